@@ -212,7 +212,7 @@ require (
 
 require (
 	github.com/hashicorp/nomad v1.11.2
-	github.com/hashicorp/nomad/api v0.0.0-20230103221135-ce00d683f9be
+	github.com/hashicorp/nomad/api v0.0.0-20260211190147-f876384fe3ab
 	github.com/mattn/go-isatty v0.0.20
 	gonum.org/v1/gonum v0.17.0
 	gonum.org/v1/plot v0.16.0
