@@ -1,0 +1,84 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package cli holds the subcommands of the ebbtide command, one file each.
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// Exit statuses shared by all subcommands.
+const (
+	exitOK    = 0 // it did what was asked
+	exitError = 1 // it tried and failed: the world is at fault
+	exitUsage = 2 // it did not try: the arguments or the input are at fault
+)
+
+// IO is what a command reads and writes. Out carries only the result, so that it
+// can be piped on; whatever people must be told goes to Err.
+type IO struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// commands is the table of subcommands: one line each.
+func commands() map[string]func(IO) cli.Command {
+	return map[string]func(IO) cli.Command{
+		"version": newVersion,
+	}
+}
+
+// Run executes the subcommand named by args, which do not include the program's
+// own name, and returns the exit status of the process.
+func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	std := IO{In: stdin, Out: stdout, Err: stderr}
+	table := make(map[string]cli.CommandFactory)
+	for name, construct := range commands() {
+		table[name] = func() (cli.Command, error) { return construct(std), nil }
+	}
+
+	// A word that is no command gets a sentence of its own: the library would only
+	// print the help, and leave people to find out why.
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && table[args[0]] == nil {
+		fmt.Fprintf(stderr, "ebbtide: unknown command %q, must be one of: %s\n",
+			args[0], strings.Join(names(table), ", "))
+		return exitUsage
+	}
+
+	app := &cli.CLI{
+		Name:        "ebbtide",
+		Version:     version.String(),
+		Args:        args,
+		Commands:    table,
+		HelpFunc:    cli.BasicHelpFunc("ebbtide"),
+		HelpWriter:  stdout,
+		ErrorWriter: stderr,
+	}
+	status, err := app.Run()
+	if err != nil {
+		fmt.Fprintf(stderr, "ebbtide: %v\n", err)
+		return exitError
+	}
+	if app.Subcommand() == "" && status == 127 {
+		return exitUsage // no command at all: the library has printed the help
+	}
+	return status
+}
+
+// names returns the keys of a table, sorted.
+func names[V any](table map[string]V) []string {
+	out := make([]string, 0, len(table))
+	for name := range table {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,39 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// versionCommand is `ebbtide version`.
+type versionCommand struct{ io IO }
+
+func newVersion(io IO) cli.Command { return versionCommand{io: io} }
+
+func (versionCommand) Synopsis() string { return "Print the version of this build" }
+
+func (versionCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide version
+
+  Prints the version of Ebbtide, and the Go version and platform it was built
+  with and for.
+`)
+}
+
+func (c versionCommand) Run(args []string) int {
+	if len(args) > 0 {
+		fmt.Fprintf(c.io.Err, "ebbtide version: takes no arguments, got %q\n", args)
+		return exitUsage
+	}
+	fmt.Fprintf(c.io.Out, "ebbtide %s %s %s/%s\n", version.String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return exitOK
+}
