@@ -1,0 +1,265 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package status
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Row is one line of the history: what was known at a time.
+type Row struct {
+	Time       time.Time
+	CPUSeconds float64 // used since the task started
+	Step       float64 // NaN = not reported
+	Total      float64 // steps in all; NaN = not reported
+	Value      float64 // E; NaN = no report yet; may be ±Inf
+	Growth     float64 // G, see Status.Growth; NaN = unmeasured
+	Progress   float64 // P, per second of wall time; NaN = unmeasured
+	Category   string  // NL, WL, CL or ""
+	Limit      float64 // fraction of the pool, (0, 1]
+	Shares     uint64  // cpu.shares units
+	QuotaCores float64 // 0 = none
+	Use        float64 // fraction of the pool
+	Throttled  float64 // seconds, since the task started
+	Rule       string  // the rule that fired
+	Event      string  // what happened, in a few words, "" = nothing; marked in the picture
+}
+
+// columns is the header of the CSV file.
+var columns = []string{"time", "cpu_s", "step", "total", "value", "growth", "progress_per_s", "category",
+	"limit", "shares", "quota_cores", "use", "throttled_s", "rule", "event"}
+
+var header = strings.Join(columns, ",") + "\n"
+
+const (
+	maxField = 120  // bytes of one text in the history
+	maxLine  = 1024 // bytes; what is longer is not ours
+
+	// maxHistory bounds what is read of a history file, which the task may have
+	// written: many times what 5,000 rows of ours take.
+	maxHistory = 8 << 20
+)
+
+// blankRow is a Row of which nothing is known.
+func blankRow() Row {
+	n := math.NaN()
+	return Row{CPUSeconds: n, Step: n, Total: n, Value: n, Growth: n, Progress: n, Limit: n, QuotaCores: n, Use: n, Throttled: n}
+}
+
+// appendTo appends r as a CSV line. Ten digits are kept of a number. Texts lose
+// what would need quoting, so that every line stands for itself.
+func (r Row) appendTo(b []byte) []byte {
+	num := func(f float64) {
+		b = append(b, ',')
+		if !math.IsNaN(f) {
+			b = strconv.AppendFloat(b, f, 'g', 10, 64)
+		}
+	}
+	text := func(s string) {
+		b = append(b, ',')
+		b = append(b, plain(s)...)
+	}
+	b = r.Time.UTC().AppendFormat(b, time.RFC3339Nano)
+	num(r.CPUSeconds)
+	num(r.Step)
+	num(r.Total)
+	num(r.Value)
+	num(r.Growth)
+	num(r.Progress)
+	text(r.Category)
+	num(r.Limit)
+	b = append(b, ',')
+	b = strconv.AppendUint(b, r.Shares, 10)
+	num(r.QuotaCores)
+	num(r.Use)
+	num(r.Throttled)
+	text(r.Rule)
+	text(r.Event)
+	return append(b, '\n')
+}
+
+// plain makes a text fit for one field of one line.
+func plain(s string) string {
+	return cut(strings.ToValidUTF8(strings.Map(func(r rune) rune {
+		switch {
+		case r == ',':
+			return ';'
+		case r == '"':
+			return '\''
+		case r < ' ' || r == 0x7f:
+			return ' '
+		}
+		return r
+	}, s), "?"), maxField)
+}
+
+// parseHistory reads a history and drops what it cannot read: torn or overlong
+// lines, lines without a time. Columns are found by their names in the header,
+// so that a file of an older or a newer version is read as far as it is known.
+// dirty tells that a file written by this version would look different.
+func parseHistory(b []byte) (rows []Row, dirty bool) {
+	order := make([]int, len(columns)) // field of the line → column
+	for i := range order {
+		order[i] = i
+	}
+	dirty = !bytes.HasPrefix(b, []byte(header))
+	for first := true; len(b) > 0; first = false {
+		line, rest, whole := bytes.Cut(b, []byte("\n"))
+		b = rest
+		switch {
+		case bytes.HasPrefix(line, []byte("time,")):
+			order = headerOrder(string(line))
+			dirty = dirty || !first
+		case len(line) > maxLine:
+			dirty = true
+		default:
+			r, ok := parseRow(string(line), order)
+			// Without its end a last line may be cut in the middle of a number.
+			if !whole || !ok {
+				dirty = true
+				continue
+			}
+			rows = append(rows, r)
+		}
+	}
+	return rows, dirty
+}
+
+// headerOrder maps the fields of a line to our columns; −1 is one we do not know.
+func headerOrder(line string) []int {
+	names := strings.Split(strings.TrimRight(line, "\r"), ",")
+	order := make([]int, len(names))
+	for i, name := range names {
+		order[i] = -1
+		for c, known := range columns {
+			if name == known {
+				order[i] = c
+			}
+		}
+	}
+	return order
+}
+
+// parseRow reads one line. A field that is missing is unknown; one that is no
+// number makes the line invalid.
+func parseRow(line string, order []int) (Row, bool) {
+	r := blankRow()
+	timed := false
+	line = strings.TrimRight(line, "\r")
+	for _, c := range order {
+		field, rest, more := strings.Cut(line, ",")
+		var err error
+		if c >= 0 && field != "" {
+			switch columns[c] {
+			case "time":
+				r.Time, err = time.Parse(time.RFC3339Nano, field)
+				timed = err == nil
+			case "cpu_s":
+				r.CPUSeconds, err = strconv.ParseFloat(field, 64)
+			case "step":
+				r.Step, err = strconv.ParseFloat(field, 64)
+			case "total":
+				r.Total, err = strconv.ParseFloat(field, 64)
+			case "value":
+				r.Value, err = strconv.ParseFloat(field, 64)
+			case "growth":
+				r.Growth, err = strconv.ParseFloat(field, 64)
+			case "progress_per_s":
+				r.Progress, err = strconv.ParseFloat(field, 64)
+			case "category":
+				r.Category = plain(field)
+			case "limit":
+				r.Limit, err = strconv.ParseFloat(field, 64)
+			case "shares":
+				r.Shares, err = strconv.ParseUint(field, 10, 64)
+			case "quota_cores":
+				r.QuotaCores, err = strconv.ParseFloat(field, 64)
+			case "use":
+				r.Use, err = strconv.ParseFloat(field, 64)
+			case "throttled_s":
+				r.Throttled, err = strconv.ParseFloat(field, 64)
+			case "rule":
+				r.Rule = plain(field)
+			case "event":
+				r.Event = plain(field)
+			}
+		}
+		if err != nil {
+			return Row{}, false
+		}
+		if !more {
+			break
+		}
+		line = rest
+	}
+	return r, timed
+}
+
+// formatHistory is the whole file.
+func formatHistory(rows []Row) []byte {
+	b := make([]byte, 0, len(header)+len(rows)*160)
+	b = append(b, header...)
+	for _, r := range rows {
+		b = r.appendTo(b)
+	}
+	return b
+}
+
+// thin returns at most want rows and keeps the shape: the newest quarter of want
+// stays whole, older rows are thinned evenly in time, and the first one, those
+// with an event and those where the category changes stay. (Dropping every
+// second row over and over would leave next to nothing of the early, steep part
+// of a curve.) Should even the marked rows be too many, they are thinned like
+// the others.
+func thin(rows []Row, want int) []Row {
+	if len(rows) <= want {
+		return rows
+	}
+	recent := want / 4
+	old, tail := rows[:len(rows)-recent], rows[len(rows)-recent:]
+	kept := spread(old, want-recent, true)
+	if len(kept) > want-recent {
+		kept = spread(old, want-recent, false)
+	}
+	return append(kept, tail...)
+}
+
+// spread picks about want rows (never more, unless marks holds too many), evenly
+// spaced in time. The spacing is found by bisection.
+func spread(rows []Row, want int, marks bool) []Row {
+	if want < 1 {
+		return nil
+	}
+	pick := func(gap time.Duration) []Row {
+		var out []Row
+		var last time.Time
+		for i, r := range rows {
+			marked := i == 0 || marks && (r.Event != "" || r.Category != rows[i-1].Category)
+			// A clock that was set back must not hide what follows: the distance counts.
+			if marked || r.Time.Sub(last).Abs() > gap {
+				out = append(out, r)
+				last = r.Time
+			}
+		}
+		return out
+	}
+	lo, hi := time.Duration(0), time.Duration(math.MaxInt64) // keeps too many, keeps few enough
+	best := pick(hi)
+	for range 64 {
+		mid := lo + (hi-lo)/2
+		if mid == lo {
+			break
+		}
+		if p := pick(mid); len(p) <= want {
+			hi, best = mid, p
+		} else {
+			lo = mid
+		}
+	}
+	return best
+}

@@ -1,0 +1,186 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package status writes what people and tools read about one task: a status
+// (JSON), a history (CSV) and a picture (PNG) in the allocation's shared
+// directory, at data/ebbtide/<task>.{json,csv,png}.
+//
+// The task may write to that directory, and race with us. So nothing found
+// there is trusted: no symlink is followed in any component beneath the
+// allocation's shared directory, a file is replaced by renaming a new one over
+// it, a hard link is never written through, and everything read back is bounded
+// and may be nonsense.
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Dir is where the files lie, relative to the allocation's shared directory
+// (NOMAD_ALLOC_DIR; "alloc" in Nomad's file API).
+const Dir = "data/ebbtide"
+
+// Schema is the version of the JSON's layout. Fields are added without raising
+// it; it is raised when the meaning of one changes.
+const Schema = 1
+
+// Number is a float64 that JSON can carry: NaN and ±Inf are written as null, and
+// null (or a missing field) is read as NaN.
+type Number float64
+
+// Unknown is the Number written as null.
+func Unknown() Number { return Number(math.NaN()) }
+
+// MarshalJSON implements json.Marshaler.
+func (n Number) MarshalJSON() ([]byte, error) {
+	f := float64(n)
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(f)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *Number) UnmarshalJSON(b []byte) error {
+	if bytes.Equal(b, []byte("null")) {
+		*n = Unknown()
+		return nil
+	}
+	f, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		return fmt.Errorf("not a number or null: %.40s", b)
+	}
+	*n = Number(f)
+	return nil
+}
+
+// Known tells whether n is a finite number.
+func (n Number) Known() bool {
+	return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0)
+}
+
+// Status is what is known about one task now. Fractions are of the node's
+// elastic CPU pool (1 = all of it).
+type Status struct {
+	Schema  int    `json:"schema"`  // layout, see Schema; set by the Writer
+	Version string `json:"version"` // of the driver
+
+	Task      string `json:"task"`
+	Alloc     string `json:"alloc"`
+	Job       string `json:"job"`
+	Namespace string `json:"namespace,omitempty"`
+
+	Engine    string `json:"engine"`    // docker, exec
+	Policy    string `json:"policy"`    // flowcon, none
+	Estimator string `json:"estimator"` // robust, published
+	Mode      string `json:"mode"`      // weight, quota, none
+
+	Category string    `json:"category"` // NL growing, WL watching, CL converged, "" new
+	Since    time.Time `json:"since"`    // in this category since
+
+	Metric   string `json:"metric"`         // the name of E, "" until one was seen
+	Goal     string `json:"goal"`           // min, max
+	Value    Number `json:"value"`          // E, the last report
+	Step     Number `json:"step"`           // null: not reported
+	Total    Number `json:"total"`          // steps in all; null: not reported
+	Progress Number `json:"progress_per_s"` // P (eq. 1), per second of wall time
+	Growth   Number `json:"growth"`         // G = P/R (eq. 2), per second with the whole pool; null: unmeasured
+	Reports  int64  `json:"reports"`        // values read so far
+	Plateau  bool   `json:"plateau"`        // no growth that could be told from noise
+	Diverged bool   `json:"diverged"`       // the last value was NaN or infinite
+
+	Use              Number `json:"use"`   // fraction of the pool, over the last interval
+	CPUSeconds       Number `json:"cpu_s"` // used since the task started
+	Periods          uint64 `json:"cfs_periods"`
+	ThrottledPeriods uint64 `json:"cfs_throttled_periods"`
+	Throttled        Number `json:"throttled_s"` // time the kernel held it back
+
+	Limit Limit  `json:"limit"`
+	Rule  string `json:"rule"` // the rule that fired, e.g. flowcon.alg1.nl
+	Why   string `json:"why"`  // a sentence for people
+
+	Updated time.Time `json:"updated"`
+	Node    Node      `json:"node"`
+}
+
+// Limit is a task's CPU limit: as decided, as translated for the kernel, and as
+// the kernel has it.
+type Limit struct {
+	Fraction Number `json:"fraction"` // (0, 1]; 1 = no limit
+	Kernel
+	InForce Kernel `json:"in_force"` // read back
+	Error   string `json:"error,omitempty"`
+}
+
+// Kernel is a limit in the kernel's terms.
+type Kernel struct {
+	Shares     uint64 `json:"shares"`      // cpu.shares units, 2..262144
+	QuotaCores Number `json:"quota_cores"` // 0 = none
+}
+
+// Node is the summary of the node the task runs on, over all of its tasks.
+type Node struct {
+	PoolCores Number            `json:"pool_cores"`
+	Tasks     int               `json:"tasks"`
+	Counts    map[string]int    `json:"counts"`     // tasks per category
+	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
+	Alpha     Number            `json:"alpha"`      // −1 = Algorithm 1 is off
+	IntervalS Number            `json:"interval_s"`
+}
+
+// blank is a Status in which every number that may be missing is unknown.
+func blank() Status {
+	u := Unknown()
+	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
+	s.Limit.Fraction = u
+	s.Node.PoolCores, s.Node.Alpha, s.Node.IntervalS = u, u, u
+	return s
+}
+
+// maxText bounds a free text in the status, in bytes.
+const maxText = 2048
+
+// bounded returns s with its texts cut to maxText.
+func (s Status) bounded() Status {
+	for _, p := range []*string{&s.Version, &s.Task, &s.Alloc, &s.Job, &s.Namespace, &s.Engine, &s.Policy, &s.Estimator,
+		&s.Mode, &s.Category, &s.Metric, &s.Goal, &s.Rule, &s.Why, &s.Limit.Error} {
+		*p = cut(*p, maxText)
+	}
+	s.Schema = Schema
+	return s
+}
+
+// cut shortens s to at most n bytes without splitting a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	n -= len("…")
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// encode returns the JSON file of s.
+func (s Status) encode() ([]byte, error) {
+	b, err := json.MarshalIndent(s.bounded(), "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode status: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// decode reads a status; fields it does not know are ignored.
+func decode(b []byte) (Status, error) {
+	s := blank()
+	if err := json.Unmarshal(b, &s); err != nil {
+		return Status{}, fmt.Errorf("decode status: %w", err)
+	}
+	return s, nil
+}
