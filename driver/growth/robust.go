@@ -1,0 +1,218 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package growth
+
+import (
+	"fmt"
+	"math"
+)
+
+const (
+	minReports     = 3   // distinct reports before a slope means anything
+	plateauReports = 8   // distinct reports before a plateau may be called
+	breakReports   = 3   // reports after a restart that decide whether it lost ground
+	hampelHalf     = 3   // neighbours on each side of the outlier filter
+	hampelSigmas   = 3.0 // and how far off, in robust standard deviations, an outlier is
+	madToSigma     = 1.4826
+)
+
+// robust estimates growth in four steps, see Measure. Values are oriented so
+// that down is better whatever the goal. CPU-seconds, not wall time, are the
+// abscissa: a starved task must not look converged.
+type robust struct {
+	health
+	sign    float64
+	newest  float64
+	reports int
+	lastRaw Point // the newest usable point, as given
+	hasRaw  bool
+
+	hist  history
+	mark  int // index of the first cell after a restart that is not judged yet; 0 = none
+	fresh bool
+
+	flat bool // plateau, with hysteresis
+	est  Estimate
+	work fitter
+}
+
+func newRobust(goal Goal) *robust {
+	e := &robust{sign: 1}
+	if goal == Max {
+		e.sign = -1
+	}
+	return e
+}
+
+// huge bounds the values worked with; beyond it squares overflow, and a metric
+// of that size has diverged whatever it says.
+const huge = 1e150
+
+func (e *robust) Add(p Point) {
+	if !usable(p) {
+		return
+	}
+	e.newest = p.Value
+	v := p.Value
+	if math.Abs(v) > huge {
+		v = math.Inf(1)
+	}
+	if !e.note(v) {
+		return
+	}
+	prev, had := e.lastRaw, e.hasRaw
+	e.lastRaw, e.hasRaw = p, true
+	u := e.sign * v
+	if !had {
+		e.reports, e.fresh = 1, true
+		e.hist.add(p.CPU, p.T, u, false)
+		return
+	}
+	if v == prev.Value && p.CPU >= prev.CPU && (p.Step == prev.Step || p.CPU == prev.CPU) {
+		return // the same report again, on a second stream or in a summary line
+	}
+	// A restarted process counts its CPU from zero again: what it has used
+	// since comes on top of what was used before. A reading a little lower is
+	// jitter between two sources of the figure.
+	cpu := p.CPU + e.hist.offset
+	restarted := false
+	if p.CPU < 0.9*prev.CPU {
+		e.hist.offset = e.hist.end()
+		cpu = p.CPU + e.hist.offset
+		restarted = true
+	}
+	cpu = math.Max(cpu, e.hist.end())
+	if p.Step < prev.Step {
+		restarted = true
+	}
+	e.reports++
+	e.fresh = true
+	if restarted {
+		if e.mark > 0 && e.lostGround() {
+			e.cut()
+		}
+		e.mark = len(e.hist.cells)
+	}
+	if e.hist.add(cpu, p.T, u, restarted) {
+		e.mark = max(0, e.mark-1)
+	}
+	e.judgeRestart()
+}
+
+// judgeRestart decides what a restart means. Trainers that count steps per
+// epoch go back to 0 all the time, and a job resumed from a good checkpoint
+// goes on where it was: there the curve continues and its history is worth
+// keeping. Only a curve that came back worse starts a new segment.
+func (e *robust) judgeRestart() {
+	if e.mark == 0 {
+		return
+	}
+	if !e.lostGround() {
+		e.mark = 0
+	} else if len(e.hist.cells)-e.mark >= breakReports {
+		e.cut()
+	}
+}
+
+// lostGround says whether the reports since the restart are worse than those
+// before it by more than noise.
+func (e *robust) lostGround() bool {
+	cells := e.hist.cells
+	before := cells[max(0, e.mark-5):e.mark]
+	after := cells[e.mark:]
+	var buf [8]float64
+	recent := buf[:0]
+	for _, c := range before[max(0, len(before)-3):] {
+		recent = append(recent, c.u)
+	}
+	level := median(recent)
+	recent = buf[:0]
+	for _, c := range after[:min(len(after), breakReports)] {
+		recent = append(recent, c.u)
+	}
+	now := median(recent)
+	return now-level > math.Max(4*noise(before, e.work.tmp[:0]), 0.05*e.hist.span())
+}
+
+// cut drops what lies before the restart. The range seen so far stays.
+func (e *robust) cut() {
+	e.hist.cut(e.mark)
+	e.mark = 0
+	e.flat = false
+}
+
+// Measure works in four steps:
+//
+//  1. the reports, outliers replaced (Hampel), are grouped by CPU-seconds;
+//  2. the longest window whose fit still describes its newest part is taken,
+//     so that a drop of the learning rate or a late take-off is not averaged
+//     away, while a smooth curve lends all its points against the noise;
+//  3. growth is what the fit promises for the CPU-seconds to come, per
+//     CPU-second, divided by the range seen so far;
+//  4. it is zero on a plateau: when in two windows, and on at least eight
+//     reports, the slope is as good as none for all the noise lets one see.
+func (e *robust) Measure() Estimate {
+	e.est.Value, e.est.Reports, e.est.Diverged = e.newest, e.reports, e.diverged
+	if e.diverged {
+		out := e.est
+		out.Measured, out.Growth, out.Progress, out.Plateau = true, 0, 0, false
+		out.Why = "diverged: the last reports are not finite"
+		return out
+	}
+	switch {
+	case e.reports == 0:
+		e.est.Why = "no report yet"
+		return e.est
+	case !e.fresh:
+		if e.est.Measured {
+			e.est.Why = "no new report: the last figure stands"
+		}
+		return e.est
+	case e.mark > 0:
+		e.est.Why = "restarted and lost ground: the last figure stands until three reports have come"
+		return e.est
+	case len(e.hist.cells) < minReports:
+		if !e.est.Measured {
+			e.est.Why = fmt.Sprintf("%d of %d reports needed", len(e.hist.cells), minReports)
+		} else {
+			e.est.Why = "restarted: the last figure stands until three reports have come"
+		}
+		return e.est
+	}
+	e.fresh = false
+	e.est.Measured = true
+	span := e.hist.rangeNow()
+	if span <= 1e-9*e.hist.magnitude() {
+		// Nothing but the same value, so far.
+		e.flat = len(e.hist.cells) >= plateauReports
+		e.set(0, "the value does not change")
+		return e.est
+	}
+	w := &e.work
+	w.load(&e.hist, span)
+	g, curve := w.growth()
+	e.flat = w.plateau(e.flat)
+	switch {
+	case e.flat:
+		e.set(0, "plateau: no slope beyond the noise in two windows")
+	case g <= 0:
+		e.set(0, "not improving")
+	default:
+		e.set(g, curve)
+	}
+	return e.est
+}
+
+// set stores a growth per CPU-second and derives progress from the rate at
+// which the task has lately used CPU.
+func (e *robust) set(g float64, why string) {
+	e.est.Growth, e.est.Plateau, e.est.Why = g, e.flat, why
+	e.est.Progress = 0
+	cells := e.hist.cells
+	last := cells[len(cells)-1]
+	from := cells[max(0, len(cells)-plateauReports)]
+	if dt := last.t - from.t; dt > 0 {
+		e.est.Progress = g * (last.c - from.c) / dt
+	}
+}
