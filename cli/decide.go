@@ -1,0 +1,209 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/policy/none"
+	"github.com/ebbtide/ebbtide/internal/strictjson"
+)
+
+// maxSnapshot bounds what is read, in bytes. A thousand tasks take 0.1 MB.
+const maxSnapshot = 64 << 20
+
+// decider is a policy as `ebbtide decide` sees it.
+type decider struct {
+	name     string
+	synopsis string
+	// decide decodes a snapshot and runs the policy on it.
+	decide func(snapshot []byte) (decisions any, err error)
+	// example is a valid snapshot.
+	example any
+}
+
+// deciders is the table of policies: one entry each.
+func deciders() []decider {
+	return []decider{
+		entry("flowcon", "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
+			flowcon.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), flowcon.Decide),
+		entry("none", "no limits, for comparison; takes flowcon's snapshot",
+			none.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), none.Decide),
+	}
+}
+
+// entry makes a decider of a policy's pure function. Defaults holds the values of
+// the optional fields; In's method Validate() error, where it has one, is used.
+func entry[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) decider {
+	return decider{
+		name:     name,
+		synopsis: synopsis,
+		example:  example,
+		decide: func(snapshot []byte) (any, error) {
+			in := defaults
+			if err := strictjson.Decode("snapshot", snapshot, &in); err != nil {
+				return nil, err
+			}
+			return decide(in), nil
+		},
+	}
+}
+
+// find returns the policy of that name, or an error that lists them.
+func find(name string) (decider, error) {
+	var known []string
+	for _, d := range deciders() {
+		if d.name == name {
+			return d, nil
+		}
+		known = append(known, d.name)
+	}
+	return decider{}, fmt.Errorf("unknown policy %q, must be one of: %s", name, strings.Join(known, ", "))
+}
+
+// decideCommand is `ebbtide decide`.
+type decideCommand struct{ io IO }
+
+func newDecide(io IO) cli.Command { return decideCommand{io: io} }
+
+func (decideCommand) Synopsis() string { return "Ask a policy what it would do, and why" }
+
+func (decideCommand) Help() string {
+	var policies strings.Builder
+	for _, d := range deciders() {
+		fmt.Fprintf(&policies, "  %-20s %s\n", d.name, d.synopsis)
+	}
+	return strings.TrimSpace(`
+Usage: ebbtide decide --policy NAME [--compact] < snapshot.json
+       ebbtide decide --list
+       ebbtide decide --example NAME [--compact]
+
+  Runs a policy on a snapshot of its inputs, given as JSON, and prints its
+  decisions with the rule that fired for each and the reason. It changes nothing
+  and needs no Nomad. Limits are fractions of the node's elastic pool, times are
+  seconds.
+
+  Errors in the snapshot are all reported, each with the path of its field. The
+  exit status is then 2, and nothing is printed on stdout.
+
+Options:
+
+  --policy NAME     Policy to run.
+  --list            Print the names of the policies.
+  --example NAME    Print a valid snapshot for a policy.
+  --compact         Print JSON on one line instead of indented.
+
+Policies:
+
+` + policies.String())
+}
+
+func (c decideCommand) Run(args []string) int {
+	var (
+		policy, example string
+		list, compact   bool
+	)
+	flags := flag.NewFlagSet("decide", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.StringVar(&policy, "policy", "", "")
+	flags.StringVar(&example, "example", "", "")
+	flags.BoolVar(&list, "list", false, "")
+	flags.BoolVar(&compact, "compact", false, "")
+	if err := flags.Parse(args); err != nil {
+		return c.refuse("%v; see ebbtide decide --help", err)
+	}
+	if flags.NArg() > 0 {
+		return c.refuse("unexpected argument %q: the snapshot is read from stdin", flags.Arg(0))
+	}
+	var modes []string
+	flags.Visit(func(f *flag.Flag) {
+		if f.Name != "compact" {
+			modes = append(modes, "--"+f.Name)
+		}
+	})
+	if len(modes) != 1 {
+		given := "none of them"
+		if len(modes) > 1 {
+			given = strings.Join(modes, " and ")
+		}
+		return c.refuse("give one of --policy NAME, --list, --example NAME; got %s", given)
+	}
+
+	switch modes[0] {
+	case "--list":
+		var names bytes.Buffer
+		for _, d := range deciders() {
+			fmt.Fprintln(&names, d.name)
+		}
+		return c.print(names.Bytes())
+	case "--example":
+		d, err := find(example)
+		if err != nil {
+			return c.refuse("--example: %v", err)
+		}
+		return c.printJSON(d.example, compact)
+	default:
+		d, err := find(policy)
+		if err != nil {
+			return c.refuse("--policy: %v", err)
+		}
+		return c.run(d, compact)
+	}
+}
+
+// run reads a snapshot from stdin and prints what the policy decides.
+func (c decideCommand) run(d decider, compact bool) int {
+	snapshot, err := io.ReadAll(io.LimitReader(c.io.In, maxSnapshot+1))
+	if err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide decide: reading the snapshot: %v\n", err)
+		return exitError
+	}
+	if len(snapshot) > maxSnapshot {
+		return c.refuse("snapshot: must be at most %d MiB", maxSnapshot>>20)
+	}
+	decisions, err := d.decide(snapshot)
+	if err != nil {
+		// One error a line, each beginning with its path.
+		fmt.Fprintln(c.io.Err, err)
+		return exitUsage
+	}
+	return c.printJSON(decisions, compact)
+}
+
+// refuse reports that the arguments or the input are at fault.
+func (c decideCommand) refuse(format string, args ...any) int {
+	fmt.Fprintf(c.io.Err, "ebbtide decide: "+format+"\n", args...)
+	return exitUsage
+}
+
+// printJSON prints v, as it is meant for people: "<" stays "<".
+func (c decideCommand) printJSON(v any, compact bool) int {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if !compact {
+		enc.SetIndent("", "  ")
+	}
+	if err := enc.Encode(v); err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide decide: encoding the result: %v\n", err)
+		return exitError
+	}
+	return c.print(out.Bytes())
+}
+
+func (c decideCommand) print(out []byte) int {
+	if _, err := c.io.Out.Write(out); err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide decide: writing the result: %v\n", err)
+		return exitError
+	}
+	return exitOK
+}

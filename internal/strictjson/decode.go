@@ -1,0 +1,213 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package strictjson decodes JSON documents that people write by hand and gives
+// them every error at once, each with the path of its field: unknown fields,
+// missing ones, repeated ones, wrong types, numbers that are not finite, data
+// after the end.
+//
+// It differs from encoding/json, which stops at the first error, forgives missing
+// and repeated fields, and matches names without regard to case.
+package strictjson
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Decode reads the one document in data into the struct that into points to and
+// validates it. Errors that concern the document as a whole call it by name, such
+// as "snapshot". Names of fields come from the `json` tags; every field must be given except
+// those tagged `strict:"optional"`, which keep the value they have; null is
+// allowed where the field is a pointer. Types that implement json.Unmarshaler
+// decode themselves.
+//
+// If into has a method Validate() error, it is called as well, whatever errors
+// there were, so that all of them are reported; those of fields that could not be
+// read are left out.
+//
+// The error is a fields.Errors. After a syntax error it holds nothing else. An into
+// with a field of a kind that JSON snapshots do not have is a bug, and panics.
+func Decode(name string, data []byte, into any) error {
+	p := &parser{data: data}
+	root, err := p.document()
+	if err != nil {
+		var syntax *syntaxError
+		if !errors.As(err, &syntax) {
+			return err
+		}
+		line, column := place(data, syntax.pos)
+		path := syntax.path
+		if path == "" {
+			path = name
+		}
+		return fields.Errors{{
+			Path:    path,
+			Problem: fmt.Sprintf("%s (line %d, column %d)", syntax.problem, line, column),
+		}}
+	}
+	if root.kind != kindObject {
+		return fields.Errors{{Path: name, Problem: "must be an object, got " + describe(root)}}
+	}
+
+	errs := p.errs
+	bind(root, reflect.ValueOf(into).Elem(), "", &errs)
+	if v, ok := into.(interface{ Validate() error }); ok {
+		merge(&errs, v.Validate())
+	}
+	return errs.Err()
+}
+
+// merge adds the errors of a Validate method to errs.
+func merge(errs *fields.Errors, err error) {
+	if err == nil {
+		return
+	}
+	var more fields.Errors
+	if !errors.As(err, &more) {
+		more.Add("", "%v", err)
+	}
+	errs.Merge(more)
+}
+
+// bind stores n in v, noting what does not fit.
+func bind(n *node, v reflect.Value, path string, errs *fields.Errors) {
+	if u, ok := v.Addr().Interface().(json.Unmarshaler); ok {
+		if n.kind == kindNumber && !finite(n) {
+			errs.Add(path, "must be a finite number, got %s", n.raw)
+		} else if err := u.UnmarshalJSON(n.raw); err != nil {
+			errs.Add(path, "%v", err)
+		}
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		if n.kind == kindNull {
+			v.SetZero()
+			return
+		}
+		if want := kindOf(v.Type().Elem()); n.kind != want {
+			errs.Add(path, "must be %s or null, got %s", want, describe(n))
+			return
+		}
+		target := reflect.New(v.Type().Elem())
+		bind(n, target.Elem(), path, errs)
+		v.Set(target)
+		return
+	}
+	want := kindOf(v.Type())
+	if n.kind != want {
+		errs.Add(path, "must be %s, got %s", want, describe(n))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		bindStruct(n, v, path, errs)
+	case reflect.Map:
+		bindMap(n, v, path, errs)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
+		for i, item := range n.items {
+			bind(item, v.Index(i), fields.Index(path, i), errs)
+		}
+	case reflect.Bool:
+		v.SetBool(string(n.raw) == "true")
+	case reflect.String:
+		v.SetString(n.str)
+	case reflect.Float64:
+		if !finite(n) {
+			errs.Add(path, "must be a finite number, got %s", n.raw)
+			return
+		}
+		v.SetFloat(n.number)
+	default: // an integer: kindOf lets nothing else through
+		i, err := strconv.ParseInt(string(n.raw), 10, 64)
+		if err != nil || v.OverflowInt(i) {
+			errs.Add(path, "must be a whole number, got %s", n.raw)
+			return
+		}
+		v.SetInt(i)
+	}
+}
+
+func bindStruct(n *node, v reflect.Value, path string, errs *fields.Errors) {
+	given := make(map[string]*node, len(n.members))
+	for _, m := range n.members {
+		given[m.name] = m.value
+	}
+	var names []string
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "" || name == "-" {
+			continue
+		}
+		names = append(names, name)
+		value, ok := given[name]
+		delete(given, name)
+		switch {
+		case ok:
+			bind(value, v.Field(i), fields.Member(path, name), errs)
+		case field.Tag.Get("strict") != "optional":
+			errs.Add(fields.Member(path, name), "is missing")
+		}
+	}
+	for _, m := range n.members { // not over given: the order must not depend on chance
+		if _, left := given[m.name]; left {
+			errs.Add(fields.Member(path, m.name), "unknown field, must be one of: %s", strings.Join(names, ", "))
+		}
+	}
+}
+
+func bindMap(n *node, v reflect.Value, path string, errs *fields.Errors) {
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.members)))
+	for _, m := range n.members {
+		value := reflect.New(v.Type().Elem()).Elem()
+		bind(m.value, value, fields.Member(path, m.name), errs)
+		v.SetMapIndex(reflect.ValueOf(m.name).Convert(v.Type().Key()), value)
+	}
+}
+
+// kindOf returns the kind of value that fits a Go type.
+func kindOf(t reflect.Type) kind {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return kindObject
+	case reflect.Slice:
+		return kindArray
+	case reflect.Bool:
+		return kindBool
+	case reflect.String:
+		return kindString
+	case reflect.Float64, reflect.Int, reflect.Int64:
+		return kindNumber
+	default:
+		panic(fmt.Sprintf("strictjson: cannot decode into a %v", t)) // a bug, not an input
+	}
+}
+
+func finite(n *node) bool { return !math.IsNaN(n.number) && !math.IsInf(n.number, 0) }
+
+// describe says what was got, with the value where it is short.
+func describe(n *node) string {
+	switch n.kind {
+	case kindNull, kindArray, kindObject:
+		return n.kind.String()
+	default:
+		return n.kind.String() + " " + shorten(n.raw)
+	}
+}
+
+func shorten(raw []byte) string {
+	runes := []rune(string(raw))
+	if len(runes) > 40 {
+		return string(runes[:40]) + "…"
+	}
+	return string(raw)
+}
