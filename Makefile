@@ -1,0 +1,59 @@
+# Ebbtide. `make help` lists the targets.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
+BIN     := bin
+CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
+NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
+export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION)
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the plugin, the command and the trainer into bin/
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-driver ./cmd/ebbtide-driver
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide ./cmd/ebbtide
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/trainer ./e2e/trainer
+
+nomad: $(EBBTIDE_NOMAD) ## build the real Nomad agent with its web UI (3 to 6 minutes, once)
+
+$(EBBTIDE_NOMAD): e2e/nomad/go.mod
+	@echo "building Nomad $(NOMAD_VERSION) with its web UI; this takes a few minutes, once"
+	@mkdir -p $(@D)
+	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
+	mv $@.tmp $@
+
+demo: build nomad ## three training jobs on a real Nomad trade CPU by how fast they learn
+	$(GO) run ./e2e/demo
+
+test: lint unit e2e ## everything that CI runs
+
+unit: ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
+	$(GO) test -race ./...
+	@$(GO) test -cover ./driver/policy/... ./driver/growth | awk '{ print } \
+		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
+		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
+
+e2e: build nomad ## the end-to-end suites on a real Nomad, with both engines
+	$(GO) test -tags e2e -count 1 -timeout 30m ./e2e/...
+
+test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
+	$(GO) run ./e2e/cgroup2
+
+lint: ## formatting, go vet, staticcheck
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags e2e ./e2e/...
+	GOFLAGS= $(GO) build -C tools -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
+	$(BIN)/staticcheck -tags e2e ./...
+
+bench: build ## benchmarks: policies, log reading, the plugin's overhead
+	$(GO) test -run '^$$' -bench . -benchmem ./driver/...
+
+clean: ## remove what was built here (the cached Nomad agent stays)
+	rm -rf $(BIN) out e2e/out
+
+.PHONY: help build nomad demo test unit e2e test-cgroup2 lint bench clean

@@ -1,0 +1,282 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package control is the loop that runs beside a node's tasks: it reads their
+// progress, measures growth, asks the policy and sets the limits, and writes
+// down what it did.
+//
+// One goroutine owns all state. Whatever may hang (the engine's daemon, drawing)
+// runs beside it and posts its result back. Nothing here ever returns an error to
+// Nomad: a task about which nothing is known, or whose limit cannot be set, runs
+// as plain Nomad would run it.
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/progress"
+)
+
+// Names of the policies that a node can run.
+const (
+	PolicyFlowCon = "flowcon"
+	PolicyNone    = "none"
+)
+
+// Policies lists them in the order in which they are documented.
+func Policies() []string { return []string{PolicyFlowCon, PolicyNone} }
+
+// Options configures a Controller. All of them have been validated.
+type Options struct {
+	Engine    string // for the status
+	Policy    string
+	Estimator string
+	Mode      limits.Mode
+	Alpha     flowcon.Alpha
+	Beta      float64
+
+	Interval    time.Duration // initial interval of Algorithm 1
+	MaxInterval time.Duration // how far it may be doubled
+
+	PoolCores     float64
+	PoolFixed     bool // the operator set it: cores that tasks own are not taken off
+	QuotaMinCores float64
+
+	// NoProgressAfter is how long a task may write output that nothing matches
+	// before an event says so.
+	NoProgressAfter time.Duration
+
+	// Emit sends an event to Nomad. It is called from a goroutine of its own.
+	Emit func(Event)
+}
+
+// Event is a task event for people.
+type Event struct {
+	TaskID, AllocID, TaskName string
+	Message                   string
+	Annotations               map[string]string
+}
+
+// Cgroup is what the loop reads of a task's cgroup (limits.Cgroup).
+type Cgroup interface {
+	Usage() (limits.Usage, error)
+	Read() (limits.Limits, error)
+	InForce(want, got limits.Limits) bool
+	Conversion() limits.Conversion
+	SetConversion(limits.Conversion)
+}
+
+// Task is a running task as the driver hands it over.
+type Task struct {
+	ID, AllocID, Name, JobID string
+
+	LogDir   string // Nomad's log files of the allocation
+	AllocDir string // the allocation's shared directory (NOMAD_ALLOC_DIR)
+
+	Progress progress.Config
+	Limited  bool    // false: never limit it
+	Pinned   float64 // cores that the task owns (`cores`); they are not in the pool
+	Shares   uint64  // what Nomad asked for, if the kernel cannot be read
+
+	// Recovered says that the task was running before this loop began.
+	Recovered bool
+
+	// Locate finds the task's cgroup; it may ask a daemon.
+	Locate func(context.Context) (Cgroup, error)
+	// Apply sets the task's limits; it may ask a daemon.
+	Apply func(context.Context, Cgroup, limits.Limits) error
+}
+
+// Controller runs the loop.
+type Controller struct {
+	opts Options
+	log  hclog.Logger
+	now  func() time.Time
+
+	mu     sync.Mutex
+	posted []func(context.Context)
+	wake   chan struct{}
+
+	// Owned by the loop.
+	tasks    []*state // in order of arrival
+	interval time.Duration
+	nextRun  time.Time
+	quiet    time.Time // no decisions before: tasks are still being recovered
+	alpha    float64
+	damper   *limits.Damper
+	artist   *artist
+}
+
+// New returns a Controller. Run must be called for anything to happen.
+func New(opts Options, logger hclog.Logger) *Controller {
+	return &Controller{
+		opts:     opts,
+		log:      logger.Named("control"),
+		now:      time.Now,
+		wake:     make(chan struct{}, 1),
+		interval: opts.Interval,
+		alpha:    noAlpha,
+		damper:   limits.NewDamper(opts.Interval),
+		artist:   newArtist(),
+	}
+}
+
+// noAlpha is shown while Algorithm 1 is off.
+const noAlpha = -1
+
+// Add hands over a task. It does not block.
+func (c *Controller) Add(t Task) {
+	c.post(func(ctx context.Context) { c.add(ctx, t) })
+}
+
+// Remove takes a task back: it has ended. It does not block.
+func (c *Controller) Remove(id string) {
+	c.post(func(ctx context.Context) { c.remove(ctx, id) })
+}
+
+// post queues work for the loop.
+func (c *Controller) post(f func(context.Context)) {
+	c.mu.Lock()
+	c.posted = append(c.posted, f)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// takePosted empties the queue.
+func (c *Controller) takePosted() []func(context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fs := c.posted
+	c.posted = nil
+	return fs
+}
+
+// pollEvery is how often logs and usage are read: often enough for several
+// reports an interval, at most once a second with the default interval.
+func (c *Controller) pollEvery() time.Duration {
+	return min(max(c.opts.Interval/10, 100*time.Millisecond), time.Second)
+}
+
+// Run runs the loop until ctx is done. Limits stay as they are then: the tasks
+// outlive the plugin.
+func (c *Controller) Run(ctx context.Context) {
+	go c.artist.run(ctx)
+	ticker := time.NewTicker(c.pollEvery())
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+			for _, f := range c.takePosted() {
+				f(ctx)
+			}
+		case <-ticker.C:
+			c.tick(ctx)
+		}
+	}
+}
+
+// tick reads what is new, decides when it is time, and writes what has changed.
+func (c *Controller) tick(ctx context.Context) {
+	now := c.now()
+	for _, s := range c.tasks {
+		s.poll(ctx, now)
+	}
+	if !now.Before(c.nextRun) && !now.Before(c.quiet) && len(c.tasks) > 0 {
+		c.decide(ctx, flowcon.EventNone)
+	}
+	for _, s := range c.tasks {
+		c.publish(s, now)
+	}
+}
+
+// add takes a task up and starts to look for its cgroup.
+func (c *Controller) add(ctx context.Context, t Task) {
+	if c.find(t.ID) != nil {
+		return
+	}
+	s := newState(t, c.opts, c.log, c.now())
+	s.emit = func(ev Event) { go c.opts.Emit(ev) }
+	c.tasks = append(c.tasks, s)
+	if t.Recovered {
+		// The driver recovers a node's tasks one by one. A decision over the
+		// first few would release limits only to set them again.
+		c.quiet = c.now().Add(min(c.opts.Interval, 3*time.Second))
+	}
+	c.locate(ctx, s, 100*time.Millisecond)
+}
+
+// locate finds a task's cgroup beside the loop and tries again when that fails.
+func (c *Controller) locate(ctx context.Context, s *state, retry time.Duration) {
+	go func() {
+		cg, err := s.Locate(ctx)
+		c.post(func(ctx context.Context) {
+			if s.gone {
+				return
+			}
+			if err != nil {
+				if !s.locateWarned {
+					s.locateWarned = true
+					s.log.Warn("cannot find the task's cgroup yet; it is not limited", "error", err)
+				}
+				time.AfterFunc(retry, func() {
+					c.post(func(ctx context.Context) {
+						if !s.gone {
+							c.locate(ctx, s, min(2*retry, 30*time.Second))
+						}
+					})
+				})
+				return
+			}
+			s.attach(cg, c.now())
+			if c.now().Before(c.quiet) {
+				c.nextRun = c.quiet
+				return
+			}
+			c.decide(ctx, flowcon.EventJoin) // Algorithm 2: a join runs Algorithm 1 at once
+		})
+	}()
+}
+
+// remove drops a task, writes its last status and decides anew for the others.
+func (c *Controller) remove(ctx context.Context, id string) {
+	s := c.find(id)
+	if s == nil {
+		return
+	}
+	s.gone = true
+	now := c.now()
+	s.poll(ctx, now)
+	s.final = true
+	c.publish(s, now)
+	rest := c.tasks[:0:0]
+	for _, o := range c.tasks {
+		if o != s {
+			rest = append(rest, o)
+		}
+	}
+	c.tasks = rest
+	if len(rest) > 0 && !now.Before(c.quiet) {
+		c.decide(ctx, flowcon.EventLeave) // Algorithm 2: so does a leave
+	}
+}
+
+// find returns a task by its ID, or nil.
+func (c *Controller) find(id string) *state {
+	for _, s := range c.tasks {
+		if s.ID == id {
+			return s
+		}
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/policy/none"
+)
+
+// decide runs the policy over the tasks that are known and limited, turns its
+// decisions into limits and sets those that have changed.
+func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
+	now := c.now()
+	var tasks []*state
+	for _, s := range c.tasks {
+		if s.cgroup == nil {
+			continue
+		}
+		if event == flowcon.EventNone || s.use == 0 {
+			// A join or a leave does not close the others' measurement interval:
+			// it may come a moment after the last one.
+			s.measure(now)
+		}
+		if s.Limited {
+			tasks = append(tasks, s)
+		}
+	}
+
+	c.ask(tasks, event)
+	c.nextRun = now.Add(c.interval)
+	c.enforce(ctx, tasks, now)
+}
+
+// ask asks the policy and takes its decisions over.
+func (c *Controller) ask(tasks []*state, event flowcon.Event) {
+	in := flowcon.Input{
+		IntervalS:        c.interval.Seconds(),
+		InitialIntervalS: c.opts.Interval.Seconds(),
+		Event:            event,
+		Params:           flowcon.Params{Alpha: c.opts.Alpha, Beta: c.opts.Beta},
+	}
+	for _, s := range tasks {
+		t := flowcon.Task{ID: s.ID, Category: s.category, Growth: s.growth, Progress: s.progress, Limit: s.limit, Use: s.use}
+		switch {
+		case s.estimate.Diverged:
+			// A diverged model is treated as converged, at once.
+			zero := 0.0
+			t.Category, t.Growth, t.Progress = policy.CL, &zero, &zero
+		case s.use == 0 && event == flowcon.EventNone:
+			t.Growth, t.Progress = nil, nil // G is undefined without use
+		}
+		in.Tasks = append(in.Tasks, t)
+	}
+	if err := in.Validate(); err != nil {
+		// Our own fault; the limits stay as they are.
+		c.log.Error("the policy was not run: its input is not valid", "error", err)
+		return
+	}
+	policyDecide := flowcon.Decide
+	if c.opts.Policy == PolicyNone {
+		policyDecide = none.Decide
+	}
+	out := policyDecide(in)
+	c.alpha = out.Alpha
+	c.interval = min(time.Duration(math.Min(out.IntervalS, c.opts.MaxInterval.Seconds())*float64(time.Second)), c.opts.MaxInterval)
+	for i, d := range out.Tasks {
+		tasks[i].decided(d, c.now())
+	}
+}
+
+// decided takes a decision over.
+func (s *state) decided(d policy.Decision, now time.Time) {
+	if d.Category != s.category {
+		s.categoryEvent(d)
+		s.since = now
+		s.rowDue = true
+	}
+	if math.Abs(d.Limit-s.limit) > 1e-3 || d.Rule != s.rule {
+		s.rowDue = true
+	}
+	s.category, s.limit, s.rule, s.why = d.Category, d.Limit, d.Rule, d.Why
+	s.dirty = true
+}
+
+// categoryEvent says what a person cares about: converged, and growing again.
+func (s *state) categoryEvent(d policy.Decision) {
+	const kind = "category"
+	switch {
+	case d.Category == policy.CL && !s.estimate.Diverged:
+		s.speak.say(fmt.Sprintf("converged: %s = %.4g grows too slowly for more CPU (%s); its limit is %.0f %% of the pool",
+			s.metric(), s.last.Value, d.Rule, 100*d.Limit), kind)
+	case s.category == policy.CL && d.Category == policy.NL:
+		s.speak.say(fmt.Sprintf("growing again: %s = %.4g; its limit is %.0f %% of the pool", s.metric(), s.last.Value, 100*d.Limit), kind)
+	default:
+		s.speak.drop(kind)
+	}
+}
+
+// enforce turns decisions into limits and sets those that differ from what the
+// kernel has.
+func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time) {
+	mode := c.opts.Mode
+	if c.opts.Policy == PolicyNone {
+		mode = limits.ModeNone
+	}
+	reqs := make([]limits.Request, len(tasks))
+	for i, s := range tasks {
+		reqs[i] = limits.Request{
+			ID:             s.ID,
+			Limit:          s.limit,
+			Unmeasured:     s.growth == nil && s.category != policy.WL && s.category != policy.CL,
+			BaseShares:     s.base.Shares,
+			BaseQuotaCores: s.base.QuotaCores,
+		}
+	}
+	plan := limits.Plan(mode, c.poolCores(), reqs, limits.Options{Floor: 1 / c.opts.Beta, QuotaMinCores: c.opts.QuotaMinCores, Conversion: conversion(tasks)})
+	c.damper.Interval = c.interval
+	for i, want := range c.damper.Next(now, reqs, plan) {
+		tasks[i].want = want
+	}
+	for _, s := range tasks {
+		c.apply(ctx, s, now)
+	}
+}
+
+// conversion is how shares reach the kernel on this node.
+func conversion(tasks []*state) limits.Conversion {
+	if len(tasks) > 0 {
+		return tasks[0].cgroup.Conversion()
+	}
+	return limits.Identity
+}
+
+// poolCores is the pool less the cores that tasks of ours own.
+func (c *Controller) poolCores() float64 {
+	pool := c.opts.PoolCores
+	if c.opts.PoolFixed {
+		return pool
+	}
+	for _, s := range c.tasks {
+		pool -= s.Pinned
+	}
+	return max(pool, limits.LeastQuotaCores)
+}
+
+// apply sets a task's limits beside the loop, where the kernel has others, and
+// reads them back. What fails is tried again, ever more slowly.
+func (c *Controller) apply(ctx context.Context, s *state, now time.Time) {
+	if s.applying || now.Before(s.limitNext) {
+		return
+	}
+	in, err := s.cgroup.Read()
+	if err == nil {
+		s.inForce = in
+	}
+	if s.agrees() {
+		return
+	}
+	s.applying = true
+	want, cg := s.want, s.cgroup
+	go func() {
+		err := s.Apply(ctx, cg, want)
+		got, readErr := cg.Read()
+		c.post(func(ctx context.Context) {
+			s.applying = false
+			if s.gone {
+				return
+			}
+			now := c.now()
+			if readErr == nil {
+				s.inForce = got
+			}
+			if err == nil && readErr == nil && !cg.InForce(want, got) {
+				err = fmt.Errorf("the kernel has shares %d and a quota of %.2f cores instead of %d and %.2f",
+					got.Shares, got.QuotaCores, want.Shares, want.QuotaCores)
+			}
+			s.limitFailed(err, now)
+			s.dirty, s.rowDue = true, true
+			if err == nil {
+				c.apply(ctx, s, now) // the plan may have moved on meanwhile
+			}
+		})
+	}()
+}
+
+// agrees says whether the kernel has the limits that we want.
+func (s *state) agrees() bool { return s.cgroup.InForce(s.want, s.inForce) }
+
+// limitFailed notes that a limit could not be set, once, and that it can again.
+func (s *state) limitFailed(err error, now time.Time) {
+	if err == nil {
+		if s.limitErr != "" {
+			s.log.Info("the task's limits can be set again")
+		}
+		s.limitErr, s.limitBack, s.limitNext = "", 0, time.Time{}
+		return
+	}
+	s.limitBack = min(max(2*s.limitBack, time.Second), time.Minute)
+	s.limitNext = now.Add(s.limitBack)
+	if s.limitErr == "" {
+		s.log.Warn("cannot set the task's limits; it runs on with those it has", "error", err)
+		s.speak.say("its CPU limit could not be set; the task runs on with the one it has: "+err.Error(), "limit-failed")
+	}
+	s.limitErr = err.Error()
+}

@@ -1,0 +1,185 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math"
+	"time"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// publishEvery is how often a task's status is written while something changes:
+// once a second for a few tasks, less often for many, so that writing costs a
+// small constant part of a core.
+func (c *Controller) publishEvery() time.Duration {
+	return max(time.Second, time.Duration(len(c.tasks))*100*time.Millisecond)
+}
+
+// publish writes a task's status and history when they have changed.
+func (c *Controller) publish(s *state, now time.Time) {
+	if s.writer == nil || s.cgroup == nil {
+		return
+	}
+	if !s.final && (!s.dirty || now.Sub(s.written) < c.publishEvery()) {
+		return
+	}
+	s.written, s.dirty = now, false
+	err := s.writer.Status(c.status(s, now))
+	if s.rowDue || s.final {
+		s.rowDue = false
+		err = errors.Join(err, s.writer.Append(s.row(now)))
+		switch {
+		case s.final:
+			c.artist.want(s.writer, last)
+		case s.drawn && s.mark == "":
+			c.artist.want(s.writer, whenDue)
+		default:
+			s.drawn = true
+			c.artist.want(s.writer, soon)
+		}
+	}
+	s.failedWrite(err)
+}
+
+// failedWrite notes that files cannot be written, once, and that they can again.
+func (s *state) failedWrite(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if (text == "") == (s.writeErr == "") {
+		return
+	}
+	s.writeErr = text
+	switch {
+	case err == nil:
+		s.log.Info("the task's status can be written again")
+	case errors.Is(err, fs.ErrNotExist):
+		s.log.Debug("the allocation's directory is gone", "error", err)
+	default:
+		s.log.Warn("cannot write the task's status; the task is not affected", "error", err)
+		s.speak.say("its status files cannot be written; the task and its limits are not affected: "+err.Error(), "status")
+	}
+}
+
+// status is a task's status as it is shown.
+func (c *Controller) status(s *state, now time.Time) status.Status {
+	st := status.Status{
+		Version:          version.Version,
+		Task:             s.Name,
+		Alloc:            s.AllocID,
+		Job:              s.JobID,
+		Engine:           c.opts.Engine,
+		Policy:           c.opts.Policy,
+		Estimator:        c.opts.Estimator,
+		Mode:             string(c.opts.Mode),
+		Category:         string(s.category),
+		Since:            s.since,
+		Metric:           s.last.Metric,
+		Value:            status.Number(s.last.Value),
+		Step:             status.Number(s.last.Step),
+		Total:            status.Number(s.last.Total),
+		Progress:         number(s.progress),
+		Growth:           number(s.growth),
+		Reports:          s.reports,
+		Plateau:          s.estimate.Plateau,
+		Diverged:         s.estimate.Diverged,
+		Use:              status.Number(s.use),
+		CPUSeconds:       status.Number(s.usage.CPUSeconds),
+		Periods:          s.usage.Periods,
+		ThrottledPeriods: s.usage.Throttled,
+		Throttled:        status.Number(s.usage.ThrottledSeconds),
+		Limit: status.Limit{
+			Fraction: status.Number(s.limit),
+			Kernel:   status.Kernel{Shares: s.want.Shares, QuotaCores: status.Number(s.want.QuotaCores)},
+			InForce:  status.Kernel{Shares: s.inForce.Shares, QuotaCores: status.Number(s.inForce.QuotaCores)},
+			Error:    s.limitErr,
+		},
+		Rule:    s.rule,
+		Why:     s.explanation(c.opts.Policy),
+		Updated: now,
+		Node: status.Node{
+			PoolCores: status.Number(c.poolCores()),
+			Tasks:     len(c.tasks),
+			Counts:    make(map[string]int),
+			GrowthSum: make(map[string]status.Number),
+			Alpha:     status.Number(c.alpha),
+			IntervalS: status.Number(c.interval.Seconds()),
+		},
+	}
+	if s.parser != nil {
+		st.Goal = s.parser.Goal()
+	}
+	for _, o := range c.tasks {
+		st.Node.Counts[string(o.category)]++
+		if o.growth != nil {
+			st.Node.GrowthSum[string(o.category)] += status.Number(*o.growth)
+		}
+	}
+	r := resume{Base: s.base, Run: s.ID, Conversion: s.cgroup.Conversion()}
+	if s.logs != nil {
+		r.Log = s.logs.Offset()
+	}
+	if raw, err := json.Marshal(r); err == nil {
+		st.Resume = raw
+	}
+	return st
+}
+
+// explanation is the sentence that says why the task has the CPU it has.
+func (s *state) explanation(p string) string {
+	switch {
+	case !s.Limited && s.Pinned > 0:
+		return "the task has cores of its own (`cores`) and is not limited"
+	case !s.Limited:
+		return "the job asked not to be limited (ebbtide_limit = \"off\")"
+	case p == PolicyNone:
+		return "policy none: the task has what Nomad gave it"
+	case s.estimate.Why != "":
+		return s.why + ". " + s.estimate.Why
+	}
+	return s.why
+}
+
+// row is a line of the task's history.
+func (s *state) row(now time.Time) status.Row {
+	return status.Row{
+		Time:       now,
+		CPUSeconds: s.usage.CPUSeconds,
+		Step:       s.last.Step,
+		Total:      s.last.Total,
+		Value:      s.last.Value,
+		Growth:     float64(number(s.growth)),
+		Progress:   float64(number(s.progress)),
+		Category:   string(s.category),
+		Limit:      s.limit,
+		Shares:     s.inForce.Shares,
+		QuotaCores: s.inForce.QuotaCores,
+		Use:        s.use,
+		Throttled:  s.usage.ThrottledSeconds,
+		Rule:       s.rule,
+		Event:      s.takeMark(),
+	}
+}
+
+// takeMark returns what happened to the task since the last row, for the picture.
+func (s *state) takeMark() string {
+	m := s.mark
+	s.mark = ""
+	return m
+}
+
+// number is a figure that may be unknown.
+func number(f *float64) status.Number {
+	if f == nil {
+		return status.Number(math.NaN())
+	}
+	return status.Number(*f)
+}

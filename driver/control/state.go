@@ -1,0 +1,354 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// state is what the loop knows about one task. It is owned by the loop.
+type state struct {
+	Task
+	opts  Options
+	log   hclog.Logger
+	emit  func(Event)
+	start time.Time // in this loop
+	gone  bool
+	final bool
+
+	cgroup       Cgroup
+	locateWarned bool
+
+	parser    *progress.Parser
+	logs      *progress.Logs
+	logsError string
+	estimator growth.Estimator // nil until the goal is known
+	estimate  growth.Estimate
+	last      progress.Report
+	reports   int64
+	saidEmpty bool // that nothing matches
+
+	usage    limits.Usage // at the last poll
+	usageAt  time.Time
+	lastUse  limits.Usage // at the last decision
+	decideAt time.Time
+	use      float64 // fraction of the pool, over the last interval
+
+	category policy.Category
+	since    time.Time
+	growth   *float64 // G (FlowCon eq. 2); nil = unmeasured
+	progress *float64 // P (FlowCon eq. 1)
+	limit    float64
+	rule     string
+	why      string
+
+	resumed   *resume       // what an earlier process knew of this very task
+	base      limits.Limits // what Nomad set
+	want      limits.Limits
+	inForce   limits.Limits
+	applying  bool
+	limitErr  string // the last one reported
+	limitNext time.Time
+	limitBack time.Duration
+
+	writer   *status.Writer
+	writeErr string
+	dirty    bool
+	rowDue   bool
+	written  time.Time
+	drawn    bool
+	mark     string // what happened since the last row
+
+	speak speaker
+}
+
+// resume is what a later process needs beside the history and the status: it
+// lies in the status file.
+type resume struct {
+	Log  progress.Offset `json:"log"`
+	Base limits.Limits   `json:"base"`
+	// Conversion is how the runtime turned Nomad's shares into a weight.
+	Conversion limits.Conversion `json:"conversion"`
+	// Run is the task's ID, which changes when Nomad starts the task anew.
+	Run string `json:"run"`
+}
+
+// newState takes a task up, with what an earlier process has left about it.
+func newState(t Task, opts Options, log hclog.Logger, now time.Time) *state {
+	s := &state{
+		Task:     t,
+		opts:     opts,
+		log:      log.With("task", t.Name, "alloc_id", t.AllocID),
+		start:    now,
+		since:    now,
+		limit:    1,
+		last:     progress.Report{Value: math.NaN(), Step: math.NaN(), Total: math.NaN()},
+		inForce:  limits.Limits{},
+		dirty:    true,
+		decideAt: now,
+	}
+	s.speak.task = t
+	parser, err := progress.NewParser(t.Progress)
+	if err != nil { // it was validated
+		s.log.Error("the task's progress cannot be read", "error", err)
+	} else {
+		s.parser = parser
+		s.logs = progress.NewLogs(t.LogDir, t.Name, parser)
+	}
+	if s.writer, err = status.NewWriter(t.AllocDir, t.Name, status.Options{}); err != nil {
+		s.failedWrite(err)
+	} else {
+		s.restore()
+	}
+	return s
+}
+
+// restore takes over what an earlier process left. Everything there may be
+// missing or nonsense: the task can write to the same directory.
+func (s *state) restore() {
+	st, err := s.writer.ReadStatus()
+	if err != nil {
+		return
+	}
+	var r resume
+	if json.Unmarshal(st.Resume, &r) != nil {
+		return
+	}
+	if s.logs != nil {
+		s.logs.SetOffset(r.Log) // also for a task started anew: its logs go on in the same files
+	}
+	if r.Run != s.ID {
+		return
+	}
+	s.base, s.resumed = r.Base, &r
+	switch c := policy.Category(st.Category); c {
+	case policy.NL, policy.WL, policy.CL:
+		s.category = c
+	}
+	if st.Since.Before(s.since) {
+		s.since = st.Since
+	}
+	if l := float64(st.Limit.Fraction); l > 0 && l <= 1 {
+		s.limit = l
+	}
+	s.rule, s.why = st.Rule, st.Why
+	s.reports = max(st.Reports, 0)
+	s.last.Metric, s.last.Value = st.Metric, float64(st.Value)
+	s.last.Step, s.last.Total = float64(st.Step), float64(st.Total)
+	if g := float64(st.Growth); g >= 0 {
+		s.growth = &g
+	}
+	rows, err := s.writer.History()
+	if err != nil {
+		s.log.Warn("cannot read the task's history; its growth is measured anew", "error", err)
+		return
+	}
+	if s.newEstimator(st.Goal) {
+		for _, p := range points(rows) {
+			s.estimator.Add(p)
+		}
+		s.estimate = s.estimator.Measure()
+	}
+}
+
+// points turns a history's rows into reports: those since the task's CPU counter
+// last began anew, where a step or a value changed.
+func points(rows []status.Row) []growth.Point {
+	var ps []growth.Point
+	for i, r := range rows {
+		if i > 0 && r.CPUSeconds < rows[i-1].CPUSeconds {
+			ps = ps[:0]
+		}
+		if math.IsNaN(r.Value) && math.IsNaN(r.Step) {
+			continue
+		}
+		if n := len(ps); n > 0 && same(ps[n-1].Step, r.Step) && same(ps[n-1].Value, r.Value) {
+			continue
+		}
+		ps = append(ps, growth.Point{T: seconds(r.Time), CPU: r.CPUSeconds, Value: r.Value, Step: r.Step})
+	}
+	return ps
+}
+
+// same says whether two figures are equal, unknown being equal to unknown.
+func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
+
+// seconds is a time as the estimators take it.
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+// newEstimator makes the estimator once it is known which way the metric improves.
+func (s *state) newEstimator(goal string) bool {
+	if goal == "" {
+		return false
+	}
+	e, err := growth.New(s.opts.Estimator, growth.Goal(goal))
+	if err != nil {
+		s.log.Error("growth cannot be measured", "error", err)
+		return false
+	}
+	s.estimator = e
+	return true
+}
+
+// attach gives the task its cgroup, reads what Nomad has set there, and sets the
+// marks from which use is measured.
+func (s *state) attach(cg Cgroup, now time.Time) {
+	s.cgroup = cg
+	if s.resumed != nil {
+		cg.SetConversion(s.resumed.Conversion)
+	}
+	if in, err := cg.Read(); err == nil {
+		s.inForce = in
+		if s.base == (limits.Limits{}) {
+			s.base = in
+		}
+	} else {
+		s.log.Warn("cannot read the limits in force", "error", err)
+	}
+	if s.base.Shares == 0 {
+		s.base.Shares = max(s.Shares, 2)
+	}
+	s.want = s.inForce
+	if u, err := cg.Usage(); err == nil {
+		s.usage, s.usageAt = u, now
+		s.lastUse, s.decideAt = u, now
+	}
+	s.dirty = true
+}
+
+// poll reads what the task has used and what it has reported since the last poll.
+func (s *state) poll(ctx context.Context, now time.Time) {
+	s.speak.flush(now, s.emit)
+	if s.cgroup == nil {
+		return
+	}
+	before, beforeAt := s.usage, s.usageAt
+	if u, err := s.cgroup.Usage(); err == nil {
+		s.usage, s.usageAt = u, now
+	}
+	if s.logs == nil {
+		return
+	}
+	reports, err := s.logs.Poll(ctx)
+	s.logsFailed(err)
+	if len(reports) == 0 {
+		s.sayEmpty(now)
+		return
+	}
+	s.reports += int64(len(reports))
+	s.take(reports, before, beforeAt)
+	s.dirty, s.rowDue = true, true
+}
+
+// take feeds a poll's reports to the estimator as one point: their mean, which
+// is also the least noisy reading. The cost of a report is known only as well as
+// the poll is fine. A value that is not finite is passed on by itself.
+func (s *state) take(reports []progress.Report, before limits.Usage, beforeAt time.Time) {
+	s.last = reports[len(reports)-1]
+	if s.estimator == nil && !s.newEstimator(s.parser.Goal()) {
+		return
+	}
+	var sum, steps float64
+	var finite int
+	for _, r := range reports {
+		if math.IsNaN(r.Value) || math.IsInf(r.Value, 0) {
+			s.estimator.Add(growth.Point{T: seconds(s.usageAt), CPU: s.usage.CPUSeconds, Value: r.Value, Step: r.Step})
+			continue
+		}
+		finite++
+		sum += r.Value
+		steps = r.Step
+	}
+	if finite == 0 {
+		return
+	}
+	// The reports of a poll lie spread over it: their mean belongs to its middle.
+	at, cpu := s.usageAt, s.usage.CPUSeconds
+	if finite > 1 && !beforeAt.IsZero() {
+		at = beforeAt.Add(s.usageAt.Sub(beforeAt) / 2)
+		cpu = (before.CPUSeconds + s.usage.CPUSeconds) / 2
+	}
+	s.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: steps})
+}
+
+// logsFailed notes a failure to read the logs, once, and its end.
+func (s *state) logsFailed(err error) {
+	text := ""
+	if err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text == s.logsError {
+		return
+	}
+	if s.logsError == "" {
+		s.log.Warn("cannot read the task's output; its growth is not measured", "error", err)
+		s.speak.say("its output cannot be read, so its growth is not measured; it keeps its share of the CPU", "logs")
+	} else if text == "" {
+		s.log.Info("the task's output can be read again")
+	}
+	s.logsError = text
+}
+
+// sayEmpty says, once, that nothing in the task's output looks like progress.
+func (s *state) sayEmpty(now time.Time) {
+	if s.saidEmpty || s.reports > 0 || !s.Limited || now.Sub(s.start) < s.opts.NoProgressAfter {
+		return
+	}
+	s.saidEmpty = true
+	lines := s.logs.Stats().Lines
+	msg := fmt.Sprintf("none of the %d lines of output so far reports a value of a metric; the task keeps its fair share of the CPU. "+
+		"Check its output with `ebbtide progress` and set progress { metric = … } or progress { pattern = … } in its config", lines)
+	if lines == 0 {
+		msg = "the task has written no output yet, so its growth cannot be measured; it keeps its fair share of the CPU. " +
+			"Does it log to a file? Check its output with `ebbtide progress`"
+	}
+	s.log.Info("no progress found in the task's output", "lines", lines)
+	s.speak.say(msg, "no-progress")
+}
+
+// measure closes a measurement interval: use, P and G.
+func (s *state) measure(now time.Time) {
+	dt := now.Sub(s.decideAt).Seconds()
+	used := s.usage.CPUSeconds - s.lastUse.CPUSeconds
+	if dt > 0.05 {
+		s.use = max(used, 0) / (dt * s.opts.PoolCores)
+		s.lastUse, s.decideAt = s.usage, now
+	}
+	if s.estimator == nil {
+		return
+	}
+	was := s.estimate.Diverged
+	s.estimate = s.estimator.Measure()
+	if s.estimate.Diverged && !was {
+		s.speak.say("the model has diverged: its "+s.metric()+" is not a finite number. It gives way to the others", "diverged")
+		s.rowDue = true
+	}
+	s.growth, s.progress = nil, nil
+	if s.estimate.Measured || s.estimate.Diverged {
+		g := s.estimate.Growth * s.opts.PoolCores // eq. 2: P/R with R a fraction of the pool
+		p := s.estimate.Progress
+		s.growth, s.progress = &g, &p
+	}
+}
+
+// metric names the task's evaluation function for people.
+func (s *state) metric() string {
+	if s.last.Metric != "" {
+		return s.last.Metric
+	}
+	return "metric"
+}

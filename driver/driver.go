@@ -1,0 +1,397 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/drivers/shared/eventer"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// errNotConfigured is returned by calls that come before SetConfig.
+var errNotConfigured = errors.New("the plugin has not been configured")
+
+// Driver is the task driver plugin. It implements every interface that Nomad's
+// docker and exec drivers implement, and passes each call on to the instance of
+// the decorated driver that holds the task.
+type Driver struct {
+	name   string
+	ctx    context.Context
+	logger hclog.Logger
+	events *eventer.Eventer
+
+	mu         sync.Mutex
+	config     *base.Config // as Nomad gave it, for further instances
+	settings   *settings
+	engine     engine.Engine
+	primary    drivers.DriverPlugin // starts tasks
+	controller *control.Controller
+	pool       float64
+	nodeID     string
+	tasks      map[string]*task
+}
+
+var (
+	_ drivers.DriverPlugin         = (*Driver)(nil)
+	_ drivers.DriverNetworkManager = (*Driver)(nil)
+)
+
+// New returns the plugin under a driver name (see InstalledName).
+func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
+	logger = logger.Named(name)
+	return &Driver{
+		name:   name,
+		ctx:    ctx,
+		logger: logger,
+		events: eventer.NewEventer(ctx, logger),
+		tasks:  make(map[string]*task),
+	}
+}
+
+// SetConfig validates the plugin's config and makes the decorated driver and the
+// control loop. Nomad also calls it once before the agent is ready, to check the
+// config; nothing is started for a config that is wrong.
+func (d *Driver) SetConfig(cfg *base.Config) error {
+	s, err := d.decodeConfig(cfg.PluginConfig)
+	if err != nil {
+		return err
+	}
+	pool, err := poolCores(s.PoolCores, cfg.AgentConfig)
+	if err != nil {
+		return err
+	}
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.primary != nil {
+		return errors.New("the plugin is configured already")
+	}
+	d.settings, d.config, d.pool = s, cfg, pool
+	if d.primary, err = d.newInstance(); err != nil {
+		return err
+	}
+	switch s.Engine {
+	case engine.Docker:
+		if d.engine, err = engine.NewDocker(s.inner, s.dockerTimeout); err != nil {
+			return err
+		}
+	case engine.Exec:
+		d.engine = engine.NewExec()
+	}
+
+	d.controller = control.New(control.Options{
+		Policy:          s.Policy,
+		Estimator:       s.Estimator,
+		Mode:            limits.Mode(s.Mode),
+		Alpha:           s.alpha,
+		Beta:            s.Beta,
+		Interval:        s.interval,
+		MaxInterval:     s.maxInterval,
+		PoolCores:       pool,
+		PoolFixed:       s.PoolCores > 0,
+		QuotaMinCores:   s.QuotaMinCores,
+		NoProgressAfter: s.noProgressAfter,
+		Engine:          s.Engine,
+		Emit:            d.emit,
+	}, d.logger)
+	go d.controller.Run(d.ctx)
+	if e, ok := d.engine.(*engine.DockerEngine); ok {
+		go d.reap(e)
+	}
+	return nil
+}
+
+// newInstance makes an instance of the decorated driver and passes its events on.
+func (d *Driver) newInstance() (drivers.DriverPlugin, error) {
+	inner, err := engine.NewDriver(d.ctx, d.settings.Engine, d.logger)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &base.Config{ApiVersion: d.config.ApiVersion, PluginConfig: d.settings.inner, AgentConfig: d.config.AgentConfig}
+	if d.settings.Engine == engine.Docker {
+		if cfg.PluginConfig, err = withoutReaper(d.settings.inner, inner); err != nil {
+			return nil, err
+		}
+	}
+	if err := inner.SetConfig(cfg); err != nil {
+		return nil, fmt.Errorf("configuring the %s driver: %w", d.settings.Engine, err)
+	}
+	ch, err := inner.TaskEvents(d.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading events of the %s driver: %w", d.settings.Engine, err)
+	}
+	go func() {
+		for {
+			select {
+			case <-d.ctx.Done():
+				return
+			case ev := <-ch:
+				if ev == nil {
+					return
+				}
+				_ = d.events.EmitEvent(ev)
+			}
+		}
+	}()
+	return inner, nil
+}
+
+// first returns the instance that starts tasks, or, before SetConfig, one that
+// can answer questions which need no configuration.
+func (d *Driver) first() drivers.DriverPlugin {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.primary != nil {
+		return d.primary
+	}
+	inner, err := engine.NewDriver(d.ctx, engine.Docker, d.logger)
+	if err != nil {
+		panic(err) // the name is a constant
+	}
+	return inner
+}
+
+// Capabilities are the decorated driver's.
+func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
+	return d.first().Capabilities()
+}
+
+// Fingerprint passes the decorated driver's fingerprints on under our name and
+// adds static attributes. Live figures never go there: a changed attribute
+// re-registers the node and costs an evaluation of every job on it.
+func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
+	if d.settings == nil {
+		return nil, errNotConfigured
+	}
+	in, err := d.first().Fingerprint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *drivers.Fingerprint)
+	go func() {
+		defer close(out)
+		for fp := range in {
+			select {
+			case out <- d.decorate(fp):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// decorate rewrites a fingerprint of the decorated driver.
+func (d *Driver) decorate(fp *drivers.Fingerprint) *drivers.Fingerprint {
+	attrs := make(map[string]*pstructs.Attribute)
+	own := "driver." + Name + "."
+	if d.name == DockerName {
+		own = "driver.docker.ebbtide."
+		for key, attr := range fp.Attributes {
+			attrs[key] = attr
+		}
+	} else {
+		// "driver.docker" itself would claim that the stock driver is there.
+		for key, attr := range fp.Attributes {
+			if key != "driver."+d.settings.Engine {
+				attrs["driver."+Name+"."+trimDriver(key)] = attr
+			}
+		}
+		if len(fp.Attributes) > 0 {
+			attrs["driver."+Name] = pstructs.NewBoolAttribute(true)
+		}
+	}
+	if fp.Health != drivers.HealthStateUndetected {
+		s := d.settings
+		attrs[own+"engine"] = pstructs.NewStringAttribute(s.Engine)
+		attrs[own+"policy"] = pstructs.NewStringAttribute(s.Policy)
+		attrs[own+"mode"] = pstructs.NewStringAttribute(s.Mode)
+		attrs[own+"estimator"] = pstructs.NewStringAttribute(s.Estimator)
+		attrs[own+"version"] = pstructs.NewStringAttribute(version.Version)
+		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(d.pool, "")
+	}
+	return &drivers.Fingerprint{Attributes: attrs, Health: fp.Health, HealthDescription: fp.HealthDescription, Err: fp.Err}
+}
+
+// StartTask checks what the jobspec says to Ebbtide, lets the decorated driver
+// start the task and hands it to the control loop. A wrong option is an error
+// before anything starts; a failing control loop is not an error at all.
+func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+	if d.settings == nil {
+		return nil, nil, errNotConfigured
+	}
+	opts, err := readTaskOptions(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("ebbtide: %w", err)
+	}
+	d.learnNode(cfg.NodeID)
+	if cfg.Env == nil {
+		cfg.Env = make(map[string]string)
+	}
+	// Python holds its output back when it is not a terminal; progress would
+	// arrive in blocks minutes apart.
+	if _, ok := cfg.Env["PYTHONUNBUFFERED"]; !ok {
+		cfg.Env["PYTHONUNBUFFERED"] = "1"
+	}
+	note, err := d.engine.Prepare(d.ctx, cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("ebbtide: %w", err)
+	}
+	inner := d.first()
+	handle, network, err := inner.StartTask(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := d.track(handle, inner)
+	if note != "" {
+		d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: note})
+	}
+	d.supervise(t, opts, false)
+	return handle, network, nil
+}
+
+// RecoverTask takes a task up again after a restart of the plugin or the agent.
+func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
+	if d.settings == nil {
+		return errNotConfigured
+	}
+	if handle == nil || handle.Config == nil {
+		return errors.New("the handle to recover is empty")
+	}
+	d.mu.Lock()
+	_, known := d.tasks[handle.Config.ID]
+	d.mu.Unlock()
+	if known {
+		return nil
+	}
+	inner := d.first()
+	if err := inner.RecoverTask(handle); err != nil {
+		return err
+	}
+	d.learnNode(handle.Config.NodeID)
+	t := d.track(handle, inner)
+	opts, err := readTaskOptions(handle.Config)
+	if err != nil {
+		// It was accepted by an earlier version: the task runs on, without us.
+		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",
+			"task", handle.Config.Name, "alloc_id", handle.Config.AllocID, "error", err)
+		return nil
+	}
+	d.supervise(t, opts, true)
+	return nil
+}
+
+// supervise hands a running task to the control loop. It never fails: what goes
+// wrong here is logged and shown, and the task runs as plain Nomad would run it.
+func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
+	cfg := t.handle.Config
+	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
+	ct := control.Task{
+		ID:        cfg.ID,
+		AllocID:   cfg.AllocID,
+		Name:      cfg.Name,
+		JobID:     cfg.JobID,
+		LogDir:    cfg.TaskDir().LogDir,
+		AllocDir:  cfg.TaskDir().SharedAllocDir,
+		Progress:  opts.Progress,
+		Recovered: recovered,
+		Locate: func(ctx context.Context) (control.Cgroup, error) {
+			st, err := d.engine.Inspect(ctx, t.handle)
+			if err != nil {
+				return nil, err
+			}
+			if !st.Running || st.PID == 0 {
+				return nil, engine.ErrGone
+			}
+			return d.cgroup(cfg, t, st.PID, recovered)
+		},
+		Apply: func(ctx context.Context, cg control.Cgroup, want limits.Limits) error {
+			return d.engine.Apply(ctx, t.handle, cg.(*limits.Cgroup), want)
+		},
+		Limited: opts.Limit,
+	}
+	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
+		ct.Shares = uint64(max(r.LinuxResources.CPUShares, 0))
+		if r.LinuxResources.CpusetCpus != "" {
+			// Tasks with `cores` own their CPUs; there is nothing to share.
+			log.Debug("task has cores of its own and is not limited")
+			ct.Pinned = cpusetSize(r.LinuxResources.CpusetCpus)
+			ct.Limited = false
+		}
+	}
+	d.controller.Add(ct)
+}
+
+// cgroup finds a task's cgroup by its process and the name that the engine gave it.
+func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered bool) (control.Cgroup, error) {
+	id, err := d.engine.CgroupName(t.handle)
+	if err != nil {
+		return nil, err
+	}
+	cg, err := limits.FindFor(pid, id)
+	if err != nil {
+		return nil, err
+	}
+	if !recovered && cg.Version() == 2 && cfg.Resources != nil && cfg.Resources.LinuxResources != nil {
+		// Runtimes differ in how they turn shares into a weight: see which
+		// way this one did it, before we change the weight.
+		if w, err := cg.Weight(); err == nil {
+			cg.SetConversion(limits.Detect(2, uint64(max(cfg.Resources.LinuxResources.CPUShares, 0)), w))
+		}
+	}
+	return cg, nil
+}
+
+// learnNode remembers the Nomad node's ID, which the plugin is told only with a task.
+func (d *Driver) learnNode(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if id != "" {
+		d.nodeID = id
+	}
+}
+
+// emit sends an event of ours to Nomad.
+func (d *Driver) emit(ev control.Event) {
+	err := d.events.EmitEvent(&drivers.TaskEvent{
+		TaskID:      ev.TaskID,
+		AllocID:     ev.AllocID,
+		TaskName:    ev.TaskName,
+		Timestamp:   time.Now(),
+		Message:     "ebbtide: " + ev.Message,
+		Annotations: ev.Annotations,
+	})
+	if err != nil {
+		d.logger.Debug("event was not sent", "task", ev.TaskName, "error", err)
+	}
+}
+
+// withoutReaper turns the decorated docker driver's own reaper off. It knows only
+// one instance's containers and would remove those that stock Nomad started;
+// see reap for ours.
+func withoutReaper(config []byte, inner drivers.DriverPlugin) ([]byte, error) {
+	schema, err := inner.ConfigSchema()
+	if err != nil {
+		return nil, err
+	}
+	val, err := decodeBySchema(config, schema)
+	if err != nil {
+		return nil, err
+	}
+	return encodeValue(setIn(val, cty.False, "gc", "dangling_containers", "enabled"))
+}

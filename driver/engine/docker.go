@@ -1,0 +1,217 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	containerapi "github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
+	"github.com/hashicorp/nomad/drivers/docker"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+)
+
+// Labels on containers and what they are for. LabelAllocID is Nomad's own.
+const (
+	// LabelNode marks a container as ours and names the Nomad node that started
+	// it, so that a reaper touches neither stock containers nor those of another
+	// client that shares the Docker daemon.
+	LabelNode = "io.ebbtide.node_id"
+
+	// LabelAllocID is set by Nomad's docker driver on all its containers.
+	LabelAllocID = "com.hashicorp.nomad.alloc_id"
+
+	// LabelTaskName is set by Nomad's docker driver where extra_labels ask for it.
+	labelTask = "io.ebbtide.task"
+)
+
+// quotaPeriod is the CFS period of the limits that we set: the kernel's default.
+const quotaPeriod = 100 * time.Millisecond
+
+// DockerEngine decorates Nomad's docker driver. Limits go through Docker's update
+// API, so that Docker knows of them, and are read back from the kernel.
+type DockerEngine struct {
+	client  *client.Client
+	timeout time.Duration
+}
+
+// NewDocker returns the engine of Nomad's docker driver. config is that driver's
+// own config (msgpack); timeout bounds every call to the daemon. The daemon need
+// not be up.
+func NewDocker(config []byte, timeout time.Duration) (*DockerEngine, error) {
+	var cfg docker.DriverConfig
+	if err := base.MsgPackDecode(config, &cfg); err != nil {
+		return nil, fmt.Errorf("decoding the docker config: %w", err)
+	}
+	opts := []client.Opt{client.FromEnv}
+	if cfg.Endpoint != "" {
+		opts = []client.Opt{client.WithHost(cfg.Endpoint)}
+		if t := cfg.TLS; t.Cert+t.Key+t.CA != "" {
+			opts = append(opts, client.WithTLSClientConfig(t.CA, t.Cert, t.Key))
+		}
+	}
+	c, err := client.NewClientWithOpts(append(opts, client.WithAPIVersionNegotiation())...)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the Docker endpoint %q: %w", cfg.Endpoint, err)
+	}
+	return &DockerEngine{client: c, timeout: timeout}, nil
+}
+
+// Name is the decorated Nomad driver's name.
+func (e *DockerEngine) Name() string { return Docker }
+
+// Survives is true: a container outlives its daemon when live-restore is on.
+func (e *DockerEngine) Survives() bool { return true }
+
+// dockerState is the part of the docker driver's handle state that we need.
+type dockerState struct {
+	ContainerID string
+}
+
+// ContainerID returns the ID of a task's container.
+func ContainerID(handle *drivers.TaskHandle) (string, error) {
+	var st dockerState
+	if err := handle.GetDriverState(&st); err != nil {
+		return "", fmt.Errorf("decoding the handle of task %q: %w", handle.Config.Name, err)
+	}
+	if st.ContainerID == "" {
+		return "", fmt.Errorf("the handle of task %q names no container", handle.Config.Name)
+	}
+	return st.ContainerID, nil
+}
+
+// Prepare puts our label on the container. An earlier copy of the task needs no
+// fence here: its container has the same name, and Nomad's driver takes it over.
+func (e *DockerEngine) Prepare(_ context.Context, cfg *drivers.TaskConfig) (string, error) {
+	// The block of our own options must survive the round trip: a recovered
+	// task's configuration is read from the handle again.
+	var raw struct {
+		docker.TaskConfig
+		Progress map[string]any `codec:"progress"`
+	}
+	if err := cfg.DecodeDriverConfig(&raw); err != nil {
+		return "", fmt.Errorf("decoding the docker task config: %w", err)
+	}
+	labels := hclutils.MapStrStr{LabelNode: cfg.NodeID, labelTask: cfg.Name}
+	for k, v := range raw.Labels {
+		labels[k] = v
+	}
+	raw.Labels = labels
+	if err := cfg.EncodeConcreteDriverConfig(&raw); err != nil {
+		return "", fmt.Errorf("encoding the docker task config: %w", err)
+	}
+	return "", nil
+}
+
+// Inspect asks the daemon.
+func (e *DockerEngine) Inspect(ctx context.Context, handle *drivers.TaskHandle) (State, error) {
+	id, err := ContainerID(handle)
+	if err != nil {
+		return State{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
+	defer cancel()
+	c, err := e.client.ContainerInspect(ctx, id)
+	if err != nil {
+		return State{}, dockerError("inspecting container "+short(id), err)
+	}
+	return State{Running: c.State.Running, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled, PID: c.State.Pid}, nil
+}
+
+// CgroupName is the container's ID.
+func (e *DockerEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
+	return ContainerID(handle)
+}
+
+// Apply uses Docker's update API.
+func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ *limits.Cgroup, want limits.Limits) error {
+	id, err := ContainerID(handle)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
+	defer cancel()
+	res := containerapi.Resources{
+		CPUShares: int64(want.Shares),
+		CPUPeriod: quotaPeriod.Microseconds(),
+		CPUQuota:  -1,
+	}
+	if want.QuotaCores > 0 {
+		res.CPUQuota = int64(want.QuotaCores * float64(quotaPeriod.Microseconds()))
+	}
+	if _, err := e.client.ContainerUpdate(ctx, id, containerapi.UpdateConfig{Resources: res}); err != nil {
+		return dockerError("updating container "+short(id), err)
+	}
+	return nil
+}
+
+// Reap removes running containers that this node started and that nothing
+// tracks, once they are older than grace. It returns the IDs of what it removed.
+// all widens the search to every container that a Nomad docker driver started,
+// for when we are the node's only docker driver.
+func (e *DockerEngine) Reap(ctx context.Context, nodeID string, all bool, tracked map[string]bool, grace time.Duration, now time.Time) ([]string, error) {
+	lctx, cancel := context.WithTimeout(ctx, e.timeout)
+	defer cancel()
+	list, err := e.client.ContainerList(lctx, containerapi.ListOptions{})
+	if err != nil {
+		return nil, dockerError("listing containers", err)
+	}
+	var removed []string
+	var errs []error
+	for _, c := range list {
+		mine := nodeID != "" && c.Labels[LabelNode] == nodeID
+		// Network (pause) containers carry no task label of ours; Nomad's driver
+		// removes them with the allocation's network.
+		stock := all && c.Labels[LabelNode] == "" && c.Labels[LabelAllocID] != "" && !isPause(c.Names)
+		if !mine && !stock || tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < grace {
+			continue
+		}
+		rctx, cancel := context.WithTimeout(ctx, e.timeout)
+		err := e.client.ContainerRemove(rctx, c.ID, containerapi.RemoveOptions{Force: true})
+		cancel()
+		if err != nil {
+			errs = append(errs, dockerError("removing container "+short(c.ID), err))
+			continue
+		}
+		removed = append(removed, c.ID)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// isPause says whether a container only holds an allocation's network namespace.
+func isPause(names []string) bool {
+	for _, n := range names {
+		if len(n) > 12 && n[:12] == "/nomad_init_" {
+			return true
+		}
+	}
+	return false
+}
+
+// dockerError types the errors that a caller decides on.
+func dockerError(doing string, err error) error {
+	switch {
+	case errdefs.IsNotFound(err):
+		return fmt.Errorf("%s: %w: %w", doing, ErrGone, err)
+	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnreachable, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// short is a container ID as Docker prints it.
+func short(id string) string {
+	if len(id) > 12 {
+		return id[:12]
+	}
+	return id
+}

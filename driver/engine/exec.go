@@ -1,0 +1,106 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hashicorp/nomad/client/lib/cgroupslib"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+)
+
+// execEngine decorates Nomad's exec driver: tasks are processes in a chroot,
+// and their limits are written to their cgroup.
+type execEngine struct{}
+
+// NewExec returns the engine of Nomad's exec driver.
+func NewExec() Engine { return execEngine{} }
+
+func (execEngine) Name() string   { return Exec }
+func (execEngine) Survives() bool { return false }
+
+// execState is the part of the exec driver's handle state that we need.
+type execState struct {
+	Pid int
+}
+
+// Prepare ends an earlier copy of the same task. Nomad starts a task anew when
+// it could not recover it, for example when agent and plugin died together; the
+// executor of the first copy may have survived both, and two copies would write
+// the same checkpoint.
+func (execEngine) Prepare(ctx context.Context, cfg *drivers.TaskConfig) (string, error) {
+	dir := execCgroup(cfg)
+	if dir == "" {
+		return "", nil
+	}
+	cg := cgroupslib.OpenPath(dir)
+	killed := 0
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		pids, err := cg.PIDs()
+		if errors.Is(err, os.ErrNotExist) || (err == nil && pids.Empty()) {
+			break
+		}
+		if err != nil {
+			return "", fmt.Errorf("looking for an earlier copy of task %q in %s: %w", cfg.Name, dir, err)
+		}
+		if time.Now().After(deadline) {
+			return "", fmt.Errorf("an earlier copy of task %q still runs in %s and does not end", cfg.Name, dir)
+		}
+		for pid := range pids.Items() {
+			if err := unix.Kill(pid, unix.SIGKILL); err == nil {
+				killed++
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if killed > 0 {
+		return "an earlier copy of this task was still running and has been ended", nil
+	}
+	return "", nil
+}
+
+// execCgroup is the directory that lists the processes of a task.
+func execCgroup(cfg *drivers.TaskConfig) string {
+	switch cgroupslib.GetMode() {
+	case cgroupslib.CG1:
+		return cgroupslib.PathCG1(cfg.AllocID, cfg.Name, "freezer")
+	case cgroupslib.CG2:
+		cores := cfg.Resources != nil && cfg.Resources.LinuxResources != nil && cfg.Resources.LinuxResources.CpusetCpus != ""
+		return cgroupslib.LinuxResourcesPath(cfg.AllocID, cfg.Name, cores)
+	}
+	return ""
+}
+
+// Inspect looks at the task's main process.
+func (execEngine) Inspect(_ context.Context, handle *drivers.TaskHandle) (State, error) {
+	var st execState
+	if err := handle.GetDriverState(&st); err != nil {
+		return State{}, fmt.Errorf("decoding the handle of task %q: %w", handle.Config.Name, err)
+	}
+	if st.Pid <= 0 || unix.Kill(st.Pid, 0) != nil {
+		return State{}, ErrGone
+	}
+	return State{Running: true, PID: st.Pid}, nil
+}
+
+// CgroupName is the scope that Nomad makes for the task.
+func (execEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
+	return cgroupslib.ScopeCG1(handle.Config.AllocID, handle.Config.Name), nil
+}
+
+// Apply writes the cgroup's files.
+func (execEngine) Apply(_ context.Context, _ *drivers.TaskHandle, cg *limits.Cgroup, want limits.Limits) error {
+	return errors.Join(cg.SetShares(want.Shares), cg.SetQuota(want.QuotaCores))
+}

@@ -1,0 +1,133 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// The calls in this file go to the decorated driver unchanged.
+
+// StopTask stops a task.
+func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) error {
+	t, err := d.task(taskID)
+	if err != nil {
+		return err
+	}
+	t.stopping.Store(true)
+	return t.instance().StopTask(taskID, timeout, signal)
+}
+
+// DestroyTask forgets a task and removes what is left of it.
+func (d *Driver) DestroyTask(taskID string, force bool) error {
+	t, err := d.task(taskID)
+	if err != nil {
+		return err
+	}
+	t.stopping.Store(true)
+	if err := t.instance().DestroyTask(taskID, force); err != nil {
+		return err
+	}
+	d.forget(t)
+	return nil
+}
+
+// InspectTask returns a task's status.
+func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
+	t, err := d.task(taskID)
+	if err != nil {
+		return nil, err
+	}
+	return t.instance().InspectTask(taskID)
+}
+
+// TaskStats streams a task's resource usage.
+func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
+	t, err := d.task(taskID)
+	if err != nil {
+		return nil, err
+	}
+	return t.instance().TaskStats(ctx, taskID, interval)
+}
+
+// TaskEvents streams the decorated driver's events and ours.
+func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, error) {
+	return d.events.TaskEvents(ctx)
+}
+
+// SignalTask sends a signal to a task.
+func (d *Driver) SignalTask(taskID string, signal string) error {
+	t, err := d.task(taskID)
+	if err != nil {
+		return err
+	}
+	return t.instance().SignalTask(taskID, signal)
+}
+
+// ExecTask runs a command in a task, for script checks.
+func (d *Driver) ExecTask(taskID string, cmd []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	t, err := d.task(taskID)
+	if err != nil {
+		return nil, err
+	}
+	return t.instance().ExecTask(taskID, cmd, timeout)
+}
+
+// ExecTaskStreamingRaw runs a command in a task with its streams connected. Nomad
+// prefers this form to ExecTaskStreaming, so both engines are served by it.
+func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, command []string, tty bool, stream drivers.ExecTaskStream) error {
+	t, err := d.task(taskID)
+	if err != nil {
+		return err
+	}
+	switch inner := t.instance().(type) {
+	case drivers.ExecTaskStreamingRawDriver:
+		return inner.ExecTaskStreamingRaw(ctx, taskID, command, tty, stream)
+	case drivers.ExecTaskStreamingDriver:
+		return execStreaming(ctx, inner, taskID, command, tty, stream)
+	}
+	return fmt.Errorf("the %s driver does not support exec", d.settings.Engine)
+}
+
+// execStreaming adapts the options form of exec to the raw stream, as Nomad's own
+// plugin server does for a driver that has only the former.
+func execStreaming(ctx context.Context, inner drivers.ExecTaskStreamingDriver, taskID string, command []string, tty bool, stream drivers.ExecTaskStream) error {
+	opts, errCh := drivers.StreamToExecOptions(ctx, command, tty, stream)
+	result, err := inner.ExecTaskStreaming(ctx, taskID, opts)
+	_ = opts.Stdout.Close()
+	_ = opts.Stderr.Close()
+	if err != nil {
+		return err
+	}
+	select {
+	case err = <-errCh:
+	case <-ctx.Done():
+		err = fmt.Errorf("exec timed out: %w", ctx.Err())
+	}
+	if err != nil {
+		return err
+	}
+	return stream.Send(drivers.NewExecStreamingResponseExit(result.ExitCode))
+}
+
+// CreateNetwork makes an allocation's network namespace where the decorated
+// driver does that.
+func (d *Driver) CreateNetwork(allocID string, req *drivers.NetworkCreateRequest) (*drivers.NetworkIsolationSpec, bool, error) {
+	if nm, ok := d.first().(drivers.DriverNetworkManager); ok {
+		return nm.CreateNetwork(allocID, req)
+	}
+	return nil, false, fmt.Errorf("the %s driver does not create networks", d.settings.Engine)
+}
+
+// DestroyNetwork removes an allocation's network namespace.
+func (d *Driver) DestroyNetwork(allocID string, spec *drivers.NetworkIsolationSpec) error {
+	if nm, ok := d.first().(drivers.DriverNetworkManager); ok {
+		return nm.DestroyNetwork(allocID, spec)
+	}
+	return fmt.Errorf("the %s driver does not create networks", d.settings.Engine)
+}

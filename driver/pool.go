@@ -1,0 +1,67 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/hashicorp/nomad/client/lib/idset"
+	"github.com/hashicorp/nomad/client/lib/numalib/hw"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/zclconf/go-cty/cty"
+	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+)
+
+// poolCores is the size of the node's elastic pool in cores: what the operator
+// set, or what Nomad may use. Nomad has already taken its own reserve off the
+// usable cores of the topology that it hands to plugins; tasks with cores of their
+// own come off as they arrive (see package control).
+func poolCores(configured float64, agent *base.AgentConfig) (float64, error) {
+	in := limits.PoolInput{Configured: configured, NodeCores: runtime.NumCPU()}
+	if agent != nil && agent.Driver != nil && agent.Driver.Topology != nil {
+		topology := agent.Driver.Topology
+		in.NodeCores = max(topology.NumCores(), 1)
+		in.UsableCores = topology.UsableCores().Size()
+		// reserved.cpu is in MHz, counted by the speed of one core.
+		if n := topology.NumCores(); n > 0 {
+			in.CoreMHz = float64(topology.TotalCompute()) / float64(n)
+			in.ReservedMHz = float64(topology.OverrideWitholdCompute)
+		}
+	}
+	return limits.Pool(in)
+}
+
+// cpusetSize is the number of CPUs in a list such as "0-3,7".
+func cpusetSize(list string) float64 {
+	return float64(idset.Parse[hw.CoreID](list).Size())
+}
+
+// setIn returns an object with one nested attribute replaced, where the path exists.
+func setIn(obj, value cty.Value, path ...string) cty.Value {
+	if len(path) == 0 {
+		return value
+	}
+	if obj.IsNull() || !obj.Type().IsObjectType() || !obj.Type().HasAttribute(path[0]) {
+		return obj
+	}
+	attrs := obj.AsValueMap()
+	attrs[path[0]] = setIn(attrs[path[0]], value, path[1:]...)
+	return cty.ObjectVal(attrs)
+}
+
+// encodeValue encodes a config value as Nomad does.
+func encodeValue(val cty.Value) ([]byte, error) {
+	data, err := ctymsgpack.Marshal(val, val.Type())
+	if err != nil {
+		return nil, fmt.Errorf("encoding config: %w", err)
+	}
+	return data, nil
+}
+
+// trimDriver takes the leading "driver." off an attribute's name.
+func trimDriver(key string) string { return strings.TrimPrefix(key, "driver.") }

@@ -1,0 +1,236 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/engine"
+)
+
+// task is a task that the plugin holds.
+type task struct {
+	handle   *drivers.TaskHandle
+	stopping atomic.Bool // Nomad has asked for its end
+
+	mu    sync.Mutex
+	inner drivers.DriverPlugin // the instance that holds it now
+
+	settleOnce sync.Once
+	settled    chan struct{} // closed once result is known
+	result     *drivers.ExitResult
+}
+
+// instance is the decorated driver's instance that holds the task.
+func (t *task) instance() drivers.DriverPlugin {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.inner
+}
+
+// track remembers a task.
+func (d *Driver) track(handle *drivers.TaskHandle, inner drivers.DriverPlugin) *task {
+	t := &task{handle: handle, inner: inner, settled: make(chan struct{})}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tasks[handle.Config.ID] = t
+	return t
+}
+
+// forget drops a task.
+func (d *Driver) forget(t *task) {
+	d.controller.Remove(t.handle.Config.ID)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.tasks, t.handle.Config.ID)
+}
+
+// task returns a task by its ID.
+func (d *Driver) task(id string) (*task, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t, ok := d.tasks[id]; ok {
+		return t, nil
+	}
+	return nil, drivers.ErrTaskNotFound
+}
+
+// WaitTask returns a channel that gets the task's result once. It may be called
+// several times for one task, each call with its own context.
+func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.ExitResult, error) {
+	t, err := d.task(taskID)
+	if err != nil {
+		return nil, err
+	}
+	t.settleOnce.Do(func() { go d.settle(t) })
+	out := make(chan *drivers.ExitResult, 1)
+	go func() {
+		defer close(out)
+		select {
+		case <-t.settled:
+			out <- t.result
+		case <-ctx.Done():
+			out <- &drivers.ExitResult{Err: ctx.Err()}
+		case <-d.ctx.Done():
+		}
+	}()
+	return out, nil
+}
+
+// settle waits for a task's end. The docker driver also reports the end of a task
+// when it merely lost the connection on which it was waiting: the daemon was
+// restarted. With live-restore the container runs on, so we look for ourselves
+// before we let Nomad start it anew.
+func (d *Driver) settle(t *task) {
+	defer close(t.settled)
+	for {
+		res := d.waitInner(t)
+		if res == nil { // the plugin is going down
+			return
+		}
+		again := false
+		if d.engine.Survives() && !t.stopping.Load() && res.Err != nil && res.ExitCode == 0 && !res.OOMKilled {
+			again, res = d.afterOutage(t, res)
+		}
+		if !again {
+			t.result = res
+			d.controller.Remove(t.handle.Config.ID)
+			return
+		}
+	}
+}
+
+// waitInner waits on the instance that holds the task.
+func (d *Driver) waitInner(t *task) *drivers.ExitResult {
+	ch, err := t.instance().WaitTask(d.ctx, t.handle.Config.ID)
+	if err != nil {
+		return &drivers.ExitResult{Err: err}
+	}
+	select {
+	case res := <-ch:
+		if d.ctx.Err() != nil {
+			return nil
+		}
+		if res == nil {
+			return &drivers.ExitResult{Err: errors.New("the driver ended its wait without a result")}
+		}
+		return res
+	case <-d.ctx.Done():
+		return nil
+	}
+}
+
+// afterOutage decides what a lost wait means. It returns again = true when the
+// task still runs and is held by a new instance, and the true result otherwise.
+func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res *drivers.ExitResult) {
+	cfg := t.handle.Config
+	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
+	log.Warn("lost the connection to Docker while waiting for the task; looking for its container", "error", lost.Err)
+
+	deadline := time.Now().Add(d.settings.dockerOutage)
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		st, err := d.engine.Inspect(d.ctx, t.handle)
+		switch {
+		case errors.Is(err, engine.ErrGone):
+			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: removedMessage})
+			return false, lost
+		case err == nil && !st.Running:
+			exit := &drivers.ExitResult{ExitCode: st.ExitCode, OOMKilled: st.OOMKilled}
+			if st.OOMKilled {
+				exit.Err = errors.New("OOM Killed")
+			} else if st.ExitCode != 0 {
+				exit.Err = fmt.Errorf("Docker container exited with non-zero exit code: %d", st.ExitCode) //nolint:staticcheck // as Nomad's driver words it
+			}
+			return false, exit
+		case err == nil:
+			if err := d.moveToNewInstance(t); err != nil {
+				log.Error("the container runs on, but cannot be taken up again", "error", err)
+				return false, lost
+			}
+			log.Info("Docker is back and the container runs on; waiting for it again")
+			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
+				Message: "the connection to Docker was lost and is back; the task was not interrupted"})
+			return true, nil
+		}
+		if t.stopping.Load() || time.Now().After(deadline) {
+			log.Warn("Docker did not come back in time; leaving the task to Nomad", "waited", d.settings.dockerOutage, "error", err)
+			return false, lost
+		}
+		select {
+		case <-d.ctx.Done():
+			return false, lost
+		case <-time.After(wait):
+		}
+	}
+}
+
+// removedMessage explains a container that vanished under a running task.
+const removedMessage = "the container was removed by somebody else. The likely cause is the stock docker driver's reaper on this node: " +
+	`set gc { dangling_containers { enabled = false } } in plugin "docker", or deny that driver, or install ebbtide-driver under the name docker ` +
+	"(`ebbtide doctor` checks this)"
+
+// moveToNewInstance takes a running task up in a further instance of the decorated
+// driver, because the present one has closed the book on it.
+func (d *Driver) moveToNewInstance(t *task) error {
+	inner, err := d.newInstance()
+	if err != nil {
+		return err
+	}
+	if err := inner.RecoverTask(t.handle); err != nil {
+		return fmt.Errorf("recovering the task in a new instance: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inner = inner
+	return nil
+}
+
+// reap removes, now and then, containers that this node started and that nothing
+// tracks: Docker may have started one although the answer got lost. Installed
+// as "docker" we are the node's docker driver and look after all of Nomad's.
+func (d *Driver) reap(e *engine.DockerEngine) {
+	ticker := time.NewTicker(d.settings.reapPeriod)
+	defer ticker.Stop()
+	started := time.Now()
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case now := <-ticker.C:
+			// Tasks are recovered one by one after a start of the plugin.
+			if now.Sub(started) < d.settings.reapGrace {
+				continue
+			}
+			nodeID, tracked := d.tracked()
+			removed, err := e.Reap(d.ctx, nodeID, d.name == DockerName, tracked, d.settings.reapGrace, now)
+			for _, id := range removed {
+				d.logger.Info("removed a container that no task tracks", "container_id", id)
+			}
+			if err != nil {
+				d.logger.Warn("looking for containers that no task tracks", "error", err)
+			}
+		}
+	}
+}
+
+// tracked returns the node's ID and the containers of the tasks that we hold.
+func (d *Driver) tracked() (nodeID string, ids map[string]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ids = make(map[string]bool, len(d.tasks))
+	for _, t := range d.tasks {
+		if id, err := engine.ContainerID(t.handle); err == nil {
+			ids[id] = true
+		}
+	}
+	return d.nodeID, ids
+}
