@@ -108,6 +108,7 @@ type node struct {
 	before []policy.Category // with new tasks already in NL
 	after  []policy.Category
 	growth total
+	words  sentence // reused from task to task
 }
 
 func newNode(in Input) *node {

@@ -13,7 +13,8 @@ import (
 // what it did to category and limit. It is written without fmt, which would take
 // most of the time of a run.
 func (n *node) why(t Task, d policy.Decision, before policy.Category, raised bool) string {
-	s := sentence{buf: make([]byte, 0, 192)}
+	s := &n.words
+	s.buf = s.buf[:0]
 
 	switch d.Rule {
 	case RuleJoin:
@@ -27,16 +28,16 @@ func (n *node) why(t Task, d policy.Decision, before policy.Category, raised boo
 	case RuleLone:
 		s.text("the only task: no limit")
 	case RuleWL:
-		n.reason(&s, t)
+		n.reason(s, t)
 		s.text(": watched, limit unchanged")
 	case RuleCL:
-		n.reason(&s, t)
+		n.reason(s, t)
 		s.text(": converged, gets its part of the growth, G/ΣG = ")
-		n.ratio(&s, t)
+		n.ratio(s, t)
 	default:
-		n.reason(&s, t)
+		n.reason(s, t)
 		s.text(": growing, gets its part of the growth, G/ΣG = ")
-		n.ratio(&s, t)
+		n.ratio(s, t)
 	}
 	if raised {
 		s.text(", raised to the floor 1/(β·n) = ")

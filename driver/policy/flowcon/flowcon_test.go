@@ -1,0 +1,388 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package flowcon
+
+import (
+	"math"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+)
+
+func num(x float64) *float64 { return &x }
+
+// task builds a task with a measured growth.
+func task(id string, c policy.Category, g, limit float64) Task {
+	return Task{ID: id, Category: c, Growth: &g, Progress: num(g / 2), Limit: limit, Use: 0.5}
+}
+
+// blind builds a task without a growth.
+func blind(id string, c policy.Category, limit float64) Task {
+	return Task{ID: id, Category: c, Limit: limit}
+}
+
+// fixed builds a valid input with a fixed α.
+func fixed(alpha float64, tasks ...Task) Input {
+	return Input{
+		Tasks: tasks, IntervalS: 40, InitialIntervalS: 20,
+		Params: Params{Alpha: FixedAlpha(alpha), Beta: 2},
+	}
+}
+
+// adaptive builds a valid input with an adaptive α.
+func adaptive(tasks ...Task) Input {
+	in := fixed(0, tasks...)
+	in.Params = DefaultParams()
+	return in
+}
+
+// The test vector of the project's reading of the papers: growths 0.6, 0.3, 0.1,
+// categories NL, WL, CL after the transition, β = 2, L of the watched task 0.4.
+func TestDecide_vector(t *testing.T) {
+	out := Decide(fixed(0.35,
+		task("a", policy.NL, 0.6, 1),
+		task("b", policy.NL, 0.3, 0.4),
+		task("c", policy.WL, 0.1, 0.4),
+	))
+	must.Eq(t, []policy.Category{policy.NL, policy.WL, policy.CL}, categories(out))
+	for i, want := range []float64{0.6, 0.4, 1.0 / 6} {
+		must.InDelta(t, want, out.Tasks[i].Limit, 1e-12)
+	}
+	must.Eq(t, []string{RuleNL, RuleWL, RuleCL}, rules(out))
+	must.Eq(t, 0.35, out.Alpha)
+	must.Eq(t, 40.0, out.IntervalS)
+	must.Eq(t, "G = 0.1 < α = 0.35: converged, gets its part of the growth, G/ΣG = 0.1/1, "+
+		"raised to the floor 1/(β·n) = 0.1667; category WL → CL, limit 0.4 → 0.1667, use 0.5, G 0.1, P 0.05",
+		out.Tasks[2].Why)
+}
+
+// Algorithm 1, lines 2–13: the first of two tasks, the second one keeps the node
+// from being all in CL.
+func TestDecide_categories(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		from  policy.Category
+		g     float64
+		alpha float64
+		want  policy.Category
+	}{
+		{"NL grows", policy.NL, 0.2, 0.1, policy.NL},
+		{"NL slows", policy.NL, 0.05, 0.1, policy.WL},
+		{"WL grows again", policy.WL, 0.2, 0.1, policy.NL},
+		{"WL slows", policy.WL, 0.05, 0.1, policy.CL},
+		{"CL grows again", policy.CL, 0.2, 0.1, policy.NL},
+		{"CL stays", policy.CL, 0.05, 0.1, policy.CL},
+		{"exactly α is growth", policy.WL, 0.1, 0.1, policy.NL},
+		{"α less a rounding error is growth", policy.WL, 0.1 * (1 - 1e-12), 0.1, policy.NL},
+		{"just below α is not", policy.WL, 0.0999, 0.1, policy.CL},
+		{"no growth is never ≥ α", policy.CL, 0, 0, policy.CL},
+		{"no growth leaves NL", policy.NL, 0, 0, policy.WL},
+		{"any growth is ≥ 0", policy.CL, math.SmallestNonzeroFloat64, 0, policy.NL},
+		{"a new task is not measured yet", policy.New, 0.05, 0.1, policy.NL},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out := Decide(fixed(tc.alpha, task("x", tc.from, tc.g, 1), task("y", policy.NL, 1, 1)))
+			must.Eq(t, tc.want, out.Tasks[0].Category)
+		})
+	}
+}
+
+// Algorithm 1, lines 14–26.
+func TestDecide_limits(t *testing.T) {
+	const floor2 = 1.0 / 4 // of two tasks with β = 2
+	for _, tc := range []struct {
+		name  string
+		in    Input
+		want  []float64
+		rules []string
+	}{
+		{
+			"only NL: the parts of the growth, which sum to 1",
+			fixed(0.1, task("a", policy.NL, 0.3, 1), task("b", policy.NL, 0.2, 1), task("c", policy.CL, 0.5, 1)),
+			[]float64{0.3, 0.2, 0.5},
+			[]string{RuleNL, RuleNL, RuleNL},
+		}, {
+			"NL beside a far faster one: not below the floor",
+			fixed(0.1, task("a", policy.NL, 1000, 1), task("b", policy.NL, 1, 1)),
+			[]float64{1000.0 / 1001, floor2},
+			[]string{RuleNL, RuleNL},
+		}, {
+			"CL: the part of the growth where it is above the floor",
+			fixed(10, task("a", policy.NL, 4, 0.9), task("b", policy.CL, 6, 0.9)),
+			[]float64{0.9, 0.6},
+			[]string{RuleWL, RuleCL},
+		}, {
+			"CL: the floor",
+			fixed(1, task("a", policy.NL, 9, 0.9), task("b", policy.CL, 0, 0.9)),
+			[]float64{0.9 / 0.9, floor2},
+			[]string{RuleNL, RuleCL},
+		}, {
+			"WL: unchanged",
+			fixed(1, task("a", policy.NL, 9, 0.9), task("b", policy.NL, 0.5, 0.33)),
+			[]float64{9 / 9.5, 0.33},
+			[]string{RuleNL, RuleWL},
+		}, {
+			"WL: unchanged, but a limit from a fuller node is raised to the floor",
+			fixed(1, task("a", policy.NL, 9, 0.9), task("b", policy.NL, 0.5, 0.05)),
+			[]float64{9 / 9.5, floor2},
+			[]string{RuleNL, RuleWL},
+		}, {
+			"all in CL: free competition",
+			fixed(1, task("a", policy.CL, 0.2, 0.4), task("b", policy.WL, 0.5, 0.05), blind("c", policy.CL, 0.1)),
+			[]float64{1, 1, 1},
+			[]string{RuleAllCL, RuleAllCL, RuleAllCL},
+		}, {
+			"no growth anywhere: the parts of nothing are nothing",
+			fixed(1, task("a", policy.NL, 0, 0.7), task("b", policy.WL, 0, 0.7)),
+			[]float64{0.7, floor2},
+			[]string{RuleWL, RuleCL},
+		}, {
+			"unmeasured: no limit, and not in the sum",
+			fixed(0.1, blind("a", policy.NL, 0.3), task("b", policy.NL, 0.5, 0.5), task("c", policy.NL, 1.5, 0.5)),
+			[]float64{1, 0.25, 0.75},
+			[]string{RuleUnmeasured, RuleNL, RuleNL},
+		}, {
+			"idle: category and limit stay",
+			fixed(0.1, blind("a", policy.WL, 0.3), blind("b", policy.CL, 0.45), task("c", policy.NL, 1, 0.5)),
+			[]float64{0.3, 0.45, 1},
+			[]string{RuleUndefined, RuleUndefined, RuleNL},
+		}, {
+			"idle: a limit from a fuller node is raised to the floor",
+			fixed(0.1, blind("a", policy.CL, 0.01), task("b", policy.NL, 1, 0.5)),
+			[]float64{floor2, 1},
+			[]string{RuleUndefined, RuleNL},
+		}, {
+			"new: no limit, a growth known already counts in the sum",
+			fixed(0.1, task("a", policy.New, 3, 0), blind("b", policy.New, 0), task("c", policy.NL, 1, 0.5)),
+			[]float64{1, 1, 0.25},
+			[]string{RuleJoin, RuleJoin, RuleNL},
+		}, {
+			"growths whose sum overflows",
+			fixed(0.1, task("a", policy.NL, math.MaxFloat64, 1), task("b", policy.NL, math.MaxFloat64, 1)),
+			[]float64{0.5, 0.5},
+			[]string{RuleNL, RuleNL},
+		}, {
+			"growths that hardly exist",
+			fixed(0, task("a", policy.NL, math.SmallestNonzeroFloat64, 1), task("b", policy.NL, math.SmallestNonzeroFloat64, 1)),
+			[]float64{0.5, 0.5},
+			[]string{RuleNL, RuleNL},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			must.NoError(t, tc.in.Validate())
+			out := Decide(tc.in)
+			must.Eq(t, tc.rules, rules(out))
+			for i := range tc.want {
+				must.InDelta(t, tc.want[i], out.Tasks[i].Limit, 1e-12, must.Sprint(out.Tasks[i].ID))
+			}
+		})
+	}
+}
+
+func TestDecide_beta(t *testing.T) {
+	in := fixed(1, task("a", policy.NL, 9, 0.9), task("b", policy.CL, 0, 0.9))
+	in.Params.Beta = 1 // TCC 2022
+	must.Eq(t, 0.5, Decide(in).Tasks[1].Limit)
+	in.Params.Beta = 8
+	must.Eq(t, 1.0/16, Decide(in).Tasks[1].Limit)
+	in.Params.Beta = 0 // Params{} in Go
+	must.Eq(t, 0.25, Decide(in).Tasks[1].Limit)
+}
+
+// Nobody is there to leave CPU to, so a lone task has no limit, whatever its state.
+func TestDecide_lone(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		task Task
+		want policy.Category
+		rule string
+	}{
+		{"new", blind("a", policy.New, 0), policy.NL, RuleJoin},
+		{"new, growth known", task("a", policy.New, 0, 0), policy.NL, RuleJoin},
+		{"unmeasured", blind("a", policy.NL, 0.5), policy.NL, RuleUnmeasured},
+		{"NL growing", task("a", policy.NL, 0.3, 0.5), policy.NL, RuleNL},
+		{"NL standing still", task("a", policy.NL, 0, 0.5), policy.WL, RuleLone},
+		{"WL growing", task("a", policy.WL, 0.3, 0.5), policy.NL, RuleNL},
+		{"WL standing still", task("a", policy.WL, 0, 0.5), policy.CL, RuleAllCL},
+		{"WL idle", blind("a", policy.WL, 0.5), policy.WL, RuleLone},
+		{"CL growing", task("a", policy.CL, 0.3, 0.5), policy.CL, RuleAllCL}, // α = −1
+		{"CL idle", blind("a", policy.CL, 0.5), policy.CL, RuleAllCL},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out := Decide(adaptive(tc.task))
+			must.Eq(t, tc.want, out.Tasks[0].Category)
+			must.Eq(t, tc.rule, out.Tasks[0].Rule)
+			must.Eq(t, 1.0, out.Tasks[0].Limit)
+		})
+	}
+	// With a fixed α, NL can slow down while it is alone.
+	out := Decide(fixed(0.5, task("a", policy.NL, 0.3, 0.5)))
+	must.Eq(t, []string{RuleLone}, rules(out))
+	must.Eq(t, 1.0, out.Tasks[0].Limit)
+}
+
+// Algorithm 2: the interval and who enters NL.
+func TestDecide_events(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		event Event
+		tasks []Task
+		want  float64
+	}{
+		{"nothing happened", EventNone, []Task{task("a", policy.NL, 1, 1)}, 40},
+		{"all in CL: doubles", EventNone, []Task{task("a", policy.CL, 1, 1)}, 80},
+		{"a new task without the event", EventNone, []Task{blind("a", policy.New, 1)}, 40},
+		{"join", EventJoin, []Task{blind("a", policy.New, 1), task("b", policy.NL, 1, 1)}, 20},
+		{"join of one that converged elsewhere", EventJoin, []Task{task("a", policy.CL, 1, 1)}, 40},
+		{"leave", EventLeave, []Task{task("a", policy.NL, 1, 1)}, 20},
+		{"leave, the others are in CL", EventLeave, []Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 1, 1)}, 40},
+		{"leave of the last", EventLeave, nil, 40},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := adaptive(tc.tasks...)
+			in.Event = tc.event
+			must.NoError(t, in.Validate())
+			must.Eq(t, tc.want, Decide(in).IntervalS)
+		})
+	}
+	in := adaptive(task("a", policy.CL, 1, 1))
+	in.IntervalS = math.MaxFloat64
+	must.Eq(t, math.MaxFloat64, Decide(in).IntervalS)
+}
+
+// The limits after a task has left do not remember it.
+func TestDecide_leave(t *testing.T) {
+	a, b := task("a", policy.NL, 0.6, 0.2), task("b", policy.NL, 0.2, 0.1)
+	in := fixed(0.1, a, b)
+	in.Event = EventLeave
+	out := Decide(in)
+	must.InDelta(t, 0.75, out.Tasks[0].Limit, 1e-12)
+	must.InDelta(t, 0.25, out.Tasks[1].Limit, 1e-12)
+}
+
+func TestDecide_noTasks(t *testing.T) {
+	out := Decide(adaptive())
+	must.NotNil(t, out.Tasks) // "[]" in JSON, not "null"
+	must.Len(t, 0, out.Tasks)
+	must.Eq(t, -1.0, out.Alpha)
+}
+
+// Algorithm 3, on G and the categories before the transition.
+func TestDecide_adaptiveAlpha(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		tasks []Task
+		want  float64
+	}{
+		{"all in CL", []Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 2, 1)}, Off},
+		{"one task", []Task{task("a", policy.NL, 0.6, 1)}, 0.3},
+		{"one task, in WL", []Task{task("a", policy.WL, 0.6, 1)}, 0.3},
+		{"one task, unmeasured", []Task{blind("a", policy.NL, 1)}, Off},
+		{
+			"both categories: the mean of the means, CL has no part in it",
+			[]Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1), task("c", policy.WL, 0.2, 1), task("d", policy.CL, 9, 1)},
+			0.4,
+		}, {
+			"only NL: half its mean",
+			[]Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1)},
+			0.3,
+		}, {
+			"only WL: half its mean",
+			[]Task{task("a", policy.WL, 0.8, 1), task("b", policy.CL, 0.4, 1)},
+			0.4,
+		}, {
+			"unmeasured tasks are not in the mean",
+			[]Task{task("a", policy.NL, 0.8, 1), blind("b", policy.NL, 1), blind("c", policy.New, 1), task("d", policy.WL, 0.2, 1)},
+			0.5,
+		}, {
+			"a new task with a growth is in the mean of NL",
+			[]Task{task("a", policy.NL, 0.8, 1), task("b", policy.New, 0.4, 1)},
+			0.3,
+		}, {
+			"nothing to set a threshold by",
+			[]Task{task("a", policy.CL, 0.8, 1), blind("b", policy.NL, 1)},
+			Off,
+		}, {
+			"all stand still",
+			[]Task{task("a", policy.NL, 0, 1), task("b", policy.WL, 0, 1)},
+			0,
+		}, {
+			"means that would overflow",
+			[]Task{task("a", policy.NL, math.MaxFloat64, 1), task("b", policy.NL, math.MaxFloat64, 1), task("c", policy.WL, math.MaxFloat64, 1)},
+			math.MaxFloat64,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			must.InDelta(t, tc.want, Decide(adaptive(tc.tasks...)).Alpha, 1e-12)
+		})
+	}
+}
+
+// A converged task must not become a growing one because a newcomer, of which
+// nothing is known, has driven α to 0.
+func TestDecide_joinLeavesConverged(t *testing.T) {
+	in := adaptive(task("old", policy.CL, 0.01, 1), task("older", policy.CL, 0.03, 1), blind("young", policy.New, 1))
+	in.Event = EventJoin
+	out := Decide(in)
+	must.Eq(t, []policy.Category{policy.CL, policy.CL, policy.NL}, categories(out))
+	must.Eq(t, []string{RuleCL, RuleCL, RuleJoin}, rules(out))
+	must.InDelta(t, 0.25, out.Tasks[0].Limit, 1e-12)
+	must.StrContains(t, out.Tasks[0].Why, "no threshold, for no growing task has been measured: converged")
+}
+
+func TestDecide_why(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		in   Input
+		want string
+	}{
+		{
+			"join", adaptive(blind("a", policy.New, 0)),
+			"new: enters NL without a limit; category new → NL, limit none → 1, use 0",
+		}, {
+			"unmeasured", adaptive(blind("a", policy.NL, 1)),
+			"growth is not known yet: stays in NL without a limit; category NL → NL, limit 1 → 1, use 0",
+		}, {
+			"all converged", adaptive(task("a", policy.CL, 0.25, 0.5)),
+			"all tasks have converged: no limits, free competition; category CL → CL, limit 0.5 → 1, use 0.5, G 0.25, P 0.125",
+		}, {
+			"lone", adaptive(blind("a", policy.WL, 0.5)),
+			"the only task: no limit; category WL → WL, limit 0.5 → 1, use 0",
+		}, {
+			"undefined", adaptive(blind("a", policy.WL, 0.5), task("b", policy.NL, 1, 1)),
+			"used no CPU or reported nothing, so growth is undefined: keeps category and limit; category WL → WL, limit 0.5 → 0.5, use 0",
+		}, {
+			"watched", fixed(0.5, task("a", policy.NL, 0.25, 0.5), task("b", policy.NL, 1, 1)),
+			"G = 0.25 < α = 0.5: watched, limit unchanged; category NL → WL, limit 0.5 → 0.5, use 0.5, G 0.25, P 0.125",
+		}, {
+			"no growth", fixed(0.5, task("a", policy.NL, 0, 0.5), task("b", policy.NL, 1, 1)),
+			"no growth, G = 0: watched, limit unchanged; category NL → WL, limit 0.5 → 0.5, use 0.5, G 0, P 0",
+		}, {
+			"growing", fixed(0.5, task("a", policy.WL, 0.5, 0.25), task("b", policy.NL, 0.5, 1)),
+			"G = 0.5 ≥ α = 0.5: growing, gets its part of the growth, G/ΣG = 0.5/1; category WL → NL, limit 0.25 → 0.5, use 0.5, G 0.5, P 0.25",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			must.Eq(t, tc.want, Decide(tc.in).Tasks[0].Why)
+		})
+	}
+}
+
+func categories(out Output) []policy.Category {
+	var cs []policy.Category
+	for _, d := range out.Tasks {
+		cs = append(cs, d.Category)
+	}
+	return cs
+}
+
+func rules(out Output) []string {
+	var rs []string
+	for _, d := range out.Tasks {
+		rs = append(rs, d.Rule)
+	}
+	return rs
+}

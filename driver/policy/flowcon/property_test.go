@@ -1,0 +1,209 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package flowcon
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+)
+
+// growths are drawn where rules change: nothing, equal values, any value, extremes.
+func growths() *rapid.Generator[*float64] {
+	return rapid.OneOf(
+		rapid.Just[*float64](nil),
+		rapid.Map(rapid.SampledFrom([]float64{0, 1e-300, 0.1, 0.3, 0.3, 1, 1e300}), num),
+		rapid.Map(rapid.Float64Range(0, 2), num),
+	)
+}
+
+// inputs draws valid inputs.
+func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[Input] {
+	return rapid.Custom(func(t *rapid.T) Input {
+		in := Input{
+			Tasks:            make([]Task, rapid.IntRange(0, 12).Draw(t, "n")),
+			IntervalS:        rapid.Float64Range(0.1, 1000).Draw(t, "interval"),
+			InitialIntervalS: rapid.Float64Range(0.1, 60).Draw(t, "initial interval"),
+			Event:            rapid.SampledFrom([]Event{EventNone, EventJoin, EventLeave}).Draw(t, "event"),
+			Params:           Params{Beta: rapid.Float64Range(1, 10).Draw(t, "beta")},
+		}
+		if rapid.Bool().Draw(t, "fixed") {
+			in.Params.Alpha = FixedAlpha(rapid.SampledFrom([]float64{0, 0.01, 0.1, 0.3, 1}).Draw(t, "alpha"))
+		}
+		// Nodes in which every task has converged deserve more than chance.
+		all := []policy.Category{policy.New, policy.NL, policy.WL, policy.CL}
+		some := rapid.SampledFrom([][]policy.Category{all, {policy.CL}, {policy.WL, policy.CL}}).Draw(t, "categories")
+		for i := range in.Tasks {
+			in.Tasks[i] = Task{
+				ID:       fmt.Sprintf("task-%d", i),
+				Category: rapid.SampledFrom(some).Draw(t, "category"),
+				Growth:   growth.Draw(t, "growth"),
+				Limit:    rapid.Float64Range(1e-6, 1).Draw(t, "limit"),
+				Use:      rapid.Float64Range(0, 1.1).Draw(t, "use"),
+			}
+		}
+		must.NoError(t, in.Validate())
+		return in
+	})
+}
+
+// edges are the moves that Algorithm 1 allows in one run.
+func edges() map[policy.Category][]policy.Category {
+	return map[policy.Category][]policy.Category{
+		policy.New: {policy.NL},
+		policy.NL:  {policy.NL, policy.WL},
+		policy.WL:  {policy.NL, policy.WL, policy.CL},
+		policy.CL:  {policy.NL, policy.CL},
+	}
+}
+
+func TestDecide_properties(t *testing.T) {
+	allowed := edges()
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(growths()).Draw(t, "in")
+		before, err := json.Marshal(in)
+		must.NoError(t, err)
+		out := Decide(in)
+		after, err := json.Marshal(in)
+		must.NoError(t, err)
+		must.Eq(t, string(before), string(after), must.Sprint("the input must not change"))
+
+		// Determinism, to the byte; and every number must fit into JSON.
+		once, err := json.Marshal(out)
+		must.NoError(t, err)
+		twice, err := json.Marshal(Decide(in))
+		must.NoError(t, err)
+		must.Eq(t, string(once), string(twice))
+
+		must.Len(t, len(in.Tasks), out.Tasks)
+		floor := 1 / (in.Params.Beta * float64(len(in.Tasks)))
+		allCL := true
+		for i, d := range out.Tasks {
+			was := in.Tasks[i]
+			must.Eq(t, was.ID, d.ID)
+			must.Between(t, floor, d.Limit, 1)
+			must.SliceContains(t, allowed[was.Category], d.Category)
+			must.NotEq(t, "", d.Rule)
+			must.NotEq(t, "", d.Why)
+			allCL = allCL && d.Category == policy.CL
+
+			if was.Growth == nil {
+				if d.Category == policy.NL { // unmeasured or new: never limited
+					must.Eq(t, 1.0, d.Limit)
+				} else { // idle: nothing moves
+					must.Eq(t, was.Category, d.Category)
+				}
+			}
+			if out.Alpha == Off && was.Category != policy.New {
+				must.Eq(t, was.Category, d.Category)
+			}
+		}
+		if len(out.Tasks) == 1 {
+			must.Eq(t, 1.0, out.Tasks[0].Limit)
+		}
+
+		interval := in.IntervalS
+		if in.Event != EventNone {
+			interval = in.InitialIntervalS
+		}
+		if allCL {
+			interval *= 2
+			for _, d := range out.Tasks {
+				must.Eq(t, 1.0, d.Limit)
+				must.Eq(t, RuleAllCL, d.Rule)
+			}
+		}
+		must.Eq(t, interval, out.IntervalS)
+	})
+}
+
+// The unit in which a task's evaluation function is measured must not matter under
+// an adaptive α.
+func TestDecide_scaleFree(t *testing.T) {
+	measured := rapid.OneOf(
+		rapid.Just[*float64](nil),
+		rapid.Map(rapid.SampledFrom([]float64{0, 0.1, 0.3, 1}), num),
+		rapid.Map(rapid.Float64Range(1e-6, 2), num),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(measured).Draw(t, "in")
+		in.Params.Alpha = Alpha{}
+		k := rapid.Float64Range(1e-9, 1e9).Draw(t, "k")
+
+		scaled := in
+		scaled.Tasks = slices.Clone(in.Tasks)
+		for i, task := range in.Tasks {
+			if task.Growth != nil {
+				scaled.Tasks[i].Growth = num(*task.Growth * k)
+			}
+		}
+		one, other := Decide(in), Decide(scaled)
+		must.Eq(t, categories(one), categories(other))
+		for i := range one.Tasks {
+			must.InDelta(t, one.Tasks[i].Limit, other.Tasks[i].Limit, 1e-9)
+		}
+	})
+}
+
+// The order of the input may change the order of the decisions, and nothing else
+// but the last bits of sums.
+func TestDecide_orderFree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(growths()).Draw(t, "in")
+		reversed := in
+		reversed.Tasks = slices.Clone(in.Tasks)
+		slices.Reverse(reversed.Tasks)
+
+		one, other := Decide(in), Decide(reversed)
+		slices.Reverse(other.Tasks)
+		must.Eq(t, categories(one), categories(other))
+		must.Eq(t, rules(one), rules(other))
+		for i := range one.Tasks {
+			must.InDelta(t, one.Tasks[i].Limit, other.Tasks[i].Limit, 1e-9)
+		}
+	})
+}
+
+// A run after a run without new figures: a task that stands still ends in CL after
+// two runs and stays there.
+func TestDecide_settles(t *testing.T) {
+	in := adaptive(task("a", policy.New, 0, 1), task("b", policy.New, 0, 1), task("c", policy.New, 1, 1))
+	want := [][]policy.Category{
+		{policy.NL, policy.NL, policy.NL},
+		{policy.WL, policy.WL, policy.NL},
+		{policy.CL, policy.CL, policy.NL},
+		{policy.CL, policy.CL, policy.NL},
+	}
+	for _, cs := range want {
+		out := Decide(in)
+		must.Eq(t, cs, categories(out))
+		for i, d := range out.Tasks {
+			in.Tasks[i].Category, in.Tasks[i].Limit = d.Category, d.Limit
+		}
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, n := range []int{3, 100, 1000} {
+		cs := []policy.Category{policy.NL, policy.WL, policy.CL, policy.New}
+		in := Input{IntervalS: 20, InitialIntervalS: 20, Params: DefaultParams()}
+		for i := range n {
+			t := task(fmt.Sprintf("%08d-task", i), cs[i%len(cs)], 1/float64(i+1), 0.123456)
+			t.Use = 0.0123456
+			in.Tasks = append(in.Tasks, t)
+		}
+		b.Run(fmt.Sprintf("tasks=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				Decide(in)
+			}
+		})
+	}
+}

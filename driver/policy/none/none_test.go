@@ -1,0 +1,39 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package none
+
+import (
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+)
+
+func TestDecide(t *testing.T) {
+	in := flowcon.Example()
+	out := Decide(in)
+
+	must.Eq(t, -1.0, out.Alpha)
+	must.Eq(t, in.InitialIntervalS, out.IntervalS)
+	must.Len(t, len(in.Tasks), out.Tasks)
+	for i, d := range out.Tasks {
+		must.Eq(t, in.Tasks[i].ID, d.ID)
+		must.Eq(t, 1.0, d.Limit)
+		must.Eq(t, RuleFree, d.Rule)
+		must.NotEq(t, "", d.Why)
+		if in.Tasks[i].Category == policy.New {
+			must.Eq(t, policy.NL, d.Category)
+		} else {
+			must.Eq(t, in.Tasks[i].Category, d.Category)
+		}
+	}
+}
+
+func TestDecide_empty(t *testing.T) {
+	out := Decide(Input{IntervalS: 20, InitialIntervalS: 20})
+	must.NotNil(t, out.Tasks) // "[]" in JSON, not "null"
+	must.Len(t, 0, out.Tasks)
+}
