@@ -58,8 +58,8 @@ func entry[In, Out any](name, synopsis string, defaults, example In, decide func
 	}
 }
 
-// find returns the policy of that name, or an error that lists them.
-func find(name string) (decider, error) {
+// findDecider returns the policy of that name, or an error that lists them.
+func findDecider(name string) (decider, error) {
 	var known []string
 	for _, d := range deciders() {
 		if d.name == name {
@@ -146,13 +146,13 @@ func (c decideCommand) Run(args []string) int {
 		}
 		return c.print(names.Bytes())
 	case "--example":
-		d, err := find(example)
+		d, err := findDecider(example)
 		if err != nil {
 			return c.refuse("--example: %v", err)
 		}
 		return c.printJSON(d.example, compact)
 	default:
-		d, err := find(policy)
+		d, err := findDecider(policy)
 		if err != nil {
 			return c.refuse("--policy: %v", err)
 		}

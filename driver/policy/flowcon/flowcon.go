@@ -121,7 +121,8 @@ func newNode(in Input) *node {
 	if !(beta >= 1) {
 		beta = DefaultBeta // Params{} is meant to be usable
 	}
-	n.floor = 1 / (beta * float64(len(in.Tasks)))
+	// A limit of 0 would mean something else: not even a huge β leads to it.
+	n.floor = math.Max(1/(beta*float64(len(in.Tasks))), math.SmallestNonzeroFloat64)
 	for i, t := range in.Tasks {
 		n.before[i] = t.Category
 		if t.Category == policy.New {

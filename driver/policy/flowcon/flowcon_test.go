@@ -117,7 +117,7 @@ func TestDecide_limits(t *testing.T) {
 		}, {
 			"CL: the floor",
 			fixed(1, task("a", policy.NL, 9, 0.9), task("b", policy.CL, 0, 0.9)),
-			[]float64{0.9 / 0.9, floor2},
+			[]float64{1, floor2},
 			[]string{RuleNL, RuleCL},
 		}, {
 			"WL: unchanged",
@@ -188,6 +188,9 @@ func TestDecide_beta(t *testing.T) {
 	must.Eq(t, 0.5, Decide(in).Tasks[1].Limit)
 	in.Params.Beta = 8
 	must.Eq(t, 1.0/16, Decide(in).Tasks[1].Limit)
+	in.Params.Beta = math.MaxFloat64
+	must.NoError(t, in.Validate())
+	must.Positive(t, Decide(in).Tasks[1].Limit)
 	in.Params.Beta = 0 // Params{} in Go
 	must.Eq(t, 0.25, Decide(in).Tasks[1].Limit)
 }

@@ -1,0 +1,65 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// ebbtide executes a command line and returns what a shell would see.
+func ebbtide(stdin string, args ...string) (status int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	status = Run(args, strings.NewReader(stdin), &out, &err)
+	return status, out.String(), err.String()
+}
+
+func TestRun(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		status int
+		stdout string // is held
+		stderr string // is held; "" = must be empty
+	}{
+		{"no command", nil, exitUsage, "", "Usage: ebbtide"},
+		{"unknown command", []string{"decied"}, exitUsage, "", `unknown command "decied", must be one of: `},
+		{"unknown command, with a flag", []string{"decied", "--help"}, exitUsage, "", `unknown command "decied"`},
+		{"unknown flag", []string{"--policy"}, exitUsage, "", "Usage: ebbtide"},
+		{"help", []string{"--help"}, exitOK, "Usage: ebbtide", ""},
+		{"version flag", []string{"--version"}, exitOK, version.Version, ""},
+		{"help of a command", []string{"decide", "--help"}, exitOK, "Usage: ebbtide decide", ""},
+		{"version", []string{"version"}, exitOK, "ebbtide " + version.Version, ""},
+		{"version, help", []string{"version", "-h"}, exitOK, "Usage: ebbtide version", ""},
+		{"version, argument", []string{"version", "x"}, exitUsage, "", `takes no arguments, got ["x"]`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status, stdout, stderr := ebbtide("", tc.args...)
+			must.Eq(t, tc.status, status)
+			must.StrContains(t, stdout, tc.stdout)
+			must.StrContains(t, stderr, tc.stderr)
+			if tc.stdout == "" {
+				must.Eq(t, "", stdout)
+			}
+			if tc.stderr == "" {
+				must.Eq(t, "", stderr)
+			}
+		})
+	}
+}
+
+// Every command must say what it is for: the list and --help show it.
+func TestCommands(t *testing.T) {
+	for name, construct := range commands() {
+		c := construct(IO{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+		must.NotEq(t, "", c.Synopsis(), must.Sprint(name))
+		must.StrContains(t, c.Help(), "Usage: ebbtide "+name)
+	}
+}
