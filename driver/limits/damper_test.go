@@ -1,0 +1,144 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package limits
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+)
+
+func at(s float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(s * float64(time.Second))) }
+
+func TestDamper(t *testing.T) {
+	a, b, c := Request{ID: "a", BaseShares: 1000}, Request{ID: "b", BaseShares: 1000}, Request{ID: "c", BaseShares: 1000}
+	two := []Request{a, b}
+	type step struct {
+		at   float64
+		reqs []Request
+		plan []Limits
+		want []Limits
+	}
+	cases := []struct {
+		name  string
+		steps []step
+	}{
+		{"shares: hysteresis, interval, release", []step{
+			{0, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1500, 0}, {500, 0}}},              // first: at once
+			{20, two, []Limits{{1540, 0}, {460, 0}}, []Limits{{1500, 0}, {500, 0}}},             // 8 %: no
+			{40, two, []Limits{{1550, 0}, {450, 0}}, []Limits{{1550, 0}, {450, 0}}},             // 10 % of one: both
+			{45, two, []Limits{{1000, 0}, {999, 0}}, []Limits{{1550, 0}, {450, 0}}},             // too early
+			{50, two, []Limits{{1000, 0}, {1000, 0}}, []Limits{{1000, 0}, {1000, 0}}},           // release: at once
+			{58.5, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1000, 0}, {1000, 0}}},          // too early
+			{68.1, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1500, 0}, {500, 0}}},           // a tick a little early
+			{69, []Request{a}, []Limits{{1000, 0}}, []Limits{{1000, 0}}},                        // a task left: at once
+			{70, []Request{c, a}, []Limits{{1001, 0}, {999, 0}}, []Limits{{1001, 0}, {999, 0}}}, // another came: at once, however small
+			{71, []Request{a, c}, []Limits{{500, 0}, {1500, 0}}, []Limits{{999, 0}, {1001, 0}}}, // order is no change
+		}},
+		{"quotas: each task for itself", []step{
+			{0, two, []Limits{{1000, 0}, {1000, 0}}, []Limits{{1000, 0}, {1000, 0}}},
+			{5, two, []Limits{{1000, 0}, {1000, 2}}, []Limits{{1000, 0}, {1000, 0}}},  // just joined
+			{20, two, []Limits{{1000, 0}, {1000, 2}}, []Limits{{1000, 0}, {1000, 2}}}, // from none: it matters
+			{25, two, []Limits{{1000, 3}, {1000, 1}}, []Limits{{1000, 3}, {1000, 2}}}, // a is due, b is not
+			{30, two, []Limits{{1000, 3}, {1000, 0}}, []Limits{{1000, 3}, {1000, 0}}}, // release: at once
+			{60, two, []Limits{{1000, 3.2}, {1000, 0}}, []Limits{{1000, 3}, {1000, 0}}},
+		}},
+		{"the clock goes back", []step{
+			{100, two, []Limits{{1000, 0}, {1000, 0}}, []Limits{{1000, 0}, {1000, 0}}},
+			{50, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1500, 0}, {500, 0}}},
+		}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			d := NewDamper(20 * time.Second)
+			for _, s := range tc.steps {
+				must.Eq(t, s.want, d.Next(at(s.at), s.reqs, s.plan), must.Sprintf("at %v s", s.at))
+			}
+		})
+	}
+}
+
+// A hard limit of Nomad's is what a release goes back to.
+func TestDamper_releaseToHardLimit(t *testing.T) {
+	r := []Request{{ID: "a", BaseQuotaCores: 3}}
+	d := NewDamper(20 * time.Second)
+	must.Eq(t, 1, d.Next(at(0), r, []Limits{{1024, 1}})[0].QuotaCores)
+	must.Eq(t, 1, d.Next(at(1), r, []Limits{{1024, 2}})[0].QuotaCores)
+	must.Eq(t, 3, d.Next(at(2), r, []Limits{{1024, 3}})[0].QuotaCores)
+}
+
+func TestDamper_forgets(t *testing.T) {
+	var d Damper
+	for i := range 1000 {
+		d.Next(at(float64(i)), []Request{{ID: fmt.Sprint(i)}}, []Limits{{1024, 0}})
+	}
+	must.MapLen(t, 1, d.entries)
+}
+
+func TestDamper_properties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		interval := 20.0
+		d := NewDamper(time.Duration(interval * float64(time.Second)))
+		now := 0.0
+		have := map[string]Limits{}
+		shared, quota := math.Inf(-1), map[string]float64{}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			now += rapid.Float64Range(0, 30).Draw(t, "pause")
+			var reqs []Request
+			for i := range 3 {
+				if rapid.IntRange(0, 9).Draw(t, "there") > 0 {
+					reqs = append(reqs, Request{ID: fmt.Sprint(i), BaseShares: 1000, Limit: rapid.Float64Range(0.05, 1).Draw(t, "limit")})
+				}
+			}
+			mode := rapid.SampledFrom([]Mode{ModeWeight, ModeQuota, ModeNone}).Draw(t, "mode")
+			plan := Plan(mode, 4, reqs, Options{})
+			joined := len(reqs) != len(have)
+			for _, r := range reqs {
+				if _, ok := have[r.ID]; !ok {
+					joined = true
+				}
+			}
+			released := true
+			for i, r := range reqs {
+				released = released && plan[i].Shares == r.Base().Shares
+			}
+			got := d.Next(at(now), reqs, plan)
+
+			sum, moved := uint64(0), false
+			next := map[string]Limits{}
+			for i, r := range reqs {
+				sum += got[i].Shares
+				next[r.ID] = got[i]
+				old, known := have[r.ID]
+				must.True(t, got[i].Shares == plan[i].Shares || got[i].Shares == old.Shares)
+				must.True(t, got[i].QuotaCores == plan[i].QuotaCores || got[i].QuotaCores == old.QuotaCores)
+				if joined {
+					must.Eq(t, plan[i], got[i])
+				}
+				moved = moved || got[i].Shares != old.Shares
+				if !known {
+					quota[r.ID] = now
+				}
+				if got[i].QuotaCores != old.QuotaCores {
+					if !joined && got[i].QuotaCores != 0 {
+						must.GreaterEq(t, early*interval-1e-6, now-quota[r.ID])
+					}
+					quota[r.ID] = now
+				}
+			}
+			must.Eq(t, uint64(1000*len(reqs)), sum) // conserved at every step
+			if moved {
+				if !joined && !released {
+					must.GreaterEq(t, early*interval-1e-6, now-shared)
+				}
+				shared = now
+			}
+			have = next
+		}
+	})
+}

@@ -1,0 +1,62 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package limits turns the fractions a policy decides into CPU limits, and
+// puts those into the Linux kernel.
+//
+// It has two halves that know nothing of each other. The pure half (Plan,
+// Pool, Damper, Conversion) does arithmetic: no clock, no files. The other
+// half (Find, Cgroup) finds the control group of a task, of either version,
+// and reads and writes its CPU controller. A limit is never believed to be in
+// force until it has been read back: see Cgroup.Read and Cgroup.InForce.
+//
+// Everything fails towards plain Nomad. A process that has no cgroup of its
+// own is refused (ErrRefused) rather than limited together with others, and a
+// request that makes no sense is planned as if nothing had been measured.
+package limits
+
+// Usage is what a cgroup has consumed since it was made. Every figure only grows.
+type Usage struct {
+	// CPUSeconds is the CPU time used, user and system, in seconds.
+	CPUSeconds float64
+	// Periods counts the quota periods in which the task wanted to run. It
+	// stays 0 without a quota.
+	Periods uint64
+	// Throttled counts the periods in which the task hit its quota.
+	Throttled uint64
+	// ThrottledSeconds is how long the task's CPUs stood throttled, in
+	// seconds, summed over CPUs: two CPUs throttled for a second make two.
+	ThrottledSeconds float64
+}
+
+// Limits are the CPU limits of one task.
+type Limits struct {
+	// Shares is the task's weight against its siblings, in the units of
+	// cgroup v1's cpu.shares: MinShares to MaxShares.
+	Shares uint64
+	// QuotaCores is the hard upper bound in cores; 0 means none.
+	QuotaCores float64
+}
+
+// Range of cpu.shares as the kernel enforces it, and its default.
+const (
+	MinShares     uint64 = 2
+	MaxShares     uint64 = 262_144
+	DefaultShares uint64 = 1024
+)
+
+// Range of cgroup v2's cpu.weight as the kernel enforces it, and its default.
+const (
+	MinWeight     uint64 = 1
+	MaxWeight     uint64 = 10_000
+	DefaultWeight uint64 = 100
+)
+
+// ClampShares brings shares into what the kernel takes. 0 means "not set",
+// for which both Docker and the kernel use DefaultShares.
+func ClampShares(shares uint64) uint64 {
+	if shares == 0 {
+		return DefaultShares
+	}
+	return min(max(shares, MinShares), MaxShares)
+}

@@ -1,0 +1,513 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package limits
+
+// These tests talk to the kernel that runs them. They make cgroups of their
+// own, put small busy processes in, and look at what the kernel does. They run
+// as root on whatever cgroup version the machine has; e2e/cgroup2 runs them
+// under another kernel with version 2. They judge by ratios of CPU time, which
+// hold on a loaded machine, and not by the clock.
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// helperEnv makes the test binary a helper process instead.
+	helperEnv = "EBBTIDE_LIMITS_HELPER"
+	// requireEnv is the cgroup version that must be there: then the tests
+	// fail where they would skip.
+	requireEnv = "EBBTIDE_REQUIRE_CGROUP"
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(helperEnv) {
+	case "":
+		os.Exit(m.Run())
+	case "sleep":
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it
+	case "busy":
+		// Two threads, so that a quota of less than one core is hit hard.
+		for range 2 {
+			go func() {
+				for {
+					runtime.KeepAlive(spin())
+				}
+			}()
+		}
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	case "find":
+		findOutside()
+	}
+}
+
+//go:noinline
+func spin() (x uint64) {
+	for i := range uint64(1 << 20) {
+		x += i * i
+	}
+	return x
+}
+
+// kernel is the cgroup tree of the machine, for a test to make groups in.
+type kernel struct {
+	t       *testing.T
+	version int
+	dirs    []string // one per hierarchy: cpu first
+}
+
+// newKernel makes a parent group with a unique name, which is removed at the
+// end with all that is in it.
+func newKernel(t *testing.T, above ...string) *kernel {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("skipped: -short; this test makes cgroups and burns CPU")
+	}
+	skip := t.Skipf
+	required := os.Getenv(requireEnv)
+	if required != "" {
+		skip = t.Fatalf
+	}
+	if os.Geteuid() != 0 {
+		skip("skipped: needs root to make cgroups")
+	}
+	mounts, err := Finder{}.mounts()
+	must.NoError(t, err)
+	k := &kernel{t: t}
+	var v1, v2 []string
+	for _, controller := range []string{"cpu", "cpuacct", "memory"} {
+		for _, m := range mounts {
+			if m.version == 1 && m.root == "/" && slices.Contains(m.options, controller) {
+				v1 = append(v1, m.point)
+				break
+			}
+		}
+	}
+	for _, m := range mounts {
+		b, err := os.ReadFile(filepath.Join(m.point, "cgroup.controllers"))
+		if m.version == 2 && err == nil && slices.Contains(strings.Fields(string(b)), "cpu") {
+			v2 = []string{m.point}
+		}
+	}
+	switch {
+	case len(v1) == 3:
+		k.version, k.dirs = 1, v1
+	case len(v2) == 1:
+		k.version, k.dirs = 2, v2
+	default:
+		skip("skipped: no cgroup mount with a cpu controller")
+	}
+	if required != "" && required != strconv.Itoa(k.version) {
+		t.Fatalf("cgroup version %s is required, this machine has %d", required, k.version)
+	}
+	for _, name := range append(above, fmt.Sprintf("ebbtide-test-%d-%d", os.Getpid(), time.Now().UnixNano())) {
+		k = k.child(name)
+	}
+	return k
+}
+
+// child makes a group below, with the controllers enabled, and removes it at
+// the end unless it was there before.
+func (k *kernel) child(name string) *kernel {
+	k.t.Helper()
+	c := &kernel{t: k.t, version: k.version}
+	for _, dir := range k.dirs {
+		if k.version == 2 {
+			err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory"), 0)
+			must.NoError(k.t, err)
+		}
+		sub := filepath.Join(dir, name)
+		c.dirs = append(c.dirs, sub)
+		err := os.Mkdir(sub, 0o755)
+		if os.IsExist(err) {
+			continue
+		}
+		must.NoError(k.t, err)
+		k.t.Cleanup(func() {
+			// Killed processes take a moment to leave.
+			for range 200 {
+				if err = unix.Rmdir(sub); err == nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			k.t.Errorf("removing %s: %v", sub, err)
+		})
+	}
+	return c
+}
+
+// run starts a helper in a task's group below k, on one CPU or (cpu < 0) on all.
+func (k *kernel) run(task, helper string, cpu int) *Cgroup {
+	k.t.Helper()
+	g := k.child(task)
+	pid := g.start(helper, cpu)
+	c, err := Find(pid)
+	must.NoError(k.t, err)
+	must.Eq(k.t, g.dirs[0], c.Dir())
+	must.Eq(k.t, k.version, c.Version())
+	return c
+}
+
+// start starts a helper in k itself. It ends with the test, or when this
+// process dies: its stdin closes then.
+func (k *kernel) start(helper string, cpu int) int {
+	k.t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), helperEnv+"="+helper)
+	stdin, err := cmd.StdinPipe()
+	must.NoError(k.t, err)
+
+	// A child inherits the affinity of the thread that forks it.
+	if cpu >= 0 {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var before, one unix.CPUSet
+		must.NoError(k.t, unix.SchedGetaffinity(0, &before))
+		one.Set(cpu)
+		must.NoError(k.t, unix.SchedSetaffinity(0, &one))
+		defer func() { _ = unix.SchedSetaffinity(0, &before) }()
+	}
+	must.NoError(k.t, cmd.Start())
+	k.t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for _, dir := range k.dirs {
+		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0)
+		must.NoError(k.t, err)
+	}
+	return cmd.Process.Pid
+}
+
+// cpus are the CPUs this process may use.
+func cpus(t *testing.T) (list []int) {
+	var set unix.CPUSet
+	must.NoError(t, unix.SchedGetaffinity(0, &set))
+	for i := range 1024 {
+		if set.IsSet(i) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// during measures what tasks use until they have used enough CPU-seconds
+// together, however long that takes.
+func during(t *testing.T, enough float64, tasks ...*Cgroup) []Usage {
+	t.Helper()
+	read := func() []Usage {
+		us := make([]Usage, len(tasks))
+		for i, c := range tasks {
+			u, err := c.Usage()
+			must.NoError(t, err)
+			us[i] = u
+		}
+		return us
+	}
+	before := read()
+	for range 6000 {
+		time.Sleep(20 * time.Millisecond)
+		now, sum := read(), 0.0
+		for i := range now {
+			now[i].CPUSeconds -= before[i].CPUSeconds
+			now[i].Periods -= before[i].Periods
+			now[i].Throttled -= before[i].Throttled
+			now[i].ThrottledSeconds -= before[i].ThrottledSeconds
+			sum += now[i].CPUSeconds
+		}
+		if sum >= enough {
+			return now
+		}
+	}
+	t.Fatalf("the tasks did not use %v CPU-seconds", enough)
+	return nil
+}
+
+func TestKernel_readBack(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "sleep", -1)
+
+	l, err := c.Read()
+	must.NoError(t, err)
+	must.Eq(t, Limits{Shares: DefaultShares}, l)
+
+	for _, shares := range []uint64{0, 1, 2, 3, 10, 100, 500, 1000, 1024, 2000, 20_000, 262_143, MaxShares, 1 << 40} {
+		must.NoError(t, c.SetShares(shares))
+		got, err := c.Read()
+		must.NoError(t, err)
+		must.True(t, c.InForce(Limits{Shares: shares}, got), must.Sprintf("%d shares: read back %d", shares, got.Shares))
+		must.GreaterEq(t, ClampShares(shares), got.Shares)
+		w, err := c.Weight()
+		must.NoError(t, err)
+		must.Eq(t, c.Conversion().Weight(shares), w)
+	}
+	must.NoError(t, c.SetShares(1024))
+	for _, cores := range []float64{0.001, 0.1, 0.5, 1, 1.2345678, 16, 0} {
+		must.NoError(t, c.SetQuota(cores))
+		got, err := c.Read()
+		must.NoError(t, err)
+		must.True(t, c.InForce(Limits{1024, cores}, got), must.Sprintf("%v cores: read back %v", cores, got.QuotaCores))
+	}
+	must.False(t, c.InForce(Limits{1024, 0}, Limits{1024, 1}))
+	must.False(t, c.InForce(Limits{1024, 2}, Limits{1024, 1}))
+	must.False(t, c.InForce(Limits{2048, 1}, Limits{1024, 1}))
+
+	mem, err := c.Memory()
+	must.NoError(t, err)
+	must.Less(t, 1<<30, mem)
+}
+
+func TestKernel_sharesRatio(t *testing.T) {
+	k := newKernel(t)
+	cpu := cpus(t)[0]
+	a, b := k.run("a", "busy", cpu), k.run("b", "busy", cpu)
+
+	reqs := []Request{{ID: "a", Limit: 0.8, BaseShares: 1000}, {ID: "b", Limit: 0.2, BaseShares: 1000}}
+	plan := Plan(ModeWeight, 1, reqs, Options{Floor: 0.1, Conversion: a.Conversion()})
+	must.NoError(t, a.SetShares(plan[0].Shares))
+	must.NoError(t, b.SetShares(plan[1].Shares))
+	for i, c := range []*Cgroup{a, b} {
+		got, err := c.Read()
+		must.NoError(t, err)
+		must.True(t, c.InForce(plan[i], got))
+	}
+	us := during(t, 2, a, b)
+	t.Logf("limits 0.8 and 0.2: shares %d and %d, %.2f : 1 of CPU time", plan[0].Shares, plan[1].Shares, us[0].CPUSeconds/us[1].CPUSeconds)
+	must.Greater(t, 1.5*us[1].CPUSeconds, us[0].CPUSeconds)
+	must.Zero(t, us[0].Throttled)
+
+	// Released, they are equal again.
+	plan = Plan(ModeNone, 1, reqs, Options{})
+	must.NoError(t, a.SetShares(plan[0].Shares))
+	must.NoError(t, b.SetShares(plan[1].Shares))
+	us = during(t, 2, a, b)
+	t.Logf("released: %.2f : 1", us[0].CPUSeconds/us[1].CPUSeconds)
+	must.Less(t, 1.5*us[1].CPUSeconds, us[0].CPUSeconds)
+	must.Less(t, 1.5*us[0].CPUSeconds, us[1].CPUSeconds)
+}
+
+// A weight takes nothing from a task that is alone.
+func TestKernel_weightConservesWork(t *testing.T) {
+	k := newKernel(t)
+	cpu := cpus(t)[0]
+	a := k.run("a", "busy", cpu)
+	must.NoError(t, a.SetShares(MinShares))
+	b := k.run("b", "sleep", cpu)
+	must.NoError(t, b.SetShares(MaxShares))
+	during(t, 0.3, a) // while the sleeper starts up
+	us := during(t, 0.5, a, b)
+	must.Greater(t, 5*us[1].CPUSeconds, us[0].CPUSeconds)
+	must.Zero(t, us[0].Throttled)
+}
+
+func TestKernel_quotaThrottles(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "busy", -1)
+	must.NoError(t, c.SetQuota(0.25))
+	u := during(t, 0.5, c)[0]
+	t.Logf("two threads in a quota of 0.25 cores: %.2f CPU-s in %d periods, throttled in %d, for %.2f s", u.CPUSeconds, u.Periods, u.Throttled, u.ThrottledSeconds)
+	must.Positive(t, u.Throttled)
+	must.Positive(t, u.ThrottledSeconds)
+	must.GreaterEq(t, u.Throttled, u.Periods)
+	// Periods are the quota's own clock: 25 ms in each, and slack for what is
+	// handed out to CPUs in slices.
+	must.Less(t, 1.5*0.025*float64(u.Periods+2), u.CPUSeconds)
+
+	must.NoError(t, c.SetQuota(0))
+	during(t, 0.2, c) // lets the last throttled period pass
+	u = during(t, 0.5, c)[0]
+	must.Zero(t, u.Throttled)
+}
+
+func TestKernel_parentQuota(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "busy", -1)
+	parent := &Cgroup{version: k.version, cpu: k.dirs[0], base: c.base, conv: c.conv}
+	must.NoError(t, parent.SetQuota(0.5))
+	must.Eq(t, 0.5, c.ParentQuota())
+	err := c.SetQuota(2)
+	if k.version == 1 {
+		var refused *ParentQuotaError
+		must.True(t, errors.As(err, &refused), must.Sprint(err))
+		must.Eq(t, 0.5, refused.ParentCores)
+		must.Eq(t, k.dirs[0], refused.Parent)
+		must.ErrorIs(t, err, unix.EINVAL)
+		must.ErrorContains(t, err, "200000")
+	} else {
+		must.NoError(t, err)
+	}
+	must.NoError(t, c.SetQuota(0.4))
+	must.NoError(t, c.SetQuota(0))
+}
+
+// The job's own quota period stays; with a very short one the quota still works.
+func TestKernel_period(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "sleep", -1)
+	for _, per := range []int64{20_000, 1_000} {
+		if k.version == 1 {
+			must.NoError(t, c.write("cpu.cfs_period_us", strconv.FormatInt(per, 10)))
+		} else {
+			must.NoError(t, c.write("cpu.max", fmt.Sprintf("max %d", per)))
+		}
+		for _, cores := range []float64{1.5, 0.5, 0.1} {
+			must.NoError(t, c.SetQuota(cores))
+			l, err := c.Read()
+			must.NoError(t, err)
+			must.Eq(t, cores, l.QuotaCores)
+		}
+	}
+}
+
+func TestKernel_gone(t *testing.T) {
+	k := newKernel(t)
+	var c *Cgroup
+	t.Run("alive", func(t *testing.T) {
+		sub := &kernel{t: t, version: k.version, dirs: k.dirs}
+		c = sub.run("task", "sleep", -1)
+	})
+	_, err := c.Usage()
+	must.ErrorIs(t, err, ErrGone)
+	_, err = c.Memory()
+	must.ErrorIs(t, err, ErrGone)
+	_, err = c.Read()
+	must.ErrorIs(t, err, ErrGone)
+	must.ErrorIs(t, c.SetShares(512), ErrGone)
+	must.ErrorIs(t, c.SetQuota(1), ErrGone)
+
+	// A process that nobody has waited for yet is gone, too.
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), helperEnv+"=nothing")
+	must.NoError(t, cmd.Start())
+	for range 500 {
+		if (Finder{}).ended(strconv.Itoa(cmd.Process.Pid)) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	_, err = Find(cmd.Process.Pid)
+	must.ErrorIs(t, err, ErrGone)
+	_ = cmd.Wait()
+	_, err = Find(cmd.Process.Pid)
+	must.ErrorIs(t, err, ErrGone)
+}
+
+func TestKernel_refusesOurs(t *testing.T) {
+	newKernel(t)
+	_, err := Find(os.Getpid())
+	must.ErrorIs(t, err, ErrRefused)
+	_, err = Find(1)
+	must.ErrorIs(t, err, ErrRefused)
+}
+
+// The tree that Nomad's exec driver makes.
+func TestKernel_execDriver(t *testing.T) {
+	const id = "0b5d9b1c-8d2f-7a0e-6a0e-3f1f2b7f1d11.web"
+	above, scope := []string{"ebbtide-nomad"}, id
+	if newKernel(t).version == 2 {
+		above, scope = []string{"ebbtide-nomad.slice", "share.slice"}, id+".scope"
+	}
+	k := newKernel(t, above...)
+	pid := k.child(scope).start("sleep", -1)
+
+	c, err := FindFor(pid, id)
+	must.NoError(t, err)
+	must.StrHasSuffix(t, "/"+scope, c.Path())
+	must.NoError(t, c.SetShares(500))
+	must.NoError(t, c.SetQuota(1))
+	l, err := c.Read()
+	must.NoError(t, err)
+	must.True(t, c.InForce(Limits{500, 1}, l))
+
+	_, err = FindFor(pid, id+"2")
+	must.ErrorIs(t, err, ErrRefused)
+}
+
+// Version 2 without the cpu controller in the parent's subtree_control.
+func TestKernel_controllerNotEnabled(t *testing.T) {
+	k := newKernel(t)
+	if k.version == 1 {
+		t.Skip("skipped: cgroup v1 has no such switch")
+	}
+	g := k.child("task")
+	must.NoError(t, os.WriteFile(filepath.Join(k.dirs[0], "cgroup.subtree_control"), []byte("-cpu"), 0))
+	c, err := Find(g.start("busy", -1))
+	must.NoError(t, err)
+	err = c.SetShares(500)
+	must.ErrorIs(t, err, ErrNoController)
+	must.ErrorContains(t, err, filepath.Join(k.dirs[0], "cgroup.subtree_control"))
+	must.ErrorIs(t, c.SetQuota(1), ErrNoController)
+	during(t, 0.1, c) // CPU time is counted all the same
+}
+
+// What lies outside of our cgroup namespace is refused, and never taken for
+// something else.
+func TestKernel_namespace(t *testing.T) {
+	k := newKernel(t)
+	outside, inside := k.child("outside"), k.child("inside")
+	pid := outside.start("sleep", -1)
+
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), helperEnv+"=find",
+		"EBBTIDE_LIMITS_DIRS="+strings.Join(inside.dirs, ":"),
+		fmt.Sprintf("EBBTIDE_LIMITS_PIDS=%d %d", os.Getpid(), pid))
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	t.Logf("from a namespace:\n%s", out)
+	for line := range strings.Lines(string(out)) {
+		must.True(t, strings.HasPrefix(line, "refused: ") || strings.HasPrefix(line, "right: "), must.Sprint(line))
+	}
+	must.Eq(t, 2, strings.Count(string(out), "\n"))
+}
+
+// findOutside is the helper of TestKernel_namespace: it goes into the groups,
+// unshares the cgroup namespace and looks for processes outside.
+func findOutside() {
+	runtime.LockOSThread() // a namespace is a thread's
+	for dir := range strings.SplitSeq(os.Getenv("EBBTIDE_LIMITS_DIRS"), ":") {
+		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	for field := range strings.FieldsSeq(os.Getenv("EBBTIDE_LIMITS_PIDS")) {
+		pid, _ := strconv.Atoi(field)
+		c, err := Find(pid)
+		switch {
+		case errors.Is(err, ErrRefused):
+			fmt.Println("refused:", err)
+		case err != nil:
+			fmt.Println("error:", err)
+		default:
+			// What is found must be where the process really is.
+			procs, _ := os.ReadFile(filepath.Join(c.Dir(), "cgroup.procs"))
+			if slices.Contains(strings.Fields(string(procs)), field) {
+				fmt.Println("right:", c.Dir())
+			} else {
+				fmt.Println("wrong:", c.Dir())
+			}
+		}
+	}
+}

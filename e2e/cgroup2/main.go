@@ -1,0 +1,334 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command cgroup2 runs the real-kernel tests of driver/limits on cgroup v2,
+// whatever the machine itself has: it boots a Debian kernel under qemu with
+// nothing but the test binary in it.
+//
+//	go run ./e2e/cgroup2 [-require] [-timeout 8m] [-kernel FILE] [-qemu FILE] [-accel kvm]
+//
+// It needs qemu-system-x86_64 (installed by apt when root and missing) and a
+// Debian kernel (downloaded by apt into the user's cache directory, once; not
+// installed). qemu emulates the CPU; KVM is not needed. Where the packages cannot be had it says SKIP and exits 0, or 1
+// with -require. It exits 1 unless every TestKernel… test passed in the guest
+// and the guest ended by itself with status 0.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	module    = "github.com/ebbtide/ebbtide"
+	tests     = "^TestKernel"
+	kernelPkg = "linux-image-cloud-amd64"
+	// marker precedes the exit status of the tests; init/main.go prints it.
+	marker = "EBBTIDE-GUEST-EXIT"
+)
+
+// errSkip means that what the check needs cannot be had on this machine.
+var errSkip = errors.New("not to be had here")
+
+type options struct {
+	kernel, qemu, cache, accel string
+	verbose                    bool
+}
+
+func main() {
+	var o options
+	require := flag.Bool("require", false, "fail where it would skip")
+	timeout := flag.Duration("timeout", 8*time.Minute, "limit for everything, downloads included")
+	flag.StringVar(&o.kernel, "kernel", "", "kernel image to boot (default: Debian's, downloaded)")
+	flag.StringVar(&o.qemu, "qemu", "", "qemu-system-x86_64 to use (default: from PATH, else installed)")
+	flag.StringVar(&o.cache, "cache", "", "directory that keeps the kernel (default: the user's cache directory)")
+	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator; tcg emulates, which works everywhere, in a nested machine too")
+	flag.BoolVar(&o.verbose, "v", false, "show the guest's whole console")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+
+	switch err := run(ctx, o, os.Stdout); {
+	case errors.Is(err, errSkip) && !*require:
+		fmt.Println("cgroup2: SKIP:", err)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "cgroup2: FAIL:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, out io.Writer) error {
+	start := time.Now()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		return fmt.Errorf("%w: needs linux/amd64, this is %s/%s", errSkip, runtime.GOOS, runtime.GOARCH)
+	}
+	if o.qemu == "" {
+		var err error
+		if o.qemu, err = findQemu(ctx); err != nil {
+			return err
+		}
+	}
+	if o.kernel == "" {
+		var err error
+		if o.kernel, err = findKernel(ctx, o.cache); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "ebbtide-cgroup2-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	test, initProgram := filepath.Join(dir, "test"), filepath.Join(dir, "init")
+	if err := command(ctx, "go", "test", "-c", "-o", test, module+"/driver/limits"); err != nil {
+		return err
+	}
+	if err := command(ctx, "go", "build", "-ldflags=-s -w", "-o", initProgram, module+"/e2e/cgroup2/init"); err != nil {
+		return err
+	}
+	list, err := exec.CommandContext(ctx, test, "-test.list", tests).Output()
+	if err != nil {
+		return fmt.Errorf("listing the tests: %w", err)
+	}
+	names := strings.Fields(string(list))
+	image := filepath.Join(dir, "initramfs")
+	if err := makeImage(image, initProgram, test); err != nil {
+		return err
+	}
+	built := time.Now()
+	fmt.Fprintf(out, "cgroup2: booting %s\n", filepath.Base(o.kernel))
+	console, err := boot(ctx, o, image, out)
+	if err != nil {
+		return fmt.Errorf("qemu: %w; the console's end:\n%s", err, tail(console, 30))
+	}
+	if err := verdict(console, names); err != nil {
+		return fmt.Errorf("%w; the console's end:\n%s", err, tail(console, 30))
+	}
+	fmt.Fprintf(out, "cgroup2: ok, %d tests on cgroup v2 in %.0f s (%.0f s of them in the guest)\n", len(names), time.Since(start).Seconds(), time.Since(built).Seconds())
+	return nil
+}
+
+// command runs a command without cgo, so that what it builds is static.
+func command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "DEBIAN_FRONTEND=noninteractive")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, tail(string(out), 10))
+	}
+	return nil
+}
+
+func findQemu(ctx context.Context) (string, error) {
+	const name, pkg = "qemu-system-x86_64", "qemu-system-x86"
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	if os.Geteuid() != 0 {
+		return "", fmt.Errorf("%w: %s is not installed, and installing it needs root: apt-get install %s", errSkip, name, pkg)
+	}
+	fmt.Println("cgroup2: installing", pkg)
+	if err := command(ctx, "apt-get", "install", "-y", "-q", "--no-install-recommends", pkg); err != nil {
+		return "", fmt.Errorf("%w: %w", errSkip, err)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errSkip, err)
+	}
+	return path, nil
+}
+
+// findKernel returns Debian's kernel for clouds, which has all that is needed
+// built in. The package is unpacked, not installed.
+func findKernel(ctx context.Context, cache string) (string, error) {
+	if cache == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			base = os.TempDir()
+		}
+		cache = filepath.Join(base, "ebbtide", "cgroup2")
+	}
+	if kernel := kernelIn(cache); kernel != "" {
+		return kernel, nil
+	}
+	out, err := exec.CommandContext(ctx, "apt-cache", "depends", kernelPkg).Output()
+	pkg := ""
+	for line := range strings.Lines(string(out)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok && strings.HasPrefix(name, "linux-image-") {
+			pkg = name
+		}
+	}
+	if pkg == "" {
+		return "", fmt.Errorf("%w: apt knows no package %s (apt-get update?): %w", errSkip, kernelPkg, cmpErr(err))
+	}
+	tmp, err := os.MkdirTemp("", "ebbtide-kernel-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	fmt.Println("cgroup2: downloading", pkg)
+	download := exec.CommandContext(ctx, "apt-get", "download", "-q", pkg)
+	download.Dir = tmp
+	if out, err := download.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: apt-get download %s: %w\n%s", errSkip, pkg, err, tail(string(out), 10))
+	}
+	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
+	if len(debs) != 1 {
+		return "", fmt.Errorf("apt-get download %s left %d packages, not 1", pkg, len(debs))
+	}
+	if err := command(ctx, "dpkg", "-x", debs[0], filepath.Join(tmp, "root")); err != nil {
+		return "", err
+	}
+	kernel := kernelIn(filepath.Join(tmp, "root", "boot"))
+	if kernel == "" {
+		return "", fmt.Errorf("%s holds no /boot/vmlinuz-*", filepath.Base(debs[0]))
+	}
+	content, err := os.ReadFile(kernel)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	kept := filepath.Join(cache, filepath.Base(kernel))
+	// Not to be found half written by the next run.
+	if err := os.WriteFile(kept+".tmp", content, 0o644); err != nil {
+		return "", err
+	}
+	return kept, os.Rename(kept+".tmp", kept)
+}
+
+// cmpErr makes a nil error printable.
+func cmpErr(err error) error {
+	if err == nil {
+		return errors.New("it depends on no kernel")
+	}
+	return err
+}
+
+func kernelIn(dir string) string {
+	found, _ := filepath.Glob(filepath.Join(dir, "vmlinuz-*"))
+	found = slices.DeleteFunc(found, func(s string) bool { return strings.HasSuffix(s, ".tmp") })
+	if len(found) == 0 {
+		return ""
+	}
+	return found[len(found)-1]
+}
+
+func makeImage(image, initProgram, test string) error {
+	entries := []entry{
+		{name: "dev", mode: modeDir}, {name: "proc", mode: modeDir}, {name: "sys", mode: modeDir}, {name: "tmp", mode: modeDir},
+		{name: "args", mode: modeFile, content: []byte("-test.v\n-test.run=" + tests + "\n-test.timeout=5m\n")},
+	}
+	for name, path := range map[string]string{"init": initProgram, "test": test} {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, entry{name: name, mode: modeExec, content: b})
+	}
+	f, err := os.Create(image)
+	if err != nil {
+		return err
+	}
+	z, _ := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	return errors.Join(writeCPIO(z, entries), z.Close(), f.Close())
+}
+
+// boot runs the machine to its end and returns what it printed.
+func boot(ctx context.Context, o options, image string, out io.Writer) (string, error) {
+	cmd := exec.CommandContext(ctx, o.qemu,
+		"-accel", o.accel, "-cpu", "max", "-smp", "2", "-m", "512",
+		"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
+		"-kernel", o.kernel, "-initrd", image,
+		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all")
+	// It must not outlive this process, however that ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = 5 * time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	var console strings.Builder
+	interesting := regexp.MustCompile(`^(=== |--- |\s+--- |\s+\S+_test\.go:|PASS|FAIL|ok|init:|panic)`)
+	lines := bufio.NewScanner(stdout)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := strings.TrimRight(lines.Text(), "\r")
+		console.WriteString(line + "\n")
+		if o.verbose || interesting.MatchString(line) && !strings.HasPrefix(line, "===") {
+			fmt.Fprintln(out, "  "+line)
+		}
+	}
+	err = cmd.Wait()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("stopped: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		err = fmt.Errorf("%w %s", err, strings.TrimSpace(problems.String()))
+	}
+	return console.String(), err
+}
+
+// verdict judges what the guest printed: every test must have passed (skipped
+// is not passed), and the guest must have come to its end with status 0.
+func verdict(console string, names []string) error {
+	if len(names) == 0 {
+		return errors.New("the test binary has no tests " + tests)
+	}
+	code, found := "", false
+	passed := map[string]bool{}
+	for line := range strings.Lines(console) {
+		line = strings.TrimRight(line, "\r\n")
+		if rest, ok := strings.CutPrefix(line, marker+" "); ok {
+			code, found = rest, true
+		}
+		if rest, ok := strings.CutPrefix(line, "--- PASS: "); ok {
+			passed[strings.Fields(rest + " ")[0]] = true
+		}
+	}
+	var errs []error
+	if !found {
+		errs = append(errs, fmt.Errorf("the guest did not come to its end: no %q", marker))
+	} else if code != "0" {
+		errs = append(errs, fmt.Errorf("the tests ended with status %s", code))
+	}
+	for _, name := range names {
+		if !passed[name] {
+			errs = append(errs, fmt.Errorf("%s did not pass", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tail returns the last n lines.
+func tail(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

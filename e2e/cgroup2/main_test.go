@@ -1,0 +1,41 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// The check is only worth something if it fails when it should.
+func TestVerdict(t *testing.T) {
+	names := []string{"TestKernelA", "TestKernelB"}
+	good := "init: Linux 6.1\n=== RUN   TestKernelA\n--- PASS: TestKernelA (0.1s)\n--- PASS: TestKernelB (0.1s)\r\nPASS\n\n" + marker + " 0\r\n"
+	must.NoError(t, verdict(good, names))
+
+	cases := []struct{ name, console, says string }{
+		{"nothing", "", "did not come to its end"},
+		{"a panic before the end", "--- PASS: TestKernelA (0.1s)\n--- PASS: TestKernelB (0.1s)\nKernel panic\n", "did not come to its end"},
+		{"the status", "--- PASS: TestKernelA (0.1s)\n--- PASS: TestKernelB (0.1s)\n" + marker + " 1\n", "status 1"},
+		{"one failed", "--- PASS: TestKernelA (0.1s)\n--- FAIL: TestKernelB (0.1s)\n" + marker + " 0\n", "TestKernelB did not pass"},
+		{"one skipped", "--- PASS: TestKernelA (0.1s)\n--- SKIP: TestKernelB (0.1s)\n" + marker + " 0\n", "TestKernelB did not pass"},
+		{"only a subtest passed", "--- PASS: TestKernelA (0.1s)\n    --- PASS: TestKernelB (0.1s)\n" + marker + " 0\n", "TestKernelB did not pass"},
+		{"nothing was run", "PASS\n" + marker + " 0\n", "TestKernelA did not pass"},
+	}
+	for _, tc := range cases {
+		must.ErrorContains(t, verdict(tc.console, names), tc.says, must.Sprint(tc.name))
+	}
+	must.Error(t, verdict(good, nil))
+}
+
+func TestWriteCPIO(t *testing.T) {
+	var b bytes.Buffer
+	must.NoError(t, writeCPIO(&b, []entry{{"dev", modeDir, nil}, {"init", modeExec, []byte("hello")}}))
+	must.Eq(t, 0, b.Len()%4)
+	must.Eq(t, 3, bytes.Count(b.Bytes(), []byte("070701")))
+	must.True(t, bytes.Contains(b.Bytes(), []byte("TRAILER!!!\x00")))
+	must.True(t, bytes.Contains(b.Bytes(), []byte("hello\x00\x00\x00070701")))
+}
