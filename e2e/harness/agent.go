@@ -1,0 +1,466 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// AgentConfig describes a Nomad agent. The zero value is a server and client in
+// one process without the plugin.
+type AgentConfig struct {
+	Name string // unique in the run; "" = agent0, agent1, …
+
+	// Join makes a client that joins this server, instead of a server and client.
+	Join *Agent
+	// ServerOnly makes a server that runs no tasks.
+	ServerOnly bool
+
+	// PluginName is the file name under which the Ebbtide driver is put into the
+	// plugin directory: "ebbtide-driver", or "docker" to replace the stock
+	// driver; "" leaves it out.
+	PluginName string
+	// Plugin is the HCL body of its config block.
+	Plugin string
+	// Plugins are further files for the plugin directory, by file name.
+	Plugins map[string]string
+
+	// ClientHCL is added to the client block and HCL to the top level (such as
+	// further plugin blocks).
+	ClientHCL, HCL string
+
+	// HostVolumes maps names to directories of the host.
+	HostVolumes map[string]string
+
+	// MaxKillTimeout caps a job's kill_timeout; 0 means 300 s.
+	MaxKillTimeout time.Duration
+	// HTTPPort is where the API and UI are served; 0 takes a free port.
+	HTTPPort int
+	// LogLevel is the agent's; "" means DEBUG.
+	LogLevel string
+}
+
+// Agent is a running Nomad agent.
+type Agent struct {
+	Name string
+	Addr string // of its API and UI: "http://127.0.0.1:…"
+	Dir  string
+	API  *api.Client
+
+	h      *Harness
+	cfg    AgentConfig
+	rpc    string // address that clients join
+	nodeID string
+	argv   []string
+	proc   *Process
+}
+
+// agentTemplate is an agent's configuration file.
+var agentTemplate = template.Must(template.New("agent").Parse(`
+name       = {{ printf "%q" .Cfg.Name }}
+data_dir   = {{ printf "%q" .Data }}
+plugin_dir = {{ printf "%q" .PluginDir }}
+bind_addr  = "127.0.0.1"
+log_level  = {{ printf "%q" .LogLevel }}
+enable_debug = false
+disable_update_check = true
+leave_on_interrupt = false
+leave_on_terminate = false
+
+ports {
+  http = {{ .HTTP }}
+  rpc  = {{ .RPC }}
+  serf = {{ .Serf }}
+}
+advertise {
+  http = "127.0.0.1:{{ .HTTP }}"
+  rpc  = "127.0.0.1:{{ .RPC }}"
+  serf = "127.0.0.1:{{ .Serf }}"
+}
+telemetry {
+  publish_allocation_metrics = true
+  publish_node_metrics       = true
+  collection_interval        = "1s"
+}
+consul {
+  auto_advertise   = false
+  client_auto_join = false
+  server_auto_join = false
+}
+{{ if not .Cfg.Join }}
+server {
+  enabled          = true
+  bootstrap_expect = 1
+  raft_multiplier  = 1
+  num_schedulers   = 2
+  heartbeat_grace  = "30s"
+}
+{{ end }}
+{{ if not .Cfg.ServerOnly }}
+client {
+  enabled           = true
+  network_interface = "lo"
+  state_dir         = {{ printf "%q" .State }}
+  alloc_mounts_dir  = {{ printf "%q" .Mounts }}
+  max_kill_timeout  = {{ printf "%q" .MaxKill }}
+  min_dynamic_port  = {{ .MinPort }}
+  max_dynamic_port  = {{ .MaxPort }}
+  # Where the agent's host has no cloud, each of these waits for one.
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+  }
+  {{ if .Cfg.Join }}servers = [{{ printf "%q" .Cfg.Join.RPCAddr }}]{{ end }}
+  # What a task of the exec engine sees of the host; the default copies /usr and more.
+  chroot_env {
+    {{ range $from, $to := .Chroot }}{{ printf "%q" $from }} = {{ printf "%q" $to }}
+    {{ end }}
+  }
+  {{ range $name, $path := .Cfg.HostVolumes }}
+  host_volume {{ printf "%q" $name }} {
+    path = {{ printf "%q" $path }}
+  }
+  {{ end }}
+  {{ .Cfg.ClientHCL }}
+}
+{{ end }}
+{{ if .Cfg.PluginName }}
+plugin {{ printf "%q" .Cfg.PluginName }} {
+  config {
+    {{ .Cfg.Plugin }}
+  }
+}
+{{ end }}
+{{ .Cfg.HCL }}
+`))
+
+// RPCAddr is where other agents join this one's server.
+func (a *Agent) RPCAddr() string { return a.rpc }
+
+// PrepareAgent writes everything that an agent needs without starting it, for
+// tests of agents that must refuse to start.
+func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, error) {
+	h.mu.Lock()
+	if cfg.Name == "" {
+		cfg.Name = fmt.Sprintf("agent%d", len(h.agents))
+	}
+	h.mu.Unlock()
+	nomad, err := h.Tools.Nomad(ctx)
+	if err != nil {
+		return nil, err
+	}
+	first, err := h.ports.take()
+	if err != nil {
+		return nil, err
+	}
+	http := cfg.HTTPPort
+	if http == 0 {
+		http = first
+	} else if !allFree(http, 1) {
+		return nil, fmt.Errorf("port %d on 127.0.0.1 is taken; choose another or leave it to be chosen", http)
+	}
+	dir := filepath.Join(h.Dir, cfg.Name)
+	values := map[string]any{
+		"Cfg": cfg, "HTTP": http, "RPC": first + 1, "Serf": first + 2,
+		"MinPort": first + 10, "MaxPort": first + blockPorts - 1,
+		"Data": filepath.Join(dir, "data"), "State": filepath.Join(dir, "state"),
+		"Mounts": filepath.Join(dir, "mounts"), "PluginDir": filepath.Join(dir, "plugins"),
+		"LogLevel": "DEBUG", "MaxKill": "300s", "Chroot": map[string]string{},
+	}
+	if cfg.LogLevel != "" {
+		values["LogLevel"] = cfg.LogLevel
+	}
+	if cfg.MaxKillTimeout > 0 {
+		values["MaxKill"] = cfg.MaxKillTimeout.String()
+	}
+	for _, key := range []string{"Data", "State", "Mounts", "PluginDir"} {
+		if err := os.MkdirAll(values[key].(string), 0o755); err != nil {
+			return nil, fmt.Errorf("making the directories of %s: %w", cfg.Name, err)
+		}
+	}
+	if !cfg.ServerOnly {
+		root, err := h.Rootfs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		values["Chroot"] = map[string]string{filepath.Join(root, "bin"): "/bin", filepath.Join(root, "etc"): "/etc"}
+	}
+	plugins := make(map[string]string)
+	for name, path := range cfg.Plugins {
+		plugins[name] = path
+	}
+	if cfg.PluginName != "" {
+		driver, err := h.Tools.Driver(ctx)
+		if err != nil {
+			return nil, err
+		}
+		plugins[cfg.PluginName] = driver
+	}
+	for name, path := range plugins {
+		if err := linkOrCopy(path, filepath.Join(dir, "plugins", name)); err != nil {
+			return nil, fmt.Errorf("installing the plugin %s: %w", name, err)
+		}
+	}
+	config := filepath.Join(dir, "agent.hcl")
+	f, err := os.Create(config)
+	if err != nil {
+		return nil, err
+	}
+	err = agentTemplate.Execute(f, values)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("writing the configuration of %s: %w", cfg.Name, err)
+	}
+	a := &Agent{
+		Name: cfg.Name, Dir: dir, h: h, cfg: cfg,
+		Addr: fmt.Sprintf("http://127.0.0.1:%d", http),
+		rpc:  fmt.Sprintf("127.0.0.1:%d", first+1),
+		argv: []string{nomad, "agent", "-config", config},
+	}
+	if a.API, err = api.NewClient(&api.Config{Address: a.Addr}); err != nil {
+		return nil, fmt.Errorf("making a client of the API at %s: %w", a.Addr, err)
+	}
+	h.mu.Lock()
+	h.agents = append(h.agents, a)
+	h.mu.Unlock()
+	return a, nil
+}
+
+// StartAgent starts an agent and waits until its node is ready (for a server,
+// until it leads).
+func (h *Harness) StartAgent(ctx context.Context, cfg AgentConfig) (*Agent, error) {
+	a, err := h.PrepareAgent(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if !cfg.ServerOnly && cfg.Join == nil {
+		if err := a.seed(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.Launch(ctx); err != nil {
+		return nil, err
+	}
+	return a, a.WaitReady(ctx)
+}
+
+// seed runs the agent's server alone for a moment, until it leads and has its
+// keyring. A client that registers before that is refused and tries again only
+// after 15 to 30 s.
+func (a *Agent) seed(ctx context.Context) error {
+	full := a.argv
+	defer func() { a.argv = full }()
+	off := filepath.Join(a.Dir, "seed.hcl")
+	if err := os.WriteFile(off, []byte("client { enabled = false }\n"), 0o644); err != nil {
+		return err
+	}
+	a.argv = append(append([]string{}, full...), "-config", off)
+	if err := a.Launch(ctx); err != nil {
+		return err
+	}
+	if err := a.waitLeader(ctx); err != nil {
+		return err
+	}
+	err := a.poll(ctx, "the server has its keyring", func() error {
+		keys, _, err := a.API.Keyring().List(nil)
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			if k.State == api.RootKeyStateActive {
+				return nil
+			}
+		}
+		return errors.New("no active key")
+	})
+	if err != nil {
+		return err
+	}
+	return a.Stop(ctx)
+}
+
+// Launch starts the agent's process, if it does not run, and does not wait.
+func (a *Agent) Launch(ctx context.Context) error {
+	if a.proc != nil && a.proc.Err() == nil {
+		return nil
+	}
+	proc, err := a.h.super.start(ctx, a.Name, request{
+		Args: a.argv, Env: a.h.environ(), Dir: a.Dir, Log: filepath.Join(a.Dir, "nomad.log"),
+	})
+	if err != nil {
+		return err
+	}
+	a.proc = proc
+	return nil
+}
+
+// Process is the agent's process.
+func (a *Agent) Process() *Process { return a.proc }
+
+// poll is Poll that gives up when the agent has ended.
+func (a *Agent) poll(ctx context.Context, what string, check func() error) error {
+	ended := false
+	err := Poll(ctx, what, func(context.Context) error {
+		if err := a.proc.Err(); err != nil {
+			ended = true
+			return nil
+		}
+		return check()
+	})
+	if ended {
+		text, _ := tail(a.proc.Log, 15)
+		return fmt.Errorf("waiting until %s: %w\n%s", what, a.proc.Err(), text)
+	}
+	return err
+}
+
+// waitLeader waits until the server leads.
+func (a *Agent) waitLeader(ctx context.Context) error {
+	return a.poll(ctx, a.Name+" has a leader", func() error {
+		leader, err := a.API.Status().Leader()
+		if err == nil && leader == "" {
+			err = errors.New("no leader yet")
+		}
+		return err
+	})
+}
+
+// WaitReady waits until the agent's server leads and its node is ready.
+func (a *Agent) WaitReady(ctx context.Context) error {
+	if a.cfg.Join == nil {
+		if err := a.waitLeader(ctx); err != nil {
+			return err
+		}
+	}
+	if a.cfg.ServerOnly {
+		return nil
+	}
+	return a.poll(ctx, "the node "+a.Name+" is ready", func() error {
+		nodes, _, err := a.servers().Nodes().List(nil)
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes {
+			if n.Name == a.Name {
+				a.nodeID = n.ID
+				if n.Status == api.NodeStatusReady {
+					return nil
+				}
+				return fmt.Errorf("its status is %s", n.Status)
+			}
+		}
+		return errors.New("it is not registered")
+	})
+}
+
+// servers is a client of the API of the servers; a client agent forwards.
+func (a *Agent) servers() *api.Client {
+	if a.cfg.Join != nil {
+		return a.cfg.Join.API
+	}
+	return a.API
+}
+
+// NodeID is the Nomad node's ID, known once the agent was ready.
+func (a *Agent) NodeID() string { return a.nodeID }
+
+// Node reads the agent's node.
+func (a *Agent) Node(ctx context.Context) (*api.Node, error) {
+	node, _, err := a.servers().Nodes().Info(a.nodeID, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("reading the node %s: %w", a.Name, err)
+	}
+	return node, nil
+}
+
+// WaitDriver waits until a driver's health on the node is as wanted, and returns
+// what the node says of it.
+func (a *Agent) WaitDriver(ctx context.Context, driver string, healthy bool) (*api.DriverInfo, error) {
+	var info *api.DriverInfo
+	err := a.poll(ctx, fmt.Sprintf("the health of driver %s is %v", driver, healthy), func() error {
+		node, err := a.Node(ctx)
+		if err != nil {
+			return err
+		}
+		info = node.Drivers[driver]
+		if info == nil {
+			return fmt.Errorf("the node has no driver %q; it has %s", driver, strings.Join(driverNames(node), ", "))
+		}
+		if info.Healthy != healthy {
+			return fmt.Errorf("detected %v, healthy %v: %s", info.Detected, info.Healthy, info.HealthDescription)
+		}
+		return nil
+	})
+	return info, err
+}
+
+func driverNames(node *api.Node) []string {
+	var names []string
+	for name := range node.Drivers {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Stop ends the agent in an orderly way (SIGTERM). Its tasks run on, as they do
+// when an operator restarts Nomad.
+func (a *Agent) Stop(ctx context.Context) error { return a.end(ctx, unix.SIGTERM) }
+
+// Kill ends the agent as a crash would. Its plugins find out for themselves.
+func (a *Agent) Kill(ctx context.Context) error { return a.end(ctx, unix.SIGKILL) }
+
+func (a *Agent) end(ctx context.Context, sig unix.Signal) error {
+	if err := a.proc.Signal(sig); err != nil {
+		return err
+	}
+	return a.proc.Wait(ctx)
+}
+
+// Restart starts an agent that has ended again, with the same directories.
+func (a *Agent) Restart(ctx context.Context) error {
+	if err := a.Launch(ctx); err != nil {
+		return err
+	}
+	return a.WaitReady(ctx)
+}
+
+// PluginPIDs lists the processes of a plugin of this agent, by its file name:
+// those that run the file from the agent's own plugin directory, other uses of
+// the binary (executors, log helpers) apart.
+func (a *Agent) PluginPIDs(name string) []int {
+	path := filepath.Join(a.Dir, "plugins", name)
+	var pids []int
+	for _, pid := range descendants(a.h.super.cmd.Process.Pid) {
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != path {
+			continue
+		}
+		if cmd := strings.Fields(commandLine(pid)); len(cmd) == 1 {
+			pids = append(pids, pid)
+		}
+	}
+	sort.Ints(pids)
+	return pids
+}
+
+// Log reads the agent's log, which holds the plugins' too.
+func (a *Agent) Log() (string, error) {
+	data, err := os.ReadFile(filepath.Join(a.Dir, "nomad.log"))
+	return string(data), err
+}
+
+// DataDir is the agent's data_dir.
+func (a *Agent) DataDir() string { return filepath.Join(a.Dir, "data") }
+
+// AllocDir is the directory of an allocation on the host.
+func (a *Agent) AllocDir(allocID string) string { return filepath.Join(a.DataDir(), "alloc", allocID) }

@@ -1,0 +1,270 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
+	"golang.org/x/sys/unix"
+)
+
+// Names of the images that ImportImage makes. Not ":latest", which Nomad would pull.
+const (
+	Image      = "ebbtide-trainer:e2e"
+	PauseImage = "ebbtide-pause:e2e"
+)
+
+// DockerOptions say how a daemon is run.
+type DockerOptions struct {
+	// LiveRestore lets containers run on while the daemon is down.
+	LiveRestore bool
+	// NoBridge makes the daemon without a network bridge: containers have mode
+	// "host" or "none" only.
+	NoBridge bool
+}
+
+// Docker is a Docker daemon of the run's own: its own directory, socket, bridge
+// and parent cgroup. It changes no firewall rules.
+type Docker struct {
+	Host   string // "unix:///…/docker.sock"
+	Client *client.Client
+	Cgroup string // parent cgroup of its containers
+	Bridge string // "" without one
+
+	h    *Harness
+	opts DockerOptions
+	dir  string
+	name string
+	argv []string
+	proc *Process
+}
+
+// ErrNoDocker says that dockerd is not installed.
+var ErrNoDocker = errors.New("dockerd is not installed (Debian: docker.io)")
+
+// StartDocker starts a Docker daemon and waits until it answers.
+func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker, error) {
+	dockerd, err := Look("dockerd")
+	if err != nil {
+		return nil, ErrNoDocker
+	}
+	h.mu.Lock()
+	name := fmt.Sprintf("docker%d", len(h.dockers))
+	h.mu.Unlock()
+	dir := filepath.Join(h.Dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	d := &Docker{h: h, opts: opts, dir: dir, name: name, Host: "unix://" + filepath.Join(dir, "docker.sock")}
+	d.Cgroup = fmt.Sprintf("%s-%s", filepath.Base(h.Dir), name)
+	if _, err := h.super.do(ctx, request{Op: "cgroup", Args: []string{d.Cgroup}}); err != nil {
+		return nil, err
+	}
+	if !opts.NoBridge {
+		if err := d.makeBridge(ctx); err != nil {
+			h.logf("no bridge for %s, containers have host networking only: %v", name, err)
+		}
+	}
+	// An empty configuration file: the machine's own daemon has its options in
+	// /etc/docker/daemon.json, and an option given twice is an error.
+	config := filepath.Join(dir, "daemon.json")
+	if err := os.WriteFile(config, []byte("{}\n"), 0o644); err != nil {
+		return nil, err
+	}
+	d.argv = []string{dockerd,
+		"--config-file", config,
+		"--data-root", filepath.Join(dir, "data"),
+		"--exec-root", filepath.Join(dir, "exec"),
+		"--pidfile", filepath.Join(dir, "pid"),
+		"--host", d.Host,
+		"--cgroup-parent", "/" + d.Cgroup,
+		// Firewall rules belong to the whole machine. Without them a published
+		// port is served by docker-proxy, on the loopback.
+		"--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
+		"--userland-proxy=true",
+	}
+	if d.Bridge != "" {
+		d.argv = append(d.argv, "--bridge", d.Bridge)
+	} else {
+		d.argv = append(d.argv, "--bridge=none")
+	}
+	if opts.LiveRestore {
+		d.argv = append(d.argv, "--live-restore")
+	}
+	if d.Client, err = client.NewClientWithOpts(client.WithHost(d.Host), client.WithAPIVersionNegotiation()); err != nil {
+		return nil, fmt.Errorf("making a client for %s: %w", d.Host, err)
+	}
+	h.mu.Lock()
+	h.dockers = append(h.dockers, d)
+	h.mu.Unlock()
+	if err := d.Up(ctx); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// makeBridge makes a bridge with a subnet that nobody else on the machine has.
+func (d *Docker) makeBridge(ctx context.Context) error {
+	sum := fnv.New32a()
+	_, _ = io.WriteString(sum, d.dir)
+	for i := range uint32(50) {
+		n := sum.Sum32() + i
+		name := fmt.Sprintf("ebb%05x", n&0xfffff)
+		// 172.30.0.0/16 in /24s: a corner of the private ranges that neither
+		// Docker's nor Nomad's defaults use.
+		addr := net.IPNet{IP: net.IPv4(172, 30, byte(n), 1), Mask: net.CIDRMask(24, 32)}
+		if exists("/sys/class/net/"+name) || addressTaken(addr.IP) {
+			continue
+		}
+		// Told first: a bridge that is made must be removed.
+		if _, err := d.h.super.do(ctx, request{Op: "bridge", Args: []string{name}}); err != nil {
+			return err
+		}
+		if err := createBridge(name, addr); err != nil {
+			return err
+		}
+		d.Bridge = name
+		return nil
+	}
+	return errors.New("no free subnet in 172.30.0.0/16")
+}
+
+// addressTaken says whether an interface of this machine has an address.
+func addressTaken(ip net.IP) bool {
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// Up starts the daemon, if it does not run, and waits until it answers.
+func (d *Docker) Up(ctx context.Context) error {
+	if d.proc == nil || d.proc.Err() != nil {
+		// A daemon that was killed leaves its containerd running, with its PID
+		// file: dockerd takes it over, as it does on a real machine.
+		proc, err := d.h.super.start(ctx, "dockerd", request{
+			Args: d.argv, Env: d.h.environ(), Dir: d.dir, Log: filepath.Join(d.dir, "dockerd.log"),
+		})
+		if err != nil {
+			return err
+		}
+		d.proc = proc
+	}
+	return Poll(ctx, "the Docker daemon answers", func(ctx context.Context) error {
+		if err := d.proc.Err(); err != nil {
+			text, _ := tail(d.proc.Log, 20)
+			return fmt.Errorf("%w\n%s", err, text)
+		}
+		_, err := d.Client.Ping(ctx)
+		return err
+	})
+}
+
+// Process is the daemon's process.
+func (d *Docker) Process() *Process { return d.proc }
+
+// Down ends the daemon in an orderly way (SIGTERM). Containers end with it
+// unless LiveRestore is set.
+func (d *Docker) Down(ctx context.Context) error { return d.end(ctx, unix.SIGTERM) }
+
+// Kill ends the daemon as a crash would. Containers run on.
+func (d *Docker) Kill(ctx context.Context) error { return d.end(ctx, unix.SIGKILL) }
+
+func (d *Docker) end(ctx context.Context, sig unix.Signal) error {
+	if err := d.proc.Signal(sig); err != nil {
+		return err
+	}
+	return d.proc.Wait(ctx)
+}
+
+// Hang stops the daemon's process (SIGSTOP): it accepts connections and never answers.
+func (d *Docker) Hang() error { return d.proc.Signal(unix.SIGSTOP) }
+
+// Resume lets a hanging daemon go on.
+func (d *Docker) Resume() error { return d.proc.Signal(unix.SIGCONT) }
+
+// ImportImages makes the images Image and PauseImage.
+func (d *Docker) ImportImages(ctx context.Context) error {
+	root, err := d.h.Rootfs(ctx)
+	if err != nil {
+		return err
+	}
+	for ref, changes := range map[string][]string{
+		Image: {"ENV PATH=/bin"},
+		// It holds an allocation's network namespace and must end at once when asked.
+		PauseImage: {`ENTRYPOINT ["/bin/sh","-c","trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"]`},
+	} {
+		r, w := io.Pipe()
+		go func() { w.CloseWithError(writeTar(w, root)) }()
+		out, err := d.Client.ImageImport(ctx, image.ImportSource{Source: r, SourceName: "-"}, ref, image.ImportOptions{Changes: changes})
+		if err != nil {
+			_ = r.CloseWithError(err)
+			return fmt.Errorf("importing the image %s: %w", ref, err)
+		}
+		_, err = io.Copy(io.Discard, out)
+		_ = out.Close()
+		if err != nil {
+			return fmt.Errorf("importing the image %s: %w", ref, err)
+		}
+	}
+	return nil
+}
+
+// PluginConfig is the config of Nomad's docker driver that makes it use this
+// daemon. extra is more HCL for it. The image collector is off: it would remove
+// images that cannot be pulled again. gc is the body of the gc block's
+// dangling_containers; "" leaves its default.
+func (d *Docker) PluginConfig(danglingContainers, extra string) string {
+	if danglingContainers != "" {
+		danglingContainers = "dangling_containers {\n" + danglingContainers + "\n}"
+	}
+	return fmt.Sprintf(`
+endpoint    = %q
+infra_image = %q
+volumes { enabled = true }
+gc {
+  image = false
+  %s
+}
+%s`, d.Host, PauseImage, danglingContainers, extra)
+}
+
+// Containers lists the containers of an allocation, or all with "", running or not.
+func (d *Docker) Containers(ctx context.Context, allocID string) ([]container.Summary, error) {
+	opts := container.ListOptions{All: true}
+	if allocID != "" {
+		opts.Filters = filters.NewArgs(filters.Arg("label", "com.hashicorp.nomad.alloc_id="+allocID))
+	}
+	list, err := d.Client.ContainerList(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("listing the containers of %s: %w", d.name, err)
+	}
+	return list, nil
+}
+
+// PID is the process ID, on the host, of a task's container.
+func (d *Docker) PID(ctx context.Context, allocID, task string) (int, error) {
+	c, err := d.Client.ContainerInspect(ctx, task+"-"+allocID)
+	if err != nil {
+		return 0, err
+	}
+	if c.State == nil || !c.State.Running {
+		return 0, fmt.Errorf("the container of task %s is not running", task)
+	}
+	return c.State.Pid, nil
+}
