@@ -10,12 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/hcl/v2/hcldec"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
-	"github.com/zclconf/go-cty/cty"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/ebbtide/ebbtide/driver/control"
@@ -89,62 +87,58 @@ type settings struct {
 	Config
 	durations
 	alpha flowcon.Alpha
-	inner []byte // the wrapped driver's config, as its SetConfig takes it
+	inner map[string]any // the wrapped driver's own options
 }
 
 // decodeConfig splits the plugin's config, as Nomad encodes it by ConfigSchema,
 // into Ebbtide's own settings and the wrapped driver's. Every error found is
 // reported, each naming the field, the value and what is allowed.
 func (d *Driver) decodeConfig(data []byte) (*settings, error) {
-	schema, err := d.ConfigSchema()
+	all := make(map[string]any)
+	if len(data) > 0 { // no data: the plugin block is absent
+		if err := base.MsgPackDecode(data, &all); err != nil {
+			return nil, fmt.Errorf("decoding the plugin's config: %w", err)
+		}
+	}
+	inner, err := d.innerSchemas()
 	if err != nil {
 		return nil, err
 	}
-	all, err := decodeBySchema(data, schema)
-	if err != nil {
-		return nil, fmt.Errorf("decoding the plugin's config: %w", err)
-	}
 
-	own := all
 	if d.name == DockerName {
-		if own, err = blockOrDefaults(all, "ebbtide", ownSchema()); err != nil {
+		own, err := block(all, "ebbtide", ownSchema())
+		if err != nil {
 			return nil, err
 		}
+		s, err := parseOwn(own)
+		if err != nil {
+			return nil, err
+		}
+		if s.Engine != engine.Docker {
+			return nil, fmt.Errorf("engine: must be %q when the plugin is installed as %q, got %q", engine.Docker, DockerName, s.Engine)
+		}
+		if s.inner, err = withDefaults(all, inner[engine.Docker]); err != nil {
+			return nil, err
+		}
+		delete(s.inner, "ebbtide")
+		return s, nil
+	}
+
+	own, err := withDefaults(all, ownSchema())
+	if err != nil {
+		return nil, err
 	}
 	s, err := parseOwn(own)
 	if err != nil {
 		return nil, err
 	}
-
-	inner, err := d.innerSchemas()
-	if err != nil {
-		return nil, err
-	}
-	var innerVal cty.Value
-	if d.name == DockerName {
-		if s.Engine != engine.Docker {
-			return nil, fmt.Errorf("engine: must be %q when the plugin is installed as %q, got %q", engine.Docker, DockerName, s.Engine)
-		}
-		innerVal, err = objectFor(all, inner[engine.Docker])
-	} else {
-		innerVal, err = blockOrDefaults(all, s.Engine, inner[s.Engine])
-	}
-	if err != nil {
-		return nil, err
-	}
-	if s.inner, err = encodeValue(innerVal); err != nil {
-		return nil, fmt.Errorf("encoding the config of the %s driver: %w", s.Engine, err)
-	}
-	return s, nil
+	s.inner, err = block(all, s.Engine, inner[s.Engine])
+	return s, err
 }
 
 // parseOwn decodes and validates Ebbtide's own options.
-func parseOwn(val cty.Value) (*settings, error) {
-	val, err := objectFor(val, ownSchema())
-	if err != nil {
-		return nil, err
-	}
-	data, err := encodeValue(val)
+func parseOwn(values map[string]any) (*settings, error) {
+	data, err := encode(values)
 	if err != nil {
 		return nil, err
 	}
@@ -207,55 +201,46 @@ func (c Config) validate() (*settings, error) {
 	return s, nil
 }
 
-// decodeBySchema decodes msgpack that Nomad encoded by a schema. No data means
-// that the plugin block is absent: the schema's defaults.
-func decodeBySchema(data []byte, schema *hclspec.Spec) (cty.Value, error) {
-	if len(data) == 0 {
-		return schemaDefaults(schema)
+// block returns a block of an object, or the defaults of its schema when the
+// block is absent.
+func block(values map[string]any, name string, schema *hclspec.Spec) (map[string]any, error) {
+	if b, ok := values[name].(map[string]any); ok {
+		return b, nil
 	}
-	spec, diags := hclspecutils.Convert(schema)
-	if diags.HasErrors() {
-		return cty.NilVal, diags
-	}
-	return ctymsgpack.Unmarshal(data, hcldec.ImpliedType(spec))
+	return withDefaults(nil, schema)
 }
 
-// schemaDefaults is the value of an empty block under a schema.
-func schemaDefaults(schema *hclspec.Spec) (cty.Value, error) {
+// withDefaults returns values, or the schema's defaults when there are none. Nomad
+// fills defaults in itself, but only in a block that is written in the agent's
+// config.
+func withDefaults(values map[string]any, schema *hclspec.Spec) (map[string]any, error) {
+	if len(values) > 0 {
+		return values, nil
+	}
 	spec, diags := hclspecutils.Convert(schema)
 	if diags.HasErrors() {
-		return cty.NilVal, diags
+		return nil, diags
 	}
 	val, diags, _ := hclutils.ParseHclInterface(map[string]any{}, spec, nil)
 	if diags.HasErrors() {
-		return cty.NilVal, diags
+		return nil, diags
 	}
-	return val, nil
-}
-
-// blockOrDefaults returns a block of an object, or its defaults when the block
-// is absent (the wrapped driver's own defaults sit inside its schema).
-func blockOrDefaults(obj cty.Value, name string, schema *hclspec.Spec) (cty.Value, error) {
-	if obj.Type().HasAttribute(name) {
-		if block := obj.GetAttr(name); !block.IsNull() {
-			return block, nil
-		}
-	}
-	val, err := schemaDefaults(schema)
+	data, err := ctymsgpack.Marshal(val, val.Type())
 	if err != nil {
-		return cty.NilVal, fmt.Errorf("defaults of the block %q: %w", name, err)
+		return nil, fmt.Errorf("encoding the defaults of a config schema: %w", err)
 	}
-	return val, nil
+	defaults := make(map[string]any)
+	if err := base.MsgPackDecode(data, &defaults); err != nil {
+		return nil, fmt.Errorf("decoding the defaults of a config schema: %w", err)
+	}
+	return defaults, nil
 }
 
-// objectFor returns the part of an object that a schema describes.
-func objectFor(obj cty.Value, schema *hclspec.Spec) (cty.Value, error) {
-	attrs := make(map[string]cty.Value)
-	for name := range schema.GetObject().GetAttributes() {
-		if !obj.Type().HasAttribute(name) {
-			return cty.NilVal, fmt.Errorf("config has no attribute %q", name)
-		}
-		attrs[name] = obj.GetAttr(name)
+// encode encodes config values as Nomad does for a plugin.
+func encode(values map[string]any) ([]byte, error) {
+	var data []byte
+	if err := base.MsgPackEncode(&data, values); err != nil {
+		return nil, fmt.Errorf("encoding config: %w", err)
 	}
-	return cty.ObjectVal(attrs), nil
+	return data, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -15,7 +16,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
-	"github.com/zclconf/go-cty/cty"
 
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
@@ -36,7 +36,9 @@ type Driver struct {
 	events *eventer.Eventer
 
 	mu         sync.Mutex
-	config     *base.Config // as Nomad gave it, for further instances
+	config     *base.Config    // as Nomad gave it, for further instances
+	running    context.Context // ends with the plugin, or with a new config
+	stop       context.CancelFunc
 	settings   *settings
 	engine     engine.Engine
 	primary    drivers.DriverPlugin // starts tasks
@@ -64,8 +66,8 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 }
 
 // SetConfig validates the plugin's config and makes the decorated driver and the
-// control loop. Nomad also calls it once before the agent is ready, to check the
-// config; nothing is started for a config that is wrong.
+// control loop. Nomad calls it more than once in a process, at first without the
+// agent's part, only to check the config; the last call counts.
 func (d *Driver) SetConfig(cfg *base.Config) error {
 	s, err := d.decodeConfig(cfg.PluginConfig)
 	if err != nil {
@@ -78,16 +80,20 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.primary != nil {
-		return errors.New("the plugin is configured already")
+	if len(d.tasks) > 0 {
+		return errors.New("the plugin holds tasks and cannot be configured again")
 	}
+	if d.stop != nil {
+		d.stop() // what the call before has started
+	}
+	d.running, d.stop = context.WithCancel(d.ctx)
 	d.settings, d.config, d.pool = s, cfg, pool
 	if d.primary, err = d.newInstance(); err != nil {
 		return err
 	}
 	switch s.Engine {
 	case engine.Docker:
-		if d.engine, err = engine.NewDocker(s.inner, s.dockerTimeout); err != nil {
+		if d.engine, err = newDocker(s); err != nil {
 			return err
 		}
 	case engine.Exec:
@@ -109,36 +115,36 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Engine:          s.Engine,
 		Emit:            d.emit,
 	}, d.logger)
-	go d.controller.Run(d.ctx)
+	go d.controller.Run(d.running)
 	if e, ok := d.engine.(*engine.DockerEngine); ok {
-		go d.reap(e)
+		go d.reap(d.running, e)
 	}
 	return nil
 }
 
 // newInstance makes an instance of the decorated driver and passes its events on.
 func (d *Driver) newInstance() (drivers.DriverPlugin, error) {
-	inner, err := engine.NewDriver(d.ctx, d.settings.Engine, d.logger)
+	inner, err := engine.NewDriver(d.running, d.settings.Engine, d.logger)
 	if err != nil {
 		return nil, err
 	}
-	cfg := &base.Config{ApiVersion: d.config.ApiVersion, PluginConfig: d.settings.inner, AgentConfig: d.config.AgentConfig}
-	if d.settings.Engine == engine.Docker {
-		if cfg.PluginConfig, err = withoutReaper(d.settings.inner, inner); err != nil {
-			return nil, err
-		}
+	data, err := encode(withoutReaper(d.settings.inner))
+	if err != nil {
+		return nil, err
 	}
+	cfg := &base.Config{ApiVersion: d.config.ApiVersion, PluginConfig: data, AgentConfig: d.config.AgentConfig}
 	if err := inner.SetConfig(cfg); err != nil {
 		return nil, fmt.Errorf("configuring the %s driver: %w", d.settings.Engine, err)
 	}
-	ch, err := inner.TaskEvents(d.ctx)
+	ctx := d.running
+	ch, err := inner.TaskEvents(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading events of the %s driver: %w", d.settings.Engine, err)
 	}
 	go func() {
 		for {
 			select {
-			case <-d.ctx.Done():
+			case <-ctx.Done():
 				return
 			case ev := <-ch:
 				if ev == nil {
@@ -381,17 +387,25 @@ func (d *Driver) emit(ev control.Event) {
 	}
 }
 
-// withoutReaper turns the decorated docker driver's own reaper off. It knows only
-// one instance's containers and would remove those that stock Nomad started;
-// see reap for ours.
-func withoutReaper(config []byte, inner drivers.DriverPlugin) ([]byte, error) {
-	schema, err := inner.ConfigSchema()
+// withoutReaper turns the decorated docker driver's own reaper off. It knows the
+// containers of one instance only, and of a driver named ebbtide it would remove
+// those that stock Nomad has started; see reap for ours.
+func withoutReaper(config map[string]any) map[string]any {
+	gc, ok := config["gc"].(map[string]any)
+	if !ok {
+		return config // the exec driver has no such thing
+	}
+	config, gc = maps.Clone(config), maps.Clone(gc)
+	gc["dangling_containers"] = map[string]any{"enabled": false, "period": "5m", "creation_grace": "5m", "dry_run": false}
+	config["gc"] = gc
+	return config
+}
+
+// newDocker makes the docker engine from the settings.
+func newDocker(s *settings) (engine.Engine, error) {
+	data, err := encode(s.inner)
 	if err != nil {
 		return nil, err
 	}
-	val, err := decodeBySchema(config, schema)
-	if err != nil {
-		return nil, err
-	}
-	return encodeValue(setIn(val, cty.False, "gc", "dangling_containers", "enabled"))
+	return engine.NewDocker(data, s.dockerTimeout)
 }

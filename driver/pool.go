@@ -4,15 +4,12 @@
 package driver
 
 import (
-	"fmt"
 	"runtime"
 	"strings"
 
 	"github.com/hashicorp/nomad/client/lib/idset"
 	"github.com/hashicorp/nomad/client/lib/numalib/hw"
 	"github.com/hashicorp/nomad/plugins/base"
-	"github.com/zclconf/go-cty/cty"
-	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
@@ -39,28 +36,6 @@ func poolCores(configured float64, agent *base.AgentConfig) (float64, error) {
 // cpusetSize is the number of CPUs in a list such as "0-3,7".
 func cpusetSize(list string) float64 {
 	return float64(idset.Parse[hw.CoreID](list).Size())
-}
-
-// setIn returns an object with one nested attribute replaced, where the path exists.
-func setIn(obj, value cty.Value, path ...string) cty.Value {
-	if len(path) == 0 {
-		return value
-	}
-	if obj.IsNull() || !obj.Type().IsObjectType() || !obj.Type().HasAttribute(path[0]) {
-		return obj
-	}
-	attrs := obj.AsValueMap()
-	attrs[path[0]] = setIn(attrs[path[0]], value, path[1:]...)
-	return cty.ObjectVal(attrs)
-}
-
-// encodeValue encodes a config value as Nomad does.
-func encodeValue(val cty.Value) ([]byte, error) {
-	data, err := ctymsgpack.Marshal(val, val.Type())
-	if err != nil {
-		return nil, fmt.Errorf("encoding config: %w", err)
-	}
-	return data, nil
 }
 
 // trimDriver takes the leading "driver." off an attribute's name.

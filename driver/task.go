@@ -92,8 +92,9 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 				errs = append(errs, fmt.Errorf(`meta.%s: must be "min" or "max", got %q`, key, value))
 			} else if g := opts.Progress.Goal; g != "" && g != value {
 				errs = append(errs, fmt.Errorf("meta.%s: %q contradicts progress.goal = %q; set one of them", key, value, g))
+			} else {
+				opts.Progress.Goal = value
 			}
-			opts.Progress.Goal = value
 		case metaMetric:
 			if m := opts.Progress.Metric; m != "" && m != value {
 				errs = append(errs, fmt.Errorf("meta.%s: %q contradicts progress.metric = %q; set one of them", key, value, m))

@@ -197,13 +197,13 @@ func (d *Driver) moveToNewInstance(t *task) error {
 // reap removes, now and then, containers that this node started and that nothing
 // tracks: Docker may have started one although the answer got lost. Installed
 // as "docker" we are the node's docker driver and look after all of Nomad's.
-func (d *Driver) reap(e *engine.DockerEngine) {
+func (d *Driver) reap(ctx context.Context, e *engine.DockerEngine) {
 	ticker := time.NewTicker(d.settings.reapPeriod)
 	defer ticker.Stop()
 	started := time.Now()
 	for {
 		select {
-		case <-d.ctx.Done():
+		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
 			// Tasks are recovered one by one after a start of the plugin.
@@ -211,7 +211,7 @@ func (d *Driver) reap(e *engine.DockerEngine) {
 				continue
 			}
 			nodeID, tracked := d.tracked()
-			removed, err := e.Reap(d.ctx, nodeID, d.name == DockerName, tracked, d.settings.reapGrace, now)
+			removed, err := e.Reap(ctx, nodeID, d.name == DockerName, tracked, d.settings.reapGrace, now)
 			for _, id := range removed {
 				d.logger.Info("removed a container that no task tracks", "container_id", id)
 			}

@@ -10,7 +10,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/version"
 )

@@ -106,6 +106,10 @@ type Status struct {
 
 	Updated time.Time `json:"updated"`
 	Node    Node      `json:"node"`
+
+	// Resume is what a later process of the driver needs to go on; it is not
+	// meant for anybody else.
+	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
 // Limit is a task's CPU limit: as decided, as translated for the kernel, and as
