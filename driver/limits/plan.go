@@ -70,7 +70,9 @@ type Options struct {
 	// (0, 1]; default DefaultFloor, which is FlowCon's floor 1/(β·n) with β = 2.
 	// It is needed because published limits are upper bounds that may sum to
 	// n: divided in proportion without it, one converged task among 99 that
-	// are free would be left with 1/200 of its fair share.
+	// are free would be left with 1/200 of its fair share. Mind that a floor of
+	// 1 (a β of 1) is the fair share itself: ModeWeight then divides equally,
+	// whatever the policy says.
 	Floor float64
 	// QuotaMinCores is the least quota where the pool allows it, in cores;
 	// default DefaultQuotaMinCores. Throughput of a program with more threads
@@ -174,12 +176,19 @@ func planWeight(reqs []Request, opts Options, out []Limits) {
 		least := min(limit*float64(total), opts.floor()*fair)
 		parts[i] = part{want: limit, min: max(least, float64(lo)), max: float64(hi)}
 	}
+	inverse := make(map[uint64]uint64) // many tasks, few weights
 	for i, w := range apportion(divide(float64(total), parts), total, lo, hi) {
-		// A weight that did not change keeps Nomad's own number of shares,
-		// which may be one of several that have this weight.
-		if w != base[i] {
-			out[i].Shares = conv.Shares(w)
+		if w == base[i] {
+			// A weight that did not change keeps Nomad's own number of shares,
+			// which may be one of several that have this weight.
+			continue
 		}
+		shares, ok := inverse[w]
+		if !ok {
+			shares = conv.Shares(w)
+			inverse[w] = shares
+		}
+		out[i].Shares = shares
 	}
 }
 

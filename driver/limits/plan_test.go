@@ -5,6 +5,7 @@ package limits
 
 import (
 	"fmt"
+	"io/fs"
 	"math"
 	"testing"
 
@@ -295,6 +296,45 @@ func TestPool(t *testing.T) {
 	must.ErrorIs(t, err, ErrEmptyPool)
 	_, err = Pool(PoolInput{NodeCores: 2, ReservedMHz: 9000, CoreMHz: 2000})
 	must.ErrorIs(t, err, ErrEmptyPool)
+}
+
+func TestNomadShares(t *testing.T) {
+	must.Eq(t, 500, NomadShares(500, 8000))
+	must.Eq(t, 2, NomadShares(1, 8000))
+	must.Eq(t, 2, NomadShares(-5, 8000))
+	must.Eq(t, MaxShares, NomadShares(1<<30, 8000))
+	// As executor_linux.go of Nomad 1.11: shares / total × 262144.
+	must.Eq(t, 131_072, NomadShares(160_000, 320_000))
+	must.Eq(t, MaxShares, NomadShares(320_000, 320_000))
+	must.Eq(t, 2, NomadShares(2, 1_000_000))
+}
+
+func TestSharedCores(t *testing.T) {
+	v1, v2 := "30 23 0:28 / @/cg/cpuset rw - cgroup cgroup rw,cpuset", mountV2
+	for _, tc := range []struct {
+		mount, dir, list string
+		want             int
+	}{
+		{v1, "cg/cpuset/nomad/share", "0-3,7\n", 5},
+		{v2, "cg/nomad.slice/share.slice", "1\n", 1},
+	} {
+		m := newMachine(t)
+		m.mounts(tc.mount)
+		_, err := m.finder().SharedCores()
+		must.ErrorIs(t, err, fs.ErrNotExist)
+		m.file(tc.dir+"/cpuset.cpus", "\n") // no task yet
+		_, err = m.finder().SharedCores()
+		must.ErrorIs(t, err, fs.ErrNotExist)
+		m.file(tc.dir+"/cpuset.cpus", tc.list)
+		n, err := m.finder().SharedCores()
+		must.NoError(t, err)
+		must.Eq(t, tc.want, n)
+		for _, bad := range []string{"a", "3-1", "-1", "1,"} {
+			m.file(tc.dir+"/cpuset.cpus", bad)
+			_, err = m.finder().SharedCores()
+			must.ErrorContains(t, err, "CPU list")
+		}
+	}
 }
 
 func BenchmarkPlan1000(b *testing.B) {
