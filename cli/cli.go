@@ -32,8 +32,9 @@ type IO struct {
 // commands is the table of subcommands: one line each.
 func commands() map[string]func(IO) cli.Command {
 	return map[string]func(IO) cli.Command{
-		"decide":  newDecide,
-		"version": newVersion,
+		"decide":   newDecide,
+		"progress": newProgress,
+		"version":  newVersion,
 	}
 }
 

@@ -1,0 +1,306 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+)
+
+// progressCommand is `ebbtide progress`.
+type progressCommand struct{ io IO }
+
+func newProgress(io IO) cli.Command { return progressCommand{io: io} }
+
+func (progressCommand) Synopsis() string { return "Show what Ebbtide reads from a trainer's output" }
+
+func (progressCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide progress [options] < training.log
+
+  Reads a trainer's output as the driver does and prints a JSON object for each
+  report that it finds, a line each:
+
+    {"step":10,"total_steps":100,"value":0.5,"metric":"loss","line":3}
+
+  step and total_steps are null where they are unknown. value is a number, or one
+  of the strings "NaN", "Infinity" and "-Infinity", which JSON has no numbers for.
+  line counts from 1; what \r draws over itself is one line. A count, and what was
+  skipped and why, follows on stderr.
+
+  Give both streams, since bars go to stderr: trainer 2>&1 | ebbtide progress
+
+  The options are those of the progress block in a job's task config. The exit
+  status is 0 if there was a report, 1 if there was none, 2 if an option is wrong.
+
+Options:
+
+  --preset NAME     Kind of output: ` + strings.Join(progress.Presets(), ", ") + `.
+                    Default: auto, which tries them all.
+  --metric NAME     Name of the metric as it is printed, whole, in any case.
+                    Default: the training loss, or what comes nearest to it.
+  --pattern RE      Regular expression (RE2) instead of a preset, with the group
+                    (?P<value>...) and, if wanted, (?P<step>...), (?P<total>...).
+  --goal min|max    Whether the metric is to fall or to rise.
+                    Default: inferred from its name.
+`)
+}
+
+// progressLine is one line of output.
+type progressLine struct {
+	Step   *float64 `json:"step"`
+	Total  *float64 `json:"total_steps"`
+	Value  any      `json:"value"`
+	Metric string   `json:"metric"`
+	Line   int64    `json:"line"`
+}
+
+func (c progressCommand) Run(args []string) int {
+	var config progress.Config
+	flags := flag.NewFlagSet("progress", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.StringVar(&config.Preset, "preset", "", "")
+	flags.StringVar(&config.Metric, "metric", "", "")
+	flags.StringVar(&config.Pattern, "pattern", "", "")
+	flags.StringVar(&config.Goal, "goal", "", "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(c.io.Out, c.Help())
+			return exitOK
+		}
+		fmt.Fprintf(c.io.Err, "ebbtide progress: %v; allowed are --preset, --metric, --pattern and --goal\n", err)
+		return exitUsage
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(c.io.Err, "ebbtide progress: unexpected argument %q: the log is read from standard input, as in: ebbtide progress < %s\n",
+			flags.Arg(0), flags.Arg(0))
+		return exitUsage
+	}
+	parser, err := progress.NewParser(config)
+	if err != nil {
+		for _, e := range unjoined(err) {
+			if field := (*progress.FieldError)(nil); errors.As(e, &field) {
+				fmt.Fprintf(c.io.Err, "ebbtide progress: --%s: %s, got %q\n", field.Field, field.Problem, field.Value)
+			} else {
+				fmt.Fprintf(c.io.Err, "ebbtide progress: %v\n", e)
+			}
+		}
+		return exitUsage
+	}
+
+	parser.Explain()
+	reader := progress.NewReader(c.io.In, parser)
+	out := bufio.NewWriter(c.io.Out)
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	sum := progressSummary{config: config}
+	for {
+		if reader.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				fmt.Fprintf(c.io.Err, "ebbtide progress: write: %v\n", err)
+				return exitError
+			}
+		}
+		r, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			sum.print(c.io.Err, parser, reader.Stats())
+			fmt.Fprintf(c.io.Err, "ebbtide progress: read standard input: %v\n", err)
+			return exitError
+		}
+		sum.add(r)
+		line := progressLine{Step: orNull(r.Step), Total: orNull(r.Total), Value: jsonNumber(r.Value), Metric: r.Metric, Line: r.Line}
+		if err := encoder.Encode(line); err != nil {
+			fmt.Fprintf(c.io.Err, "ebbtide progress: write: %v\n", err)
+			return exitError
+		}
+	}
+	if err := out.Flush(); err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide progress: write: %v\n", err)
+		return exitError
+	}
+	sum.print(c.io.Err, parser, reader.Stats())
+	if sum.count == 0 {
+		return exitError
+	}
+	return exitOK
+}
+
+// unjoined returns the errors that errors.Join put together.
+func unjoined(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// orNull returns nil, which JSON prints as null, for an unknown number.
+func orNull(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}
+
+// jsonNumber returns a number, or a string for those that JSON lacks.
+func jsonNumber(v float64) any {
+	switch {
+	case math.IsNaN(v):
+		return "NaN"
+	case math.IsInf(v, 1):
+		return "Infinity"
+	case math.IsInf(v, -1):
+		return "-Infinity"
+	}
+	return v
+}
+
+// progressSummary is what stderr is told at the end.
+type progressSummary struct {
+	config      progress.Config
+	count       int64
+	first, last int64
+	steps       int64 // reports with a step
+	backwards   int64
+	step        float64
+	metrics     []progress.Seen
+}
+
+func (s *progressSummary) add(r progress.Report) {
+	if s.count == 0 {
+		s.first = r.Line
+	}
+	s.count++
+	s.last = r.Line
+	if !math.IsNaN(r.Step) {
+		if s.steps > 0 && r.Step < s.step {
+			s.backwards++
+		}
+		s.steps++
+		s.step = r.Step
+	}
+	for i := range s.metrics {
+		if s.metrics[i].Name == r.Metric {
+			s.metrics[i].Count++
+			return
+		}
+	}
+	if len(s.metrics) < 64 {
+		s.metrics = append(s.metrics, progress.Seen{Name: r.Metric, Count: 1})
+	}
+}
+
+func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.Stats) {
+	others, names := p.Others()
+	st := p.Stats()
+	fmt.Fprintf(w, "%s in %s (%s)\n", plural(s.count, "report"), plural(read.Lines, "line"), plural(read.Bytes, "byte"))
+	if s.count > 0 {
+		goal := "inferred from its name"
+		if s.config.Goal != "" {
+			goal = "as configured"
+		} else if p.Note() != "" {
+			goal = "assumed"
+		}
+		fmt.Fprintf(w, "metric: %s; goal: %s, %s; step known in %d, lines %d to %d\n",
+			seenNames(s.metrics, len(s.metrics) > 1), p.Goal(), goal, s.steps, s.first, s.last)
+		if note := p.Note(); note != "" {
+			fmt.Fprintf(w, "note: %s\n", note)
+		}
+		if s.backwards > 0 {
+			fmt.Fprintf(w, "note: the step went back %s: the training was restarted, or the step is not one (use --pattern)\n", howOften(s.backwards))
+		}
+		if len(s.metrics) > 1 {
+			fmt.Fprintf(w, "note: the metric changed on the way: choose one with --metric\n")
+		}
+	}
+
+	skip := func(n int64, what, why string) {
+		if n > 0 {
+			fmt.Fprintf(w, "skipped: %s %s\n", plural(n, what), why)
+		}
+	}
+	noise := "without a metric"
+	switch {
+	case s.config.Pattern != "":
+		noise = "that the pattern does not match"
+	case s.config.Metric != "":
+		noise = fmt.Sprintf("without the metric %q", s.config.Metric)
+	}
+	skip(st.Noise, "line", noise)
+	skip(st.Other, "line", "with another metric only")
+	skip(st.NotNumber, "line", "with the metric but no number after it")
+	skip(st.Shape, "line", fmt.Sprintf("with a metric, but not of the kind that preset %q reads", s.config.Preset))
+	skip(st.Eval, "line", "of an evaluation's bar")
+	skip(read.Oversized, "line", "in part: longer than 64 KiB, looked at in its first 64 KiB and last 4 KiB")
+
+	if s.count > 0 {
+		if len(others) > 0 {
+			fmt.Fprintf(w, "other metrics: %s; choose with --metric\n", seenNames(others, true))
+		}
+		return
+	}
+	fmt.Fprintln(w, "no report was found. What to try:")
+	switch {
+	case read.Bytes == 0:
+		fmt.Fprintln(w, "  nothing was read from standard input: run the trainer with 2>&1 | ebbtide progress")
+	case s.config.Pattern != "":
+		fmt.Fprintln(w, "  the pattern is applied to each line on its own, without colours: try a shorter one first, such as loss[=: ]+(?P<value>[0-9.]+)")
+	case st.Shape > 0:
+		fmt.Fprintln(w, "  --preset auto")
+	case s.config.Metric != "" && (len(names) > 0 || len(others) > 0):
+		fmt.Fprintf(w, "  --metric with one of: %s\n", seenNames(append(others, names...), true))
+	case len(names) > 0:
+		fmt.Fprintf(w, "  --metric NAME, if one of these is it: %s\n", seenNames(names, true))
+	}
+	if s.config.Pattern == "" {
+		fmt.Fprintln(w, "  --pattern with a regular expression, such as 'step (?P<step>\\d+) .*score (?P<value>[-+.\\deE]+)'")
+	}
+	if read.Bytes > 0 && read.Lines < 2 {
+		fmt.Fprintln(w, "  is the output complete? Python keeps it back without PYTHONUNBUFFERED=1")
+	}
+}
+
+// seenNames names what was seen, with counts if wanted, most often first.
+func seenNames(seen []progress.Seen, counts bool) string {
+	const most = 12
+	var parts []string
+	for i, s := range seen {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("and %d more", len(seen)-most))
+			break
+		}
+		if counts {
+			parts = append(parts, fmt.Sprintf("%s (%d)", s.Name, s.Count))
+		} else {
+			parts = append(parts, s.Name)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func plural(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func howOften(n int64) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}

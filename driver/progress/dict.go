@@ -1,0 +1,192 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import "bytes"
+
+const maxDepth = 6 // of nested dicts whose names are kept
+
+// dictStart finds where a JSON object or a Python dict begins in a line, or −1. What
+// stands before it, a time stamp or a progress bar, is text.
+func dictStart(b []byte) int {
+	for i := 0; ; {
+		at := bytes.IndexByte(b[i:], '{')
+		if at < 0 {
+			return -1
+		}
+		i += at
+		k := i + 1
+		for k < len(b) && isSpace(b[k]) {
+			k++
+		}
+		if k >= len(b) {
+			return -1
+		}
+		if b[k] == '"' || b[k] == '\'' {
+			return i
+		}
+		i = k
+	}
+}
+
+// scanDict reads the names and numbers of a JSON object or a Python dict, which may
+// be nested, in single or double quotes, and cut off. Values are numbers, in quotes
+// or not, or what parseValue unwraps; NaN and None are what Python prints. Names in
+// nested dicts become paths (val.loss). It does not allocate.
+//
+// It is no JSON parser: it wants to find a loss in whatever people print.
+func (p *Parser) scanDict(b []byte) {
+	f := &p.found
+	path := &p.path // of the enclosing dicts, each name ended with a point
+	var ends [maxDepth]int
+	depth, used, deeper := 0, 0, 0 // deeper: levels whose names did not fit
+
+	for i := 0; i < len(b); {
+		switch c := b[i]; c {
+		case '{':
+			i++
+			if depth == 0 && used == 0 && deeper == 0 && i == 1 {
+				continue // the outermost
+			}
+			// Within a list, or behind a name that could not be kept.
+			deeper++
+		case '}':
+			i++
+			switch {
+			case deeper > 0:
+				deeper--
+			case depth > 0:
+				depth--
+				used = 0
+				if depth > 0 {
+					used = ends[depth-1]
+				}
+			}
+		case '"', '\'':
+			end := stringEnd(b, i)
+			if end < 0 {
+				return // cut off within a string
+			}
+			name := b[i+1 : end]
+			i = end + 1
+			k := i
+			for k < len(b) && isSpace(b[k]) {
+				k++
+			}
+			if k >= len(b) || b[k] != ':' {
+				continue // a value
+			}
+			for k++; k < len(b) && isSpace(b[k]); k++ {
+			}
+			i = k
+			if k >= len(b) {
+				return
+			}
+			if b[k] == '{' {
+				if deeper == 0 && depth < maxDepth && used+len(name)+1 <= len(path) {
+					copy(path[used:], name)
+					path[used+len(name)] = '.'
+					used += len(name) + 1
+					ends[depth] = used
+					depth++
+					i++
+				}
+				continue
+			}
+			n, ok := parseValue(b, k)
+			if !ok {
+				if p.wantsName(name) && deeper == 0 && b[k] != '[' {
+					f.notNumber = true
+				}
+				continue
+			}
+			i = n.end
+			full := name
+			if used > 0 {
+				if used+len(name) > len(path) {
+					continue
+				}
+				copy(path[used:], name)
+				full = path[:used+len(name)]
+			}
+			p.entry(name, full, n, used > 0)
+		default:
+			i++
+		}
+	}
+}
+
+// stringEnd returns the offset of the quote that ends the string at b[i], or −1.
+func stringEnd(b []byte, i int) int {
+	q := b[i]
+	for i++; i < len(b); i++ {
+		j := bytes.IndexByte(b[i:], q)
+		if j < 0 {
+			return -1
+		}
+		j += i
+		back := 0
+		for k := j - 1; k >= i && b[k] == '\\'; k-- {
+			back++
+		}
+		if back%2 == 0 {
+			return j
+		}
+		i = j
+	}
+	return -1
+}
+
+// entry files one name and number of a dict.
+func (p *Parser) entry(name, full []byte, n number, nested bool) {
+	f := &p.found
+	if kind := counts(name); kind != countNothing && n.value >= 0 && n.value < maxStep {
+		switch kind {
+		case countStep:
+			if !isSet(f.step) || !nested {
+				f.step = n.value
+			}
+		case countBatch:
+			f.n = n.value
+		case countTotal:
+			f.total = n.value
+		case countEpoch:
+			f.epoch = n.value
+		case countEpochs:
+			f.epochs = n.value
+		}
+		return
+	}
+	c := candidate{name: full, value: n.value, rank: rankNone}
+	switch {
+	case p.metric == "":
+		c.rank = classify(full, false, n.decimal)
+	case equalFoldName(full, p.metric):
+		c.rank = 0
+	case equalFoldName(name, p.metric):
+		c.rank = 1
+	}
+	if c.rank == rankNone {
+		if p.explain && (p.metric == "" || classify(full, false, true) != rankNone) {
+			p.noteName(full)
+		}
+		return
+	}
+	if nested {
+		if c.name = p.keep(full); c.name == nil {
+			return
+		}
+	}
+	f.add(c)
+}
+
+// keep copies a name that lies in a scanner's buffer to one that lasts for the line.
+func (p *Parser) keep(name []byte) []byte {
+	from := len(p.names)
+	if from+len(name) > cap(p.names) {
+		return nil
+	}
+	p.names = append(p.names, name...)
+	return p.names[from:len(p.names):len(p.names)]
+}

@@ -1,0 +1,263 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+// Goals: whether a metric is to fall or to rise.
+const (
+	GoalMin = "min"
+	GoalMax = "max"
+)
+
+// rank orders metrics by how much they say about training; lower is better.
+type rank int8
+
+const (
+	rankNone      rank = iota - 1 // not a metric that is taken without being asked for
+	rankLoss                      // loss, train_loss, train/loss, lm loss
+	rankPartLoss                  // box_loss, nll_loss, train_loss_epoch
+	rankValLoss                   // val_loss, eval_loss
+	rankFalling                   // perplexity, wer, rmse
+	rankRising                    // accuracy, reward
+	rankValRising                 // val_accuracy
+	rankPoor                      // best_*: flat between improvements; policy_loss: follows no goal
+)
+
+// word is what is known of one word of a metric's name.
+type word struct {
+	goal string
+	auto bool // a metric on its own in any text, where it stands before a value
+	loss bool
+}
+
+// vocabulary knows one word. It is a switch and not a map since it is asked for
+// every name before a number, and a switch on converted bytes does not allocate.
+func vocabulary(w []byte) (word, bool) {
+	switch string(w) {
+	case "loss", "losses":
+		return word{GoalMin, true, true}, true
+	case "nll", "bce", "mse", "rmse", "mae", "mape", "msle", "rmsle", "smape", "perplexity",
+		"ppl", "bpc", "bpb", "wer", "cer", "fid", "kld", "logloss", "mlogloss", "merror", "eer",
+		"nelbo", "regret", "crossentropy":
+		return word{GoalMin, true, false}, true
+	case "err", "error", "errors", "cost", "kl", "divergence", "residual", "distance",
+		"hinge", "deviance", "ter", "mer", "l1", "l2", "ece", "penalty",
+		"violation", "violations", "misclassification", "lpips", "fvd", "brier", "huber":
+		return word{GoalMin, false, false}, true
+	case "acc", "accuracy", "auc", "auroc", "auprc", "bleu", "miou", "iou", "dice", "reward",
+		"psnr", "ssim", "ndcg", "mrr", "sacrebleu", "rouge", "rouge1", "rouge2", "rougel",
+		"rougelsum", "chrf", "meteor", "acc1", "acc5", "elbo", "f1", "mcc":
+		return word{GoalMax, true, false}, true
+	case "map", "map50", "ap", "ap50", "ap75", "precision", "recall", "score", "scores", "return",
+		"returns", "rewards", "rew", "top1", "top5", "prec", "prec1", "prec5", "fscore", "fbeta",
+		"cider", "spice", "r2", "kappa", "em", "hit", "hits", "likelihood", "ll", "success",
+		"win", "wins", "similarity", "correct", "sensitivity", "specificity", "jaccard", "gain",
+		"lift", "inception", "spearman", "pearson", "correlation", "match", "improvement", "quality", "pass":
+		return word{GoalMax, false, false}, true
+	}
+	return word{}, false
+}
+
+// qualifier knows the words that say of what, or how, a metric was computed.
+type qualifier uint8
+
+const (
+	qualTrain qualifier = 1 << iota // on training data, or nothing in particular
+	qualVal                         // on held-out data
+	qualBest                        // the best so far
+	qualEpoch                       // over an epoch
+)
+
+func qualifies(w []byte) qualifier {
+	switch string(w) {
+	case "train", "training", "lm", "avg", "average", "mean", "total", "running", "step", "batch",
+		"smoothed", "ema", "current", "cur", "mini", "global", "final", "overall", "sum", "iter", "trn", "tr":
+		return qualTrain
+	case "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "vl":
+		return qualVal
+	case "best":
+		return qualBest
+	case "epoch":
+		return qualEpoch
+	}
+	return 0
+}
+
+// InferGoal tells from a metric's name whether it is to fall ("min") or to rise
+// ("max"). ok is false, and the goal "min", when the name says nothing.
+//
+// The last word that is known decides: val_accuracy rises, reward_loss falls. "neg"
+// before it turns it round, as in neg_mean_squared_error and neg_log_likelihood.
+func InferGoal(metric string) (goal string, ok bool) {
+	if len(metric) > maxName {
+		metric = metric[len(metric)-maxName:]
+	}
+	var n nameWords
+	n.split([]byte(metric))
+	flip := false
+	for i := range n.n {
+		switch string(n.word(i)) {
+		case "neg", "negative", "minus":
+			flip = !flip
+		}
+	}
+	for i := n.n - 1; i >= 0; i-- {
+		w, known := n.vocabulary(i)
+		if !known {
+			continue
+		}
+		if flip {
+			if w.goal == GoalMin {
+				return GoalMax, true
+			}
+			return GoalMin, true
+		}
+		return w.goal, true
+	}
+	return GoalMin, false
+}
+
+const (
+	maxName  = 64 // bytes of a name that are looked at when nobody asked for it
+	maxWords = 12
+)
+
+// nameWords is a metric's name in lower-case words, split at anything that is
+// neither letter nor digit, and where a capital follows a small letter.
+type nameWords struct {
+	buf  [maxName * 2]byte
+	from [maxWords]uint8
+	to   [maxWords]uint8
+	n    int
+}
+
+func (n *nameWords) word(i int) []byte { return n.buf[n.from[i]:n.to[i]] }
+
+func (n *nameWords) split(name []byte) {
+	n.n = 0
+	end, in := 0, false
+	var previous byte
+	for _, c := range name {
+		if end >= len(n.buf)-1 {
+			break
+		}
+		if !isWord(c) || c == '_' {
+			in = false
+			previous = 0
+			continue
+		}
+		if in && c-'A' < 26 && previous-'a' < 26 {
+			in = false
+		}
+		if !in {
+			if n.n == maxWords {
+				return
+			}
+			n.from[n.n] = uint8(end)
+			n.n++
+			in = true
+		}
+		n.buf[end] = lower(c)
+		end++
+		n.to[n.n-1] = uint8(end)
+		previous = c
+	}
+}
+
+// classify ranks a name as a metric that may be taken unasked. val says that the
+// line told of held-out data before the name; decimal that the value is not a mere
+// integer, which words such as "error" or "precision" need to be believed.
+func classify(name []byte, val, decimal bool) rank {
+	if len(name) > maxName {
+		return rankNone
+	}
+	var n nameWords
+	n.split(name)
+	if n.n == 0 {
+		return rankNone
+	}
+	var quals qualifier
+	first, last := 0, n.n-1
+	for ; last > 0; last-- { // loss/train, train_loss_step, loss_avg, rew_mean
+		w := n.word(last)
+		if q := qualifies(w); q != 0 {
+			quals |= q
+			continue
+		}
+		if len(w) == 1 && isDigit(w[0]) || string(w) == "1" { // acc@1, top_5
+			continue
+		}
+		break
+	}
+	for ; first < last; first++ {
+		q := qualifies(n.word(first))
+		if q == 0 {
+			break
+		}
+		quals |= q
+	}
+	base := n.word(last)
+	if string(base) == "rate" || string(base) == "score" {
+		// error_rate, f1_score: the word before decides; learning_rate is nothing.
+		if last == first {
+			return rankNone
+		}
+		last--
+		base = n.word(last)
+		if string(base) == "win" || string(base) == "success" {
+			return word{goal: GoalMax}.rank(quals, val, false)
+		}
+	}
+	w, known := n.vocabulary(last)
+	if !known {
+		return rankNone
+	}
+	if !w.auto && !(decimal && (believable(base) || quals&(qualTrain|qualVal) != 0)) {
+		return rankNone
+	}
+	if w.loss && last > first {
+		switch string(n.word(last - 1)) {
+		case "policy", "actor", "critic", "value", "entropy", "pg", "pi", "vf", "kl", "qf", "q":
+			return rankPoor // of reinforcement learning: the reward tells, these do not
+		}
+	}
+	return w.rank(quals, val, last > first)
+}
+
+// vocabulary knows the word at i, and cross_entropy: entropy alone is a bonus for
+// exploring as often as it is a loss.
+func (n *nameWords) vocabulary(i int) (word, bool) {
+	if i > 0 && string(n.word(i)) == "entropy" && string(n.word(i-1)) == "cross" {
+		return word{GoalMin, true, false}, true
+	}
+	return vocabulary(n.word(i))
+}
+
+// believable are the words outside auto that are metrics when a decimal follows.
+func believable(w []byte) bool {
+	switch string(w) {
+	case "error", "err", "cost", "map", "map50", "ap", "precision", "recall", "top1", "top5", "prec",
+		"prec1", "prec5", "rewards", "l1", "l2", "kl", "ap50", "r2":
+		return true
+	}
+	return false
+}
+
+func (w word) rank(quals qualifier, val, named bool) rank {
+	val = quals&qualVal != 0 || val && quals&qualTrain == 0
+	switch {
+	case quals&qualBest != 0:
+		return rankPoor
+	case w.loss && val:
+		return rankValLoss
+	case w.loss && (named || quals&qualEpoch != 0):
+		return rankPartLoss
+	case w.loss:
+		return rankLoss
+	case w.goal == GoalMin:
+		return rankFalling
+	case val:
+		return rankValRising
+	}
+	return rankRising
+}

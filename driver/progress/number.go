@@ -1,0 +1,272 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import (
+	"math"
+	"strconv"
+)
+
+// Classes of bytes, for the scanners' inner loops.
+const (
+	classLetter = 1 << iota // A–Z, a–z, _
+	classDigit              // 0–9
+	classSpace              // space, tab
+	classJoin               // . / - @ within a name, when a letter follows
+)
+
+var class = func() (t [256]uint8) {
+	for c := 'a'; c <= 'z'; c++ {
+		t[c] |= classLetter
+		t[c-'a'+'A'] |= classLetter
+	}
+	t['_'] |= classLetter
+	for c := '0'; c <= '9'; c++ {
+		t[c] |= classDigit
+	}
+	t[' '] |= classSpace
+	t['\t'] |= classSpace
+	for _, c := range "./-@" {
+		t[c] |= classJoin
+	}
+	return t
+}()
+
+func isDigit(c byte) bool  { return c-'0' < 10 }
+func isSpace(c byte) bool  { return c == ' ' || c == '\t' }
+func isWord(c byte) bool   { return class[c]&(classLetter|classDigit) != 0 }
+func isLetter(c byte) bool { return class[c]&classLetter != 0 }
+
+func lower(c byte) byte {
+	if c-'A' < 26 {
+		return c + 'a' - 'A'
+	}
+	return c
+}
+
+// hasFold says whether b begins with word, which is lower-case ASCII.
+func hasFold(b []byte, word string) bool {
+	if len(b) < len(word) {
+		return false
+	}
+	for i := range len(word) {
+		if lower(b[i]) != word[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// equalFold says whether b is word, which is lower-case as far as it is ASCII.
+func equalFold(b []byte, word string) bool {
+	return len(b) == len(word) && hasFold(b, word)
+}
+
+// number is what parseNumber read.
+type number struct {
+	value   float64
+	end     int  // offset behind it
+	decimal bool // it had a point, an exponent, or was nan or inf
+}
+
+// Powers of ten that a float64 holds exactly.
+var exact = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// parseNumber reads a number that starts at b[i]: 12, -0.5, .5, 1e-4, 1_000, nan,
+// -inf, Infinity. It does not look at what follows, except that nan and inf must be
+// whole words.
+func parseNumber(b []byte, i int) (number, bool) {
+	start := i
+	neg := false
+	if i < len(b) && (b[i] == '-' || b[i] == '+') {
+		neg = b[i] == '-'
+		i++
+	}
+	if i >= len(b) {
+		return number{}, false
+	}
+	if c := lower(b[i]); c == 'n' || c == 'i' {
+		return parseSpecial(b, i, neg)
+	}
+
+	var mant uint64
+	digits, kept, exp := 0, 0, 0
+	underscore, decimal := false, false
+	for ; i < len(b); i++ {
+		c := b[i]
+		if isDigit(c) {
+			digits++
+			if mant > 0 || c != '0' {
+				kept++
+				if kept <= 19 {
+					mant = mant*10 + uint64(c-'0')
+				} else {
+					exp++
+				}
+			}
+		} else if c == '_' && digits > 0 && i+1 < len(b) && isDigit(b[i+1]) {
+			underscore = true
+		} else {
+			break
+		}
+	}
+	if i < len(b) && b[i] == '.' && (digits > 0 || i+1 < len(b) && isDigit(b[i+1])) {
+		decimal = true
+		for i++; i < len(b) && isDigit(b[i]); i++ {
+			digits++
+			if c := b[i]; mant > 0 || c != '0' {
+				kept++
+				if kept <= 19 {
+					mant = mant*10 + uint64(c-'0')
+					exp--
+				}
+			} else {
+				exp--
+			}
+		}
+	}
+	if digits == 0 {
+		return number{}, false
+	}
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		j, eneg := i+1, false
+		if j < len(b) && (b[j] == '-' || b[j] == '+') {
+			eneg = b[j] == '-'
+			j++
+		}
+		if j < len(b) && isDigit(b[j]) {
+			e := 0
+			for ; j < len(b) && isDigit(b[j]); j++ {
+				if e < 100_000 {
+					e = e*10 + int(b[j]-'0')
+				}
+			}
+			if eneg {
+				e = -e
+			}
+			exp, decimal, i = exp+e, true, j
+		}
+	}
+
+	var v float64
+	switch {
+	case mant == 0:
+	case kept <= 19 && mant < 1<<53 && exp >= 0 && exp <= 22:
+		v = float64(mant) * exact[exp]
+	case kept <= 19 && mant < 1<<53 && exp < 0 && exp >= -22:
+		v = float64(mant) / exact[-exp]
+	default:
+		v = slowNumber(b[start:i], underscore)
+		neg = false
+	}
+	if neg {
+		v = -v
+	}
+	return number{value: v, end: i, decimal: decimal}, true
+}
+
+// slowNumber is the exact way for numbers whose mantissa or exponent is too large.
+func slowNumber(b []byte, underscore bool) float64 {
+	if underscore {
+		plain := make([]byte, 0, len(b))
+		for _, c := range b {
+			if c != '_' {
+				plain = append(plain, c)
+			}
+		}
+		b = plain
+	}
+	v, _ := strconv.ParseFloat(string(b), 64) // out of range gives ±Inf or 0, as is right here
+	return v
+}
+
+func parseSpecial(b []byte, i int, neg bool) (number, bool) {
+	rest := b[i:]
+	n, v := 0, 0.0
+	switch {
+	case hasFold(rest, "nan"):
+		n, v = 3, math.NaN()
+	case hasFold(rest, "infinity"):
+		n, v = 8, math.Inf(1)
+	case hasFold(rest, "inf"):
+		n, v = 3, math.Inf(1)
+	default:
+		return number{}, false
+	}
+	if n < len(rest) && isWord(rest[n]) {
+		return number{}, false
+	}
+	if neg {
+		v = -v
+	}
+	return number{value: v, end: i + n, decimal: true}, true
+}
+
+// ends says whether a number may end at b[i]: what follows neither makes it a part
+// of something else (2ms, 10:30, 1.2.3) nor is a letter. A full stop that ends a
+// sentence and a per cent sign are fine.
+func ends(b []byte, i int) bool {
+	if i >= len(b) {
+		return true
+	}
+	switch c := b[i]; c {
+	case ' ', '\t', ',', ';', ')', ']', '}', '|', '"', '\'', '(', '<', '[', '/', '`', '=', '>':
+		return true
+	case '%', '.', ':', '*', '!':
+		return i+1 >= len(b) || !isWord(b[i+1]) && b[i+1] != '-' && b[i+1] != '.'
+	case '-', '+':
+		return i+1 >= len(b) || isSpace(b[i+1])
+	default:
+		return c >= 0x80
+	}
+}
+
+// wrappers are what frameworks print around a number: tensor(0.5, grad_fn=…).
+var wrappers = []string{"tensor(", "np.float64(", "np.float32(", "np.float16(", "float(",
+	"array(", "device_array(", "devicearray("}
+
+// parseValue reads the value of a pair: a number, perhaps in quotes, in a list of
+// one, or wrapped as wrappers says; something must end it properly.
+func parseValue(b []byte, i int) (number, bool) {
+	if i >= len(b) {
+		return number{}, false
+	}
+	c := b[i]
+	if c == '"' || c == '\'' {
+		i++
+		for i < len(b) && isSpace(b[i]) {
+			i++
+		}
+		n, ok := parseNumber(b, i)
+		if !ok {
+			return number{}, false
+		}
+		j := n.end
+		for j < len(b) && (isSpace(b[j]) || b[j] == '%') {
+			j++
+		}
+		if j >= len(b) || b[j] != c {
+			return number{}, false
+		}
+		n.end = j + 1
+		return n, true
+	}
+	if isLetter(c) {
+		for _, w := range wrappers {
+			if c|0x20 == w[0] && hasFold(b[i:], w) {
+				i += len(w)
+				break
+			}
+		}
+	}
+	n, ok := parseNumber(b, i)
+	if !ok || !ends(b, n.end) {
+		return number{}, false
+	}
+	if n.end < len(b) && b[n.end] == '%' {
+		n.end++
+	}
+	return n, true
+}

@@ -1,0 +1,78 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import (
+	"errors"
+	"io"
+)
+
+const chunk = 64 << 10 // bytes per read
+
+// Stats counts what was read.
+type Stats struct {
+	Bytes     int64 // read
+	Lines     int64 // complete lines, ended by \n
+	Reports   int64 // given out
+	Oversized int64 // lines of more than 64 KiB, of which only a part was looked at
+
+	// Of Logs only.
+	LostFiles int64 // rotated files that were gone, or no file of ours, before they were read
+	Truncated int64 // files that became shorter, or were replaced, while they were read
+	Behind    int64 // bytes known to wait, in the files that are being read
+	More      bool  // the last Poll stopped at its bounds: poll again soon
+}
+
+// Reader reads reports from a stream, a line at a time.
+type Reader struct {
+	from  io.Reader
+	split splitter
+	buf   []byte
+	queue []Report
+	bytes int64
+	count int64
+	err   error
+}
+
+// NewReader returns a reader that gives the lines of r to p. Reports have no time.
+func NewReader(r io.Reader, p *Parser) *Reader {
+	rd := &Reader{from: r, buf: make([]byte, chunk)}
+	rd.split.parser = p
+	rd.split.emit = func(r Report) { rd.queue = append(rd.queue, r) }
+	return rd
+}
+
+// Next returns the next report, or io.EOF behind the last; the end of the stream
+// ends its last line. Other errors are those of the stream, and come after the
+// reports that were read before.
+func (r *Reader) Next() (Report, error) {
+	for len(r.queue) == 0 {
+		if r.err != nil {
+			return Report{}, r.err
+		}
+		r.queue = nil
+		n, err := r.from.Read(r.buf)
+		r.bytes += int64(n)
+		r.split.feed(r.buf[:n])
+		if err != nil {
+			r.err = err
+			if errors.Is(err, io.EOF) && r.split.pending > 0 {
+				r.split.end(nil)
+				r.split.line++
+			}
+		}
+	}
+	report := r.queue[0]
+	r.queue = r.queue[1:]
+	r.count++
+	return report, nil
+}
+
+// Buffered returns how many reports Next can return without reading.
+func (r *Reader) Buffered() int { return len(r.queue) }
+
+// Stats returns what was read so far.
+func (r *Reader) Stats() Stats {
+	return Stats{Bytes: r.bytes, Lines: r.split.line, Reports: r.count, Oversized: r.split.long}
+}

@@ -1,0 +1,676 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import (
+	"bytes"
+	"math"
+)
+
+// shape is a kind of line. The same metric in two shapes is two series: the running
+// mean in a bar is not what the epoch's last line says.
+type shape uint8
+
+const (
+	shapePlain shape = iota
+	shapeBar         // tqdm's, and Lightning's rich one
+	shapeKeras       // 12/469 …
+	shapeDict        // JSON or a Python dict
+)
+
+func (s shape) String() string {
+	return [...]string{"plain", "bar", "keras", "dict"}[s]
+}
+
+const (
+	maxCandidates = 16      // metrics looked at in one line
+	maxBar        = 512     // bytes between a bar's delimiters
+	maxStep       = 1 << 53 // a step must be a number that counts
+)
+
+// candidate is a metric found in a line. Its slices point into the line.
+type candidate struct {
+	prefix []byte // word before the name that told it is of held-out data, or nil
+	name   []byte
+	value  float64
+	rank   rank
+}
+
+// unset marks a number that the line did not give.
+var unset = math.NaN()
+
+func isSet(v float64) bool { return v == v }
+
+// findings is what one line said.
+type findings struct {
+	shape  shape
+	cands  [maxCandidates]candidate
+	ncands int
+
+	step, stepOf  float64 // step 10; Step [10/600]
+	total         float64 // total_steps=600
+	epoch, epochs float64 // Epoch [1/5]
+	n, of         float64 // position in an epoch or a bar: 12/469
+	named         bool    // a bar with a word before it: its count need not be the training's
+	units         bool    // a bar that counts iterations, not bytes or examples
+	notNumber     bool    // a metric's name was there, a number was not
+}
+
+func (f *findings) reset() {
+	f.shape, f.ncands, f.named, f.units, f.notNumber = shapePlain, 0, false, false, false
+	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
+}
+
+func (f *findings) add(c candidate) {
+	if f.ncands < maxCandidates {
+		f.cands[f.ncands] = c
+		f.ncands++
+		return
+	}
+	// Full: a better one must not be lost behind sixteen part losses.
+	worst := 0
+	for i := range f.cands {
+		if f.cands[i].rank > f.cands[worst].rank {
+			worst = i
+		}
+	}
+	if c.rank < f.cands[worst].rank {
+		f.cands[worst] = c
+	}
+}
+
+// counter is what a name that is no metric counts.
+type counter uint8
+
+const (
+	countNothing counter = iota
+	countStep
+	countBatch
+	countTotal
+	countEpoch
+	countEpochs
+)
+
+// counts knows the names of steps, epochs and their totals.
+func counts(name []byte) counter {
+	var buf [24]byte
+	if len(name) > len(buf) {
+		return countNothing
+	}
+	for i, c := range name {
+		buf[i] = lower(c)
+		if c == '-' {
+			buf[i] = '_'
+		}
+	}
+	switch string(buf[:len(name)]) {
+	case "step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations", "it",
+		"update", "updates", "num_updates", "num_update", "train_step", "training_step", "train_steps",
+		"train/global_step", "trainer/global_step", "train/step", "n_iter", "num_iter", "timestep",
+		"timesteps", "total_timesteps", "env_steps", "num_timesteps", "current_step", "step_num", "iter_num":
+		return countStep
+	case "batch", "batch_idx", "minibatch", "batch_id", "batches", "mb":
+		return countBatch
+	case "total_steps", "max_steps", "num_steps", "total_step", "max_step", "steps_total", "total_iters",
+		"max_iters", "max_iter", "num_iters", "total_iterations", "num_iterations", "max_iterations",
+		"num_training_steps", "num_train_steps", "max_train_steps", "total_updates", "max_update":
+		return countTotal
+	case "epoch", "ep", "epoch_num", "current_epoch", "train/epoch":
+		return countEpoch
+	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch":
+		return countEpochs
+	}
+	return countNothing
+}
+
+// afterKey finds where the value of a name that ends at b[j] begins. strong says
+// that a colon or an equals sign stood between, list that a bracket did.
+func afterKey(b []byte, j int) (at int, strong, list bool) {
+	k := j
+	if k < len(b) && (b[k] == '"' || b[k] == '\'') {
+		k++
+	}
+	for k < len(b) && isSpace(b[k]) {
+		k++
+	}
+	if k < len(b) && b[k] == '(' { // a unit: elapsed time (ms): 12.5, loss (avg): 0.5
+		if e := bytes.IndexByte(b[k:min(len(b), k+16)], ')'); e > 0 {
+			m := k + e + 1
+			for m < len(b) && isSpace(b[m]) {
+				m++
+			}
+			if m < len(b) && (b[m] == ':' || b[m] == '=') {
+				k = m
+			}
+		}
+	}
+	if k < len(b) && (b[k] == ':' || b[k] == '=') {
+		strong = true
+		k++
+		if k < len(b) && b[k] == '>' {
+			k++
+		}
+		for k < len(b) && isSpace(b[k]) {
+			k++
+		}
+	} else if k == j {
+		if k >= len(b) || b[k] != '[' {
+			return k, false, false
+		}
+	}
+	if k < len(b) && b[k] == '[' {
+		list = true
+		for k++; k < len(b) && isSpace(b[k]); k++ {
+		}
+	}
+	return k, strong, list
+}
+
+// fraction reads the rest of 10/100 behind the 10, which ends at b[i].
+func fraction(b []byte, i int) (of float64, end int, ok bool) {
+	for i < len(b) && isSpace(b[i]) {
+		i++
+	}
+	if i >= len(b) || b[i] != '/' {
+		return 0, 0, false
+	}
+	for i++; i < len(b) && isSpace(b[i]); i++ {
+	}
+	if i >= len(b) || !isDigit(b[i]) {
+		return 0, 0, false
+	}
+	n, ok := parseNumber(b, i)
+	if !ok || n.decimal {
+		return 0, 0, false
+	}
+	if n.end < len(b) && (b[n.end] == '/' || b[n.end] == '.' && n.end+1 < len(b) && isDigit(b[n.end+1])) {
+		return 0, 0, false // a date or a path
+	}
+	return n.value, n.end, true
+}
+
+// thousands extends a total such as 1,500, as Hugging Face prints it.
+func thousands(b []byte, n number) number {
+	for n.end+3 < len(b) && b[n.end] == ',' && isDigit(b[n.end+1]) && isDigit(b[n.end+2]) && isDigit(b[n.end+3]) &&
+		(n.end+4 >= len(b) || !isWord(b[n.end+4])) {
+		v := float64(b[n.end+1]-'0')*100 + float64(b[n.end+2]-'0')*10 + float64(b[n.end+3]-'0')
+		n.value, n.end = n.value*1000+v, n.end+4
+	}
+	return n
+}
+
+// heldOut tells whether a lone word says that what follows was computed on held-out
+// data (+1), on training data (−1), or nothing (0).
+func heldOut(w []byte) int {
+	if len(w) < 2 || len(w) > 10 {
+		return 0
+	}
+	switch w[0] | 0x20 {
+	case 'v', 'e', 't', 'd', 's':
+	default:
+		return 0
+	}
+	var buf [10]byte
+	for i, c := range w {
+		buf[i] = lower(c)
+	}
+	switch string(buf[:len(w)]) {
+	case "val", "valid", "validation", "validating", "eval", "evaluation", "evaluating", "test",
+		"testing", "dev", "sanity":
+		return 1
+	case "train", "training":
+		return -1
+	}
+	return 0
+}
+
+// scanText reads the pairs, counters and bars of a line of text in one pass, without
+// allocating. take is false when only its counters are wanted.
+func (p *Parser) scanText(b []byte, take bool) {
+	start := 0
+	for start < len(b) && isSpace(b[start]) {
+		start++
+	}
+	var (
+		context       []byte // the last word about held-out data
+		prev, prevEnd = -1, -1
+		glyph         = -1 // end of the last piece of a drawn bar
+	)
+	for i := start; i < len(b); {
+		c := b[i]
+		switch {
+		case class[c]&classLetter != 0:
+			from := i
+			joined := false
+			for {
+				for i < len(b) && class[b[i]]&(classLetter|classDigit) != 0 {
+					i++
+				}
+				if i+1 < len(b) && class[b[i]]&classJoin != 0 &&
+					(isLetter(b[i+1]) || b[i] == '@' && isDigit(b[i+1])) {
+					i++
+					joined = true
+					continue
+				}
+				break
+			}
+			name := b[from:i]
+			before, beforeEnd := prev, prevEnd
+			prev, prevEnd = from, i
+			if !joined {
+				if h := heldOut(name); h != 0 {
+					if h > 0 {
+						context = name
+					} else {
+						context = nil
+					}
+				}
+			}
+			if i >= len(b) {
+				break
+			}
+			// Prose: the next thing is another word. nan, inf and tensor(…) are the
+			// letters a value may begin with.
+			next := b[i]
+			if class[next]&classSpace != 0 && i+1 < len(b) {
+				if n := b[i+1]; class[n]&classLetter != 0 && n|0x20 != 'n' && n|0x20 != 'i' && (n != 't' || !hasFold(b[i+1:], "tensor(")) {
+					continue
+				}
+			} else if class[next]&classSpace == 0 {
+				switch next {
+				case ':', '=', '"', '\'', '[', '(':
+				default:
+					continue
+				}
+			}
+			if before >= 0 && (beforeEnd+1 != from || b[beforeEnd] != ' ') {
+				before = -1
+			}
+			i = p.pair(b, from, i, before, beforeEnd, context, take)
+
+		case class[c]&classDigit != 0:
+			i = p.bareNumber(b, start, i, glyph)
+			prev = -1
+
+		case c == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95): // ━ and its kin
+			i += 3
+			glyph = i
+			prev = -1
+
+		default:
+			i++
+		}
+	}
+}
+
+// pair looks at the name b[from:end] and what stands behind it. It returns where to
+// go on: behind the value, if there is one.
+func (p *Parser) pair(b []byte, from, end, before, beforeEnd int, context []byte, take bool) int {
+	at, strong, list := afterKey(b, end)
+	if at >= len(b) {
+		return end
+	}
+	f := &p.found
+	name := b[from:end]
+	n, ok := parseValue(b, at)
+	if !ok {
+		if take && strong && p.wantsName(name) {
+			f.notNumber = true
+		}
+		return end
+	}
+
+	if b[n.end-1] == '%' && n.end < len(b) && b[n.end] == '|' {
+		return end // "Steps:  10%|█": the name is the bar's
+	}
+	kind := counts(name)
+	if kind != countNothing && (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep {
+		return p.count(b, kind, n, before, beforeEnd)
+	}
+	if equalFold(name, "train") && !n.decimal && f.shape == shapePlain { // timm: Train: 0 [  50/1251
+		k := n.end
+		for k < len(b) && isSpace(b[k]) {
+			k++
+		}
+		if strong && k < len(b) && b[k] == '[' {
+			f.epoch = n.value
+			return n.end
+		}
+	}
+	if !take || !(strong || n.decimal) {
+		return end
+	}
+	if before >= 0 {
+		if w := b[before:beforeEnd]; equalFold(w, "packet") || equalFold(w, "stop") {
+			return n.end
+		}
+	}
+	value := n.value
+	if of, e, isFraction := fraction(b, n.end); isFraction && of > 0 && !n.decimal {
+		value, n.end = value/of, e // Accuracy: 9913/10000
+	}
+
+	// "train loss" and "val loss" are names of two words.
+	qualified := name
+	if before >= 0 {
+		var buf [12]byte
+		if w := b[before:beforeEnd]; len(w) <= len(buf) {
+			for i, c := range w {
+				buf[i] = lower(c)
+			}
+			if qualifies(buf[:len(w)]) != 0 {
+				qualified = b[before:end]
+			}
+		}
+	}
+	if c, wanted := p.candidate(name, qualified, context, strong, n.decimal); wanted {
+		c.value = value
+		f.add(c)
+	} else if p.explain && c.rank == rankNone {
+		p.noteName(qualified)
+	}
+	return n.end
+}
+
+// candidate decides whether a name is a metric that is wanted, and how much.
+func (p *Parser) candidate(name, qualified, context []byte, strong, decimal bool) (candidate, bool) {
+	joined := len(qualified) != len(name)
+	if joined {
+		context = nil // the word right before the name says it all
+	}
+	c := candidate{name: qualified, prefix: context, rank: rankNone}
+	if p.metric != "" {
+		switch {
+		case equalFoldName(qualified, p.metric):
+			c.rank = 0
+			if context != nil {
+				c.rank = 2
+			}
+		case joined && equalFoldName(name, p.metric) && heldOut(qualified[:len(qualified)-len(name)-1]) <= 0:
+			c.rank = 1
+		case context != nil && len(p.metric) == len(context)+1+len(name) && p.metric[len(context)] == ' ' &&
+			equalFoldName(context, p.metric[:len(context)]) && equalFoldName(name, p.metric[len(context)+1:]):
+			c.rank = 0
+		default:
+			if p.explain && classify(qualified, false, true) != rankNone {
+				p.noteName(qualified)
+			}
+			return c, false
+		}
+		return c, true
+	}
+	c.rank = classify(qualified, context != nil, decimal)
+	if c.rank == rankNone {
+		return c, false
+	}
+	if c.rank != rankValLoss && c.rank != rankValRising && c.rank != rankFalling || joined {
+		c.prefix = nil
+	}
+	return c, true
+}
+
+// equalFoldName compares a name in the line with one that was configured.
+func equalFoldName(b []byte, name string) bool {
+	if len(b) != len(name) {
+		return false
+	}
+	for i, c := range b {
+		if lower(c) != lower(name[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// wantsName says whether a name would have been taken, had it had a number.
+func (p *Parser) wantsName(name []byte) bool {
+	if p.metric != "" {
+		return equalFoldName(name, p.metric)
+	}
+	return classify(name, false, false) != rankNone
+}
+
+// count files the value of a counter, and the fraction behind it if there is one.
+func (p *Parser) count(b []byte, kind counter, n number, before, beforeEnd int) int {
+	f := &p.found
+	if kind == countStep && before >= 0 && equalFold(b[before:beforeEnd], "optimization") {
+		kind = countTotal // Total optimization steps = 1,500
+	}
+	if kind == countTotal || kind == countEpochs {
+		n = thousands(b, n)
+	}
+	of, end := unset, n.end
+	if v, e, ok := fraction(b, n.end); ok && v > 0 && !n.decimal && n.value <= v+1 {
+		of, end = v, e
+	}
+	switch kind {
+	case countStep:
+		if !isSet(f.step) {
+			f.step, f.stepOf = n.value, of
+		}
+	case countBatch:
+		if !isSet(f.n) {
+			f.n, f.of = n.value, of
+		}
+	case countTotal:
+		f.total = n.value
+	case countEpochs:
+		f.epochs = n.value
+	case countEpoch:
+		if isSet(f.epoch) {
+			break
+		}
+		f.epoch = n.value
+		if isSet(of) {
+			f.epochs = of
+		}
+		// fairseq: "epoch 001:   100 / 1000 loss=…"
+		k := end
+		if k < len(b) && b[k] == ':' {
+			for k++; k < len(b) && isSpace(b[k]); k++ {
+			}
+			if k < len(b) && isDigit(b[k]) {
+				if m, ok := parseNumber(b, k); ok && !m.decimal {
+					if v, e, ok := fraction(b, m.end); ok && v > 0 && m.value <= v && e < len(b) && isSpace(b[e]) && !isSet(f.n) {
+						f.n, f.of, end = m.value, v, e
+					}
+				}
+			}
+		}
+	}
+	return end
+}
+
+// bareNumber looks at a number that no name owns: the position in a bar, a fraction
+// in brackets, or nothing of interest. It returns where to go on.
+func (p *Parser) bareNumber(b []byte, start, i, glyph int) int {
+	f := &p.found
+	j := i
+	for j < len(b) && isDigit(b[j]) {
+		j++
+	}
+	if j < len(b) && j-i <= 15 {
+		switch b[j] {
+		case '%':
+			if e, ok := p.percentBar(b, start, i, j); ok {
+				return e
+			}
+		case '/', ' ':
+			if e, ok := p.position(b, start, i, j, glyph); ok {
+				return e
+			}
+		case 'i':
+			// tqdm without a total: "10it [00:01, 9.51it/s, loss=0.5]"
+			if j+4 < len(b) && string(b[j:j+4]) == "it [" && isDigit(b[j+4]) {
+				n, _ := parseNumber(b[:j], i)
+				f.shape, f.n, f.units = shapeBar, n.value, true
+				f.named = i > start
+				return j + 4
+			}
+		case ']', ',':
+			if i == start+1 && b[start] == '[' {
+				n, _ := parseNumber(b[:j], i)
+				if b[j] == ']' { // XGBoost and LightGBM: "[10]\ttrain-rmse:0.5"
+					if j+1 < len(b) && isSpace(b[j+1]) && !isSet(f.step) {
+						f.step = n.value
+					}
+					return j + 1
+				}
+				k := j + 1 // PyTorch's tutorial: "[1,  2000] loss: 2.173"
+				for k < len(b) && isSpace(b[k]) {
+					k++
+				}
+				if k < len(b) && isDigit(b[k]) {
+					if m, ok := parseNumber(b, k); ok && !m.decimal && m.end < len(b) && b[m.end] == ']' {
+						f.epoch, f.n = n.value, m.value
+						return m.end + 1
+					}
+				}
+			}
+		}
+	}
+	// Skip the rest of what it is a part of: 10:30:00.5, 2ms, 9.51it, 2025-01-01.
+	for j < len(b) {
+		switch {
+		case isWord(b[j]):
+			j++
+			continue
+		case j+1 < len(b) && isDigit(b[j+1]):
+			switch b[j] {
+			case '.', ':', '-', '/', '%', '<':
+				j += 2
+				continue
+			}
+		}
+		break
+	}
+	return j
+}
+
+// percentBar reads a tqdm bar from its percentage on: " 10%|█   | 10/100 [00:01<…".
+// Collectors that drop the drawing leave "50% 1/2 [".
+func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
+	k := j + 1
+	for k < len(b) && isSpace(b[k]) {
+		k++
+	}
+	if k < len(b) && b[k] == '|' {
+		e := bytes.IndexByte(b[k+1:min(len(b), k+1+maxBar)], '|')
+		if e < 0 {
+			return 0, false
+		}
+		k += e + 2
+		for k < len(b) && isSpace(b[k]) {
+			k++
+		}
+	}
+	if k >= len(b) || !isDigit(b[k]) {
+		return 0, false
+	}
+	n, ok := parseNumber(b, k)
+	if !ok {
+		return 0, false
+	}
+	n = scaled(b, n)
+	m := n.end
+	if m >= len(b) || b[m] != '/' {
+		return 0, false
+	}
+	of, ok := parseNumber(b, m+1)
+	if !ok {
+		return 0, false
+	}
+	of = scaled(b, of)
+	k = of.end
+	for k < len(b) && isSpace(b[k]) {
+		k++
+	}
+	if k >= len(b) || b[k] != '[' || !(of.value > 0) || !(n.value >= 0) {
+		return 0, false
+	}
+	f := &p.found
+	f.shape, f.n, f.of = shapeBar, n.value, of.value
+	f.named = i > start
+	tail := b[k:min(len(b), k+64)]
+	f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
+	return k + 1, true
+}
+
+// scaled multiplies a number by the suffix of tqdm's unit_scale.
+func scaled(b []byte, n number) number {
+	if n.end >= len(b) {
+		return n
+	}
+	switch b[n.end] {
+	case 'k', 'K':
+		n.value *= 1e3
+	case 'M':
+		n.value *= 1e6
+	case 'G':
+		n.value *= 1e9
+	default:
+		return n
+	}
+	n.value = math.Round(n.value)
+	n.end++
+	return n
+}
+
+// position reads the fraction b[i:j]/… where a bar or brackets make it a position:
+// Keras' at the beginning of the line, in brackets, or behind a drawn bar.
+func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
+	f := &p.found
+	n, ok := parseNumber(b[:j], i)
+	if !ok || isSet(f.n) {
+		return 0, false
+	}
+	if i == start && b[j] == '/' && hasFold(b[j+1:], "unknown") { // Keras knows no length
+		f.shape, f.n = shapeKeras, n.value
+		return j + 8, true
+	}
+	of, e, ok := fraction(b, j)
+	if !ok || of <= 0 || n.value > of+1 {
+		return 0, false
+	}
+	k := i - 1
+	for k >= start && isSpace(b[k]) {
+		k--
+	}
+	if k >= start && b[k] == '[' && k >= i-8 {
+		// Not the date that begins detectron2's lines: "[05/20 18:13:49 d2.utils]".
+		m := e
+		for m < len(b) && isSpace(b[m]) {
+			m++
+		}
+		if m >= len(b) || b[m] != ']' && b[m] != '(' {
+			return 0, false
+		}
+		f.n, f.of = n.value, of
+		return e, true
+	}
+	if glyph >= 0 && k+1 == glyph {
+		f.shape, f.n, f.of = shapeBar, n.value, of
+		f.named, f.units = true, true
+		return e, true
+	}
+	if i != start {
+		return 0, false
+	}
+	m := e
+	for m < len(b) && isSpace(b[m]) {
+		m++
+	}
+	if m == e || m+1 >= len(b) {
+		return 0, false
+	}
+	switch c, d := b[m], b[m+1]; {
+	case c == '[' && (d == '=' || d == '>' || d == '.'):
+	case c == 0xE2 && (d == 0x94 || d == 0x95):
+	case c == '-' && d == ' ' && m+2 < len(b) && (isDigit(b[m+2]) || b[m+2] == 'E'):
+	default:
+		return 0, false
+	}
+	f.shape, f.n, f.of = shapeKeras, n.value, of
+	return e, true
+}

@@ -1,0 +1,215 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import "math"
+
+// steps composes one running step out of what the lines of a series say: a global
+// step, or a position within an epoch, a bar that starts again, an epoch alone. The
+// package's comment has the rules. It is saved with an Offset; zero values mean
+// "not seen", hence the counts that are kept one too high.
+type steps struct {
+	Epoch1  float64 `json:"epoch1,omitempty"`   // last epoch seen, plus 1
+	Epochs  float64 `json:"epochs,omitempty"`   // how many there will be
+	Base0   bool    `json:"base0,omitempty"`    // epochs count from 0
+	Of      float64 `json:"of,omitempty"`       // batches per epoch
+	Total   float64 `json:"total,omitempty"`    // total steps, said by the trainer
+	Last1   float64 `json:"last1,omitempty"`    // last position or step as printed, plus 1
+	Gap     float64 `json:"gap,omitempty"`      // how far apart the last two were
+	LastE1  float64 `json:"last_e1,omitempty"`  // epoch of that line, plus 1
+	Base    float64 `json:"base,omitempty"`     // steps of the rounds before this one
+	Global  bool    `json:"global,omitempty"`   // positions go on over epochs
+	Out1    float64 `json:"out1,omitempty"`     // last step given out, plus 1
+	BarN    float64 `json:"bar_n,omitempty"`    // Hugging Face: the training's bar
+	BarOf   float64 `json:"bar_of,omitempty"`   //
+	BarAge  int     `json:"bar_age,omitempty"`  // reports since it was last seen
+	OtherOf float64 `json:"other_of,omitempty"` // another bar seen since
+	OtherN  float64 `json:"other_n,omitempty"`  //
+	DoneOf  float64 `json:"done_of,omitempty"`  // Keras: this epoch's bar is full
+}
+
+// header takes note of a line without a metric that says which epoch begins.
+func (s *steps) header(f *findings) {
+	s.sawEpochs(f)
+	if isSet(f.total) {
+		s.Total = f.total
+	}
+	if isSet(f.epoch) {
+		s.sawEpoch(f.epoch)
+	}
+	s.DoneOf = 0
+}
+
+func (s *steps) sawEpochs(f *findings) {
+	if isSet(f.epochs) && !(s.Base0 && s.Epochs == f.epochs+1) {
+		s.Epochs = f.epochs
+	}
+}
+
+func (s *steps) sawEpoch(e float64) {
+	if e == 0 {
+		s.Base0 = true
+	}
+	if s.Base0 && s.Epochs > 0 && e == s.Epochs {
+		s.Epochs++ // "Epoch 9/9" that began at 0: ten of them
+	}
+	s.Epoch1 = e + 1
+}
+
+// bar takes note of a progress bar without a metric. Only a nameless bar that counts
+// iterations can be the training's; the first one is, until it stays away for two
+// reports while another moves (an evaluation's bar comes and goes between).
+func (s *steps) bar(f *findings) {
+	if f.named || !f.units && f.n > 0 || !isSet(f.of) {
+		return
+	}
+	switch {
+	case s.BarOf == 0 || f.of == s.BarOf:
+		s.BarN, s.BarOf, s.BarAge, s.OtherOf = f.n, f.of, 0, 0
+	case s.BarAge >= 2:
+		s.BarN, s.BarOf, s.BarAge, s.OtherOf = f.n, f.of, 0, 0
+	default:
+		s.OtherN, s.OtherOf = f.n, f.of
+	}
+}
+
+func (s *steps) first() float64 {
+	if s.Base0 {
+		return 0
+	}
+	return 1
+}
+
+// evaluation says whether a Keras bar is that of an evaluation: of another length,
+// after the epoch's own was full, without a new epoch's header.
+func (s *steps) evaluation(f *findings) bool {
+	return f.shape == shapeKeras && s.DoneOf > 0 && isSet(f.of) && f.of != s.DoneOf
+}
+
+// next returns the step and the total, unset where unknown, of a line that reports.
+func (s *steps) next(f *findings) (step, total float64) {
+	s.sawEpochs(f)
+	if isSet(f.total) {
+		s.Total = f.total
+	}
+	if isSet(f.epoch) {
+		s.sawEpoch(f.epoch)
+	}
+
+	n, of := f.step, f.stepOf
+	position := false // n counts within an epoch, as far as is known
+	if !isSet(n) {
+		n, of = f.n, f.of
+		position = isSet(n)
+	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
+		of = unset // "step=120" in a bar's postfix is what it says
+	} else if isSet(of) && s.Epoch1 > 0 {
+		position = true // Epoch [1/5], Step [100/600]
+	}
+
+	switch {
+	case isSet(n):
+		step, total = s.compose(n, of, position)
+		if f.shape == shapeKeras && isSet(of) && n >= of {
+			s.DoneOf = of
+		}
+	case s.BarOf > 0 && f.shape == shapeDict:
+		step, total = s.fromBar(f)
+	case isSet(f.epoch) && s.Of > 0 && !s.Global:
+		// The line at an epoch's end.
+		step, total = (math.Floor(f.epoch)-s.first()+1)*s.Of, unset
+		if s.Epochs > 0 {
+			total = s.Epochs * s.Of
+		}
+	case isSet(f.epoch) && s.Last1 == 0:
+		step, total = f.epoch, unset
+		if s.Epochs > 0 {
+			total = s.Epochs
+		}
+	case s.Out1 > 0:
+		step, total = s.Out1-1, unset // between two that had one
+		if s.Total > 0 {
+			total = s.Total
+		}
+		return step, total
+	default:
+		step, total = unset, unset
+		if s.Total > 0 {
+			total = s.Total
+		}
+		return step, total
+	}
+	if s.Total > 0 && !position {
+		total = s.Total
+	}
+	s.Out1 = step + 1
+	return step, total
+}
+
+// compose turns a step or position as printed into one that runs on.
+func (s *steps) compose(n, of float64, position bool) (step, total float64) {
+	defer func() {
+		if s.Last1 > 0 && n > s.Last1-1 {
+			s.Gap = n - (s.Last1 - 1)
+		}
+		s.Last1, s.LastE1 = n+1, s.Epoch1
+		if isSet(of) {
+			s.Of = of
+		}
+	}()
+	last := s.Last1 - 1
+	nextEpoch := s.Epoch1 > 0 && s.LastE1 > 0 && s.Epoch1 > s.LastE1
+	sameOf := isSet(of) && of == s.Of
+
+	if position && isSet(of) && s.Epoch1 > 0 {
+		epoch := math.Floor(s.Epoch1 - 1)
+		switch {
+		case s.Epochs > 0 && of == s.Epochs && math.Abs(n-epoch) <= 1:
+			return n, of // a bar over epochs
+		case nextEpoch && s.Last1 > 0 && n > last && sameOf && last < of && last+s.Gap < of:
+			s.Global = true // it went on where the last epoch ended
+		case s.Global && n < last:
+			s.Global = false
+		}
+		total = unset
+		if s.Global {
+			return n, of
+		}
+		if s.Epochs > 0 {
+			total = s.Epochs * of
+		}
+		return (epoch-s.first())*of + n, total
+	}
+
+	switch {
+	case s.Last1 == 0 || n >= last:
+	case nextEpoch:
+		s.Base += last // a step that starts again with every epoch
+	case isSet(of) && sameOf && last+s.Gap >= of:
+		s.Base += of // a bar that was full
+	default:
+		s.Base = 0 // a restart
+	}
+	total = of
+	if s.Base > 0 {
+		total = unset
+		if isSet(of) && s.Epochs > 0 {
+			total = s.Epochs * of
+		}
+	}
+	return s.Base + n, total
+}
+
+// fromBar gives a Hugging Face line, which knows only its epoch, the step of the bar.
+func (s *steps) fromBar(f *findings) (step, total float64) {
+	s.BarAge++
+	if s.BarAge > 2 && s.OtherOf > 0 {
+		s.BarN, s.BarOf, s.BarAge, s.OtherOf = s.OtherN, s.OtherOf, 1, 0
+	}
+	if isSet(f.epoch) && s.Epochs > 0 {
+		// More exact, since the bar and the line come in different streams.
+		return math.Round(f.epoch / s.Epochs * s.BarOf), s.BarOf
+	}
+	return s.BarN, s.BarOf
+}
