@@ -111,6 +111,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		PoolCores:       pool,
 		PoolFixed:       s.PoolCores > 0,
 		QuotaMinCores:   s.QuotaMinCores,
+		SharedCores:     limits.SharedCores,
 		NoProgressAfter: s.noProgressAfter,
 		Engine:          s.Engine,
 		Emit:            d.emit,
@@ -332,7 +333,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Limited: opts.Limit,
 	}
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
-		ct.Shares = uint64(max(r.LinuxResources.CPUShares, 0))
+		ct.Shares = d.shares(cfg)
 		if r.LinuxResources.CpusetCpus != "" {
 			// Tasks with `cores` own their CPUs; there is nothing to share.
 			log.Debug("task has cores of its own and is not limited")
@@ -353,14 +354,22 @@ func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered boo
 	if err != nil {
 		return nil, err
 	}
-	if !recovered && cg.Version() == 2 && cfg.Resources != nil && cfg.Resources.LinuxResources != nil {
+	if !recovered && cg.Version() == 2 {
 		// Runtimes differ in how they turn shares into a weight: see which
 		// way this one did it, before we change the weight.
 		if w, err := cg.Weight(); err == nil {
-			cg.SetConversion(limits.Detect(2, uint64(max(cfg.Resources.LinuxResources.CPUShares, 0)), w))
+			cg.SetConversion(limits.Detect(2, d.shares(cfg), w))
 		}
 	}
 	return cg, nil
+}
+
+// shares are the CPU shares that Nomad's drivers give a task.
+func (d *Driver) shares(cfg *drivers.TaskConfig) uint64 {
+	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
+		return limits.MinShares
+	}
+	return limits.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(d.config.AgentConfig.Compute().TotalCompute))
 }
 
 // learnNode remembers the Nomad node's ID, which the plugin is told only with a task.

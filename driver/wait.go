@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
@@ -24,6 +26,8 @@ type task struct {
 
 	mu    sync.Mutex
 	inner drivers.DriverPlugin // the instance that holds it now
+
+	logs []*os.File // the write ends of its log pipes, see holdLogs
 
 	settleOnce sync.Once
 	settled    chan struct{} // closed once result is known
@@ -40,14 +44,44 @@ func (t *task) instance() drivers.DriverPlugin {
 // track remembers a task.
 func (d *Driver) track(handle *drivers.TaskHandle, inner drivers.DriverPlugin) *task {
 	t := &task{handle: handle, inner: inner, settled: make(chan struct{})}
+	if d.engine.Survives() {
+		t.holdLogs()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tasks[handle.Config.ID] = t
 	return t
 }
 
+// holdLogs keeps the write ends of the task's log pipes open. Nomad stops to read
+// a pipe for good once its last writer is gone, and the docker driver's log helper
+// goes with the connection to the daemon: without this, the task's output would
+// end at the first restart of Docker. Pipes that cannot be opened are left alone.
+func (t *task) holdLogs() {
+	for _, path := range []string{t.handle.Config.StdoutPath, t.handle.Config.StderrPath} {
+		fi, err := os.Lstat(path)
+		if err != nil || fi.Mode()&os.ModeNamedPipe == 0 {
+			continue
+		}
+		if f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			t.logs = append(t.logs, f)
+		}
+	}
+}
+
+// releaseLogs lets Nomad see the end of the task's output.
+func (t *task) releaseLogs() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.logs {
+		_ = f.Close()
+	}
+	t.logs = nil
+}
+
 // forget drops a task.
 func (d *Driver) forget(t *task) {
+	t.releaseLogs()
 	d.controller.Remove(t.handle.Config.ID)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,11 +132,16 @@ func (d *Driver) settle(t *task) {
 			return
 		}
 		again := false
-		if d.engine.Survives() && !t.stopping.Load() && res.Err != nil && res.ExitCode == 0 && !res.OOMKilled {
-			again, res = d.afterOutage(t, res)
+		if d.engine.Survives() && !t.stopping.Load() && res.Err != nil {
+			if res.ExitCode == 0 && !res.OOMKilled {
+				again, res = d.afterOutage(t, res)
+			} else if res.ExitCode == 137 && d.removed(t) {
+				d.sayRemoved(t)
+			}
 		}
 		if !again {
 			t.result = res
+			t.releaseLogs()
 			d.controller.Remove(t.handle.Config.ID)
 			return
 		}
@@ -141,7 +180,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 		st, err := d.engine.Inspect(d.ctx, t.handle)
 		switch {
 		case errors.Is(err, engine.ErrGone):
-			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: removedMessage})
+			d.sayRemoved(t)
 			return false, lost
 		case err == nil && !st.Running:
 			exit := &drivers.ExitResult{ExitCode: st.ExitCode, OOMKilled: st.OOMKilled}
@@ -173,7 +212,30 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 	}
 }
 
-// removedMessage explains a container that vanished under a running task.
+// removed says whether the container of a task that was killed (exit code 137) is
+// gone, or about to go: a forced removal kills first and removes then.
+func (d *Driver) removed(t *task) bool {
+	for range 5 {
+		st, err := d.engine.Inspect(d.ctx, t.handle)
+		if errors.Is(err, engine.ErrGone) || err == nil && st.Removing {
+			return true
+		}
+		select {
+		case <-d.ctx.Done():
+			return false
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return false
+}
+
+// sayRemoved explains a container that vanished under a running task.
+func (d *Driver) sayRemoved(t *task) {
+	cfg := t.handle.Config
+	d.logger.Warn("the task's container was removed by somebody else", "task", cfg.Name, "alloc_id", cfg.AllocID)
+	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: removedMessage})
+}
+
 const removedMessage = "the container was removed by somebody else. The likely cause is the stock docker driver's reaper on this node: " +
 	`set gc { dangling_containers { enabled = false } } in plugin "docker", or deny that driver, or install ebbtide-driver under the name docker ` +
 	"(`ebbtide doctor` checks this)"

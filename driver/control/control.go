@@ -48,6 +48,10 @@ type Options struct {
 	PoolFixed     bool // the operator set it: cores that tasks own are not taken off
 	QuotaMinCores float64
 
+	// SharedCores counts the CPUs that no task owns (limits.SharedCores); nil
+	// when only our own tasks count.
+	SharedCores func() (int, error)
+
 	// NoProgressAfter is how long a task may write output that nothing matches
 	// before an event says so.
 	NoProgressAfter time.Duration

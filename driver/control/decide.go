@@ -121,7 +121,12 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 			BaseQuotaCores: s.base.QuotaCores,
 		}
 	}
-	plan := limits.Plan(mode, c.poolCores(), reqs, limits.Options{Floor: 1 / c.opts.Beta, QuotaMinCores: c.opts.QuotaMinCores, Conversion: conversion(tasks)})
+	plan := limits.Plan(mode, c.poolCores(), reqs, limits.Options{
+		// FlowCon's floor; with β = 1 it would leave nothing to decide.
+		Floor:         min(1/c.opts.Beta, limits.DefaultFloor),
+		QuotaMinCores: c.opts.QuotaMinCores,
+		Conversion:    conversion(tasks),
+	})
 	c.damper.Interval = c.interval
 	for i, want := range c.damper.Next(now, reqs, plan) {
 		tasks[i].want = want
@@ -139,7 +144,8 @@ func conversion(tasks []*state) limits.Conversion {
 	return limits.Identity
 }
 
-// poolCores is the pool less the cores that tasks of ours own.
+// poolCores is the pool less the cores that tasks own (`cores`): ours, and those
+// of other drivers as far as Nomad's cpuset shows them.
 func (c *Controller) poolCores() float64 {
 	pool := c.opts.PoolCores
 	if c.opts.PoolFixed {
@@ -147,6 +153,11 @@ func (c *Controller) poolCores() float64 {
 	}
 	for _, s := range c.tasks {
 		pool -= s.Pinned
+	}
+	if c.opts.SharedCores != nil {
+		if n, err := c.opts.SharedCores(); err == nil && n > 0 {
+			pool = min(pool, float64(n))
+		}
 	}
 	return max(pool, limits.LeastQuotaCores)
 }

@@ -30,7 +30,7 @@ const (
 	// LabelAllocID is set by Nomad's docker driver on all its containers.
 	LabelAllocID = "com.hashicorp.nomad.alloc_id"
 
-	// LabelTaskName is set by Nomad's docker driver where extra_labels ask for it.
+	// labelTask names the task, for people who look with docker ps.
 	labelTask = "io.ebbtide.task"
 )
 
@@ -124,7 +124,13 @@ func (e *DockerEngine) Inspect(ctx context.Context, handle *drivers.TaskHandle) 
 	if err != nil {
 		return State{}, dockerError("inspecting container "+short(id), err)
 	}
-	return State{Running: c.State.Running, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled, PID: c.State.Pid}, nil
+	return State{
+		Running:   c.State.Running,
+		ExitCode:  c.State.ExitCode,
+		OOMKilled: c.State.OOMKilled,
+		Removing:  c.State.Status == "removing",
+		PID:       c.State.Pid,
+	}, nil
 }
 
 // CgroupName is the container's ID.

@@ -42,7 +42,8 @@ type State struct {
 	Running   bool
 	ExitCode  int
 	OOMKilled bool
-	PID       int // on the host; 0 when not running
+	Removing  bool // it is being removed by the daemon
+	PID       int  // on the host; 0 when not running
 }
 
 // Engine is one decorated driver.
