@@ -1,0 +1,59 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package nn
+
+import "math"
+
+// Rule is how an optimiser turns a gradient into a step.
+type Rule string
+
+const (
+	// Momentum is stochastic gradient descent with momentum 0.9. It follows the data's own scales, so that small
+	// directions converge late.
+	Momentum Rule = "momentum"
+	// Adam is Kingma and Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1, with its defaults.
+	Adam Rule = "adam"
+)
+
+const (
+	beta1   = 0.9
+	beta2   = 0.999
+	epsilon = 1e-8
+)
+
+// Optimiser holds the state of a rule for a vector of parameters. M and V are exported for checkpoints.
+type Optimiser struct {
+	Rule Rule
+	M, V []float64 // first and second moment; V is empty for Momentum
+}
+
+// NewOptimiser returns an optimiser at rest for n parameters.
+func NewOptimiser(rule Rule, n int) *Optimiser {
+	o := &Optimiser{Rule: rule, M: make([]float64, n)}
+	if rule == Adam {
+		o.V = make([]float64, n)
+	}
+	return o
+}
+
+// Update moves params[lo:hi] against gradient[lo:hi]; step counts from 1. Ranges that do not overlap may be
+// updated at the same time.
+func (o *Optimiser) Update(params, gradient []float64, lo, hi int, rate float64, step int) {
+	p, g, m := params[lo:hi], gradient[lo:hi], o.M[lo:hi]
+	if o.Rule == Momentum {
+		for i, d := range g {
+			m[i] = beta1*m[i] + d
+			p[i] -= rate * m[i]
+		}
+		return
+	}
+	v := o.V[lo:hi]
+	scale1 := 1 / (1 - math.Pow(beta1, float64(step)))
+	scale2 := 1 / (1 - math.Pow(beta2, float64(step)))
+	for i, d := range g {
+		m[i] = beta1*m[i] + (1-beta1)*d
+		v[i] = beta2*v[i] + (1-beta2)*d*d
+		p[i] -= rate * m[i] * scale1 / (math.Sqrt(v[i]*scale2) + epsilon)
+	}
+}
