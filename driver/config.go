@@ -37,8 +37,6 @@ type Config struct {
 	PoolCores       float64 `codec:"pool_cores"`
 	QuotaMinCores   float64 `codec:"quota_min_cores"`
 	NoProgressAfter string  `codec:"no_progress_after"`
-	ReapPeriod      string  `codec:"reap_period"`
-	ReapGrace       string  `codec:"reap_grace"`
 	DockerTimeout   string  `codec:"docker_timeout"`
 	DockerOutage    string  `codec:"docker_outage"`
 }
@@ -61,8 +59,6 @@ func options() []option {
 		{"pool_cores", "number", `0`},
 		{"quota_min_cores", "number", `1`},
 		{"no_progress_after", "string", `"2m"`},
-		{"reap_period", "string", `"5m"`},
-		{"reap_grace", "string", `"5m"`},
 		{"docker_timeout", "string", `"10s"`},
 		{"docker_outage", "string", `"2m"`},
 	}
@@ -79,7 +75,7 @@ func ownSchema() *hclspec.Spec {
 
 // durations are the parsed forms of the options that are durations.
 type durations struct {
-	interval, maxInterval, noProgressAfter, reapPeriod, reapGrace, dockerTimeout, dockerOutage time.Duration
+	interval, maxInterval, noProgressAfter, dockerTimeout, dockerOutage time.Duration
 }
 
 // settings is a Config that has been validated, with everything parsed.
@@ -88,6 +84,7 @@ type settings struct {
 	durations
 	alpha flowcon.Alpha
 	inner map[string]any // the wrapped driver's own options
+	reaper
 }
 
 // decodeConfig splits the plugin's config, as Nomad encodes it by ConfigSchema,
@@ -121,7 +118,8 @@ func (d *Driver) decodeConfig(data []byte) (*settings, error) {
 			return nil, err
 		}
 		delete(s.inner, "ebbtide")
-		return s, nil
+		s.reaper, err = readReaper(s.inner)
+		return s, err
 	}
 
 	own, err := withDefaults(all, ownSchema())
@@ -132,8 +130,44 @@ func (d *Driver) decodeConfig(data []byte) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.inner, err = block(all, s.Engine, inner[s.Engine])
+	if s.inner, err = block(all, s.Engine, inner[s.Engine]); err != nil {
+		return nil, err
+	}
+	s.reaper, err = readReaper(s.inner)
 	return s, err
+}
+
+// reaper is the docker driver's gc.dangling_containers: our own reaper goes by it.
+type reaper struct {
+	enabled, dryRun bool
+	period, grace   time.Duration
+}
+
+// readReaper reads gc.dangling_containers out of the docker driver's options; the
+// exec driver has none.
+func readReaper(config map[string]any) (reaper, error) {
+	gc, _ := config["gc"].(map[string]any)
+	values, ok := gc["dangling_containers"].(map[string]any)
+	if !ok {
+		return reaper{}, nil
+	}
+	var r reaper
+	r.enabled, _ = values["enabled"].(bool)
+	r.dryRun, _ = values["dry_run"].(bool)
+	var errs []error
+	read := func(name string) time.Duration {
+		text, _ := values[name].(string)
+		v, err := time.ParseDuration(text)
+		if err != nil || v <= 0 {
+			errs = append(errs, fmt.Errorf("gc.dangling_containers.%s: must be a duration > 0, got %q", name, text))
+		}
+		return v
+	}
+	r.period, r.grace = read("period"), read("creation_grace")
+	if !r.enabled {
+		return reaper{}, nil
+	}
+	return r, errors.Join(errs...)
 }
 
 // parseOwn decodes and validates Ebbtide's own options.
@@ -190,8 +224,6 @@ func (c Config) validate() (*settings, error) {
 		errs = append(errs, fmt.Errorf("max_interval: must not be less than interval (%s), got %q", c.Interval, c.MaxInterval))
 	}
 	s.noProgressAfter = duration("no_progress_after", c.NoProgressAfter, time.Second, 24*time.Hour)
-	s.reapPeriod = duration("reap_period", c.ReapPeriod, time.Second, 24*time.Hour)
-	s.reapGrace = duration("reap_grace", c.ReapGrace, time.Second, 24*time.Hour)
 	s.dockerTimeout = duration("docker_timeout", c.DockerTimeout, time.Second, 5*time.Minute)
 	s.dockerOutage = duration("docker_outage", c.DockerOutage, 0, 24*time.Hour)
 

@@ -117,7 +117,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Emit:            d.emit,
 	}, d.logger)
 	go d.controller.Run(d.running)
-	if e, ok := d.engine.(*engine.DockerEngine); ok {
+	if e, ok := d.engine.(*engine.DockerEngine); ok && s.reaper.enabled {
 		go d.reap(d.running, e)
 	}
 	return nil

@@ -260,7 +260,7 @@ func (d *Driver) moveToNewInstance(t *task) error {
 // tracks: Docker may have started one although the answer got lost. Installed
 // as "docker" we are the node's docker driver and look after all of Nomad's.
 func (d *Driver) reap(ctx context.Context, e *engine.DockerEngine) {
-	ticker := time.NewTicker(d.settings.reapPeriod)
+	ticker := time.NewTicker(d.settings.period)
 	defer ticker.Stop()
 	started := time.Now()
 	for {
@@ -269,13 +269,16 @@ func (d *Driver) reap(ctx context.Context, e *engine.DockerEngine) {
 			return
 		case now := <-ticker.C:
 			// Tasks are recovered one by one after a start of the plugin.
-			if now.Sub(started) < d.settings.reapGrace {
+			if now.Sub(started) < d.settings.grace {
 				continue
 			}
 			nodeID, tracked := d.tracked()
-			removed, err := e.Reap(ctx, nodeID, d.name == DockerName, tracked, d.settings.reapGrace, now)
+			removed, err := e.Reap(ctx, engine.ReapOptions{
+				NodeID: nodeID, All: d.name == DockerName, Tracked: tracked,
+				Grace: d.settings.grace, DryRun: d.settings.dryRun,
+			}, now)
 			for _, id := range removed {
-				d.logger.Info("removed a container that no task tracks", "container_id", id)
+				d.logger.Info("removed a container that no task tracks", "container_id", id, "dry_run", d.settings.dryRun)
 			}
 			if err != nil {
 				d.logger.Warn("looking for containers that no task tracks", "error", err)

@@ -160,11 +160,18 @@ func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ 
 	return nil
 }
 
-// Reap removes running containers that this node started and that nothing
-// tracks, once they are older than grace. It returns the IDs of what it removed.
-// all widens the search to every container that a Nomad docker driver started,
-// for when we are the node's only docker driver.
-func (e *DockerEngine) Reap(ctx context.Context, nodeID string, all bool, tracked map[string]bool, grace time.Duration, now time.Time) ([]string, error) {
+// ReapOptions say which containers Reap may remove.
+type ReapOptions struct {
+	NodeID  string          // the Nomad node whose containers are ours; "" = unknown, none are
+	All     bool            // also those that Nomad's own docker driver has started
+	Tracked map[string]bool // IDs that a task is known for
+	Grace   time.Duration   // younger ones are left alone
+	DryRun  bool            // only say what would be removed
+}
+
+// Reap removes running containers that this node started and that nothing tracks.
+// It returns the IDs of what it removed.
+func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time) ([]string, error) {
 	lctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
 	list, err := e.client.ContainerList(lctx, containerapi.ListOptions{})
@@ -174,11 +181,15 @@ func (e *DockerEngine) Reap(ctx context.Context, nodeID string, all bool, tracke
 	var removed []string
 	var errs []error
 	for _, c := range list {
-		mine := nodeID != "" && c.Labels[LabelNode] == nodeID
+		mine := opts.NodeID != "" && c.Labels[LabelNode] == opts.NodeID
 		// Network (pause) containers carry no task label of ours; Nomad's driver
 		// removes them with the allocation's network.
-		stock := all && c.Labels[LabelNode] == "" && c.Labels[LabelAllocID] != "" && !isPause(c.Names)
-		if !mine && !stock || tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < grace {
+		stock := opts.All && c.Labels[LabelNode] == "" && c.Labels[LabelAllocID] != "" && !isPause(c.Names)
+		if !mine && !stock || opts.Tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < opts.Grace {
+			continue
+		}
+		if opts.DryRun {
+			removed = append(removed, c.ID)
 			continue
 		}
 		rctx, cancel := context.WithTimeout(ctx, e.timeout)
