@@ -6,58 +6,85 @@ package growth
 import "math"
 
 const (
-	maxBins   = 24   // points a curve is fitted to
-	horizon   = 0.1  // how far ahead growth looks, as a fraction of the window
-	smallest  = 1e-3 // residuals below this fraction of the range are as good as none
-	biasSigma = 2.5  // a window is too long when its newest part is this far off the fit
+	maxBins    = 24   // points a curve is fitted to
+	horizon    = 0.1  // how far ahead growth looks, as a fraction of the window
+	smallest   = 1e-3 // residuals below this fraction of the range are as good as none
+	biasSigma  = 3.5  // a window is too long when its newest part is so many standard errors off the fit
+	trendSigma = 3.0  // or its newest half or quarter still has a trend of its own
 )
 
-// shape is a curve that falls from φ(0) = 1 and flattens: the parameter that
-// enters linearly (scale and offset) is left to the regression.
-type shape struct {
-	name string
-	phi  func(k, x float64) float64
-	k    float64
+// shapes is the number of curves tried. Each falls from φ(0) = 1 as a straight
+// line, exponentially or hyperbolically; with a factor and an offset, which the
+// regression finds, they are the m + A·e^(−kc) and m + 1/(kc+b) of training
+// curves. The k lie on a grid: linearising noisy values to find k would blow up
+// the noise of those near m.
+const shapes = 9
+
+// phi returns every shape's value at x.
+func phi(x float64) (y [shapes]float64) {
+	e := math.Exp(-1.5 * x)
+	y[0] = 1 - x
+	y[1] = e // k = 1.5, 3, 6, 12
+	y[2] = y[1] * y[1]
+	y[3] = y[2] * y[2]
+	y[4] = y[3] * y[3]
+	y[5] = 1 / (1 + x)
+	y[6] = 1 / (1 + 4*x)
+	y[7] = 1 / (1 + 16*x)
+	y[8] = 1 / (1 + 64*x)
+	return y
 }
 
-var shapes = func() []shape {
-	line := func(_, x float64) float64 { return 1 - x }
-	exp := func(k, x float64) float64 { return math.Exp(-k * x) }
-	hyp := func(k, x float64) float64 { return 1 / (1 + k*x) }
-	return []shape{
-		{"linear", line, 0},
-		{"exponential", exp, 1.5}, {"exponential", exp, 3}, {"exponential", exp, 6}, {"exponential", exp, 12},
-		{"hyperbolic", hyp, 1}, {"hyperbolic", hyp, 4}, {"hyperbolic", hyp, 16}, {"hyperbolic", hyp, 64},
+// ahead is how much each shape falls from 1 to 1 + horizon, per unit of x.
+var ahead = func() (d [shapes]float64) {
+	a, b := phi(1), phi(1+horizon)
+	for s := range d {
+		d[s] = (a[s] - b[s]) / horizon
 	}
+	return d
 }()
+
+func shapeName(s int) string {
+	switch {
+	case s == 0:
+		return "linear"
+	case s < 5:
+		return "exponential"
+	}
+	return "hyperbolic"
+}
 
 // fitter holds one task's working memory, so that measuring allocates nothing.
 type fitter struct {
 	cells []cell
-	span  float64 // range of values seen so far
 	bins  []cell
 	x     [maxBins]float64
-	phi   [maxBins]float64
+	phi   [shapes][maxBins]float64
 	wt    [maxBins]float64
 	res   [maxBins]float64
-	avg   [maxBins]float64 // residuals of the averaged fit
 	tmp   []float64
+	g, se float64 // growth per CPU-second as a fraction of the range, and its standard error
 }
 
-// load takes the cells, with those the filter has not reached yet filtered as
-// well as their neighbours allow.
-func (f *fitter) load(h *history, span float64) {
+// load takes the first n cells, with those the filter has not reached yet
+// filtered as well as their neighbours allow.
+func (f *fitter) load(h *history, n int, span float64) {
 	if f.cells == nil {
 		f.cells = make([]cell, 0, maxCells+1)
 		f.bins = make([]cell, 0, maxBins)
 		f.tmp = make([]float64, 0, maxCells+1)
 	}
-	f.span = span
-	f.cells = append(f.cells[:0], h.cells...)
+	f.cells = append(f.cells[:0], h.cells[:n]...)
 	for i := h.done; i < len(f.cells); i++ {
 		if v, ok := h.hampel(i); ok {
 			f.cells[i].u = v
 		}
+	}
+	// In units of the range, from the newest value on: no constant added to
+	// the metric and no factor on it makes a difference from here on.
+	ref := f.cells[len(f.cells)-1].u
+	for i := range f.cells {
+		f.cells[i].u = (f.cells[i].u - ref) / span
 	}
 }
 
@@ -112,6 +139,7 @@ func (f *fitter) growth() (float64, string) {
 			break
 		}
 	}
+	f.g = g
 	return g, name
 }
 
@@ -127,93 +155,149 @@ func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 	width := c1 - c0
 	for i, b := range bins {
 		f.x[i] = (b.c - c0) / width
+		for s, y := range phi(f.x[i]) {
+			f.phi[s][i] = y
+		}
 	}
 	// Second differences of the newer half: noise often shrinks as training goes on.
-	sigma := math.Max(noise(bins[n-max(n/2, min(n, 6)):], f.tmp[:0]), smallest*f.span)
-	var score, rate [16]float64
-	var resid [16][maxBins]float64
+	newer := bins[n-max(n/2, min(n, 8)):]
+	per := 0.0
+	for _, b := range newer {
+		per += b.n / float64(len(newer))
+	}
+	sigma := math.Max(noise(newer, f.tmp[:0])/math.Sqrt(per), smallest)
+	var score, rate, dev, scale, offset, weight [shapes]float64
 	least := math.Inf(1)
-	for s, sh := range shapes {
-		a := f.regress(sh, n, sigma)
-		rate[s] = a * (sh.phi(sh.k, 1) - sh.phi(sh.k, 1+horizon)) / horizon / width
+	for s := range shapes {
+		a, m, pp := f.regress(f.phi[s][:n], sigma)
+		scale[s], offset[s] = a, m
+		rate[s] = a * ahead[s] / width
+		dev[s] = sigma / math.Sqrt(pp) * ahead[s] / width
 		q := 0.0
 		lim := 9 * sigma * sigma
 		for i := range n {
-			r := f.res[i]
-			resid[s][i] = r
-			q += math.Min(r*r, lim)
+			q += math.Min(f.res[i]*f.res[i], lim)
 		}
-		score[s] = q/float64(n) + (smallest*f.span)*(smallest*f.span)
+		score[s] = q/float64(n) + smallest*smallest
 		least = math.Min(least, score[s])
 	}
-	clear(f.avg[:])
 	total, best := 0.0, 0.0
-	for s, sh := range shapes {
-		w := math.Pow(least/score[s], float64(n)/2)
-		total += w
-		g += w * rate[s]
-		for i := range n {
-			f.avg[i] += w * resid[s][i]
-		}
-		if w > best {
-			best, name = w, sh.name
+	for s := range shapes {
+		weight[s] = math.Pow(least/score[s], float64(n)/2)
+		total += weight[s]
+		g += weight[s] * rate[s]
+		if weight[s] > best {
+			best, name = weight[s], shapeName(s)
 		}
 	}
-	g /= total * f.span
-	// Is the newest quarter off?
-	m := max(2, n/4)
-	sum := 0.0
-	for i := n - m; i < n; i++ {
-		sum += math.Max(-4*sigma, math.Min(4*sigma, f.avg[i]/total))
+	g /= total
+	v := 0.0
+	for s := range shapes {
+		v += weight[s] * ((rate[s]-g)*(rate[s]-g) + dev[s]*dev[s])
 	}
-	good = math.Abs(sum) <= biasSigma*sigma*math.Sqrt(float64(m))
+	f.se = math.Sqrt(v / total)
+	fitted := func(x float64) float64 {
+		y := 0.0
+		for s, p := range phi(x) {
+			y += weight[s] * (offset[s] + scale[s]*p)
+		}
+		return y / total
+	}
+	good = f.levels(win, c0, width, fitted) && f.slopes(n, sigma, fitted)
 	return g, name, good
 }
 
-// regress fits u = m + a·φ(x) with Huber's weights and leaves the residuals in res.
-func (f *fitter) regress(sh shape, n int, sigma float64) (a float64) {
-	for i := range n {
-		f.phi[i] = sh.phi(sh.k, f.x[i])
-		f.wt[i] = 1
+// levels says whether the newest reports lie around the fit: no run of them,
+// counted from the newest, is off by more than its noise.
+func (f *fitter) levels(win []cell, c0, width float64, fitted func(float64) float64) bool {
+	recent := win[max(0, len(win)-48):]
+	sigma := math.Max(noise(recent, f.tmp[:0]), smallest)
+	sum := 0.0
+	m := 0
+	for i := len(win) - 1; i >= len(win)/2 && m < 32; i-- {
+		r := (win[i].u - fitted((win[i].c-c0)/width)) * math.Sqrt(win[i].n) / sigma
+		sum += math.Max(-4, math.Min(4, r))
+		if m++; m > 1 && math.Abs(sum) > biasSigma*math.Sqrt(float64(m)) {
+			return false
+		}
 	}
-	for range 3 {
+	return true
+}
+
+// slopes says whether the residuals of the newest half and quarter have no trend left.
+func (f *fitter) slopes(n int, sigma float64, fitted func(float64) float64) bool {
+	for _, m := range []int{n / 2, n / 4} {
+		if m < 5 {
+			continue
+		}
+		mx, mr := 0.0, 0.0
+		for i := n - m; i < n; i++ {
+			f.res[i] = f.bins[i].u - fitted(f.x[i])
+			mx += f.x[i] / float64(m)
+			mr += f.res[i] / float64(m)
+		}
+		var xx, xr float64
+		for i := n - m; i < n; i++ {
+			xx += (f.x[i] - mx) * (f.x[i] - mx)
+			xr += (f.x[i] - mx) * (f.res[i] - mr)
+		}
+		if math.Abs(xr) > trendSigma*sigma*math.Sqrt(xx) {
+			return false
+		}
+	}
+	return true
+}
+
+// regress fits u = m + a·φ with Huber's weights, leaves the residuals in res
+// and returns the weighted sum of squares of φ about its mean as well.
+func (f *fitter) regress(phi []float64, sigma float64) (a, m, ss float64) {
+	n := len(phi)
+	bins, wt, res := f.bins[:n], f.wt[:n], f.res[:n]
+	for i := range wt {
+		wt[i] = 1
+	}
+	var lim float64
+	for pass := range 3 {
 		var sw, sp, su float64
-		for i := range n {
-			sw += f.wt[i]
-			sp += f.wt[i] * f.phi[i]
-			su += f.wt[i] * f.bins[i].u
+		for i, p := range phi {
+			sw += wt[i]
+			sp += wt[i] * p
+			su += wt[i] * bins[i].u
 		}
 		mp, mu := sp/sw, su/sw
-		var pp, pu float64
-		for i := range n {
-			d := f.phi[i] - mp
-			pp += f.wt[i] * d * d
-			pu += f.wt[i] * d * (f.bins[i].u - mu)
+		var pu float64
+		ss = 0
+		for i, p := range phi {
+			ss += wt[i] * (p - mp) * (p - mp)
+			pu += wt[i] * (p - mp) * (bins[i].u - mu)
 		}
-		a = pu / pp
-		for i := range n {
-			r := f.bins[i].u - mu - a*(f.phi[i]-mp)
-			f.res[i] = r
-			f.tmp = append(f.tmp[:i], math.Abs(r))
+		a = pu / ss
+		m = mu - a*mp
+		for i, p := range phi {
+			res[i] = bins[i].u - m - a*p
 		}
-		lim := 1.5 * math.Max(madToSigma*median(f.tmp[:n]), sigma)
-		for i := range n {
-			f.wt[i] = 1
-			if r := math.Abs(f.res[i]); r > lim {
-				f.wt[i] = lim / r
+		if pass == 0 {
+			f.tmp = f.tmp[:0]
+			for _, r := range res {
+				f.tmp = append(f.tmp, math.Abs(r))
+			}
+			lim = 1.5 * math.Max(madToSigma*median(f.tmp), sigma)
+		}
+		for i, r := range res {
+			wt[i] = 1
+			if r = math.Abs(r); r > lim {
+				wt[i] = lim / r
 			}
 		}
 	}
-	return a
+	return a, m, ss
 }
 
 const (
-	flatRate = 0.05 // of the range, per CPU-seconds used so far: a slope below is flat
-	enterZ   = 0.5
-	leaveZ   = 2.5
-	boundZ   = 1.645
-	shortWin = 0.25
-	longWin  = 0.5
+	flatRate    = 0.05  // of the range, over as many CPU-seconds again as were used so far: less is flat
+	boundZ      = 1.645 // standard errors of a one-sided 95 % bound
+	leaveZ      = 2.0   // standard errors a slope must stand out by to end a plateau
+	recentShare = 0.25  // the second window: the newest quarter of the CPU-seconds
 )
 
 // plateau says whether the curve is flat, given that it was (or not).
@@ -223,25 +307,21 @@ func (f *fitter) plateau(was bool) bool {
 		return false
 	}
 	used := f.cells[n-1].c - f.cells[0].c
-	flat := func(share float64) bool {
-		s, se := f.trend(f.window(share, plateauReports))
-		s, se = s*used/f.span, se*used/f.span
-		if s+boundZ*se < flatRate {
-			return true
-		}
-		if was {
-			return s < leaveZ*se
-		}
-		return s < enterZ*se
+	flat := func(s, se, z float64) bool {
+		return s < z*se || (s+boundZ*se)*used < flatRate
 	}
+	s, se := f.trend(f.window(recentShare, plateauReports))
 	if was {
-		return flat(shortWin) && flat(longWin)
+		// Leaving takes both: what noise alone does to one window it seldom
+		// does to both at once, while a real drop shows in both soon.
+		return flat(f.g, f.se, leaveZ) || flat(s, se, leaveZ)
 	}
-	return flat(shortWin) && flat(longWin)
+	return flat(f.g, f.se, 0) && flat(s, se, 0)
 }
 
-// trend is the improvement per CPU-second over a window (Theil–Sen) with its
-// standard error.
+// trend is the improvement per CPU-second over a window with its standard error
+// (Theil–Sen: the median of the slopes between all pairs, which a few wild
+// reports do not move).
 func (f *fitter) trend(win []cell) (slope, se float64) {
 	f.group(win)
 	bins := f.bins
@@ -269,6 +349,6 @@ func (f *fitter) trend(win []cell) (slope, se float64) {
 	for _, b := range bins {
 		f.tmp = append(f.tmp, math.Abs(b.u+slope*b.c-level))
 	}
-	sigma := math.Max(madToSigma*median(f.tmp), smallest*f.span)
+	sigma := math.Max(madToSigma*median(f.tmp), smallest)
 	return slope, sigma / math.Sqrt(ss)
 }

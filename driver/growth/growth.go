@@ -74,7 +74,7 @@ type Estimate struct {
 
 // Estimator follows one task's reports.
 type Estimator interface {
-	// Add takes one report. Points with a NaN, infinite or negative CPU are ignored.
+	// Add takes one report. Points whose CPU is NaN, negative or absurd are ignored.
 	Add(Point)
 	// Measure closes a measurement interval and returns the estimate. Without
 	// a new report the interval extends to the next one and the last estimate
@@ -122,5 +122,5 @@ func (h *health) note(v float64) bool {
 
 // usable says whether a point's CPU reading can be worked with.
 func usable(p Point) bool {
-	return p.CPU >= 0 && !math.IsInf(p.CPU, 0)
+	return p.CPU >= 0 && p.CPU < 1e15 // 30 million core-years
 }

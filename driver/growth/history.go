@@ -39,8 +39,8 @@ type history struct {
 	// The largest improvement seen is the range: a value that merely got worse
 	// is not something learnt. Over filtered cells only.
 	worst   float64 // worst value since the segment began
-	span0   float64 // largest improvement so far
-	absMax  float64
+	span    float64 // largest improvement among filtered values, all segments
+	absMax  float64 // largest absolute value, to tell rounding from change
 	counted bool
 }
 
@@ -56,10 +56,15 @@ func (h *history) end() float64 {
 // own forces a cell of its own even at the same CPU-seconds.
 func (h *history) add(c, t, u float64, own bool) bool {
 	h.absMax = math.Max(h.absMax, math.Abs(u))
-	if n := len(h.cells); n > 0 && !own && c == h.cells[n-1].at {
-		// Reports read in one go carry one CPU reading.
-		h.cells[n-1] = h.cells[n-1].join(cell{c, t, u, 1, c})
-		return false
+	if n := len(h.cells); n > 0 {
+		if next := h.end() + math.Max(1e-9, 1e-12*h.end()); c < next {
+			if !own {
+				// Reports read in one go carry one CPU reading.
+				h.cells[n-1] = h.cells[n-1].join(cell{c, t, u, 1, c})
+				return false
+			}
+			c = next // no two cells at one place
+		}
 	}
 	if h.cells == nil {
 		h.cells = make([]cell, 0, maxCells+1)
@@ -117,16 +122,31 @@ func (h *history) count(u float64) {
 		h.worst, h.counted = u, true
 	}
 	h.worst = math.Max(h.worst, u)
-	h.span0 = math.Max(h.span0, h.worst-u)
+	h.span = math.Max(h.span, h.worst-u)
 }
 
-// span is the largest improvement among the filtered values, all segments.
-func (h *history) span() float64 { return h.span0 }
+// doubtful says whether the newest report jumps out of line so far that the
+// next one is waited for: an outlier at the end has only one side to be told by.
+func (h *history) doubtful(buf []float64) bool {
+	n := len(h.cells)
+	if n < plateauReports {
+		return false
+	}
+	before := h.cells[n-plateauReports : n-1]
+	last, a, b := h.cells[n-1], before[len(before)-3], before[len(before)-1]
+	due := b.u + (b.u-a.u)/(b.c-a.c)*(last.c-b.c)
+	usual := 0.05 * h.span
+	for i := 1; i < len(before); i++ {
+		usual = math.Max(usual, 3*math.Abs(before[i].u-before[i-1].u))
+	}
+	return math.Abs(last.u-due) > math.Max(usual, 8*noise(before, buf))
+}
 
-// rangeNow is span with the newest, not yet filtered values.
-func (h *history) rangeNow() float64 {
-	worst, span := h.worst, h.span0
-	for i := h.done; i < len(h.cells); i++ {
+// rangeNow is the range over the first n cells, those that the filter has not
+// reached for good as they look now.
+func (h *history) rangeNow(n int) float64 {
+	worst, span := h.worst, h.span
+	for i := h.done; i < n; i++ {
 		u := h.cells[i].u
 		if v, ok := h.hampel(i); ok {
 			u = v
@@ -139,9 +159,6 @@ func (h *history) rangeNow() float64 {
 	}
 	return span
 }
-
-// magnitude is the largest absolute value, for telling rounding from change.
-func (h *history) magnitude() float64 { return h.absMax }
 
 // thin joins the neighbours that are closest together for their age.
 func (h *history) thin() {
@@ -159,6 +176,9 @@ func (h *history) thin() {
 	h.cells = slices.Delete(h.cells, at+1, at+2)
 	h.done--
 }
+
+// drop forgets the cells from i on. The filter has not reached them yet.
+func (h *history) drop(i int) { h.cells = h.cells[:i] }
 
 // cut forgets the cells before i. The range stays.
 func (h *history) cut(i int) {

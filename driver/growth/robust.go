@@ -28,9 +28,10 @@ type robust struct {
 	lastRaw Point // the newest usable point, as given
 	hasRaw  bool
 
-	hist  history
-	mark  int // index of the first cell after a restart that is not judged yet; 0 = none
-	fresh bool
+	hist   history
+	mark   int // index of the first cell after a restart that is not judged yet; 0 = none
+	scraps int // segments in a row given up because the step went back again at once
+	fresh  bool
 
 	flat bool // plateau, with hysteresis
 	est  Estimate
@@ -72,26 +73,24 @@ func (e *robust) Add(p Point) {
 	if v == prev.Value && p.CPU >= prev.CPU && (p.Step == prev.Step || p.CPU == prev.CPU) {
 		return // the same report again, on a second stream or in a summary line
 	}
-	// A restarted process counts its CPU from zero again: what it has used
-	// since comes on top of what was used before. A reading a little lower is
-	// jitter between two sources of the figure.
-	cpu := p.CPU + e.hist.offset
-	restarted := false
-	if p.CPU < 0.9*prev.CPU {
+	// A restarted process counts its CPU from zero again. A reading a little
+	// lower is jitter between two sources of the figure.
+	newCount := p.CPU < 0.9*prev.CPU
+	restarted := newCount || p.Step < prev.Step && e.scraps < maxScraps
+	if restarted && e.mark > 0 {
+		// The process before did not live for three reports.
+		e.hist.drop(e.mark)
+		if e.scraps++; newCount {
+			e.scraps = 0
+		}
+	}
+	if newCount {
 		e.hist.offset = e.hist.end()
-		cpu = p.CPU + e.hist.offset
-		restarted = true
 	}
-	cpu = math.Max(cpu, e.hist.end())
-	if p.Step < prev.Step {
-		restarted = true
-	}
+	cpu := math.Max(p.CPU+e.hist.offset, e.hist.end())
 	e.reports++
 	e.fresh = true
 	if restarted {
-		if e.mark > 0 && e.lostGround() {
-			e.cut()
-		}
 		e.mark = len(e.hist.cells)
 	}
 	if e.hist.add(cpu, p.T, u, restarted) {
@@ -99,6 +98,11 @@ func (e *robust) Add(p Point) {
 	}
 	e.judgeRestart()
 }
+
+// maxScraps is how many segments in a row may be given up within three reports
+// because the step went back. Then it is no step: two series share one metric,
+// say, and the step is not looked at any more.
+const maxScraps = 5
 
 // judgeRestart decides what a restart means. Trainers that count steps per
 // epoch go back to 0 all the time, and a job resumed from a good checkpoint
@@ -109,7 +113,7 @@ func (e *robust) judgeRestart() {
 		return
 	}
 	if !e.lostGround() {
-		e.mark = 0
+		e.mark, e.scraps = 0, 0
 	} else if len(e.hist.cells)-e.mark >= breakReports {
 		e.cut()
 	}
@@ -132,13 +136,13 @@ func (e *robust) lostGround() bool {
 		recent = append(recent, c.u)
 	}
 	now := median(recent)
-	return now-level > math.Max(4*noise(before, e.work.tmp[:0]), 0.05*e.hist.span())
+	return now-level > math.Max(4*noise(before, e.work.tmp[:0]), 0.05*e.hist.span)
 }
 
 // cut drops what lies before the restart. The range seen so far stays.
 func (e *robust) cut() {
 	e.hist.cut(e.mark)
-	e.mark = 0
+	e.mark, e.scraps = 0, 0
 	e.flat = false
 }
 
@@ -182,15 +186,19 @@ func (e *robust) Measure() Estimate {
 	}
 	e.fresh = false
 	e.est.Measured = true
-	span := e.hist.rangeNow()
-	if span <= 1e-9*e.hist.magnitude() {
-		// Nothing but the same value, so far.
+	w := &e.work
+	n := len(e.hist.cells)
+	if e.hist.doubtful(w.tmp[:0]) {
+		n--
+	}
+	span := e.hist.rangeNow(n)
+	if span <= math.Max(1e-9*e.hist.absMax, 1e-300) {
+		// The same value all the time, or nothing but worse ones.
 		e.flat = len(e.hist.cells) >= plateauReports
-		e.set(0, "the value does not change")
+		e.set(0, "no improvement so far")
 		return e.est
 	}
-	w := &e.work
-	w.load(&e.hist, span)
+	w.load(&e.hist, n, span)
 	g, curve := w.growth()
 	e.flat = w.plateau(e.flat)
 	switch {
@@ -199,7 +207,7 @@ func (e *robust) Measure() Estimate {
 	case g <= 0:
 		e.set(0, "not improving")
 	default:
-		e.set(g, curve)
+		e.set(g, curve+" curve")
 	}
 	return e.est
 }
