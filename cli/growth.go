@@ -1,0 +1,233 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+)
+
+// growthCommand is `ebbtide growth`.
+type growthCommand struct{ io IO }
+
+func newGrowth(io IO) cli.Command { return growthCommand{io: io} }
+
+func (growthCommand) Synopsis() string {
+	return "Show how fast a curve still grows, and when it is flat"
+}
+
+func (growthCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide growth --goal min|max [--estimator NAME] < points.csv
+
+  Feeds a training curve to a growth estimator as the driver does, report by
+  report, and prints what is known after each.
+
+  The input is CSV with a header. Columns, in any order: cpu_s (CPU-seconds used
+  so far; less than before means that the task was restarted), value (a number,
+  NaN or Inf), and, if known, t_s (seconds of wall time) and step (may be empty).
+
+  The output is CSV: cpu_s, value, growth (per CPU-second: of the range seen so far
+  for robust, in the metric's own unit for published; empty while there are too few
+  reports), plateau (true or false) and category, which is the one that FlowCon's
+  Algorithm 1 gives to a task that is alone on its node and decided on after every
+  report.
+
+  Errors are all reported with line and column. The exit status is then 2, and
+  nothing is printed on stdout.
+
+Options:
+
+  --goal min|max      Whether the metric is to fall or to rise.
+  --estimator NAME    robust (the default) or published.
+`)
+}
+
+func (c growthCommand) Run(args []string) int {
+	var goal, estimator string
+	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.StringVar(&goal, "goal", "", "")
+	flags.StringVar(&estimator, "estimator", growth.KindRobust, "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(c.io.Out, c.Help())
+			return exitOK
+		}
+		return c.refuse(fmt.Errorf("%w; allowed are --goal and --estimator", err))
+	}
+	if flags.NArg() > 0 {
+		return c.refuse(fmt.Errorf("unexpected argument %q: the points are read from standard input, as in: ebbtide growth < %s",
+			flags.Arg(0), flags.Arg(0)))
+	}
+	var errs []error
+	switch growth.Goal(goal) {
+	case growth.Min, growth.Max:
+	case "":
+		errs = append(errs, errors.New("--goal: must be given, one of min, max"))
+	default:
+		errs = append(errs, fmt.Errorf("--goal: must be one of min, max, got %q", goal))
+	}
+	if estimator != growth.KindRobust && estimator != growth.KindPublished {
+		errs = append(errs, fmt.Errorf("--estimator: must be one of robust, published, got %q", estimator))
+	}
+	if len(errs) > 0 {
+		return c.refuse(errs...)
+	}
+	e, err := growth.New(estimator, growth.Goal(goal))
+	if err != nil {
+		return c.refuse(err)
+	}
+
+	data, err := io.ReadAll(c.io.In)
+	if err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide growth: read standard input: %v\n", err)
+		return exitError
+	}
+	points, errs := readPoints(data)
+	if len(errs) > 0 {
+		return c.refuse(errs...)
+	}
+
+	var out bytes.Buffer
+	w := csv.NewWriter(&out)
+	_ = w.Write([]string{"cpu_s", "value", "growth", "plateau", "category"}) // a buffer takes everything
+	task := flowcon.Task{ID: "task", Limit: 1, Use: 1}
+	for _, p := range points {
+		e.Add(p)
+		m := e.Measure()
+		row := []string{number(p.CPU), number(p.Value), "", strconv.FormatBool(m.Plateau), ""}
+		task.Growth = nil
+		if m.Measured {
+			row[2] = number(m.Growth)
+			task.Growth = &m.Growth
+		}
+		task = loneTask(task, m.Diverged)
+		row[4] = string(task.Category)
+		_ = w.Write(row)
+	}
+	w.Flush()
+	if _, err := c.io.Out.Write(out.Bytes()); err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide growth: write: %v\n", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// loneTask is the task after one more run of FlowCon on a node where it is alone.
+func loneTask(t flowcon.Task, diverged bool) flowcon.Task {
+	const interval = 20 // seconds; a lone task's category does not depend on it
+	in := flowcon.Input{IntervalS: interval, InitialIntervalS: interval, Params: flowcon.DefaultParams()}
+	if t.Category == policy.New {
+		in.Event = flowcon.EventJoin
+	}
+	if diverged {
+		t.Category = policy.CL // a diverged model counts as converged, at once
+	}
+	in.Tasks = []flowcon.Task{t}
+	d := flowcon.Decide(in).Tasks[0]
+	t.Category, t.Limit = d.Category, d.Limit
+	return t
+}
+
+func (c growthCommand) refuse(errs ...error) int {
+	for _, err := range errs {
+		fmt.Fprintf(c.io.Err, "ebbtide growth: %v\n", err)
+	}
+	return exitUsage
+}
+
+func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+
+// readPoints reads a curve from CSV and returns every error in it.
+func readPoints(data []byte) (points []growth.Point, errs []error) {
+	const allowed = "cpu_s, value, t_s, step"
+	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(data, []byte("\uFEFF"))))
+	r.FieldsPerRecord = -1
+	r.TrimLeadingSpace = true
+	header, err := r.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, []error{errors.New("line 1: must be a header with the columns " + allowed + "; the input is empty")}
+	}
+	if err != nil {
+		return nil, []error{fmt.Errorf("reading the header: %w", err)}
+	}
+	column := map[string]int{}
+	for i, name := range header {
+		name = strings.TrimSpace(name)
+		header[i] = name
+		switch _, twice := column[name]; {
+		case name != "cpu_s" && name != "value" && name != "t_s" && name != "step":
+			errs = append(errs, fmt.Errorf("line 1, column %q: is unknown, must be one of %s", name, allowed))
+		case twice:
+			errs = append(errs, fmt.Errorf("line 1, column %q: is there twice", name))
+		}
+		column[name] = i
+	}
+	for _, name := range []string{"cpu_s", "value"} {
+		if _, ok := column[name]; !ok {
+			errs = append(errs, fmt.Errorf("line 1: the column %q is missing", name))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+
+	for {
+		row, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			// The message names line and column; what follows cannot be told apart.
+			return nil, append(errs, fmt.Errorf("reading the points: %w", err))
+		}
+		line, _ := r.FieldPos(0)
+		if len(row) != len(header) {
+			errs = append(errs, fmt.Errorf("line %d: must have %d columns like the header, got %d", line, len(header), len(row)))
+			continue
+		}
+		// get reads a field; ok says whether a number may be used there.
+		get := func(name, want string, ok func(float64) bool) float64 {
+			i, there := column[name]
+			if !there {
+				return math.NaN()
+			}
+			text := strings.TrimSpace(row[i])
+			if text == "" && name == "step" {
+				return math.NaN()
+			}
+			x, err := strconv.ParseFloat(text, 64)
+			if err != nil || !ok(x) {
+				errs = append(errs, fmt.Errorf("line %d, column %q: must be %s, got %q", line, name, want, text))
+			}
+			return x
+		}
+		finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+		p := growth.Point{
+			CPU:   get("cpu_s", "a number ≥ 0", func(x float64) bool { return finite(x) && x >= 0 }),
+			Value: get("value", "a number, NaN or Inf", func(float64) bool { return true }),
+			T:     get("t_s", "a number", finite),
+			Step:  get("step", "a number or empty", finite),
+		}
+		points = append(points, p)
+	}
+	if len(points) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("line 2: there are no points after the header"))
+	}
+	return points, errs
+}
