@@ -85,7 +85,7 @@ func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
 func (d *Driver) innerSchemas() (map[string]*hclspec.Spec, error) {
 	schemas := make(map[string]*hclspec.Spec)
 	for _, name := range engine.Names() {
-		inner, err := engine.NewDriver(d.ctx, name, d.logger)
+		inner, err := d.newDriver(d.ctx, name, d.logger)
 		if err != nil {
 			return nil, err
 		}

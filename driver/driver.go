@@ -34,6 +34,8 @@ type Driver struct {
 	ctx    context.Context
 	logger hclog.Logger
 	events *eventer.Eventer
+	// newDriver makes an instance of a decorated driver (engine.NewDriver).
+	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
 
 	mu         sync.Mutex
 	config     *base.Config    // as Nomad gave it, for further instances
@@ -61,7 +63,9 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 		ctx:    ctx,
 		logger: logger,
 		events: eventer.NewEventer(ctx, logger),
-		tasks:  make(map[string]*task),
+
+		newDriver: engine.NewDriver,
+		tasks:     make(map[string]*task),
 	}
 }
 
@@ -125,7 +129,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 
 // newInstance makes an instance of the decorated driver and passes its events on.
 func (d *Driver) newInstance() (drivers.DriverPlugin, error) {
-	inner, err := engine.NewDriver(d.running, d.settings.Engine, d.logger)
+	inner, err := d.newDriver(d.running, d.settings.Engine, d.logger)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +170,7 @@ func (d *Driver) first() drivers.DriverPlugin {
 	if d.primary != nil {
 		return d.primary
 	}
-	inner, err := engine.NewDriver(d.ctx, engine.Docker, d.logger)
+	inner, err := d.newDriver(d.ctx, engine.Docker, d.logger)
 	if err != nil {
 		panic(err) // the name is a constant
 	}

@@ -1,0 +1,302 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/limits"
+)
+
+// inner is a decorated driver of which the test says when a task ends.
+type inner struct {
+	drivers.DriverPlugin // what is not needed here is nil
+	results              chan *drivers.ExitResult
+	recovered            chan string
+	refuse               error
+}
+
+func (i *inner) SetConfig(*base.Config) error { return nil }
+func (i *inner) TaskEvents(context.Context) (<-chan *drivers.TaskEvent, error) {
+	return make(chan *drivers.TaskEvent), nil
+}
+func (i *inner) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {
+	return i.results, nil
+}
+func (i *inner) RecoverTask(h *drivers.TaskHandle) error {
+	if i.refuse == nil {
+		i.recovered <- h.Config.ID
+	}
+	return i.refuse
+}
+func (i *inner) StopTask(string, time.Duration, string) error { return nil }
+func (i *inner) DestroyTask(string, bool) error               { return nil }
+
+// world is an engine of which the test says what it finds.
+type world struct {
+	mu    sync.Mutex
+	finds []found // the last one stays
+}
+
+type found struct {
+	engine.State
+	err error
+}
+
+func (w *world) Name() string   { return engine.Docker }
+func (w *world) Survives() bool { return true }
+func (w *world) Prepare(context.Context, *drivers.TaskConfig) (string, error) {
+	return "", nil
+}
+func (w *world) CgroupName(*drivers.TaskHandle) (string, error) { return "x", nil }
+func (w *world) Apply(context.Context, *drivers.TaskHandle, *limits.Cgroup, limits.Limits) error {
+	return nil
+}
+func (w *world) Inspect(context.Context, *drivers.TaskHandle) (engine.State, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.finds[0]
+	if len(w.finds) > 1 {
+		w.finds = w.finds[1:]
+	}
+	return f.State, f.err
+}
+
+// waiting returns a driver that holds one task in an instance, and a channel of
+// the messages of its events.
+func waiting(t *testing.T, finds ...found) (d *Driver, first, second *inner, messages <-chan string) {
+	first = &inner{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
+	second = &inner{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
+	d = New(t.Context(), Name, hclog.NewNullLogger())
+	d.running = t.Context()
+	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) { return second, nil }
+	d.settings = &settings{Config: Config{Engine: engine.Docker}, durations: durations{dockerOutage: 3 * time.Second}}
+	d.config = &base.Config{}
+	d.engine = &world{finds: finds}
+	d.primary = first
+	d.controller = control.New(control.Options{Emit: d.emit}, hclog.NewNullLogger())
+
+	events, err := d.TaskEvents(t.Context())
+	must.NoError(t, err)
+	out := make(chan string, 10)
+	go func() {
+		for ev := range events {
+			out <- ev.Message
+		}
+	}()
+	cfg := &drivers.TaskConfig{ID: "alloc/task/1", Name: "task", AllocID: "alloc"}
+	d.track(&drivers.TaskHandle{Config: cfg}, first)
+	return d, first, second, out
+}
+
+func result(t *testing.T, ch <-chan *drivers.ExitResult) *drivers.ExitResult {
+	t.Helper()
+	select {
+	case r := <-ch:
+		return r
+	case <-time.After(30 * time.Second):
+		t.Fatal("no result")
+		return nil
+	}
+}
+
+func message(t *testing.T, ch <-chan string, part string) {
+	t.Helper()
+	select {
+	case m := <-ch:
+		must.StrContains(t, m, part)
+	case <-time.After(30 * time.Second):
+		t.Fatalf("no event %q", part)
+	}
+}
+
+var lost = &drivers.ExitResult{Err: errors.New("unexpected EOF")}
+
+func TestPlainResultPasses(t *testing.T) {
+	d, first, _, _ := waiting(t, found{err: engine.ErrGone})
+	a, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	b, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	want := &drivers.ExitResult{ExitCode: 3, Err: errors.New("exit 3")}
+	first.results <- want
+	must.Eq(t, want, result(t, a), must.Sprint("every waiter gets it"))
+	must.Eq(t, want, result(t, b))
+
+	_, err = d.WaitTask(t.Context(), "unknown")
+	must.ErrorIs(t, err, drivers.ErrTaskNotFound)
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	d, _, _, _ := waiting(t, found{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ch, err := d.WaitTask(ctx, "alloc/task/1")
+	must.NoError(t, err)
+	cancel()
+	must.ErrorIs(t, result(t, ch).Err, context.Canceled)
+}
+
+func TestTaskThatOutlivesDocker(t *testing.T) {
+	unreachable := found{err: engine.ErrUnreachable}
+	d, first, second, messages := waiting(t, unreachable, unreachable, found{State: engine.State{Running: true, PID: 1}})
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	first.results <- lost
+	must.Eq(t, "alloc/task/1", <-second.recovered)
+	message(t, messages, "was not interrupted")
+	held, err := d.task("alloc/task/1")
+	must.NoError(t, err)
+	must.Eq[drivers.DriverPlugin](t, second, held.instance())
+
+	second.results <- &drivers.ExitResult{ExitCode: 0}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+}
+
+func TestTaskThatEndedDuringTheOutage(t *testing.T) {
+	for name, c := range map[string]struct {
+		state engine.State
+		want  string
+	}{
+		"success": {engine.State{}, ""},
+		"failure": {engine.State{ExitCode: 7}, "non-zero exit code: 7"},
+		"oom":     {engine.State{ExitCode: 137, OOMKilled: true}, "OOM Killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, first, _, _ := waiting(t, found{State: c.state})
+			ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+			must.NoError(t, err)
+			first.results <- lost
+			got := result(t, ch)
+			must.Eq(t, c.state.ExitCode, got.ExitCode)
+			must.Eq(t, c.state.OOMKilled, got.OOMKilled)
+			if c.want == "" {
+				must.NoError(t, got.Err)
+			} else {
+				must.ErrorContains(t, got.Err, c.want)
+			}
+		})
+	}
+}
+
+func TestOutageThatDoesNotEndIsNomads(t *testing.T) {
+	d, first, _, _ := waiting(t, found{err: engine.ErrUnreachable})
+	d.settings.dockerOutage = 10 * time.Millisecond
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	first.results <- lost
+	must.Eq(t, lost, result(t, ch))
+}
+
+func TestContainerThatCannotBeTakenUpIsNomads(t *testing.T) {
+	d, first, second, _ := waiting(t, found{State: engine.State{Running: true}})
+	second.refuse = errors.New("no")
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	first.results <- lost
+	must.Eq(t, lost, result(t, ch))
+}
+
+func TestRemovedContainerIsExplained(t *testing.T) {
+	killed := &drivers.ExitResult{ExitCode: 137, Err: errors.New("exit 137")}
+	running := found{State: engine.State{Running: false}}
+	for name, c := range map[string]struct {
+		result *drivers.ExitResult
+		finds  []found
+	}{
+		"gone":           {killed, []found{{err: engine.ErrGone}}},
+		"being removed":  {killed, []found{running, {State: engine.State{Removing: true}}}},
+		"during outages": {lost, []found{{err: engine.ErrGone}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, first, _, messages := waiting(t, c.finds...)
+			ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+			must.NoError(t, err)
+			first.results <- c.result
+			must.Eq(t, c.result, result(t, ch))
+			message(t, messages, "dangling_containers { enabled = false }")
+		})
+	}
+}
+
+func TestStoppedTaskIsNotLookedFor(t *testing.T) {
+	d, first, _, messages := waiting(t, found{err: engine.ErrGone})
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	must.NoError(t, d.StopTask("alloc/task/1", time.Second, ""))
+	first.results <- &drivers.ExitResult{ExitCode: 137, Err: errors.New("exit 137")}
+	must.Eq(t, 137, result(t, ch).ExitCode)
+	must.NoError(t, d.DestroyTask("alloc/task/1", false))
+	_, err = d.InspectTask("alloc/task/1")
+	must.ErrorIs(t, err, drivers.ErrTaskNotFound)
+	must.Eq(t, 0, len(messages))
+}
+
+func TestLogPipesAreHeldAndReleased(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stdout.fifo")
+	must.NoError(t, unix.Mkfifo(path, 0o600))
+	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	must.NoError(t, err)
+	defer reader.Close()
+
+	tk := &task{handle: &drivers.TaskHandle{Config: &drivers.TaskConfig{StdoutPath: path, StderrPath: os.DevNull}}}
+	tk.holdLogs()
+	must.Len(t, 1, tk.logs, must.Sprint("only pipes are held"))
+	other, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must.NoError(t, err)
+	must.NoError(t, other.Close())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := reader.Read(make([]byte, 1))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("the reader saw the end although we hold the pipe: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	tk.releaseLogs()
+	must.ErrorContains(t, <-ended, "EOF")
+}
+
+func TestDecoratedFingerprint(t *testing.T) {
+	stock := &drivers.Fingerprint{
+		Attributes: map[string]*pstructs.Attribute{
+			"driver.docker":         pstructs.NewBoolAttribute(true),
+			"driver.docker.version": pstructs.NewStringAttribute("28.0"),
+		},
+		Health: drivers.HealthStateHealthy, HealthDescription: "Healthy",
+	}
+	d := &Driver{name: Name, pool: 4, settings: &settings{Config: Config{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
+	got := d.decorate(stock)
+	must.MapNotContainsKey(t, got.Attributes, "driver.docker")
+	must.Eq(t, "28.0", got.Attributes["driver.ebbtide.docker.version"].GoString())
+	must.Eq(t, "docker", got.Attributes["driver.ebbtide.engine"].GoString())
+	must.Eq(t, "4", got.Attributes["driver.ebbtide.pool_cores"].GoString())
+
+	d.name = DockerName
+	got = d.decorate(stock)
+	must.MapContainsKey(t, got.Attributes, "driver.docker")
+	must.Eq(t, "28.0", got.Attributes["driver.docker.version"].GoString())
+	must.Eq(t, "flowcon", got.Attributes["driver.docker.ebbtide.policy"].GoString())
+
+	got = d.decorate(&drivers.Fingerprint{Health: drivers.HealthStateUndetected, HealthDescription: "Failed to connect to docker daemon"})
+	must.MapLen(t, 0, got.Attributes)
+	must.True(t, strings.Contains(got.HealthDescription, "docker daemon"))
+}
