@@ -146,7 +146,7 @@ type task struct {
 	body    string   // more HCL in the task
 	env     map[string]string
 	meta    map[string]string
-	cpu     int // MHz; 0 = 100
+	cpu     int // MHz; 0 = 100, negative: the body has the resources block
 	memory  int // MiB; 0 = 64
 }
 
@@ -186,7 +186,9 @@ func (c *cluster) hcl(j job) string {
 		}
 		args, _ := json.Marshal(append([]string{}, k.args...))
 		fmt.Fprintf(&b, "task %q {\n driver = %q\n config {\n %s\n command = %q\n args = %s\n %s\n }\n", k.name, c.driver, image, k.command, hclEscape(string(args)), k.config)
-		fmt.Fprintf(&b, "resources {\n cpu = %d\n memory = %d\n }\n", k.cpu, k.memory)
+		if k.cpu > 0 {
+			fmt.Fprintf(&b, "resources {\n cpu = %d\n memory = %d\n }\n", k.cpu, k.memory)
+		}
 		for block, values := range map[string]map[string]string{"env": k.env, "meta": k.meta} {
 			if len(values) > 0 {
 				quoted := make(map[string]string)

@@ -464,3 +464,6 @@ func (a *Agent) DataDir() string { return filepath.Join(a.Dir, "data") }
 
 // AllocDir is the directory of an allocation on the host.
 func (a *Agent) AllocDir(allocID string) string { return filepath.Join(a.DataDir(), "alloc", allocID) }
+
+// HostVolume is the directory behind a host volume.
+func (a *Agent) HostVolume(name string) string { return a.cfg.HostVolumes[name] }

@@ -56,6 +56,10 @@ func New(opts Options) (*Harness, error) {
 	if logf == nil {
 		logf = func(string, ...any) {}
 	}
+	root, err := FindRoot()
+	if err != nil {
+		return nil, err
+	}
 	base := opts.BaseDir
 	if base == "" {
 		base = os.TempDir()
@@ -73,12 +77,7 @@ func New(opts Options) (*Harness, error) {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	tools, err := newTools(logf)
-	if err != nil {
-		_ = super.in.Close()
-		return nil, err
-	}
-	return &Harness{Dir: dir, Tools: tools, logf: logf, super: super, ports: &portBlocks{}}, nil
+	return &Harness{Dir: dir, Tools: NewTools(root, logf), logf: logf, super: super, ports: &portBlocks{}}, nil
 }
 
 // Close ends everything and removes every trace. The error names what could not

@@ -188,9 +188,9 @@ func TestBlocksOfPortsAreExclusive(t *testing.T) {
 
 func TestNomadVersion(t *testing.T) {
 	t.Parallel()
-	tools, err := newTools(t.Logf)
+	root, err := FindRoot()
 	must.NoError(t, err)
-	version, err := tools.NomadVersion()
+	version, err := NewTools(root, nil).NomadVersion()
 	must.NoError(t, err)
 	must.StrHasPrefix(t, "v1.", version)
 }

@@ -19,7 +19,7 @@ import (
 // applets are the commands of busybox that tasks and exec sessions get.
 var applets = []string{
 	"sh", "cat", "sleep", "env", "kill", "ls", "nc", "dd", "id", "ps", "head", "tail",
-	"wc", "echo", "date", "hostname", "stat", "ln", "mkdir", "rm", "mv", "touch", "mount", "tty", "tr", "true", "false", "wget", "httpd", "seq", "yes", "od", "readlink", "grep", "chmod",
+	"wc", "echo", "date", "hostname", "stat", "ln", "mkdir", "rm", "mv", "touch", "mount", "tty", "tr", "true", "false", "wget", "httpd", "seq", "yes", "od", "readlink", "grep", "chmod", "awk", "usleep",
 }
 
 // Rootfs makes the small root filesystem in which tasks run with either engine:

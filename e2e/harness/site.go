@@ -176,6 +176,20 @@ func (s *site) cgroupDirs(allocs []string) []string {
 	return dirs
 }
 
+// TaskCgroups lists the cgroups that exist of an agent's exec tasks.
+func TaskCgroups(a *Agent) ([]string, error) {
+	stubs, _, err := a.servers().Allocations().List(nil)
+	if err != nil {
+		return nil, fmt.Errorf("listing allocations: %w", err)
+	}
+	var ids []string
+	for _, s := range stubs {
+		ids = append(ids, s.ID)
+	}
+	found := (&site{dir: a.h.Dir, allocs: ids}).allocIDs()
+	return (&site{}).cgroupDirs(found), nil
+}
+
 // cgroupV2Root is where the unified hierarchy is mounted, when it is the only one.
 const cgroupV2Root = "/sys/fs/cgroup"
 

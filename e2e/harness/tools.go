@@ -31,17 +31,16 @@ type Tools struct {
 	have map[string]string
 }
 
-// newTools finds the repository.
-func newTools(logf func(string, ...any)) (*Tools, error) {
-	root, err := findRoot()
-	if err != nil {
-		return nil, err
+// NewTools returns the tools of a repository; logf may be nil.
+func NewTools(root string, logf func(format string, args ...any)) *Tools {
+	if logf == nil {
+		logf = func(string, ...any) {}
 	}
-	return &Tools{Root: root, logf: logf, have: make(map[string]string)}, nil
+	return &Tools{Root: root, logf: logf, have: make(map[string]string)}
 }
 
-// findRoot looks for the repository: EBBTIDE_ROOT, or upwards from here.
-func findRoot() (string, error) {
+// FindRoot looks for the repository: EBBTIDE_ROOT, or upwards from here.
+func FindRoot() (string, error) {
 	if root := os.Getenv("EBBTIDE_ROOT"); root != "" {
 		return filepath.Abs(root)
 	}

@@ -1,0 +1,167 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// dockerWithImages starts a daemon that has the images.
+func dockerWithImages(t *testing.T, h *harness.Harness) *harness.Docker {
+	t.Helper()
+	d, err := h.StartDocker(deadline(t, startDeadline), harness.DockerOptions{})
+	if err != nil {
+		t.Skip(err)
+	}
+	must.NoError(t, d.ImportImages(deadline(t, startDeadline)))
+	return d
+}
+
+// TestDockerName installs the plugin under the name of the stock driver, with
+// the stock driver's configuration as it was: jobs need no change.
+func TestDockerName(t *testing.T) {
+	h := newHarness(t)
+	d := dockerWithImages(t, h)
+	c := newCluster(t, h, "docker", clusterOptions{
+		driver: "docker", daemon: d,
+		agent: harness.AgentConfig{PluginName: "docker", Plugin: d.PluginConfig("enabled = true\nperiod = \"2s\"\ncreation_grace = \"2s\"", "ebbtide {\n interval = \"2s\"\n reap_period = \"1s\"\n reap_grace = \"2s\"\n}")},
+	})
+	node, err := c.agent.Node(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, "1", node.Attributes["driver.docker"])
+	must.NotEq(t, "", node.Attributes["driver.docker.version"])
+	must.Eq(t, "docker", node.Attributes["driver.docker.ebbtide.engine"])
+	must.Nil(t, node.Drivers["ebbtide"])
+
+	// One job as it was written for the stock driver, one with our block.
+	plain := c.start(t, job{id: "plain", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
+	k := shell("n=0; while :; do n=$((n+1)); echo at $n; sleep 0.2; done")
+	k.config = "progress {\n pattern = \"at (?P<value>[0-9]+)\"\n goal = \"max\"\n}"
+	ours := c.start(t, job{id: "ours", tasks: []task{k}})
+	for _, alloc := range []*api.Allocation{plain, ours} {
+		c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 10 && s.Growth.Known() })
+	}
+
+	// One driver tracks every container: what Nomad started and nobody tracks goes.
+	lost := runContainer(t, d, map[string]string{engine.LabelAllocID: "11111111-2222-3333-4444-555555555555"})
+	waitContainer(t, d, lost, false)
+	for _, alloc := range []*api.Allocation{plain, ours} {
+		list, err := d.Containers(t.Context(), alloc.ID)
+		must.NoError(t, err)
+		must.Len(t, 1, list)
+		must.Eq(t, "running", string(list[0].State))
+	}
+	// A container that Nomad has nothing to do with.
+	foreign := runContainer(t, d, nil)
+	second := runContainer(t, d, map[string]string{engine.LabelAllocID: "11111111-2222-3333-4444-555555555555"})
+	waitContainer(t, d, second, false)
+	waitContainer(t, d, foreign, true)
+}
+
+// TestReapers puts the stock docker driver beside ours on one node and one daemon.
+func TestReapers(t *testing.T) {
+	h := newHarness(t)
+	d := dockerWithImages(t, h)
+	stock := func(dangling string) string {
+		return "plugin \"docker\" {\n config {\n" + d.PluginConfig(dangling, "") + "\n}\n}\n"
+	}
+
+	t.Run("ours touches only its own", func(t *testing.T) {
+		c := newCluster(t, h, "docker", clusterOptions{
+			daemon:   d,
+			settings: map[string]string{"reap_period": `"1s"`, "reap_grace": `"1s"`},
+			agent:    harness.AgentConfig{HCL: stock("enabled = false")},
+		})
+		ours := c.start(t, job{id: "ours", tasks: []task{shell("sleep 1000")}})
+		theirs := *c
+		theirs.driver = "docker"
+		stockAlloc := theirs.start(t, job{id: "stock", tasks: []task{shell("sleep 1000")}})
+		list, err := d.Containers(t.Context(), ours.ID)
+		must.NoError(t, err)
+		must.Len(t, 1, list)
+		must.Eq(t, c.agent.NodeID(), list[0].Labels[engine.LabelNode])
+
+		// Leftovers: of ours, of another node's, of the stock driver's.
+		const alloc = "11111111-2222-3333-4444-555555555555"
+		other := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: "99999999-2222-3333-4444-555555555555"})
+		dangling := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc})
+		// Two rounds of the reaper have passed when two leftovers, one after the
+		// other, are gone.
+		for range 2 {
+			lost := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: c.agent.NodeID()})
+			waitContainer(t, d, lost, false)
+		}
+		waitContainer(t, d, other, true)
+		waitContainer(t, d, dangling, true)
+		for _, id := range []string{ours.ID, stockAlloc.ID} {
+			list, err := d.Containers(t.Context(), id)
+			must.NoError(t, err)
+			must.Len(t, 1, list)
+			must.Eq(t, "running", string(list[0].State))
+		}
+		removeContainer(t, d, other)
+		removeContainer(t, d, dangling)
+	})
+
+	t.Run("the stock driver's is explained", func(t *testing.T) {
+		c := newCluster(t, h, "docker", clusterOptions{
+			daemon: d,
+			agent:  harness.AgentConfig{HCL: stock("enabled = true\nperiod = \"1s\"\ncreation_grace = \"1s\"")},
+		})
+		alloc := c.finish(t, job{id: "victim", tasks: []task{shell("sleep 1000")}})
+		must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+		c.waitEvent(t, alloc, "train", "removed by somebody else", "dangling_containers", "docker")
+	})
+}
+
+// runContainer starts a container by hand.
+func runContainer(t *testing.T, d *harness.Docker, labels map[string]string) string {
+	t.Helper()
+	ctx := deadline(t, stepDeadline)
+	c, err := d.Client.ContainerCreate(ctx, &container.Config{Image: harness.Image, Cmd: []string{"/bin/sleep", "1000"}, Labels: labels},
+		&container.HostConfig{NetworkMode: "none"}, nil, nil, "")
+	must.NoError(t, err)
+	must.NoError(t, d.Client.ContainerStart(ctx, c.ID, container.StartOptions{}))
+	return c.ID
+}
+
+func removeContainer(t *testing.T, d *harness.Docker, id string) {
+	t.Helper()
+	must.NoError(t, d.Client.ContainerRemove(deadline(t, stepDeadline), id, container.RemoveOptions{Force: true}))
+}
+
+// waitContainer waits until a container is gone, or checks that it runs.
+func waitContainer(t *testing.T, d *harness.Docker, id string, runs bool) {
+	t.Helper()
+	if runs {
+		x, err := d.Client.ContainerInspect(t.Context(), id)
+		must.NoError(t, err)
+		must.True(t, x.State.Running)
+		return
+	}
+	must.NoError(t, harness.Poll(deadline(t, startDeadline), "the container is gone", func(ctx context.Context) error {
+		list, err := d.Containers(ctx, "")
+		if err != nil {
+			return err
+		}
+		for _, x := range list {
+			if x.ID == id {
+				return fmt.Errorf("it is %s", x.Status)
+			}
+		}
+		return nil
+	}))
+}

@@ -1,0 +1,475 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image/png"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// lifecycleOptions is a cluster with a host volume and devices.
+func lifecycleOptions(t *testing.T, docker harness.DockerOptions) clusterOptions {
+	t.Helper()
+	devices := t.TempDir()
+	must.NoError(t, os.Chmod(devices, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(devices, "card0"), []byte("a device\n"), 0o644))
+	opts := clusterOptions{
+		docker:   docker,
+		settings: map[string]string{"no_progress_after": `"3s"`, "docker_timeout": `"2s"`},
+		agent:    harness.AgentConfig{HostVolumes: map[string]string{"data": volumeDir(t)}},
+	}
+	root, err := harness.FindRoot()
+	must.NoError(t, err)
+	tools := harness.NewTools(root, t.Logf)
+	plugin, err := tools.DevicePlugin(t.Context())
+	must.NoError(t, err)
+	opts.agent.Plugins = map[string]string{"nomad-device-example": plugin}
+	opts.agent.HCL = fmt.Sprintf("plugin \"nomad-device-example\" {\n config {\n dir = %q\n list_period = \"1s\"\n }\n}\n", devices)
+	return opts
+}
+
+// volumeDir is a directory that tasks of any user may write to.
+func volumeDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	must.NoError(t, os.Chmod(dir, 0o777))
+	for p := dir; p != "/" && p != os.TempDir(); p = filepath.Dir(p) {
+		st, err := os.Stat(p)
+		must.NoError(t, err)
+		must.NoError(t, os.Chmod(p, st.Mode().Perm()|0o055))
+	}
+	return dir
+}
+
+func testAttributes(t *testing.T, c *cluster) {
+	node, err := c.agent.Node(deadline(t, stepDeadline))
+	must.NoError(t, err)
+	for name, want := range map[string]string{
+		"driver.ebbtide":            "1",
+		"driver.ebbtide.engine":     c.engine,
+		"driver.ebbtide.policy":     "flowcon",
+		"driver.ebbtide.mode":       "weight",
+		"driver.ebbtide.estimator":  "robust",
+		"driver.ebbtide.version":    version.Version,
+		"driver.ebbtide.pool_cores": "",
+	} {
+		got, ok := node.Attributes[name]
+		must.True(t, ok, must.Sprintf("the node has no attribute %q", name))
+		if want != "" {
+			must.Eq(t, want, got, must.Sprint(name))
+		}
+	}
+}
+
+func testLifecycle(t *testing.T, c *cluster) {
+	for name, test := range map[string]func(*testing.T, *cluster){
+		"start, logs, stats and files": testStart,
+		"environment and template":     testEnvironment,
+		"exec":                         testExecSessions,
+		"signal":                       testSignal,
+		"stop":                         testStop,
+		"stop of a deaf task":          testStopDeaf,
+		"restart in place":             testRestart,
+		"restart after a failure":      testRestartFailed,
+		"exit codes":                   testExitCodes,
+		"out of memory":                testOutOfMemory,
+		"host volume":                  testHostVolume,
+		"ports":                        testPorts,
+		"group network":                testGroupNetwork,
+		"device":                       testDevice,
+		"rotated logs":                 testRotatedLogs,
+		"no progress":                  testNoProgress,
+		"diverged":                     testDiverged,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+// testStart follows a real training run through everything that Nomad shows.
+func testStart(t *testing.T, c *cluster) {
+	ctx := deadline(t, startDeadline)
+	alloc := c.start(t, job{id: "start", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-style", "huggingface", "-wait", "5ms"}}}})
+	_, err := c.agent.WaitLog(ctx, alloc, "train", "stdout", "'loss'")
+	must.NoError(t, err)
+
+	must.NoError(t, harness.Poll(ctx, "the task has CPU and memory stats", func(ctx context.Context) error {
+		stats, err := c.agent.Stats(ctx, alloc)
+		if err != nil {
+			return err
+		}
+		u := stats.Tasks["train"]
+		if u == nil || u.ResourceUsage == nil || u.ResourceUsage.CpuStats == nil || u.ResourceUsage.CpuStats.TotalTicks <= 0 {
+			return fmt.Errorf("no CPU: %+v", u)
+		}
+		if m := u.ResourceUsage.MemoryStats; m == nil || m.RSS+m.Usage == 0 {
+			return fmt.Errorf("no memory: %+v", m)
+		}
+		return nil
+	}))
+
+	st := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 20 && s.Growth.Known() && s.Use > 0 })
+	must.Eq(t, status.Schema, st.Schema)
+	must.Eq(t, version.Version, st.Version)
+	must.Eq(t, "train", st.Task)
+	must.Eq(t, alloc.ID, st.Alloc)
+	must.Eq(t, "start", st.Job)
+	must.Eq(t, c.engine, st.Engine)
+	must.Eq(t, "flowcon", st.Policy)
+	must.Eq(t, "loss", st.Metric)
+	must.Eq(t, "min", st.Goal)
+	must.Positive(t, float64(st.Value))
+	must.Positive(t, float64(st.CPUSeconds))
+	must.Positive(t, float64(st.Node.PoolCores))
+	must.Positive(t, st.Node.Tasks)
+	must.NotEq(t, "", st.Rule)
+	must.NotEq(t, "", st.Why)
+
+	files, _, err := c.agent.API.AllocFS().List(alloc, "alloc/data/ebbtide", nil)
+	must.NoError(t, err)
+	for _, f := range files {
+		must.Eq(t, "-rw-r--r--", f.FileMode, must.Sprint(f.Name))
+	}
+	must.NoError(t, harness.Poll(ctx, "the history has rows", func(ctx context.Context) error {
+		data, err := c.agent.Cat(ctx, alloc, "alloc/data/ebbtide/train.csv")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+		if len(lines) < 3 {
+			return fmt.Errorf("it has %d lines", len(lines))
+		}
+		must.StrHasPrefix(t, "time,cpu_s,", lines[0])
+		return nil
+	}))
+	must.NoError(t, harness.Poll(ctx, "the picture is one", func(ctx context.Context) error {
+		data, err := c.agent.Cat(ctx, alloc, "alloc/data/ebbtide/train.png")
+		if err != nil {
+			return err
+		}
+		img, err := png.Decode(bytes.NewReader(data))
+		if err != nil {
+			return err
+		}
+		must.GreaterEq(t, 400, img.Bounds().Dx())
+		must.GreaterEq(t, 300, img.Bounds().Dy())
+		return nil
+	}))
+}
+
+func testEnvironment(t *testing.T, c *cluster) {
+	k := shell(`env; echo "template: $FROM_TEMPLATE"; cat local/file; sleep 1000`)
+	k.env = map[string]string{"MINE": "yes"}
+	k.meta = map[string]string{"ebbtide_goal": "min", "other": "thing"}
+	k.body = `
+template {
+  data        = "FROM_TEMPLATE={{ env \"NOMAD_TASK_NAME\" }}"
+  destination = "local/env"
+  env         = true
+}
+template {
+  data        = "rendered for {{ env \"NOMAD_ALLOC_ID\" }}\n"
+  destination = "local/file"
+}`
+	if c.engine == "docker" {
+		k.config = `work_dir = "/"`
+	}
+	alloc := c.start(t, job{id: "environment", tasks: []task{k}})
+	out, err := c.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", "rendered for "+alloc.ID)
+	must.NoError(t, err)
+	for _, want := range []string{
+		"MINE=yes", "NOMAD_TASK_NAME=train", "NOMAD_META_other=thing", "NOMAD_META_ebbtide_goal=min",
+		"template: train", "PYTHONUNBUFFERED=1", "NOMAD_ALLOC_ID=" + alloc.ID,
+	} {
+		must.StrContains(t, out, want)
+	}
+}
+
+func testExecSessions(t *testing.T, c *cluster) {
+	ctx := deadline(t, startDeadline)
+	alloc := c.start(t, job{id: "exec", tasks: []task{shell("sleep 1000")}})
+
+	out, errOut, code, err := c.agent.Exec(ctx, alloc, "train", false, nil, "/bin/sh", "-c", "echo out; echo err >&2; exit 3")
+	must.NoError(t, err)
+	must.Eq(t, "out\n", out)
+	must.Eq(t, "err\n", errOut)
+	must.Eq(t, 3, code)
+
+	// A stream that is longer than any buffer on the way, both ways.
+	in := strings.Repeat("0123456789abcde\n", 1<<15)
+	out, _, code, err = c.agent.Exec(ctx, alloc, "train", false, strings.NewReader(in), "/bin/sh", "-c", "dd bs=4096 count=128 iflag=fullblock 2>/dev/null")
+	must.NoError(t, err)
+	must.Eq(t, 0, code)
+	must.Eq(t, len(in), len(out))
+	must.True(t, in == out)
+
+	out, _, code, err = c.agent.Exec(ctx, alloc, "train", true, nil, "/bin/sh", "-c", "tty; echo done")
+	must.NoError(t, err)
+	must.Eq(t, 0, code)
+	must.StrContains(t, out, "done")
+	must.StrContains(t, out, "/dev/")
+
+	// A command that is not there: an error or a status, and the task runs on.
+	_, _, code, err = c.agent.Exec(ctx, alloc, "train", false, nil, "/no/such/command")
+	must.True(t, err != nil || code != 0)
+	again, _, err := c.agent.API.Allocations().Info(alloc.ID, nil)
+	must.NoError(t, err)
+	must.Eq(t, "running", again.TaskStates["train"].State)
+}
+
+func testSignal(t *testing.T, c *cluster) {
+	ctx := deadline(t, startDeadline)
+	alloc := c.start(t, job{id: "signal", tasks: []task{shell(`trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.1; done`)}})
+	_, err := c.agent.WaitLog(ctx, alloc, "train", "stdout", "ready")
+	must.NoError(t, err)
+	must.NoError(t, c.agent.Signal(ctx, alloc, "train", "SIGUSR1"))
+	_, err = c.agent.WaitLog(ctx, alloc, "train", "stdout", "got USR1")
+	must.NoError(t, err)
+}
+
+func testStop(t *testing.T, c *cluster) {
+	ctx := deadline(t, startDeadline)
+	k := shell(`trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done`)
+	k.body = "kill_signal = \"SIGTERM\"\nkill_timeout = \"60s\""
+	alloc := c.start(t, job{id: "stop", tasks: []task{k}})
+	_, err := c.agent.WaitLog(ctx, alloc, "train", "stdout", "ready")
+	must.NoError(t, err)
+	_, err = c.agent.API.Allocations().Stop(alloc, nil)
+	must.NoError(t, err)
+	alloc, err = c.agent.WaitAllocID(ctx, alloc.ID, "ended", harness.Terminal)
+	must.NoError(t, err)
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
+	out, err := c.agent.Logs(ctx, alloc, "train", "stdout")
+	must.NoError(t, err)
+	must.StrContains(t, out, "saved")
+}
+
+func testStopDeaf(t *testing.T, c *cluster) {
+	ctx := deadline(t, startDeadline)
+	k := shell(`trap '' TERM INT; echo ready; while :; do sleep 0.1; done`)
+	k.body = "kill_signal = \"SIGTERM\"\nkill_timeout = \"1s\""
+	alloc := c.start(t, job{id: "deaf", tasks: []task{k}})
+	_, err := c.agent.WaitLog(ctx, alloc, "train", "stdout", "ready")
+	must.NoError(t, err)
+	pid := c.pid(t, alloc, "train")
+	_, err = c.agent.API.Allocations().Stop(alloc, nil)
+	must.NoError(t, err)
+	alloc, err = c.agent.WaitAllocID(ctx, alloc.ID, "ended", harness.Terminal)
+	must.NoError(t, err)
+	must.False(t, harness.Alive(pid))
+	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 137"), must.Sprint(harness.Events(alloc, "train")))
+}
+
+func testRestart(t *testing.T, c *cluster) {
+	ctx := deadline(t, startDeadline)
+	alloc := c.start(t, job{id: "restart", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
+	c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
+	pid := c.pid(t, alloc, "train")
+	must.NoError(t, c.agent.RestartTask(ctx, alloc, "train"))
+	alloc, err := c.agent.WaitAllocID(ctx, alloc.ID, "restarted", func(a *api.Allocation) bool {
+		ts := a.TaskStates["train"]
+		return ts != nil && ts.State == "running" && ts.Restarts == 1
+	})
+	must.NoError(t, err)
+	must.False(t, harness.Alive(pid))
+	must.NotEq(t, pid, c.pid(t, alloc, "train"))
+	// It is watched like a new one, and its history goes on in the same file.
+	c.waitStatus(t, alloc, "train", "measured anew", func(s status.Status) bool { return s.Reports > 5 && s.Step < 100000 && s.CPUSeconds > 0 })
+}
+
+func testRestartFailed(t *testing.T, c *cluster) {
+	alloc := c.finish(t, job{id: "restart-failed", retry: true,
+		group: "restart {\n attempts = 1\n delay = \"0s\"\n interval = \"10m\"\n mode = \"fail\"\n }\n reschedule {\n attempts = 0\n unlimited = false\n }",
+		tasks: []task{shell("exit 4")}})
+	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+	must.Eq(t, 1, alloc.TaskStates["train"].Restarts)
+}
+
+func testExitCodes(t *testing.T, c *cluster) {
+	alloc := c.finish(t, job{id: "exit-7", tasks: []task{shell("echo step=1 loss=2; exit 7")}})
+	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 7"), must.Sprint(harness.Events(alloc, "train")))
+
+	alloc = c.finish(t, job{id: "exit-0", tasks: []task{{args: []string{"-model", "logreg", "-steps", "60", "-threads", "1"}}}})
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
+	// The files of a task that has ended stay, with its last figures.
+	st, err := c.status(t, alloc, "train")
+	must.NoError(t, err)
+	must.Positive(t, st.Reports)
+	must.Eq(t, 60, float64(st.Step))
+}
+
+func testOutOfMemory(t *testing.T, c *cluster) {
+	k := shell(`x=0123456789abcdef; while :; do x="$x$x"; done`)
+	k.memory = 24
+	alloc := c.finish(t, job{id: "oom", tasks: []task{k}})
+	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+	var killed string
+	for _, ev := range alloc.TaskStates["train"].Events {
+		if ev.Type == api.TaskTerminated {
+			killed = ev.Details["oom_killed"]
+		}
+	}
+	must.Eq(t, "true", killed, must.Sprint(harness.Events(alloc, "train")))
+}
+
+func testHostVolume(t *testing.T, c *cluster) {
+	k := shell("echo written by $NOMAD_ALLOC_ID > /volume/$NOMAD_JOB_ID")
+	k.body = "volume_mount {\n volume = \"v\"\n destination = \"/volume\"\n}"
+	alloc := c.finish(t, job{id: "volume", group: "volume \"v\" {\n type = \"host\"\n source = \"data\"\n}", tasks: []task{k}})
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
+	data, err := os.ReadFile(filepath.Join(c.agent.HostVolume("data"), "volume"))
+	must.NoError(t, err)
+	must.StrContains(t, string(data), alloc.ID)
+}
+
+// testPorts reaches a task over a port that Nomad chose: mapped into a container
+// on a bridge, or on the host.
+func testPorts(t *testing.T, c *cluster) {
+	k := shell("echo hello from $NOMAD_ALLOC_ID > local/index.html; exec busybox httpd -f -p 127.0.0.1:$NOMAD_PORT_http -h local")
+	port := "port \"http\" {}"
+	if c.engine == "docker" {
+		if c.docker.Bridge == "" {
+			t.Skip("no bridge here")
+		}
+		k = shell("echo hello from $NOMAD_ALLOC_ID > /local/index.html; exec busybox httpd -f -p 8080 -h /local")
+		k.config = `ports = ["http"]`
+		port = "port \"http\" {\n to = 8080\n}"
+	}
+	alloc := c.start(t, job{id: "ports", group: "network {\n " + port + "\n}", tasks: []task{k}})
+	alloc, _, err := c.agent.API.Allocations().Info(alloc.ID, nil)
+	must.NoError(t, err)
+	must.Len(t, 1, alloc.AllocatedResources.Shared.Ports)
+	p := alloc.AllocatedResources.Shared.Ports[0]
+	must.Eq(t, "127.0.0.1", p.HostIP)
+	client := &http.Client{Timeout: 5 * time.Second}
+	eventually(t, "the task answers", func() error {
+		resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/index.html", p.Value))
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err == nil && !strings.Contains(string(body), alloc.ID) {
+			err = fmt.Errorf("it says %s: %s", resp.Status, body)
+		}
+		return err
+	})
+}
+
+// testGroupNetwork runs two tasks in one network namespace: one serves on its
+// loopback, the other asks it.
+func testGroupNetwork(t *testing.T, c *cluster) {
+	server := shell("readlink /proc/self/ns/net; while :; do echo it works | nc -l -p 9999 -s 127.0.0.1; done")
+	server.name = "server"
+	client := shell("readlink /proc/self/ns/net; until nc 127.0.0.1 9999 < /dev/null | grep works; do sleep 0.1; done; sleep 1000")
+	client.name = "client"
+	for _, k := range []*task{&server, &client} {
+		if c.engine == "exec" {
+			// Nomad leaves the loopback of a namespace that it made down.
+			k.config = `cap_add = ["net_admin"]`
+			k.args[1] = "busybox ip link set lo up; " + k.args[1]
+			k.body = `user = "root"`
+		}
+	}
+	alloc := c.start(t, job{id: "group", group: "network {\n mode = \"none\"\n}", tasks: []task{server, client}})
+	ctx := deadline(t, startDeadline)
+	fromClient, err := c.agent.WaitLog(ctx, alloc, "client", "stdout", "works")
+	must.NoError(t, err)
+	fromServer, err := c.agent.WaitLog(ctx, alloc, "server", "stdout", "net:")
+	must.NoError(t, err)
+	ns, _, _ := strings.Cut(fromServer, "\n")
+	must.StrHasPrefix(t, ns, fromClient)
+	host, err := os.Readlink("/proc/self/ns/net")
+	must.NoError(t, err)
+	must.NotEq(t, host, ns)
+}
+
+func testDevice(t *testing.T, c *cluster) {
+	k := shell("cat /tmp/task-mounts/card0")
+	k.body = "resources {\n cpu = 100\n memory = 64\n device \"nomad/file/mock\" {\n count = 1\n }\n}"
+	if c.engine == "docker" {
+		k.args[1] += "; ls /dev/mine && echo found"
+		k.config = "devices = [{ host_path = \"/dev/null\", container_path = \"/dev/mine\", cgroup_permissions = \"rw\" }]"
+	}
+	eventually(t, "the node has the device", func() error {
+		node, err := c.agent.Node(t.Context())
+		if err == nil && len(node.NodeResources.Devices) == 0 {
+			err = fmt.Errorf("it has none")
+		}
+		return err
+	})
+	k.cpu = -1 // the resources are in the body
+	alloc := c.finish(t, job{id: "device", tasks: []task{k}})
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
+	out, err := c.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
+	must.NoError(t, err)
+	must.StrContains(t, out, "a device")
+	if c.engine == "docker" {
+		must.StrContains(t, out, "found")
+	}
+}
+
+// testRotatedLogs reads progress from output that Nomad rotates several times.
+func testRotatedLogs(t *testing.T, c *cluster) {
+	k := shell(`awk 'BEGIN { for (n = 1; n <= 40000; n++) { printf "step=%d total=40000 loss=%.5f %0100d\n", n, 9000 / n, 0 } fflush() }'; sleep 1000`)
+	k.body = "logs {\n max_files = 2\n max_file_size = 1\n}"
+	alloc := c.start(t, job{id: "rotated", body: "", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})
+	c.waitStatus(t, alloc, "train", "at its last step", func(s status.Status) bool { return s.Step == 40000 })
+}
+
+func testNoProgress(t *testing.T, c *cluster) {
+	alloc := c.start(t, job{id: "no-progress", tasks: []task{shell("while :; do echo nothing to see here; sleep 0.2; done")}})
+	c.waitEvent(t, alloc, "train", "ebbtide progress", "fair share")
+}
+
+func testDiverged(t *testing.T, c *cluster) {
+	alloc := c.start(t, job{id: "diverged", tasks: []task{shell("for i in 9 8 7 6 5; do echo loss=$i; sleep 0.3; done; while :; do echo loss=nan; sleep 0.3; done")}})
+	c.waitEvent(t, alloc, "train", "diverged")
+	c.waitStatus(t, alloc, "train", "diverged", func(s status.Status) bool { return s.Diverged && s.Category == "CL" })
+}
+
+// testNothingLeft checks that tasks that have ended left no trace of theirs,
+// while the agent still runs.
+func testNothingLeft(t *testing.T, c *cluster) {
+	eventually(t, "nothing is left of ended tasks", func() error {
+		cgroups, err := harness.TaskCgroups(c.agent)
+		if err != nil {
+			return err
+		}
+		if len(cgroups) > 0 {
+			return fmt.Errorf("cgroups %v", cgroups)
+		}
+		if c.docker != nil {
+			list, err := c.docker.Containers(t.Context(), "")
+			if err != nil {
+				return err
+			}
+			for _, x := range list {
+				return fmt.Errorf("container %v is %s", x.Names, x.Status)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,246 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// testLone checks that a task alone on its node keeps what Nomad gave it, while
+// it grows and when it has converged.
+func testLone(t *testing.T, c *cluster) {
+	for name, k := range map[string]task{"growing": growing("train"), "flat": flat("train")} {
+		t.Run(name, func(t *testing.T) {
+			alloc := c.start(t, job{id: "lone-" + name, tasks: []task{k}})
+			pid := c.pid(t, alloc, "train")
+			base := kernel(t, pid)
+			must.Eq(t, 400, base.Shares)
+			want := map[string]string{"growing": "NL", "flat": "CL"}[name]
+			c.waitStatus(t, alloc, "train", "measured as "+want, func(s status.Status) bool {
+				now := kernel(t, pid)
+				must.Eq(t, base.Shares, now.Shares, must.Sprintf("shares of a lone task in category %q", s.Category))
+				must.Eq(t, 0, now.QuotaCores, must.Sprintf("quota of a lone task in category %q", s.Category))
+				return s.Category == want && s.Growth.Known()
+			})
+			must.Eq(t, 0, kernel(t, pid).Throttled)
+			c.stop(t, "lone-"+name)
+		})
+	}
+}
+
+// testCompeting puts a growing task beside a flat one, and then more.
+func testCompeting(t *testing.T, c *cluster) {
+	quota := false
+	if node, err := c.agent.Node(t.Context()); err == nil {
+		quota = node.Attributes["driver.ebbtide.mode"] == "quota"
+	}
+	run := func(id string, k task) (*api.Allocation, int) {
+		alloc := c.start(t, job{id: id, tasks: []task{k}})
+		return alloc, c.pid(t, alloc, k.name)
+	}
+	flatAlloc, flatPID := run("flat", flat("train"))
+	c.waitStatus(t, flatAlloc, "train", "converged", settled("train", "CL"))
+	growAlloc, growPID := run("growing", growing("train"))
+
+	// The join is the leaver's or the joiner's limit changing in the kernel; in
+	// weight mode the joiner has its fair share until it is measured, which is
+	// what it had.
+	converged := func(s status.Status) bool { return s.Category == "CL" && s.Limit.Fraction < 0.9 }
+	st := c.waitStatus(t, flatAlloc, "train", "limited", converged)
+	c.waitStatus(t, growAlloc, "train", "growing", func(s status.Status) bool { return s.Category == "NL" && s.Growth > 0 })
+	st = c.waitStatus(t, flatAlloc, "train", "limited in the kernel", func(s status.Status) bool {
+		return converged(s) && (quota && s.Limit.QuotaCores > 0 || !quota && s.Limit.Shares < 400)
+	})
+
+	// What the status shows is what the kernel has.
+	var k harness.Kernel
+	eventually(t, "the limits in the status are the kernel's", func() (err error) {
+		if st, err = c.status(t, flatAlloc, "train"); err != nil {
+			return err
+		}
+		k = kernel(t, flatPID)
+		if k.Shares != st.Limit.InForce.Shares || math.Abs(k.QuotaCores-float64(st.Limit.InForce.QuotaCores)) > 0.011 {
+			return fmt.Errorf("the kernel has %d shares and %.3f cores, the status %+v", k.Shares, k.QuotaCores, st.Limit)
+		}
+		return nil
+	})
+	if quota {
+		must.Eq(t, 400, k.Shares)
+		must.Between(t, 0.01, k.QuotaCores, float64(st.Node.PoolCores))
+	} else {
+		must.Less(t, 400, k.Shares)
+		must.Eq(t, 0, k.QuotaCores)
+		must.Greater(t, k.Shares, kernel(t, growPID).Shares)
+		// Others on the node are not squeezed: the sum is what it was.
+		sum := k.Shares + kernel(t, growPID).Shares
+		must.Between(t, 790, sum, 810)
+	}
+	must.GreaterEq(t, 1/(2*float64(st.Node.Tasks))-1e-9, float64(st.Limit.Fraction))
+	must.Eq(t, 2, st.Node.Tasks)
+	must.Eq(t, map[string]int{"NL": 1, "CL": 1}, withoutZeros(st.Node.Counts))
+	c.waitEvent(t, flatAlloc, "train", "converged")
+
+	cores := use(t, 12, growPID, flatPID)
+	ratio := cores[0] / cores[1]
+	t.Logf("growing %.2f cores, converged %.2f cores: %.2f times", cores[0], cores[1], ratio)
+	must.GreaterEq(t, 1.5, ratio)
+	if quota {
+		must.Positive(t, kernel(t, flatPID).Throttled)
+		c.waitStatus(t, flatAlloc, "train", "throttled", func(s status.Status) bool { return s.Throttled > 0 && s.ThrottledPeriods > 0 })
+	}
+
+	// A third one joins: its fair share at once, out of what the others had.
+	before := kernel(t, growPID)
+	joined, joinedPID := run("third", growing("train"))
+	begun := taskStarted(t, joined, "train")
+	seen := time.Now()
+	eventually(t, "the limits change for the third task", func() error {
+		seen = time.Now()
+		now := kernel(t, growPID)
+		if now.Shares == before.Shares && now.QuotaCores == before.QuotaCores {
+			return fmt.Errorf("they are %d shares, %.2f cores", now.Shares, now.QuotaCores)
+		}
+		return nil
+	})
+	t.Logf("join to new limits in the kernel: at most %v after Nomad's event", seen.Sub(begun).Round(time.Millisecond))
+	c.waitStatus(t, joined, "train", "one of three", func(s status.Status) bool { return s.Node.Tasks == 3 && s.Category == "NL" })
+	if !quota {
+		eventually(t, "the sum of the shares is kept", func() error {
+			sum := kernel(t, growPID).Shares + kernel(t, flatPID).Shares + kernel(t, joinedPID).Shares
+			if sum < 1180 || sum > 1220 {
+				return fmt.Errorf("it is %d", sum)
+			}
+			return nil
+		})
+	}
+	c.waitStatus(t, joined, "train", "measured", func(s status.Status) bool { return s.Growth > 0 })
+	cores = use(t, 12, growPID, flatPID, joinedPID)
+	t.Logf("three tasks: growing %.2f, converged %.2f, joined %.2f cores", cores[0], cores[1], cores[2])
+	must.Greater(t, cores[1], cores[0]+cores[2])
+
+	// Those that leave give everything back: the one that stays is as before.
+	c.stop(t, "growing")
+	c.stop(t, "third")
+	eventually(t, "the limit of the task that stays is lifted", func() error {
+		if now := kernel(t, flatPID); now.Shares != 400 || now.QuotaCores != 0 {
+			return fmt.Errorf("it has %d shares, %.2f cores", now.Shares, now.QuotaCores)
+		}
+		return nil
+	})
+	c.stop(t, "flat")
+}
+
+// withoutZeros drops the categories that no task is in.
+func withoutZeros(counts map[string]int) map[string]int {
+	m := make(map[string]int)
+	for k, n := range counts {
+		if n > 0 {
+			m[k] = n
+		}
+	}
+	return m
+}
+
+// taskStarted is when Nomad saw a task start.
+func taskStarted(t *testing.T, alloc *api.Allocation, task string) time.Time {
+	t.Helper()
+	for _, ev := range alloc.TaskStates[task].Events {
+		if ev.Type == api.TaskStarted {
+			return time.Unix(0, ev.Time)
+		}
+	}
+	t.Fatal("the task has no event of its start")
+	return time.Time{}
+}
+
+// TestQuota is the papers' hard ceiling, for both engines on one agent each.
+func TestQuota(t *testing.T) {
+	for _, engine := range []string{"exec", "docker"} {
+		t.Run(engine, func(t *testing.T) {
+			c := newCluster(t, newHarness(t), engine, clusterOptions{settings: map[string]string{"mode": `"quota"`, "quota_min_cores": "0.3"}})
+			testLone(t, c)
+			testCompeting(t, c)
+		})
+	}
+}
+
+// TestPolicyNone checks that with policy none nothing is ever limited, while
+// everything is still measured and shown; and, in the same cluster, that limits
+// which an earlier configuration left are released.
+func TestPolicyNone(t *testing.T) {
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"none"`}})
+	a := c.start(t, job{id: "growing", tasks: []task{growing("train")}})
+	b := c.start(t, job{id: "flat", tasks: []task{flat("train")}})
+	for _, alloc := range []*api.Allocation{a, b} {
+		pid := c.pid(t, alloc, "train")
+		c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool {
+			k := kernel(t, pid)
+			must.Eq(t, 400, k.Shares)
+			must.Eq(t, 0, k.QuotaCores)
+			return s.Growth.Known() && s.Policy == "none" && s.CPUSeconds > 5
+		})
+	}
+}
+
+// TestLeftAlone checks tasks that are not to be limited: those that say so, and
+// those with cores of their own.
+func TestLeftAlone(t *testing.T) {
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"mode": `"quota"`, "quota_min_cores": "0.3"}})
+	off := flat("train")
+	off.meta = map[string]string{"ebbtide_limit": "off"}
+	offAlloc := c.start(t, job{id: "off", tasks: []task{off}})
+	flatAlloc := c.start(t, job{id: "flat", tasks: []task{flat("train")}})
+	c.start(t, job{id: "growing", tasks: []task{growing("train")}})
+	c.waitStatus(t, flatAlloc, "train", "limited", func(s status.Status) bool { return s.Limit.InForce.QuotaCores > 0 })
+	k := kernel(t, c.pid(t, offAlloc, "train"))
+	must.Eq(t, 400, k.Shares)
+	must.Eq(t, 0, k.QuotaCores)
+	st, err := c.status(t, offAlloc, "train")
+	must.NoError(t, err)
+	must.Positive(t, st.Reports)
+	pool := float64(st.Node.PoolCores)
+	c.stop(t, "off")
+
+	own := flat("train")
+	own.cpu = -1
+	own.body = "resources {\n cores = 1\n memory = 64\n}"
+	ownAlloc := c.start(t, job{id: "cores", tasks: []task{own}})
+	before := kernel(t, c.pid(t, ownAlloc, "train"))
+	c.waitStatus(t, flatAlloc, "train", "in a smaller pool", func(s status.Status) bool { return math.Abs(float64(s.Node.PoolCores)-(pool-1)) < 0.01 })
+	c.waitStatus(t, ownAlloc, "train", "measured", func(s status.Status) bool { return s.Reports > 50 })
+	after := kernel(t, c.pid(t, ownAlloc, "train"))
+	must.Eq(t, before.Shares, after.Shares)
+	must.Eq(t, 0, after.QuotaCores)
+}
+
+// TestRealTraining is the two-task experiment with real training: a model that
+// still learns beside one that has converged.
+func TestRealTraining(t *testing.T) {
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{})
+	trainer := func(args string) task {
+		return task{cpu: 400, memory: 256, args: append(strings.Fields(args), "-threads", "2", "-steps", "0")}
+	}
+	done := c.start(t, job{id: "done", tasks: []task{trainer("-model logreg -size 4096 -dim 16 -decay 100 -style keras")}})
+	c.waitStatus(t, done, "train", "converged", settled("train", "CL"))
+	young := c.start(t, job{id: "young", tasks: []task{trainer("-model vae -style lightning")}})
+	c.waitStatus(t, young, "train", "growing", func(s status.Status) bool { return s.Category == "NL" && s.Growth > 0 })
+	c.waitStatus(t, done, "train", "limited", func(s status.Status) bool {
+		return s.Category == "CL" && s.Limit.InForce.Shares < 400
+	})
+	cores := use(t, 6, c.pid(t, young, "train"), c.pid(t, done, "train"))
+	t.Logf("learning %.2f cores, converged %.2f cores: %.2f times", cores[0], cores[1], cores[0]/cores[1])
+	must.GreaterEq(t, 1.5, cores[0]/cores[1])
+}

@@ -1,0 +1,65 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// The loads of tests that need a certain curve. They want all of a two-core
+// machine, and what they report depends only on the CPU that they have used: a
+// test is the same on a slow machine, it takes longer. Tests that need a real
+// training run use the trainer.
+
+// burner is a task that computes on two CPUs and reports a loss that is an
+// expression of awk over n, the number of reports so far. A report costs some
+// 20 ms of CPU.
+func burner(name, loss string) task {
+	return task{name: name, command: "/bin/sh", cpu: 400, args: []string{"-c", fmt.Sprintf(
+		`yes > /dev/null & exec awk 'BEGIN { while (1) { for (k = 0; k < 100000; k++) x += k; n++; printf "step=%%d loss=%%.6f\n", n, %s; fflush() } }'`, loss)}}
+}
+
+// growing is a task whose loss falls and falls.
+func growing(name string) task { return burner(name, "1000 - n / 10") }
+
+// flat is a task that has converged soon after its start: noise around a constant.
+func flat(name string) task { return burner(name, "1 + 5 * exp(-n / 4) + rand() / 100") }
+
+// both waits until a growing task and a flat one are known as such.
+func settled(name, category string) func(status.Status) bool {
+	return func(s status.Status) bool { return s.Category == category }
+}
+
+// use measures the CPU that processes get between now and when they have used a
+// certain amount together: it takes the time it takes.
+func use(t *testing.T, cpuSeconds float64, pids ...int) []float64 {
+	t.Helper()
+	before := make([]harness.Kernel, len(pids))
+	for i, pid := range pids {
+		before[i] = kernel(t, pid)
+	}
+	cores := make([]float64, len(pids))
+	eventually(t, fmt.Sprintf("the tasks have used %.0f CPU-seconds", cpuSeconds), func() error {
+		var sum float64
+		for i, pid := range pids {
+			now, err := harness.ReadKernel(pid)
+			must.NoError(t, err)
+			cores[i] = now.Cores(before[i])
+			sum += (now.CPU - before[i].CPU).Seconds()
+		}
+		if sum < cpuSeconds {
+			return fmt.Errorf("they have used %.1f", sum)
+		}
+		return nil
+	})
+	return cores
+}
