@@ -32,12 +32,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	dir := fs.String("curves", "../shared/data/curves", "folder with the curves (CSV: progress, iteration, metric)")
 	synth := fs.Bool("synthetic", false, "evaluate on synthetic curves instead")
 	seeds := fs.Uint64("seeds", 5, "seeds 1..n of the noise")
+	set := fs.Uint64("set", 1, "seed of the synthetic curves; the estimator was developed on set 1")
 	each := fs.Int("each", 10, "synthetic curves per family")
 	detail := fs.Bool("detail", false, "one more table, by curve")
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
-	curves := synthetic(1, *each)
+	curves := synthetic(*set, *each)
 	if !*synth {
 		if !exists(*dir) {
 			fmt.Fprintf(stdout, "skipped: no folder %s with real curves (see -curves; -synthetic needs none)\n", *dir)
@@ -51,7 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprintf(stdout, "%d curves; left out, too few points to judge an estimator on: %d files %v\n\n", len(curves), len(skipped), skipped)
 	} else {
-		fmt.Fprintf(stdout, "%d synthetic curves\n\n", len(curves))
+		fmt.Fprintf(stdout, "%d synthetic curves, set %d\n\n", len(curves), *set)
 	}
 	report(stdout, evaluate(curves, *seeds), *detail)
 	return 0
@@ -91,7 +92,7 @@ type result struct {
 	noise       float64
 	rho         float64 // Spearman; 0 when every reading is the same
 	zero        float64 // share of zero readings while > 10 % remains; NaN: never so
-	false_      float64 // share of false growth on the plateau; NaN: there is none
+	fals        float64 // share of false growth on the plateau; NaN: there is none
 }
 
 func evaluate(curves []curve, seeds uint64) []result {
@@ -116,7 +117,7 @@ func evaluate(curves []curve, seeds uint64) []result {
 
 // one runs one estimator over one noisy curve.
 func one(c curve, set setting, noise float64, seed uint64, kind string) result {
-	r := result{kind: kind, curve: c.name, set: set, noise: noise, zero: math.NaN(), false_: math.NaN()}
+	r := result{kind: kind, curve: c.name, set: set, noise: noise, zero: math.NaN(), fals: math.NaN()}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(c.c))))
 	est := estimator(kind, c.goal)
 	n := len(c.c)
@@ -166,7 +167,7 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 		r.zero = zeros / early
 	}
 	if late > 0 {
-		r.false_ = falses / late
+		r.fals = falses / late
 	}
 	return r
 }
@@ -326,7 +327,7 @@ func table(w io.Writer, rs []result, groups []group) {
 				if r.kind != kind || !g.keep(r) {
 					continue
 				}
-				rho, zero, fals = append(rho, r.rho), append(zero, r.zero), append(fals, r.false_)
+				rho, zero, fals = append(rho, r.rho), append(zero, r.zero), append(fals, r.fals)
 				by[r.curve] = append(by[r.curve], r.rho)
 			}
 			if len(rho) == 0 {
