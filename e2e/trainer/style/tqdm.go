@@ -5,7 +5,6 @@ package style
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -38,7 +37,7 @@ func bar(name string, done, total, first int, elapsed time.Duration, postfix str
 	}
 	fraction := float64(done) / float64(total)
 	return fmt.Sprintf("%s%3.0f%%|%s| %d/%d [%s<%s, %s%s]",
-		name, math.Floor(100*fraction), blocks(fraction, 10), done, total, clock(elapsed), left, speed, postfix)
+		name, 100*fraction, blocks(fraction, 10), done, total, clock(elapsed), left, speed, postfix)
 }
 
 // blocks draws a bar of width cells in eighths of a cell.
