@@ -13,7 +13,7 @@ import (
 // the tasks that the CPU is for.
 const (
 	pictureEvery  = time.Minute // least time between two pictures of a task
-	pictureBudget = 300         // a pause of so many times what drawing took
+	pictureBudget = 1000        // a pause of so many times what drawing took
 )
 
 // drawer draws one task's picture (status.Writer).
@@ -29,8 +29,8 @@ const (
 )
 
 // artist draws the tasks' pictures, one after the other, beside the loop. Each
-// task has a new one at most once a minute, and all together take less than a
-// third of a per cent of a core; only milestones come at once.
+// task has a new one at most once a minute, and all together take about a
+// thousandth of a core; only milestones come at once.
 type artist struct {
 	mu    sync.Mutex
 	queue []drawer

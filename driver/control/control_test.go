@@ -68,7 +68,7 @@ func (k *kernel) SetConversion(limits.Conversion)      {}
 
 // node is a controller whose time the test moves, with real log files.
 type node struct {
-	t      *testing.T
+	t      testing.TB
 	c      *Controller
 	clock  time.Time
 	events chan Event
@@ -82,7 +82,7 @@ type fake struct {
 	log *os.File
 }
 
-func newNode(t *testing.T, change func(*Options)) *node {
+func newNode(t testing.TB, change func(*Options)) *node {
 	n := &node{t: t, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), events: make(chan Event, 100), dir: t.TempDir()}
 	opts := Options{
 		Engine: "exec", Policy: PolicyFlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Beta: 2,

@@ -18,7 +18,7 @@ import (
 // once a second for a few tasks, less often for many, so that writing costs a
 // small constant part of a core.
 func (c *Controller) publishEvery() time.Duration {
-	return max(time.Second, time.Duration(len(c.tasks))*100*time.Millisecond)
+	return max(time.Second, time.Duration(len(c.tasks))*200*time.Millisecond)
 }
 
 // publish writes a task's status and history when they have changed.
