@@ -1,0 +1,25 @@
+# A task with CPUs of its own. `cores` pins them; they are not in the pool, and the
+# task is never limited.
+#
+#   nomad job run jobspecs/cores.hcl
+#
+# What to look at: node.pool_cores in alloc/data/ebbtide/mlp.json (and in the files of
+# the tasks beside it) is smaller by one, and "why" says that the task has cores of
+# its own. It needs a node with two cores or more.
+job "cores" {
+  type = "batch"
+
+  group "train" {
+    task "mlp" {
+      driver = "ebbtide"
+      config {
+        command = "/bin/trainer"
+        args    = ["-model", "mlp", "-threads", "1", "-style", "plain"]
+      }
+      resources {
+        cores  = 1
+        memory = 128
+      }
+    }
+  }
+}

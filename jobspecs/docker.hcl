@@ -1,0 +1,32 @@
+# The same in a container: a docker job in which only the driver's name differs.
+#
+#   make build
+#   tar -C bin --transform 's,^,bin/,' -c trainer | docker import - ebbtide-trainer:1
+#   nomad job run jobspecs/docker.hcl
+#
+# What to look at: the limit that Ebbtide sets is one that Docker knows of
+# (CpuShares in docker inspect), and the container carries the label
+# io.ebbtide.node_id. Start a second training job and compare:
+#
+#   docker ps --filter label=io.ebbtide.node_id -q | xargs docker inspect -f '{{.Name}} {{.HostConfig.CpuShares}}'
+job "docker" {
+  type = "batch"
+
+  group "train" {
+    task "mlp" {
+      driver = "ebbtide"
+
+      # These are the docker driver's options.
+      config {
+        image   = "ebbtide-trainer:1"
+        command = "/bin/trainer"
+        args    = ["-model", "mlp", "-style", "huggingface"]
+      }
+
+      resources {
+        cpu    = 200
+        memory = 128
+      }
+    }
+  }
+}
