@@ -278,7 +278,7 @@ func (s *state) take(reports []progress.Report, before limits.Usage, beforeAt ti
 	}
 	// The reports of a poll lie spread over it: their mean belongs to its middle.
 	at, cpu := s.usageAt, s.usage.CPUSeconds
-	if finite > 1 && !beforeAt.IsZero() {
+	if finite > 1 && !beforeAt.IsZero() && before.CPUSeconds <= cpu {
 		at = beforeAt.Add(s.usageAt.Sub(beforeAt) / 2)
 		cpu = (before.CPUSeconds + s.usage.CPUSeconds) / 2
 	}
