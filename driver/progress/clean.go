@@ -3,10 +3,7 @@
 
 package progress
 
-import (
-	"bytes"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 const (
 	esc       = 0x1b
@@ -132,13 +129,16 @@ func escape(b []byte) (n int, final byte, param int) {
 		}
 		return i, 0, param // broken or cut off: drop what was read
 	case c == ']' || c == 'P' || c == '_' || c == '^' || c == 'X':
-		end := b[2:min(len(b), 2+maxString)]
-		at := bytes.IndexByte(end, 0x07)
-		if st := bytes.Index(end, []byte{esc, '\\'}); st >= 0 && (at < 0 || st < at) {
-			return 2 + st + 2, 0, param
-		}
-		if at >= 0 {
-			return 2 + at + 1, 0, param
+		for i := 2; i < len(b) && i < maxString; i++ {
+			if b[i] == 0x07 {
+				return i + 1, 0, param
+			}
+			if b[i] == esc { // ESC \, or another sequence, which ends it as well
+				if i+1 < len(b) && b[i+1] == '\\' {
+					return i + 2, 0, param
+				}
+				break
+			}
 		}
 		return 2, 0, param // never ended: show it rather than swallow a report
 	case c >= 0x20 && c <= 0x2f: // ESC ( B

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode"
@@ -32,6 +33,7 @@ func Presets() []string {
 const (
 	maxMetric  = 128  // bytes
 	maxPattern = 4096 // bytes
+	maxProgram = 2000 // instructions: what a pattern costs per byte of log, at worst
 )
 
 // Config says where the progress is found in a trainer's output. The zero value
@@ -140,6 +142,9 @@ func (c Config) compilePattern(bad func(field, value, format string, args ...any
 			strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 		return nil
 	}
+	if n := programSize(c.Pattern); n > maxProgram {
+		bad("pattern", c.Pattern, "is too costly: it compiles to %d instructions, at most %d are allowed (use smaller repeat counts)", n, maxProgram)
+	}
 	const allowed = "(?P<value>…), required, and (?P<step>…) and (?P<total>…), optional"
 	for _, name := range re.SubexpNames() {
 		switch name {
@@ -152,4 +157,17 @@ func (c Config) compilePattern(bad func(field, value, format string, args ...any
 		bad("pattern", c.Pattern, "lacks the group \"value\"; the named groups are %s", allowed)
 	}
 	return re
+}
+
+// programSize returns the number of instructions of a valid pattern.
+func programSize(pattern string) int {
+	tree, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0
+	}
+	prog, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return 0
+	}
+	return len(prog.Inst)
 }

@@ -146,7 +146,7 @@ func (n *nameWords) split(name []byte) {
 			previous = 0
 			continue
 		}
-		if in && c-'A' < 26 && previous-'a' < 26 {
+		if in && c-'A' < 26 && previous-'a' < 26 && end-int(n.from[n.n-1]) > 2 { // valLoss, but not mAP or IoU
 			in = false
 		}
 		if !in {

@@ -23,8 +23,9 @@ import (
 const (
 	pollBytes   = 8 << 20
 	pollReports = 8192
-	maxEntries  = 100_000         // of the log directory
-	idleAfter   = 3 * time.Second // before a line that has not ended is looked at
+	pollTime    = 250 * time.Millisecond // for a pattern that is slow
+	maxEntries  = 100_000                // of the log directory
+	idleAfter   = 3 * time.Second        // before a line that has not ended is looked at
 )
 
 // ErrNotRegular is returned for a log that is a link, a pipe, a directory or a
@@ -73,6 +74,7 @@ type Logs struct {
 	err    *stream
 	stats  Stats
 	closed bool
+	most   int // maxEntries, fewer in tests
 }
 
 // stream is one of the two.
@@ -94,7 +96,7 @@ type stream struct {
 // (<alloc>/alloc/logs). The directory and the files may come later. It begins with
 // the oldest file that is there, unless SetOffset says otherwise.
 func NewLogs(dir, task string, p *Parser) *Logs {
-	l := &Logs{dir: dir, parser: p, now: time.Now}
+	l := &Logs{dir: dir, parser: p, now: time.Now, most: maxEntries}
 	l.out = newStream(task+".stdout.", p)
 	l.err = newStream(task+".stderr.", p)
 	return l
@@ -190,8 +192,8 @@ func (l *Logs) list(dir *os.File) (found [2][]int64, err error) {
 		if err != nil {
 			return found, err
 		}
-		if seen >= maxEntries {
-			return found, fmt.Errorf("more than %d files", maxEntries)
+		if seen > l.most {
+			return found, fmt.Errorf("more than %d files", l.most)
 		}
 	}
 	for i := range found {
@@ -231,7 +233,7 @@ func (l *Logs) follow(ctx context.Context, dir *os.File, s *stream, found []int6
 				break
 			}
 		}
-		n, err := l.drain(ctx, s, budget-read, most, reports)
+		n, full, err := l.drain(ctx, s, budget-read, most, reports)
 		read += n
 		if n > 0 {
 			s.touched, s.tried = now, false
@@ -239,10 +241,11 @@ func (l *Logs) follow(ctx context.Context, dir *os.File, s *stream, found []int6
 		if err != nil {
 			errs = append(errs, err)
 			if ctx.Err() != nil {
+				l.stats.More = true
 				break
 			}
 		}
-		if read >= budget || len(*reports) >= most {
+		if full || read >= budget || len(*reports) >= most {
 			l.stats.More = true
 			break
 		}
@@ -268,11 +271,11 @@ func (l *Logs) follow(ctx context.Context, dir *os.File, s *stream, found []int6
 	return errors.Join(errs...)
 }
 
-// drain reads the open file to its end or to the bounds.
-func (l *Logs) drain(ctx context.Context, s *stream, budget int64, most int, reports *[]Report) (read int64, err error) {
+// drain reads the open file to its end, or to the bounds: full then.
+func (l *Logs) drain(ctx context.Context, s *stream, budget int64, most int, reports *[]Report) (read int64, full bool, err error) {
 	st, err := s.file.Stat()
 	if err != nil {
-		return 0, fmt.Errorf("examine log: %w", err)
+		return 0, false, fmt.Errorf("examine log: %w", err)
 	}
 	if st.Size() < s.pos {
 		s.split.reset()
@@ -280,10 +283,12 @@ func (l *Logs) drain(ctx context.Context, s *stream, budget int64, most int, rep
 		s.pos = 0
 		l.stats.Truncated++
 	}
-	for read < budget && len(*reports) < most {
+	for begin := l.now(); read < budget && len(*reports) < most; {
+		if l.now().Sub(begin) > pollTime {
+			return read, true, nil
+		}
 		if err := ctx.Err(); err != nil {
-			l.stats.More = true
-			return read, err
+			return read, true, err
 		}
 		n, err := s.file.ReadAt(l.buf[:min(int64(len(l.buf)), budget-read)], s.pos)
 		if n > 0 {
@@ -298,13 +303,13 @@ func (l *Logs) drain(ctx context.Context, s *stream, budget int64, most int, rep
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return read, nil
+			return read, false, nil
 		}
 		if err != nil {
-			return read, fmt.Errorf("read log: %w", err)
+			return read, false, fmt.Errorf("read log: %w", err)
 		}
 	}
-	return read, nil
+	return read, true, nil
 }
 
 // open finds the file to begin or to go on with.

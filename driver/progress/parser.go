@@ -423,29 +423,10 @@ func boundary(beside, edge byte) bool {
 // indexFold finds name in b without regard to the case of ASCII letters.
 func indexFold(b []byte, name string) int {
 	first := lower(name[0])
-	upper := first
-	if first-'a' < 26 {
-		upper -= 'a' - 'A'
-	}
-	for i := 0; i+len(name) <= len(b); {
-		rest := b[i : len(b)-len(name)+1]
-		at := bytes.IndexByte(rest, first)
-		if upper != first {
-			if at >= 0 {
-				rest = rest[:at]
-			}
-			if u := bytes.IndexByte(rest, upper); u >= 0 {
-				at = u
-			}
-		}
-		if at < 0 {
-			return -1
-		}
-		i += at
-		if equalFoldName(b[i:i+len(name)], name) {
+	for i := 0; i+len(name) <= len(b); i++ {
+		if lower(b[i]) == first && equalFoldName(b[i:i+len(name)], name) {
 			return i
 		}
-		i++
 	}
 	return -1
 }
@@ -526,7 +507,7 @@ func (p *Parser) SetState(st State) {
 			return
 		}
 	}
-	if p.re != nil {
+	if p.re != nil || st.Key == "" && st.Metric == "" {
 		p.steps = st.Steps
 		return
 	}

@@ -32,6 +32,7 @@ type Reader struct {
 	queue []Report
 	bytes int64
 	count int64
+	ended bool // the last byte was the end of a line
 	err   error
 }
 
@@ -55,9 +56,12 @@ func (r *Reader) Next() (Report, error) {
 		n, err := r.from.Read(r.buf)
 		r.bytes += int64(n)
 		r.split.feed(r.buf[:n])
+		if n > 0 {
+			r.ended = r.buf[n-1] == '\n'
+		}
 		if err != nil {
 			r.err = err
-			if errors.Is(err, io.EOF) && r.split.pending > 0 {
+			if errors.Is(err, io.EOF) && r.bytes > 0 && !r.ended {
 				r.split.end(nil)
 				r.split.line++
 			}

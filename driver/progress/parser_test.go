@@ -1,0 +1,393 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+func newParser(t testing.TB, c Config) *Parser {
+	p, err := NewParser(c)
+	must.NoError(t, err)
+	return p
+}
+
+// parse returns what a parser reads from lines, one string each, as "step/total name=value".
+func parse(p *Parser, lines ...string) []string {
+	out := []string{}
+	n := func(v float64) string {
+		if !isSet(v) {
+			return "-"
+		}
+		return fmt.Sprintf("%.10g", v)
+	}
+	for _, line := range lines {
+		if r, ok := p.Parse([]byte(line)); ok {
+			out = append(out, fmt.Sprintf("%s/%s %s=%v", n(r.Step), n(r.Total), r.Metric, r.Value))
+		}
+	}
+	return out
+}
+
+// One line each, and what is read from it.
+func TestParse_lines(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		line   string
+		want   string
+	}{
+		// Values.
+		{Config{}, "loss=0.5", "-/- loss=0.5"},
+		{Config{}, "loss: 1e-4", "-/- loss=0.0001"},
+		{Config{}, "loss = -3", "-/- loss=-3"},
+		{Config{}, "loss => 3.5", "-/- loss=3.5"},
+		{Config{}, "loss:nan", "-/- loss=NaN"},
+		{Config{}, "loss inf", "-/- loss=+Inf"},
+		{Config{}, "Loss: -Infinity", "-/- Loss=-Inf"},
+		{Config{}, "loss 0.5 (0.6)", "-/- loss=0.5"},
+		{Config{}, "loss (avg): 0.5", "-/- loss=0.5"},
+		{Config{}, "loss: [0.5]", "-/- loss=0.5"},
+		{Config{}, "accuracy: 97.5%", "-/- accuracy=97.5"},
+		{Config{}, "Accuracy: 9913/10000 (99%)", "-/- Accuracy=0.9913"},
+		{Config{}, "loss: tensor(0.5, device='cuda:0')", "-/- loss=0.5"},
+		{Config{}, `"loss": "0.5"`, "-/- loss=0.5"},
+		{Config{}, "{'loss': np.float64(0.5), 'step': 3}", "3/- loss=0.5"},
+		{Config{}, "损失 loss=0.5 é", "-/- loss=0.5"},
+		{Config{}, "\xff\xfeloss=0.5\xff", "-/- loss=0.5"},
+		// Whole names only.
+		{Config{Metric: "loss"}, "loss_scale=65536 my_loss=1.0 lossy=2.0 train/loss=3.0 x-loss=4.0", ""},
+		{Config{Metric: "loss"}, "LOSS=0.5", "-/- LOSS=0.5"},
+		{Config{Metric: "loss"}, "val loss 4.1", ""},
+		{Config{Metric: "loss"}, "train loss 4.2, val loss 4.1", "-/- train loss=4.2"},
+		{Config{Metric: "val loss"}, "train loss 4.2, val loss 4.1", "-/- val loss=4.1"},
+		{Config{Metric: "lr"}, "loss=1.0 lr=0.1", "-/- lr=0.1"},
+		{Config{Metric: "foo_bar"}, "step 3 foo_bar 7.5", "3/- foo_bar=7.5"},
+		{Config{Metric: "foo"}, "foo 7", ""}, // a bare integer after a word is prose
+		{Config{Metric: "foo"}, "foo: 7", "-/- foo=7"},
+		{Config{Metric: "train/loss"}, "train/loss: 0.5", "-/- train/loss=0.5"},
+		{Config{Metric: "policy gradient loss"}, "step: 5 policy gradient loss: 0.5", "5/- policy gradient loss=0.5"},
+		{Config{Metric: "gradient loss"}, "policy_gradient loss: 0.5", ""},
+		{Config{Metric: "损失"}, "第3步 损失: 0.5", "-/- 损失=0.5"},
+		{Config{Metric: "val.loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- val.loss=2"},
+		{Config{Metric: "loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- train.loss=1"},
+		{Config{Metric: "Validation loss"}, "Validation: loss: 0.5, acc: 0.9", "-/- Validation loss=0.5"},
+		// Steps and totals.
+		{Config{}, "step=10 loss=0.5", "10/- loss=0.5"},
+		{Config{}, "step 1_000 loss 0.5", "1000/- loss=0.5"},
+		{Config{}, "step 10/100: loss 0.5", "10/100 loss=0.5"},
+		{Config{}, "global_step=7 loss=0.5 max_steps=70", "7/70 loss=0.5"},
+		{Config{}, "iter: 10 loss: 0.5 total_iters: 1,500", "10/1500 loss=0.5"},
+		{Config{}, "batch 3/9 loss 0.5", "3/9 loss=0.5"},
+		{Config{}, "epoch 3 loss 0.5", "3/- loss=0.5"},
+		{Config{}, "Epoch 3/10 - loss: 0.5", "3/10 loss=0.5"},
+		{Config{}, "epoch=2/5 batch=10/100 loss=0.5", "110/500 loss=0.5"},
+		{Config{}, `{"iter": 5, "loss": 0.5, "max_iters": 50}`, "5/50 loss=0.5"},
+		{Config{}, `{"step":-1,"loss":0.5}`, "-/- loss=0.5"},
+		{Config{}, `{"step":1e300,"loss":0.5}`, "-/- loss=0.5"},
+		{Config{}, "time/step: 0.5 loss: 0.25", "-/- loss=0.25"},
+		{Config{}, "[05/20 18:13:49] loss: 0.5", "-/- loss=0.5"},
+		{Config{}, "12/31 10:00:00 loss: 0.5", "-/- loss=0.5"},
+		{Config{}, "2025/01/02 10:00 loss: 0.5", "-/- loss=0.5"},
+		{Config{}, "Steps:  10%|█| 1.00k/5.00k [00:01<00:09, 9.5it/s, loss=0.5]", "1000/5000 loss=0.5"},
+		{Config{}, "50% 1/2 [00:00<00:00, 6.54it/s, loss=2.29]", "1/2 loss=2.29"},
+		{Config{}, "13440/Unknown - 2s - loss: 0.8068", "13440/- loss=0.8068"},
+		// Which metric of a line.
+		{Config{}, "val_loss: 0.4 - loss: 0.5 - accuracy: 0.9", "-/- loss=0.5"},
+		{Config{}, "accuracy=0.9 val_loss=0.4", "-/- val_loss=0.4"},
+		{Config{}, "a_loss=1.0 b_loss=2.0 loss=3.0", "-/- loss=3"},
+		{Config{}, "acc=0.5 ppl=30.1", "-/- ppl=30.1"},
+		{Config{}, "best_loss=0.1 accuracy=0.5", "-/- accuracy=0.5"},
+		{Config{}, "Test set: Average loss: 0.0265, Accuracy: 9913/10000", "-/- Average loss=0.0265"},
+		// Nothing.
+		{Config{}, "packet loss: 0.5%", ""},
+		{Config{}, "lr=0.1 time=3.5 loss_scale=2", ""},
+		{Config{}, "no loss 3", ""},
+		{Config{}, "loss: none", ""},
+		{Config{}, "loss: 2ms", ""},
+		{Config{}, "HTTP 500 error=3", ""},
+		{Config{}, `{"msg":"loss: 0.5","level":"info"}`, ""},
+		{Config{}, `{"loss":[0.5,0.6]}`, ""},
+		{Config{}, `{"loss":null}`, ""},
+		{Config{}, "{", ""},
+		{Config{}, `{"`, ""},
+		{Config{}, `{"loss`, ""},
+		{Config{}, `{"loss":`, ""},
+		{Config{}, `{"loss":0.5`, "-/- loss=0.5"}, // cut off by the log's rotation
+		{Config{}, `{"a\"loss":1,"loss":0.5}`, "-/- loss=0.5"},
+		{Config{}, `{"a":{"b":{"c":{"d":{"e":{"f":{"g":{"h":1}}}}}}},"loss":0.5}`, "-/- loss=0.5"},
+		{Config{}, `{"list":[{"x":1},{"y":2}],"loss":0.5}}}`, "-/- loss=0.5"},
+		// Presets take their kind of line only.
+		{Config{Preset: "keras"}, "step=1 loss=0.5", ""},
+		{Config{Preset: "lightning"}, " 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", ""},
+		{Config{Preset: "lightning"}, "Epoch 0: 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", "10/- loss=0.5"},
+		{Config{Preset: "tqdm"}, "loss=0.5", ""},
+		{Config{Preset: "jsonl"}, "loss=0.5", ""},
+		{Config{Preset: "huggingface"}, "loss=0.5", ""},
+		{Config{Preset: "plain"}, "loss=0.5", "-/- loss=0.5"},
+		// Patterns.
+		{Config{Pattern: `E=(?P<value>\S+) at (?P<step>\S+)/(?P<total>\S+)`}, "E=-1.5e3 at 1,000/5_000 x", "1000/5000 value=-1500"},
+		{Config{Pattern: `(?P<value>[\d.]+) ?%`, Metric: "top1"}, "97.5 %", "-/- top1=97.5"},
+		{Config{Pattern: `E=(?P<value>\S*)( (?P<step>\d+))?`}, "E=nan", "-/- value=NaN"},
+		{Config{Pattern: `E=(?P<value>\S*)`}, "E=", ""},
+		{Config{Pattern: `E=(?P<value>\S*)`}, "E=0x10", ""},
+		{Config{Pattern: `E=(?P<value>\S*) (?P<step>\S+)`}, "E=1 -5", "-/- value=1"},
+	} {
+		got := strings.Join(parse(newParser(t, c.config), c.line), "; ")
+		must.Eq(t, c.want, got, must.Sprintf("%+v: %s", c.config, c.line))
+	}
+}
+
+// Several lines that need what went before.
+func TestParse_series(t *testing.T) {
+	repeat := func(n int, format string) (out []string) {
+		for i := 1; i <= n; i++ {
+			out = append(out, fmt.Sprintf(format, i))
+		}
+		return out
+	}
+	join := func(parts ...[]string) (out []string) {
+		for _, p := range parts {
+			out = append(out, p...)
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name   string
+		config Config
+		lines  []string
+		want   []string
+	}{
+		{"a restart goes back", Config{},
+			[]string{"step=10 loss=0.5", "step=20 loss=0.4", "step=5 loss=0.6", "step=15 loss=0.5"},
+			[]string{"10/- loss=0.5", "20/- loss=0.4", "5/- loss=0.6", "15/- loss=0.5"}},
+		{"a step that starts again with every epoch", Config{},
+			[]string{"epoch 1 step 50 loss 3.0", "epoch 1 step 100 loss 2.0", "epoch 2 step 50 loss 1.5", "epoch 2 step 100 loss 1.4", "epoch 3 step 50 loss 1.0"},
+			[]string{"50/- loss=3", "100/- loss=2", "150/- loss=1.5", "200/- loss=1.4", "250/- loss=1"}},
+		{"a step that goes on over epochs", Config{},
+			[]string{"epoch 1 step 50 loss 3.0", "epoch 1 step 100 loss 2.0", "epoch 2 step 150 loss 1.5"},
+			[]string{"50/- loss=3", "100/- loss=2", "150/- loss=1.5"}},
+		{"a position of the whole, with the epoch beside it", Config{},
+			[]string{"Epoch 1 Step [50/300] loss: 3.0", "Epoch 1 Step [90/300] loss: 2.0", "Epoch 2 Step [130/300] loss: 1.5", "Epoch 3 Step [230/300] loss: 1.0"},
+			[]string{"50/- loss=3", "90/- loss=2", "130/300 loss=1.5", "230/300 loss=1"}},
+		{"epoch lines between batches", Config{},
+			[]string{"Epoch [1/2], Step [100/200], Loss: 0.5", "Epoch [1/2], Step [200/200], Loss: 0.4", "Epoch [1/2] Loss: 0.45", "Epoch [2/2], Step [100/200], Loss: 0.3"},
+			[]string{"100/400 Loss=0.5", "200/400 Loss=0.4", "200/400 Loss=0.45", "300/400 Loss=0.3"}},
+		{"a bar over epochs", Config{},
+			[]string{"Epoch 1/3:  33%|█| 1/3 [00:01<00:02, 1.0s/it, loss=0.5]", "Epoch 2/3:  66%|█| 2/3 [00:01<00:02, 1.0s/it, loss=0.4]"},
+			[]string{"1/3 loss=0.5", "2/3 loss=0.4"}},
+		{"a bar that is restarted before it was full", Config{},
+			[]string{" 10%|█| 10/100 [00:01<00:09, 9it/s, loss=0.5]", " 20%|█| 20/100 [00:01<00:09, 9it/s, loss=0.4]", "  5%|█| 5/100 [00:01<00:09, 9it/s, loss=0.6]"},
+			[]string{"10/100 loss=0.5", "20/100 loss=0.4", "5/100 loss=0.6"}},
+		{"epochs from 0 with the last one in the total", Config{},
+			[]string{"Epoch 0/1 loss: 0.5", "Epoch 1/1 loss: 0.4"},
+			[]string{"0/1 loss=0.5", "1/2 loss=0.4"}},
+		{"validation before training", Config{},
+			[]string{"val_loss=5.0", "step=1 loss=4.0", "step=2 loss=3.0"},
+			[]string{"-/- val_loss=5", "1/- loss=4", "2/- loss=3"}},
+		{"a better metric must keep coming", Config{},
+			[]string{"acc=0.1", "acc=0.2", "acc=0.3", "loss=1.0", "acc=0.4", "loss=0.9", "acc=0.5", "loss=0.8", "loss=0.7"},
+			[]string{"-/- acc=0.1", "-/- acc=0.2", "-/- acc=0.3", "-/- acc=0.4", "-/- acc=0.5", "-/- loss=0.8", "-/- loss=0.7"}},
+		{"validation in between is another metric", Config{},
+			[]string{"step=1 loss=1.0", "Validation: loss: 2.0", "step=2 loss=0.9", "val_loss=2.0"},
+			[]string{"1/- loss=1", "2/- loss=0.9"}},
+		{"the format changes", Config{},
+			join(repeat(4, "step=%d loss=0.5"), repeat(30, `{"step":%d,"loss":0.25}`)),
+			join(repeat(4, "%d/- loss=0.5"), repeat(30, "%d/- loss=0.25")[19:])},
+		{"a worse metric wins only after long", Config{},
+			join(repeat(4, "step=%d loss=0.5"), repeat(399, "step=%d acc=0.25")), repeat(4, "%d/- loss=0.5")},
+		{"but it does", Config{},
+			join(repeat(4, "step=%d loss=0.5"), repeat(400, "step=%d acc=0.25")),
+			append(repeat(4, "%d/- loss=0.5"), "400/- acc=0.25")},
+		{"Hugging Face: an evaluation's bar is not the training's", Config{},
+			[]string{" 10%|█| 10/100 [00:01<00:09, 9.5it/s]", "{'loss': 0.5, 'epoch': 0.1}", " 50%|█| 5/10 [00:01<00:09, 9.5it/s]", "{'loss': 0.4, 'epoch': 0.2}", " 20%|█| 20/100 [00:01<00:09, 9.5it/s]", "{'loss': 0.3, 'epoch': 0.3}"},
+			[]string{"10/100 loss=0.5", "10/100 loss=0.4", "20/100 loss=0.3"}},
+		{"Hugging Face: a second training", Config{},
+			[]string{"100%|█| 10/10 [00:01<00:09, 9.5it/s]", "{'loss': 0.5}", " 5%|█| 5/100 [00:01<00:09, 9.5it/s]", "{'loss': 0.4}", " 6%|█| 6/100 [00:01<00:09, 9.5it/s]", "{'loss': 0.3}", " 7%|█| 7/100 [00:01<00:09, 9.5it/s]", "{'loss': 0.2}"},
+			[]string{"10/10 loss=0.5", "10/10 loss=0.4", "6/100 loss=0.3", "7/100 loss=0.2"}},
+		{"a total said once", Config{},
+			[]string{"max_steps: 500", "step 5 loss 0.5", "loss 0.4", "step 6 loss 0.3"},
+			[]string{"5/500 loss=0.5", "5/500 loss=0.4", "6/500 loss=0.3"}},
+		{"a total of a pattern said once", Config{Pattern: `((?P<step>\d+)/)?(?P<total>\d+)? E=(?P<value>\S+)`},
+			[]string{"1/9 E=1", "2/ E=2"},
+			[]string{"1/9 value=1", "2/9 value=2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must.Eq(t, c.want, parse(newParser(t, c.config), c.lines...))
+		})
+	}
+}
+
+// A parser that is replaced in the middle by one with its state goes on as if nothing
+// had happened, wherever the cut is.
+func TestParser_State(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.log")
+	must.NoError(t, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		must.NoError(t, err)
+		lines := strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' || r == '\r' })
+		for i := range lines {
+			lines[i] = strings.ReplaceAll(string(Clean(nil, []byte(lines[i]))), "\n", " ")
+		}
+		want := parse(newParser(t, Config{}), lines...)
+		for cut := range lines {
+			p := newParser(t, Config{})
+			got := parse(p, lines[:cut]...)
+			js, err := json.Marshal(p.State())
+			must.NoError(t, err)
+			must.Less(t, 1024, len(js))
+			var st State
+			must.NoError(t, json.Unmarshal(js, &st))
+			q := newParser(t, Config{})
+			q.SetState(st)
+			must.Eq(t, p.Metric(), q.Metric())
+			got = append(got, parse(q, lines[cut:]...)...)
+			if strings.Contains(file, "nanogpt") {
+				continue // what was counted of other metrics is not kept
+			}
+			must.Eq(t, want, got, must.Sprintf("%s, cut at %d, %s", file, cut, js))
+		}
+	}
+
+	// What makes no sense is left aside.
+	for _, st := range []State{
+		{Metric: "loss", Key: "x"},
+		{Metric: "loss", Key: "loss", Shape: 99},
+		{Metric: "loss", Key: "loss", Rank: -3},
+		{Metric: strings.Repeat("x", 999), Key: "x"},
+		{Metric: "loss", Key: "loss", Steps: steps{Of: math.NaN()}},
+		{Metric: "loss", Key: "loss", Steps: steps{Of: -1}},
+	} {
+		p := newParser(t, Config{})
+		p.SetState(st)
+		must.Eq(t, "", p.Metric())
+	}
+	p := newParser(t, Config{Metric: "acc"})
+	p.SetState(State{Metric: "loss", Key: "loss"})
+	must.Eq(t, []string{"1/- acc=0.5"}, parse(p, "step=1 acc=0.5"))
+}
+
+func TestParser_Goal(t *testing.T) {
+	p := newParser(t, Config{})
+	must.Eq(t, "", p.Metric())
+	must.Eq(t, "min", p.Goal())
+	must.Eq(t, "", p.Note())
+	parse(p, "accuracy=0.5")
+	must.Eq(t, "accuracy", p.Metric())
+	must.Eq(t, "max", p.Goal())
+	must.Eq(t, "min", newParser(t, Config{Metric: "accuracy", Goal: "min"}).Goal())
+	must.Eq(t, "max", newParser(t, Config{Metric: "accuracy"}).Goal())
+	p = newParser(t, Config{Metric: "foo"})
+	must.Eq(t, "min", p.Goal())
+	must.StrContains(t, p.Note(), `"foo"`)
+	must.Eq(t, "", newParser(t, Config{Metric: "foo", Goal: "max"}).Note())
+}
+
+func TestParser_Others(t *testing.T) {
+	p := newParser(t, Config{})
+	p.Explain()
+	parse(p, "loss=0.5 acc=0.1 zeta=0.5 train speed=3.5", "acc=0.2 zeta=0.25", `{"zeta": 3}`)
+	metrics, names := p.Others()
+	must.Eq(t, []Seen{{"acc", 2}}, metrics)
+	must.Eq(t, []Seen{{"zeta", 3}, {"train speed", 1}}, names)
+	must.Eq(t, ParserStats{Lines: 3, Reports: 1, Other: 1, Noise: 1}, p.Stats())
+}
+
+// Many metrics, more than are kept, must not displace the one in use nor grow.
+func TestParser_manySeries(t *testing.T) {
+	p := newParser(t, Config{})
+	parse(p, "step=0 loss=1.0")
+	for i := range 10_000 {
+		parse(p, fmt.Sprintf("head%dx_loss=0.5", i))
+	}
+	must.LessEq(t, maxSeries, len(p.series))
+	must.Eq(t, []string{"1/- loss=0.5"}, parse(p, "step=1 loss=0.5"))
+
+	// More in one line than are looked at: the best is found wherever it stands.
+	var b strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&b, "h%dx_loss: 0.1, ", i)
+	}
+	must.Eq(t, []string{"2/- loss=0.25"}, parse(newParser(t, Config{}), b.String()+"loss: 0.25 step: 2"))
+}
+
+func TestParse_noAllocations(t *testing.T) {
+	for _, config := range []Config{{}, {Metric: "loss"}, {Metric: "policy loss"}} {
+		p := newParser(t, config)
+		var lines [][]byte
+		for line := range strings.SplitSeq(string(noise(64<<10)), "\n") {
+			lines = append(lines, []byte(line))
+		}
+		must.Eq(t, 0, testing.AllocsPerRun(5, func() {
+			for _, line := range lines {
+				if _, ok := p.Parse(line); ok {
+					t.Fatalf("noise was read as a report: %s", line)
+				}
+			}
+		}))
+		// Nor do reports, once their metric is known.
+		report := []byte(`step=10 loss=0.5 policy loss: 0.25 acc=0.5`)
+		dict := []byte(`{"step": 3, "train": {"loss": 0.5}, "lr": 1e-5, "msg": "x"}`)
+		bar := []byte("Epoch 3:  10%|█ | 10/100 [00:01<00:09, 9.51it/s, v_num=0, train_loss=0.5]")
+		for _, line := range [][]byte{report, dict, bar} {
+			must.Eq(t, 0, testing.AllocsPerRun(5, func() { p.Parse(line) }), must.Sprintf("%s", line))
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.log")
+	must.NoError(f, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		must.NoError(f, err)
+		for i, line := range strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' || r == '\r' }) {
+			if i < 8 {
+				f.Add([]byte(line), "")
+			}
+		}
+	}
+	for _, s := range []string{"", "loss", "loss=", "loss:[", "loss (", `{"`, `{"a":{"b":`, "1%|", "10it [", "[1,", "[1/", "epoch 1: 2/", "loss tensor(", "{'loss': '", `{"a\`, "Train: 0 ["} {
+		f.Add([]byte(s), "loss")
+		f.Add([]byte(s), "policy 损失")
+	}
+	f.Fuzz(func(t *testing.T, line []byte, metric string) {
+		p, err := NewParser(Config{Metric: metric})
+		if err != nil {
+			t.Skip()
+		}
+		p.Explain()
+		in := string(line)
+		for range 3 {
+			r, ok := p.Parse(line)
+			if string(line) != in {
+				t.Fatal("the line was changed")
+			}
+			if !ok {
+				continue
+			}
+			if r.Metric == "" || r.Metric != p.Metric() {
+				t.Fatalf("metric %q, parser %q", r.Metric, p.Metric())
+			}
+			if r.Step < 0 || math.IsInf(r.Step, 0) || r.Total < 0 || math.IsInf(r.Total, 0) {
+				t.Fatalf("step %v of %v", r.Step, r.Total)
+			}
+			if _, err := json.Marshal(p.State()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		st := p.Stats()
+		if st.Lines != st.Reports+st.Noise+st.Other+st.NotNumber+st.Shape+st.Eval {
+			t.Fatalf("lines are missing: %+v", st)
+		}
+	})
+}
