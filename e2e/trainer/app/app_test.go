@@ -99,7 +99,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestSteps(t *testing.T) {
 	for args, want := range map[string]int{
-		"":                        8000,
+		"":                        8192,
 		"-steps 7":                7,
 		"-steps 0":                0,
 		"-linger":                 0,

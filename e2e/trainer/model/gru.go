@@ -27,7 +27,7 @@ type gru struct {
 func gruSpec() Spec {
 	return Spec{
 		Name: "gru", About: "gated recurrent network that predicts the next symbol of a sequence", Classifies: true, HasHidden: true,
-		Dim: 24, Hidden: 64, Batch: 32, Size: 16384, Steps: 5500, Every: 25, HeldOut: 128, Rate: 0.001, HalfSteps: 6000, Rule: nn.Adam,
+		Dim: 24, Hidden: 64, Batch: 32, Size: 16384, Steps: 5632, Every: 25, HeldOut: 128, Rate: 0.001, HalfSteps: 6000, Rule: nn.Adam,
 		build: func(s Spec, seed uint64) Model { return newGRU(s, seed) },
 	}
 }

@@ -26,7 +26,7 @@ type logreg struct {
 func logregSpec() Spec {
 	return Spec{
 		Name: "logreg", About: "multinomial logistic regression, 10 classes", Classifies: true,
-		Dim: 192, Batch: 256, Size: 65536, Steps: 8000, Every: 200, HeldOut: 1024, Rate: 0.05, HalfSteps: 4000, Rule: nn.Momentum,
+		Dim: 192, Batch: 512, Size: 131072, Steps: 4096, Every: 100, HeldOut: 1024, Rate: 0.08, HalfSteps: 2500, Rule: nn.Momentum,
 		build: func(s Spec, seed uint64) Model { return newLogreg(s, seed) },
 	}
 }

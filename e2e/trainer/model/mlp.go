@@ -28,7 +28,7 @@ type mlp struct {
 func mlpSpec() Spec {
 	return Spec{
 		Name: "mlp", About: "perceptron with two hidden layers, 10 classes", Classifies: true, HasHidden: true,
-		Dim: 48, Hidden: 96, Batch: 128, Size: 65536, Steps: 8000, Every: 100, HeldOut: 1024, Rate: 0.002, HalfSteps: 1500, Rule: nn.Adam,
+		Dim: 48, Hidden: 96, Batch: 128, Size: 65536, Steps: 8192, Every: 100, HeldOut: 1024, Rate: 0.002, HalfSteps: 1500, Rule: nn.Adam,
 		build: func(s Spec, seed uint64) Model { return newMLP(s, seed) },
 	}
 }

@@ -28,7 +28,7 @@ type vae struct {
 func vaeSpec() Spec {
 	return Spec{
 		Name: "vae", About: "variational autoencoder of small pictures, 10 latent variables", HasHidden: true, Square: true,
-		Dim: 324, Hidden: 128, Batch: 64, Size: 32768, Steps: 5000, Every: 40, HeldOut: 512, Rate: 0.0003, HalfSteps: 8000, Rule: nn.Adam,
+		Dim: 324, Hidden: 128, Batch: 64, Size: 32768, Steps: 5120, Every: 40, HeldOut: 512, Rate: 0.0003, HalfSteps: 8000, Rule: nn.Adam,
 		build: func(s Spec, seed uint64) Model { return newVAE(s, seed) },
 	}
 }

@@ -43,8 +43,8 @@ func (k *keras) announce() {
 }
 
 func (k *keras) Report(r Report) {
-	_, at, length := k.run.epoch(r.Step)
-	end := at == length
+	_, at := k.run.epoch(r.Step)
+	length, end := k.run.PerEpoch, k.run.EpochEnd(r.Step)
 	values := ""
 	if k.run.Metric.accuracy() {
 		values += kerasValue("accuracy", r.Accuracy)
@@ -154,8 +154,8 @@ func lightningCount(n int) string {
 }
 
 func (l *lightning) Report(r Report) {
-	epoch, at, length := l.run.epoch(r.Step)
-	end := at == length
+	epoch, at := l.run.epoch(r.Step)
+	length, end := l.run.PerEpoch, l.run.EpochEnd(r.Step)
 	values := []string{"v_num=0"}
 	add := func(name string, v float64) { values = append(values, name+"="+lightningNumber(v)) }
 	if l.run.Metric.loss() {

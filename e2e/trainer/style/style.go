@@ -57,23 +57,19 @@ type Report struct {
 	Evaluation   time.Duration // what this evaluation took
 }
 
-// epoch is the epoch that the step just done belongs to, from 0; at is its place in it, of length steps.
-func (r Run) epoch(step int) (epoch, at, length int) {
+// epoch is the epoch that the step just done belongs to, from 0, and its place in it, from 1. The last epoch of a
+// run may be cut short; its bars still count to the whole epoch, as the frameworks' do.
+func (r Run) epoch(step int) (epoch, at int) {
 	epoch = (step - 1) / r.PerEpoch
-	length = r.PerEpoch
-	if r.Steps > 0 {
-		length = min(length, r.Steps-epoch*r.PerEpoch)
-	}
-	return epoch, step - epoch*r.PerEpoch, length
+	return epoch, step - epoch*r.PerEpoch
 }
 
 // fraction is the number of epochs done, with its fraction.
 func (r Run) fraction(step int) float64 { return float64(step) / float64(r.PerEpoch) }
 
-// EpochEnd says whether step is the last one of an epoch.
+// EpochEnd says whether step is the last one of an epoch, or of the run.
 func (r Run) EpochEnd(step int) bool {
-	_, at, length := r.epoch(step)
-	return at == length
+	return step%r.PerEpoch == 0 || step == r.Steps
 }
 
 // Printer prints a run. The methods are called in the order Begin, any number of Report, End.
