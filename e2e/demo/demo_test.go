@@ -1,0 +1,164 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+func TestParse(t *testing.T) {
+	t.Setenv("KEEP", "")
+	var errs bytes.Buffer
+	o, err := parse(nil, &errs)
+	must.NoError(t, err)
+	must.Eq(t, 1, o.seeds)
+	must.Eq(t, "weight", o.mode)
+	must.False(t, o.keep)
+	must.True(t, filepath.IsAbs(o.out))
+
+	t.Setenv("KEEP", "1")
+	o, err = parse([]string{"-seeds", "3"}, &errs)
+	must.NoError(t, err)
+	must.True(t, o.keep)
+	must.Eq(t, "", errs.String())
+	t.Setenv("KEEP", "0")
+	o, err = parse(nil, &errs)
+	must.NoError(t, err)
+	must.False(t, o.keep)
+
+	_, err = parse([]string{"-h"}, &errs)
+	must.True(t, errors.Is(err, flag.ErrHelp))
+	for bad, want := range map[string]string{
+		"extra":       `unexpected argument "extra"`,
+		"-mode=hard":  `-mode: must be weight or quota, got "hard"`,
+		"-seeds=0":    "-seeds: must be ≥ 1, got 0",
+		"-port=70000": "-port: must be from 0 to 65535, got 70000",
+		"-scale=NaN":  "-scale: must be from 0.01 to 100, got NaN",
+		"-interval=x": `-interval: must be a duration from 1s to 1h, got "x"`,
+	} {
+		errs.Reset()
+		_, err := parse([]string{bad}, &errs)
+		must.Error(t, err)
+		must.StrContains(t, errs.String(), want)
+	}
+}
+
+func TestCheckCgroups(t *testing.T) {
+	yes, no := func(string) bool { return true }, func(string) bool { return false }
+	put := func(t *testing.T, files map[string]string) string {
+		root := t.TempDir()
+		for name, text := range files {
+			must.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+			must.NoError(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
+		}
+		return root
+	}
+	v2 := put(t, map[string]string{"cgroup.controllers": "cpuset cpu io memory\n"})
+	must.NoError(t, checkCgroups(v2, yes))
+	must.ErrorContains(t, checkCgroups(v2, no), "cannot be written to")
+	v1 := put(t, map[string]string{"cpu/cgroup.procs": "", "unified/cgroup.controllers": "\n"})
+	must.NoError(t, checkCgroups(v1, yes))
+	must.ErrorContains(t, checkCgroups(v1, no), "cannot be written to")
+	without := put(t, map[string]string{"cgroup.controllers": "memory pids\n"})
+	must.ErrorContains(t, checkCgroups(without, yes), "no CPU controller found")
+	must.ErrorContains(t, checkCgroups(t.TempDir(), yes), "no CPU controller found")
+}
+
+func TestUseBuilt(t *testing.T) {
+	root := t.TempDir()
+	t.Setenv("EBBTIDE_BIN", "")
+	must.False(t, useBuilt(root)) // nothing there
+
+	now := time.Now()
+	put := func(name string, age time.Duration) {
+		path := filepath.Join(root, name)
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, nil, 0o755))
+		must.NoError(t, os.Chtimes(path, now, now.Add(-age)))
+	}
+	put("bin/ebbtide-driver", time.Minute)
+	put("bin/trainer", time.Minute)
+	put("driver/a.go", time.Second)
+	must.False(t, useBuilt(root)) // out of date
+	put("driver/a.go", time.Hour)
+	put("driver/a_test.go", time.Second)
+	must.True(t, useBuilt(root))
+	must.Eq(t, filepath.Join(root, "bin"), os.Getenv("EBBTIDE_BIN"))
+
+	t.Setenv("EBBTIDE_BIN", "elsewhere")
+	must.False(t, useBuilt(root))
+	must.Eq(t, "elsewhere", os.Getenv("EBBTIDE_BIN"))
+}
+
+func TestJobs(t *testing.T) {
+	all, half := jobs(1), jobs(0.5)
+	must.Len(t, 3, all)
+	for i, j := range all {
+		must.Eq(t, j.at/2, half[i].at)
+		must.Eq(t, j.steps/2, half[i].steps)
+		if i > 0 {
+			must.Greater(t, all[i-1].at, j.at)
+		}
+	}
+	must.Positive(t, jobs(1e-9)[0].steps)
+
+	hcl := all[1].hcl("mlp-none", all[1].args(7, 2))
+	must.StrContains(t, hcl, `job "mlp-none"`)
+	must.StrContains(t, hcl, `task "mlp"`)
+	must.StrContains(t, hcl, `"-seed", "7"`)
+}
+
+func TestRelevant(t *testing.T) {
+	log := strings.Join([]string{
+		"==> Nomad agent configuration:",
+		"[INFO]  client: node registration complete",
+		"[WARN]  client.fingerprint_mgr.consul: nobody there",
+		"[ERROR] client.driver_mgr.docker: no daemon: driver=docker",
+		"[ERROR] agent: error starting agent",
+		"[DEBUG] client.driver_mgr.ebbtide-driver: hello",
+		"==> Error starting agent: it does not like it",
+	}, "\n")
+	must.Eq(t, "\nfrom the agent's log:\n  [ERROR] agent: error starting agent\n  [DEBUG] client.driver_mgr.ebbtide-driver: hello\n"+
+		"  ==> Error starting agent: it does not like it", relevant(log, 10))
+	must.StrNotContains(t, relevant(log, 1), "hello")
+	must.Eq(t, "", relevant("[INFO] all is well", 10))
+}
+
+func TestReplaceInFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.hcl")
+	must.NoError(t, os.WriteFile(path, []byte("a\n"+policyLine("flowcon")+"\n"), 0o644))
+	must.NoError(t, replaceInFile(path, policyLine("flowcon"), policyLine("none")))
+	data, err := os.ReadFile(path)
+	must.NoError(t, err)
+	must.Eq(t, "a\npolicy = \"none\"\n", string(data))
+	must.ErrorContains(t, replaceInFile(path, "flowcon", "none"), "does not contain")
+}
+
+func TestUse(t *testing.T) {
+	var f follower
+	at := time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
+	see := func(after time.Duration, cpu float64) {
+		f.see(status.Status{Updated: at.Add(after), CPUSeconds: status.Number(cpu)})
+	}
+	must.True(t, f.use() != f.use()) // NaN
+	see(time.Second, 1)
+	must.True(t, f.use() != f.use())
+	see(2*time.Second, 2)
+	must.InDelta(t, 1/float64(pool()), f.use(), 1e-9)
+	see(2*time.Second, 2) // the same reading again
+	must.InDelta(t, 1/float64(pool()), f.use(), 1e-9)
+	see(3*time.Second, 4)
+	must.InDelta(t, 1.5/float64(pool()), f.use(), 1e-9)
+}

@@ -1,0 +1,240 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/demo/view"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// demo is one play, from the first message to the clean-up.
+type demo struct {
+	options
+	screen *view.Screen
+	h      *harness.Harness
+	agent  *harness.Agent
+	policy string // that the agent runs with
+	found  found
+}
+
+// found is what the agent and the plugin said about themselves.
+type found struct{ version, nomad string }
+
+// Deadlines. A healthy run takes a fraction of them.
+const (
+	startDeadline = 90 * time.Second
+	runDeadline   = 10 * time.Minute
+)
+
+// play does all of it. Whatever happens, nothing stays behind, unless the user
+// asked for it.
+func (d *demo) play(ctx context.Context) (err error) {
+	if err := check(); err != nil {
+		return err
+	}
+	d.h, err = harness.New(harness.Options{Logf: d.screen.Logf})
+	if err != nil {
+		return err
+	}
+	defer func() { err = d.end(ctx, err) }()
+	if useBuilt(d.h.Tools.Root) {
+		d.screen.Logf("Using the plugin and the trainer in bin/.")
+	}
+
+	e := result.Experiment{Time: time.Now().UTC().Truncate(time.Second), Cores: float64(pool()), Mode: d.mode}
+	interval, err := time.ParseDuration(d.interval)
+	if err != nil {
+		return fmt.Errorf("-interval: %w", err)
+	}
+	e.Interval = interval.Seconds()
+	for i := range d.seeds {
+		seed := d.seed + uint64(i)
+		// Every other seed the other way round, so that drift of the machine
+		// favours neither.
+		order := []string{"flowcon", "none"}
+		if i%2 == 1 {
+			order = []string{"none", "flowcon"}
+		}
+		pair := result.Pair{Seed: seed}
+		for n, policy := range order {
+			if d.seeds > 1 {
+				d.screen.Logf("\nSeed %d (%d of %d), policy %s", seed, i+1, d.seeds, policy)
+			} else {
+				d.screen.Logf("\nRun %d of 2: policy %s", n+1, policy)
+			}
+			if err := d.startWith(ctx, policy); err != nil {
+				return err
+			}
+			run, err := d.run(ctx, policy, seed)
+			if err != nil {
+				return err
+			}
+			if policy == "none" {
+				pair.None = run
+			} else {
+				pair.Flowcon = run
+			}
+		}
+		e.Pairs = append(e.Pairs, pair)
+		e.Version, e.Nomad = d.found.version, d.found.nomad
+		if err := d.report(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startWith makes the agent run with a policy: it is started, or restarted with a
+// changed configuration, as an operator would do it.
+func (d *demo) startWith(ctx context.Context, policy string) error {
+	if d.policy == policy {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	if d.agent == nil {
+		d.screen.Logf("Starting Nomad with the Ebbtide plugin: engine exec, %d cores, policy %s, limits by %s.", pool(), policy, d.mode)
+		agent, err := d.h.StartAgent(ctx, harness.AgentConfig{
+			Name:       "ebbtide-demo",
+			PluginName: "ebbtide-driver",
+			Plugin: fmt.Sprintf("engine = \"exec\"\n    %s\n    mode = %q\n    interval = %q\n    pool_cores = %d",
+				policyLine(policy), d.mode, d.interval, pool()),
+			ClientHCL: fmt.Sprintf("reservable_cores = \"0-%d\"", pool()-1),
+			HTTPPort:  d.port,
+			LogLevel:  "INFO",
+		})
+		d.agent = agent
+		if err != nil {
+			return fmt.Errorf("starting Nomad: %w%s", err, d.agentLog())
+		}
+	} else {
+		d.screen.Logf("Restarting Nomad with policy %s.", policy)
+		if err := d.agent.Stop(ctx); err != nil {
+			return fmt.Errorf("stopping Nomad: %w", err)
+		}
+		if err := replaceInFile(filepath.Join(d.agent.Dir, "agent.hcl"), policyLine(d.policy), policyLine(policy)); err != nil {
+			return fmt.Errorf("changing the policy in the agent's configuration: %w", err)
+		}
+		if err := d.agent.Restart(ctx); err != nil {
+			return fmt.Errorf("restarting Nomad: %w%s", err, d.agentLog())
+		}
+	}
+	d.policy = policy
+	// After a restart the servers remember the node as it was: what counts is
+	// that the plugin itself says which policy it runs with.
+	var node *api.Node
+	err := harness.Poll(ctx, "the plugin runs with policy "+policy, func(ctx context.Context) error {
+		var err error
+		if node, err = d.agent.Node(ctx); err != nil {
+			return err
+		}
+		if got := node.Attributes["driver.ebbtide.policy"]; got != policy {
+			return fmt.Errorf("the node says %q", got)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w%s", err, d.agentLog())
+	}
+	if _, err := d.agent.WaitDriver(ctx, "ebbtide", true); err != nil {
+		return fmt.Errorf("the plugin is not healthy: %w%s", err, d.agentLog())
+	}
+	d.found = found{version: node.Attributes["driver.ebbtide.version"], nomad: node.Attributes["nomad.version"]}
+	d.screen.Logf("Nomad %s and the plugin %s are ready; the UI is at %s while this runs.", d.found.nomad, d.found.version, d.agent.Addr)
+	return nil
+}
+
+// policyLine is how the policy stands in the agent's configuration.
+func policyLine(policy string) string { return fmt.Sprintf("policy = %q", policy) }
+
+func replaceInFile(path, from, to string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(data, []byte(from)) {
+		return fmt.Errorf("%s does not contain %q", path, from)
+	}
+	return os.WriteFile(path, bytes.ReplaceAll(data, []byte(from), []byte(to)), 0o644)
+}
+
+// agentLog is the part of the agent's log that tells why something failed.
+func (d *demo) agentLog() string {
+	if d.agent == nil {
+		return ""
+	}
+	text, err := d.agent.Log()
+	if err != nil {
+		return ""
+	}
+	return relevant(text, 15)
+}
+
+// relevant picks the last lines of an agent's log that are warnings, errors or
+// about the plugin.
+func relevant(log string, most int) string {
+	var lines []string
+	for _, l := range strings.Split(log, "\n") {
+		has := func(text string) bool { return strings.Contains(l, text) }
+		switch {
+		case has("fingerprint_mgr"), has("driver=docker"), has("WARNING: "), has("==> Nomad agent"):
+			// what every agent without Consul, CNI or Docker says
+		case has("[ERROR]"), has("[WARN]"), has("ebbtide"), strings.HasPrefix(l, "==>"):
+			lines = append(lines, "  "+l)
+		}
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	return "\nfrom the agent's log:\n" + strings.Join(lines[max(0, len(lines)-most):], "\n")
+}
+
+// end says where things are and takes everything away, or leaves it running.
+func (d *demo) end(ctx context.Context, err error) error {
+	if d.keep && d.agent != nil && d.agent.Process() != nil && d.agent.Process().Err() == nil && ctx.Err() == nil {
+		if err == nil && d.policy != "flowcon" {
+			err = d.startWith(ctx, "flowcon") // what a person wants to try
+		}
+		pid, derr := d.h.Detach(context.WithoutCancel(ctx))
+		if derr == nil {
+			d.screen.Logf("\nNomad goes on running: %s\nTo use it: export NOMAD_ADDR=%s; its files are in %s.\nTo end it and remove everything: %skill %d",
+				d.agent.Addr, d.agent.Addr, d.h.Dir, sudo(), pid)
+			return err
+		}
+		err = errors.Join(err, fmt.Errorf("leaving Nomad running: %w", derr))
+	}
+	if err != nil && ctx.Err() == nil {
+		logs := filepath.Join(d.out, "demo-logs")
+		if cerr := d.h.CopyLogs(logs); cerr == nil {
+			d.screen.Logf("\nIt failed; all logs of the run are in %s.", logs)
+		}
+	}
+	if cerr := d.h.Close(); cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	if err == nil {
+		d.screen.Logf("Nomad has ended and left nothing behind. KEEP=1 make demo leaves it running to look at.")
+	}
+	return err
+}
+
+// sudo is what a person must write before a command to be root again.
+func sudo() string {
+	if os.Getenv("SUDO_USER") != "" {
+		return "sudo "
+	}
+	return ""
+}

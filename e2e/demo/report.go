@@ -1,0 +1,82 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ebbtide/ebbtide/e2e/demo/chart"
+	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/demo/view"
+)
+
+// report writes the figures and shows what came out.
+func (d *demo) report(e result.Experiment) error {
+	if err := os.MkdirAll(d.out, 0o755); err != nil {
+		return fmt.Errorf("making the directory of the results: %w", err)
+	}
+	data, err := json.MarshalIndent(e, "", " ")
+	if err != nil {
+		return fmt.Errorf("encoding the results: %w", err)
+	}
+	path := filepath.Join(d.out, "demo.json")
+	if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("writing the results: %w", err)
+	}
+	if err := d.show(e); err != nil {
+		return err
+	}
+	d.screen.Logf("Figures: %s", path)
+	return nil
+}
+
+// again shows the results of an earlier run.
+func (d *demo) again() error {
+	data, err := os.ReadFile(d.from)
+	if err != nil {
+		return fmt.Errorf("reading earlier results: %w", err)
+	}
+	var e result.Experiment
+	if err := json.Unmarshal(data, &e); err != nil {
+		return fmt.Errorf("reading earlier results from %s: %w", d.from, err)
+	}
+	if len(e.Pairs) == 0 {
+		return fmt.Errorf("%s holds no runs", d.from)
+	}
+	d.seeds = len(e.Pairs)
+	return d.show(e)
+}
+
+// show prints the summary of the last pair, and of all of them when there are
+// several, and draws the picture of the first.
+func (d *demo) show(e result.Experiment) error {
+	last := e.Pairs[len(e.Pairs)-1]
+	d.screen.Logf("\nThe same three jobs with seed %d, without limits (none) and with growth-based ones (flowcon):\n\n%s",
+		last.Seed, view.Summary(result.Compare(last, e.Cores), d.screen.Look()))
+	if len(e.Pairs) > 1 {
+		var all []result.Comparison
+		for _, p := range e.Pairs {
+			all = append(all, result.Compare(p, e.Cores))
+		}
+		d.screen.Logf("%s", view.Distribution(all))
+	} else if d.seeds == 1 {
+		d.screen.Logf("This is one run with one seed; others come out differently. For distributions: go run ./e2e/demo -seeds 10")
+	}
+	picture, err := chart.Draw(e.Pairs[0], e)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.out, 0o755); err != nil {
+		return fmt.Errorf("making the directory of the picture: %w", err)
+	}
+	path := filepath.Join(d.out, "demo.png")
+	if err := os.WriteFile(path, picture, 0o644); err != nil {
+		return fmt.Errorf("writing the picture: %w", err)
+	}
+	d.screen.Logf("Picture: %s", path)
+	return nil
+}

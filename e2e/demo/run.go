@@ -1,0 +1,238 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/demo/view"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// follower is what is known of one job while it runs.
+type follower struct {
+	job  job
+	args []string
+	id   string // of the job in Nomad
+
+	mu    sync.Mutex
+	phase view.State
+	alloc string // ID
+	out   result.Job
+	err   error
+
+	// Owned by the goroutine that draws.
+	seen [3]status.Status // the last readings, newest first
+}
+
+// run submits the jobs one after another, shows the table until all have ended
+// and reads what they left.
+func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, runDeadline)
+	defer cancel()
+	r := result.Run{Policy: policy, Start: time.Now()}
+	var all []*follower
+	var names []string
+	for _, j := range jobs(d.scale) {
+		id := j.name
+		if policy == "none" {
+			id += "-none"
+		}
+		if d.seeds > 1 {
+			id += fmt.Sprintf("-seed%d", seed)
+		}
+		f := &follower{job: j, id: id, args: j.args(seed, pool())}
+		f.out = result.Job{Name: j.name, Role: j.role, Args: f.args}
+		all = append(all, f)
+		names = append(names, fmt.Sprintf("%s at %d s (%s)", j.name, int(j.at.Seconds()), j.role))
+	}
+	d.screen.Logf("Three jobs, seed %d: %s.", seed, strings.Join(names, ", "))
+
+	ended := make(chan struct{}, len(all))
+	for _, f := range all {
+		go func() {
+			err := d.follow(ctx, f, r.Start)
+			f.mu.Lock()
+			f.err, f.phase = err, view.Done
+			f.mu.Unlock()
+			if err != nil {
+				cancel() // the others need not wait
+			}
+			ended <- struct{}{}
+		}()
+	}
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for left := len(all); left > 0; {
+		select {
+		case <-ended:
+			left--
+		case <-tick.C:
+		}
+		d.screen.Show(d.frame(policy, all, r.Start))
+	}
+	d.screen.Settle()
+
+	var errs []error
+	for _, f := range all {
+		// One failure cancels the others: only the cause is told.
+		if f.err != nil && (ctx.Err() == nil || !errors.Is(f.err, context.Canceled)) {
+			errs = append(errs, f.err)
+		}
+	}
+	if len(errs) > 0 {
+		return r, errors.Join(errs...)
+	}
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	for _, f := range all {
+		if err := d.collect(f, r.Start); err != nil {
+			return r, fmt.Errorf("reading what job %s left: %w", f.id, err)
+		}
+		r.Jobs = append(r.Jobs, f.out)
+	}
+	d.screen.Logf("All jobs are done after %.0f s.", r.Makespan())
+	return r, nil
+}
+
+// follow submits a job at its time and waits for its end.
+func (d *demo) follow(ctx context.Context, f *follower, start time.Time) error {
+	select {
+	case <-time.After(time.Until(start.Add(f.job.at))):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	f.phase = view.Starting
+	f.out.Submitted = time.Since(start).Seconds()
+	f.mu.Unlock()
+	if _, err := d.agent.Run(ctx, f.job.hcl(f.id, f.args)); err != nil {
+		return err
+	}
+	alloc, err := d.agent.WaitAlloc(ctx, f.id, "started", func(a *api.Allocation) bool {
+		ts := a.TaskStates[f.job.name]
+		return harness.Terminal(a) || ts != nil && !ts.StartedAt.IsZero()
+	})
+	if err != nil {
+		return fmt.Errorf("starting job %s: %w%s", f.id, err, d.agentLog())
+	}
+	f.mu.Lock()
+	f.phase, f.alloc = view.Running, alloc.ID
+	f.mu.Unlock()
+	alloc, err = d.agent.WaitAllocID(ctx, alloc.ID, "done", harness.Terminal)
+	if err != nil {
+		return err
+	}
+	ts := alloc.TaskStates[f.job.name]
+	if alloc.ClientStatus != api.AllocClientStatusComplete || ts == nil || ts.Failed {
+		return d.whyFailed(ctx, f, alloc)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.out.Started = ts.StartedAt.Sub(start).Seconds()
+	f.out.Finished = ts.FinishedAt.Sub(start).Seconds()
+	return nil
+}
+
+// whyFailed tells what Nomad and the task said about a job that failed.
+func (d *demo) whyFailed(ctx context.Context, f *follower, alloc *api.Allocation) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "job %s failed: %s", f.id, alloc.ClientDescription)
+	for _, e := range harness.Events(alloc, f.job.name) {
+		b.WriteString("\n  " + e)
+	}
+	if out, err := d.agent.Logs(ctx, alloc, f.job.name, "stderr"); err == nil && strings.TrimSpace(out) != "" {
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		b.WriteString("\n  its stderr ends with: " + strings.Join(lines[max(0, len(lines)-5):], "\n    "))
+	}
+	return errors.New(b.String())
+}
+
+// file is a file of an allocation on this machine.
+func (d *demo) file(alloc, name string) string { return filepath.Join(d.agent.AllocDir(alloc), name) }
+
+// frame reads the tasks' status files and says what is to be shown.
+func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame {
+	f := view.Frame{Policy: policy, Elapsed: time.Since(start), Cores: float64(pool()), Alpha: math.NaN()}
+	for _, j := range all {
+		j.mu.Lock()
+		phase, alloc, out := j.phase, j.alloc, j.out
+		j.mu.Unlock()
+		nan := math.NaN()
+		l := view.Line{Name: j.job.name, State: phase, Wait: time.Until(start.Add(j.job.at)),
+			Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan}
+		if phase == view.Done {
+			l.Took = time.Duration((out.Finished - out.Submitted) * float64(time.Second))
+		}
+		if alloc != "" {
+			if st, err := status.ReadStatus(d.file(alloc, filepath.Join("alloc", status.Dir, j.job.name+".json"))); err == nil {
+				j.see(st)
+				l.Category, l.Metric = st.Category, st.Metric
+				l.Value, l.Step, l.Total = float64(st.Value), float64(st.Step), float64(st.Total)
+				if policy != "none" {
+					l.Growth, l.Limit = float64(st.Growth), float64(st.Limit.Fraction)
+				} else {
+					l.Category = ""
+				}
+				l.Use = j.use()
+				if phase == view.Running {
+					f.Alpha = float64(st.Node.Alpha)
+				}
+			}
+		}
+		f.Jobs = append(f.Jobs, l)
+	}
+	return f
+}
+
+// see remembers a reading, if it is a new one.
+func (f *follower) see(st status.Status) {
+	if !st.Updated.Equal(f.seen[0].Updated) {
+		f.seen = [3]status.Status{st, f.seen[0], f.seen[1]}
+	}
+}
+
+// use is the part of the pool that the task really used, over the last two to
+// three seconds, from the CPU-seconds that the kernel counted.
+func (f *follower) use() float64 {
+	last := f.seen[0]
+	for _, before := range []status.Status{f.seen[2], f.seen[1]} {
+		dt := last.Updated.Sub(before.Updated).Seconds()
+		if !before.Updated.IsZero() && dt > 0 && before.CPUSeconds.Known() && last.CPUSeconds.Known() {
+			return max(0, float64(last.CPUSeconds-before.CPUSeconds)) / (dt * float64(pool()))
+		}
+	}
+	return math.NaN()
+}
+
+// collect reads the trainer's curve and Ebbtide's history of a finished job.
+func (d *demo) collect(f *follower, start time.Time) error {
+	curve, err := os.Open(d.file(f.alloc, curveFile))
+	if err != nil {
+		return err
+	}
+	defer curve.Close()
+	if f.out.Curve, err = result.ReadCurve(curve, f.out.Started); err != nil {
+		return err
+	}
+	rows, err := status.ReadHistory(d.file(f.alloc, filepath.Join("alloc", status.Dir, f.job.name+".csv")))
+	if err != nil {
+		return err
+	}
+	f.out.Samples = result.Samples(rows, start)
+	return nil
+}

@@ -1,0 +1,174 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package view
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/e2e/demo/result"
+)
+
+var nan = math.NaN()
+
+// golden compares with a file in testdata; UPDATE=1 rewrites it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := "testdata/" + name
+	if os.Getenv("UPDATE") != "" {
+		must.NoError(t, os.MkdirAll("testdata", 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	must.NoError(t, err)
+	must.Eq(t, string(want), got)
+}
+
+func someFrame() Frame {
+	return Frame{Policy: "flowcon", Elapsed: 34 * time.Second, Cores: 2, Alpha: 0.0213, Jobs: []Line{
+		{Name: "vae", State: Running, Category: "CL", Value: 106.4, Step: 15480, Total: 23040, Growth: 0.0031, Limit: 0.1667, Use: 0.18},
+		{Name: "mlp", State: Running, Category: "NL", Value: 0.75557, Step: 512, Total: nan, Growth: 0.41, Limit: 1, Use: 0.7},
+		{Name: "gru", State: Running, Category: "WL", Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
+		{Name: "old", State: Done, Took: 68 * time.Second, Value: 1, Step: 10, Total: 10, Growth: 0, Limit: 1, Use: 0},
+		{Name: "logreg", State: Planned, Wait: 6400 * time.Millisecond, Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
+		{Name: "new", State: Starting, Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
+	}}
+}
+
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	for _, width := range []int{120, 80, 60, 40} {
+		b.WriteString(strings.Join(Table(someFrame(), Look{Width: width}), "\n") + "\n\n")
+	}
+	golden(t, "table.txt", b.String())
+}
+
+func TestTableFits(t *testing.T) {
+	for width := 1; width < 200; width++ {
+		for _, line := range Table(someFrame(), Look{Width: width}) {
+			must.LessEq(t, width, utf8.RuneCountInString(line))
+		}
+	}
+}
+
+func TestTableColours(t *testing.T) {
+	plain := strings.Join(Table(someFrame(), Look{Width: 100}), "\n")
+	must.StrNotContains(t, plain, "\x1b")
+	coloured := strings.Join(Table(someFrame(), Look{Width: 100, Colour: true}), "\n")
+	must.StrContains(t, coloured, "\x1b[32mNL growing")
+	bare := coloured
+	for _, sgr := range []string{bold, dim, red, green, yellow, blue, grey, "0"} {
+		bare = strings.ReplaceAll(bare, "\x1b["+sgr+"m", "")
+	}
+	must.Eq(t, plain, bare)
+}
+
+func TestPlain(t *testing.T) {
+	golden(t, "plain.txt", strings.Join(Plain(someFrame(), nil), "\n")+"\n")
+	told := strings.Join(Plain(someFrame(), map[string]bool{"old": true, "vae": true}), "\n")
+	must.StrNotContains(t, told, "old")
+	must.StrContains(t, told, "vae") // it runs
+}
+
+func TestFigures(t *testing.T) {
+	for _, c := range []struct {
+		v      float64
+		digits int
+		want   string
+	}{
+		{nan, 3, "-"}, {0, 3, "0"}, {106.43, 4, "106.4"}, {0.75557, 4, "0.7556"}, {0.0031, 2, "0.0031"}, {0.41, 2, "0.41"},
+		{1.676, 2, "1.7"}, {2, 3, "2.00"}, {12345, 3, "12345"}, {1e-7, 2, "1.0e-07"}, {-1.5, 2, "-1.5"},
+	} {
+		must.Eq(t, c.want, figure(c.v, c.digits))
+	}
+	must.Eq(t, "5 s", clock(4600*time.Millisecond))
+	must.Eq(t, "1:00", clock(59700*time.Millisecond))
+	must.Eq(t, "0 s", clock(-time.Second))
+	must.Eq(t, "  +0.0 %", signed(-1e-9))
+}
+
+func times(done, to90, to95 float64) result.Times {
+	return result.Times{Completion: done, To90: to90, To95: to95}
+}
+
+func someComparison() result.Comparison {
+	return result.Comparison{
+		Rows: []result.Row{
+			{Name: "vae", None: times(80, 10, 20), Flowcon: times(80.5, 11, 25)},
+			{Name: "mlp", None: times(50, 12, 30), Flowcon: times(45, 9, 21)},
+			{Name: "logreg", None: times(20, 5, nan), Flowcon: times(22, 5, 10)},
+		},
+		Mean:         result.Row{None: times(50, 9, nan), Flowcon: times(49.17, 8.33, 18.67)},
+		MakespanNone: 80, MakespanFlowcon: 80.5, BusyNone: 0.97, BusyFlowcon: 0.96,
+	}
+}
+
+func TestSummary(t *testing.T) {
+	golden(t, "summary.txt", Summary(someComparison(), Look{Width: 80}))
+	must.StrContains(t, Summary(someComparison(), Look{Colour: true}), "\x1b[31mlost by flowcon")
+
+	shared := someComparison()
+	shared.BusyFlowcon = 0.6
+	must.StrContains(t, Summary(shared, Look{}), "the comparison is less exact")
+
+	lost := result.Comparison{Rows: []result.Row{{Name: "a", None: times(1, 1, 1), Flowcon: times(2, 2, 2)}}, MakespanNone: 1, MakespanFlowcon: 2}
+	must.StrContains(t, Summary(lost, Look{}), "won by flowcon     nobody")
+}
+
+func TestDistribution(t *testing.T) {
+	better := someComparison()
+	better.Rows[1].Flowcon.Completion = 40
+	golden(t, "distribution.txt", Distribution([]result.Comparison{someComparison(), better, someComparison()}))
+	must.StrContains(t, Distribution(nil), "0 seeds")
+}
+
+func TestScreenLive(t *testing.T) {
+	var out bytes.Buffer
+	s := NewScreen(&out, true, false, func() int { return 60 })
+	s.Logf("starting\n")
+	must.Eq(t, "starting\n", out.String())
+	out.Reset()
+
+	f := Frame{Policy: "none", Alpha: nan, Jobs: []Line{{Name: "a", State: Planned}}}
+	s.Show(f)
+	must.StrNotContains(t, out.String(), "\x1b")
+	must.Eq(t, 3, strings.Count(out.String(), "\n"))
+	out.Reset()
+
+	s.Show(f)
+	must.StrHasPrefix(t, "\x1b[3A\r\x1b[J", out.String())
+	out.Reset()
+
+	s.Logf("a line")
+	must.StrHasPrefix(t, "\x1b[3A\r\x1b[Ja line\npolicy none", out.String())
+	s.Settle()
+	out.Reset()
+	s.Logf("below")
+	must.Eq(t, "below\n", out.String())
+}
+
+func TestScreenLog(t *testing.T) {
+	var out bytes.Buffer
+	s := NewScreen(&out, false, false, func() int { return 60 })
+	show := func(at time.Duration, state State) int {
+		out.Reset()
+		s.Show(Frame{Policy: "flowcon", Elapsed: at, Jobs: []Line{{Name: "a", State: state, Value: nan}}})
+		must.StrNotContains(t, out.String(), "\x1b")
+		return strings.Count(out.String(), "\n")
+	}
+	must.Eq(t, 1, show(0, Running))
+	must.Eq(t, 0, show(plainEvery-time.Millisecond, Running))
+	must.Eq(t, 1, show(plainEvery, Running))
+	must.Eq(t, 1, show(2*plainEvery, Done))
+	must.Eq(t, 0, show(3*plainEvery, Done)) // it has been said
+	s.Settle()
+	must.Eq(t, 1, show(0, Running)) // the next run
+}
