@@ -141,6 +141,9 @@ func stringEnd(b []byte, i int) int {
 // entry files one name and number of a dict.
 func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	f := &p.found
+	if !nested && p.metric == "" && string(name) == "train_runtime" {
+		f.summary = true // Hugging Face's last line: means over all that was trained
+	}
 	if kind := counts(name); kind != countNothing && n.value >= 0 && n.value < maxStep {
 		switch kind {
 		case countStep:
@@ -168,7 +171,7 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 		c.rank = 1
 	}
 	if c.rank == rankNone {
-		if p.explain && (p.metric == "" || classify(full, false, true) != rankNone) {
+		if p.explain {
 			p.noteName(full)
 		}
 		return

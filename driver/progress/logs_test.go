@@ -297,6 +297,9 @@ func TestLogs_unreadable(t *testing.T) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		must.NoError(t, os.Chown(f.dir, 65534, -1))
+		for up := filepath.Dir(f.dir); up != os.TempDir() && up != "/"; up = filepath.Dir(up) {
+			must.NoError(t, os.Chmod(up, 0o755))
+		}
 		_, err := unix.SetfsuidRetUid(65534)
 		must.NoError(t, err)
 		defer unix.SetfsuidRetUid(0)

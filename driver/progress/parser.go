@@ -67,12 +67,7 @@ type Parser struct {
 
 	stats   ParserStats
 	explain bool
-	seen    []nameCount // names with numbers that are no metric we know
-}
-
-type nameCount struct {
-	name  string
-	count int64
+	seen    []Seen // names with numbers that are no metric we know
 }
 
 // ParserStats counts lines by what became of them; the sum of all but Lines is Lines.
@@ -176,6 +171,9 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		}
 		f.shape = shapeDict
 		p.scanDict(line[at:])
+		if f.summary {
+			f.ncands = 0
+		}
 	} else {
 		p.scanText(line, true)
 	}
@@ -537,13 +535,13 @@ func (p *Parser) noteName(name []byte) {
 		return
 	}
 	for i := range p.seen {
-		if p.seen[i].name == string(name) {
-			p.seen[i].count++
+		if p.seen[i].Name == string(name) {
+			p.seen[i].Count++
 			return
 		}
 	}
 	if len(p.seen) < 64 {
-		p.seen = append(p.seen, nameCount{string(name), 1})
+		p.seen = append(p.seen, Seen{string(name), 1})
 	}
 }
 
@@ -560,11 +558,18 @@ func (p *Parser) Others() (metrics, names []Seen) {
 			}
 		}
 	}
+	byCount := func(a, b Seen) int { return int(b.Count - a.Count) }
+	slices.SortStableFunc(metrics, byCount)
+	// Names that look like metrics, which another one was wanted instead of, first.
+	var rest []Seen
 	for _, n := range p.seen {
-		names = append(names, Seen{n.name, n.count})
+		if classify([]byte(n.Name), false, true) != rankNone {
+			names = append(names, n)
+		} else {
+			rest = append(rest, n)
+		}
 	}
-	for _, list := range [][]Seen{metrics, names} {
-		slices.SortStableFunc(list, func(a, b Seen) int { return int(b.Count - a.Count) })
-	}
-	return metrics, names
+	slices.SortStableFunc(names, byCount)
+	slices.SortStableFunc(rest, byCount)
+	return metrics, append(names, rest...)
 }

@@ -54,11 +54,12 @@ type findings struct {
 	n, of         float64 // position in an epoch or a bar: 12/469
 	named         bool    // a bar with a word before it: its count need not be the training's
 	units         bool    // a bar that counts iterations, not bytes or examples
+	summary       bool    // what a trainer says of the whole, at its end
 	notNumber     bool    // a metric's name was there, a number was not
 }
 
 func (f *findings) reset() {
-	f.shape, f.ncands, f.named, f.units, f.notNumber = shapePlain, 0, false, false, false
+	f.shape, f.ncands, f.named, f.units, f.summary, f.notNumber = shapePlain, 0, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
 }
 
@@ -393,9 +394,6 @@ func (p *Parser) candidate(name, qualified, context []byte, strong, decimal bool
 			equalFoldName(context, p.metric[:len(context)]) && equalFoldName(name, p.metric[len(context)+1:]):
 			c.rank = 0
 		default:
-			if p.explain && classify(qualified, false, true) != rankNone {
-				p.noteName(qualified)
-			}
 			return c, false
 		}
 		return c, true

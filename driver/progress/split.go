@@ -33,7 +33,15 @@ type splitter struct {
 
 // feed takes the next bytes of the stream.
 func (s *splitter) feed(chunk []byte) {
-	rewinds := bytes.IndexByte(chunk, '\b') >= 0 || len(s.partial) > 0 && s.partial[len(s.partial)-1] == '\b'
+	if kept := len(s.partial) - len(bytes.TrimRight(s.partial, "\b")); kept > 0 { // a rewind in two parts
+		rest := bytes.TrimLeft(chunk, "\b")
+		if kept+len(chunk)-len(rest) >= len(rewind) {
+			s.partial = s.partial[:len(s.partial)-kept]
+			s.end(nil)
+			chunk = rest
+		}
+	}
+	rewinds := bytes.IndexByte(chunk, '\b') >= 0
 	for len(chunk) > 0 {
 		at := bytes.IndexByte(chunk, '\n')
 		segment := chunk

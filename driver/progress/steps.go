@@ -36,7 +36,7 @@ func (s *steps) header(f *findings) {
 		s.Total = f.total
 	}
 	if isSet(f.epoch) {
-		s.sawEpoch(f.epoch)
+		s.sawEpoch(math.Floor(f.epoch), f.shape)
 	}
 	s.DoneOf = 0
 }
@@ -47,12 +47,14 @@ func (s *steps) sawEpochs(f *findings) {
 	}
 }
 
-func (s *steps) sawEpoch(e float64) {
-	if e == 0 {
-		s.Base0 = true
-	}
-	if s.Base0 && s.Epochs > 0 && e == s.Epochs {
-		s.Epochs++ // "Epoch 9/9" that began at 0: ten of them
+func (s *steps) sawEpoch(e float64, in shape) {
+	if in != shapeDict { // there, epochs are fractions of what was done
+		if e == 0 {
+			s.Base0 = true
+		}
+		if s.Base0 && s.Epochs > 0 && e == s.Epochs {
+			s.Epochs++ // "Epoch 9/9" that began at 0: ten of them
+		}
 	}
 	s.Epoch1 = e + 1
 }
@@ -94,7 +96,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		s.Total = f.total
 	}
 	if isSet(f.epoch) {
-		s.sawEpoch(f.epoch)
+		s.sawEpoch(math.Floor(f.epoch), f.shape)
 	}
 
 	n, of := f.step, f.stepOf
@@ -183,6 +185,8 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 	}
 
 	switch {
+	case s.Epoch1 > 0 && s.Epoch1 < s.LastE1:
+		s.Base = 0 // a restart, some epochs back
 	case s.Last1 == 0 || n >= last:
 	case nextEpoch:
 		s.Base += last // a step that starts again with every epoch
