@@ -20,7 +20,7 @@ job "docker" {
       config {
         image   = "ebbtide-trainer:1"
         command = "/bin/trainer"
-        args    = ["-model", "mlp", "-style", "huggingface"]
+        args    = ["-model", "mlp", "-style", "plain"]
       }
 
       resources {
