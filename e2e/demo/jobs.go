@@ -32,7 +32,7 @@ type job struct {
 // The factor scales steps and times between submissions.
 func jobs(factor float64) []job {
 	all := []job{
-		{"vae", "vae", "long, converges early and then crawls", 0, 23040, "hf"},
+		{"vae", "vae", "long, converges early and then crawls", 0, 17408, "hf"},
 		{"mlp", "mlp", "middle", 8 * time.Second, 17920, "keras"},
 		{"logreg", "logreg", "short newcomer", 16 * time.Second, 9216, "plain"},
 	}

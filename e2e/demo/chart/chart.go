@@ -19,14 +19,15 @@ const (
 	leftX0, leftX1   = 64, 596
 	rightX0, rightX1 = 654, 1186
 
-	lossTop, lossBottom   = 784, 590
-	stripTop              = 554
+	lossTop, lossBottom   = 752, 558
+	stripTop              = 520
 	stripHeight, stripGap = 12, 3
-	cpuTop, cpuBottom     = 480, 316
-	axisLabel             = 284
-	barsTop               = 214
+	cpuTop, cpuBottom     = 442, 278
+	axisLabel             = 246
+	barsTop               = 180
 	barHeight, barGap     = 14, 3
-	barsX0, barsX1        = 150, 960
+	barsX0, barsX1        = 128, 880
+	betterX               = 1060
 )
 
 // leastLeft is the bottom of the loss's logarithmic axis.
@@ -131,6 +132,11 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 	}
 	d.grid(px, lossBottom, lossTop)
 	for _, j := range r.Jobs {
+		if j.Submitted > 0.5 {
+			d.dashed(d.colourOf(j.Name), 1.2, pt{px(j.Submitted), lossBottom}, pt{px(j.Submitted), lossTop})
+		}
+	}
+	for _, j := range r.Jobs {
 		rng := d.rangeOf(j.Name)
 		var ps []pt
 		for _, q := range j.Curve {
@@ -223,11 +229,6 @@ func (d *drawing) cpu(r result.Run, px func(float64) float64, x0, x1 float64) {
 		d.text(fmt.Sprintf("%g", 100*share), x0-7, py(share), style{size: 12, colour: soft, right: true, middle: true})
 	}
 	d.line(frame, 1, pt{x0, cpuTop}, pt{x0, cpuBottom}, pt{x1, cpuBottom})
-	for _, j := range r.Jobs {
-		if j.Submitted > 0.5 {
-			d.dashed(d.colourOf(j.Name), 1.2, pt{px(j.Submitted), cpuBottom}, pt{px(j.Submitted), lossTop})
-		}
-	}
 }
 
 // smooth is over how many seconds the use is averaged.
@@ -276,14 +277,14 @@ func (d *drawing) bars() {
 	px := func(t float64) float64 { return barsX0 + (barsX1-barsX0)*math.Min(1, t/longest) }
 	y := float64(barsTop)
 	d.text("seconds from a job's own submission to its end", barsX0, y+16, style{size: 13, bold: true})
-	d.dot(ink, pt{barsX0 + 328, y + 20}, 4)
-	d.text("90 % and 95 % of its quality", barsX0+338, y+16, style{size: 13, colour: soft})
-	d.text("95 % quality", barsX1+142, y+16, style{size: 13, bold: true, right: true})
-	d.text("completion", rightX1, y+16, style{size: 13, bold: true, right: true})
+	d.dot(ink, pt{barsX0 + 336, y + 20.5}, 3.4)
+	d.text("90 % and 95 % of its quality", barsX0+345, y+16, style{size: 13, colour: soft})
+	d.text("95 % of quality", betterX, y+16, style{size: 13, bold: true, right: true})
+	d.text("done", rightX1, y+16, style{size: 13, bold: true, right: true})
 	for _, r := range rows {
 		c := d.colourOf(r.Name)
 		y -= 4
-		d.text(r.Name, barsX0-76, y-barHeight-barGap/2, style{size: 14, bold: true, right: true, middle: true, colour: c})
+		d.text(r.Name, barsX0-68, y-barHeight-barGap/2, style{size: 14, bold: true, right: true, middle: true, colour: c})
 		for _, b := range []struct {
 			name  string
 			times result.Times
@@ -292,7 +293,7 @@ func (d *drawing) bars() {
 			mid := y - barHeight/2
 			d.text(b.name, barsX0-8, mid, style{size: 12, colour: soft, right: true, middle: true})
 			d.box(mix(c, b.part), barsX0, y-barHeight, px(b.times.Completion), y)
-			d.text(fmt.Sprintf("%.1f s", b.times.Completion), px(b.times.Completion)-5, mid, style{size: 12, right: true, middle: true})
+			d.text(fmt.Sprintf("%.1f s", b.times.Completion), px(b.times.Completion)+6, mid, style{size: 12, middle: true})
 			for _, t := range []float64{b.times.To90, b.times.To95} {
 				if !math.IsNaN(t) {
 					d.dot(white, pt{px(t), mid}, 4.6)
@@ -302,7 +303,7 @@ func (d *drawing) bars() {
 			y -= barHeight + barGap
 		}
 		mid := y + barHeight + 1.5*barGap
-		d.text(change(r.None.To95, r.Flowcon.To95), barsX1+142, mid, style{size: 14, right: true, middle: true})
+		d.text(change(r.None.To95, r.Flowcon.To95), betterX, mid, style{size: 14, right: true, middle: true})
 		d.text(change(r.None.Completion, r.Flowcon.Completion), rightX1, mid, style{size: 14, right: true, middle: true})
 		y -= 6
 	}

@@ -21,7 +21,7 @@ import (
 // Size of the picture in points; y grows upwards. It has twice as many pixels,
 // so that it is sharp on dense screens.
 const (
-	width, height = 1200, 900
+	width, height = 1200, 868
 	dpi           = 144
 )
 
