@@ -207,8 +207,8 @@ func (c Config) validate() (*settings, error) {
 	if !(c.PoolCores >= 0) {
 		errs = append(errs, fmt.Errorf("pool_cores: must be ≥ 0 cores (0 = the node's CPU less what Nomad reserves), got %v", c.PoolCores))
 	}
-	if !(c.QuotaMinCores >= 0) {
-		errs = append(errs, fmt.Errorf("quota_min_cores: must be ≥ 0 cores, got %v", c.QuotaMinCores))
+	if !(c.QuotaMinCores > 0) {
+		errs = append(errs, fmt.Errorf("quota_min_cores: must be > 0 cores, got %v", c.QuotaMinCores))
 	}
 
 	duration := func(field, value string, least, most time.Duration) time.Duration {

@@ -143,7 +143,7 @@ func TestConfigErrors(t *testing.T) {
 		"alpha text":   {`alpha = "auto"`, []string{`alpha: must be "adaptive"`, `"auto"`}},
 		"beta":         {`beta = 0.5`, []string{`beta: must be from 1 to 100, got 0.5`}},
 		"pool":         {`pool_cores = -1`, []string{`pool_cores: must be ≥ 0 cores`, `got -1`}},
-		"quota":        {`quota_min_cores = -1`, []string{`quota_min_cores: must be ≥ 0 cores, got -1`}},
+		"quota":        {`quota_min_cores = -1`, []string{`quota_min_cores: must be > 0 cores, got -1`}},
 		"interval":     {`interval = "20"`, []string{`interval: must be a duration from 1s to 1h0m0s, got "20"`}},
 		"max interval": {`max_interval = "2s"`, []string{`max_interval: must not be less than interval (20s), got "2s"`}},
 		"no progress":  {`no_progress_after = "soon"`, []string{`no_progress_after: must be a duration`, `"soon"`}},

@@ -44,7 +44,7 @@ func (t *task) instance() drivers.DriverPlugin {
 // track remembers a task.
 func (d *Driver) track(handle *drivers.TaskHandle, inner drivers.DriverPlugin) *task {
 	t := &task{handle: handle, inner: inner, settled: make(chan struct{})}
-	if d.engine.Survives() {
+	if d.engine.Reconnects() {
 		t.holdLogs()
 	}
 	d.mu.Lock()
@@ -132,7 +132,7 @@ func (d *Driver) settle(t *task) {
 			return
 		}
 		again := false
-		if d.engine.Survives() && !t.stopping.Load() && res.Err != nil {
+		if d.engine.Reconnects() && !t.stopping.Load() && res.Err != nil {
 			if res.ExitCode == 0 && !res.OOMKilled {
 				again, res = d.afterOutage(t, res)
 			} else if res.ExitCode == 137 && d.removed(t) {
@@ -182,12 +182,17 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 		case errors.Is(err, engine.ErrGone):
 			d.sayRemoved(t)
 			return false, lost
+		case err == nil && !st.Running && !d.engine.OutlivesDaemon(d.ctx):
+			// Docker has ended the task when it went down. Even an exit code of 0
+			// is no success then: many trainers save on SIGTERM and exit.
+			return false, lost
 		case err == nil && !st.Running:
 			exit := &drivers.ExitResult{ExitCode: st.ExitCode, OOMKilled: st.OOMKilled}
 			if st.OOMKilled {
 				exit.Err = errors.New("OOM Killed")
 			} else if st.ExitCode != 0 {
-				exit.Err = fmt.Errorf("Docker container exited with non-zero exit code: %d", st.ExitCode) //nolint:staticcheck // as Nomad's driver words it
+				//lint:ignore ST1005 as Nomad's driver words it
+				exit.Err = fmt.Errorf("Docker container exited with non-zero exit code: %d", st.ExitCode)
 			}
 			return false, exit
 		case err == nil:

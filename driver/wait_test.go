@@ -53,6 +53,7 @@ func (i *inner) DestroyTask(string, bool) error               { return nil }
 type world struct {
 	mu    sync.Mutex
 	finds []found // the last one stays
+	dies  bool    // tasks end with the daemon
 }
 
 type found struct {
@@ -60,8 +61,9 @@ type found struct {
 	err error
 }
 
-func (w *world) Name() string   { return engine.Docker }
-func (w *world) Survives() bool { return true }
+func (w *world) Name() string                        { return engine.Docker }
+func (w *world) Reconnects() bool                    { return true }
+func (w *world) OutlivesDaemon(context.Context) bool { return !w.dies }
 func (w *world) Prepare(context.Context, *drivers.TaskConfig) (string, error) {
 	return "", nil
 }
@@ -193,6 +195,15 @@ func TestTaskThatEndedDuringTheOutage(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTaskThatDockerEndedIsNoSuccess(t *testing.T) {
+	d, first, _, _ := waiting(t, found{State: engine.State{ExitCode: 0}})
+	d.engine.(*world).dies = true
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	first.results <- lost
+	must.Eq(t, lost, result(t, ch), must.Sprint("without live-restore Docker ends its containers"))
 }
 
 func TestOutageThatDoesNotEndIsNomads(t *testing.T) {

@@ -263,6 +263,9 @@ func (c *Controller) remove(ctx context.Context, id string) {
 	s.poll(ctx, now)
 	s.final = true
 	c.publish(s, now)
+	if s.logs != nil {
+		_ = s.logs.Close()
+	}
 	rest := c.tasks[:0:0]
 	for _, o := range c.tasks {
 		if o != s {

@@ -41,6 +41,10 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 
 // ask asks the policy and takes its decisions over.
 func (c *Controller) ask(tasks []*state, event flowcon.Event) {
+	if len(tasks) == 0 {
+		c.interval, c.alpha = c.opts.Interval, noAlpha
+		return
+	}
 	in := flowcon.Input{
 		IntervalS:        c.interval.Seconds(),
 		InitialIntervalS: c.opts.Interval.Seconds(),
@@ -93,12 +97,20 @@ func (s *state) decided(d policy.Decision, now time.Time) {
 // categoryEvent says what a person cares about: converged, and growing again.
 func (s *state) categoryEvent(d policy.Decision) {
 	const kind = "category"
+	limit := fmt.Sprintf("it may use %.0f %% of the pool", 100*d.Limit)
+	if d.Limit == 1 {
+		limit = "it is not limited, for nobody else is growing"
+	}
 	switch {
 	case d.Category == policy.CL && !s.estimate.Diverged:
-		s.speak.say(fmt.Sprintf("converged: %s = %.4g grows too slowly for more CPU (%s); its limit is %.0f %% of the pool",
-			s.metric(), s.last.Value, d.Rule, 100*d.Limit), kind)
+		s.speak.say(fmt.Sprintf("converged: %s = %.4g hardly improves any more; %s", s.metric(), s.last.Value, limit), kind)
+		s.happened("converged")
 	case s.category == policy.CL && d.Category == policy.NL:
-		s.speak.say(fmt.Sprintf("growing again: %s = %.4g; its limit is %.0f %% of the pool", s.metric(), s.last.Value, 100*d.Limit), kind)
+		if d.Limit == 1 {
+			limit = "it is not limited"
+		}
+		s.speak.say(fmt.Sprintf("growing again: %s = %.4g; %s", s.metric(), s.last.Value, limit), kind)
+		s.happened("growing again")
 	default:
 		s.speak.drop(kind)
 	}
@@ -107,10 +119,6 @@ func (s *state) categoryEvent(d policy.Decision) {
 // enforce turns decisions into limits and sets those that differ from what the
 // kernel has.
 func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time) {
-	mode := c.opts.Mode
-	if c.opts.Policy == PolicyNone {
-		mode = limits.ModeNone
-	}
 	reqs := make([]limits.Request, len(tasks))
 	for i, s := range tasks {
 		reqs[i] = limits.Request{
@@ -121,7 +129,7 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 			BaseQuotaCores: s.base.QuotaCores,
 		}
 	}
-	plan := limits.Plan(mode, c.poolCores(), reqs, limits.Options{
+	plan := limits.Plan(c.mode(), c.poolCores(), reqs, limits.Options{
 		// FlowCon's floor; with β = 1 it would leave nothing to decide.
 		Floor:         min(1/c.opts.Beta, limits.DefaultFloor),
 		QuotaMinCores: c.opts.QuotaMinCores,
@@ -134,6 +142,14 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 	for _, s := range tasks {
 		c.apply(ctx, s, now)
 	}
+}
+
+// mode is how limits are enforced.
+func (c *Controller) mode() limits.Mode {
+	if c.opts.Policy == PolicyNone {
+		return limits.ModeNone
+	}
+	return c.opts.Mode
 }
 
 // conversion is how shares reach the kernel on this node.
@@ -218,6 +234,7 @@ func (s *state) limitFailed(err error, now time.Time) {
 	s.limitNext = now.Add(s.limitBack)
 	if s.limitErr == "" {
 		s.log.Warn("cannot set the task's limits; it runs on with those it has", "error", err)
+		s.happened("limit failed")
 		s.speak.say("its CPU limit could not be set; the task runs on with the one it has: "+err.Error(), "limit-failed")
 	}
 	s.limitErr = err.Error()

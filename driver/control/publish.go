@@ -21,6 +21,9 @@ func (c *Controller) publishEvery() time.Duration {
 	return max(time.Second, time.Duration(len(c.tasks))*200*time.Millisecond)
 }
 
+// firstPicture is how many reports a picture needs to show anything.
+const firstPicture = 5
+
 // publish writes a task's status and history when they have changed.
 func (c *Controller) publish(s *state, now time.Time) {
 	if s.writer == nil || s.cgroup == nil {
@@ -33,15 +36,17 @@ func (c *Controller) publish(s *state, now time.Time) {
 	err := s.writer.Status(c.status(s, now))
 	if s.rowDue || s.final {
 		s.rowDue = false
-		err = errors.Join(err, s.writer.Append(s.row(now)))
+		row := s.row(now)
+		s.mark = ""
+		err = errors.Join(err, s.writer.Append(row))
 		switch {
 		case s.final:
 			c.artist.want(s.writer, last)
-		case s.drawn && s.mark == "":
-			c.artist.want(s.writer, whenDue)
-		default:
+		case row.Event != "" || !s.drawn && s.reports >= firstPicture:
 			s.drawn = true
 			c.artist.want(s.writer, soon)
+		case s.drawn:
+			c.artist.want(s.writer, whenDue)
 		}
 	}
 	s.failedWrite(err)
@@ -78,7 +83,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		Engine:           c.opts.Engine,
 		Policy:           c.opts.Policy,
 		Estimator:        c.opts.Estimator,
-		Mode:             string(c.opts.Mode),
+		Mode:             string(c.mode()),
 		Category:         string(s.category),
 		Since:            s.since,
 		Metric:           s.last.Metric,
@@ -117,6 +122,9 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		st.Goal = s.parser.Goal()
 	}
 	for _, o := range c.tasks {
+		if !o.Limited {
+			continue // it takes no part
+		}
 		st.Node.Counts[string(o.category)]++
 		if o.growth != nil {
 			st.Node.GrowthSum[string(o.category)] += status.Number(*o.growth)
@@ -141,10 +149,17 @@ func (s *state) explanation(p string) string {
 		return "the job asked not to be limited (ebbtide_limit = \"off\")"
 	case p == PolicyNone:
 		return "policy none: the task has what Nomad gave it"
-	case s.estimate.Why != "":
-		return s.why + ". " + s.estimate.Why
 	}
-	return s.why
+	text := s.why
+	if s.estimate.Why != "" {
+		text += ". " + s.estimate.Why
+	}
+	if s.parser != nil && s.reports > 0 {
+		if note := s.parser.Note(); note != "" {
+			text += ". " + note
+		}
+	}
+	return text
 }
 
 // row is a line of the task's history.
@@ -164,15 +179,8 @@ func (s *state) row(now time.Time) status.Row {
 		Use:        s.use,
 		Throttled:  s.usage.ThrottledSeconds,
 		Rule:       s.rule,
-		Event:      s.takeMark(),
+		Event:      s.mark,
 	}
-}
-
-// takeMark returns what happened to the task since the last row, for the picture.
-func (s *state) takeMark() string {
-	m := s.mark
-	s.mark = ""
-	return m
 }
 
 // number is a figure that may be unknown.

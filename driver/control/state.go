@@ -37,6 +37,7 @@ type state struct {
 	logs      *progress.Logs
 	logsError string
 	estimator growth.Estimator // nil until the goal is known
+	measures  series           // what the estimator follows
 	estimate  growth.Estimate
 	last      progress.Report
 	reports   int64
@@ -190,6 +191,10 @@ func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 // seconds is a time as the estimators take it.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
+// series is what an estimator follows: when the task begins to report another
+// metric, what is known of the old one says nothing about it.
+type series struct{ metric, goal string }
+
 // newEstimator makes the estimator once it is known which way the metric improves.
 func (s *state) newEstimator(goal string) bool {
 	if goal == "" {
@@ -200,7 +205,7 @@ func (s *state) newEstimator(goal string) bool {
 		s.log.Error("growth cannot be measured", "error", err)
 		return false
 	}
-	s.estimator = e
+	s.estimator, s.measures = e, series{metric: s.last.Metric, goal: goal}
 	return true
 }
 
@@ -259,12 +264,17 @@ func (s *state) poll(ctx context.Context, now time.Time) {
 // the poll is fine. A value that is not finite is passed on by itself.
 func (s *state) take(reports []progress.Report, before limits.Usage, beforeAt time.Time) {
 	s.last = reports[len(reports)-1]
-	if s.estimator == nil && !s.newEstimator(s.parser.Goal()) {
-		return
+	if now := (series{metric: s.last.Metric, goal: s.parser.Goal()}); s.estimator == nil || s.measures != now {
+		if !s.newEstimator(now.goal) {
+			return
+		}
 	}
 	var sum, steps float64
 	var finite int
 	for _, r := range reports {
+		if r.Metric != s.last.Metric {
+			continue
+		}
 		if math.IsNaN(r.Value) || math.IsInf(r.Value, 0) {
 			s.estimator.Add(growth.Point{T: seconds(s.usageAt), CPU: s.usage.CPUSeconds, Value: r.Value, Step: r.Step})
 			continue
@@ -335,7 +345,7 @@ func (s *state) measure(now time.Time) {
 	s.estimate = s.estimator.Measure()
 	if s.estimate.Diverged && !was {
 		s.speak.say("the model has diverged: its "+s.metric()+" is not a finite number. It gives way to the others", "diverged")
-		s.rowDue = true
+		s.happened("diverged")
 	}
 	s.growth, s.progress = nil, nil
 	if s.estimate.Measured || s.estimate.Diverged {
@@ -351,4 +361,12 @@ func (s *state) metric() string {
 		return s.last.Metric
 	}
 	return "metric"
+}
+
+// happened marks the task's next row of history, and with it its picture.
+func (s *state) happened(what string) {
+	if s.mark != "" {
+		what = s.mark + ", " + what
+	}
+	s.mark, s.rowDue, s.dirty = what, true, true
 }

@@ -69,8 +69,16 @@ func NewDocker(config []byte, timeout time.Duration) (*DockerEngine, error) {
 // Name is the decorated Nomad driver's name.
 func (e *DockerEngine) Name() string { return Docker }
 
-// Survives is true: a container outlives its daemon when live-restore is on.
-func (e *DockerEngine) Survives() bool { return true }
+// Reconnects is true: the docker driver waits on a request to the daemon.
+func (e *DockerEngine) Reconnects() bool { return true }
+
+// OutlivesDaemon says whether Docker's live-restore is on.
+func (e *DockerEngine) OutlivesDaemon(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
+	defer cancel()
+	info, err := e.client.Info(ctx)
+	return err == nil && info.LiveRestoreEnabled
+}
 
 // dockerState is the part of the docker driver's handle state that we need.
 type dockerState struct {

@@ -66,9 +66,12 @@ type Engine interface {
 	// Apply sets the limits of a running task.
 	Apply(ctx context.Context, handle *drivers.TaskHandle, cg *limits.Cgroup, want limits.Limits) error
 
-	// Survives says whether a task can outlive the loss of the connection that
-	// the decorated driver waits on, so that waiting again makes sense.
-	Survives() bool
+	// Reconnects says whether the decorated driver waits for a task's end on a
+	// connection to a daemon, which can be lost while the task runs on.
+	Reconnects() bool
+
+	// OutlivesDaemon says whether tasks run on while the daemon is down.
+	OutlivesDaemon(ctx context.Context) bool
 }
 
 // NewDriver makes an instance of a decorated Nomad driver.

@@ -24,8 +24,9 @@ type execEngine struct{}
 // NewExec returns the engine of Nomad's exec driver.
 func NewExec() Engine { return execEngine{} }
 
-func (execEngine) Name() string   { return Exec }
-func (execEngine) Survives() bool { return false }
+func (execEngine) Name() string                        { return Exec }
+func (execEngine) Reconnects() bool                    { return false }
+func (execEngine) OutlivesDaemon(context.Context) bool { return true } // there is none
 
 // execState is the part of the exec driver's handle state that we need.
 type execState struct {
