@@ -198,6 +198,10 @@ func parseSpecial(b []byte, i int, neg bool) (number, bool) {
 	if n < len(rest) && isWord(rest[n]) {
 		return number{}, false
 	}
+	// Lightning and tqdm pad every figure to a width: nan becomes nan.0.
+	if string(rest[n:min(n+2, len(rest))]) == ".0" && (n+2 == len(rest) || !isWord(rest[n+2])) {
+		n += 2
+	}
 	if neg {
 		v = -v
 	}
