@@ -133,8 +133,13 @@ func (d *demo) startWith(ctx context.Context, policy string) error {
 		}
 	}
 	d.policy = policy
-	// After a restart the servers remember the node as it was: what counts is
-	// that the plugin itself says which policy it runs with.
+	// After a restart the servers remember the node as it was. What counts is that
+	// the client has registered anew (a first attempt can fail while the server is
+	// not quite there; the next one comes 15 to 30 s later) and that the plugin
+	// itself says which policy it runs with.
+	if err := harness.Poll(ctx, "the Nomad client has registered", d.registered); err != nil {
+		return fmt.Errorf("%w%s", err, d.agentLog())
+	}
 	var node *api.Node
 	err := harness.Poll(ctx, "the plugin runs with policy "+policy, func(ctx context.Context) error {
 		var err error
@@ -154,6 +159,18 @@ func (d *demo) startWith(ctx context.Context, policy string) error {
 	}
 	d.found = found{version: node.Attributes["driver.ebbtide.version"], nomad: node.Attributes["nomad.version"]}
 	d.screen.Logf("Nomad %s and the plugin %s are ready; the UI is at %s while this runs.", d.found.nomad, d.found.version, d.agent.Addr)
+	return nil
+}
+
+// registered says whether the agent's client has heard from its server.
+func (d *demo) registered(context.Context) error {
+	self, err := d.agent.API.Agent().Self()
+	if err != nil {
+		return err
+	}
+	if ttl, err := time.ParseDuration(self.Stats["client"]["heartbeat_ttl"]); err != nil || ttl <= 0 {
+		return errors.New("no heartbeat yet")
+	}
 	return nil
 }
 

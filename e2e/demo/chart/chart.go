@@ -84,7 +84,7 @@ func (d *drawing) rangeOf(name string) result.Range {
 
 func (d *drawing) head(e result.Experiment) {
 	d.text("Three training jobs on one Nomad node", leftX0-44, height-30, style{size: 22, bold: true})
-	parts := []string{"one run each, same jobs and seed", fmt.Sprintf("%g cores", e.Cores), "exec engine", "limits by " + e.Mode,
+	parts := []string{"one run each, the same jobs and seed", fmt.Sprintf("%g cores", e.Cores), "exec engine", "limits by " + e.Mode,
 		fmt.Sprintf("interval %g s", e.Interval)}
 	if e.Nomad != "" {
 		parts = append(parts, "Nomad "+e.Nomad)
@@ -139,9 +139,15 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 	for _, j := range r.Jobs {
 		rng := d.rangeOf(j.Name)
 		var ps []pt
-		for _, q := range j.Curve {
-			ps = append(ps, pt{px(q.T), lossY(rng.Left(q.Value))})
+		end := 0 // beyond it there is nothing but the axis
+		for i, q := range j.Curve {
+			left := rng.Left(q.Value)
+			ps = append(ps, pt{px(q.T), lossY(left)})
+			if left > leastLeft {
+				end = min(i+2, len(j.Curve))
+			}
 		}
+		ps = ps[:end]
 		d.line(d.colourOf(j.Name), 2, thin(ps)...)
 	}
 	// The moments that the summary counts, on top of all curves.

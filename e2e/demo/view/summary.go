@@ -119,7 +119,7 @@ func verdict(c result.Comparison, look Look) string {
 
 // busy says how far the machine was the jobs' own.
 func busy(c result.Comparison) string {
-	const enough, alike = 0.9, 0.05
+	const enough, alike = 0.85, 0.05
 	text := fmt.Sprintf("The jobs used %.0f %% of the pool under none and %.0f %% under flowcon.", 100*c.BusyNone, 100*c.BusyFlowcon)
 	if c.BusyNone < enough || c.BusyFlowcon < enough || math.Abs(c.BusyNone-c.BusyFlowcon) > alike {
 		text += " Something else was using this\nmachine, or the jobs did not want all of it: the comparison is less exact."

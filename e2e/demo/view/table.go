@@ -242,6 +242,9 @@ func state(l Line) string {
 	case Starting:
 		return "starting"
 	case Done:
+		if l.Took <= 0 {
+			return "not done"
+		}
 		return "done " + clock(l.Took)
 	}
 	switch l.Category {
