@@ -26,15 +26,16 @@ type job struct {
 // jobs are those of the three-job experiment of the FlowCon paper (ICPP 2019,
 // section 5.3: a variational autoencoder at 0 s, then MNIST in PyTorch at 40 s
 // and in TensorFlow at 80 s, done after about 390, 280 and 165 s), with time
-// scaled down by 5: a long one that has converged early and crawls, one of middle
-// length, and a short newcomer.
+// scaled down by 5 and work in the same proportions (about 67 : 26 : 7): a long
+// one that has converged early and crawls, one of middle length, and a short
+// newcomer. The steps are whole epochs.
 //
 // The factor scales steps and times between submissions.
 func jobs(factor float64) []job {
 	all := []job{
 		{"vae", "vae", "long, converges early and then crawls", 0, 17408, "hf"},
 		{"mlp", "mlp", "middle", 8 * time.Second, 17920, "keras"},
-		{"logreg", "logreg", "short newcomer", 16 * time.Second, 9216, "plain"},
+		{"logreg", "logreg", "short newcomer", 16 * time.Second, 4096, "plain"},
 	}
 	for i, j := range all {
 		all[i].steps = max(1, int(math.Round(factor*float64(j.steps))))

@@ -60,6 +60,7 @@ func Samples(rows []status.Row, start time.Time) []Sample {
 			CPU:      Number(r.CPUSeconds),
 			Growth:   Number(r.Growth),
 			Limit:    Number(r.Limit),
+			Shares:   r.Shares,
 			Category: r.Category,
 		})
 	}

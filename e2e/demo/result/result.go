@@ -92,7 +92,8 @@ type Sample struct {
 	T        float64 `json:"t_s"`
 	CPU      Number  `json:"cpu_s"` // CPU-seconds used so far
 	Growth   Number  `json:"growth"`
-	Limit    Number  `json:"limit"` // fraction of the pool
+	Limit    Number  `json:"limit"`  // fraction of the pool
+	Shares   uint64  `json:"shares"` // in force in the kernel, in units of cpu.shares
 	Category string  `json:"category"`
 }
 

@@ -110,8 +110,8 @@ func TestReadCurve(t *testing.T) {
 
 func TestSamples(t *testing.T) {
 	start := time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
-	got := Samples([]status.Row{{Time: start.Add(1500 * time.Millisecond), CPUSeconds: 2, Growth: 0.5, Limit: 0.25, Category: "WL"}}, start)
-	must.Eq(t, []Sample{{T: 1.5, CPU: 2, Growth: 0.5, Limit: 0.25, Category: "WL"}}, got)
+	got := Samples([]status.Row{{Time: start.Add(1500 * time.Millisecond), CPUSeconds: 2, Growth: 0.5, Limit: 0.25, Shares: 100, Category: "WL"}}, start)
+	must.Eq(t, []Sample{{T: 1.5, CPU: 2, Growth: 0.5, Limit: 0.25, Shares: 100, Category: "WL"}}, got)
 }
 
 func TestNumber(t *testing.T) {

@@ -12,9 +12,26 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 )
 
-// even is the difference below which two times of one run count as equal:
-// reports, starts and the machine's other work are not more exact.
-const even = 0.02
+// Below one of these differences two times of one run count as equal: reports,
+// starts and the machine's other work are not more exact.
+const (
+	even        = 0.02 // part of the time
+	evenSeconds = 0.3
+)
+
+// verdictOf is −1 for sooner, 1 for later, 0 for even and false for unknown.
+func verdictOf(none, flowcon float64) (int, bool) {
+	diff := result.Change(none, flowcon)
+	switch {
+	case math.IsNaN(diff):
+		return 0, false
+	case math.Abs(diff) < even || math.Abs(flowcon-none) < evenSeconds:
+		return 0, true
+	case diff < 0:
+		return -1, true
+	}
+	return 1, true
+}
 
 // measure is a figure that is compared.
 type measure struct {
@@ -58,14 +75,13 @@ func writeRow(b *strings.Builder, r result.Row, look Look) {
 }
 
 func writeLine(b *strings.Builder, name, what string, none, flowcon float64, look Look) {
-	diff := result.Change(none, flowcon)
 	text, colour := "  unknown", ""
-	if !math.IsNaN(diff) {
-		text = signed(diff)
-		switch {
-		case diff <= -even:
+	if v, known := verdictOf(none, flowcon); known {
+		text = signed(result.Change(none, flowcon))
+		switch v {
+		case -1:
 			text, colour = text+"  sooner", green
-		case diff >= even:
+		case 1:
 			text, colour = text+"  later", red
 		default:
 			text += "  even"
@@ -80,11 +96,12 @@ func verdict(c result.Comparison, look Look) string {
 	var won, lost, same []string
 	take := func(name string, none, flowcon float64, what string) {
 		diff := result.Change(none, flowcon)
+		v, known := verdictOf(none, flowcon)
 		switch {
-		case math.IsNaN(diff):
-		case diff <= -even:
+		case !known:
+		case v < 0:
 			won = append(won, fmt.Sprintf("%s: %s %.0f %% sooner", name, what, -100*diff))
-		case diff >= even:
+		case v > 0:
 			lost = append(lost, fmt.Sprintf("%s: %s %.0f %% later", name, what, 100*diff))
 		default:
 			same = append(same, fmt.Sprintf("%s: %s", name, what))
@@ -112,7 +129,7 @@ func verdict(c result.Comparison, look Look) string {
 	list("won by flowcon", green, won)
 	list("lost by flowcon", red, lost)
 	if len(same) > 0 {
-		list(fmt.Sprintf("even (within %.0f %%)", 100*even), "", same)
+		list("even", "", same)
 	}
 	return b.String()
 }
@@ -120,7 +137,8 @@ func verdict(c result.Comparison, look Look) string {
 // busy says how far the machine was the jobs' own.
 func busy(c result.Comparison) string {
 	const enough, alike = 0.85, 0.05
-	text := fmt.Sprintf("The jobs used %.0f %% of the pool under none and %.0f %% under flowcon.", 100*c.BusyNone, 100*c.BusyFlowcon)
+	text := fmt.Sprintf("Even: less than %.0f %% or %.1f s apart. The jobs used %.0f %% of the pool under none and %.0f %% under flowcon.",
+		100*even, evenSeconds, 100*c.BusyNone, 100*c.BusyFlowcon)
 	if c.BusyNone < enough || c.BusyFlowcon < enough || math.Abs(c.BusyNone-c.BusyFlowcon) > alike {
 		text += " Something else was using this\nmachine, or the jobs did not want all of it: the comparison is less exact."
 	}
