@@ -29,7 +29,7 @@ $(EBBTIDE_NOMAD): e2e/nomad/go.mod
 demo: build nomad ## three training jobs on a real Nomad trade CPU by how fast they learn
 	$(GO) run ./e2e/demo
 
-test: lint unit e2e ## everything that CI runs
+test: lint unit test-cgroup2 e2e ## everything that CI runs
 
 unit: ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
 	$(GO) test -race ./...
