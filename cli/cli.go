@@ -33,6 +33,7 @@ type IO struct {
 func commands() map[string]func(IO) cli.Command {
 	return map[string]func(IO) cli.Command{
 		"decide":   newDecide,
+		"doctor":   newDoctor,
 		"growth":   newGrowth,
 		"progress": newProgress,
 		"version":  newVersion,

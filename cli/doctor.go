@@ -1,0 +1,104 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/doctor"
+)
+
+// doctorCommand is `ebbtide doctor`.
+type doctorCommand struct{ io IO }
+
+func newDoctor(io IO) cli.Command { return doctorCommand{io: io} }
+
+func (doctorCommand) Synopsis() string {
+	return "Check a Nomad agent that runs Ebbtide, and say what to do"
+}
+
+func (doctorCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide doctor [-config PATH]... [-address URL] [-json]
+
+  Checks a Nomad agent by its configuration files, by its API, or by both, and
+  says for each finding what to do. Run it as root on the client itself: it also
+  looks at the plugin directory, Docker, the cgroups and the agent's process.
+
+  A line per check: ok, warn (something is lost, or will surprise), fail (does not
+  work, or kills tasks), skip (cannot be looked at from here). Nothing is changed.
+  Tokens and the values of options, other than Ebbtide's own, are never printed.
+
+  The exit status is 0 when nothing fails, 1 when something does, 2 when the
+  arguments are at fault.
+
+Options:
+
+  -config PATH    A configuration file of the agent (HCL or JSON), or a directory
+                  of them; repeatable, in the order of the agent's own -config
+                  flags. Without it the configuration is asked of the agent.
+  -address URL    The agent's API. Default: NOMAD_ADDR, else where the files say,
+                  else http://127.0.0.1:4646. NOMAD_TOKEN, NOMAD_CACERT and so on
+                  count as for the nomad command; where ACLs are on, the token
+                  needs agent:read and node:read.
+  -json           Print JSON.
+`)
+}
+
+func (c doctorCommand) Run(args []string) int {
+	var o doctor.Options
+	var asJSON bool
+	flags := flag.NewFlagSet("doctor", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.Func("config", "", func(path string) error {
+		o.Paths = append(o.Paths, path)
+		return nil
+	})
+	flags.StringVar(&o.Address, "address", "", "")
+	flags.BoolVar(&asJSON, "json", false, "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(c.io.Out, c.Help())
+			return exitOK
+		}
+		return c.refuse(fmt.Errorf("%w; allowed are -config, -address and -json", err))
+	}
+	if flags.NArg() > 0 {
+		return c.refuse(fmt.Errorf("unexpected argument %q: configuration files are named with -config", flags.Arg(0)))
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	snapshot, err := doctor.Gather(ctx, o)
+	if err != nil {
+		return c.refuse(err)
+	}
+	findings := doctor.Examine(snapshot)
+	write := doctor.Write
+	if asJSON {
+		write = doctor.WriteJSON
+	}
+	if err := write(c.io.Out, findings); err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide doctor: write: %v\n", err)
+		return exitError
+	}
+	if doctor.Failed(findings) {
+		return exitError
+	}
+	return exitOK
+}
+
+func (c doctorCommand) refuse(err error) int {
+	fmt.Fprintf(c.io.Err, "ebbtide doctor: %v\n", err)
+	return exitUsage
+}

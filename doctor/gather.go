@@ -1,0 +1,337 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package doctor
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/client"
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// timeout bounds each of the agent's and Docker's answers.
+const timeout = 5 * time.Second
+
+// Options say where to look.
+type Options struct {
+	// Paths are configuration files and directories, in the agent's order.
+	Paths []string
+	// Address of the agent's API; "" means NOMAD_ADDR, else what the files say,
+	// else Nomad's default. TLS and the token come from the environment, as for
+	// the nomad command.
+	Address string
+}
+
+// Gather looks at everything that can be looked at. What cannot is noted in the
+// snapshot; only a path that does not exist is an error.
+func Gather(ctx context.Context, o Options) (*Snapshot, error) {
+	for _, path := range o.Paths {
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("-config: %w", err)
+		}
+	}
+	s := &Snapshot{Paths: o.Paths}
+	if len(o.Paths) > 0 {
+		s.Files, s.FilesErr = Load(o.Paths)
+	}
+	cfg := api.DefaultConfig()
+	s.API.Asked = true
+	switch {
+	case o.Address != "":
+		cfg.Address = o.Address
+	case os.Getenv("NOMAD_ADDR") != "": // DefaultConfig has read it
+	case s.Files != nil:
+		cfg.Address, s.API.Asked = s.Files.HTTP, false
+	}
+	hostname := askAgent(ctx, cfg, &s.API)
+
+	if here, why := local(len(o.Paths) > 0, cfg.Address, hostname); !here {
+		s.HostSkipped = why
+		return s, nil
+	}
+	s.Host = lookAround(s)
+	if s.engine() == engineDocker {
+		var inner Block
+		for _, i := range s.installs() {
+			inner = i.inner()
+			break
+		}
+		s.Host.Docker = askDocker(ctx, inner)
+	}
+	return s, nil
+}
+
+// local says whether the agent runs on this machine. Files are read here, so
+// whoever names them means this machine.
+func local(files bool, address, hostname string) (bool, string) {
+	if files {
+		return true, ""
+	}
+	if hostname != "" {
+		own, err := os.Hostname()
+		if err != nil || own != hostname {
+			return false, "the agent runs on another machine, " + clean(hostname) + ": run doctor there"
+		}
+		return true, ""
+	}
+	u, err := url.Parse(address)
+	if err == nil {
+		ip := net.ParseIP(u.Hostname())
+		if u.Scheme == "unix" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback() {
+			return true, ""
+		}
+	}
+	return false, "whether the agent runs on this machine is not known: run doctor there, with -config"
+}
+
+// self is the part of /v1/agent/self that is read.
+type self struct {
+	Config struct {
+		PluginDir string
+		Client    struct {
+			Enabled        bool
+			Options        map[string]string
+			MaxKillTimeout string
+		}
+		Telemetry struct{ PublishAllocationMetrics bool }
+		Plugins   []struct {
+			Name   string
+			Config map[string]any
+		}
+		Version struct{ Version string }
+	} `json:"config"`
+	Stats map[string]map[string]string `json:"stats"`
+}
+
+// askAgent fills a in and returns the host name of the agent's machine, if it is known.
+func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
+	a.Address = withoutUser(cfg.Address)
+	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	defer cancel()
+	c, err := api.NewClient(cfg)
+	if err != nil {
+		a.Err = apiError(err)
+		return ""
+	}
+	defer c.Close()
+	var me self
+	if _, err := c.Raw().Query("/v1/agent/self", &me, (&api.QueryOptions{}).WithContext(ctx)); err != nil {
+		a.Err, a.Denied = apiError(err), refused(err)
+		return ""
+	}
+	force := &Config{
+		PluginDir:                me.Config.PluginDir,
+		ClientEnabled:            me.Config.Client.Enabled,
+		MaxKillTimeout:           me.Config.Client.MaxKillTimeout,
+		Options:                  me.Config.Client.Options,
+		PublishAllocationMetrics: me.Config.Telemetry.PublishAllocationMetrics,
+		Plugins:                  make(map[string]Block),
+	}
+	if force.MaxKillTimeout == "" {
+		force.MaxKillTimeout = "30s"
+	}
+	for _, p := range me.Config.Plugins {
+		force.Plugins[p.Name] = p.Config
+	}
+	a.Config, a.Version = force, me.Config.Version.Version
+	id := me.Stats["client"]["node_id"]
+	if id == "" {
+		return ""
+	}
+	node, _, err := c.Nodes().Info(id, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		a.NodeErr, a.NodeDenied = apiError(err), refused(err)
+		return ""
+	}
+	a.Node = &Node{Attributes: node.Attributes, Drivers: make(map[string]DriverInfo)}
+	for name, d := range node.Drivers {
+		if d != nil {
+			a.Node.Drivers[name] = DriverInfo{Detected: d.Detected, Healthy: d.Healthy, Description: d.HealthDescription}
+		}
+	}
+	return node.Attributes["unique.hostname"]
+}
+
+// refused says whether the agent refused the token.
+func refused(err error) bool {
+	var bad api.UnexpectedResponseError
+	return errors.As(err, &bad) && (bad.StatusCode() == http.StatusForbidden || bad.StatusCode() == http.StatusUnauthorized)
+}
+
+// apiError leaves out what an error of the API client quotes: the address, which
+// may hold a password, and the answer, which may hold anything.
+func apiError(err error) error {
+	var bad api.UnexpectedResponseError
+	if errors.As(err, &bad) && bad.HasStatusCode() {
+		return fmt.Errorf("the answer was %d %s", bad.StatusCode(), http.StatusText(bad.StatusCode()))
+	}
+	var inner *url.Error
+	if errors.As(err, &inner) {
+		return inner.Err
+	}
+	return err
+}
+
+// withoutUser is an address without user name and password.
+func withoutUser(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "(not a valid address)"
+	}
+	u.User, u.RawQuery = nil, ""
+	return clean(u.String())
+}
+
+// lookAround looks at this machine.
+func lookAround(s *Snapshot) *Host {
+	h := &Host{Root: os.Geteuid() == 0, Agents: agents("/proc")}
+	if cfg := s.config(); cfg != nil && cfg.PluginDir != "" {
+		h.Plugins, h.PluginsErr = plugins(cfg.PluginDir)
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		h.CgroupsErr = fmt.Errorf("finding the cgroup mounts: %w", err)
+		return h
+	}
+	h.Cgroups = cgroupMounts(string(text), func(path string) string {
+		b, _ := os.ReadFile(filepath.Join(path, "cgroup.controllers"))
+		return string(b)
+	})
+	return h
+}
+
+// plugins lists the files of a plugin directory.
+func plugins(dir string) ([]File, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("listing plugin_dir: %w", err)
+	}
+	var out []File
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		fi, err := os.Stat(path)
+		if err != nil || !fi.Mode().IsRegular() {
+			continue
+		}
+		out = append(out, File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0, Ours: ours(path)})
+	}
+	return out, nil
+}
+
+// ours says whether a file is Ebbtide's plugin, by what Go notes in a binary.
+func ours(path string) bool {
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && info.Path == "github.com/ebbtide/ebbtide/cmd/ebbtide-driver"
+}
+
+// agents finds the running Nomad agents.
+func agents(proc string) (out []Process) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join(proc, e.Name(), "cmdline"))
+		if err != nil {
+			continue
+		}
+		args := strings.Split(string(line), "\x00")
+		if len(args) < 2 || !strings.HasPrefix(filepath.Base(args[0]), "nomad") || args[1] != "agent" {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(proc, e.Name()), &st); err != nil {
+			continue
+		}
+		out = append(out, Process{PID: pid, UID: int(st.Uid)})
+	}
+	slices.SortFunc(out, func(a, b Process) int { return a.PID - b.PID })
+	return out
+}
+
+// cgroupMounts reads the cgroup mounts that can hold a cpu controller. controllers
+// returns the content of cgroup.controllers at a mount of version 2.
+func cgroupMounts(mountinfo string, controllers func(path string) string) (out []CgroupMount) {
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
+		head, tail := strings.Fields(before), strings.Fields(after)
+		if !ok || len(head) < 6 || len(tail) < 3 {
+			continue
+		}
+		m := CgroupMount{Path: head[4], ReadOnly: slices.Contains(strings.Split(head[5], ","), "ro")}
+		switch tail[0] {
+		case "cgroup":
+			m.Version, m.Controllers = 1, strings.Split(tail[2], ",")
+			if !slices.Contains(m.Controllers, "cpu") {
+				continue
+			}
+		case "cgroup2":
+			m.Version, m.Controllers = 2, strings.Fields(controllers(m.Path))
+		default:
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// askDocker asks the daemon that the plugin would use.
+func askDocker(ctx context.Context, inner Block) *Docker {
+	at := inner.text("endpoint", "")
+	opts := []client.Opt{client.FromEnv}
+	if at != "" {
+		opts = []client.Opt{client.WithHost(at)}
+		tls := inner.block("tls")
+		if ca, cert, key := tls.text("ca", ""), tls.text("cert", ""), tls.text("key", ""); ca+cert+key != "" {
+			opts = append(opts, client.WithTLSClientConfig(ca, cert, key))
+		}
+	}
+	c, err := client.NewClientWithOpts(append(opts, client.WithAPIVersionNegotiation())...)
+	if err != nil {
+		return &Docker{Endpoint: withoutUser(at), Err: errors.New("the endpoint or its TLS files cannot be used")}
+	}
+	defer c.Close()
+	d := &Docker{Endpoint: withoutUser(c.DaemonHost())}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	fail := func(err error) *Docker {
+		d.Err = err
+		d.Denied = errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
+		if errors.Is(err, context.DeadlineExceeded) {
+			d.Err = fmt.Errorf("no answer within %s: the daemon hangs", timeout)
+		} else if client.IsErrConnectionFailed(err) {
+			d.Err = errors.New("cannot connect: is the daemon running?")
+		}
+		return d
+	}
+	if _, err := c.Ping(ctx); err != nil {
+		return fail(err)
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	d.Version, d.CgroupDriver, d.CgroupVersion = info.ServerVersion, info.CgroupDriver, info.CgroupVersion
+	d.LiveRestore, d.CPUShares, d.CPUQuota = info.LiveRestoreEnabled, info.CPUShares, info.CPUCfsQuota
+	d.Rootless = slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.Contains(o, "name=rootless") })
+	return d
+}
