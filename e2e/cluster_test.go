@@ -67,6 +67,7 @@ type cluster struct {
 	docker *harness.Docker
 	engine string // "exec" or "docker"
 	driver string // what jobs name
+	cni    bool   // groups can have a network of their own
 }
 
 // clusterOptions say what differs from the usual cluster.
@@ -78,6 +79,7 @@ type clusterOptions struct {
 	dangling   string          // docker's gc.dangling_containers
 	dockerMore string          // more options of docker
 	agent      harness.AgentConfig
+	cni        bool // wanted: a network for groups
 }
 
 // newCluster starts one.
@@ -88,6 +90,14 @@ func newCluster(t *testing.T, h *harness.Harness, engine string, opts clusterOpt
 	c := &cluster{h: h, engine: engine, driver: opts.driver, docker: opts.daemon}
 	if c.driver == "" {
 		c.driver = "ebbtide"
+	}
+	if opts.cni {
+		hcl, err := h.CNI(ctx)
+		if err != nil {
+			t.Log(err)
+		}
+		opts.agent.ClientHCL += hcl
+		c.cni = err == nil
 	}
 	inner := ""
 	if engine == "docker" {

@@ -33,6 +33,7 @@ func lifecycleOptions(t *testing.T, docker harness.DockerOptions) clusterOptions
 	must.NoError(t, os.Chmod(devices, 0o755))
 	must.NoError(t, os.WriteFile(filepath.Join(devices, "card0"), []byte("a device\n"), 0o644))
 	opts := clusterOptions{
+		cni:      true,
 		docker:   docker,
 		settings: map[string]string{"no_progress_after": `"3s"`, "docker_timeout": `"2s"`},
 		agent:    harness.AgentConfig{HostVolumes: map[string]string{"data": volumeDir(t)}},
@@ -231,6 +232,11 @@ func testExecSessions(t *testing.T, c *cluster) {
 	must.StrContains(t, out, "/dev/")
 
 	// A command that is not there: an error or a status, and the task runs on.
+	// (In Nomad 1.11.2 the exec driver's own executor hangs over it for ever,
+	// and with it the task's stop.)
+	if c.engine == "exec" {
+		return
+	}
 	_, _, code, err = c.agent.Exec(ctx, alloc, "train", false, nil, "/no/such/command")
 	must.True(t, err != nil || code != 0)
 	again, _, err := c.agent.API.Allocations().Info(alloc.ID, nil)
@@ -311,7 +317,7 @@ func testExitCodes(t *testing.T, c *cluster) {
 	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 7"), must.Sprint(harness.Events(alloc, "train")))
 
-	alloc = c.finish(t, job{id: "exit-0", tasks: []task{{args: []string{"-model", "logreg", "-steps", "60", "-threads", "1"}}}})
+	alloc = c.finish(t, job{id: "exit-0", tasks: []task{{args: []string{"-model", "logreg", "-steps", "60", "-threads", "1", "-wait", "20ms", "-every", "1"}}}})
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
 	// The files of a task that has ended stay, with its last figures.
 	st, err := c.status(t, alloc, "train")
@@ -381,19 +387,14 @@ func testPorts(t *testing.T, c *cluster) {
 // testGroupNetwork runs two tasks in one network namespace: one serves on its
 // loopback, the other asks it.
 func testGroupNetwork(t *testing.T, c *cluster) {
-	server := shell("readlink /proc/self/ns/net; while :; do echo it works | nc -l -p 9999 -s 127.0.0.1; done")
+	if !c.cni {
+		t.Skip(harness.ErrNoCNI)
+	}
+	server := shell("readlink /proc/self/ns/net; while :; do echo it works | nc -l -p 9999; done")
 	server.name = "server"
 	client := shell("readlink /proc/self/ns/net; until nc 127.0.0.1 9999 < /dev/null | grep works; do sleep 0.1; done; sleep 1000")
 	client.name = "client"
-	for _, k := range []*task{&server, &client} {
-		if c.engine == "exec" {
-			// Nomad leaves the loopback of a namespace that it made down.
-			k.config = `cap_add = ["net_admin"]`
-			k.args[1] = "busybox ip link set lo up; " + k.args[1]
-			k.body = `user = "root"`
-		}
-	}
-	alloc := c.start(t, job{id: "group", group: "network {\n mode = \"none\"\n}", tasks: []task{server, client}})
+	alloc := c.start(t, job{id: "group", group: "network {\n mode = \"cni/" + harness.CNINetwork + "\"\n}", tasks: []task{server, client}})
 	ctx := deadline(t, startDeadline)
 	fromClient, err := c.agent.WaitLog(ctx, alloc, "client", "stdout", "works")
 	must.NoError(t, err)

@@ -32,7 +32,7 @@ func burner(name, loss string) task {
 func growing(name string) task { return burner(name, "1000 - n / 10") }
 
 // flat is a task that has converged soon after its start: noise around a constant.
-func flat(name string) task { return burner(name, "1 + 5 * exp(-n / 4) + rand() / 100") }
+func flat(name string) task { return burner(name, "1 + 5 / n / n + rand() / 100") }
 
 // both waits until a growing task and a flat one are known as such.
 func settled(name, category string) func(status.Status) bool {

@@ -89,6 +89,11 @@ advertise {
   rpc  = "127.0.0.1:{{ .RPC }}"
   serf = "127.0.0.1:{{ .Serf }}"
 }
+limits {
+  # Everything here comes from one address.
+  http_max_conns_per_client = 2000
+  rpc_max_conns_per_client  = 2000
+}
 telemetry {
   publish_allocation_metrics = true
   publish_node_metrics       = true

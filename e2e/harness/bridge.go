@@ -4,12 +4,110 @@
 package harness
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// newBridge makes a bridge for one user (a daemon, an agent) with a subnet that
+// nobody else on the machine has, and returns its name and address.
+func (h *Harness) newBridge(ctx context.Context, user string) (name string, addr net.IPNet, err error) {
+	sum := fnv.New32a()
+	_, _ = io.WriteString(sum, h.Dir+user)
+	for i := range uint32(50) {
+		n := sum.Sum32() + i
+		name = fmt.Sprintf("ebb%05x", n&0xfffff)
+		// 172.30.0.0/16 in /24s: a corner of the private ranges that neither
+		// Docker's nor Nomad's defaults use.
+		addr = net.IPNet{IP: net.IPv4(172, 30, byte(n), 1), Mask: net.CIDRMask(24, 32)}
+		if exists("/sys/class/net/"+name) || addressTaken(addr.IP) {
+			continue
+		}
+		// Told first: a bridge that is made must be removed.
+		if _, err := h.super.do(ctx, request{Op: "bridge", Args: []string{name}}); err != nil {
+			return "", addr, err
+		}
+		if err := createBridge(name, addr); err != nil {
+			return "", addr, err
+		}
+		return name, addr, nil
+	}
+	return "", addr, errors.New("no free subnet in 172.30.0.0/16")
+}
+
+// addressTaken says whether an interface of this machine has an address.
+func addressTaken(ip net.IP) bool {
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// ErrNoCNI says that the plugins of the Container Network Interface are missing.
+var ErrNoCNI = errors.New("the CNI plugins are not installed (Debian: containernetworking-plugins)")
+
+// CNINetwork is the name of the network that CNI makes; a job has it with
+// `network { mode = "cni/ebbtide" }`.
+const CNINetwork = "ebbtide"
+
+// CNI makes a network for groups of tasks and returns the HCL for an agent's
+// client block. (Nomad's own "bridge" mode changes the machine's firewall, and
+// its "none" mode fails in 1.11.2.)
+func (h *Harness) CNI(ctx context.Context) (clientHCL string, err error) {
+	plugins := ""
+	for _, dir := range []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"} {
+		if exists(filepath.Join(dir, "bridge")) && exists(filepath.Join(dir, "host-local")) {
+			plugins = dir
+			break
+		}
+	}
+	if plugins == "" {
+		return "", ErrNoCNI
+	}
+	dir := filepath.Join(h.Dir, "cni")
+	if exists(dir) {
+		return "", errors.New("a run has one CNI network")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	name, addr, err := h.newBridge(ctx, "cni")
+	if err != nil {
+		return "", err
+	}
+	addr.IP = addr.IP.Mask(addr.Mask)
+	config, err := json.MarshalIndent(map[string]any{
+		"cniVersion": "0.4.0", "name": CNINetwork,
+		"plugins": []any{map[string]any{
+			"type": "bridge", "bridge": name, "isGateway": false, "ipMasq": false,
+			"ipam": map[string]any{
+				"type": "host-local", "dataDir": filepath.Join(h.Dir, "cni-addresses"),
+				"ranges": [][]any{{map[string]any{"subnet": addr.String()}}},
+			},
+		}, map[string]any{
+			"type": "loopback", // brings it up
+		}},
+	}, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, CNINetwork+".conflist"), config, 0o644); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("cni_path = %q\ncni_config_dir = %q\n", plugins, dir), nil
+}
 
 // Bridges are made by ioctl: it needs no tool that a small machine may lack.
 

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -73,7 +71,7 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 		return nil, err
 	}
 	if !opts.NoBridge {
-		if err := d.makeBridge(ctx); err != nil {
+		if d.Bridge, _, err = h.newBridge(ctx, name); err != nil {
 			h.logf("no bridge for %s, containers have host networking only: %v", name, err)
 		}
 	}
@@ -113,43 +111,6 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 		return nil, err
 	}
 	return d, nil
-}
-
-// makeBridge makes a bridge with a subnet that nobody else on the machine has.
-func (d *Docker) makeBridge(ctx context.Context) error {
-	sum := fnv.New32a()
-	_, _ = io.WriteString(sum, d.dir)
-	for i := range uint32(50) {
-		n := sum.Sum32() + i
-		name := fmt.Sprintf("ebb%05x", n&0xfffff)
-		// 172.30.0.0/16 in /24s: a corner of the private ranges that neither
-		// Docker's nor Nomad's defaults use.
-		addr := net.IPNet{IP: net.IPv4(172, 30, byte(n), 1), Mask: net.CIDRMask(24, 32)}
-		if exists("/sys/class/net/"+name) || addressTaken(addr.IP) {
-			continue
-		}
-		// Told first: a bridge that is made must be removed.
-		if _, err := d.h.super.do(ctx, request{Op: "bridge", Args: []string{name}}); err != nil {
-			return err
-		}
-		if err := createBridge(name, addr); err != nil {
-			return err
-		}
-		d.Bridge = name
-		return nil
-	}
-	return errors.New("no free subnet in 172.30.0.0/16")
-}
-
-// addressTaken says whether an interface of this machine has an address.
-func addressTaken(ip net.IP) bool {
-	addrs, _ := net.InterfaceAddrs()
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.Contains(ip) {
-			return true
-		}
-	}
-	return false
 }
 
 // Up starts the daemon, if it does not run, and waits until it answers.

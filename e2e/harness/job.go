@@ -110,7 +110,11 @@ func (a *Agent) WaitAllocID(ctx context.Context, id, what string, want func(*api
 
 // WaitRunning waits until every task of the job's newest allocation runs.
 func (a *Agent) WaitRunning(ctx context.Context, jobID string) (*api.Allocation, error) {
-	return a.WaitAlloc(ctx, jobID, "running", func(alloc *api.Allocation) bool {
+	ended := false
+	alloc, err := a.WaitAlloc(ctx, jobID, "running", func(alloc *api.Allocation) bool {
+		if ended = Terminal(alloc); ended {
+			return true
+		}
 		if alloc.ClientStatus != api.AllocClientStatusRunning || len(alloc.TaskStates) == 0 {
 			return false
 		}
@@ -121,6 +125,12 @@ func (a *Agent) WaitRunning(ctx context.Context, jobID string) (*api.Allocation,
 		}
 		return true
 	})
+	if err == nil && ended {
+		var now bytes.Buffer
+		writeAlloc(&now, alloc)
+		err = fmt.Errorf("waiting until allocation %s is running: it has ended\n%s", short(alloc.ID), now.String())
+	}
+	return alloc, err
 }
 
 // WaitTerminal waits until the job's newest allocation has ended on its client.
@@ -263,11 +273,15 @@ func (a *Agent) Stats(ctx context.Context, alloc *api.Allocation) (*api.AllocRes
 
 // Exec runs a command in a task, as `nomad alloc exec` does.
 func (a *Agent) Exec(ctx context.Context, alloc *api.Allocation, task string, tty bool, stdin io.Reader, argv ...string) (out, errOut string, code int, err error) {
+	sizes := make(chan api.TerminalSize, 1)
 	if stdin == nil {
 		stdin = strings.NewReader("")
 	}
-	sizes := make(chan api.TerminalSize, 1)
 	if tty {
+		// The end of a terminal's input is a hang-up: it stays open.
+		r, w := io.Pipe()
+		defer w.Close()
+		stdin = io.MultiReader(stdin, r)
 		sizes <- api.TerminalSize{Height: 24, Width: 80}
 	}
 	var stdout, stderr bytes.Buffer

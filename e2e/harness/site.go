@@ -30,7 +30,15 @@ type site struct {
 	bridges []string
 	cgroups []string // parent cgroups of Docker daemons, relative to a hierarchy's root
 	allocs  []string // IDs of allocations, besides those found in the directory
+	netns   bool     // netnsDir was a mount before the run
 	log     io.Writer
+}
+
+// newSite notes what the machine is like before the run.
+func newSite(dir string, log io.Writer) *site {
+	s := &site{dir: dir, log: log}
+	s.netns = s.isMount(netnsDir)
+	return s
 }
 
 // clean ends and removes all of it and returns what it could not remove.
@@ -56,6 +64,11 @@ func (s *site) clean(reap func()) []string {
 	})
 	for _, id := range allocs {
 		_ = os.Remove(filepath.Join(netnsDir, id))
+	}
+	// Nomad mounts the directory onto itself for the first namespace and leaves
+	// it so. It is somebody else's as well when it is not empty.
+	if entries, err := os.ReadDir(netnsDir); !s.netns && err == nil && len(entries) == 0 && s.isMount(netnsDir) {
+		_ = unix.Unmount(netnsDir, 0)
 	}
 	s.retry(func() bool {
 		left := s.cgroupDirs(allocs)
@@ -217,30 +230,46 @@ func removeCgroup(dir string) {
 	}
 }
 
+// isMount says whether a path is a mount point.
+func (s *site) isMount(path string) bool {
+	for _, point := range mountPoints() {
+		if point == path {
+			return true
+		}
+	}
+	return false
+}
+
 // mounts lists mount points under the run's directory and the network namespaces
 // of these allocations, deepest first.
 func (s *site) mounts(allocs []string) []string {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil
-	}
 	netns := make(map[string]bool)
 	for _, id := range allocs {
 		netns[filepath.Join(netnsDir, id)] = true
 		netns[filepath.Join("/var", netnsDir, id)] = true
 	}
 	var points []string
-	for _, line := range strings.Split(string(data), "\n") {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		point := unescapeMount(fields[4])
+	for _, point := range mountPoints() {
 		if strings.HasPrefix(point, s.dir+"/") || netns[point] {
 			points = append(points, point)
 		}
 	}
 	sort.Slice(points, func(i, j int) bool { return len(points[i]) > len(points[j]) })
+	return points
+}
+
+// mountPoints lists all mount points.
+func mountPoints() []string {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	var points []string
+	for _, line := range strings.Split(string(data), "\n") {
+		if fields := strings.Fields(line); len(fields) >= 5 {
+			points = append(points, unescapeMount(fields[4]))
+		}
+	}
 	return points
 }
 

@@ -83,7 +83,7 @@ func supervise(dir string, in io.Reader, out, log io.Writer) int {
 	}()
 
 	answers := json.NewEncoder(out)
-	s := &site{dir: dir, log: log}
+	s := newSite(dir, log)
 	started := make(map[int]bool)
 	reap := func() {
 		for {
