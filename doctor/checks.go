@@ -93,7 +93,7 @@ func (s *Snapshot) installs() []install {
 	cfg := s.config()
 	if cfg != nil {
 		for name, config := range cfg.Plugins {
-			if strings.Contains(name, driverName) || name == dockerName && len(config.block("ebbtide")) > 0 {
+			if name == pluginFile || name == driverName || name == dockerName && len(config.block("ebbtide")) > 0 {
 				found[name] = install{file: name, listed: true, config: config}
 			}
 		}
@@ -409,7 +409,7 @@ func checkPlugin(s *Snapshot) []Finding {
 			out = append(out, okay(name, "%s, with its block plugin %q", file, clean(i.file))...)
 		}
 	}
-	if len(installs) > 1 {
+	if slices.ContainsFunc(installs, func(i install) bool { return i.found && i.file != installs[0].file }) && installs[0].found {
 		out = append(out, one(name, Fail, "Ebbtide is installed under more than one name: each copy would divide the same CPU, and remove the other's containers",
 			"keep one of the files and its plugin block", "")...)
 	}
@@ -495,16 +495,17 @@ func checkDriver(s *Snapshot) []Finding {
 	info := s.API.Node.Drivers[want]
 	switch {
 	case got != "" && got != want && len(s.installs()) > 0:
-		return one(name, Warn, fmt.Sprintf("runs as %q on the node, but is configured to run as %q", got, want), "restart the agent", "")
+		return one(name, Warn, fmt.Sprintf("runs as %q on the node, but is configured to run as %q", got, want),
+			"wait a minute after the agent's start, until the node has registered again; else restart the agent", "")
 	case got == "" && want == dockerName && info.Detected:
 		return one(name, Fail, `the node's driver "docker" is Nomad's own, not Ebbtide`,
 			"restart the agent; its log says why a plugin was not loaded (search it for \"plugin\")", "")
+	case got == "" && info.Description != "":
+		return one(name, Fail, fmt.Sprintf("%q is not detected on the node: %s", want, clean(info.Description)),
+			"see the finding on the engine; Nomad looks again every 30 seconds", "")
 	case got == "":
-		seen := fmt.Sprintf("the node has no driver %q", want)
-		if info.Description != "" {
-			seen += ": " + clean(info.Description)
-		}
-		return one(name, Fail, seen, "see the findings above, and restart the agent; its log says why a plugin was not loaded (search it for \"plugin\")", "")
+		return one(name, Fail, fmt.Sprintf("the node has no driver %q", want),
+			"see the findings above, and restart the agent; its log says why a plugin was not loaded (search it for \"plugin\")", "")
 	}
 	info = s.API.Node.Drivers[got]
 	if !info.Detected || !info.Healthy {

@@ -1,0 +1,349 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package doctor
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl"
+	"github.com/shoenig/test/must"
+)
+
+// healthy is a snapshot without a finding.
+func healthy(t *testing.T) *Snapshot {
+	cfg, err := Load([]string{"testdata/good.hcl"})
+	must.NoError(t, err)
+	inForce, err := Load([]string{"testdata/good.hcl"})
+	must.NoError(t, err)
+	return &Snapshot{
+		Paths: []string{"/etc/nomad.d"},
+		Files: cfg,
+		API: API{
+			Address: "http://127.0.0.1:4646", Config: inForce, Version: "1.11.2",
+			Node: &Node{
+				Attributes: map[string]string{
+					"driver.ebbtide": "1", "driver.ebbtide.version": "0.1.0", "driver.ebbtide.engine": "docker",
+					"driver.ebbtide.policy": "flowcon", "driver.ebbtide.mode": "weight", "driver.ebbtide.estimator": "robust",
+					"driver.ebbtide.pool_cores": "7.500000",
+				},
+				Drivers: map[string]DriverInfo{
+					"ebbtide": {Detected: true, Healthy: true, Description: "Healthy"},
+					"docker":  {Detected: true, Healthy: true, Description: "Healthy"},
+				},
+			},
+		},
+		Host: &Host{
+			Root:    true,
+			Plugins: []File{{Name: "ebbtide-driver", Executable: true, Ours: true}, {Name: "README"}},
+			Agents:  []Process{{PID: 7, UID: 0}},
+			Cgroups: []CgroupMount{{Version: 2, Path: "/sys/fs/cgroup", Controllers: []string{"cpuset", "cpu"}}},
+			Docker: &Docker{
+				Endpoint: "unix:///var/run/docker.sock", Version: "28.5.2", CgroupDriver: "systemd", CgroupVersion: "2",
+				LiveRestore: true, CPUShares: true, CPUQuota: true,
+			},
+		},
+	}
+}
+
+// asDocker is the healthy snapshot, with the plugin installed as "docker".
+func asDocker(s *Snapshot) {
+	delete(s.Files.Plugins, "ebbtide-driver")
+	s.Files.Plugins["docker"] = Block{"endpoint": "unix:///x", "ebbtide": []map[string]any{{"mode": "quota"}}}
+	s.API.Config = s.Files
+	s.Host.Plugins = []File{{Name: "docker", Executable: true, Ours: true}}
+	attrs := make(map[string]string)
+	for k, v := range s.API.Node.Attributes {
+		attrs[strings.Replace(k, "driver.ebbtide.", "driver.docker.ebbtide.", 1)] = v
+	}
+	s.API.Node.Attributes = attrs
+	delete(s.API.Node.Drivers, "ebbtide")
+}
+
+func own(s *Snapshot) Block { return s.Files.Plugins["ebbtide-driver"] }
+
+// stock sets the config of the stock docker driver from HCL.
+func stock(t *testing.T, s *Snapshot, text string) {
+	var b map[string]any
+	must.NoError(t, hcl.Decode(&b, text))
+	s.Files.Plugins["docker"] = b
+}
+
+func TestExamine(t *testing.T) {
+	cases := map[string]struct {
+		change func(*testing.T, *Snapshot)
+		check  string // the check to look at; "" = all are ok
+		want   Status
+		seen   string // part of what is seen
+		do     string // part of what to do
+		add    string // part of what to add
+	}{
+		"healthy":   {change: func(*testing.T, *Snapshot) {}},
+		"as docker": {change: func(_ *testing.T, s *Snapshot) { asDocker(s) }},
+
+		"configuration unreadable": {func(_ *testing.T, s *Snapshot) { s.Files, s.FilesErr = nil, errors.New("a.hcl: line 3") },
+			"configuration", Fail, "line 3", "mend", ""},
+		"configuration of a server": {func(_ *testing.T, s *Snapshot) { s.Files.ClientEnabled = false },
+			"configuration", Warn, "not a client", "", "enabled = true"},
+		"configuration of the agent": {func(_ *testing.T, s *Snapshot) { s.Files, s.Paths = nil, nil },
+			"configuration", OK, "from the running agent", "", ""},
+		"configuration unknown": {func(_ *testing.T, s *Snapshot) {
+			s.Files, s.API = nil, API{Address: "a", Asked: true, Err: errors.New("x")}
+		},
+			"configuration", Skip, "-config", "", ""},
+
+		"api denied": {func(_ *testing.T, s *Snapshot) { s.API = API{Address: "a", Err: errors.New("x"), Denied: true} },
+			"api", Warn, "does not let this token in", "NOMAD_TOKEN", `policy = "read"`},
+		"api asked and down": {func(_ *testing.T, s *Snapshot) { s.API = API{Address: "a", Asked: true, Err: errors.New("refused")} },
+			"api", Fail, "a: refused", "NOMAD_ADDR", ""},
+		"api guessed and down": {func(_ *testing.T, s *Snapshot) { s.API = API{Address: "a", Err: errors.New("refused")} },
+			"api", Skip, "refused", "", ""},
+		"api without the node": {func(_ *testing.T, s *Snapshot) { s.API.Node, s.API.NodeErr = nil, errors.New("404") },
+			"api", Warn, "404", "wait", ""},
+		"api that hides the node": {func(_ *testing.T, s *Snapshot) {
+			s.API.Node, s.API.NodeErr, s.API.NodeDenied = nil, errors.New("403"), true
+		}, "api", Warn, "node's record", "NOMAD_TOKEN", "node {"},
+		"api of a server": {func(_ *testing.T, s *Snapshot) { s.API.Node = nil },
+			"api", Warn, "not a client", "", ""},
+
+		"other files than in force": {func(_ *testing.T, s *Snapshot) {
+			s.API.Config.MaxKillTimeout = "30s"
+			delete(s.API.Config.Plugins, "docker")
+			s.Files.Options = map[string]string{"driver.denylist": "java"}
+		}, "configuration in force", Warn, `client.max_kill_timeout, client.options, plugin "docker" differ`, "restart", ""},
+
+		"old Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.9.3" }, "nomad version", Warn, "1.9.3", "1.11", ""},
+		"new Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.110.0" }, "nomad version", Warn, "1.110.0", "", ""},
+		"Nomad by its node": {func(_ *testing.T, s *Snapshot) {
+			s.API.Version = ""
+			s.API.Node.Attributes["nomad.version"] = "1.11.9"
+		}, "nomad version", OK, "1.11.9", "", ""},
+		"Nomad not asked": {func(_ *testing.T, s *Snapshot) { s.API = API{Err: errors.New("x")} }, "nomad version", Skip, "", "", ""},
+
+		"not root": {func(_ *testing.T, s *Snapshot) { s.Host.Agents = []Process{{7, 0}, {8, 1000}} },
+			"root", Fail, "8 (user 1000)", "as root", ""},
+		"no agent": {func(_ *testing.T, s *Snapshot) { s.Host.Agents = nil }, "root", Skip, "no running agent", "", ""},
+		"another machine": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
+			"root", Skip, "elsewhere", "", ""},
+		"another machine, plugin": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
+			"plugin", Skip, "was not looked at: elsewhere", "", ""},
+		"another machine, cgroups": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
+			"cgroups", Skip, "elsewhere", "", ""},
+		"another machine, docker": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
+			"docker", Skip, "elsewhere", "", ""},
+
+		"cgroup v1 beside v2": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Cgroups = []CgroupMount{{Version: 2, Path: "/u"}, {Version: 1, Path: "/c", Controllers: []string{"cpu", "cpuacct"}}}
+		}, "cgroups", OK, "version 1, the cpu controller is at /c", "", ""},
+		"cgroup v2 without cpu": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Cgroups = []CgroupMount{{Version: 2, Path: "/u", Controllers: []string{"memory"}}}
+		}, "cgroups", Fail, "without the cpu controller", "cgroup_disable", ""},
+		"cgroups read-only": {func(_ *testing.T, s *Snapshot) { s.Host.Cgroups[0].ReadOnly = true }, "cgroups", Fail, "read-only", "writable", ""},
+		"no cgroups":        {func(_ *testing.T, s *Snapshot) { s.Host.Cgroups = nil }, "cgroups", Fail, "no cgroups", "", "mount -t cgroup2"},
+		"no /proc": {func(_ *testing.T, s *Snapshot) { s.Host.CgroupsErr = errors.New("no mountinfo") },
+			"cgroups", Warn, "no mountinfo", "/proc", ""},
+
+		"no plugin_dir": {func(_ *testing.T, s *Snapshot) { s.Files.PluginDir = "" }, "plugin", Fail, "plugin_dir", "", "plugin_dir ="},
+		"no such directory": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Plugins, s.Host.PluginsErr = nil, errors.New("no such directory")
+		},
+			"plugin", Fail, "no such directory", "make the directory", "/opt/nomad/plugins/ebbtide-driver"},
+		"nothing installed": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins = nil; delete(s.Files.Plugins, "ebbtide-driver") },
+			"plugin", Fail, "no Ebbtide in /opt/nomad/plugins", "install -D", `plugin "ebbtide-driver"`},
+		"nothing installed elsewhere": {func(_ *testing.T, s *Snapshot) { s.Host = nil; delete(s.Files.Plugins, "ebbtide-driver") },
+			"plugin", Fail, "no plugin block", "", `plugin "ebbtide-driver"`},
+		"block without binary": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins = nil },
+			"plugin", Fail, "there is no file /opt/nomad/plugins/ebbtide-driver", "", "install -D -m 0755"},
+		"binary without block": {func(_ *testing.T, s *Snapshot) { delete(s.Files.Plugins, "ebbtide-driver") },
+			"plugin", Fail, `no block plugin "ebbtide-driver": Nomad ignores it`, "add to the agent's configuration", `plugin "ebbtide-driver"`},
+		"binary under another name": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Plugins[0].Name = "ebb"
+			delete(s.Files.Plugins, "ebbtide-driver")
+		},
+			"plugin", Fail, `no block plugin "ebb"`, "", `plugin "ebb"`},
+		"binary as docker without block": {func(_ *testing.T, s *Snapshot) { asDocker(s); delete(s.Files.Plugins, "docker") },
+			"plugin", Fail, `no block plugin "docker"`, "", "ebbtide {"},
+		"not executable": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins[0].Executable = false },
+			"plugin", Fail, "not executable", "", "chmod 0755 /opt/nomad/plugins/ebbtide-driver"},
+		"not ours": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins[0].Ours = false }, "plugin", Warn, "does not look like", "", ""},
+		"twice": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Plugins = append(s.Host.Plugins, File{Name: "docker", Executable: true, Ours: true})
+		}, "plugin", Fail, "more than one name", "keep one", ""},
+
+		"unknown option": {func(_ *testing.T, s *Snapshot) { own(s)["polcy"] = "none" },
+			"plugin options", Fail, "polcy: is not an option", "", ""},
+		"wrong value": {func(_ *testing.T, s *Snapshot) { own(s)["mode"] = "hard" },
+			"plugin options", Fail, `mode: must be one of weight, quota, got "hard"`, "", ""},
+		"wrong duration": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = "20" },
+			"plugin options", Fail, `interval: must be a duration from 1s to 1h0m0s, got "20"`, "", ""},
+		"intervals crossed": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = "10m" },
+			"plugin options", Fail, "max_interval: must not be less", "", ""},
+		"wrong numbers":   {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = 0.5 }, "plugin options", Fail, "beta: must be from 1 to 100, got 0.5", "", ""},
+		"wrong alpha":     {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = "-1" }, "plugin options", Fail, "alpha: must be", "", ""},
+		"alpha as number": {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = 0.05 }, "plugin options", OK, "alpha = 0.05", "", ""},
+		"exec as docker": {func(_ *testing.T, s *Snapshot) {
+			asDocker(s)
+			s.Files.Plugins["docker"]["ebbtide"] = []map[string]any{{"engine": "exec"}}
+		}, "plugin options", Fail, `engine: must be "docker"`, "", ""},
+
+		"ebbtide forbidden": {func(_ *testing.T, s *Snapshot) {
+			s.Files.Options = map[string]string{"driver.allowlist": "docker, exec"}
+		},
+			"driver", Fail, `"driver.allowlist" forbids the driver "ebbtide"`, "allow list", ""},
+		"docker, which is ebbtide, forbidden": {func(_ *testing.T, s *Snapshot) {
+			asDocker(s)
+			s.Files.Options = map[string]string{"driver.denylist": "java,docker"}
+		}, "driver", Fail, `"driver.denylist" forbids the driver "docker"`, "", ""},
+		"driver absent": {func(_ *testing.T, s *Snapshot) { s.API.Node.Attributes = nil; delete(s.API.Node.Drivers, "ebbtide") },
+			"driver", Fail, `the node has no driver "ebbtide"`, "restart", ""},
+		"driver undetected": {func(_ *testing.T, s *Snapshot) {
+			s.API.Node.Attributes = nil
+			s.API.Node.Drivers["ebbtide"] = DriverInfo{Description: "Failed to\nconnect"}
+		}, "driver", Fail, "Failed to connect", "30 seconds", ""},
+		"driver unhealthy": {func(_ *testing.T, s *Snapshot) {
+			s.API.Node.Drivers["ebbtide"] = DriverInfo{Detected: true, Description: "sick"}
+		}, "driver", Fail, "not healthy on the node: sick", "", ""},
+		"driver is the stock one": {func(_ *testing.T, s *Snapshot) { asDocker(s); s.API.Node.Attributes = nil },
+			"driver", Fail, "Nomad's own", "restart", ""},
+		"driver under the other name": {func(_ *testing.T, s *Snapshot) {
+			a, n := s.API.Node.Attributes, maps.Clone(s.API.Node.Drivers)
+			asDocker(s)
+			s.API.Node.Attributes, s.API.Node.Drivers = a, n
+		}, "driver", Warn, `runs as "ebbtide"`, "wait", ""},
+
+		"reaper on": {func(t *testing.T, s *Snapshot) { stock(t, s, ``) },
+			"reaper", Fail, "removes Ebbtide's containers after about five minutes", "any one", "dangling_containers"},
+		"reaper on, no block": {func(t *testing.T, s *Snapshot) { delete(s.Files.Plugins, "docker") },
+			"reaper", Fail, "is on", "", `"driver.denylist" = "docker"`},
+		"reaper on, by default": {func(t *testing.T, s *Snapshot) { stock(t, s, "gc { dangling_containers { period = \"1h\" }\n }") },
+			"reaper", Fail, "is on", "", ""},
+		"reaper on, from the agent": {func(t *testing.T, s *Snapshot) {
+			s.Files, s.Paths = nil, nil
+			s.API.Config.Plugins["docker"] = Block{"gc": []any{map[string]any{"dangling_containers": []any{map[string]any{"enabled": true}}}}}
+		}, "reaper", Fail, "is on", "", ""},
+		"reaper off": {func(t *testing.T, s *Snapshot) { stock(t, s, "gc { dangling_containers { enabled = false }\n }") },
+			"reaper", OK, "is off", "", ""},
+		"reaper off, as text": {func(t *testing.T, s *Snapshot) { stock(t, s, "gc { dangling_containers { enabled = \"false\" }\n }") },
+			"reaper", OK, "is off", "", ""},
+		"reaper only logs": {func(t *testing.T, s *Snapshot) { stock(t, s, "gc { dangling_containers { dry_run = true }\n }") },
+			"reaper", OK, "dry_run", "", ""},
+		"reaper of another daemon": {func(t *testing.T, s *Snapshot) { stock(t, s, `endpoint = "tcp://10.0.0.9:2376"`) },
+			"reaper", OK, "another Docker daemon", "", ""},
+		"reaper of the same daemon": {func(t *testing.T, s *Snapshot) { stock(t, s, `endpoint = "unix:///run/docker.sock"`) },
+			"reaper", Fail, "is on", "", ""},
+		"stock driver denied": {func(t *testing.T, s *Snapshot) {
+			stock(t, s, ``)
+			s.Files.Options = map[string]string{"driver.denylist": "java, docker"}
+		}, "reaper", OK, `"driver.denylist"`, "", ""},
+		"stock driver denied by the old name": {func(t *testing.T, s *Snapshot) {
+			stock(t, s, ``)
+			s.Files.Options = map[string]string{"driver.blacklist": "docker"}
+		}, "reaper", OK, `"driver.blacklist"`, "", ""},
+		"stock driver not allowed": {func(t *testing.T, s *Snapshot) {
+			stock(t, s, ``)
+			s.Files.Options = map[string]string{"driver.allowlist": "ebbtide"}
+		}, "reaper", OK, `"driver.allowlist"`, "", ""},
+		"reaper and engine exec": {func(t *testing.T, s *Snapshot) { stock(t, s, ``); own(s)["engine"] = "exec" },
+			"reaper", OK, "engine exec", "", ""},
+		"reaper and ebbtide as docker": {func(_ *testing.T, s *Snapshot) { asDocker(s) },
+			"reaper", OK, "takes the place", "", ""},
+		"reaper without ebbtide": {func(_ *testing.T, s *Snapshot) {
+			delete(s.Files.Plugins, "ebbtide-driver")
+			s.Host.Plugins, s.API = nil, API{Err: errors.New("x")}
+		}, "reaper", Skip, "not installed", "", ""},
+		"reaper unknown": {func(_ *testing.T, s *Snapshot) { s.Files, s.API.Config, s.Host = nil, nil, nil },
+			"reaper", Warn, "not known", "docs/operations.md", ""},
+
+		"stock options missed": {func(t *testing.T, s *Snapshot) {
+			stock(t, s, "allow_privileged = true\nauth { config = \"SECRET-x\" }\nextra_labels = [\"a\"]\ngc { image = true }")
+		}, "docker options", Warn, "allow_privileged, extra_labels", "repeat them", "docker {"},
+
+		"docker down": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Docker = &Docker{Endpoint: "e", Err: errors.New("cannot connect")}
+		},
+			"docker", Fail, "e: cannot connect", "systemctl start docker", "endpoint ="},
+		"docker denied": {func(_ *testing.T, s *Snapshot) {
+			s.Host.Docker = &Docker{Endpoint: "e", Err: errors.New("x"), Denied: true}
+		},
+			"docker", Warn, "permission denied", "as root", ""},
+		"docker rootless":       {func(_ *testing.T, s *Snapshot) { s.Host.Docker.Rootless = true }, "docker", Fail, "rootless", "", ""},
+		"docker without limits": {func(_ *testing.T, s *Snapshot) { s.Host.Docker.CPUQuota = false }, "docker", Fail, "cannot set", "cgroups", ""},
+		"docker not needed":     {func(_ *testing.T, s *Snapshot) { own(s)["engine"] = "exec" }, "docker", Skip, "exec", "", ""},
+		"no live-restore": {func(_ *testing.T, s *Snapshot) { s.Host.Docker.LiveRestore = false },
+			"live-restore", Warn, "ends every container", "daemon.json", `"live-restore": true`},
+
+		"images removed": {func(_ *testing.T, s *Snapshot) { delete(own(s), "docker") }, "clean-up", OK, "set docker.gc.image = false", "", ""},
+		"images removed, as docker": {func(_ *testing.T, s *Snapshot) { asDocker(s) },
+			"clean-up", OK, "set gc.image = false", "", ""},
+		"image_delay": {func(_ *testing.T, s *Snapshot) {
+			own(s)["docker"] = []map[string]any{{"gc": []map[string]any{{"image_delay": "soon"}}}}
+		}, "clean-up", Fail, `docker.gc.image_delay: must be a duration, got "soon"`, "", "image_delay ="},
+		"containers kept": {func(_ *testing.T, s *Snapshot) {
+			own(s)["docker"] = []map[string]any{{"gc": []map[string]any{{"container": false}}}}
+		}, "clean-up", Warn, "stay on the disk", "", "container = true"},
+
+		"no metrics": {func(_ *testing.T, s *Snapshot) { s.Files.PublishAllocationMetrics = false },
+			"allocation metrics", Warn, "charts", "restart", "publish_allocation_metrics = true"},
+		"short max_kill_timeout": {func(_ *testing.T, s *Snapshot) { s.Files.MaxKillTimeout = "30s" },
+			"max_kill_timeout", Warn, "30s", "", `max_kill_timeout = "5m"`},
+		"long max_kill_timeout":  {func(_ *testing.T, s *Snapshot) { s.Files.MaxKillTimeout = "300s" }, "max_kill_timeout", OK, "5m0s", "", ""},
+		"wrong max_kill_timeout": {func(_ *testing.T, s *Snapshot) { s.Files.MaxKillTimeout = "5" }, "max_kill_timeout", Fail, `got "5"`, "", ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := healthy(t)
+			c.change(t, s)
+			findings := Examine(s)
+
+			var out strings.Builder
+			must.NoError(t, Write(&out, findings))
+			must.NoError(t, WriteJSON(&out, findings))
+			must.StrNotContains(t, out.String(), "SECRET")
+
+			for _, f := range findings {
+				// Whoever is warned is told what to do.
+				if f.Status == Warn || f.Status == Fail {
+					must.NotEq(t, "", f.Do, must.Sprint(f))
+				}
+				if c.check == "" {
+					must.Eq(t, OK, f.Status, must.Sprint(f))
+				}
+			}
+			if c.check == "" {
+				return
+			}
+			must.True(t, slices.ContainsFunc(findings, func(f Finding) bool {
+				return f.Name == c.check && f.Status == c.want && strings.Contains(f.Seen, c.seen) &&
+					strings.Contains(f.Do, c.do) && strings.Contains(f.Add, c.add)
+			}), must.Sprint(out.String()))
+			must.Eq(t, slices.ContainsFunc(findings, func(f Finding) bool { return f.Status == Fail }), Failed(findings))
+		})
+	}
+}
+
+// What is to be added to the agent's configuration is valid there.
+func TestExamine_hcl(t *testing.T) {
+	for _, text := range []string{
+		blockHCL, reaperHCL,
+		install{file: "docker"}.wrap("gc {\n  container = true\n}"),
+		install{file: "ebbtide-driver"}.wrap("# auth, as in plugin \"docker\""),
+	} {
+		_, err := parse(text)
+		must.NoError(t, err)
+	}
+	r, err := parse(reaperHCL)
+	must.NoError(t, err)
+	b := new(builder)
+	b.add(r)
+	must.False(t, b.Plugins["docker"].block("gc").block("dangling_containers").flag("enabled", true) &&
+		b.Options["driver.denylist"] != "docker")
+}
+
+func TestClean(t *testing.T) {
+	must.Eq(t, "a b", clean("a\nb\x1b"))
+	must.Eq(t, 301, len([]rune(clean(strings.Repeat("é", 400)))))
+}
