@@ -273,6 +273,11 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: note})
 	}
 	d.supervise(t, opts, false)
+	if kept, err := withOptions(handle, opts); err != nil {
+		d.logger.Warn("the task will not be controlled after a restart of the agent", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+	} else {
+		handle = kept
+	}
 	return handle, network, nil
 }
 
@@ -290,13 +295,13 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if known {
 		return nil
 	}
+	handle, opts, err := takeOptions(handle)
 	inner := d.first()
 	if err := inner.RecoverTask(handle); err != nil {
 		return err
 	}
 	d.learnNode(handle.Config.NodeID)
 	t := d.track(handle, inner)
-	opts, err := readTaskOptions(handle.Config)
 	if err != nil {
 		// It was accepted by an earlier version: the task runs on, without us.
 		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",

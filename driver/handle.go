@@ -1,0 +1,52 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// optionsEnv is the key in the environment of a handle's config (never in the
+// task's own environment) that carries the task's options.
+//
+// Nomad's client keeps a handle on disk without the task's driver config. When
+// agent and plugin have both ended, that is all there is to recover the task
+// from. The decorated driver's own state in the handle is not touched, so that a
+// stock driver can recover the task too.
+const optionsEnv = "EBBTIDE_TASK_OPTIONS"
+
+// withOptions returns a copy of a handle that carries the task's options.
+func withOptions(handle *drivers.TaskHandle, opts *taskOptions) (*drivers.TaskHandle, error) {
+	data, err := json.Marshal(opts)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the options of task %q: %w", handle.Config.Name, err)
+	}
+	h := handle.Copy()
+	if h.Config.Env == nil {
+		h.Config.Env = make(map[string]string)
+	}
+	h.Config.Env[optionsEnv] = string(data)
+	return h, nil
+}
+
+// takeOptions is the reverse: it returns a handle as the decorated driver made
+// it, and the task's options. A handle that does not carry them, because a stock
+// driver made it, has those of its config.
+func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *taskOptions, error) {
+	data, ok := handle.Config.Env[optionsEnv]
+	if !ok {
+		opts, err := readTaskOptions(handle.Config)
+		return handle, opts, err
+	}
+	h := handle.Copy()
+	delete(h.Config.Env, optionsEnv)
+	var opts taskOptions
+	if err := json.Unmarshal([]byte(data), &opts); err != nil {
+		return h, nil, fmt.Errorf("decoding the options of task %q: %w", h.Config.Name, err)
+	}
+	return h, &opts, opts.Progress.Validate()
+}
