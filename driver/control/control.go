@@ -23,19 +23,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// Names of the policies that a node can run.
-const (
-	PolicyFlowCon = "flowcon"
-	PolicyNone    = "none"
-)
-
-// Policies lists them in the order in which they are documented.
-func Policies() []string { return []string{PolicyFlowCon, PolicyNone} }
-
 // Options configures a Controller. All of them have been validated.
 type Options struct {
 	Engine    string // for the status
-	Policy    string
+	Policy    string // one of policies.Names
 	Estimator string
 	Mode      limits.Mode
 	Alpha     flowcon.Alpha
@@ -263,9 +254,9 @@ func (c *Controller) remove(ctx context.Context, id string) {
 	s.poll(ctx, now)
 	s.final = true
 	c.publish(s, now)
-	if s.logs != nil {
-		_ = s.logs.Close()
-	}
+	time.AfterFunc(lateOutput, func() {
+		c.post(func(ctx context.Context) { c.lastLook(ctx, s) })
+	})
 	rest := c.tasks[:0:0]
 	for _, o := range c.tasks {
 		if o != s {
@@ -275,6 +266,29 @@ func (c *Controller) remove(ctx context.Context, id string) {
 	c.tasks = rest
 	if len(rest) > 0 && !now.Before(c.quiet) {
 		c.decide(ctx, flowcon.EventLeave) // Algorithm 2: so does a leave
+	}
+}
+
+// lateOutput is how long after a task's end its last lines may still be on their
+// way through Nomad's log collector to the files that we read.
+const lateOutput = 500 * time.Millisecond
+
+// lastLook reads what a task wrote just before its end and corrects its last
+// status, unless the task has been started anew meanwhile.
+func (c *Controller) lastLook(ctx context.Context, s *state) {
+	if s.logs == nil {
+		return
+	}
+	defer s.logs.Close()
+	for _, o := range c.tasks {
+		if o.AllocID == s.AllocID && o.Name == s.Name {
+			return // the lines are its to read, and the files to write
+		}
+	}
+	before, now := s.reports, c.now()
+	s.poll(ctx, now)
+	if s.reports > before {
+		c.publish(s, now)
 	}
 }
 
