@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ebbtide/ebbtide/driver/config"
 )
 
 // What Ebbtide was built with and recommends.
@@ -58,7 +60,7 @@ func (i install) own() Block {
 	return i.config
 }
 
-func (i install) engine() string { return i.own().text("engine", engineDocker) }
+func (i install) engine() string { return i.own().text("engine", config.EngineDocker) }
 
 func (i install) inner() Block {
 	if i.file == dockerName {
@@ -92,9 +94,9 @@ func (s *Snapshot) installs() []install {
 	found := make(map[string]install)
 	cfg := s.config()
 	if cfg != nil {
-		for name, config := range cfg.Plugins {
-			if name == pluginFile || name == driverName || name == dockerName && len(config.block("ebbtide")) > 0 {
-				found[name] = install{file: name, listed: true, config: config}
+		for name, block := range cfg.Plugins {
+			if name == pluginFile || name == driverName || name == dockerName && len(block.block("ebbtide")) > 0 {
+				found[name] = install{file: name, listed: true, config: block}
 			}
 		}
 	}
@@ -423,12 +425,12 @@ func checkOptions(s *Snapshot) []Finding {
 		if !i.listed {
 			continue
 		}
-		blocks := []string{engineDocker, engineExec}
+		blocks := config.Engines()
 		if i.file == dockerName {
 			blocks = nil
 		}
 		wrong := checkOwn(i.own(), blocks...)
-		if i.file == dockerName && i.engine() != engineDocker {
+		if i.file == dockerName && i.engine() != config.EngineDocker {
 			wrong = append(wrong, `engine: must be "docker" when the plugin is installed as "docker"`)
 		}
 		for _, w := range wrong {
@@ -438,7 +440,7 @@ func checkOptions(s *Snapshot) []Finding {
 		if len(wrong) == 0 {
 			var set []string
 			for _, option := range i.own().names() {
-				if _, known := rules()[option]; known {
+				if known(option) {
 					set = append(set, option+" = "+quote(i.own()[option]))
 				}
 			}
@@ -536,7 +538,7 @@ func checkReaper(s *Snapshot) []Finding {
 	runs, _ := s.onNode()
 	cfg := s.config()
 	switch engine := s.engine(); {
-	case engine == engineExec:
+	case engine == config.EngineExec:
 		return okay(name, "engine exec has no containers for the stock docker driver to remove")
 	case engine == "" && cfg == nil:
 		return skipped(name, noConfig)
@@ -601,7 +603,7 @@ plugin "docker" {
 func checkStockOptions(s *Snapshot) []Finding {
 	const name = "docker options"
 	cfg, installs := s.config(), s.installs()
-	if cfg == nil || len(installs) == 0 || s.engine() != engineDocker || installs[0].file == dockerName {
+	if cfg == nil || len(installs) == 0 || s.engine() != config.EngineDocker || installs[0].file == dockerName {
 		return nil
 	}
 	inner := installs[0].inner()
@@ -621,7 +623,7 @@ func checkStockOptions(s *Snapshot) []Finding {
 func checkDocker(s *Snapshot) []Finding {
 	const name = "docker"
 	switch {
-	case s.engine() == engineExec:
+	case s.engine() == config.EngineExec:
 		return skipped(name, "engine exec needs no Docker")
 	case s.Host == nil:
 		return skipped(name, s.HostSkipped)
@@ -654,7 +656,7 @@ func checkDocker(s *Snapshot) []Finding {
 
 func checkLiveRestore(s *Snapshot) []Finding {
 	const name = "live-restore"
-	if s.Host == nil || s.Host.Docker == nil || s.Host.Docker.Err != nil || s.engine() == engineExec {
+	if s.Host == nil || s.Host.Docker == nil || s.Host.Docker.Err != nil || s.engine() == config.EngineExec {
 		return nil
 	}
 	if s.Host.Docker.LiveRestore {
@@ -668,7 +670,7 @@ func checkLiveRestore(s *Snapshot) []Finding {
 func checkGC(s *Snapshot) []Finding {
 	const name = "clean-up"
 	installs := s.installs()
-	if len(installs) == 0 || !installs[0].listed || s.engine() != engineDocker {
+	if len(installs) == 0 || !installs[0].listed || s.engine() != config.EngineDocker {
 		return nil
 	}
 	i := installs[0]

@@ -182,9 +182,18 @@ func TestExamine(t *testing.T) {
 			"plugin options", Fail, `interval: must be a duration from 1s to 1h0m0s, got "20"`, "", ""},
 		"intervals crossed": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = "10m" },
 			"plugin options", Fail, "max_interval: must not be less", "", ""},
-		"wrong numbers":   {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = 0.5 }, "plugin options", Fail, "beta: must be from 1 to 100, got 0.5", "", ""},
-		"wrong alpha":     {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = "-1" }, "plugin options", Fail, "alpha: must be", "", ""},
-		"alpha as number": {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = 0.05 }, "plugin options", OK, "alpha = 0.05", "", ""},
+		"wrong numbers":       {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = 0.5 }, "plugin options", Fail, "beta: must be from 1 to 100, got 0.5", "", ""},
+		"wrong alpha":         {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = "-1" }, "plugin options", Fail, "alpha: must be", "", ""},
+		"alpha as number":     {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = 0.05 }, "plugin options", OK, "alpha = 0.05", "", ""},
+		"null is the default": {func(_ *testing.T, s *Snapshot) { own(s)["mode"] = nil }, "plugin options", OK, "", "", ""},
+		"number in quotes":    {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = "3" }, "plugin options", OK, `beta = "3"`, "", ""},
+		"no number":           {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = "two" }, "plugin options", Fail, `beta: must be a number, got "two"`, "", ""},
+		"not finite":          {func(_ *testing.T, s *Snapshot) { own(s)["pool_cores"] = "NaN" }, "plugin options", Fail, `pool_cores: must be a number, got "NaN"`, "", ""},
+		"no text":             {func(_ *testing.T, s *Snapshot) { own(s)["policy"] = []any{"x"} }, "plugin options", Fail, "policy: must be a string, got something else", "", ""},
+		"duration as number": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = 20 },
+			"plugin options", Fail, `interval: must be a duration from 1s to 1h0m0s, got "20"`, "", ""},
+		"quota of nothing": {func(_ *testing.T, s *Snapshot) { own(s)["quota_min_cores"] = 0 },
+			"plugin options", Fail, "quota_min_cores: must be > 0 cores, got 0", "", ""},
 		"exec as docker": {func(_ *testing.T, s *Snapshot) {
 			asDocker(s)
 			s.Files.Plugins["docker"]["ebbtide"] = []map[string]any{{"engine": "exec"}}
@@ -323,6 +332,18 @@ func TestExamine(t *testing.T) {
 			must.Eq(t, slices.ContainsFunc(findings, func(f Finding) bool { return f.Status == Fail }), Failed(findings))
 		})
 	}
+}
+
+// Everything that is wrong is told at once, whatever its kind.
+func TestCheckOwn_all(t *testing.T) {
+	must.Eq(t, []string{
+		`beta: must be a number, got "two"`,
+		`mode: must be one of weight, quota, got "a\nb"`,
+		`interval: must be a duration from 1s to 1h0m0s, got "20"`,
+		"polcy: is not an option of Ebbtide; allowed are alpha, beta, docker_outage, docker_timeout, engine, estimator, interval, " +
+			"max_interval, mode, no_progress_after, policy, pool_cores, quota_min_cores, docker, exec",
+	}, checkOwn(Block{"beta": "two", "mode": "a\nb", "interval": 20, "polcy": "none", "docker": Block{}}, "docker", "exec"))
+	must.SliceEmpty(t, checkOwn(nil))
 }
 
 // What is to be added to the agent's configuration is valid there.

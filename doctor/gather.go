@@ -22,6 +22,8 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/config"
 )
 
 // timeout bounds each of the agent's and Docker's answers.
@@ -65,7 +67,7 @@ func Gather(ctx context.Context, o Options) (*Snapshot, error) {
 		return s, nil
 	}
 	s.Host = lookAround(s)
-	if s.engine() == engineDocker {
+	if s.engine() == config.EngineDocker {
 		var inner Block
 		for _, i := range s.installs() {
 			inner = i.inner()

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
 )
 
@@ -84,7 +85,7 @@ func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
 // innerSchemas returns the wrapped drivers' own config schemas by engine name.
 func (d *Driver) innerSchemas() (map[string]*hclspec.Spec, error) {
 	schemas := make(map[string]*hclspec.Spec)
-	for _, name := range engine.Names() {
+	for _, name := range config.Engines() {
 		inner, err := d.newDriver(d.ctx, name, d.logger)
 		if err != nil {
 			return nil, err

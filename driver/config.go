@@ -6,8 +6,6 @@ package driver
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
@@ -16,73 +14,22 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
-	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/driver/growth"
-	"github.com/ebbtide/ebbtide/driver/limits"
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 )
-
-// Config is the agent's configuration of the plugin: Ebbtide's own options. The
-// wrapped driver's options are kept apart, in the form its SetConfig takes.
-type Config struct {
-	Engine          string  `codec:"engine"`
-	Policy          string  `codec:"policy"`
-	Mode            string  `codec:"mode"`
-	Estimator       string  `codec:"estimator"`
-	Alpha           string  `codec:"alpha"`
-	Beta            float64 `codec:"beta"`
-	Interval        string  `codec:"interval"`
-	MaxInterval     string  `codec:"max_interval"`
-	PoolCores       float64 `codec:"pool_cores"`
-	QuotaMinCores   float64 `codec:"quota_min_cores"`
-	NoProgressAfter string  `codec:"no_progress_after"`
-	DockerTimeout   string  `codec:"docker_timeout"`
-	DockerOutage    string  `codec:"docker_outage"`
-}
-
-// option is one of Ebbtide's own options: where its HCL type and default live,
-// so that the schema, the defaults and the reference cannot drift apart.
-type option struct{ name, kind, def string }
-
-// options lists Ebbtide's own options. String literals are HCL literals.
-func options() []option {
-	return []option{
-		{"engine", "string", `"docker"`},
-		{"policy", "string", `"flowcon"`},
-		{"mode", "string", `"weight"`},
-		{"estimator", "string", `"robust"`},
-		{"alpha", "string", `"adaptive"`},
-		{"beta", "number", `2`},
-		{"interval", "string", `"20s"`},
-		{"max_interval", "string", `"5m"`},
-		{"pool_cores", "number", `0`},
-		{"quota_min_cores", "number", `1`},
-		{"no_progress_after", "string", `"2m"`},
-		{"docker_timeout", "string", `"10s"`},
-		{"docker_outage", "string", `"2m"`},
-	}
-}
 
 // ownSchema is the schema of Ebbtide's own options.
 func ownSchema() *hclspec.Spec {
 	attrs := make(map[string]*hclspec.Spec)
-	for _, o := range options() {
-		attrs[o.name] = hclspec.NewDefault(hclspec.NewAttr(o.name, o.kind, false), hclspec.NewLiteral(o.def))
+	for _, o := range config.Options() {
+		attrs[o.Name] = hclspec.NewDefault(hclspec.NewAttr(o.Name, o.Kind, false), hclspec.NewLiteral(o.Default))
 	}
 	return hclspec.NewObject(attrs)
 }
 
-// durations are the parsed forms of the options that are durations.
-type durations struct {
-	interval, maxInterval, noProgressAfter, dockerTimeout, dockerOutage time.Duration
-}
-
-// settings is a Config that has been validated, with everything parsed.
+// settings is the plugin's whole config, validated.
 type settings struct {
-	Config
-	durations
-	alpha flowcon.Alpha
+	*config.Settings
 	inner map[string]any // the wrapped driver's own options
 	reaper
 }
@@ -145,8 +92,8 @@ type reaper struct {
 
 // readReaper reads gc.dangling_containers out of the docker driver's options; the
 // exec driver has none.
-func readReaper(config map[string]any) (reaper, error) {
-	gc, _ := config["gc"].(map[string]any)
+func readReaper(inner map[string]any) (reaper, error) {
+	gc, _ := inner["gc"].(map[string]any)
 	values, ok := gc["dangling_containers"].(map[string]any)
 	if !ok {
 		return reaper{}, nil
@@ -176,61 +123,15 @@ func parseOwn(values map[string]any) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	var cfg Config
+	var cfg config.Config
 	if err := base.MsgPackDecode(data, &cfg); err != nil {
 		return nil, fmt.Errorf("decoding the plugin's config: %w", err)
 	}
-	return cfg.validate()
-}
-
-// validate parses and checks every option.
-func (c Config) validate() (*settings, error) {
-	s := &settings{Config: c}
-	var errs []error
-	oneOf := func(field, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			errs = append(errs, fmt.Errorf("%s: must be one of %s, got %q", field, strings.Join(allowed, ", "), value))
-		}
+	own, err := cfg.Validate()
+	if err != nil {
+		return nil, err
 	}
-	oneOf("engine", c.Engine, engine.Names()...)
-	oneOf("policy", c.Policy, control.Policies()...)
-	oneOf("mode", c.Mode, string(limits.ModeWeight), string(limits.ModeQuota))
-	oneOf("estimator", c.Estimator, growth.KindRobust, growth.KindPublished)
-
-	var err error
-	if s.alpha, err = flowcon.ParseAlpha(c.Alpha); err != nil {
-		errs = append(errs, fmt.Errorf("alpha: %w", err))
-	}
-	if !(c.Beta >= 1 && c.Beta <= 100) {
-		errs = append(errs, fmt.Errorf("beta: must be from 1 to 100, got %v", c.Beta))
-	}
-	if !(c.PoolCores >= 0) {
-		errs = append(errs, fmt.Errorf("pool_cores: must be ≥ 0 cores (0 = the node's CPU less what Nomad reserves), got %v", c.PoolCores))
-	}
-	if !(c.QuotaMinCores > 0) {
-		errs = append(errs, fmt.Errorf("quota_min_cores: must be > 0 cores, got %v", c.QuotaMinCores))
-	}
-
-	duration := func(field, value string, least, most time.Duration) time.Duration {
-		v, err := time.ParseDuration(value)
-		if err != nil || v < least || v > most {
-			errs = append(errs, fmt.Errorf("%s: must be a duration from %s to %s, got %q", field, least, most, value))
-		}
-		return v
-	}
-	s.interval = duration("interval", c.Interval, time.Second, time.Hour)
-	s.maxInterval = duration("max_interval", c.MaxInterval, time.Second, 24*time.Hour)
-	if s.interval > s.maxInterval {
-		errs = append(errs, fmt.Errorf("max_interval: must not be less than interval (%s), got %q", c.Interval, c.MaxInterval))
-	}
-	s.noProgressAfter = duration("no_progress_after", c.NoProgressAfter, time.Second, 24*time.Hour)
-	s.dockerTimeout = duration("docker_timeout", c.DockerTimeout, time.Second, 5*time.Minute)
-	s.dockerOutage = duration("docker_outage", c.DockerOutage, 0, 24*time.Hour)
-
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return s, nil
+	return &settings{Settings: own}, nil
 }
 
 // block returns a block of an object, or the defaults of its schema when the

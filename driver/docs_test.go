@@ -25,6 +25,7 @@ import (
 	"github.com/shoenig/test/must"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
+	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -40,9 +41,9 @@ func TestDocs_reference(t *testing.T) {
 		must.NotEq(t, "", line, must.Sprintf("docs/driver.md has no row for `%s`", name))
 		return line
 	}
-	for _, o := range options() {
-		must.StrContains(t, row(o.name), "| "+o.kind+" |")
-		must.StrContains(t, row(o.name), "| `"+o.def+"` |")
+	for _, o := range config.Options() {
+		must.StrContains(t, row(o.Name), "| "+o.Kind+" |")
+		must.StrContains(t, row(o.Name), "| `"+o.Default+"` |")
 	}
 	for key := range metaKeys() {
 		row(key)

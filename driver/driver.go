@@ -107,16 +107,16 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	d.controller = control.New(control.Options{
 		Policy:          s.Policy,
 		Estimator:       s.Estimator,
-		Mode:            limits.Mode(s.Mode),
-		Alpha:           s.alpha,
+		Mode:            s.Mode,
+		Alpha:           s.Alpha,
 		Beta:            s.Beta,
-		Interval:        s.interval,
-		MaxInterval:     s.maxInterval,
+		Interval:        s.Interval,
+		MaxInterval:     s.MaxInterval,
 		PoolCores:       pool,
 		PoolFixed:       s.PoolCores > 0,
 		QuotaMinCores:   s.QuotaMinCores,
 		SharedCores:     limits.SharedCores,
-		NoProgressAfter: s.noProgressAfter,
+		NoProgressAfter: s.NoProgressAfter,
 		Engine:          s.Engine,
 		Emit:            d.emit,
 	}, d.logger)
@@ -231,7 +231,7 @@ func (d *Driver) decorate(fp *drivers.Fingerprint) *drivers.Fingerprint {
 		s := d.settings
 		attrs[own+"engine"] = pstructs.NewStringAttribute(s.Engine)
 		attrs[own+"policy"] = pstructs.NewStringAttribute(s.Policy)
-		attrs[own+"mode"] = pstructs.NewStringAttribute(s.Mode)
+		attrs[own+"mode"] = pstructs.NewStringAttribute(string(s.Mode))
 		attrs[own+"estimator"] = pstructs.NewStringAttribute(s.Estimator)
 		attrs[own+"version"] = pstructs.NewStringAttribute(version.Version)
 		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(d.pool, "")
@@ -425,5 +425,5 @@ func newDocker(s *settings) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return engine.NewDocker(data, s.dockerTimeout)
+	return engine.NewDocker(data, s.DockerTimeout)
 }

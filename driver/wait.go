@@ -175,7 +175,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	log.Warn("lost the connection to Docker while waiting for the task; looking for its container", "error", lost.Err)
 
-	deadline := time.Now().Add(d.settings.dockerOutage)
+	deadline := time.Now().Add(d.settings.DockerOutage)
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		st, err := d.engine.Inspect(d.ctx, t.handle)
 		switch {
@@ -206,7 +206,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 			return true, nil
 		}
 		if t.stopping.Load() || time.Now().After(deadline) {
-			log.Warn("Docker did not come back in time; leaving the task to Nomad", "waited", d.settings.dockerOutage, "error", err)
+			log.Warn("Docker did not come back in time; leaving the task to Nomad", "waited", d.settings.DockerOutage, "error", err)
 			return false, lost
 		}
 		select {

@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
@@ -89,7 +90,7 @@ func waiting(t *testing.T, finds ...found) (d *Driver, first, second *inner, mes
 	d = New(t.Context(), Name, hclog.NewNullLogger())
 	d.running = t.Context()
 	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) { return second, nil }
-	d.settings = &settings{Config: Config{Engine: engine.Docker}, durations: durations{dockerOutage: 3 * time.Second}}
+	d.settings = &settings{Settings: &config.Settings{Engine: engine.Docker, DockerOutage: 3 * time.Second}}
 	d.config = &base.Config{}
 	d.engine = &world{finds: finds}
 	d.primary = first
@@ -208,7 +209,7 @@ func TestTaskThatDockerEndedIsNoSuccess(t *testing.T) {
 
 func TestOutageThatDoesNotEndIsNomads(t *testing.T) {
 	d, first, _, _ := waiting(t, found{err: engine.ErrUnreachable})
-	d.settings.dockerOutage = 10 * time.Millisecond
+	d.settings.DockerOutage = 10 * time.Millisecond
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	first.results <- lost
@@ -294,7 +295,7 @@ func TestDecoratedFingerprint(t *testing.T) {
 		},
 		Health: drivers.HealthStateHealthy, HealthDescription: "Healthy",
 	}
-	d := &Driver{name: Name, pool: 4, settings: &settings{Config: Config{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
+	d := &Driver{name: Name, pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
 	got := d.decorate(stock)
 	must.MapNotContainsKey(t, got.Attributes, "driver.docker")
 	must.Eq(t, "28.0", got.Attributes["driver.ebbtide.docker.version"].GoString())

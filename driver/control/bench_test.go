@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
@@ -46,7 +47,7 @@ func (k paperKernel) Read() (limits.Limits, error) {
 // their own (see pictureBudget). The metric core% is CPU time (user and system) per
 // second of the node's time, in per cent of a core.
 func BenchmarkLoop(b *testing.B) {
-	for _, policy := range Policies() {
+	for _, policy := range policies.Names() {
 		b.Run(policy, func(b *testing.B) {
 			n := benchNode(b, policy)
 			const tasks = 100

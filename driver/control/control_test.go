@@ -21,6 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -85,7 +86,7 @@ type fake struct {
 func newNode(t testing.TB, change func(*Options)) *node {
 	n := &node{t: t, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), events: make(chan Event, 100), dir: t.TempDir()}
 	opts := Options{
-		Engine: "exec", Policy: PolicyFlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Beta: 2,
+		Engine: "exec", Policy: policies.FlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Beta: 2,
 		Interval: 10 * time.Second, MaxInterval: time.Minute, PoolCores: 2, QuotaMinCores: 1,
 		NoProgressAfter: time.Minute,
 		Emit:            func(ev Event) { n.events <- ev },
@@ -219,7 +220,7 @@ func TestGrowingTaskGetsMoreThanConverged(t *testing.T) {
 }
 
 func TestPolicyNoneLeavesLimitsAlone(t *testing.T) {
-	n := newNode(t, func(o *Options) { o.Policy = PolicyNone })
+	n := newNode(t, func(o *Options) { o.Policy = policies.None })
 	a, b := n.task("a"), n.task("b")
 	n.start(a)
 	n.start(b)
@@ -241,7 +242,7 @@ func TestPolicyNoneReleasesWhatAnEarlierProcessSet(t *testing.T) {
 	}
 	must.NotEq(t, uint64(1000), flat.limits.Shares)
 
-	later := newNode(t, func(o *Options) { o.Policy = PolicyNone })
+	later := newNode(t, func(o *Options) { o.Policy = policies.None })
 	later.clock = n.clock
 	for _, f := range []*fake{flat, grows} {
 		f.Recovered = true

@@ -13,6 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
 
 // decide runs the policy over the tasks that are known and limited, turns its
@@ -69,7 +70,7 @@ func (c *Controller) ask(tasks []*state, event flowcon.Event) {
 		return
 	}
 	policyDecide := flowcon.Decide
-	if c.opts.Policy == PolicyNone {
+	if c.opts.Policy == policies.None {
 		policyDecide = none.Decide
 	}
 	out := policyDecide(in)
@@ -146,7 +147,7 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 
 // mode is how limits are enforced.
 func (c *Controller) mode() limits.Mode {
-	if c.opts.Policy == PolicyNone {
+	if c.opts.Policy == policies.None {
 		return limits.ModeNone
 	}
 	return c.opts.Mode

@@ -10,6 +10,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -147,7 +148,7 @@ func (s *state) explanation(p string) string {
 		return "the task has cores of its own (`cores`) and is not limited"
 	case !s.Limited:
 		return "the job asked not to be limited (ebbtide_limit = \"off\")"
-	case p == PolicyNone:
+	case p == policies.None:
 		return "policy none: the task has what Nomad gave it"
 	}
 	text := s.why

@@ -10,23 +10,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/drivers/docker"
 	"github.com/hashicorp/nomad/drivers/exec"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
-// Names of the engines, which are the names of the decorated Nomad drivers.
+// Names of the engines (config.Engines lists them).
 const (
-	Docker = "docker"
-	Exec   = "exec"
+	Docker = config.EngineDocker
+	Exec   = config.EngineExec
 )
-
-// Names lists the engines in the order in which they are documented.
-func Names() []string { return []string{Docker, Exec} }
 
 // Errors that a caller decides on.
 var (
@@ -82,5 +81,5 @@ func NewDriver(ctx context.Context, name string, logger hclog.Logger) (drivers.D
 	case Exec:
 		return exec.NewExecDriver(ctx, logger), nil
 	}
-	return nil, fmt.Errorf("engine: must be one of docker, exec, got %q", name)
+	return nil, fmt.Errorf("engine: must be one of %s, got %q", strings.Join(config.Engines(), ", "), name)
 }

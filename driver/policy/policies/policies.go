@@ -17,15 +17,21 @@ import (
 // valid input.
 type Policy func(flowcon.Input) flowcon.Output
 
+// Names of the policies.
+const (
+	FlowCon = "flowcon"
+	None    = "none"
+)
+
 // Names returns the names that Find knows, the default first.
-func Names() []string { return []string{"flowcon", "none"} }
+func Names() []string { return []string{FlowCon, None} }
 
 // Find returns the policy of that name, or an error that lists the names.
 func Find(name string) (Policy, error) {
 	switch name {
-	case "flowcon":
+	case FlowCon:
 		return flowcon.Decide, nil
-	case "none":
+	case None:
 		return none.Decide, nil
 	default:
 		return nil, fmt.Errorf("unknown policy %q, must be one of: %s", name, strings.Join(Names(), ", "))
