@@ -74,6 +74,11 @@ type Comparison struct {
 	Mean                          Row   // of the rows' times; NaN where one of them is
 	MakespanNone, MakespanFlowcon float64
 	BusyNone, BusyFlowcon         float64
+
+	// Noise is by what part the first job's steps differed between the runs until
+	// the second one came: a lone job is not limited, so this is the machine's
+	// doing and not the policy's. NaN = unknown.
+	Noise float64
 }
 
 // Compare compares the two runs of a pair. Jobs are matched by name.
@@ -82,6 +87,7 @@ func Compare(p Pair, cores float64) Comparison {
 		MakespanNone: p.None.Makespan(), MakespanFlowcon: p.Flowcon.Makespan(),
 		BusyNone: p.None.Busy(cores), BusyFlowcon: p.Flowcon.Busy(cores),
 	}
+	c.Noise = noise(p)
 	for _, f := range p.Flowcon.Jobs {
 		n, ok := p.None.job(f.Name)
 		if !ok {
@@ -93,6 +99,21 @@ func Compare(p Pair, cores float64) Comparison {
 	c.Mean = Row{Name: "mean", None: meanTimes(c.Rows, func(r Row) Times { return r.None }),
 		Flowcon: meanTimes(c.Rows, func(r Row) Times { return r.Flowcon })}
 	return c
+}
+
+func noise(p Pair) float64 {
+	var done [2]float64
+	for i, r := range []Run{p.Flowcon, p.None} {
+		if len(r.Jobs) < 2 {
+			return math.NaN()
+		}
+		for _, q := range r.Jobs[0].Curve {
+			if q.T < r.Jobs[1].Submitted {
+				done[i] = q.Step
+			}
+		}
+	}
+	return math.Abs(done[0]-done[1]) / math.Max(done[0], done[1])
 }
 
 func meanTimes(rows []Row, of func(Row) Times) Times {

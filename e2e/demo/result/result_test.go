@@ -85,6 +85,16 @@ func TestCompare(t *testing.T) {
 	must.True(t, math.IsNaN(Change(0, 1)))
 }
 
+func TestNoise(t *testing.T) {
+	run := func(t0 float64) Run {
+		return Run{Jobs: []Job{{Curve: falling(t0, 20)}, {Submitted: 8.5}}}
+	}
+	must.Eq(t, 0.0, noise(Pair{Flowcon: run(0), None: run(0)}))
+	must.InDelta(t, 0.25, noise(Pair{Flowcon: run(0), None: run(2)}), 1e-12) // 8 steps, 6 steps
+	must.True(t, math.IsNaN(noise(Pair{Flowcon: run(0)})))
+	must.True(t, math.IsNaN(noise(Pair{Flowcon: run(9), None: run(9)})))
+}
+
 func TestSpread(t *testing.T) {
 	must.Eq(t, Spread{N: 3, Min: 1, Median: 2, Max: 9}, SpreadOf([]float64{9, 1, math.NaN(), 2}))
 	must.Eq(t, Spread{N: 2, Min: 1, Median: 1.5, Max: 2}, SpreadOf([]float64{2, 1}))

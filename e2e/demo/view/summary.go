@@ -134,15 +134,18 @@ func verdict(c result.Comparison, look Look) string {
 	return b.String()
 }
 
-// busy says how far the machine was the jobs' own.
+// busy says how far the machine was the jobs' own, and so how exact all this is.
 func busy(c result.Comparison) string {
-	const enough, alike = 0.85, 0.05
-	text := fmt.Sprintf("Even: less than %.0f %% or %.1f s apart. The jobs used %.0f %% of the pool under none and %.0f %% under flowcon.",
+	const enough, alike, calm = 0.85, 0.05, 0.05
+	text := fmt.Sprintf("Even: less than %.0f %% or %.1f s apart. The jobs used %.0f %% of the pool under none and %.0f %% under flowcon.\n",
 		100*even, evenSeconds, 100*c.BusyNone, 100*c.BusyFlowcon)
 	if c.BusyNone < enough || c.BusyFlowcon < enough || math.Abs(c.BusyNone-c.BusyFlowcon) > alike {
-		text += " Something else was using this\nmachine, or the jobs did not want all of it: the comparison is less exact."
+		text += "Something else was using this machine, or the jobs did not want all of it: the comparison is less exact.\n"
 	}
-	return text + "\n"
+	if c.Noise > calm {
+		text += fmt.Sprintf("Until the second job came, where no policy acts, the first one's work differed by %.0f %%: noise of the machine.\n", 100*c.Noise)
+	}
+	return text
 }
 
 // Distribution shows how the differences lie over several pairs.

@@ -107,7 +107,7 @@ func someComparison() result.Comparison {
 			{Name: "logreg", None: times(20, 5, nan), Flowcon: times(22, 5, 10)},
 		},
 		Mean:         result.Row{None: times(50, 9, nan), Flowcon: times(49.17, 8.33, 18.67)},
-		MakespanNone: 80, MakespanFlowcon: 80.5, BusyNone: 0.97, BusyFlowcon: 0.96,
+		MakespanNone: 80, MakespanFlowcon: 80.5, BusyNone: 0.97, BusyFlowcon: 0.96, Noise: nan,
 	}
 }
 
@@ -116,7 +116,8 @@ func TestSummary(t *testing.T) {
 	must.StrContains(t, Summary(someComparison(), Look{Colour: true}), "\x1b[31mlost by flowcon")
 
 	shared := someComparison()
-	shared.BusyFlowcon = 0.6
+	shared.BusyFlowcon, shared.Noise = 0.6, 0.24
+	must.StrContains(t, Summary(shared, Look{}), "differed by 24 %: noise")
 	must.StrContains(t, Summary(shared, Look{}), "the comparison is less exact")
 
 	lost := result.Comparison{Rows: []result.Row{{Name: "a", None: times(1, 1, 1), Flowcon: times(2, 2, 2)}}, MakespanNone: 1, MakespanFlowcon: 2}
