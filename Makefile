@@ -6,7 +6,7 @@ LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
 BIN     := bin
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
-export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION)
+export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION:v%=%)
 
 .DEFAULT_GOAL := help
 
