@@ -320,10 +320,7 @@ func testExitCodes(t *testing.T, c *cluster) {
 	alloc = c.finish(t, job{id: "exit-0", tasks: []task{{args: []string{"-model", "logreg", "-steps", "60", "-threads", "1", "-wait", "20ms", "-every", "1"}}}})
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
 	// The files of a task that has ended stay, with its last figures.
-	st, err := c.status(t, alloc, "train")
-	must.NoError(t, err)
-	must.Positive(t, st.Reports)
-	must.Eq(t, 60, float64(st.Step))
+	c.waitStatus(t, alloc, "train", "at its last step", func(s status.Status) bool { return s.Step == 60 && s.Reports == 60 })
 }
 
 func testOutOfMemory(t *testing.T, c *cluster) {

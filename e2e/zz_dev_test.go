@@ -10,16 +10,19 @@ import (
 )
 
 func TestDev(t *testing.T) {
-	opts := clusterOptions{cni: true}
-	if os.Getenv("DEV_STOCK") != "" {
-		opts.driver = "exec"
+	engine := os.Getenv("DEV_ENGINE")
+	if engine == "" {
+		engine = "exec"
 	}
-	c := newCluster(t, newHarness(t), "exec", opts)
+	opts := clusterOptions{cni: true, docker: harness.DockerOptions{LiveRestore: true}}
+	c := newCluster(t, newHarness(t), engine, opts)
 	switch os.Getenv("DEV") {
-	case "exec":
-		testExecSessions(t, c)
+	case "exit":
+		testExitCodes(t, c)
 	case "group":
 		testGroupNetwork(t, c)
+	case "both":
+		testAgentKilled(t, c, true)
 	}
 	_ = harness.Alive
 }
