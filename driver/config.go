@@ -6,6 +6,8 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
@@ -119,6 +121,17 @@ func readReaper(inner map[string]any) (reaper, error) {
 
 // parseOwn decodes and validates Ebbtide's own options.
 func parseOwn(values map[string]any) (*settings, error) {
+	values = maps.Clone(values)
+	for _, o := range config.Options() {
+		// A number that a float64 cannot hold exactly, such as 0.3, comes as text.
+		if text, ok := values[o.Name].(string); ok && o.Kind == config.KindNumber {
+			v, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: must be a number, got %q", o.Name, text)
+			}
+			values[o.Name] = v
+		}
+	}
 	data, err := encode(values)
 	if err != nil {
 		return nil, err

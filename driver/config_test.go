@@ -163,6 +163,20 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
+// A number that a float64 cannot hold exactly reaches us as text.
+func TestConfigFractions(t *testing.T) {
+	d := newDriver(t, Name)
+	spec, err := d.ConfigSchema()
+	must.NoError(t, err)
+	data, err := encodeHCL(t, spec, "quota_min_cores = 0.3\npool_cores = 1.7\nbeta = 2.1")
+	must.NoError(t, err)
+	s, err := d.decodeConfig(data)
+	must.NoError(t, err)
+	must.Eq(t, 0.3, s.QuotaMinCores)
+	must.Eq(t, 1.7, s.PoolCores)
+	must.Eq(t, 2.1, s.Beta)
+}
+
 func TestConfigCanBeSetAgainWhileThereAreNoTasks(t *testing.T) {
 	d := newDriver(t, Name)
 	spec, err := d.ConfigSchema()

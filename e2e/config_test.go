@@ -20,6 +20,7 @@ import (
 // agent says what is wrong, by field and value and with what is allowed, and
 // does not start with a driver that does something else.
 func TestBadConfigs(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	for i, tc := range []struct {
 		name   string
@@ -77,6 +78,7 @@ func errorLines(log string) string {
 // TestDockerUnreachable starts an agent whose Docker is not there. The agent
 // starts, the driver is not healthy and says why, and becomes healthy by itself.
 func TestDockerUnreachable(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	d := dockerWithImages(t, h)
 	must.NoError(t, d.Down(deadline(t, stepDeadline)))

@@ -33,11 +33,12 @@ func dockerWithImages(t *testing.T, h *harness.Harness) *harness.Docker {
 // TestDockerName installs the plugin under the name of the stock driver, with
 // the stock driver's configuration as it was: jobs need no change.
 func TestDockerName(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	d := dockerWithImages(t, h)
 	c := newCluster(t, h, "docker", clusterOptions{
 		driver: "docker", daemon: d,
-		agent: harness.AgentConfig{PluginName: "docker", Plugin: d.PluginConfig("enabled = true\nperiod = \"2s\"\ncreation_grace = \"2s\"", "ebbtide {\n interval = \"2s\"\n reap_period = \"1s\"\n reap_grace = \"2s\"\n}")},
+		agent: harness.AgentConfig{PluginName: "docker", Plugin: d.PluginConfig(reapSoon, "ebbtide {\n interval = \"2s\"\n}")},
 	})
 	node, err := c.agent.Node(t.Context())
 	must.NoError(t, err)
@@ -71,60 +72,69 @@ func TestDockerName(t *testing.T) {
 	waitContainer(t, d, foreign, true)
 }
 
-// TestReapers puts the stock docker driver beside ours on one node and one daemon.
-func TestReapers(t *testing.T) {
+// reapSoon makes our reaper quick. (The stock driver's has a minimum of a minute.)
+const reapSoon = "period = \"1s\"\ncreation_grace = \"2s\""
+
+// stockDocker configures the stock docker driver on the same agent.
+func stockDocker(d *harness.Docker, dangling string) string {
+	return "plugin \"docker\" {\n config {\n" + d.PluginConfig(dangling, "") + "\n}\n}\n"
+}
+
+// TestReaperOurs puts the stock docker driver beside ours on one node and one
+// daemon: our reaper touches only our own.
+func TestReaperOurs(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	d := dockerWithImages(t, h)
-	stock := func(dangling string) string {
-		return "plugin \"docker\" {\n config {\n" + d.PluginConfig(dangling, "") + "\n}\n}\n"
-	}
+	c := newCluster(t, h, "docker", clusterOptions{
+		daemon: d, dangling: reapSoon,
+		agent: harness.AgentConfig{HCL: stockDocker(d, "enabled = false")},
+	})
+	ours := c.start(t, job{id: "ours", tasks: []task{shell("sleep 1000")}})
+	theirs := *c
+	theirs.driver = "docker"
+	stockAlloc := theirs.start(t, job{id: "stock", tasks: []task{shell("sleep 1000")}})
+	list, err := d.Containers(t.Context(), ours.ID)
+	must.NoError(t, err)
+	must.Len(t, 1, list)
+	must.Eq(t, c.agent.NodeID(), list[0].Labels[engine.LabelNode])
 
-	t.Run("ours touches only its own", func(t *testing.T) {
-		c := newCluster(t, h, "docker", clusterOptions{
-			daemon:   d,
-			settings: map[string]string{"reap_period": `"1s"`, "reap_grace": `"1s"`},
-			agent:    harness.AgentConfig{HCL: stock("enabled = false")},
-		})
-		ours := c.start(t, job{id: "ours", tasks: []task{shell("sleep 1000")}})
-		theirs := *c
-		theirs.driver = "docker"
-		stockAlloc := theirs.start(t, job{id: "stock", tasks: []task{shell("sleep 1000")}})
-		list, err := d.Containers(t.Context(), ours.ID)
+	// Leftovers: of ours, of another node's, of the stock driver's.
+	const alloc = "11111111-2222-3333-4444-555555555555"
+	other := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: "99999999-2222-3333-4444-555555555555"})
+	dangling := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc})
+	// Two rounds of the reaper have passed when two leftovers, one after the
+	// other, are gone.
+	for range 2 {
+		lost := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: c.agent.NodeID()})
+		waitContainer(t, d, lost, false)
+	}
+	waitContainer(t, d, other, true)
+	waitContainer(t, d, dangling, true)
+	for _, id := range []string{ours.ID, stockAlloc.ID} {
+		list, err := d.Containers(t.Context(), id)
 		must.NoError(t, err)
 		must.Len(t, 1, list)
-		must.Eq(t, c.agent.NodeID(), list[0].Labels[engine.LabelNode])
+		must.Eq(t, "running", string(list[0].State))
+	}
+}
 
-		// Leftovers: of ours, of another node's, of the stock driver's.
-		const alloc = "11111111-2222-3333-4444-555555555555"
-		other := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: "99999999-2222-3333-4444-555555555555"})
-		dangling := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc})
-		// Two rounds of the reaper have passed when two leftovers, one after the
-		// other, are gone.
-		for range 2 {
-			lost := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: c.agent.NodeID()})
-			waitContainer(t, d, lost, false)
-		}
-		waitContainer(t, d, other, true)
-		waitContainer(t, d, dangling, true)
-		for _, id := range []string{ours.ID, stockAlloc.ID} {
-			list, err := d.Containers(t.Context(), id)
-			must.NoError(t, err)
-			must.Len(t, 1, list)
-			must.Eq(t, "running", string(list[0].State))
-		}
-		removeContainer(t, d, other)
-		removeContainer(t, d, dangling)
+// TestReaperStock lets the stock driver's reaper remove a container of ours: an
+// event names the cause and the setting. It takes a minute, the reaper's least
+// grace.
+func TestReaperStock(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	d := dockerWithImages(t, h)
+	c := newCluster(t, h, "docker", clusterOptions{
+		daemon: d,
+		agent:  harness.AgentConfig{HCL: stockDocker(d, "enabled = true\nperiod = \"1s\"\ncreation_grace = \"1m\"")},
 	})
-
-	t.Run("the stock driver's is explained", func(t *testing.T) {
-		c := newCluster(t, h, "docker", clusterOptions{
-			daemon: d,
-			agent:  harness.AgentConfig{HCL: stock("enabled = true\nperiod = \"1s\"\ncreation_grace = \"1s\"")},
-		})
-		alloc := c.finish(t, job{id: "victim", tasks: []task{shell("sleep 1000")}})
-		must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
-		c.waitEvent(t, alloc, "train", "removed by somebody else", "dangling_containers", "docker")
-	})
+	c.register(t, job{id: "victim", tasks: []task{shell("sleep 1000")}})
+	alloc, err := c.agent.WaitTerminal(deadline(t, 2*startDeadline), "victim")
+	must.NoError(t, err)
+	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+	c.waitEvent(t, alloc, "train", "removed by somebody else", "dangling_containers", `plugin "docker"`)
 }
 
 // runContainer starts a container by hand.
@@ -136,11 +146,6 @@ func runContainer(t *testing.T, d *harness.Docker, labels map[string]string) str
 	must.NoError(t, err)
 	must.NoError(t, d.Client.ContainerStart(ctx, c.ID, container.StartOptions{}))
 	return c.ID
-}
-
-func removeContainer(t *testing.T, d *harness.Docker, id string) {
-	t.Helper()
-	must.NoError(t, d.Client.ContainerRemove(deadline(t, stepDeadline), id, container.RemoveOptions{Force: true}))
 }
 
 // waitContainer waits until a container is gone, or checks that it runs.

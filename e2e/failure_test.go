@@ -115,6 +115,7 @@ func testDockerRestarts(t *testing.T, c *cluster) {
 
 // TestDiskFull fills the disk that holds the allocations' directories.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	const size = 64 << 20
 	small := filepath.Join(h.Dir, "small")
@@ -122,8 +123,10 @@ func TestDiskFull(t *testing.T) {
 	must.NoError(t, unix.Mount("tmpfs", small, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", size)))
 	c := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{ClientHCL: fmt.Sprintf("alloc_dir = %q", small)}})
 
-	alloc := c.start(t, job{id: "full", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{
-		{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}},
+	alloc := c.start(t, job{id: "full", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{{
+		args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"},
+		body: "logs {\n max_files = 1\n max_file_size = 5\n}",
+	},
 	}})
 	pid := c.pid(t, alloc, "train")
 	before := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
