@@ -8,6 +8,10 @@ CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
 export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION:v%=%)
 
+# A test that fails behind a pipe must fail the target.
+SHELL       := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -20,7 +24,7 @@ build: ## build the plugin, the command and the trainer into bin/
 
 nomad: $(EBBTIDE_NOMAD) ## build the real Nomad agent with its web UI (3 to 6 minutes, once)
 
-$(EBBTIDE_NOMAD): e2e/nomad/go.mod
+$(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	@echo "building Nomad $(NOMAD_VERSION) with its web UI; this takes a few minutes, once"
 	@mkdir -p $(@D)
 	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad

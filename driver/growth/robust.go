@@ -221,6 +221,6 @@ func (e *robust) set(g float64, why string) {
 	last := cells[len(cells)-1]
 	from := cells[max(0, len(cells)-plateauReports)]
 	if dt := last.t - from.t; dt > 0 {
-		e.est.Progress = g * (last.c - from.c) / dt
+		e.est.Progress = math.Min(g*(last.c-from.c)/dt, math.MaxFloat64) // dt may be next to nothing
 	}
 }
