@@ -124,3 +124,13 @@ func (h *health) note(v float64) bool {
 func usable(p Point) bool {
 	return p.CPU >= 0 && p.CPU < 1e15 // 30 million core-years
 }
+
+// rate is change/span, 0 where that means nothing, and finite: a policy sums the
+// figures up, and neither a clock nor a metric keeps within bounds.
+func rate(change, span float64) float64 {
+	r := change / span
+	if !(span > 0) || !(r > 0) {
+		return 0
+	}
+	return min(r, math.MaxFloat64)
+}

@@ -61,11 +61,8 @@ func (e *published) Measure() Estimate {
 	default:
 		de := math.Abs(e.last.Value - e.base.Value)
 		e.est.Measured = true
-		e.est.Growth = math.Min(de/dcpu, math.MaxFloat64) // a sum must stay finite
-		e.est.Progress = 0
-		if dt := e.last.T - e.base.T; dt > 0 {
-			e.est.Progress = math.Min(de/dt, math.MaxFloat64)
-		}
+		e.est.Growth = rate(de, dcpu)
+		e.est.Progress = rate(de, e.last.T-e.base.T)
 		e.est.Why = "raw change between two measurements (FlowCon eq. 1 and 2)"
 		e.base, e.fresh = e.last, false
 	}

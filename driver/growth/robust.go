@@ -216,11 +216,8 @@ func (e *robust) Measure() Estimate {
 // which the task has lately used CPU.
 func (e *robust) set(g float64, why string) {
 	e.est.Growth, e.est.Plateau, e.est.Why = g, e.flat, why
-	e.est.Progress = 0
 	cells := e.hist.cells
 	last := cells[len(cells)-1]
 	from := cells[max(0, len(cells)-plateauReports)]
-	if dt := last.t - from.t; dt > 0 {
-		e.est.Progress = math.Min(g*(last.c-from.c)/dt, math.MaxFloat64) // dt may be next to nothing
-	}
+	e.est.Progress = rate(g*(last.c-from.c), last.t-from.t)
 }
