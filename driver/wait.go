@@ -135,8 +135,8 @@ func (d *Driver) settle(t *task) {
 		if d.engine.Reconnects() && !t.stopping.Load() && res.Err != nil {
 			if res.ExitCode == 0 && !res.OOMKilled {
 				again, res = d.afterOutage(t, res)
-			} else if res.ExitCode == 137 && d.removed(t) {
-				d.sayRemoved(t)
+			} else if res.ExitCode == killedExit && !res.OOMKilled {
+				res = d.afterKill(t, res)
 			}
 		}
 		if !again {
@@ -189,7 +189,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 		case err == nil && !st.Running:
 			exit := &drivers.ExitResult{ExitCode: st.ExitCode, OOMKilled: st.OOMKilled}
 			if st.OOMKilled {
-				exit.Err = errors.New("OOM Killed")
+				exit.Err = errOOM
 			} else if st.ExitCode != 0 {
 				//lint:ignore ST1005 as Nomad's driver words it
 				exit.Err = fmt.Errorf("Docker container exited with non-zero exit code: %d", st.ExitCode)
@@ -217,22 +217,35 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 	}
 }
 
-// removed says whether the container of a task that was killed (exit code 137) is
-// gone, or about to go: a forced removal kills first and removes then.
-func (d *Driver) removed(t *task) bool {
+// killedExit is the exit code of a process that SIGKILL has ended.
+const killedExit = 137
+
+// afterKill finds out why a task was killed. Nomad's driver looks once, right at
+// the end; but a forced removal kills first and removes then, and Docker learns of
+// an end for want of memory a moment later than of the end itself.
+func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	for range 5 {
 		st, err := d.engine.Inspect(d.ctx, t.handle)
-		if errors.Is(err, engine.ErrGone) || err == nil && st.Removing {
-			return true
+		switch {
+		case errors.Is(err, engine.ErrGone) || err == nil && st.Removing:
+			d.sayRemoved(t)
+			return res
+		case err == nil && st.OOMKilled:
+			return &drivers.ExitResult{ExitCode: res.ExitCode, OOMKilled: true, Err: errOOM}
 		}
 		select {
 		case <-d.ctx.Done():
-			return false
+			return res
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	return false
+	return res
 }
+
+// errOOM words the end for want of memory as Nomad's driver does.
+//
+//lint:ignore ST1005 as Nomad's driver words it
+var errOOM = errors.New("OOM Killed")
 
 // sayRemoved explains a container that vanished under a running task.
 func (d *Driver) sayRemoved(t *task) {

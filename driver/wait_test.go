@@ -247,6 +247,16 @@ func TestRemovedContainerIsExplained(t *testing.T) {
 	}
 }
 
+func TestOutOfMemoryThatIsKnownLate(t *testing.T) {
+	d, first, _, _ := waiting(t, found{}, found{State: engine.State{ExitCode: 137, OOMKilled: true}})
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	first.results <- &drivers.ExitResult{ExitCode: 137, Err: errors.New("exit 137")}
+	got := result(t, ch)
+	must.True(t, got.OOMKilled)
+	must.ErrorContains(t, got.Err, "OOM Killed")
+}
+
 func TestStoppedTaskIsNotLookedFor(t *testing.T) {
 	d, first, _, messages := waiting(t, found{err: engine.ErrGone})
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
