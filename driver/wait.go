@@ -243,8 +243,6 @@ func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult
 }
 
 // errOOM words the end for want of memory as Nomad's driver does.
-//
-//lint:ignore ST1005 as Nomad's driver words it
 var errOOM = errors.New("OOM Killed")
 
 // sayRemoved explains a container that vanished under a running task.
