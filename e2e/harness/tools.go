@@ -130,15 +130,6 @@ func (t *Tools) Nomad(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("making the cache for the Nomad agent: %w", err)
 	}
-	// Two runs that start together must not build it twice.
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return "", fmt.Errorf("locking %s: %w", lock.Name(), err)
-	}
 	if !exists(path) {
 		t.logf("building Nomad %s with its web UI into %s; this happens once and takes minutes", version, path)
 		if err := t.build(ctx, filepath.Join(t.Root, "e2e", "nomad"), path, "github.com/hashicorp/nomad", []string{"-tags", "ui"}); err != nil {
@@ -190,9 +181,15 @@ func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string
 	if err != nil {
 		return fmt.Errorf("building %s needs Go (https://go.dev/dl): %w", filepath.Base(path), err)
 	}
+	unlock, err := lock(path)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	// Linking is skipped for an output that is up to date, so build onto a link
 	// to the present file and rename.
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	tmp := path + ".new"
+	_ = os.Remove(tmp)
 	_ = os.Link(path, tmp)
 	defer os.Remove(tmp)
 	args := append([]string{"build", "-o", tmp}, flags...)
@@ -207,6 +204,19 @@ func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string
 		return fmt.Errorf("putting %s in place: %w", path, err)
 	}
 	return nil
+}
+
+// lock makes builds of one file wait for each other, in this process and others.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // Look finds a program of the system, also where a user's PATH does not lead.
