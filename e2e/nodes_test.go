@@ -1,0 +1,36 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// TestTwoNodes runs two clients on one machine: each shares its own tasks' CPU
+// and counts only them.
+func TestTwoNodes(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	first := newCluster(t, h, "exec", clusterOptions{})
+	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent}})
+	must.NotEq(t, first.agent.NodeID(), second.agent.NodeID())
+
+	k := task{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}
+	on := func(c *cluster, id string) *api.Allocation {
+		return c.start(t, job{id: id, tasks: []task{k}, body: "constraint {\n attribute = \"${node.unique.name}\"\n value = \"" + c.agent.Name + "\"\n}"})
+	}
+	for _, c := range []*cluster{first, second} {
+		alloc := on(c, "on-"+c.agent.Name)
+		must.Eq(t, c.agent.NodeID(), alloc.NodeID)
+		c.waitStatus(t, alloc, "train", "alone on its node", func(s status.Status) bool { return s.Reports > 10 && s.Node.Tasks == 1 })
+	}
+}
