@@ -5,13 +5,18 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/engine"
 )
 
-// The calls in this file go to the decorated driver unchanged.
+// The calls in this file go to the decorated driver unchanged, but for exec with
+// streams under docker.
 
 // StopTask stops a task.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) error {
@@ -79,35 +84,44 @@ func (d *Driver) ExecTask(taskID string, cmd []string, timeout time.Duration) (*
 }
 
 // ExecTaskStreamingRaw runs a command in a task with its streams connected. Nomad
-// prefers this form to ExecTaskStreaming, so both engines are served by it.
+// prefers this form to ExecTaskStreaming, so both engines are served by it. Under
+// docker it is ours, because the decorated driver's loses output.
 func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, command []string, tty bool, stream drivers.ExecTaskStream) error {
 	t, err := d.task(taskID)
 	if err != nil {
 		return err
 	}
-	switch inner := t.instance().(type) {
-	case drivers.ExecTaskStreamingRawDriver:
+	if e, ok := d.engine.(*engine.DockerEngine); ok {
+		return execStreaming(ctx, command, tty, stream, func(opts *drivers.ExecOptions) (*drivers.ExitResult, error) {
+			return e.Exec(ctx, t.handle, opts)
+		})
+	}
+	if inner, ok := t.instance().(drivers.ExecTaskStreamingRawDriver); ok {
 		return inner.ExecTaskStreamingRaw(ctx, taskID, command, tty, stream)
-	case drivers.ExecTaskStreamingDriver:
-		return execStreaming(ctx, inner, taskID, command, tty, stream)
 	}
 	return fmt.Errorf("the %s driver does not support exec", d.settings.Engine)
 }
 
-// execStreaming adapts the options form of exec to the raw stream, as Nomad's own
-// plugin server does for a driver that has only the former.
-func execStreaming(ctx context.Context, inner drivers.ExecTaskStreamingDriver, taskID string, command []string, tty bool, stream drivers.ExecTaskStream) error {
+// execStreaming adapts the options form of exec to the raw stream, much as Nomad's
+// own plugin server does for a driver that has only the former.
+func execStreaming(ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream, exec func(*drivers.ExecOptions) (*drivers.ExitResult, error)) error {
 	opts, errCh := drivers.StreamToExecOptions(ctx, command, tty, stream)
-	result, err := inner.ExecTaskStreaming(ctx, taskID, opts)
+	result, err := exec(opts)
 	_ = opts.Stdout.Close()
 	_ = opts.Stderr.Close()
 	if err != nil {
 		return err
 	}
-	select {
-	case err = <-errCh:
-	case <-ctx.Done():
-		err = fmt.Errorf("exec timed out: %w", ctx.Err())
+	for {
+		select {
+		case err = <-errCh:
+		case <-ctx.Done():
+			err = fmt.Errorf("exec timed out: %w", ctx.Err())
+		}
+		// The command has ended and wants no more input. Its output goes on.
+		if !errors.Is(err, io.ErrClosedPipe) {
+			break
+		}
 	}
 	if err != nil {
 		return err

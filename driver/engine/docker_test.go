@@ -4,15 +4,20 @@
 package engine
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/hashicorp/nomad/drivers/docker"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -58,7 +63,7 @@ func TestPrepareKeepsTheConfigAndAddsOurLabels(t *testing.T) {
 // daemon is as much of Docker's API as a test needs.
 func daemon(t *testing.T, routes map[string]any) (*DockerEngine, *[]string) {
 	var calls []string
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		path := r.URL.Path
 		if strings.HasPrefix(path, "/v1.") {
 			path = path[strings.Index(path[1:], "/")+1:]
@@ -73,13 +78,19 @@ func daemon(t *testing.T, routes map[string]any) (*DockerEngine, *[]string) {
 		default:
 			_ = json.NewEncoder(w).Encode(answer)
 		}
-	}))
+	})
+	return e, &calls
+}
+
+// serve has an HTTP server in the daemon's place.
+func serve(t *testing.T, answer http.HandlerFunc) *DockerEngine {
+	srv := httptest.NewServer(answer)
 	t.Cleanup(srv.Close)
 	var config []byte
 	must.NoError(t, base.MsgPackEncode(&config, map[string]any{"endpoint": "tcp://" + srv.Listener.Addr().String()}))
 	e, err := NewDocker(config, 2*time.Second)
 	must.NoError(t, err)
-	return e, &calls
+	return e
 }
 
 func handle(t *testing.T, id string) *drivers.TaskHandle {
@@ -120,6 +131,90 @@ func TestUnreachableIsTyped(t *testing.T) {
 	must.ErrorIs(t, err, ErrUnreachable)
 	must.False(t, e.OutlivesDaemon(t.Context()))
 }
+
+// TestExecPassesAllOutputOn has a daemon that does not know of the command's start
+// until its output has ended, and of its end only later.
+func TestExecPassesAllOutputOn(t *testing.T) {
+	const size = 1 << 20
+	for name, tty := range map[string]bool{"streams": false, "terminal": true} {
+		t.Run(name, func(t *testing.T) {
+			var inspected, sent atomic.Int32
+			input := make(chan string, 1)
+			e := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/containers/abc/exec"):
+					_ = json.NewEncoder(w).Encode(map[string]any{"Id": "run"})
+				case strings.HasSuffix(r.URL.Path, "/exec/run/start"):
+					must.NoError(t, json.NewDecoder(r.Body).Decode(&map[string]any{}))
+					conn, rw, err := http.NewResponseController(w).Hijack()
+					must.NoError(t, err)
+					defer conn.Close()
+					_, _ = rw.WriteString("HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+					_ = rw.Flush()
+					line, _ := rw.ReadString('\n')
+					input <- line
+					var out io.Writer = conn
+					if !tty {
+						out = stdcopy.NewStdWriter(conn, stdcopy.Stdout)
+						_, _ = stdcopy.NewStdWriter(conn, stdcopy.Stderr).Write([]byte("warning"))
+					}
+					for range size / 1024 {
+						_, _ = out.Write(bytes.Repeat([]byte("x"), 1024))
+					}
+					sent.Store(1)
+				case strings.HasSuffix(r.URL.Path, "/exec/run/json"):
+					running := sent.Load() == 1 && inspected.Add(1) == 1
+					_ = json.NewEncoder(w).Encode(map[string]any{"Running": running, "ExitCode": 3})
+				}
+			})
+			var out, errOut buffer
+			got, err := e.Exec(t.Context(), handle(t, "abc"), &drivers.ExecOptions{
+				Command: []string{"cat"}, Tty: tty,
+				Stdin: io.NopCloser(strings.NewReader("hello\n")), Stdout: &out, Stderr: &errOut,
+			})
+			must.NoError(t, err)
+			must.Eq(t, 3, got.ExitCode)
+			must.Eq(t, "hello\n", <-input)
+			must.Eq(t, size, out.Len())
+			must.Eq(t, int32(2), inspected.Load())
+			if !tty {
+				must.Eq(t, "warning", errOut.String())
+			}
+		})
+	}
+}
+
+// TestExecEndsWithItsCaller has a command that never says anything.
+func TestExecEndsWithItsCaller(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	e := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/start") {
+			_ = json.NewEncoder(w).Encode(map[string]any{"Id": "run"})
+			return
+		}
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		must.NoError(t, err)
+		_, _ = rw.WriteString("HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+		_ = rw.Flush()
+		cancel()
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+	})
+	stdin, _ := io.Pipe()
+	_, err := e.Exec(ctx, handle(t, "abc"), &drivers.ExecOptions{Stdin: stdin, Stdout: &buffer{}, Stderr: &buffer{}})
+	must.ErrorIs(t, err, context.Canceled)
+
+	_, err = e.Exec(t.Context(), handle(t, ""), &drivers.ExecOptions{})
+	must.ErrorContains(t, err, "names no container")
+	e, _ = daemon(t, nil)
+	_, err = e.Exec(t.Context(), handle(t, "gone"), &drivers.ExecOptions{})
+	must.ErrorIs(t, err, ErrGone)
+}
+
+// buffer is a bytes.Buffer that can be closed.
+type buffer struct{ bytes.Buffer }
+
+func (b *buffer) Close() error { return nil }
 
 func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 	now := time.Unix(10_000, 0)
