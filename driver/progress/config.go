@@ -6,6 +6,9 @@ package progress
 import (
 	"errors"
 	"fmt"
+	"math"
+	"net/url"
+	"path/filepath"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -36,8 +39,18 @@ const (
 	maxProgram = 2000 // instructions: what a pattern costs per byte of log, at worst
 )
 
-// Config says where the progress is found in a trainer's output. The zero value
-// tries everything.
+// Formats of Config.File.
+const (
+	FormatJSONL = "jsonl" // an object a line
+	FormatCSV   = "csv"   // a header and rows, separated by , ; or tab
+)
+
+// Formats returns the names that Config.Format may have.
+func Formats() []string { return []string{FormatJSONL, FormatCSV} }
+
+// Config says where the progress is found: in the trainer's output, or in one of
+// File, TensorBoard and Prometheus. The zero value tries everything that an output
+// may look like.
 type Config struct {
 	// Preset is one of Presets; empty means auto.
 	Preset string
@@ -50,11 +63,51 @@ type Config struct {
 	Pattern string
 	// Goal is min or max; empty means that it follows from the metric's name.
 	Goal string
+
+	// File is a file to which the trainer appends its reports, as the task names
+	// it: /local/…, local/…, /alloc/… or alloc/….
+	File string
+	// Format is one of Formats; empty means that it follows from the file's name.
+	Format string
+	// TensorBoard is a directory with TensorBoard's event files, at any depth,
+	// named as File is.
+	TensorBoard string
+	// Prometheus is the URL of the task's metrics endpoint, on this host.
+	Prometheus string
+	// Labels select one of several series of the metric at the endpoint.
+	Labels map[string]string
+	// Quantile, in (0, 1), is what is read of a histogram or a summary at the
+	// endpoint; 0 means DefaultQuantile.
+	Quantile float64
+
+	// Scale is what values are multiplied by, 0.001 for milliseconds; 0 means 1.
+	Scale float64
+}
+
+// DefaultQuantile is what is read of a histogram unless the job says otherwise.
+const DefaultQuantile = 0.95
+
+// Roots of the paths that a source may read: the directories that every engine
+// shares with the task.
+const (
+	RootLocal = "local" // the task's own (NOMAD_TASK_DIR)
+	RootAlloc = "alloc" // the allocation's (NOMAD_ALLOC_DIR)
+)
+
+// SplitPath takes a path as the task names it apart: "/alloc/runs/a" is in
+// RootAlloc at "runs/a". ok is false for any other place.
+func SplitPath(name string) (root, path string, ok bool) {
+	clean := strings.TrimPrefix(filepath.Clean(name), "/")
+	root, path, _ = strings.Cut(clean, "/")
+	if path == "" {
+		path = "."
+	}
+	return root, path, name != "" && (root == RootLocal || root == RootAlloc)
 }
 
 // FieldError is one thing that is wrong with a Config.
 type FieldError struct {
-	Field   string // preset, metric, pattern or goal
+	Field   string // as in the task's progress block
 	Value   string // what was given
 	Problem string // what is wrong, and what is allowed
 }
@@ -121,8 +174,92 @@ func (c Config) compile() (*regexp.Regexp, error) {
 		bad("goal", c.Goal, "must be %q, %q, or empty to infer it from the metric's name", GoalMin, GoalMax)
 	}
 
+	c.checkSource(bad)
 	re := c.compilePattern(bad)
 	return re, errors.Join(errs...)
+}
+
+// checkSource checks what says where reports come from.
+func (c Config) checkSource(bad func(field, value, format string, args ...any)) {
+	sources := map[string]string{"file": c.File, "tensorboard": c.TensorBoard, "prometheus": c.Prometheus}
+	var given []string
+	for _, name := range []string{"file", "tensorboard", "prometheus"} {
+		if sources[name] != "" {
+			given = append(given, name)
+		}
+	}
+	if len(given) > 1 {
+		bad(given[1], sources[given[1]], "cannot be used together with %s: a task's progress is read from one place", given[0])
+	}
+	if len(given) > 0 {
+		for field, value := range map[string]string{"preset": c.Preset, "pattern": c.Pattern} {
+			if value != "" {
+				bad(field, value, "is for the task's output and cannot be used together with %s: leave one of them out", given[0])
+			}
+		}
+	}
+
+	for _, field := range []string{"file", "tensorboard"} {
+		root, path, ok := SplitPath(sources[field])
+		switch {
+		case sources[field] == "":
+		case !ok:
+			bad(field, sources[field], "must be beneath /local or /alloc (${NOMAD_TASK_DIR}, ${NOMAD_ALLOC_DIR}): other places in a container cannot be read from outside")
+		case field == "file" && path == ".":
+			bad(field, sources[field], "must name a file beneath /%s", root)
+		}
+	}
+	switch {
+	case c.Format != "" && c.File == "":
+		bad("format", c.Format, "is that of progress.file, which is not set")
+	case c.Format != "" && !slices.Contains(Formats(), c.Format):
+		bad("format", c.Format, "must be one of %s", strings.Join(Formats(), ", "))
+	case c.File != "" && c.Format == "" && FormatOf(c.File) == "":
+		bad("file", c.File, "does not end in .jsonl, .ndjson, .json, .csv or .tsv: set progress.format to one of %s", strings.Join(Formats(), ", "))
+	}
+
+	if c.Prometheus == "" {
+		if len(c.Labels) > 0 {
+			bad("labels", fmt.Sprint(len(c.Labels)), "are for progress.prometheus, which is not set")
+		}
+		if c.Quantile != 0 {
+			bad("quantile", fmt.Sprint(c.Quantile), "is for progress.prometheus, which is not set")
+		}
+	} else {
+		c.checkEndpoint(bad)
+	}
+	if c.Scale < 0 || math.IsNaN(c.Scale) || math.IsInf(c.Scale, 0) {
+		bad("scale", fmt.Sprint(c.Scale), "must be a number > 0")
+	}
+}
+
+// checkEndpoint checks the settings of the metrics endpoint. Which addresses are
+// this host's is checked by who asks them.
+func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)) {
+	u, err := url.Parse(c.Prometheus)
+	switch {
+	case err != nil:
+		bad("prometheus", "", "is not a URL") // with what it says the error may tell a password
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		bad("prometheus", u.Redacted(), "must be a URL like http://127.0.0.1:8000/metrics (${NOMAD_ADDR_label} is the address of a port)")
+	}
+	if c.Metric == "" {
+		bad("metric", "", "must name the metric that is read from progress.prometheus")
+	}
+	if c.Quantile != 0 && !(c.Quantile > 0 && c.Quantile < 1) {
+		bad("quantile", fmt.Sprint(c.Quantile), "must be between 0 and 1, 0.95 for instance")
+	}
+}
+
+// FormatOf returns the format that a file's name stands for, or nothing.
+func FormatOf(name string) string {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".jsonl", ".ndjson", ".json":
+		return FormatJSONL
+	case ".csv", ".tsv":
+		return FormatCSV
+	}
+	return ""
 }
 
 func (c Config) compilePattern(bad func(field, value, format string, args ...any)) *regexp.Regexp {
