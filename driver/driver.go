@@ -20,6 +20,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/source"
+	"github.com/ebbtide/ebbtide/driver/record"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -108,8 +111,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Policy:          s.Policy,
 		Estimator:       s.Estimator,
 		Mode:            s.Mode,
-		Alpha:           s.Alpha,
-		Beta:            s.Beta,
+		Params:          s.Params,
 		Interval:        s.Interval,
 		MaxInterval:     s.MaxInterval,
 		PoolCores:       pool,
@@ -259,6 +261,9 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if _, ok := cfg.Env["PYTHONUNBUFFERED"]; !ok {
 		cfg.Env["PYTHONUNBUFFERED"] = "1"
 	}
+	if done := d.succeeded(cfg); done != nil {
+		return done, nil, nil
+	}
 	note, err := d.engine.Prepare(d.ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
@@ -297,8 +302,13 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	}
 	handle, opts, err := takeOptions(handle)
 	inner := d.first()
-	if err := inner.RecoverTask(handle); err != nil {
-		return err
+	if rerr := inner.RecoverTask(handle); rerr != nil {
+		if rec, lerr := record.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
+			return rerr
+		}
+		// It has ended as asked, and what it ran in is gone.
+		d.track(handle, finished{}).succeeded.Store(true)
+		return nil
 	}
 	d.learnNode(handle.Config.NodeID)
 	t := d.track(handle, inner)
@@ -322,10 +332,15 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		AllocID:   cfg.AllocID,
 		Name:      cfg.Name,
 		JobID:     cfg.JobID,
-		LogDir:    cfg.TaskDir().LogDir,
 		AllocDir:  cfg.TaskDir().SharedAllocDir,
-		Progress:  opts.Progress,
+		Where:     source.Where(opts.Progress),
+		Targets:   opts.Targets,
 		Recovered: recovered,
+		Open: func() (progress.Source, error) {
+			dir := cfg.TaskDir()
+			return source.Open(opts.Progress, source.Task{Name: cfg.Name, LogDir: dir.LogDir, LocalDir: dir.LocalDir, AllocDir: dir.SharedAllocDir})
+		},
+		OnTarget: func(r control.Reached) { d.targetReached(t, opts.Act, r) },
 		Locate: func(ctx context.Context) (control.Cgroup, error) {
 			st, err := d.engine.Inspect(ctx, t.handle)
 			if err != nil {
@@ -340,6 +355,9 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 			return d.engine.Apply(ctx, t.handle, cg.(*limits.Cgroup), want)
 		},
 		Limited: opts.Limit,
+	}
+	if opts.Targets.Objective != nil || opts.Targets.Acceptable != nil {
+		ct.Reached = d.resumeTargets(t, opts)
 	}
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
 		ct.Shares = d.shares(cfg)

@@ -6,13 +6,20 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sort"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/hashicorp/consul-template/signals"
 	"github.com/hashicorp/nomad/client/taskenv"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
@@ -21,25 +28,66 @@ import (
 type taskOptions struct {
 	Progress progress.Config
 	Limit    bool // false: the job asked never to be limited
+	Targets  control.Targets
+	Act      actions
 }
+
+// actions are what the driver does when a target is reached.
+type actions struct {
+	Signal     string        // sent at the acceptable target; "" = none
+	StopSignal string        // sent at the objective; "" = the decorated driver's usual one
+	Grace      time.Duration // from then until the task is killed
+}
+
+// defaultGrace is how long a task may take to save its last state: six times
+// Nomad's default kill_timeout, for here it is a result that would be lost.
+const defaultGrace = 30 * time.Second
 
 // taskBlocks are Ebbtide's own blocks in a task's config.
 type taskBlocks struct {
 	Progress *struct {
-		Preset  string `codec:"preset"`
-		Metric  string `codec:"metric"`
-		Pattern string `codec:"pattern"`
-		Goal    string `codec:"goal"`
+		Preset      string             `codec:"preset"`
+		Metric      string             `codec:"metric"`
+		Pattern     string             `codec:"pattern"`
+		Goal        string             `codec:"goal"`
+		File        string             `codec:"file"`
+		Format      string             `codec:"format"`
+		TensorBoard string             `codec:"tensorboard"`
+		Prometheus  string             `codec:"prometheus"`
+		Labels      hclutils.MapStrStr `codec:"labels"`
+		Quantile    float64            `codec:"quantile"`
+		Scale       *float64           `codec:"scale"`
 	} `codec:"progress"`
+	Target *struct {
+		Signal     string `codec:"signal"`
+		StopSignal string `codec:"stop_signal"`
+		Grace      string `codec:"grace"`
+	} `codec:"target"`
 }
 
 // progressSchema is the schema of the task's progress block.
 func progressSchema() *hclspec.Spec {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
-		"preset":  hclspec.NewAttr("preset", "string", false),
-		"metric":  hclspec.NewAttr("metric", "string", false),
-		"pattern": hclspec.NewAttr("pattern", "string", false),
-		"goal":    hclspec.NewAttr("goal", "string", false),
+		"preset":      hclspec.NewAttr("preset", "string", false),
+		"metric":      hclspec.NewAttr("metric", "string", false),
+		"pattern":     hclspec.NewAttr("pattern", "string", false),
+		"goal":        hclspec.NewAttr("goal", "string", false),
+		"file":        hclspec.NewAttr("file", "string", false),
+		"format":      hclspec.NewAttr("format", "string", false),
+		"tensorboard": hclspec.NewAttr("tensorboard", "string", false),
+		"prometheus":  hclspec.NewAttr("prometheus", "string", false),
+		"labels":      hclspec.NewAttr("labels", "list(map(string))", false),
+		"quantile":    hclspec.NewAttr("quantile", "number", false),
+		"scale":       hclspec.NewAttr("scale", "number", false),
+	})
+}
+
+// targetSchema is the schema of the task's target block.
+func targetSchema() *hclspec.Spec {
+	return hclspec.NewObject(map[string]*hclspec.Spec{
+		"signal":      hclspec.NewAttr("signal", "string", false),
+		"stop_signal": hclspec.NewAttr("stop_signal", "string", false),
+		"grace":       hclspec.NewAttr("grace", "string", false),
 	})
 }
 
@@ -49,25 +97,25 @@ func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withBlock(spec, "progress", progressSchema()), nil
+	return withBlock(withBlock(spec, "progress", progressSchema()), "target", targetSchema()), nil
 }
 
 // Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
 // by Nomad, the task's winning.
 const (
-	metaPrefix = "ebbtide_"
-	metaGoal   = "ebbtide_goal"
-	metaMetric = "ebbtide_metric"
-	metaLimit  = "ebbtide_limit"
+	metaPrefix     = "ebbtide_"
+	metaGoal       = "ebbtide_goal"
+	metaMetric     = "ebbtide_metric"
+	metaLimit      = "ebbtide_limit"
+	metaAcceptable = "ebbtide_acceptable"
+	metaObjective  = "ebbtide_objective"
+	metaHold       = "ebbtide_target_hold"
+	metaQoE        = "ebbtide_qoe_target"
 )
 
-// metaKeys lists them with what each takes, for error messages.
-func metaKeys() map[string]string {
-	return map[string]string{
-		metaGoal:   `"min" or "max"`,
-		metaMetric: "the name of a metric in the task's output",
-		metaLimit:  `"on" or "off"`,
-	}
+// metaKeys lists them, for error messages.
+func metaKeys() []string {
+	return []string{metaAcceptable, metaGoal, metaLimit, metaMetric, metaObjective, metaQoE, metaHold}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -77,44 +125,152 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 	if err := cfg.DecodeDriverConfig(&blocks); err != nil {
 		return nil, fmt.Errorf("decoding the task's config: %w", err)
 	}
-	opts := &taskOptions{Limit: true}
-	if p := blocks.Progress; p != nil {
-		opts.Progress = progress.Config{Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal}
-	}
-
+	opts := &taskOptions{Limit: true, Targets: control.Targets{Hold: 1}, Act: actions{Grace: defaultGrace}}
 	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if p := blocks.Progress; p != nil {
+		opts.Progress = progress.Config{
+			Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal,
+			File: p.File, Format: p.Format, TensorBoard: p.TensorBoard,
+			Prometheus: p.Prometheus, Labels: p.Labels, Quantile: p.Quantile,
+		}
+		if p.Scale != nil {
+			if opts.Progress.Scale = *p.Scale; *p.Scale == 0 {
+				bad("progress.scale: must be a number > 0, got 0")
+			}
+		}
+	}
 	meta := readMeta(cfg.Env)
 	for _, key := range sortedKeys(meta) {
-		value := meta[key]
-		switch key {
-		case metaGoal:
-			if value != "min" && value != "max" {
-				errs = append(errs, fmt.Errorf(`meta.%s: must be "min" or "max", got %q`, key, value))
-			} else if g := opts.Progress.Goal; g != "" && g != value {
-				errs = append(errs, fmt.Errorf("meta.%s: %q contradicts progress.goal = %q; set one of them", key, value, g))
-			} else {
-				opts.Progress.Goal = value
-			}
-		case metaMetric:
-			if m := opts.Progress.Metric; m != "" && m != value {
-				errs = append(errs, fmt.Errorf("meta.%s: %q contradicts progress.metric = %q; set one of them", key, value, m))
-			}
-			opts.Progress.Metric = value
-		case metaLimit:
-			switch value {
-			case "on", "off":
-				opts.Limit = value == "on"
-			default:
-				errs = append(errs, fmt.Errorf(`meta.%s: must be "on" or "off", got %q`, key, value))
-			}
-		default:
-			errs = append(errs, fmt.Errorf("meta.%s: unknown key; allowed are %s", key, strings.Join(sortedKeys(metaKeys()), ", ")))
-		}
+		opts.readMeta(key, meta[key], bad)
 	}
 	if err := opts.Progress.Validate(); err != nil {
 		errs = append(errs, err)
 	}
+	opts.readTarget(&blocks, bad)
+	opts.checkTargets(bad)
 	return opts, errors.Join(errs...)
+}
+
+// readMeta reads one key.
+func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
+	switch key {
+	case metaGoal:
+		if value != progress.GoalMin && value != progress.GoalMax {
+			bad(`meta.%s: must be "min" or "max", got %q`, key, value)
+		} else if g := o.Progress.Goal; g != "" && g != value {
+			bad("meta.%s: %q contradicts progress.goal = %q; set one of them", key, value, g)
+		} else {
+			o.Progress.Goal = value
+		}
+	case metaMetric:
+		if m := o.Progress.Metric; m != "" && m != value {
+			bad("meta.%s: %q contradicts progress.metric = %q; set one of them", key, value, m)
+		}
+		o.Progress.Metric = value
+	case metaLimit:
+		switch value {
+		case "on", "off":
+			o.Limit = value == "on"
+		default:
+			bad(`meta.%s: must be "on" or "off", got %q`, key, value)
+		}
+	case metaAcceptable, metaObjective:
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			bad("meta.%s: must be a number, the value of the metric that is wanted, got %q", key, value)
+		} else if key == metaAcceptable {
+			o.Targets.Acceptable = &v
+		} else {
+			o.Targets.Objective = &v
+		}
+	case metaHold:
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > maxHold {
+			bad("meta.%s: must be a number of reports in a row from 1 to %d, got %q", key, maxHold, value)
+		} else {
+			o.Targets.Hold = n
+		}
+	case metaQoE:
+		v, err := seconds(value)
+		if err != nil {
+			bad("meta.%s: must be a response time > 0, in seconds or with a unit (0.25, 250ms), got %q", key, value)
+		}
+		o.Targets.QoE = v
+	default:
+		bad("meta.%s: unknown key; allowed are %s", key, strings.Join(metaKeys(), ", "))
+	}
+}
+
+// maxHold bounds ebbtide_target_hold.
+const maxHold = 1000
+
+// seconds reads a time > 0: a number of seconds, or a duration with its unit.
+func seconds(text string) (float64, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d, derr := time.ParseDuration(text)
+		if derr != nil {
+			return 0, derr
+		}
+		v = d.Seconds()
+	}
+	if !(v > 0) || math.IsInf(v, 0) {
+		return 0, fmt.Errorf("%v is not > 0", v)
+	}
+	return v, nil
+}
+
+// readTarget reads the target block.
+func (o *taskOptions) readTarget(blocks *taskBlocks, bad func(string, ...any)) {
+	t := blocks.Target
+	if t == nil {
+		return
+	}
+	for _, s := range []struct{ field, value string }{{"signal", t.Signal}, {"stop_signal", t.StopSignal}} {
+		// Nomad's exec driver turns what it does not know into SIGINT.
+		if _, err := signals.Parse(s.value); s.value != "" && err != nil {
+			bad("target.%s: must be the name of a signal like SIGUSR1, got %q", s.field, s.value)
+		}
+	}
+	o.Act.Signal, o.Act.StopSignal = t.Signal, t.StopSignal
+	if t.Grace != "" {
+		d, err := time.ParseDuration(t.Grace)
+		if err != nil || d < 0 || d > time.Hour {
+			bad("target.grace: must be a duration from 0s to 1h, got %q", t.Grace)
+		}
+		o.Act.Grace = d
+	}
+	if t.Signal != "" && o.Targets.Acceptable == nil {
+		bad("target.signal: %q is sent at meta.%s, which is not set", t.Signal, metaAcceptable)
+	}
+	if t.StopSignal != "" && o.Targets.Objective == nil {
+		bad("target.stop_signal: %q is sent at meta.%s, which is not set", t.StopSignal, metaObjective)
+	}
+}
+
+// checkTargets checks what the targets say together.
+func (o *taskOptions) checkTargets(bad func(string, ...any)) {
+	t := o.Targets
+	if t.QoE > 0 && (t.Acceptable != nil || t.Objective != nil) {
+		bad("meta.%s: cannot be used together with %s or %s: a task is a service or a training job", metaQoE, metaAcceptable, metaObjective)
+	}
+	if t.Hold > 1 && t.Acceptable == nil && t.Objective == nil {
+		bad("meta.%s: is for %s and %s, which are not set", metaHold, metaAcceptable, metaObjective)
+	}
+	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
+		bad("meta.%s: %q contradicts meta.%s: a response time is to be small", metaGoal, o.Progress.Goal, metaQoE)
+	}
+	// Without a goal the metric's name decides, perhaps only when it is seen.
+	goal := o.Progress.Goal
+	if goal == "" {
+		goal, _ = progress.InferGoal(o.Progress.Metric)
+	}
+	if goal != "" {
+		if err := tradl.CheckTargets(tradl.Goal(goal), t.Acceptable, t.Objective); err != nil {
+			bad("meta.%s: %w", metaObjective, err)
+		}
+	}
 }
 
 // readMeta collects the ebbtide_* meta from a task's environment, where Nomad

@@ -24,6 +24,8 @@ type task struct {
 	handle   *drivers.TaskHandle
 	stopping atomic.Bool // Nomad has asked for its end
 
+	succeeded atomic.Bool // it has reached its objective
+
 	mu    sync.Mutex
 	inner drivers.DriverPlugin // the instance that holds it now
 
@@ -140,6 +142,10 @@ func (d *Driver) settle(t *task) {
 			}
 		}
 		if !again {
+			if t.succeeded.Load() {
+				// However its process ended: that was at our wish.
+				res = &drivers.ExitResult{}
+			}
 			t.result = res
 			t.releaseLogs()
 			d.controller.Remove(t.handle.Config.ID)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
@@ -38,6 +40,11 @@ type Config struct {
 	Estimator       string  `codec:"estimator" json:"estimator"`
 	Alpha           string  `codec:"alpha" json:"alpha"`
 	Beta            float64 `codec:"beta" json:"beta"`
+	Full            float64 `codec:"tradl_full" json:"tradl_full"` // fraction of the pool
+	QoETolerance    float64 `codec:"dqoes_alpha" json:"dqoes_alpha"`
+	QoEStep         float64 `codec:"dqoes_beta" json:"dqoes_beta"`
+	QoERule         string  `codec:"dqoes_step" json:"dqoes_step"`
+	ServiceShare    float64 `codec:"service_share" json:"service_share"` // fraction of the pool
 	Interval        string  `codec:"interval" json:"interval"`
 	MaxInterval     string  `codec:"max_interval" json:"max_interval"`
 	PoolCores       float64 `codec:"pool_cores" json:"pool_cores"`           // cores
@@ -65,11 +72,16 @@ type Option struct {
 func Options() []Option {
 	return []Option{
 		{"engine", KindString, `"docker"`},
-		{"policy", KindString, `"flowcon"`},
+		{"policy", KindString, `"auto"`},
 		{"mode", KindString, `"weight"`},
 		{"estimator", KindString, `"robust"`},
 		{"alpha", KindString, `"adaptive"`},
 		{"beta", KindNumber, `2`},
+		{"tradl_full", KindNumber, `0.9`},
+		{"dqoes_alpha", KindNumber, `0.1`},
+		{"dqoes_beta", KindNumber, `0.1`},
+		{"dqoes_step", KindString, `"published"`},
+		{"service_share", KindNumber, `0.8`},
 		{"interval", KindString, `"20s"`},
 		{"max_interval", KindString, `"5m"`},
 		{"pool_cores", KindNumber, `0`},
@@ -103,8 +115,7 @@ type Settings struct {
 	Policy          string
 	Mode            limits.Mode
 	Estimator       string
-	Alpha           flowcon.Alpha
-	Beta            float64
+	Params          auto.Params // of all policies
 	Interval        time.Duration
 	MaxInterval     time.Duration
 	PoolCores       float64 // cores; 0 = the node's CPU less what Nomad reserves
@@ -122,7 +133,6 @@ func (c Config) Validate() (*Settings, error) {
 		Policy:        c.Policy,
 		Mode:          limits.Mode(c.Mode),
 		Estimator:     c.Estimator,
-		Beta:          c.Beta,
 		PoolCores:     c.PoolCores,
 		QuotaMinCores: c.QuotaMinCores,
 	}
@@ -138,8 +148,21 @@ func (c Config) Validate() (*Settings, error) {
 	oneOf("estimator", c.Estimator, growth.KindRobust, growth.KindPublished)
 
 	var err error
-	if s.Alpha, err = flowcon.ParseAlpha(c.Alpha); err != nil {
+	p := auto.DefaultParams()
+	p.Flowcon.Beta, p.Tradl.Full, p.ServiceShare = c.Beta, c.Full, c.ServiceShare
+	p.Dqoes.Alpha, p.Dqoes.Beta, p.Dqoes.Step = c.QoETolerance, c.QoEStep, dqoes.Step(c.QoERule)
+	if p.Flowcon.Alpha, err = flowcon.ParseAlpha(c.Alpha); err != nil {
 		errs = append(errs, fmt.Errorf("alpha: %w", err))
+	}
+	s.Params = p
+	oneOf("dqoes_step", c.QoERule, string(dqoes.StepPublished), string(dqoes.StepProportional))
+	for _, f := range []struct {
+		field string
+		value float64
+	}{{"tradl_full", c.Full}, {"dqoes_alpha", c.QoETolerance}, {"dqoes_beta", c.QoEStep}, {"service_share", c.ServiceShare}} {
+		if !(f.value > 0 && f.value <= 1) {
+			errs = append(errs, fmt.Errorf("%s: must be a fraction > 0 and ≤ 1, got %v", f.field, f.value))
+		}
 	}
 	if !(c.Beta >= 1 && c.Beta <= 100) {
 		errs = append(errs, fmt.Errorf("beta: must be from 1 to 100, got %v", c.Beta))

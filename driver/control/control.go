@@ -19,7 +19,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
@@ -29,8 +32,7 @@ type Options struct {
 	Policy    string // one of policies.Names
 	Estimator string
 	Mode      limits.Mode
-	Alpha     flowcon.Alpha
-	Beta      float64
+	Params    auto.Params // of all policies
 
 	Interval    time.Duration // initial interval of Algorithm 1
 	MaxInterval time.Duration // how far it may be doubled
@@ -71,10 +73,20 @@ type Cgroup interface {
 type Task struct {
 	ID, AllocID, Name, JobID string
 
-	LogDir   string // Nomad's log files of the allocation
 	AllocDir string // the allocation's shared directory (NOMAD_ALLOC_DIR)
 
-	Progress progress.Config
+	// Open opens what the task's progress is read from. Where names it for people;
+	// "" is the task's output.
+	Open  func() (progress.Source, error)
+	Where string
+
+	Targets Targets
+	// Reached is what an earlier process saw of the targets.
+	Reached tradl.State
+	// OnTarget is called, beside the loop, when a target is reached for the first
+	// time. After the objective nothing more is decided for the task.
+	OnTarget func(Reached)
+
 	Limited  bool    // false: never limit it
 	Pinned   float64 // cores that the task owns (`cores`); they are not in the pool
 	Shares   uint64  // what Nomad asked for, if the kernel cannot be read
@@ -104,6 +116,7 @@ type Controller struct {
 	nextRun  time.Time
 	quiet    time.Time // no decisions before: tasks are still being recovered
 	alpha    float64
+	services dqoes.State // of the adaptive listener
 	damper   *limits.Damper
 	artist   *artist
 }
@@ -276,10 +289,10 @@ const lateOutput = 500 * time.Millisecond
 // lastLook reads what a task wrote just before its end and corrects its last
 // status, unless the task has been started anew meanwhile.
 func (c *Controller) lastLook(ctx context.Context, s *state) {
-	if s.logs == nil {
+	if s.source == nil {
 		return
 	}
-	defer s.logs.Close()
+	defer s.source.Close()
 	for _, o := range c.tasks {
 		if o.AllocID == s.AllocID && o.Name == s.Name {
 			return // the lines are its to read, and the files to write

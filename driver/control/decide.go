@@ -12,8 +12,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
-	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 )
 
 // decide runs the policy over the tasks that are known and limited, turns its
@@ -30,7 +30,7 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 			// it may come a moment after the last one.
 			s.measure(now)
 		}
-		if s.Limited {
+		if s.Limited && s.reached != tradl.StateObjective {
 			tasks = append(tasks, s)
 		}
 	}
@@ -40,49 +40,12 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 	c.enforce(ctx, tasks, now)
 }
 
-// ask asks the policy and takes its decisions over.
-func (c *Controller) ask(tasks []*state, event flowcon.Event) {
-	if len(tasks) == 0 {
-		c.interval, c.alpha = c.opts.Interval, noAlpha
-		return
-	}
-	in := flowcon.Input{
-		IntervalS:        c.interval.Seconds(),
-		InitialIntervalS: c.opts.Interval.Seconds(),
-		Event:            event,
-		Params:           flowcon.Params{Alpha: c.opts.Alpha, Beta: c.opts.Beta},
-	}
-	for _, s := range tasks {
-		t := flowcon.Task{ID: s.ID, Category: s.category, Growth: s.growth, Progress: s.progress, Limit: s.limit, Use: s.use}
-		switch {
-		case s.estimate.Diverged:
-			// A diverged model is treated as converged, at once.
-			zero := 0.0
-			t.Category, t.Growth, t.Progress = policy.CL, &zero, &zero
-		case s.use == 0 && event == flowcon.EventNone:
-			t.Growth, t.Progress = nil, nil // G is undefined without use
-		}
-		in.Tasks = append(in.Tasks, t)
-	}
-	if err := in.Validate(); err != nil {
-		// Our own fault; the limits stay as they are.
-		c.log.Error("the policy was not run: its input is not valid", "error", err)
-		return
-	}
-	policyDecide := flowcon.Decide
-	if c.opts.Policy == policies.None {
-		policyDecide = none.Decide
-	}
-	out := policyDecide(in)
-	c.alpha = out.Alpha
-	c.interval = min(time.Duration(math.Min(out.IntervalS, c.opts.MaxInterval.Seconds())*float64(time.Second)), c.opts.MaxInterval)
-	for i, d := range out.Tasks {
-		tasks[i].decided(d, c.now())
-	}
-}
-
 // decided takes a decision over.
-func (s *state) decided(d policy.Decision, now time.Time) {
+func (s *state) decided(v verdict, now time.Time) {
+	d := v.Decision
+	if v.class != s.class {
+		s.since, s.rowDue = now, true
+	}
 	if d.Category != s.category {
 		s.categoryEvent(d)
 		s.since = now
@@ -92,7 +55,8 @@ func (s *state) decided(d policy.Decision, now time.Time) {
 		s.rowDue = true
 	}
 	s.category, s.limit, s.rule, s.why = d.Category, d.Limit, d.Rule, d.Why
-	s.dirty = true
+	s.fair, s.dirty = v.fair, true
+	s.classified(v.class)
 }
 
 // categoryEvent says what a person cares about: converged, and growing again.
@@ -125,14 +89,14 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 		reqs[i] = limits.Request{
 			ID:             s.ID,
 			Limit:          s.limit,
-			Unmeasured:     s.growth == nil && s.category != policy.WL && s.category != policy.CL,
+			Unmeasured:     s.fair,
 			BaseShares:     s.base.Shares,
 			BaseQuotaCores: s.base.QuotaCores,
 		}
 	}
 	plan := limits.Plan(c.mode(), c.poolCores(), reqs, limits.Options{
 		// FlowCon's floor; with β = 1 it would leave nothing to decide.
-		Floor:         min(1/c.opts.Beta, limits.DefaultFloor),
+		Floor:         min(1/c.opts.Params.Flowcon.Beta, limits.DefaultFloor),
 		QuotaMinCores: c.opts.QuotaMinCores,
 		Conversion:    conversion(tasks),
 	})

@@ -119,8 +119,8 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 			IntervalS: status.Number(c.interval.Seconds()),
 		},
 	}
-	if s.parser != nil {
-		st.Goal = s.parser.Goal()
+	if s.source != nil {
+		st.Goal = s.source.Goal()
 	}
 	for _, o := range c.tasks {
 		if !o.Limited {
@@ -132,8 +132,8 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		}
 	}
 	r := resume{Base: s.base, Run: s.ID, Conversion: s.cgroup.Conversion()}
-	if s.logs != nil {
-		r.Log = s.logs.Offset()
+	if s.source != nil {
+		r.Log = s.source.Offset()
 	}
 	if raw, err := json.Marshal(r); err == nil {
 		st.Resume = raw
@@ -155,8 +155,8 @@ func (s *state) explanation(p string) string {
 	if s.estimate.Why != "" {
 		text += ". " + s.estimate.Why
 	}
-	if s.parser != nil && s.reports > 0 {
-		if note := s.parser.Note(); note != "" {
+	if s.source != nil {
+		if note := s.source.Note(); note != "" {
 			text += ". " + note
 		}
 	}

@@ -31,6 +31,13 @@ func (sp *speaker) say(message, kind string) {
 	sp.waiting = append(sp.waiting, note{kind, message})
 }
 
+// now queues an event before all others, to be sent without a pause: it says
+// what a person has waited for, and comes once in a task's life.
+func (sp *speaker) now(message, kind string) {
+	sp.waiting = append([]note{{kind, message}}, sp.waiting...)
+	sp.last = time.Time{}
+}
+
 // drop takes back what has not been sent yet.
 func (sp *speaker) drop(kind string) {
 	for i := range sp.waiting {

@@ -16,6 +16,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
@@ -33,9 +35,11 @@ type state struct {
 	cgroup       Cgroup
 	locateWarned bool
 
-	parser    *progress.Parser
-	logs      *progress.Logs
-	logsError string
+	source    progress.Source
+	readError string
+	tracker   *tradl.Tracker // nil until the goal is known, and without targets
+	badTarget bool           // that the targets contradict the goal was said
+	service   service
 	estimator growth.Estimator // nil until the goal is known
 	measures  series           // what the estimator follows
 	estimate  growth.Estimate
@@ -50,10 +54,13 @@ type state struct {
 	use      float64 // fraction of the pool, over the last interval
 
 	category policy.Category
+	reached  tradl.State
+	class    dqoes.Class
 	since    time.Time
 	growth   *float64 // G (FlowCon eq. 2); nil = unmeasured
 	progress *float64 // P (FlowCon eq. 1)
 	limit    float64
+	fair     bool // the policy gives it its fair share, whatever limit says
 	rule     string
 	why      string
 
@@ -80,7 +87,7 @@ type state struct {
 // resume is what a later process needs beside the history and the status: it
 // lies in the status file.
 type resume struct {
-	Log  progress.Offset `json:"log"`
+	Log  json.RawMessage `json:"log,omitempty"` // of the source of progress
 	Base limits.Limits   `json:"base"`
 	// Conversion is how the runtime turned Nomad's shares into a weight.
 	Conversion limits.Conversion `json:"conversion"`
@@ -103,12 +110,13 @@ func newState(t Task, opts Options, log hclog.Logger, now time.Time) *state {
 		decideAt: now,
 	}
 	s.speak.task = t
-	parser, err := progress.NewParser(t.Progress)
-	if err != nil { // it was validated
-		s.log.Error("the task's progress cannot be read", "error", err)
-	} else {
-		s.parser = parser
-		s.logs = progress.NewLogs(t.LogDir, t.Name, parser)
+	s.reached = tradl.StateTraining
+	if t.Reached != "" {
+		s.reached = t.Reached
+	}
+	var err error
+	if s.source, err = t.Open(); err != nil {
+		s.readFailed(err)
 	}
 	if s.writer, err = status.NewWriter(t.AllocDir, t.Name, status.Options{}); err != nil {
 		s.failedWrite(err)
@@ -129,8 +137,8 @@ func (s *state) restore() {
 	if json.Unmarshal(st.Resume, &r) != nil {
 		return
 	}
-	if s.logs != nil {
-		s.logs.SetOffset(r.Log) // also for a task started anew: its logs go on in the same files
+	if s.source != nil {
+		s.source.SetOffset(r.Log) // also for a task started anew: its logs go on in the same files
 	}
 	if r.Run != s.ID {
 		return
@@ -245,17 +253,23 @@ func (s *state) poll(ctx context.Context, now time.Time) {
 	if u, err := s.cgroup.Usage(); err == nil {
 		s.usage, s.usageAt = u, now
 	}
-	if s.logs == nil {
+	if s.source == nil {
 		return
 	}
-	reports, err := s.logs.Poll(ctx)
-	s.logsFailed(err)
+	reports, err := s.source.Poll(ctx)
+	s.readFailed(err)
 	if len(reports) == 0 {
 		s.sayEmpty(now)
 		return
 	}
 	s.reports += int64(len(reports))
-	s.take(reports, before, beforeAt)
+	s.last = reports[len(reports)-1]
+	if s.Targets.QoE > 0 {
+		s.service.take(reports)
+	} else {
+		s.watchTargets(reports, now)
+		s.take(reports, before, beforeAt)
+	}
 	s.dirty, s.rowDue = true, true
 }
 
@@ -263,8 +277,7 @@ func (s *state) poll(ctx context.Context, now time.Time) {
 // is also the least noisy reading. The cost of a report is known only as well as
 // the poll is fine. A value that is not finite is passed on by itself.
 func (s *state) take(reports []progress.Report, before limits.Usage, beforeAt time.Time) {
-	s.last = reports[len(reports)-1]
-	if now := (series{metric: s.last.Metric, goal: s.parser.Goal()}); s.estimator == nil || s.measures != now {
+	if now := (series{metric: s.last.Metric, goal: s.source.Goal()}); s.estimator == nil || s.measures != now {
 		if !s.newEstimator(now.goal) {
 			return
 		}
@@ -295,22 +308,30 @@ func (s *state) take(reports []progress.Report, before limits.Usage, beforeAt ti
 	s.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: steps})
 }
 
-// logsFailed notes a failure to read the logs, once, and its end.
-func (s *state) logsFailed(err error) {
+// readFailed notes a failure to read the task's progress, once, and its end.
+func (s *state) readFailed(err error) {
 	text := ""
 	if err != nil && !errors.Is(err, context.Canceled) {
 		text = err.Error()
 	}
-	if text == s.logsError {
+	if text == s.readError {
 		return
 	}
-	if s.logsError == "" {
-		s.log.Warn("cannot read the task's output; its growth is not measured", "error", err)
-		s.speak.say("its output cannot be read, so its growth is not measured; it keeps its share of the CPU", "logs")
+	if s.readError == "" {
+		s.log.Warn("cannot read the task's progress; its growth is not measured", "error", err)
+		s.speak.say("its progress cannot be read from "+s.where()+", so it is not measured; it keeps its share of the CPU: "+text, "progress")
 	} else if text == "" {
-		s.log.Info("the task's output can be read again")
+		s.log.Info("the task's progress can be read again")
 	}
-	s.logsError = text
+	s.readError = text
+}
+
+// where names what the task's progress is read from.
+func (s *state) where() string {
+	if s.Where == "" {
+		return "its output"
+	}
+	return s.Where
 }
 
 // sayEmpty says, once, that nothing in the task's output looks like progress.
@@ -319,14 +340,22 @@ func (s *state) sayEmpty(now time.Time) {
 		return
 	}
 	s.saidEmpty = true
-	lines := s.logs.Stats().Lines
-	msg := fmt.Sprintf("none of the %d lines of output so far reports a value of a metric; the task keeps its fair share of the CPU. "+
-		"Check its output with `ebbtide progress` and set progress { metric = … } or progress { pattern = … } in its config", lines)
-	if lines == 0 {
+	lines := s.source.Stats().Lines
+	var msg string
+	switch note := s.source.Note(); {
+	case s.Where != "":
+		msg = "no value of a metric has been read from " + s.Where + " yet; the task keeps its fair share of the CPU"
+		if note != "" {
+			msg += ". " + note
+		}
+	case lines == 0:
 		msg = "the task has written no output yet, so its growth cannot be measured; it keeps its fair share of the CPU. " +
-			"Does it log to a file? Check its output with `ebbtide progress`"
+			"Does it log to a file? Then set progress { file = … } in its config"
+	default:
+		msg = fmt.Sprintf("none of the %d lines of output so far reports a value of a metric; the task keeps its fair share of the CPU. "+
+			"Check its output with `ebbtide progress` and set progress { metric = … } or progress { pattern = … } in its config", lines)
 	}
-	s.log.Info("no progress found in the task's output", "lines", lines)
+	s.log.Info("no progress found", "where", s.where(), "lines", lines)
 	s.speak.say(msg, "no-progress")
 }
 
@@ -338,6 +367,7 @@ func (s *state) measure(now time.Time) {
 		s.use = max(used, 0) / (dt * s.opts.PoolCores)
 		s.lastUse, s.decideAt = s.usage, now
 	}
+	s.service.close(dt)
 	if s.estimator == nil {
 		return
 	}

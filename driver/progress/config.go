@@ -181,32 +181,31 @@ func (c Config) compile() (*regexp.Regexp, error) {
 
 // checkSource checks what says where reports come from.
 func (c Config) checkSource(bad func(field, value, format string, args ...any)) {
-	sources := map[string]string{"file": c.File, "tensorboard": c.TensorBoard, "prometheus": c.Prometheus}
-	var given []string
-	for _, name := range []string{"file", "tensorboard", "prometheus"} {
-		if sources[name] != "" {
-			given = append(given, name)
+	type field struct{ name, value string }
+	var first string
+	for _, f := range []field{{"file", c.File}, {"tensorboard", c.TensorBoard}, {"prometheus", c.Prometheus}} {
+		switch {
+		case f.value == "":
+		case first == "":
+			first = f.name
+		default:
+			bad(f.name, redacted(f.value), "cannot be used together with %s: a task's progress is read from one place", first)
 		}
 	}
-	if len(given) > 1 {
-		bad(given[1], sources[given[1]], "cannot be used together with %s: a task's progress is read from one place", given[0])
-	}
-	if len(given) > 0 {
-		for field, value := range map[string]string{"preset": c.Preset, "pattern": c.Pattern} {
-			if value != "" {
-				bad(field, value, "is for the task's output and cannot be used together with %s: leave one of them out", given[0])
-			}
+	for _, f := range []field{{"preset", c.Preset}, {"pattern", c.Pattern}} {
+		if first != "" && f.value != "" {
+			bad(f.name, f.value, "is for the task's output and cannot be used together with %s: leave one of them out", first)
 		}
 	}
 
-	for _, field := range []string{"file", "tensorboard"} {
-		root, path, ok := SplitPath(sources[field])
+	for _, f := range []field{{"file", c.File}, {"tensorboard", c.TensorBoard}} {
+		root, path, ok := SplitPath(f.value)
 		switch {
-		case sources[field] == "":
+		case f.value == "":
 		case !ok:
-			bad(field, sources[field], "must be beneath /local or /alloc (${NOMAD_TASK_DIR}, ${NOMAD_ALLOC_DIR}): other places in a container cannot be read from outside")
-		case field == "file" && path == ".":
-			bad(field, sources[field], "must name a file beneath /%s", root)
+			bad(f.name, f.value, "must be beneath /local or /alloc (${NOMAD_TASK_DIR}, ${NOMAD_ALLOC_DIR}): other places in a container cannot be read from outside")
+		case f.name == "file" && path == ".":
+			bad(f.name, f.value, "must name a file beneath /%s", root)
 		}
 	}
 	switch {
@@ -241,7 +240,7 @@ func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)
 	case err != nil:
 		bad("prometheus", "", "is not a URL") // with what it says the error may tell a password
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		bad("prometheus", u.Redacted(), "must be a URL like http://127.0.0.1:8000/metrics (${NOMAD_ADDR_label} is the address of a port)")
+		bad("prometheus", redacted(c.Prometheus), "must be a URL like http://127.0.0.1:8000/metrics (${NOMAD_ADDR_label} is the address of a port)")
 	}
 	if c.Metric == "" {
 		bad("metric", "", "must name the metric that is read from progress.prometheus")
@@ -249,6 +248,14 @@ func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)
 	if c.Quantile != 0 && !(c.Quantile > 0 && c.Quantile < 1) {
 		bad("quantile", fmt.Sprint(c.Quantile), "must be between 0 and 1, 0.95 for instance")
 	}
+}
+
+// redacted is a URL without its password, and any other text as it is.
+func redacted(text string) string {
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	return text
 }
 
 // FormatOf returns the format that a file's name stands for, or nothing.

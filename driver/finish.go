@@ -1,0 +1,150 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/record"
+)
+
+// What happens when a task reaches a target (TRADL).
+//
+// At the acceptable target the job may want a signal, to save its best
+// parameters. At the objective the task is stopped and has succeeded: towards
+// Nomad it exits with 0, whatever its process returns, so that it is complete
+// and neither restarted nor rescheduled. The order makes that hold whatever dies
+// in whatever moment:
+//
+//  1. The record is written, where the task cannot reach it.
+//  2. The task is asked to stop, and killed after its grace.
+//  3. Its end is reported with exit code 0, because of the record.
+//
+// A plugin or an agent that comes back between 1 and 3 goes on at 2. If the
+// process is gone by then and Nomad wants to start the task anew, it is not
+// started: it has succeeded.
+
+// targetReached acts on a target. It is called once for each, beside the loop.
+func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
+	cfg := t.handle.Config
+	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
+	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	if err != nil {
+		log.Warn("what was known of the task's targets is lost", "error", err)
+	}
+	if at.State == tradl.StateObjective {
+		rec.Objective = &at
+	} else {
+		rec.Run, rec.Acceptable = cfg.ID, &at
+	}
+	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
+		// The sequence is as before, only a restart in the middle of it would
+		// not know.
+		log.Error("the target is acted on, but will not be remembered", "error", err)
+	}
+	if at.State == tradl.StateObjective {
+		d.finish(t, act)
+		return
+	}
+	if act.Signal == "" {
+		return
+	}
+	if err := t.instance().SignalTask(cfg.ID, act.Signal); err != nil {
+		log.Warn("cannot send the task the signal of its acceptable target", "signal", act.Signal, "error", err)
+		d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
+			Message: fmt.Sprintf("%s could not be sent at the acceptable target: %v", act.Signal, err)})
+	}
+}
+
+// finish stops a task that has succeeded. What fails is tried again: the daemon
+// may be away for a while.
+func (d *Driver) finish(t *task, act actions) {
+	t.succeeded.Store(true)
+	cfg := t.handle.Config
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		err := t.instance().StopTask(cfg.ID, act.Grace, act.StopSignal)
+		if err == nil {
+			return
+		}
+		d.logger.Warn("cannot stop the task that has reached its objective; trying again",
+			"task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+		select {
+		case <-t.settled:
+			return
+		case <-d.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// resumeTargets returns what an earlier process saw the task reach, and goes on
+// with what that one had begun.
+func (d *Driver) resumeTargets(t *task, opts *taskOptions) tradl.State {
+	cfg := t.handle.Config
+	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	switch {
+	case err != nil:
+		d.logger.Warn("what was known of the task's targets is lost", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+	case rec.Objective != nil:
+		t.succeeded.Store(true) // before anybody asks for its result
+		go d.finish(t, opts.Act)
+		return tradl.StateObjective
+	case rec.Acceptable != nil && rec.Run == cfg.ID:
+		return tradl.StateAcceptable
+	}
+	return tradl.StateTraining
+}
+
+// succeeded returns a handle for a task that is not to be started, because its
+// allocation has reached the objective before; nil for any other.
+func (d *Driver) succeeded(cfg *drivers.TaskConfig) *drivers.TaskHandle {
+	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	if err != nil || rec.Objective == nil {
+		return nil
+	}
+	handle := drivers.NewTaskHandle(handleVersion)
+	handle.Config = cfg
+	handle.State = drivers.TaskStateRunning
+	t := d.track(handle, finished{})
+	t.succeeded.Store(true)
+	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
+		Message: fmt.Sprintf("not started again: it has reached its objective, %s = %.4g, at %s",
+			rec.Objective.Metric, float64(rec.Objective.Value), rec.Objective.Time.UTC().Format(time.RFC3339))})
+	return handle
+}
+
+// handleVersion is that of a handle that has no decorated driver's state.
+const handleVersion = 1
+
+// finished holds tasks that have ended as successes and whose processes are gone.
+type finished struct{ drivers.DriverPlugin }
+
+func (finished) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {
+	ch := make(chan *drivers.ExitResult, 1)
+	ch <- &drivers.ExitResult{}
+	return ch, nil
+}
+
+func (finished) RecoverTask(*drivers.TaskHandle) error        { return nil }
+func (finished) StopTask(string, time.Duration, string) error { return nil }
+func (finished) DestroyTask(string, bool) error               { return nil }
+func (finished) SignalTask(string, string) error              { return drivers.ErrTaskNotFound }
+func (finished) InspectTask(id string) (*drivers.TaskStatus, error) {
+	return &drivers.TaskStatus{ID: id, State: drivers.TaskStateExited, ExitResult: &drivers.ExitResult{}}, nil
+}
+
+func (finished) TaskStats(context.Context, string, time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
+	return nil, drivers.ErrTaskNotFound
+}
+
+func (finished) ExecTask(string, []string, time.Duration) (*drivers.ExecTaskResult, error) {
+	return nil, drivers.ErrTaskNotFound
+}

@@ -1,0 +1,156 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package source opens what a task's progress is read from, as its jobspec says.
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+
+	"context"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/file"
+	"github.com/ebbtide/ebbtide/driver/progress/prometheus"
+	"github.com/ebbtide/ebbtide/driver/progress/tensorboard"
+)
+
+// Task says where a task's directories are on the host.
+type Task struct {
+	Name     string
+	LogDir   string // Nomad's log files of the allocation
+	LocalDir string // the task's own (NOMAD_TASK_DIR)
+	AllocDir string // the allocation's shared one (NOMAD_ALLOC_DIR)
+}
+
+// Open opens the source that a valid configuration names.
+func Open(cfg progress.Config, t Task) (progress.Source, error) {
+	src, err := open(cfg, t)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", orOutput(Where(cfg)), err)
+	}
+	if cfg.Scale != 0 && cfg.Scale != 1 {
+		src = scaled{src, cfg.Scale}
+	}
+	return src, nil
+}
+
+func open(cfg progress.Config, t Task) (progress.Source, error) {
+	switch {
+	case cfg.File != "":
+		return beneath(cfg.File, t, func(root *os.Root, path string) (progress.Source, error) {
+			return file.Open(root, path, cfg.Format, cfg)
+		})
+	case cfg.TensorBoard != "":
+		return beneath(cfg.TensorBoard, t, func(root *os.Root, path string) (progress.Source, error) {
+			return tensorboard.Open(root, path, cfg)
+		})
+	case cfg.Prometheus != "":
+		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{})
+	}
+	parser, err := progress.NewParser(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &logs{progress.NewLogs(t.LogDir, t.Name, parser), parser}, nil
+}
+
+// Where names a source for people; "" is the task's output.
+func Where(cfg progress.Config) string {
+	switch {
+	case cfg.File != "":
+		return "the file " + cfg.File
+	case cfg.TensorBoard != "":
+		return "TensorBoard's files in " + cfg.TensorBoard
+	case cfg.Prometheus != "":
+		if u, err := url.Parse(cfg.Prometheus); err == nil {
+			return "the endpoint " + u.Scheme + "://" + u.Host + u.Path
+		}
+		return "the endpoint"
+	}
+	return ""
+}
+
+func orOutput(where string) string {
+	if where == "" {
+		return "the task's output"
+	}
+	return where
+}
+
+// beneath opens a source in one of the task's directories.
+func beneath(name string, t Task, open func(*os.Root, string) (progress.Source, error)) (progress.Source, error) {
+	dir, path, ok := progress.SplitPath(name)
+	if !ok {
+		return nil, fmt.Errorf("%q is not beneath /local or /alloc", name)
+	}
+	host := t.LocalDir
+	if dir == progress.RootAlloc {
+		host = t.AllocDir
+	}
+	root, err := os.OpenRoot(host)
+	if err != nil {
+		return nil, err
+	}
+	src, err := open(root, path)
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return rooted{src, root}, nil
+}
+
+// rooted closes the directory with the source.
+type rooted struct {
+	progress.Source
+	root *os.Root
+}
+
+func (r rooted) Close() error { return errors.Join(r.Source.Close(), r.root.Close()) }
+
+// scaled multiplies what a source reports.
+type scaled struct {
+	progress.Source
+	factor float64
+}
+
+func (s scaled) Poll(ctx context.Context) ([]progress.Report, error) {
+	reports, err := s.Source.Poll(ctx)
+	for i := range reports {
+		reports[i].Value *= s.factor
+	}
+	return reports, err
+}
+
+// logs is the task's output.
+type logs struct {
+	*progress.Logs
+	parser *progress.Parser
+}
+
+func (l *logs) Goal() string {
+	if l.parser.Metric() == "" {
+		return ""
+	}
+	return l.parser.Goal()
+}
+
+func (l *logs) Note() string { return l.parser.Note() }
+
+func (l *logs) Offset() json.RawMessage {
+	data, err := json.Marshal(l.Logs.Offset())
+	if err != nil {
+		return nil // numbers and texts always can
+	}
+	return data
+}
+
+func (l *logs) SetOffset(data json.RawMessage) {
+	var o progress.Offset
+	if json.Unmarshal(data, &o) == nil {
+		l.Logs.SetOffset(o)
+	}
+}

@@ -1,0 +1,70 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package record remembers which targets a task has reached, where the task cannot
+// write: a job ends as a success because of it, also after a restart of the plugin
+// or the agent at any moment.
+//
+// A record lies in the allocation's own directory on the host, beside the
+// directories that Nomad shows to tasks, and goes with it.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/ebbtide/ebbtide/driver/control"
+)
+
+// Record is what is remembered of one task of an allocation.
+type Record struct {
+	// Run is the task's ID in Nomad when Acceptable was reached: a task that is
+	// started anew may be far from it again.
+	Run        string           `json:"run,omitempty"`
+	Acceptable *control.Reached `json:"acceptable,omitempty"`
+	// Objective holds for the allocation: its task has succeeded.
+	Objective *control.Reached `json:"objective,omitempty"`
+}
+
+// dir is the directory with the records in an allocation's directory.
+const dir = ".ebbtide"
+
+func path(allocDir, task string) string { return filepath.Join(allocDir, dir, task+".json") }
+
+// Load reads the record of a task, an empty one when there is none.
+func Load(allocDir, task string) (Record, error) {
+	var r Record
+	data, err := os.ReadFile(path(allocDir, task))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("reading the targets that task %q has reached: %w", task, err)
+	}
+	return r, nil
+}
+
+// Save writes a record, whole or not at all, and to the disk: the machine may
+// fail the moment after.
+func (r Record) Save(allocDir, task string) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encoding the targets that task %q has reached: %w", task, err)
+	}
+	if err := os.MkdirAll(filepath.Join(allocDir, dir), 0o700); err != nil {
+		return fmt.Errorf("keeping the targets that task %q has reached: %w", task, err)
+	}
+	if err := renameio.WriteFile(path(allocDir, task), data, 0o600); err != nil {
+		return fmt.Errorf("keeping the targets that task %q has reached: %w", task, err)
+	}
+	return nil
+}
