@@ -1,0 +1,195 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package tradl
+
+import (
+	"errors"
+	"math"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// DefaultFull is the published part of the pool from which on it counts as full.
+const DefaultFull = 0.9
+
+// State says what a task has reached. Targets are passed once: a worse value
+// later takes nothing back.
+type State string
+
+// The states, each harder to reach than the one before.
+const (
+	// StateTraining is a task that has reached nothing yet. The input may leave it
+	// out, or say "".
+	StateTraining State = "training"
+	// StateAcceptable is a task whose model can be used; it trains on.
+	StateAcceptable State = "acceptable"
+	// StateObjective is a task that has succeeded and stops.
+	StateObjective State = "objective"
+)
+
+// Valid says whether s is one of the states above, or "".
+func (s State) Valid() bool {
+	switch s {
+	case "", StateTraining, StateAcceptable, StateObjective:
+		return true
+	default:
+		return false
+	}
+}
+
+// rank orders the states.
+func (s State) rank() int {
+	switch s {
+	case StateObjective:
+		return 2
+	case StateAcceptable:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// Goal is the direction in which a value gets better.
+type Goal string
+
+// The directions.
+const (
+	// GoalMin is for a loss: it reaches a target by falling to it.
+	GoalMin Goal = "min"
+	// GoalMax is for an accuracy: it reaches a target by rising to it.
+	GoalMax Goal = "max"
+)
+
+// Valid says whether g is one of the directions above.
+func (g Goal) Valid() bool { return g == GoalMin || g == GoalMax }
+
+// Input is the snapshot of a node that Decide works on.
+type Input struct {
+	// Tasks are the node's training tasks in any order. There may be none.
+	Tasks []Task `json:"tasks"`
+	// Params are the operator's settings.
+	Params Params `json:"params" strict:"optional"`
+}
+
+// Task is one task in the snapshot of a node.
+type Task struct {
+	// ID names the task; unique in the snapshot.
+	ID string `json:"id"`
+	// Goal is the direction of the value and its targets. It may be "" when there
+	// is no target.
+	Goal Goal `json:"goal"`
+	// Value is what the task reported last; nil when it has not reported.
+	Value *float64 `json:"value"`
+	// Acceptable is the value from which on the model can be used; nil for none.
+	Acceptable *float64 `json:"acceptable"`
+	// Objective is the value at which the training is done; nil for none.
+	Objective *float64 `json:"objective"`
+	// State is what the task had reached before.
+	State State `json:"state" strict:"optional"`
+	// Tracked says that State is all that counts, because a Tracker follows the
+	// reports and asks for several in a row: Value is told to people only.
+	Tracked bool `json:"tracked" strict:"optional"`
+	// Use is the task's CPU over the last interval, as a fraction of the pool. It
+	// may exceed 1 where tasks borrow CPU from outside the pool.
+	Use float64 `json:"use"`
+	// Limit is the limit in force, as a fraction of the pool, in (0, 1].
+	Limit float64 `json:"limit"`
+}
+
+// Params are the operator's settings. DefaultParams returns the usual ones.
+type Params struct {
+	// Full is the part of the pool, in (0, 1], from which on it counts as full.
+	Full float64 `json:"full" strict:"optional"`
+}
+
+// DefaultParams returns DefaultFull.
+func DefaultParams() Params { return Params{Full: DefaultFull} }
+
+// CheckTargets says what is wrong with a pair of targets, as a fields.Errors with
+// the paths "goal", "acceptable" and "objective".
+func CheckTargets(goal Goal, acceptable, objective *float64) error {
+	var errs fields.Errors
+	usable := true
+	if any := acceptable != nil || objective != nil; !goal.Valid() && (any || goal != "") {
+		errs.Add("goal", `must be "min" or "max", got %q`, string(goal))
+		usable = false
+	}
+	for _, t := range []struct {
+		name   string
+		target *float64
+	}{{"acceptable", acceptable}, {"objective", objective}} {
+		if t.target != nil && !finite(*t.target) {
+			errs.Add(t.name, "must be a finite number, got %v", *t.target)
+			usable = false
+		}
+	}
+	if !usable || acceptable == nil || objective == nil || Reached(goal, *objective, *acceptable) {
+		return errs.Err()
+	}
+	harder, way := "≤", "lower values are better"
+	if goal == GoalMax {
+		harder, way = "≥", "higher values are better"
+	}
+	errs.Add("objective", `must be %s acceptable = %v, because goal is %q: %s; got %v, which is easier`,
+		harder, *acceptable, string(goal), way, *objective)
+	return errs.Err()
+}
+
+// Validate returns every error in the input as a fields.Errors, by JSON path.
+func (in Input) Validate() error {
+	var errs fields.Errors
+	first := make(map[string]int, len(in.Tasks))
+	for i, t := range in.Tasks {
+		at := func(name string) string { return fields.Member(fields.Index("tasks", i), name) }
+		switch j, repeated := first[t.ID]; {
+		case t.ID == "":
+			errs.Add(at("id"), "must not be empty")
+		case repeated:
+			errs.Add(at("id"), "must be unique, %q is the id of tasks[%d] too", t.ID, j)
+		default:
+			first[t.ID] = i
+		}
+		if t.Value != nil && !finite(*t.Value) {
+			errs.Add(at("value"), "must be a finite number, got %v", *t.Value)
+		}
+		var targets fields.Errors
+		if errors.As(CheckTargets(t.Goal, t.Acceptable, t.Objective), &targets) {
+			for _, e := range targets {
+				errs = append(errs, fields.Error{Path: at(e.Path), Problem: e.Problem})
+			}
+		}
+		if !t.State.Valid() {
+			errs.Add(at("state"), `must be one of "training", "acceptable", "objective", got %q`, string(t.State))
+		}
+		if !(t.Use >= 0) || math.IsInf(t.Use, 1) {
+			errs.Add(at("use"), "must be ≥ 0, got %v", t.Use)
+		}
+		if !(t.Limit > 0 && t.Limit <= 1) {
+			errs.Add(at("limit"), "must be > 0 and ≤ 1, got %v", t.Limit)
+		}
+	}
+	if f := in.Params.Full; !(f > 0 && f <= 1) {
+		errs.Add("params.full", "must be > 0 and ≤ 1, got %v", f)
+	}
+	return errs.Err()
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// Example returns a valid input of a full node in which most rules fire. The
+// targets are the published ones.
+func Example() Input {
+	known := func(x float64) *float64 { return &x }
+	return Input{
+		Tasks: []Task{
+			{ID: "vae", Goal: GoalMin, Value: known(131.5), Acceptable: known(120), Objective: known(110), Use: 0.25, Limit: 1},
+			{ID: "mnist", Goal: GoalMin, Value: known(0.28), Acceptable: known(0.3), Objective: known(0.25), Use: 0.3, Limit: 1},
+			{ID: "gru", Goal: GoalMin, Value: known(0.0091), Acceptable: known(0.01), Objective: known(0.008), State: StateAcceptable, Use: 0.1, Limit: 0.1},
+			{ID: "rnn", Goal: GoalMin, Value: known(0.49), Acceptable: known(0.55), Objective: known(0.5), State: StateAcceptable, Use: 0.15, Limit: 1.0 / 7},
+			{ID: "resnet", Goal: GoalMax, Value: known(0.61), Objective: known(0.93), Use: 0.15, Limit: 1},
+			{ID: "lstm", Goal: GoalMin, Acceptable: known(0.02), Use: 0.05, Limit: 1},
+		},
+		Params: DefaultParams(),
+	}
+}
