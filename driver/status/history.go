@@ -28,11 +28,21 @@ type Row struct {
 	Throttled  float64 // seconds, since the task started
 	Rule       string  // the rule that fired
 	Event      string  // what happened, in a few words, "" = nothing; marked in the picture
+
+	Class       string  // of a service: G, S, B or ""
+	State       string  // of the targets: training, acceptable, objective or ""
+	MemoryMiB   float64 // see Resources; NaN = not known
+	MemoryG     float64
+	BlockMiBs   float64
+	BlockG      float64
+	NetworkMiBs float64
+	NetworkG    float64
 }
 
 // columns is the header of the CSV file.
 var columns = []string{"time", "cpu_s", "step", "total", "value", "growth", "progress_per_s", "category",
-	"limit", "shares", "quota_cores", "use", "throttled_s", "rule", "event"}
+	"limit", "shares", "quota_cores", "use", "throttled_s", "rule", "event", "class", "state",
+	"memory_mib", "memory_growth", "block_mib_per_s", "block_growth", "network_mib_per_s", "network_growth"}
 
 var header = strings.Join(columns, ",") + "\n"
 
@@ -48,7 +58,8 @@ const (
 // blankRow is a Row of which nothing is known.
 func blankRow() Row {
 	n := math.NaN()
-	return Row{CPUSeconds: n, Step: n, Total: n, Value: n, Growth: n, Progress: n, Limit: n, QuotaCores: n, Use: n, Throttled: n}
+	return Row{CPUSeconds: n, Step: n, Total: n, Value: n, Growth: n, Progress: n, Limit: n, QuotaCores: n, Use: n, Throttled: n,
+		MemoryMiB: n, MemoryG: n, BlockMiBs: n, BlockG: n, NetworkMiBs: n, NetworkG: n}
 }
 
 // appendTo appends r as a CSV line. Ten digits are kept of a number. Texts lose
@@ -80,6 +91,11 @@ func (r Row) appendTo(b []byte) []byte {
 	num(r.Throttled)
 	text(r.Rule)
 	text(r.Event)
+	text(r.Class)
+	text(r.State)
+	for _, f := range []float64{r.MemoryMiB, r.MemoryG, r.BlockMiBs, r.BlockG, r.NetworkMiBs, r.NetworkG} {
+		num(f)
+	}
 	return append(b, '\n')
 }
 
@@ -187,6 +203,22 @@ func parseRow(line string, order []int) (Row, bool) {
 				r.Rule = plain(field)
 			case "event":
 				r.Event = plain(field)
+			case "class":
+				r.Class = plain(field)
+			case "state":
+				r.State = plain(field)
+			case "memory_mib":
+				r.MemoryMiB, err = strconv.ParseFloat(field, 64)
+			case "memory_growth":
+				r.MemoryG, err = strconv.ParseFloat(field, 64)
+			case "block_mib_per_s":
+				r.BlockMiBs, err = strconv.ParseFloat(field, 64)
+			case "block_growth":
+				r.BlockG, err = strconv.ParseFloat(field, 64)
+			case "network_mib_per_s":
+				r.NetworkMiBs, err = strconv.ParseFloat(field, 64)
+			case "network_growth":
+				r.NetworkG, err = strconv.ParseFloat(field, 64)
 			}
 		}
 		if err != nil {
@@ -239,7 +271,7 @@ func spread(rows []Row, want int, marks bool) []Row {
 		var out []Row
 		var last time.Time
 		for i, r := range rows {
-			marked := i == 0 || marks && (r.Event != "" || r.Category != rows[i-1].Category)
+			marked := i == 0 || marks && (r.Event != "" || r.Category != rows[i-1].Category || r.Class != rows[i-1].Class)
 			// A clock that was set back must not hide what follows: the distance counts.
 			if marked || r.Time.Sub(last).Abs() > gap {
 				out = append(out, r)

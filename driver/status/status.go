@@ -76,12 +76,16 @@ type Status struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	Engine    string `json:"engine"`    // docker, exec
-	Policy    string `json:"policy"`    // flowcon, none
+	Policy    string `json:"policy"`    // auto, flowcon, tradl, dqoes, none
 	Estimator string `json:"estimator"` // robust, published
 	Mode      string `json:"mode"`      // weight, quota, none
 
-	Category string    `json:"category"` // NL growing, WL watching, CL converged, "" new
-	Since    time.Time `json:"since"`    // in this category since
+	Kind     string    `json:"kind"`     // training, service
+	Category string    `json:"category"` // NL growing, WL watching, CL converged, "" new or a service
+	Class    string    `json:"class"`    // of a service: G better than asked, S satisfied, B worse; "" not measured
+	Since    time.Time `json:"since"`    // in this category or class since
+
+	Target Target `json:"target"`
 
 	Metric   string `json:"metric"`         // the name of E, "" until one was seen
 	Goal     string `json:"goal"`           // min, max
@@ -93,6 +97,8 @@ type Status struct {
 	Reports  int64  `json:"reports"`        // values read so far
 	Plateau  bool   `json:"plateau"`        // no growth that could be told from noise
 	Diverged bool   `json:"diverged"`       // the last value was NaN or infinite
+
+	Resources Resources `json:"resources"`
 
 	Use              Number `json:"use"`   // fraction of the pool, over the last interval
 	CPUSeconds       Number `json:"cpu_s"` // used since the task started
@@ -110,6 +116,28 @@ type Status struct {
 	// Resume is what a later process of the driver needs to go on; it is not
 	// meant for anybody else.
 	Resume json.RawMessage `json:"resume,omitempty"`
+}
+
+// Target is what the job asked for, and how far the task is.
+type Target struct {
+	State      string `json:"state"`      // training, acceptable, objective
+	Acceptable Number `json:"acceptable"` // value of the metric; null: none
+	Objective  Number `json:"objective"`  // value of the metric; null: none
+	Hold       int    `json:"hold"`       // reports in a row that must reach one
+	QoE        Number `json:"qoe_s"`      // response time a service is to have, in seconds; null: no service
+	Response   Number `json:"response_s"` // measured over the last interval; null: nothing was asked of it
+}
+
+// Resources are what the task uses beside CPU, and its growth efficiency for each
+// (FlowCon, eq. 2): progress per second divided by R. For memory R is the fraction
+// of the node's, for block and network I/O it is MiB/s. Null: not known.
+type Resources struct {
+	MemoryMiB     Number `json:"memory_mib"` // working set
+	MemoryGrowth  Number `json:"memory_growth"`
+	BlockMiBs     Number `json:"block_mib_per_s"` // read and written, over the last interval
+	BlockGrowth   Number `json:"block_growth"`
+	NetworkMiBs   Number `json:"network_mib_per_s"` // received and sent, over the last interval
+	NetworkGrowth Number `json:"network_growth"`
 }
 
 // Limit is a task's CPU limit: as decided, as translated for the kernel, and as
@@ -131,7 +159,8 @@ type Kernel struct {
 type Node struct {
 	PoolCores Number            `json:"pool_cores"`
 	Tasks     int               `json:"tasks"`
-	Counts    map[string]int    `json:"counts"`     // tasks per category
+	Counts    map[string]int    `json:"counts"`     // training tasks per category
+	Classes   map[string]int    `json:"classes"`    // services per class
 	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
 	Alpha     Number            `json:"alpha"`      // −1 = Algorithm 1 is off
 	IntervalS Number            `json:"interval_s"`
@@ -141,6 +170,8 @@ type Node struct {
 func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
+	s.Target = Target{Acceptable: u, Objective: u, QoE: u, Response: u}
+	s.Resources = Resources{u, u, u, u, u, u}
 	s.Limit.Fraction = u
 	s.Node.PoolCores, s.Node.Alpha, s.Node.IntervalS = u, u, u
 	return s
@@ -152,7 +183,7 @@ const maxText = 2048
 // bounded returns s with its texts cut to maxText.
 func (s Status) bounded() Status {
 	for _, p := range []*string{&s.Version, &s.Task, &s.Alloc, &s.Job, &s.Namespace, &s.Engine, &s.Policy, &s.Estimator,
-		&s.Mode, &s.Category, &s.Metric, &s.Goal, &s.Rule, &s.Why, &s.Limit.Error} {
+		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.Target.State, &s.Metric, &s.Goal, &s.Rule, &s.Why, &s.Limit.Error} {
 		*p = cut(*p, maxText)
 	}
 	s.Schema = Schema

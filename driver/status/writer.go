@@ -4,6 +4,7 @@
 package status
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -179,6 +180,23 @@ func (w *Writer) rewrite(d *dir, rows []Row) error {
 	}
 	w.rows, w.size, w.ino = len(rows), int64(len(b)), st.Ino
 	return nil
+}
+
+// Marker writes what a task may wait for: a small JSON file <task>.<name> beside
+// the others. Errors as for Status.
+func (w *Writer) Marker(name string, content any) error {
+	b, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode marker %s of task %s: %w", name, w.task, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d, err := openDir(w.base, true)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return d.replace(w.task+"."+name, append(b, '\n'))
 }
 
 // History reads the history, as far as it can be read, oldest row first. A
