@@ -7,7 +7,6 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -216,8 +215,3 @@ func (c curve) at(x float64) float64 {
 	return c.clean[i-1] + f*(c.clean[i]-c.clean[i-1])
 }
 
-// exists says whether a folder is there.
-func exists(dir string) bool {
-	st, err := os.Stat(dir)
-	return !errors.Is(err, fs.ErrNotExist) && err == nil && st.IsDir()
-}

@@ -4,7 +4,7 @@
 // Evaluate measures the growth estimators on whole training curves and prints
 // the table of docs/evaluation.md:
 //
-//	go run ./driver/growth/evaluate -curves ../shared/data/curves
+//	go run ./driver/growth/evaluate -curves FOLDER
 //
 // Each curve is subsampled, noise is added, and the reports are fed one by one.
 // After each, the estimator's growth is set against what the clean curve (the
@@ -29,7 +29,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("evaluate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	dir := fs.String("curves", "../shared/data/curves", "folder with the curves (CSV: progress, iteration, metric)")
+	dir := fs.String("curves", "", "`folder` with real curves, as published with AdaptDL (CSV: progress, iteration, metric)")
 	synth := fs.Bool("synthetic", false, "evaluate on synthetic curves instead")
 	seeds := fs.Uint64("seeds", 5, "seeds 1..n of the noise")
 	set := fs.Uint64("set", 1, "seed of the synthetic curves; the estimator was developed on set 1")
@@ -40,9 +40,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	curves := synthetic(*set, *each)
 	if !*synth {
-		if !exists(*dir) {
-			fmt.Fprintf(stdout, "skipped: no folder %s with real curves (see -curves; -synthetic needs none)\n", *dir)
-			return 0
+		if *dir == "" {
+			fmt.Fprintln(stderr, "evaluate: give -curves FOLDER, or -synthetic, which needs no data")
+			return 2
 		}
 		var skipped []string
 		var err error

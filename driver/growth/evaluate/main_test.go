@@ -56,8 +56,12 @@ func TestRun_synthetic(t *testing.T) {
 
 func TestRun_missing(t *testing.T) {
 	var out, errs bytes.Buffer
-	must.Eq(t, 0, run([]string{"-curves", filepath.Join(t.TempDir(), "no")}, &out, &errs))
-	must.StrContains(t, out.String(), "skipped: no folder")
+	must.Eq(t, 2, run(nil, &out, &errs))
+	must.StrContains(t, errs.String(), "-curves FOLDER")
+	errs.Reset()
+	must.Eq(t, 1, run([]string{"-curves", filepath.Join(t.TempDir(), "no")}, &out, &errs))
+	must.StrContains(t, errs.String(), "no curves")
+	errs.Reset()
 	must.Eq(t, 1, run([]string{"-curves", t.TempDir()}, io.Discard, &errs))
 	must.StrContains(t, errs.String(), "no curves")
 	must.Eq(t, 2, run([]string{"-nonsense"}, io.Discard, io.Discard))
