@@ -54,11 +54,12 @@ func TestConfigDefaults(t *testing.T) {
 			s, err := d.decodeConfig(data)
 			must.NoError(t, err)
 			must.Eq(t, engine.Docker, s.Engine)
-			must.Eq(t, "flowcon", s.Policy)
+			must.Eq(t, "auto", s.Policy)
 			must.Eq(t, "weight", s.Mode)
 			must.Eq(t, "robust", s.Estimator)
-			must.Eq(t, "adaptive", s.Alpha.String())
-			must.Eq(t, 2, s.Beta)
+			must.Eq(t, "adaptive", s.Params.Flowcon.Alpha.String())
+			must.Eq(t, 2, s.Params.Flowcon.Beta)
+			must.Eq(t, 0.8, s.Params.ServiceShare)
 			must.Eq(t, 20*time.Second, s.Interval)
 			must.Eq(t, reaper{enabled: true, period: 5 * time.Minute, grace: 5 * time.Minute}, s.reaper)
 			gc := s.inner["gc"].(map[string]any)
@@ -80,7 +81,7 @@ docker { endpoint = "unix:///nowhere" }
 	must.NoError(t, err)
 	s, err := d.decodeConfig(data)
 	must.NoError(t, err)
-	must.Eq(t, "0.05", s.Alpha.String())
+	must.Eq(t, "0.05", s.Params.Flowcon.Alpha.String())
 	must.Eq[any](t, true, s.inner["no_pivot_root"])
 	must.MapNotContainsKey(t, s.inner, "endpoint")
 	must.False(t, s.reaper.enabled, must.Sprint("the exec driver has no containers"))
@@ -174,7 +175,7 @@ func TestConfigFractions(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 0.3, s.QuotaMinCores)
 	must.Eq(t, 1.7, s.PoolCores)
-	must.Eq(t, 2.1, s.Beta)
+	must.Eq(t, 2.1, s.Params.Flowcon.Beta)
 }
 
 func TestConfigCanBeSetAgainWhileThereAreNoTasks(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/jobspec2"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
@@ -45,11 +46,13 @@ func TestDocs_reference(t *testing.T) {
 		must.StrContains(t, row(o.Name), "| "+o.Kind+" |")
 		must.StrContains(t, row(o.Name), "| `"+o.Default+"` |")
 	}
-	for key := range metaKeys() {
+	for _, key := range metaKeys() {
 		row(key)
 	}
-	for field := range progressSchema().GetObject().GetAttributes() {
-		row(field)
+	for _, block := range []*hclspec.Spec{progressSchema(), targetSchema()} {
+		for field := range block.GetObject().GetAttributes() {
+			row(field)
+		}
 	}
 	for _, preset := range progress.Presets() {
 		row(preset)
@@ -137,7 +140,7 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	must.NoError(t, err)
 	schema, err := inner.TaskConfigSchema()
 	must.NoError(t, err)
-	spec, diags := hclspecutils.Convert(withBlock(schema, "progress", progressSchema()))
+	spec, diags := hclspecutils.Convert(withOurBlocks(schema))
 	must.False(t, diags.HasErrors())
 	val, _, errs := hclutils.ParseHclInterface(task.Config, spec, nil)
 	must.SliceEmpty(t, errs)

@@ -115,6 +115,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Interval:        s.Interval,
 		MaxInterval:     s.MaxInterval,
 		PoolCores:       pool,
+		NodeMemory:      nodeMemory(),
 		PoolFixed:       s.PoolCores > 0,
 		QuotaMinCores:   s.QuotaMinCores,
 		SharedCores:     limits.SharedCores,

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/client/lib/idset"
 	"github.com/hashicorp/nomad/client/lib/numalib/hw"
 	"github.com/hashicorp/nomad/plugins/base"
+	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
@@ -40,3 +41,12 @@ func cpusetSize(list string) float64 {
 
 // trimDriver takes the leading "driver." off an attribute's name.
 func trimDriver(key string) string { return strings.TrimPrefix(key, "driver.") }
+
+// nodeMemory is the node's memory in bytes, 0 when it is not known.
+func nodeMemory() float64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return float64(info.Totalram) * float64(info.Unit)
+}

@@ -97,7 +97,12 @@ func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withBlock(withBlock(spec, "progress", progressSchema()), "target", targetSchema()), nil
+	return withOurBlocks(spec), nil
+}
+
+// withOurBlocks adds Ebbtide's blocks to the schema of a decorated driver's task.
+func withOurBlocks(spec *hclspec.Spec) *hclspec.Spec {
+	return withBlock(withBlock(spec, "progress", progressSchema()), "target", targetSchema())
 }
 
 // Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
 )
 
 // Every field is an option, in both encodings and of the same kind.
@@ -31,11 +32,10 @@ func TestDefault(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, &Settings{
 		Engine:          EngineDocker,
-		Policy:          "flowcon",
+		Policy:          "auto",
 		Mode:            limits.ModeWeight,
 		Estimator:       "robust",
-		Alpha:           flowcon.Alpha{},
-		Beta:            2,
+		Params:          auto.DefaultParams(),
 		Interval:        20 * time.Second,
 		MaxInterval:     5 * time.Minute,
 		QuotaMinCores:   1,
@@ -52,7 +52,7 @@ func TestConfig_Validate(t *testing.T) {
 	}{
 		"engine":    {func(c *Config) { c.Engine = "podman" }, `engine: must be one of docker, exec, got "podman"`},
 		"exec":      {func(c *Config) { c.Engine = "exec" }, ""},
-		"policy":    {func(c *Config) { c.Policy = "flow" }, `policy: must be one of flowcon, none, got "flow"`},
+		"policy":    {func(c *Config) { c.Policy = "flow" }, `policy: must be one of auto, flowcon, tradl, dqoes, none, got "flow"`},
 		"none":      {func(c *Config) { c.Policy = "none" }, ""},
 		"mode":      {func(c *Config) { c.Mode = "hard" }, `mode: must be one of weight, quota, got "hard"`},
 		"no mode":   {func(c *Config) { c.Mode = "none" }, `mode: must be one of weight, quota, got "none"`},
@@ -68,6 +68,11 @@ func TestConfig_Validate(t *testing.T) {
 		"beta":        {func(c *Config) { c.Beta = 0.5 }, `beta: must be from 1 to 100, got 0.5`},
 		"beta 1":      {func(c *Config) { c.Beta = 1 }, ""},
 		"beta 101":    {func(c *Config) { c.Beta = 101 }, `beta: must be from 1 to 100, got 101`},
+		"full":        {func(c *Config) { c.Full = 1.5 }, `tradl_full: must be a fraction > 0 and ≤ 1, got 1.5`},
+		"tolerance":   {func(c *Config) { c.QoETolerance = 0 }, `dqoes_alpha: must be a fraction > 0 and ≤ 1, got 0`},
+		"step":        {func(c *Config) { c.QoEStep = math.NaN() }, `dqoes_beta: must be a fraction > 0 and ≤ 1, got NaN`},
+		"step rule":   {func(c *Config) { c.QoERule = "fast" }, `dqoes_step: must be one of published, proportional, got "fast"`},
+		"share":       {func(c *Config) { c.ServiceShare = -1 }, `service_share: must be a fraction > 0 and ≤ 1, got -1`},
 		"pool":        {func(c *Config) { c.PoolCores = -1 }, `pool_cores: must be ≥ 0 cores (0 = the node's CPU less what Nomad reserves), got -1`},
 		"pool 1.5":    {func(c *Config) { c.PoolCores = 1.5 }, ""},
 		"quota -1":    {func(c *Config) { c.QuotaMinCores = -1 }, `quota_min_cores: must be > 0 cores, got -1`},
@@ -86,7 +91,7 @@ func TestConfig_Validate(t *testing.T) {
 		"a second line": {func(c *Config) { c.Mode = "a\nb" }, `mode: must be one of weight, quota, got "a\nb"`},
 
 		"all at once": {func(c *Config) { c.Mode, c.Policy, c.Beta = "x", "y", 0 },
-			`policy: must be one of flowcon, none, got "y"` + "\n" +
+			`policy: must be one of auto, flowcon, tradl, dqoes, none, got "y"` + "\n" +
 				`mode: must be one of weight, quota, got "x"` + "\n" +
 				`beta: must be from 1 to 100, got 0`},
 	} {

@@ -38,7 +38,8 @@ type Options struct {
 	MaxInterval time.Duration // how far it may be doubled
 
 	PoolCores     float64
-	PoolFixed     bool // the operator set it: cores that tasks own are not taken off
+	NodeMemory    float64 // bytes
+	PoolFixed     bool    // the operator set it: cores that tasks own are not taken off
 	QuotaMinCores float64
 
 	// SharedCores counts the CPUs that no task owns (limits.SharedCores); nil
@@ -63,6 +64,7 @@ type Event struct {
 // Cgroup is what the loop reads of a task's cgroup (limits.Cgroup).
 type Cgroup interface {
 	Usage() (limits.Usage, error)
+	Resources() limits.Resources
 	Read() (limits.Limits, error)
 	InForce(want, got limits.Limits) bool
 	Conversion() limits.Conversion
@@ -87,9 +89,9 @@ type Task struct {
 	// time. After the objective nothing more is decided for the task.
 	OnTarget func(Reached)
 
-	Limited  bool    // false: never limit it
-	Pinned   float64 // cores that the task owns (`cores`); they are not in the pool
-	Shares   uint64  // what Nomad asked for, if the kernel cannot be read
+	Limited bool    // false: never limit it
+	Pinned  float64 // cores that the task owns (`cores`); they are not in the pool
+	Shares  uint64  // what Nomad asked for, if the kernel cannot be read
 
 	// Recovered says that the task was running before this loop began.
 	Recovered bool

@@ -10,7 +10,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -77,16 +79,27 @@ func (s *state) failedWrite(err error) {
 // status is a task's status as it is shown.
 func (c *Controller) status(s *state, now time.Time) status.Status {
 	st := status.Status{
-		Version:          version.Version,
-		Task:             s.Name,
-		Alloc:            s.AllocID,
-		Job:              s.JobID,
-		Engine:           c.opts.Engine,
-		Policy:           c.opts.Policy,
-		Estimator:        c.opts.Estimator,
-		Mode:             string(c.mode()),
-		Category:         string(s.category),
-		Since:            s.since,
+		Version:   version.Version,
+		Task:      s.Name,
+		Alloc:     s.AllocID,
+		Job:       s.JobID,
+		Engine:    c.opts.Engine,
+		Policy:    c.opts.Policy,
+		Estimator: c.opts.Estimator,
+		Mode:      string(c.mode()),
+		Kind:      string(s.kind()),
+		Category:  string(s.category),
+		Class:     string(s.class),
+		Since:     s.since,
+		Target: status.Target{
+			State:      string(s.reached),
+			Acceptable: number(s.Targets.Acceptable),
+			Objective:  number(s.Targets.Objective),
+			Hold:       s.Targets.Hold,
+			QoE:        number(s.qoe()),
+			Response:   number(s.service.response),
+		},
+		Resources:        s.resources.status(),
 		Metric:           s.last.Metric,
 		Value:            status.Number(s.last.Value),
 		Step:             status.Number(s.last.Step),
@@ -114,6 +127,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 			PoolCores: status.Number(c.poolCores()),
 			Tasks:     len(c.tasks),
 			Counts:    make(map[string]int),
+			Classes:   make(map[string]int),
 			GrowthSum: make(map[string]status.Number),
 			Alpha:     status.Number(c.alpha),
 			IntervalS: status.Number(c.interval.Seconds()),
@@ -125,6 +139,10 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 	for _, o := range c.tasks {
 		if !o.Limited {
 			continue // it takes no part
+		}
+		if o.kind() == auto.Service {
+			st.Node.Classes[string(o.class)]++
+			continue
 		}
 		st.Node.Counts[string(o.category)]++
 		if o.growth != nil {
@@ -151,6 +169,9 @@ func (s *state) explanation(p string) string {
 	case p == policies.None:
 		return "policy none: the task has what Nomad gave it"
 	}
+	if s.reached == tradl.StateObjective {
+		return "the objective is reached: the task is being stopped and has succeeded"
+	}
 	text := s.why
 	if s.estimate.Why != "" {
 		text += ". " + s.estimate.Why
@@ -165,7 +186,8 @@ func (s *state) explanation(p string) string {
 
 // row is a line of the task's history.
 func (s *state) row(now time.Time) status.Row {
-	return status.Row{
+	r := s.resources
+	row := status.Row{
 		Time:       now,
 		CPUSeconds: s.usage.CPUSeconds,
 		Step:       s.last.Step,
@@ -181,7 +203,23 @@ func (s *state) row(now time.Time) status.Row {
 		Throttled:  s.usage.ThrottledSeconds,
 		Rule:       s.rule,
 		Event:      s.mark,
+		Class:      string(s.class),
+		MemoryMiB:  r.memory, MemoryG: r.memoryG,
+		BlockMiBs: r.block, BlockG: r.blockG,
+		NetworkMiBs: r.network, NetworkG: r.networkG,
 	}
+	if s.Targets.any() {
+		row.State = string(s.reached)
+	}
+	return row
+}
+
+// qoe is the response time that a service is to have; nil for another task.
+func (s *state) qoe() *float64 {
+	if s.Targets.QoE > 0 {
+		return &s.Targets.QoE
+	}
+	return nil
 }
 
 // number is a figure that may be unknown.

@@ -53,6 +53,8 @@ type state struct {
 	decideAt time.Time
 	use      float64 // fraction of the pool, over the last interval
 
+	resources resources
+
 	category policy.Category
 	reached  tradl.State
 	class    dqoes.Class
@@ -98,16 +100,18 @@ type resume struct {
 // newState takes a task up, with what an earlier process has left about it.
 func newState(t Task, opts Options, log hclog.Logger, now time.Time) *state {
 	s := &state{
-		Task:     t,
-		opts:     opts,
-		log:      log.With("task", t.Name, "alloc_id", t.AllocID),
-		start:    now,
-		since:    now,
-		limit:    1,
-		last:     progress.Report{Value: math.NaN(), Step: math.NaN(), Total: math.NaN()},
-		inForce:  limits.Limits{},
-		dirty:    true,
-		decideAt: now,
+		Task:    t,
+		opts:    opts,
+		log:     log.With("task", t.Name, "alloc_id", t.AllocID),
+		start:   now,
+		since:   now,
+		limit:   1,
+		last:    progress.Report{Value: math.NaN(), Step: math.NaN(), Total: math.NaN()},
+		inForce: limits.Limits{},
+
+		resources: newResources(),
+		dirty:     true,
+		decideAt:  now,
 	}
 	s.speak.task = t
 	s.reached = tradl.StateTraining
@@ -368,6 +372,14 @@ func (s *state) measure(now time.Time) {
 		s.lastUse, s.decideAt = s.usage, now
 	}
 	s.service.close(dt)
+	s.grow()
+	if dt > 0.05 {
+		s.resources.close(s.cgroup.Resources(), dt, s.opts.NodeMemory, s.progress)
+	}
+}
+
+// grow measures P and G.
+func (s *state) grow() {
 	if s.estimator == nil {
 		return
 	}

@@ -140,7 +140,7 @@ func (s *state) classified(class dqoes.Class) {
 	s.class = class
 	v := &s.service
 	switch {
-	case class == dqoes.B:
+	case class == dqoes.Bad:
 		if v.missed++; v.missed == 3 && !v.said && v.response != nil {
 			v.said = true
 			s.speak.say(fmt.Sprintf("response time %.3g s misses its target of %.3g s; it has %.0f %% of the pool", *v.response, s.Targets.QoE, 100*s.limit), "qoe")

@@ -19,12 +19,15 @@ type Policy func(flowcon.Input) flowcon.Output
 
 // Names of the policies.
 const (
+	Auto    = "auto"
 	FlowCon = "flowcon"
+	TRADL   = "tradl"
+	DQoES   = "dqoes"
 	None    = "none"
 )
 
 // Names returns the names that Find knows, the default first.
-func Names() []string { return []string{FlowCon, None} }
+func Names() []string { return []string{Auto, FlowCon, TRADL, DQoES, None} }
 
 // Find returns the policy of that name, or an error that lists the names.
 func Find(name string) (Policy, error) {

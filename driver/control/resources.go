@@ -1,0 +1,67 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"math"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// mib is a MiB in bytes.
+const mib = 1 << 20
+
+// resources is what a task uses beside CPU, and its growth efficiency for each
+// (FlowCon, eq. 2). The kernel knows no capacity of a disk or a network, so R is a
+// rate in MiB/s there, and for memory the fraction of the node's. NaN: not known.
+type resources struct {
+	last limits.Resources // at the last decision
+
+	memory, memoryG   float64 // MiB
+	block, blockG     float64 // MiB/s
+	network, networkG float64 // MiB/s
+}
+
+func newResources() resources {
+	n := math.NaN()
+	return resources{limits.Resources{MemoryBytes: n, BlockBytes: n, NetworkBytes: n}, n, n, n, n, n, n}
+}
+
+// close ends a measurement interval of some seconds. progress is P, nil when it
+// is not known; node is the node's memory in bytes.
+func (r *resources) close(now limits.Resources, seconds, node float64, progress *float64) {
+	rate := func(now, before float64) float64 {
+		if d := now - before; d >= 0 {
+			return d / mib / seconds
+		}
+		return math.NaN() // unknown, or a counter that began anew
+	}
+	r.memory = now.MemoryBytes / mib
+	r.block = rate(now.BlockBytes, r.last.BlockBytes)
+	r.network = rate(now.NetworkBytes, r.last.NetworkBytes)
+	r.last = now
+	r.memoryG = efficiency(progress, now.MemoryBytes/node)
+	r.blockG = efficiency(progress, r.block)
+	r.networkG = efficiency(progress, r.network)
+}
+
+// efficiency is G = P/R (eq. 2), unknown without progress or without use.
+func efficiency(progress *float64, use float64) float64 {
+	if progress == nil || !(use > 0) || math.IsInf(use, 0) {
+		return math.NaN()
+	}
+	if g := *progress / use; !math.IsInf(g, 0) {
+		return g
+	}
+	return math.NaN()
+}
+
+func (r resources) status() status.Resources {
+	return status.Resources{
+		MemoryMiB: status.Number(r.memory), MemoryGrowth: status.Number(r.memoryG),
+		BlockMiBs: status.Number(r.block), BlockGrowth: status.Number(r.blockG),
+		NetworkMiBs: status.Number(r.network), NetworkGrowth: status.Number(r.networkG),
+	}
+}

@@ -1,0 +1,5 @@
+package limits
+
+type Resources struct{ MemoryBytes, BlockBytes, NetworkBytes float64 }
+
+func (c *Cgroup) Resources() Resources { return Resources{} }
