@@ -49,5 +49,5 @@ func TestOptionsOfAStockHandle(t *testing.T) {
 	inner, got, err := takeOptions(handle)
 	must.NoError(t, err)
 	must.Eq(t, handle, inner)
-	must.Eq(t, &taskOptions{Limit: true}, got)
+	must.Eq(t, plainOptions(), got)
 }

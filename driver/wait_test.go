@@ -32,6 +32,7 @@ type inner struct {
 	results              chan *drivers.ExitResult
 	recovered            chan string
 	refuse               error
+	stopped, signals     chan string // nil = nobody looks
 }
 
 func (i *inner) SetConfig(*base.Config) error { return nil }
@@ -47,8 +48,19 @@ func (i *inner) RecoverTask(h *drivers.TaskHandle) error {
 	}
 	return i.refuse
 }
-func (i *inner) StopTask(string, time.Duration, string) error { return nil }
-func (i *inner) DestroyTask(string, bool) error               { return nil }
+func (i *inner) StopTask(_ string, grace time.Duration, signal string) error {
+	if i.stopped != nil {
+		i.stopped <- signal + " " + grace.String()
+	}
+	return i.refuse
+}
+func (i *inner) SignalTask(_ string, signal string) error {
+	if i.signals != nil {
+		i.signals <- signal
+	}
+	return i.refuse
+}
+func (i *inner) DestroyTask(string, bool) error { return nil }
 
 // world is an engine of which the test says what it finds.
 type world struct {

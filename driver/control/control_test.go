@@ -21,7 +21,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -30,6 +33,9 @@ type kernel struct {
 	mu     sync.Mutex
 	usage  limits.Usage
 	limits limits.Limits
+
+	resources limits.Resources
+
 	refuse error
 	ignore bool // take it, but do nothing
 	sets   int
@@ -63,6 +69,12 @@ func (k *kernel) burn(cpuSeconds float64) {
 	k.usage.CPUSeconds += cpuSeconds
 }
 
+func (k *kernel) Resources() limits.Resources {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.resources
+}
+
 func (k *kernel) InForce(want, got limits.Limits) bool { return want == got }
 func (k *kernel) Conversion() limits.Conversion        { return limits.Identity }
 func (k *kernel) SetConversion(limits.Conversion)      {}
@@ -80,13 +92,14 @@ type node struct {
 type fake struct {
 	Task
 	*kernel
-	log *os.File
+	log      *os.File
+	progress progress.Config // read when the task is started
 }
 
 func newNode(t testing.TB, change func(*Options)) *node {
 	n := &node{t: t, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), events: make(chan Event, 100), dir: t.TempDir()}
 	opts := Options{
-		Engine: "exec", Policy: policies.FlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Beta: 2,
+		Engine: "exec", Policy: policies.FlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Params: auto.DefaultParams(),
 		Interval: 10 * time.Second, MaxInterval: time.Minute, PoolCores: 2, QuotaMinCores: 1,
 		NoProgressAfter: time.Minute,
 		Emit:            func(ev Event) { n.events <- ev },
@@ -111,7 +124,10 @@ func (n *node) task(name string) *fake {
 	f := &fake{kernel: &kernel{limits: limits.Limits{Shares: 1000}}, log: log}
 	f.Task = Task{
 		ID: name + "-1", AllocID: "alloc-" + name, Name: name, JobID: "job-" + name,
-		LogDir: logs, AllocDir: alloc, Limited: true, Shares: 1000,
+		AllocDir: alloc, Limited: true, Shares: 1000,
+		Open: func() (progress.Source, error) {
+			return source.Open(f.progress, source.Task{Name: name, LogDir: logs, LocalDir: alloc, AllocDir: alloc})
+		},
 		Locate: func(context.Context) (Cgroup, error) { return f.kernel, nil },
 		Apply:  func(_ context.Context, _ Cgroup, want limits.Limits) error { return f.set(want) },
 	}

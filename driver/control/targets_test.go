@@ -1,0 +1,257 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+func num(x float64) *float64 { return &x }
+
+// target makes a task with targets, and a channel of what is reached.
+func (n *node) target(name string, targets Targets) (*fake, chan Reached) {
+	f := n.task(name)
+	f.Targets = targets
+	reached := make(chan Reached, 10)
+	f.OnTarget = func(r Reached) { reached <- r }
+	return f, reached
+}
+
+// says returns a task's behaviour: one value after the other.
+func says(values ...any) func() (float64, string) {
+	step := 0
+	return func() (float64, string) {
+		v := values[min(step, len(values)-1)]
+		step++
+		return 1, fmt.Sprintf("step=%d loss=%v", step, v)
+	}
+}
+
+func TestTargetsAreReachedOnce(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+	f, reached := n.target("job", Targets{Acceptable: num(0.5), Objective: num(0.2), Hold: 1})
+	n.start(f)
+	do := map[*fake]func() (float64, string){f: says(1.0, 0.6, 0.5, 0.7, 0.4, 0.3)}
+	for range 8 {
+		n.second(do)
+	}
+	r := <-reached
+	must.Eq(t, tradl.StateAcceptable, r.State)
+	must.Eq(t, status.Number(0.5), r.Value)
+	must.Eq(t, status.Number(3), r.Step)
+	must.StrContains(t, n.event("acceptable").Message, "acceptable target 0.5 reached: loss = 0.5 at step 3")
+	must.Eq(t, tradl.StateAcceptable, n.c.find(f.ID).reached)
+
+	data, err := os.ReadFile(filepath.Join(f.AllocDir, status.Dir, "job.acceptable"))
+	must.NoError(t, err)
+	var marker Reached
+	must.NoError(t, json.Unmarshal(data, &marker))
+	must.Eq(t, status.Number(0.5), marker.Target)
+
+	do[f] = says(0.19)
+	n.second(do) // not at the next decision: at once
+	r = <-reached
+	must.Eq(t, tradl.StateObjective, r.State)
+	must.StrContains(t, n.event("objective").Message, "has succeeded")
+	_, err = os.Stat(filepath.Join(f.AllocDir, status.Dir, "job.objective"))
+	must.NoError(t, err)
+	for range 30 {
+		n.second(do)
+	}
+	must.Eq(t, 0, len(reached), must.Sprint("each target is reached once"))
+	st, err := status.ReadStatus(filepath.Join(f.AllocDir, status.Dir, "job.json"))
+	must.NoError(t, err)
+	must.Eq(t, "objective", st.Target.State)
+	must.Eq(t, status.Number(0.2), st.Target.Objective)
+	must.StrContains(t, st.Why, "has succeeded")
+}
+
+func TestTargetHold(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+	f, reached := n.target("job", Targets{Objective: num(0.2), Hold: 3})
+	n.start(f)
+	do := map[*fake]func() (float64, string){f: says(1.0, 0.1, 0.5, 0.1, 0.1, "nan", 0.1, 0.1, 0.3)}
+	for range 12 {
+		n.second(do)
+	}
+	must.Eq(t, 0, len(reached))
+	do[f] = says(0.2)
+	for range 3 {
+		n.second(do)
+	}
+	must.Eq(t, tradl.StateObjective, (<-reached).State)
+}
+
+func TestTargetOfAnEarlierProcess(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+	f, reached := n.target("job", Targets{Acceptable: num(0.5), Objective: num(0.2), Hold: 1})
+	f.Reached = tradl.StateAcceptable
+	n.start(f)
+	do := map[*fake]func() (float64, string){f: says(0.6, 0.4)}
+	for range 5 {
+		n.second(do)
+	}
+	must.Eq(t, 0, len(reached), must.Sprint("the acceptable target was told before"))
+	must.Eq(t, tradl.StateAcceptable, n.c.find(f.ID).reached)
+}
+
+func TestAcceptableTaskYields(t *testing.T) {
+	for _, policy := range []string{policies.Auto, policies.TRADL} {
+		t.Run(policy, func(t *testing.T) {
+			n := newNode(t, func(o *Options) { o.Policy = policy })
+			f, _ := n.target("good", Targets{Acceptable: num(0.9), Hold: 1})
+			other, _ := n.target("other", Targets{Acceptable: num(0.001), Hold: 1})
+			n.start(f)
+			n.start(other)
+			do := map[*fake]func() (float64, string){f: learner(0.02, 1, 0), other: learner(0.005, 1, 0)}
+			for range 90 {
+				n.second(do)
+			}
+			must.Eq(t, tradl.StateAcceptable, n.c.find(f.ID).reached)
+			must.Less(t, 0.5, n.c.find(f.ID).limit)
+			must.Less(t, other.limits.Shares, f.limits.Shares)
+			must.Eq(t, 2000, f.limits.Shares+other.limits.Shares)
+			must.StrContains(t, n.c.find(f.ID).rule, "acceptable")
+		})
+	}
+}
+
+func TestTargetsThatContradictTheMetric(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+	// An objective above the acceptable value suits an accuracy.
+	f, reached := n.target("job", Targets{Acceptable: num(0.8), Objective: num(0.9), Hold: 1})
+	n.start(f)
+	for range 15 {
+		n.second(map[*fake]func() (float64, string){f: says(0.1)})
+	}
+	must.StrContains(t, n.event("targets").Message, "targets are ignored")
+	must.Eq(t, 0, len(reached))
+	must.Eq(t, limits.Limits{Shares: 1000}, f.limits)
+}
+
+func TestServiceBesideTraining(t *testing.T) {
+	for _, policy := range []string{policies.Auto, policies.DQoES} {
+		t.Run(policy, func(t *testing.T) {
+			n := newNode(t, func(o *Options) {
+				o.Policy = policy
+				o.Params.Dqoes.Step = dqoes.StepProportional
+			})
+			svc := n.task("svc")
+			svc.Targets = Targets{QoE: 0.1, Hold: 1}
+			svc.progress = progress.Config{Metric: "response_s"}
+			job := n.task("job")
+			n.start(svc)
+			n.start(job)
+			response := 0.1
+			serve := func() (float64, string) { return 1, fmt.Sprintf("batches=10 response_s=%.3f", response) }
+			do := map[*fake]func() (float64, string){svc: serve, job: learner(0.01, 1, 0)}
+			for range 60 {
+				n.second(do)
+			}
+			s := n.c.find(svc.ID)
+			must.Eq(t, auto.Service, s.kind())
+			must.Eq(t, dqoes.Satisfied, s.class)
+			must.InDelta(t, 0.1, *s.service.response, 1e-9)
+
+			response = 0.3
+			before := s.limit
+			for range 60 {
+				n.second(do)
+			}
+			must.Eq(t, dqoes.Bad, s.class)
+			must.GreaterEq(t, before, s.limit)
+			if policy == policies.Auto {
+				must.Greater(t, job.limits.Shares, svc.limits.Shares, must.Sprint("the service gets what its target needs first"))
+			}
+			must.StrContains(t, n.event("qoe").Message, "misses its target of 0.1 s")
+
+			response = 0.1
+			for range 60 {
+				n.second(do)
+			}
+			must.StrContains(t, n.event("qoe").Message, "meets its target of 0.1 s again")
+			st, err := status.ReadStatus(filepath.Join(svc.AllocDir, status.Dir, "svc.json"))
+			must.NoError(t, err)
+			must.Eq(t, "service", st.Kind)
+			must.Eq(t, "S", st.Class)
+			must.Eq(t, status.Number(0.1), st.Target.QoE)
+			must.Eq(t, 1, st.Node.Classes["S"])
+		})
+	}
+}
+
+func TestSourceThatCannotBeOpened(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+	f := n.task("job")
+	f.Where = "the file /local/m.csv"
+	f.Open = func() (progress.Source, error) { return nil, errors.New("no such directory") }
+	n.start(f)
+	for range 3 {
+		n.second(map[*fake]func() (float64, string){f: learner(1, 1, 0)})
+	}
+	ev := n.event("progress")
+	must.StrContains(t, ev.Message, "cannot be read from the file /local/m.csv")
+	must.StrContains(t, ev.Message, "no such directory")
+	must.Eq(t, limits.Limits{Shares: 1000}, f.limits)
+}
+
+func TestFileAsSource(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+	f := n.task("job")
+	f.progress = progress.Config{File: "/alloc/m.jsonl", Metric: "val.loss", Goal: "min", Scale: 0.001}
+	n.start(f)
+	write := func(i int) {
+		out, err := os.OpenFile(filepath.Join(f.AllocDir, "m.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		must.NoError(t, err)
+		_, err = fmt.Fprintf(out, "{\"step\": %d, \"val\": {\"loss\": %d}}\n", i, 1000/(i+1))
+		must.NoError(t, errors.Join(err, out.Close()))
+	}
+	for i := range 20 {
+		write(i)
+		n.second(map[*fake]func() (float64, string){f: learner(1, 1, 0)})
+	}
+	s := n.c.find(f.ID)
+	must.InDelta(t, 0.05, s.last.Value, 1e-9)
+	must.Eq(t, 20, s.reports)
+	must.NotNil(t, s.growth)
+}
+
+func TestOtherResources(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.NodeMemory = 1 << 30 })
+	f := n.task("job")
+	f.resources = limits.Resources{MemoryBytes: 256 << 20}
+	n.start(f)
+	learn := learner(0.01, 1, 0)
+	for range 25 {
+		n.second(map[*fake]func() (float64, string){f: func() (float64, string) {
+			f.mu.Lock()
+			f.resources.BlockBytes += 2 << 20
+			f.mu.Unlock()
+			return learn()
+		}})
+	}
+	r, p := n.c.find(f.ID).resources, *n.c.find(f.ID).progress
+	must.Eq(t, 256, r.memory)
+	must.InDelta(t, p/0.25, r.memoryG, 1e-9)
+	must.InDelta(t, 2, r.block, 1e-6)
+	must.InDelta(t, p/2, r.blockG, 1e-9)
+	must.Eq(t, 0, r.network)
+	must.True(t, r.networkG != r.networkG, must.Sprint("no growth per nothing"))
+	must.False(t, r.status().NetworkGrowth.Known())
+}

@@ -1,0 +1,156 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/record"
+)
+
+// ending is a driver with a task in a real allocation directory.
+func ending(t *testing.T) (d *Driver, first *inner, held *task, messages <-chan string) {
+	d, first, _, messages = waiting(t, found{State: engine.State{Running: true, PID: 1}})
+	first.stopped = make(chan string, 10)
+	first.signals = make(chan string, 10)
+	held, err := d.task("alloc/task/1")
+	must.NoError(t, err)
+	held.handle.Config.AllocDir = t.TempDir()
+	return d, first, held, messages
+}
+
+var objective = control.Reached{State: tradl.StateObjective, Metric: "loss", Value: 0.1, Target: 0.1, Step: 7, Time: time.Unix(1, 0).UTC()}
+
+// record is what is remembered of the task.
+func remembered(t *testing.T, held *task) record.Record {
+	rec, err := record.Load(held.handle.Config.AllocDir, "task")
+	must.NoError(t, err)
+	return rec
+}
+
+func TestObjectiveIsASuccessWhateverTheExitCode(t *testing.T) {
+	d, first, held, _ := ending(t)
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	d.targetReached(held, actions{StopSignal: "SIGINT", Grace: 7 * time.Second}, objective)
+	must.Eq(t, "SIGINT 7s", <-first.stopped)
+	must.Eq(t, &objective, remembered(t, held).Objective)
+	first.results <- &drivers.ExitResult{ExitCode: 143, OOMKilled: true, Err: errors.New("exit 143")}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+}
+
+func TestAcceptableSendsItsSignal(t *testing.T) {
+	d, first, held, messages := ending(t)
+	at := objective
+	at.State = tradl.StateAcceptable
+	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
+	must.Eq(t, "SIGUSR1", <-first.signals)
+	rec := remembered(t, held)
+	must.Eq(t, &at, rec.Acceptable)
+	must.Eq(t, "alloc/task/1", rec.Run)
+	must.Nil(t, rec.Objective)
+	must.Eq(t, tradl.StateAcceptable, d.resumeTargets(held, &taskOptions{}))
+	held.handle.Config.ID = "alloc/task/2"
+	must.Eq(t, tradl.StateTraining, d.resumeTargets(held, &taskOptions{}), must.Sprint("started anew, it may be far from it"))
+
+	first.refuse = errors.New("no such process")
+	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
+	message(t, messages, "SIGUSR1 could not be sent")
+	must.Eq(t, 0, len(first.stopped))
+}
+
+// The plugin or the agent dies after the record was written: the next one goes on.
+func TestObjectiveIsResumed(t *testing.T) {
+	d, first, held, _ := ending(t)
+	must.NoError(t, record.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
+	must.Eq(t, tradl.StateObjective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	must.Eq(t, " 1s", <-first.stopped)
+	first.results <- &drivers.ExitResult{ExitCode: 1}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+}
+
+// A stop that fails is tried again, until the task has ended by itself.
+func TestStopIsTriedAgain(t *testing.T) {
+	d, first, held, _ := ending(t)
+	first.refuse = errors.New("the daemon is away")
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.finish(held, actions{})
+	}()
+	<-first.stopped
+	<-first.stopped
+	first.results <- &drivers.ExitResult{ExitCode: 137, Err: errors.New("killed")}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+	<-done
+}
+
+// What was left of the task is gone: Nomad starts it anew, or tries to recover it.
+func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
+	d, first, held, messages := ending(t)
+	dir := held.handle.Config.AllocDir
+	must.NoError(t, record.Record{Objective: &objective}.Save(dir, "task"))
+
+	cfg := &drivers.TaskConfig{ID: "alloc/task/2", Name: "task", AllocID: "alloc", AllocDir: dir}
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{}))
+	handle, _, err := d.StartTask(cfg)
+	must.NoError(t, err)
+	must.Eq(t, cfg, handle.Config)
+	message(t, messages, "not started again: it has reached its objective, loss = 0.1")
+	checkFinished(t, d, "alloc/task/2")
+
+	first.refuse = errors.New("container is gone")
+	lost := &drivers.TaskConfig{ID: "alloc/task/3", Name: "task", AllocID: "alloc", AllocDir: dir}
+	must.NoError(t, lost.EncodeConcreteDriverConfig(map[string]any{}))
+	must.NoError(t, d.RecoverTask(&drivers.TaskHandle{Config: lost}))
+	checkFinished(t, d, "alloc/task/3")
+
+	other := &drivers.TaskConfig{ID: "alloc/other/1", Name: "other", AllocID: "alloc", AllocDir: dir}
+	must.NoError(t, other.EncodeConcreteDriverConfig(map[string]any{}))
+	must.ErrorContains(t, d.RecoverTask(&drivers.TaskHandle{Config: other}), "container is gone")
+}
+
+func checkFinished(t *testing.T, d *Driver, id string) {
+	t.Helper()
+	ch, err := d.WaitTask(t.Context(), id)
+	must.NoError(t, err)
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+	st, err := d.InspectTask(id)
+	must.NoError(t, err)
+	must.Eq(t, drivers.TaskStateExited, st.State)
+	_, err = d.TaskStats(t.Context(), id, time.Second)
+	must.ErrorIs(t, err, drivers.ErrTaskNotFound)
+	_, err = d.ExecTask(id, []string{"x"}, time.Second)
+	must.ErrorIs(t, err, drivers.ErrTaskNotFound)
+	must.ErrorIs(t, d.SignalTask(id, "SIGHUP"), drivers.ErrTaskNotFound)
+	must.NoError(t, d.StopTask(id, 0, ""))
+	must.NoError(t, d.DestroyTask(id, true))
+}
+
+// A disk that is full loses the memory, not the sequence.
+func TestObjectiveWithoutARecord(t *testing.T) {
+	d, first, held, _ := ending(t)
+	must.NoError(t, os.WriteFile(filepath.Join(held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
+	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	d.targetReached(held, actions{Grace: time.Second}, objective)
+	<-first.stopped
+	first.results <- &drivers.ExitResult{ExitCode: 143}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+	must.Eq(t, tradl.StateTraining, d.resumeTargets(held, &taskOptions{}))
+}
