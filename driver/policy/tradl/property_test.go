@@ -120,10 +120,8 @@ func TestTracker_agrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		goal := rapid.SampledFrom([]Goal{GoalMin, GoalMax}).Draw(t, "goal")
 		values := rapid.SliceOf(rapid.Float64Range(0, 1)).Draw(t, "values")
-		acceptable, objective := num(0.5), num(0.5)
-		if goal == GoalMin {
-			objective = num(0.2)
-		} else {
+		acceptable, objective := num(0.5), num(0.2)
+		if goal == GoalMax {
 			objective = num(0.8)
 		}
 		tracker := NewTracker(goal, acceptable, objective, 1)
