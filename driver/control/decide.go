@@ -12,7 +12,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
-	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
 
@@ -69,11 +68,12 @@ func (c *Controller) ask(tasks []*state, event flowcon.Event) {
 		c.log.Error("the policy was not run: its input is not valid", "error", err)
 		return
 	}
-	policyDecide := flowcon.Decide
-	if c.opts.Policy == policies.None {
-		policyDecide = none.Decide
+	p, err := policies.Find(c.opts.Policy)
+	if err != nil { // it was validated
+		c.log.Error("the policy was not run", "error", err)
+		return
 	}
-	out := policyDecide(in)
+	out := p.Decide(in)
 	c.alpha = out.Alpha
 	c.interval = min(time.Duration(math.Min(out.IntervalS, c.opts.MaxInterval.Seconds())*float64(time.Second)), c.opts.MaxInterval)
 	for i, d := range out.Tasks {
