@@ -13,62 +13,11 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
-	"github.com/ebbtide/ebbtide/driver/policy/none"
-	"github.com/ebbtide/ebbtide/internal/strictjson"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
 
 // maxSnapshot bounds what is read, in bytes. A thousand tasks take 0.1 MB.
 const maxSnapshot = 64 << 20
-
-// decider is a policy as `ebbtide decide` sees it.
-type decider struct {
-	name     string
-	synopsis string
-	// decide decodes a snapshot and runs the policy on it.
-	decide func(snapshot []byte) (decisions any, err error)
-	// example is a valid snapshot.
-	example any
-}
-
-// deciders is the table of policies: one entry each.
-func deciders() []decider {
-	return []decider{
-		entry("flowcon", "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
-			flowcon.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), flowcon.Decide),
-		entry("none", "no limits, for comparison; takes flowcon's snapshot",
-			none.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), none.Decide),
-	}
-}
-
-// entry makes a decider of a policy's pure function. Defaults holds the values of
-// the optional fields; In's method Validate() error, where it has one, is used.
-func entry[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) decider {
-	return decider{
-		name:     name,
-		synopsis: synopsis,
-		example:  example,
-		decide: func(snapshot []byte) (any, error) {
-			in := defaults
-			if err := strictjson.Decode("snapshot", snapshot, &in); err != nil {
-				return nil, err
-			}
-			return decide(in), nil
-		},
-	}
-}
-
-// findDecider returns the policy of that name, or an error that lists them.
-func findDecider(name string) (decider, error) {
-	var known []string
-	for _, d := range deciders() {
-		if d.name == name {
-			return d, nil
-		}
-		known = append(known, d.name)
-	}
-	return decider{}, fmt.Errorf("unknown policy %q, must be one of: %s", name, strings.Join(known, ", "))
-}
 
 // decideCommand is `ebbtide decide`.
 type decideCommand struct{ io IO }
@@ -78,9 +27,9 @@ func newDecide(io IO) cli.Command { return decideCommand{io: io} }
 func (decideCommand) Synopsis() string { return "Ask a policy what it would do, and why" }
 
 func (decideCommand) Help() string {
-	var policies strings.Builder
-	for _, d := range deciders() {
-		fmt.Fprintf(&policies, "  %-20s %s\n", d.name, d.synopsis)
+	var table strings.Builder
+	for _, p := range policies.All() {
+		fmt.Fprintf(&table, "  %-20s %s\n", p.Name, p.Synopsis)
 	}
 	return strings.TrimSpace(`
 Usage: ebbtide decide --policy NAME [--compact] < snapshot.json
@@ -104,7 +53,7 @@ Options:
 
 Policies:
 
-` + policies.String())
+` + table.String())
 }
 
 func (c decideCommand) Run(args []string) int {
@@ -141,27 +90,27 @@ func (c decideCommand) Run(args []string) int {
 	switch modes[0] {
 	case "--list":
 		var names bytes.Buffer
-		for _, d := range deciders() {
-			fmt.Fprintln(&names, d.name)
+		for _, p := range policies.All() {
+			fmt.Fprintln(&names, p.Name)
 		}
 		return c.print(names.Bytes())
 	case "--example":
-		d, err := findDecider(example)
+		p, err := policies.Find(example)
 		if err != nil {
 			return c.refuse("--example: %v", err)
 		}
-		return c.printJSON(d.example, compact)
+		return c.printJSON(p.Example, compact)
 	default:
-		d, err := findDecider(policy)
+		p, err := policies.Find(policy)
 		if err != nil {
 			return c.refuse("--policy: %v", err)
 		}
-		return c.run(d, compact)
+		return c.run(p, compact)
 	}
 }
 
 // run reads a snapshot from stdin and prints what the policy decides.
-func (c decideCommand) run(d decider, compact bool) int {
+func (c decideCommand) run(p policies.Policy, compact bool) int {
 	snapshot, err := io.ReadAll(io.LimitReader(c.io.In, maxSnapshot+1))
 	if err != nil {
 		fmt.Fprintf(c.io.Err, "ebbtide decide: reading the snapshot: %v\n", err)
@@ -170,7 +119,7 @@ func (c decideCommand) run(d decider, compact bool) int {
 	if len(snapshot) > maxSnapshot {
 		return c.refuse("snapshot: must be at most %d MiB", maxSnapshot>>20)
 	}
-	decisions, err := d.decide(snapshot)
+	decisions, err := p.DecideJSON(snapshot)
 	if err != nil {
 		// One error a line, each beginning with its path.
 		fmt.Fprintln(c.io.Err, err)

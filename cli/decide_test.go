@@ -13,6 +13,8 @@ import (
 	"testing/iotest"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
 
 const decideSnapshot = `{
@@ -76,12 +78,12 @@ func TestDecide_list(t *testing.T) {
 
 // Every policy takes the example that it prints, indented or not.
 func TestDecide_examples(t *testing.T) {
-	for _, d := range deciders() {
+	for _, p := range policies.All() {
 		for _, extra := range [][]string{nil, {"--compact"}} {
-			status, example, stderr := ebbtide("", append([]string{"decide", "--example", d.name}, extra...)...)
+			status, example, stderr := ebbtide("", append([]string{"decide", "--example", p.Name}, extra...)...)
 			must.Eq(t, exitOK, status)
 			must.Eq(t, "", stderr)
-			status, stdout, stderr := ebbtide(example, append([]string{"decide", "--policy", d.name}, extra...)...)
+			status, stdout, stderr := ebbtide(example, append([]string{"decide", "--policy", p.Name}, extra...)...)
 			must.Eq(t, exitOK, status)
 			must.Eq(t, "", stderr)
 			must.True(t, json.Valid([]byte(stdout)))
@@ -213,8 +215,8 @@ func FuzzDecide(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
-		for _, d := range deciders() {
-			status, stdout, stderr := ebbtide(doc, "decide", "--policy", d.name)
+		for _, p := range policies.All() {
+			status, stdout, stderr := ebbtide(doc, "decide", "--policy", p.Name)
 			switch status {
 			case exitOK:
 				must.Eq(t, "", stderr)
@@ -225,7 +227,7 @@ func FuzzDecide(f *testing.F) {
 			default:
 				t.Fatalf("status %d, stderr %q", status, stderr)
 			}
-			again, stdoutAgain, stderrAgain := ebbtide(doc, "decide", "--policy", d.name)
+			again, stdoutAgain, stderrAgain := ebbtide(doc, "decide", "--policy", p.Name)
 			must.Eq(t, status, again)
 			must.Eq(t, stdout, stdoutAgain)
 			must.Eq(t, stderr, stderrAgain)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,6 +34,7 @@ func (growthCommand) Synopsis() string {
 func (growthCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide growth --goal min|max [--estimator NAME] < points.csv
+       nomad alloc fs ALLOC alloc/data/ebbtide/TASK.csv | ebbtide growth --goal min|max
 
   Feeds a training curve to a growth estimator as the driver does, report by
   report, and prints what is known after each.
@@ -40,6 +42,12 @@ Usage: ebbtide growth --goal min|max [--estimator NAME] < points.csv
   The input is CSV with a header. Columns, in any order: cpu_s (CPU-seconds used
   so far; less than before means that the task was restarted), value (a number,
   NaN or Inf), and, if known, t_s (seconds of wall time) and step (may be empty).
+
+  A file with the column time is taken for a history that the driver has written,
+  and its other columns are not looked at. As when the driver recovers a task, only
+  what came since the task was last started counts. A row without a value is no
+  report, but for one with a step: that value was NaN. Standard error tells how many
+  rows were left out.
 
   The output is CSV: cpu_s, value, growth (per CPU-second: of the range seen so far
   for robust, in the metric's own unit for published; empty while there are too few
@@ -98,9 +106,12 @@ func (c growthCommand) Run(args []string) int {
 		fmt.Fprintf(c.io.Err, "ebbtide growth: read standard input: %v\n", err)
 		return exitError
 	}
-	points, errs := readPoints(data)
+	points, notes, errs := readPoints(data)
 	if len(errs) > 0 {
 		return c.refuse(errs...)
+	}
+	for _, note := range notes {
+		fmt.Fprintf(c.io.Err, "ebbtide growth: %s\n", note)
 	}
 
 	var out bytes.Buffer
@@ -153,25 +164,34 @@ func (c growthCommand) refuse(errs ...error) int {
 
 func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
-// readPoints reads a curve from CSV and returns every error in it.
-func readPoints(data []byte) (points []growth.Point, errs []error) {
-	const allowed = "cpu_s, value, t_s, step"
-	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(data, []byte("\uFEFF"))))
+// pointColumns are those that the input may have, unless it is a history.
+var pointColumns = []string{"cpu_s", "value", "t_s", "step"}
+
+// readPoints reads a curve from CSV and returns every error in it, and notes on
+// what it has left out of a history.
+func readPoints(data []byte) (points []growth.Point, notes []string, errs []error) {
+	allowed := strings.Join(pointColumns, ", ")
+	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
+	r := csv.NewReader(bytes.NewReader(data))
 	r.FieldsPerRecord = -1
 	r.TrimLeadingSpace = true
 	header, err := r.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, []error{errors.New("line 1: must be a header with the columns " + allowed + "; the input is empty")}
+		return nil, nil, []error{errors.New("line 1: must be a header with the columns " + allowed + "; the input is empty")}
 	}
 	if err != nil {
-		return nil, []error{fmt.Errorf("reading the header: %w", err)}
+		return nil, nil, []error{fmt.Errorf("reading the header: %w", err)}
 	}
+	for i, name := range header {
+		header[i] = strings.TrimSpace(name)
+	}
+	// Ours alone tells the time of day. What else a history holds, and what a newer
+	// version adds to it, is not for us.
+	history := slices.Contains(header, "time")
 	column := map[string]int{}
 	for i, name := range header {
-		name = strings.TrimSpace(name)
-		header[i] = name
 		switch _, twice := column[name]; {
-		case name != "cpu_s" && name != "value" && name != "t_s" && name != "step":
+		case !history && !slices.Contains(pointColumns, name):
 			errs = append(errs, fmt.Errorf("line 1, column %q: is unknown, must be one of %s", name, allowed))
 		case twice:
 			errs = append(errs, fmt.Errorf("line 1, column %q: is there twice", name))
@@ -184,7 +204,7 @@ func readPoints(data []byte) (points []growth.Point, errs []error) {
 		}
 	}
 	if len(errs) > 0 {
-		return nil, errs
+		return nil, nil, errs
 	}
 
 	for {
@@ -192,9 +212,12 @@ func readPoints(data []byte) (points []growth.Point, errs []error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		if history && r.InputOffset() == int64(len(data)) && !bytes.HasSuffix(data, []byte("\n")) {
+			break // the driver is still writing this row
+		}
 		if err != nil {
 			// The message names line and column; what follows cannot be told apart.
-			return nil, append(errs, fmt.Errorf("reading the points: %w", err))
+			return nil, nil, append(errs, fmt.Errorf("reading the points: %w", err))
 		}
 		line, _ := r.FieldPos(0)
 		if len(row) != len(header) {
@@ -208,7 +231,7 @@ func readPoints(data []byte) (points []growth.Point, errs []error) {
 				return math.NaN()
 			}
 			text := strings.TrimSpace(row[i])
-			if text == "" && name == "step" {
+			if text == "" && (name == "step" || name == "value" && history) {
 				return math.NaN()
 			}
 			x, err := strconv.ParseFloat(text, 64)
@@ -226,8 +249,25 @@ func readPoints(data []byte) (points []growth.Point, errs []error) {
 		}
 		points = append(points, p)
 	}
-	if len(points) == 0 && len(errs) == 0 {
-		errs = append(errs, errors.New("line 2: there are no points after the header"))
+	if len(errs) > 0 {
+		return nil, nil, errs
 	}
-	return points, errs
+	if len(points) == 0 {
+		return nil, nil, []error{errors.New("line 2: there are no points after the header")}
+	}
+	if !history {
+		return points, nil, nil
+	}
+
+	curve := growth.NewCurve(points)
+	if len(curve.Points) == 0 {
+		return nil, nil, []error{fmt.Errorf("column \"value\": must have a value since the task was last started, got %d empty ones", curve.Blank)}
+	}
+	if curve.Earlier > 0 {
+		notes = append(notes, fmt.Sprintf("the task was started anew (cpu_s falls); rows from before, left out: %d", curve.Earlier))
+	}
+	if curve.Blank > 0 {
+		notes = append(notes, fmt.Sprintf("rows without a value, left out: %d", curve.Blank))
+	}
+	return curve.Points, notes, nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -39,6 +40,8 @@ type Driver struct {
 	events *eventer.Eventer
 	// newDriver makes an instance of a decorated driver (engine.NewDriver).
 	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
+	// configured says that SetConfig has succeeded (see ExitIfOrphaned).
+	configured atomic.Bool
 
 	mu         sync.Mutex
 	config     *base.Config    // as Nomad gave it, for further instances
@@ -127,6 +130,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	if e, ok := d.engine.(*engine.DockerEngine); ok && s.reaper.enabled {
 		go d.reap(d.running, e)
 	}
+	d.configured.Store(true)
 	return nil
 }
 

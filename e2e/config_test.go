@@ -18,7 +18,7 @@ import (
 
 // TestBadConfigs starts agents with a wrong configuration of the plugin. The
 // agent says what is wrong, by field and value and with what is allowed, and
-// does not start with a driver that does something else.
+// does not start with a driver that does something else. No plugin stays behind.
 func TestBadConfigs(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -60,6 +60,12 @@ func TestBadConfigs(t *testing.T) {
 				return nil
 			}))
 			must.NoError(t, a.Process().Wait(ctx))
+			must.NoError(t, harness.Poll(ctx, "no plugin is left", func(context.Context) error {
+				if pids := a.PluginPIDs("ebbtide-driver"); len(pids) > 0 {
+					return fmt.Errorf("processes %v are left", pids)
+				}
+				return nil
+			}))
 		})
 	}
 }

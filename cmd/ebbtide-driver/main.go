@@ -39,6 +39,8 @@ func main() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any {
-		return driver.New(ctx, driver.InstalledName(), logger)
+		d := driver.New(ctx, driver.InstalledName(), logger)
+		go d.ExitIfOrphaned()
+		return d
 	})
 }

@@ -483,6 +483,115 @@ func TestRemovedWhileLookedFor(t *testing.T) {
 	n.c.remove(t.Context(), "never heard of")
 }
 
+// readers counts who has a task's log open beside the test, which writes it.
+func (f *fake) readers(t testing.TB) int {
+	t.Helper()
+	want, err := f.log.Stat()
+	must.NoError(t, err)
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	must.NoError(t, err)
+	count := -1
+	for _, fd := range fds {
+		if fi, err := os.Stat(fd); err == nil && os.SameFile(fi, want) {
+			count++
+		}
+	}
+	return count
+}
+
+// published is what a task's files say.
+func (f *fake) published(t testing.TB) (status.Status, []status.Row) {
+	t.Helper()
+	st, err := status.ReadStatus(filepath.Join(f.AllocDir, "data/ebbtide", f.Name+".json"))
+	must.NoError(t, err)
+	rows, err := status.ReadHistory(filepath.Join(f.AllocDir, "data/ebbtide", f.Name+".csv"))
+	must.NoError(t, err)
+	return st, rows
+}
+
+// ended runs a task for five seconds and removes it. What follows is in the second
+// after.
+func (n *node) ended(name string) *fake {
+	n.t.Helper()
+	f := n.task(name)
+	n.start(f)
+	do := map[*fake]func() (float64, string){f: learner(0.01, 1, 0)}
+	for range 5 {
+		n.second(do)
+	}
+	n.c.remove(n.t.Context(), f.ID)
+	must.Eq(n.t, 1, f.readers(n.t), must.Sprint("its log is looked at once more"))
+	n.clock = n.clock.Add(time.Second)
+	return f
+}
+
+// lookLast waits until the last look at a task that has ended: its log is closed.
+func (n *node) lookLast(f *fake) {
+	n.t.Helper()
+	n.until("the last look at "+f.Name, func() bool { return f.readers(n.t) == 0 })
+}
+
+func TestLinesThatComeLateAreInTheLastStatus(t *testing.T) {
+	n := newNode(t, nil)
+	f := n.ended("t")
+	before, history := f.published(t)
+	must.Eq(t, 5, before.Reports)
+
+	_, err := fmt.Fprint(f.log, "step=6 loss=0.25\nstep=7 loss=0.125\n")
+	must.NoError(t, err)
+	n.lookLast(f)
+	st, rows := f.published(t)
+	must.Eq(t, 7, st.Reports)
+	must.Eq(t, 7, st.Step)
+	must.Eq(t, 0.125, float64(st.Value))
+	must.True(t, st.Updated.Equal(n.clock))
+	must.Len(t, len(history)+1, rows)
+	must.Eq(t, 0.125, rows[len(history)].Value)
+	must.Nil(t, n.c.find(f.ID))
+}
+
+func TestLastLookThatFindsNothingWritesNothing(t *testing.T) {
+	n := newNode(t, nil)
+	f := n.ended("t")
+	before, history := f.published(t)
+	_, err := fmt.Fprintln(f.log, "done, no report in this line")
+	must.NoError(t, err)
+	n.lookLast(f)
+	st, rows := f.published(t)
+	must.True(t, st.Updated.Equal(before.Updated))
+	must.Len(t, len(history), rows)
+}
+
+func TestLastLookLeavesATaskStartedAnewAlone(t *testing.T) {
+	n := newNode(t, nil)
+	f := n.ended("t")
+	history := func() int { _, rows := f.published(t); return len(rows) }
+	_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
+	must.NoError(t, err)
+
+	anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // as a restart in the same allocation
+	anew.ID = "t-2"
+	n.start(anew)
+	before := history()
+	n.lookLast(f)
+	must.Eq(t, before, history(), must.Sprint("the files are the new one's to write"))
+
+	n.second(map[*fake]func() (float64, string){anew: learner(0.01, 1, 0)})
+	st, _ := anew.published(t)
+	must.Eq(t, 2, st.Reports, must.Sprint("the late line is the new one's to read, and nobody else's"))
+}
+
+func TestLastLookWithoutAReader(t *testing.T) {
+	n := newNode(t, nil)
+	f := n.task("t")
+	f.progress.Pattern = "(" // as if it had not been validated
+	n.start(f)
+	s := n.c.find(f.ID)
+	must.Nil(t, s.source)
+	n.c.remove(t.Context(), f.ID)
+	n.c.lastLook(t.Context(), s)
+}
+
 func TestUnwritableDirectoryHurtsNobody(t *testing.T) {
 	n := newNode(t, nil)
 	f := n.task("t")

@@ -31,11 +31,10 @@ func (sp *speaker) say(message, kind string) {
 	sp.waiting = append(sp.waiting, note{kind, message})
 }
 
-// now queues an event before all others, to be sent without a pause: it says
-// what a person has waited for, and comes once in a task's life.
-func (sp *speaker) now(message, kind string) {
-	sp.waiting = append([]note{{kind, message}}, sp.waiting...)
-	sp.last = time.Time{}
+// tell sends an event at once: it says what a person has waited for, and comes
+// once in a task's life.
+func (sp *speaker) tell(message, kind string, now time.Time, emit func(Event)) {
+	sp.send(note{kind, message}, now, emit)
 }
 
 // drop takes back what has not been sent yet.
@@ -55,6 +54,11 @@ func (sp *speaker) flush(now time.Time, emit func(Event)) {
 	}
 	n := sp.waiting[0]
 	sp.waiting = sp.waiting[1:]
+	sp.send(n, now, emit)
+}
+
+// send sends an event.
+func (sp *speaker) send(n note, now time.Time, emit func(Event)) {
 	sp.last = now
 	emit(Event{
 		TaskID: sp.task.ID, AllocID: sp.task.AllocID, TaskName: sp.task.Name,

@@ -171,34 +171,21 @@ func (s *state) restore() {
 		return
 	}
 	if s.newEstimator(st.Goal) {
-		for _, p := range points(rows) {
+		for _, p := range growth.NewCurve(points(rows)).Points {
 			s.estimator.Add(p)
 		}
 		s.estimate = s.estimator.Measure()
 	}
 }
 
-// points turns a history's rows into reports: those since the task's CPU counter
-// last began anew, where a step or a value changed.
+// points are a history's rows as points.
 func points(rows []status.Row) []growth.Point {
-	var ps []growth.Point
+	ps := make([]growth.Point, len(rows))
 	for i, r := range rows {
-		if i > 0 && r.CPUSeconds < rows[i-1].CPUSeconds {
-			ps = ps[:0]
-		}
-		if math.IsNaN(r.Value) && math.IsNaN(r.Step) {
-			continue
-		}
-		if n := len(ps); n > 0 && same(ps[n-1].Step, r.Step) && same(ps[n-1].Value, r.Value) {
-			continue
-		}
-		ps = append(ps, growth.Point{T: seconds(r.Time), CPU: r.CPUSeconds, Value: r.Value, Step: r.Step})
+		ps[i] = growth.Point{T: seconds(r.Time), CPU: r.CPUSeconds, Value: r.Value, Step: r.Step}
 	}
 	return ps
 }
-
-// same says whether two figures are equal, unknown being equal to unknown.
-func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 
 // seconds is a time as the estimators take it.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

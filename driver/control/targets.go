@@ -92,7 +92,7 @@ func (s *state) targetReached(state tradl.State, target float64, r progress.Repo
 		text += "; from now on it yields CPU to tasks that still need it"
 	}
 	s.log.Info("target reached", "state", state, "value", r.Value, "target", target, "step", r.Step)
-	s.speak.now(text, string(state))
+	s.speak.tell(text, string(state), now, s.emit)
 	s.happened(string(state))
 	if s.writer != nil {
 		s.failedWrite(s.writer.Marker(string(state), at))

@@ -37,6 +37,11 @@ type Cgroup struct {
 	cpu, acct, mem  string // directories
 	acctErr, memErr error
 	conv            Conversion
+
+	blk, blkBase string // of the controller for block I/O, and of its mount
+	blkVersion   int    // which need not be that of the cpu controller
+	blkErr       error
+	proc         string // as Finder.Proc
 }
 
 // Path is the cgroup's path in the hierarchy that has the cpu controller, as
@@ -320,15 +325,17 @@ func (c *Cgroup) read(dir, file string) (string, error) {
 
 // write writes one control in one system call; the kernel takes or refuses the
 // value as a whole. It never creates a file.
-func (c *Cgroup) write(file, value string) error {
-	name := filepath.Join(c.cpu, file)
+func (c *Cgroup) write(file, value string) error { return writeFile(c.cpu, file, value) }
+
+func writeFile(dir, file, value string) error {
+	name := filepath.Join(dir, file)
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)
 	if err == nil {
 		_, err = f.WriteString(value)
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return explain(fmt.Sprintf("writing %q to %s", value, name), c.cpu, err)
+		return explain(fmt.Sprintf("writing %q to %s", value, name), dir, err)
 	}
 	return nil
 }

@@ -92,10 +92,18 @@ func (f Finder) find(pid int, id string) (*Cgroup, error) {
 	l := locator{theirs: theirs, ours: ours, mounts: mounts, id: id}
 	// Version 1 first: where the cpu controller is bound to a v1 hierarchy, v2
 	// cannot have it, mounted or not.
+	var c *Cgroup
 	if _, ok := theirs.v1("cpu"); ok {
-		return l.v1()
+		c, err = l.v1()
+	} else {
+		c, err = l.v2()
 	}
-	return l.v2()
+	if err != nil {
+		return nil, err
+	}
+	c.proc = f.Proc
+	c.blk, c.blkBase, c.blkVersion, c.blkErr = l.block()
+	return c, nil
 }
 
 // gone says whether the process has ended since.
@@ -340,46 +348,62 @@ func climb(path, id string) (string, bool) {
 
 func (l locator) v1() (*Cgroup, error) {
 	c := &Cgroup{version: 1, conv: Identity}
-	find := func(controller string) (path, dir, base string, err error) {
-		path, ok := l.theirs.v1(controller)
-		if !ok {
-			return "", "", "", fmt.Errorf("%w: the kernel has no cgroup v1 %s", ErrNoController, controller)
-		}
-		ours, _ := l.ours.v1(controller)
-		if path, err = l.own(path, ours); err != nil {
-			return "", "", "", fmt.Errorf("%s: %w", controller, err)
-		}
-		dir, base, err = l.dir("cgroup v1 "+controller, path, func(m mount) bool {
-			return m.version == 1 && slices.Contains(m.options, controller)
-		})
-		return path, dir, base, err
-	}
 	var err error
-	if c.path, c.cpu, c.base, err = find("cpu"); err != nil {
+	if c.path, c.cpu, c.base, err = l.findV1("cpu"); err != nil {
 		return nil, err
 	}
 	// Without these the task can be limited all the same; the error comes up
 	// where the figure is asked for.
-	_, c.acct, _, c.acctErr = find("cpuacct")
-	_, c.mem, _, c.memErr = find("memory")
+	_, c.acct, _, c.acctErr = l.findV1("cpuacct")
+	_, c.mem, _, c.memErr = l.findV1("memory")
 	return c, nil
 }
 
-func (l locator) v2() (*Cgroup, error) {
-	path, ok := l.theirs.v2()
+func (l locator) findV1(controller string) (path, dir, base string, err error) {
+	path, ok := l.theirs.v1(controller)
 	if !ok {
-		return nil, fmt.Errorf("%w: the process is in no cgroup hierarchy with a cpu controller", ErrNoController)
+		return "", "", "", fmt.Errorf("%w: the kernel has no cgroup v1 %s", ErrNoController, controller)
 	}
-	ours, _ := l.ours.v2()
-	path, err := l.own(path, ours)
-	if err != nil {
-		return nil, err
+	ours, _ := l.ours.v1(controller)
+	if path, err = l.own(path, ours); err != nil {
+		return "", "", "", fmt.Errorf("%s: %w", controller, err)
 	}
-	c := &Cgroup{version: 2, path: path, conv: Quadratic}
-	c.cpu, c.base, err = l.dir("cgroup v2", path, func(m mount) bool { return m.version == 2 })
-	if err != nil {
+	dir, base, err = l.dir("cgroup v1 "+controller, path, func(m mount) bool {
+		return m.version == 1 && slices.Contains(m.options, controller)
+	})
+	return path, dir, base, err
+}
+
+func (l locator) v2() (*Cgroup, error) {
+	c := &Cgroup{version: 2, conv: Quadratic}
+	var err error
+	if c.path, c.cpu, c.base, err = l.findV2("cpu"); err != nil {
 		return nil, err
 	}
 	c.acct, c.mem = c.cpu, c.cpu
 	return c, nil
+}
+
+func (l locator) findV2(controller string) (path, dir, base string, err error) {
+	path, ok := l.theirs.v2()
+	if !ok {
+		return "", "", "", fmt.Errorf("%w: the process is in no cgroup hierarchy with a %s controller", ErrNoController, controller)
+	}
+	ours, _ := l.ours.v2()
+	if path, err = l.own(path, ours); err != nil {
+		return "", "", "", err
+	}
+	dir, base, err = l.dir("cgroup v2", path, func(m mount) bool { return m.version == 2 })
+	return path, dir, base, err
+}
+
+// block finds the controller for block I/O. As with the cpu, version 2 has it unless
+// it is bound to a hierarchy of version 1.
+func (l locator) block() (dir, base string, version int, err error) {
+	if _, ok := l.theirs.v1("blkio"); ok {
+		_, dir, base, err = l.findV1("blkio")
+		return dir, base, 1, err
+	}
+	_, dir, base, err = l.findV2("io")
+	return dir, base, 2, err
 }

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +54,10 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "find":
 		findOutside()
+	case "write":
+		writeBlocks()
+	case "receive":
+		receivePackets()
 	}
 }
 
@@ -68,7 +73,8 @@ func spin() (x uint64) {
 type kernel struct {
 	t       *testing.T
 	version int
-	dirs    []string // one per hierarchy: cpu first
+	dirs    []string             // one per hierarchy: cpu first
+	attr    *syscall.SysProcAttr // of the processes that are started
 }
 
 // newKernel makes a parent group with a unique name, which is removed at the
@@ -107,6 +113,12 @@ func newKernel(t *testing.T, above ...string) *kernel {
 	switch {
 	case len(v1) == 3:
 		k.version, k.dirs = 1, v1
+		for _, m := range mounts { // for the tests that can do with it
+			if m.version == 1 && m.root == "/" && slices.Contains(m.options, "blkio") {
+				k.dirs = append(k.dirs, m.point)
+				break
+			}
+		}
 	case len(v2) == 1:
 		k.version, k.dirs = 2, v2
 	default:
@@ -130,6 +142,8 @@ func (k *kernel) child(name string) *kernel {
 		if k.version == 2 {
 			err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory"), 0)
 			must.NoError(k.t, err)
+			// For the tests that can do with it: the kernel need not have it.
+			_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+io"), 0)
 		}
 		sub := filepath.Join(dir, name)
 		c.dirs = append(c.dirs, sub)
@@ -168,9 +182,18 @@ func (k *kernel) run(task, helper string, cpu int) *Cgroup {
 // process dies: its stdin closes then.
 func (k *kernel) start(helper string, cpu int) int {
 	k.t.Helper()
+	pid, _ := k.startTalking(helper, cpu)
+	return pid
+}
+
+// startTalking also returns the helper's standard input.
+func (k *kernel) startTalking(helper string, cpu int) (pid int, stdin io.Writer) {
+	k.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"="+helper)
-	stdin, err := cmd.StdinPipe()
+	cmd.SysProcAttr = k.attr
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdinPipe()
 	must.NoError(k.t, err)
 
 	// A child inherits the affinity of the thread that forks it.
@@ -185,7 +208,7 @@ func (k *kernel) start(helper string, cpu int) int {
 	}
 	must.NoError(k.t, cmd.Start())
 	k.t.Cleanup(func() {
-		_ = stdin.Close()
+		_ = pipe.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
@@ -193,7 +216,7 @@ func (k *kernel) start(helper string, cpu int) int {
 		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0)
 		must.NoError(k.t, err)
 	}
-	return cmd.Process.Pid
+	return cmd.Process.Pid, pipe
 }
 
 // cpus are the CPUs this process may use.

@@ -73,13 +73,14 @@ func (d *dir) sub(name string, create, ours bool) (*dir, error) {
 	var last error
 	for range 3 {
 		fd, err := retry(func() (int, error) { return unix.Openat(d.fd, name, flags, 0) })
+		last = err
 		switch {
 		case err == nil:
 			return &dir{fd: fd, path: path}, nil
 		case !create:
 			return nil, fmt.Errorf("open %s: %w", path, err)
 		case errors.Is(err, unix.ENOENT):
-			err = unix.Mkdirat(d.fd, name, dirMode)
+			err := unix.Mkdirat(d.fd, name, dirMode)
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return nil, fmt.Errorf("create directory %s: %w", path, typed(err))
 			}
@@ -91,12 +92,10 @@ func (d *dir) sub(name string, create, ours bool) (*dir, error) {
 					return &dir{fd: fd, path: path}, nil
 				}
 			}
-			last = err
 		case ours && (errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)):
 			if err := unix.Unlinkat(d.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 				return nil, fmt.Errorf("%w: %s: %w", ErrBlocked, path, err)
 			}
-			last = err
 		case errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
 			return nil, fmt.Errorf("%w: %s is not a directory: %w", ErrBlocked, path, err)
 		default:

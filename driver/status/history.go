@@ -67,8 +67,12 @@ func blankRow() Row {
 func (r Row) appendTo(b []byte) []byte {
 	num := func(f float64) {
 		b = append(b, ',')
+		digits := 10
+		if math.Abs(f) > 1e308 {
+			digits = -1 // rounded up it could be too large to be read
+		}
 		if !math.IsNaN(f) {
-			b = strconv.AppendFloat(b, f, 'g', 10, 64)
+			b = strconv.AppendFloat(b, f, 'g', digits, 64)
 		}
 	}
 	text := func(s string) {
@@ -128,11 +132,11 @@ func parseHistory(b []byte) (rows []Row, dirty bool) {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
 		b = rest
 		switch {
+		case len(line) > maxLine: // a header, too, is bounded
+			dirty = true
 		case bytes.HasPrefix(line, []byte("time,")):
 			order = headerOrder(string(line))
 			dirty = dirty || !first
-		case len(line) > maxLine:
-			dirty = true
 		default:
 			r, ok := parseRow(string(line), order)
 			// Without its end a last line may be cut in the middle of a number.
@@ -174,7 +178,9 @@ func parseRow(line string, order []int) (Row, bool) {
 			switch columns[c] {
 			case "time":
 				r.Time, err = time.Parse(time.RFC3339Nano, field)
-				timed = err == nil
+				r.Time = r.Time.UTC()
+				// A zone can lead out of the years that can be written.
+				timed = err == nil && r.Time.Year() >= 0 && r.Time.Year() <= 9999
 			case "cpu_s":
 				r.CPUSeconds, err = strconv.ParseFloat(field, 64)
 			case "step":
@@ -261,8 +267,8 @@ func thin(rows []Row, want int) []Row {
 	return append(kept, tail...)
 }
 
-// spread picks about want rows (never more, unless marks holds too many), evenly
-// spaced in time. The spacing is found by bisection.
+// spread picks about want rows, evenly spaced in time. The spacing is found by
+// bisection. Where the marked rows alone are more, it stops after one too many.
 func spread(rows []Row, want int, marks bool) []Row {
 	if want < 1 {
 		return nil
@@ -277,11 +283,17 @@ func spread(rows []Row, want int, marks bool) []Row {
 				out = append(out, r)
 				last = r.Time
 			}
+			if len(out) > want {
+				break // too many, however many
+			}
 		}
 		return out
 	}
 	lo, hi := time.Duration(0), time.Duration(math.MaxInt64) // keeps too many, keeps few enough
 	best := pick(hi)
+	if len(best) > want {
+		return best
+	}
 	for range 64 {
 		mid := lo + (hi-lo)/2
 		if mid == lo {

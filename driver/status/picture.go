@@ -101,11 +101,26 @@ func Draw(rows []Row, l Labels) (picture []byte, err error) {
 			picture, err = nil, fmt.Errorf("draw %d rows: %v", len(rows), r)
 		}
 	}()
+	img := vgimg.NewWith(vgimg.UseWH(picWidth, picHeight), vgimg.UseDPI(72))
+	paint(draw.New(img), inOrder(rows), l)
+	var b bytes.Buffer
+	if err := png.Encode(&b, img.Image()); err != nil {
+		return nil, fmt.Errorf("encode picture: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// inOrder sorts a copy of rows by time, and thins what is more than a Writer
+// keeps: a file that a task has blown up must not cost others their pictures.
+func inOrder(rows []Row) []Row {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b Row) int { return a.Time.Compare(b.Time) })
+	return thin(rows, defaultMaxRows)
+}
 
-	img := vgimg.NewWith(vgimg.UseWH(picWidth, picHeight), vgimg.UseDPI(72))
-	p := &painter{c: draw.New(img), rows: rows, t: make([]float64, len(rows))}
+// paint draws rows, which are in order, on c.
+func paint(c draw.Canvas, rows []Row, l Labels) {
+	p := &painter{c: c, rows: rows, t: make([]float64, len(rows))}
 	for i, r := range rows {
 		p.t[i] = r.Time.Sub(rows[0].Time).Seconds()
 	}
@@ -123,12 +138,6 @@ func Draw(rows []Row, l Labels) (picture []byte, err error) {
 	p.cpu(l)
 	p.timeAxis(unitName)
 	p.events()
-
-	var b bytes.Buffer
-	if err := png.Encode(&b, img.Image()); err != nil {
-		return nil, fmt.Errorf("encode picture: %w", err)
-	}
-	return b.Bytes(), nil
 }
 
 // painter draws one picture.

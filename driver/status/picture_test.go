@@ -5,16 +5,29 @@ package status
 
 import (
 	"bytes"
-	"image/png"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/shoenig/test/must"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"pgregory.net/rapid"
 )
+
+// mostStrokes bounds what a picture of any rows costs.
+const mostStrokes = 4 * defaultMaxRows
 
 var testStart = time.Date(2026, 3, 1, 9, 30, 0, 0, time.UTC)
 
@@ -100,6 +113,38 @@ func pictures() map[string][]Row {
 		"flat":     training(50, 5, func(_ int, r *Row) { r.Value, r.Growth = 3, 0 }),
 		"accuracy": training(60, 600, func(i int, r *Row) { r.Value = 0.98 - 0.9*math.Exp(-float64(i)/9); r.Use *= 1.9 }),
 		"flapping": training(300, 2, func(i int, r *Row) { r.Category = []string{"NL", "WL", "CL"}[i/7%3]; r.Event = "category changed" }),
+		"NaN":      training(40, 5, func(_ int, r *Row) { t := r.Time; *r = blankRow(); r.Time = t }),
+		"+Inf":     training(40, 5, every(inf)),
+		"-Inf":     training(40, 5, every(-inf)),
+		"zero":     training(40, 5, every(0)),
+		"max":      training(40, 5, every(math.MaxFloat64)),
+		"tiny":     training(40, 5, every(math.SmallestNonzeroFloat64)),
+		"close": training(40, 5, func(i int, r *Row) {
+			r.Value = 1 + 1e-6*float64(i%3) // an axis of close neighbours
+			r.Growth = math.Nextafter(1e-3, float64(i%2))
+		}),
+		"range": training(40, 5, func(i int, r *Row) {
+			r.Value = math.Pow(10, float64(5*i-100))
+			r.Growth = -r.Value
+			r.Use, r.Limit = r.Value, -r.Value
+		}),
+		"same time": training(40, 0, nil),
+		"backwards": training(40, -5, nil),
+		"centuries": training(40, 86400*365*8, nil),
+		"clock set back": training(40, 5, func(i int, r *Row) {
+			if i > 20 {
+				r.Time = r.Time.Add(-time.Hour)
+			}
+		}),
+		"every second unknown": training(5000, 20, func(i int, r *Row) {
+			if i%2 == 0 {
+				r.Value, r.Growth, r.Use, r.Limit = nan, nan, nan, nan
+			}
+		}),
+		"every row diverged": training(5000, 20, func(_ int, r *Row) { r.Value = inf }),
+		"every row another":  training(5000, 20, func(i int, r *Row) { r.Category = []string{"NL", "WL", "CL"}[i%3] }),
+		"every row an event": training(5000, 20, func(i int, r *Row) { r.Event = strings.Repeat("✓", i%99) }),
+		"too many rows":      training(6*defaultMaxRows, 1, func(i int, r *Row) { r.Category, r.Event = []string{"NL", "WL"}[i%2], "e" }),
 		"nonsense": {
 			{Time: time.Time{}, Value: 1e308, Growth: -1e308, Use: 1e300, Limit: -5, Category: "ZZ"},
 			{Time: testStart, Value: -1e308, Growth: 1e308, Use: inf, Limit: nan, Event: "\x00,\"é…"},
@@ -108,22 +153,125 @@ func pictures() map[string][]Row {
 	}
 }
 
+// every sets all figures of a row to f.
+func every(f float64) func(int, *Row) {
+	return func(_ int, r *Row) {
+		r.CPUSeconds, r.Step, r.Total, r.Value, r.Growth, r.Progress = f, f, f, f, f, f
+		r.Limit, r.QuotaCores, r.Use, r.Throttled = f, f, f, f
+	}
+}
+
 func TestDraw(t *testing.T) {
+	watchdog(t)
 	for name, rows := range pictures() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // shows races on the fonts, too
 			b, err := Draw(rows, testLabels)
 			must.NoError(t, err)
 			must.Less(t, 200<<10, len(b))
-			img, err := png.Decode(bytes.NewReader(b))
-			must.NoError(t, err)
-			must.Eq(t, picWidth, img.Bounds().Dx())
-			must.Eq(t, picHeight, img.Bounds().Dy())
+			isPicture(t, b)
 			if dir := os.Getenv("EBBTIDE_PICTURES"); dir != "" {
 				must.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), b, 0o644))
 			}
 		})
 	}
+}
+
+// checked is a canvas that draws nothing and says what must not be drawn: the
+// library hangs or panics when it is given what is not finite.
+type checked struct {
+	bad     error
+	strokes int // paths, whose number is what a picture costs
+	texts   []string
+}
+
+func (c *checked) Size() (x, y vg.Length)              { return picWidth, picHeight }
+func (c *checked) SetLineWidth(vg.Length)              {}
+func (c *checked) SetLineDash([]vg.Length, vg.Length)  {}
+func (c *checked) SetColor(color.Color)                {}
+func (c *checked) Rotate(float64)                      {}
+func (c *checked) Translate(vg.Point)                  {}
+func (c *checked) Scale(_, _ float64)                  {}
+func (c *checked) Push()                               {}
+func (c *checked) Pop()                                {}
+func (c *checked) DrawImage(vg.Rectangle, image.Image) {}
+func (c *checked) Stroke(p vg.Path)                    { c.path(p) }
+func (c *checked) Fill(p vg.Path)                      { c.path(p) }
+
+func (c *checked) FillString(_ font.Face, at vg.Point, text string) {
+	c.texts = append(c.texts, text)
+	c.point(at, 2000) // a long title may leave the picture
+	if strings.ContainsAny(text, "\n\r\x00") || !utf8.ValidString(text) {
+		c.bad = fmt.Errorf("text %q", text)
+	}
+}
+
+func (c *checked) path(p vg.Path) {
+	c.strokes++
+	for _, part := range p {
+		c.point(part.Pos, 20)
+		if len(part.Control) > 0 {
+			c.bad = errors.New("a curve")
+		}
+	}
+}
+
+func (c *checked) point(p vg.Point, beyond float64) {
+	x, y := float64(p.X), float64(p.Y)
+	if !(x >= -beyond && x <= picWidth+beyond && y >= -beyond && y <= picHeight+beyond) { // also if it is NaN
+		c.bad = fmt.Errorf("point %v, %v", x, y)
+	}
+}
+
+// Nothing that is not finite, and nothing outside of the picture, gets through to
+// the library, and what is drawn is bounded.
+func TestPaint(t *testing.T) {
+	watchdog(t)
+	for name, rows := range pictures() {
+		c := &checked{}
+		paint(draw.New(c), inOrder(rows), testLabels)
+		must.NoError(t, c.bad, must.Sprint(name))
+		must.SliceContains(t, c.texts, "vae: val_loss")
+		must.Less(t, mostStrokes, c.strokes, must.Sprint(name))
+	}
+	c := &checked{}
+	paint(draw.New(c), nil, Labels{Task: strings.Repeat("\n\xff", 1<<20), Job: "\xff\x00", Alloc: "1234567é", Metric: "\r\n", Goal: "max",
+		Estimator: "?", Policy: "none", Mode: "quota", PoolCores: math.Inf(1)})
+	must.NoError(t, c.bad)
+}
+
+// The same for rows of odd figures in every combination.
+func TestPaint_odd(t *testing.T) {
+	watchdog(t)
+	number := rapid.SampledFrom(append([]float64{0.5, 1.000001, 1.000002, 1e-90, 1e-100, 1e99, -1e99, 3e-7}, oddNumbers...))
+	word := rapid.SampledFrom([]string{"", "NL", "WL", "CL", "ZZ", "\x00,\"\xff✓"})
+	after := rapid.SampledFrom([]time.Duration{0, 0, 1, time.Second, time.Hour, -time.Minute, 1e6 * time.Hour, math.MaxInt64})
+	rapid.Check(t, func(t *rapid.T) {
+		rows := make([]Row, rapid.IntRange(0, 30).Draw(t, "rows"))
+		at := testStart
+		for i := range rows {
+			at = at.Add(after.Draw(t, "after"))
+			rows[i] = Row{Time: at, Step: number.Draw(t, "step"), Total: number.Draw(t, "total"), Value: number.Draw(t, "value"),
+				Growth: number.Draw(t, "growth"), Use: number.Draw(t, "use"), Limit: number.Draw(t, "limit"),
+				Category: word.Draw(t, "category"), Event: word.Draw(t, "event")}
+		}
+		c := &checked{}
+		paint(draw.New(c), inOrder(rows), Labels{Task: "t", Metric: word.Draw(t, "metric"), PoolCores: number.Draw(t, "cores")})
+		must.NoError(t, c.bad)
+	})
+}
+
+// Rows may be in any order, and stay as they are.
+func TestDraw_order(t *testing.T) {
+	rows := training(50, 5, nil)
+	want, err := Draw(rows, testLabels)
+	must.NoError(t, err)
+	slices.Reverse(rows)
+	before := slices.Clone(rows)
+	got, err := Draw(rows, testLabels)
+	must.NoError(t, err)
+	must.True(t, bytes.Equal(want, got))
+	eqRows(t, before, rows)
 }
 
 func BenchmarkDraw5000(b *testing.B) {

@@ -131,7 +131,7 @@ func short(v, step float64) string {
 	if abs >= 1e6 || abs < 1e-4 || step > 0 && step < 1e-5 {
 		digits := 4
 		if step > 0 {
-			digits = min(9, max(1, int(math.Ceil(math.Log10(abs/step)-1e-9))+1))
+			digits = int(min(9, max(1, math.Ceil(math.Log10(abs/step)-1e-9)+1)))
 		}
 		mantissa, exp, ok := strings.Cut(strconv.FormatFloat(v, 'e', digits-1, 64), "e")
 		if !ok {
@@ -140,11 +140,14 @@ func short(v, step float64) string {
 		if strings.Contains(mantissa, ".") {
 			mantissa = strings.TrimRight(strings.TrimRight(mantissa, "0"), ".")
 		}
-		sign := ""
-		if exp[0] == '-' {
-			sign = "-"
+		power := strings.TrimLeft(exp[1:], "0")
+		switch {
+		case power == "": // close neighbours, e.g. 1.000005
+			return mantissa
+		case exp[0] == '-':
+			power = "-" + power
 		}
-		return mantissa + "e" + sign + strings.TrimLeft(exp[1:], "0")
+		return mantissa + "e" + power
 	}
 	if step > 0 {
 		return strconv.FormatFloat(v, 'f', max(0, int(math.Ceil(-math.Log10(step)-1e-9))), 64)

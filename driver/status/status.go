@@ -202,20 +202,28 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
+// maxStatus bounds a status file, in bytes: what is read of one, and so what is
+// written. Texts of the greatest length take three quarters of it.
+const maxStatus = 256 << 10
+
 // encode returns the JSON file of s.
 func (s Status) encode() ([]byte, error) {
 	b, err := json.MarshalIndent(s.bounded(), "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode status: %w", err)
 	}
-	return append(b, '\n'), nil
+	b = append(b, '\n')
+	if len(b) > maxStatus {
+		return nil, fmt.Errorf("encode status: %d bytes, %d of them to resume: at most %d can be read back", len(b), len(s.Resume), maxStatus)
+	}
+	return b, nil
 }
 
-// decode reads a status; fields it does not know are ignored.
-func decode(b []byte) (Status, error) {
+// decode reads the status in the file path; fields it does not know are ignored.
+func decode(path string, b []byte) (Status, error) {
 	s := blank()
 	if err := json.Unmarshal(b, &s); err != nil {
-		return Status{}, fmt.Errorf("decode status: %w", err)
+		return Status{}, fmt.Errorf("decode %s: %w", path, err)
 	}
 	return s, nil
 }

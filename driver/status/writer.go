@@ -25,7 +25,6 @@ type Options struct {
 const (
 	defaultMaxRows = 5000
 	minMaxRows     = 16
-	maxStatus      = 256 << 10 // bytes read of a status file
 )
 
 // Writer writes the files of one task. Its methods may be called from any
@@ -101,11 +100,12 @@ func (w *Writer) ReadStatus() (Status, error) {
 		return Status{}, err
 	}
 	defer d.close()
-	b, err := d.read(w.task+".json", maxStatus)
+	name := w.task + ".json"
+	b, err := d.read(name, maxStatus)
 	if err != nil {
 		return Status{}, err
 	}
-	return decode(b)
+	return decode(d.path+"/"+name, b)
 }
 
 // Append adds a row to the history. The file never has more than
@@ -130,7 +130,7 @@ func (w *Writer) Append(r Row) error {
 	}
 	defer func() { _ = f.Close() }()
 
-	if w.rows == 0 || fi.Size() != w.size || inode(fi) != w.ino {
+	if w.rows == 0 || fi.Size() != w.size || inode(fi) != w.ino || !endsLine(f, w.size) {
 		b, err := readPart(f, maxHistory)
 		if err != nil {
 			return err
@@ -273,7 +273,15 @@ func ReadStatus(path string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	return decode(b)
+	return decode(path, b)
+}
+
+// endsLine tells whether the last of the size bytes of f ends a line: a row
+// appended to a torn one would be lost with it.
+func endsLine(f *os.File, size int64) bool {
+	var b [1]byte
+	_, err := f.ReadAt(b[:], size-1)
+	return err == nil && b[0] == '\n'
 }
 
 // readPart returns at most limit bytes from the start of f, which stays open.

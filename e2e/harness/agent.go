@@ -61,7 +61,8 @@ type Agent struct {
 
 	h      *Harness
 	cfg    AgentConfig
-	rpc    string // address that clients join
+	values map[string]any // of the template, besides cfg
+	rpc    string         // address that clients join
 	nodeID string
 	argv   []string
 	proc   *Process
@@ -177,7 +178,7 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 	}
 	dir := filepath.Join(h.Dir, cfg.Name)
 	values := map[string]any{
-		"Cfg": cfg, "HTTP": http, "RPC": first + 1, "Serf": first + 2,
+		"HTTP": http, "RPC": first + 1, "Serf": first + 2,
 		"MinPort": first + 10, "MaxPort": first + blockPorts - 1,
 		"Data": filepath.Join(dir, "data"), "State": filepath.Join(dir, "state"),
 		"Mounts": filepath.Join(dir, "mounts"), "PluginDir": filepath.Join(dir, "plugins"),
@@ -217,20 +218,14 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 			return nil, fmt.Errorf("installing the plugin %s: %w", name, err)
 		}
 	}
-	config := filepath.Join(dir, "agent.hcl")
-	f, err := os.Create(config)
-	if err != nil {
-		return nil, err
-	}
-	err = agentTemplate.Execute(f, values)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("writing the configuration of %s: %w", cfg.Name, err)
-	}
 	a := &Agent{
-		Name: cfg.Name, Dir: dir, h: h, cfg: cfg,
+		Name: cfg.Name, Dir: dir, h: h, cfg: cfg, values: values,
 		Addr: fmt.Sprintf("http://127.0.0.1:%d", http),
 		rpc:  fmt.Sprintf("127.0.0.1:%d", first+1),
-		argv: []string{nomad, "agent", "-config", config},
+	}
+	a.argv = []string{nomad, "agent", "-config", a.configFile()}
+	if err := a.writeConfig(); err != nil {
+		return nil, err
 	}
 	if a.API, err = api.NewClient(&api.Config{Address: a.Addr}); err != nil {
 		return nil, fmt.Errorf("making a client of the API at %s: %w", a.Addr, err)
@@ -239,6 +234,28 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 	h.agents = append(h.agents, a)
 	h.mu.Unlock()
 	return a, nil
+}
+
+func (a *Agent) configFile() string { return filepath.Join(a.Dir, "agent.hcl") }
+
+func (a *Agent) writeConfig() error {
+	f, err := os.Create(a.configFile())
+	if err != nil {
+		return err
+	}
+	a.values["Cfg"] = a.cfg
+	err = agentTemplate.Execute(f, a.values)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("writing the configuration of %s: %w", a.Name, err)
+	}
+	return nil
+}
+
+// Configure changes the body of the plugin's config block, for the agent's next
+// start.
+func (a *Agent) Configure(plugin string) error {
+	a.cfg.Plugin = plugin
+	return a.writeConfig()
 }
 
 // StartAgent starts an agent and waits until its node is ready (for a server,
@@ -444,13 +461,25 @@ func (a *Agent) Restart(ctx context.Context) error {
 // those that run the file from the agent's own plugin directory, other uses of
 // the binary (executors, log helpers) apart.
 func (a *Agent) PluginPIDs(name string) []int {
+	return a.running(name, func(argv []string) bool { return len(argv) == 1 })
+}
+
+// ExecutorPIDs lists the executors that a plugin has started: one for each of its
+// tasks of the exec engine, also after the plugin that started it has ended.
+func (a *Agent) ExecutorPIDs(name string) []int {
+	return a.running(name, func(argv []string) bool { return len(argv) > 1 && argv[1] == "executor" })
+}
+
+// running lists the run's processes of a file of the agent's own plugin
+// directory, by their command line.
+func (a *Agent) running(name string, want func(argv []string) bool) []int {
 	path := filepath.Join(a.Dir, "plugins", name)
 	var pids []int
 	for _, pid := range descendants(a.h.super.cmd.Process.Pid) {
 		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != path {
 			continue
 		}
-		if cmd := strings.Fields(commandLine(pid)); len(cmd) == 1 {
+		if want(strings.Fields(commandLine(pid))) {
 			pids = append(pids, pid)
 		}
 	}

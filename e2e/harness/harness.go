@@ -131,6 +131,9 @@ func (h *Harness) Start(ctx context.Context, name string, argv []string, env []s
 	return h.super.start(ctx, name, request{Args: argv, Env: env, Dir: h.Dir, Log: filepath.Join(h.Dir, name+".log")})
 }
 
+// PIDs lists all processes of the run, those of tasks included.
+func (h *Harness) PIDs() []int { return descendants(h.super.cmd.Process.Pid) }
+
 // environ is the environment of what the harness starts: ours, less what would
 // change how an agent, a daemon or a supervisor behaves.
 func (h *Harness) environ() []string {

@@ -214,4 +214,3 @@ func (c curve) at(x float64) float64 {
 	f := (x - c.c[i-1]) / (c.c[i] - c.c[i-1])
 	return c.clean[i-1] + f*(c.clean[i]-c.clean[i-1])
 }
-

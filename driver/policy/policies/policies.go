@@ -1,23 +1,22 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies finds the policy that shares out a node's CPU by its name in
-// the configuration.
+// Package policies is the table of the policies that share out a node's CPU.
 package policies
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/internal/strictjson"
 )
 
-// Policy decides the limits of a node's tasks. It is a pure function and assumes a
-// valid input.
-type Policy func(flowcon.Input) flowcon.Output
-
-// Names of the policies.
+// Names of the policies that the driver runs.
 const (
 	Auto    = "auto"
 	FlowCon = "flowcon"
@@ -26,17 +25,57 @@ const (
 	None    = "none"
 )
 
-// Names returns the names that Find knows, the default first.
+// Policy is one of the policies.
+type Policy struct {
+	Name     string // in the configuration and on the command line
+	Synopsis string
+	Example  any // a valid input
+
+	// DecideJSON runs the policy on an input in JSON. The error tells everything that
+	// is wrong with it, a line each.
+	DecideJSON func(input []byte) (output any, err error)
+}
+
+var table = []Policy{
+	entry(FlowCon, "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
+		flowcon.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), flowcon.Decide),
+	entry(TRADL, "limits by acceptable and objective targets (TRADL)",
+		tradl.Input{Params: tradl.DefaultParams()}, tradl.Example(), tradl.Decide),
+	entry(DQoES, "limits by the response times of services (DQoES)",
+		dqoes.Input{Params: dqoes.DefaultParams()}, dqoes.Example(), dqoes.Decide),
+	entry(None, "no limits, for comparison; takes flowcon's snapshot",
+		none.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), none.Decide),
+}
+
+// entry makes a Policy of a pure function. Defaults holds the values of the optional
+// fields; In's method Validate() error, where it has one, is used.
+func entry[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Policy {
+	return Policy{
+		Name: name, Synopsis: synopsis, Example: example,
+		DecideJSON: func(input []byte) (any, error) {
+			in := defaults
+			if err := strictjson.Decode("snapshot", input, &in); err != nil {
+				return nil, err
+			}
+			return decide(in), nil
+		},
+	}
+}
+
+// All returns the policies, the default first.
+func All() []Policy { return slices.Clone(table) }
+
+// Names returns the names of those that the driver runs, the default first.
 func Names() []string { return []string{Auto, FlowCon, TRADL, DQoES, None} }
 
-// Find returns the policy of that name, or an error that lists the names.
+// Find returns the policy of that name, or an error that lists the names of all.
 func Find(name string) (Policy, error) {
-	switch name {
-	case FlowCon:
-		return flowcon.Decide, nil
-	case None:
-		return none.Decide, nil
-	default:
-		return nil, fmt.Errorf("unknown policy %q, must be one of: %s", name, strings.Join(Names(), ", "))
+	var known []string
+	for _, p := range table {
+		if p.Name == name {
+			return p, nil
+		}
+		known = append(known, p.Name)
 	}
+	return Policy{}, fmt.Errorf("unknown policy %q, must be one of: %s", name, strings.Join(known, ", "))
 }

@@ -4,22 +4,38 @@
 package policies
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 )
 
 func TestFind(t *testing.T) {
-	for _, name := range Names() {
-		decide, err := Find(name)
+	for _, p := range All() {
+		found, err := Find(p.Name)
 		must.NoError(t, err)
-		out := decide(flowcon.Example())
-		must.Len(t, len(flowcon.Example().Tasks), out.Tasks)
-		must.StrHasPrefix(t, name+".", out.Tasks[0].Rule)
+		must.Eq(t, p.Name, found.Name)
+		must.NotEq(t, "", p.Synopsis)
 	}
-
+	for _, name := range Names() {
+		_, err := Find(name)
+		must.NoError(t, err, must.Sprint("what the driver runs can be asked"))
+	}
 	_, err := Find("flowkon")
-	must.EqError(t, err, `unknown policy "flowkon", must be one of: flowcon, none`)
+	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, flowcon, `)
+}
+
+// Every example is valid, and what is missing is told.
+func TestPolicies(t *testing.T) {
+	for _, p := range All() {
+		example, err := json.Marshal(p.Example)
+		must.NoError(t, err)
+		asked, err := p.DecideJSON(example)
+		must.NoError(t, err)
+		out, err := json.Marshal(asked)
+		must.NoError(t, err)
+		must.StrContains(t, string(out), `"rule":"`+p.Name+".")
+		_, err = p.DecideJSON([]byte("{}"))
+		must.ErrorContains(t, err, "is missing")
+	}
 }

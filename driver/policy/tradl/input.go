@@ -111,7 +111,7 @@ func DefaultParams() Params { return Params{Full: DefaultFull} }
 func CheckTargets(goal Goal, acceptable, objective *float64) error {
 	var errs fields.Errors
 	usable := true
-	if any := acceptable != nil || objective != nil; !goal.Valid() && (any || goal != "") {
+	if targets := acceptable != nil || objective != nil; !goal.Valid() && (targets || goal != "") {
 		errs.Add("goal", `must be "min" or "max", got %q`, string(goal))
 		usable = false
 	}

@@ -1,0 +1,167 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	helperFile    = "EBBTIDE_LIMITS_FILE"
+	blockBytes    = 8 << 20
+	packets       = 100
+	bytesInPacket = 1000
+)
+
+// writeBlocks is the helper of TestKernel_blockBytes: it writes past the page cache
+// once it is in its cgroup, which a byte on its standard input says.
+func writeBlocks() {
+	var one [1]byte
+	if _, err := io.ReadFull(os.Stdin, one[:]); err != nil {
+		return
+	}
+	f, err := os.OpenFile(os.Getenv(helperFile), os.O_WRONLY|os.O_CREATE|unix.O_DIRECT, 0o600)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	// Memory of its own is aligned as direct I/O needs it.
+	b, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	for written := 0; err == nil && written < blockBytes; written += len(b) {
+		_, err = f.Write(b)
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// receivePackets is the helper of TestKernel_networkBytes: a network interface of its
+// own receives packets.
+func receivePackets() {
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	tun, err := unix.Open("/dev/net/tun", unix.O_RDWR, 0)
+	fail(err)
+	ifr, err := unix.NewIfreq("ebbtide0")
+	fail(err)
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	fail(unix.IoctlIfreq(tun, unix.TUNSETIFF, ifr))
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	fail(err)
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	fail(unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, ifr))
+	packet := make([]byte, bytesInPacket)
+	packet[0] = 0x45 // IPv4, from nobody to nobody
+	for range packets {
+		_, err = unix.Write(tun, packet)
+		fail(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// eventually waits until a figure is what it should be; it depends on another process.
+func eventually(t *testing.T, read func() float64, ok func(float64) bool) float64 {
+	t.Helper()
+	v := math.NaN()
+	for range 1500 {
+		if v = read(); ok(v) {
+			return v
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("it stayed %v", v)
+	return v
+}
+
+func TestKernel_memoryOfResources(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "sleep", -1)
+	// What it has from before it came into the group is not the group's.
+	eventually(t, func() float64 { return c.Resources().MemoryBytes }, func(v float64) bool { return v > 0 })
+	must.True(t, math.IsNaN(c.Resources().NetworkBytes), must.Sprint("it is on the host's network"))
+}
+
+func TestKernel_blockBytes(t *testing.T) {
+	k := newKernel(t)
+	dir := os.Getenv("TMPDIR")
+	if dir == "" {
+		dir = "/var/tmp"
+	}
+	file := filepath.Join(dir, fmt.Sprintf("ebbtide-blocks-%d", os.Getpid()))
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC {
+		t.Skipf("skipped: %s is on no block device", dir)
+	}
+	t.Setenv(helperFile, file)
+	t.Cleanup(func() { _ = os.Remove(file) })
+
+	c := k.child("task")
+	pid, stdin := c.startTalking("write", -1)
+	g, err := Find(pid)
+	must.NoError(t, err)
+	before := g.Resources().BlockBytes
+	must.False(t, math.IsNaN(before))
+	_, err = stdin.Write([]byte{'\n'})
+	must.NoError(t, err)
+	after := eventually(t, func() float64 { return g.Resources().BlockBytes },
+		func(v float64) bool { return v-before >= blockBytes })
+	t.Logf("%d bytes written, %.0f counted (controller of version %d, %v)", blockBytes, after-before, g.blkVersion, g.blkErr)
+	must.Less(t, 2*blockBytes+1, after-before)
+}
+
+func TestKernel_networkBytes(t *testing.T) {
+	k := newKernel(t)
+	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
+		t.Skipf("skipped: this kernel makes no network interface for a test: %v", err)
+	} else {
+		_ = f.Close()
+	}
+	k.attr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	g := k.child("task")
+	g.attr = k.attr
+	c, err := Find(g.start("receive", -1))
+	must.NoError(t, err)
+	const want = packets * bytesInPacket
+	got := eventually(t, func() float64 { return c.Resources().NetworkBytes }, func(v float64) bool { return v >= want })
+	must.Less(t, 1.5*want, got) // the kernel announces itself on the interface
+}
+
+func TestKernel_ioWeight(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "sleep", -1)
+	_, err := c.IOWeight()
+	if errors.Is(err, ErrNoController) || errors.Is(err, ErrRefused) {
+		must.Error(t, c.SetIOWeight(50))
+		t.Skipf("skipped: this kernel has no weight for block I/O: %v", err)
+	}
+	must.NoError(t, err)
+	for _, w := range append(PlanIOWeights([]float64{0.9, 0.09, 0.01}), MinIOWeight, DefaultIOWeight, MaxIOWeight) {
+		must.NoError(t, c.SetIOWeight(w))
+		got, err := c.IOWeight()
+		must.NoError(t, err)
+		must.Eq(t, w, got)
+	}
+	must.NoError(t, c.SetIOWeight(1<<40)) // as near as the kernel takes it
+	must.NoError(t, c.SetIOWeight(0))
+	got, err := c.IOWeight()
+	must.NoError(t, err)
+	must.Eq(t, DefaultIOWeight, got)
+}

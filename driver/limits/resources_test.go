@@ -1,0 +1,353 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package limits
+
+import (
+	"fmt"
+	"math"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// link makes a symbolic link, such as the ones that name namespaces.
+func (m *machine) link(name, target string) {
+	m.t.Helper()
+	name = filepath.Join(m.dir, name)
+	must.NoError(m.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	_ = os.Remove(name)
+	must.NoError(m.t, os.Symlink(target, name))
+}
+
+// network gives a process a network namespace and its counters.
+func (m *machine) network(pid, ns, dev string) {
+	m.link("proc/"+pid+"/ns/net", "net:["+ns+"]")
+	m.file("proc/"+pid+"/net/dev", "Inter-|   Receive                            |  Transmit\n"+
+		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"+dev)
+}
+
+// equal compares with NaN equal to itself.
+func equal(t *testing.T, want, got Resources, settings ...must.Setting) {
+	t.Helper()
+	must.Eq(t, fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got), settings...)
+}
+
+var unknown = math.NaN()
+
+const (
+	throttled = "254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 12288\n254:0 Async 0\n254:0 Discard 77\n254:0 Total 12288\n" +
+		"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 12291\n"
+	nothingCounted = "Total 0\n"
+	iostat         = "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=77 dios=1\n8:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0\n253:0 \n"
+	devices        = "    lo: 1000000    5000    0    0    0     0          0         0  1000000    5000    0    0    0     0       0          0\n" +
+		"  eth0:    1500      10    0    0    0     0          0         0      700       9    0    0    0     0       0          0\n" +
+		"eth1:20 1 0 0 0 0 0 0 3 1 0 0 0 0 0 0\n"
+)
+
+// v1Blkio makes a machine like the common ones of version 1, with a controller for
+// block I/O apart.
+func v1Blkio(t *testing.T, files map[string]string) (*machine, *Cgroup) {
+	m := newMachine(t)
+	m.mounts("32 31 0:29 / @/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct,memory\n36 31 0:33 / @/cg/blkio rw - cgroup cgroup rw,blkio")
+	m.proc("self", "R", "2:blkio:/", "1:cpu,cpuacct,memory:/", "0::/")
+	m.proc("77", "S", "2:blkio:/nomad/t", "1:cpu,cpuacct,memory:/t", "0::/")
+	m.cgroup("cg/cpu/t", filesV1)
+	m.file("cg/cpu/t/cgroup.procs", "77\n")
+	m.cgroup("cg/blkio/nomad/t", files)
+	c, err := m.finder().Find(77)
+	must.NoError(t, err)
+	return m, c
+}
+
+func TestResources_v1(t *testing.T) {
+	m, c := v1Blkio(t, map[string]string{
+		"blkio.throttle.io_service_bytes":           "Total 0\n",
+		"blkio.throttle.io_service_bytes_recursive": throttled,
+	})
+	equal(t, Resources{3000, 12291, unknown}, c.Resources())
+
+	// Before Linux 5.4 there are no recursive counts; CFQ had its own files.
+	m.file("cg/blkio/nomad/t/blkio.throttle.io_service_bytes", "8:0 Read 5\n")
+	must.NoError(t, os.Remove(filepath.Join(m.dir, "cg/blkio/nomad/t/blkio.throttle.io_service_bytes_recursive")))
+	equal(t, Resources{3000, 5, unknown}, c.Resources())
+	m.file("cg/blkio/nomad/t/blkio.io_service_bytes_recursive", "8:0 Read 6\n")
+	equal(t, Resources{3000, 6, unknown}, c.Resources())
+}
+
+// Newer kernels say 0 on version 1 although they do not count.
+func TestResources_v1NotCounting(t *testing.T) {
+	const file = "blkio.throttle.io_service_bytes_recursive"
+	m, c := v1Blkio(t, map[string]string{file: nothingCounted})
+	m.file("cg/blkio/"+file, nothingCounted)
+	equal(t, Resources{3000, unknown, unknown}, c.Resources())
+
+	// Then the processes tell, with those below.
+	m.file("cg/cpu/t/cgroup.procs", "77\n0\nx\n79\n")
+	m.file("cg/cpu/t/sub/cgroup.procs", "78\n")
+	m.file("proc/77/io", "rchar: 5\nwchar: 6\nsyscr: 1\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 5\n")
+	m.file("proc/78/io", "read_bytes: 1\nwrite_bytes: odd\n")
+	equal(t, Resources{3000, 12289, unknown}, c.Resources())
+
+	// Somebody's were counted: then ours are truly none.
+	m.file("cg/blkio/"+file, throttled)
+	equal(t, Resources{3000, 0, unknown}, c.Resources())
+}
+
+func TestResources_v2(t *testing.T) {
+	m, c, dir := found(t, 2)
+	equal(t, Resources{3000, unknown, unknown}, c.Resources()) // the controller io is not enabled
+	m.file(dir+"/io.stat", "")
+	equal(t, Resources{3000, 0, unknown}, c.Resources())
+	m.file(dir+"/io.stat", iostat)
+	equal(t, Resources{3000, 12291, unknown}, c.Resources())
+
+	must.NoError(t, os.RemoveAll(filepath.Join(m.dir, dir)))
+	equal(t, Resources{unknown, unknown, unknown}, c.Resources())
+}
+
+// The controllers of the cpu and of block I/O may be of different versions.
+func TestFinder_blockIO(t *testing.T) {
+	t.Run("cpu on v1, io on v2", func(t *testing.T) {
+		m := newMachine(t)
+		m.mounts("32 31 0:29 / @/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct,memory\n41 31 0:38 / @/cg/unified rw - cgroup2 cgroup2 rw")
+		m.proc("self", "R", "1:cpu,cpuacct,memory:/", "0::/")
+		m.proc("77", "S", "1:cpu,cpuacct,memory:/t", "0::/u")
+		m.cgroup("cg/cpu/t", filesV1)
+		m.cgroup("cg/unified/u", map[string]string{"io.stat": iostat, "io.weight": "default 100\n"})
+		c, err := m.finder().Find(77)
+		must.NoError(t, err)
+		must.Eq(t, 1, c.Version())
+		equal(t, Resources{3000, 12291, unknown}, c.Resources())
+		must.NoError(t, c.SetIOWeight(50))
+		must.StrHasPrefix(t, "default 50", m.read("cg/unified/u/io.weight"))
+	})
+	t.Run("cpu on v2, blkio on v1", func(t *testing.T) {
+		m := newMachine(t)
+		m.mounts("26 24 0:30 / @/cg rw - cgroup2 cgroup2 rw\n36 31 0:33 / @/blkio rw - cgroup cgroup rw,blkio")
+		m.proc("self", "R", "2:blkio:/", "0::/")
+		m.proc("77", "S", "2:blkio:/b", "0::/t")
+		m.cgroup("cg/t", filesV2)
+		m.cgroup("blkio/b", map[string]string{"blkio.throttle.io_service_bytes_recursive": throttled, "blkio.bfq.weight": "100\n"})
+		c, err := m.finder().Find(77)
+		must.NoError(t, err)
+		must.Eq(t, 2, c.Version())
+		equal(t, Resources{3000, 12291, unknown}, c.Resources())
+		w, err := c.IOWeight()
+		must.NoError(t, err)
+		must.Eq(t, 100, w)
+	})
+	t.Run("not the task's own", func(t *testing.T) {
+		m := newMachine(t)
+		m.mounts("32 31 0:29 / @/cg/cpu rw - cgroup cgroup rw,cpu,cpuacct,memory\n36 31 0:33 / @/cg/blkio rw - cgroup cgroup rw,blkio")
+		m.proc("self", "R", "2:blkio:/", "1:cpu,cpuacct,memory:/")
+		m.proc("77", "S", "2:blkio:/", "1:cpu,cpuacct,memory:/t")
+		m.cgroup("cg/cpu/t", filesV1)
+		m.cgroup("cg/blkio", map[string]string{"blkio.throttle.io_service_bytes_recursive": throttled, "blkio.bfq.weight": "100\n"})
+		c, err := m.finder().Find(77)
+		must.NoError(t, err)
+		equal(t, Resources{3000, unknown, unknown}, c.Resources())
+		must.ErrorIs(t, c.SetIOWeight(50), ErrRefused)
+		_, err = c.IOWeight()
+		must.ErrorIs(t, err, ErrRefused)
+	})
+	t.Run("none", func(t *testing.T) {
+		_, c, _ := found(t, 1)
+		equal(t, Resources{3000, unknown, unknown}, c.Resources())
+		must.ErrorIs(t, c.SetIOWeight(50), ErrNoController)
+		_, err := c.IOWeight()
+		must.ErrorIs(t, err, ErrNoController)
+	})
+}
+
+func TestResources_network(t *testing.T) {
+	m, c, dir := found(t, 2)
+	m.file(dir+"/cgroup.procs", "78\n77\n")
+	network := func() float64 { return c.Resources().NetworkBytes }
+	must.True(t, math.IsNaN(network())) // no namespaces are seen
+
+	m.network("self", "1", devices)
+	m.network("77", "1", devices)
+	m.network("78", "1", devices)
+	must.True(t, math.IsNaN(network())) // the host's
+
+	m.network("78", "2", devices)
+	must.Eq(t, 2223, network())
+	m.network("77", "3", "eth0: 1 0 0 0 0 0 0 0 2 0\nodd: x 0 0 0 0 0 0 0 3\nshort: 1 2\nnothing\n")
+	must.Eq(t, 6, network()) // the lowest number
+
+	// We run in a container and the task on the host's network.
+	m.network("self", "9", devices)
+	m.network("1", "3", devices)
+	must.Eq(t, 2223, network())
+	m.network("1", "2", devices)
+	must.Eq(t, 6, network())
+
+	m.network("1", "1", devices)
+	must.NoError(t, os.Remove(filepath.Join(m.dir, "proc/77/net/dev")))
+	must.Eq(t, 2223, network()) // it has just ended
+
+	// Process 1's cannot be read.
+	must.NoError(t, os.RemoveAll(filepath.Join(m.dir, "proc/1/ns/net")))
+	m.file("proc/1/ns/net", "no link")
+	must.Eq(t, 2223, network())
+}
+
+// A task may have any number of processes and groups.
+func TestCgroup_pidsBounded(t *testing.T) {
+	m, c, dir := found(t, 2)
+	text := ""
+	for i := range 2000 {
+		text = fmt.Sprintln(100+i) + text
+	}
+	m.file(dir+"/a/cgroup.procs", text)
+	for i := range 300 {
+		m.file(fmt.Sprintf("%s/b%d/cgroup.procs", dir, i), "5\n")
+	}
+	got := c.pids()
+	must.Len(t, maxPids, got)
+	must.SliceContains(t, got, 100)
+}
+
+func TestCgroup_ioWeight(t *testing.T) {
+	cases := []struct {
+		name  string
+		v     int
+		files map[string]string
+		set   uint64
+		want  map[string]string
+	}{
+		{"v1 bfq", 1, map[string]string{"blkio.bfq.weight": ""}, 50, map[string]string{"blkio.bfq.weight": "50"}},
+		{"v1 bfq, too small", 1, map[string]string{"blkio.bfq.weight": ""}, 0, map[string]string{"blkio.bfq.weight": "100"}},
+		{"v1 cfq", 1, map[string]string{"blkio.weight": ""}, 1, map[string]string{"blkio.weight": "10"}},
+		{"v1 both, too large", 1, map[string]string{"blkio.weight": "", "blkio.bfq.weight": ""}, 5000, map[string]string{"blkio.weight": "1000", "blkio.bfq.weight": "1000"}},
+		{"v2", 2, map[string]string{"io.weight": ""}, 5000, map[string]string{"io.weight": "default 5000"}},
+		{"v2 bfq", 2, map[string]string{"io.bfq.weight": ""}, 5000, map[string]string{"io.bfq.weight": "default 1000"}},
+		{"v2 both", 2, map[string]string{"io.weight": "", "io.bfq.weight": ""}, 1, map[string]string{"io.weight": "default 1", "io.bfq.weight": "default 1"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			m, c, dir := found(t, 2)
+			if tc.v == 1 {
+				m, c = v1Blkio(t, nil)
+				dir = "cg/blkio/nomad/t"
+			}
+			must.ErrorIs(t, c.SetIOWeight(50), ErrNoController)
+			_, err := c.IOWeight()
+			must.ErrorIs(t, err, ErrNoController)
+			must.ErrorContains(t, err, dir)
+			for name, content := range tc.files {
+				m.file(dir+"/"+name, content)
+			}
+			must.NoError(t, c.SetIOWeight(tc.set))
+			for name, want := range tc.want {
+				must.Eq(t, want, m.read(dir+"/"+name))
+			}
+			_, err = c.IOWeight()
+			must.NoError(t, err)
+
+			for name := range tc.files {
+				m.file(dir+"/"+name, "default 70\n8:0 300\n")
+			}
+			w, err := c.IOWeight()
+			must.NoError(t, err)
+			must.Eq(t, 70, w)
+			for name := range tc.files {
+				m.file(dir+"/"+name, "70\n")
+			}
+			w, err = c.IOWeight()
+			must.NoError(t, err)
+			must.Eq(t, 70, w)
+			for name := range tc.files {
+				m.file(dir+"/"+name, "much\n")
+			}
+			_, err = c.IOWeight()
+			must.ErrorContains(t, err, "much")
+
+			must.NoError(t, os.RemoveAll(filepath.Join(m.dir, dir)))
+			must.ErrorIs(t, c.SetIOWeight(50), ErrGone)
+			_, err = c.IOWeight()
+			must.ErrorIs(t, err, ErrGone)
+		})
+	}
+}
+
+// A value that the kernel refuses comes back with the file and the value, and a
+// directory in the place of the file is an error, too.
+func TestCgroup_ioWeightRefused(t *testing.T) {
+	m, c, dir := found(t, 2)
+	must.NoError(t, os.Symlink("/dev/full", filepath.Join(m.dir, dir, "io.weight")))
+	err := c.SetIOWeight(50)
+	must.ErrorContains(t, err, `"default 50"`)
+	must.ErrorContains(t, err, "io.weight")
+	must.NoError(t, os.Remove(filepath.Join(m.dir, dir, "io.weight")))
+	must.NoError(t, os.Mkdir(filepath.Join(m.dir, dir, "io.weight"), 0o755))
+	_, err = c.IOWeight()
+	must.ErrorContains(t, err, "io.weight")
+}
+
+func TestPlanIOWeights(t *testing.T) {
+	nan := math.NaN()
+	cases := []struct {
+		name string
+		in   []float64
+		want []uint64
+	}{
+		{"nobody", nil, []uint64{}},
+		{"alone", []float64{0.3}, []uint64{100}},
+		{"nobody limited", []float64{1, 1, 1}, []uint64{100, 100, 100}},
+		{"fair shares", []float64{0.25, 0.25, 0.25, 0.25}, []uint64{100, 100, 100, 100}},
+		{"in proportion", []float64{0.5, 0.3, 0.2}, []uint64{150, 90, 60}},
+		{"the floor", []float64{0.75, 0.25, 0, 0}[:2], []uint64{150, 50}},
+		{"limits that sum to more", []float64{1, 1, 0.5}, []uint64{120, 120, 60}},
+		{"below the floor as decided", []float64{0.98, 0.02}, []uint64{190, 10}},
+		{"unmeasured", []float64{nan, 0.6, 0.2}, []uint64{100, 150, 50}},
+		{"nonsense", []float64{-1, 0, math.Inf(1)}, []uint64{100, 100, 100}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			must.Eq(t, tc.want, PlanIOWeights(tc.in))
+		})
+	}
+}
+
+func TestPlanIOWeights_properties(t *testing.T) {
+	r := rand.New(rand.NewSource(2))
+	for range 2000 {
+		in := make([]float64, 1+r.Intn(60))
+		for i := range in {
+			switch r.Intn(8) {
+			case 0:
+				in[i] = []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 5}[r.Intn(6)]
+			case 1:
+				in[i] = math.Pow(10, -9*r.Float64())
+			default:
+				in[i] = r.Float64()
+			}
+		}
+		out := PlanIOWeights(in)
+		must.Eq(t, out, PlanIOWeights(in))
+		must.Len(t, len(in), out)
+		sum := uint64(0)
+		for i, w := range out {
+			sum += w
+			must.Between(t, MinIOWeight, w, MaxIOWeight)
+			for k := range in {
+				// Never the other way round, but for rounding.
+				if in[i] > 0 && in[k] > 0 && min(in[i], 1) > min(in[k], 1) && w+1 < out[k] {
+					t.Fatalf("%v: %v", in, out)
+				}
+			}
+		}
+		// As much as they have together under plain Nomad, unless the least that a
+		// kernel takes makes it more.
+		must.GreaterEq(t, 100*uint64(len(in)), sum)
+		if !slices.Contains(out, MinIOWeight) {
+			must.Eq(t, 100*uint64(len(in)), sum)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package dqoes
+
+import (
+	"fmt"
+	"strings"
+)
+
+// why explains a decision in one sentence: what was measured, which rule fired and
+// what it did to the limit.
+func (n *node) why(i int, d Decision) string {
+	t := n.in.Tasks[i]
+	var s strings.Builder
+	switch {
+	case d.Class == Unmeasured:
+		fmt.Fprintf(&s, "no batch ended in the interval, objective %.4g s: keeps its limit", t.ObjectiveS)
+	default:
+		n.compare(&s, i)
+		if n.params.Step == StepProportional {
+			n.whyProportional(&s, i, d)
+		} else {
+			n.whyPublished(&s, i, d)
+		}
+	}
+	if d.Limit == n.floor && (t.Limit < n.floor || d.Class == Good) {
+		fmt.Fprintf(&s, ", bounded by the floor 1/(2n) = %.4g", n.floor)
+	}
+	fmt.Fprintf(&s, "; limit %.4g → %.4g, use %.4g", t.Limit, d.Limit, t.Use)
+	return s.String()
+}
+
+// compare says how the response time compares with the objective.
+func (n *node) compare(s *strings.Builder, i int) {
+	t, percent := n.in.Tasks[i], 100*n.params.Alpha
+	fmt.Fprintf(s, "response %.4g s ", *t.ResponseS)
+	switch n.class[i] {
+	case Good:
+		fmt.Fprintf(s, "is below the objective %.4g s by more than %.4g %%", t.ObjectiveS, percent)
+	case Bad:
+		fmt.Fprintf(s, "is above the objective %.4g s by more than %.4g %%", t.ObjectiveS, percent)
+	default:
+		fmt.Fprintf(s, "is within %.4g %% of the objective %.4g s", percent, t.ObjectiveS)
+	}
+}
+
+func (n *node) whyPublished(s *strings.Builder, i int, d Decision) {
+	p := n.params
+	switch d.Rule {
+	case RuleSatisfied:
+		s.WriteString(": satisfied, limit stays")
+	case RuleBadFull:
+		s.WriteString(": worse than asked, but nobody has CPU to spare, limit stays")
+	case RuleGood:
+		fmt.Fprintf(s, ": better than asked, gives away q/Q_G·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit",
+			n.q[i], n.sum.QGood, n.take, p.Beta)
+	default:
+		fmt.Fprintf(s, ": worse than asked, gets q/Q_B·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit more",
+			n.q[i], n.sum.QBad, n.take, p.Beta)
+		if d.Limit == 1 {
+			s.WriteString(", bounded by the pool")
+		}
+	}
+}
+
+func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
+	t, aim := n.in.Tasks[i], 1-n.params.Alpha/2
+	if n.slow {
+		aim = 1 + n.params.Alpha/2
+	}
+	need := n.need(i, aim)
+	switch {
+	case d.Class == Satisfied && d.Limit == t.Limit:
+		s.WriteString(": satisfied, limit stays")
+		return
+	case d.Class == Satisfied:
+		s.WriteString(": satisfied")
+	case d.Class == Good:
+		s.WriteString(": better than asked")
+	default:
+		s.WriteString(": worse than asked")
+	}
+	if need == 0 {
+		s.WriteString(", but what it needs cannot be said from its use: limit stays")
+		return
+	}
+	fmt.Fprintf(s, ", needs %.4g for %.4g s", need, aim*t.ObjectiveS)
+	if need > 2*t.Limit || need < t.Limit/2 {
+		s.WriteString(", at most a factor 2 a run")
+	}
+	if n.full && (d.Class == Bad || d.Limit < t.Limit) {
+		fmt.Fprintf(s, "; all together ask for more than %.4g of the pool, the largest are cut", n.pool)
+	}
+}

@@ -1,0 +1,97 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package tradl
+
+import (
+	"fmt"
+	"strings"
+)
+
+// why explains a decision in one sentence: what the task has reached, which rule
+// fired and what it did to the limit.
+func (n *node) why(t Task, d Decision) string {
+	var s strings.Builder
+	switch d.State {
+	case StateObjective:
+		t.whyReached(&s, "objective", t.Objective)
+		s.WriteString(": has succeeded and stops")
+	case StateAcceptable:
+		t.whyReached(&s, "acceptable", t.Acceptable)
+	default:
+		t.whyTraining(&s)
+	}
+	switch d.Rule {
+	case RuleNotFull:
+		fmt.Fprintf(&s, "; the pool is not full, %.4g used: no limits", n.used)
+	case RuleAllAcceptable:
+		fmt.Fprintf(&s, "; all %d tasks are acceptable: no limits, free competition", n.tasks)
+	case RuleHalf:
+		fmt.Fprintf(&s, " and yields: its use is above the fair share 1/n = %.4g, so it gets 1/(2n)", n.fair)
+	case RuleEven:
+		fmt.Fprintf(&s, " and yields: its use is within the fair share 1/n = %.4g, so it gets 1/(n+1)", n.fair)
+	case RuleTraining, RuleUnmeasured:
+		s.WriteString(": no limit")
+	}
+	fmt.Fprintf(&s, "; limit %s → ", limit(t.Limit))
+	if d.Limit == nil {
+		s.WriteString("none")
+	} else {
+		s.WriteString(limit(*d.Limit))
+	}
+	fmt.Fprintf(&s, ", use %.4g", t.Use)
+	return s.String()
+}
+
+// whyReached says by what the task has reached a target.
+func (t Task) whyReached(s *strings.Builder, name string, target *float64) {
+	switch {
+	case target == nil: // of an earlier run, whose targets were others
+		fmt.Fprintf(s, "has reached its %s before", name)
+	case t.Value != nil && Reached(t.Goal, *t.Value, *target):
+		fmt.Fprintf(s, "value %.4g reaches %s %.4g", *t.Value, name, *target)
+	case t.Value != nil:
+		fmt.Fprintf(s, "has reached %s %.4g before, value %.4g takes nothing back", name, *target, *t.Value)
+	default:
+		fmt.Fprintf(s, "has reached %s %.4g before", name, *target)
+	}
+	if name == "acceptable" {
+		t.whyNext(s)
+	}
+}
+
+// whyNext says what an acceptable task has still to reach.
+func (t Task) whyNext(s *strings.Builder) {
+	if t.Objective != nil {
+		fmt.Fprintf(s, ", objective %.4g not yet", *t.Objective)
+	}
+}
+
+// whyTraining says what a task in training has still to reach.
+func (t Task) whyTraining(s *strings.Builder) {
+	if t.Value == nil {
+		s.WriteString("has not reported yet")
+	} else {
+		fmt.Fprintf(s, "value %.4g", *t.Value)
+	}
+	next, name := t.Acceptable, "acceptable"
+	if next == nil {
+		next, name = t.Objective, "objective"
+	}
+	switch {
+	case next == nil:
+		s.WriteString(", has no target")
+	case t.Value != nil && Reached(t.Goal, *t.Value, *next): // tracked
+		fmt.Fprintf(s, " reaches %s %.4g, but not often enough in a row", name, *next)
+	default:
+		fmt.Fprintf(s, ", has not reached %s %.4g", name, *next)
+	}
+}
+
+// limit writes a limit in force.
+func limit(l float64) string {
+	if l >= 1 {
+		return "none"
+	}
+	return fmt.Sprintf("%.4g", l)
+}

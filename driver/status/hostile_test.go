@@ -1,0 +1,333 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package status
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+const precious = "not yours\n"
+
+// victim is what lies outside of the directory and must stay as it is.
+type victim struct {
+	dir, file string
+	was       unix.Stat_t
+}
+
+func newVictim(t *testing.T) *victim {
+	v := &victim{dir: t.TempDir()}
+	v.file = filepath.Join(v.dir, "file")
+	must.NoError(t, os.WriteFile(v.file, []byte(precious), 0o600))
+	must.NoError(t, unix.Stat(v.file, &v.was))
+	return v
+}
+
+func (v *victim) unharmed(t *testing.T) {
+	t.Helper()
+	must.Eq(t, precious, readFileOf(t, v.file))
+	must.Eq(t, []string{"file"}, names(t, v.dir))
+	var is unix.Stat_t
+	must.NoError(t, unix.Stat(v.file, &is))
+	must.Eq(t, v.was.Ino, is.Ino)
+	must.Eq(t, v.was.Mode, is.Mode)
+	must.Eq(t, v.was.Uid, is.Uid)
+	must.Eq(t, v.was.Mtim, is.Mtim)
+}
+
+// sparse makes a file of 10 GB that takes no room.
+func sparse(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Truncate(10 << 30)
+}
+
+// plants are what a task can put in the place of a file of ours.
+var plants = map[string]func(path string, v *victim) error{
+	"absolute symlink": func(path string, v *victim) error { return os.Symlink(v.file, path) },
+	"relative symlink": func(path string, v *victim) error {
+		rel, err := filepath.Rel(filepath.Dir(path), v.file)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(rel, path)
+	},
+	"dangling symlink":       func(path string, v *victim) error { return os.Symlink(filepath.Join(v.dir, "new"), path) },
+	"symlink to itself":      func(path string, _ *victim) error { return os.Symlink(filepath.Base(path), path) },
+	"symlink to a directory": func(path string, v *victim) error { return os.Symlink(v.dir, path) },
+	"symlink to a device":    func(path string, _ *victim) error { return os.Symlink("/dev/zero", path) },
+	"hard link":              func(path string, v *victim) error { return os.Link(v.file, path) },
+	"FIFO":                   func(path string, _ *victim) error { return unix.Mkfifo(path, 0o666) },
+	"socket":                 func(path string, _ *victim) error { return unix.Mknod(path, unix.S_IFSOCK|0o666, 0) },
+	"empty directory":        func(path string, _ *victim) error { return os.Mkdir(path, 0o777) },
+	"full directory":         func(path string, _ *victim) error { return os.MkdirAll(filepath.Join(path, "sub"), 0o777) },
+	"garbage":                func(path string, _ *victim) error { return os.WriteFile(path, []byte("\x00\xff{[,\n"), 0o666) },
+	"sparse file":            func(path string, _ *victim) error { return sparse(path) },
+}
+
+func TestHostile_file(t *testing.T) {
+	for _, place := range []string{"t.json", "t.csv", "t.png", tmpName("t.json"), tmpName("t.csv"), tmpName("t.png")} {
+		for what, plant := range plants {
+			t.Run(place+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				watchdog(t)
+				v := newVictim(t)
+				// 16 rows at most: the temporary file of the history is used as well.
+				w, dir := newTestWriter(t, Options{MaxRows: 16})
+				for i := range 16 {
+					must.NoError(t, w.Append(rowAt(i)))
+				}
+				must.NoError(t, w.Status(Status{Task: "t", Step: 1}))
+				files := []string{"t.csv", "t.json"}
+				drawn := strings.Contains(place, ".png") // it takes long under the race detector
+				if drawn {
+					files = append(files, "t.png")
+					must.NoError(t, os.WriteFile(filepath.Join(dir, "t.png"), nil, 0o600))
+				}
+				path := filepath.Join(dir, place)
+				must.NoError(t, os.RemoveAll(path))
+				must.NoError(t, plant(path, v))
+
+				readable := what == "garbage" || what == "sparse file" || what == "hard link"
+				_, err := w.ReadStatus()
+				if place == "t.json" {
+					must.ErrorContains(t, err, path)
+					must.Eq(t, !readable, isAny(err, ErrNotRegular))
+				} else {
+					must.NoError(t, err)
+				}
+				rows, err := w.History()
+				switch {
+				case place != "t.csv":
+					must.NoError(t, err)
+					eqRows(t, rowsUpTo(16), rows)
+				case readable:
+					must.NoError(t, err)
+					must.SliceEmpty(t, rows)
+				default:
+					must.ErrorIs(t, err, ErrNotRegular)
+					must.ErrorContains(t, err, path)
+				}
+
+				blocked := func(err error, name string) {
+					t.Helper()
+					if what == "full directory" && (place == name || place == tmpName(name)) {
+						must.ErrorIs(t, err, ErrBlocked)
+						must.ErrorContains(t, err, path)
+						return
+					}
+					must.NoError(t, err)
+				}
+				blocked(w.Status(Status{Task: "t", Step: 2}), "t.json")
+				blocked(w.Append(rowAt(16)), "t.csv")
+				if drawn {
+					blocked(w.Picture(), "t.png")
+				} else if what == "full directory" && place == "t.csv" {
+					must.ErrorContains(t, w.Picture(), path)
+				}
+				v.unharmed(t)
+
+				if what == "full directory" { // the task may take it away again
+					must.NoError(t, os.RemoveAll(path))
+					must.NoError(t, w.Status(Status{Task: "t", Step: 2}))
+					if strings.Contains(place, ".csv") {
+						must.NoError(t, w.Append(rowAt(16)))
+					}
+					if drawn {
+						must.NoError(t, w.Picture())
+					}
+				}
+				must.Eq(t, files, names(t, dir))
+				for _, name := range files {
+					var st unix.Stat_t
+					must.NoError(t, unix.Lstat(filepath.Join(dir, name), &st))
+					must.Eq(t, unix.S_IFREG|fileMode, st.Mode)
+					must.Eq(t, 1, uint64(st.Nlink))
+				}
+				st, err := w.ReadStatus()
+				must.NoError(t, err)
+				must.Eq(t, 2, st.Step)
+				rows, err = w.History()
+				must.NoError(t, err)
+				if place == "t.csv" {
+					eqRows(t, []Row{rowAt(16)}, rows)
+				} else {
+					eqRows(t, thin(rowsUpTo(17), 12), rows)
+				}
+				if drawn {
+					isPicture(t, []byte(readFileOf(t, filepath.Join(dir, "t.png"))))
+				}
+				must.NoError(t, w.Append(rowAt(17)))
+				v.unharmed(t)
+			})
+		}
+	}
+}
+
+// data belongs to the task: what lies there is not removed. data/ebbtide is ours.
+func TestHostile_directory(t *testing.T) {
+	for _, place := range []string{"data", Dir} {
+		for what, plant := range plants {
+			t.Run(place+"/"+what, func(t *testing.T) {
+				watchdog(t)
+				v := newVictim(t)
+				base := t.TempDir()
+				path := filepath.Join(base, place)
+				must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+				must.NoError(t, plant(path, v))
+				planted, err := os.Lstat(path)
+				must.NoError(t, err)
+
+				w, err := NewWriter(base, "t", Options{})
+				if place == "data" && !planted.IsDir() {
+					must.ErrorIs(t, err, ErrBlocked)
+					must.ErrorContains(t, err, path)
+					is, err := os.Lstat(path)
+					must.NoError(t, err)
+					must.True(t, os.SameFile(planted, is))
+				} else {
+					must.NoError(t, err)
+					must.NoError(t, w.Status(Status{Task: "t"}))
+					must.NoError(t, w.Append(rowAt(0)))
+					must.SliceContainsSubset(t, names(t, filepath.Join(base, Dir)), []string{"t.csv", "t.json"})
+
+					// The same under a writer at work.
+					must.NoError(t, os.RemoveAll(path))
+					must.NoError(t, plant(path, v))
+					if !planted.IsDir() {
+						_, err = w.ReadStatus()
+						must.ErrorContains(t, err, path)
+						_, err = w.History()
+						must.ErrorContains(t, err, path)
+					}
+					must.NoError(t, w.Append(rowAt(1)))
+					rows, err := w.History()
+					must.NoError(t, err)
+					eqRows(t, []Row{rowAt(1)}, rows)
+				}
+				v.unharmed(t)
+			})
+		}
+	}
+}
+
+// A task that swaps names under our hands harms at most its own status.
+func TestHostile_race(t *testing.T) {
+	watchdog(t)
+	v := newVictim(t)
+	w, dir := newTestWriter(t, Options{MaxRows: 16})
+	stop := make(chan struct{})
+	var attacker sync.WaitGroup
+	attacker.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			// Each may fail, for the other side is at work.
+			_ = os.RemoveAll(dir)
+			_ = os.Symlink(v.dir, dir)
+			_ = os.Remove(dir)
+			_ = os.Mkdir(dir, 0o755)
+			for _, name := range []string{"t.json", "t.csv", "t.png"} {
+				_ = os.Symlink(v.file, filepath.Join(dir, name))
+				_ = os.Link(v.file, filepath.Join(dir, tmpName(name)))
+				_ = os.Remove(filepath.Join(dir, name))
+				_ = os.Link(v.file, filepath.Join(dir, name))
+				_ = os.Symlink(v.file, filepath.Join(dir, tmpName(name)))
+			}
+		}
+	})
+	for i := range 1000 { // whether they succeed is up to the race
+		_ = w.Status(Status{Task: "t"})
+		_ = w.Append(rowAt(i))
+		_, _ = w.History()
+		_, _ = w.ReadStatus()
+	}
+	close(stop)
+	attacker.Wait()
+	v.unharmed(t)
+
+	must.NoError(t, w.Status(Status{Task: "t", Step: 3}))
+	must.NoError(t, w.Append(rowAt(0)))
+	must.NoError(t, w.Picture())
+	st, err := w.ReadStatus()
+	must.NoError(t, err)
+	must.Eq(t, 3, st.Step)
+	must.Eq(t, []string{"t.csv", "t.json", "t.png"}, names(t, dir))
+	v.unharmed(t)
+}
+
+// However much lies there, no more than the bound is read.
+func TestHostile_huge(t *testing.T) {
+	w, dir := newTestWriter(t, Options{MaxRows: 100})
+	huge := func(name, start string) string {
+		path := filepath.Join(dir, name)
+		must.NoError(t, os.WriteFile(path, []byte(start), 0o600))
+		must.NoError(t, os.Truncate(path, 10<<30))
+		return path
+	}
+	d, err := openDir(w.base, false)
+	must.NoError(t, err)
+	defer d.close()
+	huge("t.json", `{"task":"t"}`)
+	b, err := d.read("t.json", maxStatus)
+	must.NoError(t, err)
+	must.Len(t, maxStatus, b)
+	_, err = w.ReadStatus()
+	must.Error(t, err)
+
+	path := huge("t.csv", string(formatHistory(rowsUpTo(10))))
+	rows, err := w.History()
+	must.NoError(t, err)
+	eqRows(t, rowsUpTo(10), rows)
+	must.NoError(t, w.Append(rowAt(10)))
+	must.Eq(t, string(formatHistory(rowsUpTo(11))), readFileOf(t, path))
+
+	// More good rows than there may be: the next append thins them, and the
+	// picture of them is as bounded as any.
+	must.NoError(t, os.WriteFile(path, formatHistory(rowsUpTo(3*defaultMaxRows)), 0o600))
+	must.NoError(t, w.Picture())
+	must.NoError(t, w.Append(rowAt(3*defaultMaxRows)))
+	rows, err = w.History()
+	must.NoError(t, err)
+	must.LessEq(t, 100, len(rows))
+	eqRows(t, rowsUpTo(1), rows[:1])
+}
+
+// A plugin that is not root says which file it may not read.
+func TestHostile_unreadable(t *testing.T) {
+	w, dir := newTestWriter(t, Options{})
+	for _, name := range []string{"t.json", "t.csv"} {
+		must.NoError(t, sparse(filepath.Join(dir, name)))
+		must.NoError(t, os.Chmod(filepath.Join(dir, name), 0))
+	}
+	if os.Geteuid() == 0 { // root reads everything: let this thread be somebody else
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for up := w.base; up != os.TempDir() && up != "/"; up = filepath.Dir(up) {
+			must.NoError(t, os.Chmod(up, 0o755))
+		}
+		_, err := unix.SetfsuidRetUid(65534)
+		must.NoError(t, err)
+		defer unix.SetfsuidRetUid(0)
+	}
+	_, err := w.ReadStatus()
+	must.ErrorIs(t, err, os.ErrPermission)
+	must.ErrorContains(t, err, filepath.Join(dir, "t.json"))
+	_, err = w.History()
+	must.ErrorIs(t, err, os.ErrPermission)
+	must.ErrorContains(t, err, filepath.Join(dir, "t.csv"))
+}
