@@ -102,8 +102,9 @@ const rounding = 1e-9
 // for both classes. Params.Extra is added in the same way, headroom or not. R_G is at
 // most 1, the pool, even if tasks borrow from outside of it: the step of a single
 // service is at most β. At R_G = 0, a full pool in which nobody is better than asked,
-// limits stay; services with one unreachable objective that have equal limits keep
-// them.
+// limits stay: services with one unreachable objective that have equal limits keep
+// them, but different ones from another time do not come together (StepProportional
+// brings them).
 //
 // Unmeasured services (no batch ended in the interval) are in no class, sum or count
 // and keep their limit: applying the same figure twice would take the same step
@@ -121,25 +122,6 @@ const rounding = 1e-9
 // interval stays. Unmeasured services make counts and sums incomparable: with any,
 // the number has fallen only if it did even with all of them satisfied, and there
 // is no trend.
-//
-// StepProportional, ours, goes to the limit that the figures ask for instead of
-// moving by a small part of it. A closed-loop service that uses u and answers in p
-// needs about u·p/o. The aim is (1 − α/2)·o, the middle of the faster half of what
-// satisfies:
-//
-//	G  L ← u · p / aim               S  L
-//	B  L ← max(u, L) · p / aim       each within L/2 and 2L, and the bounds above
-//
-// Where a service is not better than asked, L counts if it is more than u: an
-// open-loop service uses little on average and still needs its limit while it
-// computes. A service that used no CPU keeps its limit. If these limits sum to more than what services can have,
-// 1 − Params.Others + Params.Extra less what unmeasured ones use, the aim is
-// (1 + α/2)·o for all, and satisfied services that are faster come down to it, with
-// max(u, L) as in class B. If
-// that is still too much, the largest limits are cut to one level, so that the sum
-// fits (max-min fairness): who asks for less than the level gets it, whatever others
-// ask for, and services with one unreachable objective end with equal limits from
-// wherever they started.
 func Decide(in Input) Output {
 	n := newNode(in)
 	n.classify()
@@ -163,8 +145,8 @@ type node struct {
 	take   float64   // R_G with all that is added to it
 	pool   float64   // what measured services can have together
 	limit  []float64
-	slow   bool // StepProportional: the aim is the slower one
-	full   bool // StepProportional: the largest limits were cut
+	slow   bool      // StepProportional: the aim is the slower one
+	asked  []float64 // StepProportional: the limits before the largest were cut, if they were
 }
 
 func newNode(in Input) *node {
@@ -251,7 +233,7 @@ func (n *node) proportional() {
 	n.slow = true
 	n.towards(1 + n.params.Alpha/2)
 	if !n.fits() {
-		n.full = true
+		n.asked = slices.Clone(n.limit)
 		n.level()
 	}
 }
@@ -263,7 +245,7 @@ func (n *node) towards(aim float64) {
 		if need := n.need(i, aim); n.class[i] != Unmeasured && need > 0 {
 			switch n.class[i] {
 			case Satisfied:
-				if n.slow {
+				if n.slow && *t.ResponseS < (1-n.params.Alpha/4)*t.ObjectiveS {
 					limit = math.Min(limit, need)
 				}
 			default:
@@ -357,10 +339,13 @@ func (n *node) output() Output {
 // nothingFor says whether a service of class B gets nothing because the pool is full.
 func (n *node) nothingFor(i int) bool {
 	if n.params.Step == StepProportional {
-		return n.full && n.limit[i] <= n.in.Tasks[i].Limit
+		return n.cut(i) && n.limit[i] <= n.in.Tasks[i].Limit
 	}
 	return n.take == 0
 }
+
+// cut says whether a service's limit was one of the largest, which were cut.
+func (n *node) cut(i int) bool { return n.asked != nil && n.limit[i] < n.asked[i] }
 
 // listen is Algorithm 3.
 func (n *node) listen() (next State, interval float64, fell bool) {

@@ -203,20 +203,21 @@ func TestDecide_proportional(t *testing.T) {
 			input(task("a", 10, 12, 0, 0.4), task("b", 10, 0, 0.1, 0.3), blind("c", 0, 0.2)),
 			[]shown{{Bad, 0.4, RuleBad}, {Good, 0.3, RuleGood}, {Unmeasured, 0.2, RuleUnmeasured}},
 		}, {
-			"short: all aim at 1.05·o, satisfied ones come down to it", // at 0.95·o: 0.4 + 0.38 + 0.25
-			input(task("a", 10, 20, 0.2, 0.2), task("b", 10, 10, 0.38, 0.38), task("c", 40, 30, 0.15, 0.5)),
+			"short: all aim at 1.05·o, faster satisfied ones come down to it", // at 0.95·o: 0.4 + 0.26 + 0.13 + 0.25
+			input(task("a", 10, 20, 0.2, 0.2), task("b", 10, 9.5, 0.26, 0.26), task("c", 10, 9.8, 0.13, 0.13), task("d", 40, 30, 0.15, 0.5)),
 			[]shown{
 				{Bad, 0.2 * 20 / 10.5, RuleBad},
-				{Satisfied, 0.38 * 10 / 10.5, RuleSatisfied},
+				{Satisfied, 0.26 * 9.5 / 10.5, RuleSatisfied},
+				{Satisfied, 0.13, RuleSatisfied},
 				{Good, 0.25, RuleGood}, // 0.15·30/42 is less than half of 0.5
 			},
 		}, {
 			"shorter: the largest are cut to one level",
-			input(task("a", 1, 20, 0.4, 0.5), task("b", 2, 20, 0.4, 0.6), task("c", 10, 10, 0.2, 0.2)),
+			input(task("a", 1, 20, 0.4, 0.5), task("b", 2, 20, 0.4, 0.6), task("c", 10, 9.5, 0.2, 0.2)),
 			[]shown{
-				{Bad, (1 - 0.2/1.05) / 2, RuleBadFull},
-				{Bad, (1 - 0.2/1.05) / 2, RuleBadFull},
-				{Satisfied, 0.2 / 1.05, RuleSatisfied},
+				{Bad, (1 - 0.2*9.5/10.5) / 2, RuleBadFull},
+				{Bad, (1 - 0.2*9.5/10.5) / 2, RuleBadFull},
+				{Satisfied, 0.2 * 9.5 / 10.5, RuleSatisfied},
 			},
 		}, {
 			"the level: within what others and unmeasured ones leave, not below the floor",
@@ -317,10 +318,10 @@ func TestDecide_why(t *testing.T) {
 			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, but what it needs cannot be said from its use: limit stays; limit 0.7 → 0.7, use 0"},
 		{"proportional, satisfied", input(task("a", 10, 10, 0.4, 0.6)).with(proportional),
 			"response 10 s is within 10 % of the objective 10 s: satisfied, limit stays; limit 0.6 → 0.6, use 0.4"},
-		{"proportional, satisfied and short", input(append(short, task("a", 10, 10, 0.2, 0.21))...).with(proportional),
-			"response 10 s is within 10 % of the objective 10 s: satisfied, needs 0.2 for 10.5 s; all together ask for more than 1 of the pool, the largest are cut; limit 0.21 → 0.2, use 0.2"},
+		{"proportional, satisfied and short", input(append(short, task("a", 10, 9.5, 0.2, 0.21))...).with(proportional),
+			"response 9.5 s is within 10 % of the objective 10 s: satisfied, and the pool is short, needs 0.19 for 10.5 s; limit 0.21 → 0.19, use 0.2"},
 		{"proportional, full", input(append(short, task("a", 1, 10, 0.2, 0.6))...).with(proportional),
-			"response 10 s is above the objective 1 s by more than 10 %: worse than asked, needs 5.714 for 1.05 s, at most a factor 2 a run; all together ask for more than 1 of the pool, the largest are cut; limit 0.6 → 0.3333, use 0.2"},
+			"response 10 s is above the objective 1 s by more than 10 %: worse than asked, needs 5.714 for 1.05 s, at most a factor 2 a run, but the pool is short and the largest are cut to one level; limit 0.6 → 0.3333, use 0.2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			must.NoError(t, tc.in.Validate())

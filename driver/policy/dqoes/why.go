@@ -75,7 +75,7 @@ func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
 		s.WriteString(": satisfied, limit stays")
 		return
 	case d.Class == Satisfied:
-		s.WriteString(": satisfied")
+		s.WriteString(": satisfied, and the pool is short")
 	case d.Class == Good:
 		s.WriteString(": better than asked")
 	default:
@@ -89,7 +89,7 @@ func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
 	if need > 2*t.Limit || need < t.Limit/2 {
 		s.WriteString(", at most a factor 2 a run")
 	}
-	if n.full && (d.Class == Bad || d.Limit < t.Limit) {
-		fmt.Fprintf(s, "; all together ask for more than %.4g of the pool, the largest are cut", n.pool)
+	if n.cut(i) {
+		s.WriteString(", but the pool is short and the largest are cut to one level")
 	}
 }

@@ -14,9 +14,11 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/ebbtide/ebbtide/e2e/trainer/record"
 	"github.com/ebbtide/ebbtide/e2e/trainer/style"
 	"github.com/ebbtide/ebbtide/e2e/trainer/train"
 )
@@ -28,31 +30,112 @@ const (
 	exitUsage  = 2 // a bad option, or a checkpoint of a run with other options
 )
 
+const (
+	aboutTrain = `trainer trains a small model on generated data; what it prints looks like a well-known framework.
+
+  trainer [train] [options]   trains
+  trainer serve [options]     trains for a moment, then evaluates batches for whoever asks over HTTP
+  trainer load [options]      asks a service for batches and measures how long it takes to answer
+
+"trainer serve -h" and "trainer load -h" have the options of these two. Those of training:
+`
+	aboutServe = `trainer serve trains a model for a moment, or takes one from a checkpoint, and then answers requests with it:
+
+  POST /predict   evaluates a batch of generated inputs; an optional body {"work": 2, "first": 7} multiplies the batch's
+                  cost and names the first input. The answer (JSON) has predictions by class, mean confidence, loss,
+                  response_s and cpu_s
+  GET /metrics    for Prometheus: response_seconds (a histogram), requests_total by result, queued_requests, busy
+  GET /healthz    "ok" as soon as the model is there
+
+Batches are evaluated one after the other, each by all threads: with one request at a time the response time is the
+CPU time of a batch divided by the CPUs that the service gets. A line is printed for every period in which batches
+were answered: how many in all, and the mean response time of the period,
+
+  batches=123 response_s=0.0421 answered=48 p95_s=0.0502 longest_s=0.0533 rejected=0 failed=0
+
+On SIGTERM the batch in progress is finished within -grace, all others are refused with status 503.
+`
+	aboutLoad = `trainer load asks a service for batches and measures how long it takes to answer. With -concurrency a number of
+clients each wait for their answer before they ask again (closed loop); with -rate requests come whatever the service
+does (open loop), and a response time counts from when the request was due. It waits for the service to come up,
+prints a line a period and a summary:
+
+  requests=120 response_s=0.0421 answered=48 p95_s=0.0502 longest_s=0.0533 errors=0
+
+The exit status is 1 when the service did not come up, or answered no request at all.
+`
+)
+
 // Main runs the trainer and returns its exit status.
 func Main(args []string, stdout, stderr io.Writer) int {
+	command := "train"
+	if len(args) > 0 && slices.Contains([]string{"train", "serve", "load"}, args[0]) {
+		command, args = args[0], args[1:]
+	}
+	switch command {
+	case "serve":
+		o, help, err := parseServe(args)
+		if code, done := usage("trainer serve", aboutServe, help, err, stdout, stderr); done {
+			return code
+		}
+		signals, stop := catch()
+		defer stop()
+		defer keepTo(o.threads)()
+		return serveRun(o, stdout, stderr, signals)
+	case "load":
+		o, help, err := parseLoad(args)
+		if code, done := usage("trainer load", aboutLoad, help, err, stdout, stderr); done {
+			return code
+		}
+		signals, stop := catch()
+		defer stop()
+		return loadRun(o, stdout, stderr, signals)
+	}
 	o, help, err := parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		_, _ = fmt.Fprintf(stdout, "trainer trains a small model on generated data; what it prints looks like a well-known framework.\n\n%s", help)
-		return exitOK
-	case err != nil:
-		_, _ = fmt.Fprintf(stderr, "trainer: %v\nrun trainer -h for all options\n", err)
-		return exitUsage
-	case o.list:
+	if code, done := usage("trainer", aboutTrain, help, err, stdout, stderr); done {
+		return code
+	}
+	if o.list {
 		list(stdout)
 		return exitOK
 	}
-	signals := make(chan os.Signal, 4)
-	caught := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
-	if o.signal != nil {
-		caught = append(caught, o.signal)
-	}
-	signal.Notify(signals, caught...)
-	defer signal.Stop(signals)
-	// -threads is a promise about CPUs, so the collector and the rest of the runtime keep it, too. Setting it also
-	// ends Go's own adaptation to a cgroup's quota: like other trainers, this one stays with the threads it has.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
+	signals, stop := catch(o.signal)
+	defer stop()
+	defer keepTo(o.threads)()
 	return run(o, stdout, stderr, signals)
+}
+
+// usage prints help or what is wrong with the options, and says whether that was all.
+func usage(name, about, help string, err error, stdout, stderr io.Writer) (code int, done bool) {
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = fmt.Fprintf(stdout, "%s\n%s", about, help)
+		return exitOK, true
+	case err != nil:
+		_, _ = fmt.Fprintf(stderr, "%s: %v\nrun %[1]s -h for all options\n", name, err)
+		return exitUsage, true
+	}
+	return exitOK, false
+}
+
+// catch catches the signals that end a run, and others.
+func catch(others ...os.Signal) (caught <-chan os.Signal, stop func()) {
+	signals := make(chan os.Signal, 4)
+	all := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
+	for _, s := range others {
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	signal.Notify(signals, all...)
+	return signals, func() { signal.Stop(signals) }
+}
+
+// keepTo makes -threads a promise about CPUs that the collector and the rest of the runtime keep, too. It also ends
+// Go's own adaptation to a cgroup's quota: like other trainers, this one stays with the threads it has.
+func keepTo(threads int) (back func()) {
+	before := runtime.GOMAXPROCS(threads)
+	return func() { runtime.GOMAXPROCS(before) }
 }
 
 // session is one process's part of a run.
@@ -66,11 +149,22 @@ type session struct {
 	start    time.Time
 	cpuStart float64
 	reported style.Report // the latest
-	best     float64
+	lowest   float64      // loss
+	kept     kept
+	outlets  outlets
+
+	metricsAt string
+}
+
+// kept is the best state so far, for -save-best.
+type kept struct {
+	state  *train.State // nil: none yet
+	value  float64
+	metric style.Metric
 }
 
 func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code int) {
-	s := &session{options: o, stderr: stderr, start: time.Now(), best: math.Inf(1), cpuStart: cpuSeconds()}
+	s := &session{options: o, stderr: stderr, start: time.Now(), lowest: math.Inf(1), cpuStart: cpuSeconds()}
 	config := train.Config{Spec: o.spec, Seed: o.seed, Threads: o.threads, DivergeAt: o.divergeAt}
 	s.trainer = train.New(config)
 	defer s.trainer.Close()
@@ -94,9 +188,35 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 		HeldOut: o.spec.HeldOut, First: s.trainer.Done(), Metric: o.metric, Epochs: o.perEpoch,
 	}
 	s.printer = style.New(o.style, info, stdout, stderr)
+	if code := s.loadBest(); code != exitOK {
+		return code
+	}
 	if err := s.openCurve(); err != nil {
 		s.complain(err)
 		return exitFailed
+	}
+	s.outlets.run = info
+	if o.progress != "" {
+		f, err := record.Open(o.progress, o.progressFormat, info, s.before.Step > 0)
+		if err != nil {
+			s.complain(fmt.Errorf("failed to open -progress-file: %w", err))
+			return exitFailed
+		}
+		defer func() { _ = f.Close() }()
+		s.outlets.file = f.Report
+	}
+	if o.metrics != "" {
+		s.outlets.gauges = newGauges()
+		site, err := startSite(o.metrics, metricsHandler(s.outlets.gauges.registry))
+		if err != nil {
+			s.complain(fmt.Errorf("failed to serve -metrics: %w", err))
+			return exitFailed
+		}
+		defer site.close()
+		if o.steps > 0 {
+			s.outlets.gauges.set("train_total_steps", "Steps of the run.", float64(o.steps))
+		}
+		s.metricsAt = site.address
 	}
 	stopped := ""
 	defer func() {
@@ -110,12 +230,15 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 	if s.before.Step > 0 {
 		s.printer.Message(fmt.Sprintf("Resuming from checkpoint %s at step %d", o.checkpoint, s.before.Step))
 	}
-	s.evaluate() // the value before the first step, for the curve and the summary only
+	if s.metricsAt != "" {
+		s.printer.Message("Serving metrics at http://" + s.metricsAt + "/metrics")
+	}
+	s.evaluate() // the value before the first step, for the curve, the best and the summary only
 	for o.steps == 0 || s.trainer.Done() < o.steps {
 		select {
 		case sig := <-signals:
 			last := sig == syscall.SIGTERM || sig == syscall.SIGINT
-			if err := s.save(); err != nil {
+			if err := errors.Join(s.save(), s.saveBest()); err != nil {
 				s.complain(err)
 				if last {
 					stopped = sig.String()
@@ -133,7 +256,11 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 			time.Sleep(o.wait)
 		}
 		if s.due(info) {
-			s.printer.Report(s.evaluate())
+			r := s.evaluate()
+			s.printer.Report(r)
+			if err := s.outlets.report(r); err != nil {
+				s.complain(err)
+			}
 		}
 		if o.checkpointEvery > 0 && s.trainer.Done()%o.checkpointEvery == 0 && s.trainer.Done() != o.steps {
 			if err := s.save(); err != nil {
@@ -143,7 +270,7 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 	}
 	if s.trainer.Done() > info.First {
 		s.printer.End(s.reported)
-		if err := s.save(); err != nil {
+		if err := errors.Join(s.save(), s.saveBest()); err != nil {
 			s.complain(err)
 			return exitFailed
 		}
@@ -165,13 +292,14 @@ func (s *session) due(info style.Run) bool {
 func (s *session) evaluate() style.Report {
 	began := time.Now()
 	loss, accuracy := s.trainer.Evaluate()
-	if loss < s.best { // not for NaN
-		s.best = loss
+	if loss < s.lowest { // not for NaN
+		s.lowest = loss
 	}
 	s.reported = style.Report{
 		Step: s.trainer.Done(), Loss: loss, Accuracy: accuracy, TrainLoss: s.trainer.TrainLoss(), GradientNorm: s.trainer.GradientNorm(),
 		Rate: s.trainer.Rate(), Elapsed: began.Sub(s.start), Evaluation: time.Since(began),
 	}
+	s.keep()
 	if s.curve != nil {
 		wall, cpu := s.spent()
 		_, _ = fmt.Fprintf(s.curve, "%d,%.3f,%.3f,%.8g,%.6g\n", s.reported.Step, wall, cpu, loss, accuracy)
@@ -204,6 +332,77 @@ func (s *session) save() error {
 	}
 	s.printer.Message(fmt.Sprintf("Saved checkpoint %s at step %d", s.checkpoint, s.trainer.Done()))
 	return nil
+}
+
+// better says whether the value of a report beats the best so far.
+func (s *session) better(value float64) bool {
+	switch {
+	case math.IsNaN(value) || math.IsInf(value, 0):
+		return false
+	case s.kept.state == nil:
+		return true
+	case s.kept.metric == style.Accuracy:
+		return value > s.kept.value
+	}
+	return value < s.kept.value
+}
+
+// keep remembers the state of the last evaluation if it is the best: by its accuracy where only that is reported,
+// else by its loss.
+func (s *session) keep() {
+	if s.best == "" {
+		return
+	}
+	value := s.reported.Loss
+	if s.kept.metric == style.Accuracy {
+		value = s.reported.Accuracy
+	}
+	if s.better(value) {
+		state := s.trainer.State().Clone()
+		s.kept.state, s.kept.value = &state, value
+	}
+}
+
+// saveBest writes the best state, if the run is asked for it and there is one.
+func (s *session) saveBest() error {
+	if s.kept.state == nil {
+		return nil
+	}
+	wall, cpu := s.spent()
+	c := train.Checkpoint{State: *s.kept.state, CPUSeconds: cpu, WallSeconds: wall, Metric: string(s.kept.metric), Value: s.kept.value}
+	if err := train.Save(s.best, c); err != nil {
+		return fmt.Errorf("-save-best: %w", err)
+	}
+	s.printer.Message(fmt.Sprintf("Saved best parameters %s: %s %.6g at step %d", s.best, c.Metric, c.Value, c.Step))
+	return nil
+}
+
+// loadBest takes up what an earlier process of the run kept.
+func (s *session) loadBest() int {
+	s.kept.metric = style.Loss
+	if s.metric == style.Accuracy {
+		s.kept.metric = style.Accuracy
+	}
+	if s.best == "" || s.before.Step == 0 {
+		return exitOK
+	}
+	switch c, err := train.Load(s.best); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		s.complain(fmt.Errorf("-save-best: %w", err))
+		return exitFailed
+	default:
+		err := s.trainer.Check(c.State)
+		if err == nil && c.Metric != string(s.kept.metric) {
+			err = fmt.Errorf("-metric: it was kept for its %s, this run keeps %s", c.Metric, s.kept.metric)
+		}
+		if err != nil {
+			s.complain(fmt.Errorf("cannot go on with -save-best %s: %w", s.best, err))
+			return exitUsage
+		}
+		s.kept.state, s.kept.value = &c.State, c.Value
+	}
+	return exitOK
 }
 
 func (s *session) openCurve() error {
@@ -263,7 +462,7 @@ func (s *session) finish(stopped string) error {
 	wall, cpu := s.spent()
 	text, marshalErr := json.MarshalIndent(Summary{
 		Model: s.spec.Name, Seed: s.seed, Threads: s.threads, Step: s.trainer.Done(), TotalSteps: s.steps, ResumedFrom: s.before.Step,
-		Loss: finite(s.reported.Loss), Accuracy: finite(s.reported.Accuracy), BestLoss: finite(s.best), Diverged: finite(s.reported.Loss) == nil,
+		Loss: finite(s.reported.Loss), Accuracy: finite(s.reported.Accuracy), BestLoss: finite(s.lowest), Diverged: finite(s.reported.Loss) == nil,
 		CPUSeconds: cpu, WallSeconds: wall, Stopped: stopped,
 	}, "", "  ")
 	if marshalErr != nil {

@@ -6,7 +6,6 @@ package app
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/e2e/trainer/model"
+	"github.com/ebbtide/ebbtide/e2e/trainer/record"
 	"github.com/ebbtide/ebbtide/e2e/trainer/style"
 )
 
@@ -52,14 +52,13 @@ type options struct {
 	exitCode        int
 	divergeAt       int
 	wait            time.Duration
+	best            string
+	progress        string
+	progressFormat  string
+	metrics         string
 	quality, curve  string
 	list            bool
 }
-
-// usageError is a bad command line.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
 
 func parse(args []string) (options, string, error) {
 	o := options{threads: runtime.GOMAXPROCS(0), seed: 1, style: "plain", metric: style.Loss, signal: syscall.SIGUSR1}
@@ -68,24 +67,8 @@ func parse(args []string) (options, string, error) {
 	var rate *float64
 	var linger, quiet bool
 
-	fs := flag.NewFlagSet("trainer", flag.ContinueOnError)
-	var help strings.Builder
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
-	whole := func(name, usage string, low, high int, set func(int)) {
-		fs.Func(name, usage, func(text string) error {
-			v, err := strconv.Atoi(text)
-			if err != nil || v < low || v > high {
-				if high == math.MaxInt {
-					return fmt.Errorf("must be a whole number ≥ %d", low)
-				}
-				return fmt.Errorf("must be a whole number from %d to %d", low, high)
-			}
-			set(v)
-			return nil
-		})
-	}
-	optional := func(p **int) func(int) { return func(v int) { *p = &v } }
+	fs := newFlags("trainer")
+	whole := fs.whole
 
 	fs.Func("model", "`name` of the model: "+model.Names()+" (default mlp)", func(text string) (err error) {
 		o.spec, err = model.ByName(text)
@@ -107,12 +90,7 @@ func parse(args []string) (options, string, error) {
 	})
 	whole("decay", "`steps` after which the learning rate has halved (lr/(1+step/decay)); 0 = constant", 0, math.MaxInt, optional(&decay))
 	whole("threads", "`CPUs` to use at the same time (default what Go finds usable at the start)", 1, maxThreads, func(v int) { o.threads = v })
-	fs.Func("seed", "whole `number` that data, start values and noise follow from (default 1)", func(text string) (err error) {
-		if o.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return errors.New("must be a whole number from 0 to 2⁶⁴−1")
-		}
-		return nil
-	})
+	fs.seed("whole `number` that data, start values and noise follow from (default 1)", &o.seed)
 	fs.Func("style", "`name` of the output style: "+style.Names()+" (default plain)", func(text string) error {
 		o.style = text
 		return style.Valid(text)
@@ -128,44 +106,34 @@ func parse(args []string) (options, string, error) {
 	})
 	fs.StringVar(&o.checkpoint, "checkpoint", "", "`file` to save the state to, at the end and when asked to")
 	whole("checkpoint-every", "`steps` between two checkpoints; 0 = none (default 0)", 0, math.MaxInt, func(v int) { o.checkpointEvery = v })
-	fs.Func("checkpoint-signal", "`signal` that saves a checkpoint, e.g. SIGUSR1 (default) or SIGTERM, or none; SIGTERM and SIGINT save and exit in any case",
+	fs.Func("checkpoint-signal", "`signal` that saves a checkpoint and the best parameters, e.g. SIGUSR1 (default), or none; SIGTERM and SIGINT save and exit in any case",
 		func(text string) (err error) {
 			o.signal, err = parseSignal(text)
 			return err
 		})
-	whole("exit-code", "exit `status` after SIGTERM or SIGINT (default 0)", 0, 255, func(v int) { o.exitCode = v })
-	fs.BoolVar(&o.resume, "resume", false, "go on from -checkpoint if it exists")
+	fs.exitCode(&o.exitCode)
+	fs.BoolVar(&o.resume, "resume", false, "go on from -checkpoint if it exists, and remember the best of -save-best")
+	fs.StringVar(&o.best, "save-best", "", "`file` for the parameters with the best reported value so far, with value and step; written at -checkpoint-signal and at the end. "+
+		"It is a checkpoint: to resume from, and for trainer serve")
 	fs.BoolVar(&linger, "linger", false, "train on without end, as -steps 0")
 	whole("diverge-at", "`step` from which the learning rate explodes, so that the loss becomes NaN; 0 = never (default 0)", 0, math.MaxInt, func(v int) { o.divergeAt = v })
-	fs.Func("wait", "`time` to sleep after each step, as a trainer does that waits for data, e.g. 5ms (default 0)", func(text string) (err error) {
-		if o.wait, err = time.ParseDuration(text); err != nil || o.wait < 0 {
-			return errors.New("must be a duration ≥ 0 such as 5ms")
-		}
-		return nil
-	})
+	fs.duration("wait", "`time` to sleep after each step, as a trainer does that waits for data, e.g. 5ms (default 0)", 0, &o.wait)
 	fs.BoolVar(&quiet, "silent", false, "print nothing but errors, as -style silent")
+	fs.StringVar(&o.progress, "progress-file", "", "`file`, or directory for TensorBoard, to write the reports to, as well as to the output; with -style none only there. A resumed run appends")
+	fs.Func("progress-format", "`format` of -progress-file: "+record.Names()+" (default by its ending: .jsonl, .csv, none for tensorboard)", func(text string) error {
+		o.progressFormat = text
+		return record.Valid(text)
+	})
+	fs.address("metrics", "`address` to serve gauges for Prometheus at, path /metrics, e.g. 127.0.0.1:9100: train_loss or train_accuracy, train_step, train_total_steps, train_epoch, train_learning_rate", &o.metrics)
 	fs.StringVar(&o.quality, "quality-file", "", "`file` to write a summary of the run to (JSON), whatever its end")
 	fs.StringVar(&o.curve, "curve", "", "`file` to write every evaluation to (CSV: step, wall_s, cpu_s, loss, accuracy)")
 	fs.BoolVar(&o.list, "list", false, "print the models and their defaults")
 
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fs.SetOutput(&help)
-			fs.PrintDefaults()
-			return o, help.String(), err
-		}
-		return o, "", &usageError{err.Error()}
-	}
-	if fs.NArg() > 0 {
-		return o, "", &usageError{fmt.Sprintf("unexpected argument %q: options begin with -", fs.Arg(0))}
+	if help, err := fs.parse(args); err != nil {
+		return o, help, err
 	}
 
 	s := &o.spec
-	given := func(p *int, to *int) {
-		if p != nil {
-			*to = *p
-		}
-	}
 	given(dim, &s.Dim)
 	given(hidden, &s.Hidden)
 	given(batch, &s.Batch)
@@ -182,15 +150,7 @@ func parse(args []string) (options, string, error) {
 
 	var bad []string
 	fail := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
-	if hidden != nil && !s.HasHidden {
-		fail("invalid value \"%d\" for flag -hidden: %s has no hidden layer, leave it out", *hidden, s.Name)
-	}
-	if side := int(math.Round(math.Sqrt(float64(s.Dim)))); s.Square && side*side != s.Dim {
-		fail("invalid value \"%d\" for flag -dim: must be a square number for %s, e.g. %d", s.Dim, s.Name, side*side)
-	}
-	if s.Name == "gru" && (s.Dim < 2 || s.Dim > maxSymbols) {
-		fail("invalid value \"%d\" for flag -dim: must be from 2 to %d for gru", s.Dim, maxSymbols)
-	}
+	checkSizes(s, hidden, fail)
 	if s.Size < s.Batch {
 		fail("invalid value \"%d\" for flag -size: must be at least the batch, %d", s.Size, s.Batch)
 	}
@@ -204,6 +164,17 @@ func parse(args []string) (options, string, error) {
 		if o.resume {
 			fail("invalid value \"true\" for flag -resume: needs -checkpoint FILE")
 		}
+	}
+	if o.progress != "" && o.progressFormat == "" {
+		if o.progressFormat = record.ByEnding(o.progress); o.progressFormat == "" {
+			fail("invalid value %q for flag -progress-file: its ending says no format, give -progress-format: %s", o.progress, record.Names())
+		}
+	}
+	if o.progress == "" && o.progressFormat != "" {
+		fail("invalid value %q for flag -progress-format: needs -progress-file FILE", o.progressFormat)
+	}
+	if o.best != "" && o.best == o.checkpoint {
+		fail("invalid value %q for flag -save-best: must be another file than -checkpoint", o.best)
 	}
 	if linger && steps != nil && *steps > 0 {
 		fail("invalid value \"%d\" for flag -steps: must be 0 or left out with -linger", *steps)

@@ -52,6 +52,7 @@ func newGRU(s Spec, seed uint64) *gru {
 
 func (m *gru) Len() int     { return m.layout.n }
 func (m *gru) Targets() int { return gruLength }
+func (m *gru) Classes() int { return m.symbols }
 
 func (m *gru) Init(params []float64) {
 	clear(params)
@@ -160,4 +161,8 @@ func (b *gruBatch) Loss(params, gradient []float64, rows int) Sums {
 	nn.MulTransA(nn.View(b.h, n, h), nn.View(b.drec, n, 3*h), 0, m.wRec.of(gradient))
 	nn.ColumnSums(nn.View(b.dgate, n, 3*h), m.bIn.vector(gradient))
 	return s
+}
+
+func (b *gruBatch) Logits(rows int) nn.Matrix {
+	return nn.View(b.logits, rows*gruLength, b.model.symbols)
 }

@@ -45,6 +45,7 @@ func newLogreg(s Spec, seed uint64) *logreg {
 
 func (m *logreg) Len() int              { return m.layout.n }
 func (m *logreg) Targets() int          { return 1 }
+func (m *logreg) Classes() int          { return logregClasses }
 func (m *logreg) Init(params []float64) { clear(params) }
 
 func (m *logreg) NewBatch(rows int) Batch {
@@ -83,3 +84,5 @@ func (b *logregBatch) Loss(params, gradient []float64, rows int) Sums {
 	}
 	return s
 }
+
+func (b *logregBatch) Logits(rows int) nn.Matrix { return nn.View(b.logits, rows, logregClasses) }

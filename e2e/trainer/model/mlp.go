@@ -50,6 +50,7 @@ func newMLP(s Spec, seed uint64) *mlp {
 
 func (m *mlp) Len() int     { return m.layout.n }
 func (m *mlp) Targets() int { return 1 }
+func (m *mlp) Classes() int { return mlpClasses }
 
 func (m *mlp) Init(params []float64) {
 	clear(params)
@@ -122,3 +123,5 @@ func (b *mlpBatch) Loss(params, gradient []float64, rows int) Sums {
 	}
 	return s
 }
+
+func (b *mlpBatch) Logits(rows int) nn.Matrix { return nn.View(b.logits, rows, mlpClasses) }

@@ -29,6 +29,29 @@ type Batch interface {
 	// Loss returns the sums over the first rows rows. Unless gradient is nil it is overwritten with the gradient
 	// of Sums.Loss by params. Between two Loads, Loss is a pure function of params.
 	Loss(params, gradient []float64, rows int) Sums
+	// Logits are the model's answers to the rows of the last Loss without gradient, a target a row; without
+	// columns for a model that does not classify. The next Loss overwrites them.
+	Logits(rows int) nn.Matrix
+}
+
+// Predict counts, by class, what logits hold to be the most likely, and returns the sum of the probabilities that
+// they give it.
+func Predict(logits nn.Matrix, counts []int64) (confidence float64) {
+	for i := range logits.Rows {
+		row := logits.Data[i*logits.Stride : i*logits.Stride+logits.Cols]
+		best, sum := 0, 0.0
+		for j, v := range row {
+			if v > row[best] {
+				best = j
+			}
+		}
+		for _, v := range row {
+			sum += math.Exp(v - row[best])
+		}
+		counts[best]++
+		confidence += 1 / sum
+	}
+	return confidence
 }
 
 // Model is a parametrised function with its data. It is read-only after New and safe for use by many goroutines.
@@ -41,6 +64,8 @@ type Model interface {
 	NewBatch(rows int) Batch
 	// Targets is the number of loss terms per row.
 	Targets() int
+	// Classes is how many classes it tells apart; 0 for a model that does not classify.
+	Classes() int
 }
 
 // Spec names a model and holds its defaults; every size can be overridden.

@@ -162,3 +162,34 @@ func BenchmarkStep(b *testing.B) {
 		})
 	}
 }
+
+func TestPredict(t *testing.T) {
+	for name, m := range small(t) {
+		t.Run(name, func(t *testing.T) {
+			const rows = 6
+			b, p := loaded(m, rows), start(m)
+			s := b.Loss(p, nil, rows)
+			logits := b.Logits(rows)
+			must.Eq(t, m.Classes(), logits.Cols)
+			if m.Classes() == 0 {
+				must.Eq(t, "vae", name)
+				return
+			}
+			must.Eq(t, s.Targets, logits.Rows)
+			counts := make([]int64, m.Classes())
+			confidence := Predict(logits, counts) / float64(s.Targets)
+			must.Greater(t, 1/float64(m.Classes()), confidence)
+			must.Less(t, 1, confidence)
+			sum := int64(0)
+			for _, n := range counts {
+				sum += n
+			}
+			must.Eq(t, int64(s.Targets), sum)
+			must.Eq(t, s, b.Loss(p, nil, rows)) // the logits were left as they are
+		})
+	}
+	counts := make([]int64, 3)
+	confidence := Predict(nn.View([]float64{0, 800, 0, -800, -800, 0}, 2, 3), counts) // no overflow
+	must.Eq(t, 2.0, confidence)
+	must.Eq(t, []int64{0, 1, 1}, counts)
+}

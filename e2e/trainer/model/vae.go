@@ -44,6 +44,7 @@ func newVAE(s Spec, seed uint64) *vae {
 
 func (m *vae) Len() int     { return m.layout.n }
 func (m *vae) Targets() int { return 1 }
+func (m *vae) Classes() int { return 0 }
 
 func (m *vae) Init(params []float64) {
 	clear(params)
@@ -158,3 +159,5 @@ func (b *vaeBatch) codeOf(code nn.Matrix, row int) (mean, logvar []float64) {
 	c := code.Data[row*code.Stride:]
 	return c[:vaeLatent], c[vaeLatent : 2*vaeLatent]
 }
+
+func (b *vaeBatch) Logits(rows int) nn.Matrix { return nn.Matrix{Rows: rows} }

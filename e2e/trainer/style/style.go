@@ -94,7 +94,7 @@ var printers = map[string]func(sink) Printer{
 	"silent":          func(sink) Printer { return silent{} },
 }
 
-var short = map[string]string{"hf": "huggingface", "hf-old": "huggingface-old"}
+var short = map[string]string{"hf": "huggingface", "hf-old": "huggingface-old", "none": "silent"}
 
 // Names lists the styles, separated by commas.
 func Names() string {
@@ -104,7 +104,7 @@ func Names() string {
 // Valid returns an error that lists what is allowed when there is no such style.
 func Valid(name string) error {
 	if _, ok := printers[long(name)]; !ok {
-		return fmt.Errorf("must be one of %s (hf and hf-old for short)", Names())
+		return fmt.Errorf("must be one of %s (hf and hf-old for short, none for silent)", Names())
 	}
 	return nil
 }

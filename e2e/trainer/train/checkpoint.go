@@ -27,6 +27,10 @@ type Checkpoint struct {
 	State
 	CPUSeconds  float64
 	WallSeconds float64
+
+	// Metric and Value say what the state was kept for, where that is a value: the best of the run.
+	Metric string  `json:",omitempty"`
+	Value  float64 `json:",omitempty"`
 }
 
 // Save writes a checkpoint so that path holds either the old or the new one, whenever the machine stops: a

@@ -8,6 +8,7 @@ package train
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/ebbtide/ebbtide/e2e/trainer/model"
 	"github.com/ebbtide/ebbtide/e2e/trainer/nn"
@@ -215,6 +216,12 @@ func (t *Trainer) State() State {
 	return s
 }
 
+// Clone returns a copy that later steps leave alone.
+func (s State) Clone() State {
+	s.Params, s.M, s.V = slices.Clone(s.Params), slices.Clone(s.M), slices.Clone(s.V)
+	return s
+}
+
 func (t *Trainer) identity() State {
 	c := t.config
 	return State{Model: c.Spec.Name, Seed: c.Seed, Dim: c.Spec.Dim, Hidden: c.Spec.Hidden, Batch: c.Spec.Batch, Size: c.Spec.Size}
@@ -230,9 +237,8 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("-%s: the checkpoint was made with %v, this run has %v", e.Field, e.Have, e.Got)
 }
 
-// Restore takes up a saved state; the steps after it are those of a run that was never interrupted. It fails with
-// a *MismatchError, and changes nothing, when the state is another run's.
-func (t *Trainer) Restore(s State) error {
+// Check returns a *MismatchError when a state is another run's.
+func (t *Trainer) Check(s State) error {
 	want := t.identity()
 	for _, f := range []struct {
 		name      string
@@ -251,6 +257,15 @@ func (t *Trainer) Restore(s State) error {
 		if f.have != f.got {
 			return &MismatchError{Field: f.name, Have: f.have, Got: f.got}
 		}
+	}
+	return nil
+}
+
+// Restore takes up a saved state; the steps after it are those of a run that was never interrupted. It fails as
+// Check does, and then changes nothing.
+func (t *Trainer) Restore(s State) error {
+	if err := t.Check(s); err != nil {
+		return err
 	}
 	copy(t.params, s.Params)
 	copy(t.optimiser.M, s.M)
