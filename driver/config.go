@@ -123,14 +123,14 @@ func readReaper(inner map[string]any) (reaper, error) {
 func parseOwn(values map[string]any) (*settings, error) {
 	values = maps.Clone(values)
 	for _, o := range config.Options() {
-		// A number that a float64 cannot hold exactly, such as 0.3, comes as text.
-		if text, ok := values[o.Name].(string); ok && o.Kind == config.KindNumber {
-			v, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				return nil, fmt.Errorf("%s: must be a number, got %q", o.Name, text)
-			}
-			values[o.Name] = v
+		if o.Kind != config.KindNumber || values[o.Name] == nil {
+			continue
 		}
+		v, err := number(values[o.Name])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Name, err)
+		}
+		values[o.Name] = v
 	}
 	data, err := encode(values)
 	if err != nil {
@@ -145,6 +145,24 @@ func parseOwn(values map[string]any) (*settings, error) {
 		return nil, err
 	}
 	return &settings{Settings: own}, nil
+}
+
+// number reads a number of a config. One that a float64 cannot hold exactly, such
+// as 0.3, comes as text.
+func number(value any) (float64, error) {
+	switch v := value.(type) {
+	case float64:
+		return v, nil
+	case int64:
+		return float64(v), nil
+	case uint64:
+		return float64(v), nil
+	case string:
+		if f, err := strconv.ParseFloat(v, 64); err == nil {
+			return f, nil
+		}
+	}
+	return 0, fmt.Errorf("must be a number, got %q", fmt.Sprint(value))
 }
 
 // block returns a block of an object, or the defaults of its schema when the

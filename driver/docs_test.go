@@ -24,6 +24,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
+	"github.com/zclconf/go-cty/cty"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/ebbtide/ebbtide/driver/config"
@@ -142,7 +143,14 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	must.NoError(t, err)
 	spec, diags := hclspecutils.Convert(withOurBlocks(schema))
 	must.False(t, diags.HasErrors())
-	val, _, errs := hclutils.ParseHclInterface(task.Config, spec, nil)
+	vars := make(map[string]cty.Value)
+	for name, value := range map[string]string{
+		"NOMAD_TASK_DIR": "/local", "NOMAD_ALLOC_DIR": "/alloc",
+		"NOMAD_ADDR_http": "127.0.0.1:8000", "NOMAD_ADDR_metrics": "127.0.0.1:9100",
+	} {
+		vars[name] = cty.StringVal(value)
+	}
+	val, _, errs := hclutils.ParseHclInterface(task.Config, spec, vars)
 	must.SliceEmpty(t, errs)
 
 	cfg := &drivers.TaskConfig{Env: make(map[string]string)}

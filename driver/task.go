@@ -55,8 +55,8 @@ type taskBlocks struct {
 		TensorBoard string             `codec:"tensorboard"`
 		Prometheus  string             `codec:"prometheus"`
 		Labels      hclutils.MapStrStr `codec:"labels"`
-		Quantile    float64            `codec:"quantile"`
-		Scale       *float64           `codec:"scale"`
+		Quantile    any                `codec:"quantile"` // a number, see number
+		Scale       any                `codec:"scale"`
 	} `codec:"progress"`
 	Target *struct {
 		Signal     string `codec:"signal"`
@@ -137,11 +137,21 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 		opts.Progress = progress.Config{
 			Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal,
 			File: p.File, Format: p.Format, TensorBoard: p.TensorBoard,
-			Prometheus: p.Prometheus, Labels: p.Labels, Quantile: p.Quantile,
+			Prometheus: p.Prometheus, Labels: p.Labels,
 		}
-		if p.Scale != nil {
-			if opts.Progress.Scale = *p.Scale; *p.Scale == 0 {
-				bad("progress.scale: must be a number > 0, got 0")
+		for _, n := range []struct {
+			field string
+			value any
+			into  *float64
+		}{{"quantile", p.Quantile, &opts.Progress.Quantile}, {"scale", p.Scale, &opts.Progress.Scale}} {
+			if n.value == nil {
+				continue
+			}
+			v, err := number(n.value)
+			if err != nil {
+				bad("progress.%s: %w", n.field, err)
+			} else if *n.into = v; v == 0 {
+				bad("progress.%s: must be > 0, got 0", n.field)
 			}
 		}
 	}

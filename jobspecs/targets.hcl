@@ -1,0 +1,58 @@
+# Two training jobs that say what is good enough (TRADL). "vae" is usable at a loss of
+# 115 and done at 108; "mlp" is done at 0.72 and has no acceptable target.
+#
+#   nomad job run jobspecs/targets.hcl
+#
+# What to watch: at 115 an event says that the acceptable target is reached, the marker
+# alloc/data/ebbtide/vae.acceptable appears, and the trainer, on SIGUSR1, writes its best
+# parameters to alloc/data/vae.best. From then on "vae" has little of the CPU while "mlp"
+# still learns. At its objective each task ends: the allocation is complete, although the
+# trainer itself exits with status 143.
+#
+#   nomad alloc status -job targets              # events, and complete at the end
+#   nomad alloc fs -job targets alloc/data/ebbtide/vae.json
+job "targets" {
+  type = "batch"
+
+  group "train" {
+    task "vae" {
+      driver = "ebbtide"
+      config {
+        command = "/bin/trainer"
+        args    = ["-model", "vae", "-steps", "0", "-every", "20", "-save-best", "${NOMAD_ALLOC_DIR}/data/vae.best", "-term-exit", "143"]
+        progress {
+          metric = "loss"
+        }
+        target {
+          signal = "SIGUSR1"
+          grace  = "10s"
+        }
+      }
+      meta {
+        ebbtide_acceptable = "115"
+        ebbtide_objective  = "108"
+      }
+      resources {
+        cpu    = 200
+        memory = 128
+      }
+    }
+
+    task "mlp" {
+      driver = "ebbtide"
+      config {
+        command = "/bin/trainer"
+        args    = ["-model", "mlp", "-steps", "0", "-term-exit", "143"]
+      }
+      meta {
+        # Reports are noisy: three in a row.
+        ebbtide_objective   = "0.72"
+        ebbtide_target_hold = "3"
+      }
+      resources {
+        cpu    = 200
+        memory = 128
+      }
+    }
+  }
+}
