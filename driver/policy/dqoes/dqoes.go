@@ -95,7 +95,9 @@ const rounding = 1e-9
 // thesis bounds class G only, but a limit may stem from a time when more tasks were
 // there. Its prose has 1/(2·|G|), its pseudo-code 1/(2·|C|): n = |C|, or Params.Tasks
 // where tasks that are not services share the node. So a service whose objective
-// cannot be reached may ask for the whole pool, and yet all others keep a floor.
+// cannot be reached may ask for the whole pool, and yet all others keep a floor: as
+// ceilings, limits of 1/(2n) and more leave everybody 1/(2n) of the CPU at least;
+// who enforces them as weights has to see to that, for they may sum to more than 1.
 //
 // R_G. Published, class B can never grow while G is empty, on an idle pool neither.
 // With Params.Headroom the idle part of the pool, 1 − Σ use − Params.Others, is added,

@@ -27,9 +27,9 @@ func (n *node) why(t Task, d Decision) string {
 	case RuleAllAcceptable:
 		fmt.Fprintf(&s, "; all %d tasks are acceptable: no limits, free competition", n.tasks)
 	case RuleHalf:
-		fmt.Fprintf(&s, " and yields: its use is above the fair share 1/n = %.4g, so it gets 1/(2n)", n.fair)
+		fmt.Fprintf(&s, ": yields; its use is above the fair share 1/n = %.4g, so it gets 1/(2n)", n.fair)
 	case RuleEven:
-		fmt.Fprintf(&s, " and yields: its use is within the fair share 1/n = %.4g, so it gets 1/(n+1)", n.fair)
+		fmt.Fprintf(&s, ": yields; its use is within the fair share 1/n = %.4g, so it gets 1/(n+1)", n.fair)
 	case RuleTraining, RuleUnmeasured:
 		s.WriteString(": no limit")
 	}

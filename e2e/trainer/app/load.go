@@ -94,7 +94,7 @@ func parseLoad(args []string) (loadOptions, string, error) {
 
 func loadRun(o loadOptions, stdout, stderr io.Writer, signals <-chan os.Signal) int {
 	complain := func(err error) { _, _ = fmt.Fprintf(stderr, "trainer load: %v\n", err) }
-	print := func(line string) {
+	say := func(line string) {
 		if !o.quiet {
 			_, _ = io.WriteString(stdout, line)
 		}
@@ -154,7 +154,7 @@ func loadRun(o loadOptions, stdout, stderr io.Writer, signals <-chan os.Signal) 
 		c := l.Take()
 		answered += c.Responses.Count()
 		if failed := c.Failed(); c.Responses.Count()+failed > 0 {
-			print(reportLine("requests", answered, &c.Responses, fmt.Sprintf("errors=%d", failed)))
+			say(reportLine("requests", answered, &c.Responses, fmt.Sprintf("errors=%d", failed)))
 		}
 	}
 	ticker := time.NewTicker(o.report)
@@ -176,7 +176,7 @@ func loadRun(o loadOptions, stdout, stderr io.Writer, signals <-chan os.Signal) 
 		code = o.exitCode
 	default:
 	}
-	print(summaryLine(s))
+	say(summaryLine(s))
 	if o.summary != "" {
 		text, err := json.MarshalIndent(s, "", "  ")
 		if err == nil {

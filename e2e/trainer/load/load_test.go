@@ -31,6 +31,7 @@ func service(t *testing.T, f http.HandlerFunc) *url.URL {
 func one(u *url.URL) Config { return Config{Target: u, Concurrency: 1, Timeout: 30 * time.Second} }
 
 func TestClosedLoop(t *testing.T) {
+	t.Parallel()
 	var under, most, bodies atomic.Int64
 	u := service(t, func(_ http.ResponseWriter, r *http.Request) {
 		n := under.Add(1)
@@ -61,6 +62,7 @@ func TestClosedLoop(t *testing.T) {
 }
 
 func TestOpenLoop(t *testing.T) {
+	t.Parallel()
 	for _, even := range []bool{false, true} {
 		var requests atomic.Int64
 		u := service(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -81,6 +83,7 @@ func TestOpenLoop(t *testing.T) {
 // An open loop goes on when the service does not answer, up to a bound, and its response times count from when
 // the requests were due.
 func TestOpenLoopOverload(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	var arrived atomic.Int64
 	u := service(t, func(http.ResponseWriter, *http.Request) {
@@ -105,6 +108,7 @@ func TestOpenLoopOverload(t *testing.T) {
 }
 
 func TestErrorsAreCounted(t *testing.T) {
+	t.Parallel()
 	var n atomic.Int64
 	end := make(chan struct{})
 	u := service(t, func(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +139,7 @@ func TestErrorsAreCounted(t *testing.T) {
 	})
 	defer close(end)
 	c := one(u)
-	c.Requests, c.Timeout = 9, time.Second
+	c.Requests, c.Timeout = 9, 3*time.Second
 	l := New(c)
 	l.Run(context.Background())
 	errs := l.Total().Errors
@@ -149,6 +153,7 @@ func TestErrorsAreCounted(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
+	t.Parallel()
 	u := closedPort(t)
 	c := one(u)
 	c.Requests = 3
@@ -156,7 +161,7 @@ func TestNobodyListens(t *testing.T) {
 	l.Run(context.Background())
 	must.Eq(t, map[string]int64{ErrorConnect: 3}, l.Total().Errors)
 
-	err := l.Wait(context.Background(), 100*time.Millisecond)
+	err := l.Wait(context.Background(), 2*time.Second)
 	must.ErrorIs(t, err, ErrNotUp)
 	must.StrContains(t, err.Error(), u.String())
 	must.StrContains(t, err.Error(), "refused")
@@ -174,6 +179,7 @@ func closedPort(t *testing.T) *url.URL {
 }
 
 func TestWait(t *testing.T) {
+	t.Parallel()
 	var n atomic.Int64
 	u := service(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -190,12 +196,13 @@ func TestWait(t *testing.T) {
 	must.Eq(t, 3, n.Load())
 
 	n.Store(-1 << 40)
-	err := New(one(u)).Wait(context.Background(), 50*time.Millisecond)
+	err := New(one(u)).Wait(context.Background(), 2*time.Second)
 	must.ErrorIs(t, err, ErrNotUp)
 	must.StrContains(t, err.Error(), "503")
 }
 
 func TestEndsPromptly(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Config){
 		"closed": func(c *Config) { c.Concurrency = 4 },
 		"open":   func(c *Config) { c.Concurrency, c.Rate, c.Open = 0, 1000, 4 },
@@ -233,6 +240,7 @@ func TestEndsPromptly(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
+	t.Parallel()
 	u := &url.URL{Scheme: "http", Host: "h:1", User: url.UserPassword("a", "secret")}
 	l := New(one(u))
 	s := l.Summary(0)
