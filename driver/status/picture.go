@@ -31,12 +31,28 @@ type Labels struct {
 	Policy    string  // flowcon, none
 	Mode      string  // weight, quota
 	PoolCores float64 // size of the pool; 0 or NaN = unknown
+
+	Targets []Mark // lines across the value
+}
+
+// Mark is a value with a name.
+type Mark struct {
+	Name  string
+	Value float64
 }
 
 // LabelsOf takes the words from a status.
 func LabelsOf(s Status) Labels {
-	return Labels{Task: s.Task, Job: s.Job, Alloc: s.Alloc, Metric: s.Metric, Goal: s.Goal, Estimator: s.Estimator,
+	l := Labels{Task: s.Task, Job: s.Job, Alloc: s.Alloc, Metric: s.Metric, Goal: s.Goal, Estimator: s.Estimator,
 		Policy: s.Policy, Mode: s.Mode, PoolCores: float64(s.Node.PoolCores)}
+	for _, t := range []Mark{
+		{"acceptable", float64(s.Target.Acceptable)}, {"objective", float64(s.Target.Objective)}, {"target", float64(s.Target.QoE)},
+	} {
+		if plotted(t.Value) {
+			l.Targets = append(l.Targets, t)
+		}
+	}
+	return l
 }
 
 // Size of a picture in pixels, and where its parts lie. One point is one pixel
@@ -81,6 +97,13 @@ var categories = []category{
 	{"NL", "growing", blue, white},
 	{"WL", "watching", orange, ink},
 	{"CL", "converged", grey, ink},
+}
+
+// classes are those of services (DQoES).
+var classes = []category{
+	{"G", "better than asked", skyEdge, white},
+	{"S", "satisfied", blue, white},
+	{"B", "worse", red, white},
 }
 
 // tint is c mixed with white: a background.
@@ -188,7 +211,11 @@ func (p *painter) header(l Labels) {
 
 func (p *painter) value(l Labels) {
 	values := p.column(func(r Row) float64 { return r.Value })
-	a := panel{valueBottom, valueTop, autoScale(values, 200, false, 12)}
+	seen := values
+	for _, t := range l.Targets {
+		seen = append(seen, t.Value) // a target is to be seen before it is reached
+	}
+	a := panel{valueBottom, valueTop, autoScale(seen, 200, false, 12)}
 	title := cut(plain(l.Metric), 60)
 	if title == "" {
 		title = "value"
@@ -203,6 +230,14 @@ func (p *painter) value(l Labels) {
 		title = "value: nothing reported yet"
 	}
 	p.panel(a, title)
+	for _, t := range l.Targets {
+		if !plotted(t.Value) {
+			continue
+		}
+		y := a.py(t.Value)
+		p.c.StrokeLines(draw.LineStyle{Color: soft, Width: 1.2, Dashes: []vg.Length{6, 4}}, []vg.Point{{X: left, Y: y}, {X: right, Y: y}})
+		p.text(cut(plain(t.Name), 30)+" "+short(t.Value, 0), left+6, float64(y)+4, style{size: 11, colour: soft})
+	}
 	p.line(a, values, purple)
 	for i, v := range values { // a diverged model
 		if math.IsInf(v, 0) || math.Abs(v) > maxPlotted {
@@ -227,6 +262,10 @@ func (p *painter) value(l Labels) {
 }
 
 func (p *painter) growth(l Labels) {
+	words := categories
+	if p.service() {
+		words = classes
+	}
 	g := p.column(func(r Row) float64 { return r.Growth })
 	a := panel{growthBottom, growthTop - stripHeight, autoScale(g, 30, true, 6)}
 	unit := ", per second with the whole pool"
@@ -234,32 +273,48 @@ func (p *painter) growth(l Labels) {
 		unit = ", part of the range seen, per second with the whole pool"
 	}
 	title := "growth G" + unit
-	if len(finite(g)) == 0 {
+	switch {
+	case p.service():
+		title = "class: response time against the target"
+	case len(finite(g)) == 0:
 		title = "growth G: not measured yet"
 	}
-	p.bands(a)
+	p.bands(a, words)
 	p.panel(a, "")
 	p.text(title, left, growthTop+5, style{size: 13, bold: true})
 	p.line(a, g, ink)
 	x := vg.Length(right)
-	for _, c := range slices.Backward(categories) {
+	for _, c := range slices.Backward(words) {
 		x = p.swatch(x, growthTop+5, c.name+" "+c.word, c.strip)
 	}
 }
 
+// service says whether the rows are a service's.
+func (p *painter) service() bool {
+	return slices.ContainsFunc(p.rows, func(r Row) bool { return r.Class != "" })
+}
+
+// list is where a row's task is: its category, or a service's class.
+func (r Row) list() string {
+	if r.Class != "" {
+		return r.Class
+	}
+	return r.Category
+}
+
 // bands draws the category: a coloured strip with its name, and a tint below.
-func (p *painter) bands(a panel) {
+func (p *painter) bands(a panel, words []category) {
 	for from := 0; from < len(p.rows); {
 		to := from + 1
-		for to < len(p.rows) && p.rows[to].Category == p.rows[from].Category {
+		for to < len(p.rows) && p.rows[to].list() == p.rows[from].list() {
 			to++
 		}
 		end := p.x.max
 		if to < len(p.rows) {
 			end = p.t[to]
 		}
-		for _, c := range categories {
-			if c.name != p.rows[from].Category {
+		for _, c := range words {
+			if c.name != p.rows[from].list() {
 				continue
 			}
 			x0, x1 := p.px(p.t[from]), p.px(end)
