@@ -121,6 +121,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		NodeMemory:      nodeMemory(),
 		PoolFixed:       s.PoolCores > 0,
 		QuotaMinCores:   s.QuotaMinCores,
+		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
 		NoProgressAfter: s.NoProgressAfter,
 		Engine:          s.Engine,

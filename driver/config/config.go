@@ -49,6 +49,7 @@ type Config struct {
 	MaxInterval     string  `codec:"max_interval" json:"max_interval"`
 	PoolCores       float64 `codec:"pool_cores" json:"pool_cores"`           // cores
 	QuotaMinCores   float64 `codec:"quota_min_cores" json:"quota_min_cores"` // cores
+	IOWeight        string  `codec:"io_weight" json:"io_weight"`
 	NoProgressAfter string  `codec:"no_progress_after" json:"no_progress_after"`
 	DockerTimeout   string  `codec:"docker_timeout" json:"docker_timeout"`
 	DockerOutage    string  `codec:"docker_outage" json:"docker_outage"`
@@ -80,12 +81,13 @@ func Options() []Option {
 		{"tradl_full", KindNumber, `0.9`},
 		{"dqoes_alpha", KindNumber, `0.1`},
 		{"dqoes_beta", KindNumber, `0.1`},
-		{"dqoes_step", KindString, `"published"`},
+		{"dqoes_step", KindString, `"proportional"`},
 		{"service_share", KindNumber, `0.8`},
 		{"interval", KindString, `"20s"`},
 		{"max_interval", KindString, `"5m"`},
 		{"pool_cores", KindNumber, `0`},
 		{"quota_min_cores", KindNumber, `1`},
+		{"io_weight", KindString, `"off"`},
 		{"no_progress_after", KindString, `"2m"`},
 		{"docker_timeout", KindString, `"10s"`},
 		{"docker_outage", KindString, `"2m"`},
@@ -120,6 +122,7 @@ type Settings struct {
 	MaxInterval     time.Duration
 	PoolCores       float64 // cores; 0 = the node's CPU less what Nomad reserves
 	QuotaMinCores   float64 // cores
+	IOWeight        bool
 	NoProgressAfter time.Duration
 	DockerTimeout   time.Duration
 	DockerOutage    time.Duration // 0 = a task is given up at once
@@ -135,6 +138,7 @@ func (c Config) Validate() (*Settings, error) {
 		Estimator:     c.Estimator,
 		PoolCores:     c.PoolCores,
 		QuotaMinCores: c.QuotaMinCores,
+		IOWeight:      c.IOWeight == "on",
 	}
 	var errs []error
 	oneOf := func(field, value string, allowed ...string) {
@@ -146,6 +150,8 @@ func (c Config) Validate() (*Settings, error) {
 	oneOf("policy", c.Policy, policies.Names()...)
 	oneOf("mode", c.Mode, string(limits.ModeWeight), string(limits.ModeQuota))
 	oneOf("estimator", c.Estimator, growth.KindRobust, growth.KindPublished)
+
+	oneOf("io_weight", c.IOWeight, "on", "off")
 
 	var err error
 	p := auto.DefaultParams()

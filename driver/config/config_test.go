@@ -54,6 +54,7 @@ func TestConfig_Validate(t *testing.T) {
 		"exec":      {func(c *Config) { c.Engine = "exec" }, ""},
 		"policy":    {func(c *Config) { c.Policy = "flow" }, `policy: must be one of auto, flowcon, tradl, dqoes, none, got "flow"`},
 		"none":      {func(c *Config) { c.Policy = "none" }, ""},
+		"io_weight": {func(c *Config) { c.IOWeight = "yes" }, `io_weight: must be one of on, off, got "yes"`},
 		"mode":      {func(c *Config) { c.Mode = "hard" }, `mode: must be one of weight, quota, got "hard"`},
 		"no mode":   {func(c *Config) { c.Mode = "none" }, `mode: must be one of weight, quota, got "none"`},
 		"quota":     {func(c *Config) { c.Mode = "quota" }, ""},

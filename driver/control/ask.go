@@ -110,7 +110,7 @@ func (c *Controller) askTRADL(tasks []*state, event flowcon.Event) (answer, erro
 		goal, value := s.position()
 		in.Tasks = append(in.Tasks, tradl.Task{
 			ID: s.ID, Goal: goal, Value: value, Acceptable: s.Targets.Acceptable, Objective: s.Targets.Objective,
-			State: s.reached, Use: s.use, Limit: s.limit,
+			State: s.reached, Tracked: true, Use: s.use, Limit: s.limit,
 		})
 	}
 	if err := in.Validate(); err != nil {
@@ -127,22 +127,24 @@ func (c *Controller) askTRADL(tasks []*state, event flowcon.Event) (answer, erro
 	return a, nil
 }
 
-// position is where a task stands on the way to its targets. What the loop has
-// seen of them counts, with the hold that the job asked for; a value that touches
-// a target for a moment is not passed on.
+// position is where a task stands on the way to its targets: the direction, and
+// the last value, for people. The tracker decides what is reached.
 func (s *state) position() (goal tradl.Goal, value *float64) {
+	if !s.Targets.any() {
+		return "", nil
+	}
 	goal = tradl.GoalMin
 	if s.source != nil && s.source.Goal() != "" {
 		goal = tradl.Goal(s.source.Goal())
 	}
-	if a, o := s.Targets.Acceptable, s.Targets.Objective; a != nil && o != nil && *a != *o {
-		// The order of the targets is the direction, also before the metric is known.
-		goal = tradl.GoalMin
-		if *o > *a {
-			goal = tradl.GoalMax
-		}
+	if tradl.CheckTargets(goal, s.Targets.Acceptable, s.Targets.Objective) != nil {
+		// The metric is not known yet, or the targets contradict it and are ignored.
+		goal = map[tradl.Goal]tradl.Goal{tradl.GoalMin: tradl.GoalMax, tradl.GoalMax: tradl.GoalMin}[goal]
 	}
-	return goal, nil
+	if v := s.last.Value; !math.IsNaN(v) && !math.IsInf(v, 0) {
+		value = &v
+	}
+	return goal, value
 }
 
 // askDQoES asks policy dqoes about the services; other tasks are not limited.
@@ -158,6 +160,11 @@ func (c *Controller) askDQoES(tasks []*state, event flowcon.Event) (answer, erro
 		in.IntervalS = in.InitialIntervalS
 	}
 	in.Params.Tasks = len(tasks)
+	for _, s := range tasks {
+		if s.Targets.QoE == 0 {
+			in.Params.Others += s.use
+		}
+	}
 	a := answer{alpha: noAlpha, tasks: make([]verdict, len(tasks))}
 	var index []int
 	for i, s := range tasks {
@@ -191,12 +198,19 @@ func (c *Controller) askAuto(tasks []*state, event flowcon.Event) (answer, error
 	}
 	for _, s := range tasks {
 		t := auto.Task{ID: s.ID, Kind: s.kind(), Use: s.use, Limit: s.limit}
-		if t.Kind == auto.Service {
+		if s.rule == "" {
+			t.Limit = 0 // nothing was decided for it yet
+		}
+		if t.Kind == auto.KindService {
 			t.ObjectiveS, t.ResponseS = s.Targets.QoE, s.service.response
+			if event != flowcon.EventNone {
+				t.ResponseS = s.service.last
+			}
 		} else {
 			t.Growth, t.Progress, t.Category = s.grown(event)
 			t.Goal, t.Value = s.position()
-			t.Acceptable, t.Objective, t.State = s.Targets.Acceptable, s.Targets.Objective, s.reached
+			t.Acceptable, t.Objective = s.Targets.Acceptable, s.Targets.Objective
+			t.State, t.Tracked = s.reached, true
 		}
 		in.Tasks = append(in.Tasks, t)
 	}
@@ -217,7 +231,7 @@ func (c *Controller) askAuto(tasks []*state, event flowcon.Event) (answer, error
 // kind is what a task is to policy auto.
 func (s *state) kind() auto.Kind {
 	if s.Targets.QoE > 0 {
-		return auto.Service
+		return auto.KindService
 	}
-	return auto.Training
+	return auto.KindTraining
 }

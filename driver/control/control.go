@@ -41,6 +41,7 @@ type Options struct {
 	NodeMemory    float64 // bytes
 	PoolFixed     bool    // the operator set it: cores that tasks own are not taken off
 	QuotaMinCores float64
+	IOWeight      bool // also set a weight for block I/O, where the kernel has one
 
 	// SharedCores counts the CPUs that no task owns (limits.SharedCores); nil
 	// when only our own tasks count.
@@ -67,6 +68,7 @@ type Cgroup interface {
 	Resources() limits.Resources
 	Read() (limits.Limits, error)
 	InForce(want, got limits.Limits) bool
+	SetIOWeight(uint64) error
 	Conversion() limits.Conversion
 	SetConversion(limits.Conversion)
 }

@@ -35,6 +35,7 @@ type kernel struct {
 	limits limits.Limits
 
 	resources limits.Resources
+	ioSets    []uint64
 
 	refuse error
 	ignore bool // take it, but do nothing
@@ -73,6 +74,13 @@ func (k *kernel) Resources() limits.Resources {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.resources
+}
+
+func (k *kernel) SetIOWeight(w uint64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ioSets = append(k.ioSets, w)
+	return k.refuse
 }
 
 func (k *kernel) InForce(want, got limits.Limits) bool { return want == got }

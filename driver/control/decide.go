@@ -13,7 +13,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 )
 
 // decide runs the policy over the tasks that are known and limited, turns its
@@ -30,7 +29,7 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 			// it may come a moment after the last one.
 			s.measure(now)
 		}
-		if s.Limited && s.reached != tradl.StateObjective {
+		if s.Limited {
 			tasks = append(tasks, s)
 		}
 	}
@@ -106,6 +105,32 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 	}
 	for _, s := range tasks {
 		c.apply(ctx, s, now)
+	}
+	if c.opts.IOWeight && c.mode() != limits.ModeNone {
+		c.weighIO(tasks)
+	}
+}
+
+// weighIO gives the tasks weights for block I/O in the proportions of their CPU. A
+// kernel without such a weight is told once.
+func (c *Controller) weighIO(tasks []*state) {
+	fractions := make([]float64, len(tasks))
+	for i, s := range tasks {
+		if fractions[i] = s.limit; s.fair {
+			fractions[i] = math.NaN()
+		}
+	}
+	for i, weight := range limits.PlanIOWeights(fractions) {
+		s := tasks[i]
+		if s.ioFailed || weight == s.ioWeight {
+			continue
+		}
+		if err := s.cgroup.SetIOWeight(weight); err != nil {
+			s.ioFailed = true
+			s.log.Info("the task has no weight for block I/O; its CPU is limited all the same", "error", err)
+			continue
+		}
+		s.ioWeight = weight
 	}
 }
 

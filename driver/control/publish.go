@@ -140,7 +140,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		if !o.Limited {
 			continue // it takes no part
 		}
-		if o.kind() == auto.Service {
+		if o.kind() == auto.KindService {
 			st.Node.Classes[string(o.class)]++
 			continue
 		}

@@ -75,6 +75,9 @@ type state struct {
 	limitNext time.Time
 	limitBack time.Duration
 
+	ioWeight uint64 // that we have set; 0 = none yet
+	ioFailed bool   // the kernel has none
+
 	writer   *status.Writer
 	writeErr string
 	dirty    bool

@@ -165,7 +165,7 @@ func TestServiceBesideTraining(t *testing.T) {
 				n.second(do)
 			}
 			s := n.c.find(svc.ID)
-			must.Eq(t, auto.Service, s.kind())
+			must.Eq(t, auto.KindService, s.kind())
 			must.Eq(t, dqoes.Satisfied, s.class)
 			must.InDelta(t, 0.1, *s.service.response, 1e-9)
 
@@ -254,4 +254,27 @@ func TestOtherResources(t *testing.T) {
 	must.Eq(t, 0, r.network)
 	must.True(t, r.networkG != r.networkG, must.Sprint("no growth per nothing"))
 	must.False(t, r.status().NetworkGrowth.Known())
+}
+
+func TestIOWeights(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.IOWeight = true })
+	flat, grows := n.task("flat"), n.task("grows")
+	n.start(flat)
+	n.start(grows)
+	do := map[*fake]func() (float64, string){flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
+	for range 60 {
+		n.second(do)
+	}
+	must.Eq(t, 50, flat.ioSets[len(flat.ioSets)-1])
+	must.Eq(t, 150, grows.ioSets[len(grows.ioSets)-1])
+	must.Less(t, 10, len(flat.ioSets), must.Sprint("only what changes is written"))
+
+	n = newNode(t, func(o *Options) { o.IOWeight = true })
+	f := n.task("none")
+	f.refuse = limits.ErrNoController
+	n.start(f)
+	for range 60 {
+		n.second(map[*fake]func() (float64, string){f: learner(1, 1, 0)})
+	}
+	must.Len(t, 1, f.ioSets, must.Sprint("a kernel without it is asked once"))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
@@ -37,6 +38,8 @@ type Policy struct {
 }
 
 var table = []Policy{
+	entry(Auto, "services first, the rest by growth and targets",
+		auto.Input{Params: auto.DefaultParams()}, auto.Example(), auto.Decide),
 	entry(FlowCon, "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
 		flowcon.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), flowcon.Decide),
 	entry(TRADL, "limits by acceptable and objective targets (TRADL)",
