@@ -1,9 +1,0 @@
-package file
-
-import (
-	"os"
-
-	"github.com/ebbtide/ebbtide/driver/progress"
-)
-
-func Open(root *os.Root, path, format string, cfg progress.Config) (progress.Source, error) { return nil, nil }
