@@ -1,0 +1,289 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package file
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+)
+
+const (
+	maxColumns = 4096
+	maxName    = 256     // bytes of a column's name; a longer one is not looked at
+	maxHeader  = 4 << 10 // bytes of a header that are kept in an offset
+)
+
+// table knows the columns of a CSV file, and makes each row a line of JSON, which is
+// what a progress.Parser reads.
+type table struct {
+	metric string // configured
+	header []string
+	keys   []string // of the columns in the line of JSON; "" = the column is left out
+	comma  byte
+	cells  []string
+	line   []byte
+
+	rows   int64 // since the header
+	ragged int64 // rows with another number of cells than the header
+	text   int64 // cells of the configured metric that are no numbers
+}
+
+// problem is something that is wrong with the content of a file. Each kind is told
+// once.
+type problem struct {
+	kind string
+	text string
+}
+
+func (p *problem) Error() string { return p.text }
+
+func wrong(kind, format string, args ...any) error {
+	return &problem{kind, fmt.Sprintf(format, args...)}
+}
+
+// read takes a row. The result is a line of JSON, nil for a row that is none; it is
+// valid until the next call.
+func (t *table) read(row []byte, line int64) ([]byte, error) {
+	row = bytes.TrimSuffix(row, []byte("\r"))
+	if len(bytes.TrimSpace(row)) == 0 {
+		return nil, nil
+	}
+	comment := row[0] == '#'
+	if t.header == nil {
+		return nil, t.first(row, line, comment)
+	}
+	if comment {
+		return nil, nil
+	}
+	t.cells = split(t.cells[:0], row, t.comma)
+	cells := trim(t.cells)
+	if t.another(cells) {
+		t.use(cells)
+		return nil, nil
+	}
+	for len(cells) > len(t.header) && cells[len(cells)-1] == "" {
+		cells = cells[:len(cells)-1] // a comma at the end of the row
+	}
+	if len(cells) != len(t.header) {
+		t.ragged++
+		return nil, wrong("cells", "line %d has %d cells and the header %d: such rows are left out", line, len(cells), len(t.header))
+	}
+	t.rows++
+
+	var err error
+	out := append(t.line[:0], '{')
+	for i, cell := range cells {
+		key := t.keys[i]
+		if key == "" || cell == "" {
+			continue
+		}
+		text, ok := number(cell)
+		if !ok {
+			if commaNumber(cell) {
+				err = wrong("comma", "line %d: %.40q has a decimal comma, which is not read: write numbers with a decimal point", line, cell)
+			}
+			if t.metric != "" && strings.EqualFold(key, t.metric) && !missing(cell) {
+				t.text++
+			}
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ", "...)
+		}
+		out = append(out, '"')
+		out = append(out, key...)
+		out = append(out, `": `...)
+		out = append(out, text...)
+	}
+	t.line = append(out, '}')
+	if len(t.line) == 2 {
+		return nil, err
+	}
+	return t.line, err
+}
+
+// first looks for the header.
+func (t *table) first(row []byte, line int64, comment bool) error {
+	if comment {
+		row = bytes.TrimSpace(row[1:]) // as NumPy writes it, or a remark
+	}
+	comma := delimiter(row)
+	cells := trim(split(nil, row, comma))
+	switch {
+	case comment && (len(cells) < 2 || slices.Contains(cells, "")):
+		return nil
+	case row[0] == '{' || row[0] == '[':
+		return wrong("header", "line %d looks like JSON: set format to %q", line, JSONL)
+	case !names(cells):
+		if comment {
+			return nil
+		}
+		return wrong("header", "line %d is no header: the first row must name the columns", line)
+	case len(cells) > maxColumns:
+		return wrong("header", "line %d names %d columns, at most %d are read", line, len(cells), maxColumns)
+	}
+	t.comma = comma
+	t.use(cells)
+	return nil
+}
+
+// use takes a row for the header.
+func (t *table) use(cells []string) {
+	t.header, t.rows = slices.Clone(cells), 0
+	t.keys = make([]string, len(cells))
+	metric := key(t.metric)
+	// A metric whose name is not one word is looked for in the text of the line, too,
+	// so a column whose name only contains it must not be there.
+	words := strings.ContainsFunc(metric, func(r rune) bool { return r > 127 || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
+	for i, name := range cells {
+		k := key(name)
+		_, measure := progress.InferGoal(k)
+		switch {
+		case len(name) > maxName:
+		case metric == "" && measure:
+			t.keys[i] = k
+		case metric != "" && strings.EqualFold(k, metric):
+			t.keys[i] = k
+		case measure, words && strings.Contains(strings.ToLower(k), strings.ToLower(metric)):
+		default:
+			t.keys[i] = strings.ReplaceAll(k, " ", "_") // "global step" counts as global_step
+		}
+	}
+}
+
+// another says whether a row is a header, in the middle of a file to which another
+// run was appended: no cell is a number, and it names what the header names, or
+// measures.
+func (t *table) another(cells []string) bool {
+	if !names(cells) {
+		return false
+	}
+	same := len(cells) == len(t.header)
+	shared, filled := false, 0
+	for i, c := range cells {
+		same = same && strings.EqualFold(c, t.header[i])
+		if c == "" {
+			continue
+		}
+		filled++
+		_, measure := progress.InferGoal(c)
+		shared = shared || measure || slices.ContainsFunc(t.header, func(h string) bool { return strings.EqualFold(h, c) })
+	}
+	if filled < 2 || filled < len(cells)-1 {
+		return same
+	}
+	return same || shared || t.rows == 0 // what came before was a title
+}
+
+// names says whether cells may be the names of columns: at least one has a name, and
+// none is a number.
+func names(cells []string) bool {
+	any := false
+	for _, c := range cells {
+		if _, ok := number(c); ok || commaNumber(c) {
+			return false
+		}
+		any = any || c != "" && !missing(c)
+	}
+	return any
+}
+
+// delimiter returns what stands between the cells of a header: what is there most
+// often.
+func delimiter(row []byte) byte {
+	var n [256]int
+	s := atStart
+	for _, c := range row {
+		if s = s.after(c, 0); s == atStart {
+			n[c]++
+		}
+	}
+	best := byte(',')
+	for _, c := range []byte{';', '\t'} {
+		if n[c] > n[best] {
+			best = c
+		}
+	}
+	return best
+}
+
+// trim removes the space around cells, in place, and a byte order mark.
+func trim(cells []string) []string {
+	for i, c := range cells {
+		cells[i] = strings.TrimSpace(c)
+	}
+	return cells
+}
+
+// key makes a column's name one that can stand in a line of JSON without escapes.
+func key(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case r == '\\':
+			return '/'
+		case r < ' ' || r == utf8.RuneError:
+			return ' '
+		}
+		return r
+	}, name)
+}
+
+// number returns a cell that is a number as text for a line of JSON. Per cent signs
+// are left out.
+func number(cell string) (string, bool) {
+	cell = strings.TrimSpace(strings.TrimSuffix(cell, "%"))
+	if cell == "" {
+		return "", false
+	}
+	switch c := cell[len(cell)-1] | 0x20; {
+	case c == 'n' || c == 'f' || c == 'y':
+		switch word := strings.ToLower(strings.TrimLeft(cell, "+-")); {
+		case len(cell)-len(word) > 1:
+		case word == "nan":
+			return "NaN", true
+		case (word == "inf" || word == "infinity") && cell[0] == '-':
+			return "-Infinity", true
+		case word == "inf" || word == "infinity":
+			return "Infinity", true
+		}
+		return "", false
+	}
+	for i := range len(cell) {
+		switch c := cell[i]; {
+		case c >= '0' && c <= '9', c == '.', c == '-', c == '+', c == 'e', c == 'E':
+		default:
+			return "", false
+		}
+	}
+	v, err := strconv.ParseFloat(cell, 64)
+	return cell, err == nil || v != 0 // out of range is infinite
+}
+
+// commaNumber says whether a cell is a number with a decimal comma.
+func commaNumber(cell string) bool {
+	whole, fraction, ok := strings.Cut(cell, ",")
+	if !ok || strings.ContainsRune(fraction, ',') {
+		return false
+	}
+	_, ok = number(whole + "." + fraction)
+	return ok && whole != "" && fraction != "" && !strings.ContainsAny(whole, ".eE") && fraction[0] >= '0' && fraction[0] <= '9'
+}
+
+// missing says whether a cell is how people write that there is no value.
+func missing(cell string) bool {
+	switch strings.ToLower(cell) {
+	case "", "na", "n/a", "null", "none", "-", "--":
+		return true
+	}
+	return false
+}

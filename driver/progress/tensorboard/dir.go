@@ -1,0 +1,641 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package tensorboard
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/tail"
+	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
+)
+
+// Bounds.
+const (
+	chunk         = 64 << 10
+	pollBytes     = 1 << 20 // of one Poll
+	pollReports   = 8192    // of one Poll, and what a chunk holds
+	maxOpen       = 8       // files kept open
+	maxCandidates = 4       // runs that are looked into
+	maxErrors     = 5       // told by one Poll
+	maxTags       = 8       // named in a note
+	growths       = 3       // of another run while ours stays as it is
+	maxTag        = 256     // bytes; who has more is not asked for
+	cheapWalk     = 5 * time.Millisecond
+	walkShare     = 100 // a dearer walk is repeated after that many times its duration
+)
+
+// Dir is a progress.Source that reads event files below a directory. It is not safe
+// for concurrent use.
+type Dir struct {
+	root   *os.Root
+	path   string
+	cfg    progress.Config
+	now    func() time.Time
+	most   int // maxEntries, fewer in tests
+	budget int // of this Poll
+
+	runs     map[string]*run
+	cur      *run
+	was      string  // the run before
+	restored *offset // until files are found
+	list     listing // of the last walk
+	seen     int64   // newest change of all files
+	next     time.Time
+	line     []byte
+
+	stats   progress.Stats
+	time    time.Time // of the Poll that runs
+	errs    []error   // of it
+	hidden  int       // errors beyond maxErrors
+	fault   string    // of the last walk
+	problem string    // the last file that is read no further
+	closed  bool
+	last    json.RawMessage // the offset, once closed
+}
+
+var _ progress.Source = (*Dir)(nil)
+
+// run is a directory of event files, with those that belong to it.
+type run struct {
+	name      string
+	files     map[string]*file
+	order     []*file // of files; nil if it is to be made
+	newest    int64   // change
+	grew      bool    // in the last walk
+	growths   int     // since ours grew
+	candidate bool    // may take over when it holds a metric
+	parser    *progress.Parser
+	scalars   int64
+	tags      []string // some of them
+}
+
+// Open returns a source that reads the event files below a directory in root, which
+// remains the caller's and must stay open. The directory may come later. The errors
+// are those of the configuration, all of them, each a *progress.FieldError: of
+// "tensorboard" for the directory, and the fields of cfg.
+func Open(root *os.Root, dir string, cfg progress.Config) (*Dir, error) {
+	var errs []error
+	bad := func(field, value, problem string) {
+		if len(value) > 200 {
+			value = strings.ToValidUTF8(value[:200], "") + "…"
+		}
+		errs = append(errs, &progress.FieldError{Field: field, Value: value, Problem: problem})
+	}
+	switch {
+	case root == nil:
+		bad("tensorboard", dir, "has no directory to be looked for in")
+	case dir == "":
+		bad("tensorboard", dir, "must name a directory")
+	case len(dir) > 4096:
+		bad("tensorboard", dir, "must have at most 4096 bytes")
+	case strings.IndexByte(dir, 0) >= 0:
+		bad("tensorboard", dir, "must not contain NUL bytes")
+	case !filepath.IsLocal(dir):
+		bad("tensorboard", dir, "must be a path within the directory (relative, and not out of it by \"..\")")
+	}
+	if cfg.Pattern != "" {
+		bad("pattern", cfg.Pattern, "is for lines of a log: a scalar is chosen by its tag, with metric")
+		cfg.Pattern = ""
+	}
+	switch cfg.Preset {
+	case "", progress.PresetAuto, progress.PresetJSONL:
+	default:
+		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
+	}
+	cfg.Preset = progress.PresetJSONL
+	if err := cfg.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &Dir{root: root, path: path.Clean(dir), cfg: cfg, now: time.Now, most: maxEntries, runs: map[string]*run{}}, nil
+}
+
+// Poll reads what was written since the last call, up to 1 MiB, and returns the
+// reports in it; Stats().More tells that there is more. They all carry the time of
+// the call, and the number of their record in its file. A directory that is not there
+// is no error: Note tells. What is wrong with a file is told once.
+func (d *Dir) Poll(ctx context.Context) ([]progress.Report, error) {
+	if d.closed {
+		return nil, fmt.Errorf("read %s: %w", d.path, tail.ErrClosed)
+	}
+	d.stats.More, d.stats.Behind = false, 0
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.time, d.errs, d.hidden, d.budget = d.now(), nil, 0, pollBytes
+	d.look(ctx)
+
+	var reports []progress.Report
+	if d.cur != nil {
+		d.follow(ctx, d.cur, &reports)
+	}
+	for _, r := range d.candidates() {
+		var its []progress.Report
+		d.follow(ctx, r, &its)
+		if len(its) > 0 {
+			reports = append(reports, its...)
+			d.use(r)
+		}
+	}
+	if ctx.Err() != nil {
+		d.stats.More = true
+		d.errs = append(d.errs, ctx.Err())
+	}
+	d.stats.Reports += int64(len(reports))
+	if d.hidden > 0 {
+		d.errs = append(d.errs, fmt.Errorf("and %d more event files that cannot be read", d.hidden))
+	}
+	return reports, errors.Join(d.errs...)
+}
+
+// look walks through the directory, unless that was dear and has just been done.
+func (d *Dir) look(ctx context.Context) {
+	if d.time.Before(d.next) {
+		return
+	}
+	list, err := walk(ctx, d.root, d.path, d.most)
+	if ctx.Err() != nil {
+		return
+	}
+	end := d.now()
+	if cost := end.Sub(d.time); cost > cheapWalk {
+		d.next = end.Add(walkShare * cost)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		var p *fs.PathError
+		if errors.As(err, &p) {
+			err = p.Err // without the path, which has the root's in it
+		}
+		err = fmt.Errorf("look for event files in %s: %w", d.path, err)
+		if d.fault != err.Error() {
+			d.fault = err.Error()
+			d.errs = append(d.errs, err)
+		}
+	} else {
+		d.fault = ""
+	}
+	d.list = list
+	if len(list.entries) > 0 {
+		d.sort()
+	}
+	d.warm()
+}
+
+// sort puts what a walk has found into its runs, and finds the one to follow.
+func (d *Dir) sort() {
+	first := d.cur == nil
+	for _, r := range d.runs {
+		r.grew = false
+	}
+	there := map[string]bool{}
+	var fresh []*run // that have a new file
+	for _, e := range d.list.entries {
+		there[e.path] = true
+		name, data := place(e.path)
+		r := d.runs[name]
+		if r == nil {
+			r = &run{name: name, files: map[string]*file{}}
+			d.runs[name] = r
+		}
+		f := r.files[e.path]
+		switch {
+		case f == nil:
+			f = &file{path: e.path, data: data, fresh: !first}
+			r.files[e.path], r.order, r.grew = f, nil, true
+			if first && d.restored != nil {
+				d.restored.apply(r, f, e.stat)
+			}
+			if f.fresh && !slices.Contains(fresh, r) {
+				fresh = append(fresh, r)
+			}
+		case e.stat != f.now:
+			r.grew = true
+			if f.bad != nil && (e.stat.inode != f.now.inode || e.stat.size < f.now.size) {
+				f.from = tail.Offset{}
+				f.reset()
+				d.stats.Truncated++
+			}
+		}
+		f.now = e.stat
+		r.newest = max(r.newest, e.stat.time)
+		d.seen = max(d.seen, e.stat.time)
+	}
+	d.forget(there)
+
+	if first {
+		d.begin()
+	}
+	for _, r := range fresh {
+		if r == d.cur || r.candidate {
+			continue
+		}
+		d.promote(r)
+		for _, f := range r.files {
+			if !f.fresh {
+				f.read = f.now // of an earlier attempt
+			}
+		}
+	}
+	for _, r := range d.runs {
+		switch {
+		case r == d.cur:
+		case d.cur.grew:
+			r.growths = 0
+		case r.grew:
+			if r.growths++; r.growths >= growths && !r.candidate {
+				d.promote(r)
+			}
+		}
+	}
+	for _, r := range d.runs {
+		for _, f := range r.files {
+			f.fresh = false
+		}
+	}
+}
+
+// begin chooses the first run: where an earlier process was, or else the newest.
+func (d *Dir) begin() {
+	if o := d.restored; o != nil {
+		if d.cur = d.runs[o.Run]; d.cur == nil {
+			d.cur = &run{name: o.Run, files: map[string]*file{}}
+			d.runs[o.Run] = d.cur
+		}
+		d.cur.parser = d.newParser()
+		d.cur.parser.SetState(o.Parser)
+		d.restored = nil
+		return
+	}
+	for _, r := range d.runs {
+		if d.cur == nil || r.newest > d.cur.newest || r.newest == d.cur.newest && r.name > d.cur.name {
+			d.cur = r
+		}
+	}
+	d.cur.parser = d.newParser()
+}
+
+func (d *Dir) newParser() *progress.Parser {
+	p, _ := progress.NewParser(d.cfg) // was validated by Open
+	return p
+}
+
+// promote makes a run a candidate.
+func (d *Dir) promote(r *run) {
+	r.candidate, r.parser, r.scalars, r.tags = true, d.newParser(), 0, nil
+}
+
+// use follows another run.
+func (d *Dir) use(r *run) {
+	old := d.cur
+	for _, f := range old.files {
+		f.close()
+	}
+	old.parser, old.growths = nil, 0
+	r.candidate, r.growths = false, 0
+	d.cur, d.was = r, old.name
+}
+
+// forget drops files that are gone, if they are many: some may come back.
+func (d *Dir) forget(there map[string]bool) {
+	all := 0
+	for _, r := range d.runs {
+		all += len(r.files)
+	}
+	if all-len(there) <= maxFiles {
+		return
+	}
+	for _, r := range d.runs {
+		for name, f := range r.files {
+			if !there[name] {
+				f.close()
+				delete(r.files, name)
+				r.order = nil
+			}
+		}
+		if len(r.files) == 0 && r != d.cur {
+			delete(d.runs, r.name)
+		}
+	}
+}
+
+// candidates are the runs that may take over, the newest last.
+func (d *Dir) candidates() []*run {
+	var out []*run
+	for _, r := range d.runs {
+		if r.candidate {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *run) int {
+		return cmp.Or(cmp.Compare(a.newest, b.newest), cmp.Compare(a.name, b.name))
+	})
+	return out[max(0, len(out)-maxCandidates):]
+}
+
+// warm chooses the files that are kept open: those that changed last.
+func (d *Dir) warm() {
+	var all []*file
+	for _, r := range d.runs {
+		for _, f := range r.files {
+			f.hot = false
+			if r == d.cur || r.candidate {
+				all = append(all, f)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *file) int {
+		return cmp.Or(cmp.Compare(b.now.time, a.now.time), cmp.Compare(b.path, a.path))
+	})
+	for i, f := range all {
+		if f.hot = i < maxOpen; !f.hot {
+			f.close()
+		}
+	}
+}
+
+// follow reads what is new in the files of a run, in the order of their names.
+func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
+	if r.order == nil {
+		r.order = slices.SortedFunc(maps.Values(r.files), func(a, b *file) int {
+			return cmp.Or(cmp.Compare(path.Base(a.path), path.Base(b.path)), cmp.Compare(a.path, b.path))
+		})
+	}
+	for _, f := range r.order {
+		if f.bad != nil || f.tail == nil && f.now == f.read {
+			continue
+		}
+		if d.budget <= 0 || len(*reports) >= pollReports || ctx.Err() != nil {
+			d.stats.More = true
+			if f.tail == nil {
+				d.stats.Behind += max(0, f.now.size-f.from.Pos)
+			}
+			continue
+		}
+		if err := d.drain(ctx, r, f, reports); err != nil && err.Error() != f.fault {
+			f.fault = err.Error()
+			d.problem = fmt.Sprintf("%s: %v", f.path, err)
+			if len(d.errs) < maxErrors {
+				d.errs = append(d.errs, fmt.Errorf("event file %s: %w", path.Join(d.path, f.path), err))
+			} else {
+				d.hidden++
+			}
+		}
+	}
+}
+
+// drain reads a file to its end, or to the bounds.
+func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Report) error {
+	if f.tail == nil {
+		d.budget -= 1024 // opening costs, too
+		t, err := tail.Open(d.root, path.Join(d.path, f.path))
+		if err != nil {
+			f.bad = err
+			return err
+		}
+		t.SetOffset(f.from)
+		if f.tail, f.pos = t, f.from.Pos; f.pos == 0 {
+			f.records = 0
+		}
+	}
+	now := f.now
+	var odd error
+	take := func(record []byte, number int64) {
+		e, err := event.Decode(record)
+		if err != nil {
+			odd = fmt.Errorf("record %d: %w; it is left out", number, err)
+		}
+		d.stats.Lines++
+		for _, s := range e.Scalars {
+			if report, ok := d.scalar(r, f, s); ok {
+				report.Line = number
+				*reports = append(*reports, report)
+			}
+		}
+	}
+	for {
+		data, restarted, err := f.tail.Read(ctx, max(1, min(chunk, d.budget)))
+		if restarted {
+			f.reset()
+			d.stats.Truncated++
+		}
+		d.budget -= len(data)
+		d.stats.Bytes += int64(len(data))
+		large, bad := f.feed(data, take)
+		d.stats.Lines += large
+		d.stats.Oversized += large
+		switch {
+		case bad != nil:
+			f.read = now
+			f.close()
+			return bad
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, tail.ErrNotYet):
+			f.read = now
+			return odd
+		case err != nil:
+			f.read = now
+			f.close()
+			return err
+		case f.tail.Behind() == 0:
+			f.read = now
+			if !f.hot {
+				f.close()
+			}
+			return odd
+		case d.budget <= 0, len(*reports) >= pollReports:
+			d.stats.More = true
+			d.stats.Behind += f.tail.Behind()
+			return odd
+		}
+	}
+}
+
+// scalar gives a number to the run's parser.
+func (d *Dir) scalar(r *run, f *file, s event.Scalar) (progress.Report, bool) {
+	name := s.Tag
+	switch f.data {
+	case "":
+	case "train":
+		if full := f.data + "/" + s.Tag; strings.EqualFold(full, d.cfg.Metric) {
+			name = full
+		}
+	default:
+		name = f.data + "/" + s.Tag
+	}
+	r.scalars++
+	if len(name) > maxTag {
+		return progress.Report{}, false
+	}
+	if len(r.tags) <= maxTags && !slices.Contains(r.tags, name) {
+		r.tags = append(r.tags, name)
+	}
+	if (strings.HasPrefix(s.Tag, "hparam/") || strings.HasPrefix(s.Tag, "_hparams_/")) && !strings.EqualFold(name, d.cfg.Metric) {
+		return progress.Report{}, false // final results, written in advance
+	}
+	d.line = appendLine(d.line[:0], name, s)
+	report, ok := r.parser.Parse(d.line)
+	if !ok {
+		return report, false
+	}
+	report.Time = d.time
+	// The parser takes a step that goes back for a new epoch; here it is what it says.
+	if report.Step = float64(s.Step); s.Step < 0 {
+		report.Step = math.NaN()
+	}
+	if !(report.Total >= report.Step) {
+		report.Total = math.NaN()
+	}
+	return report, true
+}
+
+// appendLine makes a line of JSON as the parser reads it: names as they are, not
+// escaped.
+func appendLine(b []byte, name string, s event.Scalar) []byte {
+	quote := byte('"')
+	if strings.IndexByte(name, '"') >= 0 {
+		quote = '\''
+	}
+	b = append(b, '{', quote)
+	for i := range len(name) {
+		switch c := name[i]; {
+		case c == quote || c < ' ':
+			b = append(b, ' ')
+		case c == '\\' && i == len(name)-1:
+			b = append(b, ' ')
+		default:
+			b = append(b, c)
+		}
+	}
+	b = append(b, quote, ':', ' ')
+	switch v := s.Value; {
+	case math.IsNaN(v):
+		b = append(b, "NaN"...)
+	case math.IsInf(v, 1):
+		b = append(b, "Infinity"...)
+	case math.IsInf(v, -1):
+		b = append(b, "-Infinity"...)
+	default:
+		from, bits := len(b), 64
+		if float64(float32(v)) == v {
+			bits = 32 // 0.3 and not 0.30000001192092896, as the trainer would print it
+		}
+		b = strconv.AppendFloat(b, v, 'g', -1, bits)
+		if !slices.ContainsFunc(b[from:], func(c byte) bool { return c == '.' || c == 'e' }) {
+			b = append(b, ".0"...) // not a count
+		}
+	}
+	b = append(b, `, "step": `...)
+	b = strconv.AppendInt(b, s.Step, 10)
+	return append(b, '}')
+}
+
+// Goal returns the configured goal, or the one that follows from the metric's name;
+// nothing while no metric is known.
+func (d *Dir) Goal() string {
+	if d.cfg.Goal != "" {
+		return d.cfg.Goal
+	}
+	if d.cur == nil || d.cur.parser.Metric() == "" {
+		return ""
+	}
+	return d.cur.parser.Goal()
+}
+
+// Note returns what is awaited, what hinders the reading, which run is followed if
+// there are several, and what is assumed; or nothing.
+func (d *Dir) Note() string {
+	var notes []string
+	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	if d.fault != "" {
+		add("cannot %s", d.fault)
+	}
+	switch {
+	case d.cur == nil && d.fault == "":
+		add("waits for TensorBoard event files in %s, where there are none yet", d.path)
+	case d.cur == nil:
+	case len(d.list.entries) == 0 && d.fault == "":
+		add("the event files in %s were there and are gone: waits for them to come back", d.path)
+	case d.stats.Reports == 0 && d.cur.scalars > 0:
+		metric := "none that is known for a measure: name one with metric"
+		if d.cfg.Metric != "" {
+			metric = fmt.Sprintf("but not %q", d.cfg.Metric)
+		}
+		add("the event files have scalars (%s), %s", d.cur.names(), metric)
+	case d.stats.Reports == 0 && d.stats.Lines > 0:
+		add("the event files in %s have no scalars yet", d.path)
+	}
+	if d.cur != nil && d.was != "" {
+		add("follows the run %s since it began, %s before", d.name(d.cur.name), d.name(d.was))
+	} else if len(d.runs) > 1 {
+		add("follows the run %s, the newest of %d", d.name(d.cur.name), len(d.runs))
+	}
+	if d.problem != "" {
+		add("%s", d.problem)
+	}
+	if note := d.list.note(); note != "" {
+		add("%s", note)
+	}
+	if d.cur != nil {
+		if note := d.cur.parser.Note(); note != "" {
+			add("%s", note)
+		}
+	}
+	return strings.Join(notes, "; ")
+}
+
+func (d *Dir) name(run string) string { return path.Join(d.path, run) }
+
+// names lists tags for people.
+func (r *run) names() string {
+	tags := r.tags
+	more := ""
+	if len(tags) > maxTags {
+		tags, more = tags[:maxTags], ", …"
+	}
+	clean := func(c rune) rune {
+		if unicode.IsControl(c) || c == unicode.ReplacementChar {
+			return '?'
+		}
+		return c
+	}
+	return strings.Map(clean, strings.Join(tags, ", ")) + more
+}
+
+// Stats returns what was read so far. Lines are records; those in Oversized were
+// passed over.
+func (d *Dir) Stats() progress.Stats { return d.stats }
+
+// Close closes the files. Poll fails from then on; Offset does not.
+func (d *Dir) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.last = d.Offset()
+	d.closed = true
+	for _, r := range d.runs {
+		for _, f := range r.files {
+			f.close()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package tensorboard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+
+	"github.com/ebbtide/ebbtide/driver/progress/tail"
+	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
+)
+
+// maxHeld is how much of a record that is not complete is kept.
+const maxHeld = 1 << 20
+
+// file is one event file of a run that is read. Only few are open at a time.
+type file struct {
+	path string
+	data string      // on which it was measured, as place says
+	now  stat        // as the last walk had it
+	read stat        // the same when it was read to its end
+	tail *tail.File  // nil: not open
+	from tail.Offset // where to go on then
+	hot  bool        // of the files that are kept open
+
+	fresh bool // new in this walk
+
+	held    []byte // of a record that is not complete
+	sum     hash.Hash32
+	skip    int   // bytes of data to pass over; sum is theirs
+	size    int   // of the record that is passed over
+	pos     int64 // of the first record that was not taken yet
+	records int64 // before it
+	bad     error // why it is read no further
+	fault   string
+}
+
+// reset begins anew: it is another file than before.
+func (f *file) reset() {
+	f.held, f.sum, f.skip, f.pos, f.records, f.bad = nil, nil, 0, 0, 0, nil
+}
+
+// offset is the beginning of the first record that was not taken.
+func (f *file) offset() tail.Offset {
+	if f.tail == nil {
+		return f.from
+	}
+	return f.tail.Offset(f.tail.Pos() - f.pos)
+}
+
+// close keeps nothing but the position.
+func (f *file) close() {
+	if f.tail == nil {
+		return
+	}
+	f.from = f.offset()
+	_ = f.tail.Close() // was only read
+	f.tail, f.held, f.sum, f.skip = nil, nil, nil, 0
+}
+
+// feed takes data that follow those it was given before. take gets each record, with
+// its number; large counts those that were passed over.
+func (f *file) feed(data []byte, take func(record []byte, number int64)) (large int64, err error) {
+	if len(f.held) > 0 {
+		f.held = append(f.held, data...)
+		data = f.held
+	}
+	for err == nil {
+		if f.sum != nil {
+			n := min(f.skip, len(data))
+			_, _ = f.sum.Write(data[:n])
+			data = data[n:]
+			if f.skip -= n; f.skip > 0 || len(data) < event.FooterSize {
+				break
+			}
+			if binary.LittleEndian.Uint32(data) != event.Masked(f.sum) {
+				err = event.ErrChecksum
+				break
+			}
+			data = data[event.FooterSize:]
+			f.pos += int64(event.HeaderSize + f.size + event.FooterSize)
+			f.records++
+			f.sum = nil
+			large++
+			continue
+		}
+		size, e := event.ReadHeader(data)
+		if e == nil && size > maxHeld {
+			f.sum, f.skip, f.size = event.NewChecksum(), size, size
+			data = data[event.HeaderSize:]
+			continue
+		}
+		record, n, e := event.ReadRecord(data)
+		if errors.Is(e, event.ErrTorn) {
+			break
+		}
+		if e != nil {
+			err = e
+			break
+		}
+		data = data[n:]
+		f.pos += int64(n)
+		f.records++
+		take(record, f.records)
+	}
+	if err != nil {
+		f.held, f.sum = nil, nil
+		f.bad = fmt.Errorf("%w at byte %d: the rest of this file is not read", err, f.pos)
+		return large, f.bad
+	}
+	if len(data) == 0 && cap(f.held) > maxHeld/4 {
+		f.held = nil
+	}
+	f.held = append(f.held[:0], data...)
+	return large, nil
+}

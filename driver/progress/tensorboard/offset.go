@@ -1,0 +1,95 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package tensorboard
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/tail"
+)
+
+// maxOffset is how many files, and how many other runs, an offset names.
+const maxOffset = 64
+
+// offset is where a Dir is. It names the files of its run that have changed last.
+type offset struct {
+	Run    string              `json:"run"`
+	Files  map[string]position `json:"files,omitempty"`
+	Others []string            `json:"others,omitempty"` // runs that are known
+	Seen   int64               `json:"seen,omitempty"`   // newest change of a file, in ns
+	Done   int64               `json:"done,omitempty"`   // files that have not changed since are read
+	Parser progress.State      `json:"parser"`
+}
+
+type position struct {
+	tail.Offset
+	Records int64 `json:"records,omitempty"`
+}
+
+// Offset returns where to go on after a restart.
+func (d *Dir) Offset() json.RawMessage {
+	if d.closed {
+		return d.last
+	}
+	o := d.restored
+	if d.cur != nil {
+		o = &offset{Run: d.cur.name, Files: map[string]position{}, Seen: d.seen, Done: d.seen, Parser: d.cur.parser.State()}
+		files := slices.SortedFunc(maps.Values(d.cur.files), func(a, b *file) int {
+			return cmp.Or(cmp.Compare(b.now.time, a.now.time), cmp.Compare(b.path, a.path))
+		})
+		for i, f := range files {
+			if i < maxOffset {
+				o.Files[f.path] = position{f.offset(), f.records}
+			} else if f.read != f.now {
+				o.Done = min(o.Done, f.now.time-1)
+			}
+		}
+		others := slices.SortedFunc(maps.Values(d.runs), func(a, b *run) int {
+			return cmp.Or(cmp.Compare(b.newest, a.newest), cmp.Compare(b.name, a.name))
+		})
+		for _, r := range others {
+			if r != d.cur && !r.candidate && len(o.Others) < maxOffset {
+				o.Others = append(o.Others, r.name)
+			}
+		}
+	}
+	if o == nil {
+		return json.RawMessage("{}")
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		return json.RawMessage("{}")
+	}
+	return b
+}
+
+// SetOffset goes on at a position that Offset has returned, with the same run and the
+// same metric. It is to be called before the first Poll. A file that was replaced or
+// is shorter is read from its own beginning; what makes no sense is left aside.
+func (d *Dir) SetOffset(raw json.RawMessage) {
+	var o offset
+	if d.cur != nil || d.closed || json.Unmarshal(raw, &o) != nil || o.Run == "" || o.Seen <= 0 {
+		return
+	}
+	d.restored = &o
+}
+
+// apply tells a file that the first walk has found what is known of it.
+func (o *offset) apply(r *run, f *file, now stat) {
+	if r.name != o.Run {
+		f.fresh = now.time > o.Seen && !slices.Contains(o.Others, r.name)
+		return
+	}
+	p, ok := o.Files[f.path]
+	switch {
+	case ok && p.Pos > 0 && p.Inode != 0 && p.Records >= 0:
+		f.from, f.pos, f.records = p.Offset, p.Pos, p.Records
+	case !ok && now.time <= o.Done:
+		f.read = now
+	}
+}
