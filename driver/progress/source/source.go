@@ -5,13 +5,12 @@
 package source
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
-
-	"context"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/file"
@@ -40,17 +39,19 @@ func Open(cfg progress.Config, t Task) (progress.Source, error) {
 }
 
 func open(cfg progress.Config, t Task) (progress.Source, error) {
+	// What a source's own parser has to know: where to read is settled here.
+	parse := progress.Config{Metric: cfg.Metric, Goal: cfg.Goal}
 	switch {
 	case cfg.File != "":
 		return beneath(cfg.File, t, func(root *os.Root, path string) (progress.Source, error) {
-			return file.Open(root, path, cfg.Format, cfg)
+			return file.Open(root, path, cfg.Format, parse)
 		})
 	case cfg.TensorBoard != "":
 		return beneath(cfg.TensorBoard, t, func(root *os.Root, path string) (progress.Source, error) {
-			return tensorboard.Open(root, path, cfg)
+			return tensorboard.Open(root, path, parse)
 		})
 	case cfg.Prometheus != "":
-		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{})
+		return prometheus.Open(cfg.Prometheus, parse, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile})
 	}
 	parser, err := progress.NewParser(cfg)
 	if err != nil {
