@@ -523,6 +523,9 @@ func TestDir_depth(t *testing.T) {
 }
 
 func TestDir_manyFiles(t *testing.T) {
+	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
+		t.Setenv("TMPDIR", "/dev/shm") // 10,000 files on a busy disk take their time
+	}
 	j := newJob(t, progress.Config{})
 	data := record("loss", 1, 0.5)
 	for i := range 10_000 {
@@ -530,8 +533,12 @@ func TestDir_manyFiles(t *testing.T) {
 		if i == 0 {
 			must.NoError(t, os.Mkdir(filepath.Dir(name), 0o755))
 		}
+		if i > 0 && i < 9_000 { // links are made faster than files
+			must.NoError(t, os.Link(filepath.Join(filepath.Dir(name), "events.out.tfevents.0000000000"), name))
+			continue
+		}
 		must.NoError(t, os.WriteFile(name, data, 0o644))
-		if i >= 9_000 { // the newest
+		if i > 0 { // the newest
 			must.NoError(t, os.Chtimes(name, time.Time{}, time.Unix(4e9+int64(i), 0)))
 		}
 	}
@@ -562,8 +569,8 @@ func TestDir_manyFiles(t *testing.T) {
 
 	// They go, and others come: nothing is kept of those for ever.
 	must.NoError(t, os.RemoveAll(filepath.Join(j.dir, "logs")))
-	for round := range 3 {
-		for i := range 1000 {
+	for round := range 2 {
+		for i := range 600 {
 			name := filepath.Join(j.dir, "logs", fmt.Sprint(round, "_", i), "x.tfevents")
 			must.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 			must.NoError(t, os.WriteFile(name, nil, 0o644))
@@ -573,7 +580,7 @@ func TestDir_manyFiles(t *testing.T) {
 	}
 	j.write("y/"+first, "loss", 3, 0.3)
 	must.Eq(t, []string{"loss 3 0.3"}, j.poll())
-	must.Less(t, 3000, len(j.src.runs))
+	must.Less(t, 1000, len(j.src.runs))
 }
 
 // A directory with too much in it is looked at in part.
