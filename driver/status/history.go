@@ -5,10 +5,12 @@ package status
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Row is one line of the history: what was known at a time.
@@ -210,9 +212,9 @@ func parseRow(line string, order []int) (Row, bool) {
 			case "event":
 				r.Event = plain(field)
 			case "class":
-				r.Class = plain(field)
+				r.Class, err = word(field)
 			case "state":
-				r.State = plain(field)
+				r.State, err = word(field)
 			case "memory_mib":
 				r.MemoryMiB, err = strconv.ParseFloat(field, 64)
 			case "memory_growth":
@@ -236,6 +238,14 @@ func parseRow(line string, order []int) (Row, bool) {
 		line = rest
 	}
 	return r, timed
+}
+
+// word reads a name. What is none comes from two lines that ran into one.
+func word(field string) (string, error) {
+	if strings.ContainsFunc(field, func(r rune) bool { return !unicode.IsLetter(r) }) {
+		return "", fmt.Errorf("%q is no word", field)
+	}
+	return plain(field), nil
 }
 
 // formatHistory is the whole file.
