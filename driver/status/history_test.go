@@ -335,6 +335,42 @@ func TestThin_even(t *testing.T) {
 	must.GreaterEq(t, 90, len(got))
 }
 
+// A clock that was set back does not hide what follows.
+func TestThin_clockSetBack(t *testing.T) {
+	rows := rowsUpTo(1000)
+	for i := 300; i < len(rows); i++ {
+		rows[i].Time = rows[i].Time.Add(-time.Hour)
+	}
+	got := thin(rows, 100)
+	for i := 1; i < len(got); i++ {
+		must.LessEq(t, 40, int(got[i].CPUSeconds-got[i-1].CPUSeconds))
+	}
+}
+
+// The last column, too, is found where lines end as on Windows.
+func TestHistory_lastColumn(t *testing.T) {
+	r := rowAt(0)
+	r.Event = "e"
+	file := bytes.ReplaceAll(formatHistory([]Row{r}), []byte("\n"), []byte("\r\n"))
+	rows, dirty := parseHistory(file)
+	must.True(t, dirty)
+	eqRows(t, []Row{r}, rows)
+}
+
+// Another file of the same size is not taken for ours.
+func TestHistory_replaced(t *testing.T) {
+	w, dir := newTestWriter(t, Options{})
+	path := filepath.Join(dir, "t.csv")
+	must.NoError(t, w.Append(rowAt(0)))
+	must.NoError(t, w.Append(rowAt(1)))
+	other := bytes.Repeat([]byte("x"), len(readFileOf(t, path)))
+	other[len(other)-1] = '\n'
+	must.NoError(t, os.WriteFile(path+".new", other, 0o600))
+	must.NoError(t, os.Rename(path+".new", path))
+	must.NoError(t, w.Append(rowAt(2)))
+	must.Eq(t, string(formatHistory([]Row{rowAt(2)})), readFileOf(t, path))
+}
+
 func FuzzReadHistory(f *testing.F) {
 	for _, c := range damaged() {
 		if len(c.file) < 64<<10 {

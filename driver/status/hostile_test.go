@@ -260,6 +260,8 @@ func TestHostile_race(t *testing.T) {
 	attacker.Wait()
 	v.unharmed(t)
 
+	w, err := NewWriter(w.base, "t", Options{})
+	must.NoError(t, err)
 	must.NoError(t, w.Status(Status{Task: "t", Step: 3}))
 	must.NoError(t, w.Append(rowAt(0)))
 	must.NoError(t, w.Picture())

@@ -47,7 +47,7 @@
 //     ones without growth. What rules 10 and 11 leave is divided in proportion to its
 //     limits, but nobody gets less than the floor. A task that FlowCon leaves
 //     unchanged (watched, or idle) keeps its part of R, unless the others' floors need
-//     it.
+//     it; it gets more if nobody else takes what is left.
 //  13. The interval is the shorter of those of FlowCon and DQoES; with services, on
 //     an event, the initial one; never more than the maximum.
 //
@@ -461,25 +461,17 @@ func (n *node) divide() {
 			open = append(open, part)
 		}
 	}
-	switch floors := n.floor * float64(len(open)); {
-	case len(open) > 0 && keep <= left-floors:
-		for _, c := range kept {
-			n.out[c.task].Limit = c.want
-		}
-		n.assign(open, fill(left-keep, open), "")
-	case len(open)+len(kept) > 0:
-		// Those that keep their part are limited by what is there, or get what is over.
-		for k := range open {
-			open[k].want = math.Max(open[k].want*n.rest, rounding)
-		}
-		measured := append(kept, open...)
-		n.assign(measured, fill(left, measured), "")
-	case len(unknown) > 0:
-		for k := range unknown {
-			left += unknown[k].min
-		}
-		n.assign(unknown, fill(left, unknown), "")
+	switch {
+	case len(open) > 0:
+		keep = math.Min(keep, left-n.floor*float64(len(open)))
+	case len(kept) > 0:
+		keep = left
+	default:
+		n.assign(unknown, fill(left+fair*float64(len(unknown)), unknown), "")
+		return
 	}
+	n.assign(kept, fill(keep, kept), "")
+	n.assign(open, fill(left-keep, open), "")
 }
 
 // output puts the results together: rule 13.

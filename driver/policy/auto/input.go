@@ -31,9 +31,6 @@ const (
 	KindService Kind = "service"
 )
 
-// Valid says whether k is one of the kinds above.
-func (k Kind) Valid() bool { return k == KindTraining || k == KindService }
-
 // Input is the snapshot of a node that Decide works on.
 type Input struct {
 	// Tasks are the node's tasks in any order. There may be none.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -181,14 +182,15 @@ func TestDecide_orderFree(t *testing.T) {
 func TestDecide_servicesFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")
+		one := Decide(in)
 		other := in
 		other.Tasks = slices.Clone(in.Tasks)
 		for i, task := range in.Tasks {
-			if task.Kind == KindTraining && Decide(in).Tasks[i].State != tradl.StateObjective {
+			if task.Kind == KindTraining && !one.Tasks[i].Stop {
 				other.Tasks[i] = Task{ID: task.ID, Kind: KindTraining, Category: policy.CL, Growth: num(0), Use: task.Use, Limit: task.Limit}
 			}
 		}
-		one, two := Decide(in), Decide(other)
+		two := Decide(other)
 		for i, d := range one.Tasks {
 			if d.Kind == KindService {
 				must.Eq(t, d.Limit, two.Tasks[i].Limit)
@@ -247,33 +249,46 @@ func TestDecide_join(t *testing.T) {
 // Nobody starves on a node on which everything happens at random, a thousand runs in
 // sequence: the limits of one are those in force in the next.
 func TestDecide_sequence(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		in := inputs().Draw(t, "in")
-		for range 100 {
-			in.Event = rapid.SampledFrom([]flowcon.Event{"", "", "", flowcon.EventJoin, flowcon.EventLeave}).Draw(t, "event")
-			switch {
-			case in.Event == flowcon.EventJoin && len(in.Tasks) < 12:
-				task := rapid.OneOf(services(), trainings()).Draw(t, "task")
-				task.ID = fmt.Sprint(rapid.Int64().Draw(t, "id"))
-				task.Limit, task.Category, task.State = 0, policy.New, ""
+	for seed := range uint64(10) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		maybe := func(scale float64) *float64 {
+			if rnd.IntN(4) == 0 {
+				return nil
+			}
+			return num(scale * rnd.Float64())
+		}
+		in := Input{IntervalS: 20, InitialIntervalS: 20, MaxIntervalS: 160, Params: DefaultParams()}
+		if seed%2 == 1 {
+			in.Params.Dqoes.Step = dqoes.StepPublished
+		}
+		for run := range 1000 {
+			in.Event = flowcon.EventNone
+			switch dice := rnd.IntN(10); {
+			case dice == 0 && len(in.Tasks) < 12:
+				in.Event = flowcon.EventJoin
+				task := Task{ID: fmt.Sprint(run), Kind: KindTraining}
+				switch rnd.IntN(3) {
+				case 0:
+					task.Kind, task.ObjectiveS = KindService, 10
+				case 1:
+					task.Goal, task.Acceptable, task.Objective = tradl.GoalMin, num(0.2), num(0.1)
+				}
 				in.Tasks = append(in.Tasks, task)
-			case in.Event == flowcon.EventLeave && len(in.Tasks) > 0:
-				i := rapid.IntRange(0, len(in.Tasks)-1).Draw(t, "leaves")
+			case dice == 1 && len(in.Tasks) > 0:
+				in.Event = flowcon.EventLeave
+				i := rnd.IntN(len(in.Tasks))
 				in.Tasks = slices.Delete(slices.Clone(in.Tasks), i, i+1)
 			}
 			for i := range in.Tasks {
 				task := &in.Tasks[i]
-				task.Use = uses().Draw(t, "use")
+				task.Use = rnd.Float64() * task.Limit * 1.2
 				if task.Kind == KindService {
-					task.ResponseS = services().Draw(t, "service").ResponseS
-					continue
+					task.ResponseS = maybe(30)
+				} else {
+					task.Growth, task.Value = maybe(1), maybe(10)
 				}
-				news := trainings().Draw(t, "training")
-				task.Growth, task.Value = news.Growth, news.Value
 			}
-			if in.Validate() != nil { // an id drawn twice
-				return
-			}
+			must.NoError(t, in.Validate())
 			out := Decide(in)
 			check(t, in, out)
 			in.Services, in.IntervalS = out.Services, out.IntervalS
@@ -281,7 +296,7 @@ func TestDecide_sequence(t *testing.T) {
 				in.Tasks[i].Limit, in.Tasks[i].Category, in.Tasks[i].State = d.Limit, d.Category, d.State
 			}
 		}
-	})
+	}
 }
 
 // limits.Plan divides weights exactly as the policy says, with what it says about

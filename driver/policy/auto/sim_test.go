@@ -8,9 +8,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
@@ -52,6 +54,10 @@ type plant struct {
 	idle     float64
 	ran      []*job // in the last interval
 	noise    func() float64
+
+	damper *limits.Damper // as in the driver, if not nil
+	shares map[*job]float64
+	clock  time.Time
 }
 
 func newPlant() *plant {
@@ -72,6 +78,7 @@ func (p *plant) decide(t *testing.T, event flowcon.Event) Output {
 	out := Decide(in)
 	check(t, in, out)
 	p.services, p.interval = out.Services, out.IntervalS
+	p.enforce(out)
 	var left []*job
 	for i, j := range p.jobs {
 		d := out.Tasks[i]
@@ -179,10 +186,31 @@ func (p *plant) allot() {
 }
 
 func (p *plant) weight(j *job) float64 {
-	if p.quota {
+	switch {
+	case p.quota:
 		return 1
+	case p.damper != nil:
+		return p.shares[j]
+	default:
+		return j.task.Limit
 	}
-	return j.task.Limit
+}
+
+// enforce does what the driver does with limits: weights for the kernel, and no change
+// of less than a tenth.
+func (p *plant) enforce(out Output) {
+	if p.damper == nil {
+		return
+	}
+	reqs := make([]limits.Request, len(out.Tasks))
+	for i, d := range out.Tasks {
+		reqs[i] = limits.Request{ID: d.ID, Limit: d.Limit, Unmeasured: d.Unmeasured, BaseShares: 1000}
+	}
+	p.clock = p.clock.Add(time.Duration(p.interval * float64(time.Second)))
+	plan := limits.Plan(limits.ModeWeight, 4, reqs, limits.Options{})
+	for i, l := range p.damper.Next(p.clock, reqs, plan) {
+		p.shares[p.jobs[i]] = float64(l.Shares)
+	}
 }
 
 // modes are what the plant is run under.
@@ -254,6 +282,42 @@ func TestPlant_load(t *testing.T) {
 			must.LessEq(t, 60, runs)
 		}
 	})
+}
+
+// The driver passes no change of less than a tenth on to the kernel, which is the
+// tolerance of DQoES: services come to their targets all the same.
+func TestPlant_damped(t *testing.T) {
+	for _, step := range []dqoes.Step{dqoes.StepProportional, dqoes.StepPublished} {
+		for need := 0.14; need < 0.6; need += 0.05 {
+			service := serviceJob("service", 0.1)
+			p := newPlant()
+			p.params.Dqoes.Step = step
+			p.damper, p.shares = limits.NewDamper(20*time.Second), map[*job]float64{}
+			p.join(t, service, trainingJob("fast", 0.01), trainingJob("middle", 0.002), trainingJob("slow", 0.0005))
+			for range 30 {
+				p.run(t)
+			}
+			service.work = 10 * need
+			runs, swings := 0, 0
+			var last dqoes.Class
+			for k := range 100 {
+				out := p.run(t)
+				if c := out.Tasks[0].Class; c != dqoes.Satisfied {
+					runs = k + 1
+					if c != last {
+						swings++
+					}
+				}
+				last = out.Tasks[0].Class
+			}
+			within := 3
+			if step == dqoes.StepPublished {
+				within = 60
+			}
+			must.LessEq(t, within, runs, must.Sprintf("%s, need %.2f", step, need))
+			must.LessEq(t, 1, swings, must.Sprintf("%s, need %.2f", step, need))
+		}
+	}
 }
 
 // A service that lives on CPU which training tasks leave idle keeps its target when

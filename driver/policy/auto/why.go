@@ -52,12 +52,19 @@ func (n *node) sentence(i int) string {
 }
 
 func (n *node) whyService(s *strings.Builder, i int) {
-	d := n.out[i]
-	s.WriteString(n.why[i])
+	t, d, reason := n.in.Tasks[i], n.out[i], n.why[i]
+	if d.Rule == RuleKeep {
+		// What DQoES says of its need is not what becomes of it here.
+		reason, _, _ = strings.Cut(reason, ", needs ")
+	}
+	s.WriteString(reason)
 	if base := n.base(i); base > n.share[i] {
 		fmt.Fprintf(s, "; it uses more than its share %.4g and needs %.4g of it, which counts as its own", n.share[i], base)
 	}
 	switch {
+	case d.Rule == RuleKeep:
+		fmt.Fprintf(s, "; keeps p/((1+α/2)·o) = %.4g of %.4g, so that it answers in %.4g s at most",
+			n.faster(i, +1), n.base(i), (1+n.params.Dqoes.Alpha/2)*t.ObjectiveS)
 	case d.Rule == RuleBound:
 		fmt.Fprintf(s, "; all services ask for %.4g of the pool and may have %.4g, so the largest are cut", n.asked, n.bound)
 	case len(n.learning) == 0:
