@@ -208,10 +208,12 @@ func TestWriter_pictureWords(t *testing.T) {
 		return readFileOf(t, filepath.Join(dir, "t.png"))
 	}
 	bare := draw(w)
-	must.NoError(t, w.Status(Status{Task: "another", Metric: "loss", Goal: "min"}))
+	status := blank()
+	status.Task, status.Metric, status.Goal, status.Target.Acceptable = "another", "loss", "min", 0.3
+	must.NoError(t, w.Status(status))
 	worded := draw(w)
 	must.NotEq(t, bare, worded)
-	want, err := Draw(nil, Labels{Task: "t", Metric: "loss", Goal: "min"})
+	want, err := Draw(nil, Labels{Task: "t", Metric: "loss", Goal: "min", Targets: []Mark{{"acceptable", 0.3}}})
 	must.NoError(t, err)
 	must.True(t, string(want) == worded)
 	second, err := NewWriter(w.base, "t", Options{})

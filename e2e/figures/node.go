@@ -1,0 +1,141 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// cores is the size of the node: what tables are made for. A machine with fewer has
+// fewer.
+const cores = 2
+
+// pool is the number of cores that the tasks share here.
+func pool() int { return min(cores, runtime.NumCPU()) }
+
+// Deadlines. A healthy run takes a fraction of them.
+const (
+	startDeadline = 90 * time.Second
+	stopDeadline  = 60 * time.Second
+)
+
+// node is a Nomad agent of which the plugin's configuration changes.
+type node struct {
+	options
+	h       *harness.Harness
+	agent   *harness.Agent
+	config  string
+	version string // of the driver
+	nomad   string
+}
+
+// pluginConfig is the plugin's configuration for a step.
+func pluginConfig(s step, interval time.Duration) string {
+	mode := s.mode
+	if mode == "" {
+		mode = "weight"
+	}
+	return fmt.Sprintf("engine = \"exec\"\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d\n    %s",
+		s.policy, mode, interval, pool(), s.extra)
+}
+
+// use makes the agent run as a step wants it, by a restart with another
+// configuration, as an operator would do it.
+func (n *node) use(ctx context.Context, s step) error {
+	config := pluginConfig(s, n.interval)
+	if config == n.config {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	if n.agent == nil {
+		agent, err := n.h.StartAgent(ctx, harness.AgentConfig{
+			Name: "figures", PluginName: "ebbtide-driver", Plugin: config, LogLevel: "INFO",
+			ClientHCL: fmt.Sprintf("reservable_cores = \"0-%d\"", pool()-1),
+		})
+		n.agent = agent
+		if err != nil {
+			return fmt.Errorf("starting Nomad: %w", err)
+		}
+	} else {
+		if err := n.agent.Stop(ctx); err != nil {
+			return fmt.Errorf("stopping Nomad: %w", err)
+		}
+		if err := n.agent.Configure(config); err != nil {
+			return fmt.Errorf("changing the plugin's configuration: %w", err)
+		}
+		if err := n.agent.Restart(ctx); err != nil {
+			return fmt.Errorf("restarting Nomad: %w", err)
+		}
+	}
+	n.config = config
+	// The servers remember the node as it was before. What counts is that the client
+	// has registered anew and what the plugin itself says.
+	err := harness.Poll(ctx, "the plugin runs with policy "+s.policy, func(ctx context.Context) error {
+		self, err := n.agent.API.Agent().Self()
+		if err != nil {
+			return err
+		}
+		if ttl, err := time.ParseDuration(self.Stats["client"]["heartbeat_ttl"]); err != nil || ttl <= 0 {
+			return errors.New("no heartbeat yet")
+		}
+		node, err := n.agent.Node(ctx)
+		if err != nil {
+			return err
+		}
+		n.version, n.nomad = node.Attributes["driver.ebbtide.version"], node.Attributes["nomad.version"]
+		if p, m := node.Attributes["driver.ebbtide.policy"], node.Attributes["driver.ebbtide.mode"]; p != s.policy || s.mode != "" && m != s.mode {
+			return fmt.Errorf("the node says policy %q, mode %q", p, m)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = n.agent.WaitDriver(ctx, "ebbtide", true)
+	return err
+}
+
+// start submits a job and waits until a task of it has started.
+func (n *node) start(ctx context.Context, hcl, task string) (jobID string, alloc *api.Allocation, err error) {
+	jobID, err = n.agent.Run(ctx, hcl)
+	if err != nil {
+		return "", nil, err
+	}
+	alloc, err = n.agent.WaitAlloc(ctx, jobID, "started", func(a *api.Allocation) bool {
+		ts := a.TaskStates[task]
+		return harness.Terminal(a) || ts != nil && !ts.StartedAt.IsZero()
+	})
+	if err != nil {
+		return jobID, nil, fmt.Errorf("starting job %s: %w", jobID, err)
+	}
+	return jobID, alloc, nil
+}
+
+// stop ends jobs and forgets them, all at the same time.
+func (n *node) stop(ctx context.Context, jobs []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopDeadline)
+	defer cancel()
+	ended := make(chan error, len(jobs))
+	for _, id := range jobs {
+		go func() { ended <- n.agent.StopJob(ctx, id) }()
+	}
+	var errs []error
+	for range jobs {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+// file is a file of an allocation on this machine.
+func (n *node) file(alloc, name string) string { return filepath.Join(n.agent.AllocDir(alloc), name) }
