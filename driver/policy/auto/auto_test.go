@@ -434,7 +434,7 @@ func TestDecide_why(t *testing.T) {
 			"has reached its objective before: has succeeded and stops; category NL → NL; limit 0.25 → 0.25, use 0.25, G 1",
 		}, {
 			"new service", input(mute("s", 0), blind("a", policy.NL, 1)),
-			"has not answered yet: begins with the fair share; limit none → 0.5, use 0",
+			"no response time yet and no limit so far: begins with the fair share; limit none → 0.5, use 0",
 		}, {
 			"event", input(svc("s", 10, 0.2, 0.25), blind("a", policy.NL, 0.75)).on(flowcon.EventJoin),
 			"a task has joined or left: keeps its share until it is measured again; limit 0.25 → 0.25, use 0.2",

@@ -62,7 +62,7 @@ func maybe(some []float64, low, high float64) *rapid.Generator[*float64] {
 }
 
 func uses() *rapid.Generator[float64] {
-	return rapid.OneOf(rapid.SampledFrom([]float64{0, 0.25, 0.5, 1}), rapid.Float64Range(0, 1.1))
+	return rapid.OneOf(rapid.SampledFrom([]float64{0, 0.25, 0.5, 1, 1e308}), rapid.Float64Range(0, 1.1))
 }
 
 // boundLimits are limits as this policy leaves them, and such as it does not.
@@ -75,7 +75,7 @@ func services() *rapid.Generator[Task] {
 	return rapid.Custom(func(t *rapid.T) Task {
 		return Task{
 			Kind:       KindService,
-			ObjectiveS: rapid.SampledFrom([]float64{0.01, 1, 10, 1e300}).Draw(t, "objective"),
+			ObjectiveS: rapid.SampledFrom([]float64{1e-300, 0.01, 1, 10, 1e300}).Draw(t, "objective"),
 			ResponseS:  maybe([]float64{0, 0.011, 1, 1.1, 9, 10, 1e300}, 0, 30).Draw(t, "response"),
 			Use:        uses().Draw(t, "use"),
 			Limit:      rapid.OneOf(rapid.Just(0.0), boundLimits()).Draw(t, "limit"),

@@ -26,7 +26,8 @@ const (
 type table struct {
 	metric string // configured
 	header []string
-	keys   []string // of the columns in the line of JSON; "" = the column is left out
+	known  map[string]bool // the names in it, in lower case
+	keys   []string        // of the columns in the line of JSON; "" = the column is left out
 	comma  byte
 	cells  []string
 	line   []byte
@@ -138,12 +139,13 @@ func (t *table) first(row []byte, line int64, comment bool) error {
 // use takes a row for the header.
 func (t *table) use(cells []string) {
 	t.header, t.rows = slices.Clone(cells), 0
-	t.keys = make([]string, len(cells))
+	t.keys, t.known = make([]string, len(cells)), make(map[string]bool, len(cells))
 	metric := key(t.metric)
 	// A metric whose name is not one word is looked for in the text of the line, too,
 	// so a column whose name only contains it must not be there.
 	words := strings.ContainsFunc(metric, func(r rune) bool { return r > 127 || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
 	for i, name := range cells {
+		t.known[strings.ToLower(name)] = true
 		k := key(name)
 		_, measure := progress.InferGoal(k)
 		switch {
@@ -163,7 +165,7 @@ func (t *table) use(cells []string) {
 // run was appended: no cell is a number, and it names what the header names, or
 // measures.
 func (t *table) another(cells []string) bool {
-	if !names(cells) {
+	if len(cells) > maxColumns || !names(cells) {
 		return false
 	}
 	same := len(cells) == len(t.header)
@@ -175,7 +177,7 @@ func (t *table) another(cells []string) bool {
 		}
 		filled++
 		_, measure := progress.InferGoal(c)
-		shared = shared || measure || slices.ContainsFunc(t.header, func(h string) bool { return strings.EqualFold(h, c) })
+		shared = shared || measure || t.known[strings.ToLower(c)]
 	}
 	if filled < 2 || filled < len(cells)-1 {
 		return same
@@ -215,7 +217,7 @@ func delimiter(row []byte) byte {
 	return best
 }
 
-// trim removes the space around cells, in place, and a byte order mark.
+// trim removes the space around cells, in place.
 func trim(cells []string) []string {
 	for i, c := range cells {
 		cells[i] = strings.TrimSpace(c)

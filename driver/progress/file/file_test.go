@@ -290,6 +290,9 @@ func TestCSV(t *testing.T) {
 		{"a long quoted row", "step,note,loss\n1,\"x\n" + strings.Repeat("y", 1<<17) + "\n2,x,0.25\n", progress.Config{}, []string{"4: 2 loss=0.25"}, "line 2 begins a row of more than"},
 		{"compressed", "\x1f\x8b\x08\x00\x00\n", progress.Config{}, nil, "the file is compressed"},
 		{"too many columns", strings.Repeat("x,", maxColumns) + "loss\n", progress.Config{}, nil, "line 1 names 4097 columns, at most 4096 are read"},
+		{"text in too many cells", "step,loss\n1,0.5\n" + strings.Repeat("x,", maxColumns) + "x\n", progress.Config{}, []string{"2: 1 loss=0.5"}, "line 3 has 4097 cells"},
+		{"control characters in names", "st\x01ep,lo\xffss,a\\b loss\n1,0.5,2\n", progress.Config{Metric: "A/B loss"}, []string{"2: - a/b loss=2"}, ""},
+		{"missing in the metric", "step,loss\n1,n/a\n2,--\n3,0.5\n", progress.Config{Metric: "loss"}, []string{"4: 3 loss=0.5"}, ""},
 		{"names that are long or double", strings.Repeat("x", 300) + ",loss,loss,\n1,0.5,0.25,\n", progress.Config{}, []string{"2: - loss=0.5"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -562,8 +565,11 @@ func FuzzCSV(f *testing.F) {
 		f.Add([]byte(s), 3, "")
 		f.Add([]byte(s), 100, "loss")
 	}
+	root, err := os.OpenRoot(f.TempDir())
+	must.NoError(f, err)
+	defer root.Close()
 	f.Fuzz(func(t *testing.T, data []byte, size int, metric string) {
-		fuzz(t, CSV, data, size, metric)
+		fuzz(t, root, CSV, data, size, metric)
 	})
 }
 
@@ -572,21 +578,21 @@ func FuzzJSONL(f *testing.F) {
 		f.Add([]byte(s), 3, "")
 		f.Add([]byte(s), 100, "a.loss")
 	}
+	root, err := os.OpenRoot(f.TempDir())
+	must.NoError(f, err)
+	defer root.Close()
 	f.Fuzz(func(t *testing.T, data []byte, size int, metric string) {
-		fuzz(t, JSONL, data, size, metric)
+		fuzz(t, root, JSONL, data, size, metric)
 	})
 }
 
 // fuzz reads data in parts, and in one; the reports must be the same, and their lines
 // exist. A later process that goes on at any place reports the rest.
-func fuzz(t *testing.T, format string, data []byte, size int, metric string) {
+func fuzz(t *testing.T, root *os.Root, format string, data []byte, size int, metric string) {
 	cfg := progress.Config{Metric: metric}
 	if cfg.Validate() != nil || size < 1 {
 		t.Skip()
 	}
-	root, err := os.OpenRoot(t.TempDir())
-	must.NoError(t, err)
-	defer root.Close()
 	start := func() *File {
 		f, err := Open(root, "x", format, cfg)
 		must.NoError(t, err)
