@@ -278,7 +278,7 @@ func (o *taskOptions) checkTargets(bad func(string, ...any)) {
 	}
 	// Without a goal the metric's name decides, perhaps only when it is seen.
 	goal := o.Progress.Goal
-	if goal == "" {
+	if goal == "" && (o.Progress.Metric != "" || o.Progress.Pattern != "") {
 		goal, _ = progress.InferGoal(o.Progress.Metric)
 	}
 	if goal != "" {

@@ -70,6 +70,12 @@ func TestTaskTargets(t *testing.T) {
 		Act:      actions{Signal: "SIGUSR1", StopSignal: "SIGINT", Grace: 5 * time.Minute},
 	}, opts)
 
+	// Which way the metric goes shows when it is seen.
+	for _, pair := range [][2]string{{"0.8", "0.9"}, {"0.9", "0.8"}} {
+		_, err = readTaskOptions(taskConfig(t, nil, map[string]string{"ebbtide_acceptable": pair[0], "ebbtide_objective": pair[1]}))
+		must.NoError(t, err)
+	}
+
 	for text, want := range map[string]float64{"0.25": 0.25, "250ms": 0.25, "1.5s": 1.5, "2": 2} {
 		opts, err = readTaskOptions(taskConfig(t, map[string]any{
 			"progress": map[string]any{"prometheus": "http://127.0.0.1:80/m", "metric": "response_seconds", "quantile": 0.9,
@@ -87,33 +93,36 @@ func TestTaskOptionErrors(t *testing.T) {
 		meta     map[string]string
 		want     []string
 	}{
-		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_goal, ebbtide_limit, ebbtide_metric, ebbtide_objective, ebbtide_qoe_target, ebbtide_target_hold"}},
-		"goal":          {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
-		"limit":         {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
-		"contradiction": {map[string]any{"goal": "min", "metric": "loss"}, map[string]string{"ebbtide_goal": "max", "ebbtide_metric": "acc"}, []string{"meta.ebbtide_goal", "meta.ebbtide_metric", "contradicts"}},
-		"preset":        {map[string]any{"preset": "kearas"}, nil, []string{"progress.preset", "kearas", "keras"}},
-		"pattern":       {map[string]any{"pattern": "loss=(.*"}, nil, []string{"progress.pattern", "loss=(.*"}},
-		"no group":      {map[string]any{"pattern": "loss=(.*)"}, nil, []string{"progress.pattern", "value"}},
-		"acceptable":    {nil, map[string]string{"ebbtide_acceptable": "low"}, []string{`meta.ebbtide_acceptable: must be a number`, `"low"`}},
-		"NaN":           {nil, map[string]string{"ebbtide_objective": "NaN"}, []string{`meta.ebbtide_objective`, `"NaN"`}},
-		"hold":          {nil, map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
-		"hold alone":    {nil, map[string]string{"ebbtide_target_hold": "2"}, []string{"meta.ebbtide_target_hold", "not set"}},
-		"too easy":      {map[string]any{"goal": "min"}, map[string]string{"ebbtide_acceptable": "0.2", "ebbtide_objective": "0.3"}, []string{"meta.ebbtide_objective", "0.3", "0.2"}},
-		"easy by name":  {map[string]any{"metric": "accuracy"}, map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"}, []string{"meta.ebbtide_objective", "0.8"}},
-		"qoe 0":         {nil, map[string]string{"ebbtide_qoe_target": "0"}, []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
-		"qoe text":      {nil, map[string]string{"ebbtide_qoe_target": "fast"}, []string{"meta.ebbtide_qoe_target", `"fast"`}},
-		"both kinds":    {nil, map[string]string{"ebbtide_qoe_target": "1", "ebbtide_objective": "0.5"}, []string{"meta.ebbtide_qoe_target", "ebbtide_objective", "service or a training job"}},
-		"two sources":   {map[string]any{"file": "/local/a.csv", "tensorboard": "/alloc/runs"}, nil, []string{"progress.tensorboard", "file"}},
-		"outside":       {map[string]any{"file": "/var/log/a.csv"}, nil, []string{"progress.file", "/local or /alloc", "/var/log/a.csv"}},
-		"dots":          {map[string]any{"file": "/local/../../etc/a.csv"}, nil, []string{"progress.file", "/local or /alloc"}},
-		"format":        {map[string]any{"file": "/local/a", "format": "xml"}, nil, []string{"progress.format", "jsonl, csv", "xml"}},
-		"no format":     {map[string]any{"file": "/local/a.log"}, nil, []string{"progress.file", "progress.format"}},
-		"no metric":     {map[string]any{"prometheus": "http://localhost/metrics"}, nil, []string{"progress.metric", "must name"}},
-		"no URL":        {map[string]any{"prometheus": "localhost:80", "metric": "m"}, nil, []string{"progress.prometheus", "localhost:80"}},
-		"a password":    {map[string]any{"prometheus": "ftp://u:secret@h/", "metric": "m"}, nil, []string{"progress.prometheus", "u:xxxxx@h"}},
-		"quantile":      {map[string]any{"prometheus": "http://localhost/", "metric": "m", "quantile": 95}, nil, []string{"progress.quantile", "95"}},
-		"scale":         {map[string]any{"scale": 0}, nil, []string{"progress.scale", "> 0"}},
-		"all at once":   {map[string]any{"preset": "x"}, map[string]string{"ebbtide_a": "1", "ebbtide_b": "2"}, []string{"progress.preset", "ebbtide_a", "ebbtide_b"}},
+		"typo":            {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_goal, ebbtide_limit, ebbtide_metric, ebbtide_objective, ebbtide_qoe_target, ebbtide_target_hold"}},
+		"goal":            {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
+		"limit":           {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
+		"contradiction":   {map[string]any{"goal": "min", "metric": "loss"}, map[string]string{"ebbtide_goal": "max", "ebbtide_metric": "acc"}, []string{"meta.ebbtide_goal", "meta.ebbtide_metric", "contradicts"}},
+		"preset":          {map[string]any{"preset": "kearas"}, nil, []string{"progress.preset", "kearas", "keras"}},
+		"pattern":         {map[string]any{"pattern": "loss=(.*"}, nil, []string{"progress.pattern", "loss=(.*"}},
+		"no group":        {map[string]any{"pattern": "loss=(.*)"}, nil, []string{"progress.pattern", "value"}},
+		"acceptable":      {nil, map[string]string{"ebbtide_acceptable": "low"}, []string{`meta.ebbtide_acceptable: must be a number`, `"low"`}},
+		"NaN":             {nil, map[string]string{"ebbtide_objective": "NaN"}, []string{`meta.ebbtide_objective`, `"NaN"`}},
+		"hold":            {nil, map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
+		"hold alone":      {nil, map[string]string{"ebbtide_target_hold": "2"}, []string{"meta.ebbtide_target_hold", "not set"}},
+		"too easy":        {map[string]any{"goal": "min"}, map[string]string{"ebbtide_acceptable": "0.2", "ebbtide_objective": "0.3"}, []string{"meta.ebbtide_objective", "0.3", "0.2"}},
+		"easy by name":    {map[string]any{"metric": "accuracy"}, map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"}, []string{"meta.ebbtide_objective", "0.8"}},
+		"easy by default": {map[string]any{"metric": "hv"}, map[string]string{"ebbtide_acceptable": "0.8", "ebbtide_objective": "0.9"}, []string{"meta.ebbtide_objective", "0.9"}},
+		"qoe 0":           {nil, map[string]string{"ebbtide_qoe_target": "0"}, []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
+		"qoe text":        {nil, map[string]string{"ebbtide_qoe_target": "fast"}, []string{"meta.ebbtide_qoe_target", `"fast"`}},
+		"both kinds":      {nil, map[string]string{"ebbtide_qoe_target": "1", "ebbtide_objective": "0.5"}, []string{"meta.ebbtide_qoe_target", "ebbtide_objective", "service or a training job"}},
+		"two sources":     {map[string]any{"file": "/local/a.csv", "tensorboard": "/alloc/runs"}, nil, []string{"progress.tensorboard", "file"}},
+		"outside":         {map[string]any{"file": "/var/log/a.csv"}, nil, []string{"progress.file", "/local or /alloc", "/var/log/a.csv"}},
+		"dots":            {map[string]any{"file": "/local/../../etc/a.csv"}, nil, []string{"progress.file", "/local or /alloc"}},
+		"format":          {map[string]any{"file": "/local/a", "format": "xml"}, nil, []string{"progress.format", "jsonl, csv", "xml"}},
+		"no format":       {map[string]any{"file": "/local/a.log"}, nil, []string{"progress.file", "progress.format"}},
+		"no metric":       {map[string]any{"prometheus": "http://localhost/metrics"}, nil, []string{"progress.metric", "must name"}},
+		"no URL":          {map[string]any{"prometheus": "localhost:80", "metric": "m"}, nil, []string{"progress.prometheus", "localhost:80"}},
+		"a password":      {map[string]any{"prometheus": "ftp://u:secret@h/", "metric": "m"}, nil, []string{"progress.prometheus", "u:xxxxx@h"}},
+		"another host":    {map[string]any{"prometheus": "http://192.0.2.1/metrics", "metric": "m"}, nil, []string{"progress.prometheus", "192.0.2.1", "not on this host"}},
+		"step":            {map[string]any{"step": "train_step"}, nil, []string{"progress.step", "train_step"}},
+		"quantile":        {map[string]any{"prometheus": "http://localhost/", "metric": "m", "quantile": 95}, nil, []string{"progress.quantile", "95"}},
+		"scale":           {map[string]any{"scale": 0}, nil, []string{"progress.scale", "> 0"}},
+		"all at once":     {map[string]any{"preset": "x"}, map[string]string{"ebbtide_a": "1", "ebbtide_b": "2"}, []string{"progress.preset", "ebbtide_a", "ebbtide_b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := map[string]any{}

@@ -382,10 +382,11 @@ func testTargetRestarted(t *testing.T, c *cluster) {
 	g.recorded(t)
 	done := make(chan error, 1)
 	go func() { done <- c.agent.RestartTask(deadline(t, startDeadline), g.alloc, "train") }()
-	c.waitEvent(t, g.alloc, "train", "Restart")
+	c.waitEvent(t, g.alloc, "train", "requested task to restart")
 	g.put(t, "release", "")
 	<-done // it may fail: the task has ended
 	g.succeeded(t)
+	c.waitEvent(t, g.alloc, "train", "ebbtide: not started again: it has reached its objective, loss = 40, at ")
 }
 
 // testTargetNewRun lets a task fail after its acceptable target: that holds for
