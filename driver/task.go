@@ -21,6 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/source"
 )
 
 // taskOptions is what a jobspec says to Ebbtide: technical settings in the
@@ -55,6 +56,8 @@ type taskBlocks struct {
 		TensorBoard string             `codec:"tensorboard"`
 		Prometheus  string             `codec:"prometheus"`
 		Labels      hclutils.MapStrStr `codec:"labels"`
+		Step        string             `codec:"step"`
+		Total       string             `codec:"total"`
 		Quantile    any                `codec:"quantile"` // a number, see number
 		Scale       any                `codec:"scale"`
 	} `codec:"progress"`
@@ -77,6 +80,8 @@ func progressSchema() *hclspec.Spec {
 		"tensorboard": hclspec.NewAttr("tensorboard", "string", false),
 		"prometheus":  hclspec.NewAttr("prometheus", "string", false),
 		"labels":      hclspec.NewAttr("labels", "list(map(string))", false),
+		"step":        hclspec.NewAttr("step", "string", false),
+		"total":       hclspec.NewAttr("total", "string", false),
 		"quantile":    hclspec.NewAttr("quantile", "number", false),
 		"scale":       hclspec.NewAttr("scale", "number", false),
 	})
@@ -137,7 +142,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 		opts.Progress = progress.Config{
 			Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal,
 			File: p.File, Format: p.Format, TensorBoard: p.TensorBoard,
-			Prometheus: p.Prometheus, Labels: p.Labels,
+			Prometheus: p.Prometheus, Labels: p.Labels, Step: p.Step, Total: p.Total,
 		}
 		for _, n := range []struct {
 			field string
@@ -159,7 +164,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 	for _, key := range sortedKeys(meta) {
 		opts.readMeta(key, meta[key], bad)
 	}
-	if err := opts.Progress.Validate(); err != nil {
+	if err := source.Check(opts.Progress); err != nil {
 		errs = append(errs, err)
 	}
 	opts.readTarget(&blocks, bad)

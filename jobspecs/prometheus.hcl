@@ -21,6 +21,8 @@ job "prometheus" {
         progress {
           prometheus = "http://${NOMAD_ADDR_metrics}/metrics"
           metric     = "train_loss"
+          step       = "train_step"
+          total      = "train_total_steps"
         }
       }
       resources {

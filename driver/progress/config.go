@@ -76,6 +76,9 @@ type Config struct {
 	Prometheus string
 	// Labels select one of several series of the metric at the endpoint.
 	Labels map[string]string
+	// Step and Total name metrics of the endpoint with the steps that are done and
+	// that there will be; empty means that there are none.
+	Step, Total string
 	// Quantile, in (0, 1), is what is read of a histogram or a summary at the
 	// endpoint; 0 means DefaultQuantile.
 	Quantile float64
@@ -223,6 +226,12 @@ func (c Config) checkSource(bad func(field, value, format string, args ...any)) 
 		}
 		if c.Quantile != 0 {
 			bad("quantile", fmt.Sprint(c.Quantile), "is for progress.prometheus, which is not set")
+		}
+		if c.Step != "" {
+			bad("step", c.Step, "is for progress.prometheus, which is not set")
+		}
+		if c.Total != "" {
+			bad("total", c.Total, "is for progress.prometheus, which is not set")
 		}
 	} else {
 		c.checkEndpoint(bad)

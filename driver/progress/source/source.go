@@ -51,13 +51,25 @@ func open(cfg progress.Config, t Task) (progress.Source, error) {
 			return tensorboard.Open(root, path, parse)
 		})
 	case cfg.Prometheus != "":
-		return prometheus.Open(cfg.Prometheus, parse, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile})
+		return prometheus.Open(cfg.Prometheus, parse, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
 	}
 	parser, err := progress.NewParser(cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &logs{progress.NewLogs(t.LogDir, t.Name, parser), parser}, nil
+}
+
+// Check says whether a configuration can be opened on this host, as far as that can
+// be known before the task is there.
+func Check(cfg progress.Config) error {
+	err := cfg.Validate()
+	if u, uerr := url.Parse(cfg.Prometheus); err == nil && uerr == nil && cfg.Prometheus != "" {
+		if herr := prometheus.CheckHost(u.Hostname()); herr != nil {
+			err = &progress.FieldError{Field: "prometheus", Value: u.Redacted(), Problem: herr.Error()}
+		}
+	}
+	return err
 }
 
 // Where names a source for people; "" is the task's output.
