@@ -28,14 +28,15 @@
 //     event services do not move: their response times belong to a node that is no
 //     more, and several events in one interval would take the same step several times.
 //  7. A service that is not worse than asked is not cut in one run below what answers
-//     in (1+α/2)·o as far as response times go with limits: the limit of rule 5 times
-//     p/((1+α/2)·o). So neither the unreachable objective of another service nor a load
+//     in (1+α/2)·o as far as response times go with limits: p/((1+α/2)·o) of its share
+//     in force, or of its use, if that is more. So neither the unreachable objective of another service nor a load
 //     that leaves most of its share unused costs it its own objective.
 //  8. Services may have together: without training tasks the whole pool, and they
 //     get it; with T of them service_share at most, and T floors less than the pool at
 //     most, but their own floors in any case. If they ask for more, the largest are cut
 //     to one level: first those that are worse than asked or not measured, down to the
-//     fair share; if that is not enough all, down to the floor.
+//     fair share, and those that are better, down to what rule 7 keeps for them; if
+//     that is not enough all, down to the floor.
 //  9. Training tasks have the rest R, and R/T is the fair share of it.
 //  10. TRADL runs over the training tasks with the R in force as its pool. An
 //     acceptable task that it limits yields: it gets TRADL's part of R, but not less
@@ -288,6 +289,11 @@ func (n *node) faster(i int, side float64) float64 {
 	return math.Min(1, *t.ResponseS/t.ObjectiveS/(1+side*n.params.Dqoes.Alpha/2))
 }
 
+// keep is what a service keeps: rule 7.
+func (n *node) keep(i int) float64 {
+	return math.Min(1, math.Max(n.share[i], n.in.Tasks[i].Use)*n.faster(i, +1))
+}
+
 // regulate runs DQoES: rules 6 and 7.
 func (n *node) regulate() {
 	in := dqoes.Input{
@@ -322,7 +328,7 @@ func (n *node) regulate() {
 			d.Rule, n.why[i] = RuleEvent, "a task has joined or left: keeps its share until it is measured again"
 			d.Limit = math.Max(base, n.floor)
 		case r.Class == dqoes.Good || r.Class == dqoes.Satisfied:
-			if keep := base * n.faster(i, +1); keep > d.Limit*(1+rounding) {
+			if keep := n.keep(i); keep > d.Limit*(1+rounding) {
 				d.Rule, d.Limit = RuleKeep, keep
 			}
 		}
@@ -338,6 +344,8 @@ func (n *node) limitServices() {
 		switch n.out[i].Class {
 		case dqoes.Bad, dqoes.Unmeasured:
 			c.min = math.Min(c.want, n.fair)
+		case dqoes.Good:
+			c.min = math.Min(c.want, math.Max(n.floor, n.keep(i)))
 		}
 		n.asked += c.want
 		guaranteed += c.min

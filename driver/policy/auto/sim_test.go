@@ -258,6 +258,41 @@ func TestPlant_join(t *testing.T) {
 	})
 }
 
+// The same with several services, whatever they need, as long as they may have it.
+func TestPlant_joinSeveral(t *testing.T) {
+	modes(t, func(t *testing.T, quota bool, step dqoes.Step) {
+		rnd := rand.New(rand.NewPCG(4, 5))
+		for range 40 {
+			services := make([]*job, 1+rnd.IntN(4))
+			needs, sum := make([]float64, len(services)), 0.0
+			for i := range services {
+				needs[i] = 0.1 + rnd.Float64()
+				sum += needs[i]
+			}
+			bound := min(DefaultServiceShare, 1-3/(2*float64(len(services)+3)))
+			p := newPlant()
+			p.quota, p.params.Dqoes.Step = quota, step
+			for i := range services {
+				services[i] = serviceJob(fmt.Sprint("service-", i), needs[i]/sum*bound*0.9)
+			}
+			p.join(t, services...)
+			for range 40 {
+				p.run(t)
+			}
+			p.join(t, trainingJob("fast", 0.01), trainingJob("middle", 0.002), trainingJob("slow", 0.0005))
+			for k := range 60 {
+				for _, d := range p.run(t).Tasks {
+					must.NotEq(t, dqoes.Bad, d.Class, must.Sprintf("run %d: %s", k, d.Why))
+				}
+			}
+			floor := 1 / (2 * float64(len(p.jobs)))
+			for _, j := range services {
+				must.LessEq(t, max(j.work/10/0.9, floor)+1e-6, j.got)
+			}
+		}
+	})
+}
+
 // The load of a service rises while training fills the node.
 func TestPlant_load(t *testing.T) {
 	modes(t, func(t *testing.T, quota bool, step dqoes.Step) {

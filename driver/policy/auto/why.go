@@ -5,6 +5,7 @@ package auto
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
@@ -64,7 +65,7 @@ func (n *node) whyService(s *strings.Builder, i int) {
 	switch {
 	case d.Rule == RuleKeep:
 		fmt.Fprintf(s, "; keeps p/((1+α/2)·o) = %.4g of %.4g, so that it answers in %.4g s at most",
-			n.faster(i, +1), n.base(i), (1+n.params.Dqoes.Alpha/2)*t.ObjectiveS)
+			n.faster(i, +1), math.Max(n.share[i], t.Use), (1+n.params.Dqoes.Alpha/2)*t.ObjectiveS)
 	case d.Rule == RuleBound:
 		fmt.Fprintf(s, "; all services ask for %.4g of the pool and may have %.4g, so the largest are cut", n.asked, n.bound)
 	case len(n.learning) == 0:

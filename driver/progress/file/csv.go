@@ -122,7 +122,7 @@ func (t *table) first(row []byte, line int64, comment bool) error {
 	case comment && (len(cells) < 2 || slices.Contains(cells, "")):
 		return nil
 	case row[0] == '{' || row[0] == '[':
-		return wrong("header", "line %d looks like JSON: set format to %q", line, JSONL)
+		return wrong("header", "line %d looks like JSON: set format to %q", line, jsonl)
 	case !names(cells):
 		if comment {
 			return nil

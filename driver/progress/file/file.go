@@ -46,7 +46,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -55,14 +54,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
 )
 
-// Formats of a file.
 const (
-	JSONL = "jsonl" // a JSON object a line
-	CSV   = "csv"   // a table with a header
+	jsonl = progress.FormatJSONL
+	csv   = progress.FormatCSV
 )
-
-// Formats returns the formats that Open knows.
-func Formats() []string { return []string{JSONL, CSV} }
 
 // Bounds of one Poll.
 const (
@@ -101,9 +96,10 @@ var _ progress.Source = (*File)(nil)
 
 // Open returns a source that reads the file at a path below root, which remains the
 // caller's and must stay open. The file may come later. An empty format is told from
-// the file's name: .jsonl, .ndjson and .json, .csv and .tsv. The errors are those of
-// the configuration, all of them, each a *progress.FieldError: of "file" for the
-// path, "format", and the fields of cfg.
+// the file's name, as progress.FormatOf does. Of cfg, Metric and Goal are used; a
+// Pattern, and a Preset for something else, are errors. The errors are those of the
+// configuration, all of them, each a *progress.FieldError: of "file" for the path,
+// "format", and the fields of cfg.
 func Open(root *os.Root, name, format string, cfg progress.Config) (*File, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
@@ -117,30 +113,25 @@ func Open(root *os.Root, name, format string, cfg progress.Config) (*File, error
 		bad("file", name, err.Error())
 	}
 	switch {
-	case slices.Contains(Formats(), format):
+	case slices.Contains(progress.Formats(), format):
 	case format != "":
-		bad("format", format, fmt.Sprintf("must be one of %s, or empty to tell it from the file's name", strings.Join(Formats(), ", ")))
+		bad("format", format, fmt.Sprintf("must be one of %s, or empty to tell it from the file's name", strings.Join(progress.Formats(), ", ")))
 	default:
-		switch ext := strings.ToLower(path.Ext(name)); ext {
-		case ".jsonl", ".ndjson", ".json":
-			format = JSONL
-		case ".csv", ".tsv":
-			format = CSV
-		default:
-			bad("format", format, fmt.Sprintf("must be one of %s where the file's name does not end in .jsonl, .ndjson, .json, .csv or .tsv", strings.Join(Formats(), ", ")))
+		if format = progress.FormatOf(name); format == "" {
+			bad("format", format, fmt.Sprintf("must be one of %s where the file's name does not end in .jsonl, .ndjson, .json, .csv or .tsv", strings.Join(progress.Formats(), ", ")))
 		}
 	}
 	if cfg.Pattern != "" {
 		bad("pattern", cfg.Pattern, "is for lines of a log: a field or a column of a file is chosen with metric")
-		cfg.Pattern = ""
 	}
 	switch cfg.Preset {
 	case "", progress.PresetAuto, progress.PresetJSONL:
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out, and set format if need be")
 	}
-	cfg.Preset = progress.PresetJSONL
-	if format == CSV {
+	// The rest of cfg says where the file is, which the caller knows.
+	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
+	if format == csv {
 		cfg.Metric = key(cfg.Metric)
 	}
 	parser, err := progress.NewParser(cfg)
@@ -155,7 +146,7 @@ func Open(root *os.Root, name, format string, cfg progress.Config) (*File, error
 	f := &File{format: format, tail: t, parser: parser, goal: cfg.Goal, now: time.Now,
 		told: map[string]bool{}, gone: tail.ErrNotYet}
 	f.table.metric = cfg.Metric
-	f.rows = rows{csv: format == CSV, emit: f.row}
+	f.rows = rows{csv: format == csv, emit: f.row}
 	return f, nil
 }
 
@@ -234,7 +225,7 @@ func (f *File) row(row []byte, line int64, long bool) {
 	if line == 1 && (bytes.HasPrefix(row, []byte("\x1f\x8b")) || bytes.HasPrefix(row, []byte("\x28\xb5\x2f\xfd"))) {
 		f.tell(wrong("compressed", "the file is compressed: it is read as text only"))
 	}
-	if f.format == CSV {
+	if f.format == csv {
 		if long {
 			f.tell(wrong("long", "line %d begins a row of more than %d bytes or %d lines, perhaps with a quote that has no other one: it is left out", line, maxRow, maxLines))
 			return
@@ -278,7 +269,7 @@ func (f *File) parse(line []byte, number int64) (ok bool) {
 
 // idle looks at a line of JSON that has not been ended for long, once it is whole.
 func (f *File) idle() {
-	if f.format != JSONL || f.done || f.rows.over {
+	if f.format != jsonl || f.done || f.rows.over {
 		return
 	}
 	line := bytes.TrimSpace(f.rows.buf)
@@ -335,7 +326,7 @@ const patience = 3 // lines without a report before Note says what is there inst
 func (f *File) nothing() string {
 	name := f.tail.Path()
 	metric := f.table.metric
-	if f.format == CSV {
+	if f.format == csv {
 		t := &f.table
 		if t.header == nil {
 			return ""
@@ -457,10 +448,10 @@ func (f *File) SetOffset(data json.RawMessage) {
 		return
 	}
 	f.parser.SetState(o.Parser)
-	if o.Line < 0 || f.format == CSV && o.File.Pos > 0 && len(o.Header) == 0 && o.Line > 0 {
+	if o.Line < 0 || f.format == csv && o.File.Pos > 0 && len(o.Header) == 0 && o.Line > 0 {
 		return
 	}
-	if f.format == CSV && len(o.Header) > 0 {
+	if f.format == csv && len(o.Header) > 0 {
 		if len(o.Comma) != 1 || !separates(o.Comma[0], 0) || len(o.Header) > maxColumns || !names(o.Header) {
 			return
 		}
@@ -469,7 +460,7 @@ func (f *File) SetOffset(data json.RawMessage) {
 		f.table.rows = 1
 	}
 	f.tail.SetOffset(o.File)
-	f.rows.line, f.rows.over, f.done = o.Line, o.Long, o.Done && f.format == JSONL
+	f.rows.line, f.rows.over, f.done = o.Line, o.Long, o.Done && f.format == jsonl
 }
 
 // Close closes the file. Poll fails from then on; Offset, Note and Stats do not.

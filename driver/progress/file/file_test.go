@@ -6,7 +6,7 @@ package file
 import (
 	"bytes"
 	"context"
-	"encoding/csv"
+	stdcsv "encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -135,6 +135,7 @@ func TestOpen(t *testing.T) {
 		{"a.csv", "", progress.Config{}, nil},
 		{"a.tsv", "", progress.Config{}, nil},
 		{"a.csv", "jsonl", progress.Config{Preset: "jsonl"}, nil},
+		{"a.csv", "csv", progress.Config{File: "/local/a.csv", Format: "csv", Scale: -1}, nil},
 		{"a.txt", "csv", progress.Config{}, nil},
 		{"a.txt", "", progress.Config{}, []string{"progress.format: must be one of jsonl, csv where the file's name does not end in"}},
 		{"a.csv", "tsv", progress.Config{}, []string{`progress.format: must be one of jsonl, csv, or empty to tell it from the file's name, got "tsv"`}},
@@ -533,7 +534,7 @@ func TestSplit(t *testing.T) {
 			want = append(want, cells)
 		}
 		var text bytes.Buffer
-		w := csv.NewWriter(&text)
+		w := stdcsv.NewWriter(&text)
 		w.Comma = comma
 		must.NoError(t, w.WriteAll(want))
 
@@ -550,7 +551,7 @@ func TestSplit(t *testing.T) {
 			r.feed(b[:n])
 			b = b[n:]
 		}
-		read := csv.NewReader(bytes.NewReader(text.Bytes()))
+		read := stdcsv.NewReader(bytes.NewReader(text.Bytes()))
 		read.Comma, read.FieldsPerRecord = comma, -1
 		want, err := read.ReadAll()
 		must.NoError(t, err)
@@ -569,7 +570,7 @@ func FuzzCSV(f *testing.F) {
 	must.NoError(f, err)
 	defer root.Close()
 	f.Fuzz(func(t *testing.T, data []byte, size int, metric string) {
-		fuzz(t, root, CSV, data, size, metric)
+		fuzz(t, root, progress.FormatCSV, data, size, metric)
 	})
 }
 
@@ -582,7 +583,7 @@ func FuzzJSONL(f *testing.F) {
 	must.NoError(f, err)
 	defer root.Close()
 	f.Fuzz(func(t *testing.T, data []byte, size int, metric string) {
-		fuzz(t, root, JSONL, data, size, metric)
+		fuzz(t, root, progress.FormatJSONL, data, size, metric)
 	})
 }
 

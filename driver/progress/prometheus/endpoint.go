@@ -63,7 +63,6 @@ import (
 const (
 	DefaultInterval = 2 * time.Second
 	DefaultTimeout  = 2 * time.Second
-	DefaultQuantile = 0.95
 )
 
 const (
@@ -86,7 +85,7 @@ type Options struct {
 	// means 2 s each.
 	Interval, Timeout time.Duration
 	// Quantile, in (0, 1], is what is reported of histograms and summaries; zero
-	// means 0.95.
+	// means progress.DefaultQuantile.
 	Quantile float64
 	// Labels choose among the series of the metric.
 	Labels map[string]string
@@ -131,8 +130,9 @@ type Endpoint struct {
 
 var _ progress.Source = (*Endpoint)(nil)
 
-// Open returns a source that asks an endpoint, and begins to. cfg names the metric.
-// The errors are those of the configuration, all of them, each a
+// Open returns a source that asks an endpoint, and begins to. cfg names the metric,
+// which is needed, and its goal; nothing else of it is used. The host must be one that
+// CheckHost allows. The errors are those of the configuration, all of them, each a
 // *progress.FieldError: of "prometheus" for the address, "quantile", "labels",
 // "interval", "timeout", "step", "total", and the fields of cfg.
 func Open(address string, cfg progress.Config, opts Options) (*Endpoint, error) {
@@ -157,14 +157,14 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 	u, name := parseURL(address, bad)
 	if cfg.Pattern != "" {
 		bad("pattern", cfg.Pattern, "is for lines of a log: a metric of an endpoint is chosen with metric")
-		cfg.Pattern = ""
 	}
 	switch cfg.Preset {
 	case "", progress.PresetAuto:
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
-		cfg.Preset = ""
 	}
+	// The rest of cfg says where the endpoint is, which the caller knows.
+	cfg = progress.Config{Metric: cfg.Metric, Goal: cfg.Goal}
 	if cfg.Metric == "" {
 		bad("metric", "", "must name the metric of the endpoint, as in its TYPE line")
 	}
@@ -184,7 +184,7 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 	defaults("interval", &opts.Interval, DefaultInterval)
 	defaults("timeout", &opts.Timeout, DefaultTimeout)
 	if opts.Quantile == 0 {
-		opts.Quantile = DefaultQuantile
+		opts.Quantile = progress.DefaultQuantile
 	}
 	if !(opts.Quantile > 0 && opts.Quantile <= 1) {
 		bad("quantile", fmt.Sprint(opts.Quantile), "must be greater than 0 and at most 1")

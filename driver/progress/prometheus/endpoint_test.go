@@ -98,6 +98,7 @@ func TestOpen(t *testing.T) {
 		{"http://127.0.0.1:9/metrics", progress.Config{Metric: "a"}, Options{}, nil},
 		{"https://localhost/", progress.Config{Metric: "a", Goal: "max", Preset: "auto"}, Options{Quantile: 1, Labels: map[string]string{"a": ""}}, nil},
 		{"http://[::1]:9", progress.Config{Metric: "a"}, Options{}, nil},
+		{"http://[::1]:9", progress.Config{Metric: "a", Prometheus: "http://[::1]:9", Quantile: 0.5, Scale: 0.001}, Options{}, nil},
 		{"", progress.Config{}, Options{}, []string{"progress.prometheus: must be an address, such as http://127.0.0.1:9090/metrics", "progress.metric: must name the metric"}},
 		{"http://127.0.0.1:9", progress.Config{Metric: "a", Pattern: "x", Preset: "keras", Goal: "up"}, Options{Quantile: -1, Interval: -1, Timeout: -1,
 			Labels: map[string]string{"": "", "le": "1", "quantile": "1", "__name__": "x"}},

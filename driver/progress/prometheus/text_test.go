@@ -101,19 +101,20 @@ func TestParse(t *testing.T) {
 
 // TestHostile reads texts that are made to be slow.
 func TestHostile(t *testing.T) {
+	const size = 1 << 20
 	begin := time.Now()
 	for _, line := range []string{
-		"a{" + strings.Repeat(`b="c",`, maxBody/6) + "} 1",
-		"a{" + strings.Repeat(" ", maxBody),
-		"a{b=\"" + strings.Repeat("\\\\", maxBody/2),
-		strings.Repeat("a", maxBody),
-		strings.Repeat("{", maxBody),
-		strings.Repeat("a{b=\"c\"} 1 # ", maxBody/13),
-		"a " + strings.Repeat("9", maxBody),
-		strings.Repeat("# TYPE ", maxBody/7),
+		"a{" + strings.Repeat(`b="c",`, size/6) + "} 1",
+		"a{" + strings.Repeat(" ", size),
+		"a{b=\"" + strings.Repeat("\\\\", size/2),
+		strings.Repeat("a", size),
+		strings.Repeat("{", size),
+		strings.Repeat("a{b=\"c\"} 1 # ", size/13),
+		"a " + strings.Repeat("9", size),
+		strings.Repeat("# TYPE ", size/7),
 	} {
 		parse([]byte(line), all)
-		parse([]byte(strings.Repeat(line[:100]+"\n", maxBody/101)), all)
+		parse([]byte(strings.Repeat(line[:100]+"\n", size/101)), all)
 	}
 	var labels strings.Builder
 	for i := range maxLabels {

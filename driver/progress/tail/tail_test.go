@@ -374,6 +374,18 @@ func TestErrors(t *testing.T) {
 	f.wantError(ErrClosed)
 	f.SetOffset(Offset{Inode: 1})
 
+	// A file that cannot be read any more.
+	f = open(t, "x")
+	f.write("x", "abc")
+	f.want("abc", false)
+	must.NoError(t, f.file.Close())
+	f.wantError(os.ErrClosed)
+	file, err := os.OpenFile(f.path("x"), os.O_WRONLY, 0)
+	must.NoError(t, err)
+	f.file = file
+	f.wantError(syscall.EBADF)
+	must.Eq(t, 0, f.Offset(1).Pos)
+
 	// A file where a directory should be.
 	f = open(t, "x/y")
 	f.write("x", "a")

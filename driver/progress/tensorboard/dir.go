@@ -231,8 +231,7 @@ func (d *Dir) sort() {
 			r.grew = true
 			if f.bad != nil && (e.stat.inode != f.now.inode || e.stat.size < f.now.size) {
 				f.from = tail.Offset{}
-				f.reset()
-				d.stats.Truncated++
+				d.anew(f)
 			}
 		}
 		f.now = e.stat
@@ -390,7 +389,11 @@ func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 			}
 			continue
 		}
-		if err := d.drain(ctx, r, f, reports); err != nil && err.Error() != f.fault {
+		err := d.drain(ctx, r, f, reports)
+		if err == nil && f.fault != "" && !f.odd {
+			d.well(f) // it was only hindered
+		}
+		if err != nil && err.Error() != f.fault {
 			f.fault = err.Error()
 			d.problem = fmt.Sprintf("%s: %v", f.path, err)
 			if len(d.errs) < maxErrors {
@@ -399,6 +402,21 @@ func (d *Dir) follow(ctx context.Context, r *run, reports *[]progress.Report) {
 				d.hidden++
 			}
 		}
+	}
+}
+
+// anew forgets a file that is another one than before.
+func (d *Dir) anew(f *file) {
+	d.well(f)
+	f.reset()
+	d.stats.Truncated++
+}
+
+// well takes back what was said of a file.
+func (d *Dir) well(f *file) {
+	f.fault = ""
+	if strings.HasPrefix(d.problem, f.path+": ") {
+		d.problem = ""
 	}
 }
 
@@ -420,8 +438,9 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 	var odd error
 	take := func(record []byte, number int64) {
 		e, err := event.Decode(record)
-		if err != nil {
-			odd = fmt.Errorf("record %d: %w; it is left out", number, err)
+		if err != nil && !f.odd { // told once: there may be nothing but such
+			f.odd = true
+			odd = fmt.Errorf("record %d: %w; such are left out", number, err)
 		}
 		d.stats.Lines++
 		for _, s := range e.Scalars {
@@ -434,8 +453,7 @@ func (d *Dir) drain(ctx context.Context, r *run, f *file, reports *[]progress.Re
 	for {
 		data, restarted, err := f.tail.Read(ctx, max(1, min(chunk, d.budget)))
 		if restarted {
-			f.reset()
-			d.stats.Truncated++
+			d.anew(f)
 		}
 		d.budget -= len(data)
 		d.stats.Bytes += int64(len(data))
@@ -587,7 +605,7 @@ func (d *Dir) Note() string {
 	if d.cur != nil && d.was != "" {
 		add("follows the run %s since it began, %s before", d.name(d.cur.name), d.name(d.was))
 	} else if len(d.runs) > 1 {
-		add("follows the run %s, the newest of %d", d.name(d.cur.name), len(d.runs))
+		add("follows the run %s, one of %d", d.name(d.cur.name), len(d.runs))
 	}
 	if d.problem != "" {
 		add("%s", d.problem)

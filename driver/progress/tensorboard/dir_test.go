@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/tail"
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
@@ -289,7 +290,7 @@ func TestDir_runs(t *testing.T) {
 	j.write("c/"+first, "loss", 1, 0.7)
 	j.write("b/"+first, "loss", 1, 0.8) // the newest
 	must.Eq(t, []string{"loss 1 0.8"}, j.poll())
-	must.StrContains(t, j.src.Note(), "follows the run logs/b, the newest of 3")
+	must.StrContains(t, j.src.Note(), "follows the run logs/b, one of 3")
 
 	// Another one that grew once, or in turns with ours, does not take over.
 	for step := range int64(5) {
@@ -381,6 +382,10 @@ func TestDir_damage(t *testing.T) {
 			j.write(first, "loss", 6, 0.1)
 			must.Eq(t, []string{"loss 6 0.1"}, j.poll())
 			must.Positive(t, j.src.Stats().Truncated)
+			must.Eq(t, "", j.src.Note())
+			j.bytes(first, tc.bad) // and again
+			_, err = j.try()
+			must.ErrorIs(t, err, tc.is)
 		})
 	}
 
@@ -390,6 +395,8 @@ func TestDir_damage(t *testing.T) {
 		got, err := j.try()
 		must.Eq(t, []string{"loss 1 0.5"}, got) // the next record is known
 		must.ErrorIs(t, err, event.ErrMalformed)
+		j.bytes(first, append(event.AppendRecord(nil, []byte("what is this")), record("loss", 2, 0.4)...))
+		must.Eq(t, []string{"loss 2 0.4"}, j.poll()) // told once
 	})
 	t.Run("many", func(t *testing.T) {
 		j := newJob(t, progress.Config{})
@@ -512,6 +519,27 @@ func TestDir_hostile(t *testing.T) {
 	must.NoError(t, os.Symlink("real", logs))
 	j.write("x.tfevents", "loss", 2, 0.4)
 	must.Eq(t, []string{"loss 2 0.4"}, j.poll())
+}
+
+// A pipe comes into the place of a file while it is read, and goes again.
+func TestDir_hindered(t *testing.T) {
+	j := newJob(t, progress.Config{})
+	j.write(first, "loss", 1, 0.5)
+	must.Len(t, 1, j.poll())
+	j.src.next = time.Unix(1<<40, 0) // no other walk
+	name := filepath.Join(j.dir, "logs", first)
+	must.NoError(t, os.Rename(name, name+"x"))
+	must.NoError(t, unix.Mkfifo(name, 0o600))
+	_, err := j.try()
+	must.ErrorIs(t, err, tail.ErrNotRegular)
+	must.ErrorContains(t, err, "logs/"+first)
+	must.StrContains(t, j.src.Note(), "not a regular file")
+	must.SliceEmpty(t, j.poll())
+	must.NoError(t, os.Rename(name+"x", name))
+	j.src.next = time.Time{}
+	j.write(first, "loss", 2, 0.4)
+	must.Eq(t, []string{"loss 2 0.4"}, j.poll())
+	must.Eq(t, "", j.src.Note())
 }
 
 func TestDir_depth(t *testing.T) {

@@ -33,7 +33,8 @@
 // train/ has not, but is found under that name as well. Tags that begin with hparam/
 // are taken only when they are asked for.
 //
-// The step is the event's own, also when it goes back.
+// The step is the event's own, also when it goes back. Writers keep events back for a
+// while (PyTorch for up to 120 seconds, flush_secs): reports then come many at once.
 //
 // # Damage
 //

@@ -35,12 +35,14 @@ type file struct {
 	pos     int64 // of the first record that was not taken yet
 	records int64 // before it
 	bad     error // why it is read no further
+	odd     bool  // a record was no event
 	fault   string
 }
 
 // reset begins anew: it is another file than before.
 func (f *file) reset() {
-	f.held, f.sum, f.skip, f.pos, f.records, f.bad = nil, nil, 0, 0, 0, nil
+	f.held, f.sum, f.skip, f.pos, f.records = nil, nil, 0, 0, 0
+	f.bad, f.odd, f.fault = nil, false, ""
 }
 
 // offset is the beginning of the first record that was not taken.
