@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"math/rand"
 	"slices"
 	"strings"
 	"testing"
@@ -201,6 +202,43 @@ s_count{x="y"} 3
 	}
 	slices.Sort(got)
 	must.Eq(t, want, got)
+}
+
+// TestQuantileProperties checks quantiles of random observations: each lies in the
+// bucket that the exact one lies in, and none is smaller than that of a smaller rank.
+func TestQuantileProperties(t *testing.T) {
+	rng := rand.New(rand.NewSource(1))
+	for range 500 {
+		bounds := []float64{0.1, 0.2, 0.5, 1, 2, 5}[:1+rng.Intn(6)]
+		values := make([]float64, 1+rng.Intn(50))
+		b := buckets{math.Inf(1): float64(len(values))}
+		for _, bound := range bounds {
+			b[bound] = 0
+		}
+		for i := range values {
+			values[i] = rng.Float64() * bounds[len(bounds)-1] * 1.1
+			for _, bound := range bounds {
+				if values[i] <= bound {
+					b[bound]++
+				}
+			}
+		}
+		slices.Sort(values)
+		previous := 0.0
+		for q := 0.01; q <= 1; q += 0.01 {
+			got, ok := b.quantile(q)
+			must.True(t, ok)
+			must.GreaterEq(t, previous, got)
+			previous = got
+			exact := values[int(math.Ceil(q*float64(len(values))))-1]
+			at, _ := slices.BinarySearch(bounds, exact)
+			low, high := 0.0, bounds[min(at, len(bounds)-1)]
+			if at > 0 {
+				low = bounds[at-1]
+			}
+			must.Between(t, low-1e-9, got, high+1e-9)
+		}
+	}
 }
 
 func FuzzParse(f *testing.F) {
