@@ -1,0 +1,280 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// length is what was found out about a training: how many steps it does in the CPU
+// time that it is to have, and what it has reached on its way.
+type length struct {
+	Model      string  `json:"model"`
+	Seed       uint64  `json:"seed"`
+	Pool       float64 `json:"pool_s"` // seconds of the whole pool
+	Cores      int     `json:"cores"`
+	Steps      int     `json:"steps"`
+	Acceptable float64 `json:"acceptable"`
+	Objective  float64 `json:"objective"`
+	// Parts of the steps at which the values are first reached.
+	AcceptableAt float64 `json:"acceptable_at"`
+	ObjectiveAt  float64 `json:"objective_at"`
+}
+
+// findLengths finds out about all trainings of a seed, by running each alone, outside
+// Nomad. Steps and values do not depend on how fast it goes, so they can be kept.
+func (n *node) findLengths(ctx context.Context, seed uint64) ([]length, error) {
+	var known []length
+	if n.lengths != "" {
+		data, err := os.ReadFile(n.lengths)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		default:
+			if err := json.Unmarshal(data, &known); err != nil {
+				return nil, fmt.Errorf("reading -lengths: %w", err)
+			}
+		}
+	}
+	var out []length
+	for _, c := range courses(n.scale) {
+		same := func(l length) bool {
+			return l.Model == c.model && l.Seed == seed && l.Pool == c.pool && l.Cores == pool()
+		}
+		if i := slices.IndexFunc(known, same); i >= 0 {
+			out = append(out, known[i])
+			continue
+		}
+		n.logf("Finding out what %s with seed %d reaches in %.1f s of %d cores.", c.model, seed, c.pool, pool())
+		l, err := n.findLength(ctx, c, seed)
+		if err != nil {
+			return nil, fmt.Errorf("running %s alone: %w", c.model, err)
+		}
+		n.logf("  %d steps; acceptable %.5g (first reached at %.0f %% of them), objective %.5g (%.0f %%)",
+			l.Steps, l.Acceptable, 100*l.AcceptableAt, l.Objective, 100*l.ObjectiveAt)
+		out, known = append(out, l), append(known, l)
+	}
+	if n.lengths == "" {
+		return out, nil
+	}
+	data, err := json.MarshalIndent(known, "", " ")
+	if err != nil {
+		return nil, err
+	}
+	return out, os.WriteFile(n.lengths, append(data, '\n'), 0o644)
+}
+
+// findLength runs a training alone until it has used its CPU time.
+func (n *node) findLength(ctx context.Context, c course, seed uint64) (length, error) {
+	out := length{Model: c.model, Seed: seed, Pool: c.pool, Cores: pool()}
+	trainer, err := n.h.Tools.Trainer(ctx)
+	if err != nil {
+		return out, err
+	}
+	want := c.pool * float64(pool())
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(10*want*float64(time.Second)))
+	defer cancel()
+	path := filepath.Join(n.h.Dir, fmt.Sprintf("length-%s-%d.csv", c.name, seed))
+	p, err := n.h.Start(ctx, fmt.Sprintf("length-%s-%d", c.name, seed), []string{
+		trainer, "-model", c.model, "-linger", "-threads", strconv.Itoa(pool()), "-seed", strconv.FormatUint(seed, 10), "-style", "silent", "-curve", path,
+	}, nil)
+	if err != nil {
+		return out, err
+	}
+	err = harness.Poll(ctx, "it has used its CPU time", func(context.Context) error {
+		if err := p.Err(); err != nil {
+			return nil
+		}
+		curve, err := readSpent(path, want)
+		if err == nil && curve.used < want {
+			err = fmt.Errorf("%.1f of %.1f s", curve.used, want)
+		}
+		return err
+	})
+	_ = p.Signal(unix.SIGTERM)
+	if err = errors.Join(err, p.Wait(ctx)); err != nil {
+		return out, err
+	}
+	curve, err := readSpent(path, want)
+	if err != nil {
+		return out, err
+	}
+	out.Steps = int(curve.points[len(curve.points)-1].Step)
+	out.Acceptable, out.AcceptableAt = result.Target(curve.points, acceptableAt)
+	out.Objective, out.ObjectiveAt = result.Target(curve.points, objectiveAt)
+	if out.Steps == 0 || math.IsNaN(out.Acceptable) || math.IsNaN(out.Objective) {
+		return out, fmt.Errorf("its curve has no targets in it: %d steps", out.Steps)
+	}
+	return out, nil
+}
+
+// spent is a curve with the CPU time that it took.
+type spent struct {
+	points []demo.Point
+	used   float64
+}
+
+// readSpent reads the trainer's record up to the first report by which so many
+// CPU-seconds were used. A line that is still being written is left out.
+func readSpent(path string, upTo float64) (spent, error) {
+	var s spent
+	f, err := os.Open(path)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	lines := csv.NewReader(f)
+	lines.FieldsPerRecord = -1
+	for {
+		record, err := lines.Read()
+		if errors.Is(err, io.EOF) || len(record) > 0 && len(record) < 5 {
+			break
+		}
+		if err != nil {
+			return s, err
+		}
+		if record[0] == "step" {
+			continue
+		}
+		var v [3]float64 // step, cpu_s, loss
+		for i, c := range []int{0, 2, 3} {
+			if v[i], err = strconv.ParseFloat(record[c], 64); err != nil {
+				return s, fmt.Errorf("reading a trainer's curve: %w", err)
+			}
+		}
+		s.used = v[1]
+		s.points = append(s.points, demo.Point{Step: v[0], T: v[1], Value: v[2]})
+		if s.used >= upTo {
+			break
+		}
+	}
+	if len(s.points) == 0 {
+		return s, errors.New("nothing is reported yet")
+	}
+	return s, nil
+}
+
+// answer is the part of the answer of trainer serve that counts here.
+type answer struct {
+	ResponseS float64 `json:"response_s"`
+	CPUS      float64 `json:"cpu_s"`
+}
+
+// batch finds out how much work takes so many CPU-seconds with one thread, and how
+// long that takes alone. The service that is asked runs outside Nomad.
+func (n *node) batch(ctx context.Context, seconds float64) (work, alone float64, err error) {
+	trainer, err := n.h.Tools.Trainer(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, 0, err
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	p, err := n.h.Start(ctx, "batch", []string{
+		trainer, "serve", "-model", serviceModel, "-train-steps", "20", "-threads", "1", "-listen", address,
+	}, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() {
+		_ = p.Signal(unix.SIGTERM)
+		err = errors.Join(err, p.Wait(ctx))
+	}()
+	ask := func(work float64) (a answer, err error) {
+		body := fmt.Sprintf(`{"work": %s}`, number(work))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/predict", strings.NewReader(body))
+		if err != nil {
+			return a, err
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return a, err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return a, errors.New(resp.Status)
+		}
+		return a, json.NewDecoder(resp.Body).Decode(&a)
+	}
+	err = harness.Poll(ctx, "the service answers", func(context.Context) error {
+		_, err := ask(1)
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	median := func(work float64) (cpu, response float64, err error) {
+		var cpus, responses []float64
+		for range 15 {
+			a, err := ask(work)
+			if err != nil {
+				return 0, 0, err
+			}
+			cpus, responses = append(cpus, a.CPUS), append(responses, a.ResponseS)
+		}
+		return demo.SpreadOf(cpus).Median, demo.SpreadOf(responses).Median, nil
+	}
+	work = 10
+	for range 2 { // the first one is coarse: the clock has ticks
+		cpu, _, err := median(work)
+		if err != nil {
+			return 0, 0, err
+		}
+		if !(cpu > 0) {
+			return 0, 0, errors.New("a batch takes no CPU time")
+		}
+		work *= seconds / cpu
+	}
+	work = math.Round(work*100) / 100
+	cpu, alone, err := median(work)
+	n.logf("A batch of work %g takes %.1f ms of CPU time and is answered after %.1f ms, alone.", work, 1000*cpu, 1000*alone)
+	return work, alone, err
+}
+
+// machine says what this ran on.
+func machine() string {
+	model := "unknown CPU"
+	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for _, line := range strings.Split(string(data), "\n") {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	var u unix.Utsname
+	kernel := "unknown"
+	if unix.Uname(&u) == nil {
+		kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return fmt.Sprintf("%d cores (%s), Linux %s", runtime.NumCPU(), model, kernel)
+}

@@ -1,0 +1,222 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/e2e/figures/result"
+)
+
+func TestParse(t *testing.T) {
+	var errs bytes.Buffer
+	o, err := parse(nil, &errs)
+	must.NoError(t, err)
+	must.Eq(t, result.TRADL, o.what)
+	must.Eq(t, 5, o.seeds)
+	must.True(t, filepath.IsAbs(o.out))
+	o, err = parse([]string{"-what", "dqoes", "-mode", "both", "-cases", "varied, reachable", "-variants", "dqoes,auto", "-from", "a,b"}, &errs)
+	must.NoError(t, err)
+	must.Eq(t, []string{"weight", "quota"}, o.modes())
+	must.Eq(t, []string{"varied", "reachable"}, o.cases)
+	must.Eq(t, []string{"dqoes", "auto"}, o.variants)
+	must.Eq(t, []string{"a", "b"}, o.from)
+	must.Eq(t, "", errs.String())
+
+	_, err = parse([]string{"-h"}, &errs)
+	must.True(t, errors.Is(err, flag.ErrHelp))
+	for bad, want := range map[string]string{
+		"extra":              `unexpected argument "extra"`,
+		"-what=flowcon":      `-what: must be tradl, dqoes or auto, got "flowcon"`,
+		"-mode=hard":         `-mode: must be weight, quota or both, got "hard"`,
+		"-seeds=0":           "-seeds: must be ≥ 1, got 0",
+		"-interval=100ms":    "-interval: must be from 1s to 1m, got 100ms",
+		"-length=5s":         "-length: must be ≥ ten intervals, 20s, got 5s",
+		"-scale=NaN":         "-scale: must be from 0.05 to 100, got NaN",
+		"-cases=odd":         `-cases: must be of varied, reachable, unreachable, got "odd"`,
+		"-variants=flowcon":  `-variants: must be of no targets, none, tradl, auto, got "flowcon"`,
+		"-variants=auto,odd": `got "odd"`,
+	} {
+		errs.Reset()
+		_, err := parse([]string{bad}, &errs)
+		must.Error(t, err)
+		must.StrContains(t, errs.String(), want)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	must.Len(t, 0, rotate([]int{}, 3))
+	must.Eq(t, []int{3, 1, 2}, rotate([]int{1, 2, 3}, 2))
+
+	count := func(steps []step, keep func(step) bool) (n int) {
+		for _, s := range steps {
+			if keep(s) {
+				n++
+			}
+		}
+		return n
+	}
+	o := options{what: result.TRADL, mode: "both", seed: 3, seeds: 2}
+	steps := plan(o)
+	must.Len(t, 2*(2+2*2), steps) // what is not limited runs once for both modes
+	must.Eq(t, result.NoTargets, steps[0].name)
+	must.Eq(t, result.None, steps[6].name) // the next seed begins with another one
+	must.Eq(t, 6, count(steps, func(s step) bool { return s.seed == 4 }))
+	must.Eq(t, 4, count(steps, func(s step) bool { return s.mode == "" }))
+
+	o = options{what: result.DQoES, mode: "weight", seed: 1, seeds: 3, cases: []string{"varied", "unreachable"}, variants: []string{"dqoes"}}
+	steps = plan(o)
+	must.Len(t, 3*(1+2), steps)
+	for i, s := range steps { // equal shares first, for each seed
+		must.Eq(t, i%3 == 0, s.free)
+		must.Eq(t, s.free, s.kase == "varied" && s.name == result.None)
+	}
+	o = options{what: result.Auto, mode: "quota", seed: 1, seeds: 1}
+	must.Eq(t, []string{"none", "flowcon", "auto"}, names(allVariants(o.what)))
+	must.Len(t, 3, plan(o))
+}
+
+func TestSubmissions(t *testing.T) {
+	a := submissions(5, 1, 1)
+	must.Eq(t, a, submissions(5, 1, 1))
+	must.NotEq(t, a, submissions(5, 2, 1))
+	must.Eq(t, 0, slices.Min(a))
+	must.Less(t, spreadOver, slices.Max(a))
+	half := submissions(5, 1, 0.5)
+	for i := range a {
+		must.InDelta(t, float64(a[i])/2, float64(half[i]), float64(time.Microsecond))
+	}
+	must.Eq(t, 1.75, courses(0.5)[0].pool)
+}
+
+// The objectives are the thesis's, in parts of what equal shares take.
+func TestObjectives(t *testing.T) {
+	varied := objectivesOf(result.Varied, 0.316)
+	must.Len(t, 10, varied)
+	must.InDelta(t, 0.75, varied[0], 1e-6)
+	must.InDelta(t, 0.05, varied[7], 1e-6)
+	for i, o := range objectivesOf(result.Reachable, 0.316) {
+		must.InDelta(t, 0.4, o, 1e-6)
+		must.InDelta(t, 0.2, objectivesOf(result.Unreachable, 0.316)[i], 1e-6)
+	}
+	must.Eq(t, 75.0, objectives[0]) // not changed
+}
+
+func TestJobs(t *testing.T) {
+	hcl := serviceJob("s-1", 7, 12.5, 0.25)
+	for _, want := range []string{`job "s-1"`, `port "http"`, `ebbtide_qoe_target = "0.25"`, `ebbtide_limit = "off"`, `"-work", "12.5"`, `"-record", "/alloc/data/load.csv"`} {
+		must.StrContains(t, hcl, want)
+	}
+	must.StrNotContains(t, serviceJob("s-1", 7, 12.5, 0), "qoe_target")
+	hcl = trainingJob("t", "job1", "vae", 100, 2, 7, 120.5, 110)
+	for _, want := range []string{`ebbtide_acceptable = "120.5"`, `ebbtide_objective = "110"`, `grace = "5s"`, `"-steps", "100"`} {
+		must.StrContains(t, hcl, want)
+	}
+	must.StrNotContains(t, trainingJob("t", "job1", "vae", 100, 2, 7, 0, 0), "meta")
+	must.StrContains(t, quietJob("q", 1), `"silent"`)
+	must.Eq(t, "a-no-targets-7", id("a", step{variant: variant{name: "no targets"}, seed: 7}))
+	must.Eq(t, "a-auto-weight-varied-7", id("a", step{variant: variant{name: "auto"}, mode: "weight", kase: "varied", seed: 7}))
+
+	config := pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 2*time.Second)
+	for _, want := range []string{`policy = "dqoes"`, `mode = "quota"`, `interval = "2s"`, `dqoes_step = "published"`} {
+		must.StrContains(t, config, want)
+	}
+	must.StrContains(t, pluginConfig(step{variant: allVariants(result.DQoES)[0]}, time.Second), `mode = "weight"`)
+}
+
+func TestRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "load.csv")
+	f := records{path: path}
+	read := func() (int, float64) {
+		n, mean, err := f.read()
+		must.NoError(t, err)
+		return n, float64(mean)
+	}
+	n, mean := read() // not there yet
+	must.Eq(t, 0, n)
+	must.True(t, math.IsNaN(mean))
+	write := func(text string) {
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		must.NoError(t, err)
+		_, err = file.WriteString(text)
+		must.NoError(t, errors.Join(err, file.Close()))
+	}
+	write("t_s,response_s,error\n0.1,0.5,\n0.6,1.5,\n2,9,timeout\n3,0.")
+	n, mean = read()
+	must.Eq(t, 2, n)
+	must.Eq(t, 1.0, mean)
+	n, _ = read()
+	must.Eq(t, 0, n)
+	write("25,\n")
+	n, mean = read()
+	must.Eq(t, 1, n)
+	must.Eq(t, 0.25, mean)
+	write("3,x,\n")
+	_, _, err := f.read()
+	must.Error(t, err)
+}
+
+func TestParseMachine(t *testing.T) {
+	m, err := parseMachine("cpu  100 20 30 4000 500 6 7 200 0 0\ncpu0 1 2 3\n")
+	must.NoError(t, err)
+	must.InDelta(t, 3.63, m.busy, 1e-9)
+	must.InDelta(t, 2, m.steal, 1e-9)
+	for _, bad := range []string{"", "cpu 1 2", "intr 1 2 3 4 5 6 7 8 9", "cpu  1 2 3 4 x 6 7 8"} {
+		_, err := parseMachine(bad)
+		must.Error(t, err)
+	}
+	now, err := readMachine()
+	must.NoError(t, err)
+	must.Positive(t, now.busy)
+}
+
+func TestReadSpent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "curve.csv")
+	text := "step,wall_s,cpu_s,loss,accuracy\n0,0,0.1,9,NaN\n10,1,1.5,5,NaN\n20,2,3.0,4,NaN\n30,3,"
+	must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	s, err := readSpent(path, 100)
+	must.NoError(t, err)
+	must.Len(t, 3, s.points)
+	must.Eq(t, 3.0, s.used)
+	s, err = readSpent(path, 1)
+	must.NoError(t, err)
+	must.Len(t, 2, s.points)
+	must.Eq(t, 5.0, s.points[1].Value)
+	must.NoError(t, os.WriteFile(path, []byte("step,wall_s,cpu_s,loss,accuracy\n"), 0o644))
+	_, err = readSpent(path, 1)
+	must.ErrorContains(t, err, "nothing is reported yet")
+}
+
+func TestAgain(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, e result.Experiment) string {
+		o := options{what: name, out: dir}
+		must.NoError(t, o.write(e))
+		return o.path(".json")
+	}
+	run := func(mode, variant string) result.Run {
+		return result.Run{What: result.TRADL, Variant: variant, Mode: mode, Seed: 1, Tasks: []result.Task{{Name: "a", Kind: result.Training, AcceptableAt: 5, ObjectiveAt: 10}}}
+	}
+	a := write("a", result.Experiment{Machine: "m", Cores: 2, Interval: 2, Runs: []result.Run{run("", result.None)}})
+	b := write("b", result.Experiment{Machine: "m", Cores: 2, Interval: 2, Runs: []result.Run{run("weight", "tradl")}})
+	c := write("c", result.Experiment{Machine: "other"})
+	var out bytes.Buffer
+	must.NoError(t, options{what: "all", out: dir, from: []string{a, b}}.again(&out))
+	must.StrContains(t, out.String(), "TRADL, mode weight, 1 seeds")
+	data, err := os.ReadFile(filepath.Join(dir, "figures-all.md"))
+	must.NoError(t, err)
+	must.StrContains(t, string(data), "| a | acceptable | 5.0 s |")
+	must.ErrorContains(t, options{from: []string{a, c}, out: dir}.again(&out), "another machine")
+	must.Error(t, options{from: []string{filepath.Join(dir, "none")}, out: dir}.again(&out))
+}
