@@ -263,35 +263,42 @@ func testTargets(t *testing.T, c *cluster) {
 	c.stop(t, "other")
 }
 
-// TestTargets does on one agent an engine what waits rather than computes.
-func TestTargets(t *testing.T) {
+// TestTargetsAndSources does on one agent an engine what waits rather than computes.
+func TestTargetsAndSources(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, newHarness(t), engine, clusterOptions{settings: map[string]string{"interval": `"1s"`}})
-			t.Run("undisturbed", func(t *testing.T) {
-				for name, test := range map[string]func(*testing.T, *cluster){
-					"deaf":                  testTargetDeaf,
-					"first reports":         testTargetAtOnce,
-					"hold":                  testTargetHold,
-					"accuracy":              testTargetAccuracy,
-					"wrong way round":       testTargetContradiction,
-					"real training":         testTargetTraining,
-					"restarted in grace":    testTargetRestarted,
-					"started anew by Nomad": testTargetNewRun,
-				} {
-					t.Run(name, func(t *testing.T) {
-						t.Parallel()
-						test(t, c)
-					})
-				}
-			})
+			for name, tests := range map[string]map[string]func(*testing.T, *cluster){"targets": targetTests(), "sources": sourceTests()} {
+				t.Run(name, func(t *testing.T) {
+					for name, test := range tests {
+						t.Run(name, func(t *testing.T) {
+							t.Parallel()
+							test(t, c)
+						})
+					}
+				})
+			}
 			t.Run("plugin killed", func(t *testing.T) { testTargetPluginKilled(t, c) })
 			t.Run("agent killed", func(t *testing.T) { testTargetAgentKilled(t, c) })
 			t.Run("agent and plugin killed", func(t *testing.T) { testTargetBothKilled(t, c) })
 			t.Run("nothing is left", func(t *testing.T) { testNothingLeft(t, c) })
 		})
+	}
+}
+
+// targetTests are those that nothing disturbs.
+func targetTests() map[string]func(*testing.T, *cluster) {
+	return map[string]func(*testing.T, *cluster){
+		"deaf":                  testTargetDeaf,
+		"first reports":         testTargetAtOnce,
+		"hold":                  testTargetHold,
+		"accuracy":              testTargetAccuracy,
+		"wrong way round":       testTargetContradiction,
+		"real training":         testTargetTraining,
+		"restarted in grace":    testTargetRestarted,
+		"started anew by Nomad": testTargetNewRun,
 	}
 }
 

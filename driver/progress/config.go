@@ -259,12 +259,15 @@ func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)
 	}
 }
 
-// redacted is a URL without its password, and any other text as it is.
+// redacted is a URL without what may be secret, user, password and query, and any
+// other text as it is.
 func redacted(text string) string {
-	if u, err := url.Parse(text); err == nil && u.User != nil {
-		return u.Redacted()
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return text
 	}
-	return text
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
 }
 
 // FormatOf returns the format that a file's name stands for, or nothing.

@@ -66,7 +66,7 @@ func Check(cfg progress.Config) error {
 	err := cfg.Validate()
 	if u, uerr := url.Parse(cfg.Prometheus); err == nil && uerr == nil && cfg.Prometheus != "" {
 		if herr := prometheus.CheckHost(u.Hostname()); herr != nil {
-			err = &progress.FieldError{Field: "prometheus", Value: u.Redacted(), Problem: herr.Error()}
+			err = &progress.FieldError{Field: "prometheus", Value: u.Host, Problem: herr.Error()}
 		}
 	}
 	return err
