@@ -33,10 +33,8 @@ func newResources() resources {
 // is not known; node is the node's memory in bytes.
 func (r *resources) close(now limits.Resources, seconds, node float64, progress *float64) {
 	rate := func(now, before float64) float64 {
-		if d := now - before; d >= 0 {
-			return d / mib / seconds
-		}
-		return math.NaN() // unknown, or a counter that began anew
+		// A sum over processes falls when one of them ends.
+		return max(now-before, 0) / mib / seconds
 	}
 	r.memory = now.MemoryBytes / mib
 	r.block = rate(now.BlockBytes, r.last.BlockBytes)

@@ -213,7 +213,7 @@ func TestAgain(t *testing.T) {
 	c := write("c", result.Experiment{Machine: "other"})
 	var out bytes.Buffer
 	must.NoError(t, options{what: "all", out: dir, from: []string{a, b}}.again(&out))
-	must.StrContains(t, out.String(), "TRADL, mode weight, 1 seeds")
+	must.StrContains(t, out.String(), "TRADL, mode weight, seeds: 1")
 	data, err := os.ReadFile(filepath.Join(dir, "figures-all.md"))
 	must.NoError(t, err)
 	must.StrContains(t, string(data), "| a | acceptable | 5.0 s |")

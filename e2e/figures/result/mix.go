@@ -181,7 +181,7 @@ func MixTables(e Experiment, mode string) []Table {
 			spread(idle, less, fine), spread(worst, less, fine), fmt.Sprintf("%d (%d after the join)", throttled, windows),
 		})
 	}
-	t.Title = fmt.Sprintf("All kinds on one node, mode %s, up to %d seeds: windows in which services meet their targets; median (best … worst)", mode, seeds)
+	t.Title = fmt.Sprintf("All kinds on one node, mode %s, seeds: up to %d; windows in which services meet their targets; median (best … worst)", mode, seeds)
 	u.Title = fmt.Sprintf("The same: parts of the pool after the join, mode %s; median (most … least; of idle CPU: least … most)", mode)
 	return []Table{t, u}
 }

@@ -147,7 +147,7 @@ func TestTrainingTables(t *testing.T) {
 	tables := TrainingTables(e, "weight")
 	must.Len(t, 2, tables)
 	none := tables[0]
-	must.StrContains(t, none.Title, "2 seeds")
+	must.StrContains(t, none.Title, "seeds: 2")
 	must.Eq(t, []string{"job", "target", "under none", "tradl"}, none.Header)
 	must.Eq(t, []string{"a (vae)", "acceptable", "10.0 s", "−35.0 % (−50.0 % … −20.0 %)"}, none.Rows[0])
 	must.Eq(t, []string{"all have reached it", "objective", "30.0 s", "−35.0 % (−50.0 % … −20.0 %)"}, none.Rows[len(none.Rows)-1])

@@ -222,7 +222,7 @@ func ServiceTables(e Experiment, mode string) []Table {
 				settled(stable), most, spread(limits, less, fine), spread(cpus, less, fine), strings.Join(classes, " "),
 			})
 		}
-		t.Title = fmt.Sprintf("DQoES, %s objectives, mode %s, up to %d seeds: 10 services, over the last %d windows of %g s; median (best … worst)", kase, mode, seeds, tail, e.Interval)
+		t.Title = fmt.Sprintf("DQoES, %s objectives, mode %s, seeds: up to %d; 10 services, over the last %d windows of %g s; median (best … worst)", kase, mode, seeds, tail, e.Interval)
 		t.Notes = serviceNotes(e, kase, mode)
 		tables = append(tables, t)
 	}

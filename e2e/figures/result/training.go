@@ -81,7 +81,7 @@ func TrainingTables(e Experiment, mode string) []Table {
 			continue
 		}
 		t := Table{
-			Title:  fmt.Sprintf("TRADL, mode %s, %d seeds: time to the targets from submission; change against %q, median (best … worst)", mode, len(seeds), base),
+			Title:  fmt.Sprintf("TRADL, mode %s, seeds: %d; time to the targets from submission; change against %q, median (best … worst)", mode, len(seeds), base),
 			Header: []string{"job", "target", "under " + base},
 		}
 		var compared []string
