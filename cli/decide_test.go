@@ -208,7 +208,7 @@ func TestDecide_io(t *testing.T) {
 func FuzzDecide(f *testing.F) {
 	_, example, _ := ebbtide("", "decide", "--example", "flowcon", "--compact")
 	for _, seed := range []string{
-		decideSnapshot, example, tradlSnapshot, dqoesSnapshot, "", "{}", decideWith("0.6", "null"), decideWith("0.1", "NaN"), decideWith("20", "1e308"), decideWith("0.6", "1e308"),
+		decideSnapshot, example, autoSnapshot, tradlSnapshot, dqoesSnapshot, "", "{}", decideWith("0.6", "null"), decideWith("0.1", "NaN"), decideWith("20", "1e308"), decideWith("0.6", "1e308"),
 		decideWith(`"c"`, `"\u0000<&\u2028"`), decideWith(`"WL"`, `"CL"`), decideWith(`"NL"`, `""`), decideWith("0.35", "0"), decideWith("0.35", `"adaptive"`),
 		decideWith(`"beta": 2`, `"beta": 1.7e308`),
 	} {

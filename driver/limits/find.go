@@ -24,7 +24,7 @@ func FindFor(pid int, id string) (*Cgroup, error) { return Finder{}.FindFor(pid,
 
 // Finder finds cgroups. The zero value looks at the machine it runs on.
 type Finder struct {
-	// Proc is where procfs is; "" means /proc.
+	// Proc is where procfs is; "" means /proc. Sysfs is looked for beside it.
 	Proc string
 }
 

@@ -18,7 +18,8 @@ type Resources struct {
 	// MemoryBytes is the working set now, as of Cgroup.Memory.
 	MemoryBytes float64
 	// BlockBytes is what was read from block devices and written to them since the
-	// task started. It may fall a little where it is summed over processes.
+	// task started; of devices that lie upon others, such as those of LVM, the others
+	// count. It may fall a little where it is summed over processes.
 	BlockBytes float64
 	// NetworkBytes is what was received and sent, loopback aside, since the network
 	// namespace that the task has was made. Tasks of one group share theirs, and
@@ -56,16 +57,16 @@ func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
 			// Each device has a line, once it was used. The file is there when the
 			// controller is enabled.
 			if text, err := c.read(c.blk, "io.stat"); err == nil {
-				return ioStat(text), true
+				return c.ioStat(text), true
 			}
-		} else if n, ok := serviceBytes(c.blk); ok {
+		} else if n, ok := c.serviceBytes(c.blk); ok {
 			if n > 0 {
 				return n, true
 			}
 			// Linux 6.10 and later count on version 1 only once somebody has set a
 			// throttle on the device, and say 0 until then. It is true if anybody's
 			// bytes were counted.
-			if all, ok := serviceBytes(c.blkBase); ok && all > 0 {
+			if all, ok := c.serviceBytes(c.blkBase); ok && all > 0 {
 				return 0, true
 			}
 		}
@@ -74,22 +75,39 @@ func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
 }
 
 // ioStat sums up lines like "8:0 rbytes=1 wbytes=2 rios=3 …".
-func ioStat(text string) (sum float64) {
-	for field := range strings.FieldsSeq(text) {
-		key, value, _ := strings.Cut(field, "=")
-		if key == "rbytes" || key == "wbytes" {
-			if n, err := strconv.ParseUint(value, 10, 64); err == nil {
-				sum += float64(n)
+func (c *Cgroup) ioStat(text string) (sum float64) {
+	for line := range strings.Lines(text) {
+		device, counts, _ := strings.Cut(line, " ")
+		if c.stacked(device) {
+			continue
+		}
+		for field := range strings.FieldsSeq(counts) {
+			key, value, _ := strings.Cut(field, "=")
+			if key == "rbytes" || key == "wbytes" {
+				if n, err := strconv.ParseUint(value, 10, 64); err == nil {
+					sum += float64(n)
+				}
 			}
 		}
 	}
 	return sum
 }
 
+// stacked says whether a device, as "253:0", lies upon others: the kernel counts the
+// same bytes there again.
+func (c *Cgroup) stacked(device string) bool {
+	sys := "/sys"
+	if c.proc != "" {
+		sys = filepath.Join(c.proc, "..", "sys")
+	}
+	below, err := os.ReadDir(filepath.Join(sys, "dev", "block", device, "slaves"))
+	return err == nil && len(below) > 0
+}
+
 // serviceBytes sums up lines like "8:0 Read 4096". The recursive counts are those of
 // the task's own children, too; kernels before 5.4 do not have them. BFQ counts for
 // itself, and while it schedules that is the same once more.
-func serviceBytes(dir string) (most float64, ok bool) {
+func (c *Cgroup) serviceBytes(dir string) (most float64, ok bool) {
 	for _, file := range []string{
 		"blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes",
 		"blkio.bfq.io_service_bytes_recursive", "blkio.io_service_bytes_recursive",
@@ -101,7 +119,7 @@ func serviceBytes(dir string) (most float64, ok bool) {
 		sum := 0.0
 		for line := range strings.Lines(string(b)) {
 			f := strings.Fields(line)
-			if len(f) != 3 || f[1] != "Read" && f[1] != "Write" {
+			if len(f) != 3 || f[1] != "Read" && f[1] != "Write" || c.stacked(f[0]) {
 				continue
 			}
 			if n, err := strconv.ParseUint(f[2], 10, 64); err == nil {

@@ -79,6 +79,22 @@ func TestResources_v1(t *testing.T) {
 	equal(t, Resources{3000, 6, unknown}, c.Resources())
 }
 
+// What goes to a logical volume goes to a disk, and is counted there again.
+func TestResources_stackedDevices(t *testing.T) {
+	stack := func(m *machine) {
+		m.file("sys/dev/block/254:0/slaves/vda2", "")
+		m.file("sys/dev/block/8:0/dev", "8:0\n")
+		must.NoError(t, os.Mkdir(filepath.Join(m.dir, "sys/dev/block/8:0/slaves"), 0o755))
+	}
+	m, c := v1Blkio(t, map[string]string{"blkio.throttle.io_service_bytes_recursive": throttled})
+	stack(m)
+	equal(t, Resources{3000, 3, unknown}, c.Resources())
+	m, c, dir := found(t, 2)
+	m.file(dir+"/io.stat", iostat)
+	stack(m)
+	equal(t, Resources{3000, 3, unknown}, c.Resources())
+}
+
 // Newer kernels say 0 on version 1 although they do not count.
 func TestResources_v1NotCounting(t *testing.T) {
 	const file = "blkio.throttle.io_service_bytes_recursive"

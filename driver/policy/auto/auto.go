@@ -16,7 +16,7 @@
 //     yields (rule 10), and FlowCon limits nobody (rule 12). Otherwise all limits sum to
 //     1: the pool is divided, completely.
 //  4. A task's share in force is its limit; it is the fair share if it has none (limit
-//     1, or 0 for a new task). So a task that was free, alone or among its like, does
+//     1, or 0 for none yet). So a task that was free, alone or among its like, does
 //     not claim the pool of those who join it, and one of which nothing is known
 //     begins as under plain Nomad.
 //  5. A service moves from its share in force, or from what it needs of the CPU that

@@ -341,6 +341,12 @@ func TestDecide_output(t *testing.T) {
 		must.NotNil(t, out.Tasks) // "[]" in JSON, not "null"
 		must.Len(t, 0, out.Tasks)
 	})
+	t.Run("uses that overflow", func(t *testing.T) {
+		in := input(svc("s", 30, 1e308, 0.2), blind("a", policy.NL, 0.4), blind("b", policy.NL, 0.4))
+		in.Tasks[1].Use, in.Tasks[2].Use = 1.7e308, 1.7e308
+		must.NoError(t, in.Validate())
+		check(t, in, Decide(in))
+	})
 	t.Run("params may be left out in Go", func(t *testing.T) {
 		in := Example()
 		in.Params = Params{}
@@ -450,6 +456,11 @@ func TestDecide_why(t *testing.T) {
 			"bound", input(svc("s", 10, 0.75, 0.75), mute("t", 0.125), blind("a", policy.NL, 0.125)).on(flowcon.EventJoin),
 			"a task has joined or left: keeps its share until it is measured again; " +
 				"all services ask for 0.9167 of the pool and may have 0.8, so the largest are cut; limit 0.75 → 0.6333, use 0.75",
+		}, {
+			"bound by floors", input(svc("s", 30, 0.4, 0.4), svc("t", 30, 0.4, 0.4), blind("a", policy.NL, 0.2)).
+				with(func(in *Input) { in.Params.ServiceShare = 0.01 }).on(flowcon.EventLeave),
+			"a task has joined or left: keeps its share until it is measured again; " +
+				"all services ask for 0.8 of the pool and may have 0.3333, so the largest are cut; limit 0.4 → 0.1667, use 0.4",
 		}, {
 			"keep", input(svc("s", 8.4, 0.1, 0.5), blind("a", policy.NL, 0.5)),
 			"response 8.4 s is below the objective 10 s by more than 10 %: better than asked; " +

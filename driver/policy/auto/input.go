@@ -88,7 +88,7 @@ type Task struct {
 	// may exceed 1 where tasks borrow CPU from outside the pool.
 	Use float64 `json:"use"`
 	// Limit is the limit in force, as a fraction of the pool, in (0, 1]; 1 means no
-	// limit. A new task may have 0: none yet. A service with 0 is new.
+	// limit, and 0 that none has been decided yet.
 	Limit float64 `json:"limit"`
 }
 
@@ -147,10 +147,8 @@ func (in Input) Validate() error {
 		if !nonNegative(t.Use) {
 			errs.Add(at("use"), "must be ≥ 0, got %v", t.Use)
 		}
-		// A service has no category that could say so: it is new while it has no limit.
-		isNew := t.Kind == KindService || t.Category == policy.New
-		if !(t.Limit > 0 && t.Limit <= 1) && !(isNew && t.Limit == 0) {
-			errs.Add(at("limit"), "must be > 0 and ≤ 1, got %v", t.Limit)
+		if !(t.Limit >= 0 && t.Limit <= 1) {
+			errs.Add(at("limit"), "must be > 0 and ≤ 1, or 0 for none yet, got %v", t.Limit)
 		}
 	}
 	in.validateServices(&errs)

@@ -93,7 +93,7 @@ func trainings() *rapid.Generator[Task] {
 			State: rapid.SampledFrom([]tradl.State{"", tradl.StateTraining, tradl.StateTraining, tradl.StateAcceptable,
 				tradl.StateObjective}).Draw(t, "state"),
 			Use:   uses().Draw(t, "use"),
-			Limit: boundLimits().Draw(t, "limit"),
+			Limit: rapid.OneOf(rapid.Just(0.0), boundLimits()).Draw(t, "limit"),
 		}
 		if rapid.Bool().Draw(t, "targets") {
 			task.Goal, task.Acceptable, task.Objective = tradl.GoalMin, num(0.2), num(0.1)

@@ -493,3 +493,28 @@ func TestPlant_day(t *testing.T) {
 		must.Positive(t, stopped)
 	})
 }
+
+// Where a yielding task leaves CPU that nobody else can use, it borrows it back as a
+// weight; below a ceiling it cannot, and yields every other run only.
+func TestPlant_yield(t *testing.T) {
+	for _, quota := range []bool{false, true} {
+		ready, thread := trainingJob("ready", 0.0001), trainingJob("thread", 0.0001)
+		ready.task.Goal, ready.task.Acceptable, thread.cap = tradl.GoalMin, num(2), 0.5
+		p := newPlant()
+		p.quota = quota
+		p.join(t, ready, thread)
+		var got []float64
+		for range 20 {
+			p.run(t)
+			got = append(got, ready.got)
+		}
+		must.Eq(t, 0.5, thread.got)
+		if quota {
+			must.InDelta(t, 1.0/3, min(got[18], got[19]), 1e-9)
+			must.InDelta(t, 0.5, max(got[18], got[19]), 1e-9)
+		} else {
+			must.InDelta(t, 0.5, got[18], 1e-9)
+			must.InDelta(t, 0.5, got[19], 1e-9)
+		}
+	}
+}

@@ -14,7 +14,7 @@
 // framework/summary.proto, framework/tensor.proto). The first of a file says
 // file_version "brain.Event:2". A scalar is a Summary.Value, in one of two encodings:
 // simple_value (TensorFlow 1, PyTorch, and what most others write) or a tensor of one
-// number (TensorFlow 2, Keras). A tensor's number stands in the field of its type
+// number (TensorFlow 2). A tensor's number stands in the field of its type
 // (float_val, …) or as bytes in tensor_content.
 //
 // The messages are read field by field, without generated code: what is not needed,

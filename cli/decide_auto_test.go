@@ -1,0 +1,87 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// A node with tasks of all kinds, without what is optional: a service that is worse
+// than asked and one that is better, a training task that grows, an acceptable one,
+// one that has succeeded, one of which nothing is known.
+const autoSnapshot = `{
+  "tasks": [
+    {"id": "resnet-api", "kind": "service", "objective_s": 0.05, "response_s": 0.065, "use": 0.25, "limit": 0.25},
+    {"id": "nasnet-api", "kind": "service", "objective_s": 0.4, "response_s": 0.25, "use": 0.2, "limit": 0.2},
+    {"id": "vae", "kind": "training", "category": "NL", "growth": 0.6, "progress": 0.12, "use": 0.2, "limit": 0.2},
+    {"id": "mnist", "kind": "training", "category": "WL", "growth": 0.05, "progress": 0.01,
+      "goal": "min", "value": 0.28, "acceptable": 0.3, "objective": 0.25, "use": 0.15, "limit": 0.15},
+    {"id": "rnn", "kind": "training", "category": "CL", "growth": 0.01,
+      "goal": "max", "value": 0.94, "objective": 0.93, "use": 0.1, "limit": 0.1},
+    {"id": "preprocess", "kind": "training", "use": 0.1, "limit": 0}
+  ],
+  "interval_s": 20, "initial_interval_s": 20, "max_interval_s": 160, "event": ""
+}`
+
+// The output to the byte, as scripts see it.
+func TestDecide_auto(t *testing.T) {
+	run := func(doc string) string {
+		status, stdout, stderr := ebbtide(doc, "decide", "--policy", "auto")
+		must.Eq(t, "", stderr)
+		must.Eq(t, exitOK, status)
+		return stdout
+	}
+	want, err := os.ReadFile("testdata/auto.json")
+	must.NoError(t, err)
+	got := run(autoSnapshot)
+	must.Eq(t, string(want), got)
+
+	// What is left out has its default.
+	with := func(params string) string { return strings.Replace(autoSnapshot, "{\n", `{"params": `+params+", ", 1) }
+	must.Eq(t, got, run(with(`{}`)))
+	must.Eq(t, got, run(with(`{"flowcon": {"alpha": "adaptive", "beta": 2}, "tradl": {"full": 0.9},
+		"dqoes": {"alpha": 0.1, "beta": 0.1, "headroom": true, "step": "proportional"}, "service_share": 0.8}`)))
+	must.Eq(t, got, run(with(`{"dqoes": {}}`)))
+	must.StrContains(t, run(with(`{"service_share": 0.3}`)), `"auto.service.bound"`)
+	must.StrContains(t, run(with(`{"dqoes": {"step": "published"}}`)), `q/Q_B·R_G·β`)
+}
+
+// What is wrong with a snapshot: one line an error, each beginning with its path.
+func TestDecide_badAuto(t *testing.T) {
+	for _, tc := range []struct {
+		doc  string
+		want []string
+	}{
+		{`{"tasks": [{}], "event": "x"}`, []string{
+			`tasks[0].id: is missing`, `tasks[0].kind: is missing`, `tasks[0].use: is missing`, `tasks[0].limit: is missing`,
+			`interval_s: is missing`, `initial_interval_s: is missing`, `max_interval_s: is missing`,
+			`event: must be one of "", "join", "leave", got "x"`,
+		}},
+		{strings.Replace(autoSnapshot, `"objective_s": 0.4`, `"objective_s": 0, "goal": "min", "acceptable": 0.3`, 1), []string{
+			`tasks[1].goal: is for training tasks only, must not be given for a service`,
+			`tasks[1].acceptable: is for training tasks only, must not be given for a service`,
+			`tasks[1].objective_s: must be > 0, got 0`,
+		}},
+		{strings.Replace(autoSnapshot, `"growth": 0.6`, `"growth": -1, "response_s": 3`, 1), []string{
+			`tasks[2].growth: must be ≥ 0, got -1`,
+			`tasks[2].response_s: is for services only, got 3 for a training task`,
+		}},
+		{strings.Replace(autoSnapshot, "{\n", `{"params": {"dqoes": {"n": 3, "alpha": 2}, "flowcon": {"beta": 0}, "tradl": {"Full": 1}, "service_share": 2}, `, 1), []string{
+			`params.tradl.Full: unknown field, must be one of: full`,
+			`params.dqoes.alpha: must be > 0 and < 1, got 2`,
+			`params.dqoes.n: must be 0: it follows from the node's tasks`,
+			`params.flowcon.beta: must be ≥ 1, got 0`,
+			`params.service_share: must be > 0 and ≤ 1, got 2`,
+		}},
+	} {
+		status, stdout, stderr := ebbtide(tc.doc, "decide", "--policy", "auto")
+		must.Eq(t, strings.Join(tc.want, "\n")+"\n", stderr)
+		must.Eq(t, exitUsage, status)
+		must.Eq(t, "", stdout)
+	}
+}
