@@ -39,6 +39,42 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 		{name: "misspelt meta", meta: map[string]string{"ebbtide_gaol": "min"}, want: []string{"meta.ebbtide_gaol", "ebbtide_goal", "allowed"}},
 		{name: "bad meta value", meta: map[string]string{"ebbtide_limit": "never"}, want: []string{"meta.ebbtide_limit", "never", "on", "off"}},
 		{name: "contradiction", config: `progress { goal = "min" }`, meta: map[string]string{"ebbtide_goal": "max"}, want: []string{"ebbtide_goal", "progress.goal"}},
+		{name: "unknown direction", meta: map[string]string{"ebbtide_goal": "up", "ebbtide_objective": "1"}, want: []string{"meta.ebbtide_goal", `"up"`, "min", "max"}},
+		{name: "targets that are no numbers", meta: map[string]string{"ebbtide_acceptable": "good", "ebbtide_objective": "NaN"},
+			want: []string{"meta.ebbtide_acceptable", `"good"`, "meta.ebbtide_objective", `"NaN"`, "must be a number"}},
+		{name: "objective easier than acceptable", meta: map[string]string{"ebbtide_goal": "min", "ebbtide_acceptable": "0.2", "ebbtide_objective": "0.3"},
+			want: []string{"meta.ebbtide_objective", "0.2", "0.3", "min"}},
+		{name: "objective easier by the metric's name", meta: map[string]string{"ebbtide_metric": "accuracy", "ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"},
+			want: []string{"meta.ebbtide_objective", "0.9", "0.8", "max"}},
+		{name: "hold of nothing", meta: map[string]string{"ebbtide_target_hold": "3"}, want: []string{"meta.ebbtide_target_hold", "not set"}},
+		{name: "bad hold", meta: map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, want: []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
+		{name: "response time of 0", meta: map[string]string{"ebbtide_qoe_target": "0"}, want: []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
+		{name: "response time that is none", meta: map[string]string{"ebbtide_qoe_target": "fast"}, want: []string{"meta.ebbtide_qoe_target", `"fast"`, "250ms"}},
+		{name: "both kinds", meta: map[string]string{"ebbtide_qoe_target": "1", "ebbtide_acceptable": "0.5"}, want: []string{"meta.ebbtide_qoe_target", "ebbtide_acceptable", "service or a training job"}},
+		{name: "unknown signal", config: `target {
+ signal = "SIGSAVE"
+ grace  = "soon"
+}`, meta: map[string]string{"ebbtide_acceptable": "1"}, want: []string{"target.signal", "SIGSAVE", "target.grace", "soon"}},
+		{name: "signal of no target", config: `target { signal = "SIGUSR1" }`, want: []string{"target.signal", "ebbtide_acceptable", "not set"}},
+		{name: "two sources", config: `progress {
+ file = "/local/m.csv"
+ tensorboard = "/alloc/runs"
+}`, want: []string{"progress.tensorboard", "file"}},
+		{name: "file elsewhere", config: `progress { file = "/local/../../etc/m.csv" }`, want: []string{"progress.file", "/local or /alloc"}},
+		{name: "unknown format", config: `progress {
+ file = "/local/m"
+ format = "xml"
+}`, want: []string{"progress.format", "xml", "jsonl", "csv"}},
+		{name: "endpoint elsewhere", config: `progress {
+ prometheus = "http://user:hunter2@192.0.2.7:9100/metrics"
+ metric = "m"
+}`, want: []string{"progress.prometheus", "192.0.2.7", "not on this host"}},
+		{name: "endpoint without a metric", config: `progress { prometheus = "http://127.0.0.1:9100/metrics" }`, want: []string{"progress.metric"}},
+		{name: "bad quantile", config: `progress {
+ prometheus = "http://127.0.0.1:9100/metrics"
+ metric = "m"
+ quantile = 95
+}`, want: []string{"progress.quantile", "95"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -50,6 +86,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 			for _, want := range tc.want {
 				must.StrContains(t, strings.Join(events, "\n"), want)
 			}
+			must.StrNotContains(t, strings.Join(events, "\n"), "hunter2")
 			for _, ev := range alloc.TaskStates["train"].Events {
 				must.NotEq(t, api.TaskStarted, ev.Type, must.Sprint(events))
 			}

@@ -1,5 +1,5 @@
 # Two training jobs that say what is good enough (TRADL). "vae" is usable at a loss of
-# 115 and done at 108; "mlp" is done at 0.72 and has no acceptable target.
+# 115 and done at 108; "mlp" is done at 0.74 and has no acceptable target.
 #
 #   nomad job run jobspecs/targets.hcl
 #
@@ -46,7 +46,7 @@ job "targets" {
       }
       meta {
         # Reports are noisy: three in a row.
-        ebbtide_objective   = "0.72"
+        ebbtide_objective   = "0.74"
         ebbtide_target_hold = "3"
       }
       resources {

@@ -35,7 +35,9 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 	}
 
 	c.ask(tasks, event)
-	c.nextRun = now.Add(c.interval)
+	if next := now.Add(c.interval); event == flowcon.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
+		c.nextRun = next // joins that come faster than the interval do not put it off for ever
+	}
 	c.enforce(ctx, tasks, now)
 }
 

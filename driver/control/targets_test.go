@@ -278,3 +278,25 @@ func TestIOWeights(t *testing.T) {
 	}
 	must.Len(t, 1, f.ioSets, must.Sprint("a kernel without it is asked once"))
 }
+
+// Tasks that come and go faster than the interval do not keep the others from being
+// decided on at the end of it.
+func TestJoinsDoNotPostponeTheInterval(t *testing.T) {
+	n := newNode(t, nil)
+	f := n.task("stays")
+	n.start(f)
+	do := map[*fake]func() (float64, string){f: learner(0.01, 1, 0)}
+	regular := 0
+	for i := range 30 {
+		before := n.c.nextRun
+		n.second(do)
+		if !n.clock.Before(before) {
+			regular++
+		}
+		guest := n.task(fmt.Sprintf("guest%d", i))
+		n.start(guest)
+		n.c.remove(t.Context(), guest.ID)
+		n.settle()
+	}
+	must.GreaterEq(t, 2, regular)
+}
