@@ -1,0 +1,206 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// specimen is a file of jobspecs/ that runs, and what its comment says to watch.
+type specimen struct {
+	*cluster
+	allocs map[string]*api.Allocation // by task
+}
+
+// status waits until the status of a task is as wanted.
+func (s specimen) wait(t *testing.T, task, what string, want func(status.Status) bool) status.Status {
+	t.Helper()
+	return s.waitStatus(t, s.allocs[task], task, what, want)
+}
+
+// reports waits until values are read.
+func (s specimen) reports(t *testing.T, task, metric string) status.Status {
+	t.Helper()
+	st := s.wait(t, task, "read", func(st status.Status) bool { return st.Reports > 3 && st.Value > 0 && st.Step > 0 })
+	must.Eq(t, metric, st.Metric)
+	return st
+}
+
+// specimens are what to watch of each file. Those that are quiet run side by side.
+var specimens = map[string]struct {
+	quiet bool
+	watch func(*testing.T, specimen)
+}{
+	"exec.hcl": {true, func(t *testing.T, s specimen) {
+		s.reports(t, "vae", "loss")
+	}},
+	"compete.hcl": {false, func(t *testing.T, s specimen) {
+		s.wait(t, "mlp", "converged", settled("mlp", "CL"))
+		s.waitEvent(t, s.allocs["mlp"], "mlp", "converged")
+		s.wait(t, "vae", "growing", settled("vae", "NL"))
+		mlp, vae := s.pid(t, s.allocs["mlp"], "mlp"), s.pid(t, s.allocs["vae"], "vae")
+		eventually(t, "vae has more of the CPU", func() error {
+			if a, b := kernel(t, mlp).Shares, kernel(t, vae).Shares; a >= b {
+				return fmt.Errorf("mlp has %d shares and vae %d", a, b)
+			}
+			return nil
+		})
+	}},
+	"cores.hcl": {true, func(t *testing.T, s specimen) {
+		st := s.reports(t, "mlp", "loss")
+		must.StrContains(t, st.Why, "cores of its own")
+	}},
+	"csv.hcl":   {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
+	"jsonl.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
+	"metric.hcl": {true, func(t *testing.T, s specimen) {
+		st := s.reports(t, "gru", "accuracy")
+		must.Eq(t, "max", st.Goal)
+	}},
+	"mixed.hcl": {false, func(t *testing.T, s specimen) {
+		s.wait(t, "predict", "a service that is measured", func(st status.Status) bool {
+			return st.Kind == "service" && st.Target.Response > 0 && st.Class != ""
+		})
+		for _, name := range []string{"vae", "mlp"} {
+			s.wait(t, name, "in training", func(st status.Status) bool { return st.Kind == "training" && st.Reports > 3 && st.Category != "" })
+		}
+		st := s.wait(t, "quiet", "not measured", func(st status.Status) bool { return st.Reports == 0 && st.Rule != "" && st.Limit.Fraction < 1 })
+		must.MapContainsKey(t, withoutZeros(st.Node.Counts), "NL")
+		must.Eq(t, 5, st.Node.Tasks)
+	}},
+	"opt-out.hcl": {true, func(t *testing.T, s specimen) {
+		st := s.reports(t, "mlp", "loss")
+		must.StrContains(t, st.Why, "asked not to be limited")
+		must.Eq(t, 200, kernel(t, s.pid(t, s.allocs["mlp"], "mlp")).Shares)
+	}},
+	"pattern.hcl": {true, func(t *testing.T, s specimen) {
+		st := s.wait(t, "mlp", "read", func(st status.Status) bool { return st.Reports > 3 })
+		must.Positive(t, float64(st.Step))
+		must.Greater(t, st.Step, st.Total)
+	}},
+	"presets.hcl": {true, func(t *testing.T, s specimen) {
+		for _, name := range []string{"huggingface", "keras", "lightning", "plain", "jsonl"} {
+			st := s.wait(t, name, "read", func(st status.Status) bool { return st.Reports > 3 && st.Value > 0 && st.Step > 0 })
+			must.StrContains(t, st.Metric, "loss")
+		}
+	}},
+	"prometheus.hcl": {true, func(t *testing.T, s specimen) {
+		s.wait(t, "mlp", "read", func(st status.Status) bool { return st.Metric == "train_loss" && st.Value > 0 && st.Step > 0 })
+	}},
+	"service.hcl": {false, func(t *testing.T, s specimen) {
+		st := s.wait(t, "predict", "measured", func(st status.Status) bool { return st.Class != "" && st.Target.Response > 0 })
+		must.Eq(t, "service", st.Kind)
+		must.Eq(t, 0.15, float64(st.Target.QoE))
+		must.Eq(t, 1, float64(st.Limit.Fraction)) // alone
+		_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs["load"], "load", "stdout", "response_s=")
+		must.NoError(t, err)
+	}},
+	"targets.hcl": {false, func(t *testing.T, s specimen) {
+		alloc := s.allocs["vae"]
+		s.waitEvent(t, alloc, "vae", "acceptable target 115 reached: loss = ")
+		best := filepath.Join(s.agent.AllocDir(alloc.ID), "alloc", "data", "vae.best")
+		eventually(t, "the best parameters are saved", func() error {
+			_, err := os.Stat(best)
+			return err
+		})
+		alloc, err := s.agent.WaitAllocID(deadline(t, 2*startDeadline), alloc.ID, "ended", harness.Terminal)
+		must.NoError(t, err)
+		must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
+		for name, ts := range alloc.TaskStates {
+			must.False(t, ts.Failed)
+			must.Eq(t, 0, ts.Restarts)
+			must.NotNil(t, harness.FindEvent(alloc, name, "objective target"), must.Sprint(harness.Events(alloc, name)))
+			must.NotNil(t, harness.FindEvent(alloc, name, "Exit Code: 0"), must.Sprint(harness.Events(alloc, name)))
+		}
+	}},
+	"tensorboard.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "train/loss") }},
+	"docker.hcl": {true, func(t *testing.T, s specimen) {
+		s.reports(t, "mlp", "loss")
+		list, err := s.docker.Containers(t.Context(), s.allocs["mlp"].ID)
+		must.NoError(t, err)
+		must.Len(t, 1, list)
+		must.Eq(t, s.agent.NodeID(), list[0].Labels["io.ebbtide.node_id"])
+	}},
+}
+
+// TestJobspecs runs every file in jobspecs/ as it is, and looks at what its comment
+// says to watch.
+func TestJobspecs(t *testing.T) {
+	h := newHarness(t)
+	root, err := harness.FindRoot()
+	must.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(root, "jobspecs", "*.hcl"))
+	must.NoError(t, err)
+	must.SliceNotEmpty(t, files)
+	exec := newCluster(t, h, "exec", clusterOptions{})
+	run := func(t *testing.T, c *cluster, file string) {
+		s := specimen{cluster: c, allocs: map[string]*api.Allocation{}}
+		id, err := c.agent.RunFile(deadline(t, stepDeadline), file)
+		must.NoError(t, err)
+		t.Cleanup(func() { c.stop(t, id) })
+		spec, _, err := c.agent.API.Jobs().Info(id, nil)
+		must.NoError(t, err)
+		tasks := 0
+		for _, g := range spec.TaskGroups {
+			tasks += len(g.Tasks)
+		}
+		eventually(t, "every task has an allocation that runs", func() error {
+			stubs, err := c.agent.Allocs(deadline(t, stepDeadline), id)
+			if err != nil {
+				return err
+			}
+			for _, stub := range stubs {
+				for name, ts := range stub.TaskStates {
+					if ts.State != "pending" {
+						alloc, _, err := c.agent.API.Allocations().Info(stub.ID, nil)
+						if err != nil {
+							return err
+						}
+						s.allocs[name] = alloc
+					}
+				}
+			}
+			if len(s.allocs) < tasks {
+				return fmt.Errorf("%d of %d have", len(s.allocs), tasks)
+			}
+			return nil
+		})
+		specimens[filepath.Base(file)].watch(t, s)
+	}
+	for _, quiet := range []bool{true, false} {
+		t.Run(map[bool]string{true: "side by side", false: "one by one"}[quiet], func(t *testing.T) {
+			for _, file := range files {
+				name := filepath.Base(file)
+				s, ok := specimens[name]
+				must.True(t, ok, must.Sprintf("nothing is said about %s", name))
+				if s.quiet != quiet {
+					continue
+				}
+				t.Run(strings.TrimSuffix(name, ".hcl"), func(t *testing.T) {
+					if quiet {
+						t.Parallel()
+					}
+					c := exec
+					if name == "docker.hcl" {
+						c = newCluster(t, h, "docker", clusterOptions{})
+						// As the file's comment imports it.
+						must.NoError(t, c.docker.Client.ImageTag(t.Context(), harness.Image, "ebbtide-trainer:1"))
+					}
+					run(t, c, file)
+				})
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// service is a job with an inference service that wants two CPUs, and a client
+// that asks it for one batch after the other. The response time is read from the
+// service's output, or from its histogram.
+func (c *cluster) service(id string, target float64, histogram bool) job {
+	serve := shell("exec trainer serve -model mlp -threads 2 -work 100 -report 500ms -listen $NOMAD_ADDR_http")
+	serve.name, serve.cpu = "serve", 400
+	serve.meta = map[string]string{"ebbtide_qoe_target": fmt.Sprintf("%.4f", target)}
+	serve.config = "progress {\n metric = \"response_s\"\n}"
+	if histogram {
+		serve.config = `progress {
+  prometheus = "http://${NOMAD_ADDR_http}/metrics"
+  metric     = "response_seconds"
+  quantile   = 0.5
+}`
+	}
+	load := shell("exec trainer load -silent -target http://$NOMAD_ADDR_http")
+	load.name, load.meta = "load", map[string]string{"ebbtide_limit": "off"}
+	return job{id: id, group: "network {\n port \"http\" {}\n}\n", tasks: []task{serve, load}}
+}
+
+// keeps waits until a condition on a task's status has held for a few decisions in
+// a row: figures of one moment say little on a machine that others use, too.
+func (c *cluster) keeps(t *testing.T, alloc *api.Allocation, task, what string, want func(status.Status) bool) status.Status {
+	t.Helper()
+	var since time.Time
+	return c.waitStatus(t, alloc, task, what+" for some decisions", func(s status.Status) bool {
+		switch {
+		case !want(s):
+			since = time.Time{}
+		case since.IsZero():
+			since = s.Updated
+		}
+		return !since.IsZero() && s.Updated.Sub(since) >= 5*time.Second
+	})
+}
+
+func satisfied(s status.Status) bool { return s.Class == "S" || s.Class == "G" }
+
+// TestServices puts training jobs beside a service that has what it needs while it
+// is alone: it has it again soon, and they have the rest.
+func TestServices(t *testing.T) {
+	for _, mode := range []string{"weight", "quota"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{
+				"mode": quote(mode), "max_interval": `"4s"`, "quota_min_cores": "0.1",
+			}})
+			// How long a batch takes here, on the whole machine.
+			alone := c.start(t, c.service("alone", 1000, mode == "weight"))
+			st := c.keeps(t, alone, "serve", "measured", func(s status.Status) bool { return s.Class == "G" && s.Target.Response > 0 })
+			response := float64(st.Target.Response)
+			must.Eq(t, "service", st.Kind)
+			must.Eq(t, "", st.Category)
+			must.Eq(t, 1000, float64(st.Target.QoE))
+			must.Eq(t, map[string]int{"G": 1}, withoutZeros(st.Node.Classes))
+			must.MapEmpty(t, withoutZeros(st.Node.Counts))
+			c.stop(t, "alone")
+
+			// Half of the machine will do, and a third will not.
+			target := 2 * response
+			t.Logf("a batch takes %.3f s alone; the target is %.3f s", response, target)
+			svc := c.start(t, c.service("service", target, mode == "weight"))
+			pid := c.pid(t, svc, "serve")
+			c.keeps(t, svc, "serve", "satisfied alone", satisfied)
+			must.Eq(t, 400, kernel(t, pid).Shares)
+			must.Eq(t, 0, kernel(t, pid).QuotaCores)
+
+			grow := c.start(t, job{id: "growing", tasks: []task{growing("train")}})
+			flatAlloc := c.start(t, job{id: "flat", tasks: []task{flat("train")}})
+			c.waitStatus(t, flatAlloc, "train", "converged", settled("train", "CL"))
+			growPID, flatPID := c.pid(t, grow, "train"), c.pid(t, flatAlloc, "train")
+			st = c.keeps(t, svc, "serve", "satisfied beside training", func(s status.Status) bool {
+				return satisfied(s) && s.Limit.Fraction < 1 && s.Node.Tasks == 4
+			})
+			t.Logf("beside training a batch takes %.3f s, with %.0f %% of the pool", st.Target.Response, 100*st.Limit.Fraction)
+			must.Between(t, 1.0/6, float64(st.Limit.Fraction), 0.8)
+			// Everything is given to somebody, and nobody has less than the floor.
+			shared(t, c, map[*api.Allocation]string{svc: "serve", grow: "train", flatAlloc: "train"})
+			if mode == "weight" {
+				sum := kernel(t, pid).Shares + kernel(t, growPID).Shares + kernel(t, flatPID).Shares
+				must.Between(t, 1180, sum, 1220)
+			} else {
+				must.Positive(t, kernel(t, pid).QuotaCores)
+				must.Positive(t, kernel(t, flatPID).QuotaCores)
+			}
+			cores := use(t, 12, pid, growPID, flatPID)
+			t.Logf("service %.2f, growing %.2f, converged %.2f cores", cores[0], cores[1], cores[2])
+			must.Greater(t, cores[2], cores[1])
+			c.stop(t, "service")
+			if mode == "weight" {
+				testUnreachable(t, c, response/10, growPID, flatPID)
+			}
+		})
+	}
+}
+
+// shared waits until the limits of tasks sum to the whole pool.
+func shared(t *testing.T, c *cluster, tasks map[*api.Allocation]string) {
+	t.Helper()
+	eventually(t, "the pool is divided", func() error {
+		var sum float64
+		floor := 1 / (2 * float64(len(tasks)))
+		for alloc, name := range tasks {
+			s, err := c.status(t, alloc, name)
+			if err != nil {
+				return err
+			}
+			if l := float64(s.Limit.Fraction); l < floor-1e-6 {
+				return fmt.Errorf("%s has %.3f, less than the floor", alloc.JobID, l)
+			}
+			sum += float64(s.Limit.Fraction)
+		}
+		if math.Abs(sum-1) > 0.02 {
+			return fmt.Errorf("the limits sum to %.3f", sum)
+		}
+		return nil
+	})
+}
+
+// testUnreachable is about a service that cannot have what it asks for: it takes
+// what the bounds allow and no more.
+func testUnreachable(t *testing.T, c *cluster, target float64, others ...int) {
+	svc := c.start(t, c.service("unreachable", target, false))
+	pid := c.pid(t, svc, "serve")
+	floors := func() error {
+		var sum, least uint64
+		least = math.MaxUint64
+		for _, p := range append([]int{pid}, others...) {
+			k, err := harness.ReadKernel(p)
+			must.NoError(t, err)
+			sum += k.Shares
+			least = min(least, k.Shares)
+		}
+		// A moment is possible in which some of the limits are set already. Shares
+		// are whole numbers.
+		if n := uint64(len(others) + 1); sum >= 1180 && sum <= 1220 && (least+1)*2*n < sum {
+			return fmt.Errorf("one of them has %d shares of %d", least, sum)
+		}
+		return nil
+	}
+	eventually(t, "an event says that the target is missed", func() error {
+		must.NoError(t, floors())
+		if countEvents(t, c, svc, "serve", "misses its target") == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	st := c.keeps(t, svc, "serve", "at its bound", func(s status.Status) bool {
+		must.NoError(t, floors())
+		return s.Class == "B" && s.Limit.Fraction > 0.6
+	})
+	must.Between(t, 0.6, float64(st.Limit.Fraction), 0.6667)
+	must.True(t, strings.HasPrefix(st.Rule, "dqoes.") || strings.HasPrefix(st.Rule, "auto.service."), must.Sprint(st.Rule))
+	for range 20 {
+		must.NoError(t, floors())
+		time.Sleep(100 * time.Millisecond)
+	}
+}
