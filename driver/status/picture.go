@@ -236,7 +236,11 @@ func (p *painter) value(l Labels) {
 		}
 		y := a.py(t.Value)
 		p.c.StrokeLines(draw.LineStyle{Color: soft, Width: 1.2, Dashes: []vg.Length{6, 4}}, []vg.Point{{X: left, Y: y}, {X: right, Y: y}})
-		p.text(cut(plain(t.Name), 30)+" "+short(t.Value, 0), left+6, float64(y)+4, style{size: 11, colour: soft})
+		at := float64(y) + 4
+		if at > valueTop-12 {
+			at = float64(y) - 12 // not into the title
+		}
+		p.text(cut(plain(t.Name), 30)+" "+short(t.Value, 0), left+6, at, style{size: 11, colour: soft})
 	}
 	p.line(a, values, purple)
 	for i, v := range values { // a diverged model
@@ -267,6 +271,13 @@ func (p *painter) growth(l Labels) {
 		words = classes
 	}
 	g := p.column(func(r Row) float64 { return r.Growth })
+	if p.service() {
+		target := math.NaN()
+		for _, t := range l.Targets {
+			target = t.Value
+		}
+		g = p.column(func(r Row) float64 { return r.Value / target })
+	}
 	a := panel{growthBottom, growthTop - stripHeight, autoScale(g, 30, true, 6)}
 	unit := ", per second with the whole pool"
 	if l.Estimator == "robust" {
@@ -275,7 +286,7 @@ func (p *painter) growth(l Labels) {
 	title := "growth G" + unit
 	switch {
 	case p.service():
-		title = "class: response time against the target"
+		title = "response time, as a part of the target"
 	case len(finite(g)) == 0:
 		title = "growth G: not measured yet"
 	}
