@@ -90,6 +90,10 @@ func pictures() map[string][]Row {
 				r.Event = "checkpoint saved"
 			}
 		}),
+		"service": training(150, 5, func(i int, r *Row) {
+			r.Category, r.Growth, r.Value = "", nan, 0.2+0.2*math.Sin(float64(i)/20)
+			r.Class = []string{"G", "S", "B"}[i/10%3]
+		}),
 		"gaps": training(200, 30, func(i int, r *Row) {
 			if i%10 != 0 {
 				r.Value = nan
@@ -229,7 +233,9 @@ func TestPaint(t *testing.T) {
 	watchdog(t)
 	for name, rows := range pictures() {
 		c := &checked{}
-		paint(draw.New(c), inOrder(rows), testLabels)
+		labels := testLabels
+		labels.Targets = []Mark{{"acceptable", 0.3}, {"target", 0.25}, {"odd", math.Inf(1)}}
+		paint(draw.New(c), inOrder(rows), labels)
 		must.NoError(t, c.bad, must.Sprint(name))
 		must.SliceContains(t, c.texts, "vae: val_loss")
 		must.Less(t, mostStrokes, c.strokes, must.Sprint(name))
@@ -253,10 +259,11 @@ func TestPaint_odd(t *testing.T) {
 			at = at.Add(after.Draw(t, "after"))
 			rows[i] = Row{Time: at, Step: number.Draw(t, "step"), Total: number.Draw(t, "total"), Value: number.Draw(t, "value"),
 				Growth: number.Draw(t, "growth"), Use: number.Draw(t, "use"), Limit: number.Draw(t, "limit"),
-				Category: word.Draw(t, "category"), Event: word.Draw(t, "event")}
+				Category: word.Draw(t, "category"), Event: word.Draw(t, "event"), Class: word.Draw(t, "class")}
 		}
 		c := &checked{}
-		paint(draw.New(c), inOrder(rows), Labels{Task: "t", Metric: word.Draw(t, "metric"), PoolCores: number.Draw(t, "cores")})
+		paint(draw.New(c), inOrder(rows), Labels{Task: "t", Metric: word.Draw(t, "metric"), PoolCores: number.Draw(t, "cores"),
+			Targets: []Mark{{word.Draw(t, "target"), number.Draw(t, "value")}}})
 		must.NoError(t, c.bad)
 	})
 }
