@@ -12,8 +12,9 @@ import (
 // Limits on drawing. A picture costs some tens of milliseconds of CPU, and it is
 // the tasks that the CPU is for.
 const (
-	pictureEvery  = time.Minute // least time between two pictures of a task
-	pictureBudget = 1000        // a pause of so many times what drawing took
+	pictureEvery = time.Minute            // least time between two pictures of a task
+	pictureShare = 0.001                  // of a core, that drawing may take in the long run
+	pictureBurst = 500 * time.Millisecond // of CPU, that may be saved up: some twenty pictures
 )
 
 // drawer draws one task's picture (status.Writer).
@@ -24,13 +25,14 @@ type urgency int
 
 const (
 	whenDue urgency = iota // at most once a minute
-	soon                   // at once: the first one, or something has happened
-	last                   // at once, and there will be no more
+	soon                   // the first one, or something has happened: before the others
+	last                   // at once: there will be no more
 )
 
-// artist draws the tasks' pictures, one after the other, beside the loop. Each
-// task has a new one at most once a minute, and all together take about a
-// thousandth of a core; only milestones come at once.
+// artist draws the tasks' pictures, one after the other, beside the loop. All
+// together they take about a thousandth of a core. What was saved up of it is for
+// milestones, of which there may be many at once; without any, a task has a new
+// picture at most once a minute.
 type artist struct {
 	mu    sync.Mutex
 	queue []drawer
@@ -60,41 +62,59 @@ func (a *artist) want(d drawer, u urgency) {
 }
 
 // next takes the picture that is due, if one is. Otherwise it returns how long
-// nothing will be due. free is when the budget allows the next one.
-func (a *artist) next(now, free time.Time) (d drawer, wait time.Duration) {
+// nothing will be due. saved is the CPU time that may be spent; it is less than 0
+// after a picture that took more.
+func (a *artist) next(now time.Time, saved time.Duration) (d drawer, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wait = time.Hour
+	best := -1
 	for i, q := range a.queue {
-		due := a.drawn[q].Add(pictureEvery)
-		if due.Before(free) {
-			due = free
-		}
 		u := a.how[q]
-		if left := due.Sub(now); left > 0 && u == whenDue {
+		if left := a.due(q, u, now, saved); left > 0 {
 			wait = min(wait, left)
-			continue
+		} else if best < 0 || u > a.how[a.queue[best]] {
+			best = i
 		}
-		a.queue = append(a.queue[:i], a.queue[i+1:]...)
-		delete(a.how, q)
-		a.drawn[q] = now
-		if u == last {
-			delete(a.drawn, q)
-		}
-		return q, 0
 	}
-	return nil, wait
+	if best < 0 {
+		return nil, wait
+	}
+	d = a.queue[best]
+	a.queue = append(a.queue[:best], a.queue[best+1:]...)
+	a.drawn[d] = now
+	if a.how[d] == last {
+		delete(a.drawn, d)
+	}
+	delete(a.how, d)
+	return d, 0
+}
+
+// due returns how long a picture has to wait yet.
+func (a *artist) due(d drawer, u urgency, now time.Time, saved time.Duration) time.Duration {
+	need := func(cpu time.Duration) time.Duration {
+		return time.Duration(float64(cpu-saved) / pictureShare)
+	}
+	switch u {
+	case last:
+		return 0
+	case soon:
+		return need(0)
+	}
+	return max(a.drawn[d].Add(pictureEvery).Sub(now), need(pictureBurst/2))
 }
 
 // run draws until ctx is done.
 func (a *artist) run(ctx context.Context) {
-	var free time.Time
+	saved, since := pictureBurst, time.Now()
 	for {
-		d, wait := a.next(time.Now(), free)
+		now := time.Now()
+		saved = min(saved+time.Duration(pictureShare*float64(now.Sub(since))), pictureBurst)
+		since = now
+		d, wait := a.next(now, saved)
 		if d != nil {
-			begun := time.Now()
 			_ = d.Picture() // the loop notices a directory that cannot be written
-			free = time.Now().Add(pictureBudget * time.Since(begun))
+			saved -= time.Since(now)
 			continue
 		}
 		timer := time.NewTimer(wait)

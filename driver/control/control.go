@@ -118,6 +118,7 @@ type Controller struct {
 	tasks    []*state // in order of arrival
 	interval time.Duration
 	nextRun  time.Time
+	pool     float64   // cores, at the last decision
 	quiet    time.Time // no decisions before: tasks are still being recovered
 	alpha    float64
 	services dqoes.State // of the adaptive listener
@@ -134,6 +135,7 @@ func New(opts Options, logger hclog.Logger) *Controller {
 		wake:     make(chan struct{}, 1),
 		interval: opts.Interval,
 		alpha:    noAlpha,
+		pool:     opts.PoolCores,
 		damper:   limits.NewDamper(opts.Interval),
 		artist:   newArtist(),
 	}

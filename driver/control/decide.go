@@ -34,6 +34,7 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 		}
 	}
 
+	c.pool = c.poolCores()
 	c.ask(tasks, event)
 	if next := now.Add(c.interval); event == flowcon.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
 		c.nextRun = next // joins that come faster than the interval do not put it off for ever
@@ -95,7 +96,7 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 			BaseQuotaCores: s.base.QuotaCores,
 		}
 	}
-	plan := limits.Plan(c.mode(), c.poolCores(), reqs, limits.Options{
+	plan := limits.Plan(c.mode(), c.pool, reqs, limits.Options{
 		// FlowCon's floor; with β = 1 it would leave nothing to decide.
 		Floor:         min(1/c.opts.Params.Flowcon.Beta, limits.DefaultFloor),
 		QuotaMinCores: c.opts.QuotaMinCores,

@@ -124,7 +124,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		Why:     s.explanation(c.opts.Policy),
 		Updated: now,
 		Node: status.Node{
-			PoolCores: status.Number(c.poolCores()),
+			PoolCores: status.Number(c.pool),
 			Tasks:     len(c.tasks),
 			Counts:    make(map[string]int),
 			Classes:   make(map[string]int),
