@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -35,6 +36,8 @@ type pluginRun struct {
 	Busy       float64        `json:"busy_cores"`   // of the machine, all of the above included
 	Categories map[string]int `json:"categories"`   // tasks in each, at the end
 	StatusAge  float64        `json:"status_age_s"` // of the oldest status, at the end
+	Changes    int            `json:"changes"`      // events in the tasks' histories
+	Pictures   int            `json:"pictures"`     // tasks with a new one
 }
 
 // measurePlugin measures the plugin under both policies in turn.
@@ -71,7 +74,7 @@ func measurePlugin(ctx context.Context, h *harness.Harness, o options, r *result
 type fleet struct {
 	options
 	agent *harness.Agent
-	files []string // the tasks' status files
+	paths []string // the paths of the tasks' files, without .json, .csv and .png
 }
 
 // reporter is what each task does: a line a second. Every other task's loss falls
@@ -142,14 +145,14 @@ func newFleet(ctx context.Context, h *harness.Harness, o options) (*fleet, error
 		if err != nil {
 			return err
 		}
-		f.files = nil
+		f.paths = nil
 		for _, a := range allocs {
 			if a.ClientStatus == api.AllocClientStatusRunning {
-				f.files = append(f.files, filepath.Join(f.agent.AllocDir(a.ID), "alloc", status.Dir, "train.json"))
+				f.paths = append(f.paths, filepath.Join(f.agent.AllocDir(a.ID), "alloc", status.Dir, "train"))
 			}
 		}
-		if len(f.files) != o.tasks {
-			return fmt.Errorf("%d of %d do", len(f.files), o.tasks)
+		if len(f.paths) != o.tasks {
+			return fmt.Errorf("%d of %d do", len(f.paths), o.tasks)
 		}
 		return nil
 	})
@@ -178,14 +181,14 @@ func (f *fleet) restart(ctx context.Context, policy string) error {
 		return err
 	}
 	err := harness.Poll(deadline, "the plugin has taken up all tasks", func(context.Context) error {
-		for i, file := range f.files {
-			st, err := status.ReadStatus(file)
+		for i, task := range f.paths {
+			st, err := status.ReadStatus(task + ".json")
 			switch {
 			case err != nil:
 				return err
 			case st.Policy != policy || st.Updated.Before(stopped) || st.Reports == 0 || st.Node.Tasks != f.tasks:
 				return fmt.Errorf("task %d of %d: policy %s of %v, %d reports, one of %d tasks",
-					i+1, len(f.files), st.Policy, st.Updated, st.Reports, st.Node.Tasks)
+					i+1, len(f.paths), st.Policy, st.Updated, st.Reports, st.Node.Tasks)
 			}
 		}
 		return nil
@@ -228,16 +231,35 @@ func (f *fleet) measure(ctx context.Context) (pluginRun, error) {
 	if run.RSS, err = rss(plugin); err != nil {
 		return run, err
 	}
-	// What the plugin did meanwhile: it wrote, and it decided.
-	for _, file := range f.files {
-		st, err := status.ReadStatus(file)
-		if err != nil {
+	for _, task := range f.paths {
+		if err := run.look(task, before.at); err != nil {
 			return run, err
 		}
-		run.Categories[st.Category]++
-		run.StatusAge = max(run.StatusAge, time.Since(st.Updated).Seconds())
 	}
 	return run, nil
+}
+
+// look adds what the plugin did for a task since a moment: it wrote, it decided.
+func (r *pluginRun) look(task string, since time.Time) error {
+	st, err := status.ReadStatus(task + ".json")
+	if err != nil {
+		return err
+	}
+	r.Categories[st.Category]++
+	r.StatusAge = max(r.StatusAge, time.Since(st.Updated).Seconds())
+	rows, err := status.ReadHistory(task + ".csv")
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if row.Event != "" && row.Time.After(since) {
+			r.Changes++
+		}
+	}
+	if picture, err := os.Stat(task + ".png"); err == nil && picture.ModTime().After(since) {
+		r.Pictures++
+	}
+	return nil
 }
 
 // sleep waits, unless the run is ended.

@@ -43,13 +43,13 @@ func (r results) write(path string) error {
 // printPlugin writes the plugin's part for people.
 func printPlugin(w io.Writer, r results) {
 	fmt.Fprintf(w, "\nThe plugin with %s tasks that report once a second; CPU in %% of a core, over %s:\n\n", r.Options["tasks"], r.Options["window"])
-	fmt.Fprintln(w, "| policy | round | plugin | executors | Nomad | machine | plugin's RSS, MiB | categories |")
-	fmt.Fprintln(w, "| --- | --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Fprintln(w, "| policy | round | plugin | executors | Nomad | machine | plugin's RSS, MiB | categories | changes | pictures |")
+	fmt.Fprintln(w, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	by := make(map[string][]float64)
 	for _, p := range r.Plugin {
 		by[p.Policy] = append(by[p.Policy], p.Plugin)
-		fmt.Fprintf(w, "| %s | %d | %.2f | %.1f | %.1f | %.0f | %.0f | %s |\n",
-			p.Policy, p.Round, p.Plugin, p.Executors, p.Agent, 100*p.Busy, p.RSS, counts(p.Categories))
+		fmt.Fprintf(w, "| %s | %d | %.2f | %.1f | %.1f | %.0f | %.0f | %s | %d | %d |\n",
+			p.Policy, p.Round, p.Plugin, p.Executors, p.Agent, 100*p.Busy, p.RSS, counts(p.Categories), p.Changes, p.Pictures)
 	}
 	flowcon, none := result.SpreadOf(by["flowcon"]), result.SpreadOf(by["none"])
 	fmt.Fprintf(w, "\nMedian: flowcon %.2f, none %.2f. Overhead, flowcon − none: %+.2f %% of a core; in the worst case (highest − lowest) %+.2f.\n",
