@@ -57,8 +57,9 @@ lint: ## formatting, go vet, staticcheck
 	GOFLAGS= $(GO) build -C tools -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck -tags e2e ./...
 
-bench: build ## benchmarks: policies, log reading, the plugin's overhead
+bench: build nomad ## benchmarks: policies, log reading, the plugin's overhead (20 minutes, root)
 	$(GO) test -run '^$$' -bench . -benchmem ./driver/...
+	$(GO) run ./e2e/overhead
 
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
