@@ -593,7 +593,7 @@ client {
 plugin "docker" {
   config {
     ebbtide {
-      policy = "flowcon"
+      policy = "auto"
     }
   }
 }`
