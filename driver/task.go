@@ -280,6 +280,8 @@ func (o *taskOptions) checkTargets(bad func(string, ...any)) {
 	}
 	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
 		bad("meta.%s: %q contradicts meta.%s: a response time is to be small", metaGoal, o.Progress.Goal, metaQoE)
+	} else if t.QoE > 0 {
+		o.Progress.Goal = progress.GoalMin // whatever the metric is called
 	}
 	// Without a goal the metric's name decides, perhaps only when it is seen.
 	goal := o.Progress.Goal

@@ -84,6 +84,7 @@ func TestTaskTargets(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, want, opts.Targets.QoE)
 		must.Eq(t, map[string]string{"path": "/"}, opts.Progress.Labels)
+		must.Eq(t, progress.GoalMin, opts.Progress.Goal)
 	}
 }
 

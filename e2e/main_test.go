@@ -35,6 +35,7 @@ func testEngine(t *testing.T, engine string, docker harness.DockerOptions) {
 	t.Run("nothing is left of ended tasks", func(t *testing.T) { testNothingLeft(t, c) })
 	t.Run("lone task", func(t *testing.T) { testLone(t, c) })
 	t.Run("competing tasks", func(t *testing.T) { testCompeting(t, c) })
+	t.Run("targets", func(t *testing.T) { testTargets(t, c) })
 	t.Run("plugin killed", func(t *testing.T) { testPluginKilled(t, c) })
 	t.Run("agent killed", func(t *testing.T) { testAgentKilled(t, c, false) })
 	t.Run("agent and plugin killed", func(t *testing.T) { testAgentKilled(t, c, true) })
