@@ -294,7 +294,10 @@ func (c *cluster) status(t *testing.T, alloc *api.Allocation, task string) (stat
 	if err != nil {
 		return st, err
 	}
-	return st, json.Unmarshal(data, &st)
+	if err := json.Unmarshal(data, &st); err != nil {
+		return st, fmt.Errorf("%w: %.100q", err, data)
+	}
+	return st, nil
 }
 
 // waitStatus waits until a task's status is as wanted.
