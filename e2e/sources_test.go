@@ -65,7 +65,7 @@ func measured(t *testing.T, c *cluster, alloc *api.Allocation, metric string) {
 	must.Eq(t, metric, st.Metric)
 	must.Eq(t, "min", st.Goal)
 	must.Between(t, 0.1, float64(st.Value), 3)
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "ebbtide: "))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
 // endpoint is the group's network and the address to listen at, for a task that
@@ -94,7 +94,7 @@ func testEndpoint(t *testing.T, c *cluster) {
 	st := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 2 && s.Step > 20 && s.Growth.Known() })
 	must.Eq(t, "train_loss", st.Metric)
 	must.Between(t, 0.1, float64(st.Value), 3)
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "ebbtide: "))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
 // testEndpointHTML is about an endpoint that answers a page: said once, without
@@ -111,7 +111,7 @@ func testEndpointHTML(t *testing.T, c *cluster) {
 	must.StrNotContains(t, harness.EventText(ev), "hunter2")
 	must.StrNotContains(t, harness.EventText(ev), "sign in")
 	must.True(t, harness.Alive(c.pid(t, alloc, "train")))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "ebbtide: "))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
 // testFileChanges does to a file what writers do.
@@ -155,7 +155,7 @@ func testFileChanges(t *testing.T, c *cluster, format, header string, row func(s
 	write(path, 0, header+row(11, 20)+"\n")
 	follows("removed and made again", 1, 11, 20)
 	must.True(t, harness.Alive(pid))
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "ebbtide: "))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
 // testFileHostile puts a FIFO, on which an open would hang, and a link that leads
@@ -206,7 +206,7 @@ func testEventsDamaged(t *testing.T, c *cluster) {
 	_, err = f.Write(data[half:])
 	must.NoError(t, err)
 	c.waitStatus(t, alloc, "train", "read to its end", func(s status.Status) bool { return s.Step == 40 })
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "ebbtide: "))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 
 	// More of the same, with a byte that is not what was written.
 	again := append([]byte{}, data...)
