@@ -44,7 +44,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, os.Rename(log, log+".away"))
 	must.NoError(t, unix.Mkfifo(log, 0o644))
 
-	c.waitEvent(t, alloc, "train", "output cannot be read")
+	c.waitEvent(t, alloc, "train", "progress cannot be read from its output")
 	// The loop does not hang: another task is taken up and measured.
 	other := c.start(t, job{id: "other", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	c.waitStatus(t, other, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
@@ -55,7 +55,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, err)
 	c.waitStatus(t, alloc, "train", "measured again", func(s status.Status) bool { return s.Reports > st.Reports })
 	must.True(t, harness.Alive(pid))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "output cannot be read"))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "progress cannot be read from its output"))
 }
 
 // testDockerHangs stops the daemon's process: it takes connections and never

@@ -13,8 +13,9 @@ import (
 // the tasks that the CPU is for.
 const (
 	pictureEvery = time.Minute            // least time between two pictures of a task
-	pictureShare = 0.001                  // of a core, that drawing may take in the long run
-	pictureBurst = 500 * time.Millisecond // of CPU, that may be saved up: some twenty pictures
+	pictureShare = 0.002                  // of a core, that drawing may take in the long run
+	pictureBurst = 500 * time.Millisecond // of time, that may be saved up: some twenty pictures
+	pictureDebt  = 50 * time.Millisecond  // that a picture may cost the next ones: 25 s
 )
 
 // drawer draws one task's picture (status.Writer).
@@ -30,9 +31,9 @@ const (
 )
 
 // artist draws the tasks' pictures, one after the other, beside the loop. All
-// together they take about a thousandth of a core. What was saved up of it is for
+// together they take about two thousandths of a core. What was saved up of it is for
 // milestones, of which there may be many at once; without any, a task has a new
-// picture at most once a minute.
+// picture at most once a minute. The last picture of a task is beside all that.
 type artist struct {
 	mu    sync.Mutex
 	queue []drawer
@@ -62,32 +63,33 @@ func (a *artist) want(d drawer, u urgency) {
 }
 
 // next takes the picture that is due, if one is. Otherwise it returns how long
-// nothing will be due. saved is the CPU time that may be spent; it is less than 0
-// after a picture that took more.
-func (a *artist) next(now time.Time, saved time.Duration) (d drawer, wait time.Duration) {
+// nothing will be due. saved is the time that may be spent; it is less than 0 after a
+// picture that took more. u says how the picture was wanted.
+func (a *artist) next(now time.Time, saved time.Duration) (d drawer, u urgency, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wait = time.Hour
 	best := -1
 	for i, q := range a.queue {
-		u := a.how[q]
-		if left := a.due(q, u, now, saved); left > 0 {
+		how := a.how[q]
+		if left := a.due(q, how, now, saved); left > 0 {
 			wait = min(wait, left)
-		} else if best < 0 || u > a.how[a.queue[best]] {
+		} else if best < 0 || how > a.how[a.queue[best]] {
 			best = i
 		}
 	}
 	if best < 0 {
-		return nil, wait
+		return nil, whenDue, wait
 	}
 	d = a.queue[best]
+	u = a.how[d]
 	a.queue = append(a.queue[:best], a.queue[best+1:]...)
 	a.drawn[d] = now
-	if a.how[d] == last {
+	if u == last {
 		delete(a.drawn, d)
 	}
 	delete(a.how, d)
-	return d, 0
+	return d, u, 0
 }
 
 // due returns how long a picture has to wait yet.
@@ -111,10 +113,12 @@ func (a *artist) run(ctx context.Context) {
 		now := time.Now()
 		saved = min(saved+time.Duration(pictureShare*float64(now.Sub(since))), pictureBurst)
 		since = now
-		d, wait := a.next(now, saved)
+		d, u, wait := a.next(now, saved)
 		if d != nil {
 			_ = d.Picture() // the loop notices a directory that cannot be written
-			saved -= time.Since(now)
+			if u != last {
+				saved = max(saved-time.Since(now), -pictureDebt)
+			}
 			continue
 		}
 		timer := time.NewTimer(wait)
