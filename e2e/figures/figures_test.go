@@ -70,8 +70,8 @@ func TestPlan(t *testing.T) {
 	o := options{what: result.TRADL, mode: "both", seed: 3, seeds: 2}
 	steps := plan(o)
 	must.Len(t, 2*(2+2*2), steps) // what is not limited runs once for both modes
-	must.Eq(t, result.NoTargets, steps[0].name)
-	must.Eq(t, result.None, steps[6].name) // the next seed begins with another one
+	must.Eq(t, "tradl", steps[0].name)
+	must.Eq(t, "auto", steps[6].name) // the next seed begins with another one
 	must.Eq(t, 6, count(steps, func(s step) bool { return s.seed == 4 }))
 	must.Eq(t, 4, count(steps, func(s step) bool { return s.mode == "" }))
 

@@ -54,8 +54,8 @@ type step struct {
 }
 
 // plan is all runs of an experiment, in their order. Seed by seed, so that what has
-// been measured when it is interrupted can be compared; and each seed begins with
-// another variant, so that drift of the machine favours none. With services the one
+// been measured when it is interrupted can be compared; and each seed begins
+// with another variant, so that drift of the machine favours none. With services the one
 // without limits comes first: it says what equal shares are.
 func plan(o options) []step {
 	var steps []step
@@ -85,19 +85,19 @@ func plan(o options) []step {
 			}
 		}
 		if o.what == result.DQoES {
-			steps = append(steps, append(free, rotate(rest, k)...)...)
+			steps = append(steps, append(free, rotate(rest, seed)...)...)
 			continue
 		}
-		steps = append(steps, rotate(append(free, rest...), k)...)
+		steps = append(steps, rotate(append(free, rest...), seed)...)
 	}
 	return steps
 }
 
-func rotate[T any](all []T, by int) []T {
+func rotate[T any](all []T, seed uint64) []T {
 	if len(all) == 0 {
 		return nil
 	}
-	by %= len(all)
+	by := seed % uint64(len(all))
 	return append(slices.Clone(all[by:]), all[:by]...)
 }
 
