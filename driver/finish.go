@@ -116,7 +116,7 @@ func (d *Driver) succeeded(cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	t := d.track(handle, finished{})
 	t.succeeded.Store(true)
 	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
-		Message: fmt.Sprintf("not started again: it has reached its objective, %s = %.4g, at %s",
+		Message: fmt.Sprintf("not started again: it has reached its objective, %s = %.6g, at %s",
 			rec.Objective.Metric, float64(rec.Objective.Value), rec.Objective.Time.UTC().Format(time.RFC3339))})
 	return handle
 }

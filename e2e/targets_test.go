@@ -209,7 +209,7 @@ func testTargets(t *testing.T, c *cluster) {
 	pid, otherPID := c.pid(t, g.alloc, "train"), c.pid(t, other, "train")
 
 	g.put(t, "value", "40000")
-	c.waitEvent(t, g.alloc, "train", "ebbtide: acceptable target 5e+04 reached: loss = ", " at step ")
+	c.waitEvent(t, g.alloc, "train", "ebbtide: acceptable target 50000 reached: loss = ", " at step ")
 	m := g.marker(t, "acceptable")
 	must.Eq(t, "loss", m.Metric)
 	must.Eq(t, 50000, m.Target)
@@ -246,7 +246,7 @@ func testTargets(t *testing.T, c *cluster) {
 	g.once(t)
 	must.Eq(t, []string{"USR1", "TERM"}, g.lines(t, "signals"))
 	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "acceptable target"))
-	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "objective target 1e+04 reached: loss = "))
+	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "objective target 10000 reached: loss = "))
 	m = g.marker(t, "objective")
 	must.Eq(t, 10000, m.Target)
 	must.LessEq(t, 5000, m.Value)

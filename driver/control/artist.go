@@ -15,7 +15,7 @@ const (
 	pictureEvery = time.Minute            // least time between two pictures of a task
 	pictureShare = 0.002                  // of a core, that drawing may take in the long run
 	pictureBurst = 500 * time.Millisecond // of time, that may be saved up: some twenty pictures
-	pictureDebt  = 50 * time.Millisecond  // that a picture may cost the next ones: 25 s
+	pictureDebt  = 25 * time.Millisecond  // that a picture may cost the next one: 12.5 s
 )
 
 // drawer draws one task's picture (status.Writer).

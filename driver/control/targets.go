@@ -82,7 +82,7 @@ func (s *state) targetReached(state tradl.State, target float64, r progress.Repo
 		State: state, Metric: r.Metric, Value: status.Number(r.Value), Target: status.Number(target),
 		Step: status.Number(r.Step), Time: now,
 	}
-	text := fmt.Sprintf("%s target %.4g reached: %s = %.4g", state, target, s.metric(), r.Value)
+	text := fmt.Sprintf("%s target %.6g reached: %s = %.6g", state, target, s.metric(), r.Value)
 	if !math.IsNaN(r.Step) {
 		text += fmt.Sprintf(" at step %.0f", r.Step)
 	}
