@@ -70,7 +70,7 @@ func (m *measurement) mixed(ctx context.Context, w *watcher, s step, jobs []stri
 	for k, model := range mixModels {
 		go func() {
 			i := quiet + 1 + k
-			errs <- start(i, trainingJob(jobs[i], model, model, 0, pool(), s.seed, 0, 0), model)
+			errs <- start(i, trainingJob(jobs[i], model, model, 0, m.threads, s.seed, 0, 0), model)
 		}()
 	}
 	for range mixModels {

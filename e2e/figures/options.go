@@ -26,6 +26,7 @@ type options struct {
 	interval time.Duration
 	length   time.Duration // of a run of services
 	scale    float64
+	threads  int // of each training
 	cases    []string
 	variants []string // "" = all
 	lengths  string   // file with what was found out about the trainings
@@ -55,6 +56,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.DurationVar(&o.interval, "interval", 2*time.Second, "the plugin's option `interval`, and the length of a window")
 	fs.DurationVar(&o.length, "length", 50*time.Second, "`time` that a run of services or of all kinds is followed")
 	fs.Float64Var(&o.scale, "scale", 1, "`factor` for the length of the training jobs and the times between them")
+	fs.IntVar(&o.threads, "threads", pool(), "`threads` of each training job")
 	fs.StringVar(&cases, "cases", "varied,reachable,unreachable", "with -what dqoes: comma-separated `cases`, of varied, reachable, unreachable")
 	fs.StringVar(&variants, "variants", "", "comma-separated `names` of variants to measure, e.g. none,tradl (default all)")
 	fs.StringVar(&o.lengths, "lengths", "", "`file` to keep what was found out about the training jobs in, and to take it from (default none)")
@@ -102,6 +104,8 @@ func (o options) check(rest []string) error {
 		return fmt.Errorf("-length: must be ≥ ten intervals, %v, got %v", 10*o.interval, o.length)
 	case !(o.scale >= 0.05 && o.scale <= 100):
 		return fmt.Errorf("-scale: must be from 0.05 to 100, got %v", o.scale)
+	case o.threads < 1 || o.threads > 64:
+		return fmt.Errorf("-threads: must be from 1 to 64, got %d", o.threads)
 	case o.what == result.DQoES && len(o.cases) == 0:
 		return fmt.Errorf("-cases: must name one")
 	}

@@ -49,9 +49,9 @@ func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error)
 	errs := make([]error, len(tasks))
 	for i, l := range known {
 		wait.Go(func() {
-			hcl := trainingJob(jobs[i], tasks[i].Name, l.Model, l.Steps, pool(), s.seed, l.Acceptable, l.Objective)
+			hcl := trainingJob(jobs[i], tasks[i].Name, l.Model, l.Steps, m.threads, s.seed, l.Acceptable, l.Objective)
 			if s.name == result.NoTargets {
-				hcl = trainingJob(jobs[i], tasks[i].Name, l.Model, l.Steps, pool(), s.seed, 0, 0)
+				hcl = trainingJob(jobs[i], tasks[i].Name, l.Model, l.Steps, m.threads, s.seed, 0, 0)
 			}
 			if errs[i] = m.training(ctx, w, i, at[i], hcl); errs[i] != nil {
 				cancel() // the others need not wait

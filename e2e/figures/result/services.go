@@ -91,10 +91,11 @@ type Served struct {
 	// Stable is the window from which on the number of satisfied services stayed
 	// within one of what it was in the end; NaN = it did not.
 	Stable float64
-	// Tightest says whether the service with the hardest objective had most CPU.
+	// Tightest says whether the service with the hardest objective had most CPU, over
+	// the second half.
 	Tightest bool
 	// By how much the largest exceeds the smallest: of what the kernel had at the
-	// end, and of the CPU used over the tail.
+	// end, and of the CPU used over the second half: ten seconds are noisy.
 	LimitSpread, CPUSpread float64
 	CPUPerAnswer           float64 // CPU-seconds
 }
@@ -124,11 +125,11 @@ func Serve(r Run) Served {
 			c = "–"
 		}
 		o.Classes += c
-		cpus = append(cpus, r.cpu(i, n-tail, n))
+		cpus = append(cpus, r.cpu(i, n/2, n))
 		if r.Tasks[i].Objective < r.Tasks[tightest].Objective {
 			tightest = i
 		}
-		if r.cpu(i, n-tail, n) > r.cpu(most, n-tail, n) {
+		if r.cpu(i, n/2, n) > r.cpu(most, n/2, n) {
 			most = i
 		}
 		if last := r.Samples[n-1]; i < len(last.Tasks) {
@@ -191,7 +192,7 @@ func ServiceTables(e Experiment, mode string) []Table {
 			continue
 		}
 		t := Table{
-			Header: []string{"variant", "satisfied (S)", "better (G)", "worse (B)", "S or G", "stable after, windows", "hardest has most CPU", "limits differ by", "CPU differs by", "classes of each seed"},
+			Header: []string{"variant", "satisfied (S)", "better (G)", "worse (B)", "S or G", "stable after, windows", "hardest has most CPU", "limits differ by", "CPU of the second half differs by", "classes of each seed"},
 		}
 		seeds := 0
 		for _, v := range names {
