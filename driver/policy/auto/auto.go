@@ -46,9 +46,11 @@
 //     fair share of R, more if nobody else takes what yielding tasks leave.
 //  12. FlowCon runs over the training tasks, those that are acceptable as converged
 //     ones without growth. What rules 10 and 11 leave is divided in proportion to its
-//     limits, but nobody gets less than the floor. A task that FlowCon leaves
-//     unchanged (watched, or idle) keeps its part of R, unless the others' floors need
-//     it; it gets more if nobody else takes what is left.
+//     limits, but nobody gets less than the floor, and a task with a target that it
+//     has not reached not less than the fair share of R: its job has said that it is
+//     not done, however slowly it grows. A task that FlowCon leaves unchanged (watched,
+//     or idle) keeps its part of R, unless the least parts of the others need it; it
+//     gets more if nobody else takes what is left.
 //  13. The interval is the shorter of those of FlowCon and DQoES; with services, on
 //     an event, the initial one; never more than the maximum.
 //
@@ -97,6 +99,9 @@ const (
 	RuleBound = "auto.service.bound"
 	// RuleAcceptable: an acceptable task that has not to yield (rule 10).
 	RuleAcceptable = "auto.acceptable"
+	// RuleWanting: a task is not held below the fair share before it has reached its
+	// first target (rule 12).
+	RuleWanting = "auto.wanting"
 	// RuleUnknown: a task of which nothing is known (rule 11).
 	RuleUnknown = "auto.unknown"
 )
@@ -231,6 +236,11 @@ func (t Task) targets() tradl.Task {
 		ID: t.ID, Goal: t.Goal, Value: t.Value, Acceptable: t.Acceptable, Objective: t.Objective,
 		State: t.State, Tracked: t.Tracked,
 	}
+}
+
+// wanting says whether a training task has a target that it has not reached.
+func (t Task) wanting(reached tradl.State) bool {
+	return (t.Acceptable != nil || t.Objective != nil) && reached == tradl.StateTraining
 }
 
 // shares says what tasks have in force, and what is there to divide: rules 1, 2, 4.
@@ -450,10 +460,13 @@ func (n *node) divide() {
 	fair := n.rest / float64(len(n.learning))
 	left := n.rest
 	var unknown, kept, open []claim
-	var keep float64
+	var keep, least float64 // what kept tasks want, and what open ones need
 	for k, i := range n.learning {
 		d, g := &n.out[i], n.growth.Tasks[k]
 		part := claim{task: i, want: math.Max(g.Limit, rounding), min: n.floor}
+		if n.in.Tasks[i].wanting(d.State) {
+			part.min = fair
+		}
 		switch {
 		case d.State == tradl.StateAcceptable:
 			left -= d.Limit
@@ -462,16 +475,17 @@ func (n *node) divide() {
 			left -= fair
 			unknown = append(unknown, claim{task: i, want: fair, min: fair})
 		case g.Rule == flowcon.RuleUndefined || g.Rule == flowcon.RuleWL:
-			part.want = math.Max(g.Limit*n.rest, n.floor)
+			part.want = math.Max(g.Limit*n.rest, part.min)
 			keep += part.want
 			kept = append(kept, part)
 		default:
+			least += part.min
 			open = append(open, part)
 		}
 	}
 	switch {
 	case len(open) > 0:
-		keep = math.Min(keep, left-n.floor*float64(len(open)))
+		keep = math.Min(keep, left-least)
 	case len(kept) > 0:
 		keep = left
 	default:
@@ -480,6 +494,11 @@ func (n *node) divide() {
 	}
 	n.assign(kept, fill(keep, kept), "")
 	n.assign(open, fill(left-keep, open), "")
+	for _, c := range append(kept, open...) {
+		if d := &n.out[c.task]; n.in.Tasks[c.task].wanting(d.State) && d.Limit <= fair*(1+rounding) {
+			d.Rule = RuleWanting
+		}
+	}
 }
 
 // output puts the results together: rule 13.

@@ -335,6 +335,59 @@ func TestDecide_rules(t *testing.T) {
 }
 
 // What Output says besides limits.
+// A job that has said when it is good enough is not held below the fair share before.
+func TestDecide_wanting(t *testing.T) {
+	target := func(k Task) Task {
+		goal := 0.1
+		k.Goal, k.Acceptable = tradl.GoalMin, &goal
+		return k.is(tradl.StateTraining)
+	}
+	for _, tc := range []struct {
+		name  string
+		in    Input
+		want  []float64
+		rules []string
+	}{
+		{
+			"converged",
+			input(grows("a", policy.NL, 9, 0.5), target(grows("b", policy.CL, 0.1, 0.5))),
+			[]float64{0.5, 0.5},
+			[]string{flowcon.RuleNL, RuleWanting},
+		}, {
+			"beside a converged one without a target",
+			input(grows("a", policy.NL, 9, 0.4), target(grows("b", policy.CL, 0.1, 0.3)), grows("c", policy.CL, 0.1, 0.3)),
+			[]float64{1 - 1.0/3 - halfOf3, 1.0 / 3, halfOf3},
+			[]string{flowcon.RuleNL, RuleWanting, flowcon.RuleCL},
+		}, {
+			"watched",
+			input(grows("a", policy.NL, 9, 0.8), target(grows("b", policy.NL, 0.1, 0.2))),
+			[]float64{0.5, 0.5},
+			[]string{flowcon.RuleNL, RuleWanting},
+		}, {
+			"growing fast it has more",
+			input(target(grows("a", policy.NL, 9, 0.5)), grows("b", policy.NL, 3, 0.5)),
+			[]float64{0.75, 0.25},
+			[]string{flowcon.RuleNL, flowcon.RuleNL},
+		}, {
+			"of what a service leaves",
+			input(svc("s", 10, 0.4, 0.4), grows("a", policy.NL, 9, 0.3), target(grows("b", policy.CL, 0.1, 0.3))),
+			[]float64{0.4, 0.3, 0.3},
+			[]string{dqoes.RuleSatisfied, flowcon.RuleNL, RuleWanting},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			must.NoError(t, tc.in.Validate())
+			out := Decide(tc.in)
+			for i, want := range tc.want {
+				must.InDelta(t, want, out.Tasks[i].Limit, 1e-9, must.Sprint(out.Tasks[i]))
+				must.Eq(t, tc.rules[i], out.Tasks[i].Rule, must.Sprint(out.Tasks[i]))
+			}
+		})
+	}
+	why := Decide(input(grows("a", policy.NL, 9, 0.5), target(grows("b", policy.CL, 0.1, 0.5)))).Tasks[1].Why
+	must.StrContains(t, why, "but it has a target that it has not reached: not less than the fair share of R = 1 among 2 training tasks")
+}
+
 func TestDecide_output(t *testing.T) {
 	t.Run("no tasks", func(t *testing.T) {
 		out := Decide(input())

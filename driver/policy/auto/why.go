@@ -97,6 +97,9 @@ func (n *node) whyTraining(s *strings.Builder, i int) {
 		fmt.Fprintf(s, "%s: need not yield, gets the fair share of R = %.4g among %d training tasks", reason, n.rest, tasks)
 	case tradl.RuleHalf, tradl.RuleEven:
 		fmt.Fprintf(s, "%s of R = %.4g", reason, n.rest)
+	case RuleWanting:
+		fmt.Fprintf(s, "%s, but it has a target that it has not reached: not less than the fair share of R = %.4g among %d training tasks",
+			reason, n.rest, tasks)
 	case flowcon.RuleWL, flowcon.RuleUndefined:
 		fmt.Fprintf(s, "%s, keeps its part of R = %.4g", reason, n.rest)
 	case flowcon.RuleAllCL:
