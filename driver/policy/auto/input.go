@@ -124,18 +124,11 @@ func DefaultParams() Params {
 // "tasks[2].growth: must be ≥ 0, got -1".
 func (in Input) Validate() error {
 	var errs fields.Errors
-	first := make(map[string]int, len(in.Tasks))
+	ids := fields.IDs{List: "tasks"}
 	for i, t := range in.Tasks {
 		task := fields.Index("tasks", i)
 		at := func(name string) string { return fields.Member(task, name) }
-		switch j, repeated := first[t.ID]; {
-		case t.ID == "":
-			errs.Add(at("id"), "must not be empty")
-		case repeated:
-			errs.Add(at("id"), "must be unique, %q is the id of tasks[%d] too", t.ID, j)
-		default:
-			first[t.ID] = i
-		}
+		ids.Check(&errs, i, t.ID)
 		switch t.Kind {
 		case KindTraining:
 			t.validateTraining(at, &errs)

@@ -124,17 +124,10 @@ func DefaultParams() Params {
 // Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	first := make(map[string]int, len(in.Tasks))
+	ids := fields.IDs{List: "tasks"}
 	for i, t := range in.Tasks {
 		at := func(name string) string { return fields.Member(fields.Index("tasks", i), name) }
-		switch j, repeated := first[t.ID]; {
-		case t.ID == "":
-			errs.Add(at("id"), "must not be empty")
-		case repeated:
-			errs.Add(at("id"), "must be unique, %q is the id of tasks[%d] too", t.ID, j)
-		default:
-			first[t.ID] = i
-		}
+		ids.Check(&errs, i, t.ID)
 		if !positive(t.ObjectiveS) {
 			errs.Add(at("objective_s"), "must be > 0, got %v", t.ObjectiveS)
 		}

@@ -139,17 +139,10 @@ func validAlpha(value float64) bool { return value >= 0 && !math.IsInf(value, 1)
 // "tasks[2].growth: must be ≥ 0, got -1".
 func (in Input) Validate() error {
 	var errs fields.Errors
-	first := make(map[string]int, len(in.Tasks))
+	ids := fields.IDs{List: "tasks"}
 	for i, t := range in.Tasks {
 		at := func(name string) string { return fields.Member(fields.Index("tasks", i), name) }
-		switch j, repeated := first[t.ID]; {
-		case t.ID == "":
-			errs.Add(at("id"), "must not be empty")
-		case repeated:
-			errs.Add(at("id"), "must be unique, %q is the id of tasks[%d] too", t.ID, j)
-		default:
-			first[t.ID] = i
-		}
+		ids.Check(&errs, i, t.ID)
 		if !t.Category.Valid() {
 			errs.Add(at("category"), `must be one of "NL", "WL", "CL" or "" for a new task, got %q`, string(t.Category))
 		}

@@ -139,17 +139,10 @@ func CheckTargets(goal Goal, acceptable, objective *float64) error {
 // Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	first := make(map[string]int, len(in.Tasks))
+	ids := fields.IDs{List: "tasks"}
 	for i, t := range in.Tasks {
 		at := func(name string) string { return fields.Member(fields.Index("tasks", i), name) }
-		switch j, repeated := first[t.ID]; {
-		case t.ID == "":
-			errs.Add(at("id"), "must not be empty")
-		case repeated:
-			errs.Add(at("id"), "must be unique, %q is the id of tasks[%d] too", t.ID, j)
-		default:
-			first[t.ID] = i
-		}
+		ids.Check(&errs, i, t.ID)
 		if t.Value != nil && !finite(*t.Value) {
 			errs.Add(at("value"), "must be a finite number, got %v", *t.Value)
 		}

@@ -1,0 +1,26 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package fields
+
+// IDs checks that the elements of a list have names, each its own.
+type IDs struct {
+	List  string // path of the list: "tasks"
+	first map[string]int
+}
+
+// Check looks at the id of element i. Elements come in order.
+func (d *IDs) Check(errs *Errors, i int, id string) {
+	at := Member(Index(d.List, i), "id")
+	switch j, repeated := d.first[id]; {
+	case id == "":
+		errs.Add(at, "must not be empty")
+	case repeated:
+		errs.Add(at, "must be unique, %q is the id of %s too", id, Index(d.List, j))
+	default:
+		if d.first == nil {
+			d.first = make(map[string]int)
+		}
+		d.first[id] = i
+	}
+}
