@@ -57,18 +57,76 @@ const (
 	maxHistory = 8 << 20
 )
 
+// number is where a row keeps the number of a column; nil for another column.
+func (r *Row) number(column string) *float64 {
+	switch column {
+	case "cpu_s":
+		return &r.CPUSeconds
+	case "step":
+		return &r.Step
+	case "total":
+		return &r.Total
+	case "value":
+		return &r.Value
+	case "growth":
+		return &r.Growth
+	case "progress_per_s":
+		return &r.Progress
+	case "limit":
+		return &r.Limit
+	case "quota_cores":
+		return &r.QuotaCores
+	case "use":
+		return &r.Use
+	case "throttled_s":
+		return &r.Throttled
+	case "memory_mib":
+		return &r.MemoryMiB
+	case "memory_growth":
+		return &r.MemoryG
+	case "block_mib_per_s":
+		return &r.BlockMiBs
+	case "block_growth":
+		return &r.BlockG
+	case "network_mib_per_s":
+		return &r.NetworkMiBs
+	case "network_growth":
+		return &r.NetworkG
+	}
+	return nil
+}
+
+// text is where a row keeps the text of a column; nil for another column.
+func (r *Row) text(column string) *string {
+	switch column {
+	case "category":
+		return &r.Category
+	case "rule":
+		return &r.Rule
+	case "event":
+		return &r.Event
+	case "class":
+		return &r.Class
+	case "state":
+		return &r.State
+	}
+	return nil
+}
+
 // blankRow is a Row of which nothing is known.
-func blankRow() Row {
-	n := math.NaN()
-	return Row{CPUSeconds: n, Step: n, Total: n, Value: n, Growth: n, Progress: n, Limit: n, QuotaCores: n, Use: n, Throttled: n,
-		MemoryMiB: n, MemoryG: n, BlockMiBs: n, BlockG: n, NetworkMiBs: n, NetworkG: n}
+func blankRow() (r Row) {
+	for _, c := range columns {
+		if f := r.number(c); f != nil {
+			*f = math.NaN()
+		}
+	}
+	return r
 }
 
 // appendTo appends r as a CSV line. Ten digits are kept of a number. Texts lose
 // what would need quoting, so that every line stands for itself.
 func (r Row) appendTo(b []byte) []byte {
 	num := func(f float64) {
-		b = append(b, ',')
 		digits := 10
 		if math.Abs(f) > 1e308 {
 			digits = -1 // rounded up it could be too large to be read
@@ -77,30 +135,19 @@ func (r Row) appendTo(b []byte) []byte {
 			b = strconv.AppendFloat(b, f, 'g', digits, 64)
 		}
 	}
-	text := func(s string) {
-		b = append(b, ',')
-		b = append(b, plain(s)...)
-	}
-	b = r.Time.UTC().AppendFormat(b, time.RFC3339Nano)
-	num(r.CPUSeconds)
-	num(r.Step)
-	num(r.Total)
-	num(r.Value)
-	num(r.Growth)
-	num(r.Progress)
-	text(r.Category)
-	num(r.Limit)
-	b = append(b, ',')
-	b = strconv.AppendUint(b, r.Shares, 10)
-	num(r.QuotaCores)
-	num(r.Use)
-	num(r.Throttled)
-	text(r.Rule)
-	text(r.Event)
-	text(r.Class)
-	text(r.State)
-	for _, f := range []float64{r.MemoryMiB, r.MemoryG, r.BlockMiBs, r.BlockG, r.NetworkMiBs, r.NetworkG} {
-		num(f)
+	for i, c := range columns {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if f := r.number(c); f != nil {
+			num(*f)
+		} else if t := r.text(c); t != nil {
+			b = append(b, plain(*t)...)
+		} else if c == "time" {
+			b = r.Time.UTC().AppendFormat(b, time.RFC3339Nano)
+		} else {
+			b = strconv.AppendUint(b, r.Shares, 10)
+		}
 	}
 	return append(b, '\n')
 }
@@ -177,56 +224,20 @@ func parseRow(line string, order []int) (Row, bool) {
 		field, rest, more := strings.Cut(line, ",")
 		var err error
 		if c >= 0 && field != "" {
-			switch columns[c] {
+			switch column := columns[c]; column {
 			case "time":
 				r.Time, err = time.Parse(time.RFC3339Nano, field)
 				r.Time = r.Time.UTC()
 				// A zone can lead out of the years that can be written.
 				timed = err == nil && r.Time.Year() >= 0 && r.Time.Year() <= 9999
-			case "cpu_s":
-				r.CPUSeconds, err = strconv.ParseFloat(field, 64)
-			case "step":
-				r.Step, err = strconv.ParseFloat(field, 64)
-			case "total":
-				r.Total, err = strconv.ParseFloat(field, 64)
-			case "value":
-				r.Value, err = strconv.ParseFloat(field, 64)
-			case "growth":
-				r.Growth, err = strconv.ParseFloat(field, 64)
-			case "progress_per_s":
-				r.Progress, err = strconv.ParseFloat(field, 64)
-			case "category":
-				r.Category = plain(field)
-			case "limit":
-				r.Limit, err = strconv.ParseFloat(field, 64)
 			case "shares":
 				r.Shares, err = strconv.ParseUint(field, 10, 64)
-			case "quota_cores":
-				r.QuotaCores, err = strconv.ParseFloat(field, 64)
-			case "use":
-				r.Use, err = strconv.ParseFloat(field, 64)
-			case "throttled_s":
-				r.Throttled, err = strconv.ParseFloat(field, 64)
-			case "rule":
-				r.Rule = plain(field)
-			case "event":
-				r.Event = plain(field)
-			case "class":
-				r.Class, err = word(field)
-			case "state":
-				r.State, err = word(field)
-			case "memory_mib":
-				r.MemoryMiB, err = strconv.ParseFloat(field, 64)
-			case "memory_growth":
-				r.MemoryG, err = strconv.ParseFloat(field, 64)
-			case "block_mib_per_s":
-				r.BlockMiBs, err = strconv.ParseFloat(field, 64)
-			case "block_growth":
-				r.BlockG, err = strconv.ParseFloat(field, 64)
-			case "network_mib_per_s":
-				r.NetworkMiBs, err = strconv.ParseFloat(field, 64)
-			case "network_growth":
-				r.NetworkG, err = strconv.ParseFloat(field, 64)
+			case "class", "state":
+				*r.text(column), err = word(field)
+			case "category", "rule", "event":
+				*r.text(column) = plain(field)
+			default:
+				*r.number(column), err = strconv.ParseFloat(field, 64)
 			}
 		}
 		if err != nil {
