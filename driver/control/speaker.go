@@ -34,7 +34,12 @@ func (sp *speaker) say(message, kind string) {
 // tell sends an event at once: it says what a person has waited for, and comes
 // once in a task's life.
 func (sp *speaker) tell(message, kind string, now time.Time, emit func(Event)) {
-	sp.send(note{kind, message}, now, emit)
+	sp.last = now
+	emit(Event{
+		TaskID: sp.task.ID, AllocID: sp.task.AllocID, TaskName: sp.task.Name,
+		Message:     message,
+		Annotations: map[string]string{"ebbtide": kind},
+	})
 }
 
 // drop takes back what has not been sent yet.
@@ -54,15 +59,5 @@ func (sp *speaker) flush(now time.Time, emit func(Event)) {
 	}
 	n := sp.waiting[0]
 	sp.waiting = sp.waiting[1:]
-	sp.send(n, now, emit)
-}
-
-// send sends an event.
-func (sp *speaker) send(n note, now time.Time, emit func(Event)) {
-	sp.last = now
-	emit(Event{
-		TaskID: sp.task.ID, AllocID: sp.task.AllocID, TaskName: sp.task.Name,
-		Message:     n.message,
-		Annotations: map[string]string{"ebbtide": n.kind},
-	})
+	sp.tell(n.message, n.kind, now, emit)
 }
