@@ -39,19 +39,17 @@ func Open(cfg progress.Config, t Task) (progress.Source, error) {
 }
 
 func open(cfg progress.Config, t Task) (progress.Source, error) {
-	// What a source's own parser has to know: where to read is settled here.
-	parse := progress.Config{Metric: cfg.Metric, Goal: cfg.Goal}
 	switch {
 	case cfg.File != "":
 		return beneath(cfg.File, t, func(root *os.Root, path string) (progress.Source, error) {
-			return file.Open(root, path, cfg.Format, parse)
+			return file.Open(root, path, cfg.Format, cfg)
 		})
 	case cfg.TensorBoard != "":
 		return beneath(cfg.TensorBoard, t, func(root *os.Root, path string) (progress.Source, error) {
-			return tensorboard.Open(root, path, parse)
+			return tensorboard.Open(root, path, cfg)
 		})
 	case cfg.Prometheus != "":
-		return prometheus.Open(cfg.Prometheus, parse, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
+		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
 	}
 	parser, err := progress.NewParser(cfg)
 	if err != nil {

@@ -112,14 +112,14 @@ func Open(root *os.Root, dir string, cfg progress.Config) (*Dir, error) {
 	}
 	if cfg.Pattern != "" {
 		bad("pattern", cfg.Pattern, "is for lines of a log: a scalar is chosen by its tag, with metric")
-		cfg.Pattern = ""
 	}
 	switch cfg.Preset {
 	case "", progress.PresetAuto, progress.PresetJSONL:
 	default:
 		bad("preset", cfg.Preset, "is for lines of a log: leave it out")
 	}
-	cfg.Preset = progress.PresetJSONL
+	// The rest of cfg says where the directory is, which the caller knows.
+	cfg = progress.Config{Preset: progress.PresetJSONL, Metric: cfg.Metric, Goal: cfg.Goal}
 	if err := cfg.Validate(); err != nil {
 		errs = append(errs, err)
 	}
