@@ -317,7 +317,8 @@ func (a *Agent) Launch(ctx context.Context) error {
 		return nil
 	}
 	proc, err := a.h.super.start(ctx, a.Name, request{
-		Args: a.argv, Env: a.h.environ(), Dir: a.Dir, Log: filepath.Join(a.Dir, "nomad.log"),
+		// Plugins that are killed leave their sockets in the temporary directory.
+		Args: a.argv, Env: append(a.h.environ(), "TMPDIR="+a.h.Dir), Dir: a.Dir, Log: filepath.Join(a.Dir, "nomad.log"),
 	})
 	if err != nil {
 		return err
