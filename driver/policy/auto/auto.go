@@ -151,7 +151,7 @@ const rounding = 1e-9
 // does not change the input.
 //
 // The step of DQoES is the proportional one by default, not the published one: a
-// service whose load rises from 0.2 to 0.5 of a full pool has its target back after 2
+// service whose load rises from 0.2 to 0.5 of a full pool has its target back after 3
 // runs, instead of 26 (go test -v -run TestPlant_load).
 func Decide(in Input) Output {
 	n := newNode(in)

@@ -4,6 +4,7 @@
 package auto
 
 import (
+	"math"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -173,7 +174,7 @@ func TestDecide_rules(t *testing.T) {
 		}, {
 			"6: the proportional step",
 			input(svc("s", 15, 0.2, 0.2), blind("a", policy.NL, 0.4), blind("b", policy.NL, 0.4)),
-			[]float64{0.2 * 15 / 9.5, 0.5 - 0.1*15/9.5, 0.5 - 0.1*15/9.5},
+			[]float64{0.2 * math.Sqrt(15/9.5), 0.5 - 0.1*math.Sqrt(15/9.5), 0.5 - 0.1*math.Sqrt(15/9.5)},
 			[]string{dqoes.RuleBad, RuleUnknown, RuleUnknown},
 		}, {
 			"6: not on an event",
@@ -283,10 +284,10 @@ func TestDecide_rules(t *testing.T) {
 			[]string{dqoes.RuleSatisfied, flowcon.RuleNL, flowcon.RuleWL},
 		}, {
 			"12: so does one that is idle, of more and of less",
-			// The service gives 0.4 − 0.2·5/9.5 away, at most half.
+			// The service needs 0.4·5/9.5, and goes half of the way.
 			input(svc("s", 5, 0.4, 0.4), grows("a", policy.NL, 3, 0.36),
 				Task{ID: "b", Kind: KindTraining, Category: policy.WL, Limit: 0.24}),
-			[]float64{0.4 * 5 / 9.5, 0.6 * (1 - 0.4*5/9.5), 0.4 * (1 - 0.4*5/9.5)},
+			[]float64{0.4 * math.Sqrt(5/9.5), 0.6 * (1 - 0.4*math.Sqrt(5/9.5)), 0.4 * (1 - 0.4*math.Sqrt(5/9.5))},
 			[]string{dqoes.RuleGood, flowcon.RuleNL, flowcon.RuleUndefined},
 		}, {
 			"12: unless the floors of others need it",

@@ -247,7 +247,7 @@ func TestPlant_join(t *testing.T) {
 					settled = k + 1
 				}
 			}
-			within := 3
+			within := 5
 			if step == dqoes.StepPublished {
 				within = 20
 			}
@@ -312,7 +312,7 @@ func TestPlant_load(t *testing.T) {
 		}
 		t.Logf("satisfied again after %d runs", runs)
 		if step == dqoes.StepProportional {
-			must.LessEq(t, 2, runs)
+			must.LessEq(t, 3, runs)
 		} else {
 			must.LessEq(t, 60, runs)
 		}
@@ -345,7 +345,7 @@ func TestPlant_damped(t *testing.T) {
 				}
 				last = out.Tasks[0].Class
 			}
-			within := 3
+			within := 5
 			if step == dqoes.StepPublished {
 				within = 60
 			}

@@ -245,15 +245,16 @@ func (n *node) towards(aim float64) {
 	for i, t := range n.in.Tasks {
 		limit := t.Limit
 		if need := n.need(i, aim); n.class[i] != Unmeasured && need > 0 {
+			half := math.Sqrt(need/t.Limit) * t.Limit
+			half = math.Min(2*t.Limit, math.Max(t.Limit/2, half))
 			switch n.class[i] {
 			case Satisfied:
 				if n.slow && *t.ResponseS < (1-n.params.Alpha/4)*t.ObjectiveS {
-					limit = math.Min(limit, need)
+					limit = math.Min(limit, half)
 				}
 			default:
-				limit = need
+				limit = half
 			}
-			limit = math.Min(2*t.Limit, math.Max(t.Limit/2, limit))
 		}
 		n.limit[i] = n.bound(limit)
 	}

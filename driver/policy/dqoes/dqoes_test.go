@@ -175,6 +175,9 @@ func TestDecide_published(t *testing.T) {
 	}
 }
 
+// half is half of the way from one limit to another, in logarithms.
+func half(from, to float64) float64 { return math.Sqrt(from * to) }
+
 // StepProportional: aims are 0.95·o, and 1.05·o where the pool is short.
 func TestDecide_proportional(t *testing.T) {
 	for _, tc := range []struct {
@@ -186,38 +189,38 @@ func TestDecide_proportional(t *testing.T) {
 			"what the response times ask for",
 			input(task("a", 40, 30, 0.2, 0.3), task("b", 10, 12, 0.2, 0.2), task("c", 10, 10, 0.1, 0.2)),
 			[]shown{
-				{Good, 1.0 / 6, RuleGood}, // 0.2·30/38 = 0.158 is below the floor
-				{Bad, 0.2 * 12 / 9.5, RuleBad},
+				{Good, half(0.3, 0.2*30/38), RuleGood},
+				{Bad, half(0.2, 0.2*12/9.5), RuleBad},
 				{Satisfied, 0.2, RuleSatisfied},
 			},
 		}, {
-			"at most a factor 2",
+			"at most a factor 2, and the floor",
 			input(task("a", 40, 4, 0.2, 0.9), task("b", 10, 100, 0.05, 0.2)),
 			[]shown{{Good, 0.45, RuleGood}, {Bad, 0.4, RuleBad}},
 		}, {
 			"worse than asked with little use: from the limit",
 			input(task("a", 10, 12, 0.01, 0.6)),
-			[]shown{{Bad, 0.6 * 12 / 9.5, RuleBad}},
+			[]shown{{Bad, half(0.6, 0.6*12/9.5), RuleBad}},
 		}, {
 			"no use, or no time: limits stay",
 			input(task("a", 10, 12, 0, 0.4), task("b", 10, 0, 0.1, 0.3), blind("c", 0, 0.2)),
 			[]shown{{Bad, 0.4, RuleBad}, {Good, 0.3, RuleGood}, {Unmeasured, 0.2, RuleUnmeasured}},
 		}, {
-			"short: all aim at 1.05·o, faster satisfied ones come down to it", // at 0.95·o: 0.4 + 0.26 + 0.13 + 0.25
-			input(task("a", 10, 20, 0.2, 0.2), task("b", 10, 9.5, 0.26, 0.26), task("c", 10, 9.8, 0.13, 0.13), task("d", 40, 30, 0.15, 0.5)),
+			"short: all aim at 1.05·o, faster satisfied ones come down to it", // at 0.95·o: 0.29 + 0.26 + 0.13 + 0.33
+			input(task("a", 10, 20, 0.2, 0.2), task("b", 10, 9.5, 0.26, 0.26), task("c", 10, 9.8, 0.13, 0.13), task("d", 40, 30, 0.15, 0.66)),
 			[]shown{
-				{Bad, 0.2 * 20 / 10.5, RuleBad},
-				{Satisfied, 0.26 * 9.5 / 10.5, RuleSatisfied},
+				{Bad, half(0.2, 0.2*20/10.5), RuleBad},
+				{Satisfied, half(0.26, 0.26*9.5/10.5), RuleSatisfied},
 				{Satisfied, 0.13, RuleSatisfied},
-				{Good, 0.25, RuleGood}, // 0.15·30/42 is less than half of 0.5
+				{Good, 0.33, RuleGood},
 			},
 		}, {
 			"shorter: the largest are cut to one level",
 			input(task("a", 1, 20, 0.4, 0.5), task("b", 2, 20, 0.4, 0.6), task("c", 10, 9.5, 0.2, 0.2)),
 			[]shown{
-				{Bad, (1 - 0.2*9.5/10.5) / 2, RuleBadFull},
-				{Bad, (1 - 0.2*9.5/10.5) / 2, RuleBadFull},
-				{Satisfied, 0.2 * 9.5 / 10.5, RuleSatisfied},
+				{Bad, (1 - half(0.2, 0.2*9.5/10.5)) / 2, RuleBadFull},
+				{Bad, (1 - half(0.2, 0.2*9.5/10.5)) / 2, RuleBadFull},
+				{Satisfied, half(0.2, 0.2*9.5/10.5), RuleSatisfied},
 			},
 		}, {
 			"the level: within what others and unmeasured ones leave, not below the floor",
@@ -311,17 +314,17 @@ func TestDecide_why(t *testing.T) {
 		{"bad, full", input(task("a", 10, 20, 1, 0.8)),
 			"response 20 s is above the objective 10 s by more than 10 %: worse than asked, but nobody has CPU to spare, limit stays; limit 0.8 → 0.8, use 1"},
 		{"proportional, good", input(task("a", 40, 30, 0.8, 0.9)).with(proportional),
-			"response 30 s is below the objective 40 s by more than 10 %: better than asked, needs 0.6316 for 38 s; limit 0.9 → 0.6316, use 0.8"},
+			"response 30 s is below the objective 40 s by more than 10 %: better than asked, needs 0.6316 for 38 s, goes half of the way; limit 0.9 → 0.7539, use 0.8"},
 		{"proportional, factor", input(task("a", 1, 30, 0.2, 0.3)).with(func(p *Params) { proportional(p); p.Tasks = 2 }),
-			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, needs 9.474 for 0.95 s, at most a factor 2 a run; limit 0.3 → 0.6, use 0.2"},
+			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, needs 9.474 for 0.95 s, goes a factor 2; limit 0.3 → 0.6, use 0.2"},
 		{"proportional, unknown need", input(task("a", 1, 30, 0, 0.7)).with(proportional),
 			"response 30 s is above the objective 1 s by more than 10 %: worse than asked, but what it needs cannot be said from its use: limit stays; limit 0.7 → 0.7, use 0"},
 		{"proportional, satisfied", input(task("a", 10, 10, 0.4, 0.6)).with(proportional),
 			"response 10 s is within 10 % of the objective 10 s: satisfied, limit stays; limit 0.6 → 0.6, use 0.4"},
 		{"proportional, satisfied and short", input(append(short, task("a", 10, 9.5, 0.2, 0.21))...).with(proportional),
-			"response 9.5 s is within 10 % of the objective 10 s: satisfied, and the pool is short, needs 0.19 for 10.5 s; limit 0.21 → 0.19, use 0.2"},
+			"response 9.5 s is within 10 % of the objective 10 s: satisfied, and the pool is short, needs 0.19 for 10.5 s, goes half of the way; limit 0.21 → 0.1997, use 0.2"},
 		{"proportional, full", input(append(short, task("a", 1, 10, 0.2, 0.6))...).with(proportional),
-			"response 10 s is above the objective 1 s by more than 10 %: worse than asked, needs 5.714 for 1.05 s, at most a factor 2 a run, but the pool is short and the largest are cut to one level; limit 0.6 → 0.3333, use 0.2"},
+			"response 10 s is above the objective 1 s by more than 10 %: worse than asked, needs 5.714 for 1.05 s, goes a factor 2, but the pool is short and the largest are cut to one level; limit 0.6 → 0.3333, use 0.2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			must.NoError(t, tc.in.Validate())

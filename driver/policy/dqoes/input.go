@@ -23,24 +23,31 @@ const (
 	// StepPublished moves them by a part of what the good ones use (Algorithm 2). It
 	// is the default, "".
 	StepPublished Step = "published"
-	// StepProportional moves them to what the response times ask for, instead of by a
-	// small part of it. It is ours.
+	// StepProportional moves them towards what the response times ask for, instead of
+	// by a small part of it. It is ours.
 	//
 	// A closed-loop service that uses u and answers in p needs about u·p/o. The aim is
 	// (1 − α/2)·o, the middle of the faster half of what satisfies:
 	//
-	//	G  L ← u · p / aim             S  L
-	//	B  L ← max(u, L) · p / aim     each within L/2 and 2L, [1/(2n), 1]
+	//	     needs                     limit
+	//	G    N = u · p / aim           L ← √(L·N), within L/2 and 2L, [1/(2n), 1]
+	//	S                              L
+	//	B    N = max(u, L) · p / aim   L ← √(L·N), within L/2 and 2L, [1/(2n), 1]
 	//
 	// Class B starts from L where that is more than u: an open-loop service uses little
 	// on average and still needs its limit while it computes. A service that used no
 	// CPU keeps its limit.
 	//
+	// √(L·N) is half of the way, in logarithms: what is missing is halved with each
+	// run. To go all of it would follow the chance of single intervals: the kernel
+	// gives a service 5 to 30 % more or less than its weight for one, and less after
+	// more, so limits would swing by twice that.
+	//
 	// If these limits sum to more than what services can have, 1 − Params.Others +
 	// Params.Extra less what unmeasured ones use, the aim is (1 + α/2)·o for all, and
-	// satisfied services that are faster than (1 − α/4)·o come down to it, with
-	// max(u, L) as in class B. (If all came that are faster than the aim, they would
-	// creep to the edge, a step with each report that is fast by chance.)
+	// satisfied services that are faster than (1 − α/4)·o come down towards it, with
+	// N as in class B. (If all came that are faster than the aim, they would creep to
+	// the edge, a step with each report that is fast by chance.)
 	//
 	// If that is still too much, the largest limits are cut to one level, so that the
 	// sum fits (max-min fairness): who asks for less than the level gets it, whatever

@@ -86,8 +86,10 @@ func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
 		return
 	}
 	fmt.Fprintf(s, ", needs %.4g for %.4g s", need, aim*t.ObjectiveS)
-	if need > 2*t.Limit || need < t.Limit/2 {
-		s.WriteString(", at most a factor 2 a run")
+	if need > 4*t.Limit || need < t.Limit/4 {
+		s.WriteString(", goes a factor 2")
+	} else {
+		s.WriteString(", goes half of the way")
 	}
 	if n.cut(i) {
 		s.WriteString(", but the pool is short and the largest are cut to one level")
