@@ -105,13 +105,12 @@ func (s *state) grown(event flowcon.Event) (growth, progress *float64, category 
 
 // askTRADL asks policy tradl. A join or a leave is an interval like any other.
 func (c *Controller) askTRADL(tasks []*state, event flowcon.Event) (answer, error) {
-	in := tradl.Input{Params: c.opts.Params.Tradl}
+	in := tradl.Input{Gone: c.gone, Params: c.opts.Params.Tradl}
 	for _, s := range tasks {
-		goal, value := s.position()
-		in.Tasks = append(in.Tasks, tradl.Task{
-			ID: s.ID, Goal: goal, Value: value, Acceptable: s.Targets.Acceptable, Objective: s.Targets.Objective,
-			State: s.reached, Tracked: true, Use: s.use, Limit: s.limit,
-		})
+		t := tradl.Task{ID: s.ID, State: s.reached, Tracked: true, Use: s.use, Limit: s.limit}
+		t.Goal, t.Value = s.position()
+		t.Acceptable, t.Objective = s.wanted()
+		in.Tasks = append(in.Tasks, t)
 	}
 	if err := in.Validate(); err != nil {
 		return answer{}, err
@@ -138,13 +137,21 @@ func (s *state) position() (goal tradl.Goal, value *float64) {
 		goal = tradl.Goal(s.source.Goal())
 	}
 	if tradl.CheckTargets(goal, s.Targets.Acceptable, s.Targets.Objective) != nil {
-		// The metric is not known yet, or the targets contradict it and are ignored.
+		// The metric is not known yet.
 		goal = map[tradl.Goal]tradl.Goal{tradl.GoalMin: tradl.GoalMax, tradl.GoalMax: tradl.GoalMin}[goal]
 	}
 	if v := s.last.Value; !math.IsNaN(v) && !math.IsInf(v, 0) {
 		value = &v
 	}
 	return goal, value
+}
+
+// wanted are the task's targets: none where they contradict its metric.
+func (s *state) wanted() (acceptable, objective *float64) {
+	if s.badTarget {
+		return nil, nil
+	}
+	return s.Targets.Acceptable, s.Targets.Objective
 }
 
 // askDQoES asks policy dqoes about the services; other tasks are not limited.
@@ -194,6 +201,7 @@ func (c *Controller) askAuto(tasks []*state, event flowcon.Event) (answer, error
 		InitialIntervalS: c.opts.Interval.Seconds(),
 		MaxIntervalS:     c.opts.MaxInterval.Seconds(),
 		Event:            event,
+		Gone:             c.gone,
 		Params:           c.opts.Params,
 	}
 	for _, s := range tasks {
@@ -209,7 +217,7 @@ func (c *Controller) askAuto(tasks []*state, event flowcon.Event) (answer, error
 		} else {
 			t.Growth, t.Progress, t.Category = s.grown(event)
 			t.Goal, t.Value = s.position()
-			t.Acceptable, t.Objective = s.Targets.Acceptable, s.Targets.Objective
+			t.Acceptable, t.Objective = s.wanted()
 			t.State, t.Tracked = s.reached, true
 		}
 		in.Tasks = append(in.Tasks, t)

@@ -122,6 +122,7 @@ type Controller struct {
 	quiet    time.Time // no decisions before: tasks are still being recovered
 	alpha    float64
 	services dqoes.State // of the adaptive listener
+	gone     float64     // what tasks used that have left since the last run on time, as a fraction of the pool
 	damper   *limits.Damper
 	artist   *artist
 }
@@ -283,6 +284,9 @@ func (c *Controller) remove(ctx context.Context, id string) {
 		}
 	}
 	c.tasks = rest
+	if s.Limited {
+		c.gone += s.use
+	}
 	if len(rest) > 0 && !now.Before(c.quiet) {
 		c.decide(ctx, flowcon.EventLeave) // Algorithm 2: so does a leave
 	}

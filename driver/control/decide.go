@@ -36,6 +36,10 @@ func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
 
 	c.pool = c.poolCores()
 	c.ask(tasks, event)
+	if event == flowcon.EventNone {
+		// It counted in this run, too: a part of the interval was theirs.
+		c.gone = 0
+	}
 	if next := now.Add(c.interval); event == flowcon.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
 		c.nextRun = next // joins that come faster than the interval do not put it off for ever
 	}

@@ -38,7 +38,7 @@ type state struct {
 	source    progress.Source
 	readError string
 	tracker   *tradl.Tracker // nil until the goal is known, and without targets
-	badTarget bool           // that the targets contradict the goal was said
+	badTarget bool           // the targets contradict the metric and are ignored; it was said
 	service   service
 	estimator growth.Estimator // nil until the goal is known
 	measures  series           // what the estimator follows

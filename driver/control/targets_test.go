@@ -132,6 +132,44 @@ func TestAcceptableTaskYields(t *testing.T) {
 	}
 }
 
+// A leave takes its use out of the sum, but the pool was full: nobody is set free.
+func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
+	for _, policy := range []string{policies.Auto, policies.TRADL} {
+		t.Run(policy, func(t *testing.T) {
+			n := newNode(t, func(o *Options) { o.Policy = policy })
+			good, _ := n.target("good", Targets{Acceptable: num(0.9), Hold: 1})
+			other, _ := n.target("other", Targets{Acceptable: num(0.001), Hold: 1})
+			leaver, _ := n.target("leaver", Targets{Acceptable: num(0.001), Hold: 1})
+			cpu := 0.7 // of a pool of two cores
+			uses := func(learn func() (float64, string)) func() (float64, string) {
+				return func() (float64, string) { _, line := learn(); return cpu, line }
+			}
+			do := map[*fake]func() (float64, string){
+				good: uses(learner(0.02, 0.7, 0)), other: uses(learner(0.005, 0.7, 0)), leaver: learner(0.005, 0.6, 0),
+			}
+			for _, f := range []*fake{good, other, leaver} {
+				n.start(f)
+			}
+			for range 90 {
+				n.second(do)
+			}
+			s := n.c.find(good.ID)
+			must.StrContains(t, s.rule, "tradl.acceptable")
+
+			n.c.remove(t.Context(), leaver.ID)
+			must.StrContains(t, s.rule, "tradl.acceptable", must.Sprint(s.why))
+			must.Less(t, 1, s.limit)
+			delete(do, leaver)
+			cpu = 1
+			for range 45 {
+				n.second(do)
+				must.StrContains(t, s.rule, "tradl.acceptable", must.Sprint(s.why))
+			}
+			must.Zero(t, n.c.gone)
+		})
+	}
+}
+
 func TestTargetsThatContradictTheMetric(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
 	// An objective above the acceptable value suits an accuracy.
@@ -143,6 +181,9 @@ func TestTargetsThatContradictTheMetric(t *testing.T) {
 	must.StrContains(t, n.event("targets").Message, "targets are ignored")
 	must.Eq(t, 0, len(reached))
 	must.Eq(t, limits.Limits{Shares: 1000}, f.limits)
+	acceptable, objective := n.c.find(f.ID).wanted()
+	must.Nil(t, acceptable)
+	must.Nil(t, objective)
 }
 
 func TestServiceBesideTraining(t *testing.T) {

@@ -54,6 +54,8 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "find":
 		findOutside()
+	case "touch":
+		touchMemory()
 	case "write":
 		writeBlocks()
 	case "receive":

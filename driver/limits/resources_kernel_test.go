@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,23 @@ const (
 	blockBytes    = 8 << 20
 	packets       = 100
 	bytesInPacket = 1000
+	touchedBytes  = 8 << 20
 )
+
+// touchMemory is the helper of TestKernel_memoryOfResources: it touches memory once it
+// is in its cgroup, which a byte on its standard input says.
+func touchMemory() {
+	var one [1]byte
+	if _, err := io.ReadFull(os.Stdin, one[:]); err != nil {
+		return
+	}
+	b := make([]byte, touchedBytes)
+	for i := 0; i < len(b); i += os.Getpagesize() {
+		b[i] = 1
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(b)
+}
 
 // writeBlocks is the helper of TestKernel_blockBytes: it writes past the page cache
 // once it is in its cgroup, which a byte on its standard input says.
@@ -93,9 +110,13 @@ func eventually(t *testing.T, read func() float64, ok func(float64) bool) float6
 
 func TestKernel_memoryOfResources(t *testing.T) {
 	k := newKernel(t)
-	c := k.run("task", "sleep", -1)
+	pid, stdin := k.child("task").startTalking("touch", -1)
+	c, err := Find(pid)
+	must.NoError(t, err)
+	_, err = stdin.Write([]byte{'\n'})
+	must.NoError(t, err)
 	// What it has from before it came into the group is not the group's.
-	eventually(t, func() float64 { return c.Resources().MemoryBytes }, func(v float64) bool { return v > 0 })
+	eventually(t, func() float64 { return c.Resources().MemoryBytes }, func(v float64) bool { return v >= touchedBytes })
 	must.True(t, math.IsNaN(c.Resources().NetworkBytes), must.Sprint("it is on the host's network"))
 }
 

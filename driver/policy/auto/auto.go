@@ -433,7 +433,7 @@ func (n *node) ofRest(i int) float64 { return math.Min(1, n.share[i]/n.restHad) 
 // accept runs TRADL, in parts of R, and sets the limits of acceptable tasks: rule 10.
 // It says whether one of them yields.
 func (n *node) accept() (yields bool) {
-	in := tradl.Input{Params: n.params.Tradl}
+	in := tradl.Input{Gone: n.in.Gone / n.restHad, Params: n.params.Tradl}
 	for _, i := range n.learning {
 		t := n.in.Tasks[i].targets()
 		t.Use, t.Limit = n.in.Tasks[i].Use/n.restHad, n.ofRest(i)

@@ -46,6 +46,9 @@ type Input struct {
 	MaxIntervalS float64 `json:"max_interval_s"`
 	// Event says why the policy runs.
 	Event flowcon.Event `json:"event"`
+	// Gone is what tasks that have left since used in the last interval, as a fraction
+	// of the pool: see tradl.Input.
+	Gone float64 `json:"gone" strict:"optional"`
 	// Params are the operator's settings.
 	Params Params `json:"params" strict:"optional"`
 }
@@ -145,6 +148,9 @@ func (in Input) Validate() error {
 		}
 	}
 	in.validateServices(&errs)
+	if !nonNegative(in.Gone) {
+		errs.Add("gone", "must be ≥ 0, got %v", in.Gone)
+	}
 	switch in.Event {
 	case flowcon.EventNone, flowcon.EventJoin, flowcon.EventLeave:
 	default:

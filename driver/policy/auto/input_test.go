@@ -71,6 +71,7 @@ func TestInput_Validate(t *testing.T) {
 		{"interval", func(in *Input) { in.IntervalS = 0 }, `interval_s: must be > 0, got 0`},
 		{"initial interval", func(in *Input) { in.InitialIntervalS = math.Inf(1) }, `initial_interval_s: must be > 0, got +Inf`},
 		{"max interval", func(in *Input) { in.MaxIntervalS = 10 }, `max_interval_s: must be ≥ initial_interval_s = 20, got 10`},
+		{"gone", func(in *Input) { in.Gone = -1 }, `gone: must be ≥ 0, got -1`},
 		{"event", func(in *Input) { in.Event = "jion" }, `event: must be one of "", "join", "leave", got "jion"`},
 
 		{"alpha", func(in *Input) { in.Params.Flowcon.Alpha = flowcon.FixedAlpha(-1) },

@@ -68,6 +68,9 @@ func (g Goal) Valid() bool { return g == GoalMin || g == GoalMax }
 type Input struct {
 	// Tasks are the node's training tasks in any order. There may be none.
 	Tasks []Task `json:"tasks"`
+	// Gone is what tasks that have left since used in the last interval, as a fraction
+	// of the pool: they do not count any more, but the pool was as full as it was.
+	Gone float64 `json:"gone" strict:"optional"`
 	// Params are the operator's settings.
 	Params Params `json:"params" strict:"optional"`
 }
@@ -161,6 +164,9 @@ func (in Input) Validate() error {
 		if !(t.Limit > 0 && t.Limit <= 1) {
 			errs.Add(at("limit"), "must be > 0 and ≤ 1, got %v", t.Limit)
 		}
+	}
+	if !(in.Gone >= 0) || math.IsInf(in.Gone, 1) {
+		errs.Add("gone", "must be ≥ 0, got %v", in.Gone)
 	}
 	if f := in.Params.Full; !(f > 0 && f <= 1) {
 		errs.Add("params.full", "must be > 0 and ≤ 1, got %v", f)

@@ -48,6 +48,8 @@ func TestInput_Validate(t *testing.T) {
 		{"use above the pool", func(in *Input) { in.Tasks[0].Use = 1.2 }, ``},
 		{"limit 0", func(in *Input) { in.Tasks[0].Limit = 0 }, `tasks[0].limit: must be > 0 and ≤ 1, got 0`},
 		{"limit too large", func(in *Input) { in.Tasks[0].Limit = 1.5 }, `tasks[0].limit: must be > 0 and ≤ 1, got 1.5`},
+		{"gone", func(in *Input) { in.Gone = -1 }, `gone: must be ≥ 0, got -1`},
+		{"gone infinite", func(in *Input) { in.Gone = math.Inf(1) }, `gone: must be ≥ 0, got +Inf`},
 		{"full", func(in *Input) { in.Params.Full = 0 }, `params.full: must be > 0 and ≤ 1, got 0`},
 		{"full too large", func(in *Input) { in.Params.Full = 1.1 }, `params.full: must be > 0 and ≤ 1, got 1.1`},
 		{"full NaN", func(in *Input) { in.Params.Full = math.NaN() }, `params.full: must be > 0 and ≤ 1, got NaN`},

@@ -24,6 +24,7 @@ func inputs() *rapid.Generator[Input] {
 	return rapid.Custom(func(t *rapid.T) Input {
 		in := Input{
 			Tasks:  make([]Task, rapid.IntRange(0, 12).Draw(t, "n")),
+			Gone:   rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "gone"),
 			Params: Params{Full: rapid.Float64Range(0.01, 1).Draw(t, "full")},
 		}
 		states := rapid.SampledFrom([][]State{

@@ -85,7 +85,9 @@ const rounding = 1e-9
 // its model.
 //
 // The pool is full from Σ RU = a on; RU = 1/n is not more than the fair share. Both
-// forgive a relative rounding error of 1e-9.
+// forgive a relative rounding error of 1e-9. What tasks used that have left since is a
+// part of Σ RU (Input.Gone): else each leave would set the acceptable ones free for an
+// interval.
 //
 // The two limits of an acceptable task make one step down and one up again: a task
 // that used more than its fair share gets 1/(2n), uses that, and gets 1/(n+1), the
@@ -134,7 +136,7 @@ type node struct {
 }
 
 func newNode(in Input) node {
-	n := node{tasks: len(in.Tasks), state: make([]State, len(in.Tasks)), full: in.Params.Full}
+	n := node{tasks: len(in.Tasks), state: make([]State, len(in.Tasks)), used: in.Gone, full: in.Params.Full}
 	if !(n.full > 0) {
 		n.full = DefaultFull // Params{} is meant to be usable
 	}

@@ -90,6 +90,17 @@ func TestDecide(t *testing.T) {
 				{State: training, Rule: RuleTraining},
 			},
 		}, {
+			"full with what those used who have left",
+			func() Input {
+				in := input(task("a", 0.5, 0.3, 1), task("b", 0.28, 0.2, 1))
+				in.Gone = 0.4
+				return in
+			}(),
+			[]shown{
+				{State: training, Rule: RuleTraining},
+				{State: acceptable, Limit: 1.0 / 3, Rule: RuleEven},
+			},
+		}, {
 			"all acceptable: no limits",
 			input(task("a", 0.3, 0.5, 0.25), task("b", 0.28, 0.5, 1.0/3)),
 			[]shown{
