@@ -147,7 +147,7 @@ type node struct {
 	take   float64   // R_G with all that is added to it
 	pool   float64   // what measured services can have together
 	limit  []float64
-	slow   bool      // StepProportional: the aim is the slower one
+	short  bool      // StepProportional: the pool is too small for the faster aim
 	asked  []float64 // StepProportional: the limits before the largest were cut, if they were
 }
 
@@ -232,13 +232,16 @@ func (n *node) proportional() {
 	if n.fits() {
 		return
 	}
-	n.slow = true
-	n.towards(1 + n.params.Alpha/2)
+	n.short = true
+	n.towards(n.shortAim())
 	if !n.fits() {
 		n.asked = slices.Clone(n.limit)
 		n.level()
 	}
 }
+
+// shortAim is what services aim at while the pool is short, as a part of o.
+func (n *node) shortAim() float64 { return 1 + n.params.Alpha/4 }
 
 // towards sets the limits for response times of aim·o.
 func (n *node) towards(aim float64) {
@@ -247,12 +250,8 @@ func (n *node) towards(aim float64) {
 		if need := n.need(i, aim); n.class[i] != Unmeasured && need > 0 {
 			half := math.Sqrt(need/t.Limit) * t.Limit
 			half = math.Min(2*t.Limit, math.Max(t.Limit/2, half))
-			switch n.class[i] {
-			case Satisfied:
-				if n.slow && *t.ResponseS < (1-n.params.Alpha/4)*t.ObjectiveS {
-					limit = math.Min(limit, half)
-				}
-			default:
+			off := math.Abs(*t.ResponseS/t.ObjectiveS - aim)
+			if n.class[i] != Satisfied || n.short && off > n.params.Alpha/4 {
 				limit = half
 			}
 		}

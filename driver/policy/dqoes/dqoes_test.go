@@ -178,7 +178,7 @@ func TestDecide_published(t *testing.T) {
 // half is half of the way from one limit to another, in logarithms.
 func half(from, to float64) float64 { return math.Sqrt(from * to) }
 
-// StepProportional: aims are 0.95·o, and 1.05·o where the pool is short.
+// StepProportional: aims are 0.95·o, and 1.025·o where the pool is short.
 func TestDecide_proportional(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -206,21 +206,22 @@ func TestDecide_proportional(t *testing.T) {
 			input(task("a", 10, 12, 0, 0.4), task("b", 10, 0, 0.1, 0.3), blind("c", 0, 0.2)),
 			[]shown{{Bad, 0.4, RuleBad}, {Good, 0.3, RuleGood}, {Unmeasured, 0.2, RuleUnmeasured}},
 		}, {
-			"short: all aim at 1.05·o, faster satisfied ones come down to it", // at 0.95·o: 0.29 + 0.26 + 0.13 + 0.33
-			input(task("a", 10, 20, 0.2, 0.2), task("b", 10, 9.5, 0.26, 0.26), task("c", 10, 9.8, 0.13, 0.13), task("d", 40, 30, 0.15, 0.66)),
+			"short: all aim at 1.025·o, satisfied ones move towards it", // at 0.95·o: 0.29 + 0.24 + 0.12 + 0.1 + 0.266
+			input(task("a", 10, 20, 0.2, 0.2), task("b", 10, 9.5, 0.24, 0.24), task("c", 10, 10.2, 0.12, 0.12), task("e", 10, 10.6, 0.1, 0.1), task("d", 40, 30, 0.12, 0.532)),
 			[]shown{
-				{Bad, half(0.2, 0.2*20/10.5), RuleBad},
-				{Satisfied, half(0.26, 0.26*9.5/10.5), RuleSatisfied},
-				{Satisfied, 0.13, RuleSatisfied},
-				{Good, 0.33, RuleGood},
+				{Bad, half(0.2, 0.2*20/10.25), RuleBad},
+				{Satisfied, half(0.24, 0.24*9.5/10.25), RuleSatisfied},
+				{Satisfied, 0.12, RuleSatisfied},
+				{Satisfied, half(0.1, 0.1*10.6/10.25), RuleSatisfied},
+				{Good, 0.266, RuleGood},
 			},
 		}, {
 			"shorter: the largest are cut to one level",
 			input(task("a", 1, 20, 0.4, 0.5), task("b", 2, 20, 0.4, 0.6), task("c", 10, 9.5, 0.2, 0.2)),
 			[]shown{
-				{Bad, (1 - half(0.2, 0.2*9.5/10.5)) / 2, RuleBadFull},
-				{Bad, (1 - half(0.2, 0.2*9.5/10.5)) / 2, RuleBadFull},
-				{Satisfied, half(0.2, 0.2*9.5/10.5), RuleSatisfied},
+				{Bad, (1 - half(0.2, 0.2*9.5/10.25)) / 2, RuleBadFull},
+				{Bad, (1 - half(0.2, 0.2*9.5/10.25)) / 2, RuleBadFull},
+				{Satisfied, half(0.2, 0.2*9.5/10.25), RuleSatisfied},
 			},
 		}, {
 			"the level: within what others and unmeasured ones leave, not below the floor",
@@ -322,9 +323,9 @@ func TestDecide_why(t *testing.T) {
 		{"proportional, satisfied", input(task("a", 10, 10, 0.4, 0.6)).with(proportional),
 			"response 10 s is within 10 % of the objective 10 s: satisfied, limit stays; limit 0.6 → 0.6, use 0.4"},
 		{"proportional, satisfied and short", input(append(short, task("a", 10, 9.5, 0.2, 0.21))...).with(proportional),
-			"response 9.5 s is within 10 % of the objective 10 s: satisfied, and the pool is short, needs 0.19 for 10.5 s, goes half of the way; limit 0.21 → 0.1997, use 0.2"},
+			"response 9.5 s is within 10 % of the objective 10 s: satisfied, and the pool is short, needs 0.1946 for 10.25 s, goes half of the way; limit 0.21 → 0.2022, use 0.2"},
 		{"proportional, full", input(append(short, task("a", 1, 10, 0.2, 0.6))...).with(proportional),
-			"response 10 s is above the objective 1 s by more than 10 %: worse than asked, needs 5.714 for 1.05 s, goes a factor 2, but the pool is short and the largest are cut to one level; limit 0.6 → 0.3333, use 0.2"},
+			"response 10 s is above the objective 1 s by more than 10 %: worse than asked, needs 5.854 for 1.025 s, goes a factor 2, but the pool is short and the largest are cut to one level; limit 0.6 → 0.3333, use 0.2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			must.NoError(t, tc.in.Validate())

@@ -44,10 +44,9 @@ const (
 	// more, so limits would swing by twice that.
 	//
 	// If these limits sum to more than what services can have, 1 − Params.Others +
-	// Params.Extra less what unmeasured ones use, the aim is (1 + α/2)·o for all, and
-	// satisfied services that are faster than (1 − α/4)·o come down towards it, with
-	// N as in class B. (If all came that are faster than the aim, they would creep to
-	// the edge, a step with each report that is fast by chance.)
+	// Params.Extra less what unmeasured ones use, the aim is (1 + α/4)·o for all, and
+	// satisfied services that are off by more than α/4·o move towards it as well, with N
+	// as in class B: nobody keeps a reserve that another one lacks.
 	//
 	// If that is still too much, the largest limits are cut to one level, so that the
 	// sum fits (max-min fairness): who asks for less than the level gets it, whatever

@@ -66,8 +66,8 @@ func (n *node) whyPublished(s *strings.Builder, i int, d Decision) {
 
 func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
 	t, aim := n.in.Tasks[i], 1-n.params.Alpha/2
-	if n.slow {
-		aim = 1 + n.params.Alpha/2
+	if n.short {
+		aim = n.shortAim()
 	}
 	need := n.need(i, aim)
 	switch {
