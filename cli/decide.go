@@ -14,10 +14,14 @@ import (
 	"github.com/hashicorp/cli"
 
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	shim "github.com/ebbtide/ebbtide/shim/policies"
 )
 
 // maxSnapshot bounds what is read, in bytes. A thousand tasks take 0.1 MB.
 const maxSnapshot = 64 << 20
+
+// askable are the policies that can be asked, those of a node first.
+func askable() []policies.Policy { return append(policies.All(), shim.All()...) }
 
 // decideCommand is `ebbtide decide`.
 type decideCommand struct{ io IO }
@@ -28,7 +32,7 @@ func (decideCommand) Synopsis() string { return "Ask a policy what it would do, 
 
 func (decideCommand) Help() string {
 	var table strings.Builder
-	for _, p := range policies.All() {
+	for _, p := range askable() {
 		fmt.Fprintf(&table, "  %-20s %s\n", p.Name, p.Synopsis)
 	}
 	return strings.TrimSpace(`
@@ -90,18 +94,18 @@ func (c decideCommand) Run(args []string) int {
 	switch modes[0] {
 	case "--list":
 		var names bytes.Buffer
-		for _, p := range policies.All() {
+		for _, p := range askable() {
 			fmt.Fprintln(&names, p.Name)
 		}
 		return c.print(names.Bytes())
 	case "--example":
-		p, err := policies.Find(example)
+		p, err := policies.Find(askable(), example)
 		if err != nil {
 			return c.refuse("--example: %v", err)
 		}
 		return c.printJSON(p.Example, compact)
 	default:
-		p, err := policies.Find(policy)
+		p, err := policies.Find(askable(), policy)
 		if err != nil {
 			return c.refuse("--policy: %v", err)
 		}

@@ -13,8 +13,6 @@ import (
 	"testing/iotest"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
 
 const decideSnapshot = `{
@@ -73,12 +71,12 @@ func TestDecide_list(t *testing.T) {
 	status, stdout, stderr := ebbtide("", "decide", "--list")
 	must.Eq(t, exitOK, status)
 	must.Eq(t, "", stderr)
-	must.Eq(t, "auto\nflowcon\ntradl\ndqoes\nnone\n", stdout)
+	must.Eq(t, "auto\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nflowcon-place\nspecon-migrate\nspecon-rebalance\n", stdout)
 }
 
 // Every policy takes the example that it prints, indented or not.
 func TestDecide_examples(t *testing.T) {
-	for _, p := range policies.All() {
+	for _, p := range askable() {
 		for _, extra := range [][]string{nil, {"--compact"}} {
 			status, example, stderr := ebbtide("", append([]string{"decide", "--example", p.Name}, extra...)...)
 			must.Eq(t, exitOK, status)
@@ -105,9 +103,9 @@ func TestDecide_usage(t *testing.T) {
 		{nil, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--compact"}, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--list", "--policy", "none"}, "give one of --policy NAME, --list, --example NAME; got --list and --policy"},
-		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none`},
-		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none`},
-		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none`},
+		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
+		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
+		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
 		{[]string{"--policy"}, "flag needs an argument: -policy; see ebbtide decide --help"},
 		{[]string{"--polcy", "none"}, "flag provided but not defined: -polcy; see ebbtide decide --help"},
 		{[]string{"--policy", "none", "snapshot.json"}, `unexpected argument "snapshot.json": the snapshot is read from stdin`},
@@ -215,7 +213,7 @@ func FuzzDecide(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
-		for _, p := range policies.All() {
+		for _, p := range askable() {
 			status, stdout, stderr := ebbtide(doc, "decide", "--policy", p.Name)
 			switch status {
 			case exitOK:

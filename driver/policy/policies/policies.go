@@ -1,7 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies is the table of the policies that share out a node's CPU.
+// Package policies is the table of the policies of a node: those that share out its
+// CPU, and the one that sorts its tasks for the shim.
 package policies
 
 import (
@@ -13,6 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/internal/strictjson"
 )
@@ -38,21 +40,23 @@ type Policy struct {
 }
 
 var table = []Policy{
-	entry(Auto, "services first, the rest by growth and targets",
+	New(Auto, "services first, the rest by growth and targets",
 		auto.Input{Params: auto.DefaultParams()}, auto.Example(), auto.Decide),
-	entry(FlowCon, "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
+	New(FlowCon, "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
 		flowcon.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), flowcon.Decide),
-	entry(TRADL, "limits by acceptable and objective targets (TRADL)",
+	New(TRADL, "limits by acceptable and objective targets (TRADL)",
 		tradl.Input{Params: tradl.DefaultParams()}, tradl.Example(), tradl.Decide),
-	entry(DQoES, "limits by the response times of services (DQoES)",
+	New(DQoES, "limits by the response times of services (DQoES)",
 		dqoes.Input{Params: dqoes.DefaultParams()}, dqoes.Example(), dqoes.Decide),
-	entry(None, "no limits, for comparison; takes flowcon's snapshot",
+	New(None, "no limits, for comparison; takes flowcon's snapshot",
 		none.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), none.Decide),
+	New("specon-categorise", "progressing, watching or converged, and who asks to be moved (SpeCon, Algorithm 1)",
+		specon.Input{Params: specon.DefaultParams()}, specon.Example(), specon.Decide),
 }
 
-// entry makes a Policy of a pure function. Defaults holds the values of the optional
+// New makes a Policy of a pure function. Defaults holds the values of the optional
 // fields; In's method Validate() error, where it has one, is used.
-func entry[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Policy {
+func New[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Policy {
 	return Policy{
 		Name: name, Synopsis: synopsis, Example: example,
 		DecideJSON: func(input []byte) (any, error) {
@@ -65,16 +69,17 @@ func entry[In, Out any](name, synopsis string, defaults, example In, decide func
 	}
 }
 
-// All returns the policies, the default first.
+// All returns the policies of a node, the default first.
 func All() []Policy { return slices.Clone(table) }
 
 // Names returns the names of those that the driver runs, the default first.
 func Names() []string { return []string{Auto, FlowCon, TRADL, DQoES, None} }
 
-// Find returns the policy of that name, or an error that lists the names of all.
-func Find(name string) (Policy, error) {
+// Find returns the one of the policies that has the name, or an error that lists the
+// names of all of them.
+func Find(all []Policy, name string) (Policy, error) {
 	var known []string
-	for _, p := range table {
+	for _, p := range all {
 		if p.Name == name {
 			return p, nil
 		}

@@ -1,0 +1,121 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package migration
+
+import (
+	"math"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Input is the snapshot of a cluster that Decide works on.
+type Input struct {
+	// Task names the task that asks to be moved.
+	Task string `json:"task"`
+	// From is the ID of the node on which it runs.
+	From string `json:"from"`
+	// Nodes are the task's own node and those to which it may move, in any order.
+	Nodes []Node `json:"nodes"`
+	// Params are the operator's settings.
+	Params Params `json:"params" strict:"optional"`
+}
+
+// Node is one node of the snapshot.
+type Node struct {
+	// ID names the node; unique in the snapshot.
+	ID string `json:"id"`
+	// Counts says how many tasks are in each category.
+	Counts Counts `json:"counts"`
+	// Use is R, how much of the node's resources is used: of its pool, as a fraction.
+	Use float64 `json:"use"`
+}
+
+// Counts says how many tasks are in each of SpeCon's categories.
+type Counts struct {
+	PC int `json:"PC"`
+	WC int `json:"WC"`
+	CC int `json:"CC"`
+}
+
+// Weights say what a task of each category counts.
+type Weights struct {
+	PC float64 `json:"PC" strict:"optional"`
+	WC float64 `json:"WC" strict:"optional"`
+	CC float64 `json:"CC" strict:"optional"`
+}
+
+// Params are the operator's settings. DefaultParams returns the usual ones.
+type Params struct {
+	// Weights are w_PC ≥ w_WC ≥ w_CC ≥ 0, and w_PC > 0.
+	Weights Weights `json:"weights" strict:"optional"`
+}
+
+// DefaultParams returns the published weights.
+func DefaultParams() Params { return Params{Weights: Weights{PC: 2, WC: 1.5, CC: 1}} }
+
+// Validate returns every error in the input as a fields.Errors, by JSON path.
+func (in Input) Validate() error {
+	var errs fields.Errors
+	if in.Task == "" {
+		errs.Add("task", "must not be empty")
+	}
+	ids := fields.IDs{List: "nodes"}
+	known := false
+	for i, n := range in.Nodes {
+		at := func(name string) string { return fields.Member(fields.Index("nodes", i), name) }
+		ids.Check(&errs, i, n.ID)
+		known = known || n.ID == in.From
+		for _, c := range []struct {
+			name  string
+			count int
+		}{{"PC", n.Counts.PC}, {"WC", n.Counts.WC}, {"CC", n.Counts.CC}} {
+			if c.count < 0 {
+				errs.Add(fields.Member(at("counts"), c.name), "must be ≥ 0, got %d", c.count)
+			}
+		}
+		if !(n.Use >= 0) || math.IsInf(n.Use, 1) {
+			errs.Add(at("use"), "must be ≥ 0, got %v", n.Use)
+		}
+	}
+	if !known {
+		errs.Add("from", "must be the id of one of nodes, got %q", in.From)
+	}
+	in.Params.Weights.validate("params.weights", &errs)
+	return errs.Err()
+}
+
+// Validate returns every error in the weights as a fields.Errors; path is where they
+// stand.
+func (w Weights) Validate(path string) error {
+	var errs fields.Errors
+	w.validate(path, &errs)
+	return errs.Err()
+}
+
+func (w Weights) validate(path string, errs *fields.Errors) {
+	at := func(name string) string { return fields.Member(path, name) }
+	if !(w.PC > 0) || math.IsInf(w.PC, 1) {
+		errs.Add(at("PC"), "must be > 0, got %v", w.PC)
+	}
+	if !(w.WC >= 0 && w.WC <= w.PC) {
+		errs.Add(at("WC"), "must be from 0 to that of PC, %v, got %v", w.PC, w.WC)
+	}
+	if !(w.CC >= 0 && w.CC <= w.WC) {
+		errs.Add(at("CC"), "must be from 0 to that of WC, %v, got %v", w.WC, w.CC)
+	}
+}
+
+// Example returns a valid input: two nodes have the least score.
+func Example() Input {
+	return Input{
+		Task: "vae", From: "node-b",
+		Nodes: []Node{
+			{ID: "node-a", Counts: Counts{PC: 1, WC: 1, CC: 1}, Use: 0.9},
+			{ID: "node-b", Counts: Counts{PC: 2, WC: 1, CC: 1}, Use: 1},
+			{ID: "node-c", Counts: Counts{CC: 2}, Use: 0.7},
+			{ID: "node-d", Counts: Counts{PC: 1}, Use: 0.5},
+		},
+		Params: DefaultParams(),
+	}
+}

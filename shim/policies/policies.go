@@ -1,0 +1,25 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package policies is the table of the policies of a cluster: they say on which node a
+// task is to run.
+package policies
+
+import (
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/shim/migration"
+	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/rebalance"
+)
+
+// All returns the policies, in the order in which a task meets them.
+func All() []policies.Policy {
+	return []policies.Policy{
+		policies.New("flowcon-place", "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
+			placement.Input{Params: placement.DefaultParams()}, placement.Example(), placement.Decide),
+		policies.New("specon-migrate", "the node to which a converged task moves (SpeCon, Algorithm 2)",
+			migration.Input{Params: migration.DefaultParams()}, migration.Example(), migration.Decide),
+		policies.New("specon-rebalance", "which tasks move when all have converged (SpeCon, Algorithm 3)",
+			rebalance.Input{}, rebalance.Example(), rebalance.Decide),
+	}
+}

@@ -1,0 +1,79 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package rebalance
+
+import (
+	"math"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Input is the snapshot of a cluster that Decide works on.
+type Input struct {
+	// NowS is the time of the snapshot, in seconds since any moment.
+	NowS float64 `json:"now_s"`
+	// Nodes are the cluster's nodes in any order. There may be none.
+	Nodes []Node `json:"nodes"`
+}
+
+// Node is one node of the snapshot.
+type Node struct {
+	// ID names the node; unique in the snapshot.
+	ID string `json:"id"`
+	// Tasks are the training tasks that run on it, in any order.
+	Tasks []Task `json:"tasks"`
+}
+
+// Task is one task on a node.
+type Task struct {
+	// ID names the task; unique in the snapshot.
+	ID string `json:"id"`
+	// MarkedS is when the task was marked as migrated (package migration), in seconds
+	// since the same moment; nil if it has not been.
+	MarkedS *float64 `json:"marked_s"`
+	// Rebalanced says that the task has been moved for balance already.
+	Rebalanced bool `json:"rebalanced"`
+}
+
+// Validate returns every error in the input as a fields.Errors, by JSON path.
+func (in Input) Validate() error {
+	var errs fields.Errors
+	if math.IsNaN(in.NowS) || math.IsInf(in.NowS, 0) {
+		errs.Add("now_s", "must be a finite number, got %v", in.NowS)
+	}
+	ids := fields.IDs{List: "nodes"}
+	first := make(map[string]string)
+	for i, n := range in.Nodes {
+		node := fields.Index("nodes", i)
+		ids.Check(&errs, i, n.ID)
+		for j, t := range n.Tasks {
+			task := fields.Index(fields.Member(node, "tasks"), j)
+			switch other, repeated := first[t.ID]; {
+			case t.ID == "":
+				errs.Add(fields.Member(task, "id"), "must not be empty")
+			case repeated:
+				errs.Add(fields.Member(task, "id"), "must be unique, %q is the id of %s too", t.ID, other)
+			default:
+				first[t.ID] = task
+			}
+			if m := t.MarkedS; m != nil && !(*m <= in.NowS && !math.IsInf(*m, -1)) {
+				errs.Add(fields.Member(task, "marked_s"), "must be ≤ now_s, %v, got %v", in.NowS, *m)
+			}
+		}
+	}
+	return errs.Err()
+}
+
+// Example returns a valid input: a node is idle, and two have tasks to spare.
+func Example() Input {
+	at := func(s float64) *float64 { return &s }
+	return Input{
+		NowS: 1000,
+		Nodes: []Node{
+			{ID: "node-a", Tasks: []Task{{ID: "vae", MarkedS: at(400)}, {ID: "gru", MarkedS: at(700)}}},
+			{ID: "node-b", Tasks: []Task{}},
+			{ID: "node-c", Tasks: []Task{{ID: "rnn", MarkedS: at(650)}, {ID: "lstm", MarkedS: at(900), Rebalanced: true}}},
+		},
+	}
+}
