@@ -50,7 +50,7 @@ func TestDocs_reference(t *testing.T) {
 	for _, key := range metaKeys() {
 		row(key)
 	}
-	for _, block := range []*hclspec.Spec{progressSchema(), targetSchema()} {
+	for _, block := range []*hclspec.Spec{progressSchema(), targetSchema(), checkpointSchema()} {
 		for field := range block.GetObject().GetAttributes() {
 			row(field)
 		}

@@ -40,6 +40,8 @@ type Driver struct {
 	events *eventer.Eventer
 	// newDriver makes an instance of a decorated driver (engine.NewDriver).
 	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
+	// findFreezer finds what stops a task where it is (freezerOf).
+	findFreezer func(*task) (freezer, error)
 	// configured says that SetConfig has succeeded (see ExitIfOrphaned).
 	configured atomic.Bool
 
@@ -64,7 +66,7 @@ var (
 // New returns the plugin under a driver name (see InstalledName).
 func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 	logger = logger.Named(name)
-	return &Driver{
+	d := &Driver{
 		name:   name,
 		ctx:    ctx,
 		logger: logger,
@@ -73,6 +75,8 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 		newDriver: engine.NewDriver,
 		tasks:     make(map[string]*task),
 	}
+	d.findFreezer = d.freezerOf
+	return d
 }
 
 // SetConfig validates the plugin's config and makes the decorated driver and the
@@ -115,6 +119,8 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Estimator:       s.Estimator,
 		Mode:            s.Mode,
 		Params:          s.Params,
+		SpeCon:          s.SpeCon,
+		SpeConInterval:  s.SpeConInterval,
 		Interval:        s.Interval,
 		MaxInterval:     s.MaxInterval,
 		PoolCores:       pool,
@@ -270,6 +276,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if done := d.succeeded(cfg); done != nil {
 		return done, nil, nil
 	}
+	d.thawRemains(cfg)
 	note, err := d.engine.Prepare(d.ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
@@ -325,6 +332,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		return nil
 	}
 	d.supervise(t, opts, true)
+	d.resumeMove(t)
 	return nil
 }
 
@@ -333,6 +341,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
+	t.checkpoint = opts.Checkpoint
 	ct := control.Task{
 		ID:        cfg.ID,
 		AllocID:   cfg.AllocID,
@@ -361,6 +370,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 			return d.engine.Apply(ctx, t.handle, cg.(*limits.Cgroup), want)
 		},
 		Limited: opts.Limit,
+		Movable: opts.Migrate && opts.Checkpoint != nil,
 	}
 	if opts.Targets.Objective != nil || opts.Targets.Acceptable != nil {
 		ct.Reached = d.resumeTargets(t, opts)

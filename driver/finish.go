@@ -35,6 +35,7 @@ import (
 func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
+	t.records.Lock()
 	rec, err := record.Load(cfg.AllocDir, cfg.Name)
 	if err != nil {
 		log.Warn("what was known of the task's targets is lost", "error", err)
@@ -49,6 +50,7 @@ func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
 		// not know.
 		log.Error("the target is acted on, but will not be remembered", "error", err)
 	}
+	t.records.Unlock()
 	if at.State == tradl.StateObjective {
 		d.finish(t, act)
 		return
@@ -67,6 +69,7 @@ func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
 // may be away for a while.
 func (d *Driver) finish(t *task, act actions) {
 	t.succeeded.Store(true)
+	d.releaseMove(t, "it has reached its objective, and is not moved any more")
 	cfg := t.handle.Config
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		err := t.instance().StopTask(cfg.ID, act.Grace, act.StopSignal)

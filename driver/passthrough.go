@@ -16,15 +16,17 @@ import (
 )
 
 // The calls in this file go to the decorated driver unchanged, but for exec with
-// streams under docker.
+// streams under docker, the signals of a move, and a frozen task's end.
 
-// StopTask stops a task.
+// StopTask stops a task. One that is frozen to be moved has saved what it is to save,
+// and ends at once.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
 		return err
 	}
 	t.stopping.Store(true)
+	d.endFrozen(t)
 	return t.instance().StopTask(taskID, timeout, signal)
 }
 
@@ -35,6 +37,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 		return err
 	}
 	t.stopping.Store(true)
+	d.endFrozen(t)
 	if err := t.instance().DestroyTask(taskID, force); err != nil {
 		return err
 	}
@@ -65,11 +68,18 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 	return d.events.TaskEvents(ctx)
 }
 
-// SignalTask sends a signal to a task.
+// SignalTask sends a signal to a task; those of a move are for us.
 func (d *Driver) SignalTask(taskID string, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
 		return err
+	}
+	switch signal {
+	case SignalCheckpoint:
+		return d.prepareMove(t)
+	case SignalRelease:
+		d.releaseMove(t, "the move was called off")
+		return nil
 	}
 	return t.instance().SignalTask(taskID, signal)
 }

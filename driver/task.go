@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
@@ -31,6 +32,10 @@ type taskOptions struct {
 	Limit    bool // false: the job asked never to be limited
 	Targets  control.Targets
 	Act      actions
+	// Migrate says that the job may be moved to another node.
+	Migrate bool `json:",omitempty"`
+	// Checkpoint says how the task saves its state; nil = it cannot be moved.
+	Checkpoint *checkpoint.Config `json:",omitempty"`
 }
 
 // actions are what the driver does when a target is reached.
@@ -66,6 +71,12 @@ type taskBlocks struct {
 		StopSignal string `codec:"stop_signal"`
 		Grace      string `codec:"grace"`
 	} `codec:"target"`
+	Checkpoint *struct {
+		Path    string `codec:"path"`
+		Signal  string `codec:"signal"`
+		Timeout string `codec:"timeout"`
+		Lease   string `codec:"lease"`
+	} `codec:"checkpoint"`
 }
 
 // progressSchema is the schema of the task's progress block.
@@ -96,6 +107,16 @@ func targetSchema() *hclspec.Spec {
 	})
 }
 
+// checkpointSchema is the schema of the task's checkpoint block.
+func checkpointSchema() *hclspec.Spec {
+	return hclspec.NewObject(map[string]*hclspec.Spec{
+		"path":    hclspec.NewAttr("path", "string", true),
+		"signal":  hclspec.NewAttr("signal", "string", false),
+		"timeout": hclspec.NewAttr("timeout", "string", false),
+		"lease":   hclspec.NewAttr("lease", "string", false),
+	})
+}
+
 // TaskConfigSchema is the decorated driver's schema with Ebbtide's blocks added.
 func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
 	spec, err := d.first().TaskConfigSchema()
@@ -107,7 +128,10 @@ func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
 
 // withOurBlocks adds Ebbtide's blocks to the schema of a decorated driver's task.
 func withOurBlocks(spec *hclspec.Spec) *hclspec.Spec {
-	return withBlock(withBlock(spec, "progress", progressSchema()), "target", targetSchema())
+	for name, block := range map[string]*hclspec.Spec{"progress": progressSchema(), "target": targetSchema(), "checkpoint": checkpointSchema()} {
+		spec = withBlock(spec, name, block)
+	}
+	return spec
 }
 
 // Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
@@ -116,6 +140,7 @@ const (
 	metaPrefix     = "ebbtide_"
 	metaGoal       = "ebbtide_goal"
 	metaMetric     = "ebbtide_metric"
+	metaMigrate    = "ebbtide_migrate"
 	metaLimit      = "ebbtide_limit"
 	metaAcceptable = "ebbtide_acceptable"
 	metaObjective  = "ebbtide_objective"
@@ -125,7 +150,7 @@ const (
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaGoal, metaLimit, metaMetric, metaObjective, metaQoE, metaHold}
+	return []string{metaAcceptable, metaGoal, metaLimit, metaMetric, metaMigrate, metaObjective, metaQoE, metaHold}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -168,6 +193,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 		errs = append(errs, err)
 	}
 	opts.readTarget(&blocks, bad)
+	opts.readCheckpoint(&blocks, bad)
 	opts.checkTargets(bad)
 	return opts, errors.Join(errs...)
 }
@@ -194,6 +220,13 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 			o.Limit = value == "on"
 		default:
 			bad(`meta.%s: must be "on" or "off", got %q`, key, value)
+		}
+	case metaMigrate:
+		switch value {
+		case "true", "false":
+			o.Migrate = value == "true"
+		default:
+			bad(`meta.%s: must be "true" or "false", got %q`, key, value)
 		}
 	case metaAcceptable, metaObjective:
 		v, err := strconv.ParseFloat(value, 64)
@@ -267,6 +300,36 @@ func (o *taskOptions) readTarget(blocks *taskBlocks, bad func(string, ...any)) {
 	if t.StopSignal != "" && o.Targets.Objective == nil {
 		bad("target.stop_signal: %q is sent at meta.%s, which is not set", t.StopSignal, metaObjective)
 	}
+}
+
+// readCheckpoint reads the checkpoint block.
+func (o *taskOptions) readCheckpoint(blocks *taskBlocks, bad func(string, ...any)) {
+	b := blocks.Checkpoint
+	if b == nil {
+		return
+	}
+	c := checkpoint.Config{Path: b.Path, Signal: b.Signal, Timeout: checkpoint.DefaultTimeout, Lease: checkpoint.DefaultLease}
+	if c.Signal == "" {
+		c.Signal = checkpoint.DefaultSignal
+	}
+	for _, d := range []struct {
+		field, text string
+		into        *time.Duration
+	}{{"timeout", b.Timeout, &c.Timeout}, {"lease", b.Lease, &c.Lease}} {
+		if d.text == "" {
+			continue
+		}
+		v, err := time.ParseDuration(d.text)
+		if err != nil {
+			bad("checkpoint.%s: must be a duration like 90s, got %q", d.field, d.text)
+			continue
+		}
+		*d.into = v
+	}
+	if err := c.Validate(); err != nil {
+		bad("%w", err)
+	}
+	o.Checkpoint = &c
 }
 
 // checkTargets checks what the targets say together.

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
@@ -88,15 +89,36 @@ func TestTaskTargets(t *testing.T) {
 	}
 }
 
+func TestTaskCheckpoint(t *testing.T) {
+	read := func(block map[string]any) (*checkpoint.Config, error) {
+		opts, err := readTaskOptions(taskConfig(t, map[string]any{"checkpoint": block}, nil))
+		return opts.Checkpoint, err
+	}
+	c, err := read(map[string]any{"path": "/alloc/data/ckpt-*"})
+	must.NoError(t, err)
+	must.Eq(t, &checkpoint.Config{Path: "/alloc/data/ckpt-*", Signal: "SIGUSR1", Timeout: time.Minute, Lease: time.Minute}, c)
+	c, err = read(map[string]any{"path": "/local/x", "signal": "SIGTERM", "timeout": "5m", "lease": "2s"})
+	must.NoError(t, err)
+	must.Eq(t, &checkpoint.Config{Path: "/local/x", Signal: "SIGTERM", Timeout: 5 * time.Minute, Lease: 2 * time.Second}, c)
+	_, err = read(map[string]any{"path": "/alloc/data/../../x", "signal": "USR", "timeout": "soon", "lease": "0s"})
+	for _, want := range []string{
+		`checkpoint.path: must be a pattern`, `checkpoint.signal: must be the name of a signal`,
+		`checkpoint.timeout: must be a duration like 90s, got "soon"`, "checkpoint.lease: must be a duration from 1s to 1h0m0s, got 0s",
+	} {
+		must.ErrorContains(t, err, want)
+	}
+}
+
 func TestTaskOptionErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		progress map[string]any
 		meta     map[string]string
 		want     []string
 	}{
-		"typo":            {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_goal, ebbtide_limit, ebbtide_metric, ebbtide_objective, ebbtide_qoe_target, ebbtide_target_hold"}},
+		"typo":            {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_goal, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_qoe_target, ebbtide_target_hold"}},
 		"goal":            {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
 		"limit":           {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
+		"migrate":         {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true" or "false", got "yes"`}},
 		"contradiction":   {map[string]any{"goal": "min", "metric": "loss"}, map[string]string{"ebbtide_goal": "max", "ebbtide_metric": "acc"}, []string{"meta.ebbtide_goal", "meta.ebbtide_metric", "contradicts"}},
 		"preset":          {map[string]any{"preset": "kearas"}, nil, []string{"progress.preset", "kearas", "keras"}},
 		"pattern":         {map[string]any{"pattern": "loss=(.*"}, nil, []string{"progress.pattern", "loss=(.*"}},

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 )
@@ -25,6 +26,11 @@ type task struct {
 	stopping atomic.Bool // Nomad has asked for its end
 
 	succeeded atomic.Bool // it has reached its objective
+
+	checkpoint *checkpoint.Config // nil = it cannot be moved
+	move       move
+
+	records sync.Mutex // held while its record is changed
 
 	mu    sync.Mutex
 	inner drivers.DriverPlugin // the instance that holds it now
@@ -142,6 +148,7 @@ func (d *Driver) settle(t *task) {
 			}
 		}
 		if !again {
+			res = d.afterMove(t, res)
 			if t.succeeded.Load() {
 				// However its process ended: that was at our wish.
 				res = &drivers.ExitResult{}

@@ -59,6 +59,23 @@ var specimens = map[string]struct {
 			return nil
 		})
 	}},
+	"checkpoint.hcl": {true, func(t *testing.T, s specimen) {
+		st := s.reports(t, "vae", "loss")
+		g := goal{s.cluster, s.allocs["vae"]}
+		send := func(signal string) {
+			must.NoError(t, s.agent.Signal(deadline(t, stepDeadline), g.alloc, "vae", signal))
+		}
+		send("EBBTIDE_CHECKPOINT")
+		s.waitEvent(t, g.alloc, "vae", "checkpoint saved: /alloc/data/vae.ckpt", "stands still until")
+		ready := s.wait(t, "vae", "ready to be moved", func(st status.Status) bool { return st.Move.State == "ready" })
+		must.GreaterEq(t, st.Step, ready.Move.Step)
+		info, err := os.Stat(g.data("vae.ckpt"))
+		must.NoError(t, err)
+		must.Eq(t, info.Size(), ready.Move.Bytes)
+		send("EBBTIDE_RELEASE")
+		s.waitEvent(t, g.alloc, "vae", "runs on: the move was called off")
+		s.wait(t, "vae", "running on", func(st status.Status) bool { return st.Move.State == "" && st.Step > ready.Step })
+	}},
 	// Not beside others: see what is known of Nomad in the README.
 	"cores.hcl": {false, func(t *testing.T, s specimen) {
 		st := s.reports(t, "mlp", "loss")

@@ -26,6 +26,7 @@ func sourceTests() map[string]func(*testing.T, *cluster) {
 	tests := map[string]func(*testing.T, *cluster){
 		"endpoint":          testEndpoint,
 		"endpoint of pages": testEndpointHTML,
+		"service":           testService,
 		"file comes and goes": func(t *testing.T, c *cluster) {
 			testFileChanges(t, c, "jsonl", "", func(step, loss int) string { return fmt.Sprintf(`{"step": %d, "loss": %d}`, step, loss) })
 		},
@@ -97,6 +98,24 @@ func testEndpoint(t *testing.T, c *cluster) {
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
+// testService reads the response time of a service from its histogram.
+func testService(t *testing.T, c *cluster) {
+	group, config, listen := c.endpoint(t)
+	address := strings.Replace(listen, "0.0.0.0", "127.0.0.1", 1)
+	k := shell("trainer serve -model mlp -threads 1 -work 20 -train-steps 50 -listen " + listen + " & exec trainer load -silent -target http://" + address)
+	k.meta = map[string]string{"ebbtide_qoe_target": "500ms"}
+	k.config = config + `progress {
+  prometheus = "http://${NOMAD_ADDR_metrics}/metrics"
+  metric     = "response_seconds"
+  quantile   = 0.5
+}`
+	alloc := c.start(t, job{id: "source-service", group: group, tasks: []task{k}})
+	st := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Class != "" && s.Target.Response > 0 })
+	must.Eq(t, "service", st.Kind)
+	must.Eq(t, 0.5, float64(st.Target.QoE))
+	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
+}
+
 // testEndpointHTML is about an endpoint that answers a page: said once, without
 // what is secret in the address, and the task runs on.
 func testEndpointHTML(t *testing.T, c *cluster) {
@@ -114,48 +133,65 @@ func testEndpointHTML(t *testing.T, c *cluster) {
 	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
-// testFileChanges does to a file what writers do.
-func testFileChanges(t *testing.T, c *cluster, format, header string, row func(step, loss int) string) {
+// written is a job that reads its progress from a file, which the test writes.
+type written struct {
+	c       *cluster
+	alloc   *api.Allocation
+	path    string
+	reports int64 // so far
+}
+
+// startWritten starts a job of which nothing is reported yet.
+func startWritten(t *testing.T, c *cluster, id, format string) *written {
+	t.Helper()
 	k := shell("exec sleep 1000")
 	k.config = fmt.Sprintf("progress {\n file = \"${NOMAD_ALLOC_DIR}/data/m.%s\"\n}", format)
-	alloc := c.start(t, job{id: "source-changes-" + format, tasks: []task{k}})
-	pid := c.pid(t, alloc, "train")
-	path := filepath.Join(c.agent.AllocDir(alloc.ID), "alloc", "data", "m."+format)
-	write := func(path string, flags int, text string) {
-		t.Helper()
-		f, err := os.OpenFile(path, flags|os.O_WRONLY|os.O_CREATE, 0o644)
-		must.NoError(t, err)
-		_, err = f.WriteString(text)
-		must.NoError(t, err)
-		must.NoError(t, f.Close())
-	}
-	var reports int64
-	follows := func(what string, more int64, step, loss float64) {
-		t.Helper()
-		reports += more
-		c.waitStatus(t, alloc, "train", what, func(s status.Status) bool {
-			return s.Reports == reports && float64(s.Step) == step && float64(s.Value) == loss
-		})
-	}
+	alloc := c.start(t, job{id: id, tasks: []task{k}})
 	c.waitStatus(t, alloc, "train", "waiting", func(s status.Status) bool {
 		return s.Reports == 0 && strings.Contains(s.Why, "m."+format) && strings.Contains(s.Why, "not there yet")
 	})
-	write(path, 0, header+row(1, 90)+"\n"+row(2, 80)+"\n"+row(3, 70)+"\n")
-	follows("there", 3, 3, 70)
-	write(path, os.O_APPEND, row(4, 60)+"\n"+row(5, 50)+"\n"+row(6, 45)[:3])
-	follows("longer", 2, 5, 50)
-	write(path, os.O_APPEND, row(6, 45)[3:]+"\n")
-	follows("at the end of its line", 1, 6, 45)
-	write(path, os.O_TRUNC, header+row(1, 40)+"\n")
-	follows("truncated", 1, 1, 40)
-	write(path+".new", 0, header+row(7, 35)+"\n"+row(8, 30)+"\n"+row(9, 25)+"\n"+row(10, 24)+"\n")
-	must.NoError(t, os.Rename(path+".new", path))
-	follows("replaced", 4, 10, 24)
-	must.NoError(t, os.Remove(path))
-	write(path, 0, header+row(11, 20)+"\n")
-	follows("removed and made again", 1, 11, 20)
+	return &written{c: c, alloc: alloc, path: filepath.Join(c.agent.AllocDir(alloc.ID), "alloc", "data", "m."+format)}
+}
+
+// write writes to a file: the job's, or one beside it.
+func (w *written) write(t *testing.T, path string, flags int, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, flags|os.O_WRONLY|os.O_CREATE, 0o644)
+	must.NoError(t, err)
+	_, err = f.WriteString(text)
+	must.NoError(t, err)
+	must.NoError(t, f.Close())
+}
+
+// follows waits until so many more reports are read, each once.
+func (w *written) follows(t *testing.T, what string, more int64, step, loss float64) {
+	t.Helper()
+	w.reports += more
+	w.c.waitStatus(t, w.alloc, "train", what, func(s status.Status) bool {
+		return s.Reports == w.reports && float64(s.Step) == step && float64(s.Value) == loss
+	})
+}
+
+// testFileChanges does to a file what writers do.
+func testFileChanges(t *testing.T, c *cluster, format, header string, row func(step, loss int) string) {
+	w := startWritten(t, c, "source-changes-"+format, format)
+	pid := c.pid(t, w.alloc, "train")
+	w.write(t, w.path, 0, header+row(1, 90)+"\n"+row(2, 80)+"\n"+row(3, 70)+"\n")
+	w.follows(t, "there", 3, 3, 70)
+	w.write(t, w.path, os.O_APPEND, row(4, 60)+"\n"+row(5, 50)+"\n"+row(6, 45)[:3])
+	w.follows(t, "longer", 2, 5, 50)
+	w.write(t, w.path, os.O_APPEND, row(6, 45)[3:]+"\n")
+	w.follows(t, "at the end of its line", 1, 6, 45)
+	w.write(t, w.path, os.O_TRUNC, header+row(1, 40)+"\n")
+	w.follows(t, "truncated", 1, 1, 40)
+	w.write(t, w.path+".new", 0, header+row(7, 35)+"\n"+row(8, 30)+"\n"+row(9, 25)+"\n"+row(10, 24)+"\n")
+	must.NoError(t, os.Rename(w.path+".new", w.path))
+	w.follows(t, "replaced", 4, 10, 24)
+	must.NoError(t, os.Remove(w.path))
+	w.write(t, w.path, 0, header+row(11, 20)+"\n")
+	w.follows(t, "removed and made again", 1, 11, 20)
 	must.True(t, harness.Alive(pid))
-	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
+	must.Eq(t, 0, countEvents(t, c, w.alloc, "train", "cannot be read"))
 }
 
 // testFileHostile puts a FIFO, on which an open would hang, and a link that leads

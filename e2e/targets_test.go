@@ -276,7 +276,7 @@ func TestTargetsAndSources(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, newHarness(t), engine, clusterOptions{settings: map[string]string{"interval": `"1s"`}})
-			for name, tests := range map[string]map[string]func(*testing.T, *cluster){"targets": targetTests(), "sources": sourceTests()} {
+			for name, tests := range map[string]map[string]func(*testing.T, *cluster){"targets": targetTests(), "sources": sourceTests(), "moves": moveTests()} {
 				t.Run(name, func(t *testing.T) {
 					for name, test := range tests {
 						t.Run(name, func(t *testing.T) {
@@ -287,6 +287,7 @@ func TestTargetsAndSources(t *testing.T) {
 				})
 			}
 			t.Run("plugin killed", func(t *testing.T) { testTargetPluginKilled(t, c) })
+			t.Run("plugin killed, tasks frozen", func(t *testing.T) { testMovePluginKilled(t, c) })
 			t.Run("agent killed", func(t *testing.T) { testTargetAgentKilled(t, c) })
 			t.Run("agent and plugin killed", func(t *testing.T) { testTargetBothKilled(t, c) })
 			t.Run("nothing is left", func(t *testing.T) { testNothingLeft(t, c) })
@@ -462,8 +463,12 @@ func ended(t *testing.T, pid int) {
 }
 
 // testTargetPluginKilled kills the plugin in the moment in which it has written
-// down that a task has reached its objective, before or while it stops it.
+// down that a task has reached its objective, before or while it stops it. A file from
+// which progress is read is read on where the killed plugin was.
 func testTargetPluginKilled(t *testing.T, c *cluster) {
+	file := startWritten(t, c, "killed-file", "jsonl")
+	file.write(t, file.path, 0, "{\"step\": 1, \"loss\": 9}\n{\"step\": 2, \"loss\": 8}\n{\"step\": 3, \"lo")
+	file.follows(t, "there", 2, 2, 8)
 	long := slow(t, c, "killed-slow")
 	quick := startGoal(t, c, "killed-quick", wanting(shell(preamble+saves+patient), "", "50", ""))
 	noEar := startGoal(t, c, "killed-deaf", wanting(shell(preamble+deaf+patient), "", "50", `grace = "1s"`))
@@ -481,6 +486,8 @@ func testTargetPluginKilled(t *testing.T, c *cluster) {
 		}
 		return nil
 	})
+	file.write(t, file.path, os.O_APPEND, "ss\": 7}\n{\"step\": 4, \"loss\": 6}\n")
+	file.follows(t, "read on", 2, 4, 6)
 	long.saving(t)
 	long.put(t, "release", "")
 	for _, g := range []goal{long, quick, noEar} {

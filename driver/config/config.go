@@ -20,6 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
 
 // Names of the engines, which are the names of the decorated Nomad drivers.
@@ -45,6 +46,8 @@ type Config struct {
 	QoEStep         float64 `codec:"dqoes_beta" json:"dqoes_beta"`
 	QoERule         string  `codec:"dqoes_step" json:"dqoes_step"`
 	ServiceShare    float64 `codec:"service_share" json:"service_share"` // fraction of the pool
+	SpeConAlpha     float64 `codec:"specon_alpha" json:"specon_alpha"`
+	SpeConInterval  string  `codec:"specon_interval" json:"specon_interval"`
 	Interval        string  `codec:"interval" json:"interval"`
 	MaxInterval     string  `codec:"max_interval" json:"max_interval"`
 	PoolCores       float64 `codec:"pool_cores" json:"pool_cores"`           // cores
@@ -83,6 +86,8 @@ func Options() []Option {
 		{"dqoes_beta", KindNumber, `0.1`},
 		{"dqoes_step", KindString, `"proportional"`},
 		{"service_share", KindNumber, `0.8`},
+		{"specon_alpha", KindNumber, `0.01`},
+		{"specon_interval", KindString, `"30s"`},
 		{"interval", KindString, `"20s"`},
 		{"max_interval", KindString, `"5m"`},
 		{"pool_cores", KindNumber, `0`},
@@ -118,6 +123,8 @@ type Settings struct {
 	Mode            limits.Mode
 	Estimator       string
 	Params          auto.Params // of all policies
+	SpeCon          specon.Params
+	SpeConInterval  time.Duration
 	Interval        time.Duration
 	MaxInterval     time.Duration
 	PoolCores       float64 // cores; 0 = the node's CPU less what Nomad reserves
@@ -160,12 +167,12 @@ func (c Config) Validate() (*Settings, error) {
 	if p.Flowcon.Alpha, err = flowcon.ParseAlpha(c.Alpha); err != nil {
 		errs = append(errs, fmt.Errorf("alpha: %w", err))
 	}
-	s.Params = p
+	s.Params, s.SpeCon = p, specon.Params{Alpha: c.SpeConAlpha}
 	oneOf("dqoes_step", c.QoERule, string(dqoes.StepPublished), string(dqoes.StepProportional))
 	for _, f := range []struct {
 		field string
 		value float64
-	}{{"tradl_full", c.Full}, {"dqoes_alpha", c.QoETolerance}, {"dqoes_beta", c.QoEStep}, {"service_share", c.ServiceShare}} {
+	}{{"tradl_full", c.Full}, {"dqoes_alpha", c.QoETolerance}, {"dqoes_beta", c.QoEStep}, {"service_share", c.ServiceShare}, {"specon_alpha", c.SpeConAlpha}} {
 		if !(f.value > 0 && f.value <= 1) {
 			errs = append(errs, fmt.Errorf("%s: must be a fraction > 0 and ≤ 1, got %v", f.field, f.value))
 		}
@@ -192,6 +199,7 @@ func (c Config) Validate() (*Settings, error) {
 	if s.MaxInterval > 0 && s.Interval > s.MaxInterval { // one that is no duration has been reported
 		errs = append(errs, fmt.Errorf("max_interval: must not be less than interval (%s), got %q", c.Interval, c.MaxInterval))
 	}
+	s.SpeConInterval = duration("specon_interval", c.SpeConInterval, time.Second, time.Hour)
 	s.NoProgressAfter = duration("no_progress_after", c.NoProgressAfter, time.Second, 24*time.Hour)
 	s.DockerTimeout = duration("docker_timeout", c.DockerTimeout, time.Second, 5*time.Minute)
 	s.DockerOutage = duration("docker_outage", c.DockerOutage, 0, 24*time.Hour)

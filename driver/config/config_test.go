@@ -13,6 +13,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 )
 
 // Every field is an option, in both encodings and of the same kind.
@@ -36,6 +37,8 @@ func TestDefault(t *testing.T) {
 		Mode:            limits.ModeWeight,
 		Estimator:       "robust",
 		Params:          auto.DefaultParams(),
+		SpeCon:          specon.DefaultParams(),
+		SpeConInterval:  30 * time.Second,
 		Interval:        20 * time.Second,
 		MaxInterval:     5 * time.Minute,
 		QuotaMinCores:   1,
@@ -74,6 +77,8 @@ func TestConfig_Validate(t *testing.T) {
 		"step":        {func(c *Config) { c.QoEStep = math.NaN() }, `dqoes_beta: must be a fraction > 0 and ≤ 1, got NaN`},
 		"step rule":   {func(c *Config) { c.QoERule = "fast" }, `dqoes_step: must be one of published, proportional, got "fast"`},
 		"share":       {func(c *Config) { c.ServiceShare = -1 }, `service_share: must be a fraction > 0 and ≤ 1, got -1`},
+		"gain":        {func(c *Config) { c.SpeConAlpha = 0 }, `specon_alpha: must be a fraction > 0 and ≤ 1, got 0`},
+		"gain time":   {func(c *Config) { c.SpeConInterval = "0s" }, `specon_interval: must be a duration from 1s to 1h0m0s, got "0s"`},
 		"pool":        {func(c *Config) { c.PoolCores = -1 }, `pool_cores: must be ≥ 0 cores (0 = the node's CPU less what Nomad reserves), got -1`},
 		"pool 1.5":    {func(c *Config) { c.PoolCores = 1.5 }, ""},
 		"quota -1":    {func(c *Config) { c.QuotaMinCores = -1 }, `quota_min_cores: must be > 0 cores, got -1`},

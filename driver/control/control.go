@@ -13,6 +13,7 @@ package control
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -22,8 +23,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/status"
 )
 
 // Options configures a Controller. All of them have been validated.
@@ -36,6 +39,9 @@ type Options struct {
 
 	Interval    time.Duration // initial interval of Algorithm 1
 	MaxInterval time.Duration // how far it may be doubled
+
+	SpeCon         specon.Params
+	SpeConInterval time.Duration // over which a gain is measured
 
 	PoolCores     float64
 	NodeMemory    float64 // bytes
@@ -92,6 +98,7 @@ type Task struct {
 	OnTarget func(Reached)
 
 	Limited bool    // false: never limit it
+	Movable bool    // its job lets it be moved to another node
 	Pinned  float64 // cores that the task owns (`cores`); they are not in the pool
 	Shares  uint64  // what Nomad asked for, if the kernel cannot be read
 
@@ -115,16 +122,17 @@ type Controller struct {
 	wake   chan struct{}
 
 	// Owned by the loop.
-	tasks    []*state // in order of arrival
-	interval time.Duration
-	nextRun  time.Time
-	pool     float64   // cores, at the last decision
-	quiet    time.Time // no decisions before: tasks are still being recovered
-	alpha    float64
-	services dqoes.State // of the adaptive listener
-	gone     float64     // what tasks used that have left since the last run on time, as a fraction of the pool
-	damper   *limits.Damper
-	artist   *artist
+	tasks      []*state // in order of arrival
+	interval   time.Duration
+	nextRun    time.Time
+	pool       float64   // cores, at the last decision
+	quiet      time.Time // no decisions before: tasks are still being recovered
+	alpha      float64
+	services   dqoes.State // of the adaptive listener
+	nextSpeCon time.Time   // when SpeCon's Algorithm 1 is due
+	gone       float64     // what tasks used that have left since the last run on time, as a fraction of the pool
+	damper     *limits.Damper
+	artist     *artist
 }
 
 // New returns a Controller. Run must be called for anything to happen.
@@ -153,6 +161,40 @@ func (c *Controller) Add(t Task) {
 // Remove takes a task back: it has ended. It does not block.
 func (c *Controller) Remove(id string) {
 	c.post(func(ctx context.Context) { c.remove(ctx, id) })
+}
+
+// Moving says how far the preparation of a task's move is. While it saves, the task has
+// what Nomad set: who holds it back then holds the move back. It does not block.
+func (c *Controller) Moving(id string, m status.Move) {
+	c.post(func(ctx context.Context) {
+		s := c.find(id)
+		if s == nil {
+			return
+		}
+		s.move, s.dirty = m, true
+		if m.State == status.MoveSaving && s.cgroup != nil && s.Limited {
+			s.want = s.base
+			c.apply(ctx, s, c.now())
+		}
+	})
+}
+
+// Step returns the last step that a task has reported; NaN if it is not known.
+func (c *Controller) Step(ctx context.Context, id string) float64 {
+	step := make(chan float64, 1)
+	c.post(func(context.Context) {
+		if s := c.find(id); s != nil {
+			step <- s.last.Step
+			return
+		}
+		step <- math.NaN()
+	})
+	select {
+	case v := <-step:
+		return v
+	case <-ctx.Done():
+		return math.NaN()
+	}
 }
 
 // post queues work for the loop.
@@ -210,6 +252,7 @@ func (c *Controller) tick(ctx context.Context) {
 	if !now.Before(c.nextRun) && !now.Before(c.quiet) && len(c.tasks) > 0 {
 		c.decide(ctx, flowcon.EventNone)
 	}
+	c.categorise(now)
 	for _, s := range c.tasks {
 		c.publish(s, now)
 	}

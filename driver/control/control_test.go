@@ -23,6 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -110,7 +111,8 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		Engine: "exec", Policy: policies.FlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Params: auto.DefaultParams(),
 		Interval: 10 * time.Second, MaxInterval: time.Minute, PoolCores: 2, QuotaMinCores: 1,
 		NoProgressAfter: time.Minute,
-		Emit:            func(ev Event) { n.events <- ev },
+		SpeCon:          specon.DefaultParams(), SpeConInterval: 30 * time.Second,
+		Emit: func(ev Event) { n.events <- ev },
 	}
 	if change != nil {
 		change(&opts)

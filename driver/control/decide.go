@@ -13,6 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/status"
 )
 
 // decide runs the policy over the tasks that are known and limited, turns its
@@ -109,6 +110,9 @@ func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time)
 	c.damper.Interval = c.interval
 	for i, want := range c.damper.Next(now, reqs, plan) {
 		tasks[i].want = want
+		if tasks[i].move.State == status.MoveSaving {
+			tasks[i].want = tasks[i].base
+		}
 	}
 	for _, s := range tasks {
 		c.apply(ctx, s, now)

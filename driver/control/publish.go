@@ -99,6 +99,8 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 			QoE:        number(s.qoe()),
 			Response:   number(s.service.response),
 		},
+		SpeCon:           s.converging.status(),
+		Move:             s.move,
 		Resources:        s.resources.status(),
 		Metric:           s.last.Metric,
 		Value:            status.Number(s.last.Value),
@@ -129,6 +131,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 			Counts:    make(map[string]int),
 			Classes:   make(map[string]int),
 			GrowthSum: make(map[string]status.Number),
+			SpeCon:    make(map[string]int),
 			Alpha:     status.Number(c.alpha),
 			IntervalS: status.Number(c.interval.Seconds()),
 		},
@@ -137,6 +140,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		st.Goal = s.source.Goal()
 	}
 	for _, o := range c.tasks {
+		st.Node.Use += status.Number(o.use)
 		if !o.Limited {
 			continue // it takes no part
 		}
@@ -145,6 +149,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 			continue
 		}
 		st.Node.Counts[string(o.category)]++
+		st.Node.SpeCon[string(o.converging.category)]++
 		if o.growth != nil {
 			st.Node.GrowthSum[string(o.category)] += status.Number(*o.growth)
 		}

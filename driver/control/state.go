@@ -17,6 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
@@ -53,7 +54,9 @@ type state struct {
 	decideAt time.Time
 	use      float64 // fraction of the pool, over the last interval
 
-	resources resources
+	resources  resources
+	converging converging
+	move       status.Move
 
 	category policy.Category
 	reached  tradl.State
@@ -113,6 +116,7 @@ func newState(t Task, opts Options, log hclog.Logger, now time.Time) *state {
 		inForce: limits.Limits{},
 
 		resources: newResources(),
+		move:      status.Move{Step: status.Unknown()},
 		dirty:     true,
 		decideAt:  now,
 	}
@@ -151,6 +155,9 @@ func (s *state) restore() {
 		return
 	}
 	s.base, s.resumed = r.Base, &r
+	if c := specon.Category(st.SpeCon.Category); c.Valid() {
+		s.converging.category, s.converging.since = c, st.SpeCon.Since
+	}
 	switch c := policy.Category(st.Category); c {
 	case policy.NL, policy.WL, policy.CL:
 		s.category = c
@@ -287,6 +294,7 @@ func (s *state) take(reports []progress.Report, before limits.Usage, beforeAt ti
 			continue
 		}
 		finite++
+		s.converging.meter.Add(r.Value)
 		sum += r.Value
 		steps = r.Step
 	}

@@ -38,6 +38,9 @@ type Cgroup struct {
 	acctErr, memErr error
 	conv            Conversion
 
+	frz    string // directory of the freezer
+	frzErr error
+
 	blk, blkBase string // of the controller for block I/O, and of its mount
 	blkVersion   int    // which need not be that of the cpu controller
 	blkErr       error

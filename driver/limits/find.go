@@ -103,6 +103,7 @@ func (f Finder) find(pid int, id string) (*Cgroup, error) {
 	}
 	c.proc = f.Proc
 	c.blk, c.blkBase, c.blkVersion, c.blkErr = l.block()
+	c.frz, c.frzErr = l.freezer(c)
 	return c, nil
 }
 
@@ -395,6 +396,16 @@ func (l locator) findV2(controller string) (path, dir, base string, err error) {
 	}
 	dir, base, err = l.dir("cgroup v2", path, func(m mount) bool { return m.version == 2 })
 	return path, dir, base, err
+}
+
+// freezer finds where the task's processes are frozen: on version 1 it is a hierarchy
+// of its own, on version 2 every cgroup has it.
+func (l locator) freezer(c *Cgroup) (dir string, err error) {
+	if c.version == 2 {
+		return c.cpu, nil
+	}
+	_, dir, _, err = l.findV1("freezer")
+	return dir, err
 }
 
 // block finds the controller for block I/O. As with the cpu, version 2 has it unless

@@ -116,9 +116,8 @@ func newKernel(t *testing.T, above ...string) *kernel {
 	case len(v1) == 3:
 		k.version, k.dirs = 1, v1
 		for _, m := range mounts { // for the tests that can do with it
-			if m.version == 1 && m.root == "/" && slices.Contains(m.options, "blkio") {
+			if m.version == 1 && m.root == "/" && (slices.Contains(m.options, "blkio") || slices.Contains(m.options, "freezer")) {
 				k.dirs = append(k.dirs, m.point)
-				break
 			}
 		}
 	case len(v2) == 1:

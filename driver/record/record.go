@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package record remembers which targets a task has reached, where the task cannot
-// write: a job ends as a success because of it, also after a restart of the plugin
-// or the agent at any moment.
+// Package record remembers which targets a task has reached, and that it is frozen to
+// be moved, where the task cannot write: a job ends as a success because of it, or runs
+// on, also after a restart of the plugin or the agent at any moment.
 //
 // A record lies in the allocation's own directory on the host, beside the
 // directories that Nomad shows to tasks, and goes with it.
@@ -16,10 +16,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/google/renameio/v2"
 
 	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/status"
 )
 
 // Record is what is remembered of one task of an allocation.
@@ -30,6 +32,19 @@ type Record struct {
 	Acceptable *control.Reached `json:"acceptable,omitempty"`
 	// Objective holds for the allocation: its task has succeeded.
 	Objective *control.Reached `json:"objective,omitempty"`
+	// Frozen is written before the task is frozen, and taken back after it was thawed.
+	Frozen *Frozen `json:"frozen,omitempty"`
+}
+
+// Frozen is a task that has saved its state and stands still, to be moved.
+type Frozen struct {
+	Run    string    `json:"run"`    // the task's ID in Nomad
+	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
+	Until  time.Time `json:"until"`  // end of the lease
+	// The checkpoint, as it is shown.
+	Path  string        `json:"path"`
+	Bytes int64         `json:"bytes"`
+	Step  status.Number `json:"step"`
 }
 
 // dir is the directory with the records in an allocation's directory.

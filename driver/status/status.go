@@ -98,6 +98,8 @@ type Status struct {
 	Plateau  bool   `json:"plateau"`        // no growth that could be told from noise
 	Diverged bool   `json:"diverged"`       // the last value was NaN or infinite
 
+	SpeCon    SpeCon    `json:"specon"`
+	Move      Move      `json:"move"`
 	Resources Resources `json:"resources"`
 
 	Use              Number `json:"use"`   // fraction of the pool, over the last interval
@@ -127,6 +129,34 @@ type Target struct {
 	QoE        Number `json:"qoe_s"`      // response time a service is to have, in seconds; null: no service
 	Response   Number `json:"response_s"` // measured over the last interval; null: nothing was asked of it
 }
+
+// SpeCon is where a training task is on its way to convergence (SpeCon, Algorithm 1),
+// which decides whether the shim moves it to another node.
+type SpeCon struct {
+	Category     string    `json:"category"`      // PC progressing, WC watching, CC converged, "" not sorted yet
+	Since        time.Time `json:"since"`         // in this category since
+	Gain         Number    `json:"gain"`          // by how much E moved in the last interval; 1 is all it has spanned
+	PreviousGain Number    `json:"previous_gain"` // in the interval before
+	RequestMove  bool      `json:"request_move"`  // converged, while others on the node learn on
+	Why          string    `json:"why"`
+}
+
+// Move is how far a task is prepared to be moved to another node.
+type Move struct {
+	State string    `json:"state"`           // "" not at all, saving, ready, failed
+	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
+	Bytes int64     `json:"bytes,omitempty"` // its size
+	Step  Number    `json:"step"`            // the last one reported before; the checkpoint's is that or a later one
+	Until time.Time `json:"until,omitzero"`  // the task stands still until then at most
+	Why   string    `json:"why,omitempty"`   // why it failed
+}
+
+// The states of a Move.
+const (
+	MoveSaving = "saving" // it was asked to save
+	MoveReady  = "ready"  // it has saved, and stands still
+	MoveFailed = "failed" // it has not saved in time, and runs on
+)
 
 // Resources are what the task uses beside CPU, and its growth efficiency for each
 // (FlowCon, eq. 2): progress per second divided by R. For memory R is the fraction
@@ -159,9 +189,11 @@ type Kernel struct {
 type Node struct {
 	PoolCores Number            `json:"pool_cores"`
 	Tasks     int               `json:"tasks"`
+	Use       Number            `json:"use"`        // fraction of the pool, of all tasks
 	Counts    map[string]int    `json:"counts"`     // training tasks per category
 	Classes   map[string]int    `json:"classes"`    // services per class
 	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
+	SpeCon    map[string]int    `json:"specon"`     // training tasks per category of SpeCon
 	Alpha     Number            `json:"alpha"`      // −1 = Algorithm 1 is off
 	IntervalS Number            `json:"interval_s"`
 }
@@ -171,6 +203,8 @@ func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
 	s.Target = Target{Acceptable: u, Objective: u, QoE: u, Response: u}
+	s.SpeCon.Gain, s.SpeCon.PreviousGain = u, u
+	s.Move.Step = u
 	s.Resources = Resources{u, u, u, u, u, u}
 	s.Limit.Fraction = u
 	s.Node.PoolCores, s.Node.Alpha, s.Node.IntervalS = u, u, u
@@ -183,7 +217,8 @@ const maxText = 2048
 // bounded returns s with its texts cut to maxText.
 func (s Status) bounded() Status {
 	for _, p := range []*string{&s.Version, &s.Task, &s.Alloc, &s.Job, &s.Namespace, &s.Engine, &s.Policy, &s.Estimator,
-		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.Target.State, &s.Metric, &s.Goal, &s.Rule, &s.Why, &s.Limit.Error} {
+		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.SpeCon.Category, &s.SpeCon.Why,
+		&s.Move.State, &s.Move.Path, &s.Move.Why, &s.Target.State, &s.Metric, &s.Goal, &s.Rule, &s.Why, &s.Limit.Error} {
 		*p = cut(*p, maxText)
 	}
 	s.Schema = Schema

@@ -1,0 +1,245 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package checkpoint finds what a task writes when it is asked to save its state: a new
+// file, or directory, that matches a pattern and does not change any more.
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul-template/signals"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+)
+
+// Config is the checkpoint block of a task's config.
+type Config struct {
+	// Path is the pattern of the files or directories, as the task names them; see
+	// path.Match. It lies in /local or /alloc/data, which Nomad moves with the task.
+	Path string
+	// Signal makes the task save.
+	Signal string
+	// Timeout is how long that may take.
+	Timeout time.Duration
+	// Lease is for how long the task stands still afterwards, waiting to be moved.
+	Lease time.Duration
+}
+
+// The defaults of a Config.
+const (
+	DefaultSignal  = "SIGUSR1"
+	DefaultTimeout = time.Minute
+	DefaultLease   = time.Minute
+)
+
+// The bounds of Timeout and Lease.
+const (
+	least = time.Second
+	most  = time.Hour
+)
+
+// Validate returns every error, joined; each names the field of the block.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	root, pattern, ok := progress.SplitPath(c.Path)
+	moves := root == progress.RootLocal && pattern != "." || strings.HasPrefix(pattern, "data/")
+	if !ok || !moves {
+		bad("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q", c.Path)
+	} else if _, err := path.Match(pattern, ""); err != nil {
+		bad("checkpoint.path: must be a pattern with *, ? and […], got %q", c.Path)
+	}
+	if _, err := signals.Parse(c.Signal); err != nil {
+		bad("checkpoint.signal: must be the name of a signal like SIGUSR1, got %q", c.Signal)
+	}
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"timeout", c.Timeout}, {"lease", c.Lease}} {
+		if d.value < least || d.value > most {
+			bad("checkpoint.%s: must be a duration from %v to %v, got %v", d.field, least, most, d.value)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Ends says whether the signal ends a process that does not handle it: many trainers
+// save and exit.
+func (c Config) Ends() bool {
+	return slices.Contains([]string{"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP"}, c.Signal)
+}
+
+// Saved is a checkpoint.
+type Saved struct {
+	Path  string // as the task names it
+	Bytes int64
+}
+
+// stamp tells whether something has changed. For a directory it is that of all files
+// in it.
+type stamp struct {
+	files int
+	bytes int64
+	last  time.Time
+}
+
+// Files are those that match a pattern. Close must be called.
+type Files struct {
+	root    *os.Root
+	prefix  string // of the task's names: "/alloc"
+	pattern string // beneath root
+}
+
+// Open opens the directory that a valid Config names. local and alloc are the task's
+// directories on the host.
+func Open(c Config, local, alloc string) (*Files, error) {
+	dir, pattern, ok := progress.SplitPath(c.Path)
+	if !ok {
+		return nil, fmt.Errorf("%q is not beneath /local or /alloc", c.Path)
+	}
+	host := local
+	if dir == progress.RootAlloc {
+		host = alloc
+	}
+	root, err := os.OpenRoot(host)
+	if err != nil {
+		return nil, fmt.Errorf("opening the directory of checkpoints: %w", err)
+	}
+	return &Files{root: root, prefix: "/" + dir, pattern: pattern}, nil
+}
+
+// Close closes the directory.
+func (f *Files) Close() error { return f.root.Close() }
+
+// State is what there is at a moment.
+type State map[string]stamp
+
+// maxEntries bounds how much is looked at.
+const maxEntries = 100_000
+
+// Look looks at everything that matches. What vanishes meanwhile is left out, and so is
+// a link that leads out of the task's directory.
+func (f *Files) Look() (State, error) {
+	all := f.root.FS()
+	names, err := fs.Glob(all, f.pattern)
+	if err != nil {
+		return nil, fmt.Errorf("looking for checkpoints: %w", err)
+	}
+	state := make(State, len(names))
+	entries := 0
+	for _, name := range names {
+		var s stamp
+		err := fs.WalkDir(all, name, func(_ string, d fs.DirEntry, err error) error {
+			if entries++; entries > maxEntries {
+				return fmt.Errorf("looking for checkpoints: more than %d files match %s", maxEntries, f.pattern)
+			}
+			if err != nil {
+				return ignored(err)
+			}
+			info, err := d.Info()
+			if err != nil {
+				return ignored(err)
+			}
+			if info.ModTime().After(s.last) {
+				s.last = info.ModTime()
+			}
+			if info.Mode().IsRegular() {
+				s.files++
+				s.bytes += info.Size()
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		state[name] = s
+	}
+	return state, nil
+}
+
+// ignored leaves out what cannot be looked at: it has vanished, or leads out of the
+// task's directory.
+func ignored(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return nil
+	}
+	return err
+}
+
+// Stable is how long a checkpoint must not have changed.
+const Stable = 500 * time.Millisecond
+
+// Wait waits until something is there that was not in before, or has changed since, is
+// not empty and does not change any more. If several are, it is the one that was
+// written last.
+func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
+	const every = Stable / 5
+	unchanged := make(map[string]int)
+	var last State
+	for {
+		now, err := f.Look()
+		if err != nil {
+			return Saved{}, err
+		}
+		for name := range now {
+			if now[name] == last[name] {
+				unchanged[name]++
+			} else {
+				unchanged[name] = 0
+			}
+		}
+		last = now
+		if name, busy := f.newest(now, before, unchanged); name != "" && !busy {
+			return Saved{Path: path.Join(f.prefix, name), Bytes: now[name].bytes}, nil
+		}
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return Saved{}, f.why(now, before, ctx.Err())
+		}
+	}
+}
+
+// newest is what was written last since before, and whether anything is still being
+// written.
+func (f *Files) newest(now, before State, unchanged map[string]int) (name string, busy bool) {
+	for _, n := range slices.Sorted(maps.Keys(now)) {
+		if now[n] == before[n] || now[n].bytes == 0 {
+			continue
+		}
+		busy = busy || unchanged[n] < 5
+		if name == "" || now[n].last.After(now[name].last) {
+			name = n
+		}
+	}
+	return name, busy
+}
+
+// why says why nothing came.
+func (f *Files) why(now, before State, err error) error {
+	pattern := path.Join(f.prefix, f.pattern)
+	changed := 0
+	for name := range now {
+		if now[name] != before[name] {
+			changed++
+		}
+	}
+	switch {
+	case changed > 0:
+		return fmt.Errorf("what matches %s was still being written, or is empty: %w", pattern, err)
+	case len(now) > 0:
+		return fmt.Errorf("none of the %d that match %s is new: %w", len(now), pattern, err)
+	}
+	return fmt.Errorf("nothing matches %s: %w", pattern, err)
+}

@@ -1,0 +1,157 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+func config(path string) Config {
+	return Config{Path: path, Signal: DefaultSignal, Timeout: DefaultTimeout, Lease: DefaultLease}
+}
+
+func TestConfig_Validate(t *testing.T) {
+	for _, ok := range []string{"/local/ckpt-*.pt", "local/a", "/alloc/data/ckpt/*", "alloc/data/model-[0-9].bin"} {
+		must.NoError(t, config(ok).Validate(), must.Sprint(ok))
+	}
+	for _, bad := range []string{"", "/local", "/alloc", "/alloc/data", "/alloc/tmp/x", "/alloc/logs/*", "/etc/passwd", "/alloc/data/../../secrets/*", "/local/../x", "ckpt-*"} {
+		must.ErrorContains(t, config(bad).Validate(), fmt.Sprintf("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q", bad))
+	}
+	c := Config{Path: "/local/[", Signal: "SIGNOPE", Timeout: 0, Lease: 2 * time.Hour}
+	must.EqError(t, c.Validate(), `checkpoint.path: must be a pattern with *, ? and […], got "/local/["
+checkpoint.signal: must be the name of a signal like SIGUSR1, got "SIGNOPE"
+checkpoint.timeout: must be a duration from 1s to 1h0m0s, got 0s
+checkpoint.lease: must be a duration from 1s to 1h0m0s, got 2h0m0s`)
+	must.False(t, config("/local/a").Ends())
+	c.Signal = "SIGTERM"
+	must.True(t, c.Ends())
+}
+
+// place is a task's directories with files that match /alloc/data/ckpt-*.
+type place struct {
+	dir   string
+	files *Files
+}
+
+func newPlace(t *testing.T) place {
+	t.Helper()
+	alloc := t.TempDir()
+	p := place{dir: filepath.Join(alloc, "data")}
+	must.NoError(t, os.Mkdir(p.dir, 0o755))
+	files, err := Open(config("/alloc/data/ckpt-*"), "", alloc)
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, files.Close()) })
+	p.files = files
+	return p
+}
+
+func (p place) write(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(p.dir, name)
+	must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+func (p place) look(t *testing.T) State {
+	t.Helper()
+	s, err := p.files.Look()
+	must.NoError(t, err)
+	return s
+}
+
+func (p place) wait(t *testing.T, before State) Saved {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	saved, err := p.files.Wait(ctx, before)
+	must.NoError(t, err)
+	return saved
+}
+
+func TestWait_new(t *testing.T) {
+	p := newPlace(t)
+	p.write(t, "ckpt-1", "old")
+	p.write(t, "other", "x")
+	before := p.look(t)
+	must.MapLen(t, 1, before)
+	go func() {
+		for i := range 10 { // grows for a while
+			time.Sleep(100 * time.Millisecond)
+			f, err := os.OpenFile(filepath.Join(p.dir, "ckpt-2"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+			if err == nil {
+				_, _ = fmt.Fprintf(f, "part %d\n", i)
+				_ = f.Close()
+			}
+		}
+	}()
+	must.Eq(t, Saved{Path: "/alloc/data/ckpt-2", Bytes: 70}, p.wait(t, before))
+}
+
+func TestWait_overwritten(t *testing.T) {
+	p := newPlace(t)
+	p.write(t, "ckpt-a", "old")
+	before := p.look(t)
+	p.write(t, "ckpt-a", "newer")
+	must.Eq(t, Saved{Path: "/alloc/data/ckpt-a", Bytes: 5}, p.wait(t, before))
+}
+
+func TestWait_directory(t *testing.T) {
+	p := newPlace(t)
+	p.write(t, "ckpt-1/model.bin", "old")
+	before := p.look(t)
+	p.write(t, "ckpt-2/model.bin", "abc")
+	p.write(t, "ckpt-2/rng/state", "de")
+	must.Eq(t, Saved{Path: "/alloc/data/ckpt-2", Bytes: 5}, p.wait(t, before))
+	before = p.look(t)
+	p.write(t, "ckpt-1/model.bin", "once more")
+	must.Eq(t, Saved{Path: "/alloc/data/ckpt-1", Bytes: 9}, p.wait(t, before))
+}
+
+// Of several the one that was written last: trainers keep the last few.
+func TestWait_several(t *testing.T) {
+	p := newPlace(t)
+	before := p.look(t)
+	p.write(t, "ckpt-9", "first")
+	p.write(t, "ckpt-10", "second")
+	at := time.Now()
+	must.NoError(t, os.Chtimes(filepath.Join(p.dir, "ckpt-9"), at, at.Add(-time.Second)))
+	must.NoError(t, os.Chtimes(filepath.Join(p.dir, "ckpt-10"), at, at))
+	must.Eq(t, "/alloc/data/ckpt-10", p.wait(t, before).Path)
+}
+
+func TestWait_fails(t *testing.T) {
+	p := newPlace(t)
+	fails := func(before State, want string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, err := p.files.Wait(ctx, before)
+		must.ErrorIs(t, err, context.DeadlineExceeded)
+		must.ErrorContains(t, err, want)
+	}
+	fails(p.look(t), "nothing matches /alloc/data/ckpt-*")
+	p.write(t, "ckpt-1", "old")
+	fails(p.look(t), "none of the 1 that match /alloc/data/ckpt-* is new")
+	before := p.look(t)
+	p.write(t, "ckpt-2", "")
+	fails(before, "was still being written, or is empty")
+}
+
+// A link that leads out of the task's directory shows nothing of what is there.
+func TestLook_link(t *testing.T) {
+	p := newPlace(t)
+	outside := filepath.Join(t.TempDir(), "secret")
+	must.NoError(t, os.WriteFile(outside, []byte("secret"), 0o644))
+	must.NoError(t, os.Symlink(outside, filepath.Join(p.dir, "ckpt-link")))
+	for _, s := range p.look(t) {
+		must.Eq(t, 0, s.bytes)
+	}
+}

@@ -1,0 +1,68 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package limits
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestKernel_freezer(t *testing.T) {
+	k := newKernel(t)
+	c := k.run("task", "busy", -1)
+	if c.frzErr != nil {
+		t.Skipf("skipped: %v", c.frzErr)
+	}
+	cpu := func() float64 {
+		u, err := c.Usage()
+		must.NoError(t, err)
+		return u.CPUSeconds
+	}
+	runs := func() {
+		t.Helper()
+		before := cpu()
+		eventually(t, cpu, func(v float64) bool { return v > before })
+	}
+	runs()
+	frozen, err := c.Frozen()
+	must.NoError(t, err)
+	must.False(t, frozen)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	must.NoError(t, c.Freeze(ctx))
+	must.NoError(t, c.Freeze(ctx), must.Sprint("once more is no error"))
+	frozen, err = c.Frozen()
+	must.NoError(t, err)
+	must.True(t, frozen)
+	before := cpu()
+	time.Sleep(200 * time.Millisecond)
+	must.Eq(t, before, cpu())
+
+	must.NoError(t, c.Thaw())
+	must.NoError(t, c.Thaw())
+	runs()
+
+	must.NoError(t, c.Freeze(ctx))
+	must.NoError(t, Thaw(c.FreezerDir()))
+	runs()
+	must.NoError(t, Thaw(filepath.Join(c.FreezerDir(), "gone")))
+
+	// What is frozen ends without running on.
+	must.NoError(t, c.Freeze(ctx))
+	before = cpu()
+	must.NoError(t, c.Kill())
+	gone := func() float64 {
+		pids, err := c.read(c.frz, "cgroup.procs")
+		must.NoError(t, err)
+		return float64(len(pids))
+	}
+	eventually(t, gone, func(v float64) bool { return v == 0 })
+	must.Between(t, before, cpu(), before+0.05)
+	must.NoError(t, c.Kill(), must.Sprint("nothing is left"))
+}

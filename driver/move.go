@@ -1,0 +1,398 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// How a task is prepared to be moved to another node. Nomad hands any name of a signal
+// to a driver, so that `nomad alloc signal` and the shim can ask for it:
+//
+//	            EBBTIDE_CHECKPOINT            saved                 stopped
+//	  (runs) ─────────────────────► saving ─────────► ready ─────────────────► (ended)
+//	     ▲                            │               │  ▲ │
+//	     ├── not saved in time ◄──────┘               │  └─┘ EBBTIDE_CHECKPOINT:
+//	     └── EBBTIDE_RELEASE, or the lease has ended ◄┘        the lease begins anew
+//
+//	saving  The task has what Nomad gave it of the CPU, and was sent its signal.
+//	ready   What it saved is there and does not change any more; the task stands still,
+//	        for the lease at most. So it cannot end by itself while Nomad is told to
+//	        move it, which would run it a second time. Who stops it ends it where it
+//	        stands.
+//
+// That a task is frozen is written down before it is: a plugin that comes back thaws it
+// when the lease has ended, or was to end meanwhile.
+const (
+	// SignalCheckpoint asks the driver to prepare a task's move.
+	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
+	// SignalRelease lets a task run on that was prepared.
+	SignalRelease = "EBBTIDE_RELEASE"
+)
+
+// move is the preparation of one task's move.
+type move struct {
+	mu    sync.Mutex
+	state string             // "", status.MoveSaving or status.MoveReady
+	stop  context.CancelFunc // while it is saved
+	over  chan struct{}      // closed when state is "" again
+
+	// While it is ready.
+	cgroup freezer // nil: the task has saved and ended
+	lease  *time.Timer
+	shown  status.Move
+}
+
+// freezer is what a move needs of a task's cgroup (limits.Cgroup).
+type freezer interface {
+	Freeze(context.Context) error
+	Thaw() error
+	Kill() error
+	FreezerDir() string
+}
+
+// end ends the preparation, if there is one, and returns what it was. The caller holds
+// the lock.
+func (m *move) end() (was string) {
+	was, m.state = m.state, ""
+	if m.lease != nil {
+		m.lease.Stop()
+	}
+	if was != "" {
+		m.stop()
+		close(m.over)
+	}
+	return was
+}
+
+// freezeWithin bounds how long the kernel may take to freeze a task.
+const freezeWithin = 5 * time.Second
+
+// prepareMove asks a task to save its state. It returns at once; events and the status
+// say what comes of it.
+func (d *Driver) prepareMove(t *task) error {
+	cfg := t.handle.Config
+	switch {
+	case t.checkpoint == nil:
+		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", cfg.Name)
+	case t.stopping.Load() || t.succeeded.Load():
+		return fmt.Errorf("ebbtide: task %q is ending", cfg.Name)
+	}
+	m := &t.move
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch m.state {
+	case status.MoveSaving:
+		return nil
+	case status.MoveReady:
+		return d.extendLease(t)
+	}
+	dir := cfg.TaskDir()
+	files, err := checkpoint.Open(*t.checkpoint, dir.LocalDir, dir.SharedAllocDir)
+	if err != nil {
+		return fmt.Errorf("ebbtide: %w", err)
+	}
+	before, err := files.Look()
+	if err != nil {
+		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
+	}
+	ctx, stop := context.WithTimeout(d.running, t.checkpoint.Timeout)
+	m.state, m.stop, m.over = status.MoveSaving, stop, make(chan struct{})
+	m.cgroup, m.lease = nil, nil
+	go func() {
+		defer files.Close()
+		d.save(ctx, t, files, before)
+	}()
+	return nil
+}
+
+// save waits for what the task saves, and freezes it.
+func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) {
+	cfg, c := t.handle.Config, *t.checkpoint
+	unknown := status.Unknown()
+	d.controller.Moving(cfg.ID, status.Move{State: status.MoveSaving, Step: unknown})
+	step := d.lastStep(ctx, cfg.ID)
+	err := t.instance().SignalTask(cfg.ID, c.Signal)
+	if err != nil {
+		err = fmt.Errorf("sending %s: %w", c.Signal, err)
+	}
+	var saved checkpoint.Saved
+	if err == nil {
+		saved, err = files.Wait(ctx, before)
+	}
+	if err == nil {
+		shown := status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)}
+		err = d.freeze(t, shown)
+	}
+	if err == nil {
+		return
+	}
+	t.move.mu.Lock()
+	was := t.move.end()
+	t.move.mu.Unlock()
+	if was == "" {
+		return // it was stopped or called off meanwhile
+	}
+	d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: unknown, Why: err.Error()})
+	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %s was sent and waited for %v: %v", c.Signal, c.Timeout, err), nil)
+}
+
+// lastStep is the last one that a task has reported. A loop that does not answer holds
+// nothing up.
+func (d *Driver) lastStep(ctx context.Context, id string) float64 {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return d.controller.Step(ctx, id)
+}
+
+// freeze stops the task where it is, for the lease at most.
+func (d *Driver) freeze(t *task, shown status.Move) error {
+	cfg := t.handle.Config
+	cg, err := d.findFreezer(t)
+	if err != nil && !(errors.Is(err, engine.ErrGone) && t.checkpoint.Ends()) {
+		return err
+	}
+	shown.Until = time.Now().Add(t.checkpoint.Lease)
+	if cg != nil {
+		if err := d.remember(t, &record.Frozen{
+			Run: cfg.ID, Cgroup: cg.FreezerDir(), Until: shown.Until, Path: shown.Path, Bytes: shown.Bytes, Step: shown.Step,
+		}); err != nil {
+			return err // a later process would not know that it is to be thawed
+		}
+		ctx, cancel := context.WithTimeout(d.running, freezeWithin)
+		defer cancel()
+		if err := cg.Freeze(ctx); err != nil {
+			return errors.Join(err, d.remember(t, nil))
+		}
+	}
+	t.move.mu.Lock()
+	defer t.move.mu.Unlock()
+	if t.move.state != status.MoveSaving { // it was stopped or called off meanwhile
+		if cg == nil {
+			return nil
+		}
+		return errors.Join(cg.Thaw(), d.remember(t, nil))
+	}
+	d.ready(t, cg, shown)
+	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task stands still until %s, to be moved",
+		shown.Path, shown.Bytes, stepText(shown.Step), shown.Until.UTC().Format(time.RFC3339)), map[string]string{
+		"path": shown.Path, "bytes": strconv.FormatInt(shown.Bytes, 10),
+		"step": fmt.Sprint(float64(shown.Step)), "until": shown.Until.UTC().Format(time.RFC3339Nano),
+	})
+	return nil
+}
+
+// ready begins the lease. The caller holds the lock of the move.
+func (d *Driver) ready(t *task, cg freezer, shown status.Move) {
+	m := &t.move
+	m.state, m.cgroup, m.shown = status.MoveReady, cg, shown
+	m.lease = time.AfterFunc(time.Until(shown.Until), func() { d.releaseMove(t, "no move came within its lease") })
+	d.controller.Moving(t.handle.Config.ID, shown)
+}
+
+// extendLease begins the lease of a task that is ready anew. The caller holds the lock
+// of the move.
+func (d *Driver) extendLease(t *task) error {
+	m := &t.move
+	m.shown.Until = time.Now().Add(t.checkpoint.Lease)
+	if m.cgroup != nil {
+		if err := d.remember(t, &record.Frozen{
+			Run: t.handle.Config.ID, Cgroup: m.cgroup.FreezerDir(), Until: m.shown.Until,
+			Path: m.shown.Path, Bytes: m.shown.Bytes, Step: m.shown.Step,
+		}); err != nil {
+			return err
+		}
+	}
+	m.lease.Reset(t.checkpoint.Lease)
+	d.controller.Moving(t.handle.Config.ID, m.shown)
+	return nil
+}
+
+// releaseMove lets a task run on. It is no error if it does already.
+func (d *Driver) releaseMove(t *task, why string) {
+	t.move.mu.Lock()
+	cg := t.move.cgroup
+	was := t.move.end()
+	t.move.mu.Unlock()
+	if was == "" {
+		return
+	}
+	d.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
+	if was == status.MoveReady && cg != nil {
+		d.thaw(t, cg)
+	}
+	d.say(t, "runs on: "+why, nil)
+}
+
+// thaw lets a frozen task run on. What fails is tried again: nothing else would.
+func (d *Driver) thaw(t *task, cg freezer) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
+		err := cg.Thaw()
+		if err == nil || errors.Is(err, limits.ErrGone) {
+			break
+		}
+		d.logger.Error("cannot let the task run on; trying again", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+		select {
+		case <-time.After(wait):
+		case <-t.settled:
+			return
+		case <-d.ctx.Done():
+			return
+		}
+	}
+	if err := d.remember(t, nil); err != nil {
+		d.logger.Warn("the task runs on, but is still written down as frozen", "task", t.handle.Config.Name, "error", err)
+	}
+}
+
+// endFrozen ends the processes of a task that is frozen, which is to be stopped: they
+// would take no signal. They do not run on before.
+func (d *Driver) endFrozen(t *task) {
+	t.move.mu.Lock()
+	cg := t.move.cgroup
+	was := t.move.end()
+	t.move.mu.Unlock()
+	if was != status.MoveReady || cg == nil {
+		return
+	}
+	if err := cg.Kill(); err != nil {
+		d.logger.Warn("ending a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+	}
+	if err := d.remember(t, nil); err != nil {
+		d.logger.Debug("the ended task is still written down as frozen", "task", t.handle.Config.Name, "error", err)
+	}
+}
+
+// afterMove holds the result of a task back that has saved and ended: Nomad would take
+// it for complete. If no move comes, it has failed, and Nomad starts it again.
+func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
+	m := &t.move
+	m.mu.Lock()
+	if m.state == "" || t.stopping.Load() || t.succeeded.Load() {
+		m.mu.Unlock()
+		return res
+	}
+	if !t.checkpoint.Ends() { // it has ended by itself
+		m.end()
+		m.mu.Unlock()
+		return res
+	}
+	over := m.over
+	m.mu.Unlock()
+	select {
+	case <-over:
+	case <-d.ctx.Done():
+	}
+	if t.stopping.Load() || t.succeeded.Load() {
+		return res
+	}
+	code := res.ExitCode
+	if code == 0 {
+		code = 1
+	}
+	return &drivers.ExitResult{ExitCode: code, Err: errors.New("it was asked to save its state to be moved, has ended, and was not moved: it goes on here")}
+}
+
+// resumeMove goes on with what an earlier process had begun.
+func (d *Driver) resumeMove(t *task) {
+	cfg := t.handle.Config
+	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	if err != nil || rec.Frozen == nil || rec.Frozen.Run != cfg.ID {
+		return
+	}
+	f := rec.Frozen
+	cg, err := d.findFreezer(t)
+	if err != nil || t.checkpoint == nil {
+		d.logger.Warn("a task was frozen to be moved; it runs on", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+		d.thawRemains(cfg)
+		return
+	}
+	t.move.mu.Lock()
+	defer t.move.mu.Unlock()
+	t.move.stop, t.move.over = func() {}, make(chan struct{})
+	d.ready(t, cg, status.Move{State: status.MoveReady, Path: f.Path, Bytes: f.Bytes, Step: f.Step, Until: f.Until})
+}
+
+// thawRemains lets what an earlier process has frozen of this task run on, or take the
+// signal that ends it.
+func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
+	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	if err != nil || rec.Frozen == nil {
+		return
+	}
+	if err := limits.Thaw(rec.Frozen.Cgroup); err != nil {
+		d.logger.Warn("thawing what is left of the task", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+	}
+	rec.Frozen = nil
+	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
+		d.logger.Debug("the task is still written down as frozen", "task", cfg.Name, "error", err)
+	}
+}
+
+// freezerOf finds the cgroup of a task's processes.
+func (d *Driver) freezerOf(t *task) (freezer, error) {
+	ctx, cancel := context.WithTimeout(d.running, freezeWithin)
+	defer cancel()
+	st, err := d.engine.Inspect(ctx, t.handle)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Running || st.PID == 0 {
+		return nil, engine.ErrGone
+	}
+	id, err := d.engine.CgroupName(t.handle)
+	if err != nil {
+		return nil, err
+	}
+	cg, err := limits.FindFor(st.PID, id)
+	if errors.Is(err, limits.ErrGone) {
+		return nil, engine.ErrGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cg, nil
+}
+
+// remember writes down that a task is frozen, or (nil) that it is not any more.
+func (d *Driver) remember(t *task, f *record.Frozen) error {
+	cfg := t.handle.Config
+	t.records.Lock()
+	defer t.records.Unlock()
+	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	if err != nil {
+		return err
+	}
+	rec.Frozen = f
+	return rec.Save(cfg.AllocDir, cfg.Name)
+}
+
+// say sends an event about a task.
+func (d *Driver) say(t *task, message string, annotations map[string]string) {
+	cfg := t.handle.Config
+	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: message, Annotations: annotations})
+}
+
+// stepText says at which step a checkpoint is.
+func stepText(step status.Number) string {
+	if math.IsNaN(float64(step)) {
+		return "step unknown"
+	}
+	return fmt.Sprintf("step %.0f or later", float64(step))
+}

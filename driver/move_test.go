@@ -1,0 +1,272 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// fridge is a task's freezer.
+type fridge struct {
+	mu     sync.Mutex
+	state  string // "runs", "frozen", "killed"
+	dir    string
+	refuse error
+}
+
+func (f *fridge) to(state string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse == nil && f.state != "killed" {
+		f.state = state
+	}
+	return f.refuse
+}
+
+func (f *fridge) is() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state
+}
+
+func (f *fridge) Freeze(context.Context) error { return f.to("frozen") }
+func (f *fridge) Thaw() error                  { return f.to("runs") }
+func (f *fridge) Kill() error                  { return f.to("killed") }
+func (f *fridge) FreezerDir() string           { return f.dir }
+
+// moving is a driver with a task that can be moved.
+type moving struct {
+	d        *Driver
+	inner    *inner
+	held     *task
+	messages <-chan string
+	fridge   *fridge
+	data     string // NOMAD_ALLOC_DIR/data
+}
+
+func newMoving(t *testing.T) *moving {
+	d, first, held, messages := ending(t)
+	m := &moving{d: d, inner: first, held: held, messages: messages, fridge: &fridge{state: "runs", dir: t.TempDir()}}
+	m.data = filepath.Join(held.handle.Config.AllocDir, "alloc", "data")
+	must.NoError(t, os.MkdirAll(m.data, 0o755))
+	held.checkpoint = &checkpoint.Config{Path: "/alloc/data/ckpt-*", Signal: "SIGUSR1", Timeout: time.Minute, Lease: time.Minute}
+	d.findFreezer = func(*task) (freezer, error) { return m.fridge, nil }
+	go d.controller.Run(t.Context())
+	return m
+}
+
+// save writes a checkpoint when the task is asked to.
+func (m *moving) save(t *testing.T) {
+	t.Helper()
+	must.Eq(t, m.held.checkpoint.Signal, <-m.inner.signals)
+	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-1"), []byte("abc"), 0o644))
+}
+
+// prepare brings the task to where it can be moved.
+func (m *moving) prepare(t *testing.T) {
+	t.Helper()
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	m.save(t)
+	message(t, m.messages, "checkpoint saved: /alloc/data/ckpt-1, 3 bytes, step unknown; the task stands still until ")
+}
+
+func (m *moving) frozen(t *testing.T) *record.Frozen {
+	t.Helper()
+	return remembered(t, m.held).Frozen
+}
+
+func TestMove_calledOff(t *testing.T) {
+	m := newMoving(t)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease), must.Sprint("nothing to release is no error"))
+	m.prepare(t)
+	must.Eq(t, "frozen", m.fridge.is())
+	f := *m.frozen(t)
+	f.Step = 0 // it is not known
+	must.Eq(t, record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
+
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("once more: the lease begins anew"))
+	must.True(t, m.frozen(t).Until.After(f.Until))
+	must.Eq(t, 0, len(m.inner.signals))
+
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	message(t, m.messages, "runs on: the move was called off")
+	must.Eq(t, "runs", m.fridge.is())
+	must.Nil(t, m.frozen(t))
+
+	// And from the beginning, with what is there now being old.
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	must.Eq(t, "SIGUSR1", <-m.inner.signals)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("twice is once"))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	message(t, m.messages, "runs on: the move was called off")
+	must.Eq(t, 0, len(m.inner.signals))
+	must.Eq(t, "runs", m.fridge.is())
+}
+
+func TestMove_leaseEnds(t *testing.T) {
+	m := newMoving(t)
+	m.held.checkpoint.Lease = time.Second
+	m.prepare(t)
+	message(t, m.messages, "runs on: no move came within its lease")
+	must.Eq(t, "runs", m.fridge.is())
+	must.Nil(t, m.frozen(t))
+}
+
+func TestMove_fails(t *testing.T) {
+	m := newMoving(t)
+	m.held.checkpoint.Timeout = time.Second
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	message(t, m.messages, "not ready to be moved, and runs on: SIGUSR1 was sent and waited for 1s: nothing matches /alloc/data/ckpt-*")
+	must.Eq(t, "runs", m.fridge.is())
+	<-m.inner.signals
+
+	m.inner.refuse = errors.New("no such process")
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	message(t, m.messages, "sending SIGUSR1: no such process")
+	<-m.inner.signals
+	m.inner.refuse = nil
+
+	m.held.checkpoint.Timeout = time.Minute
+	m.fridge.refuse = errors.New("no freezer here")
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	m.save(t)
+	message(t, m.messages, "no freezer here")
+	must.Nil(t, m.frozen(t))
+	m.fridge.refuse = nil
+
+	// Without a memory it is not frozen: nobody would thaw it.
+	must.NoError(t, os.RemoveAll(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide")))
+	must.NoError(t, os.WriteFile(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	<-m.inner.signals
+	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-2"), []byte("x"), 0o644))
+	message(t, m.messages, "not ready to be moved, and runs on")
+	must.Eq(t, "runs", m.fridge.is())
+}
+
+func TestMove_refused(t *testing.T) {
+	m := newMoving(t)
+	m.held.stopping.Store(true)
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), `task "task" is ending`)
+	m.held.checkpoint = nil
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "set checkpoint { path = … } in its config")
+	must.ErrorIs(t, m.d.SignalTask("unknown", SignalCheckpoint), drivers.ErrTaskNotFound)
+	must.Eq(t, 0, len(m.inner.signals))
+}
+
+// A frozen task that is stopped ends where it stands.
+func TestMove_stopped(t *testing.T) {
+	m := newMoving(t)
+	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	m.prepare(t)
+	must.NoError(t, m.d.StopTask("alloc/task/1", time.Second, "SIGTERM"))
+	must.Eq(t, "killed", m.fridge.is())
+	must.Eq(t, "SIGTERM 1s", <-m.inner.stopped)
+	must.Nil(t, m.frozen(t))
+	want := &drivers.ExitResult{ExitCode: 137}
+	m.inner.results <- want
+	must.Eq(t, want, result(t, ch))
+}
+
+// One that is stopped while it saves is stopped as any other.
+func TestMove_stoppedWhileSaving(t *testing.T) {
+	m := newMoving(t)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	<-m.inner.signals
+	must.NoError(t, m.d.StopTask("alloc/task/1", time.Second, "SIGTERM"))
+	must.Eq(t, "SIGTERM 1s", <-m.inner.stopped)
+	must.Eq(t, "runs", m.fridge.is())
+}
+
+// One that reaches its objective is not moved: it gets its grace.
+func TestMove_objective(t *testing.T) {
+	m := newMoving(t)
+	m.prepare(t)
+	m.d.targetReached(m.held, actions{Grace: 3 * time.Second}, objective)
+	must.Eq(t, " 3s", <-m.inner.stopped)
+	must.Eq(t, "runs", m.fridge.is())
+	rec := remembered(t, m.held)
+	must.NotNil(t, rec.Objective)
+	must.Nil(t, rec.Frozen)
+}
+
+// A trainer that saves and exits is not complete for that: if it is not moved it starts
+// again here.
+func TestMove_savesAndExits(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		m := newMoving(t)
+		m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
+		m.d.findFreezer = func(*task) (freezer, error) { return nil, engine.ErrGone }
+		ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
+		must.NoError(t, err)
+		must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+		m.save(t)
+		m.inner.results <- &drivers.ExitResult{}
+		message(t, m.messages, "checkpoint saved")
+		if moved {
+			must.NoError(t, m.d.StopTask("alloc/task/1", 0, ""))
+			must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+			continue
+		}
+		res := result(t, ch)
+		must.Eq(t, 1, res.ExitCode)
+		must.ErrorContains(t, res.Err, "was not moved: it goes on here")
+	}
+}
+
+// One that is not asked to exit, and does, has ended by itself.
+func TestMove_endsByItself(t *testing.T) {
+	m := newMoving(t)
+	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	<-m.inner.signals
+	m.inner.results <- &drivers.ExitResult{}
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+}
+
+// The plugin dies while a task is frozen: the next one goes on, or lets it run on.
+func TestMove_resumed(t *testing.T) {
+	for name, c := range map[string]struct {
+		until time.Duration
+		want  string
+	}{
+		"the lease goes on": {time.Second, "no move came within its lease"},
+		"it has ended":      {-time.Second, "no move came within its lease"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.fridge.state = "frozen"
+			until := time.Now().Add(c.until)
+			must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
+			m.d.resumeMove(m.held)
+			message(t, m.messages, c.want)
+			must.Eq(t, "runs", m.fridge.is())
+			must.Nil(t, m.frozen(t))
+		})
+	}
+
+	// Of a run that is no more.
+	m := newMoving(t)
+	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
+	m.d.resumeMove(m.held)
+	must.NotNil(t, m.frozen(t))
+	m.d.thawRemains(m.held.handle.Config)
+	must.Nil(t, m.frozen(t))
+}

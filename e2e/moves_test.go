@@ -1,0 +1,158 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// moveTests prepare tasks to be moved, by hand.
+func moveTests() map[string]func(*testing.T, *cluster) {
+	return map[string]func(*testing.T, *cluster){
+		"called off":     testMoveCalledOff,
+		"stopped":        testMoveStopped,
+		"lease ends":     testMoveLeaseEnds,
+		"does not save":  testMoveDoesNotSave,
+		"saves and ends": testMoveSavesAndEnds,
+	}
+}
+
+// What a task does when it is asked to save: it writes its step, under another name at
+// first.
+const keeps = `trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n' USR1
+`
+
+// movable is a task that saves its state as the script says.
+func movable(script, lease string, more ...string) task {
+	k := shell(preamble + script + patient)
+	k.config = fmt.Sprintf("checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/ckpt-*\"\n lease = %q\n %s\n}", lease, strings.Join(more, "\n"))
+	return k
+}
+
+// signal sends one of the signals of a move.
+func (g goal) signal(t *testing.T, name string) {
+	t.Helper()
+	must.NoError(t, g.c.agent.Signal(deadline(t, stepDeadline), g.alloc, "train", name))
+}
+
+// ready brings a task to where it can be moved.
+func (g goal) ready(t *testing.T) status.Status {
+	t.Helper()
+	g.reporting(t)
+	g.signal(t, "EBBTIDE_CHECKPOINT")
+	g.c.waitEvent(t, g.alloc, "train", "checkpoint saved: /alloc/data/ckpt-", "or later; the task stands still until ")
+	return g.c.waitStatus(t, g.alloc, "train", "ready to be moved", func(s status.Status) bool { return s.Move.State == "ready" })
+}
+
+// runsOn waits until a task reports again.
+func (g goal) runsOn(t *testing.T, why string, reports int64) {
+	t.Helper()
+	g.c.waitEvent(t, g.alloc, "train", "runs on: "+why)
+	g.c.waitStatus(t, g.alloc, "train", "running on", func(s status.Status) bool { return s.Move.State == "" && s.Reports > reports })
+	must.Eq(t, []string{"start"}, g.lines(t, "starts"))
+}
+
+func testMoveCalledOff(t *testing.T, c *cluster) {
+	g := startGoal(t, c, "move-off", movable(keeps, "10m"))
+	st := g.ready(t)
+	must.Positive(t, st.Move.Bytes)
+	must.Positive(t, st.Move.Step)
+	saved := strings.TrimPrefix(st.Move.Path, "/alloc/data/")
+	step := g.lines(t, saved)
+	must.Len(t, 1, step)
+	must.Eq(t, "ckpt-"+step[0], saved)
+
+	// It does nothing at all. What it had printed before is read in the meantime.
+	used := kernel(t, c.pid(t, g.alloc, "train")).CPU
+	time.Sleep(time.Second)
+	must.Eq(t, used, kernel(t, c.pid(t, g.alloc, "train")).CPU)
+	st, err := c.status(t, g.alloc, "train")
+	must.NoError(t, err)
+	g.signal(t, "EBBTIDE_RELEASE")
+	g.runsOn(t, "the move was called off", st.Reports)
+	g.signal(t, "EBBTIDE_RELEASE") // once more is no error
+}
+
+// A frozen task would take no signal; stopped, it ends where it stands.
+func testMoveStopped(t *testing.T, c *cluster) {
+	g := startGoal(t, c, "move-stopped", movable(keeps+saves, "10m"))
+	g.ready(t)
+	pid := c.pid(t, g.alloc, "train")
+	c.stop(t, "move-stopped")
+	ended(t, pid)
+	must.SliceEmpty(t, g.lines(t, "signals"), must.Sprint("it did not run on"))
+}
+
+func testMoveLeaseEnds(t *testing.T, c *cluster) {
+	g := startGoal(t, c, "move-lease", movable(keeps, "2s"))
+	st := g.ready(t)
+	g.runsOn(t, "no move came within its lease", st.Reports)
+}
+
+func testMoveDoesNotSave(t *testing.T, c *cluster) {
+	g := startGoal(t, c, "move-unsaved", movable("", "10m", `timeout = "1s"`))
+	g.reporting(t)
+	g.signal(t, "EBBTIDE_CHECKPOINT")
+	c.waitEvent(t, g.alloc, "train", "not ready to be moved, and runs on: SIGUSR1 was sent and waited for 1s: nothing matches /alloc/data/ckpt-*")
+	st := c.waitStatus(t, g.alloc, "train", "failed to save", func(s status.Status) bool { return s.Move.State == "failed" })
+	must.StrContains(t, st.Move.Why, "nothing matches")
+	must.Eq(t, []string{"USR1"}, g.lines(t, "signals"))
+
+	plain := startGoal(t, c, "move-undeclared", shell(preamble+saves+patient))
+	plain.reporting(t)
+	err := c.agent.Signal(deadline(t, stepDeadline), plain.alloc, "train", "EBBTIDE_CHECKPOINT")
+	must.ErrorContains(t, err, "set checkpoint { path")
+	must.SliceEmpty(t, plain.lines(t, "signals"), must.Sprint("Nomad's exec driver would have sent SIGINT"))
+}
+
+// testMoveSavesAndEnds is about a trainer that exits after it has saved: without a move
+// it goes on where it was.
+func testMoveSavesAndEnds(t *testing.T, c *cluster) {
+	g := startGoal(t, c, "move-ends", movable("trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n; exit 0' TERM\n", "2s", `signal = "SIGTERM"`))
+	g.reporting(t)
+	g.signal(t, "EBBTIDE_CHECKPOINT")
+	c.waitEvent(t, g.alloc, "train", "checkpoint saved: ")
+	c.waitEvent(t, g.alloc, "train", "was not moved: it goes on here")
+	eventually(t, "it is started again", func() error {
+		if starts := g.lines(t, "starts"); len(starts) != 2 {
+			return fmt.Errorf("it was started %d times", len(starts))
+		}
+		return nil
+	})
+}
+
+// testMovePluginKilled kills the plugin while tasks are frozen: the next one lets them
+// run on when their lease ends, or ends them.
+func testMovePluginKilled(t *testing.T, c *cluster) {
+	g := startGoal(t, c, "move-killed", movable(keeps, "4s"))
+	stopped := startGoal(t, c, "move-killed-stopped", movable(keeps, "10m"))
+	stopped.ready(t)
+	st := g.ready(t)
+	pid := c.pid(t, stopped.alloc, "train")
+	pids := c.agent.PluginPIDs("ebbtide-driver")
+	must.Len(t, 1, pids)
+	must.NoError(t, unix.Kill(pids[0], unix.SIGKILL))
+	eventually(t, "the plugin is back", func() error {
+		if now := c.agent.PluginPIDs("ebbtide-driver"); len(now) != 1 || now[0] == pids[0] {
+			return fmt.Errorf("its processes are %v", now)
+		}
+		return nil
+	})
+	g.runsOn(t, "no move came within its lease", st.Reports)
+	must.True(t, harness.Alive(pid))
+	c.waitStatus(t, stopped.alloc, "train", "still ready", func(s status.Status) bool { return s.Move.State == "ready" })
+	c.stop(t, "move-killed-stopped")
+	ended(t, pid)
+}
