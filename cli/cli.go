@@ -35,7 +35,10 @@ func commands() map[string]func(IO) cli.Command {
 		"decide":   newDecide,
 		"doctor":   newDoctor,
 		"growth":   newGrowth,
+		"move":     newMove,
+		"moves":    newMoves,
 		"progress": newProgress,
+		"shim":     newShim,
 		"version":  newVersion,
 	}
 }

@@ -33,4 +33,6 @@ func TestTwoNodes(t *testing.T) {
 		must.Eq(t, c.agent.NodeID(), alloc.NodeID)
 		c.waitStatus(t, alloc, "train", "alone on its node", func(s status.Status) bool { return s.Reports > 10 && s.Node.Tasks == 1 })
 	}
+	t.Run("moved", func(t *testing.T) { testMoveBetweenNodes(t, first, second) })
+	t.Run("not moved", func(t *testing.T) { testMoveRefused(t, first, second) })
 }

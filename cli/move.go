@@ -1,0 +1,159 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/cli"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// moveCommand is `ebbtide move`.
+type moveCommand struct{ io IO }
+
+func newMove(io IO) cli.Command { return moveCommand{io: io} }
+
+func (moveCommand) Synopsis() string {
+	return "Move an allocation to another node, with its checkpoint"
+}
+
+func (moveCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide move [options] ALLOCATION NODE
+
+  Takes an allocation to another node: its task is asked to save its state, stands
+  still, and goes on on the target where it was. ALLOCATION and NODE are IDs or the
+  beginnings of IDs.
+
+  The job is registered twice: bound to the target, and, once it runs there, free
+  again. What is done is told on stderr, a line each; the result is JSON on stdout.
+  When something fails the task runs on where it is.
+
+  It is refused, with all reasons, where it would not be safe: a group whose count
+  is not 1, a task without a checkpoint block, a disk that stays behind, a job that
+  binds the task to a node, a target on which Nomad would not place it.
+
+  The exit status is 0 when the allocation has moved (with -dry-run: could be), 1
+  when it has not, 2 when the arguments are at fault.
+
+Options:
+
+  -dry-run        Say whether it could be moved. Nothing is changed.
+  -address URL    Nomad's API. Default: NOMAD_ADDR, else http://127.0.0.1:4646.
+                  NOMAD_TOKEN, NOMAD_CACERT and so on count as for the nomad
+                  command. Where ACLs are on, the token needs list-jobs, read-job,
+                  register-job, alloc-lifecycle and read-fs in the job's namespace,
+                  and node:read.
+`)
+}
+
+func (c moveCommand) Run(args []string) int {
+	var address string
+	var req move.Request
+	flags := flag.NewFlagSet("move", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.StringVar(&address, "address", "", "")
+	flags.BoolVar(&req.DryRun, "dry-run", false, "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(c.io.Out, c.Help())
+			return exitOK
+		}
+		return c.refuse(fmt.Errorf("%w; allowed are -address and -dry-run", err))
+	}
+	if flags.NArg() != 2 {
+		return c.refuse(fmt.Errorf("give an allocation and a node, got %d arguments; see ebbtide move -h", flags.NArg()))
+	}
+	config := api.DefaultConfig()
+	if address != "" {
+		config.Address = address
+	}
+	if u, err := url.Parse(config.Address); err != nil || u.Scheme == "" {
+		return c.refuse(fmt.Errorf("-address: must be a URL like http://127.0.0.1:4646, got %q", config.Address))
+	}
+	client, err := api.NewClient(config)
+	if err != nil {
+		return c.refuse(err)
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if req.Alloc, err = wholeAlloc(ctx, client, flags.Arg(0)); err != nil {
+		return c.failed(err)
+	}
+	if req.Node, err = wholeNode(ctx, client, flags.Arg(1)); err != nil {
+		return c.failed(err)
+	}
+	opts := move.DefaultOptions()
+	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
+	result, err := move.Move(ctx, move.API{Client: client}, req, opts)
+	if err != nil {
+		return c.failed(err)
+	}
+	enc := json.NewEncoder(c.io.Out)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(result); err != nil {
+		return c.failed(fmt.Errorf("writing the result: %w", err))
+	}
+	return exitOK
+}
+
+func (c moveCommand) refuse(err error) int {
+	fmt.Fprintf(c.io.Err, "ebbtide move: %v\n", err)
+	return exitUsage
+}
+
+func (c moveCommand) failed(err error) int {
+	fmt.Fprintf(c.io.Err, "ebbtide move: %v\n", err)
+	return exitError
+}
+
+// wholeAlloc finds the allocation whose ID begins with what people wrote.
+func wholeAlloc(ctx context.Context, client *api.Client, prefix string) (string, error) {
+	stubs, _, err := client.Allocations().List((&api.QueryOptions{Prefix: prefix, Namespace: api.AllNamespacesNamespace}).WithContext(ctx))
+	if err != nil {
+		return "", fmt.Errorf("looking for allocation %q: %w", prefix, err)
+	}
+	var ids []string
+	for _, s := range stubs {
+		ids = append(ids, s.ID)
+	}
+	return whole("allocation", prefix, ids)
+}
+
+// wholeNode finds the node whose ID begins with what people wrote.
+func wholeNode(ctx context.Context, client *api.Client, prefix string) (string, error) {
+	stubs, _, err := client.Nodes().List((&api.QueryOptions{Prefix: prefix}).WithContext(ctx))
+	if err != nil {
+		return "", fmt.Errorf("looking for node %q: %w", prefix, err)
+	}
+	var ids []string
+	for _, s := range stubs {
+		ids = append(ids, s.ID)
+	}
+	return whole("node", prefix, ids)
+}
+
+// whole is the one ID that was meant.
+func whole(what, prefix string, ids []string) (string, error) {
+	switch len(ids) {
+	case 0:
+		return "", fmt.Errorf("there is no %s whose ID begins with %q", what, prefix)
+	case 1:
+		return ids[0], nil
+	}
+	return "", fmt.Errorf("%d %ss have IDs that begin with %q: %s", len(ids), what, prefix, strings.Join(ids[:min(len(ids), 5)], ", "))
+}

@@ -1,0 +1,138 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/cli"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// ebbtideMove runs the command as a person would.
+func ebbtideMove(a *harness.Agent, args ...string) (exit int, result move.Result, told string) {
+	var out, errs bytes.Buffer
+	exit = cli.Run(append([]string{"move", "-address", a.Addr}, args...), nil, &out, &errs)
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil && exit == 0 {
+		errs.WriteString(err.Error())
+	}
+	return exit, result, errs.String()
+}
+
+// trainee is a job whose training can be moved.
+func trainee(id string) job {
+	k := shell(`echo start >> $NOMAD_ALLOC_DIR/data/starts
+exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume`)
+	k.config = "checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/model.ckpt\"\n}\nprogress {\n metric = \"loss\"\n}"
+	return job{id: id, group: "ephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
+}
+
+// testMoveBetweenNodes moves a training to and fro: each time it goes on where it was,
+// and runs once.
+func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
+	alloc := first.start(t, trainee("mover"))
+	at := map[string]*cluster{first.agent.NodeID(): first, second.agent.NodeID(): second}
+	for range 2 {
+		from := at[alloc.NodeID]
+		to := first
+		if from == first {
+			to = second
+		}
+		before := from.waitStatus(t, alloc, "train", "learning", func(s status.Status) bool { return s.Alloc == alloc.ID && s.Reports > 20 })
+		exit, result, told := ebbtideMove(first.agent, "-dry-run", alloc.ID[:8], to.agent.NodeID())
+		must.Eq(t, 0, exit, must.Sprint(told))
+		must.Eq(t, move.PhaseCheck, result.Phase)
+
+		exit, result, told = ebbtideMove(first.agent, alloc.ID[:8], to.agent.NodeID())
+		t.Log(told)
+		must.Eq(t, 0, exit, must.Sprint(told))
+		must.Eq(t, move.PhaseDone, result.Phase)
+		must.Len(t, 1, result.Tasks)
+		k := result.Tasks[0]
+		must.Eq(t, "/alloc/data/model.ckpt", k.Path)
+		must.Positive(t, k.Bytes)
+		must.GreaterEq(t, before.Step, k.Saved)
+		must.GreaterEq(t, k.Saved, k.Step)
+		must.True(t, result.DownS.Known())
+		t.Logf("it stood still for %.1f s", float64(result.DownS))
+
+		old, _, err := first.agent.API.Allocations().Info(alloc.ID, nil)
+		must.NoError(t, err)
+		must.True(t, harness.Terminal(old))
+		alloc, _, err = first.agent.API.Allocations().Info(result.NewAlloc, nil)
+		must.NoError(t, err)
+		must.Eq(t, to.agent.NodeID(), alloc.NodeID)
+		must.Eq(t, api.AllocClientStatusRunning, alloc.ClientStatus)
+		spec, _, err := first.agent.API.Jobs().Info("mover", nil)
+		must.NoError(t, err)
+		for _, c := range spec.TaskGroups[0].Constraints {
+			must.StrNotContains(t, c.LTarget, "unique", must.Sprint("the job is not bound any more"))
+		}
+		running := 0
+		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "mover")
+		must.NoError(t, err)
+		for _, s := range stubs {
+			if s.ClientStatus == api.AllocClientStatusRunning {
+				running++
+			}
+		}
+		must.Eq(t, 1, running)
+		// It runs on, and is not started anew by the job's last change.
+		to.waitStatus(t, alloc, "train", "learning on", func(s status.Status) bool { return s.Alloc == alloc.ID && s.Step > k.Step+20 })
+		now, _, err := first.agent.API.Allocations().Info(alloc.ID, nil)
+		must.NoError(t, err)
+		must.Eq(t, api.AllocDesiredStatusRun, now.DesiredStatus)
+		must.Eq(t, 0, now.TaskStates["train"].Restarts)
+	}
+	g := goal{at[alloc.NodeID], alloc}
+	eventually(t, "it was started three times in all", func() error {
+		if starts := g.lines(t, "starts"); len(starts) != 3 {
+			return fmt.Errorf("its starts are %v", starts)
+		}
+		return nil
+	})
+}
+
+// testMoveRefused is about what must not be moved: nothing happens to it.
+func testMoveRefused(t *testing.T, first, second *cluster) {
+	pinned := func(j job) job {
+		j.body = "constraint {\n attribute = \"${node.unique.name}\"\n value = \"" + first.agent.Name + "\"\n}"
+		return j
+	}
+	plain := job{id: "plain", tasks: []task{shell("while :; do sleep 1; done")}}
+	alloc := first.start(t, pinned(plain))
+	exit, _, told := ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
+	must.Eq(t, 1, exit)
+	for _, want := range []string{"check: it cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
+		must.StrContains(t, told, want)
+	}
+
+	alloc = first.start(t, trainee("stays"))
+	if alloc.NodeID == second.agent.NodeID() {
+		first, second = second, first
+	}
+	before := first.waitStatus(t, alloc, "train", "learning", func(s status.Status) bool { return s.Reports > 5 })
+	// A target that takes nothing.
+	_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), false, nil)
+	must.NoError(t, err)
+	defer func() {
+		_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), true, nil)
+		must.NoError(t, err)
+	}()
+	exit, _, told = ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
+	must.Eq(t, 1, exit)
+	must.StrContains(t, told, "takes no allocations: it is ready, ineligible")
+	first.waitStatus(t, alloc, "train", "learning on", func(s status.Status) bool { return s.Step > before.Step+5 && s.Move.State == "" })
+	must.Eq(t, 0, countEvents(t, first, alloc, "train", "checkpoint saved"))
+}

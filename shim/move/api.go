@@ -1,0 +1,128 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// API is a cluster.
+type API struct{ Client *api.Client }
+
+var _ Nomad = API{}
+
+func query(ctx context.Context, namespace string) *api.QueryOptions {
+	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
+}
+
+// Allocation implements Nomad.
+func (a API) Allocation(ctx context.Context, id string) (*api.Allocation, error) {
+	alloc, _, err := a.Client.Allocations().Info(id, query(ctx, api.AllNamespacesNamespace))
+	if err != nil {
+		return nil, fmt.Errorf("reading allocation %s: %w", short(id), err)
+	}
+	return alloc, nil
+}
+
+// Allocations implements Nomad.
+func (a API) Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error) {
+	stubs, _, err := a.Client.Jobs().Allocations(job, true, query(ctx, namespace))
+	if err != nil {
+		return nil, fmt.Errorf("listing the allocations of job %s: %w", job, err)
+	}
+	return stubs, nil
+}
+
+// Job implements Nomad.
+func (a API) Job(ctx context.Context, namespace, id string) (*api.Job, error) {
+	job, _, err := a.Client.Jobs().Info(id, query(ctx, namespace))
+	if err != nil {
+		return nil, fmt.Errorf("reading job %s: %w", id, err)
+	}
+	return job, nil
+}
+
+// Node implements Nomad.
+func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
+	node, _, err := a.Client.Nodes().Info(id, query(ctx, ""))
+	if err != nil {
+		return nil, fmt.Errorf("reading node %s: %w", short(id), err)
+	}
+	return node, nil
+}
+
+// Plan implements Nomad.
+func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error) {
+	plan, _, err := a.Client.Jobs().PlanOpts(job, &api.PlanOptions{}, write(ctx, job))
+	if err != nil {
+		return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+	}
+	return plan, nil
+}
+
+// Register implements Nomad. What people wrote, which the UI shows, stays with the job.
+func (a API) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
+	opts := &api.RegisterOptions{EnforceIndex: true, ModifyIndex: *job.JobModifyIndex}
+	if job.Version != nil {
+		if source, _, err := a.Client.Jobs().Submission(*job.ID, int(*job.Version), query(ctx, text(job.Namespace))); err == nil {
+			opts.Submission = source
+		}
+	}
+	resp, _, err := a.Client.Jobs().RegisterOpts(job, opts, write(ctx, job))
+	if err != nil {
+		return nil, fmt.Errorf("registering job %s: %w", *job.ID, err)
+	}
+	return resp, nil
+}
+
+func write(ctx context.Context, job *api.Job) *api.WriteOptions {
+	return (&api.WriteOptions{Namespace: text(job.Namespace)}).WithContext(ctx)
+}
+
+// Evaluation implements Nomad.
+func (a API) Evaluation(ctx context.Context, namespace, id string) (*api.Evaluation, error) {
+	eval, _, err := a.Client.Evaluations().Info(id, query(ctx, namespace))
+	if err != nil {
+		return nil, fmt.Errorf("reading evaluation %s: %w", short(id), err)
+	}
+	return eval, nil
+}
+
+// Signal implements Nomad.
+func (a API) Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error {
+	if err := a.Client.Allocations().Signal(alloc, query(ctx, alloc.Namespace), task, signal); err != nil {
+		return fmt.Errorf("sending %s: %w", signal, err)
+	}
+	return nil
+}
+
+// maxStatus bounds what is read of a status file, in bytes.
+const maxStatus = 1 << 20
+
+// Status implements Nomad.
+func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error) {
+	var st status.Status
+	file := path.Join("alloc", status.Dir, task+".json")
+	body, err := a.Client.AllocFS().Cat(alloc, file, query(ctx, alloc.Namespace))
+	if err != nil {
+		return st, fmt.Errorf("reading %s: %w", file, err)
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, maxStatus))
+	if err == nil {
+		err = json.Unmarshal(data, &st)
+	}
+	if err != nil {
+		return st, fmt.Errorf("reading %s: %w", file, err)
+	}
+	return st, nil
+}

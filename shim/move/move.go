@@ -1,0 +1,536 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package move takes an allocation to another node, with what it has saved.
+//
+// Nomad has no such operation: it only ever stops an allocation and places a new one. The
+// steps below make of that a move in which the training runs once at any time, and goes
+// on at the step that was saved, or a later one.
+//
+//	check ──► save ──► pin ──► wait ──► verify ──► unpin
+//	  │         │       │        │         │         │
+//	  ▼         ▼       ▼        ▼         ▼         ▼
+//	refused  release  release  unpin     unpin    (told)
+//	                           release
+//
+//	check   Is it one that may be moved, and would Nomad place it there? Nothing has
+//	        happened yet.
+//	save    The driver asks the task to save, and freezes it (signal EBBTIDE_CHECKPOINT).
+//	        From now on it cannot end while Nomad is told to move it: Nomad would run it
+//	        a second time. The freeze has a lease, so it ends also if we do.
+//	pin     The job is registered with a constraint on the target, if nobody has changed
+//	        it since check. Nomad does not stop the old allocation unless it can place
+//	        the new one.
+//	wait    Nomad stops the old one, which ends where it stands, carries the ephemeral
+//	        disk over and starts the new one.
+//	verify  The new one runs, and reports a step that is no earlier than the saved one.
+//	unpin   The constraint is taken off again, which changes nothing that runs: else the
+//	        job could not leave the target when that one dies.
+//
+// Below each step stands what is done when it fails.
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// Phase is a step of a move.
+type Phase string
+
+// The steps.
+const (
+	PhaseCheck  Phase = "check"
+	PhaseSave   Phase = "save"
+	PhasePin    Phase = "pin"
+	PhaseWait   Phase = "wait"
+	PhaseVerify Phase = "verify"
+	PhaseUnpin  Phase = "unpin"
+	PhaseDone   Phase = "done"
+)
+
+// The signals of the driver (docs/driver.md, "Moving a task").
+const (
+	signalCheckpoint = "EBBTIDE_CHECKPOINT"
+	signalRelease    = "EBBTIDE_RELEASE"
+)
+
+// Options say how long a move may take.
+type Options struct {
+	// Save is for all tasks to save and stand still. The driver's own checkpoint.timeout
+	// is mostly shorter.
+	Save time.Duration
+	// Place is for the new allocation to run, from the registration on: the old one has to
+	// end, and its disk to be carried over.
+	Place time.Duration
+	// Resume is for the new allocation to report a step.
+	Resume time.Duration
+	// Poll is the time between two looks at the cluster.
+	Poll time.Duration
+	// Report is told what is done, a sentence for people.
+	Report func(Phase, string)
+	// Binds is told right before the job is bound to a node, and (nil) when it is not any
+	// more: who remembers it can set the job free (Unbind) if this process dies in between.
+	// With an error the job is not bound.
+	Binds func(context.Context, *Binding) error
+}
+
+// Binding is a group of a job that is bound to a node.
+type Binding struct{ Namespace, Job, Group, Node string }
+
+// DefaultOptions returns the usual times.
+func DefaultOptions() Options {
+	return Options{
+		Save: 2 * time.Minute, Place: 10 * time.Minute, Resume: 5 * time.Minute, Poll: 250 * time.Millisecond,
+		Report: func(Phase, string) {},
+		Binds:  func(context.Context, *Binding) error { return nil },
+	}
+}
+
+// cleanUp bounds what is done after a failure, whatever has become of the context.
+const cleanUp = time.Minute
+
+// Request names an allocation and the node to which it is to go, by their full IDs.
+type Request struct {
+	Alloc, Node string
+	// DryRun ends after check.
+	DryRun bool
+}
+
+// Result is what became of a move.
+type Result struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Alloc     string `json:"alloc"`
+	From      string `json:"from"` // IDs of nodes
+	To        string `json:"to"`
+	// Phase is the last step that was done, or the one that failed.
+	Phase Phase `json:"phase"`
+	// NewAlloc is the allocation on the target; "" before there is one.
+	NewAlloc string `json:"new_alloc,omitempty"`
+	// Tasks are those that have saved.
+	Tasks []Task `json:"tasks"`
+	// DownS is the time from the moment in which the last task stood still until the new
+	// allocation ran, in seconds; null before.
+	DownS status.Number `json:"down_s"`
+}
+
+// Task is one task that has moved.
+type Task struct {
+	Name  string        `json:"name"`
+	Path  string        `json:"path"`
+	Bytes int64         `json:"bytes"`
+	Saved status.Number `json:"saved_step"`   // the checkpoint has this step or a later one; null: not known
+	Step  status.Number `json:"resumed_step"` // the first one that was seen on the target
+}
+
+// Refused says why an allocation cannot be moved. Nothing has happened to it.
+type Refused struct{ Reasons []string }
+
+func (e *Refused) Error() string { return "it cannot be moved: " + strings.Join(e.Reasons, "; ") }
+
+// ErrNotResumed says that a task began before the step that was saved.
+var ErrNotResumed = errors.New("the task has not gone on from what it saved")
+
+// Nomad is what a move needs of a cluster (API).
+type Nomad interface {
+	Allocation(ctx context.Context, id string) (*api.Allocation, error)
+	Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error)
+	Job(ctx context.Context, namespace, id string) (*api.Job, error)
+	Node(ctx context.Context, id string) (*api.Node, error)
+	// Plan says what Register would do.
+	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
+	// Register registers a job, if it has not been changed since it was read.
+	Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error)
+	Evaluation(ctx context.Context, namespace, id string) (*api.Evaluation, error)
+	Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error
+	// Status reads a task's status file.
+	Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error)
+}
+
+// mover is one move.
+type mover struct {
+	nomad  Nomad
+	opts   Options
+	req    Request
+	result Result
+
+	alloc  *api.Allocation
+	job    *api.Job
+	index  uint64 // of the job as we have registered it
+	eval   string
+	stands time.Time // since when all tasks stand still
+	next   *api.Allocation
+}
+
+// Move moves an allocation. The result says how far it came, also with an error.
+func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, error) {
+	m := &mover{nomad: nomad, opts: opts, req: req}
+	m.result = Result{Alloc: req.Alloc, To: req.Node, Tasks: []Task{}, DownS: status.Unknown()}
+	err := m.run(ctx)
+	return m.result, err
+}
+
+func (m *mover) run(ctx context.Context) error {
+	if err := m.step(ctx, PhaseCheck, m.check); err != nil || m.req.DryRun {
+		return err
+	}
+	if err := m.step(ctx, PhaseSave, m.save); err != nil {
+		return errors.Join(err, m.after(ctx, m.release))
+	}
+	if err := m.step(ctx, PhasePin, m.pin); err != nil {
+		return errors.Join(err, m.after(ctx, m.release))
+	}
+	if err := m.step(ctx, PhaseWait, m.wait); err != nil {
+		// Without the constraint nothing is left to wait for, and the old one, if it still
+		// stands, runs on.
+		return errors.Join(err, m.after(ctx, m.unpin), m.after(ctx, m.release))
+	}
+	verified := m.step(ctx, PhaseVerify, m.verify)
+	if err := m.after(ctx, m.unpin); err != nil {
+		m.result.Phase = PhaseUnpin
+		return errors.Join(verified, fmt.Errorf("%s: %w; the job stays bound to the node until it is registered again", PhaseUnpin, err))
+	}
+	if verified == nil {
+		m.done(PhaseDone, "moved")
+	}
+	return verified
+}
+
+// step does one step.
+func (m *mover) step(ctx context.Context, phase Phase, do func(context.Context) error) error {
+	m.result.Phase = phase
+	if err := do(ctx); err != nil {
+		return fmt.Errorf("%s: %w", phase, err)
+	}
+	return nil
+}
+
+// after does what has to be done whatever has become of ctx.
+func (m *mover) after(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	return do(ctx)
+}
+
+func (m *mover) done(phase Phase, format string, args ...any) {
+	m.result.Phase = phase
+	m.opts.Report(phase, fmt.Sprintf(format, args...))
+}
+
+// check reads everything anew and looks for reasons against the move.
+func (m *mover) check(ctx context.Context) error {
+	alloc, err := m.nomad.Allocation(ctx, m.req.Alloc)
+	if err != nil {
+		return err
+	}
+	m.result.Namespace, m.result.Job, m.result.From = alloc.Namespace, alloc.JobID, alloc.NodeID
+	job, err := m.nomad.Job(ctx, alloc.Namespace, alloc.JobID)
+	if err != nil {
+		return err
+	}
+	others, err := m.nomad.Allocations(ctx, alloc.Namespace, alloc.JobID)
+	if err != nil {
+		return err
+	}
+	from, err := m.nomad.Node(ctx, alloc.NodeID)
+	if err != nil {
+		return err
+	}
+	to, err := m.nomad.Node(ctx, m.req.Node)
+	if err != nil {
+		return err
+	}
+	tasks, reasons := movable(alloc, job, others, from, to)
+	if len(reasons) > 0 {
+		return &Refused{reasons}
+	}
+	pinned, err := pin(job, alloc.TaskGroup, to.ID)
+	if err != nil {
+		return err
+	}
+	plan, err := m.nomad.Plan(ctx, pinned)
+	if err != nil {
+		return err
+	}
+	if metric := plan.FailedTGAllocs[alloc.TaskGroup]; metric != nil {
+		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(metric))}}
+	}
+	m.alloc, m.job = alloc, job
+	for _, name := range tasks {
+		m.result.Tasks = append(m.result.Tasks, Task{Name: name, Saved: status.Unknown(), Step: status.Unknown()})
+	}
+	m.done(PhaseCheck, "%s of job %s may move from %s to %s, and Nomad would place it there", short(alloc.ID), alloc.JobID, from.Name, to.Name)
+	return nil
+}
+
+// save asks all tasks to save and waits until they stand still.
+func (m *mover) save(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, m.opts.Save)
+	defer cancel()
+	before := make(map[string]time.Time)
+	for _, t := range m.result.Tasks {
+		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
+		if err != nil {
+			return fmt.Errorf("task %s: %w", t.Name, err)
+		}
+		before[t.Name] = st.Updated
+		if err := m.nomad.Signal(ctx, m.alloc, t.Name, signalCheckpoint); err != nil {
+			return fmt.Errorf("task %s: %w", t.Name, err)
+		}
+	}
+	for i := range m.result.Tasks {
+		t := &m.result.Tasks[i]
+		err := m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
+			st, err := m.nomad.Status(ctx, m.alloc, t.Name)
+			if err != nil {
+				return false, err
+			}
+			if st.Move.State == status.MoveFailed && st.Updated.After(before[t.Name]) {
+				return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
+			}
+			t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
+			return st.Move.State == status.MoveReady, nil
+		})
+		if err != nil {
+			return err
+		}
+		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
+	}
+	m.stands = time.Now()
+	return nil
+}
+
+// release lets the tasks run on where they are.
+func (m *mover) release(ctx context.Context) error {
+	var errs []error
+	for _, t := range m.result.Tasks {
+		alloc, err := m.nomad.Allocation(ctx, m.alloc.ID)
+		if err == nil && alloc.ClientStatus == api.AllocClientStatusRunning {
+			err = m.nomad.Signal(ctx, alloc, t.Name, signalRelease)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("releasing task %s, which runs on when its lease ends: %w", t.Name, err))
+		}
+	}
+	if len(m.result.Tasks) > 0 && len(errs) == 0 {
+		m.opts.Report(m.result.Phase, "it runs on where it is")
+	}
+	return errors.Join(errs...)
+}
+
+// pin binds the job to the target.
+func (m *mover) pin(ctx context.Context) error {
+	pinned, err := pin(m.job, m.alloc.TaskGroup, m.req.Node)
+	if err != nil {
+		return err
+	}
+	err = m.opts.Binds(ctx, &Binding{Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Node: m.req.Node})
+	if err != nil {
+		return err
+	}
+	resp, err := m.nomad.Register(ctx, pinned)
+	if err != nil {
+		// It may have been registered, and only the answer was lost.
+		return errors.Join(err, m.after(ctx, func(ctx context.Context) error {
+			if err := Unbind(ctx, m.nomad, Binding{Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Node: m.req.Node}); err != nil {
+				return err
+			}
+			return m.opts.Binds(ctx, nil)
+		}))
+	}
+	m.index, m.eval = resp.JobModifyIndex, resp.EvalID
+	m.done(PhasePin, "the job is bound to the target")
+	return nil
+}
+
+// wait waits until the new allocation runs.
+func (m *mover) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
+	defer cancel()
+	err := m.until(ctx, "Nomad has decided", func() (bool, error) {
+		eval, err := m.nomad.Evaluation(ctx, m.alloc.Namespace, m.eval)
+		if err != nil {
+			return false, err
+		}
+		if metric := eval.FailedTGAllocs[m.alloc.TaskGroup]; metric != nil {
+			return false, fmt.Errorf("Nomad does not place it: %s", unplaced(metric))
+		}
+		return slices.Contains([]string{"complete", "failed", "canceled"}, eval.Status), nil
+	})
+	if err != nil {
+		return err
+	}
+	err = m.until(ctx, "the new allocation runs", func() (bool, error) {
+		stub, err := m.newest(ctx)
+		if stub == nil || err != nil {
+			return false, err
+		}
+		m.result.NewAlloc = stub.ID
+		switch stub.ClientStatus {
+		case api.AllocClientStatusRunning, api.AllocClientStatusComplete:
+			return true, nil
+		case api.AllocClientStatusFailed, api.AllocClientStatusLost:
+			return false, fmt.Errorf("the new allocation %s is %s: %s", short(stub.ID), stub.ClientStatus, stub.ClientDescription)
+		}
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	m.result.DownS = status.Number(time.Since(m.stands).Seconds())
+	if m.next, err = m.nomad.Allocation(ctx, m.result.NewAlloc); err != nil {
+		return err
+	}
+	m.done(PhaseWait, "%s runs on the target", short(m.result.NewAlloc))
+	return nil
+}
+
+// newest is the allocation of the group on the target that came after the old one.
+func (m *mover) newest(ctx context.Context) (*api.AllocationListStub, error) {
+	stubs, err := m.nomad.Allocations(ctx, m.alloc.Namespace, m.alloc.JobID)
+	if err != nil {
+		return nil, err
+	}
+	var newest *api.AllocationListStub
+	for _, s := range stubs {
+		if s.TaskGroup == m.alloc.TaskGroup && s.NodeID == m.req.Node && s.CreateIndex > m.alloc.CreateIndex && s.JobVersion > m.version() {
+			if newest == nil || s.CreateIndex > newest.CreateIndex {
+				newest = s
+			}
+		}
+	}
+	return newest, nil
+}
+
+func (m *mover) version() uint64 {
+	if m.job.Version == nil {
+		return 0
+	}
+	return *m.job.Version
+}
+
+// verify waits until the tasks report a step that is no earlier than the saved one.
+func (m *mover) verify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, m.opts.Resume)
+	defer cancel()
+	for i := range m.result.Tasks {
+		t := &m.result.Tasks[i]
+		err := m.until(ctx, fmt.Sprintf("task %s reports on the target", t.Name), func() (bool, error) {
+			st, err := m.nomad.Status(ctx, m.next, t.Name)
+			// What an allocation has just brought along is the old one's.
+			if err == nil && st.Alloc == m.next.ID && st.Reports > 0 {
+				t.Step = st.Step
+				return true, nil
+			}
+			now, aerr := m.nomad.Allocation(ctx, m.next.ID)
+			if aerr != nil {
+				return false, aerr
+			}
+			switch now.ClientStatus {
+			case api.AllocClientStatusComplete:
+				return true, nil // it had little left to do
+			case api.AllocClientStatusFailed, api.AllocClientStatusLost:
+				return false, fmt.Errorf("the new allocation %s is %s: %s", short(now.ID), now.ClientStatus, now.ClientDescription)
+			}
+			return false, nil
+		})
+		if err != nil {
+			return err
+		}
+		if t.Step < t.Saved { // false if one of them is not known
+			return fmt.Errorf("%w: task %s saved step %.0f and is at step %.0f. Nomad gives a task an empty disk when it cannot carry the old one over", ErrNotResumed, t.Name, float64(t.Saved), float64(t.Step))
+		}
+		m.done(PhaseVerify, "task %s %s", t.Name, resumed(*t))
+	}
+	return nil
+}
+
+// unpin takes the constraint off again, unless somebody has changed the job.
+func (m *mover) unpin(ctx context.Context) error {
+	job, err := m.nomad.Job(ctx, m.alloc.Namespace, m.alloc.JobID)
+	if err != nil {
+		return fmt.Errorf("unbinding the job: %w", err)
+	}
+	if job.JobModifyIndex == nil || *job.JobModifyIndex != m.index {
+		m.opts.Report(PhaseUnpin, "somebody has changed the job meanwhile: it is left as it is")
+		return m.opts.Binds(ctx, nil)
+	}
+	free, err := unpin(job, m.alloc.TaskGroup, m.req.Node)
+	if err != nil {
+		return err
+	}
+	if _, err := m.nomad.Register(ctx, free); err != nil {
+		return fmt.Errorf("unbinding the job: %w", err)
+	}
+	m.opts.Report(PhaseUnpin, "the job is not bound to the target any more")
+	return m.opts.Binds(ctx, nil)
+}
+
+// Unbind sets a group free that a process has bound which is no more. It is no error if
+// it is free, or if the job is gone.
+func Unbind(ctx context.Context, nomad Nomad, b Binding) error {
+	job, err := nomad.Job(ctx, b.Namespace, b.Job)
+	var response api.UnexpectedResponseError
+	if errors.As(err, &response) && response.StatusCode() == http.StatusNotFound {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("unbinding the job: %w", err)
+	}
+	group := job.LookupTaskGroup(b.Group)
+	if group == nil || !slices.ContainsFunc(group.Constraints, func(c *api.Constraint) bool { return c.LTarget == bound && c.RTarget == b.Node }) {
+		return nil
+	}
+	free, err := unpin(job, b.Group, b.Node)
+	if err != nil {
+		return err
+	}
+	if _, err := nomad.Register(ctx, free); err != nil {
+		return fmt.Errorf("unbinding the job: %w", err)
+	}
+	return nil
+}
+
+// until looks again and again.
+func (m *mover) until(ctx context.Context, what string, ok func() (bool, error)) error {
+	for {
+		done, err := ok()
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
+		}
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(m.opts.Poll):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// resumed says where a task has gone on.
+func resumed(t Task) string {
+	if math.IsNaN(float64(t.Step)) || math.IsNaN(float64(t.Saved)) {
+		return "goes on; at which step is not known"
+	}
+	return fmt.Sprintf("goes on: it saved step %.0f or later, and is at step %.0f", float64(t.Saved), float64(t.Step))
+}
+
+// short is an ID as Nomad shows it.
+func short(id string) string {
+	if len(id) > 8 {
+		return id[:8]
+	}
+	return id
+}
