@@ -1,0 +1,120 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+)
+
+// movesCommand is `ebbtide moves`.
+type movesCommand struct{ io IO }
+
+func newMoves(io IO) cli.Command { return movesCommand{io: io} }
+
+func (movesCommand) Synopsis() string { return "List what the shim has moved, and why" }
+
+func (movesCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide moves [-json] [-address URL] [-namespace NAME] [-path PATH]
+
+  Lists what the shim has done, the latest last: 200 moves are kept, in Nomad
+  variables.
+
+Options:
+
+  -json             Print JSON, with the scores of the nodes.
+  -address URL      Nomad's API. Default: NOMAD_ADDR, else http://127.0.0.1:4646.
+  -namespace NAME   Namespace of the variables, leader.namespace of the shim's
+                    configuration. Default: default.
+  -path PATH        Their path, leader.path there. Default: ebbtide/shim.
+`)
+}
+
+func (c movesCommand) Run(args []string) int {
+	defaults := config.Default().Leader
+	var asJSON bool
+	var nomad config.Nomad
+	store := memory.Store{}
+	flags := flag.NewFlagSet("moves", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.BoolVar(&asJSON, "json", false, "")
+	flags.StringVar(&nomad.Address, "address", "", "")
+	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
+	flags.StringVar(&store.Path, "path", defaults.Path, "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(c.io.Out, c.Help())
+			return exitOK
+		}
+		return c.refuse(fmt.Errorf("%w; allowed are -json, -address, -namespace and -path", err))
+	}
+	if flags.NArg() > 0 {
+		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	var err error
+	if store.Client, err = nomad.Client(); err != nil {
+		return c.refuse(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	entries, err := store.Notes(ctx)
+	if err == nil {
+		err = c.print(entries, asJSON)
+	}
+	if err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide moves: %v\n", err)
+		return exitError
+	}
+	return exitOK
+}
+
+func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
+	if asJSON {
+		if entries == nil {
+			entries = []memory.Entry{}
+		}
+		enc := json.NewEncoder(c.io.Out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(entries)
+	}
+	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TIME\tJOB\tFROM\tTO\tPOLICY\tRESULT\tWHY")
+	for _, e := range entries {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.UTC().Format(time.DateTime), e.Namespace+"/"+e.Job, e.From, e.To, e.Policy, outcome(e), e.Why)
+	}
+	return w.Flush()
+}
+
+// outcome says in short what became of a move.
+func outcome(e memory.Entry) string {
+	switch {
+	case e.DryRun:
+		return "dry run"
+	case e.Error != "":
+		return "not moved: " + e.Error
+	case e.DownS != "":
+		return "moved, " + e.DownS + " s"
+	}
+	return "moved"
+}
+
+func (c movesCommand) refuse(err error) int {
+	fmt.Fprintf(c.io.Err, "ebbtide moves: %v\n", err)
+	return exitUsage
+}

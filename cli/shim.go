@@ -1,0 +1,153 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/cli"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim"
+	"github.com/ebbtide/ebbtide/shim/config"
+)
+
+// shimCommand is `ebbtide shim`.
+type shimCommand struct{ io IO }
+
+func newShim(io IO) cli.Command { return shimCommand{io: io} }
+
+func (shimCommand) Synopsis() string { return "Run the daemon that moves converged jobs between nodes" }
+
+func (shimCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide shim [-config FILE] [-check] [-dry-run]
+
+  Follows a Nomad cluster and moves training jobs that have converged to where they
+  are least in the way of those that learn on, with their checkpoint; only jobs with
+  ebbtide_migrate = "true" in their meta. Several may run: one acts, the others take
+  over when it is gone.
+
+  SIGHUP reads the file again; one with errors is told and not taken. SIGTERM and
+  SIGINT end it: moves that are under way are undone or brought to their end.
+
+  The exit status is 0 when it was told to end, 1 when it could not run, 2 when the
+  arguments or the configuration are at fault.
+
+Options:
+
+  -config FILE    Configuration in HCL; see docs/shim.md. Without it the defaults
+                  count.
+  -check          Check the configuration and end.
+  -dry-run        Decide and tell, and change nothing, whatever the file says.
+
+  Nomad is reached as by its own tools: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_CACERT and so
+  on count where the file says nothing.
+`)
+}
+
+func (c shimCommand) Run(args []string) int {
+	var path string
+	var check, dry bool
+	flags := flag.NewFlagSet("shim", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags.StringVar(&path, "config", "", "")
+	flags.BoolVar(&check, "check", false, "")
+	flags.BoolVar(&dry, "dry-run", false, "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(c.io.Out, c.Help())
+			return exitOK
+		}
+		return c.refuse(fmt.Errorf("%w; allowed are -config, -check and -dry-run", err))
+	}
+	if flags.NArg() > 0 {
+		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	load := func() (config.Config, error) {
+		var data []byte
+		if path != "" {
+			var err error
+			if data, err = os.ReadFile(path); err != nil {
+				return config.Config{}, fmt.Errorf("reading the configuration: %w", err)
+			}
+		}
+		cfg, err := config.Parse(data, path)
+		cfg.DryRun = cfg.DryRun || dry
+		return cfg, err
+	}
+	cfg, err := load()
+	if err != nil {
+		return c.refuse(err)
+	}
+	client, err := cfg.Nomad.Client()
+	if err != nil {
+		return c.refuse(err)
+	}
+	if check {
+		fmt.Fprintln(c.io.Out, "the configuration is valid")
+		return exitOK
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "shim", Level: hclog.LevelFromString(cfg.LogLevel), Output: c.io.Err})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	daemon := shim.New(cfg, client, fmt.Sprintf("%s, process %d", host, os.Getpid()), log)
+
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-again:
+			}
+			next, err := load()
+			if err != nil {
+				log.Error("the configuration has errors and is not taken", "error", err)
+				continue
+			}
+			log.SetLevel(hclog.LevelFromString(next.LogLevel))
+			daemon.Reload(next)
+			log.Info("the configuration was read again")
+		}
+	}()
+	if err := c.reachable(ctx, client); err != nil {
+		fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
+		return exitError
+	}
+	if err := daemon.Run(ctx); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// reachable tells at once what would only be seen in the log later: a wrong address, and
+// a token that Nomad does not know.
+func (c shimCommand) reachable(ctx context.Context, client *api.Client) error {
+	if _, _, err := client.Nodes().List((&api.QueryOptions{PerPage: 1}).WithContext(ctx)); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("asking Nomad for its nodes, which needs node:read: %w", err)
+	}
+	return nil
+}
+
+func (c shimCommand) refuse(err error) int {
+	fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
+	return exitUsage
+}

@@ -1,0 +1,225 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/cli"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim"
+	"github.com/ebbtide/ebbtide/shim/config"
+)
+
+// TestShim has a converged training beside two that learn on, and a node without any:
+// the shim takes it there, once.
+func TestShim(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	settings := map[string]string{"specon_interval": `"2s"`, "specon_alpha": "0.05"}
+	first := newCluster(t, h, "exec", clusterOptions{settings: settings})
+	c := config.Default()
+	c.Interval, c.Rebalance.Enabled = time.Second, false
+	c.Placement.Enabled = false // at first
+	c.Web.Address = ""
+	c.Nomad.Address = first.agent.Addr
+
+	// Three on one node. The one that is to move has converged when the others begin.
+	flat := trainee("flat")
+	flat.body = "meta {\n ebbtide_migrate = \"true\"\n}"
+	alloc := first.start(t, flat)
+	var others []string
+	for i := range 2 {
+		id := fmt.Sprintf("grows-%d", i)
+		// It moves by the same part of its range again and again.
+		first.start(t, job{id: id, tasks: []task{shell(`n=0; v=-100
+while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}})
+		others = append(others, id)
+	}
+	first.waitStatus(t, alloc, "train", "sorted", func(s status.Status) bool { return s.SpeCon.Category != "" })
+	second := newCluster(t, h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{Join: first.agent}})
+
+	run := func(names ...string) (stop func()) { return runShims(t, c, names...) }
+	stop := run("shim-1", "shim-2")
+
+	eventually(t, "it has moved", func() error {
+		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "flat")
+		must.NoError(t, err)
+		for _, s := range stubs {
+			if s.NodeID == second.agent.NodeID() && s.ClientStatus == "running" {
+				return nil
+			}
+		}
+		return errors.New("it is where it was")
+	})
+	eventually(t, "it is written down", func() error {
+		var out, errs bytes.Buffer
+		exit := cli.Run([]string{"moves", "-address", first.agent.Addr}, nil, &out, &errs)
+		must.Eq(t, 0, exit, must.Sprint(errs.String()))
+		if !strings.Contains(out.String(), "default/flat") || !strings.Contains(out.String(), "specon-migrate  moved") {
+			return fmt.Errorf("there is\n%s", out.String())
+		}
+		t.Log(out.String())
+		return nil
+	})
+	for _, id := range others {
+		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), id)
+		must.NoError(t, err)
+		must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+	}
+	stop()
+	c.Placement.Enabled = true
+	stop = run("shim-3")
+	testShimPlaces(t, first, second)
+	stop()
+	t.Run("killed", func(t *testing.T) { testShimKilled(t, first, second) })
+}
+
+// runShims runs shims of one cluster in this process, until stop is called.
+func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	for _, name := range names {
+		client, err := c.Nomad.Client()
+		must.NoError(t, err)
+		log := hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: logTo{t}})
+		wait.Go(func() {
+			if err := shim.New(c, client, name, log).Run(ctx); ctx.Err() == nil {
+				t.Errorf("%s ended: %v", name, err)
+			}
+		})
+	}
+	stop = func() {
+		cancel()
+		wait.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// testShimPlaces has Nomad place a job beside two that learn, for want of another node:
+// there is one a moment later, whose only task has converged, and the shim takes it there.
+func testShimPlaces(t *testing.T, first, second *cluster) {
+	eligible := func(yes bool) {
+		_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), yes, nil)
+		must.NoError(t, err)
+	}
+	eligible(false)
+	fresh := trainee("fresh")
+	fresh.body = "meta {\n ebbtide_migrate = \"true\"\n}"
+	alloc := first.start(t, fresh)
+	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
+	eligible(true)
+	eventually(t, "it is placed anew", func() error {
+		var out, errs bytes.Buffer
+		must.Eq(t, 0, cli.Run([]string{"moves", "-address", first.agent.Addr}, nil, &out, &errs), must.Sprint(errs.String()))
+		for row := range strings.Lines(out.String()) {
+			if strings.Contains(row, "default/fresh") && strings.Contains(row, "flowcon-place") && strings.Contains(row, "moved, ") {
+				t.Log(row)
+				return nil
+			}
+		}
+		return fmt.Errorf("there is\n%s", out.String())
+	})
+	first.stop(t, "fresh")
+}
+
+// testShimKilled kills a shim in the moment in which it has bound a job to its target:
+// the job goes on there, once, and the next shim sets it free.
+func testShimKilled(t *testing.T, first, second *cluster) {
+	cliPath, err := first.h.Tools.CLI(deadline(t, startDeadline))
+	must.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "shim.hcl")
+	must.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(`
+interval = "1s"
+nomad {
+  address = %q
+}
+leader {
+  path  = "ebbtide/killed"
+  ttl   = "10s"
+  delay = "1s"
+}
+web {
+  address = ""
+}
+rebalance {
+  enabled = false
+}
+`, first.agent.Addr)), 0o644))
+	start := func(name string) *harness.Process {
+		p, err := first.h.Start(deadline(t, startDeadline), name, []string{cliPath, "shim", "-config", file}, nil)
+		must.NoError(t, err)
+		return p
+	}
+
+	eligible := func(yes bool) {
+		_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), yes, nil)
+		must.NoError(t, err)
+	}
+	eligible(false)
+	flat := trainee("flat-2")
+	flat.body = "meta {\n ebbtide_migrate = \"true\"\n}"
+	alloc := first.start(t, flat)
+	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
+	eligible(true)
+
+	bound := func() bool {
+		spec, _, err := first.agent.API.Jobs().Info("flat-2", nil)
+		must.NoError(t, err)
+		return slices.ContainsFunc(spec.TaskGroups[0].Constraints, func(c *api.Constraint) bool { return c.LTarget == "${node.unique.id}" })
+	}
+	killed := start("shim-killed")
+	for ctx := deadline(t, 2*startDeadline); !bound(); time.Sleep(10 * time.Millisecond) {
+		must.NoError(t, ctx.Err(), must.Sprint("waiting until the job is bound"))
+		must.NoError(t, killed.Err())
+	}
+	must.NoError(t, killed.Signal(unix.SIGKILL))
+
+	next := start("shim-next")
+	eventually(t, "the job is free again", func() error {
+		if bound() {
+			return errors.New("it is bound")
+		}
+		return nil
+	})
+	var there []string
+	stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "flat-2")
+	must.NoError(t, err)
+	for _, s := range stubs {
+		if s.ClientStatus == api.AllocClientStatusRunning {
+			there = append(there, s.NodeID)
+		}
+	}
+	must.Eq(t, []string{second.agent.NodeID()}, there)
+	must.NoError(t, next.Signal(unix.SIGTERM))
+	must.NoError(t, next.Wait(deadline(t, stepDeadline)))
+}
+
+// logTo writes to the test's log.
+type logTo struct{ t *testing.T }
+
+func (l logTo) Write(b []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}

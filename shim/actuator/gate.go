@@ -1,0 +1,124 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package actuator is the only part of the shim that changes anything: whatever a policy
+// wants has to pass its gate.
+package actuator
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+)
+
+// Gate says whether a move may begin: it knows how many there were lately, which are in
+// flight, and what became of a job's last ones. It is not safe for concurrent use.
+type Gate struct {
+	limits config.Limits
+
+	begun    []time.Time // of moves in the last minute, in order
+	inFlight int
+	touching map[string]int // moves in flight, by node
+	jobs     map[cluster.JobKey]*past
+}
+
+// past is what became of a job's moves.
+type past struct {
+	moving   bool
+	last     time.Time // the end of the last one
+	failures int       // in a row
+}
+
+// NewGate returns a Gate.
+func NewGate(limits config.Limits) *Gate {
+	return &Gate{limits: limits, touching: make(map[string]int), jobs: make(map[cluster.JobKey]*past)}
+}
+
+// Limits sets other limits; they count from the next move on.
+func (g *Gate) Limits(limits config.Limits) { g.limits = limits }
+
+// Remember takes over what an earlier leader knew: when a job's last move ended, and how
+// many have failed in a row.
+func (g *Gate) Remember(job cluster.JobKey, last time.Time, failures int) {
+	g.jobs[job] = &past{last: last, failures: failures}
+}
+
+// Forget drops a job that is no more.
+func (g *Gate) Forget(job cluster.JobKey) {
+	if p := g.jobs[job]; p != nil && !p.moving {
+		delete(g.jobs, job)
+	}
+}
+
+// maxFailures bounds the doubling of the back-off.
+const maxFailures = 10
+
+// Closed says why a move may not begin now; "" if it may.
+func (g *Gate) Closed(now time.Time, job cluster.JobKey, from, to string) string {
+	if p := g.jobs[job]; p != nil {
+		wait := g.limits.Cooldown
+		what := "cooldown"
+		if p.failures > 0 {
+			what = fmt.Sprintf("back-off after %d failures", p.failures)
+			wait = max(wait, g.limits.Backoff<<min(p.failures-1, maxFailures))
+		}
+		if p.moving {
+			return "a move of the job is in flight"
+		}
+		if left := p.last.Add(wait).Sub(now); !p.last.IsZero() && left > 0 {
+			return fmt.Sprintf("%s: %v left", what, left.Round(time.Second))
+		}
+	}
+	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {
+		g.begun = g.begun[1:]
+	}
+	switch {
+	case g.inFlight >= g.limits.InFlight:
+		return fmt.Sprintf("%d moves are in flight, and no more may be", g.inFlight)
+	case len(g.begun) >= g.limits.MovesPerMinute:
+		return fmt.Sprintf("%d moves have begun within a minute, and no more may", len(g.begun))
+	}
+	for _, node := range []string{from, to} {
+		if g.touching[node] >= g.limits.PerNode {
+			return fmt.Sprintf("%d moves touch node %s, and no more may", g.touching[node], node)
+		}
+	}
+	return ""
+}
+
+// Begin notes that a move begins. The function it returns is to be called when it has
+// ended, and says whether it has succeeded.
+func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, moved bool)) {
+	p := g.jobs[job]
+	if p == nil {
+		p = &past{}
+		g.jobs[job] = p
+	}
+	p.moving = true
+	g.begun = append(g.begun, now)
+	g.inFlight++
+	g.touching[from]++
+	g.touching[to]++
+	return func(at time.Time, moved bool) {
+		p.moving, p.last = false, at
+		if p.failures++; moved {
+			p.failures = 0
+		}
+		g.inFlight--
+		for _, node := range []string{from, to} {
+			if g.touching[node]--; g.touching[node] <= 0 {
+				delete(g.touching, node)
+			}
+		}
+	}
+}
+
+// Failures is how many moves of a job have failed in a row, and when the last one ended.
+func (g *Gate) Failures(job cluster.JobKey) (failures int, last time.Time) {
+	if p := g.jobs[job]; p != nil {
+		return p.failures, p.last
+	}
+	return 0, time.Time{}
+}

@@ -1,0 +1,151 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package actuator
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+)
+
+var start = time.Unix(1000, 0)
+
+func job(id string) cluster.JobKey { return cluster.JobKey{Namespace: "ml", ID: id} }
+
+func gate(change func(*config.Limits)) *Gate {
+	limits := config.Limits{MovesPerMinute: 3, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute}
+	if change != nil {
+		change(&limits)
+	}
+	return NewGate(limits)
+}
+
+func TestGate_inFlight(t *testing.T) {
+	g := gate(nil)
+	must.Eq(t, "", g.Closed(start, job("a"), "n1", "n2"))
+	endA := g.Begin(start, job("a"), "n1", "n2")
+	must.Eq(t, "a move of the job is in flight", g.Closed(start, job("a"), "n3", "n4"))
+	must.Eq(t, "1 moves touch node n2, and no more may", g.Closed(start, job("b"), "n2", "n3"))
+	must.Eq(t, "1 moves touch node n1, and no more may", g.Closed(start, job("b"), "n3", "n1"))
+	must.Eq(t, "", g.Closed(start, job("b"), "n3", "n4"))
+	endB := g.Begin(start, job("b"), "n3", "n4")
+	must.Eq(t, "2 moves are in flight, and no more may be", g.Closed(start, job("c"), "n5", "n6"))
+	endA(start.Add(time.Second), true)
+	must.Eq(t, "", g.Closed(start, job("c"), "n1", "n2"))
+	endB(start.Add(time.Second), true)
+	must.MapEmpty(t, g.touching)
+}
+
+func TestGate_perMinute(t *testing.T) {
+	g := gate(nil)
+	for i := range 3 {
+		at := start.Add(time.Duration(i) * time.Second)
+		must.Eq(t, "", g.Closed(at, job(fmt.Sprint(i)), "n1", "n2"))
+		g.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, true)
+	}
+	must.Eq(t, "3 moves have begun within a minute, and no more may", g.Closed(start.Add(30*time.Second), job("x"), "n1", "n2"))
+	must.Eq(t, "", g.Closed(start.Add(time.Minute), job("x"), "n1", "n2"))
+	g.Limits(config.Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1})
+	must.Eq(t, "2 moves have begun within a minute, and no more may", g.Closed(start.Add(time.Minute), job("x"), "n1", "n2"))
+}
+
+func TestGate_cooldown(t *testing.T) {
+	g := gate(nil)
+	g.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), true)
+	must.Eq(t, "cooldown: 9m0s left", g.Closed(start.Add(2*time.Minute), job("a"), "n1", "n2"))
+	must.Eq(t, "", g.Closed(start.Add(11*time.Minute), job("a"), "n1", "n2"))
+
+	// Failures wait longer and longer, and a success ends that.
+	g = gate(func(l *config.Limits) { l.Cooldown = 0 })
+	at := start
+	for i, want := range []string{"1m0s", "2m0s", "4m0s", "8m0s"} {
+		g.Begin(at, job("a"), "n1", "n2")(at, false)
+		must.Eq(t, fmt.Sprintf("back-off after %d failures: %s left", i+1, want), g.Closed(at, job("a"), "n1", "n2"))
+		at = at.Add(time.Hour)
+	}
+	failures, last := g.Failures(job("a"))
+	must.Eq(t, 4, failures)
+
+	// The next leader knows.
+	next := gate(func(l *config.Limits) { l.Cooldown = 0 })
+	next.Remember(job("a"), last, failures)
+	must.Eq(t, "back-off after 4 failures: 8m0s left", next.Closed(last, job("a"), "n1", "n2"))
+	next.Forget(job("a"))
+	must.Eq(t, "", next.Closed(last, job("a"), "n1", "n2"))
+
+	g.Begin(at, job("a"), "n1", "n2")(at, true)
+	must.Eq(t, "", g.Closed(at, job("a"), "n1", "n2"))
+	failures, _ = g.Failures(job("unknown"))
+	must.Eq(t, 0, failures)
+}
+
+// Whatever happens in whatever order, the limits hold, and nothing is left in the end.
+func TestGate_limits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := config.Limits{
+			MovesPerMinute: rapid.IntRange(1, 5).Draw(t, "rate"), InFlight: rapid.IntRange(1, 4).Draw(t, "in flight"),
+			Cooldown: time.Duration(rapid.IntRange(0, 90).Draw(t, "cooldown")) * time.Second, Backoff: time.Second,
+		}
+		limits.PerNode = rapid.IntRange(1, limits.InFlight).Draw(t, "per node")
+		g := NewGate(limits)
+		now := start
+		type flight struct {
+			job      cluster.JobKey
+			from, to string
+			end      func(time.Time, bool)
+		}
+		var flights []flight
+		var begun []time.Time
+		for range rapid.IntRange(0, 40).Draw(t, "events") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "wait")) * time.Second)
+			if len(flights) > 0 && rapid.Bool().Draw(t, "end") {
+				i := rapid.IntRange(0, len(flights)-1).Draw(t, "which")
+				flights[i].end(now, rapid.Bool().Draw(t, "moved"))
+				flights = append(flights[:i], flights[i+1:]...)
+				continue
+			}
+			nodes := []string{"n1", "n2", "n3", "n4"}
+			f := flight{
+				job:  job(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "job")),
+				from: rapid.SampledFrom(nodes[:2]).Draw(t, "from"), to: rapid.SampledFrom(nodes[2:]).Draw(t, "to"),
+			}
+			if g.Closed(now, f.job, f.from, f.to) != "" {
+				continue
+			}
+			f.end = g.Begin(now, f.job, f.from, f.to)
+			flights, begun = append(flights, f), append(begun, now)
+
+			must.LessEq(t, limits.InFlight, len(flights))
+			touch := map[string]int{}
+			seen := map[cluster.JobKey]bool{}
+			for _, f := range flights {
+				touch[f.from]++
+				touch[f.to]++
+				must.False(t, seen[f.job], must.Sprint("one move of a job at a time"))
+				seen[f.job] = true
+			}
+			for node, n := range touch {
+				must.LessEq(t, limits.PerNode, n, must.Sprint(node))
+			}
+			lately := 0
+			for _, b := range begun {
+				if now.Sub(b) < time.Minute {
+					lately++
+				}
+			}
+			must.LessEq(t, limits.MovesPerMinute, lately)
+		}
+		for _, f := range flights {
+			f.end(now, true)
+		}
+		must.Eq(t, 0, g.inFlight)
+		must.MapEmpty(t, g.touching)
+	})
+}

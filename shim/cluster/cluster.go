@@ -1,0 +1,173 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package cluster is what the shim knows about a Nomad cluster: nodes, jobs and the
+// allocations that are not over, as they were listed and as the event stream has changed
+// them since.
+//
+// Nothing here is sure: what is about to be moved is read again right before. So objects
+// hold what decisions need, and no more; a hundred thousand allocations fit into some tens
+// of megabytes.
+package cluster
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Node is a client.
+type Node struct {
+	ID, Name, Datacenter, Pool, Class string
+	// Takes says whether it takes allocations: it is ready, eligible and does not drain.
+	Takes bool
+	// Drivers are those that are healthy there.
+	Drivers map[string]bool
+	// PoolCores is Ebbtide's elastic pool, in cores; 0 where Ebbtide is not.
+	PoolCores float64
+	// Room is what allocations may have together.
+	Room  Resources
+	Index uint64 // of its last change
+}
+
+// Resources are an amount of CPU, memory and disk.
+type Resources struct{ MHz, MemoryMB, DiskMB int64 }
+
+func (r Resources) plus(o Resources) Resources {
+	return Resources{r.MHz + o.MHz, r.MemoryMB + o.MemoryMB, r.DiskMB + o.DiskMB}
+}
+
+// Minus is what is left of r.
+func (r Resources) Minus(o Resources) Resources {
+	return Resources{r.MHz - o.MHz, r.MemoryMB - o.MemoryMB, r.DiskMB - o.DiskMB}
+}
+
+// Fits says whether r is no more than o.
+func (r Resources) Fits(o Resources) bool {
+	return r.MHz <= o.MHz && r.MemoryMB <= o.MemoryMB && r.DiskMB <= o.DiskMB
+}
+
+// JobKey names a job.
+type JobKey struct{ Namespace, ID string }
+
+// Job is a job as it is registered now.
+type Job struct {
+	Key         JobKey
+	Type        string
+	Stopped     bool
+	Datacenters []string // patterns
+	Pool        string
+	Groups      map[string]Group
+	Index       uint64 // of its last change
+}
+
+// Group is a task group.
+type Group struct {
+	Count int
+	// Meta of the first task, with that of job and group.
+	Meta map[string]string
+	// Movable says that all its tasks run under Ebbtide and save their state.
+	Movable bool
+	// Tasks are their names, and Drivers those that a node must have.
+	Tasks, Drivers []string
+}
+
+// Alloc is an allocation that is not over.
+type Alloc struct {
+	ID      string
+	Job     JobKey
+	Group   string
+	Task    string // the first one under Ebbtide; "" if there is none
+	Node    string
+	Running bool
+	Stops   bool // Nomad has asked for its end
+	Uses    Resources
+	// Started is when its first task has; zero before.
+	Started time.Time
+	// Asked is when it last asked to be moved; zero if it has not.
+	Asked time.Time
+	Index uint64 // of its last change
+}
+
+// State is a cluster. It is not safe for concurrent use.
+type State struct {
+	Nodes  map[string]*Node
+	Jobs   map[JobKey]*Job
+	Allocs map[string]*Alloc
+
+	on     map[string]map[string]*Alloc // by node, then by ID
+	listed Indexes
+}
+
+// New returns an empty State.
+func New() *State {
+	return &State{Nodes: map[string]*Node{}, Jobs: map[JobKey]*Job{}, Allocs: map[string]*Alloc{}, on: map[string]map[string]*Alloc{}}
+}
+
+// On are the allocations of a node, by their IDs. It must not be changed.
+func (s *State) On(node string) map[string]*Alloc { return s.on[node] }
+
+// Left is what a node has left for allocations.
+func (s *State) Left(node *Node) Resources {
+	var used Resources
+	for _, a := range s.on[node.ID] {
+		used = used.plus(a.Uses)
+	}
+	return node.Room.Minus(used)
+}
+
+// Indexes say which state of Nomad's a listing shows: events up to these are in it.
+type Indexes struct{ Nodes, Jobs, Allocs uint64 }
+
+// Listing is everything that Nomad has listed. What is not in it is no more.
+type Listing struct {
+	Indexes
+	Nodes  []WireNode
+	Jobs   []WireJob
+	Allocs []WireAlloc
+}
+
+// Replace takes a listing over. Events that it holds change nothing any more: Nomad's
+// stream begins with old ones, and an allocation that is over must not come back.
+func (s *State) Replace(l Listing) {
+	*s = *New()
+	s.listed = l.Indexes
+	for _, w := range l.Nodes {
+		s.setNode(w.node())
+	}
+	for _, w := range l.Jobs {
+		s.setJob(w.job())
+	}
+	for _, w := range l.Allocs {
+		if !w.over() {
+			s.setAlloc(w.alloc())
+		}
+	}
+}
+
+func (s *State) setNode(n *Node) { s.Nodes[n.ID] = n }
+func (s *State) setJob(j *Job)   { s.Jobs[j.Key] = j }
+
+func (s *State) setAlloc(a *Alloc) {
+	s.dropAlloc(a.ID)
+	s.Allocs[a.ID] = a
+	if s.on[a.Node] == nil {
+		s.on[a.Node] = make(map[string]*Alloc)
+	}
+	s.on[a.Node][a.ID] = a
+}
+
+func (s *State) dropAlloc(id string) {
+	a := s.Allocs[id]
+	if a == nil {
+		return
+	}
+	delete(s.Allocs, id)
+	delete(s.on[a.Node], id)
+	if len(s.on[a.Node]) == 0 {
+		delete(s.on, a.Node)
+	}
+}
+
+// Topics are those of the event stream that Apply needs.
+func Topics() []api.Topic { return []api.Topic{api.TopicNode, api.TopicJob, api.TopicAllocation} }

@@ -1,0 +1,219 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/shim/stream"
+)
+
+const (
+	nodeText = `{"ID": "n1", "Name": "one", "Datacenter": "dc1", "NodePool": "default", "NodeClass": "big", "Status": "ready",
+		"SchedulingEligibility": "eligible", "ModifyIndex": %d,
+		"Drivers": {"ebbtide": {"Detected": true, "Healthy": true, "Attributes": {"driver.ebbtide.pool_cores": "3.5"}}, "exec": {"Detected": true}},
+		"NodeResources": {"Cpu": {"CpuShares": 4000}, "Memory": {"MemoryMB": 8000}, "Disk": {"DiskMB": 900}},
+		"ReservedResources": {"Cpu": {"CpuShares": 500}, "Memory": {"MemoryMB": 1000}}}`
+	jobText = `{"ID": "vae", "Namespace": "ml", "Type": "batch", "Datacenters": ["*"], "NodePool": "default", "ModifyIndex": %d,
+		"Meta": {"ebbtide_migrate": "true", "owner": "me"}, "TaskGroups": [
+			{"Name": "train", "Count": 1, "Meta": {"owner": "us"}, "Tasks": [
+				{"Name": "fetch", "Driver": "raw_exec", "Lifecycle": {"Hook": "prestart"}},
+				{"Name": "train", "Driver": "ebbtide", "Config": {"command": "x", "checkpoint": [{"path": "/alloc/data/c"}]}, "Meta": {"ebbtide_goal": "min"}}]},
+			{"Name": "other", "Count": 2, "Tasks": [{"Name": "x", "Driver": "ebbtide", "Config": {"command": "x"}}]}]}`
+	allocText = `{"ID": "%s", "Namespace": "ml", "JobID": "vae", "TaskGroup": "train", "NodeID": "n1", "ClientStatus": "%s", "DesiredStatus": "run",
+		"ModifyIndex": %d, "AllocatedResources": {"Tasks": {"train": {"Cpu": {"CpuShares": 100}, "Memory": {"MemoryMB": 64}}}, "Shared": {"DiskMB": 300}},
+		"TaskStates": {"train": {"StartedAt": "2026-01-02T03:04:05Z", "Events": [
+			{"Type": "Driver", "Time": 1000, "Details": {"ebbtide": "category"}}, {"Type": "Driver", "Time": 2000, "Details": {"ebbtide": "move"}}]}}}`
+)
+
+// event is what the stream says about an object.
+func event(topic api.Topic, kind string, index uint64, object string) stream.Event {
+	return stream.Event{Topic: topic, Type: kind, Index: index, Payload: json.RawMessage(fmt.Sprintf(`{"%s": %s}`, topic, object))}
+}
+
+func apply(t *testing.T, s *State, want bool, e stream.Event) {
+	t.Helper()
+	changed, err := s.Apply(e)
+	must.NoError(t, err)
+	must.Eq(t, want, changed, must.Sprintf("%s %s", e.Type, e.Payload))
+}
+
+func TestState_Apply(t *testing.T) {
+	s := New()
+	node := func(index int) stream.Event {
+		return event(api.TopicNode, "NodeRegistration", uint64(index), fmt.Sprintf(nodeText, index))
+	}
+	apply(t, s, true, node(5))
+	apply(t, s, false, node(5))
+	apply(t, s, false, node(4))
+	must.Eq(t, &Node{
+		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Takes: true, Drivers: map[string]bool{"ebbtide": true},
+		PoolCores: 3.5, Room: Resources{3500, 7000, 900}, Index: 5,
+	}, s.Nodes["n1"])
+
+	vae := JobKey{"ml", "vae"}
+	apply(t, s, true, event(api.TopicJob, "JobRegistered", 6, fmt.Sprintf(jobText, 6)))
+	must.Eq(t, &Job{
+		Key: vae, Type: "batch", Datacenters: []string{"*"}, Pool: "default", Index: 6,
+		Groups: map[string]Group{
+			"train": {Count: 1, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "us", "ebbtide_goal": "min"}, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}},
+			"other": {Count: 2, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "me"}, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}},
+		},
+	}, s.Jobs[vae])
+
+	alloc := func(id, status string, index int) stream.Event {
+		return event(api.TopicAllocation, "AllocationUpdated", uint64(index), fmt.Sprintf(allocText, id, status, index))
+	}
+	apply(t, s, true, alloc("a1", "running", 7))
+	apply(t, s, true, alloc("a2", "pending", 8))
+	must.Eq(t, &Alloc{
+		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Uses: Resources{100, 64, 300},
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Asked: time.Unix(0, 2000), Index: 7,
+	}, s.Allocs["a1"])
+	must.MapLen(t, 2, s.On("n1"))
+	must.Eq(t, Resources{3300, 6872, 300}, s.Left(s.Nodes["n1"]))
+	must.True(t, Resources{1, 1, 1}.Fits(s.Left(s.Nodes["n1"])))
+	must.False(t, Resources{1, 1, 301}.Fits(s.Left(s.Nodes["n1"])))
+
+	apply(t, s, true, alloc("a1", "complete", 9))
+	apply(t, s, false, alloc("a1", "failed", 10))
+	must.MapLen(t, 1, s.On("n1"))
+	apply(t, s, true, alloc("a2", "lost", 11))
+	must.MapLen(t, 0, s.Allocs)
+	must.MapLen(t, 0, s.On("n1"))
+
+	apply(t, s, true, event(api.TopicJob, "JobDeregistered", 12, strings.Replace(fmt.Sprintf(jobText, 12), `"batch"`, `"batch", "Stop": true`, 1)))
+	must.True(t, s.Jobs[vae].Stopped)
+	apply(t, s, true, event(api.TopicJob, "JobDeregistered", 13, fmt.Sprintf(jobText, 12)))
+	must.MapLen(t, 0, s.Jobs)
+	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))
+	must.MapLen(t, 0, s.Nodes)
+
+	apply(t, s, false, event(api.TopicEvaluation, "EvaluationUpdated", 15, "{}"))
+	_, err := s.Apply(stream.Event{Topic: api.TopicJob, Type: "JobRegistered", Key: "x", Index: 16, Payload: json.RawMessage(`{"Job": 1}`)})
+	must.ErrorContains(t, err, "reading event JobRegistered of x")
+}
+
+// What the stream repeats of the time before the listing does not come back.
+func TestState_Replace(t *testing.T) {
+	s := New()
+	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
+	var l Listing
+	must.NoError(t, json.Unmarshal([]byte(`{"Nodes": [`+fmt.Sprintf(nodeText, 5)+`], "Jobs": [`+fmt.Sprintf(jobText, 6)+`],
+		"Allocs": [`+fmt.Sprintf(allocText, "a1", "running", 9)+`, `+fmt.Sprintf(allocText, "a2", "complete", 9)+`]}`), &l))
+	l.Indexes = Indexes{Nodes: 10, Jobs: 10, Allocs: 10}
+	s.Replace(l)
+	must.MapLen(t, 1, s.Nodes)
+	must.MapLen(t, 1, s.Jobs)
+	must.MapLen(t, 1, s.Allocs)
+	apply(t, s, false, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
+	apply(t, s, false, event(api.TopicAllocation, "AllocationUpdated", 9, fmt.Sprintf(allocText, "a2", "running", 8)))
+	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 11, fmt.Sprintf(allocText, "a3", "running", 11)))
+	must.MapLen(t, 2, s.Allocs)
+}
+
+// In whatever order and however often events come, those that are newest count, and the
+// index by node agrees.
+func TestState_idempotent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := New()
+		newest := map[string]int{}
+		status := map[string]string{}
+		for range rapid.IntRange(0, 30).Draw(t, "events") {
+			id := rapid.SampledFrom([]string{"a1", "a2", "a3"}).Draw(t, "id")
+			index := rapid.IntRange(1, 20).Draw(t, "index")
+			st := rapid.SampledFrom([]string{"pending", "running"}).Draw(t, "status")
+			_, err := s.Apply(event(api.TopicAllocation, "AllocationUpdated", uint64(index), fmt.Sprintf(allocText, id, st, index)))
+			must.NoError(t, err)
+			if index > newest[id] {
+				newest[id], status[id] = index, st
+			}
+		}
+		must.Eq(t, len(newest), len(s.Allocs))
+		for id, a := range s.Allocs {
+			must.Eq(t, uint64(newest[id]), a.Index)
+			must.Eq(t, status[id] == "running", a.Running)
+			must.True(t, s.On(a.Node)[id] == a)
+		}
+		must.Eq(t, len(s.Allocs), len(s.On("n1")))
+	})
+}
+
+func TestList(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	refuse := ""
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked = append(asked, r.URL.Path)
+		refused := r.URL.Path == refuse
+		mu.Unlock()
+		if refused {
+			http.Error(w, "Permission denied", http.StatusForbidden)
+			return
+		}
+		w.Header().Set("X-Nomad-Index", "42")
+		switch r.URL.Path {
+		case "/v1/nodes":
+			must.Eq(t, "true", r.URL.Query().Get("resources"))
+			fmt.Fprintf(w, "[%s]", fmt.Sprintf(nodeText, 5))
+		case "/v1/jobs":
+			must.Eq(t, "*", r.URL.Query().Get("namespace"))
+			fmt.Fprint(w, `[{"ID": "vae", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}, {"ID": "plain", "Namespace": "ml"},
+				{"ID": "gone", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}]`)
+		case "/v1/allocations":
+			fmt.Fprintf(w, "[%s]", fmt.Sprintf(allocText, "a1", "running", 9))
+		case "/v1/job/vae":
+			must.Eq(t, "ml", r.URL.Query().Get("namespace"))
+			fmt.Fprintf(w, jobText, 6)
+		default:
+			http.Error(w, "job not found", http.StatusNotFound)
+		}
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	l, err := List(t.Context(), client)
+	must.NoError(t, err)
+	must.Eq(t, Indexes{42, 42, 42}, l.Indexes)
+	s := New()
+	s.Replace(l)
+	must.MapLen(t, 1, s.Nodes)
+	must.MapLen(t, 1, s.Jobs)
+	must.MapLen(t, 1, s.Allocs)
+	must.SliceNotContains(t, asked, "/v1/job/plain")
+
+	for _, path := range []string{"/v1/nodes", "/v1/job/vae"} {
+		mu.Lock()
+		refuse = path
+		mu.Unlock()
+		_, err = List(t.Context(), client)
+		must.ErrorContains(t, err, "403")
+	}
+}
+
+// How many events a second: see docs/evaluation.md.
+func BenchmarkApply(b *testing.B) {
+	s := New()
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		i++
+		e := event(api.TopicAllocation, "AllocationUpdated", uint64(i), fmt.Sprintf(allocText, fmt.Sprint("a", i%1000), "running", i))
+		if _, err := s.Apply(e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

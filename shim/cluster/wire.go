@@ -1,0 +1,258 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/stream"
+)
+
+// The types below are the parts of Nomad's objects that count, as lists and events have
+// them. To read the API's own types takes several times as long.
+
+// WireNode is a node.
+type WireNode struct {
+	ID, Name, Datacenter, NodePool, NodeClass string
+	Status, SchedulingEligibility             string
+	Drain                                     bool
+	Drivers                                   map[string]struct {
+		Detected, Healthy bool
+		Attributes        map[string]string
+	}
+	NodeResources struct {
+		Cpu    struct{ CpuShares int64 }
+		Memory struct{ MemoryMB int64 }
+		Disk   struct{ DiskMB int64 }
+	}
+	ReservedResources struct {
+		Cpu    struct{ CpuShares int64 }
+		Memory struct{ MemoryMB int64 }
+		Disk   struct{ DiskMB int64 }
+	}
+	ModifyIndex uint64
+}
+
+// Attributes of the driver: under its own name, and in the stock driver's place.
+const (
+	poolAttribute       = "driver.ebbtide.pool_cores"
+	poolAttributeDocker = "driver.docker.ebbtide.pool_cores"
+)
+
+func (w WireNode) node() *Node {
+	n := &Node{
+		ID: w.ID, Name: w.Name, Datacenter: w.Datacenter, Pool: w.NodePool, Class: w.NodeClass, Index: w.ModifyIndex,
+		Takes:   w.Status == api.NodeStatusReady && w.SchedulingEligibility == api.NodeSchedulingEligible && !w.Drain,
+		Drivers: make(map[string]bool, len(w.Drivers)),
+		Room: Resources{
+			MHz:      w.NodeResources.Cpu.CpuShares - w.ReservedResources.Cpu.CpuShares,
+			MemoryMB: w.NodeResources.Memory.MemoryMB - w.ReservedResources.Memory.MemoryMB,
+			DiskMB:   w.NodeResources.Disk.DiskMB - w.ReservedResources.Disk.DiskMB,
+		},
+	}
+	for name, d := range w.Drivers {
+		if !d.Detected || !d.Healthy {
+			continue
+		}
+		n.Drivers[name] = true
+		for _, key := range []string{poolAttribute, poolAttributeDocker} {
+			if cores, err := strconv.ParseFloat(d.Attributes[key], 64); err == nil && cores > 0 {
+				n.PoolCores = cores
+			}
+		}
+	}
+	return n
+}
+
+// WireJob is a job.
+type WireJob struct {
+	ID, Namespace, Type string
+	Stop                bool
+	Datacenters         []string
+	NodePool            string
+	Meta                map[string]string
+	TaskGroups          []struct {
+		Name  string
+		Count int
+		Meta  map[string]string
+		Tasks []WireTask
+	}
+	ModifyIndex uint64
+}
+
+// WireTask is a task of a job.
+type WireTask struct {
+	Name, Driver string
+	Config       map[string]json.RawMessage
+	Meta         map[string]string
+	Lifecycle    *struct{ Hook string }
+}
+
+// ours says whether a task may run under Ebbtide. Under the name docker only the node can
+// tell.
+func (t WireTask) ours() bool {
+	return t.Lifecycle == nil && (t.Driver == "ebbtide" || t.Driver == "docker")
+}
+
+func (w WireJob) job() *Job {
+	j := &Job{
+		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
+		Groups: make(map[string]Group, len(w.TaskGroups)), Index: w.ModifyIndex,
+	}
+	for _, g := range w.TaskGroups {
+		group := Group{Count: g.Count, Meta: map[string]string{}, Movable: true}
+		maps.Copy(group.Meta, w.Meta)
+		maps.Copy(group.Meta, g.Meta)
+		tasks := 0
+		for _, t := range g.Tasks {
+			if t.Lifecycle != nil {
+				continue
+			}
+			if tasks++; tasks == 1 {
+				maps.Copy(group.Meta, t.Meta)
+			}
+			group.Movable = group.Movable && t.ours() && len(t.Config["checkpoint"]) > 0
+			group.Tasks, group.Drivers = append(group.Tasks, t.Name), append(group.Drivers, t.Driver)
+		}
+		group.Movable = group.Movable && tasks > 0
+		j.Groups[g.Name] = group
+	}
+	return j
+}
+
+// WireAlloc is an allocation.
+type WireAlloc struct {
+	ID, Namespace, JobID, TaskGroup, NodeID string
+	ClientStatus, DesiredStatus             string
+	AllocatedResources                      struct {
+		Tasks map[string]struct {
+			Cpu    struct{ CpuShares int64 }
+			Memory struct{ MemoryMB int64 }
+		}
+		Shared struct{ DiskMB int64 }
+	}
+	TaskStates map[string]struct {
+		StartedAt *time.Time
+		Events    []struct {
+			Time    int64 // nanoseconds
+			Details map[string]string
+		}
+	}
+	ModifyIndex uint64
+}
+
+// over says whether nothing is left of an allocation on its node.
+func (w WireAlloc) over() bool {
+	switch w.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+func (w WireAlloc) alloc() *Alloc {
+	a := &Alloc{
+		ID: w.ID, Job: JobKey{w.Namespace, w.JobID}, Group: w.TaskGroup, Node: w.NodeID, Index: w.ModifyIndex,
+		Running: w.ClientStatus == api.AllocClientStatusRunning,
+		Stops:   w.DesiredStatus != api.AllocDesiredStatusRun,
+		Uses:    Resources{DiskMB: w.AllocatedResources.Shared.DiskMB},
+	}
+	for _, t := range w.AllocatedResources.Tasks {
+		a.Uses.MHz += t.Cpu.CpuShares
+		a.Uses.MemoryMB += t.Memory.MemoryMB
+	}
+	for name, t := range w.TaskStates {
+		if t.StartedAt != nil && !t.StartedAt.IsZero() && (a.Started.IsZero() || t.StartedAt.Before(a.Started)) {
+			a.Started = *t.StartedAt
+		}
+		for _, e := range t.Events {
+			// What the driver says when a task has converged (driver/control).
+			if at := time.Unix(0, e.Time); e.Details["ebbtide"] == "move" && at.After(a.Asked) {
+				a.Asked, a.Task = at, name
+			}
+		}
+	}
+	return a
+}
+
+// Apply takes an event over and says whether it has changed anything. The same event
+// twice, and one that is older than what is known, change nothing.
+func (s *State) Apply(e stream.Event) (changed bool, err error) {
+	var payload struct {
+		Node       *WireNode
+		Job        *WireJob
+		Allocation *WireAlloc
+	}
+	switch {
+	case e.Topic == api.TopicNode && e.Index > s.listed.Nodes:
+	case e.Topic == api.TopicJob && e.Index > s.listed.Jobs:
+	case e.Topic == api.TopicAllocation && e.Index > s.listed.Allocs:
+	default:
+		return false, nil
+	}
+	if err := json.Unmarshal(e.Payload, &payload); err != nil {
+		return false, fmt.Errorf("reading event %s of %s: %w", e.Type, e.Key, err)
+	}
+	switch {
+	case payload.Node != nil:
+		return s.applyNode(e.Type, payload.Node.node()), nil
+	case payload.Job != nil:
+		return s.applyJob(e.Type, payload.Job.job()), nil
+	case payload.Allocation != nil:
+		return s.applyAlloc(*payload.Allocation), nil
+	}
+	return false, nil
+}
+
+func (s *State) applyNode(kind string, n *Node) bool {
+	old := s.Nodes[n.ID]
+	switch {
+	case kind == "NodeDeregistration":
+		delete(s.Nodes, n.ID)
+		return old != nil
+	case old != nil && old.Index >= n.Index:
+		return false
+	}
+	s.setNode(n)
+	return true
+}
+
+func (s *State) applyJob(kind string, j *Job) bool {
+	old := s.Jobs[j.Key]
+	switch {
+	case kind == "JobDeregistered" && j.Stopped:
+		// Stopped, not purged: it may be started again.
+	case kind == "JobDeregistered":
+		delete(s.Jobs, j.Key)
+		return old != nil
+	}
+	if old != nil && old.Index >= j.Index {
+		return false
+	}
+	s.setJob(j)
+	return true
+}
+
+func (s *State) applyAlloc(w WireAlloc) bool {
+	old := s.Allocs[w.ID]
+	switch {
+	case old != nil && old.Index >= w.ModifyIndex:
+		return false
+	case w.over():
+		s.dropAlloc(w.ID)
+		return old != nil
+	}
+	a := w.alloc()
+	if old != nil && a.Uses == (Resources{}) {
+		a.Uses = old.Uses
+	}
+	s.setAlloc(a)
+	return true
+}

@@ -1,0 +1,328 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package config is the configuration of the shim: defaults, what a file in HCL sets of
+// it, and a check that names everything that is wrong.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"github.com/ebbtide/ebbtide/shim/migration"
+)
+
+// Config is a whole configuration.
+type Config struct {
+	// Interval is the time between two looks at what is to be moved.
+	Interval time.Duration
+	// DryRun decides and tells, and changes nothing.
+	DryRun   bool
+	LogLevel string
+
+	Nomad     Nomad
+	Leader    Leader
+	Web       Web
+	Placement Placement
+	Migration Migration
+	Rebalance Rebalance
+	Limits    Limits
+}
+
+// Nomad says how the cluster is reached. What is empty is taken from the environment, as
+// Nomad's own tools do (NOMAD_ADDR and so on).
+type Nomad struct {
+	Address       string
+	Region        string
+	TokenFile     string
+	CAFile        string
+	CertFile      string
+	KeyFile       string
+	TLSServerName string
+}
+
+// Leader says how the one shim that acts is found among several.
+type Leader struct {
+	Namespace string // of the variable
+	Path      string // of the variable; what the shim remembers lies beneath
+	TTL       time.Duration
+	Delay     time.Duration // after the lock was lost, before others get it
+}
+
+// Web says where metrics and health are served.
+type Web struct {
+	Address string // host:port; "" = nowhere
+}
+
+// Placement says what is done with new tasks that Nomad has placed badly (FlowCon,
+// Algorithm 4).
+type Placement struct {
+	Enabled       bool
+	CapacityAware bool
+	// Window is how old a task may be that is placed anew: it has not done much yet.
+	Window time.Duration
+	// Margin is by which part another node must be better.
+	Margin float64
+}
+
+// Migration says which converged tasks move (SpeCon, Algorithm 2).
+type Migration struct {
+	Enabled bool
+	Weights migration.Weights
+}
+
+// Rebalance says what is done when all tasks have converged (SpeCon, Algorithm 3).
+type Rebalance struct {
+	Enabled  bool
+	Interval time.Duration
+}
+
+// Limits bound what the shim does, whatever the policies say.
+type Limits struct {
+	MovesPerMinute int
+	InFlight       int // moves at a time
+	PerNode        int // moves at a time that touch one node
+	// Cooldown is the least time between two moves of one job.
+	Cooldown time.Duration
+	// Backoff is the wait after a move that failed; it doubles with each further one.
+	Backoff time.Duration
+}
+
+// Default is the configuration of an empty file.
+func Default() Config {
+	return Config{
+		Interval:  10 * time.Second,
+		LogLevel:  "info",
+		Leader:    Leader{Namespace: "default", Path: "ebbtide/shim", TTL: 15 * time.Second, Delay: 15 * time.Second},
+		Web:       Web{Address: "127.0.0.1:9646"},
+		Placement: Placement{Enabled: true, CapacityAware: true, Window: 30 * time.Second, Margin: 0.2},
+		Migration: Migration{Enabled: true, Weights: migration.DefaultParams().Weights},
+		Rebalance: Rebalance{Enabled: true, Interval: 5 * time.Minute},
+		Limits:    Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
+	}
+}
+
+// file is what a file may set. What it does not set is nil.
+type file struct {
+	Interval *string `hcl:"interval,optional"`
+	DryRun   *bool   `hcl:"dry_run,optional"`
+	LogLevel *string `hcl:"log_level,optional"`
+	Nomad    *struct {
+		Address       *string `hcl:"address,optional"`
+		Region        *string `hcl:"region,optional"`
+		TokenFile     *string `hcl:"token_file,optional"`
+		CAFile        *string `hcl:"ca_file,optional"`
+		CertFile      *string `hcl:"cert_file,optional"`
+		KeyFile       *string `hcl:"key_file,optional"`
+		TLSServerName *string `hcl:"tls_server_name,optional"`
+	} `hcl:"nomad,block"`
+	Leader *struct {
+		Namespace *string `hcl:"namespace,optional"`
+		Path      *string `hcl:"path,optional"`
+		TTL       *string `hcl:"ttl,optional"`
+		Delay     *string `hcl:"delay,optional"`
+	} `hcl:"leader,block"`
+	Web *struct {
+		Address *string `hcl:"address,optional"`
+	} `hcl:"web,block"`
+	Placement *struct {
+		Enabled       *bool    `hcl:"enabled,optional"`
+		CapacityAware *bool    `hcl:"capacity_aware,optional"`
+		Window        *string  `hcl:"window,optional"`
+		Margin        *float64 `hcl:"margin,optional"`
+	} `hcl:"placement,block"`
+	Migration *struct {
+		Enabled *bool `hcl:"enabled,optional"`
+		Weights *struct {
+			PC *float64 `hcl:"PC,optional"`
+			WC *float64 `hcl:"WC,optional"`
+			CC *float64 `hcl:"CC,optional"`
+		} `hcl:"weights,block"`
+	} `hcl:"migration,block"`
+	Rebalance *struct {
+		Enabled  *bool   `hcl:"enabled,optional"`
+		Interval *string `hcl:"interval,optional"`
+	} `hcl:"rebalance,block"`
+	Limits *struct {
+		MovesPerMinute *int    `hcl:"moves_per_minute,optional"`
+		InFlight       *int    `hcl:"in_flight,optional"`
+		PerNode        *int    `hcl:"per_node,optional"`
+		Cooldown       *string `hcl:"cooldown,optional"`
+		Backoff        *string `hcl:"backoff,optional"`
+	} `hcl:"limits,block"`
+}
+
+// Parse reads a file in HCL over the defaults and checks the result. Its error joins all
+// that is wrong, each naming the option, the value and what is allowed.
+func Parse(data []byte, name string) (Config, error) {
+	c := Default()
+	parsed, diags := hclparse.NewParser().ParseHCL(data, name)
+	if diags.HasErrors() {
+		return c, explain(diags)
+	}
+	var f file
+	if diags := gohcl.DecodeBody(parsed.Body, nil, &f); diags.HasErrors() {
+		return c, explain(diags)
+	}
+	return c, errors.Join(f.merge(&c), c.Validate())
+}
+
+// explain makes errors of HCL's diagnostics, one a line.
+func explain(diags hcl.Diagnostics) error {
+	var errs []error
+	for _, d := range diags {
+		if d.Severity != hcl.DiagError {
+			continue
+		}
+		where := ""
+		if d.Subject != nil {
+			where = fmt.Sprintf("%s:%d: ", d.Subject.Filename, d.Subject.Start.Line)
+		}
+		errs = append(errs, fmt.Errorf("%s%s: %s", where, d.Summary, d.Detail))
+	}
+	return errors.Join(errs...)
+}
+
+// set takes a value over that was given.
+func set[T any](into *T, value *T) {
+	if value != nil {
+		*into = *value
+	}
+}
+
+// merge takes over what the file sets.
+func (f file) merge(c *Config) error {
+	var errs []error
+	// A duration that is none stays at its default, so that only it is complained about.
+	duration := func(name string, into *time.Duration, value *string) {
+		if value == nil {
+			return
+		}
+		d, err := time.ParseDuration(*value)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: must be a duration like 30s, got %q", name, *value))
+			return
+		}
+		*into = d
+	}
+	duration("interval", &c.Interval, f.Interval)
+	set(&c.DryRun, f.DryRun)
+	set(&c.LogLevel, f.LogLevel)
+	if n := f.Nomad; n != nil {
+		set(&c.Nomad.Address, n.Address)
+		set(&c.Nomad.Region, n.Region)
+		set(&c.Nomad.TokenFile, n.TokenFile)
+		set(&c.Nomad.CAFile, n.CAFile)
+		set(&c.Nomad.CertFile, n.CertFile)
+		set(&c.Nomad.KeyFile, n.KeyFile)
+		set(&c.Nomad.TLSServerName, n.TLSServerName)
+	}
+	if l := f.Leader; l != nil {
+		set(&c.Leader.Namespace, l.Namespace)
+		set(&c.Leader.Path, l.Path)
+		duration("leader.ttl", &c.Leader.TTL, l.TTL)
+		duration("leader.delay", &c.Leader.Delay, l.Delay)
+	}
+	if w := f.Web; w != nil {
+		set(&c.Web.Address, w.Address)
+	}
+	if p := f.Placement; p != nil {
+		set(&c.Placement.Enabled, p.Enabled)
+		set(&c.Placement.CapacityAware, p.CapacityAware)
+		duration("placement.window", &c.Placement.Window, p.Window)
+		set(&c.Placement.Margin, p.Margin)
+	}
+	if m := f.Migration; m != nil {
+		set(&c.Migration.Enabled, m.Enabled)
+		if w := m.Weights; w != nil {
+			set(&c.Migration.Weights.PC, w.PC)
+			set(&c.Migration.Weights.WC, w.WC)
+			set(&c.Migration.Weights.CC, w.CC)
+		}
+	}
+	if r := f.Rebalance; r != nil {
+		set(&c.Rebalance.Enabled, r.Enabled)
+		duration("rebalance.interval", &c.Rebalance.Interval, r.Interval)
+	}
+	if l := f.Limits; l != nil {
+		set(&c.Limits.MovesPerMinute, l.MovesPerMinute)
+		set(&c.Limits.InFlight, l.InFlight)
+		set(&c.Limits.PerNode, l.PerNode)
+		duration("limits.cooldown", &c.Limits.Cooldown, l.Cooldown)
+		duration("limits.backoff", &c.Limits.Backoff, l.Backoff)
+	}
+	return errors.Join(errs...)
+}
+
+// LogLevels are those of `log_level`.
+func LogLevels() []string { return []string{"trace", "debug", "info", "warn", "error"} }
+
+// Validate checks every option. Its error joins all that is wrong.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	oneOf := func(name, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			bad("%s: must be one of %s, got %q", name, strings.Join(allowed, ", "), value)
+		}
+	}
+	between := func(name string, value, least, most time.Duration) {
+		if value < least || value > most {
+			bad("%s: must be a duration from %v to %v, got %v", name, least, most, value)
+		}
+	}
+	whole := func(name string, value, least, most int) {
+		if value < least || value > most {
+			bad("%s: must be from %d to %d, got %d", name, least, most, value)
+		}
+	}
+	between("interval", c.Interval, time.Second, time.Hour)
+	oneOf("log_level", c.LogLevel, LogLevels()...)
+	if a := c.Nomad.Address; a != "" {
+		if u, err := url.Parse(a); err != nil || !slices.Contains([]string{"http", "https", "unix"}, u.Scheme) {
+			bad("nomad.address: must be a URL like https://127.0.0.1:4646, got %q", a)
+		}
+	}
+	if (c.Nomad.CertFile == "") != (c.Nomad.KeyFile == "") {
+		bad("nomad: cert_file and key_file must be set together, got %q and %q", c.Nomad.CertFile, c.Nomad.KeyFile)
+	}
+	if c.Leader.Namespace == "" {
+		bad(`leader.namespace: must not be empty`)
+	}
+	if p := c.Leader.Path; p == "" || strings.HasPrefix(p, "/") || strings.HasPrefix(p, "nomad/") {
+		bad("leader.path: must be the path of a Nomad variable, not beneath nomad/, got %q", p)
+	}
+	between("leader.ttl", c.Leader.TTL, 10*time.Second, 24*time.Hour)
+	between("leader.delay", c.Leader.Delay, time.Second, 24*time.Hour)
+	if a := c.Web.Address; a != "" {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			bad("web.address: must be host:port, or empty, got %q", a)
+		}
+	}
+	between("placement.window", c.Placement.Window, time.Second, time.Hour)
+	if m := c.Placement.Margin; !(m >= 0 && m < 1) {
+		bad("placement.margin: must be ≥ 0 and < 1, got %v", m)
+	}
+	if err := c.Migration.Weights.Validate("migration.weights"); err != nil {
+		errs = append(errs, err)
+	}
+	between("rebalance.interval", c.Rebalance.Interval, c.Interval, 24*time.Hour)
+	whole("limits.moves_per_minute", c.Limits.MovesPerMinute, 1, 10_000)
+	whole("limits.in_flight", c.Limits.InFlight, 1, 1000)
+	whole("limits.per_node", c.Limits.PerNode, 1, 100)
+	if c.Limits.PerNode > c.Limits.InFlight {
+		bad("limits.per_node: must not be more than in_flight (%d), got %d", c.Limits.InFlight, c.Limits.PerNode)
+	}
+	between("limits.cooldown", c.Limits.Cooldown, 0, 24*time.Hour)
+	between("limits.backoff", c.Limits.Backoff, time.Second, time.Hour)
+	return errors.Join(errs...)
+}

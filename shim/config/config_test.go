@@ -1,0 +1,111 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package config
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/migration"
+)
+
+func TestParse(t *testing.T) {
+	c, err := Parse(nil, "empty.hcl")
+	must.NoError(t, err)
+	must.Eq(t, Default(), c)
+
+	c, err = Parse([]byte(`
+interval  = "1m"
+dry_run   = true
+log_level = "debug"
+nomad {
+  address         = "https://nomad.example:4646"
+  region          = "eu"
+  token_file      = "/secrets/token"
+  ca_file         = "ca.pem"
+  cert_file       = "cert.pem"
+  key_file        = "key.pem"
+  tls_server_name = "server.eu.nomad"
+}
+leader {
+  namespace = "ops"
+  path      = "a/b"
+  ttl       = "20s"
+  delay     = "5s"
+}
+web {
+  address = ""
+}
+placement {
+  enabled        = false
+  capacity_aware = false
+  window         = "5s"
+  margin         = 0.5
+}
+migration {
+  enabled = false
+  weights {
+    PC = 3
+  }
+}
+rebalance {
+  enabled  = false
+  interval = "2m"
+}
+limits {
+  moves_per_minute = 1
+  in_flight        = 1
+  per_node         = 1
+  cooldown         = "0s"
+  backoff          = "2s"
+}
+`), "all.hcl")
+	must.NoError(t, err)
+	must.Eq(t, Config{
+		Interval: time.Minute, DryRun: true, LogLevel: "debug",
+		Nomad: Nomad{
+			Address: "https://nomad.example:4646", Region: "eu", TokenFile: "/secrets/token",
+			CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", TLSServerName: "server.eu.nomad",
+		},
+		Leader:    Leader{Namespace: "ops", Path: "a/b", TTL: 20 * time.Second, Delay: 5 * time.Second},
+		Placement: Placement{Window: 5 * time.Second, Margin: 0.5},
+		Migration: Migration{Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
+		Rebalance: Rebalance{Interval: 2 * time.Minute},
+		Limits:    Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},
+	}, c)
+}
+
+func TestParse_bad(t *testing.T) {
+	for text, want := range map[string]string{
+		`interval = `:                                     `bad.hcl:1: Missing expression: `,
+		`intervall = "1s"`:                                `bad.hcl:1: Unsupported argument: An argument named "intervall" is not expected here`,
+		`placment {}`:                                     `bad.hcl:1: Unsupported block type: Blocks of type "placment" are not expected here`,
+		`dry_run = "perhaps"`:                             `bad.hcl:1: Unsuitable value type: `,
+		`interval = "10"`:                                 `interval: must be a duration like 30s, got "10"`,
+		`interval = "10ms"`:                               `interval: must be a duration from 1s to 1h0m0s, got 10ms`,
+		`log_level = "loud"`:                              `log_level: must be one of trace, debug, info, warn, error, got "loud"`,
+		"nomad {\n address = \"nomad:4646\"\n}":           `nomad.address: must be a URL like https://127.0.0.1:4646, got "nomad:4646"`,
+		"nomad {\n cert_file = \"c\"\n}":                  `nomad: cert_file and key_file must be set together, got "c" and ""`,
+		"leader {\n path = \"nomad/jobs\"\n}":             `leader.path: must be the path of a Nomad variable, not beneath nomad/, got "nomad/jobs"`,
+		"leader {\n namespace = \"\"\n}":                  `leader.namespace: must not be empty`,
+		"leader {\n ttl = \"1s\"\n}":                      `leader.ttl: must be a duration from 10s to 24h0m0s, got 1s`,
+		"web {\n address = \"9646\"\n}":                   `web.address: must be host:port, or empty, got "9646"`,
+		"migration {\n weights {\n PC = 1\n WC = 2\n}\n}": `migration.weights.WC: must be from 0 to that of PC, 1, got 2`,
+		"placement {\n margin = 1\n}":                     `placement.margin: must be ≥ 0 and < 1, got 1`,
+		"placement {\n window = \"0s\"\n}":                `placement.window: must be a duration from 1s to 1h0m0s, got 0s`,
+		"rebalance {\n interval = \"1s\"\n}":              `rebalance.interval: must be a duration from 10s to 24h0m0s, got 1s`,
+		"limits {\n moves_per_minute = 0\n}":              `limits.moves_per_minute: must be from 1 to 10000, got 0`,
+		"limits {\n in_flight = 1\n per_node = 2\n}":      `limits.per_node: must not be more than in_flight (1), got 2`,
+	} {
+		_, err := Parse([]byte(text), "bad.hcl")
+		must.ErrorContains(t, err, want, must.Sprint(text))
+	}
+	// All at once.
+	_, err := Parse([]byte("interval = \"x\"\nlog_level = \"y\"\nlimits {\n cooldown = \"z\"\n}"), "bad.hcl")
+	must.EqError(t, err, `interval: must be a duration like 30s, got "x"
+limits.cooldown: must be a duration like 30s, got "z"
+log_level: must be one of trace, debug, info, warn, error, got "y"`)
+}

@@ -1,0 +1,71 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package leader
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Variable is the lock of a Nomad variable. Nomad frees it after two TTLs without a
+// renewal, and others get it after Delay more.
+type Variable struct {
+	Client          *api.Client
+	Namespace, Path string
+	TTL, Delay      time.Duration // both from 10 s to a day
+	// Holder is written into the variable, for people.
+	Holder string
+
+	id string // of the lock that we hold
+}
+
+var _ Lock = (*Variable)(nil)
+
+// Acquire implements Lock.
+func (v *Variable) Acquire(ctx context.Context) error {
+	lock := v.variable("")
+	lock.Items = api.VariableItems{"holder": v.Holder, "since": time.Now().UTC().Format(time.RFC3339)}
+	out, _, err := v.Client.Variables().AcquireLock(lock, v.options(ctx))
+	if err != nil {
+		return either(err, ErrHeld)
+	}
+	v.id = out.LockID()
+	return nil
+}
+
+// Renew implements Lock.
+func (v *Variable) Renew(ctx context.Context) error {
+	_, _, err := v.Client.Variables().RenewLock(v.variable(v.id), v.options(ctx))
+	return either(err, ErrLost)
+}
+
+// Release implements Lock.
+func (v *Variable) Release(ctx context.Context) error {
+	_, _, err := v.Client.Variables().ReleaseLock(v.variable(v.id), v.options(ctx))
+	return either(err, ErrLost)
+}
+
+func (v *Variable) variable(id string) *api.Variable {
+	return &api.Variable{
+		Namespace: v.Namespace, Path: v.Path,
+		Lock: &api.VariableLock{ID: id, TTL: v.TTL.String(), LockDelay: v.Delay.String()},
+	}
+}
+
+func (v *Variable) options(ctx context.Context) *api.WriteOptions {
+	return (&api.WriteOptions{Namespace: v.Namespace}).WithContext(ctx)
+}
+
+// either tells a conflict, and a lock whose variable is gone, from other errors.
+func either(err, conflict error) error {
+	var response api.UnexpectedResponseError
+	if errors.As(err, &response) && (response.StatusCode() == http.StatusConflict || response.StatusCode() == http.StatusNotFound) {
+		return conflict
+	}
+	return err
+}

@@ -1,0 +1,223 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package memory is what the shim remembers beyond its own life, in Nomad variables: what
+// was decided about each job, so that it is moved once only, and what was done and why.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+)
+
+// Job is what is remembered of a job.
+type Job struct {
+	// Marked is when it was decided whether it moves or stays (SpeCon, Algorithm 2); zero:
+	// not yet.
+	Marked time.Time
+	// Rebalanced says that it was moved for balance (Algorithm 3).
+	Rebalanced bool
+	// Last is when its last move ended, and Failures how many have failed in a row.
+	Last     time.Time
+	Failures int
+	// Group and Node are what is bound for a move that is under way; "" if nothing is.
+	Group, Node string
+}
+
+// Entry is one thing that was done, or would have been.
+type Entry struct {
+	Time      time.Time
+	Namespace string
+	Job       string
+	Alloc     string
+	NewAlloc  string
+	From, To  string // names of nodes
+	Policy    string // flowcon-place, specon-migrate, specon-rebalance
+	Rule, Why string
+	Scores    string // of the nodes, as JSON
+	Phase     string // how far it came
+	Error     string
+	DownS     string // for how many seconds nothing ran
+	DryRun    bool
+}
+
+// kept is how many entries are kept.
+const kept = 200
+
+// Store keeps both.
+type Store struct {
+	Client          *api.Client
+	Namespace, Path string
+}
+
+func (s Store) write(ctx context.Context, name string, items api.VariableItems) error {
+	v := &api.Variable{Namespace: s.Namespace, Path: path.Join(s.Path, name), Items: items}
+	_, _, err := s.Client.Variables().Update(v, (&api.WriteOptions{Namespace: s.Namespace}).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("writing variable %s: %w", v.Path, err)
+	}
+	return nil
+}
+
+func (s Store) remove(ctx context.Context, full string) error {
+	_, err := s.Client.Variables().Delete(full, (&api.WriteOptions{Namespace: s.Namespace}).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("removing variable %s: %w", full, err)
+	}
+	return nil
+}
+
+// list returns the paths of all variables beneath a name, in order.
+func (s Store) list(ctx context.Context, name string) ([]string, error) {
+	prefix := path.Join(s.Path, name) + "/"
+	metas, _, err := s.Client.Variables().PrefixList(prefix, (&api.QueryOptions{Namespace: s.Namespace}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("listing variables %s: %w", prefix, err)
+	}
+	var paths []string
+	for _, m := range metas {
+		paths = append(paths, m.Path)
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+func (s Store) read(ctx context.Context, full string) (api.VariableItems, error) {
+	v, _, err := s.Client.Variables().Read(full, (&api.QueryOptions{Namespace: s.Namespace}).WithContext(ctx))
+	if errors.Is(err, api.ErrVariablePathNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading variable %s: %w", full, err)
+	}
+	return v.Items, nil
+}
+
+// A job's name may hold what the path of a variable may not.
+func jobName(key cluster.JobKey) string {
+	return path.Join("jobs", escape(key.Namespace), escape(key.ID))
+}
+
+// escape writes a name with letters, digits, "-", "_" and "~" only.
+func escape(name string) string {
+	return strings.NewReplacer("~", "~7E", ".", "~2E", "%", "~", "+", "~20").Replace(url.QueryEscape(name))
+}
+
+func unescape(name string) (string, error) {
+	return url.PathUnescape(strings.ReplaceAll(name, "~", "%"))
+}
+
+// Keep remembers a job.
+func (s Store) Keep(ctx context.Context, key cluster.JobKey, j Job) error {
+	return s.write(ctx, jobName(key), api.VariableItems{
+		"marked": stamp(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": stamp(j.Last), "failures": strconv.Itoa(j.Failures),
+		"bound_group": j.Group, "bound_node": j.Node,
+	})
+}
+
+// Forget forgets a job that is no more.
+func (s Store) Forget(ctx context.Context, key cluster.JobKey) error {
+	return s.remove(ctx, path.Join(s.Path, jobName(key)))
+}
+
+// Jobs returns all that is remembered of jobs.
+func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
+	paths, err := s.list(ctx, "jobs")
+	if err != nil {
+		return nil, err
+	}
+	jobs := make(map[cluster.JobKey]Job, len(paths))
+	for _, p := range paths {
+		items, err := s.read(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		dir, id := path.Split(p)
+		key := cluster.JobKey{}
+		if key.ID, err = unescape(id); err == nil {
+			key.Namespace, err = unescape(path.Base(dir))
+		}
+		if err != nil || items == nil {
+			continue // nothing of ours, or gone meanwhile
+		}
+		j := Job{Marked: when(items["marked"]), Last: when(items["last"]), Group: items["bound_group"], Node: items["bound_node"]}
+		j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
+		j.Failures, _ = strconv.Atoi(items["failures"])
+		jobs[key] = j
+	}
+	return jobs, nil
+}
+
+// Note writes down what was done, and drops what is too old.
+func (s Store) Note(ctx context.Context, e Entry) error {
+	name := fmt.Sprintf("moves/%020d-%s", e.Time.UnixNano(), escape(e.Alloc))
+	err := s.write(ctx, name, api.VariableItems{
+		"time": stamp(e.Time), "namespace": e.Namespace, "job": e.Job, "alloc": e.Alloc, "new_alloc": e.NewAlloc, "from": e.From, "to": e.To,
+		"policy": e.Policy, "rule": e.Rule, "why": e.Why, "scores": e.Scores, "phase": e.Phase, "error": e.Error, "down_s": e.DownS,
+		"dry_run": strconv.FormatBool(e.DryRun),
+	})
+	if err != nil {
+		return err
+	}
+	paths, err := s.list(ctx, "moves")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range paths[:max(0, len(paths)-kept)] {
+		errs = append(errs, s.remove(ctx, p))
+	}
+	return errors.Join(errs...)
+}
+
+// Notes returns what was done, the oldest first.
+func (s Store) Notes(ctx context.Context) ([]Entry, error) {
+	paths, err := s.list(ctx, "moves")
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for _, p := range paths {
+		i, err := s.read(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		if i == nil {
+			continue
+		}
+		e := Entry{
+			Time: when(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
+			Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
+		}
+		e.DryRun, _ = strconv.ParseBool(i["dry_run"])
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// stamp writes a time; "" is none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func when(text string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}

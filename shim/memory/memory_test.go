@@ -1,0 +1,140 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+)
+
+// variables is Nomad's API for variables, in memory.
+type variables struct {
+	mu    sync.Mutex
+	items map[string]api.VariableItems
+	deny  bool
+}
+
+// paths are those that Nomad allows.
+var paths = regexp.MustCompile(`^[a-zA-Z0-9-_~/]{1,128}$`)
+
+func (v *variables) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.deny || r.URL.Query().Get("namespace") != "ops" {
+		http.Error(w, "Permission denied", http.StatusForbidden)
+		return
+	}
+	if r.URL.Path == "/v1/vars" {
+		var list []api.VariableMetadata
+		for p := range v.items {
+			if strings.HasPrefix(p, r.URL.Query().Get("prefix")) {
+				list = append(list, api.VariableMetadata{Path: p})
+			}
+		}
+		_ = json.NewEncoder(w).Encode(list)
+		return
+	}
+	p := strings.TrimPrefix(r.URL.Path, "/v1/var/")
+	if !paths.MatchString(p) {
+		http.Error(w, "invalid path", http.StatusBadRequest)
+		return
+	}
+	switch r.Method {
+	case http.MethodPut:
+		var in api.Variable
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		v.items[p] = in.Items
+		_ = json.NewEncoder(w).Encode(in)
+	case http.MethodDelete:
+		delete(v.items, p)
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		items, ok := v.items[p]
+		if !ok {
+			http.Error(w, "variable not found", http.StatusNotFound)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(api.Variable{Path: p, Items: items})
+	}
+}
+
+func store(t *testing.T) (Store, *variables) {
+	t.Helper()
+	v := &variables{items: map[string]api.VariableItems{}}
+	nomad := httptest.NewServer(v)
+	t.Cleanup(nomad.Close)
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	return Store{Client: client, Namespace: "ops", Path: "ebbtide/shim"}, v
+}
+
+func TestStore_jobs(t *testing.T) {
+	s, v := store(t)
+	jobs, err := s.Jobs(t.Context())
+	must.NoError(t, err)
+	must.MapEmpty(t, jobs)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	want := map[cluster.JobKey]Job{
+		{Namespace: "ml", ID: "vae"}:                   {Marked: at, Rebalanced: true, Last: at, Failures: 3, Group: "train", Node: "n1"},
+		{Namespace: "ml", ID: "a b/c.d~e%+ü/dispatch"}: {Failures: 1},
+		{Namespace: "default", ID: "vae"}:              {},
+	}
+	for key, j := range want {
+		must.NoError(t, s.Keep(t.Context(), key, j))
+	}
+	jobs, err = s.Jobs(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, want, jobs)
+	must.NoError(t, s.Forget(t.Context(), cluster.JobKey{Namespace: "ml", ID: "vae"}))
+	jobs, err = s.Jobs(t.Context())
+	must.NoError(t, err)
+	must.MapLen(t, 2, jobs)
+
+	v.mu.Lock()
+	v.deny = true
+	v.mu.Unlock()
+	_, err = s.Jobs(t.Context())
+	must.ErrorContains(t, err, "listing variables ebbtide/shim/jobs/")
+	must.ErrorContains(t, s.Keep(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
+}
+
+func TestStore_notes(t *testing.T) {
+	s, v := store(t)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	e := Entry{
+		Time: at, Namespace: "ml", Job: "vae", Alloc: "a1", NewAlloc: "a2", From: "one", To: "two", Policy: "specon-migrate", Rule: "specon.alg2.least",
+		Why: "two has the least score", Scores: `{"one":2}`, Phase: "done", DownS: "1.30", DryRun: true,
+	}
+	must.NoError(t, s.Note(t.Context(), e))
+	notes, err := s.Notes(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, []Entry{e}, notes)
+
+	// In the order of time; the oldest ones go.
+	for i := range kept + 5 {
+		must.NoError(t, s.Note(t.Context(), Entry{Time: at.Add(time.Duration(i+1) * time.Hour), Alloc: fmt.Sprint("alloc-", i)}))
+	}
+	notes, err = s.Notes(t.Context())
+	must.NoError(t, err)
+	must.Len(t, kept, notes)
+	must.True(t, slices.IsSortedFunc(notes, func(a, b Entry) int { return a.Time.Compare(b.Time) }))
+	must.Eq(t, fmt.Sprint("alloc-", kept+4), notes[kept-1].Alloc)
+	must.MapLen(t, kept, v.items)
+}

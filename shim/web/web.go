@@ -1,0 +1,90 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package web serves the shim's metrics and health.
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Metrics are the shim's figures.
+type Metrics struct {
+	Registry  *prometheus.Registry
+	Leader    prometheus.Gauge       // 1 while this process acts
+	Connected prometheus.Gauge       // 1 while the cluster is followed
+	Nodes     prometheus.Gauge       // that are known
+	Allocs    prometheus.Gauge       // that are known, and not over
+	Events    prometheus.Counter     // that were applied
+	Moves     *prometheus.CounterVec // by policy and result: moved, failed, refused, dry
+	InFlight  prometheus.Gauge
+	Down      prometheus.Histogram // seconds in which nothing ran, of moves
+	Decision  prometheus.Histogram // seconds that a look at the cluster takes
+}
+
+// NewMetrics returns metrics that are 0.
+func NewMetrics() *Metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ebbtide", Subsystem: "shim", Name: name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ebbtide", Subsystem: "shim", Name: name, Help: help, Buckets: buckets})
+	}
+	m := &Metrics{
+		Registry:  prometheus.NewRegistry(),
+		Leader:    gauge("leader", "1 while this process acts for the cluster."),
+		Connected: gauge("connected", "1 while the cluster is followed."),
+		Nodes:     gauge("nodes", "Nodes that are known."),
+		Allocs:    gauge("allocations", "Allocations that are known and not over."),
+		Events: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "ebbtide", Subsystem: "shim", Name: "events_total", Help: "Events of Nomad's that were applied.",
+		}),
+		Moves: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "ebbtide", Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
+		}, []string{"policy", "result"}),
+		InFlight: gauge("moves_in_flight", "Moves that are under way."),
+		Down:     histogram("move_down_seconds", "Time in which a moved task did not run.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
+		Decision: histogram("decision_seconds", "Time that a look at the cluster takes.", prometheus.ExponentialBuckets(0.001, 4, 8)),
+	}
+	m.Registry.MustRegister(m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.InFlight, m.Down, m.Decision)
+	return m
+}
+
+// stopWithin bounds the end of the server.
+const stopWithin = 5 * time.Second
+
+// Serve serves /metrics and /health until ctx ends. Healthy says what is wrong, if
+// anything is.
+func Serve(ctx context.Context, address string, m *Metrics, healthy func() error) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("serving metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if err := healthy(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: stopWithin}
+	defer context.AfterFunc(ctx, func() {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+		defer cancel()
+		_ = server.Shutdown(stop)
+	})()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving metrics: %w", err)
+	}
+	return nil
+}
