@@ -96,7 +96,7 @@ func testMoveStopped(t *testing.T, c *cluster) {
 }
 
 func testMoveLeaseEnds(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "move-lease", movable(keeps, "2s"))
+	g := startGoal(t, c, "move-lease", movable(keeps, "8s"))
 	st := g.ready(t)
 	g.runsOn(t, "no move came within its lease", st.Reports)
 }
@@ -136,7 +136,7 @@ func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 // testMovePluginKilled kills the plugin while tasks are frozen: the next one lets them
 // run on when their lease ends, or ends them.
 func testMovePluginKilled(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "move-killed", movable(keeps, "4s"))
+	g := startGoal(t, c, "move-killed", movable(keeps, "8s"))
 	stopped := startGoal(t, c, "move-killed-stopped", movable(keeps, "10m"))
 	stopped.ready(t)
 	st := g.ready(t)

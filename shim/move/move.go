@@ -364,7 +364,7 @@ func (m *mover) wait(ctx context.Context) error {
 			return false, err
 		}
 		if metric := eval.FailedTGAllocs[m.alloc.TaskGroup]; metric != nil {
-			return false, fmt.Errorf("Nomad does not place it: %s", unplaced(metric))
+			return false, fmt.Errorf("it is not placed: %s", unplaced(metric))
 		}
 		return slices.Contains([]string{"complete", "failed", "canceled"}, eval.Status), nil
 	})

@@ -256,7 +256,7 @@ func TestMove_fails(t *testing.T) {
 			w.registered = func() error { w.bindUnseen(); return errors.New("connection reset") }
 		}, nil, []string{saveCall, pinCall, unpinCall, releaseCall}, PhasePin, "pin: connection reset"},
 		"full by now": {func(w *world) { w.evaluated = func() *api.AllocationMetric { return full } }, nil,
-			[]string{saveCall, pinCall, unpinCall, releaseCall}, PhaseWait, "wait: Nomad does not place it: no room: memory"},
+			[]string{saveCall, pinCall, unpinCall, releaseCall}, PhaseWait, "wait: it is not placed: no room: memory"},
 		"never placed": {func(w *world) { w.placed = "" }, func(o *Options) { o.Place = 50 * time.Millisecond },
 			[]string{saveCall, pinCall, unpinCall, releaseCall}, PhaseWait, "wait: waiting until the new allocation runs: context deadline exceeded"},
 		"fails there": {func(w *world) { w.placed = api.AllocClientStatusFailed }, nil,

@@ -1,0 +1,110 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/placement"
+)
+
+// small is a term of two nodes with one job that may be moved.
+func small() (t *term, a *cluster.Alloc) {
+	t = &term{state: cluster.New()}
+	node := func(id string) *cluster.Node {
+		return &cluster.Node{
+			ID: id, Name: "node-" + id, Datacenter: "dc1", Pool: "default", Takes: true, Drivers: map[string]bool{"ebbtide": true},
+			PoolCores: 4, Room: cluster.Resources{MHz: 1000, MemoryMB: 1000, DiskMB: 1000},
+		}
+	}
+	key := cluster.JobKey{Namespace: "ml", ID: "vae"}
+	t.state.Nodes["a"], t.state.Nodes["b"] = node("a"), node("b")
+	t.state.Jobs[key] = &cluster.Job{
+		Key: key, Datacenters: []string{"dc*"}, Pool: "default",
+		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Meta: map[string]string{"ebbtide_migrate": "true"}, Drivers: []string{"ebbtide"}}},
+	}
+	a = &cluster.Alloc{ID: "alloc", Job: key, Group: "train", Node: "a", Running: true, Uses: cluster.Resources{MHz: 600, MemoryMB: 100}}
+	t.state.Allocs[a.ID] = a
+	return t, a
+}
+
+// Only what its job lets be moved is.
+func TestGroup(t *testing.T) {
+	group := func(change func(*term, *cluster.Alloc, *cluster.Group)) bool {
+		s, a := small()
+		g := s.state.Jobs[a.Job].Groups["train"]
+		change(s, a, &g)
+		if j := s.state.Jobs[a.Job]; j != nil {
+			j.Groups["train"] = g
+		}
+		_, ok := s.group(a)
+		return ok
+	}
+	must.True(t, group(func(*term, *cluster.Alloc, *cluster.Group) {}))
+	for name, change := range map[string]func(*term, *cluster.Alloc, *cluster.Group){
+		"no job":     func(s *term, a *cluster.Alloc, _ *cluster.Group) { delete(s.state.Jobs, a.Job) },
+		"stopped":    func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Stopped = true },
+		"stops":      func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stops = true },
+		"pending":    func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
+		"count":      func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
+		"immovable":  func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
+		"not opt in": func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Meta = nil },
+		"opted out": func(_ *term, _ *cluster.Alloc, g *cluster.Group) {
+			g.Meta = map[string]string{"ebbtide_migrate": "false"}
+		},
+	} {
+		must.False(t, group(change), must.Sprint(name))
+	}
+}
+
+func TestFeasible(t *testing.T) {
+	feasible := func(change func(*term, *cluster.Node)) bool {
+		s, a := small()
+		n := s.state.Nodes["b"]
+		change(s, n)
+		return s.feasible(n, a, s.state.Jobs[a.Job].Groups["train"])
+	}
+	must.True(t, feasible(func(*term, *cluster.Node) {}))
+	for name, change := range map[string]func(*term, *cluster.Node){
+		"its own node": func(_ *term, n *cluster.Node) { n.ID = "a" },
+		"ineligible":   func(_ *term, n *cluster.Node) { n.Takes = false },
+		"no Ebbtide":   func(_ *term, n *cluster.Node) { n.PoolCores = 0 },
+		"driver":       func(_ *term, n *cluster.Node) { n.Drivers = map[string]bool{"exec": true} },
+		"datacenter":   func(_ *term, n *cluster.Node) { n.Datacenter = "eu1" },
+		"pool":         func(_ *term, n *cluster.Node) { n.Pool = "gpu" },
+		"no room":      func(_ *term, n *cluster.Node) { n.Room.MHz = 599 },
+	} {
+		must.False(t, feasible(change), must.Sprint(name))
+	}
+	s, a := small()
+	must.False(t, s.feasible(nil, a, cluster.Group{}), must.Sprint("it is gone"))
+}
+
+// What nodes say of their tasks is what placement counts.
+func TestLoad(t *testing.T) {
+	l := load(&cluster.Node{ID: "a", PoolCores: 4}, status.Node{
+		Counts:    map[string]int{"": 1, "NL": 2, "WL": 1, "CL": 3},
+		GrowthSum: map[string]status.Number{"NL": 0.5, "CL": 0.01, "WL": status.Unknown()},
+	})
+	must.Eq(t, placement.Load{
+		ID: "a", PoolCores: 4, NL: placement.Group{Tasks: 3, Measured: 3, Growth: 0.5}, WL: placement.Group{Tasks: 1}, CL: placement.Group{Tasks: 3, Measured: 3, Growth: 0.01},
+	}, l)
+}
+
+func TestReadable(t *testing.T) {
+	s, _ := small()
+	s.state.Nodes["0000-1111"] = &cluster.Node{ID: "0000-1111", Name: "one"}
+	delete(s.state.Nodes, "a") // a name of one letter is in every sentence
+	delete(s.state.Nodes, "b")
+	must.Eq(t, "one has the least score", s.readable("0000-1111 has the least score"))
+	must.Eq(t, "one", s.name("0000-1111"))
+	must.Eq(t, "unknown", s.name("unknown"))
+	must.Eq(t, `{"a":1}`, text(map[string]float64{"a": 1}))
+	must.Eq(t, 12.5, seconds(time.Unix(12, 500_000_000)))
+}
