@@ -8,6 +8,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"image/png"
 	"io"
@@ -256,7 +257,8 @@ func testSignal(t *testing.T, c *cluster) {
 
 func testStop(t *testing.T, c *cluster) {
 	ctx := deadline(t, startDeadline)
-	k := shell(`trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done`)
+	// Into a file: Nomad's docker driver loses what a container says as it ends (hashicorp/nomad#6931).
+	k := shell(`trap 'echo saved >$NOMAD_ALLOC_DIR/saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done`)
 	k.body = "kill_signal = \"SIGTERM\"\nkill_timeout = \"60s\""
 	alloc := c.start(t, job{id: "stop", tasks: []task{k}})
 	_, err := c.agent.WaitLog(ctx, alloc, "train", "stdout", "ready")
@@ -266,9 +268,11 @@ func testStop(t *testing.T, c *cluster) {
 	alloc, err = c.agent.WaitAllocID(ctx, alloc.ID, "ended", harness.Terminal)
 	must.NoError(t, err)
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
-	out, err := c.agent.Logs(ctx, alloc, "train", "stdout")
+	saved, err := c.agent.API.AllocFS().Cat(alloc, "alloc/saved", (&api.QueryOptions{}).WithContext(ctx))
 	must.NoError(t, err)
-	must.StrContains(t, out, "saved")
+	out, err := io.ReadAll(saved)
+	must.NoError(t, errors.Join(err, saved.Close()))
+	must.EqOp(t, "saved\n", string(out))
 }
 
 func testStopDeaf(t *testing.T, c *cluster) {
@@ -418,14 +422,16 @@ func testDevice(t *testing.T, c *cluster) {
 		}
 		return err
 	})
-	k.cpu = -1 // the resources are in the body
-	alloc := c.finish(t, job{id: "device", tasks: []task{k}})
-	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
-	out, err := c.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
-	must.NoError(t, err)
-	must.StrContains(t, out, "a device")
+	k.cpu = -1                  // the resources are in the body
+	k.args[1] += "; sleep 1000" // a container that ends at once may lose its log: hashicorp/nomad#6931
+	alloc := c.start(t, job{id: "device", tasks: []task{k}})
+	says := []string{"a device"}
 	if c.engine == "docker" {
-		must.StrContains(t, out, "found")
+		says = append(says, "found")
+	}
+	for _, text := range says {
+		_, err := c.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", text)
+		must.NoError(t, err)
 	}
 }
 
