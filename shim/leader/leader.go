@@ -52,6 +52,8 @@ type Options struct {
 
 // Term is the time for which a process leads.
 type Term struct {
+	leading context.Context // ends with the term
+
 	mu    sync.Mutex
 	until time.Time
 }
@@ -60,7 +62,7 @@ type Term struct {
 func (t *Term) Held() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !time.Now().Before(t.until) {
+	if t.leading.Err() != nil || !time.Now().Before(t.until) {
 		return ErrLost
 	}
 	return nil
@@ -71,12 +73,6 @@ func (t *Term) extend(sent time.Time, ttl time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.until = sent.Add(ttl - ttl/5)
-}
-
-func (t *Term) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.until = time.Time{}
 }
 
 func (t *Term) left() time.Duration {
@@ -132,10 +128,10 @@ func acquire(ctx context.Context, lock Lock, ttl time.Duration) error {
 
 // hold leads until the lock is lost, lead returns or ctx ends.
 func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead func(context.Context, *Term) error) error {
-	term := &Term{}
-	term.extend(sent, opts.TTL)
 	leading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	term := &Term{leading: leading}
+	term.extend(sent, opts.TTL)
 	result := make(chan error, 1)
 	go func() { result <- lead(leading, term) }()
 
@@ -144,7 +140,6 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 	over := time.NewTimer(term.left())
 	defer over.Stop()
 	stop := func(why error) error {
-		term.end()
 		cancel(why)
 		<-result
 		return why
@@ -152,7 +147,7 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 	for {
 		select {
 		case err := <-result:
-			term.end()
+			cancel(nil)
 			return errors.Join(err, release(ctx, lock))
 		case <-ctx.Done():
 			err := stop(ctx.Err())

@@ -90,7 +90,8 @@ func TestRun_leadsUntilItIsTold(t *testing.T) {
 		var told reports
 		c := &client{server: &server{}}
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { time.Sleep(time.Hour); cancel() }()
+		// Between two of lead's looks, not at the moment of one.
+		go func() { time.Sleep(time.Hour + time.Second/2); cancel() }()
 		err := Run(ctx, c, told.options(), func(ctx context.Context, term *Term) error {
 			for ctx.Err() == nil {
 				must.NoError(t, term.Held())
