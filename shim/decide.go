@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -23,27 +25,23 @@ import (
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/policies"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
 // metaMigrate is the key of a job's meta by which it lets itself be moved.
 const metaMigrate = "ebbtide_migrate"
 
-// Names of the policies, as in `ebbtide decide`.
-const (
-	policyPlace     = "flowcon-place"
-	policyMigrate   = "specon-migrate"
-	policyRebalance = "specon-rebalance"
-)
-
 // decide looks for what is to be moved.
 func (t *term) decide(ctx context.Context, c config.Config) {
 	t.forget(ctx)
+	// The nodes are asked when somebody wants to know, and then once.
+	summaries := sync.OnceValue(func() map[string]status.Node { return t.summaries(ctx) })
 	if c.Placement.Enabled {
-		t.place(ctx, c)
+		t.place(ctx, c, summaries)
 	}
 	if c.Migration.Enabled {
-		t.migrate(ctx, c)
+		t.migrate(ctx, c, summaries)
 	}
 	if c.Rebalance.Enabled && time.Since(t.rebalanced) >= c.Rebalance.Interval {
 		t.rebalanced = time.Now()
@@ -79,7 +77,7 @@ func (t *term) group(a *cluster.Alloc) (cluster.Group, bool) {
 
 // place runs FlowCon's Algorithm 4 for tasks that have just begun: one for which another
 // node is better by the margin goes there. It is asked once about each allocation.
-func (t *term) place(ctx context.Context, c config.Config) {
+func (t *term) place(ctx context.Context, c config.Config, summaries func() map[string]status.Node) {
 	var young []*cluster.Alloc
 	for id, a := range t.state.Allocs {
 		if _, ok := t.group(a); !ok || a.Started.IsZero() || t.placed[id] {
@@ -99,12 +97,9 @@ func (t *term) place(ctx context.Context, c config.Config) {
 		return
 	}
 	slices.SortFunc(young, func(a, b *cluster.Alloc) int {
-		if d := a.Started.Compare(b.Started); d != 0 {
-			return d
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
 	})
-	nodes := t.summaries(ctx)
+	nodes := summaries()
 	for _, a := range young {
 		own, ok := nodes[a.Node]
 		if !ok || own.Tasks == 0 {
@@ -130,7 +125,7 @@ func (t *term) place(ctx context.Context, c config.Config) {
 			t.log.Debug("a new task is well placed", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 			continue
 		}
-		t.begin(ctx, c, a, out.Node, memory.Entry{Policy: policyPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+		t.begin(ctx, c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 	}
 }
 
@@ -153,7 +148,7 @@ func load(node *cluster.Node, n status.Node) placement.Load {
 
 // migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
 // wait longest first.
-func (t *term) migrate(ctx context.Context, c config.Config) {
+func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]status.Node) {
 	var asking []*cluster.Alloc
 	for _, a := range t.state.Allocs {
 		if _, ok := t.group(a); ok && !a.Asked.IsZero() && t.jobs[a.Job].Marked.IsZero() {
@@ -164,12 +159,9 @@ func (t *term) migrate(ctx context.Context, c config.Config) {
 		return
 	}
 	slices.SortFunc(asking, func(a, b *cluster.Alloc) int {
-		if d := a.Asked.Compare(b.Asked); d != 0 {
-			return d
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Asked.Compare(b.Asked), strings.Compare(a.ID, b.ID))
 	})
-	nodes := t.summaries(ctx)
+	nodes := summaries()
 	for _, a := range asking {
 		t.migrateOne(ctx, c, a, nodes)
 	}
@@ -182,7 +174,7 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 		t.say(a, "nothing is known of its node")
 		return
 	}
-	st, err := t.nomad.Status(ctx, &api.Allocation{ID: a.ID, NodeID: a.Node, Namespace: a.Job.Namespace}, a.Task)
+	st, err := t.nomad.Status(ctx, stub(a), a.Task)
 	switch {
 	case err != nil:
 		t.say(a, "its status cannot be read: "+err.Error())
@@ -213,7 +205,7 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
-	t.begin(ctx, c, a, out.To, memory.Entry{Policy: policyMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+	t.begin(ctx, c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 }
 
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
@@ -227,8 +219,9 @@ func (t *term) rebalance(ctx context.Context, c config.Config) {
 			continue
 		}
 		n := rebalance.Node{ID: id, Tasks: []rebalance.Task{}}
-		for _, allocID := range slices.Sorted(maps.Keys(t.state.On(id))) {
-			a := t.state.On(id)[allocID]
+		allocs := t.state.On(id)
+		for _, allocID := range slices.Sorted(maps.Keys(allocs)) {
+			a := allocs[allocID]
 			if _, ok := t.group(a); !ok {
 				continue
 			}
@@ -254,7 +247,7 @@ func (t *term) rebalance(ctx context.Context, c config.Config) {
 			t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", m.To))
 			continue
 		}
-		t.begin(ctx, c, a, m.To, memory.Entry{Policy: policyRebalance, Rule: out.Rule, Why: out.Why})
+		t.begin(ctx, c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
 	}
 }
 
@@ -289,8 +282,8 @@ func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to 
 	log := t.log.With("job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
 	if c.DryRun {
 		t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
-		if e.Policy != policyPlace {
-			t.mark(ctx, a.Job, e.Policy == policyRebalance)
+		if e.Policy != policies.FlowConPlace {
+			t.mark(ctx, a.Job, e.Policy == policies.SpeConRebalance)
 		}
 		log.Info("would be moved", "policy", e.Policy, "why", e.Why)
 		t.note(ctx, e)
@@ -358,9 +351,9 @@ func (t *term) finish(ctx context.Context, e ended) {
 	j.Failures, j.Last = failures, last
 	// What cannot be moved is not asked again; what failed is, after its back-off. That it
 	// was placed anew says nothing of its convergence.
-	if result != "failed" && e.entry.Policy != policyPlace {
+	if result != "failed" && e.entry.Policy != policies.FlowConPlace {
 		j.Marked = time.Now()
-		j.Rebalanced = j.Rebalanced || e.entry.Policy == policyRebalance
+		j.Rebalanced = j.Rebalanced || e.entry.Policy == policies.SpeConRebalance
 	}
 	t.keep(ctx, e.job, j)
 	t.note(ctx, e.entry)
@@ -482,8 +475,8 @@ func (t *term) summary(ctx context.Context, allocs []*cluster.Alloc) (status.Nod
 	}
 	var errs []error
 	for _, a := range allocs {
-		stub := &api.Allocation{ID: a.ID, NodeID: a.Node, Namespace: a.Job.Namespace}
-		files, _, err := t.client.AllocFS().List(stub, "alloc/"+status.Dir, (&api.QueryOptions{Namespace: a.Job.Namespace}).WithContext(ctx))
+		alloc := stub(a)
+		files, _, err := t.client.AllocFS().List(alloc, "alloc/"+status.Dir, (&api.QueryOptions{Namespace: a.Job.Namespace}).WithContext(ctx))
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -493,7 +486,7 @@ func (t *term) summary(ctx context.Context, allocs []*cluster.Alloc) (status.Nod
 			if !ok {
 				continue
 			}
-			st, err := t.nomad.Status(ctx, stub, task)
+			st, err := t.nomad.Status(ctx, alloc, task)
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < 10*time.Minute {
 				return st.Node, nil
 			}
@@ -501,6 +494,11 @@ func (t *term) summary(ctx context.Context, allocs []*cluster.Alloc) (status.Nod
 		}
 	}
 	return status.Node{}, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
+}
+
+// stub is what Nomad's API wants of an allocation to reach its files.
+func stub(a *cluster.Alloc) *api.Allocation {
+	return &api.Allocation{ID: a.ID, NodeID: a.Node, Namespace: a.Job.Namespace}
 }
 
 // known is a number, 0 if it is not known.

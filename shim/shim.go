@@ -9,8 +9,8 @@
 // Of several shims one acts (package leader). It lists the cluster and follows Nomad's
 // events (cluster, stream); at each interval it looks for tasks that have just begun or
 // that have asked to be moved, asks the nodes how their tasks do, and the policy for a
-// decision (placement, migration, rebalance). What the policy wants passes a gate (actuator), is done step by step (move)
-// and is written down (memory).
+// decision (placement, migration, rebalance). What the policy wants passes a gate
+// (actuator), is done step by step (move) and is written down (memory).
 //
 // Whatever fails here, jobs run on as Nomad has placed them.
 package shim

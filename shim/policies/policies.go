@@ -12,14 +12,21 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
+// Names of the policies, on the command line and in what is written down.
+const (
+	FlowConPlace    = "flowcon-place"
+	SpeConMigrate   = "specon-migrate"
+	SpeConRebalance = "specon-rebalance"
+)
+
 // All returns the policies, in the order in which a task meets them.
 func All() []policies.Policy {
 	return []policies.Policy{
-		policies.New("flowcon-place", "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
+		policies.New(FlowConPlace, "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
 			placement.Input{Params: placement.DefaultParams()}, placement.Example(), placement.Decide),
-		policies.New("specon-migrate", "the node to which a converged task moves (SpeCon, Algorithm 2)",
+		policies.New(SpeConMigrate, "the node to which a converged task moves (SpeCon, Algorithm 2)",
 			migration.Input{Params: migration.DefaultParams()}, migration.Example(), migration.Decide),
-		policies.New("specon-rebalance", "which tasks move when all have converged (SpeCon, Algorithm 3)",
+		policies.New(SpeConRebalance, "which tasks move when all have converged (SpeCon, Algorithm 3)",
 			rebalance.Input{}, rebalance.Example(), rebalance.Decide),
 	}
 }
