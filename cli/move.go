@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -77,14 +78,7 @@ func (c moveCommand) Run(args []string) int {
 	if flags.NArg() != 2 {
 		return c.refuse(fmt.Errorf("give an allocation and a node, got %d arguments; see ebbtide move -h", flags.NArg()))
 	}
-	config := api.DefaultConfig()
-	if address != "" {
-		config.Address = address
-	}
-	if u, err := url.Parse(config.Address); err != nil || u.Scheme == "" {
-		return c.refuse(fmt.Errorf("-address: must be a URL like http://127.0.0.1:4646, got %q", config.Address))
-	}
-	client, err := api.NewClient(config)
+	client, err := nomadClient(address)
 	if err != nil {
 		return c.refuse(err)
 	}
@@ -119,6 +113,18 @@ func (c moveCommand) refuse(err error) int {
 func (c moveCommand) failed(err error) int {
 	fmt.Fprintf(c.io.Err, "ebbtide move: %v\n", err)
 	return exitError
+}
+
+// nomadClient makes a client of the cluster at an address, or, without one, at that of the
+// environment, which counts for everything else.
+func nomadClient(address string) (*api.Client, error) {
+	if address == "" {
+		address = api.DefaultConfig().Address
+	}
+	if u, err := url.Parse(address); err != nil || u.Scheme == "" {
+		return nil, fmt.Errorf("-address: must be a URL like http://127.0.0.1:4646, got %q", address)
+	}
+	return config.Nomad{Address: address}.Client()
 }
 
 // wholeAlloc finds the allocation whose ID begins with what people wrote.

@@ -49,12 +49,12 @@ Options:
 func (c movesCommand) Run(args []string) int {
 	defaults := config.Default().Leader
 	var asJSON bool
-	var nomad config.Nomad
+	var address string
 	store := memory.Store{}
 	flags := flag.NewFlagSet("moves", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed below, without the usage
 	flags.BoolVar(&asJSON, "json", false, "")
-	flags.StringVar(&nomad.Address, "address", "", "")
+	flags.StringVar(&address, "address", "", "")
 	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
 	flags.StringVar(&store.Path, "path", defaults.Path, "")
 	if err := flags.Parse(args); err != nil {
@@ -68,7 +68,7 @@ func (c movesCommand) Run(args []string) int {
 		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	var err error
-	if store.Client, err = nomad.Client(); err != nil {
+	if store.Client, err = nomadClient(address); err != nil {
 		return c.refuse(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
