@@ -39,7 +39,8 @@ Usage: ebbtide shim [-config FILE] [-check] [-dry-run]
   over when it is gone.
 
   SIGHUP reads the file again; one with errors is told and not taken. SIGTERM and
-  SIGINT end it: moves that are under way are undone or brought to their end.
+  SIGINT end it: moves that are under way are broken off, and the next shim sets
+  free what they have bound.
 
   The exit status is 0 when it was told to end, 1 when it could not run, 2 when the
   arguments or the configuration are at fault.
