@@ -10,6 +10,9 @@
 // frees the lock later than that. Who changes something asks the Term right before:
 // a process that was asleep meanwhile does not know yet that it is none any more.
 //
+// A leader that is told to end goes on renewing the lock while it undoes what it has
+// begun, and gives it back then.
+//
 // The API's own LockLeaser does not end what it protects when a renewal is refused.
 package leader
 
@@ -52,20 +55,27 @@ type Options struct {
 
 // Term is the time for which a process leads.
 type Term struct {
-	leading context.Context // ends with the term
-
 	mu    sync.Mutex
 	until time.Time
+	over  bool
 }
 
-// Held returns ErrLost unless this process surely holds the lock now.
+// Held returns ErrLost unless this process surely holds the lock now. It is held, too,
+// while lead ends because it was told to.
 func (t *Term) Held() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.leading.Err() != nil || !time.Now().Before(t.until) {
+	if t.over || !time.Now().Before(t.until) {
 		return ErrLost
 	}
 	return nil
+}
+
+// end ends the term.
+func (t *Term) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
 }
 
 // extend is told when a renewal that succeeded was sent.
@@ -85,9 +95,9 @@ func (t *Term) left() time.Duration {
 const releaseWithin = 5 * time.Second
 
 // Run waits for the lock, calls lead while this process holds it, and begins anew when
-// it has lost it. The context of lead ends with the lock, and Run waits until lead has
-// returned. If lead returns while the lock is held, it is given back, and Run returns
-// what lead returned. Otherwise Run returns when ctx ends.
+// it has lost it. The context of lead ends with the lock and with ctx, and Run waits
+// until lead has returned. If lead returns while the lock is held, it is given back, and
+// Run returns what lead returned. Otherwise Run returns when ctx ends.
 func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context, *Term) error) error {
 	told := false
 	for {
@@ -126,20 +136,23 @@ func acquire(ctx context.Context, lock Lock, ttl time.Duration) error {
 	return nil
 }
 
-// hold leads until the lock is lost, lead returns or ctx ends.
+// hold leads until the lock is lost or lead returns, which it does soon after ctx ends.
 func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead func(context.Context, *Term) error) error {
 	leading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	term := &Term{leading: leading}
+	term := new(Term)
 	term.extend(sent, opts.TTL)
 	result := make(chan error, 1)
 	go func() { result <- lead(leading, term) }()
+	// The lock is kept until lead has returned.
+	ctx = context.WithoutCancel(ctx)
 
 	renew := time.NewTicker(opts.TTL / 3)
 	defer renew.Stop()
 	over := time.NewTimer(term.left())
 	defer over.Stop()
-	stop := func(why error) error {
+	lost := func(why error) error {
+		term.end()
 		cancel(why)
 		<-result
 		return why
@@ -147,14 +160,10 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 	for {
 		select {
 		case err := <-result:
-			cancel(nil)
+			term.end()
 			return errors.Join(err, release(ctx, lock))
-		case <-ctx.Done():
-			err := stop(ctx.Err())
-			_ = release(ctx, lock) // it ends by itself otherwise
-			return err
 		case <-over.C:
-			return stop(fmt.Errorf("%w: it could not be renewed in time", ErrLost))
+			return lost(fmt.Errorf("%w: it could not be renewed in time", ErrLost))
 		case <-renew.C:
 		}
 		sent := time.Now()
@@ -165,18 +174,17 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 		case err == nil:
 			term.extend(sent, opts.TTL)
 			over.Reset(term.left())
-		case ctx.Err() != nil:
 		case errors.Is(err, ErrLost):
-			return stop(fmt.Errorf("renewing the lock: %w", err))
+			return lost(fmt.Errorf("renewing the lock: %w", err))
 		default:
 			opts.Report(fmt.Errorf("renewing the lock: %w", err)) // there is time for another try
 		}
 	}
 }
 
-// release gives the lock back, also when ctx has ended.
+// release gives the lock back.
 func release(ctx context.Context, lock Lock) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
 	defer cancel()
 	if err := lock.Release(ctx); err != nil {
 		return fmt.Errorf("releasing the lock: %w", err)

@@ -92,18 +92,52 @@ func TestRun_leadsUntilItIsTold(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		// Between two of lead's looks, not at the moment of one.
 		go func() { time.Sleep(time.Hour + time.Second/2); cancel() }()
+		var led *Term
 		err := Run(ctx, c, told.options(), func(ctx context.Context, term *Term) error {
+			led = term
 			for ctx.Err() == nil {
 				must.NoError(t, term.Held())
 				time.Sleep(time.Second)
 			}
-			must.ErrorIs(t, term.Held(), ErrLost)
 			return ctx.Err()
 		})
 		must.ErrorIs(t, err, context.Canceled)
+		must.ErrorIs(t, led.Held(), ErrLost)
 		must.Nil(t, c.holder, must.Sprint("it was given back"))
 		must.Between(t, 700, c.renewals, 730) // every 5 s
 		must.SliceEmpty(t, told.errs)
+	})
+}
+
+// A leader that is told to end undoes what it has begun while it still leads.
+func TestRun_undoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told reports
+		s := &server{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended time.Time
+		standby := make(chan time.Time, 1)
+		go func() {
+			time.Sleep(ttl + time.Second)
+			go func() {
+				_ = Run(t.Context(), &client{server: s}, told.options(), func(context.Context, *Term) error {
+					standby <- time.Now()
+					return nil
+				})
+			}()
+			cancel()
+		}()
+		err := Run(ctx, &client{server: s}, told.options(), func(ctx context.Context, term *Term) error {
+			<-ctx.Done()
+			for range 100 {
+				time.Sleep(time.Second)
+				must.NoError(t, term.Held())
+			}
+			ended = time.Now()
+			return ctx.Err()
+		})
+		must.ErrorIs(t, err, context.Canceled)
+		must.False(t, (<-standby).Before(ended))
 	})
 }
 
