@@ -16,10 +16,10 @@ import (
 
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim"
 	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/rights"
 )
 
 // shimCommand is `ebbtide shim`.
@@ -36,11 +36,11 @@ Usage: ebbtide shim [-config FILE] [-check] [-dry-run]
   Follows a Nomad cluster and moves training jobs that have converged to where they
   are least in the way of those that learn on, with their checkpoint; only jobs with
   ebbtide_migrate = "true" in their meta. Several may run: one acts, the others take
-  over when it is gone.
+  over when it is gone. Jobs that wait for it (ebbtide_hold) it places.
 
   SIGHUP reads the file again; one with errors is told and not taken. SIGTERM and
-  SIGINT end it: moves that are under way are broken off, and the next shim sets
-  free what they have bound.
+  SIGINT end it: moves that are under way are undone first, which takes moments; a
+  second one ends it at once, and the next shim sets free what was bound.
 
   The exit status is 0 when it was told to end, 1 when it could not run, 2 when the
   arguments or the configuration are at fault.
@@ -102,6 +102,7 @@ func (c shimCommand) Run(args []string) int {
 	log := hclog.New(&hclog.LoggerOptions{Name: "shim", Level: hclog.LevelFromString(cfg.LogLevel), Output: c.io.Err})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	defer context.AfterFunc(ctx, stop)() // a second signal is not waited for
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -128,8 +129,18 @@ func (c shimCommand) Run(args []string) int {
 			log.Info("the configuration was read again")
 		}
 	}()
-	if err := c.reachable(ctx, client); err != nil {
+	lacks, err := rights.Ask(ctx, client, cfg.Leader.Namespace, cfg.Leader.Path)
+	if err != nil && ctx.Err() == nil {
 		fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
+		return exitError
+	}
+	for _, right := range lacks.Partly {
+		log.Warn("a right is missing: jobs there are not moved", "right", right)
+	}
+	for _, right := range lacks.Fatal {
+		fmt.Fprintf(c.io.Err, "ebbtide shim: missing right: %s\n", right)
+	}
+	if len(lacks.Fatal) > 0 {
 		return exitError
 	}
 	if err := daemon.Run(ctx); err != nil && ctx.Err() == nil {
@@ -137,15 +148,6 @@ func (c shimCommand) Run(args []string) int {
 		return exitError
 	}
 	return exitOK
-}
-
-// reachable tells at once what would only be seen in the log later: a wrong address, and
-// a token that Nomad does not know.
-func (c shimCommand) reachable(ctx context.Context, client *api.Client) error {
-	if _, _, err := client.Nodes().List((&api.QueryOptions{PerPage: 1}).WithContext(ctx)); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("asking Nomad for its nodes, which needs node:read: %w", err)
-	}
-	return nil
 }
 
 func (c shimCommand) refuse(err error) int {
