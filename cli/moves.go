@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,7 +97,8 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TIME\tJOB\tFROM\tTO\tPOLICY\tRESULT\tWHY")
 	for _, e := range entries {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.UTC().Format(time.DateTime), e.Namespace+"/"+e.Job, e.From, e.To, e.Policy, outcome(e), e.Why)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.UTC().Format(time.DateTime), e.Namespace+"/"+e.Job,
+			cmp.Or(e.From, "-"), cmp.Or(e.To, "-"), e.Policy, outcome(e), e.Why)
 	}
 	return w.Flush()
 }
@@ -108,6 +110,10 @@ func outcome(e memory.Entry) string {
 		return "dry run"
 	case e.Error != "":
 		return "not moved: " + e.Error
+	case e.From == "" && e.To == "":
+		return "released" // a job that has waited, to where Nomad places it
+	case e.From == "":
+		return "placed"
 	case e.DownS != "":
 		return "moved, " + e.DownS + " s"
 	}

@@ -141,6 +141,7 @@ const (
 	metaGoal       = "ebbtide_goal"
 	metaMetric     = "ebbtide_metric"
 	metaMigrate    = "ebbtide_migrate"
+	metaWaits      = "ebbtide_hold" // the shim's
 	metaLimit      = "ebbtide_limit"
 	metaAcceptable = "ebbtide_acceptable"
 	metaObjective  = "ebbtide_objective"
@@ -150,7 +151,7 @@ const (
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaGoal, metaLimit, metaMetric, metaMigrate, metaObjective, metaQoE, metaHold}
+	return []string{metaAcceptable, metaGoal, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaQoE, metaHold}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -221,12 +222,12 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 		default:
 			bad(`meta.%s: must be "on" or "off", got %q`, key, value)
 		}
-	case metaMigrate:
-		switch value {
-		case "true", "false":
-			o.Migrate = value == "true"
-		default:
+	case metaMigrate, metaWaits:
+		switch {
+		case value != "true" && value != "false":
 			bad(`meta.%s: must be "true" or "false", got %q`, key, value)
+		case key == metaMigrate:
+			o.Migrate = value == "true"
 		}
 	case metaAcceptable, metaObjective:
 		v, err := strconv.ParseFloat(value, 64)

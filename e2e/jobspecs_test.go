@@ -17,6 +17,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/config"
 )
 
 // specimen is a file of jobspecs/ that runs, and what its comment says to watch.
@@ -81,7 +82,11 @@ var specimens = map[string]struct {
 		st := s.reports(t, "mlp", "loss")
 		must.StrContains(t, st.Why, "cores of its own")
 	}},
-	"csv.hcl":   {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
+	"csv.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
+	"hold.hcl": {true, func(t *testing.T, s specimen) {
+		s.reports(t, "mlp", "loss")
+		must.StrContains(t, movesOf(t, s.agent, "hold"), "flowcon-place placed")
+	}},
 	"jsonl.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
 	"metric.hcl": {true, func(t *testing.T, s specimen) {
 		st := s.reports(t, "gru", "accuracy")
@@ -163,6 +168,9 @@ func TestJobspecs(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceNotEmpty(t, files)
 	exec := newCluster(t, h, "exec", clusterOptions{})
+	daemon := config.Default() // for hold.hcl
+	daemon.Web.Address, daemon.Nomad.Address = "", exec.agent.Addr
+	runShims(t, daemon, "shim")
 	run := func(t *testing.T, c *cluster, file string) {
 		s := specimen{cluster: c, allocs: map[string]*api.Allocation{}}
 		id, err := c.agent.RunFile(deadline(t, stepDeadline), file)

@@ -71,16 +71,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 		}
 		return errors.New("it is where it was")
 	})
-	eventually(t, "it is written down", func() error {
-		var out, errs bytes.Buffer
-		exit := cli.Run([]string{"moves", "-address", first.agent.Addr}, nil, &out, &errs)
-		must.Eq(t, 0, exit, must.Sprint(errs.String()))
-		if !strings.Contains(out.String(), "default/flat") || !strings.Contains(out.String(), "specon-migrate  moved") {
-			return fmt.Errorf("there is\n%s", out.String())
-		}
-		t.Log(out.String())
-		return nil
-	})
+	must.StrContains(t, movesOf(t, first.agent, "flat"), "specon-migrate moved, ")
 	for _, id := range others {
 		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), id)
 		must.NoError(t, err)
@@ -90,6 +81,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	c.Placement.Enabled = true
 	stop = run("shim-3")
 	testShimPlaces(t, first, second)
+	testShimReleases(t, first, second)
 	stop()
 	t.Run("killed", func(t *testing.T) { testShimKilled(t, first, second) })
 }
@@ -130,18 +122,61 @@ func testShimPlaces(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, fresh)
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
 	eligible(true)
-	eventually(t, "it is placed anew", func() error {
+	must.StrContains(t, movesOf(t, first.agent, "fresh"), "flowcon-place moved, ")
+	first.stop(t, "fresh")
+}
+
+// movesOf waits until `ebbtide moves` has a job, and returns what it says of it.
+func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
+	t.Helper()
+	eventually(t, "it is written down", func() error {
 		var out, errs bytes.Buffer
-		must.Eq(t, 0, cli.Run([]string{"moves", "-address", first.agent.Addr}, nil, &out, &errs), must.Sprint(errs.String()))
+		must.Eq(t, 0, cli.Run([]string{"moves", "-address", a.Addr}, nil, &out, &errs), must.Sprint(errs.String()))
+		rows = ""
 		for row := range strings.Lines(out.String()) {
-			if strings.Contains(row, "default/fresh") && strings.Contains(row, "flowcon-place") && strings.Contains(row, "moved, ") {
-				t.Log(row)
-				return nil
+			// The columns are as wide as what is in them.
+			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") {
+				rows += row + "\n"
 			}
 		}
-		return fmt.Errorf("there is\n%s", out.String())
+		if rows == "" {
+			return fmt.Errorf("there is\n%s", out.String())
+		}
+		return nil
 	})
-	first.stop(t, "fresh")
+	t.Log(rows)
+	return rows
+}
+
+// testShimReleases has jobs that wait for the shim: one goes at once to the node with less
+// growth to share with; where one runs for which it looks for no node Nomad decides.
+func testShimReleases(t *testing.T, first, second *cluster) {
+	held := func(id, group string) job {
+		j := trainee(id)
+		j.body = "meta {\n ebbtide_hold = \"true\"\n}\nconstraint {\n attribute = \"${meta.ebbtide_hold}\"\n value = \"released\"\n}"
+		j.group = group
+		return j
+	}
+	alloc := first.start(t, held("held", ""))
+	must.Eq(t, second.agent.NodeID(), alloc.NodeID)
+	must.StrContains(t, movesOf(t, first.agent, "held"), " - "+second.agent.Name+" flowcon-place placed")
+	stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "held")
+	must.NoError(t, err)
+	must.Len(t, 1, stubs)
+	eventually(t, "the job is bound to nothing", func() error {
+		spec, _, err := first.agent.API.Jobs().Info("held", nil)
+		must.NoError(t, err)
+		must.SliceEmpty(t, spec.Constraints)
+		if c := spec.TaskGroups[0].Constraints; len(c) > 0 {
+			return fmt.Errorf("it has %v", c[0])
+		}
+		return nil
+	})
+
+	first.start(t, held("two", "count = 2"))
+	must.StrContains(t, movesOf(t, first.agent, "two"), "released group g has a count of 2")
+	first.stop(t, "two")
+	first.stop(t, "held")
 }
 
 // testShimKilled kills a shim in the moment in which it has bound a job to its target:

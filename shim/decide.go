@@ -24,7 +24,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/move"
-	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/policies"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
@@ -36,7 +35,8 @@ const metaMigrate = "ebbtide_migrate"
 func (t *term) decide(ctx context.Context, c config.Config) {
 	t.forget(ctx)
 	// The nodes are asked when somebody wants to know, and then once.
-	summaries := sync.OnceValue(func() map[string]status.Node { return t.summaries(ctx) })
+	summaries := sync.OnceValue(func() map[string]summary { return t.summaries(ctx) })
+	t.release(ctx, c, summaries)
 	if c.Placement.Enabled {
 		t.place(ctx, c, summaries)
 	}
@@ -60,8 +60,12 @@ func (t *term) forget(ctx context.Context) {
 			continue
 		}
 		delete(t.jobs, key)
-		delete(t.told, key)
 		t.gate.Forget(key)
+	}
+	for key := range t.told {
+		if j := t.state.Jobs[key]; j == nil || j.Stopped {
+			delete(t.told, key)
+		}
 	}
 }
 
@@ -75,80 +79,9 @@ func (t *term) group(a *cluster.Alloc) (cluster.Group, bool) {
 	return g, ok && g.Movable && g.Count == 1 && g.Meta[metaMigrate] == "true"
 }
 
-// place runs FlowCon's Algorithm 4 for tasks that have just begun: one for which another
-// node is better by the margin goes there. It is asked once about each allocation.
-func (t *term) place(ctx context.Context, c config.Config, summaries func() map[string]status.Node) {
-	var young []*cluster.Alloc
-	for id, a := range t.state.Allocs {
-		if _, ok := t.group(a); !ok || a.Started.IsZero() || t.placed[id] {
-			continue
-		}
-		if time.Since(a.Started) > c.Placement.Window {
-			continue
-		}
-		young = append(young, a)
-	}
-	for id := range t.placed {
-		if t.state.Allocs[id] == nil {
-			delete(t.placed, id)
-		}
-	}
-	if len(young) == 0 {
-		return
-	}
-	slices.SortFunc(young, func(a, b *cluster.Alloc) int {
-		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
-	})
-	nodes := summaries()
-	for _, a := range young {
-		own, ok := nodes[a.Node]
-		if !ok || own.Tasks == 0 {
-			continue // the node has not seen it yet
-		}
-		t.placed[a.ID] = true
-		group, _ := t.group(a)
-		var loads []placement.Load
-		for id, n := range nodes {
-			node := t.state.Nodes[id]
-			l := load(node, n)
-			switch {
-			case id == a.Node:
-				l.NL.Tasks = max(0, l.NL.Tasks-1) // itself
-			case !t.feasible(node, a, group):
-				continue
-			}
-			l.Pending += t.inbound[id]
-			loads = append(loads, l)
-		}
-		out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
-		if out.Node == a.Node || out.Rule != placement.RuleAllCL && out.Scores[out.Node] >= out.Scores[a.Node]*(1-c.Placement.Margin) {
-			t.log.Debug("a new task is well placed", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
-			continue
-		}
-		t.begin(ctx, c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
-	}
-}
-
-// load is what counts of a node for its next task. A sum of growth that is 0 may be that
-// of tasks of which nothing is known yet.
-func load(node *cluster.Node, n status.Node) placement.Load {
-	group := func(names ...string) placement.Group {
-		var g placement.Group
-		for _, name := range names {
-			g.Tasks += n.Counts[name]
-			g.Growth += max(0, known(n.GrowthSum[name]))
-		}
-		if g.Growth > 0 {
-			g.Measured = g.Tasks
-		}
-		return g
-	}
-	return placement.Load{ID: node.ID, PoolCores: node.PoolCores, NL: group("NL", ""), WL: group("WL"), CL: group("CL")}
-}
-
 // migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
 // wait longest first.
-func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]status.Node) {
+func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]summary) {
 	var asking []*cluster.Alloc
 	for _, a := range t.state.Allocs {
 		if _, ok := t.group(a); ok && !a.Asked.IsZero() && t.jobs[a.Job].Marked.IsZero() {
@@ -168,7 +101,7 @@ func (t *term) migrate(ctx context.Context, c config.Config, summaries func() ma
 }
 
 // migrateOne decides about one task.
-func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc, nodes map[string]status.Node) {
+func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc, nodes map[string]summary) {
 	group, _ := t.group(a)
 	if _, ok := nodes[a.Node]; !ok {
 		t.say(a, "nothing is known of its node")
@@ -184,9 +117,9 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 		return
 	}
 	in := migration.Input{Task: a.Job.ID, From: a.Node, Params: migration.Params{Weights: c.Migration.Weights}}
+	j := t.state.Jobs[a.Job]
 	for id, n := range nodes {
-		node := t.state.Nodes[id]
-		if id != a.Node && !t.feasible(node, a, group) {
+		if id != a.Node && !t.feasible(t.state.Nodes[id], j, group, a.Uses) {
 			continue
 		}
 		in.Nodes = append(in.Nodes, migration.Node{
@@ -200,6 +133,13 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 		return
 	}
 	out := migration.Decide(in)
+	for range tries {
+		if !out.Move || t.accepts(ctx, a, out.To) {
+			break
+		}
+		in.Nodes = slices.DeleteFunc(in.Nodes, func(n migration.Node) bool { return n.ID == out.To })
+		out = migration.Decide(in)
+	}
 	if !out.Move {
 		t.mark(ctx, a.Job, false)
 		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
@@ -243,19 +183,17 @@ func (t *term) rebalance(ctx context.Context, c config.Config) {
 	for _, m := range out.Moves {
 		a := byTask[m.Task]
 		group, _ := t.group(a)
-		if !t.feasible(t.state.Nodes[m.To], a, group) {
-			t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", m.To))
+		if !t.feasible(t.state.Nodes[m.To], t.state.Jobs[a.Job], group, a.Uses) || !t.accepts(ctx, a, m.To) {
+			t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
 			continue
 		}
 		t.begin(ctx, c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
 	}
 }
 
-// feasible says whether Nomad would take an allocation on a node, as far as that is known
-// here. Nomad itself is asked before anything happens.
-func (t *term) feasible(n *cluster.Node, a *cluster.Alloc, g cluster.Group) bool {
-	j := t.state.Jobs[a.Job]
-	if n == nil || !n.Takes || n.PoolCores == 0 || n.ID == a.Node || n.Pool != j.Pool {
+// feasible says whether Nomad would place a group on a node, as far as that is known here.
+func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks cluster.Resources) bool {
+	if n == nil || !n.Takes || n.PoolCores == 0 || n.Pool != j.Pool {
 		return false
 	}
 	for _, d := range g.Drivers {
@@ -267,7 +205,19 @@ func (t *term) feasible(n *cluster.Node, a *cluster.Alloc, g cluster.Group) bool
 		ok, err := path.Match(pattern, n.Datacenter)
 		return ok && err == nil
 	})
-	return in && a.Uses.Fits(t.state.Left(n))
+	return in && asks.Fits(t.state.Left(n))
+}
+
+// tries bounds how many nodes Nomad is asked about for one decision. It knows more than
+// is known here: constraints, devices, ports, volumes, quotas.
+const tries = 5
+
+// accepts says whether Nomad would take an allocation on another node. What speaks
+// against a move wherever it goes is for the move itself to tell.
+func (t *term) accepts(ctx context.Context, a *cluster.Alloc, node string) bool {
+	_, err := move.Move(ctx, t.nomad, move.Request{Alloc: a.ID, Node: node, DryRun: true}, move.DefaultOptions())
+	var refused *move.Refused
+	return !errors.As(err, &refused) || !refused.Target
 }
 
 // begin begins a move, if the gate is open.
@@ -295,20 +245,36 @@ func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to 
 	t.metrics.InFlight.Inc()
 	opts := move.DefaultOptions()
 	opts.Report = func(phase move.Phase, what string) { log.Info(what, "phase", string(phase)) }
-	// The move has a goroutine of its own: what it binds is remembered beside the loop, on
-	// top of what is known of the job now.
-	job := t.jobs[a.Job]
-	opts.Binds = func(ctx context.Context, b *move.Binding) error {
+	opts.Binds = t.binds(a.Job)
+	t.moves.Go(func() {
+		res, err := move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to}, opts)
+		t.ended <- func(ctx context.Context) {
+			t.finish(ctx, ended{job: a.Job, to: to, entry: e, result: res, err: err, end: end})
+		}
+	})
+}
+
+// binds remembers what is bound. A move has a goroutine of its own: that is remembered
+// beside the loop, on top of what is known of the job now.
+func (t *term) binds(key cluster.JobKey) func(context.Context, *move.Binding) error {
+	job := t.jobs[key]
+	return func(ctx context.Context, b *move.Binding) error {
+		if err := t.held.Held(); err != nil {
+			return err
+		}
 		j := job
 		if b != nil {
 			j.Group, j.Node = b.Group, b.Node
 		}
-		return t.store.Keep(ctx, a.Job, j)
+		return t.store.Keep(ctx, key, j)
 	}
-	t.moves.Go(func() {
-		res, err := move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to}, opts)
-		t.ended <- ended{job: a.Job, to: to, entry: e, result: res, err: err, end: end}
-	})
+}
+
+// arrived notes that nothing is on its way to a node any more.
+func (t *term) arrived(node string) {
+	if t.inbound[node]--; t.inbound[node] <= 0 {
+		delete(t.inbound, node)
+	}
 }
 
 // ended is a move that has ended.
@@ -325,9 +291,7 @@ type ended struct {
 func (t *term) finish(ctx context.Context, e ended) {
 	e.end(time.Now(), e.err == nil)
 	t.metrics.InFlight.Dec()
-	if t.inbound[e.to]--; t.inbound[e.to] <= 0 {
-		delete(t.inbound, e.to)
-	}
+	t.arrived(e.to)
 	e.entry.Phase, e.entry.NewAlloc = string(e.result.Phase), e.result.NewAlloc
 	if e.result.DownS.Known() {
 		e.entry.DownS = fmt.Sprintf("%.2f", float64(e.result.DownS))
@@ -369,24 +333,36 @@ func (t *term) mark(ctx context.Context, key cluster.JobKey, rebalanced bool) {
 
 func (t *term) keep(ctx context.Context, key cluster.JobKey, j memory.Job) {
 	t.jobs[key] = j
-	if err := t.store.Keep(ctx, key, j); err != nil {
+	err := t.held.Held()
+	if err == nil {
+		err = t.store.Keep(ctx, key, j)
+	}
+	if err != nil {
 		t.log.Warn("what was decided of a job will not be remembered", "job", key.ID, "namespace", key.Namespace, "error", err)
 	}
 }
 
 func (t *term) note(ctx context.Context, e memory.Entry) {
-	if err := t.store.Note(ctx, e); err != nil {
+	err := t.held.Held()
+	if err == nil {
+		err = t.store.Note(ctx, e)
+	}
+	if err != nil {
 		t.log.Warn("what was done is not written down", "job", e.Job, "namespace", e.Namespace, "error", err)
 	}
 }
 
-// say tells why a job is not moved now, once.
-func (t *term) say(a *cluster.Alloc, why string) {
-	if t.told[a.Job] == why {
-		return
+// say tells why an allocation is not moved now, once.
+func (t *term) say(a *cluster.Alloc, why string) { t.sayOf(a.Job, "not moved now: "+why) }
+
+// sayOf tells something of a job, and whether it had not been told last.
+func (t *term) sayOf(key cluster.JobKey, what string) bool {
+	if t.told[key] == what {
+		return false
 	}
-	t.told[a.Job] = why
-	t.log.Info("not moved now", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", why)
+	t.told[key] = what
+	t.log.Info(what, "job", key.ID, "namespace", key.Namespace)
+	return true
 }
 
 // unbind sets jobs free that an earlier leader has bound, and then died.
@@ -425,12 +401,18 @@ func (t *term) name(node string) string {
 	return node
 }
 
+// summary is how the tasks of a node do, as it has last said.
+type summary struct {
+	status.Node
+	at time.Time
+}
+
 // summaries asks the nodes how their tasks do: one status file of each. A node of which
 // nothing can be learnt is left out, unless nothing runs there.
-func (t *term) summaries(ctx context.Context) map[string]status.Node {
+func (t *term) summaries(ctx context.Context) map[string]summary {
 	type answer struct {
 		node string
-		sum  status.Node
+		sum  summary
 		err  error
 	}
 	answers := make(chan answer)
@@ -450,11 +432,11 @@ func (t *term) summaries(ctx context.Context) map[string]status.Node {
 		go func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			sum, err := t.summary(ctx, allocs)
+			sum, err := t.summarise(ctx, allocs)
 			answers <- answer{id, sum, err}
 		}()
 	}
-	nodes := make(map[string]status.Node)
+	nodes := make(map[string]summary)
 	for range asked {
 		a := <-answers
 		if a.err != nil {
@@ -466,12 +448,12 @@ func (t *term) summaries(ctx context.Context) map[string]status.Node {
 	return nodes
 }
 
-// summary finds a status file of one of a node's allocations.
-func (t *term) summary(ctx context.Context, allocs []*cluster.Alloc) (status.Node, error) {
+// summarise finds a status file of one of a node's allocations.
+func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc) (summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if len(allocs) == 0 {
-		return status.Node{}, nil
+		return summary{at: time.Now()}, nil
 	}
 	var errs []error
 	for _, a := range allocs {
@@ -488,12 +470,12 @@ func (t *term) summary(ctx context.Context, allocs []*cluster.Alloc) (status.Nod
 			}
 			st, err := t.nomad.Status(ctx, alloc, task)
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < 10*time.Minute {
-				return st.Node, nil
+				return summary{st.Node, st.Updated}, nil
 			}
 			errs = append(errs, err)
 		}
 	}
-	return status.Node{}, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
+	return summary{}, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
 }
 
 // stub is what Nomad's API wants of an allocation to reach its files.

@@ -68,30 +68,30 @@ func TestFeasible(t *testing.T) {
 		s, a := small()
 		n := s.state.Nodes["b"]
 		change(s, n)
-		return s.feasible(n, a, s.state.Jobs[a.Job].Groups["train"])
+		j := s.state.Jobs[a.Job]
+		return s.feasible(n, j, j.Groups["train"], a.Uses)
 	}
 	must.True(t, feasible(func(*term, *cluster.Node) {}))
 	for name, change := range map[string]func(*term, *cluster.Node){
-		"its own node": func(_ *term, n *cluster.Node) { n.ID = "a" },
-		"ineligible":   func(_ *term, n *cluster.Node) { n.Takes = false },
-		"no Ebbtide":   func(_ *term, n *cluster.Node) { n.PoolCores = 0 },
-		"driver":       func(_ *term, n *cluster.Node) { n.Drivers = map[string]bool{"exec": true} },
-		"datacenter":   func(_ *term, n *cluster.Node) { n.Datacenter = "eu1" },
-		"pool":         func(_ *term, n *cluster.Node) { n.Pool = "gpu" },
-		"no room":      func(_ *term, n *cluster.Node) { n.Room.MHz = 599 },
+		"ineligible": func(_ *term, n *cluster.Node) { n.Takes = false },
+		"no Ebbtide": func(_ *term, n *cluster.Node) { n.PoolCores = 0 },
+		"driver":     func(_ *term, n *cluster.Node) { n.Drivers = map[string]bool{"exec": true} },
+		"datacenter": func(_ *term, n *cluster.Node) { n.Datacenter = "eu1" },
+		"pool":       func(_ *term, n *cluster.Node) { n.Pool = "gpu" },
+		"no room":    func(_ *term, n *cluster.Node) { n.Room.MHz = 599 },
 	} {
 		must.False(t, feasible(change), must.Sprint(name))
 	}
 	s, a := small()
-	must.False(t, s.feasible(nil, a, cluster.Group{}), must.Sprint("it is gone"))
+	must.False(t, s.feasible(nil, s.state.Jobs[a.Job], cluster.Group{}, a.Uses), must.Sprint("it is gone"))
 }
 
 // What nodes say of their tasks is what placement counts.
 func TestLoad(t *testing.T) {
-	l := load(&cluster.Node{ID: "a", PoolCores: 4}, status.Node{
+	l := load(&cluster.Node{ID: "a", PoolCores: 4}, summary{Node: status.Node{
 		Counts:    map[string]int{"": 1, "NL": 2, "WL": 1, "CL": 3},
 		GrowthSum: map[string]status.Number{"NL": 0.5, "CL": 0.01, "WL": status.Unknown()},
-	})
+	}})
 	must.Eq(t, placement.Load{
 		ID: "a", PoolCores: 4, NL: placement.Group{Tasks: 3, Measured: 3, Growth: 0.5}, WL: placement.Group{Tasks: 1}, CL: placement.Group{Tasks: 3, Measured: 3, Growth: 0.01},
 	}, l)

@@ -127,24 +127,28 @@ type term struct {
 	gate    *actuator.Gate
 	jobs    map[cluster.JobKey]memory.Job
 	state   *cluster.State
-	ended   chan ended // moves that have ended
+	ended   chan func(context.Context) // takes over what a move has come to
 	moves   sync.WaitGroup
+	slots   chan struct{} // of releases
 
 	inbound    map[string]int            // moves under way, by their target
 	placed     map[string]bool           // allocations whose placement was looked at
+	releasing  map[cluster.JobKey]bool   // jobs that have waited and are let run now
+	waiting    bool                      // a job has come that waits
 	rebalanced time.Time                 // when it was last looked at
-	told       map[cluster.JobKey]string // what was said last of a job that is not moved
+	told       map[cluster.JobKey]string // what was said last of a job
 }
 
-// lead acts until ctx ends. Moves that are under way end with it, each in its own way.
+// lead acts until ctx ends. Moves that are under way are undone then, as far as this
+// process still leads.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
 	t := &term{
 		Shim: s, leading: ctx, held: held, nomad: fenced{move.API{Client: s.client}, held},
 		store: memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path},
 		gate:  actuator.NewGate(c.Limits), state: cluster.New(),
-		ended: make(chan ended), told: make(map[cluster.JobKey]string),
-		inbound: make(map[string]int), placed: make(map[string]bool),
+		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), told: make(map[cluster.JobKey]string),
+		inbound: make(map[string]int), placed: make(map[string]bool), releasing: make(map[cluster.JobKey]bool),
 	}
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")
@@ -167,8 +171,8 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		}
 		select {
 		case <-time.After(wait):
-		case e := <-t.ended:
-			t.finish(ctx, e)
+		case over := <-t.ended:
+			over(ctx)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -181,8 +185,8 @@ func (t *term) drain() {
 	go func() { t.moves.Wait(); close(done) }()
 	for {
 		select {
-		case e := <-t.ended:
-			t.finish(context.Background(), e)
+		case over := <-t.ended:
+			over(context.Background())
 		case <-done:
 			return
 		}
@@ -234,14 +238,19 @@ func (t *term) follow(ctx context.Context) error {
 	}()
 	due := time.NewTimer(t.now().Interval)
 	defer due.Stop()
+	hurried := false // a job that waits has made the next look an early one
 	for {
 		select {
 		case b := <-batches:
-			t.apply(b)
-		case e := <-t.ended:
-			t.finish(ctx, e)
+			if t.apply(b); t.waiting && !hurried {
+				hurried = true
+				due.Reset(min(soon, t.now().Interval))
+			}
+		case over := <-t.ended:
+			over(ctx)
 		case <-due.C:
 			c := t.now()
+			hurried, t.waiting = false, false
 			t.gate.Limits(c.Limits)
 			begun := time.Now()
 			t.decide(ctx, c)
@@ -257,11 +266,20 @@ func (t *term) follow(ctx context.Context) error {
 	}
 }
 
+// soon is how long a job waits for a node that has come to wait for one. Several that come
+// at once are placed at once.
+const soon = 250 * time.Millisecond
+
 // apply takes events over.
 func (t *term) apply(b stream.Batch) {
 	for _, e := range b.Events {
-		if _, err := t.state.Apply(e); err != nil {
+		changed, err := t.state.Apply(e)
+		if err != nil {
 			t.log.Warn("an event is left out", "error", err)
+		}
+		if changed && e.Topic == api.TopicJob {
+			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
+			t.waiting = t.waiting || j != nil && waits(j)
 		}
 		t.metrics.Events.Inc()
 	}

@@ -58,7 +58,8 @@ type Job struct {
 	Datacenters []string // patterns
 	Pool        string
 	Groups      map[string]Group
-	Index       uint64 // of its last change
+	Submitted   time.Time // when somebody last changed it
+	Index       uint64    // of its last change
 }
 
 // Group is a task group.
@@ -68,9 +69,17 @@ type Group struct {
 	Meta map[string]string
 	// Movable says that all its tasks run under Ebbtide and save their state.
 	Movable bool
+	// Held says that it waits until the shim has found a node for it (Hold).
+	Held bool
 	// Tasks are their names, and Drivers those that a node must have.
 	Tasks, Drivers []string
+	// Asks is what one allocation asks for. CPU that is asked for in cores is not in it.
+	Asks Resources
 }
+
+// Hold is the attribute of the constraint by which a job waits until the shim has found a
+// node for it. No node has it, unless an operator gives it to some, for all that wait.
+const Hold = "${meta.ebbtide_hold}"
 
 // Alloc is an allocation that is not over.
 type Alloc struct {

@@ -27,10 +27,13 @@ const (
 		"NodeResources": {"Cpu": {"CpuShares": 4000}, "Memory": {"MemoryMB": 8000}, "Disk": {"DiskMB": 900}},
 		"ReservedResources": {"Cpu": {"CpuShares": 500}, "Memory": {"MemoryMB": 1000}}}`
 	jobText = `{"ID": "vae", "Namespace": "ml", "Type": "batch", "Datacenters": ["*"], "NodePool": "default", "ModifyIndex": %d,
+		"SubmitTime": 5000, "Constraints": [{"LTarget": "${attr.cpu.arch}", "RTarget": "amd64", "Operand": "="}],
 		"Meta": {"ebbtide_migrate": "true", "owner": "me"}, "TaskGroups": [
-			{"Name": "train", "Count": 1, "Meta": {"owner": "us"}, "Tasks": [
+			{"Name": "train", "Count": 1, "Meta": {"owner": "us"}, "EphemeralDisk": {"SizeMB": 300},
+				"Constraints": [{"LTarget": "${meta.ebbtide_hold}", "RTarget": "released", "Operand": "="}], "Tasks": [
 				{"Name": "fetch", "Driver": "raw_exec", "Lifecycle": {"Hook": "prestart"}},
-				{"Name": "train", "Driver": "ebbtide", "Config": {"command": "x", "checkpoint": [{"path": "/alloc/data/c"}]}, "Meta": {"ebbtide_goal": "min"}}]},
+				{"Name": "train", "Driver": "ebbtide", "Config": {"command": "x", "checkpoint": [{"path": "/alloc/data/c"}]},
+					"Resources": {"CPU": 100, "MemoryMB": 64}, "Meta": {"ebbtide_goal": "min"}}]},
 			{"Name": "other", "Count": 2, "Tasks": [{"Name": "x", "Driver": "ebbtide", "Config": {"command": "x"}}]}]}`
 	allocText = `{"ID": "%s", "Namespace": "ml", "JobID": "vae", "TaskGroup": "train", "NodeID": "n1", "ClientStatus": "%s", "DesiredStatus": "run",
 		"ModifyIndex": %d, "AllocatedResources": {"Tasks": {"train": {"Cpu": {"CpuShares": 100}, "Memory": {"MemoryMB": 64}}}, "Shared": {"DiskMB": 300}},
@@ -66,9 +69,9 @@ func TestState_Apply(t *testing.T) {
 	vae := JobKey{"ml", "vae"}
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 6, fmt.Sprintf(jobText, 6)))
 	must.Eq(t, &Job{
-		Key: vae, Type: "batch", Datacenters: []string{"*"}, Pool: "default", Index: 6,
+		Key: vae, Type: "batch", Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "us", "ebbtide_goal": "min"}, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}},
+			"train": {Count: 1, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "us", "ebbtide_goal": "min"}, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Asks: Resources{100, 64, 300}},
 			"other": {Count: 2, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "me"}, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}},
 		},
 	}, s.Jobs[vae])

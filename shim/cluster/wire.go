@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -78,13 +79,25 @@ type WireJob struct {
 	Datacenters         []string
 	NodePool            string
 	Meta                map[string]string
+	Constraints         []WireConstraint
 	TaskGroups          []struct {
-		Name  string
-		Count int
-		Meta  map[string]string
-		Tasks []WireTask
+		Name          string
+		Count         int
+		Meta          map[string]string
+		Constraints   []WireConstraint
+		EphemeralDisk *struct{ SizeMB int64 }
+		Tasks         []WireTask
 	}
+	SubmitTime  int64 // nanoseconds
 	ModifyIndex uint64
+}
+
+// WireConstraint is a constraint of a job, a group or a task.
+type WireConstraint struct{ LTarget string }
+
+// held says whether one of the constraints is the one that waits for the shim.
+func held(all []WireConstraint) bool {
+	return slices.Contains(all, WireConstraint{Hold})
 }
 
 // WireTask is a task of a job.
@@ -92,7 +105,9 @@ type WireTask struct {
 	Name, Driver string
 	Config       map[string]json.RawMessage
 	Meta         map[string]string
+	Constraints  []WireConstraint
 	Lifecycle    *struct{ Hook string }
+	Resources    struct{ CPU, MemoryMB int64 }
 }
 
 // ours says whether a task may run under Ebbtide. Under the name docker only the node can
@@ -104,17 +119,22 @@ func (t WireTask) ours() bool {
 func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
-		Groups: make(map[string]Group, len(w.TaskGroups)), Index: w.ModifyIndex,
+		Groups: make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
 	for _, g := range w.TaskGroups {
-		group := Group{Count: g.Count, Meta: map[string]string{}, Movable: true}
+		group := Group{Count: g.Count, Meta: map[string]string{}, Movable: true, Held: held(w.Constraints) || held(g.Constraints)}
+		if g.EphemeralDisk != nil {
+			group.Asks.DiskMB = g.EphemeralDisk.SizeMB
+		}
 		maps.Copy(group.Meta, w.Meta)
 		maps.Copy(group.Meta, g.Meta)
 		tasks := 0
 		for _, t := range g.Tasks {
+			group.Held = group.Held || held(t.Constraints)
 			if t.Lifecycle != nil {
 				continue
 			}
+			group.Asks = group.Asks.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
 			if tasks++; tasks == 1 {
 				maps.Copy(group.Meta, t.Meta)
 			}

@@ -72,6 +72,8 @@ type Placement struct {
 	Window time.Duration
 	// Margin is by which part another node must be better.
 	Margin float64
+	// HoldTimeout is how long a job waits for a node that waits for the shim.
+	HoldTimeout time.Duration
 }
 
 // Migration says which converged tasks move (SpeCon, Algorithm 2).
@@ -104,7 +106,7 @@ func Default() Config {
 		LogLevel:  "info",
 		Leader:    Leader{Namespace: "default", Path: "ebbtide/shim", TTL: 15 * time.Second, Delay: 15 * time.Second},
 		Web:       Web{Address: "127.0.0.1:9646"},
-		Placement: Placement{Enabled: true, CapacityAware: true, Window: 30 * time.Second, Margin: 0.2},
+		Placement: Placement{Enabled: true, CapacityAware: true, Window: 30 * time.Second, Margin: 0.2, HoldTimeout: 30 * time.Second},
 		Migration: Migration{Enabled: true, Weights: migration.DefaultParams().Weights},
 		Rebalance: Rebalance{Enabled: true, Interval: 5 * time.Minute},
 		Limits:    Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
@@ -139,6 +141,7 @@ type file struct {
 		CapacityAware *bool    `hcl:"capacity_aware,optional"`
 		Window        *string  `hcl:"window,optional"`
 		Margin        *float64 `hcl:"margin,optional"`
+		HoldTimeout   *string  `hcl:"hold_timeout,optional"`
 	} `hcl:"placement,block"`
 	Migration *struct {
 		Enabled *bool `hcl:"enabled,optional"`
@@ -240,6 +243,7 @@ func (f file) merge(c *Config) error {
 		set(&c.Placement.CapacityAware, p.CapacityAware)
 		duration("placement.window", &c.Placement.Window, p.Window)
 		set(&c.Placement.Margin, p.Margin)
+		duration("placement.hold_timeout", &c.Placement.HoldTimeout, p.HoldTimeout)
 	}
 	if m := f.Migration; m != nil {
 		set(&c.Migration.Enabled, m.Enabled)
@@ -312,6 +316,7 @@ func (c Config) Validate() error {
 	if m := c.Placement.Margin; !(m >= 0 && m < 1) {
 		bad("placement.margin: must be ≥ 0 and < 1, got %v", m)
 	}
+	between("placement.hold_timeout", c.Placement.HoldTimeout, time.Second, time.Hour)
 	if err := c.Migration.Weights.Validate("migration.weights"); err != nil {
 		errs = append(errs, err)
 	}

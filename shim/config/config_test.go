@@ -44,6 +44,7 @@ placement {
   capacity_aware = false
   window         = "5s"
   margin         = 0.5
+  hold_timeout   = "7s"
 }
 migration {
   enabled = false
@@ -71,7 +72,7 @@ limits {
 			CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", TLSServerName: "server.eu.nomad",
 		},
 		Leader:    Leader{Namespace: "ops", Path: "a/b", TTL: 20 * time.Second, Delay: 5 * time.Second},
-		Placement: Placement{Window: 5 * time.Second, Margin: 0.5},
+		Placement: Placement{Window: 5 * time.Second, Margin: 0.5, HoldTimeout: 7 * time.Second},
 		Migration: Migration{Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
 		Rebalance: Rebalance{Interval: 2 * time.Minute},
 		Limits:    Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},

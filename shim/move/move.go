@@ -135,7 +135,11 @@ type Task struct {
 }
 
 // Refused says why an allocation cannot be moved. Nothing has happened to it.
-type Refused struct{ Reasons []string }
+type Refused struct {
+	Reasons []string
+	// Target says that only this target is at fault: Nomad would not place it there.
+	Target bool
+}
 
 func (e *Refused) Error() string { return "it cannot be moved: " + strings.Join(e.Reasons, "; ") }
 
@@ -253,7 +257,7 @@ func (m *mover) check(ctx context.Context) error {
 	}
 	tasks, reasons := movable(alloc, job, others, from, to)
 	if len(reasons) > 0 {
-		return &Refused{reasons}
+		return &Refused{Reasons: reasons}
 	}
 	pinned, err := pin(job, alloc.TaskGroup, to.ID)
 	if err != nil {
@@ -264,7 +268,7 @@ func (m *mover) check(ctx context.Context) error {
 		return err
 	}
 	if metric := plan.FailedTGAllocs[alloc.TaskGroup]; metric != nil {
-		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(metric))}}
+		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(metric))}, true}
 	}
 	m.alloc, m.job = alloc, job
 	for _, name := range tasks {
