@@ -37,8 +37,8 @@ import (
 //	        move it, which would run it a second time. Who stops it ends it where it
 //	        stands.
 //
-// That a task is frozen is written down before it is: a plugin that comes back thaws it
-// when the lease has ended, or was to end meanwhile.
+// That a task may be frozen is written down before it is asked to save: a plugin that
+// comes back thaws it when the lease has ended, or at once if it had not got so far.
 const (
 	// SignalCheckpoint asks the driver to prepare a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
@@ -57,6 +57,8 @@ type move struct {
 	cgroup freezer // nil: the task has saved and ended
 	lease  *time.Timer
 	shown  status.Move
+
+	released time.Time // when a task runs on that was asked to end and stood still
 }
 
 // freezer is what a move needs of a task's cgroup (limits.Cgroup).
@@ -81,8 +83,13 @@ func (m *move) end() (was string) {
 	return was
 }
 
-// freezeWithin bounds how long the kernel may take to freeze a task.
-const freezeWithin = 5 * time.Second
+const (
+	// freezeWithin bounds how long the kernel may take to freeze a task.
+	freezeWithin = 5 * time.Second
+	// endsWithin is how long a process may take to end after it has saved, if it was sent
+	// a signal for which processes end. Where it runs on it has ignored that.
+	endsWithin = 10 * time.Second
+)
 
 // prepareMove asks a task to save its state. It returns at once; events and the status
 // say what comes of it.
@@ -103,8 +110,7 @@ func (d *Driver) prepareMove(t *task) error {
 	case status.MoveReady:
 		return d.extendLease(t)
 	}
-	dir := cfg.TaskDir()
-	files, err := checkpoint.Open(*t.checkpoint, dir.LocalDir, dir.SharedAllocDir)
+	files, err := checkpoint.Open(*t.checkpoint, dirsOf(cfg))
 	if err != nil {
 		return fmt.Errorf("ebbtide: %w", err)
 	}
@@ -122,26 +128,16 @@ func (d *Driver) prepareMove(t *task) error {
 	return nil
 }
 
-// save waits for what the task saves, and freezes it.
+// save brings a task to where it can be moved, or lets it run on.
 func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) {
-	cfg, c := t.handle.Config, *t.checkpoint
-	unknown := status.Unknown()
+	cfg, unknown := t.handle.Config, status.Unknown()
 	d.controller.Moving(cfg.ID, status.Move{State: status.MoveSaving, Step: unknown})
-	step := d.lastStep(ctx, cfg.ID)
-	err := t.instance().SignalTask(cfg.ID, c.Signal)
-	if err != nil {
-		err = fmt.Errorf("sending %s: %w", c.Signal, err)
-	}
-	var saved checkpoint.Saved
-	if err == nil {
-		saved, err = files.Wait(ctx, before)
-	}
-	if err == nil {
-		shown := status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)}
-		err = d.freeze(t, shown)
-	}
-	if err == nil {
+	ready, err := d.saveAndFreeze(ctx, t, files, before)
+	if ready {
 		return
+	}
+	if err := d.remember(t, nil); err != nil {
+		d.logger.Debug("the task is still written down as saving", "task", cfg.Name, "error", err)
 	}
 	t.move.mu.Lock()
 	was := t.move.end()
@@ -150,7 +146,51 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 		return // it was stopped or called off meanwhile
 	}
 	d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: unknown, Why: err.Error()})
-	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %s was sent and waited for %v: %v", c.Signal, c.Timeout, err), nil)
+	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
+}
+
+// saveAndFreeze asks a task to save, waits for what it saves and freezes it at once: what
+// it does between the two it does twice. So all that takes time comes before.
+func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) (ready bool, err error) {
+	cfg, c := t.handle.Config, *t.checkpoint
+	step := d.lastStep(ctx, cfg.ID)
+	cg, err := d.findFreezer(t)
+	if err != nil {
+		return false, err
+	}
+	until := time.Now().Add(c.Timeout + c.Lease)
+	if err := d.remember(t, &record.Frozen{Run: cfg.ID, Cgroup: cg.FreezerDir(), Until: until, Step: status.Unknown()}); err != nil {
+		return false, err // a later process would not know that it is to be thawed
+	}
+	var saved checkpoint.Saved
+	if err = t.instance().SignalTask(cfg.ID, c.Signal); err != nil {
+		err = fmt.Errorf("sending %s: %w", c.Signal, err)
+	} else if saved, err = files.Wait(ctx, before); err != nil {
+		err = fmt.Errorf("%s was sent and waited for %v: %w", c.Signal, c.Timeout, err)
+	}
+	if err != nil {
+		return false, err
+	}
+	if c.Ends() && d.ends(ctx, t) {
+		cg = nil
+	}
+	return d.freeze(t, cg, status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)})
+}
+
+// ends waits for a task to end that was asked to, and says whether it has.
+func (d *Driver) ends(ctx context.Context, t *task) bool {
+	ctx, cancel := context.WithTimeout(ctx, endsWithin)
+	defer cancel()
+	for {
+		if _, err := d.findFreezer(t); errors.Is(err, engine.ErrGone) {
+			return true
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // lastStep is the last one that a task has reported. A loop that does not answer holds
@@ -161,33 +201,30 @@ func (d *Driver) lastStep(ctx context.Context, id string) float64 {
 	return d.controller.Step(ctx, id)
 }
 
-// freeze stops the task where it is, for the lease at most.
-func (d *Driver) freeze(t *task, shown status.Move) error {
+// freeze stops the task where it is, for the lease at most. Without a cgroup it has ended.
+func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err error) {
 	cfg := t.handle.Config
-	cg, err := d.findFreezer(t)
-	if err != nil && !(errors.Is(err, engine.ErrGone) && t.checkpoint.Ends()) {
-		return err
-	}
-	shown.Until = time.Now().Add(t.checkpoint.Lease)
 	if cg != nil {
-		if err := d.remember(t, &record.Frozen{
-			Run: cfg.ID, Cgroup: cg.FreezerDir(), Until: shown.Until, Path: shown.Path, Bytes: shown.Bytes, Step: shown.Step,
-		}); err != nil {
-			return err // a later process would not know that it is to be thawed
-		}
 		ctx, cancel := context.WithTimeout(d.running, freezeWithin)
 		defer cancel()
 		if err := cg.Freeze(ctx); err != nil {
-			return errors.Join(err, d.remember(t, nil))
+			return false, err
 		}
 	}
 	t.move.mu.Lock()
 	defer t.move.mu.Unlock()
-	if t.move.state != status.MoveSaving { // it was stopped or called off meanwhile
-		if cg == nil {
-			return nil
+	stopped := t.move.state != status.MoveSaving // or called off meanwhile
+	shown.Until = time.Now().Add(t.checkpoint.Lease)
+	if cg != nil && !stopped {
+		err = d.remember(t, &record.Frozen{
+			Run: cfg.ID, Cgroup: cg.FreezerDir(), Until: shown.Until, Path: shown.Path, Bytes: shown.Bytes, Step: shown.Step,
+		})
+	}
+	if stopped || err != nil {
+		if cg != nil {
+			err = errors.Join(err, cg.Thaw())
 		}
-		return errors.Join(cg.Thaw(), d.remember(t, nil))
+		return false, err
 	}
 	d.ready(t, cg, shown)
 	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task stands still until %s, to be moved",
@@ -195,7 +232,7 @@ func (d *Driver) freeze(t *task, shown status.Move) error {
 		"path": shown.Path, "bytes": strconv.FormatInt(shown.Bytes, 10),
 		"step": fmt.Sprint(float64(shown.Step)), "until": shown.Until.UTC().Format(time.RFC3339Nano),
 	})
-	return nil
+	return true, nil
 }
 
 // ready begins the lease. The caller holds the lock of the move.
@@ -229,6 +266,9 @@ func (d *Driver) releaseMove(t *task, why string) {
 	t.move.mu.Lock()
 	cg := t.move.cgroup
 	was := t.move.end()
+	if was == status.MoveReady && cg != nil && t.checkpoint.Ends() {
+		t.move.released = time.Now()
+	}
 	t.move.mu.Unlock()
 	if was == "" {
 		return
@@ -280,11 +320,13 @@ func (d *Driver) endFrozen(t *task) {
 }
 
 // afterMove holds the result of a task back that has saved and ended: Nomad would take
-// it for complete. If no move comes, it has failed, and Nomad starts it again.
+// it for complete. If no move comes, it has failed, and Nomad starts it again. So has one
+// that was slow to end, stood still meanwhile and ends now that it runs on.
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
-	if m.state == "" || t.stopping.Load() || t.succeeded.Load() {
+	late := m.state == "" && time.Since(m.released) < endsWithin
+	if m.state == "" && !late || t.stopping.Load() || t.succeeded.Load() {
 		m.mu.Unlock()
 		return res
 	}
@@ -317,6 +359,13 @@ func (d *Driver) resumeMove(t *task) {
 		return
 	}
 	f := rec.Frozen
+	if f.Path == "" { // it was saving, and may have been frozen a moment ago
+		d.thawRemains(cfg)
+		why := "the plugin was started anew while the task saved its state"
+		d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
+		d.say(t, "not ready to be moved, and runs on: "+why, nil)
+		return
+	}
 	cg, err := d.findFreezer(t)
 	if err != nil || t.checkpoint == nil {
 		d.logger.Warn("a task was frozen to be moved; it runs on", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)

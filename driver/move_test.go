@@ -149,14 +149,13 @@ func TestMove_fails(t *testing.T) {
 	must.Nil(t, m.frozen(t))
 	m.fridge.refuse = nil
 
-	// Without a memory it is not frozen: nobody would thaw it.
+	// Without a memory it is not asked: nobody would thaw it.
 	must.NoError(t, os.RemoveAll(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide")))
 	must.NoError(t, os.WriteFile(filepath.Join(m.held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	<-m.inner.signals
-	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-2"), []byte("x"), 0o644))
 	message(t, m.messages, "not ready to be moved, and runs on")
 	must.Eq(t, "runs", m.fridge.is())
+	must.Eq(t, 0, len(m.inner.signals))
 }
 
 func TestMove_refused(t *testing.T) {
@@ -212,7 +211,13 @@ func TestMove_savesAndExits(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		m := newMoving(t)
 		m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
-		m.d.findFreezer = func(*task) (freezer, error) { return nil, engine.ErrGone }
+		looks := 0
+		m.d.findFreezer = func(*task) (freezer, error) {
+			if looks++; looks > 2 { // it takes its time
+				return nil, engine.ErrGone
+			}
+			return m.fridge, nil
+		}
 		ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
 		must.NoError(t, err)
 		must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
@@ -228,6 +233,25 @@ func TestMove_savesAndExits(t *testing.T) {
 		must.Eq(t, 1, res.ExitCode)
 		must.ErrorContains(t, res.Err, "was not moved: it goes on here")
 	}
+}
+
+// One that is still about to exit when it is frozen has not completed either, if it is not
+// moved: it exits when it runs on.
+func TestMove_exitsLate(t *testing.T) {
+	m := newMoving(t)
+	m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
+	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	m.held.move.state, m.held.move.over, m.held.move.stop = status.MoveSaving, make(chan struct{}), func() {}
+	ready, err := m.d.freeze(m.held, m.fridge, status.Move{State: status.MoveReady, Path: "/alloc/data/ckpt-1"})
+	must.NoError(t, err)
+	must.True(t, ready)
+	message(t, m.messages, "checkpoint saved")
+	message(t, m.messages, "runs on: no move came within its lease")
+	m.inner.results <- &drivers.ExitResult{}
+	res := result(t, ch)
+	must.Eq(t, 1, res.ExitCode)
+	must.ErrorContains(t, res.Err, "was not moved: it goes on here")
 }
 
 // One that is not asked to exit, and does, has ended by itself.
@@ -261,6 +285,13 @@ func TestMove_resumed(t *testing.T) {
 			must.Nil(t, m.frozen(t))
 		})
 	}
+
+	// It was about to be frozen, or had just been.
+	saving := newMoving(t)
+	must.NoError(t, saving.d.remember(saving.held, &record.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, Until: time.Now().Add(time.Hour), Step: status.Unknown()}))
+	saving.d.resumeMove(saving.held)
+	message(t, saving.messages, "not ready to be moved, and runs on: the plugin was started anew while the task saved its state")
+	must.Nil(t, saving.frozen(t))
 
 	// Of a run that is no more.
 	m := newMoving(t)

@@ -73,6 +73,7 @@ type taskBlocks struct {
 	} `codec:"target"`
 	Checkpoint *struct {
 		Path    string `codec:"path"`
+		Shared  bool   `codec:"shared"`
 		Signal  string `codec:"signal"`
 		Timeout string `codec:"timeout"`
 		Lease   string `codec:"lease"`
@@ -111,6 +112,7 @@ func targetSchema() *hclspec.Spec {
 func checkpointSchema() *hclspec.Spec {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
 		"path":    hclspec.NewAttr("path", "string", true),
+		"shared":  hclspec.NewAttr("shared", "bool", false),
 		"signal":  hclspec.NewAttr("signal", "string", false),
 		"timeout": hclspec.NewAttr("timeout", "string", false),
 		"lease":   hclspec.NewAttr("lease", "string", false),
@@ -194,7 +196,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 		errs = append(errs, err)
 	}
 	opts.readTarget(&blocks, bad)
-	opts.readCheckpoint(&blocks, bad)
+	opts.readCheckpoint(cfg, &blocks, bad)
 	opts.checkTargets(bad)
 	return opts, errors.Join(errs...)
 }
@@ -304,12 +306,12 @@ func (o *taskOptions) readTarget(blocks *taskBlocks, bad func(string, ...any)) {
 }
 
 // readCheckpoint reads the checkpoint block.
-func (o *taskOptions) readCheckpoint(blocks *taskBlocks, bad func(string, ...any)) {
+func (o *taskOptions) readCheckpoint(cfg *drivers.TaskConfig, blocks *taskBlocks, bad func(string, ...any)) {
 	b := blocks.Checkpoint
 	if b == nil {
 		return
 	}
-	c := checkpoint.Config{Path: b.Path, Signal: b.Signal, Timeout: checkpoint.DefaultTimeout, Lease: checkpoint.DefaultLease}
+	c := checkpoint.Config{Path: b.Path, Shared: b.Shared, Signal: b.Signal, Timeout: checkpoint.DefaultTimeout, Lease: checkpoint.DefaultLease}
 	if c.Signal == "" {
 		c.Signal = checkpoint.DefaultSignal
 	}
@@ -327,10 +329,24 @@ func (o *taskOptions) readCheckpoint(blocks *taskBlocks, bad func(string, ...any
 		}
 		*d.into = v
 	}
-	if err := c.Validate(); err != nil {
+	err := c.Validate()
+	if err == nil {
+		err = dirsOf(cfg).Check(c)
+	}
+	if err != nil {
 		bad("%w", err)
 	}
 	o.Checkpoint = &c
+}
+
+// dirsOf are the directories in which a task may save its state.
+func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
+	dir := cfg.TaskDir()
+	dirs := checkpoint.Dirs{Local: dir.LocalDir, Alloc: dir.SharedAllocDir, Mounts: make(map[string]string, len(cfg.Mounts))}
+	for _, m := range cfg.Mounts {
+		dirs.Mounts[m.TaskPath] = m.HostPath
+	}
+	return dirs
 }
 
 // checkTargets checks what the targets say together.

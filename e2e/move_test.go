@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -102,6 +103,34 @@ func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 		}
 		return nil
 	})
+}
+
+// testMoveShared moves a training whose disk stays behind: it finds what it has saved in a
+// volume that both nodes have.
+func testMoveShared(t *testing.T, first, second *cluster) {
+	j := trainee("sharer")
+	k := &j.tasks[0]
+	*k = task{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1", "-checkpoint", "/models/model.ckpt", "-resume"}}
+	k.config = "checkpoint {\n path = \"/models/model.ckpt\"\n shared = true\n}\nprogress {\n metric = \"loss\"\n}"
+	k.body = "volume_mount {\n volume = \"models\"\n destination = \"/models\"\n}"
+	j.group = "volume \"models\" {\n type = \"host\"\n source = \"models\"\n}"
+	alloc := first.start(t, j)
+	from, to := first, second
+	if alloc.NodeID == second.agent.NodeID() {
+		from, to = to, from
+	}
+	from.waitStatus(t, alloc, "train", "learning", func(s status.Status) bool { return s.Reports > 20 })
+	exit, result, told := ebbtideMove(first.agent, alloc.ID, to.agent.NodeID())
+	must.Eq(t, 0, exit, must.Sprint(told))
+	must.Eq(t, "/models/model.ckpt", result.Tasks[0].Path)
+	must.GreaterEq(t, result.Tasks[0].Saved, result.Tasks[0].Step)
+
+	// One that is in no volume is not started.
+	k.config = strings.ReplaceAll(k.config, "/models/", "/elsewhere/")
+	j.id = "sharer-nowhere"
+	failed := first.finish(t, j)
+	must.Eq(t, api.AllocClientStatusFailed, failed.ClientStatus)
+	must.StrContains(t, strings.Join(harness.Events(failed, "train"), "\n"), `checkpoint.path: "/elsewhere/model.ckpt" is not in a volume_mount of the task`)
 }
 
 // testMoveRefused is about what must not be moved: nothing happens to it.

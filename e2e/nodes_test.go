@@ -20,8 +20,9 @@ import (
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	first := newCluster(t, h, "exec", clusterOptions{})
-	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent}})
+	shared := map[string]string{"models": t.TempDir()} // as NFS would be
+	first := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{HostVolumes: shared}})
+	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent, HostVolumes: shared}})
 	must.NotEq(t, first.agent.NodeID(), second.agent.NodeID())
 
 	k := task{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}
@@ -34,5 +35,6 @@ func TestTwoNodes(t *testing.T) {
 		c.waitStatus(t, alloc, "train", "alone on its node", func(s status.Status) bool { return s.Reports > 10 && s.Node.Tasks == 1 })
 	}
 	t.Run("moved", func(t *testing.T) { testMoveBetweenNodes(t, first, second) })
+	t.Run("moved with a shared volume", func(t *testing.T) { testMoveShared(t, first, second) })
 	t.Run("not moved", func(t *testing.T) { testMoveRefused(t, first, second) })
 }

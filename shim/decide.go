@@ -458,16 +458,12 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc) (summary,
 	var errs []error
 	for _, a := range allocs {
 		alloc := stub(a)
-		files, _, err := t.client.AllocFS().List(alloc, "alloc/"+status.Dir, (&api.QueryOptions{Namespace: a.Job.Namespace}).WithContext(ctx))
+		tasks, err := move.API{Client: t.client}.StatusFiles(ctx, alloc)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		for _, f := range files {
-			task, ok := strings.CutSuffix(f.Name, ".json")
-			if !ok {
-				continue
-			}
+		for _, task := range tasks {
 			st, err := t.nomad.Status(ctx, alloc, task)
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < 10*time.Minute {
 				return summary{st.Node, st.Updated}, nil

@@ -207,6 +207,9 @@ func (t *term) follow(ctx context.Context) error {
 		return err
 	}
 	t.state.Replace(listing)
+	for _, j := range t.state.Jobs {
+		t.waiting = t.waiting || !j.Stopped && waits(j)
+	}
 	if t.jobs == nil {
 		if t.jobs, err = t.store.Jobs(ctx); err != nil {
 			return err
@@ -240,12 +243,13 @@ func (t *term) follow(ctx context.Context) error {
 	defer due.Stop()
 	hurried := false // a job that waits has made the next look an early one
 	for {
+		if t.waiting && !hurried {
+			hurried = true
+			due.Reset(min(soon, t.now().Interval))
+		}
 		select {
 		case b := <-batches:
-			if t.apply(b); t.waiting && !hurried {
-				hurried = true
-				due.Reset(min(soon, t.now().Interval))
-			}
+			t.apply(b)
 		case over := <-t.ended:
 			over(ctx)
 		case <-due.C:

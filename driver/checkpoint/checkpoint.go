@@ -25,8 +25,10 @@ import (
 // Config is the checkpoint block of a task's config.
 type Config struct {
 	// Path is the pattern of the files or directories, as the task names them; see
-	// path.Match. It lies in /local or /alloc/data, which Nomad moves with the task.
-	Path string
+	// path.Match. It lies in /local or /alloc/data, which Nomad moves with the task, or,
+	// if it is Shared, in a volume that the task finds on every node.
+	Path   string
+	Shared bool
 	// Signal makes the task save.
 	Signal string
 	// Timeout is how long that may take.
@@ -52,11 +54,15 @@ const (
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	root, pattern, ok := progress.SplitPath(c.Path)
-	moves := root == progress.RootLocal && pattern != "." || strings.HasPrefix(pattern, "data/")
-	if !ok || !moves {
-		bad("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q", c.Path)
-	} else if _, err := path.Match(pattern, ""); err != nil {
+	root, pattern, own := progress.SplitPath(c.Path)
+	moves := own && (root == progress.RootLocal && pattern != "." || strings.HasPrefix(pattern, "data/"))
+	_, err := path.Match(c.Path, "")
+	switch {
+	case c.Shared && (own || !path.IsAbs(c.Path)):
+		bad("checkpoint.path: must be a pattern in a volume_mount of the task, as it is shared, got %q", c.Path)
+	case !c.Shared && !moves:
+		bad("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q; or set shared = true, if it lies in a volume that is the same on every node", c.Path)
+	case err != nil:
 		bad("checkpoint.path: must be a pattern with *, ? and […], got %q", c.Path)
 	}
 	if _, err := signals.Parse(c.Signal); err != nil {
@@ -93,33 +99,72 @@ type stamp struct {
 	last  time.Time
 }
 
+// Dirs are directories of a task on the host.
+type Dirs struct {
+	Local, Alloc string
+	// Mounts are its volumes, by the paths at which it finds them.
+	Mounts map[string]string
+}
+
+// find finds the directory that a valid Config names: on the host, and as the task names
+// it. What is left of the path is the pattern beneath it.
+func (d Dirs) find(c Config) (host, prefix, pattern string, err error) {
+	if !c.Shared {
+		root, pattern, ok := progress.SplitPath(c.Path)
+		if !ok {
+			return "", "", "", fmt.Errorf("%q is not beneath /local or /alloc", c.Path)
+		}
+		host := map[string]string{progress.RootLocal: d.Local, progress.RootAlloc: d.Alloc}[root]
+		return host, "/" + root, pattern, nil
+	}
+	name := path.Clean(c.Path)
+	for at, mounted := range d.Mounts {
+		rest, ok := strings.CutPrefix(name, strings.TrimSuffix(path.Clean(at), "/")+"/")
+		if ok && len(at) > len(prefix) { // of mounts in mounts the innermost
+			host, prefix, pattern = mounted, path.Clean(at), rest
+		}
+	}
+	if prefix == "" {
+		return "", "", "", fmt.Errorf("checkpoint.path: %q is not in a volume_mount of the task, and shared is set", c.Path)
+	}
+	return host, prefix, pattern, nil
+}
+
+// Check says whether one of the directories is the one that a valid Config names.
+func (d Dirs) Check(c Config) error {
+	_, _, _, err := d.find(c)
+	return err
+}
+
 // Files are those that match a pattern. Close must be called.
 type Files struct {
 	root    *os.Root
-	prefix  string // of the task's names: "/alloc"
-	pattern string // beneath root
+	prefix  string        // of the task's names: "/alloc"
+	pattern string        // beneath root
+	closed  *watch        // nil: what changes is only seen by looking
+	every   time.Duration // between two looks
 }
 
-// Open opens the directory that a valid Config names. local and alloc are the task's
-// directories on the host.
-func Open(c Config, local, alloc string) (*Files, error) {
-	dir, pattern, ok := progress.SplitPath(c.Path)
-	if !ok {
-		return nil, fmt.Errorf("%q is not beneath /local or /alloc", c.Path)
-	}
-	host := local
-	if dir == progress.RootAlloc {
-		host = alloc
+// Open opens the directory that a valid Config names.
+func Open(c Config, dirs Dirs) (*Files, error) {
+	host, prefix, pattern, err := dirs.find(c)
+	if err != nil {
+		return nil, err
 	}
 	root, err := os.OpenRoot(host)
 	if err != nil {
 		return nil, fmt.Errorf("opening the directory of checkpoints: %w", err)
 	}
-	return &Files{root: root, prefix: "/" + dir, pattern: pattern}, nil
+	f := &Files{root: root, prefix: prefix, pattern: pattern, every: Stable / looks}
+	if !strings.ContainsAny(pattern, `*?[\`) {
+		// Without it a checkpoint is found a moment later.
+		f.closed, _ = newWatch(root, pattern)
+	}
+	return f, nil
 }
 
 // Close closes the directory.
-func (f *Files) Close() error { return f.root.Close() }
+func (f *Files) Close() error { return errors.Join(f.closed.close(), f.root.Close()) }
 
 // State is what there is at a moment.
 type State map[string]stamp
@@ -177,14 +222,21 @@ func ignored(err error) error {
 	return err
 }
 
-// Stable is how long a checkpoint must not have changed.
-const Stable = 500 * time.Millisecond
+// Stable is how long a checkpoint must not have changed, and looks how often it is looked
+// at in that time.
+const (
+	Stable = 500 * time.Millisecond
+	looks  = 5
+)
 
 // Wait waits until something is there that was not in before, or has changed since, is
 // not empty and does not change any more. If several are, it is the one that was
 // written last.
+//
+// One that is named, without a wildcard, counts as whole at once when it is closed after
+// it was written, or gets its name: the task does no more work than need be that is lost
+// when it moves. Of others nobody knows how many files belong to one checkpoint.
 func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
-	const every = Stable / 5
 	unchanged := make(map[string]int)
 	var last State
 	for {
@@ -204,7 +256,13 @@ func (f *Files) Wait(ctx context.Context, before State) (Saved, error) {
 			return Saved{Path: path.Join(f.prefix, name), Bytes: now[name].bytes}, nil
 		}
 		select {
-		case <-time.After(every):
+		case <-f.closed.events():
+			if now, err := f.Look(); err == nil {
+				if s := now[f.pattern]; s != before[f.pattern] && s.bytes > 0 {
+					return Saved{Path: path.Join(f.prefix, f.pattern), Bytes: s.bytes}, nil
+				}
+			}
+		case <-time.After(f.every):
 		case <-ctx.Done():
 			return Saved{}, f.why(now, before, ctx.Err())
 		}
@@ -218,7 +276,7 @@ func (f *Files) newest(now, before State, unchanged map[string]int) (name string
 		if now[n] == before[n] || now[n].bytes == 0 {
 			continue
 		}
-		busy = busy || unchanged[n] < 5
+		busy = busy || unchanged[n] < looks
 		if name == "" || now[n].last.After(now[name].last) {
 			name = n
 		}

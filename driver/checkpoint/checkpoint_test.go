@@ -23,7 +23,7 @@ func TestConfig_Validate(t *testing.T) {
 		must.NoError(t, config(ok).Validate(), must.Sprint(ok))
 	}
 	for _, bad := range []string{"", "/local", "/alloc", "/alloc/data", "/alloc/tmp/x", "/alloc/logs/*", "/etc/passwd", "/alloc/data/../../secrets/*", "/local/../x", "ckpt-*"} {
-		must.ErrorContains(t, config(bad).Validate(), fmt.Sprintf("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q", bad))
+		must.ErrorContains(t, config(bad).Validate(), fmt.Sprintf("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q; or set shared", bad))
 	}
 	c := Config{Path: "/local/[", Signal: "SIGNOPE", Timeout: 0, Lease: 2 * time.Hour}
 	must.EqError(t, c.Validate(), `checkpoint.path: must be a pattern with *, ? and […], got "/local/["
@@ -46,11 +46,16 @@ func newPlace(t *testing.T) place {
 	alloc := t.TempDir()
 	p := place{dir: filepath.Join(alloc, "data")}
 	must.NoError(t, os.Mkdir(p.dir, 0o755))
-	files, err := Open(config("/alloc/data/ckpt-*"), "", alloc)
+	p.files = open(t, config("/alloc/data/ckpt-*"), Dirs{Alloc: alloc})
+	return p
+}
+
+func open(t *testing.T, c Config, dirs Dirs) *Files {
+	t.Helper()
+	files, err := Open(c, dirs)
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, files.Close()) })
-	p.files = files
-	return p
+	return files
 }
 
 func (p place) write(t *testing.T, name, text string) {
@@ -154,4 +159,75 @@ func TestLook_link(t *testing.T) {
 	for _, s := range p.look(t) {
 		must.Eq(t, 0, s.bytes)
 	}
+}
+
+// What is named without a wildcard is whole when it is closed or renamed; it need not be
+// looked at again and again.
+func TestWait_closed(t *testing.T) {
+	p := newPlace(t)
+	p.files = open(t, config("/alloc/data/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
+	p.files.every = time.Hour
+	name := filepath.Join(p.dir, "model.ckpt")
+	for i, write := range []func(){
+		func() {
+			f, err := os.Create(name)
+			must.NoError(t, err)
+			_, _ = f.WriteString("first")
+			time.Sleep(10 * time.Millisecond)
+			_, _ = f.WriteString(" part")
+			_ = f.Close()
+		},
+		func() {
+			p.write(t, "tmp", "whole")
+			_ = os.Rename(filepath.Join(p.dir, "tmp"), name)
+		},
+		func() { // a directory that is renamed is whole, too
+			_ = os.Remove(name)
+			p.write(t, "next/weights", "in a directory")
+			_ = os.Rename(filepath.Join(p.dir, "next"), name)
+		},
+	} {
+		before := p.look(t)
+		go write()
+		must.Eq(t, Saved{Path: "/alloc/data/model.ckpt", Bytes: []int64{10, 5, 14}[i]}, p.wait(t, before))
+	}
+	// An empty one is not.
+	p.files.every = Stable / looks
+	must.NoError(t, os.RemoveAll(name))
+	before := p.look(t)
+	p.write(t, "model.ckpt", "")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := p.files.Wait(ctx, before)
+	must.ErrorContains(t, err, "was still being written, or is empty")
+
+	// A directory that is not there yet cannot be watched: it is looked at.
+	p.files = open(t, config("/alloc/data/later/model.ckpt"), Dirs{Alloc: filepath.Dir(p.dir)})
+	before = p.look(t)
+	p.write(t, "later/model.ckpt", "abc")
+	must.Eq(t, Saved{Path: "/alloc/data/later/model.ckpt", Bytes: 3}, p.wait(t, before))
+}
+
+func TestShared(t *testing.T) {
+	shared := func(path string) Config {
+		c := config(path)
+		c.Shared = true
+		return c
+	}
+	for _, bad := range []string{"", "ckpt", "/alloc/data/c", "/local/c"} {
+		must.ErrorContains(t, shared(bad).Validate(), fmt.Sprintf("checkpoint.path: must be a pattern in a volume_mount of the task, as it is shared, got %q", bad))
+	}
+	must.NoError(t, shared("/models/vae/*.ckpt").Validate())
+
+	outer, inner := t.TempDir(), t.TempDir()
+	dirs := Dirs{Mounts: map[string]string{"/models": outer, "/models/vae/": inner, "/mod": t.TempDir()}}
+	p := place{dir: inner, files: open(t, shared("/models/vae/*.ckpt"), dirs)}
+	before := p.look(t)
+	p.write(t, "a.ckpt", "abc")
+	must.Eq(t, Saved{Path: "/models/vae/a.ckpt", Bytes: 3}, p.wait(t, before))
+	_, err := Open(shared("/elsewhere/*.ckpt"), dirs)
+	must.EqError(t, err, `checkpoint.path: "/elsewhere/*.ckpt" is not in a volume_mount of the task, and shared is set`)
+	// It does not lead out of the volume.
+	_, err = Open(shared("/models/../etc/*"), dirs)
+	must.ErrorContains(t, err, "not in a volume_mount")
 }

@@ -41,7 +41,7 @@ type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
 	Until  time.Time `json:"until"`  // end of the lease
-	// The checkpoint, as it is shown.
+	// The checkpoint, as it is shown; Path is "" while the task saves: it may be frozen.
 	Path  string        `json:"path"`
 	Bytes int64         `json:"bytes"`
 	Step  status.Number `json:"step"`

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sort"
@@ -221,7 +222,8 @@ func (a *Agent) StopJob(ctx context.Context, jobID string) error {
 // Cat reads a file of an allocation's directory through the API, such as
 // "alloc/data/ebbtide/train.json".
 func (a *Agent) Cat(ctx context.Context, alloc *api.Allocation, path string) ([]byte, error) {
-	r, err := a.API.AllocFS().Cat(alloc, path, (&api.QueryOptions{}).WithContext(ctx))
+	// The API's AllocFS makes a connection for each file, which stays open for a while.
+	r, err := a.API.Raw().Response("/v1/client/fs/cat/"+alloc.ID+"?"+url.Values{"path": {path}}.Encode(), (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of allocation %s: %w", path, short(alloc.ID), err)
 	}

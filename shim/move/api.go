@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"path"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -108,11 +110,12 @@ func (a API) Signal(ctx context.Context, alloc *api.Allocation, task, signal str
 // maxStatus bounds what is read of a status file, in bytes.
 const maxStatus = 1 << 20
 
-// Status implements Nomad.
+// Status implements Nomad. The file is asked of the agent that is asked of everything: the
+// API's own AllocFS makes a connection to the node for each file, and Nomad allows 100.
 func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error) {
 	var st status.Status
 	file := path.Join("alloc", status.Dir, task+".json")
-	body, err := a.Client.AllocFS().Cat(alloc, file, query(ctx, alloc.Namespace))
+	body, err := a.Client.Raw().Response(fs("cat", alloc.ID, file), query(ctx, alloc.Namespace))
 	if err != nil {
 		return st, fmt.Errorf("reading %s: %w", file, err)
 	}
@@ -125,4 +128,23 @@ func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (st
 		return st, fmt.Errorf("reading %s: %w", file, err)
 	}
 	return st, nil
+}
+
+// StatusFiles lists the tasks of an allocation that have a status file.
+func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []string, err error) {
+	var files []api.AllocFileInfo
+	if _, err := a.Client.Raw().Query(fs("ls", alloc.ID, path.Join("alloc", status.Dir)), &files, query(ctx, alloc.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing the status files of allocation %s: %w", short(alloc.ID), err)
+	}
+	for _, f := range files {
+		if task, ok := strings.CutSuffix(f.Name, ".json"); ok {
+			tasks = append(tasks, task)
+		}
+	}
+	return tasks, nil
+}
+
+// fs is the path of a request about a file of an allocation.
+func fs(what, alloc, file string) string {
+	return "/v1/client/fs/" + what + "/" + alloc + "?" + url.Values{"path": {file}}.Encode()
 }

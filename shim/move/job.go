@@ -84,8 +84,8 @@ func reasonsOfGroup(job *api.Job, group *api.TaskGroup) (reasons []string) {
 		no("group %s has a count of %d: Nomad would move all of them", text(group.Name), *group.Count)
 	}
 	d := group.EphemeralDisk
-	if d == nil || d.Sticky == nil || !*d.Sticky || d.Migrate == nil || !*d.Migrate {
-		no("group %s leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }", text(group.Name))
+	if moves := d != nil && d.Sticky != nil && *d.Sticky && d.Migrate != nil && *d.Migrate; !moves && !shared(group) {
+		no("group %s leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })", text(group.Name))
 	}
 	for _, u := range []*api.UpdateStrategy{job.Update, group.Update} {
 		if u != nil && u.Canary != nil && *u.Canary > 0 {
@@ -99,6 +99,25 @@ func reasonsOfGroup(job *api.Job, group *api.TaskGroup) (reasons []string) {
 		}
 	}
 	return reasons
+}
+
+// shared says whether all tasks of a group that save their state do so in a volume that is
+// the same on every node, so that their disk need not move.
+func shared(group *api.TaskGroup) bool {
+	some := false
+	for _, t := range group.Tasks {
+		if t.Lifecycle != nil || t.Config["checkpoint"] == nil {
+			continue
+		}
+		// Of a block Nomad makes a list of maps.
+		var blocks []struct{ Shared bool }
+		data, err := json.Marshal(t.Config["checkpoint"])
+		if err != nil || json.Unmarshal(data, &blocks) != nil || len(blocks) != 1 || !blocks[0].Shared {
+			return false
+		}
+		some = true
+	}
+	return some
 }
 
 // ours says whether a task runs under our driver: another one might make an interrupt of

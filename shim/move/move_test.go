@@ -385,7 +385,7 @@ func TestMovable(t *testing.T) {
 		"its job is of type system, not batch or service":                func(w *world) { w.job.Type = ptr(api.JobTypeSystem) },
 		"its job was made by another one, and cannot be registered anew": func(w *world) { w.job.ParentID = ptr("parent") },
 		"its job has no group train any more":                            func(w *world) { w.job.TaskGroups[0].Name = ptr("other") },
-		"group train leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }": func(w *world) {
+		"group train leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *world) {
 			w.job.TaskGroups[0].EphemeralDisk.Migrate = ptr(false)
 		},
 		"it is updated with canaries: old and new would run together": func(w *world) { w.job.TaskGroups[0].Update = &api.UpdateStrategy{Canary: ptr(1)} },
@@ -408,6 +408,13 @@ func TestMovable(t *testing.T) {
 	tasks, reasons := movable(w.old, w.job, nil, w.nodes["a"], w.nodes["a"])
 	must.Eq(t, []string{"it is on node-a already"}, reasons)
 	must.Eq(t, []string{"train"}, tasks)
+
+	// What is saved where every node finds it need not move.
+	s := newWorld()
+	s.job.TaskGroups[0].EphemeralDisk = nil
+	s.job.TaskGroups[0].Tasks[0].Config["checkpoint"] = []any{map[string]any{"path": "/models/*", "shared": true}}
+	_, reasons = movable(s.old, s.job, nil, s.nodes["a"], s.nodes["b"])
+	must.SliceEmpty(t, reasons)
 
 	// What comes before or beside the task need not be saved.
 	w.job.TaskGroups[0].Tasks = append(w.job.TaskGroups[0].Tasks, &api.Task{Name: "fetch", Driver: "raw_exec", Lifecycle: &api.TaskLifecycle{Hook: "prestart"}})
