@@ -24,9 +24,9 @@ const maxSnapshot = 64 << 20
 func askable() []policies.Policy { return append(policies.All(), shim.All()...) }
 
 // decideCommand is `ebbtide decide`.
-type decideCommand struct{ io IO }
+type decideCommand struct{ command }
 
-func newDecide(io IO) cli.Command { return decideCommand{io: io} }
+func newDecide(io IO) cli.Command { return decideCommand{command{io, "decide"}} }
 
 func (decideCommand) Synopsis() string { return "Ask a policy what it would do, and why" }
 
@@ -65,17 +65,16 @@ func (c decideCommand) Run(args []string) int {
 		policy, example string
 		list, compact   bool
 	)
-	flags := flag.NewFlagSet("decide", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.StringVar(&policy, "policy", "", "")
 	flags.StringVar(&example, "example", "", "")
 	flags.BoolVar(&list, "list", false, "")
 	flags.BoolVar(&compact, "compact", false, "")
-	if err := flags.Parse(args); err != nil {
-		return c.refuse("%v; see ebbtide decide --help", err)
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() > 0 {
-		return c.refuse("unexpected argument %q: the snapshot is read from stdin", flags.Arg(0))
+		return c.refuse(fmt.Errorf("unexpected argument %q: the snapshot is read from stdin", flags.Arg(0)))
 	}
 	var modes []string
 	flags.Visit(func(f *flag.Flag) {
@@ -88,7 +87,7 @@ func (c decideCommand) Run(args []string) int {
 		if len(modes) > 1 {
 			given = strings.Join(modes, " and ")
 		}
-		return c.refuse("give one of --policy NAME, --list, --example NAME; got %s", given)
+		return c.refuse(fmt.Errorf("give one of --policy NAME, --list, --example NAME; got %s", given))
 	}
 
 	switch modes[0] {
@@ -101,13 +100,13 @@ func (c decideCommand) Run(args []string) int {
 	case "--example":
 		p, err := policies.Find(askable(), example)
 		if err != nil {
-			return c.refuse("--example: %v", err)
+			return c.refuse(fmt.Errorf("--example: %w", err))
 		}
 		return c.printJSON(p.Example, compact)
 	default:
 		p, err := policies.Find(askable(), policy)
 		if err != nil {
-			return c.refuse("--policy: %v", err)
+			return c.refuse(fmt.Errorf("--policy: %w", err))
 		}
 		return c.run(p, compact)
 	}
@@ -117,11 +116,10 @@ func (c decideCommand) Run(args []string) int {
 func (c decideCommand) run(p policies.Policy, compact bool) int {
 	snapshot, err := io.ReadAll(io.LimitReader(c.io.In, maxSnapshot+1))
 	if err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide decide: reading the snapshot: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("reading the snapshot: %w", err))
 	}
 	if len(snapshot) > maxSnapshot {
-		return c.refuse("snapshot: must be at most %d MiB", maxSnapshot>>20)
+		return c.refuse(fmt.Errorf("snapshot: must be at most %d MiB", maxSnapshot>>20))
 	}
 	decisions, err := p.DecideJSON(snapshot)
 	if err != nil {
@@ -130,12 +128,6 @@ func (c decideCommand) run(p policies.Policy, compact bool) int {
 		return exitUsage
 	}
 	return c.printJSON(decisions, compact)
-}
-
-// refuse reports that the arguments or the input are at fault.
-func (c decideCommand) refuse(format string, args ...any) int {
-	fmt.Fprintf(c.io.Err, "ebbtide decide: "+format+"\n", args...)
-	return exitUsage
 }
 
 // printJSON prints v, as it is meant for people: "<" stays "<".
@@ -147,16 +139,14 @@ func (c decideCommand) printJSON(v any, compact bool) int {
 		enc.SetIndent("", "  ")
 	}
 	if err := enc.Encode(v); err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide decide: encoding the result: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("encoding the result: %w", err))
 	}
 	return c.print(out.Bytes())
 }
 
 func (c decideCommand) print(out []byte) int {
 	if _, err := c.io.Out.Write(out); err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide decide: writing the result: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("writing the result: %w", err))
 	}
 	return exitOK
 }

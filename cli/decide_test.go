@@ -106,8 +106,8 @@ func TestDecide_usage(t *testing.T) {
 		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
 		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
 		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
-		{[]string{"--policy"}, "flag needs an argument: -policy; see ebbtide decide --help"},
-		{[]string{"--polcy", "none"}, "flag provided but not defined: -polcy; see ebbtide decide --help"},
+		{[]string{"--policy"}, "flag needs an argument: -policy; allowed are -compact, -example, -list, -policy"},
+		{[]string{"--polcy", "none"}, "flag provided but not defined: -polcy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--policy", "none", "snapshot.json"}, `unexpected argument "snapshot.json": the snapshot is read from stdin`},
 	} {
 		status, stdout, stderr := ebbtide(decideSnapshot, append([]string{"decide"}, tc.args...)...)

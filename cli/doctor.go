@@ -5,10 +5,7 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -19,9 +16,9 @@ import (
 )
 
 // doctorCommand is `ebbtide doctor`.
-type doctorCommand struct{ io IO }
+type doctorCommand struct{ command }
 
-func newDoctor(io IO) cli.Command { return doctorCommand{io: io} }
+func newDoctor(io IO) cli.Command { return doctorCommand{command{io, "doctor"}} }
 
 func (doctorCommand) Synopsis() string {
 	return "Check a Nomad agent that runs Ebbtide, and say what to do"
@@ -58,20 +55,15 @@ Options:
 func (c doctorCommand) Run(args []string) int {
 	var o doctor.Options
 	var asJSON bool
-	flags := flag.NewFlagSet("doctor", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.Func("config", "", func(path string) error {
 		o.Paths = append(o.Paths, path)
 		return nil
 	})
 	flags.StringVar(&o.Address, "address", "", "")
 	flags.BoolVar(&asJSON, "json", false, "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(c.io.Out, c.Help())
-			return exitOK
-		}
-		return c.refuse(fmt.Errorf("%w; allowed are -config, -address and -json", err))
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() > 0 {
 		return c.refuse(fmt.Errorf("unexpected argument %q: configuration files are named with -config", flags.Arg(0)))
@@ -89,16 +81,10 @@ func (c doctorCommand) Run(args []string) int {
 		write = doctor.WriteJSON
 	}
 	if err := write(c.io.Out, findings); err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide doctor: write: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("write: %w", err))
 	}
 	if doctor.Failed(findings) {
 		return exitError
 	}
 	return exitOK
-}
-
-func (c doctorCommand) refuse(err error) int {
-	fmt.Fprintf(c.io.Err, "ebbtide doctor: %v\n", err)
-	return exitUsage
 }

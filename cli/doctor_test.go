@@ -69,7 +69,7 @@ func TestDoctor_usage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-conf", "x"}, "allowed are -config, -address and -json"},
+		{[]string{"-conf", "x"}, "allowed are -address, -config, -json"},
 		{[]string{"/etc/nomad.d"}, "-config"},
 		{[]string{"-config", "testdata/none.hcl"}, "no such file"},
 	} {

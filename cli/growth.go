@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/csv"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -23,9 +22,9 @@ import (
 )
 
 // growthCommand is `ebbtide growth`.
-type growthCommand struct{ io IO }
+type growthCommand struct{ command }
 
-func newGrowth(io IO) cli.Command { return growthCommand{io: io} }
+func newGrowth(io IO) cli.Command { return growthCommand{command{io, "growth"}} }
 
 func (growthCommand) Synopsis() string {
 	return "Show how fast a curve still grows, and when it is flat"
@@ -67,16 +66,11 @@ Options:
 
 func (c growthCommand) Run(args []string) int {
 	var goal, estimator string
-	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.StringVar(&goal, "goal", "", "")
 	flags.StringVar(&estimator, "estimator", growth.KindRobust, "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(c.io.Out, c.Help())
-			return exitOK
-		}
-		return c.refuse(fmt.Errorf("%w; allowed are --goal and --estimator", err))
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() > 0 {
 		return c.refuse(fmt.Errorf("unexpected argument %q: the points are read from standard input, as in: ebbtide growth < %s",
@@ -103,8 +97,7 @@ func (c growthCommand) Run(args []string) int {
 
 	data, err := io.ReadAll(c.io.In)
 	if err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide growth: read standard input: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("read standard input: %w", err))
 	}
 	points, notes, errs := readPoints(data)
 	if len(errs) > 0 {
@@ -133,8 +126,7 @@ func (c growthCommand) Run(args []string) int {
 	}
 	w.Flush()
 	if _, err := c.io.Out.Write(out.Bytes()); err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide growth: write: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("write: %w", err))
 	}
 	return exitOK
 }
@@ -153,13 +145,6 @@ func loneTask(t flowcon.Task, diverged bool) flowcon.Task {
 	d := flowcon.Decide(in).Tasks[0]
 	t.Category, t.Limit = d.Category, d.Limit
 	return t
-}
-
-func (c growthCommand) refuse(errs ...error) int {
-	for _, err := range errs {
-		fmt.Fprintf(c.io.Err, "ebbtide growth: %v\n", err)
-	}
-	return exitUsage
 }
 
 func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }

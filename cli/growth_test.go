@@ -112,7 +112,7 @@ func TestGrowth_errors(t *testing.T) {
 	}{
 		{"no goal", "", nil, []string{"--goal: must be given"}},
 		{"options", "", []string{"--goal", "up", "--estimator", "best"}, []string{`--goal: must be one of min, max, got "up"`, `--estimator: must be one of robust, published, got "best"`}},
-		{"unknown option", "", []string{"--gaol", "min"}, []string{"gaol", "allowed are --goal and --estimator"}},
+		{"unknown option", "", []string{"--gaol", "min"}, []string{"gaol", "allowed are -estimator, -goal"}},
 		{"argument", "", []string{"--goal", "min", "x.csv"}, []string{"ebbtide growth < x.csv"}},
 		{"empty", "", []string{"--goal", "min"}, []string{"line 1: must be a header", "empty"}},
 		{"no points", "cpu_s,value\n", []string{"--goal", "min"}, []string{"line 2: there are no points"}},
@@ -152,13 +152,13 @@ func TestGrowth_help(t *testing.T) {
 		must.Eq(t, exitOK, status)
 		must.StrContains(t, stdout, "Usage: ebbtide growth")
 	}
-	must.Eq(t, exitOK, growthCommand{io: IO{Out: new(strings.Builder)}}.Run([]string{"-h"}))
+	must.Eq(t, exitOK, growthCommand{command{io: IO{Out: new(strings.Builder)}, name: "growth"}}.Run([]string{"-h"}))
 }
 
 func TestGrowth_io(t *testing.T) {
 	var errs strings.Builder
 	bad := errors.New("broken")
-	c := growthCommand{io: IO{In: iotest.ErrReader(bad), Out: new(strings.Builder), Err: &errs}}
+	c := growthCommand{command{io: IO{In: iotest.ErrReader(bad), Out: new(strings.Builder), Err: &errs}, name: "growth"}}
 	must.Eq(t, exitError, c.Run([]string{"--goal", "min"}))
 	must.StrContains(t, errs.String(), "read standard input: broken")
 	c.io = IO{In: strings.NewReader("cpu_s,value\n1,1\n"), Out: growthSink{bad}, Err: &errs}

@@ -6,10 +6,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net/url"
 	"os/signal"
 	"strings"
@@ -23,9 +20,9 @@ import (
 )
 
 // moveCommand is `ebbtide move`.
-type moveCommand struct{ io IO }
+type moveCommand struct{ command }
 
-func newMove(io IO) cli.Command { return moveCommand{io: io} }
+func newMove(io IO) cli.Command { return moveCommand{command{io, "move"}} }
 
 func (moveCommand) Synopsis() string {
 	return "Move an allocation to another node, with its checkpoint"
@@ -64,16 +61,11 @@ Options:
 func (c moveCommand) Run(args []string) int {
 	var address string
 	var req move.Request
-	flags := flag.NewFlagSet("move", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.StringVar(&address, "address", "", "")
 	flags.BoolVar(&req.DryRun, "dry-run", false, "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(c.io.Out, c.Help())
-			return exitOK
-		}
-		return c.refuse(fmt.Errorf("%w; allowed are -address and -dry-run", err))
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() != 2 {
 		return c.refuse(fmt.Errorf("give an allocation and a node, got %d arguments; see ebbtide move -h", flags.NArg()))
@@ -103,16 +95,6 @@ func (c moveCommand) Run(args []string) int {
 		return c.failed(fmt.Errorf("writing the result: %w", err))
 	}
 	return exitOK
-}
-
-func (c moveCommand) refuse(err error) int {
-	fmt.Fprintf(c.io.Err, "ebbtide move: %v\n", err)
-	return exitUsage
-}
-
-func (c moveCommand) failed(err error) int {
-	fmt.Fprintf(c.io.Err, "ebbtide move: %v\n", err)
-	return exitError
 }
 
 // nomadClient makes a client of the cluster at an address, or, without one, at that of the

@@ -7,10 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -24,9 +21,9 @@ import (
 )
 
 // movesCommand is `ebbtide moves`.
-type movesCommand struct{ io IO }
+type movesCommand struct{ command }
 
-func newMoves(io IO) cli.Command { return movesCommand{io: io} }
+func newMoves(io IO) cli.Command { return movesCommand{command{io, "moves"}} }
 
 func (movesCommand) Synopsis() string { return "List what the shim has moved, and why" }
 
@@ -52,18 +49,13 @@ func (c movesCommand) Run(args []string) int {
 	var asJSON bool
 	var address string
 	store := memory.Store{}
-	flags := flag.NewFlagSet("moves", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.BoolVar(&asJSON, "json", false, "")
 	flags.StringVar(&address, "address", "", "")
 	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
 	flags.StringVar(&store.Path, "path", defaults.Path, "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(c.io.Out, c.Help())
-			return exitOK
-		}
-		return c.refuse(fmt.Errorf("%w; allowed are -json, -address, -namespace and -path", err))
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() > 0 {
 		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
@@ -79,8 +71,7 @@ func (c movesCommand) Run(args []string) int {
 		err = c.print(entries, asJSON)
 	}
 	if err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide moves: %v\n", err)
-		return exitError
+		return c.failed(err)
 	}
 	return exitOK
 }
@@ -118,9 +109,4 @@ func outcome(e memory.Entry) string {
 		return "moved, " + e.DownS + " s"
 	}
 	return "moved"
-}
-
-func (c movesCommand) refuse(err error) int {
-	fmt.Fprintf(c.io.Err, "ebbtide moves: %v\n", err)
-	return exitUsage
 }

@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -19,9 +18,9 @@ import (
 )
 
 // progressCommand is `ebbtide progress`.
-type progressCommand struct{ io IO }
+type progressCommand struct{ command }
 
-func newProgress(io IO) cli.Command { return progressCommand{io: io} }
+func newProgress(io IO) cli.Command { return progressCommand{command{io, "progress"}} }
 
 func (progressCommand) Synopsis() string { return "Show what Ebbtide reads from a trainer's output" }
 
@@ -68,24 +67,17 @@ type progressLine struct {
 
 func (c progressCommand) Run(args []string) int {
 	var config progress.Config
-	flags := flag.NewFlagSet("progress", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.StringVar(&config.Preset, "preset", "", "")
 	flags.StringVar(&config.Metric, "metric", "", "")
 	flags.StringVar(&config.Pattern, "pattern", "", "")
 	flags.StringVar(&config.Goal, "goal", "", "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(c.io.Out, c.Help())
-			return exitOK
-		}
-		fmt.Fprintf(c.io.Err, "ebbtide progress: %v; allowed are --preset, --metric, --pattern and --goal\n", err)
-		return exitUsage
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() > 0 {
-		fmt.Fprintf(c.io.Err, "ebbtide progress: unexpected argument %q: the log is read from standard input, as in: ebbtide progress < %s\n",
-			flags.Arg(0), flags.Arg(0))
-		return exitUsage
+		return c.refuse(fmt.Errorf("unexpected argument %q: the log is read from standard input, as in: ebbtide progress < %s",
+			flags.Arg(0), flags.Arg(0)))
 	}
 	parser, err := progress.NewParser(config)
 	if err != nil {
@@ -108,8 +100,7 @@ func (c progressCommand) Run(args []string) int {
 	for {
 		if reader.Buffered() == 0 {
 			if err := out.Flush(); err != nil {
-				fmt.Fprintf(c.io.Err, "ebbtide progress: write: %v\n", err)
-				return exitError
+				return c.failed(fmt.Errorf("write: %w", err))
 			}
 		}
 		r, err := reader.Next()
@@ -118,19 +109,16 @@ func (c progressCommand) Run(args []string) int {
 		}
 		if err != nil {
 			sum.print(c.io.Err, parser, reader.Stats())
-			fmt.Fprintf(c.io.Err, "ebbtide progress: read standard input: %v\n", err)
-			return exitError
+			return c.failed(fmt.Errorf("read standard input: %w", err))
 		}
 		sum.add(r)
 		line := progressLine{Step: orNull(r.Step), Total: orNull(r.Total), Value: jsonNumber(r.Value), Metric: r.Metric, Line: r.Line}
 		if err := encoder.Encode(line); err != nil {
-			fmt.Fprintf(c.io.Err, "ebbtide progress: write: %v\n", err)
-			return exitError
+			return c.failed(fmt.Errorf("write: %w", err))
 		}
 	}
 	if err := out.Flush(); err != nil {
-		fmt.Fprintf(c.io.Err, "ebbtide progress: write: %v\n", err)
-		return exitError
+		return c.failed(fmt.Errorf("write: %w", err))
 	}
 	sum.print(c.io.Err, parser, reader.Stats())
 	if sum.count == 0 {

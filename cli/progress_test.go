@@ -66,7 +66,7 @@ func TestProgress(t *testing.T) {
 			`ebbtide progress: --metric: must not contain control characters`}},
 		{"a bad pattern", "--pattern (", log, 2, "", []string{"ebbtide progress: --pattern: must be a regular expression"}},
 		{"no group", "--pattern x", log, 2, "", []string{`--pattern: lacks the group "value"; the named groups are (?P<value>…), required`}},
-		{"an unknown option", "--metrik loss", log, 2, "", []string{"flag provided but not defined: -metrik; allowed are --preset"}},
+		{"an unknown option", "--metrik loss", log, 2, "", []string{"flag provided but not defined: -metrik; allowed are -goal, -metric, -pattern, -preset"}},
 		{"a file", "train.log", log, 2, "", []string{"ebbtide progress < train.log"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,10 +5,7 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -23,9 +20,9 @@ import (
 )
 
 // shimCommand is `ebbtide shim`.
-type shimCommand struct{ io IO }
+type shimCommand struct{ command }
 
-func newShim(io IO) cli.Command { return shimCommand{io: io} }
+func newShim(io IO) cli.Command { return shimCommand{command{io, "shim"}} }
 
 func (shimCommand) Synopsis() string { return "Run the daemon that moves converged jobs between nodes" }
 
@@ -60,17 +57,12 @@ Options:
 func (c shimCommand) Run(args []string) int {
 	var path string
 	var check, dry bool
-	flags := flag.NewFlagSet("shim", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed below, without the usage
+	flags := c.flags()
 	flags.StringVar(&path, "config", "", "")
 	flags.BoolVar(&check, "check", false, "")
 	flags.BoolVar(&dry, "dry-run", false, "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(c.io.Out, c.Help())
-			return exitOK
-		}
-		return c.refuse(fmt.Errorf("%w; allowed are -config, -check and -dry-run", err))
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
 	}
 	if flags.NArg() > 0 {
 		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
@@ -131,8 +123,7 @@ func (c shimCommand) Run(args []string) int {
 	}()
 	lacks, err := rights.Ask(ctx, client, cfg.Leader.Namespace, cfg.Leader.Path)
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
-		return exitError
+		return c.failed(err)
 	}
 	for _, right := range lacks.Partly {
 		log.Warn("a right is missing: jobs there are not moved", "right", right)
@@ -144,13 +135,7 @@ func (c shimCommand) Run(args []string) int {
 		return exitError
 	}
 	if err := daemon.Run(ctx); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
-		return exitError
+		return c.failed(err)
 	}
 	return exitOK
-}
-
-func (c shimCommand) refuse(err error) int {
-	fmt.Fprintf(c.io.Err, "ebbtide shim: %v\n", err)
-	return exitUsage
 }

@@ -26,7 +26,7 @@ func TestShim_usage(t *testing.T) {
 		want string
 	}{
 		{[]string{"extra"}, `unexpected argument "extra"`},
-		{[]string{"-force"}, "allowed are -config, -check and -dry-run"},
+		{[]string{"-force"}, "allowed are -check, -config, -dry-run"},
 		{[]string{"-config", "/nowhere.hcl"}, "reading the configuration: open /nowhere.hcl"},
 		{[]string{"-config", bad}, "interval: must be a duration like 30s, got \"x\"\nlimits.in_flight: must be from 1 to 1000, got 0"},
 		{[]string{"-config", token}, "nomad.token_file: open /nowhere/token"},
