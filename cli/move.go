@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -15,7 +14,6 @@ import (
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -50,19 +48,16 @@ Usage: ebbtide move [options] ALLOCATION NODE
 Options:
 
   -dry-run        Say whether it could be moved. Nothing is changed.
-  -address URL    Nomad's API. Default: NOMAD_ADDR, else http://127.0.0.1:4646.
-                  NOMAD_TOKEN, NOMAD_CACERT and so on count as for the nomad
-                  command. Where ACLs are on, the token needs list-jobs, read-job,
-                  register-job, alloc-lifecycle and read-fs in the job's namespace,
-                  and node:read.
-`)
+
+Where ACLs are on, the token needs list-jobs, read-job, register-job, alloc-lifecycle
+and read-fs in the job's namespace, and node:read.
+` + nomadHelp)
 }
 
 func (c moveCommand) Run(args []string) int {
-	var address string
 	var req move.Request
 	flags := c.flags()
-	flags.StringVar(&address, "address", "", "")
+	nomad := nomadFlags(flags)
 	flags.BoolVar(&req.DryRun, "dry-run", false, "")
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
@@ -70,7 +65,7 @@ func (c moveCommand) Run(args []string) int {
 	if flags.NArg() != 2 {
 		return c.refuse(fmt.Errorf("give an allocation and a node, got %d arguments; see ebbtide move -h", flags.NArg()))
 	}
-	client, err := nomadClient(address)
+	client, err := nomad.Client()
 	if err != nil {
 		return c.refuse(err)
 	}
@@ -95,18 +90,6 @@ func (c moveCommand) Run(args []string) int {
 		return c.failed(fmt.Errorf("writing the result: %w", err))
 	}
 	return exitOK
-}
-
-// nomadClient makes a client of the cluster at an address, or, without one, at that of the
-// environment, which counts for everything else.
-func nomadClient(address string) (*api.Client, error) {
-	if address == "" {
-		address = api.DefaultConfig().Address
-	}
-	if u, err := url.Parse(address); err != nil || u.Scheme == "" {
-		return nil, fmt.Errorf("-address: must be a URL like http://127.0.0.1:4646, got %q", address)
-	}
-	return config.Nomad{Address: address}.Client()
 }
 
 // wholeAlloc finds the allocation whose ID begins with what people wrote.

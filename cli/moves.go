@@ -29,7 +29,7 @@ func (movesCommand) Synopsis() string { return "List what the shim has moved, an
 
 func (movesCommand) Help() string {
 	return strings.TrimSpace(`
-Usage: ebbtide moves [-json] [-address URL] [-namespace NAME] [-path PATH]
+Usage: ebbtide moves [options]
 
   Lists what the shim has done, the latest last: 200 moves are kept, in Nomad
   variables.
@@ -37,21 +37,19 @@ Usage: ebbtide moves [-json] [-address URL] [-namespace NAME] [-path PATH]
 Options:
 
   -json             Print JSON, with the scores of the nodes.
-  -address URL      Nomad's API. Default: NOMAD_ADDR, else http://127.0.0.1:4646.
   -namespace NAME   Namespace of the variables, leader.namespace of the shim's
                     configuration. Default: default.
   -path PATH        Their path, leader.path there. Default: ebbtide/shim.
-`)
+` + nomadHelp)
 }
 
 func (c movesCommand) Run(args []string) int {
 	defaults := config.Default().Leader
 	var asJSON bool
-	var address string
 	store := memory.Store{}
 	flags := c.flags()
 	flags.BoolVar(&asJSON, "json", false, "")
-	flags.StringVar(&address, "address", "", "")
+	nomad := nomadFlags(flags)
 	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
 	flags.StringVar(&store.Path, "path", defaults.Path, "")
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
@@ -61,7 +59,7 @@ func (c movesCommand) Run(args []string) int {
 		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	var err error
-	if store.Client, err = nomadClient(address); err != nil {
+	if store.Client, err = nomad.Client(); err != nil {
 		return c.refuse(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

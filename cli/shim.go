@@ -28,7 +28,7 @@ func (shimCommand) Synopsis() string { return "Run the daemon that moves converg
 
 func (shimCommand) Help() string {
 	return strings.TrimSpace(`
-Usage: ebbtide shim [-config FILE] [-check] [-dry-run]
+Usage: ebbtide shim [options]
 
   Follows a Nomad cluster and moves training jobs that have converged to where they
   are least in the way of those that learn on, with their checkpoint; only jobs with
@@ -49,15 +49,15 @@ Options:
   -check          Check the configuration and end.
   -dry-run        Decide and tell, and change nothing, whatever the file says.
 
-  Nomad is reached as by its own tools: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_CACERT and so
-  on count where the file says nothing.
-`)
+What is given here counts before the file, and the file before the environment.
+` + nomadHelp)
 }
 
 func (c shimCommand) Run(args []string) int {
 	var path string
 	var check, dry bool
 	flags := c.flags()
+	nomad := nomadFlags(flags)
 	flags.StringVar(&path, "config", "", "")
 	flags.BoolVar(&check, "check", false, "")
 	flags.BoolVar(&dry, "dry-run", false, "")
@@ -77,6 +77,7 @@ func (c shimCommand) Run(args []string) int {
 		}
 		cfg, err := config.Parse(data, path)
 		cfg.DryRun = cfg.DryRun || dry
+		cfg.Nomad = nomad.Over(cfg.Nomad)
 		return cfg, err
 	}
 	cfg, err := load()

@@ -26,7 +26,7 @@ func TestShim_usage(t *testing.T) {
 		want string
 	}{
 		{[]string{"extra"}, `unexpected argument "extra"`},
-		{[]string{"-force"}, "allowed are -check, -config, -dry-run"},
+		{[]string{"-force"}, "allowed are -address, -ca-cert, -check, -client-cert, -client-key, -config, -dry-run, -region, -tls-server-name, -token"},
 		{[]string{"-config", "/nowhere.hcl"}, "reading the configuration: open /nowhere.hcl"},
 		{[]string{"-config", bad}, "interval: must be a duration like 30s, got \"x\"\nlimits.in_flight: must be from 1 to 1000, got 0"},
 		{[]string{"-config", token}, "nomad.token_file: open /nowhere/token"},

@@ -89,12 +89,13 @@ func (t *term) loads(nodes map[string]summary, j *cluster.Job, g cluster.Group, 
 	var loads []placement.Load
 	for id, n := range nodes {
 		node := t.state.Nodes[id]
-		l := load(node, n)
-		switch {
-		case own != nil && id == own.Node:
-			l.NL.Tasks = max(0, l.NL.Tasks-1)
-		case !t.feasible(node, j, g, asks):
+		its := own != nil && id == own.Node
+		if !its && !t.feasible(node, j, g, asks) {
 			continue
+		}
+		l := load(node, n)
+		if its {
+			l.NL.Tasks = max(0, l.NL.Tasks-1)
 		}
 		l.Pending = t.pending(node, n.at)
 		loads = append(loads, l)

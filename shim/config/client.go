@@ -4,12 +4,31 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
+
+// Over returns n with what is empty there taken from under.
+func (n Nomad) Over(under Nomad) Nomad {
+	if n.Token != "" {
+		under.TokenFile = "" // the one that is nearer counts
+	}
+	n.Address = cmp.Or(n.Address, under.Address)
+	n.Region = cmp.Or(n.Region, under.Region)
+	n.Token = cmp.Or(n.Token, under.Token)
+	n.TokenFile = cmp.Or(n.TokenFile, under.TokenFile)
+	n.CAFile = cmp.Or(n.CAFile, under.CAFile)
+	n.CertFile = cmp.Or(n.CertFile, under.CertFile)
+	n.KeyFile = cmp.Or(n.KeyFile, under.KeyFile)
+	n.TLSServerName = cmp.Or(n.TLSServerName, under.TLSServerName)
+	return n
+}
 
 // Client makes a client of the cluster. What is empty is taken from the environment.
 func (n Nomad) Client() (*api.Client, error) {
@@ -25,12 +44,16 @@ func (n Nomad) Client() (*api.Client, error) {
 	set(&c.TLSConfig.ClientCert, n.CertFile)
 	set(&c.TLSConfig.ClientKey, n.KeyFile)
 	set(&c.TLSConfig.TLSServerName, n.TLSServerName)
+	set(&c.SecretID, n.Token)
 	if n.TokenFile != "" {
 		token, err := os.ReadFile(n.TokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("nomad.token_file: %w", err)
 		}
 		c.SecretID = strings.TrimSpace(string(token))
+	}
+	if u, err := url.Parse(c.Address); err != nil || !slices.Contains([]string{"http", "https", "unix"}, u.Scheme) {
+		return nil, fmt.Errorf("the address of Nomad's API must be a URL like https://127.0.0.1:4646, got %q", c.Address)
 	}
 	client, err := api.NewClient(c)
 	if err != nil {

@@ -43,6 +43,7 @@ type Config struct {
 type Nomad struct {
 	Address       string
 	Region        string
+	Token         string // of a command line; the file names TokenFile
 	TokenFile     string
 	CAFile        string
 	CertFile      string

@@ -110,3 +110,17 @@ func TestParse_bad(t *testing.T) {
 limits.cooldown: must be a duration like 30s, got "z"
 log_level: must be one of trace, debug, info, warn, error, got "y"`)
 }
+
+// What is nearer counts: the command line, the file, the environment.
+func TestNomad_Over(t *testing.T) {
+	file := Nomad{Address: "https://file:4646", Region: "eu", TokenFile: "/nowhere", CAFile: "ca.pem"}
+	must.Eq(t, file, Nomad{}.Over(file))
+	must.Eq(t, Nomad{Address: "https://line:4646", Region: "eu", Token: "secret", CAFile: "ca.pem"}, Nomad{Address: "https://line:4646", Token: "secret"}.Over(file))
+
+	t.Setenv("NOMAD_ADDR", "nomad:4646")
+	_, err := Nomad{}.Client()
+	must.EqError(t, err, `the address of Nomad's API must be a URL like https://127.0.0.1:4646, got "nomad:4646"`)
+	client, err := Nomad{Address: "http://line:4646"}.Client()
+	must.NoError(t, err)
+	must.Eq(t, "http://line:4646", client.Address())
+}
