@@ -179,15 +179,35 @@ func (t *term) rebalance(ctx context.Context, c config.Config) {
 		t.log.Error("nothing was decided: the input is not valid", "error", err)
 		return
 	}
-	out := rebalance.Decide(in)
-	for _, m := range out.Moves {
+	takes := func(m rebalance.Move) bool {
 		a := byTask[m.Task]
 		group, _ := t.group(a)
-		if !t.feasible(t.state.Nodes[m.To], t.state.Jobs[a.Job], group, a.Uses) || !t.accepts(ctx, a, m.To) {
-			t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
-			continue
+		return t.feasible(t.state.Nodes[m.To], t.state.Jobs[a.Job], group, a.Uses) && t.accepts(ctx, a, m.To)
+	}
+	for left := tries - 1; left >= 0; left-- {
+		out := rebalance.Decide(in)
+		refused := make(map[string]bool)
+		for _, m := range out.Moves {
+			if !takes(m) {
+				refused[m.Task] = true
+				t.say(byTask[m.Task], fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
+			}
 		}
-		t.begin(ctx, c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+		if len(refused) == 0 || left == 0 {
+			for _, m := range out.Moves {
+				if !refused[m.Task] {
+					t.begin(ctx, c, byTask[m.Task], m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+				}
+			}
+			return
+		}
+		// Another task may fit.
+		for i := range in.Nodes {
+			for j := range in.Nodes[i].Tasks {
+				k := &in.Nodes[i].Tasks[j]
+				k.Rebalanced = k.Rebalanced || refused[k.ID]
+			}
+		}
 	}
 }
 
