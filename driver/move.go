@@ -37,12 +37,17 @@ import (
 //	        move it, which would run it a second time. Who stops it ends it where it
 //	        stands.
 //
+// EBBTIDE_HOLD freezes a task that goes on where it is: it asks nothing of the task, and
+// keeps it from ending while Nomad is told of a new version of its job.
+//
 // That a task is frozen is written down before it is: a plugin that comes back thaws it
 // when the lease has ended, or was to end meanwhile.
 const (
 	// SignalCheckpoint asks the driver to prepare a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
-	// SignalRelease lets a task run on that was prepared.
+	// SignalHold lets a task stand still for a moment. It does when the signal has been sent.
+	SignalHold = "EBBTIDE_HOLD"
+	// SignalRelease lets a task run on that was prepared, or held.
 	SignalRelease = "EBBTIDE_RELEASE"
 )
 
@@ -67,6 +72,12 @@ type freezer interface {
 	FreezerDir() string
 }
 
+// begin begins a preparation. The caller holds the lock.
+func (m *move) begin(stop context.CancelFunc, shown status.Move) {
+	m.state, m.stop, m.over = status.MoveSaving, stop, make(chan struct{})
+	m.cgroup, m.lease, m.shown = nil, nil, shown
+}
+
 // end ends the preparation, if there is one, and returns what it was. The caller holds
 // the lock.
 func (m *move) end() (was string) {
@@ -88,11 +99,8 @@ const freezeWithin = 5 * time.Second
 // say what comes of it.
 func (d *Driver) prepareMove(t *task) error {
 	cfg := t.handle.Config
-	switch {
-	case t.checkpoint == nil:
-		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", cfg.Name)
-	case t.stopping.Load() || t.succeeded.Load():
-		return fmt.Errorf("ebbtide: task %q is ending", cfg.Name)
+	if err := canStandStill(t); err != nil {
+		return err
 	}
 	m := &t.move
 	m.mu.Lock()
@@ -101,6 +109,9 @@ func (d *Driver) prepareMove(t *task) error {
 	case status.MoveSaving:
 		return nil
 	case status.MoveReady:
+		if m.shown.State == status.MoveHeld {
+			return fmt.Errorf("ebbtide: task %q stands still for a moment: ask again", cfg.Name)
+		}
 		return d.extendLease(t)
 	}
 	dir := cfg.TaskDir()
@@ -113,12 +124,50 @@ func (d *Driver) prepareMove(t *task) error {
 		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
 	}
 	ctx, stop := context.WithTimeout(d.running, t.checkpoint.Timeout)
-	m.state, m.stop, m.over = status.MoveSaving, stop, make(chan struct{})
-	m.cgroup, m.lease = nil, nil
+	m.begin(stop, status.Move{})
 	go func() {
 		defer files.Close()
 		d.save(ctx, t, files, before)
 	}()
+	return nil
+}
+
+// canStandStill says why a task can not be frozen.
+func canStandStill(t *task) error {
+	switch name := t.handle.Config.Name; {
+	case t.checkpoint == nil:
+		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", name)
+	case t.stopping.Load() || t.succeeded.Load():
+		return fmt.Errorf("ebbtide: task %q is ending", name)
+	}
+	return nil
+}
+
+// hold lets a task stand still for a moment. One that is ready to be moved does so already.
+func (d *Driver) hold(t *task) error {
+	if err := canStandStill(t); err != nil {
+		return err
+	}
+	m := &t.move
+	m.mu.Lock()
+	if m.state == status.MoveSaving {
+		m.mu.Unlock()
+		return fmt.Errorf("ebbtide: task %q is about to stand still", t.handle.Config.Name)
+	}
+	if m.state == status.MoveReady {
+		defer m.mu.Unlock()
+		return d.extendLease(t)
+	}
+	shown := status.Move{State: status.MoveHeld, Step: status.Unknown()}
+	m.begin(func() {}, shown)
+	m.mu.Unlock()
+	err := d.freeze(t, shown)
+	if err != nil {
+		m.mu.Lock()
+		m.end()
+		m.mu.Unlock()
+		return fmt.Errorf("ebbtide: %w", err)
+	}
 	return nil
 }
 
@@ -165,7 +214,8 @@ func (d *Driver) lastStep(ctx context.Context, id string) float64 {
 func (d *Driver) freeze(t *task, shown status.Move) error {
 	cfg := t.handle.Config
 	cg, err := d.findFreezer(t)
-	if err != nil && !(errors.Is(err, engine.ErrGone) && t.checkpoint.Ends()) {
+	held := shown.State == status.MoveHeld
+	if err != nil && (held || !errors.Is(err, engine.ErrGone) || !t.checkpoint.Ends()) {
 		return err
 	}
 	shown.Until = time.Now().Add(t.checkpoint.Lease)
@@ -190,6 +240,9 @@ func (d *Driver) freeze(t *task, shown status.Move) error {
 		return errors.Join(cg.Thaw(), d.remember(t, nil))
 	}
 	d.ready(t, cg, shown)
+	if held {
+		return nil
+	}
 	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task stands still until %s, to be moved",
 		shown.Path, shown.Bytes, stepText(shown.Step), shown.Until.UTC().Format(time.RFC3339)), map[string]string{
 		"path": shown.Path, "bytes": strconv.FormatInt(shown.Bytes, 10),
@@ -227,7 +280,7 @@ func (d *Driver) extendLease(t *task) error {
 // releaseMove lets a task run on. It is no error if it does already.
 func (d *Driver) releaseMove(t *task, why string) {
 	t.move.mu.Lock()
-	cg := t.move.cgroup
+	cg, held := t.move.cgroup, t.move.shown.State == status.MoveHeld
 	was := t.move.end()
 	t.move.mu.Unlock()
 	if was == "" {
@@ -236,6 +289,9 @@ func (d *Driver) releaseMove(t *task, why string) {
 	d.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
 	if was == status.MoveReady && cg != nil {
 		d.thaw(t, cg)
+	}
+	if held {
+		return
 	}
 	d.say(t, "runs on: "+why, nil)
 }
@@ -280,7 +336,8 @@ func (d *Driver) endFrozen(t *task) {
 }
 
 // afterMove holds the result of a task back that has saved and ended: Nomad would take
-// it for complete. If no move comes, it has failed, and Nomad starts it again.
+// it for complete. If no move comes, it has failed, and Nomad starts it again. The result
+// of one that ended in the moment in which it was held is told when it is released.
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
@@ -288,7 +345,8 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 		m.mu.Unlock()
 		return res
 	}
-	if !t.checkpoint.Ends() { // it has ended by itself
+	held := m.shown.State == status.MoveHeld
+	if !held && !t.checkpoint.Ends() { // it has ended by itself
 		m.end()
 		m.mu.Unlock()
 		return res
@@ -299,7 +357,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	case <-over:
 	case <-d.ctx.Done():
 	}
-	if t.stopping.Load() || t.succeeded.Load() {
+	if held || t.stopping.Load() || t.succeeded.Load() {
 		return res
 	}
 	code := res.ExitCode
@@ -325,8 +383,12 @@ func (d *Driver) resumeMove(t *task) {
 	}
 	t.move.mu.Lock()
 	defer t.move.mu.Unlock()
-	t.move.stop, t.move.over = func() {}, make(chan struct{})
-	d.ready(t, cg, status.Move{State: status.MoveReady, Path: f.Path, Bytes: f.Bytes, Step: f.Step, Until: f.Until})
+	shown := status.Move{State: status.MoveReady, Path: f.Path, Bytes: f.Bytes, Step: f.Step, Until: f.Until}
+	if f.Path == "" {
+		shown.State = status.MoveHeld
+	}
+	t.move.begin(func() {}, shown)
+	d.ready(t, cg, shown)
 }
 
 // thawRemains lets what an earlier process has frozen of this task run on, or take the
