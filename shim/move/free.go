@@ -44,7 +44,14 @@ func free(ctx context.Context, nomad Nomad, b Binding, poll time.Duration) (said
 	if err != nil {
 		return "", err
 	}
-	held, over, err := hold(ctx, nomad, job, b)
+	stubs, err := nomad.Allocations(ctx, b.Namespace, b.Job)
+	if err != nil {
+		return "", fmt.Errorf("unbinding the job: %w", err)
+	}
+	if other := completed(job, b.Group, stubs); other != "" {
+		return as + "group " + other + " has completed, and Nomad would run it again", nil
+	}
+	held, over, err := hold(ctx, nomad, job, b, stubs)
 	switch {
 	case err != nil:
 		return "", errors.Join(fmt.Errorf("unbinding the job: %w", err), held.release(ctx, nomad, poll))
@@ -93,13 +100,9 @@ func release(ctx context.Context, nomad Nomad, id string, tasks []string) error 
 
 // hold lets the tasks of a batch job stand still: Nomad runs what completes before it has
 // seen a new version of the job a second time. It says whether they have completed.
-func hold(ctx context.Context, nomad Nomad, job *api.Job, b Binding) (h holding, over bool, err error) {
+func hold(ctx context.Context, nomad Nomad, job *api.Job, b Binding, stubs []*api.AllocationListStub) (h holding, over bool, err error) {
 	if text(job.Type) != api.JobTypeBatch {
 		return h, false, nil
-	}
-	stubs, err := nomad.Allocations(ctx, b.Namespace, b.Job)
-	if err != nil {
-		return h, false, err
 	}
 	var last *api.AllocationListStub
 	for _, s := range stubs {

@@ -150,6 +150,9 @@ type Nomad interface {
 	Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error)
 	Job(ctx context.Context, namespace, id string) (*api.Job, error)
 	Node(ctx context.Context, id string) (*api.Node, error)
+	// Reach fails if a node's agent cannot be reached now. That its node is ready says only
+	// that it could a while ago.
+	Reach(ctx context.Context, node string) error
 	// Plan says what Register would do.
 	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
 	// Register registers a job, if it has not been changed since it was read.
@@ -365,6 +368,11 @@ func (m *mover) pin(ctx context.Context) error {
 	if err := m.stand(ctx); err != nil {
 		return errors.Join(err, m.after(ctx, m.unpin))
 	}
+	// Nomad would stop the old allocation for a target that is dead, and give up what it
+	// has saved.
+	if err := errors.Join(m.nomad.Reach(ctx, m.req.Node), m.alone(ctx)); err != nil {
+		return errors.Join(err, m.after(ctx, m.unpin))
+	}
 	resp, err := m.nomad.Register(ctx, pinned)
 	if err != nil {
 		// It may have been registered, and only the answer was lost.
@@ -372,6 +380,18 @@ func (m *mover) pin(ctx context.Context) error {
 	}
 	m.index, m.eval = resp.JobModifyIndex, resp.EvalID
 	m.done(PhasePin, "the job is bound to the target")
+	return nil
+}
+
+// alone is an error if another group of a batch job has completed since check.
+func (m *mover) alone(ctx context.Context) error {
+	stubs, err := m.nomad.Allocations(ctx, m.alloc.Namespace, m.alloc.JobID)
+	if err != nil {
+		return err
+	}
+	if other := completed(m.job, m.alloc.TaskGroup, stubs); other != "" {
+		return fmt.Errorf("group %s of its job has completed meanwhile, and Nomad would run it again", other)
+	}
 	return nil
 }
 

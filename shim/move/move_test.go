@@ -40,8 +40,11 @@ type world struct {
 	lease      time.Duration         // for how long it stands still then
 	asked      time.Time             // when it was asked to save last
 	signalErr  error
+	dead       error                        // why the target cannot be reached
 	registered func() error                 // asked before a registration
 	evaluated  func() *api.AllocationMetric // what the evaluation says is missing
+	other      string                       // the client status of another group's allocation
+	otherAfter int                          // after so many calls
 	placed     string                       // the new allocation's client status
 	resumes    status.Number                // its step
 	looks      func(w *world)               // called at each look at the allocations
@@ -106,6 +109,9 @@ func (w *world) Allocations(context.Context, string, string) ([]*api.AllocationL
 		w.looks(w)
 	}
 	stubs := []*api.AllocationListStub{stub(w.old)}
+	if w.other != "" && len(w.calls) >= w.otherAfter {
+		stubs = append(stubs, &api.AllocationListStub{ID: "other", TaskGroup: "prepare", ClientStatus: w.other, DesiredStatus: api.AllocDesiredStatusRun})
+	}
 	if w.next != nil {
 		s := stub(w.next)
 		s.JobVersion = 1
@@ -126,6 +132,8 @@ func (w *world) Node(_ context.Context, id string) (*api.Node, error) {
 	}
 	return nil, errors.New("no such node")
 }
+
+func (w *world) Reach(context.Context, string) error { return w.dead }
 
 func (w *world) Plan(context.Context, *api.Job) (*api.JobPlanResponse, error) {
 	plan := &api.JobPlanResponse{}
@@ -265,6 +273,10 @@ func TestMove_fails(t *testing.T) {
 			[]string{saveCall, releaseCall}, PhaseSave, "save: waiting until task train has saved: context deadline exceeded"},
 		"changed since": {func(w *world) { w.registered = func() error { return errors.New("index 11, not 10") } }, nil,
 			[]string{saveCall, pinCall, releaseCall}, PhasePin, "pin: index 11, not 10"},
+		"another group completes": {func(w *world) { w.other, w.otherAfter = api.AllocClientStatusComplete, 1 }, nil,
+			[]string{saveCall, releaseCall}, PhasePin, "pin: group prepare of its job has completed meanwhile, and Nomad would run it again"},
+		"the target is dead": {func(w *world) { w.dead = errors.New("no path to node") }, nil,
+			[]string{saveCall, releaseCall}, PhasePin, "pin: no path to node"},
 		"the answer is lost": {func(w *world) {
 			w.registered = func() error { w.bindUnseen(); return errors.New("connection reset") }
 		}, nil, []string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhasePin, "pin: connection reset"},
@@ -370,6 +382,13 @@ func TestMove_completes(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []string{saveCall, pinCall}, w.calls)
 	must.NoError(t, Unbind(t.Context(), w, Binding{"ml", "vae", "train", "b"}))
+	must.Eq(t, []string{saveCall, pinCall}, w.calls)
+
+	// Another group of the job that completes is not run again either.
+	w = newWorld()
+	w.other, w.otherAfter = api.AllocClientStatusComplete, 2
+	_, err = Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, quick())
+	must.NoError(t, err)
 	must.Eq(t, []string{saveCall, pinCall}, w.calls)
 }
 
