@@ -80,22 +80,29 @@ func (h holding) release(ctx context.Context, nomad Nomad, poll time.Duration) e
 	if len(h.tasks) == 0 {
 		return nil
 	}
-	return persist(ctx, poll, func(ctx context.Context) error { return release(ctx, nomad, h.alloc.ID, h.tasks) })
+	return persist(ctx, poll, func(ctx context.Context) error {
+		_, err := release(ctx, nomad, h.alloc.ID, h.tasks)
+		return err
+	})
 }
 
-// release lets tasks of an allocation run on, unless it is ending.
-func release(ctx context.Context, nomad Nomad, id string, tasks []string) error {
+// release lets tasks of an allocation run on, unless it is ending. It says whether they do.
+func release(ctx context.Context, nomad Nomad, id string, tasks []string) (runs bool, err error) {
+	const failed = "releasing a task, which runs on when its lease ends: %w"
+	alloc, err := nomad.Allocation(ctx, id)
+	if err != nil {
+		return false, fmt.Errorf(failed, err)
+	}
+	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
+		return false, nil
+	}
 	var errs []error
 	for _, task := range tasks {
-		alloc, err := nomad.Allocation(ctx, id)
-		if err == nil && alloc.ClientStatus == api.AllocClientStatusRunning && alloc.DesiredStatus == api.AllocDesiredStatusRun {
-			err = nomad.Signal(ctx, alloc, task, signalRelease)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("releasing task %s, which runs on when its lease ends: %w", task, err))
+		if err := nomad.Signal(ctx, alloc, task, signalRelease); err != nil {
+			errs = append(errs, fmt.Errorf(failed, fmt.Errorf("task %s: %w", task, err)))
 		}
 	}
-	return errors.Join(errs...)
+	return len(errs) == 0, errors.Join(errs...)
 }
 
 // hold lets the tasks of a batch job stand still: Nomad runs what completes before it has

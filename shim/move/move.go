@@ -120,6 +120,9 @@ type Result struct {
 	Phase Phase `json:"phase"`
 	// NewAlloc is the allocation on the target; "" before there is one.
 	NewAlloc string `json:"new_alloc,omitempty"`
+	// Bound says that the job is still bound to the target, for Nomad could not be told
+	// otherwise: somebody has to set it free (Unbind).
+	Bound bool `json:"bound,omitempty"`
 	// Tasks are those that have saved.
 	Tasks []Task `json:"tasks"`
 	// DownS is the time from the moment in which the last task stood still until the new
@@ -348,8 +351,8 @@ func (m *mover) release(ctx context.Context) error {
 	for _, t := range m.result.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	err := release(ctx, m.nomad, m.alloc.ID, tasks)
-	if err == nil {
+	runs, err := release(ctx, m.nomad, m.alloc.ID, tasks)
+	if runs {
 		m.opts.Report(m.result.Phase, "it runs on where it is")
 	}
 	return err
@@ -365,6 +368,7 @@ func (m *mover) pin(ctx context.Context) error {
 	if err := m.opts.Binds(ctx, &b); err != nil {
 		return err
 	}
+	m.result.Bound = true // perhaps
 	if err := m.stand(ctx); err != nil {
 		return errors.Join(err, m.after(ctx, m.unpin))
 	}
@@ -521,6 +525,7 @@ func (m *mover) unpin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.result.Bound = false
 	m.opts.Report(PhaseUnpin, said)
 	return m.opts.Binds(ctx, nil)
 }

@@ -309,6 +309,7 @@ func TestMove_fails(t *testing.T) {
 			must.ErrorContains(t, err, c.want)
 			must.Eq(t, c.calls, w.calls)
 			must.Eq(t, c.phase, res.Phase)
+			must.Eq(t, name == "cannot be unbound", res.Bound)
 		})
 	}
 }
