@@ -5,8 +5,12 @@ package move
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"sync"
@@ -40,6 +44,7 @@ type world struct {
 	lease      time.Duration         // for how long it stands still then
 	asked      time.Time             // when it was asked to save last
 	signalErr  error
+	noJob      error                        // why the job cannot be read
 	dead       error                        // why the target cannot be reached
 	registered func() error                 // asked before a registration
 	evaluated  func() *api.AllocationMetric // what the evaluation says is missing
@@ -123,6 +128,9 @@ func (w *world) Allocations(context.Context, string, string) ([]*api.AllocationL
 func (w *world) Job(context.Context, string, string) (*api.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.noJob != nil {
+		return nil, w.noJob
+	}
 	return clone(w.job)
 }
 
@@ -544,6 +552,41 @@ func TestUnbind(t *testing.T) {
 	must.Len(t, 0, w.job.TaskGroups[0].Constraints)
 	b.Group = "other"
 	must.NoError(t, Unbind(t.Context(), w, b))
+}
+
+// What is stopped, or no more, is left alone.
+func TestUnbind_over(t *testing.T) {
+	b := Binding{"ml", "vae", "train", "b"}
+	w := newWorld()
+	w.job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint(bound, "=", "b")}
+	w.job.Stop = ptr(true)
+	must.NoError(t, Unbind(t.Context(), w, b))
+	w.noJob = answered(t, 404)
+	must.NoError(t, Unbind(t.Context(), w, b))
+	w.noJob = answered(t, 403)
+	must.ErrorContains(t, Unbind(t.Context(), w, b), "Unexpected response code: 403")
+	must.SliceEmpty(t, w.calls)
+}
+
+// answered is the error of a request that the API answers with a status.
+func answered(t *testing.T, code int) error {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+	defer server.Close()
+	client, err := api.NewClient(&api.Config{Address: server.URL})
+	must.NoError(t, err)
+	_, err = API{client}.Job(t.Context(), "ml", "vae")
+	must.Error(t, err)
+	return err
+}
+
+func TestTransient(t *testing.T) {
+	for _, err := range []error{answered(t, 500), answered(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
+		must.True(t, transient(fmt.Errorf("reading: %w", err)), must.Sprint(err))
+	}
+	for _, err := range []error{answered(t, 403), answered(t, 400), errors.New("the lock is lost")} {
+		must.False(t, transient(err), must.Sprint(err))
+	}
 }
 
 // A step that is not known is no failure.
