@@ -37,12 +37,17 @@ import (
 //	        move it, which would run it a second time. Who stops it ends it where it
 //	        stands.
 //
+// EBBTIDE_HOLD freezes a task that goes on where it is: it asks nothing of the task, and
+// keeps it from ending while Nomad is told of a new version of its job.
+//
 // That a task may be frozen is written down before it is asked to save: a plugin that
 // comes back thaws it when the lease has ended, or at once if it had not got so far.
 const (
 	// SignalCheckpoint asks the driver to prepare a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
-	// SignalRelease lets a task run on that was prepared.
+	// SignalHold lets a task stand still for a moment. It does when the signal has been sent.
+	SignalHold = "EBBTIDE_HOLD"
+	// SignalRelease lets a task run on that was prepared, or held.
 	SignalRelease = "EBBTIDE_RELEASE"
 )
 
@@ -67,6 +72,12 @@ type freezer interface {
 	Thaw() error
 	Kill() error
 	FreezerDir() string
+}
+
+// begin begins a preparation. The caller holds the lock.
+func (m *move) begin(stop context.CancelFunc, shown status.Move) {
+	m.state, m.stop, m.over = status.MoveSaving, stop, make(chan struct{})
+	m.cgroup, m.lease, m.shown = nil, nil, shown
 }
 
 // end ends the preparation, if there is one, and returns what it was. The caller holds
@@ -95,11 +106,8 @@ const (
 // say what comes of it.
 func (d *Driver) prepareMove(t *task) error {
 	cfg := t.handle.Config
-	switch {
-	case t.checkpoint == nil:
-		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", cfg.Name)
-	case t.stopping.Load() || t.succeeded.Load():
-		return fmt.Errorf("ebbtide: task %q is ending", cfg.Name)
+	if err := canStandStill(t); err != nil {
+		return err
 	}
 	m := &t.move
 	m.mu.Lock()
@@ -108,6 +116,9 @@ func (d *Driver) prepareMove(t *task) error {
 	case status.MoveSaving:
 		return nil
 	case status.MoveReady:
+		if m.shown.State == status.MoveHeld {
+			return fmt.Errorf("ebbtide: task %q stands still for a moment: ask again", cfg.Name)
+		}
 		return d.extendLease(t)
 	}
 	files, err := checkpoint.Open(*t.checkpoint, dirsOf(cfg))
@@ -119,13 +130,61 @@ func (d *Driver) prepareMove(t *task) error {
 		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
 	}
 	ctx, stop := context.WithTimeout(d.running, t.checkpoint.Timeout)
-	m.state, m.stop, m.over = status.MoveSaving, stop, make(chan struct{})
-	m.cgroup, m.lease = nil, nil
+	m.begin(stop, status.Move{})
 	go func() {
 		defer files.Close()
 		d.save(ctx, t, files, before)
 	}()
 	return nil
+}
+
+// canStandStill says why a task can not be frozen.
+func canStandStill(t *task) error {
+	switch name := t.handle.Config.Name; {
+	case t.checkpoint == nil:
+		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", name)
+	case t.stopping.Load() || t.succeeded.Load():
+		return fmt.Errorf("ebbtide: task %q is ending", name)
+	}
+	return nil
+}
+
+// hold lets a task stand still for a moment. One that is ready to be moved does so already.
+func (d *Driver) hold(t *task) error {
+	if err := canStandStill(t); err != nil {
+		return err
+	}
+	m := &t.move
+	m.mu.Lock()
+	if m.state == status.MoveSaving {
+		m.mu.Unlock()
+		return fmt.Errorf("ebbtide: task %q is about to stand still", t.handle.Config.Name)
+	}
+	if m.state == status.MoveReady {
+		defer m.mu.Unlock()
+		return d.extendLease(t)
+	}
+	shown := status.Move{State: status.MoveHeld, Step: status.Unknown()}
+	m.begin(func() {}, shown)
+	m.mu.Unlock()
+	ready := false
+	cg, err := d.findFreezer(t)
+	if err == nil {
+		err = d.write(t, cg, shown)
+	}
+	if err == nil {
+		ready, err = d.freeze(t, cg, shown)
+	}
+	if ready {
+		return nil
+	}
+	m.mu.Lock()
+	m.end()
+	m.mu.Unlock()
+	if err = errors.Join(err, d.remember(t, nil)); err != nil {
+		return fmt.Errorf("ebbtide: %w", err)
+	}
+	return fmt.Errorf("ebbtide: task %q is ending", t.handle.Config.Name)
 }
 
 // save brings a task to where it can be moved, or lets it run on.
@@ -158,8 +217,7 @@ func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.F
 	if err != nil {
 		return false, err
 	}
-	until := time.Now().Add(c.Timeout + c.Lease)
-	if err := d.remember(t, &record.Frozen{Run: cfg.ID, Cgroup: cg.FreezerDir(), Until: until, Step: status.Unknown()}); err != nil {
+	if err := d.write(t, cg, status.Move{State: status.MoveSaving, Step: status.Unknown()}); err != nil {
 		return false, err // a later process would not know that it is to be thawed
 	}
 	var saved checkpoint.Saved
@@ -203,7 +261,6 @@ func (d *Driver) lastStep(ctx context.Context, id string) float64 {
 
 // freeze stops the task where it is, for the lease at most. Without a cgroup it has ended.
 func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err error) {
-	cfg := t.handle.Config
 	if cg != nil {
 		ctx, cancel := context.WithTimeout(d.running, freezeWithin)
 		defer cancel()
@@ -216,9 +273,7 @@ func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err
 	stopped := t.move.state != status.MoveSaving // or called off meanwhile
 	shown.Until = time.Now().Add(t.checkpoint.Lease)
 	if cg != nil && !stopped {
-		err = d.remember(t, &record.Frozen{
-			Run: cfg.ID, Cgroup: cg.FreezerDir(), Until: shown.Until, Path: shown.Path, Bytes: shown.Bytes, Step: shown.Step,
-		})
+		err = d.write(t, cg, shown)
 	}
 	if stopped || err != nil {
 		if cg != nil {
@@ -227,6 +282,9 @@ func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err
 		return false, err
 	}
 	d.ready(t, cg, shown)
+	if shown.State == status.MoveHeld {
+		return true, nil
+	}
 	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task stands still until %s, to be moved",
 		shown.Path, shown.Bytes, stepText(shown.Step), shown.Until.UTC().Format(time.RFC3339)), map[string]string{
 		"path": shown.Path, "bytes": strconv.FormatInt(shown.Bytes, 10),
@@ -249,10 +307,7 @@ func (d *Driver) extendLease(t *task) error {
 	m := &t.move
 	m.shown.Until = time.Now().Add(t.checkpoint.Lease)
 	if m.cgroup != nil {
-		if err := d.remember(t, &record.Frozen{
-			Run: t.handle.Config.ID, Cgroup: m.cgroup.FreezerDir(), Until: m.shown.Until,
-			Path: m.shown.Path, Bytes: m.shown.Bytes, Step: m.shown.Step,
-		}); err != nil {
+		if err := d.write(t, m.cgroup, m.shown); err != nil {
 			return err
 		}
 	}
@@ -264,7 +319,7 @@ func (d *Driver) extendLease(t *task) error {
 // releaseMove lets a task run on. It is no error if it does already.
 func (d *Driver) releaseMove(t *task, why string) {
 	t.move.mu.Lock()
-	cg := t.move.cgroup
+	cg, held := t.move.cgroup, t.move.shown.State == status.MoveHeld
 	was := t.move.end()
 	if was == status.MoveReady && cg != nil && t.checkpoint.Ends() {
 		t.move.released = time.Now()
@@ -276,6 +331,9 @@ func (d *Driver) releaseMove(t *task, why string) {
 	d.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
 	if was == status.MoveReady && cg != nil {
 		d.thaw(t, cg)
+	}
+	if held {
+		return
 	}
 	d.say(t, "runs on: "+why, nil)
 }
@@ -321,7 +379,8 @@ func (d *Driver) endFrozen(t *task) {
 
 // afterMove holds the result of a task back that has saved and ended: Nomad would take
 // it for complete. If no move comes, it has failed, and Nomad starts it again. So has one
-// that was slow to end, stood still meanwhile and ends now that it runs on.
+// that was slow to end, stood still meanwhile and ends now that it runs on. The result of
+// one that ended in the moment in which it was held is told when it is released.
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
@@ -330,7 +389,8 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 		m.mu.Unlock()
 		return res
 	}
-	if !t.checkpoint.Ends() { // it has ended by itself
+	held := m.shown.State == status.MoveHeld
+	if !held && !t.checkpoint.Ends() { // it has ended by itself
 		m.end()
 		m.mu.Unlock()
 		return res
@@ -341,7 +401,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	case <-over:
 	case <-d.ctx.Done():
 	}
-	if t.stopping.Load() || t.succeeded.Load() {
+	if held || t.stopping.Load() || t.succeeded.Load() {
 		return res
 	}
 	code := res.ExitCode
@@ -359,7 +419,7 @@ func (d *Driver) resumeMove(t *task) {
 		return
 	}
 	f := rec.Frozen
-	if f.Path == "" { // it was saving, and may have been frozen a moment ago
+	if f.State == status.MoveSaving { // it may have been frozen a moment ago
 		d.thawRemains(cfg)
 		why := "the plugin was started anew while the task saved its state"
 		d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
@@ -374,8 +434,9 @@ func (d *Driver) resumeMove(t *task) {
 	}
 	t.move.mu.Lock()
 	defer t.move.mu.Unlock()
-	t.move.stop, t.move.over = func() {}, make(chan struct{})
-	d.ready(t, cg, status.Move{State: status.MoveReady, Path: f.Path, Bytes: f.Bytes, Step: f.Step, Until: f.Until})
+	shown := status.Move{State: f.State, Path: f.Path, Bytes: f.Bytes, Step: f.Step, Until: f.Until}
+	t.move.begin(func() {}, shown)
+	d.ready(t, cg, shown)
 }
 
 // thawRemains lets what an earlier process has frozen of this task run on, or take the
@@ -417,6 +478,13 @@ func (d *Driver) freezerOf(t *task) (freezer, error) {
 		return nil, err
 	}
 	return cg, nil
+}
+
+// write writes down how far a task is prepared.
+func (d *Driver) write(t *task, cg freezer, m status.Move) error {
+	return d.remember(t, &record.Frozen{
+		Run: t.handle.Config.ID, Cgroup: cg.FreezerDir(), State: m.State, Until: m.Until, Path: m.Path, Bytes: m.Bytes, Step: m.Step,
+	})
 }
 
 // remember writes down that a task is frozen, or (nil) that it is not any more.

@@ -97,7 +97,7 @@ func TestMove_calledOff(t *testing.T) {
 	must.Eq(t, "frozen", m.fridge.is())
 	f := *m.frozen(t)
 	f.Step = 0 // it is not known
-	must.Eq(t, record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
+	must.Eq(t, record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
 
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("once more: the lease begins anew"))
 	must.True(t, m.frozen(t).Until.After(f.Until))
@@ -156,6 +156,54 @@ func TestMove_fails(t *testing.T) {
 	message(t, m.messages, "not ready to be moved, and runs on")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Eq(t, 0, len(m.inner.signals))
+}
+
+// One that is held stands still at once, and says nothing of it.
+func TestMove_held(t *testing.T) {
+	m := newMoving(t)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold))
+	must.Eq(t, "frozen", m.fridge.is())
+	must.NotNil(t, m.frozen(t))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold), must.Sprint("once more: the lease begins anew"))
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "stands still for a moment: ask again")
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	must.Eq(t, "runs", m.fridge.is())
+	must.Nil(t, m.frozen(t))
+
+	m.fridge.refuse = errors.New("no freezer here")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalHold), "no freezer here")
+	m.fridge.refuse = nil
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalHold), "is about to stand still")
+	m.save(t)
+	message(t, m.messages, "checkpoint saved")
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold), must.Sprint("it does already"))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	message(t, m.messages, "runs on: the move was called off")
+	must.Eq(t, 0, len(m.inner.signals))
+}
+
+// A process that ends in the moment in which it is held has ended when it is released,
+// whatever signal makes it save. One that has ended before cannot be held.
+func TestMove_heldEnds(t *testing.T) {
+	m := newMoving(t)
+	m.held.checkpoint.Signal = "SIGTERM"
+	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
+	must.NoError(t, err)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold))
+	m.inner.results <- &drivers.ExitResult{}
+	select {
+	case <-ch:
+		t.Fatal("Nomad is told of its end while it is held")
+	case <-time.After(50 * time.Millisecond):
+	}
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+
+	m = newMoving(t)
+	m.held.checkpoint.Signal = "SIGTERM"
+	m.d.findFreezer = func(*task) (freezer, error) { return nil, engine.ErrGone }
+	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalHold), engine.ErrGone)
 }
 
 func TestMove_refused(t *testing.T) {
@@ -278,7 +326,7 @@ func TestMove_resumed(t *testing.T) {
 			m := newMoving(t)
 			m.fridge.state = "frozen"
 			until := time.Now().Add(c.until)
-			must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
+			must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
 			m.d.resumeMove(m.held)
 			message(t, m.messages, c.want)
 			must.Eq(t, "runs", m.fridge.is())
@@ -288,13 +336,21 @@ func TestMove_resumed(t *testing.T) {
 
 	// It was about to be frozen, or had just been.
 	saving := newMoving(t)
-	must.NoError(t, saving.d.remember(saving.held, &record.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, Until: time.Now().Add(time.Hour), Step: status.Unknown()}))
+	must.NoError(t, saving.d.remember(saving.held, &record.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, State: status.MoveSaving, Step: status.Unknown()}))
 	saving.d.resumeMove(saving.held)
 	message(t, saving.messages, "not ready to be moved, and runs on: the plugin was started anew while the task saved its state")
 	must.Nil(t, saving.frozen(t))
 
-	// Of a run that is no more.
+	// One that was held goes on without a word.
 	m := newMoving(t)
+	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveHeld, Until: time.Now().Add(time.Minute)}))
+	m.d.resumeMove(m.held)
+	must.Eq(t, status.MoveHeld, m.held.move.shown.State)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	must.Eq(t, "runs", m.fridge.is())
+
+	// Of a run that is no more.
+	m = newMoving(t)
 	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
 	m.d.resumeMove(m.held)
 	must.NotNil(t, m.frozen(t))

@@ -77,6 +77,8 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	switch signal {
 	case SignalCheckpoint:
 		return d.prepareMove(t)
+	case SignalHold:
+		return d.hold(t)
 	case SignalRelease:
 		d.releaseMove(t, "the move was called off")
 		return nil

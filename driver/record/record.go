@@ -40,8 +40,9 @@ type Record struct {
 type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
+	State  string    `json:"state"`  // saving: it may be frozen in a moment; ready; held
 	Until  time.Time `json:"until"`  // end of the lease
-	// The checkpoint, as it is shown; Path is "" while the task saves: it may be frozen.
+	// The checkpoint, as it is shown.
 	Path  string        `json:"path"`
 	Bytes int64         `json:"bytes"`
 	Step  status.Number `json:"step"`

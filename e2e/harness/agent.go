@@ -46,6 +46,10 @@ type AgentConfig struct {
 
 	// MaxKillTimeout caps a job's kill_timeout; 0 means 300 s.
 	MaxKillTimeout time.Duration
+	// Silence is for how long a server waits for a client that says nothing before its
+	// node is down, beyond the second or two between two signs of life; 0 means 30 s
+	// beyond Nomad's own ten to twenty.
+	Silence time.Duration
 	// HTTPPort is where the API and UI are served; 0 takes a free port.
 	HTTPPort int
 	// LogLevel is the agent's; "" means DEBUG.
@@ -111,7 +115,12 @@ server {
   bootstrap_expect = 1
   raft_multiplier  = 1
   num_schedulers   = 2
-  heartbeat_grace  = "30s"
+  {{ if .Cfg.Silence }}
+  min_heartbeat_ttl = "1s"
+  heartbeat_grace   = {{ printf "%q" .Cfg.Silence }}
+  {{ else }}
+  heartbeat_grace   = "30s"
+  {{ end }}
 }
 {{ end }}
 {{ if not .Cfg.ServerOnly }}
@@ -273,7 +282,10 @@ func (h *Harness) StartAgent(ctx context.Context, cfg AgentConfig) (*Agent, erro
 	if err := a.Launch(ctx); err != nil {
 		return nil, err
 	}
-	return a, a.WaitReady(ctx)
+	if err := a.WaitReady(ctx); err != nil || !cfg.ServerOnly {
+		return a, err
+	}
+	return a, a.waitKeyring(ctx)
 }
 
 // seed runs the agent's server alone for a moment, until it leads and has its
@@ -293,7 +305,15 @@ func (a *Agent) seed(ctx context.Context) error {
 	if err := a.waitLeader(ctx); err != nil {
 		return err
 	}
-	err := a.poll(ctx, "the server has its keyring", func() error {
+	if err := a.waitKeyring(ctx); err != nil {
+		return err
+	}
+	return a.Stop(ctx)
+}
+
+// waitKeyring waits until the server can take clients.
+func (a *Agent) waitKeyring(ctx context.Context) error {
+	return a.poll(ctx, "the server has its keyring", func() error {
 		keys, _, err := a.API.Keyring().List(nil)
 		if err != nil {
 			return err
@@ -305,10 +325,6 @@ func (a *Agent) seed(ctx context.Context) error {
 		}
 		return errors.New("no active key")
 	})
-	if err != nil {
-		return err
-	}
-	return a.Stop(ctx)
 }
 
 // Launch starts the agent's process, if it does not run, and does not wait.

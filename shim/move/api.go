@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -60,6 +61,19 @@ func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
 		return nil, fmt.Errorf("reading node %s: %w", short(id), err)
 	}
 	return node, nil
+}
+
+// reachWithin bounds how long an agent may take to answer.
+const reachWithin = 10 * time.Second
+
+// Reach implements Nomad: any answer of the agent will do.
+func (a API) Reach(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	if _, err := a.Client.Nodes().Stats(node, query(ctx, "")); err != nil {
+		return fmt.Errorf("node %s cannot be reached: %w", short(node), err)
+	}
+	return nil
 }
 
 // Plan implements Nomad.

@@ -53,12 +53,8 @@ func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub,
 		return nil, reasons
 	}
 	reasons = append(reasons, reasonsOfGroup(job, group)...)
-	for _, a := range all {
-		// A new version of a batch job runs everything of it again that has completed.
-		if text(job.Type) == api.JobTypeBatch && a.TaskGroup != alloc.TaskGroup && a.ClientStatus == api.AllocClientStatusComplete {
-			no("group %s of its job has completed, and Nomad would run it again", a.TaskGroup)
-			break
-		}
+	if other := completed(job, alloc.TaskGroup, all); other != "" {
+		no("group %s of its job has completed, and Nomad would run it again", other)
 	}
 	for _, t := range group.Tasks {
 		if t.Lifecycle != nil {
@@ -75,6 +71,17 @@ func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub,
 		tasks = append(tasks, t.Name)
 	}
 	return tasks, reasons
+}
+
+// completed is another group of a batch job that has completed: a new version of the job
+// runs everything of it again that has.
+func completed(job *api.Job, group string, all []*api.AllocationListStub) string {
+	for _, a := range all {
+		if text(job.Type) == api.JobTypeBatch && a.TaskGroup != group && a.ClientStatus == api.AllocClientStatusComplete {
+			return a.TaskGroup
+		}
+	}
+	return ""
 }
 
 // reasonsOfGroup are those that lie in the job alone.

@@ -25,9 +25,12 @@
 //	        disk over and starts the new one.
 //	verify  The new one runs, and reports a step that is no earlier than the saved one.
 //	unpin   The constraint is taken off again, which changes nothing that runs: else the
-//	        job could not leave the target when that one dies.
+//	        job could not leave the target when that one dies. The task stands still for
+//	        that moment (EBBTIDE_HOLD), as it did before pin; if it has completed, its job
+//	        is left as it is.
 //
-// Below each step stands what is done when it fails.
+// Below each step stands what is done when it fails. That Nomad, or an agent, cannot be
+// reached for a while is no failure: each step tries again until its time is over.
 package move
 
 import (
@@ -35,8 +38,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,7 @@ const (
 // The signals of the driver (docs/driver.md, "Moving a task").
 const (
 	signalCheckpoint = "EBBTIDE_CHECKPOINT"
+	signalHold       = "EBBTIDE_HOLD"
 	signalRelease    = "EBBTIDE_RELEASE"
 )
 
@@ -97,7 +99,7 @@ func DefaultOptions() Options {
 	}
 }
 
-// cleanUp bounds what is done after a failure, whatever has become of the context.
+// cleanUp bounds what is done at the end, whatever has become of the context.
 const cleanUp = time.Minute
 
 // Request names an allocation and the node to which it is to go, by their full IDs.
@@ -118,6 +120,9 @@ type Result struct {
 	Phase Phase `json:"phase"`
 	// NewAlloc is the allocation on the target; "" before there is one.
 	NewAlloc string `json:"new_alloc,omitempty"`
+	// Bound says that the job is still bound to the target, for Nomad could not be told
+	// otherwise: somebody has to set it free (Unbind).
+	Bound bool `json:"bound,omitempty"`
 	// Tasks are those that have saved.
 	Tasks []Task `json:"tasks"`
 	// DownS is the time from the moment in which the last task stood still until the new
@@ -152,6 +157,9 @@ type Nomad interface {
 	Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error)
 	Job(ctx context.Context, namespace, id string) (*api.Job, error)
 	Node(ctx context.Context, id string) (*api.Node, error)
+	// Reach fails if a node's agent cannot be reached now. That its node is ready says only
+	// that it could a while ago.
+	Reach(ctx context.Context, node string) error
 	// Plan says what Register would do.
 	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
 	// Register registers a job, if it has not been changed since it was read.
@@ -174,6 +182,7 @@ type mover struct {
 	index  uint64 // of the job as we have registered it
 	eval   string
 	stands time.Time // since when all tasks stand still
+	sure   time.Time // until when they do, whatever the clocks of their node and ours are
 	next   *api.Allocation
 }
 
@@ -224,7 +233,7 @@ func (m *mover) step(ctx context.Context, phase Phase, do func(context.Context) 
 func (m *mover) after(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
-	return do(ctx)
+	return persist(ctx, m.opts.Poll, do)
 }
 
 func (m *mover) done(phase Phase, format string, args ...any) {
@@ -282,29 +291,39 @@ func (m *mover) check(ctx context.Context) error {
 func (m *mover) save(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Save)
 	defer cancel()
-	before := make(map[string]time.Time)
+	before := make(map[string]status.Status)
 	for _, t := range m.result.Tasks {
 		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 		if err != nil {
 			return fmt.Errorf("task %s: %w", t.Name, err)
 		}
-		before[t.Name] = st.Updated
+		before[t.Name] = st
 		if err := m.nomad.Signal(ctx, m.alloc, t.Name, signalCheckpoint); err != nil {
 			return fmt.Errorf("task %s: %w", t.Name, err)
 		}
 	}
+	m.sure = time.Now().Add(m.opts.Save)
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
 		err := m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
+			seen := time.Now()
 			st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 			if err != nil {
 				return false, err
 			}
-			if st.Move.State == status.MoveFailed && st.Updated.After(before[t.Name]) {
+			was := before[t.Name]
+			if st.Move.State == status.MoveFailed && st.Updated.After(was.Updated) {
 				return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
 			}
+			if st.Move.State != status.MoveReady || !st.Move.Until.After(was.Move.Until) {
+				return false, nil
+			}
 			t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
-			return st.Move.State == status.MoveReady, nil
+			// The half of what was left of the lease when its node wrote that.
+			if sure := seen.Add(st.Move.Until.Sub(st.Updated) / 2); sure.Before(m.sure) {
+				m.sure = sure
+			}
+			return true, nil
 		})
 		if err != nil {
 			return err
@@ -315,22 +334,32 @@ func (m *mover) save(ctx context.Context) error {
 	return nil
 }
 
+// stand sees to it that all tasks stand still now. The lease of one may have ended while
+// another saved, or while it was written down what is going to be bound.
+func (m *mover) stand(ctx context.Context) error {
+	if time.Now().Before(m.sure) {
+		return nil
+	}
+	if err := m.save(ctx); err != nil {
+		return err
+	}
+	if !time.Now().Before(m.sure) {
+		return errors.New("a task stands still for less time than it takes to move it: its checkpoint.lease is too short")
+	}
+	return nil
+}
+
 // release lets the tasks run on where they are.
 func (m *mover) release(ctx context.Context) error {
-	var errs []error
+	var tasks []string
 	for _, t := range m.result.Tasks {
-		alloc, err := m.nomad.Allocation(ctx, m.alloc.ID)
-		if err == nil && alloc.ClientStatus == api.AllocClientStatusRunning {
-			err = m.nomad.Signal(ctx, alloc, t.Name, signalRelease)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("releasing task %s, which runs on when its lease ends: %w", t.Name, err))
-		}
+		tasks = append(tasks, t.Name)
 	}
-	if len(m.result.Tasks) > 0 && len(errs) == 0 {
+	runs, err := release(ctx, m.nomad, m.alloc.ID, tasks)
+	if runs {
 		m.opts.Report(m.result.Phase, "it runs on where it is")
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // pin binds the job to the target.
@@ -339,55 +368,72 @@ func (m *mover) pin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = m.opts.Binds(ctx, &Binding{Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Node: m.req.Node})
-	if err != nil {
+	b := m.binding()
+	if err := m.opts.Binds(ctx, &b); err != nil {
 		return err
+	}
+	m.result.Bound = true // perhaps
+	if err := m.stand(ctx); err != nil {
+		return errors.Join(err, m.after(ctx, m.unpin))
+	}
+	// Nomad would stop the old allocation for a target that is dead, and give up what it
+	// has saved.
+	if err := errors.Join(m.nomad.Reach(ctx, m.req.Node), m.alone(ctx)); err != nil {
+		return errors.Join(err, m.after(ctx, m.unpin))
 	}
 	resp, err := m.nomad.Register(ctx, pinned)
 	if err != nil {
 		// It may have been registered, and only the answer was lost.
-		return errors.Join(err, m.after(ctx, func(ctx context.Context) error {
-			if err := Unbind(ctx, m.nomad, Binding{Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Node: m.req.Node}); err != nil {
-				return err
-			}
-			return m.opts.Binds(ctx, nil)
-		}))
+		return errors.Join(err, m.after(ctx, m.unpin))
 	}
 	m.index, m.eval = resp.JobModifyIndex, resp.EvalID
 	m.done(PhasePin, "the job is bound to the target")
 	return nil
 }
 
+// alone is an error if another group of a batch job has completed since check.
+func (m *mover) alone(ctx context.Context) error {
+	stubs, err := m.nomad.Allocations(ctx, m.alloc.Namespace, m.alloc.JobID)
+	if err != nil {
+		return err
+	}
+	if other := completed(m.job, m.alloc.TaskGroup, stubs); other != "" {
+		return fmt.Errorf("group %s of its job has completed meanwhile, and Nomad would run it again", other)
+	}
+	return nil
+}
+
+// binding is what pin binds.
+func (m *mover) binding() Binding {
+	return Binding{Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Node: m.req.Node}
+}
+
 // wait waits until the new allocation runs.
 func (m *mover) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
 	defer cancel()
-	err := m.until(ctx, "Nomad has decided", func() (bool, error) {
-		eval, err := m.nomad.Evaluation(ctx, m.alloc.Namespace, m.eval)
-		if err != nil {
-			return false, err
-		}
-		if metric := eval.FailedTGAllocs[m.alloc.TaskGroup]; metric != nil {
-			return false, fmt.Errorf("it is not placed: %s", unplaced(metric))
-		}
-		return slices.Contains([]string{"complete", "failed", "canceled"}, eval.Status), nil
-	})
+	eval, err := decided(ctx, m.nomad, m.opts.Poll, m.alloc.Namespace, m.eval)
 	if err != nil {
 		return err
 	}
+	if metric := eval.FailedTGAllocs[m.alloc.TaskGroup]; metric != nil {
+		return fmt.Errorf("it is not placed: %s", unplaced(metric))
+	}
 	err = m.until(ctx, "the new allocation runs", func() (bool, error) {
 		stub, err := m.newest(ctx)
-		if stub == nil || err != nil {
+		if err != nil {
 			return false, err
 		}
-		m.result.NewAlloc = stub.ID
-		switch stub.ClientStatus {
-		case api.AllocClientStatusRunning, api.AllocClientStatusComplete:
-			return true, nil
-		case api.AllocClientStatusFailed, api.AllocClientStatusLost:
-			return false, fmt.Errorf("the new allocation %s is %s: %s", short(stub.ID), stub.ClientStatus, stub.ClientDescription)
+		if stub != nil {
+			m.result.NewAlloc = stub.ID
+			switch stub.ClientStatus {
+			case api.AllocClientStatusRunning, api.AllocClientStatusComplete:
+				return true, nil
+			case api.AllocClientStatusFailed, api.AllocClientStatusLost:
+				return false, fmt.Errorf("the new allocation %s is %s: %s", short(stub.ID), stub.ClientStatus, stub.ClientDescription)
+			}
 		}
-		return false, nil
+		return false, m.ours(ctx)
 	})
 	if err != nil {
 		return err
@@ -397,6 +443,23 @@ func (m *mover) wait(ctx context.Context) error {
 		return err
 	}
 	m.done(PhaseWait, "%s runs on the target", short(m.result.NewAlloc))
+	return nil
+}
+
+// ours is an error when the job is not the one that we have registered any more: what
+// its user wants now may never run on the target.
+func (m *mover) ours(ctx context.Context) error {
+	job, err := m.nomad.Job(ctx, m.alloc.Namespace, m.alloc.JobID)
+	switch {
+	case gone(err):
+		return errors.New("the job was removed meanwhile")
+	case err != nil:
+		return err
+	case stopped(job):
+		return errors.New("the job was stopped meanwhile")
+	case job.JobModifyIndex == nil || *job.JobModifyIndex != m.index:
+		return errors.New("somebody has changed the job meanwhile")
+	}
 	return nil
 }
 
@@ -460,67 +523,20 @@ func (m *mover) verify(ctx context.Context) error {
 	return nil
 }
 
-// unpin takes the constraint off again, unless somebody has changed the job.
+// unpin takes the constraint off again, if it is still there.
 func (m *mover) unpin(ctx context.Context) error {
-	job, err := m.nomad.Job(ctx, m.alloc.Namespace, m.alloc.JobID)
-	if err != nil {
-		return fmt.Errorf("unbinding the job: %w", err)
-	}
-	if job.JobModifyIndex == nil || *job.JobModifyIndex != m.index {
-		m.opts.Report(PhaseUnpin, "somebody has changed the job meanwhile: it is left as it is")
-		return m.opts.Binds(ctx, nil)
-	}
-	free, err := unpin(job, m.alloc.TaskGroup, m.req.Node)
+	said, err := free(ctx, m.nomad, m.binding(), m.opts.Poll)
 	if err != nil {
 		return err
 	}
-	if _, err := m.nomad.Register(ctx, free); err != nil {
-		return fmt.Errorf("unbinding the job: %w", err)
-	}
-	m.opts.Report(PhaseUnpin, "the job is not bound to the target any more")
+	m.result.Bound = false
+	m.opts.Report(PhaseUnpin, said)
 	return m.opts.Binds(ctx, nil)
-}
-
-// Unbind sets a group free that a process has bound which is no more. It is no error if
-// it is free, or if the job is gone.
-func Unbind(ctx context.Context, nomad Nomad, b Binding) error {
-	job, err := nomad.Job(ctx, b.Namespace, b.Job)
-	var response api.UnexpectedResponseError
-	if errors.As(err, &response) && response.StatusCode() == http.StatusNotFound {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("unbinding the job: %w", err)
-	}
-	group := job.LookupTaskGroup(b.Group)
-	if group == nil || !slices.ContainsFunc(group.Constraints, func(c *api.Constraint) bool { return c.LTarget == bound && c.RTarget == b.Node }) {
-		return nil
-	}
-	free, err := unpin(job, b.Group, b.Node)
-	if err != nil {
-		return err
-	}
-	if _, err := nomad.Register(ctx, free); err != nil {
-		return fmt.Errorf("unbinding the job: %w", err)
-	}
-	return nil
 }
 
 // until looks again and again.
 func (m *mover) until(ctx context.Context, what string, ok func() (bool, error)) error {
-	for {
-		done, err := ok()
-		if ctx.Err() != nil {
-			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
-		}
-		if done || err != nil {
-			return err
-		}
-		select {
-		case <-time.After(m.opts.Poll):
-		case <-ctx.Done():
-		}
-	}
+	return until(ctx, m.opts.Poll, what, ok)
 }
 
 // resumed says where a task has gone on.

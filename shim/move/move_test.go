@@ -5,8 +5,14 @@ package move
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +27,7 @@ func ptr[T any](v T) *T { return &v }
 
 const (
 	oldID = "0a11ed00-0000-0000-0000-000000000001"
-	newID = "0a11ed00-0000-0000-0000-000000000002"
+	newID = "0e30a110-0000-0000-0000-000000000002"
 )
 
 // world is a cluster of two nodes with one job. What the fields say happens to it.
@@ -35,9 +41,15 @@ type world struct {
 
 	planned    *api.AllocationMetric // what Plan says is missing
 	saves      status.Move           // what becomes of a checkpoint
+	lease      time.Duration         // for how long it stands still then
+	asked      time.Time             // when it was asked to save last
 	signalErr  error
+	noJob      error                        // why the job cannot be read
+	dead       error                        // why the target cannot be reached
 	registered func() error                 // asked before a registration
 	evaluated  func() *api.AllocationMetric // what the evaluation says is missing
+	other      string                       // the client status of another group's allocation
+	otherAfter int                          // after so many calls
 	placed     string                       // the new allocation's client status
 	resumes    status.Number                // its step
 	looks      func(w *world)               // called at each look at the allocations
@@ -61,13 +73,16 @@ func newWorld() *world {
 		job:   job,
 		old: &api.Allocation{
 			ID: oldID, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: "a", Job: &api.Job{Version: ptr(uint64(0))},
-			ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun, CreateIndex: 5,
+			ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun, CreateIndex: 5, TaskStates: runs(),
 		},
 		saves:   status.Move{State: status.MoveReady, Path: "/alloc/data/c", Bytes: 7, Step: 100},
+		lease:   time.Hour,
 		placed:  api.AllocClientStatusRunning,
 		resumes: 101,
 	}
 }
+
+func runs() map[string]*api.TaskState { return map[string]*api.TaskState{"train": {State: "running"}} }
 
 // stub is an allocation as it is listed.
 func stub(a *api.Allocation) *api.AllocationListStub {
@@ -99,6 +114,9 @@ func (w *world) Allocations(context.Context, string, string) ([]*api.AllocationL
 		w.looks(w)
 	}
 	stubs := []*api.AllocationListStub{stub(w.old)}
+	if w.other != "" && len(w.calls) >= w.otherAfter {
+		stubs = append(stubs, &api.AllocationListStub{ID: "other", TaskGroup: "prepare", ClientStatus: w.other, DesiredStatus: api.AllocDesiredStatusRun})
+	}
 	if w.next != nil {
 		s := stub(w.next)
 		s.JobVersion = 1
@@ -110,6 +128,9 @@ func (w *world) Allocations(context.Context, string, string) ([]*api.AllocationL
 func (w *world) Job(context.Context, string, string) (*api.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.noJob != nil {
+		return nil, w.noJob
+	}
 	return clone(w.job)
 }
 
@@ -119,6 +140,8 @@ func (w *world) Node(_ context.Context, id string) (*api.Node, error) {
 	}
 	return nil, errors.New("no such node")
 }
+
+func (w *world) Reach(context.Context, string) error { return w.dead }
 
 func (w *world) Plan(context.Context, *api.Job) (*api.JobPlanResponse, error) {
 	plan := &api.JobPlanResponse{}
@@ -151,7 +174,7 @@ func (w *world) Register(_ context.Context, job *api.Job) (*api.JobRegisterRespo
 		w.old.ClientStatus, w.old.DesiredStatus = api.AllocClientStatusComplete, api.AllocDesiredStatusStop
 		w.next = &api.Allocation{
 			ID: newID, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: bound, ClientStatus: w.placed, ClientDescription: "for a reason",
-			DesiredStatus: api.AllocDesiredStatusRun, CreateIndex: 20,
+			DesiredStatus: api.AllocDesiredStatusRun, CreateIndex: 20, TaskStates: runs(),
 		}
 	}
 	return &api.JobRegisterResponse{EvalID: "eval", JobModifyIndex: *w.job.JobModifyIndex}, nil
@@ -178,6 +201,9 @@ func (w *world) Signal(_ context.Context, alloc *api.Allocation, task, signal st
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.call("%s %s %s", signal, short(alloc.ID), task)
+	if signal == signalCheckpoint {
+		w.asked = time.Now()
+	}
 	return w.signalErr
 }
 
@@ -187,10 +213,9 @@ func (w *world) Status(_ context.Context, alloc *api.Allocation, task string) (s
 	st := status.Status{Alloc: alloc.ID, Task: task, Updated: time.Now(), Reports: 3, Step: w.resumes}
 	if alloc.ID == oldID {
 		st.Step = 99
-		for _, c := range w.calls {
-			if c == signalCheckpoint+" 0a11ed00 train" {
-				st.Move = w.saves
-			}
+		if !w.asked.IsZero() {
+			st.Move = w.saves
+			st.Move.Until = w.asked.Add(w.lease)
 		}
 	}
 	return st, nil
@@ -208,6 +233,10 @@ const (
 	releaseCall = signalRelease + " 0a11ed00 train"
 	pinCall     = `register "b"`
 	unpinCall   = `register ""`
+
+	holdCall       = signalHold + " 0a11ed00 train"
+	holdNewCall    = signalHold + " 0e30a110 train"
+	releaseNewCall = signalRelease + " 0e30a110 train"
 )
 
 func TestMove(t *testing.T) {
@@ -220,7 +249,7 @@ func TestMove(t *testing.T) {
 	}
 	res, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
 	must.NoError(t, err)
-	must.Eq(t, []string{saveCall, pinCall, unpinCall}, w.calls)
+	must.Eq(t, []string{saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, w.calls)
 	must.Eq(t, []Phase{PhaseCheck, PhaseSave, PhasePin, PhaseWait, PhaseVerify, PhaseUnpin, PhaseDone}, told)
 	must.True(t, res.DownS.Known())
 	res.DownS = 0
@@ -252,17 +281,21 @@ func TestMove_fails(t *testing.T) {
 			[]string{saveCall, releaseCall}, PhaseSave, "save: waiting until task train has saved: context deadline exceeded"},
 		"changed since": {func(w *world) { w.registered = func() error { return errors.New("index 11, not 10") } }, nil,
 			[]string{saveCall, pinCall, releaseCall}, PhasePin, "pin: index 11, not 10"},
+		"another group completes": {func(w *world) { w.other, w.otherAfter = api.AllocClientStatusComplete, 1 }, nil,
+			[]string{saveCall, releaseCall}, PhasePin, "pin: group prepare of its job has completed meanwhile, and Nomad would run it again"},
+		"the target is dead": {func(w *world) { w.dead = errors.New("no path to node") }, nil,
+			[]string{saveCall, releaseCall}, PhasePin, "pin: no path to node"},
 		"the answer is lost": {func(w *world) {
 			w.registered = func() error { w.bindUnseen(); return errors.New("connection reset") }
-		}, nil, []string{saveCall, pinCall, unpinCall, releaseCall}, PhasePin, "pin: connection reset"},
+		}, nil, []string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhasePin, "pin: connection reset"},
 		"full by now": {func(w *world) { w.evaluated = func() *api.AllocationMetric { return full } }, nil,
-			[]string{saveCall, pinCall, unpinCall, releaseCall}, PhaseWait, "wait: it is not placed: no room: memory"},
+			[]string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhaseWait, "wait: it is not placed: no room: memory"},
 		"never placed": {func(w *world) { w.placed = "" }, func(o *Options) { o.Place = 50 * time.Millisecond },
-			[]string{saveCall, pinCall, unpinCall, releaseCall}, PhaseWait, "wait: waiting until the new allocation runs: context deadline exceeded"},
+			[]string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhaseWait, "wait: waiting until the new allocation runs: context deadline exceeded"},
 		"fails there": {func(w *world) { w.placed = api.AllocClientStatusFailed }, nil,
-			[]string{saveCall, pinCall, unpinCall}, PhaseWait, "wait: the new allocation 0a11ed00 is failed: for a reason"},
+			[]string{saveCall, pinCall, unpinCall}, PhaseWait, "wait: the new allocation 0e30a110 is failed: for a reason"},
 		"begins anew": {func(w *world) { w.resumes = 1 }, nil,
-			[]string{saveCall, pinCall, unpinCall}, PhaseVerify, "the task has not gone on from what it saved: task train saved step 100 and is at step 1"},
+			[]string{saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, PhaseVerify, "the task has not gone on from what it saved: task train saved step 100 and is at step 1"},
 		"cannot be unbound": {func(w *world) {
 			n := 0
 			w.registered = func() error {
@@ -271,7 +304,7 @@ func TestMove_fails(t *testing.T) {
 				}
 				return nil
 			}
-		}, nil, []string{saveCall, pinCall, unpinCall}, PhaseUnpin, "unpin: unbinding the job: no leader; the job stays bound"},
+		}, nil, []string{saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, PhaseUnpin, "unpin: unbinding the job: no leader; the job stays bound"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -284,6 +317,7 @@ func TestMove_fails(t *testing.T) {
 			must.ErrorContains(t, err, c.want)
 			must.Eq(t, c.calls, w.calls)
 			must.Eq(t, c.phase, res.Phase)
+			must.Eq(t, name == "cannot be unbound", res.Bound)
 		})
 	}
 }
@@ -308,20 +342,173 @@ func TestMove_calledOff(t *testing.T) {
 	}
 	_, err := Move(ctx, w, Request{Alloc: oldID, Node: "b"}, quick())
 	must.ErrorIs(t, err, context.Canceled)
-	must.Eq(t, []string{saveCall, pinCall, unpinCall, releaseCall}, w.calls)
+	must.Eq(t, []string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, w.calls)
 }
 
 // Who registers the job meanwhile has the last word.
 func TestMove_registeredMeanwhile(t *testing.T) {
-	w := newWorld()
-	w.looks = func(w *world) {
-		if len(w.calls) == 2 {
-			*w.job.JobModifyIndex = 99
-		}
+	for name, c := range map[string]struct {
+		change func(*api.Job)
+		want   string // of a move that has not come to its target
+		more   []string
+	}{
+		"anew": {func(j *api.Job) { j.TaskGroups[0].Constraints = nil }, "somebody has changed the job meanwhile", []string{releaseCall}},
+		"as it is bound": {func(j *api.Job) { j.Meta = map[string]string{"a": "b"} }, "somebody has changed the job meanwhile",
+			[]string{holdCall, unpinCall, releaseCall, releaseCall}},
+		"stopped": {func(j *api.Job) { j.Stop = ptr(true) }, "the job was stopped meanwhile", []string{releaseCall}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, placed := range []string{"", api.AllocClientStatusRunning} {
+				w := newWorld()
+				w.placed = placed
+				w.looks = func(w *world) {
+					if len(w.calls) == 2 && *w.job.JobModifyIndex != 99 {
+						*w.job.JobModifyIndex = 99
+						c.change(w.job)
+					}
+				}
+				_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, quick())
+				if placed == "" {
+					must.ErrorContains(t, err, c.want)
+					must.Eq(t, append([]string{saveCall, pinCall}, c.more...), w.calls)
+				} else {
+					must.NoError(t, err)
+				}
+				if w.job.Stop == nil {
+					must.Len(t, 0, w.job.TaskGroups[0].Constraints)
+				}
+			}
+		})
 	}
+}
+
+// What completes on the target before its job is free is not told of a new version: Nomad
+// would run it again. Nor is one that does so before the next process sets it free.
+func TestMove_completes(t *testing.T) {
+	w := newWorld()
+	w.placed = api.AllocClientStatusComplete
 	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, quick())
 	must.NoError(t, err)
 	must.Eq(t, []string{saveCall, pinCall}, w.calls)
+	must.NoError(t, Unbind(t.Context(), w, Binding{"ml", "vae", "train", "b"}))
+	must.Eq(t, []string{saveCall, pinCall}, w.calls)
+
+	// Another group of the job that completes is not run again either.
+	w = newWorld()
+	w.other, w.otherAfter = api.AllocClientStatusComplete, 2
+	_, err = Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, quick())
+	must.NoError(t, err)
+	must.Eq(t, []string{saveCall, pinCall}, w.calls)
+}
+
+// outage is a world that cannot be reached for some calls, once another one was made.
+type outage struct {
+	*world
+	since string
+	lasts int
+}
+
+func (o *outage) err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lasts == 0 || !slices.Contains(o.calls, o.since) {
+		return nil
+	}
+	o.lasts--
+	return &url.Error{Op: "Get", URL: "http://nomad", Err: errors.New("connection refused")}
+}
+
+func (o *outage) Allocation(ctx context.Context, id string) (*api.Allocation, error) {
+	if err := o.err(); err != nil {
+		return nil, err
+	}
+	return o.world.Allocation(ctx, id)
+}
+
+func (o *outage) Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error) {
+	if err := o.err(); err != nil {
+		return nil, err
+	}
+	return o.world.Allocations(ctx, namespace, job)
+}
+
+func (o *outage) Job(ctx context.Context, namespace, id string) (*api.Job, error) {
+	if err := o.err(); err != nil {
+		return nil, err
+	}
+	return o.world.Job(ctx, namespace, id)
+}
+
+func (o *outage) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
+	resp, err := o.world.Register(ctx, job)
+	if lost := o.err(); lost != nil {
+		return nil, lost // it was done, and nobody heard of it
+	}
+	return resp, err
+}
+
+func (o *outage) Evaluation(ctx context.Context, namespace, id string) (*api.Evaluation, error) {
+	if err := o.err(); err != nil {
+		return nil, err
+	}
+	return o.world.Evaluation(ctx, namespace, id)
+}
+
+func (o *outage) Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error {
+	if err := o.err(); err != nil && signal != signalCheckpoint {
+		return err
+	}
+	return o.world.Signal(ctx, alloc, task, signal)
+}
+
+func (o *outage) Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error) {
+	if err := o.err(); err != nil {
+		return status.Status{}, err
+	}
+	return o.world.Status(ctx, alloc, task)
+}
+
+// A restart of the server, or of an agent, is waited for.
+func TestMove_outage(t *testing.T) {
+	for since, failed := range map[string]bool{saveCall: false, pinCall: true, holdNewCall: false, unpinCall: false} {
+		for lasts := range 8 {
+			w := newWorld()
+			_, err := Move(t.Context(), &outage{w, since, lasts}, Request{Alloc: oldID, Node: "b"}, quick())
+			// When the answer to pin is lost it is not known that it was done: that is taken back.
+			must.Eq(t, failed && lasts > 0, err != nil, must.Sprintf("%d after %s: %v", lasts, since, err))
+			must.Len(t, 0, w.job.TaskGroups[0].Constraints)
+			last := w.calls[len(w.calls)-1]
+			must.True(t, last == releaseNewCall || last == releaseCall, must.Sprint(w.calls))
+		}
+	}
+}
+
+// It ends all the same when nothing comes back.
+func TestMove_outageForGood(t *testing.T) {
+	opts := quick()
+	opts.Save = 50 * time.Millisecond
+	w := newWorld()
+	w.saves = status.Move{State: status.MoveSaving}
+	_, err := Move(t.Context(), &outage{w, saveCall, 20}, Request{Alloc: oldID, Node: "b"}, opts)
+	must.ErrorContains(t, err, "save: waiting until task train has saved: context deadline exceeded")
+	must.Eq(t, []string{saveCall, releaseCall}, w.calls)
+}
+
+// The lease ends while it is written down what is going to be bound: it has to stand still
+// again before that is done.
+func TestMove_leaseEnds(t *testing.T) {
+	w := newWorld()
+	w.lease = time.Second
+	opts := quick()
+	opts.Binds = func(_ context.Context, b *Binding) error {
+		if b != nil {
+			time.Sleep(600 * time.Millisecond)
+		}
+		return nil
+	}
+	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
+	must.NoError(t, err)
+	must.Eq(t, []string{saveCall, saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, w.calls)
 }
 
 // Who remembers is told before the job is bound, and when it is free again.
@@ -341,7 +528,7 @@ func TestMove_binds(t *testing.T) {
 	}
 	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
 	must.NoError(t, err)
-	must.Eq(t, []string{saveCall, "binds b", pinCall, unpinCall, "free"}, w.calls)
+	must.Eq(t, []string{saveCall, "binds b", pinCall, holdNewCall, unpinCall, releaseNewCall, "free"}, w.calls)
 
 	w = newWorld()
 	opts.Binds = func(context.Context, *Binding) error { return errors.New("no variables") }
@@ -361,10 +548,45 @@ func TestUnbind(t *testing.T) {
 	must.SliceEmpty(t, w.calls)
 	w.job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint(bound, "=", "b")}
 	must.NoError(t, Unbind(t.Context(), w, b))
-	must.Eq(t, []string{unpinCall}, w.calls)
+	must.Eq(t, []string{holdCall, unpinCall, releaseCall}, w.calls)
 	must.Len(t, 0, w.job.TaskGroups[0].Constraints)
 	b.Group = "other"
 	must.NoError(t, Unbind(t.Context(), w, b))
+}
+
+// What is stopped, or no more, is left alone.
+func TestUnbind_over(t *testing.T) {
+	b := Binding{"ml", "vae", "train", "b"}
+	w := newWorld()
+	w.job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint(bound, "=", "b")}
+	w.job.Stop = ptr(true)
+	must.NoError(t, Unbind(t.Context(), w, b))
+	w.noJob = answered(t, 404)
+	must.NoError(t, Unbind(t.Context(), w, b))
+	w.noJob = answered(t, 403)
+	must.ErrorContains(t, Unbind(t.Context(), w, b), "Unexpected response code: 403")
+	must.SliceEmpty(t, w.calls)
+}
+
+// answered is the error of a request that the API answers with a status.
+func answered(t *testing.T, code int) error {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+	defer server.Close()
+	client, err := api.NewClient(&api.Config{Address: server.URL})
+	must.NoError(t, err)
+	_, err = API{client}.Job(t.Context(), "ml", "vae")
+	must.Error(t, err)
+	return err
+}
+
+func TestTransient(t *testing.T) {
+	for _, err := range []error{answered(t, 500), answered(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
+		must.True(t, transient(fmt.Errorf("reading: %w", err)), must.Sprint(err))
+	}
+	for _, err := range []error{answered(t, 403), answered(t, 400), errors.New("the lock is lost")} {
+		must.False(t, transient(err), must.Sprint(err))
+	}
 }
 
 // A step that is not known is no failure.

@@ -1,0 +1,263 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// testPeople is about what a job's user does while it is moved.
+func (s *site) testPeople(t *testing.T) {
+	type person struct {
+		at  phase
+		do  func(*testing.T, *moving, func())
+		job job
+	}
+	people := map[string]person{"completes": {at: "", do: testCompletes}, "late": {at: "", do: testLate}}
+	for _, p := range []phase{saving, frozen, bound} {
+		people["stops "+string(p)] = person{at: p, do: testUserStops}
+		people["removes "+string(p)] = person{at: p, do: testUserRemoves}
+		people["registers "+string(p)] = person{at: p, do: testUserRegisters}
+	}
+	var jobs []job
+	var names []string
+	for name, p := range people {
+		p.job = learner("user-" + strings.ReplaceAll(name, " ", "-"))
+		if name == "late" {
+			p.job = learner("user-late", `lease = "2s"`)
+		}
+		jobs, names = append(jobs, p.job), append(names, name)
+	}
+	moves := s.learn(t, jobs...)
+	for i, m := range moves {
+		p := people[names[i]]
+		t.Run(names[i], func(t *testing.T) {
+			t.Parallel()
+			d := newDoor(t, s.server.Addr)
+			pass := func() {}
+			if p.at != "" {
+				first, in := m.stopIn(d, p.at)
+				if first != nil {
+					first.pass()
+				}
+				m.move(t, d)
+				in.await(t, string(p.at))
+				pass = in.pass
+			}
+			p.do(t, m, pass)
+		})
+	}
+}
+
+// version is the job's own, and whether it is stopped.
+func (m *moving) version(t *testing.T) (version uint64, stopped bool) {
+	t.Helper()
+	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
+	must.NoError(t, err)
+	return *spec.Version, *spec.Stop
+}
+
+// quiet waits until none of the job's allocations runs, and Nomad wants none to.
+func (m *moving) quiet(t *testing.T) {
+	t.Helper()
+	eventually(t, m.id+" has ended", func() error {
+		stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
+		must.NoError(t, err)
+		for _, s := range stubs {
+			if s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending {
+				return fmt.Errorf("allocation %s is %s", s.ID, s.ClientStatus)
+			}
+		}
+		evals, _, err := m.server.API.Jobs().Evaluations(m.id, nil)
+		must.NoError(t, err)
+		for _, e := range evals {
+			if e.Status == "pending" || e.Status == "blocked" {
+				return fmt.Errorf("evaluation %s is %s", e.ID, e.Status)
+			}
+		}
+		return nil
+	})
+}
+
+// unbind is what the next shim does for one that died.
+func (m *moving) unbind(t *testing.T) {
+	t.Helper()
+	b := move.Binding{Namespace: "default", Job: m.id, Group: "g", Node: m.b.agent.NodeID()}
+	must.NoError(t, move.Unbind(t.Context(), move.API{Client: m.server.API}, b))
+}
+
+// testUserStops has a job stopped: it ends, and stays stopped.
+func testUserStops(t *testing.T, m *moving, pass func()) {
+	_, _, err := m.server.API.Jobs().Deregister(m.id, false, nil)
+	must.NoError(t, err)
+	version, _ := m.version(t)
+	pass()
+	m.end(t)
+	m.quiet(t)
+	m.unbind(t)
+	m.quiet(t)
+	now, stopped := m.version(t)
+	must.True(t, stopped)
+	must.Eq(t, version, now, must.Sprint("nobody has registered it since"))
+}
+
+func testUserRemoves(t *testing.T, m *moving, pass func()) {
+	_, _, err := m.server.API.Jobs().Deregister(m.id, true, nil)
+	must.NoError(t, err)
+	pass()
+	m.end(t)
+	m.quiet(t)
+	m.unbind(t)
+	m.quiet(t)
+	_, _, err = m.server.API.Jobs().Info(m.id, nil)
+	must.ErrorContains(t, err, "404")
+}
+
+// testUserRegisters has another version of the job registered: that one runs, once.
+func testUserRegisters(t *testing.T, m *moving, pass func()) {
+	changed := learner(m.id)
+	changed.body = "meta {\n changed = \"yes\"\n}"
+	_, err := m.a.agent.Run(deadline(t, stepDeadline), m.a.hcl(changed))
+	must.NoError(t, err)
+	version, _ := m.version(t)
+	pass()
+	m.end(t)
+	m.unbind(t)
+	m.lost = m.result.Phase == move.PhaseSave // it was stopped, as ever, before it had saved
+	now, _ := m.once(t)
+	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
+	must.NoError(t, err)
+	must.Eq(t, "yes", spec.Meta["changed"])
+	must.Eq(t, version, *spec.Version, must.Sprint("nobody has registered it since"))
+	must.Eq(t, version, now.JobVersion)
+}
+
+// testCompletes has a job complete when it has moved, and before it is set free: any new
+// version of it would be run from the beginning.
+func testCompletes(t *testing.T, m *moving, _ func()) {
+	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) {
+		told := o.Report
+		o.Report = func(p move.Phase, what string) {
+			told(p, what)
+			if p == move.PhaseVerify {
+				m.complete(t)
+			}
+		}
+	})
+	m.end(t)
+	must.NoError(t, m.err)
+	m.unbind(t)
+	m.quiet(t)
+	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
+	must.NoError(t, err)
+	must.Len(t, 2, stubs, must.Sprint("the old one and the new one"))
+}
+
+// complete has the training end on the target.
+func (m *moving) complete(t *testing.T) {
+	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(filepath.Join(m.b.agent.AllocDir(stubs[0].ID), "alloc", "data", "end"), nil, 0o644))
+	_, err = m.b.agent.WaitTerminal(deadline(t, stepDeadline), m.id)
+	must.NoError(t, err)
+}
+
+// testLate has it take longer than the lease to write down what is to be bound: the task
+// has run on, and saves again before it is bound.
+func testLate(t *testing.T, m *moving, _ func()) {
+	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) {
+		o.Binds = func(_ context.Context, b *move.Binding) error {
+			if b == nil {
+				return nil
+			}
+			m.a.waitStatus(t, m.alloc, "train", "running on", func(st status.Status) bool { return st.Move.State == "" })
+			return nil
+		}
+	})
+	m.end(t)
+	must.NoError(t, m.err)
+	now, starts := m.once(t)
+	must.Eq(t, "b", now.NodeName)
+	must.Len(t, 2, starts)
+}
+
+// inFrozen has something happen while the task is frozen, and the move go on.
+func (m *moving) inFrozen(t *testing.T, d *door, do func()) {
+	t.Helper()
+	_, in := m.stopIn(d, frozen)
+	m.move(t, d)
+	in.await(t, string(frozen))
+	do()
+	in.pass()
+	m.end(t)
+}
+
+// stays checks that it was not moved, and runs on where it was.
+func (m *moving) stays(t *testing.T, why string) {
+	t.Helper()
+	must.ErrorContains(t, m.err, why)
+	must.Eq(t, move.PhaseWait, m.result.Phase)
+	now, starts := m.once(t)
+	must.Eq(t, m.alloc.ID, now.ID)
+	must.Eq(t, []string{"0"}, starts)
+}
+
+// drain drains a node, at once or never, and back.
+func (s *site) drain(t *testing.T, c *cluster, yes bool) {
+	t.Helper()
+	opts := &api.DrainOptions{MarkEligible: true}
+	if yes {
+		opts = &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: -1 * time.Second}}
+	}
+	_, err := s.server.API.Nodes().UpdateDrainOpts(c.agent.NodeID(), opts, nil)
+	must.NoError(t, err)
+}
+
+func testSourceDrained(t *testing.T, m *moving, d *door) {
+	m.inFrozen(t, d, func() { m.drain(t, m.a, true) })
+	now, starts := m.once(t)
+	must.Eq(t, "b", now.NodeName)
+	must.Len(t, 2, starts)
+	t.Logf("the move came to %s: %v", m.result.Phase, m.err)
+	m.drain(t, m.a, false)
+}
+
+func testTargetDrained(t *testing.T, m *moving, d *door) {
+	m.inFrozen(t, d, func() { m.drain(t, m.b, true) })
+	m.stays(t, "it is not placed")
+	m.drain(t, m.b, false)
+}
+
+func testTargetIneligible(t *testing.T, m *moving, d *door) {
+	m.inFrozen(t, d, func() { m.eligible(t, m.b, false) })
+	m.stays(t, "it is not placed")
+	m.eligible(t, m.b, true)
+}
+
+// testTargetFull has somebody else take the room that the target had.
+func testTargetFull(t *testing.T, m *moving, d *door) {
+	m.inFrozen(t, d, func() {
+		node, err := m.b.agent.Node(deadline(t, stepDeadline))
+		must.NoError(t, err)
+		filler := shell("while :; do sleep 1; done")
+		filler.memory = int(node.NodeResources.Memory.MemoryMB) - 16
+		m.b.start(t, job{id: "filler", tasks: []task{filler}, body: "constraint {\n attribute = \"${node.unique.name}\"\n value = \"b\"\n}"})
+	})
+	m.stays(t, "it is not placed: no room: memory")
+	m.b.stop(t, "filler")
+}

@@ -1,0 +1,392 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// site is a server and two nodes, each an agent of its own: they can die one by one.
+type site struct {
+	h      *harness.Harness
+	server *harness.Agent
+	a, b   *cluster // jobs begin on a, and are moved to b
+	done   *api.Allocation
+}
+
+// newSite starts them, and beside what tests do there a job that has completed.
+func newSite(t *testing.T, settings map[string]string) *site {
+	t.Helper()
+	s := &site{h: newHarness(t)}
+	ctx := deadline(t, startDeadline+10*time.Minute) // a first run builds
+	var err error
+	s.server, err = s.h.StartAgent(ctx, harness.AgentConfig{Name: "server", ServerOnly: true, Silence: 8 * time.Second})
+	must.NoError(t, err)
+	node := func(name string) *cluster {
+		return newCluster(t, s.h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{Name: name, Join: s.server}})
+	}
+	s.a, s.b = node("a"), node("b")
+	done := learner("completed")
+	done.tasks[0].args[1] = "exit 0"
+	s.done = s.a.finish(t, done)
+	return s
+}
+
+// completedOnce checks that what has completed was never run again.
+func (s *site) completedOnce(t *testing.T) {
+	t.Helper()
+	stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), s.done.JobID)
+	must.NoError(t, err)
+	must.Len(t, 1, stubs, must.Sprint("allocations of the job that had completed"))
+}
+
+// eligible says whether a node takes allocations.
+func (s *site) eligible(t *testing.T, c *cluster, yes bool) {
+	t.Helper()
+	_, err := s.server.API.Nodes().ToggleEligibility(c.agent.NodeID(), yes, nil)
+	must.NoError(t, err)
+}
+
+// learner is a job that learns slowly, takes two seconds to save, and writes down at which
+// step it was started: the file goes with it.
+func learner(id string, options ...string) job {
+	k := shell(`d=$NOMAD_ALLOC_DIR/data; n=0; [ -e $d/ckpt ] && read n < $d/ckpt
+echo $n >> $d/starts
+trap 'sleep 2; echo $n > $d/tmp; mv $d/tmp $d/ckpt' USR1
+v=-100
+while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.1; [ -e $d/end ] && exit 0; done`)
+	if len(options) == 0 {
+		options = []string{`lease = "5s"`}
+	}
+	k.config = "checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/ckpt\"\n" + strings.Join(options, "\n") + "\n}"
+	k.memory = 32
+	return job{id: id, retry: true, group: insistent + "\nephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
+}
+
+// moving is a job of which an allocation is moved from a to b.
+type moving struct {
+	*site
+	id     string
+	alloc  *api.Allocation
+	before status.Status
+	ended  chan struct{}
+	result move.Result
+	err    error
+	lost   bool // what it has saved is on a node that is gone
+}
+
+// learn starts learners on a, and waits until they learn.
+func (s *site) learn(t *testing.T, jobs ...job) []*moving {
+	t.Helper()
+	s.eligible(t, s.b, false)
+	var all []*moving
+	for _, j := range jobs {
+		s.a.register(t, j)
+		all = append(all, &moving{site: s, id: j.id})
+	}
+	for _, m := range all {
+		var err error
+		m.alloc, err = s.a.agent.WaitRunning(deadline(t, startDeadline), m.id)
+		must.NoError(t, err)
+		must.Eq(t, s.a.agent.NodeID(), m.alloc.NodeID)
+	}
+	s.eligible(t, s.b, true)
+	for _, m := range all {
+		m.before = s.a.waitStatus(t, m.alloc, "train", "learning", func(st status.Status) bool { return st.Step > 3 })
+	}
+	return all
+}
+
+// move moves it in the background, by way of a door.
+func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
+	opts := move.DefaultOptions()
+	opts.Save, opts.Place, opts.Resume = 15*time.Second, time.Minute, time.Minute
+	opts.Report = func(p move.Phase, what string) { t.Logf("%s: %s: %s", m.id, p, what) }
+	for _, c := range change {
+		c(&opts)
+	}
+	m.ended = make(chan struct{})
+	ctx := t.Context()
+	nomad := move.API{Client: d.client()}
+	go func() {
+		defer close(m.ended)
+		m.result, m.err = move.Move(ctx, nomad, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
+	}()
+	t.Cleanup(func() { <-m.ended })
+}
+
+// end waits until the move has ended.
+func (m *moving) end(t *testing.T) {
+	t.Helper()
+	select {
+	case <-m.ended:
+	case <-deadline(t, 2*startDeadline).Done():
+		must.NoError(t, errors.New("the move of "+m.id+" does not end"))
+	}
+}
+
+// boundTo is the node to which the job is bound; "" is none.
+func (m *moving) boundTo(t *testing.T) string {
+	t.Helper()
+	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
+	must.NoError(t, err)
+	for _, c := range spec.TaskGroups[0].Constraints {
+		if c.LTarget == "${node.unique.id}" {
+			return c.RTarget
+		}
+	}
+	return ""
+}
+
+// once checks what is to be true however a move went: the job runs, once, at a step that
+// is no earlier than where it was, and may run on any node. It returns how it runs, and
+// at which steps it was started.
+func (m *moving) once(t *testing.T) (running *api.AllocationListStub, starts []string) {
+	t.Helper()
+	var st status.Status
+	eventually(t, m.id+" runs once, and is free", func() (err error) {
+		if running, err = m.only(t); err != nil {
+			return err
+		}
+		alloc := &api.Allocation{ID: running.ID, NodeID: running.NodeID, Namespace: running.Namespace}
+		if st, err = m.a.status(t, alloc, "train"); err != nil {
+			return err
+		}
+		if st.Alloc != running.ID || st.Move.State != "" || !m.lost && st.Step < m.before.Step || st.Reports < 3 {
+			return fmt.Errorf("its status is that of %s, at step %v, %q to be moved", st.Alloc, st.Step, st.Move.State)
+		}
+		if node := m.boundTo(t); node != "" {
+			return errors.New("it is bound to " + node)
+		}
+		data, err := m.a.agent.Cat(deadline(t, stepDeadline), alloc, "alloc/data/starts")
+		starts = strings.Fields(string(data))
+		return err
+	})
+	if !m.lost {
+		must.Eq(t, "0", starts[0])
+		for _, step := range starts[1:] {
+			n, err := strconv.Atoi(step)
+			must.NoError(t, err)
+			must.LessEq(t, float64(n), float64(m.before.Step))
+		}
+	}
+	return running, starts
+}
+
+// only is the one allocation that runs; all others have ended.
+func (m *moving) only(t *testing.T) (*api.AllocationListStub, error) {
+	t.Helper()
+	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
+	if err != nil {
+		return nil, err
+	}
+	var running []*api.AllocationListStub
+	for _, s := range stubs {
+		if s.ClientStatus == api.AllocClientStatusRunning && s.DesiredStatus == api.AllocDesiredStatusRun {
+			running = append(running, s)
+			continue
+		}
+		if s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending {
+			return nil, fmt.Errorf("allocation %s on %s is %s, to %s", s.ID, s.NodeName, s.ClientStatus, s.DesiredStatus)
+		}
+		if _, err := harness.TaskPIDs(s.ID, "train"); err == nil {
+			return nil, fmt.Errorf("allocation %s has ended, and has processes", s.ID)
+		}
+	}
+	if len(running) != 1 {
+		return nil, fmt.Errorf("%d allocations run", len(running))
+	}
+	return running[0], nil
+}
+
+// phase is one in which something happens to a move.
+type phase string
+
+const (
+	saving  phase = "saving"
+	frozen  phase = "frozen"
+	bound   phase = "bound"
+	running phase = "running" // on the target, and bound
+)
+
+var phases = []phase{saving, frozen, bound, running}
+
+// stopIn stops a move in a phase. Before it comes there it waits in first, if there is
+// such a thing.
+func (m *moving) stopIn(d *door, p phase) (first, in *stop) {
+	switch p {
+	case saving:
+		return d.stop(asksToSave(m.alloc.ID, false)), d.stop(asksToSave(m.alloc.ID, true))
+	case frozen:
+		return nil, d.stop(binds(m.id, false))
+	case bound:
+		return d.stop(binds(m.id, false)), d.stop(binds(m.id, true))
+	}
+	return nil, d.stop(frees(m.id))
+}
+
+// four are moves of which each stands in another phase.
+type four struct {
+	moves     []*moving
+	first, in map[phase]*stop
+}
+
+// stopFour stops four moves.
+func stopFour(moves []*moving, d *door) *four {
+	f := &four{moves, make(map[phase]*stop), make(map[phase]*stop)}
+	for i, p := range phases {
+		f.first[p], f.in[p] = moves[i].stopIn(d, p)
+	}
+	return f
+}
+
+// reached waits until each stands in its phase: the one that saves does it now, and the one
+// that is bound is so after something was done.
+func (f *four) reached(t *testing.T, before func()) {
+	t.Helper()
+	for _, p := range phases {
+		if f.first[p] != nil {
+			f.first[p].await(t, "about to be "+string(p))
+		} else {
+			f.in[p].await(t, string(p))
+		}
+	}
+	f.first[saving].pass()
+	f.in[saving].await(t, string(saving))
+	before()
+	f.first[bound].pass()
+	f.in[bound].await(t, string(bound))
+}
+
+// pass lets all go on.
+func (f *four) pass() {
+	for _, s := range f.in {
+		s.pass()
+	}
+}
+
+// victim is who dies in the middle of moves.
+type victim struct {
+	name string
+	// pause, if there is one, stands still when a job is bound, so that it does not know.
+	pause  *harness.Agent
+	kill   func(t *testing.T)
+	revive func(t *testing.T) // when the moves have gone on; nil: when the jobs run
+	loses  []phase            // those in which the checkpoint goes with it
+}
+
+// TestEdges is about what goes wrong, and what people do, in the middle of moves.
+func TestEdges(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	t.Run("people", func(t *testing.T) { s.testPeople(t) })
+	for name, test := range map[string]func(*testing.T, *moving, *door){
+		"source drained":    testSourceDrained,
+		"target drained":    testTargetDrained,
+		"target ineligible": testTargetIneligible,
+		"target full":       testTargetFull,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := s.learn(t, learner(strings.ReplaceAll(name, " ", "-")))[0]
+			test(t, m, newDoor(t, s.server.Addr))
+		})
+	}
+	kill := func(a *harness.Agent) func(*testing.T) {
+		return func(t *testing.T) { must.NoError(t, a.Kill(deadline(t, stepDeadline))) }
+	}
+	restart := func(a *harness.Agent) func(*testing.T) {
+		return func(t *testing.T) { must.NoError(t, a.Restart(deadline(t, startDeadline))) }
+	}
+	killPlugin := func(c *cluster) func(*testing.T) {
+		return func(t *testing.T) {
+			for _, pid := range c.agent.PluginPIDs("ebbtide-driver") {
+				must.NoError(t, unix.Kill(pid, unix.SIGKILL))
+			}
+			must.NoError(t, c.agent.Process().Signal(unix.SIGCONT))
+		}
+	}
+	nothing := func(*testing.T) {}
+	a, b := s.a.agent, s.b.agent
+	for _, v := range []victim{
+		{"plugin of the source", a, killPlugin(s.a), nothing, nil},
+		{"plugin of the target", b, killPlugin(s.b), nothing, nil},
+		{"source", a, kill(a), restart(a), nil},
+		{"target", b, kill(b), restart(b), nil},
+		{"server", nil, kill(s.server), restart(s.server), nil},
+		{"target for good", b, func(t *testing.T) { s.killMachine(t, s.b) }, nil, []phase{frozen, bound, running}},
+	} {
+		t.Run(v.name, func(t *testing.T) { s.testKilled(t, v) })
+	}
+	s.completedOnce(t)
+}
+
+// killMachine ends a node with all that runs there.
+func (s *site) killMachine(t *testing.T, c *cluster) {
+	t.Helper()
+	must.NoError(t, c.agent.Kill(deadline(t, stepDeadline)))
+	allocs, _, err := s.server.API.Nodes().Allocations(c.agent.NodeID(), nil)
+	must.NoError(t, err)
+	for _, a := range allocs {
+		pids, _ := harness.TaskPIDs(a.ID, "train") // none, where it has ended
+		for _, pid := range pids {
+			must.NoError(t, unix.Kill(pid, unix.SIGKILL))
+		}
+	}
+}
+
+// testKilled kills somebody while four moves stand in four phases.
+func (s *site) testKilled(t *testing.T, v victim) {
+	var jobs []job
+	for _, p := range phases {
+		jobs = append(jobs, learner(strings.ReplaceAll(v.name, " ", "-")+"-"+string(p)))
+	}
+	moves := s.learn(t, jobs...)
+	d := newDoor(t, s.server.Addr)
+	f := stopFour(moves, d)
+	for i, m := range moves {
+		m.lost = slices.Contains(v.loses, phases[i])
+		m.move(t, d)
+	}
+	f.reached(t, func() {
+		if v.pause != nil {
+			must.NoError(t, v.pause.Process().Signal(unix.SIGSTOP))
+		}
+	})
+	v.kill(t)
+	f.pass()
+	if v.revive != nil {
+		v.revive(t)
+	}
+	runs := func(t *testing.T) {
+		for i, m := range moves {
+			t.Run(string(phases[i]), func(t *testing.T) {
+				t.Parallel()
+				m.end(t)
+				now, starts := m.once(t)
+				t.Logf("%s runs on %s, started at steps %v; the move came to %s: %v", m.id, now.NodeName, starts, m.result.Phase, m.err)
+			})
+		}
+	}
+	t.Run("then", runs)
+	if v.revive == nil {
+		must.NoError(t, v.pause.Restart(deadline(t, startDeadline)))
+		t.Run("it comes back", runs)
+	}
+}
