@@ -6,9 +6,11 @@ package move
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -63,10 +65,21 @@ func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
 // Plan implements Nomad.
 func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error) {
 	plan, _, err := a.Client.Jobs().PlanOpts(job, &api.PlanOptions{}, write(ctx, job))
-	if err != nil {
-		return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+	switch {
+	case err == nil:
+		return plan, nil
+	case identityRefused(err):
+		return nil, fmt.Errorf("%w: %w", ErrNoPlan, err)
 	}
-	return plan, nil
+	return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+}
+
+// identityRefused says whether Nomad could not cope with a workload identity. Up to 1.11
+// it looks for a token of that name after it has granted a plan
+// (https://github.com/hashicorp/nomad/pull/28139).
+func identityRefused(err error) bool {
+	var response api.UnexpectedResponseError
+	return errors.As(err, &response) && strings.Contains(response.Body(), "UUID must be 36 characters")
 }
 
 // Register implements Nomad. What people wrote, which the UI shows, stays with the job.

@@ -142,13 +142,17 @@ func (e *Refused) Error() string { return "it cannot be moved: " + strings.Join(
 // ErrNotResumed says that a task began before the step that was saved.
 var ErrNotResumed = errors.New("the task has not gone on from what it saved")
 
+// ErrNoPlan says that Nomad does not tell what it would do. A move does without: a target
+// that cannot take the allocation is then only found out when its task stands still.
+var ErrNoPlan = errors.New("Nomad does not tell what it would do")
+
 // Nomad is what a move needs of a cluster (API).
 type Nomad interface {
 	Allocation(ctx context.Context, id string) (*api.Allocation, error)
 	Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error)
 	Job(ctx context.Context, namespace, id string) (*api.Job, error)
 	Node(ctx context.Context, id string) (*api.Node, error)
-	// Plan says what Register would do.
+	// Plan says what Register would do. The error may be ErrNoPlan.
 	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
 	// Register registers a job, if it has not been changed since it was read.
 	Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error)
@@ -259,18 +263,21 @@ func (m *mover) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	would := "Nomad would place it there"
 	plan, err := m.nomad.Plan(ctx, pinned)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoPlan):
+		would = "whether Nomad would place it there is not known"
+	case err != nil:
 		return err
-	}
-	if metric := plan.FailedTGAllocs[alloc.TaskGroup]; metric != nil {
-		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(metric))}}
+	case plan.FailedTGAllocs[alloc.TaskGroup] != nil:
+		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(plan.FailedTGAllocs[alloc.TaskGroup]))}}
 	}
 	m.alloc, m.job = alloc, job
 	for _, name := range tasks {
 		m.result.Tasks = append(m.result.Tasks, Task{Name: name, Saved: status.Unknown(), Step: status.Unknown()})
 	}
-	m.done(PhaseCheck, "%s of job %s may move from %s to %s, and Nomad would place it there", short(alloc.ID), alloc.JobID, from.Name, to.Name)
+	m.done(PhaseCheck, "%s of job %s may move from %s to %s, and %s", short(alloc.ID), alloc.JobID, from.Name, to.Name, would)
 	return nil
 }
 

@@ -34,7 +34,8 @@ type world struct {
 	calls []string
 
 	planned    *api.AllocationMetric // what Plan says is missing
-	saves      status.Move           // what becomes of a checkpoint
+	planErr    error
+	saves      status.Move // what becomes of a checkpoint
 	signalErr  error
 	registered func() error                 // asked before a registration
 	evaluated  func() *api.AllocationMetric // what the evaluation says is missing
@@ -121,6 +122,9 @@ func (w *world) Node(_ context.Context, id string) (*api.Node, error) {
 }
 
 func (w *world) Plan(context.Context, *api.Job) (*api.JobPlanResponse, error) {
+	if w.planErr != nil {
+		return nil, w.planErr
+	}
 	plan := &api.JobPlanResponse{}
 	if w.planned != nil {
 		plan.FailedTGAllocs = map[string]*api.AllocationMetric{"train": w.planned}
@@ -244,6 +248,7 @@ func TestMove_fails(t *testing.T) {
 		"no such allocation": {func(w *world) { w.old.ID = "x" }, nil, nil, PhaseCheck, "check: no such allocation"},
 		"refused":            {func(w *world) { w.job.TaskGroups[0].Count = ptr(2) }, nil, nil, PhaseCheck, "it cannot be moved: group train has a count of 2"},
 		"no room":            {func(w *world) { w.planned = full }, nil, nil, PhaseCheck, "Nomad would not place it on node-b: no room: memory"},
+		"no right to plan":   {func(w *world) { w.planErr = errors.New("no permission") }, nil, nil, PhaseCheck, "check: no permission"},
 		"no signal": {func(w *world) { w.signalErr = errors.New("no permission") }, nil,
 			[]string{saveCall, releaseCall}, PhaseSave, "save: task train: no permission"},
 		"does not save": {func(w *world) { w.saves = status.Move{State: status.MoveFailed, Why: "nothing matches"} }, nil,
@@ -286,6 +291,21 @@ func TestMove_fails(t *testing.T) {
 			must.Eq(t, c.phase, res.Phase)
 		})
 	}
+}
+
+// Without a plan the move goes on, and does not claim to know.
+func TestMove_noPlan(t *testing.T) {
+	w := newWorld()
+	w.planErr = fmt.Errorf("%w: for a reason", ErrNoPlan)
+	opts := quick()
+	opts.Report = func(p Phase, text string) {
+		if p == PhaseCheck {
+			must.StrContains(t, text, "is not known")
+		}
+	}
+	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
+	must.NoError(t, err)
+	must.Eq(t, []string{saveCall, pinCall, unpinCall}, w.calls)
 }
 
 func TestMove_dryRun(t *testing.T) {
