@@ -56,8 +56,8 @@ Options:
   -address URL    Nomad's API. Default: NOMAD_ADDR, else http://127.0.0.1:4646.
                   NOMAD_TOKEN, NOMAD_CACERT and so on count as for the nomad
                   command. Where ACLs are on, the token needs list-jobs, read-job,
-                  register-job, alloc-lifecycle and read-fs in the job's namespace,
-                  and node:read.
+                  plan-job, register-job, alloc-lifecycle and read-fs in the job's
+                  namespace, and node:read.
 `)
 }
 
