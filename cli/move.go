@@ -49,8 +49,8 @@ Options:
 
   -dry-run        Say whether it could be moved. Nothing is changed.
 
-Where ACLs are on, the token needs list-jobs, read-job, register-job, alloc-lifecycle
-and read-fs in the job's namespace, and node:read.
+Where ACLs are on, the token needs list-jobs, read-job, plan-job, register-job,
+alloc-lifecycle and read-fs in the job's namespace, and node:read.
 ` + nomadHelp)
 }
 

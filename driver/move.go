@@ -37,7 +37,7 @@ import (
 //	        move it, which would run it a second time. Who stops it ends it where it
 //	        stands.
 //
-// EBBTIDE_HOLD freezes a task that goes on where it is: it asks nothing of the task, and
+// EBBTIDE_FREEZE freezes a task that goes on where it is: it asks nothing of the task, and
 // keeps it from ending while Nomad is told of a new version of its job.
 //
 // That a task may be frozen is written down before it is asked to save: a plugin that
@@ -45,8 +45,8 @@ import (
 const (
 	// SignalCheckpoint asks the driver to prepare a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
-	// SignalHold lets a task stand still for a moment. It does when the signal has been sent.
-	SignalHold = "EBBTIDE_HOLD"
+	// SignalFreeze lets a task stand still for a moment. It does when the signal has been sent.
+	SignalFreeze = "EBBTIDE_FREEZE"
 	// SignalRelease lets a task run on that was prepared, or held.
 	SignalRelease = "EBBTIDE_RELEASE"
 )
@@ -116,7 +116,7 @@ func (d *Driver) prepareMove(t *task) error {
 	case status.MoveSaving:
 		return nil
 	case status.MoveReady:
-		if m.shown.State == status.MoveHeld {
+		if m.shown.State == status.MoveFrozen {
 			return fmt.Errorf("ebbtide: task %q stands still for a moment: ask again", cfg.Name)
 		}
 		return d.extendLease(t)
@@ -164,7 +164,7 @@ func (d *Driver) hold(t *task) error {
 		defer m.mu.Unlock()
 		return d.extendLease(t)
 	}
-	shown := status.Move{State: status.MoveHeld, Step: status.Unknown()}
+	shown := status.Move{State: status.MoveFrozen, Step: status.Unknown()}
 	m.begin(func() {}, shown)
 	m.mu.Unlock()
 	ready := false
@@ -195,15 +195,13 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 	if ready {
 		return
 	}
-	if err := d.remember(t, nil); err != nil {
-		d.logger.Debug("the task is still written down as saving", "task", cfg.Name, "error", err)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // it was stopped or called off meanwhile; another one may have begun
 	}
 	t.move.mu.Lock()
-	was := t.move.end()
+	t.move.end()
 	t.move.mu.Unlock()
-	if was == "" {
-		return // it was stopped or called off meanwhile
-	}
+	d.erase(t)
 	d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: unknown, Why: err.Error()})
 	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
 }
@@ -217,7 +215,12 @@ func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.F
 	if err != nil {
 		return false, err
 	}
-	if err := d.write(t, cg, status.Move{State: status.MoveSaving, Step: status.Unknown()}); err != nil {
+	t.move.mu.Lock()
+	if err = ctx.Err(); err == nil {
+		err = d.write(t, cg, status.Move{State: status.MoveSaving, Step: status.Unknown()})
+	}
+	t.move.mu.Unlock()
+	if err != nil {
 		return false, err // a later process would not know that it is to be thawed
 	}
 	var saved checkpoint.Saved
@@ -282,7 +285,7 @@ func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err
 		return false, err
 	}
 	d.ready(t, cg, shown)
-	if shown.State == status.MoveHeld {
+	if shown.State == status.MoveFrozen {
 		return true, nil
 	}
 	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task stands still until %s, to be moved",
@@ -319,7 +322,7 @@ func (d *Driver) extendLease(t *task) error {
 // releaseMove lets a task run on. It is no error if it does already.
 func (d *Driver) releaseMove(t *task, why string) {
 	t.move.mu.Lock()
-	cg, held := t.move.cgroup, t.move.shown.State == status.MoveHeld
+	cg, held := t.move.cgroup, t.move.shown.State == status.MoveFrozen
 	was := t.move.end()
 	if was == status.MoveReady && cg != nil && t.checkpoint.Ends() {
 		t.move.released = time.Now()
@@ -331,6 +334,8 @@ func (d *Driver) releaseMove(t *task, why string) {
 	d.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
 	if was == status.MoveReady && cg != nil {
 		d.thaw(t, cg)
+	} else {
+		d.erase(t)
 	}
 	if held {
 		return
@@ -354,9 +359,7 @@ func (d *Driver) thaw(t *task, cg freezer) {
 			return
 		}
 	}
-	if err := d.remember(t, nil); err != nil {
-		d.logger.Warn("the task runs on, but is still written down as frozen", "task", t.handle.Config.Name, "error", err)
-	}
+	d.erase(t)
 }
 
 // endFrozen ends the processes of a task that is frozen, which is to be stopped: they
@@ -366,14 +369,21 @@ func (d *Driver) endFrozen(t *task) {
 	cg := t.move.cgroup
 	was := t.move.end()
 	t.move.mu.Unlock()
-	if was != status.MoveReady || cg == nil {
+	if was == "" {
 		return
 	}
-	if err := cg.Kill(); err != nil {
-		d.logger.Warn("ending a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+	if was == status.MoveReady && cg != nil {
+		if err := cg.Kill(); err != nil {
+			d.logger.Warn("ending a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+		}
 	}
+	d.erase(t)
+}
+
+// erase takes back what write wrote: a task is not frozen, and will not be.
+func (d *Driver) erase(t *task) {
 	if err := d.remember(t, nil); err != nil {
-		d.logger.Debug("the ended task is still written down as frozen", "task", t.handle.Config.Name, "error", err)
+		d.logger.Warn("the task is not frozen, but still written down as such", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
 	}
 }
 
@@ -389,7 +399,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 		m.mu.Unlock()
 		return res
 	}
-	held := m.shown.State == status.MoveHeld
+	held := m.shown.State == status.MoveFrozen
 	if !held && !t.checkpoint.Ends() { // it has ended by itself
 		m.end()
 		m.mu.Unlock()

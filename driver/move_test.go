@@ -161,23 +161,23 @@ func TestMove_fails(t *testing.T) {
 // One that is held stands still at once, and says nothing of it.
 func TestMove_held(t *testing.T) {
 	m := newMoving(t)
-	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	must.Eq(t, "frozen", m.fridge.is())
 	must.NotNil(t, m.frozen(t))
-	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold), must.Sprint("once more: the lease begins anew"))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("once more: the lease begins anew"))
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "stands still for a moment: ask again")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
 
 	m.fridge.refuse = errors.New("no freezer here")
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalHold), "no freezer here")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "no freezer here")
 	m.fridge.refuse = nil
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalHold), "is about to stand still")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "is about to stand still")
 	m.save(t)
 	message(t, m.messages, "checkpoint saved")
-	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold), must.Sprint("it does already"))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("it does already"))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	message(t, m.messages, "runs on: the move was called off")
 	must.Eq(t, 0, len(m.inner.signals))
@@ -190,7 +190,7 @@ func TestMove_heldEnds(t *testing.T) {
 	m.held.checkpoint.Signal = "SIGTERM"
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
-	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalHold))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	m.inner.results <- &drivers.ExitResult{}
 	select {
 	case <-ch:
@@ -203,7 +203,7 @@ func TestMove_heldEnds(t *testing.T) {
 	m = newMoving(t)
 	m.held.checkpoint.Signal = "SIGTERM"
 	m.d.findFreezer = func(*task) (freezer, error) { return nil, engine.ErrGone }
-	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalHold), engine.ErrGone)
+	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalFreeze), engine.ErrGone)
 }
 
 func TestMove_refused(t *testing.T) {
@@ -343,9 +343,9 @@ func TestMove_resumed(t *testing.T) {
 
 	// One that was held goes on without a word.
 	m := newMoving(t)
-	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveHeld, Until: time.Now().Add(time.Minute)}))
+	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
 	m.d.resumeMove(m.held)
-	must.Eq(t, status.MoveHeld, m.held.move.shown.State)
+	must.Eq(t, status.MoveFrozen, m.held.move.shown.State)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
 

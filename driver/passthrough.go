@@ -77,7 +77,7 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	switch signal {
 	case SignalCheckpoint:
 		return d.prepareMove(t)
-	case SignalHold:
+	case SignalFreeze:
 		return d.hold(t)
 	case SignalRelease:
 		d.releaseMove(t, "the move was called off")

@@ -130,6 +130,12 @@ var specimens = map[string]struct {
 		_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs["load"], "load", "stdout", "response_s=")
 		must.NoError(t, err)
 	}},
+	"shim.hcl": {true, func(t *testing.T, s specimen) {
+		eventually(t, "one leads and one stands by", func() error {
+			_, err := s.shims(t, "ebbtide-shim")
+			return err
+		})
+	}},
 	"targets.hcl": {false, func(t *testing.T, s specimen) {
 		alloc := s.allocs["vae"]
 		s.waitEvent(t, alloc, "vae", "acceptable target 115 reached: loss = ")
@@ -167,7 +173,9 @@ func TestJobspecs(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "jobspecs", "*.hcl"))
 	must.NoError(t, err)
 	must.SliceNotEmpty(t, files)
-	exec := newCluster(t, h, "exec", clusterOptions{})
+	cli, err := h.Tools.CLI(deadline(t, startDeadline))
+	must.NoError(t, err)
+	exec := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Chroot: installed(cli)}})
 	daemon := config.Default() // for hold.hcl
 	daemon.Web.Address, daemon.Nomad.Address = "", exec.agent.Addr
 	runShims(t, daemon, "shim")

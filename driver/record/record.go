@@ -40,7 +40,7 @@ type Record struct {
 type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
-	State  string    `json:"state"`  // saving: it may be frozen in a moment; ready; held
+	State  string    `json:"state"`  // saving: it may be frozen in a moment; ready; frozen
 	Until  time.Time `json:"until"`  // end of the lease
 	// The checkpoint, as it is shown.
 	Path  string        `json:"path"`

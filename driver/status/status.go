@@ -143,7 +143,7 @@ type SpeCon struct {
 
 // Move is how far a task is prepared to be moved to another node.
 type Move struct {
-	State string    `json:"state"`           // "" not at all, saving, ready, held, failed
+	State string    `json:"state"`           // "" not at all, saving, ready, frozen, failed
 	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
 	Bytes int64     `json:"bytes,omitempty"` // its size
 	Step  Number    `json:"step"`            // the last one reported before; the checkpoint's is that or a later one
@@ -155,7 +155,7 @@ type Move struct {
 const (
 	MoveSaving = "saving" // it was asked to save
 	MoveReady  = "ready"  // it has saved, and stands still
-	MoveHeld   = "held"   // it stands still for a moment, and goes on where it is
+	MoveFrozen = "frozen" // it stands still for a moment, and goes on where it is
 	MoveFailed = "failed" // it has not saved in time, and runs on
 )
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sort"
@@ -41,6 +42,13 @@ type AgentConfig struct {
 	// further plugin blocks).
 	ClientHCL, HCL string
 
+	// ACL asks everybody for a token, TLS for a certificate of the run's own authority. An
+	// agent that joins has both from its server.
+	ACL, TLS bool
+
+	// Chroot has more files of the host for tasks of the exec engine, and where they are
+	// there.
+	Chroot map[string]string
 	// HostVolumes maps names to directories of the host.
 	HostVolumes map[string]string
 
@@ -59,7 +67,7 @@ type AgentConfig struct {
 // Agent is a running Nomad agent.
 type Agent struct {
 	Name string
-	Addr string // of its API and UI: "http://127.0.0.1:…"
+	Addr string // of its API and UI: "http://127.0.0.1:…", with TLS "https://…"
 	Dir  string
 	API  *api.Client
 
@@ -70,6 +78,10 @@ type Agent struct {
 	nodeID string
 	argv   []string
 	proc   *Process
+
+	token     string      // that may do everything; "" without ACLs
+	authority *Authority  // nil without TLS
+	cert      Certificate // the agent's own
 }
 
 // agentTemplate is an agent's configuration file.
@@ -104,6 +116,23 @@ telemetry {
   publish_node_metrics       = true
   collection_interval        = "1s"
 }
+{{ if .Cfg.ACL }}
+acl {
+  enabled                  = true
+  token_min_expiration_ttl = "1s"
+}
+{{ end }}
+{{ with .TLS }}
+tls {
+  http = true
+  rpc  = true
+  ca_file   = {{ printf "%q" .CAFile }}
+  cert_file = {{ printf "%q" .CertFile }}
+  key_file  = {{ printf "%q" .KeyFile }}
+  verify_server_hostname = true
+  verify_https_client    = true
+}
+{{ end }}
 consul {
   auto_advertise   = false
   client_auto_join = false
@@ -209,7 +238,9 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 		if err != nil {
 			return nil, err
 		}
-		values["Chroot"] = map[string]string{filepath.Join(root, "bin"): "/bin", filepath.Join(root, "etc"): "/etc"}
+		chroot := map[string]string{filepath.Join(root, "bin"): "/bin", filepath.Join(root, "etc"): "/etc"}
+		maps.Copy(chroot, cfg.Chroot)
+		values["Chroot"] = chroot
 	}
 	plugins := make(map[string]string)
 	for name, path := range cfg.Plugins {
@@ -229,15 +260,22 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 	}
 	a := &Agent{
 		Name: cfg.Name, Dir: dir, h: h, cfg: cfg, values: values,
-		Addr: fmt.Sprintf("http://127.0.0.1:%d", http),
-		rpc:  fmt.Sprintf("127.0.0.1:%d", first+1),
+		rpc: fmt.Sprintf("127.0.0.1:%d", first+1),
 	}
+	if err := a.secure(); err != nil {
+		return nil, err
+	}
+	scheme := "http"
+	if a.cfg.TLS {
+		scheme = "https"
+	}
+	a.Addr = fmt.Sprintf("%s://127.0.0.1:%d", scheme, http)
 	a.argv = []string{nomad, "agent", "-config", a.configFile()}
 	if err := a.writeConfig(); err != nil {
 		return nil, err
 	}
-	if a.API, err = api.NewClient(&api.Config{Address: a.Addr}); err != nil {
-		return nil, fmt.Errorf("making a client of the API at %s: %w", a.Addr, err)
+	if a.API, err = a.client(); err != nil {
+		return nil, err
 	}
 	h.mu.Lock()
 	h.agents = append(h.agents, a)
@@ -363,15 +401,19 @@ func (a *Agent) poll(ctx context.Context, what string, check func() error) error
 	return err
 }
 
-// waitLeader waits until the server leads.
+// waitLeader waits until the server leads, and has a management token where ACLs are on.
 func (a *Agent) waitLeader(ctx context.Context) error {
-	return a.poll(ctx, a.Name+" has a leader", func() error {
+	err := a.poll(ctx, a.Name+" has a leader", func() error {
 		leader, err := a.API.Status().Leader()
 		if err == nil && leader == "" {
 			err = errors.New("no leader yet")
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return a.bootstrap(ctx)
 }
 
 // WaitReady waits until the agent's server leads and its node is ready.

@@ -65,9 +65,9 @@ func (t *Tools) Driver(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide-driver", "./cmd/ebbtide-driver")
 }
 
-// CLI is the path of the ebbtide command.
+// CLI is the path of the ebbtide command, which is static.
 func (t *Tools) CLI(ctx context.Context) (string, error) {
-	return t.own(ctx, "ebbtide", "./cmd/ebbtide")
+	return t.own(ctx, "ebbtide", "./cmd/ebbtide", "CGO_ENABLED=0")
 }
 
 // Trainer is the path of the static training program.

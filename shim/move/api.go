@@ -6,6 +6,7 @@ package move
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -79,10 +80,21 @@ func (a API) Reach(ctx context.Context, node string) error {
 // Plan implements Nomad.
 func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error) {
 	plan, _, err := a.Client.Jobs().PlanOpts(job, &api.PlanOptions{}, write(ctx, job))
-	if err != nil {
-		return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+	switch {
+	case err == nil:
+		return plan, nil
+	case identityRefused(err):
+		return nil, fmt.Errorf("%w: %w", ErrNoPlan, err)
 	}
-	return plan, nil
+	return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+}
+
+// identityRefused says whether Nomad could not cope with a workload identity. Up to 1.11
+// it looks for a token of that name after it has granted a plan
+// (https://github.com/hashicorp/nomad/pull/28139).
+func identityRefused(err error) bool {
+	var response api.UnexpectedResponseError
+	return errors.As(err, &response) && strings.Contains(response.Body(), "UUID must be 36 characters")
 }
 
 // Register implements Nomad. What people wrote, which the UI shows, stays with the job.

@@ -127,7 +127,7 @@ func hold(ctx context.Context, nomad Nomad, job *api.Job, b Binding, stubs []*ap
 		if state := h.alloc.TaskStates[t.Name]; t.Config["checkpoint"] == nil || state == nil || state.State != "running" {
 			continue
 		}
-		if err := nomad.Signal(ctx, h.alloc, t.Name, signalHold); err != nil {
+		if err := nomad.Signal(ctx, h.alloc, t.Name, signalFreeze); err != nil {
 			return h, false, fmt.Errorf("task %s: %w", t.Name, err)
 		}
 		h.tasks = append(h.tasks, t.Name)

@@ -32,7 +32,8 @@ import (
 // ErrNotHeld says that a job does not wait for the shim any more.
 var ErrNotHeld = errors.New("the job does not wait for a node any more")
 
-// Try says why Nomad would not place a job that waits on a node; "" if it would.
+// Try says why Nomad would not place a job that waits on a node; "" if it would, or does
+// not tell (ErrNoPlan).
 func Try(ctx context.Context, nomad Nomad, b Binding) (why string, err error) {
 	job, err := released(ctx, nomad, b)
 	if err != nil {
@@ -43,6 +44,9 @@ func Try(ctx context.Context, nomad Nomad, b Binding) (why string, err error) {
 		return "", err
 	}
 	plan, err := nomad.Plan(ctx, pinned)
+	if errors.Is(err, ErrNoPlan) {
+		return "", nil
+	}
 	if err != nil {
 		return "", err
 	}

@@ -20,6 +20,8 @@ var there = Binding{Namespace: "ml", Job: "vae", Group: "train", Node: "b"}
 // waiting is a world whose job waits for the shim.
 func waiting() *world {
 	w := newWorld()
+	w.old.DesiredStatus, w.old.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusComplete // of long ago
+	w.placed = api.AllocClientStatusPending
 	w.job.Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released"), api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}
 	w.job.TaskGroups[0].Tasks[0].Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released")}
 	return w

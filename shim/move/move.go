@@ -26,7 +26,7 @@
 //	verify  The new one runs, and reports a step that is no earlier than the saved one.
 //	unpin   The constraint is taken off again, which changes nothing that runs: else the
 //	        job could not leave the target when that one dies. The task stands still for
-//	        that moment (EBBTIDE_HOLD), as it did before pin; if it has completed, its job
+//	        that moment (EBBTIDE_FREEZE), as it did before pin; if it has completed, its job
 //	        is left as it is.
 //
 // Below each step stands what is done when it fails. That Nomad, or an agent, cannot be
@@ -63,7 +63,7 @@ const (
 // The signals of the driver (docs/driver.md, "Moving a task").
 const (
 	signalCheckpoint = "EBBTIDE_CHECKPOINT"
-	signalHold       = "EBBTIDE_HOLD"
+	signalFreeze     = "EBBTIDE_FREEZE"
 	signalRelease    = "EBBTIDE_RELEASE"
 )
 
@@ -151,6 +151,10 @@ func (e *Refused) Error() string { return "it cannot be moved: " + strings.Join(
 // ErrNotResumed says that a task began before the step that was saved.
 var ErrNotResumed = errors.New("the task has not gone on from what it saved")
 
+// ErrNoPlan says that Nomad does not tell what it would do. A move does without: a target
+// that cannot take the allocation is then only found out when its task stands still.
+var ErrNoPlan = errors.New("Nomad does not tell what it would do")
+
 // Nomad is what a move needs of a cluster (API).
 type Nomad interface {
 	Allocation(ctx context.Context, id string) (*api.Allocation, error)
@@ -160,7 +164,7 @@ type Nomad interface {
 	// Reach fails if a node's agent cannot be reached now. That its node is ready says only
 	// that it could a while ago.
 	Reach(ctx context.Context, node string) error
-	// Plan says what Register would do.
+	// Plan says what Register would do. The error may be ErrNoPlan.
 	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
 	// Register registers a job, if it has not been changed since it was read.
 	Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error)
@@ -272,18 +276,21 @@ func (m *mover) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	would := "Nomad would place it there"
 	plan, err := m.nomad.Plan(ctx, pinned)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoPlan):
+		would = "whether Nomad would place it there is not known"
+	case err != nil:
 		return err
-	}
-	if metric := plan.FailedTGAllocs[alloc.TaskGroup]; metric != nil {
-		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(metric))}, true}
+	case plan.FailedTGAllocs[alloc.TaskGroup] != nil:
+		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(plan.FailedTGAllocs[alloc.TaskGroup]))}, true}
 	}
 	m.alloc, m.job = alloc, job
 	for _, name := range tasks {
 		m.result.Tasks = append(m.result.Tasks, Task{Name: name, Saved: status.Unknown(), Step: status.Unknown()})
 	}
-	m.done(PhaseCheck, "%s of job %s may move from %s to %s, and Nomad would place it there", short(alloc.ID), alloc.JobID, from.Name, to.Name)
+	m.done(PhaseCheck, "%s of job %s may move from %s to %s, and %s", short(alloc.ID), alloc.JobID, from.Name, to.Name, would)
 	return nil
 }
 

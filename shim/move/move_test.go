@@ -40,9 +40,10 @@ type world struct {
 	calls []string
 
 	planned    *api.AllocationMetric // what Plan says is missing
-	saves      status.Move           // what becomes of a checkpoint
-	lease      time.Duration         // for how long it stands still then
-	asked      time.Time             // when it was asked to save last
+	planErr    error
+	saves      status.Move   // what becomes of a checkpoint
+	lease      time.Duration // for how long it stands still then
+	asked      time.Time     // when it was asked to save last
 	signalErr  error
 	noJob      error                        // why the job cannot be read
 	dead       error                        // why the target cannot be reached
@@ -144,6 +145,9 @@ func (w *world) Node(_ context.Context, id string) (*api.Node, error) {
 func (w *world) Reach(context.Context, string) error { return w.dead }
 
 func (w *world) Plan(context.Context, *api.Job) (*api.JobPlanResponse, error) {
+	if w.planErr != nil {
+		return nil, w.planErr
+	}
 	plan := &api.JobPlanResponse{}
 	if w.planned != nil {
 		plan.FailedTGAllocs = map[string]*api.AllocationMetric{"train": w.planned}
@@ -234,8 +238,8 @@ const (
 	pinCall     = `register "b"`
 	unpinCall   = `register ""`
 
-	holdCall       = signalHold + " 0a11ed00 train"
-	holdNewCall    = signalHold + " 0e30a110 train"
+	freezeCall     = signalFreeze + " 0a11ed00 train"
+	freezeNewCall  = signalFreeze + " 0e30a110 train"
 	releaseNewCall = signalRelease + " 0e30a110 train"
 )
 
@@ -249,7 +253,7 @@ func TestMove(t *testing.T) {
 	}
 	res, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
 	must.NoError(t, err)
-	must.Eq(t, []string{saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, w.calls)
+	must.Eq(t, []string{saveCall, pinCall, freezeNewCall, unpinCall, releaseNewCall}, w.calls)
 	must.Eq(t, []Phase{PhaseCheck, PhaseSave, PhasePin, PhaseWait, PhaseVerify, PhaseUnpin, PhaseDone}, told)
 	must.True(t, res.DownS.Known())
 	res.DownS = 0
@@ -273,6 +277,7 @@ func TestMove_fails(t *testing.T) {
 		"no such allocation": {func(w *world) { w.old.ID = "x" }, nil, nil, PhaseCheck, "check: no such allocation"},
 		"refused":            {func(w *world) { w.job.TaskGroups[0].Count = ptr(2) }, nil, nil, PhaseCheck, "it cannot be moved: group train has a count of 2"},
 		"no room":            {func(w *world) { w.planned = full }, nil, nil, PhaseCheck, "Nomad would not place it on node-b: no room: memory"},
+		"no right to plan":   {func(w *world) { w.planErr = errors.New("no permission") }, nil, nil, PhaseCheck, "check: no permission"},
 		"no signal": {func(w *world) { w.signalErr = errors.New("no permission") }, nil,
 			[]string{saveCall, releaseCall}, PhaseSave, "save: task train: no permission"},
 		"does not save": {func(w *world) { w.saves = status.Move{State: status.MoveFailed, Why: "nothing matches"} }, nil,
@@ -287,15 +292,15 @@ func TestMove_fails(t *testing.T) {
 			[]string{saveCall, releaseCall}, PhasePin, "pin: no path to node"},
 		"the answer is lost": {func(w *world) {
 			w.registered = func() error { w.bindUnseen(); return errors.New("connection reset") }
-		}, nil, []string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhasePin, "pin: connection reset"},
+		}, nil, []string{saveCall, pinCall, freezeCall, unpinCall, releaseCall, releaseCall}, PhasePin, "pin: connection reset"},
 		"full by now": {func(w *world) { w.evaluated = func() *api.AllocationMetric { return full } }, nil,
-			[]string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhaseWait, "wait: it is not placed: no room: memory"},
+			[]string{saveCall, pinCall, freezeCall, unpinCall, releaseCall, releaseCall}, PhaseWait, "wait: it is not placed: no room: memory"},
 		"never placed": {func(w *world) { w.placed = "" }, func(o *Options) { o.Place = 50 * time.Millisecond },
-			[]string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, PhaseWait, "wait: waiting until the new allocation runs: context deadline exceeded"},
+			[]string{saveCall, pinCall, freezeCall, unpinCall, releaseCall, releaseCall}, PhaseWait, "wait: waiting until the new allocation runs: context deadline exceeded"},
 		"fails there": {func(w *world) { w.placed = api.AllocClientStatusFailed }, nil,
 			[]string{saveCall, pinCall, unpinCall}, PhaseWait, "wait: the new allocation 0e30a110 is failed: for a reason"},
 		"begins anew": {func(w *world) { w.resumes = 1 }, nil,
-			[]string{saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, PhaseVerify, "the task has not gone on from what it saved: task train saved step 100 and is at step 1"},
+			[]string{saveCall, pinCall, freezeNewCall, unpinCall, releaseNewCall}, PhaseVerify, "the task has not gone on from what it saved: task train saved step 100 and is at step 1"},
 		"cannot be unbound": {func(w *world) {
 			n := 0
 			w.registered = func() error {
@@ -304,7 +309,7 @@ func TestMove_fails(t *testing.T) {
 				}
 				return nil
 			}
-		}, nil, []string{saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, PhaseUnpin, "unpin: unbinding the job: no leader; the job stays bound"},
+		}, nil, []string{saveCall, pinCall, freezeNewCall, unpinCall, releaseNewCall}, PhaseUnpin, "unpin: unbinding the job: no leader; the job stays bound"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -320,6 +325,21 @@ func TestMove_fails(t *testing.T) {
 			must.Eq(t, name == "cannot be unbound", res.Bound)
 		})
 	}
+}
+
+// Without a plan the move goes on, and does not claim to know.
+func TestMove_noPlan(t *testing.T) {
+	w := newWorld()
+	w.planErr = fmt.Errorf("%w: for a reason", ErrNoPlan)
+	opts := quick()
+	opts.Report = func(p Phase, text string) {
+		if p == PhaseCheck {
+			must.StrContains(t, text, "is not known")
+		}
+	}
+	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
+	must.NoError(t, err)
+	must.Eq(t, []string{saveCall, pinCall, freezeNewCall, unpinCall, releaseNewCall}, w.calls)
 }
 
 func TestMove_dryRun(t *testing.T) {
@@ -342,7 +362,7 @@ func TestMove_calledOff(t *testing.T) {
 	}
 	_, err := Move(ctx, w, Request{Alloc: oldID, Node: "b"}, quick())
 	must.ErrorIs(t, err, context.Canceled)
-	must.Eq(t, []string{saveCall, pinCall, holdCall, unpinCall, releaseCall, releaseCall}, w.calls)
+	must.Eq(t, []string{saveCall, pinCall, freezeCall, unpinCall, releaseCall, releaseCall}, w.calls)
 }
 
 // Who registers the job meanwhile has the last word.
@@ -354,7 +374,7 @@ func TestMove_registeredMeanwhile(t *testing.T) {
 	}{
 		"anew": {func(j *api.Job) { j.TaskGroups[0].Constraints = nil }, "somebody has changed the job meanwhile", []string{releaseCall}},
 		"as it is bound": {func(j *api.Job) { j.Meta = map[string]string{"a": "b"} }, "somebody has changed the job meanwhile",
-			[]string{holdCall, unpinCall, releaseCall, releaseCall}},
+			[]string{freezeCall, unpinCall, releaseCall, releaseCall}},
 		"stopped": {func(j *api.Job) { j.Stop = ptr(true) }, "the job was stopped meanwhile", []string{releaseCall}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -470,7 +490,7 @@ func (o *outage) Status(ctx context.Context, alloc *api.Allocation, task string)
 
 // A restart of the server, or of an agent, is waited for.
 func TestMove_outage(t *testing.T) {
-	for since, failed := range map[string]bool{saveCall: false, pinCall: true, holdNewCall: false, unpinCall: false} {
+	for since, failed := range map[string]bool{saveCall: false, pinCall: true, freezeNewCall: false, unpinCall: false} {
 		for lasts := range 8 {
 			w := newWorld()
 			_, err := Move(t.Context(), &outage{w, since, lasts}, Request{Alloc: oldID, Node: "b"}, quick())
@@ -508,7 +528,7 @@ func TestMove_leaseEnds(t *testing.T) {
 	}
 	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
 	must.NoError(t, err)
-	must.Eq(t, []string{saveCall, saveCall, pinCall, holdNewCall, unpinCall, releaseNewCall}, w.calls)
+	must.Eq(t, []string{saveCall, saveCall, pinCall, freezeNewCall, unpinCall, releaseNewCall}, w.calls)
 }
 
 // Who remembers is told before the job is bound, and when it is free again.
@@ -528,7 +548,7 @@ func TestMove_binds(t *testing.T) {
 	}
 	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, opts)
 	must.NoError(t, err)
-	must.Eq(t, []string{saveCall, "binds b", pinCall, holdNewCall, unpinCall, releaseNewCall, "free"}, w.calls)
+	must.Eq(t, []string{saveCall, "binds b", pinCall, freezeNewCall, unpinCall, releaseNewCall, "free"}, w.calls)
 
 	w = newWorld()
 	opts.Binds = func(context.Context, *Binding) error { return errors.New("no variables") }
@@ -548,7 +568,7 @@ func TestUnbind(t *testing.T) {
 	must.SliceEmpty(t, w.calls)
 	w.job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint(bound, "=", "b")}
 	must.NoError(t, Unbind(t.Context(), w, b))
-	must.Eq(t, []string{holdCall, unpinCall, releaseCall}, w.calls)
+	must.Eq(t, []string{freezeCall, unpinCall, releaseCall}, w.calls)
 	must.Len(t, 0, w.job.TaskGroups[0].Constraints)
 	b.Group = "other"
 	must.NoError(t, Unbind(t.Context(), w, b))

@@ -62,7 +62,7 @@ type Missing struct {
 // Nomad streams events to nobody who may not read the jobs of all namespaces.
 var (
 	seeing = [][]string{{"list-jobs"}, {"read-job"}}
-	moving = [][]string{{"register-job", "submit-job"}, {"alloc-lifecycle"}, {"read-fs"}}
+	moving = [][]string{{"plan-job", "submit-job"}, {"register-job", "submit-job"}, {"alloc-lifecycle"}, {"read-fs"}}
 )
 
 // Find finds what the policies of a token do not grant.

@@ -14,8 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// enough is the policy of docs/shim.md, as Nomad reads it.
-const enough = `{"Namespaces": [{"Name": "*", "Capabilities": ["list-jobs", "read-job", "register-job", "alloc-lifecycle", "read-fs"],
+// enough is the policy of jobspecs/acl/shim.hcl, as Nomad reads it.
+const enough = `{"Namespaces": [{"Name": "*", "Capabilities": ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs"],
 	"Variables": {"Paths": [{"PathSpec": "ebbtide/shim/*", "Capabilities": ["list", "read", "write", "destroy"]}]}}], "Node": {"Policy": "read"}}`
 
 func find(t *testing.T, namespaces []string, texts ...string) Missing {
@@ -37,7 +37,7 @@ func TestFind(t *testing.T) {
 	must.Eq(t, Missing{Fatal: []string{
 		`node: read`,
 		`namespace "default": list-jobs`, `namespace "default": read-job`,
-		`namespace "default": register-job`, `namespace "default": alloc-lifecycle`, `namespace "default": read-fs`,
+		`namespace "default": plan-job`, `namespace "default": register-job`, `namespace "default": alloc-lifecycle`, `namespace "default": read-fs`,
 		`namespace "default": variables: path "ebbtide/shim/leader": write`,
 		`namespace "default": variables: path "ebbtide/shim/jobs/NAMESPACE/JOB": list`,
 		`namespace "default": variables: path "ebbtide/shim/jobs/NAMESPACE/JOB": read`,
@@ -51,7 +51,7 @@ func TestFind(t *testing.T) {
 	// What is said of a namespace itself counts, not what is said of all; from several
 	// policies it adds up.
 	narrow := `{"Namespaces": [{"Name": "ml", "Capabilities": ["list-jobs", "read-job"]}]}`
-	must.Eq(t, Missing{Partly: []string{`namespace "ml": register-job`, `namespace "ml": alloc-lifecycle`, `namespace "ml": read-fs`}}, find(t, both, enough, narrow))
+	must.Eq(t, Missing{Partly: []string{`namespace "ml": plan-job`, `namespace "ml": register-job`, `namespace "ml": alloc-lifecycle`, `namespace "ml": read-fs`}}, find(t, both, enough, narrow))
 	more := `{"Namespaces": [{"Name": "ml", "Capabilities": ["submit-job", "alloc-lifecycle", "read-fs"]}]}`
 	must.Eq(t, Missing{}, find(t, both, enough, narrow, more))
 	must.Eq(t, Missing{Fatal: []string{`namespace "ml": list-jobs`, `namespace "ml": read-job`}}, find(t, both, enough, more))
@@ -133,5 +133,5 @@ func TestAsk(t *testing.T) {
 	answer("/v1/namespaces", 403, "Permission denied")
 	m, err = ask()
 	must.NoError(t, err)
-	must.Len(t, 14, m.Fatal)
+	must.Len(t, 15, m.Fatal)
 }

@@ -1,0 +1,191 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package harness
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Names that Nomad's agents ask of each other's certificates, in its default region.
+const (
+	serverName = "server.global.nomad"
+	clientName = "client.global.nomad"
+)
+
+// Authority signs certificates. Its files lie in a directory of its own.
+type Authority struct {
+	CAFile string
+
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// Certificate is a certificate's files.
+type Certificate struct{ CAFile, CertFile, KeyFile string }
+
+// NewAuthority makes one in a directory.
+func NewAuthority(dir string) (*Authority, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the directory of certificates: %w", err)
+	}
+	a := &Authority{CAFile: filepath.Join(dir, "ca.pem"), dir: dir}
+	a.cert = certificate("Ebbtide's tests")
+	a.cert.IsCA, a.cert.BasicConstraintsValid = true, true
+	a.cert.KeyUsage = x509.KeyUsageCertSign
+	var err error
+	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, fmt.Errorf("making a key: %w", err)
+	}
+	return a, a.sign(a.cert, a.key, a.CAFile)
+}
+
+// Issue makes a certificate of the loopback, for servers and for their clients; names are
+// further ones of its holder.
+func (a *Authority) Issue(holder string, names ...string) (Certificate, error) {
+	c := Certificate{
+		CAFile:   a.CAFile,
+		CertFile: filepath.Join(a.dir, holder+".pem"),
+		KeyFile:  filepath.Join(a.dir, holder+"-key.pem"),
+	}
+	cert := certificate(holder)
+	cert.KeyUsage = x509.KeyUsageDigitalSignature
+	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	cert.DNSNames = append([]string{"localhost"}, names...)
+	cert.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return c, fmt.Errorf("making a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return c, fmt.Errorf("writing the key of %s: %w", holder, err)
+	}
+	return c, errors.Join(a.sign(cert, key, c.CertFile), writePEM(c.KeyFile, "PRIVATE KEY", der))
+}
+
+// sign writes a certificate of a key.
+func (a *Authority) sign(cert *x509.Certificate, key *ecdsa.PrivateKey, file string) error {
+	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		return fmt.Errorf("signing the certificate of %s: %w", cert.Subject.CommonName, err)
+	}
+	return writePEM(file, "CERTIFICATE", der)
+}
+
+// certificate is what all certificates have in common. It is valid from an hour ago: the
+// clock may have been set back meanwhile.
+func certificate(name string) *x509.Certificate {
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
+	}
+}
+
+func writePEM(file, kind string, der []byte) error {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", file, err)
+	}
+	return nil
+}
+
+// secure takes rights and encryption over from the server that an agent joins, and makes
+// its certificate.
+func (a *Agent) secure() error {
+	if join := a.cfg.Join; join != nil {
+		a.cfg.ACL, a.cfg.TLS, a.token, a.authority = join.cfg.ACL, join.cfg.TLS, join.token, join.authority
+	}
+	if !a.cfg.TLS {
+		return nil
+	}
+	var err error
+	if a.authority == nil {
+		if a.authority, err = NewAuthority(filepath.Join(a.Dir, "tls")); err != nil {
+			return err
+		}
+	}
+	names := []string{clientName}
+	if a.cfg.Join == nil {
+		names = append(names, serverName)
+	}
+	cert, err := a.authority.Issue(a.Name, names...)
+	a.values["TLS"] = cert
+	a.cert = cert
+	return err
+}
+
+// client makes a client of the agent's API that may do everything.
+func (a *Agent) client() (*api.Client, error) {
+	client, err := api.NewClient(&api.Config{
+		Address: a.Addr, SecretID: a.token,
+		TLSConfig: &api.TLSConfig{CACert: a.cert.CAFile, ClientCert: a.cert.CertFile, ClientKey: a.cert.KeyFile},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the API at %s: %w", a.Addr, err)
+	}
+	return client, nil
+}
+
+// bootstrap makes the token that may do everything, the first time that the server leads.
+func (a *Agent) bootstrap(ctx context.Context) error {
+	if !a.cfg.ACL || a.token != "" {
+		return nil
+	}
+	return a.poll(ctx, "there is a management token", func() error {
+		token, _, err := a.API.ACLTokens().Bootstrap((&api.WriteOptions{}).WithContext(ctx))
+		if err != nil {
+			return err
+		}
+		a.token = token.SecretID
+		a.API.SetSecretID(a.token)
+		return nil
+	})
+}
+
+// Certificate makes a certificate for a client of the API.
+func (a *Agent) Certificate(holder string) (Certificate, error) { return a.authority.Issue(holder) }
+
+// Token makes a token with the rights of a policy, which is made as well. With a time to
+// live it expires.
+func (a *Agent) Token(ctx context.Context, name, rules string, ttl time.Duration) (secret string, err error) {
+	w := (&api.WriteOptions{}).WithContext(ctx)
+	if _, err := a.servers().ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, w); err != nil {
+		return "", fmt.Errorf("making the policy %s: %w", name, err)
+	}
+	token, _, err := a.servers().ACLTokens().Create(&api.ACLToken{Name: name, Type: "client", Policies: []string{name}, ExpirationTTL: ttl}, w)
+	if err != nil {
+		return "", fmt.Errorf("making a token with the policy %s: %w", name, err)
+	}
+	return token.SecretID, nil
+}
+
+// Environ is the environment by which Nomad's tools reach the agent with a token; with ""
+// it is the one that may do everything.
+func (a *Agent) Environ(token string) []string {
+	if token == "" {
+		token = a.token
+	}
+	env := append(a.h.environ(), "NOMAD_ADDR="+a.Addr, "NOMAD_TOKEN="+token)
+	if a.cfg.TLS {
+		env = append(env, "NOMAD_CACERT="+a.cert.CAFile, "NOMAD_CLIENT_CERT="+a.cert.CertFile, "NOMAD_CLIENT_KEY="+a.cert.KeyFile)
+	}
+	return env
+}
