@@ -34,6 +34,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -305,14 +306,14 @@ func (m *mover) save(ctx context.Context) error {
 			seen := time.Now()
 			st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 			if err != nil {
-				return false, err
+				return false, cmp.Or(m.here(ctx), err)
 			}
 			was := before[t.Name]
 			if st.Move.State == status.MoveFailed && st.Updated.After(was.Updated) {
 				return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
 			}
 			if st.Move.State != status.MoveReady || !st.Move.Until.After(was.Move.Until) {
-				return false, nil
+				return false, m.here(ctx)
 			}
 			t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
 			// The half of what was left of the lease when its node wrote that.
@@ -327,6 +328,20 @@ func (m *mover) save(ctx context.Context) error {
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
 	}
 	m.stands = time.Now()
+	return nil
+}
+
+// here is an error that stays when the old allocation has ended, or is to.
+func (m *mover) here(ctx context.Context) error {
+	now, err := m.nomad.Allocation(ctx, m.alloc.ID)
+	switch {
+	case gone(err):
+		return errors.New("it was removed meanwhile")
+	case err != nil:
+		return err
+	case !stays(now):
+		return fmt.Errorf("it does not run any more: it is %s, and is to %s", now.ClientStatus, now.DesiredStatus)
+	}
 	return nil
 }
 
