@@ -384,15 +384,7 @@ func (m *mover) pin(ctx context.Context) error {
 		return err
 	}
 	m.result.Bound = true // perhaps
-	if err := m.stand(ctx); err != nil {
-		return errors.Join(err, m.after(ctx, m.unpin))
-	}
-	// Nomad would stop the old allocation for a target that is dead, and give up what it
-	// has saved.
-	if err := errors.Join(m.nomad.Reach(ctx, m.req.Node), m.alone(ctx)); err != nil {
-		return errors.Join(err, m.after(ctx, m.unpin))
-	}
-	resp, err := m.nomad.Register(ctx, pinned)
+	resp, err := m.register(ctx, pinned)
 	if err != nil {
 		// It may have been registered, and only the answer was lost.
 		return errors.Join(err, m.after(ctx, m.unpin))
@@ -400,6 +392,22 @@ func (m *mover) pin(ctx context.Context) error {
 	m.index, m.eval = resp.JobModifyIndex, resp.EvalID
 	m.done(PhasePin, "the job is bound to the target")
 	return nil
+}
+
+// register registers the job as it is to be bound, if all is well until then.
+func (m *mover) register(ctx context.Context, pinned *api.Job) (*api.JobRegisterResponse, error) {
+	// Nomad would stop the old allocation for a target that is dead, and give up what it
+	// has saved.
+	if err := m.nomad.Reach(ctx, m.req.Node); err != nil {
+		return nil, err
+	}
+	if err := m.alone(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.stand(ctx); err != nil {
+		return nil, err
+	}
+	return m.nomad.Register(ctx, pinned)
 }
 
 // alone is an error if another group of a batch job has completed since check.
