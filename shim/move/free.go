@@ -90,10 +90,12 @@ func (h holding) release(ctx context.Context, nomad Nomad, poll time.Duration) e
 func release(ctx context.Context, nomad Nomad, id string, tasks []string) (runs bool, err error) {
 	const failed = "releasing a task, which runs on when its lease ends: %w"
 	alloc, err := nomad.Allocation(ctx, id)
-	if err != nil {
+	switch {
+	case gone(err):
+		return false, nil
+	case err != nil:
 		return false, fmt.Errorf(failed, err)
-	}
-	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
+	case !stays(alloc):
 		return false, nil
 	}
 	var errs []error
@@ -103,6 +105,11 @@ func release(ctx context.Context, nomad Nomad, id string, tasks []string) (runs 
 		}
 	}
 	return len(errs) == 0, errors.Join(errs...)
+}
+
+// stays says whether an allocation runs, and is to run.
+func stays(a *api.Allocation) bool {
+	return a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun
 }
 
 // hold lets the tasks of a batch job stand still: Nomad runs what completes before it has

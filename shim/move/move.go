@@ -34,6 +34,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -316,14 +317,14 @@ func (m *mover) save(ctx context.Context) error {
 			seen := time.Now()
 			st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 			if err != nil {
-				return false, err
+				return false, cmp.Or(m.here(ctx), err)
 			}
 			was := before[t.Name]
 			if st.Move.State == status.MoveFailed && st.Updated.After(was.Updated) {
 				return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
 			}
 			if st.Move.State != status.MoveReady || !st.Move.Until.After(was.Move.Until) {
-				return false, nil
+				return false, m.here(ctx)
 			}
 			t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
 			// The half of what was left of the lease when its node wrote that.
@@ -338,6 +339,20 @@ func (m *mover) save(ctx context.Context) error {
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
 	}
 	m.stands = time.Now()
+	return nil
+}
+
+// here is an error that stays when the old allocation has ended, or is to.
+func (m *mover) here(ctx context.Context) error {
+	now, err := m.nomad.Allocation(ctx, m.alloc.ID)
+	switch {
+	case gone(err):
+		return errors.New("it was removed meanwhile")
+	case err != nil:
+		return err
+	case !stays(now):
+		return fmt.Errorf("it does not run any more: it is %s, and is to %s", now.ClientStatus, now.DesiredStatus)
+	}
 	return nil
 }
 
@@ -380,15 +395,7 @@ func (m *mover) pin(ctx context.Context) error {
 		return err
 	}
 	m.result.Bound = true // perhaps
-	if err := m.stand(ctx); err != nil {
-		return errors.Join(err, m.after(ctx, m.unpin))
-	}
-	// Nomad would stop the old allocation for a target that is dead, and give up what it
-	// has saved.
-	if err := errors.Join(m.nomad.Reach(ctx, m.req.Node), m.alone(ctx)); err != nil {
-		return errors.Join(err, m.after(ctx, m.unpin))
-	}
-	resp, err := m.nomad.Register(ctx, pinned)
+	resp, err := m.register(ctx, pinned)
 	if err != nil {
 		// It may have been registered, and only the answer was lost.
 		return errors.Join(err, m.after(ctx, m.unpin))
@@ -396,6 +403,22 @@ func (m *mover) pin(ctx context.Context) error {
 	m.index, m.eval = resp.JobModifyIndex, resp.EvalID
 	m.done(PhasePin, "the job is bound to the target")
 	return nil
+}
+
+// register registers the job as it is to be bound, if all is well until then.
+func (m *mover) register(ctx context.Context, pinned *api.Job) (*api.JobRegisterResponse, error) {
+	// Nomad would stop the old allocation for a target that is dead, and give up what it
+	// has saved.
+	if err := m.nomad.Reach(ctx, m.req.Node); err != nil {
+		return nil, err
+	}
+	if err := m.alone(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.stand(ctx); err != nil {
+		return nil, err
+	}
+	return m.nomad.Register(ctx, pinned)
 }
 
 // alone is an error if another group of a batch job has completed since check.

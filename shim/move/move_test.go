@@ -44,6 +44,7 @@ type world struct {
 	saves      status.Move   // what becomes of a checkpoint
 	lease      time.Duration // for how long it stands still then
 	asked      time.Time     // when it was asked to save last
+	ends       string        // what is desired of it from then on
 	signalErr  error
 	noJob      error                        // why the job cannot be read
 	dead       error                        // why the target cannot be reached
@@ -207,6 +208,9 @@ func (w *world) Signal(_ context.Context, alloc *api.Allocation, task, signal st
 	w.call("%s %s %s", signal, short(alloc.ID), task)
 	if signal == signalCheckpoint {
 		w.asked = time.Now()
+		if w.ends != "" {
+			w.old.DesiredStatus = w.ends
+		}
 	}
 	return w.signalErr
 }
@@ -282,6 +286,8 @@ func TestMove_fails(t *testing.T) {
 			[]string{saveCall, releaseCall}, PhaseSave, "save: task train: no permission"},
 		"does not save": {func(w *world) { w.saves = status.Move{State: status.MoveFailed, Why: "nothing matches"} }, nil,
 			[]string{saveCall, releaseCall}, PhaseSave, "save: task train: nothing matches"},
+		"is stopped": {func(w *world) { w.saves, w.ends = status.Move{State: status.MoveSaving}, api.AllocDesiredStatusStop }, nil,
+			[]string{saveCall}, PhaseSave, "save: it does not run any more: it is running, and is to stop"},
 		"never saves": {func(w *world) { w.saves = status.Move{State: status.MoveSaving} }, func(o *Options) { o.Save = 50 * time.Millisecond },
 			[]string{saveCall, releaseCall}, PhaseSave, "save: waiting until task train has saved: context deadline exceeded"},
 		"changed since": {func(w *world) { w.registered = func() error { return errors.New("index 11, not 10") } }, nil,
