@@ -43,7 +43,7 @@ func newSite(t *testing.T, settings map[string]string) *site {
 		return newCluster(t, s.h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{Name: name, Join: s.server}})
 	}
 	s.a, s.b = node("a"), node("b")
-	done := learner("completed")
+	done := optIn(learner("completed"))
 	done.tasks[0].args[1] = "exit 0"
 	s.done = s.a.finish(t, done)
 	return s

@@ -313,6 +313,7 @@ func (m *mover) save(ctx context.Context) error {
 	m.sure = time.Now().Add(m.opts.Save)
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
+		saves := false
 		err := m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
 			seen := time.Now()
 			st, err := m.nomad.Status(ctx, m.alloc, t.Name)
@@ -323,6 +324,10 @@ func (m *mover) save(ctx context.Context) error {
 			if st.Move.State == status.MoveFailed && st.Updated.After(was.Updated) {
 				return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
 			}
+			if saves && st.Move.State == "" {
+				return false, fmt.Errorf("task %s runs on: it was called off, or the driver's plugin was restarted", t.Name)
+			}
+			saves = saves || st.Move.State == status.MoveSaving
 			if st.Move.State != status.MoveReady || !st.Move.Until.After(was.Move.Until) {
 				return false, m.here(ctx)
 			}

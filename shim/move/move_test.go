@@ -356,6 +356,20 @@ func TestMove_dryRun(t *testing.T) {
 	must.SliceEmpty(t, w.calls)
 }
 
+// A plugin that is restarted while a task saves knows nothing of it.
+func TestMove_forgotten(t *testing.T) {
+	w := newWorld()
+	w.saves = status.Move{State: status.MoveSaving}
+	time.AfterFunc(50*time.Millisecond, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.saves = status.Move{}
+	})
+	_, err := Move(t.Context(), w, Request{Alloc: oldID, Node: "b"}, quick())
+	must.ErrorContains(t, err, "save: task train runs on: it was called off, or the driver's plugin was restarted")
+	must.Eq(t, []string{saveCall, releaseCall}, w.calls)
+}
+
 // Whoever calls it off, the job is not left bound, nor the task frozen.
 func TestMove_calledOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
