@@ -141,11 +141,27 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 		out = migration.Decide(in)
 	}
 	if !out.Move {
+		if unknown := t.unknown(nodes); unknown != "" {
+			t.say(a, "it would stay, but nothing is known of node "+t.name(unknown))
+			return // it is asked again
+		}
 		t.mark(ctx, a.Job, false)
 		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
 	t.begin(ctx, c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+}
+
+// unknown is a node that takes allocations and of whose tasks nothing is known; "" if
+// there is none.
+func (t *term) unknown(nodes map[string]summary) string {
+	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
+		n := t.state.Nodes[id]
+		if _, ok := nodes[id]; !ok && n.Takes && n.PoolCores > 0 {
+			return id
+		}
+	}
+	return ""
 }
 
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
@@ -220,6 +236,9 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 		if !n.Drivers[d] {
 			return false
 		}
+	}
+	if g.Engine != "" && n.Engine != "" && g.Engine != n.Engine {
+		return false // what one engine runs the other cannot
 	}
 	in := slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
 		ok, err := path.Match(pattern, n.Datacenter)
@@ -468,13 +487,11 @@ func (t *term) summaries(ctx context.Context) map[string]summary {
 	return nodes
 }
 
-// summarise finds a status file of one of a node's allocations.
+// summarise finds a status file of one of a node's allocations. A node whose allocations
+// have none has no task of Ebbtide's.
 func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc) (summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if len(allocs) == 0 {
-		return summary{at: time.Now()}, nil
-	}
 	var errs []error
 	for _, a := range allocs {
 		alloc := stub(a)
@@ -488,8 +505,11 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc) (summary,
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < 10*time.Minute {
 				return summary{st.Node, st.Updated}, nil
 			}
-			errs = append(errs, err)
+			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is old, or another one's", a.ID)))
 		}
+	}
+	if len(errs) == 0 {
+		return summary{at: time.Now()}, nil
 	}
 	return summary{}, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
 }

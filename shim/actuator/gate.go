@@ -62,13 +62,13 @@ func (g *Gate) Closed(now time.Time, job cluster.JobKey, from, to string) string
 		what := "cooldown"
 		if p.failures > 0 {
 			what = fmt.Sprintf("back-off after %d failures", p.failures)
-			wait = max(wait, g.limits.Backoff<<min(p.failures-1, maxFailures))
+			wait = g.limits.Backoff << min(p.failures-1, maxFailures)
 		}
 		if p.moving {
 			return "a move of the job is in flight"
 		}
-		if left := p.last.Add(wait).Sub(now); !p.last.IsZero() && left > 0 {
-			return fmt.Sprintf("%s: %v left", what, left.Round(time.Second))
+		if until := p.last.Add(wait); !p.last.IsZero() && now.Before(until) {
+			return fmt.Sprintf("%s until %s", what, until.UTC().Format(time.RFC3339))
 		}
 	}
 	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {

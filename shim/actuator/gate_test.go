@@ -59,15 +59,15 @@ func TestGate_perMinute(t *testing.T) {
 func TestGate_cooldown(t *testing.T) {
 	g := gate(nil)
 	g.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), true)
-	must.Eq(t, "cooldown: 9m0s left", g.Closed(start.Add(2*time.Minute), job("a"), "n1", "n2"))
+	must.Eq(t, "cooldown until "+start.Add(11*time.Minute).UTC().Format(time.RFC3339), g.Closed(start.Add(2*time.Minute), job("a"), "n1", "n2"))
 	must.Eq(t, "", g.Closed(start.Add(11*time.Minute), job("a"), "n1", "n2"))
 
 	// Failures wait longer and longer, and a success ends that.
-	g = gate(func(l *config.Limits) { l.Cooldown = 0 })
+	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // of moves that did not fail
 	at := start
-	for i, want := range []string{"1m0s", "2m0s", "4m0s", "8m0s"} {
+	for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
 		g.Begin(at, job("a"), "n1", "n2")(at, false)
-		must.Eq(t, fmt.Sprintf("back-off after %d failures: %s left", i+1, want), g.Closed(at, job("a"), "n1", "n2"))
+		must.Eq(t, fmt.Sprintf("back-off after %d failures until %s", i+1, at.Add(want).UTC().Format(time.RFC3339)), g.Closed(at, job("a"), "n1", "n2"))
 		at = at.Add(time.Hour)
 	}
 	failures, last := g.Failures(job("a"))
@@ -76,7 +76,7 @@ func TestGate_cooldown(t *testing.T) {
 	// The next leader knows.
 	next := gate(func(l *config.Limits) { l.Cooldown = 0 })
 	next.Remember(job("a"), last, failures)
-	must.Eq(t, "back-off after 4 failures: 8m0s left", next.Closed(last, job("a"), "n1", "n2"))
+	must.StrHasPrefix(t, "back-off after 4 failures until ", next.Closed(last, job("a"), "n1", "n2"))
 	next.Forget(job("a"))
 	must.Eq(t, "", next.Closed(last, job("a"), "n1", "n2"))
 

@@ -23,8 +23,10 @@ type Node struct {
 	Takes bool
 	// Drivers are those that are healthy there.
 	Drivers map[string]bool
-	// PoolCores is Ebbtide's elastic pool, in cores; 0 where Ebbtide is not.
+	// PoolCores is Ebbtide's elastic pool, in cores; 0 where Ebbtide is not. Engine is its
+	// engine there, "docker" or "exec".
 	PoolCores float64
+	Engine    string
 	// Room is what allocations may have together.
 	Room  Resources
 	Index uint64 // of its last change
@@ -71,8 +73,10 @@ type Group struct {
 	Movable bool
 	// Held says that it waits until the shim has found a node for it (Hold).
 	Held bool
-	// Tasks are their names, and Drivers those that a node must have.
+	// Tasks are their names, and Drivers those that a node must have. Engine is that of
+	// Ebbtide's tasks, "docker" if they name an image; "" if none is Ebbtide's by name.
 	Tasks, Drivers []string
+	Engine         string
 	// Asks is what one allocation asks for. CPU that is asked for in cores is not in it.
 	Asks Resources
 }

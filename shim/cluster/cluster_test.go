@@ -23,7 +23,7 @@ import (
 const (
 	nodeText = `{"ID": "n1", "Name": "one", "Datacenter": "dc1", "NodePool": "default", "NodeClass": "big", "Status": "ready",
 		"SchedulingEligibility": "eligible", "ModifyIndex": %d,
-		"Drivers": {"ebbtide": {"Detected": true, "Healthy": true, "Attributes": {"driver.ebbtide.pool_cores": "3.5"}}, "exec": {"Detected": true}},
+		"Drivers": {"ebbtide": {"Detected": true, "Healthy": true, "Attributes": {"driver.ebbtide.pool_cores": "3.5", "driver.ebbtide.engine": "exec"}}, "exec": {"Detected": true}},
 		"NodeResources": {"Cpu": {"CpuShares": 4000}, "Memory": {"MemoryMB": 8000}, "Disk": {"DiskMB": 900}},
 		"ReservedResources": {"Cpu": {"CpuShares": 500}, "Memory": {"MemoryMB": 1000}}}`
 	jobText = `{"ID": "vae", "Namespace": "ml", "Type": "batch", "Datacenters": ["*"], "NodePool": "default", "ModifyIndex": %d,
@@ -32,7 +32,7 @@ const (
 			{"Name": "train", "Count": 1, "Meta": {"owner": "us"}, "EphemeralDisk": {"SizeMB": 300},
 				"Constraints": [{"LTarget": "${meta.ebbtide_hold}", "RTarget": "released", "Operand": "="}], "Tasks": [
 				{"Name": "fetch", "Driver": "raw_exec", "Lifecycle": {"Hook": "prestart"}},
-				{"Name": "train", "Driver": "ebbtide", "Config": {"command": "x", "checkpoint": [{"path": "/alloc/data/c"}]},
+				{"Name": "train", "Driver": "ebbtide", "Config": {"image": "train:3", "command": "x", "checkpoint": [{"path": "/alloc/data/c"}]},
 					"Resources": {"CPU": 100, "MemoryMB": 64}, "Meta": {"ebbtide_goal": "min"}}]},
 			{"Name": "other", "Count": 2, "Tasks": [{"Name": "x", "Driver": "ebbtide", "Config": {"command": "x"}}]}]}`
 	allocText = `{"ID": "%s", "Namespace": "ml", "JobID": "vae", "TaskGroup": "train", "NodeID": "n1", "ClientStatus": "%s", "DesiredStatus": "run",
@@ -63,7 +63,7 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, false, node(4))
 	must.Eq(t, &Node{
 		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Takes: true, Drivers: map[string]bool{"ebbtide": true},
-		PoolCores: 3.5, Room: Resources{3500, 7000, 900}, Index: 5,
+		PoolCores: 3.5, Engine: "exec", Room: Resources{3500, 7000, 900}, Index: 5,
 	}, s.Nodes["n1"])
 
 	vae := JobKey{"ml", "vae"}
@@ -71,8 +71,8 @@ func TestState_Apply(t *testing.T) {
 	must.Eq(t, &Job{
 		Key: vae, Type: "batch", Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "us", "ebbtide_goal": "min"}, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Asks: Resources{100, 64, 300}},
-			"other": {Count: 2, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "me"}, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}},
+			"train": {Count: 1, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "us", "ebbtide_goal": "min"}, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Asks: Resources{100, 64, 300}},
+			"other": {Count: 2, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "me"}, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
 	}, s.Jobs[vae])
 

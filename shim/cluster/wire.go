@@ -43,8 +43,8 @@ type WireNode struct {
 
 // Attributes of the driver: under its own name, and in the stock driver's place.
 const (
-	poolAttribute       = "driver.ebbtide.pool_cores"
-	poolAttributeDocker = "driver.docker.ebbtide.pool_cores"
+	attributes       = "driver.ebbtide."
+	attributesDocker = "driver.docker.ebbtide."
 )
 
 func (w WireNode) node() *Node {
@@ -63,9 +63,9 @@ func (w WireNode) node() *Node {
 			continue
 		}
 		n.Drivers[name] = true
-		for _, key := range []string{poolAttribute, poolAttributeDocker} {
-			if cores, err := strconv.ParseFloat(d.Attributes[key], 64); err == nil && cores > 0 {
-				n.PoolCores = cores
+		for _, prefix := range []string{attributes, attributesDocker} {
+			if cores, err := strconv.ParseFloat(d.Attributes[prefix+"pool_cores"], 64); err == nil && cores > 0 {
+				n.PoolCores, n.Engine = cores, d.Attributes[prefix+"engine"]
 			}
 		}
 	}
@@ -137,6 +137,11 @@ func (w WireJob) job() *Job {
 			group.Asks = group.Asks.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
 			if tasks++; tasks == 1 {
 				maps.Copy(group.Meta, t.Meta)
+			}
+			if t.Driver == "ebbtide" {
+				if group.Engine = "exec"; len(t.Config["image"]) > 0 {
+					group.Engine = "docker"
+				}
 			}
 			group.Movable = group.Movable && t.ours() && len(t.Config["checkpoint"]) > 0
 			group.Tasks, group.Drivers = append(group.Tasks, t.Name), append(group.Drivers, t.Driver)

@@ -156,10 +156,15 @@ func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (st
 	return st, nil
 }
 
-// StatusFiles lists the tasks of an allocation that have a status file.
+// StatusFiles lists the tasks of an allocation that have a status file: none if none is
+// Ebbtide's.
 func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []string, err error) {
 	var files []api.AllocFileInfo
 	if _, err := a.Client.Raw().Query(fs("ls", alloc.ID, path.Join("alloc", status.Dir)), &files, query(ctx, alloc.Namespace)); err != nil {
+		// Nomad says this with an error of its own, not with a status.
+		if strings.Contains(err.Error(), "no such file or directory") {
+			return nil, nil
+		}
 		return nil, fmt.Errorf("listing the status files of allocation %s: %w", short(alloc.ID), err)
 	}
 	for _, f := range files {

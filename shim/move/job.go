@@ -67,6 +67,8 @@ func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub,
 			no("task %s does not say how it saves its state (checkpoint)", t.Name)
 		case !ours(t, to):
 			no("driver %s on %s is not ours", t.Driver, to.Name)
+		case engine(t, from) != engine(t, to):
+			no("driver %s runs tasks with engine %s on %s, and with %s on %s", t.Driver, engine(t, from), from.Name, engine(t, to), to.Name)
 		}
 		tasks = append(tasks, t.Name)
 	}
@@ -141,6 +143,14 @@ func ours(t *api.Task, node *api.Node) bool {
 		return node.Attributes["driver.docker.ebbtide.version"] != "" || info.Attributes["driver.docker.ebbtide.version"] != ""
 	}
 	return false
+}
+
+// engine is the one with which our driver runs tasks on a node.
+func engine(t *api.Task, node *api.Node) string {
+	if t.Driver == dockerName {
+		return dockerName
+	}
+	return node.Drivers[t.Driver].Attributes["driver.ebbtide.engine"]
 }
 
 // pin returns a copy of a job in which a group is bound to a node.

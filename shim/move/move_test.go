@@ -655,6 +655,11 @@ func TestMovable(t *testing.T) {
 			w.job.Constraints = []*api.Constraint{api.NewConstraint("${node.unique.name}", "=", "x")}
 		},
 		"task train does not say how it saves its state (checkpoint)": func(w *world) { delete(w.job.TaskGroups[0].Tasks[0].Config, "checkpoint") },
+		"driver ebbtide runs tasks with engine exec on node-a, and with docker on node-b": func(w *world) {
+			for id, engine := range map[string]string{"a": "exec", "b": "docker"} {
+				w.nodes[id].Drivers = map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true, Attributes: map[string]string{"driver.ebbtide.engine": engine}}}
+			}
+		},
 		"task train runs under driver docker on node-a, which is not ours": func(w *world) {
 			w.job.TaskGroups[0].Tasks[0].Driver = "docker"
 			w.nodes["a"].Drivers["docker"] = &api.DriverInfo{Detected: true, Healthy: true}

@@ -200,10 +200,8 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	switch code := status(err); {
 	case code == http.StatusForbidden:
 		return Missing{}, ErrUnknown
-	case code == http.StatusNotFound:
-		// The identity of a workload is no token.
 	case err != nil:
-		return Missing{}, fmt.Errorf("asking Nomad for the token: %w", err)
+		// The identity of a workload is no token; what else may be wrong comes up below.
 	case token.Type == "management" || token.AccessorID == "acls-disabled":
 		return Missing{}, nil
 	}

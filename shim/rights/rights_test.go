@@ -105,7 +105,9 @@ func TestAsk(t *testing.T) {
 	answer("/v1/acl/token/self", 403, "ACL token not found")
 	_, err = ask()
 	must.ErrorIs(t, err, ErrUnknown)
-	answer("/v1/acl/token/self", 500, "no cluster leader")
+	// Nomad has bugs about identities there: what counts is whether it tells the policies.
+	answer("/v1/acl/token/self", 500, "UUID must be 36 characters")
+	answer("/v1/acl/policies", 500, "no cluster leader")
 	_, err = ask()
 	must.ErrorContains(t, err, "no cluster leader")
 	for _, all := range []string{`{"Type": "management"}`, `{"AccessorID": "acls-disabled", "Type": "client"}`} {
