@@ -33,8 +33,8 @@ func TestSecure(t *testing.T) {
 	s := newSecured(t)
 	t.Run("refused", s.testRefused)
 	flat := s.fill(t)
-	s.join(t)
-	s.join(t)
+	s.join(t, "docker")
+	s.join(t, "exec") // where containers cannot go
 	must.True(t, t.Run("as a program", func(t *testing.T) { s.testProgram(t, flat) }))
 	t.Run("as a job", s.testJob)
 }
@@ -52,16 +52,16 @@ func newSecured(t *testing.T) *secured {
 	cli, err := h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)
 	s := &secured{cli: cli, nodes: make(map[string]*cluster)}
-	s.cluster = s.node(t, h, harness.AgentConfig{ACL: true, TLS: true})
-	s.token = s.newToken(t, "program", 0)
+	s.cluster = s.node(t, h, "docker", harness.AgentConfig{ACL: true, TLS: true})
+	s.token = s.newToken(t, "program", 0, "")
 	return s
 }
 
 // node starts a node that sorts its tasks soon.
-func (s *secured) node(t *testing.T, h *harness.Harness, agent harness.AgentConfig) *cluster {
+func (s *secured) node(t *testing.T, h *harness.Harness, engine string, agent harness.AgentConfig) *cluster {
 	t.Helper()
 	agent.Chroot = installed(s.cli)
-	c := newCluster(t, h, "docker", clusterOptions{
+	c := newCluster(t, h, engine, clusterOptions{
 		settings: map[string]string{"specon_interval": `"2s"`, "specon_alpha": "0.05"},
 		agent:    agent,
 	})
@@ -72,9 +72,9 @@ func (s *secured) node(t *testing.T, h *harness.Harness, agent harness.AgentConf
 // installed puts the command into the root of exec's tasks, where people have it.
 func installed(cli string) map[string]string { return map[string]string{cli: "/usr/local/bin/ebbtide"} }
 
-func (s *secured) join(t *testing.T) {
+func (s *secured) join(t *testing.T, engine string) {
 	t.Helper()
-	s.node(t, s.h, harness.AgentConfig{Join: s.agent})
+	s.node(t, s.h, engine, harness.AgentConfig{Join: s.agent})
 }
 
 // product is a file of the repository.
@@ -82,12 +82,13 @@ func (s *secured) product(path ...string) string {
 	return filepath.Join(append([]string{s.h.Tools.Root}, path...)...)
 }
 
-// newToken makes a token with the rights that the shim needs.
-func (s *secured) newToken(t *testing.T, name string, ttl time.Duration) string {
+// newToken makes a token with the rights that the shim needs, but for what is said of one.
+func (s *secured) newToken(t *testing.T, name string, ttl time.Duration, but string) string {
 	t.Helper()
 	rules, err := os.ReadFile(s.product("jobspecs", "acl", "shim.hcl"))
 	must.NoError(t, err)
-	token, err := s.agent.Token(deadline(t, stepDeadline), name, string(rules), ttl)
+	must.StrContains(t, string(rules), but)
+	token, err := s.agent.Token(deadline(t, stepDeadline), name, strings.ReplaceAll(string(rules), but, ""), ttl)
 	must.NoError(t, err)
 	return token
 }
@@ -162,7 +163,7 @@ func (s *secured) nomad(t *testing.T, args ...string) {
 func (s *secured) testRefused(t *testing.T) {
 	stranger, err := harness.NewAuthority(t.TempDir())
 	must.NoError(t, err)
-	expired := s.newToken(t, "expired", time.Second)
+	expired := s.newToken(t, "expired", time.Second, "")
 	eventually(t, "the token has expired", func() error {
 		_, _, err := s.agent.API.ACLTokens().Self(&api.QueryOptions{AuthToken: expired})
 		if err == nil {
@@ -170,12 +171,20 @@ func (s *secured) testRefused(t *testing.T) {
 		}
 		return nil
 	})
+	lacks := func(but string) func(*access) {
+		token := s.newToken(t, "lacks", 0, but)
+		return func(a *access) { a.token = token }
+	}
 	for name, tc := range map[string]struct {
 		spoil func(*access)
 		want  string
 	}{
-		"unknown token":  {func(a *access) { a.token = "3d1f4a52-0000-4000-8000-7c1b7d9b1e55" }, "403 (Permission denied)"},
-		"expired token":  {func(a *access) { a.token = expired }, "403 (Permission denied)"},
+		"unknown token":  {func(a *access) { a.token = "3d1f4a52-0000-4000-8000-7c1b7d9b1e55" }, "the token is unknown to Nomad, or has expired"},
+		"expired token":  {func(a *access) { a.token = expired }, "the token is unknown to Nomad, or has expired"},
+		"no signals":     {lacks(`"alloc-lifecycle", `), `missing right: namespace "default": alloc-lifecycle`},
+		"no list":        {lacks(`"list-jobs", `), `missing right: namespace "default": list-jobs`},
+		"no nodes":       {lacks("node {\n  policy = \"read\"\n}"), "missing right: node: read"},
+		"no memory":      {lacks(`"write", `), `missing right: namespace "default": variables: path "ebbtide/shim/leader": write`},
 		"another CA":     {func(a *access) { a.cert.CAFile = stranger.CAFile }, "certificate signed by unknown authority"},
 		"no certificate": {func(a *access) { a.cert.CertFile = "" }, "certificate required"},
 		"no TLS":         {func(a *access) { a.address = "http" + strings.TrimPrefix(a.address, "https") }, "HTTP request to an HTTPS server"},
@@ -243,6 +252,7 @@ func (s *secured) waitMoved(t *testing.T, old *api.Allocation) {
 	must.NoError(t, err)
 	must.NotEq(t, old.NodeID, alloc.NodeID)
 	to := s.nodes[alloc.NodeID]
+	must.Eq(t, "docker", to.engine)
 
 	ev := s.waitEvent(t, old, "train", "checkpoint saved")
 	saved, err := strconv.Atoi(ev.Details["step"])
