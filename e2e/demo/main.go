@@ -14,24 +14,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/mattn/go-isatty"
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/e2e/demo/view"
+	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		<-ctx.Done()
-		stop() // a second Ctrl-C ends at once; the harness's supervisor cleans up in any case
-	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run is the demo; it returns the exit status.

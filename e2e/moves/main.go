@@ -17,9 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -31,12 +29,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		<-ctx.Done()
-		stop() // a second Ctrl-C ends at once; the harness's supervisor cleans up in any case
-	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run measures; it returns the exit status.
