@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -78,15 +79,16 @@ func (t *term) group(a *cluster.Alloc) (cluster.Group, bool) {
 // place runs FlowCon's Algorithm 4 for tasks that have just begun: one for which another
 // node is better by the margin goes there. It is asked once about each allocation.
 func (t *term) place(ctx context.Context, c config.Config, summaries func() map[string]status.Node) {
+	now := time.Now()
 	var young []*cluster.Alloc
 	for id, a := range t.state.Allocs {
-		if _, ok := t.group(a); !ok || a.Started.IsZero() || t.placed[id] {
+		// Most are old: that is asked first, of a hundred thousand.
+		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || t.placed[id] {
 			continue
 		}
-		if time.Since(a.Started) > c.Placement.Window {
-			continue
+		if _, ok := t.group(a); ok {
+			young = append(young, a)
 		}
-		young = append(young, a)
 	}
 	for id := range t.placed {
 		if t.state.Allocs[id] == nil {
@@ -100,33 +102,55 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
 	})
 	nodes := summaries()
+	loads := t.loads(nodes)
 	for _, a := range young {
 		own, ok := nodes[a.Node]
 		if !ok || own.Tasks == 0 {
 			continue // the node has not seen it yet
 		}
 		t.placed[a.ID] = true
-		group, _ := t.group(a)
-		var loads []placement.Load
-		for id, n := range nodes {
-			node := t.state.Nodes[id]
-			l := load(node, n)
-			switch {
-			case id == a.Node:
-				l.NL.Tasks = max(0, l.NL.Tasks-1) // itself
-			case !t.feasible(node, a, group):
-				continue
-			}
-			l.Pending += t.inbound[id]
-			loads = append(loads, l)
-		}
-		out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
+		out := t.choose(c, a, loads)
 		if out.Node == a.Node || out.Rule != placement.RuleAllCL && out.Scores[out.Node] >= out.Scores[a.Node]*(1-c.Placement.Margin) {
 			t.log.Debug("a new task is well placed", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 			continue
 		}
 		t.begin(ctx, c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 	}
+}
+
+// choose runs Algorithm 4 for one task, over its own node and those that could take it.
+func (t *term) choose(c config.Config, a *cluster.Alloc, all []loaded) placement.Output {
+	group, _ := t.group(a)
+	loads := t.feasibles[:0]
+	for _, n := range all {
+		l := n.load
+		switch {
+		case l.ID == a.Node:
+			l.NL.Tasks = max(0, l.NL.Tasks-1) // itself
+		case !t.feasible(n.node, a, group):
+			continue
+		}
+		l.Pending += t.inbound[l.ID]
+		loads = append(loads, l)
+	}
+	t.feasibles = loads
+	return placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
+}
+
+// loads are those of the nodes, the same for all tasks that are placed at a time.
+func (t *term) loads(nodes map[string]status.Node) []loaded {
+	loads := make([]loaded, 0, len(nodes))
+	for id, n := range nodes {
+		node := t.state.Nodes[id]
+		loads = append(loads, loaded{node, load(node, n)})
+	}
+	return loads
+}
+
+// loaded is a node with what counts of its tasks.
+type loaded struct {
+	node *cluster.Node
+	load placement.Load
 }
 
 // load is what counts of a node for its next task. A sum of growth that is 0 may be that
@@ -151,7 +175,10 @@ func load(node *cluster.Node, n status.Node) placement.Load {
 func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]status.Node) {
 	var asking []*cluster.Alloc
 	for _, a := range t.state.Allocs {
-		if _, ok := t.group(a); ok && !a.Asked.IsZero() && t.jobs[a.Job].Marked.IsZero() {
+		if a.Asked.IsZero() {
+			continue
+		}
+		if _, ok := t.group(a); ok && t.jobs[a.Job].Marked.IsZero() {
 			asking = append(asking, a)
 		}
 	}
@@ -210,9 +237,28 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
 func (t *term) rebalance(ctx context.Context, c config.Config) {
-	now := time.Now()
-	in := rebalance.Input{NowS: seconds(now)}
-	byTask := make(map[string]*cluster.Alloc)
+	in, byTask := t.spread(time.Now())
+	if err := in.Validate(); err != nil {
+		t.log.Error("nothing was decided: the input is not valid", "error", err)
+		return
+	}
+	out := rebalance.Decide(in)
+	for _, m := range out.Moves {
+		a := byTask[m.Task]
+		group, _ := t.group(a)
+		if !t.feasible(t.state.Nodes[m.To], a, group) {
+			t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", m.To))
+			continue
+		}
+		t.begin(ctx, c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+	}
+}
+
+// spread is what rebalance decides on: the tasks that let themselves be moved, on all
+// nodes that could take some, and the allocations that they are.
+func (t *term) spread(now time.Time) (in rebalance.Input, byTask map[string]*cluster.Alloc) {
+	in.NowS = seconds(now)
+	byTask = make(map[string]*cluster.Alloc)
 	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
 		node := t.state.Nodes[id]
 		if node.PoolCores == 0 || !node.Takes {
@@ -235,20 +281,7 @@ func (t *term) rebalance(ctx context.Context, c config.Config) {
 		}
 		in.Nodes = append(in.Nodes, n)
 	}
-	if err := in.Validate(); err != nil {
-		t.log.Error("nothing was decided: the input is not valid", "error", err)
-		return
-	}
-	out := rebalance.Decide(in)
-	for _, m := range out.Moves {
-		a := byTask[m.Task]
-		group, _ := t.group(a)
-		if !t.feasible(t.state.Nodes[m.To], a, group) {
-			t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", m.To))
-			continue
-		}
-		t.begin(ctx, c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
-	}
+	return in, byTask
 }
 
 // feasible says whether Nomad would take an allocation on a node, as far as that is known
@@ -406,16 +439,13 @@ func (t *term) unbind(ctx context.Context) {
 	}
 }
 
-// readable writes nodes by their names.
+// readable writes nodes by their names: each word that is the ID of one.
 func (t *term) readable(text string) string {
-	var pairs []string
-	for id, n := range t.state.Nodes {
-		if n.Name != "" && strings.Contains(text, id) {
-			pairs = append(pairs, id, n.Name)
-		}
-	}
-	return strings.NewReplacer(pairs...).Replace(text)
+	return nodeID.ReplaceAllStringFunc(text, t.name)
 }
+
+// nodeID finds what may be the ID of a node.
+var nodeID = regexp.MustCompile(`[0-9a-f]{4,}(-[0-9a-f]{4,})+`)
 
 // name is a node's for people.
 func (t *term) name(node string) string {
@@ -513,12 +543,16 @@ func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // text writes scores for people and tools.
 func text(scores map[string]float64) string {
-	data, err := json.Marshal(scores)
-	if err != nil {
-		return ""
+	const most = 4096 // bytes
+	const least = len(`"a":1,`)
+	var data []byte
+	if len(scores) <= most/least { // a large cluster's would not fit, and take milliseconds
+		var err error
+		if data, err = json.Marshal(scores); err != nil {
+			return ""
+		}
 	}
-	const most = 4096
-	if len(data) > most {
+	if data == nil || len(data) > most {
 		return fmt.Sprintf("%d nodes", len(scores))
 	}
 	return string(data)

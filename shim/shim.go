@@ -31,6 +31,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/leader"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/stream"
 	"github.com/ebbtide/ebbtide/shim/web"
 )
@@ -134,6 +135,7 @@ type term struct {
 	placed     map[string]bool           // allocations whose placement was looked at
 	rebalanced time.Time                 // when it was last looked at
 	told       map[cluster.JobKey]string // what was said last of a job that is not moved
+	feasibles  []placement.Load          // room for the nodes of one decision, kept for the next one
 }
 
 // lead acts until ctx ends. Moves that are under way end with it, each in its own way.
