@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ const metaMigrate = "ebbtide_migrate"
 func (t *term) decide(ctx context.Context, c config.Config) {
 	t.forget(ctx)
 	// The nodes are asked when somebody wants to know, and then once.
-	summaries := sync.OnceValue(func() map[string]summary { return t.summaries(ctx) })
+	summaries := sync.OnceValue(func() map[string]Summary { return t.summaries(ctx) })
 	t.release(ctx, c, summaries)
 	if c.Placement.Enabled {
 		t.place(ctx, c, summaries)
@@ -81,10 +82,13 @@ func (t *term) group(a *cluster.Alloc) (cluster.Group, bool) {
 
 // migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
 // wait longest first.
-func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]summary) {
+func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
 	var asking []*cluster.Alloc
 	for _, a := range t.state.Allocs {
-		if _, ok := t.group(a); ok && !a.Asked.IsZero() && t.jobs[a.Job].Marked.IsZero() {
+		if a.Asked.IsZero() {
+			continue
+		}
+		if _, ok := t.group(a); ok && t.jobs[a.Job].Marked.IsZero() {
 			asking = append(asking, a)
 		}
 	}
@@ -101,10 +105,14 @@ func (t *term) migrate(ctx context.Context, c config.Config, summaries func() ma
 }
 
 // migrateOne decides about one task.
-func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc, nodes map[string]summary) {
+func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc, nodes map[string]Summary) {
 	group, _ := t.group(a)
 	if _, ok := nodes[a.Node]; !ok {
 		t.say(a, "nothing is known of its node")
+		return
+	}
+	if closed := t.gate.Closed(time.Now(), a.Job, a.Node, ""); closed != "" {
+		t.say(a, closed)
 		return
 	}
 	st, err := t.nomad.Status(ctx, stub(a), a.Task)
@@ -154,7 +162,7 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 
 // unknown is a node that takes allocations and of whose tasks nothing is known; "" if
 // there is none.
-func (t *term) unknown(nodes map[string]summary) string {
+func (t *term) unknown(nodes map[string]Summary) string {
 	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
 		n := t.state.Nodes[id]
 		if _, ok := nodes[id]; !ok && n.Takes && n.PoolCores > 0 {
@@ -166,9 +174,51 @@ func (t *term) unknown(nodes map[string]summary) string {
 
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
 func (t *term) rebalance(ctx context.Context, c config.Config) {
-	now := time.Now()
-	in := rebalance.Input{NowS: seconds(now)}
-	byTask := make(map[string]*cluster.Alloc)
+	in, byTask := t.spread(time.Now())
+	if err := in.Validate(); err != nil {
+		t.log.Error("nothing was decided: the input is not valid", "error", err)
+		return
+	}
+	for left := tries - 1; left >= 0; left-- {
+		out := rebalance.Decide(in)
+		refused := make(map[string]bool)
+		for i, m := range out.Moves {
+			a := byTask[m.Task]
+			// More do not begin at a time: Nomad is asked about these.
+			if !t.takes(a, m.To) || i < c.Limits.InFlight && !t.accepts(ctx, a, m.To) {
+				refused[m.Task] = true
+				t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
+			}
+		}
+		if len(refused) == 0 || left == 0 {
+			for _, m := range out.Moves {
+				if !refused[m.Task] {
+					t.begin(ctx, c, byTask[m.Task], m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+				}
+			}
+			return
+		}
+		// Another task may fit.
+		for i := range in.Nodes {
+			for j := range in.Nodes[i].Tasks {
+				k := &in.Nodes[i].Tasks[j]
+				k.Rebalanced = k.Rebalanced || refused[k.ID]
+			}
+		}
+	}
+}
+
+// takes says whether a node could take an allocation, as far as that is known here.
+func (t *term) takes(a *cluster.Alloc, node string) bool {
+	group, _ := t.group(a)
+	return t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
+}
+
+// spread is what rebalance decides on: the tasks that let themselves be moved, on all
+// nodes that could take some, and the allocations that they are.
+func (t *term) spread(now time.Time) (in rebalance.Input, byTask map[string]*cluster.Alloc) {
+	in.NowS = seconds(now)
+	byTask = make(map[string]*cluster.Alloc)
 	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
 		node := t.state.Nodes[id]
 		if node.PoolCores == 0 || !node.Takes {
@@ -191,40 +241,7 @@ func (t *term) rebalance(ctx context.Context, c config.Config) {
 		}
 		in.Nodes = append(in.Nodes, n)
 	}
-	if err := in.Validate(); err != nil {
-		t.log.Error("nothing was decided: the input is not valid", "error", err)
-		return
-	}
-	takes := func(m rebalance.Move) bool {
-		a := byTask[m.Task]
-		group, _ := t.group(a)
-		return t.feasible(t.state.Nodes[m.To], t.state.Jobs[a.Job], group, a.Uses) && t.accepts(ctx, a, m.To)
-	}
-	for left := tries - 1; left >= 0; left-- {
-		out := rebalance.Decide(in)
-		refused := make(map[string]bool)
-		for _, m := range out.Moves {
-			if !takes(m) {
-				refused[m.Task] = true
-				t.say(byTask[m.Task], fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
-			}
-		}
-		if len(refused) == 0 || left == 0 {
-			for _, m := range out.Moves {
-				if !refused[m.Task] {
-					t.begin(ctx, c, byTask[m.Task], m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
-				}
-			}
-			return
-		}
-		// Another task may fit.
-		for i := range in.Nodes {
-			for j := range in.Nodes[i].Tasks {
-				k := &in.Nodes[i].Tasks[j]
-				k.Rebalanced = k.Rebalanced || refused[k.ID]
-			}
-		}
-	}
+	return in, byTask
 }
 
 // feasible says whether Nomad would place a group on a node, as far as that is known here.
@@ -421,16 +438,13 @@ func (t *term) unbind(ctx context.Context) {
 	}
 }
 
-// readable writes nodes by their names.
+// readable writes nodes by their names: each word that is the ID of one.
 func (t *term) readable(text string) string {
-	var pairs []string
-	for id, n := range t.state.Nodes {
-		if n.Name != "" && strings.Contains(text, id) {
-			pairs = append(pairs, id, n.Name)
-		}
-	}
-	return strings.NewReplacer(pairs...).Replace(text)
+	return nodeID.ReplaceAllStringFunc(text, t.name)
 }
+
+// nodeID finds what may be the ID of a node.
+var nodeID = regexp.MustCompile(`[0-9a-f]{4,}(-[0-9a-f]{4,})+`)
 
 // name is a node's for people.
 func (t *term) name(node string) string {
@@ -438,80 +452,6 @@ func (t *term) name(node string) string {
 		return n.Name
 	}
 	return node
-}
-
-// summary is how the tasks of a node do, as it has last said.
-type summary struct {
-	status.Node
-	at time.Time
-}
-
-// summaries asks the nodes how their tasks do: one status file of each. A node of which
-// nothing can be learnt is left out, unless nothing runs there.
-func (t *term) summaries(ctx context.Context) map[string]summary {
-	type answer struct {
-		node string
-		sum  summary
-		err  error
-	}
-	answers := make(chan answer)
-	asked := 0
-	slots := make(chan struct{}, 16)
-	for id, n := range t.state.Nodes {
-		if n.PoolCores == 0 {
-			continue
-		}
-		var allocs []*cluster.Alloc
-		for _, a := range t.state.On(id) {
-			if a.Running {
-				allocs = append(allocs, a)
-			}
-		}
-		asked++
-		go func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			sum, err := t.summarise(ctx, allocs)
-			answers <- answer{id, sum, err}
-		}()
-	}
-	nodes := make(map[string]summary)
-	for range asked {
-		a := <-answers
-		if a.err != nil {
-			t.log.Debug("nothing is known of a node's tasks", "node", t.name(a.node), "error", a.err)
-			continue
-		}
-		nodes[a.node] = a.sum
-	}
-	return nodes
-}
-
-// summarise finds a status file of one of a node's allocations. A node whose allocations
-// have none has no task of Ebbtide's.
-func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc) (summary, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var errs []error
-	for _, a := range allocs {
-		alloc := stub(a)
-		tasks, err := move.API{Client: t.client}.StatusFiles(ctx, alloc)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for _, task := range tasks {
-			st, err := t.nomad.Status(ctx, alloc, task)
-			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < 10*time.Minute {
-				return summary{st.Node, st.Updated}, nil
-			}
-			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is old, or another one's", a.ID)))
-		}
-	}
-	if len(errs) == 0 {
-		return summary{at: time.Now()}, nil
-	}
-	return summary{}, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
 }
 
 // stub is what Nomad's API wants of an allocation to reach its files.
@@ -531,12 +471,16 @@ func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // text writes scores for people and tools.
 func text(scores map[string]float64) string {
-	data, err := json.Marshal(scores)
-	if err != nil {
-		return ""
+	const most = 4096 // bytes
+	const least = len(`"a":1,`)
+	var data []byte
+	if len(scores) <= most/least { // a large cluster's would not fit, and take milliseconds
+		var err error
+		if data, err = json.Marshal(scores); err != nil {
+			return ""
+		}
 	}
-	const most = 4096
-	if len(data) > most {
+	if data == nil || len(data) > most {
 		return fmt.Sprintf("%d nodes", len(scores))
 	}
 	return string(data)

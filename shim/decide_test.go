@@ -88,7 +88,7 @@ func TestFeasible(t *testing.T) {
 
 // What nodes say of their tasks is what placement counts.
 func TestLoad(t *testing.T) {
-	l := load(&cluster.Node{ID: "a", PoolCores: 4}, summary{Node: status.Node{
+	l := load(&cluster.Node{ID: "a", PoolCores: 4}, Summary{Node: status.Node{
 		Counts:    map[string]int{"": 1, "NL": 2, "WL": 1, "CL": 3},
 		GrowthSum: map[string]status.Number{"NL": 0.5, "CL": 0.01, "WL": status.Unknown()},
 	}})

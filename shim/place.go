@@ -22,16 +22,17 @@ import (
 
 // place runs FlowCon's Algorithm 4 for tasks that have just begun: one for which another
 // node is better by the margin goes there. It is asked once about each allocation.
-func (t *term) place(ctx context.Context, c config.Config, summaries func() map[string]summary) {
+func (t *term) place(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
+	now := time.Now()
 	var young []*cluster.Alloc
 	for id, a := range t.state.Allocs {
-		if _, ok := t.group(a); !ok || a.Started.IsZero() || t.placed[id] {
+		// Most are old: that is asked first, of a hundred thousand.
+		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || t.placed[id] {
 			continue
 		}
-		if time.Since(a.Started) > c.Placement.Window {
-			continue
+		if _, ok := t.group(a); ok {
+			young = append(young, a)
 		}
-		young = append(young, a)
 	}
 	for id := range t.placed {
 		if t.state.Allocs[id] == nil {
@@ -45,14 +46,18 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
 	})
 	nodes := summaries()
+	all := t.loads(nodes)
 	for _, a := range young {
 		own, ok := nodes[a.Node]
-		if !ok || own.Tasks == 0 || a.Started.After(own.at) {
+		if !ok || own.Tasks == 0 || a.Started.After(own.At) {
 			continue // the node has not seen it yet
 		}
+		if closed := t.gate.Closed(now, a.Job, a.Node, ""); closed != "" {
+			t.say(a, closed)
+			continue
+		}
 		t.placed[a.ID] = true
-		group, _ := t.group(a)
-		loads := t.loads(nodes, t.state.Jobs[a.Job], group, a.Uses, a)
+		loads := t.candidatesOf(a, all)
 		better := func(out placement.Output) bool {
 			return out.Node != a.Node && (out.Rule == placement.RuleAllCL || out.Scores[out.Node] < out.Scores[a.Node]*(1-c.Placement.Margin))
 		}
@@ -83,29 +88,56 @@ func choose(c config.Config, loads []placement.Load, accept func(placement.Outpu
 	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("Nomad takes it on none of the %d best nodes: its placement stands", tries)}, nil
 }
 
-// loads sums up the nodes on which Nomad would place a group, as far as that is known
-// here. Of a task that runs already its own node is one of them, without it.
-func (t *term) loads(nodes map[string]summary, j *cluster.Job, g cluster.Group, asks cluster.Resources, own *cluster.Alloc) []placement.Load {
-	var loads []placement.Load
+// loaded is a node with what counts of its tasks.
+type loaded struct {
+	node *cluster.Node
+	load placement.Load
+}
+
+// loads sums up the nodes, once for all tasks that are placed at a time.
+func (t *term) loads(nodes map[string]Summary) []loaded {
+	loads := make([]loaded, 0, len(nodes))
 	for id, n := range nodes {
 		node := t.state.Nodes[id]
-		its := own != nil && id == own.Node
-		if !its && !t.feasible(node, j, g, asks) {
+		if node == nil {
 			continue
 		}
 		l := load(node, n)
-		if its {
+		l.Pending = t.begun(node, n.At)
+		loads = append(loads, loaded{node, l})
+	}
+	return loads
+}
+
+// candidatesOf are the nodes on which an allocation may run: its own, without it, and those
+// that could take it.
+func (t *term) candidatesOf(a *cluster.Alloc, all []loaded) []placement.Load {
+	group, _ := t.group(a)
+	return t.candidates(t.state.Jobs[a.Job], group, a.Uses, a.Node, all)
+}
+
+// candidates are the nodes on which Nomad would place a group, as far as that is known
+// here. own is the one on which it runs already, or "". They hold until the next call.
+func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all []loaded) []placement.Load {
+	loads := t.feasibles[:0]
+	for _, n := range all {
+		l := n.load
+		switch {
+		case l.ID == own:
 			l.NL.Tasks = max(0, l.NL.Tasks-1)
+		case !t.feasible(n.node, j, g, asks):
+			continue
 		}
-		l.Pending = t.pending(node, n.at)
+		l.Pending = max(l.Pending, t.inbound[l.ID])
 		loads = append(loads, l)
 	}
+	t.feasibles = loads
 	return loads
 }
 
 // load is what counts of a node for its next task. A sum of growth that is 0 may be that
 // of tasks of which nothing is known yet.
-func load(node *cluster.Node, n summary) placement.Load {
+func load(node *cluster.Node, n Summary) placement.Load {
 	group := func(names ...string) placement.Group {
 		var g placement.Group
 		for _, name := range names {
@@ -120,21 +152,23 @@ func load(node *cluster.Node, n summary) placement.Load {
 	return placement.Load{ID: node.ID, PoolCores: node.PoolCores, NL: group("NL", ""), WL: group("WL"), CL: group("CL")}
 }
 
-// pending is how many tasks are on their way to a node, or have begun there since it has
-// last said how its tasks do.
-func (t *term) pending(node *cluster.Node, at time.Time) int {
+// begun is how many tasks have been placed on a node since it has last said how its tasks
+// do.
+func (t *term) begun(node *cluster.Node, at time.Time) int {
 	driver := "ebbtide"
 	if !node.Drivers[driver] {
 		driver = "docker" // it is installed in the stock driver's place
 	}
 	begun := 0
 	for _, a := range t.state.On(node.ID) {
-		j := t.state.Jobs[a.Job]
-		if j != nil && slices.Contains(j.Groups[a.Group].Drivers, driver) && (!a.Running || a.Started.After(at)) {
+		if a.Running && !a.Started.After(at) {
+			continue
+		}
+		if j := t.state.Jobs[a.Job]; j != nil && slices.Contains(j.Groups[a.Group].Drivers, driver) {
 			begun++
 		}
 	}
-	return max(begun, t.inbound[node.ID])
+	return begun
 }
 
 // releases is how many jobs are released at a time.
@@ -142,7 +176,7 @@ const releases = 16
 
 // release finds nodes for the jobs that wait for it (cluster.Hold), those that wait
 // longest first. Who cannot be placed in time goes where Nomad places it.
-func (t *term) release(ctx context.Context, c config.Config, summaries func() map[string]summary) {
+func (t *term) release(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
 	var held []*cluster.Job
 	for key, j := range t.state.Jobs {
 		if !j.Stopped && !t.releasing[key] && waits(j) {
@@ -191,7 +225,7 @@ func waits(j *cluster.Job) bool {
 }
 
 // find looks for the node of a job that waits. With no node Nomad is to place it.
-func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summaries func() map[string]summary) (move.Binding, placement.Output, error) {
+func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summaries func() map[string]Summary) (move.Binding, placement.Output, error) {
 	anywhere := func(why string) (move.Binding, placement.Output, error) {
 		return move.Binding{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
@@ -212,7 +246,7 @@ func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summar
 	if len(nodes) == 0 {
 		return b, placement.Output{}, errors.New("nothing is known of any node")
 	}
-	out, err := choose(c, t.loads(nodes, j, group, group.Asks, nil), func(out placement.Output) (bool, error) {
+	out, err := choose(c, t.candidates(j, group, group.Asks, "", t.loads(nodes)), func(out placement.Output) (bool, error) {
 		b.Node = out.Node
 		why, err := move.Try(ctx, t.nomad, b)
 		return why == "", err

@@ -17,8 +17,8 @@ import (
 )
 
 // growing is how a node does with so many tasks that learn.
-func growing(tasks int, growth float64) summary {
-	return summary{Node: status.Node{
+func growing(tasks int, growth float64) Summary {
+	return Summary{Node: status.Node{
 		Tasks: tasks, Counts: map[string]int{"NL": tasks}, GrowthSum: map[string]status.Number{"NL": status.Number(growth)},
 	}}
 }
@@ -66,32 +66,32 @@ func TestLoads(t *testing.T) {
 	group := j.Groups["train"]
 	now := time.Now()
 	s.inbound = map[string]int{}
-	nodes := map[string]summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
-	pending := func(own *cluster.Alloc) map[string]int {
+	nodes := map[string]Summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
+	pending := func(own string) map[string]int {
 		out := map[string]int{}
-		for _, l := range s.loads(nodes, j, group, a.Uses, own) {
+		for _, l := range s.candidates(j, group, a.Uses, own, s.loads(nodes)) {
 			out[l.ID] = l.NL.Tasks*10 + l.Pending
 		}
 		return out
 	}
 	// small has put it into the list of allocations only.
-	must.Eq(t, map[string]int{"a": 20, "b": 10}, pending(nil))
-	must.Eq(t, map[string]int{"a": 10, "b": 10}, pending(a), must.Sprint("its own node counts without it"))
+	must.Eq(t, map[string]int{"a": 20, "b": 10}, pending(""))
+	must.Eq(t, map[string]int{"a": 10, "b": 10}, pending(a.Node), must.Sprint("its own node counts without it"))
 	s.inbound["b"] = 2
-	must.Eq(t, map[string]int{"a": 20, "b": 12}, pending(nil))
+	must.Eq(t, map[string]int{"a": 20, "b": 12}, pending(""))
 
 	started := func(at time.Time, running bool) int {
 		s.state = cluster.New()
 		s.state.Nodes["b"] = &cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}
 		s.state.Jobs[j.Key] = j
 		var l cluster.Listing
-		l.Allocs = []cluster.WireAlloc{{ID: "x", Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: "b", ClientStatus: "pending"}}
+		l.Allocs = []*cluster.Alloc{{ID: "x", Job: j.Key, Group: "train", Node: "b"}}
 		s.state.Replace(l)
 		s.state.Jobs[j.Key] = j
 		x := s.state.Allocs["x"]
 		x.Running, x.Started = running, at
 		s.inbound = map[string]int{}
-		return s.pending(&cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}, now)
+		return s.begun(&cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}, now)
 	}
 	must.Eq(t, 1, started(time.Time{}, false))
 	must.Eq(t, 1, started(now.Add(time.Second), true), must.Sprint("its node has not seen it yet"))
@@ -107,7 +107,7 @@ func TestFind(t *testing.T) {
 		return j
 	}
 	s := &term{state: cluster.New()}
-	none := func() map[string]summary { return nil }
+	none := func() map[string]Summary { return nil }
 	find := func(c config.Config, j *cluster.Job) string {
 		b, out, err := s.find(t.Context(), c, j, none)
 		must.NoError(t, err)
@@ -122,7 +122,7 @@ func TestFind(t *testing.T) {
 
 	_, _, err := s.find(t.Context(), c, job(func(*cluster.Job) {}), none)
 	must.ErrorContains(t, err, "nothing is known of any node")
-	busy := func() map[string]summary { return map[string]summary{"a": growing(1, 0.1)} }
+	busy := func() map[string]Summary { return map[string]Summary{"a": growing(1, 0.1)} }
 	b, out, err := s.find(t.Context(), c, job(func(*cluster.Job) {}), busy)
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)

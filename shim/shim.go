@@ -31,6 +31,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/leader"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/stream"
 	"github.com/ebbtide/ebbtide/shim/web"
 )
@@ -131,12 +132,14 @@ type term struct {
 	moves   sync.WaitGroup
 	slots   chan struct{} // of releases
 
+	sources    map[string]source         // who has told of a node last
 	inbound    map[string]int            // moves under way, by their target
 	placed     map[string]bool           // allocations whose placement was looked at
 	releasing  map[cluster.JobKey]bool   // jobs that have waited and are let run now
 	waiting    bool                      // a job has come that waits
 	rebalanced time.Time                 // when it was last looked at
 	told       map[cluster.JobKey]string // what was said last of a job
+	feasibles  []placement.Load          // room for the nodes of one decision, kept for the next one
 }
 
 // lead acts until ctx ends. Moves that are under way are undone then, as far as this

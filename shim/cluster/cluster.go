@@ -11,6 +11,9 @@
 package cluster
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -21,15 +24,16 @@ type Node struct {
 	ID, Name, Datacenter, Pool, Class string
 	// Takes says whether it takes allocations: it is ready, eligible and does not drain.
 	Takes bool
-	// Drivers are those that are healthy there.
+	// Drivers are those that are healthy there. Nodes with the same ones share them: they
+	// must not be changed.
 	Drivers map[string]bool
 	// PoolCores is Ebbtide's elastic pool, in cores; 0 where Ebbtide is not. Engine is its
 	// engine there, "docker" or "exec".
 	PoolCores float64
 	Engine    string
-	// Room is what allocations may have together.
-	Room  Resources
-	Index uint64 // of its last change
+	// Room is what allocations may have together, and Used what they have; State keeps that.
+	Room, Used Resources
+	Index      uint64 // of its last change
 }
 
 // Resources are an amount of CPU, memory and disk.
@@ -108,36 +112,35 @@ type State struct {
 	Jobs   map[JobKey]*Job
 	Allocs map[string]*Alloc
 
-	on     map[string]map[string]*Alloc // by node, then by ID
-	listed Indexes
+	on      map[string]map[string]*Alloc // by node, then by ID
+	drivers map[string]map[string]bool   // sets that nodes share, by their names
+	listed  Indexes
 }
 
 // New returns an empty State.
 func New() *State {
-	return &State{Nodes: map[string]*Node{}, Jobs: map[JobKey]*Job{}, Allocs: map[string]*Alloc{}, on: map[string]map[string]*Alloc{}}
+	return &State{
+		Nodes: make(map[string]*Node), Jobs: make(map[JobKey]*Job), Allocs: make(map[string]*Alloc),
+		on: make(map[string]map[string]*Alloc), drivers: make(map[string]map[string]bool),
+	}
 }
 
 // On are the allocations of a node, by their IDs. It must not be changed.
 func (s *State) On(node string) map[string]*Alloc { return s.on[node] }
 
 // Left is what a node has left for allocations.
-func (s *State) Left(node *Node) Resources {
-	var used Resources
-	for _, a := range s.on[node.ID] {
-		used = used.plus(a.Uses)
-	}
-	return node.Room.Minus(used)
-}
+func (s *State) Left(node *Node) Resources { return node.Room.Minus(node.Used) }
 
 // Indexes say which state of Nomad's a listing shows: events up to these are in it.
 type Indexes struct{ Nodes, Jobs, Allocs uint64 }
 
-// Listing is everything that Nomad has listed. What is not in it is no more.
+// Listing is everything that Nomad has listed, without the allocations that are over.
+// What is not in it is no more.
 type Listing struct {
 	Indexes
-	Nodes  []WireNode
-	Jobs   []WireJob
-	Allocs []WireAlloc
+	Nodes  []*Node
+	Jobs   []*Job
+	Allocs []*Alloc
 }
 
 // Replace takes a listing over. Events that it holds change nothing any more: Nomad's
@@ -145,21 +148,31 @@ type Listing struct {
 func (s *State) Replace(l Listing) {
 	*s = *New()
 	s.listed = l.Indexes
-	for _, w := range l.Nodes {
-		s.setNode(w.node())
+	for _, n := range l.Nodes {
+		s.setNode(n)
 	}
-	for _, w := range l.Jobs {
-		s.setJob(w.job())
+	for _, j := range l.Jobs {
+		s.setJob(j)
 	}
-	for _, w := range l.Allocs {
-		if !w.over() {
-			s.setAlloc(w.alloc())
-		}
+	for _, a := range l.Allocs {
+		s.setAlloc(a)
 	}
 }
 
-func (s *State) setNode(n *Node) { s.Nodes[n.ID] = n }
-func (s *State) setJob(j *Job)   { s.Jobs[j.Key] = j }
+func (s *State) setNode(n *Node) {
+	names := strings.Join(slices.Sorted(maps.Keys(n.Drivers)), " ")
+	if s.drivers[names] == nil {
+		s.drivers[names] = n.Drivers
+	}
+	n.Drivers = s.drivers[names]
+	n.Used = Resources{}
+	for _, a := range s.on[n.ID] {
+		n.Used = n.Used.plus(a.Uses)
+	}
+	s.Nodes[n.ID] = n
+}
+
+func (s *State) setJob(j *Job) { s.Jobs[j.Key] = j }
 
 func (s *State) setAlloc(a *Alloc) {
 	s.dropAlloc(a.ID)
@@ -168,6 +181,9 @@ func (s *State) setAlloc(a *Alloc) {
 		s.on[a.Node] = make(map[string]*Alloc)
 	}
 	s.on[a.Node][a.ID] = a
+	if n := s.Nodes[a.Node]; n != nil {
+		n.Used = n.Used.plus(a.Uses)
+	}
 }
 
 func (s *State) dropAlloc(id string) {
@@ -179,6 +195,9 @@ func (s *State) dropAlloc(id string) {
 	delete(s.on[a.Node], id)
 	if len(s.on[a.Node]) == 0 {
 		delete(s.on, a.Node)
+	}
+	if n := s.Nodes[a.Node]; n != nil {
+		n.Used = n.Used.Minus(a.Uses)
 	}
 }
 

@@ -104,18 +104,38 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))
 	must.MapLen(t, 0, s.Nodes)
 
+	// That a client has reported of an allocation says nothing of the node, whatever is in it.
+	apply(t, s, true, node(20))
+	e := node(21)
+	e.Type, e.Payload = "AllocationUpdated", json.RawMessage(`{"Node": 1}`)
+	apply(t, s, false, e)
+
+	// What a task has said need not be UTF-8.
+	e = alloc("a3", "running", 22)
+	e.Payload = append(e.Payload[:len(e.Payload)-1], []byte(", \"said\": \"\xff\"}")...)
+	apply(t, s, true, e)
+
 	apply(t, s, false, event(api.TopicEvaluation, "EvaluationUpdated", 15, "{}"))
 	_, err := s.Apply(stream.Event{Topic: api.TopicJob, Type: "JobRegistered", Key: "x", Index: 16, Payload: json.RawMessage(`{"Job": 1}`)})
 	must.ErrorContains(t, err, "reading event JobRegistered of x")
+}
+
+// read reads an object as Nomad writes it.
+func read[T any](t *testing.T, text string) (w T) {
+	t.Helper()
+	must.NoError(t, json.Unmarshal([]byte(text), &w))
+	return w
 }
 
 // What the stream repeats of the time before the listing does not come back.
 func TestState_Replace(t *testing.T) {
 	s := New()
 	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
-	var l Listing
-	must.NoError(t, json.Unmarshal([]byte(`{"Nodes": [`+fmt.Sprintf(nodeText, 5)+`], "Jobs": [`+fmt.Sprintf(jobText, 6)+`],
-		"Allocs": [`+fmt.Sprintf(allocText, "a1", "running", 9)+`, `+fmt.Sprintf(allocText, "a2", "complete", 9)+`]}`), &l))
+	l := Listing{
+		Nodes:  []*Node{read[WireNode](t, fmt.Sprintf(nodeText, 5)).node()},
+		Jobs:   []*Job{read[WireJob](t, fmt.Sprintf(jobText, 6)).job()},
+		Allocs: []*Alloc{read[WireAlloc](t, fmt.Sprintf(allocText, "a1", "running", 9)).alloc()},
+	}
 	l.Indexes = Indexes{Nodes: 10, Jobs: 10, Allocs: 10}
 	s.Replace(l)
 	must.MapLen(t, 1, s.Nodes)
@@ -134,7 +154,13 @@ func TestState_idempotent(t *testing.T) {
 		s := New()
 		newest := map[string]int{}
 		status := map[string]string{}
+		seen := 0 // of the node
 		for range rapid.IntRange(0, 30).Draw(t, "events") {
+			if rapid.IntRange(0, 5).Draw(t, "node") == 0 {
+				seen++
+				_, err := s.Apply(event(api.TopicNode, "NodeRegistration", uint64(seen), fmt.Sprintf(nodeText, seen)))
+				must.NoError(t, err)
+			}
 			id := rapid.SampledFrom([]string{"a1", "a2", "a3"}).Draw(t, "id")
 			index := rapid.IntRange(1, 20).Draw(t, "index")
 			st := rapid.SampledFrom([]string{"pending", "running"}).Draw(t, "status")
@@ -145,12 +171,17 @@ func TestState_idempotent(t *testing.T) {
 			}
 		}
 		must.Eq(t, len(newest), len(s.Allocs))
+		var uses Resources
 		for id, a := range s.Allocs {
 			must.Eq(t, uint64(newest[id]), a.Index)
+			uses = uses.plus(a.Uses)
 			must.Eq(t, status[id] == "running", a.Running)
 			must.True(t, s.On(a.Node)[id] == a)
 		}
 		must.Eq(t, len(s.Allocs), len(s.On("n1")))
+		if n := s.Nodes["n1"]; n != nil {
+			must.Eq(t, uses, n.Used)
+		}
 	})
 }
 
@@ -168,16 +199,27 @@ func TestList(t *testing.T) {
 			return
 		}
 		w.Header().Set("X-Nomad-Index", "42")
+		w.Header().Set("X-Nomad-LastContact", "0")
 		switch r.URL.Path {
 		case "/v1/nodes":
 			must.Eq(t, "true", r.URL.Query().Get("resources"))
-			fmt.Fprintf(w, "[%s]", fmt.Sprintf(nodeText, 5))
+			must.Eq(t, "2000", r.URL.Query().Get("per_page"))
+			// The second page shows a later moment.
+			if token := r.URL.Query().Get("next_token"); token == "" {
+				w.Header().Set("X-Nomad-NextToken", "n2")
+				fmt.Fprintf(w, "[%s]", fmt.Sprintf(nodeText, 5))
+			} else {
+				must.Eq(t, "n2", token)
+				w.Header().Set("X-Nomad-Index", "43")
+				fmt.Fprintf(w, "[%s]", strings.Replace(fmt.Sprintf(nodeText, 5), `"n1"`, `"n2"`, 1))
+			}
 		case "/v1/jobs":
 			must.Eq(t, "*", r.URL.Query().Get("namespace"))
+			must.Eq(t, "", r.URL.Query().Get("per_page"))
 			fmt.Fprint(w, `[{"ID": "vae", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}, {"ID": "plain", "Namespace": "ml"},
 				{"ID": "gone", "Namespace": "ml", "Meta": {"ebbtide_migrate": "true"}}]`)
 		case "/v1/allocations":
-			fmt.Fprintf(w, "[%s]", fmt.Sprintf(allocText, "a1", "running", 9))
+			fmt.Fprintf(w, "[%s, %s]", fmt.Sprintf(allocText, "a1", "running", 9), fmt.Sprintf(allocText, "a2", "complete", 9))
 		case "/v1/job/vae":
 			must.Eq(t, "ml", r.URL.Query().Get("namespace"))
 			fmt.Fprintf(w, jobText, 6)
@@ -193,7 +235,7 @@ func TestList(t *testing.T) {
 	must.Eq(t, Indexes{42, 42, 42}, l.Indexes)
 	s := New()
 	s.Replace(l)
-	must.MapLen(t, 1, s.Nodes)
+	must.MapLen(t, 2, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)
 	must.SliceNotContains(t, asked, "/v1/job/plain")

@@ -19,50 +19,85 @@ const metaPrefix = "ebbtide_"
 // atATime is how many jobs are read side by side.
 const atATime = 16
 
+// pageSize is how many objects are listed at a time: some megabytes. A page is turned
+// into what counts of it before the next one is asked for, so that neither Nomad nor the
+// shim ever holds a list of all.
+//
+// Jobs come in one piece. Nomad 1.11 goes through them in another order than that of its
+// own tokens where one namespace begins with another's name and a "-", and a page may begin
+// where an earlier one has; and without their groups they are small.
+const (
+	pageSize = 2000
+	whole    = 0
+)
+
 // List lists a cluster. Of jobs only those are read whole that have a key of Ebbtide's in
 // their own meta: Nomad lists no groups, and a request for each job would take minutes.
-func List(ctx context.Context, client *api.Client) (Listing, error) {
-	var l Listing
-	var stubs []struct {
-		ID, Namespace string
-		Meta          map[string]string
-	}
-	for _, q := range []struct {
-		path  string
-		into  any
-		index *uint64
-	}{
-		{"/v1/nodes?resources=true", &l.Nodes, &l.Indexes.Nodes},
-		{"/v1/jobs?meta=true", &stubs, &l.Indexes.Jobs},
-		{"/v1/allocations?resources=true&task_states=true", &l.Allocs, &l.Indexes.Allocs},
-	} {
-		meta, err := client.Raw().Query(q.path, q.into, (&api.QueryOptions{Namespace: api.AllNamespacesNamespace}).WithContext(ctx))
-		if err != nil {
-			return l, fmt.Errorf("listing the cluster: %w", err)
-		}
-		*q.index = meta.LastIndex
+//
+// Each page is a look at a moment of its own, and the indexes are those of the first ones:
+// what has changed since comes as events, which are followed already. An object of a later
+// page may be newer than some of them, and says so by its own index; if it is gone already,
+// an event may bring it back until the one that tells of its end, right after.
+func List(ctx context.Context, client *api.Client) (l Listing, err error) {
+	l.Indexes.Nodes, err = list(ctx, client, "/v1/nodes?resources=true", pageSize, func(w WireNode) { l.Nodes = append(l.Nodes, w.node()) })
+	if err != nil {
+		return l, err
 	}
 	var keys []JobKey
-	for _, s := range stubs {
-		for k := range s.Meta {
+	l.Indexes.Jobs, err = list(ctx, client, "/v1/jobs?meta=true", whole, func(w struct {
+		ID, Namespace string
+		Meta          map[string]string
+	}) {
+		for k := range w.Meta {
 			if strings.HasPrefix(k, metaPrefix) {
-				keys = append(keys, JobKey{s.Namespace, s.ID})
+				keys = append(keys, JobKey{w.Namespace, w.ID})
 				break
 			}
 		}
+	})
+	if err != nil {
+		return l, err
 	}
-	var err error
+	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
+		if !w.over() {
+			l.Allocs = append(l.Allocs, w.alloc())
+		}
+	})
+	if err != nil {
+		return l, err
+	}
 	l.Jobs, err = readJobs(ctx, client, keys)
 	return l, err
 }
 
+// list takes all objects of a list, and returns the index of its first page.
+func list[T any](ctx context.Context, client *api.Client, path string, size int32, take func(T)) (index uint64, err error) {
+	for token := ""; ; {
+		var page []T
+		q := &api.QueryOptions{Namespace: api.AllNamespacesNamespace, PerPage: size, NextToken: token}
+		meta, err := client.Raw().Query(path, &page, q.WithContext(ctx))
+		if err != nil {
+			return 0, fmt.Errorf("listing the cluster: %w", err)
+		}
+		if token == "" {
+			index = meta.LastIndex
+		}
+		for _, object := range page {
+			take(object)
+		}
+		if token = meta.NextToken; token == "" {
+			return index, nil
+		}
+	}
+}
+
 // readJobs reads jobs side by side. One that is gone meanwhile is left out.
-func readJobs(ctx context.Context, client *api.Client, keys []JobKey) ([]WireJob, error) {
+func readJobs(ctx context.Context, client *api.Client, keys []JobKey) ([]*Job, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	work := make(chan JobKey)
 	var mu sync.Mutex
-	var jobs []WireJob
+	var jobs []*Job
 	var wait sync.WaitGroup
 	for range min(atATime, len(keys)) {
 		wait.Go(func() {
@@ -76,7 +111,7 @@ func readJobs(ctx context.Context, client *api.Client, keys []JobKey) ([]WireJob
 					continue
 				}
 				mu.Lock()
-				jobs = append(jobs, j)
+				jobs = append(jobs, j.job())
 				mu.Unlock()
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	json2 "github.com/go-json-experiment/json"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/stream"
@@ -216,13 +217,17 @@ func (s *State) Apply(e stream.Event) (changed bool, err error) {
 		Allocation *WireAlloc
 	}
 	switch {
+	case e.Topic == api.TopicNode && e.Type == "AllocationUpdated":
+		// A client has reported of an allocation: nothing of the node itself has changed. It
+		// is said with every such change, and the whole node with it.
+		return false, nil
 	case e.Topic == api.TopicNode && e.Index > s.listed.Nodes:
 	case e.Topic == api.TopicJob && e.Index > s.listed.Jobs:
 	case e.Topic == api.TopicAllocation && e.Index > s.listed.Allocs:
 	default:
 		return false, nil
 	}
-	if err := json.Unmarshal(e.Payload, &payload); err != nil {
+	if err := json2.Unmarshal(e.Payload, &payload, stream.Tolerant); err != nil {
 		return false, fmt.Errorf("reading event %s of %s: %w", e.Type, e.Key, err)
 	}
 	switch {

@@ -14,7 +14,6 @@ package placement
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
@@ -124,32 +123,31 @@ func Choose(nodes []Load, params Params) Output {
 		return out
 	}
 	assumed := assumedGrowth(nodes)
-	var done, all []candidate
-	for _, n := range nodes {
+	var done, all best
+	for i := range nodes {
+		n := &nodes[i]
 		c := candidate{load: n, rank: n.score(assumed)}
 		if params.CapacityAware {
 			c.rank /= n.PoolCores
 		}
 		c.rank = math.Min(c.rank, math.MaxFloat64)
 		out.Scores[n.ID] = c.rank
-		all = append(all, c)
+		all.add(c)
 		if n.tasks() == n.CL.Tasks {
 			c.rank = float64(n.CL.Tasks)
 			if params.CapacityAware {
 				c.rank = float64(n.CL.Tasks+1) / n.PoolCores
 			}
-			done = append(done, c)
+			done.add(c)
 		}
 	}
-	if len(done) > 0 {
-		best := slices.MinFunc(done, candidate.compare)
-		out.Node, out.Rule = best.load.ID, RuleAllCL
-		out.Why = whyDone(best, len(done), params)
+	if done.of > 0 {
+		out.Node, out.Rule = done.load.ID, RuleAllCL
+		out.Why = whyDone(done, params)
 		return out
 	}
-	best := slices.MinFunc(all, candidate.compare)
-	out.Node, out.Rule = best.load.ID, RuleLeast
-	out.Why = whyLeast(best, len(all), assumed, params)
+	out.Node, out.Rule = all.load.ID, RuleLeast
+	out.Why = whyLeast(all, assumed, params)
 	return out
 }
 
@@ -184,8 +182,20 @@ func (l Load) score(assumed float64) float64 {
 
 // candidate is a node that may be chosen; less rank is better.
 type candidate struct {
-	load Load
+	load *Load
 	rank float64
+}
+
+// best is the best one of so many candidates.
+type best struct {
+	candidate
+	of int
+}
+
+func (b *best) add(c candidate) {
+	if b.of++; b.of == 1 || c.compare(b.candidate) < 0 {
+		b.candidate = c
+	}
 }
 
 // rounding is the relative difference of ranks that is none, so that the order of a
@@ -206,23 +216,23 @@ func (c candidate) compare(o candidate) int {
 }
 
 // whyDone explains the choice among nodes whose tasks have all converged.
-func whyDone(best candidate, of int, params Params) string {
+func whyDone(best best, params Params) string {
 	tasks := fmt.Sprintf("all %d tasks of %s are in CL", best.load.CL.Tasks, best.load.ID)
 	if best.load.CL.Tasks == 0 {
 		tasks = best.load.ID + " is empty"
 	}
 	if !params.CapacityAware {
-		return fmt.Sprintf("%s: fewest tasks of the %d such nodes", tasks, of)
+		return fmt.Sprintf("%s: fewest tasks of the %d such nodes", tasks, best.of)
 	}
-	return fmt.Sprintf("%s: fewest tasks for its %.4g cores of the %d such nodes", tasks, best.load.PoolCores, of)
+	return fmt.Sprintf("%s: fewest tasks for its %.4g cores of the %d such nodes", tasks, best.load.PoolCores, best.of)
 }
 
 // whyLeast explains the choice by the score.
-func whyLeast(best candidate, of int, assumed float64, params Params) string {
+func whyLeast(best best, assumed float64, params Params) string {
 	l := best.load
 	tasks, growth := l.growing(assumed)
 	why := fmt.Sprintf("no node has all its tasks in CL; %s has the least S of %d: (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL = %d·%.4g + %d·%.4g + %d·%.4g",
-		l.ID, of, tasks+1, growth, l.WL.Tasks, l.WL.Growth, l.CL.Tasks, l.CL.Growth)
+		l.ID, best.of, tasks+1, growth, l.WL.Tasks, l.WL.Growth, l.CL.Tasks, l.CL.Growth)
 	if params.CapacityAware {
 		why += fmt.Sprintf(", for %.4g cores", l.PoolCores)
 	}

@@ -22,6 +22,8 @@ import (
 	"net/url"
 	"time"
 
+	json2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/hashicorp/nomad/api"
 )
 
@@ -31,6 +33,9 @@ const Deadline = 45 * time.Second
 // maxLine bounds one line, in bytes: the events of one change. A change of ten thousand
 // allocations takes some tens of megabytes.
 const maxLine = 256 << 20
+
+// keptLine bounds the buffer that is kept for the next long line, in bytes.
+const keptLine = 4 << 20
 
 // buffered is how many changes wait until they are asked for. More wait at Nomad.
 const buffered = 256
@@ -146,9 +151,9 @@ func (s *Stream) run(ctx context.Context, dial Dial, deadline time.Duration) err
 	defer body.Close()
 	defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 
-	lines := bufio.NewReaderSize(body, 64<<10)
+	lines := lines{r: bufio.NewReaderSize(body, 64<<10)}
 	for first := true; ; first = false {
-		line, err := readLine(lines)
+		line, err := lines.next()
 		if err != nil {
 			return because(ctx, fmt.Errorf("reading Nomad's event stream: %w", err))
 		}
@@ -180,28 +185,43 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// readLine reads one line, without its end. A part of one at the end is an error.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
+// lines reads lines of any length up to maxLine.
+type lines struct {
+	r    *bufio.Reader
+	long []byte // a line that is longer than r's buffer
+}
+
+// next reads one line, without its end; it is valid until the next one is read. A part of
+// one at the end is an error.
+func (l *lines) next() ([]byte, error) {
+	if cap(l.long) > keptLine {
+		l.long = nil
+	}
+	l.long = l.long[:0]
 	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > maxLine {
+		part, err := l.r.ReadSlice('\n')
+		if len(l.long)+len(part) > maxLine {
 			return nil, fmt.Errorf("a line is longer than %d MiB", maxLine>>20)
 		}
 		switch {
-		case err == nil && line == nil:
-			return bytes.TrimSpace(part), nil // valid until the next read
+		case err == nil && len(l.long) == 0:
+			return bytes.TrimSpace(part), nil
 		case err == nil:
-			return bytes.TrimSpace(append(line, part...)), nil
+			l.long = append(l.long, part...)
+			return bytes.TrimSpace(l.long), nil
 		case errors.Is(err, bufio.ErrBufferFull):
-			line = append(line, part...)
-		case errors.Is(err, io.EOF) && len(line)+len(part) > 0:
+			l.long = append(l.long, part...)
+		case errors.Is(err, io.EOF) && len(l.long)+len(part) > 0:
 			return nil, io.ErrUnexpectedEOF
 		default:
 			return nil, err
 		}
 	}
 }
+
+// Tolerant reads JSON as encoding/json does, which takes three times as long for the same:
+// what a task says in its messages need not be UTF-8, and is no reason to lose the stream.
+var Tolerant = json2.JoinOptions(jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 
 // parse reads a line. A heartbeat has no events.
 func parse(line []byte) (Batch, error) {
@@ -212,7 +232,7 @@ func parse(line []byte) (Batch, error) {
 		Batch
 		Error json.RawMessage
 	}
-	if err := json.Unmarshal(line, &b); err != nil {
+	if err := json2.Unmarshal(line, &b, Tolerant); err != nil {
 		return Batch{}, fmt.Errorf("reading Nomad's event stream: %w: %.200q", err, line)
 	}
 	if b.Index == 0 && len(b.Events) == 0 {

@@ -52,6 +52,18 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// What a task says in a message need not be UTF-8.
+func TestStream_bytes(t *testing.T) {
+	dial, w := pipe()
+	go fmt.Fprint(w, "{}\n", "{\"Index\": 1, \"Events\": [{\"Topic\": \"Job\", \"Key\": \"\xff\", \"Payload\": {\"Job\": \"\xff\", \"Job\": 1}}]}\n")
+	s, err := Open(t.Context(), dial, time.Minute)
+	must.NoError(t, err)
+	defer s.Close()
+	b, err := s.Next(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, "\uFFFD", b.Events[0].Key)
+}
+
 // A line may be longer than any buffer.
 func TestStream_longLine(t *testing.T) {
 	dial, w := pipe()

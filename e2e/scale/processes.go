@@ -1,0 +1,256 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ebbtide/ebbtide/e2e/scale/measure"
+	"github.com/ebbtide/ebbtide/e2e/scale/nomad"
+)
+
+// itself is a command that runs this program. It is told to end with ctx.
+func itself(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, exe, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	// Should this process be killed, none stays behind.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd, nil
+}
+
+// generator is the load generator's process.
+type generator struct {
+	address string
+	cancel  context.CancelFunc
+	cmd     *exec.Cmd
+}
+
+// generate starts a load generator.
+func generate(ctx context.Context, o nomad.Options, stderr io.Writer) (*generator, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	cmd, err := itself(ctx, asGenerator, "-nodes", strconv.Itoa(o.Nodes), "-per-node", strconv.Itoa(o.PerNode),
+		"-trainings", fmt.Sprint(o.Trainings), "-seed", fmt.Sprint(o.Seed))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("starting the load generator: %w", err)
+	}
+	g := &generator{cancel: cancel, cmd: cmd}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		g.close()
+		return nil, fmt.Errorf("reading the load generator's address: %w", err)
+	}
+	g.address = strings.TrimSpace(line)
+	return g, nil
+}
+
+func (g *generator) close() {
+	g.cancel()
+	_ = g.cmd.Wait()
+}
+
+// requests are those that it has had.
+func (g *generator) requests(ctx context.Context) (r nomad.Requests, err error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, g.address+nomad.RequestsPath, nil)
+	if err != nil {
+		return r, err
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return r, fmt.Errorf("asking for the requests: %w", err)
+	}
+	defer resp.Body.Close()
+	return r, json.NewDecoder(resp.Body).Decode(&r)
+}
+
+// measureOnce measures in a process of its own.
+func measureOnce(ctx context.Context, o measure.Options, stderr io.Writer) (r measure.Report, err error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return r, err
+	}
+	cmd, err := itself(ctx, asMeasured, "-options", string(text))
+	if err != nil {
+		return r, err
+	}
+	cmd.Stderr = stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return r, fmt.Errorf("measuring: %w", err)
+	}
+	return r, json.Unmarshal(out, &r)
+}
+
+// watched is what a running shim has used.
+type watched struct {
+	Cores    float64 // CPU, of one core
+	PeakMiB  float64
+	Requests nomad.Requests // to Nomad, from its start to its end
+}
+
+// watch runs `ebbtide shim` on a cluster, and watches it for a time from a moment after
+// it has begun to follow. Meanwhile act is called, if it is not nil.
+func watch(ctx context.Context, g *generator, settle, long time.Duration, act func(context.Context) error, stderr io.Writer) (w watched, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "ebbtide-scale-")
+	if err != nil {
+		return w, err
+	}
+	defer os.RemoveAll(dir)
+	config := filepath.Join(dir, "shim.hcl")
+	if err := os.WriteFile(config, []byte("dry_run = true\nweb {\n  address = \"\"\n}\n"), 0o600); err != nil {
+		return w, err
+	}
+	cmd, err := itself(ctx, asEbbtide, "shim", "-config", config)
+	if err != nil {
+		return w, err
+	}
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+g.address, "NOMAD_TOKEN=", "NOMAD_NAMESPACE=", "NOMAD_REGION=")
+	log := &follower{told: make(chan struct{}), what: []byte("following the cluster")}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		return w, fmt.Errorf("starting the shim: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer func() {
+		cancel()
+		<-ended
+		if err == nil {
+			w.Requests, err = g.requests(context.WithoutCancel(ctx))
+		}
+	}()
+	sleep := func(d time.Duration, or <-chan struct{}) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-or:
+			return nil
+		case e := <-ended:
+			ended <- e
+			return fmt.Errorf("the shim has ended: %v; it said:\n%s", e, log.last())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := sleep(5*time.Minute, log.told); err != nil {
+		return w, err
+	}
+	if err := sleep(settle, nil); err != nil {
+		return w, err
+	}
+	acted := make(chan error, 1)
+	if act != nil {
+		go func() { acted <- act(ctx) }()
+	}
+	begun := time.Now()
+	first, err := cpu(cmd.Process.Pid)
+	if err != nil {
+		return w, err
+	}
+	if err := sleep(long, nil); err != nil {
+		return w, err
+	}
+	last, err := cpu(cmd.Process.Pid)
+	if err != nil {
+		return w, err
+	}
+	w.Cores = (last - first) / time.Since(begun).Seconds()
+	if w.PeakMiB, err = measure.Peak(cmd.Process.Pid); err != nil {
+		return w, err
+	}
+	select {
+	case err := <-acted:
+		return w, err
+	default:
+		return w, nil
+	}
+}
+
+// follower waits until something is written, and keeps the end.
+type follower struct {
+	told chan struct{}
+	what []byte
+	seen bool
+	tail []byte
+}
+
+// Write implements io.Writer. It is called by one goroutine.
+func (f *follower) Write(p []byte) (int, error) {
+	f.tail = append(f.tail, p...)
+	if !f.seen && bytes.Contains(f.tail, f.what) {
+		f.seen = true
+		close(f.told)
+	}
+	f.tail = f.tail[max(0, len(f.tail)-4096):]
+	return len(p), nil
+}
+
+// last is the end of what was written, when the process has ended.
+func (f *follower) last() []byte { return f.tail }
+
+// userHZ is the unit of the CPU times in /proc, ticks per second, on every Linux that Go
+// runs on.
+const userHZ = 100
+
+// cpu is what a process has used, in CPU-seconds.
+func cpu(pid int) (float64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The command's name is in parentheses and may hold any character.
+	text := string(data)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat is short: %q", pid, text)
+	}
+	var sum float64
+	for _, field := range fields[11:13] {
+		ticks, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+		sum += ticks / userHZ
+	}
+	return sum, nil
+}
+
+// load is the machine's load average over a minute; "unknown" where it cannot be read.
+func load() string {
+	data, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(data))
+	if err != nil || len(fields) == 0 {
+		return "unknown"
+	}
+	return fields[0]
+}
