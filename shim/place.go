@@ -281,9 +281,14 @@ func (t *term) free(ctx context.Context, c config.Config, b move.Binding, j *clu
 	opts.Binds = t.binds(j.Key)
 	t.moves.Go(func() {
 		t.slots <- struct{}{}
-		alloc, err := move.Release(t.leading, t.nomad, b, opts)
+		alloc, bound, err := move.Release(t.leading, t.nomad, b, opts)
 		<-t.slots
-		t.ended <- func(ctx context.Context) { t.freed(ctx, b, j.Key, e, alloc, err) }
+		t.ended <- func(ctx context.Context) {
+			if bound {
+				t.leftBound(ctx, j.Key, b)
+			}
+			t.freed(ctx, b, j.Key, e, alloc, err)
+		}
 	})
 }
 

@@ -58,22 +58,23 @@ func Try(ctx context.Context, nomad Nomad, b Binding) (why string, err error) {
 
 // Release lets a job run that waits: on a node, or with no node where Nomad places it. It
 // returns the ID of the allocation on that node. With an error a job that waits no more
-// is not bound to the node either, so that Nomad may place it anywhere.
-func Release(ctx context.Context, nomad Nomad, b Binding, opts Options) (alloc string, err error) {
+// is not bound to the node either, so that Nomad may place it anywhere; unless it is still
+// bound, for Nomad could not be told otherwise: somebody has to set it free (Unbind).
+func Release(ctx context.Context, nomad Nomad, b Binding, opts Options) (alloc string, stillBound bool, err error) {
 	job, err := released(ctx, nomad, b)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if b.Node == "" {
 		_, err := nomad.Register(ctx, job)
-		return "", err
+		return "", false, err
 	}
 	pinned, err := pin(job, b.Group, b.Node)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if err := opts.Binds(ctx, &b); err != nil {
-		return "", err
+		return "", false, err
 	}
 	m := &mover{nomad: nomad, opts: opts, job: job}
 	resp, err := nomad.Register(ctx, pinned)
@@ -81,12 +82,15 @@ func Release(ctx context.Context, nomad Nomad, b Binding, opts Options) (alloc s
 		alloc, err = m.placed(ctx, b, resp.EvalID)
 	}
 	// Whatever has become of it. Of a registration perhaps only the answer was lost.
-	return alloc, errors.Join(err, m.after(ctx, func(ctx context.Context) error {
+	stillBound = true
+	err = errors.Join(err, m.after(ctx, func(ctx context.Context) error {
 		if err := Unbind(ctx, nomad, b); err != nil {
 			return err
 		}
+		stillBound = false
 		return opts.Binds(ctx, nil)
 	}))
+	return alloc, stillBound, err
 }
 
 // placed waits until Nomad has placed a group on the node to which it is bound.

@@ -53,9 +53,10 @@ func TestRelease(t *testing.T) {
 		bound = append(bound, b)
 		return nil
 	}
-	alloc, err := Release(t.Context(), w, there, opts)
+	alloc, still, err := Release(t.Context(), w, there, opts)
 	must.NoError(t, err)
 	must.Eq(t, newID, alloc)
+	must.False(t, still)
 	must.Eq(t, []string{pinCall, unpinCall}, w.calls)
 	must.Eq(t, []*Binding{&there, nil}, bound)
 	must.Eq(t, []*api.Constraint{api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}, w.job.Constraints)
@@ -64,7 +65,7 @@ func TestRelease(t *testing.T) {
 
 	// With no node Nomad places it.
 	w = waiting()
-	alloc, err = Release(t.Context(), w, Binding{Namespace: "ml", Job: "vae", Group: "train"}, quick())
+	alloc, _, err = Release(t.Context(), w, Binding{Namespace: "ml", Job: "vae", Group: "train"}, quick())
 	must.NoError(t, err)
 	must.Eq(t, "", alloc)
 	must.Eq(t, []string{unpinCall}, w.calls)
@@ -93,7 +94,8 @@ func TestRelease_fails(t *testing.T) {
 			c.change(w)
 			opts := quick()
 			opts.Place = 50 * time.Millisecond
-			_, err := Release(t.Context(), w, there, opts)
+			_, still, err := Release(t.Context(), w, there, opts)
+			must.False(t, still)
 			must.ErrorContains(t, err, c.want)
 			must.Eq(t, c.calls, w.calls)
 			must.Len(t, 0, w.job.TaskGroups[0].Constraints)

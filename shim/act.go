@@ -1,0 +1,177 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/policies"
+)
+
+// begin begins a move, if the gate is open.
+func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
+	if closed := t.gate.Closed(time.Now(), a.Job, a.Node, to); closed != "" {
+		t.say(a, closed)
+		return
+	}
+	e.Time, e.Namespace, e.Job, e.Alloc = time.Now(), a.Job.Namespace, a.Job.ID, a.ID
+	e.From, e.To, e.DryRun = t.name(a.Node), t.name(to), c.DryRun
+	e.Why, e.Scores = t.readable(e.Why), t.readable(e.Scores)
+	log := t.log.With("job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
+	if c.DryRun {
+		t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
+		if e.Policy != policies.FlowConPlace {
+			t.mark(ctx, a.Job, e.Policy == policies.SpeConRebalance)
+		}
+		log.Info("would be moved", "policy", e.Policy, "why", e.Why)
+		t.note(ctx, e)
+		return
+	}
+	log.Info("moving", "policy", e.Policy, "why", e.Why)
+	end := t.gate.Begin(time.Now(), a.Job, a.Node, to)
+	t.inbound[to]++
+	t.metrics.InFlight.Inc()
+	opts := move.DefaultOptions()
+	opts.Report = func(phase move.Phase, what string) { log.Info(what, "phase", string(phase)) }
+	opts.Binds = t.binds(a.Job)
+	t.moves.Go(func() {
+		res, err := move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to}, opts)
+		t.ended <- func(ctx context.Context) {
+			t.finish(ctx, ended{job: a.Job, to: to, entry: e, result: res, err: err, end: end})
+			if res.Bound {
+				t.leftBound(ctx, a.Job, move.Binding{Group: a.Group, Node: to})
+			}
+		}
+	})
+}
+
+// binds remembers what is bound. A move has a goroutine of its own: that is remembered
+// beside the loop, on top of what is known of the job now.
+func (t *term) binds(key cluster.JobKey) func(context.Context, *move.Binding) error {
+	job := t.jobs[key]
+	return func(ctx context.Context, b *move.Binding) error {
+		if err := t.held.Held(); err != nil {
+			return err
+		}
+		j := job
+		if b != nil {
+			j.Group, j.Node = b.Group, b.Node
+		}
+		return t.store.Keep(ctx, key, j)
+	}
+}
+
+// arrived notes that nothing is on its way to a node any more.
+func (t *term) arrived(node string) {
+	if t.inbound[node]--; t.inbound[node] <= 0 {
+		delete(t.inbound, node)
+	}
+}
+
+// ended is a move that has ended.
+type ended struct {
+	job    cluster.JobKey
+	to     string
+	entry  memory.Entry
+	result move.Result
+	err    error
+	end    func(time.Time, bool)
+}
+
+// finish takes the end of a move over.
+func (t *term) finish(ctx context.Context, e ended) {
+	e.end(time.Now(), e.err == nil)
+	t.metrics.InFlight.Dec()
+	t.arrived(e.to)
+	e.entry.Phase, e.entry.NewAlloc = string(e.result.Phase), e.result.NewAlloc
+	if e.result.DownS.Known() {
+		e.entry.DownS = fmt.Sprintf("%.2f", float64(e.result.DownS))
+		t.metrics.Down.Observe(float64(e.result.DownS))
+	}
+	var refused *move.Refused
+	result := "moved"
+	switch {
+	case errors.As(e.err, &refused):
+		result = "refused"
+	case e.err != nil:
+		result = "failed"
+	}
+	t.metrics.Moves.WithLabelValues(e.entry.Policy, result).Inc()
+	if e.err != nil {
+		e.entry.Error = e.err.Error()
+		t.log.Warn("not moved", "job", e.entry.Job, "namespace", e.entry.Namespace, "alloc_id", e.entry.Alloc, "error", e.err)
+	}
+	failures, last := t.gate.Failures(e.job)
+	j := t.jobs[e.job]
+	j.Failures, j.Last = failures, last
+	// What cannot be moved is not asked again; what failed is, after its back-off. That it
+	// was placed anew says nothing of its convergence.
+	if result != "failed" && e.entry.Policy != policies.FlowConPlace {
+		j.Marked = time.Now()
+		j.Rebalanced = j.Rebalanced || e.entry.Policy == policies.SpeConRebalance
+	}
+	t.keep(ctx, e.job, j)
+	t.note(ctx, e.entry)
+}
+
+// mark notes that it was decided about a job.
+func (t *term) mark(ctx context.Context, key cluster.JobKey, rebalanced bool) {
+	j := t.jobs[key]
+	j.Marked = time.Now()
+	j.Rebalanced = j.Rebalanced || rebalanced
+	t.keep(ctx, key, j)
+}
+
+func (t *term) keep(ctx context.Context, key cluster.JobKey, j memory.Job) {
+	t.jobs[key] = j
+	err := t.held.Held()
+	if err == nil {
+		err = t.store.Keep(ctx, key, j)
+	}
+	if err != nil {
+		t.log.Warn("what was decided of a job will not be remembered", "job", key.ID, "namespace", key.Namespace, "error", err)
+	}
+}
+
+func (t *term) note(ctx context.Context, e memory.Entry) {
+	err := t.held.Held()
+	if err == nil {
+		err = t.store.Note(ctx, e)
+	}
+	if err != nil {
+		t.log.Warn("what was done is not written down", "job", e.Job, "namespace", e.Namespace, "error", err)
+	}
+}
+
+// leftBound remembers a job that Nomad could not be told to set free.
+func (t *term) leftBound(ctx context.Context, key cluster.JobKey, b move.Binding) {
+	j := t.jobs[key]
+	j.Group, j.Node = b.Group, b.Node
+	t.keep(ctx, key, j)
+}
+
+// unbind sets jobs free that are left bound: by an earlier leader, which has died, or when
+// Nomad could not be told.
+func (t *term) unbind(ctx context.Context) {
+	for key, j := range t.jobs {
+		if j.Node == "" {
+			continue
+		}
+		b := move.Binding{Namespace: key.Namespace, Job: key.ID, Group: j.Group, Node: j.Node}
+		if err := move.Unbind(ctx, t.nomad, b); err != nil {
+			t.log.Error("a job stays bound to a node", "job", key.ID, "namespace", key.Namespace, "node", t.name(j.Node), "error", err)
+			continue
+		}
+		t.log.Info("a job that was left bound is free again", "job", key.ID, "namespace", key.Namespace, "node", t.name(j.Node))
+		j.Group, j.Node = "", ""
+		t.keep(ctx, key, j)
+	}
+}
