@@ -171,8 +171,10 @@ func (s *secured) testRefused(t *testing.T) {
 		}
 		return nil
 	})
+	policies := 0
 	lacks := func(but string) func(*access) {
-		token := s.newToken(t, "lacks", 0, but)
+		policies++
+		token := s.newToken(t, fmt.Sprint("lacks-", policies), 0, but)
 		return func(a *access) { a.token = token }
 	}
 	for name, tc := range map[string]struct {

@@ -92,7 +92,6 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	state := cluster.New()
 	state.Replace(listing)
 	r.ModelS = time.Since(begun).Seconds()
-	listing = cluster.Listing{}
 	r.Nodes, r.Allocs, r.Jobs = len(state.Nodes), len(state.Allocs), len(state.Jobs)
 	if r.PeakMiB, err = Peak(os.Getpid()); err != nil {
 		return r, err
