@@ -40,6 +40,8 @@ type Driver struct {
 	events *eventer.Eventer
 	// newDriver makes an instance of a decorated driver (engine.NewDriver).
 	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
+	adopting  sync.Mutex // see adopt
+
 	// findFreezer finds what stops a task where it is (freezerOf).
 	findFreezer func(*task) (freezer, error)
 	// configured says that SetConfig has succeeded (see ExitIfOrphaned).
@@ -277,6 +279,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return done, nil, nil
 	}
 	d.thawRemains(cfg)
+	adopted, err := d.adopt(cfg, opts)
+	if err != nil {
+		adopted = "begins anew, without the checkpoint of allocation " + opts.Adopt + ": " + err.Error()
+	}
 	note, err := d.engine.Prepare(d.ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
@@ -287,8 +293,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, err
 	}
 	t := d.track(handle, inner)
-	if note != "" {
-		d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: note})
+	for _, text := range []string{adopted, note} {
+		if text != "" {
+			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
+		}
 	}
 	d.supervise(t, opts, false)
 	if kept, err := withOptions(handle, opts); err != nil {

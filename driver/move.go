@@ -366,11 +366,14 @@ func (d *Driver) thaw(t *task, cg freezer) {
 // would take no signal. They do not run on before.
 func (d *Driver) endFrozen(t *task) {
 	t.move.mu.Lock()
-	cg := t.move.cgroup
+	cg, saved := t.move.cgroup, t.move.shown.Path
 	was := t.move.end()
 	t.move.mu.Unlock()
 	if was == "" {
 		return
+	}
+	if saved != "" && was == status.MoveReady {
+		d.leave(t, saved)
 	}
 	if was == status.MoveReady && cg != nil {
 		if err := cg.Kill(); err != nil {
@@ -499,6 +502,11 @@ func (d *Driver) write(t *task, cg freezer, m status.Move) error {
 
 // remember writes down that a task is frozen, or (nil) that it is not any more.
 func (d *Driver) remember(t *task, f *record.Frozen) error {
+	return d.change(t, func(r *record.Record) { r.Frozen = f })
+}
+
+// change changes what is remembered of a task.
+func (d *Driver) change(t *task, what func(*record.Record)) error {
 	cfg := t.handle.Config
 	t.records.Lock()
 	defer t.records.Unlock()
@@ -506,7 +514,7 @@ func (d *Driver) remember(t *task, f *record.Frozen) error {
 	if err != nil {
 		return err
 	}
-	rec.Frozen = f
+	what(&rec)
 	return rec.Save(cfg.AllocDir, cfg.Name)
 }
 

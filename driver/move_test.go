@@ -226,6 +226,8 @@ func TestMove_stopped(t *testing.T) {
 	must.Eq(t, "killed", m.fridge.is())
 	must.Eq(t, "SIGTERM 1s", <-m.inner.stopped)
 	must.Nil(t, m.frozen(t))
+	cfg := m.held.handle.Config
+	must.Eq(t, &record.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: "/alloc/data/ckpt-1"}, remembered(t, m.held).Left)
 	want := &drivers.ExitResult{ExitCode: 137}
 	m.inner.results <- want
 	must.Eq(t, want, result(t, ch))

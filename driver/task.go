@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul-template/signals"
+	"github.com/hashicorp/go-uuid"
 	"github.com/hashicorp/nomad/client/taskenv"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -34,6 +35,8 @@ type taskOptions struct {
 	Act      actions
 	// Migrate says that the job may be moved to another node.
 	Migrate bool `json:",omitempty"`
+	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
+	Adopt string `json:",omitempty"`
 	// Checkpoint says how the task saves its state; nil = it cannot be moved.
 	Checkpoint *checkpoint.Config `json:",omitempty"`
 }
@@ -144,6 +147,7 @@ const (
 	metaMetric     = "ebbtide_metric"
 	metaMigrate    = "ebbtide_migrate"
 	metaWaits      = "ebbtide_hold" // the shim's
+	metaAdopt      = "ebbtide_adopt"
 	metaLimit      = "ebbtide_limit"
 	metaAcceptable = "ebbtide_acceptable"
 	metaObjective  = "ebbtide_objective"
@@ -153,7 +157,7 @@ const (
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaGoal, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaQoE, metaHold}
+	return []string{metaAcceptable, metaAdopt, metaGoal, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaQoE, metaHold}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -224,6 +228,11 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 		default:
 			bad(`meta.%s: must be "on" or "off", got %q`, key, value)
 		}
+	case metaAdopt:
+		if _, err := uuid.ParseUUID(value); err != nil {
+			bad("meta.%s: must be the ID of an allocation, got %q", key, value)
+		}
+		o.Adopt = value
 	case metaMigrate, metaWaits:
 		switch {
 		case value != "true" && value != "false":

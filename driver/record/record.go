@@ -34,6 +34,16 @@ type Record struct {
 	Objective *control.Reached `json:"objective,omitempty"`
 	// Frozen is written before the task is frozen, and taken back after it was thawed.
 	Frozen *Frozen `json:"frozen,omitempty"`
+	// Left is what a task has left behind that was stopped to be moved.
+	Left *Left `json:"left,omitempty"`
+}
+
+// Left is a checkpoint, and whose it is.
+type Left struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Group     string `json:"group"`
+	Path      string `json:"path"` // as the task names it
 }
 
 // Frozen is a task that has saved its state and stands still, to be moved.

@@ -161,6 +161,7 @@ func pin(job *api.Job, group, node string) (*api.Job, error) {
 	}
 	g := out.LookupTaskGroup(group)
 	g.Constraints = append(g.Constraints, api.NewConstraint(bound, "=", node))
+	delete(g.Meta, metaAdopt) // of an earlier move
 	return out, nil
 }
 

@@ -29,7 +29,9 @@
 //	        that moment (EBBTIDE_FREEZE), as it did before pin; if it has completed, its job
 //	        is left as it is.
 //
-// Below each step stands what is done when it fails. That Nomad, or an agent, cannot be
+// Below each step stands what is done when it fails. Whoever loses its target for good
+// between pin and unpin goes back to where it came from (back.go), for Nomad would look
+// for what it has saved on the target alone. That Nomad, or an agent, cannot be
 // reached for a while is no failure: each step tries again until its time is over.
 package move
 
@@ -212,10 +214,17 @@ func (m *mover) run(ctx context.Context) error {
 	if err := m.step(ctx, PhaseWait, m.wait); err != nil {
 		// Without the constraint nothing is left to wait for, and the old one, if it still
 		// stands, runs on.
-		return errors.Join(err, m.after(ctx, m.unpin), m.after(ctx, m.release))
+		unbound := m.after(ctx, m.unpin)
+		if errors.Is(unbound, errLost) {
+			return errors.Join(err, m.back(ctx))
+		}
+		return errors.Join(err, unbound, m.after(ctx, m.release))
 	}
 	verified := m.step(ctx, PhaseVerify, m.verify)
-	if err := m.after(ctx, m.unpin); err != nil {
+	if err := m.after(ctx, m.unpin); errors.Is(err, errLost) {
+		m.result.Phase = PhaseUnpin
+		return errors.Join(verified, err, m.back(ctx))
+	} else if err != nil {
 		m.result.Phase = PhaseUnpin
 		return errors.Join(verified, fmt.Errorf("%s: %w; the job stays bound to the node until it is registered again", PhaseUnpin, err))
 	}
@@ -558,8 +567,12 @@ func (m *mover) verify(ctx context.Context) error {
 	return nil
 }
 
-// unpin takes the constraint off again, if it is still there.
+// unpin takes the constraint off again, if it is still there. The error is errLost if the
+// target is lost.
 func (m *mover) unpin(ctx context.Context) error {
+	if err := m.lost(ctx); err != nil {
+		return err
+	}
 	said, err := free(ctx, m.nomad, m.binding(), m.opts.Poll)
 	if err != nil {
 		return err

@@ -207,8 +207,8 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	}
 	stubs, _, err := client.ACLPolicies().List(q)
 	switch code := status(err); {
-	case code == http.StatusBadRequest:
-		return Missing{}, nil // ACLs are off
+	case code == http.StatusBadRequest && strings.Contains(err.Error(), "ACL support disabled"):
+		return Missing{}, nil
 	case code == http.StatusForbidden:
 		return Missing{}, ErrUnknown
 	case err != nil:

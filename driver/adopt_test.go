@@ -1,0 +1,92 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/record"
+)
+
+// A task takes the checkpoint that another allocation of it has left on the node, if it is
+// told to and has none of its own.
+func TestAdopt(t *testing.T) {
+	const old = "0a11ed00-0000-0000-0000-000000000001"
+	allocs := t.TempDir()
+	write := func(alloc, name, text string) {
+		path := filepath.Join(allocs, alloc, name)
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o640))
+	}
+	leave := func(l record.Left) {
+		must.NoError(t, record.Record{Left: &l}.Save(filepath.Join(allocs, old), "train"))
+	}
+	left := record.Left{Namespace: "ml", Job: "vae", Group: "g", Path: "/alloc/data/ckpt/best"}
+	leave(left)
+	write(old, "alloc/data/ckpt/best/weights", "abc")
+	write(old, "alloc/data/ckpt/best/rng/state", "de")
+	write(old, "train/local/config", "old")
+	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(allocs, old, "alloc/data/ckpt/best/link")))
+
+	task := func(alloc string) (*drivers.TaskConfig, *taskOptions) {
+		cfg := &drivers.TaskConfig{AllocDir: filepath.Join(allocs, alloc), Name: "train", Namespace: "ml", JobID: "vae", TaskGroupName: "g"}
+		for _, dir := range []string{"alloc/data", "train/local"} {
+			must.NoError(t, os.MkdirAll(filepath.Join(cfg.AllocDir, dir), 0o755))
+		}
+		c := &checkpoint.Config{Path: "/alloc/data/ckpt/*", Signal: "SIGUSR1", Timeout: time.Minute, Lease: time.Minute}
+		return cfg, &taskOptions{Adopt: old, Checkpoint: c}
+	}
+	cfg, opts := task("new")
+	note, err := new(Driver).adopt(cfg, opts)
+	must.NoError(t, err)
+	must.Eq(t, "goes on from /alloc/data/ckpt/best, which allocation "+old+" has left on this node", note)
+	data, err := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/rng/state"))
+	must.NoError(t, err)
+	must.Eq(t, "de", string(data))
+	_, err = os.Lstat(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/link"))
+	must.ErrorIs(t, err, os.ErrNotExist)
+
+	// Once it has one of its own that counts; and nobody adopts who was not told.
+	note, err = new(Driver).adopt(cfg, opts)
+	must.NoError(t, err)
+	must.Eq(t, "", note)
+	cfg, opts = task("untold")
+	opts.Adopt = ""
+	note, err = new(Driver).adopt(cfg, opts)
+	must.NoError(t, err)
+	must.Eq(t, "", note)
+
+	// Nobody else's.
+	cfg, opts = task("other")
+	cfg.JobID = "other"
+	_, err = new(Driver).adopt(cfg, opts)
+	must.ErrorContains(t, err, "is one of job vae in namespace ml")
+	cfg, opts = task("nothing")
+	must.NoError(t, os.RemoveAll(filepath.Join(allocs, old, ".ebbtide")))
+	_, err = new(Driver).adopt(cfg, opts)
+	must.ErrorContains(t, err, "has left nothing on this node")
+
+	// What is there of its own stays.
+	leave(left)
+	cfg, opts = task("rendered")
+	write("rendered", "train/local/config", "new")
+	write(old, "train/local/config", "old")
+	_, err = new(Driver).adopt(cfg, opts)
+	must.NoError(t, err)
+	data, err = os.ReadFile(filepath.Join(cfg.AllocDir, "train/local/config"))
+	must.NoError(t, err)
+	must.Eq(t, "new", string(data))
+
+	must.NoError(t, os.RemoveAll(filepath.Join(allocs, old, "alloc/data/ckpt")))
+	cfg, opts = task("gone")
+	_, err = new(Driver).adopt(cfg, opts)
+	must.ErrorContains(t, err, "/alloc/data/ckpt/best is not there any more")
+}
