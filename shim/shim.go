@@ -45,7 +45,9 @@ type Shim struct {
 
 	mu      sync.Mutex
 	config  config.Config
+	leads   bool
 	problem error // why the cluster is not followed, while this process leads
+	apart   error // why it is not known who leads, while it does not
 }
 
 // New returns a Shim. Holder names this process for people.
@@ -88,9 +90,11 @@ func (s *Shim) Run(ctx context.Context) error {
 	opts := leader.Options{TTL: c.Leader.TTL, Retry: c.Leader.TTL / 3, Report: func(err error) {
 		if errors.Is(err, leader.ErrHeld) {
 			s.log.Info("another shim leads; standing by")
+			s.apartIs(nil)
 			return
 		}
 		s.log.Error("not leading", "error", err)
+		s.apartIs(err)
 	}}
 	err := leader.Run(ctx, lock, opts, s.lead)
 	if cause := context.Cause(ctx); cause != nil {
@@ -100,11 +104,26 @@ func (s *Shim) Run(ctx context.Context) error {
 	return err
 }
 
-// health says what is wrong. A standby is well.
+// health says what is wrong. A standby is well, if it knows that it is one.
 func (s *Shim) health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.problem
+	if s.leads {
+		return s.problem
+	}
+	return s.apart
+}
+
+func (s *Shim) leadsIs(leads bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leads, s.problem, s.apart = leads, nil, nil
+}
+
+func (s *Shim) apartIs(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.apart = err
 }
 
 func (s *Shim) problemIs(err error) {
@@ -153,11 +172,13 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), told: make(map[cluster.JobKey]string),
 		inbound: make(map[string]int), placed: make(map[string]bool), releasing: make(map[cluster.JobKey]bool),
 	}
+	s.leadsIs(true)
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")
 	defer func() {
 		s.metrics.Leader.Set(0)
-		s.problemIs(nil)
+		s.metrics.Connected.Set(0)
+		s.leadsIs(false)
 		s.log.Info("not leading any more")
 	}()
 	defer t.drain()

@@ -6,6 +6,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,7 +162,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 
 // Note writes down what was done, and drops what is too old.
 func (s Store) Note(ctx context.Context, e Entry) error {
-	name := fmt.Sprintf("moves/%020d-%s", e.Time.UnixNano(), escape(e.Alloc))
+	name := fmt.Sprintf("moves/%020d-%s", e.Time.UnixNano(), escape(cmp.Or(e.Alloc, e.Job)))
 	err := s.write(ctx, name, api.VariableItems{
 		"time": stamp(e.Time), "namespace": e.Namespace, "job": e.Job, "alloc": e.Alloc, "new_alloc": e.NewAlloc, "from": e.From, "to": e.To,
 		"policy": e.Policy, "rule": e.Rule, "why": e.Why, "scores": e.Scores, "phase": e.Phase, "error": e.Error, "down_s": e.DownS,
