@@ -8,6 +8,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -377,6 +378,9 @@ func (s *site) testKilled(t *testing.T, v victim) {
 				t.Parallel()
 				m.end(t)
 				now, starts := m.once(t)
+				if back := []phase{frozen, bound}; v.revive == nil && slices.Contains(back, phases[i]) {
+					must.Len(t, 2, starts, must.Sprint("it went back to what it has left"))
+				}
 				t.Logf("%s runs on %s, started at steps %v; the move came to %s: %v", m.id, now.NodeName, starts, m.result.Phase, m.err)
 			})
 		}

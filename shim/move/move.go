@@ -573,6 +573,12 @@ func (m *mover) unpin(ctx context.Context) error {
 	if err := m.lost(ctx); err != nil {
 		return err
 	}
+	if m.next != nil {
+		// That a target is lost Nomad says only after a while: until then the job stays bound.
+		if err := m.nomad.Reach(ctx, m.req.Node); err != nil {
+			return err
+		}
+	}
 	said, err := free(ctx, m.nomad, m.binding(), m.opts.Poll)
 	if err != nil {
 		return err
