@@ -16,7 +16,7 @@ import (
 func TestSimulate(t *testing.T) {
 	for seed := range uint64(3) {
 		for _, mixed := range []bool{false, true} {
-			set := draw(rand.New(rand.NewPCG(seed, 1)), mixed, 60)
+			set := draw(rand.New(rand.NewPCG(seed, 1)), mixed, 25)
 			for _, s := range schemes() {
 				r := simulate(set, s, 0.5)
 				must.Between(t, 0, r.utilisation, 1, must.Sprint(s.name))
