@@ -37,7 +37,7 @@ test: lint unit test-cgroup2 e2e ## everything that CI runs
 
 unit: ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
 	$(GO) test -race ./...
-	@$(GO) test -cover ./driver/policy/... ./driver/growth | awk '{ print } \
+	@$(GO) test -cover ./driver/policy/... ./driver/growth ./device/fairshare | awk '{ print } \
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
 		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
 
@@ -58,7 +58,7 @@ lint: ## formatting, go vet, staticcheck
 	$(BIN)/staticcheck -tags e2e ./...
 
 bench: build nomad ## benchmarks: policies, log reading, the plugin's overhead (20 minutes, root)
-	$(GO) test -run '^$$' -bench . -benchmem ./driver/...
+	$(GO) test -run '^$$' -bench . -benchmem ./driver/... ./device/...
 	$(GO) run ./e2e/overhead
 
 clean: ## remove what was built here (the cached Nomad agent stays)

@@ -9,10 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/cli"
 
+	device "github.com/ebbtide/ebbtide/device/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	shim "github.com/ebbtide/ebbtide/shim/policies"
 )
@@ -20,8 +22,8 @@ import (
 // maxSnapshot bounds what is read, in bytes. A thousand tasks take 0.1 MB.
 const maxSnapshot = 64 << 20
 
-// askable are the policies that can be asked, those of a node first.
-func askable() []policies.Policy { return append(policies.All(), shim.All()...) }
+// askable are the policies that can be asked: those of a node, of the cluster, of a GPU.
+func askable() []policies.Policy { return slices.Concat(policies.All(), shim.All(), device.All()) }
 
 // decideCommand is `ebbtide decide`.
 type decideCommand struct{ command }
@@ -43,7 +45,7 @@ Usage: ebbtide decide --policy NAME [--compact] < snapshot.json
   Runs a policy on a snapshot of its inputs, given as JSON, and prints its
   decisions with the rule that fired for each and the reason. It changes nothing
   and needs no Nomad. Limits are fractions of the node's elastic pool, times are
-  seconds.
+  seconds, memory is MiB.
 
   Errors in the snapshot are all reported, each with the path of its field. The
   exit status is then 2, and nothing is printed on stdout.

@@ -71,7 +71,7 @@ func TestDecide_list(t *testing.T) {
 	status, stdout, stderr := ebbtide("", "decide", "--list")
 	must.Eq(t, exitOK, status)
 	must.Eq(t, "", stderr)
-	must.Eq(t, "auto\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nflowcon-place\nspecon-migrate\nspecon-rebalance\n", stdout)
+	must.Eq(t, "auto\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nflowcon-place\nspecon-migrate\nspecon-rebalance\nfairshare\nfairshare-adapt\n", stdout)
 }
 
 // Every policy takes the example that it prints, indented or not.
@@ -103,9 +103,9 @@ func TestDecide_usage(t *testing.T) {
 		{nil, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--compact"}, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--list", "--policy", "none"}, "give one of --policy NAME, --list, --example NAME; got --list and --policy"},
-		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
-		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
-		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance`},
+		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt`},
+		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt`},
+		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt`},
 		{[]string{"--policy"}, "flag needs an argument: -policy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--polcy", "none"}, "flag provided but not defined: -polcy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--policy", "none", "snapshot.json"}, `unexpected argument "snapshot.json": the snapshot is read from stdin`},
@@ -206,7 +206,7 @@ func TestDecide_io(t *testing.T) {
 func FuzzDecide(f *testing.F) {
 	_, example, _ := ebbtide("", "decide", "--example", "flowcon", "--compact")
 	for _, seed := range []string{
-		decideSnapshot, example, autoSnapshot, tradlSnapshot, dqoesSnapshot, "", "{}", decideWith("0.6", "null"), decideWith("0.1", "NaN"), decideWith("20", "1e308"), decideWith("0.6", "1e308"),
+		decideSnapshot, example, autoSnapshot, tradlSnapshot, dqoesSnapshot, fairShareSnapshot, adaptSnapshot, "", "{}", decideWith("0.6", "null"), decideWith("0.1", "NaN"), decideWith("20", "1e308"), decideWith("0.6", "1e308"),
 		decideWith(`"c"`, `"\u0000<&\u2028"`), decideWith(`"WL"`, `"CL"`), decideWith(`"NL"`, `""`), decideWith("0.35", "0"), decideWith("0.35", `"adaptive"`),
 		decideWith(`"beta": 2`, `"beta": 1.7e308`),
 	} {

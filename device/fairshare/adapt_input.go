@@ -1,0 +1,132 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package fairshare
+
+import (
+	"math"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// AdaptInput is what Adapt works on: the window that has ended, and what was measured in
+// it. All sizes are whole MiB.
+type AdaptInput struct {
+	// Groups are those of the window, in any order.
+	Groups []Group `json:"groups"`
+	// Coefficients are those of all groups that have none of their own.
+	Coefficients Coefficients `json:"coefficients"`
+	// Profiles is how many jobs have been measured so far, in all windows.
+	Profiles int `json:"profiles"`
+	// Measured are the groups of which something was measured, in any order.
+	Measured []Measured `json:"measured"`
+	// Params are the operator's settings.
+	Params AdaptParams `json:"params" strict:"optional"`
+}
+
+// Measured is what was measured of a group in the window.
+type Measured struct {
+	// Group is the group's ID; at most one entry for each.
+	Group string `json:"group"`
+	// GrantedMiB is what its containers might hold together, the most in the window.
+	GrantedMiB int `json:"granted_mib"`
+	// PeakMiB is the most that they held together.
+	PeakMiB int `json:"peak_mib"`
+	// MinimumMiB is their measured working set; 0 if it is not known.
+	MinimumMiB int `json:"minimum_mib" strict:"optional"`
+	// DurationS is the mean execution time of its jobs, in seconds; nil if none ended.
+	DurationS *float64 `json:"duration_s" strict:"optional"`
+	// BaselineS is the execution time that such jobs have where memory is not short, in
+	// seconds; nil if it is not known.
+	BaselineS *float64 `json:"baseline_s" strict:"optional"`
+	// Denied counts the requests that were denied or had to wait, and jobs that ran
+	// out of memory.
+	Denied int `json:"denied" strict:"optional"`
+}
+
+// AdaptParams are the operator's settings. DefaultAdaptParams returns the usual ones.
+type AdaptParams struct {
+	// Step, in (0, 1], is the most that a coefficient moves in one window.
+	Step float64 `json:"step" strict:"optional"`
+	// Full, in (0, 1], is the part of its grant from which on a group uses all of it.
+	Full float64 `json:"full" strict:"optional"`
+	// Slow, ≥ 0, is how much longer than its baseline a job may take: ε_perf of the
+	// paper. 0.1 is 10 %.
+	Slow float64 `json:"slow" strict:"optional"`
+	// Profiles, ≥ 0, is how many measured jobs are enough to leave C_0 = 1.
+	Profiles int `json:"profiles" strict:"optional"`
+}
+
+// DefaultAdaptParams returns steps of at most 0.1, a grant that is full from 90 % on,
+// jobs that are slow from 10 % on, and coefficients after 5 profiles.
+func DefaultAdaptParams() AdaptParams {
+	return AdaptParams{Step: 0.1, Full: 0.9, Slow: 0.1, Profiles: 5}
+}
+
+// Validate returns every error in the input as a fields.Errors, by JSON path.
+func (in AdaptInput) Validate() error {
+	var errs fields.Errors
+	known := validateGroups(&errs, in.Groups, in.Coefficients)
+	if in.Profiles < 0 {
+		errs.Add("profiles", "must be ≥ 0, got %d", in.Profiles)
+	}
+	first := make(map[string]int, len(in.Measured))
+	for i, m := range in.Measured {
+		at := func(name string) string { return fields.Member(fields.Index("measured", i), name) }
+		switch j, repeated := first[m.Group]; {
+		case !known[m.Group]:
+			errs.Add(at("group"), "must be the id of one of groups, got %q", m.Group)
+		case repeated:
+			errs.Add(at("group"), "must be unique, %q is that of %s too", m.Group, fields.Index("measured", j))
+		default:
+			first[m.Group] = i
+		}
+		validateSize(&errs, at("granted_mib"), m.GrantedMiB)
+		validateSize(&errs, at("peak_mib"), m.PeakMiB)
+		validateSize(&errs, at("minimum_mib"), m.MinimumMiB)
+		for _, d := range []struct {
+			name    string
+			seconds *float64
+		}{{"duration_s", m.DurationS}, {"baseline_s", m.BaselineS}} {
+			if d.seconds != nil && (!(*d.seconds > 0) || math.IsInf(*d.seconds, 1)) {
+				errs.Add(at(d.name), "must be > 0, got %v", *d.seconds)
+			}
+		}
+		if m.Denied < 0 {
+			errs.Add(at("denied"), "must be ≥ 0, got %d", m.Denied)
+		}
+	}
+	p := in.Params
+	if !(p.Step > 0 && p.Step <= 1) {
+		errs.Add("params.step", "must be > 0 and ≤ 1, got %v", p.Step)
+	}
+	if !(p.Full > 0 && p.Full <= 1) {
+		errs.Add("params.full", "must be > 0 and ≤ 1, got %v", p.Full)
+	}
+	if !(p.Slow >= 0) || math.IsInf(p.Slow, 1) {
+		errs.Add("params.slow", "must be ≥ 0, got %v", p.Slow)
+	}
+	if p.Profiles < 0 {
+		errs.Add("params.profiles", "must be ≥ 0, got %d", p.Profiles)
+	}
+	return errs.Err()
+}
+
+// AdaptExample returns a valid input: the window of figure 11 after its jobs have run.
+// The first group had more than it used, the second was denied memory, the third was
+// slow, the fourth as expected, and nothing is known of the fifth.
+func AdaptExample() AdaptInput {
+	seconds := func(s float64) *float64 { return &s }
+	return AdaptInput{
+		Groups:       figure11(),
+		Coefficients: Coefficients{Scheme: Equal},
+		Profiles:     30,
+		Measured: []Measured{
+			{Group: "grp1", GrantedMiB: 5259, PeakMiB: 2900, MinimumMiB: 2048, DurationS: seconds(310), BaselineS: seconds(305)},
+			{Group: "grp2", GrantedMiB: 5634, PeakMiB: 5634, MinimumMiB: 5389, DurationS: seconds(260), BaselineS: seconds(190), Denied: 3},
+			{Group: "grp3", GrantedMiB: 4674, PeakMiB: 4600, MinimumMiB: 539, DurationS: seconds(900), BaselineS: seconds(715)},
+			{Group: "grp4", GrantedMiB: 3673, PeakMiB: 3400, MinimumMiB: 3000, DurationS: seconds(720), BaselineS: seconds(715)},
+		},
+		Params: DefaultAdaptParams(),
+	}
+}

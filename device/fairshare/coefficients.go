@@ -1,0 +1,129 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package fairshare
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Count is the name of C_0, the coefficient of the number of jobs. No property may
+// bear it.
+const Count = "count"
+
+// Scheme names coefficients that need no numbers.
+type Scheme string
+
+// The schemes.
+const (
+	// CountOnly has C_0 = 1 and all others 0: until enough profiles exist.
+	CountOnly Scheme = "count-only"
+	// Equal has every C of a group at 1/m, m being the number of properties that this
+	// group has, the count among them (figure 11).
+	Equal Scheme = "equal"
+)
+
+// Coefficients are C of equation 1. The zero value is none at all.
+type Coefficients struct {
+	// Scheme is "" where By is given.
+	Scheme Scheme
+	// By holds numbers ≥ 0 that sum to 1, by the property's name or Count.
+	By map[string]float64
+}
+
+// none says whether nothing is given.
+func (c Coefficients) none() bool { return c.Scheme == "" && c.By == nil }
+
+// MarshalJSON writes "count-only", "equal", {"count": 0.5, …}, or null for none.
+func (c Coefficients) MarshalJSON() ([]byte, error) {
+	if c.Scheme != "" {
+		return json.Marshal(c.Scheme)
+	}
+	return json.Marshal(c.By)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (c *Coefficients) UnmarshalJSON(data []byte) error {
+	*c = Coefficients{}
+	into := any(&c.By)
+	if bytes.HasPrefix(data, []byte(`"`)) {
+		into = &c.Scheme
+	}
+	if json.Unmarshal(data, into) != nil || !c.Scheme.valid() {
+		return fmt.Errorf(`must be "count-only", "equal" or an object of numbers, got %.40s`, data)
+	}
+	return nil
+}
+
+func (s Scheme) valid() bool { return s == "" || s == CountOnly || s == Equal }
+
+// of returns the coefficients of a group, by Count and its properties; they sum to 1.
+//
+// Numbers that name a property which the group lacks are scaled to what it has: a group
+// without an input size is not to get less for that (groups 3 and 4 of figure 11). If
+// nothing is left, C_0 = 1.
+func (c Coefficients) of(g Group) map[string]float64 {
+	if !g.Coefficients.none() {
+		c = g.Coefficients
+	}
+	names := g.names()
+	if c.Scheme == Equal {
+		c.By = nil
+	}
+	out, sum := make(map[string]float64, len(names)), 0.0
+	for _, name := range names {
+		switch {
+		case c.Scheme == Equal:
+			out[name] = 1
+		case c.Scheme == CountOnly:
+			out[name] = 0
+		default:
+			out[name] = c.By[name]
+		}
+		sum += out[name]
+	}
+	if !(sum > 0) {
+		out[Count], sum = 1, 1
+	}
+	for name := range out {
+		out[name] /= sum
+	}
+	return out
+}
+
+// tolerance is how far the sum of numbers that people wrote may be from 1.
+const tolerance = 1e-6
+
+// validate checks the coefficients at path, which may name the count and the properties
+// that allowed lists.
+func (c Coefficients) validate(errs *fields.Errors, path string, allowed []string) {
+	if c.By == nil {
+		if !c.Scheme.valid() {
+			errs.Add(path, `must be "count-only", "equal" or an object of numbers, got %q`, string(c.Scheme))
+		}
+		return
+	}
+	sum, ok := 0.0, true
+	for _, name := range slices.Sorted(maps.Keys(c.By)) {
+		value := c.By[name]
+		switch at := fields.Member(path, name); {
+		case !slices.Contains(allowed, name):
+			errs.Add(at, "unknown property, must be one of: %s", list(allowed))
+			ok = false
+		case !(value >= 0 && value <= 1):
+			errs.Add(at, "must be ≥ 0 and ≤ 1, got %v", value)
+			ok = false
+		}
+		sum += value
+	}
+	if ok && math.Abs(sum-1) > tolerance {
+		errs.Add(path, "must sum to 1, got %v", sum)
+	}
+}

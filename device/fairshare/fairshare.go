@@ -1,0 +1,403 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package fairshare divides a card's memory between the containers on it, as Adaptive
+// Fair-Share does (Chen et al., Cluster Computing 2019, §3.5.1, Algorithm 1):
+//
+//	Grouping     jobs of the window with the same properties are a group: Window
+//	CalculDists  Set_i = C_0·g_i/Σg + Σ_k C_k·prop_i^k/Σprop^k   (equation 1): Decide
+//	Assign…      each container gets its part of the card: Decide
+//	Adaptive…    the coefficients move with what was measured: Adapt
+//
+// The functions are pure: no clock, no I/O, no state, so that the same code runs in the
+// device plugin, in `ebbtide decide` and in a simulation, and the same input gives the
+// same bytes. Where the paper leaves something open, the choice is documented beside
+// the rule.
+package fairshare
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// The rules that a GroupShare can name.
+const (
+	// RuleCount: only the count of the group's jobs counts, C_0 = 1.
+	RuleCount = "fairshare.eq1.count"
+	// RuleEqual: each property of the group counts alike, C = 1/m.
+	RuleEqual = "fairshare.eq1.equal"
+	// RuleGiven: the coefficients are those of the input, by hand or from Adapt.
+	RuleGiven = "fairshare.eq1.given"
+	// RuleStatic: the n-th part of the card for each of n groups.
+	RuleStatic = "fairshare.static"
+	// RuleWholeCard: all for the group whose container has the card, nothing for others.
+	RuleWholeCard = "fairshare.whole-card"
+)
+
+// The rules that a Share can name, in Adaptive and in Static mode.
+const (
+	// RuleWeight: the container has what its weight gives it.
+	RuleWeight = "fairshare.weight"
+	// RuleWish: it wants no more; the rest goes to others.
+	RuleWish = "fairshare.wish"
+	// RuleFloor: its weight would give it less than the floor.
+	RuleFloor = "fairshare.floor"
+	// RuleFloorShort: less than the floor, because of what others hold or need at least.
+	RuleFloorShort = "fairshare.floor.short"
+	// RuleMinimum: its weight would give it less than it needs at least.
+	RuleMinimum = "fairshare.minimum"
+	// RuleMinimumShort: less than it needs at least: the minima do not fit together.
+	RuleMinimumShort = "fairshare.minimum.short"
+	// RuleInUse: it keeps what it holds, which is more than it would get.
+	RuleInUse = "fairshare.in-use"
+	// RuleOver: all keep what they hold, which is more than may be given.
+	RuleOver = "fairshare.over"
+	// RuleStaticPart: its equal part of its group's n-th part (Static).
+	RuleStaticPart = "fairshare.static.part"
+	// RuleStaticCut: less than its part or its wish, because not all of them fit (Static).
+	RuleStaticCut = "fairshare.static.cut"
+	// RuleWholeCardWait: another container has the card (WholeCard). RuleWholeCard is the
+	// one of the container that has it.
+	RuleWholeCardWait = "fairshare.whole-card.wait"
+)
+
+// Output is what Decide decides.
+type Output struct {
+	// Groups has one entry for each group of the input, in the input's order.
+	Groups []GroupShare `json:"groups"`
+	// Containers has one entry for each container of the input, in the input's order.
+	Containers []Share `json:"containers"`
+	// BudgetMiB is what may be given: the memory less the reserve.
+	BudgetMiB int `json:"budget_mib"`
+	// GivenMiB is the sum of the shares; at most BudgetMiB, unless OverMiB says other.
+	GivenMiB int `json:"given_mib"`
+	// OverMiB is how much more is in use than may be given: nobody can get anything
+	// until as much has been freed. 0 otherwise.
+	OverMiB int `json:"over_mib"`
+}
+
+// GroupShare is what Decide decides for one group.
+type GroupShare struct {
+	// ID is the group's, as the input gave it.
+	ID string `json:"id"`
+	// Terms are those of equation 1, the count first.
+	Terms []Term `json:"terms"`
+	// Set is Set_i, the sum of the terms. Σ Set is not 1.
+	Set float64 `json:"set"`
+	// Share is Set_i/Σ Set over all groups of the window, a fraction.
+	Share float64 `json:"share"`
+	// MemoryMiB is the sum of the shares of the group's containers; in an input without
+	// containers, the group's part of what may be given.
+	MemoryMiB int `json:"memory_mib"`
+	// Rule is the stable name of the rule that set the coefficients.
+	Rule string `json:"rule"`
+	// Why is a sentence for people that says how it came about.
+	Why string `json:"why"`
+}
+
+// Term is one term of equation 1: Coefficient · Number/Sum.
+type Term struct {
+	// Property is its name, or Count.
+	Property string `json:"property"`
+	// Coefficient is C, in [0, 1]; those of a group sum to 1.
+	Coefficient float64 `json:"coefficient"`
+	// Number is the group's number of jobs, or the rank of its value.
+	Number int `json:"number"`
+	// Sum is the number of jobs in the window, or the sum of the ranks over the
+	// distinct values of the property.
+	Sum int `json:"sum"`
+}
+
+// part is what the group would get if this property alone counted.
+func (t Term) part() float64 { return float64(t.Number) / float64(t.Sum) }
+
+// Share is what Decide decides for one container.
+type Share struct {
+	// ID is the container's, as the input gave it.
+	ID string `json:"id"`
+	// ShareMiB is what it may hold, ≥ what it holds now.
+	ShareMiB int `json:"share_mib"`
+	// Rule is the stable name of the rule that set the share.
+	Rule string `json:"rule"`
+	// Why is a sentence for people that says how it came about.
+	Why string `json:"why"`
+}
+
+// card is what a decision is made of. Groups and containers are in the order of their
+// IDs, so that the order of the input decides nothing, not even a last bit.
+type card struct {
+	in         Input
+	groups     []Group
+	containers []Container
+	budget     int                   // MiB that may be given
+	sets       map[string]GroupShare // by group
+	here       map[string]int        // containers on the card, by group
+	holder     string                // WholeCard: the container that has the card
+	claims     []claim               // by container
+	shares     []int                 // MiB, by container
+	reached    int                   // the level up to which shares could be given
+}
+
+// Decide divides the card of a valid input. It does not change the input.
+//
+// Groups. Set_i is that of equation 1, and the ranks are summed over the distinct values
+// of a property, as in figure 11, not over groups, as printed. The Set_i do not sum to
+// 1 and are normalised over the window.
+//
+// Containers. Equation 1 says what a group gets; of its containers each counts for
+//
+//	weight = Set_i / (containers of the group on the card) · priority / 50
+//
+// so that with equal priorities groups divide as equation 1 says, and a container
+// counts for twice as much as one of half its priority, in whatever group. A group of
+// which nothing is on the card keeps no memory from those that are there.
+//
+// Bounds, the most urgent first: nobody has less than is in use, for memory cannot be
+// taken from a running container; then, as far as it fits for all, each has the least
+// that it needs; then the floor, Params.Floor of an equal share, so that nobody starves
+// whatever the weights. A wish bounds the last two, and what is given beyond them: what
+// one does not want goes to the others (weighted max-min fairness). So the whole card is
+// given unless all wishes are met.
+//
+// Static. The paper's: a group has 1/n of the card, n being the number of groups in
+// the window, and its containers equal parts of that; one with a wish has its wish
+// instead. Nothing is handed on: it is what Adaptive is measured against. If wishes and
+// minima make it too much, all are cut to one level.
+//
+// WholeCard. The container that has the card is the one that holds memory; of several,
+// or of none, the one with the highest priority, then the one that came first, then by
+// ID. Nobody is sent away: with a higher priority one is next.
+func Decide(in Input) Output {
+	c := newCard(in)
+	c.weigh()
+	c.claim()
+	c.shares, c.reached = divide(c.budget, c.claims)
+	return c.output()
+}
+
+func newCard(in Input) *card {
+	c := &card{
+		in: in, groups: slices.Clone(in.Groups), containers: slices.Clone(in.Containers),
+		budget: in.MemoryMiB - in.ReserveMiB,
+		sets:   make(map[string]GroupShare, len(in.Groups)),
+		here:   make(map[string]int, len(in.Groups)),
+	}
+	slices.SortFunc(c.groups, func(a, b Group) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(c.containers, func(a, b Container) int { return strings.Compare(a.ID, b.ID) })
+	for _, x := range c.containers {
+		c.here[x.Group]++
+	}
+	if in.Mode == WholeCard && len(c.containers) > 0 {
+		c.holder = slices.MinFunc(c.containers, first).ID
+	}
+	return c
+}
+
+// first orders containers by who is to have the whole card.
+func first(a, b Container) int {
+	if (a.InUseMiB > 0) != (b.InUseMiB > 0) {
+		return cmp.Compare(min(b.InUseMiB, 1), min(a.InUseMiB, 1))
+	}
+	return cmp.Or(
+		cmp.Compare(b.priority(), a.priority()),
+		cmp.Compare(a.ArrivedS, b.ArrivedS),
+		strings.Compare(a.ID, b.ID),
+	)
+}
+
+// weigh finds what the groups count for.
+func (c *card) weigh() {
+	terms := terms(c.groups, c.in.Coefficients)
+	total := 0.0
+	for i, g := range c.groups {
+		s := GroupShare{ID: g.ID, Terms: terms[i], Set: set(terms[i])}
+		switch c.in.Mode {
+		case Static:
+			s.Terms, s.Set, s.Rule = []Term{}, 1/float64(len(c.groups)), RuleStatic
+		case WholeCard:
+			s.Terms, s.Set, s.Rule = []Term{}, 0, RuleWholeCard
+			if slices.ContainsFunc(c.containers, func(x Container) bool { return x.ID == c.holder && x.Group == g.ID }) {
+				s.Set = 1
+			}
+		default:
+			s.Rule = eq1Rule(g, c.in.Coefficients)
+		}
+		total += s.Set
+		c.sets[g.ID] = s
+	}
+	for id, s := range c.sets {
+		if total > 0 {
+			s.Share = s.Set / total
+		}
+		c.sets[id] = s
+	}
+}
+
+// terms returns those of equation 1, by group.
+func terms(groups []Group, coefficients Coefficients) [][]Term {
+	type value struct{ property, value string }
+	sums, seen := make(map[string]int), make(map[value]bool)
+	for _, g := range groups {
+		sums[Count] += g.Jobs
+		for name, p := range g.Properties {
+			if v := (value{name, p.Value}); !seen[v] {
+				seen[v] = true
+				sums[name] += p.Rank
+			}
+		}
+	}
+	out := make([][]Term, len(groups))
+	for i, g := range groups {
+		of := coefficients.of(g)
+		for _, name := range g.names() {
+			t := Term{Property: name, Coefficient: of[name], Number: g.Jobs, Sum: sums[name]}
+			if name != Count {
+				t.Number = g.Properties[name].Rank
+			}
+			out[i] = append(out[i], t)
+		}
+	}
+	return out
+}
+
+// set is Set_i of equation 1.
+func set(terms []Term) (set float64) {
+	for _, t := range terms {
+		set += t.Coefficient * t.part()
+	}
+	return set
+}
+
+func eq1Rule(g Group, all Coefficients) string {
+	c := g.Coefficients
+	if c.none() {
+		c = all
+	}
+	switch c.Scheme {
+	case CountOnly:
+		return RuleCount
+	case Equal:
+		return RuleEqual
+	default:
+		return RuleGiven
+	}
+}
+
+// claim finds what the containers have to say about the division.
+func (c *card) claim() {
+	equal := 0
+	if n := len(c.containers); n > 0 {
+		equal = int(c.in.Params.Floor * float64(c.budget) / float64(n))
+	}
+	for _, x := range c.containers {
+		want := c.wants(x)
+		claim := claim{weight: 1, levels: [levels]int{held: x.InUseMiB, wanted: max(want, x.InUseMiB)}}
+		claim.levels[minimum] = max(x.InUseMiB, min(x.MinimumMiB, want))
+		claim.levels[floor] = max(claim.levels[minimum], min(equal, want))
+		if c.in.Mode == Adaptive || c.in.Mode == "" {
+			claim.weight = c.sets[x.Group].Share / float64(c.here[x.Group]) * float64(x.priority()) / DefaultPriority
+		}
+		c.claims = append(c.claims, claim)
+	}
+}
+
+// wants is the most that a container is to have, in MiB.
+func (c *card) wants(x Container) int {
+	switch {
+	case c.in.Mode == WholeCard && x.ID != c.holder:
+		return 0
+	case c.in.Mode == WholeCard:
+		return c.budget
+	case x.WishMiB != nil:
+		return min(*x.WishMiB, c.budget)
+	case c.in.Mode == Static:
+		return min(max(c.part(x), x.MinimumMiB), c.budget)
+	default:
+		return c.budget
+	}
+}
+
+// part is a container's equal part of its group's 1/n of the card, in MiB (Static).
+func (c *card) part(x Container) int { return c.budget / (len(c.groups) * c.here[x.Group]) }
+
+// output puts the decisions in the order of the input.
+func (c *card) output() Output {
+	out := Output{
+		Groups: make([]GroupShare, len(c.in.Groups)), Containers: make([]Share, len(c.in.Containers)),
+		BudgetMiB: c.budget,
+	}
+	byID, memory := make(map[string]Share, len(c.containers)), c.alone()
+	for i, x := range c.containers {
+		rule := c.rule(i)
+		byID[x.ID] = Share{ID: x.ID, ShareMiB: c.shares[i], Rule: rule, Why: c.why(i, rule)}
+		memory[x.Group] += c.shares[i]
+		out.GivenMiB += c.shares[i]
+	}
+	if c.reached == held {
+		out.OverMiB = out.GivenMiB - c.budget
+	}
+	for i, x := range c.in.Containers {
+		out.Containers[i] = byID[x.ID]
+	}
+	for i, g := range c.in.Groups {
+		s := c.sets[g.ID]
+		s.MemoryMiB = memory[g.ID]
+		s.Why = c.whyGroup(s)
+		out.Groups[i] = s
+	}
+	return out
+}
+
+// alone is what the groups get in an input without containers, in MiB.
+func (c *card) alone() map[string]int {
+	memory := make(map[string]int, len(c.groups))
+	if len(c.containers) > 0 || c.in.Mode == WholeCard {
+		return memory
+	}
+	var claims []claim
+	for _, g := range c.groups {
+		claims = append(claims, claim{weight: c.sets[g.ID].Share, levels: [levels]int{wanted: c.budget}})
+	}
+	shares, _ := divide(c.budget, claims)
+	for i, g := range c.groups {
+		memory[g.ID] = shares[i]
+	}
+	return memory
+}
+
+// rule names the rule that set the share of container i.
+func (c *card) rule(i int) string {
+	x, claim, share := c.containers[i], c.claims[i], c.shares[i]
+	switch {
+	case c.reached == held:
+		return RuleOver
+	case c.in.Mode == WholeCard && x.ID == c.holder:
+		return RuleWholeCard
+	case c.in.Mode == WholeCard && share == 0:
+		return RuleWholeCardWait
+	case c.reached == minimum && share < claim.levels[minimum]:
+		return RuleMinimumShort
+	case c.reached == floor && share < claim.levels[floor]:
+		return RuleFloorShort
+	case x.WishMiB != nil && share == *x.WishMiB:
+		return RuleWish
+	case share > claim.levels[floor] && c.in.Mode != Static:
+		return RuleWeight
+	case share > claim.levels[floor] && share < claim.levels[wanted]:
+		return RuleStaticCut
+	case share > claim.levels[floor]:
+		return RuleStaticPart
+	// Which bound it is that holds the share up, the most urgent first.
+	case share == x.InUseMiB && share > 0:
+		return RuleInUse
+	case share == claim.levels[minimum] && share > 0:
+		return RuleMinimum
+	case share == claim.levels[floor] && claim.levels[floor] < claim.levels[wanted]:
+		return RuleFloor
+	case c.in.Mode == Static:
+		return RuleStaticPart
+	default:
+		return RuleWeight
+	}
+}

@@ -1,0 +1,258 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package fairshare
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Mode says how the memory is divided.
+type Mode string
+
+// The modes.
+const (
+	// Adaptive divides by Set_i of equation 1 and hands on what somebody does not want.
+	// It is the default, "".
+	Adaptive Mode = "adaptive"
+	// Static gives each container its wish, or an equal part of the card's n-th for its
+	// group, and hands nothing on. It is the paper's "static fair-share", for
+	// comparison.
+	Static Mode = "static"
+	// WholeCard gives the whole card to one container at a time. It is the paper's
+	// "default", for comparison.
+	WholeCard Mode = "whole-card"
+)
+
+func (m Mode) valid() bool { return m == "" || m == Adaptive || m == Static || m == WholeCard }
+
+// most bounds counts and sizes (4 PiB in MiB), so that sums of them are exact.
+const most = 1 << 32
+
+// The priorities are those of Nomad's jobs.
+const (
+	DefaultPriority = 50
+	maxPriority     = 100
+)
+
+// DefaultFloor is the part of an equal share that a container gets whatever its weight.
+const DefaultFloor = 0.5
+
+// Input is the snapshot of a card that Decide works on. All sizes are whole MiB.
+type Input struct {
+	// MemoryMiB is the card's memory.
+	MemoryMiB int `json:"memory_mib"`
+	// ReserveMiB is what is never given to a container: contexts, the desktop.
+	ReserveMiB int `json:"reserve_mib" strict:"optional"`
+	// Mode says how the memory is divided; "" is Adaptive.
+	Mode Mode `json:"mode" strict:"optional"`
+	// Groups are those of the job window, in any order.
+	Groups []Group `json:"groups"`
+	// Coefficients are those of all groups that have none of their own.
+	Coefficients Coefficients `json:"coefficients"`
+	// Containers are those on the card, in any order. Without any, the answer is what
+	// each group would get.
+	Containers []Container `json:"containers" strict:"optional"`
+	// Params are the operator's settings.
+	Params Params `json:"params" strict:"optional"`
+}
+
+// Group is a group of jobs in the window; the figure's Grp_i.
+type Group struct {
+	// ID names the group; unique in the snapshot.
+	ID string `json:"id"`
+	// Jobs is g_i, the number of its jobs in the window, ≥ 1.
+	Jobs int `json:"jobs"`
+	// Properties are those that all of its jobs share, by name; one that the group does
+	// not have is left out.
+	Properties map[string]Property `json:"properties"`
+	// Coefficients are the group's own, as Adapt has moved them; those of the input
+	// if left out.
+	Coefficients Coefficients `json:"coefficients,omitzero" strict:"optional"`
+}
+
+// Property is a group's value of a property.
+type Property struct {
+	// Value is the value itself: "resnet50", "20M", "alice".
+	Value string `json:"value"`
+	// Rank is the value's rank among the values of this property, ≥ 1; more counts for
+	// more memory. Equal values have equal ranks; different ones may.
+	Rank int `json:"rank"`
+}
+
+// Container is a container on the card.
+type Container struct {
+	// ID names the container; unique in the snapshot.
+	ID string `json:"id"`
+	// Group is the ID of its group.
+	Group string `json:"group"`
+	// WishMiB is the most that it wants; nil for as much as it can get.
+	WishMiB *int `json:"wish_mib" strict:"optional"`
+	// MinimumMiB is its measured working set; 0 if it is not known.
+	MinimumMiB int `json:"minimum_mib" strict:"optional"`
+	// Priority is that of its job, 1 to 100; 0 is 50, Nomad's default.
+	Priority int `json:"priority" strict:"optional"`
+	// InUseMiB is what it holds now.
+	InUseMiB int `json:"in_use_mib" strict:"optional"`
+	// ArrivedS is when it came, in seconds of any clock. Only WholeCard looks at it.
+	ArrivedS float64 `json:"arrived_s" strict:"optional"`
+}
+
+// priority is the one that counts.
+func (c Container) priority() int {
+	if c.Priority == 0 {
+		return DefaultPriority
+	}
+	return c.Priority
+}
+
+// Params are the operator's settings. DefaultParams returns the usual ones.
+type Params struct {
+	// Floor, in [0, 1], is the part of an equal share that each container gets
+	// whatever its weight, unless it wants less.
+	Floor float64 `json:"floor" strict:"optional"`
+}
+
+// DefaultParams returns DefaultFloor.
+func DefaultParams() Params { return Params{Floor: DefaultFloor} }
+
+// names returns Count and the names of the group's properties, sorted.
+func (g Group) names() []string {
+	return append([]string{Count}, slices.Sorted(maps.Keys(g.Properties))...)
+}
+
+// Validate returns every error in the input as a fields.Errors, by JSON path.
+func (in Input) Validate() error {
+	var errs fields.Errors
+	if in.MemoryMiB < 1 || in.MemoryMiB > most {
+		errs.Add("memory_mib", "must be ≥ 1 and ≤ %d, got %d", most, in.MemoryMiB)
+	}
+	if in.ReserveMiB < 0 || in.ReserveMiB > max(in.MemoryMiB, 0) {
+		errs.Add("reserve_mib", "must be ≥ 0 and ≤ memory_mib = %d, got %d", in.MemoryMiB, in.ReserveMiB)
+	}
+	if !in.Mode.valid() {
+		errs.Add("mode", `must be one of "adaptive", "static", "whole-card", got %q`, string(in.Mode))
+	}
+	known := validateGroups(&errs, in.Groups, in.Coefficients)
+	ids := fields.IDs{List: "containers"}
+	for i, c := range in.Containers {
+		at := func(name string) string { return fields.Member(fields.Index("containers", i), name) }
+		ids.Check(&errs, i, c.ID)
+		if !known[c.Group] {
+			errs.Add(at("group"), "must be the id of one of groups, got %q", c.Group)
+		}
+		if c.WishMiB != nil {
+			validateSize(&errs, at("wish_mib"), *c.WishMiB)
+		}
+		validateSize(&errs, at("minimum_mib"), c.MinimumMiB)
+		validateSize(&errs, at("in_use_mib"), c.InUseMiB)
+		if c.Priority < 0 || c.Priority > maxPriority {
+			errs.Add(at("priority"), "must be 0 for the default, %d, or ≥ 1 and ≤ %d, got %d", DefaultPriority, maxPriority, c.Priority)
+		}
+		if !finite(c.ArrivedS) {
+			errs.Add(at("arrived_s"), "must be a finite number, got %v", c.ArrivedS)
+		}
+	}
+	if f := in.Params.Floor; !(f >= 0 && f <= 1) {
+		errs.Add("params.floor", "must be ≥ 0 and ≤ 1, got %v", f)
+	}
+	return errs.Err()
+}
+
+// validateGroups checks the job window and what weighs it, and returns the groups' IDs.
+func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficients) map[string]bool {
+	type value struct{ property, value string }
+	ids, known := fields.IDs{List: "groups"}, make(map[string]bool, len(groups))
+	first, names := make(map[value]int), map[string]bool{Count: true}
+	for i, g := range groups {
+		at := func(name string) string { return fields.Member(fields.Index("groups", i), name) }
+		ids.Check(errs, i, g.ID)
+		known[g.ID] = true
+		if g.Jobs < 1 || g.Jobs > most {
+			errs.Add(at("jobs"), "must be ≥ 1 and ≤ %d, got %d", most, g.Jobs)
+		}
+		for _, name := range slices.Sorted(maps.Keys(g.Properties)) {
+			names[name] = true
+			p, path := g.Properties[name], fields.Member(at("properties"), name)
+			if name == Count {
+				errs.Add(path, "must have another name: %q is the number of jobs", Count)
+			}
+			if p.Value == "" {
+				errs.Add(fields.Member(path, "value"), "must not be empty; a property that the group does not have is left out")
+			}
+			if p.Rank < 1 || p.Rank > most {
+				errs.Add(fields.Member(path, "rank"), "must be ≥ 1 and ≤ %d, got %d", most, p.Rank)
+			}
+			j, seen := first[value{name, p.Value}]
+			if !seen {
+				first[value{name, p.Value}] = i
+			} else if rank := groups[j].Properties[name].Rank; rank != p.Rank {
+				errs.Add(fields.Member(path, "rank"), "must be %d, the rank of %q in %s, got %d", rank, p.Value, fields.Index("groups", j), p.Rank)
+			}
+		}
+		g.Coefficients.validate(errs, at("coefficients"), g.names())
+	}
+	if coefficients.none() {
+		errs.Add("coefficients", `must be "count-only", "equal" or an object of numbers, got null`)
+	}
+	coefficients.validate(errs, "coefficients", slices.Sorted(maps.Keys(names)))
+	return known
+}
+
+func validateSize(errs *fields.Errors, path string, mib int) {
+	if mib < 0 || mib > most {
+		errs.Add(path, "must be ≥ 0 and ≤ %d, got %d", most, mib)
+	}
+}
+
+func finite(x float64) bool { return x-x == 0 }
+
+func list(names []string) string { return strings.Join(names, ", ") }
+
+// figure11 is the window of the paper's figure 11.
+func figure11() []Group {
+	group := func(id string, jobs int, app, size, user string) Group {
+		ranks := map[string]int{
+			"App_1": 1, "App_2": 1, "10M": 1, "20M": 2, "50M": 3, "User_1": 2, "User_2": 3, "User_3": 1,
+		}
+		g := Group{ID: id, Jobs: jobs, Properties: map[string]Property{
+			"application": {Value: app, Rank: ranks[app]}, "user": {Value: user, Rank: ranks[user]},
+		}}
+		if size != "" {
+			g.Properties["size"] = Property{Value: size, Rank: ranks[size]}
+		}
+		return g
+	}
+	return []Group{
+		group("grp1", 12, "App_1", "10M", "User_1"),
+		group("grp2", 5, "App_1", "20M", "User_2"),
+		group("grp3", 8, "App_2", "", "User_3"),
+		group("grp4", 2, "App_2", "", "User_3"),
+		group("grp5", 3, "App_2", "50M", "User_3"),
+	}
+}
+
+// Example returns a valid input: the window of figure 11, and on the card a container of
+// each group but the fourth: one that wants little, one that holds much, one with a
+// high priority beside one of its group with a low one.
+func Example() Input {
+	wish := func(mib int) *int { return &mib }
+	return Input{
+		MemoryMiB: 24576, ReserveMiB: 576,
+		Mode:         Adaptive,
+		Groups:       figure11(),
+		Coefficients: Coefficients{Scheme: Equal},
+		Containers: []Container{
+			{ID: "lammps", Group: "grp1", WishMiB: wish(2048), Priority: 50, InUseMiB: 1536},
+			{ID: "qmcpack", Group: "grp2", MinimumMiB: 5389, Priority: 50, InUseMiB: 5200},
+			{ID: "mnist-a", Group: "grp3", Priority: 80, InUseMiB: 539},
+			{ID: "mnist-b", Group: "grp3", Priority: 20},
+			{ID: "alexnet", Group: "grp5", MinimumMiB: 3072, Priority: 50, InUseMiB: 8192},
+		},
+		Params: DefaultParams(),
+	}
+}

@@ -1,0 +1,27 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package policies is the table of the policies of a GPU: they say how its memory is
+// divided.
+package policies
+
+import (
+	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
+)
+
+// Names of the policies, on the command line.
+const (
+	FairShare      = "fairshare"
+	FairShareAdapt = "fairshare-adapt"
+)
+
+// All returns the policies, in the order in which a job meets them.
+func All() []policies.Policy {
+	return []policies.Policy{
+		policies.New(FairShare, "how a GPU's memory is divided (Adaptive Fair-Share, equation 1)",
+			fairshare.Input{Params: fairshare.DefaultParams()}, fairshare.Example(), fairshare.Decide),
+		policies.New(FairShareAdapt, "how its coefficients move after a window (AdaptiveUpdate)",
+			fairshare.AdaptInput{Params: fairshare.DefaultAdaptParams()}, fairshare.AdaptExample(), fairshare.Adapt),
+	}
+}

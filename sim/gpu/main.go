@@ -1,0 +1,134 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command gpu compares the ways to divide a GPU's memory on simulated sets of jobs: see
+// the help. It is a model, not a measurement.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+
+	"github.com/ebbtide/ebbtide/device/fairshare"
+)
+
+const help = `Usage: gpu [-seeds N] [-jobs N] [-penalty X]
+
+  Divides a simulated card of 12 GiB by each mode of device/fairshare, on sets of jobs
+  of one application (homogeneous) and of two (mixed), in up to ten kinds of
+  parameters, and prints how long all of them take together (the makespan), and how
+  much of the memory is held.
+
+  The model: all jobs wait from the beginning; each group has one container, which
+  works its jobs off one after the other, as in the paper. A job that has less memory
+  than it needs runs at (has/needs)^penalty of its speed, and not at all below a
+  quarter; it keeps what it holds to its end, and takes more when its share grows.
+  Computing is shared without loss: beyond the card's all slow down alike. There is no
+  transfer, no start-up, no failure.
+
+  "adaptive" has equation 1 with coefficients that adapt, "+ bounds" has wishes and
+  minima from what was measured of the group besides. "equal, live" gives all groups
+  that are there equal parts, anew whenever one is done: what it gains over static is
+  not equation 1's merit.
+
+Options:
+`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, out, errs io.Writer) int {
+	flags := flag.NewFlagSet("gpu", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	flags.Usage = func() { fmt.Fprint(errs, help); flags.PrintDefaults() }
+	seeds := flags.Int("seeds", 40, "sets of jobs of each kind")
+	jobs := flags.Int("jobs", 500, "jobs of a set")
+	penalty := flags.Float64("penalty", 0.5, "what missing memory costs: 0 nothing, 1 as much as is missing")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if *seeds < 1 || *jobs < 1 || !(*penalty >= 0 && *penalty <= 4) {
+		fmt.Fprintln(errs, "gpu: -seeds and -jobs must be ≥ 1, -penalty ≥ 0 and ≤ 4")
+		return 2
+	}
+	for _, mixed := range []bool{false, true} {
+		compare(out, mixed, *seeds, *jobs, *penalty)
+	}
+	return 0
+}
+
+// schemes are those that are compared, the one that they are compared with first.
+func schemes() []scheme {
+	return []scheme{
+		{name: "static", mode: fairshare.Static},
+		{name: "whole card", mode: fairshare.WholeCard},
+		{name: "equal, live", mode: fairshare.Adaptive, equal: true},
+		{name: "adaptive", mode: fairshare.Adaptive},
+		{name: "adaptive + bounds", mode: fairshare.Adaptive, bounds: true},
+	}
+}
+
+// compare runs all schemes on the same sets of jobs and prints the distributions.
+func compare(out io.Writer, mixed bool, seeds, jobs int, penalty float64) {
+	all := schemes()
+	results := make([][]result, len(all))
+	for seed := range seeds {
+		set := draw(rand.New(rand.NewPCG(uint64(seed), 1)), mixed, jobs)
+		for i, s := range all {
+			results[i] = append(results[i], simulate(set, s, penalty))
+		}
+	}
+	name := "homogeneous"
+	if mixed {
+		name = "mixed"
+	}
+	fmt.Fprintf(out, "%s: %d sets of %d jobs, penalty %g\n", name, seeds, jobs, penalty)
+	fmt.Fprintf(out, "  %-18s %10s %8s   %s\n", "", "makespan s", "memory %", "against static, % (min, quarter, median, three quarters, max; sets that got worse)")
+	static := results[0]
+	for i, s := range all {
+		var makespans, utilisations, faster, fuller, slowdowns []float64
+		slower, worse, emptier := 0, 0, 0
+		for k, r := range results[i] {
+			makespans, utilisations = append(makespans, r.makespan), append(utilisations, 100*r.utilisation)
+			faster = append(faster, 100*(r.makespan/static[k].makespan-1))
+			fuller = append(fuller, 100*(r.utilisation/static[k].utilisation-1))
+			if r.makespan > static[k].makespan*(1+1e-9) {
+				worse++
+			}
+			if r.utilisation < static[k].utilisation*(1-1e-9) {
+				emptier++
+			}
+			for j, end := range r.ends {
+				slowdowns = append(slowdowns, end/static[k].ends[j])
+				if end > static[k].ends[j]*(1+1e-9) {
+					slower++
+				}
+			}
+		}
+		fmt.Fprintf(out, "  %-18s %10.0f %8.1f", s.name, quantile(makespans, 0.5), quantile(utilisations, 0.5))
+		if i == 0 {
+			fmt.Fprintln(out)
+			continue
+		}
+		fmt.Fprintf(out, "   makespan %s; %d\n  %41smemory %s; %d\n", spread(faster), worse, "", spread(fuller), emptier)
+		fmt.Fprintf(out, "  %41sjobs that end later: %.0f %%; a job's end, × static's: %.2f, %.2f, %.2f, %.2f, %.2f\n", "",
+			100*float64(slower)/float64(len(slowdowns)), quantile(slowdowns, 0), quantile(slowdowns, 0.25),
+			quantile(slowdowns, 0.5), quantile(slowdowns, 0.75), quantile(slowdowns, 1))
+	}
+	fmt.Fprintln(out)
+}
+
+func spread(values []float64) string {
+	return fmt.Sprintf("%+.1f, %+.1f, %+.1f, %+.1f, %+.1f", quantile(values, 0), quantile(values, 0.25),
+		quantile(values, 0.5), quantile(values, 0.75), quantile(values, 1))
+}
+
+// quantile returns the value of which a part q of the others is below it.
+func quantile(values []float64, q float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[int(math.Round(q*float64(len(sorted)-1)))]
+}
