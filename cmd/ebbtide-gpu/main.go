@@ -1,0 +1,26 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command ebbtide-gpu is the Nomad device plugin "ebbtide-gpu". Nomad starts it; it is of
+// no use on a command line.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins"
+
+	"github.com/ebbtide/ebbtide/device"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+func main() {
+	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {
+		fmt.Println("ebbtide-gpu", version.String())
+		return
+	}
+	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any { return device.New(ctx, log) })
+}

@@ -1,0 +1,128 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package config knows the options of the device plugin in an agent's configuration:
+// their names, types and defaults, and what is allowed.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+)
+
+// How a container gets its card.
+const (
+	// InjectRuntime names the card to NVIDIA's container runtime, as Nomad's own plugin.
+	InjectRuntime = "runtime"
+	// InjectDevices hands over the card's device nodes, for engines without that runtime.
+	InjectDevices = "devices"
+)
+
+// Config holds the options as they are written: durations are text.
+type Config struct {
+	Enabled  bool     `codec:"enabled"`
+	Library  string   `codec:"library"`
+	Seats    int      `codec:"seats_per_gpu"`
+	Period   string   `codec:"fingerprint_period"`
+	Ignored  []string `codec:"ignored_gpu_ids"`
+	Inject   string   `codec:"inject"`
+	Preload  string   `codec:"preload"`
+	Gate     string   `codec:"gate"`
+	Reserve  int      `codec:"reserve_mib"`
+	Division string   `codec:"division"`
+}
+
+// Spec is the schema of the options, with their defaults.
+func Spec() *hclspec.Spec {
+	option := func(name, kind, value string) *hclspec.Spec {
+		return hclspec.NewDefault(hclspec.NewAttr(name, kind, false), hclspec.NewLiteral(value))
+	}
+	return hclspec.NewObject(map[string]*hclspec.Spec{
+		"enabled":            option("enabled", "bool", "true"),
+		"library":            option("library", "string", `""`),
+		"seats_per_gpu":      option("seats_per_gpu", "number", "4"),
+		"fingerprint_period": option("fingerprint_period", "string", `"30s"`),
+		"ignored_gpu_ids":    option("ignored_gpu_ids", "list(string)", "[]"),
+		"inject":             option("inject", "string", `"runtime"`),
+		"preload":            option("preload", "string", `"/usr/local/lib/ebbtide/libebbtide-cuda.so"`),
+		"gate":               option("gate", "string", `"/run/ebbtide/gate"`),
+		"reserve_mib":        option("reserve_mib", "number", "512"),
+		"division":           option("division", "string", `"adaptive"`),
+	})
+}
+
+// Settings is a Config that has been validated.
+type Settings struct {
+	Enabled bool
+	// Library is the path of NVML; "" is where the system has it.
+	Library string
+	Seats   int // containers that may share a card
+	Period  time.Duration
+	Ignored []string // UUIDs of cards
+	Inject  string
+	Preload string // path of the preload library on the host
+	Gate    string // directory of the gate's socket
+	Reserve uint64 // bytes of each card that are given to nobody
+	// Division is how a card's memory is divided.
+	Division string
+}
+
+// Divisions are the ways to divide a card's memory (device/fairshare).
+func Divisions() []string { return []string{"adaptive", "static", "whole-card"} }
+
+// maxSocketDir is how long the path of the gate's directory may be: that of a socket may
+// have 107 bytes, and its name takes some.
+const maxSocketDir = 107 - len("/gate.sock")
+
+// Validate parses and checks every option. Its error joins all that is wrong, each naming
+// the option, the value and what is allowed.
+func (c Config) Validate() (*Settings, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	s := &Settings{
+		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Preload: c.Preload, Gate: c.Gate,
+		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
+	}
+	if c.Library != "" && !filepath.IsAbs(c.Library) {
+		bad("library: must be the absolute path of libnvidia-ml.so.1, or empty, got %q", c.Library)
+	}
+	if c.Seats < 1 || c.Seats > 64 {
+		bad("seats_per_gpu: must be from 1 to 64, got %d", c.Seats)
+	}
+	d, err := time.ParseDuration(c.Period)
+	switch {
+	case err != nil:
+		bad("fingerprint_period: must be a duration like 30s, got %q", c.Period)
+	case d < time.Second || d > time.Hour:
+		bad("fingerprint_period: must be a duration from 1s to 1h, got %v", d)
+	}
+	s.Period = d
+	for _, id := range c.Ignored {
+		if !strings.HasPrefix(id, "GPU-") {
+			bad("ignored_gpu_ids: must be UUIDs like GPU-…, as nvidia-smi -L has them, got %q", id)
+		}
+	}
+	oneOf := func(name, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			bad("%s: must be one of %s, got %q", name, strings.Join(allowed, ", "), value)
+		}
+	}
+	oneOf("inject", c.Inject, InjectRuntime, InjectDevices)
+	oneOf("division", c.Division, Divisions()...)
+	if !filepath.IsAbs(c.Preload) {
+		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)
+	}
+	if !filepath.IsAbs(c.Gate) || len(c.Gate) > maxSocketDir {
+		bad("gate: must be the absolute path of a directory, of at most %d bytes, for a socket lies in it, got %q", maxSocketDir, c.Gate)
+	}
+	if c.Reserve < 0 || c.Reserve > 1<<20 {
+		bad("reserve_mib: must be from 0 to 1048576, got %d", c.Reserve)
+	}
+	return s, errors.Join(errs...)
+}

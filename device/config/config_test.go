@@ -1,0 +1,43 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+func valid() Config {
+	return Config{
+		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Preload: "/usr/local/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
+		Reserve: 512, Division: "adaptive",
+	}
+}
+
+func TestConfig_Validate(t *testing.T) {
+	s, err := valid().Validate()
+	must.NoError(t, err)
+	must.Eq(t, 512<<20, s.Reserve)
+	must.Eq(t, 30*time.Second, s.Period)
+	for want, change := range map[string]func(*Config){
+		"seats_per_gpu: must be from 1 to 64, got 1000":                                              func(c *Config) { c.Seats = 1000 },
+		`fingerprint_period: must be a duration like 30s, got "often"`:                               func(c *Config) { c.Period = "often" },
+		"fingerprint_period: must be a duration from 1s to 1h, got 1ms":                              func(c *Config) { c.Period = "1ms" },
+		`ignored_gpu_ids: must be UUIDs like GPU-…, as nvidia-smi -L has them, got "0"`:              func(c *Config) { c.Ignored = []string{"0"} },
+		`inject: must be one of runtime, devices, got "cdi"`:                                         func(c *Config) { c.Inject = "cdi" },
+		`division: must be one of adaptive, static, whole-card, got "fair"`:                          func(c *Config) { c.Division = "fair" },
+		`library: must be the absolute path of libnvidia-ml.so.1, or empty, got "libnvidia-ml.so.1"`: func(c *Config) { c.Library = "libnvidia-ml.so.1" },
+		`preload: must be the absolute path of libebbtide-cuda.so, got "lib.so"`:                     func(c *Config) { c.Preload = "lib.so" },
+		"gate: must be the absolute path of a directory, of at most 97 bytes":                        func(c *Config) { c.Gate = "/" + strings.Repeat("x", 97) },
+		"reserve_mib: must be from 0 to 1048576, got -1":                                             func(c *Config) { c.Reserve = -1 },
+	} {
+		c := valid()
+		change(&c)
+		_, err := c.Validate()
+		must.ErrorContains(t, err, want)
+	}
+}

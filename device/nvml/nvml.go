@@ -1,0 +1,252 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package nvml is what the device plugin knows of a machine's NVIDIA cards, by NVIDIA's
+// management library.
+package nvml
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// ErrNone says that there is no card to be had here: no library, or no driver. That is
+// what most machines are like.
+var ErrNone = errors.New("there is no NVIDIA driver here")
+
+// MiB is 1024 · 1024 bytes.
+const MiB = 1 << 20
+
+// Card is a physical card.
+type Card struct {
+	UUID        string // "GPU-…"
+	Name        string // of the model
+	PCIBusID    string
+	Minor       int    // of its device node, /dev/nvidia<minor>
+	Driver      string // its version
+	ComputeMode string // "default", "exclusive", "prohibited"
+	MIG         bool   // it is divided by hardware
+	Memory      uint64 // in bytes
+	// Unhealthy says why nothing may run on it; "" if all is well.
+	Unhealthy string
+}
+
+// Usage is how a card is used at a moment.
+type Usage struct {
+	Time           time.Time
+	Used, Free     uint64  // memory, in bytes
+	Busy           float64 // part of the last moment in which a kernel ran, 0 to 1
+	MemoryBusy     float64 // part in which memory was read or written, 0 to 1
+	TemperatureC   float64
+	PowerW         float64
+	Processes      []Process
+	ProcessesKnown bool
+}
+
+// Process is a process on a card.
+type Process struct {
+	PID  int    // on the host
+	Used uint64 // memory, in bytes; 0 where it is not known
+}
+
+// Library is the management library. It is not safe for concurrent use.
+type Library struct {
+	nvml  nvml.Interface
+	ready bool
+}
+
+// New returns the library at a path; "" is where the system has it.
+func New(path string) *Library {
+	var opts []nvml.LibraryOption
+	if path != "" {
+		opts = append(opts, nvml.WithLibraryPath(path))
+	}
+	return &Library{nvml: nvml.New(opts...)}
+}
+
+// over is a Library over another implementation, for tests.
+func over(n nvml.Interface) *Library { return &Library{nvml: n} }
+
+// open loads the library, if it is not loaded. The error is ErrNone where there is none.
+func (l *Library) open() error {
+	if l.ready {
+		return nil
+	}
+	switch ret := l.nvml.Init(); ret {
+	case nvml.SUCCESS:
+		l.ready = true
+		return nil
+	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_NO_PERMISSION:
+		return fmt.Errorf("%w: %s", ErrNone, text(ret))
+	default:
+		return fmt.Errorf("loading NVML: %s", text(ret))
+	}
+}
+
+// Close unloads the library.
+func (l *Library) Close() error {
+	if !l.ready {
+		return nil
+	}
+	l.ready = false
+	return failed("closing NVML", l.nvml.Shutdown())
+}
+
+// text is what NVML says of a result. Its own text needs the library.
+func text(ret nvml.Return) string {
+	if s := nvml.ErrorString(ret); s != "" {
+		return s
+	}
+	return fmt.Sprintf("error %d", ret)
+}
+
+func failed(what string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return fmt.Errorf("%s: %s", what, text(ret))
+}
+
+// Cards lists the cards, in the order of their addresses on the bus. One of which only
+// some things can be read is listed as unhealthy.
+func (l *Library) Cards() ([]Card, error) {
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	driver, ret := l.nvml.SystemGetDriverVersion()
+	if err := failed("asking NVML for the driver's version", ret); err != nil {
+		return nil, err
+	}
+	n, ret := l.nvml.DeviceGetCount()
+	if err := failed("counting the cards", ret); err != nil {
+		return nil, err
+	}
+	var cards []Card
+	for i := range n {
+		dev, ret := l.nvml.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			// Its UUID is not known, so that it is missing, and whoever knew it sees that.
+			continue
+		}
+		c, ok := card(dev)
+		if !ok {
+			continue
+		}
+		c.Driver = driver
+		cards = append(cards, c)
+	}
+	slices.SortFunc(cards, func(a, b Card) int {
+		return cmp.Or(strings.Compare(a.PCIBusID, b.PCIBusID), strings.Compare(a.UUID, b.UUID))
+	})
+	return cards, nil
+}
+
+// card reads what does not change, and whether the card is well. Without a UUID it cannot
+// be named.
+func card(dev nvml.Device) (c Card, ok bool) {
+	var ret nvml.Return
+	if c.UUID, ret = dev.GetUUID(); ret != nvml.SUCCESS {
+		return c, false
+	}
+	bad := func(what string, ret nvml.Return) {
+		if c.Unhealthy == "" && ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
+			c.Unhealthy = fmt.Sprintf("%s cannot be read: %s", what, text(ret))
+		}
+	}
+	c.Name, ret = dev.GetName()
+	bad("its name", ret)
+	memory, ret := dev.GetMemoryInfo()
+	c.Memory = memory.Total
+	bad("its memory", ret)
+	pci, ret := dev.GetPciInfo()
+	bad("its address", ret)
+	c.PCIBusID = busID(pci)
+	c.Minor, ret = dev.GetMinorNumber()
+	bad("the number of its device node", ret)
+	mode, ret := dev.GetComputeMode()
+	bad("its compute mode", ret)
+	c.ComputeMode = computeMode(mode)
+	if current, _, ret := dev.GetMigMode(); ret == nvml.SUCCESS {
+		c.MIG = current == nvml.DEVICE_MIG_ENABLE
+	}
+	if c.Unhealthy == "" {
+		c.Unhealthy = hurt(dev)
+	}
+	return c, true
+}
+
+// hurt says what the card reports of itself that no driver repairs.
+func hurt(dev nvml.Device) string {
+	if _, _, _, failure, ret := dev.GetRemappedRows(); ret == nvml.SUCCESS && failure {
+		return "some of its memory is broken, and could not be replaced (row remapping)"
+	}
+	if n, ret := dev.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS && n > 0 {
+		return fmt.Sprintf("%d errors of its memory could not be corrected since the driver was loaded (ECC)", n)
+	}
+	return ""
+}
+
+func busID(pci nvml.PciInfo) string {
+	var b strings.Builder
+	for _, c := range pci.BusId {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return b.String()
+}
+
+func computeMode(mode nvml.ComputeMode) string {
+	switch mode {
+	case nvml.COMPUTEMODE_PROHIBITED:
+		return "prohibited"
+	case nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.COMPUTEMODE_EXCLUSIVE_THREAD:
+		return "exclusive"
+	}
+	return "default"
+}
+
+// Usage reads how a card is used now.
+func (l *Library) Usage(uuid string) (Usage, error) {
+	if err := l.open(); err != nil {
+		return Usage{}, err
+	}
+	dev, ret := l.nvml.DeviceGetHandleByUUID(uuid)
+	if err := failed("looking for card "+uuid, ret); err != nil {
+		return Usage{}, err
+	}
+	u := Usage{Time: time.Now()}
+	memory, ret := dev.GetMemoryInfo()
+	if err := failed("reading the memory of card "+uuid, ret); err != nil {
+		return u, err
+	}
+	u.Used, u.Free = memory.Used, memory.Free
+	// What a card does not tell is 0.
+	if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
+		u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100
+	}
+	if c, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
+		u.TemperatureC = float64(c)
+	}
+	if mw, ret := dev.GetPowerUsage(); ret == nvml.SUCCESS {
+		u.PowerW = float64(mw) / 1000
+	}
+	if all, ret := dev.GetComputeRunningProcesses(); ret == nvml.SUCCESS {
+		u.ProcessesKnown = true
+		for _, p := range all {
+			process := Process{PID: int(p.Pid), Used: p.UsedGpuMemory}
+			if p.UsedGpuMemory == ^uint64(0) { // NVML_VALUE_NOT_AVAILABLE
+				process.Used = 0
+			}
+			u.Processes = append(u.Processes, process)
+		}
+	}
+	return u, nil
+}

@@ -1,0 +1,306 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package device is the device plugin ebbtide-gpu: it tells Nomad of the NVIDIA cards of a
+// node, each with several seats, so that several containers can share one.
+//
+// A card is a device group of its own, with its seats as instances: Nomad fills an ask from
+// one group, and picks instances in any order, so that one group for all cards would
+// scatter a job over them.
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// What a job asks for: device "nvidia/share" { count = 1 }.
+const (
+	Name   = "ebbtide-gpu"
+	vendor = "nvidia"
+	kind   = "share"
+)
+
+// Where a container finds what it shares the card with.
+const (
+	taskPreload = "/usr/lib/ebbtide/libebbtide-cuda.so"
+	taskGate    = "/run/ebbtide"
+	socket      = "gate.sock"
+)
+
+// Cards is what the plugin needs of a machine's cards (nvml.Library).
+type Cards interface {
+	Cards() ([]nvml.Card, error)
+	Usage(uuid string) (nvml.Usage, error)
+}
+
+// Plugin is the device plugin.
+type Plugin struct {
+	ctx context.Context // ends with the plugin
+	log hclog.Logger
+	// open opens the library of the cards.
+	open func(path string) Cards
+
+	mu       sync.Mutex
+	settings *config.Settings
+	cards    Cards
+	known    map[string]nvml.Card // all that have been seen, by UUID
+	said     string               // what was said last of the cards
+}
+
+var _ nomad.DevicePlugin = (*Plugin)(nil)
+
+// New returns the plugin.
+func New(ctx context.Context, log hclog.Logger) *Plugin {
+	return &Plugin{
+		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card),
+		open: func(path string) Cards { return nvml.New(path) },
+	}
+}
+
+// PluginInfo implements base.BasePlugin.
+func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
+	return &base.PluginInfoResponse{
+		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.String(), Name: Name,
+	}, nil
+}
+
+// ConfigSchema implements base.BasePlugin.
+func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return config.Spec(), nil }
+
+// SetConfig implements base.BasePlugin.
+func (p *Plugin) SetConfig(cfg *base.Config) error {
+	var c config.Config
+	if err := base.MsgPackDecode(cfg.PluginConfig, &c); err != nil {
+		return fmt.Errorf("decoding the plugin's config: %w", err)
+	}
+	s, err := c.Validate()
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settings, p.cards = s, p.open(s.Library)
+	return nil
+}
+
+var errNotConfigured = errors.New("the plugin has not been configured")
+
+// Fingerprint implements nomad.DevicePlugin: it tells of the cards, and again whenever
+// something of them has changed. Where there are none, there are no devices, and the
+// plugin is well all the same.
+func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResponse, error) {
+	p.mu.Lock()
+	s := p.settings
+	p.mu.Unlock()
+	if s == nil {
+		return nil, errNotConfigured
+	}
+	if !s.Enabled {
+		return nil, nomad.ErrPluginDisabled
+	}
+	out := make(chan *nomad.FingerprintResponse)
+	go func() {
+		defer close(out)
+		var last []*nomad.DeviceGroup
+		first := true
+		for {
+			groups := p.groups()
+			if first || !reflect.DeepEqual(groups, last) {
+				select {
+				case out <- nomad.NewFingerprint(groups...):
+				case <-ctx.Done():
+					return
+				case <-p.ctx.Done():
+					return
+				}
+				first, last = false, groups
+			}
+			select {
+			case <-time.After(s.Period):
+			case <-ctx.Done():
+				return
+			case <-p.ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// groups are the cards as Nomad is told of them. One that was there and is not any more is
+// unhealthy: allocations that have it must not be forgotten.
+func (p *Plugin) groups() []*nomad.DeviceGroup {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cards, err := p.cards.Cards()
+	switch {
+	case errors.Is(err, nvml.ErrNone) && len(p.known) == 0:
+		p.say(hclog.Info, "there are no cards to be shared: "+err.Error())
+	case err != nil:
+		p.say(hclog.Error, "the cards cannot be read: "+err.Error())
+	default:
+		p.say(hclog.Info, fmt.Sprintf("%d cards", len(cards)))
+	}
+	there := make(map[string]bool)
+	for _, c := range cards {
+		there[c.UUID] = true
+		p.known[c.UUID] = c
+	}
+	var groups []*nomad.DeviceGroup
+	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
+		c := p.known[uuid]
+		if slices.Contains(p.settings.Ignored, uuid) {
+			continue
+		}
+		if !there[uuid] {
+			c.Unhealthy = "it is not found any more"
+			if err != nil {
+				c.Unhealthy = err.Error()
+			}
+		}
+		groups = append(groups, p.group(c))
+	}
+	return groups
+}
+
+// say tells something of the cards, once.
+func (p *Plugin) say(level hclog.Level, what string) {
+	if p.said != what {
+		p.said = what
+		p.log.Log(level, what)
+	}
+}
+
+// group is a card as Nomad is told of it.
+func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
+	g := &nomad.DeviceGroup{
+		Vendor: vendor, Type: kind, Name: groupName(c),
+		Attributes: map[string]*structs.Attribute{
+			"uuid":           structs.NewStringAttribute(c.UUID),
+			"model":          structs.NewStringAttribute(c.Name),
+			"memory":         structs.NewIntAttribute(int64(c.Memory>>20), structs.UnitMiB),
+			"driver_version": structs.NewStringAttribute(c.Driver),
+			"pci_bus_id":     structs.NewStringAttribute(c.PCIBusID),
+			"compute_mode":   structs.NewStringAttribute(c.ComputeMode),
+			"mig":            structs.NewBoolAttribute(c.MIG),
+			"seats":          structs.NewIntAttribute(int64(p.settings.Seats), ""),
+			"division":       structs.NewStringAttribute(p.settings.Division),
+		},
+	}
+	bad := unfit(c, p.settings.Seats)
+	for i := range p.settings.Seats {
+		g.Devices = append(g.Devices, &nomad.Device{
+			ID: seatID(c.UUID, i), Healthy: bad == "", HealthDesc: bad, HwLocality: &nomad.DeviceLocality{PciBusID: c.PCIBusID},
+		})
+	}
+	return g
+}
+
+// unfit says why a card cannot be shared; "" if it can.
+func unfit(c nvml.Card, seats int) string {
+	switch {
+	case c.Unhealthy != "":
+		return c.Unhealthy
+	case c.MIG:
+		return "it is divided by MIG: its parts are for NVIDIA's own plugin"
+	case c.ComputeMode == "prohibited":
+		return "its compute mode lets nobody use it (nvidia-smi -c 0)"
+	case c.ComputeMode == "exclusive" && seats > 1:
+		return "its compute mode lets only one process use it (nvidia-smi -c 0)"
+	}
+	return ""
+}
+
+// groupName is the model with the beginning of the UUID: two cards of a model are two
+// groups.
+func groupName(c nvml.Card) string {
+	id := strings.TrimPrefix(c.UUID, "GPU-")
+	return strings.ReplaceAll(strings.TrimSpace(c.Name), " ", "-") + "-" + id[:min(8, len(id))]
+}
+
+// seatID names a seat: the card, and which of its seats.
+func seatID(uuid string, seat int) string { return uuid + "/" + strconv.Itoa(seat) }
+
+// Reserve implements nomad.DevicePlugin: what a container gets of its seats. Two of one
+// card are one to it.
+func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.settings == nil {
+		return nil, errNotConfigured
+	}
+	if len(ids) == 0 {
+		return &nomad.ContainerReservation{}, nil
+	}
+	var uuids []string
+	for _, id := range ids {
+		uuid, _, ok := strings.Cut(id, "/")
+		c, known := p.known[uuid]
+		if !ok || !known {
+			return nil, fmt.Errorf("there is no seat %q on this node", id)
+		}
+		if bad := unfit(c, p.settings.Seats); bad != "" {
+			return nil, fmt.Errorf("card %s cannot be used: %s", uuid, bad)
+		}
+		if !slices.Contains(uuids, uuid) {
+			uuids = append(uuids, uuid)
+		}
+	}
+	res := &nomad.ContainerReservation{Envs: make(map[string]string)}
+	if p.settings.Inject == config.InjectRuntime {
+		res.Envs["NVIDIA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
+	} else {
+		p.nodes(res, uuids)
+	}
+	p.share(res)
+	return res, nil
+}
+
+// nodes adds the device nodes of cards, and those that all cards share.
+func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
+	paths := []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+	for _, uuid := range uuids {
+		paths = append(paths, fmt.Sprintf("/dev/nvidia%d", p.known[uuid].Minor))
+	}
+	for _, path := range paths {
+		res.Devices = append(res.Devices, &nomad.DeviceSpec{TaskPath: path, HostPath: path, CgroupPerms: "rw"})
+	}
+}
+
+// share adds what a container needs to share its card. Without it the container runs all
+// the same, and nobody keeps it to its share.
+func (p *Plugin) share(res *nomad.ContainerReservation) {
+	for what, path := range map[string]string{"the preload library": p.settings.Preload, "the gate": filepath.Join(p.settings.Gate, socket)} {
+		if _, err := os.Stat(path); err != nil {
+			p.log.Warn("a container gets its card without a share of its memory", "missing", what, "path", path, "error", err)
+			return
+		}
+	}
+	res.Envs["LD_PRELOAD"] = taskPreload
+	res.Envs["EBBTIDE_GATE"] = filepath.Join(taskGate, socket)
+	res.Mounts = append(res.Mounts,
+		&nomad.Mount{TaskPath: taskPreload, HostPath: p.settings.Preload, ReadOnly: true},
+		&nomad.Mount{TaskPath: taskGate, HostPath: p.settings.Gate, ReadOnly: true},
+	)
+}

@@ -1,0 +1,209 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/nvml"
+)
+
+// rack is a machine's cards.
+type rack struct {
+	cards []nvml.Card
+	err   error
+}
+
+func (r *rack) Cards() ([]nvml.Card, error) { return r.cards, r.err }
+
+func (r *rack) Usage(uuid string) (nvml.Usage, error) {
+	for _, c := range r.cards {
+		if c.UUID == uuid {
+			return nvml.Usage{Used: c.Memory / 4, Free: c.Memory * 3 / 4, Busy: 0.5, ProcessesKnown: true, Processes: []nvml.Process{{PID: 7}}}, nil
+		}
+	}
+	return nvml.Usage{}, errors.New("GPU is lost")
+}
+
+const (
+	first  = "GPU-11111111-aaaa"
+	second = "GPU-22222222-bbbb"
+)
+
+func twoCards() *rack {
+	card := func(uuid string, minor int) nvml.Card {
+		return nvml.Card{
+			UUID: uuid, Name: "NVIDIA H200", PCIBusID: fmt.Sprintf("0000:0%d:00.0", minor), Driver: "570.1", ComputeMode: "default", Minor: minor, Memory: 64 << 30,
+		}
+	}
+	return &rack{cards: []nvml.Card{card(first, 0), card(second, 1)}}
+}
+
+func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
+	t.Helper()
+	p := New(t.Context(), hclog.NewNullLogger())
+	p.open = func(string) Cards { return r }
+	c := config.Config{
+		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Preload: "/nowhere/lib.so", Gate: "/nowhere/gate", Division: "adaptive",
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	s, err := c.Validate()
+	must.NoError(t, err)
+	p.settings, p.cards = s, r
+	return p
+}
+
+func TestGroups(t *testing.T) {
+	r := twoCards()
+	p := newPlugin(t, r)
+	groups := p.groups()
+	must.Len(t, 2, groups)
+	g := groups[0]
+	must.NoError(t, g.Validate())
+	must.Eq(t, "nvidia/share/NVIDIA-H200-11111111", g.Vendor+"/"+g.Type+"/"+g.Name)
+	must.Eq(t, "NVIDIA-H200-22222222", groups[1].Name)
+	must.Len(t, 2, g.Devices)
+	must.Eq(t, first+"/1", g.Devices[1].ID)
+	must.True(t, g.Devices[1].Healthy)
+	must.Eq(t, "0000:00:00.0", g.Devices[1].HwLocality.PciBusID)
+	memory, ok := g.Attributes["memory"].GetInt()
+	must.True(t, ok)
+	must.Eq(t, 64<<10, memory)
+
+	// A card that cannot be shared says why; one that is gone stays, unhealthy.
+	for want, change := range map[string]func(*nvml.Card){
+		"row remapping": func(c *nvml.Card) { c.Unhealthy = "row remapping" },
+		"MIG":           func(c *nvml.Card) { c.MIG = true },
+		"nobody use it": func(c *nvml.Card) { c.ComputeMode = "prohibited" },
+		"only one":      func(c *nvml.Card) { c.ComputeMode = "exclusive" },
+	} {
+		r := twoCards()
+		change(&r.cards[0])
+		d := newPlugin(t, r).groups()[0].Devices[0]
+		must.False(t, d.Healthy)
+		must.StrContains(t, d.HealthDesc, want)
+	}
+	r.cards = r.cards[1:]
+	groups = p.groups()
+	must.Len(t, 2, groups)
+	must.Eq(t, "it is not found any more", groups[0].Devices[0].HealthDesc)
+	must.True(t, groups[1].Devices[0].Healthy)
+	r.cards, r.err = nil, errors.New("driver/library version mismatch")
+	must.Eq(t, "driver/library version mismatch", p.groups()[1].Devices[0].HealthDesc)
+
+	must.Len(t, 1, newPlugin(t, twoCards(), func(c *config.Config) { c.Ignored = []string{first} }).groups())
+	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).groups())
+}
+
+// Nomad is told at first, and when something has changed.
+func TestFingerprint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rack{err: nvml.ErrNone}
+		p := newPlugin(t, r)
+		ctx, cancel := context.WithCancel(t.Context())
+		told, err := p.Fingerprint(ctx)
+		must.NoError(t, err)
+		must.SliceEmpty(t, (<-told).Devices)
+		begun := time.Now()
+		go func() {
+			time.Sleep(100 * time.Second)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			*r = *twoCards()
+		}()
+		must.Len(t, 2, (<-told).Devices)
+		must.Eq(t, 120*time.Second, time.Since(begun))
+		cancel()
+		_, open := <-told
+		must.False(t, open)
+	})
+	p := newPlugin(t, twoCards(), func(c *config.Config) { c.Enabled = false })
+	_, err := p.Fingerprint(t.Context())
+	must.ErrorIs(t, err, nomad.ErrPluginDisabled)
+	_, err = p.Stats(t.Context(), time.Second)
+	must.ErrorIs(t, err, nomad.ErrPluginDisabled)
+}
+
+func TestReserve(t *testing.T) {
+	p := newPlugin(t, twoCards())
+	p.groups()
+	res, err := p.Reserve([]string{second + "/1", second + "/0"})
+	must.NoError(t, err)
+	must.Eq(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": second}, res.Envs, must.Sprint("without a gate it gets the card as it is"))
+	must.SliceEmpty(t, res.Mounts)
+
+	dir := t.TempDir()
+	lib := filepath.Join(dir, "lib.so")
+	must.NoError(t, os.WriteFile(lib, nil, 0o644))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "gate.sock"), nil, 0o644))
+	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate, c.Inject = lib, dir, "devices" })
+	p.groups()
+	res, err = p.Reserve([]string{first + "/0"})
+	must.NoError(t, err)
+	must.Eq(t, map[string]string{"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock"}, res.Envs)
+	must.Eq(t, []*nomad.Mount{
+		{TaskPath: "/usr/lib/ebbtide/libebbtide-cuda.so", HostPath: lib, ReadOnly: true}, {TaskPath: "/run/ebbtide", HostPath: dir, ReadOnly: true},
+	}, res.Mounts)
+	must.Eq(t, &nomad.DeviceSpec{TaskPath: "/dev/nvidia0", HostPath: "/dev/nvidia0", CgroupPerms: "rw"}, res.Devices[len(res.Devices)-1])
+
+	for id, want := range map[string]string{"GPU-3/0": "there is no seat", first: "there is no seat"} {
+		_, err = p.Reserve([]string{id})
+		must.ErrorContains(t, err, want)
+	}
+	bad := twoCards()
+	bad.cards[0].MIG = true
+	p = newPlugin(t, bad)
+	p.groups()
+	_, err = p.Reserve([]string{first + "/0"})
+	must.ErrorContains(t, err, "card "+first+" cannot be used: it is divided by MIG")
+}
+
+func TestStats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := twoCards()
+		p := newPlugin(t, r)
+		p.groups()
+		r.cards = r.cards[:1] // the other one is lost
+		ctx, cancel := context.WithCancel(t.Context())
+		all, err := p.Stats(ctx, time.Second)
+		must.NoError(t, err)
+		res := <-all
+		must.Len(t, 1, res.Groups)
+		must.MapLen(t, 2, res.Groups[0].InstanceStats)
+		seat := res.Groups[0].InstanceStats[first+"/0"]
+		must.Eq(t, 16<<10, *seat.Summary.IntNumeratorVal)
+		must.Eq(t, 64<<10, *seat.Summary.IntDenominatorVal)
+		must.Eq(t, 50, *seat.Stats.Attributes["Busy"].FloatNumeratorVal)
+		cancel()
+		<-all
+	})
+}
+
+func TestSetConfig(t *testing.T) {
+	p := New(t.Context(), hclog.NewNullLogger())
+	_, err := p.Fingerprint(t.Context())
+	must.ErrorIs(t, err, errNotConfigured)
+	_, err = p.Reserve([]string{"x"})
+	must.ErrorIs(t, err, errNotConfigured)
+	var data []byte
+	must.NoError(t, base.MsgPackEncode(&data, config.Config{Seats: 0, Period: "soon"}))
+	err = p.SetConfig(&base.Config{PluginConfig: data})
+	must.ErrorContains(t, err, "seats_per_gpu: must be from 1 to 64, got 0")
+	must.ErrorContains(t, err, `fingerprint_period: must be a duration like 30s, got "soon"`)
+}

@@ -1,0 +1,104 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/ebbtide/ebbtide/device/nvml"
+)
+
+// Stats implements nomad.DevicePlugin. Each seat of a card has the card's figures.
+func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *nomad.StatsResponse, error) {
+	p.mu.Lock()
+	s := p.settings
+	p.mu.Unlock()
+	if s == nil {
+		return nil, errNotConfigured
+	}
+	if !s.Enabled {
+		return nil, nomad.ErrPluginDisabled
+	}
+	out := make(chan *nomad.StatsResponse)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case <-time.After(interval):
+			case <-ctx.Done():
+				return
+			case <-p.ctx.Done():
+				return
+			}
+			select {
+			case out <- p.stats():
+			case <-ctx.Done():
+				return
+			case <-p.ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// stats are those of all cards that can be read. One that cannot has none: that it is not
+// well the fingerprint says.
+func (p *Plugin) stats() *nomad.StatsResponse {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	res := &nomad.StatsResponse{}
+	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
+		if slices.Contains(p.settings.Ignored, uuid) {
+			continue
+		}
+		c := p.known[uuid]
+		u, err := p.cards.Usage(uuid)
+		if err != nil {
+			p.log.Debug("a card has no statistics", "uuid", uuid, "error", err)
+			continue
+		}
+		g := &nomad.DeviceGroupStats{Vendor: vendor, Type: kind, Name: groupName(c), InstanceStats: make(map[string]*nomad.DeviceStats)}
+		for i := range p.settings.Seats {
+			g.InstanceStats[seatID(uuid, i)] = cardStats(c, u)
+		}
+		res.Groups = append(res.Groups, g)
+	}
+	return res
+}
+
+// cardStats are a card's figures.
+func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
+	mib := func(used, of uint64, what string) *structs.StatValue {
+		return &structs.StatValue{
+			Desc: what, Unit: structs.UnitMiB,
+			IntNumeratorVal: pointer(int64(used >> 20)), IntDenominatorVal: pointer(int64(of >> 20)),
+		}
+	}
+	figure := func(value float64, unit, what string) *structs.StatValue {
+		return &structs.StatValue{Desc: what, Unit: unit, FloatNumeratorVal: &value}
+	}
+	memory := mib(u.Used, c.Memory, "Memory of the card that is in use, by all")
+	stats := map[string]*structs.StatValue{
+		"Memory":         memory,
+		"Busy":           figure(100*u.Busy, "%", "Part of the time in which a kernel ran"),
+		"Memory busy":    figure(100*u.MemoryBusy, "%", "Part of the time in which memory was read or written"),
+		"Temperature":    figure(u.TemperatureC, "°C", "Temperature of the card"),
+		"Power":          figure(u.PowerW, "W", "Power that the card takes"),
+		"Card processes": {Desc: "Processes on the card", IntNumeratorVal: pointer(int64(len(u.Processes)))},
+	}
+	if !u.ProcessesKnown {
+		stats["Card processes"] = &structs.StatValue{Desc: fmt.Sprintf("Processes on the card: %s does not tell", c.Name), StringVal: pointer("unknown")}
+	}
+	return &nomad.DeviceStats{Summary: memory, Stats: &structs.StatObject{Attributes: stats}, Timestamp: u.Time}
+}
+
+func pointer[T any](v T) *T { return &v }
