@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/ebbtide/ebbtide/device/fairshare"
 )
 
 // How a container gets its card.
@@ -74,7 +76,9 @@ type Settings struct {
 }
 
 // Divisions are the ways to divide a card's memory (device/fairshare).
-func Divisions() []string { return []string{"adaptive", "static", "whole-card"} }
+func Divisions() []string {
+	return []string{string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
+}
 
 // maxSocketDir is how long the path of the gate's directory may be: that of a socket may
 // have 107 bytes, and its name takes some.
