@@ -68,12 +68,16 @@ type Finder struct {
 
 // Identify says who has connected, and returns a handle on the process, which the caller
 // closes. The errors are ErrStranger, ErrContradiction and ErrGone, or the system's.
-func (f Finder) Identify(conn *net.UnixConn) (Process, *Handle, error) {
+//
+// admit is told the container's ID as soon as that is known, and may end it there. What
+// comes then reads memory of the process, and a process can make that last for as long as
+// it likes: so admit should bound how often it is done for one container.
+func (f Finder) Identify(conn *net.UnixConn, admit func(id string) error) (Process, *Handle, error) {
 	cred, handle, err := open(conn)
 	if err != nil {
 		return Process{}, nil, fmt.Errorf("asking the kernel who has connected: %w", err)
 	}
-	p, err := f.Process(int(cred.Pid))
+	p, err := f.process(int(cred.Pid), admit)
 	// While it lives its pid is not given to another one: what was read is about it.
 	if err == nil && handle.ended() {
 		err = ErrGone
@@ -120,12 +124,16 @@ func open(conn *net.UnixConn) (*unix.Ucred, *Handle, error) {
 
 // Process reads what the host knows of a process.
 func (f Finder) Process(pid int) (Process, error) {
+	return f.process(pid, func(string) error { return nil })
+}
+
+func (f Finder) process(pid int, admit func(id string) error) (Process, error) {
 	p := Process{PID: pid}
 	var err error
 	if p.Start, err = f.Start(pid); err != nil {
 		return Process{}, err
 	}
-	p.Container, err = f.container(pid)
+	p.Container, err = f.container(pid, admit)
 	return p, err
 }
 
@@ -156,13 +164,16 @@ func (f Finder) Boot() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-func (f Finder) container(pid int) (Container, error) {
+func (f Finder) container(pid int, admit func(id string) error) (Container, error) {
 	cgroups, err := f.read(pid, "cgroup")
 	if err != nil {
 		return Container{}, err
 	}
 	c, err := fromCgroups(string(cgroups))
 	if err != nil {
+		return Container{}, err
+	}
+	if err := admit(c.ID); err != nil {
 		return Container{}, err
 	}
 	mounts, err := f.read(pid, "mountinfo")

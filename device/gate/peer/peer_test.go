@@ -109,7 +109,7 @@ func TestIdentify(t *testing.T) {
 	must.NoError(t, err)
 	defer conn.Close()
 
-	_, _, err = Finder{}.Identify(conn.(*net.UnixConn))
+	_, _, err = Finder{}.Identify(conn.(*net.UnixConn), nil)
 	must.ErrorIs(t, err, ErrStranger)
 	must.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 
