@@ -117,8 +117,8 @@ type Bounds struct {
 	Waiting int
 	// Grants of one process that are neither committed nor aborted.
 	Grants int
-	// Rate is how many messages a second are read of a connection, and Burst how many may
-	// come at once. More of them wait in the socket.
+	// Rate is how many messages a second are read of one container, and Burst how many may
+	// come at once. More of them wait in the sockets.
 	Rate, Burst int
 	// Hello is how long a connection may be without a first message.
 	Hello time.Duration
@@ -219,7 +219,7 @@ func New(opts Options) (*Gate, error) {
 		processes:  make(map[ledger.ProcessID]*process),
 		containers: make(map[ledger.ContainerID]*container),
 		evicting:   make(map[ledger.CardID]bool),
-		doors:      doors{held: make(map[ledger.ContainerID]int)},
+		doors:      doors{held: make(map[ledger.ContainerID]*door)},
 	}
 	for _, c := range opts.Cards {
 		id := ledger.CardID(c.UUID.String())

@@ -6,6 +6,7 @@ package gate
 import (
 	"bufio"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/wire"
@@ -14,10 +15,13 @@ import (
 // newReader reads several messages with one call of the system.
 func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 64*wire.Size) }
 
-// pace lets so many messages a second pass, and a burst of them at once.
+// pace lets so many messages a second pass, and a burst of them at once. It is safe for
+// concurrent use.
 type pace struct {
 	each, burst time.Duration
-	due         time.Time // when all that have passed would have, one after the other
+
+	mu  sync.Mutex
+	due time.Time // when all that have passed would have, one after the other
 }
 
 func newPace(now time.Time, rate, burst int) *pace {
@@ -27,6 +31,8 @@ func newPace(now time.Time, rate, burst int) *pace {
 
 // next returns how long the next message has to wait.
 func (p *pace) next(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.due.Before(now) {
 		p.due = now
 	}

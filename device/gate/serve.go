@@ -59,24 +59,37 @@ func Listen(path string) (*net.UnixListener, error) {
 type doors struct {
 	mu    sync.Mutex
 	total int
-	held  map[ledger.ContainerID]int
+	held  map[ledger.ContainerID]*door
 }
 
-// enter takes a place for a connection of a container, if there is one.
-func (d *doors) enter(id ledger.ContainerID, most int) bool {
+// door is of one container.
+type door struct {
+	connections int
+	pace        *pace
+}
+
+// enter takes a place for a connection of a container, if there is one, and returns the
+// pace of all its connections.
+func (d *doors) enter(id ledger.ContainerID, b Bounds) (*pace, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held[id] >= most {
-		return false
+	at := d.held[id]
+	if at == nil {
+		at = &door{pace: newPace(time.Now(), b.Rate, b.Burst)}
+		d.held[id] = at
 	}
-	d.held[id]++
-	return true
+	if at.connections >= b.Connections {
+		return nil, false
+	}
+	at.connections++
+	return at.pace, true
 }
 
 func (d *doors) exit(id ledger.ContainerID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held[id]--; d.held[id] == 0 {
+	at := d.held[id]
+	if at.connections--; at.connections == 0 {
 		delete(d.held, id)
 	}
 }
@@ -137,8 +150,10 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn) {
 	ended, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	begun := time.Now()
+	var pace *pace
 	who, life, err := g.opts.Identify(conn, func(id string) error {
-		if !g.doors.enter(ledger.ContainerID(id), g.opts.Bounds.Connections) {
+		var free bool
+		if pace, free = g.doors.enter(ledger.ContainerID(id), g.opts.Bounds); !free {
 			return errFull
 		}
 		context.AfterFunc(ended, func() {
@@ -161,7 +176,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn) {
 		defer conn.Close() // which ends the reading, too
 		s.write(conn, g.opts.Bounds.Write)
 	}()
-	err = g.read(s, conn)
+	err = g.read(s, conn, pace)
 	if errors.Is(err, wire.ErrBad) {
 		s.send(wire.Message{Type: wire.Refused, Arg: uint64(wire.BadMessage)})
 	}
@@ -177,13 +192,12 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn) {
 	g.leave(s, fault)
 }
 
-// read reads what a client says. The error is never nil.
-func (g *Gate) read(s *session, conn *net.UnixConn) error {
+// read reads what a client says, at the pace of its container. The error is never nil.
+func (g *Gate) read(s *session, conn *net.UnixConn, pace *pace) error {
 	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
 		return err
 	}
 	in := newReader(conn)
-	pace := newPace(time.Now(), g.opts.Bounds.Rate, g.opts.Bounds.Burst)
 	for first := true; ; first = false {
 		m, err := wire.Read(in)
 		if err != nil {

@@ -107,6 +107,7 @@ const (
 type Queue struct {
 	rules Rules
 	lines map[ledger.CardID]*line
+	waits map[ledger.ProcessID]int // how many requests of a process are in the queue
 }
 
 // line is the queue for one card.
@@ -117,7 +118,7 @@ type line struct {
 
 // New returns an empty queue.
 func New(rules Rules) *Queue {
-	return &Queue{rules: rules, lines: make(map[ledger.CardID]*line)}
+	return &Queue{rules: rules, lines: make(map[ledger.CardID]*line), waits: make(map[ledger.ProcessID]int)}
 }
 
 // Add lets a request wait.
@@ -129,6 +130,7 @@ func (q *Queue) Add(r Request) {
 	}
 	at, _ := slices.BinarySearchFunc(l.requests, r, q.order)
 	l.requests = slices.Insert(l.requests, at, r)
+	q.waits[r.Process]++
 }
 
 // order compares two requests by when they have come, as far as that counts.
@@ -140,7 +142,20 @@ func (q *Queue) order(a, b Request) int {
 // Remove takes requests out without an answer.
 func (q *Queue) Remove(gone func(Request) bool) {
 	for _, l := range q.lines {
-		l.requests = slices.DeleteFunc(l.requests, gone)
+		l.requests = slices.DeleteFunc(l.requests, func(r Request) bool {
+			is := gone(r)
+			if is {
+				q.left(r)
+			}
+			return is
+		})
+	}
+}
+
+// left is told that a request is not in the queue any more.
+func (q *Queue) left(r Request) {
+	if q.waits[r.Process]--; q.waits[r.Process] == 0 {
+		delete(q.waits, r.Process)
 	}
 }
 
@@ -192,6 +207,7 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 			}
 			if found {
 				l.requests = slices.Delete(l.requests, i, i+1)
+				q.left(r)
 				return r, answer, true
 			}
 		}
@@ -201,6 +217,9 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 
 // stuck finds the request to be sacrificed where everybody waits for everybody.
 func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
+	if q.allAlive(view) {
+		return Request{}, 0, false
+	}
 	waiting := make(map[ledger.CardID][]Request) // for room: who is over a limit waits for no other
 	for id, l := range q.lines {
 		for _, r := range l.requests {
@@ -232,6 +251,21 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 		return Request{}, 0, false
 	}
 	return *oldest, Stuck, true
+}
+
+// allAlive says whether on each card somebody holds memory who waits for nothing. It is
+// so nearly always, and quickly found.
+func (q *Queue) allAlive(view View) bool {
+	all := true
+	for id, l := range q.lines {
+		alive := len(l.requests) == 0 || view.Alive(id) ||
+			slices.ContainsFunc(view.Holders(id), func(p ledger.ProcessID) bool { return q.waits[p] == 0 })
+		if alive {
+			l.stuck = time.Time{}
+		}
+		all = all && alive
+	}
+	return all
 }
 
 // living returns the cards of which memory will come free without our doing: somebody
