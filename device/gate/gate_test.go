@@ -5,14 +5,18 @@ package gate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
 
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
@@ -537,6 +541,52 @@ func TestGate_overhead(t *testing.T) {
 		must.ErrorIs(t, b.SetOverhead(ledger.ProcessID{PID: 9, Start: 1}, card0, 1), ledger.ErrUnknown)
 		a.leave(a.s, nil)
 		must.Eq(t, ledger.Entry{Overhead: 400 * mib}, b.held())
+	})
+}
+
+// At any moment the state file says of each process at least what it holds: the gate may
+// be killed then.
+func TestGate_stateCovers(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		o := options()
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		must.NoError(r, err)
+		o.State = filepath.Join(dir, "state")
+		g, err := New(o)
+		must.NoError(r, err)
+		defer g.Close()
+		b := &bench{t, g}
+		talkers := []*talker{b.process(1, "a"), b.process(2, "a"), b.process(3, "b")}
+		var holds [3]uint64
+		r.Repeat(map[string]func(*rapid.T){
+			"take": func(r *rapid.T) {
+				n, bytes := rapid.IntRange(0, 2).Draw(r, "n"), rapid.Uint64Range(1, 300*mib).Draw(r, "bytes")
+				m := talkers[n].want(bytes, 0)
+				if m.Type == wire.Grant {
+					must.NoError(r, talkers[n].say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}))
+					holds[n] += bytes
+				}
+			},
+			"give back": func(r *rapid.T) {
+				n := rapid.IntRange(0, 2).Draw(r, "n")
+				bytes := rapid.Uint64Range(0, holds[n]).Draw(r, "bytes")
+				talkers[n].giveBack(bytes)
+				holds[n] -= bytes
+			},
+			"": func(r *rapid.T) {
+				var s state
+				if file, err := os.ReadFile(o.State); err == nil {
+					must.NoError(r, json.Unmarshal(file, &s))
+				}
+				most := make(map[int]uint64)
+				for _, p := range s.Processes {
+					most[p.PID] = p.Most[card0]
+				}
+				for n, bytes := range holds {
+					must.GreaterEq(r, bytes, most[n+1])
+				}
+			},
+		})
 	})
 }
 
