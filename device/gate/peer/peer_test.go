@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 )
@@ -118,6 +119,72 @@ func TestIdentify(t *testing.T) {
 	defer handle.Close()
 	must.Eq(t, os.Getpid(), int(cred.Pid))
 	must.False(t, handle.ended())
+}
+
+// The test's own binary connects from a cgroup such as Nomad's exec driver makes.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("PEER_TEST_SOCKET"); path != "" {
+		_, _ = fmt.Scanln() // until it is in its cgroup
+		if conn, err := net.Dial("unix", path); err == nil {
+			_, _ = conn.Read(make([]byte, 1))
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestIdentify_cgroup(t *testing.T) {
+	var cgroup string
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu"} {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+			continue
+		}
+		dir := filepath.Join(root, alloc+".train.scope")
+		if os.Mkdir(dir, 0o755) == nil {
+			cgroup = dir
+			break
+		}
+	}
+	if cgroup == "" {
+		t.Skip("no cgroup can be made here: that needs root")
+	}
+	// It is busy until the kernel has seen the process's end.
+	defer func() {
+		for range 1000 {
+			if os.Remove(cgroup) == nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+		t.Errorf("the cgroup %s is left", cgroup)
+	}()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	must.NoError(t, err)
+	defer l.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(strings.Split(strings.TrimSuffix(env, "\x00"), "\x00"), "PEER_TEST_SOCKET="+path)
+	in, err := cmd.StdinPipe()
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	must.NoError(t, os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0))
+	_, err = fmt.Fprintln(in)
+	must.NoError(t, err)
+	conn, err := l.Accept()
+	must.NoError(t, err)
+	defer conn.Close()
+
+	var admitted string
+	p, h, err := Finder{}.Identify(conn.(*net.UnixConn), func(id string) error { admitted = id; return nil })
+	must.NoError(t, err)
+	defer h.Close()
+	must.Eq(t, cmd.Process.Pid, p.PID)
+	must.Eq(t, alloc+".train", p.Container.ID)
+	must.Eq(t, admitted, p.Container.ID)
+	must.Eq(t, "bert", p.Container.Job)
+	must.NoError(t, cmd.Process.Kill())
+	must.NoError(t, h.Wait())
 }
 
 func TestHandle(t *testing.T) {
