@@ -1,0 +1,96 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// client speaks the protocol as the preload library does, one request at a time.
+type client struct {
+	conn   net.Conn
+	seq    uint64
+	device uint64
+	limit  uint64             // of the last Limit
+	on     func(wire.Message) // is told the gate's own word, if not nil
+}
+
+// dial connects, says hello and attaches a card.
+func dial(path string, card wire.UUID) (*client, error) {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{conn: conn}
+	if _, err := c.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	id, arg := card.Words()
+	m, err := c.ask(wire.Message{Type: wire.Attach, ID: id, Arg: arg})
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c.device = m.Device
+	return c, nil
+}
+
+func (c *client) say(m wire.Message) error {
+	_, err := c.conn.Write(m.Append(nil))
+	return err
+}
+
+// ask returns the answer. The error is a refused if the gate refuses.
+func (c *client) ask(m wire.Message) (wire.Message, error) {
+	c.seq++
+	m.Seq = c.seq
+	if err := c.say(m); err != nil {
+		return wire.Message{}, err
+	}
+	for {
+		a, err := wire.Read(c.conn)
+		switch {
+		case err != nil:
+			return a, err
+		case a.Type == wire.Limit:
+			c.limit = a.Bytes
+		case a.Type == wire.Pause || a.Type == wire.Resume:
+			if c.on != nil {
+				c.on(a)
+			}
+		case a.Seq != m.Seq:
+			return a, fmt.Errorf("an answer to %d: %+v", a.Seq, a)
+		case a.Type == wire.Refused:
+			return a, refused(a.Arg)
+		default:
+			return a, nil
+		}
+	}
+}
+
+// take requests and commits.
+func (c *client) take(bytes uint64, wait time.Duration) error {
+	m, err := c.ask(wire.Message{Type: wire.Request, Device: c.device, Bytes: bytes, Arg: uint64(wait.Milliseconds())})
+	if err != nil {
+		return err
+	}
+	return c.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: m.Bytes})
+}
+
+func (c *client) giveBack(bytes uint64) error {
+	return c.say(wire.Message{Type: wire.Return, Device: c.device, Bytes: bytes})
+}
+
+func (c *client) info() (wire.Message, error) {
+	return c.ask(wire.Message{Type: wire.Info, Device: c.device})
+}
+
+type refused wire.Reason
+
+func (r refused) Error() string { return fmt.Sprintf("refused for reason %d", uint64(r)) }

@@ -1,0 +1,496 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package gate is where the GPU memory of a host is asked for.
+//
+// The preload library of each process connects to the gate's Unix socket. Before it
+// allocates, it asks; the gate grants, lets it wait for a bounded time, or denies. The
+// package ledger keeps the books, queue decides who is next, peer tells who asks, and
+// wire is what is said. This package joins them: one lock guards all state, and nothing
+// is done under it that waits for anybody but the state file.
+//
+// A client can only harm itself. It is known by what the kernel says of it; its messages
+// have a fixed length; what it may ask, hold, leave open and send is bounded; a message
+// that cannot be ends its connection. What a process holds stays on the books until it is
+// gone, which the kernel tells, with or without a connection. So a client that is killed
+// at any point gives everything back, and one that is cut off gains nothing.
+//
+// A gate that was restarted knows by its state file who may hold how much at most. Until
+// these processes are back, or gone, that much is not given to others. Where the file
+// cannot be read, nothing at all is given for Options.Grace.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/queue"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// ErrUnknown says that no process of such a container has said hello, or no such card is
+// there.
+var ErrUnknown = errors.New("unknown to the gate")
+
+// Card is a GPU whose memory is given.
+type Card struct {
+	UUID     wire.UUID
+	Physical uint64 // bytes
+	Reserve  uint64 // bytes that are never given: for contexts, and for what the driver takes
+}
+
+// Share is what a container may have of a card.
+type Share struct {
+	Limit    uint64 // bytes
+	Priority int    // more is sooner
+}
+
+// Shares divides cards among containers.
+type Shares interface {
+	// Join is told that a container is about to use a card, and says what it may have. It
+	// may be told so more than once. With an error the container may not use the card.
+	// It may call the gate.
+	Join(peer.Container, ledger.CardID) (Share, error)
+	// Leave is told that the last process of a container is gone.
+	Leave(peer.Container)
+}
+
+// Evictor takes memory from a container, to make room for a request for which nobody else
+// could make any.
+type Evictor interface {
+	// Evict returns nil when what the container held of the card is free and given back
+	// to the gate. Requests wait meanwhile, but not beyond their own deadlines.
+	Evict(context.Context, ledger.ContainerID, ledger.CardID) error
+}
+
+// Life is a process that may end.
+type Life interface {
+	// Wait returns nil when it has ended, and an error after Close.
+	Wait() error
+	Close()
+}
+
+// Options say how a gate works.
+type Options struct {
+	Cards []Card
+	// Shares divides the cards. Without, each container may hold all of each card.
+	Shares Shares
+	// Evictor makes room. Without, nobody is evicted, and a request is denied instead.
+	Evictor Evictor
+	// Rules are the times for which requests wait.
+	Rules queue.Rules
+	// MaxWait bounds how long a request may wait, whatever it says.
+	MaxWait time.Duration
+	// Lease is what a request is rounded up to, in bytes, if it welcomes that and nobody
+	// waits. 0: not at all.
+	Lease uint64
+	// Overhead is how much the contexts of a process are taken to need, in bytes, on each
+	// card that it attaches, until SetOverhead says better.
+	Overhead uint64
+	// State is the path of the state file. Without, a restart is like a first start.
+	State string
+	// Grace is how long nothing is given after a start with an unreadable state file.
+	Grace time.Duration
+	// Identify tells who has connected. Without, peer.Finder does: see its Identify for
+	// admit.
+	Identify func(conn *net.UnixConn, admit func(id string) error) (peer.Process, Life, error)
+	// Report is told what fails and which connections are cut off. It must not call the
+	// gate.
+	Report func(error)
+	// Bounds of what one client can do.
+	Bounds Bounds
+}
+
+// Bounds bound what one client or container can do to the gate.
+type Bounds struct {
+	// Connections of one container at a time; each counts for a second at least.
+	Connections int
+	// Total is how many connections there may be of all containers.
+	Total int
+	// Waiting requests of one container.
+	Waiting int
+	// Grants of one process that are neither committed nor aborted.
+	Grants int
+	// Rate is how many messages a second are read of one container, and Burst how many may
+	// come at once. More of them wait in the sockets.
+	Rate, Burst int
+	// Hello is how long a connection may be without a first message.
+	Hello time.Duration
+	// Write is how long a client may leave unread what it is sent.
+	Write time.Duration
+}
+
+// Default returns options that fit most hosts. Cards, Shares and State are to be set.
+func Default() Options {
+	return Options{
+		Rules:   queue.Rules{HeadStart: time.Second, Patience: 5 * time.Second, Settle: 250 * time.Millisecond},
+		MaxWait: 10 * time.Minute,
+		Lease:   64 << 20,
+		Grace:   10 * time.Second,
+		Report:  func(error) {},
+		Bounds: Bounds{
+			Connections: 256, Total: 4096, Waiting: 256, Grants: 1024,
+			Rate: 50_000, Burst: 5_000, Hello: 5 * time.Second, Write: 5 * time.Second,
+		},
+	}
+}
+
+// Gate gives GPU memory to processes. Its methods are safe for concurrent use.
+type Gate struct {
+	opts  Options
+	boot  string
+	cards []ledger.CardID // a handle is an index in it, plus one
+
+	mu         sync.Mutex
+	ledger     *ledger.Ledger
+	queue      *queue.Queue
+	pending    map[uint64]*pending // by queue.Request.ID
+	asked      uint64              // the last ID
+	processes  map[ledger.ProcessID]*process
+	containers map[ledger.ContainerID]*container
+	evicting   map[ledger.CardID]bool
+	blind      time.Time // until then nothing is given
+	timer      *time.Timer
+	evictions  context.Context
+	stop       context.CancelFunc
+	closed     bool
+	left       []peer.Container // who Shares has to be told of
+
+	doors doors
+}
+
+// container is one of which a process has said hello and is not gone.
+type container struct {
+	peer.Container
+	id        ledger.ContainerID
+	priority  int
+	processes map[ledger.ProcessID]*process
+	limited   map[ledger.CardID]bool // a limit is set
+	heard     time.Time
+	waiting   int
+	pause     *pause
+	counts    map[ledger.CardID]*Counts
+	pauses    int
+	pausedFor time.Duration
+	faults    int
+}
+
+// process is one that has said hello and is not gone.
+type process struct {
+	id        ledger.ProcessID
+	container *container
+	life      Life
+	session   *session // nil: it has no connection
+	pinned    uint64   // why it cannot be evicted, or 0
+	ceilings  map[ledger.CardID]uint64
+}
+
+// pending is a request without an answer.
+type pending struct {
+	session *session
+	seq     uint64
+	device  uint64
+	lease   bool
+	wait    uint64 // ms
+}
+
+// New returns a gate that knows what its state file says. Close must be called.
+func New(opts Options) (*Gate, error) {
+	if opts.Identify == nil {
+		opts.Identify = func(c *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+			p, h, err := peer.Finder{}.Identify(c, admit)
+			if err != nil {
+				return p, nil, err // not a nil handle in an interface
+			}
+			return p, h, nil
+		}
+	}
+	g := &Gate{
+		opts:       opts,
+		ledger:     ledger.New(),
+		queue:      queue.New(opts.Rules),
+		pending:    make(map[uint64]*pending),
+		processes:  make(map[ledger.ProcessID]*process),
+		containers: make(map[ledger.ContainerID]*container),
+		evicting:   make(map[ledger.CardID]bool),
+		doors:      doors{held: make(map[ledger.ContainerID]*door)},
+	}
+	for _, c := range opts.Cards {
+		id := ledger.CardID(c.UUID.String())
+		if err := g.ledger.AddCard(id, c.Physical, c.Reserve); err != nil {
+			return nil, fmt.Errorf("opening the gate: %w", err)
+		}
+		g.cards = append(g.cards, id)
+	}
+	g.evictions, g.stop = context.WithCancel(context.Background())
+	g.timer = time.AfterFunc(time.Hour, g.tick)
+	if err := g.restore(); err != nil {
+		g.Close()
+		return nil, fmt.Errorf("opening the gate: %w", err)
+	}
+	return g, nil
+}
+
+// Close ends all connections. What processes hold stays in the state file.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	g.closed = true
+	g.stop()
+	g.timer.Stop()
+	g.save()
+	for _, p := range g.processes {
+		if p.session != nil {
+			p.session.cut()
+		}
+		if p.life != nil {
+			p.life.Close()
+		}
+	}
+}
+
+// lock is Lock with a look at the clock.
+func (g *Gate) lock() time.Time {
+	g.mu.Lock()
+	return time.Now()
+}
+
+// unlock unlocks, and tells Shares who has left.
+func (g *Gate) unlock() {
+	left := g.left
+	g.left = nil
+	g.mu.Unlock()
+	if g.opts.Shares == nil {
+		return
+	}
+	for _, c := range left {
+		g.opts.Shares.Leave(c)
+	}
+}
+
+// tick is called when time alone has changed something.
+func (g *Gate) tick() {
+	now := g.lock()
+	defer g.unlock()
+	g.answer(now)
+}
+
+// Containers returns the containers of which processes are known.
+func (g *Gate) Containers() []peer.Container {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []peer.Container
+	for _, c := range g.containers {
+		out = append(out, c.Container)
+	}
+	return out
+}
+
+// SetLimit changes how much a container may hold of a card, in bytes, and tells its
+// processes. It may be less than what is held: nothing is granted until that has come
+// down.
+func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64) error {
+	now := g.lock()
+	defer g.unlock()
+	c := g.containers[id]
+	if c == nil {
+		return fmt.Errorf("container %s: %w", id, ErrUnknown)
+	}
+	before := g.ledger.Limit(id, card)
+	if err := g.ledger.SetLimit(id, card, bytes); err != nil {
+		return fmt.Errorf("limit of container %s: %w", id, err)
+	}
+	c.limited[card] = true
+	if after := g.ledger.Limit(id, card); after != before {
+		for _, p := range c.processes {
+			g.sendLimit(p, card, after)
+		}
+		g.answer(now)
+	}
+	return nil
+}
+
+// sendLimit tells a process of its limit, if it uses the card.
+func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
+	if p.session == nil {
+		return
+	}
+	for device, id := range g.cards {
+		if handle := uint64(device + 1); id == card && p.session.attached[handle] != nil {
+			p.session.send(wire.Message{Type: wire.Limit, Device: handle, Bytes: bytes})
+		}
+	}
+}
+
+// SetOverhead says how much the contexts of a process need on a card, in bytes.
+func (g *Gate) SetOverhead(id ledger.ProcessID, card ledger.CardID, bytes uint64) error {
+	now := g.lock()
+	defer g.unlock()
+	if err := g.ledger.SetOverhead(id, card, bytes); err != nil {
+		return fmt.Errorf("overhead of process %d: %w", id.PID, err)
+	}
+	g.answer(now)
+	return nil
+}
+
+// view is what the queue sees of the gate at a time.
+type view struct {
+	*Gate
+	now time.Time
+}
+
+// Fits is the ledger's word, or no room while the gate is blind.
+func (v view) Fits(c ledger.ContainerID, id ledger.CardID, bytes uint64) error {
+	err := v.ledger.Fits(c, id, bytes)
+	if err == nil && v.now.Before(v.blind) {
+		return ledger.ErrRoom
+	}
+	return err
+}
+
+// Holders is the ledger's.
+func (v view) Holders(id ledger.CardID) []ledger.ProcessID { return v.ledger.Holders(id) }
+
+// Alive says that somebody makes room.
+func (v view) Alive(id ledger.CardID) bool { return v.evicting[id] || v.now.Before(v.blind) }
+
+// answer answers all requests that can be answered, and sees to it that it is called when
+// time changes that.
+func (g *Gate) answer(now time.Time) {
+	if g.closed || len(g.pending) == 0 {
+		return
+	}
+	for {
+		r, a, ok := g.queue.Next(now, view{g, now})
+		if !ok {
+			break
+		}
+		switch a {
+		case queue.Granted:
+			g.grant(now, r)
+		case queue.Stuck:
+			if !g.makeRoom(now, r) {
+				g.queue.Deny(r.ID)
+				g.refuse(r, wire.NoMemory)
+			}
+		case queue.TooLong:
+			g.refuse(r, wire.TooLong)
+		default:
+			g.refuse(r, wire.NoMemory)
+		}
+	}
+	wake, ok := g.queue.Wake(now)
+	if g.blind.After(now) && (!ok || g.blind.Before(wake)) {
+		wake, ok = g.blind, true
+	}
+	if ok {
+		g.timer.Reset(wake.Sub(now))
+	}
+}
+
+// grant reserves what was asked, or a lease, and says so.
+func (g *Gate) grant(now time.Time, r queue.Request) {
+	p := g.settle(r)
+	bytes := r.Bytes
+	if lease := g.opts.Lease; p.lease && lease > 0 && len(g.pending) == 0 {
+		// Rounded up as far as there is room.
+		more := (lease - bytes%lease) % lease
+		bytes += min(more, g.ledger.Room(r.Container, r.Card)-bytes)
+	}
+	id, err := g.ledger.Reserve(r.Process, r.Card, bytes)
+	if err != nil {
+		// The queue has just seen that it fits.
+		g.opts.Report(fmt.Errorf("granting %d bytes to process %d: %w", bytes, r.Process.PID, err))
+		p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
+		return
+	}
+	g.cover(p.session.process, r.Card)
+	p.session.grants++
+	n := g.counts(r)
+	n.Granted++
+	n.GrantedBytes += bytes
+	n.Waited += now.Sub(r.Since)
+	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes, ID: uint64(id)})
+}
+
+// refuse denies a request.
+func (g *Gate) refuse(r queue.Request, why wire.Reason) {
+	p := g.settle(r)
+	n := g.counts(r)
+	if why == wire.TooLong && p.wait > 0 {
+		n.TooLong++
+	} else {
+		why = wire.NoMemory // it could not wait at all
+		n.Denied++
+	}
+	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})
+}
+
+// settle takes a request off the pending ones.
+func (g *Gate) settle(r queue.Request) *pending {
+	p := g.pending[r.ID]
+	delete(g.pending, r.ID)
+	delete(p.session.open, p.seq)
+	p.session.process.container.waiting--
+	return p
+}
+
+func (g *Gate) counts(r queue.Request) *Counts { return g.containers[r.Container].count(r.Card) }
+
+// count returns the figures of a container on a card.
+func (c *container) count(card ledger.CardID) *Counts {
+	n := c.counts[card]
+	if n == nil {
+		n = new(Counts)
+		c.counts[card] = n
+	}
+	return n
+}
+
+// makeRoom begins to evict a victim. It returns false if there is none.
+func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
+	if g.opts.Evictor == nil {
+		return false
+	}
+	var candidates []queue.Candidate
+	for _, c := range g.containers {
+		held := g.ledger.Container(c.id, r.Card)
+		candidate := queue.Candidate{
+			Container: c.id, Priority: c.priority, Idle: now.Sub(c.heard), Bytes: held.Committed,
+			Pinned: held.Reserved+held.Expected+held.Unproven > 0 || c.pause != nil,
+		}
+		for _, p := range c.processes {
+			candidate.Pinned = candidate.Pinned || p.pinned != 0 || p.session == nil
+		}
+		candidates = append(candidates, candidate)
+	}
+	victim, ok := queue.Victim(r, candidates)
+	if !ok {
+		return false
+	}
+	g.evicting[r.Card] = true
+	go func() {
+		err := g.opts.Evictor.Evict(g.evictions, victim.Container, r.Card)
+		now := g.lock()
+		defer g.unlock()
+		delete(g.evicting, r.Card)
+		if err != nil {
+			g.opts.Report(fmt.Errorf("evicting container %s from %s: %w", victim.Container, r.Card, err))
+			if g.pending[r.ID] != nil {
+				g.queue.Deny(r.ID)
+				g.refuse(r, wire.NoMemory)
+			}
+		}
+		g.answer(now)
+	}()
+	return true
+}

@@ -1,0 +1,627 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+const mib = 1 << 20
+
+var (
+	uuid0 = wire.UUID{15: 0xa0}
+	uuid1 = wire.UUID{15: 0xa1}
+	card0 = ledger.CardID(uuid0.String())
+)
+
+// options are of a gate with two cards of 1000 MiB.
+func options() Options {
+	o := Default()
+	o.Cards = []Card{{uuid0, 1000 * mib, 0}, {uuid1, 1000 * mib, 0}}
+	o.Lease = 0
+	return o
+}
+
+// life is a process that ends when the test says so.
+type life struct {
+	over, closed chan struct{}
+	once         sync.Once
+}
+
+func newLife() *life { return &life{over: make(chan struct{}), closed: make(chan struct{})} }
+
+func (l *life) Wait() error {
+	select {
+	case <-l.over:
+		return nil
+	case <-l.closed:
+		return errors.New("closed")
+	}
+}
+
+func (l *life) Close() { l.once.Do(func() { close(l.closed) }) }
+
+// bench is a gate without sockets.
+type bench struct {
+	*testing.T
+	*Gate
+}
+
+// on calls f with a gate, in a bubble of its own time.
+func on(t *testing.T, o Options, f func(b *bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		g, err := New(o)
+		must.NoError(t, err)
+		defer g.Close()
+		f(&bench{t, g})
+		must.NoError(t, g.ledger.Check())
+	})
+}
+
+// talker is a session of which the test is the other end.
+type talker struct {
+	*bench
+	s    *session
+	life *life
+	seq  uint64
+}
+
+// process lets a process of a container say hello and attach card 0.
+func (b *bench) process(pid int, container string) *talker {
+	b.Helper()
+	t := b.connect(pid, container)
+	t.hello()
+	return t
+}
+
+func (b *bench) connect(pid int, container string) *talker {
+	l := newLife()
+	who := peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
+	return &talker{bench: b, s: newSession(who, l), life: l}
+}
+
+func (t *talker) hello() {
+	t.Helper()
+	must.Eq(t, wire.Welcome, t.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+	m := t.attach(uuid0)
+	must.Eq(t, wire.Message{Type: wire.Attached, Seq: t.seq, Device: 1, Bytes: 1000 * mib}, m)
+}
+
+func (t *talker) attach(u wire.UUID) wire.Message {
+	id, arg := u.Words()
+	return t.ask(wire.Message{Type: wire.Attach, ID: id, Arg: arg})
+}
+
+// say does as the connection does with a message.
+func (t *talker) say(m wire.Message) error {
+	err := t.receive(t.s, m)
+	if err != nil {
+		t.s.cut()
+		t.leave(t.s, err)
+	}
+	return err
+}
+
+// hear returns what was sent, or nothing.
+func (t *talker) hear() wire.Message {
+	select {
+	case m := <-t.s.out:
+		return m
+	default:
+		return wire.Message{}
+	}
+}
+
+func (t *talker) ask(m wire.Message) wire.Message {
+	t.Helper()
+	t.seq++
+	m.Seq = t.seq
+	must.NoError(t, t.say(m))
+	return t.hear()
+}
+
+// want asks for memory of card 0.
+func (t *talker) want(bytes uint64, wait time.Duration) wire.Message {
+	t.Helper()
+	return t.ask(wire.Message{Type: wire.Request, Device: 1, Bytes: bytes, Arg: uint64(wait.Milliseconds())})
+}
+
+func (t *talker) take(bytes uint64) {
+	t.Helper()
+	m := t.want(bytes, 0)
+	must.Eq(t, wire.Grant, m.Type)
+	must.NoError(t, t.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}))
+}
+
+func (t *talker) giveBack(bytes uint64) {
+	t.Helper()
+	must.NoError(t, t.say(wire.Message{Type: wire.Return, Device: 1, Bytes: bytes}))
+}
+
+// refusal returns why a message is a refusal, or 0.
+func refusal(m wire.Message) wire.Reason {
+	if m.Type != wire.Refused {
+		return 0
+	}
+	return wire.Reason(m.Arg)
+}
+
+func (b *bench) held() ledger.Entry { return b.Cards()[0].Held }
+
+func TestGate_request(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.process(1, "a")
+		m := a.want(100*mib, 0)
+		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 100 * mib, ID: m.ID}, m)
+		must.Eq(t, ledger.Entry{Reserved: 100 * mib}, b.held())
+		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: 60 * mib}))
+		must.Eq(t, ledger.Entry{Committed: 60 * mib}, b.held())
+		m = a.want(100*mib, 0)
+		must.NoError(t, a.say(wire.Message{Type: wire.Abort, ID: m.ID, Bytes: 9}))
+		a.giveBack(20 * mib)
+		must.Eq(t, ledger.Entry{Committed: 40 * mib}, b.held())
+		m = a.ask(wire.Message{Type: wire.Info, Device: 1})
+		must.Eq(t, wire.Message{Type: wire.Figures, Seq: a.seq, Device: 1, Bytes: 1000 * mib, ID: 40 * mib, Arg: 960 * mib}, m)
+		must.Eq(t, wire.NoMemory, refusal(a.want(1<<63, time.Hour)))
+		must.Eq(t, wire.UnknownDevice, refusal(a.attach(wire.UUID{1})))
+		close(a.life.over)
+		synctest.Wait()
+		must.Eq(t, ledger.Entry{}, b.held())
+		must.SliceEmpty(t, b.Containers())
+	})
+}
+
+// A request waits until there is room, and no longer than it may.
+func TestGate_waits(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(1000 * mib)
+		must.Eq(t, wire.NoMemory, refusal(c.want(1, 0)))
+		must.Eq(t, wire.Message{}, c.want(400*mib, time.Minute))
+		time.Sleep(30 * time.Second)
+		a.giveBack(400 * mib)
+		must.Eq(t, wire.Grant, c.hear().Type)
+		must.Eq(t, Counts{Granted: 1, GrantedBytes: 400 * mib, Waited: 30 * time.Second, Denied: 1}, b.Stats()[1].Usage[0].Counts)
+
+		must.Eq(t, wire.Message{}, c.want(mib, time.Minute))
+		time.Sleep(time.Minute - time.Millisecond)
+		synctest.Wait()
+		must.Eq(t, wire.Message{}, c.hear())
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		must.Eq(t, wire.TooLong, refusal(c.hear()))
+		must.Eq(t, 1, b.Stats()[1].Usage[0].TooLong)
+	})
+}
+
+// An absent limit, a limit that shrinks below what is held, and one that grows.
+func TestGate_limit(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		must.ErrorIs(t, b.SetLimit("a", card0, 1), ErrUnknown)
+		a := b.process(1, "a")
+		a.take(500 * mib)
+		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.hear())
+		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("nothing new"))
+		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)), must.Sprint("at once: its framework can free what it caches"))
+		a.giveBack(200 * mib)
+		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
+		a.giveBack(1)
+		must.Eq(t, wire.Grant, a.want(1, 0).Type)
+		must.ErrorIs(t, b.SetLimit("a", "GPU-x", 1), ledger.ErrUnknown)
+	})
+}
+
+func TestGate_lease(t *testing.T) {
+	o := options()
+	o.Lease = 64 * mib
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		want := func(t *talker, bytes uint64) uint64 {
+			return t.ask(wire.Message{Type: wire.Request, Flags: wire.FlagLease, Device: 1, Bytes: bytes, Arg: 1000}).Bytes
+		}
+		must.Eq(t, 64*mib, want(a, 1))
+		must.Eq(t, 128*mib, want(a, 65*mib))
+		must.Eq(t, 64*mib, want(a, 64*mib))
+		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		a.hear()
+		must.Eq(t, 44*mib, want(a, mib), must.Sprint("as far as the limit goes"))
+		must.Eq(t, 600*mib, a.process(3, "c").want(600*mib, 0).Bytes)
+		must.Eq(t, wire.Message{}, c.want(110*mib, time.Minute))
+		must.Eq(t, mib, want(c, mib), must.Sprint("no surplus while somebody waits"))
+	})
+}
+
+// Who reconnects has what it had. Until then that is given to nobody.
+func TestGate_reconnects(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.process(1, "a")
+		a.take(600 * mib)
+		a.want(100*mib, 0) // granted, and the connection is lost before the commit
+		a.leave(a.s, nil)
+		must.Eq(t, ledger.Entry{Expected: 700 * mib}, b.held())
+		must.Eq(t, 1, b.Stats()[0].Absent)
+		c := b.process(2, "b")
+		must.Eq(t, wire.NoMemory, refusal(c.want(301*mib, 0)))
+		must.Eq(t, wire.Message{}, c.want(350*mib, time.Minute))
+
+		again := b.connect(1, "a")
+		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
+		must.Eq(t, wire.Resume, again.hear().Type, must.Sprint("it may have missed one"))
+		must.Eq(t, wire.Attached, again.attach(uuid0).Type)
+		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+		must.Eq(t, ledger.Entry{Committed: 600 * mib, Reserved: 350 * mib}, b.held())
+		must.Eq(t, wire.Grant, c.hear().Type, must.Sprint("less is held than was expected"))
+	})
+}
+
+// A second connection of a process replaces the first one.
+func TestGate_replaces(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.process(1, "a")
+		a.take(600 * mib)
+		again := b.connect(1, "a")
+		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
+		must.Eq(t, wire.Resume, again.hear().Type)
+		must.Eq(t, wire.Attached, again.attach(uuid0).Type)
+		must.ErrorIs(t, a.say(wire.Message{Type: wire.Paused}), errOver)
+		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 500 * mib}))
+		must.Eq(t, ledger.Entry{Committed: 500 * mib}, b.held())
+		must.ErrorIs(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1}), wire.ErrBad)
+		must.Eq(t, ledger.Entry{Expected: 500 * mib}, b.held(), must.Sprint("it is cut off, and still holds it"))
+	})
+}
+
+// What cannot be ends the connection, and only that.
+func TestGate_lies(t *testing.T) {
+	for name, m := range map[string]wire.Message{
+		"second hello":         {Type: wire.Hello, Seq: 9, Arg: 1},
+		"unknown device":       {Type: wire.Request, Seq: 9, Device: 2, Bytes: 1},
+		"device 0":             {Type: wire.Return, Bytes: 1},
+		"return of too much":   {Type: wire.Return, Device: 1, Bytes: 100*mib + 1},
+		"return of all":        {Type: wire.Return, Device: 1, Bytes: 1<<64 - 1},
+		"another's grant":      {Type: wire.Commit, ID: 2, Bytes: 1},
+		"no grant":             {Type: wire.Abort, ID: 99},
+		"holds too late":       {Type: wire.Holds, Device: 1, Bytes: 1},
+		"the gate's own words": {Type: wire.Resume},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, options(), func(b *bench) {
+				a, c := b.process(1, "a"), b.process(2, "b")
+				a.take(100 * mib)
+				must.Eq(t, 2, c.want(200*mib, 0).ID)
+				must.ErrorIs(t, a.say(m), wire.ErrBad)
+				must.Eq(t, ledger.Entry{Expected: 100 * mib, Reserved: 200 * mib}, b.held())
+				must.Eq(t, 1, b.Stats()[0].Faults)
+				must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
+			})
+		})
+	}
+	on(t, options(), func(b *bench) {
+		must.ErrorIs(t, b.connect(1, "a").say(wire.Message{Type: wire.Paused}), wire.ErrBad)
+		must.Error(t, b.connect(1, "a").say(wire.Message{Type: wire.Hello, Seq: 1, Arg: 2}))
+		first := b.process(1, "a")
+		liar := b.connect(2, "a")
+		liar.s.who.Container.Alloc = "another"
+		must.ErrorIs(t, liar.say(wire.Message{Type: wire.Hello, Seq: 1, Arg: 1}), peer.ErrContradiction)
+		must.NoError(t, first.say(wire.Message{Type: wire.Paused}))
+	})
+}
+
+// Claims beyond what was granted take nothing from others.
+func TestGate_claims(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.NoError(t, a.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1000 * mib}))
+		must.Eq(t, ledger.Entry{Committed: 300 * mib, Unproven: 700 * mib}, b.held())
+		must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
+	})
+}
+
+func TestGate_bounds(t *testing.T) {
+	o := options()
+	o.Bounds.Waiting, o.Bounds.Grants = 100, 10
+	on(t, o, func(b *bench) {
+		full := b.process(9, "z")
+		full.take(990 * mib)
+		a, a2 := b.process(1, "a"), b.process(2, "a")
+		for range wire.MaxOpen {
+			must.Eq(t, wire.Message{}, a.want(20*mib, time.Hour))
+		}
+		for range 100 - wire.MaxOpen {
+			must.Eq(t, wire.Message{}, a2.want(20*mib, time.Hour))
+		}
+		must.Eq(t, wire.NoMemory, refusal(a2.want(20*mib, time.Hour)), must.Sprint("its container has enough waiting"))
+		must.Eq(t, 100, b.Stats()[0].Usage[0].Waiting)
+		must.ErrorIs(t, a.say(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
+		must.Eq(t, 100-wire.MaxOpen, b.Stats()[0].Usage[0].Waiting)
+		must.ErrorIs(t, a2.say(wire.Message{Type: wire.Request, Seq: a2.seq - 1, Device: 1, Bytes: 1}), wire.ErrBad)
+
+		grants := b.process(3, "c")
+		for range 10 {
+			must.Eq(t, wire.Grant, grants.want(1, 0).Type)
+		}
+		must.ErrorIs(t, grants.say(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
+
+		// Who asks and does not read is cut off.
+		deaf := b.process(4, "d")
+		for range unread + 1 {
+			must.NoError(t, deaf.say(wire.Message{Type: wire.Info, Seq: 7, Device: 1}))
+		}
+		select {
+		case <-deaf.s.done:
+		default:
+			t.Fatal("it is not cut off")
+		}
+	})
+}
+
+// Everybody waits for everybody: without an evictor the oldest is denied.
+func TestGate_stuck(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(500 * mib)
+		c.take(500 * mib)
+		must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
+		time.Sleep(time.Millisecond)
+		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
+		time.Sleep(b.opts.Rules.Settle)
+		synctest.Wait()
+		must.Eq(t, wire.NoMemory, refusal(a.hear()))
+		must.Eq(t, wire.Message{}, c.hear())
+		a.giveBack(mib)
+		must.Eq(t, wire.Grant, c.hear().Type)
+	})
+}
+
+// evictor evicts by a function.
+type evictor func(ledger.ContainerID) error
+
+func (e evictor) Evict(_ context.Context, c ledger.ContainerID, _ ledger.CardID) error { return e(c) }
+
+func TestGate_evicts(t *testing.T) {
+	for _, fail := range []error{nil, errors.New("cannot")} {
+		o := options()
+		var b *bench
+		var victim *talker
+		o.Evictor = evictor(func(c ledger.ContainerID) error {
+			must.Eq(t, "b", c)
+			time.Sleep(3 * time.Second)
+			if fail == nil {
+				victim.giveBack(500 * mib)
+			}
+			return fail
+		})
+		on(t, o, func(at *bench) {
+			b = at
+			a, pinned := b.process(1, "a"), b.process(3, "c")
+			victim = b.process(2, "b")
+			a.take(400 * mib)
+			victim.take(500 * mib)
+			pinned.take(100 * mib)
+			must.NoError(t, pinned.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
+			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
+			time.Sleep(time.Millisecond)
+			must.Eq(t, wire.Message{}, victim.want(mib, time.Hour))
+			must.Eq(t, wire.Message{}, pinned.want(mib, time.Hour))
+			time.Sleep(4 * time.Second)
+			synctest.Wait()
+			if fail == nil {
+				must.Eq(t, wire.Grant, a.hear().Type)
+			} else {
+				must.Eq(t, wire.NoMemory, refusal(a.hear()))
+			}
+		})
+	}
+}
+
+func TestGate_pause(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		must.ErrorIs(t, b.Pause(b.Context(), "a"), ErrUnknown)
+		must.ErrorIs(t, b.Resume("a"), ErrUnknown)
+		one, two, other := b.process(1, "a"), b.process(2, "a"), b.process(3, "b")
+		paused := make(chan error, 1)
+		begin := func(ctx context.Context) {
+			go func() { paused <- b.Pause(ctx, "a") }()
+			synctest.Wait()
+			must.Eq(t, wire.Pause, one.hear().Type)
+			must.Eq(t, wire.Pause, two.hear().Type)
+			must.Eq(t, wire.Message{}, other.hear())
+		}
+		begin(b.Context())
+		must.ErrorIs(t, b.Pause(b.Context(), "a"), ErrPaused)
+		must.NoError(t, one.say(wire.Message{Type: wire.Paused}))
+		synctest.Wait()
+		must.Eq(t, 0, len(paused), must.Sprint("the other one has not answered"))
+		close(two.life.over) // who is gone submits nothing
+		must.NoError(t, <-paused)
+		late := b.connect(4, "a")
+		late.ask(wire.Message{Type: wire.Hello, Arg: 1})
+		must.Eq(t, wire.Pause, late.hear().Type)
+		time.Sleep(time.Minute)
+		must.NoError(t, b.Resume("a"))
+		must.Eq(t, wire.Resume, one.hear().Type)
+		must.Eq(t, wire.Resume, late.hear().Type)
+		s := b.Stats()[0]
+		must.Eq(t, []any{1, time.Minute, false}, []any{s.Pauses, s.PausedFor, s.Paused})
+
+		// Who does not answer is left running.
+		two = late
+		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
+		defer cancel()
+		begin(ctx)
+		must.NoError(t, one.say(wire.Message{Type: wire.Paused}))
+		err := <-paused
+		must.ErrorIs(t, err, context.DeadlineExceeded)
+		must.ErrorContains(t, err, "1 of its processes")
+		must.Eq(t, wire.Resume, one.hear().Type)
+		must.Eq(t, wire.Resume, two.hear().Type)
+	})
+}
+
+// shares remembers what it is told.
+type shares struct {
+	mu   sync.Mutex
+	told []string
+	gate *Gate
+}
+
+func (s *shares) Join(c peer.Container, card ledger.CardID) (Share, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, "join "+c.ID)
+	if c.ID == "nobody" {
+		return Share{}, errors.New("not on this card")
+	}
+	for _, other := range s.gate.Containers() { // it may call the gate
+		if other.ID != c.ID {
+			if err := s.gate.SetLimit(ledger.ContainerID(other.ID), card, 400*mib); err != nil {
+				return Share{}, err
+			}
+		}
+	}
+	return Share{Limit: 500 * mib, Priority: 7}, nil
+}
+
+func (s *shares) Leave(c peer.Container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, "leave "+c.ID)
+}
+
+func TestGate_shares(t *testing.T) {
+	o := options()
+	s := new(shares)
+	o.Shares = s
+	on(t, o, func(b *bench) {
+		s.gate = b.Gate
+		a := b.process(1, "a")
+		must.Eq(t, 500*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
+		c := b.process(2, "b")
+		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 400 * mib}, a.hear())
+		must.Eq(t, 7, b.Stats()[1].Priority)
+		b.process(3, "b")
+		nobody := b.connect(4, "nobody")
+		must.Eq(t, wire.Welcome, nobody.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
+		must.Eq(t, wire.UnknownDevice, refusal(nobody.attach(uuid0)))
+		a.leave(a.s, nil)
+		close(c.life.over)
+		synctest.Wait()
+		must.Eq(t, []string{"join a", "join b", "join nobody", "leave a"}, s.told)
+	})
+}
+
+func TestGate_overhead(t *testing.T) {
+	o := options()
+	o.Overhead = 300 * mib
+	on(t, o, func(b *bench) {
+		a := b.process(1, "a")
+		must.Eq(t, ledger.Entry{Overhead: 300 * mib}, b.held())
+		must.NoError(t, b.SetOverhead(ledger.ProcessID{PID: 1, Start: 1}, card0, 400*mib))
+		must.Eq(t, wire.NoMemory, refusal(a.want(601*mib, 0)))
+		must.ErrorIs(t, b.SetOverhead(ledger.ProcessID{PID: 9, Start: 1}, card0, 1), ledger.ErrUnknown)
+		a.leave(a.s, nil)
+		must.Eq(t, ledger.Entry{Overhead: 400 * mib}, b.held())
+	})
+}
+
+// At any moment the state file says of each process at least what it holds: the gate may
+// be killed then.
+func TestGate_stateCovers(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		o := options()
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		must.NoError(r, err)
+		o.State = filepath.Join(dir, "state")
+		g, err := New(o)
+		must.NoError(r, err)
+		defer g.Close()
+		b := &bench{t, g}
+		talkers := []*talker{b.process(1, "a"), b.process(2, "a"), b.process(3, "b")}
+		var holds [3]uint64
+		r.Repeat(map[string]func(*rapid.T){
+			"take": func(r *rapid.T) {
+				n, bytes := rapid.IntRange(0, 2).Draw(r, "n"), rapid.Uint64Range(1, 300*mib).Draw(r, "bytes")
+				m := talkers[n].want(bytes, 0)
+				if m.Type == wire.Grant {
+					must.NoError(r, talkers[n].say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}))
+					holds[n] += bytes
+				}
+			},
+			"give back": func(r *rapid.T) {
+				n := rapid.IntRange(0, 2).Draw(r, "n")
+				bytes := rapid.Uint64Range(0, holds[n]).Draw(r, "bytes")
+				talkers[n].giveBack(bytes)
+				holds[n] -= bytes
+			},
+			"": func(r *rapid.T) {
+				var s state
+				if file, err := os.ReadFile(o.State); err == nil {
+					must.NoError(r, json.Unmarshal(file, &s))
+				}
+				most := make(map[int]uint64)
+				for _, p := range s.Processes {
+					most[p.PID] = p.Most[card0]
+				}
+				for n, bytes := range holds {
+					must.GreaterEq(r, bytes, most[n+1])
+				}
+			},
+		})
+	})
+}
+
+// Whatever clients say, in whatever order, the books are right and no other client's
+// session ends. The fuzzer writes the messages of two clients.
+func FuzzGate(f *testing.F) {
+	say := func(who byte, m wire.Message) []byte { return append([]byte{who}, m.Append(nil)...) }
+	id, arg := uuid0.Words()
+	var story []byte
+	for who := range byte(2) {
+		story = append(story, say(who, wire.Message{Type: wire.Hello, Seq: 1, Arg: 1})...)
+		story = append(story, say(who, wire.Message{Type: wire.Attach, Seq: 2, ID: id, Arg: arg})...)
+		story = append(story, say(who, wire.Message{Type: wire.Request, Seq: 3, Device: 1, Bytes: 600 * mib, Arg: 1})...)
+		story = append(story, say(who, wire.Message{Type: wire.Commit, ID: 1, Bytes: mib})...)
+	}
+	f.Add(story)
+	f.Add(append(story, say(0, wire.Message{Type: wire.Return, Device: 1, Bytes: mib})...))
+	f.Add(say(0, wire.Message{Type: wire.Holds, Device: 1, Bytes: 1 << 62}))
+	f.Fuzz(func(t *testing.T, story []byte) {
+		g, err := New(options())
+		must.NoError(t, err)
+		defer g.Close()
+		b := &bench{t, g}
+		honest := b.process(100, "honest")
+		honest.take(100 * mib)
+		talkers := [2]*talker{b.connect(1, "hostile"), b.connect(2, "hostile")}
+		for ; len(story) > wire.Size; story = story[1+wire.Size:] {
+			who := story[0] % 2
+			m, err := wire.Decode(story[1 : 1+wire.Size])
+			if err != nil || talkers[who].say(m) != nil {
+				talkers[who] = b.connect(int(who)+1, "hostile")
+			}
+			must.NoError(t, b.ledger.Check())
+			must.Eq(t, 100*mib, b.ledger.Container("honest", card0).Held())
+		}
+		must.Eq(t, fmt.Sprint(100*mib), fmt.Sprint(honest.ask(wire.Message{Type: wire.Info, Device: 1}).ID))
+	})
+}

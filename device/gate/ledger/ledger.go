@@ -1,0 +1,468 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package ledger keeps the books of GPU memory: who holds how much of which card.
+//
+// All amounts are bytes. What may be given of a card is its capacity: its physical
+// memory less a reserve. A process reserves memory before it allocates, commits what it
+// has then, and returns what it frees. The one promise, at all times and whatever is
+// said to the ledger:
+//
+//	Σ committed + Σ reserved ≤ capacity, on each card
+//
+// It is checked in one place, set, which every change goes through; a change that would
+// break it is refused and changes nothing.
+//
+// Besides what was granted there are facts that nobody asked the ledger for. They take
+// room from later grants and count as held by their container, but cannot be refused:
+//
+//   - overhead, the memory of CUDA contexts and whatever else the driver adds;
+//   - expected, what a process holds that has lost its connection: it is not heard of
+//     until it is back or gone;
+//   - unproven, what a process says it holds and was never granted, as far as can be
+//     known. It counts for its container only: a lie must not take room from others.
+//
+// The ledger is pure: no clock, no I/O. It is not safe for concurrent use.
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+)
+
+// CardID names a card, as NVML does: "GPU-…".
+type CardID string
+
+// ContainerID names a container on this host.
+type ContainerID string
+
+// ProcessID names a process on this host: the start tells processes apart that have had
+// the same pid one after the other.
+type ProcessID struct {
+	PID   int    // on the host
+	Start uint64 // clock ticks since the machine's start
+}
+
+// GrantID names a grant that is neither committed nor aborted. It is not used twice.
+type GrantID uint64
+
+var (
+	// ErrUnknown: no such card, process or grant.
+	ErrUnknown = errors.New("unknown to the ledger")
+	// ErrRoom: the card has not that much left now.
+	ErrRoom = errors.New("no room on the card")
+	// ErrLimit: the container would hold more than its limit.
+	ErrLimit = errors.New("over the container's limit")
+	// ErrAmount: an amount that cannot be, such as a return of more than is held.
+	ErrAmount = errors.New("impossible amount")
+)
+
+// Entry is what somebody holds of a card, in bytes.
+type Entry struct {
+	Committed uint64 // granted and allocated, or kept to be allocated from
+	Reserved  uint64 // granted, and neither committed nor aborted yet
+	Overhead  uint64 // CUDA contexts
+	Expected  uint64 // of processes without a connection
+	Unproven  uint64 // said to be held, and never granted
+}
+
+// Held is what counts against a limit.
+func (e Entry) Held() uint64 { return e.Taken() + e.Unproven }
+
+// Taken is what counts against the card's capacity.
+func (e Entry) Taken() uint64 { return e.granted() + e.Overhead + e.Expected }
+
+func (e Entry) granted() uint64 { return e.Committed + e.Reserved }
+
+// replace returns e with one of its parts, before, replaced by after.
+func (e Entry) replace(before, after Entry) Entry {
+	return Entry{
+		Committed: e.Committed - before.Committed + after.Committed,
+		Reserved:  e.Reserved - before.Reserved + after.Reserved,
+		Overhead:  e.Overhead - before.Overhead + after.Overhead,
+		Expected:  e.Expected - before.Expected + after.Expected,
+		Unproven:  e.Unproven - before.Unproven + after.Unproven,
+	}
+}
+
+type card struct {
+	physical, capacity uint64
+	total              Entry
+	containers         map[ContainerID]Entry
+	processes          map[ProcessID]Entry
+	limits             map[ContainerID]uint64
+}
+
+type grant struct {
+	process ProcessID
+	card    CardID
+	bytes   uint64
+}
+
+// Ledger is the books of all cards of a host.
+type Ledger struct {
+	cards     map[CardID]*card
+	processes map[ProcessID]ContainerID
+	grants    map[GrantID]grant
+	last      GrantID
+}
+
+// New returns a ledger without cards.
+func New() *Ledger {
+	return &Ledger{
+		cards:     make(map[CardID]*card),
+		processes: make(map[ProcessID]ContainerID),
+		grants:    make(map[GrantID]grant),
+	}
+}
+
+// AddCard adds a card of physical bytes, of which reserve bytes are never given.
+func (l *Ledger) AddCard(id CardID, physical, reserve uint64) error {
+	switch {
+	case l.cards[id] != nil:
+		return fmt.Errorf("card %s: is there already", id)
+	case physical == 0 || physical > math.MaxInt64 || reserve >= physical:
+		return fmt.Errorf("card %s: %w: %d bytes with a reserve of %d", id, ErrAmount, physical, reserve)
+	}
+	l.cards[id] = &card{
+		physical:   physical,
+		capacity:   physical - reserve,
+		containers: make(map[ContainerID]Entry),
+		processes:  make(map[ProcessID]Entry),
+		limits:     make(map[ContainerID]uint64),
+	}
+	return nil
+}
+
+// AddProcess makes a process of a container known. A known one stays in its container.
+func (l *Ledger) AddProcess(p ProcessID, c ContainerID) error {
+	if have, known := l.processes[p]; known && have != c {
+		return fmt.Errorf("process %d is in container %s, not in %s", p.PID, have, c)
+	}
+	l.processes[p] = c
+	return nil
+}
+
+// SetLimit says how much a container may hold of a card. It may be less than what is
+// held: then nothing is granted to it until that has come down. Without a limit a
+// container may hold all of the card.
+func (l *Ledger) SetLimit(c ContainerID, id CardID, bytes uint64) error {
+	k, err := l.card(id)
+	if err != nil {
+		return err
+	}
+	k.limits[c] = min(bytes, k.capacity)
+	return nil
+}
+
+// Limit returns how much a container may hold of a card.
+func (l *Ledger) Limit(c ContainerID, id CardID) uint64 {
+	k := l.cards[id]
+	if k == nil {
+		return 0
+	}
+	if limit, set := k.limits[c]; set {
+		return limit
+	}
+	return k.capacity
+}
+
+// Forget drops the limits of a container.
+func (l *Ledger) Forget(c ContainerID) {
+	for _, k := range l.cards {
+		delete(k.limits, c)
+	}
+}
+
+// Fits says whether a container may be granted bytes now: nil, ErrRoom or ErrLimit. It
+// is ErrAmount if the card can never give that much to it under its limit of now.
+func (l *Ledger) Fits(c ContainerID, id CardID, bytes uint64) error {
+	k, err := l.card(id)
+	limit := l.Limit(c, id)
+	switch {
+	case err != nil:
+		return err
+	case bytes > limit:
+		return fmt.Errorf("%w: %d bytes of a limit of %d", ErrAmount, bytes, limit)
+	case bytes > left(limit, k.containers[c].Held()):
+		return ErrLimit
+	case bytes > left(k.capacity, k.total.Taken()):
+		return ErrRoom
+	}
+	return nil
+}
+
+// Room returns how much a container could be granted of a card now.
+func (l *Ledger) Room(c ContainerID, id CardID) uint64 {
+	k := l.cards[id]
+	if k == nil {
+		return 0
+	}
+	return min(left(l.Limit(c, id), k.containers[c].Held()), left(k.capacity, k.total.Taken()))
+}
+
+// left returns what is left of all, which may be overdrawn.
+func left(all, taken uint64) uint64 { return all - min(all, taken) }
+
+// Reserve grants memory to a process. The errors are those of Fits.
+func (l *Ledger) Reserve(p ProcessID, id CardID, bytes uint64) (GrantID, error) {
+	c, known := l.processes[p]
+	if !known {
+		return 0, fmt.Errorf("process %d: %w", p.PID, ErrUnknown)
+	}
+	if bytes == 0 {
+		return 0, fmt.Errorf("%w: nothing", ErrAmount)
+	}
+	if err := l.Fits(c, id, bytes); err != nil {
+		return 0, err
+	}
+	e := l.cards[id].processes[p]
+	e.Reserved += bytes
+	if err := l.set(p, id, e); err != nil {
+		return 0, err
+	}
+	l.last++
+	l.grants[l.last] = grant{p, id, bytes}
+	return l.last, nil
+}
+
+// Commit says that bytes of a grant are in use. The rest goes back; it is returned how
+// much that is.
+func (l *Ledger) Commit(p ProcessID, id GrantID, bytes uint64) (CardID, uint64, error) {
+	g, ok := l.grants[id]
+	switch {
+	case !ok || g.process != p:
+		return "", 0, fmt.Errorf("grant %d of process %d: %w", id, p.PID, ErrUnknown)
+	case bytes > g.bytes:
+		return "", 0, fmt.Errorf("%w: %d bytes in use of a grant of %d", ErrAmount, bytes, g.bytes)
+	}
+	e := l.cards[g.card].processes[p]
+	e.Reserved -= g.bytes
+	e.Committed += bytes
+	if err := l.set(p, g.card, e); err != nil {
+		return "", 0, err
+	}
+	delete(l.grants, id)
+	return g.card, g.bytes - bytes, nil
+}
+
+// Abort gives a grant back.
+func (l *Ledger) Abort(p ProcessID, id GrantID) (CardID, uint64, error) {
+	return l.Commit(p, id, 0)
+}
+
+// Return gives back what is held, first what was never granted.
+func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
+	k, err := l.card(id)
+	if err != nil {
+		return err
+	}
+	e := k.processes[p]
+	if bytes > e.Committed+e.Unproven {
+		return fmt.Errorf("%w: process %d returns %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unproven)
+	}
+	unproven := min(bytes, e.Unproven)
+	e.Unproven -= unproven
+	e.Committed -= bytes - unproven
+	return l.set(p, id, e)
+}
+
+// SetOverhead says how much the contexts of a process take on a card.
+func (l *Ledger) SetOverhead(p ProcessID, id CardID, bytes uint64) error {
+	return l.fact(p, id, bytes, func(e *Entry) { e.Overhead = bytes })
+}
+
+// Expect says how much a process holds that has no connection.
+func (l *Ledger) Expect(p ProcessID, id CardID, bytes uint64) error {
+	return l.fact(p, id, bytes, func(e *Entry) { e.Expected = bytes })
+}
+
+func (l *Ledger) fact(p ProcessID, id CardID, bytes uint64, change func(*Entry)) error {
+	k, err := l.card(id)
+	if err != nil {
+		return err
+	}
+	if _, known := l.processes[p]; !known {
+		return fmt.Errorf("process %d: %w", p.PID, ErrUnknown)
+	}
+	if bytes > k.physical {
+		return fmt.Errorf("%w: %d bytes of a card of %d", ErrAmount, bytes, k.physical)
+	}
+	e := k.processes[p]
+	change(&e)
+	return l.set(p, id, e)
+}
+
+// Hold takes over what a process says that it holds since before its connection, in
+// place of what was expected of it. It is for once, before the first Reserve. What was expected is believed, even beyond the limit, and more as far as a request
+// would be granted now. The rest is unproven.
+func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
+	var was uint64
+	if err := l.fact(p, id, bytes, func(e *Entry) { was, e.Expected, e.Unproven = e.Expected, 0, 0 }); err != nil {
+		return err
+	}
+	k := l.cards[id]
+	believed := min(bytes, was, left(k.capacity, k.total.granted()))
+	e := k.processes[p]
+	e.Committed += believed
+	if err := l.set(p, id, e); err != nil {
+		return err
+	}
+	more := min(bytes-believed, l.Room(l.processes[p], id))
+	e.Committed += more
+	e.Unproven += bytes - believed - more
+	return l.set(p, id, e)
+}
+
+// Detach is told that a process has lost its connection: what it has, and what it was
+// granted and may have taken since, is expected from now on.
+func (l *Ledger) Detach(p ProcessID) {
+	for id, k := range l.cards {
+		e, ok := k.processes[p]
+		if !ok {
+			continue
+		}
+		e.Expected += e.granted()
+		e.Committed, e.Reserved = 0, 0
+		_ = l.set(p, id, e) // less is granted than before
+	}
+	l.drop(p)
+}
+
+// End is told that a process is gone. Everything that it held is free.
+func (l *Ledger) End(p ProcessID) {
+	for id, k := range l.cards {
+		if _, ok := k.processes[p]; ok {
+			_ = l.set(p, id, Entry{}) // less is granted than before
+		}
+	}
+	l.drop(p)
+	delete(l.processes, p)
+}
+
+// drop deletes the grants of a process that it has not committed.
+func (l *Ledger) drop(p ProcessID) {
+	maps.DeleteFunc(l.grants, func(_ GrantID, g grant) bool { return g.process == p })
+}
+
+// set makes e the entry of a process on a card. It is the only place where an entry
+// changes, and sees to the promise of this package.
+func (l *Ledger) set(p ProcessID, id CardID, e Entry) error {
+	k, c := l.cards[id], l.processes[p]
+	was := k.processes[p]
+	total := k.total.replace(was, e)
+	if total.granted() > k.capacity {
+		return fmt.Errorf("card %s: %w: %d bytes granted of %d", id, ErrRoom, total.granted(), k.capacity)
+	}
+	k.total = total
+	put(k.processes, p, e)
+	put(k.containers, c, k.containers[c].replace(was, e))
+	return nil
+}
+
+// put keeps no empty entries.
+func put[K comparable](m map[K]Entry, key K, e Entry) {
+	if e == (Entry{}) {
+		delete(m, key)
+		return
+	}
+	m[key] = e
+}
+
+func (l *Ledger) card(id CardID) (*card, error) {
+	if k := l.cards[id]; k != nil {
+		return k, nil
+	}
+	return nil, fmt.Errorf("card %q: %w", id, ErrUnknown)
+}
+
+// Cards returns the IDs of all cards, in order.
+func (l *Ledger) Cards() []CardID { return slices.Sorted(maps.Keys(l.cards)) }
+
+// Physical returns the memory of a card.
+func (l *Ledger) Physical(id CardID) uint64 {
+	if k := l.cards[id]; k != nil {
+		return k.physical
+	}
+	return 0
+}
+
+// Free returns what can be given of a card now, to whomever.
+func (l *Ledger) Free(id CardID) uint64 {
+	if k := l.cards[id]; k != nil {
+		return left(k.capacity, k.total.Taken())
+	}
+	return 0
+}
+
+// Total returns what is held of a card.
+func (l *Ledger) Total(id CardID) Entry {
+	if k := l.cards[id]; k != nil {
+		return k.total
+	}
+	return Entry{}
+}
+
+// Container returns what a container holds of a card.
+func (l *Ledger) Container(c ContainerID, id CardID) Entry {
+	if k := l.cards[id]; k != nil {
+		return k.containers[c]
+	}
+	return Entry{}
+}
+
+// Process returns what a process holds of a card.
+func (l *Ledger) Process(p ProcessID, id CardID) Entry {
+	if k := l.cards[id]; k != nil {
+		return k.processes[p]
+	}
+	return Entry{}
+}
+
+// Holders returns the processes that hold something of a card, in no order.
+func (l *Ledger) Holders(id CardID) []ProcessID {
+	if k := l.cards[id]; k != nil {
+		return slices.Collect(maps.Keys(k.processes))
+	}
+	return nil
+}
+
+// Check adds everything up anew and compares. An error is a fault of this package.
+func (l *Ledger) Check() error {
+	var errs []error
+	reserved := make(map[CardID]map[ProcessID]uint64)
+	for id, g := range l.grants {
+		if _, known := l.processes[g.process]; !known || g.bytes == 0 {
+			errs = append(errs, fmt.Errorf("grant %d of %d bytes: its process %d is unknown", id, g.bytes, g.process.PID))
+		}
+		if reserved[g.card] == nil {
+			reserved[g.card] = make(map[ProcessID]uint64)
+		}
+		reserved[g.card][g.process] += g.bytes
+	}
+	for id, k := range l.cards {
+		var total Entry
+		containers := make(map[ContainerID]Entry)
+		for p, e := range k.processes {
+			c, known := l.processes[p]
+			if !known {
+				errs = append(errs, fmt.Errorf("card %s: process %d is unknown", id, p.PID))
+			}
+			if e.Reserved != reserved[id][p] {
+				errs = append(errs, fmt.Errorf("card %s: process %d has reserved %d bytes, its grants are %d", id, p.PID, e.Reserved, reserved[id][p]))
+			}
+			total = total.replace(Entry{}, e)
+			containers[c] = containers[c].replace(Entry{}, e)
+		}
+		if total != k.total || !maps.Equal(containers, k.containers) {
+			errs = append(errs, fmt.Errorf("card %s: the sums differ: %+v and %+v", id, total, k.total))
+		}
+		if total.granted() > k.capacity {
+			errs = append(errs, fmt.Errorf("card %s: %d bytes granted of %d", id, total.granted(), k.capacity))
+		}
+	}
+	return errors.Join(errs...)
+}

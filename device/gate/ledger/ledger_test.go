@@ -1,0 +1,263 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package ledger
+
+import (
+	"math"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+)
+
+const gib = 1 << 30
+
+var (
+	p1 = ProcessID{PID: 101, Start: 1}
+	p2 = ProcessID{PID: 102, Start: 2}
+	p3 = ProcessID{PID: 103, Start: 3}
+)
+
+// two has a card of 10 GiB, one of them in reserve, processes 1 and 2 in container a and
+// process 3 in b.
+func two(t testing.TB) *Ledger {
+	l := New()
+	must.NoError(t, l.AddCard("x", 10*gib, gib))
+	must.NoError(t, l.AddProcess(p1, "a"))
+	must.NoError(t, l.AddProcess(p2, "a"))
+	must.NoError(t, l.AddProcess(p3, "b"))
+	t.Cleanup(func() { must.NoError(t, l.Check()) })
+	return l
+}
+
+// take reserves and commits.
+func take(t testing.TB, l *Ledger, p ProcessID, bytes uint64) {
+	t.Helper()
+	g, err := l.Reserve(p, "x", bytes)
+	must.NoError(t, err)
+	_, _, err = l.Commit(p, g, bytes)
+	must.NoError(t, err)
+}
+
+func TestLedger_life(t *testing.T) {
+	l := two(t)
+	g, err := l.Reserve(p1, "x", 3*gib)
+	must.NoError(t, err)
+	must.Eq(t, Entry{Reserved: 3 * gib}, l.Total("x"))
+	card, back, err := l.Commit(p1, g, 2*gib)
+	must.NoError(t, err)
+	must.Eq(t, "x", card)
+	must.Eq(t, gib, back)
+	must.Eq(t, Entry{Committed: 2 * gib}, l.Container("a", "x"))
+	must.Eq(t, 7*gib, l.Free("x"))
+
+	_, _, err = l.Commit(p1, g, 1)
+	must.ErrorIs(t, err, ErrUnknown, must.Sprint("a grant is committed once"))
+	must.ErrorIs(t, l.Return(p1, "x", 3*gib), ErrAmount)
+	must.ErrorIs(t, l.Return(p2, "x", gib), ErrAmount, must.Sprint("it is another's"))
+	must.NoError(t, l.Return(p1, "x", gib))
+	l.End(p1)
+	must.Eq(t, Entry{}, l.Total("x"))
+	_, err = l.Reserve(p1, "x", 1)
+	must.ErrorIs(t, err, ErrUnknown)
+}
+
+func TestLedger_Commit_refuses(t *testing.T) {
+	l := two(t)
+	g, err := l.Reserve(p1, "x", gib)
+	must.NoError(t, err)
+	_, _, err = l.Commit(p3, g, gib)
+	must.ErrorIs(t, err, ErrUnknown, must.Sprint("another's grant"))
+	_, _, err = l.Commit(p1, g, gib+1)
+	must.ErrorIs(t, err, ErrAmount)
+	_, back, err := l.Abort(p1, g)
+	must.NoError(t, err)
+	must.Eq(t, gib, back)
+}
+
+func TestLedger_Fits(t *testing.T) {
+	l := two(t)
+	must.NoError(t, l.SetLimit("a", "x", 5*gib))
+	take(t, l, p1, 3*gib)
+	for _, tc := range []struct {
+		c     ContainerID
+		bytes uint64
+		want  error
+	}{
+		{"a", 2 * gib, nil},
+		{"a", 2*gib + 1, ErrLimit},
+		{"a", 5*gib + 1, ErrAmount},
+		{"b", 6 * gib, nil},
+		{"b", 6*gib + 1, ErrRoom},
+		{"b", 9 * gib, ErrRoom},
+		{"b", 9*gib + 1, ErrAmount},
+		{"b", math.MaxUint64, ErrAmount},
+	} {
+		must.ErrorIs(t, l.Fits(tc.c, "x", tc.bytes), tc.want)
+	}
+	must.ErrorIs(t, l.Fits("a", "y", 1), ErrUnknown)
+	must.Eq(t, 2*gib, l.Room("a", "x"))
+	must.Eq(t, 6*gib, l.Room("b", "x"))
+}
+
+// A limit below what is held takes nothing away, and nothing is granted until the
+// container has come down.
+func TestLedger_shrink(t *testing.T) {
+	l := two(t)
+	take(t, l, p1, 4*gib)
+	must.NoError(t, l.SetLimit("a", "x", 2*gib))
+	must.Eq(t, 4*gib, l.Container("a", "x").Held())
+	_, err := l.Reserve(p2, "x", 1)
+	must.ErrorIs(t, err, ErrLimit)
+	must.NoError(t, l.Return(p1, "x", 2*gib))
+	_, err = l.Reserve(p2, "x", 1)
+	must.ErrorIs(t, err, ErrLimit)
+	must.NoError(t, l.Return(p1, "x", 1))
+	_, err = l.Reserve(p2, "x", 1)
+	must.NoError(t, err)
+	l.Forget("a")
+	must.Eq(t, 9*gib, l.Limit("a", "x"))
+}
+
+// The memory of contexts counts, and is there whatever the ledger says.
+func TestLedger_overhead(t *testing.T) {
+	l := two(t)
+	take(t, l, p1, 8*gib)
+	must.NoError(t, l.SetOverhead(p3, "x", 2*gib))
+	must.Eq(t, 0, l.Free("x"))
+	_, err := l.Reserve(p3, "x", 1)
+	must.ErrorIs(t, err, ErrRoom)
+	must.NoError(t, l.Return(p1, "x", 2*gib))
+	must.Eq(t, gib, l.Free("x"))
+	must.ErrorIs(t, l.SetOverhead(p3, "x", 11*gib), ErrAmount)
+	must.ErrorIs(t, l.SetOverhead(ProcessID{PID: 1}, "x", 1), ErrUnknown)
+}
+
+// Who loses the connection keeps what it holds, and what it may have taken meanwhile.
+func TestLedger_reconnect(t *testing.T) {
+	l := two(t)
+	take(t, l, p1, 3*gib)
+	g, err := l.Reserve(p1, "x", gib)
+	must.NoError(t, err)
+	l.Detach(p1)
+	must.Eq(t, Entry{Expected: 4 * gib}, l.Process(p1, "x"))
+	must.Eq(t, 5*gib, l.Free("x"))
+	_, _, err = l.Commit(p1, g, 1)
+	must.ErrorIs(t, err, ErrUnknown)
+
+	must.NoError(t, l.SetLimit("a", "x", 2*gib))
+	must.NoError(t, l.Hold(p1, "x", 4*gib))
+	must.Eq(t, Entry{Committed: 4 * gib}, l.Process(p1, "x"), must.Sprint("beyond its limit: it was granted"))
+}
+
+// A claim takes nothing from others that a request would not have got.
+func TestLedger_lie(t *testing.T) {
+	l := two(t)
+	must.NoError(t, l.SetLimit("a", "x", 4*gib))
+	take(t, l, p2, gib)
+	must.NoError(t, l.Hold(p1, "x", 9*gib))
+	must.Eq(t, Entry{Committed: 3 * gib, Unproven: 6 * gib}, l.Process(p1, "x"))
+	must.Eq(t, 5*gib, l.Free("x"))
+	_, err := l.Reserve(p2, "x", 1)
+	must.ErrorIs(t, err, ErrLimit, must.Sprint("its own container pays"))
+	must.NoError(t, l.Return(p1, "x", 7*gib))
+	must.Eq(t, Entry{Committed: 2 * gib}, l.Process(p1, "x"))
+	must.ErrorIs(t, l.Hold(p3, "x", 10*gib+1), ErrAmount)
+}
+
+func TestLedger_add(t *testing.T) {
+	l := two(t)
+	must.ErrorContains(t, l.AddCard("x", gib, 0), "already")
+	must.ErrorIs(t, l.AddCard("y", gib, gib), ErrAmount)
+	must.ErrorIs(t, l.AddCard("y", math.MaxUint64, 0), ErrAmount)
+	must.ErrorContains(t, l.AddProcess(p1, "b"), "is in container a")
+	must.ErrorIs(t, l.SetLimit("a", "y", 1), ErrUnknown)
+	must.Eq(t, []CardID{"x"}, l.Cards())
+}
+
+// Whatever is said to the ledger, in whatever order, its sums agree and no card is given
+// twice; what facts take leaves no room for grants.
+func TestLedger_promise(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := New()
+		cards := []CardID{"x", "y"}
+		for _, id := range cards {
+			must.NoError(t, l.AddCard(id, 100, rapid.Uint64Range(0, 20).Draw(t, "reserve")))
+		}
+		processes := []ProcessID{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 1}}
+		process := rapid.SampledFrom(processes)
+		// Mostly what makes sense, sometimes what overflows.
+		amount := rapid.OneOf(rapid.Uint64Range(0, 40), rapid.Uint64Range(0, 120), rapid.Just(uint64(math.MaxUint64)), rapid.Just(uint64(math.MaxInt64)))
+		container := func(p ProcessID) ContainerID { return ContainerID([]string{"a", "b"}[p.PID%2]) }
+		card := rapid.SampledFrom(cards)
+		grantID := rapid.Custom(func(t *rapid.T) GrantID {
+			return GrantID(rapid.Uint64Range(0, uint64(l.last)+1).Draw(t, "n"))
+		})
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) { p := process.Draw(t, "p"); must.NoError(t, l.AddProcess(p, container(p))) },
+			"limit": func(t *rapid.T) {
+				_ = l.SetLimit(container(process.Draw(t, "p")), card.Draw(t, "card"), amount.Draw(t, "n"))
+			},
+			"reserve": func(t *rapid.T) {
+				p, id, n := process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")
+				before, held := l.Free(id), l.Container(container(p), id).Held()
+				if _, err := l.Reserve(p, id, n); err == nil {
+					must.LessEq(t, before, n)
+					must.Eq(t, before-n, l.Free(id))
+					must.LessEq(t, l.Limit(container(p), id), held+n)
+				} else {
+					must.Eq(t, before, l.Free(id))
+				}
+			},
+			"commit":   func(t *rapid.T) { _, _, _ = l.Commit(process.Draw(t, "p"), grantID.Draw(t, "g"), amount.Draw(t, "n")) },
+			"abort":    func(t *rapid.T) { _, _, _ = l.Abort(process.Draw(t, "p"), grantID.Draw(t, "g")) },
+			"return":   func(t *rapid.T) { _ = l.Return(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
+			"overhead": func(t *rapid.T) { _ = l.SetOverhead(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
+			"expect":   func(t *rapid.T) { _ = l.Expect(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
+			"hold": func(t *rapid.T) {
+				p, id, n := process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")
+				free := l.Free(id)
+				was := l.Process(p, id)
+				if l.Hold(p, id, n) == nil {
+					// Others lose nothing that this one could not have asked for.
+					must.LessEq(t, l.Limit(container(p), id)+was.Held(), was.Held()+free-min(free, l.Free(id)))
+				}
+			},
+			"detach": func(t *rapid.T) {
+				before := map[CardID]uint64{}
+				for _, id := range cards {
+					before[id] = l.Free(id)
+				}
+				l.Detach(process.Draw(t, "p"))
+				for _, id := range cards {
+					must.Eq(t, before[id], l.Free(id))
+				}
+			},
+			"end": func(t *rapid.T) {
+				p := process.Draw(t, "p")
+				l.End(p)
+				for _, id := range cards {
+					must.Eq(t, Entry{}, l.Process(p, id))
+				}
+			},
+			"": func(t *rapid.T) { must.NoError(t, l.Check()) },
+		})
+	})
+}
+
+func BenchmarkReserveCommitReturn(b *testing.B) {
+	l := two(b)
+	for b.Loop() {
+		g, err := l.Reserve(p1, "x", gib)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := l.Commit(p1, g, gib); err != nil {
+			b.Fatal(err)
+		}
+		if err := l.Return(p1, "x", gib); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

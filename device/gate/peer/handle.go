@@ -1,0 +1,82 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Handle is a process, and not its pid, which may be used again. It needs Linux 5.3.
+type Handle struct {
+	file *os.File // a pidfd
+}
+
+// Open returns a handle on the process that has begun at start. The error is ErrGone if
+// there is none any more.
+func (f Finder) Open(pid int, start uint64) (*Handle, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening process %d: %w", pid, err)
+	}
+	h, err := newHandle(fd)
+	if err != nil {
+		return nil, err
+	}
+	// Looked at with the handle open: it is this one's start.
+	switch s, err := f.Start(pid); {
+	case err == nil && s == start && !h.ended():
+		return h, nil
+	case err == nil:
+		err = ErrGone
+		fallthrough
+	default:
+		h.Close()
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+}
+
+// newHandle takes over a pidfd. Go's runtime waits on it: no thread is needed.
+func newHandle(fd int) (*Handle, error) {
+	unix.CloseOnExec(fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("preparing to wait for a process: %w", err)
+	}
+	return &Handle{os.NewFile(uintptr(fd), "pidfd")}, nil
+}
+
+// Wait returns nil when the process has ended, or an error after Close.
+func (h *Handle) Wait() error {
+	raw, err := h.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool { return ended(fd) })
+}
+
+// Close ends Wait.
+func (h *Handle) Close() { _ = h.file.Close() }
+
+// ended says whether the process has ended by now.
+func (h *Handle) ended() bool {
+	raw, err := h.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	over := false
+	return raw.Control(func(fd uintptr) { over = ended(fd) }) == nil && over
+}
+
+func ended(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1 && p[0].Revents&unix.POLLIN != 0
+}

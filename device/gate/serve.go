@@ -1,0 +1,252 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// MaxPath is how long the path of a socket may be, in bytes. The kernel has room for so
+// many, and a container must be able to use it as well.
+const MaxPath = 107
+
+// leastConnection is how long a connection counts at least: who connects again and again
+// is stopped by the bound on connections.
+const leastConnection = time.Second
+
+// errFull says that a container has as many connections as it may.
+var errFull = errors.New("too many connections")
+
+// Listen makes the socket, for everybody who can reach its directory, which is mounted
+// into containers. A socket that was left there by a gate before is replaced.
+func Listen(path string) (*net.UnixListener, error) {
+	if len(path) > MaxPath {
+		return nil, fmt.Errorf("listening at %q: the path of a Unix socket has at most %d bytes, this one %d: choose a shorter directory", path, MaxPath, len(path))
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("listening at %q: there is something else than a socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("replacing the socket: %w", err)
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("opening the socket to containers: %w", err)
+	}
+	return l, nil
+}
+
+// doors counts connections.
+type doors struct {
+	mu    sync.Mutex
+	total int
+	held  map[ledger.ContainerID]*door
+}
+
+// door is of one container.
+type door struct {
+	connections int
+	pace        *pace
+}
+
+// enter takes a place for a connection of a container, if there is one, and returns the
+// pace of all its connections.
+func (d *doors) enter(id ledger.ContainerID, b Bounds) (*pace, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at := d.held[id]
+	if at == nil {
+		at = &door{pace: newPace(time.Now(), b.Rate, b.Burst)}
+		d.held[id] = at
+	}
+	if at.connections >= b.Connections {
+		return nil, false
+	}
+	at.connections++
+	return at.pace, true
+}
+
+func (d *doors) exit(id ledger.ContainerID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at := d.held[id]
+	if at.connections--; at.connections == 0 {
+		delete(d.held, id)
+	}
+}
+
+// all takes or gives back a place among all connections.
+func (d *doors) all(n, most int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > 0 && d.total >= most {
+		return false
+	}
+	d.total += n
+	return true
+}
+
+// Serve answers clients until ctx ends, and closes the listener. It returns when all
+// connections have ended. The error is why clients cannot come any more, or nil if ctx
+// has ended.
+func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	defer cancel()
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
+			g.opts.Report(fmt.Errorf("accepting a client: %w", err))
+			select {
+			case <-time.After(100 * time.Millisecond): // others may end meanwhile
+			case <-ctx.Done():
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("accepting clients: %w", err)
+		}
+		if !g.doors.all(1, g.opts.Bounds.Total) {
+			_ = conn.Close()
+			continue
+		}
+		connections.Go(func() {
+			defer g.doors.all(-1, 0)
+			g.connection(ctx, conn)
+		})
+	}
+}
+
+// connection serves one client until either side ends it.
+func (g *Gate) connection(ctx context.Context, conn *net.UnixConn) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	ended, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	begun := time.Now()
+	var pace *pace
+	who, life, err := g.opts.Identify(conn, func(id string) error {
+		var free bool
+		if pace, free = g.doors.enter(ledger.ContainerID(id), g.opts.Bounds); !free {
+			return errFull
+		}
+		context.AfterFunc(ended, func() {
+			time.AfterFunc(time.Until(begun.Add(leastConnection)), func() { g.doors.exit(ledger.ContainerID(id)) })
+		})
+		return nil
+	})
+	if err != nil {
+		if !errors.Is(err, errFull) { // not once more for each of a flood
+			g.opts.Report(fmt.Errorf("refusing a client: %w", err))
+		}
+		return
+	}
+	id := who.Container.ID
+
+	s := newSession(who, life)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		defer conn.Close() // which ends the reading, too
+		s.write(conn, g.opts.Bounds.Write)
+	}()
+	err = g.read(s, conn, pace)
+	if errors.Is(err, wire.ErrBad) {
+		s.send(wire.Message{Type: wire.Refused, Arg: uint64(wire.BadMessage)})
+	}
+	s.cut()
+	<-written
+	fault := err
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, errOver) {
+		fault = nil // it has ended, or is over on our side
+	}
+	if fault != nil {
+		g.opts.Report(fmt.Errorf("cutting off process %d of container %s: %w", who.PID, id, fault))
+	}
+	g.leave(s, fault)
+}
+
+// read reads what a client says, at the pace of its container. The error is never nil.
+func (g *Gate) read(s *session, conn *net.UnixConn, pace *pace) error {
+	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
+		return err
+	}
+	in := newReader(conn)
+	for first := true; ; first = false {
+		m, err := wire.Read(in)
+		if err != nil {
+			return err
+		}
+		if wait := pace.next(time.Now()); wait > 0 {
+			select {
+			case <-time.After(wait):
+			case <-s.done:
+				return errOver
+			}
+		}
+		if err := g.receive(s, m); err != nil {
+			return err
+		}
+		if first {
+			if err := conn.SetReadDeadline(time.Time{}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// write sends what is left for the client, and what is left when the session is cut.
+func (s *session) write(conn *net.UnixConn, within time.Duration) {
+	var b []byte
+	for {
+		b = b[:0]
+		select {
+		case m := <-s.out:
+			b = m.Append(b)
+		case <-s.done:
+		}
+		for more := true; more; {
+			select {
+			case m := <-s.out:
+				b = m.Append(b)
+			default:
+				more = false
+			}
+		}
+		if len(b) == 0 {
+			return
+		}
+		if err := conn.SetWriteDeadline(time.Now().Add(within)); err != nil {
+			return
+		}
+		if _, err := conn.Write(b); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,109 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+)
+
+// Counts counts the requests of a container on a card since its first process.
+type Counts struct {
+	Granted      uint64
+	GrantedBytes uint64
+	Waited       time.Duration // by those that were granted, together
+	Denied       uint64        // over the limit, or nobody could make room
+	TooLong      uint64        // after their time
+}
+
+// Usage is what a container has to do with a card.
+type Usage struct {
+	Card         ledger.CardID
+	Limit        uint64 // bytes
+	Held         ledger.Entry
+	Waiting      int    // requests
+	WaitingBytes uint64 // of them
+	Counts
+}
+
+// Status is how a container is.
+type Status struct {
+	Container peer.Container
+	Priority  int
+	Processes int
+	Absent    int  // of them, those without a connection
+	Pinned    bool // one of them cannot be evicted
+	Paused    bool // or about to be
+	Pauses    int
+	PausedFor time.Duration // in pauses that are over
+	Faults    int           // connections that were cut off
+	Usage     []Usage       // of the cards that it has to do with
+}
+
+// CardStatus is how a card is.
+type CardStatus struct {
+	Card     ledger.CardID
+	Physical uint64 // bytes
+	Free     uint64 // bytes that can be given now
+	Held     ledger.Entry
+}
+
+// Cards returns how the cards are, in the order of Options.
+func (g *Gate) Cards() []CardStatus {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]CardStatus, 0, len(g.cards))
+	for _, id := range g.cards {
+		out = append(out, CardStatus{id, g.ledger.Physical(id), g.ledger.Free(id), g.ledger.Total(id)})
+	}
+	return out
+}
+
+// Stats returns how the containers are, by ID.
+func (g *Gate) Stats() []Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	type on struct {
+		c    ledger.ContainerID
+		card ledger.CardID
+	}
+	waiting := make(map[on]Usage)
+	for r := range g.queue.All {
+		u := waiting[on{r.Container, r.Card}]
+		u.Waiting++
+		u.WaitingBytes += r.Bytes
+		waiting[on{r.Container, r.Card}] = u
+	}
+	out := make([]Status, 0, len(g.containers))
+	for _, c := range g.containers {
+		s := Status{
+			Container: c.Container, Priority: c.priority, Processes: len(c.processes),
+			Paused: c.pause != nil, Pauses: c.pauses, PausedFor: c.pausedFor, Faults: c.faults,
+		}
+		for _, p := range c.processes {
+			s.Pinned = s.Pinned || p.pinned != 0
+			if p.session == nil {
+				s.Absent++
+			}
+		}
+		for _, card := range g.cards {
+			u := waiting[on{c.id, card}]
+			u.Card, u.Limit, u.Held = card, g.ledger.Limit(c.id, card), g.ledger.Container(c.id, card)
+			n, asked := c.counts[card]
+			if asked {
+				u.Counts = *n
+			}
+			if asked || c.limited[card] || u.Waiting > 0 || u.Held != (ledger.Entry{}) {
+				s.Usage = append(s.Usage, u)
+			}
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b Status) int { return cmp.Compare(a.Container.ID, b.Container.ID) })
+	return out
+}

@@ -1,0 +1,187 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package wire is the gate's protocol: what the preload library of a process and the
+// gate say to each other over a Unix stream socket.
+//
+// Every message has 48 bytes, little endian, without padding:
+//
+//	uint32 magic, uint16 type, uint16 flags, uint64 seq, device, bytes, id, arg
+//
+// so that neither side ever waits for a length that the other has invented. The meaning
+// of the fields is said at each type. The gate answers the requests of a connection in
+// any order; the answer repeats seq.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	// Size is the length of each message in bytes.
+	Size = 48
+	// Magic begins each message: "EBT1" in memory.
+	Magic = 0x31544245
+	// Version is the protocol's.
+	Version = 1
+	// MaxOpen is how many requests of one client may be without an answer.
+	MaxOpen = 64
+)
+
+// ErrBad is in the chain of every error about what a peer has sent.
+var ErrBad = errors.New("bad message")
+
+// Type says what a message is.
+type Type uint16
+
+// What a client says. Only the first three, Request and Info are answered.
+const (
+	// Hello: Arg is the version, ID the pid as the process sees it. Answer: Welcome.
+	Hello Type = 1
+	// Attach: ID and Arg are the GPU's UUID. Answer: Attached.
+	Attach Type = 2
+	// Request: Bytes are wanted and may be waited for Arg milliseconds. Answer: Grant.
+	Request Type = 3
+	// Commit: Bytes of the grant ID are in use or kept; the rest goes back.
+	Commit Type = 4
+	// Abort: the grant ID was not used.
+	Abort Type = 5
+	// Return: Bytes of what is committed go back.
+	Return Type = 6
+	// Info asks for the Info of the gate.
+	Info Type = 7
+	// Holds: Bytes are held by this process since before this connection.
+	Holds Type = 8
+	// Pinned: the process cannot be evicted. Arg is the reason.
+	Pinned Type = 9
+	// Paused: nothing is submitted any more, and what was is done.
+	Paused Type = 10
+)
+
+// What the gate says.
+const (
+	// Welcome: Arg is the version.
+	Welcome Type = 65
+	// Attached: Device is the handle, Bytes the card's memory.
+	Attached Type = 66
+	// Refused: Arg is the Reason.
+	Refused Type = 67
+	// Grant: ID is the grant's, Bytes are at least what was asked.
+	Grant Type = 68
+	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is
+	// free on the card.
+	Figures Type = 69
+	// Limit: the container's limit on Device is Bytes now.
+	Limit Type = 80
+	// Pause: submit nothing any more, and answer Paused.
+	Pause Type = 81
+	// Resume ends a pause.
+	Resume Type = 82
+)
+
+// FlagLease in a Request: more than Bytes is welcome, to be kept for what comes next.
+const FlagLease uint16 = 1
+
+// Reason is why something is refused.
+type Reason uint64
+
+const (
+	BadVersion    Reason = 1
+	UnknownDevice Reason = 2
+	NoMemory      Reason = 3 // CUDA_ERROR_OUT_OF_MEMORY is due
+	TooLong       Reason = 4 // it waited as long as it may
+	BadMessage    Reason = 5 // the connection ends
+)
+
+// Reasons of Pinned.
+const (
+	PinnedManaged  = 1 // managed memory
+	PinnedIPC      = 2
+	PinnedMPS      = 3
+	PinnedExternal = 4 // external memory
+)
+
+// Message is one message. Flags, ID and Arg are what its type says.
+type Message struct {
+	Type   Type
+	Flags  uint16
+	Seq    uint64
+	Device uint64
+	Bytes  uint64
+	ID     uint64
+	Arg    uint64
+}
+
+// Append appends the 48 bytes of m to b.
+func (m Message) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, Magic)
+	b = le.AppendUint16(b, uint16(m.Type))
+	b = le.AppendUint16(b, m.Flags)
+	for _, v := range [...]uint64{m.Seq, m.Device, m.Bytes, m.ID, m.Arg} {
+		b = le.AppendUint64(b, v)
+	}
+	return b
+}
+
+// Decode reads one message. The error wraps ErrBad.
+func Decode(b []byte) (Message, error) {
+	le := binary.LittleEndian
+	if len(b) != Size {
+		return Message{}, fmt.Errorf("%w: %d bytes instead of %d", ErrBad, len(b), Size)
+	}
+	if magic := le.Uint32(b); magic != Magic {
+		return Message{}, fmt.Errorf("%w: it begins with %#x", ErrBad, magic)
+	}
+	m := Message{
+		Type:   Type(le.Uint16(b[4:])),
+		Flags:  le.Uint16(b[6:]),
+		Seq:    le.Uint64(b[8:]),
+		Device: le.Uint64(b[16:]),
+		Bytes:  le.Uint64(b[24:]),
+		ID:     le.Uint64(b[32:]),
+		Arg:    le.Uint64(b[40:]),
+	}
+	if !m.Type.fromClient() && !m.Type.fromGate() {
+		return Message{}, fmt.Errorf("%w: unknown type %d", ErrBad, m.Type)
+	}
+	return m, nil
+}
+
+// Read reads one message. At the end of what is sent the error is io.EOF between two
+// messages and io.ErrUnexpectedEOF within one.
+func Read(r io.Reader) (Message, error) {
+	var b [Size]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return Message{}, err
+	}
+	return Decode(b[:])
+}
+
+func (t Type) fromClient() bool { return t >= Hello && t <= Paused }
+
+func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Resume }
+
+// answered says whether a client's message is answered.
+func (t Type) answered() bool {
+	return t == Hello || t == Attach || t == Request || t == Info
+}
+
+// CheckClient says whether a client may send such a message at all, whatever was said
+// before. The error wraps ErrBad.
+func (m Message) CheckClient() error {
+	switch {
+	case !m.Type.fromClient():
+		return fmt.Errorf("%w: type %d comes from the gate only", ErrBad, m.Type)
+	case m.Type.answered() && m.Seq == 0:
+		return fmt.Errorf("%w: type %d has no number to answer to", ErrBad, m.Type)
+	case m.Type == Request && m.Bytes == 0:
+		return fmt.Errorf("%w: a request for nothing", ErrBad)
+	case m.Type == Pinned && (m.Arg < PinnedManaged || m.Arg > PinnedExternal):
+		return fmt.Errorf("%w: pinned for the unknown reason %d", ErrBad, m.Arg)
+	}
+	return nil
+}
