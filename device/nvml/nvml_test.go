@@ -1,0 +1,132 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package nvml
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/shoenig/test/must"
+)
+
+// machine is one with two cards, of which the second one is on the first place of the bus.
+func machine(change ...func(*mock.Device)) *Library {
+	device := func(uuid, bus string, minor int) *mock.Device {
+		d := &mock.Device{
+			GetUUIDFunc:        func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
+			GetNameFunc:        func() (string, nvml.Return) { return "NVIDIA H200", nvml.SUCCESS },
+			GetMinorNumberFunc: func() (int, nvml.Return) { return minor, nvml.SUCCESS },
+			GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
+				return nvml.Memory{Total: 100 * MiB, Used: 30 * MiB, Free: 70 * MiB}, nvml.SUCCESS
+			},
+			GetPciInfoFunc: func() (info nvml.PciInfo, _ nvml.Return) {
+				for i, c := range []byte(bus) {
+					info.BusId[i] = uint8(c)
+				}
+				return info, nvml.SUCCESS
+			},
+			GetComputeModeFunc:  func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS },
+			GetMigModeFunc:      func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
+			GetRemappedRowsFunc: func() (int, int, bool, bool, nvml.Return) { return 0, 0, false, false, nvml.SUCCESS },
+			GetTotalEccErrorsFunc: func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
+				return 0, nvml.SUCCESS
+			},
+			GetUtilizationRatesFunc: func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 50, Memory: 10}, nvml.SUCCESS },
+			GetTemperatureFunc:      func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS },
+			GetPowerUsageFunc:       func() (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED },
+			GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+				return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 5 * MiB}, {Pid: 8, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
+			},
+		}
+		return d
+	}
+	all := []*mock.Device{device("GPU-2", "0000:02:00.0", 1), device("GPU-1", "0000:01:00.0", 0)}
+	for _, f := range change {
+		f(all[0])
+	}
+	return over(&mock.Interface{
+		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
+		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "570.1", nvml.SUCCESS },
+		DeviceGetCountFunc:         func() (int, nvml.Return) { return len(all), nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) { return all[i], nvml.SUCCESS },
+		DeviceGetHandleByUUIDFunc: func(uuid string) (nvml.Device, nvml.Return) {
+			for _, d := range all {
+				if id, _ := d.GetUUID(); id == uuid {
+					return d, nvml.SUCCESS
+				}
+			}
+			return nil, nvml.ERROR_NOT_FOUND
+		},
+	})
+}
+
+func TestCards(t *testing.T) {
+	l := machine()
+	cards, err := l.Cards()
+	must.NoError(t, err)
+	must.Eq(t, []Card{
+		{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "0000:01:00.0", Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB},
+		{UUID: "GPU-2", Name: "NVIDIA H200", PCIBusID: "0000:02:00.0", Minor: 1, Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB},
+	}, cards)
+	must.NoError(t, l.Close())
+	must.NoError(t, l.Close())
+
+	for want, change := range map[string]func(*mock.Device){
+		"its memory cannot be read: ": func(d *mock.Device) {
+			d.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
+		},
+		"row remapping": func(d *mock.Device) {
+			d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 0, 1, false, true, nvml.SUCCESS }
+		},
+		"3 errors of its memory could not be corrected": func(d *mock.Device) {
+			d.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return 3, nvml.SUCCESS }
+		},
+	} {
+		cards, err := machine(change).Cards()
+		must.NoError(t, err)
+		must.Eq(t, "", cards[0].Unhealthy)
+		must.StrContains(t, cards[1].Unhealthy, want)
+	}
+	cards, err = machine(func(d *mock.Device) {
+		d.GetMigModeFunc = func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS }
+		d.GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_PROHIBITED, nvml.SUCCESS }
+	}).Cards()
+	must.NoError(t, err)
+	must.True(t, cards[1].MIG)
+	must.Eq(t, "prohibited", cards[1].ComputeMode)
+	// One of which not even the name is known is missing.
+	cards, err = machine(func(d *mock.Device) {
+		d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
+	}).Cards()
+	must.NoError(t, err)
+	must.Len(t, 1, cards)
+}
+
+func TestUsage(t *testing.T) {
+	l := machine()
+	u, err := l.Usage("GPU-2")
+	must.NoError(t, err)
+	must.Eq(t, Usage{
+		Time: u.Time, Used: 30 * MiB, Free: 70 * MiB, Busy: 0.5, MemoryBusy: 0.1, TemperatureC: 40,
+		Processes: []Process{{PID: 7, Used: 5 * MiB}, {PID: 8}}, ProcessesKnown: true,
+	}, u)
+	_, err = l.Usage("GPU-3")
+	must.ErrorContains(t, err, "looking for card GPU-3: ")
+}
+
+// Most machines have no cards.
+func TestNone(t *testing.T) {
+	for _, ret := range []nvml.Return{nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED} {
+		_, err := over(&mock.Interface{InitFunc: func() nvml.Return { return ret }}).Cards()
+		must.ErrorIs(t, err, ErrNone)
+	}
+	_, err := over(&mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_UNKNOWN }}).Usage("GPU-1")
+	must.ErrorContains(t, err, "loading NVML: ")
+	// The real thing, where there is no such library.
+	_, err = New("/nowhere/" + strings.Repeat("x", 8) + ".so").Cards()
+	must.ErrorIs(t, err, ErrNone)
+}
