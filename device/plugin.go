@@ -30,7 +30,12 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/shares"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -66,6 +71,8 @@ type Plugin struct {
 	cards    Cards
 	known    map[string]nvml.Card // all that have been seen, by UUID
 	said     string               // what was said last of the cards
+	gate     *gate.Gate           // nil without cards, or if it could not be opened
+	tried    bool                 // to open it
 }
 
 var _ nomad.DevicePlugin = (*Plugin)(nil)
@@ -166,6 +173,12 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	for _, c := range cards {
 		there[c.UUID] = true
 		p.known[c.UUID] = c
+	}
+	if len(cards) > 0 && !p.tried {
+		p.tried = true
+		if err := p.openGate(cards); err != nil {
+			p.log.Error("cards are handed out whole: there is no gate", "error", err)
+		}
 	}
 	var groups []*nomad.DeviceGroup
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
@@ -275,6 +288,47 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	}
 	p.share(res)
 	return res, nil
+}
+
+// openGate opens the gate for the cards that are there. It ends with the plugin. One that
+// comes later is handed out without a share of its memory.
+func (p *Plugin) openGate(cards []nvml.Card) error {
+	if err := os.MkdirAll(p.settings.Gate, 0o755); err != nil {
+		return fmt.Errorf("making the gate's directory: %w", err)
+	}
+	opts := gate.Default()
+	opts.State = filepath.Clean(p.settings.Gate) + ".state" // beside what containers see
+	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
+	budgets := make(map[ledger.CardID]uint64)
+	for _, c := range cards {
+		uuid, err := wire.ParseUUID(c.UUID)
+		if err != nil {
+			return fmt.Errorf("card %s: %w", c.UUID, err)
+		}
+		reserve := min(p.settings.Reserve, c.Memory)
+		opts.Cards = append(opts.Cards, gate.Card{UUID: uuid, Physical: c.Memory, Reserve: reserve})
+		budgets[ledger.CardID(uuid.String())] = c.Memory - reserve
+	}
+	parts := shares.New(fairshare.Mode(p.settings.Division), budgets, p.log.Named("shares"))
+	opts.Shares = parts
+	g, err := gate.New(opts)
+	if err != nil {
+		return err
+	}
+	parts.Use(g)
+	l, err := gate.Listen(filepath.Join(p.settings.Gate, socket))
+	if err != nil {
+		g.Close()
+		return err
+	}
+	p.gate = g
+	go func() {
+		if err := g.Serve(p.ctx, l); err != nil {
+			p.log.Error("nobody can come to the gate any more", "error", err)
+		}
+		g.Close()
+	}()
+	return nil
 }
 
 // nodes adds the device nodes of cards, and those that all cards share.

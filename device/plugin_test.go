@@ -40,8 +40,8 @@ func (r *rack) Usage(uuid string) (nvml.Usage, error) {
 }
 
 const (
-	first  = "GPU-11111111-aaaa"
-	second = "GPU-22222222-bbbb"
+	first  = "GPU-11111111-aaaa-4000-8000-000000000001"
+	second = "GPU-22222222-bbbb-4000-8000-000000000002"
 )
 
 func twoCards() *rack {
@@ -58,7 +58,7 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	p := New(t.Context(), hclog.NewNullLogger())
 	p.open = func(string) Cards { return r }
 	c := config.Config{
-		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Preload: "/nowhere/lib.so", Gate: "/nowhere/gate", Division: "adaptive",
+		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Preload: "/nowhere/lib.so", Gate: "/dev/null/gate", Division: "adaptive",
 	}
 	for _, f := range change {
 		f(&c)
@@ -151,14 +151,15 @@ func TestReserve(t *testing.T) {
 	dir := t.TempDir()
 	lib := filepath.Join(dir, "lib.so")
 	must.NoError(t, os.WriteFile(lib, nil, 0o644))
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "gate.sock"), nil, 0o644))
-	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate, c.Inject = lib, dir, "devices" })
+	at := filepath.Join(dir, "gate")
+	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate, c.Inject = lib, at, "devices" })
 	p.groups()
+	must.NotNil(t, p.gate)
 	res, err = p.Reserve([]string{first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock"}, res.Envs)
 	must.Eq(t, []*nomad.Mount{
-		{TaskPath: "/usr/lib/ebbtide/libebbtide-cuda.so", HostPath: lib, ReadOnly: true}, {TaskPath: "/run/ebbtide", HostPath: dir, ReadOnly: true},
+		{TaskPath: "/usr/lib/ebbtide/libebbtide-cuda.so", HostPath: lib, ReadOnly: true}, {TaskPath: "/run/ebbtide", HostPath: at, ReadOnly: true},
 	}, res.Mounts)
 	must.Eq(t, &nomad.DeviceSpec{TaskPath: "/dev/nvidia0", HostPath: "/dev/nvidia0", CgroupPerms: "rw"}, res.Devices[len(res.Devices)-1])
 

@@ -13,6 +13,8 @@ import (
 	nomad "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -56,6 +58,10 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	res := &nomad.StatsResponse{}
+	var all []gate.Status
+	if p.gate != nil {
+		all = p.gate.Stats()
+	}
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
 		if slices.Contains(p.settings.Ignored, uuid) {
 			continue
@@ -67,22 +73,54 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 			continue
 		}
 		g := &nomad.DeviceGroupStats{Vendor: vendor, Type: kind, Name: groupName(c), InstanceStats: make(map[string]*nomad.DeviceStats)}
+		stats := cardStats(c, u)
+		stats.Stats.Nested = containers(all, ledger.CardID(uuid))
 		for i := range p.settings.Seats {
-			g.InstanceStats[seatID(uuid, i)] = cardStats(c, u)
+			g.InstanceStats[seatID(uuid, i)] = stats
 		}
 		res.Groups = append(res.Groups, g)
 	}
 	return res
 }
 
-// cardStats are a card's figures.
-func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
-	mib := func(used, of uint64, what string) *structs.StatValue {
-		return &structs.StatValue{
-			Desc: what, Unit: structs.UnitMiB,
-			IntNumeratorVal: pointer(int64(used >> 20)), IntDenominatorVal: pointer(int64(of >> 20)),
+// containers are the figures of those on a card, by allocation and task. A container that
+// Nomad did not start has the name under which the host knows it.
+func containers(all []gate.Status, card ledger.CardID) map[string]*structs.StatObject {
+	out := make(map[string]*structs.StatObject)
+	for _, st := range all {
+		for _, u := range st.Usage {
+			if u.Card != card {
+				continue
+			}
+			count := func(n int, what string) *structs.StatValue {
+				return &structs.StatValue{Desc: what, IntNumeratorVal: pointer(int64(n))}
+			}
+			name := st.Container.ID
+			if st.Container.Alloc != "" {
+				name = st.Container.Alloc + "." + st.Container.Task
+			}
+			out[name] = &structs.StatObject{Attributes: map[string]*structs.StatValue{
+				"Memory":  mib(u.Held.Taken(), u.Limit, "Memory that the container holds, of what it may"),
+				"Waiting": count(u.Waiting, "Requests for memory that wait"),
+				"Denied":  count(int(u.Denied+u.TooLong), "Requests for memory that were denied"),
+				"Pauses":  count(st.Pauses, "Times that it was paused"),
+				"Parked":  {Desc: "Whether it is paused now", BoolVal: &st.Paused},
+				"Faults":  count(st.Faults, "Connections to the gate that were cut off"),
+			}}
 		}
 	}
+	return out
+}
+
+func mib(used, of uint64, what string) *structs.StatValue {
+	return &structs.StatValue{
+		Desc: what, Unit: structs.UnitMiB,
+		IntNumeratorVal: pointer(int64(used >> 20)), IntDenominatorVal: pointer(int64(of >> 20)),
+	}
+}
+
+// cardStats are a card's figures.
+func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
 	figure := func(value float64, unit, what string) *structs.StatValue {
 		return &structs.StatValue{Desc: what, Unit: unit, FloatNumeratorVal: &value}
 	}

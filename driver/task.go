@@ -148,6 +148,10 @@ const (
 	metaMigrate    = "ebbtide_migrate"
 	metaWaits      = "ebbtide_hold" // the shim's
 	metaAdopt      = "ebbtide_adopt"
+	// The device plugin's.
+	metaGPUMemory = "ebbtide_gpu_memory"
+	metaGPUGroup  = "ebbtide_gpu_group"
+	metaPriority  = "ebbtide_priority"
 	metaLimit      = "ebbtide_limit"
 	metaAcceptable = "ebbtide_acceptable"
 	metaObjective  = "ebbtide_objective"
@@ -157,7 +161,7 @@ const (
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaAdopt, metaGoal, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaQoE, metaHold}
+	return []string{metaAcceptable, metaAdopt, metaGoal, metaGPUGroup, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -227,6 +231,16 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 			o.Limit = value == "on"
 		default:
 			bad(`meta.%s: must be "on" or "off", got %q`, key, value)
+		}
+	case metaGPUGroup:
+		// any name
+	case metaGPUMemory:
+		if n, err := strconv.Atoi(value); err != nil || n < 1 {
+			bad("meta.%s: must be a whole number of MiB ≥ 1, got %q", key, value)
+		}
+	case metaPriority:
+		if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 100 {
+			bad("meta.%s: must be from 1 to 100, got %q", key, value)
 		}
 	case metaAdopt:
 		if _, err := uuid.ParseUUID(value); err != nil {

@@ -1,0 +1,191 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package shares gives each container on a card its part of the memory: whenever one comes
+// or goes the card is divided anew (package fairshare), and the gate is told.
+//
+// What a job says of itself stands in its meta: ebbtide_gpu_memory is the most that it
+// wants, in MiB; ebbtide_gpu_group is the group whose part it shares, its own otherwise;
+// ebbtide_priority is 1 to 100.
+package shares
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+)
+
+// Keys of a job's meta.
+const (
+	metaMemory   = "ebbtide_gpu_memory"
+	metaGroup    = "ebbtide_gpu_group"
+	metaPriority = "ebbtide_priority"
+)
+
+const mib = 1 << 20
+
+// Gate is what is told of the shares (gate.Gate).
+type Gate interface {
+	SetLimit(ledger.ContainerID, ledger.CardID, uint64) error
+	Stats() []gate.Status
+}
+
+// Shares divides cards. It implements gate.Shares, and is safe for concurrent use.
+type Shares struct {
+	mode  fairshare.Mode
+	log   hclog.Logger
+	cards map[ledger.CardID]uint64 // bytes that may be given
+
+	mu      sync.Mutex
+	gate    Gate
+	members map[ledger.CardID]map[ledger.ContainerID]member
+}
+
+var _ gate.Shares = (*Shares)(nil)
+
+// member is a container on a card.
+type member struct {
+	group    string
+	wishMiB  *int
+	priority int
+	since    time.Time
+}
+
+// New returns Shares of cards, of which so many bytes may be given.
+func New(mode fairshare.Mode, cards map[ledger.CardID]uint64, log hclog.Logger) *Shares {
+	return &Shares{mode: mode, cards: cards, log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member)}
+}
+
+// Use sets the gate, before anybody comes.
+func (s *Shares) Use(g Gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gate = g
+}
+
+// Join implements gate.Shares. What a job says wrongly of itself is told, and does not
+// count: it is too late to refuse the job.
+func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.cards[card]; !ok {
+		return gate.Share{}, fmt.Errorf("card %s is not shared here", card)
+	}
+	m, err := read(c)
+	if err != nil {
+		s.log.Warn("a container's wishes do not count", "alloc_id", c.Alloc, "task", c.Task, "error", err)
+	}
+	if s.members[card] == nil {
+		s.members[card] = make(map[ledger.ContainerID]member)
+	}
+	id := ledger.ContainerID(c.ID)
+	if old, ok := s.members[card][id]; ok {
+		m.since = old.since
+	}
+	s.members[card][id] = m
+	limit, err := s.divide(card, id)
+	return gate.Share{Limit: limit, Priority: m.priority}, err
+}
+
+// Leave implements gate.Shares.
+func (s *Shares) Leave(c peer.Container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for card, members := range s.members {
+		if _, ok := members[ledger.ContainerID(c.ID)]; !ok {
+			continue
+		}
+		delete(members, ledger.ContainerID(c.ID))
+		if _, err := s.divide(card, ""); err != nil {
+			s.log.Error("a card is divided as it was before a container left", "card", card, "error", err)
+		}
+	}
+}
+
+// read reads what a job says of itself. With an error the rest of it counts.
+func read(c peer.Container) (member, error) {
+	var errs []error
+	m := member{group: c.Meta[metaGroup], priority: fairshare.DefaultPriority, since: time.Now()}
+	if m.group == "" {
+		m.group = c.Namespace + "/" + c.Job
+	}
+	if text := c.Meta[metaMemory]; text != "" {
+		if n, err := strconv.Atoi(text); err != nil || n < 1 {
+			errs = append(errs, fmt.Errorf("meta.%s: must be a whole number of MiB ≥ 1, got %q", metaMemory, text))
+		} else {
+			m.wishMiB = &n
+		}
+	}
+	if text := c.Meta[metaPriority]; text != "" {
+		if n, err := strconv.Atoi(text); err != nil || n < 1 || n > 100 {
+			errs = append(errs, fmt.Errorf("meta.%s: must be from 1 to 100, got %q", metaPriority, text))
+		} else {
+			m.priority = n
+		}
+	}
+	return m, errors.Join(errs...)
+}
+
+// divide divides a card anew and tells the gate, but for one container, which asks for its
+// share itself.
+func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint64, err error) {
+	in := s.snapshot(card)
+	if err := in.Validate(); err != nil {
+		return 0, fmt.Errorf("dividing card %s: %w", card, err)
+	}
+	var errs []error
+	for _, share := range fairshare.Decide(in).Containers {
+		id, bytes := ledger.ContainerID(share.ID), uint64(share.ShareMiB)*mib
+		if id == asks {
+			limit = bytes
+			continue
+		}
+		// Who has left meanwhile needs no limit.
+		if err := s.gate.SetLimit(id, card, bytes); err != nil && !errors.Is(err, gate.ErrUnknown) {
+			errs = append(errs, fmt.Errorf("setting the limit of container %s: %w", id, err))
+		}
+		s.log.Debug("share", "card", card, "container", id, "mib", share.ShareMiB, "why", share.Why)
+	}
+	return limit, errors.Join(errs...)
+}
+
+// snapshot is a card as it is now.
+func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
+	held := make(map[ledger.ContainerID]int)
+	for _, st := range s.gate.Stats() {
+		for _, u := range st.Usage {
+			if u.Card == card {
+				// What is held in part is held.
+				held[ledger.ContainerID(st.Container.ID)] = int((u.Held.Taken() + mib - 1) / mib)
+			}
+		}
+	}
+	in := fairshare.Input{
+		MemoryMiB: int(s.cards[card] / mib), Mode: s.mode,
+		Coefficients: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Params: fairshare.DefaultParams(),
+	}
+	jobs := make(map[string]int)
+	members := s.members[card]
+	for _, id := range slices.Sorted(maps.Keys(members)) {
+		m := members[id]
+		jobs[m.group]++
+		in.Containers = append(in.Containers, fairshare.Container{
+			ID: string(id), Group: m.group, WishMiB: m.wishMiB, Priority: m.priority, InUseMiB: held[id], ArrivedS: float64(m.since.UnixMilli()) / 1000,
+		})
+	}
+	for _, group := range slices.Sorted(maps.Keys(jobs)) {
+		in.Groups = append(in.Groups, fairshare.Group{ID: group, Jobs: jobs[group], Properties: map[string]fairshare.Property{}})
+	}
+	return in
+}

@@ -1,0 +1,113 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shares
+
+import (
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+)
+
+const card ledger.CardID = "GPU-1"
+
+// books are what a gate knows.
+type books struct {
+	limits map[ledger.ContainerID]uint64 // MiB
+	held   map[ledger.ContainerID]uint64 // MiB
+	gone   ledger.ContainerID
+}
+
+func (b *books) SetLimit(id ledger.ContainerID, _ ledger.CardID, bytes uint64) error {
+	if id == b.gone {
+		return gate.ErrUnknown
+	}
+	b.limits[id] = bytes / mib
+	return nil
+}
+
+func (b *books) Stats() (all []gate.Status) {
+	for id, held := range b.held {
+		all = append(all, gate.Status{
+			Container: peer.Container{ID: string(id)}, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held * mib}}},
+		})
+	}
+	return all
+}
+
+func newShares(mode fairshare.Mode) (*Shares, *books) {
+	b := &books{limits: make(map[ledger.ContainerID]uint64), held: make(map[ledger.ContainerID]uint64)}
+	s := New(mode, map[ledger.CardID]uint64{card: 1200 * mib}, hclog.NewNullLogger())
+	s.Use(b)
+	return s, b
+}
+
+func container(id, job string, meta map[string]string) peer.Container {
+	return peer.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
+}
+
+// Whoever comes or goes, the card is divided anew, and never below what is in use.
+func TestShares(t *testing.T) {
+	s, b := newShares(fairshare.Adaptive)
+	join := func(c peer.Container) (uint64, int) {
+		t.Helper()
+		share, err := s.Join(c, card)
+		must.NoError(t, err)
+		return share.Limit / mib, share.Priority
+	}
+	limit, priority := join(container("a", "vae", nil))
+	must.Eq(t, 1200, limit)
+	must.Eq(t, fairshare.DefaultPriority, priority)
+	b.limits["a"] = limit
+
+	limit, _ = join(container("b", "mlp", nil))
+	must.Eq(t, 600, limit)
+	must.Eq(t, 600, b.limits["a"])
+
+	// Of two of one group each has a part of the group's; a wish is a cap.
+	b.held["a"] = 500
+	limit, priority = join(container("c", "mlp", map[string]string{"ebbtide_gpu_memory": "100", "ebbtide_priority": "80"}))
+	must.Eq(t, 100, limit)
+	must.Eq(t, 80, priority)
+	must.Eq(t, 1200, limit+b.limits["a"]+b.limits["b"])
+	must.GreaterEq(t, 500, b.limits["a"], must.Sprint("never below what is in use"))
+
+	s.Leave(container("c", "mlp", nil))
+	must.Eq(t, 600, b.limits["b"])
+	b.gone = "b"
+	s.Leave(container("a", "vae", nil))
+	s.Leave(container("unknown", "x", nil))
+
+	_, err := s.Join(container("a", "vae", nil), "GPU-2")
+	must.ErrorContains(t, err, "card GPU-2 is not shared here")
+}
+
+// What a job says wrongly of itself does not count; the rest does.
+func TestRead(t *testing.T) {
+	m, err := read(container("a", "vae", map[string]string{"ebbtide_gpu_group": "us", "ebbtide_gpu_memory": "1G", "ebbtide_priority": "0"}))
+	must.ErrorContains(t, err, `meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`)
+	must.ErrorContains(t, err, `meta.ebbtide_priority: must be from 1 to 100, got "0"`)
+	must.Eq(t, "us", m.group)
+	must.Nil(t, m.wishMiB)
+	must.Eq(t, fairshare.DefaultPriority, m.priority)
+	m, err = read(container("a", "vae", nil))
+	must.NoError(t, err)
+	must.Eq(t, "ml/vae", m.group)
+}
+
+func TestShares_wholeCard(t *testing.T) {
+	s, b := newShares(fairshare.WholeCard)
+	share, err := s.Join(container("a", "vae", nil), card)
+	must.NoError(t, err)
+	must.Eq(t, 1200*mib, share.Limit)
+	b.held["a"] = 10
+	share, err = s.Join(container("b", "mlp", nil), card)
+	must.NoError(t, err)
+	must.Eq(t, 0, share.Limit)
+}
