@@ -17,8 +17,9 @@ SHELL       := /bin/bash
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the plugin, the command and the trainer into bin/
+build: ## build the plugins, the command and the trainer into bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-driver ./cmd/ebbtide-driver
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-gpu ./cmd/ebbtide-gpu
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide ./cmd/ebbtide
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/trainer ./e2e/trainer
 

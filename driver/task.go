@@ -142,16 +142,16 @@ func withOurBlocks(spec *hclspec.Spec) *hclspec.Spec {
 // Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
 // by Nomad, the task's winning.
 const (
-	metaPrefix     = "ebbtide_"
-	metaGoal       = "ebbtide_goal"
-	metaMetric     = "ebbtide_metric"
-	metaMigrate    = "ebbtide_migrate"
-	metaWaits      = "ebbtide_hold" // the shim's
-	metaAdopt      = "ebbtide_adopt"
+	metaPrefix  = "ebbtide_"
+	metaGoal    = "ebbtide_goal"
+	metaMetric  = "ebbtide_metric"
+	metaMigrate = "ebbtide_migrate"
+	metaWaits   = "ebbtide_hold" // the shim's
+	metaAdopt   = "ebbtide_adopt"
 	// The device plugin's.
-	metaGPUMemory = "ebbtide_gpu_memory"
-	metaGPUGroup  = "ebbtide_gpu_group"
-	metaPriority  = "ebbtide_priority"
+	metaGPUMemory  = "ebbtide_gpu_memory"
+	metaGPUGroup   = "ebbtide_gpu_group"
+	metaPriority   = "ebbtide_priority"
 	metaLimit      = "ebbtide_limit"
 	metaAcceptable = "ebbtide_acceptable"
 	metaObjective  = "ebbtide_objective"
