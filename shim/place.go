@@ -194,6 +194,10 @@ func (t *term) release(ctx context.Context, c config.Config, summaries func() ma
 		runs[a.Job] = true
 	}
 	for _, j := range held {
+		if j.Template || j.Made {
+			t.sayOf(j.Key, "it waits for ever: a periodic or parameterized job, and what is made of it, cannot be let run by the shim; take the constraint "+cluster.Hold+" out of it")
+			continue
+		}
 		if runs[j.Key] {
 			t.free(ctx, c, move.Binding{}, j, placement.Output{Rule: placement.RuleNone, Why: "it runs already: it was registered again"})
 			continue

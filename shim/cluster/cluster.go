@@ -61,6 +61,8 @@ type Job struct {
 	Key         JobKey
 	Type        string
 	Stopped     bool
+	Template    bool     // a periodic or parameterized one, of which others are made
+	Made        bool     // one of those; it cannot be registered anew
 	Datacenters []string // patterns
 	Pool        string
 	Groups      map[string]Group

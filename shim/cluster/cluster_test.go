@@ -127,6 +127,20 @@ func read[T any](t *testing.T, text string) (w T) {
 	return w
 }
 
+// Of which jobs others are made, and which were.
+func TestJob_made(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		`{}`:                                    {false, false},
+		`{"Periodic": {"Spec": "@daily"}}`:      {true, false},
+		`{"ParameterizedJob": {"Payload": ""}}`: {true, false},
+		`{"ParentID": "nightly"}`:               {false, true},
+		`{"ParentID": "train", "Dispatched": true, "ParameterizedJob": {"Payload": ""}}`: {false, true},
+	} {
+		j := read[WireJob](t, text).job()
+		must.Eq(t, want, [2]bool{j.Template, j.Made}, must.Sprint(text))
+	}
+}
+
 // What the stream repeats of the time before the listing does not come back.
 func TestState_Replace(t *testing.T) {
 	s := New()

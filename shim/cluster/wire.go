@@ -76,7 +76,10 @@ func (w WireNode) node() *Node {
 // WireJob is a job.
 type WireJob struct {
 	ID, Namespace, Type string
-	Stop                bool
+	Stop, Dispatched    bool
+	ParentID            string
+	Periodic            *struct{}
+	ParameterizedJob    *struct{}
 	Datacenters         []string
 	NodePool            string
 	Meta                map[string]string
@@ -120,7 +123,9 @@ func (t WireTask) ours() bool {
 func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
-		Groups: make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
+		Made:     w.ParentID != "" || w.Dispatched,
+		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
+		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Meta: map[string]string{}, Movable: true, Held: held(w.Constraints) || held(g.Constraints)}
