@@ -34,10 +34,17 @@ const (
 
 var dir string // where what is built lies
 
+// TestMain builds everything once. EBBTIDE_CFLAGS builds it with other flags, and
+// EBBTIDE_PRELOAD_FIRST names what is loaded before the library, a sanitizer; EBBTIDE_WRAPPER is
+// what the workload runs under, such as valgrind.
 func TestMain(m *testing.M) {
 	tmp, err := os.MkdirTemp("", "ebbtide-preload")
 	if err == nil {
-		err = fake.Build(tmp)
+		var vars []string
+		if flags := os.Getenv("EBBTIDE_CFLAGS"); flags != "" {
+			vars = append(vars, "CFLAGS="+flags)
+		}
+		err = fake.Build(tmp, vars...)
 	}
 	switch {
 	case errors.Is(err, fake.ErrNoCompiler):
@@ -76,9 +83,15 @@ func start(t *testing.T, gate string, env []string, args ...string) *job {
 	if slices.Contains(args, "linked") {
 		j.cmd.Path = filepath.Join(dir, "workload-linked")
 	}
+	if w := strings.Fields(os.Getenv("EBBTIDE_WRAPPER")); len(w) > 0 {
+		path, err := exec.LookPath(w[0])
+		must.NoError(t, err)
+		j.cmd.Args = append(append(slices.Clone(w), j.cmd.Path), args...)
+		j.cmd.Path = path
+	}
 	j.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "EBBTIDE_FAKE_GPU="+filepath.Join(t.TempDir(), "gpu"), "EBBTIDE_GATE_LOG=1", "EBBTIDE_GATE_CONTEXT="+strconv.Itoa(context))
 	if gate != "-" {
-		j.cmd.Env = append(j.cmd.Env, "LD_PRELOAD="+filepath.Join(dir, "libebbtide-cuda.so"), "EBBTIDE_GATE="+gate)
+		j.cmd.Env = append(j.cmd.Env, "LD_PRELOAD="+os.Getenv("EBBTIDE_PRELOAD_FIRST")+" "+filepath.Join(dir, "libebbtide-cuda.so"), "EBBTIDE_GATE="+gate)
 	}
 	j.cmd.Env = append(j.cmd.Env, env...)
 	j.cmd.Stderr = &j.errs

@@ -11,12 +11,28 @@
 
 #include <elf.h>
 #include <link.h>
-#include <string.h>
 
 struct search {
 	const char *library, *symbol;
 	void *found;
 };
+
+// No function of libc but dl_iterate_phdr: a sanitizer that is linked into the program looks its
+// functions up through us before any of them works.
+static bool begins(const char *s, const char *with)
+{
+	for (; *with; s++, with++)
+		if (*s != *with)
+			return false;
+	return true;
+}
+
+static bool equal(const char *a, const char *b)
+{
+	for (; *a && *a == *b; a++, b++)
+		;
+	return *a == *b;
+}
 
 static uint32_t gnu_hash(const char *s)
 {
@@ -36,9 +52,11 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
 	const ElfW(Half) *versions = NULL;
 	(void)size;
 
-	const char *base = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-	base = base ? base + 1 : info->dlpi_name;
-	if (!base || strncmp(base, s->library, strlen(s->library)) != 0)
+	const char *base = info->dlpi_name ? info->dlpi_name : "";
+	for (const char *p = base; *p; p++)
+		if (*p == '/')
+			base = p + 1;
+	if (!begins(base, s->library))
 		return 0;
 	for (int i = 0; i < info->dlpi_phnum; i++)
 		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
@@ -68,7 +86,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
 		// The bit marks a version that is kept for old programs only; any version does
 		// here, but the newest is the better one.
 		if ((h | 1) == (want | 1) && sym->st_shndx != SHN_UNDEF &&
-		    strcmp(strs + sym->st_name, s->symbol) == 0) {
+		    equal(strs + sym->st_name, s->symbol)) {
 			s->found = (void *)(info->dlpi_addr + sym->st_value);
 			if (!versions || !(versions[i] & 0x8000))
 				return 1;

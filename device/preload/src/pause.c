@@ -25,7 +25,7 @@ void eb_enter(CUstream s)
 	if (t->depth++) // a call that the driver itself makes
 		return;
 	if (UNLIKELY(!t->slot))
-		t->slot = 1 + (int)((uintptr_t)t >> 6) % SLOTS;
+		t->slot = 1 + (int)((uintptr_t)t >> 6 & (SLOTS - 1));
 	_Atomic int *busy = &eb.pause.busy[t->slot - 1].n;
 	for (;;) {
 		atomic_fetch_add(busy, 1);

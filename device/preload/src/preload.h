@@ -42,7 +42,7 @@ enum {
 	MAX_POOLS = 64,
 	MAX_OPEN = 64, // requests that the gate allows a client to have open
 	STRIPES = 64,
-	SLOTS = 32,
+	SLOTS = 32, // a power of two
 	BUCKETS = 1024, // of the index of hooks; a power of two, well above H_COUNT
 };
 
@@ -152,7 +152,8 @@ struct state {
 	struct {
 		pthread_mutex_t mutex;
 		_Atomic(void *) real[H_COUNT];
-		_Atomic int cuda, nvml; // looked up: 1, not there: -1
+		_Atomic int cuda, nvml; // 1: looked up
+		_Atomic bool indexed;   // by_name is filled
 		int16_t by_name[BUCKETS], by_address[BUCKETS];
 		void *cuda_handle, *nvml_handle;
 	} resolve;

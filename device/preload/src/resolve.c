@@ -119,28 +119,42 @@ static void *plain(void *handle, const char *name)
 	return eb.real_dlsym(handle, name);
 }
 
+// early finds what every look-up needs. It may run before anything else does, and twice at once:
+// the answer is the same.
+static void early(void)
+{
+	// In libc since glibc 2.34, in libdl before.
+	void *s = eb_elf_find("libc.so", "dlsym"), *v = eb_elf_find("libc.so", "dlvsym");
+	if (!s)
+		s = eb_elf_find("libdl.so", "dlsym");
+	if (!v)
+		v = eb_elf_find("libdl.so", "dlvsym");
+	if (!s || !v) {
+		static const char msg[] = "ebbtide-cuda: no dlsym found in libc or libdl\n";
+		if (write(STDERR_FILENO, msg, sizeof msg - 1) >= 0)
+			_exit(127); // nothing can be loaded without it
+	}
+	eb.real_dlvsym = (__typeof__(eb.real_dlvsym))v;
+	__atomic_store_n(&eb.real_dlsym, (__typeof__(eb.real_dlsym))s, __ATOMIC_RELEASE);
+}
+
 static void bootstrap(void)
 {
 	eb_init();
+	if (!__atomic_load_n(&eb.real_dlsym, __ATOMIC_ACQUIRE))
+		early();
+	if (atomic_load_explicit(&eb.resolve.indexed, memory_order_acquire))
+		return;
 	pthread_mutex_lock(&eb.resolve.mutex);
-	if (!eb.real_dlvsym) {
+	if (!eb.resolve.indexed)
 		for (int i = 0; i < H_COUNT; i++) {
 			uint32_t at = text_hash(names[i].name) % BUCKETS;
 			while (eb.resolve.by_name[at])
 				at = (at + 1) % BUCKETS;
 			eb.resolve.by_name[at] = (int16_t)(i + 1);
 		}
-		// In libc since glibc 2.34, in libdl before.
-		void *s = eb_elf_find("libc.so", "dlsym"), *v = eb_elf_find("libc.so", "dlvsym");
-		eb.real_dlsym = s ? s : eb_elf_find("libdl.so", "dlsym");
-		eb.real_dlvsym = v ? v : eb_elf_find("libdl.so", "dlvsym");
-	}
+	atomic_store_explicit(&eb.resolve.indexed, true, memory_order_release);
 	pthread_mutex_unlock(&eb.resolve.mutex);
-	if (!eb.real_dlsym || !eb.real_dlvsym) {
-		static const char msg[] = "ebbtide-cuda: no dlsym found in libc or libdl\n";
-		if (write(STDERR_FILENO, msg, sizeof msg - 1) >= 0)
-			_exit(127); // nothing can be loaded without it
-	}
 }
 
 __attribute__((constructor)) static void start(void)
@@ -208,8 +222,7 @@ static bool look(bool nvml, const char *soname)
 
 bool eb_resolve_cuda(void)
 {
-	if (UNLIKELY(!eb.real_dlvsym))
-		bootstrap();
+	bootstrap();
 	return look(false, "libcuda.so.1");
 }
 
@@ -217,8 +230,7 @@ void *eb_real(int hook)
 {
 	void *real = atomic_load_explicit(&eb.resolve.real[hook], memory_order_acquire);
 	if (UNLIKELY(!real)) {
-		if (!eb.real_dlvsym)
-			bootstrap();
+		bootstrap();
 		if (look(names[hook].nvml, names[hook].nvml ? "libnvidia-ml.so.1" : "libcuda.so.1"))
 			real = eb.resolve.real[hook];
 	}
@@ -242,10 +254,13 @@ void *eb_map(void *address)
 // not ours, which the real function then answers.
 __attribute__((visibility("hidden"), used)) void *eb_dlsym(void *handle, const char *name)
 {
-	if (UNLIKELY(!eb.real_dlvsym))
-		bootstrap();
+	if (UNLIKELY(!__atomic_load_n(&eb.real_dlsym, __ATOMIC_ACQUIRE)))
+		early();
 	// Cheap for what programs look up by the thousand.
-	if (!name || eb.mode == OFF || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
+	if (!name || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
+		return NULL;
+	bootstrap();
+	if (eb.mode == OFF)
 		return NULL;
 	int i = by_name(name);
 	if (i < 0)
