@@ -11,10 +11,10 @@ replace (
 // Nomad is built using the current source of the API module.
 
 require (
-	github.com/NVIDIA/go-nvml v0.13.0-1
 	github.com/LK4D4/joincontext v0.0.0-20171026170139-1724345da6d5 // indirect
 	github.com/Masterminds/sprig/v3 v3.3.0 // indirect
 	github.com/Microsoft/go-winio v0.6.2 // indirect
+	github.com/NVIDIA/go-nvml v0.13.0-1
 	github.com/armon/circbuf v0.0.0-20150827004946-bbbad097214e // indirect
 	github.com/container-storage-interface/spec v1.12.0 // indirect
 	github.com/containerd/errdefs v1.0.0

@@ -36,19 +36,19 @@ type gate struct {
 	path string
 	ln   net.Listener
 
-	mu       sync.Mutex
-	limit    uint64
-	lessThan uint64              // grants are for less than this, where it is not zero
-	held     map[net.Conn]uint64 // committed
-	open     map[uint64]uint64   // grants without a commit
-	next     uint64
-	seen     map[uint16]int
-	heard    []message // HOLDS, PINNED, PAUSED
-	most     uint64
-	over     bool // was more committed and reserved than the limit?
-	hellos   int
-	bad      int
-	wg       sync.WaitGroup
+	mu      sync.Mutex
+	limit   uint64
+	waiting int                 // requests that wait
+	held    map[net.Conn]uint64 // committed
+	open    map[uint64]uint64   // grants without a commit
+	next    uint64
+	seen    map[uint16]int
+	heard   []message // HOLDS, PINNED, PAUSED
+	most    uint64
+	over    bool // was more committed and reserved than the limit?
+	hellos  int
+	bad     int
+	wg      sync.WaitGroup
 }
 
 func startGate(t *testing.T, limit uint64) *gate {
@@ -147,7 +147,13 @@ func (g *gate) serve(c net.Conn) {
 			if s := g.sum(); s < g.limit {
 				room = g.limit - s
 			}
-			if m.Bytes > room || (g.lessThan != 0 && m.Bytes >= g.lessThan) {
+			if m.Bytes > room {
+				if m.Arg > 0 {
+					g.waiting++
+					g.wg.Add(1)
+					go g.later(c, m, time.Now().Add(time.Duration(m.Arg)*time.Millisecond))
+					break
+				}
 				a.Type, a.Arg = refused, 3
 				break
 			}
@@ -187,6 +193,36 @@ func (g *gate) serve(c net.Conn) {
 			g.send(c, a)
 		}
 		g.mu.Unlock()
+	}
+}
+
+// later grants a request that waits when there is room, or refuses it when its time is over.
+func (g *gate) later(c net.Conn, m message, until time.Time) {
+	defer g.wg.Done()
+	for {
+		time.Sleep(5 * time.Millisecond)
+		g.mu.Lock()
+		s := g.sum()
+		_, alive := g.held[c]
+		done := true
+		switch {
+		case !alive:
+		case s < g.limit && m.Bytes <= g.limit-s:
+			g.next++
+			g.open[g.next] = m.Bytes
+			g.send(c, message{Type: grant, Seq: m.Seq, Device: 7, ID: g.next, Bytes: m.Bytes})
+		case time.Now().After(until):
+			g.send(c, message{Type: refused, Seq: m.Seq, Device: 7, Arg: 4})
+		default:
+			done = false
+		}
+		if done {
+			g.waiting--
+		}
+		g.mu.Unlock()
+		if done {
+			return
+		}
 	}
 }
 

@@ -360,6 +360,34 @@ func TestPauseEndsWithGate(t *testing.T) {
 	j.end()
 }
 
+// A context that takes more than was set aside for it is asked for when that is known, and one
+// that takes less gives the rest back.
+func TestContext(t *testing.T) {
+	for _, takes := range []int{1 * mib, 40 * mib, 200 * mib} {
+		g := startGate(t, 300*mib)
+		j := start(t, g.path, []string{"EBBTIDE_GATE_CONTEXT=", "EBBTIDE_GATE_LEASE=1", "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(takes)}, "--steps", "1", "--bytes", strconv.Itoa(mib))
+		must.Eq(t, 300*mib-int64(takes)-mib, j.next("step").n("free"))
+		j.end()
+		g.fine()
+	}
+}
+
+// Two jobs want more than there is: one waits for the other, and both end well.
+func TestWait(t *testing.T) {
+	g := startGate(t, 200*mib)
+	one := start(t, g.path, nil, "--steps", "1", "--bytes", strconv.Itoa(120*mib), "--hold-ms", "1000")
+	one.next("step")
+	two := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--threads", "2", "--steps", "1", "--bytes", strconv.Itoa(80*mib), "--hold-ms", "10")
+	eventually(t, "one waits", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.waiting > 0
+	})
+	one.end()
+	two.end()
+	g.fine()
+}
+
 // A job that is killed by SIGKILL leaves nothing: the gate sees the end of the connection.
 func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)

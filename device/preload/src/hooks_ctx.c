@@ -6,6 +6,14 @@
 
 #include "preload.h"
 
+// share is what is set aside for a context that is still to be made. Of a small limit it is a
+// quarter: what the context takes beyond is asked for when it is known.
+static int64_t share(struct device *d)
+{
+	uint64_t n = eb.context;
+	return (int64_t)(d->limit && n > d->limit / 4 ? d->limit / 4 : n);
+}
+
 // measured is what the new context has taken: NVML's figure for this process where it knows the
 // process by our pid, else by how much the card's has grown, if that can be true. Else what was
 // set aside stands; the gate sees the process from outside and knows better.
@@ -15,7 +23,7 @@ static int64_t measured(struct claim *c, int64_t own, int64_t card)
 	if (now >= 0)
 		return now - (own > 0 ? own : 0) >= 0 ? now - (own > 0 ? own : 0) : 0;
 	now = eb_info_driver(c->device, false);
-	return card >= 0 && now >= card && now - card <= c->bytes ? now - card : c->bytes;
+	return card >= 0 && now >= card && now - card <= (int64_t)eb.context ? now - card : c->bytes;
 }
 
 static void add(CUcontext ctx, struct claim *c, int64_t bytes, bool primary)
@@ -76,7 +84,7 @@ static void gone(CUcontext ctx, struct device *primary)
 		if (!eb_active() || !(d = eb_device(dev))) \
 			return real args; \
 		int64_t own = eb_info_driver(d, true), card = eb_info_driver(d, false); \
-		if ((r = eb_claim(d, (int64_t)eb.context, &c)) != CUDA_SUCCESS) \
+		if ((r = eb_claim(d, share(d), &c)) != CUDA_SUCCESS) \
 			return r; \
 		eb_enter(0); \
 		r = real args; \
@@ -123,7 +131,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 	if (!eb_active() || !(d = eb_device(dev)) || has_primary(d))
 		return real(ctx, dev);
 	int64_t own = eb_info_driver(d, true), card = eb_info_driver(d, false);
-	if ((r = eb_claim(d, (int64_t)eb.context, &c)) != CUDA_SUCCESS)
+	if ((r = eb_claim(d, share(d), &c)) != CUDA_SUCCESS)
 		return r;
 	eb_enter(0);
 	r = real(ctx, dev);

@@ -66,6 +66,8 @@ void eb_init(void)
 	eb.log = (int)number("EBBTIDE_GATE_LOG", 0);
 	if (eb.lease > INT64_MAX / 8)
 		eb.lease = INT64_MAX / 8;
+	if (eb.context > INT64_MAX / 8)
+		eb.context = INT64_MAX / 8;
 	eb.mode = eb.path && *eb.path ? LOOSE : OFF;
 	atomic_store_explicit(&eb.ready, 2, memory_order_release);
 }
