@@ -67,7 +67,8 @@ static bool send_to(const struct message *m, uint64_t generation)
 	struct message copy = *m;
 	copy.magic = MAGIC;
 	pthread_mutex_lock(&eb.gate.send);
-	bool ok = generation == eb_gate_generation() && eb.gate.fd >= 0;
+	// Before the connection is up only the thread that makes it speaks: what is held comes first.
+	bool ok = (eb.gate.up || eb_thread.greeting) && generation == eb_gate_generation() && eb.gate.fd >= 0;
 	if (ok && !send_all(eb.gate.fd, &copy)) {
 		shutdown(eb.gate.fd, SHUT_RDWR); // wakes the reader, which connects again
 		ok = false;
@@ -278,9 +279,11 @@ static void connected(int fd)
 	pthread_mutex_unlock(&eb.gate.mutex);
 	pthread_mutex_unlock(&eb.gate.send);
 	// What is held is the first thing said; nobody asks before (up is false).
+	eb_thread.greeting = true;
 	for (int i = 0; i < eb.world.devices; i++)
 		if (eb.world.device[i].handle)
-			eb_lease_held(&eb.world.device[i]);
+			eb_lease_held(&eb.world.device[i], eb.world.device[i].handle);
+	eb_thread.greeting = false;
 	pthread_mutex_lock(&eb.gate.mutex);
 	eb.gate.up = eb.gate.tried = true;
 	eb.mode = BOUND;

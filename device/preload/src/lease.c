@@ -154,17 +154,17 @@ void eb_lease_return(struct device *d, int64_t keep)
 	pthread_mutex_unlock(&d->mutex);
 }
 
-void eb_lease_held(struct device *d)
+void eb_lease_held(struct device *d, uint64_t handle)
 {
 	pthread_mutex_lock(&d->mutex);
 	int64_t used = d->used, held = used > d->committed ? used : d->committed;
 	atomic_fetch_add(&d->avail, held - d->committed);
 	d->committed = held;
-	struct message m = { .type = T_HOLDS, .device = d->handle, .bytes = (uint64_t)held };
+	struct message m = { .type = T_HOLDS, .device = handle, .bytes = (uint64_t)held };
 	if (held > 0)
 		eb_gate_send(&m, eb_gate_generation());
 	for (uint64_t pin = 1; pin < PIN_COUNT; pin++) {
-		struct message p = { .type = T_PINNED, .device = d->handle, .arg = pin };
+		struct message p = { .type = T_PINNED, .device = handle, .arg = pin };
 		if (d->pins & 1u << pin)
 			eb_gate_send(&p, eb_gate_generation());
 	}

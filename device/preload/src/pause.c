@@ -90,11 +90,11 @@ static void *drain(void *arg)
 		eb.cu.cuCtxSynchronize();
 		eb.cu.cuCtxPopCurrent_v2(&was);
 	}
-	if (still(turn)) {
-		struct message m = { .type = T_PAUSED };
-		eb_gate_send(&m, eb_gate_generation());
-		LOG(2, "paused");
-	}
+	// A pause may be the first thing said on a connection that is not quite up.
+	struct message m = { .type = T_PAUSED };
+	while (still(turn) && !eb_gate_send(&m, eb_gate_generation()))
+		usleep(1000);
+	LOG(2, "paused");
 	return NULL;
 }
 

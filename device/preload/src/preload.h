@@ -182,7 +182,7 @@ struct state {
 		pthread_mutex_t mutex, send;
 		pthread_cond_t changed; // connected, gone, or a place is free
 		int fd;
-		bool started, tried, up; // tried: the first attempt is over
+		_Atomic bool started, tried, up; // tried: the first attempt is over
 		uint64_t generation;     // of the connection
 		uint64_t seq;
 		int open;
@@ -204,7 +204,7 @@ extern struct state eb __attribute__((visibility("hidden")));
 // What a thread keeps: how deep it is in our hooks, and the device of its context.
 struct thread {
 	int depth, slot;
-	bool inside; // in a look-up of our own, so that dlsym is the plain one
+	bool greeting; // this is the thread that connects, and the gate is being told what is held
 	unsigned epoch;
 	CUcontext ctx;
 	struct device *device;
@@ -258,7 +258,7 @@ void eb_keep(struct claim *, int64_t actual);
 void eb_drop(struct claim *);
 void eb_give(struct device *, int64_t bytes);
 void eb_lease_return(struct device *, int64_t keep);
-void eb_lease_held(struct device *); // HOLDS, by the thread that connects
+void eb_lease_held(struct device *, uint64_t handle); // HOLDS, before anything is asked for there
 void eb_pin(struct device *, enum pin);
 
 // gate.c

@@ -20,10 +20,10 @@ static void attach(struct device *d)
 	memcpy(&m.id, d->uuid, 8);
 	memcpy(&m.arg, d->uuid + 8, 8);
 	if (eb_gate_call(&m, 0, NULL) == 0 && m.type == T_ATTACHED) {
-		d->handle = m.device;
-		// What was taken before there was an answer.
+		// What was taken before there was an answer is said before anybody can ask for more.
 		if (d->used > 0)
-			eb_lease_held(d);
+			eb_lease_held(d, m.device);
+		d->handle = m.device;
 		struct message i = { .type = T_INFO, .device = m.device };
 		if (!d->limit && eb_gate_call(&i, 0, NULL) == 0 && i.type == T_INFO_IS)
 			d->limit = i.bytes;
