@@ -19,15 +19,31 @@ import (
 	"github.com/shoenig/test/must"
 )
 
+var dir string // where what is built lies
+
+func TestMain(m *testing.M) {
+	tmp, err := os.MkdirTemp("", "ebbtide-fake")
+	if err == nil {
+		err = Build(tmp)
+	}
+	switch {
+	case errors.Is(err, ErrNoCompiler):
+		fmt.Println("skipped:", err)
+		os.Exit(0)
+	case err != nil:
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	dir = tmp
+	code := m.Run()
+	os.RemoveAll(tmp)
+	os.Exit(code)
+}
+
 // TestNVML: go-nvml loads the fake and sees the card and who uses it.
 func TestNVML(t *testing.T) {
-	dir := t.TempDir()
-	if err := Build(dir); errors.Is(err, ErrNoCompiler) {
-		t.Skip(err)
-	} else {
-		must.NoError(t, err)
-	}
-	gpu := filepath.Join(dir, "gpu")
+	gpu := filepath.Join(dir, "gpu") // the library, once loaded, stays with it
+	must.NoError(t, os.RemoveAll(gpu+".xid"))
 	t.Setenv("EBBTIDE_FAKE_GPU", gpu)
 	t.Setenv("EBBTIDE_FAKE_GPUS", "2")
 	t.Setenv("LD_LIBRARY_PATH", dir)
@@ -104,12 +120,6 @@ func TestNVML(t *testing.T) {
 
 // TestCheckpoint drives the checkpoint state machine of one process from another.
 func TestCheckpoint(t *testing.T) {
-	dir := t.TempDir()
-	if err := Build(dir); errors.Is(err, ErrNoCompiler) {
-		t.Skip(err)
-	} else {
-		must.NoError(t, err)
-	}
 	helper := filepath.Join(dir, "helper.c")
 	must.NoError(t, os.WriteFile(helper, []byte(`
 #include <stdio.h>
