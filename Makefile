@@ -17,11 +17,17 @@ SHELL       := /bin/bash
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the plugins, the command and the trainer into bin/
+build: preload ## build the plugins, the command, the trainer and the preload library into bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-driver ./cmd/ebbtide-driver
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-gpu ./cmd/ebbtide-gpu
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide ./cmd/ebbtide
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/trainer ./e2e/trainer
+
+preload: ## build the library that shares a GPU's memory (C, gcc)
+	$(MAKE) -s -C device/preload/src OUT=$(CURDIR)/$(BIN)
+
+fakes: ## build the CUDA driver, NVML and workload that tests use where there is no GPU
+	$(MAKE) -s -C device/fake/src OUT=$(CURDIR)/$(BIN)/fakes
 
 nomad: $(EBBTIDE_NOMAD) ## build the real Nomad agent with its web UI (3 to 6 minutes, once)
 
@@ -65,4 +71,4 @@ bench: build nomad ## benchmarks: policies, log reading, the plugin's overhead (
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
 
-.PHONY: help build nomad demo test unit e2e test-cgroup2 lint bench clean
+.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 lint bench clean

@@ -298,6 +298,7 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 	}
 	opts := gate.Default()
 	opts.State = filepath.Clean(p.settings.Gate) + ".state" // beside what containers see
+	opts.Overhead = 0                                       // the preload library asks for contexts itself
 	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
 	budgets := make(map[ledger.CardID]uint64)
 	for _, c := range cards {

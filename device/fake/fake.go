@@ -1,0 +1,52 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package fake builds, for tests, what stands in for an NVIDIA card: libcuda.so.1 and
+// libnvidia-ml.so.1 over a file that all processes share, a program that uses them as a
+// training job would, and the preload library that goes in between.
+//
+//	EBBTIDE_FAKE_GPU         the file; without it there is no card
+//	EBBTIDE_FAKE_MEMORY      bytes of each card (1 GiB)
+//	EBBTIDE_FAKE_GPUS        cards (1)
+//	EBBTIDE_FAKE_CONTEXT     bytes that a context takes (8 MiB)
+//	EBBTIDE_FAKE_LATENCY_US  of an allocation
+//	EBBTIDE_FAKE_KERNEL_US   of a launch
+//	EBBTIDE_FAKE_NAME        of the card
+//	EBBTIDE_FAKE_DRIVER      version of the driver
+//	EBBTIDE_FAKE_FORK        a forked child may call cuInit again
+//
+// Who opens the file first makes the cards. Words in the file with .fail behind its name make
+// calls fail: lock (it times out), checkpoint, restore (the process is broken for ever), mig
+// (the card is in MIG mode). A number in the one with .xid is an Xid error.
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// ErrNoCompiler: there is no gcc or no make here.
+var ErrNoCompiler = errors.New("gcc and make are needed to build the libraries")
+
+// Build compiles the fakes, the workload and the preload library into a folder: libcuda.so.1,
+// libnvidia-ml.so.1, workload, workload-linked and libebbtide-cuda.so. CFLAGS may be given, as
+// NAME=value for make.
+func Build(dir string, vars ...string) error {
+	for _, tool := range []string{"gcc", "make"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return ErrNoCompiler
+		}
+	}
+	_, file, _, _ := runtime.Caller(0)
+	here := filepath.Dir(file)
+	for _, src := range []string{filepath.Join(here, "src"), filepath.Join(here, "..", "preload", "src")} {
+		args := append([]string{"-s", "-C", src, "CC=gcc", "OUT=" + dir}, vars...)
+		if out, err := exec.Command("make", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", src, err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package fake
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/shoenig/test/must"
+)
+
+var dir string // where what is built lies
+
+func TestMain(m *testing.M) {
+	tmp, err := os.MkdirTemp("", "ebbtide-fake")
+	if err == nil {
+		err = Build(tmp)
+	}
+	switch {
+	case errors.Is(err, ErrNoCompiler):
+		fmt.Println("skipped:", err)
+		os.Exit(0)
+	case err != nil:
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	dir = tmp
+	code := m.Run()
+	os.RemoveAll(tmp)
+	os.Exit(code)
+}
+
+// TestNVML: go-nvml loads the fake and sees the card and who uses it.
+func TestNVML(t *testing.T) {
+	gpu := filepath.Join(dir, "gpu") // the library, once loaded, stays with it
+	must.NoError(t, os.RemoveAll(gpu+".xid"))
+	t.Setenv("EBBTIDE_FAKE_GPU", gpu)
+	t.Setenv("EBBTIDE_FAKE_GPUS", "2")
+	t.Setenv("LD_LIBRARY_PATH", dir)
+
+	lib := nvml.New(nvml.WithLibraryPath(filepath.Join(dir, "libnvidia-ml.so.1")))
+	ok := func(r nvml.Return) {
+		t.Helper()
+		must.Eq(t, nvml.SUCCESS, r, must.Sprint(lib.ErrorString(r)))
+	}
+	ok(lib.Init())
+	defer lib.Shutdown()
+	n, r := lib.DeviceGetCount()
+	ok(r)
+	must.Eq(t, 2, n)
+	dev, r := lib.DeviceGetHandleByIndex(0)
+	ok(r)
+	uuid, r := dev.GetUUID()
+	ok(r)
+	must.Eq(t, "GPU-ebb71de0-fa4e-4000-8000-000000000001", uuid)
+	_, r = lib.DeviceGetHandleByUUID(uuid)
+	ok(r)
+	name, r := dev.GetName()
+	ok(r)
+	must.Eq(t, "Ebbtide Fake GPU", name)
+	pci, r := dev.GetPciInfo()
+	ok(r)
+	must.Eq(t, 1, pci.Bus)
+	driver, r := lib.SystemGetDriverVersion()
+	ok(r)
+	must.Eq(t, "580.95.05", driver)
+	mode, r := dev.GetComputeMode()
+	ok(r)
+	must.Eq(t, nvml.COMPUTEMODE_DEFAULT, mode)
+	_, _, r = dev.GetMigMode()
+	must.Eq(t, nvml.ERROR_NOT_SUPPORTED, r)
+	_, r = dev.GetTemperature(nvml.TEMPERATURE_GPU)
+	ok(r)
+	_, r = dev.GetPowerUsage()
+	ok(r)
+	_, r = dev.GetUtilizationRates()
+	ok(r)
+	m, r := dev.GetMemoryInfo()
+	ok(r)
+	must.Eq(t, nvml.Memory{Total: 1 << 30, Free: 1 << 30}, m)
+	_, r = dev.GetMemoryInfo_v2()
+	ok(r)
+
+	// A process that holds memory is seen with it, and is gone when it is killed.
+	job := exec.Command(filepath.Join(dir, "workload"), "--steps", "1", "--hold-ms", "60000")
+	out, err := job.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, job.Start())
+	must.True(t, bufio.NewScanner(out).Scan())
+	all, r := dev.GetComputeRunningProcesses()
+	ok(r)
+	must.Eq(t, []nvml.ProcessInfo{{Pid: uint32(job.Process.Pid), UsedGpuMemory: 24 << 20, GpuInstanceId: 1<<32 - 1, ComputeInstanceId: 1<<32 - 1}}, all)
+	must.NoError(t, job.Process.Kill())
+	_ = job.Wait()
+	m, r = dev.GetMemoryInfo()
+	ok(r)
+	must.Eq(t, 0, m.Used)
+
+	set, r := lib.EventSetCreate()
+	ok(r)
+	ok(dev.RegisterEvents(nvml.EventTypeXidCriticalError, set))
+	_, r = set.Wait(20)
+	must.Eq(t, nvml.ERROR_TIMEOUT, r)
+	must.NoError(t, os.WriteFile(gpu+".xid", []byte("79"), 0o644))
+	e, r := set.Wait(1000)
+	ok(r)
+	must.Eq(t, 79, e.EventData)
+	ok(set.Free())
+}
+
+// TestCheckpoint drives the checkpoint state machine of one process from another.
+func TestCheckpoint(t *testing.T) {
+	helper := filepath.Join(dir, "helper.c")
+	must.NoError(t, os.WriteFile(helper, []byte(`
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int cuCheckpointProcessLock(int, void *); int cuCheckpointProcessCheckpoint(int, void *); int cuCheckpointProcessRestore(int, void *);
+int cuCheckpointProcessUnlock(int, void *); int cuCheckpointProcessGetState(int, int *);
+int main(int argc, char **argv) {
+	unsigned args[16] = { 300 }; int pid = atoi(argv[1]), state = -1;
+	for (int i = 2; i < argc; i++) {
+		char *c = argv[i];
+		int r = *c == 'l' ? cuCheckpointProcessLock(pid, args) : *c == 'c' ? cuCheckpointProcessCheckpoint(pid, NULL) :
+			*c == 'r' ? cuCheckpointProcessRestore(pid, NULL) : cuCheckpointProcessUnlock(pid, NULL);
+		cuCheckpointProcessGetState(pid, &state);
+		printf("%c%d/%d ", *c, r, state);
+	}
+	return 0;
+}
+`), 0o644))
+	bin := filepath.Join(dir, "helper")
+	out, err := exec.Command("gcc", "-w", "-o", bin, helper, filepath.Join(dir, "libcuda.so.1")).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+
+	for name, tc := range map[string]struct {
+		job, steps []string
+		fail       string
+		want       string
+		ok         bool
+	}{
+		"there and back": {steps: []string{"l", "c", "r", "u"}, want: "l0/1 c0/2 r0/1 u0/0 ", ok: true},
+		"wrong order":    {steps: []string{"c", "r", "u", "l", "u"}, want: "c401/0 r401/0 u401/0 l0/1 u0/0 ", ok: true},
+		"lock times out": {fail: "lock", steps: []string{"l"}, want: "l600/0 ", ok: true},
+		"managed memory": {job: []string{"--alloc", "managed"}, steps: []string{"l", "c", "u"}, want: "l0/1 c801/1 u0/0 ", ok: true},
+		"a full card":    {fail: "restore", steps: []string{"l", "c", "r"}, want: "l0/1 c0/2 r2/3 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gpu := filepath.Join(t.TempDir(), "gpu")
+			env := append(os.Environ(), "EBBTIDE_FAKE_GPU="+gpu, "LD_LIBRARY_PATH="+dir)
+			job := exec.Command(filepath.Join(dir, "workload"), append([]string{"--steps", "20", "--pause-ms", "50"}, tc.job...)...)
+			job.Env = env
+			pipe, err := job.StdoutPipe()
+			must.NoError(t, err)
+			must.NoError(t, job.Start())
+			lines := bufio.NewScanner(pipe)
+			must.True(t, lines.Scan())
+			if tc.fail != "" {
+				must.NoError(t, os.WriteFile(gpu+".fail", []byte(tc.fail), 0o644))
+			}
+			c := exec.Command(bin, append([]string{fmt.Sprint(job.Process.Pid)}, tc.steps...)...)
+			c.Env = env
+			got, err := c.CombinedOutput()
+			must.NoError(t, err)
+			must.Eq(t, tc.want, string(got))
+			for lines.Scan() {
+			}
+			timer := time.AfterFunc(10*time.Second, func() { _ = job.Process.Kill() })
+			defer timer.Stop()
+			err = job.Wait()
+			must.Eq(t, tc.ok, err == nil, must.Sprint(err))
+		})
+	}
+}

@@ -1,0 +1,425 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// A program that uses a card as a training job does: it makes a context, allocates in steps,
+// computes on what it has, needs most at the end, frees, and prints a JSON line per step. What
+// the memory must hold is known, and looked at before it is freed.
+//
+// It is also the tests' hand: each thing that the preload library must stand is a mode.
+
+#include "../../preload/src/cuda.h"
+
+#include <dlfcn.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ALL(X) \
+	X(cuInit, 2000, (unsigned)) \
+	X(cuDeviceGet, 2000, (CUdevice *, int)) \
+	X(cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice)) \
+	X(cuDevicePrimaryCtxRelease_v2, 11000, (CUdevice)) \
+	X(cuCtxSetCurrent, 4000, (CUcontext)) \
+	X(cuCtxSynchronize, 2000, (void)) \
+	X(cuMemAlloc_v2, 3020, (CUdeviceptr *, size_t)) \
+	X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned)) \
+	X(cuMemFree_v2, 3020, (CUdeviceptr)) \
+	X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream)) \
+	X(cuMemFreeAsync, 11020, (CUdeviceptr, CUstream)) \
+	X(cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
+	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle)) \
+	X(cuMemMap, 10020, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
+	X(cuMemUnmap, 10020, (CUdeviceptr, size_t)) \
+	X(cuMemAddressReserve, 10020, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
+	X(cuMemAddressFree, 10020, (CUdeviceptr, size_t)) \
+	X(cuMemGetInfo_v2, 3020, (size_t *, size_t *)) \
+	X(cuDeviceTotalMem_v2, 3020, (size_t *, CUdevice)) \
+	X(cuModuleLoadData, 2000, (CUmodule *, const void *)) \
+	X(cuModuleGetFunction, 2000, (CUfunction *, CUmodule, const char *)) \
+	X(cuLaunchKernel, 4000, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
+	X(cuMemcpyDtoH_v2, 3020, (void *, CUdeviceptr, size_t)) \
+	X(cuMemsetD8_v2, 3020, (CUdeviceptr, unsigned char, size_t)) \
+	X(cuStreamCreate, 2000, (CUstream *, unsigned)) \
+	X(cuStreamBeginCapture_v2, 10010, (CUstream, int)) \
+	X(cuStreamEndCapture, 10000, (CUstream, CUgraph *)) \
+	X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec *, CUgraph, unsigned long long)) \
+	X(cuGraphLaunch, 10000, (CUgraphExec, CUstream)) \
+	X(cuGraphExecDestroy, 10000, (CUgraphExec)) \
+	X(cuGraphDestroy, 10000, (CUgraph)) \
+	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle *, CUdeviceptr))
+
+#ifdef LINKED // against libcuda; without, it runs on machines that have none
+#define X(n, v, P) extern CUresult n P;
+ALL(X)
+#undef X
+#endif
+
+static struct {
+#define X(n, v, P) CUresult(*n) P;
+	ALL(X)
+#undef X
+} cu;
+
+static struct {
+	const char *resolve, *alloc, *mode;
+	long long bytes, peak;
+	int steps, threads, pause_ms, hold_ms, count;
+	unsigned long long seed;
+} opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .seed = 1 };
+
+static CUcontext ctx;
+static CUfunction mix;
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void say(const char *format, ...)
+{
+	char line[512];
+	va_list args;
+	va_start(args, format);
+	int n = vsnprintf(line, sizeof line - 1, format, args);
+	va_end(args);
+	line[n++] = '\n';
+	if (write(1, line, (size_t)n) != n)
+		exit(3);
+}
+
+static void check(CUresult r, const char *what)
+{
+	if (r == CUDA_SUCCESS)
+		return;
+	say("{\"error\": %d, \"call\": \"%s\"}", r, what);
+	exit(r == CUDA_ERROR_OUT_OF_MEMORY ? 2 : 1);
+}
+#define DO(call) check(cu.call, #call)
+
+// Four ways to find the driver, as programs use them.
+static void resolve(void)
+{
+	const char *how = opt.resolve;
+	void *handle = NULL;
+#ifdef LINKED
+	if (strcmp(how, "linked") == 0) {
+#define X(n, v, P) cu.n = n;
+		ALL(X)
+#undef X
+		return;
+	}
+#endif
+	if (strcmp(how, "next") == 0)
+		handle = RTLD_NEXT; // with the driver in the global scope, as a tool would
+	if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) {
+		say("{\"error\": \"%s\"}", dlerror());
+		exit(4);
+	}
+	if (!handle)
+		handle = dlopen("libcuda.so.1", RTLD_NOW);
+	if (strcmp(how, "procaddress") == 0) {
+		CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
+		*(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
+		// As cudart does: the call itself by the call.
+		void *again = NULL;
+		int status;
+		check(get("cuGetProcAddress", &again, 12080, 0, &status), "cuGetProcAddress");
+		*(void **)&get = again;
+#define X(n, v, P) { char base[64]; strcpy(base, #n); char *cut = strstr(base, "_v2"); if (cut) *cut = 0; \
+		check(get(base, (void **)&cu.n, v, 0, &status), #n); }
+		ALL(X)
+#undef X
+		return;
+	}
+#define X(n, v, P) if (!(*(void **)&cu.n = dlsym(handle, #n))) { say("{\"error\": \"no %s\"}", #n); exit(4); }
+	ALL(X)
+#undef X
+}
+
+static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
+{
+	if (strcmp(opt.alloc, "managed") == 0)
+		return cu.cuMemAllocManaged(p, n, 1);
+	if (strcmp(opt.alloc, "async") == 0)
+		return cu.cuMemAllocAsync(p, n, 0);
+	if (strcmp(opt.alloc, "vmm") == 0) {
+		CUmemAllocationProp prop = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+		CUresult r = cu.cuMemCreate(h, n, &prop, 0);
+		if (r)
+			return r;
+		DO(cuMemAddressReserve(p, n, 0, 0, 0));
+		return cu.cuMemMap(*p, n, 0, *h, 0);
+	}
+	return cu.cuMemAlloc_v2(p, n);
+}
+
+static void give(CUdeviceptr p, size_t n, CUmemGenericAllocationHandle h)
+{
+	if (strcmp(opt.alloc, "async") == 0)
+		DO(cuMemFreeAsync(p, 0));
+	else if (strcmp(opt.alloc, "vmm") == 0) {
+		DO(cuMemRelease(h)); // the mapping keeps it
+		DO(cuMemUnmap(p, n));
+		DO(cuMemAddressFree(p, n));
+	} else
+		DO(cuMemFree_v2(p));
+}
+
+static void launch(CUdeviceptr p, uint64_t n, uint64_t seed)
+{
+	void *args[] = { &p, &n, &seed };
+	DO(cuLaunchKernel(mix, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+}
+
+// What ebb_mix has made of a page of zeros, over some launches.
+static void verify(CUdeviceptr p, uint64_t seed, int launches)
+{
+	uint64_t got[64], x;
+	DO(cuMemcpyDtoH_v2(got, p, sizeof got));
+	x = seed;
+	for (int i = 0; i < 64; i++) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		if (got[i] != (x >> 11) * (uint64_t)launches) {
+			say("{\"error\": \"the memory does not hold what was computed\"}");
+			exit(5);
+		}
+	}
+}
+
+static void begin(void)
+{
+	CUmodule m;
+	DO(cuInit(0));
+	CUdevice dev;
+	DO(cuDeviceGet(&dev, 0));
+	DO(cuDevicePrimaryCtxRetain(&ctx, dev));
+	DO(cuCtxSetCurrent(ctx));
+	DO(cuModuleLoadData(&m, ""));
+	DO(cuModuleGetFunction(&mix, m, "ebb_mix"));
+}
+
+static void *train(void *arg)
+{
+	unsigned long long seed = opt.seed + (unsigned long long)(uintptr_t)arg;
+	DO(cuCtxSetCurrent(ctx));
+	CUdeviceptr *p = calloc((size_t)opt.steps, sizeof *p), peak = 0;
+	CUmemGenericAllocationHandle *h = calloc((size_t)opt.steps, sizeof *h), hp = 0;
+	for (int i = 0; i < opt.steps; i++) {
+		double t = now();
+		check(take(&p[i], (size_t)opt.bytes, &h[i]), "take");
+		DO(cuMemsetD8_v2(p[i], 0, 512));
+		if (i == opt.steps - 1 && opt.peak)
+			check(take(&peak, (size_t)opt.peak, &hp), "peak");
+		for (int k = 0; k <= i; k++)
+			launch(p[k], 64, seed + (unsigned long long)k);
+		size_t f = 0, total = 0;
+		DO(cuMemGetInfo_v2(&f, &total));
+		say("{\"step\": %d, \"total\": %d, \"loss\": %.4f, \"t\": %.6f, \"took\": %.6f, \"free\": %zu, \"memory\": %zu}",
+			i + 1, opt.steps, 1.0 / (i + 1), now(), now() - t, f, total);
+		if (opt.pause_ms)
+			usleep((useconds_t)opt.pause_ms * 1000);
+	}
+	if (opt.hold_ms)
+		usleep((useconds_t)opt.hold_ms * 1000);
+	for (int i = 0; i < opt.steps; i++) {
+		verify(p[i], seed + (unsigned long long)i, opt.steps - i);
+		give(p[i], (size_t)opt.bytes, h[i]);
+	}
+	if (peak)
+		give(peak, (size_t)opt.peak, hp);
+	free(p);
+	free(h);
+	return NULL;
+}
+
+static void end(void)
+{
+	DO(cuCtxSynchronize());
+	DO(cuDevicePrimaryCtxRelease_v2(0));
+	say("{\"done\": true}");
+}
+
+// Many small allocations and frees, and what each took.
+static void many(void)
+{
+	enum { LIVE = 1024 };
+	CUdeviceptr p[LIVE] = { 0 };
+	double t = now();
+	for (int i = 0; i < opt.count; i++) {
+		CUdeviceptr *at = &p[i % LIVE];
+		if (*at)
+			DO(cuMemFree_v2(*at));
+		DO(cuMemAlloc_v2(at, (size_t)opt.bytes));
+	}
+	t = now() - t;
+	for (int i = 0; i < LIVE; i++)
+		if (p[i])
+			DO(cuMemFree_v2(p[i]));
+	say("{\"count\": %d, \"ns\": %.1f}", opt.count, t / opt.count * 1e9);
+}
+
+// Until it is refused: how much is there?
+static void fill(void)
+{
+	enum { MOST = 1 << 15 };
+	CUdeviceptr p[MOST];
+	CUmemGenericAllocationHandle h[MOST];
+	int n = 0;
+	size_t f, total;
+	CUresult r = 0;
+	while (n < MOST && !(r = take(&p[n], (size_t)opt.bytes, &h[n])))
+		n++;
+	DO(cuMemGetInfo_v2(&f, &total));
+	say("{\"got\": %lld, \"code\": %d, \"free\": %zu, \"memory\": %zu}", (long long)n * opt.bytes, r, f, total);
+	if (opt.hold_ms)
+		usleep((useconds_t)opt.hold_ms * 1000);
+	while (n--)
+		give(p[n], (size_t)opt.bytes, h[n]);
+}
+
+static void *lonely(void *arg)
+{
+	CUdeviceptr p;
+	(void)arg;
+	say("{\"code\": %d}", cu.cuMemAlloc_v2(&p, 4096));
+	return NULL;
+}
+
+// A graph with memory of its own; meanwhile an allocation that no gate may hold up.
+static void capture(void)
+{
+	CUstream s;
+	CUgraph g;
+	CUgraphExec x;
+	CUdeviceptr p, q;
+	DO(cuStreamCreate(&s, 1));
+	DO(cuStreamBeginCapture_v2(s, 2));
+	DO(cuMemAllocAsync(&p, (size_t)opt.bytes, s));
+	DO(cuMemFreeAsync(p, s));
+	double t = now();
+	CUresult r = cu.cuMemAlloc_v2(&q, (size_t)1 << 40);
+	say("{\"code\": %d, \"took\": %.6f}", r, now() - t);
+	DO(cuStreamEndCapture(s, &g));
+	DO(cuGraphInstantiateWithFlags(&x, g, 0));
+	for (int i = 0; i < 3; i++)
+		DO(cuGraphLaunch(x, s));
+	size_t f, total;
+	DO(cuMemGetInfo_v2(&f, &total));
+	say("{\"launched\": 3, \"free\": %zu, \"memory\": %zu}", f, total);
+	DO(cuGraphExecDestroy(x));
+	DO(cuGraphDestroy(g));
+}
+
+// Each variant answers a NULL with its own code; nothing between may change that.
+static void variants(void)
+{
+	say("{\"cuMemAlloc_v2\": %d, \"cuMemAllocAsync\": %d, \"cuMemAllocManaged\": %d, \"cuMemGetInfo_v2\": %d, \"cuLaunchKernel\": %d, \"cuMemsetD8_v2\": %d, \"cuDeviceTotalMem_v2\": %d}",
+		cu.cuMemAlloc_v2(NULL, 64), cu.cuMemAllocAsync(NULL, 64, 0), cu.cuMemAllocManaged(NULL, 64, 1), cu.cuMemGetInfo_v2(NULL, NULL),
+		cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), cu.cuMemsetD8_v2(0, 0, 1), cu.cuDeviceTotalMem_v2(NULL, 0));
+}
+
+static void nvml(void)
+{
+	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	int (*init)(void) = NULL, (*by)(unsigned, nvmlDevice_t *) = NULL, (*info)(nvmlDevice_t, nvmlMemory_t *) = NULL;
+	int (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = NULL;
+	nvmlDevice_t dev;
+	nvmlMemory_t m;
+	nvmlProcessInfo_t all[8];
+	unsigned n = 8;
+	size_t f, total, most = 0;
+	*(void **)&init = dlsym(lib, "nvmlInit_v2");
+	*(void **)&by = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&info = dlsym(lib, "nvmlDeviceGetMemoryInfo");
+	*(void **)&list = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
+	if (init() || by(0, &dev) || info(dev, &m) || list(dev, &n, all))
+		exit(6);
+	DO(cuMemGetInfo_v2(&f, &total));
+	DO(cuDeviceTotalMem_v2(&most, 0));
+	say("{\"free\": %zu, \"memory\": %zu, \"device_total\": %zu, \"nvml_free\": %llu, \"nvml_total\": %llu, \"nvml_used\": %llu, \"processes\": %u, \"own\": %llu}",
+		f, total, most, m.free, m.total, m.used, n, n ? all[0].usedGpuMemory : 0);
+}
+
+static void spread(void *(*f)(void *))
+{
+	pthread_t t[64];
+	for (int i = 1; i < opt.threads; i++)
+		pthread_create(&t[i], NULL, f, (void *)(uintptr_t)(i * 1000));
+	f(NULL);
+	for (int i = 1; i < opt.threads; i++)
+		pthread_join(t[i], NULL);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
+		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' }, { 0 },
+	};
+	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
+		switch (c) {
+		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
+		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed
+		case 'm': opt.mode = optarg; break;    // train, many, fill, thread, fork, capture, variants, nvml, ipc
+		case 'b': opt.bytes = atoll(optarg); break;
+		case 'p': opt.peak = atoll(optarg); break;
+		case 's': opt.steps = atoi(optarg); break;
+		case 't': opt.threads = atoi(optarg); break;
+		case 'w': opt.pause_ms = atoi(optarg); break;
+		case 'h': opt.hold_ms = atoi(optarg); break;
+		case 'c': opt.count = atoi(optarg); break;
+		case 'e': opt.seed = strtoull(optarg, NULL, 0); break;
+		default: return 64;
+		}
+	resolve();
+	begin();
+	if (strcmp(opt.mode, "many") == 0)
+		many();
+	else if (strcmp(opt.mode, "fill") == 0)
+		fill();
+	else if (strcmp(opt.mode, "capture") == 0)
+		capture();
+	else if (strcmp(opt.mode, "variants") == 0)
+		variants();
+	else if (strcmp(opt.mode, "nvml") == 0) {
+		CUdeviceptr p;
+		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
+		nvml();
+		DO(cuMemFree_v2(p));
+	} else if (strcmp(opt.mode, "ipc") == 0) {
+		CUdeviceptr p;
+		CUipcMemHandle h;
+		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
+		DO(cuIpcGetMemHandle(&h, p));
+		DO(cuMemFree_v2(p));
+	} else if (strcmp(opt.mode, "thread") == 0) {
+		pthread_t t;
+		pthread_create(&t, NULL, lonely, NULL);
+		pthread_join(t, NULL);
+	} else if (strcmp(opt.mode, "fork") == 0) {
+		CUdeviceptr p;
+		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
+		pid_t child = fork();
+		if (child == 0) {
+			begin();
+			train(NULL);
+			end();
+			_exit(0);
+		}
+		int status = 0;
+		waitpid(child, &status, 0);
+		say("{\"child\": %d}", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+		DO(cuMemFree_v2(p));
+	} else
+		spread(train);
+	end();
+	return 0;
+}

@@ -1,0 +1,258 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package preload
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// message is one of the gate's protocol.
+type message struct {
+	Magic                       uint32
+	Type, Flags                 uint16
+	Seq, Device, Bytes, ID, Arg uint64
+}
+
+const (
+	hello, attach, request, commit, abort, giveBack, info, holds, pinned, paused = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+
+	welcome, attached, refused, grant, infoIs, limitIs, pause, resume = 65, 66, 67, 68, 69, 80, 81, 82
+)
+
+// gate is a small one for the tests: one limit for all its clients, kept to the byte.
+type gate struct {
+	t    *testing.T
+	path string
+	ln   net.Listener
+
+	mu      sync.Mutex
+	limit   uint64
+	waiting int                 // requests that wait
+	held    map[net.Conn]uint64 // committed
+	open    map[uint64]uint64   // grants without a commit
+	next    uint64
+	seen    map[uint16]int
+	heard   []message // HOLDS, PINNED, PAUSED
+	most    uint64
+	over    bool // was more committed and reserved than the limit?
+	hellos  int
+	bad     int
+	wg      sync.WaitGroup
+}
+
+func startGate(t *testing.T, limit uint64) *gate {
+	g := &gate{t: t, path: filepath.Join(t.TempDir(), "gate.sock"), limit: limit, seen: map[uint16]int{},
+		held: map[net.Conn]uint64{}, open: map[uint64]uint64{}}
+	g.listen()
+	t.Cleanup(g.stop)
+	return g
+}
+
+func (g *gate) listen() {
+	ln, err := net.Listen("unix", g.path)
+	must.NoError(g.t, err)
+	g.ln = ln
+	g.wg.Add(1)
+	go func() {
+		defer g.wg.Done()
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			g.mu.Lock()
+			g.held[c] = 0
+			g.mu.Unlock()
+			g.wg.Add(1)
+			go func() {
+				defer g.wg.Done()
+				g.serve(c)
+			}()
+		}
+	}()
+}
+
+// stop ends the gate as if it had died: sockets are closed, nothing is said.
+func (g *gate) stop() {
+	g.ln.Close()
+	g.mu.Lock()
+	for c := range g.held {
+		c.Close()
+	}
+	g.mu.Unlock()
+	g.wg.Wait()
+}
+
+func (g *gate) sum() uint64 {
+	var n uint64
+	for _, b := range g.held {
+		n += b
+	}
+	for _, b := range g.open {
+		n += b
+	}
+	return n
+}
+
+func (g *gate) send(c net.Conn, m message) {
+	m.Magic = 0x31544245
+	_ = binary.Write(c, binary.LittleEndian, m)
+}
+
+func (g *gate) all(m message) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for c := range g.held {
+		g.send(c, m)
+	}
+}
+
+func (g *gate) serve(c net.Conn) {
+	defer func() {
+		c.Close()
+		g.mu.Lock()
+		delete(g.held, c)
+		g.mu.Unlock()
+	}()
+	for {
+		var m message
+		if err := binary.Read(c, binary.LittleEndian, &m); err != nil {
+			if err != io.EOF {
+				return
+			}
+			return
+		}
+		g.mu.Lock()
+		g.seen[m.Type]++
+		a := message{Seq: m.Seq, Device: 7}
+		switch m.Type {
+		case hello:
+			g.hellos++
+			a.Type, a.Arg, a.Device = welcome, 1, 0
+		case attach:
+			a.Type, a.Bytes = attached, 1<<30
+		case request:
+			room := uint64(0)
+			if s := g.sum(); s < g.limit {
+				room = g.limit - s
+			}
+			if m.Bytes > room {
+				if m.Arg > 0 {
+					g.waiting++
+					g.wg.Add(1)
+					go g.later(c, m, time.Now().Add(time.Duration(m.Arg)*time.Millisecond))
+					break
+				}
+				a.Type, a.Arg = refused, 3
+				break
+			}
+			g.next++
+			g.open[g.next] = m.Bytes
+			a.Type, a.ID, a.Bytes = grant, g.next, m.Bytes
+		case commit, abort:
+			b, ok := g.open[m.ID]
+			if !ok || (m.Type == commit && m.Bytes > b) {
+				g.bad++
+			}
+			delete(g.open, m.ID)
+			if m.Type == commit {
+				g.held[c] += m.Bytes
+			}
+		case giveBack:
+			if m.Bytes > g.held[c] {
+				g.bad++
+			} else {
+				g.held[c] -= m.Bytes
+			}
+		case info:
+			s := g.sum()
+			a.Type, a.Bytes, a.ID, a.Arg = infoIs, g.limit, s, 1<<30-min(s, 1<<30)
+		case holds:
+			g.held[c] = m.Bytes
+			g.heard = append(g.heard, m)
+		case pinned, paused:
+			g.heard = append(g.heard, m)
+		default:
+			g.bad++
+		}
+		s := g.sum()
+		g.most = max(g.most, s)
+		g.over = g.over || (s > g.limit && m.Type != holds)
+		if a.Type != 0 {
+			g.send(c, a)
+		}
+		g.mu.Unlock()
+	}
+}
+
+// later grants a request that waits when there is room, or refuses it when its time is over.
+func (g *gate) later(c net.Conn, m message, until time.Time) {
+	defer g.wg.Done()
+	for {
+		time.Sleep(5 * time.Millisecond)
+		g.mu.Lock()
+		s := g.sum()
+		_, alive := g.held[c]
+		done := true
+		switch {
+		case !alive:
+		case s < g.limit && m.Bytes <= g.limit-s:
+			g.next++
+			g.open[g.next] = m.Bytes
+			g.send(c, message{Type: grant, Seq: m.Seq, Device: 7, ID: g.next, Bytes: m.Bytes})
+		case time.Now().After(until):
+			g.send(c, message{Type: refused, Seq: m.Seq, Device: 7, Arg: 4})
+		default:
+			done = false
+		}
+		if done {
+			g.waiting--
+		}
+		g.mu.Unlock()
+		if done {
+			return
+		}
+	}
+}
+
+// eventually waits for what must come true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for range 1000 {
+		if f() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("never: " + what)
+}
+
+func (g *gate) count(typ uint16) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seen[typ]
+}
+
+// fine: no rule of the protocol was broken, and nobody holds anything.
+func (g *gate) fine() {
+	g.t.Helper()
+	eventually(g.t, "all clients gone", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.held) == 0
+	})
+	must.Zero(g.t, g.bad, must.Sprint("messages that cannot be"))
+	must.False(g.t, g.over, must.Sprint("more than the limit was committed"))
+	must.MapEmpty(g.t, g.open, must.Sprint("grants without a word"))
+}

@@ -1,0 +1,538 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package preload
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/shoenig/test/must"
+)
+
+const (
+	mib     = 1 << 20
+	context = 8 * mib // the fake's
+)
+
+var dir string // where what is built lies
+
+// TestMain builds everything once. EBBTIDE_CFLAGS builds it with other flags, and
+// EBBTIDE_PRELOAD_FIRST names what is loaded before the library, a sanitizer; EBBTIDE_WRAPPER is
+// what the workload runs under, such as valgrind.
+func TestMain(m *testing.M) {
+	tmp, err := os.MkdirTemp("", "ebbtide-preload")
+	if err == nil {
+		var vars []string
+		if flags := os.Getenv("EBBTIDE_CFLAGS"); flags != "" {
+			vars = append(vars, "CFLAGS="+flags)
+		}
+		err = fake.Build(tmp, vars...)
+	}
+	switch {
+	case errors.Is(err, fake.ErrNoCompiler):
+		fmt.Println("skipped:", err)
+		os.Exit(0)
+	case err != nil:
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	dir = tmp
+	code := m.Run()
+	os.RemoveAll(tmp)
+	os.Exit(code)
+}
+
+type line map[string]any
+
+func (l line) n(key string) int64 {
+	f, _ := l[key].(float64)
+	return int64(f)
+}
+
+// job is a workload under the library.
+type job struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines chan line
+	errs  bytes.Buffer
+}
+
+// start runs the workload with the library and the gate at a path, or without the library
+// where the path is "-".
+func start(t *testing.T, gate string, env []string, args ...string) *job {
+	t.Helper()
+	j := &job{t: t, cmd: exec.Command(filepath.Join(dir, "workload"), args...), lines: make(chan line, 10000)}
+	if slices.Contains(args, "linked") {
+		j.cmd.Path = filepath.Join(dir, "workload-linked")
+	}
+	if w := strings.Fields(os.Getenv("EBBTIDE_WRAPPER")); len(w) > 0 {
+		path, err := exec.LookPath(w[0])
+		must.NoError(t, err)
+		j.cmd.Args = append(append(slices.Clone(w), j.cmd.Path), args...)
+		j.cmd.Path = path
+	}
+	j.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "EBBTIDE_FAKE_GPU="+filepath.Join(t.TempDir(), "gpu"), "EBBTIDE_GATE_LOG=1", "EBBTIDE_GATE_CONTEXT="+strconv.Itoa(context))
+	if gate != "-" {
+		j.cmd.Env = append(j.cmd.Env, "LD_PRELOAD="+os.Getenv("EBBTIDE_PRELOAD_FIRST")+" "+filepath.Join(dir, "libebbtide-cuda.so"), "EBBTIDE_GATE="+gate)
+	}
+	j.cmd.Env = append(j.cmd.Env, env...)
+	j.cmd.Stderr = &j.errs
+	out, err := j.cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, j.cmd.Start())
+	t.Cleanup(func() { _ = j.cmd.Process.Kill() })
+	go func() {
+		defer close(j.lines)
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			l := line{}
+			if json.Unmarshal(s.Bytes(), &l) == nil {
+				j.lines <- l
+			}
+		}
+	}()
+	return j
+}
+
+// next is the next line that has the key.
+func (j *job) next(key string) line {
+	j.t.Helper()
+	for {
+		select {
+		case l, ok := <-j.lines:
+			if !ok {
+				j.t.Fatalf("ended without %q: %s", key, j.errs.String())
+			}
+			if _, ok := l[key]; ok {
+				return l
+			}
+		case <-time.After(20 * time.Second):
+			j.t.Fatalf("no %q", key)
+		}
+	}
+}
+
+func (j *job) end() {
+	j.t.Helper()
+	j.next("done")
+	for range j.lines {
+	}
+	must.NoError(j.t, j.cmd.Wait(), must.Sprint(j.errs.String()))
+}
+
+// Each way by which a program finds the driver leads through the library, and each kind of
+// memory is counted and given back.
+func TestResolve(t *testing.T) {
+	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
+		for _, kind := range []string{"sync", "async", "vmm", "managed"} {
+			t.Run(how+"/"+kind, func(t *testing.T) {
+				g := startGate(t, 512*mib)
+				j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--resolve", how, "--alloc", kind, "--steps", "4", "--bytes", strconv.Itoa(16*mib))
+				for i := range 4 {
+					l := j.next("step")
+					must.Eq(t, 512*mib, l.n("memory"))
+					must.Eq(t, 512*mib-context-int64(i+1)*16*mib, l.n("free"))
+				}
+				j.next("done")
+				g.fine()
+				must.Eq(t, context+4*16*mib, int(g.most))
+				must.Eq(t, kind == "managed", g.count(pinned) > 0)
+			})
+		}
+	}
+}
+
+// The codes by which the fake's variants answer NULL come through: no hook stands for another.
+func TestVariants(t *testing.T) {
+	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
+		want := start(t, "-", nil, "--mode", "variants", "--resolve", how).next("cuMemAlloc_v2")
+		g := startGate(t, 512*mib)
+		j := start(t, g.path, nil, "--mode", "variants", "--resolve", how)
+		must.Eq(t, want, j.next("cuMemAlloc_v2"))
+		j.end()
+		g.fine()
+	}
+}
+
+func TestTransparent(t *testing.T) {
+	for name, env := range map[string][]string{
+		"no gate named":   {"EBBTIDE_GATE="},
+		"no gate there":   {"EBBTIDE_GATE=/nonexistent/gate.sock"},
+		"a path too long": {"EBBTIDE_GATE=/" + strings.Repeat("x", 200)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := start(t, "", env, "--mode", "fill", "--bytes", strconv.Itoa(mib))
+			l := j.next("code")
+			must.Eq(t, 2, l.n("code"))
+			must.Eq(t, 1<<30-context, l.n("got"))
+			must.Eq(t, 1<<30, l.n("memory"))
+			j.end()
+		})
+	}
+}
+
+// At the limit: error 2 and no other, figures that agree, and the limit met to the byte.
+func TestLimit(t *testing.T) {
+	for _, kind := range []string{"sync", "async", "vmm"} {
+		t.Run(kind, func(t *testing.T) {
+			const limit = 300 * mib
+			g := startGate(t, limit)
+			j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=10"}, "--mode", "fill", "--alloc", kind, "--bytes", strconv.Itoa(2*mib))
+			l := j.next("code")
+			must.Eq(t, 2, l.n("code"))
+			must.Eq(t, limit-context, l.n("got"))
+			must.Eq(t, limit, l.n("memory"))
+			must.Zero(t, l.n("free"))
+			j.end()
+			g.fine()
+		})
+	}
+}
+
+func TestFiguresAgree(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, nil, "--mode", "nvml", "--bytes", strconv.Itoa(32*mib))
+	l := j.next("nvml_used")
+	must.Eq(t, 300*mib, l.n("memory"))
+	must.Eq(t, 300*mib, l.n("device_total"))
+	must.Eq(t, 300*mib, l.n("nvml_total"))
+	must.Eq(t, l.n("free"), l.n("nvml_free"))
+	must.Eq(t, 300*mib-l.n("free"), l.n("nvml_used"))
+	must.Eq(t, context+32*mib, l.n("nvml_used"))
+	must.Eq(t, 1, l.n("processes"))
+	must.Eq(t, context+32*mib, l.n("own"))
+	j.end()
+	g.fine()
+}
+
+func TestThreads(t *testing.T) {
+	g := startGate(t, 900*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1048576"}, "--threads", "16", "--steps", "20", "--bytes", strconv.Itoa(mib))
+	j.end()
+	g.fine()
+}
+
+// A thread without a context gets the driver's own answer, and nothing is counted for it.
+func TestNoContext(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, nil, "--mode", "thread")
+	must.Eq(t, 201, j.next("code").n("code"))
+	j.end()
+	g.fine()
+}
+
+// A forked child speaks for itself; its parent's connection and memory stay the parent's.
+func TestFork(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, []string{"EBBTIDE_FAKE_FORK=1"}, "--mode", "fork", "--steps", "3")
+	must.Zero(t, j.next("child").n("child"))
+	j.end()
+	must.Eq(t, 2, g.hellos)
+	g.fine()
+}
+
+// While a stream is captured nothing waits; what the graph needs is asked for at its launch.
+func TestCapture(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=20000", "EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--bytes", strconv.Itoa(64*mib))
+	l := j.next("took")
+	must.Eq(t, 2, l.n("code"))
+	must.Less(t, 5, l["took"].(float64))
+	must.Eq(t, 300*mib-context-64*mib, j.next("launched").n("free"))
+	j.end()
+	g.fine()
+}
+
+func TestPinned(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, nil, "--mode", "ipc")
+	j.end()
+	g.fine()
+	must.Len(t, 1, g.heard)
+	must.Eq(t, 2, g.heard[0].Arg)
+}
+
+// The gate dies and comes back: the job goes on within its lease, and says what it holds.
+func TestGateReturns(t *testing.T) {
+	g := startGate(t, 512*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=" + strconv.Itoa(32*mib)}, "--steps", "30", "--pause-ms", "50", "--bytes", strconv.Itoa(4*mib))
+	for range 5 {
+		j.next("step")
+	}
+	g.stop()
+	j.next("step") // within the lease
+	must.NoError(t, os.RemoveAll(g.path))
+	g.listen()
+	j.end()
+	g.fine()
+	must.Eq(t, 2, g.hellos)
+	must.Len(t, 1, g.heard)
+	must.Eq(t, uint16(holds), g.heard[0].Type)
+	must.Between(t, context+5*4*mib, g.heard[0].Bytes, context+7*4*mib+2*32*mib)
+}
+
+// A gate that comes after the job began is told what the job holds.
+func TestGateComesLate(t *testing.T) {
+	g := startGate(t, 512*mib)
+	g.stop()
+	os.RemoveAll(g.path)
+	j := start(t, g.path, nil, "--steps", "40", "--pause-ms", "50", "--bytes", strconv.Itoa(4*mib))
+	j.next("step")
+	g.listen()
+	j.end()
+	g.fine()
+	must.Eq(t, uint16(holds), g.heard[0].Type)
+	must.Greater(t, uint64(context), g.heard[0].Bytes)
+}
+
+// Beyond the lease, without a gate, a request waits for its time and is then refused.
+func TestGateStaysAway(t *testing.T) {
+	g := startGate(t, 512*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=300"}, "--steps", "40", "--pause-ms", "20", "--bytes", strconv.Itoa(4*mib))
+	j.next("step")
+	g.stop()
+	must.Eq(t, 2, j.next("error").n("error"))
+	for range j.lines {
+	}
+	var exit *exec.ExitError
+	must.True(t, errors.As(j.cmd.Wait(), &exit))
+	must.Eq(t, 2, exit.ExitCode())
+}
+
+// PAUSE in the midst of launches: it is answered when the submitted work is done, and nothing
+// is submitted until RESUME.
+func TestPause(t *testing.T) {
+	g := startGate(t, 900*mib)
+	const kernel = 20 * time.Millisecond
+	j := start(t, g.path, []string{"EBBTIDE_FAKE_KERNEL_US=" + strconv.Itoa(int(kernel.Microseconds()))},
+		"--threads", "3", "--steps", "12", "--pause-ms", "10", "--bytes", strconv.Itoa(mib))
+	for range 9 {
+		j.next("step")
+	}
+	for range 3 {
+		before := g.count(paused)
+		g.all(message{Type: pause})
+		eventually(t, "paused", func() bool { return g.count(paused) > before })
+		for len(j.lines) > 0 { // what was printed before
+			<-j.lines
+		}
+		time.Sleep(50 * time.Millisecond)
+		for len(j.lines) > 0 { // the line of a step whose launches were done
+			<-j.lines
+		}
+		time.Sleep(200 * time.Millisecond)
+		must.Zero(t, len(j.lines), must.Sprint("a step during the pause"))
+		g.all(message{Type: resume})
+		if before < 2 {
+			j.next("step")
+		}
+	}
+	j.end()
+	g.fine()
+}
+
+// A gate that dies during a pause does not leave the job standing.
+func TestPauseEndsWithGate(t *testing.T) {
+	g := startGate(t, 900*mib)
+	j := start(t, g.path, nil, "--steps", "20", "--pause-ms", "10", "--bytes", "65536")
+	j.next("step")
+	g.all(message{Type: pause})
+	eventually(t, "paused", func() bool { return g.count(paused) > 0 })
+	g.stop()
+	j.end()
+}
+
+// A context that takes more than was set aside for it is asked for when that is known, and one
+// that takes less gives the rest back.
+func TestContext(t *testing.T) {
+	for _, takes := range []int{1 * mib, 40 * mib, 200 * mib} {
+		g := startGate(t, 300*mib)
+		j := start(t, g.path, []string{"EBBTIDE_GATE_CONTEXT=", "EBBTIDE_GATE_LEASE=1", "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(takes)}, "--steps", "1", "--bytes", strconv.Itoa(mib))
+		must.Eq(t, 300*mib-int64(takes)-mib, j.next("step").n("free"))
+		j.end()
+		g.fine()
+	}
+}
+
+// Two jobs want more than there is: one waits for the other, and both end well.
+func TestWait(t *testing.T) {
+	g := startGate(t, 200*mib)
+	one := start(t, g.path, nil, "--steps", "1", "--bytes", strconv.Itoa(120*mib), "--hold-ms", "1000")
+	one.next("step")
+	two := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--threads", "2", "--steps", "1", "--bytes", strconv.Itoa(80*mib), "--hold-ms", "10")
+	eventually(t, "one waits", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.waiting > 0
+	})
+	one.end()
+	two.end()
+	g.fine()
+}
+
+// A job that is killed by SIGKILL leaves nothing: the gate sees the end of the connection.
+func TestKilled(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")
+	j.next("step")
+	must.NoError(t, j.cmd.Process.Signal(syscall.SIGKILL))
+	_ = j.cmd.Wait()
+	g.fine()
+}
+
+// A lower limit takes the lease back at once.
+func TestShrink(t *testing.T) {
+	g := startGate(t, 512*mib)
+	j := start(t, g.path, nil, "--steps", "1", "--hold-ms", "1500", "--bytes", "65536")
+	j.next("step")
+	g.mu.Lock()
+	g.limit = 32 * mib
+	g.mu.Unlock()
+	g.all(message{Type: limitIs, Device: 7, Bytes: 32 * mib})
+	eventually(t, "the lease is back", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.sum() == context+65536
+	})
+	j.end()
+}
+
+// 10⁵ allocations: what one costs more than without the library.
+func TestMany(t *testing.T) {
+	args := []string{"--mode", "many", "--count", "100000", "--bytes", "4096"}
+	plain := start(t, "-", nil, args...).next("ns")["ns"].(float64)
+	g := startGate(t, 900*mib)
+	j := start(t, g.path, nil, args...)
+	ours := j.next("ns")["ns"].(float64)
+	j.end()
+	g.fine()
+	t.Logf("%.0f ns without the library, %.0f ns with it: %.2f times; %d requests", plain, ours, ours/plain, g.seen[request])
+	must.Less(t, 10, g.seen[request], must.Sprint("the lease is not used"))
+	// The fake's allocation is far cheaper than a card's: a wide margin, so that a lock or a system
+	// call in the way is noticed and a busy machine is not.
+	must.Less(t, 10*plain+2000, ours)
+}
+
+// The library must load where programs are old: CentOS 7 has glibc 2.17.
+func TestOldSymbols(t *testing.T) {
+	out := tool(t, "objdump", "-T", filepath.Join(dir, "libebbtide-cuda.so"))
+	for _, m := range regexp.MustCompile(`GLIBC_(\d+)\.(\d+)`).FindAllStringSubmatch(out, -1) {
+		minor, _ := strconv.Atoi(m[2])
+		must.True(t, m[1] == "2" && minor <= 17, must.Sprint(m[0]))
+	}
+	for _, m := range regexp.MustCompile(`NEEDED\s+(\S+)`).FindAllStringSubmatch(tool(t, "objdump", "-p", filepath.Join(dir, "libebbtide-cuda.so")), -1) {
+		must.SliceContains(t, []string{"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}, m[1])
+	}
+}
+
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skip(name, "is needed")
+	}
+	out, err := exec.Command(name, args...).Output()
+	must.NoError(t, err)
+	return string(out)
+}
+
+// names are what a library exports.
+func names(t *testing.T, path string) []string {
+	var all []string
+	for _, l := range strings.Split(tool(t, "nm", "-D", "--defined-only", path), "\n") {
+		if f := strings.Fields(l); len(f) == 3 {
+			all = append(all, strings.Split(f[2], "@")[0])
+		}
+	}
+	return all
+}
+
+// harmless are names that look as if they took memory or handed in work, and do neither, or
+// none that is counted; with the reason.
+var harmless = map[string]string{
+	"cuMemAllocHost":                         "host memory",
+	"cuMemAllocHost_v2":                      "host memory",
+	"cuMemHostAlloc":                         "host memory",
+	"cuMemGetAllocationGranularity":          "a question",
+	"cuMemGetAllocationPropertiesFromHandle": "a question",
+	"cuGraphMemAllocNodeGetParams":           "a question",
+	"cuLaunchHostFunc":                       "runs on the host",
+	"cuLaunchHostFunc_ptsz":                  "runs on the host",
+	"cuLaunchHostFunc_v2":                    "runs on the host",
+	"cuMulticastCreate":                      "an address, not memory",
+	"cuMemPoolImportPointer":                 "memory of another process; the import of the pool pins",
+	"cuMemcpy3DPeerAsync":                    "hooked",
+	"cuGreenCtxCreate":                       "within the primary context",
+	"cuMemGetMemPool":                        "a question",
+	"cuImportExternalSemaphore":              "no memory",
+	"cuGraphAddMemcpyNode":                   "work when it is launched",
+	"cuGraphAddMemsetNode":                   "work when it is launched",
+}
+
+var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|MulticastCreate|GetProcAddress)`)
+
+// reviewed holds names of that kind that are no allocation and no work.
+var reviewed = regexp.MustCompile(`^cu(MemHost(GetDevicePointer|GetFlags|Register|Unregister)|MemcpyGet|Graph(Memcpy|Memset|Exec))`)
+
+// TestHooks: a call of the driver that allocates or submits, and is not hooked, is noticed. It
+// looks at the fake; EBBTIDE_LIBCUDA names a real driver or a toolkit's stub to look at.
+func TestHooks(t *testing.T) {
+	ours := names(t, filepath.Join(dir, "libebbtide-cuda.so"))
+	must.SliceContains(t, ours, "dlsym")
+	must.SliceContains(t, ours, "dlvsym")
+	for _, n := range ours {
+		must.True(t, n == "dlsym" || n == "dlvsym" || strings.HasPrefix(n, "cu") || strings.HasPrefix(n, "nvml"), must.Sprint(n, " should not be exported"))
+	}
+	drivers := []string{filepath.Join(dir, "libcuda.so.1")}
+	if real := os.Getenv("EBBTIDE_LIBCUDA"); real != "" {
+		drivers = append(drivers, real)
+	}
+	for _, driver := range drivers {
+		for _, n := range names(t, driver) {
+			if suspicious.MatchString(n) && !reviewed.MatchString(n) && harmless[n] == "" && !slices.Contains(ours, n) {
+				t.Errorf("%s of %s is not hooked: hook it in src/hooks.def or src/submit.def, or say in this test why not", n, driver)
+			}
+		}
+	}
+}
+
+// A program that has nothing to do with CUDA does not notice the library, and looks symbols up
+// as before: RTLD_NEXT from a library means after that library.
+func TestOtherPrograms(t *testing.T) {
+	src := filepath.Join(t.TempDir(), "lib.c")
+	must.NoError(t, os.WriteFile(src, []byte(`
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+static int calls;
+int getppid(void) { int (*next)(void) = dlsym(RTLD_NEXT, "getppid"); calls++; return next == getppid ? -1 : next(); }
+int main(void) {
+	void *v = dlvsym(RTLD_DEFAULT, "getpid", "GLIBC_2.2.5"), *none = dlsym(RTLD_DEFAULT, "cuNothing");
+	return !(dlerror() && getppid() > 0 && calls == 1 && v && !none);
+}
+`), 0o644))
+	bin := filepath.Join(t.TempDir(), "prog")
+	out, err := exec.Command("gcc", "-w", "-rdynamic", "-o", bin, src, "-ldl").CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	c := exec.Command(bin)
+	c.Env = append(os.Environ(), "LD_PRELOAD="+filepath.Join(dir, "libebbtide-cuda.so"), "EBBTIDE_GATE=/nonexistent")
+	c.Stderr = io.Discard
+	must.NoError(t, c.Run())
+}

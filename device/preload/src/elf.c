@@ -1,0 +1,105 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Finds a function in a library that is loaded already, by reading its symbol table.
+//
+// The library hooks dlsym itself, so it cannot ask dlsym for dlsym; and a reference to what
+// moved from libdl and libpthread into libc with glibc 2.34 would bind it to that version or to
+// the one before. The table in memory is the same in all of them.
+
+#include "preload.h"
+
+#include <elf.h>
+#include <link.h>
+
+struct search {
+	const char *library, *symbol;
+	void *found;
+};
+
+// No function of libc but dl_iterate_phdr: a sanitizer that is linked into the program looks its
+// functions up through us before any of them works.
+static bool begins(const char *s, const char *with)
+{
+	for (; *with; s++, with++)
+		if (*s != *with)
+			return false;
+	return true;
+}
+
+static bool equal(const char *a, const char *b)
+{
+	for (; *a && *a == *b; a++, b++)
+		;
+	return *a == *b;
+}
+
+static uint32_t gnu_hash(const char *s)
+{
+	uint32_t h = 5381;
+	for (; *s; s++)
+		h = h * 33 + (unsigned char)*s;
+	return h;
+}
+
+static int look(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct search *s = arg;
+	const ElfW(Dyn) *dyn = NULL;
+	const ElfW(Sym) *syms = NULL;
+	const char *strs = NULL;
+	const uint32_t *hash = NULL;
+	const ElfW(Half) *versions = NULL;
+	(void)size;
+
+	const char *base = info->dlpi_name ? info->dlpi_name : "";
+	for (const char *p = base; *p; p++)
+		if (*p == '/')
+			base = p + 1;
+	if (!begins(base, s->library))
+		return 0;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			dyn = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	for (; dyn && dyn->d_tag != DT_NULL; dyn++) {
+		// glibc relocates these addresses in place, but not on every architecture.
+		const void *p = (const void *)(dyn->d_un.d_ptr < info->dlpi_addr ?
+			info->dlpi_addr + dyn->d_un.d_ptr : dyn->d_un.d_ptr);
+		switch (dyn->d_tag) {
+		case DT_SYMTAB: syms = p; break;
+		case DT_STRTAB: strs = p; break;
+		case DT_GNU_HASH: hash = p; break;
+		case DT_VERSYM: versions = p; break;
+		}
+	}
+	if (!syms || !strs || !hash)
+		return 0;
+	uint32_t buckets = hash[0], first = hash[1], bloom = hash[2];
+	const uint32_t *bucket = hash + 4 + bloom * (sizeof(ElfW(Addr)) / 4);
+	const uint32_t *chain = bucket + buckets;
+	uint32_t want = gnu_hash(s->symbol);
+	if (!buckets)
+		return 0;
+	for (uint32_t i = bucket[want % buckets]; i >= first; i++) {
+		const ElfW(Sym) *sym = &syms[i];
+		uint32_t h = chain[i - first];
+		// The bit marks a version that is kept for old programs only; any version does
+		// here, but the newest is the better one.
+		if ((h | 1) == (want | 1) && sym->st_shndx != SHN_UNDEF &&
+		    equal(strs + sym->st_name, s->symbol)) {
+			s->found = (void *)(info->dlpi_addr + sym->st_value);
+			if (!versions || !(versions[i] & 0x8000))
+				return 1;
+		}
+		if (h & 1)
+			break;
+	}
+	return s->found != NULL;
+}
+
+void *eb_elf_find(const char *library, const char *symbol)
+{
+	struct search s = { library, symbol, NULL };
+	dl_iterate_phdr(look, &s);
+	return s.found;
+}

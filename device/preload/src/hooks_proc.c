@@ -1,0 +1,25 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// cuGetProcAddress: the real one chooses the version, and what it returns is looked up among the
+// driver's functions that are hooked. No name and no suffix is guessed.
+
+#include "preload.h"
+
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
+{
+	NEED(cuGetProcAddress_v2, real);
+	CUresult r = real(symbol, pfn, version, flags, status);
+	if (r == CUDA_SUCCESS && pfn)
+		*pfn = eb_map(*pfn);
+	return r;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
+	NEED(cuGetProcAddress, real);
+	CUresult r = real(symbol, pfn, version, flags);
+	if (r == CUDA_SUCCESS && pfn)
+		*pfn = eb_map(*pfn);
+	return r;
+}

@@ -1,0 +1,19 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Calls that only submit: see submit.def.
+
+#include "preload.h"
+
+#define SUBMIT(n, P, A, S) \
+	EXPORT CUresult n P \
+	{ \
+		NEED(n, real); \
+		if (!eb_active()) \
+			return real A; \
+		eb_enter((CUstream)(S)); \
+		CUresult r = real A; \
+		eb_leave(); \
+		return r; \
+	}
+#include "submit.def"

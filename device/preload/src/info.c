@@ -1,0 +1,212 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Figures: what a program is told about memory is its container's, and all ways of asking agree:
+// free is what it can have now, total its limit, used the difference.
+
+#include "preload.h"
+
+#include <string.h>
+#include <unistd.h>
+
+// Free is the smaller of what the limit leaves and what the gate has on the card, and what is
+// leased already. A program that takes all that is free must get it without waiting.
+bool eb_info(struct device *d, uint64_t *total, uint64_t *used)
+{
+	uint64_t limit = d->limit, room = 0;
+	if (eb.mode != BOUND)
+		return false;
+	struct message m = { .type = T_INFO, .device = d->handle };
+	int64_t avail = d->avail > 0 ? d->avail : 0;
+	if (d->handle && eb_gate_call(&m, 0, NULL) == 0 && m.type == T_INFO_IS) {
+		d->limit = limit = m.bytes;
+		room = limit > m.id ? limit - m.id : 0;
+		room = room < m.arg ? room : m.arg;
+	} else if (!d->handle || !limit) {
+		return false;
+	}
+	room += (uint64_t)avail;
+	*total = limit;
+	*used = room < limit ? limit - room : 0;
+	return true;
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	NEED(cuMemGetInfo_v2, real);
+	CUresult r = real(available, total);
+	uint64_t t, u;
+	struct device *d;
+	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_info(d, &t, &u)) {
+		*total = t;
+		*available = t - u;
+	}
+	return r;
+}
+
+// Before CUDA 3.2 sizes had 32 bits; more than that reads as all of it.
+static unsigned narrow(uint64_t n)
+{
+	return n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
+}
+
+EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total)
+{
+	NEED(cuMemGetInfo, real);
+	CUresult r = real(available, total);
+	uint64_t t, u;
+	struct device *d;
+	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_info(d, &t, &u)) {
+		*total = narrow(t);
+		*available = narrow(t - u);
+	}
+	return r;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice dev)
+{
+	NEED(cuDeviceTotalMem_v2, real);
+	CUresult r = real(total, dev);
+	uint64_t t, u;
+	struct device *d;
+	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_info(d, &t, &u))
+		*total = t;
+	return r;
+}
+
+EXPORT CUresult cuDeviceTotalMem(unsigned *total, CUdevice dev)
+{
+	NEED(cuDeviceTotalMem, real);
+	CUresult r = real(total, dev);
+	uint64_t t, u;
+	struct device *d;
+	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_info(d, &t, &u))
+		*total = narrow(t);
+	return r;
+}
+
+// NVML names a GPU by its UUID as text; a MIG device ("MIG-…") is not ours.
+static bool parse(const char *s, uint8_t *uuid)
+{
+	int n = 0;
+	if (strncmp(s, "GPU-", 4) != 0)
+		return false;
+	for (s += 4; *s && n < 32; s++) {
+		int v = *s >= '0' && *s <= '9' ? *s - '0' : (*s | 32) >= 'a' && (*s | 32) <= 'f' ? (*s | 32) - 'a' + 10 : -1;
+		if (*s == '-')
+			continue;
+		if (v < 0)
+			return false;
+		uuid[n / 2] = (uint8_t)(n % 2 ? uuid[n / 2] | v : v << 4);
+		n++;
+	}
+	return n == 32 && !*s;
+}
+
+static struct device *of_nvml(nvmlDevice_t dev)
+{
+	char text[96] = "";
+	uint8_t uuid[16];
+	nvmlReturn_t (*get)(nvmlDevice_t, char *, unsigned) = NULL;
+	if (eb.resolve.nvml != 1)
+		return NULL;
+	*(void **)&get = eb.real_dlsym(eb.resolve.nvml_handle, "nvmlDeviceGetUUID");
+	if (!get || get(dev, text, sizeof text) != NVML_SUCCESS || !parse(text, uuid))
+		return NULL;
+	return eb_device_uuid(uuid, -1);
+}
+
+#undef NEED
+#define NEED(n, real) \
+	__typeof__(&n) real = REAL(n); \
+	if (UNLIKELY(!real)) return NVML_ERROR_FUNCTION_NOT_FOUND
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
+{
+	NEED(nvmlDeviceGetMemoryInfo, real);
+	nvmlReturn_t r = real(dev, m);
+	uint64_t t, u;
+	struct device *d;
+	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_info(d, &t, &u)) {
+		m->total = t;
+		m->used = u;
+		m->free = t - u;
+	}
+	return r;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t dev, nvmlMemory_v2_t *m)
+{
+	NEED(nvmlDeviceGetMemoryInfo_v2, real);
+	nvmlReturn_t r = real(dev, m);
+	uint64_t t, u;
+	struct device *d;
+	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_info(d, &t, &u)) {
+		m->total = t;
+		m->used = u;
+		m->free = t - u;
+		m->reserved = 0;
+	}
+	return r;
+}
+
+// Of the processes on the card a program sees itself, with what it holds: the others are not its
+// business, and their pids are those of the host.
+#define PROCESSES(name, type, more) \
+	EXPORT nvmlReturn_t name(nvmlDevice_t dev, unsigned *count, type *list) \
+	{ \
+		NEED(name, real); \
+		struct device *d; \
+		if (!count || !eb_active() || eb.mode != BOUND || !(d = of_nvml(dev)) || !d->handle) \
+			return real(dev, count, list); \
+		unsigned have = *count, n = d->used > 0; \
+		*count = n; \
+		if (have < n) \
+			return NVML_ERROR_INSUFFICIENT_SIZE; \
+		if (n && !list) \
+			return NVML_ERROR_INVALID_ARGUMENT; \
+		if (n) \
+			*list = (type){ .pid = (unsigned)getpid(), .usedGpuMemory = (unsigned long long)d->used more }; \
+		return NVML_SUCCESS; \
+	}
+#define INSTANCES , .gpuInstanceId = 0xffffffff, .computeInstanceId = 0xffffffff
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, )
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, INSTANCES)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, INSTANCES)
+
+// eb_info_driver is what NVML itself says: of this process if it knows it by our pid (it does not
+// in a container with pids of its own), or of the whole card.
+int64_t eb_info_driver(struct device *d, bool own)
+{
+	nvmlReturn_t (*init)(void) = NULL, (*by_uuid)(const char *, nvmlDevice_t *) = NULL;
+	nvmlDevice_t dev;
+	char text[48] = "GPU-";
+	__typeof__(&nvmlDeviceGetComputeRunningProcesses_v3) list = REAL(nvmlDeviceGetComputeRunningProcesses_v3);
+	__typeof__(&nvmlDeviceGetMemoryInfo) memory = REAL(nvmlDeviceGetMemoryInfo);
+	if (eb.resolve.nvml != 1)
+		return -1;
+	*(void **)&init = eb.real_dlsym(eb.resolve.nvml_handle, "nvmlInit_v2");
+	*(void **)&by_uuid = eb.real_dlsym(eb.resolve.nvml_handle, "nvmlDeviceGetHandleByUUID");
+	char *p = text + 4;
+	for (int i = 0; i < 16; i++) {
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*p++ = '-';
+		*p++ = "0123456789abcdef"[d->uuid[i] >> 4];
+		*p++ = "0123456789abcdef"[d->uuid[i] & 15];
+	}
+	*p = 0;
+	if (!init || !by_uuid || init() != NVML_SUCCESS || by_uuid(text, &dev) != NVML_SUCCESS)
+		return -1;
+	if (!own) {
+		nvmlMemory_t m;
+		return memory && memory(dev, &m) == NVML_SUCCESS ? (int64_t)m.used : -1;
+	}
+	nvmlProcessInfo_t all[64];
+	unsigned n = 64;
+	if (!list || list(dev, &n, all) != NVML_SUCCESS)
+		return -1;
+	for (unsigned i = 0; i < n; i++)
+		if (all[i].pid == (unsigned)getpid() && all[i].usedGpuMemory >> 48 == 0)
+			return (int64_t)all[i].usedGpuMemory;
+	return -1;
+}
