@@ -113,6 +113,12 @@ func failed(what string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %s", what, text(ret))
 }
 
+// has says whether the library knows a function. A driver of some years ago does not know
+// all, and to call one that it does not know ends the process.
+func (l *Library) has(function string) bool {
+	return l.nvml.Extensions().LookupSymbol(function) == nil
+}
+
 // Cards lists the cards, in the order of their addresses on the bus. One of which only
 // some things can be read is listed as unhealthy.
 func (l *Library) Cards() ([]Card, error) {
@@ -134,7 +140,7 @@ func (l *Library) Cards() ([]Card, error) {
 			// Its UUID is not known, so that it is missing, and whoever knew it sees that.
 			continue
 		}
-		c, ok := card(dev)
+		c, ok := l.card(dev)
 		if !ok {
 			continue
 		}
@@ -149,7 +155,7 @@ func (l *Library) Cards() ([]Card, error) {
 
 // card reads what does not change, and whether the card is well. Without a UUID it cannot
 // be named.
-func card(dev nvml.Device) (c Card, ok bool) {
+func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	var ret nvml.Return
 	if c.UUID, ret = dev.GetUUID(); ret != nvml.SUCCESS {
 		return c, false
@@ -167,27 +173,37 @@ func card(dev nvml.Device) (c Card, ok bool) {
 	pci, ret := dev.GetPciInfo()
 	bad("its address", ret)
 	c.PCIBusID = busID(pci)
-	c.Minor, ret = dev.GetMinorNumber()
-	bad("the number of its device node", ret)
-	mode, ret := dev.GetComputeMode()
-	bad("its compute mode", ret)
-	c.ComputeMode = computeMode(mode)
-	if current, _, ret := dev.GetMigMode(); ret == nvml.SUCCESS {
-		c.MIG = current == nvml.DEVICE_MIG_ENABLE
+	c.ComputeMode = "default"
+	if l.has("nvmlDeviceGetMinorNumber") {
+		c.Minor, ret = dev.GetMinorNumber()
+		bad("the number of its device node", ret)
+	}
+	if l.has("nvmlDeviceGetComputeMode") {
+		mode, ret := dev.GetComputeMode()
+		bad("its compute mode", ret)
+		c.ComputeMode = computeMode(mode)
+	}
+	if l.has("nvmlDeviceGetMigMode") {
+		current, _, ret := dev.GetMigMode()
+		c.MIG = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
 	if c.Unhealthy == "" {
-		c.Unhealthy = hurt(dev)
+		c.Unhealthy = l.hurt(dev)
 	}
 	return c, true
 }
 
 // hurt says what the card reports of itself that no driver repairs.
-func hurt(dev nvml.Device) string {
-	if _, _, _, failure, ret := dev.GetRemappedRows(); ret == nvml.SUCCESS && failure {
-		return "some of its memory is broken, and could not be replaced (row remapping)"
+func (l *Library) hurt(dev nvml.Device) string {
+	if l.has("nvmlDeviceGetRemappedRows") {
+		if _, _, _, failure, ret := dev.GetRemappedRows(); ret == nvml.SUCCESS && failure {
+			return "some of its memory is broken, and could not be replaced (row remapping)"
+		}
 	}
-	if n, ret := dev.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS && n > 0 {
-		return fmt.Sprintf("%d errors of its memory could not be corrected since the driver was loaded (ECC)", n)
+	if l.has("nvmlDeviceGetTotalEccErrors") {
+		if n, ret := dev.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS && n > 0 {
+			return fmt.Sprintf("%d errors of its memory could not be corrected since the driver was loaded (ECC)", n)
+		}
 	}
 	return ""
 }
@@ -229,14 +245,23 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 	}
 	u.Used, u.Free = memory.Used, memory.Free
 	// What a card does not tell is 0.
-	if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
-		u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100
+	if l.has("nvmlDeviceGetUtilizationRates") {
+		if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
+			u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100
+		}
 	}
-	if c, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
-		u.TemperatureC = float64(c)
+	if l.has("nvmlDeviceGetTemperature") {
+		if c, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
+			u.TemperatureC = float64(c)
+		}
 	}
-	if mw, ret := dev.GetPowerUsage(); ret == nvml.SUCCESS {
-		u.PowerW = float64(mw) / 1000
+	if l.has("nvmlDeviceGetPowerUsage") {
+		if mw, ret := dev.GetPowerUsage(); ret == nvml.SUCCESS {
+			u.PowerW = float64(mw) / 1000
+		}
+	}
+	if !l.has("nvmlDeviceGetComputeRunningProcesses") {
+		return u, nil
 	}
 	if all, ret := dev.GetComputeRunningProcesses(); ret == nvml.SUCCESS {
 		u.ProcessesKnown = true

@@ -4,6 +4,7 @@
 package nvml
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -13,7 +14,10 @@ import (
 )
 
 // machine is one with two cards, of which the second one is on the first place of the bus.
-func machine(change ...func(*mock.Device)) *Library {
+func machine(change ...func(*mock.Device)) *Library { return old("", change...) }
+
+// old is machine with a library that does not know a function.
+func old(unknown string, change ...func(*mock.Device)) *Library {
 	device := func(uuid, bus string, minor int) *mock.Device {
 		d := &mock.Device{
 			GetUUIDFunc:        func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
@@ -48,6 +52,14 @@ func machine(change ...func(*mock.Device)) *Library {
 		f(all[0])
 	}
 	return over(&mock.Interface{
+		ExtensionsFunc: func() nvml.ExtendedInterface {
+			return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
+				if name == unknown {
+					return errors.New("undefined symbol")
+				}
+				return nil
+			}}
+		},
 		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
 		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "570.1", nvml.SUCCESS },
@@ -116,6 +128,18 @@ func TestUsage(t *testing.T) {
 	}, u)
 	_, err = l.Usage("GPU-3")
 	must.ErrorContains(t, err, "looking for card GPU-3: ")
+}
+
+// What an old library does not know is not called: that would end the process.
+func TestCards_old(t *testing.T) {
+	cards, err := old("nvmlDeviceGetRemappedRows", func(d *mock.Device) {
+		d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) {
+			t.Error("it was called")
+			return 0, 0, false, false, nvml.SUCCESS
+		}
+	}).Cards()
+	must.NoError(t, err)
+	must.Len(t, 2, cards)
 }
 
 // Most machines have no cards.

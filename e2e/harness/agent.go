@@ -46,6 +46,8 @@ type AgentConfig struct {
 	// agent that joins has both from its server.
 	ACL, TLS bool
 
+	// Env is added to the environment of the agent and its plugins, as NAME=value.
+	Env []string
 	// Chroot has more files of the host for tasks of the exec engine, and where they are
 	// there.
 	Chroot map[string]string
@@ -372,7 +374,7 @@ func (a *Agent) Launch(ctx context.Context) error {
 	}
 	proc, err := a.h.super.start(ctx, a.Name, request{
 		// Plugins that are killed leave their sockets in the temporary directory.
-		Args: a.argv, Env: append(a.h.environ(), "TMPDIR="+a.h.Dir), Dir: a.Dir, Log: filepath.Join(a.Dir, "nomad.log"),
+		Args: a.argv, Env: append(append(a.h.environ(), "TMPDIR="+a.h.Dir), a.cfg.Env...), Dir: a.Dir, Log: filepath.Join(a.Dir, "nomad.log"),
 	})
 	if err != nil {
 		return err

@@ -65,6 +65,11 @@ func (t *Tools) Driver(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide-driver", "./cmd/ebbtide-driver")
 }
 
+// GPU is the path of the device plugin.
+func (t *Tools) GPU(ctx context.Context) (string, error) {
+	return t.own(ctx, "ebbtide-gpu", "./cmd/ebbtide-gpu")
+}
+
 // CLI is the path of the ebbtide command, which is static.
 func (t *Tools) CLI(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide", "./cmd/ebbtide", "CGO_ENABLED=0")
