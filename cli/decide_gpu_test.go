@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -30,19 +29,8 @@ const (
 
 // The output to the byte, as scripts see it.
 func TestDecide_gpu(t *testing.T) {
-	for _, tc := range []struct{ policy, snapshot string }{
-		{"fairshare", fairShareSnapshot},
-		{"fairshare-adapt", adaptSnapshot},
-	} {
-		t.Run(tc.policy, func(t *testing.T) {
-			status, stdout, stderr := ebbtide(tc.snapshot, "decide", "--policy", tc.policy)
-			must.Eq(t, "", stderr)
-			must.Eq(t, exitOK, status)
-			want, err := os.ReadFile("testdata/" + tc.policy + ".json")
-			must.NoError(t, err)
-			must.Eq(t, string(want), stdout)
-		})
-	}
+	decidesAs(t, "fairshare", fairShareSnapshot)
+	decidesAs(t, "fairshare-adapt", adaptSnapshot)
 }
 
 // What is wrong with a window, by its path.

@@ -37,19 +37,21 @@ const (
 
 // The output to the byte, as scripts see it.
 func TestDecide_targets(t *testing.T) {
-	for _, tc := range []struct{ policy, snapshot string }{
-		{"tradl", tradlSnapshot},
-		{"dqoes", dqoesSnapshot},
-	} {
-		t.Run(tc.policy, func(t *testing.T) {
-			status, stdout, stderr := ebbtide(tc.snapshot, "decide", "--policy", tc.policy)
-			must.Eq(t, "", stderr)
-			must.Eq(t, exitOK, status)
-			want, err := os.ReadFile("testdata/" + tc.policy + ".json")
-			must.NoError(t, err)
-			must.Eq(t, string(want), stdout)
-		})
-	}
+	decidesAs(t, "tradl", tradlSnapshot)
+	decidesAs(t, "dqoes", dqoesSnapshot)
+}
+
+// decidesAs checks what a policy decides of a snapshot against the file of its name.
+func decidesAs(t *testing.T, policy, snapshot string) {
+	t.Helper()
+	t.Run(policy, func(t *testing.T) {
+		status, stdout, stderr := ebbtide(snapshot, "decide", "--policy", policy)
+		must.Eq(t, "", stderr)
+		must.Eq(t, exitOK, status)
+		want, err := os.ReadFile("testdata/" + policy + ".json")
+		must.NoError(t, err)
+		must.Eq(t, string(want), stdout)
+	})
 }
 
 // What is left out has its default.

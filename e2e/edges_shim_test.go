@@ -253,23 +253,7 @@ func (s *site) testShimKilled(t *testing.T) {
 }
 
 // shimConfig is a shim that may move everything at once.
-const shimConfig = `
-interval = "1s"
-nomad {
-  address = %q
-}
-leader {
-  path  = "ebbtide/killed"
-  ttl   = "10s"
-  delay = "1s"
-}
-web {
-  address = ""
-}
-rebalance {
-  enabled = false
-}
-limits {
+const shimConfig = shimToKill + `limits {
   in_flight        = 4
   per_node         = 4
   moves_per_minute = 100

@@ -179,13 +179,8 @@ func testShimReleases(t *testing.T, first, second *cluster) {
 	first.stop(t, "held")
 }
 
-// testShimKilled kills a shim in the moment in which it has bound a job to its target:
-// the job goes on there, once, and the next shim sets it free.
-func testShimKilled(t *testing.T, first, second *cluster) {
-	cliPath, err := first.h.Tools.CLI(deadline(t, startDeadline))
-	must.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "shim.hcl")
-	must.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(`
+// shimToKill is a shim whose lock is soon free when it is killed.
+const shimToKill = `
 interval = "1s"
 nomad {
   address = %q
@@ -201,7 +196,15 @@ web {
 rebalance {
   enabled = false
 }
-`, first.agent.Addr)), 0o644))
+`
+
+// testShimKilled kills a shim in the moment in which it has bound a job to its target:
+// the job goes on there, once, and the next shim sets it free.
+func testShimKilled(t *testing.T, first, second *cluster) {
+	cliPath, err := first.h.Tools.CLI(deadline(t, startDeadline))
+	must.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "shim.hcl")
+	must.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(shimToKill, first.agent.Addr)), 0o644))
 	start := func(name string) *harness.Process {
 		p, err := first.h.Start(deadline(t, startDeadline), name, []string{cliPath, "shim", "-config", file}, nil)
 		must.NoError(t, err)

@@ -6,6 +6,7 @@ package policytest
 
 import (
 	"encoding/json"
+	"strings"
 
 	"github.com/shoenig/test/must"
 )
@@ -24,4 +25,20 @@ func Decide[In, Out any](t must.T, decide func(In) Out, in In) Out {
 	must.Eq(t, before, text(in), must.Sprint("the input must not change"))
 	must.Eq(t, text(out), text(decide(in)), must.Sprint("the same again"))
 	return out
+}
+
+// Example checks of a policy in a table that its example is valid and a decision by a rule
+// of its own, and that what is missing in an input is told.
+func Example(t must.T, name string, example any, decide func([]byte) (any, error)) {
+	t.Helper()
+	in, err := json.Marshal(example)
+	must.NoError(t, err)
+	asked, err := decide(in)
+	must.NoError(t, err)
+	out, err := json.Marshal(asked)
+	must.NoError(t, err)
+	paper, _, _ := strings.Cut(name, "-")
+	must.StrContains(t, string(out), `"rule":"`+paper+".")
+	_, err = decide([]byte("{}"))
+	must.ErrorContains(t, err, "is missing")
 }

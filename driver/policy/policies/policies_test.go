@@ -4,11 +4,11 @@
 package policies
 
 import (
-	"encoding/json"
-	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
 func TestFind(t *testing.T) {
@@ -29,15 +29,6 @@ func TestFind(t *testing.T) {
 // Every example is valid, and what is missing is told.
 func TestPolicies(t *testing.T) {
 	for _, p := range All() {
-		example, err := json.Marshal(p.Example)
-		must.NoError(t, err)
-		asked, err := p.DecideJSON(example)
-		must.NoError(t, err)
-		out, err := json.Marshal(asked)
-		must.NoError(t, err)
-		paper, _, _ := strings.Cut(p.Name, "-")
-		must.StrContains(t, string(out), `"rule":"`+paper+".")
-		_, err = p.DecideJSON([]byte("{}"))
-		must.ErrorContains(t, err, "is missing")
+		policytest.Example(t, p.Name, p.Example, p.DecideJSON)
 	}
 }
