@@ -117,18 +117,14 @@ var errNotConfigured = errors.New("the plugin has not been configured")
 // something of them has changed. Where there are none, there are no devices, and the
 // plugin is well all the same.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResponse, error) {
-	p.mu.Lock()
-	s := p.settings
-	p.mu.Unlock()
-	if s == nil {
-		return nil, errNotConfigured
-	}
-	if !s.Enabled {
-		return nil, nomad.ErrPluginDisabled
+	s, ctx, end, err := p.begin(ctx)
+	if err != nil {
+		return nil, err
 	}
 	out := make(chan *nomad.FingerprintResponse)
 	go func() {
 		defer close(out)
+		defer end()
 		var last []*nomad.DeviceGroup
 		first := true
 		for {
@@ -138,8 +134,6 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 				case out <- nomad.NewFingerprint(groups...):
 				case <-ctx.Done():
 					return
-				case <-p.ctx.Done():
-					return
 				}
 				first, last = false, groups
 			}
@@ -147,12 +141,27 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 			case <-time.After(s.Period):
 			case <-ctx.Done():
 				return
-			case <-p.ctx.Done():
-				return
 			}
 		}
 	}()
 	return out, nil
+}
+
+// begin begins what Nomad is told of again and again, until ctx or the plugin ends. end
+// must be called.
+func (p *Plugin) begin(ctx context.Context) (s *config.Settings, _ context.Context, end func(), err error) {
+	p.mu.Lock()
+	s = p.settings
+	p.mu.Unlock()
+	switch {
+	case s == nil:
+		return nil, nil, nil, errNotConfigured
+	case !s.Enabled:
+		return nil, nil, nil, nomad.ErrPluginDisabled
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(p.ctx, cancel)
+	return s, ctx, func() { stop(); cancel() }, nil
 }
 
 // groups are the cards as Nomad is told of them. One that was there and is not any more is

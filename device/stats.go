@@ -20,31 +20,23 @@ import (
 
 // Stats implements nomad.DevicePlugin. Each seat of a card has the card's figures.
 func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *nomad.StatsResponse, error) {
-	p.mu.Lock()
-	s := p.settings
-	p.mu.Unlock()
-	if s == nil {
-		return nil, errNotConfigured
-	}
-	if !s.Enabled {
-		return nil, nomad.ErrPluginDisabled
+	_, ctx, end, err := p.begin(ctx)
+	if err != nil {
+		return nil, err
 	}
 	out := make(chan *nomad.StatsResponse)
 	go func() {
 		defer close(out)
+		defer end()
 		for {
 			select {
 			case <-time.After(interval):
 			case <-ctx.Done():
 				return
-			case <-p.ctx.Done():
-				return
 			}
 			select {
 			case out <- p.stats():
 			case <-ctx.Done():
-				return
-			case <-p.ctx.Done():
 				return
 			}
 		}
