@@ -1,0 +1,149 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+)
+
+// Park implements gate.Evictor. Besides gate.ErrLost its error may wrap ErrNotEvictable,
+// ErrBusy, headroom.ErrHostMemory and driver.ErrUnsupported. A process without CUDA, or one
+// that has ended, holds nothing and is left alone, as is one that is parked already.
+func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+	e.parked.sweep(e.alive)
+	on, err := e.onCards(ctx, processes)
+	if err != nil {
+		return nil, fmt.Errorf("parking: %w", err)
+	}
+	freed, err := e.park(ctx, on)
+	if err == nil {
+		return freed, nil
+	}
+	// As it was, whatever ctx says: nobody else would let them go on.
+	back := e.back(context.WithoutCancel(ctx), on, true)
+	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
+}
+
+// onCards returns those processes of which something can be parked.
+func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID) ([]ledger.ProcessID, error) {
+	var on []ledger.ProcessID
+	for _, id := range processes {
+		switch s, err := e.state(ctx, id); {
+		case err != nil:
+			return nil, err
+		case s == none || s == driver.Checkpointed:
+		case s == driver.Failed:
+			return nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
+		case s == driver.Running || s == driver.Locked: // left so by one that has ended
+			on = append(on, id)
+		default:
+			return nil, fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+		}
+	}
+	return on, nil
+}
+
+// park parks processes that are running, or locked. With an error, some of them may be
+// locked or parked.
+func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+	held, err := e.footprints(on)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range on {
+		if err := e.lock(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	need := make(map[int]uint64)
+	for id, f := range held {
+		need[id.PID] = f.sum()
+	}
+	if err := e.opts.Room(need); err != nil {
+		return nil, err
+	}
+	freed := make(footprint)
+	for _, id := range on {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if !e.alive(id) {
+			continue
+		}
+		e.parked.note(id, held[id])
+		// Not ctx: it cannot be called off, and what becomes of it must be known.
+		err := e.opts.Driver.Checkpoint(context.WithoutCancel(ctx), id.PID)
+		switch {
+		case err == nil:
+			freed.add(held[id])
+		case !e.alive(id):
+		case errors.Is(err, driver.NotSupported):
+			return nil, fmt.Errorf("%w: it uses managed memory, or shares memory with other processes: %w", ErrNotEvictable, err)
+		default:
+			return nil, err
+		}
+	}
+	return freed, nil
+}
+
+// lock locks a process, unless it is.
+func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s, err := e.state(ctx, id); err != nil || s != driver.Running {
+		return err
+	}
+	timeout := e.opts.Lock
+	if t, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(t))
+	}
+	err := e.opts.Driver.Lock(context.WithoutCancel(ctx), id.PID, timeout)
+	switch {
+	case err == nil || !e.alive(id):
+		return nil
+	case errors.Is(err, driver.NotReady):
+		return fmt.Errorf("%w within %v: %w", ErrBusy, timeout.Round(time.Millisecond), err)
+	case errors.Is(err, driver.NotSupported):
+		return fmt.Errorf("%w: %w", ErrNotEvictable, err)
+	default:
+		return err
+	}
+}
+
+// none is the state of a process that has ended, or has no CUDA.
+const none driver.State = -1
+
+// state asks for a process's state.
+func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State, error) {
+	if !e.alive(id) {
+		return none, nil
+	}
+	s, err := e.opts.Driver.State(ctx, id.PID)
+	if err != nil {
+		if !e.alive(id) || errors.Is(err, driver.InvalidValue) || errors.Is(err, driver.NotInitialized) {
+			return none, nil
+		}
+		return none, err
+	}
+	return s, nil
+}
+
+// alive says whether it is still that process. One of which that cannot be read is taken to
+// be there: CUDA will tell.
+func (e *Evictor) alive(id ledger.ProcessID) bool {
+	start, err := e.opts.Start(id.PID)
+	if err != nil {
+		return !errors.Is(err, peer.ErrGone)
+	}
+	return start == id.Start
+}
