@@ -419,7 +419,7 @@ func TestReturn(t *testing.T) {
 					return nil
 				}
 			},
-			calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running",
+			calls: "restore 1, restore 2, unlock 2", states: "running running",
 		},
 		"the helper ends in a restore": {
 			on:    func(m *machine) { m.fail = once("restore 1", errHelper) },

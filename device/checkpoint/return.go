@@ -153,7 +153,9 @@ func (e *Evictor) missing(away []ledger.ProcessID) error {
 func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range tries {
-		err = e.opts.Driver.Restore(ctx, id.PID)
+		if e.alive(id) {
+			err = e.opts.Driver.Restore(ctx, id.PID)
+		}
 		if err == nil || !e.alive(id) {
 			e.parked.forget(id)
 			return nil
@@ -186,6 +188,9 @@ func (e *Evictor) again(ctx context.Context, back []ledger.ProcessID) (lost erro
 		return loss(err)
 	}
 	for _, id := range back {
+		if !e.alive(id) {
+			continue
+		}
 		e.parked.note(id, held[id])
 		if err := e.opts.Driver.Checkpoint(ctx, id.PID); err != nil && e.alive(id) {
 			lost = errors.Join(lost, loss(err))
@@ -198,6 +203,9 @@ func (e *Evictor) again(ctx context.Context, back []ledger.ProcessID) (lost erro
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range tries {
+		if !e.alive(id) {
+			return nil
+		}
 		if err = e.opts.Driver.Unlock(ctx, id.PID); err == nil || !e.alive(id) {
 			return nil
 		}
