@@ -22,5 +22,8 @@ func main() {
 		fmt.Println("ebbtide-gpu", version.String())
 		return
 	}
+	if status, is := device.Helper(os.Args); is {
+		os.Exit(status)
+	}
 	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any { return device.New(ctx, log) })
 }

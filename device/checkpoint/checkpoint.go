@@ -20,6 +20,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
@@ -30,7 +31,7 @@ import (
 var (
 	// ErrNotEvictable says that CUDA cannot move the memory of a process, now or later: it
 	// uses managed memory, or shares memory with other processes.
-	ErrNotEvictable = errors.New("the process cannot be parked")
+	ErrNotEvictable = fmt.Errorf("the process cannot be parked: %w", gate.ErrPinned)
 	// ErrBusy says that a process had work under way for longer than the lock's time-out.
 	ErrBusy = errors.New("the process's work on the card does not end")
 )

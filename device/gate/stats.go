@@ -36,9 +36,10 @@ type Status struct {
 	Container peer.Container
 	Priority  int
 	Processes int
-	Absent    int  // of them, those without a connection
-	Pinned    bool // one of them cannot be evicted
-	Paused    bool // or about to be
+	PIDs      []int // of the processes
+	Absent    int   // of them, those without a connection
+	Pinned    bool  // one of them cannot be evicted
+	Paused    bool  // or about to be
 	Pauses    int
 	PausedFor time.Duration // in pauses that are over
 	Planned   bool          // paused by the plan
@@ -108,6 +109,7 @@ func (g *Gate) Stats() []Status {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}
 		for _, p := range c.processes {
+			s.PIDs = append(s.PIDs, p.id.PID)
 			s.Pinned = s.Pinned || p.pinned != 0
 			if p.session == nil {
 				s.Absent++
