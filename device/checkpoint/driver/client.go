@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -149,6 +150,7 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 		}
 		return a, nil
 	case <-stuck.C:
+		h.doomed.Store(true) // it may take the kernel some time to end it
 		h.kill()
 		return answer{}, what(fmt.Errorf("%w: it has not answered within %v", ErrHelper, limit))
 	case <-ctx.Done():
@@ -171,13 +173,11 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 		return nil, ErrClosed
 	}
 	if h := c.current; h != nil {
-		select {
-		case <-h.ended:
-			c.current = nil
-			c.leave(time.Since(h.begun))
-		default:
+		if h.runs() {
 			return h, nil
 		}
+		c.current = nil
+		c.leave(time.Since(h.begun))
 	}
 	select {
 	case <-time.After(time.Until(c.after)):
@@ -235,10 +235,21 @@ type helper struct {
 	ended chan struct{}
 	err   error // why; once it has ended
 
+	doomed atomic.Bool // it is being killed
+
 	mu    sync.Mutex
 	last  uint64
 	open  map[uint64]chan answer // nil: it has ended
 	write *json.Encoder
+}
+
+func (h *helper) runs() bool {
+	select {
+	case <-h.ended:
+		return false
+	default:
+		return !h.doomed.Load()
+	}
 }
 
 // start starts a helper and hears what it says first.
@@ -354,6 +365,7 @@ func (h *helper) listen(r io.Reader) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
+	h.doomed.Store(true)
 	h.kill()
 	_, _ = io.Copy(io.Discard, r)
 	return fmt.Errorf("reading its answer: %w", err)
