@@ -6,35 +6,19 @@ package device
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/checkpoint"
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
-	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// helperArgument makes this binary the helper that calls CUDA's checkpoint functions, with
-// the path of the library as the next argument.
-const helperArgument = "checkpoint-helper"
-
 // helperWithin is how long the helper may take to load CUDA.
 const helperWithin = 2 * time.Minute
-
-// Helper runs the helper that calls CUDA, if that is what the command line is for, and
-// returns the exit status.
-func Helper(args []string) (status int, is bool) {
-	if len(args) != 3 || args[1] != helperArgument {
-		return 0, false
-	}
-	return libcuda.Helper(args[2]), true
-}
 
 var errParkingOff = errors.New("it is switched off (parking)")
 
@@ -44,13 +28,9 @@ func (p *Plugin) parking(cards []nvml.Card) (gate.Evictor, error) {
 	if !p.settings.Parking {
 		return nil, errParkingOff
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("finding the plugin's own binary: %w", err)
-	}
 	log := p.log.Named("checkpoint")
 	client := driver.New(driver.Options{
-		Version: cards[0].Driver, Path: self, Args: []string{helperArgument, p.settings.CUDA},
+		Version: cards[0].Driver, Library: p.settings.CUDA,
 		Log: func(line string) { log.Warn("the helper that calls CUDA", "says", line) },
 	})
 	ctx, cancel := context.WithTimeout(p.ctx, helperWithin)

@@ -296,6 +296,10 @@ func TestPark(t *testing.T) {
 			},
 			calls: "lock 1, lock 2, unlock 1, unlock 1, unlock 1", states: "locked running running", err: ErrBusy, lost: true,
 		},
+		"CUDA does not know one that holds memory": {
+			on:     func(m *machine, _ *Options) { m.procs[2].noGPU = true },
+			states: "running running running", err: ErrNotEvictable,
+		},
 		"the driver does not answer": {
 			on:     func(m *machine, _ *Options) { m.fail = always("state", driver.ErrUnsupported) },
 			states: "running running running", err: driver.ErrUnsupported,

@@ -41,7 +41,7 @@ var dir string // where what is built lies
 
 // TestMain builds the fakes once. It is also the helper.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "checkpoint-helper" {
+	if len(os.Args) == 3 && os.Args[1] == driver.Argument {
 		os.Exit(libcuda.Helper(os.Args[2]))
 	}
 	os.Exit(func() int {
@@ -89,7 +89,7 @@ func newHost(t *testing.T, change ...func(*Options)) *host {
 		return lib.Usage(uuid)
 	}}
 	h.client = driver.New(driver.Options{
-		Version: cards[0].Driver, Path: "/proc/self/exe", Args: []string{"checkpoint-helper", filepath.Join(dir, "libcuda.so.1")},
+		Version: cards[0].Driver, Library: filepath.Join(dir, "libcuda.so.1"),
 		Log: func(s string) { fmt.Println("helper:", s) },
 	})
 	t.Cleanup(h.client.Close)
@@ -162,7 +162,7 @@ func (h *host) start(args ...string) *job {
 	return j
 }
 
-// trains starts a job that holds 80 MiB after its fourth step, and goes on for a while.
+// trains starts a job that holds 16 MiB after its fourth step, and goes on for a while.
 func (h *host) trains(args ...string) *job {
 	h.t.Helper()
 	j := h.start(append([]string{"--steps", "12", "--bytes", strconv.Itoa(2 * mib), "--pause-ms", "20"}, args...)...)
@@ -399,7 +399,7 @@ func TestFake_helperKilled(t *testing.T) {
 	j.ends()
 }
 
-// kill kills the helpers of this process, and waits for their end.
+// kill kills the helpers of this process.
 func kill(t *testing.T) {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
@@ -411,7 +411,7 @@ func kill(t *testing.T) {
 			pid, err := strconv.Atoi(string(field))
 			must.NoError(t, err)
 			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			if !bytes.Contains(line, []byte("checkpoint-helper")) {
+			if !bytes.Contains(line, []byte(driver.Argument)) {
 				continue
 			}
 			must.NoError(t, syscall.Kill(pid, syscall.SIGKILL))

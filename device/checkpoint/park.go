@@ -20,11 +20,15 @@ import (
 // that has ended, holds nothing and is left alone, as is one that is parked already.
 func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
 	e.parked.sweep(e.alive)
-	on, err := e.onCards(ctx, processes)
+	held, err := e.footprints(processes)
 	if err != nil {
 		return nil, fmt.Errorf("parking: %w", err)
 	}
-	freed, err := e.park(ctx, on)
+	on, err := e.onCards(ctx, processes, held)
+	if err != nil {
+		return nil, fmt.Errorf("parking: %w", err)
+	}
+	freed, err := e.park(ctx, on, held)
 	if err == nil {
 		return freed, nil
 	}
@@ -34,12 +38,14 @@ func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[l
 }
 
 // onCards returns those processes of which something can be parked.
-func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID) ([]ledger.ProcessID, error) {
+func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) ([]ledger.ProcessID, error) {
 	var on []ledger.ProcessID
 	for _, id := range processes {
 		switch s, err := e.state(ctx, id); {
 		case err != nil:
 			return nil, err
+		case s == none && held[id].sum() > 0 && e.alive(id):
+			return nil, fmt.Errorf("%w: process %d holds %d bytes of the cards, and CUDA does not know it", ErrNotEvictable, id.PID, held[id].sum())
 		case s == none || s == driver.Checkpointed:
 		case s == driver.Failed:
 			return nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
@@ -54,19 +60,15 @@ func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID) ([]
 
 // park parks processes that are running, or locked. With an error, some of them may be
 // locked or parked.
-func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
-	held, err := e.footprints(on)
-	if err != nil {
-		return nil, err
-	}
+func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID, held map[ledger.ProcessID]footprint) (map[ledger.CardID]uint64, error) {
 	for _, id := range on {
 		if err := e.lock(ctx, id); err != nil {
 			return nil, err
 		}
 	}
 	need := make(map[int]uint64)
-	for id, f := range held {
-		need[id.PID] = f.sum()
+	for _, id := range on {
+		need[id.PID] = held[id].sum()
 	}
 	if err := e.opts.Room(need); err != nil {
 		return nil, err

@@ -27,13 +27,19 @@ import (
 // the functions, but they fail on what later ones can do (NVIDIA/cuda-checkpoint#34).
 const Oldest = "575.57"
 
-// Options say how a helper is started.
+// Argument is the first argument of a program that is to be the helper, libcuda.Helper; the
+// second is the library's path.
+const Argument = "checkpoint-helper"
+
+// Options say how a helper is started. Only Version must be set.
 type Options struct {
 	// Version is NVIDIA's driver's version, as NVML tells it: "580.95.05".
 	Version string
-	// Path is what is started, with Args. It is to run libcuda.Helper.
-	Path string
-	Args []string // without the program's name
+	// Library is the path of libcuda.so.1; "" is where the system has it.
+	Library string
+	// Program is what is started, with Argument and Library. Without, it is what runs now,
+	// also if its file was replaced.
+	Program string
 	// Env is the helper's environment. Without, it has this process's but LD_PRELOAD.
 	Env []string
 	// Log is given each line that the helper writes to its standard error.
@@ -65,6 +71,7 @@ func New(opts Options) *Client {
 	if opts.Log == nil {
 		opts.Log = func(string) {}
 	}
+	opts.Program = cmp.Or(opts.Program, "/proc/self/exe")
 	opts.Begin = cmp.Or(opts.Begin, time.Minute)
 	opts.Call = cmp.Or(opts.Call, 10*time.Minute)
 	opts.Pause = cmp.Or(opts.Pause, 100*time.Millisecond)
@@ -84,7 +91,8 @@ func (c *Client) Close() {
 	defer func() { <-c.starting }()
 	c.closed = true
 	if c.current != nil {
-		c.current.end()
+		_ = c.current.stdin.Close() // by which it ends
+		<-c.current.ended
 	}
 }
 
@@ -135,6 +143,7 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	}
 	reply, err := h.ask(r)
 	if err != nil {
+		h.end() // whoever tries again gets another
 		return answer{}, what(err)
 	}
 	limit := c.opts.Call + time.Duration(r.TimeoutMS)*time.Millisecond
@@ -150,8 +159,7 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 		}
 		return a, nil
 	case <-stuck.C:
-		h.doomed.Store(true) // it may take the kernel some time to end it
-		h.kill()
+		h.end()
 		return answer{}, what(fmt.Errorf("%w: it has not answered within %v", ErrHelper, limit))
 	case <-ctx.Done():
 		return answer{}, what(ctx.Err())
@@ -235,7 +243,7 @@ type helper struct {
 	ended chan struct{}
 	err   error // why; once it has ended
 
-	doomed atomic.Bool // it is being killed
+	doomed atomic.Bool // it was killed, which the kernel may take some time for
 
 	mu    sync.Mutex
 	last  uint64
@@ -255,7 +263,7 @@ func (h *helper) runs() bool {
 // start starts a helper and hears what it says first.
 func start(ctx context.Context, opts Options) (*helper, error) {
 	failed := func(err error) error { return fmt.Errorf("%w: it could not be started: %w", ErrHelper, err) }
-	cmd := exec.Command(opts.Path, opts.Args...)
+	cmd := exec.Command(opts.Program, Argument, opts.Library)
 	cmd.Env = opts.Env
 	if cmd.Env == nil {
 		cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LD_PRELOAD=") })
@@ -336,7 +344,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	case <-ctx.Done():
 		err = failed(ctx.Err())
 	}
-	h.kill()
+	h.end()
 	<-h.ended
 	return nil, err
 }
@@ -365,8 +373,7 @@ func (h *helper) listen(r io.Reader) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	h.doomed.Store(true)
-	h.kill()
+	h.end()
 	_, _ = io.Copy(io.Discard, r)
 	return fmt.Errorf("reading its answer: %w", err)
 }
@@ -407,8 +414,8 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 	close(h.ended)
 }
 
-// end lets the helper end, and waits for it.
+// end kills the helper. It is used no more.
 func (h *helper) end() {
-	_ = h.stdin.Close()
-	<-h.ended
+	h.doomed.Store(true)
+	h.kill()
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// TestMain is also the helper, over a driver that does as its name says.
+// TestMain is also the helper, over a driver that does as its path says.
 func TestMain(m *testing.M) {
-	if len(os.Args) != 3 || os.Args[1] != "helper" {
+	if len(os.Args) != 3 || os.Args[1] != Argument {
 		os.Exit(m.Run())
 	}
 	fmt.Fprintln(os.Stderr, "it has begun")
@@ -69,7 +69,7 @@ func (script) Restore(int) Result           { return 1002 }
 func (script) Unlock(int) Result            { return 1003 }
 
 func client(t *testing.T, how string, change ...func(*Options)) *Client {
-	opts := Options{Version: "580.95.05", Path: "/proc/self/exe", Args: []string{"helper", how}, Pause: time.Millisecond}
+	opts := Options{Version: "580.95.05", Library: how, Pause: time.Millisecond}
 	for _, f := range change {
 		f(&opts)
 	}
@@ -198,9 +198,9 @@ func TestClient_cannotStart(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no program": {func(o *Options) { o.Path = "/nowhere/at/all" }, "no such file"},
-		"silent":     {func(o *Options) { o.Args, o.Begin = []string{"helper", "silent"}, 300*time.Millisecond }, "it has not loaded CUDA within 300ms"},
-		"gone":       {func(o *Options) { o.Args = []string{"helper", "gone"} }, "exit status 7"},
+		"no program": {func(o *Options) { o.Program = "/nowhere/at/all" }, "no such file"},
+		"silent":     {func(o *Options) { o.Library, o.Begin = "silent", 300*time.Millisecond }, "it has not loaded CUDA within 300ms"},
+		"gone":       {func(o *Options) { o.Library = "gone" }, "exit status 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := client(t, "", tc.change).Check(t.Context())
