@@ -26,6 +26,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 var (
@@ -46,12 +47,11 @@ type Driver interface {
 	Unlock(ctx context.Context, pid int) error
 }
 
-// Options say how an Evictor works. All but the times must be set.
+// Options say how an Evictor works. All but Alive and the times must be set.
 type Options struct {
 	Driver Driver
-	// Start tells when a process has begun (peer.Finder.Start). The error wraps peer.ErrGone
-	// if there is none.
-	Start func(pid int) (uint64, error)
+	// Alive tells whether a process has not ended. Without, the kernel is asked.
+	Alive func(ledger.ProcessID) bool
 	// Cards are the cards on which processes may hold memory.
 	Cards []ledger.CardID
 	// Held tells what processes hold on a card, in bytes by pid. One that is not there, or
@@ -92,5 +92,19 @@ func New(opts Options) *Evictor {
 			*t = otherwise
 		}
 	}
+	if opts.Alive == nil {
+		opts.Alive = alive
+	}
 	return &Evictor{opts: opts, restoring: make(chan struct{}, 1), parked: records{held: make(map[ledger.ProcessID]footprint)}}
+}
+
+// alive asks the kernel. A process that has ended and that its parent has not asked for yet
+// is none any more. One of which nothing can be read is taken to be there: CUDA will tell.
+func alive(id ledger.ProcessID) bool {
+	handle, err := peer.Finder{}.Open(id.PID, id.Start)
+	if err != nil {
+		return !errors.Is(err, peer.ErrGone)
+	}
+	handle.Close()
+	return true
 }

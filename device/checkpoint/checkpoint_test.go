@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 const (
@@ -123,13 +122,11 @@ func (m *machine) used() uint64 {
 func (m *machine) options() Options {
 	return Options{
 		Driver: m,
-		Start: func(pid int) (uint64, error) {
+		Alive: func(id ledger.ProcessID) bool {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if p := m.procs[pid]; p != nil {
-				return p.start, nil
-			}
-			return 0, peer.ErrGone
+			p := m.procs[id.PID]
+			return p != nil && p.start == id.Start
 		},
 		Cards: []ledger.CardID{card},
 		Held: func(ledger.CardID) (map[int]uint64, error) {
@@ -296,6 +293,17 @@ func TestPark(t *testing.T) {
 			},
 			calls: "lock 1, lock 2, unlock 1, unlock 1, unlock 1", states: "locked running running", err: ErrBusy, lost: true,
 		},
+		"CUDA does not answer for one while another is locked": {
+			on: func(m *machine, _ *Options) {
+				m.fail = func(call string) error {
+					if strings.HasSuffix(call, " 2") && m.procs[1].state != driver.Running {
+						return driver.ErrStuck
+					}
+					return nil
+				}
+			},
+			calls: "lock 1, lock 2, unlock 1", states: "running running running", err: ErrNotEvictable,
+		},
 		"CUDA does not know one that holds memory": {
 			on:     func(m *machine, _ *Options) { m.procs[2].noGPU = true },
 			states: "running running running", err: ErrNotEvictable,
@@ -413,6 +421,18 @@ func TestReturn(t *testing.T) {
 		"a restore fails": {
 			on:    func(m *machine) { m.fail = always("restore 1", driver.OutOfMemory) },
 			calls: "restore 1, restore 2, unlock 2", states: "checkpointed running running", err: driver.OutOfMemory, lost: true,
+		},
+		"one ends because of its restore": {
+			on: func(m *machine) {
+				m.fail = func(call string) error {
+					if call == "restore 1" {
+						delete(m.procs, 1)
+						return driver.OutOfMemory
+					}
+					return nil
+				}
+			},
+			calls: "restore 1, restore 2, unlock 2", states: "running running", err: driver.OutOfMemory, lost: true,
 		},
 		"one ends in its restore": {
 			on: func(m *machine) {

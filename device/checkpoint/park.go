@@ -12,23 +12,22 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 // Park implements gate.Evictor. Besides gate.ErrLost its error may wrap ErrNotEvictable,
 // ErrBusy, headroom.ErrHostMemory and driver.ErrUnsupported. A process without CUDA, or one
 // that has ended, holds nothing and is left alone, as is one that is parked already.
 func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
-	e.parked.sweep(e.alive)
+	e.parked.sweep(e.opts.Alive)
 	held, err := e.footprints(processes)
 	if err != nil {
 		return nil, fmt.Errorf("parking: %w", err)
 	}
-	on, err := e.onCards(ctx, processes, held)
+	on, running, err := e.onCards(ctx, processes, held)
 	if err != nil {
 		return nil, fmt.Errorf("parking: %w", err)
 	}
-	freed, err := e.park(ctx, on, held)
+	freed, err := e.park(ctx, on, running, held)
 	if err == nil {
 		return freed, nil
 	}
@@ -37,31 +36,33 @@ func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[l
 	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
 }
 
-// onCards returns those processes of which something can be parked.
-func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) ([]ledger.ProcessID, error) {
-	var on []ledger.ProcessID
+// onCards returns those processes of which something can be parked, and of them those that
+// are not locked yet.
+func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) (on, running []ledger.ProcessID, err error) {
 	for _, id := range processes {
 		switch s, err := e.state(ctx, id); {
 		case err != nil:
-			return nil, err
-		case s == none && held[id].sum() > 0 && e.alive(id):
-			return nil, fmt.Errorf("%w: process %d holds %d bytes of the cards, and CUDA does not know it", ErrNotEvictable, id.PID, held[id].sum())
+			return nil, nil, err
+		case s == none && held[id].sum() > 0 && e.opts.Alive(id):
+			return nil, nil, fmt.Errorf("%w: process %d holds %d bytes of the cards, and CUDA does not know it", ErrNotEvictable, id.PID, held[id].sum())
 		case s == none || s == driver.Checkpointed:
 		case s == driver.Failed:
-			return nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
-		case s == driver.Running || s == driver.Locked: // left so by one that has ended
+			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
+		case s == driver.Running:
+			on, running = append(on, id), append(running, id)
+		case s == driver.Locked: // left so by an Evictor that has ended
 			on = append(on, id)
 		default:
-			return nil, fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+			return nil, nil, fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
 		}
 	}
-	return on, nil
+	return on, running, nil
 }
 
-// park parks processes that are running, or locked. With an error, some of them may be
+// park parks processes, of which some are running and the others locked. With an error, some of them may be
 // locked or parked.
-func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID, held map[ledger.ProcessID]footprint) (map[ledger.CardID]uint64, error) {
-	for _, id := range on {
+func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held map[ledger.ProcessID]footprint) (map[ledger.CardID]uint64, error) {
+	for _, id := range running {
 		if err := e.lock(ctx, id); err != nil {
 			return nil, err
 		}
@@ -78,7 +79,7 @@ func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID, held map[ledg
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if !e.alive(id) {
+		if !e.opts.Alive(id) {
 			continue
 		}
 		e.parked.note(id, held[id])
@@ -87,7 +88,7 @@ func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID, held map[ledg
 		switch {
 		case err == nil:
 			freed.add(held[id])
-		case !e.alive(id):
+		case !e.opts.Alive(id):
 		case errors.Is(err, driver.NotSupported):
 			return nil, fmt.Errorf("%w: it uses managed memory, or shares memory with other processes: %w", ErrNotEvictable, err)
 		default:
@@ -97,13 +98,13 @@ func (e *Evictor) park(ctx context.Context, on []ledger.ProcessID, held map[ledg
 	return freed, nil
 }
 
-// lock locks a process, unless it is.
+// lock locks a process.
 func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s, err := e.state(ctx, id); err != nil || s != driver.Running {
-		return err
+	if !e.opts.Alive(id) {
+		return nil
 	}
 	timeout := e.opts.Lock
 	if t, ok := ctx.Deadline(); ok {
@@ -111,12 +112,14 @@ func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
 	}
 	err := e.opts.Driver.Lock(context.WithoutCancel(ctx), id.PID, timeout)
 	switch {
-	case err == nil || !e.alive(id):
+	case err == nil || !e.opts.Alive(id):
 		return nil
 	case errors.Is(err, driver.NotReady):
 		return fmt.Errorf("%w within %v: %w", ErrBusy, timeout.Round(time.Millisecond), err)
 	case errors.Is(err, driver.NotSupported):
 		return fmt.Errorf("%w: %w", ErrNotEvictable, err)
+	case errors.Is(err, driver.ErrStuck):
+		return fmt.Errorf("%w: CUDA may not answer for it while another process is locked that it works with, such as by NCCL: %w", ErrNotEvictable, err)
 	default:
 		return err
 	}
@@ -127,12 +130,12 @@ const none driver.State = -1
 
 // state asks for a process's state.
 func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State, error) {
-	if !e.alive(id) {
+	if !e.opts.Alive(id) {
 		return none, nil
 	}
 	s, err := e.opts.Driver.State(ctx, id.PID)
 	if err != nil {
-		if !e.alive(id) || errors.Is(err, driver.InvalidValue) || errors.Is(err, driver.NotInitialized) {
+		if r, answered := errors.AsType[driver.Result](err); answered && unknown(r) || !e.opts.Alive(id) {
 			return none, nil
 		}
 		return none, err
@@ -140,12 +143,5 @@ func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State,
 	return s, nil
 }
 
-// alive says whether it is still that process. One of which that cannot be read is taken to
-// be there: CUDA will tell.
-func (e *Evictor) alive(id ledger.ProcessID) bool {
-	start, err := e.opts.Start(id.PID)
-	if err != nil {
-		return !errors.Is(err, peer.ErrGone)
-	}
-	return start == id.Start
-}
+// unknown says that CUDA does not know the process.
+func unknown(r driver.Result) bool { return r == driver.InvalidValue || r == driver.NotInitialized }

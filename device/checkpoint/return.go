@@ -29,20 +29,75 @@ func (e *Evictor) Return(ctx context.Context, processes []ledger.ProcessID) erro
 // back brings back processes and lets them go on. If they must, they are brought back also
 // when there seems to be no room, and whatever fails is a loss.
 func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must bool) error {
-	away, locked, err := e.sort(ctx, processes, must)
-	if err != nil && !errors.Is(err, gate.ErrLost) {
-		return err
+	if !must {
+		found := e.sort(ctx, processes)
+		if found.why != nil {
+			return errors.Join(found.lost, found.why)
+		}
+		return errors.Join(found.lost, e.bring(ctx, found, false))
 	}
-	lost := err // how far some are lost; the others are dealt with first
-	done, err := e.room(ctx, away, must)
+	var lost error
+	for range tries {
+		found := e.sort(ctx, processes)
+		lost = errors.Join(lost, found.lost, e.bring(ctx, found, true))
+		if processes = found.unknown; len(processes) == 0 {
+			return lost
+		}
+		// Again: the helper that calls CUDA may have ended. Or CUDA does not answer for one
+		// process while another is locked, which it is not any more (NVIDIA/cuda-checkpoint#30).
+	}
+	return errors.Join(lost, fmt.Errorf("CUDA does not tell how it is with %d processes: %w", len(processes), gate.ErrLost))
+}
+
+// found says how it is with processes.
+type found struct {
+	away, locked []ledger.ProcessID
+	unknown      []ledger.ProcessID // it cannot be told now
+	why          error              // it cannot
+	lost         error              // gate.ErrLost, of those that have failed
+}
+
+// sort tells which processes are parked and which are only locked.
+func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f found) {
+	for _, id := range processes {
+		s, err := e.state(ctx, id)
+		if err == nil && (s < none || s > driver.Failed) {
+			err = fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+		}
+		_, parked := e.parked.of(id)
+		switch {
+		case err != nil:
+			f.unknown = append(f.unknown, id)
+			f.why = errors.Join(f.why, err)
+			continue
+		case s == driver.Checkpointed:
+			f.away = append(f.away, id)
+			continue
+		case s == driver.Locked:
+			f.locked = append(f.locked, id)
+		case s == driver.Failed:
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d has failed: %w", id.PID, gate.ErrLost))
+		case s == none && parked && e.opts.Alive(id):
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA knows it no more: %w", id.PID, gate.ErrLost))
+		}
+		e.parked.forget(id)
+	}
+	return f
+}
+
+// bring restores processes and unlocks them. The error is gate.ErrLost for those that cannot
+// go on, or says that all that were away still are.
+func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
+	done, err := e.room(ctx, f.away, must)
 	if err != nil {
-		return errors.Join(lost, err)
+		return err
 	}
 	defer done()
 	// From here on nothing is called off.
 	ctx = context.WithoutCancel(ctx)
+	var lost error // the others are dealt with first
 	var back []ledger.ProcessID
-	for _, id := range away {
+	for _, id := range f.away {
 		switch err := e.restore(ctx, id); {
 		case err == nil:
 			back = append(back, id)
@@ -52,48 +107,10 @@ func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must b
 			return errors.Join(lost, err, e.again(ctx, back))
 		}
 	}
-	for _, id := range append(locked, back...) {
+	for _, id := range append(f.locked, back...) {
 		lost = errors.Join(lost, e.unlock(ctx, id))
 	}
 	return lost
-}
-
-// sort tells which processes are parked and which are only locked. Those that have failed
-// are the error, gate.ErrLost.
-func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID, must bool) (away, locked []ledger.ProcessID, lost error) {
-	for _, id := range processes {
-		s, err := e.state(ctx, id)
-		for range tries {
-			if !must || err == nil {
-				break
-			}
-			s, err = e.state(ctx, id)
-		}
-		_, parked := e.parked.of(id)
-		switch {
-		case err != nil && must:
-			lost = errors.Join(lost, loss(err))
-		case err != nil:
-			return nil, nil, err
-		case s == driver.Checkpointed:
-			away = append(away, id)
-			continue
-		case s == driver.Locked:
-			locked = append(locked, id)
-		case s == driver.Running:
-		case s == none && (!parked || !e.alive(id)):
-		case s == none:
-			lost = errors.Join(lost, fmt.Errorf("process %d was parked, and CUDA knows it no more: %w", id.PID, gate.ErrLost))
-		case s == driver.Failed:
-			lost = errors.Join(lost, fmt.Errorf("process %d has failed: %w", id.PID, gate.ErrLost))
-		case must:
-			lost = errors.Join(lost, fmt.Errorf("process %d is in %v: %w", id.PID, s, gate.ErrLost))
-		default:
-			return nil, nil, fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
-		}
-		e.parked.forget(id)
-	}
-	return away, locked, lost
 }
 
 // room waits until the cards have what the processes held free, and until nobody else is
@@ -133,7 +150,7 @@ func (e *Evictor) room(ctx context.Context, away []ledger.ProcessID, must bool) 
 func (e *Evictor) missing(away []ledger.ProcessID) error {
 	need := make(footprint)
 	for _, id := range away {
-		if f, ok := e.parked.of(id); ok && e.alive(id) {
+		if f, ok := e.parked.of(id); ok && e.opts.Alive(id) {
 			need.add(f)
 		}
 	}
@@ -153,14 +170,16 @@ func (e *Evictor) missing(away []ledger.ProcessID) error {
 func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range tries {
-		if e.alive(id) {
+		if e.opts.Alive(id) {
 			err = e.opts.Driver.Restore(ctx, id.PID)
 		}
-		if err == nil || !e.alive(id) {
+		r, answered := errors.AsType[driver.Result](err)
+		switch {
+		case err == nil,
+			!e.opts.Alive(id) && (!answered || unknown(r)): // it has ended before
 			e.parked.forget(id)
 			return nil
-		}
-		if _, answered := errors.AsType[driver.Result](err); answered {
+		case answered:
 			// Whatever state it is said to be in: it does not come back at a second try
 			// either (NVIDIA/cuda-checkpoint#44).
 			e.parked.forget(id)
@@ -188,11 +207,11 @@ func (e *Evictor) again(ctx context.Context, back []ledger.ProcessID) (lost erro
 		return loss(err)
 	}
 	for _, id := range back {
-		if !e.alive(id) {
+		if !e.opts.Alive(id) {
 			continue
 		}
 		e.parked.note(id, held[id])
-		if err := e.opts.Driver.Checkpoint(ctx, id.PID); err != nil && e.alive(id) {
+		if err := e.opts.Driver.Checkpoint(ctx, id.PID); err != nil && e.opts.Alive(id) {
 			lost = errors.Join(lost, loss(err))
 		}
 	}
@@ -203,10 +222,10 @@ func (e *Evictor) again(ctx context.Context, back []ledger.ProcessID) (lost erro
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range tries {
-		if !e.alive(id) {
+		if !e.opts.Alive(id) {
 			return nil
 		}
-		if err = e.opts.Driver.Unlock(ctx, id.PID); err == nil || !e.alive(id) {
+		if err = e.opts.Driver.Unlock(ctx, id.PID); err == nil || !e.opts.Alive(id) {
 			return nil
 		}
 		// Of a helper that has ended: CUDA may have done it all the same.

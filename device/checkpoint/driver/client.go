@@ -46,9 +46,11 @@ type Options struct {
 	Log func(line string)
 	// Begin is how long the helper may take to load the library: 1 minute if 0.
 	Begin time.Duration
-	// Call is how long a call may take, a lock's time-out apart, before the helper is taken
-	// for stuck and is ended: 10 minutes if 0.
-	Call time.Duration
+	// Move is how long a checkpoint or restore may take before CUDA is taken for stuck, and
+	// its helper is given up: 10 minutes if 0.
+	Move time.Duration
+	// Short is the same for other calls, beyond a lock's time-out: 15 s if 0.
+	Short time.Duration
 	// Pause is how long a helper that ends without having lived for a while is left alone. It
 	// doubles, up to 64 times as much: 100 ms if 0.
 	Pause time.Duration
@@ -73,7 +75,8 @@ func New(opts Options) *Client {
 	}
 	opts.Program = cmp.Or(opts.Program, "/proc/self/exe")
 	opts.Begin = cmp.Or(opts.Begin, time.Minute)
-	opts.Call = cmp.Or(opts.Call, 10*time.Minute)
+	opts.Move = cmp.Or(opts.Move, 10*time.Minute)
+	opts.Short = cmp.Or(opts.Short, 15*time.Second)
 	opts.Pause = cmp.Or(opts.Pause, 100*time.Millisecond)
 	return &Client{opts: opts, starting: make(chan struct{}, 1)}
 }
@@ -141,12 +144,15 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, what(err)
 	}
-	reply, err := h.ask(r)
+	id, reply, err := h.ask(r)
 	if err != nil {
 		h.end() // whoever tries again gets another
 		return answer{}, what(err)
 	}
-	limit := c.opts.Call + time.Duration(r.TimeoutMS)*time.Millisecond
+	limit := c.opts.Short + time.Duration(r.TimeoutMS)*time.Millisecond
+	if r.Call == callCheckpoint || r.Call == callRestore {
+		limit = c.opts.Move
+	}
 	stuck := time.NewTimer(limit)
 	defer stuck.Stop()
 	select {
@@ -159,8 +165,8 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 		}
 		return a, nil
 	case <-stuck.C:
-		h.end()
-		return answer{}, what(fmt.Errorf("%w: it has not answered within %v", ErrHelper, limit))
+		h.giveUp(id)
+		return answer{}, what(fmt.Errorf("%w within %v", ErrStuck, limit))
 	case <-ctx.Done():
 		return answer{}, what(ctx.Err())
 	}
@@ -243,7 +249,7 @@ type helper struct {
 	ended chan struct{}
 	err   error // why; once it has ended
 
-	doomed atomic.Bool // it was killed, which the kernel may take some time for
+	doomed atomic.Bool // it was killed, or will be with its last request
 
 	mu    sync.Mutex
 	last  uint64
@@ -364,7 +370,7 @@ func (h *helper) listen(r io.Reader) error {
 		}
 		h.mu.Lock()
 		reply := h.open[a.ID]
-		delete(h.open, a.ID)
+		h.settle(a.ID)
 		h.mu.Unlock()
 		if reply != nil {
 			reply <- a
@@ -379,11 +385,11 @@ func (h *helper) listen(r io.Reader) error {
 }
 
 // ask sends a request. The channel is closed when the helper ends without an answer.
-func (h *helper) ask(r request) (<-chan answer, error) {
+func (h *helper) ask(r request) (id uint64, _ <-chan answer, _ error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.open == nil {
-		return nil, h.err
+		return 0, nil, h.err
 	}
 	h.last++
 	r.ID = h.last
@@ -391,9 +397,26 @@ func (h *helper) ask(r request) (<-chan answer, error) {
 	h.open[r.ID] = reply
 	if err := h.write.Encode(r); err != nil {
 		delete(h.open, r.ID)
-		return nil, fmt.Errorf("%w: %w", ErrHelper, err)
+		return 0, nil, fmt.Errorf("%w: %w", ErrHelper, err)
 	}
-	return reply, nil
+	return r.ID, reply, nil
+}
+
+// settle takes a request off the open ones. A helper that was given up ends with its last:
+// that may be one that brings a process back. mu is held.
+func (h *helper) settle(id uint64) {
+	delete(h.open, id)
+	if h.doomed.Load() && len(h.open) == 0 {
+		h.kill()
+	}
+}
+
+// giveUp gives up a helper because of a request that it does not answer.
+func (h *helper) giveUp(id uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.doomed.Store(true)
+	h.settle(id)
 }
 
 // finish is called when the helper has ended.

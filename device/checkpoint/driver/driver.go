@@ -23,6 +23,8 @@ var (
 	// ErrHelper says that the helper could not be started, or ended before it answered. What
 	// has become of the call is not known.
 	ErrHelper = errors.New("the helper that calls CUDA is gone")
+	// ErrStuck says that CUDA does not answer. It wraps ErrHelper.
+	ErrStuck = fmt.Errorf("%w: CUDA does not answer", ErrHelper)
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("the helper that calls CUDA has been stopped")
 )

@@ -175,12 +175,23 @@ func TestClient_helperEnds(t *testing.T) {
 }
 
 func TestClient_stuck(t *testing.T) {
-	c := client(t, "well", func(o *Options) { o.Call = 500 * time.Millisecond })
+	c := client(t, "well", func(o *Options) { o.Short = 500 * time.Millisecond })
+	other := make(chan error)
+	go func() {
+		time.Sleep(350 * time.Millisecond)
+		_, err := c.State(t.Context(), 9) // takes 300 ms
+		other <- err
+	}()
 	_, err := c.State(t.Context(), 10)
+	must.ErrorIs(t, err, ErrStuck)
 	must.ErrorIs(t, err, ErrHelper)
-	must.ErrorContains(t, err, "it has not answered within 500ms")
+	must.ErrorContains(t, err, "CUDA does not answer within 500ms")
+	old := c.current
 	_, err = c.State(t.Context(), 100)
 	must.NoError(t, err)
+	must.NotEq(t, old.begun, c.current.begun)
+	must.ErrorIs(t, <-other, Result(9), must.Sprint("what another has asked for is not cut off"))
+	<-old.ended
 
 	// Who does not wait does not end the helper.
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Millisecond)
