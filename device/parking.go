@@ -13,7 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -42,7 +42,6 @@ func (p *Plugin) parking(cards []nvml.Card) (gate.Evictor, error) {
 	context.AfterFunc(p.ctx, client.Close)
 	opts := checkpoint.Options{
 		Driver: client,
-		Start:  peer.Finder{}.Start,
 		Held:   p.held,
 		Free: func(id ledger.CardID) (uint64, error) {
 			u, err := p.usage(string(id))
