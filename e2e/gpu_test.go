@@ -8,10 +8,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,16 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/e2e/harness"
-)
-
-// What the card of these tests has, and the part of it that the gate gives to nobody.
-const (
-	mib         = 1 << 20
-	cardMiB     = 1024
-	reserveMiB  = 64
-	contextSize = 8 * mib // what the card takes for a process
 )
 
 // TestGPU has jobs on a card that stands for a real one: NVIDIA's libraries are fakes, and the
@@ -37,42 +25,41 @@ const (
 func TestGPU(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
-	runc, noRunc := harness.Look("runc")
-	nvidia := harness.DockerOptions{Runtimes: map[string]string{"nvidia": runc}}
 	for name, test := range map[string]func(*testing.T){
 		"exec": func(t *testing.T) {
 			n := newGPUNode(t, card, "exec", gpuOptions{})
 			testShared(t, n)
 			testSeat(t, n)
 			testWishTooLarge(t, n)
+		},
+		"docker": func(t *testing.T) {
+			n := newGPUNode(t, card, "docker", gpuOptions{})
+			testShared(t, n)
+			testSeat(t, n)
+		},
+		"stock docker": func(t *testing.T) {
+			testShared(t, newGPUNode(t, card, "docker", gpuOptions{driver: "docker", plugin: map[string]string{"mounts": `"device"`}}))
+		},
+		"restarts": func(t *testing.T) {
+			n := newGPUNode(t, card, "exec", gpuOptions{})
 			testGPUPluginKilled(t, n)
 			testSeatAfterAgent(t, n)
 		},
-		"docker": func(t *testing.T) {
-			if noRunc != nil {
-				t.Skip(noRunc)
-			}
-			n := newGPUNode(t, card, "docker", gpuOptions{cluster: clusterOptions{docker: nvidia}})
-			testShared(t, n)
+		"restarts, docker": func(t *testing.T) {
+			n := newGPUNode(t, card, "docker", gpuOptions{})
 			testGPUPluginKilled(t, n)
-		},
-		"stock docker": func(t *testing.T) {
-			if noRunc != nil {
-				t.Skip(noRunc)
-			}
-			testShared(t, newGPUNode(t, card, "docker", gpuOptions{
-				plugin:  map[string]string{"mounts": `"device"`},
-				cluster: clusterOptions{driver: "docker", docker: nvidia},
-			}))
+			testSeatAfterAgent(t, n)
 		},
 		"no runtime": func(t *testing.T) {
-			n := newGPUNode(t, card, "docker", gpuOptions{})
+			n := newGPUNode(t, card, "docker", gpuOptions{noRuntime: true})
 			alloc := n.finish(t, n.workload("lost", nil, "--steps", "1"))
 			must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
 			n.waitEvent(t, alloc, "train", `requested docker runtime "nvidia" was not found`, "install the NVIDIA container toolkit", `inject = "devices"`)
 		},
 		"no library": func(t *testing.T) {
-			n := newGPUNode(t, card, "exec", gpuOptions{plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`}})
+			n := newGPUNode(t, card, "exec", gpuOptions{cards: 2, plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "3"}})
+			// Each card is a group of its own, which a job can name.
+			n.device += "/" + n.groups[1]
 			// Its own limit and its neighbours' do not count: it has the card as it is.
 			alloc := n.finish(t, n.workload("alone", map[string]string{"ebbtide_gpu_memory": "64"}, "--mode", "fill", "--bytes", strconv.Itoa(mib)))
 			n.waitEvent(t, alloc, "train", "GPU: the job runs without a share of the memory: the preload library cannot be read: stat /nowhere/libebbtide-cuda.so")
@@ -85,200 +72,6 @@ func TestGPU(t *testing.T) {
 			test(t)
 		})
 	}
-}
-
-// fakeCard builds what stands for a card and its software, with the C library that they need:
-// the tasks' root directory has none.
-func fakeCard(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := fake.Build(dir); errors.Is(err, fake.ErrNoCompiler) {
-		t.Skip(err)
-	} else {
-		must.NoError(t, err)
-	}
-	// "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)", "\t/lib64/ld-linux-x86-64.so.2 (0x…)"
-	library := regexp.MustCompile(`(?m)^\t(?:(\S+) => )?(/\S+) \(`)
-	out, err := exec.Command("ldd", filepath.Join(dir, "workload")).Output()
-	must.NoError(t, err)
-	for _, m := range library.FindAllStringSubmatch(string(out), -1) {
-		name := m[1]
-		if name == "" {
-			name = "ld.so"
-		}
-		data, err := os.ReadFile(m[2])
-		must.NoError(t, err)
-		must.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o755))
-	}
-	return dir
-}
-
-// gpuOptions say what differs from the usual node with a card.
-type gpuOptions struct {
-	plugin  map[string]string // options of the device plugin, as HCL literals
-	memory  int               // MiB of the card; 0 = cardMiB
-	cluster clusterOptions
-}
-
-// gpuNode is a node with one card.
-type gpuNode struct {
-	*cluster
-	dir string // with the libraries, the card's state and the gate; /opt/fake in tasks
-}
-
-func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
-	t.Helper()
-	h := newHarness(t)
-	dir := filepath.Join(h.Dir, "gpu")
-	must.NoError(t, os.CopyFS(dir, os.DirFS(card)))
-	state := filepath.Join(dir, "state")
-	must.NoError(t, os.WriteFile(state, nil, 0o666))
-	must.NoError(t, os.Chmod(state, 0o666)) // tasks of the exec engine are nobody's
-	if opts.memory == 0 {
-		opts.memory = cardMiB
-	}
-	plugin, err := h.Tools.GPU(deadline(t, startDeadline))
-	must.NoError(t, err)
-	config := map[string]string{
-		"library": quote(filepath.Join(dir, "libnvidia-ml.so.1")), "preload": quote(filepath.Join(dir, "libebbtide-cuda.so")),
-		"gate": quote(filepath.Join(dir, "gate")), "reserve_mib": strconv.Itoa(reserveMiB), "fingerprint_period": `"1s"`,
-	}
-	for k, v := range opts.plugin {
-		config[k] = v
-	}
-	o := opts.cluster
-	o.agent.Plugins = map[string]string{"ebbtide-gpu": plugin}
-	o.agent.Env = []string{
-		"EBBTIDE_FAKE_GPU=" + state, "EBBTIDE_FAKE_MEMORY=" + strconv.Itoa(opts.memory*mib), "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(contextSize),
-	}
-	o.agent.HCL = "plugin \"ebbtide-gpu\" {\n config {\n" + assignments(config) + "}\n}\n"
-	o.agent.HostVolumes = map[string]string{"fake": dir}
-	if o.driver == "docker" {
-		d, err := h.StartDocker(deadline(t, startDeadline), o.docker)
-		if errors.Is(err, harness.ErrNoDocker) {
-			t.Skip(err)
-		}
-		must.NoError(t, err)
-		must.NoError(t, d.ImportImages(deadline(t, startDeadline)))
-		o.daemon = d
-		o.agent.HCL += stockDocker(d, "enabled = false")
-	}
-	n := gpuNode{newCluster(t, h, engine, o), dir}
-	eventually(t, "the card is there", func() error {
-		node, err := n.agent.Node(t.Context())
-		if err != nil {
-			return err
-		}
-		if all := len(node.NodeResources.Devices); all != 1 {
-			return fmt.Errorf("there are %d", all)
-		}
-		d := node.NodeResources.Devices[0]
-		must.Eq(t, "nvidia/share", d.Vendor+"/"+d.Type)
-		must.Eq(t, int64(opts.memory), *d.Attributes["memory"].IntVal)
-		return nil
-	})
-	return n
-}
-
-// seat is a job with a seat on the card and the fakes in a volume.
-func (n gpuNode) seat(id string, k task, meta map[string]string) job {
-	k.cpu, k.meta = -1, meta
-	k.body += "resources {\n cpu = 50\n memory = 96\n device \"nvidia/share\" {\n count = 1\n }\n}\n"
-	j := job{id: id}
-	if n.driver == "docker" {
-		// A volume would be lost for the mounts of the device.
-		k.config += fmt.Sprintf("volumes = [%q]\n", n.dir+":/opt/fake")
-	} else {
-		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
-		k.body += "volume_mount {\n volume = \"fake\"\n destination = \"/opt/fake\"\n}\n"
-	}
-	j.tasks = []task{k}
-	return j
-}
-
-// workload is a job that uses the card as a training job does (device/fake/src/workload.c).
-func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
-	return n.seat(id, task{
-		command: "/opt/fake/ld.so", args: append([]string{"/opt/fake/workload"}, args...),
-		env: map[string]string{"LD_LIBRARY_PATH": "/opt/fake", "EBBTIDE_FAKE_GPU": "/opt/fake/state", "EBBTIDE_GATE_CONTEXT": strconv.Itoa(contextSize)},
-	}, meta)
-}
-
-// long has a workload of half a minute at most, which says all the while how much memory it
-// is told of. It checks at its end that its memory holds what it has computed.
-func (n gpuNode) long(id string) job {
-	return n.workload(id, nil, "--steps", "30", "--bytes", strconv.Itoa(4*mib), "--pause-ms", "400")
-}
-
-// told waits until a task is told of so much memory, in MiB.
-func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
-	t.Helper()
-	_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", fmt.Sprintf(`"memory": %d}`, size*mib))
-	must.NoError(t, err)
-}
-
-// succeeds waits for the end of a workload: all that it had computed was right.
-func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
-	t.Helper()
-	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
-	must.NoError(t, err)
-	out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
-	must.NoError(t, err)
-	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(out))
-	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
-	must.StrContains(t, out, `{"done": true}`)
-}
-
-// filled is how much a workload of mode fill has got, in MiB.
-func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
-	t.Helper()
-	out, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", `"code": 2`)
-	must.NoError(t, err)
-	m := regexp.MustCompile(`"got": (\d+)`).FindStringSubmatch(out)
-	must.Len(t, 2, m)
-	bytes, err := strconv.Atoi(m[1])
-	must.NoError(t, err)
-	return bytes / mib
-}
-
-// statistics are what Nomad shows of the containers on the card, by allocation and task.
-func (n gpuNode) statistics() (map[string]*api.StatObject, error) {
-	stats, err := n.agent.API.Nodes().Stats(n.agent.NodeID(), nil)
-	if err != nil {
-		return nil, err
-	}
-	if all := len(stats.DeviceStats); all != 1 {
-		return nil, fmt.Errorf("there are statistics of %d cards", all)
-	}
-	for _, seat := range stats.DeviceStats[0].InstanceStats {
-		if total := *seat.Summary.IntDenominatorVal; total != cardMiB {
-			return nil, fmt.Errorf("the card has %d MiB", total)
-		}
-		return seat.Stats.Nested, nil
-	}
-	return nil, errors.New("there are no seats")
-}
-
-// shows waits until Nomad shows that tasks hold memory of the card, of so much that they may.
-func (n gpuNode) shows(t *testing.T, size int, allocs ...*api.Allocation) {
-	t.Helper()
-	eventually(t, "Nomad shows what the tasks hold", func() error {
-		all, err := n.statistics()
-		if err != nil {
-			return err
-		}
-		for _, alloc := range allocs {
-			own := all[alloc.ID+".train"]
-			if own == nil {
-				return fmt.Errorf("allocation %s is not among %d", alloc.ID, len(all))
-			}
-			held, may := *own.Attributes["Memory"].IntNumeratorVal, *own.Attributes["Memory"].IntDenominatorVal
-			if held < 1 || held > may || may != int64(size) {
-				return fmt.Errorf("it holds %d of %d MiB", held, may)
-			}
-		}
-		return nil
-	})
 }
 
 // testShared has two jobs share the card, and a third that wants little and takes what it gets.
@@ -310,7 +103,9 @@ func testSeat(t *testing.T, n gpuNode) {
 		must.StrContains(t, out, want)
 	}
 	must.StrNotContains(t, out, "EBBTIDE_GPU_SEAT")
-	n.waitEvent(t, alloc, "train", `set inject = "devices"`)
+	if n.engine == "exec" {
+		n.waitEvent(t, alloc, "train", `set inject = "devices"`)
+	}
 }
 
 // testWishTooLarge refuses what no moment could fulfil, before anything starts.
