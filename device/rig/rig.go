@@ -208,6 +208,13 @@ func (p *Process) Next(ctx context.Context, key string) (Line, error) {
 	}
 }
 
+// Forget drops what has been printed and was not asked for.
+func (p *Process) Forget() {
+	for len(p.lines) > 0 {
+		<-p.lines
+	}
+}
+
 // Tell tells a program that has asked to go on.
 func (p *Process) Tell() error {
 	if _, err := p.stdin.Write([]byte{'\n'}); err != nil {
