@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
+	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
@@ -263,9 +264,11 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, errNotConfigured
 	}
 	opts, err := readTaskOptions(cfg)
-	if err != nil {
+	notes, report, unseated := sit(cfg, d.settings.Engine)
+	if err := errors.Join(err, unseated); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
+	opts.GPU = report
 	d.learnNode(cfg.NodeID)
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
@@ -290,10 +293,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	inner := d.first()
 	handle, network, err := inner.StartTask(cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, explainRuntime(cfg, err)
 	}
 	t := d.track(handle, inner)
-	for _, text := range []string{adopted, note} {
+	for _, text := range append(notes, adopted, note) {
 		if text != "" {
 			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
 		}
@@ -379,6 +382,9 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		},
 		Limited: opts.Limit,
 		Movable: opts.Migrate && opts.Checkpoint != nil,
+	}
+	if opts.GPU != "" {
+		ct.GPU = func() (seat.Report, error) { return seat.ReadReport(opts.GPU) }
 	}
 	if opts.Targets.Objective != nil || opts.Targets.Acceptable != nil {
 		ct.Reached = d.resumeTargets(t, opts)

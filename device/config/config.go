@@ -26,6 +26,26 @@ const (
 	InjectDevices = "devices"
 )
 
+// Who gives a container what it shares its card with.
+const (
+	// MountsDriver leaves it to the ebbtide driver, which keeps the task's volumes.
+	MountsDriver = "driver"
+	// MountsDevice gives it from here, for other drivers. Nomad 1.11 then drops the task's
+	// volumes.
+	MountsDevice = "device"
+)
+
+// What becomes of a request for more than a container's share.
+const (
+	// OverWait: it is granted while nobody else needs the memory, and waits otherwise.
+	OverWait = "wait"
+	// OverDeny: it is denied.
+	OverDeny = "deny"
+	// OverAuto: it may wait where containers can be parked, for only then is who stays
+	// within its share sure to get that.
+	OverAuto = "auto"
+)
+
 // Config holds the options as they are written: durations are text.
 type Config struct {
 	Enabled  bool     `codec:"enabled"`
@@ -34,10 +54,19 @@ type Config struct {
 	Period   string   `codec:"fingerprint_period"`
 	Ignored  []string `codec:"ignored_gpu_ids"`
 	Inject   string   `codec:"inject"`
+	Mounts   string   `codec:"mounts"`
 	Preload  string   `codec:"preload"`
 	Gate     string   `codec:"gate"`
 	Reserve  int      `codec:"reserve_mib"`
 	Division string   `codec:"division"`
+	MaxWait  string   `codec:"max_wait"`
+	Over     string   `codec:"over_share"`
+	Parking  bool     `codec:"parking"`
+	CUDA     string   `codec:"cuda_library"`
+	Turn     string   `codec:"turn"`
+	Idle     string   `codec:"idle"`
+	Planning bool     `codec:"planning"`
+	StateDir string   `codec:"state_dir"`
 }
 
 // Spec is the schema of the options, with their defaults.
@@ -52,10 +81,19 @@ func Spec() *hclspec.Spec {
 		"fingerprint_period": option("fingerprint_period", "string", `"30s"`),
 		"ignored_gpu_ids":    option("ignored_gpu_ids", "list(string)", "[]"),
 		"inject":             option("inject", "string", `"runtime"`),
+		"mounts":             option("mounts", "string", `"driver"`),
 		"preload":            option("preload", "string", `"/usr/local/lib/ebbtide/libebbtide-cuda.so"`),
 		"gate":               option("gate", "string", `"/run/ebbtide/gate"`),
 		"reserve_mib":        option("reserve_mib", "number", "512"),
 		"division":           option("division", "string", `"adaptive"`),
+		"max_wait":           option("max_wait", "string", `"1h"`),
+		"over_share":         option("over_share", "string", `"auto"`),
+		"parking":            option("parking", "bool", "true"),
+		"cuda_library":       option("cuda_library", "string", `""`),
+		"turn":               option("turn", "string", `"1m"`),
+		"idle":               option("idle", "string", `"30s"`),
+		"planning":           option("planning", "bool", "true"),
+		"state_dir":          option("state_dir", "string", `"/var/lib/ebbtide/gpu"`),
 	})
 }
 
@@ -68,11 +106,27 @@ type Settings struct {
 	Period  time.Duration
 	Ignored []string // UUIDs of cards
 	Inject  string
+	Mounts  string // who gives a container the library and the gate
 	Preload string // path of the preload library on the host
 	Gate    string // directory of the gate's socket
 	Reserve uint64 // bytes of each card that are given to nobody
 	// Division is how a card's memory is divided.
 	Division string
+	// MaxWait is for how long a request for memory may wait.
+	MaxWait time.Duration
+	// Over is what becomes of a request for more than a container's share.
+	Over string
+	// Parking is whether containers may be parked.
+	Parking bool
+	// CUDA is the path of libcuda.so.1; "" is where the system has it.
+	CUDA string
+	// Turn is how long a container keeps what it holds while others wait for it, and Idle
+	// for how long it must not have submitted anything to count as idle.
+	Turn, Idle time.Duration
+	// Planning is whether containers are paused before their memory is going to collide.
+	Planning bool
+	// StateDir is where what is learned of jobs is kept.
+	StateDir string
 }
 
 // Divisions are the ways to divide a card's memory (device/fairshare).
@@ -84,29 +138,44 @@ func Divisions() []string {
 // have 107 bytes, and its name takes some.
 const maxSocketDir = 107 - len("/gate.sock")
 
+// libraries are the names of NVIDIA's, by option.
+var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}
+
 // Validate parses and checks every option. Its error joins all that is wrong, each naming
 // the option, the value and what is allowed.
 func (c Config) Validate() (*Settings, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	s := &Settings{
-		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Preload: c.Preload, Gate: c.Gate,
+		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
 		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
+		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Planning: c.Planning, StateDir: c.StateDir,
 	}
-	if c.Library != "" && !filepath.IsAbs(c.Library) {
-		bad("library: must be the absolute path of libnvidia-ml.so.1, or empty, got %q", c.Library)
+	for name, path := range map[string]string{"library": c.Library, "cuda_library": c.CUDA} {
+		if path != "" && !filepath.IsAbs(path) {
+			bad("%s: must be the absolute path of %s, or empty, got %q", name, libraries[name], path)
+		}
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		bad("state_dir: must be the absolute path of a directory, got %q", c.StateDir)
 	}
 	if c.Seats < 1 || c.Seats > 64 {
 		bad("seats_per_gpu: must be from 1 to 64, got %d", c.Seats)
 	}
-	d, err := time.ParseDuration(c.Period)
-	switch {
-	case err != nil:
-		bad("fingerprint_period: must be a duration like 30s, got %q", c.Period)
-	case d < time.Second || d > time.Hour:
-		bad("fingerprint_period: must be a duration from 1s to 1h, got %v", d)
+	duration := func(name, text, like string, most time.Duration) time.Duration {
+		d, err := time.ParseDuration(text)
+		switch {
+		case err != nil:
+			bad("%s: must be a duration like %s, got %q", name, like, text)
+		case d < time.Second || d > most:
+			bad("%s: must be a duration from 1s to %dh, got %v", name, most/time.Hour, d)
+		}
+		return d
 	}
-	s.Period = d
+	s.Period = duration("fingerprint_period", c.Period, "30s", time.Hour)
+	s.MaxWait = duration("max_wait", c.MaxWait, "1h", 24*time.Hour)
+	s.Turn = duration("turn", c.Turn, "1m", 24*time.Hour)
+	s.Idle = duration("idle", c.Idle, "30s", 24*time.Hour)
 	for _, id := range c.Ignored {
 		if !strings.HasPrefix(id, "GPU-") {
 			bad("ignored_gpu_ids: must be UUIDs like GPU-…, as nvidia-smi -L has them, got %q", id)
@@ -118,7 +187,9 @@ func (c Config) Validate() (*Settings, error) {
 		}
 	}
 	oneOf("inject", c.Inject, InjectRuntime, InjectDevices)
+	oneOf("mounts", c.Mounts, MountsDriver, MountsDevice)
 	oneOf("division", c.Division, Divisions()...)
+	oneOf("over_share", c.Over, OverAuto, OverWait, OverDeny)
 	if !filepath.IsAbs(c.Preload) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)
 	}
