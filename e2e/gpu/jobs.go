@@ -30,10 +30,6 @@ const (
 	jobLaunches = 4  // of a kernel, in a round
 )
 
-// evictor moves a container's memory off the card and back; nil: nobody is moved, and what does
-// not fit waits.
-func evictor(*rig.Rig) gate.Evictor { return nil }
-
 // shape is how a job uses the card.
 type shape struct {
 	name   string
@@ -91,7 +87,12 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	}
 	var g *rig.Gate
 	if way == gated {
-		g, err = r.Open("", jobsCard, func(o *gate.Options) { o.Evictor = evictor(r) })
+		evictor, end, err := r.Evictor(ctx, "", "")
+		if err != nil {
+			return run, err
+		}
+		defer end()
+		g, err = r.Open("", jobsCard, func(o *gate.Options) { o.Evictor, o.Soft = evictor, true })
 		if err != nil {
 			return run, err
 		}

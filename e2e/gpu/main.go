@@ -24,12 +24,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/rig"
 	"github.com/ebbtide/ebbtide/e2e/figures/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
 func main() {
+	if len(os.Args) > 2 && os.Args[1] == driver.Argument {
+		os.Exit(libcuda.Helper(os.Args[2])) // it is its own helper
+	}
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -129,6 +129,7 @@ void eb_keep(struct claim *c, int64_t actual)
 void eb_drop(struct claim *c)
 {
 	struct device *d = c->device;
+	LOG(1, "the driver refused %lld bytes for which there is room", (long long)c->bytes);
 	atomic_fetch_sub(&d->used, c->bytes);
 	atomic_fetch_add(&d->avail, c->part);
 	if (c->granted)
