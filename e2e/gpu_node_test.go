@@ -182,7 +182,7 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	k.cpu, k.meta = -1, meta
 	// As process 1 of its namespace it does not hear a signal that it has no handler for.
 	k.body += "kill_timeout = \"1s\"\n"
-	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 96\n device %q {\n count = 1\n }\n}\n", n.device)
+	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 192\n device %q {\n count = 1\n }\n}\n", n.device)
 	j := job{id: id}
 	if n.driver == "ebbtide" { // elsewhere it would be lost
 		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
