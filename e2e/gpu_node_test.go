@@ -6,6 +6,8 @@
 package e2e
 
 import (
+	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
@@ -239,6 +242,25 @@ func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
 	bytes, err := strconv.Atoi(m[1])
 	must.NoError(t, err)
 	return bytes / mib
+}
+
+// standIn makes an image of which a command is the workload, whatever it is told to run.
+func (n gpuNode) standIn(t *testing.T, ref, command string, args ...string) {
+	t.Helper()
+	ctx := deadline(t, stepDeadline)
+	script := fmt.Appendf(nil, "#!/bin/sh\nexec %[1]s/ld.so %[1]s/workload %[2]s\n", runtimePath, strings.Join(args, " "))
+	var data bytes.Buffer
+	w := tar.NewWriter(&data)
+	must.NoError(t, w.WriteHeader(&tar.Header{Name: command, Mode: 0o755, Size: int64(len(script))}))
+	_, err := w.Write(script)
+	must.NoError(t, err)
+	must.NoError(t, w.Close())
+	c, err := n.docker.Client.ContainerCreate(ctx, &container.Config{Image: harness.Image, Cmd: []string{command}}, nil, nil, nil, "")
+	must.NoError(t, err)
+	must.NoError(t, n.docker.Client.CopyToContainer(ctx, c.ID, "/bin", &data, container.CopyToContainerOptions{}))
+	_, err = n.docker.Client.ContainerCommit(ctx, c.ID, container.CommitOptions{Reference: ref})
+	must.NoError(t, err)
+	must.NoError(t, n.docker.Client.ContainerRemove(ctx, c.ID, container.RemoveOptions{}))
 }
 
 // statistics are what Nomad shows of the containers on the card, by allocation and task.
