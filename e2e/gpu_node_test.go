@@ -185,7 +185,8 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	k.cpu, k.meta = -1, meta
 	// As process 1 of its namespace it does not hear a signal that it has no handler for.
 	k.body += "kill_timeout = \"1s\"\n"
-	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 96\n device %q {\n count = 1\n }\n}\n", n.device)
+	// Parked memory counts in the task's own: 72 MiB of a job of TestGPUGate, and 64 to spare.
+	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 200\n device %q {\n count = 1\n }\n}\n", n.device)
 	j := job{id: id}
 	if n.driver == "ebbtide" { // elsewhere it would be lost
 		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
@@ -221,8 +222,9 @@ func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
 	must.NoError(t, err)
 }
 
-// succeeds waits for the end of a workload: all that it had computed was right.
-func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
+// succeeds waits for the end of a workload: all that it had computed was right. It returns the
+// allocation as it is then.
+func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) *api.Allocation {
 	t.Helper()
 	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
 	must.NoError(t, err)
@@ -235,6 +237,7 @@ func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(out))
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
 	must.StrContains(t, out, `{"done": true}`)
+	return alloc
 }
 
 // filled is how much a workload of mode fill has got, in MiB.
