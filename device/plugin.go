@@ -35,6 +35,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/device/shares"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -44,13 +45,6 @@ const (
 	Name   = "ebbtide-gpu"
 	vendor = "nvidia"
 	kind   = "share"
-)
-
-// Where a container finds what it shares the card with.
-const (
-	taskPreload = "/usr/lib/ebbtide/libebbtide-cuda.so"
-	taskGate    = "/run/ebbtide"
-	socket      = "gate.sock"
 )
 
 // Cards is what the plugin needs of a machine's cards (nvml.Library).
@@ -267,6 +261,10 @@ func seatID(uuid string, seat int) string { return uuid + "/" + strconv.Itoa(sea
 // Reserve implements nomad.DevicePlugin: what a container gets of its seats. Two of one
 // card are one to it.
 func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
+	if p.begun() {
+		// Nomad asks a plugin that it has just started again for seats of the one before.
+		p.groups()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.settings == nil {
@@ -295,8 +293,17 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	} else {
 		p.nodes(res, uuids)
 	}
-	p.share(res)
+	if err := p.share(res, uuids); err != nil {
+		return nil, err
+	}
 	return res, nil
+}
+
+// begun says whether the plugin may look at the cards and has not done so yet.
+func (p *Plugin) begun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.settings != nil && len(p.known) == 0
 }
 
 // openGate opens the gate for the cards that are there. It ends with the plugin. One that
@@ -326,7 +333,7 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 		return err
 	}
 	parts.Use(g)
-	l, err := gate.Listen(filepath.Join(p.settings.Gate, socket))
+	l, err := gate.Listen(filepath.Join(p.settings.Gate, seat.Socket))
 	if err != nil {
 		g.Close()
 		return err
@@ -352,19 +359,31 @@ func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
 	}
 }
 
-// share adds what a container needs to share its card. Without it the container runs all
-// the same, and nobody keeps it to its share.
-func (p *Plugin) share(res *nomad.ContainerReservation) {
-	for what, path := range map[string]string{"the preload library": p.settings.Preload, "the gate": filepath.Join(p.settings.Gate, socket)} {
-		if _, err := os.Stat(path); err != nil {
-			p.log.Warn("a container gets its card without a share of its memory", "missing", what, "path", path, "error", err)
-			return
-		}
+// share adds what a container needs to share its cards, or leaves that to the ebbtide
+// driver. Without it the container runs all the same, and nobody keeps it to its share.
+func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
+	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds()}
+	for _, uuid := range uuids {
+		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
-	res.Envs["LD_PRELOAD"] = taskPreload
-	res.Envs["EBBTIDE_GATE"] = filepath.Join(taskGate, socket)
-	res.Mounts = append(res.Mounts,
-		&nomad.Mount{TaskPath: taskPreload, HostPath: p.settings.Preload, ReadOnly: true},
-		&nomad.Mount{TaskPath: taskGate, HostPath: p.settings.Gate, ReadOnly: true},
-	)
+	err := seat.Check(s.Preload, s.Gate)
+	if err == nil && p.gate == nil {
+		// The socket may be there still, of a plugin that was before this one.
+		err = errors.New("the gate could not be opened, the plugin's log says why")
+	}
+	if err != nil {
+		p.log.Warn("a container gets its card without a share of its memory", "error", err)
+		s.Preload, s.Gate, s.WaitMS, s.Notice = "", "", 0, err.Error()
+	}
+	if p.settings.Mounts == config.MountsDriver {
+		if res.Envs[seat.Variable], err = s.Encode(); err != nil {
+			return fmt.Errorf("telling the driver of a seat: %w", err)
+		}
+		return nil
+	}
+	maps.Copy(res.Envs, s.Environment(nil))
+	for _, m := range s.Mounts() {
+		res.Mounts = append(res.Mounts, &nomad.Mount{TaskPath: m.Task, HostPath: m.Host, ReadOnly: true})
+	}
+	return nil
 }

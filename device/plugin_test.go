@@ -4,11 +4,15 @@
 package device
 
 import (
+	"bytes"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +24,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/config"
 	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // rack is a machine's cards.
@@ -58,7 +63,8 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	p := New(t.Context(), hclog.NewNullLogger())
 	p.open = func(string) Cards { return r }
 	c := config.Config{
-		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Preload: "/nowhere/lib.so", Gate: "/dev/null/gate", Division: "adaptive",
+		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Mounts: "driver", Preload: "/nowhere/lib.so", Gate: "/dev/null/gate", Division: "adaptive",
+		MaxWait: "90s",
 	}
 	for _, f := range change {
 		f(&c)
@@ -66,6 +72,11 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	s, err := c.Validate()
 	must.NoError(t, err)
 	p.settings, p.cards = s, r
+	t.Cleanup(func() {
+		if p.gate != nil {
+			p.gate.Close() // it keeps a file in the test's directory
+		}
+	})
 	return p
 }
 
@@ -140,38 +151,91 @@ func TestFingerprint(t *testing.T) {
 	must.ErrorIs(t, err, nomad.ErrPluginDisabled)
 }
 
+// library writes what can be taken for a library of this machine: the beginning of one.
+func library(t *testing.T) string {
+	t.Helper()
+	h := elf.Header64{Type: uint16(elf.ET_DYN), Version: 1, Ehsize: 64}
+	switch runtime.GOARCH {
+	case "amd64":
+		h.Machine = uint16(elf.EM_X86_64)
+	case "arm64":
+		h.Machine = uint16(elf.EM_AARCH64)
+	}
+	copy(h.Ident[:], "\x7fELF\x02\x01\x01")
+	var data bytes.Buffer
+	must.NoError(t, binary.Write(&data, binary.LittleEndian, h))
+	path := filepath.Join(t.TempDir(), "lib.so")
+	must.NoError(t, os.WriteFile(path, data.Bytes(), 0o755))
+	return path
+}
+
 func TestReserve(t *testing.T) {
-	p := newPlugin(t, twoCards())
-	p.groups()
-	res, err := p.Reserve([]string{second + "/1", second + "/0"})
+	// The first call is a plugin's that Nomad has started again.
+	r := twoCards()
+	r.cards[1].Memory = 80 << 30
+	p := newPlugin(t, r)
+	res, err := p.Reserve([]string{second + "/1", second + "/0", first + "/0"})
+	must.NoError(t, err)
+	must.Eq(t, second+","+first, res.Envs["NVIDIA_VISIBLE_DEVICES"])
+	got, err := seat.Decode(res.Envs[seat.Variable])
+	must.NoError(t, err)
+	must.Eq(t, seat.Seat{MemoryMiB: 80 << 10, Notice: "the preload library cannot be read: stat /nowhere/lib.so: no such file or directory"}, got)
+	must.MapLen(t, 2, res.Envs)
+	must.SliceEmpty(t, res.Mounts)
+
+	lib := library(t)
+	at := filepath.Join(t.TempDir(), "gate")
+	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate = lib, at })
+	res, err = p.Reserve([]string{first + "/0"})
+	must.NoError(t, err)
+	must.NotNil(t, p.gate)
+	got, err = seat.Decode(res.Envs[seat.Variable])
+	must.NoError(t, err)
+	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000}, got)
+	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
+
+	// What a plugin has left that was before does not count.
+	must.NoError(t, os.Rename(at, at+".old"))
+	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate = lib, at+".old" })
+	p.tried = true
+	res, err = p.Reserve([]string{first + "/0"})
+	must.NoError(t, err)
+	must.StrContains(t, res.Envs[seat.Variable], "the gate could not be opened")
+}
+
+// For other drivers the plugin gives the mounts itself.
+func TestReserve_mounts(t *testing.T) {
+	device := func(c *config.Config) { c.Mounts = "device" }
+	p := newPlugin(t, twoCards(), device)
+	res, err := p.Reserve([]string{second + "/1"})
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": second}, res.Envs, must.Sprint("without a gate it gets the card as it is"))
 	must.SliceEmpty(t, res.Mounts)
 
-	dir := t.TempDir()
-	lib := filepath.Join(dir, "lib.so")
-	must.NoError(t, os.WriteFile(lib, nil, 0o644))
-	at := filepath.Join(dir, "gate")
-	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate, c.Inject = lib, at, "devices" })
-	p.groups()
-	must.NotNil(t, p.gate)
+	lib := library(t)
+	at := filepath.Join(t.TempDir(), "gate")
+	p = newPlugin(t, twoCards(), device, func(c *config.Config) { c.Preload, c.Gate, c.Inject = lib, at, "devices" })
 	res, err = p.Reserve([]string{first + "/0"})
 	must.NoError(t, err)
-	must.Eq(t, map[string]string{"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock"}, res.Envs)
+	must.Eq(t, map[string]string{
+		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "90000",
+	}, res.Envs)
 	must.Eq(t, []*nomad.Mount{
 		{TaskPath: "/usr/lib/ebbtide/libebbtide-cuda.so", HostPath: lib, ReadOnly: true}, {TaskPath: "/run/ebbtide", HostPath: at, ReadOnly: true},
 	}, res.Mounts)
 	must.Eq(t, &nomad.DeviceSpec{TaskPath: "/dev/nvidia0", HostPath: "/dev/nvidia0", CgroupPerms: "rw"}, res.Devices[len(res.Devices)-1])
+}
 
+func TestReserve_refused(t *testing.T) {
+	p := newPlugin(t, twoCards())
 	for id, want := range map[string]string{"GPU-3/0": "there is no seat", first: "there is no seat"} {
-		_, err = p.Reserve([]string{id})
+		_, err := p.Reserve([]string{id})
 		must.ErrorContains(t, err, want)
 	}
 	bad := twoCards()
 	bad.cards[0].MIG = true
 	p = newPlugin(t, bad)
-	p.groups()
-	_, err = p.Reserve([]string{first + "/0"})
+	_, err := p.Reserve([]string{first + "/0"})
 	must.ErrorContains(t, err, "card "+first+" cannot be used: it is divided by MIG")
 }
 

@@ -263,7 +263,8 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, errNotConfigured
 	}
 	opts, err := readTaskOptions(cfg)
-	if err != nil {
+	notes, unseated := sit(cfg, d.settings.Engine)
+	if err := errors.Join(err, unseated); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
 	d.learnNode(cfg.NodeID)
@@ -290,10 +291,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	inner := d.first()
 	handle, network, err := inner.StartTask(cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, explainRuntime(cfg, err)
 	}
 	t := d.track(handle, inner)
-	for _, text := range []string{adopted, note} {
+	for _, text := range append(notes, adopted, note) {
 		if text != "" {
 			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
 		}

@@ -149,8 +149,10 @@ const (
 	metaWaits   = "ebbtide_hold" // the shim's
 	metaAdopt   = "ebbtide_adopt"
 	// The device plugin's.
-	metaGPUMemory  = "ebbtide_gpu_memory"
-	metaGPUGroup   = "ebbtide_gpu_group"
+	metaGPU        = "ebbtide_gpu_"
+	metaGPUMemory  = metaGPU + "memory"
+	metaGPUGroup   = metaGPU + "group"
+	metaGPUInput   = metaGPU + "input"
 	metaPriority   = "ebbtide_priority"
 	metaLimit      = "ebbtide_limit"
 	metaAcceptable = "ebbtide_acceptable"
@@ -161,7 +163,7 @@ const (
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaAdopt, metaGoal, metaGPUGroup, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold}
+	return []string{metaAcceptable, metaAdopt, metaGoal, metaGPUGroup, metaGPUInput, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -237,6 +239,10 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 	case metaGPUMemory:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 {
 			bad("meta.%s: must be a whole number of MiB ≥ 1, got %q", key, value)
+		}
+	case metaGPUInput:
+		if v, err := strconv.ParseFloat(value, 64); err != nil || !(v > 0) || math.IsInf(v, 0) {
+			bad("meta.%s: must be a number > 0, the size of what the job works on, got %q", key, value)
 		}
 	case metaPriority:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 100 {

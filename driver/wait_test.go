@@ -33,6 +33,7 @@ type inner struct {
 	recovered            chan string
 	refuse               error
 	stopped, signals     chan string // nil = nobody looks
+	started              chan *drivers.TaskConfig
 }
 
 func (i *inner) SetConfig(*base.Config) error { return nil }
@@ -41,6 +42,15 @@ func (i *inner) TaskEvents(context.Context) (<-chan *drivers.TaskEvent, error) {
 }
 func (i *inner) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {
 	return i.results, nil
+}
+func (i *inner) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+	if i.refuse != nil {
+		return nil, nil, i.refuse
+	}
+	if i.started != nil {
+		i.started <- cfg
+	}
+	return &drivers.TaskHandle{Config: cfg}, nil, nil
 }
 func (i *inner) RecoverTask(h *drivers.TaskHandle) error {
 	if i.refuse == nil {

@@ -26,6 +26,15 @@ const (
 	InjectDevices = "devices"
 )
 
+// Who gives a container what it shares its card with.
+const (
+	// MountsDriver leaves it to the ebbtide driver, which keeps the task's volumes.
+	MountsDriver = "driver"
+	// MountsDevice gives it from here, for other drivers. Nomad 1.11 then drops the task's
+	// volumes.
+	MountsDevice = "device"
+)
+
 // Config holds the options as they are written: durations are text.
 type Config struct {
 	Enabled  bool     `codec:"enabled"`
@@ -34,10 +43,12 @@ type Config struct {
 	Period   string   `codec:"fingerprint_period"`
 	Ignored  []string `codec:"ignored_gpu_ids"`
 	Inject   string   `codec:"inject"`
+	Mounts   string   `codec:"mounts"`
 	Preload  string   `codec:"preload"`
 	Gate     string   `codec:"gate"`
 	Reserve  int      `codec:"reserve_mib"`
 	Division string   `codec:"division"`
+	MaxWait  string   `codec:"max_wait"`
 }
 
 // Spec is the schema of the options, with their defaults.
@@ -52,10 +63,12 @@ func Spec() *hclspec.Spec {
 		"fingerprint_period": option("fingerprint_period", "string", `"30s"`),
 		"ignored_gpu_ids":    option("ignored_gpu_ids", "list(string)", "[]"),
 		"inject":             option("inject", "string", `"runtime"`),
+		"mounts":             option("mounts", "string", `"driver"`),
 		"preload":            option("preload", "string", `"/usr/local/lib/ebbtide/libebbtide-cuda.so"`),
 		"gate":               option("gate", "string", `"/run/ebbtide/gate"`),
 		"reserve_mib":        option("reserve_mib", "number", "512"),
 		"division":           option("division", "string", `"adaptive"`),
+		"max_wait":           option("max_wait", "string", `"1h"`),
 	})
 }
 
@@ -68,11 +81,14 @@ type Settings struct {
 	Period  time.Duration
 	Ignored []string // UUIDs of cards
 	Inject  string
+	Mounts  string // who gives a container the library and the gate
 	Preload string // path of the preload library on the host
 	Gate    string // directory of the gate's socket
 	Reserve uint64 // bytes of each card that are given to nobody
 	// Division is how a card's memory is divided.
 	Division string
+	// MaxWait is for how long a request for memory may wait.
+	MaxWait time.Duration
 }
 
 // Divisions are the ways to divide a card's memory (device/fairshare).
@@ -90,7 +106,7 @@ func (c Config) Validate() (*Settings, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	s := &Settings{
-		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Preload: c.Preload, Gate: c.Gate,
+		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
 		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
 	}
 	if c.Library != "" && !filepath.IsAbs(c.Library) {
@@ -99,14 +115,18 @@ func (c Config) Validate() (*Settings, error) {
 	if c.Seats < 1 || c.Seats > 64 {
 		bad("seats_per_gpu: must be from 1 to 64, got %d", c.Seats)
 	}
-	d, err := time.ParseDuration(c.Period)
-	switch {
-	case err != nil:
-		bad("fingerprint_period: must be a duration like 30s, got %q", c.Period)
-	case d < time.Second || d > time.Hour:
-		bad("fingerprint_period: must be a duration from 1s to 1h, got %v", d)
+	duration := func(name, text, like string, most time.Duration) time.Duration {
+		d, err := time.ParseDuration(text)
+		switch {
+		case err != nil:
+			bad("%s: must be a duration like %s, got %q", name, like, text)
+		case d < time.Second || d > most:
+			bad("%s: must be a duration from 1s to %dh, got %v", name, most/time.Hour, d)
+		}
+		return d
 	}
-	s.Period = d
+	s.Period = duration("fingerprint_period", c.Period, "30s", time.Hour)
+	s.MaxWait = duration("max_wait", c.MaxWait, "1h", 24*time.Hour)
 	for _, id := range c.Ignored {
 		if !strings.HasPrefix(id, "GPU-") {
 			bad("ignored_gpu_ids: must be UUIDs like GPU-…, as nvidia-smi -L has them, got %q", id)
@@ -118,6 +138,7 @@ func (c Config) Validate() (*Settings, error) {
 		}
 	}
 	oneOf("inject", c.Inject, InjectRuntime, InjectDevices)
+	oneOf("mounts", c.Mounts, MountsDriver, MountsDevice)
 	oneOf("division", c.Division, Divisions()...)
 	if !filepath.IsAbs(c.Preload) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)

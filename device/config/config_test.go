@@ -13,8 +13,8 @@ import (
 
 func valid() Config {
 	return Config{
-		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Preload: "/usr/local/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
-		Reserve: 512, Division: "adaptive",
+		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Mounts: MountsDriver, Preload: "/usr/local/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
+		Reserve: 512, Division: "adaptive", MaxWait: "1h",
 	}
 }
 
@@ -23,12 +23,17 @@ func TestConfig_Validate(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 512<<20, s.Reserve)
 	must.Eq(t, 30*time.Second, s.Period)
+	must.Eq(t, time.Hour, s.MaxWait)
+	must.Eq(t, MountsDriver, s.Mounts)
 	for want, change := range map[string]func(*Config){
 		"seats_per_gpu: must be from 1 to 64, got 1000":                                              func(c *Config) { c.Seats = 1000 },
 		`fingerprint_period: must be a duration like 30s, got "often"`:                               func(c *Config) { c.Period = "often" },
 		"fingerprint_period: must be a duration from 1s to 1h, got 1ms":                              func(c *Config) { c.Period = "1ms" },
 		`ignored_gpu_ids: must be UUIDs like GPU-…, as nvidia-smi -L has them, got "0"`:              func(c *Config) { c.Ignored = []string{"0"} },
 		`inject: must be one of runtime, devices, got "cdi"`:                                         func(c *Config) { c.Inject = "cdi" },
+		`mounts: must be one of driver, device, got "docker"`:                                        func(c *Config) { c.Mounts = "docker" },
+		`max_wait: must be a duration like 1h, got "long"`:                                           func(c *Config) { c.MaxWait = "long" },
+		"max_wait: must be a duration from 1s to 24h, got 24h0m1s":                                   func(c *Config) { c.MaxWait = "86401s" },
 		`division: must be one of adaptive, static, whole-card, got "fair"`:                          func(c *Config) { c.Division = "fair" },
 		`library: must be the absolute path of libnvidia-ml.so.1, or empty, got "libnvidia-ml.so.1"`: func(c *Config) { c.Library = "libnvidia-ml.so.1" },
 		`preload: must be the absolute path of libebbtide-cuda.so, got "lib.so"`:                     func(c *Config) { c.Preload = "lib.so" },

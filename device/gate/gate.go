@@ -18,6 +18,10 @@
 // A gate that was restarted knows by its state file who may hold how much at most. Until
 // these processes are back, or gone, that much is not given to others. Where the file
 // cannot be read, nothing at all is given for Options.Grace.
+//
+// With an Evictor a container can be parked, to make room: its processes are paused, their
+// memory goes to the host's, and comes back when there is room for all of it (park.go). So
+// a request that fits on the card by itself need not be denied.
 package gate
 
 import (
@@ -34,9 +38,15 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// ErrUnknown says that no process of such a container has said hello, or no such card is
-// there.
-var ErrUnknown = errors.New("unknown to the gate")
+var (
+	// ErrUnknown says that no process of such a container has said hello, or no such card
+	// is there.
+	ErrUnknown = errors.New("unknown to the gate")
+	// ErrPinned says that a process's memory cannot be moved, and never will.
+	ErrPinned = errors.New("its memory cannot be moved")
+	// ErrLost says that a process cannot go on: its memory did not come back.
+	ErrLost = errors.New("its memory is lost")
+)
 
 // Card is a GPU whose memory is given.
 type Card struct {
@@ -61,12 +71,19 @@ type Shares interface {
 	Leave(peer.Container)
 }
 
-// Evictor takes memory from a container, to make room for a request for which nobody else
-// could make any.
+// Evictor moves the memory that processes hold on cards to the host's memory, and back.
 type Evictor interface {
-	// Evict returns nil when what the container held of the card is free and given back
-	// to the gate. Requests wait meanwhile, but not beyond their own deadlines.
-	Evict(context.Context, ledger.ContainerID, ledger.CardID) error
+	// Park moves all that the processes hold, on all cards. They are one container's and
+	// have been paused. It returns how many bytes came free on each card, as far as the card
+	// tells. With an error all is as it was before, unless the error wraps ErrLost. With
+	// ErrPinned it is not tried again.
+	Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error)
+	// Return moves it back. There is room for it by the books, and nobody else is granted
+	// any until it returns. A process that holds nothing away (it was never parked, or only
+	// locked) is unlocked and otherwise left alone, so that Return also repairs what a gate
+	// has left that ended in between. With an error the processes are parked still, unless
+	// it wraps ErrLost.
+	Return(ctx context.Context, processes []ledger.ProcessID) error
 }
 
 // Life is a process that may end.
@@ -83,6 +100,9 @@ type Options struct {
 	Shares Shares
 	// Evictor makes room. Without, nobody is evicted, and a request is denied instead.
 	Evictor Evictor
+	// Soft is whether a container may hold more than its share while nobody else wants it.
+	// The share is what it is told either way.
+	Soft bool
 	// Rules are the times for which requests wait.
 	Rules queue.Rules
 	// MaxWait bounds how long a request may wait, whatever it says.
@@ -100,6 +120,9 @@ type Options struct {
 	// Identify tells who has connected. Without, peer.Finder does: see its Identify for
 	// admit.
 	Identify func(conn *net.UnixConn, admit func(id string) error) (peer.Process, Life, error)
+	// Open finds a process again that the gate before this one has known; the error is
+	// peer.ErrGone if it has ended. Without, peer.Finder does.
+	Open func(pid int, start uint64) (Life, error)
 	// Report is told what fails and which connections are cut off. It must not call the
 	// gate.
 	Report func(error)
@@ -129,7 +152,10 @@ type Bounds struct {
 // Default returns options that fit most hosts. Cards, Shares and State are to be set.
 func Default() Options {
 	return Options{
-		Rules:   queue.Rules{HeadStart: time.Second, Patience: 5 * time.Second, Settle: 250 * time.Millisecond},
+		Rules: queue.Rules{
+			HeadStart: time.Second, Patience: 5 * time.Second, Settle: 250 * time.Millisecond,
+			Turn: time.Minute, Idle: 30 * time.Second,
+		},
 		MaxWait: 10 * time.Minute,
 		Lease:   64 << 20,
 		Grace:   10 * time.Second,
@@ -154,8 +180,9 @@ type Gate struct {
 	asked      uint64              // the last ID
 	processes  map[ledger.ProcessID]*process
 	containers map[ledger.ContainerID]*container
-	evicting   map[ledger.CardID]bool
-	blind      time.Time // until then nothing is given
+	moving     map[ledger.CardID]int  // containers that are leaving
+	returning  map[ledger.CardID]bool // a container's memory comes back: nobody is granted any
+	blind      time.Time              // until then nothing is given
 	timer      *time.Timer
 	evictions  context.Context
 	stop       context.CancelFunc
@@ -171,13 +198,19 @@ type container struct {
 	id        ledger.ContainerID
 	priority  int
 	processes map[ledger.ProcessID]*process
-	limited   map[ledger.CardID]bool // a limit is set
-	heard     time.Time
+	shares    map[ledger.CardID]uint64 // what it is told that it may hold
+	arrived   time.Time
+	placed    time.Time // it came, or last came back
+	active    time.Time // it was last known to submit work
 	waiting   int
 	pause     *pause
+	away      *away     // its memory is parked, or on the way
+	spared    time.Time // until then it is not evicted: that has failed
 	counts    map[ledger.CardID]*Counts
 	pauses    int
 	pausedFor time.Duration
+	parks     int
+	parkedFor time.Duration
 	faults    int
 }
 
@@ -211,6 +244,15 @@ func New(opts Options) (*Gate, error) {
 			return p, h, nil
 		}
 	}
+	if opts.Open == nil {
+		opts.Open = func(pid int, start uint64) (Life, error) {
+			h, err := peer.Finder{}.Open(pid, start)
+			if err != nil {
+				return nil, err
+			}
+			return h, nil
+		}
+	}
 	g := &Gate{
 		opts:       opts,
 		ledger:     ledger.New(),
@@ -218,7 +260,8 @@ func New(opts Options) (*Gate, error) {
 		pending:    make(map[uint64]*pending),
 		processes:  make(map[ledger.ProcessID]*process),
 		containers: make(map[ledger.ContainerID]*container),
-		evicting:   make(map[ledger.CardID]bool),
+		moving:     make(map[ledger.CardID]int),
+		returning:  make(map[ledger.CardID]bool),
 		doors:      doors{held: make(map[ledger.ContainerID]*door)},
 	}
 	for _, c := range opts.Cards {
@@ -305,18 +348,40 @@ func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64)
 	if c == nil {
 		return fmt.Errorf("container %s: %w", id, ErrUnknown)
 	}
-	before := g.ledger.Limit(id, card)
-	if err := g.ledger.SetLimit(id, card, bytes); err != nil {
+	before := g.share(c, card)
+	if err := g.setShare(c, card, bytes); err != nil {
 		return fmt.Errorf("limit of container %s: %w", id, err)
 	}
-	c.limited[card] = true
-	if after := g.ledger.Limit(id, card); after != before {
+	if after := g.share(c, card); after != before {
 		for _, p := range c.processes {
 			g.sendLimit(p, card, after)
 		}
 		g.answer(now)
 	}
 	return nil
+}
+
+// setShare says what a container may hold of a card, or, of soft shares, what it is told.
+func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
+	if g.handle(card) == 0 {
+		return fmt.Errorf("card %q: %w", card, ErrUnknown)
+	}
+	if !g.opts.Soft {
+		if err := g.ledger.SetLimit(c.id, card, bytes); err != nil {
+			return err
+		}
+	}
+	c.shares[card] = bytes
+	return nil
+}
+
+// share is what a container is told that it may hold of a card.
+func (g *Gate) share(c *container, card ledger.CardID) uint64 {
+	most := g.ledger.Limit(c.id, card)
+	if share, set := c.shares[card]; set {
+		return min(share, most)
+	}
+	return most
 }
 
 // sendLimit tells a process of its limit, if it uses the card.
@@ -348,10 +413,17 @@ type view struct {
 	now time.Time
 }
 
-// Fits is the ledger's word, or no room while the gate is blind.
-func (v view) Fits(c ledger.ContainerID, id ledger.CardID, bytes uint64) error {
-	err := v.ledger.Fits(c, id, bytes)
-	if err == nil && v.now.Before(v.blind) {
+// Fits is the ledger's word, or no room while the gate is blind or somebody's memory comes
+// back. A container that comes back is not bound by its limit of now.
+func (v view) Fits(r queue.Request) error {
+	err := v.ledger.Vacant(r.Card, r.Bytes)
+	if !r.Return {
+		if v.containers[r.Container].away != nil {
+			return queue.ErrAway
+		}
+		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
+	}
+	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card]) {
 		return ledger.ErrRoom
 	}
 	return err
@@ -360,48 +432,73 @@ func (v view) Fits(c ledger.ContainerID, id ledger.CardID, bytes uint64) error {
 // Holders is the ledger's.
 func (v view) Holders(id ledger.CardID) []ledger.ProcessID { return v.ledger.Holders(id) }
 
-// Alive says that somebody makes room.
-func (v view) Alive(id ledger.CardID) bool { return v.evicting[id] || v.now.Before(v.blind) }
+// Runs says that a process is not paused.
+func (v view) Runs(id ledger.ProcessID) bool {
+	p := v.processes[id]
+	return p == nil || p.container.pause == nil
+}
+
+// Alive says that somebody makes room, or that it is about to be known who needs it.
+func (v view) Alive(id ledger.CardID) bool {
+	return v.moving[id] > 0 || v.returning[id] || v.now.Before(v.blind)
+}
 
 // answer answers all requests that can be answered, and sees to it that it is called when
 // time changes that.
 func (g *Gate) answer(now time.Time) {
-	if g.closed || len(g.pending) == 0 {
+	if g.closed || g.queue.Len() == 0 {
 		return
 	}
 	for {
 		r, a, ok := g.queue.Next(now, view{g, now})
-		if !ok {
+		if !ok || a == queue.Blocked && !g.makeRoom(now, r, true) && !g.resumePlanned(now, r.Card) {
 			break
 		}
-		switch a {
-		case queue.Granted:
+		switch {
+		case a == queue.Blocked:
+		case a == queue.Granted && r.Return:
+			g.comeBack(now, r)
+		case a == queue.Granted:
 			g.grant(now, r)
-		case queue.Stuck:
-			if !g.makeRoom(now, r) {
-				g.queue.Deny(r.ID)
-				g.refuse(r, wire.NoMemory)
-			}
-		case queue.TooLong:
+		case a == queue.Stuck && (g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card)):
+		case a == queue.Stuck:
+			g.queue.Deny(r.ID)
+			g.refuse(r, wire.NoMemory)
+		case a == queue.TooLong:
 			g.refuse(r, wire.TooLong)
 		default:
 			g.refuse(r, wire.NoMemory)
 		}
 	}
 	wake, ok := g.queue.Wake(now)
-	if g.blind.After(now) && (!ok || g.blind.Before(wake)) {
-		wake, ok = g.blind, true
+	sooner := func(t time.Time) {
+		if t.After(now) && (!ok || t.Before(wake)) {
+			wake, ok = t, true
+		}
+	}
+	sooner(g.blind)
+	if g.opts.Evictor != nil {
+		for _, card := range g.cards {
+			v := view{g, now}
+			if r, waits := g.queue.First(card, v); waits && !v.Alive(card) && !g.makeRoom(now, r, false) {
+				sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
+			}
+		}
 	}
 	if ok {
 		g.timer.Reset(wake.Sub(now))
 	}
 }
 
+// lookAgain is how often it is looked whether somebody may be evicted for a request that
+// waits.
+const lookAgain = 250 * time.Millisecond
+
 // grant reserves what was asked, or a lease, and says so.
 func (g *Gate) grant(now time.Time, r queue.Request) {
 	p := g.settle(r)
 	bytes := r.Bytes
-	if lease := g.opts.Lease; p.lease && lease > 0 && len(g.pending) == 0 {
+	if lease := g.opts.Lease; p.lease && lease > 0 && g.queue.Len() == 0 {
 		// Rounded up as far as there is room.
 		more := (lease - bytes%lease) % lease
 		bytes += min(more, g.ledger.Room(r.Container, r.Card)-bytes)
@@ -414,6 +511,7 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 		return
 	}
 	g.cover(p.session.process, r.Card)
+	p.session.process.container.active = now
 	p.session.grants++
 	n := g.counts(r)
 	n.Granted++
@@ -422,8 +520,12 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes, ID: uint64(id)})
 }
 
-// refuse denies a request.
+// refuse denies a request. A container that was to come back stays away, and tries again.
 func (g *Gate) refuse(r queue.Request, why wire.Reason) {
+	if r.Return {
+		g.stayAway(g.containers[r.Container])
+		return
+	}
 	p := g.settle(r)
 	n := g.counts(r)
 	if why == wire.TooLong && p.wait > 0 {
@@ -454,43 +556,4 @@ func (c *container) count(card ledger.CardID) *Counts {
 		c.counts[card] = n
 	}
 	return n
-}
-
-// makeRoom begins to evict a victim. It returns false if there is none.
-func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
-	if g.opts.Evictor == nil {
-		return false
-	}
-	var candidates []queue.Candidate
-	for _, c := range g.containers {
-		held := g.ledger.Container(c.id, r.Card)
-		candidate := queue.Candidate{
-			Container: c.id, Priority: c.priority, Idle: now.Sub(c.heard), Bytes: held.Committed,
-			Pinned: held.Reserved+held.Expected+held.Unproven > 0 || c.pause != nil,
-		}
-		for _, p := range c.processes {
-			candidate.Pinned = candidate.Pinned || p.pinned != 0 || p.session == nil
-		}
-		candidates = append(candidates, candidate)
-	}
-	victim, ok := queue.Victim(r, candidates)
-	if !ok {
-		return false
-	}
-	g.evicting[r.Card] = true
-	go func() {
-		err := g.opts.Evictor.Evict(g.evictions, victim.Container, r.Card)
-		now := g.lock()
-		defer g.unlock()
-		delete(g.evicting, r.Card)
-		if err != nil {
-			g.opts.Report(fmt.Errorf("evicting container %s from %s: %w", victim.Container, r.Card, err))
-			if g.pending[r.ID] != nil {
-				g.queue.Deny(r.ID)
-				g.refuse(r, wire.NoMemory)
-			}
-		}
-		g.answer(now)
-	}()
-	return true
 }

@@ -226,7 +226,7 @@ func TestGate_limit(t *testing.T) {
 		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
 		a.giveBack(1)
 		must.Eq(t, wire.Grant, a.want(1, 0).Type)
-		must.ErrorIs(t, b.SetLimit("a", "GPU-x", 1), ledger.ErrUnknown)
+		must.ErrorIs(t, b.SetLimit("a", "GPU-x", 1), ErrUnknown)
 	})
 }
 
@@ -393,62 +393,21 @@ func TestGate_stuck(t *testing.T) {
 	})
 }
 
-// evictor evicts by a function.
-type evictor func(ledger.ContainerID) error
-
-func (e evictor) Evict(_ context.Context, c ledger.ContainerID, _ ledger.CardID) error { return e(c) }
-
-func TestGate_evicts(t *testing.T) {
-	for _, fail := range []error{nil, errors.New("cannot")} {
-		o := options()
-		var b *bench
-		var victim *talker
-		o.Evictor = evictor(func(c ledger.ContainerID) error {
-			must.Eq(t, "b", c)
-			time.Sleep(3 * time.Second)
-			if fail == nil {
-				victim.giveBack(500 * mib)
-			}
-			return fail
-		})
-		on(t, o, func(at *bench) {
-			b = at
-			a, pinned := b.process(1, "a"), b.process(3, "c")
-			victim = b.process(2, "b")
-			a.take(400 * mib)
-			victim.take(500 * mib)
-			pinned.take(100 * mib)
-			must.NoError(t, pinned.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
-			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
-			time.Sleep(time.Millisecond)
-			must.Eq(t, wire.Message{}, victim.want(mib, time.Hour))
-			must.Eq(t, wire.Message{}, pinned.want(mib, time.Hour))
-			time.Sleep(4 * time.Second)
-			synctest.Wait()
-			if fail == nil {
-				must.Eq(t, wire.Grant, a.hear().Type)
-			} else {
-				must.Eq(t, wire.NoMemory, refusal(a.hear()))
-			}
-		})
-	}
-}
-
 func TestGate_pause(t *testing.T) {
 	on(t, options(), func(b *bench) {
-		must.ErrorIs(t, b.Pause(b.Context(), "a"), ErrUnknown)
-		must.ErrorIs(t, b.Resume("a"), ErrUnknown)
+		must.ErrorIs(t, b.Pause(b.Context(), "a", PausePlan), ErrUnknown)
+		must.ErrorIs(t, b.Resume("a", PausePlan), ErrUnknown)
 		one, two, other := b.process(1, "a"), b.process(2, "a"), b.process(3, "b")
 		paused := make(chan error, 1)
 		begin := func(ctx context.Context) {
-			go func() { paused <- b.Pause(ctx, "a") }()
+			go func() { paused <- b.Pause(ctx, "a", PausePlan) }()
 			synctest.Wait()
 			must.Eq(t, wire.Pause, one.hear().Type)
 			must.Eq(t, wire.Pause, two.hear().Type)
 			must.Eq(t, wire.Message{}, other.hear())
 		}
 		begin(b.Context())
-		must.ErrorIs(t, b.Pause(b.Context(), "a"), ErrPaused)
+		must.ErrorIs(t, b.Pause(b.Context(), "a", PausePlan), ErrPaused)
 		must.NoError(t, one.say(wire.Message{Type: wire.Paused}))
 		synctest.Wait()
 		must.Eq(t, 0, len(paused), must.Sprint("the other one has not answered"))
@@ -458,7 +417,7 @@ func TestGate_pause(t *testing.T) {
 		late.ask(wire.Message{Type: wire.Hello, Arg: 1})
 		must.Eq(t, wire.Pause, late.hear().Type)
 		time.Sleep(time.Minute)
-		must.NoError(t, b.Resume("a"))
+		must.NoError(t, b.Resume("a", PausePlan))
 		must.Eq(t, wire.Resume, one.hear().Type)
 		must.Eq(t, wire.Resume, late.hear().Type)
 		s := b.Stats()[0]

@@ -96,10 +96,12 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	case s.process.session != s:
 		return errOver
 	}
-	s.process.container.heard = now
 	switch m.Type {
 	case wire.Attach:
 		return g.attach(s, m, allowed)
+	case wire.Active:
+		g.heardActive(now, s.process.container)
+		return nil
 	case wire.Pinned:
 		s.process.pinned = m.Arg
 		return nil
@@ -128,7 +130,7 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 		id := s.process.container.id
 		s.send(wire.Message{
 			Type: wire.Figures, Seq: m.Seq, Device: m.Device,
-			Bytes: g.ledger.Limit(id, a.card),
+			Bytes: g.share(s.process.container, a.card),
 			ID:    g.ledger.Container(id, a.card).Held(),
 			Arg:   g.ledger.Free(a.card),
 		})
@@ -149,7 +151,7 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	p, back := g.processes[ledger.ProcessID{PID: s.who.PID, Start: s.who.Start}], true
 	if p == nil {
 		var err error
-		if p, err = g.add(s.who, s.life); err != nil {
+		if p, err = g.add(now, s.who, s.life); err != nil {
 			return err
 		}
 		s.life, back = nil, false
@@ -159,7 +161,6 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 		old.cut()
 	}
 	s.process, p.session = p, s
-	p.container.heard = now
 	s.send(wire.Message{Type: wire.Welcome, Seq: m.Seq, Arg: wire.Version})
 	switch {
 	case p.container.pause != nil:
@@ -172,15 +173,16 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 }
 
 // add makes a process known.
-func (g *Gate) add(who peer.Process, life Life) (*process, error) {
+func (g *Gate) add(now time.Time, who peer.Process, life Life) (*process, error) {
 	id := ledger.ContainerID(who.Container.ID)
 	c := g.containers[id]
 	if c == nil {
 		c = &container{
 			Container: who.Container, id: id,
 			processes: make(map[ledger.ProcessID]*process),
-			limited:   make(map[ledger.CardID]bool),
+			shares:    make(map[ledger.CardID]uint64),
 			counts:    make(map[ledger.CardID]*Counts),
+			arrived:   now, placed: now, active: now,
 		}
 	} else if c.Alloc != who.Container.Alloc || c.Task != who.Container.Task {
 		return nil, fmt.Errorf("%w: process %d of container %s says it is of task %q of allocation %s, others of %q of %s",
@@ -237,6 +239,7 @@ func (g *Gate) drop(p *process) {
 	g.unawait(p)
 	if len(c.processes) == 0 {
 		delete(g.containers, c.id)
+		g.queue.Remove(func(r queue.Request) bool { return r.Return && r.Container == c.id })
 		g.ledger.Forget(c.id)
 		g.left = append(g.left, c.Container)
 	}
@@ -282,7 +285,7 @@ func (g *Gate) detach(s *session) {
 	p := s.process
 	p.session = nil
 	g.queue.Remove(func(r queue.Request) bool {
-		gone := g.pending[r.ID].session == s
+		gone := !r.Return && g.pending[r.ID].session == s
 		if gone {
 			g.settle(r)
 		}
@@ -297,7 +300,10 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	card := ledger.CardID(m.UUID().String())
 	g.mu.Lock()
 	p := s.process
-	known := p == nil || g.opts.Shares == nil || g.handle(card) == 0 || p.container.limited[card]
+	known := p == nil || g.opts.Shares == nil || g.handle(card) == 0
+	if !known {
+		_, known = p.container.shares[card]
+	}
 	g.mu.Unlock()
 	if known {
 		return nil
@@ -308,10 +314,10 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c := p.container; !c.limited[card] && g.containers[c.id] == c { // else SetLimit was sooner
-		c.priority = share.Priority
-		c.limited[card] = true
-		return g.ledger.SetLimit(c.id, card, share.Limit)
+	c := p.container
+	c.priority = share.Priority
+	if _, sooner := c.shares[card]; !sooner && g.containers[c.id] == c { // else SetLimit was
+		return g.setShare(c, card, share.Limit)
 	}
 	return nil
 }

@@ -29,11 +29,15 @@ type state struct {
 }
 
 type stateProcess struct {
-	PID       int                      `json:"pid"`
-	Start     uint64                   `json:"start"`
-	Container peer.Container           `json:"container"`
-	Pinned    uint64                   `json:"pinned,omitempty"`
-	Most      map[ledger.CardID]uint64 `json:"most"` // bytes
+	PID       int            `json:"pid"`
+	Start     uint64         `json:"start"`
+	Container peer.Container `json:"container"`
+	Pinned    uint64         `json:"pinned,omitempty"`
+	// Parked is what is in the host's memory, in bytes.
+	Parked map[ledger.CardID]uint64 `json:"parked,omitempty"`
+	// Moving is whether it was about to be parked, or to come back.
+	Moving bool                     `json:"moving,omitempty"`
+	Most   map[ledger.CardID]uint64 `json:"most"` // bytes
 }
 
 // restore takes over from the gate before this one.
@@ -63,21 +67,23 @@ func (g *Gate) restore() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now := time.Now()
 	for _, saved := range s.Processes {
-		if err := g.expect(saved); err != nil && !errors.Is(err, peer.ErrGone) {
+		if err := g.expect(now, saved); err != nil && !errors.Is(err, peer.ErrGone) {
 			return err
 		}
 	}
+	g.bringBack(now)
 	return nil
 }
 
 // expect makes a process known that the gate before this one has known.
-func (g *Gate) expect(saved stateProcess) error {
-	life, err := peer.Finder{}.Open(saved.PID, saved.Start)
+func (g *Gate) expect(now time.Time, saved stateProcess) error {
+	life, err := g.opts.Open(saved.PID, saved.Start)
 	if err != nil {
 		return err
 	}
-	p, err := g.add(peer.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
+	p, err := g.add(now, peer.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
 	if err != nil {
 		life.Close()
 		return err
@@ -91,6 +97,17 @@ func (g *Gate) expect(saved stateProcess) error {
 			return err
 		}
 		p.ceilings[card] = bytes
+	}
+	for card, bytes := range saved.Parked {
+		if g.handle(card) == 0 {
+			continue
+		}
+		if err := g.ledger.ExpectParked(p.id, card, min(bytes, g.ledger.Physical(card))); err != nil {
+			return err
+		}
+	}
+	if saved.Moving || len(saved.Parked) > 0 {
+		g.expectAway(now, p.container, saved.Moving)
 	}
 	return nil
 }
@@ -118,8 +135,17 @@ func (g *Gate) save() {
 				p.ceilings[card] = (held + step - 1) / step * step
 			}
 		}
-		if len(p.ceilings) > 0 {
-			s.Processes = append(s.Processes, stateProcess{p.id.PID, p.id.Start, p.container.Container, p.pinned, p.ceilings})
+		parked := make(map[ledger.CardID]uint64)
+		for _, card := range g.cards {
+			if n := g.ledger.Process(p.id, card).Parked; n > 0 {
+				parked[card] = n
+			}
+		}
+		moving := p.container.away != nil && p.container.away.state != parkedState
+		if len(p.ceilings) > 0 || len(parked) > 0 || moving {
+			s.Processes = append(s.Processes, stateProcess{
+				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Moving: moving,
+			})
 		}
 	}
 	if err := write(g.opts.State, s); err != nil {

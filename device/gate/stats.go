@@ -24,7 +24,7 @@ type Counts struct {
 // Usage is what a container has to do with a card.
 type Usage struct {
 	Card         ledger.CardID
-	Limit        uint64 // bytes
+	Limit        uint64 // bytes: its share
 	Held         ledger.Entry
 	Waiting      int    // requests
 	WaitingBytes uint64 // of them
@@ -41,8 +41,13 @@ type Status struct {
 	Paused    bool // or about to be
 	Pauses    int
 	PausedFor time.Duration // in pauses that are over
-	Faults    int           // connections that were cut off
-	Usage     []Usage       // of the cards that it has to do with
+	Planned   bool          // paused by the plan
+	Parked    bool          // its memory is in the host's, or on the way there or back
+	Parks     int
+	ParkedFor time.Duration // in parkings that are over
+	Arrived   time.Time
+	Faults    int     // connections that were cut off
+	Usage     []Usage // of the cards that it has to do with
 }
 
 // CardStatus is how a card is.
@@ -74,6 +79,9 @@ func (g *Gate) Stats() []Status {
 	}
 	waiting := make(map[on]Usage)
 	for r := range g.queue.All {
+		if r.Return {
+			continue
+		}
 		u := waiting[on{r.Container, r.Card}]
 		u.Waiting++
 		u.WaitingBytes += r.Bytes
@@ -84,6 +92,8 @@ func (g *Gate) Stats() []Status {
 		s := Status{
 			Container: c.Container, Priority: c.priority, Processes: len(c.processes),
 			Paused: c.pause != nil, Pauses: c.pauses, PausedFor: c.pausedFor, Faults: c.faults,
+			Planned: c.pause != nil && c.pause.reasons[PausePlan],
+			Parked:  c.away != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
 		for _, p := range c.processes {
 			s.Pinned = s.Pinned || p.pinned != 0
@@ -93,12 +103,12 @@ func (g *Gate) Stats() []Status {
 		}
 		for _, card := range g.cards {
 			u := waiting[on{c.id, card}]
-			u.Card, u.Limit, u.Held = card, g.ledger.Limit(c.id, card), g.ledger.Container(c.id, card)
+			u.Card, u.Limit, u.Held = card, g.share(c, card), g.ledger.Container(c.id, card)
 			n, asked := c.counts[card]
 			if asked {
 				u.Counts = *n
 			}
-			if asked || c.limited[card] || u.Waiting > 0 || u.Held != (ledger.Entry{}) {
+			if _, shared := c.shares[card]; asked || shared || u.Waiting > 0 || u.Held != (ledger.Entry{}) {
 				s.Usage = append(s.Usage, u)
 			}
 		}

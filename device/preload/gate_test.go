@@ -25,7 +25,7 @@ type message struct {
 }
 
 const (
-	hello, attach, request, commit, abort, giveBack, info, holds, pinned, paused = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+	hello, attach, request, commit, abort, giveBack, info, holds, pinned, paused, active = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
 	welcome, attached, refused, grant, infoIs, limitIs, pause, resume = 65, 66, 67, 68, 69, 80, 81, 82
 )
@@ -181,7 +181,7 @@ func (g *gate) serve(c net.Conn) {
 		case holds:
 			g.held[c] = m.Bytes
 			g.heard = append(g.heard, m)
-		case pinned, paused:
+		case pinned, paused, active:
 			g.heard = append(g.heard, m)
 		default:
 			g.bad++

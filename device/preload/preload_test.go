@@ -328,7 +328,7 @@ func TestPause(t *testing.T) {
 		j.next("step")
 	}
 	for range 3 {
-		before := g.count(paused)
+		before, stood := g.count(paused), g.count(active)
 		g.all(message{Type: pause})
 		eventually(t, "paused", func() bool { return g.count(paused) > before })
 		for len(j.lines) > 0 { // what was printed before
@@ -340,6 +340,7 @@ func TestPause(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		must.Zero(t, len(j.lines), must.Sprint("a step during the pause"))
+		must.Greater(t, stood, g.count(active), must.Sprint("it says that it wants to go on"))
 		g.all(message{Type: resume})
 		if before < 2 {
 			j.next("step")

@@ -22,6 +22,8 @@
 //   - unproven, what a process says it holds and was never granted, as far as can be
 //     known. It counts for its container only: a lie must not take room from others.
 //
+// What is parked is in the host's memory and takes no room, until it is brought back.
+//
 // The ledger is pure: no clock, no I/O. It is not safe for concurrent use.
 package ledger
 
@@ -67,6 +69,7 @@ type Entry struct {
 	Overhead  uint64 // CUDA contexts
 	Expected  uint64 // of processes without a connection
 	Unproven  uint64 // said to be held, and never granted
+	Parked    uint64 // committed before, and in the host's memory now
 }
 
 // Held is what counts against a limit.
@@ -85,6 +88,7 @@ func (e Entry) replace(before, after Entry) Entry {
 		Overhead:  e.Overhead - before.Overhead + after.Overhead,
 		Expected:  e.Expected - before.Expected + after.Expected,
 		Unproven:  e.Unproven - before.Unproven + after.Unproven,
+		Parked:    e.Parked - before.Parked + after.Parked,
 	}
 }
 
@@ -254,20 +258,59 @@ func (l *Ledger) Abort(p ProcessID, id GrantID) (CardID, uint64, error) {
 	return l.Commit(p, id, 0)
 }
 
-// Return gives back what is held, first what was never granted.
+// Return gives back what is held, first what was never granted and last what is parked.
 func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
 	k, err := l.card(id)
 	if err != nil {
 		return err
 	}
 	e := k.processes[p]
-	if bytes > e.Committed+e.Unproven {
-		return fmt.Errorf("%w: process %d returns %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unproven)
+	if bytes > e.Committed+e.Unproven+e.Parked {
+		return fmt.Errorf("%w: process %d returns %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unproven+e.Parked)
 	}
-	unproven := min(bytes, e.Unproven)
-	e.Unproven -= unproven
-	e.Committed -= bytes - unproven
+	for _, part := range []*uint64{&e.Unproven, &e.Committed, &e.Parked} {
+		n := min(bytes, *part)
+		*part -= n
+		bytes -= n
+	}
 	return l.set(p, id, e)
+}
+
+// Park is told that what a process has committed, of all cards, is in the host's memory.
+func (l *Ledger) Park(p ProcessID) {
+	for id, k := range l.cards {
+		e, ok := k.processes[p]
+		if !ok {
+			continue
+		}
+		e.Parked += e.Committed
+		e.Committed = 0
+		_ = l.set(p, id, e) // less is granted than before
+	}
+}
+
+// Unpark grants a process what it has parked of a card, whatever its container's limit. The
+// error is ErrRoom.
+func (l *Ledger) Unpark(p ProcessID, id CardID) error {
+	k, err := l.card(id)
+	if err != nil {
+		return err
+	}
+	e := k.processes[p]
+	if err := l.Vacant(id, e.Parked); err != nil {
+		return err
+	}
+	e.Committed += e.Parked
+	e.Parked = 0
+	return l.set(p, id, e)
+}
+
+// Vacant says whether so many bytes of a card can be given now, to whomever: nil, or ErrRoom.
+func (l *Ledger) Vacant(id CardID, bytes uint64) error {
+	if bytes > l.Free(id) {
+		return ErrRoom
+	}
+	return nil
 }
 
 // SetOverhead says how much the contexts of a process take on a card.
@@ -296,12 +339,22 @@ func (l *Ledger) fact(p ProcessID, id CardID, bytes uint64, change func(*Entry))
 	return l.set(p, id, e)
 }
 
+// ExpectParked says how much a process has parked of a card, by what was written down.
+func (l *Ledger) ExpectParked(p ProcessID, id CardID, bytes uint64) error {
+	return l.fact(p, id, bytes, func(e *Entry) { e.Parked = bytes })
+}
+
 // Hold takes over what a process says that it holds since before its connection, in
-// place of what was expected of it. It is for once, before the first Reserve. What was expected is believed, even beyond the limit, and more as far as a request
-// would be granted now. The rest is unproven.
+// place of what was expected of it. It is for once, before the first Reserve. What is known
+// to be parked is still there; what was expected is believed, even beyond the limit, and
+// more as far as a request would be granted now. The rest is unproven.
 func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	var was uint64
-	if err := l.fact(p, id, bytes, func(e *Entry) { was, e.Expected, e.Unproven = e.Expected, 0, 0 }); err != nil {
+	if err := l.fact(p, id, bytes, func(e *Entry) {
+		was, e.Expected, e.Unproven = e.Expected, 0, 0
+		e.Parked = min(e.Parked, bytes)
+		bytes -= e.Parked
+	}); err != nil {
 		return err
 	}
 	k := l.cards[id]
@@ -382,6 +435,14 @@ func (l *Ledger) card(id CardID) (*card, error) {
 // Cards returns the IDs of all cards, in order.
 func (l *Ledger) Cards() []CardID { return slices.Sorted(maps.Keys(l.cards)) }
 
+// Capacity returns what may be given of a card.
+func (l *Ledger) Capacity(id CardID) uint64 {
+	if k := l.cards[id]; k != nil {
+		return k.capacity
+	}
+	return 0
+}
+
 // Physical returns the memory of a card.
 func (l *Ledger) Physical(id CardID) uint64 {
 	if k := l.cards[id]; k != nil {
@@ -422,12 +483,17 @@ func (l *Ledger) Process(p ProcessID, id CardID) Entry {
 	return Entry{}
 }
 
-// Holders returns the processes that hold something of a card, in no order.
+// Holders returns the processes that take room on a card, in no order.
 func (l *Ledger) Holders(id CardID) []ProcessID {
+	var out []ProcessID
 	if k := l.cards[id]; k != nil {
-		return slices.Collect(maps.Keys(k.processes))
+		for p, e := range k.processes {
+			if e.Taken() > 0 {
+				out = append(out, p)
+			}
+		}
 	}
-	return nil
+	return out
 }
 
 // Check adds everything up anew and compares. An error is a fault of this package.

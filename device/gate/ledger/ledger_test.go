@@ -120,6 +120,33 @@ func TestLedger_shrink(t *testing.T) {
 	must.Eq(t, 9*gib, l.Limit("a", "x"))
 }
 
+// What is parked takes no room, and comes back whatever the limit, if there is room.
+func TestLedger_park(t *testing.T) {
+	l := two(t)
+	take(t, l, p1, 4*gib)
+	l.Park(p1)
+	must.Eq(t, Entry{Parked: 4 * gib}, l.Total("x"))
+	must.Eq(t, 9*gib, l.Free("x"))
+	must.SliceEmpty(t, l.Holders("x"))
+	must.NoError(t, l.Return(p1, "x", gib), must.Sprint("what is parked can be freed"))
+	take(t, l, p3, 7*gib)
+	must.NoError(t, l.SetLimit("a", "x", gib))
+	must.ErrorIs(t, l.Unpark(p1, "x"), ErrRoom)
+	must.NoError(t, l.Return(p3, "x", gib))
+	must.NoError(t, l.Unpark(p1, "x"))
+	must.Eq(t, Entry{Committed: 9 * gib}, l.Total("x"))
+	l.Park(p1)
+	l.Detach(p1)
+	must.Eq(t, Entry{Parked: 3 * gib}, l.Process(p1, "x"), must.Sprint("without a connection it stays parked"))
+	must.NoError(t, l.Hold(p1, "x", 3*gib+7))
+	must.Eq(t, Entry{Parked: 3 * gib, Committed: 7}, l.Process(p1, "x"))
+	l.End(p1)
+	must.NoError(t, l.ExpectParked(p2, "x", gib))
+	must.NoError(t, l.Hold(p2, "x", gib/2))
+	must.Eq(t, Entry{Parked: gib / 2}, l.Process(p2, "x"))
+	must.ErrorIs(t, l.Unpark(p2, "y"), ErrUnknown)
+}
+
 // The memory of contexts counts, and is there whatever the ledger says.
 func TestLedger_overhead(t *testing.T) {
 	l := two(t)
@@ -233,6 +260,25 @@ func TestLedger_promise(t *testing.T) {
 				for _, id := range cards {
 					must.Eq(t, before[id], l.Free(id))
 				}
+			},
+			"park": func(t *rapid.T) {
+				p := process.Draw(t, "p")
+				l.Park(p)
+				for _, id := range cards {
+					must.Eq(t, 0, l.Process(p, id).Committed)
+				}
+			},
+			"unpark": func(t *rapid.T) {
+				p, id := process.Draw(t, "p"), card.Draw(t, "card")
+				free, parked := l.Free(id), l.Process(p, id).Parked
+				if l.Unpark(p, id) == nil {
+					must.Eq(t, free-parked, l.Free(id))
+				} else {
+					must.Eq(t, free, l.Free(id))
+				}
+			},
+			"expect parked": func(t *rapid.T) {
+				_ = l.ExpectParked(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n"))
 			},
 			"end": func(t *rapid.T) {
 				p := process.Draw(t, "p")

@@ -16,6 +16,11 @@
 // on the card's room is kept for it. A request over its own container's limit holds up
 // nobody.
 //
+// A container that is parked, its memory in the host's, comes back by a request as well. It
+// has no deadline, and need not have one: when its turn has come, somebody else makes room
+// (see Victim). If nothing of it wants to run it is Lazy: it comes after all others.
+// The requests of its processes wait until it is back.
+//
 // # Why there is no deadlock
 //
 // Four conditions make a deadlock: what is held is not shared, it is held while more is
@@ -33,10 +38,16 @@
 //     stuck. If it stays so for Rules.Settle (a process has several threads, and another
 //     one may be about to return memory), Next says Stuck: a victim is evicted, and if
 //     there is none, of the requests whose processes hold memory of stuck cards the one
-//     that has waited longest is denied. There is one: a stuck card has no room, so it has
-//     holders, and all of them wait on stuck cards. Each denial makes one wait fewer of a
-//     process that holds what others need; after finitely many, such a process runs, with
-//     an error that it could have had on a card of its own, and its card is alive.
+//     that has waited longest is denied. There is one, unless somebody is paused: a stuck
+//     card has no room, so it has holders, and all of them wait on stuck cards. Each denial
+//     makes one wait fewer of a process that holds what others need; after finitely many,
+//     such a process runs, with an error that it could have had on a card of its own, and
+//     its card is alive.
+//  3. A holder that is paused does not run either. If only such holders could make room,
+//     Next says Blocked: one of them is evicted or resumed.
+//  4. Who is evicted because all were stuck is the youngest of the lowest priority. So the
+//     oldest of the highest is not, and goes on until it ends, and then there is another
+//     oldest one.
 //
 // The package is pure: it knows the time only as an argument.
 package queue
@@ -63,6 +74,10 @@ type Rules struct {
 	LimitWait time.Duration
 	// Settle is how long everybody must have waited for everybody.
 	Settle time.Duration
+	// Turn is how long a container may keep what it holds while others wait for it.
+	Turn time.Duration
+	// Idle is for how long a container must not have submitted anything to count as idle.
+	Idle time.Duration
 }
 
 // Request waits for memory.
@@ -74,15 +89,24 @@ type Request struct {
 	Bytes     uint64
 	Priority  int // more is sooner
 	Since     time.Time
-	Deadline  time.Time
+	Deadline  time.Time // zero: none
+	// Return is whether a parked container is to come back.
+	Return bool
+	// Lazy is whether it can as well stay away: it comes when nobody else wants the room.
+	Lazy bool
 }
+
+// ErrAway says that a request waits until its container is back.
+var ErrAway = errors.New("the container is away")
 
 // View is what the queue sees of the ledger.
 type View interface {
-	// Fits is Ledger.Fits.
-	Fits(c ledger.ContainerID, id ledger.CardID, bytes uint64) error
+	// Fits says whether a request can be granted now: as Ledger.Fits, or ErrAway.
+	Fits(Request) error
 	// Holders are the processes that hold memory of a card.
 	Holders(ledger.CardID) []ledger.ProcessID
+	// Runs says whether a process runs if it waits for nothing: it is not paused.
+	Runs(ledger.ProcessID) bool
 	// Alive says that memory of a card is about to come free, whatever its holders do:
 	// a victim is being evicted, or processes are still expected back.
 	Alive(ledger.CardID) bool
@@ -101,6 +125,8 @@ const (
 	// Stuck: everybody who could make room waits. The request is still in the queue: either
 	// room is made for it, and View.Alive says so, or the caller denies it with Deny.
 	Stuck
+	// Blocked: it waits for memory of processes that are paused. It is still in the queue.
+	Blocked
 )
 
 // Queue holds the requests that wait.
@@ -136,7 +162,15 @@ func (q *Queue) Add(r Request) {
 // order compares two requests by when they have come, as far as that counts.
 func (q *Queue) order(a, b Request) int {
 	counts := func(r Request) time.Time { return r.Since.Add(-time.Duration(r.Priority) * q.rules.HeadStart) }
-	return cmp.Or(counts(a).Compare(counts(b)), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(first(!a.Lazy)-first(!b.Lazy), counts(a).Compare(counts(b)), cmp.Compare(a.ID, b.ID))
+}
+
+// first orders what is before what is not.
+func first(is bool) int {
+	if is {
+		return 0
+	}
+	return 1
 }
 
 // Remove takes requests out without an answer.
@@ -192,17 +226,21 @@ func (q *Queue) All(yield func(Request) bool) {
 // answer is Stuck. The caller does what was answered, and asks again until there is none.
 func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 	for _, l := range q.lines {
-		kept := false // the room is kept for an earlier request
+		kept, wanted := false, false // the room is kept for an earlier request; one waits for room
 		for i, r := range l.requests {
 			answer, found := Granted, true
-			switch err := view.Fits(r.Container, r.Card, r.Bytes); {
-			case err == nil && !kept:
+			switch err := view.Fits(r); {
+			case errors.Is(err, ErrAway):
+				found = false
+			case err == nil && !kept && !(r.Lazy && wanted):
 			case err != nil && !errors.Is(err, ledger.ErrRoom) && !now.Before(r.Since.Add(q.rules.LimitWait)):
 				answer = OverLimit
-			case !now.Before(r.Deadline):
+			case !r.Deadline.IsZero() && !now.Before(r.Deadline):
 				answer = TooLong
 			default:
-				kept = kept || errors.Is(err, ledger.ErrRoom) && !now.Before(r.Since.Add(q.rules.Patience))
+				room := errors.Is(err, ledger.ErrRoom)
+				wanted = wanted || room
+				kept = kept || room && !r.Lazy && !now.Before(r.Since.Add(q.rules.Patience))
 				found = false
 			}
 			if found {
@@ -223,13 +261,13 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 	waiting := make(map[ledger.CardID][]Request) // for room: who is over a limit waits for no other
 	for id, l := range q.lines {
 		for _, r := range l.requests {
-			if err := view.Fits(r.Container, r.Card, r.Bytes); err == nil || errors.Is(err, ledger.ErrRoom) {
+			if err := view.Fits(r); !r.Lazy && (err == nil || errors.Is(err, ledger.ErrRoom)) {
 				waiting[id] = append(waiting[id], r)
 			}
 		}
 	}
 	alive, helps := living(waiting, view)
-	var oldest *Request
+	var oldest, blocked *Request
 	for id, l := range q.lines {
 		switch {
 		case alive[id] || len(waiting[id]) == 0:
@@ -245,12 +283,44 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 			if helps[r.Process] && (oldest == nil || r.Since.Before(oldest.Since)) {
 				oldest = &r
 			}
+			if blocked == nil || r.Since.Before(blocked.Since) {
+				blocked = &r
+			}
 		}
 	}
-	if oldest == nil {
-		return Request{}, 0, false
+	switch {
+	case oldest != nil:
+		return *oldest, Stuck, true
+	case blocked != nil:
+		return *blocked, Blocked, true
 	}
-	return *oldest, Stuck, true
+	return Request{}, 0, false
+}
+
+// First returns the request for which room is to be made next on a card: the first that
+// waits for room and does not come back lazily.
+func (q *Queue) First(id ledger.CardID, view View) (Request, bool) {
+	l := q.lines[id]
+	if l == nil {
+		return Request{}, false
+	}
+	for _, r := range l.requests {
+		if !r.Lazy && errors.Is(view.Fits(r), ledger.ErrRoom) {
+			return r, true
+		}
+	}
+	return Request{}, false
+}
+
+// Postpone moves the deadlines of a container's requests.
+func (q *Queue) Postpone(c ledger.ContainerID, by time.Duration) {
+	for _, l := range q.lines {
+		for i, r := range l.requests {
+			if r.Container == c && !r.Deadline.IsZero() {
+				l.requests[i].Deadline = r.Deadline.Add(by)
+			}
+		}
+	}
 }
 
 // allAlive says whether on each card somebody holds memory who waits for nothing. It is
@@ -259,7 +329,7 @@ func (q *Queue) allAlive(view View) bool {
 	all := true
 	for id, l := range q.lines {
 		alive := len(l.requests) == 0 || view.Alive(id) ||
-			slices.ContainsFunc(view.Holders(id), func(p ledger.ProcessID) bool { return q.waits[p] == 0 })
+			slices.ContainsFunc(view.Holders(id), func(p ledger.ProcessID) bool { return q.waits[p] == 0 && view.Runs(p) })
 		if alive {
 			l.stuck = time.Time{}
 		}
@@ -286,6 +356,9 @@ func living(waiting map[ledger.CardID][]Request, view View) (alive map[ledger.Ca
 		holders[id] = view.Holders(id)
 	}
 	runs := func(p ledger.ProcessID) bool {
+		if !view.Runs(p) {
+			return false
+		}
 		for id := range on[p] {
 			if !alive[id] {
 				return false
@@ -320,7 +393,9 @@ func (q *Queue) Wake(now time.Time) (time.Time, bool) {
 	}
 	for _, l := range q.lines {
 		for _, r := range l.requests {
-			sooner(r.Deadline)
+			if !r.Deadline.IsZero() {
+				sooner(r.Deadline)
+			}
 			sooner(r.Since.Add(q.rules.LimitWait))
 		}
 		if !l.stuck.IsZero() {

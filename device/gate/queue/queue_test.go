@@ -19,14 +19,19 @@ var rules = Rules{HeadStart: time.Second, Patience: 5 * time.Second, Settle: tim
 // world is a ledger, a queue and a clock.
 type world struct {
 	*ledger.Ledger
-	q     *Queue
-	now   time.Time
-	alive bool
-	last  uint64
+	q      *Queue
+	now    time.Time
+	alive  bool
+	paused map[int]bool // processes
+	away   map[ledger.ContainerID]bool
+	last   uint64
 }
 
 func newWorld(r Rules, cards ...ledger.CardID) *world {
-	w := &world{Ledger: ledger.New(), q: New(r), now: time.Unix(1e9, 0)}
+	w := &world{
+		Ledger: ledger.New(), q: New(r), now: time.Unix(1e9, 0),
+		paused: make(map[int]bool), away: make(map[ledger.ContainerID]bool),
+	}
 	for _, id := range cards {
 		if err := w.AddCard(id, 100, 0); err != nil {
 			panic(err)
@@ -36,6 +41,18 @@ func newWorld(r Rules, cards ...ledger.CardID) *world {
 }
 
 func (w *world) Alive(ledger.CardID) bool { return w.alive }
+
+func (w *world) Runs(p ledger.ProcessID) bool { return !w.paused[p.PID] }
+
+func (w *world) Fits(r Request) error {
+	switch {
+	case r.Return:
+		return w.Vacant(r.Card, r.Bytes)
+	case w.away[r.Container]:
+		return ErrAway
+	}
+	return w.Ledger.Fits(r.Container, r.Card, r.Bytes)
+}
 
 // process is process n of the container of the same number.
 func (w *world) process(n int) ledger.ProcessID {
@@ -83,6 +100,8 @@ func (w *world) answers() map[uint64]Answer {
 			}
 		case Stuck:
 			w.q.Deny(r.ID)
+		case Blocked:
+			return out
 		}
 	}
 }
@@ -244,31 +263,116 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-func TestVictim(t *testing.T) {
-	r := Request{Container: "me", Priority: 5}
-	low := Candidate{Container: "low", Priority: 1, Bytes: 1}
-	idle := Candidate{Container: "idle", Priority: 5, Idle: time.Minute, Bytes: 1}
-	busy := Candidate{Container: "busy", Priority: 5, Bytes: 9}
-	never := []Candidate{
-		{Container: "pinned", Pinned: true, Bytes: 1},
-		{Container: "empty"},
-		{Container: "important", Priority: 6, Bytes: 1},
-		{Container: "me", Bytes: 1},
+// Who is paused makes no room, and is not denied anything either.
+func TestNext_blocked(t *testing.T) {
+	w := newWorld(rules, "x")
+	w.hold(1, "x", 100)
+	w.paused[1] = true
+	a := w.ask(2, "x", 10, 0)
+	must.MapEmpty(t, w.answers())
+	w.now = w.now.Add(rules.Settle)
+	must.Eq(t, map[uint64]Answer{a: Blocked}, w.answers())
+	must.Eq(t, 1, w.q.Len())
+	w.paused[1] = false
+	must.MapEmpty(t, w.answers(), must.Sprint("1 runs"))
+}
+
+// A container that comes back waits for room like others, without a deadline; a lazy one
+// comes after all others. What its processes wait for waits until then.
+func TestNext_return(t *testing.T) {
+	w := newWorld(rules, "x")
+	w.hold(1, "x", 100)
+	w.away["2"] = true
+	own := w.ask(2, "x", 1, 0)
+	back := func(n int, lazy bool) uint64 {
+		w.last++
+		w.q.Add(Request{
+			ID: w.last, Process: w.process(n), Container: ledger.ContainerID(fmt.Sprint(n)), Card: "x", Bytes: 40,
+			Since: w.now, Return: true, Lazy: lazy,
+		})
+		return w.last
 	}
-	for _, tc := range []struct {
-		of   []Candidate
-		want ledger.ContainerID
-	}{
-		{append(never, busy, idle, low), "low"},
-		{append(never, busy, idle), "idle"},
-		{append(never, busy), "busy"},
-	} {
-		got, ok := Victim(r, tc.of)
-		must.True(t, ok)
-		must.Eq(t, tc.want, got.Container)
-	}
-	_, ok := Victim(r, never)
+	lazy := back(3, true)
+	w.now = w.now.Add(time.Second)
+	eager := back(2, false)
+	w.now = w.now.Add(time.Hour)
+	must.MapEmpty(t, w.answers(), must.Sprint("neither has a deadline"))
+	first, _ := w.q.First("x", w)
+	must.Eq(t, eager, first.ID)
+	must.NoError(t, w.Return(w.process(1), "x", 30))
+	must.MapEmpty(t, w.answers())
+	must.NoError(t, w.Return(w.process(1), "x", 10))
+	must.Eq(t, map[uint64]Answer{eager: Granted}, w.answers())
+	w.away["2"] = false
+	w.q.Postpone("2", time.Hour)
+	must.NoError(t, w.Return(w.process(1), "x", 41))
+	must.Eq(t, map[uint64]Answer{own: Granted, lazy: Granted}, w.answers())
+	_, ok := w.q.First("x", w)
 	must.False(t, ok)
+}
+
+// A lazy one gets no room that another one wants, though it would fit.
+func TestNext_lazy(t *testing.T) {
+	w := newWorld(rules, "x")
+	w.hold(1, "x", 50)
+	w.ask(2, "x", 60, 0)
+	w.q.Add(Request{ID: 99, Process: w.process(3), Container: "3", Card: "x", Bytes: 40, Since: w.now, Return: true, Lazy: true})
+	must.MapEmpty(t, w.answers())
+}
+
+func TestVictim(t *testing.T) {
+	rules := Rules{HeadStart: time.Second, Patience: 5 * time.Second, Turn: time.Minute, Idle: 30 * time.Second}
+	now := time.Unix(1e9, 0)
+	// someone is busy, has the asker's priority, and has just come.
+	someone := func(name string, change func(*Candidate)) Candidate {
+		c := Candidate{Container: ledger.ContainerID(name), Priority: 50, Arrived: now, Placed: now, Active: now, Bytes: 10}
+		change(&c)
+		return c
+	}
+	busy := someone("busy", func(*Candidate) {})
+	idle := someone("idle", func(c *Candidate) { c.Active = now.Add(-time.Minute) })
+	low := someone("low", func(c *Candidate) { c.Priority = 49 })
+	lower := someone("lower", func(c *Candidate) { c.Priority = 48 })
+	high := someone("high", func(c *Candidate) { c.Priority = 60; c.Active = now.Add(-time.Hour); c.Placed = now.Add(-time.Hour) })
+	over := someone("over", func(c *Candidate) { c.Over = true; c.Placed = now.Add(-time.Minute); c.Priority = 90 })
+	turn := someone("turn", func(c *Candidate) { c.Placed = now.Add(-time.Minute) })
+	long := someone("long", func(c *Candidate) { c.Placed = now.Add(-time.Hour) })
+	pinned := someone("pinned", func(c *Candidate) { c.Pinned = true; c.Priority = 0 })
+	empty := someone("empty", func(c *Candidate) { c.Bytes = 0; c.Priority = 0 })
+	me := someone("me", func(c *Candidate) { c.Priority = 0 })
+	old := someone("old", func(c *Candidate) { c.Arrived = now.Add(-time.Hour) })
+
+	for name, tc := range map[string]struct {
+		of     []Candidate
+		waited time.Duration
+		demand Demand
+		want   ledger.ContainerID // "": nobody
+	}{
+		"who is busy stays":                                 {[]Candidate{busy}, time.Hour, Demand{}, ""},
+		"who is idle goes at once":                          {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
+		"a lower priority goes, after some time":            {[]Candidate{busy, low}, 5 * time.Second, Demand{}, "low"},
+		"and not before":                                    {[]Candidate{busy, low}, 4 * time.Second, Demand{}, ""},
+		"the lowest goes first":                             {[]Candidate{low, lower, idle}, 5 * time.Second, Demand{}, "lower"},
+		"a higher one stays":                                {[]Candidate{high}, 9 * time.Second, Demand{}, ""},
+		"but who waits gains on it":                         {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},
+		"who holds more than its share goes":                {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
+		"but not for one that wants more, too":              {[]Candidate{over}, 5 * time.Second, Demand{Over: true}, ""},
+		"who has had its turn goes":                         {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
+		"who has been there longest goes first":             {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
+		"nobody else can":                                   {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
+		"nobody goes in vain":                               {[]Candidate{idle}, 0, Demand{Lacking: 11}, ""},
+		"two are enough":                                    {[]Candidate{idle, turn}, 5 * time.Second, Demand{Lacking: 20}, "idle"},
+		"if all are stuck, the last one goes":               {[]Candidate{old, busy}, 0, Demand{Stuck: true}, "busy"},
+		"even the one that asks":                            {[]Candidate{old, me}, 0, Demand{Stuck: true}, "me"},
+		"the lowest priority before the last one":           {[]Candidate{low, old, busy}, 0, Demand{Stuck: true}, "low"},
+		"if all are stuck, a small one is better than none": {[]Candidate{high}, 0, Demand{Stuck: true, Lacking: 100}, "high"},
+	} {
+		d := tc.demand
+		d.Request = Request{Container: "me", Priority: 50, Since: now.Add(-tc.waited)}
+		got, ok := rules.Victim(now, d, tc.of)
+		must.Eq(t, tc.want != "", ok, must.Sprint(name))
+		must.Eq(t, tc.want, got.Container, must.Sprint(name))
+	}
 }
 
 // Whatever happens, each request is answered, and by its deadline, if Next is asked after

@@ -15,29 +15,72 @@ import (
 type Candidate struct {
 	Container ledger.ContainerID
 	Priority  int
-	// Idle is since when the gate has heard nothing of its processes.
-	Idle time.Duration
-	// Pinned is whether one of its processes cannot be evicted, or is not there.
+	// Arrived is when its first process came, and Placed when it came or last came back.
+	Arrived, Placed time.Time
+	// Active is when it was last known to have submitted work.
+	Active time.Time
+	// Over is whether it holds more than its share.
+	Over bool
+	// Pinned is whether it cannot be evicted, or not now.
 	Pinned bool
 	// Bytes is what eviction would free.
 	Bytes uint64
 }
 
+// Demand is what room is made for.
+type Demand struct {
+	Request
+	// Lacking is how much must come free, in bytes.
+	Lacking uint64
+	// Over is whether its container would hold more than its share.
+	Over bool
+	// Stuck is whether nobody who holds memory of the card runs.
+	Stuck bool
+}
+
 // Victim returns which container is evicted from a card, so that there is room for a
-// request: of those that hold memory, are not pinned and have no higher priority than
-// the request, the one of the lowest priority, and of these the one idle longest. Its own
-// container is never evicted for a request.
-func Victim(r Request, candidates []Candidate) (Candidate, bool) {
-	fit := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool {
-		return c.Pinned || c.Bytes == 0 || c.Priority > r.Priority || c.Container == r.Container
-	})
-	if len(fit) == 0 {
+// demand. Where everybody waits for everybody it is, of those of the lowest priority, the
+// one that has come last: this may be the one that asks. Otherwise it is one that
+//
+//   - is idle and has no higher priority; a request gains a step of priority for each
+//     Rules.HeadStart that it waits;
+//   - or, when the request has waited for Rules.Patience: has a lower priority; or has had
+//     its turn, and holds more than its share while the request stays within its own, or has
+//     no higher priority.
+//
+// Of these it is who holds more than its share, then the lowest priority, then who is idle,
+// then who has been there longest. Nobody is evicted if all that may be are not enough.
+func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Candidate, bool) {
+	waited := now.Sub(d.Since)
+	aged := d.Priority
+	if rules.HeadStart > 0 {
+		aged += int(waited / rules.HeadStart)
+	}
+	idle := func(c Candidate) bool { return now.Sub(c.Active) >= rules.Idle }
+	over := func(c Candidate) bool { return c.Over && !d.Over }
+	var fit []Candidate
+	var free uint64
+	for _, c := range candidates {
+		early := idle(c) && c.Priority <= aged
+		late := c.Priority < d.Priority || now.Sub(c.Placed) >= rules.Turn && (over(c) || c.Priority <= aged)
+		may := d.Stuck || c.Container != d.Container && (early || late && waited >= rules.Patience)
+		if may && !c.Pinned && c.Bytes > 0 {
+			fit = append(fit, c)
+			free += c.Bytes
+		}
+	}
+	if len(fit) == 0 || free < d.Lacking && !d.Stuck {
 		return Candidate{}, false
 	}
 	return slices.MinFunc(fit, func(a, b Candidate) int {
+		if d.Stuck {
+			return cmp.Or(cmp.Compare(a.Priority, b.Priority), b.Arrived.Compare(a.Arrived), cmp.Compare(a.Container, b.Container))
+		}
 		return cmp.Or(
+			first(over(a))-first(over(b)),
 			cmp.Compare(a.Priority, b.Priority),
-			cmp.Compare(b.Idle, a.Idle),
+			first(idle(a))-first(idle(b)),
+			a.Placed.Compare(b.Placed),
 			cmp.Compare(b.Bytes, a.Bytes),
 			cmp.Compare(a.Container, b.Container))
 	}), true

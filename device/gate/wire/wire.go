@@ -59,6 +59,9 @@ const (
 	Pinned Type = 9
 	// Paused: nothing is submitted any more, and what was is done.
 	Paused Type = 10
+	// Active: work was submitted since the last time that was said, or waits for the end of
+	// a pause.
+	Active Type = 11
 )
 
 // What the gate says.
@@ -161,7 +164,7 @@ func Read(r io.Reader) (Message, error) {
 	return Decode(b[:])
 }
 
-func (t Type) fromClient() bool { return t >= Hello && t <= Paused }
+func (t Type) fromClient() bool { return t >= Hello && t <= Active }
 
 func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Resume }
 

@@ -39,7 +39,7 @@ func TestDecode_bad(t *testing.T) {
 		"long":         func(b []byte) []byte { return append(b, 0) },
 		"magic":        func(b []byte) []byte { b[0]++; return b },
 		"type 0":       func(b []byte) []byte { b[4] = 0; return b },
-		"type 11":      func(b []byte) []byte { b[4] = 11; return b },
+		"type 12":      func(b []byte) []byte { b[4] = 12; return b },
 		"type 64":      func(b []byte) []byte { b[4] = 64; return b },
 		"type 70":      func(b []byte) []byte { b[4] = 70; return b },
 		"type 83":      func(b []byte) []byte { b[4] = 83; return b },

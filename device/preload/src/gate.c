@@ -20,6 +20,7 @@ enum {
 	GRACE_MS = 5000,  // an answer may be late by this
 	SEND_S = 5,       // a gate that does not read for so long is taken for dead
 	RETRY_MS = 50, RETRY_MAX_MS = 2000,
+	ACTIVE_S = 5,     // how often it is said that work is submitted
 };
 
 static bool send_all(int fd, const struct message *m)
@@ -36,22 +37,6 @@ static bool send_all(int fd, const struct message *m)
 		left -= (size_t)n;
 	}
 	return true;
-}
-
-static bool read_all(int fd, struct message *m)
-{
-	char *p = (char *)m;
-	size_t left = sizeof *m;
-	while (left) {
-		ssize_t n = recv(fd, p, left, 0);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		p += n;
-		left -= (size_t)n;
-	}
-	return m->magic == MAGIC;
 }
 
 uint64_t eb_gate_generation(void)
@@ -75,6 +60,39 @@ static bool send_to(const struct message *m, uint64_t generation)
 	}
 	pthread_mutex_unlock(&eb.gate.send);
 	return ok;
+}
+
+// still_active tells the gate, which hears of allocations only, that work is submitted.
+static void still_active(void)
+{
+	unsigned n = eb_submitted();
+	if (n == eb.gate.submitted)
+		return;
+	eb.gate.submitted = n;
+	struct message m = { .type = T_ACTIVE };
+	send_to(&m, eb_gate_generation());
+}
+
+// read_all reads one message. Where the connection is up, the time-out of its reading is the
+// moment to say that this process is active.
+static bool read_all(int fd, struct message *m)
+{
+	char *p = (char *)m;
+	size_t left = sizeof *m;
+	while (left) {
+		ssize_t n = recv(fd, p, left, 0);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && eb.gate.up) {
+			still_active();
+			continue;
+		}
+		if (n <= 0)
+			return false;
+		p += n;
+		left -= (size_t)n;
+	}
+	return m->magic == MAGIC;
 }
 
 bool eb_gate_send(const struct message *m, uint64_t generation)
@@ -136,8 +154,14 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 		pthread_mutex_unlock(&eb.gate.mutex);
 		bool sent = send_to(m, g);
 		pthread_mutex_lock(&eb.gate.mutex);
-		while (sent && !w.done && eb_now() < deadline)
+		while (sent && !w.done && eb_now() < deadline) {
+			uint64_t before = eb_now();
 			pass(&w.cond, deadline);
+			if (eb.pause.on) { // while the process is paused nothing is granted: that does not count
+				begin += eb_now() - before;
+				deadline += eb_now() - before;
+			}
+		}
 		for (struct waiter **p = &eb.gate.waiters; *p; p = &(*p)->next)
 			if (*p == &w) {
 				*p = w.next;
@@ -265,8 +289,8 @@ static bool introduce(int fd)
 			return false;
 		d->handle = a.type == T_ATTACHED ? a.device : 0;
 	}
-	struct timeval none = { 0 };
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+	struct timeval often = { .tv_sec = ACTIVE_S };
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &often, sizeof often);
 	return true;
 }
 

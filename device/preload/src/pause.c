@@ -29,9 +29,15 @@ void eb_enter(CUstream s)
 	_Atomic int *busy = &eb.pause.busy[t->slot - 1].n;
 	for (;;) {
 		atomic_fetch_add(busy, 1);
-		if (!UNLIKELY(eb.pause.on) || !may_wait())
+		if (!UNLIKELY(eb.pause.on) || !may_wait()) {
+			_Atomic unsigned *calls = &eb.pause.busy[t->slot - 1].calls;
+			atomic_store_explicit(calls, atomic_load_explicit(calls, memory_order_relaxed) + 1, memory_order_relaxed);
 			return;
+		}
 		atomic_fetch_sub(busy, 1);
+		// Whoever is parked while nothing of it wants to run may stay so until this is said.
+		struct message m = { .type = T_ACTIVE };
+		eb_gate_send(&m, eb_gate_generation());
 		pthread_mutex_lock(&eb.pause.mutex);
 		while (may_wait())
 			pthread_cond_wait(&eb.pause.changed, &eb.pause.mutex);
@@ -44,6 +50,15 @@ void eb_leave(void)
 	struct thread *t = &eb_thread;
 	if (!--t->depth)
 		atomic_fetch_sub(&eb.pause.busy[t->slot - 1].n, 1);
+}
+
+// eb_submitted is a sum that may miss a call of two threads of one slot, and never all of them.
+unsigned eb_submitted(void)
+{
+	unsigned n = 0;
+	for (int i = 0; i < SLOTS; i++)
+		n += atomic_load_explicit(&eb.pause.busy[i].calls, memory_order_relaxed);
+	return n;
 }
 
 // eb_capturing: is this stream being captured? Asked of the driver only when some stream is.

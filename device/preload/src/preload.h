@@ -57,7 +57,7 @@ _Static_assert(sizeof(struct message) == 48, "the protocol's messages have 48 by
 enum {
 	MAGIC = 0x31544245,
 	VERSION = 1,
-	T_HELLO = 1, T_ATTACH, T_REQUEST, T_COMMIT, T_ABORT, T_RETURN, T_INFO, T_HOLDS, T_PINNED, T_PAUSED,
+	T_HELLO = 1, T_ATTACH, T_REQUEST, T_COMMIT, T_ABORT, T_RETURN, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE,
 	T_WELCOME = 65, T_ATTACHED, T_REFUSED, T_GRANT, T_INFO_IS,
 	T_LIMIT = 80, T_PAUSE, T_RESUME,
 	F_MORE = 1,
@@ -186,6 +186,7 @@ struct state {
 		uint64_t generation;     // of the connection
 		uint64_t seq;
 		int open;
+		unsigned submitted; // as far as the gate has been told
 		struct waiter *waiters;
 	} gate;
 
@@ -195,7 +196,8 @@ struct state {
 		_Atomic bool on;
 		_Atomic unsigned turn;
 		_Atomic int captures; // streams of this process that are capturing
-		struct { _Alignas(64) _Atomic int n; } busy[SLOTS]; // threads inside a call of the driver
+		// Threads inside a call of the driver, and how many calls there have been.
+		struct { _Alignas(64) _Atomic int n; _Atomic unsigned calls; } busy[SLOTS];
 	} pause;
 };
 
@@ -272,6 +274,7 @@ int eb_spawn(void *(*)(void *), void *);
 void eb_enter(CUstream);
 void eb_leave(void);
 bool eb_capturing(CUstream);
+unsigned eb_submitted(void); // changes when something is submitted
 void eb_pause(void);
 void eb_resume(void);
 

@@ -1,0 +1,553 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// garage is an evictor that writes down who is parked.
+type garage struct {
+	takes        time.Duration
+	park, comeIn func() error // how it ends, if not nil
+	freed        map[ledger.CardID]uint64
+
+	mu     sync.Mutex
+	parked map[int]bool // by pid
+	told   []string
+}
+
+func newGarage() *garage { return &garage{takes: time.Second, parked: make(map[int]bool)} }
+
+func pids(processes []ledger.ProcessID) []int {
+	var out []int
+	for _, p := range processes {
+		out = append(out, p.PID)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (g *garage) Park(_ context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+	time.Sleep(g.takes)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.told = append(g.told, fmt.Sprint("park ", pids(processes)))
+	if g.park != nil {
+		if err := g.park(); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range processes {
+		g.parked[p.PID] = true
+	}
+	return g.freed, nil
+}
+
+func (g *garage) Return(_ context.Context, processes []ledger.ProcessID) error {
+	time.Sleep(g.takes)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.told = append(g.told, fmt.Sprint("return ", pids(processes)))
+	if g.comeIn != nil {
+		if err := g.comeIn(); err != nil {
+			return err
+		}
+	}
+	for _, p := range processes {
+		delete(g.parked, p.PID)
+	}
+	return nil
+}
+
+func (g *garage) has(pid int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.parked[pid]
+}
+
+// stop answers a pause.
+func (t *talker) stop() {
+	t.Helper()
+	synctest.Wait()
+	must.Eq(t, wire.Pause, t.hear().Type)
+	must.NoError(t, t.say(wire.Message{Type: wire.Paused}))
+}
+
+// Everybody waits for everybody: the last one leaves, the other one goes on; when that one
+// ends, the first comes back and gets what it has waited for.
+func TestPark_stuck(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a := b.process(1, "a")
+		a.take(500 * mib)
+		time.Sleep(time.Second)
+		c, c2 := b.process(2, "b"), b.process(3, "b")
+		c.take(300 * mib)
+		c2.take(200 * mib)
+		must.Eq(t, wire.Message{}, a.want(100*mib, time.Hour))
+		must.Eq(t, wire.Message{}, c.want(10*mib, time.Second))
+		must.Eq(t, wire.Message{}, c2.want(mib, time.Hour))
+		time.Sleep(b.opts.Rules.Settle)
+		c.stop()
+		must.Eq(t, wire.Message{}, a.hear())
+		c2.stop()
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, []string{"park [2 3]"}, cars.told)
+		grant := a.hear()
+		must.Eq(t, wire.Grant, grant.Type)
+		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: grant.ID, Bytes: 100 * mib}))
+		s := b.Stats()[1]
+		must.Eq(t, []any{true, 1, uint64(500 * mib), uint64(0)}, []any{s.Parked, s.Parks, s.Usage[0].Held.Parked, s.Usage[0].Held.Taken()})
+		must.Eq(t, wire.Message{}, c.hear(), must.Sprint("its time does not run while it is away"))
+
+		time.Sleep(30 * time.Second)
+		close(a.life.over)
+		synctest.Wait()
+		must.Eq(t, wire.Message{}, c2.hear())
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, []string{"park [2 3]", "return [2 3]"}, cars.told)
+		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c.hear().Type, c.hear().Type})
+		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c2.hear().Type, c2.hear().Type})
+		must.Eq(t, ledger.Entry{Committed: 500 * mib, Reserved: 11 * mib}, b.held())
+	})
+}
+
+// Who cannot be parked goes on as before, and another one leaves; ErrPinned is for ever.
+func TestPark_fails(t *testing.T) {
+	for _, fail := range []error{errors.New("no room in the host's memory"), ErrPinned} {
+		o := options()
+		cars := newGarage()
+		cars.park = func() error { return fail }
+		o.Evictor = cars
+		on(t, o, func(b *bench) {
+			a, c := b.process(1, "a"), b.process(2, "b")
+			a.take(500 * mib)
+			c.take(500 * mib)
+			must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
+			must.Eq(t, wire.Message{}, a.want(100*mib, time.Hour))
+			// It is idle in the end.
+			time.Sleep(b.opts.Rules.Idle + time.Second)
+			c.stop()
+			time.Sleep(2 * cars.takes)
+			synctest.Wait()
+			must.Eq(t, wire.Resume, c.hear().Type)
+			must.False(t, b.Stats()[1].Parked)
+			cars.park = nil
+			time.Sleep(spare + b.opts.Rules.Idle)
+			synctest.Wait()
+			must.Eq(t, errors.Is(fail, ErrPinned), c.hear().Type != wire.Pause)
+		})
+	}
+}
+
+// A victim that does not stop goes on.
+func TestPark_deaf(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		c.take(1000 * mib)
+		must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		synctest.Wait()
+		must.Eq(t, wire.Pause, c.hear().Type)
+		time.Sleep(pauseWithin)
+		synctest.Wait()
+		must.Eq(t, wire.Resume, c.hear().Type)
+		must.SliceEmpty(t, cars.told)
+		must.Eq(t, ledger.Entry{Committed: 1000 * mib}, b.held())
+	})
+}
+
+// A return that fails is tried again; one that has lost the memory is not.
+func TestPark_returnFails(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		on(t, o, func(b *bench) {
+			a, c := b.process(1, "a"), b.process(2, "b")
+			c.take(1000 * mib)
+			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
+			time.Sleep(b.opts.Rules.Idle + time.Second)
+			c.stop()
+			time.Sleep(cars.takes)
+			synctest.Wait()
+			cars.mu.Lock()
+			cars.comeIn = func() error {
+				if lost {
+					return fmt.Errorf("restoring: %w", ErrLost)
+				}
+				return errors.New("the card is not as free as it should be")
+			}
+			cars.mu.Unlock()
+			must.Eq(t, wire.Grant, a.hear().Type)
+			close(a.life.over)
+			time.Sleep(cars.takes + time.Millisecond)
+			synctest.Wait()
+			if lost {
+				must.Eq(t, wire.Resume, c.hear().Type)
+				must.False(t, b.Stats()[0].Parked)
+				return
+			}
+			must.Eq(t, ledger.Entry{Parked: 1000 * mib}, b.held())
+			cars.mu.Lock()
+			cars.comeIn = nil
+			cars.mu.Unlock()
+			time.Sleep(retry + cars.takes)
+			synctest.Wait()
+			must.Eq(t, wire.Resume, c.hear().Type)
+			must.Eq(t, ledger.Entry{Committed: 1000 * mib}, b.held())
+		})
+	}
+}
+
+// Who was idle when it was parked stays away as long as somebody wants the room, until it
+// wants to run.
+func TestPark_lazy(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		idle, a := b.process(1, "idle"), b.process(2, "a")
+		idle.take(600 * mib)
+		time.Sleep(b.opts.Rules.Idle)
+		must.Eq(t, wire.Message{}, a.want(600*mib, time.Hour))
+		idle.stop()
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		g := a.hear()
+		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 600 * mib}))
+		for range 60 {
+			time.Sleep(5 * time.Second)
+			must.NoError(t, a.say(wire.Message{Type: wire.Active}))
+		}
+		synctest.Wait()
+		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("it is not disturbed"))
+		// Now it wants to run, and a has had its turn.
+		must.NoError(t, idle.say(wire.Message{Type: wire.Active}))
+		time.Sleep(b.opts.Rules.Patience + time.Second)
+		a.stop()
+		time.Sleep(2 * cars.takes)
+		synctest.Wait()
+		must.Eq(t, wire.Resume, idle.hear().Type)
+		must.Eq(t, []string{"park [1]", "park [2]", "return [1]"}, cars.told)
+	})
+}
+
+// Memory that the driver has taken beyond what it was asked for must be free, too.
+func TestPark_footprint(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	cars.freed = map[ledger.CardID]uint64{card0: 700 * mib}
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		c.take(600 * mib)
+		must.Eq(t, wire.Message{}, a.want(800*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		c.stop()
+		must.NoError(t, c.say(wire.Message{Type: wire.Active}))
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		g := a.hear()
+		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 350 * mib}))
+		synctest.Wait()
+		must.Eq(t, 1, len(cars.told), must.Sprint("650 MiB are free"))
+		a.giveBack(50 * mib)
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, []string{"park [2]", "return [2]"}, cars.told)
+	})
+}
+
+// With two cards all must fit before anything comes back.
+func TestPark_twoCards(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		both, a, c := b.process(1, "both"), b.process(2, "a"), b.process(3, "c")
+		both.attach(uuid1)
+		c.attach(uuid1)
+		both.take(600 * mib)
+		second := func(t *talker, bytes uint64) wire.Message {
+			return t.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: bytes, Arg: 3600_000})
+		}
+		g := second(both, 600*mib)
+		must.NoError(t, both.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 600 * mib}))
+		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		both.stop()
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, wire.Grant, second(c, 500*mib).Type)
+		must.NoError(t, both.say(wire.Message{Type: wire.Active}))
+		close(a.life.over)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		must.Eq(t, []string{"park [1]"}, cars.told, must.Sprint("the other card is taken"))
+		close(c.life.over)
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, []string{"park [1]", "return [1]"}, cars.told)
+		must.Eq(t, wire.Resume, both.hear().Type)
+		must.Eq(t, 600*mib, b.Cards()[0].Held.Committed)
+		must.Eq(t, 600*mib, b.Cards()[1].Held.Committed)
+	})
+}
+
+// Who is paused by the plan and holds what all others wait for is resumed; with an evictor
+// it is parked instead.
+func TestPark_planned(t *testing.T) {
+	for _, evictor := range []bool{false, true} {
+		o := options()
+		cars := newGarage()
+		if evictor {
+			o.Evictor = cars
+		}
+		on(t, o, func(b *bench) {
+			a, c := b.process(1, "a"), b.process(2, "b")
+			c.take(1000 * mib)
+			done := make(chan error, 1)
+			go func() { done <- b.Pause(b.Context(), "b", PausePlan) }()
+			c.stop()
+			must.NoError(t, <-done)
+			must.True(t, b.Stats()[1].Planned)
+			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
+			time.Sleep(b.opts.Rules.Settle + 2*cars.takes)
+			synctest.Wait()
+			if !evictor {
+				must.Eq(t, wire.Resume, c.hear().Type)
+				must.False(t, b.Stats()[1].Planned)
+				return
+			}
+			must.Eq(t, wire.Grant, a.hear().Type)
+			close(a.life.over)
+			time.Sleep(2 * cars.takes)
+			synctest.Wait()
+			s := b.Stats()[0]
+			must.Eq(t, []any{false, true, true}, []any{s.Parked, s.Paused, s.Planned}, must.Sprint("the plan's pause goes on"))
+			must.NoError(t, b.Resume("b", PausePlan))
+			must.Eq(t, wire.Resume, c.hear().Type)
+		})
+	}
+}
+
+// A gate that is started again brings back who was parked, and repairs who was on the way.
+func TestPark_restart(t *testing.T) {
+	for _, moving := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			o := options()
+			cars := newGarage()
+			o.Evictor = cars
+			o.State = filepath.Join(t.TempDir(), "state")
+			g, err := New(o)
+			must.NoError(t, err)
+			b := &bench{t, g}
+			a, c := b.process(1, "a"), b.process(2, "b")
+			c.take(600 * mib)
+			must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+			time.Sleep(b.opts.Rules.Idle + time.Second)
+			c.stop()
+			if !moving {
+				time.Sleep(2 * cars.takes)
+			}
+			synctest.Wait()
+			g.Close()
+			time.Sleep(2 * cars.takes)
+			synctest.Wait()
+
+			// The processes of this test are none of the host's: those are looked for.
+			lives := map[int]*life{1: newLife(), 2: newLife()}
+			o.Open = func(pid int, _ uint64) (Life, error) { return lives[pid], nil }
+			g, err = New(o)
+			must.NoError(t, err)
+			defer g.Close()
+			b = &bench{t, g}
+			st := b.Stats()[len(b.Stats())-1]
+			must.True(t, st.Parked)
+			must.True(t, st.Paused)
+			if moving {
+				must.GreaterEq(t, 600*mib, b.held().Expected, must.Sprint("its room is kept"))
+			} else {
+				must.Eq(t, 600*mib, st.Usage[0].Held.Parked+st.Usage[0].Held.Expected)
+			}
+			close(lives[1].over)
+			time.Sleep(2 * cars.takes)
+			synctest.Wait()
+			must.Eq(t, "return [2]", cars.told[len(cars.told)-1])
+			must.False(t, cars.has(2))
+			again := b.connect(2, "b")
+			must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+			must.Eq(t, wire.Resume, again.hear().Type)
+			again.attach(uuid0)
+			must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+			must.Eq(t, 600*mib, b.Stats()[len(b.Stats())-1].Usage[0].Held.Committed)
+			must.NoError(t, g.ledger.Check())
+		})
+	}
+}
+
+// job is a trainee that needs some memory, takes it in steps, computes, and ends.
+type job struct {
+	*talker
+	need, step uint64
+	each       time.Duration
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	paused  bool
+	answers []wire.Message
+}
+
+// run returns how much was denied, and when it ended.
+func (j *job) run(cars *garage, steps int) (denied int) {
+	j.changed = sync.NewCond(&j.mu)
+	go func() {
+		for {
+			select {
+			case m := <-j.s.out:
+				j.mu.Lock()
+				switch m.Type {
+				case wire.Pause, wire.Resume:
+					j.paused = m.Type == wire.Pause
+				case wire.Grant, wire.Refused:
+					j.answers = append(j.answers, m)
+				}
+				j.changed.Broadcast()
+				j.mu.Unlock()
+				if m.Type == wire.Pause {
+					must.NoError(j, j.say(wire.Message{Type: wire.Paused}))
+				}
+			case <-j.life.over:
+				return
+			}
+		}
+	}()
+	pid := j.s.who.PID
+	wait := func(ok func() bool) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for !ok() {
+			j.changed.Wait()
+		}
+	}
+	for held := uint64(0); held < j.need; held += j.step {
+		j.seq++
+		must.NoError(j, j.say(wire.Message{Type: wire.Request, Seq: j.seq, Device: 1, Bytes: j.step, Arg: 3600_000}))
+		wait(func() bool { return len(j.answers) > 0 })
+		if m := j.answers[0]; m.Type == wire.Grant {
+			wait(func() bool { return !j.paused })
+			must.NoError(j, j.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: j.step}))
+		} else {
+			denied++
+		}
+		j.answers = nil
+		time.Sleep(j.each)
+	}
+	for range steps {
+		wait(func() bool { return !j.paused })
+		must.False(j, cars.has(pid), must.Sprint("it runs while its memory is away"))
+		must.NoError(j, j.say(wire.Message{Type: wire.Active}))
+		time.Sleep(j.each)
+	}
+	close(j.life.over)
+	return denied
+}
+
+// The paper's experiment: of N equal jobs four fit. All end, none is denied anything, and
+// it does not take much longer than it must.
+func TestPark_many(t *testing.T) {
+	for _, n := range []int{4, 5, 7, 20} {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		o.Soft = true
+		on(t, o, func(b *bench) {
+			begun := time.Now()
+			var all sync.WaitGroup
+			random := rand.New(rand.NewPCG(1, uint64(n)))
+			for i := range n {
+				j := &job{talker: b.process(i+1, fmt.Sprint("c", i)), need: 240 * mib, step: 60 * mib, each: time.Second}
+				all.Go(func() { must.Zero(t, j.run(cars, 300)) })
+				time.Sleep(time.Duration(random.IntN(3)) * time.Second)
+			}
+			all.Wait()
+			synctest.Wait()
+			must.Eq(t, ledger.Entry{}, b.held())
+			batches := (n + 3) / 4
+			took := time.Since(begun)
+			t.Logf("%d jobs: %v, %d moves", n, took, len(cars.told))
+			must.Less(t, time.Duration(batches)*330*time.Second*13/10, took)
+		})
+	}
+}
+
+// Whatever jobs come: each that fits on the card by itself ends, and is denied nothing.
+func TestPark_random(t *testing.T) {
+	for seed := range uint64(20) {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		o.Soft = true
+		on(t, o, func(b *bench) {
+			random := rand.New(rand.NewPCG(seed, 2))
+			var all sync.WaitGroup
+			for i := range 3 + random.IntN(10) {
+				name := fmt.Sprint("c", i)
+				j := &job{
+					talker: b.process(i+1, name), each: time.Duration(1+random.IntN(20)) * time.Second,
+					need: uint64(1+random.IntN(10)) * 100 * mib, step: 100 * mib,
+				}
+				b.mu.Lock()
+				b.containers[ledger.ContainerID(name)].priority = 1 + random.IntN(100)
+				must.NoError(t, b.setShare(b.containers[ledger.ContainerID(name)], card0, uint64(random.IntN(10))*100*mib))
+				b.mu.Unlock()
+				steps := random.IntN(60)
+				all.Go(func() { must.Zero(t, j.run(cars, steps)) })
+				time.Sleep(time.Duration(random.IntN(30)) * time.Second)
+			}
+			all.Wait()
+			synctest.Wait()
+			must.Eq(t, ledger.Entry{}, b.held())
+		})
+	}
+}
+
+// A soft share is what a container is told, and not what it is kept to.
+func TestGate_soft(t *testing.T) {
+	o := options()
+	o.Soft = true
+	on(t, o, func(b *bench) {
+		a := b.process(1, "a")
+		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.hear())
+		must.Eq(t, 300*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
+		a.take(900 * mib)
+		must.Eq(t, wire.NoMemory, refusal(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
+		must.ErrorIs(t, b.SetLimit("a", "GPU-none", 1), ErrUnknown)
+	})
+}

@@ -1,0 +1,69 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package seat
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// machines are what the kernel calls the architectures that Go builds plugins for.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64}
+
+// names are what people call them.
+var names = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64", elf.EM_PPC64: "ppc64le", elf.EM_386: "i386", elf.EM_ARM: "arm"}
+
+// Check says why containers of this machine cannot use a preload library and the gate in a
+// directory; nil if they can. A library that cannot be loaded would otherwise be a line in
+// each container's output, and no share of the memory.
+func Check(preload, gate string) error {
+	if err := checkLibrary(preload, runtime.GOARCH); err != nil {
+		return err
+	}
+	socket := filepath.Join(gate, Socket)
+	switch st, err := os.Stat(socket); {
+	case err != nil:
+		return fmt.Errorf("the gate cannot be reached: %w", err)
+	case st.Mode()&os.ModeSocket == 0:
+		return fmt.Errorf("the gate %s is not a socket", socket)
+	}
+	return nil
+}
+
+func checkLibrary(path, arch string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("the preload library cannot be read: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("the preload library %s is not a file", path)
+	}
+	// Containers load it as whoever they run as.
+	if st.Mode().Perm()&0o004 == 0 {
+		return fmt.Errorf("the preload library %s can be read by its owner only (chmod 0755)", path)
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("the preload library %s is not a shared object: %w", path, err)
+	}
+	defer f.Close()
+	want, known := machines[arch]
+	switch {
+	case f.Type != elf.ET_DYN:
+		return fmt.Errorf("the preload library %s is not a shared object", path)
+	case known && f.Machine != want:
+		return fmt.Errorf("the preload library %s is for %s, this machine is %s", path, name(f.Machine), name(want))
+	}
+	return nil
+}
+
+func name(m elf.Machine) string {
+	if n, ok := names[m]; ok {
+		return n
+	}
+	return m.String()
+}

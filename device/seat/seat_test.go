@@ -1,0 +1,124 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package seat
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+func full() Seat {
+	return Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 3600000, Status: "/run/status"}
+}
+
+func TestSeat(t *testing.T) {
+	for _, s := range []Seat{full(), {Notice: "there is no gate"}, {Preload: "/a", Gate: "/b"}} {
+		text, err := s.Encode()
+		must.NoError(t, err)
+		back, err := Decode(text)
+		must.NoError(t, err)
+		must.Eq(t, s, back)
+	}
+	s, err := Decode(`{"preload": "/a", "gate": "/b", "of_a_later_version": {"x": [1]}}`)
+	must.NoError(t, err)
+	must.Eq(t, Seat{Preload: "/a", Gate: "/b"}, s)
+}
+
+func TestSeat_bad(t *testing.T) {
+	for want, change := range map[string]func(*Seat){
+		`preload: must be an absolute path, without . and .. in it, got "lib.so"`: func(s *Seat) { s.Preload = "lib.so" },
+		`gate: must be an absolute path, without . and .. in it, got "/run/../x"`: func(s *Seat) { s.Gate = "/run/../x" },
+		`status: must be an absolute path`:                                        func(s *Seat) { s.Status = "status" },
+		"memory_mib: must be ≥ 0, got -1":                                         func(s *Seat) { s.MemoryMiB = -1 },
+		"wait_ms: must be ≥ 0, got -5":                                            func(s *Seat) { s.WaitMS = -5 },
+		`preload, gate: are of no use without each other, got "" and "/run/gate"`: func(s *Seat) { s.Preload = "" },
+		"notice: must say why":                                                    func(s *Seat) { s.Preload, s.Gate = "", "" },
+	} {
+		s := full()
+		change(&s)
+		_, err := s.Encode()
+		must.ErrorContains(t, err, want)
+	}
+	for text, want := range map[string]string{
+		"":                            "reading EBBTIDE_GPU_SEAT",
+		"{":                           "reading EBBTIDE_GPU_SEAT",
+		`{"preload": 7}`:              "preload",
+		`{"memory_mib": -1}`:          "memory_mib: must be ≥ 0, got -1",
+		`{"notice": "a"}{"notice":1}`: "after top-level value",
+		`{"wait_ms": 1.5}`:            "wait_ms",
+	} {
+		_, err := Decode(text)
+		must.ErrorContains(t, err, want)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	s := full()
+	must.Eq(t, []Mount{{"/opt/lib.so", "/usr/lib/ebbtide/libebbtide-cuda.so"}, {"/run/gate", "/run/ebbtide"}}, s.Mounts())
+	must.Eq(t, map[string]string{
+		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "3600000",
+	}, s.Environment(nil))
+	must.Eq(t, map[string]string{
+		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so:/x.so /y.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock",
+	}, s.Environment(map[string]string{"LD_PRELOAD": " /x.so /y.so:", "EBBTIDE_GATE_WAIT_MS": "5"}))
+	s = Seat{Notice: "no"}
+	must.SliceEmpty(t, s.Mounts())
+	must.MapEmpty(t, s.Environment(map[string]string{"LD_PRELOAD": "/x.so"}))
+}
+
+// object writes the beginning of an ELF file, which is all that is looked at.
+func object(t *testing.T, kind elf.Type, machine elf.Machine) string {
+	t.Helper()
+	var h elf.Header64
+	copy(h.Ident[:], "\x7fELF\x02\x01\x01")
+	h.Type, h.Machine, h.Version, h.Ehsize = uint16(kind), uint16(machine), 1, 64
+	path := filepath.Join(t.TempDir(), "lib.so")
+	f, err := os.Create(path)
+	must.NoError(t, err)
+	must.NoError(t, binary.Write(f, binary.LittleEndian, h))
+	must.NoError(t, f.Chmod(0o755))
+	must.NoError(t, f.Close())
+	return path
+}
+
+func TestCheckLibrary(t *testing.T) {
+	good := object(t, elf.ET_DYN, elf.EM_X86_64)
+	must.NoError(t, checkLibrary(good, "amd64"))
+	must.NoError(t, checkLibrary(good, "of the future"))
+	must.EqError(t, checkLibrary(good, "arm64"), "the preload library "+good+" is for x86_64, this machine is aarch64")
+	arm := object(t, elf.ET_DYN, elf.EM_AARCH64)
+	must.EqError(t, checkLibrary(arm, "amd64"), "the preload library "+arm+" is for aarch64, this machine is x86_64")
+	must.ErrorContains(t, checkLibrary(object(t, elf.ET_DYN, elf.EM_RISCV), "amd64"), "is for EM_RISCV, this machine")
+	must.ErrorContains(t, checkLibrary(object(t, elf.ET_EXEC, elf.EM_X86_64), "amd64"), "is not a shared object")
+	must.ErrorContains(t, checkLibrary(filepath.Dir(good), "amd64"), "is not a file")
+	must.ErrorContains(t, checkLibrary("/nowhere/lib.so", "amd64"), "the preload library cannot be read: stat /nowhere/lib.so: no such file")
+	must.NoError(t, os.WriteFile(arm, []byte("#!/bin/sh\n"), 0o755))
+	must.ErrorContains(t, checkLibrary(arm, "amd64"), "is not a shared object: ")
+	must.NoError(t, os.Chmod(good, 0o700))
+	must.ErrorContains(t, checkLibrary(good, "amd64"), "can be read by its owner only")
+}
+
+func TestCheck(t *testing.T) {
+	machine, ok := machines[runtime.GOARCH]
+	if !ok {
+		t.Skip("the library is not built for " + runtime.GOARCH)
+	}
+	lib, dir := object(t, elf.ET_DYN, machine), t.TempDir()
+	must.ErrorContains(t, Check("/nowhere/lib.so", dir), "the preload library cannot be read")
+	must.ErrorContains(t, Check(lib, dir), "the gate cannot be reached: stat "+dir+"/gate.sock")
+	must.NoError(t, os.WriteFile(filepath.Join(dir, Socket), nil, 0o600))
+	must.ErrorContains(t, Check(lib, dir), "gate.sock is not a socket")
+	must.NoError(t, os.Remove(filepath.Join(dir, Socket)))
+	l, err := net.Listen("unix", filepath.Join(dir, Socket))
+	must.NoError(t, err)
+	defer l.Close()
+	must.NoError(t, Check(lib, dir))
+}

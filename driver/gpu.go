@@ -1,0 +1,119 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/engine"
+)
+
+// visibleDevices is the variable by which NVIDIA's container runtime gives a card.
+const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+
+// alone begins the event of a task that has its card as it would have it without us.
+const alone = "GPU: the job runs without a share of the memory: "
+
+// sit gives a task what belongs to its seat on a card, of which the device plugin tells in a
+// variable. That is taken out of the environment. What speaks against a share of the card's
+// memory is no reason against the task: sit returns it for people. Only a wish that no
+// moment could fulfil is an error.
+//
+// It does so at every start, for Nomad forgets a device's mounts with its agent.
+func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, err error) {
+	// Not from Env: there a job could name any file of the host for us to mount.
+	text, seated := cfg.DeviceEnv[seat.Variable]
+	delete(cfg.DeviceEnv, seat.Variable)
+	delete(cfg.Env, seat.Variable)
+	meta := readMeta(cfg.Env)
+	if !seated {
+		// The plugin may give its things itself.
+		if _, given := cfg.DeviceEnv[seat.EnvGate]; !given {
+			notes = withoutEffect(meta)
+		}
+		return notes, nil
+	}
+	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && engineName == engine.Exec {
+		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime that would bring the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
+	}
+	s, err := seat.Decode(text)
+	if err != nil {
+		return append(notes, alone+err.Error()), nil
+	}
+	if err := checkWish(meta, s); err != nil {
+		return nil, err
+	}
+	if s.Notice != "" {
+		notes = append(notes, alone+s.Notice)
+	}
+	for _, m := range s.Mounts() {
+		if at := covered(cfg.Mounts, m.Task); at != "" {
+			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), nil
+		}
+	}
+	for _, m := range s.Mounts() {
+		cfg.Mounts = append(cfg.Mounts, &drivers.MountConfig{TaskPath: m.Task, HostPath: m.Host, Readonly: true})
+	}
+	if cfg.Env == nil {
+		cfg.Env = make(map[string]string)
+	}
+	maps.Copy(cfg.Env, s.Environment(cfg.Env))
+	return notes, nil
+}
+
+// withoutEffect says which wishes are of no use to a task without a seat.
+func withoutEffect(meta map[string]string) []string {
+	var keys []string
+	for _, key := range sortedKeys(meta) {
+		if strings.HasPrefix(key, metaGPU) {
+			keys = append(keys, "meta."+key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("GPU: without effect: %s; the task has no seat that is shared (resources { device %q {} })", strings.Join(keys, ", "), "nvidia/share")}
+}
+
+// checkWish refuses a task that wants more than its card has. What is no number has been
+// refused before.
+func checkWish(meta map[string]string, s seat.Seat) error {
+	wish, err := strconv.ParseInt(meta[metaGPUMemory], 10, 64)
+	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {
+		return nil
+	}
+	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", metaGPUMemory, s.MemoryMiB, wish)
+}
+
+// covered returns where a volume is mounted in which nothing can be mounted at a path,
+// because it can only be read and has nothing there; "" if there is none.
+func covered(mounts []*drivers.MountConfig, path string) string {
+	for _, m := range mounts {
+		within, err := filepath.Rel(m.TaskPath, path)
+		if !m.Readonly || err != nil || strings.HasPrefix(within, "..") {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(m.HostPath, within)); err != nil {
+			return m.TaskPath
+		}
+	}
+	return ""
+}
+
+// explainRuntime says what to do when Docker does not know the runtime that brings a card.
+func explainRuntime(cfg *drivers.TaskConfig, err error) error {
+	if _, ok := cfg.DeviceEnv[visibleDevices]; !ok || !strings.Contains(err.Error(), "requested docker runtime") {
+		return err
+	}
+	return fmt.Errorf(`%w: install the NVIDIA container toolkit and make its runtime known to Docker (nvidia-ctk runtime configure), `+
+		`or hand out device nodes: inject = "devices" in the configuration of the plugin ebbtide-gpu`, err)
+}

@@ -1,0 +1,145 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/engine"
+)
+
+// seated is the config of a task with a seat, as Nomad hands it over: what a device gives to
+// the environment is in Env and in DeviceEnv.
+func seated(t *testing.T, s seat.Seat, env map[string]string, mounts ...*drivers.MountConfig) *drivers.TaskConfig {
+	t.Helper()
+	text, err := s.Encode()
+	must.NoError(t, err)
+	cfg := taskConfig(t, nil, nil)
+	cfg.Mounts = mounts
+	cfg.DeviceEnv = map[string]string{seat.Variable: text, visibleDevices: "GPU-1"}
+	maps.Copy(cfg.Env, cfg.DeviceEnv)
+	maps.Copy(cfg.Env, env)
+	return cfg
+}
+
+var ours = seat.Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
+
+func TestSit(t *testing.T) {
+	volume := &drivers.MountConfig{TaskPath: "/data", HostPath: "/srv/data"}
+	cfg := seated(t, ours, map[string]string{"LD_PRELOAD": "/their.so", "NOMAD_META_ebbtide_gpu_memory": "81920"}, volume)
+	notes, err := sit(cfg, engine.Docker)
+	must.NoError(t, err)
+	must.SliceEmpty(t, notes)
+	must.Eq(t, []*drivers.MountConfig{
+		volume,
+		{TaskPath: seat.TaskPreload, HostPath: "/opt/lib.so", Readonly: true}, {TaskPath: seat.TaskGate, HostPath: "/run/gate", Readonly: true},
+	}, cfg.Mounts)
+	must.Eq(t, map[string]string{
+		"PATH": "/bin", "NOMAD_META_ebbtide_gpu_memory": "81920", visibleDevices: "GPU-1",
+		"LD_PRELOAD": seat.TaskPreload + ":/their.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "5000",
+	}, cfg.Env)
+	must.Eq(t, map[string]string{visibleDevices: "GPU-1"}, cfg.DeviceEnv)
+
+	cfg = seated(t, ours, map[string]string{"EBBTIDE_GATE_WAIT_MS": "7"})
+	notes, err = sit(cfg, engine.Exec)
+	must.NoError(t, err)
+	must.Len(t, 1, notes)
+	must.StrContains(t, notes[0], `inject = "devices"`)
+	must.Eq(t, "7", cfg.Env["EBBTIDE_GATE_WAIT_MS"])
+	must.Len(t, 2, cfg.Mounts)
+}
+
+// What speaks against a share of the memory does not speak against the task.
+func TestSit_alone(t *testing.T) {
+	readOnly := &drivers.MountConfig{TaskPath: "/run", HostPath: t.TempDir(), Readonly: true}
+	for want, cfg := range map[string]*drivers.TaskConfig{
+		"GPU: the job runs without a share of the memory: there is no gate":                               seated(t, seat.Seat{Notice: "there is no gate"}, nil),
+		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_SEAT: invalid":              {DeviceEnv: map[string]string{seat.Variable: "{]"}},
+		"memory: reading EBBTIDE_GPU_SEAT: memory_mib: must be ≥ 0":                                       {DeviceEnv: map[string]string{seat.Variable: `{"notice":"x","memory_mib":-1}`}},
+		"memory: /run/ebbtide cannot be mounted in the task's read-only volume at /run":                   seated(t, ours, nil, readOnly),
+		"GPU: without effect: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no seat that": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
+	} {
+		before := len(cfg.Mounts)
+		notes, err := sit(cfg, engine.Docker)
+		must.NoError(t, err)
+		must.Len(t, 1, notes)
+		must.StrContains(t, notes[0], want)
+		must.Len(t, before, cfg.Mounts)
+		for _, name := range []string{seat.Variable, seat.EnvPreload, seat.EnvGate} {
+			must.MapNotContainsKey(t, cfg.Env, name)
+		}
+	}
+
+	// A place for it is there.
+	must.NoError(t, os.Mkdir(filepath.Join(readOnly.HostPath, "ebbtide"), 0o755))
+	notes, err := sit(seated(t, ours, nil, readOnly), engine.Docker)
+	must.NoError(t, err)
+	must.SliceEmpty(t, notes)
+}
+
+// A job cannot have the host's files mounted by an environment of its own.
+func TestSit_forged(t *testing.T) {
+	text, err := seat.Seat{Preload: "/etc/shadow", Gate: "/root"}.Encode()
+	must.NoError(t, err)
+	for _, device := range []map[string]string{nil, {visibleDevices: "GPU-1"}, {seat.EnvGate: "/run/ebbtide/gate.sock"}} {
+		cfg := &drivers.TaskConfig{Env: map[string]string{seat.Variable: text}, DeviceEnv: device}
+		notes, err := sit(cfg, engine.Docker)
+		must.NoError(t, err)
+		must.SliceEmpty(t, notes)
+		must.SliceEmpty(t, cfg.Mounts)
+		must.MapEmpty(t, cfg.Env)
+	}
+	// The plugin gives its things itself: wishes do have an effect.
+	cfg := taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1"})
+	cfg.DeviceEnv = map[string]string{seat.EnvGate: "/run/ebbtide/gate.sock"}
+	notes, err := sit(cfg, engine.Docker)
+	must.NoError(t, err)
+	must.SliceEmpty(t, notes)
+}
+
+func TestStartTask_wish(t *testing.T) {
+	d, _, _, _ := waiting(t, found{err: engine.ErrGone})
+	cfg := seated(t, ours, map[string]string{"NOMAD_META_ebbtide_gpu_memory": "99999", "NOMAD_META_ebbtide_gaol": "x"})
+	_, _, err := d.StartTask(cfg)
+	must.ErrorContains(t, err, "meta.ebbtide_gpu_memory: must be at most 81920, the card's memory in MiB, got 99999")
+	must.ErrorContains(t, err, "meta.ebbtide_gaol: unknown key")
+}
+
+// Nomad forgets a device's mounts when its agent is started again, and keeps the environment.
+func TestStartTask_seat(t *testing.T) {
+	d, first, _, messages := waiting(t, found{err: engine.ErrGone})
+	first.started = make(chan *drivers.TaskConfig, 2)
+	for range 2 {
+		cfg := seated(t, ours, nil)
+		cfg.AllocDir = t.TempDir()
+		_, _, err := d.StartTask(cfg)
+		must.NoError(t, err)
+		got := <-first.started
+		must.Len(t, 2, got.Mounts)
+		must.Eq(t, seat.TaskPreload, got.Env["LD_PRELOAD"])
+		must.MapNotContainsKey(t, got.Env, seat.Variable)
+	}
+	cfg := seated(t, seat.Seat{Notice: "there is no gate"}, nil)
+	cfg.AllocDir = t.TempDir()
+	_, _, err := d.StartTask(cfg)
+	must.NoError(t, err)
+	message(t, messages, "ebbtide: GPU: the job runs without a share of the memory: there is no gate")
+
+	first.refuse = errors.New(`requested docker runtime "nvidia" was not found`)
+	_, _, err = d.StartTask(seated(t, ours, nil))
+	must.ErrorIs(t, err, first.refuse)
+	must.ErrorContains(t, err, `install the NVIDIA container toolkit`)
+	must.ErrorContains(t, err, `inject = "devices"`)
+	first.refuse = errors.New("no such image")
+	_, _, err = d.StartTask(seated(t, ours, nil))
+	must.EqError(t, err, "no such image")
+}
