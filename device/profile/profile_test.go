@@ -90,7 +90,10 @@ func TestRecorder(t *testing.T) {
 	// Who goes on later has lost nothing.
 	var a Recorder
 	a.Observe(0, 10)
-	b := Continue(a.Run())
+	b, err := Continue(a.Run())
+	must.NoError(t, err)
+	_, err = Continue(Run{})
+	must.ErrorContains(t, err, "width_s: must be a power of two")
 	a.Observe(5*time.Second, 3)
 	b.Observe(5*time.Second, 3)
 	must.Eq(t, a.Run(), b.Run())

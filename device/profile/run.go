@@ -82,13 +82,15 @@ type Recorder struct {
 	last uint64 // bytes that were held when it was last observed
 }
 
-// Continue returns a recorder that goes on with a run.
-func Continue(r Run) *Recorder {
-	c := &Recorder{run: r.clone()}
-	if n := len(r.Bytes); n > 0 {
-		c.last = r.Bytes[n-1]
+// Continue returns a recorder that goes on with a run, or an error that says why that is
+// none.
+func Continue(r Run) (*Recorder, error) {
+	if err := r.validate(); err != nil {
+		return nil, err
 	}
-	return c
+	r = r.clone()
+	r.Whole = false
+	return &Recorder{run: r, last: r.Bytes[len(r.Bytes)-1]}, nil
 }
 
 // Observe notes that so many bytes are held after so much running time. Between two
