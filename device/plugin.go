@@ -67,6 +67,7 @@ type Plugin struct {
 	said     string               // what was said last of the cards
 	gate     *gate.Gate           // nil without cards, or if it could not be opened
 	tried    bool                 // to open it
+	unparked error                // why containers cannot be parked; nil if they can
 }
 
 var _ nomad.DevicePlugin = (*Plugin)(nil)
@@ -222,6 +223,9 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 			"mig":            structs.NewBoolAttribute(c.MIG),
 			"seats":          structs.NewIntAttribute(int64(p.settings.Seats), ""),
 			"division":       structs.NewStringAttribute(p.settings.Division),
+			"shared":         structs.NewBoolAttribute(p.gate != nil),
+			"parking":        structs.NewBoolAttribute(p.gate != nil && p.unparked == nil),
+			"over_share":     structs.NewStringAttribute(p.overShare()),
 		},
 	}
 	bad := unfit(c, p.settings.Seats)
@@ -326,6 +330,14 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 		opts.Cards = append(opts.Cards, gate.Card{UUID: uuid, Physical: c.Memory, Reserve: reserve})
 		budgets[ledger.CardID(uuid.String())] = c.Memory - reserve
 	}
+	evictor, err := p.parking(cards)
+	if p.unparked = err; err != nil {
+		p.log.Warn("containers are not parked: who finds no memory waits, and is denied it in the end", "reason", err)
+	} else {
+		opts.Evictor = evictor
+	}
+	opts.Soft = p.overShare() == config.OverWait
+	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait
 	parts := shares.New(fairshare.Mode(p.settings.Division), budgets, p.log.Named("shares"))
 	opts.Shares = parts
 	g, err := gate.New(opts)
@@ -338,6 +350,13 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 		g.Close()
 		return err
 	}
+	byID := make(map[ledger.CardID]nvml.Card)
+	for _, c := range cards {
+		byID[ledger.CardID(c.UUID)] = c
+	}
+	if err := p.reports(p.ctx, g, reportsDir(p.settings.Gate), byID); err != nil {
+		p.log.Warn("the driver is not told how containers fare", "error", err)
+	}
 	p.gate = g
 	go func() {
 		if err := g.Serve(p.ctx, l); err != nil {
@@ -346,6 +365,17 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 		g.Close()
 	}()
 	return nil
+}
+
+// overShare is what becomes of a request for more than a share here: wait, or deny.
+func (p *Plugin) overShare() string {
+	switch {
+	case p.settings.Over != config.OverAuto:
+		return p.settings.Over
+	case p.unparked == nil:
+		return config.OverWait
+	}
+	return config.OverDeny
 }
 
 // nodes adds the device nodes of cards, and those that all cards share.
@@ -362,7 +392,7 @@ func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
 // share adds what a container needs to share its cards, or leaves that to the ebbtide
 // driver. Without it the container runs all the same, and nobody keeps it to its share.
 func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
-	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds()}
+	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate)}
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
@@ -373,7 +403,7 @@ func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
 	}
 	if err != nil {
 		p.log.Warn("a container gets its card without a share of its memory", "error", err)
-		s.Preload, s.Gate, s.WaitMS, s.Notice = "", "", 0, err.Error()
+		s.Preload, s.Gate, s.Reports, s.WaitMS, s.Notice = "", "", "", 0, err.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
 		if res.Envs[seat.Variable], err = s.Encode(); err != nil {

@@ -64,7 +64,7 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	p.open = func(string) Cards { return r }
 	c := config.Config{
 		Enabled: true, Seats: 2, Period: "30s", Inject: "runtime", Mounts: "driver", Preload: "/nowhere/lib.so", Gate: "/dev/null/gate", Division: "adaptive",
-		MaxWait: "90s",
+		MaxWait: "90s", Over: "auto", Turn: "1m", Idle: "30s", StateDir: t.TempDir(),
 	}
 	for _, f := range change {
 		f(&c)
@@ -191,7 +191,7 @@ func TestReserve(t *testing.T) {
 	must.NotNil(t, p.gate)
 	got, err = seat.Decode(res.Envs[seat.Variable])
 	must.NoError(t, err)
-	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000}, got)
+	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports"}, got)
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 
 	// What a plugin has left that was before does not count.

@@ -66,7 +66,7 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 		}
 		g := &nomad.DeviceGroupStats{Vendor: vendor, Type: kind, Name: groupName(c), InstanceStats: make(map[string]*nomad.DeviceStats)}
 		stats := cardStats(c, u)
-		stats.Stats.Nested = containers(all, ledger.CardID(uuid))
+		stats.Stats.Nested = containers(all, ledger.CardID(uuid), u.Processes)
 		for i := range p.settings.Seats {
 			g.InstanceStats[seatID(uuid, i)] = stats
 		}
@@ -77,7 +77,7 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 
 // containers are the figures of those on a card, by allocation and task. A container that
 // Nomad did not start has the name under which the host knows it.
-func containers(all []gate.Status, card ledger.CardID) map[string]*structs.StatObject {
+func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) map[string]*structs.StatObject {
 	out := make(map[string]*structs.StatObject)
 	for _, st := range all {
 		for _, u := range st.Usage {
@@ -92,16 +92,30 @@ func containers(all []gate.Status, card ledger.CardID) map[string]*structs.StatO
 				name = st.Container.Alloc + "." + st.Container.Task
 			}
 			out[name] = &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Memory":  mib(u.Held.Taken(), u.Limit, "Memory that the container holds, of what it may"),
+				"Memory":  mib(u.Held.Taken(), u.Limit, "Memory that the container was granted and holds, of its share"),
+				"Used":    mib(used(st.PIDs, onCard), u.Held.Taken(), "Memory that its processes have on the card, of what was granted"),
 				"Waiting": count(u.Waiting, "Requests for memory that wait"),
 				"Denied":  count(int(u.Denied+u.TooLong), "Requests for memory that were denied"),
+				"Paused":  {Desc: "Whether it may submit no work now", BoolVal: &st.Paused},
 				"Pauses":  count(st.Pauses, "Times that it was paused"),
-				"Parked":  {Desc: "Whether it is paused now", BoolVal: &st.Paused},
+				"Parked":  mib(u.Held.Parked, u.Held.Parked+u.Held.Taken(), "Memory of it that is in the host's memory"),
+				"Parks":   count(st.Parks, "Times that its memory was moved to the host's"),
 				"Faults":  count(st.Faults, "Connections to the gate that were cut off"),
 			}}
 		}
 	}
 	return out
+}
+
+// used is what some processes have on a card, in bytes.
+func used(pids []int, onCard []nvml.Process) uint64 {
+	var n uint64
+	for _, p := range onCard {
+		if slices.Contains(pids, p.PID) {
+			n += p.Used
+		}
+	}
+	return n
 }
 
 func mib(used, of uint64, what string) *structs.StatValue {

@@ -78,6 +78,12 @@ func jsonFields(prefix string, t reflect.Type) (names []string) {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
+		case f.Type.Kind() == reflect.Pointer && f.Type.Elem().Kind() == reflect.Struct:
+			f.Type = f.Type.Elem()
+		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
+			f.Type, name = f.Type.Elem(), name+"[]"
+		}
+		switch {
 		case f.Anonymous:
 			names = append(names, jsonFields(prefix, f.Type)...)
 		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[time.Time]():

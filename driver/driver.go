@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
+	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
@@ -263,10 +264,11 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, errNotConfigured
 	}
 	opts, err := readTaskOptions(cfg)
-	notes, unseated := sit(cfg, d.settings.Engine)
+	notes, report, unseated := sit(cfg, d.settings.Engine)
 	if err := errors.Join(err, unseated); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
+	opts.GPU = report
 	d.learnNode(cfg.NodeID)
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
@@ -380,6 +382,9 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		},
 		Limited: opts.Limit,
 		Movable: opts.Migrate && opts.Checkpoint != nil,
+	}
+	if opts.GPU != "" {
+		ct.GPU = func() (seat.Report, error) { return seat.ReadReport(opts.GPU) }
 	}
 	if opts.Targets.Objective != nil || opts.Targets.Acceptable != nil {
 		ct.Reached = d.resumeTargets(t, opts)

@@ -29,7 +29,9 @@ const alone = "GPU: the job runs without a share of the memory: "
 // moment could fulfil is an error.
 //
 // It does so at every start, for Nomad forgets a device's mounts with its agent.
-func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, err error) {
+//
+// report is where the plugin reports how the task fares, if it does.
+func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, report string, err error) {
 	// Not from Env: there a job could name any file of the host for us to mount.
 	text, seated := cfg.DeviceEnv[seat.Variable]
 	delete(cfg.DeviceEnv, seat.Variable)
@@ -40,24 +42,24 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, err error)
 		if _, given := cfg.DeviceEnv[seat.EnvGate]; !given {
 			notes = withoutEffect(meta)
 		}
-		return notes, nil
+		return notes, "", nil
 	}
 	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && engineName == engine.Exec {
 		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime that would bring the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
 	}
 	s, err := seat.Decode(text)
 	if err != nil {
-		return append(notes, alone+err.Error()), nil
+		return append(notes, alone+err.Error()), "", nil
 	}
 	if err := checkWish(meta, s); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if s.Notice != "" {
 		notes = append(notes, alone+s.Notice)
 	}
 	for _, m := range s.Mounts() {
 		if at := covered(cfg.Mounts, m.Task); at != "" {
-			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), nil
+			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), "", nil
 		}
 	}
 	for _, m := range s.Mounts() {
@@ -67,7 +69,10 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, err error)
 		cfg.Env = make(map[string]string)
 	}
 	maps.Copy(cfg.Env, s.Environment(cfg.Env))
-	return notes, nil
+	if s.Reports != "" {
+		report = seat.ReportPath(s.Reports, cfg.AllocID, cfg.Name)
+	}
+	return notes, report, nil
 }
 
 // withoutEffect says which wishes are of no use to a task without a seat.

@@ -36,7 +36,7 @@ var ours = seat.Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920
 func TestSit(t *testing.T) {
 	volume := &drivers.MountConfig{TaskPath: "/data", HostPath: "/srv/data"}
 	cfg := seated(t, ours, map[string]string{"LD_PRELOAD": "/their.so", "NOMAD_META_ebbtide_gpu_memory": "81920"}, volume)
-	notes, err := sit(cfg, engine.Docker)
+	notes, _, err := sit(cfg, engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 	must.Eq(t, []*drivers.MountConfig{
@@ -50,7 +50,7 @@ func TestSit(t *testing.T) {
 	must.Eq(t, map[string]string{visibleDevices: "GPU-1"}, cfg.DeviceEnv)
 
 	cfg = seated(t, ours, map[string]string{"EBBTIDE_GATE_WAIT_MS": "7"})
-	notes, err = sit(cfg, engine.Exec)
+	notes, _, err = sit(cfg, engine.Exec)
 	must.NoError(t, err)
 	must.Len(t, 1, notes)
 	must.StrContains(t, notes[0], `inject = "devices"`)
@@ -69,7 +69,7 @@ func TestSit_alone(t *testing.T) {
 		"GPU: without effect: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no seat that": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
 	} {
 		before := len(cfg.Mounts)
-		notes, err := sit(cfg, engine.Docker)
+		notes, _, err := sit(cfg, engine.Docker)
 		must.NoError(t, err)
 		must.Len(t, 1, notes)
 		must.StrContains(t, notes[0], want)
@@ -81,7 +81,7 @@ func TestSit_alone(t *testing.T) {
 
 	// A place for it is there.
 	must.NoError(t, os.Mkdir(filepath.Join(readOnly.HostPath, "ebbtide"), 0o755))
-	notes, err := sit(seated(t, ours, nil, readOnly), engine.Docker)
+	notes, _, err := sit(seated(t, ours, nil, readOnly), engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 }
@@ -92,7 +92,7 @@ func TestSit_forged(t *testing.T) {
 	must.NoError(t, err)
 	for _, device := range []map[string]string{nil, {visibleDevices: "GPU-1"}, {seat.EnvGate: "/run/ebbtide/gate.sock"}} {
 		cfg := &drivers.TaskConfig{Env: map[string]string{seat.Variable: text}, DeviceEnv: device}
-		notes, err := sit(cfg, engine.Docker)
+		notes, _, err := sit(cfg, engine.Docker)
 		must.NoError(t, err)
 		must.SliceEmpty(t, notes)
 		must.SliceEmpty(t, cfg.Mounts)
@@ -101,7 +101,7 @@ func TestSit_forged(t *testing.T) {
 	// The plugin gives its things itself: wishes do have an effect.
 	cfg := taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1"})
 	cfg.DeviceEnv = map[string]string{seat.EnvGate: "/run/ebbtide/gate.sock"}
-	notes, err := sit(cfg, engine.Docker)
+	notes, _, err := sit(cfg, engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 }

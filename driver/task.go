@@ -37,6 +37,8 @@ type taskOptions struct {
 	Migrate bool `json:",omitempty"`
 	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
 	Adopt string `json:",omitempty"`
+	// GPU is the file in which is reported how it fares on a shared card; "" = no seat.
+	GPU string `json:",omitempty"`
 	// Checkpoint says how the task saves its state; nil = it cannot be moved.
 	Checkpoint *checkpoint.Config `json:",omitempty"`
 }

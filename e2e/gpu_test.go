@@ -8,88 +8,178 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestGPU has a job on a card that stands for a real one: NVIDIA's library is a fake, and
-// the plugin, the gate, the preload library, Nomad and the container are not.
+// TestGPU has jobs on a card that stands for a real one: NVIDIA's libraries are fakes, and the
+// plugin, the gate, the preload library, Nomad and the containers are not.
 func TestGPU(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t)
-	dir := filepath.Join(h.Dir, "gpu")
-	must.NoError(t, os.MkdirAll(dir, 0o755))
-	if err := fake.Build(dir); errors.Is(err, fake.ErrNoCompiler) {
-		t.Skip(err)
-	} else {
-		must.NoError(t, err)
+	card := fakeCard(t)
+	for name, test := range map[string]func(*testing.T){
+		"exec": func(t *testing.T) {
+			n := newGPUNode(t, card, "exec", gpuOptions{})
+			testShared(t, n)
+			testSeat(t, n)
+			testWishTooLarge(t, n)
+		},
+		"docker": func(t *testing.T) {
+			n := newGPUNode(t, card, "docker", gpuOptions{})
+			testShared(t, n)
+			testSeat(t, n)
+		},
+		"stock docker": func(t *testing.T) {
+			testShared(t, newGPUNode(t, card, "docker", gpuOptions{driver: "docker", plugin: map[string]string{"mounts": `"device"`}}))
+		},
+		"restarts": func(t *testing.T) {
+			n := newGPUNode(t, card, "exec", gpuOptions{})
+			testGPUPluginKilled(t, n)
+			testSeatAfterAgent(t, n)
+		},
+		"restarts, docker": func(t *testing.T) {
+			n := newGPUNode(t, card, "docker", gpuOptions{})
+			testGPUPluginKilled(t, n)
+			testSeatAfterAgent(t, n)
+		},
+		"no runtime": func(t *testing.T) {
+			n := newGPUNode(t, card, "docker", gpuOptions{noRuntime: true})
+			alloc := n.finish(t, n.workload("lost", nil, "--steps", "1"))
+			must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+			n.waitEvent(t, alloc, "train", `requested docker runtime "nvidia" was not found`, "install the NVIDIA container toolkit", `inject = "devices"`)
+		},
+		"no library": func(t *testing.T) {
+			n := newGPUNode(t, card, "exec", gpuOptions{cards: 2, plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "3"}})
+			// Each card is a group of its own, which a job can name.
+			n.device += "/" + n.groups[1]
+			// Its own limit and its neighbours' do not count: it has the card as it is.
+			alloc := n.finish(t, n.workload("alone", map[string]string{"ebbtide_gpu_memory": "64"}, "--mode", "fill", "--bytes", strconv.Itoa(mib)))
+			n.waitEvent(t, alloc, "train", "GPU: the job runs without a share of the memory: the preload library cannot be read: stat /nowhere/libebbtide-cuda.so")
+			must.Eq(t, cardMiB-contextSize/mib, n.filled(t, alloc))
+		},
+		"no card": testNoCard,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
 	}
-	state := filepath.Join(dir, "state")
+}
+
+// testShared has two jobs share the card, and a third that wants little and takes what it gets.
+func testShared(t *testing.T, n gpuNode) {
+	half := (cardMiB - reserveMiB) / 2
+	a, b := n.start(t, n.long("a")), n.start(t, n.long("b"))
+	n.told(t, a, half)
+	n.told(t, b, half)
+	n.shows(t, half, a, b)
+
+	const wish = 100
+	c := n.start(t, n.workload("c", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)}, "--mode", "fill", "--bytes", strconv.Itoa(mib), "--hold-ms", "1000"))
+	must.Eq(t, wish-contextSize/mib, n.filled(t, c))
+	for _, alloc := range []*api.Allocation{a, b, c} {
+		n.succeeds(t, alloc)
+	}
+}
+
+// testSeat looks at what a task is given, beside its volume and what it loads itself.
+func testSeat(t *testing.T, n gpuNode) {
+	k := shell("env; ls /opt/fake; test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && ! touch /run/ebbtide/x && echo all is there")
+	k.env = map[string]string{"LD_PRELOAD": "/opt/theirs.so", "EBBTIDE_GPU_SEAT": `{"preload":"/etc/shadow","gate":"/root"}`}
+	alloc := n.finish(t, n.seat("seat", k, nil))
+	out, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there")
+	must.NoError(t, err)
+	for _, want := range []string{
+		"NVIDIA_VISIBLE_DEVICES=GPU-", "LD_PRELOAD=/usr/lib/ebbtide/libebbtide-cuda.so:/opt/theirs.so\n", "EBBTIDE_GATE_WAIT_MS=3600000\n", "\nworkload\n",
+	} {
+		must.StrContains(t, out, want)
+	}
+	must.StrNotContains(t, out, "EBBTIDE_GPU_SEAT")
+	if n.engine == "exec" {
+		n.waitEvent(t, alloc, "train", `set inject = "devices"`)
+	}
+}
+
+// testWishTooLarge refuses what no moment could fulfil, before anything starts.
+func testWishTooLarge(t *testing.T, n gpuNode) {
+	alloc := n.finish(t, n.seat("greedy", shell("echo started"), map[string]string{"ebbtide_gpu_memory": "99999"}))
+	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
+	must.NotNil(t, harness.FindEvent(alloc, "train", "meta.ebbtide_gpu_memory: must be at most 1024, the card's memory in MiB, got 99999"), must.Sprint(harness.Events(alloc, "train")))
+	must.Nil(t, harness.FindEvent(alloc, "train", "Exit Code"))
+}
+
+// testGPUPluginKilled kills the device plugin: jobs go on and come back to the gate, and others
+// can come.
+func testGPUPluginKilled(t *testing.T, n gpuNode) {
+	a := n.start(t, n.long("survivor"))
+	n.shows(t, cardMiB-reserveMiB, a)
+	pids := n.agent.PluginPIDs("ebbtide-gpu")
+	must.Len(t, 1, pids)
+	must.NoError(t, unix.Kill(pids[0], unix.SIGKILL))
+	b := n.start(t, n.long("newcomer"))
+	now := n.agent.PluginPIDs("ebbtide-gpu")
+	must.Len(t, 1, now)
+	must.NotEq(t, pids[0], now[0])
+	n.shows(t, (cardMiB-reserveMiB)/2, a, b)
+	n.told(t, a, (cardMiB-reserveMiB)/2)
+	n.succeeds(t, a)
+	n.succeeds(t, b)
+}
+
+// testSeatAfterAgent restarts a task after the agent: Nomad has forgotten the device's mounts.
+func testSeatAfterAgent(t *testing.T, n gpuNode) {
+	alloc := n.start(t, n.seat("again", shell("test -S $EBBTIDE_GATE && test -f $LD_PRELOAD && test -f /opt/fake/workload && echo all is there; sleep 600"), nil))
+	_, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there\n")
+	must.NoError(t, err)
+	must.NoError(t, n.agent.Kill(deadline(t, stepDeadline)))
+	must.NoError(t, n.agent.Restart(deadline(t, startDeadline)))
+	_, err = n.agent.WaitDriver(deadline(t, startDeadline), n.driver, true)
+	must.NoError(t, err)
+	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), alloc, "train"))
+	_, err = n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", "all is there\nall is there\n")
+	must.NoError(t, err)
+}
+
+// testNoCard has the plugin on a machine without a card.
+func testNoCard(t *testing.T) {
+	h := newHarness(t)
 	plugin, err := h.Tools.GPU(deadline(t, startDeadline))
 	must.NoError(t, err)
 	c := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{
 		Plugins: map[string]string{"ebbtide-gpu": plugin},
-		Env:     []string{"EBBTIDE_FAKE_GPU=" + state, "EBBTIDE_FAKE_GPUS=2"},
-		HCL: fmt.Sprintf(`plugin "ebbtide-gpu" {
-  config {
-    library            = %q
-    preload            = %q
-    gate               = %q
-    seats_per_gpu      = 2
-    reserve_mib        = 64
-    fingerprint_period = "1s"
-  }
-}`, filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "libebbtide-cuda.so"), filepath.Join(dir, "gate")),
+		HCL: fmt.Sprintf("plugin \"ebbtide-gpu\" {\n config {\n library = \"/nowhere/libnvidia-ml.so.1\"\n gate = %q\n fingerprint_period = \"1s\"\n }\n}\n",
+			filepath.Join(h.Dir, "gate")),
 	}})
-
-	// Two cards, each a group with two seats.
-	var card string
-	eventually(t, "the cards are there", func() error {
-		node, err := c.agent.Node(t.Context())
-		if err != nil {
-			return err
+	var pids []int
+	eventually(t, "the plugin says that there is nothing", func() error {
+		if pids = c.agent.PluginPIDs("ebbtide-gpu"); len(pids) != 1 {
+			return fmt.Errorf("its processes are %v", pids)
 		}
-		if n := len(node.NodeResources.Devices); n != 2 {
-			return fmt.Errorf("there are %d", n)
+		log, err := c.agent.Log()
+		if err == nil && !strings.Contains(log, "there are no cards to be shared") {
+			err = errors.New("it has said nothing")
 		}
-		d := node.NodeResources.Devices[0]
-		must.Eq(t, "nvidia/share", d.Vendor+"/"+d.Type)
-		must.Len(t, 2, d.Instances)
-		must.Eq(t, 1024, *d.Attributes["memory"].IntVal)
-		card = d.Name
-		return nil
+		return err
 	})
-
-	// A seat is the card, the gate and the library.
-	k := shell("echo $NVIDIA_VISIBLE_DEVICES $LD_PRELOAD; test -S $EBBTIDE_GATE && test -f $LD_PRELOAD && echo both are there; sleep 600")
-	k.cpu = -1
-	k.body = fmt.Sprintf("resources {\n cpu = 100\n memory = 64\n device \"nvidia/share/%s\" {\n count = 1\n }\n}", card)
-	alloc := c.start(t, job{id: "seat", tasks: []task{k}})
-	out, err := c.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", "both are there")
+	// Wishes that nobody can fulfil do no harm.
+	k := shell("echo here")
+	k.meta = map[string]string{"ebbtide_gpu_memory": "64"}
+	alloc := c.finish(t, job{id: "plain", tasks: []task{k}})
+	c.waitEvent(t, alloc, "train", "GPU: without effect: meta.ebbtide_gpu_memory; the task has no seat")
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
+	node, err := c.agent.Node(t.Context())
 	must.NoError(t, err)
-	must.StrHasPrefix(t, "GPU-", out)
-	must.StrContains(t, out, " /usr/lib/ebbtide/libebbtide-cuda.so\n")
-
-	eventually(t, "Nomad shows the card's memory", func() error {
-		stats, err := c.agent.API.Nodes().Stats(c.agent.NodeID(), nil)
-		if err != nil {
-			return err
-		}
-		if n := len(stats.DeviceStats); n != 2 {
-			return fmt.Errorf("there are statistics of %d cards", n)
-		}
-		for _, g := range stats.DeviceStats {
-			must.MapLen(t, 2, g.InstanceStats)
-			for _, s := range g.InstanceStats {
-				must.Eq(t, 1024, *s.Summary.IntDenominatorVal)
-			}
-		}
-		return nil
-	})
+	must.SliceEmpty(t, node.NodeResources.Devices)
+	must.Eq(t, pids, c.agent.PluginPIDs("ebbtide-gpu"), must.Sprint("it is well, and was not started again"))
+	log, err := c.agent.Log()
+	must.NoError(t, err)
+	must.Eq(t, 1, strings.Count(log, "there are no cards to be shared"), must.Sprint("it is said once"))
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command ebbtide-gpu is the Nomad device plugin "ebbtide-gpu". Nomad starts it; it is of
-// no use on a command line.
+// no use on a command line. It starts itself again as the helper that calls CUDA.
 package main
 
 import (
@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/plugins"
 
 	"github.com/ebbtide/ebbtide/device"
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -21,6 +23,9 @@ func main() {
 	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {
 		fmt.Println("ebbtide-gpu", version.String())
 		return
+	}
+	if len(os.Args) > 2 && os.Args[1] == driver.Argument {
+		os.Exit(libcuda.Helper(os.Args[2]))
 	}
 	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any { return device.New(ctx, log) })
 }

@@ -35,6 +35,17 @@ const (
 	MountsDevice = "device"
 )
 
+// What becomes of a request for more than a container's share.
+const (
+	// OverWait: it is granted while nobody else needs the memory, and waits otherwise.
+	OverWait = "wait"
+	// OverDeny: it is denied.
+	OverDeny = "deny"
+	// OverAuto: it may wait where containers can be parked, for only then is who stays
+	// within its share sure to get that.
+	OverAuto = "auto"
+)
+
 // Config holds the options as they are written: durations are text.
 type Config struct {
 	Enabled  bool     `codec:"enabled"`
@@ -49,6 +60,13 @@ type Config struct {
 	Reserve  int      `codec:"reserve_mib"`
 	Division string   `codec:"division"`
 	MaxWait  string   `codec:"max_wait"`
+	Over     string   `codec:"over_share"`
+	Parking  bool     `codec:"parking"`
+	CUDA     string   `codec:"cuda_library"`
+	Turn     string   `codec:"turn"`
+	Idle     string   `codec:"idle"`
+	Planning bool     `codec:"planning"`
+	StateDir string   `codec:"state_dir"`
 }
 
 // Spec is the schema of the options, with their defaults.
@@ -69,6 +87,13 @@ func Spec() *hclspec.Spec {
 		"reserve_mib":        option("reserve_mib", "number", "512"),
 		"division":           option("division", "string", `"adaptive"`),
 		"max_wait":           option("max_wait", "string", `"1h"`),
+		"over_share":         option("over_share", "string", `"auto"`),
+		"parking":            option("parking", "bool", "true"),
+		"cuda_library":       option("cuda_library", "string", `""`),
+		"turn":               option("turn", "string", `"1m"`),
+		"idle":               option("idle", "string", `"30s"`),
+		"planning":           option("planning", "bool", "true"),
+		"state_dir":          option("state_dir", "string", `"/var/lib/ebbtide/gpu"`),
 	})
 }
 
@@ -89,6 +114,19 @@ type Settings struct {
 	Division string
 	// MaxWait is for how long a request for memory may wait.
 	MaxWait time.Duration
+	// Over is what becomes of a request for more than a container's share.
+	Over string
+	// Parking is whether containers may be parked.
+	Parking bool
+	// CUDA is the path of libcuda.so.1; "" is where the system has it.
+	CUDA string
+	// Turn is how long a container keeps what it holds while others wait for it, and Idle
+	// for how long it must not have submitted anything to count as idle.
+	Turn, Idle time.Duration
+	// Planning is whether containers are paused before their memory is going to collide.
+	Planning bool
+	// StateDir is where what is learned of jobs is kept.
+	StateDir string
 }
 
 // Divisions are the ways to divide a card's memory (device/fairshare).
@@ -100,6 +138,9 @@ func Divisions() []string {
 // have 107 bytes, and its name takes some.
 const maxSocketDir = 107 - len("/gate.sock")
 
+// libraries are the names of NVIDIA's, by option.
+var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}
+
 // Validate parses and checks every option. Its error joins all that is wrong, each naming
 // the option, the value and what is allowed.
 func (c Config) Validate() (*Settings, error) {
@@ -108,9 +149,15 @@ func (c Config) Validate() (*Settings, error) {
 	s := &Settings{
 		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
 		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
+		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Planning: c.Planning, StateDir: c.StateDir,
 	}
-	if c.Library != "" && !filepath.IsAbs(c.Library) {
-		bad("library: must be the absolute path of libnvidia-ml.so.1, or empty, got %q", c.Library)
+	for name, path := range map[string]string{"library": c.Library, "cuda_library": c.CUDA} {
+		if path != "" && !filepath.IsAbs(path) {
+			bad("%s: must be the absolute path of %s, or empty, got %q", name, libraries[name], path)
+		}
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		bad("state_dir: must be the absolute path of a directory, got %q", c.StateDir)
 	}
 	if c.Seats < 1 || c.Seats > 64 {
 		bad("seats_per_gpu: must be from 1 to 64, got %d", c.Seats)
@@ -127,6 +174,8 @@ func (c Config) Validate() (*Settings, error) {
 	}
 	s.Period = duration("fingerprint_period", c.Period, "30s", time.Hour)
 	s.MaxWait = duration("max_wait", c.MaxWait, "1h", 24*time.Hour)
+	s.Turn = duration("turn", c.Turn, "1m", 24*time.Hour)
+	s.Idle = duration("idle", c.Idle, "30s", 24*time.Hour)
 	for _, id := range c.Ignored {
 		if !strings.HasPrefix(id, "GPU-") {
 			bad("ignored_gpu_ids: must be UUIDs like GPU-…, as nvidia-smi -L has them, got %q", id)
@@ -140,6 +189,7 @@ func (c Config) Validate() (*Settings, error) {
 	oneOf("inject", c.Inject, InjectRuntime, InjectDevices)
 	oneOf("mounts", c.Mounts, MountsDriver, MountsDevice)
 	oneOf("division", c.Division, Divisions()...)
+	oneOf("over_share", c.Over, OverAuto, OverWait, OverDeny)
 	if !filepath.IsAbs(c.Preload) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)
 	}

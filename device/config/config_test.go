@@ -14,7 +14,7 @@ import (
 func valid() Config {
 	return Config{
 		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Mounts: MountsDriver, Preload: "/usr/local/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
-		Reserve: 512, Division: "adaptive", MaxWait: "1h",
+		Reserve: 512, Division: "adaptive", MaxWait: "1h", Over: OverAuto, Parking: true, Turn: "1m", Idle: "30s", Planning: true, StateDir: "/var/lib/ebbtide/gpu",
 	}
 }
 
@@ -38,6 +38,11 @@ func TestConfig_Validate(t *testing.T) {
 		`library: must be the absolute path of libnvidia-ml.so.1, or empty, got "libnvidia-ml.so.1"`: func(c *Config) { c.Library = "libnvidia-ml.so.1" },
 		`preload: must be the absolute path of libebbtide-cuda.so, got "lib.so"`:                     func(c *Config) { c.Preload = "lib.so" },
 		"gate: must be the absolute path of a directory, of at most 97 bytes":                        func(c *Config) { c.Gate = "/" + strings.Repeat("x", 97) },
+		`over_share: must be one of auto, wait, deny, got "borrow"`:                                  func(c *Config) { c.Over = "borrow" },
+		`cuda_library: must be the absolute path of libcuda.so.1, or empty, got "libcuda.so"`:        func(c *Config) { c.CUDA = "libcuda.so" },
+		"turn: must be a duration from 1s to 24h, got 0s":                                            func(c *Config) { c.Turn = "0s" },
+		`idle: must be a duration like 30s, got "5"`:                                                 func(c *Config) { c.Idle = "5" },
+		`state_dir: must be the absolute path of a directory, got "state"`:                           func(c *Config) { c.StateDir = "state" },
 		"reserve_mib: must be from 0 to 1048576, got -1":                                             func(c *Config) { c.Reserve = -1 },
 	} {
 		c := valid()

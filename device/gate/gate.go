@@ -58,6 +58,7 @@ type Card struct {
 // Share is what a container may have of a card.
 type Share struct {
 	Limit    uint64 // bytes
+	Most     uint64 // bytes that it never gets more than, also of a soft share; 0: the card's
 	Priority int    // more is sooner
 }
 

@@ -458,7 +458,7 @@ func (s *shares) Join(c peer.Container, card ledger.CardID) (Share, error) {
 			}
 		}
 	}
-	return Share{Limit: 500 * mib, Priority: 7}, nil
+	return Share{Limit: 500 * mib, Most: 600 * mib, Priority: 7}, nil
 }
 
 func (s *shares) Leave(c peer.Container) {

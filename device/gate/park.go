@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 )
 
@@ -29,12 +30,13 @@ const (
 	lazyTurns = 10
 )
 
-type awayState int
+// awayState is a word, for people.
+type awayState string
 
 const (
-	leaving awayState = iota
-	parkedState
-	returning
+	leaving     awayState = "leaving"
+	parkedState awayState = "parked"
+	returning   awayState = "returning"
 )
 
 // away is a container whose memory is in the host's, or on the way there or back:
@@ -46,6 +48,7 @@ type away struct {
 	state awayState
 	since time.Time
 	lazy  bool
+	by    peer.Container // who needed the room; empty after a restart
 	// need is how much must be free of each card for it to come back, in bytes: what came
 	// free when it left, and what its processes wait for.
 	need map[ledger.CardID]uint64
@@ -72,7 +75,7 @@ func (g *Gate) makeRoom(now time.Time, r queue.Request, stuck bool) bool {
 	}
 	victim, ok := g.opts.Rules.Victim(now, d, candidates)
 	if ok {
-		g.park(now, g.containers[victim.Container])
+		g.park(now, g.containers[victim.Container], asks.Container)
 	}
 	return ok
 }
@@ -104,9 +107,9 @@ func (g *Gate) cardsOf(c *container) []ledger.CardID {
 // there says whether a container is still there, and still on this way.
 func (g *Gate) there(c *container, a *away) bool { return g.containers[c.id] == c && c.away == a }
 
-// park begins to park a container.
-func (g *Gate) park(now time.Time, c *container) {
-	a := &away{state: leaving, since: now, need: make(map[ledger.CardID]uint64)}
+// park begins to park a container, to make room for another one.
+func (g *Gate) park(now time.Time, c *container, by peer.Container) {
+	a := &away{state: leaving, since: now, by: by, need: make(map[ledger.CardID]uint64)}
 	// Who has not submitted anything for some time may stay away until it wants to.
 	a.lazy = now.Sub(c.active) >= g.opts.Rules.Idle && c.waiting == 0
 	c.away = a

@@ -550,4 +550,14 @@ func TestGate_soft(t *testing.T) {
 		must.Eq(t, wire.NoMemory, refusal(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
 		must.ErrorIs(t, b.SetLimit("a", "GPU-none", 1), ErrUnknown)
 	})
+	// What it says that it wants at most is the most that it gets.
+	s := new(shares)
+	o.Shares = s
+	on(t, o, func(b *bench) {
+		s.gate = b.Gate
+		a := b.process(1, "a")
+		a.take(600 * mib)
+		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
+		must.Eq(t, 500*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
+	})
 }

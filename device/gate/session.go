@@ -316,6 +316,11 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	defer g.mu.Unlock()
 	c := p.container
 	c.priority = share.Priority
+	if g.opts.Soft && share.Most > 0 {
+		if err := g.ledger.SetLimit(c.id, card, share.Most); err != nil {
+			return fmt.Errorf("the limit of container %s: %w", c.id, err)
+		}
+	}
 	if _, sooner := c.shares[card]; !sooner && g.containers[c.id] == c { // else SetLimit was
 		return g.setShare(c, card, share.Limit)
 	}

@@ -36,18 +36,28 @@ type Status struct {
 	Container peer.Container
 	Priority  int
 	Processes int
-	Absent    int  // of them, those without a connection
-	Pinned    bool // one of them cannot be evicted
-	Paused    bool // or about to be
+	PIDs      []int // of the processes
+	Absent    int   // of them, those without a connection
+	Pinned    bool  // one of them cannot be evicted
+	Paused    bool  // or about to be
 	Pauses    int
 	PausedFor time.Duration // in pauses that are over
 	Planned   bool          // paused by the plan
 	Parked    bool          // its memory is in the host's, or on the way there or back
+	Parking   Parking       // if it is
 	Parks     int
 	ParkedFor time.Duration // in parkings that are over
 	Arrived   time.Time
 	Faults    int     // connections that were cut off
 	Usage     []Usage // of the cards that it has to do with
+}
+
+// Parking is how it stands with a container whose memory is parked, or on the way.
+type Parking struct {
+	State string // "leaving", "parked", "returning"
+	Since time.Time
+	// By is the container that needed the room. It is empty if that is not known any more.
+	By peer.Container
 }
 
 // CardStatus is how a card is.
@@ -95,7 +105,11 @@ func (g *Gate) Stats() []Status {
 			Planned: c.pause != nil && c.pause.reasons[PausePlan],
 			Parked:  c.away != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
+		if a := c.away; a != nil {
+			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
+		}
 		for _, p := range c.processes {
+			s.PIDs = append(s.PIDs, p.id.PID)
 			s.Pinned = s.Pinned || p.pinned != 0
 			if p.session == nil {
 				s.Absent++

@@ -50,8 +50,8 @@ type Seat struct {
 	// WaitMS is for how many milliseconds a request for memory may wait; 0 leaves it to the
 	// library.
 	WaitMS int64 `json:"wait_ms,omitempty"`
-	// Status is a file that says how the container fares; "" = there is none.
-	Status string `json:"status,omitempty"`
+	// Reports is the directory of what is reported of containers (ReportPath).
+	Reports string `json:"reports,omitempty"`
 	// Notice says to people why the container runs without a share; "" = it has one.
 	Notice string `json:"notice,omitempty"`
 }
@@ -84,7 +84,7 @@ func Decode(text string) (Seat, error) {
 // validate names every field that is wrong.
 func (s Seat) validate() error {
 	var errs []error
-	for _, f := range []struct{ name, path string }{{"preload", s.Preload}, {"gate", s.Gate}, {"status", s.Status}} {
+	for _, f := range []struct{ name, path string }{{"preload", s.Preload}, {"gate", s.Gate}, {"reports", s.Reports}} {
 		if f.path != "" && (!filepath.IsAbs(f.path) || filepath.Clean(f.path) != f.path) {
 			errs = append(errs, fmt.Errorf("%s: must be an absolute path, without . and .. in it, got %q", f.name, f.path))
 		}

@@ -110,7 +110,11 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 	s.members[card][id] = m
 	s.window.members[id] = m
 	limit, err := s.divide(card, id)
-	return gate.Share{Limit: limit, Priority: m.priority}, err
+	share := gate.Share{Limit: limit, Priority: m.priority}
+	if m.wishMiB != nil {
+		share.Most = uint64(*m.wishMiB) * mib
+	}
+	return share, err
 }
 
 // Leave implements gate.Shares.

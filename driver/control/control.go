@@ -19,6 +19,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
@@ -107,6 +108,10 @@ type Task struct {
 
 	// Locate finds the task's cgroup; it may ask a daemon.
 	Locate func(context.Context) (Cgroup, error)
+	// GPU reads how the task fares on a shared card; nil: it has no seat on one. The error
+	// wraps fs.ErrNotExist if nothing is reported.
+	GPU func() (seat.Report, error)
+
 	// Apply sets the task's limits; it may ask a daemon.
 	Apply func(context.Context, Cgroup, limits.Limits) error
 }
@@ -248,6 +253,7 @@ func (c *Controller) tick(ctx context.Context) {
 	now := c.now()
 	for _, s := range c.tasks {
 		s.poll(ctx, now)
+		s.pollGPU(now)
 	}
 	if !now.Before(c.nextRun) && !now.Before(c.quiet) && len(c.tasks) > 0 {
 		c.decide(ctx, flowcon.EventNone)

@@ -102,6 +102,7 @@ func (c *Controller) status(s *state, now time.Time) status.Status {
 		SpeCon:           s.converging.status(),
 		Move:             s.move,
 		Resources:        s.resources.status(),
+		GPU:              s.gpu,
 		Metric:           s.last.Metric,
 		Value:            status.Number(s.last.Value),
 		Step:             status.Number(s.last.Step),

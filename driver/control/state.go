@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/policy"
@@ -53,6 +54,9 @@ type state struct {
 	lastUse  limits.Usage // at the last decision
 	decideAt time.Time
 	use      float64 // fraction of the pool, over the last interval
+
+	gpu       *seat.Report // nil: nothing is known of a seat
+	saidWaits bool         // that it has waited long for its card
 
 	resources  resources
 	converging converging

@@ -19,6 +19,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // Dir is where the files lie, relative to the allocation's shared directory
@@ -101,6 +103,9 @@ type Status struct {
 	SpeCon    SpeCon    `json:"specon"`
 	Move      Move      `json:"move"`
 	Resources Resources `json:"resources"`
+
+	// GPU is how the task fares on a shared card; null if it has no seat, or nothing is known.
+	GPU *seat.Report `json:"gpu,omitempty"`
 
 	Use              Number `json:"use"`   // fraction of the pool, over the last interval
 	CPUSeconds       Number `json:"cpu_s"` // used since the task started

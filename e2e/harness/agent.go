@@ -330,15 +330,16 @@ func (h *Harness) StartAgent(ctx context.Context, cfg AgentConfig) (*Agent, erro
 
 // seed runs the agent's server alone for a moment, until it leads and has its
 // keyring. A client that registers before that is refused and tries again only
-// after 15 to 30 s.
-func (a *Agent) seed(ctx context.Context) error {
-	full := a.argv
-	defer func() { a.argv = full }()
-	off := filepath.Join(a.Dir, "seed.hcl")
-	if err := os.WriteFile(off, []byte("client { enabled = false }\n"), 0o644); err != nil {
+// after 15 to 30 s. (A second file cannot take back that the client is enabled.)
+func (a *Agent) seed(ctx context.Context) (err error) {
+	a.cfg.ServerOnly = true
+	defer func() {
+		a.cfg.ServerOnly = false
+		err = errors.Join(err, a.writeConfig())
+	}()
+	if err := a.writeConfig(); err != nil {
 		return err
 	}
-	a.argv = append(append([]string{}, full...), "-config", off)
 	if err := a.Launch(ctx); err != nil {
 		return err
 	}

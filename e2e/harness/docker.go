@@ -31,6 +31,8 @@ type DockerOptions struct {
 	// NoBridge makes the daemon without a network bridge: containers have mode
 	// "host" or "none" only.
 	NoBridge bool
+	// Runtimes are more runtimes by name, each the path of a program.
+	Runtimes map[string]string
 }
 
 // Docker is a Docker daemon of the run's own: its own directory, socket, bridge
@@ -97,6 +99,9 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 		d.argv = append(d.argv, "--bridge", d.Bridge)
 	} else {
 		d.argv = append(d.argv, "--bridge=none")
+	}
+	for name, path := range opts.Runtimes {
+		d.argv = append(d.argv, "--add-runtime", name+"="+path)
 	}
 	if opts.LiveRestore {
 		d.argv = append(d.argv, "--live-restore")

@@ -1,0 +1,450 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package checkpoint
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
+	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
+	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/nvml"
+)
+
+// The card that does not exist, in bytes. Of each process's contexts the fake takes 8 MiB.
+const (
+	mib    = 1 << 20
+	memory = 256 * mib
+)
+
+var dir string // where what is built lies
+
+// TestMain builds the fakes once. It is also the helper.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == driver.Argument {
+		os.Exit(libcuda.Helper(os.Args[2]))
+	}
+	os.Exit(func() int {
+		tmp, err := os.MkdirTemp("", "ebbtide-checkpoint")
+		if err == nil {
+			defer os.RemoveAll(tmp)
+			err = fake.Build(tmp)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		dir = tmp
+		// One card for all tests: the library of NVML stays with it, once loaded.
+		for k, v := range map[string]string{"GPU": gpu(), "MEMORY": strconv.Itoa(memory)} {
+			_ = os.Setenv("EBBTIDE_FAKE_"+k, v)
+		}
+		_ = os.Setenv("LD_LIBRARY_PATH", dir)
+		return m.Run()
+	}())
+}
+
+func gpu() string { return filepath.Join(dir, "gpu") }
+
+// host is a card with its driver, and an Evictor.
+type host struct {
+	*Evictor
+	t      *testing.T
+	client *driver.Client
+	usage  func(string) (nvml.Usage, error)
+	card   string
+}
+
+func newHost(t *testing.T, change ...func(*Options)) *host {
+	t.Helper()
+	lib := nvml.New(filepath.Join(dir, "libnvidia-ml.so.1"))
+	t.Cleanup(func() { must.NoError(t, lib.Close()) })
+	cards, err := lib.Cards()
+	must.NoError(t, err)
+	must.Len(t, 1, cards)
+	var mu sync.Mutex // the library is not for concurrent use
+	h := &host{t: t, card: cards[0].UUID, usage: func(uuid string) (nvml.Usage, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return lib.Usage(uuid)
+	}}
+	h.client = driver.New(driver.Options{
+		Version: cards[0].Driver, Library: filepath.Join(dir, "libcuda.so.1"),
+		Log: func(s string) { fmt.Println("helper:", s) },
+	})
+	t.Cleanup(h.client.Close)
+	held, free := Meter(h.usage)
+	o := Options{
+		Driver: h.client, Cards: []ledger.CardID{ledger.CardID(h.card)},
+		Held: held, Free: free, Room: headroom.Checker{}.Check, Lock: time.Second, Poll: 5 * time.Millisecond,
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	h.Evictor = New(o)
+	return h
+}
+
+// fails makes the card fail, until the test ends or it is told otherwise.
+func (h *host) fails(what string) {
+	h.t.Helper()
+	must.NoError(h.t, os.WriteFile(gpu()+".fail", []byte(what), 0o644))
+	h.t.Cleanup(func() { _ = os.Remove(gpu() + ".fail") })
+}
+
+// used is how much of the card is taken, in MiB.
+func (h *host) used() uint64 {
+	h.t.Helper()
+	u, err := h.usage(h.card)
+	must.NoError(h.t, err)
+	return u.Used / mib
+}
+
+func (h *host) state(j *job) driver.State {
+	h.t.Helper()
+	s, err := h.client.State(h.t.Context(), j.PID)
+	must.NoError(h.t, err)
+	return s
+}
+
+// job is a workload.
+type job struct {
+	ledger.ProcessID
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines chan map[string]any
+	once  sync.Once
+	err   error
+}
+
+func (h *host) start(args ...string) *job {
+	t := h.t
+	t.Helper()
+	j := &job{t: t, cmd: exec.Command(filepath.Join(dir, "workload"), args...), lines: make(chan map[string]any, 1000)}
+	out, err := j.cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, j.cmd.Start())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer close(j.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			var line map[string]any
+			if json.Unmarshal(s.Bytes(), &line) == nil {
+				j.lines <- line
+			}
+		}
+	}()
+	t.Cleanup(func() { _ = j.cmd.Process.Kill(); <-read; _ = j.wait() })
+	j.PID = j.cmd.Process.Pid
+	j.Start, err = peer.Finder{}.Start(j.PID)
+	must.NoError(t, err)
+	return j
+}
+
+// trains starts a job that holds 16 MiB after its fourth step, and goes on for a while.
+func (h *host) trains(args ...string) *job {
+	h.t.Helper()
+	j := h.start(append([]string{"--steps", "12", "--bytes", strconv.Itoa(2 * mib), "--pause-ms", "20"}, args...)...)
+	for range 4 {
+		must.MapContainsKey(h.t, j.line(), "step")
+	}
+	return j
+}
+
+// line is the next that the job prints.
+func (j *job) line() map[string]any {
+	j.t.Helper()
+	select {
+	case l := <-j.lines:
+		return l
+	case <-time.After(20 * time.Second):
+		j.t.Fatal("the job prints nothing")
+		return nil
+	}
+}
+
+// still says that the job does nothing.
+func (j *job) still() {
+	j.t.Helper()
+	for drained := false; !drained; { // what it had printed before
+		select {
+		case <-j.lines:
+		case <-time.After(60 * time.Millisecond):
+			drained = true
+		}
+	}
+	select {
+	case l := <-j.lines:
+		j.t.Fatalf("the job goes on: %v", l)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func (j *job) wait() error {
+	j.once.Do(func() { j.err = j.cmd.Wait() })
+	return j.err
+}
+
+// ends waits for the job's end: at it, it looks at all that its memory must hold.
+func (j *job) ends() {
+	j.t.Helper()
+	var last map[string]any
+	for timeout := time.After(20 * time.Second); ; {
+		select {
+		case l, ok := <-j.lines:
+			if ok {
+				last = l
+				continue
+			}
+		case <-timeout:
+			j.t.Fatal("the job does not end")
+		}
+		break
+	}
+	must.NoError(j.t, j.wait())
+	must.Eq(j.t, map[string]any{"done": true}, last)
+}
+
+// TestFake_thereAndBack: what a job holds comes free for others, and comes back as it was.
+func TestFake_thereAndBack(t *testing.T) {
+	for _, how := range []string{"sync", "async", "vmm"} {
+		t.Run(how, func(t *testing.T) {
+			h := newHost(t)
+			j := h.trains("--alloc", how)
+			freed, err := h.Park(t.Context(), []ledger.ProcessID{j.ProcessID})
+			must.NoError(t, err)
+			must.Eq(t, driver.Checkpointed, h.state(j))
+			must.Eq(t, 0, h.used())
+			must.GreaterEq(t, 16*mib, freed[ledger.CardID(h.card)])
+
+			// Another can have all of the card, and as long as it has, nothing comes back.
+			other := h.start("--mode", "fill", "--bytes", strconv.Itoa(8*mib), "--hold-ms", "60000")
+			must.Eq(t, memory-8*mib, int(other.line()["got"].(float64)))
+			ctx, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer end()
+			err = h.Return(ctx, []ledger.ProcessID{j.ProcessID})
+			must.ErrorIs(t, err, context.DeadlineExceeded)
+			must.False(t, errors.Is(err, gate.ErrLost))
+			must.Eq(t, driver.Checkpointed, h.state(j))
+			j.still()
+
+			returned := make(chan error)
+			go func() { returned <- h.Return(t.Context(), []ledger.ProcessID{j.ProcessID}) }()
+			must.NoError(t, other.cmd.Process.Kill())
+			must.NoError(t, <-returned)
+			j.ends()
+			must.Eq(t, 0, h.used())
+		})
+	}
+}
+
+// TestFake_twice: two processes of a container, and one without CUDA, again and again.
+func TestFake_twice(t *testing.T) {
+	h := newHost(t)
+	a, b := h.trains(), h.trains("--seed", "7")
+	sleep := exec.Command("sleep", "60")
+	must.NoError(t, sleep.Start())
+	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() })
+	start, err := peer.Finder{}.Start(sleep.Process.Pid)
+	must.NoError(t, err)
+	all := []ledger.ProcessID{a.ProcessID, b.ProcessID, {PID: sleep.Process.Pid, Start: start}, {PID: a.PID, Start: 1}}
+	for range 5 {
+		freed, err := h.Park(t.Context(), all)
+		must.NoError(t, err)
+		must.GreaterEq(t, 2*16*mib, freed[ledger.CardID(h.card)])
+		must.Eq(t, 0, h.used())
+		a.still()
+		b.still()
+		must.NoError(t, h.Return(t.Context(), all))
+	}
+	must.NoError(t, h.Return(t.Context(), all)) // there is nothing to be returned
+	a.ends()
+	b.ends()
+}
+
+// TestFake_fails: with an error all goes on as before.
+func TestFake_fails(t *testing.T) {
+	full := errors.New("no memory")
+	for name, tc := range map[string]struct {
+		fail   string
+		args   []string
+		change func(*Options)
+		want   error
+	}{
+		"the lock times out":       {fail: "lock", change: func(o *Options) { o.Lock = 100 * time.Millisecond }, want: ErrBusy},
+		"the checkpoint fails":     {fail: "checkpoint", want: driver.Result(999)},
+		"managed memory":           {args: []string{"--alloc", "managed"}, want: ErrNotEvictable},
+		"the host is full":         {change: func(o *Options) { o.Room = func(map[int]uint64) error { return full } }, want: full},
+		"the host is full, really": {change: more(1 << 50), want: headroom.ErrHostMemory},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, func(o *Options) {
+				if tc.change != nil {
+					tc.change(o)
+				}
+			})
+			a, b := h.trains(), h.trains(tc.args...)
+			if tc.fail != "" {
+				h.fails(tc.fail)
+			}
+			_, err := h.Park(t.Context(), []ledger.ProcessID{a.ProcessID, b.ProcessID})
+			must.ErrorIs(t, err, tc.want)
+			must.False(t, errors.Is(err, gate.ErrLost))
+			must.Eq(t, driver.Running, h.state(a))
+			must.Eq(t, driver.Running, h.state(b))
+			a.ends()
+			b.ends()
+		})
+	}
+}
+
+// more lets processes seem to hold more than they do.
+func more(than uint64) func(*Options) {
+	return func(o *Options) {
+		held := o.Held
+		o.Held = func(card ledger.CardID) (map[int]uint64, error) {
+			all, err := held(card)
+			for pid := range all {
+				all[pid] += than
+			}
+			return all, err
+		}
+	}
+}
+
+// TestFake_lost: a process whose memory does not come back is lost, and its neighbour is not.
+func TestFake_lost(t *testing.T) {
+	h := newHost(t)
+	a, b := h.trains(), h.trains()
+	both := []ledger.ProcessID{a.ProcessID, b.ProcessID}
+	_, err := h.Park(t.Context(), both)
+	must.NoError(t, err)
+	h.Evictor.opts.Driver = failing{h}
+	err = h.Return(t.Context(), both)
+	must.ErrorIs(t, err, gate.ErrLost)
+	must.ErrorIs(t, err, driver.OutOfMemory)
+	b.ends()
+	must.Error(t, a.wait())
+	must.Eq(t, 0, h.used())
+}
+
+// failing is a driver of which the first restore fails.
+type failing struct{ *host }
+
+func (f failing) State(ctx context.Context, pid int) (driver.State, error) {
+	return f.client.State(ctx, pid)
+}
+func (f failing) Lock(ctx context.Context, pid int, timeout time.Duration) error {
+	return f.client.Lock(ctx, pid, timeout)
+}
+func (f failing) Checkpoint(ctx context.Context, pid int) error { return f.client.Checkpoint(ctx, pid) }
+func (f failing) Unlock(ctx context.Context, pid int) error     { return f.client.Unlock(ctx, pid) }
+func (f failing) Restore(ctx context.Context, pid int) error {
+	if err := os.WriteFile(gpu()+".fail", []byte("restore"), 0o644); err != nil {
+		return err
+	}
+	err := f.client.Restore(ctx, pid)
+	f.Evictor.opts.Driver = f.client
+	return errors.Join(err, os.Remove(gpu()+".fail"))
+}
+
+// TestFake_helperKilled: the helper is killed while it waits for a lock, which leaves the
+// process locked, and between parking and returning.
+func TestFake_helperKilled(t *testing.T) {
+	h := newHost(t, func(o *Options) { o.Lock = 20 * time.Second })
+	j := h.trains()
+	all := []ledger.ProcessID{j.ProcessID}
+	h.fails("lock")
+	parked := make(chan error)
+	go func() { _, err := h.Park(t.Context(), all); parked <- err }()
+	for h.state(j) != driver.Locked {
+		time.Sleep(time.Millisecond)
+	}
+	kill(t)
+	err := <-parked
+	must.ErrorIs(t, err, driver.ErrHelper)
+	must.False(t, errors.Is(err, gate.ErrLost))
+	must.Eq(t, driver.Running, h.state(j))
+
+	must.NoError(t, os.Remove(gpu()+".fail"))
+	_, err = h.Park(t.Context(), all)
+	must.NoError(t, err)
+	kill(t)
+	// The plugin was started anew, too, and knows nothing.
+	h.client.Close()
+	h = newHost(t)
+	must.NoError(t, h.Return(t.Context(), all))
+	j.ends()
+}
+
+// kill kills the helpers of this process.
+func kill(t *testing.T) {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	must.NoError(t, err)
+	killed := 0
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task) // of a thread that has ended
+		for _, field := range bytes.Fields(text) {
+			pid, err := strconv.Atoi(string(field))
+			must.NoError(t, err)
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if !bytes.Contains(line, []byte(driver.Argument)) {
+				continue
+			}
+			must.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			killed++
+		}
+	}
+	must.Positive(t, killed)
+}
+
+// TestFake_killedWhileParked: what a process held that is killed while it is parked is gone,
+// and nothing of it comes back.
+func TestFake_killedWhileParked(t *testing.T) {
+	h := newHost(t)
+	a, b := h.trains(), h.trains()
+	both := []ledger.ProcessID{a.ProcessID, b.ProcessID}
+	_, err := h.Park(t.Context(), both)
+	must.NoError(t, err)
+	must.NoError(t, a.cmd.Process.Kill())
+	for alive(a.ProcessID) { // nobody has waited for it
+		time.Sleep(time.Millisecond)
+	}
+	must.NoError(t, h.Return(t.Context(), both))
+	b.ends()
+	must.Eq(t, 0, h.used())
+	must.MapEmpty(t, h.parked.held)
+}
+
+// TestFake_ended: nothing is done to processes that have ended.
+func TestFake_ended(t *testing.T) {
+	h := newHost(t)
+	j := h.trains()
+	j.ends()
+	freed, err := h.Park(t.Context(), []ledger.ProcessID{j.ProcessID})
+	must.NoError(t, err)
+	must.MapEmpty(t, freed)
+	must.NoError(t, h.Return(t.Context(), []ledger.ProcessID{j.ProcessID}))
+}

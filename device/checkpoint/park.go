@@ -1,0 +1,147 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+)
+
+// Park implements gate.Evictor. Besides gate.ErrLost its error may wrap ErrNotEvictable,
+// ErrBusy, headroom.ErrHostMemory and driver.ErrUnsupported. A process without CUDA, or one
+// that has ended, holds nothing and is left alone, as is one that is parked already.
+func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+	e.parked.sweep(e.opts.Alive)
+	held, err := e.footprints(processes)
+	if err != nil {
+		return nil, fmt.Errorf("parking: %w", err)
+	}
+	on, running, err := e.onCards(ctx, processes, held)
+	if err != nil {
+		return nil, fmt.Errorf("parking: %w", err)
+	}
+	freed, err := e.park(ctx, on, running, held)
+	if err == nil {
+		return freed, nil
+	}
+	// As it was, whatever ctx says: nobody else would let them go on.
+	back := e.back(context.WithoutCancel(ctx), on, true)
+	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
+}
+
+// onCards returns those processes of which something can be parked, and of them those that
+// are not locked yet.
+func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) (on, running []ledger.ProcessID, err error) {
+	for _, id := range processes {
+		switch s, err := e.state(ctx, id); {
+		case err != nil:
+			return nil, nil, err
+		case s == none && held[id].sum() > 0 && e.opts.Alive(id):
+			return nil, nil, fmt.Errorf("%w: process %d holds %d bytes of the cards, and CUDA does not know it", ErrNotEvictable, id.PID, held[id].sum())
+		case s == none || s == driver.Checkpointed:
+		case s == driver.Failed:
+			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
+		case s == driver.Running:
+			on, running = append(on, id), append(running, id)
+		case s == driver.Locked: // left so by an Evictor that has ended
+			on = append(on, id)
+		default:
+			return nil, nil, fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+		}
+	}
+	return on, running, nil
+}
+
+// park parks processes, of which some are running and the others locked. With an error, some of them may be
+// locked or parked.
+func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held map[ledger.ProcessID]footprint) (map[ledger.CardID]uint64, error) {
+	for _, id := range running {
+		if err := e.lock(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	need := make(map[int]uint64)
+	for _, id := range on {
+		need[id.PID] = held[id].sum()
+	}
+	if err := e.opts.Room(need); err != nil {
+		return nil, err
+	}
+	freed := make(footprint)
+	for _, id := range on {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if !e.opts.Alive(id) {
+			continue
+		}
+		e.parked.note(id, held[id])
+		// Not ctx: it cannot be called off, and what becomes of it must be known.
+		err := e.opts.Driver.Checkpoint(context.WithoutCancel(ctx), id.PID)
+		switch {
+		case err == nil:
+			freed.add(held[id])
+		case !e.opts.Alive(id):
+		case errors.Is(err, driver.NotSupported):
+			return nil, fmt.Errorf("%w: it uses managed memory, or shares memory with other processes: %w", ErrNotEvictable, err)
+		default:
+			return nil, err
+		}
+	}
+	return freed, nil
+}
+
+// lock locks a process.
+func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !e.opts.Alive(id) {
+		return nil
+	}
+	timeout := e.opts.Lock
+	if t, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(t))
+	}
+	err := e.opts.Driver.Lock(context.WithoutCancel(ctx), id.PID, timeout)
+	switch {
+	case err == nil || !e.opts.Alive(id):
+		return nil
+	case errors.Is(err, driver.NotReady):
+		return fmt.Errorf("%w within %v: %w", ErrBusy, timeout.Round(time.Millisecond), err)
+	case errors.Is(err, driver.NotSupported):
+		return fmt.Errorf("%w: %w", ErrNotEvictable, err)
+	case errors.Is(err, driver.ErrStuck):
+		return fmt.Errorf("%w: CUDA may not answer for it while another process is locked that it works with, such as by NCCL: %w", ErrNotEvictable, err)
+	default:
+		return err
+	}
+}
+
+// none is the state of a process that has ended, or has no CUDA.
+const none driver.State = -1
+
+// state asks for a process's state.
+func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State, error) {
+	if !e.opts.Alive(id) {
+		return none, nil
+	}
+	s, err := e.opts.Driver.State(ctx, id.PID)
+	if err != nil {
+		if r, answered := errors.AsType[driver.Result](err); answered && unknown(r) || !e.opts.Alive(id) {
+			return none, nil
+		}
+		return none, err
+	}
+	return s, nil
+}
+
+// unknown says that CUDA does not know the process.
+func unknown(r driver.Result) bool { return r == driver.InvalidValue || r == driver.NotInitialized }

@@ -1,0 +1,245 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+)
+
+// tries is how often something is tried that must not stay undone, where the helper that
+// calls CUDA has ended in the middle.
+const tries = 3
+
+// Return implements gate.Evictor. It waits until ctx ends for the cards to have the room.
+func (e *Evictor) Return(ctx context.Context, processes []ledger.ProcessID) error {
+	if err := e.back(ctx, processes, false); err != nil {
+		return fmt.Errorf("bringing back what was parked: %w", err)
+	}
+	return nil
+}
+
+// back brings back processes and lets them go on. If they must, they are brought back also
+// when there seems to be no room, and whatever fails is a loss.
+func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must bool) error {
+	if !must {
+		found := e.sort(ctx, processes)
+		if found.why != nil {
+			return errors.Join(found.lost, found.why)
+		}
+		return errors.Join(found.lost, e.bring(ctx, found, false))
+	}
+	var lost error
+	for range tries {
+		found := e.sort(ctx, processes)
+		lost = errors.Join(lost, found.lost, e.bring(ctx, found, true))
+		if processes = found.unknown; len(processes) == 0 {
+			return lost
+		}
+		// Again: the helper that calls CUDA may have ended. Or CUDA does not answer for one
+		// process while another is locked, which it is not any more (NVIDIA/cuda-checkpoint#30).
+	}
+	return errors.Join(lost, fmt.Errorf("CUDA does not tell how it is with %d processes: %w", len(processes), gate.ErrLost))
+}
+
+// found says how it is with processes.
+type found struct {
+	away, locked []ledger.ProcessID
+	unknown      []ledger.ProcessID // it cannot be told now
+	why          error              // it cannot
+	lost         error              // gate.ErrLost, of those that have failed
+}
+
+// sort tells which processes are parked and which are only locked.
+func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f found) {
+	for _, id := range processes {
+		s, err := e.state(ctx, id)
+		if err == nil && (s < none || s > driver.Failed) {
+			err = fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+		}
+		_, parked := e.parked.of(id)
+		switch {
+		case err != nil:
+			f.unknown = append(f.unknown, id)
+			f.why = errors.Join(f.why, err)
+			continue
+		case s == driver.Checkpointed:
+			f.away = append(f.away, id)
+			continue
+		case s == driver.Locked:
+			f.locked = append(f.locked, id)
+		case s == driver.Failed:
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d has failed: %w", id.PID, gate.ErrLost))
+		case s == none && parked && e.opts.Alive(id):
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA knows it no more: %w", id.PID, gate.ErrLost))
+		}
+		e.parked.forget(id)
+	}
+	return f
+}
+
+// bring restores processes and unlocks them. The error is gate.ErrLost for those that cannot
+// go on, or says that all that were away still are.
+func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
+	done, err := e.room(ctx, f.away, must)
+	if err != nil {
+		return err
+	}
+	defer done()
+	// From here on nothing is called off.
+	ctx = context.WithoutCancel(ctx)
+	var lost error // the others are dealt with first
+	var back []ledger.ProcessID
+	for _, id := range f.away {
+		switch err := e.restore(ctx, id); {
+		case err == nil:
+			back = append(back, id)
+		case errors.Is(err, gate.ErrLost) || must:
+			lost = errors.Join(lost, loss(err))
+		default:
+			return errors.Join(lost, err, e.again(ctx, back))
+		}
+	}
+	for _, id := range append(f.locked, back...) {
+		lost = errors.Join(lost, e.unlock(ctx, id))
+	}
+	return lost
+}
+
+// room waits until the cards have what the processes held free, and until nobody else is
+// bringing processes back. done lets others do so.
+func (e *Evictor) room(ctx context.Context, away []ledger.ProcessID, must bool) (done func(), err error) {
+	try := ctx
+	if must {
+		var end context.CancelFunc
+		try, end = context.WithTimeout(ctx, e.opts.Undo)
+		defer end()
+	}
+	done = func() { <-e.restoring }
+	missing := errors.New("others are coming back")
+	for {
+		select {
+		case e.restoring <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for room: %w: %w", missing, ctx.Err())
+		}
+		missing = e.missing(away)
+		if missing == nil || must && try.Err() != nil { // it is lost if it is not tried
+			return done, nil
+		}
+		done()
+		select {
+		case <-time.After(e.opts.Poll):
+		case <-try.Done():
+			if !must {
+				return nil, fmt.Errorf("waiting for room: %w: %w", missing, ctx.Err())
+			}
+		}
+	}
+}
+
+// missing says what keeps processes that are alive from coming back; nil: nothing. What
+// another than this Evictor has parked is not known, and room for it is taken for granted.
+func (e *Evictor) missing(away []ledger.ProcessID) error {
+	need := make(footprint)
+	for _, id := range away {
+		if f, ok := e.parked.of(id); ok && e.opts.Alive(id) {
+			need.add(f)
+		}
+	}
+	for card, bytes := range need {
+		switch free, err := e.opts.Free(card); {
+		case err != nil:
+			return fmt.Errorf("reading what is free of card %s: %w", card, err)
+		case free < bytes:
+			return fmt.Errorf("card %s has %d bytes free, and %d have to come back", card, free, bytes)
+		}
+	}
+	return nil
+}
+
+// restore brings back a process. It stays locked. An error that is not gate.ErrLost says
+// that it is parked still.
+func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
+	var err error
+	for range tries {
+		if e.opts.Alive(id) {
+			err = e.opts.Driver.Restore(ctx, id.PID)
+		}
+		r, answered := errors.AsType[driver.Result](err)
+		switch {
+		case err == nil,
+			!e.opts.Alive(id) && (!answered || unknown(r)): // it has ended before
+			e.parked.forget(id)
+			return nil
+		case answered:
+			// Whatever state it is said to be in: it does not come back at a second try
+			// either (NVIDIA/cuda-checkpoint#44).
+			e.parked.forget(id)
+			return loss(err)
+		}
+		// The helper has ended. CUDA may have done it all the same.
+		switch s, failed := e.state(ctx, id); {
+		case failed != nil:
+			err = errors.Join(err, failed)
+		case s == driver.Locked:
+			e.parked.forget(id)
+			return nil
+		case s != driver.Checkpointed:
+			e.parked.forget(id)
+			return loss(fmt.Errorf("%w; it is in %v", err, s))
+		}
+	}
+	return err
+}
+
+// again parks processes that have just come back, since another of the container did not.
+func (e *Evictor) again(ctx context.Context, back []ledger.ProcessID) (lost error) {
+	held, err := e.footprints(back)
+	if err != nil {
+		return loss(err)
+	}
+	for _, id := range back {
+		if !e.opts.Alive(id) {
+			continue
+		}
+		e.parked.note(id, held[id])
+		if err := e.opts.Driver.Checkpoint(ctx, id.PID); err != nil && e.opts.Alive(id) {
+			lost = errors.Join(lost, loss(err))
+		}
+	}
+	return lost
+}
+
+// unlock lets a process go on. If it does not, it is lost.
+func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
+	var err error
+	for range tries {
+		if !e.opts.Alive(id) {
+			return nil
+		}
+		if err = e.opts.Driver.Unlock(ctx, id.PID); err == nil || !e.opts.Alive(id) {
+			return nil
+		}
+		// Of a helper that has ended: CUDA may have done it all the same.
+		if s, failed := e.state(ctx, id); failed == nil && s == driver.Running {
+			return nil
+		}
+	}
+	return loss(fmt.Errorf("it stays locked: %w", err))
+}
+
+// loss says of an error that a process cannot go on because of it.
+func loss(err error) error {
+	if errors.Is(err, gate.ErrLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", gate.ErrLost, err)
+}

@@ -1,0 +1,76 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/checkpoint"
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
+	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+
+	"github.com/ebbtide/ebbtide/device/nvml"
+)
+
+// helperWithin is how long the helper may take to load CUDA.
+const helperWithin = 2 * time.Minute
+
+var errParkingOff = errors.New("it is switched off (parking)")
+
+// parking returns what parks containers, or why they cannot be parked here. The cards are
+// those of this machine.
+func (p *Plugin) parking(cards []nvml.Card) (gate.Evictor, error) {
+	if !p.settings.Parking {
+		return nil, errParkingOff
+	}
+	log := p.log.Named("checkpoint")
+	client := driver.New(driver.Options{
+		Version: cards[0].Driver, Library: p.settings.CUDA,
+		Log: func(line string) { log.Warn("the helper that calls CUDA", "says", line) },
+	})
+	ctx, cancel := context.WithTimeout(p.ctx, helperWithin)
+	defer cancel()
+	if err := client.Check(ctx); err != nil {
+		client.Close()
+		return nil, err
+	}
+	context.AfterFunc(p.ctx, client.Close)
+	opts := checkpoint.Options{
+		Driver: client,
+		Held:   p.held,
+		Free: func(id ledger.CardID) (uint64, error) {
+			u, err := p.usage(string(id))
+			return u.Free, err
+		},
+		Room: headroom.Checker{}.Check,
+	}
+	for _, c := range cards {
+		opts.Cards = append(opts.Cards, ledger.CardID(c.UUID))
+	}
+	return checkpoint.New(opts), nil
+}
+
+// usage is how a card is used now.
+func (p *Plugin) usage(uuid string) (nvml.Usage, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cards.Usage(uuid)
+}
+
+// held is what processes hold of a card, in bytes by pid.
+func (p *Plugin) held(id ledger.CardID) (map[int]uint64, error) {
+	u, err := p.usage(string(id))
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[int]uint64)
+	for _, process := range u.Processes {
+		out[process.PID] += process.Used
+	}
+	return out, nil
+}

@@ -1,0 +1,70 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+)
+
+// How a task fares on its card is in its status, and people hear of what they would wonder
+// about: that it stands still, for how long it did, and that it waits.
+func TestGPU(t *testing.T) {
+	n := newNode(t, nil)
+	f := n.task("train")
+	var report seat.Report
+	failed := error(fs.ErrNotExist)
+	f.GPU = func() (seat.Report, error) { return report, failed }
+	n.start(f)
+	s := n.c.find(f.ID)
+	pass := func(d time.Duration) {
+		n.clock = n.clock.Add(d)
+		n.c.tick(t.Context())
+		n.settle()
+	}
+	// next returns the next event, whenever it may be sent.
+	next := func() string {
+		t.Helper()
+		for range 120 {
+			pass(time.Second)
+			select {
+			case ev := <-n.events:
+				if ev.Annotations["ebbtide"] == "gpu" || ev.Annotations["ebbtide"] == "gpu.waits" {
+					return ev.Message
+				}
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		t.Fatal("there is no event")
+		return ""
+	}
+	pass(time.Second)
+	must.Nil(t, n.c.status(s, n.clock).GPU)
+
+	failed, report = nil, seat.Report{State: seat.Running, Since: n.clock, Cards: []seat.Card{{HeldMiB: 7}}}
+	pass(time.Second)
+	must.Eq(t, 7, n.c.status(s, n.clock).GPU.Cards[0].HeldMiB)
+
+	report = seat.Report{State: seat.Waiting, Since: n.clock, Why: "it waits for GPU memory"}
+	must.StrContains(t, next(), "GPU: it waits for GPU memory since ")
+
+	report = seat.Report{State: seat.Parked, Since: n.clock, Why: "its GPU memory is in the host's memory"}
+	must.Eq(t, "GPU: its GPU memory is in the host's memory; it comes back by itself", next())
+	must.True(t, s.gpu != nil && s.gpu.State == seat.Parked)
+
+	since := n.clock
+	report = seat.Report{State: seat.Running, Since: n.clock}
+	must.StrContains(t, next(), "GPU: the task goes on after ")
+	must.True(t, n.clock.After(since))
+
+	failed = errors.New("torn")
+	pass(time.Second)
+	must.Nil(t, n.c.status(s, n.clock).GPU)
+}

@@ -1,0 +1,282 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// What the card of these tests has, and the part of it that the gate gives to nobody.
+const (
+	mib         = 1 << 20
+	cardMiB     = 1024
+	reserveMiB  = 64
+	contextSize = 8 * mib // what the card takes for a process
+)
+
+// fakeCard builds what stands for a card and its software, with the C library that they need:
+// the tasks' root directory has none.
+func fakeCard(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := fake.Build(dir); errors.Is(err, fake.ErrNoCompiler) {
+		t.Skip(err)
+	} else {
+		must.NoError(t, err)
+	}
+	// "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)", "\t/lib64/ld-linux-x86-64.so.2 (0x…)"
+	library := regexp.MustCompile(`(?m)^\t(?:(\S+) => )?(/\S+) \(`)
+	out, err := exec.Command("ldd", filepath.Join(dir, "workload")).Output()
+	must.NoError(t, err)
+	for _, m := range library.FindAllStringSubmatch(string(out), -1) {
+		name := m[1]
+		if name == "" {
+			name = "ld.so"
+		}
+		data, err := os.ReadFile(m[2])
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o755))
+	}
+	return dir
+}
+
+// gpuOptions say what differs from the usual node with a card.
+type gpuOptions struct {
+	plugin    map[string]string // options of the device plugin, as HCL literals
+	memory    int               // MiB of each card; 0 = cardMiB
+	cards     int               // 0 = 1
+	noRuntime bool              // Docker does not know NVIDIA's runtime
+	driver    string            // "" = "ebbtide"
+}
+
+// gpuNode is a node with one card.
+type gpuNode struct {
+	*cluster
+	dir string // with the libraries, the card's state and the gate
+	// groups are the names of the cards, and device what jobs ask for.
+	groups []string
+	device string
+}
+
+// Where tasks find that directory: in a volume, and where what stands for NVIDIA's runtime
+// brings it.
+const (
+	volumePath  = "/opt/fake"
+	runtimePath = "/usr/local/nvidia"
+)
+
+// nvidiaRuntime makes what stands for NVIDIA's container runtime: as that one does, it brings
+// the driver's libraries, and then lets runc go on.
+func nvidiaRuntime(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	runc, err := harness.Look("runc")
+	if err != nil {
+		t.Skip(err)
+	}
+	mount := fmt.Sprintf(`{"destination":%q,"type":"bind","source":%q,"options":["rbind","rw"]},`, runtimePath, dir)
+	var env string
+	for _, kv := range cardEnvironment(runtimePath) {
+		env += quote(kv) + ","
+	}
+	path := filepath.Join(dir, "nvidia-container-runtime")
+	must.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `#!/bin/sh
+last=
+for arg; do
+	if [ "$last" = --bundle ] && grep -q NVIDIA_VISIBLE_DEVICES "$arg/config.json"; then
+		sed -i -e 's#"mounts":\[#&%s#' -e 's#"env":\[#&%s#' "$arg/config.json"
+	fi
+	last=$arg
+done
+exec %s "$@"
+`, mount, env, runc), 0o755))
+	return map[string]string{"nvidia": path}
+}
+
+// cardEnvironment is what a process needs to find the libraries and the card's state.
+func cardEnvironment(dir string) []string {
+	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize)}
+}
+
+func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
+	t.Helper()
+	h := newHarness(t)
+	dir := filepath.Join(h.Dir, "gpu")
+	must.NoError(t, os.CopyFS(dir, os.DirFS(card)))
+	state := filepath.Join(dir, "state")
+	must.NoError(t, os.WriteFile(state, nil, 0o666))
+	must.NoError(t, os.Chmod(state, 0o666)) // tasks of the exec engine are nobody's
+	if opts.memory == 0 {
+		opts.memory = cardMiB
+	}
+	opts.cards = max(opts.cards, 1)
+	plugin, err := h.Tools.GPU(deadline(t, startDeadline))
+	must.NoError(t, err)
+	config := map[string]string{
+		"library": quote(filepath.Join(dir, "libnvidia-ml.so.1")), "preload": quote(filepath.Join(dir, "libebbtide-cuda.so")),
+		"gate": quote(filepath.Join(dir, "gate")), "reserve_mib": strconv.Itoa(reserveMiB), "fingerprint_period": `"1s"`,
+	}
+	for k, v := range opts.plugin {
+		config[k] = v
+	}
+	o := clusterOptions{driver: opts.driver}
+	if engine == "docker" && !opts.noRuntime {
+		o.docker.Runtimes = nvidiaRuntime(t, dir)
+	}
+	o.agent.Plugins = map[string]string{"ebbtide-gpu": plugin}
+	o.agent.Env = []string{
+		"EBBTIDE_FAKE_GPU=" + state, "EBBTIDE_FAKE_MEMORY=" + strconv.Itoa(opts.memory*mib), "EBBTIDE_FAKE_CONTEXT=" + strconv.Itoa(contextSize),
+		"EBBTIDE_FAKE_GPUS=" + strconv.Itoa(opts.cards),
+	}
+	o.agent.HCL = "plugin \"ebbtide-gpu\" {\n config {\n" + assignments(config) + "}\n}\n"
+	o.agent.HostVolumes = map[string]string{"fake": dir}
+	if o.driver == "docker" {
+		d, err := h.StartDocker(deadline(t, startDeadline), o.docker)
+		if errors.Is(err, harness.ErrNoDocker) {
+			t.Skip(err)
+		}
+		must.NoError(t, err)
+		must.NoError(t, d.ImportImages(deadline(t, startDeadline)))
+		o.daemon = d
+		o.agent.HCL += stockDocker(d, "enabled = false")
+	}
+	n := gpuNode{cluster: newCluster(t, h, engine, o), dir: dir, device: "nvidia/share"}
+	eventually(t, "the cards are there", func() error {
+		node, err := n.agent.Node(t.Context())
+		if err != nil {
+			return err
+		}
+		if all := len(node.NodeResources.Devices); all != opts.cards {
+			return fmt.Errorf("there are %d", all)
+		}
+		for _, d := range node.NodeResources.Devices {
+			must.Eq(t, "nvidia/share", d.Vendor+"/"+d.Type)
+			must.Eq(t, int64(opts.memory), *d.Attributes["memory"].IntVal)
+			must.Len(t, int(*d.Attributes["seats"].IntVal), d.Instances)
+			n.groups = append(n.groups, d.Name)
+		}
+		return nil
+	})
+	return n
+}
+
+// seat is a job with a seat on the card, and a volume.
+func (n gpuNode) seat(id string, k task, meta map[string]string) job {
+	k.cpu, k.meta = -1, meta
+	// As process 1 of its namespace it does not hear a signal that it has no handler for.
+	k.body += "kill_timeout = \"1s\"\n"
+	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 96\n device %q {\n count = 1\n }\n}\n", n.device)
+	j := job{id: id}
+	if n.driver == "ebbtide" { // elsewhere it would be lost
+		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
+		k.body += fmt.Sprintf("volume_mount {\n volume = \"fake\"\n destination = %q\n}\n", volumePath)
+	}
+	j.tasks = []task{k}
+	return j
+}
+
+// workload is a job that uses the card as a training job does (device/fake/src/workload.c).
+func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
+	k := task{command: runtimePath + "/ld.so", args: append([]string{runtimePath + "/workload"}, args...)}
+	if n.engine == "exec" {
+		k = task{command: volumePath + "/ld.so", args: append([]string{volumePath + "/workload"}, args...), env: map[string]string{}}
+		for _, kv := range cardEnvironment(volumePath) {
+			name, value, _ := strings.Cut(kv, "=")
+			k.env[name] = value
+		}
+	}
+	return n.seat(id, k, meta)
+}
+
+// long has a workload of half a minute at most, which says all the while how much memory it
+// is told of. It checks at its end that its memory holds what it has computed.
+func (n gpuNode) long(id string) job {
+	return n.workload(id, nil, "--steps", "30", "--bytes", strconv.Itoa(4*mib), "--pause-ms", "400")
+}
+
+// told waits until a task is told of so much memory, in MiB.
+func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
+	t.Helper()
+	_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", fmt.Sprintf(`"memory": %d}`, size*mib))
+	must.NoError(t, err)
+}
+
+// succeeds waits for the end of a workload: all that it had computed was right.
+func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
+	t.Helper()
+	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
+	must.NoError(t, err)
+	out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
+	must.NoError(t, err)
+	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(out))
+	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
+	must.StrContains(t, out, `{"done": true}`)
+}
+
+// filled is how much a workload of mode fill has got, in MiB.
+func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
+	t.Helper()
+	out, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", `"code": 2`)
+	must.NoError(t, err)
+	m := regexp.MustCompile(`"got": (\d+)`).FindStringSubmatch(out)
+	must.Len(t, 2, m)
+	bytes, err := strconv.Atoi(m[1])
+	must.NoError(t, err)
+	return bytes / mib
+}
+
+// statistics are what Nomad shows of the containers on the card, by allocation and task.
+func (n gpuNode) statistics() (map[string]*api.StatObject, error) {
+	stats, err := n.agent.API.Nodes().Stats(n.agent.NodeID(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if all := len(stats.DeviceStats); all != 1 {
+		return nil, fmt.Errorf("there are statistics of %d cards", all)
+	}
+	for _, seat := range stats.DeviceStats[0].InstanceStats {
+		if total := *seat.Summary.IntDenominatorVal; total != cardMiB {
+			return nil, fmt.Errorf("the card has %d MiB", total)
+		}
+		return seat.Stats.Nested, nil
+	}
+	return nil, errors.New("there are no seats")
+}
+
+// shows waits until Nomad shows that tasks hold memory of the card, of so much that they may.
+func (n gpuNode) shows(t *testing.T, size int, allocs ...*api.Allocation) {
+	t.Helper()
+	eventually(t, "Nomad shows what the tasks hold", func() error {
+		all, err := n.statistics()
+		if err != nil {
+			return err
+		}
+		for _, alloc := range allocs {
+			own := all[alloc.ID+".train"]
+			if own == nil {
+				return fmt.Errorf("allocation %s is not among %d", alloc.ID, len(all))
+			}
+			held, may := *own.Attributes["Memory"].IntNumeratorVal, *own.Attributes["Memory"].IntDenominatorVal
+			if held < 1 || held > may || may != int64(size) {
+				return fmt.Errorf("it holds %d of %d MiB", held, may)
+			}
+		}
+		return nil
+	})
+}
