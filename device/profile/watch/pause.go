@@ -77,17 +77,8 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 			Fixed:  st.Absent > 0 || u.Waiting > 0 || now.Before(c.retry),
 			Halted: st.Paused && !st.Planned,
 		}
-		if p, ok := w.store.Profile(c.kind); ok {
-			if f := p.Ahead(c.ran.last, most(st), w.opts.Horizon); f.Known {
-				ahead := up(f.Bytes)
-				j.AheadMiB = &ahead
-			}
-		}
-		if u.Waiting > 0 {
-			ahead := up(held(u) + u.WaitingBytes)
-			if j.AheadMiB != nil {
-				ahead = max(ahead, *j.AheadMiB)
-			}
+		if bytes, known := w.ahead(c, st, u); known {
+			ahead := up(bytes)
 			j.AheadMiB = &ahead
 		}
 		seconds := func(since time.Time) *float64 {
@@ -103,6 +94,24 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 		in.Jobs = append(in.Jobs, j)
 	}
 	return in
+}
+
+// ahead is the most that a container is expected to hold of a card, in bytes, if that is
+// known: by its profile, or by what it asks for.
+func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint64, known bool) {
+	if p, ok := w.store.Profile(c.kind); ok {
+		f := p.Ahead(c.ran.last, most(st), w.opts.Horizon)
+		if known = f.Known; known {
+			bytes = f.Bytes
+		}
+	}
+	if u.Waiting > 0 {
+		bytes, known = max(bytes, held(u)+u.WaitingBytes), true
+	}
+	if w.opts.Hard {
+		bytes = min(bytes, max(held(u), u.Limit))
+	}
+	return bytes, known
 }
 
 // pause begins to pause a container. It does not wait until it has stopped.

@@ -53,6 +53,10 @@ type Options struct {
 	// Backoff is how long a container is left alone that could not be paused; twice as
 	// long after each time, up to MaxBackoff.
 	Backoff, MaxBackoff time.Duration
+	// Plan is whether anybody is paused. Otherwise it is only measured.
+	Plan bool
+	// Hard says that no container can hold more than its share: none is expected to.
+	Hard bool
 	// Params are the plan's.
 	Params plan.Params
 }
@@ -60,6 +64,7 @@ type Options struct {
 // Default returns options that fit most jobs.
 func Default() Options {
 	return Options{
+		Plan:    true,
 		Horizon: time.Minute, Patience: 30 * time.Second, Save: 30 * time.Second,
 		Backoff: 30 * time.Second, MaxBackoff: 10 * time.Minute, Params: plan.DefaultParams(),
 	}
@@ -162,7 +167,7 @@ func (w *Watcher) look(ctx context.Context, now time.Time) {
 	if now.Sub(w.last) >= w.opts.Save {
 		w.save(now)
 	}
-	if !w.broken {
+	if w.opts.Plan && !w.broken {
 		w.plan(ctx, now, stats)
 	}
 }
@@ -266,7 +271,7 @@ func (w *Watcher) save(now time.Time) {
 	}
 	if w.stored(w.store.Save(running, runs)) && w.broken {
 		w.broken = false
-		w.log.Info("profiles can be stored again: pauses are planned")
+		w.log.Info("profiles can be stored again")
 	}
 }
 
@@ -275,7 +280,7 @@ func (w *Watcher) save(now time.Time) {
 func (w *Watcher) stored(err error) bool {
 	if err != nil && !w.broken {
 		w.broken = true
-		w.log.Error("profiles cannot be stored: no pauses are planned until they can", "error", err)
+		w.log.Error("profiles cannot be stored: nobody is paused by the plan until they can", "error", err)
 		w.release(time.Now())
 	}
 	return err == nil

@@ -491,6 +491,27 @@ func TestWatcher_again(t *testing.T) {
 	})
 }
 
+// Who is not to plan measures all the same.
+func TestWatcher_measuresOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
+		for range 2 {
+			a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
+			f := &fake{memory: 12288, jobs: []*job{a, b}}
+			opts := Default()
+			opts.Plan = false
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { defer close(done); New(f, s, hclog.NewNullLogger(), opts).Run(ctx, time.Second) }()
+			f.pass(1300)
+			cancel()
+			<-done
+			must.True(t, b.failed)
+			must.Eq(t, 0, a.pauses+b.pauses)
+		}
+		must.Eq(t, 4, s.Summaries()[0].Measured)
+	})
+}
+
 // What the gate waits for, who is halted and who is parked are seen as they are.
 func TestWatcher_snapshot(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
@@ -519,5 +540,10 @@ func TestWatcher_snapshot(t *testing.T) {
 		must.True(t, waits.Fixed)
 		must.Eq(t, 2, waits.HeldMiB)
 		must.Eq(t, 7, *waits.AheadMiB)
+
+		// Where shares are hard, nobody gets beyond his.
+		w.opts.Hard = true
+		stats[4].Usage[0].Limit = 4 * mib
+		must.Eq(t, 4, *w.snapshot(now, gate.CardStatus{Card: card, Free: 7 * mib}, stats).Jobs[2].AheadMiB)
 	})
 }
