@@ -24,7 +24,7 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 		// The gate itself ends a pause without which nobody would run.
 		if c := w.containers[ledger.ContainerID(st.Container.ID)]; c.paused && !st.Planned {
 			c.paused, c.resumed = false, now
-			w.log.Info("a container goes on: the gate has ended its pause", "container", c.id)
+			w.log.Info("a container goes on: the gate has ended its pause", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task)
 		}
 	}
 	decided := make(map[ledger.ContainerID]plan.Decision)
@@ -46,12 +46,12 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 		d := decided[id] // of nobody who is not on a card any more
 		switch {
 		case d.Pause && !c.paused && c.cancel == nil:
-			w.log.Info("a container pauses", "container", id, "rule", d.Rule, "why", d.Why)
+			w.log.Info("a container pauses", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
 			w.pause(ctx, now, c)
 		case !d.Pause && c.paused:
 			w.resume(now, c)
 			if !c.paused {
-				w.log.Info("a container goes on", "container", id, "rule", d.Rule, "why", d.Why)
+				w.log.Info("a container goes on", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
 			}
 		case !d.Pause && c.cancel != nil:
 			c.cancelled = true
@@ -145,7 +145,7 @@ func (w *Watcher) finished(r result, now time.Time) {
 		wait := min(w.opts.Backoff<<min(c.failures, 16), w.opts.MaxBackoff)
 		c.retry = now.Add(wait)
 		if c.failures++; c.failures == 1 {
-			w.log.Warn("a container could not be paused, and is left alone for some time", "container", c.id, "for", wait, "error", r.err)
+			w.log.Warn("a container could not be paused, and is left alone for some time", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "for", wait, "error", r.err)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (w *Watcher) resume(now time.Time, c *container) {
 	err := w.gate.Resume(c.id, gate.PausePlan)
 	if err != nil && !errors.Is(err, gate.ErrUnknown) {
 		if !c.stuck {
-			w.log.Error("a container could not be resumed, which is tried again", "container", c.id, "error", err)
+			w.log.Error("a container could not be resumed, which is tried again", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "error", err)
 		}
 		c.paused, c.stuck = true, true
 		return

@@ -89,6 +89,7 @@ type Watcher struct {
 // container is one that is watched.
 type container struct {
 	id       ledger.ContainerID
+	alloc    string
 	kind     profile.Kind
 	recorder *profile.Recorder // nil: its beginning was not seen
 	ran      stopwatch
@@ -215,7 +216,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 
 // come begins to watch a container.
 func (w *Watcher) come(now time.Time, id ledger.ContainerID, st gate.Status) *container {
-	c := &container{id: id, kind: profile.KindOf(st.Container), arrived: st.Arrived}
+	c := &container{id: id, alloc: st.Container.Alloc, kind: profile.KindOf(st.Container), arrived: st.Arrived}
 	c.ran.since, c.ran.pausedFor = now, st.PausedFor
 	s, known := w.saved[id]
 	switch {
