@@ -57,6 +57,12 @@ e2e: build nomad ## the end-to-end suites on a real Nomad, with both engines
 test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
 	$(GO) run ./e2e/cgroup2
 
+# A driver's own library is looked at, too, where there is one: is a call of it not hooked?
+test-gpu: ## the tests of GPU sharing on a real NVIDIA card, and PyTorch if it is there (8 minutes at most)
+	EBBTIDE_TEST_GPU=$(or $(EBBTIDE_TEST_GPU),real) $(GO) test -count 1 -timeout 8m -v ./device/real
+	@cuda=$$(PATH=$$PATH:/sbin:/usr/sbin ldconfig -p | awk '$$1 == "libcuda.so.1" { print $$NF; exit }'); if [ -n "$$cuda" ]; then \
+		echo "calls of $$cuda:"; EBBTIDE_LIBCUDA=$$cuda $(GO) test -count 1 -v -run 'TestHooks$$' ./device/preload; fi
+
 lint: ## formatting, go vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
@@ -71,4 +77,4 @@ bench: build nomad ## benchmarks: policies, log reading, the plugin's overhead (
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
 
-.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 lint bench clean
+.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench clean

@@ -11,6 +11,8 @@
 //	EBBTIDE_FAKE_CONTEXT     bytes that a context takes (8 MiB)
 //	EBBTIDE_FAKE_LATENCY_US  of an allocation
 //	EBBTIDE_FAKE_KERNEL_US   of a launch
+//	EBBTIDE_FAKE_SERIAL      1: kernels of all processes run one after the other, as on a card that
+//	                         each of them fills; else each process has a card's speed for itself
 //	EBBTIDE_FAKE_NAME        of the card
 //	EBBTIDE_FAKE_DRIVER      version of the driver
 //	EBBTIDE_FAKE_FORK        a forked child may call cuInit again

@@ -182,3 +182,71 @@ int main(int argc, char **argv) {
 		})
 	}
 }
+
+// output runs the workload on a card that is kept in a file.
+func output(t *testing.T, gpu string, args ...string) string {
+	t.Helper()
+	out, err := workload(gpu, args...).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	return string(out)
+}
+
+func workload(gpu string, args ...string) *exec.Cmd {
+	c := exec.Command(filepath.Join(dir, "workload"), args...)
+	c.Env = append(os.Environ(), "EBBTIDE_FAKE_GPU="+gpu, "LD_LIBRARY_PATH="+dir, "EBBTIDE_FAKE_KERNEL_US=1000", "EBBTIDE_FAKE_SERIAL=1")
+	return c
+}
+
+// A process that asks NVML sees itself, and what it held is free when it has ended.
+func TestOwnProcess(t *testing.T) {
+	gpu := filepath.Join(t.TempDir(), "gpu")
+	own := output(t, gpu, "--mode", "nvml", "--bytes", "16777216")
+	must.StrContains(t, own, `"nvml_used": 25165824, "processes": 1, "own": 25165824}`)
+	must.StrContains(t, output(t, gpu, "--mode", "card"), `{"card_total": 1073741824, "card_used": 0, `)
+	// One that ends without giving back.
+	killed := workload(gpu, "--steps", "1", "--hold-ms", "-1")
+	in, err := killed.StdinPipe()
+	must.NoError(t, err)
+	out, err := killed.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, killed.Start())
+	must.True(t, bufio.NewScanner(out).Scan())
+	must.StrContains(t, output(t, gpu, "--mode", "card"), fmt.Sprintf(`{"pid": %d, "used": 25165824}`, killed.Process.Pid))
+	must.NoError(t, killed.Process.Kill())
+	_ = killed.Wait()
+	_ = in.Close()
+	must.StrContains(t, output(t, gpu, "--mode", "card"), `"card_used": 0, `)
+}
+
+// What the workload does for measurements.
+func TestModes(t *testing.T) {
+	gpu := filepath.Join(t.TempDir(), "gpu")
+	for _, alloc := range []string{"sync", "async", "vmm", "managed"} {
+		out := output(t, gpu, "--steps", "2", "--count", "3", "--windows", "4", "--alloc", alloc)
+		must.StrContains(t, out, `"round": 3,`)
+		must.StrContains(t, out, `"done": true`)
+	}
+	must.StrContains(t, output(t, gpu, "--mode", "many", "--count", "100", "--bytes", "512"), `"count": 100, "ns": `)
+	begun := time.Now()
+	must.StrContains(t, output(t, gpu, "--mode", "loop", "--count", "20", "--work", "10"), `"count": 20, "ns": `)
+	must.GreaterEq(t, 20*time.Millisecond, time.Since(begun), must.Sprint("each step waits for its kernel"))
+	// All of the card but for the context, in pieces that get smaller.
+	for _, alloc := range []string{"sync", "array"} {
+		must.StrContains(t, output(t, gpu, "--mode", "fill", "--alloc", alloc, "--bytes", "100000000", "--least", "512"), `{"got": 106`)
+	}
+}
+
+// Kernels of two processes that run one after the other take as long as both.
+func TestSerial(t *testing.T) {
+	gpu := filepath.Join(t.TempDir(), "gpu")
+	begun := time.Now()
+	var both [2]*exec.Cmd
+	for i := range both {
+		both[i] = workload(gpu, "--mode", "loop", "--count", "100", "--work", "1")
+		must.NoError(t, both[i].Start())
+	}
+	for _, c := range both {
+		must.NoError(t, c.Wait())
+	}
+	must.GreaterEq(t, 200*time.Millisecond, time.Since(begun))
+}

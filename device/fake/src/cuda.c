@@ -182,6 +182,10 @@ static CUresult allocate(CUdeviceptr *out, uint64_t size, struct CUctx_st *c)
 	return CUDA_SUCCESS;
 }
 
+// The slot of this process, for libnvidia-ml in it: the kernel does not tell a process of its own
+// locks, so that it would take this process for one that has died.
+API int ebbtide_fake_slot(void) { return fake_mine(); }
+
 // Start, devices, contexts.
 
 API CUresult cuInit(unsigned flags)
@@ -570,11 +574,16 @@ API CUresult cuGraphExecDestroy(CUgraphExec x) { free(x); return CUDA_SUCCESS; }
 
 static void work(void)
 {
-	int64_t now = now_us(), until = my.until, next;
-	if (my.s->kernel_us)
-		do
-			next = (until > now ? until : now) + my.s->kernel_us;
-		while (!atomic_compare_exchange_weak(&my.until, &until, next));
+	int64_t now = now_us(), until, next;
+	_Atomic int64_t *queue = my.s->serial ? &my.s->until : &my.until;
+	if (!my.s->kernel_us)
+		return;
+	until = *queue;
+	do
+		next = (until > now ? until : now) + my.s->kernel_us;
+	while (!atomic_compare_exchange_weak(queue, &until, next));
+	for (until = my.until; until < next && !atomic_compare_exchange_weak(&my.until, &until, next);)
+		;
 }
 
 API CUresult cuGraphLaunch(CUgraphExec x, CUstream s)

@@ -6,6 +6,7 @@
 
 #include "state.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,19 @@ API const char *nvmlErrorString(nvmlReturn_t r)
 	case NVML_ERROR_TIMEOUT: return "User provided timeout passed";
 	}
 	return "Unknown Error";
+}
+
+static void reap(void)
+{
+	void *cuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	int (*slot)(void) = NULL;
+	if (cuda)
+		*(void **)&slot = dlsym(cuda, "ebbtide_fake_slot");
+	if (slot)
+		fake_adopt(slot());
+	if (cuda)
+		dlclose(cuda);
+	fake_reap();
 }
 
 #define READY() if (!my.refs) return NVML_ERROR_UNINITIALIZED
@@ -156,7 +170,7 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t dev, nvmlUtilization
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
 {
 	GPU(dev, g);
-	fake_reap();
+	reap();
 	m->total = (unsigned long long)my.s->gpu[g].total;
 	m->used = (unsigned long long)my.s->gpu[g].used;
 	m->free = m->total - m->used;
@@ -181,7 +195,7 @@ static nvmlReturn_t processes(nvmlDevice_t dev, unsigned *count, void *list, boo
 {
 	unsigned n = 0, have = *count;
 	GPU(dev, g);
-	fake_reap();
+	reap();
 	for (int i = 0; i < FAKE_SLOTS; i++) {
 		struct fake_process *p = &my.s->process[i];
 		int pid = p->live && p->used[g] > 0 ? fake_pid(i) : 0;

@@ -33,6 +33,7 @@ static void create(struct fake_state *s)
 	s->context = env("EBBTIDE_FAKE_CONTEXT", 8 << 20);
 	s->latency_us = env("EBBTIDE_FAKE_LATENCY_US", 0);
 	s->kernel_us = env("EBBTIDE_FAKE_KERNEL_US", 0);
+	s->serial = env("EBBTIDE_FAKE_SERIAL", 0) != 0;
 	for (int i = 0; i < s->gpus; i++) {
 		struct fake_gpu *g = &s->gpu[i];
 		const char *name = getenv("EBBTIDE_FAKE_NAME");
@@ -88,6 +89,19 @@ int fake_pid(int slot)
 	if (fcntl(my.fd, F_GETLK, &f) != 0 || f.l_type == F_UNLCK)
 		return 0;
 	return f.l_pid > 0 ? f.l_pid : -1; // -1: of another container
+}
+
+int fake_mine(void)
+{
+	return my.owner == getpid() ? my.slot : -1;
+}
+
+void fake_adopt(int slot)
+{
+	if (slot < 0)
+		return;
+	my.slot = slot;
+	my.owner = getpid();
 }
 
 int fake_find(int pid)

@@ -40,6 +40,8 @@ struct fake_state {
 	int64_t context;    // bytes that a context takes
 	int64_t latency_us; // of an allocation
 	int64_t kernel_us;  // of a launch
+	int serial;         // kernels of all processes run one after the other
+	_Atomic int64_t until; // when all of them are done then, µs
 	pthread_mutex_t mutex;
 	struct fake_gpu gpu[FAKE_GPUS];
 	struct fake_process process[FAKE_SLOTS];
@@ -47,6 +49,8 @@ struct fake_state {
 
 struct fake_state *fake_open(void); // NULL: no EBBTIDE_FAKE_GPU, hence no card
 int fake_join(void);                // this process's slot
+int fake_mine(void);                // it, or -1: libcuda's answer to libnvidia-ml, see there
+void fake_adopt(int slot);          // this process's, which another copy of this code has joined
 int fake_pid(int slot);             // as seen from here; 0: nobody's
 int fake_find(int pid);             // the slot of a process as seen from here, or -1
 void fake_reap(void);               // frees what dead processes held

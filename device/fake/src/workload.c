@@ -5,7 +5,8 @@
 // computes on what it has, needs most at the end, frees, and prints a JSON line per step. What
 // the memory must hold is known, and looked at before it is freed.
 //
-// It is also the tests' hand: each thing that the preload library must stand is a mode.
+// It is also the tests' hand: each thing that the preload library must stand is a mode. It runs on
+// the fake driver and on a real one: the kernels are written in PTX, which the fake does not read.
 
 #include "../../preload/src/cuda.h"
 
@@ -36,6 +37,9 @@
 	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle)) \
 	X(cuMemMap, 10020, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
 	X(cuMemUnmap, 10020, (CUdeviceptr, size_t)) \
+	X(cuMemSetAccess, 10020, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)) \
+	X(cuArrayCreate_v2, 3020, (CUarray *, const CUDA_ARRAY_DESCRIPTOR *)) \
+	X(cuArrayDestroy, 2000, (CUarray)) \
 	X(cuMemAddressReserve, 10020, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
 	X(cuMemAddressFree, 10020, (CUdeviceptr, size_t)) \
 	X(cuMemGetInfo_v2, 3020, (size_t *, size_t *)) \
@@ -54,6 +58,44 @@
 	X(cuGraphDestroy, 10000, (CUgraph)) \
 	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle *, CUdeviceptr))
 
+typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+
+// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p. One thread does it:
+// what counts is that memory holds what it should.
+static const char image[] =
+	".version 7.0\n"
+	".target sm_70\n"
+	".address_size 64\n"
+	".visible .entry ebb_mix(.param .u64 ebb_p, .param .u64 ebb_n, .param .u64 ebb_seed)\n"
+	"{\n"
+	"	.reg .pred %p<2>;\n"
+	"	.reg .b64 %rd<8>;\n"
+	"	ld.param.u64 %rd1, [ebb_p];\n"
+	"	ld.param.u64 %rd2, [ebb_n];\n"
+	"	ld.param.u64 %rd3, [ebb_seed];\n"
+	"	cvta.to.global.u64 %rd1, %rd1;\n"
+	"	setp.eq.u64 %p1, %rd2, 0;\n"
+	"	@%p1 bra DONE;\n"
+	"	mov.u64 %rd4, 6364136223846793005;\n"
+	"	mov.u64 %rd5, 1442695040888963407;\n"
+	"NEXT:\n"
+	"	mad.lo.u64 %rd3, %rd3, %rd4, %rd5;\n"
+	"	shr.u64 %rd6, %rd3, 11;\n"
+	"	ld.global.u64 %rd7, [%rd1];\n"
+	"	add.u64 %rd7, %rd7, %rd6;\n"
+	"	st.global.u64 [%rd1], %rd7;\n"
+	"	add.u64 %rd1, %rd1, 8;\n"
+	"	sub.u64 %rd2, %rd2, 1;\n"
+	"	setp.ne.u64 %p1, %rd2, 0;\n"
+	"	@%p1 bra NEXT;\n"
+	"DONE:\n"
+	"	ret;\n"
+	"}\n"
+	".visible .entry ebb_nop()\n"
+	"{\n"
+	"	ret;\n"
+	"}\n";
+
 #ifdef LINKED // against libcuda; without, it runs on machines that have none
 #define X(n, v, P) extern CUresult n P;
 ALL(X)
@@ -68,19 +110,36 @@ static struct {
 
 static struct {
 	const char *resolve, *alloc, *mode;
-	long long bytes, peak;
-	int steps, threads, pause_ms, hold_ms, count;
+	long long bytes, peak, least, work;
+	int steps, threads, pause_ms, hold_ms, count, windows, ask;
 	unsigned long long seed;
-} opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .seed = 1 };
+} opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .windows = 1, .seed = 1 };
 
 static CUcontext ctx;
-static CUfunction mix;
+static CUfunction mix, nop;
 
 static double now(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static double cpu(void) // of this process
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+// What has been taken is kept for so long, or, for -1, until stdin is closed.
+static void hold(void)
+{
+	char c;
+	if (opt.hold_ms > 0)
+		usleep((useconds_t)opt.hold_ms * 1000);
+	while (opt.hold_ms < 0 && read(0, &c, 1) > 0)
+		;
 }
 
 static void say(const char *format, ...)
@@ -155,8 +214,14 @@ static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 		CUresult r = cu.cuMemCreate(h, n, &prop, 0);
 		if (r)
 			return r;
+		CUmemAccessDesc both = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, 3 }; // read and write
 		DO(cuMemAddressReserve(p, n, 0, 0, 0));
-		return cu.cuMemMap(*p, n, 0, *h, 0);
+		DO(cuMemMap(*p, n, 0, *h, 0));
+		return cu.cuMemSetAccess(*p, n, &both, 1);
+	}
+	if (strcmp(opt.alloc, "array") == 0) { // lines of words; not for computing
+		CUDA_ARRAY_DESCRIPTOR d = { .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
+		return cu.cuArrayCreate_v2((CUarray *)p, &d);
 	}
 	return cu.cuMemAlloc_v2(p, n);
 }
@@ -165,6 +230,8 @@ static void give(CUdeviceptr p, size_t n, CUmemGenericAllocationHandle h)
 {
 	if (strcmp(opt.alloc, "async") == 0)
 		DO(cuMemFreeAsync(p, 0));
+	else if (strcmp(opt.alloc, "array") == 0)
+		DO(cuArrayDestroy((CUarray)p));
 	else if (strcmp(opt.alloc, "vmm") == 0) {
 		DO(cuMemRelease(h)); // the mapping keeps it
 		DO(cuMemUnmap(p, n));
@@ -173,23 +240,35 @@ static void give(CUdeviceptr p, size_t n, CUmemGenericAllocationHandle h)
 		DO(cuMemFree_v2(p));
 }
 
-static void launch(CUdeviceptr p, uint64_t n, uint64_t seed)
+// The windows of a piece of memory that are computed on: 512 bytes each, evenly spread.
+enum { WORDS = 64 };
+static CUdeviceptr window(CUdeviceptr p, int i)
 {
-	void *args[] = { &p, &n, &seed };
-	DO(cuLaunchKernel(mix, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+	return p + (unsigned long long)opt.bytes / 512 * (unsigned long long)i / (unsigned long long)opt.windows * 512;
 }
 
-// What ebb_mix has made of a page of zeros, over some launches.
+static void launch(CUdeviceptr p, uint64_t seed)
+{
+	for (int i = 0; i < opt.windows; i++) {
+		CUdeviceptr at = window(p, i);
+		uint64_t n = WORDS, from = seed + (uint64_t)i * 1000003;
+		void *args[] = { &at, &n, &from };
+		DO(cuLaunchKernel(mix, 1, 1, 1, 1, 1, 1, 0, 0, args, NULL));
+	}
+}
+
+// What ebb_mix has made of windows of zeros, over some launches.
 static void verify(CUdeviceptr p, uint64_t seed, int launches)
 {
-	uint64_t got[64], x;
-	DO(cuMemcpyDtoH_v2(got, p, sizeof got));
-	x = seed;
-	for (int i = 0; i < 64; i++) {
-		x = x * 6364136223846793005u + 1442695040888963407u;
-		if (got[i] != (x >> 11) * (uint64_t)launches) {
-			say("{\"error\": \"the memory does not hold what was computed\"}");
-			exit(5);
+	for (int k = 0; k < opt.windows; k++) {
+		uint64_t got[WORDS], x = seed + (uint64_t)k * 1000003;
+		DO(cuMemcpyDtoH_v2(got, window(p, k), sizeof got));
+		for (int i = 0; i < WORDS; i++) {
+			x = x * 6364136223846793005u + 1442695040888963407u;
+			if (got[i] != (x >> 11) * (uint64_t)launches) {
+				say("{\"error\": \"the memory does not hold what was computed\"}");
+				exit(5);
+			}
 		}
 	}
 }
@@ -202,8 +281,9 @@ static void begin(void)
 	DO(cuDeviceGet(&dev, 0));
 	DO(cuDevicePrimaryCtxRetain(&ctx, dev));
 	DO(cuCtxSetCurrent(ctx));
-	DO(cuModuleLoadData(&m, ""));
+	DO(cuModuleLoadData(&m, image));
 	DO(cuModuleGetFunction(&mix, m, "ebb_mix"));
+	DO(cuModuleGetFunction(&nop, m, "ebb_nop"));
 }
 
 static void *train(void *arg)
@@ -215,11 +295,12 @@ static void *train(void *arg)
 	for (int i = 0; i < opt.steps; i++) {
 		double t = now();
 		check(take(&p[i], (size_t)opt.bytes, &h[i]), "take");
-		DO(cuMemsetD8_v2(p[i], 0, 512));
+		for (int k = 0; k < opt.windows; k++)
+			DO(cuMemsetD8_v2(window(p[i], k), 0, WORDS * 8));
 		if (i == opt.steps - 1 && opt.peak)
 			check(take(&peak, (size_t)opt.peak, &hp), "peak");
 		for (int k = 0; k <= i; k++)
-			launch(p[k], 64, seed + (unsigned long long)k);
+			launch(p[k], seed + (unsigned long long)k);
 		size_t f = 0, total = 0;
 		DO(cuMemGetInfo_v2(&f, &total));
 		say("{\"step\": %d, \"total\": %d, \"loss\": %.4f, \"t\": %.6f, \"took\": %.6f, \"free\": %zu, \"memory\": %zu}",
@@ -227,10 +308,17 @@ static void *train(void *arg)
 		if (opt.pause_ms)
 			usleep((useconds_t)opt.pause_ms * 1000);
 	}
-	if (opt.hold_ms)
-		usleep((useconds_t)opt.hold_ms * 1000);
+	for (int r = 0; r < opt.count; r++) { // with all of it
+		for (int k = 0; k < opt.steps; k++)
+			launch(p[k], seed + (unsigned long long)k);
+		DO(cuCtxSynchronize());
+		say("{\"round\": %d, \"t\": %.6f}", r + 1, now());
+		if (opt.pause_ms)
+			usleep((useconds_t)opt.pause_ms * 1000);
+	}
+	hold();
 	for (int i = 0; i < opt.steps; i++) {
-		verify(p[i], seed + (unsigned long long)i, opt.steps - i);
+		verify(p[i], seed + (unsigned long long)i, opt.steps - i + opt.count);
 		give(p[i], (size_t)opt.bytes, h[i]);
 	}
 	if (peak)
@@ -247,42 +335,103 @@ static void end(void)
 	say("{\"done\": true}");
 }
 
-// Many small allocations and frees, and what each took.
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+// Many small allocations and frees, and what each took: ns is the mean of an allocation with its
+// free, the others are of allocations alone. The clock is read twice for each.
 static void many(void)
 {
 	enum { LIVE = 1024 };
 	CUdeviceptr p[LIVE] = { 0 };
+	double *took = calloc((size_t)opt.count + 1, sizeof *took);
 	double t = now();
 	for (int i = 0; i < opt.count; i++) {
 		CUdeviceptr *at = &p[i % LIVE];
 		if (*at)
 			DO(cuMemFree_v2(*at));
+		double begun = now();
 		DO(cuMemAlloc_v2(at, (size_t)opt.bytes));
+		took[i] = (now() - begun) * 1e9;
 	}
 	t = now() - t;
 	for (int i = 0; i < LIVE; i++)
 		if (p[i])
 			DO(cuMemFree_v2(p[i]));
-	say("{\"count\": %d, \"ns\": %.1f}", opt.count, t / opt.count * 1e9);
+	qsort(took, (size_t)opt.count, sizeof *took, ascending);
+	say("{\"count\": %d, \"ns\": %.1f, \"p50\": %.1f, \"p99\": %.1f, \"max\": %.1f}", opt.count, t / opt.count * 1e9,
+		took[opt.count / 2], took[(int)(opt.count * 0.99)], took[opt.count > 0 ? opt.count - 1 : 0]);
+	free(took);
+	hold();
 }
 
-// Until it is refused: how much is there?
+// A loop as a training's: a launch, work of the host (steps of a generator), and waiting for the
+// card. Without work it is launches alone, of a kernel that does nothing.
+static void loop(void)
+{
+	static volatile uint64_t sink;
+	CUdeviceptr p;
+	DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
+	double t = now(), c = cpu();
+	for (int i = 0; i < opt.count; i++) {
+		if (!opt.work) {
+			DO(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL));
+			continue;
+		}
+		launch(p, opt.seed);
+		uint64_t x = sink;
+		for (long long k = 0; k < opt.work; k++)
+			x = x * 6364136223846793005u + 1442695040888963407u;
+		sink = x;
+		DO(cuCtxSynchronize());
+	}
+	t = now() - t;
+	c = cpu() - c;
+	say("{\"count\": %d, \"ns\": %.1f, \"cpu_ns\": %.1f}", opt.count, t / opt.count * 1e9, c / opt.count * 1e9);
+	DO(cuMemFree_v2(p));
+}
+
+// It is told by a byte on stdin to go on, if that was wanted.
+static void await_word(void)
+{
+	char c;
+	if (!opt.ask)
+		return;
+	say("{\"ready\": true}");
+	if (read(0, &c, 1) != 1)
+		exit(7);
+}
+
+// Until it is refused: how much is there? Refused, it asks for half, down to --least.
 static void fill(void)
 {
 	enum { MOST = 1 << 15 };
-	CUdeviceptr p[MOST];
-	CUmemGenericAllocationHandle h[MOST];
+	static CUdeviceptr p[MOST];
+	static CUmemGenericAllocationHandle h[MOST];
+	static size_t size[MOST];
 	int n = 0;
-	size_t f, total;
+	size_t f, total, got = 0, next = (size_t)opt.bytes, least = opt.least ? (size_t)opt.least : next;
 	CUresult r = 0;
-	while (n < MOST && !(r = take(&p[n], (size_t)opt.bytes, &h[n])))
-		n++;
+	await_word();
+	while (n < MOST) {
+		r = take(&p[n], next, &h[n]);
+		if (r && (r != CUDA_ERROR_OUT_OF_MEMORY || next / 2 < least))
+			break;
+		if (r) {
+			next /= 2;
+			continue;
+		}
+		size[n++] = next;
+		got += next;
+	}
 	DO(cuMemGetInfo_v2(&f, &total));
-	say("{\"got\": %lld, \"code\": %d, \"free\": %zu, \"memory\": %zu}", (long long)n * opt.bytes, r, f, total);
-	if (opt.hold_ms)
-		usleep((useconds_t)opt.hold_ms * 1000);
+	say("{\"got\": %zu, \"code\": %d, \"free\": %zu, \"memory\": %zu}", got, r, f, total);
+	hold();
 	while (n--)
-		give(p[n], (size_t)opt.bytes, h[n]);
+		give(p[n], size[n], h[n]);
 }
 
 static void *lonely(void *arg)
@@ -326,6 +475,34 @@ static void variants(void)
 		cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), cu.cuMemsetD8_v2(0, 0, 1), cu.cuDeviceTotalMem_v2(NULL, 0));
 }
 
+// What NVML says of the first card, without a context: a line for each process, then the card's.
+static int card(void)
+{
+	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	int (*init)(void) = NULL, (*by)(unsigned, nvmlDevice_t *) = NULL, (*info)(nvmlDevice_t, nvmlMemory_t *) = NULL;
+	int (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = NULL;
+	nvmlDevice_t dev;
+	nvmlMemory_t m;
+	static nvmlProcessInfo_t all[256];
+	unsigned n = 256;
+	if (!lib) {
+		say("{\"error\": \"%s\"}", dlerror());
+		return 4;
+	}
+	*(void **)&init = dlsym(lib, "nvmlInit_v2");
+	*(void **)&by = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&info = dlsym(lib, "nvmlDeviceGetMemoryInfo");
+	*(void **)&list = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
+	if (!init || !by || !info || init() || by(0, &dev) || info(dev, &m))
+		return 6;
+	if (!list || list(dev, &n, all))
+		n = 0;
+	for (unsigned i = 0; i < n; i++)
+		say("{\"pid\": %u, \"used\": %llu}", all[i].pid, all[i].usedGpuMemory);
+	say("{\"card_total\": %llu, \"card_used\": %llu, \"card_free\": %llu}", m.total, m.used, m.free);
+	return 0;
+}
+
 static void nvml(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -362,13 +539,14 @@ int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
-		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' }, { 0 },
+		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
+		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
-		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed
-		case 'm': opt.mode = optarg; break;    // train, many, fill, thread, fork, capture, variants, nvml, ipc
+		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, card
 		case 'b': opt.bytes = atoll(optarg); break;
 		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
@@ -377,12 +555,20 @@ int main(int argc, char **argv)
 		case 'h': opt.hold_ms = atoi(optarg); break;
 		case 'c': opt.count = atoi(optarg); break;
 		case 'e': opt.seed = strtoull(optarg, NULL, 0); break;
+		case 'l': opt.least = atoll(optarg); break;
+		case 'k': opt.work = atoll(optarg); break;
+		case 'q': opt.ask = atoi(optarg); break; // before it fills
+		case 'i': opt.windows = atoi(optarg); break;
 		default: return 64;
 		}
+	if (strcmp(opt.mode, "card") == 0)
+		return card();
 	resolve();
 	begin();
 	if (strcmp(opt.mode, "many") == 0)
 		many();
+	else if (strcmp(opt.mode, "loop") == 0)
+		loop();
 	else if (strcmp(opt.mode, "fill") == 0)
 		fill();
 	else if (strcmp(opt.mode, "capture") == 0)

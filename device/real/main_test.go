@@ -1,0 +1,251 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package real
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/rig"
+)
+
+const (
+	mib = 1 << 20
+	gib = 1 << 30
+	// budget is how much of the card the tests use, and least what must be free.
+	budget = 8 * gib
+	least  = 9 * gib
+)
+
+// site is where the tests run.
+var site struct {
+	*rig.Rig
+	library *nvml.Library
+	card    nvml.Card
+
+	mu      sync.Mutex
+	figures []map[string]any
+}
+
+// TestMain prepares the card. EBBTIDE_TEST_GPU says which: "real" is this machine's first NVIDIA
+// card; without it a fake one is made.
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	tmp, err := os.MkdirTemp("", "ebbtide-real")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(tmp)
+	skip, err := prepare(tmp)
+	switch {
+	case err != nil:
+		fmt.Println(err)
+		return 1
+	case skip != "":
+		fmt.Println("skipped:", skip)
+		return 0
+	}
+	code := m.Run()
+	for _, f := range site.figures {
+		line, err := json.Marshal(f)
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println(string(line))
+	}
+	return code
+}
+
+// prepare makes the site. It says why the tests cannot run here, if so.
+func prepare(tmp string) (skip string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	built, scratch := filepath.Join(tmp, "built"), filepath.Join(tmp, "scratch")
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		return "", err
+	}
+	library := "" // where the system has it
+	switch kind := os.Getenv("EBBTIDE_TEST_GPU"); kind {
+	case "real":
+		site.library = nvml.New("")
+		if _, err := site.library.Cards(); errors.Is(err, nvml.ErrNone) {
+			return "there is no NVIDIA card on this machine: " + err.Error(), nil
+		}
+	case "", "fake":
+		library = filepath.Join(built, "libnvidia-ml.so.1")
+	default:
+		return "", fmt.Errorf("EBBTIDE_TEST_GPU: must be real, fake or empty, got %q", kind)
+	}
+	if err := rig.Build(built); errors.Is(err, fake.ErrNoCompiler) {
+		return err.Error(), nil
+	} else if err != nil {
+		return "", err
+	}
+	if library != "" {
+		site.Rig = rig.Fake(built, scratch, rig.Card{Memory: 16 * gib, Context: 400 * mib, Kernel: 10 * time.Microsecond})
+		if err := os.Setenv("EBBTIDE_FAKE_GPU", filepath.Join(scratch, "card")); err != nil {
+			return "", err
+		}
+		if _, err := site.Usage(ctx); err != nil { // makes the card, before NVML is loaded here
+			return "", err
+		}
+		site.library = nvml.New(library)
+	}
+	cards, err := site.library.Cards()
+	if err != nil {
+		return "", err
+	}
+	if len(cards) == 0 {
+		return "the driver knows of no card", nil
+	}
+	site.card = cards[0]
+	switch u, err := site.library.Usage(site.card.UUID); {
+	case err != nil:
+		return "", err
+	case site.card.MIG:
+		return "the first card is divided by MIG", nil
+	case u.Free < least:
+		return fmt.Sprintf("%d MiB of the first card are free, and %d are needed", u.Free/mib, least/mib), nil
+	}
+	if site.Rig == nil {
+		context, err := contextOf(ctx, rig.Real(built, scratch, 512*mib))
+		if err != nil {
+			return "", err
+		}
+		site.Rig = rig.Real(built, scratch, context)
+	}
+	record("card", map[string]any{
+		"fake": site.IsFake(), "name": site.card.Name, "driver": site.card.Driver, "memory_mib": site.card.Memory / mib, "context_mib": float64(site.Context()) / mib,
+	})
+	return "", nil
+}
+
+// contextOf measures what a context takes, in bytes: what a process with one has beyond the memory
+// that it has asked for.
+func contextOf(ctx context.Context, r *rig.Rig) (uint64, error) {
+	const asked = 64 * mib
+	before, err := r.Usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	p, err := r.Start(ctx, rig.Job{Args: []string{"--steps", "1", "--bytes", strconv.Itoa(asked), "--hold-ms", "-1"}})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := p.Next(ctx, "step"); err != nil {
+		return 0, fmt.Errorf("measuring a context: %w", err)
+	}
+	after, err := r.Usage(ctx)
+	if err := errors.Join(err, p.Wait()); err != nil {
+		return 0, fmt.Errorf("measuring a context: %w", err)
+	}
+	held := after.Processes[p.PID]
+	if held == 0 { // NVML does not know it by its pid here
+		held = after.Used - min(before.Used, after.Used)
+	}
+	if held <= asked {
+		return 0, fmt.Errorf("measuring a context: a process with one and %d bytes has %d", asked, held)
+	}
+	return held - asked, nil
+}
+
+// record keeps a figure, which is printed at the end as a line of JSON.
+func record(name string, values map[string]any) {
+	site.mu.Lock()
+	defer site.mu.Unlock()
+	values["figure"] = name
+	site.figures = append(site.figures, values)
+}
+
+// within is a context for all that a test waits for.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// open opens a gate over so many bytes of the card, in which each container has a limit.
+func open(t *testing.T, bytes, limit uint64) *rig.Gate {
+	t.Helper()
+	g, err := site.Open(site.card.UUID, bytes, func(o *gate.Options) {
+		o.Shares = rig.Limits{Otherwise: gate.Share{Limit: limit}}
+	})
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, g.Close()) })
+	return g
+}
+
+// start starts a job, which does not outlive the test.
+func start(t *testing.T, ctx context.Context, j rig.Job) *rig.Process {
+	t.Helper()
+	p, err := site.Start(ctx, j)
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		_ = p.Kill()
+		_ = p.Wait()
+	})
+	return p
+}
+
+// next is the next line with the key.
+func next(t *testing.T, ctx context.Context, p *rig.Process, key string) rig.Line {
+	t.Helper()
+	l, err := p.Next(ctx, key)
+	must.NoError(t, err)
+	return l
+}
+
+// held is what the gate's books say that a container has.
+func held(t *testing.T, g *rig.Gate, container string) uint64 {
+	t.Helper()
+	s, ok := g.Of(container)
+	must.True(t, ok, must.Sprint("the gate does not know ", container))
+	must.Len(t, 1, s.Usage)
+	return s.Usage[0].Held.Held()
+}
+
+// onCard is what NVML says that processes have, in bytes: each by its pid, or where NVML knows none
+// of them so, by what the card has more than before.
+func onCard(t *testing.T, ctx context.Context, before rig.Usage, processes ...*rig.Process) uint64 {
+	t.Helper()
+	u, err := site.Usage(ctx)
+	must.NoError(t, err)
+	var sum uint64
+	for _, p := range processes {
+		sum += u.Processes[p.PID]
+	}
+	if sum == 0 {
+		must.GreaterEq(t, before.Used, u.Used)
+		sum = u.Used - before.Used
+	}
+	return sum
+}
+
+func usage(t *testing.T, ctx context.Context) rig.Usage {
+	t.Helper()
+	u, err := site.Usage(ctx)
+	must.NoError(t, err)
+	return u
+}

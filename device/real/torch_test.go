@@ -1,0 +1,101 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package real
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/rig"
+)
+
+var pciAddress = regexp.MustCompile(`^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]$`)
+
+// python is the interpreter that has PyTorch with CUDA; the test is skipped without.
+func python(t *testing.T) string {
+	t.Helper()
+	if site.IsFake() {
+		t.Skip("PyTorch needs a real card")
+	}
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("there is no python3")
+	}
+	out, err := exec.CommandContext(within(t, 2*time.Minute), path, "-c", "import torch; print(torch.cuda.is_available())").CombinedOutput()
+	if err != nil || string(out) != "True\n" {
+		t.Skip("python3 has no PyTorch with CUDA")
+	}
+	return path
+}
+
+// Two trainings at a time, each within its limit; what they see, what they are refused, what they
+// learn, and what it costs them.
+func TestPyTorch(t *testing.T) {
+	path := python(t)
+	const limit = 3 * gib
+	script, err := filepath.Abs("testdata/train.py")
+	must.NoError(t, err)
+	ctx := within(t, 5*time.Minute)
+	job := func(container string, g *rig.Gate, args ...string) *rig.Process {
+		return start(t, ctx, rig.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
+			Env: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "EBBTIDE_GATE_WAIT_MS=100"}})
+	}
+
+	t.Run("limit", func(t *testing.T) {
+		g := open(t, budget, limit)
+		p := job("limit", g, "limit")
+		l := next(t, ctx, p, "refused")
+		must.Eq(t, limit, l.Int("total"))
+		must.Eq(t, true, l["refused"], must.Sprint("torch.cuda.OutOfMemoryError"))
+		must.Eq(t, true, l["again"], must.Sprint("after freeing it works again"))
+		must.Between(t, limit/2, l.Int("got"), limit)
+		record("torch_limit", map[string]any{"limit_mib": limit / mib, "got_mib": l.Int("got") / mib})
+		must.NoError(t, p.Wait())
+	})
+
+	var plain, ours, ratio []float64
+	for round := range 3 {
+		var losses [2]any
+		var step [2]float64
+		for k := range 2 {
+			way := (round + k) % 2 // 1: with the library
+			var g *rig.Gate
+			if way == 1 {
+				g = open(t, budget, limit)
+			}
+			l := next(t, ctx, job("alone", g, "train"), "losses")
+			losses[way], step[way] = l["losses"], l.Float("step_ms")
+			if way == 1 {
+				must.Eq(t, limit, l.Int("total"))
+			}
+		}
+		must.Eq(t, losses[0], losses[1], must.Sprint("the library changes nothing that is computed"))
+		plain, ours, ratio = append(plain, step[0]), append(ours, step[1]), append(ratio, step[1]/step[0])
+	}
+	slices.Sort(plain)
+	slices.Sort(ours)
+	slices.Sort(ratio)
+	record("torch_step", map[string]any{"driver_ms": plain, "library_ms": ours, "ratio": ratio})
+
+	g := open(t, budget, limit)
+	both := []*rig.Process{job("one", g, "train"), job("two", g, "train")}
+	var losses []any
+	for _, p := range both {
+		l := next(t, ctx, p, "losses")
+		must.Eq(t, limit, l.Int("total"))
+		losses = append(losses, l["losses"])
+		must.NoError(t, p.Wait())
+	}
+	must.Eq(t, losses[0], losses[1])
+	must.NoError(t, context.Cause(ctx))
+}

@@ -1,0 +1,170 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package rig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// variable names the container that a process stands for.
+const variable = "EBBTIDE_RIG_CONTAINER"
+
+// Gate is a gate that serves.
+type Gate struct {
+	*gate.Gate
+	path string
+	end  func() error
+
+	mu      sync.Mutex
+	reports []error
+}
+
+// Card is the UUID of a rig's card: the fake's, if it is none.
+func (r *Rig) uuid(text string) (wire.UUID, error) {
+	if r.fake {
+		text = "GPU-ebb71de0-fa4e-4000-8000-000000000001"
+	}
+	u, err := wire.ParseUUID(text)
+	if err != nil {
+		return u, fmt.Errorf("the card's UUID: %w", err)
+	}
+	return u, nil
+}
+
+// Limits gives each container what is named for it, of any card, and the others Otherwise.
+type Limits struct {
+	Of        map[string]gate.Share
+	Otherwise gate.Share
+}
+
+// Join implements gate.Shares.
+func (l Limits) Join(c peer.Container, _ ledger.CardID) (gate.Share, error) {
+	if s, ok := l.Of[c.ID]; ok {
+		return s, nil
+	}
+	return l.Otherwise, nil
+}
+
+// Leave implements gate.Shares.
+func (Limits) Leave(peer.Container) {}
+
+// Open opens a gate over so many bytes of the card, with gate.Default and what change makes of
+// it. uuid is the real card's. Close must be called.
+func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate, error) {
+	card, err := r.uuid(uuid)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.gates++
+	g := &Gate{path: filepath.Join(r.scratch, fmt.Sprintf("gate%d", r.gates))}
+	r.mu.Unlock()
+	o := gate.Default()
+	o.Cards = []gate.Card{{UUID: card, Physical: bytes}}
+	o.Identify = identify
+	o.Report = func(err error) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.reports = append(g.reports, err)
+	}
+	if change != nil {
+		change(&o)
+	}
+	if g.Gate, err = gate.New(o); err != nil {
+		return nil, err
+	}
+	l, err := gate.Listen(g.path)
+	if err != nil {
+		g.Gate.Close()
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(ctx, l) }()
+	g.end = sync.OnceValue(func() error {
+		g.Gate.Close()
+		cancel()
+		return <-served
+	})
+	return g, nil
+}
+
+// Path is the gate's socket.
+func (g *Gate) Path() string { return g.path }
+
+// Close ends the gate. The error tells what the gate has complained of, too.
+func (g *Gate) Close() error {
+	err := g.end()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return errors.Join(append(g.reports, err)...)
+}
+
+// Of is how a container is now; false if the gate does not know it.
+func (g *Gate) Of(container string) (gate.Status, bool) {
+	for _, s := range g.Stats() {
+		if s.Container.ID == container {
+			return s, true
+		}
+	}
+	return gate.Status{}, false
+}
+
+// identify takes the kernel's word for who has connected, and the process's own for the container
+// that it stands for.
+func identify(conn *net.UnixConn, admit func(string) error) (peer.Process, gate.Life, error) {
+	var who peer.Process
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return who, nil, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+		return who, nil, e
+	}
+	if err != nil {
+		return who, nil, err
+	}
+	who.PID = int(cred.Pid)
+	if who.Start, err = (peer.Finder{}).Start(who.PID); err != nil {
+		return who, nil, err
+	}
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", who.PID))
+	if err != nil {
+		return who, nil, fmt.Errorf("reading the environment of process %d: %w", who.PID, err)
+	}
+	for entry := range bytes.SplitSeq(environ, []byte{0}) {
+		if id, ok := strings.CutPrefix(string(entry), variable+"="); ok && id != "" {
+			who.Container = peer.Container{ID: id, Alloc: "alloc-" + id, Task: "train", Job: id, Namespace: "default"}
+		}
+	}
+	if who.Container.ID == "" {
+		return who, nil, fmt.Errorf("process %d stands for no container: %s is not set", who.PID, variable)
+	}
+	if err := admit(who.Container.ID); err != nil {
+		return who, nil, err
+	}
+	life, err := peer.Finder{}.Open(who.PID, who.Start)
+	if err != nil {
+		return who, nil, err
+	}
+	return who, life, nil
+}

@@ -1,0 +1,125 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/rig"
+	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/figures/result"
+)
+
+// A step of the loop: a kernel, and meanwhile work of the host.
+const (
+	kernel = 20 * time.Microsecond
+	host   = 200 * time.Microsecond
+	steps  = 4000
+	// launches of a kernel that does nothing.
+	launches = 1_000_000
+)
+
+// loopRun is one run of the loop, or of launches alone.
+type loopRun struct {
+	Way   string  `json:"way"`
+	Round int     `json:"round"`
+	Bare  bool    `json:"bare"`   // launches alone
+	Wall  float64 `json:"ns"`     // of a step
+	CPU   float64 `json:"cpu_ns"` // of the process, by step
+}
+
+// again is the driver alone once more: what differs then is the machine's doing.
+const again = "driver alone, again"
+
+// measureLoop measures what the library costs a program that computes.
+func measureLoop(ctx context.Context, b bench) (part, error) {
+	busy, err := b.card(rig.Card{Memory: gib, Context: 8 * mib, Kernel: kernel})
+	if err != nil {
+		return part{}, err
+	}
+	idle, err := b.card(rig.Card{Memory: gib, Context: 8 * mib})
+	if err != nil {
+		return part{}, err
+	}
+	once := func(r *rig.Rig, w way, count int, work int64) (out loopRun, err error) {
+		err = b.under(ctx, r, w, []string{"--mode", "loop", "--count", strconv.Itoa(count), "--work", strconv.FormatInt(work, 10)},
+			func(p *rig.Process, _ *rig.Gate) error {
+				l, err := p.Next(ctx, "cpu_ns")
+				out = loopRun{Way: w.name, Wall: l.Float("ns"), CPU: l.Float("cpu_ns")}
+				return err
+			})
+		return out, err
+	}
+	// How much work is 200 µs? The same amount for all.
+	const trial = 200_000
+	c, err := once(idle, plain, steps/4, trial)
+	if err != nil {
+		return part{}, err
+	}
+	work := int64(float64(trial) * float64(host.Nanoseconds()) / c.CPU)
+
+	ways := []way{plain, {name: again}, {name: "with the library", gate: true}}
+	var runs []loopRun
+	err = b.alternate(2*len(ways), func(round, i int) error {
+		w, r, count, n := ways[i/2], busy, steps, work
+		if i%2 == 1 {
+			r, count, n = idle, launches, 0
+		}
+		run, err := once(r, w, count, n)
+		run.Round, run.Bare = round, i%2 == 1
+		runs = append(runs, run)
+		return err
+	})
+	if err != nil {
+		return part{}, err
+	}
+	return part{loopTable(b.options, ways, runs), runs}, nil
+}
+
+func loopTable(o options, ways []way, runs []loopRun) result.Table {
+	t := result.Table{
+		Title:  fmt.Sprintf("A loop: a kernel of %v, %v of work of the host, synchronised; %d steps a run, %d rounds. Median (least … most):", kernel, host, steps, o.rounds),
+		Header: []string{"", "wall time of a step", "CPU of a step", "wall, against the driver alone in its round", "CPU, against it", "a launch alone"},
+	}
+	find := func(way string, bare bool) []loopRun { // by round
+		out := make([]loopRun, o.rounds)
+		for _, r := range runs {
+			if r.Way == way && r.Bare == bare {
+				out[r.Round] = r
+			}
+		}
+		return out
+	}
+	var overhead []float64
+	for _, w := range ways {
+		var wall, cpu, moreWall, moreCPU, bare []float64
+		base := find(plain.name, false)
+		for i, r := range find(w.name, false) {
+			wall, cpu = append(wall, r.Wall), append(cpu, r.CPU)
+			moreWall, moreCPU = append(moreWall, r.Wall/base[i].Wall-1), append(moreCPU, r.CPU/base[i].CPU-1)
+		}
+		for _, r := range find(w.name, true) {
+			bare = append(bare, r.Wall)
+		}
+		row := []string{w.name, spread(wall, micro), spread(cpu, micro), spread(moreWall, percent), spread(moreCPU, percent), spread(bare, nano)}
+		if w.name == plain.name {
+			row[3], row[4] = "–", "–"
+		}
+		if w.gate {
+			overhead = moreWall
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	median := demo.SpreadOf(overhead).Median
+	t.Notes = append(t.Notes, verdict("steady overhead of the loop, median of wall time", "< 1 %", median < 0.01, percent(median)),
+		"What *driver alone, again* shows is the machine's noise.")
+	return t
+}
+
+func nano(v float64) string { return fmt.Sprintf("%.0f ns", v) }

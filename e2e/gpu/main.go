@@ -1,0 +1,211 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+// Command gpu measures what sharing a GPU's memory costs and brings, on the fake card: the real
+// preload library and the real gate, without Nomad. What is compared alternates in one run. It
+// needs gcc and make, no root, and leaves nothing behind.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+func main() {
+	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// parts are what can be measured, in the order in which it is.
+var parts = []struct {
+	name    string
+	measure func(context.Context, bench) (part, error)
+}{
+	{"allocation", measureAllocations},
+	{"loop", measureLoop},
+	{"accuracy", measureAccuracy},
+	{"gate", measureGate},
+	{"makespan", measureMakespan},
+}
+
+// part is what was measured: a table for people, and all of it.
+type part struct {
+	Table result.Table `json:"-"`
+	Raw   any          `json:"raw"`
+}
+
+// bench is where something is measured.
+type bench struct {
+	options
+	built, scratch string
+}
+
+// card returns a rig with a fake card of its own.
+func (b bench) card(c rig.Card) (*rig.Rig, error) {
+	dir, err := os.MkdirTemp(b.scratch, "card")
+	if err != nil {
+		return nil, fmt.Errorf("making a card: %w", err)
+	}
+	return rig.Fake(b.built, dir, c), nil
+}
+
+// run measures what is asked for; it returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	if err := all(ctx, o, stdout, stderr); err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("interrupted")
+		}
+		fmt.Fprintf(stderr, "gpu: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func all(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	scratch, err := os.MkdirTemp("", "ebbtide-gpu")
+	if err != nil {
+		return fmt.Errorf("making a folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	b := bench{options: o, built: filepath.Join(scratch, "built"), scratch: scratch}
+	if err := rig.Build(b.built); err != nil {
+		return err
+	}
+	raw := struct {
+		Time    time.Time       `json:"time"`
+		Machine machine         `json:"machine"`
+		Rounds  int             `json:"rounds"`
+		Seed    uint64          `json:"seed"`
+		Parts   map[string]part `json:"parts"`
+	}{time.Now().UTC().Truncate(time.Second), thisMachine(), o.rounds, o.seed, make(map[string]part)}
+	fmt.Fprintf(stdout, "%s; %d rounds, seed %d; a fake card\n", raw.Machine, o.rounds, o.seed)
+	for _, p := range parts {
+		if !slices.Contains(o.what, p.name) {
+			continue
+		}
+		begun := time.Now()
+		got, err := p.measure(ctx, b)
+		if err != nil {
+			return fmt.Errorf("measuring %s: %w", p.name, err)
+		}
+		raw.Parts[p.name] = got
+		fmt.Fprintf(stdout, "\n%s", got.Table.Markdown())
+		fmt.Fprintf(stderr, "gpu: %s took %.0f s\n", p.name, time.Since(begun).Seconds())
+	}
+	if o.json == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(raw, "", " ")
+	if err != nil {
+		return fmt.Errorf("encoding the results: %w", err)
+	}
+	if err := os.WriteFile(o.json, append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("writing the results: %w", err)
+	}
+	return nil
+}
+
+// options are the command line's.
+type options struct {
+	what        []string
+	rounds      int
+	seed        uint64
+	json        string
+	allocations int
+	jobsOf      []int // how many, in the experiment of the gate
+	within      time.Duration
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	o := options{jobsOf: []int{4, 5, 7, 20}, within: 2 * time.Minute}
+	var known []string
+	for _, p := range parts {
+		known = append(known, p.name)
+	}
+	fs := flag.NewFlagSet("gpu", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	what := fs.String("what", strings.Join(known, ","), "`list` of what is measured")
+	fs.IntVar(&o.rounds, "rounds", 5, "`number` of rounds; in each, everything that is compared has its turn")
+	fs.Uint64Var(&o.seed, "seed", 1, "what the order in a round and what jobs compute are drawn from")
+	fs.StringVar(&o.json, "json", "", "`file` for all that was measured")
+	fs.IntVar(&o.allocations, "allocations", 100_000, "`number` of allocations in a measurement of their cost")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	var err error
+	switch {
+	case fs.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case o.rounds < 1 || o.rounds > 1000:
+		err = fmt.Errorf("-rounds: must be from 1 to 1000, got %d", o.rounds)
+	case o.allocations < 1 || o.allocations > 10_000_000:
+		err = fmt.Errorf("-allocations: must be from 1 to 10000000, got %d", o.allocations)
+	}
+	for _, name := range strings.Split(*what, ",") {
+		if name = strings.TrimSpace(name); !slices.Contains(known, name) && err == nil {
+			err = fmt.Errorf("-what: must be a list of %s, got %q", strings.Join(known, ", "), name)
+		}
+		o.what = append(o.what, name)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "gpu: %v\n", err)
+	}
+	return o, err
+}
+
+// machine is where a run took place.
+type machine struct {
+	Cores  int    `json:"cores"`
+	CPU    string `json:"cpu"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+	Load   string `json:"load"` // averages at the start
+}
+
+func (m machine) String() string {
+	return fmt.Sprintf("%d cores (%s), Linux %s, %s, load %s", m.Cores, m.CPU, m.Kernel, m.Go, m.Load)
+}
+
+func thisMachine() machine {
+	m := machine{Cores: runtime.NumCPU(), CPU: "unknown", Kernel: "unknown", Go: runtime.Version(), Load: "unknown"}
+	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				m.CPU = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load = strings.Join(strings.Fields(string(data))[:3], " ")
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return m
+}
