@@ -5,6 +5,7 @@ package device
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -21,7 +22,7 @@ func TestLearn(t *testing.T) {
 	dir := t.TempDir()
 	for state, kept := range map[string]bool{filepath.Join(dir, "state"): true, "/dev/null/state": false} {
 		p := newPlugin(t, twoCards(), func(c *config.Config) {
-			c.Gate, c.StateDir = filepath.Join(dir, "gate"), state
+			c.Gate, c.StateDir = filepath.Join(dir, fmt.Sprint("gate-", kept)), state
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		p.ctx, p.log = ctx, hclog.NewNullLogger()
