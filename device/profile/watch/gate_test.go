@@ -118,7 +118,7 @@ func (p *program) work(card wire.UUID) error {
 	return nil
 }
 
-// On a real gate: two jobs whose peaks collide both end, for the later one is paused.
+// On a real gate: two jobs whose peaks collide both end, for one of them is paused.
 func TestWatcher_gate(t *testing.T) {
 	card := wire.UUID{15: 0xa0}
 	var come atomic.Int32
@@ -171,8 +171,10 @@ func TestWatcher_gate(t *testing.T) {
 	for range programs {
 		must.NoError(t, <-failed)
 	}
-	must.Eq(t, 0, programs[0].pauses.Load())
-	must.Positive(t, programs[1].pauses.Load())
+	// Whose hello came first is not certain.
+	one, other := programs[0].pauses.Load(), programs[1].pauses.Load()
+	must.Eq(t, 0, min(one, other))
+	must.Positive(t, max(one, other))
 	deadline := time.Now().Add(30 * time.Second)
 	for p, _ := s.Profile(kind); len(p.Runs) < 3; p, _ = s.Profile(kind) {
 		must.True(t, time.Now().Before(deadline), must.Sprint("both are measured"))
