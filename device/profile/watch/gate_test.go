@@ -118,6 +118,17 @@ func (p *program) work(card wire.UUID) error {
 	return nil
 }
 
+// seen is a gate that counts how often it is looked at.
+type seen struct {
+	*gate.Gate
+	looks atomic.Int32
+}
+
+func (s *seen) Stats() []gate.Status {
+	s.looks.Add(1)
+	return s.Gate.Stats()
+}
+
 // On a real gate: two jobs whose peaks collide both end, for one of them is paused.
 func TestWatcher_gate(t *testing.T) {
 	card := wire.UUID{15: 0xa0}
@@ -150,7 +161,11 @@ func TestWatcher_gate(t *testing.T) {
 	opts := Default()
 	opts.Horizon = time.Second
 	opts.Params.RestS = 1
-	all.Go(func() { New(g, s, hclog.NewNullLogger(), opts).Run(ctx, 20*time.Millisecond) })
+	seen := &seen{Gate: g}
+	all.Go(func() { New(seen, s, hclog.NewNullLogger(), opts).Run(ctx, 20*time.Millisecond) })
+	for seen.looks.Load() < 2 { // who is there at the first look has begun before
+		time.Sleep(time.Millisecond)
+	}
 
 	var programs []*program
 	failed := make(chan error, 2)
