@@ -30,6 +30,7 @@ import (
 )
 
 func main() {
+	rig.Helper(os.Args)
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -136,7 +137,8 @@ type options struct {
 	seed        uint64
 	json        string
 	allocations int
-	jobsOf      []int // how many, in the experiment of the gate
+	jobsOf      []int         // how many, in the experiment of the gate
+	length      time.Duration // that a job computes, alone
 	within      time.Duration
 }
 
@@ -153,6 +155,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.Uint64Var(&o.seed, "seed", 1, "what the order in a round and what jobs compute are drawn from")
 	fs.StringVar(&o.json, "json", "", "`file` for all that was measured")
 	fs.IntVar(&o.allocations, "allocations", 100_000, "`number` of allocations in a measurement of their cost")
+	fs.DurationVar(&o.length, "length", time.Second, "`time` that each of several jobs computes when it is alone")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -162,9 +165,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.rounds < 1 || o.rounds > 1000:
 		err = fmt.Errorf("-rounds: must be from 1 to 1000, got %d", o.rounds)
+	case o.length < 100*time.Millisecond || o.length > 10*time.Minute:
+		err = fmt.Errorf("-length: must be from 100ms to 10m, got %v", o.length)
 	case o.allocations < 1 || o.allocations > 10_000_000:
 		err = fmt.Errorf("-allocations: must be from 1 to 10000000, got %d", o.allocations)
 	}
+	o.within += 40 * o.length
 	for _, name := range strings.Split(*what, ",") {
 		if name = strings.TrimSpace(name); !slices.Contains(known, name) && err == nil {
 			err = fmt.Errorf("-what: must be a list of %s, got %q", strings.Join(known, ", "), name)
