@@ -137,13 +137,15 @@ type options struct {
 	seed        uint64
 	json        string
 	allocations int
+	steps       int           // of the loop
+	launches    int           // of a kernel that does nothing
 	jobsOf      []int         // how many, in the experiment of the gate
 	length      time.Duration // that a job computes, alone
 	within      time.Duration
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{jobsOf: []int{4, 5, 7, 20}, within: 2 * time.Minute}
+	o := options{steps: 4000, launches: 1_000_000, jobsOf: []int{4, 5, 7, 20}, within: 2 * time.Minute}
 	var known []string
 	for _, p := range parts {
 		known = append(known, p.name)
