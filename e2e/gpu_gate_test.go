@@ -47,7 +47,6 @@ func TestGPUGate(t *testing.T) {
 	})
 	for _, jobs := range []int{7, 20} {
 		t.Run(fmt.Sprintf("%d jobs", jobs), func(t *testing.T) {
-			t.Skip("TODO: containers are not parked yet")
 			t.Parallel()
 			n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB, plugin: map[string]string{"seats_per_gpu": strconv.Itoa(jobs)}})
 			j := n.gateJob("many", "--pause-ms", "200", "--hold-ms", "500")

@@ -111,7 +111,7 @@ exec %s "$@"
 
 // cardEnvironment is what a process needs to find the libraries and the card's state.
 func cardEnvironment(dir string) []string {
-	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize)}
+	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize), "EBBTIDE_GATE_LOG=3"}
 }
 
 func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
@@ -130,6 +130,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	must.NoError(t, err)
 	config := map[string]string{
 		"library": quote(filepath.Join(dir, "libnvidia-ml.so.1")), "preload": quote(filepath.Join(dir, "libebbtide-cuda.so")),
+		"cuda_library": quote(filepath.Join(dir, "libcuda.so.1")), "state_dir": quote(filepath.Join(dir, "learned")),
 		"gate": quote(filepath.Join(dir, "gate")), "reserve_mib": strconv.Itoa(reserveMiB), "fingerprint_period": `"1s"`,
 	}
 	for k, v := range opts.plugin {
@@ -224,6 +225,10 @@ func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	must.NoError(t, err)
 	out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
 	must.NoError(t, err)
+	if alloc.ClientStatus != api.AllocClientStatusComplete {
+		said, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stderr")
+		t.Log(said, err)
+	}
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(out))
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
 	must.StrContains(t, out, `{"done": true}`)

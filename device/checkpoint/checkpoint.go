@@ -67,8 +67,9 @@ type Options struct {
 	Lock time.Duration
 	// Poll is how often a card is looked at that has no room yet: 200 ms if 0.
 	Poll time.Duration
-	// Undo is how long it is waited for room when what was parked must come back since
-	// something else has failed. After that it is tried without: 30 s if 0.
+	// Undo is how long it is waited when what was parked must come back since something else
+	// has failed: for room on the cards, after which it is tried without, and for CUDA to
+	// tell how it is with a process: 30 s if 0.
 	Undo time.Duration
 }
 

@@ -146,6 +146,7 @@ func (m *machine) options() Options {
 			return 8*gib - m.used(), nil
 		},
 		Room: func(map[int]uint64) error { return nil },
+		Poll: time.Millisecond, Undo: 300 * time.Millisecond,
 	}
 }
 
@@ -272,6 +273,23 @@ func TestPark(t *testing.T) {
 		"the helper ends in a checkpoint, which was done": {
 			on:    func(m *machine, _ *Options) { m.after = once("checkpoint 2", errHelper) },
 			calls: "lock 1, lock 2, checkpoint 1, checkpoint 2, restore 1, restore 2, unlock 1, unlock 2", states: "running running running", err: driver.ErrHelper,
+		},
+		"the helper ends in a checkpoint, and CUDA goes on with it": {
+			on: func(m *machine, _ *Options) {
+				m.fail = func(call string) error {
+					if call == "checkpoint 2" {
+						m.procs[2].state = 4
+						time.AfterFunc(5*time.Millisecond, func() {
+							m.mu.Lock()
+							defer m.mu.Unlock()
+							m.procs[2].state = driver.Checkpointed
+						})
+						return errHelper
+					}
+					return nil
+				}
+			},
+			calls: "lock 1, lock 2, checkpoint 1, checkpoint 2, restore 1, unlock 1, restore 2, unlock 2", states: "running running running", err: driver.ErrHelper,
 		},
 		"the helper is gone for good": {
 			on: func(m *machine, _ *Options) {
@@ -453,6 +471,35 @@ func TestReturn(t *testing.T) {
 			on:    func(m *machine) { m.after = once("restore 1", errHelper) },
 			calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running",
 		},
+		"the helper ends in a restore, and CUDA goes on with it": {
+			on: func(m *machine) {
+				m.fail = func(call string) error {
+					if call == "restore 1" {
+						m.procs[1].state = 5
+						time.AfterFunc(5*time.Millisecond, func() {
+							m.mu.Lock()
+							defer m.mu.Unlock()
+							m.procs[1].state = driver.Locked
+						})
+						return errHelper
+					}
+					return nil
+				}
+			},
+			calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running",
+		},
+		"the helper ends in a restore, which never ends": {
+			on: func(m *machine) {
+				m.fail = func(call string) error {
+					if call == "restore 1" {
+						m.procs[1].state = 5
+						return errHelper
+					}
+					return nil
+				}
+			},
+			calls: "restore 1, restore 2, unlock 2", states: "state 5 running running", err: gate.ErrLost, lost: true,
+		},
 		"the helper ends in a restore, which breaks the process": {
 			on: func(m *machine) {
 				m.fail = func(call string) error {
@@ -570,7 +617,9 @@ func TestPark_undo(t *testing.T) {
 				}
 				ctx, end := context.WithTimeout(t.Context(), time.Second) // the undoing does not end with it
 				defer end()
-				_, err := New(m.options()).Park(ctx, ids(1, 2))
+				o := m.options()
+				o.Poll, o.Undo = 0, 0 // as they are by default
+				_, err := New(o).Park(ctx, ids(1, 2))
 				must.ErrorIs(t, err, driver.Result(999))
 				must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
 				must.Eq(t, tc.states, m.states())

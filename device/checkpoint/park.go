@@ -59,8 +59,8 @@ func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, hel
 	return on, running, nil
 }
 
-// park parks processes, of which some are running and the others locked. With an error, some of them may be
-// locked or parked.
+// park parks processes, of which some are running and the others locked. With an error, some
+// of them may be locked or parked.
 func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held map[ledger.ProcessID]footprint) (map[ledger.CardID]uint64, error) {
 	for _, id := range running {
 		if err := e.lock(ctx, id); err != nil {

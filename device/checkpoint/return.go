@@ -14,8 +14,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// tries is how often something is tried that must not stay undone, where the helper that
-// calls CUDA has ended in the middle.
+// tries is how often something is tried at least that must not stay undone, where the helper
+// that calls CUDA has ended in the middle.
 const tries = 3
 
 // Return implements gate.Evictor. It waits until ctx ends for the cards to have the room.
@@ -37,16 +37,41 @@ func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must b
 		return errors.Join(found.lost, e.bring(ctx, found, false))
 	}
 	var lost error
-	for range tries {
+	for t := e.begin(); ; {
 		found := e.sort(ctx, processes)
 		lost = errors.Join(lost, found.lost, e.bring(ctx, found, true))
 		if processes = found.unknown; len(processes) == 0 {
 			return lost
 		}
-		// Again: the helper that calls CUDA may have ended. Or CUDA does not answer for one
-		// process while another is locked, which it is not any more (NVIDIA/cuda-checkpoint#30).
+		// The helper that calls CUDA may have ended, and CUDA be still at it. Or CUDA does not
+		// answer for one process while another is locked, which it is not any more
+		// (NVIDIA/cuda-checkpoint#30).
+		if !t.again() {
+			return errors.Join(lost, fmt.Errorf("how it is with %d processes cannot be told: %w: %w", len(processes), gate.ErrLost, found.why))
+		}
 	}
-	return errors.Join(lost, fmt.Errorf("CUDA does not tell how it is with %d processes: %w", len(processes), gate.ErrLost))
+}
+
+// attempt is something that must not stay undone: it is tried for some time, and several
+// times.
+type attempt struct {
+	*Evictor
+	tries int
+	until time.Time
+}
+
+func (e *Evictor) begin() *attempt {
+	return &attempt{Evictor: e, tries: tries, until: time.Now().Add(e.opts.Undo)}
+}
+
+// again waits a moment, and says whether to try again.
+func (a *attempt) again() bool {
+	a.tries--
+	if a.tries <= 0 && time.Now().After(a.until) {
+		return false
+	}
+	time.Sleep(a.opts.Poll)
+	return true
 }
 
 // found says how it is with processes.
@@ -88,11 +113,13 @@ func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f fou
 // bring restores processes and unlocks them. The error is gate.ErrLost for those that cannot
 // go on, or says that all that were away still are.
 func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
-	done, err := e.room(ctx, f.away, must)
-	if err != nil {
-		return err
+	if len(f.away) > 0 {
+		done, err := e.room(ctx, f.away, must)
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
-	defer done()
 	// From here on nothing is called off.
 	ctx = context.WithoutCancel(ctx)
 	var lost error // the others are dealt with first
@@ -104,7 +131,7 @@ func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
 		case errors.Is(err, gate.ErrLost) || must:
 			lost = errors.Join(lost, loss(err))
 		default:
-			return errors.Join(lost, err, e.again(ctx, back))
+			return errors.Join(lost, err, e.repark(ctx, back))
 		}
 	}
 	for _, id := range append(f.locked, back...) {
@@ -185,8 +212,12 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 			e.parked.forget(id)
 			return loss(err)
 		}
-		// The helper has ended. CUDA may have done it all the same.
-		switch s, failed := e.state(ctx, id); {
+		// The helper has ended. CUDA may have done it all the same, or be still at it.
+		s, failed := e.state(ctx, id)
+		for t := e.begin(); failed == nil && s > driver.Failed && t.again(); {
+			s, failed = e.state(ctx, id)
+		}
+		switch {
 		case failed != nil:
 			err = errors.Join(err, failed)
 		case s == driver.Locked:
@@ -200,8 +231,8 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	return err
 }
 
-// again parks processes that have just come back, since another of the container did not.
-func (e *Evictor) again(ctx context.Context, back []ledger.ProcessID) (lost error) {
+// repark parks processes that have just come back, since another of the container did not.
+func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (lost error) {
 	held, err := e.footprints(back)
 	if err != nil {
 		return loss(err)

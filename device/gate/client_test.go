@@ -60,7 +60,7 @@ func (c *client) ask(m wire.Message) (wire.Message, error) {
 			return a, err
 		case a.Type == wire.Limit:
 			c.limit = a.Bytes
-		case a.Type == wire.Pause || a.Type == wire.Resume:
+		case a.Type == wire.Pause || a.Type == wire.Resume || a.Type == wire.Recall:
 			if c.on != nil {
 				c.on(a)
 			}

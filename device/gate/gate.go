@@ -183,7 +183,8 @@ type Gate struct {
 	containers map[ledger.ContainerID]*container
 	moving     map[ledger.CardID]int  // containers that are leaving
 	returning  map[ledger.CardID]bool // a container's memory comes back: nobody is granted any
-	blind      time.Time              // until then nothing is given
+	recalled   map[ledger.CardID]time.Time
+	blind      time.Time // until then nothing is given
 	timer      *time.Timer
 	evictions  context.Context
 	stop       context.CancelFunc
@@ -207,6 +208,7 @@ type container struct {
 	pause     *pause
 	away      *away     // its memory is parked, or on the way
 	spared    time.Time // until then it is not evicted: that has failed
+	failed    int       // times in a row
 	counts    map[ledger.CardID]*Counts
 	pauses    int
 	pausedFor time.Duration
@@ -263,6 +265,7 @@ func New(opts Options) (*Gate, error) {
 		containers: make(map[ledger.ContainerID]*container),
 		moving:     make(map[ledger.CardID]int),
 		returning:  make(map[ledger.CardID]bool),
+		recalled:   make(map[ledger.CardID]time.Time),
 		doors:      doors{held: make(map[ledger.ContainerID]*door)},
 	}
 	for _, c := range opts.Cards {
@@ -452,16 +455,22 @@ func (g *Gate) answer(now time.Time) {
 	}
 	for {
 		r, a, ok := g.queue.Next(now, view{g, now})
-		if !ok || a == queue.Blocked && !g.makeRoom(now, r, true) && !g.resumePlanned(now, r.Card) {
+		if !ok {
 			break
 		}
+		if a == queue.Stuck || a == queue.Blocked {
+			if g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card) {
+				continue
+			}
+			if a == queue.Blocked || g.later(r.Card) {
+				break // it is looked at again
+			}
+		}
 		switch {
-		case a == queue.Blocked:
 		case a == queue.Granted && r.Return:
 			g.comeBack(now, r)
 		case a == queue.Granted:
 			g.grant(now, r)
-		case a == queue.Stuck && (g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card)):
 		case a == queue.Stuck:
 			g.queue.Deny(r.ID)
 			g.refuse(r, wire.NoMemory)
@@ -478,18 +487,37 @@ func (g *Gate) answer(now time.Time) {
 		}
 	}
 	sooner(g.blind)
-	if g.opts.Evictor != nil {
-		for _, card := range g.cards {
-			v := view{g, now}
-			if r, waits := g.queue.First(card, v); waits && !v.Alive(card) && !g.makeRoom(now, r, false) {
-				sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
-			}
+	for _, card := range g.cards {
+		v := view{g, now}
+		r, waits := g.queue.First(card, v)
+		if !waits {
+			continue
+		}
+		g.recall(now, card)
+		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r, false) {
+			sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
 		}
 	}
 	if ok {
 		g.timer.Reset(wake.Sub(now))
 	}
 }
+
+// recall asks all who hold memory of a card for what they keep without use.
+func (g *Gate) recall(now time.Time, card ledger.CardID) {
+	if now.Sub(g.recalled[card]) < recallEvery {
+		return
+	}
+	g.recalled[card] = now
+	for _, id := range g.ledger.Holders(card) {
+		if p := g.processes[id]; p.session != nil && p.session.attached[g.handle(card)] != nil {
+			p.session.send(wire.Message{Type: wire.Recall, Device: g.handle(card)})
+		}
+	}
+}
+
+// recallEvery is how often that is done at most.
+const recallEvery = time.Second
 
 // lookAgain is how often it is looked whether somebody may be evicted for a request that
 // waits.

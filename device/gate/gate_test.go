@@ -78,9 +78,10 @@ func on(t *testing.T, o Options, f func(b *bench)) {
 // talker is a session of which the test is the other end.
 type talker struct {
 	*bench
-	s    *session
-	life *life
-	seq  uint64
+	s       *session
+	life    *life
+	seq     uint64
+	recalls int
 }
 
 // process lets a process of a container say hello and attach card 0.
@@ -121,11 +122,17 @@ func (t *talker) say(m wire.Message) error {
 
 // hear returns what was sent, or nothing.
 func (t *talker) hear() wire.Message {
-	select {
-	case m := <-t.s.out:
-		return m
-	default:
-		return wire.Message{}
+	for {
+		select {
+		case m := <-t.s.out:
+			if m.Type == wire.Recall { // it keeps nothing without use
+				t.recalls++
+				continue
+			}
+			return m
+		default:
+			return wire.Message{}
+		}
 	}
 }
 
@@ -372,6 +379,25 @@ func TestGate_bounds(t *testing.T) {
 		default:
 			t.Fatal("it is not cut off")
 		}
+	})
+}
+
+// When somebody waits, all who hold memory are asked for what they do not use, and not too
+// often.
+func TestGate_recall(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(1000 * mib)
+		must.Eq(t, wire.NoMemory, refusal(c.want(mib, 0)))
+		must.Eq(t, wire.Message{}, a.hear())
+		must.Eq(t, 0, a.recalls, must.Sprint("it has not waited"))
+		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
+		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
+		must.Eq(t, wire.Message{}, a.hear())
+		must.Eq(t, 1, a.recalls)
+		must.Eq(t, 0, c.recalls)
+		a.giveBack(mib)
+		must.Eq(t, wire.Grant, c.hear().Type)
 	})
 }
 

@@ -20,8 +20,12 @@ const (
 	pauseWithin = 10 * time.Second
 	// parkWithin bounds one parking, and one return.
 	parkWithin = 10 * time.Minute
-	// spare is how long a container that could not be parked is left alone.
-	spare = 30 * time.Second
+	// spare is how long a container that could not be parked is left alone, and spareShort
+	// how long one that was about to take memory.
+	spare, spareShort = 30 * time.Second, 250 * time.Millisecond
+	// tries is how often in a row a parking may fail, until the container counts as one that
+	// makes no room.
+	tries = 3
 	// retry is when a return that has failed is tried again.
 	retry = 5 * time.Second
 	// lazyTurns is after how many turns even a container of which nothing wants to run
@@ -54,6 +58,9 @@ type away struct {
 	need map[ledger.CardID]uint64
 }
 
+// errInFlight says that a container cannot be parked in this moment.
+var errInFlight = errors.New("it is about to take memory")
+
 // makeRoom begins to park somebody, so that there is room for a request. It returns false
 // if there is nobody.
 func (g *Gate) makeRoom(now time.Time, r queue.Request, stuck bool) bool {
@@ -85,12 +92,35 @@ func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.
 	out := queue.Candidate{
 		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.active,
 		Over: held.Held() > g.share(c, card), Bytes: held.Committed,
-		Pinned: held.Reserved+held.Expected+held.Unproven > 0 || c.away != nil || now.Before(c.spared),
-	}
-	for _, p := range c.processes {
-		out.Pinned = out.Pinned || p.pinned != 0 || p.session == nil
+		Pinned: g.pinned(c) || held.Reserved+held.Expected+held.Unproven > 0 || c.away != nil || now.Before(c.spared),
 	}
 	return out
+}
+
+// pinned says whether a container cannot be parked, by all that is known.
+func (g *Gate) pinned(c *container) bool {
+	if c.failed >= tries {
+		return true
+	}
+	for _, p := range c.processes {
+		if p.pinned != 0 || p.session == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// later says whether somebody holds memory of a card who cannot be parked only for now.
+func (g *Gate) later(card ledger.CardID) bool {
+	if g.opts.Evictor == nil {
+		return false
+	}
+	for _, c := range g.containers {
+		if held := g.ledger.Container(c.id, card); !g.pinned(c) && held.Committed+held.Reserved > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // cardsOf are the cards of which a container holds something.
@@ -129,14 +159,22 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 			return
 		}
 		if err != nil {
-			g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 			c.away = nil
-			c.spared = now.Add(spare)
-			if errors.Is(err, ErrPinned) {
-				c.spared = now.Add(1 << 62)
+			switch {
+			case errors.Is(err, errInFlight):
+				c.spared = now.Add(spareShort)
+			case errors.Is(err, ErrPinned):
+				c.failed = tries
+			default:
+				c.failed++
+				c.spared = now.Add(spare)
+			}
+			if !errors.Is(err, errInFlight) {
+				g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 			}
 			g.resume(now, c, pausePark)
 		} else {
+			c.failed = 0
 			for _, p := range c.processes {
 				g.ledger.Park(p.id)
 			}
@@ -182,7 +220,7 @@ func (g *Gate) leavers(c *container, a *away) ([]ledger.ProcessID, error) {
 		for _, card := range g.cards {
 			// What was granted before the pause and is not settled may be taken at any time.
 			if e := g.ledger.Process(p.id, card); e.Reserved+e.Expected > 0 {
-				return nil, fmt.Errorf("process %d is about to take memory", p.id.PID)
+				return nil, errInFlight
 			}
 		}
 		out = append(out, p.id)

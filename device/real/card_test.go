@@ -130,14 +130,14 @@ func TestPause(t *testing.T) {
 
 // What is moved to host memory and back holds what it held.
 func TestPark(t *testing.T) {
-	parker, end, err := site.Evictor(site.card.Driver, site.card.UUID)
+	ctx := within(t, 3*time.Minute)
+	parker, end, err := site.Evictor(ctx, site.card.UUID, site.card.Driver)
 	if errors.Is(err, driver.ErrUnsupported) {
 		t.Skip(err)
 	}
 	must.NoError(t, err)
 	defer end()
 	const data = 2 * gib
-	ctx := within(t, 3*time.Minute)
 	g := open(t, budget, 4*gib)
 	before := usage(t, ctx)
 	p := start(t, ctx, rig.Job{Container: "parked", Gate: g, Args: []string{

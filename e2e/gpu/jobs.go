@@ -93,7 +93,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	if way == gated || way == waiting {
 		var parks gate.Evictor
 		if way == gated {
-			e, end, err := r.Evictor("", "")
+			e, end, err := r.Evictor(ctx, "", "")
 			if err != nil {
 				return run, err
 			}
@@ -102,7 +102,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 			defer func() { run.Parks = counted.parks.Load() }()
 			parks = counted
 		}
-		g, err = r.Open("", jobsCard, func(o *gate.Options) { o.Evictor = parks })
+		g, err = r.Open("", jobsCard, func(o *gate.Options) { o.Evictor, o.Soft = parks, parks != nil })
 		if err != nil {
 			return run, err
 		}

@@ -221,9 +221,8 @@ func TestClient_cannotStart(t *testing.T) {
 	}
 	t.Run("garbage", func(t *testing.T) {
 		c := client(t, "garbage")
-		_, err := c.State(t.Context(), 100)
+		_, err := c.State(t.Context(), 100) // it may have been ended before, or after this was sent
 		must.ErrorIs(t, err, ErrHelper)
-		must.ErrorContains(t, err, "invalid character 'w'")
 	})
 }
 

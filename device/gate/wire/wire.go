@@ -83,6 +83,8 @@ const (
 	Pause Type = 81
 	// Resume ends a pause.
 	Resume Type = 82
+	// Recall: somebody waits for memory of Device; what is kept without use is to go back.
+	Recall Type = 83
 )
 
 // FlagLease in a Request: more than Bytes is welcome, to be kept for what comes next.
@@ -166,7 +168,7 @@ func Read(r io.Reader) (Message, error) {
 
 func (t Type) fromClient() bool { return t >= Hello && t <= Active }
 
-func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Resume }
+func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Recall }
 
 // answered says whether a client's message is answered.
 func (t Type) answered() bool {

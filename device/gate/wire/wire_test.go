@@ -42,7 +42,7 @@ func TestDecode_bad(t *testing.T) {
 		"type 12":      func(b []byte) []byte { b[4] = 12; return b },
 		"type 64":      func(b []byte) []byte { b[4] = 64; return b },
 		"type 70":      func(b []byte) []byte { b[4] = 70; return b },
-		"type 83":      func(b []byte) []byte { b[4] = 83; return b },
+		"type 84":      func(b []byte) []byte { b[4] = 84; return b },
 		"type 263 = 7": func(b []byte) []byte { b[5] = 1; return b },
 	} {
 		t.Run(name, func(t *testing.T) {

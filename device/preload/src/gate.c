@@ -222,6 +222,11 @@ static bool dispatch(const struct message *m)
 				eb_lease_return(d, 0);
 		}
 		return true;
+	case T_RECALL:
+		for (int i = 0; i < eb.world.devices; i++)
+			if (eb.world.device[i].handle == m->device)
+				eb_lease_recall(&eb.world.device[i]);
+		return true;
 	case T_PAUSE:
 		eb_pause();
 		return true;

@@ -6,7 +6,14 @@
 
 #include "preload.h"
 
-enum { SCARCE_MS = 200 };
+enum { SCARCE_MS = 200, RECALL_MS = 2000, PART = 16 };
+
+// lease is how much is kept beyond what is in use: of a small limit only a part.
+static int64_t lease(const struct device *d)
+{
+	uint64_t limit = d->limit;
+	return (int64_t)(limit && limit / PART < eb.lease ? limit / PART : eb.lease);
+}
 
 static int64_t take(struct device *d, int64_t bytes)
 {
@@ -74,13 +81,13 @@ CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
 		if (need <= 0)
 			return CUDA_SUCCESS;
 		// A whole lease first, without waiting; where there is none, only what is needed.
-		if (need < (int64_t)eb.lease && now >= d->scarce) {
-			int r = ask(d, (int64_t)eb.lease, 0, 0, c);
+		if (need < lease(d) && now >= d->scarce) {
+			int r = ask(d, lease(d), 0, 0, c);
 			if (r == 0)
 				return CUDA_SUCCESS;
 			d->scarce = now + SCARCE_MS;
 		}
-		if (ask(d, need, need < (int64_t)eb.lease ? F_MORE : 0, try == 0 ? 0 : wait, c) == 0)
+		if (ask(d, need, need < lease(d) ? F_MORE : 0, try == 0 ? 0 : wait, c) == 0)
 			return CUDA_SUCCESS;
 		atomic_fetch_add(&d->avail, c->part);
 		if (try == 0) // before it is waited for: what our own pools keep without use
@@ -99,7 +106,7 @@ void eb_keep(struct claim *c, int64_t actual)
 		atomic_fetch_add(&d->used, actual - c->bytes);
 	int64_t left = c->part - actual;
 	if (c->granted) {
-		int64_t keep = c->granted, surplus = left + c->granted - (int64_t)eb.lease;
+		int64_t keep = c->granted, surplus = left + c->granted - lease(d);
 		if (surplus > 0)
 			keep -= surplus < keep ? surplus : keep;
 		if (commit(d, c->id, c->generation, keep))
@@ -114,14 +121,15 @@ void eb_keep(struct claim *c, int64_t actual)
 		if (debt > 0 && ask(d, debt, 0, 0, &more) == 0 && commit(d, more.id, more.generation, debt))
 			debt = 0;
 		atomic_fetch_sub(&d->avail, debt);
-	} else if (UNLIKELY(d->avail > 2 * (int64_t)eb.lease)) {
-		eb_lease_return(d, (int64_t)eb.lease);
+	} else if (UNLIKELY(d->avail > 2 * lease(d))) {
+		eb_lease_return(d, lease(d));
 	}
 }
 
 void eb_drop(struct claim *c)
 {
 	struct device *d = c->device;
+	LOG(1, "the driver refused %lld bytes for which there is room", (long long)c->bytes);
 	atomic_fetch_sub(&d->used, c->bytes);
 	atomic_fetch_add(&d->avail, c->part);
 	if (c->granted)
@@ -131,8 +139,8 @@ void eb_drop(struct claim *c)
 void eb_give(struct device *d, int64_t bytes)
 {
 	atomic_fetch_sub(&d->used, bytes);
-	if (atomic_fetch_add(&d->avail, bytes) + bytes > 2 * (int64_t)eb.lease)
-		eb_lease_return(d, (int64_t)eb.lease);
+	if (atomic_fetch_add(&d->avail, bytes) + bytes > 2 * lease(d))
+		eb_lease_return(d, lease(d));
 }
 
 void eb_lease_return(struct device *d, int64_t keep)
@@ -152,6 +160,12 @@ void eb_lease_return(struct device *d, int64_t keep)
 			atomic_fetch_add(&d->avail, a - keep);
 	}
 	pthread_mutex_unlock(&d->mutex);
+}
+
+void eb_lease_recall(struct device *d)
+{
+	d->scarce = eb_now() + RECALL_MS;
+	eb_lease_return(d, 0);
 }
 
 void eb_lease_held(struct device *d, uint64_t handle)

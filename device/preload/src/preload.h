@@ -59,7 +59,7 @@ enum {
 	VERSION = 1,
 	T_HELLO = 1, T_ATTACH, T_REQUEST, T_COMMIT, T_ABORT, T_RETURN, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE,
 	T_WELCOME = 65, T_ATTACHED, T_REFUSED, T_GRANT, T_INFO_IS,
-	T_LIMIT = 80, T_PAUSE, T_RESUME,
+	T_LIMIT = 80, T_PAUSE, T_RESUME, T_RECALL,
 	F_MORE = 1,
 	REASON_DEVICE = 2,
 };
@@ -260,6 +260,7 @@ void eb_keep(struct claim *, int64_t actual);
 void eb_drop(struct claim *);
 void eb_give(struct device *, int64_t bytes);
 void eb_lease_return(struct device *, int64_t keep);
+void eb_lease_recall(struct device *); // somebody else waits
 void eb_lease_held(struct device *, uint64_t handle); // HOLDS, before anything is asked for there
 void eb_pin(struct device *, enum pin);
 
