@@ -7,6 +7,7 @@ package real
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/rig"
@@ -110,7 +112,7 @@ func TestPause(t *testing.T) {
 	next(t, ctx, p, "round")
 	for range 3 {
 		begun := time.Now()
-		must.NoError(t, g.Pause(ctx, "paused"))
+		must.NoError(t, g.Pause(ctx, "paused", "a test"))
 		record("pause", map[string]any{"ms": time.Since(begun).Seconds() * 1000})
 		// At most the line of a round that was done is on its way.
 		time.Sleep(100 * time.Millisecond)
@@ -119,30 +121,23 @@ func TestPause(t *testing.T) {
 		_, err := p.Next(still, "round")
 		cancel()
 		must.ErrorIs(t, err, context.DeadlineExceeded, must.Sprint("a round during the pause"))
-		must.NoError(t, g.Resume("paused"))
+		must.NoError(t, g.Resume("paused", "a test"))
 		next(t, ctx, p, "round")
 	}
 	next(t, ctx, p, "done")
 	must.NoError(t, p.Wait())
 }
 
-// parker moves memory of processes off the card and back.
-type parker interface {
-	Park(context.Context, []ledger.ProcessID) (map[ledger.CardID]uint64, error)
-	Return(context.Context, []ledger.ProcessID) error
-}
-
-// newParker returns what parks here, or why nothing does.
-func newParker(*testing.T) (_ parker, why string) { return nil, "nothing here parks yet" }
-
 // What is moved to host memory and back holds what it held.
 func TestPark(t *testing.T) {
-	parker, why := newParker(t)
-	if parker == nil {
-		t.Skip(why)
-	}
-	const data = 2 * gib
 	ctx := within(t, 3*time.Minute)
+	parker, end, err := site.Evictor(ctx, site.card.UUID, site.card.Driver)
+	if errors.Is(err, driver.ErrUnsupported) {
+		t.Skip(err)
+	}
+	must.NoError(t, err)
+	defer end()
+	const data = 2 * gib
 	g := open(t, budget, 4*gib)
 	before := usage(t, ctx)
 	p := start(t, ctx, rig.Job{Container: "parked", Gate: g, Args: []string{
@@ -154,7 +149,7 @@ func TestPark(t *testing.T) {
 		must.NoError(t, err)
 		who := []ledger.ProcessID{{PID: p.PID, Start: start}}
 		full := onCard(t, ctx, before, p)
-		must.NoError(t, g.Pause(ctx, "parked"))
+		must.NoError(t, g.Pause(ctx, "parked", "a test"))
 		begun := time.Now()
 		_, err = parker.Park(ctx, who)
 		must.NoError(t, err)
@@ -163,7 +158,7 @@ func TestPark(t *testing.T) {
 		begun = time.Now()
 		must.NoError(t, parker.Return(ctx, who))
 		record("park", map[string]any{"mib": full / mib, "park_s": away.Seconds(), "return_s": time.Since(begun).Seconds()})
-		must.NoError(t, g.Resume("parked"))
+		must.NoError(t, g.Resume("parked", "a test"))
 	}
 	p.Release()
 	next(t, ctx, p, "done")

@@ -46,6 +46,7 @@ var site struct {
 // TestMain prepares the card. EBBTIDE_TEST_GPU says which: "real" is this machine's first NVIDIA
 // card; without it a fake one is made.
 func TestMain(m *testing.M) {
+	rig.Helper(os.Args)
 	os.Exit(run(m))
 }
 

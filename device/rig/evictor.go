@@ -15,16 +15,22 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint"
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
+	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
+// Helper makes a program that uses Evictor the helper that calls CUDA, if its arguments say so:
+// it is to be called first in main, or in TestMain. It does not return then.
+func Helper(args []string) {
+	if len(args) == 3 && args[1] == driver.Argument {
+		os.Exit(libcuda.Helper(args[2]))
+	}
+}
+
 // Evictor parks the rig's processes, as the plugin does. uuid is the real card's, and version
-// that of its driver. close must be called.
-//
-// This program starts itself as the helper that calls CUDA: its main must run libcuda.Helper
-// with the argument after driver.Argument. The error wraps driver.ErrUnsupported where
-// processes cannot be parked.
+// that of its driver. This program starts itself as the helper: see Helper. The error wraps
+// driver.ErrUnsupported where processes cannot be parked. closing must be called.
 func (r *Rig) Evictor(ctx context.Context, uuid, version string) (e gate.Evictor, closing func(), err error) {
 	card, err := r.uuid(uuid)
 	if err != nil {

@@ -12,9 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/rig"
 	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
 	"github.com/ebbtide/ebbtide/e2e/figures/result"
@@ -26,8 +28,7 @@ const (
 	jobsContext = 8 * mib
 	jobMemory   = 208 * mib // four fit, with the contexts of sixteen others; five do not
 	fit         = 4
-	jobRounds   = 50 // of computing with all of the memory
-	jobLaunches = 4  // of a kernel, in a round
+	jobLaunches = 4 // of a kernel, in a round
 )
 
 // shape is how a job uses the card.
@@ -46,10 +47,11 @@ var (
 
 // args of a job: it takes its memory in pieces, computes with all of it, looks whether it holds
 // what was computed, and ends.
-func (s shape) args(seed uint64) []string {
+func (s shape) args(length time.Duration, seed uint64) []string {
+	rounds := int(length / (jobLaunches*s.kernel + s.host))
 	return []string{
 		"--steps", strconv.Itoa(s.pieces), "--bytes", strconv.Itoa(jobMemory / s.pieces), "--windows", strconv.Itoa(jobLaunches / s.pieces),
-		"--count", strconv.Itoa(jobRounds), "--pause-ms", strconv.FormatInt(s.host.Milliseconds(), 10), "--seed", strconv.FormatUint(seed, 10),
+		"--count", strconv.Itoa(rounds), "--pause-ms", strconv.FormatInt(s.host.Milliseconds(), 10), "--seed", strconv.FormatUint(seed, 10),
 	}
 }
 
@@ -57,6 +59,7 @@ func (s shape) args(seed uint64) []string {
 const (
 	together = "together, driver alone"
 	inTurn   = "one after the other, driver alone"
+	waiting  = "together, with the gate, nobody is parked"
 	gated    = "together, with the gate"
 )
 
@@ -69,8 +72,9 @@ type jobsRun struct {
 	Memory   int     `json:"out_of_memory"` // that failed so
 	Wrong    int     `json:"wrong"`         // whose memory did not hold what was computed
 	Others   int     `json:"failed_otherwise"`
-	Makespan float64 `json:"makespan_s"`      // until the last one ended
-	Peak     uint64  `json:"peak_bytes"`      // of the card by the gate's books; 0 without a gate
+	Makespan float64 `json:"makespan_s"` // until the last one ended
+	Peak     uint64  `json:"peak_bytes"` // of the card by the gate's books; 0 without a gate
+	Parks    int64   `json:"parks"`
 	First    float64 `json:"first_failure_s"` // after the start; −1: none
 }
 
@@ -86,13 +90,19 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 		return run, err
 	}
 	var g *rig.Gate
-	if way == gated {
-		evictor, end, err := r.Evictor(ctx, "", "")
-		if err != nil {
-			return run, err
+	if way == gated || way == waiting {
+		var parks gate.Evictor
+		if way == gated {
+			e, end, err := r.Evictor(ctx, "", "")
+			if err != nil {
+				return run, err
+			}
+			defer end()
+			counted := &counting{Evictor: e}
+			defer func() { run.Parks = counted.parks.Load() }()
+			parks = counted
 		}
-		defer end()
-		g, err = r.Open("", jobsCard, func(o *gate.Options) { o.Evictor, o.Soft = evictor, true })
+		g, err = r.Open("", jobsCard, func(o *gate.Options) { o.Evictor, o.Soft = parks, parks != nil })
 		if err != nil {
 			return run, err
 		}
@@ -128,7 +138,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	defer wait.Wait()
 	for i := range n {
 		p, err := r.Start(ctx, rig.Job{
-			Container: fmt.Sprintf("job%d", i), Gate: g, Args: s.args(b.seed*1_000_000 + uint64(round)*1000 + uint64(i)),
+			Container: fmt.Sprintf("job%d", i), Gate: g, Args: s.args(b.length, b.seed*1_000_000+uint64(round)*1000+uint64(i)),
 			Env: []string{"EBBTIDE_GATE_LEASE=" + strconv.Itoa(mib), "EBBTIDE_GATE_WAIT_MS=" + strconv.FormatInt(b.within.Milliseconds(), 10)},
 		})
 		if err != nil {
@@ -142,6 +152,17 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	}
 	wait.Wait()
 	return run, ctx.Err()
+}
+
+// counting counts how often somebody is parked.
+type counting struct {
+	gate.Evictor
+	parks atomic.Int64
+}
+
+func (c *counting) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+	c.parks.Add(1)
+	return c.Evictor.Park(ctx, processes)
 }
 
 // peak is the most that the gate's books show until ctx ends.
@@ -181,7 +202,7 @@ func (b bench) trials(ctx context.Context, all []trial) ([]jobsRun, error) {
 func measureGate(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows} {
-		for _, way := range []string{together, gated} {
+		for _, way := range []string{together, waiting, gated} {
 			for _, n := range b.jobsOf {
 				all = append(all, trial{s, way, n})
 			}
@@ -196,9 +217,9 @@ func measureGate(ctx context.Context, b bench) (part, error) {
 
 func gateTable(o options, all []trial, runs []jobsRun) result.Table {
 	t := result.Table{
-		Title: fmt.Sprintf("Equal jobs, of which %d fit the card, begun together; %d rounds. *Batch* is what %d jobs take with the driver alone. Median (least … most):",
-			fit, o.rounds, fit),
-		Header: []string{"job", "way", "jobs", "out of memory", "wrong or failed otherwise", "right at the end", "makespan", "of n/4 batches"},
+		Title: fmt.Sprintf("Equal jobs, of which %d fit the card, begun together, each computing for %v; %d rounds. *Batch* is what %d jobs take with the driver alone. Median (least … most):",
+			fit, o.length, o.rounds, fit),
+		Header: []string{"job", "way", "jobs", "out of memory", "wrong or failed otherwise", "right at the end", "parked", "makespan", "of n/4 batches"},
 	}
 	worst := make(map[shape]int) // of the gate's failures
 	for _, a := range all {
@@ -232,6 +253,7 @@ func jobsRow(a trial, runs []jobsRun) ([]string, int) {
 		spread(values(runs, a, func(r jobsRun) float64 { return float64(r.Memory) }), whole),
 		spread(values(runs, a, func(r jobsRun) float64 { return float64(r.Wrong + r.Others) }), whole),
 		spread(values(runs, a, func(r jobsRun) float64 { return float64(r.right()) }), whole),
+		spread(values(runs, a, func(r jobsRun) float64 { return float64(r.Parks) }), whole),
 		spread(values(runs, a, func(r jobsRun) float64 { return r.Makespan }), seconds),
 	}, failed
 }
@@ -256,7 +278,7 @@ const twice = (2*jobsCard + jobMemory + jobsContext - 1) / (jobMemory + jobsCont
 func measureMakespan(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows, heavy} {
-		for _, way := range []string{inTurn, together, gated} {
+		for _, way := range []string{inTurn, together, waiting, gated} {
 			all = append(all, trial{s, way, twice})
 		}
 	}
@@ -269,9 +291,9 @@ func measureMakespan(ctx context.Context, b bench) (part, error) {
 
 func makespanTable(o options, all []trial, runs []jobsRun) result.Table {
 	t := result.Table{
-		Title: fmt.Sprintf("%d jobs that want %.2f times the card; %d rounds. Median (least … most):",
-			twice, float64(twice)*(jobMemory+jobsContext)/jobsCard, o.rounds),
-		Header: []string{"job", "way", "jobs", "out of memory", "wrong or failed otherwise", "right at the end", "makespan", "sequential : this"},
+		Title: fmt.Sprintf("%d jobs that want %.2f times the card, and compute for %v when alone; %d rounds. Median (least … most):",
+			twice, float64(twice)*(jobMemory+jobsContext)/jobsCard, o.length, o.rounds),
+		Header: []string{"job", "way", "jobs", "out of memory", "wrong or failed otherwise", "right at the end", "parked", "makespan", "sequential : this"},
 	}
 	var notes []string
 	for _, a := range all {

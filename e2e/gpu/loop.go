@@ -20,9 +20,6 @@ import (
 const (
 	kernel = 20 * time.Microsecond
 	host   = 200 * time.Microsecond
-	steps  = 4000
-	// launches of a kernel that does nothing.
-	launches = 1_000_000
 )
 
 // loopRun is one run of the loop, or of launches alone.
@@ -58,7 +55,7 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 	}
 	// How much work is 200 µs? The same amount for all.
 	const trial = 200_000
-	c, err := once(idle, plain, steps/4, trial)
+	c, err := once(idle, plain, b.steps, trial)
 	if err != nil {
 		return part{}, err
 	}
@@ -67,9 +64,9 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 	ways := []way{plain, {name: again}, {name: "with the library", gate: true}}
 	var runs []loopRun
 	err = b.alternate(2*len(ways), func(round, i int) error {
-		w, r, count, n := ways[i/2], busy, steps, work
+		w, r, count, n := ways[i/2], busy, b.steps, work
 		if i%2 == 1 {
-			r, count, n = idle, launches, 0
+			r, count, n = idle, b.launches, 0
 		}
 		run, err := once(r, w, count, n)
 		run.Round, run.Bare = round, i%2 == 1
@@ -84,7 +81,7 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 
 func loopTable(o options, ways []way, runs []loopRun) result.Table {
 	t := result.Table{
-		Title:  fmt.Sprintf("A loop: a kernel of %v, %v of work of the host, synchronised; %d steps a run, %d rounds. Median (least … most):", kernel, host, steps, o.rounds),
+		Title:  fmt.Sprintf("A loop: a kernel of %v, %v of work of the host, synchronised; %d steps a run, %d rounds. Median (least … most):", kernel, host, o.steps, o.rounds),
 		Header: []string{"", "wall time of a step", "CPU of a step", "wall, against the driver alone in its round", "CPU, against it", "a launch alone"},
 	}
 	find := func(way string, bare bool) []loopRun { // by round

@@ -24,17 +24,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
-	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/rig"
 	"github.com/ebbtide/ebbtide/e2e/figures/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
 func main() {
-	if len(os.Args) > 2 && os.Args[1] == driver.Argument {
-		os.Exit(libcuda.Helper(os.Args[2])) // it is its own helper
-	}
+	rig.Helper(os.Args)
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -141,12 +137,15 @@ type options struct {
 	seed        uint64
 	json        string
 	allocations int
-	jobsOf      []int // how many, in the experiment of the gate
+	steps       int           // of the loop
+	launches    int           // of a kernel that does nothing
+	jobsOf      []int         // how many, in the experiment of the gate
+	length      time.Duration // that a job computes, alone
 	within      time.Duration
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{jobsOf: []int{4, 5, 7, 20}, within: 2 * time.Minute}
+	o := options{steps: 4000, launches: 1_000_000, jobsOf: []int{4, 5, 7, 20}, within: 2 * time.Minute}
 	var known []string
 	for _, p := range parts {
 		known = append(known, p.name)
@@ -158,6 +157,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.Uint64Var(&o.seed, "seed", 1, "what the order in a round and what jobs compute are drawn from")
 	fs.StringVar(&o.json, "json", "", "`file` for all that was measured")
 	fs.IntVar(&o.allocations, "allocations", 100_000, "`number` of allocations in a measurement of their cost")
+	fs.DurationVar(&o.length, "length", time.Second, "`time` that each of several jobs computes when it is alone")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -167,9 +167,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.rounds < 1 || o.rounds > 1000:
 		err = fmt.Errorf("-rounds: must be from 1 to 1000, got %d", o.rounds)
+	case o.length < 100*time.Millisecond || o.length > 10*time.Minute:
+		err = fmt.Errorf("-length: must be from 100ms to 10m, got %v", o.length)
 	case o.allocations < 1 || o.allocations > 10_000_000:
 		err = fmt.Errorf("-allocations: must be from 1 to 10000000, got %d", o.allocations)
 	}
+	o.within += 40 * o.length
 	for _, name := range strings.Split(*what, ",") {
 		if name = strings.TrimSpace(name); !slices.Contains(known, name) && err == nil {
 			err = fmt.Errorf("-what: must be a list of %s, got %q", strings.Join(known, ", "), name)
