@@ -181,8 +181,8 @@ type Gate struct {
 	asked      uint64              // the last ID
 	processes  map[ledger.ProcessID]*process
 	containers map[ledger.ContainerID]*container
-	moving     map[ledger.CardID]int  // containers that are leaving
-	returning  map[ledger.CardID]bool // a container's memory comes back: nobody is granted any
+	moving     map[ledger.CardID]int // containers that are leaving
+	returning  map[ledger.CardID]int // containers whose memory comes back: nobody is granted any
 	recalled   map[ledger.CardID]time.Time
 	blind      time.Time // until then nothing is given
 	timer      *time.Timer
@@ -265,7 +265,7 @@ func New(opts Options) (*Gate, error) {
 		processes:  make(map[ledger.ProcessID]*process),
 		containers: make(map[ledger.ContainerID]*container),
 		moving:     make(map[ledger.CardID]int),
-		returning:  make(map[ledger.CardID]bool),
+		returning:  make(map[ledger.CardID]int),
 		recalled:   make(map[ledger.CardID]time.Time),
 		doors:      doors{held: make(map[ledger.ContainerID]*door)},
 	}
@@ -428,7 +428,7 @@ func (v view) Fits(r queue.Request) error {
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
 	}
-	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card]) {
+	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card] > 0) {
 		return ledger.ErrRoom
 	}
 	return err
@@ -445,8 +445,11 @@ func (v view) Runs(id ledger.ProcessID) bool {
 
 // Alive says that somebody makes room, or that it is about to be known who needs it.
 func (v view) Alive(id ledger.CardID) bool {
-	return v.moving[id] > 0 || v.returning[id] || v.now.Before(v.blind)
+	return v.moving[id] > 0 || v.returning[id] > 0 || v.now.Before(v.blind)
 }
+
+// Hopeless says that a container cannot come back, whoever is parked for it.
+func (v view) Hopeless(r queue.Request) bool { return r.Return && v.hopeless(r) }
 
 // answer answers all requests that can be answered, and sees to it that it is called when
 // time changes that.

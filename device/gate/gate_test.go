@@ -71,6 +71,9 @@ func on(t *testing.T, o Options, f func(b *bench)) {
 		must.NoError(t, err)
 		defer g.Close()
 		f(&bench{t, g})
+		synctest.Wait()
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		must.NoError(t, g.ledger.Check())
 	})
 }

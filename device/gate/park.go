@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
@@ -53,9 +54,12 @@ type away struct {
 	since time.Time
 	lazy  bool
 	by    peer.Container // who needed the room; empty after a restart
-	// need is how much must be free of each card for it to come back, in bytes: what came
-	// free when it left, and what its processes wait for.
-	need map[ledger.CardID]uint64
+	// moved are the processes of which it is known that their memory was parked. Others may
+	// have come since, or it is not known how it is with them.
+	moved []ledger.ProcessID
+	// extra is what came free of each card beyond what the books said, in bytes: it must be
+	// free as well when they come back.
+	extra map[ledger.CardID]uint64
 }
 
 // errInFlight says that a container cannot be parked in this moment.
@@ -89,12 +93,20 @@ func (g *Gate) makeRoom(now time.Time, r queue.Request, stuck bool) bool {
 
 func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.Candidate {
 	held := g.ledger.Container(c.id, card)
-	out := queue.Candidate{
+	return queue.Candidate{
 		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.active,
 		Over: held.Held() > g.share(c, card), Bytes: held.Committed,
-		Pinned: g.pinned(c) || held.Reserved+held.Expected+held.Unproven > 0 || c.away != nil || now.Before(c.spared),
+		Pinned: g.pinned(c) || g.inFlight(c) || held.Unproven > 0 || c.away != nil || now.Before(c.spared),
 	}
-	return out
+}
+
+// inFlight says whether a process of a container may take memory at any time, or has taken
+// some that it has not told of: of whichever card, for all are parked together.
+func (g *Gate) inFlight(c *container) bool {
+	return slices.ContainsFunc(g.cards, func(card ledger.CardID) bool {
+		held := g.ledger.Container(c.id, card)
+		return held.Reserved+held.Expected > 0
+	})
 }
 
 // pinned says whether a container cannot be parked, by all that is known.
@@ -139,7 +151,7 @@ func (g *Gate) there(c *container, a *away) bool { return g.containers[c.id] == 
 
 // park begins to park a container, to make room for another one.
 func (g *Gate) park(now time.Time, c *container, by peer.Container) {
-	a := &away{state: leaving, since: now, by: by, need: make(map[ledger.CardID]uint64)}
+	a := &away{state: leaving, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
 	// Who has not submitted anything for some time may stay away until it wants to.
 	a.lazy = now.Sub(c.active) >= g.opts.Rules.Idle && c.waiting == 0
 	c.away = a
@@ -147,8 +159,10 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 	for _, card := range cards {
 		g.moving[card]++
 	}
+	p := g.pause(now, c, pausePark)
+	stopped := p.all
 	go func() {
-		freed, err := g.moveOut(c, a)
+		freed, err := g.moveOut(c, a, p, stopped)
 		now := g.lock()
 		defer g.unlock()
 		for _, card := range cards {
@@ -173,15 +187,17 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 				c.failure = err
 				g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 			}
+			// What it has waited for meanwhile does not count.
+			g.queue.Postpone(c.id, a.since, now)
 			g.resume(now, c, pausePark)
 		} else {
 			c.failed, c.failure = 0, nil
-			for _, p := range c.processes {
-				g.ledger.Park(p.id)
+			for _, id := range a.moved {
+				g.ledger.Park(id)
 			}
 			for _, card := range g.cards {
-				if n := max(freed[card], g.ledger.Container(c.id, card).Parked); n > 0 {
-					a.need[card] = min(n, g.ledger.Capacity(card))
+				if parked := g.ledger.Container(c.id, card).Parked; freed[card] > parked {
+					a.extra[card] = freed[card] - parked
 				}
 			}
 			a.state = parkedState
@@ -193,11 +209,11 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 	}()
 }
 
-// moveOut pauses a container and moves its memory.
-func (g *Gate) moveOut(c *container, a *away) (map[ledger.CardID]uint64, error) {
+// moveOut waits until a container has stopped, and moves its memory.
+func (g *Gate) moveOut(c *container, a *away, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
 	pausing, cancel := context.WithTimeout(g.evictions, pauseWithin)
 	defer cancel()
-	if err := g.Pause(pausing, c.id, pausePark); err != nil {
+	if err := g.stopped(pausing, c, p, stopped, pausePark); err != nil {
 		return nil, err
 	}
 	processes, err := g.leavers(c, a)
@@ -216,18 +232,14 @@ func (g *Gate) leavers(c *container, a *away) ([]ledger.ProcessID, error) {
 	if g.closed || !g.there(c, a) {
 		return nil, ErrUnknown
 	}
-	var out []ledger.ProcessID
-	for _, p := range c.processes {
-		for _, card := range g.cards {
-			// What was granted before the pause and is not settled may be taken at any time.
-			if e := g.ledger.Process(p.id, card); e.Reserved+e.Expected > 0 {
-				return nil, errInFlight
-			}
-		}
-		out = append(out, p.id)
+	if g.inFlight(c) {
+		return nil, errInFlight
+	}
+	for id := range c.processes {
+		a.moved = append(a.moved, id)
 	}
 	g.save() // that it is moving
-	return out, nil
+	return slices.Clone(a.moved), nil
 }
 
 // wantBack lets a parked container wait for its return, card after card: always in the same
@@ -235,18 +247,12 @@ func (g *Gate) leavers(c *container, a *away) ([]ledger.ProcessID, error) {
 func (g *Gate) wantBack(now time.Time, c *container) {
 	a := c.away
 	for _, card := range g.cards {
-		need, parked := a.need[card], g.ledger.Container(c.id, card).Parked
-		if need == 0 || parked == 0 {
+		if g.ledger.Container(c.id, card).Parked == 0 {
 			continue
-		}
-		for r := range g.queue.All {
-			if r.Container == c.id && r.Card == card {
-				need += r.Bytes
-			}
 		}
 		g.asked++
 		g.queue.Add(queue.Request{
-			ID: g.asked, Container: c.id, Card: card, Bytes: min(need, g.ledger.Capacity(card)), Process: g.anyProcess(c),
+			ID: g.asked, Container: c.id, Card: card, Bytes: g.need(c, card), Process: g.anyProcess(c),
 			Priority: c.priority, Since: now, Return: true, Lazy: a.lazy,
 		})
 		if a.lazy {
@@ -259,6 +265,35 @@ func (g *Gate) wantBack(now time.Time, c *container) {
 		return
 	}
 	g.startReturn(c)
+}
+
+// need is how much must be free of a card for a container to come back, in bytes: what came
+// free when it left, and what its processes wait for and may have. More than what the rest of
+// the card has is never free.
+func (g *Gate) need(c *container, card ledger.CardID) uint64 {
+	held, limit, capacity := g.ledger.Container(c.id, card), g.ledger.Limit(c.id, card), g.ledger.Capacity(card)
+	need := held.Parked + c.away.extra[card]
+	more := limit - min(limit, held.Held()+held.Parked)
+	for r := range g.queue.All {
+		if r.Container == c.id && r.Card == card && r.Bytes <= more {
+			need += r.Bytes
+			more -= r.Bytes
+		}
+	}
+	return min(need, capacity-min(capacity, held.Taken()))
+}
+
+// hopeless says that a container cannot come back to a card, whoever is parked: somebody who
+// cannot be parked holds too much.
+func (g *Gate) hopeless(r queue.Request) bool {
+	room := g.ledger.Free(r.Card)
+	for _, c := range g.containers {
+		if c.id != r.Container && !g.pinned(c) {
+			held := g.ledger.Container(c.id, r.Card)
+			room += held.Committed + held.Reserved
+		}
+	}
+	return room < r.Bytes
 }
 
 // anyProcess is one of a container's.
@@ -277,7 +312,7 @@ func (g *Gate) heardActive(now time.Time, c *container) {
 
 // hurry makes a lazy return one like any other.
 func (g *Gate) hurry(now time.Time, c *container, a *away) {
-	if a == nil || !a.lazy || !g.there(c, a) {
+	if g.closed || a == nil || !a.lazy || !g.there(c, a) {
 		return
 	}
 	a.lazy = false
@@ -302,12 +337,11 @@ func (g *Gate) unqueue(c *container) bool {
 func (g *Gate) comeBack(now time.Time, r queue.Request) {
 	c := g.containers[r.Container]
 	for _, p := range c.processes {
-		if err := g.ledger.Unpark(p.id, r.Card); err != nil {
-			// The queue has just seen that it fits.
+		if err := g.ledger.Unpark(p.id, r.Card, g.begun(p, r.Card)); err != nil {
+			// Somebody of its own has taken the room, by what is said after a reconnect.
 			g.opts.Report(fmt.Errorf("bringing back container %s: %w", c.id, err))
-		}
-		if !g.begun(p, r.Card) {
-			g.ledger.Detach(p.id) // it has still to say what it holds: that is expected
+			g.stayAway(c)
+			return
 		}
 		g.cover(p, r.Card)
 	}
@@ -333,7 +367,7 @@ func (g *Gate) startReturn(c *container) {
 		processes = append(processes, id)
 	}
 	for _, card := range cards {
-		g.returning[card] = true
+		g.returning[card]++
 	}
 	g.save()
 	go func() {
@@ -343,7 +377,7 @@ func (g *Gate) startReturn(c *container) {
 		now := g.lock()
 		defer g.unlock()
 		for _, card := range cards {
-			delete(g.returning, card)
+			g.returning[card]--
 		}
 		if !g.closed && g.there(c, a) {
 			g.returned(now, c, err)
@@ -361,12 +395,11 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 		g.stayAway(c)
 		return
 	}
-	gone := now.Sub(c.away.since)
-	c.parkedFor += gone
+	c.parkedFor += now.Sub(c.away.since)
+	// What it has waited for while it was away does not count.
+	g.queue.Postpone(c.id, c.away.since, now)
 	c.away = nil
 	c.placed = now
-	// What it has waited for while it was away does not count.
-	g.queue.Postpone(c.id, gone)
 	g.resume(now, c, pausePark)
 	g.save()
 }
@@ -374,8 +407,8 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 // stayAway is told that a container could not come back. It tries again.
 func (g *Gate) stayAway(c *container) {
 	a := c.away
-	for _, p := range c.processes {
-		g.ledger.Park(p.id)
+	for _, id := range a.moved {
+		g.ledger.Park(id)
 	}
 	a.state = parkedState
 	g.save()
@@ -389,15 +422,18 @@ func (g *Gate) stayAway(c *container) {
 	})
 }
 
-// expectAway is told that a container was parked, or on the way, when the gate before this
-// one ended.
-func (g *Gate) expectAway(now time.Time, c *container, moving bool) {
+// expectAway is told that the container of a process was parked, or on the way, when the gate
+// before this one ended.
+func (g *Gate) expectAway(now time.Time, p *process, moving bool) {
+	c := p.container
 	g.pause(now, c, pausePark)
 	if c.away == nil {
-		c.away = &away{state: parkedState, since: now, need: make(map[ledger.CardID]uint64)}
+		c.away = &away{state: parkedState, since: now}
 	}
 	if moving {
 		c.away.state = returning
+	} else {
+		c.away.moved = append(c.away.moved, p.id)
 	}
 }
 
@@ -411,11 +447,6 @@ func (g *Gate) bringBack(now time.Time) {
 		if g.opts.Evictor == nil {
 			g.opts.Report(fmt.Errorf("container %s is parked, and nothing is here to bring it back", c.id))
 			continue
-		}
-		for _, card := range g.cards {
-			if n := g.ledger.Container(c.id, card).Parked; n > 0 {
-				c.away.need[card] = n
-			}
 		}
 		if c.away.state == returning {
 			g.startReturn(c)

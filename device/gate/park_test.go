@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -410,6 +412,433 @@ func TestPark_restart(t *testing.T) {
 			must.NoError(t, g.ledger.Check())
 		})
 	}
+}
+
+// parkOne lets c, which must be idle by then, be parked for a, which asks for some memory.
+func parkOne(b *bench, cars *garage, a *talker, bytes uint64, victims ...*talker) {
+	b.Helper()
+	must.Eq(b, wire.Message{}, a.want(bytes, time.Hour))
+	time.Sleep(b.opts.Rules.Idle + time.Second)
+	for _, v := range victims {
+		v.stop()
+	}
+	time.Sleep(cars.takes)
+	synctest.Wait()
+	grant := a.hear()
+	must.Eq(b, wire.Grant, grant.Type)
+	must.NoError(b, a.say(wire.Message{Type: wire.Commit, ID: grant.ID, Bytes: bytes}))
+}
+
+// What a parked container asks for counts for its return only as far as it may have it: it
+// neither makes the sum wrap around nor claims the whole card.
+func TestPark_asksTooMuch(t *testing.T) {
+	for _, most := range []uint64{1000 * mib, 700 * mib} {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		on(t, o, func(b *bench) {
+			a, c := b.process(1, "a"), b.process(2, "b")
+			must.NoError(t, b.SetLimit("b", card0, most))
+			for c.hear() != (wire.Message{}) {
+			}
+			c.take(600 * mib)
+			must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+			time.Sleep(b.opts.Rules.Idle + time.Second)
+			c.stop()
+			must.Eq(t, wire.Message{}, c.want(math.MaxUint64-600*mib+1, time.Hour))
+			must.NoError(t, c.say(wire.Message{Type: wire.Active}))
+			time.Sleep(cars.takes)
+			synctest.Wait()
+			must.Eq(t, wire.Grant, a.hear().Type)
+			must.Eq(t, 1, len(cars.told))
+			d := b.process(3, "d")
+			d.take(400 * mib)
+			close(a.life.over)
+			time.Sleep(cars.takes)
+			synctest.Wait()
+			must.Eq(t, []string{"park [2]", "return [2]"}, cars.told)
+			must.Eq(t, wire.Resume, c.hear().Type)
+			must.Eq(t, wire.NoMemory, refusal(c.hear()))
+		})
+	}
+}
+
+// A process of a parked container that holds nothing of a card is left alone when that of
+// another one comes back: each of them goes on with its own.
+func TestPark_processPerCard(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		r0, a := b.process(1, "ddp"), b.process(3, "a")
+		r1 := b.connect(2, "ddp")
+		must.Eq(t, wire.Welcome, r1.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+		r1.attach(uuid1)
+		r0.take(600 * mib)
+		g := r1.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: 600 * mib})
+		must.NoError(t, r1.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 600 * mib}))
+		parkOne(b, cars, a, 500*mib, r0, r1)
+		must.NoError(t, r0.say(wire.Message{Type: wire.Active}))
+		close(a.life.over)
+		time.Sleep(2 * cars.takes)
+		synctest.Wait()
+		must.Eq(t, wire.Resume, r0.hear().Type)
+		for _, card := range b.Cards() {
+			must.Eq(t, ledger.Entry{Committed: 600 * mib}, card.Held)
+		}
+		r0.giveBack(100 * mib)
+		must.NoError(t, r1.say(wire.Message{Type: wire.Return, Device: 2, Bytes: 100 * mib}))
+	})
+}
+
+// A container that cannot come back, since somebody who cannot be parked holds too much,
+// does not keep the card for itself.
+func TestPark_hopeless(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
+		c.take(800 * mib)
+		parkOne(b, cars, a, 300*mib, c)
+		must.NoError(t, c.say(wire.Message{Type: wire.Active})) // it wants to come back
+		time.Sleep(b.opts.Rules.Patience + time.Second)
+		d, e := b.process(3, "d"), b.process(4, "e")
+		d.take(600 * mib)
+		// Nor does it keep room from being made for others.
+		must.Eq(t, wire.Message{}, e.want(200*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		d.stop()
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, wire.Grant, e.hear().Type)
+		// When that one has gone it comes back.
+		close(a.life.over)
+		synctest.Wait()
+		close(e.life.over)
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, wire.Resume, c.hear().Type)
+	})
+}
+
+// Who comes back keeps its turn, also if one of a higher priority has waited for it all the
+// time: else both would move again and again, and it would never run.
+func TestPark_turnOfTheLow(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	cars.takes = 10 * time.Second // longer than Rules.Patience
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		high := &job{talker: b.process(1, "high"), need: 600 * mib, step: 600 * mib, each: time.Second}
+		low := &job{talker: b.process(2, "low"), need: 600 * mib, step: 600 * mib, each: time.Second}
+		b.mu.Lock()
+		b.containers["high"].priority, b.containers["low"].priority = 60, 50
+		b.mu.Unlock()
+		var ended [2]time.Time
+		var all sync.WaitGroup
+		for i, j := range []*job{high, low} {
+			all.Go(func() {
+				must.Zero(t, j.run(cars, []int{600, 120}[i]))
+				ended[i] = time.Now()
+			})
+			time.Sleep(time.Second)
+		}
+		all.Wait()
+		must.Less(t, 0, ended[1].Compare(ended[0]), must.Sprint("the short job ends first"))
+	})
+}
+
+// Who has something on the way on any of its cards is not paused in vain.
+func TestPark_inFlightElsewhere(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		c, a := b.process(1, "c"), b.process(2, "a")
+		c.attach(uuid1)
+		c.take(600 * mib)
+		g := c.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: mib})
+		must.Eq(t, wire.Grant, g.Type)
+		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		synctest.Wait()
+		must.Eq(t, wire.Message{}, c.hear())
+		must.NoError(t, c.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: mib}))
+		time.Sleep(lookAgain)
+		c.stop()
+		time.Sleep(cars.takes)
+	})
+}
+
+// The time of a parking that fails does not count for those who wait, nor does the time of
+// one that does not count for those who have asked only in the middle of it.
+func TestPark_deadlines(t *testing.T) {
+	for _, fails := range []bool{true, false} {
+		o := options()
+		cars := newGarage()
+		cars.takes = time.Minute
+		if fails {
+			cars.park = func() error { return errors.New("no room in the host's memory") }
+		}
+		o.Evictor = cars
+		on(t, o, func(b *bench) {
+			a, c := b.process(1, "a"), b.process(2, "b")
+			a.take(300 * mib)
+			c.take(700 * mib)
+			must.Eq(t, wire.Message{}, a.want(100*mib, time.Hour))
+			time.Sleep(b.opts.Rules.Idle)
+			c.stop()
+			time.Sleep(cars.takes - 20*time.Second)
+			must.Eq(t, wire.Message{}, c.want(200*mib, 15*time.Second))
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			if !fails {
+				must.Eq(t, wire.Grant, a.hear().Type)
+				close(a.life.over)
+				time.Sleep(cars.takes)
+				synctest.Wait()
+				must.Eq(t, wire.Resume, c.hear().Type)
+				must.Eq(t, wire.Grant, c.hear().Type)
+				return
+			}
+			must.Eq(t, wire.Resume, c.hear().Type)
+			time.Sleep(14 * time.Second)
+			synctest.Wait()
+			must.Eq(t, wire.Message{}, c.hear())
+			time.Sleep(time.Second)
+			synctest.Wait()
+			must.Eq(t, wire.TooLong, refusal(c.hear()))
+		})
+	}
+}
+
+// A container that takes the place of one that was about to be parked is not paused for it.
+func TestPark_replaced(t *testing.T) {
+	o := options()
+	o.Evictor = newGarage()
+	on(t, o, func(b *bench) {
+		a := b.process(1, "a")
+		again := b.connect(2, "a")
+		b.mu.Lock()
+		b.park(time.Now(), b.containers["a"], b.containers["a"].Container)
+		b.drop(a.s.process)
+		must.NoError(t, b.Gate.hello(time.Now(), again.s, wire.Message{Seq: 1, Arg: wire.Version}))
+		b.mu.Unlock()
+		synctest.Wait()
+		must.Eq(t, wire.Welcome, again.hear().Type)
+		must.Eq(t, wire.Message{}, again.hear())
+		must.False(t, b.Stats()[0].Paused)
+	})
+}
+
+// A process that has come in a pause is waited for when there is another reason for it.
+func TestPause_lateComer(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.process(1, "a")
+		done := make(chan error, 1)
+		go func() { done <- b.Pause(b.Context(), "a", PausePlan) }()
+		a.stop()
+		must.NoError(t, <-done)
+		late := b.connect(2, "a")
+		must.Eq(t, wire.Welcome, late.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+		go func() { done <- b.Pause(b.Context(), "a", pausePark) }()
+		synctest.Wait()
+		must.SliceEmpty(t, drained(done), must.Sprint("it has not stopped"))
+		late.stop()
+		must.NoError(t, <-done)
+	})
+}
+
+func drained(c chan error) (out []error) {
+	for {
+		select {
+		case err := <-c:
+			out = append(out, err)
+		default:
+			return out
+		}
+	}
+}
+
+// A process that says only after the parking has begun what it holds was not parked with
+// the others: that stays on the books.
+func TestPark_newProcess(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		c.take(600 * mib)
+		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		c.stop()
+		synctest.Wait()
+		late := b.connect(3, "b")
+		must.Eq(t, wire.Welcome, late.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+		must.Eq(t, wire.Pause, late.hear().Type)
+		late.attach(uuid0)
+		must.NoError(t, late.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 300 * mib}))
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, ledger.Entry{Parked: 600 * mib, Committed: 300 * mib, Reserved: 500 * mib}, b.held())
+		must.NoError(t, c.say(wire.Message{Type: wire.Active}))
+		close(a.life.over)
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, ledger.Entry{Committed: 900 * mib}, b.held())
+		must.Eq(t, wire.Resume, c.hear().Type)
+	})
+}
+
+// Two containers come back to a card at once: the card is given to nobody before both are.
+func TestPark_twoReturn(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c, d := b.process(1, "a"), b.process(2, "c"), b.process(3, "d")
+		a.take(100 * mib)
+		c.take(100 * mib)
+		b.mu.Lock()
+		for _, id := range []ledger.ContainerID{"a", "c"} {
+			b.containers[id].away = &away{state: parkedState, since: time.Now()}
+		}
+		b.startReturn(b.containers["a"])
+		b.mu.Unlock()
+		time.Sleep(cars.takes / 2)
+		b.mu.Lock()
+		b.startReturn(b.containers["c"])
+		b.mu.Unlock()
+		must.Eq(t, wire.Message{}, d.want(mib, time.Hour))
+		time.Sleep(cars.takes/2 + time.Millisecond)
+		synctest.Wait()
+		must.Eq(t, wire.Message{}, d.hear(), must.Sprint("one is on its way"))
+		time.Sleep(cars.takes / 2)
+		synctest.Wait()
+		must.Eq(t, wire.Grant, d.hear().Type)
+	})
+}
+
+// again starts a gate to which the processes of this test are there, whatever the host says.
+func again(t *testing.T, o Options, lives map[int]*life) *bench {
+	t.Helper()
+	o.Open = func(pid int, _ uint64) (Life, error) {
+		if l, ok := lives[pid]; ok {
+			return &life{over: l.over, closed: make(chan struct{})}, nil
+		}
+		return nil, peer.ErrGone
+	}
+	g, err := New(o)
+	must.NoError(t, err)
+	return &bench{t, g}
+}
+
+// All processes of a parked container come back after a restart, also those that hold
+// nothing by the books: they were parked like the others.
+func TestPark_restartAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		o.State = filepath.Join(t.TempDir(), "state")
+		b := again(t, o, nil)
+		a, c, c2 := b.process(1, "a"), b.process(2, "b"), b.process(3, "b")
+		c.take(600 * mib)
+		parkOne(b, cars, a, 500*mib, c, c2)
+		must.True(t, cars.has(3))
+		b.Close()
+		close(a.life.over)
+		b = again(t, o, map[int]*life{2: c.life, 3: c2.life})
+		defer b.Close()
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, "return [2 3]", cars.told[len(cars.told)-1])
+	})
+}
+
+// After a restart with less of the card to be given: what was parked comes back as far as it
+// may, and the gate does not turn in circles.
+func TestPark_restartSmaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		o.State = filepath.Join(t.TempDir(), "state")
+		b := again(t, o, nil)
+		a, c, c2 := b.process(1, "a"), b.process(2, "b"), b.process(3, "b")
+		c.take(600 * mib)
+		c2.take(350 * mib)
+		parkOne(b, cars, a, 500*mib, c, c2)
+		b.Close()
+		close(a.life.over)
+		o.Cards[0].Reserve = 100 * mib
+		b = again(t, o, map[int]*life{2: c.life, 3: c2.life})
+		defer b.Close()
+		time.Sleep(cars.takes)
+		synctest.Wait()
+		must.Eq(t, "return [2 3]", cars.told[len(cars.told)-1])
+		must.Eq(t, 900*mib, b.held().Taken())
+		must.False(t, b.Stats()[0].Parked)
+	})
+}
+
+// Who was on the way when the gate was started again keeps its room until it is known to be
+// back: how it is with it nobody can say before.
+func TestPark_restartUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		cars := newGarage()
+		o.Evictor = cars
+		o.State = filepath.Join(t.TempDir(), "state")
+		b := again(t, o, nil)
+		a, c := b.process(1, "a"), b.process(2, "b")
+		c.take(600 * mib)
+		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		c.stop()
+		synctest.Wait()
+		b.Close()
+		time.Sleep(2 * cars.takes)
+		close(a.life.over)
+		cars.comeIn = func() error { return errors.New("CUDA does not answer") }
+		b = again(t, o, map[int]*life{2: c.life})
+		defer b.Close()
+		back := b.connect(2, "b")
+		must.Eq(t, wire.Welcome, back.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+		back.attach(uuid0)
+		back.hear()
+		must.NoError(t, back.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+		time.Sleep(cars.takes + time.Millisecond)
+		synctest.Wait()
+		must.Eq(t, ledger.Entry{Committed: 600 * mib}, b.held())
+		cars.mu.Lock()
+		cars.comeIn = nil
+		cars.mu.Unlock()
+		time.Sleep(retry + cars.takes)
+		synctest.Wait()
+		must.False(t, cars.has(2))
+		must.Eq(t, ledger.Entry{Committed: 600 * mib}, b.held())
+		must.Eq(t, wire.Resume, back.hear().Type)
+	})
+}
+
+// A gate that has ended moves nobody any more, and leaves the state file to the next one.
+func TestPark_closed(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		c.take(600 * mib)
+		parkOne(b, cars, a, 500*mib, c)
+		must.NoError(t, c.say(wire.Message{Type: wire.Return, Device: 1, Bytes: 600 * mib}))
+		b.Close()
+		time.Sleep(lazyTurns*b.opts.Rules.Turn + time.Minute)
+		synctest.Wait()
+		must.Eq(t, []string{"park [2]"}, cars.told)
+	})
 }
 
 // job is a trainee that needs some memory, takes it in steps, computes, and ends.

@@ -29,7 +29,7 @@ type pause struct {
 	since   time.Time
 	reasons map[string]bool
 	await   map[ledger.ProcessID]bool // who has not answered
-	all     chan struct{}             // closed when everybody has
+	all     chan struct{}             // closed when everybody has; another one if somebody comes then
 }
 
 // Pause tells all processes of a container to submit nothing any more, and returns when
@@ -48,17 +48,23 @@ func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 		return fmt.Errorf("pausing container %s: %w", id, ErrPaused)
 	}
 	p := g.pause(now, c, reason)
+	all := p.all
 	g.unlock()
+	return g.stopped(ctx, c, p, all, reason)
+}
 
+// stopped waits until all processes of a container have answered a pause. If that takes until
+// ctx ends, the reason for it does not count any more.
+func (g *Gate) stopped(ctx context.Context, c *container, p *pause, all <-chan struct{}, reason string) error {
 	select {
-	case <-p.all:
+	case <-all:
 		return nil
 	case <-ctx.Done():
 	}
-	now = g.lock()
+	now := g.lock()
 	defer g.unlock()
 	select {
-	case <-p.all:
+	case <-all:
 		return nil
 	default:
 	}
@@ -66,13 +72,13 @@ func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 	if c.pause == p {
 		g.resume(now, c, reason)
 	}
-	return fmt.Errorf("pausing container %s: %d of its processes have not stopped: %w", id, missing, ctx.Err())
+	return fmt.Errorf("pausing container %s: %d of its processes have not stopped: %w", c.id, missing, ctx.Err())
 }
 
 // pause begins a pause, or adds a reason to it.
 func (g *Gate) pause(now time.Time, c *container, reason string) *pause {
 	if c.pause == nil {
-		c.pause = &pause{since: now, reasons: make(map[string]bool), await: make(map[ledger.ProcessID]bool), all: make(chan struct{})}
+		c.pause = &pause{since: now, reasons: make(map[string]bool), await: make(map[ledger.ProcessID]bool)}
 		c.pauses++
 		for _, process := range c.processes {
 			g.pauseOne(process)
@@ -130,7 +136,11 @@ func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 // pauseOne pauses a process of a container that is paused. One without a connection is
 // waited for.
 func (g *Gate) pauseOne(p *process) {
-	p.container.pause.await[p.id] = true
+	pause := p.container.pause
+	if len(pause.await) == 0 {
+		pause.all = make(chan struct{})
+	}
+	pause.await[p.id] = true
 	if p.session != nil {
 		p.session.send(wire.Message{Type: wire.Pause})
 	}
@@ -145,13 +155,9 @@ func (g *Gate) unawait(p *process) {
 	if pause == nil {
 		return
 	}
+	awaited := pause.await[p.id]
 	delete(pause.await, p.id)
-	if len(pause.await) > 0 {
-		return
-	}
-	select {
-	case <-pause.all:
-	default:
+	if awaited && len(pause.await) == 0 {
 		close(pause.all)
 	}
 }

@@ -102,12 +102,15 @@ func (g *Gate) expect(now time.Time, saved stateProcess) error {
 		if g.handle(card) == 0 {
 			continue
 		}
-		if err := g.ledger.ExpectParked(p.id, card, min(bytes, g.ledger.Physical(card))); err != nil {
+		// The card may have less to give than before; of more it would never come back.
+		most := g.ledger.Capacity(card)
+		most -= min(most, g.ledger.Container(p.container.id, card).Parked)
+		if err := g.ledger.ExpectParked(p.id, card, min(bytes, most)); err != nil {
 			return err
 		}
 	}
 	if saved.Moving || len(saved.Parked) > 0 {
-		g.expectAway(now, p.container, saved.Moving)
+		g.expectAway(now, p, saved.Moving)
 	}
 	return nil
 }
@@ -141,8 +144,10 @@ func (g *Gate) save() {
 				parked[card] = n
 			}
 		}
-		moving := p.container.away != nil && p.container.away.state != parkedState
-		if len(p.ceilings) > 0 || len(parked) > 0 || moving {
+		a := p.container.away
+		moving := a != nil && a.state != parkedState
+		// With a container all its processes come back, also those that hold nothing.
+		if len(p.ceilings) > 0 || a != nil {
 			s.Processes = append(s.Processes, stateProcess{
 				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Moving: moving,
 			})

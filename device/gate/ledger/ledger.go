@@ -289,9 +289,10 @@ func (l *Ledger) Park(p ProcessID) {
 	}
 }
 
-// Unpark grants a process what it has parked of a card, whatever its container's limit. The
+// Unpark grants a process what it has parked of a card, whatever its container's limit. If it
+// is not known yet what it holds since its connection (Hold), that is expected of it. The
 // error is ErrRoom.
-func (l *Ledger) Unpark(p ProcessID, id CardID) error {
+func (l *Ledger) Unpark(p ProcessID, id CardID, known bool) error {
 	k, err := l.card(id)
 	if err != nil {
 		return err
@@ -300,7 +301,11 @@ func (l *Ledger) Unpark(p ProcessID, id CardID) error {
 	if err := l.Vacant(id, e.Parked); err != nil {
 		return err
 	}
-	e.Committed += e.Parked
+	if known {
+		e.Committed += e.Parked
+	} else {
+		e.Expected += e.Parked
+	}
 	e.Parked = 0
 	return l.set(p, id, e)
 }

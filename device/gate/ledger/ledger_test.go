@@ -131,9 +131,9 @@ func TestLedger_park(t *testing.T) {
 	must.NoError(t, l.Return(p1, "x", gib), must.Sprint("what is parked can be freed"))
 	take(t, l, p3, 7*gib)
 	must.NoError(t, l.SetLimit("a", "x", gib))
-	must.ErrorIs(t, l.Unpark(p1, "x"), ErrRoom)
+	must.ErrorIs(t, l.Unpark(p1, "x", true), ErrRoom)
 	must.NoError(t, l.Return(p3, "x", gib))
-	must.NoError(t, l.Unpark(p1, "x"))
+	must.NoError(t, l.Unpark(p1, "x", true))
 	must.Eq(t, Entry{Committed: 9 * gib}, l.Total("x"))
 	l.Park(p1)
 	l.Detach(p1)
@@ -144,7 +144,9 @@ func TestLedger_park(t *testing.T) {
 	must.NoError(t, l.ExpectParked(p2, "x", gib))
 	must.NoError(t, l.Hold(p2, "x", gib/2))
 	must.Eq(t, Entry{Parked: gib / 2}, l.Process(p2, "x"))
-	must.ErrorIs(t, l.Unpark(p2, "y"), ErrUnknown)
+	must.ErrorIs(t, l.Unpark(p2, "y", true), ErrUnknown)
+	must.NoError(t, l.Unpark(p2, "x", false))
+	must.Eq(t, Entry{Expected: gib / 2}, l.Process(p2, "x"), must.Sprint("it has still to say what it holds"))
 }
 
 // The memory of contexts counts, and is there whatever the ledger says.
@@ -271,7 +273,7 @@ func TestLedger_promise(t *testing.T) {
 			"unpark": func(t *rapid.T) {
 				p, id := process.Draw(t, "p"), card.Draw(t, "card")
 				free, parked := l.Free(id), l.Process(p, id).Parked
-				if l.Unpark(p, id) == nil {
+				if l.Unpark(p, id, rapid.Bool().Draw(t, "known")) == nil {
 					must.Eq(t, free-parked, l.Free(id))
 				} else {
 					must.Eq(t, free, l.Free(id))

@@ -110,6 +110,10 @@ type View interface {
 	// Alive says that memory of a card is about to come free, whatever its holders do:
 	// a victim is being evicted, or processes are still expected back.
 	Alive(ledger.CardID) bool
+	// Hopeless says of a request that waits for room, and has no deadline, that nobody can
+	// make it: whoever is evicted, somebody else holds too much. It gets no room until that
+	// one leaves; until then none is kept or made for it.
+	Hopeless(Request) bool
 }
 
 // Answer says how a request is answered.
@@ -238,7 +242,7 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 			case !r.Deadline.IsZero() && !now.Before(r.Deadline):
 				answer = TooLong
 			default:
-				room := errors.Is(err, ledger.ErrRoom)
+				room := errors.Is(err, ledger.ErrRoom) && !hopeless(r, view)
 				wanted = wanted || room
 				kept = kept || room && !r.Lazy && !now.Before(r.Since.Add(q.rules.Patience))
 				found = false
@@ -252,6 +256,10 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 	}
 	return q.stuck(now, view)
 }
+
+// hopeless says that nobody can make room for a request. One with a deadline is not asked for:
+// what is kept for it is kept for a bounded time.
+func hopeless(r Request, view View) bool { return r.Deadline.IsZero() && view.Hopeless(r) }
 
 // stuck finds the request to be sacrificed where everybody waits for everybody.
 func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
@@ -298,27 +306,33 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 }
 
 // First returns the request for which room is to be made next on a card: the first that
-// waits for room and does not come back lazily.
+// waits for room, does not come back lazily, and is not hopeless.
 func (q *Queue) First(id ledger.CardID, view View) (Request, bool) {
 	l := q.lines[id]
 	if l == nil {
 		return Request{}, false
 	}
 	for _, r := range l.requests {
-		if !r.Lazy && errors.Is(view.Fits(r), ledger.ErrRoom) {
+		if !r.Lazy && errors.Is(view.Fits(r), ledger.ErrRoom) && !hopeless(r, view) {
 			return r, true
 		}
 	}
 	return Request{}, false
 }
 
-// Postpone moves the deadlines of a container's requests.
-func (q *Queue) Postpone(c ledger.ContainerID, by time.Duration) {
+// Postpone moves the deadlines of a container's requests by as long as they have waited
+// between two times.
+func (q *Queue) Postpone(c ledger.ContainerID, from, to time.Time) {
 	for _, l := range q.lines {
 		for i, r := range l.requests {
-			if r.Container == c && !r.Deadline.IsZero() {
-				l.requests[i].Deadline = r.Deadline.Add(by)
+			if r.Container != c || r.Deadline.IsZero() {
+				continue
 			}
+			begun := from
+			if r.Since.After(from) {
+				begun = r.Since
+			}
+			l.requests[i].Deadline = r.Deadline.Add(to.Sub(begun))
 		}
 	}
 }

@@ -24,13 +24,14 @@ type world struct {
 	alive  bool
 	paused map[int]bool // processes
 	away   map[ledger.ContainerID]bool
+	cannot map[uint64]bool // requests for which nobody can make room
 	last   uint64
 }
 
 func newWorld(r Rules, cards ...ledger.CardID) *world {
 	w := &world{
 		Ledger: ledger.New(), q: New(r), now: time.Unix(1e9, 0),
-		paused: make(map[int]bool), away: make(map[ledger.ContainerID]bool),
+		paused: make(map[int]bool), away: make(map[ledger.ContainerID]bool), cannot: make(map[uint64]bool),
 	}
 	for _, id := range cards {
 		if err := w.AddCard(id, 100, 0); err != nil {
@@ -41,6 +42,8 @@ func newWorld(r Rules, cards ...ledger.CardID) *world {
 }
 
 func (w *world) Alive(ledger.CardID) bool { return w.alive }
+
+func (w *world) Hopeless(r Request) bool { return w.cannot[r.ID] }
 
 func (w *world) Runs(p ledger.ProcessID) bool { return !w.paused[p.PID] }
 
@@ -304,7 +307,7 @@ func TestNext_return(t *testing.T) {
 	must.NoError(t, w.Return(w.process(1), "x", 10))
 	must.Eq(t, map[uint64]Answer{eager: Granted}, w.answers())
 	w.away["2"] = false
-	w.q.Postpone("2", time.Hour)
+	w.q.Postpone("2", w.now.Add(-time.Hour), w.now)
 	must.NoError(t, w.Return(w.process(1), "x", 41))
 	must.Eq(t, map[uint64]Answer{own: Granted, lazy: Granted}, w.answers())
 	_, ok := w.q.First("x", w)
@@ -318,6 +321,46 @@ func TestNext_lazy(t *testing.T) {
 	w.ask(2, "x", 60, 0)
 	w.q.Add(Request{ID: 99, Process: w.process(3), Container: "3", Card: "x", Bytes: 40, Since: w.now, Return: true, Lazy: true})
 	must.MapEmpty(t, w.answers())
+}
+
+// For one for which nobody can make room none is kept, unless it is for a bounded time.
+func TestNext_hopeless(t *testing.T) {
+	w := newWorld(rules, "x")
+	w.hold(1, "x", 50)
+	w.q.Add(Request{ID: 99, Process: w.process(2), Container: "2", Card: "x", Bytes: 60, Since: w.now, Return: true})
+	w.cannot[99] = true
+	w.now = w.now.Add(rules.Patience)
+	first := w.ask(3, "x", 10, 0)
+	must.Eq(t, map[uint64]Answer{first: Granted}, w.answers())
+	_, ok := w.q.First("x", w)
+	must.False(t, ok)
+	w.cannot[99] = false
+	w.ask(3, "x", 10, 0)
+	must.MapEmpty(t, w.answers())
+	r, _ := w.q.First("x", w)
+	must.Eq(t, 99, r.ID)
+
+	w = newWorld(rules, "x")
+	w.hold(1, "x", 50)
+	w.cannot[w.ask(2, "x", 60, 0)] = true
+	w.now = w.now.Add(rules.Patience)
+	w.ask(3, "x", 10, 0)
+	must.MapEmpty(t, w.answers(), must.Sprint("it has a deadline"))
+}
+
+// What is waited while a container is away does not count, and only that.
+func TestPostpone(t *testing.T) {
+	w := newWorld(rules, "x")
+	w.hold(1, "x", 100)
+	early := w.ask(2, "x", 10, 0)
+	away := w.now.Add(10 * time.Second)
+	w.now = away.Add(time.Hour - time.Second)
+	late := w.ask(2, "x", 10, 0)
+	w.now = w.now.Add(time.Second)
+	w.q.Postpone("2", away, w.now)
+	for r := range w.q.All {
+		must.Eq(t, map[uint64]time.Duration{early: 50 * time.Second, late: time.Minute}[r.ID], r.Deadline.Sub(w.now))
+	}
 }
 
 func TestVictim(t *testing.T) {
@@ -337,6 +380,7 @@ func TestVictim(t *testing.T) {
 	over := someone("over", func(c *Candidate) { c.Over = true; c.Placed = now.Add(-time.Minute); c.Priority = 90 })
 	turn := someone("turn", func(c *Candidate) { c.Placed = now.Add(-time.Minute) })
 	long := someone("long", func(c *Candidate) { c.Placed = now.Add(-time.Hour) })
+	back := someone("back", func(c *Candidate) { c.Priority = 40; c.Arrived = now.Add(-time.Hour) })
 	pinned := someone("pinned", func(c *Candidate) { c.Pinned = true; c.Priority = 0 })
 	empty := someone("empty", func(c *Candidate) { c.Bytes = 0; c.Priority = 0 })
 	me := someone("me", func(c *Candidate) { c.Priority = 0 })
@@ -352,6 +396,7 @@ func TestVictim(t *testing.T) {
 		"who is idle goes at once":                          {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
 		"a lower priority goes, after some time":            {[]Candidate{busy, low}, 5 * time.Second, Demand{}, "low"},
 		"and not before":                                    {[]Candidate{busy, low}, 4 * time.Second, Demand{}, ""},
+		"who has come back keeps its turn":                  {[]Candidate{back}, time.Hour, Demand{}, ""},
 		"the lowest goes first":                             {[]Candidate{low, lower, idle}, 5 * time.Second, Demand{}, "lower"},
 		"a higher one stays":                                {[]Candidate{high}, 9 * time.Second, Demand{}, ""},
 		"but who waits gains on it":                         {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},

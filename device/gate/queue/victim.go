@@ -46,7 +46,8 @@ type Demand struct {
 //     Rules.HeadStart that it waits;
 //   - or, when the request has waited for Rules.Patience: has a lower priority; or has had
 //     its turn, and holds more than its share while the request stays within its own, or has
-//     no higher priority.
+//     no higher priority. Who has been away keeps its turn in any case: else one of a low
+//     priority would come back only to leave again, with nothing done.
 //
 // Of these it is who holds more than its share, then the lowest priority, then who is idle,
 // then who has been there longest. Nobody is evicted if all that may be are not enough.
@@ -62,7 +63,8 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 	var free uint64
 	for _, c := range candidates {
 		early := idle(c) && c.Priority <= aged
-		late := c.Priority < d.Priority || now.Sub(c.Placed) >= rules.Turn && (over(c) || c.Priority <= aged)
+		turn, back := now.Sub(c.Placed) >= rules.Turn, c.Placed.After(c.Arrived)
+		late := c.Priority < d.Priority && (turn || !back) || turn && (over(c) || c.Priority <= aged)
 		may := d.Stuck || c.Container != d.Container && (early || late && waited >= rules.Patience)
 		if may && !c.Pinned && c.Bytes > 0 {
 			fit = append(fit, c)
