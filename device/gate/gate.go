@@ -189,7 +189,11 @@ type Gate struct {
 	evictions  context.Context
 	stop       context.CancelFunc
 	closed     bool
-	left       []peer.Container // who Shares has to be told of
+	left       []*container // who Shares has to be told of
+
+	// sharing has who tells Shares of somebody: that one has come must not be heard after it
+	// has left. It is taken before mu.
+	sharing chan struct{}
 
 	doors doors
 }
@@ -267,6 +271,7 @@ func New(opts Options) (*Gate, error) {
 		moving:     make(map[ledger.CardID]int),
 		returning:  make(map[ledger.CardID]int),
 		recalled:   make(map[ledger.CardID]time.Time),
+		sharing:    make(chan struct{}, 1),
 		doors:      doors{held: make(map[ledger.ContainerID]*door)},
 	}
 	for _, c := range opts.Cards {
@@ -321,7 +326,21 @@ func (g *Gate) unlock() {
 		return
 	}
 	for _, c := range left {
-		g.opts.Shares.Leave(c)
+		g.tellLeft(c)
+	}
+}
+
+// tellLeft tells Shares that a container has left, unless another one of that name has joined
+// in its place.
+func (g *Gate) tellLeft(c *container) {
+	g.sharing <- struct{}{}
+	defer func() { <-g.sharing }()
+	g.mu.Lock()
+	next := g.containers[c.id]
+	replaced := next != nil && len(next.shares) > 0
+	g.mu.Unlock()
+	if !replaced {
+		g.opts.Shares.Leave(c.Container)
 	}
 }
 
@@ -428,6 +447,12 @@ func (v view) Fits(r queue.Request) error {
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
 	}
+	if errors.Is(err, ledger.ErrLimit) {
+		held := v.ledger.Container(r.Container, r.Card)
+		if limit, sure := v.ledger.Limit(r.Container, r.Card), held.Held()-held.Expected; sure <= limit && r.Bytes <= limit-sure {
+			return queue.ErrUnheard
+		}
+	}
 	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card] > 0) {
 		return ledger.ErrRoom
 	}
@@ -463,7 +488,7 @@ func (g *Gate) answer(now time.Time) {
 			break
 		}
 		if a == queue.Stuck || a == queue.Blocked {
-			if g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card) {
+			if g.giveBack(r) || g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card) {
 				continue
 			}
 			if a == queue.Blocked || g.later(r.Card) {

@@ -283,6 +283,27 @@ func TestGate_reconnects(t *testing.T) {
 	})
 }
 
+// Who is over its limit only by what is expected of another process of its container waits
+// until that one is back, or for as long as it may.
+func TestGate_unheard(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a, other := b.process(1, "a"), b.process(2, "a")
+		a.take(500 * mib)
+		other.take(400 * mib)
+		other.want(100*mib, 0) // granted, and the connection is lost before the commit
+		other.leave(other.s, nil)
+		must.Eq(t, wire.NoMemory, refusal(a.want(50*mib, 0)))
+		must.Eq(t, wire.NoMemory, refusal(a.want(501*mib, time.Hour)))
+		must.Eq(t, wire.Message{}, a.want(50*mib, time.Minute))
+		again := b.connect(2, "a")
+		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+		again.hear()
+		again.attach(uuid0)
+		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 400 * mib}))
+		must.Eq(t, wire.Grant, a.hear().Type)
+	})
+}
+
 // A second connection of a process replaces the first one.
 func TestGate_replaces(t *testing.T) {
 	on(t, options(), func(b *bench) {
@@ -612,4 +633,44 @@ func FuzzGate(f *testing.F) {
 		}
 		must.Eq(t, fmt.Sprint(100*mib), fmt.Sprint(honest.ask(wire.Message{Type: wire.Info, Device: 1}).ID))
 	})
+}
+
+// gatekeeper lets a container join when the test says so.
+type gatekeeper struct {
+	shares
+	let chan struct{}
+}
+
+func (k *gatekeeper) Join(c peer.Container, card ledger.CardID) (Share, error) {
+	<-k.let
+	return k.shares.Join(c, card)
+}
+
+// A container that ends while it joins has left in the end, and nothing is kept for it; one
+// of the same name that has come meanwhile has not.
+func TestGate_leavesWhileItJoins(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		o := options()
+		k := new(gatekeeper)
+		o.Shares = k
+		on(t, o, func(b *bench) {
+			k.gate, k.let = b.Gate, make(chan struct{})
+			a := b.connect(1, "a")
+			must.Eq(t, wire.Welcome, a.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+			go func() {
+				id, arg := uuid0.Words()
+				_ = b.receive(a.s, wire.Message{Type: wire.Attach, Seq: 7, ID: id, Arg: arg})
+			}()
+			synctest.Wait()
+			close(a.life.over)
+			synctest.Wait()
+			if replaced {
+				next := b.connect(2, "a")
+				must.Eq(t, wire.Welcome, next.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+			}
+			close(k.let)
+			synctest.Wait()
+			must.Eq(t, []string{"join a", "leave a"}, k.told)
+		})
+	}
 }

@@ -109,26 +109,36 @@ func (g *Gate) inFlight(c *container) bool {
 	})
 }
 
-// pinned says whether a container cannot be parked, by all that is known.
+// pinned says whether a container cannot be parked, by all that is known: never, or not
+// before all its processes are connected.
 func (g *Gate) pinned(c *container) bool {
-	if c.failed >= tries {
-		return true
-	}
 	for _, p := range c.processes {
-		if p.pinned != 0 || p.session == nil {
+		if p.session == nil {
 			return true
 		}
 	}
-	return false
+	return g.never(c)
 }
 
-// later says whether somebody holds memory of a card who cannot be parked only for now.
+// never says whether a container counts as one that cannot be parked at all.
+func (g *Gate) never(c *container) bool {
+	for _, p := range c.processes {
+		if p.pinned != 0 {
+			return true
+		}
+	}
+	return c.failed >= tries
+}
+
+// later says whether somebody holds memory of a card who cannot be parked only for now, or
+// who is to come back.
 func (g *Gate) later(card ledger.CardID) bool {
 	if g.opts.Evictor == nil {
 		return false
 	}
 	for _, c := range g.containers {
-		if held := g.ledger.Container(c.id, card); !g.pinned(c) && held.Committed+held.Reserved > 0 {
+		held := g.ledger.Container(c.id, card)
+		if !g.never(c) && held.Committed+held.Reserved > 0 || c.away != nil && held.Taken() > 0 {
 			return true
 		}
 	}
@@ -238,7 +248,7 @@ func (g *Gate) leavers(c *container, a *away) ([]ledger.ProcessID, error) {
 	for id := range c.processes {
 		a.moved = append(a.moved, id)
 	}
-	g.save() // that it is moving
+	g.save() // that it is on its way
 	return slices.Clone(a.moved), nil
 }
 
@@ -404,6 +414,27 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 	g.save()
 }
 
+// giveBack takes the room of a card from a container that is parked and waits for another
+// card, if a request fits then: nothing is there yet. It returns false if there is none.
+func (g *Gate) giveBack(r queue.Request) bool {
+	for _, c := range g.containers {
+		if c.away == nil || c.away.state != parkedState || c.id == r.Container {
+			continue
+		}
+		var booked uint64
+		for _, id := range c.away.moved {
+			e := g.ledger.Process(id, r.Card)
+			booked += e.Committed + e.Expected
+		}
+		if booked > 0 && r.Bytes <= g.ledger.Free(r.Card)+booked {
+			g.unqueue(c)
+			g.stayAway(c)
+			return true
+		}
+	}
+	return false
+}
+
 // stayAway is told that a container could not come back. It tries again.
 func (g *Gate) stayAway(c *container) {
 	a := c.away
@@ -423,22 +454,21 @@ func (g *Gate) stayAway(c *container) {
 }
 
 // expectAway is told that the container of a process was parked, or on the way, when the gate
-// before this one ended.
-func (g *Gate) expectAway(now time.Time, p *process, moving bool) {
+// before this one ended. Of who was on the way it is not known whether it was moved: the room
+// for all that it may hold is kept.
+func (g *Gate) expectAway(now time.Time, p *process, moved bool) {
 	c := p.container
 	g.pause(now, c, pausePark)
 	if c.away == nil {
 		c.away = &away{state: parkedState, since: now}
 	}
-	if moving {
-		c.away.state = returning
-	} else {
+	if moved {
 		c.away.moved = append(c.away.moved, p.id)
 	}
 }
 
-// bringBack lets those come back who were away when the gate before this one ended. Who was
-// on the way is repaired: room for all that it may hold is kept already.
+// bringBack lets those come back who were away when the gate before this one ended: at once,
+// if all the room is kept that they need.
 func (g *Gate) bringBack(now time.Time) {
 	for _, c := range g.containers {
 		if c.away == nil {
@@ -448,11 +478,7 @@ func (g *Gate) bringBack(now time.Time) {
 			g.opts.Report(fmt.Errorf("container %s is parked, and nothing is here to bring it back", c.id))
 			continue
 		}
-		if c.away.state == returning {
-			g.startReturn(c)
-		} else {
-			g.wantBack(now, c)
-		}
+		g.wantBack(now, c)
 	}
 	g.answer(now)
 }

@@ -241,7 +241,7 @@ func (g *Gate) drop(p *process) {
 		delete(g.containers, c.id)
 		g.queue.Remove(func(r queue.Request) bool { return r.Return && r.Container == c.id })
 		g.ledger.Forget(c.id)
-		g.left = append(g.left, c.Container)
+		g.left = append(g.left, c)
 	}
 }
 
@@ -308,6 +308,14 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	if known {
 		return nil
 	}
+	g.sharing <- struct{}{}
+	defer func() { <-g.sharing }()
+	g.mu.Lock()
+	there := g.containers[p.container.id] == p.container
+	g.mu.Unlock()
+	if !there {
+		return fmt.Errorf("container %s: %w", p.container.id, ErrUnknown) // it has left
+	}
 	share, err := g.opts.Shares.Join(p.container.Container, card)
 	if err != nil {
 		return fmt.Errorf("the share of container %s on %s: %w", p.container.id, card, err)
@@ -315,13 +323,16 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := p.container
+	if g.containers[c.id] != c {
+		return fmt.Errorf("container %s: %w", c.id, ErrUnknown) // Shares is told after this
+	}
 	c.priority = share.Priority
 	if g.opts.Soft && share.Most > 0 {
 		if err := g.ledger.SetLimit(c.id, card, share.Most); err != nil {
 			return fmt.Errorf("the limit of container %s: %w", c.id, err)
 		}
 	}
-	if _, sooner := c.shares[card]; !sooner && g.containers[c.id] == c { // else SetLimit was
+	if _, sooner := c.shares[card]; !sooner { // else SetLimit was
 		return g.setShare(c, card, share.Limit)
 	}
 	return nil

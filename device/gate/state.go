@@ -35,9 +35,9 @@ type stateProcess struct {
 	Pinned    uint64         `json:"pinned,omitempty"`
 	// Parked is what is in the host's memory, in bytes.
 	Parked map[ledger.CardID]uint64 `json:"parked,omitempty"`
-	// Moving is whether it was about to be parked, or to come back.
-	Moving bool                     `json:"moving,omitempty"`
-	Most   map[ledger.CardID]uint64 `json:"most"` // bytes
+	// Away is whether its container was parked, or on the way there or back.
+	Away bool                     `json:"away,omitempty"`
+	Most map[ledger.CardID]uint64 `json:"most"` // bytes
 }
 
 // restore takes over from the gate before this one.
@@ -109,8 +109,8 @@ func (g *Gate) expect(now time.Time, saved stateProcess) error {
 			return err
 		}
 	}
-	if saved.Moving || len(saved.Parked) > 0 {
-		g.expectAway(now, p, saved.Moving)
+	if saved.Away {
+		g.expectAway(now, p, len(saved.Parked) > 0)
 	}
 	return nil
 }
@@ -144,12 +144,11 @@ func (g *Gate) save() {
 				parked[card] = n
 			}
 		}
-		a := p.container.away
-		moving := a != nil && a.state != parkedState
 		// With a container all its processes come back, also those that hold nothing.
-		if len(p.ceilings) > 0 || a != nil {
+		away := p.container.away != nil
+		if len(p.ceilings) > 0 || away {
 			s.Processes = append(s.Processes, stateProcess{
-				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Moving: moving,
+				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Away: away,
 			})
 		}
 	}

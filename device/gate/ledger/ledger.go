@@ -276,15 +276,16 @@ func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Park is told that what a process has committed, of all cards, is in the host's memory.
+// Park is told that what a process holds, of all cards, is in the host's memory. It must have
+// reserved nothing.
 func (l *Ledger) Park(p ProcessID) {
 	for id, k := range l.cards {
 		e, ok := k.processes[p]
 		if !ok {
 			continue
 		}
-		e.Parked += e.Committed
-		e.Committed = 0
+		e.Parked += e.Committed + e.Expected
+		e.Committed, e.Expected = 0, 0
 		_ = l.set(p, id, e) // less is granted than before
 	}
 }

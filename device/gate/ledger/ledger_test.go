@@ -267,7 +267,7 @@ func TestLedger_promise(t *testing.T) {
 				p := process.Draw(t, "p")
 				l.Park(p)
 				for _, id := range cards {
-					must.Eq(t, 0, l.Process(p, id).Committed)
+					must.Eq(t, 0, l.Process(p, id).Committed+l.Process(p, id).Expected)
 				}
 			},
 			"unpark": func(t *rapid.T) {

@@ -348,10 +348,21 @@ func fromMounts(text string) Container {
 	return c
 }
 
-// fromEnviron reads /proc/<pid>/environ.
+const (
+	// maxEntry bounds what is taken of one variable, in bytes, and maxMeta how many keys of the
+	// meta. A process can write what it likes into its environment, and what is taken of it is
+	// kept for as long as it lives, and shown to people, also to others.
+	maxEntry = 1 << 10
+	maxMeta  = 64
+)
+
+// fromEnviron reads /proc/<pid>/environ. What is too long does not count.
 func fromEnviron(environ []byte) Container {
 	var c Container
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
+		if len(entry) > maxEntry {
+			continue
+		}
 		key, value, _ := strings.Cut(string(entry), "=")
 		switch key {
 		case "NOMAD_ALLOC_ID":
@@ -369,7 +380,9 @@ func fromEnviron(environ []byte) Container {
 			if c.Meta == nil {
 				c.Meta = make(map[string]string)
 			}
-			c.Meta["ebbtide_"+name] = value
+			if len(c.Meta) < maxMeta {
+				c.Meta["ebbtide_"+name] = value
+			}
 		}
 	}
 	return c

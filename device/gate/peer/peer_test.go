@@ -72,6 +72,19 @@ func TestProcess(t *testing.T) {
 	}
 }
 
+// What a process says of itself is kept and shown: it must not be of any length.
+func TestProcess_bounded(t *testing.T) {
+	long := "NOMAD_ALLOC_ID=" + alloc + "\x00NOMAD_TASK_NAME=train\x00NOMAD_JOB_ID=" + strings.Repeat("x", 5000) + "\x00"
+	for i := range 1000 {
+		long += fmt.Sprintf("NOMAD_META_ebbtide_%d=1\x00NOMAD_META_ebbtide_long%d=%s\x00", i, i, strings.Repeat("y", 2000))
+	}
+	p, err := fake(t, "0::/docker/"+container+"\n", "", long).Process(7)
+	must.NoError(t, err)
+	must.Eq(t, "", p.Container.Job)
+	must.MapLen(t, maxMeta, p.Container.Meta)
+	must.Eq(t, "1", p.Container.Meta["ebbtide_0"])
+}
+
 func TestProcess_refuses(t *testing.T) {
 	docker := "0::/docker/" + container + "\n"
 	for name, tc := range map[string]struct {

@@ -99,9 +99,13 @@ type Request struct {
 // ErrAway says that a request waits until its container is back.
 var ErrAway = errors.New("the container is away")
 
+// ErrUnheard says that a request is over its container's limit only by what is expected of
+// processes that are not back yet. It waits until they have said what they hold.
+var ErrUnheard = errors.New("over the container's limit, unless its other processes hold less than is expected")
+
 // View is what the queue sees of the ledger.
 type View interface {
-	// Fits says whether a request can be granted now: as Ledger.Fits, or ErrAway.
+	// Fits says whether a request can be granted now: as Ledger.Fits, ErrAway, or ErrUnheard.
 	Fits(Request) error
 	// Holders are the processes that hold memory of a card.
 	Holders(ledger.CardID) []ledger.ProcessID
@@ -237,7 +241,7 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 			case errors.Is(err, ErrAway):
 				found = false
 			case err == nil && !kept && !(r.Lazy && wanted):
-			case err != nil && !errors.Is(err, ledger.ErrRoom) && !now.Before(r.Since.Add(q.rules.LimitWait)):
+			case err != nil && !errors.Is(err, ledger.ErrRoom) && !errors.Is(err, ErrUnheard) && !now.Before(r.Since.Add(q.rules.LimitWait)):
 				answer = OverLimit
 			case !r.Deadline.IsZero() && !now.Before(r.Deadline):
 				answer = TooLong

@@ -1,0 +1,554 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// chaos is a host on which everything goes wrong that can, but at random: processes die and
+// lose their connections, parkings and returns fail, the plan pauses whom it likes, and the
+// gate is started again. What is really on the cards is kept here, apart from any book.
+type chaos struct {
+	*testing.T
+	opts  Options
+	begun time.Time
+
+	mu      sync.Mutex
+	random  *rand.Rand
+	gate    *Gate // nil: it is being started again
+	workers map[int]*worker
+	on      map[ledger.CardID]uint64 // bytes
+	gaveUp  bool                     // a container could not be parked for good
+	moves   int
+	fails   int // of 100 moves
+}
+
+// chance is true n times of 100.
+func (h *chaos) chance(n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.random.IntN(100) < n
+}
+
+// upTo is a random time.
+func (h *chaos) upTo(most time.Duration) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Duration(h.random.Int64N(int64(most)))
+}
+
+// put puts memory of a process on a card, or takes it off. mu is held.
+func (h *chaos) put(card ledger.CardID, bytes int64) {
+	h.on[card] += uint64(bytes)
+	if h.on[card] > 1000*mib {
+		h.Errorf("%v: %d MiB are on card %s", time.Since(h.begun), int64(h.on[card])/mib, card)
+	}
+}
+
+// takes lets a move take its time; with an error it has been called off.
+func (h *chaos) takes(ctx context.Context) error {
+	select {
+	case <-time.After(h.upTo(15 * time.Second)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Park implements Evictor. If the gate ends meanwhile it may have been done or not.
+func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+	err := h.takes(ctx)
+	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
+		return nil, cmpErr(err, errors.New("no memory on the host"))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moves++
+	freed := make(map[ledger.CardID]uint64)
+	for _, id := range processes {
+		w := h.workers[id.PID]
+		if w == nil || w.away {
+			continue
+		}
+		w.away = true
+		for card, bytes := range w.held {
+			h.put(card, -int64(bytes))
+			freed[card] += bytes
+		}
+	}
+	return freed, err
+}
+
+// Return implements Evictor.
+func (h *chaos) Return(ctx context.Context, processes []ledger.ProcessID) error {
+	err := h.takes(ctx)
+	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
+		return cmpErr(err, errors.New("CUDA does not answer"))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moves++
+	for _, id := range processes {
+		w := h.workers[id.PID]
+		if w == nil || !w.away {
+			continue
+		}
+		w.away = false
+		for card, bytes := range w.held {
+			h.put(card, int64(bytes))
+		}
+	}
+	return err
+}
+
+func cmpErr(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// worker is a process with the preload library, as far as the gate is concerned. Its fields
+// are guarded by the host's lock.
+type worker struct {
+	*chaos
+	who     peer.Process
+	cards   []wire.UUID
+	need    map[ledger.CardID]uint64
+	pinned  bool
+	over    chan struct{} // closed when it ends
+	held    map[ledger.CardID]uint64
+	away    bool
+	dead    bool
+	gate    *Gate // that it is connected to
+	session *session
+	handles map[ledger.CardID]uint64
+	seq     uint64
+	paused  bool
+	answers map[uint64]wire.Message
+	changed *sync.Cond
+}
+
+func (h *chaos) worker(pid int, container string, need map[ledger.CardID]uint64) *worker {
+	w := &worker{
+		chaos: h, over: make(chan struct{}), need: need, held: make(map[ledger.CardID]uint64),
+		who:     peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
+		changed: sync.NewCond(&h.mu),
+	}
+	for _, u := range []wire.UUID{uuid0, uuid1} {
+		if _, ok := need[ledger.CardID(u.String())]; ok {
+			w.cards = append(w.cards, u)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.workers[pid] = w
+	return w
+}
+
+// die ends a process. mu is held.
+func (w *worker) die() {
+	if w.dead {
+		return
+	}
+	w.dead = true
+	for card, bytes := range w.held {
+		if !w.away {
+			w.put(card, -int64(bytes))
+		}
+	}
+	delete(w.workers, w.who.PID)
+	close(w.over)
+	w.changed.Broadcast()
+}
+
+// connect is the library's thread: it connects, listens, and connects again until the end.
+func (w *worker) connect() {
+	for {
+		w.mu.Lock()
+		g := w.chaos.gate
+		w.mu.Unlock()
+		if g != nil {
+			s := newSession(w.who, &life{over: w.over, closed: make(chan struct{})})
+			if w.introduce(g, s) {
+				w.listen(g, s)
+			}
+			s.cut()
+			g.leave(s, nil)
+			w.mu.Lock()
+			w.session, w.gate, w.paused = nil, nil, false
+			w.changed.Broadcast()
+			w.mu.Unlock()
+		}
+		select {
+		case <-w.over:
+			return
+		case <-time.After(time.Millisecond + w.upTo(2*time.Second)):
+		}
+	}
+}
+
+func (w *worker) introduce(g *Gate, s *session) bool {
+	if g.receive(s, wire.Message{Type: wire.Hello, Seq: 1, Arg: wire.Version}) != nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handles = make(map[ledger.CardID]uint64)
+	for _, u := range w.cards {
+		id, arg := u.Words()
+		if g.receive(s, wire.Message{Type: wire.Attach, Seq: 1, ID: id, Arg: arg}) != nil {
+			return false
+		}
+		card := ledger.CardID(u.String())
+		w.handles[card] = g.handle(card)
+		if w.held[card] > 0 && g.receive(s, wire.Message{Type: wire.Holds, Device: w.handles[card], Bytes: w.held[card]}) != nil {
+			return false
+		}
+	}
+	if w.pinned && g.receive(s, wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}) != nil {
+		return false
+	}
+	w.gate, w.session, w.answers = g, s, make(map[uint64]wire.Message)
+	for len(s.out) > 0 { // it may have to stop before it has begun
+		w.hear(g, s, <-s.out)
+	}
+	w.changed.Broadcast()
+	return true
+}
+
+// hear does what the gate says. mu is held.
+func (w *worker) hear(g *Gate, s *session, m wire.Message) {
+	switch m.Type {
+	case wire.Pause, wire.Resume:
+		w.paused = m.Type == wire.Pause
+	case wire.Grant, wire.Refused:
+		w.answers[m.Seq] = m
+	}
+	w.changed.Broadcast()
+	if m.Type == wire.Pause && w.random.IntN(100) >= 3 { // else it does not answer
+		time.AfterFunc(time.Duration(w.random.Int64N(int64(time.Second))), func() {
+			_ = g.receive(s, wire.Message{Type: wire.Paused})
+		})
+	}
+}
+
+// listen reads until the connection ends, by itself once in a while.
+func (w *worker) listen(g *Gate, s *session) {
+	lasts := time.After(time.Hour)
+	if w.chance(20) {
+		lasts = time.After(w.upTo(5 * time.Minute))
+	}
+	for {
+		select {
+		case <-w.over:
+			return
+		case <-lasts:
+			return
+		case <-s.done:
+			return
+		case m := <-s.out:
+			w.mu.Lock()
+			w.hear(g, s, m)
+			w.mu.Unlock()
+		}
+	}
+}
+
+// runs waits until the process is connected and may run. mu is held.
+func (w *worker) runs() bool {
+	for !w.dead && (w.session == nil || w.paused) {
+		w.changed.Wait()
+	}
+	return !w.dead
+}
+
+// take takes memory of a card, at whatever connection. False: the process is dead, or it was
+// denied.
+func (w *worker) take(card ledger.CardID, bytes uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.runs() {
+		s, g := w.session, w.gate
+		w.seq++
+		seq := w.seq + 1
+		if g.receive(s, wire.Message{Type: wire.Request, Seq: seq, Device: w.handles[card], Bytes: bytes, Arg: 1 << 40}) != nil {
+			s.cut()
+			w.mu.Unlock()
+			time.Sleep(time.Millisecond)
+			w.mu.Lock()
+			continue
+		}
+		answered := func() bool { _, ok := w.answers[seq]; return ok }
+		for !w.dead && w.session == s && !answered() {
+			w.changed.Wait()
+		}
+		for !w.dead && w.session == s && w.paused {
+			w.changed.Wait()
+		}
+		if w.dead || w.session != s {
+			continue // and the grant is gone with the connection
+		}
+		m := w.answers[seq]
+		if m.Type == wire.Refused {
+			if !w.gaveUp {
+				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.who.PID, bytes/mib, card, m)
+				logStats(w.T, g)
+			}
+			return false
+		}
+		w.held[card] += bytes
+		w.put(card, int64(bytes))
+		if g.receive(s, wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}) != nil {
+			s.cut()
+		}
+		return true
+	}
+	return false
+}
+
+// work is the process's life. It ends by itself after it has run for some time.
+func (w *worker) work(each time.Duration, steps int) {
+	const step = 100 * mib
+	for more := true; more; {
+		more = false
+		for card, need := range w.need {
+			w.mu.Lock()
+			held := w.held[card]
+			w.mu.Unlock()
+			if held >= need {
+				continue
+			}
+			more = true
+			if !w.take(card, min(step, need-held)) {
+				w.mu.Lock()
+				w.die()
+				w.mu.Unlock()
+				return
+			}
+			time.Sleep(each)
+		}
+	}
+	for i := range steps {
+		w.mu.Lock()
+		if !w.runs() {
+			w.mu.Unlock()
+			return
+		}
+		if w.away {
+			w.Errorf("%v: process %d runs while its memory is away", time.Since(w.begun), w.who.PID)
+		}
+		m := wire.Message{Type: wire.Active}
+		for card := range w.held {
+			if i%10 == 9 && w.held[card] > step { // and does not need it any more
+				w.held[card] -= step
+				w.put(card, -step)
+				m = wire.Message{Type: wire.Return, Device: w.handles[card], Bytes: step}
+			}
+		}
+		if w.gate.receive(w.session, m) != nil {
+			w.session.cut()
+		}
+		w.mu.Unlock()
+		time.Sleep(each)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.die()
+}
+
+// logStats says how it is with everybody.
+func logStats(t *testing.T, g *Gate) {
+	for _, s := range g.Stats() {
+		t.Logf("%s: pids %v, %d absent, pinned %t, paused %t, planned %t, %s", s.Container.ID, s.PIDs, s.Absent, s.Pinned, s.Paused, s.Planned, s.Parking.State)
+		for _, u := range s.Usage {
+			t.Logf("    %s: %+v, %d waiting", u.Card, u.Held, u.Waiting)
+		}
+	}
+}
+
+// start starts the gate, or starts it again.
+func (h *chaos) start() {
+	g, err := New(h.opts)
+	must.NoError(h, err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gate = g
+}
+
+// look looks at the gate's books.
+func (h *chaos) look() {
+	h.mu.Lock()
+	g := h.gate
+	h.mu.Unlock()
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.ledger.Check(); err != nil {
+		h.Error(err)
+	}
+	for _, c := range g.containers {
+		if c.failed >= tries {
+			h.mu.Lock()
+			h.gaveUp = true
+			h.mu.Unlock()
+		}
+		if c.pause != nil && c.pause.reasons[pausePark] != (c.away != nil) {
+			h.Errorf("%v: container %s: away is %+v, pause %+v", time.Since(h.begun), c.id, c.away, c.pause)
+		}
+		for _, card := range g.cards {
+			if n := g.ledger.Container(c.id, card).Parked; n > 0 && c.away == nil {
+				h.Errorf("%v: container %s is there, and %d bytes of it are not", time.Since(h.begun), c.id, n)
+			}
+		}
+	}
+}
+
+// Whatever goes wrong: the books hold, the cards hold what is on them, who lives ends, and
+// nothing is left behind.
+func TestPark_chaos(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runChaos(t, seed) }) })
+	}
+}
+
+func runChaos(t *testing.T, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 3))
+	h := &chaos{
+		T: t, opts: options(), begun: time.Now(), random: rand.New(rand.NewPCG(seed, 4)),
+		workers: make(map[int]*worker), on: make(map[ledger.CardID]uint64), fails: 10 * random.IntN(3),
+	}
+	h.opts.Evictor, h.opts.Soft, h.opts.MaxWait = h, true, 1000*time.Hour
+	h.opts.State = filepath.Join(t.TempDir(), "state")
+	h.opts.Open = func(pid int, _ uint64) (Life, error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if w := h.workers[pid]; w != nil {
+			return &life{over: w.over, closed: make(chan struct{})}, nil
+		}
+		return nil, peer.ErrGone
+	}
+	h.start()
+	stuck := time.AfterFunc(100*time.Hour, func() {
+		logStats(t, h.gate)
+		panic("it does not come to an end")
+	})
+
+	var all, others sync.WaitGroup
+	done := make(chan struct{})
+	every := func(most time.Duration, f func()) {
+		others.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(h.upTo(most)):
+					f()
+				}
+			}
+		})
+	}
+	every(10*time.Second, h.look)
+	every(2*time.Minute, func() { // the plan
+		h.mu.Lock()
+		g := h.gate
+		h.mu.Unlock()
+		if g == nil {
+			return
+		}
+		containers := g.Containers()
+		if len(containers) == 0 {
+			return
+		}
+		slices.SortFunc(containers, func(a, b peer.Container) int { return len(a.ID) - len(b.ID) })
+		id := ledger.ContainerID(containers[int(h.upTo(time.Duration(len(containers))))].ID)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if g.Pause(ctx, id, PausePlan) == nil {
+			time.Sleep(h.upTo(time.Minute))
+			_ = g.Resume(id, PausePlan)
+		}
+	})
+	every(5*time.Minute, func() { // somebody dies
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for pid := 1 + h.random.IntN(40); pid <= 40; pid++ {
+			if w := h.workers[pid]; w != nil {
+				w.die()
+				return
+			}
+		}
+	})
+	if seed%2 == 1 {
+		every(10*time.Minute, func() { // the gate ends, and comes again
+			h.mu.Lock()
+			g := h.gate
+			h.gate = nil
+			h.mu.Unlock()
+			g.Close()
+			time.Sleep(time.Millisecond + h.upTo(5*time.Second))
+			h.start()
+		})
+	}
+	pid := 0
+	for i := range 3 + random.IntN(10) {
+		left := map[ledger.CardID]int{}
+		for _, c := range h.opts.Cards {
+			left[ledger.CardID(c.UUID.String())] = 10
+		}
+		pinned := i == 0 && random.IntN(4) == 0
+		for range 1 + random.IntN(2) {
+			pid++
+			need := make(map[ledger.CardID]uint64)
+			for _, u := range []wire.UUID{uuid0, uuid1} {
+				card := ledger.CardID(u.String())
+				if n := random.IntN(left[card] + 1); n > 0 && (random.IntN(3) > 0 || u == uuid0) {
+					need[card] = uint64(n) * 100 * mib
+					left[card] -= n
+				}
+			}
+			w := h.worker(pid, fmt.Sprint("c", i), need)
+			w.pinned = pinned
+			each, steps := time.Duration(1+random.IntN(20))*time.Second, random.IntN(60)
+			others.Go(w.connect)
+			all.Go(func() { w.work(each, steps) })
+		}
+		time.Sleep(time.Duration(random.IntN(60)) * time.Second)
+	}
+	all.Wait()
+	close(done)
+	others.Wait()
+	stuck.Stop()
+	time.Sleep(time.Minute) // what has begun comes to its end
+	synctest.Wait()
+	h.gate.mu.Lock()
+	must.MapEmpty(t, h.gate.containers)
+	must.Zero(t, h.gate.queue.Len())
+	for _, card := range h.gate.cards {
+		must.Eq(t, []any{0, 0, ledger.Entry{}, uint64(0)}, []any{h.gate.moving[card], h.gate.returning[card], h.gate.ledger.Total(card), h.on[card]})
+	}
+	h.gate.mu.Unlock()
+	t.Logf("%v, %d moves", time.Since(h.begun), h.moves)
+	h.gate.Close()
+	time.Sleep(time.Hour) // nothing goes on, and no timer is of any consequence
+	synctest.Wait()
+}
