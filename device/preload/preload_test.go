@@ -394,6 +394,7 @@ func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")
 	j.next("step")
+	j.next("step") // and nothing is being asked for
 	must.NoError(t, j.cmd.Process.Signal(syscall.SIGKILL))
 	_ = j.cmd.Wait()
 	g.fine()
@@ -405,9 +406,9 @@ func TestShrink(t *testing.T) {
 	j := start(t, g.path, nil, "--steps", "1", "--hold-ms", "1500", "--bytes", "65536")
 	j.next("step")
 	g.mu.Lock()
-	g.limit = 32 * mib
+	g.limit = 16 * mib
 	g.mu.Unlock()
-	g.all(message{Type: limitIs, Device: 7, Bytes: 32 * mib})
+	g.all(message{Type: limitIs, Device: 7, Bytes: 16 * mib})
 	eventually(t, "the lease is back", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
