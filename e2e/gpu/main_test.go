@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 	must.Len(t, 6, got.Parts.Loop.Raw)
 	must.Len(t, len(greeds())*len(accuracyLimits), got.Parts.Accuracy.Raw)
 	for _, r := range got.Parts.Accuracy.Raw {
-		must.Between(t, 0.99, r.Part, 1.001, must.Sprintf("%+v", r))
+		must.Between(t, 0.99, r.Part, 1, must.Sprintf("%+v", r))
 	}
 	must.Len(t, 12, got.Parts.Gate.Raw)
 	for _, r := range append(got.Parts.Gate.Raw, got.Parts.Makespan.Raw...) {
