@@ -64,7 +64,9 @@ func TestRun(t *testing.T) {
 		must.LessEq(t, uint64(jobsCard), r.Peak)
 		switch {
 		case r.Way == together:
-			must.Eq(t, min(r.Jobs, fit), r.right(), must.Sprintf("%+v", r))
+			// Of jobs that grow, more may fail than need be.
+			must.LessEq(t, min(r.Jobs, fit), r.right(), must.Sprintf("%+v", r))
+			must.Eq(t, r.Jobs <= fit, r.right() == r.Jobs)
 		case r.Way != waiting || r.Shape != grows.name:
 			must.Eq(t, r.Jobs, r.right(), must.Sprintf("%+v", r))
 		}
@@ -76,7 +78,7 @@ func TestRun(t *testing.T) {
 
 func TestRun_usage(t *testing.T) {
 	for _, args := range [][]string{
-		{"extra"}, {"-round", "1"}, {"-rounds", "0"}, {"-what", "all"}, {"-what", "loop,"}, {"-allocations", "0"}, {"-length", "1ms"},
+		{"extra"}, {"-round", "1"}, {"-rounds", "0"}, {"-what", "all"}, {"-what", "loop,"}, {"-allocations", "0"}, {"-length", "1ms"}, {"-jobs", "4,x"}, {"-jobs", "5"}, {"-jobs", "4,0"},
 	} {
 		var out, errs bytes.Buffer
 		must.Eq(t, 2, run(t.Context(), args, &out, &errs), must.Sprint(args))
