@@ -436,9 +436,9 @@ func TestShrink(t *testing.T) {
 	j := start(t, g.path, nil, "--steps", "1", "--hold-ms", "1500", "--bytes", "65536")
 	j.next("step")
 	g.mu.Lock()
-	g.limit = 32 * mib
+	g.limit = 16 * mib
 	g.mu.Unlock()
-	g.all(message{Type: limitIs, Device: 7, Bytes: 32 * mib})
+	g.all(message{Type: limitIs, Device: 7, Bytes: 16 * mib})
 	eventually(t, "the lease is back", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
