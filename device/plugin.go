@@ -67,6 +67,7 @@ type Plugin struct {
 	said     string               // what was said last of the cards
 	gate     *gate.Gate           // nil without cards, or if it could not be opened
 	tried    bool                 // to open it
+	learning sync.WaitGroup       // what measures jobs
 	unparked error                // why containers cannot be parked; nil if they can
 }
 
@@ -350,6 +351,7 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 		g.Close()
 		return err
 	}
+	p.learn(parts, g, opts.Soft)
 	byID := make(map[ledger.CardID]nvml.Card)
 	for _, c := range cards {
 		byID[ledger.CardID(c.UUID)] = c

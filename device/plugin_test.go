@@ -76,6 +76,7 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 		if p.gate != nil {
 			p.gate.Close() // it keeps a file in the test's directory
 		}
+		p.learning.Wait() // so does this
 	})
 	return p
 }

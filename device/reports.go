@@ -76,6 +76,9 @@ func report(st gate.Status, cards map[ledger.CardID]nvml.Card, last seat.Report)
 	r := seat.Report{
 		State: seat.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),
 	}
+	if st.Unparked != nil {
+		r.Unparked = st.Unparked.Error()
+	}
 	waiting := 0
 	for _, u := range st.Usage {
 		c := cards[u.Card]

@@ -48,8 +48,8 @@ func TestGPUGate(t *testing.T) {
 	for _, jobs := range []int{7, 20} {
 		t.Run(fmt.Sprintf("%d jobs", jobs), func(t *testing.T) {
 			t.Parallel()
-			n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB, plugin: map[string]string{"seats_per_gpu": strconv.Itoa(jobs)}})
-			j := n.gateJob("many", "--pause-ms", "200", "--hold-ms", "500")
+			n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB, plugin: map[string]string{"seats_per_gpu": strconv.Itoa(jobs), "turn": `"1s"`}})
+			j := n.gateJob("many", "--pause-ms", "200", "--hold-ms", "2000")
 			j.group += fmt.Sprintf("count = %d\n", jobs)
 			n.register(t, j)
 			var allocs []*api.AllocationListStub
@@ -60,11 +60,16 @@ func TestGPUGate(t *testing.T) {
 				}
 				return err
 			})
+			parked := 0
 			for _, a := range allocs {
 				alloc, _, err := n.agent.API.Allocations().Info(a.ID, nil)
 				must.NoError(t, err)
-				n.succeeds(t, alloc)
+				alloc = n.succeeds(t, alloc)
+				if harness.FindEvent(alloc, "train", "its GPU memory is in the host's memory, to make room for ") != nil {
+					parked++
+				}
 			}
+			must.Positive(t, parked, must.Sprint("none was parked: they did not need it"))
 		})
 	}
 }

@@ -6,6 +6,8 @@
 package e2e
 
 import (
+	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
@@ -182,7 +185,8 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	k.cpu, k.meta = -1, meta
 	// As process 1 of its namespace it does not hear a signal that it has no handler for.
 	k.body += "kill_timeout = \"1s\"\n"
-	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 96\n device %q {\n count = 1\n }\n}\n", n.device)
+	// Parked memory counts in the task's own: 72 MiB of a job of TestGPUGate, and 64 to spare.
+	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 200\n device %q {\n count = 1\n }\n}\n", n.device)
 	j := job{id: id}
 	if n.driver == "ebbtide" { // elsewhere it would be lost
 		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
@@ -218,8 +222,9 @@ func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
 	must.NoError(t, err)
 }
 
-// succeeds waits for the end of a workload: all that it had computed was right.
-func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
+// succeeds waits for the end of a workload: all that it had computed was right. It returns the
+// allocation as it is then.
+func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) *api.Allocation {
 	t.Helper()
 	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
 	must.NoError(t, err)
@@ -232,6 +237,7 @@ func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(out))
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
 	must.StrContains(t, out, `{"done": true}`)
+	return alloc
 }
 
 // filled is how much a workload of mode fill has got, in MiB.
@@ -244,6 +250,25 @@ func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
 	bytes, err := strconv.Atoi(m[1])
 	must.NoError(t, err)
 	return bytes / mib
+}
+
+// standIn makes an image of which a command is the workload, whatever it is told to run.
+func (n gpuNode) standIn(t *testing.T, ref, command string, args ...string) {
+	t.Helper()
+	ctx := deadline(t, stepDeadline)
+	script := fmt.Appendf(nil, "#!/bin/sh\nexec %[1]s/ld.so %[1]s/workload %[2]s\n", runtimePath, strings.Join(args, " "))
+	var data bytes.Buffer
+	w := tar.NewWriter(&data)
+	must.NoError(t, w.WriteHeader(&tar.Header{Name: command, Mode: 0o755, Size: int64(len(script))}))
+	_, err := w.Write(script)
+	must.NoError(t, err)
+	must.NoError(t, w.Close())
+	c, err := n.docker.Client.ContainerCreate(ctx, &container.Config{Image: harness.Image, Cmd: []string{command}}, nil, nil, nil, "")
+	must.NoError(t, err)
+	must.NoError(t, n.docker.Client.CopyToContainer(ctx, c.ID, "/bin", &data, container.CopyToContainerOptions{}))
+	_, err = n.docker.Client.ContainerCommit(ctx, c.ID, container.CommitOptions{Reference: ref})
+	must.NoError(t, err)
+	must.NoError(t, n.docker.Client.ContainerRemove(ctx, c.ID, container.RemoveOptions{}))
 }
 
 // statistics are what Nomad shows of the containers on the card, by allocation and task.

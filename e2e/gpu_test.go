@@ -155,8 +155,8 @@ func testNoCard(t *testing.T) {
 	must.NoError(t, err)
 	c := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{
 		Plugins: map[string]string{"ebbtide-gpu": plugin},
-		HCL: fmt.Sprintf("plugin \"ebbtide-gpu\" {\n config {\n library = \"/nowhere/libnvidia-ml.so.1\"\n gate = %q\n fingerprint_period = \"1s\"\n }\n}\n",
-			filepath.Join(h.Dir, "gate")),
+		HCL: fmt.Sprintf("plugin \"ebbtide-gpu\" {\n config {\n library = \"/nowhere/libnvidia-ml.so.1\"\n gate = %q\n state_dir = %q\n fingerprint_period = \"1s\"\n }\n}\n",
+			filepath.Join(h.Dir, "gate"), filepath.Join(h.Dir, "learned")),
 	}})
 	var pids []int
 	eventually(t, "the plugin says that there is nothing", func() error {

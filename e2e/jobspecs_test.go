@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -156,6 +157,13 @@ var specimens = map[string]struct {
 		}
 	}},
 	"tensorboard.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "train/loss") }},
+	"gpu.hcl": {true, func(t *testing.T, s specimen) {
+		s.reports(t, "large", "loss")
+		for task, told := range map[string]int{"small": 8 << 10, "large": 72<<10 - reserveMiB} {
+			_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs[task], task, "stdout", fmt.Sprintf(`"memory": %d}`, told*mib))
+			must.NoError(t, err)
+		}
+	}},
 	"docker.hcl": {true, func(t *testing.T, s specimen) {
 		s.reports(t, "mlp", "loss")
 		list, err := s.docker.Containers(t.Context(), s.allocs["mlp"].ID)
@@ -232,6 +240,11 @@ func TestJobspecs(t *testing.T) {
 						c = newCluster(t, h, "docker", clusterOptions{})
 						// As the file's comment imports it.
 						must.NoError(t, c.docker.Client.ImageTag(t.Context(), harness.Image, "ebbtide-trainer:1"))
+					}
+					if name == "gpu.hcl" {
+						n := newGPUNode(t, fakeCard(t), "docker", gpuOptions{memory: 80 << 10})
+						n.standIn(t, "pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime", "python", "--steps", "60", "--bytes", strconv.Itoa(mib), "--pause-ms", "500")
+						c = n.cluster
 					}
 					if name == "hold.hcl" {
 						daemon := config.Default()

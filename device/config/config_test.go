@@ -4,6 +4,8 @@
 package config
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,5 +51,17 @@ func TestConfig_Validate(t *testing.T) {
 		change(&c)
 		_, err := c.Validate()
 		must.ErrorContains(t, err, want)
+	}
+}
+
+// The reference has a row for every option, with its default.
+func TestDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/gpu.md")
+	must.NoError(t, err)
+	options := Spec().GetObject().GetAttributes()
+	must.MapNotEmpty(t, options)
+	for name, spec := range options {
+		row := fmt.Sprintf("\n| `%s` | `%s` |", name, spec.GetDefault().GetDefault().GetLiteral().GetValue())
+		must.StrContains(t, string(text), row)
 	}
 }

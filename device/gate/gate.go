@@ -209,6 +209,7 @@ type container struct {
 	away      *away     // its memory is parked, or on the way
 	spared    time.Time // until then it is not evicted: that has failed
 	failed    int       // times in a row
+	failure   error     // the last one; nil after a success
 	counts    map[ledger.CardID]*Counts
 	pauses    int
 	pausedFor time.Duration

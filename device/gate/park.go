@@ -170,11 +170,12 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 				c.spared = now.Add(spare)
 			}
 			if !errors.Is(err, errInFlight) {
+				c.failure = err
 				g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 			}
 			g.resume(now, c, pausePark)
 		} else {
-			c.failed = 0
+			c.failed, c.failure = 0, nil
 			for _, p := range c.processes {
 				g.ledger.Park(p.id)
 			}

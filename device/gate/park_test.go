@@ -152,6 +152,7 @@ func TestPark_fails(t *testing.T) {
 			synctest.Wait()
 			must.Eq(t, wire.Resume, c.hear().Type)
 			must.False(t, b.Stats()[1].Parked)
+			must.ErrorIs(t, b.Stats()[1].Unparked, fail)
 			cars.park = nil
 			time.Sleep(spare + b.opts.Rules.Idle)
 			synctest.Wait()
@@ -440,7 +441,10 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 				j.changed.Broadcast()
 				j.mu.Unlock()
 				if m.Type == wire.Pause {
-					must.NoError(j, j.say(wire.Message{Type: wire.Paused}))
+					// It may have ended meanwhile.
+					if err := j.say(wire.Message{Type: wire.Paused}); !errors.Is(err, errOver) {
+						must.NoError(j, err)
+					}
 				}
 			case <-j.life.over:
 				return

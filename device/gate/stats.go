@@ -45,6 +45,7 @@ type Status struct {
 	Planned   bool          // paused by the plan
 	Parked    bool          // its memory is in the host's, or on the way there or back
 	Parking   Parking       // if it is
+	Unparked  error         // why it could not be parked when that was tried last; nil if it could
 	Parks     int
 	ParkedFor time.Duration // in parkings that are over
 	Arrived   time.Time
@@ -105,6 +106,7 @@ func (g *Gate) Stats() []Status {
 			Planned: c.pause != nil && c.pause.reasons[PausePlan],
 			Parked:  c.away != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
+		s.Unparked = c.failure
 		if a := c.away; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package policies is the table of the policies of a GPU: they say how its memory is
-// divided.
+// divided, and who pauses when it is short.
 package policies
 
 import (
 	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/profile/plan"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 )
 
@@ -14,6 +15,7 @@ import (
 const (
 	FairShare      = "fairshare"
 	FairShareAdapt = "fairshare-adapt"
+	Plan           = "gpu-plan"
 )
 
 // All returns the policies, in the order in which a job meets them.
@@ -23,5 +25,7 @@ func All() []policies.Policy {
 			fairshare.Input{Params: fairshare.DefaultParams()}, fairshare.Example(), fairshare.Decide),
 		policies.New(FairShareAdapt, "how its coefficients move after a window (AdaptiveUpdate)",
 			fairshare.AdaptInput{Params: fairshare.DefaultAdaptParams()}, fairshare.AdaptExample(), fairshare.Adapt),
+		policies.New(Plan, "which jobs on a GPU pause before their memory collides (execution planning)",
+			plan.Input{Params: plan.DefaultParams()}, plan.Example(), plan.Decide),
 	}
 }

@@ -6,6 +6,7 @@
 //
 // What a job says of itself stands in its meta: ebbtide_gpu_memory is the most that it
 // wants, in MiB; ebbtide_gpu_group is the group whose part it shares, its own otherwise;
+// ebbtide_gpu_input is how large its input is, in any unit that its like have, too;
 // ebbtide_priority is 1 to 100.
 package shares
 
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,12 +26,14 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/profile"
 )
 
 // Keys of a job's meta.
 const (
 	metaMemory   = "ebbtide_gpu_memory"
 	metaGroup    = "ebbtide_gpu_group"
+	metaInput    = "ebbtide_gpu_input"
 	metaPriority = "ebbtide_priority"
 )
 
@@ -47,9 +51,13 @@ type Shares struct {
 	log   hclog.Logger
 	cards map[ledger.CardID]uint64 // bytes that may be given
 
-	mu      sync.Mutex
-	gate    Gate
-	members map[ledger.CardID]map[ledger.ContainerID]member
+	mu       sync.Mutex
+	gate     Gate
+	members  map[ledger.CardID]map[ledger.ContainerID]member
+	profiles Profiles // nil: nothing is learned
+	learned  learned
+	window   window
+	looked   time.Time // when the gate was last asked for the window
 }
 
 var _ gate.Shares = (*Shares)(nil)
@@ -57,6 +65,8 @@ var _ gate.Shares = (*Shares)(nil)
 // member is a container on a card.
 type member struct {
 	group    string
+	kind     profile.Kind
+	input    float64 // 0: not told
 	wishMiB  *int
 	priority int
 	since    time.Time
@@ -64,7 +74,11 @@ type member struct {
 
 // New returns Shares of cards, of which so many bytes may be given.
 func New(mode fairshare.Mode, cards map[ledger.CardID]uint64, log hclog.Logger) *Shares {
-	return &Shares{mode: mode, cards: cards, log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member)}
+	return &Shares{
+		mode: mode, cards: cards, log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
+		learned: learned{All: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Groups: make(map[string]own)},
+		window:  newWindow(),
+	}
 }
 
 // Use sets the gate, before anybody comes.
@@ -94,6 +108,7 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 		m.since = old.since
 	}
 	s.members[card][id] = m
+	s.window.members[id] = m
 	limit, err := s.divide(card, id)
 	share := gate.Share{Limit: limit, Priority: m.priority}
 	if m.wishMiB != nil {
@@ -106,29 +121,45 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 func (s *Shares) Leave(c peer.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var first *member // it may be on several cards
 	for card, members := range s.members {
-		if _, ok := members[ledger.ContainerID(c.ID)]; !ok {
+		m, ok := members[ledger.ContainerID(c.ID)]
+		if !ok {
 			continue
 		}
+		if first == nil || m.since.Before(first.since) {
+			first = &m
+		}
 		delete(members, ledger.ContainerID(c.ID))
+		delete(s.window.denied, seat{ledger.ContainerID(c.ID), card})
 		if _, err := s.divide(card, ""); err != nil {
 			s.log.Error("a card is divided as it was before a container left", "card", card, "error", err)
 		}
+	}
+	if first != nil {
+		s.ended(*first, time.Now())
 	}
 }
 
 // read reads what a job says of itself. With an error the rest of it counts.
 func read(c peer.Container) (member, error) {
 	var errs []error
-	m := member{group: c.Meta[metaGroup], priority: fairshare.DefaultPriority, since: time.Now()}
+	m := member{group: c.Meta[metaGroup], kind: profile.KindOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
 	if m.group == "" {
-		m.group = c.Namespace + "/" + c.Job
+		m.group = m.kind.Namespace + "/" + m.kind.Job // all that are dispatched of a job are one
 	}
 	if text := c.Meta[metaMemory]; text != "" {
 		if n, err := strconv.Atoi(text); err != nil || n < 1 {
 			errs = append(errs, fmt.Errorf("meta.%s: must be a whole number of MiB ≥ 1, got %q", metaMemory, text))
 		} else {
 			m.wishMiB = &n
+		}
+	}
+	if text := c.Meta[metaInput]; text != "" {
+		if f, err := strconv.ParseFloat(text, 64); err != nil || !(f > 0) || math.IsInf(f, 0) {
+			errs = append(errs, fmt.Errorf("meta.%s: must be a number > 0, got %q", metaInput, text))
+		} else {
+			m.input = f
 		}
 	}
 	if text := c.Meta[metaPriority]; text != "" {
@@ -170,26 +201,21 @@ func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	for _, st := range s.gate.Stats() {
 		for _, u := range st.Usage {
 			if u.Card == card {
-				// What is held in part is held.
-				held[ledger.ContainerID(st.Container.ID)] = int((u.Held.Taken() + mib - 1) / mib)
+				held[ledger.ContainerID(st.Container.ID)] = up(u.Held.Taken())
 			}
 		}
 	}
+	members, known := s.members[card], s.known()
 	in := fairshare.Input{
 		MemoryMiB: int(s.cards[card] / mib), Mode: s.mode,
-		Coefficients: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Params: fairshare.DefaultParams(),
+		Groups: s.groups(members, known), Coefficients: s.learned.All, Params: fairshare.DefaultParams(),
 	}
-	jobs := make(map[string]int)
-	members := s.members[card]
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		m := members[id]
-		jobs[m.group]++
 		in.Containers = append(in.Containers, fairshare.Container{
-			ID: string(id), Group: m.group, WishMiB: m.wishMiB, Priority: m.priority, InUseMiB: held[id], ArrivedS: float64(m.since.UnixMilli()) / 1000,
+			ID: string(id), Group: m.group, WishMiB: m.wishMiB, MinimumMiB: known.minimum(m, s.cards[card]), Priority: m.priority,
+			InUseMiB: held[id], ArrivedS: float64(m.since.UnixMilli()) / 1000,
 		})
-	}
-	for _, group := range slices.Sorted(maps.Keys(jobs)) {
-		in.Groups = append(in.Groups, fairshare.Group{ID: group, Jobs: jobs[group], Properties: map[string]fairshare.Property{}})
 	}
 	return in
 }

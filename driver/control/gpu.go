@@ -52,6 +52,10 @@ func (s *state) sayGPU(last, r seat.Report, now time.Time) {
 			s.speak.say(fmt.Sprintf("GPU: the task goes on after %v, in which it was %s", now.Sub(last.Since).Round(time.Second), state), kind)
 		}
 	}
+	if r.Unparked != "" && r.Unparked != last.Unparked && !s.saidUnparked {
+		s.saidUnparked = true
+		s.speak.say("GPU: its memory cannot make room for others, who may be denied theirs: "+r.Unparked, "gpu.not-parked")
+	}
 	long := func(r seat.Report) bool { return r.State == seat.Waiting && now.Sub(r.Since) >= waitsLong }
 	if long(r) && !s.saidWaits {
 		s.speak.say(fmt.Sprintf("GPU: %s since %s", r.Why, r.Since.UTC().Format(time.TimeOnly)), "gpu.waits")

@@ -6,6 +6,7 @@ package control
 import (
 	"errors"
 	"io/fs"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestGPU(t *testing.T) {
 			pass(time.Second)
 			select {
 			case ev := <-n.events:
-				if ev.Annotations["ebbtide"] == "gpu" || ev.Annotations["ebbtide"] == "gpu.waits" {
+				if strings.HasPrefix(ev.Annotations["ebbtide"], "gpu") {
 					return ev.Message
 				}
 			case <-time.After(10 * time.Millisecond):
@@ -63,6 +64,9 @@ func TestGPU(t *testing.T) {
 	report = seat.Report{State: seat.Running, Since: n.clock}
 	must.StrContains(t, next(), "GPU: the task goes on after ")
 	must.True(t, n.clock.After(since))
+
+	report.Unparked = "not enough host memory"
+	must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
 
 	failed = errors.New("torn")
 	pass(time.Second)

@@ -58,6 +58,8 @@ type state struct {
 	gpu       *seat.Report // nil: nothing is known of a seat
 	saidWaits bool         // that it has waited long for its card
 
+	saidUnparked bool // that its memory could not be moved
+
 	resources  resources
 	converging converging
 	move       status.Move

@@ -14,6 +14,8 @@ package peer
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +49,10 @@ type Container struct {
 	// ebbtide_… keys.
 	Job, Group, Namespace string
 	Meta                  map[string]string
+	// Arguments is a hash of the arguments of the container's first process, in which the
+	// allocation's ID does not count; "" if they could not be read. Two runs of a job have
+	// the same. The arguments themselves are kept nowhere: they may hold secrets.
+	Arguments string
 }
 
 // Process is a process on this host.
@@ -139,20 +145,30 @@ func (f Finder) process(pid int, admit func(id string) error) (Process, error) {
 
 // Start returns when a process has begun, in clock ticks since the machine's start.
 func (f Finder) Start(pid int) (uint64, error) {
-	b, err := f.read(pid, "stat")
+	fields, err := f.stat(pid)
 	if err != nil {
 		return 0, err
-	}
-	// pid (comm) state …; comm may hold anything. The start is field 22.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("reading the start of process %d: %d fields", pid, len(fields))
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("reading the start of process %d: %w", pid, err)
 	}
 	return start, nil
+}
+
+// stat returns the fields of a process's stat from its state on, which is field 3. There
+// are 20 of them at least, up to the start.
+func (f Finder) stat(pid int) ([]string, error) {
+	b, err := f.read(pid, "stat")
+	if err != nil {
+		return nil, err
+	}
+	// pid (comm) state …; comm may hold anything.
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 20 {
+		return nil, fmt.Errorf("reading the start of process %d: %d fields", pid, len(fields))
+	}
+	return fields, nil
 }
 
 // Boot returns an ID that changes when the machine starts.
@@ -193,7 +209,45 @@ func (f Finder) container(pid int, admit func(id string) error) (Container, erro
 	if c.Alloc == "" || c.Task == "" {
 		return Container{}, fmt.Errorf("%w: container %s has no NOMAD_ALLOC_ID and NOMAD_TASK_NAME", ErrStranger, c.ID)
 	}
+	c.Arguments = f.arguments(f.first(pid, c.ID), c.Alloc)
 	return c, nil
+}
+
+// maxParents bounds how far it is looked for the first process of a container.
+const maxParents = 64
+
+// first returns the first process of a process's container: the farthest of its ancestors
+// that is in it. Where an ancestor cannot be read it is taken to be outside.
+func (f Finder) first(pid int, id string) int {
+	for range maxParents {
+		fields, err := f.stat(pid)
+		if err != nil {
+			return pid
+		}
+		parent, err := strconv.Atoi(fields[1])
+		if err != nil || parent <= 1 {
+			return pid
+		}
+		cgroups, err := f.read(parent, "cgroup")
+		if err != nil {
+			return pid
+		}
+		if c, err := fromCgroups(string(cgroups)); err != nil || c.ID != id {
+			return pid
+		}
+		pid = parent
+	}
+	return pid
+}
+
+// arguments returns the hash of a process's arguments, or "".
+func (f Finder) arguments(pid int, alloc string) string {
+	b, err := f.read(pid, "cmdline")
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(bytes.ReplaceAll(b, []byte(alloc), nil))
+	return hex.EncodeToString(sum[:16])
 }
 
 func (f Finder) path(name string) string {

@@ -218,6 +218,47 @@ func TestHandle(t *testing.T) {
 	must.ErrorIs(t, err, ErrGone)
 }
 
+// Two runs of a job have the same arguments: those of the container's first process, less
+// what differs in each allocation.
+func TestProcess_arguments(t *testing.T) {
+	docker := "0::/system.slice/docker-" + container + ".scope\n"
+	write := func(f Finder, pid int, parent int, cgroup, cmdline string) {
+		dir := filepath.Join(f.Proc, strconv.Itoa(pid))
+		must.NoError(t, os.MkdirAll(dir, 0o700))
+		for name, text := range map[string]string{
+			"stat":   fmt.Sprintf("%d (a) S %d 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 0 0 0\n", pid, parent),
+			"cgroup": cgroup, "cmdline": cmdline,
+		} {
+			must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		}
+	}
+	arguments := func(worker, first, outside string) string {
+		t.Helper()
+		f := fake(t, docker, "", env)
+		write(f, 7, 6, docker, worker)
+		write(f, 6, 5, docker, first)
+		write(f, 5, 4, "0::/system.slice/containerd.service\n", outside)
+		p, err := f.Process(7)
+		must.NoError(t, err)
+		return p.Container.Arguments
+	}
+	is := arguments("worker\x000\x00", "train\x00--token=secret\x00", "shim\x00")
+	must.Eq(t, 32, len(is))
+	must.StrNotContains(t, is, "secret")
+	must.Eq(t, is, arguments("worker\x001\x00", "train\x00--token=secret\x00", "another shim\x00"))
+	must.NotEq(t, is, arguments("worker\x000\x00", "train\x00--token=other\x00", "shim\x00"))
+	must.NotEq(t, is, arguments("worker\x000\x00", "train\x00--token=secret\x00x\x00", "shim\x00"))
+	must.Eq(t, arguments("", "train\x00/alloc/x\x00", ""), arguments("", "train\x00/alloc/"+alloc+"x\x00", ""))
+	must.Eq(t, "", arguments("worker\x00", "", "shim\x00"), must.Sprint("a zombie has none"))
+
+	// A loop of parents, which a host does not have, ends.
+	f := fake(t, docker, "", env)
+	write(f, 7, 6, docker, "a\x00")
+	write(f, 6, 7, docker, "a\x00")
+	_, err := f.Process(7)
+	must.NoError(t, err)
+}
+
 func FuzzContainer(f *testing.F) {
 	f.Add("0::/docker/"+container+"\n", mountinfo(alloc, "train"), []byte(env))
 	f.Add("4:memory:/nomad/"+alloc+".train\n", "", []byte("=\x00=\x00"))

@@ -66,9 +66,16 @@ static void child(void)
 		eb.mode = LOOSE;
 }
 
+// What pthread_atfork is in glibc. Where it is missing, in musl, the loader would end the whole
+// program for it.
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
 __attribute__((constructor)) static void watch(void)
 {
 	eb_init();
-	if (eb.mode != OFF)
-		pthread_atfork(before, parent, child);
+	if (eb.mode == OFF)
+		return;
+	if (__register_atfork)
+		__register_atfork(before, parent, child, __dso_handle);
 }

@@ -129,7 +129,13 @@ static void early(void)
 		s = eb_elf_find("libdl.so", "dlsym");
 	if (!v)
 		v = eb_elf_find("libdl.so", "dlvsym");
-	if (!s || !v) {
+	// A program of another C library has no card's driver, and is to run all the same. musl
+	// knows no versions.
+	if (!s)
+		s = eb_elf_find("ld-musl", "dlsym");
+	if (!v)
+		v = s;
+	if (!s) {
 		static const char msg[] = "ebbtide-cuda: no dlsym found in libc or libdl\n";
 		if (write(STDERR_FILENO, msg, sizeof msg - 1) >= 0)
 			_exit(127); // nothing can be loaded without it

@@ -1,0 +1,413 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package profile
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+)
+
+const mib = 1 << 20
+
+func TestKindOf(t *testing.T) {
+	c := peer.Container{Namespace: "ml", Job: "bert", Group: "g", Task: "train", Arguments: "aa", ID: "1", Alloc: "2"}
+	want := Kind{"ml", "bert", "g", "train", "aa"}
+	for _, job := range []string{
+		"bert", "bert/dispatch-1784550000-0a1b2c3d", "bert/periodic-1784550000", "bert/periodic-1784550000/dispatch-1784550001-0a1b2c3d",
+	} {
+		c.Job = job
+		must.Eq(t, want, KindOf(c))
+	}
+	for _, job := range []string{"bert/dispatch-x", "bert/periodic", "bert/dispatch-1-0a/more", "dispatch-1784550000-0a1b2c3d"} {
+		c.Job = job
+		must.Eq(t, job, KindOf(c).Job)
+	}
+	must.Eq(t, "ml/bert/g/train", want.Application())
+
+	// Whatever a process calls itself, its file lies in the store, and JSON keeps its name.
+	c.Job, c.Namespace = "../../etc/passwd\xff", strings.Repeat("n", 100_000)
+	k := KindOf(c)
+	must.RegexMatch(t, fileName, k.name())
+	b, err := json.Marshal(k)
+	must.NoError(t, err)
+	must.Less(t, 2000, len(b))
+	var back Kind
+	must.NoError(t, json.Unmarshal(b, &back))
+	must.Eq(t, k, back)
+	must.NotEq(t, Kind{Job: "a", Group: "b"}.name(), Kind{Job: "ab"}.name())
+}
+
+// record records a run of so many seconds that holds what curve says, observed every so
+// often.
+func record(seconds, every int, curve func(at int) uint64) Run {
+	var c Recorder
+	for at := 0; at < seconds; at += every {
+		c.Observe(time.Duration(at)*time.Second, curve(at))
+	}
+	return c.End(time.Duration(seconds) * time.Second)
+}
+
+func TestRecorder(t *testing.T) {
+	var c Recorder
+	c.Observe(0, 10)
+	c.Observe(500*time.Millisecond, 30)
+	c.Observe(3200*time.Millisecond, 5)
+	c.Observe(time.Second, 7) // a clock that goes back
+	must.Eq(t, Run{WidthS: 1, Bytes: []uint64{30, 30, 30, 30}, Seconds: 3.2}, c.Run())
+	c.Observe(4*time.Second, 8)
+	must.Eq(t, []uint64{30, 30, 30, 30, 8}, c.Run().Bytes)
+
+	// It doubles its parts as often as it must, and then goes on.
+	c.Observe(128*time.Second, 9)
+	r := c.Run()
+	must.Eq(t, 2, r.WidthS)
+	must.Len(t, 65, r.Bytes)
+	must.Eq(t, []uint64{30, 30, 8, 8}, r.Bytes[:4])
+	must.Eq(t, 9, r.Bytes[64])
+	c.Observe(1000*time.Hour, 11)
+	r = c.End(1001 * time.Hour)
+	must.NoError(t, r.validate())
+	must.True(t, r.Whole)
+	must.Eq(t, 1001*3600, r.Seconds)
+	must.Eq(t, 30, r.Bytes[0])
+	must.Eq(t, 11, r.Bytes[len(r.Bytes)-1])
+
+	// Who goes on later has lost nothing.
+	var a Recorder
+	a.Observe(0, 10)
+	b, err := Continue(a.Run())
+	must.NoError(t, err)
+	_, err = Continue(Run{})
+	must.ErrorContains(t, err, "width_s: must be a power of two")
+	a.Observe(5*time.Second, 3)
+	b.Observe(5*time.Second, 3)
+	must.Eq(t, a.Run(), b.Run())
+	must.Eq(t, 1, len(new(Recorder).End(0).Bytes))
+}
+
+// Whatever comes in, a run is valid, keeps its peak, and is never less than what was seen.
+func TestRecorder_properties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c Recorder
+		type seen struct {
+			at    time.Duration
+			bytes uint64
+		}
+		var all []seen
+		at := time.Duration(0)
+		for range rapid.IntRange(1, 300).Draw(t, "observations") {
+			at += time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "step"))
+			s := seen{at, rapid.Uint64Range(0, most).Draw(t, "bytes")}
+			all = append(all, s)
+			c.Observe(s.at, s.bytes)
+		}
+		r := c.Run()
+		must.NoError(t, r.validate())
+		peak := uint64(0)
+		for _, s := range all {
+			peak = max(peak, s.bytes)
+			must.GreaterEq(t, s.bytes, r.Bytes[int(s.at.Seconds()/r.WidthS)])
+		}
+		must.Eq(t, peak, r.Peak())
+	})
+	var c Recorder
+	c.Observe(1<<63-1, 1<<64-1)
+	c.Observe(-5, 0)
+	must.NoError(t, c.Run().validate())
+}
+
+// lammps is the paper's: 1.7 GB, and 8.3 GB from 1180 s on until 1195 s.
+func lammps(at int) uint64 {
+	if at < 1180 {
+		return 1700 * mib
+	}
+	return 8300 * mib
+}
+
+func TestAhead(t *testing.T) {
+	p := Profile{}.add(record(1195, 5, lammps))
+	at := func(s int) time.Duration { return time.Duration(s) * time.Second }
+	const low, peak = 1700 * mib, 8300 * mib
+	for name, tc := range map[string]struct {
+		at, horizon int
+		held        uint64
+		want        uint64
+		known       bool
+	}{
+		"at the start":              {0, 60, low, low, true},
+		"before the rise":           {1100, 60, low, low, true},
+		"the rise is near":          {1130, 60, low, peak, true},
+		"in it":                     {1185, 60, peak, peak, true},
+		"far ahead":                 {0, 2000, low, peak, true},
+		"slower than the run":       {1300, 0, low, peak, true},
+		"much slower":               {5000, 0, low, peak, true},
+		"slower, and in the peak":   {5000, 60, peak, peak, true},
+		"faster than the run":       {600, 0, peak, peak, true},
+		"a bit more than the run":   {500, 60, low + 500*mib, low + 500*mib, true},
+		"more than it ever held":    {500, 60, 12000 * mib, 12000 * mib, false},
+		"on its way up":             {500, 60, 5000 * mib, peak, true},
+		"later, and more than ever": {5000, 60, 12000 * mib, 12000 * mib, false},
+		"an odd time":               {-5, -5, low, low, true},
+		"nothing held at the start": {0, 10, 0, low, true},
+		"nothing held later":        {600, 60, 0, low, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := p.Ahead(at(tc.at), tc.held, at(tc.horizon))
+			must.Eq(t, tc.want, f.Bytes)
+			must.Eq(t, tc.known, f.Known)
+			must.Eq(t, 1, f.Runs)
+		})
+	}
+	f := Profile{}.Ahead(at(5), 7, at(60))
+	must.Eq(t, Forecast{Bytes: 7, At: at(5)}, f)
+	must.Eq(t, at(73*16), p.Ahead(at(5000), low, 0).At, must.Sprint("before the rise"))
+}
+
+// What is expected is never less than what is held, and no more than the peak if that is
+// more; a job that does as the run before is known throughout.
+func TestAhead_properties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p Profile
+		levels := rapid.SliceOfN(rapid.Uint64Range(0, 100*mib), 1, 400).Draw(t, "levels")
+		slow := rapid.IntRange(1, 3).Draw(t, "slower")
+		p = p.add(record(len(levels), 1, func(at int) uint64 { return levels[at] }))
+		p = p.add(record(len(levels)*slow, 1, func(at int) uint64 { return levels[at/slow] }))
+		peak := p.Summary().Peak
+		at := time.Duration(rapid.IntRange(0, 2*len(levels)).Draw(t, "at")) * time.Second
+		horizon := time.Duration(rapid.IntRange(0, 100).Draw(t, "horizon")) * time.Second
+		held := rapid.Uint64Range(0, 120*mib).Draw(t, "held")
+		f := p.Ahead(at, held, horizon)
+		must.GreaterEq(t, held, f.Bytes)
+		must.LessEq(t, max(held, peak), f.Bytes)
+		must.GreaterEq(t, f.Bytes, p.Ahead(at, held, horizon+time.Minute).Bytes, must.Sprint("who looks further sees no less"))
+
+		second := rapid.IntRange(0, len(levels)-1).Draw(t, "second")
+		part := int(float64(second) / p.envelope().width)
+		exact := p.envelope().high[part]
+		must.True(t, p.Ahead(time.Duration(second)*time.Second, exact, 0).Known)
+		must.Eq(t, held <= peak+uint64(slack*float64(peak)), f.Known)
+	})
+}
+
+func TestSummary(t *testing.T) {
+	const low, peak = 1700 * mib, 8300 * mib
+	var p Profile
+	must.Eq(t, Summary{}, p.Summary())
+	p = p.add(record(1195, 5, lammps))
+	must.Eq(t, Summary{Measured: 1, Peak: peak, Working: low, FastestS: 1195}, p.Summary())
+	// A run that failed before its peak is not the fastest, nor is one whose end nobody saw.
+	p = p.add(record(20, 5, lammps))
+	part := record(1190, 5, lammps)
+	part.Whole = false
+	p = p.add(part)
+	must.Eq(t, Summary{Measured: 2, Peak: peak, Working: low, FastestS: 1195}, p.Summary())
+	p = p.add(record(1185, 5, lammps))
+	must.Eq(t, 1185, p.Summary().FastestS)
+	for range Keep {
+		p = p.add(record(100, 1, func(int) uint64 { return mib }))
+	}
+	must.Len(t, Keep, p.Runs)
+	must.Eq(t, Summary{Measured: 8, Peak: mib, Working: mib, FastestS: 100}, p.Summary())
+}
+
+// reports collects what is told.
+type reports []error
+
+func (r *reports) add(err error) { *r = append(*r, err) }
+
+func open(t *testing.T, dir string) (*Store, *reports) {
+	t.Helper()
+	var told reports
+	s, err := Open(dir, told.add)
+	must.NoError(t, err)
+	return s, &told
+}
+
+func TestStore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "profiles")
+	s, _ := open(t, dir)
+	k := Kind{"ml", "bert", "g", "train", "aa"}
+	_, ok := s.Profile(k)
+	must.False(t, ok)
+	r := record(1195, 5, lammps)
+	must.NoError(t, s.Add(k, r))
+	must.NoError(t, s.Add(Kind{Job: "other"}, r))
+	must.NoError(t, s.Add(k, r))
+	must.ErrorContains(t, s.Add(k, Run{}), "adding a run of ml/bert/g/train: width_s: must be a power of two")
+	check := func(s *Store) {
+		t.Helper()
+		p, ok := s.Profile(k)
+		must.True(t, ok)
+		must.Eq(t, Profile{Kind: k, Runs: []Run{r, r}, Measured: 2}, p)
+		all := s.Summaries()
+		must.Len(t, 2, all)
+		must.Eq(t, p.Summary(), all[1])
+	}
+	check(s)
+	s, told := open(t, dir)
+	check(s)
+	must.Len(t, 0, *told)
+
+	type thing struct{ A int }
+	var got thing
+	must.ErrorIs(t, s.Load("coefficients", &got), fs.ErrNotExist)
+	must.NoError(t, s.Save("coefficients", thing{5}))
+	must.NoError(t, s.Load("coefficients", &got))
+	must.Eq(t, thing{5}, got)
+
+	info, err := os.Stat(filepath.Join(dir, "kinds", k.name()))
+	must.NoError(t, err)
+	must.Eq(t, 0o600, info.Mode().Perm())
+	must.Less(t, 20<<10, info.Size())
+}
+
+// What cannot be a profile is left out, with one report, and harms nobody.
+func TestStore_bad(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	good, k := Kind{Job: "good"}, Kind{Job: "bad"}
+	must.NoError(t, s.Add(good, record(10, 1, lammps)))
+	must.NoError(t, s.Add(k, record(10, 1, lammps)))
+	path := filepath.Join(dir, "kinds", k.name())
+	whole, err := os.ReadFile(path)
+	must.NoError(t, err)
+	for name, text := range map[string]string{
+		"torn":             string(whole[:len(whole)/2]),
+		"empty":            "",
+		"of another kind":  strings.Replace(string(whole), `"bad"`, `"worse"`, 1),
+		"no runs":          `{"kind": {"job": "bad"}}`,
+		"endless parts":    strings.Replace(string(whole), `"width_s":1`, `"width_s":1e-300`, 1),
+		"an odd width":     strings.Replace(string(whole), `"width_s":1`, `"width_s":3`, 1),
+		"a size too large": strings.Replace(string(whole), `[1782579200`, `[18446744073709551615`, 1),
+		"a negative time":  strings.Replace(string(whole), `"seconds":10`, `"seconds":-10`, 1),
+		"too many parts":   strings.Replace(string(whole), `[1782579200`, `[1`+strings.Repeat(",1", Bins), 1),
+		"too long":         string(whole) + strings.Repeat(" ", maxFile),
+	} {
+		must.NotEq(t, string(whole), text)
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		s, told := open(t, dir)
+		_, ok := s.Profile(k)
+		must.False(t, ok, must.Sprint(name))
+		_, ok = s.Profile(good)
+		must.True(t, ok)
+		must.Len(t, 1, *told, must.Sprint(name))
+		must.ErrorContains(t, (*told)[0], "1 files of profiles are ignored, such as: "+k.name()+": ")
+	}
+	// Nor are pipes and links waited for or followed, and what a killed plugin has left goes.
+	must.NoError(t, os.Remove(path))
+	must.NoError(t, unix.Mkfifo(path, 0o600))
+	link := filepath.Join(dir, "kinds", Kind{Job: "link"}.name())
+	must.NoError(t, os.Symlink("/dev/zero", link))
+	left := filepath.Join(dir, "kinds", unfinished+"1")
+	must.NoError(t, os.WriteFile(left, whole, 0o600))
+	s, told := open(t, dir)
+	must.Len(t, 1, s.Summaries())
+	must.Len(t, 1, *told)
+	must.ErrorContains(t, (*told)[0], "2 files of profiles are ignored")
+	_, err = os.Stat(left)
+	must.ErrorIs(t, err, fs.ErrNotExist)
+	// The next run of the kind is stored in place of it.
+	must.NoError(t, s.Add(k, record(10, 1, lammps)))
+	s, told = open(t, dir)
+	must.Len(t, 2, s.Summaries())
+	must.Len(t, 1, *told)
+}
+
+// There are never more than Kinds, and the oldest goes.
+func TestStore_bounded(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir) // makes it
+	kind := func(i int) Kind { return Kind{Job: fmt.Sprint("job-", i)} }
+	r := Run{WidthS: 1, Bytes: []uint64{1}, Whole: true}
+	old := time.Now().Add(-time.Hour)
+	for i := range Kinds {
+		p := Profile{Kind: kind(i)}.add(r)
+		path := filepath.Join(dir, "kinds", p.Kind.name())
+		must.NoError(t, save(path, p))
+		must.NoError(t, os.Chtimes(path, old, old.Add(time.Duration(i)*time.Second)))
+	}
+	files := func() int {
+		entries, err := os.ReadDir(filepath.Join(dir, "kinds"))
+		must.NoError(t, err)
+		return len(entries)
+	}
+	s, told := open(t, dir)
+	must.Len(t, 0, *told)
+	must.Len(t, Kinds, s.Summaries())
+	must.NoError(t, s.Add(kind(0), r))
+	must.NoError(t, s.Add(kind(Kinds), r))
+	must.Eq(t, Kinds, files())
+	_, ok := s.Profile(kind(1))
+	must.False(t, ok, must.Sprint("of the others the oldest"))
+	_, ok = s.Profile(kind(0))
+	must.True(t, ok)
+	// Files that are too many are removed when it is opened.
+	must.NoError(t, save(filepath.Join(dir, "kinds", kind(1).name()), Profile{Kind: kind(1)}.add(r)))
+	s, _ = open(t, dir)
+	must.Len(t, Kinds, s.Summaries())
+	must.Eq(t, Kinds, files())
+}
+
+// A directory that cannot be used is told, and what was measured counts until the end.
+func TestStore_fails(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	must.NoError(t, os.RemoveAll(dir))
+	k := Kind{Job: "a"}
+	must.ErrorContains(t, s.Add(k, record(10, 1, lammps)), "writing the profile of /a//: ")
+	_, ok := s.Profile(k)
+	must.True(t, ok)
+	must.ErrorContains(t, s.Save("x", 1), "writing x: ")
+	must.NoError(t, os.WriteFile(dir, nil, 0o600))
+	_, err := Open(dir, func(error) {})
+	must.ErrorContains(t, err, "making the directory of profiles: ")
+}
+
+// Many add and read at the same time.
+func TestStore_together(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for n := range 10 {
+				k := Kind{Job: fmt.Sprint("job-", (i+n)%4)}
+				if err := s.Add(k, record(20, 1, lammps)); err != nil {
+					t.Error(err)
+				}
+				p, _ := s.Profile(k)
+				p.Ahead(time.Second, mib, time.Minute)
+				s.Summaries()
+				_ = s.Save("x", n)
+				var got int
+				if err := s.Load("x", &got); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	measured := 0
+	again, told := open(t, dir)
+	for _, sum := range again.Summaries() {
+		measured += sum.Measured
+	}
+	must.Eq(t, 80, measured)
+	must.Len(t, 0, *told)
+	must.True(t, slices.IsSortedFunc(again.Summaries(), func(a, b Summary) int { return strings.Compare(a.Kind.Job, b.Kind.Job) }))
+}

@@ -1,0 +1,250 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package profile
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kinds is of how many kinds of jobs profiles are kept. When there is another one, that of
+// which nothing was heard for longest goes.
+const Kinds = 1000
+
+// maxFile bounds what is read of a file, in bytes. A profile has about 10 KiB at most.
+const maxFile = 1 << 20
+
+// unfinished is how the name of a file begins that is being written.
+const unfinished = ".new-"
+
+// fileName is what a profile's file is called.
+var fileName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
+
+// Store keeps profiles on disk, a small file for each kind, and a few other things that
+// are to outlive the plugin beside them. It is safe for concurrent use.
+type Store struct {
+	dir string
+
+	writing sync.Mutex // one writer at a time; readers need not wait for the disk
+
+	mu       sync.RWMutex
+	profiles map[Kind]entry
+}
+
+// entry is a profile with when it was added to.
+type entry struct {
+	Profile
+	summary Summary
+	since   time.Time
+}
+
+// Open opens the store in a directory, which is made if it is not there. Files that cannot
+// be read are left out, and the report says which, all in one error.
+func Open(dir string, report func(error)) (*Store, error) {
+	s := &Store{dir: dir, profiles: make(map[Kind]entry)}
+	if err := os.MkdirAll(s.kinds(), 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of profiles: %w", err)
+	}
+	files, err := os.ReadDir(s.kinds())
+	if err != nil {
+		return nil, fmt.Errorf("reading the directory of profiles: %w", err)
+	}
+	var bad []error
+	for _, file := range files {
+		name := file.Name()
+		if strings.HasPrefix(name, unfinished) { // by a plugin that was killed
+			_ = os.Remove(filepath.Join(s.kinds(), name))
+			continue
+		}
+		e, err := s.read(name)
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		s.profiles[e.Kind] = e
+		if err := s.remove(s.forget()); err != nil {
+			bad = append(bad, err)
+		}
+	}
+	if len(bad) > 0 {
+		const few = 3
+		report(fmt.Errorf("%d files of profiles are ignored, such as: %w", len(bad), errors.Join(bad[:min(few, len(bad))]...)))
+	}
+	return s, nil
+}
+
+func (s *Store) kinds() string { return filepath.Join(s.dir, "kinds") }
+
+// read reads a profile's file.
+func (s *Store) read(name string) (entry, error) {
+	var e entry
+	if !fileName.MatchString(name) {
+		return e, fmt.Errorf("%s: is not the name of a profile", name)
+	}
+	path := filepath.Join(s.kinds(), name)
+	since, err := load(path, &e.Profile)
+	if err == nil {
+		err = e.validate()
+	}
+	if err == nil && e.Kind.name() != name {
+		err = errors.New("kind: is not the one of the file's name")
+	}
+	if err != nil {
+		return e, fmt.Errorf("%s: %w", name, err)
+	}
+	e.since, e.summary = since, e.Summary()
+	return e, nil
+}
+
+// load reads a file of JSON, and says when it was written.
+func load(path string, into any) (time.Time, error) {
+	// Not a link to elsewhere, and no pipe that would never end.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case !info.Mode().IsRegular() || info.Size() > maxFile:
+		return time.Time{}, fmt.Errorf("must be a file of at most %d bytes", maxFile)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err == nil {
+		err = json.Unmarshal(b, into)
+	}
+	return info.ModTime(), err
+}
+
+// save writes a file of JSON, whole or not at all.
+func save(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), unfinished+"*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync() // or the name may be there after a power cut, and not the content
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// Add adds a run to the profile of its kind, and writes it down. With an error it counts
+// all the same, until the store is opened again.
+func (s *Store) Add(k Kind, r Run) error {
+	if err := r.validate(); err != nil {
+		return fmt.Errorf("adding a run of %s: %w", k.Application(), err)
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.mu.Lock()
+	e := s.profiles[k]
+	e.Kind = k
+	e.Profile, e.since = e.add(r), time.Now()
+	e.summary = e.Summary()
+	s.profiles[k] = e
+	gone := s.forget()
+	s.mu.Unlock()
+	if err := s.remove(gone); err != nil {
+		return err
+	}
+	if err := save(filepath.Join(s.kinds(), k.name()), e.Profile); err != nil {
+		return fmt.Errorf("writing the profile of %s: %w", k.Application(), err)
+	}
+	return nil
+}
+
+// forget drops the oldest profiles that are too many, and returns their kinds.
+func (s *Store) forget() (gone []Kind) {
+	for len(s.profiles) > Kinds {
+		var oldest Kind
+		var since time.Time
+		for k, e := range s.profiles {
+			if since.IsZero() || e.since.Before(since) || e.since.Equal(since) && k.name() < oldest.name() {
+				oldest, since = k, e.since
+			}
+		}
+		delete(s.profiles, oldest)
+		gone = append(gone, oldest)
+	}
+	return gone
+}
+
+// remove removes the files of kinds.
+func (s *Store) remove(gone []Kind) error {
+	for _, k := range gone {
+		if err := os.Remove(filepath.Join(s.kinds(), k.name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing the oldest profile: %w", err)
+		}
+	}
+	return nil
+}
+
+// Profile returns what is known of a kind.
+func (s *Store) Profile(k Kind) (Profile, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	e, ok := s.profiles[k]
+	return e.Profile, ok // nobody changes the runs of one that was handed out
+}
+
+// Summaries returns the figures of all profiles, in order.
+func (s *Store) Summaries() []Summary {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := make([]Summary, 0, len(s.profiles))
+	for _, e := range s.profiles {
+		out = append(out, e.summary)
+	}
+	slices.SortFunc(out, func(a, b Summary) int {
+		return cmp.Or(strings.Compare(a.Kind.Application(), b.Kind.Application()), strings.Compare(a.Kind.Arguments, b.Kind.Arguments))
+	})
+	return out
+}
+
+// Load reads what Save has written by that name. The error wraps fs.ErrNotExist if that
+// was never done.
+func (s *Store) Load(name string, into any) error {
+	if _, err := load(filepath.Join(s.dir, name+".json"), into); err != nil {
+		return fmt.Errorf("reading %s: %w", name, err)
+	}
+	return nil
+}
+
+// Save writes something that is to outlive the plugin, whole or not at all. The name is of
+// letters.
+func (s *Store) Save(name string, v any) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := save(filepath.Join(s.dir, name+".json"), v); err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/profile/plan"
+)
+
+const mib = 1 << 20
+
+// plan plans each card, and does as the plans say. Who is on several cards is paused while
+// one of their plans wants it.
+func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) {
+	for _, st := range stats {
+		// The gate itself ends a pause without which nobody would run.
+		if c := w.containers[ledger.ContainerID(st.Container.ID)]; c.paused && !st.Planned {
+			c.paused, c.resumed = false, now
+			w.log.Info("a container goes on: the gate has ended its pause", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task)
+		}
+	}
+	decided := make(map[ledger.ContainerID]plan.Decision)
+	for _, card := range w.gate.Cards() {
+		in := w.snapshot(now, card, stats)
+		if err := in.Validate(); err != nil {
+			w.log.Error("a card is not planned", "card", card.Card, "error", err)
+			continue
+		}
+		for _, d := range plan.Decide(in).Jobs {
+			id := ledger.ContainerID(d.ID)
+			if before, ok := decided[id]; !ok || d.Pause && !before.Pause {
+				decided[id] = d
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
+		c := w.containers[id]
+		d := decided[id] // of nobody who is not on a card any more
+		switch {
+		case d.Pause && !c.paused && c.cancel == nil:
+			w.log.Info("a container pauses", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
+			w.pause(ctx, now, c)
+		case !d.Pause && c.paused:
+			w.resume(now, c)
+			if !c.paused {
+				w.log.Info("a container goes on", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
+			}
+		case !d.Pause && c.cancel != nil:
+			c.cancelled = true
+			c.cancel()
+		}
+	}
+}
+
+// snapshot is a card as the plan sees it. A container whose memory is parked is not on it:
+// the gate sees to its return.
+func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Status) plan.Input {
+	in := plan.Input{MemoryMiB: int((card.Free + card.Held.Taken()) / mib), Params: w.opts.Params}
+	up := func(bytes uint64) int { return int((bytes + mib - 1) / mib) }
+	for _, st := range stats {
+		at := slices.IndexFunc(st.Usage, func(u gate.Usage) bool { return u.Card == card.Card })
+		if at < 0 || st.Parked {
+			continue
+		}
+		c, u := w.containers[ledger.ContainerID(st.Container.ID)], st.Usage[at]
+		j := plan.Job{
+			ID: st.Container.ID, Priority: st.Priority, ArrivedS: float64(st.Arrived.UnixMilli()) / 1000, HeldMiB: up(held(u)),
+			// Who cannot answer cannot stop, and who waits for memory has stopped already.
+			Fixed:  st.Absent > 0 || u.Waiting > 0 || now.Before(c.retry),
+			Halted: st.Paused && !st.Planned,
+		}
+		if bytes, known := w.ahead(c, st, u); known {
+			ahead := up(bytes)
+			j.AheadMiB = &ahead
+		}
+		seconds := func(since time.Time) *float64 {
+			s := max(0, now.Sub(since).Seconds())
+			return &s
+		}
+		switch {
+		case c.paused || c.cancel != nil:
+			j.PausedS = seconds(c.since)
+		case !c.resumed.IsZero():
+			j.ResumedS = seconds(c.resumed)
+		}
+		in.Jobs = append(in.Jobs, j)
+	}
+	return in
+}
+
+// ahead is the most that a container is expected to hold of a card, in bytes, if that is
+// known: by its profile, or by what it asks for.
+func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint64, known bool) {
+	if p, ok := w.store.Profile(c.kind); ok {
+		f := p.Ahead(c.ran.last, most(st), w.opts.Horizon)
+		if known = f.Known; known {
+			bytes = f.Bytes
+		}
+	}
+	if u.Waiting > 0 {
+		bytes, known = max(bytes, held(u)+u.WaitingBytes), true
+	}
+	if w.opts.Hard {
+		bytes = min(bytes, max(held(u), u.Limit))
+	}
+	return bytes, known
+}
+
+// pause begins to pause a container. It does not wait until it has stopped.
+func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
+	ctx, c.cancel = context.WithTimeout(ctx, w.opts.Patience)
+	c.cancelled, c.since = false, now
+	cancel := c.cancel
+	w.pausing++
+	go func() {
+		err := w.gate.Pause(ctx, c.id, gate.PausePlan)
+		cancel()
+		w.results <- result{c, err}
+	}()
+}
+
+// finished is told how a pause has gone.
+func (w *Watcher) finished(r result, now time.Time) {
+	w.pausing--
+	c := r.c
+	stopped := r.err == nil || errors.Is(r.err, gate.ErrPaused)
+	c.cancel = nil
+	switch {
+	case stopped && c.cancelled: // meanwhile it was to go on
+		w.resume(now, c)
+	case stopped:
+		c.paused = true
+	case c.cancelled:
+		c.resumed = now
+	case errors.Is(r.err, gate.ErrUnknown): // it has ended
+	default:
+		wait := min(w.opts.Backoff<<min(c.failures, 16), w.opts.MaxBackoff)
+		c.retry = now.Add(wait)
+		if c.failures++; c.failures == 1 {
+			w.log.Warn("a container could not be paused, and is left alone for some time", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "for", wait, "error", r.err)
+		}
+	}
+}
+
+// resume lets a container go on. If that fails it is tried again.
+func (w *Watcher) resume(now time.Time, c *container) {
+	err := w.gate.Resume(c.id, gate.PausePlan)
+	if err != nil && !errors.Is(err, gate.ErrUnknown) {
+		if !c.stuck {
+			w.log.Error("a container could not be resumed, which is tried again", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "error", err)
+		}
+		c.paused, c.stuck = true, true
+		return
+	}
+	c.paused, c.stuck, c.resumed = false, false, now
+}
+
+// release lets all go on whom the plan has paused or is about to.
+func (w *Watcher) release(now time.Time) {
+	for _, c := range w.containers {
+		if c.cancel != nil {
+			c.cancelled = true
+			c.cancel()
+		}
+		if c.paused {
+			w.resume(now, c)
+		}
+	}
+}
+
+// end leaves nobody paused, and keeps what was measured.
+func (w *Watcher) end() {
+	now := time.Now()
+	w.release(now)
+	for w.pausing > 0 {
+		w.finished(<-w.results, now)
+	}
+	w.release(now)
+	w.save(now)
+}

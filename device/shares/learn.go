@@ -1,0 +1,385 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shares
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/profile"
+)
+
+// Profiles is what was measured of jobs, and where the coefficients are kept
+// (profile.Store).
+type Profiles interface {
+	Summaries() []profile.Summary
+	Load(name string, into any) error
+	Save(name string, v any) error
+}
+
+// Properties of a group, besides the number of its jobs.
+const (
+	application = "application" // the kind of job, without its arguments
+	user        = "user"        // its namespace
+	input       = "input"       // the size of its input, as the job says
+)
+
+// stored is the name under which the coefficients are kept.
+const stored = "coefficients"
+
+// maxGroups is of how many groups the coefficients are kept; the one that was seen last
+// longest ago goes.
+const maxGroups = 1000
+
+// learned is what the windows so far have taught.
+type learned struct {
+	// All are the coefficients of groups that have none of their own: a scheme.
+	All fairshare.Coefficients `json:"all"`
+	// Groups are those of the groups for which they have moved.
+	Groups map[string]own `json:"groups"`
+}
+
+// own are a group's own coefficients.
+type own struct {
+	Coefficients fairshare.Coefficients `json:"coefficients"`
+	Seen         time.Time              `json:"seen"`
+}
+
+// validate says what is wrong with coefficients that were read from somewhere.
+func (l learned) validate() error {
+	if l.All.By != nil || l.All.Scheme == "" {
+		return errors.New(`all: must be "count-only" or "equal"`)
+	}
+	any := fairshare.Property{Value: "any", Rank: 1}
+	in := fairshare.AdaptInput{Coefficients: l.All, Params: fairshare.DefaultAdaptParams()}
+	for _, id := range slices.Sorted(maps.Keys(l.Groups)) {
+		in.Groups = append(in.Groups, fairshare.Group{
+			ID: id, Jobs: 1, Coefficients: l.Groups[id].Coefficients,
+			Properties: map[string]fairshare.Property{application: any, user: any, input: any},
+		})
+	}
+	return in.Validate()
+}
+
+// window is what has been measured since coefficients were last adapted.
+type window struct {
+	members map[ledger.ContainerID]member // all that were there in it
+	groups  map[string]*measured
+	denied  map[seat]uint64 // the gate's figures at the last look
+}
+
+// seat is a container on a card.
+type seat struct {
+	id   ledger.ContainerID
+	card ledger.CardID
+}
+
+// measured is what was measured of a group. Sizes are MiB.
+type measured struct {
+	granted, peak, minimum int
+	waiting                int // requests at a time, at most
+	denied                 int
+	ended                  int     // jobs with a baseline
+	durations, baselines   float64 // of them together, seconds
+}
+
+func newWindow() window {
+	return window{members: make(map[ledger.ContainerID]member), groups: make(map[string]*measured), denied: make(map[seat]uint64)}
+}
+
+func (w window) group(id string) *measured {
+	if w.groups[id] == nil {
+		w.groups[id] = new(measured)
+	}
+	return w.groups[id]
+}
+
+// Learn lets what was measured of jobs count, and the coefficients go on from where they
+// were. It is called before anybody comes. With an error they begin anew.
+func (s *Shares) Learn(p Profiles) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.profiles = p
+	var l learned
+	err := p.Load(stored, &l)
+	if err == nil {
+		err = l.validate()
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("coefficients begin anew: %w", err)
+	}
+	s.learned.All = l.All
+	maps.Copy(s.learned.Groups, l.Groups)
+	return nil
+}
+
+// Run looks every so often at what the containers hold, and adapts the coefficients after
+// each window, until ctx ends. Only the adaptive division has any, and only after Learn.
+func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
+	if s.mode != fairshare.Adaptive {
+		return
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	began := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		s.look()
+		if time.Since(began) >= window {
+			began = time.Now()
+			s.adapt(began)
+		}
+	}
+}
+
+// look notes what the groups hold of what they may.
+func (s *Shares) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.profiles == nil {
+		return
+	}
+	known := s.known()
+	sums := make(map[string]*measured)
+	for _, st := range s.gate.Stats() {
+		id := ledger.ContainerID(st.Container.ID)
+		for _, u := range st.Usage {
+			m, ok := s.members[u.Card][id]
+			if !ok {
+				continue
+			}
+			if sums[m.group] == nil {
+				sums[m.group] = new(measured)
+			}
+			sum := sums[m.group]
+			sum.granted += int(min(u.Limit, s.cards[u.Card]) / mib)
+			sum.peak += up(u.Held.Taken())
+			sum.minimum += known.minimum(m, s.cards[u.Card])
+			sum.waiting += u.Waiting
+			denied, at := u.Denied+u.TooLong, seat{id, u.Card}
+			if before, ok := s.window.denied[at]; ok && denied > before {
+				s.window.group(m.group).denied += int(denied - before)
+			} else if !ok && m.since.After(s.looked) { // it came since the last look
+				s.window.group(m.group).denied += int(denied)
+			}
+			s.window.denied[at] = denied
+		}
+	}
+	s.looked = time.Now()
+	for group, sum := range sums {
+		g := s.window.group(group)
+		g.granted, g.peak, g.minimum = max(g.granted, sum.granted), max(g.peak, sum.peak), max(g.minimum, sum.minimum)
+		g.waiting = max(g.waiting, sum.waiting)
+	}
+}
+
+// ended notes how long a job took, from its first use of a card to its end: pauses and
+// waiting for memory are what a lack of memory costs. Its baseline is the fastest of its
+// kind's latest runs.
+func (s *Shares) ended(m member, now time.Time) {
+	if s.profiles == nil {
+		return
+	}
+	if k, ok := s.known().kinds[m.kind]; ok && k.FastestS > 0 {
+		g := s.window.group(m.group)
+		g.ended++
+		g.durations += max(now.Sub(m.since).Seconds(), 1e-3)
+		g.baselines += k.FastestS
+	}
+}
+
+// adapt moves the coefficients at the end of a window, and divides the cards by them.
+func (s *Shares) adapt(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.window
+	s.window = newWindow()
+	s.window.denied = w.denied
+	for _, members := range s.members {
+		maps.Copy(s.window.members, members)
+	}
+	if s.profiles == nil || len(w.members) == 0 {
+		return
+	}
+	known := s.known()
+	in := fairshare.AdaptInput{Groups: s.groups(w.members, known), Coefficients: s.learned.All, Params: fairshare.DefaultAdaptParams()}
+	for _, k := range known.kinds {
+		in.Profiles += k.Measured
+	}
+	for _, g := range in.Groups {
+		m := w.groups[g.ID]
+		if m == nil {
+			continue
+		}
+		mean := func(sum float64) *float64 {
+			if m.ended == 0 {
+				return nil
+			}
+			sum /= float64(m.ended)
+			return &sum
+		}
+		in.Measured = append(in.Measured, fairshare.Measured{
+			Group: g.ID, GrantedMiB: m.granted, PeakMiB: m.peak, MinimumMiB: m.minimum,
+			DurationS: mean(m.durations), BaselineS: mean(m.baselines), Denied: m.denied + m.waiting,
+		})
+	}
+	if err := in.Validate(); err != nil {
+		s.log.Error("coefficients stay as they are", "error", err)
+		return
+	}
+	out := fairshare.Adapt(in)
+	for _, move := range out.Groups {
+		tell := s.log.Debug
+		if o, ok := s.learned.Groups[move.ID]; ok {
+			o.Seen = now
+			s.learned.Groups[move.ID] = o
+		}
+		if move.Step > 0 {
+			s.learned.Groups[move.ID] = own{Coefficients: move.Coefficients, Seen: now}
+		}
+		if move.Step > 0 || move.Rule == fairshare.RuleEnough {
+			tell = s.log.Info
+		}
+		tell("coefficients", "group", move.ID, "rule", move.Rule, "property", move.Property, "step", move.Step, "coefficients", move.Coefficients.By, "why", move.Why)
+	}
+	s.learned.All = out.Coefficients
+	s.forget()
+	if err := s.profiles.Save(stored, s.learned); err != nil {
+		s.log.Error("coefficients are lost when the plugin ends", "error", err)
+	}
+	for card := range s.members {
+		if _, err := s.divide(card, ""); err != nil {
+			s.log.Error("a card is divided as it was before the window", "card", card, "error", err)
+		}
+	}
+}
+
+// forget drops the groups that are too many.
+func (s *Shares) forget() {
+	for len(s.learned.Groups) > maxGroups {
+		var oldest string
+		for id, o := range s.learned.Groups {
+			if before, ok := s.learned.Groups[oldest]; !ok || o.Seen.Before(before.Seen) || o.Seen.Equal(before.Seen) && id < oldest {
+				oldest = id
+			}
+		}
+		delete(s.learned.Groups, oldest)
+	}
+}
+
+// groups are those of members, with the coefficients that they have.
+func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fairshare.Group {
+	const by = "group"
+	var jobs []fairshare.Job
+	name := make(map[string]string) // by the ID that Window makes
+	for _, id := range slices.Sorted(maps.Keys(members)) {
+		m := members[id]
+		job := fairshare.Job{Properties: map[string]fairshare.Value{by: {Name: m.group}}}
+		if s.profiles != nil {
+			maps.Copy(job.Properties, known.properties(m))
+		}
+		jobs = append(jobs, job)
+		name[fairshare.Key(job, []string{by})] = m.group
+	}
+	groups := fairshare.Window(jobs, []string{by})
+	for i, g := range groups {
+		delete(g.Properties, by) // it says no more than which group that is
+		groups[i].ID = name[g.ID]
+		groups[i].Coefficients = fit(s.learned.Groups[name[g.ID]].Coefficients, g)
+	}
+	return groups
+}
+
+// fit returns what a group's coefficients are worth now: those of properties on which its
+// jobs agree; none if nothing is left.
+func fit(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
+	by, sum := make(map[string]float64), 0.0
+	for name, value := range c.By {
+		if _, has := g.Properties[name]; has || name == fairshare.Count {
+			by[name] = value
+			sum += value
+		}
+	}
+	if !(sum > 0) {
+		return fairshare.Coefficients{}
+	}
+	for name := range by {
+		by[name] /= sum
+	}
+	return fairshare.Coefficients{By: by}
+}
+
+// known is what was measured of jobs so far.
+type known struct {
+	kinds        map[profile.Kind]profile.Summary
+	applications map[string]mean
+	users        map[string]mean
+}
+
+// mean is one of peaks, in MiB.
+type mean struct {
+	sum float64
+	n   int
+}
+
+func (m mean) add(bytes uint64) mean { return mean{m.sum + float64(bytes)/mib, m.n + 1} }
+
+func (m mean) value() float64 {
+	if m.n == 0 {
+		return 0
+	}
+	return m.sum / float64(m.n)
+}
+
+// known reads the profiles. Without any nothing is known.
+func (s *Shares) known() known {
+	k := known{kinds: make(map[profile.Kind]profile.Summary), applications: make(map[string]mean), users: make(map[string]mean)}
+	if s.profiles == nil {
+		return k
+	}
+	for _, sum := range s.profiles.Summaries() {
+		k.kinds[sum.Kind] = sum
+		app := sum.Kind.Application()
+		k.applications[app] = k.applications[app].add(sum.Peak)
+		k.users[sum.Kind.Namespace] = k.users[sum.Kind.Namespace].add(sum.Peak)
+	}
+	return k
+}
+
+// properties are those of a container's job, with what they ask for: the mean of the
+// measured peaks of the kinds that have the same, or the input's size itself.
+func (k known) properties(m member) map[string]fairshare.Value {
+	app, namespace := m.kind.Application(), m.kind.Namespace
+	values := map[string]fairshare.Value{
+		application: {Name: app, Score: k.applications[app].value()},
+		user:        {Name: namespace, Score: k.users[namespace].value()},
+	}
+	if m.input > 0 {
+		values[input] = fairshare.Value{Name: fmt.Sprint(m.input), Score: m.input}
+	}
+	return values
+}
+
+// minimum is what a container needs at least: the working set of its kind, in MiB, and no
+// more than the card has.
+func (k known) minimum(m member, most uint64) int {
+	return int(min(k.kinds[m.kind].Working, most) / mib)
+}
+
+// up is a size in MiB: what is held in part is held.
+func up(bytes uint64) int { return int((bytes + mib - 1) / mib) }
