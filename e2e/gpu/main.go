@@ -146,7 +146,7 @@ type options struct {
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{steps: 4000, launches: 1_000_000, within: 2 * time.Minute}
+	o := options{steps: 2000, launches: 1_000_000, within: 2 * time.Minute}
 	var known []string
 	for _, p := range parts {
 		known = append(known, p.name)

@@ -105,9 +105,9 @@ func TestTables(t *testing.T) {
 	must.StrContains(t, text, "**Missed**: within the lease: 1.10 µs, wanted < 1 µs over the driver's own.")
 	must.StrContains(t, text, "**Missed**: with a round trip: 60.00 µs, wanted < 50 µs.")
 
-	loops := []loopRun{{Way: plain.name, Wall: 100, CPU: 100}, {Way: plain.name, Round: 1, Wall: 200, CPU: 100}}
+	loops := []loopRun{{Way: plain.name, P50: 100, CPU: 100}, {Way: plain.name, Round: 1, P50: 200, CPU: 100}}
 	for round, more := range []float64{101, 204} {
-		loops = append(loops, loopRun{Way: again, Round: round, Wall: 100, CPU: 100}, loopRun{Way: "with the library", Round: round, Wall: more, CPU: 100})
+		loops = append(loops, loopRun{Way: again, Round: round, P50: 100, CPU: 100}, loopRun{Way: "with the library", Round: round, P50: more, CPU: 100})
 	}
 	text = loopTable(o, []way{plain, {name: again}, {name: "with the library", gate: true}}, loops).Markdown()
 	must.StrContains(t, text, "+1.50 % (+1.00 % … +2.00 %)")
