@@ -84,7 +84,7 @@ func New(ctx context.Context, log hclog.Logger) *Plugin {
 // PluginInfo implements base.BasePlugin.
 func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 	return &base.PluginInfoResponse{
-		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.String(), Name: Name,
+		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.Version, Name: Name,
 	}, nil
 }
 

@@ -425,6 +425,7 @@ func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")
 	j.next("step")
+	j.next("step") // and nothing is being asked for
 	must.NoError(t, j.cmd.Process.Signal(syscall.SIGKILL))
 	_ = j.cmd.Wait()
 	g.fine()
