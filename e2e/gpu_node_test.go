@@ -114,7 +114,7 @@ exec %s "$@"
 
 // cardEnvironment is what a process needs to find the libraries and the card's state.
 func cardEnvironment(dir string) []string {
-	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize), "EBBTIDE_GATE_LOG=3"}
+	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize), "EBBTIDE_GATE_LOG=1"}
 }
 
 func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {

@@ -460,7 +460,7 @@ func (g *Gate) answer(now time.Time) {
 			break
 		}
 		if a == queue.Stuck || a == queue.Blocked {
-			if g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card) {
+			if g.unstick(now, r) || g.resumePlanned(now, r.Card) {
 				continue
 			}
 			if a == queue.Blocked || g.later(r.Card) {
@@ -495,7 +495,7 @@ func (g *Gate) answer(now time.Time) {
 			continue
 		}
 		g.recall(now, card)
-		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r, false) {
+		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r) {
 			sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
 		}
 	}
@@ -558,10 +558,12 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 	}
 	p := g.settle(r)
 	n := g.counts(r)
-	if why == wire.TooLong && p.wait > 0 {
+	switch {
+	case p.wait == 0:
+		why = wire.NoMemory // it was only to be seen whether there is room: it is asked again
+	case why == wire.TooLong:
 		n.TooLong++
-	} else {
-		why = wire.NoMemory // it could not wait at all
+	default:
 		n.Denied++
 	}
 	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})

@@ -380,8 +380,9 @@ static void loop(void)
 	static volatile uint64_t sink;
 	CUdeviceptr p;
 	DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
-	double t = now(), c = cpu();
+	double *took = calloc((size_t)opt.count + 1, sizeof *took), t = now(), c = cpu();
 	for (int i = 0; i < opt.count; i++) {
+		double begun = opt.work ? now() : 0;
 		if (!opt.work) {
 			DO(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL));
 			continue;
@@ -392,10 +393,13 @@ static void loop(void)
 			x = x * 6364136223846793005u + 1442695040888963407u;
 		sink = x;
 		DO(cuCtxSynchronize());
+		took[i] = (now() - begun) * 1e9;
 	}
 	t = now() - t;
 	c = cpu() - c;
-	say("{\"count\": %d, \"ns\": %.1f, \"cpu_ns\": %.1f}", opt.count, t / opt.count * 1e9, c / opt.count * 1e9);
+	qsort(took, (size_t)opt.count, sizeof *took, ascending);
+	say("{\"count\": %d, \"ns\": %.1f, \"cpu_ns\": %.1f, \"p50\": %.1f}", opt.count, t / opt.count * 1e9, c / opt.count * 1e9, took[opt.count / 2]);
+	free(took);
 	DO(cuMemFree_v2(p));
 }
 
