@@ -84,7 +84,7 @@ func New(ctx context.Context, log hclog.Logger) *Plugin {
 // PluginInfo implements base.BasePlugin.
 func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 	return &base.PluginInfoResponse{
-		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.String(), Name: Name,
+		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.Version, Name: Name,
 	}, nil
 }
 
@@ -398,6 +398,9 @@ func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
+	if p.unparked != nil && !errors.Is(p.unparked, errParkingOff) {
+		s.Unparked = p.unparked.Error()
+	}
 	err := seat.Check(s.Preload, s.Gate)
 	if err == nil && p.gate == nil {
 		// The socket may be there still, of a plugin that was before this one.
@@ -405,7 +408,7 @@ func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
 	}
 	if err != nil {
 		p.log.Warn("a container gets its card without a share of its memory", "error", err)
-		s.Preload, s.Gate, s.Reports, s.WaitMS, s.Notice = "", "", "", 0, err.Error()
+		s.Preload, s.Gate, s.Reports, s.Unparked, s.WaitMS, s.Notice = "", "", "", "", 0, err.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
 		if res.Envs[seat.Variable], err = s.Encode(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -272,4 +273,12 @@ func TestSetConfig(t *testing.T) {
 	err = p.SetConfig(&base.Config{PluginConfig: data})
 	must.ErrorContains(t, err, "seats_per_gpu: must be from 1 to 64, got 0")
 	must.ErrorContains(t, err, `fingerprint_period: must be a duration like 30s, got "soon"`)
+}
+
+// Nomad loads no plugin whose version is not a semantic one.
+func TestPluginInfo(t *testing.T) {
+	info, err := New(t.Context(), hclog.NewNullLogger()).PluginInfo()
+	must.NoError(t, err)
+	must.RegexMatch(t, regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`), info.PluginVersion)
+	must.Eq(t, Name, info.Name)
 }

@@ -558,10 +558,12 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 	}
 	p := g.settle(r)
 	n := g.counts(r)
-	if why == wire.TooLong && p.wait > 0 {
+	switch {
+	case p.wait == 0:
+		why = wire.NoMemory // it was only to be seen whether there is room: it is asked again
+	case why == wire.TooLong:
 		n.TooLong++
-	} else {
-		why = wire.NoMemory // it could not wait at all
+	default:
 		n.Denied++
 	}
 	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})

@@ -48,6 +48,7 @@ type Card struct {
 	MemoryMiB  uint64 `json:"memory_mib"`
 	ShareMiB   uint64 `json:"share_mib"`
 	HeldMiB    uint64 `json:"held_mib"`
+	UsedMiB    uint64 `json:"used_mib"` // by NVML
 	ParkedMiB  uint64 `json:"parked_mib"`
 	WaitingMiB uint64 `json:"waiting_mib"`
 }
