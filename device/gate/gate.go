@@ -460,7 +460,7 @@ func (g *Gate) answer(now time.Time) {
 			break
 		}
 		if a == queue.Stuck || a == queue.Blocked {
-			if g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card) {
+			if g.unstick(now, r) || g.resumePlanned(now, r.Card) {
 				continue
 			}
 			if a == queue.Blocked || g.later(r.Card) {
@@ -495,7 +495,7 @@ func (g *Gate) answer(now time.Time) {
 			continue
 		}
 		g.recall(now, card)
-		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r, false) {
+		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r) {
 			sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
 		}
 	}
