@@ -234,6 +234,7 @@ type pending struct {
 	seq     uint64
 	device  uint64
 	lease   bool
+	commit  bool
 	wait    uint64 // ms
 }
 
@@ -540,9 +541,16 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 		p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
 		return
 	}
-	g.cover(p.session.process, r.Card)
 	p.session.process.container.active = now
-	p.session.grants++
+	if p.commit {
+		if _, _, err := g.ledger.Commit(r.Process, id, bytes); err != nil {
+			g.opts.Report(fmt.Errorf("committing %d bytes of process %d: %w", bytes, r.Process.PID, err)) // it was just reserved
+		}
+		id = 0
+	} else {
+		p.session.grants++
+	}
+	g.cover(p.session.process, r.Card)
 	n := g.counts(r)
 	n.Granted++
 	n.GrantedBytes += bytes

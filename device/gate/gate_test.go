@@ -401,6 +401,19 @@ func TestGate_recall(t *testing.T) {
 	})
 }
 
+// A grant may count as committed at once. Then there is nothing more to say of it.
+func TestGate_commitAtOnce(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.process(1, "a")
+		m := a.ask(wire.Message{Type: wire.Request, Device: 1, Bytes: 300 * mib, Flags: wire.FlagCommit})
+		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 300 * mib}, m)
+		must.Eq(t, ledger.Entry{Committed: 300 * mib}, b.held())
+		a.giveBack(100 * mib)
+		must.ErrorIs(t, a.say(wire.Message{Type: wire.Commit, ID: 1, Bytes: 1}), wire.ErrBad)
+		must.Eq(t, ledger.Entry{Expected: 200 * mib}, b.held())
+	})
+}
+
 // Everybody waits for everybody: without an evictor the oldest is denied.
 func TestGate_stuck(t *testing.T) {
 	on(t, options(), func(b *bench) {
