@@ -75,6 +75,8 @@ func TestGPUPark(t *testing.T) {
 		"broken": func(t *testing.T) {
 			n := node(t, "exec", nil)
 			testRestoreFails(t, n)
+			testParkedRestarted(t, n)
+			testParkedCardLost(t, n)
 		},
 		"hard shares": func(t *testing.T) {
 			n := node(t, "exec", map[string]string{"parking": "false", "over_share": `"deny"`})
@@ -259,6 +261,45 @@ func testParkedKilled(t *testing.T, n gpuNode) {
 	n.whole(t, "after-kill")
 }
 
+// testParkedRestarted has Nomad start a task again that is parked: the new one waits for memory,
+// as any other.
+func testParkedRestarted(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "again", "goes-first")
+	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
+	n.waitStatus(t, low, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	n.end(t, "goes-first")
+	n.succeeds(t, high)
+	eventually(t, "it computes again", func() error {
+		out, err := n.agent.Logs(deadline(t, stepDeadline), low, "train", "stdout")
+		if begun := strings.Count(out, `{"round": 1,`); err == nil && begun != 2 {
+			err = fmt.Errorf("%d times", begun)
+		}
+		return err
+	})
+	n.end(t, "again")
+	n.succeeds(t, low)
+	n.whole(t, "after-restart")
+}
+
+// testParkedCardLost has NVML not answer for the card while a container is parked: it stays so
+// until it can be known that there is room.
+func testParkedCardLost(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "patient", "other")
+	n.fail(t, "lost")
+	n.health(t, "it is not found any more")
+	n.end(t, "other")
+	n.succeeds(t, high)
+	st, err := n.status(t, low, "train")
+	must.NoError(t, err)
+	must.Eq(t, seat.Parked, st.GPU.State)
+	n.fail(t, "")
+	n.health(t, "")
+	n.back(t, low)
+	n.end(t, "patient")
+	n.succeeds(t, low)
+	n.whole(t, "after-lost")
+}
+
 // testManagedStays has a job with managed memory, which CUDA cannot move: another one makes
 // room, though it has a higher priority.
 func testManagedStays(t *testing.T, n gpuNode) {
@@ -293,7 +334,8 @@ func testNoHostMemory(t *testing.T, n gpuNode) {
 	text, _, _ = strings.Cut(text, " ")
 	lacks, err := strconv.Atoi(text)
 	must.NoError(t, err)
-	n.waitStatus(t, high, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	st := n.waitStatus(t, high, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	must.Zero(t, st.GPU.Denied)
 	n.end(t, "poor")
 	n.succeeds(t, low)
 	n.computes(t, high)
