@@ -98,6 +98,8 @@ func TestGroups(t *testing.T) {
 	memory, ok := g.Attributes["memory"].GetInt()
 	must.True(t, ok)
 	must.Eq(t, 64<<10, memory)
+	healthy, ok := g.Attributes["healthy"].GetBool()
+	must.True(t, ok && healthy)
 
 	// A card that cannot be shared says why; one that is gone stays, unhealthy.
 	for want, change := range map[string]func(*nvml.Card){
@@ -108,9 +110,13 @@ func TestGroups(t *testing.T) {
 	} {
 		r := twoCards()
 		change(&r.cards[0])
-		d := newPlugin(t, r).groups()[0].Devices[0]
+		g := newPlugin(t, r).groups()[0]
+		d := g.Devices[0]
 		must.False(t, d.Healthy)
 		must.StrContains(t, d.HealthDesc, want)
+		healthy, ok := g.Attributes["healthy"].GetBool()
+		must.True(t, ok)
+		must.False(t, healthy, must.Sprint("jobs that wait for a card are tried again when an attribute changes"))
 	}
 	r.cards = r.cards[1:]
 	groups = p.groups()

@@ -320,6 +320,31 @@ func TestGateReturns(t *testing.T) {
 	must.Between(t, context+5*4*mib, g.heard[0].Bytes, context+7*4*mib+2*32*mib)
 }
 
+// The gate dies and comes back while a job waits for memory: it does not say that it holds what
+// it has not got, and waits on.
+func TestGateReturnsToWaiting(t *testing.T) {
+	g := startGate(t, 100*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=60000"}, "--steps", "1", "--bytes", strconv.Itoa(120*mib))
+	waits := func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.waiting == 1
+	}
+	eventually(t, "it waits", waits)
+	g.stop()
+	must.NoError(t, os.RemoveAll(g.path))
+	g.listen()
+	eventually(t, "it is back, and waits again", func() bool { return g.count(hello) == 2 && waits() })
+	g.mu.Lock()
+	heard := g.heard
+	g.limit = 200 * mib
+	g.mu.Unlock()
+	must.Len(t, 1, heard)
+	must.Eq(t, uint64(context), heard[0].Bytes)
+	j.end()
+	g.fine()
+}
+
 // A gate that comes after the job began is told what the job holds.
 func TestGateComesLate(t *testing.T) {
 	g := startGate(t, 512*mib)

@@ -54,9 +54,7 @@ static int ask(struct device *d, int64_t bytes, uint16_t flags, uint64_t wait_ms
 	return 0;
 }
 
-// eb_claim sets bytes aside before the driver is asked for them. It may wait, unless a stream is
-// being captured, and must be called without a lock.
-CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
+static CUresult claim(struct device *d, int64_t bytes, struct claim *c)
 {
 	*c = (struct claim){ .device = d, .bytes = bytes };
 	atomic_fetch_add(&d->used, bytes);
@@ -98,6 +96,16 @@ CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
 	atomic_fetch_sub(&d->used, bytes);
 	LOG(1, "out of memory: %lld bytes, %lld of %llu in use", (long long)bytes, (long long)d->used, (unsigned long long)d->limit);
 	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// eb_claim sets bytes aside before the driver is asked for them. It may wait, unless a stream is
+// being captured, and must be called without a lock.
+CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
+{
+	atomic_fetch_add(&d->wanted, bytes);
+	CUresult r = claim(d, bytes, c);
+	atomic_fetch_sub(&d->wanted, bytes);
+	return r;
 }
 
 // eb_keep settles a claim after the driver has taken actual bytes for it.
@@ -173,7 +181,10 @@ void eb_lease_recall(struct device *d)
 void eb_lease_held(struct device *d, uint64_t handle)
 {
 	pthread_mutex_lock(&d->mutex);
-	int64_t used = d->used, held = used > d->committed ? used : d->committed;
+	// In this order: what is granted in between is in use. What is only asked for is not held, and
+	// is asked for again.
+	int64_t used = d->used, wanted = d->wanted;
+	int64_t held = used - wanted > d->committed ? used - wanted : d->committed;
 	atomic_fetch_add(&d->avail, held - d->committed);
 	d->committed = held;
 	struct message m = { .type = T_HOLDS, .device = handle, .bytes = (uint64_t)held };

@@ -73,6 +73,7 @@ struct device {
 	uint8_t uuid[16];
 	_Atomic uint64_t handle; // what the gate calls it; 0 where the gate does not know it
 	_Atomic int64_t used, avail;
+	_Atomic int64_t wanted;  // of used, what is asked for and not granted yet
 	int64_t committed;       // under mutex, with the message that tells the gate
 	pthread_mutex_t mutex;
 	_Atomic uint64_t limit;  // of the container, as last heard; 0: not heard
