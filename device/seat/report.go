@@ -21,6 +21,7 @@ const (
 	Waiting State = "waiting" // a request of it for memory is not answered yet
 	Paused  State = "paused"  // it may submit no work; its memory stays
 	Parked  State = "parked"  // its memory is in the host's, or on the way there or back
+	Lost    State = "lost"    // its memory did not come back; its processes are ended
 )
 
 // Report is how a container fares on its cards. The plugin writes it, and the ebbtide driver
