@@ -1,8 +1,13 @@
 # Ebbtide. `make help` lists the targets.
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
+# Nomad loads no plugin whose version is not a semantic one: the commit stands beside it.
+VERSION ?= $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v[0-9]*.[0-9]*.[0-9]*' 2>/dev/null))
+COMMIT  ?= $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
+LDFLAGS := -s -w -X github.com/ebbtide/ebbtide/version.Commit=$(COMMIT)
+ifneq ($(VERSION),)
+LDFLAGS += -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
+endif
 BIN     := bin
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)

@@ -65,6 +65,7 @@ type Plugin struct {
 	cards    Cards
 	known    map[string]nvml.Card // all that have been seen, by UUID
 	said     string               // what was said last of the cards
+	ill      map[string]string    // why cards cannot be used, as was said last, by UUID
 	gate     *gate.Gate           // nil without cards, or if it could not be opened
 	tried    bool                 // to open it
 	learning sync.WaitGroup       // what measures jobs
@@ -76,7 +77,7 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 // New returns the plugin.
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
-		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card),
+		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), ill: make(map[string]string),
 		open: func(path string) Cards { return nvml.New(path) },
 	}
 }
@@ -84,7 +85,7 @@ func New(ctx context.Context, log hclog.Logger) *Plugin {
 // PluginInfo implements base.BasePlugin.
 func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 	return &base.PluginInfoResponse{
-		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.String(), Name: Name,
+		Type: base.PluginTypeDevice, PluginApiVersions: []string{nomad.ApiVersion010}, PluginVersion: version.Version, Name: Name,
 	}, nil
 }
 
@@ -210,8 +211,22 @@ func (p *Plugin) say(level hclog.Level, what string) {
 	}
 }
 
+// sayHealth tells that a card cannot be used, or can again, once.
+func (p *Plugin) sayHealth(c nvml.Card, bad string) {
+	switch last := p.ill[c.UUID]; {
+	case bad == last:
+	case bad == "":
+		p.log.Info("a card can be used again", "card", groupName(c), "uuid", c.UUID)
+	default:
+		p.log.Warn("a card cannot be used: no more jobs are placed on it, and those that are there are left alone", "card", groupName(c), "uuid", c.UUID, "reason", bad)
+	}
+	p.ill[c.UUID] = bad
+}
+
 // group is a card as Nomad is told of it.
 func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
+	bad := unfit(c, p.settings.Seats)
+	p.sayHealth(c, bad)
 	g := &nomad.DeviceGroup{
 		Vendor: vendor, Type: kind, Name: groupName(c),
 		Attributes: map[string]*structs.Attribute{
@@ -227,9 +242,11 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 			"shared":         structs.NewBoolAttribute(p.gate != nil),
 			"parking":        structs.NewBoolAttribute(p.gate != nil && p.unparked == nil),
 			"over_share":     structs.NewStringAttribute(p.overShare()),
+			// Nomad tries a job that it could not place again when attributes have changed.
+			// A seat's health is not enough for that.
+			"healthy": structs.NewBoolAttribute(bad == ""),
 		},
 	}
-	bad := unfit(c, p.settings.Seats)
 	for i := range p.settings.Seats {
 		g.Devices = append(g.Devices, &nomad.Device{
 			ID: seatID(c.UUID, i), Healthy: bad == "", HealthDesc: bad, HwLocality: &nomad.DeviceLocality{PciBusID: c.PCIBusID},
@@ -398,6 +415,9 @@ func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
+	if p.unparked != nil && !errors.Is(p.unparked, errParkingOff) {
+		s.Unparked = p.unparked.Error()
+	}
 	err := seat.Check(s.Preload, s.Gate)
 	if err == nil && p.gate == nil {
 		// The socket may be there still, of a plugin that was before this one.
@@ -405,7 +425,7 @@ func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
 	}
 	if err != nil {
 		p.log.Warn("a container gets its card without a share of its memory", "error", err)
-		s.Preload, s.Gate, s.Reports, s.WaitMS, s.Notice = "", "", "", 0, err.Error()
+		s.Preload, s.Gate, s.Reports, s.Unparked, s.WaitMS, s.Notice = "", "", "", "", 0, err.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
 		if res.Envs[seat.Variable], err = s.Encode(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -97,6 +98,8 @@ func TestGroups(t *testing.T) {
 	memory, ok := g.Attributes["memory"].GetInt()
 	must.True(t, ok)
 	must.Eq(t, 64<<10, memory)
+	healthy, ok := g.Attributes["healthy"].GetBool()
+	must.True(t, ok && healthy)
 
 	// A card that cannot be shared says why; one that is gone stays, unhealthy.
 	for want, change := range map[string]func(*nvml.Card){
@@ -107,9 +110,13 @@ func TestGroups(t *testing.T) {
 	} {
 		r := twoCards()
 		change(&r.cards[0])
-		d := newPlugin(t, r).groups()[0].Devices[0]
+		g := newPlugin(t, r).groups()[0]
+		d := g.Devices[0]
 		must.False(t, d.Healthy)
 		must.StrContains(t, d.HealthDesc, want)
+		healthy, ok := g.Attributes["healthy"].GetBool()
+		must.True(t, ok)
+		must.False(t, healthy, must.Sprint("jobs that wait for a card are tried again when an attribute changes"))
 	}
 	r.cards = r.cards[1:]
 	groups = p.groups()
@@ -272,4 +279,12 @@ func TestSetConfig(t *testing.T) {
 	err = p.SetConfig(&base.Config{PluginConfig: data})
 	must.ErrorContains(t, err, "seats_per_gpu: must be from 1 to 64, got 0")
 	must.ErrorContains(t, err, `fingerprint_period: must be a duration like 30s, got "soon"`)
+}
+
+// Nomad loads no plugin whose version is not a semantic one.
+func TestPluginInfo(t *testing.T) {
+	info, err := New(t.Context(), hclog.NewNullLogger()).PluginInfo()
+	must.NoError(t, err)
+	must.RegexMatch(t, regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`), info.PluginVersion)
+	must.Eq(t, Name, info.Name)
 }

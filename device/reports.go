@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate"
@@ -33,12 +35,21 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string, cards ma
 	}
 	go func() {
 		last := make(map[string]seat.Report)
+		beyond := make(map[string]bool)
 		for {
+			on := p.onCards(cards)
 			now := make(map[string]seat.Report)
 			for _, st := range g.Stats() {
 				path := seat.ReportPath(dir, st.Container.Alloc, st.Container.Task)
-				now[path] = report(st, cards, last[path])
+				now[path] = report(st, cards, on, last[path])
+				is := isBeyond(now[path])
+				if is && !beyond[path] {
+					p.log.Warn("a container has more memory on its card than it was granted: part of it does not ask",
+						"alloc_id", st.Container.Alloc, "task", st.Container.Task, "cards", now[path].Cards)
+				}
+				beyond[path] = is
 			}
+			maps.DeleteFunc(beyond, func(path string, _ bool) bool { _, there := now[path]; return !there })
 			p.write(last, now)
 			last = now
 			select {
@@ -49,6 +60,31 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string, cards ma
 		}
 	}()
 	return nil
+}
+
+// onCards are the processes on each card, as far as NVML tells.
+func (p *Plugin) onCards(cards map[ledger.CardID]nvml.Card) map[ledger.CardID][]nvml.Process {
+	out := make(map[ledger.CardID][]nvml.Process)
+	for id := range cards {
+		if u, err := p.usage(string(id)); err == nil {
+			out[id] = u.Processes
+		}
+	}
+	return out
+}
+
+// What the driver rounds up and what was taken or freed a moment ago is no sign of a program
+// that goes past the gate.
+const (
+	slackMiB  = 256
+	slackPart = 10 // of what is held
+)
+
+// isBeyond says whether a container has much more on a card than it was granted.
+func isBeyond(r seat.Report) bool {
+	return slices.ContainsFunc(r.Cards, func(c seat.Card) bool {
+		return c.UsedMiB > c.HeldMiB+c.ParkedMiB+max(slackMiB, c.HeldMiB/slackPart)
+	})
 }
 
 // write writes what has changed, and removes what is gone.
@@ -71,8 +107,9 @@ func (p *Plugin) write(last, now map[string]seat.Report) {
 	}
 }
 
-// report is how a container fares, given what was said of it last.
-func report(st gate.Status, cards map[ledger.CardID]nvml.Card, last seat.Report) seat.Report {
+// report is how a container fares, given which processes are on the cards and what was said
+// of it last.
+func report(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last seat.Report) seat.Report {
 	r := seat.Report{
 		State: seat.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),
 	}
@@ -84,7 +121,7 @@ func report(st gate.Status, cards map[ledger.CardID]nvml.Card, last seat.Report)
 		c := cards[u.Card]
 		r.Cards = append(r.Cards, seat.Card{
 			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Limit / nvml.MiB,
-			HeldMiB: u.Held.Taken() / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
+			HeldMiB: u.Held.Taken() / nvml.MiB, UsedMiB: used(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
 		})
 		r.Denied += u.Denied + u.TooLong
 		r.WaitedS += u.Waited.Seconds()

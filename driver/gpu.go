@@ -57,6 +57,9 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, report str
 	if s.Notice != "" {
 		notes = append(notes, alone+s.Notice)
 	}
+	if s.Unparked != "" {
+		notes = append(notes, "GPU: nobody's memory makes room for others on this node: "+s.Unparked)
+	}
 	for _, m := range s.Mounts() {
 		if at := covered(cfg.Mounts, m.Task); at != "" {
 			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), "", nil

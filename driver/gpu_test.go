@@ -56,6 +56,14 @@ func TestSit(t *testing.T) {
 	must.StrContains(t, notes[0], `inject = "devices"`)
 	must.Eq(t, "7", cfg.Env["EBBTIDE_GATE_WAIT_MS"])
 	must.Len(t, 2, cfg.Mounts)
+
+	old := ours
+	old.Unparked = "the driver is of version 535.54; it must be 575.57 or later"
+	cfg = seated(t, old, nil)
+	notes, _, err = sit(cfg, engine.Docker)
+	must.NoError(t, err)
+	must.Eq(t, []string{"GPU: nobody's memory makes room for others on this node: the driver is of version 535.54; it must be 575.57 or later"}, notes)
+	must.Len(t, 2, cfg.Mounts, must.Sprint("it has its share all the same"))
 }
 
 // What speaks against a share of the memory does not speak against the task.

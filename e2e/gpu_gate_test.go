@@ -49,7 +49,8 @@ func TestGPUGate(t *testing.T) {
 		t.Run(fmt.Sprintf("%d jobs", jobs), func(t *testing.T) {
 			t.Parallel()
 			n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB, plugin: map[string]string{"seats_per_gpu": strconv.Itoa(jobs), "turn": `"1s"`}})
-			j := n.gateJob("many", "--pause-ms", "200", "--hold-ms", "2000")
+			// None ends before all have had all that they want: some of them must be parked.
+			j := n.gateJob("many", "--count", "1000", "--pause-ms", "400", "--until", n.ending("many"))
 			j.group += fmt.Sprintf("count = %d\n", jobs)
 			n.register(t, j)
 			var allocs []*api.AllocationListStub
@@ -60,16 +61,18 @@ func TestGPUGate(t *testing.T) {
 				}
 				return err
 			})
-			parked := 0
+			var all []*api.Allocation
 			for _, a := range allocs {
 				alloc, _, err := n.agent.API.Allocations().Info(a.ID, nil)
 				must.NoError(t, err)
-				alloc = n.succeeds(t, alloc)
-				if harness.FindEvent(alloc, "train", "its GPU memory is in the host's memory, to make room for ") != nil {
-					parked++
-				}
+				all = append(all, alloc)
+				_, err = n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", `"round": 1,`)
+				must.NoError(t, err)
 			}
-			must.Positive(t, parked, must.Sprint("none was parked: they did not need it"))
+			n.end(t, "many")
+			for _, alloc := range all {
+				n.succeeds(t, alloc)
+			}
 		})
 	}
 }

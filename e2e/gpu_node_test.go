@@ -114,7 +114,7 @@ exec %s "$@"
 
 // cardEnvironment is what a process needs to find the libraries and the card's state.
 func cardEnvironment(dir string) []string {
-	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize), "EBBTIDE_GATE_LOG=3"}
+	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize), "EBBTIDE_GATE_LOG=1"}
 }
 
 func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
@@ -198,21 +198,38 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 
 // workload is a job that uses the card as a training job does (device/fake/src/workload.c).
 func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
-	k := task{command: runtimePath + "/ld.so", args: append([]string{runtimePath + "/workload"}, args...)}
-	if n.engine == "exec" {
-		k = task{command: volumePath + "/ld.so", args: append([]string{volumePath + "/workload"}, args...), env: map[string]string{}}
-		for _, kv := range cardEnvironment(volumePath) {
-			name, value, _ := strings.Cut(kv, "=")
-			k.env[name] = value
-		}
+	base := n.base()
+	k := task{command: base + "/ld.so", args: append([]string{base + "/workload"}, args...), env: make(map[string]string)}
+	for _, kv := range cardEnvironment(base) {
+		name, value, _ := strings.Cut(kv, "=")
+		k.env[name] = value
 	}
 	return n.seat(id, k, meta)
 }
 
-// long has a workload of half a minute at most, which says all the while how much memory it
-// is told of. It checks at its end that its memory holds what it has computed.
+// base is where tasks find the node's directory.
+func (n gpuNode) base() string {
+	if n.engine == "exec" {
+		return volumePath
+	}
+	return runtimePath
+}
+
+// long has a workload of some minutes, which says all the while how much memory it is told of.
+// Told to end, it checks that its memory holds what it has computed.
 func (n gpuNode) long(id string) job {
-	return n.workload(id, nil, "--steps", "30", "--bytes", strconv.Itoa(4*mib), "--pause-ms", "400")
+	return n.workload(id, nil, "--steps", "1000", "--bytes", strconv.Itoa(mib/16), "--pause-ms", "400", "--until", n.ending(id))
+}
+
+// ending is the file for which a workload waits before it ends, as it sees it.
+func (n gpuNode) ending(id string) string { return filepath.Join(n.base(), "end-"+id) }
+
+// end lets workloads end.
+func (n gpuNode) end(t *testing.T, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		must.NoError(t, os.WriteFile(filepath.Join(n.dir, "end-"+id), nil, 0o644))
+	}
 }
 
 // told waits until a task is told of so much memory, in MiB.
@@ -222,9 +239,8 @@ func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
 	must.NoError(t, err)
 }
 
-// succeeds waits for the end of a workload: all that it had computed was right. It returns the
-// allocation as it is then.
-func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) *api.Allocation {
+// succeeds waits for the end of a workload: all that it had computed was right.
+func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	t.Helper()
 	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
 	must.NoError(t, err)
@@ -237,7 +253,6 @@ func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) *api.Allocation {
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(out))
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
 	must.StrContains(t, out, `{"done": true}`)
-	return alloc
 }
 
 // filled is how much a workload of mode fill has got, in MiB.

@@ -85,6 +85,7 @@ func testShared(t *testing.T, n gpuNode) {
 	const wish = 100
 	c := n.start(t, n.workload("c", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)}, "--mode", "fill", "--bytes", strconv.Itoa(mib), "--hold-ms", "1000"))
 	must.Eq(t, wish-contextSize/mib, n.filled(t, c))
+	n.end(t, "a", "b")
 	for _, alloc := range []*api.Allocation{a, b, c} {
 		n.succeeds(t, alloc)
 	}
@@ -130,6 +131,7 @@ func testGPUPluginKilled(t *testing.T, n gpuNode) {
 	must.NotEq(t, pids[0], now[0])
 	n.shows(t, (cardMiB-reserveMiB)/2, a, b)
 	n.told(t, a, (cardMiB-reserveMiB)/2)
+	n.end(t, "survivor", "newcomer")
 	n.succeeds(t, a)
 	n.succeeds(t, b)
 }

@@ -4,17 +4,34 @@
 package version
 
 import (
+	"errors"
+	"os/exec"
 	"regexp"
 	"testing"
 
 	"github.com/shoenig/test/must"
 )
 
+var semantic = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
+
+// What `make build` sets must be such a version, too, whatever has been tagged.
+func TestMake(t *testing.T) {
+	out, err := exec.Command("make", "-n", "-C", "..", "build").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("there is no make here")
+	}
+	must.NoError(t, err)
+	must.StrContains(t, string(out), "version.Commit=")
+	for _, m := range regexp.MustCompile(`version\.Version=(\S*?)['"]?\s`).FindAllStringSubmatch(string(out), -1) {
+		must.RegexMatch(t, semantic, m[1])
+	}
+}
+
 func TestString(t *testing.T) {
 	defer func(v, c string) { Version, Commit = v, c }(Version, Commit)
 
 	// Nomad's plugin loader refuses a version that is not a semantic one.
-	must.RegexMatch(t, regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`), Version)
+	must.RegexMatch(t, semantic, Version)
 
 	Version, Commit = "1.2.3", ""
 	must.Eq(t, "1.2.3", String())

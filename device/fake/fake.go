@@ -19,7 +19,7 @@
 //
 // Who opens the file first makes the cards. Words in the file with .fail behind its name make
 // calls fail: lock (it times out), checkpoint, restore (the process is broken for ever), mig
-// (the card is in MIG mode). A number in the one with .xid is an Xid error.
+// (the card is in MIG mode), lost (NVML finds no card any more). A number in the one with .xid is an Xid error.
 package fake
 
 import (

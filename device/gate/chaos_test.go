@@ -289,7 +289,8 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 		s, g := w.session, w.gate
 		w.seq++
 		seq := w.seq + 1
-		if g.receive(s, wire.Message{Type: wire.Request, Seq: seq, Device: w.handles[card], Bytes: bytes, Arg: 1 << 40}) != nil {
+		flags := wire.FlagCommit * uint16(w.random.IntN(2))
+		if g.receive(s, wire.Message{Type: wire.Request, Seq: seq, Device: w.handles[card], Bytes: bytes, Arg: 1 << 40, Flags: flags}) != nil {
 			s.cut()
 			w.mu.Unlock()
 			time.Sleep(time.Millisecond)
@@ -316,7 +317,7 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 		}
 		w.held[card] += bytes
 		w.put(card, int64(bytes))
-		if g.receive(s, wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}) != nil {
+		if m.ID != 0 && g.receive(s, wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}) != nil {
 			s.cut()
 		}
 		return true

@@ -238,6 +238,7 @@ type pending struct {
 	seq     uint64
 	device  uint64
 	lease   bool
+	commit  bool
 	wait    uint64 // ms
 }
 
@@ -488,7 +489,7 @@ func (g *Gate) answer(now time.Time) {
 			break
 		}
 		if a == queue.Stuck || a == queue.Blocked {
-			if g.giveBack(r) || g.makeRoom(now, r, true) || g.resumePlanned(now, r.Card) {
+			if g.giveBack(r) || g.unstick(now, r) || g.resumePlanned(now, r.Card) {
 				continue
 			}
 			if a == queue.Blocked || g.later(r.Card) {
@@ -523,7 +524,7 @@ func (g *Gate) answer(now time.Time) {
 			continue
 		}
 		g.recall(now, card)
-		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r, false) {
+		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r) {
 			sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
 		}
 	}
@@ -568,9 +569,16 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 		p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
 		return
 	}
-	g.cover(p.session.process, r.Card)
 	p.session.process.container.active = now
-	p.session.grants++
+	if p.commit {
+		if _, _, err := g.ledger.Commit(r.Process, id, bytes); err != nil {
+			g.opts.Report(fmt.Errorf("committing %d bytes of process %d: %w", bytes, r.Process.PID, err)) // it was just reserved
+		}
+		id = 0
+	} else {
+		p.session.grants++
+	}
+	g.cover(p.session.process, r.Card)
 	n := g.counts(r)
 	n.Granted++
 	n.GrantedBytes += bytes
@@ -586,10 +594,12 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 	}
 	p := g.settle(r)
 	n := g.counts(r)
-	if why == wire.TooLong && p.wait > 0 {
+	switch {
+	case p.wait == 0:
+		why = wire.NoMemory // it was only to be seen whether there is room: it is asked again
+	case why == wire.TooLong:
 		n.TooLong++
-	} else {
-		why = wire.NoMemory // it could not wait at all
+	default:
 		n.Denied++
 	}
 	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})

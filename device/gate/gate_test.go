@@ -208,7 +208,7 @@ func TestGate_waits(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		a.giveBack(400 * mib)
 		must.Eq(t, wire.Grant, c.hear().Type)
-		must.Eq(t, Counts{Granted: 1, GrantedBytes: 400 * mib, Waited: 30 * time.Second, Denied: 1}, b.Stats()[1].Usage[0].Counts)
+		must.Eq(t, Counts{Granted: 1, GrantedBytes: 400 * mib, Waited: 30 * time.Second}, b.Stats()[1].Usage[0].Counts)
 
 		must.Eq(t, wire.Message{}, c.want(mib, time.Minute))
 		time.Sleep(time.Minute - time.Millisecond)
@@ -422,6 +422,19 @@ func TestGate_recall(t *testing.T) {
 		must.Eq(t, 0, c.recalls)
 		a.giveBack(mib)
 		must.Eq(t, wire.Grant, c.hear().Type)
+	})
+}
+
+// A grant may count as committed at once. Then there is nothing more to say of it.
+func TestGate_commitAtOnce(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.process(1, "a")
+		m := a.ask(wire.Message{Type: wire.Request, Device: 1, Bytes: 300 * mib, Flags: wire.FlagCommit})
+		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 300 * mib}, m)
+		must.Eq(t, ledger.Entry{Committed: 300 * mib}, b.held())
+		a.giveBack(100 * mib)
+		must.ErrorIs(t, a.say(wire.Message{Type: wire.Commit, ID: 1, Bytes: 1}), wire.ErrBad)
+		must.Eq(t, ledger.Entry{Expected: 200 * mib}, b.held())
 	})
 }
 

@@ -67,35 +67,56 @@ var errInFlight = errors.New("it is about to take memory")
 
 // makeRoom begins to park somebody, so that there is room for a request. It returns false
 // if there is nobody.
-func (g *Gate) makeRoom(now time.Time, r queue.Request, stuck bool) bool {
-	if g.opts.Evictor == nil {
-		return false
-	}
-	if g.moving[r.Card] > 0 {
-		return true
-	}
+func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	asks := g.containers[r.Container]
-	d := queue.Demand{Request: r, Stuck: stuck}
+	d := queue.Demand{Request: r}
 	if free := g.ledger.Free(r.Card); r.Bytes > free {
 		d.Lacking = r.Bytes - free
 	}
 	d.Over = g.ledger.Container(asks.id, r.Card).Held()+r.Bytes > g.share(asks, r.Card)
-	var candidates []queue.Candidate
-	for _, c := range g.containers {
-		candidates = append(candidates, g.candidate(now, c, r.Card))
-	}
-	victim, ok := g.opts.Rules.Victim(now, d, candidates)
+	victim, ok := g.opts.Rules.Victim(now, d, g.candidates(now, r.Card))
 	if ok {
 		g.park(now, g.containers[victim.Container], asks.Container)
 	}
 	return ok
 }
 
+// unstick begins to park those without whom the others get what they want, where everybody
+// waits for everybody. It returns false if there is nobody.
+func (g *Gate) unstick(now time.Time, r queue.Request) bool {
+	if g.opts.Evictor == nil {
+		return false
+	}
+	leave := queue.Unstick(g.ledger.Capacity(r.Card), g.candidates(now, r.Card))
+	for _, c := range leave {
+		g.park(now, g.containers[c.Container], g.containers[r.Container].Container)
+	}
+	return len(leave) > 0
+}
+
+// candidates are those on a card.
+func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
+	wants := make(map[ledger.ContainerID]uint64)
+	for r := range g.queue.All {
+		// Who is away gets nothing before it is back.
+		if r.Card == card && g.containers[r.Container].away == nil {
+			wants[r.Container] += r.Bytes
+		}
+	}
+	var out []queue.Candidate
+	for _, c := range g.containers {
+		k := g.candidate(now, c, card)
+		k.Wants = wants[c.id]
+		out = append(out, k)
+	}
+	return out
+}
+
 func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.Candidate {
 	held := g.ledger.Container(c.id, card)
 	return queue.Candidate{
 		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.active,
-		Over: held.Held() > g.share(c, card), Bytes: held.Committed,
+		Over: held.Held() > g.share(c, card), Bytes: held.Committed, Taken: held.Taken(),
 		Pinned: g.pinned(c) || g.inFlight(c) || held.Unproven > 0 || c.away != nil || now.Before(c.spared),
 	}
 }

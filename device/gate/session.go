@@ -413,7 +413,7 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 	}
 	wait := min(m.Arg, uint64(g.opts.MaxWait.Milliseconds()))
 	g.asked++
-	g.pending[g.asked] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, wait: wait}
+	g.pending[g.asked] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, commit: m.Flags&wire.FlagCommit != 0, wait: wait}
 	s.open[m.Seq] = true
 	c.waiting++
 	g.queue.Add(queue.Request{

@@ -18,7 +18,7 @@ type Counts struct {
 	GrantedBytes uint64
 	Waited       time.Duration // by those that were granted, together
 	Denied       uint64        // over the limit, or nobody could make room
-	TooLong      uint64        // after their time
+	TooLong      uint64        // after their time; those that would not wait count for nothing
 }
 
 // Usage is what a container has to do with a card.

@@ -71,6 +71,7 @@ func (l line) n(key string) int64 {
 type job struct {
 	t     *testing.T
 	cmd   *exec.Cmd
+	stdin io.WriteCloser
 	lines chan line
 	errs  bytes.Buffer
 }
@@ -95,6 +96,9 @@ func start(t *testing.T, gate string, env []string, args ...string) *job {
 	}
 	j.cmd.Env = append(j.cmd.Env, env...)
 	j.cmd.Stderr = &j.errs
+	var err error
+	j.stdin, err = j.cmd.StdinPipe()
+	must.NoError(t, err)
 	out, err := j.cmd.StdoutPipe()
 	must.NoError(t, err)
 	must.NoError(t, j.cmd.Start())
@@ -128,6 +132,18 @@ func (j *job) next(key string) line {
 			j.t.Fatalf("no %q", key)
 		}
 	}
+}
+
+// card is how many bytes of the job's card are taken, as NVML tells others.
+func (j *job) card(t *testing.T) int64 {
+	t.Helper()
+	c := exec.Command(filepath.Join(dir, "workload"), "--mode", "card")
+	c.Env = slices.DeleteFunc(slices.Clone(j.cmd.Env), func(v string) bool { return strings.HasPrefix(v, "LD_PRELOAD=") })
+	out, err := c.Output()
+	must.NoError(t, err)
+	l := line{}
+	must.NoError(t, json.Unmarshal(out[bytes.LastIndex(out[:len(out)-1], []byte("\n"))+1:], &l))
+	return l.n("card_used")
 }
 
 func (j *job) end() {
@@ -205,6 +221,21 @@ func TestLimit(t *testing.T) {
 			g.fine()
 		})
 	}
+}
+
+// A pool takes memory in pieces of its own. One that would go beyond the limit is not taken.
+func TestPoolPieces(t *testing.T) {
+	const limit = 301 * mib // the last MiB is half of a piece
+	g := startGate(t, limit)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=10"}, "--mode", "fill", "--alloc", "async", "--bytes", strconv.Itoa(16*mib), "--least", "4096", "--hold-ms", "-1")
+	in := j.stdin
+	l := j.next("code")
+	must.Eq(t, 2, l.n("code"))
+	must.Eq(t, limit-mib-context, l.n("got"))
+	must.Eq(t, limit-mib, j.card(t))
+	must.NoError(t, in.Close())
+	j.end()
+	g.fine()
 }
 
 func TestFiguresAgree(t *testing.T) {
@@ -287,6 +318,31 @@ func TestGateReturns(t *testing.T) {
 	must.Len(t, 1, g.heard)
 	must.Eq(t, uint16(holds), g.heard[0].Type)
 	must.Between(t, context+5*4*mib, g.heard[0].Bytes, context+7*4*mib+2*32*mib)
+}
+
+// The gate dies and comes back while a job waits for memory: it does not say that it holds what
+// it has not got, and waits on.
+func TestGateReturnsToWaiting(t *testing.T) {
+	g := startGate(t, 100*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=60000"}, "--steps", "1", "--bytes", strconv.Itoa(120*mib))
+	waits := func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.waiting == 1
+	}
+	eventually(t, "it waits", waits)
+	g.stop()
+	must.NoError(t, os.RemoveAll(g.path))
+	g.listen()
+	eventually(t, "it is back, and waits again", func() bool { return g.count(hello) == 2 && waits() })
+	g.mu.Lock()
+	heard := g.heard
+	g.limit = 200 * mib
+	g.mu.Unlock()
+	must.Len(t, 1, heard)
+	must.Eq(t, uint64(context), heard[0].Bytes)
+	j.end()
+	g.fine()
 }
 
 // A gate that comes after the job began is told what the job holds.
@@ -394,6 +450,7 @@ func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")
 	j.next("step")
+	j.next("step") // and nothing is being asked for
 	must.NoError(t, j.cmd.Process.Signal(syscall.SIGKILL))
 	_ = j.cmd.Wait()
 	g.fine()
@@ -405,9 +462,9 @@ func TestShrink(t *testing.T) {
 	j := start(t, g.path, nil, "--steps", "1", "--hold-ms", "1500", "--bytes", "65536")
 	j.next("step")
 	g.mu.Lock()
-	g.limit = 32 * mib
+	g.limit = 16 * mib
 	g.mu.Unlock()
-	g.all(message{Type: limitIs, Device: 7, Bytes: 32 * mib})
+	g.all(message{Type: limitIs, Device: 7, Bytes: 16 * mib})
 	eventually(t, "the lease is back", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()

@@ -73,7 +73,9 @@ func TestPyTorch(t *testing.T) {
 			if way == 1 {
 				g = open(t, budget, limit)
 			}
-			l := next(t, ctx, job("alone", g, "train"), "losses")
+			p := job("alone", g, "train")
+			l := next(t, ctx, p, "losses")
+			must.NoError(t, p.Wait())
 			losses[way], step[way] = l["losses"], l.Float("step_ms")
 			if way == 1 {
 				must.Eq(t, limit, l.Int("total"))

@@ -21,6 +21,7 @@ const (
 	Waiting State = "waiting" // a request of it for memory is not answered yet
 	Paused  State = "paused"  // it may submit no work; its memory stays
 	Parked  State = "parked"  // its memory is in the host's, or on the way there or back
+	Lost    State = "lost"    // its memory did not come back; its processes are ended
 )
 
 // Report is how a container fares on its cards. The plugin writes it, and the ebbtide driver
@@ -48,6 +49,7 @@ type Card struct {
 	MemoryMiB  uint64 `json:"memory_mib"`
 	ShareMiB   uint64 `json:"share_mib"`
 	HeldMiB    uint64 `json:"held_mib"`
+	UsedMiB    uint64 `json:"used_mib"` // by NVML
 	ParkedMiB  uint64 `json:"parked_mib"`
 	WaitingMiB uint64 `json:"waiting_mib"`
 }

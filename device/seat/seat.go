@@ -54,6 +54,9 @@ type Seat struct {
 	Reports string `json:"reports,omitempty"`
 	// Notice says to people why the container runs without a share; "" = it has one.
 	Notice string `json:"notice,omitempty"`
+	// Unparked says why nobody's memory can be moved to the host's on this node; "" = it can,
+	// or is not wanted to.
+	Unparked string `json:"not_parked,omitempty"`
 }
 
 // Shares says whether the container takes part in the division of its card.

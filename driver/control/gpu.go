@@ -47,10 +47,14 @@ func (s *state) sayGPU(last, r seat.Report, now time.Time) {
 		case r.State == state && last.State != state:
 			s.happened(mark)
 			s.speak.say("GPU: "+r.Why+"; it comes back by itself", kind)
-		case last.State == state && r.State != state:
+		case last.State == state && r.State != state && r.State != seat.Lost:
 			s.happened(mark + ".over")
 			s.speak.say(fmt.Sprintf("GPU: the task goes on after %v, in which it was %s", now.Sub(last.Since).Round(time.Second), state), kind)
 		}
+	}
+	if r.State == seat.Lost && last.State != seat.Lost {
+		s.happened("gpu.lost")
+		s.speak.tell("GPU: "+r.Why, "gpu.lost", now, s.emit) // there is not much time
 	}
 	if r.Unparked != "" && r.Unparked != last.Unparked && !s.saidUnparked {
 		s.saidUnparked = true

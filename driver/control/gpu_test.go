@@ -68,6 +68,10 @@ func TestGPU(t *testing.T) {
 	report.Unparked = "not enough host memory"
 	must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
 
+	report = seat.Report{State: seat.Lost, Since: n.clock, Why: "its GPU memory did not come back"}
+	pass(time.Second)
+	must.Eq(t, "GPU: its GPU memory did not come back", (<-n.events).Message, must.Sprint("at once"))
+
 	failed = errors.New("torn")
 	pass(time.Second)
 	must.Nil(t, n.c.status(s, n.clock).GPU)

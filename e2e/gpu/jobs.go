@@ -28,6 +28,7 @@ const (
 	jobsContext = 8 * mib
 	jobMemory   = 208 * mib // four fit, with the contexts of sixteen others; five do not
 	fit         = 4
+	most        = 20
 	jobLaunches = 4 // of a kernel, in a round
 )
 

@@ -27,7 +27,8 @@ type loopRun struct {
 	Way   string  `json:"way"`
 	Round int     `json:"round"`
 	Bare  bool    `json:"bare"`   // launches alone
-	Wall  float64 `json:"ns"`     // of a step
+	P50   float64 `json:"p50_ns"` // of the wall time of a step; 0 of launches alone
+	Wall  float64 `json:"ns"`     // of a step, mean
 	CPU   float64 `json:"cpu_ns"` // of the process, by step
 }
 
@@ -48,7 +49,7 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 		err = b.under(ctx, r, w, []string{"--mode", "loop", "--count", strconv.Itoa(count), "--work", strconv.FormatInt(work, 10)},
 			func(p *rig.Process, _ *rig.Gate) error {
 				l, err := p.Next(ctx, "cpu_ns")
-				out = loopRun{Way: w.name, Wall: l.Float("ns"), CPU: l.Float("cpu_ns")}
+				out = loopRun{Way: w.name, Wall: l.Float("ns"), CPU: l.Float("cpu_ns"), P50: l.Float("p50")}
 				return err
 			})
 		return out, err
@@ -82,7 +83,7 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 func loopTable(o options, ways []way, runs []loopRun) result.Table {
 	t := result.Table{
 		Title:  fmt.Sprintf("A loop: a kernel of %v, %v of work of the host, synchronised; %d steps a run, %d rounds. Median (least … most):", kernel, host, o.steps, o.rounds),
-		Header: []string{"", "wall time of a step", "CPU of a step", "wall, against the driver alone in its round", "CPU, against it", "a launch alone"},
+		Header: []string{"", "median step", "mean step", "CPU of a step, mean", "median, against the driver alone in its round", "CPU, against it", "a launch alone"},
 	}
 	find := func(way string, bare bool) []loopRun { // by round
 		out := make([]loopRun, o.rounds)
@@ -95,26 +96,26 @@ func loopTable(o options, ways []way, runs []loopRun) result.Table {
 	}
 	var overhead []float64
 	for _, w := range ways {
-		var wall, cpu, moreWall, moreCPU, bare []float64
+		var p50, wall, cpu, more, moreCPU, bare []float64
 		base := find(plain.name, false)
 		for i, r := range find(w.name, false) {
-			wall, cpu = append(wall, r.Wall), append(cpu, r.CPU)
-			moreWall, moreCPU = append(moreWall, r.Wall/base[i].Wall-1), append(moreCPU, r.CPU/base[i].CPU-1)
+			p50, wall, cpu = append(p50, r.P50), append(wall, r.Wall), append(cpu, r.CPU)
+			more, moreCPU = append(more, r.P50/base[i].P50-1), append(moreCPU, r.CPU/base[i].CPU-1)
 		}
 		for _, r := range find(w.name, true) {
 			bare = append(bare, r.Wall)
 		}
-		row := []string{w.name, spread(wall, micro), spread(cpu, micro), spread(moreWall, percent), spread(moreCPU, percent), spread(bare, nano)}
+		row := []string{w.name, spread(p50, micro), spread(wall, micro), spread(cpu, micro), spread(more, percent), spread(moreCPU, percent), spread(bare, nano)}
 		if w.name == plain.name {
-			row[3], row[4] = "–", "–"
+			row[4], row[5] = "–", "–"
 		}
 		if w.gate {
-			overhead = moreWall
+			overhead = more
 		}
 		t.Rows = append(t.Rows, row)
 	}
 	median := demo.SpreadOf(overhead).Median
-	t.Notes = append(t.Notes, verdict("steady overhead of the loop, median of wall time", "< 1 %", median < 0.01, percent(median)),
+	t.Notes = append(t.Notes, verdict("steady overhead of the loop, of the median step", "< 1 %", median < 0.01, percent(median)),
 		"What *driver alone, again* shows is the machine's noise.")
 	return t
 }

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -145,7 +146,7 @@ type options struct {
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{steps: 4000, launches: 1_000_000, jobsOf: []int{4, 5, 7, 20}, within: 2 * time.Minute}
+	o := options{steps: 2000, launches: 1_000_000, within: 2 * time.Minute}
 	var known []string
 	for _, p := range parts {
 		known = append(known, p.name)
@@ -158,6 +159,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.json, "json", "", "`file` for all that was measured")
 	fs.IntVar(&o.allocations, "allocations", 100_000, "`number` of allocations in a measurement of their cost")
 	fs.DurationVar(&o.length, "length", time.Second, "`time` that each of several jobs computes when it is alone")
+	jobs := fs.String("jobs", "4,5,7,20", "`numbers` of jobs in the experiment of the gate; what fits is what the others are compared with")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -171,6 +173,16 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		err = fmt.Errorf("-length: must be from 100ms to 10m, got %v", o.length)
 	case o.allocations < 1 || o.allocations > 10_000_000:
 		err = fmt.Errorf("-allocations: must be from 1 to 10000000, got %d", o.allocations)
+	}
+	for text := range strings.SplitSeq(*jobs, ",") {
+		n, bad := strconv.Atoi(strings.TrimSpace(text))
+		if (bad != nil || n < 1 || n > most) && err == nil {
+			err = fmt.Errorf("-jobs: must be a list of numbers from 1 to %d, got %q", most, *jobs)
+		}
+		o.jobsOf = append(o.jobsOf, n)
+	}
+	if !slices.Contains(o.jobsOf, fit) && err == nil {
+		err = fmt.Errorf("-jobs: must contain %d, got %q", fit, *jobs)
 	}
 	o.within += 40 * o.length
 	for _, name := range strings.Split(*what, ",") {

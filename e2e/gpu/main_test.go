@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 	must.Len(t, 6, got.Parts.Loop.Raw)
 	must.Len(t, len(greeds())*len(accuracyLimits), got.Parts.Accuracy.Raw)
 	for _, r := range got.Parts.Accuracy.Raw {
-		must.Between(t, 0.99, r.Part, 1.001, must.Sprintf("%+v", r))
+		must.Between(t, 0.99, r.Part, 1, must.Sprintf("%+v", r))
 	}
 	must.Len(t, 12, got.Parts.Gate.Raw)
 	for _, r := range append(got.Parts.Gate.Raw, got.Parts.Makespan.Raw...) {
@@ -64,7 +64,9 @@ func TestRun(t *testing.T) {
 		must.LessEq(t, uint64(jobsCard), r.Peak)
 		switch {
 		case r.Way == together:
-			must.Eq(t, min(r.Jobs, fit), r.right(), must.Sprintf("%+v", r))
+			// Of jobs that grow, more may fail than need be.
+			must.LessEq(t, min(r.Jobs, fit), r.right(), must.Sprintf("%+v", r))
+			must.Eq(t, r.Jobs <= fit, r.right() == r.Jobs)
 		case r.Way != waiting || r.Shape != grows.name:
 			must.Eq(t, r.Jobs, r.right(), must.Sprintf("%+v", r))
 		}
@@ -76,7 +78,7 @@ func TestRun(t *testing.T) {
 
 func TestRun_usage(t *testing.T) {
 	for _, args := range [][]string{
-		{"extra"}, {"-round", "1"}, {"-rounds", "0"}, {"-what", "all"}, {"-what", "loop,"}, {"-allocations", "0"}, {"-length", "1ms"},
+		{"extra"}, {"-round", "1"}, {"-rounds", "0"}, {"-what", "all"}, {"-what", "loop,"}, {"-allocations", "0"}, {"-length", "1ms"}, {"-jobs", "4,x"}, {"-jobs", "5"}, {"-jobs", "4,0"},
 	} {
 		var out, errs bytes.Buffer
 		must.Eq(t, 2, run(t.Context(), args, &out, &errs), must.Sprint(args))
@@ -103,9 +105,9 @@ func TestTables(t *testing.T) {
 	must.StrContains(t, text, "**Missed**: within the lease: 1.10 µs, wanted < 1 µs over the driver's own.")
 	must.StrContains(t, text, "**Missed**: with a round trip: 60.00 µs, wanted < 50 µs.")
 
-	loops := []loopRun{{Way: plain.name, Wall: 100, CPU: 100}, {Way: plain.name, Round: 1, Wall: 200, CPU: 100}}
+	loops := []loopRun{{Way: plain.name, P50: 100, CPU: 100}, {Way: plain.name, Round: 1, P50: 200, CPU: 100}}
 	for round, more := range []float64{101, 204} {
-		loops = append(loops, loopRun{Way: again, Round: round, Wall: 100, CPU: 100}, loopRun{Way: "with the library", Round: round, Wall: more, CPU: 100})
+		loops = append(loops, loopRun{Way: again, Round: round, P50: 100, CPU: 100}, loopRun{Way: "with the library", Round: round, P50: more, CPU: 100})
 	}
 	text = loopTable(o, []way{plain, {name: again}, {name: "with the library", gate: true}}, loops).Markdown()
 	must.StrContains(t, text, "+1.50 % (+1.00 % … +2.00 %)")

@@ -55,6 +55,7 @@ API const char *nvmlErrorString(nvmlReturn_t r)
 	case NVML_ERROR_NOT_FOUND: return "A query to find an object was unsuccessful";
 	case NVML_ERROR_DRIVER_NOT_LOADED: return "NVIDIA driver is not loaded";
 	case NVML_ERROR_TIMEOUT: return "User provided timeout passed";
+	case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
 	}
 	return "Unknown Error";
 }
@@ -105,6 +106,8 @@ API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned i, nvmlDevice_t *dev)
 	READY();
 	if (i >= (unsigned)my.s->gpus)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	if (fake_fails("lost"))
+		return NVML_ERROR_GPU_IS_LOST;
 	*dev = (nvmlDevice_t)(intptr_t)(i + 1);
 	return NVML_SUCCESS;
 }

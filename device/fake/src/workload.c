@@ -109,7 +109,7 @@ static struct {
 } cu;
 
 static struct {
-	const char *resolve, *alloc, *mode;
+	const char *resolve, *alloc, *mode, *until;
 	long long bytes, peak, least, work;
 	int steps, threads, pause_ms, hold_ms, count, windows, ask;
 	unsigned long long seed;
@@ -286,6 +286,13 @@ static void begin(void)
 	DO(cuModuleGetFunction(&nop, m, "ebb_nop"));
 }
 
+// Until there is a file for which the test has us wait: then nobody wants more of us.
+static void rest(void)
+{
+	if (opt.pause_ms && !(opt.until && access(opt.until, F_OK) == 0))
+		usleep((useconds_t)opt.pause_ms * 1000);
+}
+
 static void *train(void *arg)
 {
 	unsigned long long seed = opt.seed + (unsigned long long)(uintptr_t)arg;
@@ -305,16 +312,14 @@ static void *train(void *arg)
 		DO(cuMemGetInfo_v2(&f, &total));
 		say("{\"step\": %d, \"total\": %d, \"loss\": %.4f, \"t\": %.6f, \"took\": %.6f, \"free\": %zu, \"memory\": %zu}",
 			i + 1, opt.steps, 1.0 / (i + 1), now(), now() - t, f, total);
-		if (opt.pause_ms)
-			usleep((useconds_t)opt.pause_ms * 1000);
+		rest();
 	}
 	for (int r = 0; r < opt.count; r++) { // with all of it
 		for (int k = 0; k < opt.steps; k++)
 			launch(p[k], seed + (unsigned long long)k);
 		DO(cuCtxSynchronize());
 		say("{\"round\": %d, \"t\": %.6f}", r + 1, now());
-		if (opt.pause_ms)
-			usleep((useconds_t)opt.pause_ms * 1000);
+		rest();
 	}
 	hold();
 	for (int i = 0; i < opt.steps; i++) {
@@ -375,8 +380,9 @@ static void loop(void)
 	static volatile uint64_t sink;
 	CUdeviceptr p;
 	DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
-	double t = now(), c = cpu();
+	double *took = calloc((size_t)opt.count + 1, sizeof *took), t = now(), c = cpu();
 	for (int i = 0; i < opt.count; i++) {
+		double begun = opt.work ? now() : 0;
 		if (!opt.work) {
 			DO(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL));
 			continue;
@@ -387,10 +393,13 @@ static void loop(void)
 			x = x * 6364136223846793005u + 1442695040888963407u;
 		sink = x;
 		DO(cuCtxSynchronize());
+		took[i] = (now() - begun) * 1e9;
 	}
 	t = now() - t;
 	c = cpu() - c;
-	say("{\"count\": %d, \"ns\": %.1f, \"cpu_ns\": %.1f}", opt.count, t / opt.count * 1e9, c / opt.count * 1e9);
+	qsort(took, (size_t)opt.count, sizeof *took, ascending);
+	say("{\"count\": %d, \"ns\": %.1f, \"cpu_ns\": %.1f, \"p50\": %.1f}", opt.count, t / opt.count * 1e9, c / opt.count * 1e9, took[opt.count / 2]);
+	free(took);
 	DO(cuMemFree_v2(p));
 }
 
@@ -540,7 +549,7 @@ int main(int argc, char **argv)
 	static const struct option longs[] = {
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
-		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { 0 },
+		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
@@ -558,6 +567,7 @@ int main(int argc, char **argv)
 		case 'l': opt.least = atoll(optarg); break;
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
+		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
 		case 'i': opt.windows = atoi(optarg); break;
 		default: return 64;
 		}

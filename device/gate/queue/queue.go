@@ -13,8 +13,8 @@
 //
 // A request that fits goes ahead of an earlier one that does not, so that room is not
 // idle, but only while the earlier one has waited for less than Rules.Patience. From then
-// on the card's room is kept for it. A request over its own container's limit holds up
-// nobody.
+// on the card's room is kept for it, as long as somebody runs who can make more. A request
+// over its own container's limit holds up nobody.
 //
 // A container that is parked, its memory in the host's, comes back by a request as well. It
 // has no deadline, and need not have one: when its turn has come, somebody else makes room
@@ -45,9 +45,9 @@
 //     its card is alive.
 //  3. A holder that is paused does not run either. If only such holders could make room,
 //     Next says Blocked: one of them is evicted or resumed.
-//  4. Who is evicted because all were stuck is the youngest of the lowest priority. So the
-//     oldest of the highest is not, and goes on until it ends, and then there is another
-//     oldest one.
+//  4. Who is evicted because all were stuck is never the oldest of the highest priority, if
+//     what it wants fits on the card (Unstick). So that one goes on until it ends, and then
+//     there is another oldest one.
 //
 // The package is pure: it knows the time only as an argument.
 package queue
@@ -279,7 +279,7 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 		}
 	}
 	alive, helps := living(waiting, view)
-	var oldest, blocked *Request
+	var oldest, blocked, fits *Request
 	for id, l := range q.lines {
 		switch {
 		case alive[id] || len(waiting[id]) == 0:
@@ -292,6 +292,9 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 			continue
 		}
 		for _, r := range waiting[id] {
+			if fits == nil && view.Fits(r) == nil {
+				fits = &r
+			}
 			if helps[r.Process] && (oldest == nil || r.Since.Before(oldest.Since)) {
 				oldest = &r
 			}
@@ -301,6 +304,10 @@ func (q *Queue) stuck(now time.Time, view View) (Request, Answer, bool) {
 		}
 	}
 	switch {
+	case fits != nil:
+		// Room is kept for an earlier request that nobody makes room for.
+		q.Remove(func(r Request) bool { return r.ID == fits.ID })
+		return *fits, Granted, true
 	case oldest != nil:
 		return *oldest, Stuck, true
 	case blocked != nil:

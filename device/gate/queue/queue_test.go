@@ -152,6 +152,18 @@ func TestNext_patience(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{large: Granted, small: Granted}, w.answers())
 }
 
+// Room is not kept for a request for which nobody who runs can make more.
+func TestNext_keptInVain(t *testing.T) {
+	w := newWorld(rules, "x")
+	w.hold(1, "x", 40)
+	w.ask(2, "x", 70, 0)
+	w.now = w.now.Add(5 * time.Second)
+	small := w.ask(1, "x", 10, 0)
+	must.MapEmpty(t, w.answers())
+	w.now = w.now.Add(rules.Settle)
+	must.Eq(t, map[uint64]Answer{small: Granted}, w.answers())
+}
+
 // Who is over the own limit is told at once, or after LimitWait, and holds up nobody.
 func TestNext_limit(t *testing.T) {
 	for _, wait := range []time.Duration{0, 2 * time.Second} {
@@ -384,7 +396,6 @@ func TestVictim(t *testing.T) {
 	pinned := someone("pinned", func(c *Candidate) { c.Pinned = true; c.Priority = 0 })
 	empty := someone("empty", func(c *Candidate) { c.Bytes = 0; c.Priority = 0 })
 	me := someone("me", func(c *Candidate) { c.Priority = 0 })
-	old := someone("old", func(c *Candidate) { c.Arrived = now.Add(-time.Hour) })
 
 	for name, tc := range map[string]struct {
 		of     []Candidate
@@ -392,31 +403,61 @@ func TestVictim(t *testing.T) {
 		demand Demand
 		want   ledger.ContainerID // "": nobody
 	}{
-		"who is busy stays":                                 {[]Candidate{busy}, time.Hour, Demand{}, ""},
-		"who is idle goes at once":                          {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
-		"a lower priority goes, after some time":            {[]Candidate{busy, low}, 5 * time.Second, Demand{}, "low"},
-		"and not before":                                    {[]Candidate{busy, low}, 4 * time.Second, Demand{}, ""},
-		"who has come back keeps its turn":                  {[]Candidate{back}, time.Hour, Demand{}, ""},
-		"the lowest goes first":                             {[]Candidate{low, lower, idle}, 5 * time.Second, Demand{}, "lower"},
-		"a higher one stays":                                {[]Candidate{high}, 9 * time.Second, Demand{}, ""},
-		"but who waits gains on it":                         {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},
-		"who holds more than its share goes":                {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
-		"but not for one that wants more, too":              {[]Candidate{over}, 5 * time.Second, Demand{Over: true}, ""},
-		"who has had its turn goes":                         {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
-		"who has been there longest goes first":             {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
-		"nobody else can":                                   {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
-		"nobody goes in vain":                               {[]Candidate{idle}, 0, Demand{Lacking: 11}, ""},
-		"two are enough":                                    {[]Candidate{idle, turn}, 5 * time.Second, Demand{Lacking: 20}, "idle"},
-		"if all are stuck, the last one goes":               {[]Candidate{old, busy}, 0, Demand{Stuck: true}, "busy"},
-		"even the one that asks":                            {[]Candidate{old, me}, 0, Demand{Stuck: true}, "me"},
-		"the lowest priority before the last one":           {[]Candidate{low, old, busy}, 0, Demand{Stuck: true}, "low"},
-		"if all are stuck, a small one is better than none": {[]Candidate{high}, 0, Demand{Stuck: true, Lacking: 100}, "high"},
+		"who is busy stays":                      {[]Candidate{busy}, time.Hour, Demand{}, ""},
+		"who is idle goes at once":               {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
+		"a lower priority goes, after some time": {[]Candidate{busy, low}, 5 * time.Second, Demand{}, "low"},
+		"and not before":                         {[]Candidate{busy, low}, 4 * time.Second, Demand{}, ""},
+		"who has come back keeps its turn":       {[]Candidate{back}, time.Hour, Demand{}, ""},
+		"the lowest goes first":                  {[]Candidate{low, lower, idle}, 5 * time.Second, Demand{}, "lower"},
+		"a higher one stays":                     {[]Candidate{high}, 9 * time.Second, Demand{}, ""},
+		"but who waits gains on it":              {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},
+		"who holds more than its share goes":     {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
+		"but not for one that wants more, too":   {[]Candidate{over}, 5 * time.Second, Demand{Over: true}, ""},
+		"who has had its turn goes":              {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
+		"who has been there longest goes first":  {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
+		"nobody else can":                        {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
+		"nobody goes in vain":                    {[]Candidate{idle}, 0, Demand{Lacking: 11}, ""},
+		"two are enough":                         {[]Candidate{idle, turn}, 5 * time.Second, Demand{Lacking: 20}, "idle"},
 	} {
 		d := tc.demand
 		d.Request = Request{Container: "me", Priority: 50, Since: now.Add(-tc.waited)}
 		got, ok := rules.Victim(now, d, tc.of)
 		must.Eq(t, tc.want != "", ok, must.Sprint(name))
 		must.Eq(t, tc.want, got.Container, must.Sprint(name))
+	}
+}
+
+// Where all are stuck the oldest of the highest priority stay, as many as get what they want.
+func TestUnstick(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	someone := func(name string, priority int, age time.Duration, holds, wants uint64) Candidate {
+		return Candidate{Container: ledger.ContainerID(name), Priority: priority, Arrived: now.Add(-age), Bytes: holds, Taken: holds, Wants: wants}
+	}
+	pinned := someone("pinned", 1, 0, 30, 10)
+	pinned.Pinned = true
+	for name, tc := range map[string]struct {
+		of   []Candidate
+		want []ledger.ContainerID
+	}{
+		"the younger one":           {[]Candidate{someone("young", 50, 1, 50, 10), someone("old", 50, 2, 50, 10)}, []ledger.ContainerID{"young"}},
+		"the one of lower priority": {[]Candidate{someone("low", 49, 2, 50, 10), someone("high", 50, 1, 50, 10)}, []ledger.ContainerID{"low"}},
+		"several at once": {
+			[]Candidate{someone("a", 50, 4, 25, 25), someone("b", 50, 3, 25, 25), someone("c", 50, 2, 25, 25), someone("d", 50, 1, 25, 25)},
+			[]ledger.ContainerID{"c", "d"},
+		},
+		"a small one may stay where a larger one cannot": {
+			[]Candidate{someone("a", 50, 3, 50, 20), someone("large", 50, 2, 40, 20), someone("small", 50, 1, 10, 10)},
+			[]ledger.ContainerID{"large"},
+		},
+		"who is pinned stays":                        {[]Candidate{pinned, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
+		"who wants more than is left beside it goes": {[]Candidate{pinned, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
+		"who holds nothing makes no room":            {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
+	} {
+		var got []ledger.ContainerID
+		for _, c := range Unstick(100, tc.of) {
+			got = append(got, c.Container)
+		}
+		must.Eq(t, tc.want, got, must.Sprint(name))
 	}
 }
 

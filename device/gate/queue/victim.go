@@ -25,6 +25,8 @@ type Candidate struct {
 	Pinned bool
 	// Bytes is what eviction would free.
 	Bytes uint64
+	// Taken is what it takes of the card, and Wants what its requests wait for, in bytes.
+	Taken, Wants uint64
 }
 
 // Demand is what room is made for.
@@ -34,13 +36,10 @@ type Demand struct {
 	Lacking uint64
 	// Over is whether its container would hold more than its share.
 	Over bool
-	// Stuck is whether nobody who holds memory of the card runs.
-	Stuck bool
 }
 
 // Victim returns which container is evicted from a card, so that there is room for a
-// demand. Where everybody waits for everybody it is, of those of the lowest priority, the
-// one that has come last: this may be the one that asks. Otherwise it is one that
+// demand. It is one that
 //
 //   - is idle and has no higher priority; a request gains a step of priority for each
 //     Rules.HeadStart that it waits;
@@ -65,19 +64,16 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 		early := idle(c) && c.Priority <= aged
 		turn, back := now.Sub(c.Placed) >= rules.Turn, c.Placed.After(c.Arrived)
 		late := c.Priority < d.Priority && (turn || !back) || turn && (over(c) || c.Priority <= aged)
-		may := d.Stuck || c.Container != d.Container && (early || late && waited >= rules.Patience)
+		may := c.Container != d.Container && (early || late && waited >= rules.Patience)
 		if may && !c.Pinned && c.Bytes > 0 {
 			fit = append(fit, c)
 			free += c.Bytes
 		}
 	}
-	if len(fit) == 0 || free < d.Lacking && !d.Stuck {
+	if len(fit) == 0 || free < d.Lacking {
 		return Candidate{}, false
 	}
 	return slices.MinFunc(fit, func(a, b Candidate) int {
-		if d.Stuck {
-			return cmp.Or(cmp.Compare(a.Priority, b.Priority), b.Arrived.Compare(a.Arrived), cmp.Compare(a.Container, b.Container))
-		}
 		return cmp.Or(
 			first(over(a))-first(over(b)),
 			cmp.Compare(a.Priority, b.Priority),
@@ -86,4 +82,34 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 			cmp.Compare(b.Bytes, a.Bytes),
 			cmp.Compare(a.Container, b.Container))
 	}), true
+}
+
+// Unstick returns who is evicted from a card of so many bytes when everybody on it waits for
+// everybody. The oldest of the highest priority stays and gets what it wants, then the next
+// one, as long as that fits; the others leave, and are not asked one by one.
+func Unstick(capacity uint64, candidates []Candidate) []Candidate {
+	order := slices.SortedFunc(slices.Values(candidates), func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Arrived.Compare(b.Arrived), cmp.Compare(a.Container, b.Container))
+	})
+	left := capacity
+	for _, c := range order {
+		if c.Pinned || c.Bytes == 0 { // it stays in any case
+			left -= min(left, c.Taken)
+		}
+	}
+	var leave []Candidate
+	for _, c := range order {
+		stays := c.Pinned || c.Bytes == 0
+		needs := c.Wants
+		if !stays {
+			needs += c.Taken
+		}
+		switch {
+		case needs <= left:
+			left -= needs
+		case !stays:
+			leave = append(leave, c)
+		}
+	}
+	return leave
 }

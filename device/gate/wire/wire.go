@@ -87,8 +87,14 @@ const (
 	Recall Type = 83
 )
 
-// FlagLease in a Request: more than Bytes is welcome, to be kept for what comes next.
-const FlagLease uint16 = 1
+// Flags of a Request.
+const (
+	// FlagLease: more than Bytes is welcome, to be kept for what comes next.
+	FlagLease uint16 = 1
+	// FlagCommit: the grant counts as committed, and has no ID. What of it is not used is to
+	// be returned. It spares the message after each allocation.
+	FlagCommit uint16 = 2
+)
 
 // Reason is why something is refused.
 type Reason uint64

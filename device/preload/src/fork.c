@@ -52,6 +52,7 @@ static void child(void)
 	pthread_mutex_init(&eb.gate.mutex, NULL);
 	pthread_mutex_init(&eb.gate.send, NULL);
 	pthread_cond_init(&eb.gate.changed, NULL);
+	pthread_cond_init(&eb.gate.quiet, NULL);
 	memset(&eb.pause, 0, sizeof eb.pause);
 	pthread_mutex_init(&eb.pause.mutex, NULL);
 	pthread_cond_init(&eb.pause.changed, NULL);

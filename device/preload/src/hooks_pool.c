@@ -118,13 +118,25 @@ static CUresult begin(CUmemoryPool pool, size_t n, CUstream s, struct claim *c, 
 	return eb_claim((*p)->device, room >= bytes ? 0 : bytes, c);
 }
 
-static void end(CUresult r, struct claim *c, struct pool *p)
+// end settles what the pool has grown by. A pool grows in pieces of its own, of which the driver
+// does not tell the size. If one of them was more than could be had, the allocation is undone, and
+// the size of the piece returned: so much is to be asked for before it is tried again.
+static int64_t end(CUresult r, struct claim *c, struct pool *p, CUdeviceptr *a)
 {
+	CUresult cuMemFree_v2(CUdeviceptr);
+	__typeof__(&cuMemFree_v2) undo = REAL(cuMemFree_v2);
+	struct device *d = c->device;
 	eb_leave();
-	if (r == CUDA_SUCCESS)
-		eb_keep(c, delta(p));
-	else
+	if (r != CUDA_SUCCESS) {
 		eb_drop(c);
+		return 0;
+	}
+	int64_t by = delta(p);
+	eb_keep(c, by);
+	if (d->avail >= 0 || eb.mode != BOUND || !d->handle || by <= c->bytes || !undo || undo(*a) != CUDA_SUCCESS)
+		return 0;
+	eb_pools_trim(d);
+	return by;
 }
 
 #define ALLOC(name, params, args, from) \
@@ -146,7 +158,15 @@ static void end(CUresult r, struct claim *c, struct pool *p)
 			return real args; \
 		eb_enter(s); \
 		r = real args; \
-		end(r, &c, p); \
+		int64_t more = end(r, &c, p, a); \
+		if (UNLIKELY(more > 0)) { \
+			if ((r = eb_claim(p->device, more, &c)) != CUDA_SUCCESS) \
+				return r; \
+			eb_enter(s); \
+			r = real args; \
+			if (end(r, &c, p, a) > 0) \
+				r = CUDA_ERROR_OUT_OF_MEMORY; \
+		} \
 		return r; \
 	}
 ALLOC(cuMemAllocAsync, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)

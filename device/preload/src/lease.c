@@ -24,37 +24,37 @@ static int64_t take(struct device *d, int64_t bytes)
 	return -1;
 }
 
-// commit tells the gate what of a grant is kept. The count and the message are one step: HOLDS,
-// after a reconnect, must not fall between them. False: the grant was of a connection that is
-// gone, and so is the grant.
-static bool commit(struct device *d, uint64_t id, uint64_t generation, int64_t bytes)
+// settle counts what is kept of a grant, and returns the rest. The count and the message are one
+// step: HOLDS, after a reconnect, must not fall between them. False: the grant was of a connection
+// that is gone, and so is the grant.
+static bool settle(struct device *d, uint64_t generation, int64_t granted, int64_t keep)
 {
-	struct message m = { .type = bytes > 0 ? T_COMMIT : T_ABORT, .device = d->handle, .id = id, .bytes = (uint64_t)bytes };
 	pthread_mutex_lock(&d->mutex);
-	bool told = eb_gate_send(&m, generation);
-	if (told)
-		d->committed += bytes;
+	bool ours = eb_gate_generation() == generation;
+	if (ours && granted > keep) {
+		struct message m = { .type = T_RETURN, .device = d->handle, .bytes = (uint64_t)(granted - keep) };
+		ours = eb_gate_send(&m, generation);
+	}
+	if (ours)
+		d->committed += keep;
 	pthread_mutex_unlock(&d->mutex);
-	return told;
+	return ours;
 }
 
 static int ask(struct device *d, int64_t bytes, uint16_t flags, uint64_t wait_ms, struct claim *c)
 {
-	struct message m = { .type = T_REQUEST, .flags = flags, .device = d->handle, .bytes = (uint64_t)bytes, .arg = wait_ms };
+	struct message m = { .type = T_REQUEST, .flags = flags | F_COMMIT, .device = d->handle, .bytes = (uint64_t)bytes, .arg = wait_ms };
 	if (eb_gate_call(&m, wait_ms, &c->generation) != 0)
 		return -1;
 	if (m.type != T_GRANT || (int64_t)m.bytes < bytes) {
 		LOG(3, "%lld bytes refused: %llu", (long long)bytes, (unsigned long long)m.arg);
 		return m.type == T_REFUSED ? (int)m.arg : -1;
 	}
-	c->id = m.id;
 	c->granted = (int64_t)m.bytes;
 	return 0;
 }
 
-// eb_claim sets bytes aside before the driver is asked for them. It may wait, unless a stream is
-// being captured, and must be called without a lock.
-CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
+static CUresult claim(struct device *d, int64_t bytes, struct claim *c)
 {
 	*c = (struct claim){ .device = d, .bytes = bytes };
 	atomic_fetch_add(&d->used, bytes);
@@ -98,6 +98,16 @@ CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// eb_claim sets bytes aside before the driver is asked for them. It may wait, unless a stream is
+// being captured, and must be called without a lock.
+CUresult eb_claim(struct device *d, int64_t bytes, struct claim *c)
+{
+	atomic_fetch_add(&d->wanted, bytes);
+	CUresult r = claim(d, bytes, c);
+	atomic_fetch_sub(&d->wanted, bytes);
+	return r;
+}
+
 // eb_keep settles a claim after the driver has taken actual bytes for it.
 void eb_keep(struct claim *c, int64_t actual)
 {
@@ -109,7 +119,7 @@ void eb_keep(struct claim *c, int64_t actual)
 		int64_t keep = c->granted, surplus = left + c->granted - lease(d);
 		if (surplus > 0)
 			keep -= surplus < keep ? surplus : keep;
-		if (commit(d, c->id, c->generation, keep))
+		if (settle(d, c->generation, c->granted, keep))
 			left += keep;
 	}
 	if (left)
@@ -118,7 +128,7 @@ void eb_keep(struct claim *c, int64_t actual)
 		// The driver took more than it was asked for. It is said at once, and not waited for.
 		int64_t debt = -atomic_exchange(&d->avail, 0);
 		struct claim more = { .device = d };
-		if (debt > 0 && ask(d, debt, 0, 0, &more) == 0 && commit(d, more.id, more.generation, debt))
+		if (debt > 0 && ask(d, debt, 0, 0, &more) == 0 && settle(d, more.generation, more.granted, debt))
 			debt = 0;
 		atomic_fetch_sub(&d->avail, debt);
 	} else if (UNLIKELY(d->avail > 2 * lease(d))) {
@@ -133,7 +143,7 @@ void eb_drop(struct claim *c)
 	atomic_fetch_sub(&d->used, c->bytes);
 	atomic_fetch_add(&d->avail, c->part);
 	if (c->granted)
-		commit(d, c->id, c->generation, 0);
+		settle(d, c->generation, c->granted, 0);
 }
 
 void eb_give(struct device *d, int64_t bytes)
@@ -171,7 +181,10 @@ void eb_lease_recall(struct device *d)
 void eb_lease_held(struct device *d, uint64_t handle)
 {
 	pthread_mutex_lock(&d->mutex);
-	int64_t used = d->used, held = used > d->committed ? used : d->committed;
+	// In this order: what is granted in between is in use. What is only asked for is not held, and
+	// is asked for again.
+	int64_t used = d->used, wanted = d->wanted;
+	int64_t held = used - wanted > d->committed ? used - wanted : d->committed;
 	atomic_fetch_add(&d->avail, held - d->committed);
 	d->committed = held;
 	struct message m = { .type = T_HOLDS, .device = handle, .bytes = (uint64_t)held };

@@ -57,10 +57,10 @@ _Static_assert(sizeof(struct message) == 48, "the protocol's messages have 48 by
 enum {
 	MAGIC = 0x31544245,
 	VERSION = 1,
-	T_HELLO = 1, T_ATTACH, T_REQUEST, T_COMMIT, T_ABORT, T_RETURN, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE,
+	T_HELLO = 1, T_ATTACH, T_REQUEST, T_RETURN = 6, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE,
 	T_WELCOME = 65, T_ATTACHED, T_REFUSED, T_GRANT, T_INFO_IS,
 	T_LIMIT = 80, T_PAUSE, T_RESUME, T_RECALL,
-	F_MORE = 1,
+	F_MORE = 1, F_COMMIT = 2,
 	REASON_DEVICE = 2,
 };
 
@@ -73,6 +73,7 @@ struct device {
 	uint8_t uuid[16];
 	_Atomic uint64_t handle; // what the gate calls it; 0 where the gate does not know it
 	_Atomic int64_t used, avail;
+	_Atomic int64_t wanted;  // of used, what is asked for and not granted yet
 	int64_t committed;       // under mutex, with the message that tells the gate
 	pthread_mutex_t mutex;
 	_Atomic uint64_t limit;  // of the container, as last heard; 0: not heard
@@ -181,11 +182,14 @@ struct state {
 	struct {
 		pthread_mutex_t mutex, send;
 		pthread_cond_t changed; // connected, gone, or a place is free
+		pthread_cond_t quiet;   // for the reader's sleep while others read
 		int fd;
 		_Atomic bool started, tried, up; // tried: the first attempt is over
 		uint64_t generation;     // of the connection
 		uint64_t seq;
 		int open;
+		bool reading; // somebody reads, and nobody else may
+		int calling;  // threads that would rather read their answers themselves
 		unsigned submitted; // as far as the gate has been told
 		struct waiter *waiters;
 	} gate;
@@ -253,7 +257,7 @@ struct device *eb_device_of(CUstream);
 struct claim {
 	struct device *device;
 	int64_t bytes, part, granted;
-	uint64_t id, generation;
+	uint64_t generation; // of the connection over which it was granted
 };
 CUresult eb_claim(struct device *, int64_t bytes, struct claim *);
 void eb_keep(struct claim *, int64_t actual);

@@ -37,6 +37,7 @@ static void locks(void)
 	pthread_mutex_init(&eb.gate.mutex, NULL);
 	pthread_mutex_init(&eb.gate.send, NULL);
 	pthread_cond_init(&eb.gate.changed, NULL);
+	pthread_cond_init(&eb.gate.quiet, NULL);
 	pthread_mutex_init(&eb.pause.mutex, NULL);
 	pthread_cond_init(&eb.pause.changed, NULL);
 	for (int i = 0; i < STRIPES; i++)

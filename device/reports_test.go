@@ -1,0 +1,63 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/seat"
+)
+
+func TestReport(t *testing.T) {
+	const id = ledger.CardID("GPU-1")
+	cards := map[ledger.CardID]nvml.Card{id: {Name: "H200", Memory: 1000 * nvml.MiB}}
+	on := map[ledger.CardID][]nvml.Process{id: {{PID: 7, Used: 90 * nvml.MiB}, {PID: 8, Used: 500 * nvml.MiB}}}
+	since := time.Unix(1e9, 0)
+	usage := func(held ledger.Entry, waiting int) []gate.Usage {
+		return []gate.Usage{{Card: id, Limit: 400 * nvml.MiB, Held: held, Waiting: waiting, Counts: gate.Counts{Denied: 1, TooLong: 2, Waited: time.Second}}}
+	}
+	for name, tc := range map[string]struct {
+		is    gate.Status
+		state seat.State
+		why   string
+	}{
+		"running": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, seat.Running, ""},
+		"waiting": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{}, 1)}, seat.Waiting, "it waits for GPU memory"},
+		"paused":  {gate.Status{PIDs: []int{7}, Paused: true, Usage: usage(ledger.Entry{}, 1)}, seat.Paused, "its GPU memory is about to rise when there is no room for it"},
+		"parked": {
+			gate.Status{
+				PIDs: []int{7}, Paused: true, Parked: true, Usage: usage(ledger.Entry{Parked: 100 * nvml.MiB}, 1),
+				Parking: gate.Parking{State: "parked", Since: since, By: peer.Container{Alloc: "0123456789", Task: "train", Job: "other"}},
+			},
+			seat.Parked, `its GPU memory is in the host's memory, to make room for task "train" of allocation 01234567 (job "other")`,
+		},
+		"parked before a restart": {
+			gate.Status{PIDs: []int{7}, Parked: true, Parking: gate.Parking{Since: since}, Usage: usage(ledger.Entry{}, 0)},
+			seat.Parked, "its GPU memory is in the host's memory",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := report(tc.is, cards, on, seat.Report{State: tc.state, Since: since})
+			must.Eq(t, tc.state, r.State)
+			must.Eq(t, tc.why, r.Why)
+			must.Eq(t, since, r.Since, must.Sprint("it is so since then"))
+			must.Eq(t, 3, r.Denied)
+			must.Eq(t, 1, r.WaitedS)
+			c := r.Cards[0]
+			must.Eq(t, seat.Card{UUID: "GPU-1", Model: "H200", MemoryMiB: 1000, ShareMiB: 400, HeldMiB: c.HeldMiB, UsedMiB: 90, ParkedMiB: c.ParkedMiB}, c)
+			must.False(t, isBeyond(r))
+		})
+	}
+	// A process of the container that does not ask.
+	r := report(gate.Status{PIDs: []int{7, 8}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, cards, on, seat.Report{})
+	must.Eq(t, 590, r.Cards[0].UsedMiB)
+	must.True(t, isBeyond(r))
+}

@@ -1,0 +1,556 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// The card of TestGPUPark, and what a job there holds of it: two of them do not fit.
+const (
+	parkRoomMiB = 256
+	parkCardMiB = parkRoomMiB + reserveMiB
+	hogMiB      = 192
+)
+
+// TestGPUPark has jobs make room for others, and things go wrong meanwhile. Containers are
+// parked here because another job has a higher priority, unless a test says otherwise: a turn
+// takes longer than a test, and nobody is idle.
+func TestGPUPark(t *testing.T) {
+	t.Parallel()
+	card := fakeCard(t)
+	node := func(t *testing.T, engine string, plugin map[string]string) gpuNode {
+		return newGPUNode(t, card, engine, gpuOptions{memory: parkCardMiB, plugin: plugin})
+	}
+	for name, test := range map[string]func(*testing.T){
+		"exec": func(t *testing.T) {
+			n := node(t, "exec", nil)
+			testParked(t, n)
+			testParkedStopped(t, n)
+			testParkedKilled(t, n)
+			testManagedStays(t, n)
+			testNoHostMemory(t, n)
+		},
+		"docker": func(t *testing.T) {
+			n := node(t, "docker", nil)
+			testParked(t, n)
+			testParkedStopped(t, n)
+			testNoHostMemory(t, n)
+		},
+		"idle": func(t *testing.T) {
+			// Whoever works says so every five seconds.
+			testIdleParked(t, node(t, "exec", map[string]string{"idle": `"8s"`}))
+		},
+		"restarts": func(t *testing.T) {
+			n := node(t, "exec", nil)
+			testLeavingPluginKilled(t, n)
+			testParkedPluginKilled(t, n)
+			testParkedAgentKilled(t, n)
+		},
+		"restarts, docker": func(t *testing.T) {
+			n := node(t, "docker", nil)
+			testParkedPluginKilled(t, n)
+			testParkedAgentKilled(t, n)
+		},
+		"broken": func(t *testing.T) {
+			n := node(t, "exec", nil)
+			testRestoreFails(t, n)
+			testParkedRestarted(t, n)
+			testParkedCardLost(t, n)
+		},
+		"hard shares": func(t *testing.T) {
+			n := node(t, "exec", map[string]string{"parking": "false", "over_share": `"deny"`})
+			testHardShares(t, n)
+			testCardLost(t, n)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// hog is a job that computes with so much of the card, in MiB, until it is told to end, and
+// looks then whether its memory holds what it has computed. Its limit of the host's memory lets
+// it be parked.
+func (n gpuNode) hog(id string, priority, size int, args ...string) job {
+	args = append([]string{
+		"--steps", "1", "--bytes", strconv.Itoa(size * mib), "--count", "600", "--pause-ms", "200", "--until", n.ending(id),
+	}, args...)
+	j := n.workload(id, map[string]string{"ebbtide_priority": strconv.Itoa(priority)}, args...)
+	return n.memory(j, "memory = 400")
+}
+
+// memory gives a job another limit of the host's memory.
+func (n gpuNode) memory(j job, limit string) job {
+	j.tasks[0].body = memoryLimit.ReplaceAllString(j.tasks[0].body, limit)
+	return j
+}
+
+var memoryLimit = regexp.MustCompile(`memory = \d+`)
+
+// runs starts a job and waits until it computes.
+func (n gpuNode) runs(t *testing.T, j job) *api.Allocation {
+	t.Helper()
+	alloc := n.start(t, j)
+	n.computes(t, alloc)
+	return alloc
+}
+
+// computes waits until a hog computes with all that it has.
+func (n gpuNode) computes(t *testing.T, alloc *api.Allocation) {
+	t.Helper()
+	_, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", `{"round": 1,`)
+	if err != nil {
+		out, _ := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
+		said, _ := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stderr")
+		t.Log(out, said)
+	}
+	must.NoError(t, err)
+}
+
+// parked waits until people see that a task is parked, and what for.
+func (n gpuNode) parked(t *testing.T, alloc, by *api.Allocation) {
+	t.Helper()
+	st := n.waitStatus(t, alloc, "train", "parked", func(st status.Status) bool {
+		return st.GPU != nil && st.GPU.State == seat.Parked && st.GPU.ParkedMiB() > 0
+	})
+	must.GreaterEq(t, hogMiB/2, int(st.GPU.ParkedMiB()))
+	must.StrContains(t, st.GPU.Why, fmt.Sprintf("its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job %q)", by.ID[:8], by.JobID))
+}
+
+// back waits until a task that was parked goes on.
+func (n gpuNode) back(t *testing.T, alloc *api.Allocation) {
+	t.Helper()
+	st := n.waitStatus(t, alloc, "train", "back", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Running })
+	must.Zero(t, st.GPU.ParkedMiB())
+}
+
+// pair has a job parked for another one.
+func (n gpuNode) pair(t *testing.T, victim, other string) (low, high *api.Allocation) {
+	t.Helper()
+	low = n.runs(t, n.hog(victim, 10, hogMiB))
+	high = n.runs(t, n.hog(other, 90, hogMiB))
+	n.parked(t, low, high)
+	return low, high
+}
+
+// whole checks by the gate's books that nobody holds anything of the card any more.
+func (n gpuNode) whole(t *testing.T, id string) {
+	t.Helper()
+	// Of a container that ends at once the output may be lost, on a busy machine.
+	alloc := n.finish(t, n.workload(id, nil, "--mode", "fill", "--bytes", strconv.Itoa(mib), "--hold-ms", "1000"))
+	must.Eq(t, parkRoomMiB-contextSize/mib, n.filled(t, alloc))
+	n.succeeds(t, alloc)
+}
+
+// fail has calls of CUDA or NVML fail (device/fake); none if there are no words.
+func (n gpuNode) fail(t *testing.T, words string) {
+	t.Helper()
+	path := filepath.Join(n.dir, "state.fail")
+	if words == "" {
+		must.NoError(t, os.Remove(path))
+		return
+	}
+	must.NoError(t, os.WriteFile(path, []byte(words), 0o644))
+}
+
+// killGPUPlugin kills the plugin and waits until Nomad has started another one.
+func (n gpuNode) killGPUPlugin(t *testing.T) {
+	t.Helper()
+	pids := n.agent.PluginPIDs("ebbtide-gpu")
+	must.Len(t, 1, pids)
+	must.NoError(t, unix.Kill(pids[0], unix.SIGKILL))
+	eventually(t, "there is another plugin", func() error {
+		if now := n.agent.PluginPIDs("ebbtide-gpu"); len(now) != 1 || now[0] == pids[0] {
+			return fmt.Errorf("its processes are %v", now)
+		}
+		return nil
+	})
+}
+
+// testParked looks at what people see of a job that makes room for another one.
+func testParked(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "low", "high")
+	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); it comes back by itself", high.ID[:8]))
+	eventually(t, "Nomad shows what is parked", func() error {
+		all, err := n.seats()
+		if err != nil {
+			return err
+		}
+		own, other := all[low.ID+".train"], all[high.ID+".train"]
+		if own == nil || other == nil {
+			return fmt.Errorf("there are %d containers", len(all))
+		}
+		parked, parks, held := *own.Attributes["Parked"].IntNumeratorVal, *own.Attributes["Parks"].IntNumeratorVal, *own.Attributes["Memory"].IntNumeratorVal
+		if parked < hogMiB || parks != 1 || held != 0 {
+			return fmt.Errorf("%d MiB are parked, for the %dth time, and %d are held", parked, parks, held)
+		}
+		if held := *other.Attributes["Memory"].IntNumeratorVal; held < hogMiB {
+			return fmt.Errorf("the other one holds %d MiB", held)
+		}
+		return nil
+	})
+	// It does not compute meanwhile.
+	out, err := n.agent.Logs(deadline(t, stepDeadline), low, "train", "stdout")
+	must.NoError(t, err)
+	n.end(t, "high")
+	n.succeeds(t, high)
+	n.back(t, low)
+	if n.engine == "exec" { // it comes half a minute after the other one
+		n.waitEvent(t, low, "train", "GPU: the task goes on after ", "in which it was parked")
+	}
+	_, err = n.agent.WaitLog(deadline(t, startDeadline), low, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
+	must.NoError(t, err)
+	n.end(t, "low")
+	n.succeeds(t, low)
+}
+
+// seats are what Nomad shows of the containers on the first card, by allocation and task.
+func (n gpuNode) seats() (map[string]*api.StatObject, error) {
+	stats, err := n.agent.API.Nodes().Stats(n.agent.NodeID(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, card := range stats.DeviceStats {
+		for _, s := range card.InstanceStats {
+			return s.Stats.Nested, nil
+		}
+	}
+	return nil, errors.New("there are no seats")
+}
+
+// testParkedStopped stops a job that is parked: it ends as any other, and the card is free.
+func testParkedStopped(t *testing.T, n gpuNode) {
+	_, high := n.pair(t, "stopped", "stays")
+	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), "stopped"))
+	n.end(t, "stays")
+	n.succeeds(t, high)
+	n.whole(t, "after-stop")
+}
+
+// testParkedKilled kills a task that is parked.
+func testParkedKilled(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "killed", "survives")
+	must.NoError(t, unix.Kill(n.pid(t, low, "train"), unix.SIGKILL))
+	low, err := n.agent.WaitAllocID(deadline(t, stepDeadline), low.ID, "ended", harness.Terminal)
+	must.NoError(t, err)
+	must.Eq(t, api.AllocClientStatusFailed, low.ClientStatus)
+	n.end(t, "survives")
+	n.succeeds(t, high)
+	n.whole(t, "after-kill")
+}
+
+// testParkedRestarted has Nomad start a task again that is parked: the new one waits for memory,
+// as any other.
+func testParkedRestarted(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "again", "goes-first")
+	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
+	n.waitStatus(t, low, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	n.end(t, "goes-first")
+	n.succeeds(t, high)
+	eventually(t, "it computes again", func() error {
+		out, err := n.agent.Logs(deadline(t, stepDeadline), low, "train", "stdout")
+		if begun := strings.Count(out, `{"round": 1,`); err == nil && begun != 2 {
+			err = fmt.Errorf("%d times", begun)
+		}
+		return err
+	})
+	n.end(t, "again")
+	n.succeeds(t, low)
+	n.whole(t, "after-restart")
+}
+
+// testParkedCardLost has NVML not answer for the card while a container is parked: it stays so
+// until it can be known that there is room.
+func testParkedCardLost(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "patient", "other")
+	n.fail(t, "lost")
+	n.health(t, "it is not found any more")
+	n.end(t, "other")
+	n.succeeds(t, high)
+	st, err := n.status(t, low, "train")
+	must.NoError(t, err)
+	must.Eq(t, seat.Parked, st.GPU.State)
+	n.fail(t, "")
+	n.health(t, "")
+	n.back(t, low)
+	n.end(t, "patient")
+	n.succeeds(t, low)
+	n.whole(t, "after-lost")
+}
+
+// testManagedStays has a job with managed memory, which CUDA cannot move: another one makes
+// room, though it has a higher priority.
+func testManagedStays(t *testing.T, n gpuNode) {
+	const part = hogMiB / 2
+	managed := n.runs(t, n.hog("managed", 5, part, "--alloc", "managed"))
+	low := n.runs(t, n.hog("movable", 10, part))
+	high := n.runs(t, n.hog("needs-half", 90, part))
+	n.parked(t, low, high)
+	st, err := n.status(t, managed, "train")
+	must.NoError(t, err)
+	must.Eq(t, seat.Running, st.GPU.State)
+	must.Zero(t, st.GPU.Parks)
+	n.end(t, "managed", "movable", "needs-half")
+	for _, alloc := range []*api.Allocation{managed, low, high} {
+		n.succeeds(t, alloc)
+	}
+}
+
+// testNoHostMemory has a job that cannot be parked because of its limit of the host's memory.
+// It is told, and how much it lacks; with that much it is parked.
+func testNoHostMemory(t *testing.T, n gpuNode) {
+	conf, _, err := n.agent.API.Operator().SchedulerGetConfiguration(nil)
+	must.NoError(t, err)
+	conf.SchedulerConfig.MemoryOversubscriptionEnabled = true
+	_, _, err = n.agent.API.Operator().SchedulerSetConfiguration(conf.SchedulerConfig, nil)
+	must.NoError(t, err)
+
+	low := n.runs(t, n.memory(n.hog("poor", 10, hogMiB), "memory = 100"))
+	high := n.start(t, n.hog("waits", 90, hogMiB))
+	ev := n.waitEvent(t, low, "train", "GPU: its memory cannot make room for others, who may be denied theirs: ", "not enough host memory", "give the task a memory_max that is at least ")
+	_, text, _ := strings.Cut(harness.EventText(ev), "at least ")
+	text, _, _ = strings.Cut(text, " ")
+	lacks, err := strconv.Atoi(text)
+	must.NoError(t, err)
+	st := n.waitStatus(t, high, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	must.Zero(t, st.GPU.Denied)
+	n.end(t, "poor")
+	n.succeeds(t, low)
+	n.computes(t, high)
+	n.end(t, "waits")
+	n.succeeds(t, high)
+
+	low = n.runs(t, n.memory(n.hog("rich", 10, hogMiB), fmt.Sprintf("memory = 100\n memory_max = %d", 100+lacks+8)))
+	high = n.runs(t, n.hog("runs", 90, hogMiB))
+	n.parked(t, low, high)
+	n.end(t, "rich", "runs")
+	n.succeeds(t, high)
+	n.succeeds(t, low)
+}
+
+// testIdleParked has a job that does nothing make room for one of the same priority. It stays
+// away until it wants to compute.
+func testIdleParked(t *testing.T, n gpuNode) {
+	idle := n.runs(t, n.memory(n.workload("idle", nil, "--steps", "1", "--bytes", strconv.Itoa(hogMiB*mib), "--count", "1", "--hold-ms", "30000"), "memory = 400"))
+	busy := n.runs(t, n.hog("busy", 50, hogMiB))
+	n.parked(t, idle, busy)
+	n.end(t, "busy")
+	n.succeeds(t, busy)
+	n.succeeds(t, idle)
+}
+
+// testParkedPluginKilled kills the plugin while a container is parked: nothing of it is lost,
+// and nobody is given its room twice.
+func testParkedPluginKilled(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "away", "here")
+	n.killGPUPlugin(t)
+	// It fits beside the one that is there, and would not beside both.
+	third := n.runs(t, n.hog("third", 50, parkRoomMiB-hogMiB-3*contextSize/mib))
+	st := n.waitStatus(t, low, "train", "parked still", func(st status.Status) bool {
+		return st.GPU != nil && st.GPU.State == seat.Parked && st.GPU.ParkedMiB() > 0
+	})
+	must.GreaterEq(t, hogMiB, int(st.GPU.ParkedMiB()))
+	n.end(t, "here")
+	n.succeeds(t, high)
+	n.end(t, "third")
+	n.succeeds(t, third)
+	n.back(t, low)
+	n.end(t, "away")
+	n.succeeds(t, low)
+	n.whole(t, "after-plugin")
+}
+
+// testLeavingPluginKilled kills the plugin while a container is about to be parked: the next one
+// lets it go on, and parks it then.
+func testLeavingPluginKilled(t *testing.T, n gpuNode) {
+	low := n.runs(t, n.hog("leaving", 10, hogMiB))
+	n.fail(t, "lock")
+	high := n.start(t, n.hog("wants", 90, hogMiB))
+	eventually(t, "it is on the way", func() error {
+		data, err := os.ReadFile(filepath.Join(n.dir, "gate.state"))
+		if err != nil {
+			return err
+		}
+		var s struct {
+			Processes []struct {
+				Container struct{ Alloc string }
+				Moving    bool
+			}
+		}
+		if err := json.Unmarshal(data, &s); err != nil {
+			return err
+		}
+		for _, p := range s.Processes {
+			if p.Moving {
+				return nil
+			}
+		}
+		return fmt.Errorf("%.300s", data)
+	})
+	n.killGPUPlugin(t)
+	n.fail(t, "")
+	n.computes(t, high)
+	n.parked(t, low, high)
+	n.end(t, "wants")
+	n.succeeds(t, high)
+	n.back(t, low)
+	n.end(t, "leaving")
+	n.succeeds(t, low)
+	n.whole(t, "after-leaving")
+}
+
+// testParkedAgentKilled kills the agent while a container is parked, and with it its plugins.
+func testParkedAgentKilled(t *testing.T, n gpuNode) {
+	low, high := n.pair(t, "before", "beside")
+	must.NoError(t, n.agent.Kill(deadline(t, stepDeadline)))
+	must.NoError(t, n.agent.Restart(deadline(t, startDeadline)))
+	_, err := n.agent.WaitDriver(deadline(t, startDeadline), n.driver, true)
+	must.NoError(t, err)
+	n.end(t, "beside")
+	n.succeeds(t, high)
+	n.back(t, low)
+	n.end(t, "before")
+	n.succeeds(t, low)
+	n.whole(t, "after-agent")
+}
+
+// testRestoreFails has CUDA not bring back a process: its job fails and is started again by
+// Nomad, and nobody else is hurt.
+func testRestoreFails(t *testing.T, n gpuNode) {
+	const small = 32
+	other := n.runs(t, n.hog("bystander", 50, small))
+	j := n.hog("unlucky", 10, hogMiB)
+	j.retry = true
+	j.group += "restart {\n attempts = 1\n delay = \"1s\"\n mode = \"fail\"\n}\n"
+	low := n.runs(t, j)
+	high := n.runs(t, n.hog("lucky", 90, hogMiB))
+	n.parked(t, low, high)
+	n.fail(t, "restore")
+	n.end(t, "lucky")
+	n.succeeds(t, high)
+	n.waitEvent(t, low, "train", "Exit Code: 1")
+	n.fail(t, "")
+	n.end(t, "unlucky", "bystander")
+	n.succeeds(t, low)
+	low, _, err := n.agent.API.Allocations().Info(low.ID, nil)
+	must.NoError(t, err)
+	must.Eq(t, 1, int(low.TaskStates["train"].Restarts))
+	n.succeeds(t, other)
+	out, err := n.agent.Logs(deadline(t, stepDeadline), low, "train", "stdout")
+	must.NoError(t, err)
+	must.StrContains(t, out, `{"error": 999,`) // CUDA_ERROR_UNKNOWN
+	log, err := n.agent.Log()
+	must.NoError(t, err)
+	must.StrContains(t, log, "its memory is lost")
+	n.whole(t, "after-loss")
+}
+
+// testHardShares has two jobs where nobody gets more than his share, and is denied at once.
+func testHardShares(t *testing.T, n gpuNode) {
+	for name, want := range map[string]string{"parking": "false", "over_share": "deny", "shared": "true"} {
+		must.Eq(t, want, n.attribute(t, name))
+	}
+	long := n.runs(t, n.hog("holds", 50, 16))
+	fills := n.finish(t, n.workload("fills", nil, "--mode", "fill", "--bytes", strconv.Itoa(mib), "--hold-ms", "1000"))
+	must.Eq(t, parkRoomMiB/2-contextSize/mib, n.filled(t, fills))
+	n.succeeds(t, fills)
+	st, err := n.status(t, long, "train")
+	must.NoError(t, err)
+	must.Zero(t, st.GPU.Parks)
+	n.end(t, "holds")
+	n.succeeds(t, long)
+}
+
+// attribute is one of the card's, as text.
+func (n gpuNode) attribute(t *testing.T, name string) string {
+	t.Helper()
+	node, err := n.agent.Node(t.Context())
+	must.NoError(t, err)
+	must.Len(t, 1, node.NodeResources.Devices)
+	a := node.NodeResources.Devices[0].Attributes[name]
+	must.NotNil(t, a, must.Sprint(name))
+	return a.String()
+}
+
+// testCardLost has the card disappear, and be divided by MIG, while a job runs on it: nobody is
+// sent there, and the job is left alone.
+func testCardLost(t *testing.T, n gpuNode) {
+	runs := n.runs(t, n.hog("stays-on", 50, 16))
+	for word, why := range map[string]string{"lost": "it is not found any more", "mig": "it is divided by MIG: its parts are for NVIDIA's own plugin"} {
+		n.fail(t, word)
+		n.health(t, why)
+		late := n.hog("late-"+word, 50, 16)
+		n.register(t, late)
+		eventually(t, "it is not placed", func() error {
+			evals, _, err := n.agent.API.Jobs().Evaluations(late.id, nil)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }) {
+				return fmt.Errorf("its evaluations are %+v", evals)
+			}
+			return nil
+		})
+		out, err := n.agent.Logs(deadline(t, stepDeadline), runs, "train", "stdout")
+		must.NoError(t, err)
+		_, err = n.agent.WaitLog(deadline(t, startDeadline), runs, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
+		must.NoError(t, err, must.Sprint("the one that is there goes on"))
+		n.fail(t, "")
+		n.health(t, "")
+		alloc, err := n.agent.WaitRunning(deadline(t, startDeadline), late.id)
+		must.NoError(t, err)
+		n.computes(t, alloc)
+		n.end(t, late.id)
+		n.succeeds(t, alloc)
+	}
+	log, err := n.agent.Log()
+	must.NoError(t, err)
+	for _, why := range []string{"it is not found any more", "it is divided by MIG"} {
+		must.Eq(t, 1, strings.Count(log, why), must.Sprintf("%q is said once", why))
+	}
+	must.Eq(t, 2, strings.Count(log, "a card can be used again"))
+	n.end(t, "stays-on")
+	n.succeeds(t, runs)
+}
+
+// health waits until Nomad knows all seats as unhealthy, and why, or as healthy.
+func (n gpuNode) health(t *testing.T, why string) {
+	t.Helper()
+	eventually(t, "Nomad knows how the card is", func() error {
+		node, err := n.agent.Node(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, card := range node.NodeResources.Devices {
+			for _, s := range card.Instances {
+				if s.Healthy != (why == "") || s.HealthDescription != why {
+					return fmt.Errorf("seat %s: healthy %v, %q", s.ID, s.Healthy, s.HealthDescription)
+				}
+			}
+		}
+		return nil
+	})
+}

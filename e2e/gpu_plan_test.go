@@ -1,0 +1,164 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// The paper's LAMMPS job on a card of 12 GiB: it holds 1.7 GB, and 8.3 GB in its last seconds.
+// Here it is a fiftieth of that, and shorter.
+const (
+	planRoomMiB = 240
+	lammpsBase  = 34
+	lammpsPeak  = 166
+)
+
+// TestGPUPlan has two runs of a job beside each other whose memory collides, on a card without
+// parking: what they hold they keep.
+func TestGPUPlan(t *testing.T) {
+	t.Parallel()
+	card := fakeCard(t)
+	node := func(t *testing.T, planning string) gpuNode {
+		return newGPUNode(t, card, "exec", gpuOptions{memory: planRoomMiB + reserveMiB, plugin: map[string]string{
+			"parking": "false", "over_share": `"wait"`, "planning": planning,
+		}})
+	}
+	t.Run("planned", func(t *testing.T) {
+		t.Parallel()
+		n := node(t, "true")
+		testPlanned(t, n, n.lammps())
+		testPlanned(t, n, n.growing())
+	})
+	t.Run("not planned", func(t *testing.T) {
+		t.Parallel()
+		n := node(t, "false")
+		testPeaksWait(t, n)
+		testGrowthFails(t, n)
+	})
+}
+
+// lammps is a job with a late peak. The peaks of two do not fit beside each other.
+func (n gpuNode) lammps() job {
+	const steps = 8
+	return n.workload("lammps", nil, "--steps", strconv.Itoa(steps), "--bytes", strconv.Itoa(lammpsBase*mib/steps),
+		"--peak", strconv.Itoa((lammpsPeak-lammpsBase)*mib), "--count", "8", "--pause-ms", "500")
+}
+
+// growing is a job that grows until it holds most of the card. Two of them come to wait for each
+// other, where one has had its memory before that by four seconds at most.
+func (n gpuNode) growing() job {
+	return n.workload("growing", nil, "--steps", "11", "--bytes", strconv.Itoa(16*mib), "--count", "2", "--pause-ms", "700")
+}
+
+// both runs a job twice at the same time.
+func (n gpuNode) both(t *testing.T, j job) []*api.Allocation {
+	t.Helper()
+	j.group += "count = 2\n"
+	n.register(t, j)
+	var out []*api.Allocation
+	eventually(t, "both are placed", func() error {
+		stubs, err := n.agent.Allocs(deadline(t, stepDeadline), j.id)
+		if err == nil && len(stubs) != 2 {
+			err = fmt.Errorf("%d are", len(stubs))
+		}
+		if err != nil {
+			return err
+		}
+		out = nil
+		for _, s := range stubs {
+			out = append(out, &api.Allocation{ID: s.ID, JobID: j.id})
+		}
+		return nil
+	})
+	return out
+}
+
+// testPlanned runs a job once, which makes its profile, and then twice at a time: one of them is
+// paused before their memory collides, and both end well.
+func testPlanned(t *testing.T, n gpuNode, j job) {
+	n.succeeds(t, n.finish(t, j))
+	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), j.id)) // else Nomad would not run it again
+	both := n.both(t, j)
+	var paused *api.Allocation
+	eventually(t, "one is paused", func() error {
+		for i, alloc := range both {
+			st, err := n.status(t, alloc, "train")
+			if err == nil && st.GPU != nil && st.GPU.State == seat.Paused {
+				must.Eq(t, "its GPU memory is about to rise when there is no room for it", st.GPU.Why)
+				must.Positive(t, st.GPU.Cards[0].HeldMiB, must.Sprint("what it holds it keeps"))
+				paused = both[i]
+				return nil
+			}
+		}
+		return errors.New("none is")
+	})
+	n.waitEvent(t, paused, "train", "GPU: its GPU memory is about to rise when there is no room for it; it comes back by itself")
+	for _, alloc := range both {
+		n.succeeds(t, alloc)
+	}
+	log, err := n.agent.Log()
+	must.NoError(t, err)
+	must.StrContains(t, log, "rule=gpu.plan.pause")
+	must.StrContains(t, log, "a container goes on: ")
+}
+
+// testPeaksWait has late peaks collide that nobody has planned: one job waits for its peak until
+// the other one has ended, with what it holds on the card, and both end well.
+func testPeaksWait(t *testing.T, n gpuNode) {
+	var longest float64
+	for _, alloc := range n.both(t, n.lammps()) {
+		n.succeeds(t, alloc)
+		out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
+		must.NoError(t, err)
+		for _, m := range regexp.MustCompile(`"took": ([0-9.]+)`).FindAllStringSubmatch(out, -1) {
+			took, err := strconv.ParseFloat(m[1], 64)
+			must.NoError(t, err)
+			longest = max(longest, took)
+		}
+	}
+	must.Greater(t, 1, longest, must.Sprint("seconds that a step took"))
+	n.neverPaused(t)
+}
+
+// testGrowthFails has memory collide that is asked for bit by bit. In the end each waits for what
+// the other one holds, and only a denial helps: that job fails.
+func testGrowthFails(t *testing.T, n gpuNode) {
+	failed := 0
+	for _, alloc := range n.both(t, n.growing()) {
+		alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
+		must.NoError(t, err)
+		if alloc.ClientStatus != api.AllocClientStatusFailed {
+			n.succeeds(t, alloc)
+			continue
+		}
+		failed++
+		must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 2"), must.Sprint(harness.Events(alloc, "train")))
+		out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
+		must.NoError(t, err)
+		must.StrContains(t, out, `{"error": 2, "call": "take"}`)
+	}
+	must.Eq(t, 1, failed)
+	n.neverPaused(t)
+}
+
+// neverPaused checks that the plan has done nothing.
+func (n gpuNode) neverPaused(t *testing.T) {
+	t.Helper()
+	log, err := n.agent.Log()
+	must.NoError(t, err)
+	must.StrNotContains(t, log, "gpu.plan.")
+}
