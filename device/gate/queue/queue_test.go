@@ -98,6 +98,13 @@ func (w *world) answers() map[uint64]Answer {
 		out[r.ID] = a
 		switch a {
 		case Granted:
+			if r.Return {
+				if err := w.Vacant(r.Card, r.Bytes); err != nil {
+					panic(err)
+				}
+				_, _ = w.Reserve(r.Process, r.Card, r.Bytes) // whatever its limit
+				break
+			}
 			if _, err := w.Reserve(r.Process, r.Card, r.Bytes); err != nil {
 				panic(err)
 			}
@@ -475,14 +482,24 @@ func TestNext_answersAll(t *testing.T) {
 		}, "x", "y")
 		open := make(map[uint64]Request)
 		answer := func() {
-			for id := range w.answers() {
-				if _, ok := open[id]; !ok {
-					t.Fatalf("request %d is answered twice", id)
+			for again := true; again; {
+				again = false
+				for id, a := range w.answers() {
+					r, ok := open[id]
+					switch {
+					case !ok:
+						t.Fatalf("request %d is answered twice", id)
+					case a == Blocked: // it is in the queue still
+						continue
+					case r.Return: // now it is about those of its container
+						delete(w.away, r.Container)
+						again = true
+					}
+					delete(open, id)
 				}
-				delete(open, id)
 			}
 			for _, r := range open {
-				if !w.now.Before(r.Deadline) {
+				if !r.Return && !w.away[r.Container] && !w.now.Before(r.Deadline) {
 					t.Fatalf("request %d is late by %v", r.ID, w.now.Sub(r.Deadline))
 				}
 			}
@@ -517,6 +534,50 @@ func TestNext_answersAll(t *testing.T) {
 				open[r.ID] = r
 				answer()
 			},
+			// A container leaves, and waits for its return, if it is not away.
+			"away": func(t *rapid.T) {
+				p, id := n.Draw(t, "n"), card.Draw(t, "card")
+				c := ledger.ContainerID(fmt.Sprint(p))
+				if w.away[c] {
+					return
+				}
+				w.away[c] = true
+				w.last++
+				r := Request{
+					ID: w.last, Process: w.process(p), Container: c, Card: id, Bytes: rapid.Uint64Range(0, 100).Draw(t, "bytes"),
+					Priority: rapid.IntRange(-3, 3).Draw(t, "priority"), Since: w.now, Return: true, Lazy: rapid.Bool().Draw(t, "lazy"),
+				}
+				w.cannot[r.ID] = rapid.Bool().Draw(t, "hopeless")
+				w.q.Add(r)
+				open[r.ID] = r
+				answer()
+			},
+			"pause": func(t *rapid.T) {
+				p := n.Draw(t, "n")
+				w.paused[p] = !w.paused[p]
+				answer()
+			},
+			// Nobody holds anything: all who are away come back, in whatever order.
+			"empty": func(t *rapid.T) {
+				clear(w.paused)
+				for p := 1; p <= 5; p++ {
+					w.End(w.process(p))
+					w.process(p)
+				}
+				answer()
+				// Each answer may take the room for the next.
+				for range len(open) {
+					for p := 1; p <= 5; p++ {
+						w.End(w.process(p))
+						w.process(p)
+					}
+					answer()
+				}
+				for _, r := range open {
+					must.False(t, r.Return, must.Sprintf("%+v stays away", r))
+				}
+				must.MapEmpty(t, w.away)
+			},
 			"limit": func(t *rapid.T) {
 				_ = w.SetLimit(ledger.ContainerID(fmt.Sprint(n.Draw(t, "n"))), card.Draw(t, "card"), rapid.Uint64Range(0, 100).Draw(t, "bytes"))
 				answer()
@@ -535,6 +596,9 @@ func TestNext_answersAll(t *testing.T) {
 				p := n.Draw(t, "n")
 				w.q.Remove(func(r Request) bool {
 					gone := r.Process.PID == p
+					if gone && r.Return {
+						delete(w.away, r.Container)
+					}
 					if gone {
 						delete(open, r.ID)
 					}
@@ -543,8 +607,13 @@ func TestNext_answersAll(t *testing.T) {
 				w.End(w.process(p))
 				answer()
 			},
-			"sleep":   func(t *rapid.T) { sleep(w.now.Add(seconds("sleep", 10))) },
-			"forever": func(t *rapid.T) { sleep(w.now.Add(20 * time.Second)); must.MapEmpty(t, open) },
+			"sleep": func(t *rapid.T) { sleep(w.now.Add(seconds("sleep", 10))) },
+			"forever": func(t *rapid.T) {
+				sleep(w.now.Add(20 * time.Second))
+				for _, r := range open {
+					must.True(t, r.Return || w.away[r.Container], must.Sprintf("%+v", r))
+				}
+			},
 		})
 	})
 }
