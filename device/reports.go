@@ -128,6 +128,9 @@ func report(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.Car
 		waiting += u.Waiting
 	}
 	switch {
+	case st.Lost != nil:
+		r.State = seat.Lost
+		r.Why = "its GPU memory did not come back, and without it the task cannot go on: it is being ended (" + st.Lost.Error() + ")"
 	case st.Parked:
 		r.State, r.Since = seat.Parked, st.Parking.Since
 		r.Why = "its GPU memory is in the host's memory"

@@ -39,6 +39,10 @@ func TestReport(t *testing.T) {
 			},
 			seat.Parked, `its GPU memory is in the host's memory, to make room for task "train" of allocation 01234567 (job "other")`,
 		},
+		"lost": {
+			gate.Status{PIDs: []int{7}, Paused: true, Lost: gate.ErrLost, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)},
+			seat.Lost, "its GPU memory did not come back, and without it the task cannot go on: it is being ended (its memory is lost)",
+		},
 		"parked before a restart": {
 			gate.Status{PIDs: []int{7}, Parked: true, Parking: gate.Parking{Since: since}, Usage: usage(ledger.Entry{}, 0)},
 			seat.Parked, "its GPU memory is in the host's memory",

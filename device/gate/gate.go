@@ -91,6 +91,8 @@ type Evictor interface {
 type Life interface {
 	// Wait returns nil when it has ended, and an error after Close.
 	Wait() error
+	// Kill ends it.
+	Kill() error
 	Close()
 }
 
@@ -214,6 +216,7 @@ type container struct {
 	spared    time.Time // until then it is not evicted: that has failed
 	failed    int       // times in a row
 	failure   error     // the last one; nil after a success
+	lost      error     // why its memory did not come back; nil if it has
 	counts    map[ledger.CardID]*Counts
 	pauses    int
 	pausedFor time.Duration

@@ -42,7 +42,7 @@ func options() Options {
 // life is a process that ends when the test says so.
 type life struct {
 	over, closed chan struct{}
-	once         sync.Once
+	once, killed sync.Once
 }
 
 func newLife() *life { return &life{over: make(chan struct{}), closed: make(chan struct{})} }
@@ -54,6 +54,18 @@ func (l *life) Wait() error {
 	case <-l.closed:
 		return errors.New("closed")
 	}
+}
+
+// Kill ends it, if the test has not done so.
+func (l *life) Kill() error {
+	l.killed.Do(func() {
+		select {
+		case <-l.over:
+		default:
+			close(l.over)
+		}
+	})
+	return nil
 }
 
 func (l *life) Close() { l.once.Do(func() { close(l.closed) }) }

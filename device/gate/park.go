@@ -27,6 +27,8 @@ const (
 	// tries is how often in a row a parking may fail, until the container counts as one that
 	// makes no room.
 	tries = 3
+	// lastWords is how long a container whose memory is lost is still there.
+	lastWords = 3 * time.Second
 	// retry is when a return that has failed is tried again.
 	retry = 5 * time.Second
 	// lazyTurns is after how many turns even a container of which nothing wants to run
@@ -220,7 +222,11 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 			}
 			// What it has waited for meanwhile does not count.
 			g.queue.Postpone(c.id, a.since, now)
-			g.resume(now, c, pausePark)
+			if errors.Is(err, ErrLost) {
+				g.lose(c, err)
+			} else {
+				g.resume(now, c, pausePark)
+			}
 		} else {
 			c.failed, c.failure = 0, nil
 			for _, id := range a.moved {
@@ -422,7 +428,11 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 	if err != nil {
 		g.opts.Report(fmt.Errorf("bringing back container %s: %w", c.id, err))
 	}
-	if err != nil && !errors.Is(err, ErrLost) {
+	if errors.Is(err, ErrLost) {
+		g.lose(c, err)
+		return
+	}
+	if err != nil {
 		g.stayAway(c)
 		return
 	}
@@ -433,6 +443,31 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 	c.placed = now
 	g.resume(now, c, pausePark)
 	g.save()
+}
+
+// lose ends a container whose memory is lost. It could not go on: its calls of CUDA fail for
+// ever, or do not return. When it has ended Nomad may start it again. It stays paused until
+// then, and there is time to tell people.
+func (g *Gate) lose(c *container, err error) {
+	c.away = nil
+	c.lost = err
+	c.failed = tries // it makes no room any more
+	g.save()
+	time.AfterFunc(lastWords, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.closed || g.containers[c.id] != c {
+			return
+		}
+		for _, p := range c.processes {
+			if p.life == nil {
+				continue
+			}
+			if err := p.life.Kill(); err != nil {
+				g.opts.Report(fmt.Errorf("ending container %s, whose memory is lost: %w", c.id, err))
+			}
+		}
+	})
 }
 
 // giveBack takes the room of a card from a container that is parked and waits for another

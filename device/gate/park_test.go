@@ -210,8 +210,13 @@ func TestPark_returnFails(t *testing.T) {
 			time.Sleep(cars.takes + time.Millisecond)
 			synctest.Wait()
 			if lost {
-				must.Eq(t, wire.Resume, c.hear().Type)
-				must.False(t, b.Stats()[0].Parked)
+				// It stays as it is until people have been told, and is ended then.
+				must.Eq(t, wire.Message{}, c.hear())
+				must.ErrorIs(t, b.Stats()[0].Lost, ErrLost)
+				time.Sleep(lastWords)
+				synctest.Wait()
+				must.SliceEmpty(t, b.Stats())
+				must.Eq(t, ledger.Entry{}, b.held())
 				return
 			}
 			must.Eq(t, ledger.Entry{Parked: 1000 * mib}, b.held())

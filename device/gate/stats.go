@@ -45,6 +45,7 @@ type Status struct {
 	Planned   bool          // paused by the plan
 	Parked    bool          // its memory is in the host's, or on the way there or back
 	Parking   Parking       // if it is
+	Lost      error         // why its memory did not come back, for which it is about to be ended; nil if it did
 	Unparked  error         // why it could not be parked when that was tried last; nil if it could
 	Parks     int
 	ParkedFor time.Duration // in parkings that are over
@@ -106,7 +107,7 @@ func (g *Gate) Stats() []Status {
 			Planned: c.pause != nil && c.pause.reasons[PausePlan],
 			Parked:  c.away != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
-		s.Unparked = c.failure
+		s.Unparked, s.Lost = c.failure, c.lost
 		if a := c.away; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}

@@ -62,6 +62,23 @@ func (h *Handle) Wait() error {
 	return raw.Read(func(fd uintptr) bool { return ended(fd) })
 }
 
+// Kill ends the process. It is no error if it has ended.
+func (h *Handle) Kill() error {
+	raw, err := h.file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("killing a process: %w", err)
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	if err == nil && !errors.Is(failed, unix.ESRCH) {
+		err = failed
+	}
+	if err != nil {
+		return fmt.Errorf("killing a process: %w", err)
+	}
+	return nil
+}
+
 // Close ends Wait.
 func (h *Handle) Close() { _ = h.file.Close() }
 

@@ -223,10 +223,11 @@ func TestHandle(t *testing.T) {
 		t.Fatal("it runs:", err)
 	default:
 	}
-	must.NoError(t, cmd.Process.Kill())
+	must.NoError(t, h.Kill())
 	must.NoError(t, <-gone)
 	must.True(t, h.ended()) // though nobody has waited for it: a zombie
 	must.Error(t, cmd.Wait())
+	must.NoError(t, h.Kill(), must.Sprint("it has ended"))
 	_, err = Finder{}.Open(cmd.Process.Pid, start)
 	must.ErrorIs(t, err, ErrGone)
 }

@@ -38,6 +38,8 @@ func (l *life) Wait() error {
 	}
 }
 
+func (l *life) Kill() error { return nil }
+
 func (l *life) Close() { l.once.Do(func() { close(l.closed) }) }
 
 // program speaks to a gate as the preload library does.
