@@ -178,7 +178,7 @@ func allocationTable(o options, ways []way, runs []allocationRun) result.Table {
 	t.Notes = append(t.Notes,
 		verdict("within the lease", "< 1 µs over the driver's own", lease < 1000, micro(lease)),
 		verdict("with a round trip", "< 50 µs", trip < 50_000, micro(trip)),
-		"*Bounded*: the gate reads no more than 50 000 messages a second of one container; a round trip takes three.")
+		"*Bounded*: the gate reads no more than 50 000 messages a second of one container; a round trip takes two.")
 	return t
 }
 

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,7 +24,8 @@ enum {
 	SEND_S = 5,       // a gate that does not read for so long is taken for dead
 	RETRY_MS = 50, RETRY_MAX_MS = 2000,
 	ACTIVE_S = 5,     // how often it is said that work is submitted
-	OWN_MS = 2,       // for so long who has sent reads itself
+	SPIN_US = 50,     // for so long who has sent looks for the answer without a rest: to be woken takes as long
+	OWN_MS = 2,       // for so long it waits for it to read it itself
 	QUIET_MS = 3,     // and the reader stays out of the way
 };
 
@@ -119,6 +121,13 @@ static bool step(int fd)
 	return false;
 }
 
+static uint64_t now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
 // read_own lets a thread that has sent over the connection g read, under gate.mutex, which is
 // not held meanwhile. False: it is not to, or there was nothing.
 static bool read_own(uint64_t g)
@@ -128,7 +137,10 @@ static bool read_own(uint64_t g)
 		return false;
 	eb.gate.reading = true;
 	pthread_mutex_unlock(&eb.gate.mutex);
-	bool some = poll(&p, 1, OWN_MS) > 0 && step(p.fd);
+	int n = 0;
+	for (uint64_t end = now_us() + SPIN_US; (n = poll(&p, 1, 0)) == 0 && now_us() < end;)
+		sched_yield(); // the gate may need this processor
+	bool some = (n ? n : poll(&p, 1, OWN_MS)) > 0 && step(p.fd);
 	pthread_mutex_lock(&eb.gate.mutex);
 	eb.gate.reading = false;
 	for (struct waiter *w = eb.gate.waiters; w; w = w->next)
