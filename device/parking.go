@@ -22,22 +22,21 @@ const helperWithin = 2 * time.Minute
 
 var errParkingOff = errors.New("it is switched off (parking)")
 
-// parking returns what parks containers, or why they cannot be parked here. The cards are
-// those of this machine.
-func (p *Plugin) parking(cards []nvml.Card) (gate.Evictor, error) {
-	if !p.settings.Parking {
-		return nil, errParkingOff
-	}
+// parking returns what parks containers, and why they cannot be parked here, if they cannot:
+// then it is for those only that a plugin before this one has left parked. The cards are those
+// of this machine.
+func (p *Plugin) parking(cards []nvml.Card) (evictor gate.Evictor, not error) {
 	log := p.log.Named("checkpoint")
 	client := driver.New(driver.Options{
 		Version: cards[0].Driver, Library: p.settings.CUDA,
 		Log: func(line string) { log.Warn("the helper that calls CUDA", "says", line) },
 	})
-	ctx, cancel := context.WithTimeout(p.ctx, helperWithin)
-	defer cancel()
-	if err := client.Check(ctx); err != nil {
-		client.Close()
-		return nil, err
+	if p.settings.Parking {
+		ctx, cancel := context.WithTimeout(p.ctx, helperWithin)
+		defer cancel()
+		not = client.Check(ctx)
+	} else {
+		not = errParkingOff // and the helper is started only if somebody is to come back
 	}
 	context.AfterFunc(p.ctx, client.Close)
 	opts := checkpoint.Options{
@@ -52,7 +51,7 @@ func (p *Plugin) parking(cards []nvml.Card) (gate.Evictor, error) {
 	for _, c := range cards {
 		opts.Cards = append(opts.Cards, ledger.CardID(c.UUID))
 	}
-	return checkpoint.New(opts), nil
+	return checkpoint.New(opts), not
 }
 
 // usage is how a card is used now.

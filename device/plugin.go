@@ -348,11 +348,10 @@ func (p *Plugin) openGate(cards []nvml.Card) error {
 		opts.Cards = append(opts.Cards, gate.Card{UUID: uuid, Physical: c.Memory, Reserve: reserve})
 		budgets[ledger.CardID(uuid.String())] = c.Memory - reserve
 	}
-	evictor, err := p.parking(cards)
-	if p.unparked = err; err != nil {
-		p.log.Warn("containers are not parked: who finds no memory waits, and is denied it in the end", "reason", err)
-	} else {
-		opts.Evictor = evictor
+	opts.Evictor, p.unparked = p.parking(cards)
+	if p.unparked != nil {
+		opts.ReturnOnly = true
+		p.log.Warn("containers are not parked: who finds no memory waits, and is denied it in the end", "reason", p.unparked)
 	}
 	opts.Soft = p.overShare() == config.OverWait
 	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait

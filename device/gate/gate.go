@@ -103,6 +103,8 @@ type Options struct {
 	Shares Shares
 	// Evictor makes room. Without, nobody is evicted, and a request is denied instead.
 	Evictor Evictor
+	// ReturnOnly is whether the Evictor only brings back who was parked by a gate before.
+	ReturnOnly bool
 	// Soft is whether a container may hold more than its share while nobody else wants it.
 	// The share is what it is told either way.
 	Soft bool
@@ -527,7 +529,7 @@ func (g *Gate) answer(now time.Time) {
 			continue
 		}
 		g.recall(now, card)
-		if g.opts.Evictor != nil && !v.Alive(card) && !g.makeRoom(now, r) {
+		if g.parks() && !v.Alive(card) && !g.makeRoom(now, r) {
 			sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
 		}
 	}

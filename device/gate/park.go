@@ -64,6 +64,9 @@ type away struct {
 	extra map[ledger.CardID]uint64
 }
 
+// parks says whether containers may be parked.
+func (g *Gate) parks() bool { return g.opts.Evictor != nil && !g.opts.ReturnOnly }
+
 // errInFlight says that a container cannot be parked in this moment.
 var errInFlight = errors.New("it is about to take memory")
 
@@ -86,7 +89,7 @@ func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 // unstick begins to park those without whom the others get what they want, where everybody
 // waits for everybody. It returns false if there is nobody.
 func (g *Gate) unstick(now time.Time, r queue.Request) bool {
-	if g.opts.Evictor == nil {
+	if !g.parks() {
 		return false
 	}
 	leave := queue.Unstick(g.ledger.Capacity(r.Card), g.candidates(now, r.Card))
@@ -156,7 +159,7 @@ func (g *Gate) never(c *container) bool {
 // later says whether somebody holds memory of a card who cannot be parked only for now, or
 // who is to come back.
 func (g *Gate) later(card ledger.CardID) bool {
-	if g.opts.Evictor == nil {
+	if !g.parks() {
 		return false
 	}
 	for _, c := range g.containers {

@@ -364,6 +364,25 @@ func TestPark_planned(t *testing.T) {
 	}
 }
 
+// Where nobody is parked any more, an evictor makes no room.
+func TestPark_returnOnly(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor, o.ReturnOnly = cars, true
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(500 * mib)
+		c.take(500 * mib)
+		must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
+		time.Sleep(2 * b.opts.Rules.Turn) // c is idle, and has had its turn
+		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
+		time.Sleep(b.opts.Rules.Settle)
+		synctest.Wait()
+		must.Eq(t, wire.NoMemory, refusal(a.hear()))
+		must.SliceEmpty(t, cars.told)
+	})
+}
+
 // A gate that is started again brings back who was parked, and repairs who was on the way.
 func TestPark_restart(t *testing.T) {
 	for _, moving := range []bool{false, true} {
@@ -391,6 +410,7 @@ func TestPark_restart(t *testing.T) {
 			// The processes of this test are none of the host's: those are looked for.
 			lives := map[int]*life{1: newLife(), 2: newLife()}
 			o.Open = func(pid int, _ uint64) (Life, error) { return lives[pid], nil }
+			o.ReturnOnly = true // also where nobody is to be parked any more
 			g, err = New(o)
 			must.NoError(t, err)
 			defer g.Close()
