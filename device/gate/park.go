@@ -209,44 +209,55 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 			return
 		}
 		if err != nil {
-			c.away = nil
-			switch {
-			case errors.Is(err, errInFlight):
-				c.spared = now.Add(spareShort)
-			case errors.Is(err, ErrPinned):
-				c.failed = tries
-			default:
-				c.failed++
-				c.spared = now.Add(spare)
-			}
-			if !errors.Is(err, errInFlight) {
-				c.failure = err
-				g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
-			}
-			// What it has waited for meanwhile does not count.
-			g.queue.Postpone(c.id, a.since, now)
-			if errors.Is(err, ErrLost) {
-				g.lose(c, err)
-			} else {
-				g.resume(now, c, pausePark)
-			}
+			g.notParked(now, c, err)
 		} else {
-			c.failed, c.failure = 0, nil
-			for _, id := range a.moved {
-				g.ledger.Park(id)
-			}
-			for _, card := range g.cards {
-				if parked := g.ledger.Container(c.id, card).Parked; freed[card] > parked {
-					a.extra[card] = freed[card] - parked
-				}
-			}
-			a.state = parkedState
-			c.parks++
-			g.wantBack(now, c)
+			g.parked(now, c, freed)
 		}
 		g.save()
 		g.answer(now)
 	}()
+}
+
+// parked is told that the memory of a container is away, and how much came free of each card.
+func (g *Gate) parked(now time.Time, c *container, freed map[ledger.CardID]uint64) {
+	a := c.away
+	c.failed, c.failure = 0, nil
+	for _, id := range a.moved {
+		g.ledger.Park(id)
+	}
+	for _, card := range g.cards {
+		if parked := g.ledger.Container(c.id, card).Parked; freed[card] > parked {
+			a.extra[card] = freed[card] - parked
+		}
+	}
+	a.state = parkedState
+	c.parks++
+	g.wantBack(now, c)
+}
+
+// notParked is told that a container could not be parked. It goes on, unless it is lost.
+func (g *Gate) notParked(now time.Time, c *container, err error) {
+	switch {
+	case errors.Is(err, errInFlight):
+		c.spared = now.Add(spareShort)
+	case errors.Is(err, ErrPinned):
+		c.failed = tries
+	default:
+		c.failed++
+		c.spared = now.Add(spare)
+	}
+	if !errors.Is(err, errInFlight) {
+		c.failure = err
+		g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
+	}
+	// What it has waited for meanwhile does not count.
+	g.queue.Postpone(c.id, c.away.since, now)
+	c.away = nil
+	if errors.Is(err, ErrLost) {
+		g.lose(c, err)
+	} else {
+		g.resume(now, c, pausePark)
+	}
 }
 
 // moveOut waits until a container has stopped, and moves its memory.
