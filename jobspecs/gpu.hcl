@@ -54,6 +54,11 @@ job "gpu" {
         cpu    = 500
         memory = 3072 # MiB of the host's
 
+        # When its memory on the card makes room for another task's, it is the task's own in
+        # the host: so much more, if Nomad's scheduler lets tasks have it (memory
+        # oversubscription). Without, it stays on the card, and others wait.
+        memory_max = 19456
+
         device "nvidia/share" {
           count = 1
 
@@ -83,8 +88,9 @@ job "gpu" {
       }
 
       resources {
-        cpu    = 500
-        memory = 3072
+        cpu        = 500
+        memory     = 3072
+        memory_max = 11328
 
         device "nvidia/share" {
           count = 1
