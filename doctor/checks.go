@@ -163,6 +163,7 @@ func Examine(s *Snapshot) []Finding {
 		checkConfig, checkAPI, checkInForce, checkVersion, checkRoot, checkCgroups,
 		checkPlugin, checkOptions, checkDriver, checkReaper, checkStockOptions,
 		checkDocker, checkLiveRestore, checkGC, checkMetrics, checkKillTimeout,
+		checkCards,
 	} {
 		out = append(out, check(s)...)
 	}
@@ -721,4 +722,41 @@ func checkKillTimeout(s *Snapshot) []Finding {
 	default:
 		return okay(name, "%s", d)
 	}
+}
+
+// gpuFile is the device plugin's name.
+const gpuFile = "ebbtide-gpu"
+
+// checkCards says nothing where GPUs are not shared.
+func checkCards(s *Snapshot) []Finding {
+	const name = "shared GPUs"
+	cfg := s.config()
+	listed := cfg != nil && hasKey(cfg.Plugins, gpuFile)
+	if s.API.Node == nil {
+		if listed {
+			return skipped(name, "the node's record is not known: let -address answer")
+		}
+		return nil
+	}
+	if len(s.API.Node.Cards) == 0 {
+		if listed {
+			return one(name, Warn, "the agent has the plugin "+gpuFile+", and the node has no card", "look for "+gpuFile+" in the agent's log: it says why", "")
+		}
+		return nil
+	}
+	var out []Finding
+	for _, c := range s.API.Node.Cards {
+		switch {
+		case c.Unhealthy != "":
+			out = append(out, one(name, Warn, c.Name+" cannot be used: "+c.Unhealthy, "", "")...)
+		case !c.Shared:
+			out = append(out, one(name, Warn, c.Name+" is handed out as it is: there is no gate, and nobody keeps to a share", "look for "+gpuFile+" in the agent's log: it says why", "")...)
+		case !c.Parking:
+			out = append(out, one(name, Warn, fmt.Sprintf("%s: %d seats; containers cannot be parked, and what goes beyond a share is treated so: %s", c.Name, c.Seats, c.OverShare),
+				"NVIDIA's driver 575.57 or later moves a process's memory; the plugin's log says what is missing", "")...)
+		default:
+			out = append(out, okay(name, "%s: %d seats, containers can be parked", c.Name, c.Seats)...)
+		}
+	}
+	return out
 }

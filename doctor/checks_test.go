@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/hcl"
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 )
 
@@ -367,4 +368,56 @@ func TestExamine_hcl(t *testing.T) {
 func TestClean(t *testing.T) {
 	must.Eq(t, "a b", clean("a\nb\x1b"))
 	must.Eq(t, 301, len([]rune(clean(strings.Repeat("é", 400)))))
+}
+
+// Of GPUs it speaks only where they are shared.
+func TestExamine_cards(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cards  []Card
+		listed bool
+		want   []Status
+		seen   string
+	}{
+		"no plugin":  {},
+		"no card":    {nil, true, []Status{Warn}, "the agent has the plugin ebbtide-gpu, and the node has no card"},
+		"all well":   {[]Card{{Name: "H100", Seats: 4, Shared: true, Parking: true}}, true, []Status{OK}, "H100: 4 seats, containers can be parked"},
+		"no gate":    {[]Card{{Name: "H100", Seats: 4}}, true, []Status{Warn}, "H100 is handed out as it is"},
+		"old driver": {[]Card{{Name: "H100", Seats: 4, Shared: true, OverShare: "deny"}}, true, []Status{Warn}, "treated so: deny"},
+		"one is lost": {
+			[]Card{{Name: "A", Seats: 4, Unhealthy: "it is not found any more", Shared: true, Parking: true}, {Name: "B", Seats: 4, Shared: true, Parking: true}},
+			true, []Status{Warn, OK}, "A cannot be used: it is not found any more",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := healthy(t)
+			s.API.Node.Cards = tc.cards
+			if tc.listed {
+				s.Files.Plugins["ebbtide-gpu"] = Block{}
+			}
+			var got []Status
+			for i, f := range checkCards(s) {
+				if got = append(got, f.Status); i == 0 {
+					must.StrContains(t, f.Seen, tc.seen)
+				}
+			}
+			must.Eq(t, tc.want, got)
+		})
+	}
+	s := healthy(t)
+	s.Files.Plugins["ebbtide-gpu"] = Block{}
+	s.API.Node = nil
+	must.Eq(t, Skip, checkCards(s)[0].Status)
+}
+
+func TestCards(t *testing.T) {
+	yes, wait := true, "wait"
+	node := &api.Node{NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{
+		{Vendor: "nvidia", Type: "gpu", Name: "other"},
+		{
+			Vendor: "nvidia", Type: "share", Name: "H100", Instances: []*api.NodeDevice{{Healthy: true}, {HealthDescription: "lost"}},
+			Attributes: map[string]*api.Attribute{"shared": {BoolVal: &yes}, "parking": {BoolVal: &yes}, "over_share": {StringVal: &wait}},
+		},
+	}}}
+	must.Eq(t, []Card{{Name: "H100", Seats: 2, Unhealthy: "lost", Shared: true, Parking: true, OverShare: "wait"}}, cards(node))
+	must.SliceEmpty(t, cards(&api.Node{}))
 }

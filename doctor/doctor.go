@@ -92,6 +92,20 @@ type API struct {
 type Node struct {
 	Attributes map[string]string
 	Drivers    map[string]DriverInfo
+	// Cards are the cards that the device plugin ebbtide-gpu shares.
+	Cards []Card
+}
+
+// Card is a shared GPU.
+type Card struct {
+	Name  string // of its device group
+	Seats int
+	// Unhealthy says why it cannot be used; "" if it can.
+	Unhealthy string
+	// Shared is whether its memory is divided, and Parking whether containers can be parked.
+	Shared, Parking bool
+	// OverShare is what becomes of a request for more than a share: "wait", "deny".
+	OverShare string
 }
 
 // DriverInfo is a driver of a node.

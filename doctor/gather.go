@@ -166,7 +166,36 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 			a.Node.Drivers[name] = DriverInfo{Detected: d.Detected, Healthy: d.Healthy, Description: d.HealthDescription}
 		}
 	}
+	a.Node.Cards = cards(node)
 	return node.Attributes["unique.hostname"]
+}
+
+// cards are those of a node that ebbtide-gpu shares.
+func cards(node *api.Node) []Card {
+	if node.NodeResources == nil {
+		return nil
+	}
+	var out []Card
+	for _, d := range node.NodeResources.Devices {
+		if d == nil || d.Vendor != "nvidia" || d.Type != "share" {
+			continue
+		}
+		is := func(name string) bool {
+			v := d.Attributes[name]
+			return v != nil && v.BoolVal != nil && *v.BoolVal
+		}
+		c := Card{Name: clean(d.Name), Seats: len(d.Instances), Shared: is("shared"), Parking: is("parking")}
+		if v := d.Attributes["over_share"]; v != nil && v.StringVal != nil {
+			c.OverShare = clean(*v.StringVal)
+		}
+		for _, i := range d.Instances {
+			if i != nil && !i.Healthy {
+				c.Unhealthy = clean(i.HealthDescription)
+			}
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 // refused says whether the agent refused the token.
