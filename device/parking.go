@@ -39,15 +39,8 @@ func (p *Plugin) parking(cards []nvml.Card) (evictor gate.Evictor, not error) {
 		not = errParkingOff // and the helper is started only if somebody is to come back
 	}
 	context.AfterFunc(p.ctx, client.Close)
-	opts := checkpoint.Options{
-		Driver: client,
-		Held:   p.held,
-		Free: func(id ledger.CardID) (uint64, error) {
-			u, err := p.usage(string(id))
-			return u.Free, err
-		},
-		Room: headroom.Checker{}.Check,
-	}
+	held, free := checkpoint.Meter(p.usage)
+	opts := checkpoint.Options{Driver: client, Held: held, Free: free, Room: headroom.Checker{}.Check}
 	for _, c := range cards {
 		opts.Cards = append(opts.Cards, ledger.CardID(c.UUID))
 	}
@@ -59,17 +52,4 @@ func (p *Plugin) usage(uuid string) (nvml.Usage, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cards.Usage(uuid)
-}
-
-// held is what processes hold of a card, in bytes by pid.
-func (p *Plugin) held(id ledger.CardID) (map[int]uint64, error) {
-	u, err := p.usage(string(id))
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[int]uint64)
-	for _, process := range u.Processes {
-		out[process.PID] += process.Used
-	}
-	return out, nil
 }

@@ -37,9 +37,13 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string, cards ma
 		last := make(map[string]seat.Report)
 		beyond := make(map[string]bool)
 		for {
-			on := p.onCards(cards)
 			now := make(map[string]seat.Report)
-			for _, st := range g.Stats() {
+			stats := g.Stats()
+			var on map[ledger.CardID][]nvml.Process
+			if len(stats) > 0 { // NVML is not asked for nothing
+				on = p.onCards(cards)
+			}
+			for _, st := range stats {
 				path := seat.ReportPath(dir, st.Container.Alloc, st.Container.Task)
 				now[path] = report(st, cards, on, last[path])
 				is := isBeyond(now[path])

@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // How a container gets its card.
@@ -134,9 +136,8 @@ func Divisions() []string {
 	return []string{string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
 }
 
-// maxSocketDir is how long the path of the gate's directory may be: that of a socket may
-// have 107 bytes, and its name takes some.
-const maxSocketDir = 107 - len("/gate.sock")
+// maxSocketDir is how long the path of the gate's directory may be, in bytes.
+const maxSocketDir = gate.MaxPath - len("/"+seat.Socket)
 
 // libraries are the names of NVIDIA's, by option.
 var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}
