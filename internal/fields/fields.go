@@ -8,6 +8,7 @@ package fields
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -120,3 +121,12 @@ func plain(name string) bool {
 	}
 	return name != ""
 }
+
+// Finite says whether x is a number that is not infinite.
+func Finite[T ~float64](x T) bool { return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0) }
+
+// NonNegative says whether x is finite and ≥ 0.
+func NonNegative[T ~float64](x T) bool { return x >= 0 && Finite(x) }
+
+// Positive says whether x is finite and > 0.
+func Positive[T ~float64](x T) bool { return x > 0 && Finite(x) }

@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,6 +38,24 @@ import (
 // The error is a fields.Errors. After a syntax error it holds nothing else. An into
 // with a field of a kind that JSON snapshots do not have is a bug, and panics.
 func Decode(name string, data []byte, into any) error {
+	var rules Rules
+	if v, ok := into.(interface{ Validate() error }); ok {
+		rules.Validate = v.Validate
+	}
+	return DecodeBy(name, data, into, rules)
+}
+
+// Rules are what a caller asks of a document beyond its type.
+type Rules struct {
+	// Needs lists optional fields that must be given all the same, by their path
+	// without indexes: "tasks[].growth".
+	Needs []string
+	// Validate is called when the document has been read, whatever errors there were.
+	Validate func() error
+}
+
+// DecodeBy is Decode with rules in place of into's method Validate.
+func DecodeBy(name string, data []byte, into any, rules Rules) error {
 	p := &parser{data: data}
 	root, err := p.document()
 	if err != nil {
@@ -57,12 +77,27 @@ func Decode(name string, data []byte, into any) error {
 		return fields.Errors{{Path: name, Problem: "must be an object, got " + describe(root)}}
 	}
 
-	errs := p.errs
-	bind(root, reflect.ValueOf(into).Elem(), "", &errs)
-	if v, ok := into.(interface{ Validate() error }); ok {
-		merge(&errs, v.Validate())
+	b := binder{errs: p.errs, needs: rules.Needs}
+	b.bind(root, reflect.ValueOf(into).Elem(), "")
+	if rules.Validate != nil {
+		merge(&b.errs, rules.Validate())
 	}
-	return errs.Err()
+	return b.errs.Err()
+}
+
+// binder stores a document in a Go value.
+type binder struct {
+	errs  fields.Errors
+	needs []string
+}
+
+// index is that of an element in the path of a field.
+var index = regexp.MustCompile(`\[\d+\]`)
+
+// needed says whether a field must be given.
+func (b *binder) needed(field reflect.StructField, path string) bool {
+	return field.Tag.Get("strict") != "optional" ||
+		len(b.needs) > 0 && slices.Contains(b.needs, index.ReplaceAllString(path, "[]"))
 }
 
 // merge adds the errors of a Validate method to errs.
@@ -78,12 +113,12 @@ func merge(errs *fields.Errors, err error) {
 }
 
 // bind stores n in v, noting what does not fit.
-func bind(n *node, v reflect.Value, path string, errs *fields.Errors) {
+func (b *binder) bind(n *node, v reflect.Value, path string) {
 	if u, ok := v.Addr().Interface().(json.Unmarshaler); ok {
 		if n.kind == kindNumber && !finite(n) {
-			errs.Add(path, "must be a finite number, got %s", n.raw)
+			b.errs.Add(path, "must be a finite number, got %s", n.raw)
 		} else if err := u.UnmarshalJSON(n.raw); err != nil {
-			errs.Add(path, "%v", err)
+			b.errs.Add(path, "%v", err)
 		}
 		return
 	}
@@ -93,28 +128,28 @@ func bind(n *node, v reflect.Value, path string, errs *fields.Errors) {
 			return
 		}
 		if want := kindOf(v.Type().Elem()); n.kind != want {
-			errs.Add(path, "must be %s or null, got %s", want, describe(n))
+			b.errs.Add(path, "must be %s or null, got %s", want, describe(n))
 			return
 		}
 		target := reflect.New(v.Type().Elem())
-		bind(n, target.Elem(), path, errs)
+		b.bind(n, target.Elem(), path)
 		v.Set(target)
 		return
 	}
 	want := kindOf(v.Type())
 	if n.kind != want {
-		errs.Add(path, "must be %s, got %s", want, describe(n))
+		b.errs.Add(path, "must be %s, got %s", want, describe(n))
 		return
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		bindStruct(n, v, path, errs)
+		b.bindStruct(n, v, path)
 	case reflect.Map:
-		bindMap(n, v, path, errs)
+		b.bindMap(n, v, path)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
 		for i, item := range n.items {
-			bind(item, v.Index(i), fields.Index(path, i), errs)
+			b.bind(item, v.Index(i), fields.Index(path, i))
 		}
 	case reflect.Bool:
 		v.SetBool(string(n.raw) == "true")
@@ -122,21 +157,21 @@ func bind(n *node, v reflect.Value, path string, errs *fields.Errors) {
 		v.SetString(n.str)
 	case reflect.Float64:
 		if !finite(n) {
-			errs.Add(path, "must be a finite number, got %s", n.raw)
+			b.errs.Add(path, "must be a finite number, got %s", n.raw)
 			return
 		}
 		v.SetFloat(n.number)
 	default: // an integer: kindOf lets nothing else through
 		i, err := strconv.ParseInt(string(n.raw), 10, 64)
 		if err != nil || v.OverflowInt(i) {
-			errs.Add(path, "must be a whole number, got %s", n.raw)
+			b.errs.Add(path, "must be a whole number, got %s", n.raw)
 			return
 		}
 		v.SetInt(i)
 	}
 }
 
-func bindStruct(n *node, v reflect.Value, path string, errs *fields.Errors) {
+func (b *binder) bindStruct(n *node, v reflect.Value, path string) {
 	given := make(map[string]*node, len(n.members))
 	for _, m := range n.members {
 		given[m.name] = m.value
@@ -153,23 +188,23 @@ func bindStruct(n *node, v reflect.Value, path string, errs *fields.Errors) {
 		delete(given, name)
 		switch {
 		case ok:
-			bind(value, v.Field(i), fields.Member(path, name), errs)
-		case field.Tag.Get("strict") != "optional":
-			errs.Add(fields.Member(path, name), "is missing")
+			b.bind(value, v.Field(i), fields.Member(path, name))
+		case b.needed(field, fields.Member(path, name)):
+			b.errs.Add(fields.Member(path, name), "is missing")
 		}
 	}
 	for _, m := range n.members { // not over given: the order must not depend on chance
 		if _, left := given[m.name]; left {
-			errs.Add(fields.Member(path, m.name), "unknown field, must be one of: %s", strings.Join(names, ", "))
+			b.errs.Add(fields.Member(path, m.name), "unknown field, must be one of: %s", strings.Join(names, ", "))
 		}
 	}
 }
 
-func bindMap(n *node, v reflect.Value, path string, errs *fields.Errors) {
+func (b *binder) bindMap(n *node, v reflect.Value, path string) {
 	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.members)))
 	for _, m := range n.members {
 		value := reflect.New(v.Type().Elem()).Elem()
-		bind(m.value, value, fields.Member(path, m.name), errs)
+		b.bind(m.value, value, fields.Member(path, m.name))
 		v.SetMapIndex(reflect.ValueOf(m.name).Convert(v.Type().Key()), value)
 	}
 }

@@ -1,89 +1,76 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies is the table of the policies of a node: those that share out its
-// CPU, and the one that sorts its tasks for the shim.
+// Package policies is the registry of a node's policies: the driver, `ebbtide decide`
+// and the simulator find them here. A new policy is its folder and one entry in All.
 package policies
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
-	"github.com/ebbtide/ebbtide/internal/strictjson"
 )
 
-// Names of the policies that the driver runs.
-const (
-	Auto    = "auto"
-	FlowCon = "flowcon"
-	TRADL   = "tradl"
-	DQoES   = "dqoes"
-	None    = "none"
-)
-
-// Policy is one of the policies.
-type Policy struct {
-	Name     string // in the configuration and on the command line
-	Synopsis string
-	Example  any // a valid input
-
-	// DecideJSON runs the policy on an input in JSON. The error tells everything that
-	// is wrong with it, a line each.
-	DecideJSON func(input []byte) (output any, err error)
-}
-
-var table = []Policy{
-	New(Auto, "services first, the rest by growth and targets",
-		auto.Input{Params: auto.DefaultParams()}, auto.Example(), auto.Decide),
-	New(FlowCon, "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
-		flowcon.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), flowcon.Decide),
-	New(TRADL, "limits by acceptable and objective targets (TRADL)",
-		tradl.Input{Params: tradl.DefaultParams()}, tradl.Example(), tradl.Decide),
-	New(DQoES, "limits by the response times of services (DQoES)",
-		dqoes.Input{Params: dqoes.DefaultParams()}, dqoes.Example(), dqoes.Decide),
-	New(None, "no limits, for comparison; takes flowcon's snapshot",
-		none.Input{Params: flowcon.DefaultParams()}, flowcon.Example(), none.Decide),
-	New("specon-categorise", "progressing, watching or converged, and who asks to be moved (SpeCon, Algorithm 1)",
-		specon.Input{Params: specon.DefaultParams()}, specon.Example(), specon.Decide),
-}
-
-// New makes a Policy of a pure function. Defaults holds the values of the optional
-// fields; In's method Validate() error, where it has one, is used.
-func New[In, Out any](name, synopsis string, defaults, example In, decide func(In) Out) Policy {
-	return Policy{
-		Name: name, Synopsis: synopsis, Example: example,
-		DecideJSON: func(input []byte) (any, error) {
-			in := defaults
-			if err := strictjson.Decode("snapshot", input, &in); err != nil {
-				return nil, err
-			}
-			return decide(in), nil
-		},
+// All returns the policies that divide a node's CPU, the default first.
+func All() []policy.Policy {
+	return []policy.Policy{
+		auto.Policy(),
+		flowcon.Policy(),
+		tradl.Policy(),
+		dqoes.Policy(),
+		none.Policy(),
 	}
 }
 
-// All returns the policies of a node, the default first.
-func All() []Policy { return slices.Clone(table) }
-
-// Names returns the names of those that the driver runs, the default first.
-func Names() []string { return []string{Auto, FlowCon, TRADL, DQoES, None} }
-
-// Find returns the one of the policies that has the name, or an error that lists the
-// names of all of them.
-func Find(all []Policy, name string) (Policy, error) {
-	var known []string
-	for _, p := range all {
+// Find returns the policy of that name, or an error that lists all names.
+func Find(name string) (policy.Policy, error) {
+	for _, p := range All() {
 		if p.Name == name {
 			return p, nil
 		}
-		known = append(known, p.Name)
 	}
-	return Policy{}, fmt.Errorf("unknown policy %q, must be one of: %s", name, strings.Join(known, ", "))
+	return policy.Policy{}, fmt.Errorf("must be one of %s, got %q", strings.Join(Names(), ", "), name)
+}
+
+// Names returns the names of the policies, the default first.
+func Names() []string {
+	var names []string
+	for _, p := range All() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// Options returns the agent options that set the policies' parameters, each once.
+func Options() []policy.Option {
+	var out []policy.Option
+	seen := make(map[string]bool)
+	for _, p := range All() {
+		for _, o := range p.Options {
+			if !seen[o.Name] {
+				seen[o.Name] = true
+				out = append(out, o)
+			}
+		}
+	}
+	return out
+}
+
+// Queries returns what `ebbtide decide` can run of a node: its policies, and the one
+// that sorts its tasks for the shim.
+func Queries() []policy.Query {
+	var out []policy.Query
+	for _, p := range All() {
+		out = append(out, p.Query)
+	}
+	return append(out, policy.NewQuery("specon-categorise",
+		"progressing, watching or converged, and which task asks to be moved (SpeCon, Algorithm 1)",
+		specon.Input{Params: specon.DefaultParams()}, specon.Example(), specon.Decide))
 }
