@@ -12,11 +12,12 @@ import (
 	"strings"
 
 	"github.com/ebbtide/ebbtide/driver/config"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // known says whether Ebbtide has an option of that name.
 func known(name string) bool {
-	return slices.ContainsFunc(config.Options(), func(o config.Option) bool { return o.Name == name })
+	return slices.ContainsFunc(config.Options(), func(o policy.Option) bool { return o.Name == name })
 }
 
 // checkOwn returns what is wrong in Ebbtide's own options. blocks are the inner
@@ -34,14 +35,7 @@ func checkOwn(own Block, blocks ...string) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("%s: must be a %s, got %s", o.Name, o.Kind, quote(own[o.Name])))
 		}
 	}
-	cfg := config.Default()
-	data, err := json.Marshal(values)
-	if err == nil {
-		err = json.Unmarshal(data, &cfg)
-	}
-	if err == nil {
-		_, err = cfg.Validate()
-	}
+	_, err := config.Parse(values)
 	wrong = append(wrong, lines(err)...)
 
 	slices.Sort(allowed)
@@ -59,8 +53,16 @@ func checkOwn(own Block, blocks ...string) (wrong []string) {
 func convert(v any, kind string) (_ any, ok bool) {
 	x, isNumber := toNumber(v)
 	isNumber = isNumber && !math.IsNaN(x) && !math.IsInf(x, 0)
-	if kind == config.KindNumber {
+	switch kind {
+	case policy.KindNumber:
 		return x, isNumber
+	case policy.KindBool:
+		if s, isText := v.(string); isText {
+			b, err := strconv.ParseBool(s)
+			return b, err == nil
+		}
+		_, isBool := v.(bool)
+		return v, isBool
 	}
 	switch v := v.(type) {
 	case string:

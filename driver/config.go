@@ -18,6 +18,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // ownSchema is the schema of Ebbtide's own options.
@@ -119,11 +120,11 @@ func readReaper(inner map[string]any) (reaper, error) {
 	return r, errors.Join(errs...)
 }
 
-// parseOwn decodes and validates Ebbtide's own options.
+// parseOwn validates Ebbtide's own options.
 func parseOwn(values map[string]any) (*settings, error) {
 	values = maps.Clone(values)
 	for _, o := range config.Options() {
-		if o.Kind != config.KindNumber || values[o.Name] == nil {
+		if o.Kind != policy.KindNumber || values[o.Name] == nil {
 			continue
 		}
 		v, err := number(values[o.Name])
@@ -132,15 +133,7 @@ func parseOwn(values map[string]any) (*settings, error) {
 		}
 		values[o.Name] = v
 	}
-	data, err := encode(values)
-	if err != nil {
-		return nil, err
-	}
-	var cfg config.Config
-	if err := base.MsgPackDecode(data, &cfg); err != nil {
-		return nil, fmt.Errorf("decoding the plugin's config: %w", err)
-	}
-	own, err := cfg.Validate()
+	own, err := config.Parse(values)
 	if err != nil {
 		return nil, err
 	}

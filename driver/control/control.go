@@ -1,19 +1,22 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package control is the loop that runs beside a node's tasks: it reads their
-// progress, measures growth, asks the policy and sets the limits, and writes
-// down what it did.
+// Package control is the loop that runs beside a node's tasks. It takes over what their
+// observers have measured (package measure), makes a snapshot of the node
+// (policy.Snapshot), asks the policy, turns its outcome into limits (package plan), puts
+// those into force (package enforce), and shows what it did (package publish).
 //
-// One goroutine owns all state. Whatever may hang (the engine's daemon, drawing)
-// runs beside it and posts its result back. Nothing here ever returns an error to
-// Nomad: a task about which nothing is known, or whose limit cannot be set, runs
-// as plain Nomad would run it.
+// One goroutine owns all state. Whatever may hang (reading progress, the engine's
+// daemon, drawing) runs beside it. Nothing here ever returns an error to Nomad: a task
+// about which nothing is known, or whose limit cannot be set, runs as plain Nomad would
+// run it.
 package control
 
 import (
 	"context"
+	"encoding/json"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,22 +24,23 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/limits"
-	"github.com/ebbtide/ebbtide/driver/policy/auto"
-	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // Options configures a Controller. All of them have been validated.
 type Options struct {
 	Engine    string // for the status
-	Policy    string // one of policies.Names
+	Policy    policy.Decider
+	Policies  map[string]json.RawMessage // the parameters of all policies, for the snapshot
 	Estimator string
-	Mode      limits.Mode
-	Params    auto.Params // of all policies
+	Mode      plan.Mode
 
 	Interval    time.Duration // initial interval of Algorithm 1
 	MaxInterval time.Duration // how far it may be doubled
@@ -44,9 +48,9 @@ type Options struct {
 	SpeCon         specon.Params
 	SpeConInterval time.Duration // over which a gain is measured
 
-	PoolCores     float64
-	NodeMemory    float64 // bytes
+	PoolCores     policy.Cores
 	PoolFixed     bool    // the operator set it: cores that tasks own are not taken off
+	NodeMemory    float64 // bytes
 	QuotaMinCores float64
 	IOWeight      bool // also set a weight for block I/O, where the kernel has one
 
@@ -59,14 +63,7 @@ type Options struct {
 	NoProgressAfter time.Duration
 
 	// Emit sends an event to Nomad. It is called from a goroutine of its own.
-	Emit func(Event)
-}
-
-// Event is a task event for people.
-type Event struct {
-	TaskID, AllocID, TaskName string
-	Message                   string
-	Annotations               map[string]string
+	Emit func(publish.Event)
 }
 
 // Cgroup is what the loop reads of a task's cgroup (limits.Cgroup).
@@ -84,19 +81,22 @@ type Cgroup interface {
 type Task struct {
 	ID, AllocID, Name, JobID string
 
-	AllocDir string // the allocation's shared directory (NOMAD_ALLOC_DIR)
+	SharedDir string      // the allocation's shared directory (NOMAD_ALLOC_DIR): output
+	Private   private.Dir // the allocation's private directory
 
 	// Open opens what the task's progress is read from. Where names it for people;
 	// "" is the task's output.
 	Open  func() (progress.Source, error)
 	Where string
 
-	Targets Targets
-	// Reached is what an earlier process saw of the targets.
-	Reached tradl.State
+	// Targets are what the job wants; with Targets.QoE it is a service, and its reports
+	// are response times.
+	Targets target.Targets
+	// Watcher looks for the targets of a training task; nil without any.
+	Watcher *target.Watcher
 	// OnTarget is called, beside the loop, when a target is reached for the first
 	// time. After the objective nothing more is decided for the task.
-	OnTarget func(Reached)
+	OnTarget func(target.Reached)
 
 	Limited bool    // false: never limit it
 	Movable bool    // its job lets it be moved to another node
@@ -116,28 +116,38 @@ type Task struct {
 	Apply func(context.Context, Cgroup, limits.Limits) error
 }
 
+// kind is what the task is to a policy.
+func (t Task) kind() policy.Kind {
+	if t.Targets.QoE > 0 {
+		return policy.Service
+	}
+	return policy.Training
+}
+
 // Controller runs the loop.
 type Controller struct {
-	opts Options
-	log  hclog.Logger
-	now  func() time.Time
+	opts  Options
+	log   hclog.Logger
+	plots *publish.Plots
 
 	mu     sync.Mutex
 	posted []func(context.Context)
 	wake   chan struct{}
 
 	// Owned by the loop.
-	tasks      []*state // in order of arrival
+	tasks      []*task // in order of arrival
 	interval   time.Duration
 	nextRun    time.Time
-	pool       float64   // cores, at the last decision
-	quiet      time.Time // no decisions before: tasks are still being recovered
-	alpha      float64
-	services   dqoes.State // of the adaptive listener
-	nextSpeCon time.Time   // when SpeCon's Algorithm 1 is due
-	gone       float64     // what tasks used that have left since the last run on time, as a fraction of the pool
-	damper     *limits.Damper
-	artist     *artist
+	measuring  bool            // a run waits for the observers
+	pool       policy.Cores    // at the last decision
+	quiet      time.Time       // no decisions before: tasks are still being recovered
+	alpha      float64         // of the last decision, NaN if the policy has none
+	state      json.RawMessage // the policy's own
+	floor      float64         // of the last decision
+	nextSpeCon time.Time       // when SpeCon's Algorithm 1 is due
+	gone       policy.Cores    // what tasks used that have left since the last run on time
+	damper     *plan.Damper
+	snapshot   snapshot
 }
 
 // New returns a Controller. Run must be called for anything to happen.
@@ -145,18 +155,14 @@ func New(opts Options, logger hclog.Logger) *Controller {
 	return &Controller{
 		opts:     opts,
 		log:      logger.Named("control"),
-		now:      time.Now,
+		plots:    publish.NewPlots(),
 		wake:     make(chan struct{}, 1),
 		interval: opts.Interval,
-		alpha:    noAlpha,
+		alpha:    math.NaN(),
 		pool:     opts.PoolCores,
-		damper:   limits.NewDamper(opts.Interval),
-		artist:   newArtist(),
+		damper:   plan.NewDamper(opts.Interval),
 	}
 }
-
-// noAlpha is shown while Algorithm 1 is off.
-const noAlpha = -1
 
 // Add hands over a task. It does not block.
 func (c *Controller) Add(t Task) {
@@ -169,17 +175,17 @@ func (c *Controller) Remove(id string) {
 }
 
 // Moving says how far the preparation of a task's move is. While it saves, the task has
-// what Nomad set: who holds it back then holds the move back. It does not block.
+// what Nomad set: a limit would hold the move back. It does not block.
 func (c *Controller) Moving(id string, m status.Move) {
 	c.post(func(ctx context.Context) {
-		s := c.find(id)
-		if s == nil {
+		t := c.find(id)
+		if t == nil {
 			return
 		}
-		s.move, s.dirty = m, true
-		if m.State == status.MoveSaving && s.cgroup != nil && s.Limited {
-			s.want = s.base
-			c.apply(ctx, s, c.now())
+		t.move = m
+		t.show.Changed(false)
+		if m.State == status.MoveSaving && t.limiter != nil && t.Limited {
+			t.limiter.Set(ctx, t.base)
 		}
 	})
 }
@@ -188,8 +194,8 @@ func (c *Controller) Moving(id string, m status.Move) {
 func (c *Controller) Step(ctx context.Context, id string) float64 {
 	step := make(chan float64, 1)
 	c.post(func(context.Context) {
-		if s := c.find(id); s != nil {
-			step <- s.last.Step
+		if t := c.find(id); t != nil {
+			step <- t.observer.Latest().Report.Step
 			return
 		}
 		step <- math.NaN()
@@ -222,17 +228,17 @@ func (c *Controller) takePosted() []func(context.Context) {
 	return fs
 }
 
-// pollEvery is how often logs and usage are read: often enough for several
-// reports an interval, at most once a second with the default interval.
-func (c *Controller) pollEvery() time.Duration {
+// tickEvery is how often tasks are looked at: often enough for several reports an
+// interval, at most once a second with the default interval.
+func (c *Controller) tickEvery() time.Duration {
 	return min(max(c.opts.Interval/10, 100*time.Millisecond), time.Second)
 }
 
 // Run runs the loop until ctx is done. Limits stay as they are then: the tasks
 // outlive the plugin.
 func (c *Controller) Run(ctx context.Context) {
-	go c.artist.run(ctx)
-	ticker := time.NewTicker(c.pollEvery())
+	go c.plots.Run(ctx)
+	ticker := time.NewTicker(c.tickEvery())
 	defer ticker.Stop()
 	for {
 		select {
@@ -248,20 +254,67 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// tick reads what is new, decides when it is time, and writes what has changed.
+// tick takes over what is new, decides when it is time, and shows what has changed.
 func (c *Controller) tick(ctx context.Context) {
-	now := c.now()
-	for _, s := range c.tasks {
-		s.poll(ctx, now)
-		s.pollGPU(now)
+	now := time.Now()
+	for _, t := range c.tasks {
+		t.look(now)
+		t.lookGPU(now)
 	}
-	if !now.Before(c.nextRun) && !now.Before(c.quiet) && len(c.tasks) > 0 {
-		c.decide(ctx, flowcon.EventNone)
+	c.runWhenDue(ctx, now)
+	for _, t := range c.tasks {
+		if t.show.Due(now, c.showEvery()) {
+			c.show(t, now, false)
+		}
 	}
-	c.categorise(now)
-	for _, s := range c.tasks {
-		c.publish(s, now)
+	c.keepSnapshot()
+}
+
+// measureWithin is how long a run waits for the observers: as long as nobody notices. One
+// that is slower takes part with its last measurement.
+func (c *Controller) measureWithin() time.Duration {
+	return min(c.opts.Interval/10, time.Second)
+}
+
+// runWhenDue decides at the end of an interval, and sorts the tasks for the shim at the
+// end of one of SpeCon's, when the observers have made their measurements.
+func (c *Controller) runWhenDue(ctx context.Context, now time.Time) {
+	if c.nextSpeCon.IsZero() {
+		c.nextSpeCon = now.Add(c.opts.SpeConInterval)
 	}
+	run := !now.Before(c.nextRun) && !now.Before(c.quiet)
+	sort := !now.Before(c.nextSpeCon)
+	if c.measuring || len(c.tasks) == 0 || !run && !sort {
+		return
+	}
+	c.measuring = true
+	var asked []<-chan struct{}
+	for _, t := range c.tasks {
+		asked = append(asked, t.observer.Measure(sort))
+	}
+	go func() {
+		late := time.NewTimer(c.measureWithin())
+		defer late.Stop()
+	wait:
+		for _, done := range asked {
+			select {
+			case <-done:
+			case <-late.C:
+				break wait
+			case <-ctx.Done():
+				return
+			}
+		}
+		c.post(func(ctx context.Context) {
+			c.measuring = false
+			if run {
+				c.decide(ctx, policy.EventNone)
+			}
+			if sort {
+				c.sortForMoves(time.Now())
+			}
+		})
+	}()
 }
 
 // add takes a task up and starts to look for its cgroup.
@@ -269,75 +322,65 @@ func (c *Controller) add(ctx context.Context, t Task) {
 	if c.find(t.ID) != nil {
 		return
 	}
-	s := newState(t, c.opts, c.log, c.now())
-	s.emit = func(ev Event) { go c.opts.Emit(ev) }
+	s := c.newTask(ctx, t)
 	c.tasks = append(c.tasks, s)
 	if t.Recovered {
 		// The driver recovers a node's tasks one by one. A decision over the
 		// first few would release limits only to set them again.
-		c.quiet = c.now().Add(min(c.opts.Interval, 3*time.Second))
+		c.quiet = time.Now().Add(min(c.opts.Interval, 3*time.Second))
 	}
 	c.locate(ctx, s, 100*time.Millisecond)
 }
 
 // locate finds a task's cgroup beside the loop and tries again when that fails.
-func (c *Controller) locate(ctx context.Context, s *state, retry time.Duration) {
+func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 	go func() {
-		cg, err := s.Locate(ctx)
+		cg, err := t.Locate(ctx)
 		c.post(func(ctx context.Context) {
-			if s.gone {
+			if t.gone {
 				return
 			}
 			if err != nil {
-				if !s.locateWarned {
-					s.locateWarned = true
-					s.log.Warn("cannot find the task's cgroup yet; it is not limited", "error", err)
-				}
+				t.notLocated(err)
 				time.AfterFunc(retry, func() {
 					c.post(func(ctx context.Context) {
-						if !s.gone {
-							c.locate(ctx, s, min(2*retry, 30*time.Second))
+						if !t.gone {
+							c.locate(ctx, t, min(2*retry, 30*time.Second))
 						}
 					})
 				})
 				return
 			}
-			s.attach(cg, c.now())
-			if c.now().Before(c.quiet) {
+			c.attach(t, cg)
+			if time.Now().Before(c.quiet) {
 				c.nextRun = c.quiet
 				return
 			}
-			c.decide(ctx, flowcon.EventJoin) // Algorithm 2: a join runs Algorithm 1 at once
+			c.decide(ctx, policy.EventJoin) // Algorithm 2: a join runs Algorithm 1 at once
 		})
 	}()
 }
 
 // remove drops a task, writes its last status and decides anew for the others.
 func (c *Controller) remove(ctx context.Context, id string) {
-	s := c.find(id)
-	if s == nil {
+	t := c.find(id)
+	if t == nil {
 		return
 	}
-	s.gone = true
-	now := c.now()
-	s.poll(ctx, now)
-	s.final = true
-	c.publish(s, now)
+	t.gone = true
+	now := time.Now()
+	t.look(now)
+	c.show(t, now, true)
 	time.AfterFunc(lateOutput, func() {
-		c.post(func(ctx context.Context) { c.lastLook(ctx, s) })
+		m := t.observer.Finish(ctx)
+		c.post(func(ctx context.Context) { c.lastLook(t, m.Reports) })
 	})
-	rest := c.tasks[:0:0]
-	for _, o := range c.tasks {
-		if o != s {
-			rest = append(rest, o)
-		}
+	c.tasks = slices.DeleteFunc(c.tasks, func(o *task) bool { return o == t })
+	if t.Limited {
+		c.gone += t.cores
 	}
-	c.tasks = rest
-	if s.Limited {
-		c.gone += s.use
-	}
-	if len(rest) > 0 && !now.Before(c.quiet) {
-		c.decide(ctx, flowcon.EventLeave) // Algorithm 2: so does a leave
+	if len(c.tasks) > 0 && !now.Before(c.quiet) {
+		c.decide(ctx, policy.EventLeave) // Algorithm 2: so does a leave
 	}
 }
 
@@ -345,30 +388,26 @@ func (c *Controller) remove(ctx context.Context, id string) {
 // way through Nomad's log collector to the files that we read.
 const lateOutput = 500 * time.Millisecond
 
-// lastLook reads what a task wrote just before its end and corrects its last
-// status, unless the task has been started anew meanwhile.
-func (c *Controller) lastLook(ctx context.Context, s *state) {
-	if s.source == nil {
-		return
-	}
-	defer s.source.Close()
+// lastLook takes over what a task wrote just before its end and corrects its last
+// status, unless the task has been started anew: the files are the new one's then.
+func (c *Controller) lastLook(t *task, reports int64) {
 	for _, o := range c.tasks {
-		if o.AllocID == s.AllocID && o.Name == s.Name {
-			return // the lines are its to read, and the files to write
+		if o.AllocID == t.AllocID && o.Name == t.Name {
+			return
 		}
 	}
-	before, now := s.reports, c.now()
-	s.poll(ctx, now)
-	if s.reports > before {
-		c.publish(s, now)
+	if reports > t.m.Reports {
+		now := time.Now()
+		t.look(now)
+		c.show(t, now, true)
 	}
 }
 
 // find returns a task by its ID, or nil.
-func (c *Controller) find(id string) *state {
-	for _, s := range c.tasks {
-		if s.ID == id {
-			return s
+func (c *Controller) find(id string) *task {
+	for _, t := range c.tasks {
+		if t.ID == id {
+			return t
 		}
 	}
 	return nil

@@ -5,238 +5,147 @@ package control
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
-	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// decide runs the policy over the tasks that are known and limited, turns its
-// decisions into limits and sets those that have changed.
-func (c *Controller) decide(ctx context.Context, event flowcon.Event) {
-	now := c.now()
-	var tasks []*state
-	for _, s := range c.tasks {
-		if s.cgroup == nil {
+// decide takes the node from a snapshot to limits in the kernel: it asks the policy
+// about the tasks that are known and limited, plans, and sets what has changed.
+func (c *Controller) decide(ctx context.Context, event policy.Event) {
+	now := time.Now()
+	c.pool = c.poolCores()
+	var tasks []*task
+	for _, t := range c.tasks {
+		if t.cgroup == nil {
 			continue
 		}
-		if event == flowcon.EventNone || s.use == 0 {
-			// A join or a leave does not close the others' measurement interval:
-			// it may come a moment after the last one.
-			s.measure(now)
+		t.look(now)
+		if event == policy.EventNone || t.cores == 0 {
+			// A join or a leave does not close the others' interval: it may come a
+			// moment after the last one.
+			t.closeInterval(now, c.opts.NodeMemory)
 		}
-		if s.Limited {
-			tasks = append(tasks, s)
+		if t.Limited {
+			tasks = append(tasks, t)
 		}
 	}
-
-	c.pool = c.poolCores()
-	c.ask(tasks, event)
-	if event == flowcon.EventNone {
+	s := c.take(tasks, event, now)
+	if event == policy.EventNone {
 		// It counted in this run, too: a part of the interval was theirs.
 		c.gone = 0
 	}
-	if next := now.Add(c.interval); event == flowcon.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
+	if err := c.opts.Policy.Check(s); err != nil {
+		// Our own fault; the limits stay as they are.
+		c.log.Error("the policy was not asked: the snapshot is not valid", "policy", c.opts.Policy.Name, "error", err)
+	} else {
+		c.accept(tasks, c.opts.Policy.Decide(s), now)
+	}
+	c.snapshot.keep(s)
+	if next := now.Add(c.interval); event == policy.EventNone || !c.nextRun.After(now) || next.Before(c.nextRun) {
 		c.nextRun = next // joins that come faster than the interval do not put it off for ever
 	}
 	c.enforce(ctx, tasks, now)
 }
 
-// decided takes a decision over.
-func (s *state) decided(v verdict, now time.Time) {
-	d := v.Decision
-	if v.class != s.class {
-		s.since, s.rowDue = now, true
+// take makes a snapshot of the node.
+func (c *Controller) take(tasks []*task, event policy.Event, now time.Time) policy.Snapshot {
+	s := policy.Snapshot{
+		NowS:             float64(now.UnixMilli()) / 1e3,
+		Policy:           c.opts.Policy.Name,
+		PoolCores:        c.pool,
+		Event:            event,
+		IntervalS:        c.interval.Seconds(),
+		InitialIntervalS: c.opts.Interval.Seconds(),
+		MaxIntervalS:     c.opts.MaxInterval.Seconds(),
+		Gone:             c.share(c.gone),
+		State:            c.state,
+		Tasks:            make([]policy.Task, len(tasks)),
+		Policies:         c.opts.Policies,
 	}
-	if d.Category != s.category {
-		s.categoryEvent(d)
-		s.since = now
-		s.rowDue = true
+	for i, t := range tasks {
+		s.Tasks[i] = t.policyTask(c.share(t.cores), c.pool, event)
+		s.Tasks[i].Entitlement = float64(t.cgroup.Conversion().Weight(t.base.Shares))
 	}
-	if math.Abs(d.Limit-s.limit) > 1e-3 || d.Rule != s.rule {
-		s.rowDue = true
-	}
-	s.category, s.limit, s.rule, s.why = d.Category, d.Limit, d.Rule, d.Why
-	s.fair, s.dirty = v.fair, true
-	s.classified(v.class)
+	return s
 }
 
-// categoryEvent says what a person cares about: converged, and growing again.
-func (s *state) categoryEvent(d policy.Decision) {
-	const kind = "category"
-	limit := fmt.Sprintf("it may use %.0f %% of the pool", 100*d.Limit)
-	if d.Limit == 1 {
-		limit = "it is not limited, for nobody else is growing"
-	}
-	switch {
-	case d.Category == policy.CL && !s.estimate.Diverged:
-		s.speak.say(fmt.Sprintf("converged: %s = %.4g hardly improves any more; %s", s.metric(), s.last.Value, limit), kind)
-		s.happened("converged")
-	case s.category == policy.CL && d.Category == policy.NL:
-		if d.Limit == 1 {
-			limit = "it is not limited"
-		}
-		s.speak.say(fmt.Sprintf("growing again: %s = %.4g; %s", s.metric(), s.last.Value, limit), kind)
-		s.happened("growing again")
-	default:
-		s.speak.drop(kind)
-	}
-}
+// share is an amount of CPU as a fraction of the pool: the same pool of which limits are
+// fractions.
+func (c *Controller) share(cores policy.Cores) policy.Share { return policy.Share(cores / c.pool) }
 
-// enforce turns decisions into limits and sets those that differ from what the
-// kernel has.
-func (c *Controller) enforce(ctx context.Context, tasks []*state, now time.Time) {
-	reqs := make([]limits.Request, len(tasks))
-	for i, s := range tasks {
-		reqs[i] = limits.Request{
-			ID:             s.ID,
-			Limit:          s.limit,
-			Unmeasured:     s.fair,
-			BaseShares:     s.base.Shares,
-			BaseQuotaCores: s.base.QuotaCores,
-		}
+// accept takes an outcome over.
+func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
+	c.alpha, c.state, c.floor = math.NaN(), out.State, out.Floor
+	if out.Alpha != nil {
+		c.alpha = *out.Alpha
 	}
-	plan := limits.Plan(c.mode(), c.pool, reqs, limits.Options{
-		// FlowCon's floor; with β = 1 it would leave nothing to decide.
-		Floor:         min(1/c.opts.Params.Flowcon.Beta, limits.DefaultFloor),
-		QuotaMinCores: c.opts.QuotaMinCores,
-		Conversion:    conversion(tasks),
-	})
-	c.damper.Interval = c.interval
-	for i, want := range c.damper.Next(now, reqs, plan) {
-		tasks[i].want = want
-		if tasks[i].move.State == status.MoveSaving {
-			tasks[i].want = tasks[i].base
-		}
+	if out.IntervalS > 0 {
+		c.interval = time.Duration(min(out.IntervalS, c.opts.MaxInterval.Seconds()) * float64(time.Second))
 	}
-	for _, s := range tasks {
-		c.apply(ctx, s, now)
+	if len(tasks) == 0 {
+		c.interval = c.opts.Interval
 	}
-	if c.opts.IOWeight && c.mode() != limits.ModeNone {
-		c.weighIO(tasks)
-	}
-}
-
-// weighIO gives the tasks weights for block I/O in the proportions of their CPU. A
-// kernel without such a weight is told once.
-func (c *Controller) weighIO(tasks []*state) {
-	fractions := make([]float64, len(tasks))
-	for i, s := range tasks {
-		if fractions[i] = s.limit; s.fair {
-			fractions[i] = math.NaN()
-		}
-	}
-	for i, weight := range limits.PlanIOWeights(fractions) {
-		s := tasks[i]
-		if s.ioFailed || weight == s.ioWeight {
-			continue
-		}
-		if err := s.cgroup.SetIOWeight(weight); err != nil {
-			s.ioFailed = true
-			s.log.Info("the task has no weight for block I/O; its CPU is limited all the same", "error", err)
-			continue
-		}
-		s.ioWeight = weight
+	for i, d := range out.Tasks {
+		tasks[i].accept(d, now)
 	}
 }
 
 // mode is how limits are enforced.
-func (c *Controller) mode() limits.Mode {
-	if c.opts.Policy == policies.None {
-		return limits.ModeNone
+func (c *Controller) mode() plan.Mode {
+	if c.opts.Policy.Name == none.Name {
+		return plan.ModeNone
 	}
 	return c.opts.Mode
 }
 
-// conversion is how shares reach the kernel on this node.
-func conversion(tasks []*state) limits.Conversion {
-	if len(tasks) > 0 {
-		return tasks[0].cgroup.Conversion()
+// enforce turns decisions into limits and sees that the kernel has them.
+func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) {
+	reqs := make([]plan.Request, len(tasks))
+	for i, t := range tasks {
+		reqs[i] = plan.Request{ID: t.ID, Limit: t.decision.Bound(), Unknown: t.decision.Unknown || t.decision.Rule == "", Base: t.base}
 	}
-	return limits.Identity
+	conversion := limits.Identity
+	if len(tasks) > 0 {
+		conversion = tasks[0].cgroup.Conversion()
+	}
+	want := plan.Limits(c.mode(), c.pool, reqs, plan.Options{
+		Floor: c.floor, QuotaMinCores: c.opts.QuotaMinCores, Conversion: conversion,
+	})
+	c.damper.Interval = c.interval
+	for i, l := range c.damper.Next(now, reqs, want) {
+		if tasks[i].move.State == status.MoveSaving {
+			l = tasks[i].base
+		}
+		tasks[i].limiter.Set(ctx, l)
+	}
+	if !c.opts.IOWeight || c.mode() == plan.ModeNone {
+		return
+	}
+	for i, weight := range plan.IOWeights(reqs) {
+		tasks[i].setIOWeight(weight)
+	}
 }
 
 // poolCores is the pool less the cores that tasks own (`cores`): ours, and those
 // of other drivers as far as Nomad's cpuset shows them.
-func (c *Controller) poolCores() float64 {
+func (c *Controller) poolCores() policy.Cores {
 	pool := c.opts.PoolCores
 	if c.opts.PoolFixed {
 		return pool
 	}
-	for _, s := range c.tasks {
-		pool -= s.Pinned
+	for _, t := range c.tasks {
+		pool -= policy.Cores(t.Pinned)
 	}
 	if c.opts.SharedCores != nil {
 		if n, err := c.opts.SharedCores(); err == nil && n > 0 {
-			pool = min(pool, float64(n))
+			pool = min(pool, policy.Cores(n))
 		}
 	}
-	return max(pool, limits.LeastQuotaCores)
-}
-
-// apply sets a task's limits beside the loop, where the kernel has others, and
-// reads them back. What fails is tried again, ever more slowly.
-func (c *Controller) apply(ctx context.Context, s *state, now time.Time) {
-	if s.applying || now.Before(s.limitNext) {
-		return
-	}
-	in, err := s.cgroup.Read()
-	if err == nil {
-		s.inForce = in
-	}
-	if s.agrees() {
-		return
-	}
-	s.applying = true
-	want, cg := s.want, s.cgroup
-	go func() {
-		err := s.Apply(ctx, cg, want)
-		got, readErr := cg.Read()
-		c.post(func(ctx context.Context) {
-			s.applying = false
-			if s.gone {
-				return
-			}
-			now := c.now()
-			if readErr == nil {
-				s.inForce = got
-			}
-			if err == nil && readErr == nil && !cg.InForce(want, got) {
-				err = fmt.Errorf("the kernel has shares %d and a quota of %.2f cores instead of %d and %.2f",
-					got.Shares, got.QuotaCores, want.Shares, want.QuotaCores)
-			}
-			s.limitFailed(err, now)
-			s.dirty, s.rowDue = true, true
-			if err == nil {
-				c.apply(ctx, s, now) // the plan may have moved on meanwhile
-			}
-		})
-	}()
-}
-
-// agrees says whether the kernel has the limits that we want.
-func (s *state) agrees() bool { return s.cgroup.InForce(s.want, s.inForce) }
-
-// limitFailed notes that a limit could not be set, once, and that it can again.
-func (s *state) limitFailed(err error, now time.Time) {
-	if err == nil {
-		if s.limitErr != "" {
-			s.log.Info("the task's limits can be set again")
-		}
-		s.limitErr, s.limitBack, s.limitNext = "", 0, time.Time{}
-		return
-	}
-	s.limitBack = min(max(2*s.limitBack, time.Second), time.Minute)
-	s.limitNext = now.Add(s.limitBack)
-	if s.limitErr == "" {
-		s.log.Warn("cannot set the task's limits; it runs on with those it has", "error", err)
-		s.happened("limit failed")
-		s.speak.say("its CPU limit could not be set; the task runs on with the one it has: "+err.Error(), "limit-failed")
-	}
-	s.limitErr = err.Error()
+	return max(pool, plan.LeastQuotaCores)
 }

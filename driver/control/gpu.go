@@ -15,54 +15,56 @@ import (
 // waitsLong is how long a task waits for memory of its card before people are told.
 const waitsLong = 10 * time.Second
 
-// pollGPU takes over what the device plugin reports of the task's seat. Without a report
+// lookGPU takes over what the device plugin reports of the task's seat. Without a report
 // nothing is shown of it: the plugin may be away, or the task may not use its card yet.
-func (s *state) pollGPU(now time.Time) {
-	if s.GPU == nil {
+func (t *task) lookGPU(now time.Time) {
+	if t.GPU == nil {
 		return
 	}
-	r, err := s.GPU()
+	r, err := t.GPU()
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			s.log.Debug("it is not known how the task fares on its card", "error", err)
+			t.log.Debug("it is not known how the task fares on its card", "error", err)
 		}
-		if s.gpu != nil {
-			s.gpu, s.dirty = nil, true
+		if t.gpu != nil {
+			t.gpu = nil
+			t.show.Changed(false)
 		}
 		return
 	}
 	last := seat.Report{State: seat.Running}
-	if s.gpu != nil {
-		last = *s.gpu
+	if t.gpu != nil {
+		last = *t.gpu
 	}
-	s.gpu, s.dirty = &r, true
-	s.sayGPU(last, r, now)
+	t.gpu = &r
+	t.show.Changed(false)
+	t.sayGPU(last, r, now)
 }
 
 // sayGPU tells people what has become of the task's memory.
-func (s *state) sayGPU(last, r seat.Report, now time.Time) {
+func (t *task) sayGPU(last, r seat.Report, now time.Time) {
 	const kind = "gpu"
 	for state, mark := range map[seat.State]string{seat.Parked: "gpu.parked", seat.Paused: "gpu.paused"} {
 		switch {
 		case r.State == state && last.State != state:
-			s.happened(mark)
-			s.speak.say("GPU: "+r.Why+"; it comes back by itself", kind)
+			t.show.Happened(mark)
+			t.show.Enqueue(kind, "GPU: "+r.Why+"; it comes back by itself")
 		case last.State == state && r.State != state && r.State != seat.Lost:
-			s.happened(mark + ".over")
-			s.speak.say(fmt.Sprintf("GPU: the task goes on after %v, in which it was %s", now.Sub(last.Since).Round(time.Second), state), kind)
+			t.show.Happened(mark + ".over")
+			t.show.Enqueue(kind, fmt.Sprintf("GPU: the task goes on after %v, in which it was %s", now.Sub(last.Since).Round(time.Second), state))
 		}
 	}
 	if r.State == seat.Lost && last.State != seat.Lost {
-		s.happened("gpu.lost")
-		s.speak.tell("GPU: "+r.Why, "gpu.lost", now, s.emit) // there is not much time
+		t.show.Happened("gpu.lost")
+		t.show.Send("gpu.lost", "GPU: "+r.Why, now) // there is not much time
 	}
-	if r.Unparked != "" && r.Unparked != last.Unparked && !s.saidUnparked {
-		s.saidUnparked = true
-		s.speak.say("GPU: its memory cannot make room for others, who may be denied theirs: "+r.Unparked, "gpu.not-parked")
+	if r.Unparked != "" && r.Unparked != last.Unparked && !t.said.unparked {
+		t.said.unparked = true
+		t.show.Enqueue("gpu.not-parked", "GPU: its memory cannot make room for others, who may be denied theirs: "+r.Unparked)
 	}
 	long := func(r seat.Report) bool { return r.State == seat.Waiting && now.Sub(r.Since) >= waitsLong }
-	if long(r) && !s.saidWaits {
-		s.speak.say(fmt.Sprintf("GPU: %s since %s", r.Why, r.Since.UTC().Format(time.TimeOnly)), "gpu.waits")
+	if long(r) && !t.said.gpuWaits {
+		t.show.Enqueue("gpu.waits", fmt.Sprintf("GPU: %s since %s", r.Why, r.Since.UTC().Format(time.TimeOnly)))
 	}
-	s.saidWaits = long(r)
+	t.said.gpuWaits = long(r)
 }

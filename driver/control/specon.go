@@ -6,52 +6,34 @@ package control
 import (
 	"time"
 
-	"github.com/ebbtide/ebbtide/driver/growth"
-	"github.com/ebbtide/ebbtide/driver/policy/auto"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// converging is what SpeCon's Algorithm 1 knows about a task. It sorts tasks for the
+// sorting is what SpeCon's Algorithm 1 knows about a task. It sorts tasks for the
 // shim, which moves them; it has no part in how a node's CPU is divided.
-type converging struct {
-	meter          growth.Gain
-	gain, previous *float64
-	category       specon.Category
-	request        bool
-	since          time.Time // in this category
-	why            string
+type sorting struct {
+	interval uint64 // of the gain that the category was decided on
+	category specon.Category
+	request  bool
+	since    time.Time // in this category
+	why      string
 }
 
-// status is what is shown of it.
-func (v converging) status() status.SpeCon {
-	return status.SpeCon{
-		Category: string(v.category), Since: v.since,
-		Gain: number(v.gain), PreviousGain: number(v.previous),
-		RequestMove: v.request, Why: v.why,
-	}
-}
-
-// categorise runs SpeCon's Algorithm 1 when it is due.
-func (c *Controller) categorise(now time.Time) {
-	if now.Before(c.nextSpeCon) {
-		return
-	}
-	first := c.nextSpeCon.IsZero()
+// sortForMoves runs SpeCon's Algorithm 1.
+func (c *Controller) sortForMoves(now time.Time) {
 	c.nextSpeCon = now.Add(c.opts.SpeConInterval)
-	if first {
-		return // no interval has passed
-	}
 	in := specon.Input{Params: c.opts.SpeCon}
-	var tasks []*state
-	for _, s := range c.tasks {
-		if !s.Limited || s.cgroup == nil || s.kind() != auto.KindTraining {
-			continue
+	var tasks []*task
+	for _, t := range c.tasks {
+		t.look(now)
+		if !t.Limited || t.cgroup == nil || t.kind() != policy.Training || t.m.Gain.Interval == t.specon.interval {
+			continue // it takes no part, or its observer is late
 		}
-		v := &s.converging
-		v.gain, v.previous = v.meter.Close()
-		tasks = append(tasks, s)
-		in.Tasks = append(in.Tasks, specon.Task{ID: s.ID, Category: v.category, Gain: v.gain, PreviousGain: v.previous})
+		t.specon.interval = t.m.Gain.Interval
+		tasks = append(tasks, t)
+		in.Tasks = append(in.Tasks, specon.Task{ID: t.ID, Category: t.specon.category, Gain: t.m.Gain.Value, PreviousGain: t.m.Gain.Previous})
 	}
 	if err := in.Validate(); err != nil {
 		// Our own fault; the categories stay as they are.
@@ -59,15 +41,24 @@ func (c *Controller) categorise(now time.Time) {
 		return
 	}
 	for i, d := range specon.Decide(in).Tasks {
-		s := tasks[i]
-		v := &s.converging
+		t := tasks[i]
+		v := &t.specon
 		if d.Category != v.category {
 			v.since = now
 		}
-		if d.RequestMove && !v.request && s.Movable {
-			s.speak.say("asks to be moved to another node: "+d.Why, "move")
+		if d.RequestMove && !v.request && t.Movable {
+			t.show.Enqueue("move", "asks to be moved to another node: "+d.Why)
 		}
 		v.category, v.request, v.why = d.Category, d.RequestMove, d.Why
-		s.dirty = true
+		t.show.Changed(false)
+	}
+}
+
+// speconStatus is what is shown of it.
+func (t *task) speconStatus() status.SpeCon {
+	return status.SpeCon{
+		Category: string(t.specon.category), Since: t.specon.since,
+		Gain: number(t.m.Gain.Value), PreviousGain: number(t.m.Gain.Previous),
+		RequestMove: t.specon.request, Why: t.specon.why,
 	}
 }

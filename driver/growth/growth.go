@@ -80,6 +80,9 @@ type Estimator interface {
 	// a new report the interval extends to the next one and the last estimate
 	// is returned again.
 	Measure() Estimate
+	// Curve returns, oldest first, points from which a later estimator of the process
+	// that reports now can go on: at most some hundreds.
+	Curve() []Point
 }
 
 // New returns an estimator of the kind ("" means robust) for a metric with the

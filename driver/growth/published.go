@@ -68,3 +68,10 @@ func (e *published) Measure() Estimate {
 	}
 	return e.est
 }
+
+func (e *published) Curve() []Point {
+	if e.reports == 0 {
+		return nil
+	}
+	return []Point{e.base, e.last}
+}

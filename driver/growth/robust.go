@@ -221,3 +221,21 @@ func (e *robust) set(g float64, why string) {
 	from := cells[max(0, len(cells)-plateauReports)]
 	e.est.Progress = rate(g*(last.c-from.c), last.t-from.t)
 }
+
+// Curve leaves out what earlier processes reported: their CPU-seconds are not those of
+// the counter that runs now.
+func (e *robust) Curve() []Point {
+	var out []Point
+	for _, c := range e.hist.cells {
+		if c.c >= e.hist.offset {
+			out = append(out, Point{T: c.t, CPU: c.c - e.hist.offset, Value: e.sign * c.u, Step: math.NaN()})
+		}
+	}
+	if len(out) > 0 {
+		out[len(out)-1].Step = e.lastRaw.Step
+	}
+	if e.diverged {
+		out = append(out, Point{T: e.lastRaw.T, CPU: e.lastRaw.CPU, Value: math.NaN(), Step: math.NaN()})
+	}
+	return out
+}

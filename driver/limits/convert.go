@@ -91,8 +91,8 @@ func (c Conversion) Shares(weight uint64) uint64 {
 	return shares
 }
 
-// bounds are the least and the greatest weight the kernel takes.
-func (c Conversion) bounds() (lo, hi uint64) {
+// Bounds are the least and the greatest weight the kernel takes.
+func (c Conversion) Bounds() (lo, hi uint64) {
 	if c == Identity {
 		return MinShares, MaxShares
 	}

@@ -35,29 +35,6 @@ var ioWeights = map[int][]ioWeight{
 	2: {{"io.weight", 1, 10_000}, {"io.bfq.weight", 1, 1000}},
 }
 
-// PlanIOWeights turns the fractions of the CPU that a policy decided into weights for
-// block I/O, in the same order. It is pure.
-//
-// The tasks divide 100 a task, as much as they have under plain Nomad, in proportion
-// to their fractions: 1/n of the sum becomes 100. Nobody gets less than half of that
-// unless he was to have less anyway, and all are within MinIOWeight and MaxIOWeight.
-// Who has no fraction (NaN, or not above 0) gets 100; above 1 counts as 1.
-func PlanIOWeights(fractions []float64) []uint64 {
-	total := DefaultIOWeight * uint64(len(fractions))
-	fair, lo, hi := float64(DefaultIOWeight), float64(MinIOWeight), float64(MaxIOWeight)
-	parts := make([]part, len(fractions))
-	for i, f := range fractions {
-		if !(f > 0) {
-			parts[i] = part{min: fair, max: fair}
-			continue
-		}
-		f = min(f, 1)
-		least := min(f*float64(total), DefaultFloor*fair)
-		parts[i] = part{want: f, min: max(least, lo), max: hi}
-	}
-	return apportion(divide(float64(total), parts), total, MinIOWeight, MaxIOWeight)
-}
-
 // SetIOWeight sets the weight for block I/O against the task's siblings, as near as
 // the kernel takes it; 0 means DefaultIOWeight. Where the kernel has several such
 // files it sets them all. It has an effect on devices with the scheduler BFQ or, on

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package control
+package publish
 
 import (
 	"context"
@@ -30,11 +30,11 @@ const (
 	last                   // at once: there will be no more
 )
 
-// artist draws the tasks' pictures, one after the other, beside the loop. All
+// Plots draws the tasks' pictures, one after the other, beside the loop. All
 // together they take about two thousandths of a core. What was saved up of it is for
 // milestones, of which there may be many at once; without any, a task has a new
 // picture at most once a minute. The last picture of a task is beside all that.
-type artist struct {
+type Plots struct {
 	mu    sync.Mutex
 	queue []drawer
 	how   map[drawer]urgency
@@ -42,22 +42,22 @@ type artist struct {
 	wake  chan struct{}
 }
 
-func newArtist() *artist {
-	return &artist{how: make(map[drawer]urgency), drawn: make(map[drawer]time.Time), wake: make(chan struct{}, 1)}
+func newArtist() *Plots {
+	return &Plots{how: make(map[drawer]urgency), drawn: make(map[drawer]time.Time), wake: make(chan struct{}, 1)}
 }
 
-// want asks for a picture.
-func (a *artist) want(d drawer, u urgency) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if have, queued := a.how[d]; !queued {
-		a.queue = append(a.queue, d)
-		a.how[d] = u
+// request asks for a picture.
+func (p *Plots) request(d drawer, u urgency) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if have, queued := p.how[d]; !queued {
+		p.queue = append(p.queue, d)
+		p.how[d] = u
 	} else {
-		a.how[d] = max(have, u)
+		p.how[d] = max(have, u)
 	}
 	select {
-	case a.wake <- struct{}{}:
+	case p.wake <- struct{}{}:
 	default:
 	}
 }
@@ -65,35 +65,35 @@ func (a *artist) want(d drawer, u urgency) {
 // next takes the picture that is due, if one is. Otherwise it returns how long
 // nothing will be due. saved is the time that may be spent; it is less than 0 after a
 // picture that took more. u says how the picture was wanted.
-func (a *artist) next(now time.Time, saved time.Duration) (d drawer, u urgency, wait time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (p *Plots) next(now time.Time, saved time.Duration) (d drawer, u urgency, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	wait = time.Hour
 	best := -1
-	for i, q := range a.queue {
-		how := a.how[q]
-		if left := a.due(q, how, now, saved); left > 0 {
+	for i, q := range p.queue {
+		how := p.how[q]
+		if left := p.due(q, how, now, saved); left > 0 {
 			wait = min(wait, left)
-		} else if best < 0 || how > a.how[a.queue[best]] {
+		} else if best < 0 || how > p.how[p.queue[best]] {
 			best = i
 		}
 	}
 	if best < 0 {
 		return nil, whenDue, wait
 	}
-	d = a.queue[best]
-	u = a.how[d]
-	a.queue = append(a.queue[:best], a.queue[best+1:]...)
-	a.drawn[d] = now
+	d = p.queue[best]
+	u = p.how[d]
+	p.queue = append(p.queue[:best], p.queue[best+1:]...)
+	p.drawn[d] = now
 	if u == last {
-		delete(a.drawn, d)
+		delete(p.drawn, d)
 	}
-	delete(a.how, d)
+	delete(p.how, d)
 	return d, u, 0
 }
 
 // due returns how long a picture has to wait yet.
-func (a *artist) due(d drawer, u urgency, now time.Time, saved time.Duration) time.Duration {
+func (p *Plots) due(d drawer, u urgency, now time.Time, saved time.Duration) time.Duration {
 	need := func(cpu time.Duration) time.Duration {
 		return time.Duration(float64(cpu-saved) / pictureShare)
 	}
@@ -103,17 +103,17 @@ func (a *artist) due(d drawer, u urgency, now time.Time, saved time.Duration) ti
 	case soon:
 		return need(0)
 	}
-	return max(a.drawn[d].Add(pictureEvery).Sub(now), need(pictureBurst/2))
+	return max(p.drawn[d].Add(pictureEvery).Sub(now), need(pictureBurst/2))
 }
 
-// run draws until ctx is done.
-func (a *artist) run(ctx context.Context) {
+// Run draws until ctx is done.
+func (p *Plots) Run(ctx context.Context) {
 	saved, since := pictureBurst, time.Now()
 	for {
 		now := time.Now()
 		saved = min(saved+time.Duration(pictureShare*float64(now.Sub(since))), pictureBurst)
 		since = now
-		d, u, wait := a.next(now, saved)
+		d, u, wait := p.next(now, saved)
 		if d != nil {
 			_ = d.Picture() // the loop notices a directory that cannot be written
 			if u != last {
@@ -126,7 +126,7 @@ func (a *artist) run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-a.wake:
+		case <-p.wake:
 		case <-timer.C:
 		}
 		timer.Stop()

@@ -1,11 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package limits
+package plan
 
 import (
 	"math"
 	"time"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
 // DefaultThreshold is the least relative change that is worth a write.
@@ -35,7 +37,7 @@ type Damper struct {
 }
 
 type entry struct {
-	limits Limits
+	limits limits.Limits
 	quota  time.Time // of the last change of the quota
 	seen   bool
 }
@@ -45,11 +47,11 @@ func NewDamper(interval time.Duration) *Damper {
 	return &Damper{Threshold: DefaultThreshold, Interval: interval}
 }
 
-// Next takes what Plan wants for reqs (plan[i] for reqs[i]) and returns, in the
+// Next takes what Limits wants for reqs (plan[i] for reqs[i]) and returns, in the
 // same order, what should be in force: the new limits or the ones before. What
 // it returns it takes for applied; a write that fails is the caller's to retry
 // (the next call returns the same limits again). IDs must be unique.
-func (d *Damper) Next(now time.Time, reqs []Request, plan []Limits) []Limits {
+func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []limits.Limits {
 	if d.entries == nil {
 		d.entries = make(map[string]*entry, len(reqs))
 	}
@@ -74,7 +76,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []Limits) []Limits {
 	}
 
 	shares := changed || d.moveShares(now, reqs, plan)
-	out := make([]Limits, len(reqs))
+	out := make([]limits.Limits, len(reqs))
 	moved := false
 	for i, r := range reqs {
 		e, want := d.entries[r.ID], plan[i]
@@ -83,7 +85,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []Limits) []Limits {
 			moved = true
 		}
 		have := e.limits.QuotaCores
-		release := want.QuotaCores == r.Base().QuotaCores
+		release := want.QuotaCores == r.base().QuotaCores
 		due := d.due(now, e.quota) && d.matters(have, want.QuotaCores)
 		if have != want.QuotaCores && (changed || release || due) {
 			e.limits.QuotaCores = want.QuotaCores
@@ -98,11 +100,11 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []Limits) []Limits {
 }
 
 // moveShares says whether the shares of a set that has not changed may move now.
-func (d *Damper) moveShares(now time.Time, reqs []Request, plan []Limits) bool {
+func (d *Damper) moveShares(now time.Time, reqs []Request, plan []limits.Limits) bool {
 	release, matters := true, false
 	for i, r := range reqs {
 		have, want := d.entries[r.ID].limits.Shares, plan[i].Shares
-		release = release && want == r.Base().Shares
+		release = release && want == r.base().Shares
 		matters = matters || d.matters(float64(have), float64(want))
 	}
 	return release || matters && d.due(now, d.shared)

@@ -1,0 +1,107 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
+	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// resume is what a later process of the plugin goes on with. It lies in the
+// allocation's private directory.
+type resume struct {
+	// Run is the task's ID, which changes when Nomad starts the task anew. All but
+	// Offset are for the same run only.
+	Run    string          `json:"run"`
+	Offset json.RawMessage `json:"offset,omitempty"` // of the source of progress
+
+	Base limits.Limits `json:"base"`
+	// Conversion is how the runtime turned Nomad's shares into a weight.
+	Conversion limits.Conversion `json:"conversion"`
+
+	Decision policy.Decision `json:"decision"`
+	Decided  uint64          `json:"decided"` // epoch
+	Since    time.Time       `json:"since"`
+	SpeCon   specon.Category `json:"specon"`
+	Sorted   time.Time       `json:"sorted"` // into that category
+
+	Epoch   uint64             `json:"epoch"`
+	Reports int64              `json:"reports"`
+	Metric  string             `json:"metric"`
+	Goal    policy.Goal        `json:"goal"`
+	Value   status.Number      `json:"value"`
+	Step    status.Number      `json:"step"`
+	Total   status.Number      `json:"total"`
+	Curve   [][4]status.Number `json:"curve"` // time, CPU-seconds, value, step
+}
+
+// maxState bounds what is read of an earlier process, in bytes.
+const maxState = 1 << 20
+
+// state is what a later process goes on with.
+func (t *task) state() []byte {
+	r := resume{
+		Run: t.ID, Offset: t.m.Offset, Base: t.base,
+		Decision: t.decision, Decided: t.decided, Since: t.since,
+		SpeCon: t.specon.category, Sorted: t.specon.since,
+		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
+		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
+		Curve: make([][4]status.Number, len(t.m.Curve)),
+	}
+	if t.cgroup != nil {
+		r.Conversion = t.cgroup.Conversion()
+	} else if t.restored != nil {
+		r.Conversion = t.restored.Conversion
+	}
+	for i, p := range t.m.Curve {
+		r.Curve[i] = [4]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step)}
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.log.Error("what a later process goes on with cannot be encoded", "error", err)
+	}
+	return data
+}
+
+// restore takes over what an earlier process left, and returns what concerns the
+// observer.
+func (t *task) restore() measure.Resume {
+	data, err := t.Private.ReadSealed(private.StateName(t.Name), maxState)
+	var r resume
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.log.Warn("what an earlier process knew of the task cannot be read; it begins anew", "error", err)
+		}
+		return measure.Resume{}
+	}
+	if r.Run != t.ID {
+		return measure.Resume{Offset: r.Offset} // its logs go on in the same files
+	}
+	t.restored = &r
+	t.base, t.decision, t.decided, t.since = r.Base, r.Decision, r.Decided, r.Since
+	t.specon.category, t.specon.since = r.SpeCon, r.Sorted
+	out := measure.Resume{
+		Offset: r.Offset, Epoch: r.Epoch, Reports: r.Reports, Goal: r.Goal,
+		Report: progress.Report{Metric: r.Metric, Value: float64(r.Value), Step: float64(r.Step), Total: float64(r.Total)},
+		Curve:  make([]growth.Point, len(r.Curve)),
+	}
+	for i, p := range r.Curve {
+		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3])}
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"time"
+
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// showEvery is how often a task's status is written while something changes:
+// once a second for a few tasks, less often for many, so that writing costs a
+// small constant part of a core.
+func (c *Controller) showEvery() time.Duration {
+	return max(time.Second, time.Duration(len(c.tasks))*200*time.Millisecond)
+}
+
+// show writes what becomes of a task.
+func (c *Controller) show(t *task, now time.Time, final bool) {
+	t.show.Write(c.status(t, now), c.row(t, now), t.state(), now, final)
+}
+
+// status is a task's status as it is shown.
+func (c *Controller) status(t *task, now time.Time) status.Status {
+	g, p := t.growth(c.pool)
+	return status.Status{
+		Version:   version.Version,
+		Task:      t.Name,
+		Alloc:     t.AllocID,
+		Job:       t.JobID,
+		Engine:    c.opts.Engine,
+		Policy:    c.opts.Policy.Name,
+		Estimator: c.opts.Estimator,
+		Mode:      string(c.mode()),
+		Kind:      string(t.kind()),
+		Category:  string(t.decision.Category),
+		Class:     string(t.decision.Class),
+		Since:     t.since,
+		Target: status.Target{
+			State:      string(t.reached),
+			Acceptable: number(t.Targets.Acceptable),
+			Objective:  number(t.Targets.Objective),
+			Hold:       t.Targets.Hold,
+			QoE:        number(t.qoe()),
+			Response:   number(t.response),
+		},
+		SpeCon:           t.speconStatus(),
+		Move:             t.move,
+		Resources:        t.resources.status(),
+		GPU:              t.gpu,
+		Metric:           t.m.Report.Metric,
+		Goal:             string(t.m.Goal),
+		Value:            status.Number(t.m.Report.Value),
+		Step:             status.Number(t.m.Report.Step),
+		Total:            status.Number(t.m.Report.Total),
+		Progress:         number(p),
+		Growth:           number(g),
+		Reports:          t.m.Reports,
+		Plateau:          t.m.Estimate.Plateau,
+		Diverged:         t.m.Estimate.Diverged,
+		Use:              status.Number(c.share(t.cores)),
+		CPUSeconds:       status.Number(t.usage.CPUSeconds),
+		Periods:          t.usage.Periods,
+		ThrottledPeriods: t.usage.Throttled,
+		Throttled:        status.Number(t.usage.ThrottledSeconds),
+		Limit:            t.limitStatus(),
+		Rule:             t.decision.Rule,
+		Why:              t.explanation(c.mode()),
+		Updated:          now,
+		Node:             c.node(),
+	}
+}
+
+// limitStatus is a task's limit as it is shown.
+func (t *task) limitStatus() status.Limit {
+	l := status.Limit{
+		Fraction: status.Number(t.decision.Bound()),
+		Kernel:   status.Kernel{Shares: t.enforced.Want.Shares, QuotaCores: status.Number(t.enforced.Want.QuotaCores)},
+		InForce:  status.Kernel{Shares: t.enforced.InForce.Shares, QuotaCores: status.Number(t.enforced.InForce.QuotaCores)},
+	}
+	if t.enforced.Err != nil {
+		l.Error = t.enforced.Err.Error()
+	}
+	return l
+}
+
+// node is the summary of the node.
+func (c *Controller) node() status.Node {
+	n := status.Node{
+		PoolCores: status.Number(c.pool),
+		Tasks:     len(c.tasks),
+		Counts:    make(map[string]int),
+		Classes:   make(map[string]int),
+		GrowthSum: make(map[string]status.Number),
+		SpeCon:    make(map[string]int),
+		Alpha:     status.Number(c.alpha),
+		IntervalS: status.Number(c.interval.Seconds()),
+	}
+	for _, t := range c.tasks {
+		n.Use += status.Number(c.share(t.cores))
+		category := string(t.decision.Category)
+		switch {
+		case !t.Limited: // it takes no part
+		case t.kind() == policy.Service:
+			n.Classes[string(t.decision.Class)]++
+		default:
+			n.Counts[category]++
+			n.SpeCon[string(t.specon.category)]++
+			if g, _ := t.growth(c.pool); g != nil {
+				n.GrowthSum[category] += status.Number(*g)
+			}
+		}
+	}
+	return n
+}
+
+// explanation is the sentence that says why the task has the CPU it has.
+func (t *task) explanation(mode plan.Mode) string {
+	switch {
+	case !t.Limited && t.Pinned > 0:
+		return "the task has cores of its own (`cores`) and is not limited"
+	case !t.Limited:
+		return "the job asked not to be limited (ebbtide_limit = \"off\")"
+	case t.cgroup == nil:
+		return "the task's cgroup has not been found yet: it has what Nomad gave it"
+	case mode == plan.ModeNone:
+		return "policy none: the task has what Nomad gave it"
+	case t.reached == policy.Objective:
+		return "the objective is reached: the task is being stopped and has succeeded"
+	}
+	text := t.decision.Why
+	for _, more := range []string{t.m.Estimate.Why, t.m.Note} {
+		if more != "" {
+			text += ". " + more
+		}
+	}
+	return text
+}
+
+// row is a line of the task's history.
+func (c *Controller) row(t *task, now time.Time) status.Row {
+	g, p := t.growth(c.pool)
+	r := t.resources
+	row := status.Row{
+		Time:       now,
+		CPUSeconds: t.usage.CPUSeconds,
+		Step:       t.m.Report.Step,
+		Total:      t.m.Report.Total,
+		Value:      t.m.Report.Value,
+		Growth:     float64(number(g)),
+		Progress:   float64(number(p)),
+		Category:   string(t.decision.Category),
+		Limit:      float64(t.decision.Bound()),
+		Shares:     t.enforced.InForce.Shares,
+		QuotaCores: t.enforced.InForce.QuotaCores,
+		Use:        float64(c.share(t.cores)),
+		Throttled:  t.usage.ThrottledSeconds,
+		Rule:       t.decision.Rule,
+		Class:      string(t.decision.Class),
+		MemoryMiB:  r.memory, MemoryG: r.memoryG,
+		BlockMiBs: r.block, BlockG: r.blockG,
+		NetworkMiBs: r.network, NetworkG: r.networkG,
+	}
+	if t.Targets.Any() {
+		row.State = string(t.reached)
+	}
+	return row
+}
+
+// qoe is the response time that a service is to have; nil for another task.
+func (t *task) qoe() *float64 {
+	if t.Targets.QoE > 0 {
+		return &t.Targets.QoE
+	}
+	return nil
+}
+
+// number is a figure that may be unknown.
+func number(f *float64) status.Number {
+	if f == nil {
+		return status.Unknown()
+	}
+	return status.Number(*f)
+}

@@ -1,0 +1,272 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/enforce"
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/publish"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// task is what the loop knows about one task. It is owned by the loop.
+type task struct {
+	Task
+	log             hclog.Logger
+	show            *publish.Task
+	start           time.Time // in this loop
+	noProgressAfter time.Duration
+	gone            bool
+
+	// What is measured.
+	observer  *measure.Observer
+	m         measure.Measurement // the last one that was taken over
+	usage     limits.Usage
+	interval  interval
+	cores     policy.Cores // used over the last interval
+	response  *float64     // of a service, over the last interval, in seconds; nil = none
+	lastKnown *float64     // the last response that was known
+	resources resources
+	gpu       *seat.Report // nil: nothing is known of a seat
+
+	// What was decided.
+	decision policy.Decision
+	decided  uint64    // epoch that the category was decided on
+	since    time.Time // in this category or class
+	reached  policy.TargetState
+	specon   sorting
+
+	// What is in force.
+	cgroup   Cgroup                 // nil until it is found
+	located  atomic.Pointer[Cgroup] // the same, for the observer
+	limiter  *enforce.Limiter
+	base     limits.Limits // what Nomad set
+	enforced enforce.State // as last shown
+	ioWeight uint64        // that we have set; 0 = none yet
+	ioFailed bool          // the kernel has none
+
+	move     status.Move
+	said     said
+	restored *resume // of this very run; nil = none
+}
+
+// interval is where a measurement interval began.
+type interval struct {
+	at        time.Time
+	cpu       float64 // CPU-seconds
+	responses float64
+	sum       float64
+}
+
+// newTask takes a task up, with what an earlier process has left about it.
+func (c *Controller) newTask(ctx context.Context, t Task) *task {
+	now := time.Now()
+	s := &task{
+		Task: t, log: c.log.With("task", t.Name, "alloc_id", t.AllocID),
+		start: now, since: now, noProgressAfter: c.opts.NoProgressAfter, interval: interval{at: now},
+		resources: newResources(), move: status.Move{Step: status.Unknown()}, reached: policy.InTraining,
+	}
+	s.show = publish.New(publish.Target{
+		Event:     publish.Event{TaskID: t.ID, AllocID: t.AllocID, TaskName: t.Name},
+		SharedDir: t.SharedDir, Private: t.Private, Plots: c.plots, Emit: c.opts.Emit,
+	}, s.log)
+	if t.Watcher != nil {
+		s.reached = t.Watcher.State()
+	}
+	resume := s.restore()
+	s.observer = measure.Observe(ctx, measure.Config{
+		Open:      t.Open,
+		CPU:       s.cpu,
+		Estimator: c.opts.Estimator,
+		Service:   t.kind() == policy.Service,
+		Targets:   t.Watcher,
+		Every:     c.tickEvery(),
+		Resume:    resume,
+	})
+	s.m = s.observer.Latest()
+	return s
+}
+
+// errNotLocated says that the task's cgroup has not been found yet.
+var errNotLocated = errors.New("the task's cgroup has not been found yet")
+
+// cpu returns the CPU-seconds that the task has used, for its observer.
+func (t *task) cpu() (float64, error) {
+	cg := t.located.Load()
+	if cg == nil {
+		return 0, errNotLocated
+	}
+	u, err := (*cg).Usage()
+	return u.CPUSeconds, err
+}
+
+// attach gives the task its cgroup, reads what Nomad has set there, and begins to
+// measure its use.
+func (c *Controller) attach(t *task, cg Cgroup) {
+	if t.restored != nil {
+		cg.SetConversion(t.restored.Conversion)
+	}
+	set := func(ctx context.Context, want limits.Limits) error { return t.Apply(ctx, cg, want) }
+	changed := func() { c.post(func(context.Context) { t.lookLimits() }) }
+	var err error
+	if t.limiter, err = enforce.New(cg, set, changed); err != nil {
+		t.log.Warn("the task's limits cannot be read", "error", err)
+	}
+	t.enforced = t.limiter.State()
+	if t.base == (limits.Limits{}) {
+		t.base = t.enforced.InForce
+	}
+	if t.base.Shares == 0 {
+		t.base.Shares = max(t.Shares, limits.MinShares)
+	}
+	if u, err := cg.Usage(); err == nil {
+		t.usage = u
+		t.interval = interval{at: time.Now(), cpu: u.CPUSeconds, responses: t.m.Responses, sum: t.m.ResponseSum}
+	}
+	t.cgroup = cg
+	t.located.Store(&cg)
+	t.show.Changed(false)
+}
+
+// look takes over what is known by now.
+func (t *task) look(now time.Time) {
+	t.show.Flush(now)
+	if t.cgroup != nil {
+		if u, err := t.cgroup.Usage(); err == nil {
+			t.usage = u
+		}
+	}
+	was, m := t.m, t.observer.Latest()
+	t.m = m
+	if m.Reports != was.Reports {
+		t.show.Changed(true)
+	}
+	for _, r := range m.Reached[len(was.Reached):] {
+		t.targetReached(r, now)
+	}
+	t.sayProgress(was, now)
+	t.lookLimits()
+}
+
+// lookLimits takes over what has become of the task's limits.
+func (t *task) lookLimits() {
+	if t.limiter == nil {
+		return
+	}
+	was := t.enforced
+	t.enforced = t.limiter.State()
+	if t.enforced.InForce != was.InForce {
+		t.show.Changed(true)
+	}
+	t.sayLimits(was.Err)
+}
+
+// closeInterval ends a measurement interval: what the task used in it, and how fast a
+// service answered.
+func (t *task) closeInterval(now time.Time, nodeMemory float64) {
+	was := t.interval
+	dt := now.Sub(was.at).Seconds()
+	if dt <= 0.05 {
+		return
+	}
+	t.interval = interval{at: now, cpu: t.usage.CPUSeconds, responses: t.m.Responses, sum: t.m.ResponseSum}
+	t.cores = policy.Cores(max(t.usage.CPUSeconds-was.cpu, 0) / dt)
+	t.response = nil
+	if n := t.m.Responses - was.responses; n > 0 {
+		mean := (t.m.ResponseSum - was.sum) / n
+		t.response, t.lastKnown = &mean, &mean
+	}
+	var progress *float64
+	if t.measured() {
+		progress = &t.m.Estimate.Progress
+	}
+	t.resources.close(t.cgroup.Resources(), dt, nodeMemory, progress)
+}
+
+// measured says whether something is known about the task's growth.
+func (t *task) measured() bool { return t.m.Estimate.Measured || t.m.Estimate.Diverged }
+
+// growth is G of a pool (FlowCon, eq. 2: P/R with R a fraction of it), and P; nil if
+// they are not known.
+func (t *task) growth(pool policy.Cores) (g, p *float64) {
+	if !t.measured() {
+		return nil, nil
+	}
+	growth, progress := t.m.Estimate.Growth*float64(pool), t.m.Estimate.Progress
+	return &growth, &progress
+}
+
+// policyTask is the task in a snapshot.
+func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Event) policy.Task {
+	p := policy.Task{ID: t.ID, Kind: t.kind(), Use: use}
+	if t.decision.Rule != "" {
+		p.Limit = t.decision.Bound()
+	}
+	if p.Kind == policy.Service {
+		p.ObjectiveS, p.ResponseS = &t.Targets.QoE, t.response
+		if event != policy.EventNone {
+			p.ResponseS = t.lastKnown
+		}
+		return p
+	}
+	p.Epoch, p.CategoryEpoch, p.Category = t.m.Epoch, t.decided, t.decision.Category
+	p.Growth, p.Progress = t.growth(pool)
+	if t.m.Estimate.Diverged {
+		p.Category = policy.CL // a diverged model is treated as converged, at once
+	}
+	if w := t.Watcher; w != nil {
+		p.Goal, p.Acceptable, p.Objective = w.Goal(), t.Targets.Acceptable, t.Targets.Objective
+		p.State, p.Tracked = t.reached, true
+		if v := t.m.Report.Value; t.m.Paused == "" && fields.Finite(v) {
+			p.Value = &v
+		}
+	}
+	return p
+}
+
+// accept takes a decision over.
+func (t *task) accept(d policy.Decision, now time.Time) {
+	was := t.decision
+	if t.kind() == policy.Training && d.Category == policy.New {
+		d.Category = was.Category // the policy has no categories
+	}
+	if d.Category != was.Category {
+		t.sayCategory(d)
+	}
+	if d.Category != was.Category || d.Class != was.Class {
+		t.since = now
+		t.show.Changed(true)
+	}
+	if math.Abs(float64(d.Bound()-was.Bound())) > 1e-3 || d.Rule != was.Rule {
+		t.show.Changed(true)
+	}
+	t.decision, t.decided = d, t.m.Epoch
+	t.show.Changed(false)
+	t.sayClass(d.Class)
+}
+
+// setIOWeight gives the task a weight for block I/O, unless the kernel has none.
+func (t *task) setIOWeight(weight uint64) {
+	if t.ioFailed || weight == t.ioWeight {
+		return
+	}
+	if err := t.cgroup.SetIOWeight(weight); err != nil {
+		t.ioFailed = true
+		t.log.Info("the task has no weight for block I/O; its CPU is limited all the same", "error", err)
+		return
+	}
+	t.ioWeight = weight
+}

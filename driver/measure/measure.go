@@ -1,0 +1,346 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package measure follows the progress of one task: it reads what the task reports
+// (package progress), relates it to the CPU time spent (package growth), and looks
+// whether a target was reached (package target).
+//
+// Each task has an Observer with a goroutine and a time budget of its own, so that a
+// slow or hostile source delays its own task only. What an Observer knows it hands
+// over as a Measurement, a value that nobody changes any more.
+package measure
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/target"
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Measurement is what is known about a task's progress at one moment.
+type Measurement struct {
+	// Epoch grows by one with each estimate that rests on new evidence: a report, and
+	// CPU time spent since the last one.
+	Epoch uint64
+
+	Report  progress.Report // the last one; its numbers are NaN before the first
+	Reports int64           // read so far
+	Goal    policy.Goal     // "" while it is not known
+	Lines   int64           // of output read so far
+
+	Estimate growth.Estimate
+	Curve    []growth.Point // from which a later process goes on
+
+	// Responses of a service so far: their number, and their sum in seconds.
+	Responses   float64
+	ResponseSum float64
+
+	Gain Gain
+
+	// Reached are the targets that were reached since the Observer began, in order.
+	Reached []target.Reached
+	// Paused says why targets are not looked for at the moment; "" if they are.
+	Paused string
+
+	Note   string          // of the source, for people
+	Err    error           // why progress cannot be read; nil if it can
+	Offset json.RawMessage // of the source, for a later process
+}
+
+// Gain is a task's gain over an interval (SpeCon, Algorithm 1).
+type Gain struct {
+	Interval        uint64 // counts the intervals closed
+	Value, Previous *float64
+}
+
+// Config says what to observe.
+type Config struct {
+	// Open opens what the task's progress is read from.
+	Open func() (progress.Source, error)
+	// CPU returns the CPU-seconds that the task has used. Without it nothing is known
+	// about growth; targets are looked for all the same.
+	CPU       func() (float64, error)
+	Estimator string          // growth.KindRobust or growth.KindPublished
+	Service   bool            // reports are response times
+	Targets   *target.Watcher // nil: none
+	Every     time.Duration   // between two polls
+	Resume    Resume
+}
+
+// Resume is what an earlier process knew about the task.
+type Resume struct {
+	Offset json.RawMessage
+	// Of the same run of the task only:
+	Epoch   uint64
+	Report  progress.Report
+	Reports int64
+	Goal    policy.Goal
+	Curve   []growth.Point
+}
+
+const (
+	// pollShare is the part of a core that polling one task may take: the wait after a
+	// poll is so many times as long as the poll was.
+	pollShare = 0.05
+	// maxWait bounds that wait.
+	maxWait = 30 * time.Second
+)
+
+// Observer follows one task.
+type Observer struct {
+	cfg      Config
+	latest   atomic.Pointer[Measurement]
+	requests chan request
+	finish   chan struct{}
+	done     chan struct{}
+	stop     context.CancelFunc
+
+	// Owned by the goroutine.
+	source    progress.Source
+	now       Measurement
+	estimator growth.Estimator // nil until the goal is known
+	follows   series
+	meter     growth.Gain
+	cpu       float64 // CPU-seconds at the last poll; NaN if unknown
+	cpuAt     time.Time
+	evidence  struct {
+		reports int64
+		cpu     float64
+	} // at the last epoch
+	backOff time.Time // no poll before
+}
+
+// series is what an estimator follows: when the task begins to report another
+// metric, what is known of the old one says nothing about it.
+type series struct {
+	metric string
+	goal   policy.Goal
+}
+
+type request struct {
+	closeGain bool
+	done      chan struct{}
+}
+
+// Observe starts to follow a task until ctx is done or Finish is called.
+func Observe(ctx context.Context, cfg Config) *Observer {
+	ctx, stop := context.WithCancel(ctx)
+	nan := math.NaN()
+	o := &Observer{
+		cfg: cfg, requests: make(chan request, 1), finish: make(chan struct{}), done: make(chan struct{}), stop: stop,
+		now: Measurement{Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
+		cpu: nan,
+	}
+	if r := cfg.Resume; r.Reports > 0 {
+		o.now.Epoch, o.now.Report, o.now.Reports, o.now.Goal = r.Epoch, r.Report, r.Reports, r.Goal
+		o.evidence.reports = r.Reports
+		if o.follow() {
+			for _, p := range r.Curve {
+				o.estimator.Add(p)
+				o.evidence.cpu = p.CPU
+			}
+			o.now.Estimate, o.now.Curve = o.estimator.Measure(), r.Curve
+		}
+	}
+	o.publish()
+	go o.run(ctx)
+	return o
+}
+
+// Latest returns the newest measurement. It does not block.
+func (o *Observer) Latest() Measurement { return *o.latest.Load() }
+
+// Measure asks for a new estimate, which closes a measurement interval, and with
+// closeGain an interval of SpeCon as well. The channel is closed when it is there; an
+// Observer that is busy may take long. While a request is waiting, others join it.
+func (o *Observer) Measure(closeGain bool) <-chan struct{} {
+	r := request{closeGain, make(chan struct{})}
+	select {
+	case o.requests <- r:
+	default:
+		close(r.done)
+	}
+	return r.done
+}
+
+// Finish polls once more, ends the Observer and returns its last measurement, or what is
+// known if ctx is done before.
+func (o *Observer) Finish(ctx context.Context) Measurement {
+	close(o.finish)
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+	}
+	o.stop()
+	return o.Latest()
+}
+
+// Stop ends the Observer without another look.
+func (o *Observer) Stop() { o.stop() }
+
+func (o *Observer) run(ctx context.Context) {
+	defer close(o.done)
+	defer func() {
+		if o.source != nil {
+			_ = o.source.Close()
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.finish:
+			o.poll(ctx)
+			o.publish()
+			return
+		case r := <-o.requests:
+			if !time.Now().Before(o.backOff) {
+				o.poll(ctx)
+			}
+			o.measure(r.closeGain)
+			o.publish()
+			close(r.done)
+		case <-timer.C:
+			o.poll(ctx)
+			o.publish()
+			timer.Reset(max(o.cfg.Every, time.Until(o.backOff)))
+		}
+	}
+}
+
+// publish hands the measurement over.
+func (o *Observer) publish() {
+	m := o.now
+	o.latest.Store(&m)
+}
+
+// poll reads what the task has reported and what it has used since the last poll.
+func (o *Observer) poll(ctx context.Context) {
+	began := time.Now()
+	defer func() {
+		took := time.Since(began)
+		o.backOff = time.Now().Add(min(time.Duration(float64(took)*(1/pollShare-1)), maxWait))
+	}()
+	before, beforeAt := o.cpu, o.cpuAt
+	if cpu, err := o.cfg.CPU(); err == nil {
+		o.cpu, o.cpuAt = cpu, began
+	}
+	if o.source == nil {
+		if o.source, o.now.Err = o.cfg.Open(); o.now.Err != nil {
+			o.source = nil
+			return
+		}
+		o.source.SetOffset(o.now.Offset)
+	}
+	reports, err := o.source.Poll(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	o.now.Err, o.now.Note, o.now.Lines = err, o.source.Note(), o.source.Stats().Lines
+	o.now.Goal = policy.Goal(o.source.Goal())
+	if len(reports) > 0 {
+		o.now.Reports += int64(len(reports))
+		o.now.Report = reports[len(reports)-1]
+		o.take(reports, before, beforeAt)
+	}
+	o.now.Offset = o.source.Offset()
+}
+
+// take hands reports to all who follow them.
+func (o *Observer) take(reports []progress.Report, before float64, beforeAt time.Time) {
+	if o.cfg.Service {
+		for _, r := range reports {
+			if fields.NonNegative(r.Value) {
+				o.now.Responses++
+				o.now.ResponseSum += r.Value
+			}
+		}
+		return
+	}
+	if w := o.cfg.Targets; w != nil {
+		// Every report counts, not every interval. A measurement keeps its list.
+		reached := o.now.Reached
+		o.now.Reached = append(reached[:len(reached):len(reached)], w.Observe(reports)...)
+		o.now.Paused = w.Paused()
+	}
+	if o.estimator == nil || o.follows != (series{o.now.Report.Metric, o.now.Goal}) {
+		if !o.follow() {
+			return
+		}
+	}
+	o.estimate(reports, before, beforeAt)
+	o.now.Curve = o.estimator.Curve()
+}
+
+// follow begins a new estimate once it is known which way the metric improves.
+func (o *Observer) follow() bool {
+	if o.now.Goal == "" {
+		return false
+	}
+	e, err := growth.New(o.cfg.Estimator, growth.Goal(o.now.Goal))
+	if err != nil {
+		o.now.Err = err
+		return false
+	}
+	o.estimator, o.follows = e, series{o.now.Report.Metric, o.now.Goal}
+	return true
+}
+
+// estimate feeds a poll's reports to the estimator as one point: their mean, which is
+// also the least noisy reading. The cost of a report is known only as well as the poll
+// is fine. A value that is not finite is passed on by itself.
+func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt time.Time) {
+	var sum, step float64
+	var finite int
+	for _, r := range reports {
+		if r.Metric != o.follows.metric {
+			continue
+		}
+		if !fields.Finite(r.Value) {
+			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step})
+			continue
+		}
+		finite++
+		o.meter.Add(r.Value)
+		sum += r.Value
+		step = r.Step
+	}
+	if finite == 0 {
+		return
+	}
+	// The reports of a poll lie spread over it: their mean belongs to its middle.
+	at, cpu := o.cpuAt, o.cpu
+	if finite > 1 && !beforeAt.IsZero() && before <= cpu {
+		at = beforeAt.Add(at.Sub(beforeAt) / 2)
+		cpu = (before + cpu) / 2
+	}
+	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step})
+}
+
+// measure closes a measurement interval.
+func (o *Observer) measure(closeGain bool) {
+	if closeGain {
+		o.now.Gain.Interval++
+		o.now.Gain.Value, o.now.Gain.Previous = o.meter.Close()
+	}
+	if o.estimator == nil {
+		return
+	}
+	o.now.Estimate = o.estimator.Measure()
+	if o.now.Reports > o.evidence.reports && o.cpu != o.evidence.cpu && fields.Finite(o.cpu) {
+		o.evidence.reports, o.evidence.cpu = o.now.Reports, o.cpu
+		o.now.Epoch++
+	}
+}
+
+// seconds is a time as the estimators take it.
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

@@ -1,0 +1,69 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package publish
+
+import "time"
+
+// eventEvery is the least time between two events of a task. Nomad keeps ten
+// events a task, and each costs an update of the allocation.
+const eventEvery = 30 * time.Second
+
+// Event is a task event for people.
+type Event struct {
+	TaskID, AllocID, TaskName string
+	Message                   string
+	Annotations               map[string]string
+}
+
+// Events holds a task's events back so that they come one at a time. What is overtaken
+// while it waits is not sent: of two changes of category only the last matters. Other
+// kinds wait in order.
+type Events struct {
+	task    Event // whose events they are
+	emit    func(Event)
+	last    time.Time
+	waiting []note
+}
+
+type note struct{ kind, message string }
+
+// Enqueue queues an event. The kind is also sent as an annotation, for tools.
+func (e *Events) Enqueue(kind, message string) {
+	for i := range e.waiting {
+		if e.waiting[i].kind == kind {
+			e.waiting[i].message = message
+			return
+		}
+	}
+	e.waiting = append(e.waiting, note{kind, message})
+}
+
+// Send sends an event at once: one that a person waits for, or that comes once in a
+// task's life.
+func (e *Events) Send(kind, message string, now time.Time) {
+	e.last = now
+	ev := e.task
+	ev.Message, ev.Annotations = message, map[string]string{"ebbtide": kind}
+	go e.emit(ev)
+}
+
+// Drop takes back an event that has not been sent yet.
+func (e *Events) Drop(kind string) {
+	for i := range e.waiting {
+		if e.waiting[i].kind == kind {
+			e.waiting = append(e.waiting[:i], e.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// Flush sends the next event when it is time.
+func (e *Events) Flush(now time.Time) {
+	if len(e.waiting) == 0 || !e.last.IsZero() && now.Sub(e.last) < eventEvery {
+		return
+	}
+	n := e.waiting[0]
+	e.waiting = e.waiting[1:]
+	e.Send(n.kind, n.message, now)
+}
