@@ -186,7 +186,7 @@ func TestConfigCanBeSetAgainWhileThereAreNoTasks(t *testing.T) {
 		data, err := encodeHCL(t, spec, `engine = "exec"`+"\npolicy = \""+policy+`"`)
 		must.NoError(t, err)
 		must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
-		must.Eq(t, policy, d.settings.Policy)
+		must.Eq(t, policy, d.setup.Load().Policy)
 	}
 	d.tasks["x"] = &task{}
 	must.ErrorContains(t, d.SetConfig(&base.Config{}), "holds tasks")

@@ -47,18 +47,27 @@ type Driver struct {
 	findFreezer func(*task) (freezer, error)
 	// configured says that SetConfig has succeeded (see ExitIfOrphaned).
 	configured atomic.Bool
+	// setup is what the last SetConfig has made; nil before it.
+	setup atomic.Pointer[setup]
+	// starting is held for reading while a task is started or recovered, which must
+	// end under the setup that it began with.
+	starting sync.RWMutex
 
-	mu         sync.Mutex
+	mu     sync.Mutex
+	nodeID string
+	tasks  map[string]*task
+}
+
+// setup is what one SetConfig has made. It does not change any more.
+type setup struct {
+	*settings
 	config     *base.Config    // as Nomad gave it, for further instances
-	running    context.Context // ends with the plugin, or with a new config
+	ctx        context.Context // ends with the plugin, or with the next setup
 	stop       context.CancelFunc
-	settings   *settings
 	engine     engine.Engine
 	primary    drivers.DriverPlugin // starts tasks
 	controller *control.Controller
 	pool       float64
-	nodeID     string
-	tasks      map[string]*task
 }
 
 var (
@@ -95,29 +104,27 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		return err
 	}
 
+	if !d.starting.TryLock() {
+		return errors.New("the plugin starts a task and cannot be configured again")
+	}
+	defer d.starting.Unlock()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.tasks) > 0 {
+	held := len(d.tasks)
+	d.mu.Unlock()
+	if held > 0 {
 		return errors.New("the plugin holds tasks and cannot be configured again")
 	}
-	if d.stop != nil {
-		d.stop() // what the call before has started
-	}
-	d.running, d.stop = context.WithCancel(d.ctx)
-	d.settings, d.config, d.pool = s, cfg, pool
-	if d.primary, err = d.newInstance(); err != nil {
+	now := &setup{settings: s, config: cfg, pool: pool}
+	if now.engine, err = newEngine(s); err != nil {
 		return err
 	}
-	switch s.Engine {
-	case engine.Docker:
-		if d.engine, err = newDocker(s); err != nil {
-			return err
-		}
-	case engine.Exec:
-		d.engine = engine.NewExec()
+	now.ctx, now.stop = context.WithCancel(d.ctx)
+	if now.primary, err = d.newInstance(now); err != nil {
+		now.stop()
+		return err
 	}
 
-	d.controller = control.New(control.Options{
+	now.controller = control.New(control.Options{
 		Policy:          s.Policy,
 		Estimator:       s.Estimator,
 		Mode:            s.Mode,
@@ -136,32 +143,35 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		Engine:          s.Engine,
 		Emit:            d.emit,
 	}, d.logger)
-	go d.controller.Run(d.running)
-	if e, ok := d.engine.(*engine.DockerEngine); ok && s.reaper.enabled {
-		go d.reap(d.running, e)
+	go now.controller.Run(now.ctx)
+	if e, ok := now.engine.(*engine.DockerEngine); ok && s.reaper.enabled {
+		go d.reap(now, e)
+	}
+	if was := d.setup.Swap(now); was != nil {
+		was.stop()
 	}
 	d.configured.Store(true)
 	return nil
 }
 
 // newInstance makes an instance of the decorated driver and passes its events on.
-func (d *Driver) newInstance() (drivers.DriverPlugin, error) {
-	inner, err := d.newDriver(d.running, d.settings.Engine, d.logger)
+func (d *Driver) newInstance(s *setup) (drivers.DriverPlugin, error) {
+	inner, err := d.newDriver(s.ctx, s.Engine, d.logger)
 	if err != nil {
 		return nil, err
 	}
-	data, err := encode(withoutReaper(d.settings.inner))
+	data, err := encode(withoutReaper(s.inner))
 	if err != nil {
 		return nil, err
 	}
-	cfg := &base.Config{ApiVersion: d.config.ApiVersion, PluginConfig: data, AgentConfig: d.config.AgentConfig}
+	cfg := &base.Config{ApiVersion: s.config.ApiVersion, PluginConfig: data, AgentConfig: s.config.AgentConfig}
 	if err := inner.SetConfig(cfg); err != nil {
-		return nil, fmt.Errorf("configuring the %s driver: %w", d.settings.Engine, err)
+		return nil, fmt.Errorf("configuring the %s driver: %w", s.Engine, err)
 	}
-	ctx := d.running
+	ctx := s.ctx
 	ch, err := inner.TaskEvents(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reading events of the %s driver: %w", d.settings.Engine, err)
+		return nil, fmt.Errorf("reading events of the %s driver: %w", s.Engine, err)
 	}
 	go func() {
 		for {
@@ -182,10 +192,8 @@ func (d *Driver) newInstance() (drivers.DriverPlugin, error) {
 // first returns the instance that starts tasks, or, before SetConfig, one that
 // can answer questions which need no configuration.
 func (d *Driver) first() drivers.DriverPlugin {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.primary != nil {
-		return d.primary
+	if s := d.setup.Load(); s != nil {
+		return s.primary
 	}
 	inner, err := d.newDriver(d.ctx, engine.Docker, d.logger)
 	if err != nil {
@@ -203,10 +211,11 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 // adds static attributes. Live figures never go there: a changed attribute
 // re-registers the node and costs an evaluation of every job on it.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
-	if d.settings == nil {
+	s := d.setup.Load()
+	if s == nil {
 		return nil, errNotConfigured
 	}
-	in, err := d.first().Fingerprint(ctx)
+	in, err := s.primary.Fingerprint(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +224,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 		defer close(out)
 		for fp := range in {
 			select {
-			case out <- d.decorate(fp):
+			case out <- d.decorate(s, fp):
 			case <-ctx.Done():
 				return
 			}
@@ -225,7 +234,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 }
 
 // decorate rewrites a fingerprint of the decorated driver.
-func (d *Driver) decorate(fp *drivers.Fingerprint) *drivers.Fingerprint {
+func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprint {
 	attrs := make(map[string]*pstructs.Attribute)
 	own := "driver." + Name + "."
 	if d.name == DockerName {
@@ -236,7 +245,7 @@ func (d *Driver) decorate(fp *drivers.Fingerprint) *drivers.Fingerprint {
 	} else {
 		// "driver.docker" itself would claim that the stock driver is there.
 		for key, attr := range fp.Attributes {
-			if key != "driver."+d.settings.Engine {
+			if key != "driver."+s.Engine {
 				attrs["driver."+Name+"."+trimDriver(key)] = attr
 			}
 		}
@@ -245,13 +254,12 @@ func (d *Driver) decorate(fp *drivers.Fingerprint) *drivers.Fingerprint {
 		}
 	}
 	if fp.Health != drivers.HealthStateUndetected {
-		s := d.settings
 		attrs[own+"engine"] = pstructs.NewStringAttribute(s.Engine)
 		attrs[own+"policy"] = pstructs.NewStringAttribute(s.Policy)
 		attrs[own+"mode"] = pstructs.NewStringAttribute(string(s.Mode))
 		attrs[own+"estimator"] = pstructs.NewStringAttribute(s.Estimator)
 		attrs[own+"version"] = pstructs.NewStringAttribute(version.Version)
-		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(d.pool, "")
+		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(s.pool, "")
 	}
 	return &drivers.Fingerprint{Attributes: attrs, Health: fp.Health, HealthDescription: fp.HealthDescription, Err: fp.Err}
 }
@@ -260,11 +268,14 @@ func (d *Driver) decorate(fp *drivers.Fingerprint) *drivers.Fingerprint {
 // start the task and hands it to the control loop. A wrong option is an error
 // before anything starts; a failing control loop is not an error at all.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	if d.settings == nil {
+	d.starting.RLock()
+	defer d.starting.RUnlock()
+	s := d.setup.Load()
+	if s == nil {
 		return nil, nil, errNotConfigured
 	}
 	opts, err := readTaskOptions(cfg)
-	notes, report, unseated := sit(cfg, d.settings.Engine)
+	notes, report, unseated := sit(cfg, s.Engine)
 	if err := errors.Join(err, unseated); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
@@ -278,7 +289,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if _, ok := cfg.Env["PYTHONUNBUFFERED"]; !ok {
 		cfg.Env["PYTHONUNBUFFERED"] = "1"
 	}
-	if done := d.succeeded(cfg); done != nil {
+	if done := d.succeeded(s, cfg); done != nil {
 		return done, nil, nil
 	}
 	d.thawRemains(cfg)
@@ -286,16 +297,15 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		adopted = "begins anew, without the checkpoint of allocation " + opts.Adopt + ": " + err.Error()
 	}
-	note, err := d.engine.Prepare(d.ctx, cfg)
+	note, err := s.engine.Prepare(d.ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
-	inner := d.first()
-	handle, network, err := inner.StartTask(cfg)
+	handle, network, err := s.primary.StartTask(cfg)
 	if err != nil {
 		return nil, nil, explainRuntime(cfg, err)
 	}
-	t := d.track(handle, inner)
+	t := d.track(s, handle, s.primary)
 	for _, text := range append(notes, adopted, note) {
 		if text != "" {
 			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
@@ -312,7 +322,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 
 // RecoverTask takes a task up again after a restart of the plugin or the agent.
 func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
-	if d.settings == nil {
+	d.starting.RLock()
+	defer d.starting.RUnlock()
+	s := d.setup.Load()
+	if s == nil {
 		return errNotConfigured
 	}
 	if handle == nil || handle.Config == nil {
@@ -325,17 +338,16 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		return nil
 	}
 	handle, opts, err := takeOptions(handle)
-	inner := d.first()
-	if rerr := inner.RecoverTask(handle); rerr != nil {
+	if rerr := s.primary.RecoverTask(handle); rerr != nil {
 		if rec, lerr := record.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
 			return rerr
 		}
 		// It has ended as asked, and what it ran in is gone.
-		d.track(handle, finished{}).succeeded.Store(true)
+		d.track(s, handle, finished{}).succeeded.Store(true)
 		return nil
 	}
 	d.learnNode(handle.Config.NodeID)
-	t := d.track(handle, inner)
+	t := d.track(s, handle, s.primary)
 	if err != nil {
 		// It was accepted by an earlier version: the task runs on, without us.
 		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",
@@ -368,7 +380,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		},
 		OnTarget: func(r control.Reached) { d.targetReached(t, opts.Act, r) },
 		Locate: func(ctx context.Context) (control.Cgroup, error) {
-			st, err := d.engine.Inspect(ctx, t.handle)
+			st, err := t.setup.engine.Inspect(ctx, t.handle)
 			if err != nil {
 				return nil, err
 			}
@@ -378,7 +390,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 			return d.cgroup(cfg, t, st.PID, recovered)
 		},
 		Apply: func(ctx context.Context, cg control.Cgroup, want limits.Limits) error {
-			return d.engine.Apply(ctx, t.handle, cg.(*limits.Cgroup), want)
+			return t.setup.engine.Apply(ctx, t.handle, cg.(*limits.Cgroup), want)
 		},
 		Limited: opts.Limit,
 		Movable: opts.Migrate && opts.Checkpoint != nil,
@@ -390,7 +402,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		ct.Reached = d.resumeTargets(t, opts)
 	}
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
-		ct.Shares = d.shares(cfg)
+		ct.Shares = t.setup.shares(cfg)
 		if r.LinuxResources.CpusetCpus != "" {
 			// Tasks with `cores` own their CPUs; there is nothing to share.
 			log.Debug("task has cores of its own and is not limited")
@@ -398,12 +410,12 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 			ct.Limited = false
 		}
 	}
-	d.controller.Add(ct)
+	t.setup.controller.Add(ct)
 }
 
 // cgroup finds a task's cgroup by its process and the name that the engine gave it.
 func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered bool) (control.Cgroup, error) {
-	id, err := d.engine.CgroupName(t.handle)
+	id, err := t.setup.engine.CgroupName(t.handle)
 	if err != nil {
 		return nil, err
 	}
@@ -415,18 +427,18 @@ func (d *Driver) cgroup(cfg *drivers.TaskConfig, t *task, pid int, recovered boo
 		// Runtimes differ in how they turn shares into a weight: see which
 		// way this one did it, before we change the weight.
 		if w, err := cg.Weight(); err == nil {
-			cg.SetConversion(limits.Detect(2, d.shares(cfg), w))
+			cg.SetConversion(limits.Detect(2, t.setup.shares(cfg), w))
 		}
 	}
 	return cg, nil
 }
 
 // shares are the CPU shares that Nomad's drivers give a task.
-func (d *Driver) shares(cfg *drivers.TaskConfig) uint64 {
+func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
 		return limits.MinShares
 	}
-	return limits.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(d.config.AgentConfig.Compute().TotalCompute))
+	return limits.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
 }
 
 // learnNode remembers the Nomad node's ID, which the plugin is told only with a task.
@@ -467,8 +479,11 @@ func withoutReaper(config map[string]any) map[string]any {
 	return config
 }
 
-// newDocker makes the docker engine from the settings.
-func newDocker(s *settings) (engine.Engine, error) {
+// newEngine makes the engine from the settings.
+func newEngine(s *settings) (engine.Engine, error) {
+	if s.Engine == engine.Exec {
+		return engine.NewExec(), nil
+	}
 	data, err := encode(s.inner)
 	if err != nil {
 		return nil, err

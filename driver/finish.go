@@ -108,7 +108,7 @@ func (d *Driver) resumeTargets(t *task, opts *taskOptions) tradl.State {
 
 // succeeded returns a handle for a task that is not to be started, because its
 // allocation has reached the objective before; nil for any other.
-func (d *Driver) succeeded(cfg *drivers.TaskConfig) *drivers.TaskHandle {
+func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	rec, err := record.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Objective == nil {
 		return nil
@@ -116,7 +116,7 @@ func (d *Driver) succeeded(cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	handle := drivers.NewTaskHandle(handleVersion)
 	handle.Config = cfg
 	handle.State = drivers.TaskStateRunning
-	t := d.track(handle, finished{})
+	t := d.track(s, handle, finished{})
 	t.succeeded.Store(true)
 	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
 		Message: fmt.Sprintf("not started again: it has reached its objective, %s = %.6g, at %s",

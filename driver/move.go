@@ -129,7 +129,7 @@ func (d *Driver) prepareMove(t *task) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
 	}
-	ctx, stop := context.WithTimeout(d.running, t.checkpoint.Timeout)
+	ctx, stop := context.WithTimeout(t.setup.ctx, t.checkpoint.Timeout)
 	m.begin(stop, status.Move{})
 	go func() {
 		defer files.Close()
@@ -190,7 +190,7 @@ func (d *Driver) hold(t *task) error {
 // save brings a task to where it can be moved, or lets it run on.
 func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) {
 	cfg, unknown := t.handle.Config, status.Unknown()
-	d.controller.Moving(cfg.ID, status.Move{State: status.MoveSaving, Step: unknown})
+	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveSaving, Step: unknown})
 	ready, err := d.saveAndFreeze(ctx, t, files, before)
 	if ready {
 		return
@@ -202,7 +202,7 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 	t.move.end()
 	t.move.mu.Unlock()
 	d.erase(t)
-	d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: unknown, Why: err.Error()})
+	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: unknown, Why: err.Error()})
 	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
 }
 
@@ -210,7 +210,7 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 // it does between the two it does twice. So all that takes time comes before.
 func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) (ready bool, err error) {
 	cfg, c := t.handle.Config, *t.checkpoint
-	step := d.lastStep(ctx, cfg.ID)
+	step := d.lastStep(ctx, t)
 	cg, err := d.findFreezer(t)
 	if err != nil {
 		return false, err
@@ -256,16 +256,16 @@ func (d *Driver) ends(ctx context.Context, t *task) bool {
 
 // lastStep is the last one that a task has reported. A loop that does not answer holds
 // nothing up.
-func (d *Driver) lastStep(ctx context.Context, id string) float64 {
+func (d *Driver) lastStep(ctx context.Context, t *task) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	return d.controller.Step(ctx, id)
+	return t.setup.controller.Step(ctx, t.handle.Config.ID)
 }
 
 // freeze stops the task where it is, for the lease at most. Without a cgroup it has ended.
 func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err error) {
 	if cg != nil {
-		ctx, cancel := context.WithTimeout(d.running, freezeWithin)
+		ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
 		defer cancel()
 		if err := cg.Freeze(ctx); err != nil {
 			return false, err
@@ -301,7 +301,7 @@ func (d *Driver) ready(t *task, cg freezer, shown status.Move) {
 	m := &t.move
 	m.state, m.cgroup, m.shown = status.MoveReady, cg, shown
 	m.lease = time.AfterFunc(time.Until(shown.Until), func() { d.releaseMove(t, "no move came within its lease") })
-	d.controller.Moving(t.handle.Config.ID, shown)
+	t.setup.controller.Moving(t.handle.Config.ID, shown)
 }
 
 // extendLease begins the lease of a task that is ready anew. The caller holds the lock
@@ -315,7 +315,7 @@ func (d *Driver) extendLease(t *task) error {
 		}
 	}
 	m.lease.Reset(t.checkpoint.Lease)
-	d.controller.Moving(t.handle.Config.ID, m.shown)
+	t.setup.controller.Moving(t.handle.Config.ID, m.shown)
 	return nil
 }
 
@@ -331,7 +331,7 @@ func (d *Driver) releaseMove(t *task, why string) {
 	if was == "" {
 		return
 	}
-	d.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
+	t.setup.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
 	if was == status.MoveReady && cg != nil {
 		d.thaw(t, cg)
 	} else {
@@ -435,7 +435,7 @@ func (d *Driver) resumeMove(t *task) {
 	if f.State == status.MoveSaving { // it may have been frozen a moment ago
 		d.thawRemains(cfg)
 		why := "the plugin was started anew while the task saved its state"
-		d.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
+		t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
 		d.say(t, "not ready to be moved, and runs on: "+why, nil)
 		return
 	}
@@ -470,16 +470,16 @@ func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
 
 // freezerOf finds the cgroup of a task's processes.
 func (d *Driver) freezerOf(t *task) (freezer, error) {
-	ctx, cancel := context.WithTimeout(d.running, freezeWithin)
+	ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
 	defer cancel()
-	st, err := d.engine.Inspect(ctx, t.handle)
+	st, err := t.setup.engine.Inspect(ctx, t.handle)
 	if err != nil {
 		return nil, err
 	}
 	if !st.Running || st.PID == 0 {
 		return nil, engine.ErrGone
 	}
-	id, err := d.engine.CgroupName(t.handle)
+	id, err := t.setup.engine.CgroupName(t.handle)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func newMoving(t *testing.T) *moving {
 	must.NoError(t, os.MkdirAll(m.data, 0o755))
 	held.checkpoint = &checkpoint.Config{Path: "/alloc/data/ckpt-*", Signal: "SIGUSR1", Timeout: time.Minute, Lease: time.Minute}
 	d.findFreezer = func(*task) (freezer, error) { return m.fridge, nil }
-	go d.controller.Run(t.Context())
+	go d.setup.Load().controller.Run(t.Context())
 	return m
 }
 

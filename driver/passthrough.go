@@ -103,7 +103,7 @@ func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, comman
 	if err != nil {
 		return err
 	}
-	if e, ok := d.engine.(*engine.DockerEngine); ok {
+	if e, ok := t.setup.engine.(*engine.DockerEngine); ok {
 		return execStreaming(ctx, command, tty, stream, func(opts *drivers.ExecOptions) (*drivers.ExitResult, error) {
 			return e.Exec(ctx, t.handle, opts)
 		})
@@ -111,7 +111,7 @@ func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, taskID string, comman
 	if inner, ok := t.instance().(drivers.ExecTaskStreamingRawDriver); ok {
 		return inner.ExecTaskStreamingRaw(ctx, taskID, command, tty, stream)
 	}
-	return fmt.Errorf("the %s driver does not support exec", d.settings.Engine)
+	return fmt.Errorf("the %s driver does not support exec", t.setup.Engine)
 }
 
 // execStreaming adapts the options form of exec to the raw stream, much as Nomad's
@@ -144,16 +144,30 @@ func execStreaming(ctx context.Context, command []string, tty bool, stream drive
 // CreateNetwork makes an allocation's network namespace where the decorated
 // driver does that.
 func (d *Driver) CreateNetwork(allocID string, req *drivers.NetworkCreateRequest) (*drivers.NetworkIsolationSpec, bool, error) {
-	if nm, ok := d.first().(drivers.DriverNetworkManager); ok {
-		return nm.CreateNetwork(allocID, req)
+	nm, err := d.networkManager()
+	if err != nil {
+		return nil, false, err
 	}
-	return nil, false, fmt.Errorf("the %s driver does not create networks", d.settings.Engine)
+	return nm.CreateNetwork(allocID, req)
 }
 
 // DestroyNetwork removes an allocation's network namespace.
 func (d *Driver) DestroyNetwork(allocID string, spec *drivers.NetworkIsolationSpec) error {
-	if nm, ok := d.first().(drivers.DriverNetworkManager); ok {
-		return nm.DestroyNetwork(allocID, spec)
+	nm, err := d.networkManager()
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("the %s driver does not create networks", d.settings.Engine)
+	return nm.DestroyNetwork(allocID, spec)
+}
+
+// networkManager returns the decorated driver as one that makes networks.
+func (d *Driver) networkManager() (drivers.DriverNetworkManager, error) {
+	s := d.setup.Load()
+	if s == nil {
+		return nil, errNotConfigured
+	}
+	if nm, ok := s.primary.(drivers.DriverNetworkManager); ok {
+		return nm, nil
+	}
+	return nil, fmt.Errorf("the %s driver does not create networks", s.Engine)
 }

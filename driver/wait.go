@@ -22,6 +22,7 @@ import (
 
 // task is a task that the plugin holds.
 type task struct {
+	setup    *setup // that it was started or recovered under
 	handle   *drivers.TaskHandle
 	stopping atomic.Bool // Nomad has asked for its end
 
@@ -50,9 +51,9 @@ func (t *task) instance() drivers.DriverPlugin {
 }
 
 // track remembers a task.
-func (d *Driver) track(handle *drivers.TaskHandle, inner drivers.DriverPlugin) *task {
-	t := &task{handle: handle, inner: inner, settled: make(chan struct{})}
-	if d.engine.Reconnects() {
+func (d *Driver) track(s *setup, handle *drivers.TaskHandle, inner drivers.DriverPlugin) *task {
+	t := &task{setup: s, handle: handle, inner: inner, settled: make(chan struct{})}
+	if s.engine.Reconnects() {
 		t.holdLogs()
 	}
 	d.mu.Lock()
@@ -90,7 +91,7 @@ func (t *task) releaseLogs() {
 // forget drops a task.
 func (d *Driver) forget(t *task) {
 	t.releaseLogs()
-	d.controller.Remove(t.handle.Config.ID)
+	t.setup.controller.Remove(t.handle.Config.ID)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.tasks, t.handle.Config.ID)
@@ -140,7 +141,7 @@ func (d *Driver) settle(t *task) {
 			return
 		}
 		again := false
-		if d.engine.Reconnects() && !t.stopping.Load() && res.Err != nil {
+		if t.setup.engine.Reconnects() && !t.stopping.Load() && res.Err != nil {
 			if res.ExitCode == 0 && !res.OOMKilled {
 				again, res = d.afterOutage(t, res)
 			} else if res.ExitCode == killedExit && !res.OOMKilled {
@@ -155,7 +156,7 @@ func (d *Driver) settle(t *task) {
 			}
 			t.result = res
 			t.releaseLogs()
-			d.controller.Remove(t.handle.Config.ID)
+			t.setup.controller.Remove(t.handle.Config.ID)
 			return
 		}
 	}
@@ -188,14 +189,14 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	log.Warn("lost the connection to Docker while waiting for the task; looking for its container", "error", lost.Err)
 
-	deadline := time.Now().Add(d.settings.DockerOutage)
+	deadline := time.Now().Add(t.setup.DockerOutage)
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		st, err := d.engine.Inspect(d.ctx, t.handle)
+		st, err := t.setup.engine.Inspect(d.ctx, t.handle)
 		switch {
 		case errors.Is(err, engine.ErrGone):
 			d.sayRemoved(t)
 			return false, lost
-		case err == nil && !st.Running && !d.engine.OutlivesDaemon(d.ctx):
+		case err == nil && !st.Running && !t.setup.engine.OutlivesDaemon(d.ctx):
 			// Docker has ended the task when it went down. Even an exit code of 0
 			// is no success then: many trainers save on SIGTERM and exit.
 			return false, lost
@@ -219,7 +220,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 			return true, nil
 		}
 		if t.stopping.Load() || time.Now().After(deadline) {
-			log.Warn("Docker did not come back in time; leaving the task to Nomad", "waited", d.settings.DockerOutage, "error", err)
+			log.Warn("Docker did not come back in time; leaving the task to Nomad", "waited", t.setup.DockerOutage, "error", err)
 			return false, lost
 		}
 		select {
@@ -238,7 +239,7 @@ const killedExit = 137
 // an end for want of memory a moment later than of the end itself.
 func (d *Driver) afterKill(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	for range 5 {
-		st, err := d.engine.Inspect(d.ctx, t.handle)
+		st, err := t.setup.engine.Inspect(d.ctx, t.handle)
 		switch {
 		case errors.Is(err, engine.ErrGone) || err == nil && st.Removing:
 			d.sayRemoved(t)
@@ -272,7 +273,7 @@ const removedMessage = "the container was removed by somebody else. The likely c
 // moveToNewInstance takes a running task up in a further instance of the decorated
 // driver, because the present one has closed the book on it.
 func (d *Driver) moveToNewInstance(t *task) error {
-	inner, err := d.newInstance()
+	inner, err := d.newInstance(t.setup)
 	if err != nil {
 		return err
 	}
@@ -288,26 +289,26 @@ func (d *Driver) moveToNewInstance(t *task) error {
 // reap removes, now and then, containers that this node started and that nothing
 // tracks: Docker may have started one although the answer got lost. Installed
 // as "docker" we are the node's docker driver and look after all of Nomad's.
-func (d *Driver) reap(ctx context.Context, e *engine.DockerEngine) {
-	ticker := time.NewTicker(d.settings.period)
+func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
+	ticker := time.NewTicker(s.period)
 	defer ticker.Stop()
 	started := time.Now()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-s.ctx.Done():
 			return
 		case now := <-ticker.C:
 			// Tasks are recovered one by one after a start of the plugin.
-			if now.Sub(started) < d.settings.grace {
+			if now.Sub(started) < s.grace {
 				continue
 			}
 			nodeID, tracked := d.tracked()
-			removed, err := e.Reap(ctx, engine.ReapOptions{
+			removed, err := e.Reap(s.ctx, engine.ReapOptions{
 				NodeID: nodeID, All: d.name == DockerName, Tracked: tracked,
-				Grace: d.settings.grace, DryRun: d.settings.dryRun,
+				Grace: s.grace, DryRun: s.dryRun,
 			}, now)
 			for _, id := range removed {
-				d.logger.Info("removed a container that no task tracks", "container_id", id, "dry_run", d.settings.dryRun)
+				d.logger.Info("removed a container that no task tracks", "container_id", id, "dry_run", s.dryRun)
 			}
 			if err != nil {
 				d.logger.Warn("looking for containers that no task tracks", "error", err)

@@ -110,13 +110,13 @@ func waiting(t *testing.T, finds ...found) (d *Driver, first, second *inner, mes
 	first = &inner{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
 	second = &inner{results: make(chan *drivers.ExitResult, 1), recovered: make(chan string, 1)}
 	d = New(t.Context(), Name, hclog.NewNullLogger())
-	d.running = t.Context()
 	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) { return second, nil }
-	d.settings = &settings{Settings: &config.Settings{Engine: engine.Docker, DockerOutage: 3 * time.Second}}
-	d.config = &base.Config{}
-	d.engine = &world{finds: finds}
-	d.primary = first
-	d.controller = control.New(control.Options{Emit: d.emit}, hclog.NewNullLogger())
+	s := &setup{
+		settings: &settings{Settings: &config.Settings{Engine: engine.Docker, DockerOutage: 3 * time.Second}},
+		config:   &base.Config{}, ctx: t.Context(), engine: &world{finds: finds}, primary: first,
+		controller: control.New(control.Options{Emit: d.emit}, hclog.NewNullLogger()),
+	}
+	d.setup.Store(s)
 
 	events, err := d.TaskEvents(t.Context())
 	must.NoError(t, err)
@@ -127,7 +127,7 @@ func waiting(t *testing.T, finds ...found) (d *Driver, first, second *inner, mes
 		}
 	}()
 	cfg := &drivers.TaskConfig{ID: "alloc/task/1", Name: "task", AllocID: "alloc"}
-	d.track(&drivers.TaskHandle{Config: cfg}, first)
+	d.track(s, &drivers.TaskHandle{Config: cfg}, first)
 	return d, first, second, out
 }
 
@@ -222,7 +222,7 @@ func TestTaskThatEndedDuringTheOutage(t *testing.T) {
 
 func TestTaskThatDockerEndedIsNoSuccess(t *testing.T) {
 	d, first, _, _ := waiting(t, found{State: engine.State{ExitCode: 0}})
-	d.engine.(*world).dies = true
+	d.setup.Load().engine.(*world).dies = true
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	first.results <- lost
@@ -231,7 +231,7 @@ func TestTaskThatDockerEndedIsNoSuccess(t *testing.T) {
 
 func TestOutageThatDoesNotEndIsNomads(t *testing.T) {
 	d, first, _, _ := waiting(t, found{err: engine.ErrUnreachable})
-	d.settings.DockerOutage = 10 * time.Millisecond
+	d.setup.Load().DockerOutage = 10 * time.Millisecond
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	first.results <- lost
@@ -327,20 +327,21 @@ func TestDecoratedFingerprint(t *testing.T) {
 		},
 		Health: drivers.HealthStateHealthy, HealthDescription: "Healthy",
 	}
-	d := &Driver{name: Name, pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
-	got := d.decorate(stock)
+	d := &Driver{name: Name}
+	s := &setup{pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
+	got := d.decorate(s, stock)
 	must.MapNotContainsKey(t, got.Attributes, "driver.docker")
 	must.Eq(t, "28.0", got.Attributes["driver.ebbtide.docker.version"].GoString())
 	must.Eq(t, "docker", got.Attributes["driver.ebbtide.engine"].GoString())
 	must.Eq(t, "4", got.Attributes["driver.ebbtide.pool_cores"].GoString())
 
 	d.name = DockerName
-	got = d.decorate(stock)
+	got = d.decorate(s, stock)
 	must.MapContainsKey(t, got.Attributes, "driver.docker")
 	must.Eq(t, "28.0", got.Attributes["driver.docker.version"].GoString())
 	must.Eq(t, "flowcon", got.Attributes["driver.docker.ebbtide.policy"].GoString())
 
-	got = d.decorate(&drivers.Fingerprint{Health: drivers.HealthStateUndetected, HealthDescription: "Failed to connect to docker daemon"})
+	got = d.decorate(s, &drivers.Fingerprint{Health: drivers.HealthStateUndetected, HealthDescription: "Failed to connect to docker daemon"})
 	must.MapLen(t, 0, got.Attributes)
 	must.True(t, strings.Contains(got.HealthDescription, "docker daemon"))
 }

@@ -1,0 +1,80 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/shoenig/test/must"
+)
+
+// fingerprinted is a decorated driver that answers every question at once.
+type fingerprinted struct{ *inner }
+
+func (fingerprinted) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, error) {
+	ch := make(chan *drivers.Fingerprint, 1)
+	ch <- &drivers.Fingerprint{Health: drivers.HealthStateHealthy}
+	close(ch)
+	return ch, nil
+}
+
+func (fingerprinted) ConfigSchema() (*hclspec.Spec, error) { return hclspec.NewObject(nil), nil }
+
+// A config that comes while tasks are started and questions are asked is seen as a
+// whole or not at all (run it with -race).
+func TestConfigWhileInUse(t *testing.T) {
+	const rounds = 50
+	d := newDriver(t, Name)
+	spec, err := d.ConfigSchema()
+	must.NoError(t, err)
+	data, err := encodeHCL(t, spec, `engine = "exec"`)
+	must.NoError(t, err)
+	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) {
+		return fingerprinted{&inner{recovered: make(chan string, 2*rounds)}}, nil
+	}
+	must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
+
+	var all sync.WaitGroup
+	all.Go(func() {
+		for range rounds {
+			if err := d.SetConfig(&base.Config{PluginConfig: data}); err != nil {
+				must.ErrorContains(t, err, "cannot be configured again")
+			}
+		}
+	})
+	all.Go(func() {
+		for range rounds {
+			ch, err := d.Fingerprint(t.Context())
+			must.NoError(t, err)
+			fp := <-ch
+			must.Eq(t, "exec", fp.Attributes["driver.ebbtide.engine"].GoString())
+			_, _, err = d.CreateNetwork("alloc", nil)
+			must.ErrorContains(t, err, "the exec driver does not create networks")
+		}
+	})
+	for n := range 2 {
+		all.Go(func() {
+			for i := range rounds {
+				cfg := taskConfig(t, nil, nil)
+				cfg.ID, cfg.AllocDir = fmt.Sprintf("alloc/task/%d.%d", n, i), t.TempDir()
+				handle, _, err := d.StartTask(cfg)
+				must.NoError(t, err)
+				held, err := d.task(cfg.ID)
+				must.NoError(t, err)
+				must.NoError(t, held.setup.ctx.Err(), must.Sprint("what holds a task has not been stopped"))
+				must.NoError(t, d.DestroyTask(cfg.ID, true))
+				must.NoError(t, d.RecoverTask(handle))
+				must.NoError(t, d.DestroyTask(cfg.ID, true))
+			}
+		})
+	}
+	all.Wait()
+}
