@@ -14,6 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // answer is what any policy decides, in the loop's terms.
@@ -109,7 +110,7 @@ func (c *Controller) askTRADL(tasks []*state, event flowcon.Event) (answer, erro
 	for _, s := range tasks {
 		t := tradl.Task{ID: s.ID, State: s.reached, Tracked: true, Use: s.use, Limit: s.limit}
 		t.Goal, t.Value = s.position()
-		t.Acceptable, t.Objective = s.wanted()
+		t.Acceptable, t.Objective = s.Targets.Acceptable, s.Targets.Objective
 		in.Tasks = append(in.Tasks, t)
 	}
 	if err := in.Validate(); err != nil {
@@ -127,31 +128,15 @@ func (c *Controller) askTRADL(tasks []*state, event flowcon.Event) (answer, erro
 }
 
 // position is where a task stands on the way to its targets: the direction, and
-// the last value, for people. The tracker decides what is reached.
-func (s *state) position() (goal tradl.Goal, value *float64) {
-	if !s.Targets.any() {
+// the last value, for people. The Watcher decides what is reached.
+func (s *state) position() (goal target.Goal, value *float64) {
+	if s.Watch == nil {
 		return "", nil
 	}
-	goal = tradl.GoalMin
-	if s.source != nil && s.source.Goal() != "" {
-		goal = tradl.Goal(s.source.Goal())
-	}
-	if tradl.CheckTargets(goal, s.Targets.Acceptable, s.Targets.Objective) != nil {
-		// The metric is not known yet.
-		goal = map[tradl.Goal]tradl.Goal{tradl.GoalMin: tradl.GoalMax, tradl.GoalMax: tradl.GoalMin}[goal]
-	}
-	if v := s.last.Value; !math.IsNaN(v) && !math.IsInf(v, 0) {
+	if v := s.last.Value; s.Watch.Paused() == "" && !math.IsNaN(v) && !math.IsInf(v, 0) {
 		value = &v
 	}
-	return goal, value
-}
-
-// wanted are the task's targets: none where they contradict its metric.
-func (s *state) wanted() (acceptable, objective *float64) {
-	if s.badTarget {
-		return nil, nil
-	}
-	return s.Targets.Acceptable, s.Targets.Objective
+	return s.Watch.Goal(), value
 }
 
 // askDQoES asks policy dqoes about the services; other tasks are not limited.
@@ -217,7 +202,7 @@ func (c *Controller) askAuto(tasks []*state, event flowcon.Event) (answer, error
 		} else {
 			t.Growth, t.Progress, t.Category = s.grown(event)
 			t.Goal, t.Value = s.position()
-			t.Acceptable, t.Objective = s.wanted()
+			t.Acceptable, t.Objective = s.Targets.Acceptable, s.Targets.Objective
 			t.State, t.Tracked = s.reached, true
 		}
 		in.Tasks = append(in.Tasks, t)

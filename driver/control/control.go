@@ -25,9 +25,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // Options configures a Controller. All of them have been validated.
@@ -91,12 +91,14 @@ type Task struct {
 	Open  func() (progress.Source, error)
 	Where string
 
-	Targets Targets
+	Targets target.Targets
+	// Watch follows the targets of a training job; nil without any. It is the loop's.
+	Watch *target.Watcher
 	// Reached is what an earlier process saw of the targets.
-	Reached tradl.State
+	Reached target.State
 	// OnTarget is called, beside the loop, when a target is reached for the first
 	// time. After the objective nothing more is decided for the task.
-	OnTarget func(Reached)
+	OnTarget func(target.Reached)
 
 	Limited bool    // false: never limit it
 	Movable bool    // its job lets it be moved to another node

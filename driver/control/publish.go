@@ -12,8 +12,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -175,7 +175,7 @@ func (s *state) explanation(p string) string {
 	case p == policies.None:
 		return "policy none: the task has what Nomad gave it"
 	}
-	if s.reached == tradl.StateObjective {
+	if s.reached == target.StateObjective {
 		return "the objective is reached: the task is being stopped and has succeeded"
 	}
 	text := s.why
@@ -214,7 +214,7 @@ func (s *state) row(now time.Time) status.Row {
 		BlockMiBs: r.block, BlockG: r.blockG,
 		NetworkMiBs: r.network, NetworkG: r.networkG,
 	}
-	if s.Targets.any() {
+	if s.Watch != nil {
 		row.State = string(s.reached)
 	}
 	return row

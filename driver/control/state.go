@@ -19,9 +19,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // state is what the loop knows about one task. It is owned by the loop.
@@ -37,17 +37,16 @@ type state struct {
 	cgroup       Cgroup
 	locateWarned bool
 
-	source    progress.Source
-	readError string
-	tracker   *tradl.Tracker // nil until the goal is known, and without targets
-	badTarget bool           // the targets contradict the metric and are ignored; it was said
-	service   service
-	estimator growth.Estimator // nil until the goal is known
-	measures  series           // what the estimator follows
-	estimate  growth.Estimate
-	last      progress.Report
-	reports   int64
-	saidEmpty bool // that nothing matches
+	source     progress.Source
+	readError  string
+	saidPaused string // why its targets pause
+	service    service
+	estimator  growth.Estimator // nil until the goal is known
+	measures   series           // what the estimator follows
+	estimate   growth.Estimate
+	last       progress.Report
+	reports    int64
+	saidEmpty  bool // that nothing matches
 
 	usage    limits.Usage // at the last poll
 	usageAt  time.Time
@@ -65,7 +64,7 @@ type state struct {
 	move       status.Move
 
 	category policy.Category
-	reached  tradl.State
+	reached  target.State
 	class    dqoes.Class
 	since    time.Time
 	growth   *float64 // G (FlowCon eq. 2); nil = unmeasured
@@ -127,9 +126,10 @@ func newState(t Task, opts Options, log hclog.Logger, now time.Time) *state {
 		decideAt:  now,
 	}
 	s.speak.task = t
-	s.reached = tradl.StateTraining
-	if t.Reached != "" {
-		s.reached = t.Reached
+	s.reached = target.StateTraining
+	if t.Watch != nil {
+		t.Watch.Restore(t.Reached)
+		s.reached = t.Watch.State()
 	}
 	var err error
 	if s.source, err = t.Open(); err != nil {

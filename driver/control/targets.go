@@ -9,93 +9,43 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
-	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
-
-// Targets are what a job says is good enough.
-type Targets struct {
-	Acceptable *float64 // value of the metric at which the model is usable; nil = none
-	Objective  *float64 // value of the metric at which the job has succeeded; nil = none
-	Hold       int      // reports in a row that must reach a target
-	QoE        float64  // response time that a service is to have, in seconds; 0 = no service
-}
-
-// any says whether there is a target for a training job.
-func (t Targets) any() bool { return t.Acceptable != nil || t.Objective != nil }
-
-// Reached says that a target was reached, and by what.
-type Reached struct {
-	State  tradl.State   `json:"state"`
-	Metric string        `json:"metric"`
-	Value  status.Number `json:"value"`
-	Target status.Number `json:"target"`
-	Step   status.Number `json:"step"`
-	Time   time.Time     `json:"time"`
-}
 
 // watchTargets looks whether reports reach the task's targets. Every report
 // counts, not every interval: an objective is acted on at once.
 func (s *state) watchTargets(reports []progress.Report, now time.Time) {
-	if !s.Targets.any() || s.reached == tradl.StateObjective {
+	if s.Watch == nil {
 		return
 	}
-	for _, r := range reports {
-		goal := s.source.Goal()
-		if r.Metric != s.last.Metric || goal == "" {
-			continue
-		}
-		if s.tracker == nil && !s.track(tradl.Goal(goal)) {
-			return
-		}
-		switch state := s.tracker.Observe(r.Value); state {
-		case tradl.StateAcceptable:
-			s.targetReached(state, *s.Targets.Acceptable, r, now)
-		case tradl.StateObjective:
-			s.targetReached(state, *s.Targets.Objective, r, now)
-			return
-		}
+	for _, at := range s.Watch.Observe(reports) {
+		s.targetReached(at, now)
 	}
-}
-
-// track begins to compare values with the targets, once it is known which way
-// the metric improves.
-func (s *state) track(goal tradl.Goal) bool {
-	if err := tradl.CheckTargets(goal, s.Targets.Acceptable, s.Targets.Objective); err != nil {
-		if !s.badTarget {
-			s.badTarget = true
-			s.log.Warn("the task's targets contradict its metric; they are ignored", "metric", s.metric(), "error", err)
-			s.speak.say(fmt.Sprintf("its targets are ignored: %s is to go to its %simum, and %v. Set ebbtide_goal", s.metric(), goal, err), "targets")
-		}
-		return false
+	if why := s.Watch.Paused(); why != "" && why != s.saidPaused {
+		s.saidPaused = why
+		s.log.Warn("the task's targets pause", "why", why)
+		s.speak.say("its targets pause: "+why, "targets")
 	}
-	s.tracker = tradl.NewTracker(goal, s.Targets.Acceptable, s.Targets.Objective, s.Targets.Hold)
-	s.tracker.Restore(s.reached)
-	return true
 }
 
 // targetReached writes down that a target was reached, and acts on it: once.
-func (s *state) targetReached(state tradl.State, target float64, r progress.Report, now time.Time) {
-	s.reached = state
-	at := Reached{
-		State: state, Metric: r.Metric, Value: status.Number(r.Value), Target: status.Number(target),
-		Step: status.Number(r.Step), Time: now,
+func (s *state) targetReached(at target.Reached, now time.Time) {
+	s.reached = at.State
+	text := fmt.Sprintf("%s target %.6g reached: %s = %.6g", at.State, at.Target, at.Metric, at.Value)
+	if at.Step != nil {
+		text += fmt.Sprintf(" at step %.0f", *at.Step)
 	}
-	text := fmt.Sprintf("%s target %.6g reached: %s = %.6g", state, target, s.metric(), r.Value)
-	if !math.IsNaN(r.Step) {
-		text += fmt.Sprintf(" at step %.0f", r.Step)
-	}
-	if state == tradl.StateObjective {
+	if at.State == target.StateObjective {
 		text += "; the task is asked to save and stop, and has succeeded"
 	} else {
 		text += "; from now on it yields CPU to tasks that still need it"
 	}
-	s.log.Info("target reached", "state", state, "value", r.Value, "target", target, "step", r.Step)
-	s.speak.tell(text, string(state), now, s.emit)
-	s.happened(string(state))
+	s.log.Info("target reached", "state", at.State, "value", at.Value, "target", at.Target, "metric", at.Metric)
+	s.speak.tell(text, string(at.State), now, s.emit)
+	s.happened(string(at.State))
 	if s.writer != nil {
-		s.failedWrite(s.writer.Marker(string(state), at))
+		s.failedWrite(s.writer.Marker(string(at.State), at))
 	}
 	if s.OnTarget != nil {
 		go s.OnTarget(at)

@@ -1,0 +1,97 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package target
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+)
+
+// Watcher follows the reports of one task and says when they have reached its
+// targets. Reports of another metric than the declared one reach nothing, and the
+// targets pause until the declared one is back. It is not safe for concurrent use.
+type Watcher struct {
+	metric string
+	goal   Goal
+	hold   int
+	state  State
+	tiers  [2]tier // the harder one last
+	other  string  // what the last report was of; "" = of metric
+}
+
+// tier is one of the targets.
+type tier struct {
+	state  State
+	target *float64
+	row    int // reports in a row that reached it
+}
+
+// NewWatcher returns a Watcher of a task that has reached nothing yet. The metric's
+// case does not matter. Targets that are nil are never reached.
+func NewWatcher(metric string, goal Goal, t Targets) *Watcher {
+	return &Watcher{
+		metric: metric, goal: goal, hold: max(t.Hold, 1), state: StateTraining,
+		tiers: [2]tier{{state: StateAcceptable, target: t.Acceptable}, {state: StateObjective, target: t.Objective}},
+	}
+}
+
+// Observe takes the next reports and returns what they have newly reached, in order.
+// A report that reaches both targets reaches the objective alone.
+func (w *Watcher) Observe(reports []progress.Report) []Reached {
+	var reached []Reached
+	for _, r := range reports {
+		w.other = ""
+		if !strings.EqualFold(r.Metric, w.metric) {
+			w.other = r.Metric
+			w.Restore(w.state)
+			continue
+		}
+		var now *tier
+		for i := range w.tiers {
+			t := &w.tiers[i]
+			if t.target == nil || !w.goal.Reaches(r.Value, *t.target) {
+				t.row = 0
+			} else if t.row++; t.row >= w.hold && t.state.Beyond(w.state) {
+				now = t
+			}
+		}
+		if now == nil {
+			continue
+		}
+		w.state = now.state
+		at := Reached{State: now.state, Metric: r.Metric, Value: r.Value, Target: *now.target, Time: r.Time}
+		if step := r.Step; finite(step) {
+			at.Step = &step
+		}
+		reached = append(reached, at)
+	}
+	return reached
+}
+
+// Goal returns the direction in which the declared metric improves.
+func (w *Watcher) Goal() Goal { return w.goal }
+
+// Paused says why the targets pause, "" if they do not.
+func (w *Watcher) Paused() string {
+	if w.other == "" || w.state == StateObjective {
+		return ""
+	}
+	return fmt.Sprintf("the output now reports %s instead of %s", w.other, w.metric)
+}
+
+// State returns what the task has reached so far.
+func (w *Watcher) State() State { return w.state }
+
+// Restore sets what the task had reached before, as another process wrote it down.
+// What is not a state is StateTraining. Reports in a row are counted anew.
+func (w *Watcher) Restore(s State) {
+	if w.state = StateTraining; s.Beyond(w.state) {
+		w.state = s
+	}
+	for i := range w.tiers {
+		w.tiers[i].row = 0
+	}
+}
