@@ -171,6 +171,25 @@ func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 	}
 }
 
+// What a trainer prints beside the declared metric reaches nothing.
+func TestTargetsOfOneMetric(t *testing.T) {
+	for _, lines := range [][]string{
+		{"Initial test accuracy: 0.098", "loss=2.3", "loss=1.1"},
+		{"loss=0.929 accuracy=0.3", "loss=0.99 accuracy=0.9"},
+	} {
+		n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+		targets := target.Targets{Objective: num(0.95)}
+		f, reached := n.target("job", targets)
+		f.progress.Metric, f.Watch = "accuracy", target.NewWatcher("accuracy", target.GoalMax, targets)
+		n.start(f)
+		for _, line := range append(lines, "accuracy=0.95") {
+			must.Eq(t, 0, len(reached))
+			n.second(map[*fake]func() (float64, string){f: func() (float64, string) { return 1, line }})
+		}
+		must.Eq(t, 0.95, (<-reached).Value)
+	}
+}
+
 // A value of another metric than the declared one reaches nothing, and is told.
 func TestTargetsPause(t *testing.T) {
 	for _, policy := range []string{policies.Auto, policies.TRADL} {
