@@ -43,13 +43,11 @@ const (
 
 // Valid says whether s is one of the states above, or "".
 func (s State) Valid() bool {
-	return s == "" || s == StateTraining || s.rank() > 0
+	return s == "" || s == StateTraining || s.Rank() > 0
 }
 
-// Beyond says whether s is harder to reach than other.
-func (s State) Beyond(other State) bool { return s.rank() > other.rank() }
-
-func (s State) rank() int {
+// Rank orders the states: 0 is StateTraining.
+func (s State) Rank() int {
 	switch s {
 	case StateObjective:
 		return 2
@@ -74,9 +72,9 @@ const (
 // Valid says whether g is one of the directions above.
 func (g Goal) Valid() bool { return g == GoalMin || g == GoalMax }
 
-// Reaches says whether a value reaches a target. A model whose value is NaN or
+// Reached says whether a value reaches a target. A model whose value is NaN or
 // infinite has diverged and reaches nothing, not even −∞ for a loss.
-func (g Goal) Reaches(value, target float64) bool {
+func (g Goal) Reached(value, target float64) bool {
 	return finite(value) && (g == GoalMin && value <= target || g == GoalMax && value >= target)
 }
 
@@ -98,7 +96,7 @@ func Check(goal Goal, acceptable, objective *float64) error {
 			usable = false
 		}
 	}
-	if !usable || acceptable == nil || objective == nil || goal.Reaches(*objective, *acceptable) {
+	if !usable || acceptable == nil || objective == nil || goal.Reached(*objective, *acceptable) {
 		return errs.Err()
 	}
 	harder, way := "≤", "lower values are better"

@@ -14,7 +14,7 @@ import (
 
 func num(x float64) *float64 { return &x }
 
-func TestGoal_Reaches(t *testing.T) {
+func TestGoal_Reached(t *testing.T) {
 	for _, tc := range []struct {
 		goal          Goal
 		value, target float64
@@ -36,7 +36,7 @@ func TestGoal_Reaches(t *testing.T) {
 		{GoalMin, math.Inf(-1), 0.3, false},
 		{GoalMax, math.Inf(1), 0.3, false},
 	} {
-		must.Eq(t, tc.want, tc.goal.Reaches(tc.value, tc.target), must.Sprintf("%+v", tc))
+		must.Eq(t, tc.want, tc.goal.Reached(tc.value, tc.target), must.Sprintf("%+v", tc))
 	}
 }
 

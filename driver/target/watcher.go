@@ -52,9 +52,9 @@ func (w *Watcher) Observe(reports []progress.Report) []Reached {
 		var now *tier
 		for i := range w.tiers {
 			t := &w.tiers[i]
-			if t.target == nil || !w.goal.Reaches(r.Value, *t.target) {
+			if t.target == nil || !w.goal.Reached(r.Value, *t.target) {
 				t.row = 0
-			} else if t.row++; t.row >= w.hold && t.state.Beyond(w.state) {
+			} else if t.row++; t.row >= w.hold && t.state.Rank() > w.state.Rank() {
 				now = t
 			}
 		}
@@ -88,7 +88,7 @@ func (w *Watcher) State() State { return w.state }
 // Restore sets what the task had reached before, as another process wrote it down.
 // What is not a state is StateTraining. Reports in a row are counted anew.
 func (w *Watcher) Restore(s State) {
-	if w.state = StateTraining; s.Beyond(w.state) {
+	if w.state = StateTraining; s.Rank() > 0 {
 		w.state = s
 	}
 	for i := range w.tiers {

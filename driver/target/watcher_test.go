@@ -166,8 +166,8 @@ func TestWatcher_properties(t *testing.T) {
 				alone.Observe([]progress.Report{r})
 			}
 			for _, at := range w.Observe(reports) {
-				must.True(t, at.State.Beyond(state))
-				must.True(t, goal.Reaches(at.Value, at.Target))
+				must.Greater(t, state.Rank(), at.State.Rank())
+				must.True(t, goal.Reached(at.Value, at.Target))
 				state = at.State
 			}
 			seen = append(seen, reports...)
@@ -177,7 +177,7 @@ func TestWatcher_properties(t *testing.T) {
 		}
 		row, longest := 0, 0
 		for _, r := range seen {
-			if row++; r.Metric != "loss" || !goal.Reaches(r.Value, *targets.Objective) {
+			if row++; r.Metric != "loss" || !goal.Reached(r.Value, *targets.Objective) {
 				row = 0
 			}
 			longest = max(longest, row)
