@@ -25,6 +25,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -378,7 +379,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 			dir := cfg.TaskDir()
 			return source.Open(opts.Progress, source.Task{Name: cfg.Name, LogDir: dir.LogDir, LocalDir: dir.LocalDir, AllocDir: dir.SharedAllocDir})
 		},
-		OnTarget: func(r control.Reached) { d.targetReached(t, opts.Act, r) },
+		OnTarget: func(r target.Reached) { d.targetReached(t, opts.Act, r) },
 		Locate: func(ctx context.Context) (control.Cgroup, error) {
 			st, err := t.setup.engine.Inspect(ctx, t.handle)
 			if err != nil {
@@ -398,7 +399,9 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 	if opts.GPU != "" {
 		ct.GPU = func() (seat.Report, error) { return seat.ReadReport(opts.GPU) }
 	}
-	if opts.Targets.Objective != nil || opts.Targets.Acceptable != nil {
+	if opts.Targets.Any() {
+		metric, goal := opts.Progress.Declared()
+		ct.Watch = target.NewWatcher(metric, target.Goal(goal), opts.Targets)
 		ct.Reached = d.resumeTargets(t, opts)
 	}
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {

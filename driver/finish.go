@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/control"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // What happens when a task reaches a target (TRADL).
@@ -32,7 +32,7 @@ import (
 // started: it has succeeded.
 
 // targetReached acts on a target. It is called once for each, beside the loop.
-func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
+func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	t.records.Lock()
@@ -40,7 +40,7 @@ func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
 	if err != nil {
 		log.Warn("what was known of the task's targets is lost", "error", err)
 	}
-	if at.State == tradl.StateObjective {
+	if at.State == target.StateObjective {
 		rec.Objective = &at
 	} else {
 		rec.Run, rec.Acceptable = cfg.ID, &at
@@ -51,7 +51,7 @@ func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
 		log.Error("the target is acted on, but will not be remembered", "error", err)
 	}
 	t.records.Unlock()
-	if at.State == tradl.StateObjective {
+	if at.State == target.StateObjective {
 		d.finish(t, act)
 		return
 	}
@@ -90,7 +90,7 @@ func (d *Driver) finish(t *task, act actions) {
 
 // resumeTargets returns what an earlier process saw the task reach, and goes on
 // with what that one had begun.
-func (d *Driver) resumeTargets(t *task, opts *taskOptions) tradl.State {
+func (d *Driver) resumeTargets(t *task, opts *taskOptions) target.State {
 	cfg := t.handle.Config
 	rec, err := record.Load(cfg.AllocDir, cfg.Name)
 	switch {
@@ -99,11 +99,11 @@ func (d *Driver) resumeTargets(t *task, opts *taskOptions) tradl.State {
 	case rec.Objective != nil:
 		t.succeeded.Store(true) // before anybody asks for its result
 		go d.finish(t, opts.Act)
-		return tradl.StateObjective
+		return target.StateObjective
 	case rec.Acceptable != nil && rec.Run == cfg.ID:
-		return tradl.StateAcceptable
+		return target.StateAcceptable
 	}
-	return tradl.StateTraining
+	return target.StateTraining
 }
 
 // succeeded returns a handle for a task that is not to be started, because its
@@ -120,7 +120,7 @@ func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandl
 	t.succeeded.Store(true)
 	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
 		Message: fmt.Sprintf("not started again: it has reached its objective, %s = %.6g, at %s",
-			rec.Objective.Metric, float64(rec.Objective.Value), rec.Objective.Time.UTC().Format(time.RFC3339))})
+			rec.Objective.Metric, rec.Objective.Value, rec.Objective.Time.UTC().Format(time.RFC3339))})
 	return handle
 }
 

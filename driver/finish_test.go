@@ -13,10 +13,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // ending is a driver with a task in a real allocation directory.
@@ -30,7 +29,7 @@ func ending(t *testing.T) (d *Driver, first *inner, held *task, messages <-chan 
 	return d, first, held, messages
 }
 
-var objective = control.Reached{State: tradl.StateObjective, Metric: "loss", Value: 0.1, Target: 0.1, Step: 7, Time: time.Unix(1, 0).UTC()}
+var objective = target.Reached{State: target.StateObjective, Metric: "loss", Value: 0.1, Target: 0.1, Step: new(float64), Time: time.Unix(1, 0).UTC()}
 
 // record is what is remembered of the task.
 func remembered(t *testing.T, held *task) record.Record {
@@ -53,16 +52,16 @@ func TestObjectiveIsASuccessWhateverTheExitCode(t *testing.T) {
 func TestAcceptableSendsItsSignal(t *testing.T) {
 	d, first, held, messages := ending(t)
 	at := objective
-	at.State = tradl.StateAcceptable
+	at.State = target.StateAcceptable
 	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
 	must.Eq(t, "SIGUSR1", <-first.signals)
 	rec := remembered(t, held)
 	must.Eq(t, &at, rec.Acceptable)
 	must.Eq(t, "alloc/task/1", rec.Run)
 	must.Nil(t, rec.Objective)
-	must.Eq(t, tradl.StateAcceptable, d.resumeTargets(held, &taskOptions{}))
+	must.Eq(t, target.StateAcceptable, d.resumeTargets(held, &taskOptions{}))
 	held.handle.Config.ID = "alloc/task/2"
-	must.Eq(t, tradl.StateTraining, d.resumeTargets(held, &taskOptions{}), must.Sprint("started anew, it may be far from it"))
+	must.Eq(t, target.StateTraining, d.resumeTargets(held, &taskOptions{}), must.Sprint("started anew, it may be far from it"))
 
 	first.refuse = errors.New("no such process")
 	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
@@ -74,7 +73,7 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
 	must.NoError(t, record.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
-	must.Eq(t, tradl.StateObjective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
+	must.Eq(t, target.StateObjective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	must.Eq(t, " 1s", <-first.stopped)
@@ -152,5 +151,5 @@ func TestObjectiveWithoutARecord(t *testing.T) {
 	<-first.stopped
 	first.results <- &drivers.ExitResult{ExitCode: 143}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
-	must.Eq(t, tradl.StateTraining, d.resumeTargets(held, &taskOptions{}))
+	must.Eq(t, target.StateTraining, d.resumeTargets(held, &taskOptions{}))
 }

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -48,5 +49,5 @@ func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *taskOptions,
 	if err := json.Unmarshal([]byte(data), &opts); err != nil {
 		return h, nil, fmt.Errorf("decoding the options of task %q: %w", h.Config.Name, err)
 	}
-	return h, &opts, opts.Progress.Validate()
+	return h, &opts, errors.Join(opts.Progress.Validate(), opts.checkTargets())
 }

@@ -20,10 +20,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
-	"github.com/ebbtide/ebbtide/driver/control"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // taskOptions is what a jobspec says to Ebbtide: technical settings in the
@@ -31,7 +30,7 @@ import (
 type taskOptions struct {
 	Progress progress.Config
 	Limit    bool // false: the job asked never to be limited
-	Targets  control.Targets
+	Targets  target.Targets
 	Act      actions
 	// Migrate says that the job may be moved to another node.
 	Migrate bool `json:",omitempty"`
@@ -175,7 +174,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 	if err := cfg.DecodeDriverConfig(&blocks); err != nil {
 		return nil, fmt.Errorf("decoding the task's config: %w", err)
 	}
-	opts := &taskOptions{Limit: true, Targets: control.Targets{Hold: 1}, Act: actions{Grace: defaultGrace}}
+	opts := &taskOptions{Limit: true, Targets: target.Targets{Hold: 1}, Act: actions{Grace: defaultGrace}}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if p := blocks.Progress; p != nil {
@@ -209,8 +208,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 	}
 	opts.readTarget(&blocks, bad)
 	opts.readCheckpoint(cfg, &blocks, bad)
-	opts.checkTargets(bad)
-	return opts, errors.Join(errs...)
+	return opts, errors.Join(append(errs, opts.checkTargets())...)
 }
 
 // readMeta reads one key.
@@ -380,13 +378,16 @@ func dirsOf(cfg *drivers.TaskConfig) checkpoint.Dirs {
 	return dirs
 }
 
-// checkTargets checks what the targets say together.
-func (o *taskOptions) checkTargets(bad func(string, ...any)) {
+// checkTargets checks what the targets say together. A target ends a job or makes it
+// yield, so it is told which value is meant, and which way that value is to go.
+func (o *taskOptions) checkTargets() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	t := o.Targets
-	if t.QoE > 0 && (t.Acceptable != nil || t.Objective != nil) {
+	if t.QoE > 0 && t.Any() {
 		bad("meta.%s: cannot be used together with %s or %s: a task is a service or a training job", metaQoE, metaAcceptable, metaObjective)
 	}
-	if t.Hold > 1 && t.Acceptable == nil && t.Objective == nil {
+	if t.Hold > 1 && !t.Any() {
 		bad("meta.%s: is for %s and %s, which are not set", metaHold, metaAcceptable, metaObjective)
 	}
 	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
@@ -394,16 +395,25 @@ func (o *taskOptions) checkTargets(bad func(string, ...any)) {
 	} else if t.QoE > 0 {
 		o.Progress.Goal = progress.GoalMin // whatever the metric is called
 	}
-	// Without a goal the metric's name decides, perhaps only when it is seen.
-	goal := o.Progress.Goal
-	if goal == "" && (o.Progress.Metric != "" || o.Progress.Pattern != "") {
-		goal, _ = progress.InferGoal(o.Progress.Metric)
+	metric, goal := o.Progress.Declared()
+	for _, x := range []struct {
+		key   string
+		value *float64
+	}{{metaAcceptable, t.Acceptable}, {metaObjective, t.Objective}} {
+		switch {
+		case x.value == nil:
+		case metric == "":
+			bad("meta.%s: needs a metric: set meta.%s (or progress.metric / progress.pattern) to the name of the value that is to reach %v", x.key, metaMetric, *x.value)
+		case goal == "":
+			bad(`meta.%s: needs a direction: %q does not say whether it is to fall or to rise to %v: set meta.%s = "min" or "max"`, x.key, metric, *x.value, metaGoal)
+		}
 	}
-	if goal != "" {
-		if err := tradl.CheckTargets(tradl.Goal(goal), t.Acceptable, t.Objective); err != nil {
+	if g := target.Goal(goal); metric != "" && g.Valid() {
+		if err := target.Check(g, t.Acceptable, t.Objective); err != nil {
 			bad("meta.%s: %w", metaObjective, err)
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // readMeta collects the ebbtide_* meta from a task's environment, where Nomad

@@ -11,8 +11,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
-	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // taskConfig is a task's config as a plugin gets it.
@@ -43,7 +43,7 @@ func TestTaskOptions(t *testing.T) {
 
 // plainOptions are those of a task that says nothing to Ebbtide.
 func plainOptions() *taskOptions {
-	return &taskOptions{Limit: true, Targets: control.Targets{Hold: 1}, Act: actions{Grace: 30 * time.Second}}
+	return &taskOptions{Limit: true, Targets: target.Targets{Hold: 1}, Act: actions{Grace: 30 * time.Second}}
 }
 
 func TestTaskTargets(t *testing.T) {
@@ -67,15 +67,9 @@ func TestTaskTargets(t *testing.T) {
 	must.Eq(t, &taskOptions{
 		Limit:    true,
 		Progress: progress.Config{File: "/local/m.jsonl", Metric: "loss", Scale: 0.5},
-		Targets:  control.Targets{Acceptable: &acceptable, Objective: &objective, Hold: 3},
+		Targets:  target.Targets{Acceptable: &acceptable, Objective: &objective, Hold: 3},
 		Act:      actions{Signal: "SIGUSR1", StopSignal: "SIGINT", Grace: 5 * time.Minute},
 	}, opts)
-
-	// Which way the metric goes shows when it is seen.
-	for _, pair := range [][2]string{{"0.8", "0.9"}, {"0.9", "0.8"}} {
-		_, err = readTaskOptions(taskConfig(t, nil, map[string]string{"ebbtide_acceptable": pair[0], "ebbtide_objective": pair[1]}))
-		must.NoError(t, err)
-	}
 
 	for text, want := range map[string]float64{"0.25": 0.25, "250ms": 0.25, "1.5s": 1.5, "2": 2} {
 		opts, err = readTaskOptions(taskConfig(t, map[string]any{
@@ -86,6 +80,61 @@ func TestTaskTargets(t *testing.T) {
 		must.Eq(t, want, opts.Targets.QoE)
 		must.Eq(t, map[string]string{"path": "/"}, opts.Progress.Labels)
 		must.Eq(t, progress.GoalMin, opts.Progress.Goal)
+	}
+}
+
+// A target ends a job or makes it yield: it is told of which value, and which way.
+func TestTaskTargetsNameTheirMetric(t *testing.T) {
+	const metric = ": needs a metric: set meta.ebbtide_metric (or progress.metric / progress.pattern) to the name of the value that is to reach "
+	direction := func(name, value string) string {
+		return `: needs a direction: "` + name + `" does not say whether it is to fall or to rise to ` + value + `: set meta.ebbtide_goal = "min" or "max"`
+	}
+	both := map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.95"}
+	with := func(key, value string) map[string]string {
+		return map[string]string{"ebbtide_objective": "0.95", key: value}
+	}
+	for name, c := range map[string]struct {
+		progress map[string]any
+		meta     map[string]string
+		want     string // "" = accepted
+	}{
+		"nothing":               {nil, both, "meta.ebbtide_acceptable" + metric + "0.9\nmeta.ebbtide_objective" + metric + "0.95"},
+		"a direction alone":     {nil, with("ebbtide_goal", "max"), "meta.ebbtide_objective" + metric + "0.95"},
+		"a preset":              {map[string]any{"preset": "keras"}, with("ebbtide_goal", "max"), "meta.ebbtide_objective" + metric + "0.95"},
+		"a file":                {map[string]any{"file": "/local/m.csv"}, with("ebbtide_goal", "max"), "meta.ebbtide_objective" + metric + "0.95"},
+		"a name that says it":   {map[string]any{"metric": "accuracy"}, both, ""},
+		"in meta":               {nil, with("ebbtide_metric", "val_loss"), ""},
+		"a name that does not":  {map[string]any{"metric": "hv"}, both, "meta.ebbtide_acceptable" + direction("hv", "0.9") + "\nmeta.ebbtide_objective" + direction("hv", "0.95")},
+		"and a direction":       {map[string]any{"metric": "hv"}, with("ebbtide_goal", "max"), ""},
+		"and one in progress":   {map[string]any{"metric": "hv", "goal": "min"}, with("ebbtide_target_hold", "2"), ""},
+		"a pattern":             {map[string]any{"pattern": "(?P<value>.*)"}, with("ebbtide_target_hold", "2"), "meta.ebbtide_objective" + direction("value", "0.95")},
+		"with a direction":      {map[string]any{"pattern": "(?P<value>.*)"}, with("ebbtide_goal", "max"), ""},
+		"with a name":           {map[string]any{"pattern": "(?P<value>.*)", "metric": "accuracy"}, both, ""},
+		"a column":              {map[string]any{"file": "/local/m.csv", "metric": "val loss"}, with("ebbtide_target_hold", "2"), ""},
+		"a tag":                 {map[string]any{"tensorboard": "/alloc/runs", "metric": "eval/score"}, both, ""},
+		"a metric of endpoints": {map[string]any{"prometheus": "http://127.0.0.1:80/m", "metric": "epochs_done"}, both, "meta.ebbtide_acceptable" + direction("epochs_done", "0.9") + "\nmeta.ebbtide_objective" + direction("epochs_done", "0.95")},
+		"the wrong way round":   {map[string]any{"metric": "loss"}, both, "meta.ebbtide_objective: objective: must be ≤ acceptable = 0.9, because goal is \"min\": lower values are better; got 0.95, which is easier"},
+		"a service":             {nil, map[string]string{"ebbtide_qoe_target": "1"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := map[string]any{}
+			if c.progress != nil {
+				config["progress"] = c.progress
+			}
+			opts, err := readTaskOptions(taskConfig(t, config, c.meta))
+			if c.want == "" {
+				must.NoError(t, err)
+				return
+			}
+			must.EqError(t, err, c.want)
+			// Nor is a task taken up again whose targets were accepted before.
+			handle := drivers.NewTaskHandle(1)
+			handle.Config = &drivers.TaskConfig{ID: "a/train/1", Name: "train"}
+			kept, err := withOptions(handle, opts)
+			must.NoError(t, err)
+			_, _, err = takeOptions(kept)
+			must.EqError(t, err, c.want)
+		})
 	}
 }
 
@@ -115,41 +164,40 @@ func TestTaskOptionErrors(t *testing.T) {
 		meta     map[string]string
 		want     []string
 	}{
-		"typo":            {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold"}},
-		"goal":            {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
-		"limit":           {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
-		"migrate":         {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true" or "false", got "yes"`}},
-		"GPU":             {nil, map[string]string{"ebbtide_gpu_memory": "1G", "ebbtide_priority": "0", "ebbtide_gpu_group": "us"}, []string{`meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`, `meta.ebbtide_priority: must be from 1 to 100, got "0"`}},
-		"GPU input":       {nil, map[string]string{"ebbtide_gpu_input": "0"}, []string{`meta.ebbtide_gpu_input: must be a number > 0, the size of what the job works on, got "0"`}},
-		"adopt":           {nil, map[string]string{"ebbtide_adopt": "../x"}, []string{`meta.ebbtide_adopt: must be the ID of an allocation, got "../x"`}},
-		"waits":           {nil, map[string]string{"ebbtide_hold": "1"}, []string{`meta.ebbtide_hold: must be "true" or "false", got "1"`}},
-		"contradiction":   {map[string]any{"goal": "min", "metric": "loss"}, map[string]string{"ebbtide_goal": "max", "ebbtide_metric": "acc"}, []string{"meta.ebbtide_goal", "meta.ebbtide_metric", "contradicts"}},
-		"preset":          {map[string]any{"preset": "kearas"}, nil, []string{"progress.preset", "kearas", "keras"}},
-		"pattern":         {map[string]any{"pattern": "loss=(.*"}, nil, []string{"progress.pattern", "loss=(.*"}},
-		"no group":        {map[string]any{"pattern": "loss=(.*)"}, nil, []string{"progress.pattern", "value"}},
-		"acceptable":      {nil, map[string]string{"ebbtide_acceptable": "low"}, []string{`meta.ebbtide_acceptable: must be a number`, `"low"`}},
-		"NaN":             {nil, map[string]string{"ebbtide_objective": "NaN"}, []string{`meta.ebbtide_objective`, `"NaN"`}},
-		"hold":            {nil, map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
-		"hold alone":      {nil, map[string]string{"ebbtide_target_hold": "2"}, []string{"meta.ebbtide_target_hold", "not set"}},
-		"too easy":        {map[string]any{"goal": "min"}, map[string]string{"ebbtide_acceptable": "0.2", "ebbtide_objective": "0.3"}, []string{"meta.ebbtide_objective", "0.3", "0.2"}},
-		"easy by name":    {map[string]any{"metric": "accuracy"}, map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"}, []string{"meta.ebbtide_objective", "0.8"}},
-		"easy by default": {map[string]any{"metric": "hv"}, map[string]string{"ebbtide_acceptable": "0.8", "ebbtide_objective": "0.9"}, []string{"meta.ebbtide_objective", "0.9"}},
-		"qoe 0":           {nil, map[string]string{"ebbtide_qoe_target": "0"}, []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
-		"qoe text":        {nil, map[string]string{"ebbtide_qoe_target": "fast"}, []string{"meta.ebbtide_qoe_target", `"fast"`}},
-		"both kinds":      {nil, map[string]string{"ebbtide_qoe_target": "1", "ebbtide_objective": "0.5"}, []string{"meta.ebbtide_qoe_target", "ebbtide_objective", "service or a training job"}},
-		"two sources":     {map[string]any{"file": "/local/a.csv", "tensorboard": "/alloc/runs"}, nil, []string{"progress.tensorboard", "file"}},
-		"outside":         {map[string]any{"file": "/var/log/a.csv"}, nil, []string{"progress.file", "/local or /alloc", "/var/log/a.csv"}},
-		"dots":            {map[string]any{"file": "/local/../../etc/a.csv"}, nil, []string{"progress.file", "/local or /alloc"}},
-		"format":          {map[string]any{"file": "/local/a", "format": "xml"}, nil, []string{"progress.format", "jsonl, csv", "xml"}},
-		"no format":       {map[string]any{"file": "/local/a.log"}, nil, []string{"progress.file", "progress.format"}},
-		"no metric":       {map[string]any{"prometheus": "http://localhost/metrics"}, nil, []string{"progress.metric", "must name"}},
-		"no URL":          {map[string]any{"prometheus": "localhost:80", "metric": "m"}, nil, []string{"progress.prometheus", "localhost:80"}},
-		"a password":      {map[string]any{"prometheus": "ftp://u:secret@h/?token=x", "metric": "m"}, nil, []string{"progress.prometheus", "ftp://h/\""}},
-		"another host":    {map[string]any{"prometheus": "http://192.0.2.1/metrics", "metric": "m"}, nil, []string{"progress.prometheus", "192.0.2.1", "not on this host"}},
-		"step":            {map[string]any{"step": "train_step"}, nil, []string{"progress.step", "train_step"}},
-		"quantile":        {map[string]any{"prometheus": "http://localhost/", "metric": "m", "quantile": 95}, nil, []string{"progress.quantile", "95"}},
-		"scale":           {map[string]any{"scale": 0}, nil, []string{"progress.scale", "> 0"}},
-		"all at once":     {map[string]any{"preset": "x"}, map[string]string{"ebbtide_a": "1", "ebbtide_b": "2"}, []string{"progress.preset", "ebbtide_a", "ebbtide_b"}},
+		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold"}},
+		"goal":          {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
+		"limit":         {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
+		"migrate":       {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true" or "false", got "yes"`}},
+		"GPU":           {nil, map[string]string{"ebbtide_gpu_memory": "1G", "ebbtide_priority": "0", "ebbtide_gpu_group": "us"}, []string{`meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`, `meta.ebbtide_priority: must be from 1 to 100, got "0"`}},
+		"GPU input":     {nil, map[string]string{"ebbtide_gpu_input": "0"}, []string{`meta.ebbtide_gpu_input: must be a number > 0, the size of what the job works on, got "0"`}},
+		"adopt":         {nil, map[string]string{"ebbtide_adopt": "../x"}, []string{`meta.ebbtide_adopt: must be the ID of an allocation, got "../x"`}},
+		"waits":         {nil, map[string]string{"ebbtide_hold": "1"}, []string{`meta.ebbtide_hold: must be "true" or "false", got "1"`}},
+		"contradiction": {map[string]any{"goal": "min", "metric": "loss"}, map[string]string{"ebbtide_goal": "max", "ebbtide_metric": "acc"}, []string{"meta.ebbtide_goal", "meta.ebbtide_metric", "contradicts"}},
+		"preset":        {map[string]any{"preset": "kearas"}, nil, []string{"progress.preset", "kearas", "keras"}},
+		"pattern":       {map[string]any{"pattern": "loss=(.*"}, nil, []string{"progress.pattern", "loss=(.*"}},
+		"no group":      {map[string]any{"pattern": "loss=(.*)"}, nil, []string{"progress.pattern", "value"}},
+		"acceptable":    {nil, map[string]string{"ebbtide_acceptable": "low"}, []string{`meta.ebbtide_acceptable: must be a number`, `"low"`}},
+		"NaN":           {nil, map[string]string{"ebbtide_objective": "NaN"}, []string{`meta.ebbtide_objective`, `"NaN"`}},
+		"hold":          {nil, map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
+		"hold alone":    {nil, map[string]string{"ebbtide_target_hold": "2"}, []string{"meta.ebbtide_target_hold", "not set"}},
+		"too easy":      {map[string]any{"metric": "hv", "goal": "min"}, map[string]string{"ebbtide_acceptable": "0.2", "ebbtide_objective": "0.3"}, []string{"meta.ebbtide_objective", "0.3", "0.2"}},
+		"easy by name":  {map[string]any{"metric": "accuracy"}, map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"}, []string{"meta.ebbtide_objective", "0.8"}},
+		"qoe 0":         {nil, map[string]string{"ebbtide_qoe_target": "0"}, []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
+		"qoe text":      {nil, map[string]string{"ebbtide_qoe_target": "fast"}, []string{"meta.ebbtide_qoe_target", `"fast"`}},
+		"both kinds":    {nil, map[string]string{"ebbtide_qoe_target": "1", "ebbtide_objective": "0.5"}, []string{"meta.ebbtide_qoe_target", "ebbtide_objective", "service or a training job"}},
+		"two sources":   {map[string]any{"file": "/local/a.csv", "tensorboard": "/alloc/runs"}, nil, []string{"progress.tensorboard", "file"}},
+		"outside":       {map[string]any{"file": "/var/log/a.csv"}, nil, []string{"progress.file", "/local or /alloc", "/var/log/a.csv"}},
+		"dots":          {map[string]any{"file": "/local/../../etc/a.csv"}, nil, []string{"progress.file", "/local or /alloc"}},
+		"format":        {map[string]any{"file": "/local/a", "format": "xml"}, nil, []string{"progress.format", "jsonl, csv", "xml"}},
+		"no format":     {map[string]any{"file": "/local/a.log"}, nil, []string{"progress.file", "progress.format"}},
+		"no metric":     {map[string]any{"prometheus": "http://localhost/metrics"}, nil, []string{"progress.metric", "must name"}},
+		"no URL":        {map[string]any{"prometheus": "localhost:80", "metric": "m"}, nil, []string{"progress.prometheus", "localhost:80"}},
+		"a password":    {map[string]any{"prometheus": "ftp://u:secret@h/?token=x", "metric": "m"}, nil, []string{"progress.prometheus", "ftp://h/\""}},
+		"another host":  {map[string]any{"prometheus": "http://192.0.2.1/metrics", "metric": "m"}, nil, []string{"progress.prometheus", "192.0.2.1", "not on this host"}},
+		"step":          {map[string]any{"step": "train_step"}, nil, []string{"progress.step", "train_step"}},
+		"quantile":      {map[string]any{"prometheus": "http://localhost/", "metric": "m", "quantile": 95}, nil, []string{"progress.quantile", "95"}},
+		"scale":         {map[string]any{"scale": 0}, nil, []string{"progress.scale", "> 0"}},
+		"all at once":   {map[string]any{"preset": "x"}, map[string]string{"ebbtide_a": "1", "ebbtide_b": "2"}, []string{"progress.preset", "ebbtide_a", "ebbtide_b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := map[string]any{}

@@ -50,9 +50,9 @@ awk -v f=$d/value 'BEGIN { v = 100000; while (1) { for (k = 0; k < 100000; k++) 
 while :; do wait; done`
 )
 
-// wanting is a task with targets; "" is none.
+// wanting is a task with targets for its loss; "" is none.
 func wanting(k task, acceptable, objective, target string) task {
-	k.meta = map[string]string{}
+	k.meta = map[string]string{"ebbtide_metric": "loss"}
 	if acceptable != "" {
 		k.meta["ebbtide_acceptable"] = acceptable
 	}
@@ -302,7 +302,7 @@ func targetTests() map[string]func(*testing.T, *cluster) {
 		"first reports":         testTargetAtOnce,
 		"hold":                  testTargetHold,
 		"accuracy":              testTargetAccuracy,
-		"wrong way round":       testTargetContradiction,
+		"another metric":        testTargetPauses,
 		"real training":         testTargetTraining,
 		"restarted in grace":    testTargetRestarted,
 		"started anew by Nomad": testTargetNewRun,
@@ -352,7 +352,9 @@ while :; do n=$((n+1)); echo step=$n loss=40; sleep 0.05; done`), "50", "", "")
 // testTargetAccuracy is about a metric that is to rise.
 func testTargetAccuracy(t *testing.T, c *cluster) {
 	k := shell(preamble + saves + strings.NewReplacer("loss=", "accuracy=", "v=100", "v=0.5").Replace(patient))
-	g := startGoal(t, c, "accuracy", wanting(k, "0.8", "0.9", `signal = "SIGUSR1"`))
+	k = wanting(k, "0.8", "0.9", `signal = "SIGUSR1"`)
+	k.meta["ebbtide_metric"] = "accuracy"
+	g := startGoal(t, c, "accuracy", k)
 	g.reporting(t)
 	g.put(t, "value", "0.85")
 	c.waitEvent(t, g.alloc, "train", "acceptable target 0.8 reached: accuracy = 0.85")
@@ -364,14 +366,18 @@ func testTargetAccuracy(t *testing.T, c *cluster) {
 	must.Eq(t, 0.95, g.marker(t, "objective").Value)
 }
 
-// testTargetContradiction is about targets that only show to be the wrong way
-// round when the metric is seen: they are ignored, and the task runs on.
-func testTargetContradiction(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "contradiction", wanting(shell(preamble+saves+patient), "50", "200", ""))
-	c.waitEvent(t, g.alloc, "train", "its targets are ignored", "loss", "ebbtide_goal")
-	st := c.waitStatus(t, g.alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
-	must.Eq(t, "training", st.Target.State)
+// testTargetPauses is about a task that reports another metric than it has named, at a
+// value that would be its objective: it runs on until the named one reaches it.
+func testTargetPauses(t *testing.T, c *cluster) {
+	other := strings.Replace(patient, "while :;", `while [ ! -e $d/value ];`, 1)
+	other = strings.Replace(other, "echo step=$n loss=$v", `echo "{\"step\": $n, \"val\": {\"loss\": 1}}"`, 1)
+	g := startGoal(t, c, "another-metric", wanting(shell(preamble+saves+other+"\n"+patient), "", "50", ""))
+	c.waitEvent(t, g.alloc, "train", "its targets pause: the output now reports val.loss instead of loss")
+	g.reporting(t)
 	must.SliceEmpty(t, g.lines(t, "signals"))
+	g.put(t, "value", "40")
+	g.once(t)
+	must.Eq(t, 40, g.marker(t, "objective").Value)
 }
 
 // testTargetTraining is a real training run from its start to its end.

@@ -45,6 +45,7 @@ job "targets" {
         args    = ["-model", "mlp", "-steps", "0", "-term-exit", "143"]
       }
       meta {
+        ebbtide_metric = "loss"
         # Reports are noisy: three in a row.
         ebbtide_objective   = "0.74"
         ebbtide_target_hold = "3"

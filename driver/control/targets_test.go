@@ -17,19 +17,20 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 func num(x float64) *float64 { return &x }
 
-// target makes a task with targets, and a channel of what is reached.
-func (n *node) target(name string, targets Targets) (*fake, chan Reached) {
+// target makes a task with targets for its loss, and a channel of what is reached.
+func (n *node) target(name string, targets target.Targets) (*fake, chan target.Reached) {
 	f := n.task(name)
-	f.Targets = targets
-	reached := make(chan Reached, 10)
-	f.OnTarget = func(r Reached) { reached <- r }
+	f.progress.Metric = "loss"
+	f.Targets, f.Watch = targets, target.NewWatcher("loss", target.GoalMin, targets)
+	reached := make(chan target.Reached, 10)
+	f.OnTarget = func(r target.Reached) { reached <- r }
 	return f, reached
 }
 
@@ -45,29 +46,29 @@ func says(values ...any) func() (float64, string) {
 
 func TestTargetsAreReachedOnce(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
-	f, reached := n.target("job", Targets{Acceptable: num(0.5), Objective: num(0.2), Hold: 1})
+	f, reached := n.target("job", target.Targets{Acceptable: num(0.5), Objective: num(0.2), Hold: 1})
 	n.start(f)
 	do := map[*fake]func() (float64, string){f: says(1.0, 0.6, 0.5, 0.7, 0.4, 0.3)}
 	for range 8 {
 		n.second(do)
 	}
 	r := <-reached
-	must.Eq(t, tradl.StateAcceptable, r.State)
-	must.Eq(t, status.Number(0.5), r.Value)
-	must.Eq(t, status.Number(3), r.Step)
+	must.Eq(t, target.StateAcceptable, r.State)
+	must.Eq(t, 0.5, r.Value)
+	must.Eq(t, num(3), r.Step)
 	must.StrContains(t, n.event("acceptable").Message, "acceptable target 0.5 reached: loss = 0.5 at step 3")
-	must.Eq(t, tradl.StateAcceptable, n.c.find(f.ID).reached)
+	must.Eq(t, target.StateAcceptable, n.c.find(f.ID).reached)
 
 	data, err := os.ReadFile(filepath.Join(f.AllocDir, status.Dir, "job.acceptable"))
 	must.NoError(t, err)
-	var marker Reached
+	var marker target.Reached
 	must.NoError(t, json.Unmarshal(data, &marker))
-	must.Eq(t, status.Number(0.5), marker.Target)
+	must.Eq(t, 0.5, marker.Target)
 
 	do[f] = says(0.19)
 	n.second(do) // not at the next decision: at once
 	r = <-reached
-	must.Eq(t, tradl.StateObjective, r.State)
+	must.Eq(t, target.StateObjective, r.State)
 	must.StrContains(t, n.event("objective").Message, "has succeeded")
 	_, err = os.Stat(filepath.Join(f.AllocDir, status.Dir, "job.objective"))
 	must.NoError(t, err)
@@ -84,7 +85,7 @@ func TestTargetsAreReachedOnce(t *testing.T) {
 
 func TestTargetHold(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
-	f, reached := n.target("job", Targets{Objective: num(0.2), Hold: 3})
+	f, reached := n.target("job", target.Targets{Objective: num(0.2), Hold: 3})
 	n.start(f)
 	do := map[*fake]func() (float64, string){f: says(1.0, 0.1, 0.5, 0.1, 0.1, "nan", 0.1, 0.1, 0.3)}
 	for range 12 {
@@ -95,35 +96,35 @@ func TestTargetHold(t *testing.T) {
 	for range 3 {
 		n.second(do)
 	}
-	must.Eq(t, tradl.StateObjective, (<-reached).State)
+	must.Eq(t, target.StateObjective, (<-reached).State)
 }
 
 func TestTargetOfAnEarlierProcess(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
-	f, reached := n.target("job", Targets{Acceptable: num(0.5), Objective: num(0.2), Hold: 1})
-	f.Reached = tradl.StateAcceptable
+	f, reached := n.target("job", target.Targets{Acceptable: num(0.5), Objective: num(0.2), Hold: 1})
+	f.Reached = target.StateAcceptable
 	n.start(f)
 	do := map[*fake]func() (float64, string){f: says(0.6, 0.4)}
 	for range 5 {
 		n.second(do)
 	}
 	must.Eq(t, 0, len(reached), must.Sprint("the acceptable target was told before"))
-	must.Eq(t, tradl.StateAcceptable, n.c.find(f.ID).reached)
+	must.Eq(t, target.StateAcceptable, n.c.find(f.ID).reached)
 }
 
 func TestAcceptableTaskYields(t *testing.T) {
 	for _, policy := range []string{policies.Auto, policies.TRADL} {
 		t.Run(policy, func(t *testing.T) {
 			n := newNode(t, func(o *Options) { o.Policy = policy })
-			f, _ := n.target("good", Targets{Acceptable: num(0.9), Hold: 1})
-			other, _ := n.target("other", Targets{Acceptable: num(0.001), Hold: 1})
+			f, _ := n.target("good", target.Targets{Acceptable: num(0.9), Hold: 1})
+			other, _ := n.target("other", target.Targets{Acceptable: num(0.001), Hold: 1})
 			n.start(f)
 			n.start(other)
 			do := map[*fake]func() (float64, string){f: learner(0.02, 1, 0), other: learner(0.005, 1, 0)}
 			for range 90 {
 				n.second(do)
 			}
-			must.Eq(t, tradl.StateAcceptable, n.c.find(f.ID).reached)
+			must.Eq(t, target.StateAcceptable, n.c.find(f.ID).reached)
 			must.Less(t, 0.5, n.c.find(f.ID).limit)
 			must.Less(t, other.limits.Shares, f.limits.Shares)
 			must.Eq(t, 2000, f.limits.Shares+other.limits.Shares)
@@ -137,9 +138,9 @@ func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 	for _, policy := range []string{policies.Auto, policies.TRADL} {
 		t.Run(policy, func(t *testing.T) {
 			n := newNode(t, func(o *Options) { o.Policy = policy })
-			good, _ := n.target("good", Targets{Acceptable: num(0.9), Hold: 1})
-			other, _ := n.target("other", Targets{Acceptable: num(0.001), Hold: 1})
-			leaver, _ := n.target("leaver", Targets{Acceptable: num(0.001), Hold: 1})
+			good, _ := n.target("good", target.Targets{Acceptable: num(0.9), Hold: 1})
+			other, _ := n.target("other", target.Targets{Acceptable: num(0.001), Hold: 1})
+			leaver, _ := n.target("leaver", target.Targets{Acceptable: num(0.001), Hold: 1})
 			cpu := 0.7 // of a pool of two cores
 			uses := func(learn func() (float64, string)) func() (float64, string) {
 				return func() (float64, string) { _, line := learn(); return cpu, line }
@@ -170,20 +171,47 @@ func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
 	}
 }
 
-func TestTargetsThatContradictTheMetric(t *testing.T) {
-	n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
-	// An objective above the acceptable value suits an accuracy.
-	f, reached := n.target("job", Targets{Acceptable: num(0.8), Objective: num(0.9), Hold: 1})
-	n.start(f)
-	for range 15 {
-		n.second(map[*fake]func() (float64, string){f: says(0.1)})
+// What a trainer prints beside the declared metric reaches nothing.
+func TestTargetsOfOneMetric(t *testing.T) {
+	for _, lines := range [][]string{
+		{"Initial test accuracy: 0.098", "loss=2.3", "loss=1.1"},
+		{"loss=0.929 accuracy=0.3", "loss=0.99 accuracy=0.9"},
+	} {
+		n := newNode(t, func(o *Options) { o.Policy = policies.Auto })
+		targets := target.Targets{Objective: num(0.95)}
+		f, reached := n.target("job", targets)
+		f.progress.Metric, f.Watch = "accuracy", target.NewWatcher("accuracy", target.GoalMax, targets)
+		n.start(f)
+		for _, line := range append(lines, "accuracy=0.95") {
+			must.Eq(t, 0, len(reached))
+			n.second(map[*fake]func() (float64, string){f: func() (float64, string) { return 1, line }})
+		}
+		must.Eq(t, 0.95, (<-reached).Value)
 	}
-	must.StrContains(t, n.event("targets").Message, "targets are ignored")
-	must.Eq(t, 0, len(reached))
-	must.Eq(t, limits.Limits{Shares: 1000}, f.limits)
-	acceptable, objective := n.c.find(f.ID).wanted()
-	must.Nil(t, acceptable)
-	must.Nil(t, objective)
+}
+
+// A value of another metric than the declared one reaches nothing, and is told.
+func TestTargetsPause(t *testing.T) {
+	for _, policy := range []string{policies.Auto, policies.TRADL} {
+		n := newNode(t, func(o *Options) { o.Policy = policy })
+		f, reached := n.target("job", target.Targets{Acceptable: num(0.9), Objective: num(0.5), Hold: 1})
+		n.start(f)
+		line := `{"step": 1, "val": {"loss": 0.1}}`
+		do := map[*fake]func() (float64, string){f: func() (float64, string) { return 1, line }}
+		for range 15 {
+			n.second(do)
+		}
+		must.Eq(t, "its targets pause: the output now reports val.loss instead of loss", n.event("targets").Message)
+		must.Eq(t, 0, len(reached))
+		_, value := n.c.find(f.ID).position()
+		must.Nil(t, value, must.Sprint("it is not the targets' metric"))
+		line = `{"step": 2, "loss": 0.7, "val": {"loss": 0.1}}`
+		for range 5 {
+			n.second(do)
+		}
+		must.Eq(t, target.StateAcceptable, (<-reached).State)
+		must.Eq(t, 0, len(reached))
+	}
 }
 
 func TestServiceBesideTraining(t *testing.T) {
@@ -194,7 +222,7 @@ func TestServiceBesideTraining(t *testing.T) {
 				o.Params.Dqoes.Step = dqoes.StepProportional
 			})
 			svc := n.task("svc")
-			svc.Targets = Targets{QoE: 0.1, Hold: 1}
+			svc.Targets = target.Targets{QoE: 0.1, Hold: 1}
 			svc.progress = progress.Config{Metric: "response_s"}
 			job := n.task("job")
 			n.start(svc)

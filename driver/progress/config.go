@@ -87,6 +87,19 @@ type Config struct {
 	Scale float64
 }
 
+// Declared returns the metric that c names, "" where it is left to be chosen, and the
+// goal that c says or that follows from that name, "" for neither.
+func (c Config) Declared() (metric, goal string) {
+	metric, goal = c.Metric, c.Goal
+	if metric == "" && c.Pattern != "" {
+		metric = "value" // as its group
+	}
+	if inferred, ok := InferGoal(metric); ok && goal == "" {
+		goal = inferred
+	}
+	return metric, goal
+}
+
 // DefaultQuantile is what is read of a histogram unless the job says otherwise.
 const DefaultQuantile = 0.95
 

@@ -94,9 +94,7 @@ func NewParser(c Config) (*Parser, error) {
 	}
 	if re != nil {
 		p.group.value, p.group.step, p.group.total = re.SubexpIndex("value"), re.SubexpIndex("step"), re.SubexpIndex("total")
-		if p.metric == "" {
-			p.metric = "value"
-		}
+		p.metric, _ = c.Declared()
 		p.last = p.metric
 	}
 	p.search = p.metric != "" && strings.ContainsFunc(p.metric, func(r rune) bool {

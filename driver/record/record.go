@@ -20,18 +20,18 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // Record is what is remembered of one task of an allocation.
 type Record struct {
 	// Run is the task's ID in Nomad when Acceptable was reached: a task that is
 	// started anew may be far from it again.
-	Run        string           `json:"run,omitempty"`
-	Acceptable *control.Reached `json:"acceptable,omitempty"`
+	Run        string          `json:"run,omitempty"`
+	Acceptable *target.Reached `json:"acceptable,omitempty"`
 	// Objective holds for the allocation: its task has succeeded.
-	Objective *control.Reached `json:"objective,omitempty"`
+	Objective *target.Reached `json:"objective,omitempty"`
 	// Frozen is written before the task is frozen, and taken back after it was thawed.
 	Frozen *Frozen `json:"frozen,omitempty"`
 	// Left is what a task has left behind that was stopped to be moved.

@@ -73,7 +73,7 @@ func (w *Watcher) Observe(reports []progress.Report) []Reached {
 	return reached
 }
 
-// policy.Goal returns the direction in which the declared metric improves.
+// Goal returns the direction in which the declared metric improves.
 func (w *Watcher) Goal() policy.Goal { return w.goal }
 
 // Paused says why the targets pause, "" if they do not.
@@ -84,13 +84,13 @@ func (w *Watcher) Paused() string {
 	return fmt.Sprintf("the output now reports %s instead of %s", w.other, w.metric)
 }
 
-// policy.TargetState returns what the task has reached so far.
+// State returns what the task has reached so far.
 func (w *Watcher) State() policy.TargetState { return w.state }
 
 // Restore sets what the task had reached before, as another process wrote it down.
 // What is not a state is policy.InTraining. Reports in a row are counted anew.
 func (w *Watcher) Restore(s policy.TargetState) {
-	if w.state = policy.InTraining; s.Rank() > w.state.Rank() {
+	if w.state = policy.InTraining; s.Rank() > 0 {
 		w.state = s
 	}
 	for i := range w.tiers {

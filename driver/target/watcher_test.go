@@ -13,7 +13,6 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
-	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 // loss is a report of a loss.
@@ -75,8 +74,8 @@ func TestWatcher_Observe(t *testing.T) {
 	at := time.Unix(1, 0)
 	w := NewWatcher("Loss", policy.GoalMin, Targets{Acceptable: num(3), Objective: num(2)})
 	must.Eq(t, []Reached{
-		{policy.TargetState: policy.Acceptable, Metric: "loss", Value: 2.5, Target: 3, Time: at},
-		{policy.TargetState: policy.Objective, Metric: "LOSS", Value: 1, Target: 2, Step: num(7), Time: at},
+		{State: policy.Acceptable, Metric: "loss", Value: 2.5, Target: 3, Time: at},
+		{State: policy.Objective, Metric: "LOSS", Value: 1, Target: 2, Step: num(7), Time: at},
 	}, w.Observe([]progress.Report{
 		{Metric: "loss", Value: 4, Step: 5, Time: at}, {Metric: "loss", Value: 2.5, Step: math.NaN(), Time: at},
 		{Metric: "LOSS", Value: 1, Step: 7, Time: at}, {Metric: "loss", Value: 0, Step: 8, Time: at},
@@ -168,7 +167,7 @@ func TestWatcher_properties(t *testing.T) {
 				alone.Observe([]progress.Report{r})
 			}
 			for _, at := range w.Observe(reports) {
-				must.True(t, at.State.Rank() > state.Rank())
+				must.Greater(t, state.Rank(), at.State.Rank())
 				must.True(t, goal.Reached(at.Value, at.Target))
 				state = at.State
 			}

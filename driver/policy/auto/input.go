@@ -12,6 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
@@ -174,7 +175,7 @@ func (t Task) validateTraining(at func(string) string, errs *fields.Errors) {
 	if t.Value != nil && !finite(*t.Value) {
 		errs.Add(at("value"), "must be a finite number, got %v", *t.Value)
 	}
-	for _, e := range fieldErrors(tradl.CheckTargets(t.Goal, t.Acceptable, t.Objective)) {
+	for _, e := range fieldErrors(target.Check(t.Goal, t.Acceptable, t.Objective)) {
 		errs.Add(at(e.Path), "%s", e.Problem)
 	}
 	if !t.State.Valid() {

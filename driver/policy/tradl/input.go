@@ -7,62 +7,28 @@ import (
 	"errors"
 	"math"
 
+	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 // DefaultFull is the published part of the pool from which on it counts as full.
 const DefaultFull = 0.9
 
-// State says what a task has reached. Targets are passed once: a worse value
-// later takes nothing back.
-type State string
-
-// The states, each harder to reach than the one before.
-const (
-	// StateTraining is a task that has reached nothing yet. The input may leave it
-	// out, or say "".
-	StateTraining State = "training"
-	// StateAcceptable is a task whose model can be used; it trains on.
-	StateAcceptable State = "acceptable"
-	// StateObjective is a task that has succeeded and stops.
-	StateObjective State = "objective"
+// State is what a task has reached, and Goal the direction in which its value gets
+// better.
+type (
+	State = target.State
+	Goal  = target.Goal
 )
 
-// Valid says whether s is one of the states above, or "".
-func (s State) Valid() bool {
-	switch s {
-	case "", StateTraining, StateAcceptable, StateObjective:
-		return true
-	default:
-		return false
-	}
-}
-
-// rank orders the states.
-func (s State) rank() int {
-	switch s {
-	case StateObjective:
-		return 2
-	case StateAcceptable:
-		return 1
-	default:
-		return 0
-	}
-}
-
-// Goal is the direction in which a value gets better.
-type Goal string
-
-// The directions.
+// The states and the directions.
 const (
-	// GoalMin is for a loss: it reaches a target by falling to it.
-	GoalMin Goal = "min"
-	// GoalMax is for an accuracy: it reaches a target by rising to it.
-	GoalMax Goal = "max"
+	StateTraining   = target.StateTraining
+	StateAcceptable = target.StateAcceptable
+	StateObjective  = target.StateObjective
+	GoalMin         = target.GoalMin
+	GoalMax         = target.GoalMax
 )
-
-// Valid says whether g is one of the directions above.
-func (g Goal) Valid() bool { return g == GoalMin || g == GoalMax }
 
 // Input is the snapshot of a node that Decide works on.
 type Input struct {
@@ -90,7 +56,7 @@ type Task struct {
 	Objective *float64 `json:"objective"`
 	// State is what the task had reached before.
 	State State `json:"state" strict:"optional"`
-	// Tracked says that State is all that counts, because a Tracker follows the
+	// Tracked says that State is all that counts, because a target.Watcher follows the
 	// reports and asks for several in a row: Value is told to people only.
 	Tracked bool `json:"tracked" strict:"optional"`
 	// Use is the task's CPU over the last interval, as a fraction of the pool. It
@@ -109,36 +75,6 @@ type Params struct {
 // DefaultParams returns DefaultFull.
 func DefaultParams() Params { return Params{Full: DefaultFull} }
 
-// CheckTargets says what is wrong with a pair of targets, as a fields.Errors with
-// the paths "goal", "acceptable" and "objective".
-func CheckTargets(goal Goal, acceptable, objective *float64) error {
-	var errs fields.Errors
-	usable := true
-	if targets := acceptable != nil || objective != nil; !goal.Valid() && (targets || goal != "") {
-		errs.Add("goal", `must be "min" or "max", got %q`, string(goal))
-		usable = false
-	}
-	for _, t := range []struct {
-		name   string
-		target *float64
-	}{{"acceptable", acceptable}, {"objective", objective}} {
-		if t.target != nil && !finite(*t.target) {
-			errs.Add(t.name, "must be a finite number, got %v", *t.target)
-			usable = false
-		}
-	}
-	if !usable || acceptable == nil || objective == nil || Reached(goal, *objective, *acceptable) {
-		return errs.Err()
-	}
-	harder, way := "≤", "lower values are better"
-	if goal == GoalMax {
-		harder, way = "≥", "higher values are better"
-	}
-	errs.Add("objective", `must be %s acceptable = %v, because goal is %q: %s; got %v, which is easier`,
-		harder, *acceptable, string(goal), way, *objective)
-	return errs.Err()
-}
-
 // Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
@@ -150,7 +86,7 @@ func (in Input) Validate() error {
 			errs.Add(at("value"), "must be a finite number, got %v", *t.Value)
 		}
 		var targets fields.Errors
-		if errors.As(CheckTargets(t.Goal, t.Acceptable, t.Objective), &targets) {
+		if errors.As(target.Check(t.Goal, t.Acceptable, t.Objective), &targets) {
 			for _, e := range targets {
 				errs = append(errs, fields.Error{Path: at(e.Path), Problem: e.Problem})
 			}

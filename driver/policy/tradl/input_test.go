@@ -81,12 +81,3 @@ func TestExample(t *testing.T) {
 	}
 	must.Eq(t, []string{RuleTraining, RuleHalf, RuleEven, RuleObjective, RuleTraining, RuleUnmeasured}, rules)
 }
-
-func TestCheckTargets(t *testing.T) {
-	must.NoError(t, CheckTargets("", nil, nil))
-	must.NoError(t, CheckTargets(GoalMin, nil, num(1)))
-	must.NoError(t, CheckTargets(GoalMax, num(0.8), num(0.9)))
-	must.EqError(t, CheckTargets(GoalMax, num(0.9), num(0.8)),
-		`objective: must be ≥ acceptable = 0.9, because goal is "max": higher values are better; got 0.8, which is easier`)
-	must.EqError(t, CheckTargets("", num(0.9), nil), `goal: must be "min" or "max", got ""`)
-}

@@ -11,6 +11,8 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
@@ -43,7 +45,7 @@ func inputs() *rapid.Generator[Input] {
 				Use:        uses.Draw(t, "use"),
 				Limit:      rapid.Float64Range(1e-6, 1).Draw(t, "limit"),
 			}
-			if CheckTargets(task.Goal, task.Acceptable, task.Objective) != nil {
+			if target.Check(task.Goal, task.Acceptable, task.Objective) != nil {
 				task.Acceptable, task.Objective = task.Objective, task.Acceptable
 			}
 			in.Tasks[i] = task
@@ -66,7 +68,7 @@ func TestDecide_properties(t *testing.T) {
 			must.Eq(t, was.ID, d.ID)
 			must.NotEq(t, "", d.Rule)
 			must.NotEq(t, "", d.Why)
-			must.GreaterEq(t, was.State.rank(), d.State.rank(), must.Sprint("nothing is taken back"))
+			must.GreaterEq(t, was.State.Rank(), d.State.Rank(), must.Sprint("nothing is taken back"))
 			must.Eq(t, d.State == StateObjective, d.Stop)
 			must.Eq(t, d.Stop, d.Rule == RuleObjective)
 			if d.Limit == nil {
@@ -105,8 +107,8 @@ func TestDecide_orderFree(t *testing.T) {
 	})
 }
 
-// A tracker without a hold and Decide say the same.
-func TestTracker_agrees(t *testing.T) {
+// A watcher without a hold and Decide say the same.
+func TestWatcher_agrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		goal := rapid.SampledFrom([]Goal{GoalMin, GoalMax}).Draw(t, "goal")
 		values := rapid.SliceOf(rapid.Float64Range(0, 1)).Draw(t, "values")
@@ -114,14 +116,14 @@ func TestTracker_agrees(t *testing.T) {
 		if goal == GoalMax {
 			objective = num(0.8)
 		}
-		tracker := NewTracker(goal, acceptable, objective, 1)
+		watcher := target.NewWatcher("loss", goal, target.Targets{Acceptable: acceptable, Objective: objective})
 		state := StateTraining
 		for _, v := range values {
-			tracker.Observe(v)
+			watcher.Observe([]progress.Report{{Metric: "loss", Value: v}})
 			state = Decide(input(Task{
 				ID: "a", Goal: goal, Value: &v, Acceptable: acceptable, Objective: objective, State: state, Limit: 1,
 			})).Tasks[0].State
-			must.Eq(t, tracker.State(), state)
+			must.Eq(t, watcher.State(), state)
 		}
 	})
 }

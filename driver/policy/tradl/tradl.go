@@ -163,7 +163,7 @@ func (t Task) now() State {
 		return state
 	}
 	reaches := func(target *float64, s State) {
-		if target != nil && Reached(t.Goal, *t.Value, *target) && s.rank() > state.rank() {
+		if target != nil && t.Goal.Reached(*t.Value, *target) && s.Rank() > state.Rank() {
 			state = s
 		}
 	}

@@ -4,7 +4,6 @@
 package tradl
 
 import (
-	"math"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -37,32 +36,6 @@ func show(out Output) []shown {
 		all = append(all, s)
 	}
 	return all
-}
-
-func TestReached(t *testing.T) {
-	for _, tc := range []struct {
-		goal          Goal
-		value, target float64
-		want          bool
-	}{
-		{GoalMin, 0.31, 0.3, false},
-		{GoalMin, 0.3, 0.3, true},
-		{GoalMin, 0.29, 0.3, true},
-		{GoalMin, -5, -4, true},
-		{GoalMax, 0.92, 0.93, false},
-		{GoalMax, 0.93, 0.93, true},
-		{GoalMax, 0.94, 0.93, true},
-		{GoalMax, -5, -4, false},
-		{"", 0.3, 0.3, false},
-		{GoalMin, math.NaN(), 0.3, false},
-		{GoalMax, math.NaN(), 0.3, false},
-		{GoalMin, 0.3, math.NaN(), false},
-		{GoalMax, 0.3, math.NaN(), false},
-		{GoalMin, math.Inf(-1), 0.3, false},
-		{GoalMax, math.Inf(1), 0.3, false},
-	} {
-		must.Eq(t, tc.want, Reached(tc.goal, tc.value, tc.target), must.Sprintf("%+v", tc))
-	}
 }
 
 func TestDecide(t *testing.T) {

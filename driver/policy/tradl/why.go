@@ -48,7 +48,7 @@ func (t Task) whyReached(s *strings.Builder, name string, target *float64) {
 	switch {
 	case target == nil: // of an earlier run, whose targets were others
 		fmt.Fprintf(s, "has reached its %s before", name)
-	case t.Value != nil && Reached(t.Goal, *t.Value, *target):
+	case t.Value != nil && t.Goal.Reached(*t.Value, *target):
 		fmt.Fprintf(s, "value %.4g reaches %s %.4g", *t.Value, name, *target)
 	case t.Value != nil:
 		fmt.Fprintf(s, "has reached %s %.4g before, value %.4g takes nothing back", name, *target, *t.Value)
@@ -81,7 +81,7 @@ func (t Task) whyTraining(s *strings.Builder) {
 	switch {
 	case next == nil:
 		s.WriteString(", has no target")
-	case t.Value != nil && Reached(t.Goal, *t.Value, *next): // tracked
+	case t.Value != nil && t.Goal.Reached(*t.Value, *next): // tracked
 		fmt.Fprintf(s, " reaches %s %.4g, but not often enough in a row", name, *next)
 	default:
 		fmt.Fprintf(s, ", has not reached %s %.4g", name, *next)
