@@ -12,7 +12,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/private"
 )
 
 // What happens when a task reaches a target (TRADL).
@@ -36,7 +36,7 @@ func (d *Driver) targetReached(t *task, act actions, at control.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	t.records.Lock()
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil {
 		log.Warn("what was known of the task's targets is lost", "error", err)
 	}
@@ -92,7 +92,7 @@ func (d *Driver) finish(t *task, act actions) {
 // with what that one had begun.
 func (d *Driver) resumeTargets(t *task, opts *taskOptions) tradl.State {
 	cfg := t.handle.Config
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	switch {
 	case err != nil:
 		d.logger.Warn("what was known of the task's targets is lost", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
@@ -109,7 +109,7 @@ func (d *Driver) resumeTargets(t *task, opts *taskOptions) tradl.State {
 // succeeded returns a handle for a task that is not to be started, because its
 // allocation has reached the objective before; nil for any other.
 func (d *Driver) succeeded(cfg *drivers.TaskConfig) *drivers.TaskHandle {
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Objective == nil {
 		return nil
 	}

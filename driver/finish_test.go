@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/private"
 )
 
 // ending is a driver with a task in a real allocation directory.
@@ -33,8 +33,8 @@ func ending(t *testing.T) (d *Driver, first *inner, held *task, messages <-chan 
 var objective = control.Reached{State: tradl.StateObjective, Metric: "loss", Value: 0.1, Target: 0.1, Step: 7, Time: time.Unix(1, 0).UTC()}
 
 // record is what is remembered of the task.
-func remembered(t *testing.T, held *task) record.Record {
-	rec, err := record.Load(held.handle.Config.AllocDir, "task")
+func remembered(t *testing.T, held *task) private.Record {
+	rec, err := private.Load(held.handle.Config.AllocDir, "task")
 	must.NoError(t, err)
 	return rec
 }
@@ -73,7 +73,7 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 // The plugin or the agent dies after the record was written: the next one goes on.
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
-	must.NoError(t, record.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
+	must.NoError(t, private.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
 	must.Eq(t, tradl.StateObjective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
@@ -104,7 +104,7 @@ func TestStopIsTriedAgain(t *testing.T) {
 func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
 	d, first, held, messages := ending(t)
 	dir := held.handle.Config.AllocDir
-	must.NoError(t, record.Record{Objective: &objective}.Save(dir, "task"))
+	must.NoError(t, private.Record{Objective: &objective}.Save(dir, "task"))
 
 	cfg := &drivers.TaskConfig{ID: "alloc/task/2", Name: "task", AllocID: "alloc", AllocDir: dir}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{}))
@@ -153,4 +153,15 @@ func TestObjectiveWithoutARecord(t *testing.T) {
 	first.results <- &drivers.ExitResult{ExitCode: 143}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 	must.Eq(t, tradl.StateTraining, d.resumeTargets(held, &taskOptions{}))
+}
+
+// A task whose own directory would be the one that is kept from tasks is not started.
+func TestStartTask_name(t *testing.T) {
+	d, _, _, _ := waiting(t, found{err: engine.ErrGone})
+	for _, name := range []string{".", "..", ".ebbtide"} {
+		cfg := taskConfig(t, nil, nil)
+		cfg.Name = name
+		_, _, err := d.StartTask(cfg)
+		must.ErrorContains(t, err, "a task cannot have this name")
+	}
 }

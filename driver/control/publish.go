@@ -8,11 +8,13 @@ import (
 	"errors"
 	"io/fs"
 	"math"
+	"path/filepath"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -36,7 +38,8 @@ func (c *Controller) publish(s *state, now time.Time) {
 		return
 	}
 	s.written, s.dirty = now, false
-	err := s.writer.Status(c.status(s, now))
+	st := c.status(s, now)
+	err := errors.Join(s.writer.Status(st), s.keep(st))
 	if s.rowDue || s.final {
 		s.rowDue = false
 		row := s.row(now)
@@ -53,6 +56,15 @@ func (c *Controller) publish(s *state, now time.Time) {
 		}
 	}
 	s.failedWrite(err)
+}
+
+// keep writes the status once more where the task cannot: what acts on it reads that.
+func (s *state) keep(st status.Status) error {
+	data, err := st.Encode()
+	if err != nil {
+		return err
+	}
+	return private.Open(filepath.Dir(s.AllocDir)).WriteFile(private.StatusName(s.Name), data, false)
 }
 
 // failedWrite notes that files cannot be written, once, and that they can again.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
@@ -26,14 +27,7 @@ type Targets struct {
 func (t Targets) any() bool { return t.Acceptable != nil || t.Objective != nil }
 
 // Reached says that a target was reached, and by what.
-type Reached struct {
-	State  tradl.State   `json:"state"`
-	Metric string        `json:"metric"`
-	Value  status.Number `json:"value"`
-	Target status.Number `json:"target"`
-	Step   status.Number `json:"step"`
-	Time   time.Time     `json:"time"`
-}
+type Reached = private.Reached
 
 // watchTargets looks whether reports reach the task's targets. Every report
 // counts, not every interval: an objective is acted on at once.

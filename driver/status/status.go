@@ -247,8 +247,8 @@ func cut(s string, n int) string {
 // written. Texts of the greatest length take three quarters of it.
 const maxStatus = 256 << 10
 
-// encode returns the JSON file of s.
-func (s Status) encode() ([]byte, error) {
+// Encode returns the JSON file of s, as Writer.Status writes it.
+func (s Status) Encode() ([]byte, error) {
 	b, err := json.MarshalIndent(s.bounded(), "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode status: %w", err)

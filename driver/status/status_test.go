@@ -56,7 +56,7 @@ func TestStatus_unknown(t *testing.T) {
 			must.True(t, math.IsNaN(float64(n)), must.Sprint(file, name))
 		}
 	}
-	b, err := blank().encode()
+	b, err := blank().Encode()
 	must.NoError(t, err)
 	var m map[string]any
 	must.NoError(t, json.Unmarshal(b, &m))
@@ -151,7 +151,7 @@ func TestStatus_resume(t *testing.T) {
 	text := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
 	s := full()
 	s.Resume = json.RawMessage(text(0))
-	b, err := s.encode()
+	b, err := s.Encode()
 	must.NoError(t, err)
 	room := maxStatus - len(b)
 	must.NoError(t, w.Status(full()))
@@ -243,10 +243,10 @@ func FuzzDecodeStatus(f *testing.F) {
 			f.Add([]byte(file))
 		}
 	}
-	b, err := full().encode()
+	b, err := full().Encode()
 	must.NoError(f, err)
 	f.Add(b)
-	b, err = blank().encode()
+	b, err = blank().Encode()
 	must.NoError(f, err)
 	f.Add(b)
 	f.Add([]byte(`{"VALUE":5e-324,"resume":{"a":[null]},"node":{"growth_sum":{"":null},"counts":null}}`))
@@ -257,14 +257,14 @@ func FuzzDecodeStatus(f *testing.F) {
 			return
 		}
 		// What was accepted can be written, and is then read alike.
-		once, err := s.encode()
+		once, err := s.Encode()
 		if err != nil { // indented it may be longer than what was read
 			must.ErrorContains(t, err, "can be read back")
 			return
 		}
 		back, err := decode("file", once)
 		must.NoError(t, err)
-		twice, err := back.encode()
+		twice, err := back.Encode()
 		must.NoError(t, err)
 		must.Eq(t, string(once), string(twice))
 	})

@@ -77,7 +77,7 @@ func NewWriter(base, task string, opts Options) (*Writer, error) {
 // Status replaces the status file. Errors: ErrNoSpace and ErrBlocked (the old
 // file is kept), or that the allocation's directory is gone (fs.ErrNotExist).
 func (w *Writer) Status(s Status) error {
-	b, err := s.encode()
+	b, err := s.Encode()
 	if err != nil {
 		return err
 	}

@@ -1,37 +1,39 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package record remembers which targets a task has reached, and that it is frozen to
-// be moved, where the task cannot write: a job ends as a success because of it, or runs
-// on, also after a restart of the plugin or the agent at any moment.
-//
-// A record lies in the allocation's own directory on the host, beside the
-// directories that Nomad shows to tasks, and goes with it.
-package record
+package private
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
-
-	"github.com/ebbtide/ebbtide/driver/control"
+	"github.com/ebbtide/ebbtide/driver/policy/tradl"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Record is what is remembered of one task of an allocation.
+// Reached says that a target was reached, and by what.
+type Reached struct {
+	State  tradl.State   `json:"state"`
+	Metric string        `json:"metric"`
+	Value  status.Number `json:"value"`
+	Target status.Number `json:"target"`
+	Step   status.Number `json:"step"`
+	Time   time.Time     `json:"time"`
+}
+
+// Record is what is remembered of one task of an allocation: which targets it has reached,
+// and that it is frozen to be moved. A job ends as a success because of it, or runs on, also
+// after a restart of the plugin or the agent at any moment.
 type Record struct {
 	// Run is the task's ID in Nomad when Acceptable was reached: a task that is
 	// started anew may be far from it again.
-	Run        string           `json:"run,omitempty"`
-	Acceptable *control.Reached `json:"acceptable,omitempty"`
+	Run        string   `json:"run,omitempty"`
+	Acceptable *Reached `json:"acceptable,omitempty"`
 	// Objective holds for the allocation: its task has succeeded.
-	Objective *control.Reached `json:"objective,omitempty"`
+	Objective *Reached `json:"objective,omitempty"`
 	// Frozen is written before the task is frozen, and taken back after it was thawed.
 	Frozen *Frozen `json:"frozen,omitempty"`
 	// Left is what a task has left behind that was stopped to be moved.
@@ -58,15 +60,13 @@ type Frozen struct {
 	Step  status.Number `json:"step"`
 }
 
-// dir is the directory with the records in an allocation's directory.
-const dir = ".ebbtide"
-
-func path(allocDir, task string) string { return filepath.Join(allocDir, dir, task+".json") }
+// maxRecord bounds a record, in bytes.
+const maxRecord = 64 << 10
 
 // Load reads the record of a task, an empty one when there is none.
 func Load(allocDir, task string) (Record, error) {
 	var r Record
-	data, err := os.ReadFile(path(allocDir, task))
+	data, err := Open(allocDir).ReadSealed(recordName(task), maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
@@ -74,23 +74,20 @@ func Load(allocDir, task string) (Record, error) {
 		err = json.Unmarshal(data, &r)
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("reading the targets that task %q has reached: %w", task, err)
+		return Record{}, fmt.Errorf("the record of task %q: %w", task, err)
 	}
 	return r, nil
 }
 
-// Save writes a record, whole or not at all, and to the disk: the machine may
-// fail the moment after.
+// Save writes a record, whole or not at all, and to the disk: the machine may fail the
+// moment after.
 func (r Record) Save(allocDir, task string) error {
 	data, err := json.Marshal(r)
+	if err == nil {
+		err = Open(allocDir).WriteSealed(recordName(task), data, true)
+	}
 	if err != nil {
-		return fmt.Errorf("encoding the targets that task %q has reached: %w", task, err)
-	}
-	if err := os.MkdirAll(filepath.Join(allocDir, dir), 0o700); err != nil {
-		return fmt.Errorf("keeping the targets that task %q has reached: %w", task, err)
-	}
-	if err := renameio.WriteFile(path(allocDir, task), data, 0o600); err != nil {
-		return fmt.Errorf("keeping the targets that task %q has reached: %w", task, err)
+		return fmt.Errorf("the record of task %q: %w", task, err)
 	}
 	return nil
 }

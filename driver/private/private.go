@@ -1,0 +1,250 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package private keeps what Ebbtide acts on later in the private part of an allocation's
+// directory on the host: beside the directories that Nomad shows to tasks, so that their
+// processes neither see nor write it, and within reach of Nomad's file API
+// (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). It goes with the allocation, and is not
+// taken along when Nomad migrates a disk.
+//
+// Whoever writes jobs has ways into the allocation's directory that a task has not: Nomad's
+// own docker driver mounts any part of it into a container that asks for it, a template is
+// rendered through links. So a file that the driver itself reads back is sealed with a key
+// of the node: one that was forged, or taken from another allocation, is none.
+package private
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// DirName is the name of the private directory in an allocation's directory.
+const DirName = ".ebbtide"
+
+// SnapshotName is the name of the node's last policy snapshot, JSON: it lies in one
+// allocation of the node.
+const SnapshotName = "snapshot.json"
+
+const statusSuffix = ".status.json"
+
+// StatusName is the name of a task's status, the same bytes as the one the task sees.
+func StatusName(task string) string { return task + statusSuffix }
+
+// StatusTask is the task whose status has a name; false if it is not a status.
+func StatusTask(name string) (task string, ok bool) { return strings.CutSuffix(name, statusSuffix) }
+
+// StateName is the name of what a later process of the plugin restores of a task, sealed.
+func StateName(task string) string { return task + ".state" }
+
+// HistoryName is the name of the copy of a task's history that a later process restores,
+// sealed.
+func HistoryName(task string) string { return task + ".history" }
+
+// recordName is the name of a task's Record, sealed. No two tasks or kinds share a name,
+// because no suffix ends with another.
+func recordName(task string) string { return task + ".record" }
+
+// CheckTask refuses the names of tasks that Nomad takes and whose own directory would be,
+// or hold, the private one.
+func CheckTask(name string) error {
+	switch name {
+	case ".", "..", DirName:
+		return fmt.Errorf("task %q: a task cannot have this name, its directory would hold what is kept from tasks", name)
+	}
+	return nil
+}
+
+var (
+	// ErrForged says that a sealed file was not written by this node's plugin for this
+	// allocation, or that the node has a new key.
+	ErrForged = errors.New("not sealed by this node")
+	// ErrTooLarge says that a file is larger than may be read.
+	ErrTooLarge = errors.New("file too large")
+)
+
+// Dir is the private directory of an allocation.
+type Dir struct{ alloc string }
+
+// Open returns the private directory of the allocation whose directory is allocDir
+// (…/alloc/<alloc id>). Nothing is opened yet: the directory is made by the first write.
+func Open(allocDir string) Dir { return Dir{allocDir} }
+
+// WriteFile replaces a file, as a whole or not at all; with sync it also survives a crash
+// of the machine. The error wraps fs.ErrNotExist when the allocation's directory is gone.
+func (d Dir) WriteFile(name string, data []byte, sync bool) error {
+	root, err := d.open(true)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	defer root.Close()
+	if err := write(root, name, data, sync, root.Rename); err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return nil
+}
+
+// ReadFile reads a file of at most limit bytes. The error wraps fs.ErrNotExist when there
+// is none, and ErrTooLarge.
+func (d Dir) ReadFile(name string, limit int) ([]byte, error) {
+	root, err := d.open(false)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	defer root.Close()
+	data, err := read(root, name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return data, nil
+}
+
+// WriteSealed is WriteFile for a file that ReadSealed reads.
+func (d Dir) WriteSealed(name string, data []byte, sync bool) error {
+	seal, err := d.seal(name, data)
+	if err != nil {
+		return fmt.Errorf("sealing %s: %w", name, err)
+	}
+	return d.WriteFile(name, append(append(seal, '\n'), data...), sync)
+}
+
+// ReadSealed returns what WriteSealed was given. The errors are those of ReadFile, and
+// ErrForged.
+func (d Dir) ReadSealed(name string, limit int) ([]byte, error) {
+	file, err := d.ReadFile(name, limit+2*sha256.Size+1)
+	if err != nil {
+		return nil, err
+	}
+	is, data, _ := bytes.Cut(file, []byte{'\n'})
+	should, err := d.seal(name, data)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if !hmac.Equal(is, should) {
+		return nil, fmt.Errorf("reading %s: %w", name, ErrForged)
+	}
+	return data, nil
+}
+
+// Remove removes a file; that there is none is no error.
+func (d Dir) Remove(name string) error {
+	root, err := d.open(false)
+	if err == nil {
+		err = errors.Join(root.Remove(name), root.Close())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing %s: %w", name, err)
+	}
+	return nil
+}
+
+// open opens the directory. Nothing outside the allocation's directory is reached through
+// it, whatever somebody has put in its place.
+func (d Dir) open(create bool) (*os.Root, error) {
+	alloc, err := os.OpenRoot(d.alloc)
+	if err != nil {
+		return nil, err
+	}
+	defer alloc.Close()
+	if create {
+		if err := alloc.Mkdir(DirName, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	return alloc.OpenRoot(DirName)
+}
+
+// seal is the seal of a file of this allocation, in hexadecimal digits.
+func (d Dir) seal(name string, data []byte) ([]byte, error) {
+	key, err := key(filepath.Dir(d.alloc))
+	if err != nil {
+		return nil, err
+	}
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s\x00%s\x00", filepath.Base(d.alloc), name)
+	mac.Write(data)
+	return hex.AppendEncode(nil, mac.Sum(nil)), nil
+}
+
+// keyName is the name of the node's key, in the directory of all allocations, into which
+// no job reaches.
+const keyName = ".ebbtide.key"
+
+// key reads the node's key, and makes it where there is none. Of two processes that do so
+// at a time both get the one that was there first.
+func key(allocs string) ([]byte, error) {
+	root, err := os.OpenRoot(allocs)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	data, err := read(root, keyName, sha256.Size)
+	if errors.Is(err, fs.ErrNotExist) {
+		data = make([]byte, sha256.Size)
+		_, _ = rand.Read(data) // never fails
+		if err = write(root, keyName, data, true, root.Link); errors.Is(err, fs.ErrExist) {
+			data, err = read(root, keyName, sha256.Size)
+		}
+	}
+	if err == nil && len(data) != sha256.Size {
+		err = errors.New("it is too short")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the node's key: %w", err)
+	}
+	return data, nil
+}
+
+// write writes a new file, which place then puts where name is.
+func write(root *os.Root, name string, data []byte, sync bool, place func(tmp, name string) error) error {
+	tmp := rand.Text() + ".tmp"
+	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Remove(tmp) }() // not there any more if it was renamed
+	_, err = f.Write(data)
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := place(tmp, name); err != nil || !sync {
+		return err
+	}
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// read reads a regular file of at most limit bytes.
+func read(root *os.Root, name string, limit int) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO blocks nobody
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", name)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
+	if err == nil && len(data) > limit {
+		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+	}
+	return data, err
+}
