@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/private"
 )
 
 // A task that is moved leaves behind what it has saved: Nomad copies its disk. If the
@@ -26,8 +26,8 @@ import (
 // leave writes down that a task that is being moved has left its checkpoint behind.
 func (d *Driver) leave(t *task, saved string) {
 	cfg := t.handle.Config
-	err := d.change(t, func(r *record.Record) {
-		r.Left = &record.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: saved}
+	err := d.change(t, func(r *private.Record) {
+		r.Left = &private.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: saved}
 	})
 	if err != nil {
 		d.logger.Warn("nobody will find what the task has saved, should its target be lost", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
@@ -50,7 +50,7 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *taskOptions) (note string,
 	}
 	from := *cfg
 	from.AllocDir = filepath.Join(filepath.Dir(cfg.AllocDir), opts.Adopt)
-	rec, err := record.Load(from.AllocDir, cfg.Name)
+	rec, err := private.Load(from.AllocDir, cfg.Name)
 	switch {
 	case err != nil:
 		return "", err

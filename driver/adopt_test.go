@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/private"
 )
 
 // A task takes the checkpoint that another allocation of it has left on the node, if it is
@@ -26,12 +26,12 @@ func TestAdopt(t *testing.T) {
 		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o640))
 	}
-	leave := func(l record.Left) {
-		must.NoError(t, record.Record{Left: &l}.Save(filepath.Join(allocs, old), "train"))
+	leave := func(l private.Left) {
+		must.NoError(t, private.Record{Left: &l}.Save(filepath.Join(allocs, old), "train"))
 	}
-	left := record.Left{Namespace: "ml", Job: "vae", Group: "g", Path: "/alloc/data/ckpt/best"}
-	leave(left)
+	left := private.Left{Namespace: "ml", Job: "vae", Group: "g", Path: "/alloc/data/ckpt/best"}
 	write(old, "alloc/data/ckpt/best/weights", "abc")
+	leave(left)
 	write(old, "alloc/data/ckpt/best/rng/state", "de")
 	write(old, "train/local/config", "old")
 	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(allocs, old, "alloc/data/ckpt/best/link")))

@@ -22,9 +22,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
-	"github.com/ebbtide/ebbtide/driver/record"
 	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -277,7 +277,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	opts, err := readTaskOptions(cfg)
 	notes, report, unseated := sit(cfg, s.Engine)
-	if err := errors.Join(err, unseated); err != nil {
+	if err := errors.Join(err, unseated, private.CheckTask(cfg.Name)); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
 	opts.GPU = report
@@ -340,7 +340,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	}
 	handle, opts, err := takeOptions(handle)
 	if rerr := s.primary.RecoverTask(handle); rerr != nil {
-		if rec, lerr := record.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
+		if rec, lerr := private.Load(handle.Config.AllocDir, handle.Config.Name); lerr != nil || rec.Objective == nil {
 			return rerr
 		}
 		// It has ended as asked, and what it ran in is gone.

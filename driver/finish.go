@@ -11,7 +11,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/control"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -36,11 +37,11 @@ func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	t.records.Lock()
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil {
 		log.Warn("what was known of the task's targets is lost", "error", err)
 	}
-	if at.State == target.StateObjective {
+	if at.State == policy.Objective {
 		rec.Objective = &at
 	} else {
 		rec.Run, rec.Acceptable = cfg.ID, &at
@@ -51,7 +52,7 @@ func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 		log.Error("the target is acted on, but will not be remembered", "error", err)
 	}
 	t.records.Unlock()
-	if at.State == target.StateObjective {
+	if at.State == policy.Objective {
 		d.finish(t, act)
 		return
 	}
@@ -90,26 +91,26 @@ func (d *Driver) finish(t *task, act actions) {
 
 // resumeTargets returns what an earlier process saw the task reach, and goes on
 // with what that one had begun.
-func (d *Driver) resumeTargets(t *task, opts *taskOptions) target.State {
+func (d *Driver) resumeTargets(t *task, opts *taskOptions) policy.TargetState {
 	cfg := t.handle.Config
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	switch {
 	case err != nil:
 		d.logger.Warn("what was known of the task's targets is lost", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	case rec.Objective != nil:
 		t.succeeded.Store(true) // before anybody asks for its result
 		go d.finish(t, opts.Act)
-		return target.StateObjective
+		return policy.Objective
 	case rec.Acceptable != nil && rec.Run == cfg.ID:
-		return target.StateAcceptable
+		return policy.Acceptable
 	}
-	return target.StateTraining
+	return policy.InTraining
 }
 
 // succeeded returns a handle for a task that is not to be started, because its
 // allocation has reached the objective before; nil for any other.
 func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandle {
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Objective == nil {
 		return nil
 	}

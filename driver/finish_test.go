@@ -14,7 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -29,11 +30,11 @@ func ending(t *testing.T) (d *Driver, first *inner, held *task, messages <-chan 
 	return d, first, held, messages
 }
 
-var objective = target.Reached{State: target.StateObjective, Metric: "loss", Value: 0.1, Target: 0.1, Step: new(float64), Time: time.Unix(1, 0).UTC()}
+var objective = target.Reached{State: policy.Objective, Metric: "loss", Value: 0.1, Target: 0.1, Step: new(float64), Time: time.Unix(1, 0).UTC()}
 
 // record is what is remembered of the task.
-func remembered(t *testing.T, held *task) record.Record {
-	rec, err := record.Load(held.handle.Config.AllocDir, "task")
+func remembered(t *testing.T, held *task) private.Record {
+	rec, err := private.Load(held.handle.Config.AllocDir, "task")
 	must.NoError(t, err)
 	return rec
 }
@@ -52,16 +53,16 @@ func TestObjectiveIsASuccessWhateverTheExitCode(t *testing.T) {
 func TestAcceptableSendsItsSignal(t *testing.T) {
 	d, first, held, messages := ending(t)
 	at := objective
-	at.State = target.StateAcceptable
+	at.State = policy.Acceptable
 	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
 	must.Eq(t, "SIGUSR1", <-first.signals)
 	rec := remembered(t, held)
 	must.Eq(t, &at, rec.Acceptable)
 	must.Eq(t, "alloc/task/1", rec.Run)
 	must.Nil(t, rec.Objective)
-	must.Eq(t, target.StateAcceptable, d.resumeTargets(held, &taskOptions{}))
+	must.Eq(t, policy.Acceptable, d.resumeTargets(held, &taskOptions{}))
 	held.handle.Config.ID = "alloc/task/2"
-	must.Eq(t, target.StateTraining, d.resumeTargets(held, &taskOptions{}), must.Sprint("started anew, it may be far from it"))
+	must.Eq(t, policy.InTraining, d.resumeTargets(held, &taskOptions{}), must.Sprint("started anew, it may be far from it"))
 
 	first.refuse = errors.New("no such process")
 	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
@@ -72,8 +73,8 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 // The plugin or the agent dies after the record was written: the next one goes on.
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
-	must.NoError(t, record.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
-	must.Eq(t, target.StateObjective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
+	must.NoError(t, private.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
+	must.Eq(t, policy.Objective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	must.Eq(t, " 1s", <-first.stopped)
@@ -103,7 +104,7 @@ func TestStopIsTriedAgain(t *testing.T) {
 func TestFinishedTaskIsNotStartedAgain(t *testing.T) {
 	d, first, held, messages := ending(t)
 	dir := held.handle.Config.AllocDir
-	must.NoError(t, record.Record{Objective: &objective}.Save(dir, "task"))
+	must.NoError(t, private.Record{Objective: &objective}.Save(dir, "task"))
 
 	cfg := &drivers.TaskConfig{ID: "alloc/task/2", Name: "task", AllocID: "alloc", AllocDir: dir}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{}))
@@ -151,5 +152,16 @@ func TestObjectiveWithoutARecord(t *testing.T) {
 	<-first.stopped
 	first.results <- &drivers.ExitResult{ExitCode: 143}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
-	must.Eq(t, target.StateTraining, d.resumeTargets(held, &taskOptions{}))
+	must.Eq(t, policy.InTraining, d.resumeTargets(held, &taskOptions{}))
+}
+
+// A task whose own directory would be the one that is kept from tasks is not started.
+func TestStartTask_name(t *testing.T) {
+	d, _, _, _ := waiting(t, found{err: engine.ErrGone})
+	for _, name := range []string{".", "..", ".ebbtide"} {
+		cfg := taskConfig(t, nil, nil)
+		cfg.Name = name
+		_, _, err := d.StartTask(cfg)
+		must.ErrorContains(t, err, "a task cannot have this name")
+	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -427,7 +427,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 // resumeMove goes on with what an earlier process had begun.
 func (d *Driver) resumeMove(t *task) {
 	cfg := t.handle.Config
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Frozen == nil || rec.Frozen.Run != cfg.ID {
 		return
 	}
@@ -455,7 +455,7 @@ func (d *Driver) resumeMove(t *task) {
 // thawRemains lets what an earlier process has frozen of this task run on, or take the
 // signal that ends it.
 func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Frozen == nil {
 		return
 	}
@@ -495,22 +495,22 @@ func (d *Driver) freezerOf(t *task) (freezer, error) {
 
 // write writes down how far a task is prepared.
 func (d *Driver) write(t *task, cg freezer, m status.Move) error {
-	return d.remember(t, &record.Frozen{
+	return d.remember(t, &private.Frozen{
 		Run: t.handle.Config.ID, Cgroup: cg.FreezerDir(), State: m.State, Until: m.Until, Path: m.Path, Bytes: m.Bytes, Step: m.Step,
 	})
 }
 
 // remember writes down that a task is frozen, or (nil) that it is not any more.
-func (d *Driver) remember(t *task, f *record.Frozen) error {
-	return d.change(t, func(r *record.Record) { r.Frozen = f })
+func (d *Driver) remember(t *task, f *private.Frozen) error {
+	return d.change(t, func(r *private.Record) { r.Frozen = f })
 }
 
 // change changes what is remembered of a task.
-func (d *Driver) change(t *task, what func(*record.Record)) error {
+func (d *Driver) change(t *task, what func(*private.Record)) error {
 	cfg := t.handle.Config
 	t.records.Lock()
 	defer t.records.Unlock()
-	rec, err := record.Load(cfg.AllocDir, cfg.Name)
+	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil {
 		return err
 	}

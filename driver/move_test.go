@@ -17,7 +17,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/driver/record"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -85,7 +85,7 @@ func (m *moving) prepare(t *testing.T) {
 	message(t, m.messages, "checkpoint saved: /alloc/data/ckpt-1, 3 bytes, step unknown; the task stands still until ")
 }
 
-func (m *moving) frozen(t *testing.T) *record.Frozen {
+func (m *moving) frozen(t *testing.T) *private.Frozen {
 	t.Helper()
 	return remembered(t, m.held).Frozen
 }
@@ -97,7 +97,7 @@ func TestMove_calledOff(t *testing.T) {
 	must.Eq(t, "frozen", m.fridge.is())
 	f := *m.frozen(t)
 	f.Step = 0 // it is not known
-	must.Eq(t, record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
+	must.Eq(t, private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: f.Until, Path: "/alloc/data/ckpt-1", Bytes: 3}, f)
 
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), must.Sprint("once more: the lease begins anew"))
 	must.True(t, m.frozen(t).Until.After(f.Until))
@@ -227,7 +227,7 @@ func TestMove_stopped(t *testing.T) {
 	must.Eq(t, "SIGTERM 1s", <-m.inner.stopped)
 	must.Nil(t, m.frozen(t))
 	cfg := m.held.handle.Config
-	must.Eq(t, &record.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: "/alloc/data/ckpt-1"}, remembered(t, m.held).Left)
+	must.Eq(t, &private.Left{Namespace: cfg.Namespace, Job: cfg.JobID, Group: cfg.TaskGroupName, Path: "/alloc/data/ckpt-1"}, remembered(t, m.held).Left)
 	want := &drivers.ExitResult{ExitCode: 137}
 	m.inner.results <- want
 	must.Eq(t, want, result(t, ch))
@@ -328,7 +328,7 @@ func TestMove_resumed(t *testing.T) {
 			m := newMoving(t)
 			m.fridge.state = "frozen"
 			until := time.Now().Add(c.until)
-			must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
+			must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveReady, Until: until, Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
 			m.d.resumeMove(m.held)
 			message(t, m.messages, c.want)
 			must.Eq(t, "runs", m.fridge.is())
@@ -338,14 +338,14 @@ func TestMove_resumed(t *testing.T) {
 
 	// It was about to be frozen, or had just been.
 	saving := newMoving(t)
-	must.NoError(t, saving.d.remember(saving.held, &record.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, State: status.MoveSaving, Step: status.Unknown()}))
+	must.NoError(t, saving.d.remember(saving.held, &private.Frozen{Run: "alloc/task/1", Cgroup: saving.fridge.dir, State: status.MoveSaving, Step: status.Unknown()}))
 	saving.d.resumeMove(saving.held)
 	message(t, saving.messages, "not ready to be moved, and runs on: the plugin was started anew while the task saved its state")
 	must.Nil(t, saving.frozen(t))
 
 	// One that was held goes on without a word.
 	m := newMoving(t)
-	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
+	must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
 	m.d.resumeMove(m.held)
 	must.Eq(t, status.MoveFrozen, m.held.move.shown.State)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
@@ -353,7 +353,7 @@ func TestMove_resumed(t *testing.T) {
 
 	// Of a run that is no more.
 	m = newMoving(t)
-	must.NoError(t, m.d.remember(m.held, &record.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
+	must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/0", Cgroup: m.fridge.dir}))
 	m.d.resumeMove(m.held)
 	must.NotNil(t, m.frozen(t))
 	m.d.thawRemains(m.held.handle.Config)

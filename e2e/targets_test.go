@@ -132,7 +132,7 @@ func (g goal) reporting(t *testing.T) {
 // is reached.
 func (g goal) recorded(t *testing.T) {
 	t.Helper()
-	path := filepath.Join(g.c.agent.AllocDir(g.alloc.ID), ".ebbtide", "train.json")
+	path := filepath.Join(g.c.agent.AllocDir(g.alloc.ID), ".ebbtide", "train.record")
 	for ctx := deadline(t, startDeadline); ; time.Sleep(time.Millisecond) {
 		must.NoError(t, ctx.Err(), must.Sprintf("waiting for %s", path))
 		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), `"objective":{`) {

@@ -100,6 +100,12 @@ func (t *term) mayTell(node string, last source) []*cluster.Alloc {
 	return allocs
 }
 
+// ours says whether an allocation is known to have a task of Ebbtide's.
+func (t *term) ours(a *cluster.Alloc) bool {
+	j := t.state.Jobs[a.Job]
+	return j != nil && j.Groups[a.Group].Engine != ""
+}
+
 // summarise finds a status file of one of a node's allocations. A node whose allocations
 // have none has no task of Ebbtide's.
 func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last source) (Summary, source, error) {
@@ -108,7 +114,11 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last sour
 		tasks := []string{last.task}
 		if a.ID != last.alloc {
 			var err error
-			if tasks, err = (move.API{Client: t.client}).StatusFiles(ctx, stub(a)); err != nil {
+			tasks, err = move.API{Client: t.client}.StatusFiles(ctx, stub(a))
+			if err == nil && len(tasks) == 0 && t.ours(a) {
+				err = fmt.Errorf("allocation %s has no status yet", a.ID)
+			}
+			if err != nil {
 				errs = append(errs, err)
 				continue
 			}

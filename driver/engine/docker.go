@@ -109,6 +109,9 @@ func (e *DockerEngine) Prepare(_ context.Context, cfg *drivers.TaskConfig) (stri
 	if err := cfg.DecodeDriverConfig(&raw); err != nil {
 		return "", fmt.Errorf("decoding the docker task config: %w", err)
 	}
+	if err := checkMounts(cfg, &raw.TaskConfig); err != nil {
+		return "", err
+	}
 	labels := hclutils.MapStrStr{LabelNode: cfg.NodeID, labelTask: cfg.Name}
 	for k, v := range raw.Labels {
 		labels[k] = v

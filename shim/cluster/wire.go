@@ -42,10 +42,11 @@ type WireNode struct {
 	ModifyIndex uint64
 }
 
-// Attributes of the driver: under its own name, and in the stock driver's place.
+// What the names of the driver's attributes begin with: under its own name, and in the
+// place of Nomad's docker driver.
 const (
-	attributes       = "driver.ebbtide."
-	attributesDocker = "driver.docker.ebbtide."
+	Attributes       = "driver.ebbtide."
+	AttributesDocker = "driver.docker.ebbtide."
 )
 
 func (w WireNode) node() *Node {
@@ -64,7 +65,7 @@ func (w WireNode) node() *Node {
 			continue
 		}
 		n.Drivers[name] = true
-		for _, prefix := range []string{attributes, attributesDocker} {
+		for _, prefix := range []string{Attributes, AttributesDocker} {
 			if cores, err := strconv.ParseFloat(d.Attributes[prefix+"pool_cores"], 64); err == nil && cores > 0 {
 				n.PoolCores, n.Engine = cores, d.Attributes[prefix+"engine"]
 			}

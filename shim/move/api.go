@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"path"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -136,46 +138,69 @@ func (a API) Signal(ctx context.Context, alloc *api.Allocation, task, signal str
 // maxStatus bounds what is read of a status file, in bytes.
 const maxStatus = 1 << 20
 
-// Status implements Nomad. The file is asked of the agent that is asked of everything: the
-// API's own AllocFS makes a connection to the node for each file, and Nomad allows 100.
+// Status implements Nomad. It is the private status that is read: the one in the task's own
+// directory says what the task wants. The file is asked of the agent that is asked of
+// everything: the API's own AllocFS makes a connection to the node for each file, and Nomad
+// allows 100.
 func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error) {
 	var st status.Status
-	file := path.Join("alloc", status.Dir, task+".json")
-	body, err := a.Client.Raw().Response(fs("cat", alloc.ID, file), query(ctx, alloc.Namespace))
-	if err != nil {
-		return st, fmt.Errorf("reading %s: %w", file, err)
-	}
-	defer body.Close()
-	data, err := io.ReadAll(io.LimitReader(body, maxStatus))
+	data, err := a.PrivateFile(ctx, alloc, private.StatusName(task), maxStatus)
 	if err == nil {
 		err = json.Unmarshal(data, &st)
 	}
 	if err != nil {
-		return st, fmt.Errorf("reading %s: %w", file, err)
+		return st, fmt.Errorf("reading the status of task %s: %w", task, err)
 	}
 	return st, nil
 }
 
-// StatusFiles lists the tasks of an allocation that have a status file: none if none is
+// PrivateFile reads a file of at most limit bytes from an allocation's private directory.
+// The error wraps fs.ErrNotExist if there is none.
+func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
+	file := path.Join(private.DirName, name)
+	body, err := a.Client.Raw().Response(fileURL("cat", alloc.ID, file), query(ctx, alloc.Namespace))
+	if err != nil {
+		return nil, fileError(file, alloc, err)
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
+	if err == nil && len(data) > limit {
+		err = fmt.Errorf("%w: more than %d bytes", private.ErrTooLarge, limit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s of allocation %s: %w", file, short(alloc.ID), err)
+	}
+	return data, nil
+}
+
+// StatusFiles lists the tasks of an allocation that have a status: none if none is
 // Ebbtide's.
 func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []string, err error) {
 	var files []api.AllocFileInfo
-	if _, err := a.Client.Raw().Query(fs("ls", alloc.ID, path.Join("alloc", status.Dir)), &files, query(ctx, alloc.Namespace)); err != nil {
-		// Nomad says this with an error of its own, not with a status.
-		if strings.Contains(err.Error(), "no such file or directory") {
+	if _, err := a.Client.Raw().Query(fileURL("ls", alloc.ID, private.DirName), &files, query(ctx, alloc.Namespace)); err != nil {
+		if err = fileError(private.DirName, alloc, err); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("listing the status files of allocation %s: %w", short(alloc.ID), err)
+		return nil, err
 	}
 	for _, f := range files {
-		if task, ok := strings.CutSuffix(f.Name, ".json"); ok {
+		if task, ok := private.StatusTask(f.Name); ok {
 			tasks = append(tasks, task)
 		}
 	}
 	return tasks, nil
 }
 
-// fs is the path of a request about a file of an allocation.
-func fs(what, alloc, file string) string {
+// fileError is the error of a request about a file. That there is none Nomad says with an
+// error of its own, not with a status.
+func fileError(file string, alloc *api.Allocation, err error) error {
+	if strings.Contains(err.Error(), "no such file or directory") {
+		err = fs.ErrNotExist
+	}
+	return fmt.Errorf("reading %s of allocation %s: %w", file, short(alloc.ID), err)
+}
+
+// fileURL is the path of a request about a file of an allocation.
+func fileURL(what, alloc, file string) string {
 	return "/v1/client/fs/" + what + "/" + alloc + "?" + url.Values{"path": {file}}.Encode()
 }

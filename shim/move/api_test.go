@@ -4,12 +4,17 @@
 package move
 
 import (
+	"encoding/json"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/private"
 )
 
 // Nomad 1.11 has no plan for a workload identity; other errors are errors.
@@ -33,4 +38,64 @@ func TestAPI_Plan(t *testing.T) {
 		}
 		nomad.Close()
 	}
+}
+
+// A status is what the driver has kept from the task, not what lies where the task writes.
+func TestAPI_Status(t *testing.T) {
+	files := map[string]string{
+		"alloc/data/ebbtide/vae.json": `{"task": "forged"}`,
+		"alloc/data/ebbtide/gru.json": `{"task": "forged"}`,
+		".ebbtide/vae.status.json":    `{"task": "vae"}`,
+		".ebbtide/vae.record":         "x",
+		".ebbtide/bad.status.json":    "{",
+		".ebbtide/large.status.json":  strings.Repeat(" ", maxStatus+1),
+	}
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		file := r.URL.Query().Get("path")
+		switch r.URL.Path {
+		case "/v1/client/fs/cat/a1":
+			if text, ok := files[file]; ok {
+				_, _ = w.Write([]byte(text))
+				return
+			}
+		case "/v1/client/fs/ls/a1":
+			var list []api.AllocFileInfo
+			for name := range files {
+				if base, ok := strings.CutPrefix(name, file+"/"); ok {
+					list = append(list, api.AllocFileInfo{Name: base})
+				}
+			}
+			_ = json.NewEncoder(w).Encode(list)
+			return
+		case "/v1/client/fs/cat/denied", "/v1/client/fs/ls/denied":
+			http.Error(w, "Permission denied", http.StatusForbidden)
+			return
+		}
+		http.Error(w, "open /nomad/x: no such file or directory", http.StatusInternalServerError)
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	a, alloc, denied := API{client}, &api.Allocation{ID: "a1"}, &api.Allocation{ID: "denied"}
+
+	st, err := a.Status(t.Context(), alloc, "vae")
+	must.NoError(t, err)
+	must.Eq(t, "vae", st.Task)
+	_, err = a.Status(t.Context(), alloc, "gru")
+	must.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = a.Status(t.Context(), alloc, "bad")
+	must.ErrorContains(t, err, "reading the status of task bad: unexpected end")
+	_, err = a.Status(t.Context(), alloc, "large")
+	must.ErrorIs(t, err, private.ErrTooLarge)
+	_, err = a.Status(t.Context(), denied, "vae")
+	must.ErrorContains(t, err, "Permission denied")
+
+	tasks, err := a.StatusFiles(t.Context(), alloc)
+	must.NoError(t, err)
+	must.SliceContainsAll(t, []string{"vae", "bad", "large"}, tasks)
+	tasks, err = a.StatusFiles(t.Context(), &api.Allocation{ID: "none"})
+	must.NoError(t, err)
+	must.SliceEmpty(t, tasks)
+	_, err = a.StatusFiles(t.Context(), denied)
+	must.ErrorContains(t, err, "reading .ebbtide of allocation denied: Unexpected response code: 403")
 }

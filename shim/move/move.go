@@ -173,7 +173,7 @@ type Nomad interface {
 	Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error)
 	Evaluation(ctx context.Context, namespace, id string) (*api.Evaluation, error)
 	Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error
-	// Status reads a task's status file.
+	// Status reads a task's status, from where the task cannot write.
 	Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error)
 }
 
@@ -539,8 +539,7 @@ func (m *mover) verify(ctx context.Context) error {
 		t := &m.result.Tasks[i]
 		err := m.until(ctx, fmt.Sprintf("task %s reports on the target", t.Name), func() (bool, error) {
 			st, err := m.nomad.Status(ctx, m.next, t.Name)
-			// What an allocation has just brought along is the old one's.
-			if err == nil && st.Alloc == m.next.ID && st.Reports > 0 {
+			if err == nil && st.Reports > 0 {
 				t.Step = st.Step
 				return true, nil
 			}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,7 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/leader"
 	"github.com/ebbtide/ebbtide/shim/memory"
@@ -230,9 +231,9 @@ func TestServer_status(t *testing.T) {
 	s, client := start(t, small)
 	a := small.alloc(s.trainings[0])
 	alloc := &api.Allocation{ID: a.id, NodeID: small.nodeID(a.number / small.PerNode), Namespace: trainingNS}
-	files, _, err := client.AllocFS().List(alloc, "alloc/"+status.Dir, every(t))
+	files, _, err := client.AllocFS().List(alloc, private.DirName, every(t))
 	must.NoError(t, err)
-	must.Len(t, 3, files)
+	must.Len(t, 1, files)
 	st, err := move.API{Client: client}.Status(t.Context(), alloc, task)
 	must.NoError(t, err)
 	must.Eq(t, a.id, st.Alloc)
@@ -249,10 +250,10 @@ func TestServer_status(t *testing.T) {
 			break
 		}
 	}
-	_, _, err = client.AllocFS().List(alloc, "alloc/"+status.Dir, every(t))
+	_, _, err = client.AllocFS().List(alloc, private.DirName, every(t))
 	must.ErrorContains(t, err, "no such file")
 	_, err = move.API{Client: client}.Status(t.Context(), alloc, task)
-	must.ErrorContains(t, err, "no such file")
+	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // What it does not know is refused, and counts as a write if it may have been one.

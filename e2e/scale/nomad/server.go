@@ -28,7 +28,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/private"
 )
 
 // firstIndex is that of everything at first.
@@ -328,21 +328,18 @@ func (s *Server) allocation(w http.ResponseWriter, r *http.Request) {
 }
 
 // Only trainings have a status, in one file.
-const statusFile = task + ".json"
+var statusFile = private.StatusName(task)
 
 func (s *Server) directory(w http.ResponseWriter, r *http.Request) {
 	a, ok := s.found(w, r)
 	if !ok {
 		return
 	}
-	if !a.training || path.Clean(r.URL.Query().Get("path")) != "alloc/"+status.Dir {
+	if !a.training || path.Clean(r.URL.Query().Get("path")) != private.DirName {
 		http.Error(w, "no such file or directory", http.StatusInternalServerError) // as Nomad
 		return
 	}
-	file := func(name, kind string, size int64) *api.AllocFileInfo {
-		return &api.AllocFileInfo{Name: name, Size: size, FileMode: "-rw-r--r--", ModTime: begun, ContentType: kind}
-	}
-	s.answer(w, []*api.AllocFileInfo{file(task+".csv", "text/csv", 81231), file(statusFile, "application/json", 2903), file(task+".png", "image/png", 20312)})
+	s.answer(w, []*api.AllocFileInfo{{Name: statusFile, Size: 2903, FileMode: "-rw-------", ModTime: begun, ContentType: "application/json"}})
 }
 
 func (s *Server) file(w http.ResponseWriter, r *http.Request) {
@@ -350,7 +347,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if !a.training || path.Clean(r.URL.Query().Get("path")) != path.Join("alloc", status.Dir, statusFile) {
+	if !a.training || path.Clean(r.URL.Query().Get("path")) != path.Join(private.DirName, statusFile) {
 		http.Error(w, "no such file or directory", http.StatusNotFound)
 		return
 	}

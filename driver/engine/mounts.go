@@ -1,0 +1,44 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/drivers/docker"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/private"
+)
+
+// checkMounts refuses a container that asks for what is kept from tasks. Nomad's driver
+// mounts any part of the allocation's directory, also where volumes are off.
+func checkMounts(cfg *drivers.TaskConfig, task *docker.TaskConfig) error {
+	var sources []string
+	if task.VolumeDriver == "" {
+		for _, v := range task.Volumes {
+			source, _, _ := strings.Cut(v, ":")
+			sources = append(sources, source)
+		}
+	}
+	for _, m := range slices.Concat(task.Mounts, task.MountsList) {
+		if m.Type == "bind" {
+			sources = append(sources, m.Source)
+		}
+	}
+	for _, source := range sources {
+		path := source
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(cfg.TaskDir().Dir, path)
+		}
+		in, err := filepath.Rel(cfg.AllocDir, path)
+		if err == nil && (in == "." || in == private.DirName || strings.HasPrefix(in, private.DirName+"/")) {
+			return fmt.Errorf("mounting %q: what Ebbtide keeps from tasks is there (%s in the allocation's directory)", source, private.DirName)
+		}
+	}
+	return nil
+}
