@@ -3,7 +3,11 @@
 
 package limits
 
-import "math"
+import (
+	"sort"
+
+	"github.com/opencontainers/cgroups"
+)
 
 // Conversion says how cpu.shares become the number the kernel's scheduler
 // divides CPU time by, in proportion. On cgroup v1 that is cpu.shares itself.
@@ -42,18 +46,7 @@ func (c Conversion) Weight(shares uint64) uint64 {
 	shares = ClampShares(shares)
 	switch c {
 	case Quadratic:
-		switch shares {
-		case MinShares:
-			return MinWeight
-		case MaxShares:
-			return MaxWeight
-		}
-		// The same operations in the same order as
-		// opencontainers/cgroups.ConvertCPUSharesToCgroupV2Value, so that the
-		// two agree to the last bit (a test compares all values).
-		l := math.Log2(float64(shares))
-		exponent := (l*l+125*l)/612.0 - 7.0/34.0
-		return uint64(math.Ceil(math.Pow(10, exponent)))
+		return cgroups.ConvertCPUSharesToCgroupV2Value(shares)
 	case Linear:
 		return 1 + (shares-2)*9999/262142
 	default:
@@ -66,29 +59,10 @@ func (c Conversion) Weight(shares uint64) uint64 {
 // Weight(Shares(w)) == w; the other way round many shares have one weight, and
 // Shares(Weight(s)) is s or a little more (never less).
 func (c Conversion) Shares(weight uint64) uint64 {
-	if c != Quadratic && c != Linear {
-		return min(max(weight, MinShares), MaxShares)
-	}
-	weight = max(weight, MinWeight)
-	if weight >= MaxWeight {
-		return MaxShares
-	}
-	// Solve the formula for the shares, then step over the rounding.
-	var shares uint64
-	if c == Linear {
-		shares = 2 + weight*262142/9999
-	} else {
-		y := 612 * (math.Log10(float64(weight)) + 7.0/34.0)
-		shares = uint64(math.Exp2((math.Sqrt(125*125+4*y) - 125) / 2))
-	}
-	shares = ClampShares(shares)
-	for shares > MinShares && c.Weight(shares) > weight {
-		shares--
-	}
-	for shares < MaxShares && c.Weight(shares+1) <= weight {
-		shares++
-	}
-	return shares
+	above := sort.Search(int(MaxShares-MinShares), func(i int) bool {
+		return c.Weight(MinShares+1+uint64(i)) > weight
+	})
+	return MinShares + uint64(above)
 }
 
 // Bounds are the least and the greatest weight the kernel takes.

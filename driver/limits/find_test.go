@@ -91,7 +91,6 @@ func TestFinder_layouts(t *testing.T) {
 		id     string
 		dirs   []string // made, with all files of the version
 		want   string   // directory of the cpu controls
-		path   string
 	}{
 		{
 			name:   "v1 apart, hybrid",
@@ -99,7 +98,7 @@ func TestFinder_layouts(t *testing.T) {
 			self:   []string{"4:memory:/", "2:cpuacct:/", "1:cpu:/", "0::/"},
 			task:   []string{"4:memory:/nomad/a.web", "2:cpuacct:/nomad/a.web", "1:cpu:/nomad/a.web", "0::/"},
 			dirs:   []string{"cg/cpu/nomad/a.web", "cg/cpuacct/nomad/a.web", "cg/memory/nomad/a.web", "cg/unified"},
-			want:   "cg/cpu/nomad/a.web", path: "/nomad/a.web",
+			want:   "cg/cpu/nomad/a.web",
 		},
 		{
 			name:   "v1 joint",
@@ -107,7 +106,7 @@ func TestFinder_layouts(t *testing.T) {
 			self:   []string{"4:memory:/", "1:cpu,cpuacct:/system.slice/nomad.service", "0::/"},
 			task:   []string{"4:memory:/docker/c1", "1:cpu,cpuacct:/docker/c1", "0::/"},
 			dirs:   []string{"cg/cpu,cpuacct/docker/c1", "cg/memory/docker/c1"},
-			want:   "cg/cpu,cpuacct/docker/c1", path: "/docker/c1",
+			want:   "cg/cpu,cpuacct/docker/c1",
 		},
 		{
 			name:   "v1 seen from within a container",
@@ -115,7 +114,7 @@ func TestFinder_layouts(t *testing.T) {
 			self:   []string{"4:memory:/docker/outer", "1:cpu,cpuacct:/docker/outer"},
 			task:   []string{"4:memory:/docker/outer/t", "1:cpu,cpuacct:/docker/outer/t"},
 			dirs:   []string{"cg/cpu/t", "cg/memory/t"},
-			want:   "cg/cpu/t", path: "/docker/outer/t",
+			want:   "cg/cpu/t",
 		},
 		{
 			name:   "v2 exec driver",
@@ -124,7 +123,7 @@ func TestFinder_layouts(t *testing.T) {
 			task:   []string{"0::/nomad.slice/share.slice/a.web.scope"},
 			id:     "a.web",
 			dirs:   []string{"cg/nomad.slice/share.slice/a.web.scope"},
-			want:   "cg/nomad.slice/share.slice/a.web.scope", path: "/nomad.slice/share.slice/a.web.scope",
+			want:   "cg/nomad.slice/share.slice/a.web.scope",
 		},
 		{
 			name:   "v2 docker with systemd, and systemd inside",
@@ -133,7 +132,7 @@ func TestFinder_layouts(t *testing.T) {
 			task:   []string{"0::/system.slice/docker-c0ffee.scope/init.scope"},
 			id:     "c0ffee",
 			dirs:   []string{"cg/system.slice/docker-c0ffee.scope", "cg/system.slice/docker-c0ffee.scope/init.scope"},
-			want:   "cg/system.slice/docker-c0ffee.scope", path: "/system.slice/docker-c0ffee.scope",
+			want:   "cg/system.slice/docker-c0ffee.scope",
 		},
 		{
 			name:   "v2 sibling namespace mounted from its parent",
@@ -141,7 +140,7 @@ func TestFinder_layouts(t *testing.T) {
 			self:   []string{"0::/"},
 			task:   []string{"0::/../task"},
 			dirs:   []string{"cg/task"},
-			want:   "cg/task", path: "/../task",
+			want:   "cg/task",
 		},
 		{
 			name:   "mount point with a blank, path with a colon",
@@ -149,7 +148,7 @@ func TestFinder_layouts(t *testing.T) {
 			self:   []string{"0::/"},
 			task:   []string{"0::/a:b"},
 			dirs:   []string{"c g/a:b"},
-			want:   "c g/a:b", path: "/a:b",
+			want:   "c g/a:b",
 		},
 		{
 			name:   "the mount on top hides the one below",
@@ -157,7 +156,7 @@ func TestFinder_layouts(t *testing.T) {
 			self:   []string{"0::/"},
 			task:   []string{"0::/t"},
 			dirs:   []string{"cg/t"},
-			want:   "cg/t", path: "/t",
+			want:   "cg/t",
 		},
 	}
 	for _, tc := range cases {
@@ -175,8 +174,7 @@ func TestFinder_layouts(t *testing.T) {
 			}
 			c, err := m.finder().FindFor(77, tc.id)
 			must.NoError(t, err)
-			must.Eq(t, filepath.Join(m.dir, tc.want), c.Dir())
-			must.Eq(t, tc.path, c.Path())
+			must.Eq(t, filepath.Join(m.dir, tc.want), c.cpu.dir)
 
 			u, err := c.Usage()
 			must.NoError(t, err)
@@ -219,7 +217,7 @@ func TestFinder_refuses(t *testing.T) {
 		{"the topmost there is", "26 24 0:30 /docker/c2 @/cg rw - cgroup2 cgroup2 rw", []string{"0::/docker/c1"}, []string{"0::/docker/c2"}, "S", "", ErrRefused, "topmost"},
 		{"zombie on v1", mountApart, v1("/x"), v1("/"), "Z", "", ErrGone, "exited"},
 		{"cgroup removed", mountV2, []string{"0::/"}, []string{"0::/x (deleted)"}, "S", "", ErrGone, "removed"},
-		{"controller not mounted", mountV2, v1("/"), v1("/t"), "S", "", ErrNoController, "no mount of cgroup v1 cpu"},
+		{"controller not mounted", mountV2, v1("/"), v1("/t"), "S", "", ErrNoController, "cpu controller: "},
 		{"no hierarchy", mountApart, []string{"1:name=systemd:/"}, []string{"1:name=systemd:/t"}, "S", "", ErrNoController, "no cgroup hierarchy"},
 	}
 	for _, tc := range cases {
@@ -241,15 +239,15 @@ func TestFinder_refuses(t *testing.T) {
 	t.Run("no such process", func(t *testing.T) {
 		m := newMachine(t)
 		for _, pid := range []int{78, 0, -1} {
-			_, err := m.finder().Find(pid)
+			_, err := m.finder().FindFor(pid, "")
 			must.ErrorIs(t, err, ErrGone)
 		}
 	})
 	t.Run("garbage", func(t *testing.T) {
 		m := newMachine(t)
 		m.proc("77", "S", "what is this")
-		_, err := m.finder().Find(77)
-		must.ErrorContains(t, err, `"what is this"`)
+		_, err := m.finder().FindFor(77, "")
+		must.ErrorContains(t, err, "what is this")
 	})
 }
 
@@ -260,7 +258,7 @@ func TestFinder_partOfV1(t *testing.T) {
 	m.proc("self", "R", "4:memory:/", "2:cpuacct:/", "1:cpu:/")
 	m.proc("77", "S", "4:memory:/", "2:cpuacct:/", "1:cpu:/nomad/a.web")
 	m.cgroup("cg/cpu/nomad/a.web", filesV1)
-	c, err := m.finder().Find(77)
+	c, err := m.finder().FindFor(77, "")
 	must.NoError(t, err)
 	must.NoError(t, c.SetShares(512))
 	_, err = c.Usage()
@@ -286,7 +284,7 @@ func found(t *testing.T, version int) (*machine, *Cgroup, string) {
 		m.proc("77", "S", "0::/t")
 		m.cgroup(dir, filesV2)
 	}
-	c, err := m.finder().Find(77)
+	c, err := m.finder().FindFor(77, "")
 	must.NoError(t, err)
 	must.Eq(t, version, c.Version())
 	return m, c, dir
@@ -409,7 +407,7 @@ func BenchmarkCgroup_poll(b *testing.B) {
 	m.proc("self", "R", "0::/")
 	m.proc("77", "S", "0::/t")
 	m.cgroup("cg/t", filesV2)
-	c, err := m.finder().Find(77)
+	c, err := m.finder().FindFor(77, "")
 	must.NoError(b, err)
 	for b.Loop() {
 		_, _ = c.Usage()

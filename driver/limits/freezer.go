@@ -10,10 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,23 +26,20 @@ const (
 
 // FreezerDir is the directory with the freezer's controls, for Thaw; "" if there is
 // none.
-func (c *Cgroup) FreezerDir() string { return c.frz }
+func (c *Cgroup) FreezerDir() string { return c.frz.dir }
 
-// Freeze stops all processes of the cgroup where they are and returns when they stand
-// still. If that does not happen before ctx ends, they run on.
+// Freeze freezes all processes of the cgroup and returns when they are frozen. If that
+// does not happen before ctx ends, they are thawed.
 func (c *Cgroup) Freeze(ctx context.Context) error {
-	if c.frzErr != nil {
-		return fmt.Errorf("freezing: %w", c.frzErr)
-	}
 	for {
 		// Version 1 may miss a process that is just being made: written again, it
 		// gets that one, too.
-		err := c.setFrozen(true)
-		var still bool
+		err := c.frz.freeze()
+		var frozen bool
 		if err == nil {
-			still, err = c.Frozen()
+			frozen, err = c.Frozen()
 		}
-		if err == nil && still {
+		if err == nil && frozen {
 			return nil
 		}
 		if err == nil {
@@ -52,85 +50,70 @@ func (c *Cgroup) Freeze(ctx context.Context) error {
 				err = ctx.Err()
 			}
 		}
-		return errors.Join(fmt.Errorf("freezing %s: %w", c.frz, err), c.Thaw())
+		return errors.Join(fmt.Errorf("freezing %s: %w", c.frz.dir, err), c.Thaw())
 	}
 }
 
-// Frozen says whether all processes of the cgroup stand still.
-func (c *Cgroup) Frozen() (bool, error) {
-	if c.frzErr != nil {
-		return false, fmt.Errorf("reading the freezer: %w", c.frzErr)
-	}
+func (c control) freeze() error {
 	if c.version == 1 {
-		text, err := c.read(c.frz, freezerState)
-		return strings.TrimSpace(text) == "FROZEN", err
+		return c.write(freezerState, "FROZEN")
 	}
-	text, err := c.read(c.frz, "cgroup.events")
-	for line := range strings.Lines(text) {
-		if strings.TrimSpace(line) == "frozen 1" {
-			return true, err
-		}
-	}
-	return false, err
+	return c.write(cgroupFreeze, "1")
 }
 
-// Thaw lets the processes of the cgroup run on. It is no error if they do already.
+// Frozen says whether all processes of the cgroup are frozen.
+func (c *Cgroup) Frozen() (bool, error) {
+	file, frozen := freezerState, "FROZEN"
+	if c.frz.version == 2 {
+		file, frozen = "cgroup.events", "frozen 1"
+	}
+	text, err := c.frz.read(file)
+	return slices.Contains(strings.Split(text, "\n"), frozen), err
+}
+
+// Thaw thaws the processes of the cgroup. It is no error if they are not frozen, or
+// are gone.
 func (c *Cgroup) Thaw() error {
-	if c.frzErr != nil {
-		return fmt.Errorf("thawing: %w", c.frzErr)
+	if c.frz.err != nil {
+		return fmt.Errorf("thawing: %w", c.frz.err)
 	}
-	return c.setFrozen(false)
+	return Thaw(c.frz.dir)
 }
 
-// Kill ends all processes of the cgroup and those below it without letting them run
-// any more, also when they are frozen.
+// Kill kills all processes of the cgroup and those below it. Frozen ones are killed
+// before they run again.
 func (c *Cgroup) Kill() error {
-	if c.frzErr != nil {
-		return fmt.Errorf("killing: %w", c.frzErr)
+	if c.frz.err != nil {
+		return fmt.Errorf("killing: %w", c.frz.err)
 	}
-	err := filepath.WalkDir(c.frz, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if err != nil {
-			return err
-		}
-		for _, field := range strings.Fields(string(text)) {
-			pid, err := strconv.Atoi(field)
-			if err != nil || pid < 1 { // 0: a process of another namespace
-				continue
-			}
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("killing process %d: %w", pid, err)
-			}
-		}
-		return nil
-	})
+	pids, err := cgroups.GetAllPids(c.frz.dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		err = nil // it is gone
 	}
+	errs := []error{err}
+	for _, pid := range pids {
+		if pid < 1 { // 0: a process of another namespace
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("killing process %d: %w", pid, err))
+		}
+	}
 	// On version 1 a frozen process takes the signal when it is thawed, before
 	// anything else.
-	return errors.Join(err, c.Thaw())
+	return errors.Join(append(errs, c.Thaw())...)
 }
 
-func (c *Cgroup) setFrozen(frozen bool) error {
-	if c.version == 1 {
-		return writeFile(c.frz, freezerState, map[bool]string{true: "FROZEN", false: "THAWED"}[frozen])
-	}
-	return writeFile(c.frz, cgroupFreeze, map[bool]string{true: "1", false: "0"}[frozen])
-}
-
-// Thaw lets the processes of a cgroup run on, given the directory with its freezer
+// Thaw thaws the processes of a cgroup, given the directory with its freezer
 // (FreezerDir). One that is gone is no error.
 func Thaw(dir string) error {
+	c := control{dir: dir}
 	file, value := freezerState, "THAWED"
 	if _, err := os.Stat(filepath.Join(dir, cgroupFreeze)); err == nil {
 		file, value = cgroupFreeze, "0"
 	}
-	err := writeFile(dir, file, value)
-	if errors.Is(err, ErrGone) || errors.Is(err, fs.ErrNotExist) {
+	err := c.write(file, value)
+	if errors.Is(err, ErrGone) {
 		return nil
 	}
 	return err

@@ -15,8 +15,8 @@ import (
 func TestKernel_freezer(t *testing.T) {
 	k := newKernel(t)
 	c := k.run("task", "busy", -1)
-	if c.frzErr != nil {
-		t.Skipf("skipped: %v", c.frzErr)
+	if c.frz.err != nil {
+		t.Skipf("skipped: %v", c.frz.err)
 	}
 	cpu := func() float64 {
 		u, err := c.Usage()
@@ -58,7 +58,7 @@ func TestKernel_freezer(t *testing.T) {
 	before = cpu()
 	must.NoError(t, c.Kill())
 	gone := func() float64 {
-		pids, err := c.read(c.frz, "cgroup.procs")
+		pids, err := c.frz.read("cgroup.procs")
 		must.NoError(t, err)
 		return float64(len(pids))
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 )
 
 // What both cgroup versions and every I/O scheduler take as a weight, and what a
@@ -42,58 +41,25 @@ var ioWeights = map[int][]ioWeight{
 //
 // ErrNoController where the kernel has no such weight.
 func (c *Cgroup) SetIOWeight(weight uint64) error {
+	if c.blk.err != nil {
+		return fmt.Errorf("weight for block I/O: %w", c.blk.err)
+	}
 	if weight == 0 {
 		weight = DefaultIOWeight
 	}
-	files, err := c.ioWeightFiles()
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, f := range files {
+	for _, f := range ioWeights[c.blk.version] {
+		if _, err := os.Stat(filepath.Join(c.blk.dir, f.file)); err != nil {
+			continue
+		}
 		text := strconv.FormatUint(min(max(weight, f.min), f.max), 10)
-		if c.blkVersion == 2 {
+		if c.blk.version == 2 {
 			text = "default " + text
 		}
-		errs = append(errs, writeFile(c.blk, f.file, text))
+		errs = append(errs, c.blk.write(f.file, text))
+	}
+	if len(errs) == 0 {
+		return c.blk.explain("weight for block I/O of "+c.blk.dir, fs.ErrNotExist)
 	}
 	return errors.Join(errs...)
-}
-
-// IOWeight reads the weight for block I/O that is in force: of several, the first
-// that SetIOWeight sets. ErrNoController where the kernel has none.
-func (c *Cgroup) IOWeight() (uint64, error) {
-	files, err := c.ioWeightFiles()
-	if err != nil {
-		return 0, err
-	}
-	name := filepath.Join(c.blk, files[0].file)
-	text, err := c.read(c.blk, files[0].file)
-	if err != nil {
-		return 0, err
-	}
-	// Devices may have a line of their own after the first.
-	first, _, _ := strings.Cut(text, "\n")
-	n, err := strconv.ParseUint(strings.TrimPrefix(first, "default "), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("reading %s: %w", name, err)
-	}
-	return n, nil
-}
-
-// ioWeightFiles are those that the kernel has for the cgroup, at least one.
-func (c *Cgroup) ioWeightFiles() ([]ioWeight, error) {
-	if c.blkErr != nil {
-		return nil, fmt.Errorf("weight for block I/O: %w", c.blkErr)
-	}
-	var out []ioWeight
-	for _, f := range ioWeights[c.blkVersion] {
-		if _, err := os.Stat(filepath.Join(c.blk, f.file)); err == nil {
-			out = append(out, f)
-		}
-	}
-	if len(out) == 0 {
-		return nil, explain("weight for block I/O of "+c.blk, c.blk, fs.ErrNotExist)
-	}
-	return out, nil
 }

@@ -34,6 +34,10 @@ const (
 	// requireEnv is the cgroup version that must be there: then the tests
 	// fail where they would skip.
 	requireEnv = "EBBTIDE_REQUIRE_CGROUP"
+	// dirsEnv are the groups that a helper goes into by itself, and mountEnv is where
+	// it mounts the cgroups of a namespace of its own.
+	dirsEnv  = "EBBTIDE_LIMITS_DIRS"
+	mountEnv = "EBBTIDE_LIMITS_MOUNT"
 )
 
 func TestMain(m *testing.M) {
@@ -52,6 +56,8 @@ func TestMain(m *testing.M) {
 			}()
 		}
 		_, _ = io.Copy(io.Discard, os.Stdin)
+	case "quota":
+		ownQuota()
 	case "find":
 		findOutside()
 	case "touch":
@@ -100,24 +106,24 @@ func newKernel(t *testing.T, above ...string) *kernel {
 	var v1, v2 []string
 	for _, controller := range []string{"cpu", "cpuacct", "memory"} {
 		for _, m := range mounts {
-			if m.version == 1 && m.root == "/" && slices.Contains(m.options, controller) {
-				v1 = append(v1, m.point)
+			if m.Root == "/" && holds(m, controller) {
+				v1 = append(v1, m.Mountpoint)
 				break
 			}
 		}
 	}
 	for _, m := range mounts {
-		b, err := os.ReadFile(filepath.Join(m.point, "cgroup.controllers"))
-		if m.version == 2 && err == nil && slices.Contains(strings.Fields(string(b)), "cpu") {
-			v2 = []string{m.point}
+		b, err := os.ReadFile(filepath.Join(m.Mountpoint, "cgroup.controllers"))
+		if holds(m, "") && err == nil && slices.Contains(strings.Fields(string(b)), "cpu") {
+			v2 = []string{m.Mountpoint}
 		}
 	}
 	switch {
 	case len(v1) == 3:
 		k.version, k.dirs = 1, v1
 		for _, m := range mounts { // for the tests that can do with it
-			if m.version == 1 && m.root == "/" && (slices.Contains(m.options, "blkio") || slices.Contains(m.options, "freezer")) {
-				k.dirs = append(k.dirs, m.point)
+			if m.Root == "/" && (holds(m, "blkio") || holds(m, "freezer")) {
+				k.dirs = append(k.dirs, m.Mountpoint)
 			}
 		}
 	case len(v2) == 1:
@@ -172,11 +178,16 @@ func (k *kernel) run(task, helper string, cpu int) *Cgroup {
 	k.t.Helper()
 	g := k.child(task)
 	pid := g.start(helper, cpu)
-	c, err := Find(pid)
+	c, err := FindFor(pid, "")
 	must.NoError(k.t, err)
-	must.Eq(k.t, g.dirs[0], c.Dir())
+	must.Eq(k.t, g.dirs[0], c.cpu.dir)
 	must.Eq(k.t, k.version, c.Version())
 	return c
+}
+
+// cgroup is k itself, for what is set on a group above the tasks'.
+func (k *kernel) cgroup() *Cgroup {
+	return &Cgroup{cpu: control{version: k.version, dir: k.dirs[0], base: k.dirs[0]}}
 }
 
 // start starts a helper in k itself. It ends with the test, or when this
@@ -298,33 +309,40 @@ func TestKernel_readBack(t *testing.T) {
 	must.Less(t, 1<<30, mem)
 }
 
-func TestKernel_sharesRatio(t *testing.T) {
-	k := newKernel(t)
-	cpu := cpus(t)[0]
-	a, b := k.run("a", "busy", cpu), k.run("b", "busy", cpu)
-
-	reqs := []Request{{ID: "a", Limit: 0.8, BaseShares: 1000}, {ID: "b", Limit: 0.2, BaseShares: 1000}}
-	plan := Plan(ModeWeight, 1, reqs, Options{Floor: 0.1, Conversion: a.Conversion()})
-	must.NoError(t, a.SetShares(plan[0].Shares))
-	must.NoError(t, b.SetShares(plan[1].Shares))
-	for i, c := range []*Cgroup{a, b} {
+// divides gives busy tasks on one CPU their shares and checks that they get CPU time in
+// the proportion of the weights that the kernel makes of them.
+func divides(t *testing.T, tasks []*Cgroup, shares ...uint64) {
+	t.Helper()
+	weights, sum, used := make([]float64, len(tasks)), 0.0, 0.0
+	for i, c := range tasks {
+		must.NoError(t, c.SetShares(shares[i]))
 		got, err := c.Read()
 		must.NoError(t, err)
-		must.True(t, c.InForce(plan[i], got))
+		must.True(t, c.InForce(Limits{Shares: shares[i]}, got))
+		weights[i] = float64(c.Conversion().Weight(shares[i]))
+		sum += weights[i]
 	}
-	us := during(t, 2, a, b)
-	t.Logf("limits 0.8 and 0.2: shares %d and %d, %.2f : 1 of CPU time", plan[0].Shares, plan[1].Shares, us[0].CPUSeconds/us[1].CPUSeconds)
-	must.Greater(t, 1.5*us[1].CPUSeconds, us[0].CPUSeconds)
-	must.Zero(t, us[0].Throttled)
+	us := during(t, 2, tasks...)
+	for _, u := range us {
+		used += u.CPUSeconds
+	}
+	for i, u := range us {
+		want, got := weights[i]/sum, u.CPUSeconds/used
+		t.Logf("%d shares: %.3f of the CPU, %.3f by weight", shares[i], got, want)
+		must.Between(t, want/1.5, got, want*1.5)
+		must.Zero(t, u.Throttled)
+	}
+}
 
-	// Released, they are equal again.
-	plan = Plan(ModeNone, 1, reqs, Options{})
-	must.NoError(t, a.SetShares(plan[0].Shares))
-	must.NoError(t, b.SetShares(plan[1].Shares))
-	us = during(t, 2, a, b)
-	t.Logf("released: %.2f : 1", us[0].CPUSeconds/us[1].CPUSeconds)
-	must.Less(t, 1.5*us[1].CPUSeconds, us[0].CPUSeconds)
-	must.Less(t, 1.5*us[0].CPUSeconds, us[1].CPUSeconds)
+// What Nomad gave each task is what it gets of a busy CPU: one with 8000 MHz is not held
+// to the mean of its neighbours.
+func TestKernel_weights(t *testing.T) {
+	k := newKernel(t)
+	cpu := cpus(t)[0]
+	tasks := []*Cgroup{k.run("a", "busy", cpu), k.run("b", "busy", cpu), k.run("c", "busy", cpu)}
+	divides(t, tasks, 8000, 500, 500)
+	divides(t, tasks, 4000, 4000, 1000)
+	divides(t, tasks, 3000, 3000, 3000)
 }
 
 // A weight takes nothing from a task that is alone.
@@ -363,16 +381,11 @@ func TestKernel_quotaThrottles(t *testing.T) {
 func TestKernel_parentQuota(t *testing.T) {
 	k := newKernel(t)
 	c := k.run("task", "busy", -1)
-	parent := &Cgroup{version: k.version, cpu: k.dirs[0], base: c.base, conv: c.conv}
-	must.NoError(t, parent.SetQuota(0.5))
-	must.Eq(t, 0.5, c.ParentQuota())
+	must.NoError(t, k.cgroup().SetQuota(0.5))
 	err := c.SetQuota(2)
 	if k.version == 1 {
-		var refused *ParentQuotaError
-		must.True(t, errors.As(err, &refused), must.Sprint(err))
-		must.Eq(t, 0.5, refused.ParentCores)
-		must.Eq(t, k.dirs[0], refused.Parent)
 		must.ErrorIs(t, err, unix.EINVAL)
+		must.ErrorContains(t, err, "quota of 2.000 cores: the parent "+k.dirs[0]+" allows at most 0.500")
 		must.ErrorContains(t, err, "200000")
 	} else {
 		must.NoError(t, err)
@@ -381,15 +394,78 @@ func TestKernel_parentQuota(t *testing.T) {
 	must.NoError(t, c.SetQuota(0))
 }
 
+// The quota over a process is the least of its own cgroup and those above, as far as it
+// sees them: in a container that is its own.
+func TestKernel_ownQuota(t *testing.T) {
+	above := newKernel(t)
+	parent := above.child("parent")
+	own := parent.child("own")
+	quota := func(mount string) string {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), helperEnv+"=quota", mountEnv+"="+mount, dirsEnv+"="+strings.Join(own.dirs, ":"))
+		out, err := cmd.CombinedOutput()
+		must.NoError(t, err, must.Sprint(string(out)))
+		return string(out)
+	}
+	before := quota("") // of what this machine has above
+	must.NoError(t, above.cgroup().SetQuota(0.75))
+	must.Eq(t, "0.75", quota(""))
+	must.NoError(t, parent.cgroup().SetQuota(0.5))
+	must.Eq(t, "0.5", quota(""))
+	must.Eq(t, "0", quota(t.TempDir()))
+	must.NoError(t, own.cgroup().SetQuota(0.25))
+	must.Eq(t, "0.25", quota(""))
+	must.Eq(t, "0.25", quota(t.TempDir()))
+	for _, k := range []*kernel{own, parent, above} {
+		must.NoError(t, k.cgroup().SetQuota(0))
+	}
+	must.Eq(t, before, quota(""))
+}
+
+// ownQuota is the helper of TestKernel_ownQuota. With a directory it is in a container:
+// it has a cgroup namespace and its own mount there.
+func ownQuota() {
+	err := enter()
+	if dir := os.Getenv(mountEnv); dir != "" && err == nil {
+		fstype, data := "cgroup", "cpu"
+		if ours, _, err := (Finder{}).self(); err == nil && ours["cpu"] == "" {
+			fstype, data = "cgroup2", ""
+		}
+		err = errors.Join(
+			unix.Unshare(unix.CLONE_NEWCGROUP|unix.CLONE_NEWNS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount(fstype, dir, fstype, 0, data))
+	}
+	cores := 0.0
+	if err == nil {
+		cores, err = OwnQuota()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Print(cores)
+}
+
+// enter takes a helper into the groups that it was given.
+func enter() error {
+	runtime.LockOSThread() // a namespace is a thread's
+	var errs []error
+	for dir := range strings.SplitSeq(os.Getenv(dirsEnv), ":") {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0))
+	}
+	return errors.Join(errs...)
+}
+
 // The job's own quota period stays; with a very short one the quota still works.
 func TestKernel_period(t *testing.T) {
 	k := newKernel(t)
 	c := k.run("task", "sleep", -1)
 	for _, per := range []int64{20_000, 1_000} {
 		if k.version == 1 {
-			must.NoError(t, c.write("cpu.cfs_period_us", strconv.FormatInt(per, 10)))
+			must.NoError(t, c.cpu.write("cpu.cfs_period_us", strconv.FormatInt(per, 10)))
 		} else {
-			must.NoError(t, c.write("cpu.max", fmt.Sprintf("max %d", per)))
+			must.NoError(t, c.cpu.write("cpu.max", fmt.Sprintf("max %d", per)))
 		}
 		for _, cores := range []float64{1.5, 0.5, 0.1} {
 			must.NoError(t, c.SetQuota(cores))
@@ -426,18 +502,18 @@ func TestKernel_gone(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	_, err = Find(cmd.Process.Pid)
+	_, err = FindFor(cmd.Process.Pid, "")
 	must.ErrorIs(t, err, ErrGone)
 	_ = cmd.Wait()
-	_, err = Find(cmd.Process.Pid)
+	_, err = FindFor(cmd.Process.Pid, "")
 	must.ErrorIs(t, err, ErrGone)
 }
 
 func TestKernel_refusesOurs(t *testing.T) {
 	newKernel(t)
-	_, err := Find(os.Getpid())
+	_, err := FindFor(os.Getpid(), "")
 	must.ErrorIs(t, err, ErrRefused)
-	_, err = Find(1)
+	_, err = FindFor(1, "")
 	must.ErrorIs(t, err, ErrRefused)
 }
 
@@ -453,7 +529,7 @@ func TestKernel_execDriver(t *testing.T) {
 
 	c, err := FindFor(pid, id)
 	must.NoError(t, err)
-	must.StrHasSuffix(t, "/"+scope, c.Path())
+	must.StrHasSuffix(t, "/"+scope, c.cpu.dir)
 	must.NoError(t, c.SetShares(500))
 	must.NoError(t, c.SetQuota(1))
 	l, err := c.Read()
@@ -472,7 +548,7 @@ func TestKernel_controllerNotEnabled(t *testing.T) {
 	}
 	g := k.child("task")
 	must.NoError(t, os.WriteFile(filepath.Join(k.dirs[0], "cgroup.subtree_control"), []byte("-cpu"), 0))
-	c, err := Find(g.start("busy", -1))
+	c, err := FindFor(g.start("busy", -1), "")
 	must.NoError(t, err)
 	err = c.SetShares(500)
 	must.ErrorIs(t, err, ErrNoController)
@@ -490,7 +566,7 @@ func TestKernel_namespace(t *testing.T) {
 
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"=find",
-		"EBBTIDE_LIMITS_DIRS="+strings.Join(inside.dirs, ":"),
+		dirsEnv+"="+strings.Join(inside.dirs, ":"),
 		fmt.Sprintf("EBBTIDE_LIMITS_PIDS=%d %d", os.Getpid(), pid))
 	out, err := cmd.CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
@@ -504,21 +580,13 @@ func TestKernel_namespace(t *testing.T) {
 // findOutside is the helper of TestKernel_namespace: it goes into the groups,
 // unshares the cgroup namespace and looks for processes outside.
 func findOutside() {
-	runtime.LockOSThread() // a namespace is a thread's
-	for dir := range strings.SplitSeq(os.Getenv("EBBTIDE_LIMITS_DIRS"), ":") {
-		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-	}
-	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+	if err := errors.Join(enter(), unix.Unshare(unix.CLONE_NEWCGROUP)); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 	for field := range strings.FieldsSeq(os.Getenv("EBBTIDE_LIMITS_PIDS")) {
 		pid, _ := strconv.Atoi(field)
-		c, err := Find(pid)
+		c, err := FindFor(pid, "")
 		switch {
 		case errors.Is(err, ErrRefused):
 			fmt.Println("refused:", err)
@@ -526,11 +594,11 @@ func findOutside() {
 			fmt.Println("error:", err)
 		default:
 			// What is found must be where the process really is.
-			procs, _ := os.ReadFile(filepath.Join(c.Dir(), "cgroup.procs"))
+			procs, _ := os.ReadFile(filepath.Join(c.cpu.dir, "cgroup.procs"))
 			if slices.Contains(strings.Fields(string(procs)), field) {
-				fmt.Println("right:", c.Dir())
+				fmt.Println("right:", c.cpu.dir)
 			} else {
-				fmt.Println("wrong:", c.Dir())
+				fmt.Println("wrong:", c.cpu.dir)
 			}
 		}
 	}

@@ -52,23 +52,21 @@ func (c *Cgroup) Resources() Resources {
 // blockBytes are what the kernel has counted for the cgroup or, where it does not,
 // for its processes.
 func (c *Cgroup) blockBytes(pids []int) (float64, bool) {
-	if c.blkErr == nil {
-		if c.blkVersion == 2 {
-			// Each device has a line, once it was used. The file is there when the
-			// controller is enabled.
-			if text, err := c.read(c.blk, "io.stat"); err == nil {
-				return c.ioStat(text), true
-			}
-		} else if n, ok := c.serviceBytes(c.blk); ok {
-			if n > 0 {
-				return n, true
-			}
-			// Linux 6.10 and later count on version 1 only once somebody has set a
-			// throttle on the device, and say 0 until then. It is true if anybody's
-			// bytes were counted.
-			if all, ok := c.serviceBytes(c.blkBase); ok && all > 0 {
-				return 0, true
-			}
+	if c.blk.version == 2 {
+		// Each device has a line, once it was used. The file is there when the
+		// controller is enabled.
+		if text, err := c.blk.read("io.stat"); err == nil {
+			return c.ioStat(text), true
+		}
+	} else if n, ok := c.serviceBytes(c.blk.dir); ok {
+		if n > 0 {
+			return n, true
+		}
+		// Linux 6.10 and later count on version 1 only once somebody has set a
+		// throttle on the device, and say 0 until then. It is true if anybody's
+		// bytes were counted.
+		if all, ok := c.serviceBytes(c.blk.base); ok && all > 0 {
+			return 0, true
 		}
 	}
 	return c.processBytes(pids)
@@ -96,11 +94,7 @@ func (c *Cgroup) ioStat(text string) (sum float64) {
 // stacked says whether a device, as "253:0", lies upon others: the kernel counts the
 // same bytes there again.
 func (c *Cgroup) stacked(device string) bool {
-	sys := "/sys"
-	if c.proc != "" {
-		sys = filepath.Join(c.proc, "..", "sys")
-	}
-	below, err := os.ReadDir(filepath.Join(sys, "dev", "block", device, "slaves"))
+	below, err := os.ReadDir(c.finder.proc("..", "sys", "dev", "block", device, "slaves"))
 	return err == nil && len(below) > 0
 }
 
@@ -139,12 +133,8 @@ func (c *Cgroup) processBytes(pids []int) (sum float64, ok bool) {
 		if err != nil {
 			continue // it has ended, or we may not
 		}
-		for line := range strings.Lines(string(b)) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			n, err := strconv.ParseUint(value, 10, 64)
-			switch {
-			case err != nil:
-			case key == "read_bytes", key == "write_bytes":
+		for key, n := range keyed(string(b)) {
+			if key == "read_bytes:" || key == "write_bytes:" {
 				sum, ok = sum+float64(n), true
 			}
 		}
@@ -155,13 +145,13 @@ func (c *Cgroup) processBytes(pids []int) (sum float64, ok bool) {
 // networkBytes are those of the network namespace of the task's oldest process that
 // has one which is not the host's.
 func (c *Cgroup) networkBytes(pids []int) (float64, bool) {
-	ours, err := os.Readlink(c.procPath("self", "ns", "net"))
+	ours, err := os.Readlink(c.finder.proc("self", "ns", "net"))
 	if err != nil {
 		return 0, false
 	}
 	// The plugin may have one of its own, too. Not everybody may see that of process
 	// 1; ours must do then.
-	host, _ := os.Readlink(c.procPath("1", "ns", "net"))
+	host, _ := os.Readlink(c.finder.proc("1", "ns", "net"))
 	for _, pid := range pids {
 		ns, err := os.Readlink(c.procFile(pid, "ns", "net"))
 		if err != nil || ns == ours || ns == host {
@@ -200,7 +190,7 @@ func netDev(text string) (sum float64) {
 // pids are the processes in the cgroup and below it, in the order of their numbers.
 func (c *Cgroup) pids() []int {
 	var out []int
-	dirs := []string{c.cpu}
+	dirs := []string{c.cpu.dir}
 	for i := 0; i < len(dirs) && len(out) < maxPids; i++ {
 		b, err := os.ReadFile(filepath.Join(dirs[i], "cgroup.procs"))
 		if err == nil {
@@ -225,10 +215,6 @@ func (c *Cgroup) pids() []int {
 	return out[:min(len(out), maxPids)]
 }
 
-func (c *Cgroup) procPath(elem ...string) string {
-	return Finder{Proc: c.proc}.proc(elem...)
-}
-
 func (c *Cgroup) procFile(pid int, elem ...string) string {
-	return c.procPath(append([]string{strconv.Itoa(pid)}, elem...)...)
+	return c.finder.proc(append([]string{strconv.Itoa(pid)}, elem...)...)
 }

@@ -5,66 +5,12 @@ package plan
 
 import (
 	"fmt"
-	"io/fs"
 	"math"
 	"testing"
 
-	"github.com/opencontainers/cgroups"
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 )
-
-func TestConversion_agreesWithRunc(t *testing.T) {
-	last := uint64(0)
-	for s := MinShares; s <= MaxShares; s++ {
-		w := Quadratic.Weight(s)
-		if w != cgroups.ConvertCPUSharesToCgroupV2Value(s) {
-			t.Fatalf("%d shares: weight %d, opencontainers/cgroups has %d", s, w, cgroups.ConvertCPUSharesToCgroupV2Value(s))
-		}
-		if w < last {
-			t.Fatalf("%d shares: weight %d is less than that of one share less", s, w)
-		}
-		last = w
-	}
-}
-
-func TestConversion_vectors(t *testing.T) {
-	cases := []struct {
-		c      Conversion
-		shares uint64
-		weight uint64
-	}{
-		{Quadratic, 2, 1}, {Quadratic, 0, 100}, {Quadratic, 1024, 100}, {Quadratic, 256, 35}, {Quadratic, 2000, 170}, {Quadratic, 262144, 10000},
-		{Linear, 2, 1}, {Linear, 0, 39}, {Linear, 1024, 39}, {Linear, 2000, 77}, {Linear, 1 << 30, 10000},
-		{Identity, 1, 2}, {Identity, 0, 1024}, {Identity, 500, 500}, {Identity, 1 << 30, 262144},
-	}
-	for _, tc := range cases {
-		must.Eq(t, tc.weight, tc.c.Weight(tc.shares), must.Sprintf("%v, %d shares", tc.c, tc.shares))
-	}
-	must.Eq(t, 1024, Quadratic.Shares(100))
-	must.Eq(t, 2, Quadratic.Shares(0)) // idle
-	must.Eq(t, 262144, Linear.Shares(99999))
-}
-
-func TestConversion_inverse(t *testing.T) {
-	for _, c := range []Conversion{Quadratic, Linear} {
-		for w := MinWeight; w <= MaxWeight; w++ {
-			s := c.Shares(w)
-			must.Eq(t, w, c.Weight(s))
-			if s < MaxShares {
-				must.Greater(t, w, c.Weight(s+1))
-			}
-		}
-	}
-}
-
-func TestDetect(t *testing.T) {
-	must.Eq(t, Identity, Detect(1, 500, 500))
-	must.Eq(t, Quadratic, Detect(2, 1024, 100))
-	must.Eq(t, Linear, Detect(2, 1024, 39))
-	must.Eq(t, Quadratic, Detect(2, 2, 1))
-	must.Eq(t, "identity quadratic linear", fmt.Sprint(Identity, " ", Quadratic, " ", Linear))
-}
 
 func TestPlan_weight(t *testing.T) {
 	cases := []struct {
@@ -307,34 +253,6 @@ func TestNomadShares(t *testing.T) {
 	must.Eq(t, 131_072, NomadShares(160_000, 320_000))
 	must.Eq(t, MaxShares, NomadShares(320_000, 320_000))
 	must.Eq(t, 2, NomadShares(2, 1_000_000))
-}
-
-func TestSharedCores(t *testing.T) {
-	v1, v2 := "30 23 0:28 / @/cg/cpuset rw - cgroup cgroup rw,cpuset", mountV2
-	for _, tc := range []struct {
-		mount, dir, list string
-		want             int
-	}{
-		{v1, "cg/cpuset/nomad/share", "0-3,7\n", 5},
-		{v2, "cg/nomad.slice/share.slice", "1\n", 1},
-	} {
-		m := newMachine(t)
-		m.mounts(tc.mount)
-		_, err := m.finder().SharedCores()
-		must.ErrorIs(t, err, fs.ErrNotExist)
-		m.file(tc.dir+"/cpuset.cpus", "\n") // no task yet
-		_, err = m.finder().SharedCores()
-		must.ErrorIs(t, err, fs.ErrNotExist)
-		m.file(tc.dir+"/cpuset.cpus", tc.list)
-		n, err := m.finder().SharedCores()
-		must.NoError(t, err)
-		must.Eq(t, tc.want, n)
-		for _, bad := range []string{"a", "3-1", "-1", "1,"} {
-			m.file(tc.dir+"/cpuset.cpus", bad)
-			_, err = m.finder().SharedCores()
-			must.ErrorContains(t, err, "CPU list")
-		}
-	}
 }
 
 func BenchmarkPlan1000(b *testing.B) {

@@ -9,10 +9,47 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
+
+// OwnQuota is the CPU quota over this process: see Finder.OwnQuota.
+func OwnQuota() (cores float64, err error) { return Finder{}.OwnQuota() }
+
+// OwnQuota is the least CPU quota of our own cgroup and those above it, as far as they
+// can be seen, in cores; 0 means that there is none. It may change at any time.
+func (f Finder) OwnQuota() (cores float64, err error) {
+	ours, mounts, err := f.self()
+	if err != nil {
+		return 0, err
+	}
+	hierarchy, version := "", 2
+	if _, ok := ours["cpu"]; ok {
+		hierarchy, version = "cpu", 1
+	}
+	dir, base, err := locate(mounts, hierarchy, ours[hierarchy])
+	if err != nil {
+		return 0, fmt.Errorf("reading the CPU quota over our own cgroup: %w", err)
+	}
+	_, cores = leastQuota(control{version: version, dir: dir, base: base})
+	return cores, nil
+}
+
+// leastQuota finds the least quota from a cgroup up to the top of its mount, and where
+// it is set; 0 when there is none.
+func leastQuota(c control) (at string, cores float64) {
+	for ; len(c.dir) >= len(c.base); c.dir = filepath.Dir(c.dir) {
+		// The root has no such file, and one without the controller has no quota.
+		quota, per, err := c.readQuota()
+		if err == nil && quota > 0 && (at == "" || float64(quota)/float64(per) < cores) {
+			at, cores = c.dir, float64(quota)/float64(per)
+		}
+		if c.dir == c.base {
+			break
+		}
+	}
+	return at, cores
+}
 
 // SharedCores is the number of CPUs that Nomad leaves to tasks without `cores`
 // of their own, now: see Finder.SharedCores.
@@ -30,19 +67,20 @@ func (f Finder) SharedCores() (int, error) {
 	}
 	for _, m := range mounts {
 		dir := "nomad.slice/share.slice"
-		if m.version == 1 {
-			if !slices.Contains(m.options, "cpuset") {
+		if m.FSType == "cgroup" {
+			if !holds(m, "cpuset") {
 				continue
 			}
 			dir = "nomad/share"
 		}
-		b, err := os.ReadFile(filepath.Join(m.point, dir, "cpuset.cpus"))
+		file := filepath.Join(m.Mountpoint, dir, "cpuset.cpus")
+		b, err := os.ReadFile(file)
 		if err != nil || strings.TrimSpace(string(b)) == "" {
 			continue
 		}
 		n, err := countCPUs(strings.TrimSpace(string(b)))
 		if err != nil {
-			return 0, fmt.Errorf("reading %s: %w", filepath.Join(m.point, dir, "cpuset.cpus"), err)
+			return 0, fmt.Errorf("reading %s: %w", file, err)
 		}
 		return n, nil
 	}
