@@ -174,17 +174,17 @@ func planWeight(reqs []Request, opts Options, out []limits.Limits) {
 	for _, e := range entitled {
 		total += e
 	}
-	parts := make([]waterfill.Part, len(reqs))
+	parts := make([]waterfill.Claim, len(reqs))
 	for i, r := range reqs {
 		e := entitled[i]
 		switch {
 		case r.Unknown || !(r.Limit > 0):
-			parts[i] = waterfill.Part{Weight: e, Min: e, Max: e}
+			parts[i] = waterfill.Claim{Weight: e, Min: e, Max: e}
 		case r.bound():
 			least := min(float64(r.Limit)*total, opts.floor()*e)
-			parts[i] = waterfill.Part{Weight: float64(r.Limit), Min: max(least, float64(lo)), Max: float64(hi)}
+			parts[i] = waterfill.Claim{Weight: float64(r.Limit), Min: max(least, float64(lo)), Max: float64(hi)}
 		default:
-			parts[i] = waterfill.Part{Weight: float64(len(reqs)) * e / total, Min: max(opts.floor()*e, float64(lo)), Max: float64(hi)}
+			parts[i] = waterfill.Claim{Weight: float64(len(reqs)) * e / total, Min: max(opts.floor()*e, float64(lo)), Max: float64(hi)}
 		}
 	}
 	inverse := make(map[uint64]uint64) // many tasks, few weights
@@ -254,14 +254,14 @@ func apportion(xs []float64, total, lo, hi uint64) []uint64 {
 func IOWeights(reqs []Request) []uint64 {
 	const fair, lo, hi = float64(limits.DefaultIOWeight), float64(limits.MinIOWeight), float64(limits.MaxIOWeight)
 	total := limits.DefaultIOWeight * uint64(len(reqs))
-	parts := make([]waterfill.Part, len(reqs))
+	parts := make([]waterfill.Claim, len(reqs))
 	for i, r := range reqs {
 		if r.Unknown || !(r.Limit > 0) {
-			parts[i] = waterfill.Part{Weight: 1, Min: fair, Max: fair}
+			parts[i] = waterfill.Claim{Weight: 1, Min: fair, Max: fair}
 			continue
 		}
 		l := float64(min(r.Limit, 1))
-		parts[i] = waterfill.Part{Weight: l, Min: max(min(l*float64(total), DefaultFloor*fair), lo), Max: hi}
+		parts[i] = waterfill.Claim{Weight: l, Min: max(min(l*float64(total), DefaultFloor*fair), lo), Max: hi}
 	}
 	return apportion(waterfill.Divide(float64(total), parts), total, limits.MinIOWeight, limits.MaxIOWeight)
 }

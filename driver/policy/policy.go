@@ -59,7 +59,8 @@ type Departure struct {
 type Definition[P any] struct {
 	Name     string
 	Synopsis string
-	// Defaults are the parameters of an empty configuration.
+	// Defaults are the parameters of a snapshot that gives none: as published, where the
+	// agent's default (Options) is ours.
 	Defaults P
 	// CheckParams reports every wrong parameter as a fields.Errors, by its path.
 	CheckParams func(P) error
@@ -217,16 +218,18 @@ func join(first, second error) error {
 }
 
 // Configure returns the policy with the parameters that an agent's options set; values
-// holds them by name, in JSON. Its error names each wrong option: exactly what the
-// policy does not accept.
+// holds them by name, in JSON, and those left out have their defaults. Its error names
+// each wrong option: exactly what the policy does not accept.
 func (p Policy) Configure(values map[string]json.RawMessage) (Decider, error) {
 	params := make(map[string]any)
 	names := make(map[string]string, len(p.Options))
 	for _, o := range p.Options {
 		names[o.Param] = o.Name
-		if value, ok := values[o.Name]; ok {
-			set(params, o.Param, value)
+		value, ok := values[o.Name]
+		if !ok {
+			value = json.RawMessage(o.Default)
 		}
+		set(params, o.Param, value)
 	}
 	data, err := json.Marshal(params)
 	if err != nil {

@@ -109,8 +109,16 @@ func (t Task) Fresh() bool { return t.Epoch == 0 || t.Epoch > t.CategoryEpoch }
 // Service says whether the task is a service with a response time to keep.
 func (t Task) Service() bool { return t.Kind == Service || t.Kind == "" && t.ObjectiveS != nil }
 
-// FairShares returns what each task is entitled to: its entitlement of the sum. With
-// equal entitlements that is 1/n for all.
+// Bound returns the limit in force, or 1 where none has been decided yet.
+func (t Task) Bound() Share {
+	if t.Limit == 0 {
+		return 1
+	}
+	return t.Limit
+}
+
+// FairShares returns what each task is entitled to, > 0: its entitlement of the sum.
+// With equal entitlements that is 1/n for all.
 func (s Snapshot) FairShares() []Share {
 	var most, sum float64
 	for _, t := range s.Tasks {
@@ -121,9 +129,20 @@ func (s Snapshot) FairShares() []Share {
 	}
 	out := make([]Share, len(s.Tasks))
 	for i, t := range s.Tasks {
-		out[i] = Share(t.Entitlement / most / sum)
+		out[i] = max(Share(t.Entitlement/most/sum), 0x1p-1000) // a part of it is not 0
 	}
 	return out
+}
+
+// CheckIntervals reports intervals with which a policy that adapts them cannot work.
+func (s Snapshot) CheckIntervals() (errs fields.Errors) {
+	if !fields.Positive(s.IntervalS) {
+		errs.Add("interval_s", "must be > 0, got %v", s.IntervalS)
+	}
+	if !fields.Positive(s.InitialIntervalS) {
+		errs.Add("initial_interval_s", "must be > 0, got %v", s.InitialIntervalS)
+	}
+	return errs
 }
 
 // Validate reports every field whose value no policy accepts, as a fields.Errors, by its

@@ -6,9 +6,12 @@ package policytest
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // Decide decides, and checks that the input does not change, that the same input gives
@@ -27,18 +30,50 @@ func Decide[In, Out any](t must.T, decide func(In) Out, in In) Out {
 	return out
 }
 
-// Example checks of a policy in a table that its example is valid and a decision by a rule
-// of its own, and that what is missing in an input is told.
-func Example(t must.T, name string, example any, decide func([]byte) (any, error)) {
+// Example checks that a query's example is valid and a decision by a rule of its own,
+// and that what is missing in an input is told.
+func Example(t must.T, q policy.Query) {
 	t.Helper()
-	in, err := json.Marshal(example)
+	must.NotEq(t, "", q.Synopsis)
+	in, err := json.Marshal(q.Example)
 	must.NoError(t, err)
-	asked, err := decide(in)
+	asked, err := q.Decide(in)
 	must.NoError(t, err)
 	out, err := json.Marshal(asked)
 	must.NoError(t, err)
-	paper, _, _ := strings.Cut(name, "-")
+	paper, _, _ := strings.Cut(q.Name, "-")
 	must.StrContains(t, string(out), `"rule":"`+paper+".")
-	_, err = decide([]byte("{}"))
+	_, err = q.Decide([]byte("{}"))
 	must.ErrorContains(t, err, "is missing")
+}
+
+// Entitled checks that only the ratios of entitlements count: the same decisions come
+// out if all are multiplied by factor, and if all tasks are listed the other way round.
+func Entitled(t must.T, decide func(policy.Snapshot) policy.Outcome, s policy.Snapshot, factor float64) {
+	t.Helper()
+	scaled := s
+	scaled.Tasks = slices.Clone(s.Tasks)
+	for i := range scaled.Tasks {
+		scaled.Tasks[i].Entitlement *= factor
+	}
+	Same(t, decide(s), decide(scaled))
+
+	reversed := scaled
+	reversed.Tasks = slices.Clone(s.Tasks)
+	slices.Reverse(reversed.Tasks)
+	other := decide(reversed)
+	slices.Reverse(other.Tasks)
+	Same(t, decide(s), other)
+}
+
+// Same checks that two outcomes differ in no more than the last bits of sums.
+func Same(t must.T, one, other policy.Outcome) {
+	t.Helper()
+	for i, d := range one.Tasks {
+		o := other.Tasks[i]
+		must.Eq(t, []string{d.ID, string(d.Category), string(d.State), string(d.Class)},
+			[]string{o.ID, string(o.Category), string(o.State), string(o.Class)})
+		must.InDelta(t, float64(d.Bound()), float64(o.Bound()), 1e-6)
+	}
+	must.InDelta(t, one.IntervalS, other.IntervalS, 1e-9)
 }

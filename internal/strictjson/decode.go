@@ -161,6 +161,13 @@ func (b *binder) bind(n *node, v reflect.Value, path string) {
 			return
 		}
 		v.SetFloat(n.number)
+	case reflect.Uint64:
+		i, err := strconv.ParseUint(string(n.raw), 10, 64)
+		if err != nil {
+			b.errs.Add(path, "must be a whole number ≥ 0, got %s", n.raw)
+			return
+		}
+		v.SetUint(i)
 	default: // an integer: kindOf lets nothing else through
 		i, err := strconv.ParseInt(string(n.raw), 10, 64)
 		if err != nil || v.OverflowInt(i) {
@@ -220,7 +227,7 @@ func kindOf(t reflect.Type) kind {
 		return kindBool
 	case reflect.String:
 		return kindString
-	case reflect.Float64, reflect.Int, reflect.Int64:
+	case reflect.Float64, reflect.Int, reflect.Int64, reflect.Uint64:
 		return kindNumber
 	default:
 		panic(fmt.Sprintf("strictjson: cannot decode into a %v", t)) // a bug, not an input

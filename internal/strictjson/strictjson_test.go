@@ -281,3 +281,18 @@ func loose(n *node) bool {
 	}
 	return false
 }
+
+// A caller may ask for more than the type does.
+func TestDecodeBy(t *testing.T) {
+	type part struct {
+		Seq uint64 `json:"seq" strict:"optional"`
+		Of  string `json:"of" strict:"optional"`
+	}
+	var into struct {
+		Parts []part `json:"parts"`
+	}
+	rules := Rules{Needs: []string{"parts[].seq"}, Validate: func() error { return fields.Errors{{Path: "parts[0].seq", Problem: "x"}} }}
+	must.EqError(t, DecodeBy("snapshot", []byte(`{"parts": [{"seq": -1}, {"of": "a"}, {"seq": 18446744073709551615}]}`), &into, rules),
+		"parts[0].seq: must be a whole number ≥ 0, got -1\nparts[1].seq: is missing")
+	must.Eq(t, uint64(math.MaxUint64), into.Parts[2].Seq)
+}

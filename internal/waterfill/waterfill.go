@@ -1,74 +1,60 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package waterfill divides an amount in proportion to weights, within bounds.
+// Package waterfill divides a quantity among claims by weight and within bounds:
+// weighted max-min fairness.
 package waterfill
 
-import (
-	"cmp"
-	"math"
-	"slices"
-)
+import "math"
 
-// Part is one claim on an amount: in proportion to Weight, within [Min, Max]. Weight is
-// ≥ 0 and finite, 0 ≤ Min ≤ Max, and Max may be +Inf.
-type Part struct{ Weight, Min, Max float64 }
+// Claim is what one party asks of a total. Weight, Min and Max are ≥ 0, Min ≤ Max;
+// Max may be +Inf.
+type Claim struct{ Weight, Min, Max float64 }
 
-// at is what the part gets at a level.
-func (p Part) at(level float64) float64 {
-	if p.Weight == 0 {
-		return p.Min
+// Divide returns clamp(λ·Weight, Min, Max) for each claim, with the λ at which the
+// parts sum to total. If the bounds allow no such λ, all parts are at their Min (the
+// total is too small) or at their Max (it is too large). A claim without weight has
+// its Min.
+//
+// It is exact: parts at no bound are proportional to their weights but for rounding.
+func Divide(total float64, claims []Claim) []float64 {
+	out := make([]float64, len(claims))
+	open := make([]int, len(claims)) // claims that are at no bound for good
+	heaviest := 0.0
+	for i, c := range claims {
+		open[i] = i
+		heaviest = max(heaviest, c.Weight)
 	}
-	return min(max(level*p.Weight, p.Min), p.Max)
-}
-
-// Divide returns what each part gets: the terms of Σ clamp(λ·Weight, Min, Max) = total
-// for the level λ at which that holds. Where the minima sum to more than total each part
-// gets its minimum, and where the maxima sum to less its maximum.
-func Divide(total float64, parts []Part) []float64 {
-	level := Level(total, parts)
-	out := make([]float64, len(parts))
-	for i, p := range parts {
-		out[i] = p.at(level)
-	}
-	return out
-}
-
-// Level returns λ of Divide; +Inf where the maxima sum to less than total.
-func Level(total float64, parts []Part) float64 {
-	// The sum is piecewise linear in λ: a part grows with its weight from the level at
-	// which it leaves its minimum until it meets its maximum.
-	type bend struct{ level, slope float64 }
-	bends := make([]bend, 0, 2*len(parts))
-	sum, slope := 0.0, 0.0
-	for _, p := range parts {
-		sum += p.Min
-		if p.Weight > 0 && p.Max > p.Min {
-			bends = append(bends, bend{p.Min / p.Weight, p.Weight})
-			if !math.IsInf(p.Max, 1) {
-				bends = append(bends, bend{p.Max / p.Weight, -p.Weight})
-			}
+	// As in the flex layout of CSS: divide what is left by weight, clamp, and settle
+	// those clamped in the direction that made the sum wrong. With the other direction
+	// settled as well, λ could still move back. Each round settles a claim at least.
+	for left := total; len(open) > 0; {
+		weights := 0.0
+		for _, i := range open {
+			weights += claims[i].Weight / heaviest // no sum of numbers up to 1 overflows
 		}
-	}
-	slices.SortFunc(bends, func(a, b bend) int { return cmp.Compare(a.level, b.level) })
-	level := 0.0
-	for _, b := range bends {
-		if slope > 0 {
-			if next := sum + slope*(b.level-level); next >= total {
-				break
-			} else {
-				sum = next
+		excess := 0.0 // how much clamping adds
+		for _, i := range open {
+			c, free := claims[i], 0.0
+			if c.Weight > 0 {
+				free = max(left, 0) * (c.Weight / heaviest / weights)
 			}
-		} else if sum >= total {
+			out[i] = min(max(free, c.Min), c.Max)
+			excess += out[i] - free
+		}
+		if excess == 0 || math.IsNaN(excess) {
 			break
 		}
-		level, slope = b.level, slope+b.slope
+		rest := open[:0]
+		for _, i := range open {
+			c := claims[i]
+			if excess > 0 && out[i] == c.Min || excess < 0 && out[i] == c.Max {
+				left -= out[i]
+			} else {
+				rest = append(rest, i)
+			}
+		}
+		open = rest
 	}
-	switch {
-	case sum >= total:
-		return level
-	case slope <= 0:
-		return math.Inf(1)
-	}
-	return level + (total-sum)/slope
+	return out
 }

@@ -5,6 +5,7 @@ package waterfill
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -13,56 +14,86 @@ import (
 
 func TestDivide(t *testing.T) {
 	inf := math.Inf(1)
-	cases := []struct {
-		name  string
-		total float64
-		parts []Part
-		want  []float64
+	for _, tc := range []struct {
+		name   string
+		total  float64
+		claims []Claim
+		want   []float64
 	}{
-		{"nothing to divide among", 1, nil, []float64{}},
-		{"in proportion", 6, []Part{{1, 0, inf}, {2, 0, inf}, {3, 0, inf}}, []float64{1, 2, 3}},
-		{"a minimum is held", 6, []Part{{1, 3, inf}, {2, 0, inf}, {1, 0, inf}}, []float64{3, 2, 1}},
-		{"a maximum is held", 6, []Part{{1, 0, inf}, {9, 0, 2}, {1, 0, inf}}, []float64{2, 2, 2}},
-		{"without a weight the minimum", 6, []Part{{0, 1, inf}, {1, 0, inf}}, []float64{1, 5}},
-		{"the minima are too much", 1, []Part{{1, 2, 3}, {5, 2, 3}}, []float64{2, 2}},
-		{"the maxima are too little", 9, []Part{{1, 2, 3}, {5, 2, 3}}, []float64{3, 3}},
-		{"equal bounds", 9, []Part{{1, 3, 3}, {5, 0, inf}}, []float64{3, 6}},
-	}
-	for _, tc := range cases {
-		got := Divide(tc.total, tc.parts)
-		must.Len(t, len(tc.want), got, must.Sprint(tc.name))
-		for i := range got {
-			must.InDelta(t, tc.want[i], got[i], 1e-12, must.Sprintf("%s: part %d", tc.name, i))
-		}
+		{"nobody", 1, nil, []float64{}},
+		{"by weight", 1, []Claim{{1, 0, inf}, {3, 0, inf}}, []float64{0.25, 0.75}},
+		{"a minimum", 1, []Claim{{1, 0.5, inf}, {1, 0, inf}, {3, 0, inf}}, []float64{0.5, 0.125, 0.375}},
+		{"a maximum", 1, []Claim{{1, 0, 0.25}, {1, 0, inf}, {2, 0, inf}}, []float64{0.25, 0.25, 0.5}},
+		{"a minimum that makes another maximum void", 1, []Claim{{1, 0.75, inf}, {1, 0, 0.4}, {2, 0, inf}}, []float64{0.75, 0.25 / 3, 0.5 / 3}},
+		{"too little", 1, []Claim{{1, 0.75, inf}, {1, 0.5, inf}}, []float64{0.75, 0.5}},
+		{"too much", 1, []Claim{{1, 0, 0.25}, {1, 0, 0.5}}, []float64{0.25, 0.5}},
+		{"without weight", 1, []Claim{{0, 0.25, inf}, {1, 0, inf}}, []float64{0.25, 0.75}},
+		{"all without weight", 1, []Claim{{0, 0.25, inf}, {0, 0, inf}}, []float64{0.25, 0}},
+		{"huge weights", 1, []Claim{{math.MaxFloat64, 0, inf}, {math.MaxFloat64, 0, inf}}, []float64{0.5, 0.5}},
+		{"tiny weights", 1, []Claim{{5e-324, 0, inf}, {5e-324, 0, inf}}, []float64{0.5, 0.5}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			must.Eq(t, tc.want, Divide(tc.total, tc.claims))
+		})
 	}
 }
 
+// claims are drawn where bounds meet, too.
+func claims() *rapid.Generator[[]Claim] {
+	figure := rapid.OneOf(rapid.SampledFrom([]float64{0, 0.1, 0.25, 0.5, 1}), rapid.Float64Range(0, 1))
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Claim {
+		a, b := figure.Draw(t, "a"), figure.Draw(t, "b")
+		if rapid.IntRange(0, 3).Draw(t, "open") == 0 {
+			return Claim{max(1e-9, figure.Draw(t, "weight")), a, math.Inf(1)}
+		}
+		return Claim{max(1e-9, figure.Draw(t, "weight")), min(a, b), max(a, b)}
+	}), 0, 20)
+}
+
+// What defines the division: bounds, the sum, and one λ for all.
 func TestDivide_properties(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		number := rapid.Float64Range(0, 1e6)
-		parts := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) Part {
-			p := Part{Weight: number.Draw(r, "weight"), Min: number.Draw(r, "min")}
-			p.Max = p.Min + number.Draw(r, "span")
-			return p
-		}), 1, 20).Draw(r, "parts")
-		total := rapid.Float64Range(0, 1e8).Draw(r, "total")
-		level := Level(total, parts)
+	rapid.Check(t, func(t *rapid.T) {
+		claims, total := claims().Draw(t, "claims"), rapid.Float64Range(0, 5).Draw(t, "total")
+		before := slices.Clone(claims)
+		out := Divide(total, claims)
+		must.Eq(t, before, claims)
+
 		var sum, least, most float64
-		for i, x := range Divide(total, parts) {
-			p := parts[i]
-			must.Between(r, p.Min, x, p.Max)
-			if x > p.Min && x < p.Max {
-				must.InDelta(r, level*p.Weight, x, 1e-9*x)
+		low, high := 0.0, math.Inf(1) // λ is between them
+		for i, c := range claims {
+			must.Between(t, c.Min, out[i], c.Max)
+			sum, least, most = sum+out[i], least+c.Min, most+c.Max
+			if out[i] > c.Min {
+				low = max(low, out[i]/c.Weight)
 			}
-			sum += x
-			least += p.Min
-			if p.Weight > 0 {
-				most += p.Max
-			} else {
-				most += p.Min
+			if out[i] < c.Max {
+				high = min(high, out[i]/c.Weight)
 			}
 		}
-		want := min(max(total, least), most)
-		must.InDelta(r, want, sum, 1e-6*(1+want))
+		must.InDelta(t, min(max(total, least), most), sum, 1e-9)
+		if sum < most && sum > least {
+			must.LessEq(t, high*(1+1e-6), low)
+		}
+
+		// More for all is less for nobody, and the order is of no account.
+		reversed := slices.Clone(claims)
+		slices.Reverse(reversed)
+		other := Divide(total, reversed)
+		slices.Reverse(other)
+		for i, more := range Divide(total*1.5, claims) {
+			must.GreaterEq(t, out[i]-1e-9, more)
+			must.InDelta(t, out[i], other[i], 1e-9)
+		}
 	})
+}
+
+func BenchmarkDivide(b *testing.B) {
+	claims := make([]Claim, 1000)
+	for i := range claims {
+		claims[i] = Claim{Weight: 1 / float64(i+1), Min: 0.0005, Max: 0.001 * float64(1+i%7)}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Divide(1, claims)
+	}
 }

@@ -47,30 +47,18 @@ const (
 	RuleLone = "flowcon.alg1.lone"
 )
 
-// Output is what Decide decides.
-type Output struct {
-	// Tasks has one decision for each task of the input, in the input's order.
-	Tasks []policy.Decision `json:"tasks"`
-	// Alpha is the threshold that was used, in the unit of G, or Off.
-	Alpha float64 `json:"alpha"`
-	// IntervalS is the time until the next run, in seconds. It doubles while all
-	// tasks are converged: the caller keeps it below the maximum he wants.
-	IntervalS float64 `json:"interval_s"`
-}
-
-// Decide runs Algorithms 2, 3 and 1, in this order, on a valid input. It does not
-// change the input.
+// Decide runs Algorithms 2, 3 and 1, in this order, on a valid snapshot.
 //
-// Every limit L of the result is in [1/(β·n), 1], whatever the rule. That goes
-// beyond the papers, which have the floor in CL only: a task in NL beside a far
-// faster one, or in WL with a limit from a time when more tasks were there, would
-// starve.
+// Every limit L of the result is in [φ/β, 1], φ being the task's fair share (1/n with
+// equal entitlements), whatever the rule. That goes beyond the papers, which have the
+// floor in CL only: a task in NL beside a far faster one, or in WL with a limit from a
+// time when more tasks were there, would starve.
 //
 // Algorithm 2. A task of category New enters NL with L = 1 and is not measured
 // against α before the next run; a growth that is known already counts in ΣG and α.
 // An event sets the interval back to its initial value before Algorithm 1 runs, so
 // a run in which all tasks are in CL ends with twice the initial value. A task that
-// left is simply not in the input: n is smaller and ΣG has one term less.
+// left is simply not in the snapshot: n is smaller and ΣG has one term less.
 //
 // Algorithm 3 works on the categories and growths from before the changes that its
 // α brings about. It averages G where the paper has P, because Algorithm 1 compares
@@ -80,16 +68,21 @@ type Output struct {
 // set a threshold by: α is Off and categories stay as they are, so that converged
 // tasks remain converged when a new one joins them.
 //
-// Algorithm 1. G ≥ α forgives a relative rounding error of 1e-9, so that tasks with
-// equal growth stay together whatever its unit. G = 0 is never ≥ α: with α = 0, all
-// tasks standing still, they would otherwise count as growing fast. If ΣG is 0 each
-// task's part of it is 0. A lone task always has L = 1.
-func Decide(in Input) Output {
-	n := newNode(in)
+// Algorithm 1. A category changes only on new evidence (policy.Task.Fresh). G ≥ α
+// forgives a relative rounding error of 1e-9, so that tasks with equal growth stay
+// together whatever its unit. G = 0 is never ≥ α: with α = 0, all tasks standing still,
+// they would otherwise count as growing fast. If ΣG is 0 each task's part of it is 0.
+// Each G counts by the task's fair share, φG/ΣφG: with equal entitlements that is the
+// published G/ΣG. A lone task always has L = 1.
+//
+// The time until the next run doubles while all tasks are converged: the caller keeps
+// it below the maximum.
+func Decide(s policy.Snapshot, p Params) policy.Outcome {
+	n := newNode(s, p)
 
-	interval := in.IntervalS
-	if in.Event != EventNone {
-		interval = in.InitialIntervalS
+	interval := s.IntervalS
+	if s.Event != policy.EventNone {
+		interval = s.InitialIntervalS
 	}
 	n.threshold()
 	n.categorise()
@@ -97,45 +90,65 @@ func Decide(in Input) Output {
 		// The largest number, not infinity: JSON has none.
 		interval = math.Min(2*interval, math.MaxFloat64)
 	}
-	return Output{Tasks: n.limit(), Alpha: n.alpha, IntervalS: interval}
+	return policy.Outcome{Tasks: n.limit(), Alpha: &n.alpha, IntervalS: interval, Floor: 1 / p.Beta}
+}
+
+// Growth returns a task's G, or nil where it has none: it has not reported enough, it
+// is no training task, or it used no CPU in the interval that has ended.
+func Growth(t policy.Task, event policy.Event) *float64 {
+	if t.Service() || t.Use == 0 && event == policy.EventNone {
+		return nil
+	}
+	return t.Growth
 }
 
 // node is the state of one run.
 type node struct {
-	in     Input
-	floor  float64           // 1/(β·n)
+	tasks  []policy.Task
+	params Params
+	growth []*float64
+	weight []float64 // entitlement, of the largest
+	equal  bool      // all entitlements are
+	floor  []policy.Share
 	alpha  float64           // or Off
 	before []policy.Category // with new tasks already in NL
 	after  []policy.Category
-	growth total
+	sum    total    // of growths by weight
 	words  sentence // reused from task to task
 }
 
-func newNode(in Input) *node {
+func newNode(s policy.Snapshot, p Params) *node {
 	n := &node{
-		in:     in,
-		before: make([]policy.Category, len(in.Tasks)),
-		after:  make([]policy.Category, len(in.Tasks)),
+		tasks:  s.Tasks,
+		params: p,
+		growth: make([]*float64, len(s.Tasks)),
+		weight: make([]float64, len(s.Tasks)),
+		equal:  true,
+		floor:  s.FairShares(),
+		before: make([]policy.Category, len(s.Tasks)),
+		after:  make([]policy.Category, len(s.Tasks)),
 	}
-	beta := in.Params.Beta
-	if !(beta >= 1) {
-		beta = DefaultBeta // Params{} is meant to be usable
+	var most policy.Share
+	for _, fair := range n.floor {
+		most = max(most, fair)
 	}
-	// A limit of 0 would mean something else: not even a huge β leads to it.
-	n.floor = math.Max(1/(beta*float64(len(in.Tasks))), math.SmallestNonzeroFloat64)
-	for i, t := range in.Tasks {
-		n.before[i] = t.Category
-		if t.Category == policy.New {
+	for i, t := range s.Tasks {
+		n.growth[i] = Growth(t, s.Event)
+		n.weight[i] = float64(n.floor[i] / most)
+		n.equal = n.equal && n.weight[i] == 1
+		// A limit of 0 would mean something else: not even a huge β leads to it.
+		n.floor[i] = max(n.floor[i]/policy.Share(p.Beta), math.SmallestNonzeroFloat64)
+		if n.before[i] = t.Category; t.Category == policy.New {
 			n.before[i] = policy.NL // Algorithm 2, line 7
 		}
 	}
-	n.growth = sum(in.Tasks, func(int) bool { return true })
+	n.sum = n.add(func(i int) float64 { return n.weight[i] })
 	return n
 }
 
 // threshold sets α: Algorithm 3, unless it is fixed.
 func (n *node) threshold() {
-	if fixed, ok := n.in.Params.Alpha.Fixed(); ok {
+	if fixed, ok := n.params.Alpha.Fixed(); ok {
 		n.alpha = fixed
 		return
 	}
@@ -145,8 +158,15 @@ func (n *node) threshold() {
 	}
 	// Lines 5–6, the only task of a node, need no case of their own: of the two
 	// categories one is empty, and half the mean of the other is half its growth.
-	nl := sum(n.in.Tasks, func(i int) bool { return n.before[i] == policy.NL })
-	wl := sum(n.in.Tasks, func(i int) bool { return n.before[i] == policy.WL })
+	in := func(c policy.Category) total {
+		return n.add(func(i int) float64 {
+			if n.before[i] == c {
+				return 1
+			}
+			return 0
+		})
+	}
+	nl, wl := in(policy.NL), in(policy.WL)
 	if nl.count+wl.count == 0 {
 		n.alpha = Off
 		return
@@ -156,13 +176,13 @@ func (n *node) threshold() {
 
 // categorise moves the measured tasks: Algorithm 1, lines 2–13.
 func (n *node) categorise() {
-	for i, t := range n.in.Tasks {
+	for i, t := range n.tasks {
 		n.after[i] = n.before[i]
-		if n.alpha == Off || t.Growth == nil || t.Category == policy.New {
+		if n.alpha == Off || n.growth[i] == nil || t.Category == policy.New || !t.Fresh() {
 			continue
 		}
 		switch {
-		case n.grows(*t.Growth):
+		case n.grows(*n.growth[i]):
 			n.after[i] = policy.NL
 		case n.before[i] == policy.NL:
 			n.after[i] = policy.WL
@@ -184,32 +204,34 @@ func (n *node) converged() bool { return all(n.after, policy.CL) }
 
 // limit sets the limits: Algorithm 1, lines 14–26.
 func (n *node) limit() []policy.Decision {
-	out := make([]policy.Decision, len(n.in.Tasks))
+	out := make([]policy.Decision, len(n.tasks))
+	limits := make([]policy.Share, len(n.tasks))
 	converged := n.converged()
-	for i, t := range n.in.Tasks {
-		d := &out[i]
+	for i, t := range n.tasks {
+		d, unmeasured, limit := &out[i], n.growth[i] == nil, policy.Share(1)
 		d.ID, d.Category = t.ID, n.after[i]
 		switch {
 		case t.Category == policy.New:
-			d.Rule, d.Limit = RuleJoin, 1
+			d.Rule = RuleJoin
 		case converged:
-			d.Rule, d.Limit = RuleAllCL, 1
-		case t.Growth == nil && d.Category == policy.NL:
-			d.Rule, d.Limit = RuleUnmeasured, 1
+			d.Rule = RuleAllCL
+		case unmeasured && d.Category == policy.NL:
+			d.Rule = RuleUnmeasured
 		case len(out) == 1 && d.Category == policy.WL:
-			d.Rule, d.Limit = RuleLone, 1
-		case t.Growth == nil:
-			d.Rule, d.Limit = RuleUndefined, t.Limit
+			d.Rule = RuleLone
+		case unmeasured:
+			d.Rule, limit = RuleUndefined, t.Bound()
 		case d.Category == policy.WL:
-			d.Rule, d.Limit = RuleWL, t.Limit
+			d.Rule, limit = RuleWL, t.Bound()
 		case d.Category == policy.CL:
-			d.Rule, d.Limit = RuleCL, n.growth.share(*t.Growth)
+			d.Rule, limit = RuleCL, n.share(i)
 		default:
-			d.Rule, d.Limit = RuleNL, n.growth.share(*t.Growth)
+			d.Rule, limit = RuleNL, n.share(i)
 		}
-		raised := d.Limit < n.floor
-		d.Limit = math.Min(1, math.Max(d.Limit, n.floor))
-		d.Why = n.why(t, *d, n.before[i], raised)
+		limits[i] = min(1, max(limit, n.floor[i]))
+		d.Limit = &limits[i]
+		d.Unknown = t.Growth == nil && d.Category == policy.NL
+		d.Why = n.why(i, *d, limit < n.floor[i])
 	}
 	return out
 }
@@ -232,14 +254,14 @@ type total struct {
 	count  int // terms in the sum
 }
 
-// sum adds up the known growths of the tasks that take part, in the input's order.
-func sum(tasks []Task, part func(i int) bool) total {
+// add adds up the known growths by weight, in the snapshot's order.
+func (n *node) add(weight func(i int) float64) total {
 	s := total{scale: 1}
 	add := func() {
 		s.scaled, s.count = 0, 0
-		for i, t := range tasks {
-			if t.Growth != nil && part(i) {
-				s.scaled += *t.Growth * s.scale
+		for i, g := range n.growth {
+			if w := weight(i); g != nil && w > 0 {
+				s.scaled += *g * s.scale * w
 				s.count++
 			}
 		}
@@ -260,12 +282,12 @@ func (s total) mean() float64 {
 	return s.scaled / float64(s.count) / s.scale
 }
 
-// share returns the part that g has in the sum, 0 when the sum is 0.
-func (s total) share(g float64) float64 {
-	if s.scaled == 0 {
+// share returns the part that a task's growth has in the sum, 0 when the sum is 0.
+func (n *node) share(i int) policy.Share {
+	if n.sum.scaled == 0 {
 		return 0
 	}
-	return g * s.scale / s.scaled
+	return policy.Share(*n.growth[i] * n.sum.scale * n.weight[i] / n.sum.scaled)
 }
 
 // value returns the sum itself; it may be +Inf.

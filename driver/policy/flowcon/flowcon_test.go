@@ -4,36 +4,58 @@
 package flowcon
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"testing"
 
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 func num(x float64) *float64 { return &x }
 
 // task builds a task with a measured growth.
-func task(id string, c policy.Category, g, limit float64) Task {
-	return Task{ID: id, Category: c, Growth: &g, Progress: num(g / 2), Limit: limit, Use: 0.5}
+func task(id string, c policy.Category, g float64, limit policy.Share) policy.Task {
+	return policy.Task{ID: id, Entitlement: 1, Category: c, Growth: &g, Progress: num(g / 2), Limit: limit, Use: 0.5}
 }
 
 // blind builds a task without a growth.
-func blind(id string, c policy.Category, limit float64) Task {
-	return Task{ID: id, Category: c, Limit: limit}
+func blind(id string, c policy.Category, limit policy.Share) policy.Task {
+	return policy.Task{ID: id, Entitlement: 1, Category: c, Limit: limit}
 }
 
+// input is a snapshot with parameters.
+type input struct {
+	policy.Snapshot
+	Params Params
+}
+
+// check is what the policy reports of the input.
+func (in input) check() error {
+	var errs fields.Errors
+	for _, err := range []error{in.Validate(), Check(in.Snapshot, in.Params), CheckParams(in.Params)} {
+		var more fields.Errors
+		errors.As(err, &more)
+		errs.Merge(more)
+	}
+	return errs.Err()
+}
+
+func (in input) decide() policy.Outcome { return Decide(in.Snapshot, in.Params) }
+
 // fixed builds a valid input with a fixed α.
-func fixed(alpha float64, tasks ...Task) Input {
-	return Input{
-		Tasks: tasks, IntervalS: 40, InitialIntervalS: 20,
-		Params: Params{Alpha: FixedAlpha(alpha), Beta: 2},
+func fixed(alpha float64, tasks ...policy.Task) input {
+	return input{
+		policy.Snapshot{Tasks: tasks, IntervalS: 40, InitialIntervalS: 20},
+		Params{Alpha: FixedAlpha(alpha), Beta: 2},
 	}
 }
 
 // adaptive builds a valid input with an adaptive α.
-func adaptive(tasks ...Task) Input {
+func adaptive(tasks ...policy.Task) input {
 	in := fixed(0, tasks...)
 	in.Params = DefaultParams()
 	return in
@@ -42,17 +64,17 @@ func adaptive(tasks ...Task) Input {
 // The test vector of the project's reading of the papers: growths 0.6, 0.3, 0.1,
 // categories NL, WL, CL after the transition, β = 2, L of the watched task 0.4.
 func TestDecide_vector(t *testing.T) {
-	out := Decide(fixed(0.35,
+	out := fixed(0.35,
 		task("a", policy.NL, 0.6, 1),
 		task("b", policy.NL, 0.3, 0.4),
 		task("c", policy.WL, 0.1, 0.4),
-	))
+	).decide()
 	must.Eq(t, []policy.Category{policy.NL, policy.WL, policy.CL}, categories(out))
 	for i, want := range []float64{0.6, 0.4, 1.0 / 6} {
-		must.InDelta(t, want, out.Tasks[i].Limit, 1e-12)
+		must.InDelta(t, want, float64(out.Tasks[i].Bound()), 1e-12)
 	}
 	must.Eq(t, []string{RuleNL, RuleWL, RuleCL}, rules(out))
-	must.Eq(t, 0.35, out.Alpha)
+	must.Eq(t, 0.35, *out.Alpha)
 	must.Eq(t, 40.0, out.IntervalS)
 	must.Eq(t, "G = 0.1 < α = 0.35: converged, gets its part of the growth, G/ΣG = 0.1/1, "+
 		"raised to the floor 1/(β·n) = 0.1667; category WL → CL, limit 0.4 → 0.1667, use 0.5, G 0.1, P 0.05",
@@ -84,7 +106,7 @@ func TestDecide_categories(t *testing.T) {
 		{"a new task is not measured yet", policy.New, 0.05, 0.1, policy.NL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out := Decide(fixed(tc.alpha, task("x", tc.from, tc.g, 1), task("y", policy.NL, 1, 1)))
+			out := fixed(tc.alpha, task("x", tc.from, tc.g, 1), task("y", policy.NL, 1, 1)).decide()
 			must.Eq(t, tc.want, out.Tasks[0].Category)
 		})
 	}
@@ -95,7 +117,7 @@ func TestDecide_limits(t *testing.T) {
 	const floor2 = 1.0 / 4 // of two tasks with β = 2
 	for _, tc := range []struct {
 		name  string
-		in    Input
+		in    input
 		want  []float64
 		rules []string
 	}{
@@ -172,11 +194,11 @@ func TestDecide_limits(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			must.NoError(t, tc.in.Validate())
-			out := Decide(tc.in)
+			must.NoError(t, tc.in.check())
+			out := tc.in.decide()
 			must.Eq(t, tc.rules, rules(out))
 			for i := range tc.want {
-				must.InDelta(t, tc.want[i], out.Tasks[i].Limit, 1e-12, must.Sprint(out.Tasks[i].ID))
+				must.InDelta(t, tc.want[i], float64(out.Tasks[i].Bound()), 1e-12, must.Sprint(out.Tasks[i].ID))
 			}
 		})
 	}
@@ -185,21 +207,19 @@ func TestDecide_limits(t *testing.T) {
 func TestDecide_beta(t *testing.T) {
 	in := fixed(1, task("a", policy.NL, 9, 0.9), task("b", policy.CL, 0, 0.9))
 	in.Params.Beta = 1 // TCC 2022
-	must.Eq(t, 0.5, Decide(in).Tasks[1].Limit)
+	must.Eq(t, 0.5, in.decide().Tasks[1].Bound())
 	in.Params.Beta = 8
-	must.Eq(t, 1.0/16, Decide(in).Tasks[1].Limit)
+	must.Eq(t, 1.0/16, in.decide().Tasks[1].Bound())
 	in.Params.Beta = math.MaxFloat64
-	must.NoError(t, in.Validate())
-	must.Positive(t, Decide(in).Tasks[1].Limit)
-	in.Params.Beta = 0 // Params{} in Go
-	must.Eq(t, 0.25, Decide(in).Tasks[1].Limit)
+	must.NoError(t, in.check())
+	must.Positive(t, in.decide().Tasks[1].Bound())
 }
 
 // Nobody is there to leave CPU to, so a lone task has no limit, whatever its state.
 func TestDecide_lone(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		task Task
+		task policy.Task
 		want policy.Category
 		rule string
 	}{
@@ -215,111 +235,111 @@ func TestDecide_lone(t *testing.T) {
 		{"CL idle", blind("a", policy.CL, 0.5), policy.CL, RuleAllCL},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out := Decide(adaptive(tc.task))
+			out := adaptive(tc.task).decide()
 			must.Eq(t, tc.want, out.Tasks[0].Category)
 			must.Eq(t, tc.rule, out.Tasks[0].Rule)
-			must.Eq(t, 1.0, out.Tasks[0].Limit)
+			must.Eq(t, 1.0, float64(out.Tasks[0].Bound()))
 		})
 	}
 	// With a fixed α, NL can slow down while it is alone.
-	out := Decide(fixed(0.5, task("a", policy.NL, 0.3, 0.5)))
+	out := fixed(0.5, task("a", policy.NL, 0.3, 0.5)).decide()
 	must.Eq(t, []string{RuleLone}, rules(out))
-	must.Eq(t, 1.0, out.Tasks[0].Limit)
+	must.Eq(t, 1.0, float64(out.Tasks[0].Bound()))
 }
 
 // Algorithm 2: the interval and who enters NL.
 func TestDecide_events(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		event Event
-		tasks []Task
+		event policy.Event
+		tasks []policy.Task
 		want  float64
 	}{
-		{"nothing happened", EventNone, []Task{task("a", policy.NL, 1, 1)}, 40},
-		{"all in CL: doubles", EventNone, []Task{task("a", policy.CL, 1, 1)}, 80},
-		{"a new task without the event", EventNone, []Task{blind("a", policy.New, 1)}, 40},
-		{"join", EventJoin, []Task{blind("a", policy.New, 1), task("b", policy.NL, 1, 1)}, 20},
-		{"join of one that converged elsewhere", EventJoin, []Task{task("a", policy.CL, 1, 1)}, 40},
-		{"leave", EventLeave, []Task{task("a", policy.NL, 1, 1)}, 20},
-		{"leave, the others are in CL", EventLeave, []Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 1, 1)}, 40},
-		{"leave of the last", EventLeave, nil, 40},
+		{"nothing happened", policy.EventNone, []policy.Task{task("a", policy.NL, 1, 1)}, 40},
+		{"all in CL: doubles", policy.EventNone, []policy.Task{task("a", policy.CL, 1, 1)}, 80},
+		{"a new task without the event", policy.EventNone, []policy.Task{blind("a", policy.New, 1)}, 40},
+		{"join", policy.EventJoin, []policy.Task{blind("a", policy.New, 1), task("b", policy.NL, 1, 1)}, 20},
+		{"join of one that converged elsewhere", policy.EventJoin, []policy.Task{task("a", policy.CL, 1, 1)}, 40},
+		{"leave", policy.EventLeave, []policy.Task{task("a", policy.NL, 1, 1)}, 20},
+		{"leave, the others are in CL", policy.EventLeave, []policy.Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 1, 1)}, 40},
+		{"leave of the last", policy.EventLeave, nil, 40},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := adaptive(tc.tasks...)
 			in.Event = tc.event
-			must.NoError(t, in.Validate())
-			must.Eq(t, tc.want, Decide(in).IntervalS)
+			must.NoError(t, in.check())
+			must.Eq(t, tc.want, in.decide().IntervalS)
 		})
 	}
 	in := adaptive(task("a", policy.CL, 1, 1))
 	in.IntervalS = math.MaxFloat64
-	must.Eq(t, math.MaxFloat64, Decide(in).IntervalS)
+	must.Eq(t, math.MaxFloat64, in.decide().IntervalS)
 }
 
 // The limits after a task has left do not remember it.
 func TestDecide_leave(t *testing.T) {
 	a, b := task("a", policy.NL, 0.6, 0.2), task("b", policy.NL, 0.2, 0.1)
 	in := fixed(0.1, a, b)
-	in.Event = EventLeave
-	out := Decide(in)
-	must.InDelta(t, 0.75, out.Tasks[0].Limit, 1e-12)
-	must.InDelta(t, 0.25, out.Tasks[1].Limit, 1e-12)
+	in.Event = policy.EventLeave
+	out := in.decide()
+	must.InDelta(t, 0.75, float64(out.Tasks[0].Bound()), 1e-12)
+	must.InDelta(t, 0.25, float64(out.Tasks[1].Bound()), 1e-12)
 }
 
 func TestDecide_noTasks(t *testing.T) {
-	out := Decide(adaptive())
+	out := adaptive().decide()
 	must.NotNil(t, out.Tasks) // "[]" in JSON, not "null"
 	must.Len(t, 0, out.Tasks)
-	must.Eq(t, -1.0, out.Alpha)
+	must.Eq(t, -1.0, *out.Alpha)
 }
 
 // Algorithm 3, on G and the categories before the transition.
 func TestDecide_adaptiveAlpha(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		tasks []Task
+		tasks []policy.Task
 		want  float64
 	}{
-		{"all in CL", []Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 2, 1)}, Off},
-		{"one task", []Task{task("a", policy.NL, 0.6, 1)}, 0.3},
-		{"one task, in WL", []Task{task("a", policy.WL, 0.6, 1)}, 0.3},
-		{"one task, unmeasured", []Task{blind("a", policy.NL, 1)}, Off},
+		{"all in CL", []policy.Task{task("a", policy.CL, 1, 1), task("b", policy.CL, 2, 1)}, Off},
+		{"one task", []policy.Task{task("a", policy.NL, 0.6, 1)}, 0.3},
+		{"one task, in WL", []policy.Task{task("a", policy.WL, 0.6, 1)}, 0.3},
+		{"one task, unmeasured", []policy.Task{blind("a", policy.NL, 1)}, Off},
 		{
 			"both categories: the mean of the means, CL has no part in it",
-			[]Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1), task("c", policy.WL, 0.2, 1), task("d", policy.CL, 9, 1)},
+			[]policy.Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1), task("c", policy.WL, 0.2, 1), task("d", policy.CL, 9, 1)},
 			0.4,
 		}, {
 			"only NL: half its mean",
-			[]Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1)},
+			[]policy.Task{task("a", policy.NL, 0.8, 1), task("b", policy.NL, 0.4, 1)},
 			0.3,
 		}, {
 			"only WL: half its mean",
-			[]Task{task("a", policy.WL, 0.8, 1), task("b", policy.CL, 0.4, 1)},
+			[]policy.Task{task("a", policy.WL, 0.8, 1), task("b", policy.CL, 0.4, 1)},
 			0.4,
 		}, {
 			"unmeasured tasks are not in the mean",
-			[]Task{task("a", policy.NL, 0.8, 1), blind("b", policy.NL, 1), blind("c", policy.New, 1), task("d", policy.WL, 0.2, 1)},
+			[]policy.Task{task("a", policy.NL, 0.8, 1), blind("b", policy.NL, 1), blind("c", policy.New, 1), task("d", policy.WL, 0.2, 1)},
 			0.5,
 		}, {
 			"a new task with a growth is in the mean of NL",
-			[]Task{task("a", policy.NL, 0.8, 1), task("b", policy.New, 0.4, 1)},
+			[]policy.Task{task("a", policy.NL, 0.8, 1), task("b", policy.New, 0.4, 1)},
 			0.3,
 		}, {
 			"nothing to set a threshold by",
-			[]Task{task("a", policy.CL, 0.8, 1), blind("b", policy.NL, 1)},
+			[]policy.Task{task("a", policy.CL, 0.8, 1), blind("b", policy.NL, 1)},
 			Off,
 		}, {
 			"all stand still",
-			[]Task{task("a", policy.NL, 0, 1), task("b", policy.WL, 0, 1)},
+			[]policy.Task{task("a", policy.NL, 0, 1), task("b", policy.WL, 0, 1)},
 			0,
 		}, {
 			"means that would overflow",
-			[]Task{task("a", policy.NL, math.MaxFloat64, 1), task("b", policy.NL, math.MaxFloat64, 1), task("c", policy.WL, math.MaxFloat64, 1)},
+			[]policy.Task{task("a", policy.NL, math.MaxFloat64, 1), task("b", policy.NL, math.MaxFloat64, 1), task("c", policy.WL, math.MaxFloat64, 1)},
 			math.MaxFloat64,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			must.InDelta(t, tc.want, Decide(adaptive(tc.tasks...)).Alpha, 1e-12)
+			must.InDelta(t, tc.want, *adaptive(tc.tasks...).decide().Alpha, 1e-12)
 		})
 	}
 }
@@ -328,18 +348,18 @@ func TestDecide_adaptiveAlpha(t *testing.T) {
 // nothing is known, has driven α to 0.
 func TestDecide_joinLeavesConverged(t *testing.T) {
 	in := adaptive(task("old", policy.CL, 0.01, 1), task("older", policy.CL, 0.03, 1), blind("young", policy.New, 1))
-	in.Event = EventJoin
-	out := Decide(in)
+	in.Event = policy.EventJoin
+	out := in.decide()
 	must.Eq(t, []policy.Category{policy.CL, policy.CL, policy.NL}, categories(out))
 	must.Eq(t, []string{RuleCL, RuleCL, RuleJoin}, rules(out))
-	must.InDelta(t, 0.25, out.Tasks[0].Limit, 1e-12)
+	must.InDelta(t, 0.25, float64(out.Tasks[0].Bound()), 1e-12)
 	must.StrContains(t, out.Tasks[0].Why, "no threshold, for no growing task has been measured: converged")
 }
 
 func TestDecide_why(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		in   Input
+		in   input
 		want string
 	}{
 		{
@@ -369,12 +389,12 @@ func TestDecide_why(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			must.Eq(t, tc.want, Decide(tc.in).Tasks[0].Why)
+			must.Eq(t, tc.want, tc.in.decide().Tasks[0].Why)
 		})
 	}
 }
 
-func categories(out Output) []policy.Category {
+func categories(out policy.Outcome) []policy.Category {
 	var cs []policy.Category
 	for _, d := range out.Tasks {
 		cs = append(cs, d.Category)
@@ -382,10 +402,69 @@ func categories(out Output) []policy.Category {
 	return cs
 }
 
-func rules(out Output) []string {
+func rules(out policy.Outcome) []string {
 	var rs []string
 	for _, d := range out.Tasks {
 		rs = append(rs, d.Rule)
 	}
 	return rs
+}
+
+// A category changes only on new evidence: one slow interval and a join after it are one
+// measurement.
+func TestDecide_fresh(t *testing.T) {
+	slow := task("slow", policy.NL, 0.1, 0.5)
+	slow.Epoch, slow.CategoryEpoch = 7, 6
+	in := fixed(0.5, slow, task("fast", policy.NL, 1, 1))
+	out := in.decide()
+	must.Eq(t, policy.WL, out.Tasks[0].Category)
+
+	in.Tasks[0].Category, in.Tasks[0].CategoryEpoch = policy.WL, 7
+	in.Tasks = append(in.Tasks, blind("new", policy.New, 0))
+	in.Event = policy.EventJoin
+	out = in.decide()
+	must.Eq(t, policy.WL, out.Tasks[0].Category, must.Sprint("the same measurement"))
+	must.Eq(t, "nothing new was measured, so the category stays: watched, limit unchanged; category WL → WL, limit 0.5 → 0.5, use 0.5, G 0.1, P 0.05",
+		out.Tasks[0].Why)
+	must.InDelta(t, 1/1.1, float64(out.Tasks[1].Bound()), 1e-12, must.Sprint("it counts in ΣG all the same"))
+
+	in.Event, in.Tasks[0].Epoch = policy.EventNone, 8
+	must.Eq(t, policy.CL, in.decide().Tasks[0].Category)
+}
+
+// A task without use in the interval that has ended has no growth, whatever it had.
+func TestDecide_idle(t *testing.T) {
+	idle := task("idle", policy.WL, 1, 0.25)
+	idle.Use = 0
+	in := fixed(0.5, idle, task("fast", policy.NL, 1, 1))
+	d := in.decide().Tasks[0]
+	must.Eq(t, []string{"WL", RuleUndefined, "0.25"}, []string{string(d.Category), d.Rule, fmt.Sprint(d.Bound())})
+	must.False(t, d.Unknown)
+	in.Event = policy.EventJoin // no interval has ended
+	must.Eq(t, policy.NL, in.decide().Tasks[0].Category)
+}
+
+// Who was given more has more: parts of the growth and floors go by the fair share.
+func TestDecide_entitlement(t *testing.T) {
+	big, small, slow := task("big", policy.NL, 1, 1), task("small", policy.NL, 1, 1), task("slow", policy.CL, 0, 1)
+	big.Entitlement, small.Entitlement, slow.Entitlement = 8000, 500, 1500
+	out := fixed(0.5, big, small, slow).decide()
+	for i, want := range []float64{8000.0 / 8500, 500.0 / 8500, 0.15 / 2} {
+		must.InDelta(t, want, float64(out.Tasks[i].Bound()), 1e-12)
+	}
+	must.StrContains(t, out.Tasks[1].Why, "gets its part of the growth, φG/ΣφG = 0.0625/1.062;")
+	must.StrContains(t, out.Tasks[2].Why, "raised to the floor φ/β = 0.075;")
+}
+
+// A task of which nothing is known has its fair share: new, unmeasured, or no training.
+func TestDecide_unknown(t *testing.T) {
+	service := blind("service", policy.New, 0)
+	service.Kind, service.ObjectiveS = policy.Service, num(1)
+	in := fixed(0.5, blind("a", policy.NL, 1), blind("b", policy.WL, 1), task("c", policy.New, 1, 1), service)
+	var unknown []bool
+	for _, d := range in.decide().Tasks {
+		unknown = append(unknown, d.Unknown)
+	}
+	must.Eq(t, []bool{true, false, false, true}, unknown)
+	must.Eq(t, 0.5, in.decide().Floor)
 }

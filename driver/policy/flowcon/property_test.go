@@ -25,14 +25,18 @@ func growths() *rapid.Generator[*float64] {
 }
 
 // inputs draws valid inputs.
-func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[Input] {
-	return rapid.Custom(func(t *rapid.T) Input {
-		in := Input{
-			Tasks:            make([]Task, rapid.IntRange(0, 12).Draw(t, "n")),
+func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[input] {
+	return rapid.Custom(func(t *rapid.T) input {
+		in := input{policy.Snapshot{
+			Tasks:            make([]policy.Task, rapid.IntRange(0, 12).Draw(t, "n")),
 			IntervalS:        rapid.Float64Range(0.1, 1000).Draw(t, "interval"),
 			InitialIntervalS: rapid.Float64Range(0.1, 60).Draw(t, "initial interval"),
-			Event:            rapid.SampledFrom([]Event{EventNone, EventJoin, EventLeave}).Draw(t, "event"),
-			Params:           Params{Beta: rapid.Float64Range(1, 10).Draw(t, "beta")},
+			Event:            rapid.SampledFrom([]policy.Event{policy.EventNone, policy.EventJoin, policy.EventLeave}).Draw(t, "event"),
+		}, Params{Beta: rapid.Float64Range(1, 10).Draw(t, "beta")}}
+		// Equal requests, as in the papers, or any.
+		entitlement := rapid.Just(1.0)
+		if rapid.Bool().Draw(t, "unequal") {
+			entitlement = rapid.OneOf(rapid.Float64Range(1, 16), rapid.Float64Range(1e-3, 1e3))
 		}
 		if rapid.Bool().Draw(t, "fixed") {
 			in.Params.Alpha = FixedAlpha(rapid.SampledFrom([]float64{0, 0.01, 0.1, 0.3, 1}).Draw(t, "alpha"))
@@ -41,15 +45,17 @@ func inputs(growth *rapid.Generator[*float64]) *rapid.Generator[Input] {
 		all := []policy.Category{policy.New, policy.NL, policy.WL, policy.CL}
 		some := rapid.SampledFrom([][]policy.Category{all, {policy.CL}, {policy.WL, policy.CL}}).Draw(t, "categories")
 		for i := range in.Tasks {
-			in.Tasks[i] = Task{
-				ID:       fmt.Sprintf("task-%d", i),
-				Category: rapid.SampledFrom(some).Draw(t, "category"),
-				Growth:   growth.Draw(t, "growth"),
-				Limit:    rapid.Float64Range(1e-6, 1).Draw(t, "limit"),
-				Use:      rapid.Float64Range(0, 1.1).Draw(t, "use"),
+			in.Tasks[i] = policy.Task{
+				ID:          fmt.Sprintf("task-%d", i),
+				Entitlement: entitlement.Draw(t, "entitlement"),
+				Category:    rapid.SampledFrom(some).Draw(t, "category"),
+				Growth:      growth.Draw(t, "growth"),
+				Limit:       policy.Share(rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(1e-6, 1)).Draw(t, "limit")),
+				Use:         policy.Share(rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(0, 1.1)).Draw(t, "use")),
+				Epoch:       rapid.Uint64Range(0, 2).Draw(t, "epoch"), CategoryEpoch: rapid.Uint64Range(0, 2).Draw(t, "category epoch"),
 			}
 		}
-		must.NoError(t, in.Validate())
+		must.NoError(t, in.check())
 		return in
 	})
 }
@@ -68,43 +74,43 @@ func TestDecide_properties(t *testing.T) {
 	allowed := edges()
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(growths()).Draw(t, "in")
-		out := policytest.Decide(t, Decide, in)
+		out := policytest.Decide(t, input.decide, in)
 
 		must.Len(t, len(in.Tasks), out.Tasks)
-		floor := 1 / (in.Params.Beta * float64(len(in.Tasks)))
+		fair := in.FairShares()
 		allCL := true
 		for i, d := range out.Tasks {
 			was := in.Tasks[i]
 			must.Eq(t, was.ID, d.ID)
-			must.Between(t, floor, d.Limit, 1)
+			must.Between(t, fair[i]/policy.Share(in.Params.Beta), d.Bound(), 1)
 			must.SliceContains(t, allowed[was.Category], d.Category)
 			must.NotEq(t, "", d.Rule)
 			must.NotEq(t, "", d.Why)
 			allCL = allCL && d.Category == policy.CL
 
-			if was.Growth == nil {
+			if Growth(was, in.Event) == nil {
 				if d.Category == policy.NL { // unmeasured or new: never limited
-					must.Eq(t, 1.0, d.Limit)
+					must.Eq(t, 1, d.Bound())
 				} else { // idle: nothing moves
 					must.Eq(t, was.Category, d.Category)
 				}
 			}
-			if out.Alpha == Off && was.Category != policy.New {
+			if (*out.Alpha == Off || !was.Fresh()) && was.Category != policy.New {
 				must.Eq(t, was.Category, d.Category)
 			}
 		}
 		if len(out.Tasks) == 1 {
-			must.Eq(t, 1.0, out.Tasks[0].Limit)
+			must.Eq(t, 1, out.Tasks[0].Bound())
 		}
 
 		interval := in.IntervalS
-		if in.Event != EventNone {
+		if in.Event != policy.EventNone {
 			interval = in.InitialIntervalS
 		}
 		if allCL {
 			interval *= 2
 			for _, d := range out.Tasks {
-				must.Eq(t, 1.0, d.Limit)
+				must.Eq(t, 1, d.Bound())
 				must.Eq(t, RuleAllCL, d.Rule)
 			}
 		}
@@ -132,29 +138,39 @@ func TestDecide_scaleFree(t *testing.T) {
 				scaled.Tasks[i].Growth = num(*task.Growth * k)
 			}
 		}
-		one, other := Decide(in), Decide(scaled)
+		one, other := in.decide(), scaled.decide()
 		must.Eq(t, categories(one), categories(other))
 		for i := range one.Tasks {
-			must.InDelta(t, one.Tasks[i].Limit, other.Tasks[i].Limit, 1e-9)
+			must.InDelta(t, float64(one.Tasks[i].Bound()), float64(other.Tasks[i].Bound()), 1e-9)
 		}
 	})
 }
 
-// The order of the input may change the order of the decisions, and nothing else
-// but the last bits of sums.
-func TestDecide_orderFree(t *testing.T) {
+// Neither the unit of entitlements nor the order of tasks matters.
+func TestDecide_entitled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(growths()).Draw(t, "in")
-		reversed := in
-		reversed.Tasks = slices.Clone(in.Tasks)
-		slices.Reverse(reversed.Tasks)
+		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
+			rapid.Float64Range(1e-3, 1e3).Draw(t, "factor"))
+	})
+}
 
-		one, other := Decide(in), Decide(reversed)
-		slices.Reverse(other.Tasks)
-		must.Eq(t, categories(one), categories(other))
-		must.Eq(t, rules(one), rules(other))
-		for i := range one.Tasks {
-			must.InDelta(t, one.Tasks[i].Limit, other.Tasks[i].Limit, 1e-9)
+// Two tasks in place of one that had as much as both change nothing for the others.
+func TestDecide_split(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := inputs(growths()).Draw(t, "in")
+		in.Params.Alpha = FixedAlpha(0.1)
+		in.Tasks = append(in.Tasks, task("other", policy.NL, 1, 1), task("split", policy.NL, rapid.Float64Range(0, 2).Draw(t, "growth"), 1))
+		in.Tasks[len(in.Tasks)-1].Entitlement = 2
+		one := in.decide()
+
+		half := in.Tasks[len(in.Tasks)-1]
+		half.Entitlement = 1
+		in.Tasks = append(in.Tasks[:len(in.Tasks)-1:len(in.Tasks)-1], half, half)
+		two := in.decide()
+		for i := range one.Tasks[:len(one.Tasks)-1] {
+			must.Eq(t, one.Tasks[i].Category, two.Tasks[i].Category)
+			must.InDelta(t, float64(one.Tasks[i].Bound()), float64(two.Tasks[i].Bound()), 1e-9)
 		}
 	})
 }
@@ -170,10 +186,10 @@ func TestDecide_settles(t *testing.T) {
 		{policy.CL, policy.CL, policy.NL},
 	}
 	for _, cs := range want {
-		out := Decide(in)
+		out := in.decide()
 		must.Eq(t, cs, categories(out))
 		for i, d := range out.Tasks {
-			in.Tasks[i].Category, in.Tasks[i].Limit = d.Category, d.Limit
+			in.Tasks[i].Category, in.Tasks[i].Limit = d.Category, d.Bound()
 		}
 	}
 }
@@ -181,7 +197,7 @@ func TestDecide_settles(t *testing.T) {
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{3, 100, 1000} {
 		cs := []policy.Category{policy.NL, policy.WL, policy.CL, policy.New}
-		in := Input{IntervalS: 20, InitialIntervalS: 20, Params: DefaultParams()}
+		in := adaptive()
 		for i := range n {
 			t := task(fmt.Sprintf("%08d-task", i), cs[i%len(cs)], 1/float64(i+1), 0.123456)
 			t.Use = 0.0123456
@@ -190,7 +206,7 @@ func BenchmarkDecide(b *testing.B) {
 		b.Run(fmt.Sprintf("tasks=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				Decide(in)
+				in.decide()
 			}
 		})
 	}

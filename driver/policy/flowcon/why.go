@@ -12,8 +12,8 @@ import (
 // why explains a decision in one sentence: what was measured, which rule fired and
 // what it did to category and limit. It is written without fmt, which would take
 // most of the time of a run.
-func (n *node) why(t Task, d policy.Decision, before policy.Category, raised bool) string {
-	s := &n.words
+func (n *node) why(i int, d policy.Decision, raised bool) string {
+	t, s := n.tasks[i], &n.words
 	s.buf = s.buf[:0]
 
 	switch d.Rule {
@@ -28,27 +28,31 @@ func (n *node) why(t Task, d policy.Decision, before policy.Category, raised boo
 	case RuleLone:
 		s.text("the only task: no limit")
 	case RuleWL:
-		n.reason(s, t)
+		n.reason(s, i)
 		s.text(": watched, limit unchanged")
 	case RuleCL:
-		n.reason(s, t)
-		s.text(": converged, gets its part of the growth, G/ΣG = ")
-		n.ratio(s, t)
+		n.reason(s, i)
+		s.text(": converged, gets its part of the growth, ")
+		n.ratio(s, i)
 	default:
-		n.reason(s, t)
-		s.text(": growing, gets its part of the growth, G/ΣG = ")
-		n.ratio(s, t)
+		n.reason(s, i)
+		s.text(": growing, gets its part of the growth, ")
+		n.ratio(s, i)
 	}
 	if raised {
-		s.text(", raised to the floor 1/(β·n) = ")
-		s.number(n.floor)
+		if n.equal {
+			s.text(", raised to the floor 1/(β·n) = ")
+		} else {
+			s.text(", raised to the floor φ/β = ")
+		}
+		s.number(float64(n.floor[i]))
 	}
 
 	s.text("; category ")
 	if t.Category == policy.New {
 		s.text("new")
 	} else {
-		s.text(string(before))
+		s.text(string(n.before[i]))
 	}
 	s.text(" → ")
 	s.text(string(d.Category))
@@ -56,21 +60,24 @@ func (n *node) why(t Task, d policy.Decision, before policy.Category, raised boo
 	if t.Limit == 0 {
 		s.text("none")
 	} else {
-		s.number(t.Limit)
+		s.number(float64(t.Limit))
 	}
 	s.text(" → ")
-	s.number(d.Limit)
+	s.number(float64(*d.Limit))
 	s.text(", use ")
-	s.number(t.Use)
+	s.number(float64(t.Use))
 	s.known(", G ", t.Growth)
 	s.known(", P ", t.Progress)
 	return string(s.buf)
 }
 
 // reason says how the task's growth compares with α.
-func (n *node) reason(s *sentence, t Task) {
-	g := *t.Growth
+func (n *node) reason(s *sentence, i int) {
+	g := *n.growth[i]
 	switch {
+	case !n.tasks[i].Fresh():
+		s.text("nothing new was measured, so the category stays")
+		return
 	case n.alpha == Off:
 		s.text("no threshold, for no growing task has been measured")
 		return
@@ -88,11 +95,16 @@ func (n *node) reason(s *sentence, t Task) {
 	s.number(n.alpha)
 }
 
-// ratio writes G/ΣG.
-func (n *node) ratio(s *sentence, t Task) {
-	s.number(*t.Growth)
+// ratio writes G/ΣG, each by its fair share if they differ.
+func (n *node) ratio(s *sentence, i int) {
+	if n.equal {
+		s.text("G/ΣG = ")
+	} else {
+		s.text("φG/ΣφG = ")
+	}
+	s.number(*n.growth[i] * n.weight[i])
 	s.text("/")
-	s.number(n.growth.value())
+	s.number(n.sum.value())
 }
 
 // sentence is text in the making.

@@ -13,22 +13,36 @@ import (
 // RuleFree is the only rule: no task is limited.
 const RuleFree = "none.free"
 
-// The input and the output are those of FlowCon, so that one snapshot can be shown
-// to both. The params are read and have no effect.
-type (
-	Input  = flowcon.Input
-	Output = flowcon.Output
-)
+// Policy returns policy none. It asks for what FlowCon asks for, so that one snapshot can
+// be shown to both; the parameters are read and have no effect.
+func Policy() policy.Policy {
+	return policy.Definition[flowcon.Params]{
+		Name:        "none",
+		Synopsis:    "no limits, to compare with",
+		Defaults:    flowcon.DefaultParams(),
+		CheckParams: flowcon.CheckParams,
+		Needs:       flowcon.Needs(),
+		Check:       flowcon.Check,
+		Example:     flowcon.Example(),
+		Departures: []policy.Departure{{
+			Published: "The papers' default: containers compete freely",
+			Ours:      "the same; categories are shown, and a new task enters NL",
+			Why:       "what another policy would see of a node can be watched",
+		}},
+		Decide: Decide,
+	}.Policy()
+}
 
 // Decide gives every task L = 1. Categories stay as they are, new tasks enter NL,
 // α is flowcon.Off, and the interval is the initial one: there is nothing to adapt.
-func Decide(in Input) Output {
-	out := Output{
-		Tasks:     make([]policy.Decision, len(in.Tasks)),
-		Alpha:     flowcon.Off,
-		IntervalS: in.InitialIntervalS,
+func Decide(s policy.Snapshot, _ flowcon.Params) policy.Outcome {
+	free, off := policy.Share(1), float64(flowcon.Off)
+	out := policy.Outcome{
+		Tasks:     make([]policy.Decision, len(s.Tasks)),
+		Alpha:     &off,
+		IntervalS: s.InitialIntervalS,
 	}
-	for i, t := range in.Tasks {
+	for i, t := range s.Tasks {
 		category := t.Category
 		if category == policy.New {
 			category = policy.NL
@@ -36,7 +50,7 @@ func Decide(in Input) Output {
 		out.Tasks[i] = policy.Decision{
 			ID:       t.ID,
 			Category: category,
-			Limit:    1,
+			Limit:    &free,
 			Rule:     RuleFree,
 			Why:      "policy none: no limits, free competition",
 		}

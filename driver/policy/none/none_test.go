@@ -14,14 +14,14 @@ import (
 
 func TestDecide(t *testing.T) {
 	in := flowcon.Example()
-	out := Decide(in)
+	out := Decide(in, flowcon.Params{})
 
-	must.Eq(t, -1.0, out.Alpha)
+	must.Eq(t, -1.0, *out.Alpha)
 	must.Eq(t, in.InitialIntervalS, out.IntervalS)
 	must.Len(t, len(in.Tasks), out.Tasks)
 	for i, d := range out.Tasks {
 		must.Eq(t, in.Tasks[i].ID, d.ID)
-		must.Eq(t, 1.0, d.Limit)
+		must.Eq(t, 1, d.Bound())
 		must.Eq(t, RuleFree, d.Rule)
 		must.NotEq(t, "", d.Why)
 		if in.Tasks[i].Category == policy.New {
@@ -33,7 +33,7 @@ func TestDecide(t *testing.T) {
 }
 
 func TestDecide_empty(t *testing.T) {
-	out := Decide(Input{IntervalS: 20, InitialIntervalS: 20})
+	out := Decide(policy.Snapshot{}, flowcon.Params{})
 	must.NotNil(t, out.Tasks) // "[]" in JSON, not "null"
 	must.Len(t, 0, out.Tasks)
 }

@@ -1,0 +1,130 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package flowcon
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Policy returns policy flowcon.
+func Policy() policy.Policy {
+	return policy.Definition[Params]{
+		Name:        "flowcon",
+		Synopsis:    "CPU by growth efficiency (FlowCon, Algorithms 1 to 3)",
+		Defaults:    DefaultParams(),
+		CheckParams: CheckParams,
+		Options:     Options(),
+		Needs:       Needs(),
+		Check:       Check,
+		Example:     Example(),
+		Departures:  departures(),
+		Decide:      Decide,
+	}.Policy()
+}
+
+// Needs lists what a snapshot written by hand must give.
+func Needs() []string {
+	return []string{
+		"interval_s", "initial_interval_s", "event",
+		"tasks[].category", "tasks[].growth", "tasks[].progress", "tasks[].limit", "tasks[].use",
+	}
+}
+
+// Check reports intervals that cannot be adapted.
+func Check(s policy.Snapshot, _ Params) error { return s.CheckIntervals().Err() }
+
+// Options are the agent options that set Params.
+func Options() []policy.Option {
+	return []policy.Option{
+		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha"},
+		{Name: "beta", Kind: policy.KindNumber, Default: `2`, Param: "beta"},
+	}
+}
+
+// Params are the operator's settings.
+type Params struct {
+	// Alpha is the threshold on G below which a task counts as converging.
+	Alpha Alpha `json:"alpha" strict:"optional"`
+	// Beta is β ≥ 1 of the floor: no limit is below a β-th of the fair share.
+	Beta float64 `json:"beta" strict:"optional"`
+}
+
+// DefaultParams returns an adaptive α, and β = 2: TCC 2022 has 1, ICPP 2019 leaves it
+// to the operator.
+func DefaultParams() Params { return Params{Beta: 2} }
+
+// CheckParams reports wrong parameters as a fields.Errors.
+func CheckParams(p Params) error {
+	var errs fields.Errors
+	if a, fixed := p.Alpha.Fixed(); fixed && !fields.NonNegative(a) {
+		errs.Add("alpha", `must be "adaptive" or a number ≥ 0, got %v`, a)
+	}
+	if !(p.Beta >= 1) || math.IsInf(p.Beta, 1) {
+		errs.Add("beta", "must be ≥ 1, got %v", p.Beta)
+	}
+	return errs.Err()
+}
+
+// Alpha is the threshold α: a fixed number, or adaptive (Algorithm 3), which is
+// the zero value.
+type Alpha struct {
+	fixed bool
+	value float64
+}
+
+// FixedAlpha returns a threshold that stays at value, in the unit of G.
+func FixedAlpha(value float64) Alpha { return Alpha{fixed: true, value: value} }
+
+// Fixed returns the threshold, and false when it is adaptive.
+func (a Alpha) Fixed() (value float64, ok bool) { return a.value, a.fixed }
+
+// MarshalJSON writes a number, or "adaptive".
+func (a Alpha) MarshalJSON() ([]byte, error) {
+	if !a.fixed {
+		return []byte(`"adaptive"`), nil
+	}
+	return json.Marshal(a.value)
+}
+
+// UnmarshalJSON reads a number, which may be quoted, as the agent's option is a string,
+// or "adaptive". There is no upper bound: G has the unit of the task's own evaluation
+// function.
+func (a *Alpha) UnmarshalJSON(data []byte) error {
+	text := string(data)
+	if json.Unmarshal(data, &text) == nil && text == "adaptive" {
+		*a = Alpha{}
+		return nil
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil || !fields.NonNegative(value) {
+		return fmt.Errorf(`must be "adaptive" or a number ≥ 0, got %s`, data)
+	}
+	*a = FixedAlpha(value)
+	return nil
+}
+
+// Example returns a valid snapshot in which most rules fire: a task that grows, one
+// that has begun to slow down, one that has converged, one that has not reported
+// yet, and one that has just joined.
+func Example() policy.Snapshot {
+	known := func(x float64) *float64 { return &x }
+	return policy.Snapshot{
+		Tasks: []policy.Task{
+			{ID: "vae", Entitlement: 1, Category: policy.NL, Growth: known(0.6), Progress: known(0.3), Limit: 0.6, Use: 0.5},
+			{ID: "mnist", Entitlement: 1, Category: policy.NL, Growth: known(0.3), Progress: known(0.06), Limit: 0.4, Use: 0.2},
+			{ID: "gru", Entitlement: 1, Category: policy.WL, Growth: known(0.1), Progress: known(0.01), Limit: 0.2, Use: 0.1},
+			{ID: "lstm", Entitlement: 1, Category: policy.NL, Limit: 1, Use: 0.2},
+			{ID: "rnn", Entitlement: 1, Category: policy.New, Limit: 1},
+		},
+		IntervalS:        40,
+		InitialIntervalS: 20,
+		Event:            policy.EventJoin,
+	}
+}
