@@ -22,9 +22,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
+	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -68,7 +71,7 @@ type setup struct {
 	engine     engine.Engine
 	primary    drivers.DriverPlugin // starts tasks
 	controller *control.Controller
-	pool       float64
+	pool       policy.Cores
 }
 
 var (
@@ -100,7 +103,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	if err != nil {
 		return err
 	}
-	pool, err := poolCores(s.PoolCores, cfg.AgentConfig)
+	pool, err := d.poolCores(s.PoolCores, cfg.AgentConfig)
 	if err != nil {
 		return err
 	}
@@ -126,22 +129,22 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	}
 
 	now.controller = control.New(control.Options{
+		Engine:          s.Engine,
 		Policy:          s.Policy,
+		Policies:        s.Policies,
 		Estimator:       s.Estimator,
 		Mode:            s.Mode,
-		Params:          s.Params,
 		SpeCon:          s.SpeCon,
 		SpeConInterval:  s.SpeConInterval,
 		Interval:        s.Interval,
 		MaxInterval:     s.MaxInterval,
 		PoolCores:       pool,
-		NodeMemory:      nodeMemory(),
 		PoolFixed:       s.PoolCores > 0,
+		NodeMemory:      nodeMemory(),
 		QuotaMinCores:   s.QuotaMinCores,
 		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
 		NoProgressAfter: s.NoProgressAfter,
-		Engine:          s.Engine,
 		Emit:            d.emit,
 	}, d.logger)
 	go now.controller.Run(now.ctx)
@@ -256,11 +259,11 @@ func (d *Driver) decorate(s *setup, fp *drivers.Fingerprint) *drivers.Fingerprin
 	}
 	if fp.Health != drivers.HealthStateUndetected {
 		attrs[own+"engine"] = pstructs.NewStringAttribute(s.Engine)
-		attrs[own+"policy"] = pstructs.NewStringAttribute(s.Policy)
+		attrs[own+"policy"] = pstructs.NewStringAttribute(s.Policy.Name)
 		attrs[own+"mode"] = pstructs.NewStringAttribute(string(s.Mode))
 		attrs[own+"estimator"] = pstructs.NewStringAttribute(s.Estimator)
 		attrs[own+"version"] = pstructs.NewStringAttribute(version.Version)
-		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(s.pool, "")
+		attrs[own+"pool_cores"] = pstructs.NewFloatAttribute(float64(s.pool), "")
 	}
 	return &drivers.Fingerprint{Attributes: attrs, Health: fp.Health, HealthDescription: fp.HealthDescription, Err: fp.Err}
 }
@@ -309,7 +312,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	t := d.track(s, handle, s.primary)
 	for _, text := range append(notes, adopted, note) {
 		if text != "" {
-			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
+			d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
 		}
 	}
 	d.supervise(t, opts, false)
@@ -371,7 +374,8 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		AllocID:   cfg.AllocID,
 		Name:      cfg.Name,
 		JobID:     cfg.JobID,
-		AllocDir:  cfg.TaskDir().SharedAllocDir,
+		SharedDir: cfg.TaskDir().SharedAllocDir,
+		Private:   private.Open(cfg.AllocDir),
 		Where:     source.Where(opts.Progress),
 		Targets:   opts.Targets,
 		Recovered: recovered,
@@ -401,8 +405,8 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 	}
 	if opts.Targets.Any() {
 		metric, goal := opts.Progress.Declared()
-		ct.Watch = target.NewWatcher(metric, target.Goal(goal), opts.Targets)
-		ct.Reached = d.resumeTargets(t, opts)
+		ct.Watcher = target.NewWatcher(metric, policy.Goal(goal), opts.Targets)
+		ct.Watcher.Restore(d.resumeTargets(t, opts))
 	}
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
 		ct.Shares = t.setup.shares(cfg)
@@ -441,7 +445,7 @@ func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
 		return limits.MinShares
 	}
-	return limits.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
+	return plan.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
 }
 
 // learnNode remembers the Nomad node's ID, which the plugin is told only with a task.
@@ -454,7 +458,7 @@ func (d *Driver) learnNode(id string) {
 }
 
 // emit sends an event of ours to Nomad.
-func (d *Driver) emit(ev control.Event) {
+func (d *Driver) emit(ev publish.Event) {
 	err := d.events.EmitEvent(&drivers.TaskEvent{
 		TaskID:      ev.TaskID,
 		AllocID:     ev.AllocID,

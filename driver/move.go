@@ -15,10 +15,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
-	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -521,7 +521,7 @@ func (d *Driver) change(t *task, what func(*private.Record)) error {
 // say sends an event about a task.
 func (d *Driver) say(t *task, message string, annotations map[string]string) {
 	cfg := t.handle.Config
-	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: message, Annotations: annotations})
+	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: message, Annotations: annotations})
 }
 
 // stepText says at which step a checkpoint is.

@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // poolCores is the size of the node's elastic pool in cores: what the operator
 // set, or what Nomad may use. Nomad has already taken its own reserve off the
 // usable cores of the topology that it hands to plugins; tasks with cores of their
 // own come off as they arrive (see package control).
-func poolCores(configured float64, agent *base.AgentConfig) (float64, error) {
-	in := limits.PoolInput{Configured: configured, NodeCores: runtime.NumCPU()}
+func (d *Driver) poolCores(configured float64, agent *base.AgentConfig) (policy.Cores, error) {
+	in := plan.PoolInput{Configured: configured, NodeCores: runtime.NumCPU()}
 	if agent != nil && agent.Driver != nil && agent.Driver.Topology != nil {
 		topology := agent.Driver.Topology
 		in.NodeCores = max(topology.NumCores(), 1)
@@ -31,7 +33,11 @@ func poolCores(configured float64, agent *base.AgentConfig) (float64, error) {
 			in.ReservedMHz = float64(topology.OverrideWitholdCompute)
 		}
 	}
-	return limits.Pool(in)
+	var err error
+	if in.ContainerCores, err = limits.OwnQuota(); err != nil {
+		d.logger.Warn("the CPU quota over the plugin cannot be read; the pool is worked out without it", "error", err)
+	}
+	return plan.Pool(in)
 }
 
 // cpusetSize is the number of CPUs in a list such as "0-3,7".

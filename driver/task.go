@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/target"
@@ -408,8 +409,8 @@ func (o *taskOptions) checkTargets() error {
 			bad(`meta.%s: needs a direction: %q does not say whether it is to fall or to rise to %v: set meta.%s = "min" or "max"`, x.key, metric, *x.value, metaGoal)
 		}
 	}
-	if g := target.Goal(goal); metric != "" && g.Valid() {
-		if err := target.Check(g, t.Acceptable, t.Objective); err != nil {
+	if g := policy.Goal(goal); metric != "" && g.Valid() {
+		if err := policy.CheckTargets(g, t.Acceptable, t.Objective).Err(); err != nil {
 			bad("meta.%s: %w", metaObjective, err)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
-	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/publish"
 )
 
 // task is a task that the plugin holds.
@@ -215,7 +215,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 				return false, lost
 			}
 			log.Info("Docker is back and the container runs on; waiting for it again")
-			d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
+			d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
 				Message: "the connection to Docker was lost and is back; the task was not interrupted"})
 			return true, nil
 		}
@@ -263,7 +263,7 @@ var errOOM = errors.New("OOM Killed")
 func (d *Driver) sayRemoved(t *task) {
 	cfg := t.handle.Config
 	d.logger.Warn("the task's container was removed by somebody else", "task", cfg.Name, "alloc_id", cfg.AllocID)
-	d.emit(control.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: removedMessage})
+	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: removedMessage})
 }
 
 const removedMessage = "the container was removed by somebody else. The likely cause is the stock docker driver's reaper on this node: " +

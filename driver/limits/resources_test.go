@@ -6,7 +6,6 @@ package limits
 import (
 	"fmt"
 	"math"
-	"math/rand"
 	"os"
 	"path/filepath"
 	"slices"
@@ -274,66 +273,4 @@ func TestCgroup_ioWeightRefused(t *testing.T) {
 	must.NoError(t, os.Remove(filepath.Join(m.dir, dir, "io.weight")))
 	must.NoError(t, os.Mkdir(filepath.Join(m.dir, dir, "io.weight"), 0o755))
 	must.ErrorContains(t, c.SetIOWeight(50), "io.weight")
-}
-
-func TestPlanIOWeights(t *testing.T) {
-	nan := math.NaN()
-	cases := []struct {
-		name string
-		in   []float64
-		want []uint64
-	}{
-		{"nobody", nil, []uint64{}},
-		{"alone", []float64{0.3}, []uint64{100}},
-		{"nobody limited", []float64{1, 1, 1}, []uint64{100, 100, 100}},
-		{"fair shares", []float64{0.25, 0.25, 0.25, 0.25}, []uint64{100, 100, 100, 100}},
-		{"in proportion", []float64{0.5, 0.3, 0.2}, []uint64{150, 90, 60}},
-		{"the floor", []float64{0.75, 0.25, 0, 0}[:2], []uint64{150, 50}},
-		{"limits that sum to more", []float64{1, 1, 0.5}, []uint64{120, 120, 60}},
-		{"below the floor as decided", []float64{0.98, 0.02}, []uint64{190, 10}},
-		{"unmeasured", []float64{nan, 0.6, 0.2}, []uint64{100, 150, 50}},
-		{"nonsense", []float64{-1, 0, math.Inf(1)}, []uint64{100, 100, 100}},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			must.Eq(t, tc.want, PlanIOWeights(tc.in))
-		})
-	}
-}
-
-func TestPlanIOWeights_properties(t *testing.T) {
-	r := rand.New(rand.NewSource(2))
-	for range 2000 {
-		in := make([]float64, 1+r.Intn(60))
-		for i := range in {
-			switch r.Intn(8) {
-			case 0:
-				in[i] = []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 5}[r.Intn(6)]
-			case 1:
-				in[i] = math.Pow(10, -9*r.Float64())
-			default:
-				in[i] = r.Float64()
-			}
-		}
-		out := PlanIOWeights(in)
-		must.Eq(t, out, PlanIOWeights(in))
-		must.Len(t, len(in), out)
-		sum := uint64(0)
-		for i, w := range out {
-			sum += w
-			must.Between(t, MinIOWeight, w, MaxIOWeight)
-			for k := range in {
-				// Never the other way round, but for rounding.
-				if in[i] > 0 && in[k] > 0 && min(in[i], 1) > min(in[k], 1) && w+1 < out[k] {
-					t.Fatalf("%v: %v", in, out)
-				}
-			}
-		}
-		// As much as they have together under plain Nomad, unless the least that a
-		// kernel takes makes it more.
-		must.GreaterEq(t, 100*uint64(len(in)), sum)
-		if !slices.Contains(out, MinIOWeight) {
-			must.Eq(t, 100*uint64(len(in)), sum)
-		}
-	}
 }

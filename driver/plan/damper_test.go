@@ -11,46 +11,58 @@ import (
 
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
+
+// lim makes limits of pairs of shares and quota.
+func lim(pairs ...float64) []limits.Limits {
+	out := make([]limits.Limits, len(pairs)/2)
+	for i := range out {
+		out[i] = limits.Limits{Shares: uint64(pairs[2*i]), QuotaCores: pairs[2*i+1]}
+	}
+	return out
+}
 
 func at(s float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(s * float64(time.Second))) }
 
 func TestDamper(t *testing.T) {
-	a, b, c := Request{ID: "a", BaseShares: 1000}, Request{ID: "b", BaseShares: 1000}, Request{ID: "c", BaseShares: 1000}
+	a, b, c := Request{ID: "a", Base: limits.Limits{Shares: 1000}}, Request{ID: "b", Base: limits.Limits{Shares: 1000}}, Request{ID: "c", Base: limits.Limits{Shares: 1000}}
 	two := []Request{a, b}
 	type step struct {
 		at   float64
 		reqs []Request
-		plan []Limits
-		want []Limits
+		plan []limits.Limits
+		want []limits.Limits
 	}
 	cases := []struct {
 		name  string
 		steps []step
 	}{
 		{"shares: hysteresis, interval, release", []step{
-			{0, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1500, 0}, {500, 0}}},              // first: at once
-			{20, two, []Limits{{1540, 0}, {460, 0}}, []Limits{{1500, 0}, {500, 0}}},             // 8 %: no
-			{40, two, []Limits{{1550, 0}, {450, 0}}, []Limits{{1550, 0}, {450, 0}}},             // 10 % of one: both
-			{45, two, []Limits{{1000, 0}, {999, 0}}, []Limits{{1550, 0}, {450, 0}}},             // too early
-			{50, two, []Limits{{1000, 0}, {1000, 0}}, []Limits{{1000, 0}, {1000, 0}}},           // release: at once
-			{58.5, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1000, 0}, {1000, 0}}},          // too early
-			{68.1, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1500, 0}, {500, 0}}},           // a tick a little early
-			{69, []Request{a}, []Limits{{1000, 0}}, []Limits{{1000, 0}}},                        // a task left: at once
-			{70, []Request{c, a}, []Limits{{1001, 0}, {999, 0}}, []Limits{{1001, 0}, {999, 0}}}, // another came: at once, however small
-			{71, []Request{a, c}, []Limits{{500, 0}, {1500, 0}}, []Limits{{999, 0}, {1001, 0}}}, // order is no change
+			{0, two, lim(1500, 0, 500, 0), lim(1500, 0, 500, 0)},              // first: at once
+			{20, two, lim(1540, 0, 460, 0), lim(1500, 0, 500, 0)},             // 8 %: no
+			{40, two, lim(1550, 0, 450, 0), lim(1550, 0, 450, 0)},             // 10 % of one: both
+			{45, two, lim(1000, 0, 999, 0), lim(1550, 0, 450, 0)},             // too early
+			{50, two, lim(1000, 0, 1000, 0), lim(1000, 0, 1000, 0)},           // release: at once
+			{58.5, two, lim(1500, 0, 500, 0), lim(1000, 0, 1000, 0)},          // too early
+			{68.1, two, lim(1500, 0, 500, 0), lim(1500, 0, 500, 0)},           // a tick a little early
+			{69, []Request{a}, lim(1000, 0), lim(1000, 0)},                    // a task left: at once
+			{70, []Request{c, a}, lim(1001, 0, 999, 0), lim(1001, 0, 999, 0)}, // another came: at once, however small
+			{71, []Request{a, c}, lim(500, 0, 1500, 0), lim(999, 0, 1001, 0)}, // order is no change
 		}},
 		{"quotas: each task for itself", []step{
-			{0, two, []Limits{{1000, 0}, {1000, 0}}, []Limits{{1000, 0}, {1000, 0}}},
-			{5, two, []Limits{{1000, 0}, {1000, 2}}, []Limits{{1000, 0}, {1000, 0}}},  // just joined
-			{20, two, []Limits{{1000, 0}, {1000, 2}}, []Limits{{1000, 0}, {1000, 2}}}, // from none: it matters
-			{25, two, []Limits{{1000, 3}, {1000, 1}}, []Limits{{1000, 3}, {1000, 2}}}, // a is due, b is not
-			{30, two, []Limits{{1000, 3}, {1000, 0}}, []Limits{{1000, 3}, {1000, 0}}}, // release: at once
-			{60, two, []Limits{{1000, 3.2}, {1000, 0}}, []Limits{{1000, 3}, {1000, 0}}},
+			{0, two, lim(1000, 0, 1000, 0), lim(1000, 0, 1000, 0)},
+			{5, two, lim(1000, 0, 1000, 2), lim(1000, 0, 1000, 0)},  // just joined
+			{20, two, lim(1000, 0, 1000, 2), lim(1000, 0, 1000, 2)}, // from none: it matters
+			{25, two, lim(1000, 3, 1000, 1), lim(1000, 3, 1000, 2)}, // a is due, b is not
+			{30, two, lim(1000, 3, 1000, 0), lim(1000, 3, 1000, 0)}, // release: at once
+			{60, two, lim(1000, 3.2, 1000, 0), lim(1000, 3, 1000, 0)},
 		}},
 		{"the clock goes back", []step{
-			{100, two, []Limits{{1000, 0}, {1000, 0}}, []Limits{{1000, 0}, {1000, 0}}},
-			{50, two, []Limits{{1500, 0}, {500, 0}}, []Limits{{1500, 0}, {500, 0}}},
+			{100, two, lim(1000, 0, 1000, 0), lim(1000, 0, 1000, 0)},
+			{50, two, lim(1500, 0, 500, 0), lim(1500, 0, 500, 0)},
 		}},
 	}
 	for _, tc := range cases {
@@ -65,17 +77,17 @@ func TestDamper(t *testing.T) {
 
 // A hard limit of Nomad's is what a release goes back to.
 func TestDamper_releaseToHardLimit(t *testing.T) {
-	r := []Request{{ID: "a", BaseQuotaCores: 3}}
+	r := []Request{{ID: "a", Base: limits.Limits{QuotaCores: 3}}}
 	d := NewDamper(20 * time.Second)
-	must.Eq(t, 1, d.Next(at(0), r, []Limits{{1024, 1}})[0].QuotaCores)
-	must.Eq(t, 1, d.Next(at(1), r, []Limits{{1024, 2}})[0].QuotaCores)
-	must.Eq(t, 3, d.Next(at(2), r, []Limits{{1024, 3}})[0].QuotaCores)
+	must.Eq(t, 1, d.Next(at(0), r, lim(1024, 1))[0].QuotaCores)
+	must.Eq(t, 1, d.Next(at(1), r, lim(1024, 2))[0].QuotaCores)
+	must.Eq(t, 3, d.Next(at(2), r, lim(1024, 3))[0].QuotaCores)
 }
 
 func TestDamper_forgets(t *testing.T) {
 	var d Damper
 	for i := range 1000 {
-		d.Next(at(float64(i)), []Request{{ID: fmt.Sprint(i)}}, []Limits{{1024, 0}})
+		d.Next(at(float64(i)), []Request{{ID: fmt.Sprint(i)}}, lim(1024, 0))
 	}
 	must.MapLen(t, 1, d.entries)
 }
@@ -85,18 +97,18 @@ func TestDamper_properties(t *testing.T) {
 		interval := 20.0
 		d := NewDamper(time.Duration(interval * float64(time.Second)))
 		now := 0.0
-		have := map[string]Limits{}
+		have := map[string]limits.Limits{}
 		shared, quota := math.Inf(-1), map[string]float64{}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			now += rapid.Float64Range(0, 30).Draw(t, "pause")
 			var reqs []Request
 			for i := range 3 {
 				if rapid.IntRange(0, 9).Draw(t, "there") > 0 {
-					reqs = append(reqs, Request{ID: fmt.Sprint(i), BaseShares: 1000, Limit: rapid.Float64Range(0.05, 1).Draw(t, "limit")})
+					reqs = append(reqs, Request{ID: fmt.Sprint(i), Base: limits.Limits{Shares: 1000}, Limit: policy.Share(rapid.Float64Range(0.05, 1).Draw(t, "limit"))})
 				}
 			}
 			mode := rapid.SampledFrom([]Mode{ModeWeight, ModeQuota, ModeNone}).Draw(t, "mode")
-			plan := Plan(mode, 4, reqs, Options{})
+			plan := Limits(mode, 4, reqs, Options{})
 			joined := len(reqs) != len(have)
 			for _, r := range reqs {
 				if _, ok := have[r.ID]; !ok {
@@ -105,12 +117,12 @@ func TestDamper_properties(t *testing.T) {
 			}
 			released := true
 			for i, r := range reqs {
-				released = released && plan[i].Shares == r.Base().Shares
+				released = released && plan[i].Shares == r.base().Shares
 			}
 			got := d.Next(at(now), reqs, plan)
 
 			sum, moved := uint64(0), false
-			next := map[string]Limits{}
+			next := map[string]limits.Limits{}
 			for i, r := range reqs {
 				sum += got[i].Shares
 				next[r.ID] = got[i]

@@ -195,7 +195,7 @@ func TestRecord(t *testing.T) {
 	r, err := Load(alloc, "train")
 	must.NoError(t, err)
 	must.Eq(t, Record{}, r)
-	want := Record{Run: "a1/train/1", Objective: &Reached{State: "objective", Metric: "loss", Value: 0.1, Time: time.Unix(1, 0).UTC()}}
+	want := Record{Run: "a1/train/1", Objective: &target.Reached{State: "objective", Metric: "loss", Value: 0.1, Time: time.Unix(1, 0).UTC()}}
 	must.NoError(t, want.Save(alloc, "train"))
 	r, err = Load(alloc, "train")
 	must.NoError(t, err)

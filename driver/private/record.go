@@ -20,7 +20,7 @@ import (
 type Record struct {
 	// Run is the task's ID in Nomad when Acceptable was reached: a task that is
 	// started anew may be far from it again.
-	Run        string   `json:"run,omitempty"`
+	Run        string          `json:"run,omitempty"`
 	Acceptable *target.Reached `json:"acceptable,omitempty"`
 	// Objective holds for the allocation: its task has succeeded.
 	Objective *target.Reached `json:"objective,omitempty"`
