@@ -238,6 +238,11 @@ func (c *Controller) tickEvery() time.Duration {
 // outlive the plugin.
 func (c *Controller) Run(ctx context.Context) {
 	go c.plots.Run(ctx)
+	c.loop(ctx)
+}
+
+// loop is Run without drawing.
+func (c *Controller) loop(ctx context.Context) {
 	ticker := time.NewTicker(c.tickEvery())
 	defer ticker.Stop()
 	for {

@@ -5,14 +5,17 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,13 +23,16 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
-	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/source"
+	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // kernel is a cgroup in memory. It takes what is set unless it is told to refuse.
@@ -88,12 +94,13 @@ func (k *kernel) InForce(want, got limits.Limits) bool { return want == got }
 func (k *kernel) Conversion() limits.Conversion        { return limits.Identity }
 func (k *kernel) SetConversion(limits.Conversion)      {}
 
-// node is a controller whose time the test moves, with real log files.
+// node is a controller in a bubble of time, with real log files.
 type node struct {
 	t      testing.TB
 	c      *Controller
-	clock  time.Time
-	events chan Event
+	ctx    context.Context
+	stop   context.CancelFunc
+	events chan publish.Event
 	dir    string
 }
 
@@ -105,21 +112,65 @@ type fake struct {
 	progress progress.Config // read when the task is started
 }
 
+// bubble makes a test whose time passes only while all goroutines wait.
+func bubble(f func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) { synctest.Test(t, f) }
+}
+
+// decider is a policy with options of an agent.
+func decider(t testing.TB, name string, options ...string) policy.Decider {
+	t.Helper()
+	p, err := policies.Find(name)
+	must.NoError(t, err)
+	values := make(map[string]json.RawMessage)
+	for i := 0; i < len(options); i += 2 {
+		values[options[i]] = json.RawMessage(options[i+1])
+	}
+	d, err := p.Configure(values)
+	must.NoError(t, err)
+	return d
+}
+
 func newNode(t testing.TB, change func(*Options)) *node {
-	n := &node{t: t, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), events: make(chan Event, 100), dir: t.TempDir()}
+	n := &node{t: t, events: make(chan publish.Event, 100), dir: t.TempDir()}
 	opts := Options{
-		Engine: "exec", Policy: policies.FlowCon, Estimator: growth.KindRobust, Mode: limits.ModeWeight, Params: auto.DefaultParams(),
+		Engine: "exec", Policy: decider(t, "flowcon"), Estimator: growth.KindRobust, Mode: plan.ModeWeight,
 		Interval: 10 * time.Second, MaxInterval: time.Minute, PoolCores: 2, QuotaMinCores: 1,
 		NoProgressAfter: time.Minute,
 		SpeCon:          specon.DefaultParams(), SpeConInterval: 30 * time.Second,
-		Emit: func(ev Event) { n.events <- ev },
+		Emit: func(ev publish.Event) { n.events <- ev },
 	}
 	if change != nil {
 		change(&opts)
 	}
-	n.c = New(opts, hclog.NewNullLogger())
-	n.c.now = func() time.Time { return n.clock }
+	n.run(opts)
 	return n
+}
+
+// run runs a controller. Tests act in the middle of its seconds.
+func (n *node) run(opts Options) {
+	n.c = New(opts, hclog.NewNullLogger())
+	n.ctx, n.stop = context.WithCancel(n.t.Context())
+	n.t.Cleanup(n.stop)
+	go n.c.loop(n.ctx)
+	time.Sleep(500 * time.Millisecond)
+}
+
+// restart lets the controller be succeeded by another one, as when the plugin is
+// restarted, which takes the tasks up again.
+func (n *node) restart(change func(*Options), fakes ...*fake) {
+	n.t.Helper()
+	n.stop()
+	synctest.Wait()
+	opts := n.c.opts
+	if change != nil {
+		change(&opts)
+	}
+	n.run(opts)
+	for _, f := range fakes {
+		f.Recovered = true
+		n.start(f)
+	}
 }
 
 // task makes a task's directories and its cgroup.
@@ -134,7 +185,7 @@ func (n *node) task(name string) *fake {
 	f := &fake{kernel: &kernel{limits: limits.Limits{Shares: 1000}}, log: log}
 	f.Task = Task{
 		ID: name + "-1", AllocID: "alloc-" + name, Name: name, JobID: "job-" + name,
-		AllocDir: alloc, Limited: true, Shares: 1000,
+		SharedDir: alloc, Private: private.Open(filepath.Dir(alloc)), Limited: true, Shares: 1000,
 		Open: func() (progress.Source, error) {
 			return source.Open(f.progress, source.Task{Name: name, LogDir: logs, LocalDir: alloc, AllocDir: alloc})
 		},
@@ -144,46 +195,26 @@ func (n *node) task(name string) *fake {
 	return f
 }
 
-// start adds a task and waits until the loop has found its cgroup.
+// start adds a task and waits until the loop has done what there is to do.
 func (n *node) start(f *fake) {
 	n.t.Helper()
-	n.c.add(n.t.Context(), f.Task)
-	n.until("the cgroup of "+f.Name, func() bool { return n.c.find(f.ID).cgroup != nil })
-	n.settle()
+	n.c.Add(f.Task)
+	synctest.Wait()
 }
 
-// until runs what was posted until a condition holds.
-func (n *node) until(what string, ok func() bool) {
+// remove takes a task back.
+func (n *node) remove(f *fake) {
 	n.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			n.t.Fatalf("waited in vain for %s", what)
-		}
-		for _, f := range n.c.takePosted() {
-			f(n.t.Context())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	n.c.Remove(f.ID)
+	synctest.Wait()
 }
 
-// settle waits until no limit is being set.
-func (n *node) settle() {
-	n.t.Helper()
-	n.until("limits to be set", func() bool {
-		for _, s := range n.c.tasks {
-			if s.applying {
-				return false
-			}
-		}
-		return true
-	})
-}
+// behaviour is what tasks do in a second: the CPU-seconds they use, and a line.
+type behaviour = map[*fake]func() (cpu float64, line string)
 
 // second lets a second pass: every task burns its CPU and writes its line.
-func (n *node) second(tasks map[*fake]func() (cpu float64, line string)) {
+func (n *node) second(tasks behaviour) {
 	n.t.Helper()
-	n.clock = n.clock.Add(time.Second)
 	for f, do := range tasks {
 		cpu, line := do()
 		f.burn(cpu)
@@ -192,8 +223,40 @@ func (n *node) second(tasks map[*fake]func() (cpu float64, line string)) {
 			must.NoError(n.t, err)
 		}
 	}
-	n.c.tick(n.t.Context())
-	n.settle()
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+// seconds lets some of them pass.
+func (n *node) seconds(count int, tasks behaviour) {
+	n.t.Helper()
+	for range count {
+		n.second(tasks)
+	}
+}
+
+// event waits for an event of a kind.
+func (n *node) event(kind string) publish.Event {
+	n.t.Helper()
+	for range 120 {
+		for len(n.events) > 0 {
+			if ev := <-n.events; ev.Annotations["ebbtide"] == kind {
+				return ev
+			}
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+	}
+	n.t.Fatalf("no event of kind %q", kind)
+	return publish.Event{}
+}
+
+// shown is what a task's public status says.
+func (f *fake) shown(t testing.TB) status.Status {
+	t.Helper()
+	st, err := status.ReadStatus(filepath.Join(f.SharedDir, "data/ebbtide", f.Name+".json"))
+	must.NoError(t, err)
+	return st
 }
 
 // learner returns a task's behaviour: a loss that falls as e^(−k·cpu), on cpu
@@ -210,25 +273,21 @@ func learner(k, cpu, noise float64) func() (float64, string) {
 }
 
 func TestGrowingTaskGetsMoreThanConverged(t *testing.T) {
-	for _, mode := range []limits.Mode{limits.ModeWeight, limits.ModeQuota} {
-		t.Run(string(mode), func(t *testing.T) {
+	for _, mode := range []plan.Mode{plan.ModeWeight, plan.ModeQuota} {
+		t.Run(string(mode), bubble(func(t *testing.T) {
 			n := newNode(t, func(o *Options) { o.Mode = mode })
 			flat, grows := n.task("flat"), n.task("grows")
 			n.start(flat)
-			do := map[*fake]func() (float64, string){flat: learner(0.5, 1, 0.01)}
-			for range 60 {
-				n.second(do)
-			}
+			do := behaviour{flat: learner(0.5, 1, 0.01)}
+			n.seconds(60, do)
 			must.Eq(t, limits.Limits{Shares: 1000}, flat.limits, must.Sprint("a lone task has what Nomad gave it"))
 
 			n.start(grows)
 			do[grows] = learner(0.005, 1, 0.01)
-			for range 60 {
-				n.second(do)
-			}
-			must.Eq(t, policy.CL, n.c.find(flat.ID).category)
-			must.Eq(t, policy.NL, n.c.find(grows.ID).category)
-			if mode == limits.ModeWeight {
+			n.seconds(60, do)
+			must.Eq(t, policy.CL, n.c.find(flat.ID).decision.Category)
+			must.Eq(t, policy.NL, n.c.find(grows.ID).decision.Category)
+			if mode == plan.ModeWeight {
 				must.Eq(t, 2000, flat.limits.Shares+grows.limits.Shares, must.Sprint("shares are conserved"))
 				must.GreaterEq(t, 2*flat.limits.Shares, grows.limits.Shares)
 				must.GreaterEq(t, 500, flat.limits.Shares, must.Sprint("half of its fair share is left to a converged task"))
@@ -238,144 +297,314 @@ func TestGrowingTaskGetsMoreThanConverged(t *testing.T) {
 				must.Eq(t, 1000, flat.limits.Shares)
 			}
 
-			n.c.remove(t.Context(), grows.ID)
-			n.settle()
+			n.remove(grows)
 			must.Eq(t, limits.Limits{Shares: 1000}, flat.limits, must.Sprint("released at once when it is alone again"))
-		})
+		}))
 	}
 }
 
 func TestPolicyNoneLeavesLimitsAlone(t *testing.T) {
-	n := newNode(t, func(o *Options) { o.Policy = policies.None })
-	a, b := n.task("a"), n.task("b")
-	n.start(a)
-	n.start(b)
-	do := map[*fake]func() (float64, string){a: learner(0.5, 1, 0.01), b: learner(0.01, 1, 0.01)}
-	for range 60 {
-		n.second(do)
-	}
-	must.Eq(t, 0, a.sets+b.sets)
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy = decider(t, "none") })
+		a, b := n.task("a"), n.task("b")
+		n.start(a)
+		n.start(b)
+		do := behaviour{a: learner(0.5, 1, 0.01), b: learner(0.01, 1, 0.01)}
+		n.seconds(60, do)
+		must.Eq(t, 0, a.sets+b.sets)
+	})(t)
 }
 
 func TestPolicyNoneReleasesWhatAnEarlierProcessSet(t *testing.T) {
-	n := newNode(t, nil)
-	flat, grows := n.task("flat"), n.task("grows")
-	n.start(flat)
-	n.start(grows)
-	do := map[*fake]func() (float64, string){flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
-	for range 60 {
-		n.second(do)
-	}
-	must.NotEq(t, uint64(1000), flat.limits.Shares)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		flat, grows := n.task("flat"), n.task("grows")
+		n.start(flat)
+		n.start(grows)
+		do := behaviour{flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
+		n.seconds(60, do)
+		must.NotEq(t, uint64(1000), flat.limits.Shares)
 
-	later := newNode(t, func(o *Options) { o.Policy = policies.None })
-	later.clock = n.clock
-	for _, f := range []*fake{flat, grows} {
-		f.Recovered = true
-		later.start(f)
-	}
-	for range 5 {
-		later.second(do)
-	}
-	must.Eq(t, limits.Limits{Shares: 1000}, flat.limits)
-	must.Eq(t, limits.Limits{Shares: 1000}, grows.limits)
+		n.restart(func(o *Options) { o.Policy = decider(t, "none") }, flat, grows)
+		n.seconds(5, do)
+		must.Eq(t, limits.Limits{Shares: 1000}, flat.limits)
+		must.Eq(t, limits.Limits{Shares: 1000}, grows.limits)
+	})(t)
 }
 
 func TestRecoveryRestoresAndKeepsLimits(t *testing.T) {
-	n := newNode(t, nil)
-	flat, grows := n.task("flat"), n.task("grows")
-	n.start(flat)
-	n.start(grows)
-	do := map[*fake]func() (float64, string){flat: learner(1, 1, 0.005), grows: learner(0.005, 1, 0.005)}
-	for range 90 {
-		n.second(do)
-	}
-	before := n.c.find(flat.ID)
-	must.Eq(t, policy.CL, before.category)
-	inForce, sets := flat.limits, flat.sets
-	must.NotEq(t, uint64(1000), inForce.Shares)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		flat, grows := n.task("flat"), n.task("grows")
+		n.start(flat)
+		n.start(grows)
+		do := behaviour{flat: learner(1, 1, 0.005), grows: learner(0.005, 1, 0.005)}
+		n.seconds(90, do)
+		before := n.c.find(flat.ID)
+		must.Eq(t, policy.CL, before.decision.Category)
+		inForce, sets := flat.limits, flat.sets
+		must.NotEq(t, uint64(1000), inForce.Shares)
 
-	later := newNode(t, nil)
-	later.clock = n.clock
-	for _, f := range []*fake{flat, grows} {
-		f.Recovered = true
-		later.start(f)
+		// What the task can write has no say: a forged status once gave a task 262144 shares.
+		must.NoError(t, os.WriteFile(filepath.Join(flat.SharedDir, "data/ebbtide/flat.json"),
+			[]byte(`{"category": "NL", "limit": {"fraction": 1, "shares": 262144}, "resume": {"run": "flat-1", "base": {"Shares": 262144}}}`), 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(flat.SharedDir, "data/ebbtide/flat.csv"), []byte("forged\n"), 0o644))
+		n.restart(nil, flat, grows)
 		must.Eq(t, inForce, flat.limits, must.Sprint("nothing is decided while tasks are still being recovered"))
-	}
-	after := later.c.find(flat.ID)
-	must.Eq(t, policy.CL, after.category)
-	must.Eq(t, limits.Limits{Shares: 1000}, after.base)
-	must.True(t, after.since.Equal(before.since))
-	must.Eq(t, before.reports, after.reports)
-	must.Positive(t, after.estimate.Reports, must.Sprint("the history is back in the estimator"))
-	for range 20 {
-		later.second(do)
-	}
-	must.Eq(t, policy.CL, after.category)
-	must.Eq(t, policy.NL, later.c.find(grows.ID).category)
-	must.Eq(t, before.reports+20, after.reports, must.Sprint("no report is read twice, none is lost"))
-	must.LessEq(t, sets+2, flat.sets)
+		after := n.c.find(flat.ID)
+		must.Eq(t, policy.CL, after.decision.Category)
+		must.Eq(t, limits.Limits{Shares: 1000}, after.base)
+		must.True(t, after.since.Equal(before.since))
+		must.Eq(t, before.m.Reports, after.m.Reports)
+		must.Positive(t, after.m.Estimate.Reports, must.Sprint("the curve is back in the estimator"))
+		n.seconds(20, do)
+		must.Eq(t, policy.CL, after.decision.Category)
+		must.Eq(t, policy.NL, n.c.find(grows.ID).decision.Category)
+		must.Eq(t, before.m.Reports+20, after.m.Reports, must.Sprint("no report is read twice, none is lost"))
+		must.LessEq(t, sets+2, flat.sets)
+	})(t)
+}
+
+// A state of another allocation, or one that somebody has written into the private
+// directory, is none.
+func TestForgedStateIsNone(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("t")
+		n.start(f)
+		n.seconds(20, behaviour{f: learner(1, 1, 0)})
+		n.stop()
+		path := filepath.Join(n.dir, "t", private.DirName, private.StateName("t"))
+		data, err := os.ReadFile(path)
+		must.NoError(t, err)
+		forged := strings.Replace(string(data), `"Shares":1000`, `"Shares":262144`, 1)
+		must.NotEq(t, string(data), forged)
+		must.NoError(t, os.WriteFile(path, []byte(forged), 0o600))
+		n.restart(nil, f)
+		must.Eq(t, 1000, n.c.find(f.ID).base.Shares)
+	})(t)
+}
+
+// slow is a source that takes its time, as a legal pattern can.
+type slow struct {
+	progress.Source
+	takes time.Duration
+	polls *int
+}
+
+func (s slow) Poll(ctx context.Context) ([]progress.Report, error) {
+	*s.polls++
+	time.Sleep(s.takes)
+	return s.Source.Poll(ctx)
+}
+
+// A slow source delays its own task only, and what it takes is bounded.
+func TestSlowSourceDelaysItsOwnTaskOnly(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		hostile, flat, grows := n.task("hostile"), n.task("flat"), n.task("grows")
+		open, polls := hostile.Open, 0
+		hostile.Open = func() (progress.Source, error) {
+			src, err := open()
+			return slow{src, 700 * time.Millisecond, &polls}, err
+		}
+		for _, f := range []*fake{hostile, flat, grows} {
+			n.start(f)
+		}
+		do := behaviour{hostile: learner(0.5, 0.5, 0), flat: learner(1, 0.5, 0), grows: learner(0.005, 1, 0)}
+		n.seconds(120, do)
+		must.Eq(t, policy.CL, n.c.find(flat.ID).decision.Category)
+		must.Eq(t, 120, n.c.find(grows.ID).m.Reports)
+		must.Less(t, grows.limits.Shares, flat.limits.Shares)
+		must.Between(t, 2, polls, 14, must.Sprint("a twentieth of a core"))
+		must.Eq(t, 1000, hostile.limits.Shares)
+	})(t)
+}
+
+// One that never answers is as one without progress.
+func TestSourceThatHangs(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		hangs, flat, grows := n.task("hangs"), n.task("flat"), n.task("grows")
+		open, polls := hangs.Open, 0
+		hangs.Open = func() (progress.Source, error) {
+			src, err := open()
+			return slow{src, 24 * time.Hour, &polls}, err
+		}
+		for _, f := range []*fake{hangs, flat, grows} {
+			n.start(f)
+		}
+		n.seconds(90, behaviour{hangs: learner(0.5, 0.5, 0), flat: learner(1, 0.5, 0), grows: learner(0.005, 1, 0)})
+		must.Less(t, grows.limits.Shares, flat.limits.Shares)
+		must.Eq(t, 1, polls)
+		must.InDelta(t, 90, n.c.find(grows.ID).m.Report.Step, 1)
+		n.remove(hangs)
+		time.Sleep(24 * time.Hour)
+	})(t)
+}
+
+// One slow interval and one join made NL → WL → CL of the same measurement.
+func TestCategoryChangesOnNewEvidenceOnly(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f, other := n.task("f"), n.task("other")
+		n.start(f)
+		n.start(other)
+		do := behaviour{f: learner(0.01, 1, 0), other: learner(0.01, 1, 0)}
+		for n.c.find(f.ID).decision.Category != policy.NL || n.c.find(f.ID).m.Epoch < 3 {
+			n.second(do)
+		}
+		do[f] = func() (float64, string) { return 1, "loss=0.5" }
+		for n.c.find(f.ID).decision.Category == policy.NL {
+			n.second(do)
+		}
+		must.Eq(t, policy.WL, n.c.find(f.ID).decision.Category)
+		for i := range 3 {
+			n.start(n.task(fmt.Sprint("guest", i)))
+			must.Eq(t, policy.WL, n.c.find(f.ID).decision.Category)
+		}
+	})(t)
+}
+
+// The pool of use is the pool of limits: with 2 of 8 cores owned by others and the rest
+// in use, the pool is full.
+func TestUseIsAPartOfThePoolThatIsLimited(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) {
+			o.PoolCores = 8
+			o.SharedCores = func() (int, error) { return 6, nil }
+			o.Policy = decider(t, "tradl")
+		})
+		good, _ := n.target("good", target.Targets{Acceptable: num(0.9), Hold: 1})
+		other, _ := n.target("other", target.Targets{Acceptable: num(0.001), Hold: 1})
+		n.start(good)
+		n.start(other)
+		n.seconds(90, behaviour{good: learner(0.01, 3, 0), other: learner(0.001, 3, 0)})
+		must.InDelta(t, 0.5, float64(good.shown(t).Use), 0.05)
+		must.StrContains(t, good.shown(t).Rule, "tradl.acceptable")
+	})(t)
+}
+
+// A task is entitled to what Nomad gave it, not to 1/n: 1438 shares were "fair" to one
+// with 8000.
+func TestEntitlement(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		big := n.task("big")
+		big.limits.Shares = 8000
+		do := behaviour{big: func() (float64, string) { return 1, "" }}
+		n.start(big)
+		var small []*fake
+		for i := range 7 {
+			f := n.task(fmt.Sprint("small", i))
+			f.limits.Shares = 500
+			small = append(small, f)
+			do[f] = learner(0.005+0.3*float64(i), 0.1, 0)
+			n.start(f)
+		}
+		for range 90 {
+			n.second(do)
+			must.Eq(t, 8000, big.limits.Shares)
+			sum := uint64(0)
+			for _, f := range small {
+				sum += f.limits.Shares
+				must.GreaterEq(t, 249, f.limits.Shares, must.Sprint("the floor is a half of the entitlement"))
+			}
+			must.Eq(t, 3500, sum)
+		}
+		must.Greater(t, small[6].limits.Shares, small[0].limits.Shares)
+	})(t)
+}
+
+// A task whose cgroup cannot be found has a status, targets and an event.
+func TestTaskWithoutCgroup(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f, reached := n.target("lost", target.Targets{Objective: num(0.3), Hold: 1})
+		f.Locate = func(context.Context) (Cgroup, error) { return nil, errors.New("no such process") }
+		n.start(f)
+		n.seconds(5, behaviour{f: says(0.5, 0.4, 0.35, 0.3)})
+		must.Eq(t, policy.Objective, (<-reached).State)
+		must.StrContains(t, n.event("cgroup").Message, "neither measured nor limited: no such process")
+		st := f.shown(t)
+		must.Eq(t, 5, st.Reports)
+		must.StrContains(t, st.Why, "cgroup has not been found")
+	})(t)
+}
+
+// The node's last snapshot lies in the private directory of one allocation, and every
+// policy takes it.
+func TestSnapshotIsWhatDecideReads(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policies = map[string]json.RawMessage{"flowcon": json.RawMessage(`{"beta": 3}`)} })
+		first, second := n.task("first"), n.task("second")
+		second.Targets = target.Targets{QoE: 0.1}
+		n.start(first)
+		n.start(second)
+		do := behaviour{first: learner(0.05, 1, 0), second: func() (float64, string) { return 1, "loss=0.2" }}
+		n.seconds(40, do)
+		path := func(name string) string { return filepath.Join(n.dir, name, private.DirName, private.SnapshotName) }
+		data, err := os.ReadFile(path("first"))
+		must.NoError(t, err)
+		for _, p := range policies.All() {
+			out, err := p.Decide(data)
+			must.NoError(t, err, must.Sprint(p.Name))
+			must.Len(t, 2, out.(policy.Outcome).Tasks)
+		}
+		n.remove(first)
+		n.seconds(2, do)
+		_, err = os.Stat(path("second"))
+		must.NoError(t, err)
+		_, err = os.Stat(path("first"))
+		must.ErrorIs(t, err, fs.ErrNotExist)
+	})(t)
 }
 
 func TestTaskWithoutProgressKeepsFairShare(t *testing.T) {
-	n := newNode(t, nil)
-	mute, flat, grows := n.task("mute"), n.task("flat"), n.task("grows")
-	for _, f := range []*fake{mute, flat, grows} {
-		n.start(f)
-	}
-	do := map[*fake]func() (float64, string){
-		mute:  func() (float64, string) { return 1, "nothing to see here" },
-		flat:  learner(1, 0.5, 0.005),
-		grows: learner(0.005, 0.5, 0.005),
-	}
-	for range 120 {
-		n.second(do)
-		must.GreaterEq(t, 999, mute.limits.Shares)
-	}
-	must.Eq(t, 1000, mute.limits.Shares)
-	must.Less(t, grows.limits.Shares, flat.limits.Shares)
-	ev := n.event("no-progress")
-	must.StrContains(t, ev.Message, "ebbtide progress")
-}
-
-// event waits for an event of a kind.
-func (n *node) event(kind string) Event {
-	n.t.Helper()
-	timeout := time.After(30 * time.Second)
-	for {
-		select {
-		case ev := <-n.events:
-			if ev.Annotations["ebbtide"] == kind {
-				return ev
-			}
-		case <-timeout:
-			n.t.Fatalf("no event of kind %q", kind)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		mute, flat, grows := n.task("mute"), n.task("flat"), n.task("grows")
+		for _, f := range []*fake{mute, flat, grows} {
+			n.start(f)
 		}
-	}
+		do := behaviour{
+			mute:  func() (float64, string) { return 1, "nothing to see here" },
+			flat:  learner(1, 0.5, 0.005),
+			grows: learner(0.005, 0.5, 0.005),
+		}
+		for range 120 {
+			n.second(do)
+			must.GreaterEq(t, 999, mute.limits.Shares)
+		}
+		must.Eq(t, 1000, mute.limits.Shares)
+		must.Less(t, grows.limits.Shares, flat.limits.Shares)
+		ev := n.event("no-progress")
+		must.StrContains(t, ev.Message, "ebbtide progress")
+	})(t)
 }
 
 func TestDivergedGivesWay(t *testing.T) {
-	n := newNode(t, nil)
-	bad, grows := n.task("bad"), n.task("grows")
-	n.start(bad)
-	n.start(grows)
-	good := learner(0.01, 1, 0.001)
-	step := 0
-	do := map[*fake]func() (float64, string){
-		bad: func() (float64, string) {
-			if step++; step > 40 {
-				return 1, fmt.Sprintf("step=%d loss=nan", step)
-			}
-			return good()
-		},
-		grows: learner(0.005, 1, 0.001),
-	}
-	for range 80 {
-		n.second(do)
-	}
-	must.Eq(t, policy.CL, n.c.find(bad.ID).category)
-	must.Less(t, grows.limits.Shares, bad.limits.Shares)
-	must.StrContains(t, n.event("diverged").Message, "diverged")
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		bad, grows := n.task("bad"), n.task("grows")
+		n.start(bad)
+		n.start(grows)
+		good := learner(0.01, 1, 0.001)
+		step := 0
+		do := behaviour{
+			bad: func() (float64, string) {
+				if step++; step > 40 {
+					return 1, fmt.Sprintf("step=%d loss=nan", step)
+				}
+				return good()
+			},
+			grows: learner(0.005, 1, 0.001),
+		}
+		n.seconds(80, do)
+		must.Eq(t, policy.CL, n.c.find(bad.ID).decision.Category)
+		must.Less(t, grows.limits.Shares, bad.limits.Shares)
+		must.StrContains(t, n.event("diverged").Message, "diverged")
+	})(t)
 }
 
 func TestLimitThatFailsIsSaidOnceAndTriedAgain(t *testing.T) {
@@ -388,331 +617,233 @@ func TestLimitThatFailsIsSaidOnceAndTriedAgain(t *testing.T) {
 		},
 		"not taken": func(k *kernel, on bool) { k.ignore = on },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, bubble(func(t *testing.T) {
 			n := newNode(t, nil)
 			flat, grows := n.task("flat"), n.task("grows")
 			n.start(flat)
 			n.start(grows)
 			fail(flat.kernel, true)
-			do := map[*fake]func() (float64, string){flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
-			for range 120 {
-				n.second(do)
-			}
+			do := behaviour{flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
+			n.seconds(120, do)
 			must.Eq(t, limits.Limits{Shares: 1000}, flat.limits)
 			must.StrContains(t, n.event("limit-failed").Message, "limit could not be set")
-			st, err := status.ReadStatus(filepath.Join(flat.AllocDir, "data/ebbtide/flat.json"))
-			must.NoError(t, err)
+			st := flat.shown(t)
 			must.NotEq(t, "", st.Limit.Error)
 			must.Less(t, 120, flat.sets, must.Sprint("ever more slowly"))
 
 			fail(flat.kernel, false)
-			for range 120 {
-				n.second(do)
-			}
+			n.seconds(120, do)
 			must.Less(t, uint64(1000), flat.limits.Shares)
-			must.Eq(t, "", n.c.find(flat.ID).limitErr)
+			must.NoError(t, n.c.find(flat.ID).enforced.Err)
 			for len(n.events) > 0 {
 				must.NotEq(t, "limit-failed", (<-n.events).Annotations["ebbtide"], must.Sprint("said once"))
 			}
-		})
+		}))
 	}
 }
 
 func TestLimitChangedByOthersIsSetAgain(t *testing.T) {
-	n := newNode(t, nil)
-	flat, grows := n.task("flat"), n.task("grows")
-	n.start(flat)
-	n.start(grows)
-	do := map[*fake]func() (float64, string){flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
-	for range 60 {
-		n.second(do)
-	}
-	want := flat.limits
-	must.NoError(t, flat.set(limits.Limits{Shares: 77}))
-	for range 90 {
-		n.second(do)
-	}
-	must.Eq(t, want, flat.limits)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		flat, grows := n.task("flat"), n.task("grows")
+		n.start(flat)
+		n.start(grows)
+		do := behaviour{flat: learner(1, 1, 0), grows: learner(0.005, 1, 0)}
+		n.seconds(60, do)
+		want := flat.limits
+		must.NoError(t, flat.set(limits.Limits{Shares: 77}))
+		n.seconds(90, do)
+		must.Eq(t, want, flat.limits)
+	})(t)
 }
 
 func TestOptedOutIsNeverTouched(t *testing.T) {
-	n := newNode(t, nil)
-	out, flat, grows := n.task("out"), n.task("flat"), n.task("grows")
-	out.Limited = false
-	for _, f := range []*fake{out, flat, grows} {
-		n.start(f)
-	}
-	do := map[*fake]func() (float64, string){out: learner(1, 0.5, 0), flat: learner(1, 0.5, 0), grows: learner(0.005, 1, 0)}
-	for range 60 {
-		n.second(do)
-	}
-	must.Eq(t, 0, out.sets)
-	must.Positive(t, flat.sets)
-	st, err := status.ReadStatus(filepath.Join(out.AllocDir, "data/ebbtide/out.json"))
-	must.NoError(t, err)
-	must.StrContains(t, st.Why, "not to be limited")
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		out, flat, grows := n.task("out"), n.task("flat"), n.task("grows")
+		out.Limited = false
+		for _, f := range []*fake{out, flat, grows} {
+			n.start(f)
+		}
+		do := behaviour{out: learner(1, 0.5, 0), flat: learner(1, 0.5, 0), grows: learner(0.005, 1, 0)}
+		n.seconds(60, do)
+		must.Eq(t, 0, out.sets)
+		must.Positive(t, flat.sets)
+		st := out.shown(t)
+		must.StrContains(t, st.Why, "not to be limited")
+	})(t)
 }
 
 func TestPinnedCoresComeOffThePool(t *testing.T) {
-	n := newNode(t, func(o *Options) { o.PoolCores = 8 })
-	pinned := n.task("pinned")
-	pinned.Limited, pinned.Pinned = false, 2
-	n.start(pinned)
-	must.Eq(t, 6, n.c.poolCores())
-	n.c.opts.PoolFixed = true
-	must.Eq(t, 8, n.c.poolCores())
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.PoolCores = 8 })
+		pinned := n.task("pinned")
+		pinned.Limited, pinned.Pinned = false, 2
+		n.start(pinned)
+		must.Eq(t, 6, n.c.poolCores())
+		n.c.opts.PoolFixed = true
+		must.Eq(t, 8, n.c.poolCores())
+	})(t)
 }
 
 func TestCgroupThatComesLate(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.task("late")
-	var mu sync.Mutex
-	tries := 0
-	f.Locate = func(context.Context) (Cgroup, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if tries++; tries < 3 {
-			return nil, errors.New("not yet")
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("late")
+		tries := 0
+		f.Locate = func(context.Context) (Cgroup, error) {
+			if tries++; tries < 3 {
+				return nil, errors.New("not yet")
+			}
+			return f.kernel, nil
 		}
-		return f.kernel, nil
-	}
-	n.start(f)
-	must.Eq(t, 3, tries)
+		n.start(f)
+		n.seconds(2, nil)
+		must.Eq(t, 3, tries)
+		must.NotNil(t, n.c.find(f.ID).cgroup)
+	})(t)
 }
 
 func TestRemovedWhileLookedFor(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.task("brief")
-	found := make(chan struct{})
-	f.Locate = func(context.Context) (Cgroup, error) { <-found; return f.kernel, nil }
-	n.c.add(t.Context(), f.Task)
-	n.c.remove(t.Context(), f.ID)
-	close(found)
-	n.until("the answer", func() bool { n.c.mu.Lock(); defer n.c.mu.Unlock(); return len(n.c.posted) == 0 })
-	must.Nil(t, n.c.find(f.ID))
-	n.c.remove(t.Context(), "never heard of")
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("brief")
+		found := make(chan struct{})
+		f.Locate = func(context.Context) (Cgroup, error) { <-found; return f.kernel, nil }
+		n.start(f)
+		n.remove(f)
+		close(found)
+		synctest.Wait()
+		must.Nil(t, n.c.find(f.ID))
+		n.remove(n.task("never heard of"))
+	})(t)
 }
 
-// readers counts who has a task's log open beside the test, which writes it.
-func (f *fake) readers(t testing.TB) int {
+// history is a task's public history.
+func (f *fake) history(t testing.TB) []status.Row {
 	t.Helper()
-	want, err := f.log.Stat()
+	rows, err := status.ReadHistory(filepath.Join(f.SharedDir, "data/ebbtide", f.Name+".csv"))
 	must.NoError(t, err)
-	fds, err := filepath.Glob("/proc/self/fd/*")
-	must.NoError(t, err)
-	count := -1
-	for _, fd := range fds {
-		if fi, err := os.Stat(fd); err == nil && os.SameFile(fi, want) {
-			count++
-		}
-	}
-	return count
+	return rows
 }
 
-// published is what a task's files say.
-func (f *fake) published(t testing.TB) (status.Status, []status.Row) {
-	t.Helper()
-	st, err := status.ReadStatus(filepath.Join(f.AllocDir, "data/ebbtide", f.Name+".json"))
-	must.NoError(t, err)
-	rows, err := status.ReadHistory(filepath.Join(f.AllocDir, "data/ebbtide", f.Name+".csv"))
-	must.NoError(t, err)
-	return st, rows
-}
-
-// ended runs a task for five seconds and removes it. What follows is in the second
-// after.
+// ended runs a task for five seconds and removes it.
 func (n *node) ended(name string) *fake {
 	n.t.Helper()
 	f := n.task(name)
 	n.start(f)
-	do := map[*fake]func() (float64, string){f: learner(0.01, 1, 0)}
-	for range 5 {
-		n.second(do)
-	}
-	n.c.remove(n.t.Context(), f.ID)
-	must.Eq(n.t, 1, f.readers(n.t), must.Sprint("its log is looked at once more"))
-	n.clock = n.clock.Add(time.Second)
+	n.seconds(5, behaviour{f: learner(0.01, 1, 0)})
+	n.remove(f)
 	return f
 }
 
-// lookLast waits until the last look at a task that has ended: its log is closed.
-func (n *node) lookLast(f *fake) {
-	n.t.Helper()
-	n.until("the last look at "+f.Name, func() bool { return f.readers(n.t) == 0 })
-}
-
 func TestLinesThatComeLateAreInTheLastStatus(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.ended("t")
-	before, history := f.published(t)
-	must.Eq(t, 5, before.Reports)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.ended("t")
+		history := f.history(t)
+		must.Eq(t, 5, f.shown(t).Reports)
 
-	_, err := fmt.Fprint(f.log, "step=6 loss=0.25\nstep=7 loss=0.125\n")
-	must.NoError(t, err)
-	n.lookLast(f)
-	st, rows := f.published(t)
-	must.Eq(t, 7, st.Reports)
-	must.Eq(t, 7, st.Step)
-	must.Eq(t, 0.125, float64(st.Value))
-	must.True(t, st.Updated.Equal(n.clock))
-	must.Len(t, len(history)+1, rows)
-	must.Eq(t, 0.125, rows[len(history)].Value)
-	must.Nil(t, n.c.find(f.ID))
+		_, err := fmt.Fprint(f.log, "step=6 loss=0.25\nstep=7 loss=0.125\n")
+		must.NoError(t, err)
+		n.seconds(1, nil)
+		st, rows := f.shown(t), f.history(t)
+		must.Eq(t, 7, st.Reports)
+		must.Eq(t, 7, st.Step)
+		must.Eq(t, 0.125, float64(st.Value))
+		must.Len(t, len(history)+1, rows)
+		must.Eq(t, 0.125, rows[len(history)].Value)
+		must.Nil(t, n.c.find(f.ID))
+	})(t)
 }
 
 func TestLastLookThatFindsNothingWritesNothing(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.ended("t")
-	before, history := f.published(t)
-	_, err := fmt.Fprintln(f.log, "done, no report in this line")
-	must.NoError(t, err)
-	n.lookLast(f)
-	st, rows := f.published(t)
-	must.True(t, st.Updated.Equal(before.Updated))
-	must.Len(t, len(history), rows)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.ended("t")
+		before, history := f.shown(t), f.history(t)
+		_, err := fmt.Fprintln(f.log, "done, no report in this line")
+		must.NoError(t, err)
+		n.seconds(1, nil)
+		must.True(t, f.shown(t).Updated.Equal(before.Updated))
+		must.Len(t, len(history), f.history(t))
+	})(t)
 }
 
 func TestLastLookLeavesATaskStartedAnewAlone(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.ended("t")
-	history := func() int { _, rows := f.published(t); return len(rows) }
-	_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
-	must.NoError(t, err)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.ended("t")
+		_, err := fmt.Fprintln(f.log, "step=6 loss=0.25")
+		must.NoError(t, err)
 
-	anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // as a restart in the same allocation
-	anew.ID = "t-2"
-	n.start(anew)
-	before := history()
-	n.lookLast(f)
-	must.Eq(t, before, history(), must.Sprint("the files are the new one's to write"))
-
-	n.second(map[*fake]func() (float64, string){anew: learner(0.01, 1, 0)})
-	st, _ := anew.published(t)
-	must.Eq(t, 2, st.Reports, must.Sprint("the late line is the new one's to read, and nobody else's"))
+		anew := &fake{Task: f.Task, kernel: f.kernel, log: f.log} // as a restart in the same allocation
+		anew.ID = "t-2"
+		n.start(anew)
+		n.second(behaviour{anew: learner(0.01, 1, 0)})
+		n.seconds(2, nil)
+		must.Eq(t, 2, anew.shown(t).Reports, must.Sprint("the late line is the new one's to read, and nobody else's"))
+	})(t)
 }
 
 func TestLastLookWithoutAReader(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.task("t")
-	f.progress.Pattern = "(" // as if it had not been validated
-	n.start(f)
-	s := n.c.find(f.ID)
-	must.Nil(t, s.source)
-	n.c.remove(t.Context(), f.ID)
-	n.c.lastLook(t.Context(), s)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("t")
+		f.progress.Pattern = "(" // as if it had not been validated
+		n.start(f)
+		n.remove(f)
+		n.seconds(1, nil)
+	})(t)
 }
 
 func TestUnwritableDirectoryHurtsNobody(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.task("t")
-	must.NoError(t, os.WriteFile(filepath.Join(f.AllocDir, "data"), []byte("in the way"), 0o644))
-	n.start(f)
-	do := map[*fake]func() (float64, string){f: learner(0.01, 1, 0)}
-	for range 60 {
-		n.second(do)
-	}
-	must.NotNil(t, n.c.find(f.ID).growth)
-	must.StrContains(t, n.event("status").Message, "not affected")
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("t")
+		must.NoError(t, os.WriteFile(filepath.Join(f.SharedDir, "data"), []byte("in the way"), 0o644))
+		n.start(f)
+		do := behaviour{f: learner(0.01, 1, 0)}
+		n.seconds(60, do)
+		must.True(t, n.c.find(f.ID).measured())
+		must.StrContains(t, n.event("status").Message, "not affected")
+	})(t)
 }
 
 func TestHistoryAndStatusAreWritten(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.task("t")
-	n.start(f)
-	do := map[*fake]func() (float64, string){f: learner(0.01, 1, 0)}
-	for range 40 {
-		n.second(do)
-	}
-	st, err := status.ReadStatus(filepath.Join(f.AllocDir, "data/ebbtide/t.json"))
-	must.NoError(t, err)
-	must.Eq(t, "loss", st.Metric)
-	must.Eq(t, "min", st.Goal)
-	must.Eq(t, 40, st.Step)
-	must.Eq(t, "NL", st.Category)
-	must.Eq(t, 40, st.Reports)
-	must.Eq(t, 1, st.Node.Tasks)
-	must.Positive(t, float64(st.Growth))
-	must.InDelta(t, 0.5, float64(st.Use), 0.06)
-	rows, err := status.ReadHistory(filepath.Join(f.AllocDir, "data/ebbtide/t.csv"))
-	must.NoError(t, err)
-	must.GreaterEq(t, 35, len(rows))
-}
-
-func TestSpeaker(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var sent []string
-	emit := func(ev Event) { sent = append(sent, ev.Message) }
-	var sp speaker
-	sp.flush(now, emit)
-	must.Len(t, 0, sent)
-	sp.say("one", "a")
-	sp.flush(now, emit)
-	sp.say("two", "category")
-	sp.say("other", "b")
-	sp.flush(now.Add(eventEvery-1), emit)
-	must.Eq(t, []string{"one"}, sent, must.Sprint("one each 30 s"))
-	sp.say("two, newer", "category")
-	sp.flush(now.Add(eventEvery), emit)
-	must.Eq(t, []string{"one", "two, newer"}, sent, must.Sprint("the newest of a kind, in order"))
-	sp.drop("b")
-	sp.drop("unknown")
-	sp.flush(now.Add(3*eventEvery), emit)
-	must.Len(t, 2, sent)
-}
-
-type painter struct{ drawn int }
-
-func (p *painter) Picture() error { p.drawn++; return nil }
-
-func TestArtist(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	a := newArtist()
-	p, q := &painter{}, &painter{}
-	const rich, poor, broke = pictureBurst, pictureBurst / 4, -time.Millisecond
-	a.want(p, soon)
-	d, _, wait := a.next(now, broke)
-	must.Nil(t, d, must.Sprint("milestones wait for the budget, too"))
-	must.Eq(t, time.Second/2, wait)
-	d, _, _ = a.next(now, poor)
-	must.Eq[drawer](t, p, d)
-	a.want(p, whenDue)
-	a.want(p, whenDue)
-	d, _, wait = a.next(now.Add(time.Second), rich)
-	must.Nil(t, d)
-	must.Eq(t, pictureEvery-time.Second, wait)
-	d, _, _ = a.next(now.Add(pictureEvery), poor)
-	must.Nil(t, d, must.Sprint("half of what is saved up is for milestones"))
-	a.want(q, soon)
-	d, _, _ = a.next(now.Add(pictureEvery), rich)
-	must.Eq[drawer](t, q, d, must.Sprint("a milestone comes before the others"))
-	d, _, _ = a.next(now.Add(pictureEvery), rich)
-	must.Eq[drawer](t, p, d)
-	a.want(q, last)
-	d, _, _ = a.next(now, broke)
-	must.Eq[drawer](t, q, d, must.Sprint("the last one does not wait"))
-	must.MapNotContainsKey(t, a.drawn, drawer(q))
-	_, _, wait = a.next(now, rich)
-	must.Eq(t, time.Hour, wait)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("t")
+		n.start(f)
+		do := behaviour{f: learner(0.01, 1, 0)}
+		n.seconds(40, do)
+		st := f.shown(t)
+		must.Eq(t, "loss", st.Metric)
+		must.Eq(t, "min", st.Goal)
+		must.Eq(t, 40, st.Step)
+		must.Eq(t, "NL", st.Category)
+		must.Eq(t, 40, st.Reports)
+		must.Eq(t, 1, st.Node.Tasks)
+		must.Positive(t, float64(st.Growth))
+		must.InDelta(t, 0.5, float64(st.Use), 0.06)
+		rows, err := status.ReadHistory(filepath.Join(f.SharedDir, "data/ebbtide/t.csv"))
+		must.NoError(t, err)
+		must.GreaterEq(t, 35, len(rows))
+	})(t)
 }
 
 func TestRunTakesTasksAndEnds(t *testing.T) {
-	n := newNode(t, func(o *Options) { o.Interval = time.Second })
-	n.c.now = time.Now
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { n.c.Run(ctx); close(done) }()
-	f := n.task("t")
-	n.c.Add(f.Task)
-	path := filepath.Join(f.AllocDir, "data/ebbtide/t.json")
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		if st, err := status.ReadStatus(path); err == nil && strings.HasPrefix(st.Rule, "flowcon.") {
-			break
-		}
-		must.True(t, time.Now().Before(deadline), must.Sprint("no status was written"))
-		time.Sleep(10 * time.Millisecond)
-	}
-	n.c.Remove(f.ID)
-	cancel()
-	<-done
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Interval = time.Second })
+		ctx, cancel := context.WithCancel(t.Context())
+		c, done := New(n.c.opts, hclog.NewNullLogger()), make(chan struct{})
+		go func() { c.Run(ctx); close(done) }()
+		f := n.task("t")
+		c.Add(f.Task)
+		time.Sleep(3 * time.Second)
+		must.StrHasPrefix(t, "flowcon.", f.shown(t).Rule)
+		c.Remove(f.ID)
+		cancel()
+		<-done
+	})(t)
 }

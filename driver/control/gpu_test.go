@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shoenig/test/must"
@@ -18,61 +19,62 @@ import (
 // How a task fares on its card is in its status, and people hear of what they would wonder
 // about: that it stands still, for how long it did, and that it waits.
 func TestGPU(t *testing.T) {
-	n := newNode(t, nil)
-	f := n.task("train")
-	var report seat.Report
-	failed := error(fs.ErrNotExist)
-	f.GPU = func() (seat.Report, error) { return report, failed }
-	n.start(f)
-	s := n.c.find(f.ID)
-	pass := func(d time.Duration) {
-		n.clock = n.clock.Add(d)
-		n.c.tick(t.Context())
-		n.settle()
-	}
-	// next returns the next event, whenever it may be sent.
-	next := func() string {
-		t.Helper()
-		for range 120 {
-			pass(time.Second)
-			select {
-			case ev := <-n.events:
-				if strings.HasPrefix(ev.Annotations["ebbtide"], "gpu") {
-					return ev.Message
-				}
-			case <-time.After(10 * time.Millisecond):
-			}
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		f := n.task("train")
+		var report seat.Report
+		failed := error(fs.ErrNotExist)
+		f.GPU = func() (seat.Report, error) { return report, failed }
+		n.start(f)
+		s := n.c.find(f.ID)
+		pass := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
 		}
-		t.Fatal("there is no event")
-		return ""
-	}
-	pass(time.Second)
-	must.Nil(t, n.c.status(s, n.clock).GPU)
+		// next returns the next event, whenever it may be sent.
+		next := func() string {
+			t.Helper()
+			for range 120 {
+				pass(time.Second)
+				select {
+				case ev := <-n.events:
+					if strings.HasPrefix(ev.Annotations["ebbtide"], "gpu") {
+						return ev.Message
+					}
+				default:
+				}
+			}
+			t.Fatal("there is no event")
+			return ""
+		}
+		pass(time.Second)
+		must.Nil(t, n.c.status(s, time.Now()).GPU)
 
-	failed, report = nil, seat.Report{State: seat.Running, Since: n.clock, Cards: []seat.Card{{HeldMiB: 7}}}
-	pass(time.Second)
-	must.Eq(t, 7, n.c.status(s, n.clock).GPU.Cards[0].HeldMiB)
+		failed, report = nil, seat.Report{State: seat.Running, Since: time.Now(), Cards: []seat.Card{{HeldMiB: 7}}}
+		pass(time.Second)
+		must.Eq(t, 7, n.c.status(s, time.Now()).GPU.Cards[0].HeldMiB)
 
-	report = seat.Report{State: seat.Waiting, Since: n.clock, Why: "it waits for GPU memory"}
-	must.StrContains(t, next(), "GPU: it waits for GPU memory since ")
+		report = seat.Report{State: seat.Waiting, Since: time.Now(), Why: "it waits for GPU memory"}
+		must.StrContains(t, next(), "GPU: it waits for GPU memory since ")
 
-	report = seat.Report{State: seat.Parked, Since: n.clock, Why: "its GPU memory is in the host's memory"}
-	must.Eq(t, "GPU: its GPU memory is in the host's memory; it comes back by itself", next())
-	must.True(t, s.gpu != nil && s.gpu.State == seat.Parked)
+		report = seat.Report{State: seat.Parked, Since: time.Now(), Why: "its GPU memory is in the host's memory"}
+		must.Eq(t, "GPU: its GPU memory is in the host's memory; it comes back by itself", next())
+		must.True(t, s.gpu != nil && s.gpu.State == seat.Parked)
 
-	since := n.clock
-	report = seat.Report{State: seat.Running, Since: n.clock}
-	must.StrContains(t, next(), "GPU: the task goes on after ")
-	must.True(t, n.clock.After(since))
+		since := time.Now()
+		report = seat.Report{State: seat.Running, Since: time.Now()}
+		must.StrContains(t, next(), "GPU: the task goes on after ")
+		must.True(t, time.Now().After(since))
 
-	report.Unparked = "not enough host memory"
-	must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
+		report.Unparked = "not enough host memory"
+		must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
 
-	report = seat.Report{State: seat.Lost, Since: n.clock, Why: "its GPU memory did not come back"}
-	pass(time.Second)
-	must.Eq(t, "GPU: its GPU memory did not come back", (<-n.events).Message, must.Sprint("at once"))
+		report = seat.Report{State: seat.Lost, Since: time.Now(), Why: "its GPU memory did not come back"}
+		pass(time.Second)
+		must.Eq(t, "GPU: its GPU memory did not come back", (<-n.events).Message, must.Sprint("at once"))
 
-	failed = errors.New("torn")
-	pass(time.Second)
-	must.Nil(t, n.c.status(s, n.clock).GPU)
+		failed = errors.New("torn")
+		pass(time.Second)
+		must.Nil(t, n.c.status(s, time.Now()).GPU)
+	})(t)
 }

@@ -5,7 +5,6 @@ package control
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/measure"
@@ -166,16 +165,16 @@ func (t *task) sayClass(class policy.Class) {
 // targetReached writes down that a target was reached, and acts on it: once.
 func (t *task) targetReached(r target.Reached, now time.Time) {
 	t.reached = r.State
-	text := fmt.Sprintf("%s target %.6g reached: %s = %.6g", r.State, float64(r.Target), t.metric(), float64(r.Value))
-	if step := float64(r.Step); !math.IsNaN(step) {
-		text += fmt.Sprintf(" at step %.0f", step)
+	text := fmt.Sprintf("%s target %.6g reached: %s = %.6g", r.State, r.Target, t.metric(), r.Value)
+	if r.Step != nil {
+		text += fmt.Sprintf(" at step %.0f", *r.Step)
 	}
 	if r.State == policy.Objective {
 		text += "; the task is asked to save and stop, and has succeeded"
 	} else {
 		text += "; from now on it yields CPU to tasks that still need it"
 	}
-	t.log.Info("target reached", "state", r.State, "value", r.Value, "target", r.Target, "step", r.Step)
+	t.log.Info("target reached", "state", r.State, "value", r.Value, "target", r.Target, "metric", r.Metric)
 	t.show.Send(string(r.State), text, now)
 	t.show.Happened(string(r.State))
 	t.show.Marker(string(r.State), r)

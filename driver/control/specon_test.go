@@ -5,6 +5,7 @@ package control
 
 import (
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 
@@ -14,39 +15,39 @@ import (
 // A task that converges beside two that learn on asks to be moved, and no more once
 // only one of them does.
 func TestSpeCon(t *testing.T) {
-	n := newNode(t, nil)
-	flat, one, two, quiet := n.task("flat"), n.task("one"), n.task("two"), n.task("quiet")
-	quiet.Limited = false // takes no part
-	flat.Movable = true
-	do := map[*fake]func() (float64, string){
-		flat: learner(0.05, 1, 0), one: learner(0.005, 1, 0), two: learner(0.005, 1, 0),
-		quiet: func() (float64, string) { return 0.1, "" },
-	}
-	for _, f := range []*fake{flat, one, two, quiet} {
-		n.start(f)
-	}
-	s := n.c.find(flat.ID)
-	seen := map[specon.Category]bool{}
-	for range 300 {
-		n.second(do)
-		seen[s.converging.category] = true
-	}
-	must.Eq(t, map[specon.Category]bool{specon.New: true, specon.PC: true, specon.WC: true, specon.CC: true}, seen)
-	st := n.c.status(s, n.clock)
-	must.Eq(t, "CC", st.SpeCon.Category)
-	must.True(t, st.SpeCon.RequestMove, must.Sprint(st.SpeCon.Why))
-	must.Between(t, 0, float64(st.SpeCon.Gain), 0.01)
-	must.Less(t, float64(st.SpeCon.PreviousGain), float64(st.SpeCon.Gain))
-	must.Eq(t, map[string]int{"CC": 1, "PC": 2}, st.Node.SpeCon)
-	must.StrContains(t, n.event("move").Message, "asks to be moved to another node: gain ")
-	must.Eq(t, specon.PC, n.c.find(one.ID).converging.category)
-	must.Eq(t, specon.New, n.c.find(quiet.ID).converging.category)
+	bubble(func(t *testing.T) {
+		n := newNode(t, nil)
+		flat, one, two, quiet := n.task("flat"), n.task("one"), n.task("two"), n.task("quiet")
+		quiet.Limited = false // takes no part
+		flat.Movable = true
+		do := behaviour{
+			flat: learner(0.05, 1, 0), one: learner(0.005, 1, 0), two: learner(0.005, 1, 0),
+			quiet: func() (float64, string) { return 0.1, "" },
+		}
+		for _, f := range []*fake{flat, one, two, quiet} {
+			n.start(f)
+		}
+		s := n.c.find(flat.ID)
+		seen := map[specon.Category]bool{}
+		for range 300 {
+			n.second(do)
+			seen[s.specon.category] = true
+		}
+		must.Eq(t, map[specon.Category]bool{specon.New: true, specon.PC: true, specon.WC: true, specon.CC: true}, seen)
+		st := n.c.status(s, time.Now())
+		must.Eq(t, "CC", st.SpeCon.Category)
+		must.True(t, st.SpeCon.RequestMove, must.Sprint(st.SpeCon.Why))
+		must.Between(t, 0, float64(st.SpeCon.Gain), 0.01)
+		must.Less(t, float64(st.SpeCon.PreviousGain), float64(st.SpeCon.Gain))
+		must.Eq(t, map[string]int{"CC": 1, "PC": 2}, st.Node.SpeCon)
+		must.StrContains(t, n.event("move").Message, "asks to be moved to another node: gain ")
+		must.Eq(t, specon.PC, n.c.find(one.ID).specon.category)
+		must.Eq(t, specon.New, n.c.find(quiet.ID).specon.category)
 
-	n.c.remove(t.Context(), two.ID)
-	delete(do, two)
-	for range 60 {
-		n.second(do)
-	}
-	must.Eq(t, specon.CC, s.converging.category)
-	must.False(t, s.converging.request, must.Sprint(s.converging.why))
+		n.remove(two)
+		delete(do, two)
+		n.seconds(60, do)
+		must.Eq(t, specon.CC, s.specon.category)
+		must.False(t, s.specon.request, must.Sprint(s.specon.why))
+	})(t)
 }

@@ -42,7 +42,8 @@ type Plots struct {
 	wake  chan struct{}
 }
 
-func newArtist() *Plots {
+// NewPlots returns an empty queue. Run must be called for anything to be drawn.
+func NewPlots() *Plots {
 	return &Plots{how: make(map[drawer]urgency), drawn: make(map[drawer]time.Time), wake: make(chan struct{}, 1)}
 }
 

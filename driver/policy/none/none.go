@@ -10,6 +10,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 )
 
+// Name is the name of the policy.
+const Name = "none"
+
 // RuleFree is the only rule: no task is limited.
 const RuleFree = "none.free"
 
@@ -17,7 +20,7 @@ const RuleFree = "none.free"
 // be shown to both; the parameters are read and have no effect.
 func Policy() policy.Policy {
 	return policy.Definition[flowcon.Params]{
-		Name:        "none",
+		Name:        Name,
 		Synopsis:    "no limits, to compare with",
 		Defaults:    flowcon.DefaultParams(),
 		CheckParams: flowcon.CheckParams,
