@@ -193,10 +193,7 @@ func (d Definition[P]) decideJSON(input []byte) (any, error) {
 		if params, err = d.params(text); err != nil && !errors.As(err, &errs) {
 			return err
 		}
-		for i, e := range errs {
-			errs[i].Path = strings.TrimSuffix("params."+strings.TrimPrefix(e.Path, "params"), ".")
-		}
-		return join(d.check(s, params), errs)
+		return join(d.check(s, params), errs.Under("params"))
 	}
 	if err := strictjson.DecodeBy("snapshot", input, &s, strictjson.Rules{Needs: d.Needs, Validate: validate}); err != nil {
 		return nil, err

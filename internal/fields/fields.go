@@ -107,6 +107,18 @@ func Member(path, name string) string {
 	}
 }
 
+// Under puts the errors of a document below the field at path, where it stood; those of
+// the document as a whole name the field already.
+func (es Errors) Under(path string) Errors {
+	out := make(Errors, len(es))
+	for i, e := range es {
+		if out[i] = e; e.Path != path {
+			out[i].Path = path + "." + e.Path
+		}
+	}
+	return out
+}
+
 // Index returns the path of element i of the list at path.
 func Index(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"

@@ -39,6 +39,11 @@ func TestErrors_Merge(t *testing.T) {
 	must.Eq(t, []string{"tasks"}, paths(whole))
 }
 
+func TestErrors_Under(t *testing.T) {
+	es := Errors{{"params", "x"}, {"dqoes.alpha", "x"}}
+	must.Eq(t, []string{"params", "params.dqoes.alpha"}, paths(es.Under("params")))
+}
+
 func paths(es Errors) []string {
 	var out []string
 	for _, e := range es {

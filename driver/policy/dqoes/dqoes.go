@@ -9,13 +9,14 @@
 // With p, the measured response time, o, the objective, and q = o − p:
 //
 //	class            when         limit
-//	G  better        q > α·o      L · (1 − q/Q_G · R_G · β), not below 1/(2n)
+//	G  better        q > α·o      L · (1 − q/Q_G · R_G · β), not below φ/2
 //	S  satisfied     otherwise    L
 //	B  worse         q < −α·o     L · (1 + q/Q_B · R_G · β), not above the pool
 //
 // Q_G and Q_B are the sums of q over a class, R_G is what can be taken: the CPU that
-// class G uses, the idle part of the pool (headroom, ours), and what others have to
-// spare (Params.Extra, ours).
+// class G uses, the idle part of the pool (headroom, ours), and what tasks that are not
+// services have to spare (DecideWith, ours). φ is the fair share, 1/n with equal
+// entitlements.
 //
 // Where the thesis leaves something open, the choice is documented beside the rule.
 package dqoes
@@ -23,6 +24,9 @@ package dqoes
 import (
 	"math"
 	"slices"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
 // The rules that a Decision can name.
@@ -37,73 +41,30 @@ const (
 	RuleBadFull = "dqoes.bad.full"
 	// RuleUnmeasured: a service without a response time keeps its limit.
 	RuleUnmeasured = "dqoes.unmeasured"
+	// RuleEvent: a task has joined or left, so a service keeps its limit.
+	RuleEvent = "dqoes.event"
+	// RuleNoService: a task without an objective is not limited.
+	RuleNoService = "dqoes.no-service"
 )
-
-// Class says how a service is doing.
-type Class string
-
-// The classes of DQoES.
-const (
-	// Good is a service that is better than asked.
-	Good Class = "G"
-	// Satisfied is a service that is as asked.
-	Satisfied Class = "S"
-	// Bad is a service that is worse than asked.
-	Bad Class = "B"
-	// Unmeasured is a service without a response time in the last interval.
-	Unmeasured Class = ""
-)
-
-// Decision is what Decide decides for one service.
-type Decision struct {
-	// ID is the service's, as the input gave it.
-	ID string `json:"id"`
-	// Class says how it is doing.
-	Class Class `json:"class"`
-	// Limit is the upper bound of its CPU as a fraction of the pool, in [1/(2n), 1];
-	// 1 means no limit. The limits of a node may sum to more than 1.
-	Limit float64 `json:"limit"`
-	// Rule is the stable name of the rule that set the limit.
-	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
-	Why string `json:"why"`
-}
-
-// Output is what Decide decides.
-type Output struct {
-	// Tasks has one decision for each service of the input, in the input's order.
-	Tasks []Decision `json:"tasks"`
-	// State is for the next run's Input.
-	State State `json:"state"`
-	// IntervalS is the time until the next run, in seconds.
-	IntervalS float64 `json:"interval_s"`
-	// Again says that fewer services are satisfied than in the last run: these limits
-	// are not to wait for the end of the interval. The run that the listener asks for
-	// is this one, on the very figures that show the fall: a second one on the same
-	// figures would only take the same step twice.
-	Again bool `json:"-"`
-}
 
 // rounding is the relative error that comparisons forgive, so that neither the
 // order of the input nor the last bit of α·o decides anything.
 const rounding = 1e-9
 
-// Decide runs Algorithms 2 and 3, in this order, on a valid input. It does not
-// change the input.
+// Decide runs Algorithms 2 and 3, in this order, on a valid snapshot.
 //
-// Bounds. Every limit of the result is in [1/(2n), 1], whatever the class: the
-// thesis bounds class G only, but a limit may stem from a time when more tasks were
-// there. Its prose has 1/(2·|G|), its pseudo-code 1/(2·|C|): n = |C|, or Params.Tasks
-// where tasks that are not services share the node. So a service whose objective
-// cannot be reached may ask for the whole pool, and yet all others keep a floor: as
-// ceilings, limits of 1/(2n) and more leave everybody 1/(2n) of the CPU at least;
-// who enforces them as weights has to see to that, for they may sum to more than 1.
+// Bounds. Every limit of the result is in [φ/2, 1], whatever the class: the thesis bounds
+// class G only, but a limit may stem from a time when more tasks were there. Its prose
+// has 1/(2·|G|), its pseudo-code 1/(2·|C|): n = |C|, with the tasks that are not services.
+// So a service whose objective cannot be reached may ask for the whole pool, and yet all
+// others keep a floor: as ceilings, limits of φ/2 and more leave each task φ/2 of the CPU
+// at least; enforced as weights they must be bounded once more (Outcome.Floor), for they
+// may sum to more than 1.
 //
 // R_G. Published, class B can never grow while G is empty, on an idle pool neither.
-// With Params.Headroom the idle part of the pool, 1 − Σ use − Params.Others, is added,
-// for both classes. Params.Extra is added in the same way, headroom or not. R_G is at
+// With Params.Headroom the idle part of the pool is added, for both classes. R_G is at
 // most 1, the pool, even if tasks borrow from outside of it: the step of a single
-// service is at most β. At R_G = 0, a full pool in which nobody is better than asked,
+// service is at most β. At R_G = 0, a full pool in which no service is better than asked,
 // limits stay: services with one unreachable objective that have equal limits keep
 // them, but different ones from another time do not come together (StepProportional
 // brings them).
@@ -111,8 +72,8 @@ const rounding = 1e-9
 // Unmeasured services (no batch ended in the interval) are in no class, sum or count
 // and keep their limit: applying the same figure twice would take the same step
 // twice, and a slow service under a short interval would never be measured if its
-// limit fell meanwhile. One that was never measured keeps the limit that it was
-// given, which should be 1. What they use is not idle.
+// limit fell meanwhile. What they use is not idle. On an event nothing was measured:
+// limits and state stay, and the interval is the initial one.
 //
 // The listener compares with the state of the last run. If the number of satisfied
 // services fell, the interval is halved, down to the initial one, and the trend
@@ -124,102 +85,118 @@ const rounding = 1e-9
 // interval stays. Unmeasured services make counts and sums incomparable: with any,
 // the number has fallen only if it did even with all of them satisfied, and there
 // is no trend.
-func Decide(in Input) Output {
-	n := newNode(in)
-	n.classify()
-	if n.params.Step == StepProportional {
+func Decide(s policy.Snapshot, p Params) policy.Outcome { return DecideWith(s, p, 0) }
+
+// DecideWith is Decide where services may take extra of what other tasks use.
+func DecideWith(s policy.Snapshot, p Params, extra policy.Share) policy.Outcome {
+	n := newNode(s, p)
+	n.classify(extra)
+	switch {
+	case s.Event != policy.EventNone:
+		n.keep()
+	case p.Step == StepProportional:
 		n.proportional()
-	} else {
+	default:
 		n.published()
 	}
 	return n.output()
 }
 
-// node is the state of one run.
+// node is the state of one run. Slices have an element for each task of the snapshot.
 type node struct {
-	in     Input
-	params Params // usable ones
-	floor  float64
-	class  []Class
-	q      []float64 // o − p of the measured ones
-	sum    State     // of this run, but for Trend
-	blind  int       // unmeasured services
-	take   float64   // R_G with all that is added to it
-	pool   float64   // what measured services can have together
-	limit  []float64
-	short  bool      // StepProportional: the pool is too small for the faster aim
-	asked  []float64 // StepProportional: the limits before the largest were cut, if they were
+	policy.Snapshot
+	params        Params
+	services      []int
+	fair          []policy.Share // φ
+	equal         bool           // all fair shares are 1/n
+	class         []policy.Class
+	q             []float64 // o − p of the measured ones
+	sum           State     // of this run, but for Trend
+	unmeasured    int
+	reclaimable   policy.Share // R_G with all that is added to it
+	pool          policy.Share // what measured services can have together
+	limit         []policy.Share
+	overcommitted bool           // StepProportional: the pool is too small for the faster aim
+	asked         []policy.Share // StepProportional: the limits before the largest were cut, if they were
 }
 
-func newNode(in Input) *node {
+func newNode(s policy.Snapshot, p Params) *node {
 	n := &node{
-		in:     in,
-		params: in.Params,
-		class:  make([]Class, len(in.Tasks)),
-		q:      make([]float64, len(in.Tasks)),
-		limit:  make([]float64, len(in.Tasks)),
+		Snapshot: s, params: p, fair: s.FairShares(), equal: true,
+		class: make([]policy.Class, len(s.Tasks)),
+		q:     make([]float64, len(s.Tasks)),
+		limit: make([]policy.Share, len(s.Tasks)),
 	}
-	// Params{} is meant to be usable.
-	if !(n.params.Alpha > 0) {
-		n.params.Alpha = DefaultAlpha
+	for i, t := range s.Tasks {
+		n.equal = n.equal && n.fair[i] == n.fair[0]
+		if t.Service() {
+			n.services = append(n.services, i)
+		}
 	}
-	if !(n.params.Beta > 0) {
-		n.params.Beta = DefaultBeta
-	}
-	n.params.Tasks = max(n.params.Tasks, len(in.Tasks), 1)
-	n.floor = 1 / (2 * float64(n.params.Tasks))
 	return n
 }
 
 // classify is Algorithm 2, lines 2–15.
-func (n *node) classify() {
-	var used, usedGood, usedBlind float64
-	for i, t := range n.in.Tasks {
-		used += t.Use
-		if t.ResponseS == nil {
-			n.blind++
-			usedBlind += t.Use
+func (n *node) classify(extra policy.Share) {
+	var used, others, usedGood, usedUnmeasured policy.Share
+	for i, t := range n.Tasks {
+		if !t.Service() {
+			others += t.Use
 			continue
 		}
-		q := t.ObjectiveS - *t.ResponseS
+		used += t.Use
+		if t.ResponseS == nil {
+			n.unmeasured++
+			usedUnmeasured += t.Use
+			continue
+		}
+		q := *t.ObjectiveS - *t.ResponseS
 		n.q[i] = q
-		switch edge := n.params.Alpha * t.ObjectiveS * (1 + rounding); {
+		switch edge := n.params.Alpha * *t.ObjectiveS * (1 + rounding); {
 		case q > edge:
-			n.class[i] = Good
+			n.class[i] = policy.Good
 			n.sum.QGood = math.Min(n.sum.QGood+q, math.MaxFloat64) // JSON has no infinity
 			usedGood += t.Use
 		case q < -edge:
-			n.class[i] = Bad
+			n.class[i] = policy.Bad
 			n.sum.QBad = math.Max(n.sum.QBad+q, -math.MaxFloat64)
 		default:
-			n.class[i] = Satisfied
+			n.class[i] = policy.Satisfied
 			n.sum.Satisfied++
 		}
 	}
-	others := math.Max(n.params.Others, n.params.Extra) // Extra is a part of Others
-	n.take = usedGood + n.params.Extra
+	others = max(min(1, others), extra) // extra is a part of it
+	n.reclaimable = usedGood + extra
 	if n.params.Headroom {
-		n.take += math.Max(0, 1-used-others)
+		n.reclaimable += max(0, 1-used-others)
 	}
-	if n.take = math.Min(1, n.take); n.take < rounding {
-		n.take = 0 // only the last bits of a sum
+	if n.reclaimable = min(1, n.reclaimable); n.reclaimable < rounding {
+		n.reclaimable = 0 // only the last bits of a sum
 	}
-	n.pool = math.Max(0, math.Min(1, 1-others+n.params.Extra)-usedBlind)
+	n.pool = max(0, min(1, 1-others+extra)-usedUnmeasured)
+}
+
+// keep leaves all limits as they are.
+func (n *node) keep() {
+	for _, i := range n.services {
+		n.limit[i] = n.bound(i, n.Tasks[i].Bound())
+	}
 }
 
 // published is Algorithm 2, lines 16–24.
 func (n *node) published() {
-	for i, t := range n.in.Tasks {
-		n.limit[i] = n.bound(t.Limit * (1 + n.part(i)*n.take*n.params.Beta))
+	for _, i := range n.services {
+		step := policy.Share(n.part(i)) * n.reclaimable * policy.Share(n.params.Beta)
+		n.limit[i] = n.bound(i, n.Tasks[i].Bound()*(1+step))
 	}
 }
 
 // part is the service's part of its class's sum, with the sign of the step.
 func (n *node) part(i int) float64 {
 	switch n.class[i] {
-	case Good:
+	case policy.Good:
 		return -n.q[i] / n.sum.QGood
-	case Bad:
+	case policy.Bad:
 		return n.q[i] / n.sum.QBad
 	default:
 		return 0
@@ -232,7 +209,7 @@ func (n *node) proportional() {
 	if n.fits() {
 		return
 	}
-	n.short = true
+	n.overcommitted = true
 	n.towards(n.shortAim())
 	if !n.fits() {
 		n.asked = slices.Clone(n.limit)
@@ -245,131 +222,132 @@ func (n *node) shortAim() float64 { return 1 + n.params.Alpha/4 }
 
 // towards sets the limits for response times of aim·o.
 func (n *node) towards(aim float64) {
-	for i, t := range n.in.Tasks {
-		limit := t.Limit
-		if need := n.need(i, aim); n.class[i] != Unmeasured && need > 0 {
-			half := math.Sqrt(need/t.Limit) * t.Limit
-			half = math.Min(2*t.Limit, math.Max(t.Limit/2, half))
-			off := math.Abs(*t.ResponseS/t.ObjectiveS - aim)
-			if n.class[i] != Satisfied || n.short && off > n.params.Alpha/4 {
+	for _, i := range n.services {
+		t := n.Tasks[i]
+		limit := t.Bound()
+		if need := n.need(i, aim); n.class[i] != policy.Unmeasured && need > 0 {
+			half := policy.Share(math.Sqrt(float64(need/limit))) * limit
+			half = min(2*limit, max(limit/2, half))
+			off := math.Abs(*t.ResponseS / *t.ObjectiveS - aim)
+			if n.class[i] != policy.Satisfied || n.overcommitted && off > n.params.Alpha/4 {
 				limit = half
 			}
 		}
-		n.limit[i] = n.bound(limit)
+		n.limit[i] = n.bound(i, limit)
 	}
 }
 
 // need is the limit with which a service would answer in aim·o; 0 when that cannot
 // be said.
-func (n *node) need(i int, aim float64) float64 {
-	t := n.in.Tasks[i]
-	if n.class[i] == Unmeasured || t.Use == 0 || *t.ResponseS == 0 {
+func (n *node) need(i int, aim float64) policy.Share {
+	t := n.Tasks[i]
+	if n.class[i] == policy.Unmeasured || t.Use == 0 || *t.ResponseS == 0 {
 		return 0
 	}
 	base := t.Use
-	if n.class[i] != Good {
-		base = math.Max(base, t.Limit)
+	if n.class[i] != policy.Good {
+		base = max(base, t.Bound())
 	}
-	return base * (*t.ResponseS / t.ObjectiveS / aim)
+	return base * policy.Share(*t.ResponseS / *t.ObjectiveS / aim)
 }
 
 // fits says whether the limits of the measured services sum to what they can have.
 func (n *node) fits() bool {
-	var sum float64
-	for i := range n.limit {
-		if n.class[i] != Unmeasured {
+	var sum policy.Share
+	for _, i := range n.services {
+		if n.class[i] != policy.Unmeasured {
 			sum += n.limit[i]
 		}
 	}
 	return sum <= n.pool*(1+rounding)
 }
 
-// level cuts the largest limits to one level, so that the sum fits.
+// level cuts the largest limits to one level of their fair shares, so that the sum fits.
 func (n *node) level() {
-	var limits []float64
-	for i, l := range n.limit {
-		if n.class[i] != Unmeasured {
-			limits = append(limits, l)
+	var cut []int
+	var claims []waterfill.Claim
+	for _, i := range n.services {
+		if n.class[i] != policy.Unmeasured {
+			cut = append(cut, i)
+			claims = append(claims, waterfill.Claim{
+				Weight: float64(n.fair[i]), Min: float64(n.floor(i)), Max: float64(n.limit[i]),
+			})
 		}
 	}
-	slices.Sort(limits)
-	level, left := 1.0, n.pool
-	for i, l := range limits {
-		// Who asks for less than an equal part of what is left gets it.
-		if part := left / float64(len(limits)-i); l > part {
-			level = math.Max(part, n.floor)
-			break
-		}
-		left -= l
-	}
-	for i, l := range n.limit {
-		if n.class[i] != Unmeasured {
-			n.limit[i] = math.Min(l, level)
-		}
+	for k, limit := range waterfill.Divide(float64(n.pool), claims) {
+		n.limit[cut[k]] = policy.Share(limit)
 	}
 }
 
-func (n *node) bound(limit float64) float64 {
-	return math.Min(1, math.Max(limit, n.floor))
+// floor is the least limit of a service.
+func (n *node) floor(i int) policy.Share { return n.fair[i] / 2 }
+
+func (n *node) bound(i int, limit policy.Share) policy.Share {
+	return min(1, max(limit, n.floor(i)))
 }
 
 // output puts the results together.
-func (n *node) output() Output {
-	out := Output{Tasks: make([]Decision, len(n.in.Tasks))}
-	for i, t := range n.in.Tasks {
-		d := Decision{ID: t.ID, Class: n.class[i], Limit: n.limit[i]}
-		switch d.Class {
-		case Good:
-			d.Rule = RuleGood
-		case Satisfied:
-			d.Rule = RuleSatisfied
-		case Bad:
-			d.Rule = RuleBad
-			if n.nothingFor(i) {
-				d.Rule = RuleBadFull
-			}
-		default:
+func (n *node) output() policy.Outcome {
+	out := policy.Outcome{Tasks: make([]policy.Decision, len(n.Tasks)), Floor: 0.5}
+	for i, t := range n.Tasks {
+		d := policy.Decision{ID: t.ID, Class: n.class[i], Limit: &n.limit[i]}
+		switch {
+		case !t.Service():
+			n.limit[i], d.Rule = 1, RuleNoService
+		case d.Class == policy.Unmeasured:
 			d.Rule = RuleUnmeasured
+		case n.Event != policy.EventNone:
+			d.Rule = RuleEvent
+		case d.Class == policy.Good:
+			d.Rule = RuleGood
+		case d.Class == policy.Satisfied:
+			d.Rule = RuleSatisfied
+		case n.nothingFor(i):
+			d.Rule = RuleBadFull
+		default:
+			d.Rule = RuleBad
 		}
 		d.Why = n.why(i, d)
 		out.Tasks[i] = d
 	}
-	out.State, out.IntervalS, out.Again = n.listen()
+	state, interval := n.listen()
+	out.State, out.IntervalS = state.encode(), interval
 	return out
 }
 
 // nothingFor says whether a service of class B gets nothing because the pool is full.
 func (n *node) nothingFor(i int) bool {
 	if n.params.Step == StepProportional {
-		return n.cut(i) && n.limit[i] <= n.in.Tasks[i].Limit
+		return n.cut(i) && n.limit[i] <= n.Tasks[i].Bound()
 	}
-	return n.take == 0
+	return n.reclaimable == 0
 }
 
 // cut says whether a service's limit was one of the largest, which were cut.
 func (n *node) cut(i int) bool { return n.asked != nil && n.limit[i] < n.asked[i] }
 
 // listen is Algorithm 3.
-func (n *node) listen() (next State, interval float64, fell bool) {
-	last := n.in.State
-	next, interval = n.sum, n.in.IntervalS
-
-	fell = n.sum.Satisfied+n.blind < last.Satisfied
-	towards := n.blind == 0 &&
+func (n *node) listen() (next State, interval float64) {
+	last, _ := stateOf(n.Snapshot) // Check has read it
+	if n.Event != policy.EventNone {
+		return last, n.InitialIntervalS
+	}
+	next, interval = n.sum, n.IntervalS
+	towards := n.unmeasured == 0 &&
 		n.sum.QGood < last.QGood*(1-rounding) && n.sum.QBad > last.QBad*(1-rounding)
 	switch {
-	case fell:
-		if interval > n.in.InitialIntervalS {
-			interval = math.Max(interval/2, n.in.InitialIntervalS)
+	case n.sum.Satisfied+n.unmeasured < last.Satisfied:
+		if interval > n.InitialIntervalS {
+			interval = math.Max(interval/2, n.InitialIntervalS)
 		}
 	case towards:
 		if next.Trend = last.Trend + 1; next.Trend < 3 {
 			break
 		}
 		next.Trend = 0
-		if interval < n.in.MaxIntervalS {
-			interval = math.Min(2*interval, n.in.MaxIntervalS)
+		if interval < n.MaxIntervalS {
+			interval = math.Min(2*interval, n.MaxIntervalS)
 		}
 	}
-	return next, interval, fell
+	return next, interval
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
 // plant is a node with closed-loop services, each of which computes without a
@@ -27,27 +30,11 @@ const work = 3.16 // seconds of the whole pool per batch
 
 // quota gives each service what is left in equal parts, but not more than its limit.
 func quota(limits []float64) []float64 {
-	cpu := make([]float64, len(limits))
-	order := make([]int, len(limits))
-	for i := range order {
-		order[i] = i
+	claims := make([]waterfill.Claim, len(limits))
+	for i, l := range limits {
+		claims[i] = waterfill.Claim{Weight: 1, Max: l}
 	}
-	slices.SortStableFunc(order, func(i, j int) int {
-		switch {
-		case limits[i] < limits[j]:
-			return -1
-		case limits[i] > limits[j]:
-			return 1
-		default:
-			return 0
-		}
-	})
-	left := 1.0
-	for k, i := range order {
-		cpu[i] = min(limits[i], left/float64(len(order)-k))
-		left -= cpu[i]
-	}
-	return cpu
+	return waterfill.Divide(1, claims)
 }
 
 // weights divides the whole pool in proportion to the limits.
@@ -68,25 +55,22 @@ func weights(limits []float64) []float64 {
 // they were those.
 func (p *plant) run(t *testing.T, params Params, runs int) (classes string, stable int) {
 	t.Helper()
-	in := Input{IntervalS: 20, InitialIntervalS: 20, MaxIntervalS: 320, Params: params}
+	in := input{Snapshot: policy.Snapshot{IntervalS: 20, InitialIntervalS: 20, MaxIntervalS: 320}, Params: params}
 	for run := range runs {
 		cpu := p.share(p.limits)
 		in.Tasks = nil
 		for i, o := range p.objectives {
-			response := work / cpu[i]
-			in.Tasks = append(in.Tasks, Task{
-				ID: fmt.Sprintf("service-%d", i), ObjectiveS: o, ResponseS: &response, Use: cpu[i], Limit: p.limits[i],
-			})
+			in.Tasks = append(in.Tasks, task(fmt.Sprintf("service-%d", i), o, work/cpu[i], policy.Share(cpu[i]), policy.Share(p.limits[i])))
 		}
-		must.NoError(t, in.Validate())
-		out := Decide(in)
-		in.State, in.IntervalS = out.State, out.IntervalS
+		must.NoError(t, in.check())
+		out := in.decide()
+		in.Snapshot.State, in.IntervalS = out.Outcome.State, out.IntervalS
 		must.Between(t, in.InitialIntervalS, in.IntervalS, in.MaxIntervalS)
 		var now strings.Builder
 		for i, d := range out.Tasks {
 			now.WriteString(string(d.Class))
-			p.limits[i] = d.Limit
-			must.GreaterEq(t, 1/(2*float64(len(p.limits))), d.Limit)
+			p.limits[i] = float64(d.Bound())
+			must.GreaterEq(t, 1/(2*float64(len(p.limits))), p.limits[i])
 		}
 		if now.String() != classes {
 			classes, stable = now.String(), run
@@ -264,13 +248,13 @@ func TestPlant_openLoop(t *testing.T) {
 	const batch = 0.5 // seconds of the whole pool
 	for _, objective := range []float64{0.6, 1, 2, 5} {
 		limit := 1.0
-		var class Class
+		var class policy.Class
 		for range 20 {
 			response := batch / limit
-			in := input(task("a", objective, response, 0.05, limit)).with(proportional).with(func(p *Params) { p.Tasks = 10 })
-			d := Decide(in).Tasks[0]
-			limit, class = d.Limit, d.Class
+			in := of(task("a", objective, response, 0.05, policy.Share(limit))).with(proportional).beside(10, 0, 0)
+			d := in.decide().Tasks[0]
+			limit, class = float64(d.Bound()), d.Class
 		}
-		must.Eq(t, Satisfied, class, must.Sprintf("%v s", objective))
+		must.Eq(t, policy.Satisfied, class, must.Sprintf("%v s", objective))
 	}
 }

@@ -6,16 +6,22 @@ package dqoes
 import (
 	"fmt"
 	"strings"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // why explains a decision in one sentence: what was measured, which rule fired and
 // what it did to the limit.
-func (n *node) why(i int, d Decision) string {
-	t := n.in.Tasks[i]
+func (n *node) why(i int, d policy.Decision) string {
+	t := n.Tasks[i]
 	var s strings.Builder
 	switch {
-	case d.Class == Unmeasured:
-		fmt.Fprintf(&s, "no batch ended in the interval, objective %.4g s: keeps its limit", t.ObjectiveS)
+	case d.Rule == RuleNoService:
+		return "the task has no ebbtide_qoe_target: policy dqoes does not limit it"
+	case d.Class == policy.Unmeasured:
+		fmt.Fprintf(&s, "no batch ended in the interval, objective %.4g s: keeps its limit", *t.ObjectiveS)
+	case d.Rule == RuleEvent:
+		s.WriteString("a task has joined or left: keeps its limit until it is measured again")
 	default:
 		n.compare(&s, i)
 		if n.params.Step == StepProportional {
@@ -24,28 +30,32 @@ func (n *node) why(i int, d Decision) string {
 			n.whyPublished(&s, i, d)
 		}
 	}
-	if d.Limit == n.floor && (t.Limit < n.floor || d.Class == Good) {
-		fmt.Fprintf(&s, ", bounded by the floor 1/(2n) = %.4g", n.floor)
+	if floor := n.floor(i); *d.Limit == floor && (t.Bound() < floor || d.Rule == RuleGood) {
+		name := "1/(2n)"
+		if !n.equal {
+			name = "φ/2"
+		}
+		fmt.Fprintf(&s, ", bounded by the floor %s = %.4g", name, floor)
 	}
-	fmt.Fprintf(&s, "; limit %.4g → %.4g, use %.4g", t.Limit, d.Limit, t.Use)
+	fmt.Fprintf(&s, "; limit %.4g → %.4g, use %.4g", t.Bound(), *d.Limit, t.Use)
 	return s.String()
 }
 
 // compare says how the response time compares with the objective.
 func (n *node) compare(s *strings.Builder, i int) {
-	t, percent := n.in.Tasks[i], 100*n.params.Alpha
+	t, percent := n.Tasks[i], 100*n.params.Alpha
 	fmt.Fprintf(s, "response %.4g s ", *t.ResponseS)
 	switch n.class[i] {
-	case Good:
-		fmt.Fprintf(s, "is below the objective %.4g s by more than %.4g %%", t.ObjectiveS, percent)
-	case Bad:
-		fmt.Fprintf(s, "is above the objective %.4g s by more than %.4g %%", t.ObjectiveS, percent)
+	case policy.Good:
+		fmt.Fprintf(s, "is below the objective %.4g s by more than %.4g %%", *t.ObjectiveS, percent)
+	case policy.Bad:
+		fmt.Fprintf(s, "is above the objective %.4g s by more than %.4g %%", *t.ObjectiveS, percent)
 	default:
-		fmt.Fprintf(s, "is within %.4g %% of the objective %.4g s", percent, t.ObjectiveS)
+		fmt.Fprintf(s, "is within %.4g %% of the objective %.4g s", percent, *t.ObjectiveS)
 	}
 }
 
-func (n *node) whyPublished(s *strings.Builder, i int, d Decision) {
+func (n *node) whyPublished(s *strings.Builder, i int, d policy.Decision) {
 	p := n.params
 	switch d.Rule {
 	case RuleSatisfied:
@@ -54,29 +64,29 @@ func (n *node) whyPublished(s *strings.Builder, i int, d Decision) {
 		s.WriteString(": worse than asked, but nobody has CPU to spare, limit stays")
 	case RuleGood:
 		fmt.Fprintf(s, ": better than asked, gives away q/Q_G·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit",
-			n.q[i], n.sum.QGood, n.take, p.Beta)
+			n.q[i], n.sum.QGood, n.reclaimable, p.Beta)
 	default:
 		fmt.Fprintf(s, ": worse than asked, gets q/Q_B·R_G·β = %.4g/%.4g·%.4g·%.4g of its limit more",
-			n.q[i], n.sum.QBad, n.take, p.Beta)
-		if d.Limit == 1 {
+			n.q[i], n.sum.QBad, n.reclaimable, p.Beta)
+		if *d.Limit == 1 {
 			s.WriteString(", bounded by the pool")
 		}
 	}
 }
 
-func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
-	t, aim := n.in.Tasks[i], 1-n.params.Alpha/2
-	if n.short {
+func (n *node) whyProportional(s *strings.Builder, i int, d policy.Decision) {
+	t, aim := n.Tasks[i], 1-n.params.Alpha/2
+	if n.overcommitted {
 		aim = n.shortAim()
 	}
 	need := n.need(i, aim)
 	switch {
-	case d.Class == Satisfied && d.Limit == t.Limit:
+	case d.Class == policy.Satisfied && *d.Limit == t.Bound():
 		s.WriteString(": satisfied, limit stays")
 		return
-	case d.Class == Satisfied:
+	case d.Class == policy.Satisfied:
 		s.WriteString(": satisfied, and the pool is short")
-	case d.Class == Good:
+	case d.Class == policy.Good:
 		s.WriteString(": better than asked")
 	default:
 		s.WriteString(": worse than asked")
@@ -85,8 +95,8 @@ func (n *node) whyProportional(s *strings.Builder, i int, d Decision) {
 		s.WriteString(", but what it needs cannot be said from its use: limit stays")
 		return
 	}
-	fmt.Fprintf(s, ", needs %.4g for %.4g s", need, aim*t.ObjectiveS)
-	if need > 4*t.Limit || need < t.Limit/4 {
+	fmt.Fprintf(s, ", needs %.4g for %.4g s", need, aim*(*t.ObjectiveS))
+	if need > 4*t.Bound() || need < t.Bound()/4 {
 		s.WriteString(", goes a factor 2")
 	} else {
 		s.WriteString(", goes half of the way")

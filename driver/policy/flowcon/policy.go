@@ -17,7 +17,7 @@ import (
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "flowcon",
-		Synopsis:    "CPU by growth efficiency (FlowCon, Algorithms 1 to 3)",
+		Synopsis:    "limits by growth efficiency (FlowCon, Algorithms 1 to 3)",
 		Defaults:    DefaultParams(),
 		CheckParams: CheckParams,
 		Options:     Options(),

@@ -5,47 +5,53 @@ package tradl
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
 // inputs draws valid inputs.
-func inputs() *rapid.Generator[Input] {
+func inputs() *rapid.Generator[input] {
 	values := rapid.OneOf(
 		rapid.Just[*float64](nil),
 		rapid.Map(rapid.SampledFrom([]float64{-1, 0, 0.25, 0.3, 1, 1e300}), num),
 		rapid.Map(rapid.Float64Range(0, 1), num),
 	)
 	uses := rapid.OneOf(rapid.SampledFrom([]float64{0, 0.1, 0.2, 0.25, 1e300}), rapid.Float64Range(0, 1.1))
-	return rapid.Custom(func(t *rapid.T) Input {
-		in := Input{
-			Tasks:  make([]Task, rapid.IntRange(0, 12).Draw(t, "n")),
-			Gone:   rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "gone"),
-			Params: Params{Full: rapid.Float64Range(0.01, 1).Draw(t, "full")},
+	return rapid.Custom(func(t *rapid.T) input {
+		in := input{policy.Snapshot{
+			Tasks: make([]policy.Task, rapid.IntRange(0, 12).Draw(t, "n")),
+			Gone:  policy.Share(rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "gone")),
+		}, Params{Full: rapid.Float64Range(0.01, 1).Draw(t, "full")}}
+		// Equal requests, as in the thesis, or any.
+		entitlement := rapid.Just(1.0)
+		if rapid.Bool().Draw(t, "unequal") {
+			entitlement = rapid.Float64Range(0.1, 16)
 		}
-		states := rapid.SampledFrom([][]State{
-			{"", StateTraining, StateAcceptable, StateObjective}, {StateAcceptable}, {StateAcceptable, StateObjective}, {StateTraining},
+		states := rapid.SampledFrom([][]policy.TargetState{
+			{"", policy.InTraining, policy.Acceptable, policy.Objective}, {policy.Acceptable}, {policy.Acceptable, policy.Objective}, {policy.InTraining},
 		}).Draw(t, "states")
 		for i := range in.Tasks {
-			task := Task{
+			task := policy.Task{
 				ID:         fmt.Sprintf("task-%d", i),
-				Goal:       rapid.SampledFrom([]Goal{GoalMin, GoalMax}).Draw(t, "goal"),
+				Goal:       rapid.SampledFrom([]policy.Goal{policy.GoalMin, policy.GoalMax}).Draw(t, "goal"),
 				Value:      values.Draw(t, "value"),
 				Acceptable: values.Draw(t, "acceptable"),
 				Objective:  values.Draw(t, "objective"),
 				State:      rapid.SampledFrom(states).Draw(t, "state"),
 				Tracked:    rapid.Bool().Draw(t, "tracked"),
-				Use:        uses.Draw(t, "use"),
-				Limit:      rapid.Float64Range(1e-6, 1).Draw(t, "limit"),
+				Use:        policy.Share(uses.Draw(t, "use")),
+				Limit:      policy.Share(rapid.Float64Range(1e-6, 1).Draw(t, "limit")),
+
+				Entitlement: entitlement.Draw(t, "entitlement"),
 			}
-			if target.Check(task.Goal, task.Acceptable, task.Objective) != nil {
+			if policy.CheckTargets(task.Goal, task.Acceptable, task.Objective) != nil {
 				task.Acceptable, task.Objective = task.Objective, task.Acceptable
 			}
 			in.Tasks[i] = task
@@ -58,10 +64,10 @@ func inputs() *rapid.Generator[Input] {
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")
-		out := policytest.Decide(t, Decide, in)
+		out := policytest.Decide(t, input.decide, in)
 
 		must.Len(t, len(in.Tasks), out.Tasks)
-		n := float64(len(in.Tasks))
+		fair := in.FairShares()
 		free := 0
 		for i, d := range out.Tasks {
 			was := in.Tasks[i]
@@ -69,17 +75,17 @@ func TestDecide_properties(t *testing.T) {
 			must.NotEq(t, "", d.Rule)
 			must.NotEq(t, "", d.Why)
 			must.GreaterEq(t, was.State.Rank(), d.State.Rank(), must.Sprint("nothing is taken back"))
-			must.Eq(t, d.State == StateObjective, d.Stop)
+			must.Eq(t, d.State == policy.Objective, d.Stop)
 			must.Eq(t, d.Stop, d.Rule == RuleObjective)
 			if d.Limit == nil {
 				free++
 				continue
 			}
-			must.NotEq(t, StateTraining, d.State, must.Sprint("only who has reached something is limited"))
-			must.Between(t, 1/(2*n), *d.Limit, 1)
+			must.NotEq(t, policy.InTraining, d.State, must.Sprint("only who has reached something is limited"))
+			must.Between(t, fair[i]/2, *d.Limit, 1)
 			must.Less(t, 1, *d.Limit)
 		}
-		if n == 1 {
+		if len(in.Tasks) == 1 {
 			must.Eq(t, 1, free)
 		}
 
@@ -87,42 +93,38 @@ func TestDecide_properties(t *testing.T) {
 		for i, d := range out.Tasks {
 			in.Tasks[i].State = d.State
 		}
-		for i, d := range Decide(in).Tasks {
+		for i, d := range in.decide().Tasks {
 			must.Eq(t, out.Tasks[i].State, d.State)
 			must.Eq(t, out.Tasks[i].Rule, d.Rule)
 		}
 	})
 }
 
-// The order of the input may change the order of the decisions, and nothing else.
-func TestDecide_orderFree(t *testing.T) {
+// Neither the unit of entitlements nor the order of tasks matters.
+func TestDecide_entitled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")
-		reversed := in
-		reversed.Tasks = slices.Clone(in.Tasks)
-		slices.Reverse(reversed.Tasks)
-		one, other := Decide(in), Decide(reversed)
-		slices.Reverse(other.Tasks)
-		must.Eq(t, show(one), show(other))
+		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
+			rapid.SampledFrom([]float64{0x1p-10, 0.5, 8, 1024}).Draw(t, "factor"))
 	})
 }
 
 // A watcher without a hold and Decide say the same.
 func TestWatcher_agrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		goal := rapid.SampledFrom([]Goal{GoalMin, GoalMax}).Draw(t, "goal")
+		goal := rapid.SampledFrom([]policy.Goal{policy.GoalMin, policy.GoalMax}).Draw(t, "goal")
 		values := rapid.SliceOf(rapid.Float64Range(0, 1)).Draw(t, "values")
 		acceptable, objective := num(0.5), num(0.2)
-		if goal == GoalMax {
+		if goal == policy.GoalMax {
 			objective = num(0.8)
 		}
 		watcher := target.NewWatcher("loss", goal, target.Targets{Acceptable: acceptable, Objective: objective})
-		state := StateTraining
+		state := policy.InTraining
 		for _, v := range values {
 			watcher.Observe([]progress.Report{{Metric: "loss", Value: v}})
-			state = Decide(input(Task{
+			state = of(policy.Task{
 				ID: "a", Goal: goal, Value: &v, Acceptable: acceptable, Objective: objective, State: state, Limit: 1,
-			})).Tasks[0].State
+			}).decide().Tasks[0].State
 			must.Eq(t, watcher.State(), state)
 		}
 	})

@@ -7,26 +7,42 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 func num(x float64) *float64 { return &x }
 
 // task builds a task with a loss and both targets, 0.3 and 0.25.
-func task(id string, value, use, limit float64) Task {
-	return Task{ID: id, Goal: GoalMin, Value: &value, Acceptable: num(0.3), Objective: num(0.25), Use: use, Limit: limit}
+func task(id string, value float64, use, limit policy.Share) policy.Task {
+	return policy.Task{ID: id, Goal: policy.GoalMin, Value: &value, Acceptable: num(0.3), Objective: num(0.25), Use: use, Limit: limit}
 }
 
-func input(tasks ...Task) Input { return Input{Tasks: tasks, Params: DefaultParams()} }
+// input is a snapshot with parameters.
+type input struct {
+	policy.Snapshot
+	Params Params
+}
+
+func (in input) decide() policy.Outcome { return Decide(in.Snapshot, in.Params) }
+
+// of builds an input of tasks with equal requests.
+func of(tasks ...policy.Task) input {
+	for i := range tasks {
+		tasks[i].Entitlement = 1
+	}
+	return input{policy.Snapshot{Tasks: tasks}, DefaultParams()}
+}
 
 // shown is what a decision does, in short.
 type shown struct {
-	State State
-	Limit float64 // 0 = none
+	State policy.TargetState
+	Limit policy.Share // 0 = none
 	Stop  bool
 	Rule  string
 }
 
-func show(out Output) []shown {
+func show(out policy.Outcome) []shown {
 	var all []shown
 	for _, d := range out.Tasks {
 		s := shown{State: d.State, Stop: d.Stop, Rule: d.Rule}
@@ -39,16 +55,16 @@ func show(out Output) []shown {
 }
 
 func TestDecide(t *testing.T) {
-	const training, acceptable, objective = StateTraining, StateAcceptable, StateObjective
+	const training, acceptable, objective = policy.InTraining, policy.Acceptable, policy.Objective
 	for _, tc := range []struct {
 		name string
-		in   Input
+		in   input
 		want []shown
 	}{
-		{"no tasks", input(), nil},
+		{"no tasks", of(), nil},
 		{
 			"the pool is not full: no limits, the objective ends its task all the same",
-			input(task("a", 0.5, 0.3, 1), task("b", 0.28, 0.3, 1.0/6), task("c", 0.2, 0.2, 0.25)),
+			of(task("a", 0.5, 0.3, 1), task("b", 0.28, 0.3, 1.0/6), task("c", 0.2, 0.2, 0.25)),
 			[]shown{
 				{State: training, Rule: RuleNotFull},
 				{State: acceptable, Rule: RuleNotFull},
@@ -56,7 +72,7 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"full from a on, whatever the last bit of the sum", // 0.1 + 0.2 + 0.6 = 0.8999999999999999
-			input(task("a", 0.5, 0.1, 1), task("b", 0.28, 0.2, 1), task("c", 0.5, 0.6, 1)),
+			of(task("a", 0.5, 0.1, 1), task("b", 0.28, 0.2, 1), task("c", 0.5, 0.6, 1)),
 			[]shown{
 				{State: training, Rule: RuleTraining},
 				{State: acceptable, Limit: 1.0 / 4, Rule: RuleEven},
@@ -64,8 +80,8 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"full with what those used who have left",
-			func() Input {
-				in := input(task("a", 0.5, 0.3, 1), task("b", 0.28, 0.2, 1))
+			func() input {
+				in := of(task("a", 0.5, 0.3, 1), task("b", 0.28, 0.2, 1))
 				in.Gone = 0.4
 				return in
 			}(),
@@ -75,21 +91,21 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"all acceptable: no limits",
-			input(task("a", 0.3, 0.5, 0.25), task("b", 0.28, 0.5, 1.0/3)),
+			of(task("a", 0.3, 0.5, 0.25), task("b", 0.28, 0.5, 1.0/3)),
 			[]shown{
 				{State: acceptable, Rule: RuleAllAcceptable},
 				{State: acceptable, Rule: RuleAllAcceptable},
 			},
 		}, {
 			"who has reached the objective leaves: nobody to make room for",
-			input(task("a", 0.3, 0.5, 0.25), task("b", 0.2, 0.5, 1.0/3)),
+			of(task("a", 0.3, 0.5, 0.25), task("b", 0.2, 0.5, 1.0/3)),
 			[]shown{
 				{State: acceptable, Rule: RuleAllAcceptable},
 				{State: objective, Stop: true, Rule: RuleObjective},
 			},
 		}, {
 			"acceptable: half of the fair share above it, 1/(n+1) otherwise",
-			input(task("a", 0.5, 0.4, 1), task("b", 0.28, 0.36, 1), task("c", 0.28, 0.25, 1), task("d", 0.28, 0.1, 1)),
+			of(task("a", 0.5, 0.4, 1), task("b", 0.28, 0.36, 1), task("c", 0.28, 0.25, 1), task("d", 0.28, 0.1, 1)),
 			[]shown{
 				{State: training, Rule: RuleTraining},
 				{State: acceptable, Limit: 1.0 / 8, Rule: RuleHalf},
@@ -98,7 +114,7 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"objective on a full pool: the limit stays while it saves, but not below the floor",
-			input(task("a", 0.5, 0.5, 1), task("b", 0.2, 0.4, 1), task("c", 0.25, 0.1, 0.2), task("d", 0.2, 0.1, 0.01)),
+			of(task("a", 0.5, 0.5, 1), task("b", 0.2, 0.4, 1), task("c", 0.25, 0.1, 0.2), task("d", 0.2, 0.1, 0.01)),
 			[]shown{
 				{State: training, Rule: RuleTraining},
 				{State: objective, Stop: true, Rule: RuleObjective},
@@ -107,16 +123,16 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"a lone task is never limited",
-			input(task("a", 0.28, 1, 0.5)),
+			of(task("a", 0.28, 1, 0.5)),
 			[]shown{{State: acceptable, Rule: RuleAllAcceptable}},
 		}, {
 			"targets are passed once",
-			input(
-				Task{ID: "a", Goal: GoalMin, Value: num(9), Acceptable: num(0.3), State: acceptable, Use: 0.5, Limit: 1},
-				Task{ID: "b", Goal: GoalMin, Value: num(9), Objective: num(0.3), State: objective, Use: 0.3, Limit: 1},
-				Task{ID: "c", State: acceptable, Use: 0.2, Limit: 1},
-				Task{ID: "d", Goal: GoalMax, Value: num(0.95), Acceptable: num(0.5), Objective: num(0.9), State: acceptable, Limit: 1},
-				Task{ID: "e", Goal: GoalMax, Value: num(0.1), Acceptable: num(0.5), State: training, Limit: 1},
+			of(
+				policy.Task{ID: "a", Goal: policy.GoalMin, Value: num(9), Acceptable: num(0.3), State: acceptable, Use: 0.5, Limit: 1},
+				policy.Task{ID: "b", Goal: policy.GoalMin, Value: num(9), Objective: num(0.3), State: objective, Use: 0.3, Limit: 1},
+				policy.Task{ID: "c", State: acceptable, Use: 0.2, Limit: 1},
+				policy.Task{ID: "d", Goal: policy.GoalMax, Value: num(0.95), Acceptable: num(0.5), Objective: num(0.9), State: acceptable, Limit: 1},
+				policy.Task{ID: "e", Goal: policy.GoalMax, Value: num(0.1), Acceptable: num(0.5), State: training, Limit: 1},
 			),
 			[]shown{
 				{State: acceptable, Limit: 0.1, Rule: RuleHalf},
@@ -127,9 +143,9 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"tracked: only the state counts",
-			input(
-				Task{ID: "a", Goal: GoalMin, Value: num(0.1), Acceptable: num(0.3), Objective: num(0.2), Tracked: true, Use: 0.5, Limit: 1},
-				Task{ID: "b", Goal: GoalMin, Value: num(0.1), Acceptable: num(0.3), Objective: num(0.2), State: acceptable, Tracked: true, Use: 0.5, Limit: 1},
+			of(
+				policy.Task{ID: "a", Goal: policy.GoalMin, Value: num(0.1), Acceptable: num(0.3), Objective: num(0.2), Tracked: true, Use: 0.5, Limit: 1},
+				policy.Task{ID: "b", Goal: policy.GoalMin, Value: num(0.1), Acceptable: num(0.3), Objective: num(0.2), State: acceptable, Tracked: true, Use: 0.5, Limit: 1},
 			),
 			[]shown{
 				{State: training, Rule: RuleTraining},
@@ -137,11 +153,11 @@ func TestDecide(t *testing.T) {
 			},
 		}, {
 			"without targets or reports: training for ever",
-			input(
-				Task{ID: "a", Goal: GoalMin, Value: num(0), Use: 0.5, Limit: 1},
-				Task{ID: "b", Goal: GoalMax, Acceptable: num(0.3), Use: 0.5, Limit: 0.1},
-				Task{ID: "c", Use: 0.1, Limit: 1},
-				Task{ID: "d", Goal: GoalMin, Value: num(1), Objective: num(2), Use: 0.1, Limit: 1},
+			of(
+				policy.Task{ID: "a", Goal: policy.GoalMin, Value: num(0), Use: 0.5, Limit: 1},
+				policy.Task{ID: "b", Goal: policy.GoalMax, Acceptable: num(0.3), Use: 0.5, Limit: 0.1},
+				policy.Task{ID: "c", Use: 0.1, Limit: 1},
+				policy.Task{ID: "d", Goal: policy.GoalMin, Value: num(1), Objective: num(2), Use: 0.1, Limit: 1},
 			),
 			[]shown{
 				{State: training, Rule: RuleTraining},
@@ -153,33 +169,29 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			must.NoError(t, tc.in.Validate())
-			must.Eq(t, tc.want, show(Decide(tc.in)))
+			must.Eq(t, tc.want, show(tc.in.decide()))
 		})
 	}
 }
 
 func TestDecide_full(t *testing.T) {
-	in := input(task("a", 0.5, 0.4, 1), task("b", 0.28, 0.3, 1))
-	must.Eq(t, RuleNotFull, Decide(in).Tasks[1].Rule)
+	in := of(task("a", 0.5, 0.4, 1), task("b", 0.28, 0.3, 1))
+	must.Eq(t, RuleNotFull, in.decide().Tasks[1].Rule)
 	in.Params.Full = 0.7
-	must.Eq(t, RuleEven, Decide(in).Tasks[1].Rule)
-	in.Params = Params{} // the default
-	must.Eq(t, RuleNotFull, Decide(in).Tasks[1].Rule)
-	in.Tasks[0].Use = 0.6
-	must.Eq(t, RuleEven, Decide(in).Tasks[1].Rule)
+	must.Eq(t, RuleEven, in.decide().Tasks[1].Rule)
 }
 
 // The step down and up again that the two published limits make.
 func TestDecide_settles(t *testing.T) {
-	in := input(task("a", 0.5, 0.5, 1), task("b", 0.28, 0.5, 1))
-	for _, want := range []float64{1.0 / 3, 1.0 / 3} {
-		in.Tasks[1].Limit = *Decide(in).Tasks[1].Limit
+	in := of(task("a", 0.5, 0.5, 1), task("b", 0.28, 0.5, 1))
+	for _, want := range []policy.Share{1.0 / 3, 1.0 / 3} {
+		in.Tasks[1].Limit = *in.decide().Tasks[1].Limit
 		must.Eq(t, want, in.Tasks[1].Limit)
 		in.Tasks[1].Use, in.Tasks[0].Use = in.Tasks[1].Limit, 1-in.Tasks[1].Limit
 	}
 	in.Tasks[1].Use, in.Tasks[0].Use = 0.6, 0.4
-	for _, want := range []float64{1.0 / 4, 1.0 / 3, 1.0 / 3} {
-		in.Tasks[1].Limit = *Decide(in).Tasks[1].Limit
+	for _, want := range []policy.Share{1.0 / 4, 1.0 / 3, 1.0 / 3} {
+		in.Tasks[1].Limit = *in.decide().Tasks[1].Limit
 		must.Eq(t, want, in.Tasks[1].Limit)
 		in.Tasks[1].Use, in.Tasks[0].Use = in.Tasks[1].Limit, 1-in.Tasks[1].Limit
 	}
@@ -187,39 +199,61 @@ func TestDecide_settles(t *testing.T) {
 
 // One sentence of each kind.
 func TestDecide_why(t *testing.T) {
-	with := func(t Task, change func(*Task)) Task { change(&t); return t }
+	with := func(t policy.Task, change func(*policy.Task)) policy.Task { change(&t); return t }
 	full := task("z", 0.5, 0.5, 1)
 	for _, tc := range []struct {
-		rest []Task
-		task Task
+		rest []policy.Task
+		task policy.Task
 		want string
 	}{
 		{nil, task("a", 0.5, 0.3, 0.2),
 			"value 0.5, has not reached acceptable 0.3; the pool is not full, 0.3 used: no limits; limit 0.2 → none, use 0.3"},
 		{nil, task("a", 0.28, 0.95, 1),
 			"value 0.28 reaches acceptable 0.3, objective 0.25 not yet; all 1 tasks are acceptable: no limits, free competition; limit none → none, use 0.95"},
-		{[]Task{full}, task("a", 0.2, 0.5, 0.3),
+		{[]policy.Task{full}, task("a", 0.2, 0.5, 0.3),
 			"value 0.2 reaches objective 0.25: has succeeded and stops; limit 0.3 → 0.3, use 0.5"},
-		{[]Task{full}, task("a", 0.28, 0.55, 1),
+		{[]policy.Task{full}, task("a", 0.28, 0.55, 1),
 			"value 0.28 reaches acceptable 0.3, objective 0.25 not yet: yields; its use is above the fair share 1/n = 0.5, so it gets 1/(2n); limit none → 0.25, use 0.55"},
-		{[]Task{full}, with(task("a", 0.4, 0.4, 0.25), func(t *Task) { t.State, t.Objective = StateAcceptable, nil }),
+		{[]policy.Task{full}, with(task("a", 0.4, 0.4, 0.25), func(t *policy.Task) { t.State, t.Objective = policy.Acceptable, nil }),
 			"has reached acceptable 0.3 before, value 0.4 takes nothing back: yields; its use is within the fair share 1/n = 0.5, so it gets 1/(n+1); limit 0.25 → 0.3333, use 0.4"},
-		{[]Task{full}, with(task("a", 0, 0.4, 1), func(t *Task) { t.State, t.Value = StateObjective, nil }),
+		{[]policy.Task{full}, with(task("a", 0, 0.4, 1), func(t *policy.Task) { t.State, t.Value = policy.Objective, nil }),
 			"has reached objective 0.25 before: has succeeded and stops; limit none → none, use 0.4"},
-		{[]Task{full}, Task{ID: "a", State: StateObjective, Use: 0.4, Limit: 1},
+		{[]policy.Task{full}, policy.Task{ID: "a", State: policy.Objective, Use: 0.4, Limit: 1},
 			"has reached its objective before: has succeeded and stops; limit none → none, use 0.4"},
-		{[]Task{full}, with(task("a", 0.28, 0.4, 1), func(t *Task) { t.Tracked = true }),
+		{[]policy.Task{full}, with(task("a", 0.28, 0.4, 1), func(t *policy.Task) { t.Tracked = true }),
 			"value 0.28 reaches acceptable 0.3, but not often enough in a row: no limit; limit none → none, use 0.4"},
-		{[]Task{full}, with(task("a", 0.28, 0.4, 1), func(t *Task) { t.Acceptable = nil }),
+		{[]policy.Task{full}, with(task("a", 0.28, 0.4, 1), func(t *policy.Task) { t.Acceptable = nil }),
 			"value 0.28, has not reached objective 0.25: no limit; limit none → none, use 0.4"},
-		{[]Task{full}, with(task("a", 0, 0.4, 1), func(t *Task) { t.Value = nil }),
+		{[]policy.Task{full}, with(task("a", 0, 0.4, 1), func(t *policy.Task) { t.Value = nil }),
 			"has not reported yet, has not reached acceptable 0.3: no limit; limit none → none, use 0.4"},
-		{[]Task{full}, Task{ID: "a", Use: 0.4, Limit: 1},
+		{[]policy.Task{full}, policy.Task{ID: "a", Use: 0.4, Limit: 1},
 			"has not reported yet, has no target: no limit; limit none → none, use 0.4"},
 	} {
-		in := input(append(tc.rest, tc.task)...)
+		in := of(append(tc.rest, tc.task)...)
 		must.NoError(t, in.Validate())
-		out := Decide(in)
+		out := in.decide()
 		must.Eq(t, tc.want, out.Tasks[len(out.Tasks)-1].Why)
 	}
+}
+
+// Who was given more yields to more: shares are those of the pool that Nomad gave.
+func TestDecide_entitlement(t *testing.T) {
+	in := of(task("a", 0.5, 0.3, 1), task("big", 0.28, 0.65, 1), task("small", 0.28, 0.05, 1))
+	in.Tasks[1].Entitlement, in.Tasks[2].Entitlement = 16, 3
+	out := in.decide()
+	must.Nil(t, out.Tasks[0].Limit)
+	must.InDelta(t, 0.8*3/4, float64(*out.Tasks[1].Limit), 1e-12)
+	must.StrContains(t, out.Tasks[1].Why, "its use is within the fair share φ = 0.8, so it gets φ·n/(n+1); limit none → 0.6")
+	in.Tasks[2].Use = 0.16
+	out = in.decide()
+	must.InDelta(t, 0.15/2, float64(*out.Tasks[2].Limit), 1e-12)
+	must.StrContains(t, out.Tasks[2].Why, "its use is above the fair share φ = 0.15, so it gets φ/2;")
+	must.Eq(t, 0.5, out.Floor)
+}
+
+// A service is a task without targets: it counts, and others yield to it.
+func TestDecide_service(t *testing.T) {
+	in := of(policy.Task{ID: "api", Kind: policy.Service, ObjectiveS: num(1), Use: 0.6, Limit: 0.5}, task("a", 0.28, 0.4, 1))
+	must.NoError(t, in.Validate())
+	must.Eq(t, []shown{{State: policy.InTraining, Rule: RuleUnmeasured}, {State: policy.Acceptable, Limit: 1.0 / 3, Rule: RuleEven}}, show(in.decide()))
 }

@@ -6,45 +6,45 @@ package tradl
 import (
 	"fmt"
 	"strings"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // why explains a decision in one sentence: what the task has reached, which rule
 // fired and what it did to the limit.
-func (n *node) why(t Task, d Decision) string {
+func (n *node) why(i int, t policy.Task, d policy.Decision) string {
 	var s strings.Builder
 	switch d.State {
-	case StateObjective:
-		t.whyReached(&s, "objective", t.Objective)
+	case policy.Objective:
+		whyReached(&s, t, "objective", t.Objective)
 		s.WriteString(": has succeeded and stops")
-	case StateAcceptable:
-		t.whyReached(&s, "acceptable", t.Acceptable)
+	case policy.Acceptable:
+		whyReached(&s, t, "acceptable", t.Acceptable)
 	default:
-		t.whyTraining(&s)
+		whyTraining(&s, t)
+	}
+	fair, half, even := "1/n", "1/(2n)", "1/(n+1)"
+	if !n.equal {
+		fair, half, even = "φ", "φ/2", "φ·n/(n+1)"
 	}
 	switch d.Rule {
 	case RuleNotFull:
 		fmt.Fprintf(&s, "; the pool is not full, %.4g used: no limits", n.used)
 	case RuleAllAcceptable:
-		fmt.Fprintf(&s, "; all %d tasks are acceptable: no limits, free competition", n.tasks)
+		fmt.Fprintf(&s, "; all %v tasks are acceptable: no limits, free competition", n.tasks)
 	case RuleHalf:
-		fmt.Fprintf(&s, ": yields; its use is above the fair share 1/n = %.4g, so it gets 1/(2n)", n.fair)
+		fmt.Fprintf(&s, ": yields; its use is above the fair share %s = %.4g, so it gets %s", fair, n.fair[i], half)
 	case RuleEven:
-		fmt.Fprintf(&s, ": yields; its use is within the fair share 1/n = %.4g, so it gets 1/(n+1)", n.fair)
+		fmt.Fprintf(&s, ": yields; its use is within the fair share %s = %.4g, so it gets %s", fair, n.fair[i], even)
 	case RuleTraining, RuleUnmeasured:
 		s.WriteString(": no limit")
 	}
-	fmt.Fprintf(&s, "; limit %s → ", limit(t.Limit))
-	if d.Limit == nil {
-		s.WriteString("none")
-	} else {
-		s.WriteString(limit(*d.Limit))
-	}
-	fmt.Fprintf(&s, ", use %.4g", t.Use)
+	fmt.Fprintf(&s, "; limit %s → %s, use %.4g", limit(t.Bound()), limit(d.Bound()), t.Use)
 	return s.String()
 }
 
 // whyReached says by what the task has reached a target.
-func (t Task) whyReached(s *strings.Builder, name string, target *float64) {
+func whyReached(s *strings.Builder, t policy.Task, name string, target *float64) {
 	switch {
 	case target == nil: // of an earlier run, whose targets were others
 		fmt.Fprintf(s, "has reached its %s before", name)
@@ -56,19 +56,19 @@ func (t Task) whyReached(s *strings.Builder, name string, target *float64) {
 		fmt.Fprintf(s, "has reached %s %.4g before", name, *target)
 	}
 	if name == "acceptable" {
-		t.whyNext(s)
+		whyNext(s, t)
 	}
 }
 
 // whyNext says what an acceptable task has still to reach.
-func (t Task) whyNext(s *strings.Builder) {
+func whyNext(s *strings.Builder, t policy.Task) {
 	if t.Objective != nil {
 		fmt.Fprintf(s, ", objective %.4g not yet", *t.Objective)
 	}
 }
 
 // whyTraining says what a task in training has still to reach.
-func (t Task) whyTraining(s *strings.Builder) {
+func whyTraining(s *strings.Builder, t policy.Task) {
 	if t.Value == nil {
 		s.WriteString("has not reported yet")
 	} else {
@@ -89,7 +89,7 @@ func (t Task) whyTraining(s *strings.Builder) {
 }
 
 // limit writes a limit in force.
-func limit(l float64) string {
+func limit(l policy.Share) string {
 	if l >= 1 {
 		return "none"
 	}

@@ -1,0 +1,53 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package tradl
+
+import "github.com/ebbtide/ebbtide/driver/policy"
+
+// departures lists where this package differs from the thesis on TRADL and DQoES.
+func departures() []policy.Departure {
+	return []policy.Departure{
+		{
+			Published: "the fair share is 1/n, and an acceptable task gets 1/(2n) above it and 1/(n+1) otherwise",
+			Ours:      "the fair share φ is what Nomad gave the task of the whole; it gets φ/2 and φ·n/(n+1)",
+			Why:       "a task that was given more is to have more; with equal requests it is as published",
+		}, {
+			Published: "Algorithm 1 compares values with ≤ and calls them a loss",
+			Ours:      "a loss reaches a target by falling to it, an accuracy by rising to it",
+			Why:       "the prose means both",
+		}, {
+			Published: "all tasks have targets, acceptable and objective",
+			Ours:      "each target is optional. A task without any, a service too, counts in n and in Σ RU and is never in AS",
+			Why:       "it uses CPU and wants more of it, so others should yield to it",
+		}, {
+			Published: "AS holds the acceptable tasks of the run before",
+			Ours:      "those of this run",
+			Why:       "a node whose last task becomes acceptable would be limited for another interval for no one's good",
+		}, {
+			Published: "a task that has reached its objective is removed",
+			Ours:      "until it has left it counts in n and in AS, and keeps its limit, but not below its floor",
+			Why:       "it saves its model for a while, and is about to leave: no one has to make room for it",
+		}, {
+			Published: "the early branches (pool not full, all acceptable) look at no target",
+			Ours:      "an objective ends its task there as well",
+			Why:       "success does not depend on the load",
+		}, {
+			Published: "Σ RU is over the tasks that are there",
+			Ours:      "with what tasks that have left used in the last interval",
+			Why:       "each leave would set the acceptable ones free for an interval",
+		}, {
+			Published: "Σ RU < a and RU > 1/n, exactly",
+			Ours:      "a relative error of 1e-9 is forgiven",
+			Why:       "the order of a sum is to decide nothing",
+		}, {
+			Published: "one report that reaches a target reaches it",
+			Ours:      "as published, or `ebbtide_target_hold` in a row; a value that is NaN or infinite reaches nothing, and a worse one takes nothing back",
+			Why:       "reports are noisy, and a diverged model has not succeeded",
+		}, {
+			Published: "1/(2n) and 1/(n+1) take turns: one step down, one up",
+			Ours:      "as published",
+			Why:       "both are below the fair share",
+		},
+	}
+}
