@@ -46,12 +46,12 @@ type Left struct {
 	Path      string `json:"path"` // as the task names it
 }
 
-// Frozen is a task that has saved its state and stands still, to be moved.
+// Frozen is a task that is frozen, or will be in a moment. Package watchdog reads it, too.
 type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
 	State  string    `json:"state"`  // saving: it may be frozen in a moment; ready; frozen
-	Until  time.Time `json:"until"`  // end of the lease
+	Until  time.Time `json:"until"`  // end of the lease; while it is saving, a later time
 	// The checkpoint, as it is shown.
 	Path  string        `json:"path"`
 	Bytes int64         `json:"bytes"`
@@ -61,12 +61,13 @@ type Frozen struct {
 // dir is the directory with the records in an allocation's directory.
 const dir = ".ebbtide"
 
-func path(allocDir, task string) string { return filepath.Join(allocDir, dir, task+".json") }
+// Path is the file with the record of a task.
+func Path(allocDir, task string) string { return filepath.Join(allocDir, dir, task+".json") }
 
 // Load reads the record of a task, an empty one when there is none.
 func Load(allocDir, task string) (Record, error) {
 	var r Record
-	data, err := os.ReadFile(path(allocDir, task))
+	data, err := os.ReadFile(Path(allocDir, task))
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
@@ -89,7 +90,7 @@ func (r Record) Save(allocDir, task string) error {
 	if err := os.MkdirAll(filepath.Join(allocDir, dir), 0o700); err != nil {
 		return fmt.Errorf("keeping the targets that task %q has reached: %w", task, err)
 	}
-	if err := renameio.WriteFile(path(allocDir, task), data, 0o600); err != nil {
+	if err := renameio.WriteFile(Path(allocDir, task), data, 0o600); err != nil {
 		return fmt.Errorf("keeping the targets that task %q has reached: %w", task, err)
 	}
 	return nil

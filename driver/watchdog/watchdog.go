@@ -1,0 +1,127 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package watchdog thaws a frozen task when its lease ends, should the plugin not be there
+// to do it: one small process for each frozen task, the plugin's binary started again.
+//
+// It talks to nobody. The record of the task (package record) says which freeze is in
+// force and until when, and is read again and again: a lease that was extended is
+// honoured, and a task that was released needs no watchdog. So a plugin that was
+// restarted may start another one, and neither disturbs the other.
+package watchdog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+)
+
+// arg is the first argument of a watchdog. The record and the task's ID follow.
+const arg = "freeze-watchdog"
+
+// every is how often the record is read.
+const every = time.Second
+
+// It begins before main, as Nomad's executor does: whatever program the package is in, the
+// watchdog is a small process without the rest.
+func init() {
+	if len(os.Args) != 4 || os.Args[1] != arg {
+		return
+	}
+	if err := watch(os.Args[2], os.Args[3], os.Stdout); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Start starts a watchdog over the freeze that is recorded in a file for run, the task's ID
+// in Nomad, and returns once it watches. It outlives this process, and ends when the
+// record says that the task is not frozen any more.
+func Start(ctx context.Context, file, run string) error {
+	cmd := exec.Command("/proc/self/exe", arg, file, run)
+	cmd.Args[0] = os.Args[0]
+	cmd.Dir, cmd.Env = "/", []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		// What the agent let us inherit is not for a process that outlives both. Linux
+		// before 5.11 cannot do this.
+		_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("starting the watchdog of a frozen task: %w", err)
+	}
+	watches := make(chan error, 1)
+	go func() {
+		_, err := out.Read(make([]byte, 1))
+		watches <- err
+		_ = cmd.Wait()
+	}()
+	select {
+	case err = <-watches:
+	case <-ctx.Done():
+		err = ctx.Err()
+		_ = cmd.Process.Kill()
+	}
+	if err != nil {
+		return fmt.Errorf("waiting for the watchdog of a frozen task to begin: %w", err)
+	}
+	return nil
+}
+
+// frozen is what a watchdog reads of a record (record.Frozen).
+type frozen struct {
+	Run    string    `json:"run"`
+	Cgroup string    `json:"cgroup"`
+	Until  time.Time `json:"until"`
+}
+
+// watch returns when the task is thawed, by us or by others. It writes a byte to ready once
+// it knows what to watch.
+func watch(file, run string, ready io.Writer) error {
+	f, err := read(file)
+	if err != nil || f == nil {
+		return err
+	}
+	if _, err := ready.Write([]byte{'\n'}); err != nil {
+		return err
+	}
+	for f != nil && f.Run == run {
+		if !time.Now().Before(f.Until) && limits.Thaw(f.Cgroup) == nil {
+			break // the record stays: a plugin that comes back sees that the lease is over
+		}
+		time.Sleep(min(every, max(time.Until(f.Until), every/100)))
+		if now, err := read(file); err == nil { // otherwise what was read before holds
+			f = now
+		}
+	}
+	return nil
+}
+
+// read returns what is frozen, nil if nothing.
+func read(file string) (*frozen, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var record struct {
+		Frozen *frozen `json:"frozen"`
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &record)
+	}
+	return record.Frozen, err
+}
