@@ -261,7 +261,7 @@ func BenchmarkPlan1000(b *testing.B) {
 		reqs[i] = Request{ID: fmt.Sprint(i), Limit: float64(i+1) / 1000, Unmeasured: i%10 == 0, BaseShares: uint64(100 + i)}
 	}
 	for _, conv := range []Conversion{Identity, Quadratic} {
-		b.Run(conv.String(), func(b *testing.B) {
+		b.Run(fmt.Sprint(conv), func(b *testing.B) {
 			for b.Loop() {
 				Plan(ModeWeight, 64, reqs, Options{Conversion: conv})
 			}
