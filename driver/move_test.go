@@ -40,6 +40,12 @@ func (f *fridge) to(state string) error {
 	return f.refuse
 }
 
+func (f *fridge) fails(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = err
+}
+
 func (f *fridge) is() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -311,6 +317,27 @@ func TestMove_frozenBrieflyEnds(t *testing.T) {
 	m.held.checkpoint.Signal = "SIGTERM"
 	m.d.findFreezer = func(*task) (freezer, error) { return nil, engine.ErrGone }
 	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalFreeze), engine.ErrGone)
+}
+
+// A task that the kernel does not thaw can be stopped all the same.
+func TestMove_notThawed(t *testing.T) {
+	m := newMoving(t)
+	m.prepare(t)
+	m.fridge.fails(errors.New("no freezer here"))
+	released := make(chan error)
+	go func() { released <- m.d.SignalTask("alloc/task/1", SignalRelease) }()
+	must.Wait(t, wait.InitialSuccess(wait.Timeout(30*time.Second), wait.BoolFunc(func() bool {
+		m.held.move.mu.Lock()
+		defer m.held.move.mu.Unlock()
+		return m.held.move.state == ""
+	})))
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is still being thawed")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "about to be frozen or thawed")
+	must.NoError(t, m.d.StopTask("alloc/task/1", time.Second, "SIGTERM"))
+	must.NotNil(t, m.frozen(t))
+	m.fridge.fails(nil)
+	must.NoError(t, <-released)
+	must.Nil(t, m.frozen(t))
 }
 
 func TestMove_refused(t *testing.T) {

@@ -86,22 +86,31 @@ func Start(ctx context.Context, file, run string) error {
 type frozen struct {
 	Run    string    `json:"run"`
 	Cgroup string    `json:"cgroup"`
+	State  string    `json:"state"`
 	Until  time.Time `json:"until"`
 }
+
+// saving is the state of a task that may be frozen in a moment (status.MoveSaving). Until
+// is a late bound then.
+const saving = "saving"
 
 // watch returns when the task is thawed, by us or by others. It writes a byte to ready once
 // it knows what to watch.
 func watch(file, run string, ready io.Writer) error {
+	plugin := os.Getppid()
 	f, err := read(file)
 	if err != nil || f == nil {
 		return err
 	}
+	first := f.Until
 	if _, err := ready.Write([]byte{'\n'}); err != nil {
 		return err
 	}
 	for f != nil && f.Run == run {
-		if !time.Now().Before(f.Until) && limits.Thaw(f.Cgroup) == nil {
-			break // the record stays: a plugin that comes back sees that the lease is over
+		// A plugin that died while its task saved will not finish that.
+		abandoned := f.State == saving && f.Until.Equal(first) && os.Getppid() != plugin
+		if (abandoned || !time.Now().Before(f.Until)) && limits.Thaw(f.Cgroup) == nil {
+			break // the record stays, for a plugin that comes back
 		}
 		time.Sleep(min(every, max(time.Until(f.Until), every/100)))
 		if now, err := read(file); err == nil { // otherwise what was read before holds
