@@ -68,7 +68,7 @@ type move struct {
 	lease  *time.Timer
 	shown  status.Move
 
-	thawed time.Time // when a task was thawed that was asked to end
+	thawed time.Time // the end of the last freeze
 }
 
 // freezer is what a move needs of a task's cgroup (limits.Cgroup).
@@ -92,6 +92,9 @@ func (m *move) end() (was string) {
 	was, m.state = m.state, ""
 	if m.lease != nil {
 		m.lease.Stop()
+	}
+	if was == status.MoveReady && m.cgroup != nil {
+		m.thawed = time.Now()
 	}
 	if was != "" {
 		m.stop()
@@ -378,15 +381,16 @@ func (d *Driver) extendLease(t *task) error {
 	m := &t.move
 	shown := m.shown
 	shown.Until = time.Now().Add(t.checkpoint.Lease)
-	var err error
+	ended := fmt.Errorf("ebbtide: the lease of task %q has just ended: ask again", t.handle.Config.Name)
 	if !m.lease.Stop() {
-		return fmt.Errorf("ebbtide: the lease of task %q has just ended: ask again", t.handle.Config.Name)
+		return ended
 	}
+	var err error
 	if m.cgroup != nil {
 		err = d.record(t, m.cgroup, shown)
 	}
 	if err == nil && !time.Now().Before(m.shown.Until) {
-		err = fmt.Errorf("ebbtide: the lease of task %q has ended while it was extended: ask again", t.handle.Config.Name)
+		err = ended
 	}
 	if err == nil {
 		m.shown = shown
@@ -406,11 +410,6 @@ func (d *Driver) releaseMove(t *task, why string) {
 	}
 	d.controller.Moving(t.handle.Config.ID, status.Move{Step: status.Unknown()})
 	if was == status.MoveReady && cg != nil {
-		if t.mayEnd() {
-			m.mu.Lock()
-			m.thawed = time.Now()
-			m.mu.Unlock()
-		}
 		d.thaw(t, cg)
 	} else {
 		d.erase(t)
@@ -479,7 +478,7 @@ func (d *Driver) erase(t *task) {
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
-	late := m.state == "" && time.Since(m.thawed) < endsWithin
+	late := m.state == "" && t.mayEnd() && time.Since(m.thawed) < endsWithin
 	if m.state == "" && !late || t.stopping.Load() || t.succeeded.Load() {
 		m.mu.Unlock()
 		return res

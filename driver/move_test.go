@@ -145,7 +145,7 @@ func TestMove_leaseEnds(t *testing.T) {
 	m.held.move.mu.Lock()
 	m.held.move.shown.Until = time.Now()
 	m.held.move.mu.Unlock()
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "has ended while it was extended")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "has just ended")
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return m.fridge.is() == "runs" && m.frozen(t) == nil })))
 }
 
