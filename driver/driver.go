@@ -353,9 +353,14 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	d.learnNode(handle.Config.NodeID)
 	t := d.track(s, handle, s.primary)
 	if err != nil {
-		// It was accepted by an earlier version: the task runs on, without us.
+		// It was accepted by an earlier version: the task runs on, without us. If it is
+		// frozen that still has to end.
 		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",
 			"task", handle.Config.Name, "alloc_id", handle.Config.AllocID, "error", err)
+		if opts != nil {
+			t.checkpoint = opts.Checkpoint
+		}
+		d.resumeMove(t)
 		return nil
 	}
 	d.supervise(t, opts, true)

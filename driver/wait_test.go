@@ -23,6 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/limits"
 )
 
@@ -328,7 +329,7 @@ func TestDecoratedFingerprint(t *testing.T) {
 		Health: drivers.HealthStateHealthy, HealthDescription: "Healthy",
 	}
 	d := &Driver{name: Name}
-	s := &setup{pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
+	s := &setup{pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: policy.Decider{Name: "flowcon"}, Mode: "weight", Estimator: "robust"}}}
 	got := d.decorate(s, stock)
 	must.MapNotContainsKey(t, got.Attributes, "driver.docker")
 	must.Eq(t, "28.0", got.Attributes["driver.ebbtide.docker.version"].GoString())

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // allocation makes the directory of an allocation of a node.
