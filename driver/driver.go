@@ -276,6 +276,9 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	opts, err := readTaskOptions(cfg)
 	notes, report, unseated := sit(cfg, s.Engine)
+	if err == nil {
+		err = source.Check(opts.Progress, s.reach(cfg, nil))
+	}
 	if err := errors.Join(err, unseated); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
@@ -376,7 +379,8 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()
-			return source.Open(opts.Progress, source.Task{Name: cfg.Name, LogDir: dir.LogDir, LocalDir: dir.LocalDir, AllocDir: dir.SharedAllocDir})
+			return source.Open(opts.Progress, source.Task{Name: cfg.Name, LogDir: dir.LogDir, LocalDir: dir.LocalDir, AllocDir: dir.SharedAllocDir,
+				Reach: t.setup.reach(cfg, t.handle)})
 		},
 		OnTarget: func(r control.Reached) { d.targetReached(t, opts.Act, r) },
 		Locate: func(ctx context.Context) (control.Cgroup, error) {
