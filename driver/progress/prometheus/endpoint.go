@@ -50,6 +50,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -286,7 +287,7 @@ type trouble struct {
 
 // scrape asks once and takes what is new.
 func (e *Endpoint) scrape(ctx context.Context) {
-	body, t := e.get(ctx)
+	body, openMetrics, t := e.get(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -301,7 +302,7 @@ func (e *Endpoint) scrape(ctx context.Context) {
 		e.slow = 0
 	}
 	if t == nil {
-		t = e.take(body)
+		t = e.take(body, openMetrics)
 	}
 	switch {
 	case t == nil:
@@ -320,52 +321,54 @@ func (e *Endpoint) scrape(ctx context.Context) {
 	}
 }
 
-// get asks for the text.
-func (e *Endpoint) get(ctx context.Context) ([]byte, *trouble) {
+const openMetricsType = "application/openmetrics-text"
+
+// get asks for the text, which may be in OpenMetrics' format.
+func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *trouble) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, nil)
 	if err != nil {
-		return nil, &trouble{kind: "request", text: "cannot be asked"} // it was parsed before
+		return nil, false, &trouble{kind: "request", text: "cannot be asked"} // it was parsed before
 	}
-	req.Header.Set("Accept", "text/plain;version=0.0.4, application/openmetrics-text;version=1.0.0;q=0.5")
+	req.Header.Set("Accept", "text/plain;version=0.0.4, "+openMetricsType+";version=1.0.0;q=0.5")
 	req.Header.Set("User-Agent", "ebbtide")
 	resp, err := e.client.Do(req)
 	if err != nil {
-		return nil, e.failed(err)
+		return nil, false, e.failed(err)
 	}
 	defer resp.Body.Close()
 
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK:
 	case code >= 300 && code < 400:
-		return nil, &trouble{kind: "redirect", text: fmt.Sprintf("answers with status %d, and redirects are not followed", code)}
+		return nil, false, &trouble{kind: "redirect", text: fmt.Sprintf("answers with status %d, and redirects are not followed", code)}
 	case code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout:
-		return nil, &trouble{kind: "ready", text: fmt.Sprintf("is not ready (status %d)", code), wait: true}
+		return nil, false, &trouble{kind: "ready", text: fmt.Sprintf("is not ready (status %d)", code), wait: true}
 	default:
-		return nil, &trouble{kind: fmt.Sprint("status ", code), text: fmt.Sprintf("answers with status %d", code)}
+		return nil, false, &trouble{kind: fmt.Sprint("status ", code), text: fmt.Sprintf("answers with status %d", code)}
 	}
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case err != nil || kind == "" || kind == "text/plain" || kind == "application/openmetrics-text" || kind == "application/octet-stream":
+	case err != nil || kind == "" || kind == "text/plain" || kind == openMetricsType || kind == "application/octet-stream":
 	default:
 		if !plain(kind) {
 			kind = "something"
 		}
-		return nil, &trouble{kind: "type", text: "answers " + kind + ", not metrics in Prometheus' text format"}
+		return nil, false, &trouble{kind: "type", text: "answers " + kind + ", not metrics in Prometheus' text format"}
 	}
 
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		return nil, &trouble{kind: "encoding", text: "answers in an encoding that was not asked for"}
+		return nil, false, &trouble{kind: "encoding", text: "answers in an encoding that was not asked for"}
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
 	case err != nil:
-		return nil, e.failed(err)
+		return nil, false, e.failed(err)
 	case len(body) > maxBody:
-		return nil, &trouble{kind: "large", text: fmt.Sprintf("answers more than %d MiB", maxBody>>20)}
+		return nil, false, &trouble{kind: "large", text: fmt.Sprintf("answers more than %d MiB", maxBody>>20)}
 	}
-	return body, nil
+	return body, kind == openMetricsType, nil
 }
 
 // plain says whether a media type is one that people use, and no text of its own.
@@ -414,10 +417,10 @@ func (e *Endpoint) wants(name string) bool {
 }
 
 // take reads a text, and reports what is new in it.
-func (e *Endpoint) take(body []byte) *trouble {
-	p := parse(body, e.wants)
+func (e *Endpoint) take(body []byte, openMetrics bool) *trouble {
+	p, err := parse(body, openMetrics, e.wants)
 	e.stats.Lines += p.lines
-	if p.good == 0 && p.bad > 0 {
+	if err != nil {
 		return &trouble{kind: "text", text: "answers text that is not metrics in Prometheus' format"}
 	}
 	if p.full {
@@ -575,8 +578,8 @@ func (e *Endpoint) summary(p *page, samples []sample) *trouble {
 	var found []sample
 	var have []string
 	for _, s := range samples {
-		q, ok := parseValue([]byte(s.label("quantile")))
-		if !ok {
+		q, err := strconv.ParseFloat(s.label("quantile"), 64)
+		if err != nil {
 			continue
 		}
 		if math.Abs(q-e.opts.Quantile) < 1e-9 {

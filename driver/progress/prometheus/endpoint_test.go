@@ -472,7 +472,7 @@ func TestAnswers(t *testing.T) {
 		}, "loss=0.5", "", ""},
 		{"OpenMetrics", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
-			io.WriteString(w, "# TYPE loss gauge\n# UNIT loss x\nloss 0.5 1700000000.123\n# TYPE a info\na_info{b=\"c\"} 1\n# EOF\n")
+			io.WriteString(w, "# TYPE loss gauge\n# UNIT loss \nloss 0.5 1700000000.123\n# TYPE a info\na_info{b=\"c\"} 1\n# EOF\n")
 		}, "loss=0.5", "", ""},
 		{"gzip", func(w http.ResponseWriter, r *http.Request) {
 			must.Eq(t, "", r.Header.Get("Accept-Encoding"))
@@ -526,10 +526,10 @@ func TestAnswers(t *testing.T) {
 			io.WriteString(c, "SSH-2.0-OpenSSH\r\n")
 			c.Close()
 		}, "", "does not answer as http", ""},
-		{"some lines are bad", func(w http.ResponseWriter, r *http.Request) {
+		{"a line is bad", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
-			io.WriteString(w, "other{ 1\nx y z\n"+good)
-		}, "loss=0.5", "", ""},
+			io.WriteString(w, good+"x y z\n")
+		}, "", "answers text that is not metrics", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(c.answer))
