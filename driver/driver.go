@@ -56,6 +56,7 @@ type Driver struct {
 	mu     sync.Mutex
 	nodeID string
 	tasks  map[string]*task
+	refuge *refuge // the newest; nil while there is none
 }
 
 // setup is what one SetConfig has made. It does not change any more.
@@ -119,7 +120,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		return err
 	}
 	now.ctx, now.stop = context.WithCancel(d.ctx)
-	if now.primary, err = d.newInstance(now); err != nil {
+	if now.primary, err = d.newInstance(now.ctx, now); err != nil {
 		now.stop()
 		return err
 	}
@@ -154,9 +155,10 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	return nil
 }
 
-// newInstance makes an instance of the decorated driver and passes its events on.
-func (d *Driver) newInstance(s *setup) (drivers.DriverPlugin, error) {
-	inner, err := d.newDriver(s.ctx, s.Engine, d.logger)
+// newInstance makes an instance of the decorated driver and passes its events on. It ends
+// with the context.
+func (d *Driver) newInstance(ctx context.Context, s *setup) (drivers.DriverPlugin, error) {
+	inner, err := d.newDriver(ctx, s.Engine, d.logger)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +170,6 @@ func (d *Driver) newInstance(s *setup) (drivers.DriverPlugin, error) {
 	if err := inner.SetConfig(cfg); err != nil {
 		return nil, fmt.Errorf("configuring the %s driver: %w", s.Engine, err)
 	}
-	ctx := s.ctx
 	ch, err := inner.TaskEvents(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading events of the %s driver: %w", s.Engine, err)

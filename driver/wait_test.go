@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/config"
@@ -192,6 +193,52 @@ func TestTaskThatOutlivesDocker(t *testing.T) {
 
 	second.results <- &drivers.ExitResult{ExitCode: 0}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
+}
+
+// The tasks of an outage share a further instance, which ends with the last of them.
+func TestOutagesLeaveNoInstance(t *testing.T) {
+	d, first, _, messages := waiting(t, found{State: engine.State{Running: true, PID: 1}})
+	type made struct {
+		*inner
+		ctx context.Context
+	}
+	instances := make(chan made, 10)
+	d.newDriver = func(ctx context.Context, _ string, _ hclog.Logger) (drivers.DriverPlugin, error) {
+		m := made{&inner{results: make(chan *drivers.ExitResult), recovered: make(chan string, 10)}, ctx}
+		instances <- m
+		return m.inner, nil
+	}
+	ids := []string{"alloc/task/1", "alloc/task/2", "alloc/task/3"}
+	for _, id := range ids[1:] {
+		d.track(d.setup.Load(), &drivers.TaskHandle{Config: &drivers.TaskConfig{ID: id, Name: "task", AllocID: "alloc"}}, first)
+	}
+	for _, id := range ids {
+		_, err := d.WaitTask(t.Context(), id)
+		must.NoError(t, err)
+	}
+	outage := func(results chan *drivers.ExitResult) made {
+		t.Helper()
+		for range ids {
+			results <- lost
+		}
+		for range ids {
+			message(t, messages, "was not interrupted")
+		}
+		must.Eq(t, 1, len(instances))
+		return <-instances
+	}
+	one := outage(first.results)
+	must.Eq(t, 3, len(one.recovered))
+	two := outage(one.results)
+	must.Eq(t, 3, len(two.recovered))
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return one.ctx.Err() != nil }), wait.Timeout(30*time.Second)))
+
+	for i, id := range ids {
+		must.NoError(t, two.ctx.Err(), must.Sprint(i))
+		must.NoError(t, d.DestroyTask(id, true))
+	}
+	must.Error(t, two.ctx.Err())
+	must.NoError(t, d.setup.Load().ctx.Err())
 }
 
 func TestTaskThatEndedDuringTheOutage(t *testing.T) {
