@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	nodeID string
+	allocs string // the directory of the node's allocations
 	tasks  map[string]*task
 	refuge *refuge // the newest; nil while there is none
 }
@@ -284,7 +286,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
 	opts.GPU = report
-	d.learnNode(cfg.NodeID)
+	d.learnNode(cfg)
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
 	}
@@ -350,7 +352,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		d.track(s, handle, finished{}).succeeded.Store(true)
 		return nil
 	}
-	d.learnNode(handle.Config.NodeID)
+	d.learnNode(handle.Config)
 	t := d.track(s, handle, s.primary)
 	if err != nil {
 		// It was accepted by an earlier version: the task runs on, without us.
@@ -446,12 +448,16 @@ func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	return limits.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
 }
 
-// learnNode remembers the Nomad node's ID, which the plugin is told only with a task.
-func (d *Driver) learnNode(id string) {
+// learnNode remembers the Nomad node's ID and where its allocations are, which the plugin
+// is told only with a task.
+func (d *Driver) learnNode(cfg *drivers.TaskConfig) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if id != "" {
-		d.nodeID = id
+	if cfg.NodeID != "" {
+		d.nodeID = cfg.NodeID
+	}
+	if cfg.AllocDir != "" {
+		d.allocs = filepath.Dir(cfg.AllocDir)
 	}
 }
 

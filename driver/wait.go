@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -355,6 +357,7 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	ticker := time.NewTicker(s.period)
 	defer ticker.Stop()
 	started := time.Now()
+	seen := make(map[string]bool) // allocations that were on this node
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -364,9 +367,10 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 			if now.Sub(started) < s.grace {
 				continue
 			}
-			nodeID, tracked := d.tracked()
+			nodeID, allocs, tracked := d.tracked()
 			removed, err := e.Reap(s.ctx, engine.ReapOptions{
 				NodeID: nodeID, All: d.name == DockerName, Tracked: tracked,
+				Ended: func(id string) bool { return ended(allocs, id, seen) },
 				Grace: s.grace, DryRun: s.dryRun,
 			}, now)
 			for _, id := range removed {
@@ -379,8 +383,23 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	}
 }
 
-// tracked returns the node's ID and the containers of the tasks that we hold.
-func (d *Driver) tracked() (nodeID string, ids map[string]bool) {
+// ended says whether an allocation was on this node and is no more: its directory has been
+// there at an earlier call, and Nomad has removed it. seen remembers that. Another client
+// at the same Docker daemon has its allocations elsewhere.
+func ended(allocs, id string, seen map[string]bool) bool {
+	if allocs == "" || id != filepath.Base(id) {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(allocs, id))
+	if err == nil {
+		seen[id] = true
+	}
+	return seen[id] && errors.Is(err, fs.ErrNotExist)
+}
+
+// tracked returns the node's ID, the directory of its allocations, and the containers of
+// the tasks that we hold.
+func (d *Driver) tracked() (nodeID, allocs string, ids map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ids = make(map[string]bool, len(d.tasks))
@@ -389,5 +408,5 @@ func (d *Driver) tracked() (nodeID string, ids map[string]bool) {
 			ids[id] = true
 		}
 	}
-	return d.nodeID, ids
+	return d.nodeID, d.allocs, ids
 }

@@ -366,6 +366,26 @@ func TestLogPipesAreHeldAndReleased(t *testing.T) {
 	must.ErrorContains(t, <-ended, "EOF")
 }
 
+// Only an allocation that has been on this node can have ended there.
+func TestEnded(t *testing.T) {
+	d, _, _, _ := waiting(t, found{})
+	allocs, seen := t.TempDir(), map[string]bool{}
+	cfg := &drivers.TaskConfig{NodeID: "node-1", AllocDir: filepath.Join(allocs, "b")}
+	d.learnNode(cfg)
+	d.learnNode(&drivers.TaskConfig{})
+	nodeID, dir, _ := d.tracked()
+	must.Eq(t, "node-1", nodeID)
+	must.Eq(t, allocs, dir)
+
+	must.False(t, ended(dir, "b", seen), must.Sprint("another client's, perhaps"))
+	must.NoError(t, os.Mkdir(cfg.AllocDir, 0o700))
+	must.False(t, ended(dir, "b", seen), must.Sprint("it may start again"))
+	must.False(t, ended(dir, "../x", seen))
+	must.False(t, ended("", "b", seen), must.Sprint("no task has been here"))
+	must.NoError(t, os.Remove(cfg.AllocDir))
+	must.True(t, ended(dir, "b", seen))
+}
+
 func TestDecoratedFingerprint(t *testing.T) {
 	stock := &drivers.Fingerprint{
 		Attributes: map[string]*pstructs.Attribute{
