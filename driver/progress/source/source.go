@@ -21,9 +21,10 @@ import (
 // Task says where a task's directories are on the host.
 type Task struct {
 	Name     string
-	LogDir   string // Nomad's log files of the allocation
-	LocalDir string // the task's own (NOMAD_TASK_DIR)
-	AllocDir string // the allocation's shared one (NOMAD_ALLOC_DIR)
+	LogDir   string            // Nomad's log files of the allocation
+	LocalDir string            // the task's own (NOMAD_TASK_DIR)
+	AllocDir string            // the allocation's shared one (NOMAD_ALLOC_DIR)
+	Reach    *prometheus.Reach // where its metrics endpoint may be; nil is nowhere
 }
 
 // Open opens the source that a valid configuration names.
@@ -49,7 +50,7 @@ func open(cfg progress.Config, t Task) (progress.Source, error) {
 			return tensorboard.Open(root, path, cfg)
 		})
 	case cfg.Prometheus != "":
-		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
+		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{Reach: t.Reach, Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
 	}
 	parser, err := progress.NewParser(cfg)
 	if err != nil {
@@ -58,16 +59,20 @@ func open(cfg progress.Config, t Task) (progress.Source, error) {
 	return &logs{progress.NewLogs(t.LogDir, t.Name, parser), parser}, nil
 }
 
-// Check says whether a configuration can be opened on this host, as far as that can
-// be known before the task is there.
-func Check(cfg progress.Config) error {
-	err := cfg.Validate()
-	if u, uerr := url.Parse(cfg.Prometheus); err == nil && uerr == nil && cfg.Prometheus != "" {
-		if herr := prometheus.CheckHost(u.Hostname()); herr != nil {
-			err = &progress.FieldError{Field: "prometheus", Value: u.Host, Problem: herr.Error()}
-		}
+// Check says whether the source of a valid configuration may be opened, as far as that
+// can be known before the task is there.
+func Check(cfg progress.Config, reach *prometheus.Reach) error {
+	if cfg.Prometheus == "" {
+		return nil
 	}
-	return err
+	u, err := url.Parse(cfg.Prometheus)
+	if err != nil {
+		return nil // it is not valid
+	}
+	if err := reach.Check(u); err != nil {
+		return &progress.FieldError{Field: "prometheus", Value: u.Host, Problem: err.Error()}
+	}
+	return nil
 }
 
 // Where names a source for people; "" is the task's output.
