@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Bounds.
@@ -44,7 +44,7 @@ const (
 // Dir is a progress.Source that reads event files below a directory. It is not safe
 // for concurrent use.
 type Dir struct {
-	root   *os.Root
+	root   *taskfs.Dir
 	path   string
 	cfg    progress.Config
 	now    func() time.Time
@@ -90,7 +90,7 @@ type run struct {
 // remains the caller's and must stay open. The directory may come later. The errors
 // are those of the configuration, all of them, each a *progress.FieldError: of
 // "tensorboard" for the directory, and the fields of cfg.
-func Open(root *os.Root, dir string, cfg progress.Config) (*Dir, error) {
+func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
 		if len(value) > 200 {
