@@ -4,6 +4,7 @@
 package status
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 const precious = "not yours\n"
@@ -77,7 +80,7 @@ var plants = map[string]func(path string, v *victim) error{
 }
 
 func TestHostile_file(t *testing.T) {
-	for _, place := range []string{"t.json", "t.csv", "t.png", tmpName("t.json"), tmpName("t.csv"), tmpName("t.png")} {
+	for _, place := range []string{"t.json", "t.csv", "t.png", taskfs.TempName("t.json"), taskfs.TempName("t.csv"), taskfs.TempName("t.png")} {
 		for what, plant := range plants {
 			t.Run(place+"/"+what, func(t *testing.T) {
 				t.Parallel()
@@ -103,7 +106,7 @@ func TestHostile_file(t *testing.T) {
 				_, err := w.ReadStatus()
 				if place == "t.json" {
 					must.ErrorContains(t, err, path)
-					must.Eq(t, !readable, isAny(err, ErrNotRegular))
+					must.Eq(t, !readable, errors.Is(err, taskfs.ErrKind))
 				} else {
 					must.NoError(t, err)
 				}
@@ -116,14 +119,14 @@ func TestHostile_file(t *testing.T) {
 					must.NoError(t, err)
 					must.SliceEmpty(t, rows)
 				default:
-					must.ErrorIs(t, err, ErrNotRegular)
+					must.ErrorIs(t, err, taskfs.ErrKind)
 					must.ErrorContains(t, err, path)
 				}
 
 				blocked := func(err error, name string) {
 					t.Helper()
-					if what == "full directory" && (place == name || place == tmpName(name)) {
-						must.ErrorIs(t, err, ErrBlocked)
+					if what == "full directory" && (place == name || place == taskfs.TempName(name)) {
+						must.ErrorIs(t, err, taskfs.ErrKind)
 						must.ErrorContains(t, err, path)
 						return
 					}
@@ -191,7 +194,7 @@ func TestHostile_directory(t *testing.T) {
 
 				w, err := NewWriter(base, "t", Options{})
 				if place == "data" && !planted.IsDir() {
-					must.ErrorIs(t, err, ErrBlocked)
+					must.ErrorIs(t, err, taskfs.ErrKind)
 					must.ErrorContains(t, err, path)
 					is, err := os.Lstat(path)
 					must.NoError(t, err)
@@ -243,10 +246,10 @@ func TestHostile_race(t *testing.T) {
 			_ = os.Mkdir(dir, 0o755)
 			for _, name := range []string{"t.json", "t.csv", "t.png"} {
 				_ = os.Symlink(v.file, filepath.Join(dir, name))
-				_ = os.Link(v.file, filepath.Join(dir, tmpName(name)))
+				_ = os.Link(v.file, filepath.Join(dir, taskfs.TempName(name)))
 				_ = os.Remove(filepath.Join(dir, name))
 				_ = os.Link(v.file, filepath.Join(dir, name))
-				_ = os.Symlink(v.file, filepath.Join(dir, tmpName(name)))
+				_ = os.Symlink(v.file, filepath.Join(dir, taskfs.TempName(name)))
 			}
 		}
 	})
@@ -281,11 +284,8 @@ func TestHostile_huge(t *testing.T) {
 		must.NoError(t, os.Truncate(path, 10<<30))
 		return path
 	}
-	d, err := openDir(w.base, false)
-	must.NoError(t, err)
-	defer d.close()
 	huge("t.json", `{"task":"t"}`)
-	b, err := d.read("t.json", maxStatus)
+	b, _, err := w.read(".json", maxStatus)
 	must.NoError(t, err)
 	must.Len(t, maxStatus, b)
 	_, err = w.ReadStatus()
