@@ -25,6 +25,7 @@ package taskfs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -130,7 +131,7 @@ func (d *Dir) Sub(path string) (*Dir, error) {
 // MkdirAll opens the directory at path, and makes what is missing of it, with the given
 // permissions whatever the umask.
 func (d *Dir) MkdirAll(path string, mode fs.FileMode) (*Dir, error) {
-	if !local(path) {
+	if Check(path) != nil {
 		return nil, fail("make", path, fs.ErrInvalid)
 	}
 	at := d
@@ -313,7 +314,7 @@ func blocked(err error) error {
 
 // parent opens the directory in which path has its last name.
 func (d *Dir) parent(path string) (dir *Dir, name string, err error) {
-	if !local(path) || filepath.Clean(path) == "." {
+	if Check(path) != nil || filepath.Clean(path) == "." {
 		return nil, "", fail("open", path, fs.ErrInvalid)
 	}
 	path = filepath.Clean(path)
@@ -331,7 +332,7 @@ func (n node) close() { _ = unix.Close(n.fd) }
 
 // find finds what lies at path. op is for the error.
 func (d *Dir) find(op, path string) (node, error) {
-	if !local(path) {
+	if Check(path) != nil {
 		return node{}, fail(op, path, fs.ErrInvalid)
 	}
 	at := node{fd: d.Fd()}
@@ -357,8 +358,18 @@ func (d *Dir) find(op, path string) (node, error) {
 	return at, nil
 }
 
-// local says whether a path can lie beneath a directory.
-func local(path string) bool { return filepath.IsLocal(path) && strings.IndexByte(path, 0) < 0 }
+// Check says what is wrong with a path that can never lie beneath a directory.
+func Check(path string) error {
+	switch {
+	case len(path) > unix.PathMax:
+		return fmt.Errorf("must have at most %d bytes", unix.PathMax)
+	case strings.IndexByte(path, 0) >= 0:
+		return errors.New("must not contain NUL bytes")
+	case !filepath.IsLocal(path):
+		return errors.New("must be a path within the directory (relative, and not out of it by \"..\")")
+	}
+	return nil
+}
 
 // openat repeats the system call when a signal interrupted it.
 func openat(dir int, name string, flags int, mode fs.FileMode) (int, error) {

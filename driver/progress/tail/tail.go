@@ -25,7 +25,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/taskfs"
@@ -79,19 +78,11 @@ type File struct {
 // before the first Read, so only a path that can never name one is an error. The
 // root remains the caller's, and must stay open.
 func Open(root *taskfs.Dir, path string) (*File, error) {
-	switch {
-	case root == nil:
-		return nil, errors.New("no directory to look in")
-	case path == "":
+	if filepath.Clean(path) == "." {
 		return nil, errors.New("must name a file")
-	case strings.IndexByte(path, 0) >= 0:
-		return nil, errors.New("must not contain NUL bytes")
-	case len(path) > 4096:
-		return nil, errors.New("must have at most 4096 bytes")
-	case !filepath.IsLocal(path):
-		return nil, fmt.Errorf("must be a path within the directory (relative, and not out of it by \"..\"), got %q", path)
-	case filepath.Clean(path) == ".":
-		return nil, fmt.Errorf("must name a file, got %q", path)
+	}
+	if err := taskfs.Check(path); err != nil {
+		return nil, err
 	}
 	return &File{root: root, path: filepath.Clean(path)}, nil
 }

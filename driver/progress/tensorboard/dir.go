@@ -13,7 +13,6 @@ import (
 	"maps"
 	"math"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,17 +97,10 @@ func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 		}
 		errs = append(errs, &progress.FieldError{Field: field, Value: value, Problem: problem})
 	}
-	switch {
-	case root == nil:
-		bad("tensorboard", dir, "has no directory to be looked for in")
-	case dir == "":
+	if dir == "" {
 		bad("tensorboard", dir, "must name a directory")
-	case len(dir) > 4096:
-		bad("tensorboard", dir, "must have at most 4096 bytes")
-	case strings.IndexByte(dir, 0) >= 0:
-		bad("tensorboard", dir, "must not contain NUL bytes")
-	case !filepath.IsLocal(dir):
-		bad("tensorboard", dir, "must be a path within the directory (relative, and not out of it by \"..\")")
+	} else if err := taskfs.Check(dir); err != nil {
+		bad("tensorboard", dir, err.Error())
 	}
 	if cfg.Pattern != "" {
 		bad("pattern", cfg.Pattern, "is for lines of a log: a scalar is chosen by its tag, with metric")

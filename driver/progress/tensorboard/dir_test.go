@@ -773,7 +773,7 @@ func TestOpen_errors(t *testing.T) {
 		must.ErrorContains(t, err, says)
 		must.Less(t, 500, len(err.Error()))
 	}
-	_, err = Open(nil, "x", progress.Config{Preset: "keras", Pattern: "(", Goal: "up", Metric: " x"})
+	_, err = Open(root, "", progress.Config{Preset: "keras", Pattern: "(", Goal: "up", Metric: " x"})
 	for _, field := range []string{"progress.tensorboard", "progress.preset", "progress.pattern", "progress.goal", "progress.metric"} {
 		must.ErrorContains(t, err, field)
 	}
