@@ -206,9 +206,12 @@ func (d *Dir) open(path, want string, flags int, made Stat) (*os.File, Stat, err
 	case flags&unix.O_APPEND != 0 && (!n.Same(made) || n.Nlink != 1):
 		err = kindError{"another file", "the one that was written"}
 	}
+	if want != directory {
+		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
+	}
 	fd := -1
 	if err == nil {
-		fd, err = openat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(n.fd), flags|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		fd, err = openat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(n.fd), flags, 0)
 	}
 	if err != nil {
 		return nil, Stat{}, fail("open", path, err)
