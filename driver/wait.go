@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/publish"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // task is a task that the plugin holds.
@@ -69,16 +69,18 @@ func (d *Driver) track(s *setup, handle *drivers.TaskHandle, inner drivers.Drive
 // holdLogs keeps the write ends of the task's log pipes open. Nomad stops to read
 // a pipe for good once its last writer is gone, and the docker driver's log helper
 // goes with the connection to the daemon: without this, the task's output would
-// end at the first restart of Docker. Pipes that cannot be opened are left alone.
+// end at the first restart of Docker. Pipes that cannot be opened are left alone. They
+// lie in the allocation's directory of logs, which the task can write to.
 func (t *task) holdLogs() {
 	for _, path := range []string{t.handle.Config.StdoutPath, t.handle.Config.StderrPath} {
-		fi, err := os.Lstat(path)
-		if err != nil || fi.Mode()&os.ModeNamedPipe == 0 {
+		dir, err := taskfs.Open(filepath.Split(filepath.Dir(path)))
+		if err != nil {
 			continue
 		}
-		if f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+		if f, err := dir.FIFO(filepath.Base(path)); err == nil {
 			t.logs = append(t.logs, f)
 		}
+		_ = dir.Close()
 	}
 }
 

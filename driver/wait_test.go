@@ -387,6 +387,50 @@ func TestEnded(t *testing.T) {
 	must.True(t, ended(dir, "b", seen))
 }
 
+// A task that swaps the name of its log pipe for a link does not make us open another
+// file for writing.
+func TestLogPipesAreNotSwapped(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	must.NoError(t, os.Mkdir(at("logs"), 0o755))
+	path := at("logs/stdout.fifo")
+	must.NoError(t, unix.Mkfifo(path, 0o600))
+	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	must.NoError(t, err)
+	defer reader.Close()
+	must.NoError(t, os.WriteFile(at("other"), nil, 0o600))
+	must.NoError(t, os.Symlink(at("other"), at("logs/link")))
+
+	stop := make(chan struct{})
+	var attacker sync.WaitGroup
+	attacker.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, at("logs/link"), unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	defer attacker.Wait()
+	defer close(stop)
+	held, others := 0, 0
+	for range 20_000 {
+		tk := &task{handle: &drivers.TaskHandle{Config: &drivers.TaskConfig{StdoutPath: path}}}
+		tk.holdLogs()
+		for _, f := range tk.logs {
+			held++
+			if fi, err := f.Stat(); err != nil || fi.Mode()&os.ModeNamedPipe == 0 {
+				others++
+			}
+		}
+		tk.releaseLogs()
+	}
+	must.Positive(t, held)
+	must.Zero(t, others, must.Sprintf("opened another file %d of %d times", others, held))
+}
+
 func TestDecoratedFingerprint(t *testing.T) {
 	stock := &drivers.Fingerprint{
 		Attributes: map[string]*pstructs.Attribute{
