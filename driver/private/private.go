@@ -176,8 +176,8 @@ func (d Dir) seal(name string, data []byte) ([]byte, error) {
 	return hex.AppendEncode(nil, mac.Sum(nil)), nil
 }
 
-// keyName is the name of the node's key. It lies in the directory of all allocations, which
-// no jobspec can reach.
+// keyName is the name of the node's key. It lies in the directory of all allocations,
+// outside each of them.
 const keyName = ".ebbtide.key"
 
 // key reads the node's key and creates it if there is none. If two processes create it at
