@@ -177,6 +177,9 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		p.scanDict(line[at:])
 		if f.summary {
 			f.ncands = 0
+		} else if f.ncands == 0 && at > 0 { // the text tells more than the dict behind it
+			f.reset()
+			p.scanText(line[:at], true)
 		}
 	} else {
 		p.scanText(line, true)
@@ -351,9 +354,10 @@ func (p *Parser) choose() *candidate {
 func (p *Parser) use(s *series) {
 	if p.ours != nil {
 		p.changes++
-		// What is known of epochs stays, positions of another series do not.
+		// What is known of epochs and of the last step stays, positions of another
+		// series do not.
 		p.steps.Last1, p.steps.LastE1, p.steps.Gap, p.steps.Base, p.steps.Global = 0, 0, 0, 0, false
-		p.steps.Of, p.steps.Out1, p.steps.OutOf, p.steps.DoneOf = 0, 0, 0, 0
+		p.steps.Of, p.steps.DoneOf = 0, 0
 	}
 	p.ours = s
 	p.misses = 0
@@ -415,7 +419,7 @@ func (p *Parser) searchMetric(line []byte) {
 		if from > 0 && boundary(line[from-1], line[from]) || end < len(line) && boundary(line[end], line[end-1]) {
 			continue
 		}
-		if w := bytes.Fields(line[max(0, from-12):from]); len(w) > 0 && isBest(bytes.Trim(w[len(w)-1], `"':([`)) {
+		if before := bytes.TrimRight(line[:from], " "); isBest(before[bytes.LastIndexFunc(before, notLetter)+1:]) {
 			continue // a running optimum is no report of it
 		}
 		at, strong, _ := afterKey(line, end)
@@ -430,6 +434,8 @@ func (p *Parser) searchMetric(line []byte) {
 		}
 	}
 }
+
+func notLetter(r rune) bool { return r > 127 || !isLetter(byte(r)) }
 
 // boundary says whether the byte beside a name makes it a part of a longer one.
 func boundary(beside, edge byte) bool {

@@ -54,7 +54,7 @@ type findings struct {
 	lr            float64 // learning rate
 	epoch, epochs float64 // Epoch [1/5]
 	n, of         float64 // position in an epoch or a bar: 12/469
-	index         bool    // the line begins with its step: "12: "
+	index         bool    // the line begins with its step: "12: ", "12 | "
 	whole         bool    // the step stands before the epoch: it counts over all of them
 	place         bool    // a step or batch was said to be one of so many
 	heldOut       bool    // the line tells of held-out data
@@ -123,7 +123,7 @@ func counts(name []byte) counter {
 		"timesteps", "current_step", "step_num", "iter_num":
 		return countStep
 	case "global_step", "globalstep", "train/global_step", "trainer/global_step", "num_updates", "num_update",
-		"nupdates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
+		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
 		return countGlobal
 	case "batch", "batch_idx", "minibatch", "batch_id", "batches", "mb":
 		return countBatch
@@ -428,6 +428,8 @@ func (p *Parser) pair(b []byte, w words, take bool) int {
 			kind = countLR
 		case kind == countStep && equalFold(w, "optimization"):
 			kind = countTotal // Total optimization steps = 1,500
+		case kind == countStep && equalFold(w, "episode"):
+			kind = countNothing // how long the episode was
 		}
 	}
 	switch {
@@ -438,14 +440,24 @@ func (p *Parser) pair(b []byte, w words, take bool) int {
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
 		return p.count(b, kind, n)
 	}
-	if equalFold(name, "train") && !n.decimal && f.shape == shapePlain { // timm: Train: 0 [  50/1251
-		k := n.end
-		for k < len(b) && isSpace(b[k]) {
-			k++
+	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
+		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251"
+		of, k, _ := fraction(b, n.end)
+		k = max(k, n.end)
+		if percent := bytes.TrimLeft(b[k:], " "); len(percent) > 0 && percent[0] == '(' {
+			k += bytes.IndexByte(b[k:], ')') + 1
 		}
-		if strong && k < len(b) && b[k] == '[' {
+		if rest := bytes.TrimLeft(b[k:], " "); len(rest) > 0 && rest[0] == '[' {
 			f.epoch = n.value
-			return n.end
+			if of > 0 {
+				f.epochs = of
+			}
+			return k
+		}
+	}
+	if !strong && !n.decimal && take { // Tacotron 2: "Train loss 12 0.5"
+		if v, ok := parseValue(b, min(n.end+1, len(b))); ok && v.decimal && b[n.end] == ' ' && !isSet(f.step) && p.wantsName(name) {
+			f.step, n = n.value, v
 		}
 	}
 	if !take || !(strong || n.decimal) {
@@ -628,6 +640,11 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 				return e
 			}
 		case '/', ' ':
+			if i == start && j+2 < len(b) && b[j+1] == '|' && b[j+2] == ' ' { // "12 | loss 0.5 |"
+				n, _ := parseNumber(b[:j], i)
+				f.step, f.index = n.value, true
+				return j + 2
+			}
 			if e, ok := p.position(b, start, i, j, glyph); ok {
 				return e
 			}
@@ -735,6 +752,15 @@ func (p *Parser) valueFirst(b []byte, i int) int {
 	return end
 }
 
+// wordAt returns the letters at b[i], of which a few are enough.
+func wordAt(b []byte, i int) []byte {
+	end := min(i, len(b))
+	for end < len(b) && end < i+12 && isLetter(b[end]) {
+		end++
+	}
+	return b[min(i, len(b)):end]
+}
+
 // percentBar reads a tqdm bar from its percentage on: " 10%|█   | 10/100 [00:01<…".
 // Collectors that drop the drawing leave "50% 1/2 [".
 func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
@@ -820,17 +846,21 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	if !ok || of <= 0 || n.value > of+1 {
 		return 0, false
 	}
+	if unit := counts(wordAt(b, e+1)); (unit == countBatch || unit == countStep) && b[e] == ' ' { // 200/2983 batches
+		f.n, f.of = n.value, of
+		return e, true
+	}
 	k := i - 1
 	for k >= start && isSpace(b[k]) {
 		k--
 	}
-	if k >= start && b[k] == '[' && k >= i-8 {
+	if k >= start && (b[k] == '[' || b[k] == '(') && k >= i-8 {
 		// Not the date that begins detectron2's lines: "[05/20 18:13:49 d2.utils]".
 		m := e
 		for m < len(b) && isSpace(b[m]) {
 			m++
 		}
-		if m >= len(b) || b[m] != ']' && b[m] != '(' {
+		if m >= len(b) || b[m] != ']' && b[m] != '(' && (b[k] != '(' || b[m] != ')') {
 			return 0, false
 		}
 		f.n, f.of = n.value, of
@@ -847,6 +877,10 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	m := e
 	for m < len(b) && isSpace(b[m]) {
 		m++
+	}
+	if m == e && m+1 < len(b) && b[m] == ':' && isSpace(b[m+1]) { // Keras-RL: "80/50000: episode: 1, reward: 5.0"
+		f.step, f.stepOf, f.index = n.value, of, true
+		return e, true
 	}
 	if m == e || m+1 >= len(b) {
 		return 0, false
