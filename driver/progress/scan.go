@@ -202,7 +202,7 @@ func fraction(b []byte, i int) (of float64, end int, ok bool) {
 	switch {
 	case i < len(b) && b[i] == '/':
 		i++
-	case hasFold(b[min(i, len(b)):], "of "):
+	case i < len(b) && b[i] == 'o' && hasFold(b[i:], "of "):
 		i += 3
 	default:
 		return 0, 0, false
@@ -291,8 +291,7 @@ func (p *Parser) scanText(b []byte, take bool) {
 		start++
 	}
 	var (
-		context       []byte // the last word about held-out data
-		best          []byte // the word that makes a running optimum of what follows it
+		w             words
 		prev, prevEnd = -1, -1
 		glyph         = -1 // end of the last piece of a drawn bar
 	)
@@ -315,20 +314,20 @@ func (p *Parser) scanText(b []byte, take bool) {
 				break
 			}
 			name := b[from:i]
-			before, beforeEnd := prev, prevEnd
+			w.before, w.beforeEnd = prev, prevEnd
 			if i+2 < len(b) && b[i] == '\'' && b[i+1] == 's' && b[i+2] == ' ' { // LightGBM: valid_0's l2
 				i += 2
 			}
 			prev, prevEnd = from, i
 			if !joined {
 				if h := heldOut(name); h != 0 {
-					context = nil
+					w.context = nil
 					if h > 0 {
-						context = name
+						w.context = name
 						p.found.heldOut = true
 					}
 				} else if isBest(name) {
-					best = name
+					w.best = name
 				}
 			}
 			if i >= len(b) {
@@ -351,18 +350,15 @@ func (p *Parser) scanText(b []byte, take bool) {
 					continue
 				}
 			}
-			if before >= 0 && (beforeEnd+1 != from || b[beforeEnd] != ' ') {
-				before = -1
+			if w.before >= 0 && (w.beforeEnd+1 != from || b[w.beforeEnd] != ' ') {
+				w.before = -1
 			}
-			i = p.pair(b, words{from, i, before, beforeEnd, context, best}, take)
+			w.from, w.end = from, i
+			i = p.pair(b, &w, take)
 
 		case class[c]&classDigit != 0:
 			i = p.bareNumber(b, start, i, glyph, take)
 			prev = -1
-
-		case c == ',' || c == ';' || c == '|' || c == ')':
-			best = nil
-			i++
 
 		case c == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95): // ━ and its kin
 			i += 3
@@ -370,6 +366,9 @@ func (p *Parser) scanText(b []byte, take bool) {
 			prev = -1
 
 		default:
+			if class[c]&classBreak != 0 {
+				w.best = nil
+			}
 			i++
 		}
 	}
@@ -380,7 +379,7 @@ func (p *Parser) scanText(b []byte, take bool) {
 type words struct {
 	from, end         int
 	before, beforeEnd int
-	context, best     []byte
+	context, best     []byte // the last one about held-out data, and the one that makes a running optimum of it
 }
 
 // abbreviated reads a counter whose name b[from:end] ends in a full stop, as in
@@ -402,7 +401,7 @@ func (p *Parser) abbreviated(b []byte, from, end int) int {
 
 // pair looks at a name and what stands behind it. It returns where to go on: behind
 // the value, if there is one.
-func (p *Parser) pair(b []byte, w words, take bool) int {
+func (p *Parser) pair(b []byte, w *words, take bool) int {
 	from, end, before, beforeEnd := w.from, w.end, w.before, w.beforeEnd
 	at, strong, list := afterKey(b, end)
 	if at >= len(b) {
@@ -422,9 +421,9 @@ func (p *Parser) pair(b []byte, w words, take bool) int {
 		return end // "Steps:  10%|█": the name is the bar's
 	}
 	kind := counts(name)
-	if before >= 0 {
+	if before >= 0 && (kind == countStep || len(name) == 4) {
 		switch w := b[before:beforeEnd]; {
-		case equalFold(w, "learning") && equalFold(name, "rate"):
+		case kind == countNothing && equalFold(name, "rate") && equalFold(w, "learning"):
 			kind = countLR
 		case kind == countStep && equalFold(w, "optimization"):
 			kind = countTotal // Total optimization steps = 1,500
@@ -455,8 +454,8 @@ func (p *Parser) pair(b []byte, w words, take bool) int {
 			return k
 		}
 	}
-	if !strong && !n.decimal && take { // Tacotron 2: "Train loss 12 0.5"
-		if v, ok := parseValue(b, min(n.end+1, len(b))); ok && v.decimal && b[n.end] == ' ' && !isSet(f.step) && p.wantsName(name) {
+	if take && !strong && !n.decimal && n.end+1 < len(b) && b[n.end] == ' ' && isDigit(b[n.end+1]) && p.wantsName(name) {
+		if v, ok := parseValue(b, n.end+1); ok && v.decimal && !isSet(f.step) { // Tacotron 2: "Train loss 12 0.5"
 			f.step, n = n.value, v
 		}
 	}
@@ -497,7 +496,7 @@ func (p *Parser) pair(b []byte, w words, take bool) int {
 }
 
 // candidate decides whether a name is a metric that is wanted, and how much.
-func (p *Parser) candidate(name, qualified []byte, w words, decimal bool) (candidate, bool) {
+func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (candidate, bool) {
 	context := w.context
 	joined := len(qualified) != len(name)
 	if joined {
@@ -687,7 +686,7 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 	// Skip the rest of what it is a part of: 10:30:00.5, 2ms, 9.51it, 2025-01-01; but
 	// ESPnet's is "5epoch:train:376-750batch:".
 	for j < len(b) {
-		if class[b[j]]&classLetter != 0 && (j == i || isDigit(b[j-1])) {
+		if c := b[j] | 0x20; (c == 'e' || c == 'b') && isDigit(b[j-1]) {
 			k := j
 			for k < len(b) && k < j+8 && isWord(b[k]) {
 				k++
@@ -743,7 +742,7 @@ func (p *Parser) valueFirst(b []byte, i int) int {
 		return 0
 	}
 	last := name[bytes.LastIndexByte(name, ' ')+1:]
-	c, wanted := p.candidate(last, name, words{}, true)
+	c, wanted := p.candidate(last, name, &words{}, true)
 	if !wanted {
 		return 0
 	}
@@ -754,11 +753,11 @@ func (p *Parser) valueFirst(b []byte, i int) int {
 
 // wordAt returns the letters at b[i], of which a few are enough.
 func wordAt(b []byte, i int) []byte {
-	end := min(i, len(b))
+	end := i
 	for end < len(b) && end < i+12 && isLetter(b[end]) {
 		end++
 	}
-	return b[min(i, len(b)):end]
+	return b[i:end]
 }
 
 // percentBar reads a tqdm bar from its percentage on: " 10%|█   | 10/100 [00:01<…".
@@ -846,9 +845,11 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	if !ok || of <= 0 || n.value > of+1 {
 		return 0, false
 	}
-	if unit := counts(wordAt(b, e+1)); (unit == countBatch || unit == countStep) && b[e] == ' ' { // 200/2983 batches
-		f.n, f.of = n.value, of
-		return e, true
+	if e+1 < len(b) && b[e] == ' ' && isLetter(b[e+1]) {
+		if unit := counts(wordAt(b, e+1)); unit == countBatch || unit == countStep { // 200/2983 batches
+			f.n, f.of = n.value, of
+			return e, true
+		}
 	}
 	k := i - 1
 	for k >= start && isSpace(b[k]) {

@@ -51,7 +51,11 @@ func (p *Parser) scanTable(line []byte) {
 		if c != '|' && c != 0xE2 && c != '-' {
 			return
 		}
-	case !isLetter(c) && !isDigit(c) && c != '#' && c != '.' && c != ',':
+	case isDigit(c):
+		if p.table.n == 0 {
+			return
+		}
+	case !isLetter(c) && c != '#' && c != '.' && c != ',':
 		return
 	}
 	if p.table.n > 0 && p.scanRow(line) || p.scanBox(line) {
@@ -159,7 +163,7 @@ func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 // scanHeader takes a line for the header of a table when it has a column that counts
 // and one of a metric, and no numbers.
 func (p *Parser) scanHeader(line []byte) {
-	if len(line) > maxHeader || bytes.Equal(line, p.table.header) {
+	if len(line) > maxHeader || bytes.IndexByte(line, ':') >= 0 || bytes.IndexByte(line, '=') >= 0 || bytes.Equal(line, p.table.header) {
 		return
 	}
 	t := table{sep: ' '}
@@ -186,7 +190,7 @@ func (p *Parser) scanHeader(line []byte) {
 	counter, metric := false, false
 	for _, c := range t.cols[:t.n] {
 		name := c.of(line)
-		if len(name) == 0 || isDigit(name[0]) || name[len(name)-1] == ':' {
+		if len(name) == 0 || isDigit(name[0]) {
 			return
 		}
 		switch tableCounter(name) {
@@ -211,11 +215,11 @@ func (p *Parser) column(name []byte) (candidate, bool) {
 	if at := bytes.LastIndexByte(name, ' '); at >= 0 && p.metric != "" {
 		last = name[at+1:]
 	}
-	w := words{}
+	var w words
 	if isBest(name[:max(0, bytes.IndexByte(name, ' '))]) {
 		w.best = name
 	}
-	return p.candidate(last, name, w, true)
+	return p.candidate(last, name, &w, true)
 }
 
 // tableCounter knows what a column counts: as elsewhere, and by the shorter names
