@@ -110,7 +110,7 @@ func (c growthCommand) Run(args []string) int {
 	var out bytes.Buffer
 	w := csv.NewWriter(&out)
 	_ = w.Write([]string{"cpu_s", "value", "growth", "plateau", "category"}) // a buffer takes everything
-	task := flowcon.Task{ID: "task", Limit: 1, Use: 1}
+	task := policy.Task{ID: "task", Entitlement: 1, Limit: 1, Use: 1}
 	for _, p := range points {
 		e.Add(p)
 		m := e.Measure()
@@ -132,18 +132,18 @@ func (c growthCommand) Run(args []string) int {
 }
 
 // loneTask is the task after one more run of FlowCon on a node where it is alone.
-func loneTask(t flowcon.Task, diverged bool) flowcon.Task {
+func loneTask(t policy.Task, diverged bool) policy.Task {
 	const interval = 20 // seconds; a lone task's category does not depend on it
-	in := flowcon.Input{IntervalS: interval, InitialIntervalS: interval, Params: flowcon.DefaultParams()}
+	s := policy.Snapshot{IntervalS: interval, InitialIntervalS: interval}
 	if t.Category == policy.New {
-		in.Event = flowcon.EventJoin
+		s.Event = policy.EventJoin
 	}
 	if diverged {
 		t.Category = policy.CL // a diverged model counts as converged, at once
 	}
-	in.Tasks = []flowcon.Task{t}
-	d := flowcon.Decide(in).Tasks[0]
-	t.Category, t.Limit = d.Category, d.Limit
+	s.Tasks = []policy.Task{t}
+	d := flowcon.Decide(s, flowcon.DefaultParams()).Tasks[0]
+	t.Category, t.Limit = d.Category, d.Bound()
 	return t
 }
 
