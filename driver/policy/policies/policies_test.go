@@ -43,8 +43,10 @@ func TestAll(t *testing.T) {
 		d, err := p.Configure(nil)
 		must.NoError(t, err, must.Sprint(p.Name))
 		must.Eq(t, p.Name, d.Name)
-		s, ok := p.Example.(policy.Snapshot)
-		must.True(t, ok)
+		text, err := json.Marshal(p.Example)
+		must.NoError(t, err)
+		var s policy.Snapshot
+		must.NoError(t, json.Unmarshal(text, &s))
 		must.NoError(t, d.Check(s))
 		policytest.Decide(t, d.Decide, s)
 
