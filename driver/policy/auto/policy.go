@@ -94,7 +94,7 @@ func departures() []policy.Departure {
 			Why:       "real nodes are mixed",
 		}, {
 			Published: "limits are upper bounds that may sum to more than 1",
-			Ours:      "while anybody is limited, all limits sum to the pool",
+			Ours:      "while any task is limited, all limits sum to the pool",
 			Why:       "as weights they are divided exactly so",
 		}, {
 			Published: "FlowCon: a task grows or has converged",
@@ -103,11 +103,11 @@ func departures() []policy.Departure {
 		}, {
 			Published: "DQoES: class G gives away what it does not use",
 			Ours:      "a service that is not worse than asked is not cut below its own objective in one run",
-			Why:       "an unreachable objective of another is to cost it nothing",
+			Why:       "the unreachable objective of another service should cost it nothing",
 		}, {
 			Published: "DQoES: the pool is the services'",
 			Ours:      "together they have `service_share` at most while training tasks are there",
-			Why:       "training tasks are not to starve",
+			Why:       "training tasks must not starve",
 		},
 	}
 }

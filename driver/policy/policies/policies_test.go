@@ -5,6 +5,8 @@ package policies
 
 import (
 	"encoding/json"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -56,6 +58,22 @@ func TestAll(t *testing.T) {
 				must.NotEq(t, "", part)
 				must.StrNotContains(t, part, "\n")
 			}
+		}
+	}
+}
+
+// The table of departures in the documentation is the code's, to the letter.
+func TestDepartures_documented(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/concepts.md")
+	must.NoError(t, err)
+	cell := strings.NewReplacer("|", `\|`)
+	for _, p := range All() {
+		table := "### Policy `" + p.Name + "`\n\n| published | Ebbtide | why |\n| --- | --- | --- |\n"
+		for _, d := range p.Departures {
+			table += "| " + cell.Replace(d.Published) + " | " + cell.Replace(d.Ours) + " | " + cell.Replace(d.Why) + " |\n"
+		}
+		if !strings.Contains(string(doc), table+"\n") {
+			t.Errorf("docs/concepts.md lacks this table, or differs from it:\n\n%s", table)
 		}
 	}
 }
