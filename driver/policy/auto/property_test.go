@@ -311,7 +311,7 @@ func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 	reqs := make([]plan.Request, len(tasks))
 	for i, d := range out.Tasks {
 		reqs[i] = plan.Request{ID: d.ID, Limit: d.Bound(), Unknown: d.Unknown,
-			Base: limits.Limits{Shares: uint64(10000 * tasks[i].Entitlement)}}
+			Base: limits.Limits{Shares: uint64(1000 * tasks[i].Entitlement)}}
 	}
 	return reqs
 }

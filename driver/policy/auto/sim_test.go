@@ -16,6 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
+	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
 // job is a task of the plant, a node without time or noise: a step is an interval.
@@ -148,40 +149,23 @@ func (p *plant) join(t *testing.T, jobs ...*job) {
 
 // allot divides the CPU: by weights, work-conserving, or below ceilings.
 func (p *plant) allot() {
-	left := 1.0
-	open := map[*job]float64{}
-	for _, j := range p.jobs {
-		j.got = 0
-		open[j] = j.cap
+	claims := make([]waterfill.Claim, len(p.jobs))
+	for i, j := range p.jobs {
+		most := j.cap
 		if p.quota && j.task.Limit < 1 {
-			open[j] = math.Min(j.cap, float64(j.task.Limit))
+			most = min(most, float64(j.task.Limit))
 		}
 		if j.demand > 0 {
-			open[j] = math.Min(open[j], j.demand)
+			most = min(most, j.demand)
 		}
+		claims[i] = waterfill.Claim{Weight: p.weight(j), Max: most}
 	}
-	for left > 1e-12 && len(open) > 0 {
-		weights := 0.0
-		for j := range open {
-			weights += p.weight(j)
-		}
-		part := left
-		for j, room := range open {
-			part = math.Min(part, room*weights/p.weight(j))
-		}
-		for _, j := range p.jobs { // in order: the sums must not depend on chance
-			if _, ok := open[j]; !ok {
-				continue
-			}
-			got := part * p.weight(j) / weights
-			j.got += got
-			left -= got
-			if open[j] -= got; open[j] <= 1e-12 {
-				delete(open, j)
-			}
-		}
+	p.idle = 1
+	for i, got := range waterfill.Divide(1, claims) {
+		p.jobs[i].got = got
+		p.idle -= got
 	}
-	p.idle = math.Max(0, left)
+	p.idle = max(0, p.idle)
 }
 
 func (p *plant) weight(j *job) float64 {
