@@ -19,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 // growthCommand is `ebbtide growth`.
@@ -225,12 +226,11 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 			}
 			return x
 		}
-		finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 		p := growth.Point{
-			CPU:   get("cpu_s", "a number ≥ 0", func(x float64) bool { return finite(x) && x >= 0 }),
+			CPU:   get("cpu_s", "a number ≥ 0", fields.NonNegative[float64]),
 			Value: get("value", "a number, NaN or Inf", func(float64) bool { return true }),
-			T:     get("t_s", "a number", finite),
-			Step:  get("step", "a number or empty", finite),
+			T:     get("t_s", "a number", fields.Finite[float64]),
+			Step:  get("step", "a number or empty", fields.Finite[float64]),
 		}
 		points = append(points, p)
 	}
