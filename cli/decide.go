@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/cli"
 
 	device "github.com/ebbtide/ebbtide/device/policies"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	shim "github.com/ebbtide/ebbtide/shim/policies"
 )
@@ -23,7 +24,7 @@ import (
 const maxSnapshot = 64 << 20
 
 // askable are the policies that can be asked: those of a node, of the cluster, of a GPU.
-func askable() []policies.Policy { return slices.Concat(policies.All(), shim.All(), device.All()) }
+func askable() []policy.Query { return slices.Concat(policies.Queries(), shim.All(), device.All()) }
 
 // decideCommand is `ebbtide decide`.
 type decideCommand struct{ command }
@@ -64,11 +65,11 @@ Policies:
 
 func (c decideCommand) Run(args []string) int {
 	var (
-		policy, example string
-		list, compact   bool
+		name, example string
+		list, compact bool
 	)
 	flags := c.flags()
-	flags.StringVar(&policy, "policy", "", "")
+	flags.StringVar(&name, "policy", "", "")
 	flags.StringVar(&example, "example", "", "")
 	flags.BoolVar(&list, "list", false, "")
 	flags.BoolVar(&compact, "compact", false, "")
@@ -100,13 +101,13 @@ func (c decideCommand) Run(args []string) int {
 		}
 		return c.print(names.Bytes())
 	case "--example":
-		p, err := policies.Find(askable(), example)
+		p, err := policy.Find(askable(), example)
 		if err != nil {
 			return c.refuse(fmt.Errorf("--example: %w", err))
 		}
 		return c.printJSON(p.Example, compact)
 	default:
-		p, err := policies.Find(askable(), policy)
+		p, err := policy.Find(askable(), name)
 		if err != nil {
 			return c.refuse(fmt.Errorf("--policy: %w", err))
 		}
@@ -115,7 +116,7 @@ func (c decideCommand) Run(args []string) int {
 }
 
 // run reads a snapshot from stdin and prints what the policy decides.
-func (c decideCommand) run(p policies.Policy, compact bool) int {
+func (c decideCommand) run(q policy.Query, compact bool) int {
 	snapshot, err := io.ReadAll(io.LimitReader(c.io.In, maxSnapshot+1))
 	if err != nil {
 		return c.failed(fmt.Errorf("reading the snapshot: %w", err))
@@ -123,7 +124,7 @@ func (c decideCommand) run(p policies.Policy, compact bool) int {
 	if len(snapshot) > maxSnapshot {
 		return c.refuse(fmt.Errorf("snapshot: must be at most %d MiB", maxSnapshot>>20))
 	}
-	decisions, err := p.DecideJSON(snapshot)
+	decisions, err := q.Decide(snapshot)
 	if err != nil {
 		// One error a line, each beginning with its path.
 		fmt.Fprintln(c.io.Err, err)

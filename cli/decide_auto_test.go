@@ -58,24 +58,23 @@ func TestDecide_badAuto(t *testing.T) {
 		want []string
 	}{
 		{`{"tasks": [{}], "event": "x"}`, []string{
-			`tasks[0].id: is missing`, `tasks[0].kind: is missing`, `tasks[0].use: is missing`, `tasks[0].limit: is missing`,
 			`interval_s: is missing`, `initial_interval_s: is missing`, `max_interval_s: is missing`,
+			`tasks[0].id: is missing`, `tasks[0].kind: is missing`, `tasks[0].limit: is missing`, `tasks[0].use: is missing`,
 			`event: must be one of "", "join", "leave", got "x"`,
 		}},
 		{strings.Replace(autoSnapshot, `"objective_s": 0.4`, `"objective_s": 0, "goal": "min", "acceptable": 0.3`, 1), []string{
-			`tasks[1].goal: is for training tasks only, must not be given for a service`,
-			`tasks[1].acceptable: is for training tasks only, must not be given for a service`,
 			`tasks[1].objective_s: must be > 0, got 0`,
+			`tasks[1].kind: a service has no acceptable or objective`,
 		}},
-		{strings.Replace(autoSnapshot, `"growth": 0.6`, `"growth": -1, "response_s": 3`, 1), []string{
+		{strings.Replace(autoSnapshot, `"growth": 0.6`, `"growth": -1, "objective_s": 3`, 1), []string{
 			`tasks[2].growth: must be ≥ 0, got -1`,
-			`tasks[2].response_s: is for services only, got 3 for a training task`,
+			`tasks[2].objective_s: is for services only, got 3 for a training task`,
 		}},
 		{strings.Replace(autoSnapshot, "{\n", `{"params": {"dqoes": {"n": 3, "alpha": 2}, "flowcon": {"beta": 0}, "tradl": {"Full": 1}, "service_share": 2}, `, 1), []string{
 			`params.tradl.Full: unknown field, must be one of: full`,
-			`params.dqoes.alpha: must be > 0 and < 1, got 2`,
-			`params.dqoes.n: must be 0: it follows from the node's tasks`,
+			`params.dqoes.n: unknown field, must be one of: alpha, beta, headroom, step`,
 			`params.flowcon.beta: must be ≥ 1, got 0`,
+			`params.dqoes.alpha: must be > 0 and < 1, got 2`,
 			`params.service_share: must be > 0 and ≤ 1, got 2`,
 		}},
 	} {

@@ -25,6 +25,9 @@ const decideSnapshot = `{
   "params": {"alpha": 0.35, "beta": 2}
 }`
 
+// taskFields are those of a task in a node's snapshot.
+const taskFields = "id, kind, entitlement, limit, use, epoch, category_epoch, category, growth, progress, goal, value, acceptable, objective, state, tracked, objective_s, response_s"
+
 // with returns the snapshot with one thing replaced.
 func decideWith(old, new string) string { return strings.Replace(decideSnapshot, old, new, 1) }
 
@@ -127,15 +130,15 @@ func TestDecide_badSnapshots(t *testing.T) {
 		{"NaN", decideWith("0.1", "NaN"), []string{"tasks[2].growth: must be a finite number, got NaN"}},
 		{"overflow", decideWith("0.1", "1e400"), []string{"tasks[2].growth: must be a finite number, got 1e400"}},
 		{"unknown field", decideWith(`"use": 0.5`, `"use": 0.5, "cpu": 1`),
-			[]string{"tasks[0].cpu: unknown field, must be one of: id, category, growth, progress, limit, use"}},
+			[]string{"tasks[0].cpu: unknown field, must be one of: " + taskFields}},
 		{"unknown field in params", decideWith(`"beta"`, `"Beta"`), []string{"params.Beta: unknown field, must be one of: alpha, beta"}},
-		{"unknown field at the top", decideWith(`"event"`, `"now_s": 1, "event"`),
-			[]string{"now_s: unknown field, must be one of: tasks, interval_s, initial_interval_s, event, params"}},
+		{"unknown field at the top", decideWith(`"event"`, `"now": 1, "event"`),
+			[]string{"now: unknown field, must be one of: node, now_s, policy, pool_cores, event, interval_s, initial_interval_s, max_interval_s, gone, state, tasks, params, policies"}},
 		{"missing growth", decideWith(`"growth": 0.6, `, ""), []string{"tasks[0].growth: is missing"}},
 		{"missing in all places", `{"tasks": [{"growth": 1}]}`, []string{
-			"tasks[0].id: is missing", "tasks[0].category: is missing", "tasks[0].progress: is missing",
-			"tasks[0].limit: is missing", "tasks[0].use: is missing",
-			"interval_s: is missing", "initial_interval_s: is missing", "event: is missing",
+			"event: is missing", "interval_s: is missing", "initial_interval_s: is missing",
+			"tasks[0].id: is missing", "tasks[0].limit: is missing", "tasks[0].use: is missing",
+			"tasks[0].category: is missing", "tasks[0].progress: is missing",
 		}},
 		{"duplicate id", decideWith(`"b"`, `"a"`), []string{`tasks[1].id: must be unique, "a" is the id of tasks[0] too`}},
 		{"name given twice", decideWith(`"use": 0.5`, `"use": 0.5, "use": 0.6`), []string{"tasks[0].use: is given more than once"}},
@@ -146,13 +149,13 @@ func TestDecide_badSnapshots(t *testing.T) {
 		{"bad event", decideWith(`"event": ""`, `"event": "joined"`), []string{`event: must be one of "", "join", "leave", got "joined"`}},
 		{"several, of all kinds", `{"tasks": [{"id": "a", "category": "XL", "growth": NaN, "progress": "1", "limit": 2, "use": -1, "x": 0}], "interval_s": 0, "event": ""}`,
 			[]string{
+				"initial_interval_s: is missing",
 				"tasks[0].growth: must be a finite number, got NaN",
 				`tasks[0].progress: must be a number or null, got a string "1"`,
-				"tasks[0].x: unknown field, must be one of: id, category, growth, progress, limit, use",
-				"initial_interval_s: is missing",
-				`tasks[0].category: must be one of "NL", "WL", "CL" or "" for a new task, got "XL"`,
-				"tasks[0].limit: must be > 0 and ≤ 1, got 2",
+				"tasks[0].x: unknown field, must be one of: " + taskFields,
+				"tasks[0].limit: must be > 0 and ≤ 1, or 0 for none yet, got 2",
 				"tasks[0].use: must be ≥ 0, got -1",
+				`tasks[0].category: must be one of "NL", "WL", "CL" or "" for a new task, got "XL"`,
 				"interval_s: must be > 0, got 0",
 			}},
 		{"empty", "", []string{"snapshot: is empty, must be a JSON object (line 1, column 1)"}},

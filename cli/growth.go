@@ -19,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 // growthCommand is `ebbtide growth`.
@@ -110,7 +111,7 @@ func (c growthCommand) Run(args []string) int {
 	var out bytes.Buffer
 	w := csv.NewWriter(&out)
 	_ = w.Write([]string{"cpu_s", "value", "growth", "plateau", "category"}) // a buffer takes everything
-	task := flowcon.Task{ID: "task", Limit: 1, Use: 1}
+	task := policy.Task{ID: "task", Entitlement: 1, Limit: 1, Use: 1}
 	for _, p := range points {
 		e.Add(p)
 		m := e.Measure()
@@ -132,18 +133,18 @@ func (c growthCommand) Run(args []string) int {
 }
 
 // loneTask is the task after one more run of FlowCon on a node where it is alone.
-func loneTask(t flowcon.Task, diverged bool) flowcon.Task {
+func loneTask(t policy.Task, diverged bool) policy.Task {
 	const interval = 20 // seconds; a lone task's category does not depend on it
-	in := flowcon.Input{IntervalS: interval, InitialIntervalS: interval, Params: flowcon.DefaultParams()}
+	s := policy.Snapshot{IntervalS: interval, InitialIntervalS: interval}
 	if t.Category == policy.New {
-		in.Event = flowcon.EventJoin
+		s.Event = policy.EventJoin
 	}
 	if diverged {
 		t.Category = policy.CL // a diverged model counts as converged, at once
 	}
-	in.Tasks = []flowcon.Task{t}
-	d := flowcon.Decide(in).Tasks[0]
-	t.Category, t.Limit = d.Category, d.Limit
+	s.Tasks = []policy.Task{t}
+	d := flowcon.Decide(s, flowcon.DefaultParams()).Tasks[0]
+	t.Category, t.Limit = d.Category, d.Bound()
 	return t
 }
 
@@ -225,12 +226,11 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 			}
 			return x
 		}
-		finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 		p := growth.Point{
-			CPU:   get("cpu_s", "a number ≥ 0", func(x float64) bool { return finite(x) && x >= 0 }),
+			CPU:   get("cpu_s", "a number ≥ 0", fields.NonNegative[float64]),
 			Value: get("value", "a number, NaN or Inf", func(float64) bool { return true }),
-			T:     get("t_s", "a number", finite),
-			Step:  get("step", "a number or empty", finite),
+			T:     get("t_s", "a number", fields.Finite[float64]),
+			Step:  get("step", "a number or empty", fields.Finite[float64]),
 		}
 		points = append(points, p)
 	}

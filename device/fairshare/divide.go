@@ -3,7 +3,7 @@
 
 package fairshare
 
-import "slices"
+import "github.com/ebbtide/ebbtide/internal/waterfill"
 
 // claim is what one container has to say about a sum of whole MiB.
 type claim struct {
@@ -55,18 +55,21 @@ func divide(total int, claims []claim) (shares []int, level int) {
 	return shares, level
 }
 
-// fill makes shares of what lies between two levels: clamp(λ·weight), with the largest λ
-// so that they fit into total.
+// fill makes shares of what lies between two levels, by weight.
 //
 // Whole MiB come about as seats do by d'Hondt's method, not by largest remainders: a
 // larger weight never costs a MiB.
 func fill(total int, claims []claim, level int, shares []int) {
-	λ := water(float64(total), claims, level)
-	left := total
+	parts := make([]waterfill.Claim, len(claims))
 	for i, c := range claims {
-		low, high := c.levels[level-1], c.levels[level]
-		// A little less than exact: the sum must not exceed total by a rounding error.
-		shares[i] = min(max(int(min(λ*c.weight*(1-1e-9), float64(high))), low), high)
+		parts[i] = waterfill.Claim{Weight: c.weight, Min: float64(c.levels[level-1]), Max: float64(c.levels[level])}
+	}
+	left := total
+	for i, part := range waterfill.Divide(float64(total), parts) {
+		if part < parts[i].Max {
+			part *= 1 - 1e-9 // a little less than exact: the sum must not exceed total by a rounding error
+		}
+		shares[i] = max(int(part), claims[i].levels[level-1])
 		left -= shares[i]
 	}
 	for ; left > 0; left-- {
@@ -78,39 +81,8 @@ func fill(total int, claims []claim, level int, shares []int) {
 			}
 		}
 		if best < 0 {
-			return // everybody has what he wants
+			return // all claims are met
 		}
 		shares[best]++
 	}
-}
-
-// water returns the λ at which Σ clamp(λ·weight, level below, level) is total, or the
-// one at which all have reached their level. Between two of the points at which somebody
-// reaches a bound the sum is a line.
-func water(total float64, claims []claim, level int) float64 {
-	points := []float64{0}
-	for _, c := range claims {
-		points = append(points, float64(c.levels[level-1])/c.weight, float64(c.levels[level])/c.weight)
-	}
-	slices.Sort(points)
-	sum := func(λ float64) (sum float64) {
-		for _, c := range claims {
-			sum += min(max(λ*c.weight, float64(c.levels[level-1])), float64(c.levels[level]))
-		}
-		return sum
-	}
-	i, _ := slices.BinarySearchFunc(points, total, func(λ, total float64) int {
-		if sum(λ) < total {
-			return -1
-		}
-		return 1
-	})
-	switch {
-	case i == len(points):
-		return points[len(points)-1]
-	case i == 0:
-		return 0
-	}
-	low, high := sum(points[i-1]), sum(points[i])
-	return points[i-1] + (points[i]-points[i-1])*(total-low)/(high-low)
 }

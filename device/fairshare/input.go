@@ -153,7 +153,7 @@ func (in Input) Validate() error {
 		if c.Priority < 0 || c.Priority > maxPriority {
 			errs.Add(at("priority"), "must be 0 for the default, %d, or ≥ 1 and ≤ %d, got %d", DefaultPriority, maxPriority, c.Priority)
 		}
-		if !finite(c.ArrivedS) {
+		if !fields.Finite(c.ArrivedS) {
 			errs.Add(at("arrived_s"), "must be a finite number, got %v", c.ArrivedS)
 		}
 	}
@@ -208,8 +208,6 @@ func validateSize(errs *fields.Errors, path string, mib int) {
 		errs.Add(path, "must be ≥ 0 and ≤ %d, got %d", most, mib)
 	}
 }
-
-func finite(x float64) bool { return x-x == 0 }
 
 func list(names []string) string { return strings.Join(names, ", ") }
 

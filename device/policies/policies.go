@@ -8,7 +8,7 @@ package policies
 import (
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/profile/plan"
-	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // Names of the policies, on the command line.
@@ -19,13 +19,13 @@ const (
 )
 
 // All returns the policies, in the order in which a job meets them.
-func All() []policies.Policy {
-	return []policies.Policy{
-		policies.New(FairShare, "how a GPU's memory is divided (Adaptive Fair-Share, equation 1)",
+func All() []policy.Query {
+	return []policy.Query{
+		policy.NewQuery(FairShare, "how a GPU's memory is divided (Adaptive Fair-Share, equation 1)",
 			fairshare.Input{Params: fairshare.DefaultParams()}, fairshare.Example(), fairshare.Decide),
-		policies.New(FairShareAdapt, "how its coefficients move after a window (AdaptiveUpdate)",
+		policy.NewQuery(FairShareAdapt, "how its coefficients move after a window (AdaptiveUpdate)",
 			fairshare.AdaptInput{Params: fairshare.DefaultAdaptParams()}, fairshare.AdaptExample(), fairshare.Adapt),
-		policies.New(Plan, "which jobs on a GPU pause before their memory collides (execution planning)",
+		policy.NewQuery(Plan, "which jobs on a GPU pause before their memory collides (execution planning)",
 			plan.Input{Params: plan.DefaultParams()}, plan.Example(), plan.Decide),
 	}
 }

@@ -132,8 +132,10 @@ func (d Definition[P]) Policy() Policy {
 	if err != nil {
 		panic(err) // the defaults are constants
 	}
+	shown := d.Example
+	shown.Params = params
 	p := Policy{
-		Query:   Query{Name: d.Name, Synopsis: d.Synopsis, Example: d.Example, Decide: d.decideJSON},
+		Query:   Query{Name: d.Name, Synopsis: d.Synopsis, Example: example{shown, d.Needs}, Decide: d.decideJSON},
 		Options: d.Options, Departures: d.Departures, Params: params,
 	}
 	p.configure = func(data []byte) (Decider, error) {

@@ -6,7 +6,7 @@
 package policies
 
 import (
-	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
@@ -20,13 +20,13 @@ const (
 )
 
 // All returns the policies, in the order in which a task meets them.
-func All() []policies.Policy {
-	return []policies.Policy{
-		policies.New(FlowConPlace, "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
+func All() []policy.Query {
+	return []policy.Query{
+		policy.NewQuery(FlowConPlace, "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
 			placement.Input{Params: placement.DefaultParams()}, placement.Example(), placement.Decide),
-		policies.New(SpeConMigrate, "the node to which a converged task moves (SpeCon, Algorithm 2)",
+		policy.NewQuery(SpeConMigrate, "the node to which a converged task moves (SpeCon, Algorithm 2)",
 			migration.Input{Params: migration.DefaultParams()}, migration.Example(), migration.Decide),
-		policies.New(SpeConRebalance, "which tasks move when all have converged (SpeCon, Algorithm 3)",
+		policy.NewQuery(SpeConRebalance, "which tasks move when all have converged (SpeCon, Algorithm 3)",
 			rebalance.Input{}, rebalance.Example(), rebalance.Decide),
 	}
 }

@@ -39,7 +39,7 @@ type Task struct {
 // Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	if math.IsNaN(in.NowS) || math.IsInf(in.NowS, 0) {
+	if !fields.Finite(in.NowS) {
 		errs.Add("now_s", "must be a finite number, got %v", in.NowS)
 	}
 	ids := fields.IDs{List: "nodes"}

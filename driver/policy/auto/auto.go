@@ -7,8 +7,8 @@
 // (package dqoes) for services, TRADL (package tradl) and FlowCon (package flowcon)
 // for training tasks. These are its rules; the code names them by their numbers.
 //
-//  1. n is the number of tasks, of all kinds, and 1/n is the fair share. Nobody is
-//     limited to less than the floor 1/(2n).
+//  1. A task's fair share φ is what Nomad gave it of the whole: 1/n of n tasks, of all
+//     kinds, with equal entitlements. No task is limited to less than the floor φ/2.
 //  2. A training task that has reached its objective stops, as TRADL says. Until it has
 //     ended it keeps its share, up to the fair share, for its last save, and takes part in
 //     nothing else: below, the pool is what stopping tasks leave of it.
@@ -23,8 +23,8 @@
 //     it uses, if that is more: it has borrowed CPU that others left idle, and must
 //     not lose its target when they come back for it. With use u, response time p and
 //     objective o that is u·p/((1−α/2)·o), and u at most.
-//  6. From there DQoES moves it, with n of rule 1 and with what training tasks use
-//     above the rest that rule 8 guarantees to them as CPU that may be taken. On an
+//  6. From there DQoES moves it, and what training tasks use
+//     above the rest that rule 8 guarantees to them is CPU that may be taken. On an
 //     event services do not move: their response times belong to a node that is no
 //     more, and several events in one interval would take the same step several times.
 //  7. A service that is not worse than asked is not cut in one run below what answers
@@ -32,12 +32,12 @@
 //     in force, or of its use, if that is more. So neither the unreachable objective of another service nor a load
 //     that leaves most of its share unused costs it its own objective.
 //  8. Services may have together: without training tasks the whole pool, and they
-//     get it; with T of them service_share at most, and T floors less than the pool at
-//     most, but their own floors in any case. If they ask for more, the largest are cut
-//     to one level: first those that are worse than asked or not measured, down to the
+//     get it; with any of them service_share at most, and their floors less than the
+//     pool at most, but the services' own floors in any case. If they ask for more, the
+//     largest are cut to one level of their fair shares: first those that are worse than asked or not measured, down to the
 //     fair share, and those that are better, down to what rule 7 keeps for them; if
 //     that is not enough all, down to the floor.
-//  9. Training tasks have the rest R, and R/T is the fair share of it.
+//  9. Training tasks have the rest R, and the fair share of it goes by entitlement, too.
 //  10. TRADL runs over the training tasks with the R in force as its pool. An
 //     acceptable task that it limits yields: it gets TRADL's part of R, but not less
 //     than the floor. One that it does not limit (R not full, or all training tasks
@@ -76,11 +76,13 @@ package auto
 
 import (
 	"math"
+	"slices"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
 // The rules that a Decision can name, besides those of flowcon, tradl and dqoes, which
@@ -106,117 +108,90 @@ const (
 	RuleUnknown = "auto.unknown"
 )
 
-// Decision is what Decide decides for one task.
-type Decision struct {
-	// ID is the task's, as the input gave it.
-	ID string `json:"id"`
-	// Kind is the task's, as the input gave it.
-	Kind Kind `json:"kind"`
-	// Category is that of a training task from now on; never New.
-	Category policy.Category `json:"category,omitempty"`
-	// State says what a training task has reached by now; never "".
-	State tradl.State `json:"state,omitempty"`
-	// Class says how a service is doing; "" if it was not measured.
-	Class dqoes.Class `json:"class,omitempty"`
-	// Limit is the task's part of the pool, in (0, 1]; 1 means no limit.
-	Limit float64 `json:"limit"`
-	// Stop says that the task has succeeded and is to be stopped gracefully.
-	Stop bool `json:"stop"`
-	// Unmeasured says that nothing is known about a training task and that it has
-	// exactly the fair share 1/n on a node without services, or no limit: it needs no
-	// ceiling. Meant for limits.Request, which would give it 1/n.
-	Unmeasured bool `json:"unmeasured"`
-	// Rule is the stable name of the rule that set the limit.
-	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
-	Why string `json:"why"`
-}
-
-// Output is what Decide decides.
-type Output struct {
-	// Tasks has one decision for each task of the input, in the input's order.
-	Tasks []Decision `json:"tasks"`
-	// Alpha is FlowCon's threshold, in the unit of G, or flowcon.Off.
-	Alpha float64 `json:"alpha"`
-	// Services is for the next run's Input.
-	Services dqoes.State `json:"services"`
-	// IntervalS is the time until the next run, in seconds.
-	IntervalS float64 `json:"interval_s"`
-}
-
 // rounding is the relative error that comparisons forgive.
 const rounding = 1e-9
 
-// Decide divides the pool of a node by the rules of the package, on a valid input. It
-// does not change the input.
+// Decide divides the pool of a node by the rules of the package, on a valid snapshot.
 //
 // The step of DQoES is the proportional one by default, not the published one: a
 // service whose load rises from 0.2 to 0.5 of a full pool has its target back after 3
 // runs, instead of 26 (go test -v -run TestPlant_load).
-func Decide(in Input) Output {
-	n := newNode(in)
+func Decide(s policy.Snapshot, p Params) policy.Outcome {
+	n := newNode(s, p)
 	n.targets()
 	n.shares()
-	n.services()
+	n.regulate()
 	n.training()
 	return n.output()
 }
 
-// node is the state of one run. Slices have an element for each task of the input.
+// node is the state of one run. Slices have an element for each task of the snapshot.
 type node struct {
-	in     Input
+	policy.Snapshot
 	params Params
-	out    []Decision
+	out    []policy.Decision
+	limit  []policy.Share
 	why    []string // the reason, as the policy behind it gives it
 
 	serving, learning, stopping []int // the tasks by what becomes of them
-	floor, fair                 float64
 
-	share    []float64 // in force
-	pool     float64   // what stopping tasks leave of it
-	restHad  float64   // R in force
-	bound    float64   // what services may have together
-	asked    float64   // what they asked for together
-	rest     float64   // R
-	free     bool      // nobody is limited
-	growth   flowcon.Output
-	response dqoes.Output
+	fair     []policy.Share // φ
+	equal    bool           // all fair shares are 1/n
+	learns   policy.Share   // Σφ of the learning tasks
+	share    []policy.Share // in force
+	pool     policy.Share   // what stopping tasks leave of it
+	restHad  policy.Share   // R in force
+	bound    policy.Share   // what services may have together
+	asked    policy.Share   // what they asked for together
+	rest     policy.Share   // R
+	free     bool           // nobody is limited
+	growth   policy.Outcome // of FlowCon, for the learning ones
+	response policy.Outcome // of DQoES
 }
 
-func newNode(in Input) *node {
+func newNode(s policy.Snapshot, p Params) *node {
 	n := &node{
-		in:     in,
-		params: in.Params,
-		out:    make([]Decision, len(in.Tasks)),
-		why:    make([]string, len(in.Tasks)),
-		share:  make([]float64, len(in.Tasks)),
+		Snapshot: s, params: p, fair: s.FairShares(), equal: true,
+		out:   make([]policy.Decision, len(s.Tasks)),
+		limit: make([]policy.Share, len(s.Tasks)),
+		why:   make([]string, len(s.Tasks)),
+		share: make([]policy.Share, len(s.Tasks)),
 	}
-	// Params{} is meant to be usable, as it is in the other policies.
-	if !(n.params.ServiceShare > 0) {
-		n.params.ServiceShare = DefaultServiceShare
-	}
-	if !(n.params.Dqoes.Alpha > 0) {
-		n.params.Dqoes.Alpha = dqoes.DefaultAlpha
-	}
-	for i, t := range in.Tasks {
-		n.out[i].ID, n.out[i].Kind = t.ID, t.Kind
+	for i, t := range s.Tasks {
+		n.equal = n.equal && n.fair[i] == n.fair[0]
+		n.out[i] = policy.Decision{ID: t.ID, Kind: policy.Training, Limit: &n.limit[i]}
+		if t.Service() {
+			n.out[i].Kind = policy.Service
+		}
 	}
 	return n
 }
 
+// floor is what a task has at least: rule 1.
+func (n *node) floor(i int) policy.Share { return n.fair[i] / 2 }
+
+// sum adds up what tasks have of something.
+func sum(tasks []int, of func(int) policy.Share) (sum policy.Share) {
+	for _, i := range tasks {
+		sum += of(i)
+	}
+	return sum
+}
+
 // targets says what training tasks have reached, and so who takes part: rule 2.
 func (n *node) targets() {
-	for i, t := range n.in.Tasks {
+	for i, t := range n.Tasks {
 		d := &n.out[i]
-		if t.Kind == KindService {
+		if d.Kind == policy.Service {
 			n.serving = append(n.serving, i)
 			continue
 		}
-		d.State, n.why[i] = n.reached(t)
+		d.State = tradl.Reached(t)
 		if d.Category = t.Category; d.Category == policy.New {
 			d.Category = policy.NL
 		}
-		if d.Stop = d.State == tradl.StateObjective; d.Stop {
+		if d.Stop = d.State == policy.Objective; d.Stop {
+			n.why[i] = cause(tradl.Decide(policy.Snapshot{Tasks: n.Tasks[i : i+1]}, n.params.Tradl).Tasks[0].Why)
 			n.stopping = append(n.stopping, i)
 		} else {
 			n.learning = append(n.learning, i)
@@ -224,162 +199,141 @@ func (n *node) targets() {
 	}
 }
 
-// reached asks TRADL for a task's state, which depends on no other task.
-func (n *node) reached(t Task) (tradl.State, string) {
-	d := tradl.Decide(tradl.Input{Tasks: []tradl.Task{t.targets()}, Params: n.params.Tradl}).Tasks[0]
-	return d.State, cause(d.Why)
-}
-
-// targets is the task as TRADL sees it, without use and limit.
-func (t Task) targets() tradl.Task {
-	return tradl.Task{
-		ID: t.ID, Goal: t.Goal, Value: t.Value, Acceptable: t.Acceptable, Objective: t.Objective,
-		State: t.State, Tracked: t.Tracked,
-	}
-}
-
 // wanting says whether a training task has a target that it has not reached.
-func (t Task) wanting(reached tradl.State) bool {
-	return (t.Acceptable != nil || t.Objective != nil) && reached == tradl.StateTraining
+func (n *node) wanting(i int) bool {
+	t := n.Tasks[i]
+	return (t.Acceptable != nil || t.Objective != nil) && n.out[i].State == policy.InTraining
 }
 
 // shares says what tasks have in force, and what is there to divide: rules 1, 2, 4.
 func (n *node) shares() {
-	count := math.Max(1, float64(len(n.in.Tasks)))
-	n.fair, n.floor = 1/count, 1/(2*count)
-	for i, t := range n.in.Tasks {
-		if n.share[i] = t.Limit; t.Limit == 0 || t.Limit == 1 {
-			n.share[i] = n.fair
+	for i, t := range n.Tasks {
+		if n.share[i] = t.Bound(); n.share[i] == 1 {
+			n.share[i] = n.fair[i]
 		}
 	}
-	n.pool, n.restHad = 1, 1
+	inForce := func(i int) policy.Share { return n.share[i] }
 	for _, i := range n.stopping {
-		n.restHad -= n.share[i]
 		n.out[i].Rule = tradl.RuleObjective
-		n.out[i].Limit = math.Min(n.fair, math.Max(n.share[i], n.floor))
-		n.pool -= n.out[i].Limit
+		n.limit[i] = min(n.fair[i], max(n.share[i], n.floor(i)))
 	}
-	for _, i := range n.serving {
-		n.restHad -= n.share[i]
-	}
-	// Services that were free may have had more than training tasks leave them now.
-	n.restHad = math.Max(n.restHad, float64(len(n.learning))*n.floor)
-}
-
-// services divides what services get: rules 5 to 8.
-func (n *node) services() {
+	n.pool = 1 - sum(n.stopping, func(i int) policy.Share { return n.limit[i] })
 	n.rest = n.pool
-	if len(n.serving) == 0 {
-		return
-	}
-	n.bound = n.pool
-	if t := float64(len(n.learning)); t > 0 {
-		n.bound = math.Min(n.params.ServiceShare, n.pool-t*n.floor)
-		n.bound = math.Max(n.bound, float64(len(n.serving))*n.floor)
-	}
-	n.regulate()
-	n.limitServices()
-	for _, i := range n.serving {
-		n.rest -= n.out[i].Limit
-	}
+	// Services that were free may have had more than training tasks leave them now.
+	n.learns = sum(n.learning, func(i int) policy.Share { return n.fair[i] })
+	n.restHad = max(1-sum(n.stopping, inForce)-sum(n.serving, inForce), n.learns/2)
 }
 
 // base is the limit from which a service moves: rule 5.
-func (n *node) base(i int) float64 {
-	return math.Min(1, math.Max(n.share[i], n.in.Tasks[i].Use*n.faster(i, -1)))
+func (n *node) base(i int) policy.Share {
+	return min(1, max(n.share[i], n.Tasks[i].Use*n.faster(i, -1)))
 }
 
 // faster is the part of its CPU with which a service would still answer in
 // (1 + side·α/2)·o; 1 if that is not less than it has, 0 if it was not measured.
-func (n *node) faster(i int, side float64) float64 {
-	t := n.in.Tasks[i]
+func (n *node) faster(i int, side float64) policy.Share {
+	t := n.Tasks[i]
 	if t.ResponseS == nil {
 		return 0
 	}
-	return math.Min(1, *t.ResponseS/t.ObjectiveS/(1+side*n.params.Dqoes.Alpha/2))
+	return policy.Share(min(1, *t.ResponseS / *t.ObjectiveS / (1+side*n.params.Dqoes.Alpha/2)))
 }
 
 // keep is what a service keeps: rule 7.
-func (n *node) keep(i int) float64 {
-	return math.Min(1, math.Max(n.share[i], n.in.Tasks[i].Use)*n.faster(i, +1))
+func (n *node) keep(i int) policy.Share {
+	return min(1, max(n.share[i], n.Tasks[i].Use)*n.faster(i, +1))
 }
 
-// regulate runs DQoES: rules 6 and 7.
+// regulate divides what services get: rules 5 to 8.
 func (n *node) regulate() {
-	in := dqoes.Input{
-		State:     n.in.Services,
-		IntervalS: n.in.IntervalS, InitialIntervalS: n.in.InitialIntervalS, MaxIntervalS: n.in.MaxIntervalS,
-		Params: n.params.Dqoes,
+	if len(n.serving) == 0 {
+		return
 	}
-	in.Params.Tasks = len(n.in.Tasks)
-	for i, t := range n.in.Tasks {
-		if t.Kind == KindTraining {
-			in.Params.Others += t.Use
-			continue
-		}
-		in.Tasks = append(in.Tasks, dqoes.Task{
-			ID: t.ID, ObjectiveS: t.ObjectiveS, ResponseS: t.ResponseS, Use: t.Use, Limit: n.base(i),
-		})
+	n.bound = n.pool
+	if len(n.learning) > 0 {
+		n.bound = min(policy.Share(n.params.ServiceShare), n.pool-n.learns/2)
+		n.bound = max(n.bound, sum(n.serving, n.floor))
 	}
-	in.Params.Others = math.Min(1, in.Params.Others)
-	in.Params.Extra = math.Max(0, in.Params.Others-(1-n.bound))
-	n.response = dqoes.Decide(in)
-	event := n.in.Event != flowcon.EventNone
-	if event {
-		n.response.State, n.response.IntervalS = n.in.Services, n.in.InitialIntervalS
+	s := n.Snapshot
+	s.Tasks = slices.Clone(n.Tasks)
+	for _, i := range n.serving {
+		s.Tasks[i].Limit = n.base(i)
 	}
-	for k, i := range n.serving {
-		d, r, base := &n.out[i], n.response.Tasks[k], in.Tasks[k].Limit
-		d.Class, d.Rule, d.Limit, n.why[i] = r.Class, r.Rule, r.Limit, cause(r.Why)
-		switch was := n.in.Tasks[i].Limit; {
-		case r.Class == dqoes.Unmeasured && (was == 0 || was == 1):
+	var others policy.Share
+	for _, i := range slices.Concat(n.learning, n.stopping) {
+		others = min(1, others+n.Tasks[i].Use)
+	}
+	n.response = dqoes.DecideWith(s, n.params.Dqoes, max(0, others-(1-n.bound)))
+	for _, i := range n.serving {
+		d, r, was := &n.out[i], n.response.Tasks[i], n.Tasks[i].Bound()
+		d.Class, d.Rule, n.limit[i], n.why[i] = r.Class, r.Rule, r.Bound(), cause(r.Why)
+		switch {
+		case r.Class == policy.Unmeasured && was == 1:
 			d.Rule, n.why[i] = RuleShare, "no response time yet and no limit so far: begins with the fair share"
-		case event:
+		case n.Event != policy.EventNone:
 			d.Rule, n.why[i] = RuleEvent, "a task has joined or left: keeps its share until it is measured again"
-			d.Limit = math.Max(base, n.floor)
-		case r.Class == dqoes.Good || r.Class == dqoes.Satisfied:
-			if keep := n.keep(i); keep > d.Limit*(1+rounding) {
-				d.Rule, d.Limit = RuleKeep, keep
+		case r.Class == policy.Good || r.Class == policy.Satisfied:
+			if keep := n.keep(i); keep > n.limit[i]*(1+rounding) {
+				d.Rule, n.limit[i] = RuleKeep, keep
 			}
 		}
 	}
+	n.limitServices()
+	n.rest -= sum(n.serving, func(i int) policy.Share { return n.limit[i] })
 }
 
 // limitServices is rule 8.
 func (n *node) limitServices() {
-	var first, last []claim
-	var guaranteed float64
+	var first, last, all claims
+	var guaranteed policy.Share
 	for _, i := range n.serving {
-		c := claim{task: i, want: n.out[i].Limit, min: n.out[i].Limit}
+		want := n.limit[i]
+		least := want
 		switch n.out[i].Class {
-		case dqoes.Bad, dqoes.Unmeasured:
-			c.min = math.Min(c.want, n.fair)
-		case dqoes.Good:
-			c.min = math.Min(c.want, math.Max(n.floor, n.keep(i)))
+		case policy.Bad, policy.Unmeasured:
+			least = min(want, n.fair[i])
+		case policy.Good:
+			least = min(want, max(n.floor(i), n.keep(i)))
 		}
-		n.asked += c.want
-		guaranteed += c.min
-		first = append(first, c)
-		last = append(last, claim{task: i, want: c.min, min: n.floor})
+		n.asked += want
+		guaranteed += least
+		first.add(i, n.fair[i], least, want)
+		last.add(i, n.fair[i], n.floor(i), least)
+		all.add(i, want, least, unbounded)
 	}
 	switch {
 	case n.asked > n.bound*(1+rounding) && guaranteed <= n.bound:
-		n.assign(first, level(n.bound, first), RuleBound)
+		n.divideAmong(n.bound, first, RuleBound)
 	case n.asked > n.bound*(1+rounding):
-		n.assign(last, level(n.bound, last), RuleBound)
+		n.divideAmong(n.bound, last, RuleBound)
 	case len(n.learning) == 0:
-		n.assign(first, fill(n.bound, first), "")
+		n.divideAmong(n.bound, all, "")
 	}
 }
 
-// assign sets limits, and the rule of those that are less than what was asked for.
-func (n *node) assign(claims []claim, limits []float64, rule string) {
-	for k, c := range claims {
-		d := &n.out[c.task]
-		if rule != "" && limits[k] < d.Limit*(1-rounding) {
-			d.Rule = rule
+// claims are what tasks ask of a sum.
+type claims struct {
+	tasks  []int
+	claims []waterfill.Claim
+}
+
+// unbounded is the most of a claim that takes all it can get.
+const unbounded = policy.Share(math.MaxFloat64)
+
+func (c *claims) add(task int, weight, least, most policy.Share) {
+	c.tasks = append(c.tasks, task)
+	c.claims = append(c.claims, waterfill.Claim{Weight: float64(weight), Min: float64(least), Max: float64(most)})
+}
+
+// divideAmong sets limits, and the rule of those that are less than before.
+func (n *node) divideAmong(total policy.Share, c claims, rule string) {
+	for k, part := range waterfill.Divide(float64(total), c.claims) {
+		i := c.tasks[k]
+		limit := min(1, policy.Share(part))
+		if rule != "" && limit < n.limit[i]*(1-rounding) {
+			n.out[i].Rule = rule
 		}
-		d.Limit = math.Min(1, limits[k])
+		n.limit[i] = limit
 	}
 }
 
@@ -389,139 +343,144 @@ func (n *node) training() {
 	yields := n.accept()
 	n.free = len(n.serving) == 0 && !yields
 	for k, i := range n.learning {
-		n.free = n.free && (n.out[i].State == tradl.StateAcceptable || n.growth.Tasks[k].Limit == 1)
+		n.free = n.free && (n.out[i].State == policy.Acceptable || n.growth.Tasks[k].Bound() == 1)
 	}
 	if !n.free {
 		n.divide()
 		return
 	}
 	for _, i := range n.learning {
-		n.out[i].Rule, n.out[i].Limit = RuleFree, 1
+		n.out[i].Rule, n.limit[i] = RuleFree, 1
 	}
 	for _, i := range n.stopping {
-		n.out[i].Limit = 1
+		n.limit[i] = 1
 	}
+}
+
+// inRest is the node that the learning tasks make of the R in force.
+func (n *node) inRest() policy.Snapshot {
+	s := n.Snapshot
+	s.Tasks = nil
+	s.Gone /= n.restHad
+	for _, i := range n.learning {
+		t := n.Tasks[i]
+		t.Use /= n.restHad
+		t.Limit = min(1, n.share[i]/n.restHad)
+		s.Tasks = append(s.Tasks, t)
+	}
+	return s
 }
 
 // grow runs FlowCon, in parts of R: rule 12.
 func (n *node) grow() {
-	in := flowcon.Input{
-		IntervalS: n.in.IntervalS, InitialIntervalS: n.in.InitialIntervalS,
-		Event: n.in.Event, Params: n.params.Flowcon,
-	}
-	for _, i := range n.learning {
-		t := n.in.Tasks[i]
-		g := flowcon.Task{
-			ID: t.ID, Category: t.Category, Growth: t.Growth, Progress: t.Progress,
-			Limit: n.ofRest(i), Use: t.Use,
+	s := n.inRest()
+	for k, i := range n.learning {
+		if n.out[i].State == policy.Acceptable {
+			t := &s.Tasks[k]
+			t.Category, t.Growth, t.Progress = policy.CL, nil, nil
 		}
-		if n.out[i].State == tradl.StateAcceptable {
-			g.Category, g.Growth, g.Progress = policy.CL, nil, nil
-		}
-		in.Tasks = append(in.Tasks, g)
 	}
-	n.growth = flowcon.Decide(in)
+	n.growth = flowcon.Decide(s, n.params.Flowcon)
 	for k, i := range n.learning {
 		d, g := &n.out[i], n.growth.Tasks[k]
 		d.Category, d.Rule, n.why[i] = g.Category, g.Rule, cause(g.Why)
 	}
 }
 
-// ofRest is the part of the R in force that a task has.
-func (n *node) ofRest(i int) float64 { return math.Min(1, n.share[i]/n.restHad) }
-
 // accept runs TRADL, in parts of R, and sets the limits of acceptable tasks: rule 10.
 // It says whether one of them yields.
 func (n *node) accept() (yields bool) {
-	in := tradl.Input{Gone: n.in.Gone / n.restHad, Params: n.params.Tradl}
-	for _, i := range n.learning {
-		t := n.in.Tasks[i].targets()
-		t.Use, t.Limit = n.in.Tasks[i].Use/n.restHad, n.ofRest(i)
-		in.Tasks = append(in.Tasks, t)
-	}
-	fair := n.rest / float64(len(n.learning))
-	for k, r := range tradl.Decide(in).Tasks {
+	for k, r := range tradl.Decide(n.inRest(), n.params.Tradl).Tasks {
 		i := n.learning[k]
 		d := &n.out[i]
-		if d.State != tradl.StateAcceptable {
+		if d.State != policy.Acceptable {
 			continue
 		}
-		d.Rule, d.Limit, n.why[i] = RuleAcceptable, fair, cause(r.Why)
+		d.Rule, n.limit[i], n.why[i] = RuleAcceptable, n.fairOfRest(i), cause(r.Why)
 		if r.Limit != nil {
 			yields = true
-			d.Rule, d.Limit = r.Rule, math.Max(n.rest**r.Limit, n.floor)
+			d.Rule, n.limit[i] = r.Rule, max(n.rest**r.Limit, n.floor(i))
 		}
 	}
 	return yields
 }
 
+// fairOfRest is a training task's fair share of R: rule 9.
+func (n *node) fairOfRest(i int) policy.Share {
+	return n.rest * (n.fair[i] / n.learns)
+}
+
 // divide divides R among the training tasks: rules 11 and 12.
 func (n *node) divide() {
-	fair := n.rest / float64(len(n.learning))
 	left := n.rest
-	var unknown, kept, open []claim
-	var keep, least float64 // what kept tasks want, and what open ones need
+	var unknown, kept, open claims
+	var fairs, keep, least policy.Share // of unknown tasks, what kept ones want, what open ones need
 	for k, i := range n.learning {
-		d, g := &n.out[i], n.growth.Tasks[k]
-		part := claim{task: i, want: math.Max(g.Limit, rounding), min: n.floor}
-		if n.in.Tasks[i].wanting(d.State) {
-			part.min = fair
+		d, g, fair := &n.out[i], n.growth.Tasks[k], n.fairOfRest(i)
+		lowest := n.floor(i)
+		if n.wanting(i) {
+			lowest = fair
 		}
 		switch {
-		case d.State == tradl.StateAcceptable:
-			left -= d.Limit
+		case d.State == policy.Acceptable:
+			left -= n.limit[i]
 		case g.Rule == flowcon.RuleUnmeasured || g.Rule == flowcon.RuleJoin:
-			d.Rule, d.Limit = RuleUnknown, fair
+			d.Rule, n.limit[i] = RuleUnknown, fair
 			left -= fair
-			unknown = append(unknown, claim{task: i, want: fair, min: fair})
+			fairs += fair
+			unknown.add(i, fair, fair, unbounded)
 		case g.Rule == flowcon.RuleUndefined || g.Rule == flowcon.RuleWL:
-			part.want = math.Max(g.Limit*n.rest, part.min)
-			keep += part.want
-			kept = append(kept, part)
+			want := max(g.Bound()*n.rest, lowest)
+			keep += want
+			kept.add(i, want, lowest, unbounded)
 		default:
-			least += part.min
-			open = append(open, part)
+			weight := max(g.Bound(), rounding)
+			if g.Rule == flowcon.RuleAllCL {
+				weight = fair // free competition, as under plain Nomad
+			}
+			least += lowest
+			open.add(i, weight, lowest, unbounded)
 		}
 	}
 	switch {
-	case len(open) > 0:
-		keep = math.Min(keep, left-least)
-	case len(kept) > 0:
+	case len(open.tasks) > 0:
+		keep = min(keep, left-least)
+	case len(kept.tasks) > 0:
 		keep = left
 	default:
-		n.assign(unknown, fill(left+fair*float64(len(unknown)), unknown), "")
+		n.divideAmong(left+fairs, unknown, "")
 		return
 	}
-	n.assign(kept, fill(keep, kept), "")
-	n.assign(open, fill(left-keep, open), "")
-	for _, c := range append(kept, open...) {
-		if d := &n.out[c.task]; n.in.Tasks[c.task].wanting(d.State) && d.Limit <= fair*(1+rounding) {
-			d.Rule = RuleWanting
+	n.divideAmong(keep, kept, "")
+	n.divideAmong(left-keep, open, "")
+	for _, i := range slices.Concat(kept.tasks, open.tasks) {
+		if n.wanting(i) && n.limit[i] <= n.fairOfRest(i)*(1+rounding) {
+			n.out[i].Rule = RuleWanting
 		}
 	}
 }
 
 // output puts the results together: rule 13.
-func (n *node) output() Output {
-	for i := range n.in.Tasks {
-		n.out[i].Unmeasured = n.unmeasured(i)
+func (n *node) output() policy.Outcome {
+	for i := range n.Tasks {
+		n.out[i].Unknown = n.unknown(i)
 		n.out[i].Why = n.sentence(i)
 	}
 	interval := n.growth.IntervalS
 	if len(n.serving) > 0 {
-		interval = math.Min(interval, n.response.IntervalS)
+		interval = min(interval, n.response.IntervalS)
 	}
-	return Output{
-		Tasks:     n.out,
-		Alpha:     n.growth.Alpha,
-		Services:  n.response.State,
-		IntervalS: math.Min(interval, n.in.MaxIntervalS),
+	return policy.Outcome{
+		Tasks: n.out, Alpha: n.growth.Alpha, State: n.response.State,
+		IntervalS: min(interval, n.MaxIntervalS), Floor: 0.5,
 	}
 }
 
-// unmeasured says whether a task needs no ceiling: see Decision.
-func (n *node) unmeasured(i int) bool {
-	d, t := n.out[i], n.in.Tasks[i]
-	unknown := d.Kind == KindTraining && d.State == tradl.StateTraining && d.Category == policy.NL && t.Growth == nil
-	return unknown && len(n.serving) == 0 && (d.Limit == 1 || math.Abs(d.Limit-n.fair) <= rounding)
+// unknown says whether a task needs no ceiling: nothing is known about it, and it has
+// exactly its fair share, on a node without services, or no limit.
+func (n *node) unknown(i int) bool {
+	d := n.out[i]
+	return d.Kind == policy.Training && d.State == policy.InTraining && d.Category == policy.NL &&
+		flowcon.Growth(n.Tasks[i], n.Event) == nil && len(n.serving) == 0 &&
+		(n.limit[i] == 1 || math.Abs(float64(n.limit[i]/n.fair[i]-1)) <= rounding)
 }

@@ -4,6 +4,7 @@
 package auto
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,15 +13,15 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
 // job is a task of the plant, a node without time or noise: a step is an interval.
 type job struct {
-	task Task
+	task policy.Task
 	cap  float64 // the most CPU that it can use; 1 is the whole pool
 
 	// A service answers in work/CPU. Closed-loop, it always has a request to answer;
@@ -36,11 +37,11 @@ type job struct {
 }
 
 func serviceJob(id string, need float64) *job {
-	return &job{task: Task{ID: id, Kind: KindService, ObjectiveS: 10}, cap: 1, work: 10 * need}
+	return &job{task: mute(id, 0), cap: 1, work: 10 * need}
 }
 
 func trainingJob(id string, rate float64) *job {
-	return &job{task: Task{ID: id, Kind: KindTraining}, cap: 1, rate: rate}
+	return &job{task: idle(id, policy.New, 0), cap: 1, rate: rate}
 }
 
 // plant runs the policy over jobs.
@@ -48,14 +49,14 @@ type plant struct {
 	jobs     []*job
 	params   Params
 	quota    bool
-	services dqoes.State
+	state    json.RawMessage
 	interval float64
 	stopping map[*job]bool
 	idle     float64
 	ran      []*job // in the last interval
 	noise    func() float64
 
-	damper *limits.Damper // as in the driver, if not nil
+	damper *plan.Damper // as in the driver, if not nil
 	shares map[*job]float64
 	clock  time.Time
 }
@@ -65,24 +66,23 @@ func newPlant() *plant {
 }
 
 // decide runs the policy and checks what must hold after every run.
-func (p *plant) decide(t *testing.T, event flowcon.Event) Output {
+func (p *plant) decide(t *testing.T, event policy.Event) policy.Outcome {
 	t.Helper()
-	in := Input{
-		Services: p.services, IntervalS: p.interval, InitialIntervalS: 20, MaxIntervalS: 80,
-		Event: event, Params: p.params,
-	}
+	in := input{policy.Snapshot{
+		State: p.state, IntervalS: p.interval, InitialIntervalS: 20, MaxIntervalS: 80, Event: event,
+	}, p.params}
 	for _, j := range p.jobs {
 		in.Tasks = append(in.Tasks, j.task)
 	}
-	must.NoError(t, in.Validate())
-	out := Decide(in)
+	must.NoError(t, in.check())
+	out := in.decide()
 	check(t, in, out)
-	p.services, p.interval = out.Services, out.IntervalS
-	p.enforce(out)
+	p.state, p.interval = out.State, out.IntervalS
+	p.enforce(in.Tasks, out)
 	var left []*job
 	for i, j := range p.jobs {
 		d := out.Tasks[i]
-		j.task.Limit, j.task.Category, j.task.State = d.Limit, d.Category, d.State
+		j.task.Limit, j.task.Category, j.task.State = d.Bound(), d.Category, d.State
 		if !d.Stop || !p.stopping[j] {
 			left = append(left, j) // it saves its model for an interval
 		}
@@ -90,13 +90,13 @@ func (p *plant) decide(t *testing.T, event flowcon.Event) Output {
 	}
 	if len(left) < len(p.jobs) {
 		p.jobs = left
-		p.decide(t, flowcon.EventLeave)
+		p.decide(t, policy.EventLeave)
 	}
 	return out
 }
 
 // run lets an interval pass and decides at its end.
-func (p *plant) run(t *testing.T) Output {
+func (p *plant) run(t *testing.T) policy.Outcome {
 	t.Helper()
 	for _, j := range p.jobs {
 		demand := j.demand
@@ -107,8 +107,8 @@ func (p *plant) run(t *testing.T) Output {
 	p.allot()
 	p.ran = p.jobs
 	for _, j := range p.jobs {
-		j.task.Use = j.got * p.noise()
-		if j.task.Kind == KindService {
+		j.task.Use = policy.Share(j.got * p.noise())
+		if j.task.Kind == policy.Service {
 			response := j.work / j.potential * p.noise()
 			j.task.ResponseS = &response
 			continue
@@ -120,10 +120,10 @@ func (p *plant) run(t *testing.T) Output {
 		j.cpu += j.got * p.interval
 		value := math.Exp(-j.rate * j.cpu)
 		progress := (before - value) / p.interval
-		growth := progress / j.task.Use
+		growth := progress / float64(j.task.Use)
 		j.task.Value, j.task.Progress, j.task.Growth = &value, &progress, &growth
 	}
-	return p.decide(t, flowcon.EventNone)
+	return p.decide(t, policy.EventNone)
 }
 
 // leave ends a job and decides at once, if it is still there.
@@ -132,7 +132,7 @@ func (p *plant) leave(t *testing.T, id string) {
 	for i, j := range p.jobs {
 		if j.task.ID == id {
 			p.jobs = append(p.jobs[:i:i], p.jobs[i+1:]...)
-			p.decide(t, flowcon.EventLeave)
+			p.decide(t, policy.EventLeave)
 			return
 		}
 	}
@@ -143,46 +143,29 @@ func (p *plant) join(t *testing.T, jobs ...*job) {
 	t.Helper()
 	for _, j := range jobs {
 		p.jobs = append(p.jobs, j)
-		p.decide(t, flowcon.EventJoin)
+		p.decide(t, policy.EventJoin)
 	}
 }
 
 // allot divides the CPU: by weights, work-conserving, or below ceilings.
 func (p *plant) allot() {
-	left := 1.0
-	open := map[*job]float64{}
-	for _, j := range p.jobs {
-		j.got = 0
-		open[j] = j.cap
+	claims := make([]waterfill.Claim, len(p.jobs))
+	for i, j := range p.jobs {
+		most := j.cap
 		if p.quota && j.task.Limit < 1 {
-			open[j] = math.Min(j.cap, j.task.Limit)
+			most = min(most, float64(j.task.Limit))
 		}
 		if j.demand > 0 {
-			open[j] = math.Min(open[j], j.demand)
+			most = min(most, j.demand)
 		}
+		claims[i] = waterfill.Claim{Weight: p.weight(j), Max: most}
 	}
-	for left > 1e-12 && len(open) > 0 {
-		weights := 0.0
-		for j := range open {
-			weights += p.weight(j)
-		}
-		part := left
-		for j, room := range open {
-			part = math.Min(part, room*weights/p.weight(j))
-		}
-		for _, j := range p.jobs { // in order: the sums must not depend on chance
-			if _, ok := open[j]; !ok {
-				continue
-			}
-			got := part * p.weight(j) / weights
-			j.got += got
-			left -= got
-			if open[j] -= got; open[j] <= 1e-12 {
-				delete(open, j)
-			}
-		}
+	p.idle = 1
+	for i, got := range waterfill.Divide(1, claims) {
+		p.jobs[i].got = got
+		p.idle -= got
 	}
-	p.idle = math.Max(0, left)
+	p.idle = max(0, p.idle)
 }
 
 func (p *plant) weight(j *job) float64 {
@@ -192,23 +175,20 @@ func (p *plant) weight(j *job) float64 {
 	case p.damper != nil:
 		return p.shares[j]
 	default:
-		return j.task.Limit
+		return float64(j.task.Limit)
 	}
 }
 
 // enforce does what the driver does with limits: weights for the kernel, and no change
 // of less than a tenth.
-func (p *plant) enforce(out Output) {
+func (p *plant) enforce(tasks []policy.Task, out policy.Outcome) {
 	if p.damper == nil {
 		return
 	}
-	reqs := make([]limits.Request, len(out.Tasks))
-	for i, d := range out.Tasks {
-		reqs[i] = limits.Request{ID: d.ID, Limit: d.Limit, Unmeasured: d.Unmeasured, BaseShares: 1000}
-	}
+	reqs := requests(tasks, out)
 	p.clock = p.clock.Add(time.Duration(p.interval * float64(time.Second)))
-	plan := limits.Plan(limits.ModeWeight, 4, reqs, limits.Options{})
-	for i, l := range p.damper.Next(p.clock, reqs, plan) {
+	wanted := plan.Limits(plan.ModeWeight, 4, reqs, plan.Options{Floor: out.Floor})
+	for i, l := range p.damper.Next(p.clock, reqs, wanted) {
 		p.shares[p.jobs[i]] = float64(l.Shares)
 	}
 }
@@ -234,16 +214,16 @@ func TestPlant_join(t *testing.T) {
 			p.join(t, service)
 			for range 20 {
 				out := p.run(t)
-				must.NotEq(t, dqoes.Bad, out.Tasks[0].Class)
+				must.NotEq(t, policy.Bad, out.Tasks[0].Class)
 				must.Eq(t, 1, service.task.Limit)
 			}
 			p.join(t, trainingJob("fast", 0.01), trainingJob("middle", 0.002), trainingJob("slow", 0.0005))
 			settled := 0
 			for k := range 60 {
 				switch out := p.run(t); out.Tasks[0].Class {
-				case dqoes.Bad:
+				case policy.Bad:
 					t.Fatalf("need %v: worse than asked in run %d after the join", need, k)
-				case dqoes.Good:
+				case policy.Good:
 					settled = k + 1
 				}
 			}
@@ -269,7 +249,7 @@ func TestPlant_joinSeveral(t *testing.T) {
 				needs[i] = 0.1 + rnd.Float64()
 				sum += needs[i]
 			}
-			bound := min(DefaultServiceShare, 1-3/(2*float64(len(services)+3)))
+			bound := min(DefaultParams().ServiceShare, 1-3/(2*float64(len(services)+3)))
 			p := newPlant()
 			p.quota, p.params.Dqoes.Step = quota, step
 			for i := range services {
@@ -282,7 +262,7 @@ func TestPlant_joinSeveral(t *testing.T) {
 			p.join(t, trainingJob("fast", 0.01), trainingJob("middle", 0.002), trainingJob("slow", 0.0005))
 			for k := range 60 {
 				for _, d := range p.run(t).Tasks {
-					must.NotEq(t, dqoes.Bad, d.Class, must.Sprintf("run %d: %s", k, d.Why))
+					must.NotEq(t, policy.Bad, d.Class, must.Sprintf("run %d: %s", k, d.Why))
 				}
 			}
 			floor := 1 / (2 * float64(len(p.jobs)))
@@ -306,7 +286,7 @@ func TestPlant_load(t *testing.T) {
 		service.work = 10 * 0.5
 		runs := 0
 		for k := range 100 {
-			if out := p.run(t); out.Tasks[0].Class != dqoes.Satisfied {
+			if out := p.run(t); out.Tasks[0].Class != policy.Satisfied {
 				runs = k + 1
 			}
 		}
@@ -327,17 +307,17 @@ func TestPlant_damped(t *testing.T) {
 			service := serviceJob("service", 0.1)
 			p := newPlant()
 			p.params.Dqoes.Step = step
-			p.damper, p.shares = limits.NewDamper(20*time.Second), map[*job]float64{}
+			p.damper, p.shares = plan.NewDamper(20*time.Second), map[*job]float64{}
 			p.join(t, service, trainingJob("fast", 0.01), trainingJob("middle", 0.002), trainingJob("slow", 0.0005))
 			for range 30 {
 				p.run(t)
 			}
 			service.work = 10 * need
 			runs, swings := 0, 0
-			var last dqoes.Class
+			var last policy.Class
 			for k := range 100 {
 				out := p.run(t)
-				if c := out.Tasks[0].Class; c != dqoes.Satisfied {
+				if c := out.Tasks[0].Class; c != policy.Satisfied {
 					runs = k + 1
 					if c != last {
 						swings++
@@ -364,7 +344,7 @@ func TestPlant_borrowed(t *testing.T) {
 		p.params.Dqoes.Step = step
 		a.cap, b.cap = 0.02, 0.02 // they read their data
 		p.join(t, a, b, service)
-		must.InDelta(t, 1.0/3, service.task.Limit, 1e-9)
+		must.InDelta(t, 1.0/3, float64(service.task.Limit), 1e-9)
 		for range 50 {
 			p.run(t)
 			must.Less(t, 1e-6, p.idle)
@@ -372,7 +352,7 @@ func TestPlant_borrowed(t *testing.T) {
 		a.cap, b.cap = 1, 1
 		for range 50 {
 			out := p.run(t)
-			must.NotEq(t, dqoes.Bad, out.Tasks[2].Class)
+			must.NotEq(t, policy.Bad, out.Tasks[2].Class)
 		}
 	}
 }
@@ -387,16 +367,16 @@ func TestPlant_openLoop(t *testing.T) {
 	var bad, settled int
 	for k := range 50 {
 		switch out := p.run(t); out.Tasks[2].Class {
-		case dqoes.Bad:
+		case policy.Bad:
 			bad++
-		case dqoes.Good:
+		case policy.Good:
 			settled = k + 1
 		}
 		must.Less(t, 1e-6, p.idle)
 	}
 	must.LessEq(t, 1, bad)
 	must.LessEq(t, 5, settled)
-	must.InDelta(t, 0.3, service.task.Limit, 0.04)
+	must.InDelta(t, 0.3, float64(service.task.Limit), 0.04)
 }
 
 // Objectives that cannot be reached cost neither satisfied services their own nor
@@ -413,15 +393,15 @@ func TestPlant_unreachable(t *testing.T) {
 		}
 		must.Greater(t, good.got, one.got) // it takes the largest share
 		p.join(t, small, two)
-		var out Output
+		var out policy.Outcome
 		for k := range 100 {
 			out = p.run(t)
-			must.NotEq(t, dqoes.Bad, out.Tasks[1].Class, must.Sprintf("run %d", k))
+			must.NotEq(t, policy.Bad, out.Tasks[1].Class, must.Sprintf("run %d", k))
 		}
-		must.Eq(t, dqoes.Satisfied, out.Tasks[1].Class)
-		must.Eq(t, dqoes.Satisfied, out.Tasks[4].Class)
-		must.Eq(t, dqoes.Bad, out.Tasks[0].Class)
-		must.Eq(t, dqoes.Bad, out.Tasks[5].Class)
+		must.Eq(t, policy.Satisfied, out.Tasks[1].Class)
+		must.Eq(t, policy.Satisfied, out.Tasks[4].Class)
+		must.Eq(t, policy.Bad, out.Tasks[0].Class)
+		must.Eq(t, policy.Bad, out.Tasks[5].Class)
 		must.InDelta(t, one.got, two.got, 0.05*one.got)
 	})
 }
@@ -446,7 +426,7 @@ func TestPlant_day(t *testing.T) {
 			switch k % 100 {
 			case 0:
 				job := trainingJob(fmt.Sprint("target-", k), 0.003+0.004*rnd.Float64())
-				job.task.Goal, job.task.Acceptable, job.task.Objective = tradl.GoalMin, num(0.2), num(0.1)
+				job.task.Goal, job.task.Acceptable, job.task.Objective = policy.GoalMin, num(0.2), num(0.1)
 				p.join(t, job)
 			case 30:
 				job := trainingJob(fmt.Sprint("thread-", k), 0.001)
@@ -462,14 +442,14 @@ func TestPlant_day(t *testing.T) {
 			runs++
 			worse := false
 			for i, d := range out.Tasks {
-				worse = worse || d.Class == dqoes.Bad
+				worse = worse || d.Class == policy.Bad
 				if d.Stop {
 					stopped++
 				}
 				if j := p.ran[i]; j.cap == 1 {
 					must.GreaterEq(t, (1-1e-6)/(2*float64(len(out.Tasks))), j.got, must.Sprintf("run %d: %s starves", k, d.ID))
 				}
-				if d.Kind == KindTraining {
+				if d.Kind == policy.Training {
 					trained += p.ran[i].got
 				}
 			}
@@ -499,7 +479,7 @@ func TestPlant_day(t *testing.T) {
 func TestPlant_yield(t *testing.T) {
 	for _, quota := range []bool{false, true} {
 		ready, thread := trainingJob("ready", 0.0001), trainingJob("thread", 0.0001)
-		ready.task.Goal, ready.task.Acceptable, thread.cap = tradl.GoalMin, num(2), 0.5
+		ready.task.Goal, ready.task.Acceptable, thread.cap = policy.GoalMin, num(2), 0.5
 		p := newPlant()
 		p.quota = quota
 		p.join(t, ready, thread)

@@ -5,7 +5,6 @@ package auto
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
@@ -25,24 +24,24 @@ func cause(why string) string {
 // sentence explains a decision: the reason of the policy behind it, what became of
 // it here, and the figures.
 func (n *node) sentence(i int) string {
-	t, d := n.in.Tasks[i], n.out[i]
+	t, d := n.Tasks[i], n.out[i]
 	var s strings.Builder
 	switch {
 	case d.Stop:
 		s.WriteString(n.why[i])
-	case d.Kind == KindService:
+	case d.Kind == policy.Service:
 		n.whyService(&s, i)
 	default:
 		n.whyTraining(&s, i)
 	}
-	if d.Kind == KindTraining {
+	if d.Kind == policy.Training {
 		was := string(t.Category)
 		if t.Category == policy.New {
 			was = "new"
 		}
 		fmt.Fprintf(&s, "; category %s → %s", was, d.Category)
 	}
-	fmt.Fprintf(&s, "; limit %s → %s, use %.4g", limit(t.Limit), limit(d.Limit), t.Use)
+	fmt.Fprintf(&s, "; limit %s → %s, use %.4g", limit(t.Limit), limit(n.limit[i]), t.Use)
 	if t.Growth != nil {
 		fmt.Fprintf(&s, ", G %.4g", *t.Growth)
 	}
@@ -53,7 +52,7 @@ func (n *node) sentence(i int) string {
 }
 
 func (n *node) whyService(s *strings.Builder, i int) {
-	t, d, reason := n.in.Tasks[i], n.out[i], n.why[i]
+	t, d, reason := n.Tasks[i], n.out[i], n.why[i]
 	if d.Rule == RuleKeep {
 		// What DQoES says of its need is not what becomes of it here.
 		reason, _, _ = strings.Cut(reason, ", needs ")
@@ -65,7 +64,7 @@ func (n *node) whyService(s *strings.Builder, i int) {
 	switch {
 	case d.Rule == RuleKeep:
 		fmt.Fprintf(s, "; keeps p/((1+α/2)·o) = %.4g of %.4g, so that it answers in %.4g s at most",
-			n.faster(i, +1), math.Max(n.share[i], t.Use), (1+n.params.Dqoes.Alpha/2)*t.ObjectiveS)
+			n.faster(i, +1), max(n.share[i], t.Use), (1+n.params.Dqoes.Alpha/2)**t.ObjectiveS)
 	case d.Rule == RuleBound:
 		fmt.Fprintf(s, "; all services ask for %.4g of the pool and may have %.4g, so the largest are cut", n.asked, n.bound)
 	case len(n.learning) == 0:
@@ -109,13 +108,17 @@ func (n *node) whyTraining(s *strings.Builder, i int) {
 	default:
 		fmt.Fprintf(s, "%s, of what others leave of R = %.4g", reason, n.rest)
 	}
-	if d.Limit <= n.floor*(1+rounding) {
-		fmt.Fprintf(s, ", not below the floor 1/(2n) = %.4g", n.floor)
+	if floor := n.floor(i); n.limit[i] <= floor*(1+rounding) {
+		name := "1/(2n)"
+		if !n.equal {
+			name = "φ/2"
+		}
+		fmt.Fprintf(s, ", not below the floor %s = %.4g", name, floor)
 	}
 }
 
 // limit writes a limit.
-func limit(l float64) string {
+func limit(l policy.Share) string {
 	if l == 0 || l == 1 {
 		return "none"
 	}

@@ -19,11 +19,11 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Algorithm 2: class G is bounded by 1/(2n) (pseudo-code) or 1/(2|G|) (prose)",
 			Ours:      "every class is bounded by half of its fair share φ, what Nomad gave it of the whole: 1/(2n) with equal requests, n being all tasks of the node",
-			Why:       "a limit may stem from a time with more tasks; a task that was given more is to keep more",
+			Why:       "a limit may stem from a time with more tasks; a task that asked for more keeps more",
 		}, {
 			Published: "Algorithm 2: nothing on a sum of limits above the pool",
 			Ours:      "the proportional step cuts the largest to one level of their fair shares",
-			Why:       "an unreachable objective is to cost others nothing",
+			Why:       "an unreachable objective should cost other services nothing",
 		}, {
 			Published: "Algorithm 2: every service has a response time in every interval",
 			Ours:      "one without is in no class, sum or count and keeps its limit; what it uses is not idle",

@@ -311,7 +311,7 @@ func (n *node) output() policy.Outcome {
 		out.Tasks[i] = d
 	}
 	state, interval := n.listen()
-	out.State, out.IntervalS = state.encode(), interval
+	out.State, out.IntervalS = state.Encode(), interval
 	return out
 }
 

@@ -331,7 +331,7 @@ func TestDecide_listener(t *testing.T) {
 			if tc.tasks != nil {
 				in.Tasks = tc.tasks
 			}
-			in.Snapshot.State, in.IntervalS = tc.state.encode(), tc.interval
+			in.Snapshot.State, in.IntervalS = tc.state.Encode(), tc.interval
 			must.NoError(t, in.check())
 			out := in.decide()
 			must.Eq(t, tc.want, out.State)
@@ -400,7 +400,7 @@ func lastService(out outcome) (last policy.Decision) {
 func TestDecide_event(t *testing.T) {
 	for _, event := range []policy.Event{policy.EventJoin, policy.EventLeave} {
 		in := of(task("a", 40, 20, 0.3, 0.3), task("b", 10, 20, 0.3, 0.3), blind("c", 0, 0)).beside(4, 0.1, 0)
-		in.Event, in.Snapshot.State = event, State{30, -20, 1, 2}.encode()
+		in.Event, in.Snapshot.State = event, State{30, -20, 1, 2}.Encode()
 		out := in.decide()
 		near(t, []shown{{policy.Good, 0.3, RuleEvent}, {policy.Bad, 0.3, RuleEvent}, {policy.Unmeasured, 1, RuleUnmeasured}}, show(out))
 		must.Eq(t, State{30, -20, 1, 2}, out.State)

@@ -151,8 +151,8 @@ func stateOf(s policy.Snapshot) (state State, err error) {
 	return state, err
 }
 
-// encode returns the state as the next snapshot has it.
-func (s State) encode() json.RawMessage {
+// Encode returns the state as the next snapshot has it.
+func (s State) Encode() json.RawMessage {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return nil // no figure of it is infinite or NaN
@@ -186,7 +186,7 @@ func Example() policy.Snapshot {
 			service("resnet", 5, 15.8, 0.3, 0.4),
 			service("xception", 25, 0, 0.05, 1),
 		},
-		State:            State{QGood: 51.3, QBad: -12.2, Satisfied: 1, Trend: 1}.encode(),
+		State:            State{QGood: 51.3, QBad: -12.2, Satisfied: 1, Trend: 1}.Encode(),
 		IntervalS:        40,
 		InitialIntervalS: 20,
 		MaxIntervalS:     160,

@@ -39,7 +39,7 @@ func inputs(figures func(low, high float64) *rapid.Generator[float64]) *rapid.Ge
 				QBad:      -figures(0, 100).Draw(t, "q_bad"),
 				Satisfied: rapid.IntRange(0, 12).Draw(t, "satisfied"),
 				Trend:     rapid.IntRange(0, 3).Draw(t, "trend"),
-			}.encode(),
+			}.Encode(),
 		}, Params: Params{
 			Alpha:    rapid.Float64Range(0.01, 0.9).Draw(t, "alpha"),
 			Beta:     rapid.Float64Range(0.01, 1).Draw(t, "beta"),

@@ -11,7 +11,7 @@ func departures() []policy.Departure {
 		{
 			Published: "Algorithm 1: parts of the growth, G/ΣG, as if all tasks had asked for the same",
 			Ours:      "each G counts by the task's fair share φ, what Nomad gave it of the whole: φG/ΣφG",
-			Why:       "a task that was given more is to have more; with equal requests it is as published",
+			Why:       "a task that asked for more keeps more; equal requests give the published parts",
 		}, {
 			Published: "Algorithm 1: a floor 1/(β·n) in CL only (β = 1 in TCC 2022)",
 			Ours:      "a floor φ/β in every category, β = 2; 1/(β·n) with equal requests",
@@ -19,7 +19,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Algorithm 1: categories are decided in every run",
 			Ours:      "a category changes only on a new report and CPU time since it was decided",
-			Why:       "an interval and a join after it would take a task from NL to CL by one measurement",
+			Why:       "one slow interval and a join after it would take a task from NL to CL on a single measurement",
 		}, {
 			Published: "Algorithm 1: every task has a growth",
 			Ours:      "a task without one is outside ΣG and all means; in NL it is not limited, in WL and CL it keeps category and limit",
@@ -39,11 +39,11 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Algorithm 1: all in CL doubles the interval without end",
 			Ours:      "up to `max_interval`",
-			Why:       "what people and targets see is to stay current",
+			Why:       "statuses stay current, and a change is noticed",
 		}, {
 			Published: "Algorithm 2: a new task enters NL, and Algorithm 1 runs over all at once",
 			Ours:      "it is compared with α from its second run on; a growth that is known counts in ΣG and α at once",
-			Why:       "the run on its arrival has no interval of its own to judge it by",
+			Why:       "there was no interval to judge it by yet",
 		}, {
 			Published: "Algorithm 3 averages P, while Algorithm 1 compares α with G",
 			Ours:      "G in both",
@@ -55,7 +55,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Algorithm 3: all in CL gives α = −1 and free competition, so a task that starts to grow again is not noticed before a join or leave",
 			Ours:      "as published",
-			Why:       "nobody is limited meanwhile, so nothing is lost to it",
+			Why:       "no task is limited meanwhile, so a task that grows again loses nothing",
 		}, {
 			Published: "Algorithm 3: α = −1 only if all tasks are in CL",
 			Ours:      "also while no task in NL and WL is measured",
@@ -66,8 +66,12 @@ func departures() []policy.Departure {
 			Why:       "the unit of a metric, its noise and its direction are to decide nothing",
 		}, {
 			Published: "Equation 2: growth for CPU, memory, block and network I/O",
-			Ours:      "measured for all, decided on CPU; a diverged model (NaN, infinity) counts as converged",
-			Why:       "CPU is what limits act on; NaN must not enter a sum",
+			Ours:      "measured for all, decided on CPU",
+			Why:       "CPU is what limits act on",
+		}, {
+			Published: "nothing on diverged models",
+			Ours:      "a model whose value is NaN or infinite is in CL at once",
+			Why:       "NaN must not enter a sum",
 		},
 	}
 }

@@ -4,31 +4,130 @@
 package policies
 
 import (
+	"encoding/json"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
 func TestFind(t *testing.T) {
-	for _, p := range All() {
-		found, err := Find(All(), p.Name)
+	for i, name := range Names() {
+		found, err := Find(name)
 		must.NoError(t, err)
-		must.Eq(t, p.Name, found.Name)
-		must.NotEq(t, "", p.Synopsis)
-	}
-	for _, name := range Names() {
-		_, err := Find(All(), name)
+		must.Eq(t, All()[i].Name, found.Name)
+		_, err = policy.Find(Queries(), name)
 		must.NoError(t, err, must.Sprint("what the driver runs can be asked"))
 	}
-	_, err := Find(All(), "flowkon")
+	_, err := Find("flowkon")
+	must.EqError(t, err, `must be one of auto, flowcon, tradl, dqoes, none, got "flowkon"`)
+	_, err = policy.Find(Queries(), "flowkon")
 	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, flowcon, `)
 }
 
 // Every example is valid, and what is missing is told.
-func TestPolicies(t *testing.T) {
-	for _, p := range All() {
-		policytest.Example(t, p.Name, p.Example, p.DecideJSON)
+func TestQueries(t *testing.T) {
+	for _, q := range Queries() {
+		policytest.Example(t, q)
 	}
+}
+
+// Every policy works with an agent's defaults, has a table of departures, and takes
+// options only that it has.
+func TestAll(t *testing.T) {
+	must.Len(t, 8, Options())
+	for _, p := range All() {
+		d, err := p.Configure(nil)
+		must.NoError(t, err, must.Sprint(p.Name))
+		must.Eq(t, p.Name, d.Name)
+		text, err := json.Marshal(p.Example)
+		must.NoError(t, err)
+		var s policy.Snapshot
+		must.NoError(t, json.Unmarshal(text, &s))
+		must.NoError(t, d.Check(s))
+		policytest.Decide(t, d.Decide, s)
+
+		must.SliceNotEmpty(t, p.Departures, must.Sprint(p.Name))
+		for _, departure := range p.Departures {
+			for _, part := range []string{departure.Published, departure.Ours, departure.Why} {
+				must.NotEq(t, "", part)
+				must.StrNotContains(t, part, "\n")
+			}
+		}
+	}
+}
+
+// The table of departures in the documentation is the code's, to the letter.
+func TestDepartures_documented(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/concepts.md")
+	must.NoError(t, err)
+	cell := strings.NewReplacer("|", `\|`)
+	for _, p := range All() {
+		table := "### Policy `" + p.Name + "`\n\n| published | Ebbtide | why |\n| --- | --- | --- |\n"
+		for _, d := range p.Departures {
+			table += "| " + cell.Replace(d.Published) + " | " + cell.Replace(d.Ours) + " | " + cell.Replace(d.Why) + " |\n"
+		}
+		if !strings.Contains(string(doc), table+"\n") {
+			t.Errorf("docs/concepts.md lacks this table, or differs from it:\n\n%s", table)
+		}
+	}
+}
+
+// live is a snapshot as the driver writes it: all fields of all tasks, services and
+// trainings, state, and the parameters of all policies.
+func live(t *testing.T, decided string) []byte {
+	t.Helper()
+	x := func(f float64) *float64 { return &f }
+	s := policy.Snapshot{
+		Node: "node-1", NowS: 1.7e9, Policy: decided, PoolCores: 8, IntervalS: 40, InitialIntervalS: 20, MaxIntervalS: 300, Gone: 0.1,
+		State:    dqoes.State{QGood: 1, QBad: -1, Satisfied: 1}.Encode(),
+		Policies: map[string]json.RawMessage{},
+		Tasks: []policy.Task{
+			{ID: "api", Kind: policy.Service, Entitlement: 2000, Use: 0.2, Limit: 0.3, ObjectiveS: x(0.1), ResponseS: x(0.2)},
+			{ID: "idle-api", Kind: policy.Service, Entitlement: 500, Limit: 1, ObjectiveS: x(0.1), Value: x(0.3)},
+			{ID: "growing", Kind: policy.Training, Entitlement: 4000, Use: 0.3, Limit: 0.4, Epoch: 9, CategoryEpoch: 8, Category: policy.NL, Growth: x(0.2), Progress: x(0.05), Value: x(2.5)},
+			{ID: "acceptable", Kind: policy.Training, Entitlement: 1000, Use: 0.3, Limit: 1, Epoch: 4, CategoryEpoch: 4, Category: policy.WL, Growth: x(0.01), Progress: x(0.001),
+				Goal: policy.GoalMin, Value: x(0.28), Acceptable: x(0.3), Objective: x(0.25), State: policy.Acceptable, Tracked: true},
+			{ID: "diverged", Kind: policy.Training, Entitlement: 1000, Use: 0.1, Limit: 0.1, Epoch: 7, CategoryEpoch: 2, Category: policy.CL, Growth: x(0), Progress: x(0)},
+			{ID: "restored", Kind: policy.Training, Entitlement: 1000, Category: policy.CL},
+			{ID: "new", Kind: policy.Training, Entitlement: 1000},
+		},
+	}
+	for _, p := range All() {
+		d, err := p.Configure(nil)
+		must.NoError(t, err)
+		s.Policies[p.Name] = d.Params
+	}
+	data, err := json.Marshal(s)
+	must.NoError(t, err)
+	return data
+}
+
+// "What would P do there, now": every policy takes the snapshot of a live node, whichever
+// decided there.
+func TestQuery_live(t *testing.T) {
+	for _, decided := range Names() {
+		for _, p := range All() {
+			out, err := p.Query.Decide(live(t, decided))
+			must.NoError(t, err, must.Sprintf("%s after %s", p.Name, decided))
+			tasks := out.(policy.Outcome).Tasks
+			must.Len(t, 7, tasks)
+			for _, d := range tasks {
+				must.Between(t, 1e-3, d.Bound(), 1)
+				must.NotEq(t, "", d.Rule)
+				must.NotEq(t, "", d.Why)
+			}
+		}
+	}
+	// It is the node's own parameters that count.
+	out, err := policy.Find(Queries(), "dqoes")
+	must.NoError(t, err)
+	decided, err := out.Decide(live(t, "flowcon"))
+	must.NoError(t, err)
+	must.StrContains(t, decided.(policy.Outcome).Tasks[0].Why, "goes half of the way", must.Sprint("dqoes_step is proportional in the agent"))
 }

@@ -4,7 +4,7 @@
 package specon
 
 import (
-	"math"
+	"slices"
 
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
@@ -29,12 +29,7 @@ const (
 
 // Valid says whether c is one of the categories above.
 func (c Category) Valid() bool {
-	switch c {
-	case New, PC, WC, CC:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]Category{New, PC, WC, CC}, c)
 }
 
 // Input is the snapshot of a node that Decide works on.
@@ -80,20 +75,18 @@ func (in Input) Validate() error {
 		if !t.Category.Valid() {
 			errs.Add(at("category"), `must be one of "PC", "WC", "CC" or "" for a new task, got %q`, string(t.Category))
 		}
-		if g := t.Gain; g != nil && !gain(*g) {
+		if g := t.Gain; g != nil && !fields.NonNegative(*g) {
 			errs.Add(at("gain"), "must be ≥ 0, got %v", *g)
 		}
-		if g := t.PreviousGain; g != nil && !gain(*g) {
+		if g := t.PreviousGain; g != nil && !fields.NonNegative(*g) {
 			errs.Add(at("previous_gain"), "must be ≥ 0, got %v", *g)
 		}
 	}
-	if a := in.Params.Alpha; !(a > 0) || math.IsInf(a, 1) {
+	if a := in.Params.Alpha; !fields.Positive(a) {
 		errs.Add("params.alpha", "must be > 0, got %v", a)
 	}
 	return errs.Err()
 }
-
-func gain(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
 
 // Example returns a valid input of a node in which most rules fire.
 func Example() Input {

@@ -11,23 +11,23 @@ func departures() []policy.Departure {
 		{
 			Published: "the fair share is 1/n, and an acceptable task gets 1/(2n) above it and 1/(n+1) otherwise",
 			Ours:      "the fair share φ is what Nomad gave the task of the whole; it gets φ/2 and φ·n/(n+1)",
-			Why:       "a task that was given more is to have more; with equal requests it is as published",
+			Why:       "a task that asked for more keeps more; equal requests give the published limits",
 		}, {
 			Published: "Algorithm 1 compares values with ≤ and calls them a loss",
 			Ours:      "a loss reaches a target by falling to it, an accuracy by rising to it",
-			Why:       "the prose means both",
+			Why:       "metrics of both directions are in use",
 		}, {
 			Published: "all tasks have targets, acceptable and objective",
 			Ours:      "each target is optional. A task without any, a service too, counts in n and in Σ RU and is never in AS",
-			Why:       "it uses CPU and wants more of it, so others should yield to it",
+			Why:       "it still needs CPU, so acceptable tasks should yield to it",
 		}, {
 			Published: "AS holds the acceptable tasks of the run before",
 			Ours:      "those of this run",
-			Why:       "a node whose last task becomes acceptable would be limited for another interval for no one's good",
+			Why:       "with the set of the run before, a node whose last task becomes acceptable would stay limited for an interval without benefit",
 		}, {
 			Published: "a task that has reached its objective is removed",
 			Ours:      "until it has left it counts in n and in AS, and keeps its limit, but not below its floor",
-			Why:       "it saves its model for a while, and is about to leave: no one has to make room for it",
+			Why:       "it still saves its model, and others need not make room for a task that is about to leave",
 		}, {
 			Published: "the early branches (pool not full, all acceptable) look at no target",
 			Ours:      "an objective ends its task there as well",
@@ -35,11 +35,11 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Σ RU is over the tasks that are there",
 			Ours:      "with what tasks that have left used in the last interval",
-			Why:       "each leave would set the acceptable ones free for an interval",
+			Why:       "otherwise each leave would lift all limits for an interval",
 		}, {
 			Published: "Σ RU < a and RU > 1/n, exactly",
 			Ours:      "a relative error of 1e-9 is forgiven",
-			Why:       "the order of a sum is to decide nothing",
+			Why:       "the order of a sum should decide nothing",
 		}, {
 			Published: "one report that reaches a target reaches it",
 			Ours:      "as published, or `ebbtide_target_hold` in a row; a value that is NaN or infinite reaches nothing, and a worse one takes nothing back",
