@@ -269,7 +269,7 @@ func BenchmarkLimits1000(b *testing.B) {
 		reqs[i] = Request{ID: fmt.Sprint(i), Limit: policy.Share(i+1) / 1000, Unknown: i%10 == 0, Base: limits.Limits{Shares: uint64(100 + i)}}
 	}
 	for _, conv := range []limits.Conversion{limits.Identity, limits.Quadratic} {
-		b.Run(conv.String(), func(b *testing.B) {
+		b.Run(fmt.Sprint(conv), func(b *testing.B) {
 			for b.Loop() {
 				Limits(ModeWeight, 64, reqs, Options{Conversion: conv})
 			}
