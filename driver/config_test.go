@@ -138,7 +138,7 @@ func TestConfigErrors(t *testing.T) {
 		want   []string
 	}{
 		"engine": {`engine = "podman"`, []string{`engine: must be one of docker, exec, got "podman"`}},
-		"beta":   {`beta = 0.5`, []string{`beta: must be from 1 to 100, got 0.5`}},
+		"beta":   {`beta = 0.5`, []string{`beta: must be ≥ 1, got 0.5`}},
 		"quota":  {`quota_min_cores = 0`, []string{`quota_min_cores: must be > 0 cores, got 0`}},
 		"reaper": {"docker {\n gc {\n dangling_containers {\n period = \"often\"\n}\n}\n}",
 			[]string{`gc.dangling_containers.period: must be a duration > 0, got "often"`}},

@@ -112,4 +112,34 @@ func testPrivate(t *testing.T, c *cluster) {
 		}
 	}
 	must.Eq(t, alloc.ID, kept().Alloc)
+
+	// A template that is rendered through a symlink does write there: what it forges is ignored.
+	link := shell("ln -s / $NOMAD_ALLOC_DIR/data/link")
+	link.name, link.body = "link", "lifecycle {\n hook = \"prestart\"\n}"
+	train := growing("train")
+	train.body = `template {
+  data        = "{\"objective\":{\"state\":\"objective\",\"metric\":\"loss\"}}"
+  destination = "$${NOMAD_ALLOC_DIR}/data/link/.ebbtide/train.record"
+}`
+	c.register(t, job{id: "forged", tasks: []task{link, train}})
+	var forged *api.Allocation
+	eventually(t, "the task has a status", func() error {
+		stubs, err := c.agent.Allocs(deadline(t, stepDeadline), "forged")
+		if err != nil || len(stubs) == 0 {
+			return fmt.Errorf("allocations: %d, %v", len(stubs), err)
+		}
+		if forged, _, err = c.agent.API.Allocations().Info(stubs[0].ID, nil); err != nil {
+			return err
+		}
+		_, err = client.Status(deadline(t, stepDeadline), forged, "train")
+		return err
+	})
+	forged, err = c.agent.WaitAllocID(deadline(t, startDeadline), forged.ID, "running", func(a *api.Allocation) bool {
+		return a.TaskStates["train"].State == "running"
+	})
+	must.NoError(t, err)
+	data, err := os.ReadFile(filepath.Join(c.agent.AllocDir(forged.ID), private.DirName, "train.record"))
+	must.NoError(t, err)
+	must.StrContains(t, string(data), "objective")
+	must.StrNotContains(t, strings.Join(harness.Events(forged, "train"), "\n"), "reached its objective")
 }

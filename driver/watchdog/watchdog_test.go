@@ -32,7 +32,7 @@ const (
 	helperEnv = "EBBTIDE_WATCHDOG_HELPER"
 	dirEnv    = "EBBTIDE_WATCHDOG_DIR"
 
-	name = "train" // of the task
+	taskName = "train"
 
 	run   = "alloc/train/1"
 	lease = 3 * time.Second
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	case "task": // answers while it is not frozen
 		_, _ = io.Copy(os.Stdout, os.Stdin)
 	case "plugin": // starts a watchdog, and is killed
-		if err := Start(context.Background(), os.Getenv(dirEnv), name, run); err != nil {
+		if err := Start(context.Background(), os.Getenv(dirEnv), taskName, run); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -133,7 +133,7 @@ func (t *task) answers() {
 func (t *task) records(run string, until time.Time) {
 	t.Helper()
 	rec := private.Record{Frozen: &private.Frozen{Run: run, Cgroup: t.cgroup.FreezerDir(), Until: until}}
-	must.NoError(t, rec.Save(t.dir, name))
+	must.NoError(t, rec.Save(t.dir, taskName))
 }
 
 func (t *task) freeze() {
@@ -162,7 +162,7 @@ func (t *task) thawedAt(until time.Time) {
 }
 
 // record is the file with the task's record.
-func (t *task) record() string { return filepath.Join(t.dir, private.DirName, name+".record") }
+func (t *task) record() string { return filepath.Join(t.dir, private.DirName, taskName+".record") }
 
 // watchdogs are the processes that watch the task.
 func (t *task) watchdogs() (pids []string) {
@@ -171,7 +171,7 @@ func (t *task) watchdogs() (pids []string) {
 	must.NoError(t, err)
 	for _, file := range files {
 		line, _ := os.ReadFile(file)
-		if bytes.HasSuffix(line, []byte("\x00"+arg+"\x00"+t.dir+"\x00"+name+"\x00"+run+"\x00")) {
+		if bytes.HasSuffix(line, []byte("\x00"+arg+"\x00"+t.dir+"\x00"+taskName+"\x00"+run+"\x00")) {
 			pids = append(pids, filepath.Base(filepath.Dir(file)))
 		}
 	}
@@ -198,7 +198,7 @@ func TestWatchdog_pluginKilled(t *testing.T) {
 			tk.freeze()
 			must.Eq(t, 1, len(tk.watchdogs()))
 			if extended > 0 {
-				must.NoError(t, Start(t.Context(), tk.dir, name, run))
+				must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 				until = until.Add(extended)
 				tk.records(run, until)
 			}
@@ -215,7 +215,7 @@ func TestWatchdog_pluginKilled(t *testing.T) {
 func TestWatchdog_pluginKilledWhileFreezing(t *testing.T) {
 	tk := newTask(t)
 	rec := private.Record{Frozen: &private.Frozen{Run: run, Cgroup: tk.cgroup.FreezerDir(), State: status.MoveSaving, Until: time.Now().Add(time.Hour)}}
-	must.NoError(t, rec.Save(tk.dir, name))
+	must.NoError(t, rec.Save(tk.dir, taskName))
 	plugin, _, stdout := helper(t, "plugin", tk.dir)
 	_, err := io.ReadFull(stdout, make([]byte, len("started\n")))
 	must.NoError(t, err)
@@ -229,14 +229,14 @@ func TestWatchdog_pluginKilledWhileFreezing(t *testing.T) {
 // A watchdog ends, and leaves the task alone, when it is not its freeze any more.
 func TestWatchdog_released(t *testing.T) {
 	for name, change := range map[string]func(*task){
-		"released":     func(t *task) { must.NoError(t, private.Record{}.Save(t.dir, name)) },
+		"released":     func(t *task) { must.NoError(t, private.Record{}.Save(t.dir, taskName)) },
 		"another run":  func(t *task) { t.records("alloc/train/2", time.Now()) },
 		"disk removed": func(t *task) { must.NoError(t, os.RemoveAll(filepath.Join(t.dir, private.DirName))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tk := newTask(t)
 			tk.records(run, time.Now().Add(time.Hour))
-			must.NoError(t, Start(t.Context(), tk.dir, name, run))
+			must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 			must.Eq(t, 1, len(tk.watchdogs()))
 			tk.freeze()
 			change(tk)
@@ -251,7 +251,7 @@ func TestWatchdog_unreadable(t *testing.T) {
 	tk := newTask(t)
 	until := time.Now().Add(lease)
 	tk.records(run, until)
-	must.NoError(t, Start(t.Context(), tk.dir, name, run))
+	must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 	tk.freeze()
 	must.NoError(t, os.WriteFile(tk.record(), []byte("{"), 0o600))
 	tk.thawedAt(until)
@@ -261,13 +261,13 @@ func TestWatchdog_unreadable(t *testing.T) {
 // Nothing is frozen without a watchdog, so that one which does not begin must be told.
 func TestWatchdog_doesNotStart(t *testing.T) {
 	tk := &task{T: t, dir: t.TempDir()}
-	must.ErrorContains(t, Start(t.Context(), tk.dir, name, run), "waiting for the watchdog")
+	must.ErrorContains(t, Start(t.Context(), tk.dir, taskName, run), "waiting for the watchdog")
 	must.NoError(t, os.Mkdir(filepath.Join(tk.dir, private.DirName), 0o700))
 	must.NoError(t, os.WriteFile(tk.record(), []byte("{"), 0o600))
-	must.ErrorContains(t, Start(t.Context(), tk.dir, name, run), "waiting for the watchdog")
+	must.ErrorContains(t, Start(t.Context(), tk.dir, taskName, run), "waiting for the watchdog")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	must.ErrorIs(t, Start(ctx, tk.dir, name, run), context.Canceled)
+	must.ErrorIs(t, Start(ctx, tk.dir, taskName, run), context.Canceled)
 	tk.end()
 }
 
@@ -275,7 +275,7 @@ func TestWatchdog_doesNotStart(t *testing.T) {
 func TestWatchdog_apart(t *testing.T) {
 	tk := newTask(t)
 	tk.records(run, time.Now().Add(time.Hour))
-	must.NoError(t, Start(t.Context(), tk.dir, name, run))
+	must.NoError(t, Start(t.Context(), tk.dir, taskName, run))
 	pid := tk.watchdogs()[0]
 	n, err := strconv.Atoi(pid)
 	must.NoError(t, err)
@@ -293,6 +293,6 @@ func TestWatchdog_apart(t *testing.T) {
 			strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "/sys/fs/cgroup/") // the Go runtime's
 		must.True(t, ours || strings.HasPrefix(target, tk.dir), must.Sprintf("%s → %s", fd, target))
 	}
-	must.NoError(t, private.Record{}.Save(tk.dir, name))
+	must.NoError(t, private.Record{}.Save(tk.dir, taskName))
 	tk.end()
 }
