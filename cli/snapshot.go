@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os/signal"
 	"slices"
 	"strings"
@@ -241,11 +240,7 @@ func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) (
 // snapshotOf fetches the snapshot that lies in an allocation.
 func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]byte, error) {
 	data, err := move.API{Client: client}.PrivateFile(ctx, a, private.SnapshotName, maxSnapshot)
-	var refused api.UnexpectedResponseError
-	switch {
-	case errors.As(err, &refused) && refused.StatusCode() == http.StatusForbidden:
-		return nil, fmt.Errorf("%w: the token needs read-fs in namespace %s", err, a.Namespace)
-	case err != nil:
+	if err != nil {
 		return nil, err
 	}
 	var object map[string]json.RawMessage

@@ -50,8 +50,7 @@ func (f *nodesFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer = on
 	case base == "/v1/allocation":
 		answer = f.find(name)
-	case base == "/v1/client/fs/cat":
-		f.asked.Add(1)
+	case base == "/v1/client/fs/stat" || base == "/v1/client/fs/cat":
 		a := f.find(name)
 		text, ok := f.files[name]
 		switch {
@@ -59,8 +58,13 @@ func (f *nodesFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "Permission denied", http.StatusForbidden)
 		case r.URL.Query().Get("path") != ".ebbtide/snapshot.json" || !ok:
 			http.Error(w, "open /nomad/x: no such file or directory", http.StatusInternalServerError)
-		default:
+		case path.Base(base) == "cat":
 			_, _ = w.Write([]byte(text))
+		default:
+			_, _ = w.Write([]byte("{}"))
+		}
+		if path.Base(base) == "stat" {
+			f.asked.Add(1)
 		}
 		return
 	}

@@ -120,6 +120,18 @@ func readReaper(inner map[string]any) (reaper, error) {
 	return r, errors.Join(errs...)
 }
 
+// imageGC is how long an instance of the docker driver may take to remove the images of
+// tasks that it held; 0 when it removes none.
+func (s *settings) imageGC() time.Duration {
+	gc, _ := s.inner["gc"].(map[string]any)
+	if on, _ := gc["image"].(bool); !on {
+		return 0
+	}
+	text, _ := gc["image_delay"].(string)
+	delay, _ := time.ParseDuration(text) // the docker driver has read it before
+	return delay + time.Minute
+}
+
 // parseOwn validates Ebbtide's own options.
 func parseOwn(values map[string]any) (*settings, error) {
 	values = maps.Clone(values)

@@ -54,14 +54,13 @@ func TestConfigDefaults(t *testing.T) {
 			s, err := d.decodeConfig(data)
 			must.NoError(t, err)
 			must.Eq(t, engine.Docker, s.Engine)
-			must.Eq(t, "auto", s.Policy)
+			must.Eq(t, "auto", s.Policy.Name)
 			must.Eq(t, "weight", s.Mode)
 			must.Eq(t, "robust", s.Estimator)
-			must.Eq(t, "adaptive", s.Params.Flowcon.Alpha.String())
-			must.Eq(t, 2, s.Params.Flowcon.Beta)
-			must.Eq(t, 0.8, s.Params.ServiceShare)
+			must.Eq(t, `{"alpha":"adaptive","beta":2}`, string(s.Policies["flowcon"]))
 			must.Eq(t, 20*time.Second, s.Interval)
 			must.Eq(t, reaper{enabled: true, period: 5 * time.Minute, grace: 5 * time.Minute}, s.reaper)
+			must.Eq(t, 4*time.Minute, s.imageGC(), must.Sprint("Nomad's 3m and one for the removal"))
 			gc := s.inner["gc"].(map[string]any)
 			must.Eq[any](t, "3m", gc["image_delay"], must.Sprint("the docker driver's own defaults"))
 		})
@@ -81,7 +80,7 @@ docker { endpoint = "unix:///nowhere" }
 	must.NoError(t, err)
 	s, err := d.decodeConfig(data)
 	must.NoError(t, err)
-	must.Eq(t, "0.05", s.Params.Flowcon.Alpha.String())
+	must.Eq(t, `{"alpha":0.05,"beta":2}`, string(s.Policies["flowcon"]))
 	must.Eq[any](t, true, s.inner["no_pivot_root"])
 	must.MapNotContainsKey(t, s.inner, "endpoint")
 	must.False(t, s.reaper.enabled, must.Sprint("the exec driver has no containers"))
@@ -175,7 +174,7 @@ func TestConfigFractions(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 0.3, s.QuotaMinCores)
 	must.Eq(t, 1.7, s.PoolCores)
-	must.Eq(t, 2.1, s.Params.Flowcon.Beta)
+	must.Eq(t, `{"alpha":"adaptive","beta":2.1}`, string(s.Policies["flowcon"]))
 }
 
 func TestConfigCanBeSetAgainWhileThereAreNoTasks(t *testing.T) {
@@ -186,7 +185,7 @@ func TestConfigCanBeSetAgainWhileThereAreNoTasks(t *testing.T) {
 		data, err := encodeHCL(t, spec, `engine = "exec"`+"\npolicy = \""+policy+`"`)
 		must.NoError(t, err)
 		must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
-		must.Eq(t, policy, d.setup.Load().Policy)
+		must.Eq(t, policy, d.setup.Load().Policy.Name)
 	}
 	d.tasks["x"] = &task{}
 	must.ErrorContains(t, d.SetConfig(&base.Config{}), "holds tasks")

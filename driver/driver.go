@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,7 +60,9 @@ type Driver struct {
 
 	mu     sync.Mutex
 	nodeID string
+	allocs string // the directory of the node's allocations
 	tasks  map[string]*task
+	refuge *refuge // the newest; nil while there is none
 }
 
 // setup is what one SetConfig has made. It does not change any more.
@@ -123,7 +126,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		return err
 	}
 	now.ctx, now.stop = context.WithCancel(d.ctx)
-	if now.primary, err = d.newInstance(now); err != nil {
+	if now.primary, err = d.newInstance(now.ctx, now); err != nil {
 		now.stop()
 		return err
 	}
@@ -158,9 +161,10 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	return nil
 }
 
-// newInstance makes an instance of the decorated driver and passes its events on.
-func (d *Driver) newInstance(s *setup) (drivers.DriverPlugin, error) {
-	inner, err := d.newDriver(s.ctx, s.Engine, d.logger)
+// newInstance makes an instance of the decorated driver and passes its events on. It ends
+// with the context.
+func (d *Driver) newInstance(ctx context.Context, s *setup) (drivers.DriverPlugin, error) {
+	inner, err := d.newDriver(ctx, s.Engine, d.logger)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +176,6 @@ func (d *Driver) newInstance(s *setup) (drivers.DriverPlugin, error) {
 	if err := inner.SetConfig(cfg); err != nil {
 		return nil, fmt.Errorf("configuring the %s driver: %w", s.Engine, err)
 	}
-	ctx := s.ctx
 	ch, err := inner.TaskEvents(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading events of the %s driver: %w", s.Engine, err)
@@ -280,11 +283,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	opts, err := readTaskOptions(cfg)
 	notes, report, unseated := sit(cfg, s.Engine)
+	if err == nil {
+		err = source.Check(opts.Progress, s.reach(cfg, nil))
+	}
 	if err := errors.Join(err, unseated, private.CheckTask(cfg.Name)); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
 	opts.GPU = report
-	d.learnNode(cfg.NodeID)
+	d.learnNode(cfg)
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
 	}
@@ -350,12 +356,17 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		d.track(s, handle, finished{}).succeeded.Store(true)
 		return nil
 	}
-	d.learnNode(handle.Config.NodeID)
+	d.learnNode(handle.Config)
 	t := d.track(s, handle, s.primary)
 	if err != nil {
-		// It was accepted by an earlier version: the task runs on, without us.
+		// It was accepted by an earlier version: the task runs on, without us. If it is
+		// frozen that still has to end.
 		d.logger.Warn("recovered task has options that this version does not accept; it is not controlled",
 			"task", handle.Config.Name, "alloc_id", handle.Config.AllocID, "error", err)
+		if opts != nil {
+			t.checkpoint = opts.Checkpoint
+		}
+		d.resumeMove(t)
 		return nil
 	}
 	d.supervise(t, opts, true)
@@ -381,7 +392,8 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()
-			return source.Open(opts.Progress, source.Task{Name: cfg.Name, LogDir: dir.LogDir, LocalDir: dir.LocalDir, AllocDir: dir.SharedAllocDir})
+			return source.Open(opts.Progress, source.Task{Name: cfg.Name, LogDir: dir.LogDir, LocalDir: dir.LocalDir, AllocDir: dir.SharedAllocDir,
+				Reach: t.setup.reach(cfg, t.handle)})
 		},
 		OnTarget: func(r target.Reached) { d.targetReached(t, opts.Act, r) },
 		Locate: func(ctx context.Context) (control.Cgroup, error) {
@@ -448,12 +460,16 @@ func (s *setup) shares(cfg *drivers.TaskConfig) uint64 {
 	return plan.NomadShares(cfg.Resources.LinuxResources.CPUShares, int64(s.config.AgentConfig.Compute().TotalCompute))
 }
 
-// learnNode remembers the Nomad node's ID, which the plugin is told only with a task.
-func (d *Driver) learnNode(id string) {
+// learnNode remembers the Nomad node's ID and where its allocations are, which the plugin
+// is told only with a task.
+func (d *Driver) learnNode(cfg *drivers.TaskConfig) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if id != "" {
-		d.nodeID = id
+	if cfg.NodeID != "" {
+		d.nodeID = cfg.NodeID
+	}
+	if cfg.AllocDir != "" {
+		d.allocs = filepath.Dir(cfg.AllocDir)
 	}
 }
 

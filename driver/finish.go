@@ -21,18 +21,18 @@ import (
 // At the acceptable target the job may want a signal, to save its best
 // parameters. At the objective the task is stopped and has succeeded: towards
 // Nomad it exits with 0, whatever its process returns, so that it is complete
-// and neither restarted nor rescheduled. The order makes that hold whatever dies
-// in whatever moment:
+// and neither restarted nor rescheduled. The order makes that hold whichever process
+// dies, at any time:
 //
-//  1. The record is written, where the task cannot reach it.
+//  1. The target is recorded, where the task cannot write.
 //  2. The task is asked to stop, and killed after its grace.
 //  3. Its end is reported with exit code 0, because of the record.
 //
-// A plugin or an agent that comes back between 1 and 3 goes on at 2. If the
-// process is gone by then and Nomad wants to start the task anew, it is not
-// started: it has succeeded.
+// A plugin or an agent that comes back between 1 and 3 goes on at 2. If the task's
+// process has ended by then and Nomad starts the task again, the driver does not: it
+// has succeeded.
 
-// targetReached acts on a target. It is called once for each, beside the loop.
+// targetReached acts on a target. It is called once for each, outside the control loop.
 func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -47,9 +47,8 @@ func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 		rec.Run, rec.Acceptable = cfg.ID, &at
 	}
 	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
-		// The sequence is as before, only a restart in the middle of it would
-		// not know.
-		log.Error("the target is acted on, but will not be remembered", "error", err)
+		// Only a plugin that is restarted before the end will not know.
+		log.Error("the target is acted on, but cannot be recorded", "error", err)
 	}
 	t.records.Unlock()
 	if at.State == policy.Objective {
@@ -66,8 +65,8 @@ func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 	}
 }
 
-// finish stops a task that has succeeded. What fails is tried again: the daemon
-// may be away for a while.
+// finish stops a task that has succeeded. It retries on errors: Docker may be down for
+// a while.
 func (d *Driver) finish(t *task, act actions) {
 	t.succeeded.Store(true)
 	d.releaseMove(t, "it has reached its objective, and is not moved any more")
@@ -89,8 +88,8 @@ func (d *Driver) finish(t *task, act actions) {
 	}
 }
 
-// resumeTargets returns what an earlier process saw the task reach, and goes on
-// with what that one had begun.
+// resumeTargets returns the target that the task had reached before this process, and
+// completes what was begun then.
 func (d *Driver) resumeTargets(t *task, opts *taskOptions) policy.TargetState {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
@@ -98,7 +97,7 @@ func (d *Driver) resumeTargets(t *task, opts *taskOptions) policy.TargetState {
 	case err != nil:
 		d.logger.Warn("what was known of the task's targets is lost", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	case rec.Objective != nil:
-		t.succeeded.Store(true) // before anybody asks for its result
+		t.succeeded.Store(true) // before its result is asked for
 		go d.finish(t, opts.Act)
 		return policy.Objective
 	case rec.Acceptable != nil && rec.Run == cfg.ID:
@@ -125,10 +124,11 @@ func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandl
 	return handle
 }
 
-// handleVersion is that of a handle that has no decorated driver's state.
+// handleVersion is the version of a handle without a decorated driver's state.
 const handleVersion = 1
 
-// finished holds tasks that have ended as successes and whose processes are gone.
+// finished stands for the decorated driver of tasks that have succeeded and whose
+// processes have ended.
 type finished struct{ drivers.DriverPlugin }
 
 func (finished) WaitTask(context.Context, string) (<-chan *drivers.ExitResult, error) {

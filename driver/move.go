@@ -20,9 +20,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/driver/watchdog"
 )
 
-// How a task is prepared to be moved to another node. Nomad hands any name of a signal
+// How a task is prepared to be moved to another node. Nomad passes any name of a signal
 // to a driver, so that `nomad alloc signal` and the shim can ask for it:
 //
 //	            EBBTIDE_CHECKPOINT            saved                 stopped
@@ -32,30 +33,34 @@ import (
 //	     └── EBBTIDE_RELEASE, or the lease has ended ◄┘        the lease begins anew
 //
 //	saving  The task has what Nomad gave it of the CPU, and was sent its signal.
-//	ready   What it saved is there and does not change any more; the task stands still,
-//	        for the lease at most. So it cannot end by itself while Nomad is told to
-//	        move it, which would run it a second time. Who stops it ends it where it
-//	        stands.
+//	ready   What it saved is there and does not change any more; the task is frozen, for
+//	        the lease at most. So it cannot end by itself while Nomad is told to move
+//	        it, which would run it a second time. Stopping it kills it without thawing.
 //
 // EBBTIDE_FREEZE freezes a task that goes on where it is: it asks nothing of the task, and
 // keeps it from ending while Nomad is told of a new version of its job.
 //
-// That a task may be frozen is written down before it is asked to save: a plugin that
-// comes back thaws it when the lease has ended, or at once if it had not got so far.
+// That a task may be frozen is recorded before it is asked to save, and a watchdog is
+// started: whatever becomes of this process, the task is thawed at the end of the lease.
+// A plugin that comes back takes the freeze over, or thaws the task if it was still saving.
 const (
 	// SignalCheckpoint asks the driver to prepare a task's move.
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
-	// SignalFreeze lets a task stand still for a moment. It does when the signal has been sent.
+	// SignalFreeze freezes a task briefly. It returns once the task is frozen.
 	SignalFreeze = "EBBTIDE_FREEZE"
-	// SignalRelease lets a task run on that was prepared, or held.
+	// SignalRelease thaws a task, or calls the preparation of its move off.
 	SignalRelease = "EBBTIDE_RELEASE"
 )
 
 // move is the preparation of one task's move.
 type move struct {
+	// freezing is held while the task is frozen or thawed, with its record. It is taken
+	// before mu.
+	freezing sync.Mutex
+
 	mu    sync.Mutex
 	state string             // "", status.MoveSaving or status.MoveReady
-	stop  context.CancelFunc // while it is saved
+	stop  context.CancelFunc // ends the context of this preparation
 	over  chan struct{}      // closed when state is "" again
 
 	// While it is ready.
@@ -63,7 +68,7 @@ type move struct {
 	lease  *time.Timer
 	shown  status.Move
 
-	released time.Time // when a task runs on that was asked to end and stood still
+	thawed time.Time // the end of the last freeze
 }
 
 // freezer is what a move needs of a task's cgroup (limits.Cgroup).
@@ -74,18 +79,22 @@ type freezer interface {
 	FreezerDir() string
 }
 
-// begin begins a preparation. The caller holds the lock.
-func (m *move) begin(stop context.CancelFunc, shown status.Move) {
-	m.state, m.stop, m.over = status.MoveSaving, stop, make(chan struct{})
+// begin begins a preparation. Its context ends with it. The caller holds mu.
+func (m *move) begin(parent context.Context, shown status.Move) (ctx context.Context) {
+	ctx, m.stop = context.WithCancel(parent)
+	m.state, m.over = status.MoveSaving, make(chan struct{})
 	m.cgroup, m.lease, m.shown = nil, nil, shown
+	return ctx
 }
 
-// end ends the preparation, if there is one, and returns what it was. The caller holds
-// the lock.
+// end ends the preparation, if there is one, and returns what it was. The caller holds mu.
 func (m *move) end() (was string) {
 	was, m.state = m.state, ""
 	if m.lease != nil {
 		m.lease.Stop()
+	}
+	if was == status.MoveReady && m.cgroup != nil {
+		m.thawed = time.Now()
 	}
 	if was != "" {
 		m.stop()
@@ -94,19 +103,52 @@ func (m *move) end() (was string) {
 	return was
 }
 
+// callOff ends the preparation, if there is one, and returns it as it was. Unless was is
+// "" the caller thaws or kills the task, and unlocks freezing then.
+func (m *move) callOff() (was string, cg freezer, shown status.Move) {
+	m.mu.Lock()
+	if m.state == "" {
+		m.mu.Unlock()
+		return "", nil, status.Move{}
+	}
+	m.stop() // a freeze under way is given up
+	m.mu.Unlock()
+	m.freezing.Lock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cg, shown = m.cgroup, m.shown
+	if was = m.end(); was == "" {
+		m.freezing.Unlock()
+	}
+	return was, cg, shown
+}
+
+// thawing says whether the last freeze is still being ended. The caller holds mu.
+func (m *move) thawing() bool {
+	if !m.freezing.TryLock() {
+		return true
+	}
+	m.freezing.Unlock()
+	return false
+}
+
 const (
-	// freezeWithin bounds how long the kernel may take to freeze a task.
+	// freezeWithin bounds how long the kernel may take to freeze a task, and a watchdog
+	// to start.
 	freezeWithin = 5 * time.Second
 	// endsWithin is how long a process may take to end after it has saved, if it was sent
-	// a signal for which processes end. Where it runs on it has ignored that.
+	// a signal for which processes end. One that is alive after it has ignored that.
 	endsWithin = 10 * time.Second
 )
 
+// errCalledOff means that a preparation has ended while it was still going on.
+var errCalledOff = errors.New("it was called off")
+
 // prepareMove asks a task to save its state. It returns at once; events and the status
-// say what comes of it.
+// show the result.
 func (d *Driver) prepareMove(t *task) error {
 	cfg := t.handle.Config
-	if err := canStandStill(t); err != nil {
+	if err := mayFreeze(t); err != nil {
 		return err
 	}
 	m := &t.move
@@ -117,9 +159,12 @@ func (d *Driver) prepareMove(t *task) error {
 		return nil
 	case status.MoveReady:
 		if m.shown.State == status.MoveFrozen {
-			return fmt.Errorf("ebbtide: task %q stands still for a moment: ask again", cfg.Name)
+			return fmt.Errorf("ebbtide: task %q is frozen briefly: ask again", cfg.Name)
 		}
 		return d.extendLease(t)
+	}
+	if m.thawing() {
+		return fmt.Errorf("ebbtide: task %q is still being thawed: ask again", cfg.Name)
 	}
 	files, err := checkpoint.Open(*t.checkpoint, dirsOf(cfg))
 	if err != nil {
@@ -129,8 +174,7 @@ func (d *Driver) prepareMove(t *task) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("ebbtide: %w", err), files.Close())
 	}
-	ctx, stop := context.WithTimeout(t.setup.ctx, t.checkpoint.Timeout)
-	m.begin(stop, status.Move{})
+	ctx := m.begin(t.setup.ctx, status.Move{})
 	go func() {
 		defer files.Close()
 		d.save(ctx, t, files, before)
@@ -138,8 +182,8 @@ func (d *Driver) prepareMove(t *task) error {
 	return nil
 }
 
-// canStandStill says why a task can not be frozen.
-func canStandStill(t *task) error {
+// mayFreeze returns why a task cannot be frozen.
+func mayFreeze(t *task) error {
 	switch name := t.handle.Config.Name; {
 	case t.checkpoint == nil:
 		return fmt.Errorf("ebbtide: task %q says nothing about how it saves its state: set checkpoint { path = … } in its config", name)
@@ -149,96 +193,116 @@ func canStandStill(t *task) error {
 	return nil
 }
 
-// hold lets a task stand still for a moment. One that is ready to be moved does so already.
-func (d *Driver) hold(t *task) error {
-	if err := canStandStill(t); err != nil {
+// freezeBriefly freezes a task that stays where it is. One that is ready to be moved is
+// frozen already.
+func (d *Driver) freezeBriefly(t *task) error {
+	if err := mayFreeze(t); err != nil {
 		return err
 	}
 	m := &t.move
 	m.mu.Lock()
-	if m.state == status.MoveSaving {
-		m.mu.Unlock()
-		return fmt.Errorf("ebbtide: task %q is about to stand still", t.handle.Config.Name)
-	}
-	if m.state == status.MoveReady {
+	switch {
+	case m.state == status.MoveReady:
 		defer m.mu.Unlock()
 		return d.extendLease(t)
+	case m.state == status.MoveSaving || m.thawing():
+		m.mu.Unlock()
+		return fmt.Errorf("ebbtide: task %q is about to be frozen or thawed: ask again", t.handle.Config.Name)
 	}
 	shown := status.Move{State: status.MoveFrozen, Step: status.Unknown()}
-	m.begin(func() {}, shown)
+	ctx := m.begin(t.setup.ctx, shown)
 	m.mu.Unlock()
-	ready := false
 	cg, err := d.findFreezer(t)
 	if err == nil {
-		err = d.write(t, cg, shown)
+		err = d.guard(ctx, t, cg, shown, t.checkpoint.Lease)
 	}
 	if err == nil {
-		ready, err = d.freeze(t, cg, shown)
+		err = d.freeze(ctx, t, cg, shown)
 	}
-	if ready {
+	if err == nil {
 		return nil
 	}
-	m.mu.Lock()
-	m.end()
-	m.mu.Unlock()
-	if err = errors.Join(err, d.remember(t, nil)); err != nil {
-		return fmt.Errorf("ebbtide: %w", err)
-	}
-	return fmt.Errorf("ebbtide: task %q is ending", t.handle.Config.Name)
+	d.giveUp(ctx, t)
+	return fmt.Errorf("ebbtide: %w", err)
 }
 
-// save brings a task to where it can be moved, or lets it run on.
+// save prepares a task to be moved. If that fails, the task runs on.
 func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) {
-	cfg, unknown := t.handle.Config, status.Unknown()
-	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveSaving, Step: unknown})
-	ready, err := d.saveAndFreeze(ctx, t, files, before)
-	if ready {
+	cfg := t.handle.Config
+	t.setup.controller.Moving(cfg.ID, saving())
+	err := d.saveAndFreeze(ctx, t, files, before)
+	if err == nil || !d.giveUp(ctx, t) {
 		return
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return // it was stopped or called off meanwhile; another one may have begun
-	}
-	t.move.mu.Lock()
-	t.move.end()
-	t.move.mu.Unlock()
-	d.erase(t)
-	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: unknown, Why: err.Error()})
+	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: err.Error()})
 	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
 }
 
-// saveAndFreeze asks a task to save, waits for what it saves and freezes it at once: what
-// it does between the two it does twice. So all that takes time comes before.
-func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) (ready bool, err error) {
+// saving is what is shown of a task while it saves.
+func saving() status.Move { return status.Move{State: status.MoveSaving, Step: status.Unknown()} }
+
+// giveUp ends a preparation that has failed. It returns false if another one ended it
+// before: that one has thawed the task and said why.
+func (d *Driver) giveUp(ctx context.Context, t *task) bool {
+	m := &t.move
+	m.freezing.Lock()
+	defer m.freezing.Unlock()
+	m.mu.Lock()
+	if ctx.Err() != nil {
+		m.mu.Unlock()
+		return false
+	}
+	m.end()
+	m.mu.Unlock()
+	d.erase(t)
+	return true
+}
+
+// saveAndFreeze asks a task to save, waits for the checkpoint and freezes the task at once:
+// steps that it does between the two it does twice. So all that takes time comes before.
+func (d *Driver) saveAndFreeze(ctx context.Context, t *task, files *checkpoint.Files, before checkpoint.State) error {
 	cfg, c := t.handle.Config, *t.checkpoint
 	step := d.lastStep(ctx, t)
 	cg, err := d.findFreezer(t)
 	if err != nil {
-		return false, err
+		return err
 	}
-	t.move.mu.Lock()
-	if err = ctx.Err(); err == nil {
-		err = d.write(t, cg, status.Move{State: status.MoveSaving, Step: status.Unknown()})
+	within, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	if err := d.guard(ctx, t, cg, saving(), c.Timeout+freezeWithin+c.Lease); err != nil {
+		return err
 	}
-	t.move.mu.Unlock()
+	if err := t.instance().SignalTask(cfg.ID, c.Signal); err != nil {
+		return fmt.Errorf("sending %s: %w", c.Signal, err)
+	}
+	saved, err := files.Wait(within, before)
 	if err != nil {
-		return false, err // a later process would not know that it is to be thawed
+		return fmt.Errorf("%s was sent and waited for %v: %w", c.Signal, c.Timeout, err)
 	}
-	var saved checkpoint.Saved
-	if err = t.instance().SignalTask(cfg.ID, c.Signal); err != nil {
-		err = fmt.Errorf("sending %s: %w", c.Signal, err)
-	} else if saved, err = files.Wait(ctx, before); err != nil {
-		err = fmt.Errorf("%s was sent and waited for %v: %w", c.Signal, c.Timeout, err)
-	}
-	if err != nil {
-		return false, err
-	}
-	if c.Ends() && d.ends(ctx, t) {
+	if c.Ends() && d.ends(within, t) {
 		cg = nil
 	}
-	return d.freeze(t, cg, status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)})
+	return d.freeze(ctx, t, cg, status.Move{State: status.MoveReady, Path: saved.Path, Bytes: saved.Bytes, Step: status.Number(step)})
 }
 
-// ends waits for a task to end that was asked to, and says whether it has.
+// guard records that a task is going to be frozen, for some time at most, and starts a
+// watchdog that thaws it then. Without either the task must not be frozen.
+func (d *Driver) guard(ctx context.Context, t *task, cg freezer, shown status.Move, most time.Duration) error {
+	t.move.freezing.Lock()
+	defer t.move.freezing.Unlock()
+	if ctx.Err() != nil {
+		return errCalledOff
+	}
+	shown.Until = time.Now().Add(most)
+	if err := d.record(t, cg, shown); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeWithin)
+	defer cancel()
+	return watchdog.Start(ctx, t.handle.Config.AllocDir, t.handle.Config.Name, t.handle.Config.ID)
+}
+
+// ends waits for a task to end that was asked to, and returns whether it has.
 func (d *Driver) ends(ctx context.Context, t *task) bool {
 	ctx, cancel := context.WithTimeout(ctx, endsWithin)
 	defer cancel()
@@ -254,49 +318,56 @@ func (d *Driver) ends(ctx context.Context, t *task) bool {
 	}
 }
 
-// lastStep is the last one that a task has reported. A loop that does not answer holds
-// nothing up.
+// lastStep is the last one that a task has reported. A control loop that does not answer
+// delays nothing.
 func (d *Driver) lastStep(ctx context.Context, t *task) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return t.setup.controller.Step(ctx, t.handle.Config.ID)
 }
 
-// freeze stops the task where it is, for the lease at most. Without a cgroup it has ended.
-func (d *Driver) freeze(t *task, cg freezer, shown status.Move) (ready bool, err error) {
+// freeze freezes the task, for the lease at most. Without a cgroup it has ended.
+func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.Move) error {
+	m := &t.move
+	m.freezing.Lock()
+	defer m.freezing.Unlock()
+	if ctx.Err() != nil {
+		return errCalledOff
+	}
 	if cg != nil {
-		ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
+		within, cancel := context.WithTimeout(ctx, freezeWithin)
 		defer cancel()
-		if err := cg.Freeze(ctx); err != nil {
-			return false, err
+		if err := cg.Freeze(within); err != nil {
+			return err
 		}
 	}
-	t.move.mu.Lock()
-	defer t.move.mu.Unlock()
-	stopped := t.move.state != status.MoveSaving // or called off meanwhile
-	shown.Until = time.Now().Add(t.checkpoint.Lease)
-	if cg != nil && !stopped {
-		err = d.write(t, cg, shown)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var err error
+	if ctx.Err() != nil {
+		err = errCalledOff
+	} else if shown.Until = time.Now().Add(t.checkpoint.Lease); cg != nil {
+		err = d.record(t, cg, shown)
 	}
-	if stopped || err != nil {
+	if err != nil {
 		if cg != nil {
 			err = errors.Join(err, cg.Thaw())
 		}
-		return false, err
+		return err
 	}
 	d.ready(t, cg, shown)
 	if shown.State == status.MoveFrozen {
-		return true, nil
+		return nil
 	}
-	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task stands still until %s, to be moved",
+	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task is frozen until %s, to be moved",
 		shown.Path, shown.Bytes, stepText(shown.Step), shown.Until.UTC().Format(time.RFC3339)), map[string]string{
 		"path": shown.Path, "bytes": strconv.FormatInt(shown.Bytes, 10),
 		"step": fmt.Sprint(float64(shown.Step)), "until": shown.Until.UTC().Format(time.RFC3339Nano),
 	})
-	return true, nil
+	return nil
 }
 
-// ready begins the lease. The caller holds the lock of the move.
+// ready begins the lease. The caller holds mu.
 func (d *Driver) ready(t *task, cg freezer, shown status.Move) {
 	m := &t.move
 	m.state, m.cgroup, m.shown = status.MoveReady, cg, shown
@@ -304,30 +375,36 @@ func (d *Driver) ready(t *task, cg freezer, shown status.Move) {
 	t.setup.controller.Moving(t.handle.Config.ID, shown)
 }
 
-// extendLease begins the lease of a task that is ready anew. The caller holds the lock
-// of the move.
+// extendLease begins the lease of a task that is ready anew, unless it has ended: then the
+// watchdog may have thawed the task. The caller holds mu.
 func (d *Driver) extendLease(t *task) error {
 	m := &t.move
-	m.shown.Until = time.Now().Add(t.checkpoint.Lease)
-	if m.cgroup != nil {
-		if err := d.write(t, m.cgroup, m.shown); err != nil {
-			return err
-		}
+	shown := m.shown
+	shown.Until = time.Now().Add(t.checkpoint.Lease)
+	ended := fmt.Errorf("ebbtide: the lease of task %q has just ended: ask again", t.handle.Config.Name)
+	if !m.lease.Stop() {
+		return ended
 	}
-	m.lease.Reset(t.checkpoint.Lease)
-	t.setup.controller.Moving(t.handle.Config.ID, m.shown)
-	return nil
+	var err error
+	if m.cgroup != nil {
+		err = d.record(t, m.cgroup, shown)
+	}
+	if err == nil && !time.Now().Before(m.shown.Until) {
+		err = ended
+	}
+	if err == nil {
+		m.shown = shown
+		t.setup.controller.Moving(t.handle.Config.ID, shown)
+	}
+	m.lease.Reset(time.Until(m.shown.Until))
+	return err
 }
 
-// releaseMove lets a task run on. It is no error if it does already.
+// releaseMove thaws a task, or calls the preparation of its move off. It is no error if
+// there is none.
 func (d *Driver) releaseMove(t *task, why string) {
-	t.move.mu.Lock()
-	cg, held := t.move.cgroup, t.move.shown.State == status.MoveFrozen
-	was := t.move.end()
-	if was == status.MoveReady && cg != nil && t.checkpoint.Ends() {
-		t.move.released = time.Now()
-	}
-	t.move.mu.Unlock()
+	m := &t.move
+	was, cg, shown := m.callOff()
 	if was == "" {
 		return
 	}
@@ -337,20 +414,24 @@ func (d *Driver) releaseMove(t *task, why string) {
 	} else {
 		d.erase(t)
 	}
-	if held {
-		return
+	m.freezing.Unlock()
+	if shown.State != status.MoveFrozen {
+		d.say(t, "runs on: "+why, nil)
 	}
-	d.say(t, "runs on: "+why, nil)
 }
 
-// thaw lets a frozen task run on. What fails is tried again: nothing else would.
+// mayEnd says whether the task ends for the signal that makes it save, if it does not
+// handle it.
+func (t *task) mayEnd() bool { return t.checkpoint != nil && t.checkpoint.Ends() }
+
+// thaw thaws a frozen task. It retries on errors, since nothing else in this process would.
 func (d *Driver) thaw(t *task, cg freezer) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
 		err := cg.Thaw()
-		if err == nil || errors.Is(err, limits.ErrGone) {
+		if err == nil {
 			break
 		}
-		d.logger.Error("cannot let the task run on; trying again", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+		d.logger.Error("cannot thaw the task; trying again", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
 		select {
 		case <-time.After(wait):
 		case <-t.settled:
@@ -362,48 +443,48 @@ func (d *Driver) thaw(t *task, cg freezer) {
 	d.erase(t)
 }
 
-// endFrozen ends the processes of a task that is frozen, which is to be stopped: they
-// would take no signal. They do not run on before.
+// endFrozen kills the processes of a frozen task that is to be stopped: they would handle
+// no signal. They do not run before.
 func (d *Driver) endFrozen(t *task) {
-	t.move.mu.Lock()
-	cg, saved := t.move.cgroup, t.move.shown.Path
-	was := t.move.end()
-	t.move.mu.Unlock()
+	was, cg, shown := t.move.callOff()
 	if was == "" {
 		return
 	}
-	if saved != "" && was == status.MoveReady {
-		d.leave(t, saved)
-	}
-	if was == status.MoveReady && cg != nil {
-		if err := cg.Kill(); err != nil {
-			d.logger.Warn("ending a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+	defer t.move.freezing.Unlock()
+	if was == status.MoveReady {
+		if shown.Path != "" {
+			d.leave(t, shown.Path)
+		}
+		if cg != nil {
+			if err := cg.Kill(); err != nil {
+				d.logger.Warn("killing a frozen task", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+			}
 		}
 	}
 	d.erase(t)
 }
 
-// erase takes back what write wrote: a task is not frozen, and will not be.
+// erase takes back what was recorded: a task is not frozen, and will not be.
 func (d *Driver) erase(t *task) {
 	if err := d.remember(t, nil); err != nil {
-		d.logger.Warn("the task is not frozen, but still written down as such", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
+		d.logger.Warn("the task is not frozen, but still recorded as such", "task", t.handle.Config.Name, "alloc_id", t.handle.Config.AllocID, "error", err)
 	}
 }
 
-// afterMove holds the result of a task back that has saved and ended: Nomad would take
-// it for complete. If no move comes, it has failed, and Nomad starts it again. So has one
-// that was slow to end, stood still meanwhile and ends now that it runs on. The result of
-// one that ended in the moment in which it was held is told when it is released.
+// afterMove delays the result of a task that has saved and ended: Nomad would take it for
+// complete. If no move comes, it has failed, and Nomad starts it again. So has one that was
+// slow to end, was frozen meanwhile and ends now that it is thawed. The result of one that
+// ended just when it was frozen briefly is told when it is released.
 func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult {
 	m := &t.move
 	m.mu.Lock()
-	late := m.state == "" && time.Since(m.released) < endsWithin
+	late := m.state == "" && t.mayEnd() && time.Since(m.thawed) < endsWithin
 	if m.state == "" && !late || t.stopping.Load() || t.succeeded.Load() {
 		m.mu.Unlock()
 		return res
 	}
-	held := m.shown.State == status.MoveFrozen
-	if !held && !t.checkpoint.Ends() { // it has ended by itself
+	briefly := m.shown.State == status.MoveFrozen
+	if !briefly && !t.mayEnd() { // it has ended by itself
 		m.end()
 		m.mu.Unlock()
 		return res
@@ -414,7 +495,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	case <-over:
 	case <-d.ctx.Done():
 	}
-	if held || t.stopping.Load() || t.succeeded.Load() {
+	if briefly || t.stopping.Load() || t.succeeded.Load() {
 		return res
 	}
 	code := res.ExitCode
@@ -424,7 +505,7 @@ func (d *Driver) afterMove(t *task, res *drivers.ExitResult) *drivers.ExitResult
 	return &drivers.ExitResult{ExitCode: code, Err: errors.New("it was asked to save its state to be moved, has ended, and was not moved: it goes on here")}
 }
 
-// resumeMove goes on with what an earlier process had begun.
+// resumeMove takes over what an earlier process had begun.
 func (d *Driver) resumeMove(t *task) {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
@@ -439,21 +520,27 @@ func (d *Driver) resumeMove(t *task) {
 		d.say(t, "not ready to be moved, and runs on: "+why, nil)
 		return
 	}
+	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	cg, err := d.findFreezer(t)
-	if err != nil || t.checkpoint == nil {
-		d.logger.Warn("a task was frozen to be moved; it runs on", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+	if err != nil {
+		log.Warn("the freeze of a task cannot be taken over; it is thawed", "error", err)
 		d.thawRemains(cfg)
 		return
+	}
+	// The one of the earlier process may have ended with it.
+	ctx, cancel := context.WithTimeout(t.setup.ctx, freezeWithin)
+	defer cancel()
+	if err := watchdog.Start(ctx, cfg.AllocDir, cfg.Name, cfg.ID); err != nil {
+		log.Warn("a task is frozen without a watchdog", "error", err)
 	}
 	t.move.mu.Lock()
 	defer t.move.mu.Unlock()
 	shown := status.Move{State: f.State, Path: f.Path, Bytes: f.Bytes, Step: f.Step, Until: f.Until}
-	t.move.begin(func() {}, shown)
+	t.move.begin(t.setup.ctx, shown)
 	d.ready(t, cg, shown)
 }
 
-// thawRemains lets what an earlier process has frozen of this task run on, or take the
-// signal that ends it.
+// thawRemains thaws what an earlier process has frozen of this task.
 func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	if err != nil || rec.Frozen == nil {
@@ -464,7 +551,7 @@ func (d *Driver) thawRemains(cfg *drivers.TaskConfig) {
 	}
 	rec.Frozen = nil
 	if err := rec.Save(cfg.AllocDir, cfg.Name); err != nil {
-		d.logger.Debug("the task is still written down as frozen", "task", cfg.Name, "error", err)
+		d.logger.Debug("the task is still recorded as frozen", "task", cfg.Name, "error", err)
 	}
 }
 
@@ -493,14 +580,14 @@ func (d *Driver) freezerOf(t *task) (freezer, error) {
 	return cg, nil
 }
 
-// write writes down how far a task is prepared.
-func (d *Driver) write(t *task, cg freezer, m status.Move) error {
+// record records how far a task is prepared.
+func (d *Driver) record(t *task, cg freezer, m status.Move) error {
 	return d.remember(t, &private.Frozen{
 		Run: t.handle.Config.ID, Cgroup: cg.FreezerDir(), State: m.State, Until: m.Until, Path: m.Path, Bytes: m.Bytes, Step: m.Step,
 	})
 }
 
-// remember writes down that a task is frozen, or (nil) that it is not any more.
+// remember records that a task is frozen, or (nil) that it is not any more.
 func (d *Driver) remember(t *task, f *private.Frozen) error {
 	return d.change(t, func(r *private.Record) { r.Frozen = f })
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/engine"
@@ -23,10 +24,11 @@ import (
 
 // fridge is a task's freezer.
 type fridge struct {
-	mu     sync.Mutex
-	state  string // "runs", "frozen", "killed"
-	dir    string
-	refuse error
+	mu       sync.Mutex
+	state    string // "runs", "frozen", "killed"
+	dir      string
+	refuse   error
+	freezing func(context.Context) // called by Freeze
 }
 
 func (f *fridge) to(state string) error {
@@ -38,16 +40,27 @@ func (f *fridge) to(state string) error {
 	return f.refuse
 }
 
+func (f *fridge) fails(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = err
+}
+
 func (f *fridge) is() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state
 }
 
-func (f *fridge) Freeze(context.Context) error { return f.to("frozen") }
-func (f *fridge) Thaw() error                  { return f.to("runs") }
-func (f *fridge) Kill() error                  { return f.to("killed") }
-func (f *fridge) FreezerDir() string           { return f.dir }
+func (f *fridge) Freeze(ctx context.Context) error {
+	if f.freezing != nil {
+		f.freezing(ctx)
+	}
+	return f.to("frozen")
+}
+func (f *fridge) Thaw() error        { return f.to("runs") }
+func (f *fridge) Kill() error        { return f.to("killed") }
+func (f *fridge) FreezerDir() string { return f.dir }
 
 // moving is a driver with a task that can be moved.
 type moving struct {
@@ -82,7 +95,7 @@ func (m *moving) prepare(t *testing.T) {
 	t.Helper()
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
 	m.save(t)
-	message(t, m.messages, "checkpoint saved: /alloc/data/ckpt-1, 3 bytes, step unknown; the task stands still until ")
+	message(t, m.messages, "checkpoint saved: /alloc/data/ckpt-1, 3 bytes, step unknown; the task is frozen until ")
 }
 
 func (m *moving) frozen(t *testing.T) *private.Frozen {
@@ -125,6 +138,43 @@ func TestMove_leaseEnds(t *testing.T) {
 	message(t, m.messages, "runs on: no move came within its lease")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
+
+	// It ends while it is extended: the watchdog may have been faster.
+	m.held.checkpoint.Lease = time.Hour
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
+	m.held.move.mu.Lock()
+	m.held.move.shown.Until = time.Now()
+	m.held.move.mu.Unlock()
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "has just ended")
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return m.fridge.is() == "runs" && m.frozen(t) == nil })))
+}
+
+// The task is thawed at the end of its lease also if this process does not do it.
+func TestMove_watched(t *testing.T) {
+	for _, signal := range []string{SignalCheckpoint, SignalFreeze} {
+		t.Run(signal, func(t *testing.T) {
+			m := newMoving(t)
+			file := filepath.Join(m.fridge.dir, "cgroup.freeze")
+			must.NoError(t, os.WriteFile(file, []byte("1"), 0o600))
+			m.held.checkpoint.Lease = 2 * time.Second
+			must.NoError(t, m.d.SignalTask("alloc/task/1", signal))
+			if signal == SignalCheckpoint {
+				m.save(t)
+				message(t, m.messages, "checkpoint saved")
+			}
+			m.held.move.mu.Lock()
+			must.True(t, m.held.move.lease.Stop())
+			until := m.held.move.shown.Until
+			m.held.move.mu.Unlock()
+			must.Wait(t, wait.InitialSuccess(wait.Timeout(30*time.Second), wait.Gap(10*time.Millisecond), wait.BoolFunc(func() bool {
+				text, err := os.ReadFile(file)
+				must.NoError(t, err)
+				return string(text) == "0"
+			})))
+			must.False(t, time.Now().Before(until))
+			must.NotNil(t, m.frozen(t), must.Sprint("the plugin that comes back is to know"))
+		})
+	}
 }
 
 func TestMove_fails(t *testing.T) {
@@ -158,14 +208,77 @@ func TestMove_fails(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// One that is held stands still at once, and says nothing of it.
-func TestMove_held(t *testing.T) {
+// A move is called off while the kernel freezes the task, after the time for saving has
+// ended. The preparation that is asked for next is not touched.
+func TestMove_calledOffWhileFreezing(t *testing.T) {
+	m := newMoving(t)
+	m.held.checkpoint.Timeout = 2 * time.Second
+	over := time.Now().Add(m.held.checkpoint.Timeout + 100*time.Millisecond)
+	freezing := make(chan struct{})
+	var once sync.Once
+	m.fridge.freezing = func(ctx context.Context) {
+		once.Do(func() {
+			close(freezing)
+			<-ctx.Done() // and is frozen all the same
+		})
+	}
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	m.save(t)
+	<-freezing
+	time.Sleep(time.Until(over))
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
+	message(t, m.messages, "runs on: the move was called off")
+	must.Eq(t, "runs", m.fridge.is())
+	must.Nil(t, m.frozen(t))
+	m.held.checkpoint.Timeout = time.Minute
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
+	must.Eq(t, "SIGUSR1", <-m.inner.signals)
+	must.NoError(t, os.WriteFile(filepath.Join(m.data, "ckpt-2"), []byte("abcd"), 0o644))
+	message(t, m.messages, "checkpoint saved: /alloc/data/ckpt-2, 4 bytes")
+	must.Eq(t, "frozen", m.fridge.is())
+}
+
+// A plugin that does not accept the task's options any more takes its freeze over.
+func TestMove_recoveredWithoutOptions(t *testing.T) {
+	for name, options := range map[string]string{
+		"not valid any more": `{"Progress":{"Preset":"gone"},"Checkpoint":{"Path":"/alloc/data/ckpt-*","Signal":"SIGTERM"}}`,
+		"not readable":       `[]`,
+	} {
+		for _, called := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				m := newMoving(t)
+				m.d.setup.Load().engine = &world{finds: []found{{State: engine.State{Running: true, PID: 1}}}}
+				cfg := *m.held.handle.Config
+				cfg.Env = map[string]string{optionsEnv: options}
+				m.d.forget(m.held)
+				m.fridge.state = "frozen"
+				until := time.Minute
+				if !called {
+					until = time.Second
+				}
+				must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: cfg.ID, Cgroup: m.fridge.dir, State: status.MoveReady,
+					Until: time.Now().Add(until), Path: "/alloc/data/ckpt-1", Bytes: 3, Step: status.Unknown()}))
+				must.NoError(t, m.d.RecoverTask(&drivers.TaskHandle{Config: &cfg}))
+				must.Eq(t, "frozen", m.fridge.is())
+				if called {
+					must.NoError(t, m.d.SignalTask(cfg.ID, SignalRelease))
+				}
+				message(t, m.messages, "runs on: ")
+				must.Eq(t, "runs", m.fridge.is())
+				must.Nil(t, m.frozen(t))
+			})
+		}
+	}
+}
+
+// One that is frozen briefly is so at once, and no event says so.
+func TestMove_frozenBriefly(t *testing.T) {
 	m := newMoving(t)
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze))
 	must.Eq(t, "frozen", m.fridge.is())
 	must.NotNil(t, m.frozen(t))
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("once more: the lease begins anew"))
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "stands still for a moment: ask again")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is frozen briefly: ask again")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
@@ -174,7 +287,7 @@ func TestMove_held(t *testing.T) {
 	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "no freezer here")
 	m.fridge.refuse = nil
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))
-	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "is about to stand still")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "is about to be frozen or thawed")
 	m.save(t)
 	message(t, m.messages, "checkpoint saved")
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalFreeze), must.Sprint("it does already"))
@@ -183,9 +296,9 @@ func TestMove_held(t *testing.T) {
 	must.Eq(t, 0, len(m.inner.signals))
 }
 
-// A process that ends in the moment in which it is held has ended when it is released,
-// whatever signal makes it save. One that has ended before cannot be held.
-func TestMove_heldEnds(t *testing.T) {
+// A process that ends just when it is frozen briefly has ended when it is released,
+// whatever signal makes it save. One that has ended before cannot be frozen.
+func TestMove_frozenBrieflyEnds(t *testing.T) {
 	m := newMoving(t)
 	m.held.checkpoint.Signal = "SIGTERM"
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
@@ -194,7 +307,7 @@ func TestMove_heldEnds(t *testing.T) {
 	m.inner.results <- &drivers.ExitResult{}
 	select {
 	case <-ch:
-		t.Fatal("Nomad is told of its end while it is held")
+		t.Fatal("Nomad is told of its end while it is frozen")
 	case <-time.After(50 * time.Millisecond):
 	}
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
@@ -204,6 +317,27 @@ func TestMove_heldEnds(t *testing.T) {
 	m.held.checkpoint.Signal = "SIGTERM"
 	m.d.findFreezer = func(*task) (freezer, error) { return nil, engine.ErrGone }
 	must.ErrorIs(t, m.d.SignalTask("alloc/task/1", SignalFreeze), engine.ErrGone)
+}
+
+// A task that the kernel does not thaw can be stopped all the same.
+func TestMove_notThawed(t *testing.T) {
+	m := newMoving(t)
+	m.prepare(t)
+	m.fridge.fails(errors.New("no freezer here"))
+	released := make(chan error)
+	go func() { released <- m.d.SignalTask("alloc/task/1", SignalRelease) }()
+	must.Wait(t, wait.InitialSuccess(wait.Timeout(30*time.Second), wait.BoolFunc(func() bool {
+		m.held.move.mu.Lock()
+		defer m.held.move.mu.Unlock()
+		return m.held.move.state == ""
+	})))
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint), "is still being thawed")
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalFreeze), "about to be frozen or thawed")
+	must.NoError(t, m.d.StopTask("alloc/task/1", time.Second, "SIGTERM"))
+	must.NotNil(t, m.frozen(t))
+	m.fridge.fails(nil)
+	must.NoError(t, <-released)
+	must.Nil(t, m.frozen(t))
 }
 
 func TestMove_refused(t *testing.T) {
@@ -292,10 +426,8 @@ func TestMove_exitsLate(t *testing.T) {
 	m.held.checkpoint.Signal, m.held.checkpoint.Lease = "SIGTERM", time.Second
 	ch, err := m.d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
-	m.held.move.state, m.held.move.over, m.held.move.stop = status.MoveSaving, make(chan struct{}), func() {}
-	ready, err := m.d.freeze(m.held, m.fridge, status.Move{State: status.MoveReady, Path: "/alloc/data/ckpt-1"})
-	must.NoError(t, err)
-	must.True(t, ready)
+	ctx := m.held.move.begin(t.Context(), status.Move{})
+	must.NoError(t, m.d.freeze(ctx, m.held, m.fridge, status.Move{State: status.MoveReady, Path: "/alloc/data/ckpt-1"}))
 	message(t, m.messages, "checkpoint saved")
 	message(t, m.messages, "runs on: no move came within its lease")
 	m.inner.results <- &drivers.ExitResult{}
@@ -343,7 +475,7 @@ func TestMove_resumed(t *testing.T) {
 	message(t, saving.messages, "not ready to be moved, and runs on: the plugin was started anew while the task saved its state")
 	must.Nil(t, saving.frozen(t))
 
-	// One that was held goes on without a word.
+	// One that was frozen briefly goes on without an event.
 	m := newMoving(t)
 	must.NoError(t, m.d.remember(m.held, &private.Frozen{Run: "alloc/task/1", Cgroup: m.fridge.dir, State: status.MoveFrozen, Until: time.Now().Add(time.Minute)}))
 	m.d.resumeMove(m.held)

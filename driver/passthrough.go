@@ -78,7 +78,7 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	case SignalCheckpoint:
 		return d.prepareMove(t)
 	case SignalFreeze:
-		return d.hold(t)
+		return d.freezeBriefly(t)
 	case SignalRelease:
 		d.releaseMove(t, "the move was called off")
 		return nil

@@ -22,7 +22,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
-	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -204,7 +203,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 	for _, key := range sortedKeys(meta) {
 		opts.readMeta(key, meta[key], bad)
 	}
-	if err := source.Check(opts.Progress); err != nil {
+	if err := opts.Progress.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	opts.readTarget(&blocks, bad)

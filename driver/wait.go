@@ -7,17 +7,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/publish"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // task is a task that the plugin holds.
@@ -35,6 +37,8 @@ type task struct {
 
 	mu    sync.Mutex
 	inner drivers.DriverPlugin // the instance that holds it now
+
+	refuge *refuge // that instance, after an outage; under Driver.mu
 
 	logs []*os.File // the write ends of its log pipes, see holdLogs
 
@@ -65,16 +69,18 @@ func (d *Driver) track(s *setup, handle *drivers.TaskHandle, inner drivers.Drive
 // holdLogs keeps the write ends of the task's log pipes open. Nomad stops to read
 // a pipe for good once its last writer is gone, and the docker driver's log helper
 // goes with the connection to the daemon: without this, the task's output would
-// end at the first restart of Docker. Pipes that cannot be opened are left alone.
+// end at the first restart of Docker. Pipes that cannot be opened are left alone. They
+// lie in the allocation's directory of logs, which the task can write to.
 func (t *task) holdLogs() {
 	for _, path := range []string{t.handle.Config.StdoutPath, t.handle.Config.StderrPath} {
-		fi, err := os.Lstat(path)
-		if err != nil || fi.Mode()&os.ModeNamedPipe == 0 {
+		dir, err := taskfs.Open(filepath.Split(filepath.Dir(path)))
+		if err != nil {
 			continue
 		}
-		if f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+		if f, err := dir.FIFO(filepath.Base(path)); err == nil {
 			t.logs = append(t.logs, f)
 		}
+		_ = dir.Close()
 	}
 }
 
@@ -93,8 +99,11 @@ func (d *Driver) forget(t *task) {
 	t.releaseLogs()
 	t.setup.controller.Remove(t.handle.Config.ID)
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	delete(d.tasks, t.handle.Config.ID)
+	from := t.refuge
+	t.refuge = nil
+	d.mu.Unlock()
+	d.leaveRefuge(t.setup, from)
 }
 
 // task returns a task by its ID.
@@ -210,7 +219,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 			}
 			return false, exit
 		case err == nil:
-			if err := d.moveToNewInstance(t); err != nil {
+			if err := d.takeRefuge(t); err != nil {
 				log.Error("the container runs on, but cannot be taken up again", "error", err)
 				return false, lost
 			}
@@ -270,20 +279,77 @@ const removedMessage = "the container was removed by somebody else. The likely c
 	`set gc { dangling_containers { enabled = false } } in plugin "docker", or deny that driver, or install ebbtide-driver under the name docker ` +
 	"(`ebbtide doctor` checks this)"
 
-// moveToNewInstance takes a running task up in a further instance of the decorated
-// driver, because the present one has closed the book on it.
-func (d *Driver) moveToNewInstance(t *task) error {
-	inner, err := d.newInstance(t.setup)
+// refuge is a further instance of the decorated driver. It holds tasks that have outlived
+// an outage, and ends with the last of them.
+type refuge struct {
+	drivers.DriverPlugin
+	stop context.CancelFunc
+	held int // tasks
+}
+
+// takeRefuge takes a running task up in a further instance of the decorated driver,
+// because the present one has closed the book on it. The tasks of an outage share one.
+func (d *Driver) takeRefuge(t *task) error {
+	to, err := d.enterRefuge(t)
 	if err != nil {
 		return err
 	}
-	if err := inner.RecoverTask(t.handle); err != nil {
+	if err := to.RecoverTask(t.handle); err != nil {
+		d.leaveRefuge(t.setup, to)
 		return fmt.Errorf("recovering the task in a new instance: %w", err)
 	}
+	d.mu.Lock()
+	from := t.refuge
+	if d.tasks[t.handle.Config.ID] == t {
+		t.refuge = to
+	} else {
+		from = to // the task has been forgotten meanwhile
+	}
+	d.mu.Unlock()
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.inner = inner
+	t.inner = to.DriverPlugin
+	t.mu.Unlock()
+	d.leaveRefuge(t.setup, from)
 	return nil
+}
+
+// enterRefuge counts a task in the newest refuge. A task that has lost that one needs a
+// new one; any older instance it cannot have been in after this.
+func (d *Driver) enterRefuge(t *task) (*refuge, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refuge == nil || d.refuge == t.refuge {
+		ctx, stop := context.WithCancel(t.setup.ctx)
+		inner, err := d.newInstance(ctx, t.setup)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		d.refuge = &refuge{DriverPlugin: inner, stop: stop}
+	}
+	d.refuge.held++
+	return d.refuge, nil
+}
+
+// leaveRefuge ends a refuge that no task is in any more, when it has had the time to
+// remove their images; nil is none.
+func (d *Driver) leaveRefuge(s *setup, r *refuge) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r == nil {
+		return
+	}
+	if r.held--; r.held > 0 {
+		return
+	}
+	if d.refuge == r {
+		d.refuge = nil
+	}
+	if wait := s.imageGC(); wait > 0 {
+		time.AfterFunc(wait, r.stop)
+	} else {
+		r.stop()
+	}
 }
 
 // reap removes, now and then, containers that this node started and that nothing
@@ -293,6 +359,7 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	ticker := time.NewTicker(s.period)
 	defer ticker.Stop()
 	started := time.Now()
+	seen := make(map[string]bool) // allocations that were on this node
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -302,9 +369,10 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 			if now.Sub(started) < s.grace {
 				continue
 			}
-			nodeID, tracked := d.tracked()
+			nodeID, allocs, tracked := d.tracked()
 			removed, err := e.Reap(s.ctx, engine.ReapOptions{
 				NodeID: nodeID, All: d.name == DockerName, Tracked: tracked,
+				Ended: func(id string) bool { return ended(allocs, id, seen) },
 				Grace: s.grace, DryRun: s.dryRun,
 			}, now)
 			for _, id := range removed {
@@ -317,8 +385,23 @@ func (d *Driver) reap(s *setup, e *engine.DockerEngine) {
 	}
 }
 
-// tracked returns the node's ID and the containers of the tasks that we hold.
-func (d *Driver) tracked() (nodeID string, ids map[string]bool) {
+// ended says whether an allocation was on this node and is no more: its directory has been
+// there at an earlier call, and Nomad has removed it. seen remembers that. Another client
+// at the same Docker daemon has its allocations elsewhere.
+func ended(allocs, id string, seen map[string]bool) bool {
+	if allocs == "" || id != filepath.Base(id) {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(allocs, id))
+	if err == nil {
+		seen[id] = true
+	}
+	return seen[id] && errors.Is(err, fs.ErrNotExist)
+}
+
+// tracked returns the node's ID, the directory of its allocations, and the containers of
+// the tasks that we hold.
+func (d *Driver) tracked() (nodeID, allocs string, ids map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ids = make(map[string]bool, len(d.tasks))
@@ -327,5 +410,5 @@ func (d *Driver) tracked() (nodeID string, ids map[string]bool) {
 			ids[id] = true
 		}
 	}
-	return d.nodeID, ids
+	return d.nodeID, d.allocs, ids
 }

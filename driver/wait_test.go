@@ -18,12 +18,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // inner is a decorated driver of which the test says when a task ends.
@@ -194,6 +196,52 @@ func TestTaskThatOutlivesDocker(t *testing.T) {
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
 }
 
+// The tasks of an outage share a further instance, which ends with the last of them.
+func TestOutagesLeaveNoInstance(t *testing.T) {
+	d, first, _, messages := waiting(t, found{State: engine.State{Running: true, PID: 1}})
+	type made struct {
+		*inner
+		ctx context.Context
+	}
+	instances := make(chan made, 10)
+	d.newDriver = func(ctx context.Context, _ string, _ hclog.Logger) (drivers.DriverPlugin, error) {
+		m := made{&inner{results: make(chan *drivers.ExitResult), recovered: make(chan string, 10)}, ctx}
+		instances <- m
+		return m.inner, nil
+	}
+	ids := []string{"alloc/task/1", "alloc/task/2", "alloc/task/3"}
+	for _, id := range ids[1:] {
+		d.track(d.setup.Load(), &drivers.TaskHandle{Config: &drivers.TaskConfig{ID: id, Name: "task", AllocID: "alloc"}}, first)
+	}
+	for _, id := range ids {
+		_, err := d.WaitTask(t.Context(), id)
+		must.NoError(t, err)
+	}
+	outage := func(results chan *drivers.ExitResult) made {
+		t.Helper()
+		for range ids {
+			results <- lost
+		}
+		for range ids {
+			message(t, messages, "was not interrupted")
+		}
+		must.Eq(t, 1, len(instances))
+		return <-instances
+	}
+	one := outage(first.results)
+	must.Eq(t, 3, len(one.recovered))
+	two := outage(one.results)
+	must.Eq(t, 3, len(two.recovered))
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return one.ctx.Err() != nil }), wait.Timeout(30*time.Second)))
+
+	for i, id := range ids {
+		must.NoError(t, two.ctx.Err(), must.Sprint(i))
+		must.NoError(t, d.DestroyTask(id, true))
+	}
+	must.Error(t, two.ctx.Err())
+	must.NoError(t, d.setup.Load().ctx.Err())
+}
+
 func TestTaskThatEndedDuringTheOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		state engine.State
@@ -319,6 +367,70 @@ func TestLogPipesAreHeldAndReleased(t *testing.T) {
 	must.ErrorContains(t, <-ended, "EOF")
 }
 
+// Only an allocation that has been on this node can have ended there.
+func TestEnded(t *testing.T) {
+	d, _, _, _ := waiting(t, found{})
+	allocs, seen := t.TempDir(), map[string]bool{}
+	cfg := &drivers.TaskConfig{NodeID: "node-1", AllocDir: filepath.Join(allocs, "b")}
+	d.learnNode(cfg)
+	d.learnNode(&drivers.TaskConfig{})
+	nodeID, dir, _ := d.tracked()
+	must.Eq(t, "node-1", nodeID)
+	must.Eq(t, allocs, dir)
+
+	must.False(t, ended(dir, "b", seen), must.Sprint("another client's, perhaps"))
+	must.NoError(t, os.Mkdir(cfg.AllocDir, 0o700))
+	must.False(t, ended(dir, "b", seen), must.Sprint("it may start again"))
+	must.False(t, ended(dir, "../x", seen))
+	must.False(t, ended("", "b", seen), must.Sprint("no task has been here"))
+	must.NoError(t, os.Remove(cfg.AllocDir))
+	must.True(t, ended(dir, "b", seen))
+}
+
+// A task that swaps the name of its log pipe for a link does not make us open another
+// file for writing.
+func TestLogPipesAreNotSwapped(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	must.NoError(t, os.Mkdir(at("logs"), 0o755))
+	path := at("logs/stdout.fifo")
+	must.NoError(t, unix.Mkfifo(path, 0o600))
+	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	must.NoError(t, err)
+	defer reader.Close()
+	must.NoError(t, os.WriteFile(at("other"), nil, 0o600))
+	must.NoError(t, os.Symlink(at("other"), at("logs/link")))
+
+	stop := make(chan struct{})
+	var attacker sync.WaitGroup
+	attacker.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, at("logs/link"), unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	defer attacker.Wait()
+	defer close(stop)
+	held, others := 0, 0
+	for range 20_000 {
+		tk := &task{handle: &drivers.TaskHandle{Config: &drivers.TaskConfig{StdoutPath: path}}}
+		tk.holdLogs()
+		for _, f := range tk.logs {
+			held++
+			if fi, err := f.Stat(); err != nil || fi.Mode()&os.ModeNamedPipe == 0 {
+				others++
+			}
+		}
+		tk.releaseLogs()
+	}
+	must.Positive(t, held)
+	must.Zero(t, others, must.Sprintf("opened another file %d of %d times", others, held))
+}
+
 func TestDecoratedFingerprint(t *testing.T) {
 	stock := &drivers.Fingerprint{
 		Attributes: map[string]*pstructs.Attribute{
@@ -328,7 +440,7 @@ func TestDecoratedFingerprint(t *testing.T) {
 		Health: drivers.HealthStateHealthy, HealthDescription: "Healthy",
 	}
 	d := &Driver{name: Name}
-	s := &setup{pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: "flowcon", Mode: "weight", Estimator: "robust"}}}
+	s := &setup{pool: 4, settings: &settings{Settings: &config.Settings{Engine: "docker", Policy: policy.Decider{Name: "flowcon"}, Mode: "weight", Estimator: "robust"}}}
 	got := d.decorate(s, stock)
 	must.MapNotContainsKey(t, got.Attributes, "driver.docker")
 	must.Eq(t, "28.0", got.Attributes["driver.ebbtide.docker.version"].GoString())

@@ -71,7 +71,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 		{name: "endpoint elsewhere", config: `progress {
  prometheus = "http://user:hunter2@192.0.2.7:9100/metrics"
  metric = "m"
-}`, want: []string{"progress.prometheus", "192.0.2.7", "not on this host"}},
+}`, want: []string{"progress.prometheus", "192.0.2.7", "a port that Nomad has given this allocation"}},
 		{name: "endpoint without a metric", config: `progress { prometheus = "http://127.0.0.1:9100/metrics" }`, want: []string{"progress.metric"}},
 		{name: "bad quantile", config: `progress {
  prometheus = "http://127.0.0.1:9100/metrics"

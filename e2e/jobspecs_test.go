@@ -68,7 +68,7 @@ var specimens = map[string]struct {
 			must.NoError(t, s.agent.Signal(deadline(t, stepDeadline), g.alloc, "vae", signal))
 		}
 		send("EBBTIDE_CHECKPOINT")
-		s.waitEvent(t, g.alloc, "vae", "checkpoint saved: /alloc/data/vae.ckpt", "stands still until")
+		s.waitEvent(t, g.alloc, "vae", "checkpoint saved: /alloc/data/vae.ckpt", "frozen until")
 		ready := s.wait(t, "vae", "ready to be moved", func(st status.Status) bool { return st.Move.State == "ready" })
 		must.GreaterEq(t, st.Step, ready.Move.Step)
 		info, err := os.Stat(g.data("vae.ckpt"))

@@ -52,7 +52,7 @@ func (g goal) ready(t *testing.T) status.Status {
 	t.Helper()
 	g.reporting(t)
 	g.signal(t, "EBBTIDE_CHECKPOINT")
-	g.c.waitEvent(t, g.alloc, "train", "checkpoint saved: /alloc/data/ckpt-", "or later; the task stands still until ")
+	g.c.waitEvent(t, g.alloc, "train", "checkpoint saved: /alloc/data/ckpt-", "or later; the task is frozen until ")
 	return g.c.waitStatus(t, g.alloc, "train", "ready to be moved", func(s status.Status) bool { return s.Move.State == "ready" })
 }
 

@@ -29,6 +29,10 @@ type source struct{ alloc, task string }
 // it at each interval.
 const oldest = 10 * time.Minute
 
+// firstStatus is how long after its start a task has a status at the latest: the driver
+// writes it within seconds.
+const firstStatus = time.Minute
+
 // askWithin bounds how long one node is asked, and atATime how many are side by side.
 const (
 	askWithin = 10 * time.Second
@@ -100,10 +104,11 @@ func (t *term) mayTell(node string, last source) []*cluster.Alloc {
 	return allocs
 }
 
-// ours says whether an allocation is known to have a task of Ebbtide's.
-func (t *term) ours(a *cluster.Alloc) bool {
+// overdue says whether an allocation of Ebbtide's should have a status by now. One that has
+// just started is counted as pending instead (loads).
+func (t *term) overdue(a *cluster.Alloc) bool {
 	j := t.state.Jobs[a.Job]
-	return j != nil && j.Groups[a.Group].Engine != ""
+	return j != nil && j.Groups[a.Group].Engine != "" && time.Since(a.Started) > firstStatus
 }
 
 // summarise finds a status file of one of a node's allocations. A node whose allocations
@@ -115,8 +120,8 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last sour
 		if a.ID != last.alloc {
 			var err error
 			tasks, err = move.API{Client: t.client}.StatusFiles(ctx, stub(a))
-			if err == nil && len(tasks) == 0 && t.ours(a) {
-				err = fmt.Errorf("allocation %s has no status yet", a.ID)
+			if err == nil && len(tasks) == 0 && t.overdue(a) {
+				err = fmt.Errorf("allocation %s has no status", a.ID)
 			}
 			if err != nil {
 				errs = append(errs, err)

@@ -19,8 +19,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// What a node's tasks do is read from where they cannot write: what they say themselves
-// counts for nothing, and a node of which only they speak is unknown.
+// A node's summary is read from where its tasks cannot write: a status that a task forged
+// is ignored, and a node without any other is unknown.
 func TestSummarise(t *testing.T) {
 	files := make(map[string]status.Status) // by path
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,13 +54,17 @@ func TestSummarise(t *testing.T) {
 	files["alloc/data/ebbtide/vae.json"] = forged
 	sum, _, err := ask()
 	must.NoError(t, err)
-	must.Eq(t, 0, sum.Tasks, must.Sprint("nobody says that it is Ebbtide's"))
+	must.Eq(t, 0, sum.Tasks, must.Sprint("the allocation is not known to be Ebbtide's"))
 
 	g := term.state.Jobs[a.Job].Groups["train"]
 	g.Engine = "exec"
 	term.state.Jobs[a.Job].Groups["train"] = g
+	a.Started = time.Now()
 	_, _, err = ask()
-	must.ErrorContains(t, err, "allocation alloc has no status yet")
+	must.NoError(t, err)
+	a.Started = time.Now().Add(-time.Hour)
+	_, _, err = ask()
+	must.ErrorContains(t, err, "allocation alloc has no status")
 
 	kept := forged
 	kept.Node.Tasks = 2

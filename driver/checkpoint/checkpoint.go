@@ -9,10 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/hashicorp/consul-template/signals"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Config is the checkpoint block of a task's config.
@@ -138,7 +138,7 @@ func (d Dirs) Check(c Config) error {
 
 // Files are those that match a pattern. Close must be called.
 type Files struct {
-	root    *os.Root
+	root    *taskfs.Dir
 	prefix  string        // of the task's names: "/alloc"
 	pattern string        // beneath root
 	closed  *watch        // nil: what changes is only seen by looking
@@ -147,11 +147,15 @@ type Files struct {
 
 // Open opens the directory that a valid Config names.
 func Open(c Config, dirs Dirs) (*Files, error) {
-	host, prefix, pattern, err := dirs.find(c)
+	base, prefix, pattern, err := dirs.find(c)
 	if err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(host)
+	dir := ""
+	if !c.Shared { // a volume has been named by the operator
+		base, dir = filepath.Split(base)
+	}
+	root, err := taskfs.Open(base, dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening the directory of checkpoints: %w", err)
 	}
@@ -169,57 +173,43 @@ func (f *Files) Close() error { return errors.Join(f.closed.close(), f.root.Clos
 // State is what there is at a moment.
 type State map[string]stamp
 
-// maxEntries bounds how much is looked at.
-const maxEntries = 100_000
+// Bounds of what is looked at.
+const (
+	maxEntries = 100_000
+	maxDepth   = 32
+)
 
-// Look looks at everything that matches. What vanishes meanwhile is left out, and so is
-// a link that leads out of the task's directory.
+// Look looks at everything that matches. What vanishes meanwhile, or cannot be read, is
+// left out; a link is a file without content.
 func (f *Files) Look() (State, error) {
-	all := f.root.FS()
-	names, err := fs.Glob(all, f.pattern)
-	if err != nil {
-		return nil, fmt.Errorf("looking for checkpoints: %w", err)
-	}
+	names, err := f.root.Glob(f.pattern, maxEntries)
 	state := make(State, len(names))
-	entries := 0
+	left := maxEntries
 	for _, name := range names {
 		var s stamp
-		err := fs.WalkDir(all, name, func(_ string, d fs.DirEntry, err error) error {
-			if entries++; entries > maxEntries {
-				return fmt.Errorf("looking for checkpoints: more than %d files match %s", maxEntries, f.pattern)
-			}
+		err = f.root.Walk(name, taskfs.Bounds{Entries: left, Depth: maxDepth}, func(_ string, e taskfs.Stat, err error) error {
 			if err != nil {
-				return ignored(err)
+				return nil
 			}
-			info, err := d.Info()
-			if err != nil {
-				return ignored(err)
+			left--
+			if e.Modified().After(s.last) {
+				s.last = e.Modified()
 			}
-			if info.ModTime().After(s.last) {
-				s.last = info.ModTime()
-			}
-			if info.Mode().IsRegular() {
+			if e.IsRegular() {
 				s.files++
-				s.bytes += info.Size()
+				s.bytes += e.Size
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, err
+			break
 		}
 		state[name] = s
 	}
-	return state, nil
-}
-
-// ignored leaves out what cannot be looked at: it has vanished, or leads out of the
-// task's directory.
-func ignored(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return nil
+	if err != nil {
+		return nil, fmt.Errorf("looking for checkpoints among at most %d files: %w", maxEntries, err)
 	}
-	return err
+	return state, nil
 }
 
 // Stable is how long a checkpoint must not have changed, and looks how often it is looked

@@ -10,11 +10,19 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"syscall"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
+// Bounds of a Copy, of each of its directories.
+var copied = taskfs.Bounds{Entries: 10_000_000, Depth: 256}
+
 // Copy copies what Nomad would carry over from an allocation to the next one: the task's
-// own directory, and alloc/data. What is there already stays, and links are left out.
+// own directory, and alloc/data. What is there already stays, and what is neither a file
+// nor a directory is left out.
 func Copy(from, to Dirs) error {
 	for _, d := range []struct{ from, to, beneath string }{{from.Alloc, to.Alloc, "data"}, {from.Local, to.Local, "."}} {
 		if err := copyTree(d.from, d.to, d.beneath); err != nil {
@@ -25,52 +33,79 @@ func Copy(from, to Dirs) error {
 }
 
 func copyTree(from, to, beneath string) error {
-	src, err := os.OpenRoot(from)
+	src, err := taskfs.Open(filepath.Split(from))
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	dst, err := os.OpenRoot(to)
+	dst, err := taskfs.Open(filepath.Split(to))
 	if err != nil {
 		return err
 	}
 	defer dst.Close()
-	return fs.WalkDir(src.FS(), beneath, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
+	return src.Walk(beneath, copied, func(name string, s taskfs.Stat, err error) error {
 		switch {
-		case d.IsDir():
-			err = dst.Mkdir(name, info.Mode().Perm())
-		case info.Mode().IsRegular():
-			err = copyFile(src, dst, name, info.Mode().Perm())
-		default:
-			return nil
+		case err != nil:
+			return err
+		case s.IsDir():
+			return copyDir(dst, name, s)
+		case s.IsRegular():
+			return copyFile(src, dst, name)
 		}
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		if owner, ok := info.Sys().(*syscall.Stat_t); ok && err == nil {
-			err = dst.Chown(name, int(owner.Uid), int(owner.Gid))
-		}
-		return err
+		return nil
 	})
 }
 
-func copyFile(src, dst *os.Root, name string, mode fs.FileMode) error {
-	in, err := src.Open(name)
+func copyDir(dst *taskfs.Dir, name string, s taskfs.Stat) error {
+	if _, err := dst.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	made, err := dst.MkdirAll(name, fs.FileMode(s.Mode).Perm())
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	return unix.Fchown(made.Fd(), int(s.Uid), int(s.Gid))
+}
+
+func copyFile(src, dst *taskfs.Dir, name string) error {
+	in, s, err := src.Open(name)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	out, err := dst.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	out, err := dst.Create(name, fs.FileMode(s.Mode).Perm())
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return errors.Join(copyData(out, in, s.Size), out.Chown(int(s.Uid), int(s.Gid)), out.Close())
+}
+
+// copyData copies the content of a file up to a size. Its holes stay holes: they take no
+// room where they are, and may be larger than any disk.
+func copyData(out, in *os.File, size int64) error {
+	for at := int64(0); ; {
+		data, err := in.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || data >= size { // a hole up to the end
+			return out.Truncate(size)
+		}
+		if err != nil {
+			return err
+		}
+		if at, err = in.Seek(data, unix.SEEK_HOLE); err != nil {
+			return err
+		}
+		at = min(at, size)
+		for _, f := range []*os.File{in, out} {
+			if _, err := f.Seek(data, io.SeekStart); err != nil {
+				return err
+			}
+		}
+		if _, err := io.CopyN(out, in, at-data); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"path"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // watch tells when a file was closed by who has written it, or has got its name: inotify's
@@ -24,8 +26,8 @@ type watch struct {
 }
 
 // newWatch watches for a file beneath a directory.
-func newWatch(root *os.Root, name string) (*watch, error) {
-	dir, err := root.Open(path.Dir(name))
+func newWatch(root *taskfs.Dir, name string) (*watch, error) {
+	dir, err := root.Sub(path.Dir(name))
 	if err != nil {
 		return nil, err
 	}

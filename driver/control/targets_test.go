@@ -279,6 +279,7 @@ func TestFileAsSource(t *testing.T) {
 			write(i)
 			n.second(behaviour{f: learner(1, 1, 0)})
 		}
+		n.seconds(1, nil)
 		s := n.c.find(f.ID)
 		must.InDelta(t, 0.05, s.m.Report.Value, 1e-9)
 		must.Eq(t, 20, s.m.Reports)

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -34,8 +36,12 @@ const (
 	labelTask = "io.ebbtide.task"
 )
 
-// quotaPeriod is the CFS period of the limits that we set: the kernel's default.
-const quotaPeriod = 100 * time.Millisecond
+// The CFS period of a container that has chosen none, which is the kernel's default, and
+// the least quota that the kernel takes, in µs.
+const (
+	defaultPeriod = 100_000
+	leastQuota    = 1000
+)
 
 // DockerEngine decorates Nomad's docker driver. Limits go through Docker's update
 // API, so that Docker knows of them, and are read back from the kernel.
@@ -149,7 +155,8 @@ func (e *DockerEngine) CgroupName(handle *drivers.TaskHandle) (string, error) {
 	return ContainerID(handle)
 }
 
-// Apply uses Docker's update API.
+// Apply uses Docker's update API. The quota's period is the container's own
+// (cpu_cfs_period), unless the quota would be less than the kernel takes.
 func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ *limits.Cgroup, want limits.Limits) error {
 	id, err := ContainerID(handle)
 	if err != nil {
@@ -157,13 +164,16 @@ func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ 
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
-	res := containerapi.Resources{
-		CPUShares: int64(want.Shares),
-		CPUPeriod: quotaPeriod.Microseconds(),
-		CPUQuota:  -1,
+	c, err := e.client.ContainerInspect(ctx, id)
+	if err != nil {
+		return dockerError("inspecting container "+short(id), err)
+	}
+	res := containerapi.Resources{CPUShares: int64(want.Shares), CPUPeriod: c.HostConfig.CPUPeriod, CPUQuota: -1}
+	if res.CPUPeriod == 0 || want.QuotaCores > 0 && want.QuotaCores*float64(res.CPUPeriod) < leastQuota {
+		res.CPUPeriod = defaultPeriod
 	}
 	if want.QuotaCores > 0 {
-		res.CPUQuota = int64(want.QuotaCores * float64(quotaPeriod.Microseconds()))
+		res.CPUQuota = max(int64(want.QuotaCores*float64(res.CPUPeriod)), leastQuota)
 	}
 	if _, err := e.client.ContainerUpdate(ctx, id, containerapi.UpdateConfig{Resources: res}); err != nil {
 		return dockerError("updating container "+short(id), err)
@@ -176,12 +186,15 @@ type ReapOptions struct {
 	NodeID  string          // the Nomad node whose containers are ours; "" = unknown, none are
 	All     bool            // also those that Nomad's own docker driver has started
 	Tracked map[string]bool // IDs that a task is known for
-	Grace   time.Duration   // younger ones are left alone
-	DryRun  bool            // only say what would be removed
+	// Ended says for certain that an allocation was on this node and is no more.
+	Ended  func(allocID string) bool
+	Grace  time.Duration // younger ones are left alone
+	DryRun bool          // only say what would be removed
 }
 
-// Reap removes running containers that this node started and that nothing tracks.
-// It returns the IDs of what it removed.
+// Reap removes running containers that this node started and that nothing tracks, and
+// the network (pause) containers of allocations that are no more. It returns the IDs of
+// what it removed.
 func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time) ([]string, error) {
 	lctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
@@ -192,10 +205,15 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 	var removed []string
 	var errs []error
 	for _, c := range list {
+		alloc := c.Labels[LabelAllocID]
 		mine := opts.NodeID != "" && c.Labels[LabelNode] == opts.NodeID
-		// Network (pause) containers carry no task label of ours; Nomad's driver
-		// removes them with the allocation's network.
-		stock := opts.All && c.Labels[LabelNode] == "" && c.Labels[LabelAllocID] != "" && !isPause(c.Names)
+		stock := opts.All && c.Labels[LabelNode] == "" && alloc != ""
+		if alloc != "" && isPause(c.Names) {
+			// It has no label of ours and belongs to no task. Nomad's driver removes it
+			// with the allocation's network, but Nomad does not ask a plugin for that
+			// when it has lost the network's specification.
+			mine, stock = opts.Ended(alloc), false
+		}
 		if !mine && !stock || opts.Tracked[c.ID] || now.Sub(time.Unix(c.Created, 0)) < opts.Grace {
 			continue
 		}
@@ -217,12 +235,7 @@ func (e *DockerEngine) Reap(ctx context.Context, opts ReapOptions, now time.Time
 
 // isPause says whether a container only holds an allocation's network namespace.
 func isPause(names []string) bool {
-	for _, n := range names {
-		if len(n) > 12 && n[:12] == "/nomad_init_" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "/nomad_init_") })
 }
 
 // dockerError types the errors that a caller decides on.

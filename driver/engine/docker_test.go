@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	containerapi "github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/hashicorp/nomad/drivers/docker"
 	"github.com/hashicorp/nomad/plugins/base"
@@ -216,6 +217,38 @@ type buffer struct{ bytes.Buffer }
 
 func (b *buffer) Close() error { return nil }
 
+// The period of a quota stays what the job chose.
+func TestApplyKeepsThePeriod(t *testing.T) {
+	for name, c := range map[string]struct {
+		period        int64
+		cores         float64
+		wants, quotas int64 // the period and the quota that are set
+	}{
+		"chosen":            {50_000, 1.5, 50_000, 75_000},
+		"chosen, no quota":  {50_000, 0, 50_000, -1},
+		"none":              {0, 1.5, 100_000, 150_000},
+		"none, no quota":    {0, 0, 100_000, -1},
+		"too short for it":  {2_000, 0.1, 100_000, 10_000},
+		"less than can be":  {0, 0.001, 100_000, 1_000},
+		"short, but enough": {2_000, 0.5, 2_000, 1_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got containerapi.UpdateConfig
+			e := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/containers/abc/json"):
+					_ = json.NewEncoder(w).Encode(map[string]any{"Id": "abc", "HostConfig": map[string]any{"CpuPeriod": c.period}})
+				case strings.HasSuffix(r.URL.Path, "/containers/abc/update"):
+					must.NoError(t, json.NewDecoder(r.Body).Decode(&got))
+					_, _ = io.WriteString(w, "{}")
+				}
+			})
+			must.NoError(t, e.Apply(t.Context(), handle(t, "abc"), nil, limits.Limits{Shares: 512, QuotaCores: c.cores}))
+			must.Eq(t, containerapi.Resources{CPUShares: 512, CPUPeriod: c.wants, CPUQuota: c.quotas}, got.Resources)
+		})
+	}
+}
+
 func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	old, young := now.Add(-time.Hour).Unix(), now.Add(-time.Second).Unix()
@@ -231,22 +264,26 @@ func TestReapTouchesOnlyWhatItMay(t *testing.T) {
 		container("stock", old, "/t-4", alloc),
 		container("elsewhere", old, "/t-5", map[string]string{LabelAllocID: "a", LabelNode: "node-2"}),
 		container("pause", old, "/nomad_init_a", alloc),
+		container("left", old, "/nomad_init_b", map[string]string{LabelAllocID: "b"}),
+		container("fresh", young, "/nomad_init_b", map[string]string{LabelAllocID: "b"}),
+		container("named", old, "/nomad_init_b", nil),
 		container("private", old, "/db", nil),
 	}
 	for name, c := range map[string]struct {
 		opts ReapOptions
 		want []string
 	}{
-		"ebbtide":      {ReapOptions{NodeID: "node-1"}, []string{"ours"}},
-		"as docker":    {ReapOptions{NodeID: "node-1", All: true}, []string{"ours", "stock"}},
-		"unknown node": {ReapOptions{}, nil},
-		"dry run":      {ReapOptions{NodeID: "node-1", DryRun: true}, []string{"ours"}},
+		"ebbtide":      {ReapOptions{NodeID: "node-1"}, []string{"ours", "left"}},
+		"as docker":    {ReapOptions{NodeID: "node-1", All: true}, []string{"ours", "stock", "left"}},
+		"unknown node": {ReapOptions{}, []string{"left"}},
+		"dry run":      {ReapOptions{NodeID: "node-1", DryRun: true}, []string{"ours", "left"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, calls := daemon(t, map[string]any{
-				"/containers/json": list, "/containers/ours": "", "/containers/stock": "",
+				"/containers/json": list, "/containers/ours": "", "/containers/stock": "", "/containers/left": "",
 			})
 			c.opts.Grace = time.Minute
+			c.opts.Ended = func(alloc string) bool { return alloc == "b" }
 			c.opts.Tracked = map[string]bool{"tracked": true}
 			got, err := e.Reap(t.Context(), c.opts, now)
 			must.NoError(t, err)

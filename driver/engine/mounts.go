@@ -15,8 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// checkMounts refuses a container that asks for what is kept from tasks. Nomad's driver
-// mounts any part of the allocation's directory, also where volumes are off.
+// checkMounts refuses mounts that would expose the allocation's private directory: Nomad's
+// docker driver mounts any part of the allocation's directory, even with volumes disabled.
 func checkMounts(cfg *drivers.TaskConfig, task *docker.TaskConfig) error {
 	var sources []string
 	if task.VolumeDriver == "" {
@@ -37,7 +37,7 @@ func checkMounts(cfg *drivers.TaskConfig, task *docker.TaskConfig) error {
 		}
 		in, err := filepath.Rel(cfg.AllocDir, path)
 		if err == nil && (in == "." || in == private.DirName || strings.HasPrefix(in, private.DirName+"/")) {
-			return fmt.Errorf("mounting %q: what Ebbtide keeps from tasks is there (%s in the allocation's directory)", source, private.DirName)
+			return fmt.Errorf("mounting %q would expose the allocation's private directory, %s", source, private.DirName)
 		}
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A container does not get what is kept from tasks, however it asks for it; it gets the
-// rest, as it does from Nomad's driver.
+// A container cannot mount the private directory, in none of the ways to ask for it; other
+// mounts are left to Nomad's driver.
 func TestPrepareRefusesThePrivateDirectory(t *testing.T) {
 	prepare := func(config map[string]any) error {
 		cfg := &drivers.TaskConfig{Name: "train", AllocDir: "/nomad/alloc/a1"}
@@ -30,7 +30,7 @@ func TestPrepareRefusesThePrivateDirectory(t *testing.T) {
 			"mounts":  {"mounts": []map[string]any{{"type": "bind", "source": source, "target": "/x"}}},
 		} {
 			if err := prepare(config); refused {
-				must.ErrorContains(t, err, "what Ebbtide keeps from tasks is there", must.Sprint(kind, source))
+				must.ErrorContains(t, err, "would expose the allocation's private directory", must.Sprint(kind, source))
 			} else {
 				must.NoError(t, err, must.Sprint(kind, source))
 			}

@@ -29,18 +29,6 @@ const (
 	Linear
 )
 
-// String names the conversion for logs.
-func (c Conversion) String() string {
-	switch c {
-	case Quadratic:
-		return "quadratic"
-	case Linear:
-		return "linear"
-	default:
-		return "identity"
-	}
-}
-
 // Weight is what the kernel gets for these shares.
 func (c Conversion) Weight(shares uint64) uint64 {
 	shares = ClampShares(shares)
@@ -66,12 +54,7 @@ func (c Conversion) Shares(weight uint64) uint64 {
 }
 
 // Bounds are the least and the greatest weight the kernel takes.
-func (c Conversion) Bounds() (lo, hi uint64) {
-	if c == Identity {
-		return MinShares, MaxShares
-	}
-	return MinWeight, MaxWeight
-}
+func (c Conversion) Bounds() (lo, hi uint64) { return c.Weight(MinShares), c.Weight(MaxShares) }
 
 // Detect tells which conversion turned shares into the weight found in the
 // kernel. Docker's API takes shares and leaves the formula to the runtime

@@ -6,7 +6,7 @@
 //
 // It has two halves that know nothing of each other. The pure half (Plan,
 // Pool, Damper, Conversion) does arithmetic: no clock, no files. The other
-// half (Find, Cgroup) finds the control group of a task, of either version,
+// half (FindFor, Cgroup) finds the control group of a task, of either version,
 // and reads and writes its CPU controller. A limit is never believed to be in
 // force until it has been read back: see Cgroup.Read and Cgroup.InForce.
 //
@@ -43,13 +43,6 @@ const (
 	MinShares     uint64 = 2
 	MaxShares     uint64 = 262_144
 	DefaultShares uint64 = 1024
-)
-
-// Range of cgroup v2's cpu.weight as the kernel enforces it, and its default.
-const (
-	MinWeight     uint64 = 1
-	MaxWeight     uint64 = 10_000
-	DefaultWeight uint64 = 100
 )
 
 // ClampShares brings shares into what the kernel takes. 0 means "not set",

@@ -111,7 +111,7 @@ type Observer struct {
 	cpu       float64 // CPU-seconds at the last poll; NaN if unknown
 	cpuAt     time.Time
 	evidence  struct {
-		reports int64
+		reports int // of the estimator, which leaves repetitions out
 		cpu     float64
 	} // at the last epoch
 	backOff time.Time // no poll before
@@ -140,13 +140,13 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 	}
 	if r := cfg.Resume; r.Reports > 0 {
 		o.now.Epoch, o.now.Report, o.now.Reports, o.now.Goal = r.Epoch, r.Report, r.Reports, r.Goal
-		o.evidence.reports = r.Reports
 		if o.follow() {
 			for _, p := range r.Curve {
 				o.estimator.Add(p)
 				o.evidence.cpu = p.CPU
 			}
 			o.now.Estimate, o.now.Curve = o.estimator.Measure(), r.Curve
+			o.evidence.reports = o.now.Estimate.Reports
 		}
 	}
 	o.publish()
@@ -225,6 +225,9 @@ func (o *Observer) publish() {
 
 // poll reads what the task has reported and what it has used since the last poll.
 func (o *Observer) poll(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
 	began := time.Now()
 	defer func() {
 		took := time.Since(began)
@@ -336,8 +339,8 @@ func (o *Observer) measure(closeGain bool) {
 		return
 	}
 	o.now.Estimate = o.estimator.Measure()
-	if o.now.Reports > o.evidence.reports && o.cpu != o.evidence.cpu && fields.Finite(o.cpu) {
-		o.evidence.reports, o.evidence.cpu = o.now.Reports, o.cpu
+	if reports := o.now.Estimate.Reports; reports != o.evidence.reports && o.cpu != o.evidence.cpu && fields.Finite(o.cpu) {
+		o.evidence.reports, o.evidence.cpu = reports, o.cpu
 		o.now.Epoch++
 	}
 }

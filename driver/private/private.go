@@ -1,16 +1,16 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package private keeps what Ebbtide acts on later in the private part of an allocation's
-// directory on the host: beside the directories that Nomad shows to tasks, so that their
-// processes neither see nor write it, and within reach of Nomad's file API
-// (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). It goes with the allocation, and is not
-// taken along when Nomad migrates a disk.
+// Package private stores the files that Ebbtide acts on in the private part of an
+// allocation's directory on the host: next to the directories that Nomad exposes to tasks,
+// so that their processes can neither see nor write it, but within reach of Nomad's file API
+// (/v1/client/fs/cat/<allocation>?path=.ebbtide/…). It is removed with the allocation and
+// not copied when Nomad migrates a disk.
 //
-// Whoever writes jobs has ways into the allocation's directory that a task has not: Nomad's
-// own docker driver mounts any part of it into a container that asks for it, a template is
-// rendered through links. So a file that the driver itself reads back is sealed with a key
-// of the node: one that was forged, or taken from another allocation, is none.
+// A jobspec reaches further than a task: Nomad's own docker driver mounts any part of the
+// allocation's directory into a container that asks for it, and templates are rendered
+// through symlinks. Files that the driver itself reads back are therefore sealed with a key
+// of the node: a forged file, or one copied from another allocation, is rejected.
 package private
 
 import (
@@ -55,12 +55,12 @@ func HistoryName(task string) string { return task + ".history" }
 // because no suffix ends with another.
 func recordName(task string) string { return task + ".record" }
 
-// CheckTask refuses the names of tasks that Nomad takes and whose own directory would be,
-// or hold, the private one.
+// CheckTask refuses task names that Nomad accepts and that would make the private directory
+// the task's own, or part of it.
 func CheckTask(name string) error {
 	switch name {
 	case ".", "..", DirName:
-		return fmt.Errorf("task %q: a task cannot have this name, its directory would hold what is kept from tasks", name)
+		return fmt.Errorf("task %q: a task cannot have this name: it would give the task the allocation's private directory", name)
 	}
 	return nil
 }
@@ -148,8 +148,8 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
-// open opens the directory. Nothing outside the allocation's directory is reached through
-// it, whatever somebody has put in its place.
+// open opens the directory. It never leads outside the allocation's directory, even if it
+// was replaced by a symlink.
 func (d Dir) open(create bool) (*os.Root, error) {
 	alloc, err := os.OpenRoot(d.alloc)
 	if err != nil {
@@ -176,12 +176,12 @@ func (d Dir) seal(name string, data []byte) ([]byte, error) {
 	return hex.AppendEncode(nil, mac.Sum(nil)), nil
 }
 
-// keyName is the name of the node's key, in the directory of all allocations, into which
-// no job reaches.
+// keyName is the name of the node's key. It lies in the directory of all allocations,
+// outside each of them.
 const keyName = ".ebbtide.key"
 
-// key reads the node's key, and makes it where there is none. Of two processes that do so
-// at a time both get the one that was there first.
+// key reads the node's key and creates it if there is none. If two processes create it at
+// the same time, both use the first one.
 func key(allocs string) ([]byte, error) {
 	root, err := os.OpenRoot(allocs)
 	if err != nil {
@@ -205,14 +205,14 @@ func key(allocs string) ([]byte, error) {
 	return data, nil
 }
 
-// write writes a new file, which place then puts where name is.
+// write writes data to a temporary file, which place then moves or links to name.
 func write(root *os.Root, name string, data []byte, sync bool, place func(tmp, name string) error) error {
 	tmp := rand.Text() + ".tmp"
 	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Remove(tmp) }() // not there any more if it was renamed
+	defer func() { _ = root.Remove(tmp) }() // gone already if it was renamed
 	_, err = f.Write(data)
 	if err == nil && sync {
 		err = f.Sync()
@@ -232,7 +232,7 @@ func write(root *os.Root, name string, data []byte, sync bool, place func(tmp, n
 
 // read reads a regular file of at most limit bytes.
 func read(root *os.Root, name string, limit int) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO blocks nobody
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not block
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/target"
 )
 
 // allocation makes the directory of an allocation of a node.
@@ -102,7 +104,7 @@ func TestSealed(t *testing.T) {
 	must.ErrorContains(t, err, "the node's key: it is too short")
 }
 
-// Plugins that begin at the same moment agree on the key, and one file is whole at any.
+// Plugins that start at the same moment agree on the key, and a file is never torn.
 func TestTogether(t *testing.T) {
 	node := t.TempDir()
 	alloc := allocation(t, node, "a1")
@@ -127,8 +129,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Whatever lies there, nothing outside the allocation's directory is touched and nobody
-// waits for it.
+// Symlinks, FIFOs and odd names neither lead outside the allocation's directory nor block.
 func TestDir_hostile(t *testing.T) {
 	node := t.TempDir()
 	alloc, outside := allocation(t, node, "a1"), allocation(t, node, "outside")

@@ -38,12 +38,12 @@ type Left struct {
 	Path      string `json:"path"` // as the task names it
 }
 
-// Frozen is a task that has saved its state and stands still, to be moved.
+// Frozen is a task that is frozen, or will be in a moment. Package watchdog reads it, too.
 type Frozen struct {
 	Run    string    `json:"run"`    // the task's ID in Nomad
 	Cgroup string    `json:"cgroup"` // directory of its freezer (limits.Thaw)
 	State  string    `json:"state"`  // saving: it may be frozen in a moment; ready; frozen
-	Until  time.Time `json:"until"`  // end of the lease
+	Until  time.Time `json:"until"`  // end of the lease; while it is saving, a later time
 	// The checkpoint, as it is shown.
 	Path  string        `json:"path"`
 	Bytes int64         `json:"bytes"`

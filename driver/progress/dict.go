@@ -144,9 +144,12 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	if !nested && p.metric == "" && string(name) == "train_runtime" {
 		f.summary = true // Hugging Face's last line: means over all that was trained
 	}
-	if kind := counts(name); kind != countNothing && n.value >= 0 && n.value < maxStep {
+	switch kind := counts(name); {
+	case kind == countLR:
+		f.lr = n.value
+	case kind != countNothing && kind != countPercent && n.value >= 0 && n.value < maxStep:
 		switch kind {
-		case countStep:
+		case countStep, countGlobal:
 			if !isSet(f.step) || !nested {
 				f.step = n.value
 			}
@@ -154,6 +157,8 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 			f.n = n.value
 		case countTotal:
 			f.total = n.value
+		case countBeside:
+			f.beside = n.value
 		case countEpoch:
 			f.epoch = n.value
 		case countEpochs:
@@ -167,7 +172,7 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 		c.rank = classify(full, false, n.decimal)
 	case equalFoldName(full, p.metric):
 		c.rank = 0
-	case equalFoldName(name, p.metric):
+	case equalFoldName(name, p.metric) && !best(full):
 		c.rank = 1
 	}
 	if c.rank == rankNone {
@@ -182,6 +187,16 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 		}
 	}
 	f.add(c)
+}
+
+// best says whether a path has the name of a running optimum: best.loss.
+func best(path []byte) bool {
+	for name := range bytes.SplitSeq(path, []byte(".")) {
+		if isBest(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // keep copies a name that lies in a scanner's buffer to one that lasts for the line.

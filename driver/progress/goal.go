@@ -38,7 +38,7 @@ func vocabulary(w []byte) (word, bool) {
 		return word{GoalMin, true, true}, true
 	case "nll", "bce", "mse", "rmse", "mae", "mape", "msle", "rmsle", "smape", "perplexity",
 		"ppl", "bpc", "bpb", "wer", "cer", "fid", "kld", "logloss", "mlogloss", "merror", "eer",
-		"nelbo", "regret", "crossentropy":
+		"nelbo", "regret", "crossentropy", "xent":
 		return word{GoalMin, true, false}, true
 	case "err", "error", "errors", "cost", "kl", "divergence", "residual", "distance",
 		"hinge", "deviance", "ter", "mer", "l1", "l2", "ece", "penalty",
@@ -46,7 +46,7 @@ func vocabulary(w []byte) (word, bool) {
 		return word{GoalMin, false, false}, true
 	case "acc", "accuracy", "auc", "auroc", "auprc", "bleu", "miou", "iou", "dice", "reward",
 		"psnr", "ssim", "ndcg", "mrr", "sacrebleu", "rouge", "rouge1", "rouge2", "rougel",
-		"rougelsum", "chrf", "meteor", "acc1", "acc5", "elbo", "f1", "mcc":
+		"rougelsum", "chrf", "meteor", "acc1", "acc5", "elbo", "f1", "mcc", "rewmean", "eprew", "eprewmean", "epret":
 		return word{GoalMax, true, false}, true
 	case "map", "map50", "ap", "ap50", "ap75", "precision", "recall", "score", "scores", "return",
 		"returns", "rewards", "rew", "top1", "top5", "prec", "prec1", "prec5", "fscore", "fbeta",
@@ -71,11 +71,12 @@ const (
 func qualifies(w []byte) qualifier {
 	switch string(w) {
 	case "train", "training", "lm", "avg", "average", "mean", "total", "running", "step", "batch",
-		"smoothed", "ema", "current", "cur", "mini", "global", "final", "overall", "sum", "iter", "trn", "tr":
+		"smoothed", "ema", "current", "cur", "mini", "global", "final", "overall", "sum", "iter", "trn", "tr",
+		"episode", "episodic", "ep":
 		return qualTrain
 	case "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "vl":
 		return qualVal
-	case "best":
+	case "best", "lowest", "highest":
 		return qualBest
 	case "epoch":
 		return qualEpoch
@@ -210,14 +211,24 @@ func classify(name []byte, val, decimal bool) rank {
 	}
 	w, known := n.vocabulary(last)
 	if !known {
-		return rankNone
+		if string(n.word(first)) != "loss" || !decimal || setting(base) {
+			return rankNone
+		}
+		w = word{GoalMin, true, true} // loss_cls, LOSS NER, loss/actor: a term of it
+		last++
 	}
 	if !w.auto && !(decimal && (believable(base) || quals&(qualTrain|qualVal) != 0)) {
 		return rankNone
 	}
 	if w.loss && last > first {
-		switch string(n.word(last - 1)) {
-		case "policy", "actor", "critic", "value", "entropy", "pg", "pi", "vf", "kl", "qf", "q":
+		of := last - 1
+		switch string(n.word(of)) {
+		case "entropy":
+			if of > 0 && string(n.word(of-1)) == "cross" {
+				break
+			}
+			return rankPoor
+		case "policy", "actor", "critic", "value", "pg", "pi", "vf", "kl", "qf", "q", "v":
 			return rankPoor // of reinforcement learning: the reward tells, these do not
 		}
 	}
@@ -227,10 +238,30 @@ func classify(name []byte, val, decimal bool) rank {
 // vocabulary knows the word at i, and cross_entropy: entropy alone is a bonus for
 // exploring as often as it is a loss.
 func (n *nameWords) vocabulary(i int) (word, bool) {
-	if i > 0 && string(n.word(i)) == "entropy" && string(n.word(i-1)) == "cross" {
-		return word{GoalMin, true, false}, true
+	if i > 0 {
+		switch string(n.word(i)) {
+		case "entropy":
+			if string(n.word(i-1)) == "cross" {
+				return word{GoalMin, true, false}, true
+			}
+		case "prob", "probability":
+			if string(n.word(i-1)) == "log" {
+				return word{GoalMax, true, false}, true
+			}
+		}
 	}
 	return vocabulary(n.word(i))
+}
+
+// setting says whether a word behind "loss" makes the name one of a setting.
+func setting(w []byte) bool {
+	switch string(w) {
+	case "scale", "scaler", "scaling", "weight", "weights", "fn", "func", "function", "type", "name", "coef", "coeff",
+		"factor", "ratio", "mask", "alpha", "beta", "gamma", "margin", "reduction", "threshold", "time", "every",
+		"interval", "window", "diff", "delta", "change", "improvement", "is", "count", "of":
+		return true
+	}
+	return false
 }
 
 // believable are the words outside auto that are metrics when a decimal follows.

@@ -42,12 +42,27 @@ func readAll(t testing.TB, r *Reader) []Report {
 	}
 }
 
-// TestGolden reads the samples of testdata, which are what the frameworks print, with
-// automatic settings, and with the preset that their names begin with.
+// unread are the samples that are not read as their .want says, and why.
+var unread = map[string]string{
+	"plain-basicsr": "its metric has a name of its own, l_pix: name it",
+	"plain-darknet": "a setting of the loss in brackets, (iou: 0.75, …), is taken for an IoU until the first loss comes",
+	"plain-flux":    "Julia's 0.5f0 is no number elsewhere",
+	"plain-kaldi":   "\"objective function for 'output' for minibatches 0-9 is -3.5\" is a sentence",
+	"plain-paddle1": "an epoch is a Pass: batches start again, as if after a restart",
+	"plain-parlai":  "total_steps says how many there were, not how many there will be",
+}
+
+// TestGolden reads the samples of testdata, which have the form of what the public
+// frameworks print, with automatic settings, and with the preset that their names
+// begin with. At least 95 % must be read without an option: every value, step and
+// total.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.log")
 	must.NoError(t, err)
-	must.Greater(t, 25, len(files))
+	must.Greater(t, 100, len(files))
+	share := 1 - float64(len(unread))/float64(len(files)-1) // without the noise
+	t.Logf("%.1f %% of %d samples", 100*share, len(files)-1)
+	must.GreaterEq(t, 0.95, share)
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".log")
 		preset, _, _ := strings.Cut(name, "-")
@@ -69,11 +84,15 @@ func TestGolden(t *testing.T) {
 				must.Eq(t, st.Lines, st.Reports+st.Noise+st.Other+st.NotNumber+st.Shape+st.Eval)
 
 				golden := "testdata/" + name + ".want"
-				if *update && config.Preset == "" {
+				if *update && config.Preset == "" && unread[name] == "" {
 					must.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
 				}
 				want, err := os.ReadFile(golden)
 				must.NoError(t, err)
+				if unread[name] != "" {
+					must.NotEq(t, string(want), got.String(), must.Sprint("is read now: take it off the list"))
+					return
+				}
 				must.Eq(t, string(want), got.String())
 			})
 		}

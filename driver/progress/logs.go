@@ -5,18 +5,18 @@ package progress
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/ebbtide/ebbtide/driver/progress/tail"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Bounds of one Poll, for each of the two streams.
@@ -28,14 +28,6 @@ const (
 	idleAfter   = 3 * time.Second        // before a line that has not ended is looked at
 )
 
-// ErrNotRegular is returned for a log that is a link, a pipe, a directory or a
-// device: the task can write to its log directory, and must not make us read what it
-// likes.
-var ErrNotRegular = errors.New("not a regular file")
-
-// ErrClosed is returned by Poll after Close.
-var ErrClosed = errors.New("progress: logs are closed")
-
 // Offset is a position in a task's logs: everything before it has been reported. It
 // can be stored as JSON.
 type Offset struct {
@@ -44,18 +36,19 @@ type Offset struct {
 	Parser State    `json:"parser"`
 }
 
-// Position is the beginning of the first line of a stream that was not ended yet.
+// Position is the beginning of the first line of a stream that was not ended yet. Its
+// Inode is 0 if nothing was read yet.
 type Position struct {
-	File  int64  `json:"file"`            // index of the rotated file
-	Pos   int64  `json:"pos"`             // bytes
-	Inode uint64 `json:"inode,omitempty"` // of that file; 0 = nothing was read yet
-	Line  int64  `json:"line,omitempty"`  // complete lines before
-	Long  bool   `json:"long,omitempty"`  // within a line that is too long to keep
-	Done  bool   `json:"done,omitempty"`  // that line has given its report
+	File int64 `json:"file"` // index of the rotated file
+	tail.Offset
+	Line int64 `json:"line,omitempty"` // complete lines before
+	Long bool  `json:"long,omitempty"` // within a line that is too long to keep
+	Done bool  `json:"done,omitempty"` // that line has given its report
 }
 
 // Logs follows stdout and stderr of a task in the files that Nomad's log collector
-// writes, <task>.stdout.N and <task>.stderr.N. It is not safe for concurrent use.
+// writes, <task>.stdout.N and <task>.stderr.N. Package tail follows each file; Logs
+// goes from one to the next. It is not safe for concurrent use.
 //
 // The collector (client/logmon/logging/rotator.go of Nomad 1.11.2) writes the file
 // with the highest N, flushes it before it creates the next one, may split a line
@@ -66,10 +59,10 @@ type Position struct {
 // it was reached is counted in Stats.LostFiles; nothing else is skipped, however far
 // the reading is behind.
 type Logs struct {
+	root   *taskfs.Dir
 	dir    string
 	parser *Parser
 	now    func() time.Time
-	buf    []byte
 	out    *stream
 	err    *stream
 	stats  Stats
@@ -79,33 +72,27 @@ type Logs struct {
 
 // stream is one of the two.
 type stream struct {
-	prefix string // file name up to the number
+	prefix string // path up to the number
 	split  splitter
 
-	file     *os.File // nil: not found yet
-	index    int64    // of file; where to begin if there is none
-	inode    uint64
-	pos      int64
-	started  bool // a position is known: index and pos mean something
+	file     *tail.File  // nil: not found yet
+	index    int64       // of file; where to begin if there is none
+	from     tail.Offset // in it, if there is none
+	started  bool        // index means something
 	straddle *Position
 	touched  time.Time // when the partial line grew last
 	tried    bool      // idle was called since
 }
 
-// NewLogs returns a follower of a task's logs in dir, the allocation's log directory
-// (<alloc>/alloc/logs). The directory and the files may come later. It begins with
-// the oldest file that is there, unless SetOffset says otherwise.
-func NewLogs(dir, task string, p *Parser) *Logs {
-	l := &Logs{dir: dir, parser: p, now: time.Now, most: maxEntries}
-	l.out = newStream(task+".stdout.", p)
-	l.err = newStream(task+".stderr.", p)
+// NewLogs returns a follower of a task's logs in dir beneath root: the allocation's log
+// directory (<alloc>/alloc/logs). root remains the caller's, and must stay open; dir and
+// the files may come later. It begins with the oldest file that is there, unless
+// SetOffset says otherwise.
+func NewLogs(root *taskfs.Dir, dir, task string, p *Parser) *Logs {
+	l := &Logs{root: root, dir: dir, parser: p, now: time.Now, most: maxEntries}
+	l.out = &stream{prefix: path.Join(dir, task+".stdout."), split: splitter{parser: p}}
+	l.err = &stream{prefix: path.Join(dir, task+".stderr."), split: splitter{parser: p}}
 	return l
-}
-
-func newStream(prefix string, p *Parser) *stream {
-	s := &stream{prefix: prefix}
-	s.split.parser = p
-	return s
 }
 
 // Poll reads what was written since the last call and returns the reports in it, up
@@ -118,39 +105,25 @@ func newStream(prefix string, p *Parser) *stream {
 // exist are no error: logs may be disabled, or not be created yet.
 func (l *Logs) Poll(ctx context.Context) ([]Report, error) {
 	if l.closed {
-		return nil, ErrClosed
+		return nil, fmt.Errorf("read logs: %w", tail.ErrClosed)
 	}
 	l.stats.More, l.stats.Behind = false, 0
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	dir, err := openDir(l.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		dir = nil
-	} else if err != nil {
-		return nil, fmt.Errorf("open log directory: %w", err)
+	var errs []error
+	names, err := l.root.Names(l.dir, l.most)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("look for logs: %w", err))
 	}
-	if dir != nil {
-		defer dir.Close()
-	}
-	if l.buf == nil {
-		l.buf = make([]byte, chunk)
-	}
-
 	var reports []Report
 	now := l.now()
-	emit := func(r Report) {
-		r.Time = now
-		reports = append(reports, r)
-	}
-	var errs []error
-	found, err := l.list(dir)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("read log directory %s: %w", l.dir, err))
-	}
-	for i, s := range []*stream{l.err, l.out} {
-		s.split.emit = emit
-		if err := l.follow(ctx, dir, s, found[i], now, &reports); err != nil {
+	for _, s := range []*stream{l.err, l.out} {
+		s.split.emit = func(r Report) {
+			r.Time = now
+			reports = append(reports, r)
+		}
+		if err := l.follow(ctx, s, s.indices(names), now, &reports); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -158,111 +131,57 @@ func (l *Logs) Poll(ctx context.Context) ([]Report, error) {
 	return reports, errors.Join(errs...)
 }
 
-// openDir opens the log directory without following a link a task may have put in
-// its place.
-func openDir(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
-		}
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// list returns the indices of the files of stderr and stdout, ascending.
-func (l *Logs) list(dir *os.File) (found [2][]int64, err error) {
-	if dir == nil {
-		return found, nil
-	}
-	for seen := 0; ; {
-		names, err := dir.Readdirnames(1024)
-		seen += len(names)
-		for _, name := range names {
-			for i, s := range [...]*stream{l.err, l.out} {
-				if n, ok := index(name, s.prefix); ok {
-					found[i] = append(found[i], n)
-				}
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return found, err
-		}
-		if seen > l.most {
-			return found, fmt.Errorf("more than %d files", l.most)
+// indices returns the numbers of the stream's files, ascending. A number is written as
+// the collector does.
+func (s *stream) indices(names []string) (found []int64) {
+	prefix := path.Base(s.prefix)
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(name, prefix)
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if ok && err == nil && digits == strconv.FormatInt(n, 10) && n >= 0 {
+			found = append(found, n)
 		}
 	}
-	for i := range found {
-		slices.Sort(found[i])
-	}
-	return found, nil
-}
-
-// index returns the number at the end of a log's name, written as the collector does.
-func index(name, prefix string) (int64, bool) {
-	digits, ok := strings.CutPrefix(name, prefix)
-	if !ok || digits == "" || len(digits) > 1 && digits[0] == '0' {
-		return 0, false
-	}
-	for i := range len(digits) {
-		if !isDigit(digits[i]) {
-			return 0, false
-		}
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	return n, err == nil
+	slices.Sort(found)
+	return found
 }
 
 // follow reads a stream up to the bounds. found was listed before anything is read,
 // so that a file which has a successor in it is complete.
-func (l *Logs) follow(ctx context.Context, dir *os.File, s *stream, found []int64, now time.Time, reports *[]Report) error {
+func (l *Logs) follow(ctx context.Context, s *stream, found []int64, now time.Time, reports *[]Report) error {
 	var errs []error
-	budget, most := int64(pollBytes), len(*reports)+pollReports
-	read := int64(0)
+	budget, most := pollBytes, len(*reports)+pollReports
+	gone := s.file == nil // what we are to read has no name
 	for {
-		if s.file == nil {
-			opened, err := l.open(dir, s, found)
-			if err != nil {
+		if s.file != nil {
+			n, full, err := l.drain(ctx, s, budget, most, reports)
+			budget -= n
+			if n > 0 {
+				s.touched, s.tried = now, false
+			}
+			if gone = errors.Is(err, tail.ErrGone); err != nil && !gone {
 				errs = append(errs, err)
 			}
-			if !opened {
-				break
-			}
-		}
-		n, full, err := l.drain(ctx, s, budget-read, most, reports)
-		read += n
-		if n > 0 {
-			s.touched, s.tried = now, false
-		}
-		if err != nil {
-			errs = append(errs, err)
-			if ctx.Err() != nil {
+			if full || ctx.Err() != nil {
 				l.stats.More = true
 				break
 			}
 		}
-		if full || read >= budget || len(*reports) >= most {
-			l.stats.More = true
-			break
-		}
 		// At the end of this file, or where it can be read no further. It is complete
 		// if another one follows.
-		advanced, err := l.advance(dir, s, found)
+		opened, err := l.next(ctx, s, found)
+		if !opened && err == nil && gone {
+			opened, err = l.again(ctx, s, found)
+		}
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if !advanced {
+		if !opened {
 			break
 		}
 	}
 	if s.file != nil {
-		if st, err := s.file.Stat(); err == nil && st.Size() > s.pos {
-			l.stats.Behind += st.Size() - s.pos
-		}
+		l.stats.Behind += s.file.Behind()
 	}
 	if len(s.split.partial) > 0 && !s.tried && now.Sub(s.touched) >= idleAfter {
 		s.tried = true
@@ -272,161 +191,102 @@ func (l *Logs) follow(ctx context.Context, dir *os.File, s *stream, found []int6
 }
 
 // drain reads the open file to its end, or to the bounds: full then.
-func (l *Logs) drain(ctx context.Context, s *stream, budget int64, most int, reports *[]Report) (read int64, full bool, err error) {
-	st, err := s.file.Stat()
-	if err != nil {
-		return 0, false, fmt.Errorf("examine log: %w", err)
-	}
-	if st.Size() < s.pos {
-		s.split.reset()
-		s.straddle = nil
-		s.pos = 0
-		l.stats.Truncated++
-	}
+func (l *Logs) drain(ctx context.Context, s *stream, budget, most int, reports *[]Report) (read int, full bool, err error) {
 	for begin := l.now(); read < budget && len(*reports) < most; {
 		if l.now().Sub(begin) > pollTime {
 			return read, true, nil
 		}
-		if err := ctx.Err(); err != nil {
-			return read, true, err
+		data, restarted, err := s.file.Read(ctx, min(chunk, budget-read))
+		if restarted {
+			l.restart(s)
 		}
-		n, err := s.file.ReadAt(l.buf[:min(int64(len(l.buf)), budget-read)], s.pos)
-		if n > 0 {
-			before := s.split.line
-			s.split.feed(l.buf[:n])
-			s.pos += int64(n)
-			read += int64(n)
-			l.stats.Bytes += int64(n)
-			l.stats.Lines += s.split.line - before
-			if s.straddle != nil && s.split.pending < s.pos {
-				s.straddle = nil // the line that began in an earlier file has ended
-			}
+		if len(data) == 0 || err != nil {
+			return read, false, err
 		}
-		if errors.Is(err, io.EOF) {
-			return read, false, nil
-		}
-		if err != nil {
-			return read, false, fmt.Errorf("read log: %w", err)
+		before := s.split.line
+		s.split.feed(data)
+		read += len(data)
+		l.stats.Bytes += int64(len(data))
+		l.stats.Lines += s.split.line - before
+		if s.split.pending < s.file.Pos() {
+			s.straddle = nil // the line that began in an earlier file has ended
 		}
 	}
 	return read, true, nil
 }
 
-// open finds the file to begin or to go on with.
-func (l *Logs) open(dir *os.File, s *stream, found []int64) (bool, error) {
+// restart forgets a line that will not go on: its file was truncated or replaced.
+func (l *Logs) restart(s *stream) {
+	l.stats.Truncated++
+	s.straddle = nil
+	s.split.reset()
+}
+
+// next opens the file to begin or to go on with, if it is there.
+func (l *Logs) next(ctx context.Context, s *stream, found []int64) (bool, error) {
 	var errs []error
 	for _, n := range found {
-		if s.started && n < s.index {
+		if s.started && (n < s.index || n == s.index && s.file != nil) {
 			continue
 		}
-		file, inode, err := openLog(dir, s.prefix, n)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed since the listing
-		}
+		file, err := tail.Open(l.root, s.prefix+strconv.FormatInt(n, 10))
 		if err != nil {
+			return false, err
+		}
+		if s.started && n == s.index {
+			file.SetOffset(s.from)
+		}
+		_, restarted, err := file.Read(ctx, 0) // opens it
+		switch {
+		case errors.Is(err, tail.ErrNotYet):
+			continue // removed since the listing
+		case err != nil:
 			errs = append(errs, err)
-			if passable(err) {
+			if errors.Is(err, taskfs.ErrKind) || errors.Is(err, fs.ErrPermission) {
 				continue // perhaps a later one can be read
 			}
 			return false, errors.Join(errs...)
 		}
-		l.begin(s, file, n, inode)
+		switch {
+		case s.file != nil:
+			s.leave()
+			l.stats.LostFiles += n - s.index - 1
+		case !s.started:
+			l.stats.LostFiles += n
+		case n > s.index:
+			l.stats.LostFiles += n - s.index // where we were is gone, too
+			s.split.reset()
+		case restarted:
+			l.restart(s)
+		}
+		s.file, s.index, s.started = file, n, true
 		return true, errors.Join(errs...)
-	}
-	if s.started && len(errs) == 0 && len(found) > 0 && found[len(found)-1] < s.index {
-		// The numbers began anew: somebody has removed the logs.
-		s.started, s.index, s.pos, s.inode = false, 0, 0, 0
-		s.split.reset()
-		s.straddle = nil
-		l.stats.Truncated++
-		return l.open(dir, s, found)
 	}
 	return false, errors.Join(errs...)
 }
 
-// begin starts to read a file that was opened.
-func (l *Logs) begin(s *stream, file *os.File, n int64, inode uint64) {
-	switch {
-	case !s.started:
-		l.stats.LostFiles += n
-		s.pos = 0
-	case n > s.index:
-		l.stats.LostFiles += n - s.index // where we were is gone, too
-		s.split.reset()
-		s.pos = 0
-	case s.inode != 0 && inode != s.inode:
-		l.stats.Truncated++
-		s.split.reset()
-		s.pos = 0
+// again begins anew if the numbers did, because somebody has removed the logs: ours is
+// gone, and there are only lower ones. One that was read must be older than those, or
+// else the collector still writes to what has no name.
+func (l *Logs) again(ctx context.Context, s *stream, found []int64) (bool, error) {
+	if !s.started || len(found) == 0 || found[len(found)-1] >= s.index {
+		return false, nil
 	}
-	s.file, s.index, s.inode, s.started = file, n, inode, true
-}
-
-// advance goes on to the next file, if there is one, or to the one that has taken
-// the place of ours.
-func (l *Logs) advance(dir *os.File, s *stream, found []int64) (bool, error) {
-	var errs []error
-	gone := true // ours has no name any more
-	for _, n := range found {
-		if n == s.index {
-			gone = false
-		}
-		if n <= s.index {
-			continue
-		}
-		file, inode, err := openLog(dir, s.prefix, n)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			errs = append(errs, err)
-			if passable(err) {
-				continue
-			}
+	for s.file != nil && len(found) > 0 {
+		st, err := l.root.Stat(s.prefix + strconv.FormatInt(found[0], 10))
+		if err == nil && st.Modified().After(s.file.Modified()) {
+			s.file.Close()
+			s.file = nil
 			break
 		}
-		s.leave()
-		l.stats.LostFiles += n - s.index - 1
-		s.file, s.index, s.inode, s.pos = file, n, inode, 0
-		return true, errors.Join(errs...)
+		found = found[1:]
 	}
-	if len(errs) > 0 || dir == nil {
-		return false, errors.Join(errs...)
+	if s.file != nil {
+		return false, nil
 	}
-
-	own, err := s.file.Stat()
-	if err != nil {
-		return false, fmt.Errorf("examine log: %w", err)
-	}
-	if !gone {
-		var st unix.Stat_t
-		err := unix.Fstatat(int(dir.Fd()), s.prefix+strconv.FormatInt(s.index, 10), &st, unix.AT_SYMLINK_NOFOLLOW)
-		if err != nil || st.Ino == s.inode {
-			return false, nil
-		}
-		file, inode, err := openLog(dir, s.prefix, s.index)
-		if err != nil {
-			return false, err
-		}
-		s.replace(file, s.index, inode)
-		l.stats.Truncated++
-		return true, nil
-	}
-	// Removed, and only lower numbers are there: that is a new beginning if they were
-	// written after ours, or else the collector still writes to what has no name.
-	for _, n := range found {
-		file, inode, err := openLog(dir, s.prefix, n)
-		if err != nil {
-			continue
-		}
-		if st, err := file.Stat(); err == nil && st.ModTime().After(own.ModTime()) {
-			s.replace(file, n, inode)
-			l.stats.Truncated++
-			return true, nil
-		}
-		file.Close()
-	}
-	return false, nil
+	s.started, s.from = false, tail.Offset{}
+	l.restart(s)
+	return l.next(ctx, s, found)
 }
 
 // leave closes the current file, and notes where its last line began if the line is
@@ -437,91 +297,63 @@ func (s *stream) leave() {
 		s.straddle = &at
 	}
 	s.file.Close()
-	s.file = nil
-}
-
-func (s *stream) replace(file *os.File, n int64, inode uint64) {
-	s.file.Close()
-	s.split.reset()
-	s.straddle = nil
-	s.file, s.index, s.inode, s.pos = file, n, inode, 0
 }
 
 // position returns where the line began that is not ended.
 func (s *stream) position() Position {
-	if s.straddle != nil && !s.split.over {
+	switch {
+	case s.straddle != nil && !s.split.over:
 		at := *s.straddle
 		at.Done = s.split.done
 		return at
-	}
-	if !s.started {
+	case !s.started:
 		return Position{}
 	}
-	at := Position{File: s.index, Pos: s.pos, Inode: s.inode, Line: s.split.line, Done: s.split.done}
-	if s.split.over {
-		at.Long = true
-	} else {
-		at.Pos -= s.split.pending
+	at := Position{File: s.index, Offset: s.from, Line: s.split.line, Long: s.split.over, Done: s.split.done}
+	if s.file != nil && s.split.over {
+		at.Offset = s.file.Offset(0)
+	} else if s.file != nil {
+		at.Offset = s.file.Offset(s.split.pending)
 	}
 	return at
 }
 
-// passable says whether an error belongs to one file for good, so that a later one
-// may be read instead.
-func passable(err error) bool {
-	return errors.Is(err, ErrNotRegular) || errors.Is(err, fs.ErrPermission)
+// Goal says which way the metric improves, or "" while none is known.
+func (l *Logs) Goal() string {
+	if l.parser.Metric() == "" {
+		return ""
+	}
+	return l.parser.Goal()
 }
 
-// openLog opens a log for reading if it is a regular file. It follows no link and
-// does not wait for a pipe's writer.
-func openLog(dir *os.File, prefix string, n int64) (*os.File, uint64, error) {
-	name := prefix + strconv.FormatInt(n, 10)
-	path := filepath.Join(dir.Name(), name)
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+// Note is a sentence for people about what is assumed, or "".
+func (l *Logs) Note() string { return l.parser.Note() }
+
+// Offset returns where to go on after a restart, an Offset as JSON. It points to the
+// beginning of a line that is not ended, so that the line will be read whole.
+func (l *Logs) Offset() json.RawMessage {
+	data, err := json.Marshal(Offset{Stdout: l.out.position(), Stderr: l.err.position(), Parser: l.parser.State()})
 	if err != nil {
-		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
-			err = ErrNotRegular
-		}
-		return nil, 0, fmt.Errorf("open log: %w", &fs.PathError{Op: "open", Path: path, Err: err})
+		return nil // numbers and texts always can
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return nil, 0, fmt.Errorf("examine log: %w", &fs.PathError{Op: "stat", Path: path, Err: err})
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		unix.Close(fd)
-		return nil, 0, fmt.Errorf("open log: %w", &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular})
-	}
-	return os.NewFile(uintptr(fd), path), st.Ino, nil
-}
-
-// Offset returns where to go on after a restart. It points to the beginning of a line
-// that is not ended, so that the line will be read whole.
-func (l *Logs) Offset() Offset {
-	return Offset{Stdout: l.out.position(), Stderr: l.err.position(), Parser: l.parser.State()}
+	return data
 }
 
 // SetOffset goes on at a position that Offset has returned, and restores the state of
 // the parser. It is to be called before the first Poll. Where the file is gone, the
 // next one is read from its beginning; where it was replaced or is shorter, it is
-// read from its own beginning.
-func (l *Logs) SetOffset(o Offset) {
-	for _, x := range []struct {
-		s  *stream
-		at Position
-	}{{l.out, o.Stdout}, {l.err, o.Stderr}} {
-		if x.at.Inode == 0 || x.at.File < 0 || x.at.Pos < 0 || x.at.Line < 0 {
+// read from its own beginning. What makes no sense is left aside.
+func (l *Logs) SetOffset(data json.RawMessage) {
+	var o Offset
+	if json.Unmarshal(data, &o) != nil {
+		return
+	}
+	for s, at := range map[*stream]Position{l.out: o.Stdout, l.err: o.Stderr} {
+		if s.file != nil || at.Inode == 0 || at.File < 0 || at.Pos < 0 || at.Line < 0 {
 			continue
 		}
-		if x.s.file != nil {
-			x.s.file.Close()
-			x.s.file = nil
-		}
-		x.s.split.reset()
-		x.s.straddle = nil
-		x.s.started, x.s.index, x.s.pos, x.s.inode = true, x.at.File, x.at.Pos, x.at.Inode
-		x.s.split.line, x.s.split.over, x.s.split.done = x.at.Line, x.at.Long, x.at.Done
+		s.started, s.index, s.from = true, at.File, at.Offset
+		s.split.line, s.split.over, s.split.done = at.Line, at.Long, at.Done
 	}
 	l.parser.SetState(o.Parser)
 }
@@ -541,9 +373,7 @@ func (l *Logs) Close() error {
 	for _, s := range []*stream{l.out, l.err} {
 		if s.file != nil {
 			errs = append(errs, s.file.Close())
-			s.file = nil
 		}
 	}
-	l.buf = nil
 	return errors.Join(errs...)
 }

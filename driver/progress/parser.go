@@ -19,6 +19,7 @@ type Report struct {
 	Value  float64   // may be NaN or ±Inf: a training that diverges says so
 	Step   float64   // steps done; NaN = unknown
 	Total  float64   // steps there will be; NaN = unknown
+	LR     float64   // learning rate that was printed last; 0 = none was
 	Line   int64     // number of the line, from 1; 0 from Parse
 }
 
@@ -55,6 +56,9 @@ type Parser struct {
 	search bool // the metric's name is not one the scanner reads as a name
 
 	found findings
+	table table
+	box   box
+	lr    float64
 	names []byte        // of nested dicts, valid for one line
 	path  [maxName]byte // of the dicts around a name
 
@@ -171,12 +175,24 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		p.scanDict(line[at:])
 		if f.summary {
 			f.ncands = 0
+		} else if f.ncands == 0 && at > 0 { // the text tells more than the dict behind it
+			f.reset()
+			p.scanText(line[:at], true)
 		}
 	} else {
 		p.scanText(line, true)
+		if f.ncands == 0 && !f.notNumber {
+			p.scanTable(line)
+		}
 	}
 	if p.search && f.ncands == 0 {
 		p.searchMetric(line)
+	}
+	if f.beside >= f.step && f.beside > 0 && !isSet(f.total) {
+		f.total = f.beside
+	}
+	if isSet(f.lr) {
+		p.lr = f.lr
 	}
 
 	if f.ncands == 0 {
@@ -203,7 +219,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 		p.stats.Other++
 		return Report{}, false
 	}
-	r = Report{Metric: p.ours.name, Value: c.value}
+	r = Report{Metric: p.ours.name, Value: c.value, LR: p.lr}
 	r.Step, r.Total = p.steps.next(f)
 	p.last = r.Metric
 	p.stats.Reports++
@@ -235,6 +251,8 @@ func (p *Parser) context(line []byte) {
 			p.steps.bar(f)
 		}
 	case f.ncands > 0:
+	case f.place && f.shape == shapePlain && !f.heldOut:
+		p.steps.next(f) // of what the lines behind it tell: "[step=10/600]"
 	case isSet(f.epoch) && len(line) <= 80 && !isSet(f.step) && headed(line):
 		p.steps.header(f)
 	case (isSet(f.epochs) || isSet(f.total)) && !isSet(f.epoch) && f.shape == shapePlain:
@@ -248,8 +266,11 @@ func (p *Parser) context(line []byte) {
 }
 
 // headed says whether a line begins with the word Epoch, perhaps behind a rule or a
-// time stamp that has no letters.
+// time stamp that has no letters, or ends in "Epoch 1/10".
 func headed(line []byte) bool {
+	if at := bytes.LastIndexByte(line, ' '); at >= 5 && hasFold(line[at-5:], "epoch") && bytes.IndexByte(line[at:], '/') > 0 {
+		return true
+	}
 	for i := 0; i < len(line); i++ {
 		if isLetter(line[i]) {
 			return hasFold(line[i:], "epoch")
@@ -331,9 +352,10 @@ func (p *Parser) choose() *candidate {
 func (p *Parser) use(s *series) {
 	if p.ours != nil {
 		p.changes++
-		// What is known of epochs stays, positions of another series do not.
+		// What is known of epochs and of the last step stays, positions of another
+		// series do not.
 		p.steps.Last1, p.steps.LastE1, p.steps.Gap, p.steps.Base, p.steps.Global = 0, 0, 0, 0, false
-		p.steps.Of, p.steps.Out1, p.steps.DoneOf = 0, 0, 0
+		p.steps.Of, p.steps.DoneOf = 0, 0
 	}
 	p.ours = s
 	p.misses = 0
@@ -395,6 +417,9 @@ func (p *Parser) searchMetric(line []byte) {
 		if from > 0 && boundary(line[from-1], line[from]) || end < len(line) && boundary(line[end], line[end-1]) {
 			continue
 		}
+		if before := bytes.TrimRight(line[:from], " "); isBest(before[bytes.LastIndexFunc(before, notLetter)+1:]) {
+			continue // a running optimum is no report of it
+		}
 		at, strong, _ := afterKey(line, end)
 		n, ok := parseValue(line, at)
 		if !ok {
@@ -407,6 +432,8 @@ func (p *Parser) searchMetric(line []byte) {
 		}
 	}
 }
+
+func notLetter(r rune) bool { return r > 127 || !isLetter(byte(r)) }
 
 // boundary says whether the byte beside a name makes it a part of a longer one.
 func boundary(beside, edge byte) bool {
@@ -481,12 +508,14 @@ type State struct {
 	Shape  uint8  `json:"shape,omitempty"`
 	Rank   int8   `json:"rank,omitempty"`
 	Count  int64  `json:"count,omitempty"`
+	Header string `json:"header,omitempty"` // of a table whose rows may follow
+	Box    string `json:"box,omitempty"`    // what a box that is not closed holds so far
 	Steps  steps  `json:"steps"`
 }
 
 // State returns what SetState restores.
 func (p *Parser) State() State {
-	st := State{Metric: p.last, Steps: p.steps}
+	st := State{Metric: p.last, Steps: p.steps, Header: string(p.table.header), Box: string(p.box)}
 	if p.ours != nil {
 		st.Metric, st.Key, st.Shape, st.Rank, st.Count = p.ours.name, p.ours.key, uint8(p.ours.shape), int8(p.ours.rank), p.ours.count
 	}
@@ -498,13 +527,14 @@ func (p *Parser) State() State {
 // configured now, is left aside.
 func (p *Parser) SetState(st State) {
 	for _, v := range []float64{st.Steps.Epoch1, st.Steps.Epochs, st.Steps.Of, st.Steps.Total, st.Steps.Last1, st.Steps.Gap,
-		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.BarN, st.Steps.BarOf, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf} {
+		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return
 		}
 	}
 	if p.re != nil || st.Key == "" && st.Metric == "" {
 		p.steps = st.Steps
+		p.setTables(st)
 		return
 	}
 	if st.Key == "" || len(st.Metric) > 2*maxMetric || !strings.HasSuffix(st.Metric, st.Key) || st.Shape > uint8(shapeDict) ||
@@ -512,6 +542,7 @@ func (p *Parser) SetState(st State) {
 		return
 	}
 	p.steps = st.Steps
+	p.setTables(st)
 	s := &series{name: st.Metric, key: st.Key, shape: shape(st.Shape), rank: rank(st.Rank), count: st.Count}
 	p.series = []*series{s}
 	p.ours, p.last = s, s.name

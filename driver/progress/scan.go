@@ -50,8 +50,14 @@ type findings struct {
 
 	step, stepOf  float64 // step 10; Step [10/600]
 	total         float64 // total_steps=600
+	beside        float64 // total=600, which is that of the steps beside a step only
+	lr            float64 // learning rate
 	epoch, epochs float64 // Epoch [1/5]
 	n, of         float64 // position in an epoch or a bar: 12/469
+	index         bool    // the line begins with its step: "12: ", "12 | "
+	whole         bool    // the step stands before the epoch: it counts over all of them
+	place         bool    // a step or batch was said to be one of so many
+	heldOut       bool    // the line tells of held-out data
 	named         bool    // a bar with a word before it: its count need not be the training's
 	units         bool    // a bar that counts iterations, not bytes or examples
 	summary       bool    // what a trainer says of the whole, at its end
@@ -59,8 +65,10 @@ type findings struct {
 }
 
 func (f *findings) reset() {
-	f.shape, f.ncands, f.named, f.units, f.summary, f.notNumber = shapePlain, 0, false, false, false, false
+	f.shape, f.ncands = shapePlain, 0
+	f.index, f.whole, f.place, f.heldOut, f.named, f.units, f.summary, f.notNumber = false, false, false, false, false, false, false, false
 	f.step, f.stepOf, f.total, f.epoch, f.epochs, f.n, f.of = unset, unset, unset, unset, unset, unset, unset
+	f.beside, f.lr = unset, unset
 }
 
 func (f *findings) add(c candidate) {
@@ -87,10 +95,14 @@ type counter uint8
 const (
 	countNothing counter = iota
 	countStep
+	countGlobal // a step that counts over everything, whatever else counts in the line
 	countBatch
 	countTotal
+	countBeside
 	countEpoch
 	countEpochs
+	countPercent
+	countLR // no counter, but what is known of the same kind of name
 )
 
 // counts knows the names of steps, epochs and their totals.
@@ -106,21 +118,29 @@ func counts(name []byte) counter {
 		}
 	}
 	switch string(buf[:len(name)]) {
-	case "step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations", "it",
-		"update", "updates", "num_updates", "num_update", "train_step", "training_step", "train_steps",
-		"train/global_step", "trainer/global_step", "train/step", "n_iter", "num_iter", "timestep",
-		"timesteps", "total_timesteps", "env_steps", "num_timesteps", "current_step", "step_num", "iter_num":
+	case "step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates",
+		"train_step", "training_step", "train_steps", "train/step", "n_iter", "num_iter", "timestep",
+		"timesteps", "current_step", "step_num", "iter_num":
 		return countStep
+	case "global_step", "globalstep", "train/global_step", "trainer/global_step", "num_updates", "num_update",
+		"nupdates", "total_train_updates", "total_timesteps", "num_timesteps", "env_step", "env_steps":
+		return countGlobal
 	case "batch", "batch_idx", "minibatch", "batch_id", "batches", "mb":
 		return countBatch
 	case "total_steps", "max_steps", "num_steps", "total_step", "max_step", "steps_total", "total_iters",
 		"max_iters", "max_iter", "num_iters", "total_iterations", "num_iterations", "max_iterations",
 		"num_training_steps", "num_train_steps", "max_train_steps", "total_updates", "max_update":
 		return countTotal
+	case "total":
+		return countBeside
 	case "epoch", "ep", "epoch_num", "current_epoch", "train/epoch":
 		return countEpoch
 	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch":
 		return countEpochs
+	case "progress":
+		return countPercent
+	case "lr", "lr_0", "learning_rate", "train/lr", "train/learning_rate":
+		return countLR
 	}
 	return countNothing
 }
@@ -141,7 +161,7 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 			for m < len(b) && isSpace(b[m]) {
 				m++
 			}
-			if m < len(b) && (b[m] == ':' || b[m] == '=') {
+			if m < len(b) && (b[m] == ':' || b[m] == '=' || b[m] == '[') {
 				k = m
 			}
 		}
@@ -160,23 +180,35 @@ func afterKey(b []byte, j int) (at int, strong, list bool) {
 			return k, false, false
 		}
 	}
-	if k < len(b) && b[k] == '[' {
+	switch {
+	case k >= len(b):
+	case b[k] == '[':
 		list = true
 		for k++; k < len(b) && isSpace(b[k]); k++ {
 		}
+	case b[k] == '#': // Epoch #1
+		k++
+	case !strong && hasFold(b[k:], "is "): // the loss is 0.5
+		k += 3
 	}
 	return k, strong, list
 }
 
-// fraction reads the rest of 10/100 behind the 10, which ends at b[i].
+// fraction reads the rest of 10/100 or "10 of 100" behind the 10, which ends at b[i].
 func fraction(b []byte, i int) (of float64, end int, ok bool) {
 	for i < len(b) && isSpace(b[i]) {
 		i++
 	}
-	if i >= len(b) || b[i] != '/' {
+	switch {
+	case i < len(b) && b[i] == '/':
+		i++
+	case i < len(b) && b[i] == 'o' && hasFold(b[i:], "of "):
+		i += 3
+	default:
 		return 0, 0, false
 	}
-	for i++; i < len(b) && isSpace(b[i]); i++ {
+	for i < len(b) && isSpace(b[i]) {
+		i++
 	}
 	if i >= len(b) || !isDigit(b[i]) {
 		return 0, 0, false
@@ -226,6 +258,31 @@ func heldOut(w []byte) int {
 	return 0
 }
 
+// isQualifier says whether a lone word, in any case, qualifies a metric's name.
+func isQualifier(w []byte) bool {
+	var buf [12]byte
+	if len(w) > len(buf) {
+		return false
+	}
+	for i, c := range w {
+		buf[i] = lower(c)
+	}
+	return qualifies(buf[:len(w)]) != 0
+}
+
+// isBest says whether a word makes a running optimum of what follows it.
+func isBest(w []byte) bool {
+	switch len(w) {
+	case 4:
+		return hasFold(w, "best")
+	case 6:
+		return hasFold(w, "lowest")
+	case 7:
+		return hasFold(w, "highest")
+	}
+	return false
+}
+
 // scanText reads the pairs, counters and bars of a line of text in one pass, without
 // allocating. take is false when only its counters are wanted.
 func (p *Parser) scanText(b []byte, take bool) {
@@ -234,7 +291,7 @@ func (p *Parser) scanText(b []byte, take bool) {
 		start++
 	}
 	var (
-		context       []byte // the last word about held-out data
+		w             words
 		prev, prevEnd = -1, -1
 		glyph         = -1 // end of the last piece of a drawn bar
 	)
@@ -257,15 +314,20 @@ func (p *Parser) scanText(b []byte, take bool) {
 				break
 			}
 			name := b[from:i]
-			before, beforeEnd := prev, prevEnd
+			w.before, w.beforeEnd = prev, prevEnd
+			if i+2 < len(b) && b[i] == '\'' && b[i+1] == 's' && b[i+2] == ' ' { // LightGBM: valid_0's l2
+				i += 2
+			}
 			prev, prevEnd = from, i
 			if !joined {
 				if h := heldOut(name); h != 0 {
+					w.context = nil
 					if h > 0 {
-						context = name
-					} else {
-						context = nil
+						w.context = name
+						p.found.heldOut = true
 					}
+				} else if isBest(name) {
+					w.best = name
 				}
 			}
 			if i >= len(b) {
@@ -281,17 +343,21 @@ func (p *Parser) scanText(b []byte, take bool) {
 			} else if class[next]&classSpace == 0 {
 				switch next {
 				case ':', '=', '"', '\'', '[', '(':
+				case '.':
+					i = p.abbreviated(b, from, i)
+					continue
 				default:
 					continue
 				}
 			}
-			if before >= 0 && (beforeEnd+1 != from || b[beforeEnd] != ' ') {
-				before = -1
+			if w.before >= 0 && (w.beforeEnd+1 != from || b[w.beforeEnd] != ' ') {
+				w.before = -1
 			}
-			i = p.pair(b, from, i, before, beforeEnd, context, take)
+			w.from, w.end = from, i
+			i = p.pair(b, &w, take)
 
 		case class[c]&classDigit != 0:
-			i = p.bareNumber(b, start, i, glyph)
+			i = p.bareNumber(b, start, i, glyph, take)
 			prev = -1
 
 		case c == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 || b[i+1] == 0x95): // ━ and its kin
@@ -300,14 +366,43 @@ func (p *Parser) scanText(b []byte, take bool) {
 			prev = -1
 
 		default:
+			if class[c]&classBreak != 0 {
+				w.best = nil
+			}
 			i++
 		}
 	}
 }
 
-// pair looks at the name b[from:end] and what stands behind it. It returns where to
-// go on: behind the value, if there is one.
-func (p *Parser) pair(b []byte, from, end, before, beforeEnd int, context []byte, take bool) int {
+// words says where a name stands, b[from:end], what word is right before it, if any
+// (else before is −1), and which words before it say what its value is of.
+type words struct {
+	from, end         int
+	before, beforeEnd int
+	context, best     []byte // the last one about held-out data, and the one that makes a running optimum of it
+}
+
+// abbreviated reads a counter whose name b[from:end] ends in a full stop, as in
+// Marian's "Ep. 1 : Up. 100 :". It returns where to go on.
+func (p *Parser) abbreviated(b []byte, from, end int) int {
+	if end+2 >= len(b) || b[end+1] != ' ' || !isDigit(b[end+2]) {
+		return end
+	}
+	kind := counts(b[from:end])
+	if equalFold(b[from:end], "up") {
+		kind = countStep
+	}
+	n, ok := parseValue(b, end+2)
+	if !ok || n.decimal || kind != countStep && kind != countEpoch && kind != countBatch {
+		return end
+	}
+	return p.count(b, kind, n)
+}
+
+// pair looks at a name and what stands behind it. It returns where to go on: behind
+// the value, if there is one.
+func (p *Parser) pair(b []byte, w *words, take bool) int {
+	from, end, before, beforeEnd := w.from, w.end, w.before, w.beforeEnd
 	at, strong, list := afterKey(b, end)
 	if at >= len(b) {
 		return end
@@ -326,24 +421,49 @@ func (p *Parser) pair(b []byte, from, end, before, beforeEnd int, context []byte
 		return end // "Steps:  10%|█": the name is the bar's
 	}
 	kind := counts(name)
-	if kind != countNothing && (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep {
-		return p.count(b, kind, n, before, beforeEnd)
-	}
-	if equalFold(name, "train") && !n.decimal && f.shape == shapePlain { // timm: Train: 0 [  50/1251
-		k := n.end
-		for k < len(b) && isSpace(b[k]) {
-			k++
+	if before >= 0 && (kind == countStep || len(name) == 4) {
+		switch w := b[before:beforeEnd]; {
+		case kind == countNothing && equalFold(name, "rate") && equalFold(w, "learning"):
+			kind = countLR
+		case kind == countStep && equalFold(w, "optimization"):
+			kind = countTotal // Total optimization steps = 1,500
+		case kind == countStep && equalFold(w, "episode"):
+			kind = countNothing // how long the episode was
 		}
-		if strong && k < len(b) && b[k] == '[' {
+	}
+	switch {
+	case kind == countNothing:
+	case kind == countLR:
+		p.found.lr = n.value
+	case kind == countBeside && (before >= 0 || !strong): // memory total: 16384
+	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
+		return p.count(b, kind, n)
+	}
+	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
+		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251"
+		of, k, _ := fraction(b, n.end)
+		k = max(k, n.end)
+		if percent := bytes.TrimLeft(b[k:], " "); len(percent) > 0 && percent[0] == '(' {
+			k += bytes.IndexByte(b[k:], ')') + 1
+		}
+		if rest := bytes.TrimLeft(b[k:], " "); len(rest) > 0 && rest[0] == '[' {
 			f.epoch = n.value
-			return n.end
+			if of > 0 {
+				f.epochs = of
+			}
+			return k
+		}
+	}
+	if take && !strong && !n.decimal && n.end+1 < len(b) && b[n.end] == ' ' && isDigit(b[n.end+1]) && p.wantsName(name) {
+		if v, ok := parseValue(b, n.end+1); ok && v.decimal && !isSet(f.step) { // Tacotron 2: "Train loss 12 0.5"
+			f.step, n = n.value, v
 		}
 	}
 	if !take || !(strong || n.decimal) {
 		return end
 	}
 	if before >= 0 {
-		if w := b[before:beforeEnd]; equalFold(w, "packet") || equalFold(w, "stop") {
+		if w := b[before:beforeEnd]; equalFold(w, "packet") || equalFold(w, "stop") || equalFold(w, "time") {
 			return n.end
 		}
 	}
@@ -353,19 +473,20 @@ func (p *Parser) pair(b []byte, from, end, before, beforeEnd int, context []byte
 	}
 
 	// "train loss" and "val loss" are names of two words.
+	// So are "loss train" and LightGBM's "valid_0's l2".
 	qualified := name
 	if before >= 0 {
-		var buf [12]byte
-		if w := b[before:beforeEnd]; len(w) <= len(buf) {
-			for i, c := range w {
-				buf[i] = lower(c)
-			}
-			if qualifies(buf[:len(w)]) != 0 {
-				qualified = b[before:end]
-			}
+		if w := b[before:beforeEnd]; isQualifier(w) || bytes.HasSuffix(w, []byte("'s")) ||
+			strong && isQualifier(name) && classify(w, false, false) != rankNone {
+			qualified = b[before:end]
 		}
 	}
-	if c, wanted := p.candidate(name, qualified, context, strong, n.decimal); wanted {
+	if f.index && strong && n.decimal && f.ncands == 0 && p.metric == "" && (equalFold(name, "learn") || equalFold(name, "train")) {
+		// CatBoost names the data alone: "12:  learn: 0.5  test: 0.6"
+		f.add(candidate{name: name, value: value, rank: rankFalling})
+		return n.end
+	}
+	if c, wanted := p.candidate(name, qualified, w, n.decimal); wanted {
 		c.value = value
 		f.add(c)
 	} else if p.explain && c.rank == rankNone {
@@ -375,7 +496,8 @@ func (p *Parser) pair(b []byte, from, end, before, beforeEnd int, context []byte
 }
 
 // candidate decides whether a name is a metric that is wanted, and how much.
-func (p *Parser) candidate(name, qualified, context []byte, strong, decimal bool) (candidate, bool) {
+func (p *Parser) candidate(name, qualified []byte, w *words, decimal bool) (candidate, bool) {
+	context := w.context
 	joined := len(qualified) != len(name)
 	if joined {
 		context = nil // the word right before the name says it all
@@ -383,6 +505,8 @@ func (p *Parser) candidate(name, qualified, context []byte, strong, decimal bool
 	c := candidate{name: qualified, prefix: context, rank: rankNone}
 	if p.metric != "" {
 		switch {
+		case w.best != nil:
+			return c, false // searchMetric finds "best loss", where that is wanted
 		case equalFoldName(qualified, p.metric):
 			c.rank = 0
 			if context != nil {
@@ -401,6 +525,10 @@ func (p *Parser) candidate(name, qualified, context []byte, strong, decimal bool
 	c.rank = classify(qualified, context != nil, decimal)
 	if c.rank == rankNone {
 		return c, false
+	}
+	if w.best != nil {
+		c.rank, c.prefix = rankPoor, w.best
+		return c, true
 	}
 	if c.rank != rankValLoss && c.rank != rankValRising && c.rank != rankFalling || joined {
 		c.prefix = nil
@@ -430,11 +558,8 @@ func (p *Parser) wantsName(name []byte) bool {
 }
 
 // count files the value of a counter, and the fraction behind it if there is one.
-func (p *Parser) count(b []byte, kind counter, n number, before, beforeEnd int) int {
+func (p *Parser) count(b []byte, kind counter, n number) int {
 	f := &p.found
-	if kind == countStep && before >= 0 && equalFold(b[before:beforeEnd], "optimization") {
-		kind = countTotal // Total optimization steps = 1,500
-	}
 	if kind == countTotal || kind == countEpochs {
 		n = thousands(b, n)
 	}
@@ -442,15 +567,29 @@ func (p *Parser) count(b []byte, kind counter, n number, before, beforeEnd int) 
 	if v, e, ok := fraction(b, n.end); ok && v > 0 && !n.decimal && n.value <= v+1 {
 		of, end = v, e
 	}
+	whole := n.value == math.Trunc(n.value) // "time per iteration (ms): 86.5" is no step
 	switch kind {
 	case countStep:
-		if !isSet(f.step) {
+		if !isSet(f.step) && whole {
 			f.step, f.stepOf = n.value, of
+			f.place = isSet(of)
+		}
+	case countGlobal:
+		if f.step != n.value && whole {
+			f.step, f.stepOf = n.value, of
+			f.place = f.place || isSet(of)
 		}
 	case countBatch:
-		if !isSet(f.n) {
+		if !isSet(f.n) && whole {
 			f.n, f.of = n.value, of
+			f.place = isSet(of)
 		}
+	case countPercent:
+		if !isSet(f.n) && b[n.end-1] == '%' {
+			f.n, f.of = n.value, 100
+		}
+	case countBeside:
+		f.beside = n.value
 	case countTotal:
 		f.total = n.value
 	case countEpochs:
@@ -459,7 +598,7 @@ func (p *Parser) count(b []byte, kind counter, n number, before, beforeEnd int) 
 		if isSet(f.epoch) {
 			break
 		}
-		f.epoch = n.value
+		f.epoch, f.whole = n.value, isSet(f.step)
 		if isSet(of) {
 			f.epochs = of
 		}
@@ -482,8 +621,13 @@ func (p *Parser) count(b []byte, kind counter, n number, before, beforeEnd int) 
 
 // bareNumber looks at a number that no name owns: the position in a bar, a fraction
 // in brackets, or nothing of interest. It returns where to go on.
-func (p *Parser) bareNumber(b []byte, start, i, glyph int) int {
+func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 	f := &p.found
+	if f.index && take {
+		if e := p.valueFirst(b, i); e > 0 {
+			return e
+		}
+	}
 	j := i
 	for j < len(b) && isDigit(b[j]) {
 		j++
@@ -495,6 +639,11 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int) int {
 				return e
 			}
 		case '/', ' ':
+			if i == start && j+2 < len(b) && b[j+1] == '|' && b[j+2] == ' ' { // "12 | loss 0.5 |"
+				n, _ := parseNumber(b[:j], i)
+				f.step, f.index = n.value, true
+				return j + 2
+			}
 			if e, ok := p.position(b, start, i, j, glyph); ok {
 				return e
 			}
@@ -506,8 +655,14 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int) int {
 				f.named = i > start
 				return j + 4
 			}
+		case ':':
+			if i == start && j+1 < len(b) && isSpace(b[j+1]) { // CatBoost, Darknet: "12:  learn: 0.5"
+				n, _ := parseNumber(b[:j], i)
+				f.step, f.index = n.value, true
+				return j + 1
+			}
 		case ']', ',':
-			if i == start+1 && b[start] == '[' {
+			if i == start+1 && b[start] == '[' || b[j] == ']' && behindSource(b[start:i]) {
 				n, _ := parseNumber(b[:j], i)
 				if b[j] == ']' { // XGBoost and LightGBM: "[10]\ttrain-rmse:0.5"
 					if j+1 < len(b) && isSpace(b[j+1]) && !isSet(f.step) {
@@ -528,8 +683,26 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int) int {
 			}
 		}
 	}
-	// Skip the rest of what it is a part of: 10:30:00.5, 2ms, 9.51it, 2025-01-01.
+	// Skip the rest of what it is a part of: 10:30:00.5, 2ms, 9.51it, 2025-01-01; but
+	// ESPnet's is "5epoch:train:376-750batch:".
 	for j < len(b) {
+		if c := b[j] | 0x20; (c == 'e' || c == 'b') && isDigit(b[j-1]) {
+			k := j
+			for k < len(b) && k < j+8 && isWord(b[k]) {
+				k++
+			}
+			kind := counts(b[j:k])
+			if (kind == countEpoch || kind == countBatch) && k < len(b) && b[k] == ':' {
+				from := j - 1
+				for from > i && isDigit(b[from-1]) {
+					from--
+				}
+				if n, ok := parseNumber(b[:j], from); ok {
+					p.count(b[:j], kind, n)
+				}
+				return k
+			}
+		}
 		switch {
 		case isWord(b[j]):
 			j++
@@ -544,6 +717,47 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int) int {
 		break
 	}
 	return j
+}
+
+// behindSource says whether b ends in "file.py:48] [", as the logging of JAX's
+// libraries does before a step in brackets.
+func behindSource(b []byte) bool {
+	n := len(b)
+	return n > 4 && string(b[n-3:]) == "] [" && isDigit(b[n-4])
+}
+
+// valueFirst reads a value whose name stands behind it, as in Darknet's "680.25 avg
+// loss, 0.001 rate,". It returns where to go on, or 0.
+func (p *Parser) valueFirst(b []byte, i int) int {
+	n, ok := parseNumber(b, i)
+	if !ok || !n.decimal || n.end+1 >= len(b) || b[n.end] != ' ' || !isLetter(b[n.end+1]) {
+		return 0
+	}
+	end := n.end + 1
+	for end < len(b) && (isWord(b[end]) || b[end] == ' ') {
+		end++
+	}
+	name := bytes.TrimRight(b[n.end+1:end], " ")
+	if end < len(b) && b[end] != ',' || len(name) > maxName {
+		return 0
+	}
+	last := name[bytes.LastIndexByte(name, ' ')+1:]
+	c, wanted := p.candidate(last, name, &words{}, true)
+	if !wanted {
+		return 0
+	}
+	c.value = n.value
+	p.found.add(c)
+	return end
+}
+
+// wordAt returns the letters at b[i], of which a few are enough.
+func wordAt(b []byte, i int) []byte {
+	end := i
+	for end < len(b) && end < i+12 && isLetter(b[end]) {
+		end++
+	}
+	return b[i:end]
 }
 
 // percentBar reads a tqdm bar from its percentage on: " 10%|█   | 10/100 [00:01<…".
@@ -631,17 +845,23 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	if !ok || of <= 0 || n.value > of+1 {
 		return 0, false
 	}
+	if e+1 < len(b) && b[e] == ' ' && isLetter(b[e+1]) {
+		if unit := counts(wordAt(b, e+1)); unit == countBatch || unit == countStep { // 200/2983 batches
+			f.n, f.of = n.value, of
+			return e, true
+		}
+	}
 	k := i - 1
 	for k >= start && isSpace(b[k]) {
 		k--
 	}
-	if k >= start && b[k] == '[' && k >= i-8 {
+	if k >= start && (b[k] == '[' || b[k] == '(') && k >= i-8 {
 		// Not the date that begins detectron2's lines: "[05/20 18:13:49 d2.utils]".
 		m := e
 		for m < len(b) && isSpace(b[m]) {
 			m++
 		}
-		if m >= len(b) || b[m] != ']' && b[m] != '(' {
+		if m >= len(b) || b[m] != ']' && b[m] != '(' && (b[k] != '(' || b[m] != ')') {
 			return 0, false
 		}
 		f.n, f.of = n.value, of
@@ -659,6 +879,10 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	for m < len(b) && isSpace(b[m]) {
 		m++
 	}
+	if m == e && m+1 < len(b) && b[m] == ':' && isSpace(b[m+1]) { // Keras-RL: "80/50000: episode: 1, reward: 5.0"
+		f.step, f.stepOf, f.index = n.value, of, true
+		return e, true
+	}
 	if m == e || m+1 >= len(b) {
 		return 0, false
 	}
@@ -666,6 +890,9 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	case c == '[' && (d == '=' || d == '>' || d == '.'):
 	case c == 0xE2 && (d == 0x94 || d == 0x95):
 	case c == '-' && d == ' ' && m+2 < len(b) && (isDigit(b[m+2]) || b[m+2] == 'E'):
+	case hasFold(b[m:], "(epoch"): // char-rnn: "12/600 (epoch 0), train_loss = 0.5"
+		f.step, f.stepOf = n.value, of
+		return e, true
 	default:
 		return 0, false
 	}

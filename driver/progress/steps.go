@@ -21,6 +21,7 @@ type steps struct {
 	Base    float64 `json:"base,omitempty"`     // steps of the rounds before this one
 	Global  bool    `json:"global,omitempty"`   // positions go on over epochs
 	Out1    float64 `json:"out1,omitempty"`     // last step given out, plus 1
+	OutOf   float64 `json:"out_of,omitempty"`   // the total that went with it
 	BarN    float64 `json:"bar_n,omitempty"`    // Hugging Face: the training's bar
 	BarOf   float64 `json:"bar_of,omitempty"`   //
 	BarAge  int     `json:"bar_age,omitempty"`  // reports since it was last seen
@@ -39,6 +40,9 @@ func (s *steps) header(f *findings) {
 		s.sawEpoch(math.Floor(f.epoch), f.shape)
 	}
 	s.DoneOf = 0
+	if s.Last1 == 0 {
+		s.Out1, s.OutOf = 0, 0
+	}
 }
 
 func (s *steps) sawEpochs(f *findings) {
@@ -106,7 +110,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		position = isSet(n)
 	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
 		of = unset // "step=120" in a bar's postfix is what it says
-	} else if isSet(of) && s.Epoch1 > 0 {
+	} else if isSet(of) && s.Epoch1 > 0 && !f.whole {
 		position = true // Epoch [1/5], Step [100/600]
 	}
 
@@ -124,8 +128,11 @@ func (s *steps) next(f *findings) (step, total float64) {
 		if s.Epochs > 0 {
 			total = s.Epochs * s.Of
 		}
-	case isSet(f.epoch) && s.Last1 == 0:
-		step, total = f.epoch, unset
+	case s.Last1 == 0 && (isSet(f.epoch) || s.Epoch1 > 0 && s.Out1 == 0):
+		step, total = s.Epoch1-1, unset // of this line, or of a header above
+		if isSet(f.epoch) {
+			step = f.epoch
+		}
 		if s.Epochs > 0 {
 			total = s.Epochs
 		}
@@ -133,6 +140,8 @@ func (s *steps) next(f *findings) (step, total float64) {
 		step, total = s.Out1-1, unset // between two that had one
 		if s.Total > 0 {
 			total = s.Total
+		} else if s.OutOf > 0 {
+			total = s.OutOf
 		}
 		return step, total
 	default:
@@ -145,7 +154,10 @@ func (s *steps) next(f *findings) (step, total float64) {
 	if s.Total > 0 && !position {
 		total = s.Total
 	}
-	s.Out1 = step + 1
+	s.Out1, s.OutOf = step+1, 0
+	if isSet(total) {
+		s.OutOf = total
+	}
 	return step, total
 }
 

@@ -170,33 +170,25 @@ func plain(s string) string {
 // parseHistory reads a history and drops what it cannot read: torn or overlong
 // lines, lines without a time. Columns are found by their names in the header,
 // so that a file of an older or a newer version is read as far as it is known.
-// dirty tells that a file written by this version would look different.
-func parseHistory(b []byte) (rows []Row, dirty bool) {
+func parseHistory(b []byte) (rows []Row) {
 	order := make([]int, len(columns)) // field of the line → column
 	for i := range order {
 		order[i] = i
 	}
-	dirty = !bytes.HasPrefix(b, []byte(header))
-	for first := true; len(b) > 0; first = false {
+	for len(b) > 0 {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
 		b = rest
 		switch {
 		case len(line) > maxLine: // a header, too, is bounded
-			dirty = true
 		case bytes.HasPrefix(line, []byte("time,")):
 			order = headerOrder(string(line))
-			dirty = dirty || !first
-		default:
-			r, ok := parseRow(string(line), order)
-			// Without its end a last line may be cut in the middle of a number.
-			if !whole || !ok {
-				dirty = true
-				continue
+		case whole: // otherwise it may be cut in the middle of a number
+			if r, ok := parseRow(string(line), order); ok {
+				rows = append(rows, r)
 			}
-			rows = append(rows, r)
 		}
 	}
-	return rows, dirty
+	return rows
 }
 
 // headerOrder maps the fields of a line to our columns; −1 is one we do not know.

@@ -41,7 +41,8 @@ func plotted(v float64) bool { return !math.IsNaN(v) && math.Abs(v) <= maxPlotte
 
 // autoScale fits the values. It is logarithmic when all of them are ≥ 0, none is
 // 0 unless zero is allowed, and the greatest is at least ratio times the
-// smallest positive one; it then covers at most decades decades.
+// smallest positive one; it then covers at most decades decades. Nothing but zeros
+// lie on an axis of −1 to 1, or 0 to 1 if zero is to be on it.
 func autoScale(values []float64, ratio float64, zero bool, decades float64) scale {
 	lo, hi, least := math.Inf(1), math.Inf(-1), math.Inf(1)
 	for _, v := range values {
@@ -53,8 +54,11 @@ func autoScale(values []float64, ratio float64, zero bool, decades float64) scal
 			least = min(least, v)
 		}
 	}
-	if lo > hi {
+	switch {
+	case lo > hi || zero && max(-lo, hi) < 1e-90:
 		return scale{min: 0, max: 1}
+	case max(-lo, hi) < 1e-90: // nothing but zeros
+		return scale{min: -1, max: 1}
 	}
 	if least < hi && hi/least >= ratio && (lo >= least || zero && lo >= 0) {
 		least = max(least, hi/math.Pow(10, decades))
@@ -66,7 +70,7 @@ func autoScale(values []float64, ratio float64, zero bool, decades float64) scal
 	span := hi - lo
 	// Below this the steps of an axis would drown in rounding.
 	if least := max(math.Abs(lo), math.Abs(hi)) * 1e-6; span <= least {
-		span = max(least, math.Abs(hi)*0.1, 1e-90)
+		span = max(least, math.Abs(hi)*0.1)
 		lo, hi = lo-span/2, hi+span/2
 	}
 	pad := span * 0.06

@@ -4,19 +4,24 @@
 package status
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Options of a Writer. The zero value is the default.
 type Options struct {
+	// Dir is where the files lie beneath the base directory: Dir, the constant, by
+	// default. A base without a Dir of its own is given as ".".
+	Dir string
 	// MaxRows is the greatest number of rows of the history, 5,000 by default
 	// (about 0.7 MiB). One more, and a quarter of them is thinned out.
 	MaxRows int
@@ -25,6 +30,9 @@ type Options struct {
 const (
 	defaultMaxRows = 5000
 	minMaxRows     = 16
+
+	dirMode  = 0o755
+	fileMode = 0o644
 )
 
 // Writer writes the files of one task. Its methods may be called from any
@@ -35,47 +43,87 @@ const (
 // It holds no file open between calls, so there is nothing to close, and a
 // directory that Nomad removes or moves is no obstacle.
 type Writer struct {
-	base    string // the allocation's shared directory
+	base    string
+	dir     string // beneath base
 	task    string
 	maxRows int
 
 	mu   sync.Mutex
 	last *Status // the last one written, for the picture's title
 
-	// What the history file looked like after our last write to it; anything else
-	// means that somebody meddled and the file has to be read again.
+	// The history file that we have written last. Any other one, or one of another
+	// size, means that somebody meddled: it is read and written anew.
 	rows int
 	size int64
-	ino  uint64
+	made taskfs.Stat
 }
 
-// NewWriter returns the writer of one task's files in Dir beneath base, the
-// allocation's shared directory (…/<alloc id>/alloc, what the task sees as
-// NOMAD_ALLOC_DIR). base must exist. Dir is created, and what a killed
-// predecessor left half-written is removed.
+// NewWriter returns the writer of one task's files beneath base, a directory that the
+// task cannot replace; opts.Dir says where. For people and tools it is the allocation's
+// shared directory (…/<alloc id>/alloc, what the task sees as NOMAD_ALLOC_DIR). base must
+// exist. What is missing beneath it is created, and what a killed predecessor left
+// half-written is removed.
 func NewWriter(base, task string, opts Options) (*Writer, error) {
 	// ".", plus the longest suffix, must stay within the 255 bytes of a file name.
 	if task == "" || strings.ContainsAny(task, "/\x00") || len(task) > 240 {
 		return nil, fmt.Errorf("task name %.60q: must be 1 to 240 bytes without a slash", task)
 	}
-	w := &Writer{base: base, task: task, maxRows: opts.MaxRows}
+	w := &Writer{base: base, dir: cmp.Or(opts.Dir, Dir), task: task, maxRows: opts.MaxRows}
 	if w.maxRows <= 0 {
 		w.maxRows = defaultMaxRows
 	}
 	w.maxRows = max(w.maxRows, minMaxRows)
-	d, err := openDir(base, true)
+	d, err := w.open()
 	if err != nil {
 		return nil, err
 	}
-	defer d.close()
+	defer d.Close()
 	for _, ext := range []string{".json", ".csv", ".png"} {
-		_ = unix.Unlinkat(d.fd, tmpName(task+ext), 0)
+		_ = d.Remove(taskfs.TempName(task + ext))
 	}
 	return w, nil
 }
 
-// Status replaces the status file. Errors: ErrNoSpace and ErrBlocked (the old
-// file is kept), or that the allocation's directory is gone (fs.ErrNotExist).
+// open opens the directory and makes it if need be. Its name is ours: what else a task
+// has put in its place is removed.
+func (w *Writer) open() (*taskfs.Dir, error) {
+	base, err := taskfs.Open(w.base, "")
+	if err != nil {
+		return nil, err
+	}
+	defer base.Close()
+	d, err := base.MkdirAll(w.dir, dirMode)
+	if errors.Is(err, taskfs.ErrKind) && base.Remove(w.dir) == nil {
+		d, err = base.MkdirAll(w.dir, dirMode)
+	}
+	return d, err
+}
+
+// replace puts data in the place of the file with a suffix.
+func (w *Writer) replace(suffix string, data []byte) error {
+	d, err := w.open()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err = d.WriteFile(w.task+suffix, data, fileMode)
+	return err
+}
+
+// read returns the beginning of the file with a suffix, and its path.
+func (w *Writer) read(suffix string, limit int64) (b []byte, path string, err error) {
+	d, err := taskfs.Open(w.base, w.dir)
+	if err != nil {
+		return nil, "", err
+	}
+	defer d.Close()
+	b, err = d.ReadFile(w.task+suffix, limit)
+	return b, filepath.Join(d.Name(), w.task+suffix), err
+}
+
+// Status replaces the status file. After an error the old one is as it was: the disk is
+// full, a directory lies in its place (taskfs.ErrKind), or the allocation's directory is
+// gone (fs.ErrNotExist).
 func (w *Writer) Status(s Status) error {
 	b, err := s.Encode()
 	if err != nil {
@@ -84,28 +132,17 @@ func (w *Writer) Status(s Status) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = &s
-	d, err := openDir(w.base, true)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	return d.replace(w.task+".json", b)
+	return w.replace(".json", b)
 }
 
 // ReadStatus reads the status file back, as an earlier process may have left it.
 // The task may have changed it.
 func (w *Writer) ReadStatus() (Status, error) {
-	d, err := openDir(w.base, false)
+	b, path, err := w.read(".json", maxStatus)
 	if err != nil {
 		return Status{}, err
 	}
-	defer d.close()
-	name := w.task + ".json"
-	b, err := d.read(name, maxStatus)
-	if err != nil {
-		return Status{}, err
-	}
-	return decode(d.path+"/"+name, b)
+	return decode(path, b)
 }
 
 // Append adds a row to the history. The file never has more than
@@ -114,71 +151,49 @@ func (w *Writer) ReadStatus() (Status, error) {
 func (w *Writer) Append(r Row) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d, err := openDir(w.base, true)
+	d, err := w.open()
 	if err != nil {
 		return err
 	}
-	defer d.close()
+	defer d.Close()
 
 	name := w.task + ".csv"
-	f, fi, err := d.open(name, unix.O_RDWR|unix.O_APPEND)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, ErrNotRegular):
-		return w.rewrite(d, []Row{r})
-	case err != nil:
+	f, st, err := d.Append(name, w.made)
+	if err == nil {
+		defer func() { _ = f.Close() }()
+		if w.rows < w.maxRows && st.Size == w.size && endsLine(f, w.size) {
+			return w.extend(f, r)
+		}
+	}
+	b, err := d.ReadFile(name, maxHistory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, taskfs.ErrKind) {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-
-	if w.rows == 0 || fi.Size() != w.size || inode(fi) != w.ino || !endsLine(f, w.size) {
-		b, err := readPart(f, maxHistory)
-		if err != nil {
-			return err
-		}
-		rows, dirty := parseHistory(b)
-		if dirty || fi.Size() > int64(len(b)) || len(rows) == 0 {
-			return w.rewrite(d, append(rows, r))
-		}
-		w.rows, w.size, w.ino = len(rows), fi.Size(), inode(fi)
+	rows := append(parseHistory(b), r)
+	if len(rows) > w.maxRows {
+		rows = thin(rows, w.maxRows*3/4)
 	}
-	if w.rows >= w.maxRows {
-		b, err := readPart(f, maxHistory)
-		if err != nil {
-			return err
-		}
-		rows, _ := parseHistory(b)
-		return w.rewrite(d, append(rows, r))
+	b = formatHistory(rows)
+	if w.made, err = d.WriteFile(name, b, fileMode); err != nil {
+		w.made = taskfs.Stat{}
+		return err
 	}
+	w.rows, w.size = len(rows), int64(len(b))
+	return nil
+}
 
+// extend writes a row to the end of the history.
+func (w *Writer) extend(f *os.File, r Row) error {
 	line := r.appendTo(nil)
 	if n, err := f.Write(line); err != nil {
 		if n > 0 {
 			_ = f.Truncate(w.size) // no torn line
 		}
-		w.rows = 0 // look again next time
-		return fmt.Errorf("append to %s/%s: %w", d.path, name, typed(err))
+		w.made = taskfs.Stat{} // read it next time
+		return fmt.Errorf("append to %s: %w", f.Name(), err)
 	}
 	w.rows++
 	w.size += int64(len(line))
-	return nil
-}
-
-// rewrite replaces the history by rows, thinned if they are too many.
-func (w *Writer) rewrite(d *dir, rows []Row) error {
-	if len(rows) > w.maxRows {
-		rows = thin(rows, w.maxRows*3/4)
-	}
-	b := formatHistory(rows)
-	name := w.task + ".csv"
-	w.rows = 0
-	if err := d.replace(name, b); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("stat %s/%s: %w", d.path, name, err)
-	}
-	w.rows, w.size, w.ino = len(rows), int64(len(b)), st.Ino
 	return nil
 }
 
@@ -191,34 +206,17 @@ func (w *Writer) Marker(name string, content any) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d, err := openDir(w.base, true)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	return d.replace(w.task+"."+name, append(b, '\n'))
+	return w.replace("."+name, append(b, '\n'))
 }
 
 // History reads the history, as far as it can be read, oldest row first. A
 // missing file is no error. The task may have changed the file.
 func (w *Writer) History() ([]Row, error) {
-	d, err := openDir(w.base, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	b, _, err := w.read(".csv", maxHistory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	defer d.close()
-	b, err := d.read(w.task+".csv", maxHistory)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	rows, _ := parseHistory(b)
-	return rows, nil
+	return parseHistory(b), nil
 }
 
 // Picture draws the history to the picture file; see Draw. It takes some tens of
@@ -247,12 +245,18 @@ func (w *Writer) Picture() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d, err := openDir(w.base, true)
+	return w.replace(".png", b)
+}
+
+// readPath returns at most limit bytes of the regular file at path. The last
+// component is not followed when it is a symlink; the ones before it are.
+func readPath(path string, limit int64) ([]byte, error) {
+	d, err := taskfs.Open(filepath.Dir(path), "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer d.close()
-	return d.replace(w.task+".png", b)
+	defer d.Close()
+	return d.ReadFile(filepath.Base(path), limit)
 }
 
 // ReadHistory reads the history file at path, oldest row first. It reads what it
@@ -262,8 +266,7 @@ func ReadHistory(path string) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := parseHistory(b)
-	return rows, nil
+	return parseHistory(b), nil
 }
 
 // ReadStatus reads the status file at path. Fields it does not know are ignored,
@@ -282,18 +285,4 @@ func endsLine(f *os.File, size int64) bool {
 	var b [1]byte
 	_, err := f.ReadAt(b[:], size-1)
 	return err == nil && b[0] == '\n'
-}
-
-// readPart returns at most limit bytes from the start of f, which stays open.
-func readPart(f *os.File, limit int64) ([]byte, error) {
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("stat %s: %w", f.Name(), err)
-	}
-	b := make([]byte, min(fi.Size(), limit))
-	n, err := f.ReadAt(b, 0)
-	if err != nil && n == 0 && len(b) > 0 {
-		return nil, fmt.Errorf("read %s: %w", f.Name(), err)
-	}
-	return b[:n], nil
 }

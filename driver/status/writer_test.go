@@ -17,6 +17,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // newTestWriter returns the writer of a task "t" and the directory of its files.
@@ -109,6 +111,25 @@ func TestNewWriter_name(t *testing.T) {
 	}
 }
 
+// The files may lie anywhere: a copy that the task cannot write to is kept elsewhere.
+func TestNewWriter_elsewhere(t *testing.T) {
+	for dir, below := range map[string]string{"": Dir, ".": ".", "private/ebbtide": "private/ebbtide"} {
+		base := t.TempDir()
+		w, err := NewWriter(base, "t", Options{Dir: dir})
+		must.NoError(t, err)
+		must.NoError(t, w.Status(Status{Task: "t", Step: 1}))
+		for i := range 3 {
+			must.NoError(t, w.Append(rowAt(i)))
+		}
+		st, err := ReadStatus(filepath.Join(base, below, "t.json"))
+		must.NoError(t, err)
+		must.Eq(t, 1, st.Step)
+		rows, err := ReadHistory(filepath.Join(base, below, "t.csv"))
+		must.NoError(t, err)
+		eqRows(t, rowsUpTo(3), rows)
+	}
+}
+
 func TestNewWriter_noBase(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "gone")
 	_, err := NewWriter(base, "t", Options{})
@@ -120,9 +141,9 @@ func TestNewWriter_noBase(t *testing.T) {
 func TestNewWriter_leftovers(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	for _, ext := range []string{".json", ".csv", ".png"} {
-		must.NoError(t, os.WriteFile(filepath.Join(dir, tmpName("t"+ext)), []byte("half"), 0o600))
+		must.NoError(t, os.WriteFile(filepath.Join(dir, taskfs.TempName("t"+ext)), []byte("half"), 0o600))
 	}
-	other := tmpName("other.json")
+	other := taskfs.TempName("other.json")
 	must.NoError(t, os.WriteFile(filepath.Join(dir, other), nil, 0o600))
 	_, err := NewWriter(w.base, "t", Options{})
 	must.NoError(t, err)
@@ -242,19 +263,19 @@ func TestReadPath(t *testing.T) {
 	must.NoError(t, unix.Mkfifo(fifo, 0o600))
 	watchdog(t)
 	for path, want := range map[string]error{
-		link:                        ErrNotRegular,
-		fifo:                        ErrNotRegular,
-		dir:                         ErrNotRegular,
-		"/dev/null":                 ErrNotRegular,
+		link:                        taskfs.ErrKind,
+		fifo:                        taskfs.ErrKind,
+		dir:                         taskfs.ErrKind,
+		"/dev/null":                 taskfs.ErrKind,
 		filepath.Join(dir, "none"):  fs.ErrNotExist,
 		filepath.Join(plain, "sub"): unix.ENOTDIR,
 	} {
 		_, err := ReadHistory(path)
 		must.ErrorIs(t, err, want)
-		must.ErrorContains(t, err, path)
+		must.ErrorContains(t, err, strings.TrimSuffix(path, "/sub"))
 		_, err = ReadStatus(path)
 		must.ErrorIs(t, err, want)
-		must.ErrorContains(t, err, path)
+		must.ErrorContains(t, err, strings.TrimSuffix(path, "/sub"))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"path"
 	"strings"
@@ -139,17 +140,16 @@ func (a API) Signal(ctx context.Context, alloc *api.Allocation, task, signal str
 const maxStatus = 1 << 20
 
 // Status implements Nomad. It is the private status that is read: the one in the task's own
-// directory says what the task wants. The file is asked of the agent that is asked of
-// everything: the API's own AllocFS makes a connection to the node for each file, and Nomad
-// allows 100.
+// directory says what the task wants.
 func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error) {
 	var st status.Status
-	data, err := a.PrivateFile(ctx, alloc, private.StatusName(task), maxStatus)
-	if err == nil {
-		err = json.Unmarshal(data, &st)
-	}
+	data, err := a.cat(ctx, alloc, private.StatusName(task), maxStatus)
 	if err != nil {
-		return st, fmt.Errorf("reading the status of task %s: %w", task, err)
+		return st, err
+	}
+	if err := json.Unmarshal(data, &st); err != nil {
+		// Nomad has begun its answer when it finds that there is no file, and says it there.
+		return st, fmt.Errorf("reading the status of task %s: %w: %.200q", task, err, data)
 	}
 	return st, nil
 }
@@ -157,10 +157,20 @@ func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (st
 // PrivateFile reads a file of at most limit bytes from an allocation's private directory.
 // The error wraps fs.ErrNotExist if there is none.
 func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
+	if err := a.ask(ctx, "stat", alloc, path.Join(private.DirName, name), new(api.AllocFileInfo)); err != nil {
+		return nil, err
+	}
+	return a.cat(ctx, alloc, name, limit)
+}
+
+// cat reads a file of at most limit bytes from an allocation's private directory. It is
+// asked of the agent that is asked of everything: the API's own AllocFS makes a connection
+// to the node for each file, and Nomad allows 100.
+func (a API) cat(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
 	file := path.Join(private.DirName, name)
-	body, err := a.Client.Raw().Response(fileURL("cat", alloc.ID, file), query(ctx, alloc.Namespace))
+	body, err := a.Client.Raw().Response(fileURL("cat", alloc, file), query(ctx, alloc.Namespace))
 	if err != nil {
-		return nil, fileError(file, alloc, err)
+		return nil, fileError(alloc, file, err)
 	}
 	defer body.Close()
 	data, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
@@ -168,7 +178,7 @@ func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string
 		err = fmt.Errorf("%w: more than %d bytes", private.ErrTooLarge, limit)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s of allocation %s: %w", file, short(alloc.ID), err)
+		return nil, fileError(alloc, file, err)
 	}
 	return data, nil
 }
@@ -177,10 +187,7 @@ func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string
 // Ebbtide's.
 func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []string, err error) {
 	var files []api.AllocFileInfo
-	if _, err := a.Client.Raw().Query(fileURL("ls", alloc.ID, private.DirName), &files, query(ctx, alloc.Namespace)); err != nil {
-		if err = fileError(private.DirName, alloc, err); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
+	if err := a.ask(ctx, "ls", alloc, private.DirName, &files); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, f := range files {
@@ -191,16 +198,28 @@ func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []st
 	return tasks, nil
 }
 
+// ask asks something about a file of an allocation that Nomad answers as a whole.
+func (a API) ask(ctx context.Context, what string, alloc *api.Allocation, file string, answer any) error {
+	if _, err := a.Client.Raw().Query(fileURL(what, alloc, file), answer, query(ctx, alloc.Namespace)); err != nil {
+		return fileError(alloc, file, err)
+	}
+	return nil
+}
+
 // fileError is the error of a request about a file. That there is none Nomad says with an
 // error of its own, not with a status.
-func fileError(file string, alloc *api.Allocation, err error) error {
-	if strings.Contains(err.Error(), "no such file or directory") {
+func fileError(alloc *api.Allocation, file string, err error) error {
+	var response api.UnexpectedResponseError
+	switch {
+	case strings.Contains(err.Error(), "no such file or directory"):
 		err = fs.ErrNotExist
+	case errors.As(err, &response) && response.StatusCode() == http.StatusForbidden:
+		err = fmt.Errorf("%w: the token needs read-fs in namespace %s", err, alloc.Namespace)
 	}
 	return fmt.Errorf("reading %s of allocation %s: %w", file, short(alloc.ID), err)
 }
 
 // fileURL is the path of a request about a file of an allocation.
-func fileURL(what, alloc, file string) string {
-	return "/v1/client/fs/" + what + "/" + alloc + "?" + url.Values{"path": {file}}.Encode()
+func fileURL(what string, alloc *api.Allocation, file string) string {
+	return "/v1/client/fs/" + what + "/" + alloc.ID + "?" + url.Values{"path": {file}}.Encode()
 }

@@ -53,9 +53,16 @@ func TestAPI_Status(t *testing.T) {
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		file := r.URL.Query().Get("path")
 		switch r.URL.Path {
-		case "/v1/client/fs/cat/a1":
+		case "/v1/client/fs/cat/a1": // as Nomad does
 			if text, ok := files[file]; ok {
 				_, _ = w.Write([]byte(text))
+			} else {
+				_, _ = w.Write([]byte("stat /nomad/x: no such file or directory"))
+			}
+			return
+		case "/v1/client/fs/stat/a1":
+			if _, ok := files[file]; ok {
+				_, _ = w.Write([]byte("{}"))
 				return
 			}
 		case "/v1/client/fs/ls/a1":
@@ -67,7 +74,7 @@ func TestAPI_Status(t *testing.T) {
 			}
 			_ = json.NewEncoder(w).Encode(list)
 			return
-		case "/v1/client/fs/cat/denied", "/v1/client/fs/ls/denied":
+		case "/v1/client/fs/cat/denied", "/v1/client/fs/stat/denied", "/v1/client/fs/ls/denied":
 			http.Error(w, "Permission denied", http.StatusForbidden)
 			return
 		}
@@ -76,19 +83,29 @@ func TestAPI_Status(t *testing.T) {
 	defer nomad.Close()
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
-	a, alloc, denied := API{client}, &api.Allocation{ID: "a1"}, &api.Allocation{ID: "denied"}
+	a, alloc, denied := API{client}, &api.Allocation{ID: "a1"}, &api.Allocation{ID: "denied", Namespace: "ml"}
 
 	st, err := a.Status(t.Context(), alloc, "vae")
 	must.NoError(t, err)
 	must.Eq(t, "vae", st.Task)
 	_, err = a.Status(t.Context(), alloc, "gru")
-	must.ErrorIs(t, err, fs.ErrNotExist)
+	must.ErrorContains(t, err, "no such file or directory")
 	_, err = a.Status(t.Context(), alloc, "bad")
 	must.ErrorContains(t, err, "reading the status of task bad: unexpected end")
 	_, err = a.Status(t.Context(), alloc, "large")
 	must.ErrorIs(t, err, private.ErrTooLarge)
 	_, err = a.Status(t.Context(), denied, "vae")
 	must.ErrorContains(t, err, "Permission denied")
+
+	data, err := a.PrivateFile(t.Context(), alloc, "vae.record", 1)
+	must.NoError(t, err)
+	must.Eq(t, "x", string(data))
+	_, err = a.PrivateFile(t.Context(), alloc, "vae.record", 0)
+	must.ErrorIs(t, err, private.ErrTooLarge)
+	_, err = a.PrivateFile(t.Context(), alloc, "gru.record", 1)
+	must.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = a.PrivateFile(t.Context(), denied, "vae.record", 1)
+	must.ErrorContains(t, err, "the token needs read-fs in namespace ml")
 
 	tasks, err := a.StatusFiles(t.Context(), alloc)
 	must.NoError(t, err)

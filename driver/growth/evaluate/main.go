@@ -74,7 +74,7 @@ const fewest = 6
 
 var kinds = []string{"robust", "published", "authors"}
 
-func estimator(kind string, goal growth.Goal) growth.Estimator {
+func estimator(kind string, goal growth.Goal) follower {
 	if kind == "authors" {
 		return &authors{}
 	}
@@ -170,6 +170,12 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 		r.fals = falses / late
 	}
 	return r
+}
+
+// follower is what all of them have in common.
+type follower interface {
+	Add(growth.Point)
+	Measure() growth.Estimate
 }
 
 // authors is what the papers' authors run, as far as it is known: the mean of

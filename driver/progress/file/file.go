@@ -45,13 +45,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 const (
@@ -100,7 +100,7 @@ var _ progress.Source = (*File)(nil)
 // Pattern, and a Preset for something else, are errors. The errors are those of the
 // configuration, all of them, each a *progress.FieldError: of "file" for the path,
 // "format", and the fields of cfg.
-func Open(root *os.Root, name, format string, cfg progress.Config) (*File, error) {
+func Open(root *taskfs.Dir, name, format string, cfg progress.Config) (*File, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
 		if len(value) > 200 {

@@ -23,12 +23,13 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 type fixture struct {
 	testing.TB
 	dir   string
-	root  *os.Root
+	root  *taskfs.Dir
 	clock time.Time
 	*File
 }
@@ -38,7 +39,7 @@ func open(t testing.TB, name, format string, cfg progress.Config) *fixture {
 }
 
 func reopen(t testing.TB, dir, name, format string, cfg progress.Config) *fixture {
-	root, err := os.OpenRoot(dir)
+	root, err := taskfs.Open(dir, "")
 	must.NoError(t, err)
 	t.Cleanup(func() { root.Close() })
 	file, err := Open(root, name, format, cfg)
@@ -121,7 +122,7 @@ func (f *fixture) wantError(problem string, reports ...string) {
 }
 
 func TestOpen(t *testing.T) {
-	root, err := os.OpenRoot(t.TempDir())
+	root, err := taskfs.Open(t.TempDir(), "")
 	must.NoError(t, err)
 	defer root.Close()
 	for _, c := range []struct {
@@ -371,12 +372,12 @@ func TestFileComesAndGoes(t *testing.T) {
 	// By what cannot be read: told once, and again when it is something else.
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	must.NoError(t, syscall.Mkfifo(f.path("logs/x.csv"), 0o600))
-	f.wantError("open logs/x.csv: not a regular file")
+	f.wantError("open logs/x.csv: a FIFO is there")
 	f.want()
-	must.Eq(t, "cannot open logs/x.csv: not a regular file", f.Note())
+	must.Eq(t, "cannot open logs/x.csv: a FIFO is there, not a regular file", f.Note())
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	must.NoError(t, os.Symlink("/etc/passwd", f.path("logs/x.csv")))
-	f.wantError("a symbolic link on its path is absolute or leads out of the directory")
+	f.wantError("a symbolic link is there, not a regular file")
 	f.want()
 	must.NoError(t, os.Remove(f.path("logs/x.csv")))
 	f.append("step,loss\n1,0.5\n")
@@ -566,7 +567,7 @@ func FuzzCSV(f *testing.F) {
 		f.Add([]byte(s), 3, "")
 		f.Add([]byte(s), 100, "loss")
 	}
-	root, err := os.OpenRoot(f.TempDir())
+	root, err := taskfs.Open(f.TempDir(), "")
 	must.NoError(f, err)
 	defer root.Close()
 	f.Fuzz(func(t *testing.T, data []byte, size int, metric string) {
@@ -579,7 +580,7 @@ func FuzzJSONL(f *testing.F) {
 		f.Add([]byte(s), 3, "")
 		f.Add([]byte(s), 100, "a.loss")
 	}
-	root, err := os.OpenRoot(f.TempDir())
+	root, err := taskfs.Open(f.TempDir(), "")
 	must.NoError(f, err)
 	defer root.Close()
 	f.Fuzz(func(t *testing.T, data []byte, size int, metric string) {
@@ -589,7 +590,7 @@ func FuzzJSONL(f *testing.F) {
 
 // fuzz reads data in parts, and in one; the reports must be the same, and their lines
 // exist. A later process that goes on at any place reports the rest.
-func fuzz(t *testing.T, root *os.Root, format string, data []byte, size int, metric string) {
+func fuzz(t *testing.T, root *taskfs.Dir, format string, data []byte, size int, metric string) {
 	cfg := progress.Config{Metric: metric}
 	if cfg.Validate() != nil || size < 1 {
 		t.Skip()

@@ -37,7 +37,6 @@
 package prometheus
 
 import (
-	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -51,6 +50,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,9 +78,8 @@ var ErrClosed = errors.New("metrics endpoint: closed")
 
 // Options say how an endpoint is asked. The zero value is fine.
 type Options struct {
-	// Client makes the requests; nil is one that uses no proxy. Redirects are not
-	// followed, whatever it says.
-	Client *http.Client
+	// Reach is where the endpoint may be; nil is nowhere.
+	Reach *Reach
 	// Interval is the time between two scrapes, Timeout that for one of them; zero
 	// means 2 s each.
 	Interval, Timeout time.Duration
@@ -131,8 +130,7 @@ type Endpoint struct {
 var _ progress.Source = (*Endpoint)(nil)
 
 // Open returns a source that asks an endpoint, and begins to. cfg names the metric,
-// which is needed, and its goal; nothing else of it is used. The host must be one that
-// CheckHost allows. The errors are those of the configuration, all of them, each a
+// which is needed, and its goal; nothing else of it is used. The errors are those of the configuration, all of them, each a
 // *progress.FieldError: of "prometheus" for the address, "quantile", "labels",
 // "interval", "timeout", "step", "total", and the fields of cfg.
 func Open(address string, cfg progress.Config, opts Options) (*Endpoint, error) {
@@ -154,7 +152,10 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 		}
 		errs = append(errs, &progress.FieldError{Field: field, Value: value, Problem: fmt.Sprintf(format, args...)})
 	}
-	u, name := parseURL(address, bad)
+	if opts.Reach == nil {
+		opts.Reach = &Reach{}
+	}
+	u, name := parseURL(address, opts.Reach, bad)
 	if cfg.Pattern != "" {
 		bad("pattern", cfg.Pattern, "is for lines of a log: a metric of an endpoint is chosen with metric")
 	}
@@ -216,7 +217,7 @@ func newEndpoint(address string, cfg progress.Config, opts Options) (*Endpoint, 
 
 // parseURL checks an address, and returns how it may be shown: without its user, its
 // query and its fragment, which may hold what is secret.
-func parseURL(address string, bad func(field, value, format string, args ...any)) (*url.URL, string) {
+func parseURL(address string, reach *Reach, bad func(field, value, format string, args ...any)) (*url.URL, string) {
 	const example = "such as http://127.0.0.1:9090/metrics"
 	if address == "" {
 		bad("prometheus", "", "must be an address, %s", example)
@@ -240,49 +241,31 @@ func parseURL(address string, bad func(field, value, format string, args ...any)
 	if len(name) > 200 {
 		name = strings.ToValidUTF8(name[:200], "") + "…"
 	}
-	if err := CheckHost(u.Hostname()); err != nil {
-		bad("prometheus", u.Scheme+"://"+u.Host, "the host %s", err)
+	if err := reach.Check(u); err != nil {
+		bad("prometheus", u.Scheme+"://"+u.Host, "%s", err)
 	}
 	return u, name
 }
 
-// newClient returns a client that goes where it is told and nowhere else.
+// newClient returns a client that goes where it is told and nowhere else: it knows no
+// proxy and follows no redirect.
 func newClient(opts Options) *http.Client {
-	var c http.Client
-	if opts.Client != nil {
-		c = *opts.Client
-	} else {
-		dial := &net.Dialer{Timeout: opts.Timeout}
-		c.Transport = &http.Transport{
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				host, port, err := net.SplitHostPort(address)
-				if err != nil || host != "localhost" {
-					return dial.DialContext(ctx, network, address)
-				}
-				// Whatever the name service says.
-				conn, err := dial.DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
-				if err != nil {
-					if six, err := dial.DialContext(ctx, network, net.JoinHostPort("::1", port)); err == nil {
-						return six, nil
-					}
-				}
-				return conn, err
-			},
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            opts.Reach.Dial,
+			DisableCompression:     true, // the way is short
 			MaxIdleConns:           1,
 			IdleConnTimeout:        10 * opts.Interval,
 			MaxResponseHeaderBytes: 64 << 10,
-		}
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &c
 }
 
 // run asks until the context ends.
 func (e *Endpoint) run(ctx context.Context) {
 	defer close(e.done)
-	if e.opts.Client == nil {
-		defer e.client.CloseIdleConnections()
-	}
+	defer e.client.CloseIdleConnections()
 	tick := time.NewTicker(e.opts.Interval)
 	defer tick.Stop()
 	for {
@@ -304,7 +287,7 @@ type trouble struct {
 
 // scrape asks once and takes what is new.
 func (e *Endpoint) scrape(ctx context.Context) {
-	body, t := e.get(ctx)
+	body, openMetrics, t := e.get(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -319,7 +302,7 @@ func (e *Endpoint) scrape(ctx context.Context) {
 		e.slow = 0
 	}
 	if t == nil {
-		t = e.take(body)
+		t = e.take(body, openMetrics)
 	}
 	switch {
 	case t == nil:
@@ -338,59 +321,54 @@ func (e *Endpoint) scrape(ctx context.Context) {
 	}
 }
 
-// get asks for the text.
-func (e *Endpoint) get(ctx context.Context) ([]byte, *trouble) {
+const openMetricsType = "application/openmetrics-text"
+
+// get asks for the text, which may be in OpenMetrics' format.
+func (e *Endpoint) get(ctx context.Context) (body []byte, openMetrics bool, t *trouble) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, nil)
 	if err != nil {
-		return nil, &trouble{kind: "request", text: "cannot be asked"} // it was parsed before
+		return nil, false, &trouble{kind: "request", text: "cannot be asked"} // it was parsed before
 	}
-	req.Header.Set("Accept", "text/plain;version=0.0.4, application/openmetrics-text;version=1.0.0;q=0.5")
+	req.Header.Set("Accept", "text/plain;version=0.0.4, "+openMetricsType+";version=1.0.0;q=0.5")
 	req.Header.Set("User-Agent", "ebbtide")
 	resp, err := e.client.Do(req)
 	if err != nil {
-		return nil, e.failed(err)
+		return nil, false, e.failed(err)
 	}
 	defer resp.Body.Close()
 
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK:
 	case code >= 300 && code < 400:
-		return nil, &trouble{kind: "redirect", text: fmt.Sprintf("answers with status %d, and redirects are not followed", code)}
+		return nil, false, &trouble{kind: "redirect", text: fmt.Sprintf("answers with status %d, and redirects are not followed", code)}
 	case code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout:
-		return nil, &trouble{kind: "ready", text: fmt.Sprintf("is not ready (status %d)", code), wait: true}
+		return nil, false, &trouble{kind: "ready", text: fmt.Sprintf("is not ready (status %d)", code), wait: true}
 	default:
-		return nil, &trouble{kind: fmt.Sprint("status ", code), text: fmt.Sprintf("answers with status %d", code)}
+		return nil, false, &trouble{kind: fmt.Sprint("status ", code), text: fmt.Sprintf("answers with status %d", code)}
 	}
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case err != nil || kind == "" || kind == "text/plain" || kind == "application/openmetrics-text" || kind == "application/octet-stream":
+	case err != nil || kind == "" || kind == "text/plain" || kind == openMetricsType || kind == "application/octet-stream":
 	default:
 		if !plain(kind) {
 			kind = "something"
 		}
-		return nil, &trouble{kind: "type", text: "answers " + kind + ", not metrics in Prometheus' text format"}
+		return nil, false, &trouble{kind: "type", text: "answers " + kind + ", not metrics in Prometheus' text format"}
 	}
 
-	from := io.Reader(resp.Body)
-	if strings.EqualFold(resp.Header.Get("Content-Encoding"), "gzip") { // not asked for
-		z, err := gzip.NewReader(resp.Body)
-		if err != nil {
-			return nil, &trouble{kind: "gzip", text: "answers something that is not gzip as it says"}
-		}
-		from = z
+	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return nil, false, &trouble{kind: "encoding", text: "answers in an encoding that was not asked for"}
 	}
-	body, err := io.ReadAll(io.LimitReader(from, maxBody+1))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
-	case err != nil && errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum):
-		return nil, &trouble{kind: "gzip", text: "answers something that is not gzip as it says"}
 	case err != nil:
-		return nil, e.failed(err)
+		return nil, false, e.failed(err)
 	case len(body) > maxBody:
-		return nil, &trouble{kind: "large", text: fmt.Sprintf("answers more than %d MiB", maxBody>>20)}
+		return nil, false, &trouble{kind: "large", text: fmt.Sprintf("answers more than %d MiB", maxBody>>20)}
 	}
-	return body, nil
+	return body, kind == openMetricsType, nil
 }
 
 // plain says whether a media type is one that people use, and no text of its own.
@@ -407,7 +385,10 @@ func (e *Endpoint) failed(err error) *trouble {
 	var op *net.OpError
 	var cert *tls.CertificateVerificationError
 	var code syscall.Errno
+	var refused refusal
 	switch {
+	case errors.As(err, &refused):
+		return &trouble{kind: "refused", text: "is not asked: " + refused.Error()}
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return &trouble{kind: "slow", text: fmt.Sprintf("does not answer within %v", e.opts.Timeout)}
 	case errors.As(err, &cert):
@@ -436,10 +417,10 @@ func (e *Endpoint) wants(name string) bool {
 }
 
 // take reads a text, and reports what is new in it.
-func (e *Endpoint) take(body []byte) *trouble {
-	p := parse(body, e.wants)
+func (e *Endpoint) take(body []byte, openMetrics bool) *trouble {
+	p, err := parse(body, openMetrics, e.wants)
 	e.stats.Lines += p.lines
-	if p.good == 0 && p.bad > 0 {
+	if err != nil {
 		return &trouble{kind: "text", text: "answers text that is not metrics in Prometheus' format"}
 	}
 	if p.full {
@@ -597,8 +578,8 @@ func (e *Endpoint) summary(p *page, samples []sample) *trouble {
 	var found []sample
 	var have []string
 	for _, s := range samples {
-		q, ok := parseValue([]byte(s.label("quantile")))
-		if !ok {
+		q, err := strconv.ParseFloat(s.label("quantile"), 64)
+		if err != nil {
 			continue
 		}
 		if math.Abs(q-e.opts.Quantile) < 1e-9 {

@@ -6,24 +6,25 @@ package source
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
+	"path/filepath"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/file"
 	"github.com/ebbtide/ebbtide/driver/progress/prometheus"
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Task says where a task's directories are on the host.
 type Task struct {
 	Name     string
-	LogDir   string // Nomad's log files of the allocation
-	LocalDir string // the task's own (NOMAD_TASK_DIR)
-	AllocDir string // the allocation's shared one (NOMAD_ALLOC_DIR)
+	LogDir   string            // Nomad's log files of the allocation
+	LocalDir string            // the task's own (NOMAD_TASK_DIR)
+	AllocDir string            // the allocation's shared one (NOMAD_ALLOC_DIR)
+	Reach    *prometheus.Reach // where its metrics endpoint may be; nil is nowhere
 }
 
 // Open opens the source that a valid configuration names.
@@ -41,33 +42,40 @@ func Open(cfg progress.Config, t Task) (progress.Source, error) {
 func open(cfg progress.Config, t Task) (progress.Source, error) {
 	switch {
 	case cfg.File != "":
-		return beneath(cfg.File, t, func(root *os.Root, path string) (progress.Source, error) {
+		return named(cfg.File, t, func(root *taskfs.Dir, path string) (progress.Source, error) {
 			return file.Open(root, path, cfg.Format, cfg)
 		})
 	case cfg.TensorBoard != "":
-		return beneath(cfg.TensorBoard, t, func(root *os.Root, path string) (progress.Source, error) {
+		return named(cfg.TensorBoard, t, func(root *taskfs.Dir, path string) (progress.Source, error) {
 			return tensorboard.Open(root, path, cfg)
 		})
 	case cfg.Prometheus != "":
-		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
+		return prometheus.Open(cfg.Prometheus, cfg, prometheus.Options{Reach: t.Reach, Labels: cfg.Labels, Quantile: cfg.Quantile, Step: cfg.Step, Total: cfg.Total})
 	}
 	parser, err := progress.NewParser(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &logs{progress.NewLogs(t.LogDir, t.Name, parser), parser}, nil
+	root, dir := filepath.Split(t.LogDir)
+	return beneath(root, "", func(root *taskfs.Dir) (progress.Source, error) {
+		return progress.NewLogs(root, dir, t.Name, parser), nil
+	})
 }
 
-// Check says whether a configuration can be opened on this host, as far as that can
-// be known before the task is there.
-func Check(cfg progress.Config) error {
-	err := cfg.Validate()
-	if u, uerr := url.Parse(cfg.Prometheus); err == nil && uerr == nil && cfg.Prometheus != "" {
-		if herr := prometheus.CheckHost(u.Hostname()); herr != nil {
-			err = &progress.FieldError{Field: "prometheus", Value: u.Host, Problem: herr.Error()}
-		}
+// Check says whether the source of a valid configuration may be opened, as far as that
+// can be known before the task is there.
+func Check(cfg progress.Config, reach *prometheus.Reach) error {
+	if cfg.Prometheus == "" {
+		return nil
 	}
-	return err
+	u, err := url.Parse(cfg.Prometheus)
+	if err != nil {
+		return nil // it is not valid
+	}
+	if err := reach.Check(u); err != nil {
+		return &progress.FieldError{Field: "prometheus", Value: u.Host, Problem: err.Error()}
+	}
+	return nil
 }
 
 // Where names a source for people; "" is the task's output.
@@ -93,21 +101,28 @@ func orOutput(where string) string {
 	return where
 }
 
-// beneath opens a source in one of the task's directories.
-func beneath(name string, t Task, open func(*os.Root, string) (progress.Source, error)) (progress.Source, error) {
-	dir, path, ok := progress.SplitPath(name)
+// named opens a source in one of the task's directories.
+func named(name string, t Task, open func(*taskfs.Dir, string) (progress.Source, error)) (progress.Source, error) {
+	root, path, ok := progress.SplitPath(name)
 	if !ok {
 		return nil, fmt.Errorf("%q is not beneath /local or /alloc", name)
 	}
 	host := t.LocalDir
-	if dir == progress.RootAlloc {
+	if root == progress.RootAlloc {
 		host = t.AllocDir
 	}
-	root, err := os.OpenRoot(host)
+	base, dir := filepath.Split(host)
+	return beneath(base, dir, func(root *taskfs.Dir) (progress.Source, error) { return open(root, path) })
+}
+
+// beneath opens a source in the directory dir of base, of which the task may have taken
+// the name for something else.
+func beneath(base, dir string, open func(*taskfs.Dir) (progress.Source, error)) (progress.Source, error) {
+	root, err := taskfs.Open(base, dir)
 	if err != nil {
 		return nil, err
 	}
-	src, err := open(root, path)
+	src, err := open(root)
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
@@ -117,7 +132,7 @@ func beneath(name string, t Task, open func(*os.Root, string) (progress.Source, 
 // rooted closes the directory with the source.
 type rooted struct {
 	progress.Source
-	root *os.Root
+	root *taskfs.Dir
 }
 
 func (r rooted) Close() error { return errors.Join(r.Source.Close(), r.root.Close()) }
@@ -134,34 +149,4 @@ func (s scaled) Poll(ctx context.Context) ([]progress.Report, error) {
 		reports[i].Value *= s.factor
 	}
 	return reports, err
-}
-
-// logs is the task's output.
-type logs struct {
-	*progress.Logs
-	parser *progress.Parser
-}
-
-func (l *logs) Goal() string {
-	if l.parser.Metric() == "" {
-		return ""
-	}
-	return l.parser.Goal()
-}
-
-func (l *logs) Note() string { return l.parser.Note() }
-
-func (l *logs) Offset() json.RawMessage {
-	data, err := json.Marshal(l.Logs.Offset())
-	if err != nil {
-		return nil // numbers and texts always can
-	}
-	return data
-}
-
-func (l *logs) SetOffset(data json.RawMessage) {
-	var o progress.Offset
-	if json.Unmarshal(data, &o) == nil {
-		l.Logs.SetOffset(o)
-	}
 }

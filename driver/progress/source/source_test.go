@@ -5,7 +5,7 @@ package source
 
 import (
 	"fmt"
-	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/prometheus"
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
 )
 
@@ -64,6 +65,7 @@ func TestOpen(t *testing.T) {
 		_, _ = fmt.Fprint(w, "train_loss{part=\"a\"} 1\ntrain_loss{part=\"b\"} 500\nsteps 7\n")
 	}))
 	defer server.Close()
+	address := server.Listener.Addr().(*net.TCPAddr)
 
 	for name, cfg := range map[string]progress.Config{
 		"output":      {},
@@ -74,7 +76,8 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg.Scale = 0.001
-			must.NoError(t, Check(cfg))
+			k.Reach = &prometheus.Reach{Ports: []prometheus.Port{{Host: address.AddrPort(), Inside: address.AddrPort().Port()}}}
+			must.NoError(t, Check(cfg, k.Reach))
 			s, err := Open(cfg, k)
 			must.NoError(t, err)
 			r := poll(t, s)[0]
@@ -105,10 +108,10 @@ func TestOpenErrors(t *testing.T) {
 	must.ErrorContains(t, err, "opening the file /local/m.csv")
 	_, err = Open(progress.Config{Pattern: "("}, k)
 	must.ErrorContains(t, err, "opening the task's output")
-	err = Check(progress.Config{Prometheus: "http://user:secret@192.0.2.7/m?token=secret", Metric: "m"})
+	err = Check(progress.Config{Prometheus: "http://user:secret@192.0.2.7/m?token=secret", Metric: "m"}, &prometheus.Reach{})
+	must.ErrorContains(t, err, "progress.prometheus")
 	must.ErrorContains(t, err, "192.0.2.7")
 	must.StrNotContains(t, err.Error(), "secret")
-	must.ErrorContains(t, Check(progress.Config{Scale: math.Inf(1)}), "progress.scale")
 }
 
 func TestWhere(t *testing.T) {

@@ -6,9 +6,7 @@
 //
 // The writer is not trusted, and not asked to be careful. The file may come late,
 // vanish and come back, be truncated, be written anew in place, or be replaced by
-// another one under its name. It is opened below a directory that it cannot lead out
-// of, and only if it is a regular file: nothing here waits for a pipe's writer, or
-// wakes him.
+// another one under its name. Package taskfs opens it, and only if it is a regular file.
 //
 // A file that is being read is kept open, so that its end is still read when its name
 // is gone, and so that its inode number cannot be given to its successor meanwhile.
@@ -27,8 +25,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
+	"time"
+
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 const (
@@ -42,11 +41,6 @@ var (
 	// ErrGone is returned while there is no file of that name any more: it was there.
 	// It is an ErrNotYet, too.
 	ErrGone error = goneError{}
-	// ErrNotRegular is returned for a directory, a pipe, a socket and a device.
-	ErrNotRegular = errors.New("not a regular file")
-	// ErrEscapes is returned for a symbolic link that is absolute or leads out of the
-	// directory.
-	ErrEscapes = errors.New("a symbolic link on its path is absolute or leads out of the directory")
 	// ErrClosed is returned by Read after Close.
 	ErrClosed = errors.New("closed")
 )
@@ -66,11 +60,11 @@ type Offset struct {
 
 // File reads a file. It is not safe for concurrent use.
 type File struct {
-	root *os.Root
+	root *taskfs.Dir
 	path string
 
 	file   *os.File
-	info   fs.FileInfo // of file, when it was opened
+	stat   taskfs.Stat // of file, when it was opened
 	inode  uint64      // of the file that pos belongs to
 	pos    int64
 	mark   uint32
@@ -83,20 +77,12 @@ type File struct {
 // Open returns a reader of the file path below root. The file is not looked for
 // before the first Read, so only a path that can never name one is an error. The
 // root remains the caller's, and must stay open.
-func Open(root *os.Root, path string) (*File, error) {
-	switch {
-	case root == nil:
-		return nil, errors.New("no directory to look in")
-	case path == "":
+func Open(root *taskfs.Dir, path string) (*File, error) {
+	if filepath.Clean(path) == "." {
 		return nil, errors.New("must name a file")
-	case strings.IndexByte(path, 0) >= 0:
-		return nil, errors.New("must not contain NUL bytes")
-	case len(path) > 4096:
-		return nil, errors.New("must have at most 4096 bytes")
-	case !filepath.IsLocal(path):
-		return nil, fmt.Errorf("must be a path within the directory (relative, and not out of it by \"..\"), got %q", path)
-	case filepath.Clean(path) == ".":
-		return nil, fmt.Errorf("must name a file, got %q", path)
+	}
+	if err := taskfs.Check(path); err != nil {
+		return nil, err
 	}
 	return &File{root: root, path: filepath.Clean(path)}, nil
 }
@@ -113,7 +99,7 @@ func (f *File) Path() string { return f.path }
 // not ended belongs to none. It may be true together with an error, and is true once
 // for each time that happened.
 //
-// The errors are ErrNotYet, ErrGone, ErrNotRegular, ErrEscapes and those of the file
+// The errors are ErrNotYet, ErrGone, those of package taskfs and those of the file
 // system, with the path; all but ErrClosed may pass.
 func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, err error) {
 	if f.closed {
@@ -124,11 +110,11 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 	}
 	f.behind = 0
 	if f.file == nil {
-		file, info, err := f.open()
+		file, stat, err := f.root.Open(f.path)
 		if err != nil {
-			return nil, false, err
+			return nil, false, f.fail("open", err)
 		}
-		restarted = f.use(file, info)
+		restarted = f.use(file, stat)
 	}
 
 	data, rewritten, err := f.next(max)
@@ -138,14 +124,13 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 	}
 
 	// At its end: does it still bear the name?
-	info, err := f.root.Stat(f.path)
-	if err == nil && os.SameFile(info, f.info) {
+	var file *os.File
+	stat, gone := f.root.Stat(f.path)
+	if gone == nil && stat.Same(f.stat) {
 		return nil, restarted, nil
 	}
-	gone := f.fail("find", err)
-	var file *os.File
-	if err == nil {
-		file, info, gone = f.open()
+	if gone == nil {
+		file, stat, gone = f.root.Open(f.path)
 	}
 	// What was written to ours before the name was taken away.
 	data, rewritten, err = f.next(max)
@@ -155,27 +140,26 @@ func (f *File) Read(ctx context.Context, max int) (data []byte, restarted bool, 
 			file.Close()
 		}
 		if len(data) > 0 || err != nil {
-			gone = err
+			return data, restarted, err
 		}
-		return data, restarted, gone
+		return nil, restarted, f.fail("open", gone)
 	}
-	restarted = f.use(file, info) || restarted
+	restarted = f.use(file, stat) || restarted
 	data, rewritten, err = f.next(max)
 	return data, restarted || rewritten, err
 }
 
 // use goes on with a file that was opened, and says whether that is another one than
 // before.
-func (f *File) use(file *os.File, info fs.FileInfo) (another bool) {
+func (f *File) use(file *os.File, stat taskfs.Stat) (another bool) {
 	if f.file != nil {
 		f.file.Close()
 	}
-	n := inode(info)
-	another = f.seen && (f.file != nil || n != f.inode)
+	another = f.seen && (f.file != nil || stat.Ino != f.inode)
 	if another || !f.seen {
 		f.pos, f.mark = 0, 0
 	}
-	f.file, f.info, f.inode, f.seen = file, info, n, true
+	f.file, f.stat, f.inode, f.seen = file, stat, stat.Ino, true
 	return another
 }
 
@@ -210,31 +194,6 @@ func (f *File) next(max int) (data []byte, rewritten bool, err error) {
 
 func max0[T int | int64](n T) T { return max(n, 0) }
 
-// open opens the file if it is a regular one. It is looked at before it is opened,
-// too, since that alone would let the writer of a pipe go on, into nothing.
-func (f *File) open() (*os.File, fs.FileInfo, error) {
-	info, err := f.root.Stat(f.path)
-	if err != nil {
-		return nil, nil, f.fail("find", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, f.fail("open", ErrNotRegular)
-	}
-	file, err := f.root.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return nil, nil, f.fail("open", err)
-	}
-	info, err = file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = ErrNotRegular
-	}
-	if err != nil {
-		file.Close()
-		return nil, nil, f.fail("open", err)
-	}
-	return file, info, nil
-}
-
 // fail names what was attempted and the path in an error, and gives those errors that
 // have one their type. It returns nil for nil.
 func (f *File) fail(what string, err error) error {
@@ -245,15 +204,10 @@ func (f *File) fail(what string, err error) error {
 	if errors.As(err, &path) {
 		err = path.Err
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(err, fs.ErrNotExist) {
 		if err = ErrNotYet; f.seen {
 			err = ErrGone
 		}
-	case errors.Is(err, syscall.ENXIO):
-		err = ErrNotRegular
-	case err.Error() == "path escapes from parent": // os has no name for it
-		err = ErrEscapes
 	}
 	return fmt.Errorf("%s %s: %w", what, f.path, err)
 }
@@ -263,6 +217,14 @@ func (f *File) Behind() int64 { return f.behind }
 
 // Pos returns the position behind the last byte that was returned.
 func (f *File) Pos() int64 { return f.pos }
+
+// Modified is when the file that is read was written to last; the zero time if none is open.
+func (f *File) Modified() time.Time {
+	if info, err := f.file.Stat(); err == nil {
+		return info.ModTime()
+	}
+	return time.Time{}
+}
 
 // Offset returns the position back bytes before the last byte that was returned, for
 // a caller who holds a line that has not ended. It works after Close, too, and then
@@ -318,12 +280,4 @@ func (f *File) Close() error {
 	err := f.file.Close()
 	f.file = nil
 	return err
-}
-
-// inode returns the number of a file.
-func inode(info fs.FileInfo) uint64 {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Ino
-	}
-	return 0
 }

@@ -12,9 +12,7 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/progress/tail"
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Bounds.
@@ -44,7 +43,7 @@ const (
 // Dir is a progress.Source that reads event files below a directory. It is not safe
 // for concurrent use.
 type Dir struct {
-	root   *os.Root
+	root   *taskfs.Dir
 	path   string
 	cfg    progress.Config
 	now    func() time.Time
@@ -90,7 +89,7 @@ type run struct {
 // remains the caller's and must stay open. The directory may come later. The errors
 // are those of the configuration, all of them, each a *progress.FieldError: of
 // "tensorboard" for the directory, and the fields of cfg.
-func Open(root *os.Root, dir string, cfg progress.Config) (*Dir, error) {
+func Open(root *taskfs.Dir, dir string, cfg progress.Config) (*Dir, error) {
 	var errs []error
 	bad := func(field, value, problem string) {
 		if len(value) > 200 {
@@ -98,17 +97,10 @@ func Open(root *os.Root, dir string, cfg progress.Config) (*Dir, error) {
 		}
 		errs = append(errs, &progress.FieldError{Field: field, Value: value, Problem: problem})
 	}
-	switch {
-	case root == nil:
-		bad("tensorboard", dir, "has no directory to be looked for in")
-	case dir == "":
+	if dir == "" {
 		bad("tensorboard", dir, "must name a directory")
-	case len(dir) > 4096:
-		bad("tensorboard", dir, "must have at most 4096 bytes")
-	case strings.IndexByte(dir, 0) >= 0:
-		bad("tensorboard", dir, "must not contain NUL bytes")
-	case !filepath.IsLocal(dir):
-		bad("tensorboard", dir, "must be a path within the directory (relative, and not out of it by \"..\")")
+	} else if err := taskfs.Check(dir); err != nil {
+		bad("tensorboard", dir, err.Error())
 	}
 	if cfg.Pattern != "" {
 		bad("pattern", cfg.Pattern, "is for lines of a log: a scalar is chosen by its tag, with metric")

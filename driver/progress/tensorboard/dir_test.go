@@ -20,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/progress"
-	"github.com/ebbtide/ebbtide/driver/progress/tail"
 	"github.com/ebbtide/ebbtide/driver/progress/tensorboard/event"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // job is a training job's directory and what is read from it.
 type job struct {
 	t    *testing.T
 	dir  string
-	root *os.Root
+	root *taskfs.Dir
 	src  *Dir
 	at   int64 // of the files' times, which go on by themselves
 }
@@ -36,7 +36,7 @@ type job struct {
 func newJob(t *testing.T, cfg progress.Config) *job {
 	t.Helper()
 	j := &job{t: t, dir: t.TempDir(), at: 1_700_000_000}
-	root, err := os.OpenRoot(j.dir)
+	root, err := taskfs.Open(j.dir, "")
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, root.Close()) })
 	j.root = root
@@ -164,19 +164,14 @@ func TestDir_grows(t *testing.T) {
 	must.ErrorContains(t, err, "closed")
 }
 
-// Every encoding, and whatever value.
+// Both encodings, and whatever value.
 func TestDir_encodings(t *testing.T) {
 	j := newJob(t, progress.Config{})
 	var all []byte
 	for _, b := range [][]byte{
 		event.EncodeVersion(1),
 		event.EncodeSimple(event.Scalar{Tag: "loss", Step: 1, Value: 0.3}),
-		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 2, Value: 0.3}, event.Float, false),
-		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 3, Value: 0.3}, event.Float, true),
-		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 4, Value: 0.1234567890123}, event.Double, true),
-		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 5, Value: 0.5}, event.Half, false),
-		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 6, Value: 0.5}, event.BFloat16, true),
-		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 7, Value: 3}, event.Int64, true),
+		event.EncodeTensor(event.Scalar{Tag: "loss", Step: 2, Value: 0.3}),
 		event.EncodeSimple(event.Scalar{Tag: "loss", Step: 8, Value: math.NaN()}),
 		event.EncodeSimple(event.Scalar{Tag: "loss", Step: 9, Value: math.Inf(1)}),
 		event.EncodeSimple(event.Scalar{Tag: "loss", Step: 10, Value: math.Inf(-1)}),
@@ -187,8 +182,7 @@ func TestDir_encodings(t *testing.T) {
 		all = event.AppendRecord(all, b)
 	}
 	j.bytes(first, all)
-	must.Eq(t, []string{"loss 1 0.3", "loss 2 0.3", "loss 3 0.3", "loss 4 0.1234567890123", "loss 5 0.5", "loss 6 0.5",
-		"loss 7 3", "loss 8 NaN", "loss 9 +Inf", "loss 10 -Inf", "loss 11 1e-20", "loss NaN -2", "loss 9.223372036854776e+18 0"}, j.poll())
+	must.Eq(t, []string{"loss 1 0.3", "loss 2 0.3", "loss 8 NaN", "loss 9 +Inf", "loss 10 -Inf", "loss 11 1e-20", "loss NaN -2", "loss 9.223372036854776e+18 0"}, j.poll())
 }
 
 func TestDir_metric(t *testing.T) {
@@ -490,8 +484,8 @@ func TestDir_hostile(t *testing.T) {
 	must.NoError(t, os.Symlink(outside, logs))
 	_, err := j.try()
 	must.ErrorContains(t, err, "logs")
-	must.ErrorContains(t, err, "escapes")
-	must.StrContains(t, j.src.Note(), "escapes")
+	must.ErrorIs(t, err, taskfs.ErrKind)
+	must.StrContains(t, j.src.Note(), "a symbolic link is there")
 	must.SliceEmpty(t, j.poll()) // told once
 
 	must.NoError(t, os.Remove(logs))
@@ -500,7 +494,8 @@ func TestDir_hostile(t *testing.T) {
 	must.ErrorContains(t, err, "not a directory")
 	must.NoError(t, os.Remove(logs))
 	must.NoError(t, os.WriteFile(logs, nil, 0o600))
-	must.SliceEmpty(t, j.poll())
+	_, err = j.try()
+	must.ErrorContains(t, err, "a regular file is there, not a directory")
 	must.NoError(t, os.Remove(logs))
 
 	must.NoError(t, os.Mkdir(logs, 0o755))
@@ -514,11 +509,16 @@ func TestDir_hostile(t *testing.T) {
 	j.write("x.tfevents", "loss", 1, 0.5)
 	must.Eq(t, []string{"loss 1 0.5"}, j.poll())
 
-	// The topmost may be a link within the task's directory.
+	// No link is followed, wherever it leads; and a name that cannot be told is left out.
 	must.NoError(t, os.Rename(logs, filepath.Join(j.dir, "real")))
 	must.NoError(t, os.Symlink("real", logs))
-	j.write("x.tfevents", "loss", 2, 0.4)
-	must.Eq(t, []string{"loss 2 0.4"}, j.poll())
+	_, err = j.try()
+	must.ErrorIs(t, err, taskfs.ErrKind)
+	must.NoError(t, os.Remove(logs))
+	must.NoError(t, os.Rename(filepath.Join(j.dir, "real"), logs))
+	j.write("bad\n/x.tfevents", "loss", 2, 0.4)
+	j.write("x.tfevents", "loss", 3, 0.3)
+	must.Eq(t, []string{"loss 3 0.3"}, j.poll())
 }
 
 // A pipe comes into the place of a file while it is read, and goes again.
@@ -531,9 +531,9 @@ func TestDir_hindered(t *testing.T) {
 	must.NoError(t, os.Rename(name, name+"x"))
 	must.NoError(t, unix.Mkfifo(name, 0o600))
 	_, err := j.try()
-	must.ErrorIs(t, err, tail.ErrNotRegular)
+	must.ErrorIs(t, err, taskfs.ErrKind)
 	must.ErrorContains(t, err, "logs/"+first)
-	must.StrContains(t, j.src.Note(), "not a regular file")
+	must.StrContains(t, j.src.Note(), "a FIFO is there")
 	must.SliceEmpty(t, j.poll())
 	must.NoError(t, os.Rename(name+"x", name))
 	j.src.next = time.Time{}
@@ -619,7 +619,7 @@ func TestDir_manyEntries(t *testing.T) {
 		j.write(fmt.Sprint(first, i), "loss", 1, 0.5)
 		j.write(fmt.Sprint("deeper/", first, i), "loss", 1, 0.5)
 	}
-	must.Len(t, 30, j.poll())
+	must.Between(t, 9, len(j.poll()), 10) // one may be the directory
 	must.StrContains(t, j.src.Note(), "name the directory of the event files")
 }
 
@@ -756,7 +756,7 @@ func TestDir_offsetWhileCatchingUp(t *testing.T) {
 }
 
 func TestOpen_errors(t *testing.T) {
-	root, err := os.OpenRoot(t.TempDir())
+	root, err := taskfs.Open(t.TempDir(), "")
 	must.NoError(t, err)
 	defer root.Close()
 	for dir, says := range map[string]string{
@@ -773,7 +773,7 @@ func TestOpen_errors(t *testing.T) {
 		must.ErrorContains(t, err, says)
 		must.Less(t, 500, len(err.Error()))
 	}
-	_, err = Open(nil, "x", progress.Config{Preset: "keras", Pattern: "(", Goal: "up", Metric: " x"})
+	_, err = Open(root, "", progress.Config{Preset: "keras", Pattern: "(", Goal: "up", Metric: " x"})
 	for _, field := range []string{"progress.tensorboard", "progress.preset", "progress.pattern", "progress.goal", "progress.metric"} {
 		must.ErrorContains(t, err, field)
 	}
@@ -788,9 +788,10 @@ func BenchmarkPoll(b *testing.B) {
 	for i := range 8000 {
 		all = append(all, record("train/loss", int64(i), 0.5)...)
 	}
-	root, err := os.OpenRoot(b.TempDir())
+	root, err := taskfs.Open(b.TempDir(), "")
 	must.NoError(b, err)
-	must.NoError(b, root.WriteFile(first, all, 0o644))
+	_, err = root.WriteFile(first, all, 0o644)
+	must.NoError(b, err)
 	b.SetBytes(int64(len(all)))
 	for b.Loop() {
 		src, err := Open(root, ".", progress.Config{})

@@ -8,14 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
 // Bounds of a walk.
@@ -47,54 +44,23 @@ type listing struct {
 
 // walk looks for event files. The error is that of the topmost directory, or else of
 // the first that could not be read; the listing has what was found all the same.
-func walk(ctx context.Context, root *os.Root, top string, most int) (l listing, err error) {
-	type level struct {
-		rel   string
-		depth int
+func walk(ctx context.Context, root *taskfs.Dir, top string, most int) (l listing, err error) {
+	dir, err := root.Sub(top)
+	if err != nil {
+		return l, err
 	}
-	seen := 0
-	for todo := []level{{".", 0}}; len(todo) > 0; todo = todo[1:] {
-		at := todo[0]
-		if e := ctx.Err(); e != nil {
-			return l, e
+	defer dir.Close()
+	end := dir.Walk(".", taskfs.Bounds{Entries: most, Depth: maxDepth}, func(at string, s taskfs.Stat, e error) error {
+		switch {
+		case e != nil:
+			err = cmp.Or(err, e)
+		case s.IsRegular() && strings.Contains(path.Base(at), "tfevents") && taskfs.Printable(at):
+			l.entries = append(l.entries, entry{at, stat{s.Size, s.Mtim.Nano(), s.Ino}})
 		}
-		dir, e := root.OpenFile(path.Join(top, at.rel), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-		if e != nil {
-			if at.depth == 0 {
-				return l, e
-			}
-			if !errors.Is(e, fs.ErrNotExist) && err == nil { // it may have been removed since
-				err = e
-			}
-			continue
-		}
-		for {
-			names, e := dir.ReadDir(256)
-			for _, d := range names {
-				rel := path.Join(at.rel, d.Name())
-				switch {
-				case d.IsDir() && at.depth < maxDepth:
-					todo = append(todo, level{rel, at.depth + 1})
-				case d.Type().IsRegular() && strings.Contains(d.Name(), "tfevents"):
-					var st unix.Stat_t
-					if unix.Fstatat(int(dir.Fd()), d.Name(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-						l.entries = append(l.entries, entry{rel, stat{st.Size, st.Mtim.Nano(), st.Ino}})
-					}
-				}
-			}
-			seen += len(names)
-			if e != nil && !errors.Is(e, io.EOF) && err == nil {
-				err = e
-			}
-			if e != nil || seen > most {
-				break
-			}
-		}
-		dir.Close()
-		if seen > most {
-			l.partial = true
-			break
-		}
+		return ctx.Err()
+	})
+	if l.partial = errors.Is(end, taskfs.ErrTooMany); !l.partial && err == nil {
+		err = end
 	}
 	if len(l.entries) > maxFiles {
 		slices.SortFunc(l.entries, func(a, b entry) int {

@@ -194,7 +194,7 @@ func (t tensorboard) report(r style.Report) []byte {
 		s := event.Scalar{Tag: tag, Step: int64(r.Step), Wall: wall, Value: v}
 		data := event.EncodeSimple(s)
 		if t.tensor {
-			data = event.EncodeTensor(s, event.Float, true)
+			data = event.EncodeTensor(s)
 		}
 		b = event.AppendRecord(b, data)
 	}

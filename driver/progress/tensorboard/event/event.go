@@ -36,17 +36,14 @@ type Event struct {
 	Other   int // values that are no scalars: pictures, histograms, texts
 }
 
-// DataType is the type of a tensor's elements.
-type DataType int32
-
 // The types that a scalar may have here. A tensor of another type is none.
 const (
-	Float    DataType = 1
-	Double   DataType = 2
-	Int32    DataType = 3
-	Int64    DataType = 9
-	BFloat16 DataType = 14
-	Half     DataType = 19
+	typeFloat    = 1
+	typeDouble   = 2
+	typeInt32    = 3
+	typeInt64    = 9
+	typeBFloat16 = 14
+	typeHalf     = 19
 )
 
 // Numbers of the fields, from the .proto files.
@@ -105,73 +102,22 @@ func EncodeSimple(s Scalar) []byte {
 		protowire.AppendTag(nil, valueSimple, protowire.Fixed32Type), math.Float32bits(float32(s.Value))))
 }
 
-// EncodeTensor encodes an event with a tensor of one number, as TensorFlow 2 does: in
-// the field of its type, or as bytes if content is true. A type that is not one of
-// the constants is written as Float.
-func EncodeTensor(s Scalar, as DataType, content bool) []byte {
-	var t []byte
-	var raw []byte
-	packed := func(number protowire.Number, value []byte) {
-		t = protowire.AppendTag(t, number, protowire.BytesType)
-		t = protowire.AppendBytes(t, value)
-	}
-	kind := func() {
-		t = protowire.AppendTag(t, tensorType, protowire.VarintType)
-		t = protowire.AppendVarint(t, uint64(as))
-		t = protowire.AppendTag(t, tensorShape, protowire.BytesType)
-		t = protowire.AppendBytes(t, nil)
-	}
-	switch as {
-	case Double:
-		kind()
-		raw = binary.LittleEndian.AppendUint64(nil, math.Float64bits(s.Value))
-		if !content {
-			packed(tensorDouble, raw)
-		}
-	case Half, BFloat16:
-		kind()
-		bits := toHalf(s.Value)
-		if as == BFloat16 {
-			bits = toBfloat16(s.Value)
-		}
-		raw = binary.LittleEndian.AppendUint16(nil, bits)
-		if !content {
-			packed(tensorHalf, protowire.AppendVarint(nil, uint64(bits)))
-		}
-	case Int32:
-		kind()
-		raw = binary.LittleEndian.AppendUint32(nil, uint32(int32(s.Value)))
-		if !content {
-			packed(tensorInt, protowire.AppendVarint(nil, uint64(int64(s.Value))))
-		}
-	case Int64:
-		kind()
-		raw = binary.LittleEndian.AppendUint64(nil, uint64(int64(s.Value)))
-		if !content {
-			packed(tensorInt64, protowire.AppendVarint(nil, uint64(int64(s.Value))))
-		}
-	default:
-		as = Float
-		kind()
-		raw = binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(s.Value)))
-		if !content {
-			packed(tensorFloat, raw)
-		}
-	}
-	if content {
-		packed(tensorContent, raw)
-	}
+// EncodeTensor encodes an event with a tensor of one number of 32 bits, as TensorFlow 2
+// does.
+func EncodeTensor(s Scalar) []byte {
+	t := []byte{tensorType << 3, typeFloat, tensorShape<<3 | 2, 0} // a shape without dimensions
+	t = protowire.AppendTag(t, tensorContent, protowire.BytesType)
+	t = protowire.AppendBytes(t, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(s.Value))))
+	return encodeTensor(s, t)
+}
 
-	plugin := protowire.AppendTag(nil, pluginName, protowire.BytesType)
-	plugin = protowire.AppendString(plugin, "scalars")
-	metadata := protowire.AppendTag(nil, metadataPlugin, protowire.BytesType)
-	metadata = protowire.AppendBytes(metadata, plugin)
-
-	v := protowire.AppendTag(nil, valueTensor, protowire.BytesType)
-	v = protowire.AppendBytes(v, t)
-	v = protowire.AppendTag(v, valueMetadata, protowire.BytesType)
-	v = protowire.AppendBytes(v, metadata)
-	return encode(s, v)
+// encodeTensor makes an event of a tensor.
+func encodeTensor(s Scalar, tensor []byte) []byte {
+	wrap := func(b []byte, number protowire.Number, data []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), data)
+	}
+	v := wrap(nil, valueTensor, tensor)
+	return encode(s, wrap(v, valueMetadata, wrap(nil, metadataPlugin, wrap(nil, pluginName, []byte("scalars")))))
 }
 
 // encode makes an event of a Summary.Value that lacks its tag.
@@ -273,94 +219,79 @@ func decodeMetadata(b []byte) (plugin string, class uint64, err error) {
 
 // decodeTensor returns the number of a tensor that has just one.
 func decodeTensor(b []byte) (v float64, ok bool, err error) {
-	var kind DataType
+	var kind uint64
 	var content []byte
-	size := uint64(1)
-	known := true // the shape
-	type list struct {
-		count int
-		first uint64
-	}
-	lists := map[protowire.Number]*list{tensorFloat: {}, tensorDouble: {}, tensorInt: {}, tensorInt64: {}, tensorHalf: {}}
-
+	var count [tensorHalf + 1]int // of the elements in each list
+	var first [tensorHalf + 1]uint64
+	single := true // as the shape says
 	err = fields(b, func(f field) error {
 		switch {
 		case f.is(tensorType, protowire.VarintType):
-			kind = DataType(f.number)
+			kind = f.number
 		case f.is(tensorContent, protowire.BytesType):
 			content = f.bytes
 		case f.is(tensorShape, protowire.BytesType):
 			return fields(f.bytes, func(f field) error {
-				switch {
-				case f.is(shapeUnknown, protowire.VarintType):
-					known = known && f.number == 0
-				case f.is(shapeDim, protowire.BytesType):
-					n := uint64(0)
-					err := fields(f.bytes, func(f field) error {
-						if f.is(dimSize, protowire.VarintType) {
-							n = f.number
-						}
-						return nil
-					})
-					if n != 1 {
-						size = 0
+				if f.is(shapeUnknown, protowire.VarintType) {
+					single = single && f.number == 0
+				}
+				if !f.is(shapeDim, protowire.BytesType) {
+					return nil
+				}
+				size := uint64(0)
+				err := fields(f.bytes, func(f field) error {
+					if f.is(dimSize, protowire.VarintType) {
+						size = f.number
 					}
-					return err
-				}
-				return nil
+					return nil
+				})
+				single = single && size == 1
+				return err
 			})
-		default:
-			l := lists[f.of]
-			if l == nil {
-				return nil
-			}
-			return f.each(f.of, func(n uint64) {
-				if l.count == 0 {
-					l.first = n
+		case f.of == tensorFloat, f.of == tensorDouble, f.of == tensorInt, f.of == tensorInt64, f.of == tensorHalf:
+			return f.each(func(n uint64) {
+				if count[f.of] == 0 {
+					first[f.of] = n
 				}
-				l.count++
+				count[f.of]++
 			})
 		}
 		return nil
 	})
-	if err != nil || !known || size != 1 {
+	if err != nil || !single {
 		return 0, false, err
 	}
-
-	one := func(number protowire.Number, bytes int) (uint64, bool) {
-		if l := lists[number]; l.count > 0 {
-			return l.first, l.count == 1
-		}
+	one := func(list, width int) (uint64, bool) {
 		switch {
+		case count[list] > 0:
+			return first[list], count[list] == 1
 		case len(content) == 0:
 			return 0, true // TensorFlow reads a tensor without elements as zeros
-		case len(content) != bytes:
+		case len(content) != width:
 			return 0, false
-		case bytes == 2:
-			return uint64(binary.LittleEndian.Uint16(content)), true
-		case bytes == 4:
-			return uint64(binary.LittleEndian.Uint32(content)), true
 		}
-		return binary.LittleEndian.Uint64(content), true
+		var whole [8]byte
+		copy(whole[:], content)
+		return binary.LittleEndian.Uint64(whole[:]), true
 	}
 	var n uint64
 	switch kind {
-	case Float:
+	case typeFloat:
 		n, ok = one(tensorFloat, 4)
 		v = float64(math.Float32frombits(uint32(n)))
-	case Double:
+	case typeDouble:
 		n, ok = one(tensorDouble, 8)
 		v = math.Float64frombits(n)
-	case Half:
+	case typeHalf:
 		n, ok = one(tensorHalf, 2)
 		v = half(uint16(n))
-	case BFloat16:
+	case typeBFloat16:
 		n, ok = one(tensorHalf, 2)
-		v = bfloat16(uint16(n))
-	case Int32:
+		v = float64(math.Float32frombits(uint32(n) << 16)) // the upper half of one
+	case typeInt32:
 		n, ok = one(tensorInt, 4)
 		v = float64(int32(n))
-	case Int64:
+	case typeInt64:
 		n, ok = one(tensorInt64, 8)
 		v = float64(int64(n))
 	}
@@ -378,7 +309,7 @@ type field struct {
 func (f field) is(of protowire.Number, kind protowire.Type) bool { return f.of == of && f.kind == kind }
 
 // each gives the elements of a repeated number, packed or not.
-func (f field) each(of protowire.Number, do func(uint64)) error {
+func (f field) each(do func(uint64)) error {
 	if f.kind != protowire.BytesType {
 		do(f.number)
 		return nil
@@ -386,7 +317,7 @@ func (f field) each(of protowire.Number, do func(uint64)) error {
 	for b := f.bytes; len(b) > 0; {
 		var v uint64
 		var n int
-		switch of {
+		switch f.of {
 		case tensorFloat:
 			var w uint32
 			w, n = protowire.ConsumeFixed32(b)
@@ -438,4 +369,22 @@ func fields(b []byte, do func(field) error) error {
 		}
 	}
 	return nil
+}
+
+// half reads an IEEE 754 number of 16 bits.
+func half(b uint16) float64 {
+	sign, exponent, fraction := 1.0, int(b>>10&0x1f), float64(b&0x3ff)
+	if b>>15 != 0 {
+		sign = -1
+	}
+	switch exponent {
+	case 0:
+		return sign * math.Ldexp(fraction, -24)
+	case 0x1f:
+		if fraction != 0 {
+			return math.NaN()
+		}
+		return math.Inf(int(sign))
+	}
+	return sign * math.Ldexp(1024+fraction, exponent-25)
 }

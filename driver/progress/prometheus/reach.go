@@ -1,0 +1,267 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package prometheus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reach is where a task's metrics endpoint may be: at the own addresses of the network
+// namespace that the task runs in, and at the ports of the host that Nomad has given its
+// allocation. The driver runs as root in the host's namespace, so a job must not be able
+// to make it call anything that the job is not. A Reach is made of what Nomad says, never
+// of the job's env or meta.
+//
+// The zero value reaches nothing.
+type Reach struct {
+	// Ports are those of the host that Nomad has given the allocation.
+	Ports []Port
+	// Namespace opens the network namespace that the task runs in, when a connection is
+	// made; nil means that it is the host's.
+	Namespace func(context.Context) (*os.File, error)
+}
+
+// Port is a port of the host that leads to an allocation.
+type Port struct {
+	// Host is where Nomad has assigned it; an address that is not known is the zero one.
+	Host netip.AddrPort
+	// Inside is its number in the allocation's own network namespace.
+	Inside uint16
+}
+
+// refusal says why an address is not asked.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// Check returns an error for a URL that Dial would refuse, as far as that can be known
+// before the task runs: its addresses are those of its namespace then.
+func (r *Reach) Check(u *url.URL) error {
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme // http or https
+	}
+	to, err := parseTarget(u.Hostname(), port)
+	if err == nil && r.Namespace == nil {
+		_, err = r.onHost(to)
+	}
+	return err
+}
+
+// Dial connects to the host and port of a URL from within the task's network namespace.
+// In the host's namespace it connects to the allocation's own ports only, where localhost
+// stands for the addresses that they were assigned on.
+func (r *Reach) Dial(ctx context.Context, _, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	to, err := parseTarget(host, port)
+	if err != nil {
+		return nil, err
+	}
+	if r.Namespace != nil {
+		ns, err := r.Namespace(ctx)
+		if err != nil {
+			return nil, &net.OpError{Op: "dial", Err: fmt.Errorf("opening the task's network namespace: %w", err)}
+		}
+		defer ns.Close()
+		if host, err := hostNamespace(ns); err != nil {
+			return nil, &net.OpError{Op: "dial", Err: fmt.Errorf("looking at the task's network namespace: %w", err)}
+		} else if !host {
+			return inNamespace(ns, func() (net.Conn, error) { return r.dialInside(ctx, to) })
+		}
+	}
+	at, err := r.onHost(to)
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, at)
+}
+
+// parseTarget reads the host and the port of a URL. The address is the zero one for
+// localhost.
+func parseTarget(host, port string) (to netip.AddrPort, err error) {
+	var addr netip.Addr
+	if host != "localhost" {
+		if addr, err = netip.ParseAddr(host); err != nil {
+			return to, refusal("the host must be localhost or an IP address, since names are not looked up")
+		}
+		switch addr = addr.Unmap(); {
+		case addr.Zone() != "":
+			return to, refusal("the host must not be an address with a zone, which is one of the host's interfaces")
+		case addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast():
+			return to, refusal("the host must be the address of one host, of more than one link; for the task itself, write localhost")
+		}
+	}
+	number, err := net.LookupPort("tcp", port)
+	if err != nil || number == 0 {
+		return to, refusal("the port must be a number from 1 to 65535")
+	}
+	return netip.AddrPortFrom(addr, uint16(number)), nil
+}
+
+// local says whether a target is meant to be the task itself.
+func local(to netip.AddrPort) bool { return !to.Addr().IsValid() || to.Addr().IsLoopback() }
+
+// onHost returns where a target is to be connected to in the host's namespace. There,
+// what listens on a loopback address may be anybody's.
+func (r *Reach) onHost(to netip.AddrPort) (at []netip.AddrPort, err error) {
+	for _, p := range r.Ports {
+		switch known := p.Host.Addr().IsValid() && !p.Host.Addr().IsUnspecified(); {
+		case p.Host.Port() != to.Port():
+		case !known && local(to):
+			at = append(at, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()))
+		case known && (local(to) || p.Host.Addr() == to.Addr()):
+			at = append(at, p.Host)
+		}
+	}
+	if at == nil {
+		return nil, refusal("in the host's network it must be a port that Nomad has given this allocation; it has " + r.ports())
+	}
+	return at, nil
+}
+
+// ports lists the allocation's ports on the host.
+func (r *Reach) ports() string {
+	var all []string
+	for _, p := range r.Ports {
+		if text := p.Host.String(); p.Host.Addr().IsValid() {
+			all = append(all, text)
+		} else {
+			all = append(all, "localhost:"+strconv.Itoa(int(p.Host.Port())))
+		}
+	}
+	if all == nil {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}
+
+// dialInside connects to a target. It runs in the task's own network namespace, of which
+// every address is the task's, and none that only can be reached from there.
+func (r *Reach) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	port := to.Port()
+	own, err := addresses()
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Err: fmt.Errorf("listing the addresses of the task: %w", err)}
+	}
+	mine := func(a netip.Addr) bool { return a == to.Addr() }
+	switch i := slices.IndexFunc(r.Ports, func(p Port) bool { return p.Host == to }); {
+	case i >= 0:
+		port, mine = r.Ports[i].Inside, func(netip.Addr) bool { return true }
+	case !to.Addr().IsValid():
+		mine = netip.Addr.IsLoopback
+	case to.Addr().IsLoopback():
+		own = []netip.Addr{to.Addr()} // all of 127.0.0.0/8
+	}
+	var at []netip.AddrPort
+	for _, a := range own {
+		if mine(a) {
+			at = append(at, netip.AddrPortFrom(a, port))
+		}
+	}
+	if at == nil {
+		return nil, refusal("it must be localhost, an address of the task's own network namespace, or a port that Nomad has given this allocation; it has " + r.ports())
+	}
+	return dial(ctx, at)
+}
+
+// addresses lists the addresses of the present network namespace, loopback first.
+func addresses() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if ip, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(ip.IP); ok && !addr.IsLinkLocalUnicast() {
+				out = append(out, addr.Unmap())
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b netip.Addr) int {
+		switch {
+		case a.IsLoopback() == b.IsLoopback():
+			return 0
+		case a.IsLoopback():
+			return -1
+		}
+		return 1
+	})
+	return out, nil
+}
+
+// dial connects to the first address that can be connected to.
+func dial(ctx context.Context, at []netip.AddrPort) (net.Conn, error) {
+	var d net.Dialer
+	var errs []error
+	for _, a := range at {
+		conn, err := d.DialContext(ctx, "tcp", a.String())
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// hostNamespace says whether a network namespace is this process's, or that of the host.
+func hostNamespace(ns *os.File) (bool, error) {
+	it, err := ns.Stat()
+	if err != nil {
+		return false, err
+	}
+	own, err := os.Stat(ownNamespace)
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(it, own) {
+		return true, nil
+	}
+	first, err := os.Stat("/proc/1/ns/net")
+	return err == nil && os.SameFile(it, first), nil
+}
+
+// ownNamespace is a thread's, since a thread that could not leave a task's may be the first.
+const ownNamespace = "/proc/thread-self/ns/net"
+
+// inNamespace runs a function on a thread that is in a network namespace meanwhile. A
+// socket stays in the namespace in which it was made.
+func inNamespace(ns *os.File, do func() (net.Conn, error)) (conn net.Conn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		var own *os.File
+		if own, err = os.Open(ownNamespace); err == nil {
+			defer own.Close()
+			err = os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
+		}
+		if err != nil {
+			runtime.UnlockOSThread()
+			err = &net.OpError{Op: "dial", Err: fmt.Errorf("entering the task's network namespace: %w", err)}
+			return
+		}
+		conn, err = do()
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread() // otherwise the thread is not used again
+		}
+	}()
+	<-done
+	return conn, err
+}

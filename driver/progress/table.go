@@ -1,0 +1,354 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package progress
+
+import "bytes"
+
+const (
+	maxColumns = 24
+	maxHeader  = 384 // bytes of a header that is kept
+	maxBox     = 384 // bytes kept of a box
+)
+
+// table is the header of the table printed last: names above columns, as fastai,
+// YOLO, spaCy and scikit-learn print them. The rows below are read by it.
+type table struct {
+	header []byte
+	sep    byte // between columns, or ' ' for any run of spaces
+	cols   [maxColumns]cell
+	n      int
+}
+
+// cell is a piece of a line: a name of the header, or a value of a row.
+type cell struct{ from, to int }
+
+func (c cell) of(line []byte) []byte { return line[c.from:c.to] }
+
+// box holds what was read of a box that is not closed yet, as Stable-Baselines
+// prints them: a name and a value between bars on each line, a rule at the end. What
+// matters of it is kept as text, "step=10, loss=0.5, ".
+type box []byte
+
+// scanTable looks at a line without a metric as a part of a table.
+func (p *Parser) scanTable(line []byte) {
+	start := 0
+	for start < len(line) && isSpace(line[start]) {
+		start++
+	}
+	if start == len(line) || len(line) > 4*maxHeader {
+		return
+	}
+	switch c := line[start]; {
+	case c == '-' || c == '+' || c == '=' || c == '|' || c == 0xE2:
+		if isRule(line[start:]) {
+			if len(p.box) > 0 {
+				p.scanText(p.box, true)
+				p.box = p.box[:0]
+			}
+			return
+		}
+		if c != '|' && c != 0xE2 && c != '-' {
+			return
+		}
+	case isDigit(c):
+		if p.table.n == 0 {
+			return
+		}
+	case !isLetter(c) && c != '#' && c != '.' && c != ',':
+		return
+	}
+	if p.table.n > 0 && p.scanRow(line) || p.scanBox(line) {
+		return
+	}
+	if !isDigit(line[start]) && line[start] != '-' && line[start] != '.' {
+		p.scanHeader(line)
+	}
+}
+
+// isRule says whether a line only draws: dashes, pluses, bars and their kin.
+func isRule(line []byte) bool {
+	for _, c := range line {
+		if c < 0x80 && c != '-' && c != '+' && c != '=' && c != '|' && !isSpace(c) {
+			return false
+		}
+	}
+	return len(line) >= 8
+}
+
+// bar measures a vertical bar at b[i]: | or one of the box-drawing ones.
+func bar(b []byte, i int) int {
+	switch {
+	case b[i] == '|':
+		return 1
+	case b[i] == 0xE2 && i+2 < len(b) && (b[i+1] == 0x94 && b[i+2] >= 0x82 && b[i+2] <= 0x83 || b[i+1] == 0x95 && b[i+2] == 0x91):
+		return 3
+	}
+	return 0
+}
+
+// split cuts a line into cells at sep; a space stands for at least gap white space. It returns
+// how many cells there are, or -1 for too many.
+func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
+	n, from := 0, -1
+	add := func(from, to int) bool {
+		for from < to && isSpace(line[from]) {
+			from++
+		}
+		for to > from && isSpace(line[to-1]) {
+			to--
+		}
+		if n == len(cols) {
+			return false
+		}
+		cols[n] = cell{from, to}
+		n++
+		return true
+	}
+	if sep != ' ' {
+		from = 0
+		for i := 0; i <= len(line); {
+			width := 0
+			switch {
+			case i == len(line):
+				width = 1
+			case sep == '|':
+				width = bar(line, i)
+			case line[i] == sep:
+				width = 1
+			}
+			if width == 0 {
+				i++
+				continue
+			}
+			outer := sep == '|' && (n == 0 && from == 0 || i == len(line)) && len(bytes.TrimSpace(line[from:i])) == 0
+			if !outer && !add(from, i) {
+				return -1
+			}
+			i += width
+			from = i
+		}
+		return n
+	}
+	for i := 0; i <= len(line); i++ {
+		if i < len(line) && !isSpace(line[i]) {
+			if from < 0 {
+				from = i
+			}
+			continue
+		}
+		if from < 0 {
+			continue
+		}
+		spaces := i
+		for spaces < len(line) && isSpace(line[spaces]) {
+			spaces++
+		}
+		if spaces-i < gap && spaces < len(line) {
+			i = spaces - 1
+			continue
+		}
+		if !add(from, i) {
+			return -1
+		}
+		from = -1
+		i = spaces - 1
+		if spaces >= len(line) {
+			break
+		}
+	}
+	return n
+}
+
+// scanHeader takes a line for the header of a table when it has a column that counts
+// and one of a metric, and no numbers.
+func (p *Parser) scanHeader(line []byte) {
+	if len(line) > maxHeader || bytes.IndexByte(line, ':') >= 0 || bytes.IndexByte(line, '=') >= 0 || bytes.Equal(line, p.table.header) {
+		return
+	}
+	t := table{sep: ' '}
+	switch trimmed := bytes.TrimLeft(line, " "); {
+	case bar(trimmed, 0) > 0:
+		t.sep = '|'
+	case bytes.IndexByte(trimmed, '\t') > 0:
+		t.sep = '\t'
+	case bytes.IndexByte(trimmed, ',') > 0:
+		t.sep = ','
+	case bytes.IndexByte(trimmed, ';') > 0:
+		t.sep = ';'
+	}
+	t.n = split(&t.cols, line, t.sep, 2)
+	if t.n == 1 && t.sep == ' ' {
+		t.n = split(&t.cols, line, t.sep, 1)
+		if t.n > 0 && tableCounter(t.cols[0].of(line)) == countNothing {
+			return // prose
+		}
+	}
+	if t.n < 2 {
+		return
+	}
+	counter, metric := false, false
+	for _, c := range t.cols[:t.n] {
+		name := c.of(line)
+		if len(name) == 0 || isDigit(name[0]) {
+			return
+		}
+		switch tableCounter(name) {
+		case countNothing:
+			if _, wanted := p.column(name); wanted {
+				metric = true
+			}
+		case countLR:
+		default:
+			counter = true
+		}
+	}
+	if counter && metric {
+		t.header = bytes.Clone(line)
+		p.table = t
+	}
+}
+
+// column decides whether the column of that name is a metric that is wanted.
+func (p *Parser) column(name []byte) (candidate, bool) {
+	last := name
+	if at := bytes.LastIndexByte(name, ' '); at >= 0 && p.metric != "" {
+		last = name[at+1:]
+	}
+	var w words
+	if isBest(name[:max(0, bytes.IndexByte(name, ' '))]) {
+		w.best = name
+	}
+	return p.candidate(last, name, &w, true)
+}
+
+// tableCounter knows what a column counts: as elsewhere, and by the shorter names
+// that only a table's header can have.
+func tableCounter(name []byte) counter {
+	switch {
+	case equalFold(name, "e"):
+		return countEpoch
+	case string(name) == "#" || equalFold(name, "itn") || equalFold(name, "counter"):
+		return countStep
+	}
+	return counts(name)
+}
+
+// scanRow reads a line as a row of the table printed last, and says whether it is
+// one.
+func (p *Parser) scanRow(line []byte) bool {
+	t := &p.table
+	if t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
+		return false
+	}
+	var row [maxColumns]cell
+	n := split(&row, line, t.sep, 1)
+	if t.sep == ' ' {
+		for i := range max(n, 0) {
+			if row[i].of(line)[row[i].to-row[i].from-1] == ':' { // what follows is YOLO's bar
+				row[i].to--
+				n = i + 1
+				break
+			}
+			if !numeric(row[i].of(line)) {
+				return false
+			}
+		}
+	}
+	if n < 2 || n != t.n && t.sep != ' ' {
+		return false
+	}
+
+	f := &p.found
+	before, next := *f, 0
+	for i, c := range t.cols[:t.n] {
+		var value cell
+		if n == t.n {
+			value = row[i]
+		} else { // some are left empty: what stands below the name
+			for next < n && row[next].to <= c.from {
+				next++
+			}
+			if next < n && row[next].from < c.to {
+				value = row[next]
+				next++
+			}
+		}
+		if !p.scanCell(c.of(t.header), value.of(line)) {
+			*f = before
+			return false
+		}
+	}
+	if f.ncands == 0 {
+		*f = before
+		return false
+	}
+	return true
+}
+
+// scanCell files a value of a row. It returns false when the row is none: a counter
+// is not a number.
+func (p *Parser) scanCell(name, value []byte) bool {
+	n, ok := parseValue(value, 0)
+	kind := tableCounter(name)
+	switch kind {
+	case countNothing:
+		if c, wanted := p.column(name); wanted && ok && n.end == len(value) {
+			c.value = n.value
+			p.found.add(c)
+		}
+		return true
+	case countLR:
+		if ok {
+			p.found.lr = n.value
+		}
+		return true
+	}
+	if !ok || n.value < 0 || n.value >= maxStep {
+		return false
+	}
+	return p.count(value, kind, n) == len(value)
+}
+
+// numeric says whether a cell of a row may be a value of whatever kind.
+func numeric(b []byte) bool {
+	switch c := lower(b[0]); {
+	case isDigit(c) || c == '.' || c == '-' || c == '+':
+		return true
+	case c == 'n' || c == 'i':
+		return hasFold(b, "nan") || hasFold(b, "inf") || hasFold(b, "none") || hasFold(b, "n/a")
+	}
+	return false
+}
+
+// scanBox reads a line "| name | value |" and says whether it is one.
+func (p *Parser) scanBox(line []byte) bool {
+	trimmed := bytes.TrimSpace(line)
+	if len(trimmed) < 5 || bar(trimmed, 0) == 0 {
+		return false
+	}
+	var row [maxColumns]cell
+	if split(&row, trimmed, '|', 1) != 2 {
+		return false
+	}
+	name, value := row[0].of(trimmed), row[1].of(trimmed)
+	n, ok := parseValue(value, 0)
+	if !ok || n.end != len(value) || len(name) == 0 || !isLetter(name[0]) {
+		return false
+	}
+	if counts(name) == countNothing {
+		if _, wanted := p.column(name); !wanted {
+			return true
+		}
+	}
+	if len(p.box)+len(name)+len(value)+4 <= maxBox {
+		p.box = append(append(append(append(p.box, name...), " = "...), value...), ',')
+	}
+	return true
+}
+
+// setTables takes up the tables of a State.
+func (p *Parser) setTables(st State) {
+	p.scanHeader([]byte(st.Header))
+	p.box = append(p.box[:0], st.Box[:min(len(st.Box), maxBox)]...)
+}
