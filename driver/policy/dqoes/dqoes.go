@@ -330,6 +330,9 @@ func (n *node) cut(i int) bool { return n.asked != nil && n.limit[i] < n.asked[i
 func (n *node) listen() (next State, interval float64) {
 	last, _ := stateOf(n.Snapshot) // Check has read it
 	if n.Event != policy.EventNone {
+		if len(n.services) == 0 {
+			last = State{} // nothing to compare the next ones with
+		}
 		return last, n.InitialIntervalS
 	}
 	next, interval = n.sum, n.IntervalS

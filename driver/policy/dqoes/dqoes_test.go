@@ -412,6 +412,13 @@ func TestDecide_event(t *testing.T) {
 	}
 }
 
+// The last service takes the state with it.
+func TestDecide_lastLeaves(t *testing.T) {
+	in := of().beside(1, 0.1, 0)
+	in.Event, in.Snapshot.State = policy.EventLeave, State{30, -20, 1, 2}.Encode()
+	must.Eq(t, State{}, in.decide().State)
+}
+
 // Who was given more keeps more: floors, and the level that the largest are cut to.
 func TestDecide_entitlement(t *testing.T) {
 	in := of(task("big", 1, 20, 0.5, 0.9), task("small", 1, 20, 0.4, 0.9), task("good", 40, 1, 0.01, 0.01)).with(proportional)
