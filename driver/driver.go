@@ -147,6 +147,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		QuotaMinCores:   s.QuotaMinCores,
 		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
+		OwnQuota:        limits.OwnQuota,
 		NoProgressAfter: s.NoProgressAfter,
 		Emit:            d.emit,
 	}, d.logger)

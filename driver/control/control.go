@@ -58,6 +58,10 @@ type Options struct {
 	// when only our own tasks count.
 	SharedCores func() (int, error)
 
+	// OwnQuota reads the CPU quota over the plugin, in cores, 0 if there is none
+	// (limits.OwnQuota); nil when it does not count. It may change at any time.
+	OwnQuota func() (float64, error)
+
 	// NoProgressAfter is how long a task may write output that nothing matches
 	// before an event says so.
 	NoProgressAfter time.Duration

@@ -21,6 +21,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	now := time.Now()
 	c.pool = c.poolCores()
 	var tasks []*task
+	outside := c.gone
 	for _, t := range c.tasks {
 		if t.cgroup == nil {
 			continue
@@ -31,11 +32,14 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 			// moment after the last one.
 			t.closeInterval(now, c.opts.NodeMemory)
 		}
-		if t.Limited {
+		switch {
+		case t.Limited:
 			tasks = append(tasks, t)
+		case t.Pinned == 0: // its CPU comes out of the pool all the same
+			outside += t.cores
 		}
 	}
-	s := c.take(tasks, event, now)
+	s := c.take(tasks, outside, event, now)
 	if event == policy.EventNone {
 		// It counted in this run, too: a part of the interval was theirs.
 		c.gone = 0
@@ -54,7 +58,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 }
 
 // take makes a snapshot of the node.
-func (c *Controller) take(tasks []*task, event policy.Event, now time.Time) policy.Snapshot {
+func (c *Controller) take(tasks []*task, outside policy.Cores, event policy.Event, now time.Time) policy.Snapshot {
 	s := policy.Snapshot{
 		NowS:             float64(now.UnixMilli()) / 1e3,
 		Policy:           c.opts.Policy.Name,
@@ -63,7 +67,7 @@ func (c *Controller) take(tasks []*task, event policy.Event, now time.Time) poli
 		IntervalS:        c.interval.Seconds(),
 		InitialIntervalS: c.opts.Interval.Seconds(),
 		MaxIntervalS:     c.opts.MaxInterval.Seconds(),
-		Gone:             c.share(c.gone),
+		Gone:             c.share(outside),
 		State:            c.state,
 		Tasks:            make([]policy.Task, len(tasks)),
 		Policies:         c.opts.Policies,
@@ -133,7 +137,8 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 }
 
 // poolCores is the pool less the cores that tasks own (`cores`): ours, and those
-// of other drivers as far as Nomad's cpuset shows them.
+// of other drivers as far as Nomad's cpuset shows them; and no more than the quota
+// over the plugin itself.
 func (c *Controller) poolCores() policy.Cores {
 	pool := c.opts.PoolCores
 	if c.opts.PoolFixed {
@@ -145,6 +150,11 @@ func (c *Controller) poolCores() policy.Cores {
 	if c.opts.SharedCores != nil {
 		if n, err := c.opts.SharedCores(); err == nil && n > 0 {
 			pool = min(pool, policy.Cores(n))
+		}
+	}
+	if c.opts.OwnQuota != nil {
+		if quota, err := c.opts.OwnQuota(); err == nil && quota > 0 {
+			pool = min(pool, policy.Cores(quota))
 		}
 	}
 	return max(pool, plan.LeastQuotaCores)

@@ -37,8 +37,9 @@ type Snapshot struct {
 	InitialIntervalS float64 `json:"initial_interval_s" strict:"optional"`
 	// MaxIntervalS is the longest interval.
 	MaxIntervalS float64 `json:"max_interval_s" strict:"optional"`
-	// Gone is what tasks that have left since used in the last interval: they do not
-	// count any more, but the pool was as full as it was.
+	// Gone is what tasks that are not in the snapshot used in the last interval: those
+	// that have left since, and those that are not to be limited. They do not count, but
+	// the pool was as full as it was.
 	Gone Share `json:"gone" strict:"optional"`
 	// State is Outcome.State of the last run; nil at the start.
 	State json.RawMessage `json:"state,omitempty" strict:"optional"`

@@ -47,10 +47,6 @@ func StatusTask(name string) (task string, ok bool) { return strings.CutSuffix(n
 // StateName is the name of what a later process of the plugin restores of a task, sealed.
 func StateName(task string) string { return task + ".state" }
 
-// HistoryName is the name of the copy of a task's history that a later process restores,
-// sealed.
-func HistoryName(task string) string { return task + ".history" }
-
 // recordName is the name of a task's Record, sealed. No two tasks or kinds share a name,
 // because no suffix ends with another.
 func recordName(task string) string { return task + ".record" }

@@ -172,7 +172,7 @@ func TestDir_hostile(t *testing.T) {
 func TestNames(t *testing.T) {
 	of := map[string]string{SnapshotName: "the snapshot"}
 	for _, task := range []string{"snapshot", "a", "a.status", "a.status.json", "a.state", "a.record", "a.history", "snapshot.json", ".", "..", "é x"} {
-		for kind, name := range map[string]string{"status": StatusName(task), "state": StateName(task), "history": HistoryName(task), "record": recordName(task)} {
+		for kind, name := range map[string]string{"status": StatusName(task), "state": StateName(task), "record": recordName(task)} {
 			must.MapNotContainsKey(t, of, name)
 			of[name] = kind
 		}

@@ -82,14 +82,17 @@ func (p *Task) Due(now time.Time, every time.Duration) bool {
 // process goes on with. A final status is the task's last.
 func (p *Task) Write(st status.Status, row status.Row, state []byte, now time.Time, final bool) {
 	p.written, p.dirty = now, false
-	if p.writer == nil {
+	err := p.private.WriteSealed(private.StateName(p.name), state, false)
+	data, encErr := st.Encode()
+	if encErr == nil {
+		encErr = p.private.WriteFile(private.StatusName(p.name), data, false)
+	}
+	err = errors.Join(err, encErr)
+	if p.writer == nil { // the task is in the way, which is its own loss only
+		p.failedWrite(err)
 		return
 	}
-	err := p.writer.Status(st)
-	if data, encErr := st.Encode(); encErr == nil {
-		err = errors.Join(err, p.private.WriteFile(private.StatusName(p.name), data, false))
-	}
-	err = errors.Join(err, p.private.WriteSealed(private.StateName(p.name), state, false))
+	err = errors.Join(err, p.writer.Status(st))
 	if p.rowDue || final {
 		row.Event = p.mark
 		p.rowDue, p.mark = false, ""
