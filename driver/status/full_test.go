@@ -98,7 +98,7 @@ func TestFullDisk(t *testing.T) {
 	must.NoError(t, w.Status(Status{Task: "t", Step: 3}))
 	must.NoError(t, w.Picture())
 	must.Eq(t, string(formatHistory(rowsUpTo(n+1))), readFileOf(t, in("t.csv")))
-	st, err := w.ReadStatus()
+	st, err := w.readStatus()
 	must.NoError(t, err)
 	must.Eq(t, 3, st.Step)
 	must.False(t, picture == readFileOf(t, in("t.png")))

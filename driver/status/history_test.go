@@ -162,7 +162,7 @@ func TestHistory_damaged(t *testing.T) {
 			for _, i := range c.want {
 				want = append(want, rowAt(i))
 			}
-			rows, err := w.History()
+			rows, err := w.history()
 			must.NoError(t, err)
 			switch name {
 			case "torn, then more": // a line may be torn where it still makes sense
@@ -176,7 +176,7 @@ func TestHistory_damaged(t *testing.T) {
 			for i := 4; i < 6; i++ {
 				must.NoError(t, w.Append(rowAt(i)))
 				want = append(want, rowAt(i))
-				rows, err = w.History()
+				rows, err = w.history()
 				must.NoError(t, err)
 				eqRows(t, want, rows)
 			}
@@ -197,7 +197,7 @@ func TestHistory_torn(t *testing.T) {
 	for n := range len(full) + 1 {
 		must.NoError(t, os.WriteFile(path, full[:n], 0o600))
 		whole := max(0, bytes.Count(full[:n], []byte("\n"))-1)
-		got, err := w.History()
+		got, err := w.history()
 		must.NoError(t, err)
 		eqRows(t, rows[:whole], got)
 
@@ -226,7 +226,7 @@ func TestHistory_bounded(t *testing.T) {
 			turns = append(turns, i)
 		}
 		must.NoError(t, w.Append(r))
-		rows, err := w.History()
+		rows, err := w.history()
 		must.NoError(t, err)
 		must.Between(t, min(i+1, most/2), len(rows), most)
 		must.Zero(t, rows[0].CPUSeconds)
@@ -236,7 +236,7 @@ func TestHistory_bounded(t *testing.T) {
 	must.NoError(t, err)
 	must.Less(t, most*maxLine, fi.Size())
 
-	rows, err := w.History()
+	rows, err := w.history()
 	must.NoError(t, err)
 	kept := make(map[int]Row)
 	early := 0

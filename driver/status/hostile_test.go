@@ -88,14 +88,14 @@ func TestHostile_file(t *testing.T) {
 				must.NoError(t, plant(path, v))
 
 				readable := what == "garbage" || what == "sparse file" || what == "hard link"
-				_, err := w.ReadStatus()
+				_, err := w.readStatus()
 				if place == "t.json" {
 					must.ErrorContains(t, err, path)
 					must.Eq(t, !readable, errors.Is(err, taskfs.ErrKind))
 				} else {
 					must.NoError(t, err)
 				}
-				rows, err := w.History()
+				rows, err := w.history()
 				switch {
 				case place != "t.csv":
 					must.NoError(t, err)
@@ -135,10 +135,10 @@ func TestHostile_file(t *testing.T) {
 					must.Eq(t, unix.S_IFREG|fileMode, st.Mode)
 					must.Eq(t, 1, uint64(st.Nlink))
 				}
-				st, err := w.ReadStatus()
+				st, err := w.readStatus()
 				must.NoError(t, err)
 				must.Eq(t, 2, st.Step)
-				rows, err = w.History()
+				rows, err = w.history()
 				must.NoError(t, err)
 				if place == "t.csv" {
 					eqRows(t, []Row{rowAt(16)}, rows)
@@ -183,13 +183,13 @@ func TestHostile_directory(t *testing.T) {
 					must.NoError(t, os.RemoveAll(path))
 					must.NoError(t, plant(path, v))
 					if !planted.IsDir() {
-						_, err = w.ReadStatus()
+						_, err = w.readStatus()
 						must.ErrorContains(t, err, path)
-						_, err = w.History()
+						_, err = w.history()
 						must.ErrorContains(t, err, path)
 					}
 					must.NoError(t, w.Append(rowAt(1)))
-					rows, err := w.History()
+					rows, err := w.history()
 					must.NoError(t, err)
 					eqRows(t, []Row{rowAt(1)}, rows)
 				}
@@ -230,8 +230,8 @@ func TestHostile_race(t *testing.T) {
 	for i := range 1000 { // whether they succeed is up to the race
 		_ = w.Status(Status{Task: "t"})
 		_ = w.Append(rowAt(i))
-		_, _ = w.History()
-		_, _ = w.ReadStatus()
+		_, _ = w.history()
+		_, _ = w.readStatus()
 	}
 	close(stop)
 	attacker.Wait()
@@ -242,7 +242,7 @@ func TestHostile_race(t *testing.T) {
 	must.NoError(t, w.Status(Status{Task: "t", Step: 3}))
 	must.NoError(t, w.Append(rowAt(0)))
 	must.NoError(t, w.Picture())
-	st, err := w.ReadStatus()
+	st, err := w.readStatus()
 	must.NoError(t, err)
 	must.Eq(t, 3, st.Step)
 	must.Eq(t, []string{"t.csv", "t.json", "t.png"}, names(t, dir))
@@ -262,11 +262,11 @@ func TestHostile_huge(t *testing.T) {
 	b, _, err := w.read(".json", maxStatus)
 	must.NoError(t, err)
 	must.Len(t, maxStatus, b)
-	_, err = w.ReadStatus()
+	_, err = w.readStatus()
 	must.Error(t, err)
 
 	path := huge("t.csv", string(formatHistory(rowsUpTo(10))))
-	rows, err := w.History()
+	rows, err := w.history()
 	must.NoError(t, err)
 	eqRows(t, rowsUpTo(10), rows)
 	must.NoError(t, w.Append(rowAt(10)))
@@ -277,7 +277,7 @@ func TestHostile_huge(t *testing.T) {
 	must.NoError(t, os.WriteFile(path, formatHistory(rowsUpTo(3*defaultMaxRows)), 0o600))
 	must.NoError(t, w.Picture())
 	must.NoError(t, w.Append(rowAt(3*defaultMaxRows)))
-	rows, err = w.History()
+	rows, err = w.history()
 	must.NoError(t, err)
 	must.LessEq(t, 100, len(rows))
 	eqRows(t, rowsUpTo(1), rows[:1])
@@ -300,10 +300,10 @@ func TestHostile_unreadable(t *testing.T) {
 		must.NoError(t, err)
 		defer unix.SetfsuidRetUid(0)
 	}
-	_, err := w.ReadStatus()
+	_, err := w.readStatus()
 	must.ErrorIs(t, err, os.ErrPermission)
 	must.ErrorContains(t, err, filepath.Join(dir, "t.json"))
-	_, err = w.History()
+	_, err = w.history()
 	must.ErrorIs(t, err, os.ErrPermission)
 	must.ErrorContains(t, err, filepath.Join(dir, "t.csv"))
 }

@@ -119,10 +119,6 @@ type Status struct {
 
 	Updated time.Time `json:"updated"`
 	Node    Node      `json:"node"`
-
-	// Resume is what a later process of the driver needs to go on; it is not
-	// meant for anybody else.
-	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
 // Target is what the job asked for, and how far the task is.
@@ -255,7 +251,7 @@ func (s Status) Encode() ([]byte, error) {
 	}
 	b = append(b, '\n')
 	if len(b) > maxStatus {
-		return nil, fmt.Errorf("encode status: %d bytes, %d of them to resume: at most %d can be read back", len(b), len(s.Resume), maxStatus)
+		return nil, fmt.Errorf("encode status: %d bytes: at most %d can be read back", len(b), maxStatus)
 	}
 	return b, nil
 }

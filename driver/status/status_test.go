@@ -83,26 +83,32 @@ func full() Status {
 		Rule:  "r", Why: `because "of" <this> & that`, Updated: at.Add(time.Hour),
 		Node: Node{PoolCores: 4, Tasks: 3, Counts: map[string]int{"NL": 2, "CL": 1}, GrowthSum: map[string]Number{"NL": 0.25},
 			Alpha: -1, IntervalS: 20},
-		Resume: json.RawMessage(`{"log": {"file": 1}, "run": "x"}`),
 	}
+}
+
+// readStatus reads the status file back.
+func (w *Writer) readStatus() (Status, error) {
+	b, path, err := w.read(".json", maxStatus)
+	if err != nil {
+		return Status{}, err
+	}
+	return decode(path, b)
 }
 
 func TestStatus_roundTrip(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	in := full()
 	must.NoError(t, w.Status(in))
-	for _, read := range []func() (Status, error){w.ReadStatus, func() (Status, error) { return ReadStatus(filepath.Join(dir, "t.json")) }} {
+	for _, read := range []func() (Status, error){w.readStatus, func() (Status, error) { return ReadStatus(filepath.Join(dir, "t.json")) }} {
 		out, err := read()
 		must.NoError(t, err)
-		must.EqJSON(t, string(in.Resume), string(out.Resume))
-		out.Resume = in.Resume
 		must.Eq(t, in, out)
 	}
 	must.StrHasSuffix(t, "}\n", readFileOf(t, filepath.Join(dir, "t.json")))
 
 	in.Schema = 99 // the Writer's business
 	must.NoError(t, w.Status(in))
-	out, err := w.ReadStatus()
+	out, err := w.readStatus()
 	must.NoError(t, err)
 	must.Eq(t, Schema, out.Schema)
 }
@@ -119,7 +125,7 @@ func TestStatus_longTexts(t *testing.T) {
 			*p = long
 		}
 		must.NoError(t, w.Status(s))
-		got, err := w.ReadStatus()
+		got, err := w.readStatus()
 		must.NoError(t, err)
 		for _, text := range []string{got.Version, got.Task, got.Alloc, got.Job, got.Namespace, got.Engine, got.Policy, got.Estimator,
 			got.Mode, got.Category, got.Metric, got.Goal, got.Rule, got.Why, got.Limit.Error} {
@@ -142,43 +148,6 @@ func TestCut(t *testing.T) {
 		got := cut(c.in, c.n)
 		must.Eq(t, c.want, got)
 		must.LessEq(t, c.n, len(got))
-	}
-}
-
-// What cannot be read back is not written, and what was there stays.
-func TestStatus_resume(t *testing.T) {
-	w, dir := newTestWriter(t, Options{})
-	text := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
-	s := full()
-	s.Resume = json.RawMessage(text(0))
-	b, err := s.Encode()
-	must.NoError(t, err)
-	room := maxStatus - len(b)
-	must.NoError(t, w.Status(full()))
-	before := readFileOf(t, filepath.Join(dir, "t.json"))
-	for name, bad := range map[string]string{
-		"not JSON": "{", "two values": "1 2", "NUL": "\x00", "NaN": "NaN", "bad text": "\"\x01\"",
-		"just too large": text(room + 1),
-		"large":          text(10 << 20),
-		"deep":           strings.Repeat("[", 20000) + strings.Repeat("]", 20000),
-	} {
-		s := full()
-		s.Resume = json.RawMessage(bad)
-		must.ErrorContains(t, w.Status(s), "encode status", must.Sprint(name))
-		must.Eq(t, before, readFileOf(t, filepath.Join(dir, "t.json")))
-		must.Eq(t, []string{"t.json"}, names(t, dir))
-	}
-	for _, good := range []string{``, `null`, `0`, `{"a":[1,2]}`, text(room)} {
-		s := full()
-		s.Resume = json.RawMessage(good)
-		must.NoError(t, w.Status(s))
-		out, err := w.ReadStatus()
-		must.NoError(t, err)
-		if good == "" {
-			must.SliceEmpty(t, out.Resume)
-			continue
-		}
-		must.EqJSON(t, good, string(out.Resume))
 	}
 }
 
@@ -213,7 +182,7 @@ func TestReadStatus_hostile(t *testing.T) {
 	path := filepath.Join(dir, "t.json")
 	for name, file := range hostileStatus() {
 		must.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-		_, err := w.ReadStatus()
+		_, err := w.readStatus()
 		must.ErrorContains(t, err, path, must.Sprint(name))
 		must.Less(t, 1000, len(err.Error()))
 	}
@@ -227,7 +196,7 @@ func TestReadStatus_hostile(t *testing.T) {
 		"odd numbers":  `{"value":3,"step":-1e308,"node":{"pool_cores":1e308,"alpha":-0}}`,
 	} {
 		must.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-		st, err := w.ReadStatus()
+		st, err := w.readStatus()
 		must.NoError(t, err, must.Sprint(name))
 		must.True(t, st.Value == 3 || !st.Value.Known())
 		must.NoError(t, w.Status(st)) // it can be taken over
@@ -249,7 +218,7 @@ func FuzzDecodeStatus(f *testing.F) {
 	b, err = blank().Encode()
 	must.NoError(f, err)
 	f.Add(b)
-	f.Add([]byte(`{"VALUE":5e-324,"resume":{"a":[null]},"node":{"growth_sum":{"":null},"counts":null}}`))
+	f.Add([]byte(`{"VALUE":5e-324,"node":{"growth_sum":{"":null},"counts":null}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := decode("file", b)
 		if err != nil {

@@ -135,16 +135,6 @@ func (w *Writer) Status(s Status) error {
 	return w.replace(".json", b)
 }
 
-// ReadStatus reads the status file back, as an earlier process may have left it.
-// The task may have changed it.
-func (w *Writer) ReadStatus() (Status, error) {
-	b, path, err := w.read(".json", maxStatus)
-	if err != nil {
-		return Status{}, err
-	}
-	return decode(path, b)
-}
-
 // Append adds a row to the history. The file never has more than
 // Options.MaxRows rows. Errors as for Status; a row that does not fit on the disk
 // is lost, and the file is as it was.
@@ -209,9 +199,9 @@ func (w *Writer) Marker(name string, content any) error {
 	return w.replace("."+name, append(b, '\n'))
 }
 
-// History reads the history, as far as it can be read, oldest row first. A
+// history reads the history, as far as it can be read, oldest row first. A
 // missing file is no error. The task may have changed the file.
-func (w *Writer) History() ([]Row, error) {
+func (w *Writer) history() ([]Row, error) {
 	b, _, err := w.read(".csv", maxHistory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -222,7 +212,7 @@ func (w *Writer) History() ([]Row, error) {
 // Picture draws the history to the picture file; see Draw. It takes some tens of
 // milliseconds of CPU: call it at milestones and at most once a minute.
 func (w *Writer) Picture() error {
-	rows, err := w.History()
+	rows, err := w.history()
 	if err != nil {
 		return err
 	}
@@ -230,11 +220,6 @@ func (w *Writer) Picture() error {
 	last := w.last
 	w.mu.Unlock()
 	labels := Labels{Task: w.task}
-	if last == nil {
-		if s, err := w.ReadStatus(); err == nil {
-			last = &s
-		}
-	}
 	if last != nil {
 		labels = LabelsOf(*last)
 		labels.Task = w.task

@@ -152,20 +152,20 @@ func TestNewWriter_leftovers(t *testing.T) {
 
 func TestWriter_nothingYet(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
-	rows, err := w.History()
+	rows, err := w.history()
 	must.NoError(t, err)
 	must.SliceEmpty(t, rows)
-	_, err = w.ReadStatus()
+	_, err = w.readStatus()
 	must.ErrorIs(t, err, fs.ErrNotExist)
 	must.ErrorContains(t, err, filepath.Join(dir, "t.json"))
 	must.NoError(t, w.Picture())
 	isPicture(t, []byte(readFileOf(t, filepath.Join(dir, "t.png"))))
 
 	must.NoError(t, os.RemoveAll(dir))
-	rows, err = w.History()
+	rows, err = w.history()
 	must.NoError(t, err)
 	must.SliceEmpty(t, rows)
-	_, err = w.ReadStatus()
+	_, err = w.readStatus()
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
@@ -177,7 +177,7 @@ func TestWriter_directoryRemoved(t *testing.T) {
 	must.NoError(t, w.Append(rowAt(1)))
 	must.NoError(t, w.Status(Status{Task: "t"}))
 	must.NoError(t, w.Picture())
-	rows, err := w.History()
+	rows, err := w.history()
 	must.NoError(t, err)
 	eqRows(t, []Row{rowAt(1)}, rows)
 
@@ -344,7 +344,7 @@ func TestWriter_concurrent(t *testing.T) {
 			}
 		})
 	}
-	read(w.ReadStatus, w.History)
+	read(w.readStatus, w.history)
 	read(func() (Status, error) { return ReadStatus(filepath.Join(dir, "t.json")) },
 		func() ([]Row, error) { return ReadHistory(filepath.Join(dir, "t.csv")) })
 	writers.Wait()
@@ -355,7 +355,7 @@ func TestWriter_concurrent(t *testing.T) {
 		t.Fatal(err)
 	default:
 	}
-	rows, err := w.History()
+	rows, err := w.history()
 	must.NoError(t, err)
 	eqRows(t, rowsUpTo(1), rows[:1])
 	eqRows(t, []Row{rowAt(appends - 1)}, rows[len(rows)-1:])
