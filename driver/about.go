@@ -86,7 +86,7 @@ func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
 func (d *Driver) innerSchemas() (map[string]*hclspec.Spec, error) {
 	schemas := make(map[string]*hclspec.Spec)
 	for _, name := range config.Engines() {
-		inner, err := d.newDriver(d.ctx, name, d.logger)
+		inner, err := d.passing(name)
 		if err != nil {
 			return nil, err
 		}

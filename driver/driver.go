@@ -203,11 +203,19 @@ func (d *Driver) first() drivers.DriverPlugin {
 	if s := d.setup.Load(); s != nil {
 		return s.primary
 	}
-	inner, err := d.newDriver(d.ctx, engine.Docker, d.logger)
+	inner, err := d.passing(engine.Docker)
 	if err != nil {
 		panic(err) // the name is a constant
 	}
 	return inner
+}
+
+// passing makes an instance of a decorated driver that answers questions about itself and
+// leaves nothing behind that runs.
+func (d *Driver) passing(name string) (drivers.DriverPlugin, error) {
+	ctx, stop := context.WithCancel(d.ctx)
+	stop()
+	return d.newDriver(ctx, name, d.logger)
 }
 
 // Capabilities are the decorated driver's.
@@ -230,11 +238,10 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	out := make(chan *drivers.Fingerprint)
 	go func() {
 		defer close(out)
-		for fp := range in {
+		for fp := range in { // to its end, for a sender does not give up
 			select {
 			case out <- d.decorate(s, fp):
 			case <-ctx.Done():
-				return
 			}
 		}
 	}()

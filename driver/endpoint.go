@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -56,7 +57,7 @@ func hostPorts(r *drivers.Resources) (all []prometheus.Port) {
 	}
 	if r.NomadResources != nil { // the older form, resources { network {} }
 		for _, n := range r.NomadResources.Networks {
-			for _, p := range append(n.ReservedPorts, n.DynamicPorts...) {
+			for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 				add(n.IP, p.Value, p.Value)
 			}
 		}

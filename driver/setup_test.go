@@ -6,14 +6,17 @@ package driver
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 )
 
 // fingerprinted is a decorated driver that answers every question at once.
@@ -27,6 +30,21 @@ func (fingerprinted) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, 
 }
 
 func (fingerprinted) ConfigSchema() (*hclspec.Spec, error) { return hclspec.NewObject(nil), nil }
+
+// Questions that Nomad asks before it configures the plugin leave nothing that runs.
+func TestQuestionsLeaveNothing(t *testing.T) {
+	d := newDriver(t, Name)
+	before := runtime.NumGoroutine()
+	for range 20 {
+		_, err := d.ConfigSchema()
+		must.NoError(t, err)
+		_, err = d.Capabilities()
+		must.NoError(t, err)
+		_, err = d.TaskConfigSchema()
+		must.NoError(t, err)
+	}
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return runtime.NumGoroutine() < before+20 }), wait.Timeout(30*time.Second)))
+}
 
 // A config that comes while tasks are started and questions are asked is seen as a
 // whole or not at all (run it with -race).

@@ -254,8 +254,8 @@ func (c Config) checkSource(bad func(field, value, format string, args ...any)) 
 	}
 }
 
-// checkEndpoint checks the settings of the metrics endpoint. Which addresses are
-// this host's is checked by who asks them.
+// checkEndpoint checks the settings of the metrics endpoint. Where it may be follows from
+// the task's allocation (prometheus.Reach).
 func (c Config) checkEndpoint(bad func(field, value, format string, args ...any)) {
 	u, err := url.Parse(c.Prometheus)
 	switch {

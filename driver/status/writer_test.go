@@ -221,7 +221,7 @@ func TestWriter_second(t *testing.T) {
 	must.Eq(t, string(formatHistory(rowsUpTo(4))), readFileOf(t, filepath.Join(dir, "t.csv")))
 }
 
-// The picture's words come from the last status, of this process or of the one before.
+// The picture's words come from the last status, of this process.
 func TestWriter_pictureWords(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
 	draw := func(w *Writer) string {
@@ -237,9 +237,6 @@ func TestWriter_pictureWords(t *testing.T) {
 	want, err := Draw(nil, Labels{Task: "t", Metric: "loss", Goal: "min", Targets: []Mark{{"acceptable", 0.3}}})
 	must.NoError(t, err)
 	must.True(t, string(want) == worded)
-	second, err := NewWriter(w.base, "t", Options{})
-	must.NoError(t, err)
-	must.True(t, worded == draw(second))
 }
 
 func TestReadPath(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -137,22 +136,21 @@ func (r *Reach) onHost(to netip.AddrPort) (at []netip.AddrPort, err error) {
 
 // ports lists the allocation's ports on the host.
 func (r *Reach) ports() string {
-	var all []string
-	for _, p := range r.Ports {
-		if text := p.Host.String(); p.Host.Addr().IsValid() {
-			all = append(all, text)
-		} else {
-			all = append(all, "localhost:"+strconv.Itoa(int(p.Host.Port())))
-		}
-	}
-	if all == nil {
+	if len(r.Ports) == 0 {
 		return "none"
+	}
+	all := make([]string, len(r.Ports))
+	for i, p := range r.Ports {
+		all[i] = p.Host.String()
+		if !p.Host.Addr().IsValid() {
+			all[i] = fmt.Sprint("localhost:", p.Host.Port())
+		}
 	}
 	return strings.Join(all, ", ")
 }
 
-// dialInside connects to a target. It runs in the task's own network namespace, of which
-// every address is the task's, and none that only can be reached from there.
+// dialInside connects to a target. It runs in the task's own network namespace, whose
+// addresses are the task's; what else can be reached from there is not.
 func (r *Reach) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	port := to.Port()
 	own, err := addresses()
@@ -180,13 +178,9 @@ func (r *Reach) dialInside(ctx context.Context, to netip.AddrPort) (net.Conn, er
 	return dial(ctx, at)
 }
 
-// addresses lists the addresses of the present network namespace, loopback first.
-func addresses() ([]netip.Addr, error) {
+// addresses lists the addresses of the present network namespace.
+func addresses() (out []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
 	for _, a := range all {
 		if ip, ok := a.(*net.IPNet); ok {
 			if addr, ok := netip.AddrFromSlice(ip.IP); ok && !addr.IsLinkLocalUnicast() {
@@ -194,16 +188,7 @@ func addresses() ([]netip.Addr, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b netip.Addr) int {
-		switch {
-		case a.IsLoopback() == b.IsLoopback():
-			return 0
-		case a.IsLoopback():
-			return -1
-		}
-		return 1
-	})
-	return out, nil
+	return out, err
 }
 
 // dial connects to the first address that can be connected to.
@@ -220,7 +205,8 @@ func dial(ctx context.Context, at []netip.AddrPort) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// hostNamespace says whether a network namespace is this process's, or that of the host.
+// hostNamespace says whether a network namespace is this process's, or that of the first
+// process as far as it may be looked at.
 func hostNamespace(ns *os.File) (bool, error) {
 	it, err := ns.Stat()
 	if err != nil {
@@ -230,11 +216,8 @@ func hostNamespace(ns *os.File) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if os.SameFile(it, own) {
-		return true, nil
-	}
 	first, err := os.Stat("/proc/1/ns/net")
-	return err == nil && os.SameFile(it, first), nil
+	return os.SameFile(it, own) || err == nil && os.SameFile(it, first), nil
 }
 
 // ownNamespace is a thread's, since a thread that could not leave a task's may be the first.
