@@ -309,7 +309,6 @@ func (c *cluster) waitStatus(t *testing.T, alloc *api.Allocation, task, what str
 			return err
 		}
 		if !want(st) {
-			st.Resume = nil
 			return fmt.Errorf("it is %+v", st)
 		}
 		return nil
