@@ -183,7 +183,7 @@ func TestExamine(t *testing.T) {
 			"plugin options", Fail, `interval: must be a duration from 1s to 1h0m0s, got "20"`, "", ""},
 		"intervals crossed": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = "10m" },
 			"plugin options", Fail, "max_interval: must not be less", "", ""},
-		"wrong numbers":       {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = 0.5 }, "plugin options", Fail, "beta: must be from 1 to 100, got 0.5", "", ""},
+		"wrong numbers":       {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = 0.5 }, "plugin options", Fail, "beta: must be ≥ 1, got 0.5", "", ""},
 		"wrong alpha":         {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = "-1" }, "plugin options", Fail, "alpha: must be", "", ""},
 		"alpha as number":     {func(_ *testing.T, s *Snapshot) { own(s)["alpha"] = 0.05 }, "plugin options", OK, "alpha = 0.05", "", ""},
 		"null is the default": {func(_ *testing.T, s *Snapshot) { own(s)["mode"] = nil }, "plugin options", OK, "", "", ""},

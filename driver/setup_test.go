@@ -6,6 +6,8 @@ package driver
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
@@ -50,6 +52,12 @@ func TestQuestionsLeaveNothing(t *testing.T) {
 // whole or not at all (run it with -race).
 func TestConfigWhileInUse(t *testing.T) {
 	const rounds = 50
+	// The loop may still write the last status of a task when the test is over.
+	allocs, err := os.MkdirTemp("", "ebbtide-allocs-")
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return os.RemoveAll(allocs) == nil }), wait.Timeout(30*time.Second)))
+	})
 	d := newDriver(t, Name)
 	spec, err := d.ConfigSchema()
 	must.NoError(t, err)
@@ -82,7 +90,8 @@ func TestConfigWhileInUse(t *testing.T) {
 		all.Go(func() {
 			for i := range rounds {
 				cfg := taskConfig(t, nil, nil)
-				cfg.ID, cfg.AllocDir = fmt.Sprintf("alloc/task/%d.%d", n, i), t.TempDir()
+				cfg.ID, cfg.AllocDir = fmt.Sprintf("alloc/task/%d.%d", n, i), filepath.Join(allocs, fmt.Sprintf("%d.%d", n, i))
+				must.NoError(t, os.Mkdir(cfg.AllocDir, 0o755))
 				handle, _, err := d.StartTask(cfg)
 				must.NoError(t, err)
 				held, err := d.task(cfg.ID)
