@@ -1,0 +1,234 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package measure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/target"
+)
+
+// source hands out what the test has put there.
+type source struct {
+	goal    string
+	waiting []progress.Report
+	taken   int
+	closed  bool
+	err     error
+}
+
+func (s *source) Poll(context.Context) ([]progress.Report, error) {
+	reports := s.waiting
+	s.waiting = nil
+	s.taken += len(reports)
+	return reports, s.err
+}
+
+func (s *source) Goal() string          { return s.goal }
+func (s *source) Note() string          { return "note" }
+func (s *source) Stats() progress.Stats { return progress.Stats{Lines: int64(s.taken)} }
+func (s *source) Close() error          { s.closed = true; return nil }
+
+func (s *source) Offset() json.RawMessage {
+	data, _ := json.Marshal(s.taken)
+	return data
+}
+
+func (s *source) SetOffset(data json.RawMessage) { _ = json.Unmarshal(data, &s.taken) }
+
+// task is one whose progress and use the test says.
+type task struct {
+	*source
+	*Observer
+	cpu     float64
+	cpuErr  error
+	openErr error
+	step    float64
+}
+
+// observe starts an Observer. Tests act in the middle of its seconds.
+func observe(t *testing.T, cfg Config) *task {
+	k := &task{source: &source{goal: "min"}}
+	cfg.Open = func() (progress.Source, error) { return k.source, k.openErr }
+	cfg.CPU = func() (float64, error) { return k.cpu, k.cpuErr }
+	cfg.Estimator, cfg.Every = growth.KindPublished, time.Second
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	k.Observer = Observe(ctx, cfg)
+	time.Sleep(500 * time.Millisecond)
+	return k
+}
+
+// report lets a second pass in which the task uses a CPU and reports values.
+func (k *task) report(values ...float64) Measurement {
+	for _, v := range values {
+		k.step++
+		k.waiting = append(k.waiting, progress.Report{Metric: "loss", Value: v, Step: k.step, Total: 100})
+	}
+	k.cpu++
+	time.Sleep(time.Second)
+	return k.Latest()
+}
+
+func (k *task) measure() Measurement {
+	<-k.Measure(false)
+	return k.Latest()
+}
+
+func in(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
+
+// The epoch grows with a report and CPU time, and with nothing less.
+func TestObserver_epoch(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		must.Eq(t, 0, k.measure().Epoch)
+		k.report(2)
+		must.Eq(t, 1, k.measure().Epoch)
+		k.report()
+		must.Eq(t, 1, k.measure().Epoch, must.Sprint("CPU time, but no report"))
+		k.report(1.5, 1)
+		must.Eq(t, 2, k.measure().Epoch)
+		must.Eq(t, 2, k.measure().Epoch)
+		k.cpu--
+		k.report(0.9)
+		must.Eq(t, 2, k.measure().Epoch, must.Sprint("a report, but no CPU time"))
+		k.cpuErr = errors.New("gone")
+		k.report(0.8)
+		m := k.measure()
+		must.Eq(t, 0.8, m.Report.Value)
+		must.Eq(t, 5, m.Reports)
+	})
+}
+
+// Reports of one poll are one point, at its middle.
+func TestObserver_growth(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		k.report(4)
+		k.report(3, 1)
+		m := k.measure()
+		must.True(t, m.Estimate.Measured)
+		must.InDelta(t, 2/0.5, m.Estimate.Growth, 1e-9, must.Sprint("from 4 to the mean of 3 and 1 in half a CPU-second"))
+		must.Len(t, 2, m.Curve)
+		must.Eq(t, "note", m.Note)
+		must.Eq(t, 3, m.Lines)
+	})
+}
+
+// A measurement is a value: later ones do not change it.
+func TestObserver_immutable(t *testing.T) {
+	in(t, func(t *testing.T) {
+		low := 0.5
+		targets := target.Targets{Acceptable: &low, Objective: new(float64)}
+		k := observe(t, Config{Targets: target.NewWatcher("loss", policy.GoalMin, targets)})
+		k.report(2)
+		first := k.report(0.4)
+		must.Len(t, 1, first.Reached)
+		second := k.report(0)
+		must.Len(t, 1, first.Reached)
+		must.Eq(t, policy.Objective, second.Reached[1].State)
+		must.Eq(t, 0.4, first.Report.Value)
+	})
+}
+
+func TestObserver_service(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{Service: true})
+		k.report(0.5, math.NaN(), 0.25)
+		m := k.report(-1, 0.25)
+		must.Eq(t, 3, m.Responses)
+		must.Eq(t, 1, m.ResponseSum)
+		must.False(t, m.Estimate.Measured)
+	})
+}
+
+// A task that begins to report another metric is measured anew.
+func TestObserver_anotherMetric(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		k.report(4)
+		k.report(3)
+		must.True(t, k.measure().Estimate.Measured)
+		k.waiting = append(k.waiting, progress.Report{Metric: "accuracy", Value: 0.1})
+		k.goal = "max"
+		k.report()
+		m := k.measure()
+		must.False(t, m.Estimate.Measured)
+		must.Eq(t, policy.GoalMax, m.Goal)
+	})
+}
+
+// A later process goes on where this one was.
+func TestObserver_resume(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		k.report(4)
+		k.report(3)
+		m := k.measure()
+		last := k.Finish(t.Context())
+		must.True(t, k.closed)
+		later := observe(t, Config{Resume: Resume{
+			Offset: last.Offset, Epoch: m.Epoch, Report: last.Report, Reports: last.Reports, Goal: last.Goal, Curve: last.Curve,
+		}})
+		must.Eq(t, 2, later.taken)
+		later.cpu = k.cpu
+		must.True(t, later.Latest().Estimate.Measured)
+		must.Eq(t, m.Epoch, later.measure().Epoch, must.Sprint("what was known is no new evidence"))
+		later.report(2)
+		must.Eq(t, m.Epoch+1, later.measure().Epoch)
+		must.Eq(t, 3, later.Latest().Reports)
+	})
+}
+
+// A source that cannot be opened is tried again, and a last look is taken at the end.
+func TestObserver_source(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		k.err = errors.New("torn")
+		must.ErrorIs(t, k.report(1).Err, k.err)
+		k.err = nil
+		must.NoError(t, k.report(1).Err)
+
+		other := &task{source: &source{goal: "min"}, openErr: errors.New("not there")}
+		other.Observer = Observe(t.Context(), Config{
+			Open:      func() (progress.Source, error) { return other.source, other.openErr },
+			CPU:       func() (float64, error) { return other.cpu, nil },
+			Estimator: growth.KindRobust, Every: time.Second,
+		})
+		time.Sleep(500 * time.Millisecond)
+		must.ErrorContains(t, other.report(1).Err, "not there")
+		other.openErr = nil
+		must.NoError(t, other.report(1).Err)
+		must.Eq(t, 2, other.Latest().Reports)
+		other.waiting = []progress.Report{{Metric: "loss", Value: 7}}
+		must.Eq(t, 7, other.Finish(t.Context()).Report.Value)
+	})
+}
+
+func TestObserver_gain(t *testing.T) {
+	in(t, func(t *testing.T) {
+		k := observe(t, Config{})
+		k.report(1)
+		<-k.Measure(true)
+		k.report(0.5)
+		<-k.Measure(true)
+		g := k.Latest().Gain
+		must.Eq(t, 2, g.Interval)
+		must.Eq(t, 1, *g.Value)
+		must.Nil(t, g.Previous)
+		<-k.Measure(false)
+		must.Eq(t, 2, k.Latest().Gain.Interval)
+	})
+}
