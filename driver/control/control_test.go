@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,7 +225,14 @@ func (n *node) second(tasks behaviour) {
 			must.NoError(n.t, err)
 		}
 	}
-	time.Sleep(time.Second)
+	n.pass(time.Second)
+}
+
+// pass lets some time pass. What the test did before, the loop sees: it owns its state.
+func (n *node) pass(d time.Duration) {
+	n.t.Helper()
+	n.c.post(func(context.Context) {})
+	time.Sleep(d)
 	synctest.Wait()
 }
 
@@ -245,8 +253,7 @@ func (n *node) event(kind string) publish.Event {
 				return ev
 			}
 		}
-		time.Sleep(time.Second)
-		synctest.Wait()
+		n.pass(time.Second)
 	}
 	n.t.Fatalf("no event of kind %q", kind)
 	return publish.Event{}
@@ -390,11 +397,11 @@ func TestForgedStateIsNone(t *testing.T) {
 type slow struct {
 	progress.Source
 	takes time.Duration
-	polls *int
+	polls *atomic.Int32
 }
 
 func (s slow) Poll(ctx context.Context) ([]progress.Report, error) {
-	*s.polls++
+	s.polls.Add(1)
 	time.Sleep(s.takes)
 	return s.Source.Poll(ctx)
 }
@@ -404,10 +411,10 @@ func TestSlowSourceDelaysItsOwnTaskOnly(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		hostile, flat, grows := n.task("hostile"), n.task("flat"), n.task("grows")
-		open, polls := hostile.Open, 0
+		open, polls := hostile.Open, new(atomic.Int32)
 		hostile.Open = func() (progress.Source, error) {
 			src, err := open()
-			return slow{src, 700 * time.Millisecond, &polls}, err
+			return slow{src, 700 * time.Millisecond, polls}, err
 		}
 		for _, f := range []*fake{hostile, flat, grows} {
 			n.start(f)
@@ -417,7 +424,7 @@ func TestSlowSourceDelaysItsOwnTaskOnly(t *testing.T) {
 		must.Eq(t, policy.CL, n.c.find(flat.ID).decision.Category)
 		must.Between(t, 119, n.c.find(grows.ID).m.Reports, 120)
 		must.Less(t, grows.limits.Shares, flat.limits.Shares)
-		must.Between(t, 2, polls, 14, must.Sprint("a twentieth of a core"))
+		must.Between(t, 2, polls.Load(), 14, must.Sprint("a twentieth of a core"))
 	})(t)
 }
 
@@ -426,17 +433,17 @@ func TestSourceThatHangs(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		hangs, flat, grows := n.task("hangs"), n.task("flat"), n.task("grows")
-		open, polls := hangs.Open, 0
+		open, polls := hangs.Open, new(atomic.Int32)
 		hangs.Open = func() (progress.Source, error) {
 			src, err := open()
-			return slow{src, 10 * time.Minute, &polls}, err
+			return slow{src, 10 * time.Minute, polls}, err
 		}
 		for _, f := range []*fake{hangs, flat, grows} {
 			n.start(f)
 		}
 		n.seconds(90, behaviour{hangs: learner(0.5, 0.5, 0), flat: learner(1, 0.5, 0), grows: learner(0.005, 1, 0)})
 		must.Less(t, grows.limits.Shares, flat.limits.Shares)
-		must.Eq(t, 1, polls)
+		must.Eq(t, 1, polls.Load())
 		must.InDelta(t, 90, n.c.find(grows.ID).m.Report.Step, 1)
 		n.remove(hangs)
 		n.stop()

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/shoenig/test/must"
@@ -27,10 +26,7 @@ func TestGPU(t *testing.T) {
 		f.GPU = func() (seat.Report, error) { return report, failed }
 		n.start(f)
 		s := n.c.find(f.ID)
-		pass := func(d time.Duration) {
-			time.Sleep(d)
-			synctest.Wait()
-		}
+		pass := n.pass
 		// next returns the next event, whenever it may be sent.
 		next := func() string {
 			t.Helper()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,13 @@ type kernel struct {
 	ignore  bool // take it, but do nothing
 	takes   time.Duration
 	sets    []limits.Limits
+}
+
+// change changes it under its lock.
+func (k *kernel) change(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f()
 }
 
 func (k *kernel) Read() (limits.Limits, error) {
@@ -50,8 +58,8 @@ func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base, half, third := limits.Limits{Shares: 1000}, limits.Limits{Shares: 500}, limits.Limits{Shares: 333}
 		k := &kernel{limits: base, takes: time.Second}
-		changed := 0
-		l, err := New(k, k.set, func() { changed++ })
+		var changed atomic.Int32
+		l, err := New(k, k.set, func() { changed.Add(1) })
 		must.NoError(t, err)
 		must.Eq(t, State{Want: base, InForce: base}, l.State())
 
@@ -63,13 +71,15 @@ func TestLimiter(t *testing.T) {
 		must.True(t, l.State().Setting)
 		must.Eq(t, base, l.State().InForce)
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		must.Eq(t, State{Want: third, InForce: third}, l.State())
 		must.Eq(t, []limits.Limits{half, third}, k.sets)
-		must.Eq(t, 2, changed)
+		must.Eq(t, 2, changed.Load())
 
-		k.limits = limits.Limits{Shares: 77} // by others
+		k.change(func() { k.limits = limits.Limits{Shares: 77} }) // by others
 		l.Set(t.Context(), third)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		must.Eq(t, third, k.limits)
 	})
 }
@@ -90,14 +100,15 @@ func TestLimiter_fails(t *testing.T) {
 				k := &kernel{limits: limits.Limits{Shares: 1000}}
 				l, err := New(k, k.set, nil)
 				must.NoError(t, err)
-				fail(k, true)
+				k.change(func() { fail(k, true) })
 				for range 600 {
 					l.Set(t.Context(), limits.Limits{Shares: 500})
 					time.Sleep(time.Second)
 				}
+				synctest.Wait()
 				must.Error(t, l.State().Err)
 				must.Between(t, 10, len(k.sets), 20)
-				fail(k, false)
+				k.change(func() { fail(k, false) })
 				time.Sleep(time.Minute)
 				l.Set(t.Context(), limits.Limits{Shares: 500})
 				synctest.Wait()

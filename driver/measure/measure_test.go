@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 // source hands out what the test has put there.
 type source struct {
+	mu      sync.Mutex
 	goal    string
 	waiting []progress.Report
 	taken   int
@@ -30,13 +32,15 @@ type source struct {
 }
 
 func (s *source) Poll(context.Context) ([]progress.Report, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	reports := s.waiting
 	s.waiting = nil
 	s.taken += len(reports)
 	return reports, s.err
 }
 
-func (s *source) Goal() string          { return s.goal }
+func (s *source) Goal() string          { s.mu.Lock(); defer s.mu.Unlock(); return s.goal }
 func (s *source) Note() string          { return "note" }
 func (s *source) Stats() progress.Stats { return progress.Stats{Lines: int64(s.taken)} }
 func (s *source) Close() error          { s.closed = true; return nil }
@@ -46,7 +50,11 @@ func (s *source) Offset() json.RawMessage {
 	return data
 }
 
-func (s *source) SetOffset(data json.RawMessage) { _ = json.Unmarshal(data, &s.taken) }
+func (s *source) SetOffset(data json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = json.Unmarshal(data, &s.taken)
+}
 
 // task is one whose progress and use the test says.
 type task struct {
@@ -58,11 +66,29 @@ type task struct {
 	step    float64
 }
 
+func (k *task) open() (progress.Source, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.source, k.openErr
+}
+
+func (k *task) used() (float64, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.cpu, k.cpuErr
+}
+
+// set changes the task.
+func (k *task) set(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f()
+}
+
 // observe starts an Observer. Tests act in the middle of its seconds.
 func observe(t *testing.T, cfg Config) *task {
 	k := &task{source: &source{goal: "min"}}
-	cfg.Open = func() (progress.Source, error) { return k.source, k.openErr }
-	cfg.CPU = func() (float64, error) { return k.cpu, k.cpuErr }
+	cfg.Open, cfg.CPU = k.open, k.used
 	cfg.Estimator, cfg.Every = growth.KindPublished, time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -73,12 +99,15 @@ func observe(t *testing.T, cfg Config) *task {
 
 // report lets a second pass in which the task uses a CPU and reports values.
 func (k *task) report(values ...float64) Measurement {
-	for _, v := range values {
-		k.step++
-		k.waiting = append(k.waiting, progress.Report{Metric: "loss", Value: v, Step: k.step, Total: 100})
-	}
-	k.cpu++
+	k.set(func() {
+		for _, v := range values {
+			k.step++
+			k.waiting = append(k.waiting, progress.Report{Metric: "loss", Value: v, Step: k.step, Total: 100})
+		}
+		k.cpu++
+	})
 	time.Sleep(time.Second)
+	synctest.Wait()
 	return k.Latest()
 }
 
@@ -101,10 +130,10 @@ func TestObserver_epoch(t *testing.T) {
 		k.report(1.5, 1)
 		must.Eq(t, 2, k.measure().Epoch)
 		must.Eq(t, 2, k.measure().Epoch)
-		k.cpu--
+		k.set(func() { k.cpu-- })
 		k.report(0.9)
 		must.Eq(t, 2, k.measure().Epoch, must.Sprint("a report, but no CPU time"))
-		k.cpuErr = errors.New("gone")
+		k.set(func() { k.cpuErr = errors.New("gone") })
 		k.report(0.8)
 		m := k.measure()
 		must.Eq(t, 0.8, m.Report.Value)
@@ -161,8 +190,10 @@ func TestObserver_anotherMetric(t *testing.T) {
 		k.report(4)
 		k.report(3)
 		must.True(t, k.measure().Estimate.Measured)
-		k.waiting = append(k.waiting, progress.Report{Metric: "accuracy", Value: 0.1})
-		k.goal = "max"
+		k.set(func() {
+			k.waiting = append(k.waiting, progress.Report{Metric: "accuracy", Value: 0.1})
+			k.goal = "max"
+		})
 		k.report()
 		m := k.measure()
 		must.False(t, m.Estimate.Measured)
@@ -182,8 +213,8 @@ func TestObserver_resume(t *testing.T) {
 		later := observe(t, Config{Resume: Resume{
 			Offset: last.Offset, Epoch: m.Epoch, Report: last.Report, Reports: last.Reports, Goal: last.Goal, Curve: last.Curve,
 		}})
-		must.Eq(t, 2, later.taken)
-		later.cpu = k.cpu
+		later.set(func() { must.Eq(t, 2, later.taken) })
+		later.set(func() { later.cpu = k.cpu })
 		must.True(t, later.Latest().Estimate.Measured)
 		must.Eq(t, m.Epoch, later.measure().Epoch, must.Sprint("what was known is no new evidence"))
 		later.report(2)
@@ -196,23 +227,22 @@ func TestObserver_resume(t *testing.T) {
 func TestObserver_source(t *testing.T) {
 	in(t, func(t *testing.T) {
 		k := observe(t, Config{})
-		k.err = errors.New("torn")
-		must.ErrorIs(t, k.report(1).Err, k.err)
-		k.err = nil
+		torn := errors.New("torn")
+		k.set(func() { k.err = torn })
+		must.ErrorIs(t, k.report(1).Err, torn)
+		k.set(func() { k.err = nil })
 		must.NoError(t, k.report(1).Err)
 
 		other := &task{source: &source{goal: "min"}, openErr: errors.New("not there")}
 		other.Observer = Observe(t.Context(), Config{
-			Open:      func() (progress.Source, error) { return other.source, other.openErr },
-			CPU:       func() (float64, error) { return other.cpu, nil },
-			Estimator: growth.KindRobust, Every: time.Second,
+			Open: other.open, CPU: other.used, Estimator: growth.KindRobust, Every: time.Second,
 		})
 		time.Sleep(500 * time.Millisecond)
 		must.ErrorContains(t, other.report(1).Err, "not there")
-		other.openErr = nil
+		other.set(func() { other.openErr = nil })
 		must.NoError(t, other.report(1).Err)
 		must.Eq(t, 2, other.Latest().Reports)
-		other.waiting = []progress.Report{{Metric: "loss", Value: 7}}
+		other.set(func() { other.waiting = []progress.Report{{Metric: "loss", Value: 7}} })
 		must.Eq(t, 7, other.Finish(t.Context()).Report.Value)
 	})
 }
