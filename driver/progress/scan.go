@@ -133,7 +133,7 @@ func counts(name []byte) counter {
 		return countTotal
 	case "total":
 		return countBeside
-	case "epoch", "ep", "epoch_num", "current_epoch", "train/epoch":
+	case "epoch", "ep", "pass", "epoch_num", "current_epoch", "train/epoch":
 		return countEpoch
 	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch":
 		return countEpochs
@@ -435,6 +435,8 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	case kind == countNothing:
 	case kind == countLR:
 		p.found.lr = n.value
+	case kind == countEpoch && b[n.end-1] == '%': // StarSpace: "Epoch: 10.0%"
+		return p.count(b, countPercent, n)
 	case kind == countBeside && (before >= 0 || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
 		return p.count(b, kind, n)
@@ -459,7 +461,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 			f.step, n = n.value, v
 		}
 	}
-	if !take || !(strong || n.decimal) {
+	if !take || !(strong || n.decimal) || list && n.end < len(b) && b[n.end] == ',' { // not of a list of several
 		return end
 	}
 	if before >= 0 {
@@ -598,7 +600,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if isSet(f.epoch) {
 			break
 		}
-		f.epoch, f.whole = n.value, isSet(f.step)
+		f.epoch, f.whole = n.value, isSet(f.step) || isSet(f.n) && f.shape == shapePlain
 		if isSet(of) {
 			f.epochs = of
 		}
@@ -804,6 +806,7 @@ func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 	f := &p.found
 	f.shape, f.n, f.of = shapeBar, n.value, of.value
 	f.named = i > start
+	f.whole = hasFold(b[start:], "step") // Steps: 10%|█ | 10/100
 	tail := b[k:min(len(b), k+64)]
 	f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
 	return k + 1, true
@@ -879,20 +882,18 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	for m < len(b) && isSpace(b[m]) {
 		m++
 	}
-	if m == e && m+1 < len(b) && b[m] == ':' && isSpace(b[m+1]) { // Keras-RL: "80/50000: episode: 1, reward: 5.0"
-		f.step, f.stepOf, f.index = n.value, of, true
-		return e, true
-	}
-	if m == e || m+1 >= len(b) {
+	if m+1 >= len(b) {
 		return 0, false
 	}
 	switch c, d := b[m], b[m+1]; {
+	case c == '(' || c == '=' || c == ',' || c == ':' && isSpace(d): // char-rnn: "12/600 (epoch 0), loss = 0.5"
+		f.n, f.of = n.value, of
+		return e, true
+	case m == e:
+		return 0, false
 	case c == '[' && (d == '=' || d == '>' || d == '.'):
 	case c == 0xE2 && (d == 0x94 || d == 0x95):
 	case c == '-' && d == ' ' && m+2 < len(b) && (isDigit(b[m+2]) || b[m+2] == 'E'):
-	case hasFold(b[m:], "(epoch"): // char-rnn: "12/600 (epoch 0), train_loss = 0.5"
-		f.step, f.stepOf = n.value, of
-		return e, true
 	default:
 		return 0, false
 	}

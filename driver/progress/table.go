@@ -40,29 +40,17 @@ func (p *Parser) scanTable(line []byte) {
 		return
 	}
 	switch c := line[start]; {
-	case c == '-' || c == '+' || c == '=' || c == '|' || c == 0xE2:
-		if isRule(line[start:]) {
-			if len(p.box) > 0 {
-				p.scanText(p.box, true)
-				p.box = p.box[:0]
-			}
-			return
+	case isRule(line[start:]):
+		if len(p.box) > 0 {
+			p.scanText(p.box, true)
+			p.box = p.box[:0]
 		}
-		if c != '|' && c != 0xE2 && c != '-' {
-			return
+	case isDigit(c) || c == '-' || c == '.':
+		p.scanRow(line)
+	case isLetter(c) || c == '#' || bar(line, start) > 0:
+		if !p.scanRow(line) && !p.scanBox(line) {
+			p.scanHeader(line)
 		}
-	case isDigit(c):
-		if p.table.n == 0 {
-			return
-		}
-	case !isLetter(c) && c != '#' && c != '.' && c != ',':
-		return
-	}
-	if p.table.n > 0 && p.scanRow(line) || p.scanBox(line) {
-		return
-	}
-	if !isDigit(line[start]) && line[start] != '-' && line[start] != '.' {
-		p.scanHeader(line)
 	}
 }
 
@@ -167,7 +155,8 @@ func (p *Parser) scanHeader(line []byte) {
 		return
 	}
 	t := table{sep: ' '}
-	switch trimmed := bytes.TrimLeft(line, " "); {
+	trimmed := bytes.TrimLeft(line, " ")
+	switch {
 	case bar(trimmed, 0) > 0:
 		t.sep = '|'
 	case bytes.IndexByte(trimmed, '\t') > 0:
@@ -177,21 +166,35 @@ func (p *Parser) scanHeader(line []byte) {
 	case bytes.IndexByte(trimmed, ';') > 0:
 		t.sep = ';'
 	}
-	t.n = split(&t.cols, line, t.sep, 2)
-	if t.n == 1 && t.sep == ' ' {
-		t.n = split(&t.cols, line, t.sep, 1)
-		if t.n > 0 && tableCounter(t.cols[0].of(line)) == countNothing {
-			return // prose
+	t.header = line
+	if p.columns(&t, 2) || t.sep == ' ' && p.columns(&t, 1) {
+		t.header = bytes.Clone(line)
+		p.table = t
+	}
+}
+
+// columns splits a header at its separator, or where there are as many spaces as gap
+// says, and says whether that makes it one.
+func (p *Parser) columns(t *table, gap int) bool {
+	line := t.header
+	t.n = max(split(&t.cols, line, t.sep, gap), 0)
+	if t.n > 0 && line[t.cols[0].from] == '#' { // which makes a comment of it
+		first := &t.cols[0]
+		if first.from++; first.from < first.to && isSpace(line[first.from]) {
+			first.from++
+		}
+		if first.from == first.to {
+			t.n = copy(t.cols[:], t.cols[1:t.n])
 		}
 	}
-	if t.n < 2 {
-		return
+	if t.n == 0 || gap == 1 && tableCounter(t.cols[0].of(line)) == countNothing {
+		return false // prose
 	}
 	counter, metric := false, false
 	for _, c := range t.cols[:t.n] {
 		name := c.of(line)
 		if len(name) == 0 || isDigit(name[0]) {
-			return
+			return false
 		}
 		switch tableCounter(name) {
 		case countNothing:
@@ -203,10 +206,7 @@ func (p *Parser) scanHeader(line []byte) {
 			counter = true
 		}
 	}
-	if counter && metric {
-		t.header = bytes.Clone(line)
-		p.table = t
-	}
+	return counter && metric
 }
 
 // column decides whether the column of that name is a metric that is wanted.
@@ -238,7 +238,7 @@ func tableCounter(name []byte) counter {
 // one.
 func (p *Parser) scanRow(line []byte) bool {
 	t := &p.table
-	if t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
+	if t.n == 0 || t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
 		return false
 	}
 	var row [maxColumns]cell
