@@ -121,6 +121,9 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "acc=0.5 ppl=30.1", "-/- ppl=30.1"},
 		{Config{}, "best_loss=0.1 accuracy=0.5", "-/- accuracy=0.5"},
 		{Config{}, "lr: 0.1, learning rate: 0.1, learning_rate=0.1, base_lr 0.1", ""},
+		{Config{}, "Policy loss: 0.1, value function loss: 0.2, mean reward: 5", "-/- mean reward=5"},
+		{Config{}, "[Learner] Critic Loss = 0.5 | Policy Loss = -1.5 | Steps = 100", "100/- Critic Loss=0.5"},
+		{Config{}, "step:12K ep:4 loss:0.5", "12000/- loss=0.5"},
 		// A running optimum is no report.
 		{Config{}, "best val loss 0.1, val loss 0.5", "-/- val loss=0.5"},
 		{Config{}, "loss: 0.5 (best: 0.1) acc: 0.9", "-/- loss=0.5"},

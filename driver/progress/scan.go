@@ -410,6 +410,13 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	f := &p.found
 	name := b[from:end]
 	n, ok := parseValue(b, at)
+	if !ok && at < len(b) && isDigit(b[at]) {
+		if kind := counts(name); kind == countStep || kind == countGlobal { // LeRobot: step:12K
+			n, _ = parseNumber(b, at)
+			n = scaled(b, n)
+			ok = ends(b, n.end)
+		}
+	}
 	if !ok {
 		if take && strong && p.wantsName(name) {
 			f.notNumber = true
@@ -475,11 +482,12 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	}
 
 	// "train loss" and "val loss" are names of two words.
-	// So are "loss train" and LightGBM's "valid_0's l2".
+	// So are "loss train", LightGBM's "valid_0's l2" and "policy loss".
 	qualified := name
 	if before >= 0 {
 		if w := b[before:beforeEnd]; isQualifier(w) || bytes.HasSuffix(w, []byte("'s")) ||
-			strong && isQualifier(name) && classify(w, false, false) != rankNone {
+			strong && isQualifier(name) && classify(w, false, false) != rankNone ||
+			equalFold(name, "loss") && classify(b[before:end], false, true) == rankPoor {
 			qualified = b[before:end]
 		}
 	}

@@ -225,6 +225,7 @@ func (p *Parser) column(name []byte) (candidate, bool) {
 // tableCounter knows what a column counts: as elsewhere, and by the shorter names
 // that only a table's header can have.
 func tableCounter(name []byte) counter {
+	name = bytes.TrimSuffix(name, []byte("."))
 	switch {
 	case equalFold(name, "e"):
 		return countEpoch
