@@ -270,6 +270,16 @@ func isQualifier(w []byte) bool {
 	return qualifies(buf[:len(w)]) != 0
 }
 
+// filler says whether a word before "loss" is no part of its name.
+func filler(w []byte) bool {
+	for _, word := range [...]string{"the", "and", "of", "with", "for", "at", "in", "is", "info", "debug", "warning"} {
+		if equalFold(w, word) {
+			return true
+		}
+	}
+	return len(w) == 1
+}
+
 // isBest says whether a word makes a running optimum of what follows it.
 func isBest(w []byte) bool {
 	switch len(w) {
@@ -446,16 +456,20 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 		return p.count(b, countPercent, n)
 	case kind == countBeside && (before >= 0 || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
+		if take && before >= 0 && !strong && equalFold(b[before:beforeEnd], "at") {
+			p.nameFirst(b, before, n.end, w)
+		}
 		return p.count(b, kind, n)
 	}
 	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
-		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251"
+		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251",
+		// Swin: "Train: [0/300][50/1251]"
 		of, k, _ := fraction(b, n.end)
 		k = max(k, n.end)
 		if percent := bytes.TrimLeft(b[k:], " "); len(percent) > 0 && percent[0] == '(' {
 			k += bytes.IndexByte(b[k:], ')') + 1
 		}
-		if rest := bytes.TrimLeft(b[k:], " "); len(rest) > 0 && rest[0] == '[' {
+		if rest := bytes.TrimLeft(b[k:], " ]"); len(rest) > 0 && rest[0] == '[' {
 			f.epoch = n.value
 			if of > 0 {
 				f.epochs = of
@@ -487,7 +501,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	if before >= 0 {
 		if w := b[before:beforeEnd]; isQualifier(w) || bytes.HasSuffix(w, []byte("'s")) ||
 			strong && isQualifier(name) && classify(w, false, false) != rankNone ||
-			equalFold(name, "loss") && classify(b[before:end], false, true) == rankPoor {
+			equalFold(name, "loss") && (strong && !filler(w) || classify(b[before:end], false, true) == rankPoor) {
 			qualified = b[before:end]
 		}
 	}
@@ -654,6 +668,11 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 				f.step, f.index = n.value, true
 				return j + 2
 			}
+			if i == start+1 && b[start] == '[' && j+1 < len(b) && b[j+1] == '|' { // "[12 | 25.5] loss=0.5"
+				n, _ := parseNumber(b[:j], i)
+				f.step = n.value
+				return j + 2
+			}
 			if e, ok := p.position(b, start, i, j, glyph); ok {
 				return e
 			}
@@ -734,6 +753,33 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 func behindSource(b []byte) bool {
 	n := len(b)
 	return n > 4 && string(b[n-3:]) == "] [" && isDigit(b[n-4])
+}
+
+// nameFirst reads a value whose step stands between it and its name, as in
+// "Training loss (for one batch) at step 200: 0.5". The word "at" is at b[at], the
+// step ends at b[end].
+func (p *Parser) nameFirst(b []byte, at, end int, w *words) {
+	k, strong, _ := afterKey(b, end)
+	n, ok := parseValue(b, k)
+	if !ok || !strong || !n.decimal {
+		return
+	}
+	text := bytes.TrimRight(b[:at], " ")
+	if open := bytes.LastIndexByte(text, '('); open > 0 && text[len(text)-1] == ')' {
+		text = bytes.TrimRight(text[:open], " ")
+	}
+	name := text[bytes.LastIndexFunc(text, notLetter)+1:]
+	qualified := name
+	if rest := text[:len(text)-len(name)]; len(rest) > 1 && isLetter(rest[len(rest)-2]) {
+		rest = rest[:len(rest)-1]
+		if word := rest[bytes.LastIndexFunc(rest, notLetter)+1:]; isQualifier(word) {
+			qualified = text[len(rest)-len(word):]
+		}
+	}
+	if c, wanted := p.candidate(name, qualified, w, true); wanted && len(name) > 0 {
+		c.value = n.value
+		p.found.add(c)
+	}
 }
 
 // valueFirst reads a value whose name stands behind it, as in Darknet's "680.25 avg
@@ -866,7 +912,7 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	for k >= start && isSpace(b[k]) {
 		k--
 	}
-	if k >= start && (b[k] == '[' || b[k] == '(') && k >= i-8 {
+	if k >= start && k >= i-8 && (b[k] == '[' || b[k] == '(' && k > start && b[k-1] == ']') { // not of "45 % (450/1000)"
 		// Not the date that begins detectron2's lines: "[05/20 18:13:49 d2.utils]".
 		m := e
 		for m < len(b) && isSpace(b[m]) {
@@ -876,6 +922,14 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 			return 0, false
 		}
 		f.n, f.of = n.value, of
+		if m+1 < len(b) && b[m] == ']' && b[m+1] == '[' && !isSet(f.epoch) { // [1/300][50/1251]
+			if second, ok := parseNumber(b, m+2+len(b[m+2:])-len(bytes.TrimLeft(b[m+2:], " "))); ok && !second.decimal {
+				if v, end, ok := fraction(b, second.end); ok && v > 0 && second.value <= v+1 {
+					f.epoch, f.epochs, f.n, f.of = n.value, of, second.value, v
+					return end, true
+				}
+			}
+		}
 		return e, true
 	}
 	if glyph >= 0 && k+1 == glyph {
