@@ -46,6 +46,6 @@
 // from 1 unless an epoch 0 was seen. A bar that starts again after it was full
 // counts on. With an epoch alone, the epoch is the step. Hugging Face's lines carry
 // no step: it comes from the progress bar between them. A line such as "[step=10/600]"
-// tells the step of the lines below it. A step that goes back means
-// that the training was restarted.
+// tells the step of the lines below it. A step that goes back means that the training
+// was restarted.
 package progress

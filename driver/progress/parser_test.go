@@ -322,6 +322,7 @@ func TestParser_State(t *testing.T) {
 		{Metric: strings.Repeat("x", 999), Key: "x"},
 		{Metric: "loss", Key: "loss", Steps: steps{Of: math.NaN()}},
 		{Metric: "loss", Key: "loss", Steps: steps{Of: -1}},
+		{Header: "  ", Box: strings.Repeat("x", 9999)},
 	} {
 		p := newParser(t, Config{})
 		p.SetState(st)

@@ -75,8 +75,8 @@ func bar(b []byte, i int) int {
 	return 0
 }
 
-// split cuts a line into cells at sep; a space stands for at least gap white space. It returns
-// how many cells there are, or -1 for too many.
+// split cuts a line into cells at sep; for a space, at white space that is at least
+// gap wide. It returns how many cells there are, or -1 for too many.
 func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 	n, from := 0, -1
 	add := func(from, to int) bool {
@@ -157,6 +157,8 @@ func (p *Parser) scanHeader(line []byte) {
 	t := table{sep: ' '}
 	trimmed := bytes.TrimLeft(line, " ")
 	switch {
+	case len(trimmed) == 0:
+		return
 	case bar(trimmed, 0) > 0:
 		t.sep = '|'
 	case bytes.IndexByte(trimmed, '\t') > 0:
