@@ -77,6 +77,8 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "policy gradient loss"}, "step: 5 policy gradient loss: 0.5", "5/- policy gradient loss=0.5"},
 		{Config{Metric: "gradient loss"}, "policy_gradient loss: 0.5", ""},
 		{Config{Metric: "损失"}, "第3步 损失: 0.5", "-/- 损失=0.5"},
+		{Config{Metric: "total"}, "step: 3 total: 10", "3/- total=10"},
+		{Config{Metric: "pass"}, `{"step": 3, "pass": 0.5}`, "3/- pass=0.5"},
 		{Config{Metric: "val.loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- val.loss=2"},
 		{Config{Metric: "loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- train.loss=1"},
 		{Config{Metric: "Validation loss"}, "Validation: loss: 0.5, acc: 0.9", "-/- Validation loss=0.5"},

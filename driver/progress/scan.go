@@ -145,6 +145,15 @@ func counts(name []byte) counter {
 	return countNothing
 }
 
+// counter is what a name counts, unless it is the name of the metric.
+func (p *Parser) counter(name []byte) counter {
+	kind := counts(name)
+	if kind != countNothing && kind != countLR && equalFoldName(name, p.metric) {
+		return countNothing
+	}
+	return kind
+}
+
 // afterKey finds where the value of a name that ends at b[j] begins. strong says
 // that a colon or an equals sign stood between, list that a bracket did.
 func afterKey(b []byte, j int) (at int, strong, list bool) {
@@ -437,7 +446,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	if b[n.end-1] == '%' && n.end < len(b) && b[n.end] == '|' {
 		return end // "Steps:  10%|█": the name is the bar's
 	}
-	kind := counts(name)
+	kind := p.counter(name)
 	if before >= 0 && (kind == countStep || len(name) == 4) {
 		switch w := b[before:beforeEnd]; {
 		case kind == countNothing && equalFold(name, "rate") && equalFold(w, "learning"):

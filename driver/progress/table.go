@@ -189,7 +189,7 @@ func (p *Parser) columns(t *table, gap int) bool {
 			t.n = copy(t.cols[:], t.cols[1:t.n])
 		}
 	}
-	if t.n == 0 || gap == 1 && tableCounter(t.cols[0].of(line)) == countNothing {
+	if t.n == 0 || gap == 1 && p.tableCounter(t.cols[0].of(line)) == countNothing {
 		return false // prose
 	}
 	counter, metric := false, false
@@ -198,7 +198,7 @@ func (p *Parser) columns(t *table, gap int) bool {
 		if len(name) == 0 || isDigit(name[0]) {
 			return false
 		}
-		switch tableCounter(name) {
+		switch p.tableCounter(name) {
 		case countNothing:
 			if _, wanted := p.column(name); wanted {
 				metric = true
@@ -226,7 +226,7 @@ func (p *Parser) column(name []byte) (candidate, bool) {
 
 // tableCounter knows what a column counts: as elsewhere, and by the shorter names
 // that only a table's header can have.
-func tableCounter(name []byte) counter {
+func (p *Parser) tableCounter(name []byte) counter {
 	name = bytes.TrimSuffix(name, []byte("."))
 	switch {
 	case equalFold(name, "e"):
@@ -234,7 +234,7 @@ func tableCounter(name []byte) counter {
 	case string(name) == "#" || equalFold(name, "itn") || equalFold(name, "counter"):
 		return countStep
 	}
-	return counts(name)
+	return p.counter(name)
 }
 
 // scanRow reads a line as a row of the table printed last, and says whether it is
@@ -293,7 +293,7 @@ func (p *Parser) scanRow(line []byte) bool {
 // is not a number.
 func (p *Parser) scanCell(name, value []byte) bool {
 	n, ok := parseValue(value, 0)
-	kind := tableCounter(name)
+	kind := p.tableCounter(name)
 	switch kind {
 	case countNothing:
 		if c, wanted := p.column(name); wanted && ok && n.end == len(value) {
@@ -339,7 +339,7 @@ func (p *Parser) scanBox(line []byte) bool {
 	if !ok || n.end != len(value) || len(name) == 0 || !isLetter(name[0]) {
 		return false
 	}
-	if counts(name) == countNothing {
+	if p.counter(name) == countNothing {
 		if _, wanted := p.column(name); !wanted {
 			return true
 		}
