@@ -228,7 +228,7 @@ func parseValue(b []byte, i int) (number, bool) {
 	}
 	n, ok := parseNumber(b, i)
 	if !ok || !ends(b, n.end) {
-		return number{}, false
+		return n, false
 	}
 	if n.end < len(b) && b[n.end] == '%' {
 		n.end++

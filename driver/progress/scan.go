@@ -429,9 +429,8 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	f := &p.found
 	name := b[from:end]
 	n, ok := parseValue(b, at)
-	if !ok && at < len(b) && isDigit(b[at]) {
-		if kind := counts(name); kind == countStep || kind == countGlobal { // LeRobot: step:12K
-			n, _ = parseNumber(b, at)
+	if !ok && n.end > 0 && b[n.end] == 'K' { // LeRobot: step:12K
+		if kind := counts(name); kind == countStep || kind == countGlobal {
 			n = scaled(b, n)
 			ok = ends(b, n.end)
 		}
