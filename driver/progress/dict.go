@@ -144,7 +144,7 @@ func (p *Parser) entry(name, full []byte, n number, nested bool) {
 	if !nested && p.metric == "" && string(name) == "train_runtime" {
 		f.summary = true // Hugging Face's last line: means over all that was trained
 	}
-	switch kind := counts(name); {
+	switch kind := p.counter(name); {
 	case kind == countLR:
 		f.lr = n.value
 	case kind != countNothing && kind != countPercent && n.value >= 0 && n.value < maxStep:

@@ -34,6 +34,10 @@
 // stays away for many lines that hold another. Report.Metric tells, so that a
 // consumer never mixes two curves.
 //
+// Names stand before values ("val loss: 0.5", "loss val 0.5"), above them in a table
+// whose header has a column that counts, or beside them in a box, which reports when
+// it is closed. What "best" stands before is a running optimum and no report.
+//
 // # Steps
 //
 // A step that is printed is used as it is, unless it starts again with every epoch.
@@ -41,6 +45,7 @@
 // (epoch − first epoch)·batches + batch and the total epochs·batches; epochs count
 // from 1 unless an epoch 0 was seen. A bar that starts again after it was full
 // counts on. With an epoch alone, the epoch is the step. Hugging Face's lines carry
-// no step: it comes from the progress bar between them. A step that goes back means
-// that the training was restarted.
+// no step: it comes from the progress bar between them. A line such as "[step=10/600]"
+// tells the step of the lines below it. A step that goes back means that the training
+// was restarted.
 package progress

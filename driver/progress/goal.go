@@ -221,15 +221,8 @@ func classify(name []byte, val, decimal bool) rank {
 		return rankNone
 	}
 	if w.loss && last > first {
-		of := last - 1
-		switch string(n.word(of)) {
-		case "entropy":
-			if of > 0 && string(n.word(of-1)) == "cross" {
-				break
-			}
+		if of := last - 1; aimless(n.word(of)) && !(of > 0 && string(n.word(of-1)) == "cross") {
 			return rankPoor
-		case "policy", "actor", "critic", "value", "pg", "pi", "vf", "kl", "qf", "q", "v":
-			return rankPoor // of reinforcement learning: the reward tells, these do not
 		}
 	}
 	return w.rank(quals, val, last > first)
@@ -251,6 +244,16 @@ func (n *nameWords) vocabulary(i int) (word, bool) {
 		}
 	}
 	return vocabulary(n.word(i))
+}
+
+// aimless says whether a loss of that name follows no goal: those of reinforcement
+// learning, of which the reward tells.
+func aimless(w []byte) bool {
+	switch string(w) {
+	case "policy", "actor", "critic", "value", "function", "surrogate", "entropy", "pg", "pi", "vf", "kl", "qf", "q", "v":
+		return true
+	}
+	return false
 }
 
 // setting says whether a word behind "loss" makes the name one of a setting.

@@ -130,6 +130,9 @@ func parseNumber(b []byte, i int) (number, bool) {
 		if scale > 0 {
 			v /= math.Pow10(scale)
 		}
+		if decimal && j+1 < len(b) && b[j] == 'f' && b[j+1] == '0' { // Julia's Float32
+			j += 2
+		}
 		return number{value: v, end: j, decimal: decimal}, true
 	}
 	text := b[i:j]
@@ -225,7 +228,7 @@ func parseValue(b []byte, i int) (number, bool) {
 	}
 	n, ok := parseNumber(b, i)
 	if !ok || !ends(b, n.end) {
-		return number{}, false
+		return n, false
 	}
 	if n.end < len(b) && b[n.end] == '%' {
 		n.end++

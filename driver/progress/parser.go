@@ -289,16 +289,19 @@ func (p *Parser) choose() *candidate {
 	var held *series // the best in the line, whatever it has earned
 	var heldBy *candidate
 	for i := range f.cands[:f.ncands] {
-		c := &f.cands[i]
-		s := p.intern(c, f.shape)
-		if s == nil {
-			continue
+		if p.ours != nil && p.ours.is(&f.cands[i], f.shape) {
+			mine = &f.cands[i]
+			p.ours.count++
+			break
 		}
-		if s == p.ours {
-			if mine == nil {
-				mine = c
-				s.count++
-			}
+	}
+	for i := range f.cands[:f.ncands] {
+		c := &f.cands[i]
+		if mine != nil && c.rank >= p.ours.rank && !p.explain {
+			continue // cannot win
+		}
+		s := p.intern(c, f.shape)
+		if s == nil || s == p.ours {
 			continue
 		}
 		s.count++
@@ -368,8 +371,7 @@ func (p *Parser) use(s *series) {
 // full loses its rarest, never the one in use.
 func (p *Parser) intern(c *candidate, shape shape) *series {
 	for _, s := range p.series {
-		if s.shape == shape && s.key == string(c.name) && len(s.name)-len(s.key) == prefixLen(c) &&
-			s.name[:len(c.prefix)] == string(c.prefix) {
+		if s.is(c, shape) {
 			return s
 		}
 	}
@@ -396,11 +398,13 @@ func (p *Parser) intern(c *candidate, shape shape) *series {
 	return s
 }
 
-func prefixLen(c *candidate) int {
-	if len(c.prefix) == 0 {
-		return 0
+// is says whether a candidate in a line of that shape belongs to the series.
+func (s *series) is(c *candidate, shape shape) bool {
+	prefix := len(c.prefix)
+	if prefix > 0 {
+		prefix++ // and a space
 	}
-	return len(c.prefix) + 1
+	return s.shape == shape && s.key == string(c.name) && len(s.name)-len(s.key) == prefix && s.name[:len(c.prefix)] == string(c.prefix)
 }
 
 // searchMetric looks for a configured name that the scanner does not read as one

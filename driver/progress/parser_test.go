@@ -77,6 +77,8 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "policy gradient loss"}, "step: 5 policy gradient loss: 0.5", "5/- policy gradient loss=0.5"},
 		{Config{Metric: "gradient loss"}, "policy_gradient loss: 0.5", ""},
 		{Config{Metric: "损失"}, "第3步 损失: 0.5", "-/- 损失=0.5"},
+		{Config{Metric: "total"}, "step: 3 total: 10", "3/- total=10"},
+		{Config{Metric: "pass"}, `{"step": 3, "pass": 0.5}`, "3/- pass=0.5"},
 		{Config{Metric: "val.loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- val.loss=2"},
 		{Config{Metric: "loss"}, `{"step":1,"train":{"loss":1},"val":{"loss":2}}`, "1/- train.loss=1"},
 		{Config{Metric: "Validation loss"}, "Validation: loss: 0.5, acc: 0.9", "-/- Validation loss=0.5"},
@@ -94,6 +96,20 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, `{"step":-1,"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"step":1e300,"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, "time/step: 0.5 loss: 0.25", "-/- loss=0.25"},
+		{Config{}, "step=3 total=10 loss=0.5", "3/10 loss=0.5"},
+		{Config{}, "loss=0.5 step=3 total=10", "3/10 loss=0.5"},
+		{Config{}, `{"step": 3, "loss": 0.5, "total": 10}`, "3/10 loss=0.5"},
+		{Config{}, "total=10 loss=0.5", "-/- loss=0.5"},                    // of what
+		{Config{}, "step=30 total=10 loss=0.5", "30/- loss=0.5"},           // not of steps
+		{Config{}, "step=3 mem total=16384 loss=0.5", "3/- loss=0.5"},      // of something else
+		{Config{}, "step=3 total=2.5 loss=0.5", "3/- loss=0.5"},            // a sum
+		{Config{}, "Step 3 of 10: loss 0.5", "3/10 loss=0.5"},              //
+		{Config{}, "12: loss 0.5", "12/- loss=0.5"},                        // an index
+		{Config{}, "12:30 loss 0.5", "-/- loss=0.5"},                       // a time
+		{Config{}, "step: 86.5 loss: 0.5", "-/- loss=0.5"},                 // seconds
+		{Config{}, "the training loss is 0.5", "-/- training loss=0.5"},    //
+		{Config{}, "loss train: 0.5, loss val: 0.6", "-/- loss train=0.5"}, //
+		{Config{}, "iteration=4 global_step=128 loss=0.5", "128/- loss=0.5"},
 		{Config{}, "[05/20 18:13:49] loss: 0.5", "-/- loss=0.5"},
 		{Config{}, "12/31 10:00:00 loss: 0.5", "-/- loss=0.5"},
 		{Config{}, "2025/01/02 10:00 loss: 0.5", "-/- loss=0.5"},
@@ -106,6 +122,24 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "a_loss=1.0 b_loss=2.0 loss=3.0", "-/- loss=3"},
 		{Config{}, "acc=0.5 ppl=30.1", "-/- ppl=30.1"},
 		{Config{}, "best_loss=0.1 accuracy=0.5", "-/- accuracy=0.5"},
+		{Config{}, "lr: 0.1, learning rate: 0.1, learning_rate=0.1, base_lr 0.1", ""},
+		{Config{}, "Policy loss: 0.1, value function loss: 0.2, mean reward: 5", "-/- mean reward=5"},
+		{Config{}, "[Learner] Critic Loss = 0.5 | Policy Loss = -1.5 | Steps = 100", "100/- Critic Loss=0.5"},
+		{Config{}, "step:12K ep:4 loss:0.5", "12000/- loss=0.5"},
+		// A running optimum is no report.
+		{Config{}, "best val loss 0.1, val loss 0.5", "-/- val loss=0.5"},
+		{Config{}, "loss: 0.5 (best: 0.1) acc: 0.9", "-/- loss=0.5"},
+		{Config{}, "best loss: 0.1 at epoch 3, epoch 5 loss: 0.5", "5/- loss=0.5"},
+		{Config{Metric: "val loss"}, "best val loss 0.1", ""},
+		{Config{Metric: "val loss"}, "best val loss 0.1, val loss 0.5", "-/- val loss=0.5"},
+		{Config{Metric: "val loss"}, "val loss 0.5, lowest val loss 0.1", "-/- val loss=0.5"},
+		{Config{Metric: "loss"}, "best loss: 0.1", ""},
+		{Config{Metric: "val loss"}, `{"best val loss": 0.1}`, ""},
+		{Config{Metric: "val loss"}, `{"best val loss": 0.1, "val loss": 0.5}`, "-/- val loss=0.5"},
+		{Config{Metric: "val_loss"}, `{"best": {"val_loss": 0.1}}`, ""},
+		{Config{Metric: "val_loss"}, `{"best": {"val_loss": 0.1}, "val_loss": 0.5}`, "-/- val_loss=0.5"},
+		{Config{Metric: "best val loss"}, "best val loss 0.1, val loss 0.5", "-/- best val loss=0.1"},
+		{Config{Metric: "best.val_loss"}, `{"best": {"val_loss": 0.1}}`, "-/- best.val_loss=0.1"},
 		{Config{}, "Test set: Average loss: 0.0265, Accuracy: 9913/10000", "-/- Average loss=0.0265"},
 		// Nothing.
 		{Config{}, "packet loss: 0.5%", ""},
@@ -219,6 +253,24 @@ func TestParse_series(t *testing.T) {
 		{"a restart some epochs back", Config{},
 			[]string{"epoch 1 step 9 loss 3.0", "epoch 2 step 5 loss 2.0", "epoch 1 step 5 loss 2.5", "epoch 1 step 9 loss 2.25", "epoch 2 step 5 loss 1.5"},
 			[]string{"9/- loss=3", "14/- loss=2", "5/- loss=2.5", "9/- loss=2.25", "14/- loss=1.5"}},
+		{"a table", Config{},
+			[]string{"epoch  train_loss  valid_loss", "0  0.5  0.6", "1  0.4  0.5", "1 2 3 4", "a  b  c"},
+			[]string{"0/- train_loss=0.5", "1/- train_loss=0.4"}},
+		{"a table with what is wanted in another column, and gaps", Config{Metric: "valid loss"},
+			[]string{"Step      Train Loss   Valid Loss     LR", "  10          0.5000                0.001", "  20          0.4000       0.6000   0.001"},
+			[]string{"20/- Valid Loss=0.6"}},
+		{"a table of a metric that is asked for only", Config{Metric: "zeta"},
+			[]string{"| iter | zeta | loss |", "|------|------|------|", "| 1/5  | 7    | 0.5  |"},
+			[]string{"1/5 zeta=7"}},
+		{"a box", Config{Metric: "reward"},
+			[]string{"+--------------+", "| reward | 1.5 |", "| lr     | 0.1 |", "| step   |  10 |", "+--------------+"},
+			[]string{"10/- reward=1.5"}},
+		{"what a header says of the step", Config{},
+			[]string{"[step=5/100]", "train/loss=0.5", "Saved at step=5", "train/loss=0.4"},
+			[]string{"5/100 train/loss=0.5", "5/100 train/loss=0.4"}},
+		{"an epoch in a header", Config{},
+			[]string{"Epoch 1", "loss: 0.5", "val_loss: 0.6", "Epoch 2", "loss: 0.4"},
+			[]string{"1/- loss=0.5", "2/- loss=0.4"}},
 		{"a total said once", Config{},
 			[]string{"max_steps: 500", "step 5 loss 0.5", "loss 0.4", "step 6 loss 0.3"},
 			[]string{"5/500 loss=0.5", "5/500 loss=0.4", "6/500 loss=0.3"}},
@@ -272,6 +324,7 @@ func TestParser_State(t *testing.T) {
 		{Metric: strings.Repeat("x", 999), Key: "x"},
 		{Metric: "loss", Key: "loss", Steps: steps{Of: math.NaN()}},
 		{Metric: "loss", Key: "loss", Steps: steps{Of: -1}},
+		{Header: "  ", Box: strings.Repeat("x", 9999)},
 	} {
 		p := newParser(t, Config{})
 		p.SetState(st)
@@ -280,6 +333,32 @@ func TestParser_State(t *testing.T) {
 	p := newParser(t, Config{Metric: "acc"})
 	p.SetState(State{Metric: "loss", Key: "loss"})
 	must.Eq(t, []string{"1/- acc=0.5"}, parse(p, "step=1 acc=0.5"))
+}
+
+// The learning rate goes with the reports, and is never one.
+func TestParse_learningRate(t *testing.T) {
+	for _, c := range []struct {
+		lines []string
+		want  float64
+	}{
+		{[]string{"loss=0.5"}, 0},
+		{[]string{"lr=0.25 loss=0.5"}, 0.25},
+		{[]string{"loss=0.5 Learning Rate 1e-3"}, 1e-3},
+		{[]string{"step 3 lr=[0.25, 0.5]", "loss=0.5"}, 0.25},
+		{[]string{"{'loss': 0.5, 'learning_rate': '5e-05'}"}, 5e-5},
+		{[]string{"epoch  lr  loss", "1  0.25  0.5"}, 0.25},
+		{[]string{"| loss | 0.5 |", "| train/lr | 0.25 |", "--------------"}, 0.25},
+	} {
+		p := newParser(t, Config{})
+		var got []float64
+		for _, line := range c.lines {
+			if r, ok := p.Parse([]byte(line)); ok {
+				must.Eq(t, 0.5, r.Value)
+				got = append(got, r.LR)
+			}
+		}
+		must.Eq(t, []float64{c.want}, got, must.Sprint(c.lines))
+	}
 }
 
 func TestParser_Goal(t *testing.T) {
@@ -362,7 +441,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	}
-	for _, s := range []string{"", "loss", "loss=", "loss:[", "loss (", `{"`, `{"a":{"b":`, "1%|", "10it [", "[1,", "[1/", "epoch 1: 2/", "loss tensor(", "{'loss': '", `{"a\`, "Train: 0 ["} {
+	for _, s := range []string{"", "loss", "loss=", "loss:[", "loss (", `{"`, `{"a":{"b":`, "1%|", "10it [", "[1,", "[1/", "epoch 1: 2/", "loss tensor(", "{'loss': '", `{"a\`, "Train: 0 [", "epoch  loss", "| a | 1 |", "--------", "epoch,loss\n1,0.5", "5epoch:", "1/2 (epoch", "best loss 1."} {
 		f.Add([]byte(s), "loss")
 		f.Add([]byte(s), "policy 损失")
 	}

@@ -133,7 +133,7 @@ func counts(name []byte) counter {
 		return countTotal
 	case "total":
 		return countBeside
-	case "epoch", "ep", "epoch_num", "current_epoch", "train/epoch":
+	case "epoch", "ep", "pass", "epoch_num", "current_epoch", "train/epoch":
 		return countEpoch
 	case "epochs", "num_epochs", "max_epochs", "total_epochs", "n_epochs", "num_train_epochs", "max_epoch":
 		return countEpochs
@@ -143,6 +143,15 @@ func counts(name []byte) counter {
 		return countLR
 	}
 	return countNothing
+}
+
+// counter is what a name counts, unless it is the name of the metric.
+func (p *Parser) counter(name []byte) counter {
+	kind := counts(name)
+	if kind != countNothing && kind != countLR && equalFoldName(name, p.metric) {
+		return countNothing
+	}
+	return kind
 }
 
 // afterKey finds where the value of a name that ends at b[j] begins. strong says
@@ -268,6 +277,16 @@ func isQualifier(w []byte) bool {
 		buf[i] = lower(c)
 	}
 	return qualifies(buf[:len(w)]) != 0
+}
+
+// filler says whether a word before "loss" is no part of its name.
+func filler(w []byte) bool {
+	for _, word := range [...]string{"the", "and", "of", "with", "for", "at", "in", "is", "info", "debug", "warning"} {
+		if equalFold(w, word) {
+			return true
+		}
+	}
+	return len(w) == 1
 }
 
 // isBest says whether a word makes a running optimum of what follows it.
@@ -410,6 +429,12 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	f := &p.found
 	name := b[from:end]
 	n, ok := parseValue(b, at)
+	if !ok && n.end > 0 && b[n.end] == 'K' { // LeRobot: step:12K
+		if kind := counts(name); kind == countStep || kind == countGlobal {
+			n = scaled(b, n)
+			ok = ends(b, n.end)
+		}
+	}
 	if !ok {
 		if take && strong && p.wantsName(name) {
 			f.notNumber = true
@@ -420,7 +445,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	if b[n.end-1] == '%' && n.end < len(b) && b[n.end] == '|' {
 		return end // "Steps:  10%|█": the name is the bar's
 	}
-	kind := counts(name)
+	kind := p.counter(name)
 	if before >= 0 && (kind == countStep || len(name) == 4) {
 		switch w := b[before:beforeEnd]; {
 		case kind == countNothing && equalFold(name, "rate") && equalFold(w, "learning"):
@@ -435,18 +460,24 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	case kind == countNothing:
 	case kind == countLR:
 		p.found.lr = n.value
+	case kind == countEpoch && b[n.end-1] == '%': // StarSpace: "Epoch: 10.0%"
+		return p.count(b, countPercent, n)
 	case kind == countBeside && (before >= 0 || !strong): // memory total: 16384
 	case (strong || list || !n.decimal) && n.value >= 0 && n.value < maxStep && w.best == nil:
+		if take && before >= 0 && !strong && equalFold(b[before:beforeEnd], "at") {
+			p.nameFirst(b, before, n.end, w)
+		}
 		return p.count(b, kind, n)
 	}
 	if equalFold(name, "train") && strong && !n.decimal && f.shape == shapePlain {
-		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251"
+		// timm: "Train: 0 [  50/1251 (  4%)]", OpenPCDet: "Train:  1/3 ( 33%) [  50/1251",
+		// Swin: "Train: [0/300][50/1251]"
 		of, k, _ := fraction(b, n.end)
 		k = max(k, n.end)
 		if percent := bytes.TrimLeft(b[k:], " "); len(percent) > 0 && percent[0] == '(' {
 			k += bytes.IndexByte(b[k:], ')') + 1
 		}
-		if rest := bytes.TrimLeft(b[k:], " "); len(rest) > 0 && rest[0] == '[' {
+		if rest := bytes.TrimLeft(b[k:], " ]"); len(rest) > 0 && rest[0] == '[' {
 			f.epoch = n.value
 			if of > 0 {
 				f.epochs = of
@@ -459,7 +490,7 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 			f.step, n = n.value, v
 		}
 	}
-	if !take || !(strong || n.decimal) {
+	if !take || !(strong || n.decimal) || list && n.end < len(b) && b[n.end] == ',' { // not of a list of several
 		return end
 	}
 	if before >= 0 {
@@ -473,11 +504,12 @@ func (p *Parser) pair(b []byte, w *words, take bool) int {
 	}
 
 	// "train loss" and "val loss" are names of two words.
-	// So are "loss train" and LightGBM's "valid_0's l2".
+	// So are "loss train", LightGBM's "valid_0's l2" and "policy loss".
 	qualified := name
 	if before >= 0 {
 		if w := b[before:beforeEnd]; isQualifier(w) || bytes.HasSuffix(w, []byte("'s")) ||
-			strong && isQualifier(name) && classify(w, false, false) != rankNone {
+			strong && isQualifier(name) && classify(w, false, false) != rankNone ||
+			equalFold(name, "loss") && (strong && !filler(w) || classify(b[before:end], false, true) == rankPoor) {
 			qualified = b[before:end]
 		}
 	}
@@ -598,7 +630,7 @@ func (p *Parser) count(b []byte, kind counter, n number) int {
 		if isSet(f.epoch) {
 			break
 		}
-		f.epoch, f.whole = n.value, isSet(f.step)
+		f.epoch, f.whole = n.value, isSet(f.step) || isSet(f.n) && f.shape == shapePlain
 		if isSet(of) {
 			f.epochs = of
 		}
@@ -642,6 +674,11 @@ func (p *Parser) bareNumber(b []byte, start, i, glyph int, take bool) int {
 			if i == start && j+2 < len(b) && b[j+1] == '|' && b[j+2] == ' ' { // "12 | loss 0.5 |"
 				n, _ := parseNumber(b[:j], i)
 				f.step, f.index = n.value, true
+				return j + 2
+			}
+			if i == start+1 && b[start] == '[' && j+1 < len(b) && b[j+1] == '|' { // "[12 | 25.5] loss=0.5"
+				n, _ := parseNumber(b[:j], i)
+				f.step = n.value
 				return j + 2
 			}
 			if e, ok := p.position(b, start, i, j, glyph); ok {
@@ -726,6 +763,33 @@ func behindSource(b []byte) bool {
 	return n > 4 && string(b[n-3:]) == "] [" && isDigit(b[n-4])
 }
 
+// nameFirst reads a value whose step stands between it and its name, as in
+// "Training loss (for one batch) at step 200: 0.5". The word "at" is at b[at], the
+// step ends at b[end].
+func (p *Parser) nameFirst(b []byte, at, end int, w *words) {
+	k, strong, _ := afterKey(b, end)
+	n, ok := parseValue(b, k)
+	if !ok || !strong || !n.decimal {
+		return
+	}
+	text := bytes.TrimRight(b[:at], " ")
+	if open := bytes.LastIndexByte(text, '('); open > 0 && text[len(text)-1] == ')' {
+		text = bytes.TrimRight(text[:open], " ")
+	}
+	name := text[bytes.LastIndexFunc(text, notLetter)+1:]
+	qualified := name
+	if rest := text[:len(text)-len(name)]; len(rest) > 1 && isLetter(rest[len(rest)-2]) {
+		rest = rest[:len(rest)-1]
+		if word := rest[bytes.LastIndexFunc(rest, notLetter)+1:]; isQualifier(word) {
+			qualified = text[len(rest)-len(word):]
+		}
+	}
+	if c, wanted := p.candidate(name, qualified, w, true); wanted && len(name) > 0 {
+		c.value = n.value
+		p.found.add(c)
+	}
+}
+
 // valueFirst reads a value whose name stands behind it, as in Darknet's "680.25 avg
 // loss, 0.001 rate,". It returns where to go on, or 0.
 func (p *Parser) valueFirst(b []byte, i int) int {
@@ -804,6 +868,7 @@ func (p *Parser) percentBar(b []byte, start, i, j int) (end int, ok bool) {
 	f := &p.found
 	f.shape, f.n, f.of = shapeBar, n.value, of.value
 	f.named = i > start
+	f.whole = hasFold(b[start:], "step") // Steps: 10%|█ | 10/100
 	tail := b[k:min(len(b), k+64)]
 	f.units = bytes.Contains(tail, []byte("it/s")) || bytes.Contains(tail, []byte("s/it"))
 	return k + 1, true
@@ -855,7 +920,7 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	for k >= start && isSpace(b[k]) {
 		k--
 	}
-	if k >= start && (b[k] == '[' || b[k] == '(') && k >= i-8 {
+	if k >= start && k >= i-8 && (b[k] == '[' || b[k] == '(' && k > start && b[k-1] == ']') { // not of "45 % (450/1000)"
 		// Not the date that begins detectron2's lines: "[05/20 18:13:49 d2.utils]".
 		m := e
 		for m < len(b) && isSpace(b[m]) {
@@ -865,6 +930,14 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 			return 0, false
 		}
 		f.n, f.of = n.value, of
+		if m+1 < len(b) && b[m] == ']' && b[m+1] == '[' && !isSet(f.epoch) { // [1/300][50/1251]
+			if second, ok := parseNumber(b, m+2+len(b[m+2:])-len(bytes.TrimLeft(b[m+2:], " "))); ok && !second.decimal {
+				if v, end, ok := fraction(b, second.end); ok && v > 0 && second.value <= v+1 {
+					f.epoch, f.epochs, f.n, f.of = n.value, of, second.value, v
+					return end, true
+				}
+			}
+		}
 		return e, true
 	}
 	if glyph >= 0 && k+1 == glyph {
@@ -879,20 +952,18 @@ func (p *Parser) position(b []byte, start, i, j, glyph int) (end int, ok bool) {
 	for m < len(b) && isSpace(b[m]) {
 		m++
 	}
-	if m == e && m+1 < len(b) && b[m] == ':' && isSpace(b[m+1]) { // Keras-RL: "80/50000: episode: 1, reward: 5.0"
-		f.step, f.stepOf, f.index = n.value, of, true
-		return e, true
-	}
-	if m == e || m+1 >= len(b) {
+	if m+1 >= len(b) {
 		return 0, false
 	}
 	switch c, d := b[m], b[m+1]; {
+	case c == '(' || c == '=' || c == ',' || c == ':' && isSpace(d): // char-rnn: "12/600 (epoch 0), loss = 0.5"
+		f.n, f.of = n.value, of
+		return e, true
+	case m == e:
+		return 0, false
 	case c == '[' && (d == '=' || d == '>' || d == '.'):
 	case c == 0xE2 && (d == 0x94 || d == 0x95):
 	case c == '-' && d == ' ' && m+2 < len(b) && (isDigit(b[m+2]) || b[m+2] == 'E'):
-	case hasFold(b[m:], "(epoch"): // char-rnn: "12/600 (epoch 0), train_loss = 0.5"
-		f.step, f.stepOf = n.value, of
-		return e, true
 	default:
 		return 0, false
 	}

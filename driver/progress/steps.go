@@ -107,7 +107,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 	position := false // n counts within an epoch, as far as is known
 	if !isSet(n) {
 		n, of = f.n, f.of
-		position = isSet(n)
+		position = isSet(n) && !f.whole
 	} else if !isSet(of) && isSet(f.of) && f.shape == shapeBar {
 		of = unset // "step=120" in a bar's postfix is what it says
 	} else if isSet(of) && s.Epoch1 > 0 && !f.whole {

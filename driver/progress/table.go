@@ -40,29 +40,17 @@ func (p *Parser) scanTable(line []byte) {
 		return
 	}
 	switch c := line[start]; {
-	case c == '-' || c == '+' || c == '=' || c == '|' || c == 0xE2:
-		if isRule(line[start:]) {
-			if len(p.box) > 0 {
-				p.scanText(p.box, true)
-				p.box = p.box[:0]
-			}
-			return
+	case isRule(line[start:]):
+		if len(p.box) > 0 {
+			p.scanText(p.box, true)
+			p.box = p.box[:0]
 		}
-		if c != '|' && c != 0xE2 && c != '-' {
-			return
+	case isDigit(c) || c == '-' || c == '.':
+		p.scanRow(line)
+	case isLetter(c) || c == '#' || bar(line, start) > 0:
+		if !p.scanRow(line) && !p.scanBox(line) {
+			p.scanHeader(line)
 		}
-	case isDigit(c):
-		if p.table.n == 0 {
-			return
-		}
-	case !isLetter(c) && c != '#' && c != '.' && c != ',':
-		return
-	}
-	if p.table.n > 0 && p.scanRow(line) || p.scanBox(line) {
-		return
-	}
-	if !isDigit(line[start]) && line[start] != '-' && line[start] != '.' {
-		p.scanHeader(line)
 	}
 }
 
@@ -87,8 +75,8 @@ func bar(b []byte, i int) int {
 	return 0
 }
 
-// split cuts a line into cells at sep; a space stands for at least gap white space. It returns
-// how many cells there are, or -1 for too many.
+// split cuts a line into cells at sep; for a space, at white space that is at least
+// gap wide. It returns how many cells there are, or -1 for too many.
 func split(cols *[maxColumns]cell, line []byte, sep byte, gap int) int {
 	n, from := 0, -1
 	add := func(from, to int) bool {
@@ -167,7 +155,10 @@ func (p *Parser) scanHeader(line []byte) {
 		return
 	}
 	t := table{sep: ' '}
-	switch trimmed := bytes.TrimLeft(line, " "); {
+	trimmed := bytes.TrimLeft(line, " ")
+	switch {
+	case len(trimmed) == 0:
+		return
 	case bar(trimmed, 0) > 0:
 		t.sep = '|'
 	case bytes.IndexByte(trimmed, '\t') > 0:
@@ -177,23 +168,37 @@ func (p *Parser) scanHeader(line []byte) {
 	case bytes.IndexByte(trimmed, ';') > 0:
 		t.sep = ';'
 	}
-	t.n = split(&t.cols, line, t.sep, 2)
-	if t.n == 1 && t.sep == ' ' {
-		t.n = split(&t.cols, line, t.sep, 1)
-		if t.n > 0 && tableCounter(t.cols[0].of(line)) == countNothing {
-			return // prose
+	t.header = line
+	if p.columns(&t, 2) || t.sep == ' ' && p.columns(&t, 1) {
+		t.header = bytes.Clone(line)
+		p.table = t
+	}
+}
+
+// columns splits a header at its separator, or where there are as many spaces as gap
+// says, and says whether that makes it one.
+func (p *Parser) columns(t *table, gap int) bool {
+	line := t.header
+	t.n = max(split(&t.cols, line, t.sep, gap), 0)
+	if t.n > 0 && line[t.cols[0].from] == '#' { // which makes a comment of it
+		first := &t.cols[0]
+		if first.from++; first.from < first.to && isSpace(line[first.from]) {
+			first.from++
+		}
+		if first.from == first.to {
+			t.n = copy(t.cols[:], t.cols[1:t.n])
 		}
 	}
-	if t.n < 2 {
-		return
+	if t.n == 0 || gap == 1 && p.tableCounter(t.cols[0].of(line)) == countNothing {
+		return false // prose
 	}
 	counter, metric := false, false
 	for _, c := range t.cols[:t.n] {
 		name := c.of(line)
 		if len(name) == 0 || isDigit(name[0]) {
-			return
+			return false
 		}
-		switch tableCounter(name) {
+		switch p.tableCounter(name) {
 		case countNothing:
 			if _, wanted := p.column(name); wanted {
 				metric = true
@@ -203,10 +208,7 @@ func (p *Parser) scanHeader(line []byte) {
 			counter = true
 		}
 	}
-	if counter && metric {
-		t.header = bytes.Clone(line)
-		p.table = t
-	}
+	return counter && metric
 }
 
 // column decides whether the column of that name is a metric that is wanted.
@@ -224,21 +226,22 @@ func (p *Parser) column(name []byte) (candidate, bool) {
 
 // tableCounter knows what a column counts: as elsewhere, and by the shorter names
 // that only a table's header can have.
-func tableCounter(name []byte) counter {
+func (p *Parser) tableCounter(name []byte) counter {
+	name = bytes.TrimSuffix(name, []byte("."))
 	switch {
 	case equalFold(name, "e"):
 		return countEpoch
 	case string(name) == "#" || equalFold(name, "itn") || equalFold(name, "counter"):
 		return countStep
 	}
-	return counts(name)
+	return p.counter(name)
 }
 
 // scanRow reads a line as a row of the table printed last, and says whether it is
 // one.
 func (p *Parser) scanRow(line []byte) bool {
 	t := &p.table
-	if t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
+	if t.n == 0 || t.sep == '|' && bar(bytes.TrimLeft(line, " "), 0) == 0 {
 		return false
 	}
 	var row [maxColumns]cell
@@ -290,7 +293,7 @@ func (p *Parser) scanRow(line []byte) bool {
 // is not a number.
 func (p *Parser) scanCell(name, value []byte) bool {
 	n, ok := parseValue(value, 0)
-	kind := tableCounter(name)
+	kind := p.tableCounter(name)
 	switch kind {
 	case countNothing:
 		if c, wanted := p.column(name); wanted && ok && n.end == len(value) {
@@ -336,7 +339,7 @@ func (p *Parser) scanBox(line []byte) bool {
 	if !ok || n.end != len(value) || len(name) == 0 || !isLetter(name[0]) {
 		return false
 	}
-	if counts(name) == countNothing {
+	if p.counter(name) == countNothing {
 		if _, wanted := p.column(name); !wanted {
 			return true
 		}
