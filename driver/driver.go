@@ -50,8 +50,6 @@ type Driver struct {
 
 	// findFreezer finds what stops a task where it is (freezerOf).
 	findFreezer func(*task) (freezer, error)
-	// configured says that SetConfig has succeeded (see ExitIfOrphaned).
-	configured atomic.Bool
 	// setup is what the last SetConfig has made; nil before it.
 	setup atomic.Pointer[setup]
 	// starting is held for reading while a task is started or recovered, which must
@@ -158,7 +156,6 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 	if was := d.setup.Swap(now); was != nil {
 		was.stop()
 	}
-	d.configured.Store(true)
 	return nil
 }
 

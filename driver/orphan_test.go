@@ -28,7 +28,7 @@ func TestOrphaned(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var configured atomic.Bool
 			calls := 0
-			got := orphaned(&configured, func() int {
+			got := orphaned(configured.Load, func() int {
 				calls++
 				configured.Store(calls == tc.configured)
 				return tc.parents[calls-1]
@@ -58,6 +58,6 @@ func TestConfigured(t *testing.T) {
 		must.NoError(t, err)
 		err = d.SetConfig(&base.Config{PluginConfig: data})
 		must.Eq(t, c.ok, err == nil)
-		must.Eq(t, c.want, d.configured.Load())
+		must.Eq(t, c.want, d.configured())
 	}
 }

@@ -36,12 +36,6 @@ const (
 	labelTask = "io.ebbtide.task"
 )
 
-// The CFS period of a container that has chosen none, which is the kernel's default, and
-// the least quota that the kernel takes, in µs.
-const (
-	defaultPeriod = 100_000
-	leastQuota    = 1000
-)
 
 // DockerEngine decorates Nomad's docker driver. Limits go through Docker's update
 // API, so that Docker knows of them, and are read back from the kernel.
@@ -169,11 +163,8 @@ func (e *DockerEngine) Apply(ctx context.Context, handle *drivers.TaskHandle, _ 
 		return dockerError("inspecting container "+short(id), err)
 	}
 	res := containerapi.Resources{CPUShares: int64(want.Shares), CPUPeriod: c.HostConfig.CPUPeriod, CPUQuota: -1}
-	if res.CPUPeriod == 0 || want.QuotaCores > 0 && want.QuotaCores*float64(res.CPUPeriod) < leastQuota {
-		res.CPUPeriod = defaultPeriod
-	}
 	if want.QuotaCores > 0 {
-		res.CPUQuota = max(int64(want.QuotaCores*float64(res.CPUPeriod)), leastQuota)
+		res.CPUQuota, res.CPUPeriod = limits.Quota(want.QuotaCores, res.CPUPeriod)
 	}
 	if _, err := e.client.ContainerUpdate(ctx, id, containerapi.UpdateConfig{Resources: res}); err != nil {
 		return dockerError("updating container "+short(id), err)

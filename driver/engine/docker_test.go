@@ -227,7 +227,7 @@ func TestApplyKeepsThePeriod(t *testing.T) {
 		"chosen":            {50_000, 1.5, 50_000, 75_000},
 		"chosen, no quota":  {50_000, 0, 50_000, -1},
 		"none":              {0, 1.5, 100_000, 150_000},
-		"none, no quota":    {0, 0, 100_000, -1},
+		"none, no quota":    {0, 0, 0, -1},
 		"too short for it":  {2_000, 0.1, 100_000, 10_000},
 		"less than can be":  {0, 0.001, 100_000, 1_000},
 		"short, but enough": {2_000, 0.5, 2_000, 1_000},

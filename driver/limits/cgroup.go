@@ -197,11 +197,7 @@ func (c *Cgroup) SetQuota(cores float64) error {
 		return c.cpu.write("cpu.cfs_quota_us", "-1")
 	}
 	inForce := per
-	quota := int64(math.Round(cores * float64(per)))
-	if quota < leastQuotaMicros {
-		per = period
-		quota = max(int64(math.Round(cores*period)), leastQuotaMicros)
-	}
+	quota, per := Quota(cores, per)
 	if c.cpu.version == 2 {
 		return c.cpu.write("cpu.max", fmt.Sprintf("%d %d", quota, per))
 	}
@@ -223,6 +219,16 @@ func (c *Cgroup) SetQuota(cores float64) error {
 		}
 	}
 	return err
+}
+
+// Quota returns a quota for a number of cores > 0, in µs per period. The period stays,
+// unless it is not set (0) or so short that the kernel does not take the quota: then it is
+// the kernel's default, and the quota 1 ms at least.
+func Quota(cores float64, per int64) (quota, newPer int64) {
+	if quota = int64(math.Round(cores * float64(per))); quota >= leastQuotaMicros {
+		return quota, per
+	}
+	return max(int64(math.Round(cores*period)), leastQuotaMicros), period
 }
 
 // readQuota reads quota and period in µs; a quota of 0 is none.
