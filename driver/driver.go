@@ -147,6 +147,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		SharedCores:     limits.SharedCores,
 		OwnQuota:        limits.OwnQuota,
 		NoProgressAfter: s.NoProgressAfter,
+		Node:            d.node,
 		Emit:            d.emit,
 	}, d.logger)
 	go now.controller.Run(now.ctx)
@@ -476,6 +477,13 @@ func (d *Driver) learnNode(cfg *drivers.TaskConfig) {
 	if cfg.AllocDir != "" {
 		d.allocs = filepath.Dir(cfg.AllocDir)
 	}
+}
+
+// node returns the ID of the Nomad node, "" while it is not known.
+func (d *Driver) node() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.nodeID
 }
 
 // emit sends an event of ours to Nomad.

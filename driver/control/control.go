@@ -66,6 +66,9 @@ type Options struct {
 	// before an event says so.
 	NoProgressAfter time.Duration
 
+	// Node returns the ID of the Nomad node, "" while it is not known; nil if it never is.
+	Node func() string
+
 	// Emit sends an event to Nomad. It is called from a goroutine of its own.
 	Emit func(publish.Event)
 }

@@ -72,6 +72,9 @@ func (c *Controller) take(tasks []*task, outside policy.Cores, event policy.Even
 		Tasks:            make([]policy.Task, len(tasks)),
 		Policies:         c.opts.Policies,
 	}
+	if c.opts.Node != nil {
+		s.Node = c.opts.Node()
+	}
 	for i, t := range tasks {
 		s.Tasks[i] = t.policyTask(c.share(t.cores), c.pool, event)
 		s.Tasks[i].Entitlement = float64(t.cgroup.Conversion().Weight(t.base.Shares))
