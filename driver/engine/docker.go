@@ -36,7 +36,6 @@ const (
 	labelTask = "io.ebbtide.task"
 )
 
-
 // DockerEngine decorates Nomad's docker driver. Limits go through Docker's update
 // API, so that Docker knows of them, and are read back from the kernel.
 type DockerEngine struct {
