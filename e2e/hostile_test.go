@@ -65,7 +65,11 @@ func testHostile(t *testing.T, c *cluster) {
 	must.NoError(t, os.Link(filepath.Join(w.dir, "linked"), filepath.Join(shared, "linked")))
 	must.NoError(t, os.WriteFile(filepath.Join(shared, "go"), nil, 0o644))
 	w.refused(t, c)
-	eventually(t, "50 MB of output are written", func() error {
+	much := int64(50 << 20)
+	if c.engine == "docker" {
+		much = 10 << 20 // its way to the log is long
+	}
+	eventually(t, "much output is written", func() error {
 		logs, err := filepath.Glob(filepath.Join(shared, "logs", "flood.stdout.*"))
 		var sum int64
 		for _, path := range logs {
@@ -73,7 +77,7 @@ func testHostile(t *testing.T, c *cluster) {
 				sum += st.Size()
 			}
 		}
-		if sum < 50<<20 {
+		if sum < much {
 			return fmt.Errorf("%d bytes, %v", sum, err)
 		}
 		return nil
@@ -179,7 +183,7 @@ type seen struct {
 // watch watches the neighbours while the growing and the flat one use some CPU.
 func (n *neighbours) watch(t *testing.T, when string) seen {
 	t.Helper()
-	const cpuSeconds = 8
+	const cpuSeconds = 6
 	pid := map[string]int{}
 	first := map[string]harness.Kernel{}
 	steps, begun := map[string]float64{}, time.Now()
@@ -240,7 +244,7 @@ func (n *neighbours) unaffected(t *testing.T, before, now seen) {
 	must.Between(t, before.cores/2, now.cores, before.cores*2)
 	must.LessEq(t, before.age+few, now.age)
 	must.LessEq(t, before.lag+few, now.lag)
-	must.LessEq(t, before.rss+128<<20, now.rss)
+	must.LessEq(t, before.rss+64<<20, now.rss)
 }
 
 // conserved checks that all tasks together have the shares that Nomad gave them.
@@ -436,7 +440,7 @@ func (w *canaries) attackers(t *testing.T, c *cluster) job {
 	told := "until [ -e $NOMAD_ALLOC_DIR/go ]; do usleep 100000; done\n"
 	one := func(name, script, config string) task {
 		k := shell(script)
-		k.name, k.config, k.env = name, config, map[string]string{"LINKS": strings.Join(w.links, " "), "AGENT": c.agent.Addr, "LISTENER": w.listen.Addr().String()}
+		k.name, k.config, k.body, k.env = name, config, "kill_timeout = \"1s\"", map[string]string{"LINKS": strings.Join(w.links, " "), "AGENT": c.agent.Addr, "LISTENER": w.listen.Addr().String()}
 		return k
 	}
 	j := job{id: "hostile", tasks: []task{
@@ -557,7 +561,7 @@ func TestEntitlement(t *testing.T) {
 		}
 		return nil
 	})
-	big := shell("yes >/dev/null & exec yes >/dev/null")
+	big := shell("yes >/dev/null & yes >/dev/null & yes >/dev/null & exec yes >/dev/null")
 	big.cpu = 8000
 	alloc := c.start(t, job{id: "big", tasks: []task{big}})
 	pid := c.pid(t, alloc, "train")
@@ -575,5 +579,5 @@ func TestEntitlement(t *testing.T) {
 	must.Less(t, 500, least)
 	ratio := cores[len(pids)] / rest
 	t.Logf("the one with 8000 MHz has %.2f cores, three with 500 have %.2f: %.1f times", cores[len(pids)], rest, ratio)
-	must.Between(t, 8000./1500/2, ratio, 8000./1500*2)
+	must.GreaterEq(t, 1.5, ratio) // it is 5.3 where nobody else computes, and 0.3 with equal shares
 }
