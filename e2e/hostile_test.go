@@ -360,7 +360,7 @@ func (w *canaries) untouched(t *testing.T) {
 		defer w.mu.Unlock()
 		return append([]string{}, w.opened...)
 	}
-	must.SliceEmpty(t, opened())
+	must.SliceEmpty(t, opened(), must.Sprint(strings.Join(opened(), "\n")))
 	must.Eq(t, 0, w.asked.Load())
 	entries, err := os.ReadDir(w.dir)
 	must.NoError(t, err)
