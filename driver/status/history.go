@@ -52,9 +52,10 @@ const (
 	maxField = 120  // bytes of one text in the history
 	maxLine  = 1024 // bytes; what is longer is not ours
 
-	// maxHistory bounds what is read of a history file, which the task may have
-	// written: many times what 5,000 rows of ours take.
+	// maxHistory (bytes) and maxLines bound what is read of a history file, which the
+	// task may have written: many times what 5,000 rows of ours take.
 	maxHistory = 8 << 20
+	maxLines   = 4 * defaultMaxRows
 )
 
 // number is where a row keeps the number of a column; nil for another column.
@@ -168,14 +169,14 @@ func plain(s string) string {
 }
 
 // parseHistory reads a history and drops what it cannot read: torn or overlong
-// lines, lines without a time. Columns are found by their names in the header,
+// lines, lines without a time, what comes after maxLines. Columns are found by their names in the header,
 // so that a file of an older or a newer version is read as far as it is known.
 func parseHistory(b []byte) (rows []Row) {
 	order := make([]int, len(columns)) // field of the line → column
 	for i := range order {
 		order[i] = i
 	}
-	for len(b) > 0 {
+	for n := 0; len(b) > 0 && n < maxLines; n++ {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
 		b = rest
 		switch {

@@ -283,6 +283,23 @@ func TestHostile_huge(t *testing.T) {
 	eqRows(t, rowsUpTo(1), rows[:1])
 }
 
+// The shortest of lines must not make many rows, or much work, of few bytes: they are read
+// again whenever the task writes them again.
+func TestHostile_manyLines(t *testing.T) {
+	w, dir := newTestWriter(t, Options{})
+	row := "0001-01-01T00:00:00Z\n"
+	for want, forged := range map[int]string{
+		maxLines: strings.Repeat(row, maxHistory/len(row)),
+		0:        strings.Repeat("\n", maxLines) + row,
+	} {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "t.csv"), []byte(forged), 0o600))
+		rows, err := w.History()
+		must.NoError(t, err)
+		must.Len(t, want, rows)
+		must.NoError(t, w.Append(rowAt(1)))
+	}
+}
+
 // A plugin that is not root says which file it may not read.
 func TestHostile_unreadable(t *testing.T) {
 	w, dir := newTestWriter(t, Options{})
