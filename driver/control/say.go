@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/target"
@@ -14,13 +16,14 @@ import (
 
 // said is what people have been told about a task.
 type said struct {
-	unreadable string // why its progress cannot be read
-	empty      bool   // that nothing matches
-	unlocated  bool   // that its cgroup cannot be found
-	missed     int    // decisions in a row that found a service in class B
-	misses     bool   // that it misses its target
-	gpuWaits   bool   // that it has waited long for its card
-	unparked   bool   // that its memory could not be moved
+	unreadable string    // why its progress cannot be read
+	readAt     time.Time // when that was last logged
+	empty      bool      // that nothing matches
+	unlocated  bool      // that its cgroup cannot be found
+	missed     int       // decisions in a row that found a service in class B
+	misses     bool      // that it misses its target
+	gpuWaits   bool      // that it has waited long for its card
+	unparked   bool      // that its memory could not be moved
 }
 
 // metric names the task's evaluation function for people.
@@ -52,6 +55,9 @@ func (t *task) notLocated(err error) {
 	t.show.Enqueue("cgroup", "its cgroup cannot be found, so its CPU is neither measured nor limited: "+err.Error())
 }
 
+// logEvery is the least time between two warnings about the same thing of a task.
+const logEvery = 30 * time.Second
+
 // sayProgress says what a person cares about in the task's progress: that it cannot be
 // read, that there is none, that targets pause, that the model has diverged.
 func (t *task) sayProgress(was measure.Measurement, now time.Time) {
@@ -59,12 +65,17 @@ func (t *task) sayProgress(was measure.Measurement, now time.Time) {
 	if t.m.Err != nil {
 		unreadable = t.m.Err.Error()
 	}
-	switch {
-	case t.said.unreadable == "" && unreadable != "":
-		t.log.Warn("cannot read the task's progress; its growth is not measured", "error", unreadable)
-		t.show.Enqueue("progress", "its progress cannot be read from "+t.where()+", so it is not measured; it keeps its share of the CPU: "+unreadable)
-	case t.said.unreadable != "" && unreadable == "":
-		t.log.Info("the task's progress can be read again")
+	if (t.said.unreadable == "") != (unreadable == "") {
+		level := hclog.Debug // a task can make it flip as often as it likes
+		if now.Sub(t.said.readAt) >= logEvery {
+			level, t.said.readAt = hclog.Warn, now
+		}
+		if unreadable == "" {
+			t.log.Log(level, "the task's progress can be read again")
+		} else {
+			t.log.Log(level, "cannot read the task's progress; its growth is not measured", "error", unreadable)
+			t.show.Enqueue("progress", "its progress cannot be read from "+t.where()+", so it is not measured; it keeps its share of the CPU: "+unreadable)
+		}
 	}
 	t.said.unreadable = unreadable
 	switch {

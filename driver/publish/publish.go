@@ -36,6 +36,7 @@ type Task struct {
 	drawn         bool
 	mark          string // what happened since the last row
 	failed        bool
+	loggedAt      time.Time
 }
 
 // Target says where a task is shown.
@@ -123,13 +124,16 @@ func (p *Task) failedWrite(err error) {
 		return
 	}
 	p.failed = err != nil
-	switch {
-	case err == nil:
-		p.log.Info("the task's status can be written again")
-	case errors.Is(err, fs.ErrNotExist):
-		p.log.Debug("the allocation's directory is gone", "error", err)
-	default:
-		p.log.Warn("cannot write the task's status; the task is not affected", "error", err)
+	level := hclog.Debug // a task can make it flip as often as it likes
+	if now := time.Now(); now.Sub(p.loggedAt) >= eventEvery && !errors.Is(err, fs.ErrNotExist) {
+		level, p.loggedAt = hclog.Warn, now
+	}
+	if err == nil {
+		p.log.Log(level, "the task's status can be written again")
+		return
+	}
+	p.log.Log(level, "cannot write the task's status; the task is not affected", "error", err)
+	if !errors.Is(err, fs.ErrNotExist) { // the allocation's directory is gone
 		p.Enqueue("status", "its status files cannot be written; the task and its limits are not affected: "+err.Error())
 	}
 }
