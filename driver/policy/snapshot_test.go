@@ -67,31 +67,68 @@ func TestSnapshot_FairShares(t *testing.T) {
 	must.Positive(t, of(5e-324, math.MaxFloat64).FairShares()[0])
 }
 
-// What no policy accepts: of kinds that exclude each other, and of figures.
+// What no policy accepts, in a snapshot of a training task and a service.
 func TestSnapshot_Validate(t *testing.T) {
-	for _, tc := range []struct {
-		name, want string
-		task       Task
+	nan, inf := math.NaN(), math.Inf(1)
+	training := Task{ID: "train", Kind: Training, Entitlement: 1, Category: NL, Goal: GoalMin, Value: num(131.5), Acceptable: num(120), Objective: num(110)}
+	service := Task{ID: "serve", Kind: Service, Entitlement: 1, ObjectiveS: num(1), ResponseS: num(2)}
+	const trains, serves = "tasks[0].", "tasks[1]."
+	for name, tc := range map[string]struct {
+		change func(s *Snapshot, train, serve *Task)
+		want   string // "" = valid
 	}{
-		{"training", "", Task{ID: "a", Kind: Training, Entitlement: 1}},
-		{"a service", "", Task{ID: "a", Kind: Service, Entitlement: 1, ObjectiveS: num(1)}},
-		{"a service by its objective", "", Task{ID: "a", Entitlement: 1, ObjectiveS: num(1), ResponseS: num(2)}},
-		{"kind", `tasks[0].kind: must be one of "training", "service", got "batch"`, Task{ID: "a", Kind: "batch", Entitlement: 1}},
-		{"a service without objective", "tasks[0].objective_s: is missing, a service needs one", Task{ID: "a", Kind: Service, Entitlement: 1}},
-		{"training with an objective_s", "tasks[0].objective_s: is for services only, got 1 for a training task",
-			Task{ID: "a", Kind: Training, Entitlement: 1, ObjectiveS: num(1)}},
-		{"a service with targets", "tasks[0].kind: a service has no acceptable or objective",
-			Task{ID: "a", Kind: Service, Entitlement: 1, ObjectiveS: num(1), Goal: GoalMin, Acceptable: num(1)}},
-		{"entitlement", "tasks[0].entitlement: must be > 0, got -1", Task{ID: "a", Entitlement: -1}},
+		"nothing":                    {func(s *Snapshot, a, b *Task) {}, ""},
+		"no tasks":                   {func(s *Snapshot, a, b *Task) { s.Tasks = nil }, ""},
+		"id empty":                   {func(s *Snapshot, a, b *Task) { a.ID = "" }, trains + "id: must not be empty"},
+		"ids empty twice":            {func(s *Snapshot, a, b *Task) { a.ID, b.ID = "", "" }, trains + "id: must not be empty\n" + serves + "id: must not be empty"},
+		"id repeated":                {func(s *Snapshot, a, b *Task) { b.ID = "train" }, serves + `id: must be unique, "train" is the id of tasks[0] too`},
+		"kind":                       {func(s *Snapshot, a, b *Task) { a.Kind = "batch" }, trains + `kind: must be one of "training", "service", got "batch"`},
+		"a service by its objective": {func(s *Snapshot, a, b *Task) { b.Kind = "" }, ""},
+		"a service without one":      {func(s *Snapshot, a, b *Task) { b.ObjectiveS = nil }, serves + "objective_s: is missing, a service needs one"},
+		"training with one":          {func(s *Snapshot, a, b *Task) { a.ObjectiveS = num(1) }, trains + "objective_s: is for services only, got 1 for a training task"},
+		"a service with targets":     {func(s *Snapshot, a, b *Task) { b.Goal, b.Acceptable = GoalMin, num(1) }, serves + "kind: a service has no acceptable or objective"},
+		"entitlement":                {func(s *Snapshot, a, b *Task) { a.Entitlement = -1 }, trains + "entitlement: must be > 0, got -1"},
+		"use":                        {func(s *Snapshot, a, b *Task) { a.Use = -0.1 }, trains + "use: must be ≥ 0, got -0.1"},
+		"use NaN":                    {func(s *Snapshot, a, b *Task) { b.Use = Share(nan) }, serves + "use: must be ≥ 0, got NaN"},
+		"use Inf":                    {func(s *Snapshot, a, b *Task) { b.Use = Share(inf) }, serves + "use: must be ≥ 0, got +Inf"},
+		"use above the pool":         {func(s *Snapshot, a, b *Task) { a.Use = 1.2 }, ""},
+		"limit 0: none yet":          {func(s *Snapshot, a, b *Task) { a.Limit, b.Limit = 0, 0 }, ""},
+		"limit negative":             {func(s *Snapshot, a, b *Task) { a.Limit = -1 }, trains + "limit: must be > 0 and ≤ 1, or 0 for none yet, got -1"},
+		"limit too large":            {func(s *Snapshot, a, b *Task) { a.Limit = 1.5 }, trains + "limit: must be > 0 and ≤ 1, or 0 for none yet, got 1.5"},
+		"limit NaN":                  {func(s *Snapshot, a, b *Task) { a.Limit = Share(nan) }, trains + "limit: must be > 0 and ≤ 1, or 0 for none yet, got NaN"},
+		"category":                   {func(s *Snapshot, a, b *Task) { a.Category = "nl" }, trains + `category: must be one of "NL", "WL", "CL" or "" for a new task, got "nl"`},
+		"growth":                     {func(s *Snapshot, a, b *Task) { a.Growth = num(-1) }, trains + "growth: must be ≥ 0, got -1"},
+		"growth NaN":                 {func(s *Snapshot, a, b *Task) { a.Growth = num(nan) }, trains + "growth: must be ≥ 0, got NaN"},
+		"growth 0":                   {func(s *Snapshot, a, b *Task) { a.Growth = num(0) }, ""},
+		"progress":                   {func(s *Snapshot, a, b *Task) { a.Progress = num(inf) }, trains + "progress: must be ≥ 0, got +Inf"},
+		"value":                      {func(s *Snapshot, a, b *Task) { a.Value = num(nan) }, trains + "value: must be a finite number, got NaN"},
+		"value negative":             {func(s *Snapshot, a, b *Task) { a.Value = num(-1) }, ""},
+		"state":                      {func(s *Snapshot, a, b *Task) { a.State = "CL" }, trains + `state: must be one of "training", "acceptable", "objective", got "CL"`},
+		"state training":             {func(s *Snapshot, a, b *Task) { a.State = InTraining }, ""},
+		"goal":                       {func(s *Snapshot, a, b *Task) { a.Goal = "down" }, trains + `goal: must be "min" or "max", got "down"`},
+		"goal missing":               {func(s *Snapshot, a, b *Task) { a.Goal = "" }, trains + `goal: must be "min" or "max", got ""`},
+		"goal missing, no target":    {func(s *Snapshot, a, b *Task) { a.Goal, a.Acceptable, a.Objective = "", nil, nil }, ""},
+		"goal wrong, no target":      {func(s *Snapshot, a, b *Task) { a.Goal, a.Acceptable, a.Objective = "MIN", nil, nil }, trains + `goal: must be "min" or "max", got "MIN"`},
+		"acceptable":                 {func(s *Snapshot, a, b *Task) { a.Acceptable = num(nan) }, trains + "acceptable: must be a finite number, got NaN"},
+		"objective":                  {func(s *Snapshot, a, b *Task) { a.Objective = num(-inf) }, trains + "objective: must be a finite number, got -Inf"},
+		"easier":                     {func(s *Snapshot, a, b *Task) { a.Objective = num(130) }, trains + `objective: must be ≤ acceptable = 120, because goal is "min": lower values are better; got 130, which is easier`},
+		"equal":                      {func(s *Snapshot, a, b *Task) { a.Objective = num(120) }, ""},
+		"objective_s":                {func(s *Snapshot, a, b *Task) { b.ObjectiveS = num(0) }, serves + "objective_s: must be > 0, got 0"},
+		"objective_s Inf":            {func(s *Snapshot, a, b *Task) { b.ObjectiveS = num(inf) }, serves + "objective_s: must be > 0, got +Inf"},
+		"response_s":                 {func(s *Snapshot, a, b *Task) { b.ResponseS = num(-1) }, serves + "response_s: must be ≥ 0, got -1"},
+		"response_s 0":               {func(s *Snapshot, a, b *Task) { b.ResponseS = num(0) }, ""},
+		"gone":                       {func(s *Snapshot, a, b *Task) { s.Gone = Share(inf) }, "gone: must be ≥ 0, got +Inf"},
+		"of the node": {func(s *Snapshot, a, b *Task) { s.Event, s.PoolCores, s.IntervalS = "x", -1, inf },
+			"event: must be one of \"\", \"join\", \"leave\", got \"x\"\npool_cores: must be ≥ 0, got -1\ninterval_s: must be ≥ 0, got +Inf"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if err := (Snapshot{Tasks: []Task{tc.task}}).Validate(); tc.want != "" {
-				must.EqError(t, err, tc.want)
+		t.Run(name, func(t *testing.T) {
+			s := Snapshot{Tasks: []Task{training, service}}
+			tc.change(&s, &s.Tasks[0], &s.Tasks[1])
+			if tc.want == "" {
+				must.NoError(t, s.Validate())
 			} else {
-				must.NoError(t, err)
+				must.EqError(t, s.Validate(), tc.want)
 			}
 		})
 	}
-	must.EqError(t, Snapshot{Event: "x", PoolCores: -1, IntervalS: math.Inf(1)}.Validate(),
-		"event: must be one of \"\", \"join\", \"leave\", got \"x\"\npool_cores: must be ≥ 0, got -1\ninterval_s: must be ≥ 0, got +Inf")
 }

@@ -20,18 +20,6 @@ func TestPolicy_checks(t *testing.T) {
 		change func(*input)
 		want   string // "" = valid
 	}{
-		{"id empty", func(in *input) { in.Tasks[1].ID = "" }, `tasks[1].id: must not be empty`},
-		{"id repeated", func(in *input) { in.Tasks[2].ID = "vgg" }, `tasks[2].id: must be unique, "vgg" is the id of tasks[0] too`},
-		{"objective 0", func(in *input) { in.Tasks[0].ObjectiveS = num(0) }, `tasks[0].objective_s: must be > 0, got 0`},
-		{"objective NaN", func(in *input) { in.Tasks[0].ObjectiveS = num(math.NaN()) }, `tasks[0].objective_s: must be > 0, got NaN`},
-		{"objective Inf", func(in *input) { in.Tasks[0].ObjectiveS = num(math.Inf(1)) }, `tasks[0].objective_s: must be > 0, got +Inf`},
-		{"response", func(in *input) { in.Tasks[0].ResponseS = num(-1) }, `tasks[0].response_s: must be ≥ 0, got -1`},
-		{"response NaN", func(in *input) { in.Tasks[0].ResponseS = num(math.NaN()) }, `tasks[0].response_s: must be ≥ 0, got NaN`},
-		{"response 0", func(in *input) { in.Tasks[0].ResponseS = num(0) }, ``},
-		{"use", func(in *input) { in.Tasks[0].Use = -0.1 }, `tasks[0].use: must be ≥ 0, got -0.1`},
-		{"use above the pool", func(in *input) { in.Tasks[0].Use = 1.2 }, ``},
-		{"limit 0", func(in *input) { in.Tasks[0].Limit = 0 }, ``},
-		{"limit too large", func(in *input) { in.Tasks[0].Limit = 1.5 }, `tasks[0].limit: must be > 0 and ≤ 1, or 0 for none yet, got 1.5`},
 		{"q_good", func(in *input) { in.State = State{QGood: -1}.Encode() }, `state.q_good: must be ≥ 0, got -1`},
 		{"q_bad", func(in *input) { in.State = State{QBad: 1}.Encode() }, `state.q_bad: must be ≤ 0, got 1`},
 		{"satisfied", func(in *input) { in.State = State{Satisfied: -1}.Encode() }, `state.satisfied: must be ≥ 0, got -1`},
