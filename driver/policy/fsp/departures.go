@@ -16,7 +16,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "the one job in front has the whole server",
 			Ours:      "every task has a floor, a part of its twin's rate, for which slack is set aside",
-			Why:       "all keep reporting. The guarantee stays exact; a floor of 0.1 costs 2 points of the mean (−40 % instead of −42 %; the optimum, SRPT, is −43 %)",
+			Why:       "all keep reporting. The guarantee stays exact: without slack for a floor of 0.1 the worst job takes 1.04 times as long (`quality`). It costs 2 points of the mean (−40 % instead of −42 %; the optimum, SRPT, is −43 %)",
 		}, {
 			Published: "the server switches at the moment at which a twin ends or a size is used up",
 			Ours:      "what a task could use up of a slack before the next decision is spread over the interval",

@@ -22,6 +22,7 @@ type load struct {
 	unknown                    bool
 	wrong                      float64 // factor by which the size is estimated wrong; 0 = exact
 	stubborn                   bool    // the estimate does not get better as the task goes on
+	noise                      float64 // σ of log2 of what each estimate is wrong by, beside wrong
 }
 
 // state is what a load has come to.
@@ -193,7 +194,7 @@ func fairSharing(f *fluid) {
 
 // decided divides as the policy decides.
 func decided(t must.T, p Params) divide {
-	front := ""
+	front, noise := "", rand.New(rand.NewPCG(1, 12))
 	return func(f *fluid) {
 		s := policy.Snapshot{NowS: f.now, PoolCores: policy.Cores(f.pool), IntervalS: f.interval}
 		var tasks []*state
@@ -206,7 +207,7 @@ func decided(t must.T, p Params) divide {
 				ID: x.id, Entitlement: x.weight, CapCores: policy.Cores(x.cap),
 				CPUS: policy.CPUSeconds(x.used), FairCPUS: policy.CPUSeconds(x.fair), Ended: x.finish > 0,
 			}
-			if wrong := cmp.Or(x.wrong, 1); !x.unknown && !task.Ended {
+			if wrong := cmp.Or(x.wrong, 1) * math.Exp2(x.noise*noise.NormFloat64()); !x.unknown && !task.Ended {
 				estimate := func(size float64) policy.CPUSeconds {
 					if x.stubborn {
 						return policy.CPUSeconds(max(size*wrong-x.used, 0))

@@ -81,7 +81,8 @@ const (
 // After unknown tasks and floors, late tasks are served first. CPU that the tasks in
 // front cannot use because of their caps goes to the next one, whatever the guard says:
 // idle CPU would help no task. There is no hysteresis, hence no state: served tasks stay
-// in front, and with noisy estimates the front changes about twice per task.
+// in front, and if each estimate is wrong by some 7 % the task in front changes two to
+// three times per task, instead of two.
 func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n := newNode(s, p)
 	n.foresee()

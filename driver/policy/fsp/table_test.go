@@ -84,6 +84,7 @@ func TestFigures(t *testing.T) {
 		each("one thread each", 0.1, usual, 12, 0.5, func(_ *rand.Rand, l *load) { l.cap = 1 })
 		each("weights from 1/4 to 4", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.weight = math.Exp2(4*r.Float64() - 2) })
 		each("remaining work wrong, σ of log2 0.3", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.wrong = math.Exp2(0.3 * r.NormFloat64()) })
+		each("each estimate noisy, σ of log2 0.1", 0.1, usual, 12, 0.5, func(_ *rand.Rand, l *load) { l.wrong, l.noise = 1, 0.1 })
 		each("size wrong to the end, σ of log2 0.3", 0.1, usual, 12, 0.5, func(r *rand.Rand, l *load) { l.wrong, l.stubborn = math.Exp2(0.3*r.NormFloat64()), true })
 	}
 	t.Log(table)
