@@ -26,7 +26,7 @@ const decideSnapshot = `{
 }`
 
 // taskFields are those of a task in a node's snapshot.
-const taskFields = "id, kind, entitlement, limit, use, epoch, category_epoch, category, growth, progress, goal, value, acceptable, objective, state, tracked, objective_s, response_s"
+const taskFields = "id, kind, entitlement, limit, use, epoch, category_epoch, category, growth, progress, goal, value, acceptable, objective, state, tracked, objective_s, response_s, cap_cores, cpu_s, fair_cpu_s, remaining_cpu_s, quality_cpu_s, ended"
 
 // with returns the snapshot with one thing replaced.
 func decideWith(old, new string) string { return strings.Replace(decideSnapshot, old, new, 1) }
@@ -74,7 +74,7 @@ func TestDecide_list(t *testing.T) {
 	status, stdout, stderr := ebbtide("", "decide", "--list")
 	must.Eq(t, exitOK, status)
 	must.Eq(t, "", stderr)
-	must.Eq(t, "auto\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nflowcon-place\nspecon-migrate\nspecon-rebalance\nfairshare\nfairshare-adapt\ngpu-plan\n", stdout)
+	must.Eq(t, "auto\nflowcon\ntradl\ndqoes\nnone\nfsp\nspecon-categorise\nflowcon-place\nspecon-migrate\nspecon-rebalance\nfairshare\nfairshare-adapt\ngpu-plan\n", stdout)
 }
 
 // Every policy takes the example that it prints, indented or not.
@@ -106,9 +106,9 @@ func TestDecide_usage(t *testing.T) {
 		{nil, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--compact"}, "give one of --policy NAME, --list, --example NAME; got none of them"},
 		{[]string{"--list", "--policy", "none"}, "give one of --policy NAME, --list, --example NAME; got --list and --policy"},
-		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt, gpu-plan`},
-		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt, gpu-plan`},
-		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt, gpu-plan`},
+		{[]string{"--policy", "flowkon"}, `--policy: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, fsp, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt, gpu-plan`},
+		{[]string{"--policy", ""}, `--policy: unknown policy "", must be one of: auto, flowcon, tradl, dqoes, none, fsp, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt, gpu-plan`},
+		{[]string{"--example", "flowkon"}, `--example: unknown policy "flowkon", must be one of: auto, flowcon, tradl, dqoes, none, fsp, specon-categorise, flowcon-place, specon-migrate, specon-rebalance, fairshare, fairshare-adapt, gpu-plan`},
 		{[]string{"--policy"}, "flag needs an argument: -policy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--polcy", "none"}, "flag provided but not defined: -polcy; allowed are -compact, -example, -list, -policy"},
 		{[]string{"--policy", "none", "snapshot.json"}, `unexpected argument "snapshot.json": the snapshot is read from stdin`},
@@ -209,7 +209,7 @@ func TestDecide_io(t *testing.T) {
 func FuzzDecide(f *testing.F) {
 	_, example, _ := ebbtide("", "decide", "--example", "flowcon", "--compact")
 	for _, seed := range []string{
-		decideSnapshot, example, autoSnapshot, tradlSnapshot, dqoesSnapshot, fairShareSnapshot, adaptSnapshot, "", "{}", decideWith("0.6", "null"), decideWith("0.1", "NaN"), decideWith("20", "1e308"), decideWith("0.6", "1e308"),
+		decideSnapshot, example, autoSnapshot, tradlSnapshot, dqoesSnapshot, fspSnapshot, fairShareSnapshot, adaptSnapshot, "", "{}", decideWith("0.6", "null"), decideWith("0.1", "NaN"), decideWith("20", "1e308"), decideWith("0.6", "1e308"),
 		decideWith(`"c"`, `"\u0000<&\u2028"`), decideWith(`"WL"`, `"CL"`), decideWith(`"NL"`, `""`), decideWith("0.35", "0"), decideWith("0.35", `"adaptive"`),
 		decideWith(`"beta": 2`, `"beta": 1.7e308`),
 	} {

@@ -19,6 +19,9 @@ type Outcome struct {
 	// Floor is the part of its fair share that no task's limit may fall below when it
 	// is enforced, in (0, 1]; 0 leaves it to the planner.
 	Floor float64 `json:"floor,omitempty"`
+	// SlackCPUS is what may be spent on an order of preference before a task would end
+	// later than under fair sharing; nil if the policy has no such guarantee.
+	SlackCPUS *CPUSeconds `json:"slack_cpu_s,omitempty"`
 }
 
 // Decision is what a policy decides for one task.
@@ -41,10 +44,25 @@ type Decision struct {
 	// Unknown says that the policy knows too little of the task to limit it: it has its
 	// fair share, whatever Limit says.
 	Unknown bool `json:"unknown,omitempty"`
+	// Fair compares the task with its twin under fair sharing, if the policy has one.
+	*Fair
 	// Rule is the stable name of the rule that fired, such as "flowcon.alg1.nl".
 	Rule string `json:"rule"`
 	// Why is a sentence for people that says how it came about.
 	Why string `json:"why"`
+}
+
+// Fair compares a task with its twin, which runs under fair sharing.
+type Fair struct {
+	// FairFinishS is when the twin will end, in seconds since the Unix epoch, if no task
+	// joins; nil when it has ended or that is not known.
+	FairFinishS *float64 `json:"fair_finish_s"`
+	// FinishS is when the task will end; nil likewise.
+	FinishS *float64 `json:"finish_s"`
+	// Late says that the twin has ended and the task has not.
+	Late bool `json:"late"`
+	// FairRateCores is what FairCPUS grows by in a second until the next decision.
+	FairRateCores Cores `json:"fair_rate_cores"`
 }
 
 // Bound returns the limit, or 1 where there is none.

@@ -15,6 +15,8 @@ type (
 	Cores float64
 	// Share is a fraction of a node's elastic pool; 1 is all of it.
 	Share float64
+	// CPUSeconds is an amount of CPU time.
+	CPUSeconds float64
 )
 
 // Snapshot is a node at one moment: the whole input of a decision. It is the JSON that
@@ -102,6 +104,22 @@ type Task struct {
 	// ResponseS is the response time over the last interval, in seconds per batch; nil
 	// when no batch ended in it. On an event it is the last one measured (service).
 	ResponseS *float64 `json:"response_s" strict:"optional"`
+
+	// CapCores is the most CPU that the task can use; 0 stands for the pool (training).
+	CapCores Cores `json:"cap_cores" strict:"optional"`
+	// CPUS is the CPU time that the task has used (training).
+	CPUS CPUSeconds `json:"cpu_s" strict:"optional"`
+	// FairCPUS is what it would have used by now under fair sharing: the service of its
+	// twin (training).
+	FairCPUS CPUSeconds `json:"fair_cpu_s" strict:"optional"`
+	// RemainingCPUS is what the task will still use until it ends; nil when it is not
+	// known (training).
+	RemainingCPUS *CPUSeconds `json:"remaining_cpu_s" strict:"optional"`
+	// QualityCPUS is what it will still use until its model is good enough; 0 when it
+	// is, nil when that is not known (training).
+	QualityCPUS *CPUSeconds `json:"quality_cpu_s" strict:"optional"`
+	// Ended says that the task has ended, but not its twin (training).
+	Ended bool `json:"ended" strict:"optional"`
 }
 
 // Fresh says whether there is evidence that the task's category was not decided on.
@@ -188,6 +206,11 @@ func (t Task) validate(at func(string) string, errs *fields.Errors) {
 	known("value", t.Value, fields.Finite, "a finite number")
 	known("objective_s", t.ObjectiveS, fields.Positive, "> 0")
 	known("response_s", t.ResponseS, fields.NonNegative, "≥ 0")
+	check("cap_cores", float64(t.CapCores), fields.NonNegative(t.CapCores), "≥ 0")
+	known("cpu_s", (*float64)(&t.CPUS), fields.NonNegative, "≥ 0")
+	known("fair_cpu_s", (*float64)(&t.FairCPUS), fields.NonNegative, "≥ 0")
+	known("remaining_cpu_s", (*float64)(t.RemainingCPUS), fields.NonNegative, "≥ 0")
+	known("quality_cpu_s", (*float64)(t.QualityCPUS), fields.NonNegative, "≥ 0")
 	if !t.Category.Valid() {
 		errs.Add(at("category"), `must be one of "NL", "WL", "CL" or "" for a new task, got %q`, string(t.Category))
 	}

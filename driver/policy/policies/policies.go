@@ -13,6 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/auto"
 	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 	"github.com/ebbtide/ebbtide/driver/policy/none"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/policy/tradl"
@@ -28,6 +29,10 @@ func All() []policy.Policy {
 		none.Policy(),
 	}
 }
+
+// Asked returns the policies that can be asked, but not run on a node: the driver does
+// not supply their inputs yet.
+func Asked() []policy.Policy { return []policy.Policy{fsp.Policy()} }
 
 // Find returns the policy of that name, or an error that lists all names.
 func Find(name string) (policy.Policy, error) {
@@ -67,7 +72,7 @@ func Options() []policy.Option {
 // that sorts its tasks for the shim.
 func Queries() []policy.Query {
 	var out []policy.Query
-	for _, p := range All() {
+	for _, p := range append(All(), Asked()...) {
 		out = append(out, p.Query)
 	}
 	return append(out, policy.NewQuery("specon-categorise",

@@ -26,6 +26,8 @@ func TestFind(t *testing.T) {
 	}
 	_, err := Find("flowkon")
 	must.EqError(t, err, `must be one of auto, flowcon, tradl, dqoes, none, got "flowkon"`)
+	_, err = Find("fsp")
+	must.ErrorContains(t, err, `got "fsp"`, must.Sprint("it can be asked only"))
 	_, err = policy.Find(Queries(), "flowkon")
 	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, flowcon, `)
 }
@@ -41,7 +43,7 @@ func TestQueries(t *testing.T) {
 // options only that it has.
 func TestAll(t *testing.T) {
 	must.Len(t, 8, Options())
-	for _, p := range All() {
+	for _, p := range append(All(), Asked()...) {
 		d, err := p.Configure(nil)
 		must.NoError(t, err, must.Sprint(p.Name))
 		must.Eq(t, p.Name, d.Name)
@@ -67,7 +69,7 @@ func TestDepartures_documented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/concepts.md")
 	must.NoError(t, err)
 	cell := strings.NewReplacer("|", `\|`)
-	for _, p := range All() {
+	for _, p := range append(All(), Asked()...) {
 		table := "### Policy `" + p.Name + "`\n\n| published | Ebbtide | why |\n| --- | --- | --- |\n"
 		for _, d := range p.Departures {
 			table += "| " + cell.Replace(d.Published) + " | " + cell.Replace(d.Ours) + " | " + cell.Replace(d.Why) + " |\n"
@@ -112,7 +114,7 @@ func live(t *testing.T, decided string) []byte {
 // decided there.
 func TestQuery_live(t *testing.T) {
 	for _, decided := range Names() {
-		for _, p := range All() {
+		for _, p := range append(All(), Asked()...) {
 			out, err := p.Query.Decide(live(t, decided))
 			must.NoError(t, err, must.Sprintf("%s after %s", p.Name, decided))
 			tasks := out.(policy.Outcome).Tasks

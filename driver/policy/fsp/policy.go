@@ -1,0 +1,145 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package fsp
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Policy returns policy fsp.
+func Policy() policy.Policy {
+	return policy.Definition[Params]{
+		Name:        "fsp",
+		Synopsis:    "one task after the other, none later than under fair sharing (FSP)",
+		Defaults:    DefaultParams(),
+		CheckParams: CheckParams,
+		Options: []policy.Option{
+			{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
+			{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor"},
+		},
+		Needs: []string{
+			"now_s", "pool_cores", "tasks[].cpu_s", "tasks[].fair_cpu_s", "tasks[].remaining_cpu_s", "tasks[].quality_cpu_s",
+		},
+		Check:      Check,
+		Example:    Example(),
+		Departures: departures(),
+		Decide:     Decide,
+	}.Policy()
+}
+
+// Params are the operator's settings.
+type Params struct {
+	// Prefer is what the slack is spent on.
+	Prefer Prefer `json:"prefer" strict:"optional"`
+	// Floor is the part of its twin's rate, in (0, 1], that a task always has.
+	Floor float64 `json:"floor" strict:"optional"`
+}
+
+// DefaultParams returns those of an agent.
+func DefaultParams() Params { return Params{Prefer: Balanced, Floor: 0.1} }
+
+// CheckParams reports wrong parameters as a fields.Errors.
+func CheckParams(p Params) error {
+	var errs fields.Errors
+	if !slices.Contains([]Prefer{Balanced, Completion, Quality}, p.Prefer) {
+		errs.Add("prefer", `must be one of "balanced", "completion", "quality", got %q`, string(p.Prefer))
+	}
+	if !(p.Floor > 0 && p.Floor <= 1) {
+		errs.Add("floor", "must be > 0 and ≤ 1, got %v", p.Floor)
+	}
+	return errs.Err()
+}
+
+// Prefer is an order of preference.
+type Prefer string
+
+// The orders. A way to the quality point that is not known is that to the end.
+const (
+	// Balanced is by the way to the quality point or by v, whichever is less.
+	Balanced Prefer = "balanced"
+	// Completion is by v.
+	Completion Prefer = "completion"
+	// Quality is by the way to the quality point, then by v.
+	Quality Prefer = "quality"
+)
+
+// compare orders two tasks, the one to be served first being less.
+func (p Prefer) compare(a, b *job) int {
+	need := func(j *job) (turn int, need float64) {
+		switch {
+		case p == Completion, p == Balanced && j.way == 0:
+			return 0, j.twin
+		case p == Balanced:
+			return 0, min(j.way, j.twin)
+		case j.way > 0:
+			return 0, j.way
+		default:
+			return 1, j.twin
+		}
+	}
+	turnA, needA := need(a)
+	turnB, needB := need(b)
+	return cmp.Or(cmp.Compare(turnA, turnB), cmp.Compare(needA, needB))
+}
+
+// Bounds of what a snapshot may hold: no sum or time within them overflows.
+const (
+	mostCPUS   = 1e12
+	mostCores  = 1e6
+	leastCores = 1e-3
+)
+
+// Check reports what no twin can be made of.
+func Check(s policy.Snapshot, _ Params) error {
+	var errs fields.Errors
+	if !(s.PoolCores >= leastCores && s.PoolCores <= mostCores) {
+		errs.Add("pool_cores", "must be ≥ %v and ≤ %v, got %v", leastCores, mostCores, s.PoolCores)
+	}
+	if !(s.NowS >= 0 && s.NowS <= mostCPUS) {
+		errs.Add("now_s", "must be ≥ 0 and ≤ %v, got %v", mostCPUS, s.NowS)
+	}
+	for i, t := range s.Tasks {
+		at := func(name string) string { return fields.Member(fields.Index("tasks", i), name) }
+		if !(t.CapCores == 0 || t.CapCores >= leastCores && t.CapCores <= mostCores) {
+			errs.Add(at("cap_cores"), "must be ≥ %v and ≤ %v, or 0 for the pool, got %v", leastCores, mostCores, t.CapCores)
+		}
+		for _, f := range []struct {
+			name  string
+			value *policy.CPUSeconds
+		}{{"cpu_s", &t.CPUS}, {"fair_cpu_s", &t.FairCPUS}, {"remaining_cpu_s", t.RemainingCPUS}, {"quality_cpu_s", t.QualityCPUS}} {
+			if f.value != nil && !(*f.value >= 0 && *f.value <= mostCPUS) {
+				errs.Add(at(f.name), "must be ≥ 0 and ≤ %v, got %v", mostCPUS, *f.value)
+			}
+		}
+		switch {
+		case t.Ended && t.Service():
+			errs.Add(at("ended"), "is for training tasks only")
+		case t.Ended && t.RemainingCPUS != nil && *t.RemainingCPUS > 0:
+			errs.Add(at("remaining_cpu_s"), "must be 0 or null for a task that has ended, got %v", *t.RemainingCPUS)
+		}
+	}
+	return errs.Err()
+}
+
+// Example returns a valid snapshot of a node in which most rules fire.
+func Example() policy.Snapshot {
+	known := func(x policy.CPUSeconds) *policy.CPUSeconds { return &x }
+	seconds := func(x float64) *float64 { return &x }
+	return policy.Snapshot{
+		NowS: 1700000000, PoolCores: 4, IntervalS: 20,
+		Tasks: []policy.Task{
+			{ID: "vae", Entitlement: 1, CPUS: 700, FairCPUS: 100, RemainingCPUS: known(300), QualityCPUS: known(0)},
+			{ID: "mnist", Entitlement: 1, CPUS: 10, FairCPUS: 540, RemainingCPUS: known(720), QualityCPUS: known(300)},
+			{ID: "gru", Entitlement: 2, CPUS: 10, FairCPUS: 100, RemainingCPUS: known(1400), QualityCPUS: known(50)},
+			{ID: "rnn", Entitlement: 1, CapCores: 1, CPUS: 900, FairCPUS: 950, RemainingCPUS: known(40)},
+			{ID: "preprocess", Entitlement: 1, CPUS: 90, FairCPUS: 90},
+			{ID: "lstm", Entitlement: 1, CPUS: 200, FairCPUS: 120, RemainingCPUS: known(0), QualityCPUS: known(0), Ended: true},
+			{ID: "api", Entitlement: 1, Kind: policy.Service, ObjectiveS: seconds(0.1), ResponseS: seconds(0.08), Use: 0.2, Limit: 0.25},
+		},
+	}
+}
