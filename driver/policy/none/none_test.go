@@ -10,6 +10,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
+	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
 func TestDecide(t *testing.T) {
@@ -36,4 +37,8 @@ func TestDecide_empty(t *testing.T) {
 	out := Decide(policy.Snapshot{}, flowcon.Params{})
 	must.NotNil(t, out.Tasks) // "[]" in JSON, not "null"
 	must.Len(t, 0, out.Tasks)
+}
+
+func TestPolicy(t *testing.T) {
+	policytest.Example(t, Policy().Query)
 }
