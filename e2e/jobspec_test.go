@@ -21,10 +21,11 @@ import (
 // nothing was started.
 func testBadJobspecs(t *testing.T, c *cluster) {
 	for i, tc := range []struct {
-		name   string
-		config string
-		meta   map[string]string
-		want   []string
+		name        string
+		config      string
+		meta        map[string]string
+		want        []string
+		hostNetwork bool // it is refused in the host's network only
 	}{
 		{name: "unknown option in progress", config: `progress { metrik = "loss" }`, want: []string{"metrik"}},
 		{name: "unknown option of the driver", config: `cpu_hard_limits = true`, want: []string{"cpu_hard_limits"}},
@@ -71,7 +72,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 		{name: "endpoint elsewhere", config: `progress {
  prometheus = "http://user:hunter2@192.0.2.7:9100/metrics"
  metric = "m"
-}`, want: []string{"progress.prometheus", "192.0.2.7", "a port that Nomad has given this allocation"}},
+}`, hostNetwork: true, want: []string{"progress.prometheus", "192.0.2.7", "a port that Nomad has given this allocation"}},
 		{name: "endpoint without a metric", config: `progress { prometheus = "http://127.0.0.1:9100/metrics" }`, want: []string{"progress.metric"}},
 		{name: "bad quantile", config: `progress {
  prometheus = "http://127.0.0.1:9100/metrics"
@@ -81,6 +82,9 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
+			if tc.hostNetwork && c.engine == "docker" { // otherwise the container's addresses are known once it runs
+				tc.config += "\nnetwork_mode = \"host\""
+			}
 			alloc := c.finish(t, job{id: fmt.Sprintf("bad-%d", i), tasks: []task{{
 				command: "/bin/sh", args: []string{"-c", "echo started; sleep 1000"}, config: tc.config, meta: tc.meta,
 			}}})
