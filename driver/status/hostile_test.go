@@ -293,7 +293,7 @@ func TestHostile_manyLines(t *testing.T) {
 		0:        strings.Repeat("\n", maxLines) + row,
 	} {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "t.csv"), []byte(forged), 0o600))
-		rows, err := w.History()
+		rows, err := w.history()
 		must.NoError(t, err)
 		must.Len(t, want, rows)
 		must.NoError(t, w.Append(rowAt(1)))
