@@ -62,8 +62,11 @@ const logEvery = 30 * time.Second
 // read, that there is none, that targets pause, that the model has diverged.
 func (t *task) sayProgress(was measure.Measurement, now time.Time) {
 	unreadable := ""
-	if t.m.Err != nil {
+	switch {
+	case t.m.Err != nil:
 		unreadable = t.m.Err.Error()
+	case t.m.Failures != was.Failures:
+		unreadable = t.m.Failure.Error()
 	}
 	if (t.said.unreadable == "") != (unreadable == "") {
 		level := hclog.Debug // a task can make it flip as often as it likes

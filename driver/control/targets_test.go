@@ -4,6 +4,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -260,6 +261,35 @@ func TestSourceThatCannotBeOpened(t *testing.T) {
 		must.StrContains(t, ev.Message, "cannot be read from the file /local/m.csv")
 		must.StrContains(t, ev.Message, "no such directory")
 		must.Eq(t, limits.Limits{Shares: 1000}, f.limits)
+	})(t)
+}
+
+// failing is a source that says once what is wrong with it.
+type failing struct {
+	progress.Source
+	polls int
+}
+
+func (f *failing) Poll(ctx context.Context) ([]progress.Report, error) {
+	if f.polls++; f.polls == 3 {
+		return nil, errors.New("it answers a page")
+	}
+	return f.Source.Poll(ctx)
+}
+
+// An error that a source reports once is an event, whenever the loop looks.
+func TestSourceThatFailsOnce(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Interval = 40 * time.Second })
+		f := n.task("job")
+		open := f.Open
+		f.Open = func() (progress.Source, error) {
+			src, err := open()
+			return &failing{Source: src}, err
+		}
+		n.start(f)
+		n.seconds(10, behaviour{f: learner(1, 1, 0)})
+		must.StrContains(t, n.event("progress").Message, "it answers a page")
 	})(t)
 }
 

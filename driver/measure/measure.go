@@ -49,9 +49,13 @@ type Measurement struct {
 	// Paused says why targets are not looked for at the moment; "" if they are.
 	Paused string
 
-	Note   string          // of the source, for people
-	Err    error           // why progress cannot be read; nil if it can
-	Offset json.RawMessage // of the source, for a later process
+	Note string // of the source, for people
+	Err  error  // why progress could not be read at the last poll; nil if it could
+	// Failures counts the polls that failed, and Failure is why the last one of them did: a
+	// source may say so only once.
+	Failures int64
+	Failure  error
+	Offset   json.RawMessage // of the source, for a later process
 }
 
 // Gain is a task's gain over an interval (SpeCon, Algorithm 1).
@@ -238,17 +242,19 @@ func (o *Observer) poll(ctx context.Context) {
 		o.cpu, o.cpuAt = cpu, began
 	}
 	if o.source == nil {
-		if o.source, o.now.Err = o.cfg.Open(); o.now.Err != nil {
-			o.source = nil
+		source, err := o.cfg.Open()
+		if o.failed(err); err != nil {
 			return
 		}
+		o.source = source
 		o.source.SetOffset(o.now.Offset)
 	}
 	reports, err := o.source.Poll(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	o.now.Err, o.now.Note, o.now.Lines = err, o.source.Note(), o.source.Stats().Lines
+	o.failed(err)
+	o.now.Note, o.now.Lines = o.source.Note(), o.source.Stats().Lines
 	o.now.Goal = policy.Goal(o.source.Goal())
 	if len(reports) > 0 {
 		o.now.Reports += int64(len(reports))
@@ -256,6 +262,14 @@ func (o *Observer) poll(ctx context.Context) {
 		o.take(reports, before, beforeAt)
 	}
 	o.now.Offset = o.source.Offset()
+}
+
+// failed notes how reading went.
+func (o *Observer) failed(err error) {
+	if o.now.Err = err; err != nil {
+		o.now.Failures++
+		o.now.Failure = err
+	}
 }
 
 // take hands reports to all who follow them.
