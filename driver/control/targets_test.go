@@ -4,7 +4,6 @@
 package control
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -264,31 +263,17 @@ func TestSourceThatCannotBeOpened(t *testing.T) {
 	})(t)
 }
 
-// failing is a source that says once what is wrong with it.
-type failing struct {
-	progress.Source
-	polls int
-}
-
-func (f *failing) Poll(ctx context.Context) ([]progress.Report, error) {
-	if f.polls++; f.polls == 3 {
-		return nil, errors.New("it answers a page")
-	}
-	return f.Source.Poll(ctx)
-}
-
-// An error that a source reports once is an event, whenever the loop looks.
+// An error that a source reports once is an event, though the next poll went well before
+// the loop looked.
 func TestSourceThatFailsOnce(t *testing.T) {
 	bubble(func(t *testing.T) {
-		n := newNode(t, func(o *Options) { o.Interval = 40 * time.Second })
+		n := newNode(t, nil)
 		f := n.task("job")
-		open := f.Open
-		f.Open = func() (progress.Source, error) {
-			src, err := open()
-			return &failing{Source: src}, err
-		}
 		n.start(f)
-		n.seconds(10, behaviour{f: learner(1, 1, 0)})
+		s := n.c.find(f.ID)
+		was := s.m
+		s.m.Failures, s.m.Failure = 1, errors.New("it answers a page")
+		s.sayProgress(was, time.Now())
 		must.StrContains(t, n.event("progress").Message, "it answers a page")
 	})(t)
 }

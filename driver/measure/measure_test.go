@@ -231,7 +231,10 @@ func TestObserver_source(t *testing.T) {
 		k.set(func() { k.err = torn })
 		must.ErrorIs(t, k.report(1).Err, torn)
 		k.set(func() { k.err = nil })
-		must.NoError(t, k.report(1).Err)
+		m := k.report(1)
+		must.NoError(t, m.Err)
+		must.Eq(t, 1, m.Failures)
+		must.ErrorIs(t, m.Failure, torn)
 
 		other := &task{source: &source{goal: "min"}, openErr: errors.New("not there")}
 		other.Observer = Observe(t.Context(), Config{
