@@ -274,6 +274,7 @@ func TestSourceThatFailsOnce(t *testing.T) {
 		was := s.m
 		s.m.Failures, s.m.Failure = 1, errors.New("it answers a page")
 		s.sayProgress(was, time.Now())
+		s.m = was
 		must.StrContains(t, n.event("progress").Message, "it answers a page")
 	})(t)
 }
