@@ -62,6 +62,7 @@ func BenchmarkLoop(b *testing.B) {
 				do = append(do, learner(0.005*float64(i+1), 0.02, 0.01))
 				n.c.Add(f.Task)
 			}
+			time.Sleep(5 * time.Second) // until all have joined
 			var spent time.Duration
 			for b.Loop() {
 				before := cpuTime(b)

@@ -21,6 +21,7 @@ func (c *Controller) showEvery() time.Duration {
 
 // show writes what becomes of a task.
 func (c *Controller) show(t *task, now time.Time, final bool) {
+	t.readUsage()
 	t.show.Write(c.status(t, now), c.row(t, now), t.state(), now, final)
 }
 

@@ -144,13 +144,11 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 // look takes over what is known by now.
 func (t *task) look(now time.Time) {
 	t.show.Flush(now)
-	if t.cgroup != nil {
-		if u, err := t.cgroup.Usage(); err == nil {
-			t.usage = u
-		}
-	}
 	was, m := t.m, t.observer.Latest()
 	t.m = m
+	if m.CPU > t.usage.CPUSeconds {
+		t.usage.CPUSeconds = m.CPU
+	}
 	if m.Reports != was.Reports {
 		t.show.Changed(true)
 	}
@@ -159,6 +157,16 @@ func (t *task) look(now time.Time) {
 	}
 	t.sayProgress(was, now)
 	t.lookLimits()
+}
+
+// readUsage reads what the task has used from the kernel.
+func (t *task) readUsage() {
+	if t.cgroup == nil {
+		return
+	}
+	if u, err := t.cgroup.Usage(); err == nil {
+		t.usage = u
+	}
 }
 
 // lookLimits takes over what has become of the task's limits.
@@ -182,6 +190,7 @@ func (t *task) closeInterval(now time.Time, nodeMemory float64) {
 	if dt <= 0.05 {
 		return
 	}
+	t.readUsage()
 	t.interval = interval{at: now, cpu: t.usage.CPUSeconds, responses: t.m.Responses, sum: t.m.ResponseSum}
 	t.cores = policy.Cores(max(t.usage.CPUSeconds-was.cpu, 0) / dt)
 	t.response = nil

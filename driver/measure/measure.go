@@ -34,6 +34,7 @@ type Measurement struct {
 	Reports int64           // read so far
 	Goal    policy.Goal     // "" while it is not known
 	Lines   int64           // of output read so far
+	CPU     float64         // CPU-seconds that the task had used; NaN if unknown
 
 	Estimate growth.Estimate
 	Curve    []growth.Point // from which a later process goes on
@@ -139,7 +140,7 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 	nan := math.NaN()
 	o := &Observer{
 		cfg: cfg, requests: make(chan request, 1), finish: make(chan struct{}), done: make(chan struct{}), stop: stop,
-		now: Measurement{Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
+		now: Measurement{CPU: nan, Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
 		cpu: nan,
 	}
 	if r := cfg.Resume; r.Reports > 0 {
@@ -239,7 +240,7 @@ func (o *Observer) poll(ctx context.Context) {
 	}()
 	before, beforeAt := o.cpu, o.cpuAt
 	if cpu, err := o.cfg.CPU(); err == nil {
-		o.cpu, o.cpuAt = cpu, began
+		o.cpu, o.cpuAt, o.now.CPU = cpu, began, cpu
 	}
 	if o.source == nil {
 		source, err := o.cfg.Open()
