@@ -1,18 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package limits turns the fractions a policy decides into CPU limits, and
-// puts those into the Linux kernel.
+// Package limits is what the Linux kernel knows of a task's CPU: it finds the control
+// group of a task, of either version (FindFor, Cgroup), reads and writes its CPU
+// controller, freezes and thaws it. A limit is never believed to be in force until it
+// has been read back: see Cgroup.Read and Cgroup.InForce. What the limits are to be is
+// decided elsewhere (package plan).
 //
-// It has two halves that know nothing of each other. The pure half (Plan,
-// Pool, Damper, Conversion) does arithmetic: no clock, no files. The other
-// half (FindFor, Cgroup) finds the control group of a task, of either version,
-// and reads and writes its CPU controller. A limit is never believed to be in
-// force until it has been read back: see Cgroup.Read and Cgroup.InForce.
-//
-// Everything fails towards plain Nomad. A process that has no cgroup of its
-// own is refused (ErrRefused) rather than limited together with others, and a
-// request that makes no sense is planned as if nothing had been measured.
+// Everything fails towards plain Nomad. A process that has no cgroup of its own is
+// refused (ErrRefused) rather than limited together with others.
 package limits
 
 // Usage is what a cgroup has consumed since it was made. Every figure only grows.

@@ -187,9 +187,6 @@ func (o *Observer) Finish(ctx context.Context) Measurement {
 	return o.Latest()
 }
 
-// Stop ends the Observer without another look.
-func (o *Observer) Stop() { o.stop() }
-
 func (o *Observer) run(ctx context.Context) {
 	defer close(o.done)
 	defer func() {

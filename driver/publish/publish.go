@@ -85,15 +85,17 @@ func (p *Task) Write(st status.Status, row status.Row, state []byte, now time.Ti
 	p.written, p.dirty = now, false
 	err := p.private.WriteSealed(private.StateName(p.name), state, false)
 	data, encErr := st.Encode()
-	if encErr == nil {
-		encErr = p.private.WriteFile(private.StatusName(p.name), data, false)
-	}
 	err = errors.Join(err, encErr)
+	if encErr == nil {
+		err = errors.Join(err, p.private.WriteFile(private.StatusName(p.name), data, false))
+	}
 	if p.writer == nil { // the task is in the way, which is its own loss only
 		p.failedWrite(err)
 		return
 	}
-	err = errors.Join(err, p.writer.Status(st))
+	if encErr == nil {
+		err = errors.Join(err, p.writer.Encoded(st, data))
+	}
 	if p.rowDue || final {
 		row.Event = p.mark
 		p.rowDue, p.mark = false, ""

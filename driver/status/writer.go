@@ -129,6 +129,11 @@ func (w *Writer) Status(s Status) error {
 	if err != nil {
 		return err
 	}
+	return w.Encoded(s, b)
+}
+
+// Encoded is Status for one that is encoded already.
+func (w *Writer) Encoded(s Status, b []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = &s
