@@ -20,7 +20,9 @@ type Report struct {
 	Step   float64   // steps done; NaN = unknown
 	Total  float64   // steps there will be; NaN = unknown
 	LR     float64   // learning rate that was printed last; 0 = none was
-	Line   int64     // number of the line, from 1; 0 from Parse
+	// PerEpoch is how many steps an epoch has; 0 = unknown, 1 = the step is an epoch.
+	PerEpoch float64
+	Line     int64 // number of the line, from 1; 0 from Parse
 }
 
 // Thresholds of the choice between series, in lines that hold any metric. Growth
