@@ -150,6 +150,7 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 		now: Measurement{CPU: nan, Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
 		cpu: nan, work: remaining.New(cfg.Work, cfg.Resume.Work),
 	}
+	o.now.Work = cfg.Resume.Work
 	if r := cfg.Resume; r.Reports > 0 {
 		o.now.Epoch, o.now.Report, o.now.Reports, o.now.Goal = r.Epoch, r.Report, r.Reports, r.Goal
 		if o.follow() {
@@ -228,9 +229,9 @@ func (o *Observer) run(ctx context.Context) {
 
 // publish hands the measurement over.
 func (o *Observer) publish() {
+	// What remains falls as CPU time is used, also without a report.
 	if !o.cfg.Service {
 		o.now.Remaining = o.work.Estimate(o.cpu, o.curve())
-		o.now.Work = o.work.State()
 	}
 	m := o.now
 	o.latest.Store(&m)
@@ -305,6 +306,7 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	for _, r := range reports {
 		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch})
 	}
+	o.now.Work = o.work.State()
 	if w := o.cfg.Targets; w != nil {
 		// Every report counts, not every interval. A measurement keeps its list.
 		reached := o.now.Reached
