@@ -16,6 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -45,6 +46,7 @@ type resume struct {
 	Step    status.Number      `json:"step"`
 	Total   status.Number      `json:"total"`
 	Curve   [][4]status.Number `json:"curve"` // time, CPU-seconds, value, step
+	Work    remaining.State    `json:"work,omitzero"`
 }
 
 // maxState bounds what is read of an earlier process, in bytes.
@@ -59,6 +61,7 @@ func (t *task) state() []byte {
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
 		Curve: make([][4]status.Number, len(t.m.Curve)),
+		Work:  t.m.Work,
 	}
 	if t.cgroup != nil {
 		r.Conversion = t.cgroup.Conversion()
@@ -99,6 +102,7 @@ func (t *task) restore() measure.Resume {
 		Offset: r.Offset, Epoch: r.Epoch, Reports: r.Reports, Goal: r.Goal,
 		Report: progress.Report{Metric: r.Metric, Value: float64(r.Value), Step: float64(r.Step), Total: float64(r.Total)},
 		Curve:  make([]growth.Point, len(r.Curve)),
+		Work:   r.Work,
 	}
 	for i, p := range r.Curve {
 		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3])}
