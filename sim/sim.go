@@ -12,13 +12,16 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 	"github.com/ebbtide/ebbtide/sim/scenario"
+	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
 // Config says what to simulate.
@@ -108,8 +111,9 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 			continue
 		}
 		if !ok {
-			return fmt.Errorf("%d of %d jobs wait for room that no node has: the first is %s, which asks for %v cores",
-				len(s.waiting), len(s.tasks), s.waiting[0].ID, s.waiting[0].AskCores)
+			var errs fields.Errors
+			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait for ever", s.waiting[0].AskCores, s.waiting[0].ID)
+			return errs
 		}
 		s.queue.pop()
 		s.now = max(s.now, e.at)
@@ -214,7 +218,7 @@ func (s *simulation) fail(n *node) error {
 	n.tasks, n.ghosts, n.asked, n.state = nil, nil, 0, nil
 	s.schedule(n)
 	for _, t := range tasks {
-		t.fail()
+		t.fail(s.sc.Failures.CheckpointS)
 		t.node, t.rate = nil, 0
 	}
 	s.queue.push(event{at: s.now + s.sc.Failures.RepairS, kind: nodeBack, id: n.index})
@@ -251,4 +255,11 @@ func present(tasks []*task) float64 {
 		until = max(until, end)
 	}
 	return sum
+}
+
+// Input says whether an error is one of the scenario or the data: nothing that a second
+// try could do away with.
+func Input(err error) bool {
+	var errs fields.Errors
+	return errors.As(err, &errs) || errors.Is(err, workload.ErrData)
 }

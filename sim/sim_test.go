@@ -32,12 +32,13 @@ func run(t *testing.T, text string, seeds uint64, names ...string) []metrics.Run
 }
 
 func TestTry(t *testing.T) {
-	runs := run(t, `
-sizes = "exact"
+	for _, sizes := range []string{"exact", "estimated", "unknown"} {
+		runs := run(t, "sizes = \""+sizes+"\"\n"+`
 node "a" { cores = 2 }
 workload "generated" { jobs = 12 }
 `, 10, "none", "equal", "las", "srpt", "flowcon", "flowcon-published", "fsp-completion", "fsp", "fsp-quality", "auto")
-	all, err := metrics.Summarize(runs, "", 1)
-	must.NoError(t, err)
-	must.NoError(t, metrics.WriteTable(os.Stdout, all))
+		all, err := metrics.Summarize(runs, "", 1)
+		must.NoError(t, err)
+		must.NoError(t, metrics.WriteTable(os.Stdout, all))
+	}
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/sim/metrics"
+	"github.com/ebbtide/ebbtide/sim/scenario"
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
@@ -34,6 +36,8 @@ type task struct {
 	quota float64 // cores; +Inf without
 	ended bool
 	marks [3]float64 // work at which it has 50, 90 and 95 % of its quality
+	good  float64    // work at which its model is good enough
+	until float64    // work at which it ends: all, or that at which it reaches its objective
 	m     metrics.Job
 
 	// What it reports.
@@ -70,6 +74,7 @@ type sorting struct {
 type follower struct {
 	estimator growth.Estimator
 	estimate  growth.Estimate
+	work      *remaining.Estimator
 	meter     growth.Gain
 	watcher   *target.Watcher // nil without targets
 	reached   policy.TargetState
@@ -101,13 +106,20 @@ func newTask(j workload.Job, index int, seed uint64, estimator string) (*task, e
 	for i, q := range []float64{0.5, 0.9, 0.95} {
 		t.marks[i] = j.Curve.Reach(q) * j.WorkCPUS
 	}
+	t.good, t.until = t.marks[2], j.WorkCPUS
+	if j.Acceptable != nil {
+		t.good = j.Curve.Passes(*j.Acceptable) * j.WorkCPUS
+	}
+	if j.Objective != nil {
+		t.until = j.Curve.Passes(*j.Objective) * j.WorkCPUS
+	}
 	t.slope = maxSlope * (2*t.r.Float64() - 1)
 	t.point, t.line = 1, 1
 	e, err := growth.New(estimator, growth.Goal(j.Curve.Goal))
 	if err != nil {
 		return nil, err
 	}
-	t.follows = &follower{estimator: e, reached: policy.InTraining}
+	t.follows = &follower{estimator: e, work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
 	if j.Acceptable != nil || j.Objective != nil {
 		t.follows.watcher = target.NewWatcher(metric, j.Curve.Goal, target.Targets{Acceptable: j.Acceptable, Objective: j.Objective, Hold: 1})
 	}
@@ -225,8 +237,12 @@ func (t *task) report(r report) {
 	}
 }
 
-// fail takes a task back to its last checkpoint.
-func (t *task) fail() {
+// fail takes a task back to its last checkpoint, of those that it writes after so many
+// CPU-seconds of work each; 0 = none.
+func (t *task) fail(every float64) {
+	if every > 0 {
+		t.saved = max(t.saved, math.Floor(t.work/every)*every)
+	}
 	t.m.LostCPUS += t.work - t.saved
 	t.work = t.saved
 	if t.Service != nil {
@@ -254,6 +270,7 @@ func (t *task) look(now float64) (finished bool) {
 			break
 		}
 		taken++
+		f.work.Add(remaining.Point{CPU: r.cpu, Step: r.step, Total: float64(t.Steps)})
 		if r.n > 0 {
 			value := r.value
 			f.value = &value
@@ -349,11 +366,21 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 
 // sizes is what is known of what the task will still use.
 func (t *task) sizes(s *simulation) (left, quality *policy.CPUSeconds) {
-	if !s.v.true_ && s.sc.Sizes != "exact" {
+	f := t.follows
+	switch {
+	case s.v.true_ || s.sc.Sizes == scenario.Exact:
+		end, way := policy.CPUSeconds(max(t.until-t.work, 0)), policy.CPUSeconds(max(t.good-t.work, 0))
+		return &end, &way
+	case s.sc.Sizes == scenario.Unknown:
 		return nil, nil
 	}
-	end, way := policy.CPUSeconds(t.left()), policy.CPUSeconds(max(t.marks[2]-t.work, 0))
-	return &end, &way
+	c := remaining.Curve{Fit: f.estimate.Fit, Plateau: f.estimate.Plateau}
+	if f.watcher != nil {
+		c.Acceptable, c.Objective = f.watcher.Targets()
+		c.Passed = f.reached.Rank() >= policy.Acceptable.Rank()
+	}
+	e := f.work.Estimate(t.used, c)
+	return e.CPUS, e.QualityCPUS
 }
 
 // accept takes a decision over.

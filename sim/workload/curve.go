@@ -53,6 +53,17 @@ func (c *Curve) Reach(quality float64) float64 {
 	return 1
 }
 
+// Passes returns the part of the work after which a report has first been as good as a
+// value; 1 if none is.
+func (c *Curve) Passes(value float64) float64 {
+	for i := 1; i < len(c.X); i++ {
+		if c.Goal.Reached(c.Y[i], value) {
+			return c.X[i]
+		}
+	}
+	return 1
+}
+
 // Span is how far the value moves from the beginning to the end.
 func (c *Curve) Span() float64 {
 	span := c.Y[len(c.Y)-1] - c.Y[0]

@@ -18,8 +18,12 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// ErrNoData says that a source needs a directory of data, and none was named.
-var ErrNoData = errors.New("needs the directory of data (-data, or data in the scenario)")
+// ErrData is why a source cannot make jobs: its data is missing, or is not what it is to
+// be.
+var ErrData = errors.New("the data cannot be used")
+
+// errNoData says that a source needs a directory of data, and none was named.
+var errNoData = fmt.Errorf("%w: no directory is named (-data, or data in the scenario)", ErrData)
 
 // Data is the directory of data: curves/, workloads/, traces/. Its zero value has none.
 type Data struct{ FS fs.FS }
@@ -29,19 +33,19 @@ const adaptdlLists = 4
 // table reads a CSV file with a header: one map from column to text for each row.
 func (d Data) table(name string, columns ...string) ([][]string, error) {
 	if d.FS == nil {
-		return nil, ErrNoData
+		return nil, errNoData
 	}
 	f, err := d.FS.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("reading the data: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrData, err)
 	}
 	defer f.Close()
 	rows, err := csv.NewReader(f).ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("reading the data, %s: %w", name, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrData, name, err)
 	}
 	if len(rows) < 2 {
-		return nil, fmt.Errorf("reading the data, %s: must have a header and rows, got %d lines", name, len(rows))
+		return nil, fmt.Errorf("%w: %s: must have a header and rows, got %d lines", ErrData, name, len(rows))
 	}
 	out := make([][]string, len(rows)-1)
 	for i := range out {
@@ -50,7 +54,7 @@ func (d Data) table(name string, columns ...string) ([][]string, error) {
 	for c, column := range columns {
 		at := slices.Index(rows[0], column)
 		if at < 0 {
-			return nil, fmt.Errorf("reading the data, %s: the column %q is missing", name, column)
+			return nil, fmt.Errorf("%w: %s: the column %q is missing", ErrData, name, column)
 		}
 		for i, row := range rows[1:] {
 			out[i][c] = row[at]
@@ -63,7 +67,7 @@ func (d Data) table(name string, columns ...string) ([][]string, error) {
 func number(name string, row int, text string) (float64, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil || !fields.Finite(x) {
-		return 0, fmt.Errorf("reading the data, %s, line %d: must be a number, got %q", name, row+2, text)
+		return 0, fmt.Errorf("%w: %s, line %d: must be a number, got %q", ErrData, name, row+2, text)
 	}
 	return x, nil
 }
@@ -79,11 +83,11 @@ type curve struct {
 // an accuracy at 0, an error rate where it was first seen or at 100, whichever is worse.
 func (d Data) curves() ([]curve, error) {
 	if d.FS == nil {
-		return nil, ErrNoData
+		return nil, errNoData
 	}
 	names, err := fs.Glob(d.FS, "curves/*.csv")
 	if err != nil || len(names) == 0 {
-		return nil, errors.Join(errors.New("reading the data: there is no file curves/*.csv"), err)
+		return nil, errors.Join(fmt.Errorf("%w: there is no file curves/*.csv", ErrData), err)
 	}
 	var out []curve
 	for _, name := range names {
@@ -106,7 +110,7 @@ func (d Data) curves() ([]curve, error) {
 				return nil, err
 			}
 			if !(x > c.X[len(c.X)-1]) {
-				return nil, fmt.Errorf("reading the data, %s, line %d: progress must be > %v, got %v", name, i+2, c.X[len(c.X)-1], x)
+				return nil, fmt.Errorf("%w: %s, line %d: progress must be > %v, got %v", ErrData, name, i+2, c.X[len(c.X)-1], x)
 			}
 			c.X, c.Y = append(c.X, x), append(c.Y, y)
 		}
@@ -132,7 +136,7 @@ func hours() map[string]float64 {
 // in the list, so that their arrivals are as they were.
 func (s Spec) consecutive(r *rand.Rand, of int) (int, error) {
 	if s.Jobs > of {
-		return 0, fmt.Errorf("jobs: must be ≤ %d, which the data has, got %d", of, s.Jobs)
+		return 0, fmt.Errorf("%w: jobs must be ≤ %d, which the data has, got %d", ErrData, of, s.Jobs)
 	}
 	return r.IntN(of - s.Jobs + 1), nil
 }
@@ -165,7 +169,7 @@ func (s Spec) adaptdl(r *rand.Rand, data Data, list int) ([]Job, error) {
 		}
 		work, ok := hours()[row[1]]
 		if !ok {
-			return nil, fmt.Errorf("reading the data, %s, line %d: the application %q is not known", name, first+i+2, row[1])
+			return nil, fmt.Errorf("%w: %s, line %d: the application %q is not known", ErrData, name, first+i+2, row[1])
 		}
 		j := Job{Kind: row[1], ArriveS: at, WorkCPUS: float64(work * between(r, 0.5, 2)), CapCores: replicas, AskCores: replicas, Curve: anyLoss(r, max(s.Reports, 1))}
 		if own := of(curves, row[1]); len(own) > 0 {
