@@ -26,9 +26,10 @@ type node struct {
 	cores float64
 	down  bool
 
-	tasks  []*task // in order of arrival
-	ghosts []*task // ended, with twins that have not
-	asked  float64 // by the tasks, in cores
+	tasks   []*task // in order of arrival
+	ghosts  []*task // ended, with twins that have not
+	inbound []*task // on their way from other nodes
+	asked   float64 // by the tasks, in cores
 
 	at       float64 // until when it was simulated
 	speed    float64 // work that gets done in a CPU-second

@@ -33,6 +33,7 @@ type Variant struct {
 	once  bool // decided at events only: an interval would change nothing
 	true_ bool // it knows true sizes
 	twin  bool // it compares tasks with their twins
+	learn bool // it looks at how fast tasks learn
 }
 
 // presets are the policies that have a setting of their own: policy, estimator, mode, and
@@ -87,6 +88,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if base == speconName {
 		p.policy, v.specon = "none", true
 	}
+	v.learn = v.placement == scenario.Alg4
 	if d, ok := baseline.Find(p.policy); ok {
 		v.decider, v.ideal = d, true
 		v.hard, v.once = p.policy == baseline.Equal, p.policy != baseline.LAS
@@ -106,6 +108,13 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	}
 	v.once = p.policy == "none" && !v.specon
 	v.twin = p.policy == "fsp" || p.policy == "auto"
+	switch p.policy {
+	case "none", "dqoes", "tradl":
+	case "fsp":
+		v.learn = v.learn || s.Sizes == scenario.Estimated
+	default:
+		v.learn = true
+	}
 	return v, v.lacks(s, base)
 }
 

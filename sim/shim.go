@@ -9,6 +9,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
+	"github.com/ebbtide/ebbtide/shim/backlog"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
@@ -29,7 +30,7 @@ type shim struct {
 
 func (h *shim) begin(s *simulation, seed uint64) {
 	h.r = rand.New(rand.NewPCG(seed, 11))
-	if s.v.specon {
+	if s.v.specon || s.v.placement == scenario.Left && len(s.nodes) > 1 {
 		s.queue.push(event{at: shimInterval, kind: shimDue})
 	}
 	for _, n := range s.nodes {
@@ -53,12 +54,16 @@ func (n *node) room(t *task) bool {
 func (h *shim) choose(s *simulation, t *task) *node {
 	if n := t.bound; n != nil {
 		t.bound = nil
+		n.inbound = slices.DeleteFunc(n.inbound, func(o *task) bool { return o == t })
 		if n.room(t) {
 			return n
 		}
 	}
-	if s.v.placement == scenario.Alg4 {
+	switch s.v.placement {
+	case scenario.Alg4:
 		return s.byGrowth(t)
+	case scenario.Left:
+		return s.byBacklog(t)
 	}
 	// Nomad's scheduler: jobs that ask for nothing count alike.
 	var best *node
@@ -128,9 +133,85 @@ func (n *node) sort(s *simulation) {
 	}
 }
 
+// byBacklog places by what is left to do.
+func (s *simulation) byBacklog(t *task) *node {
+	var feasible []backlog.Node
+	for _, n := range s.nodes {
+		if n.room(t) {
+			feasible = append(feasible, n.backlog(s))
+		}
+	}
+	id := backlog.Place(feasible).Node
+	if id == "" {
+		return nil
+	}
+	return s.byID(id)
+}
+
+// settled is how long a task that has moved stays at least, in seconds.
+const settled = 120
+
+// backlog is what the node has to do, as its driver has last seen it.
+func (n *node) backlog(s *simulation) backlog.Node {
+	out := backlog.Node{ID: n.id, PoolCores: n.cores}
+	for _, t := range append(n.tasks[:len(n.tasks):len(n.tasks)], n.inbound...) {
+		if t.Service != nil {
+			continue
+		}
+		task := backlog.Task{ID: t.ID, CapCores: t.CapCores, Movable: t.node != nil && (t.m.Moves == 0 || s.now-t.movedAt >= settled)}
+		if t.known != nil {
+			left := max(float64(*t.known)-(t.used-t.knownAt), 0)
+			task.LeftCPUS = &left
+		}
+		if fair := t.decision.Fair; fair != nil && fair.FinishS != nil {
+			in := max(*fair.FinishS-s.now, 0)
+			task.InS = &in
+		}
+		out.Tasks = append(out.Tasks, task)
+	}
+	return out
+}
+
+// relocate moves tasks that would end much sooner elsewhere, one for four nodes at most.
+func (h *shim) relocate(s *simulation) error {
+	byID := make(map[string]*task)
+	for _, n := range s.nodes {
+		for _, t := range n.tasks {
+			byID[t.ID] = t
+		}
+	}
+	for range 1 + len(s.nodes)/4 {
+		var nodes []backlog.Node
+		for _, n := range s.nodes {
+			if !n.down {
+				n.advance(s)
+				nodes = append(nodes, n.backlog(s))
+			}
+		}
+		p := backlog.DefaultParams()
+		p.CostS = s.sc.MoveS
+		out := backlog.Move(nodes, func(task, node string) bool { return s.byID(node).room(byID[task]) }, p)
+		if out.Task == "" {
+			return nil
+		}
+		if err := s.move(byID[out.Task], s.byID(out.To)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // run is one look at the cluster.
 func (h *shim) run(s *simulation) error {
 	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
+	if s.v.placement == scenario.Left {
+		if err := h.relocate(s); err != nil {
+			return err
+		}
+	}
+	if !s.v.specon {
+		return nil
+	}
 	for _, t := range s.tasks[:s.arrived] {
 		if t.node == nil || !t.sorting.asked || t.sorting.marked != nil {
 			continue
@@ -208,7 +289,8 @@ func (s *simulation) move(t *task, to *node) error {
 	from := t.node
 	from.advance(s)
 	from.remove(t, false)
-	t.saved, t.bound = t.work, to
+	t.saved, t.bound, t.movedAt = t.work, to, s.now
+	to.inbound = append(to.inbound, t)
 	t.m.Moves++
 	s.queue.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
 	if err := from.decide(s, policy.EventLeave); err != nil {

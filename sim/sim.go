@@ -64,7 +64,7 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 		return metrics.Run{}, err
 	}
 	for i, j := range jobs {
-		t, err := newTask(j, i, c.Seed, s.v.estimator)
+		t, err := newTask(j, i, c.Seed, s.v)
 		if err != nil {
 			return metrics.Run{}, fmt.Errorf("job %s: %w", j.ID, err)
 		}
@@ -206,7 +206,7 @@ func (s *simulation) end(t *task) {
 		t.m.EndS = &at
 	}
 	t.node.remove(t, s.v.twin && t.Service == nil)
-	t.follows, t.pending = nil, nil
+	t.follows, t.pending, t.Curve = nil, nil, nil
 	s.ended++
 }
 

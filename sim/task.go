@@ -58,6 +58,11 @@ type task struct {
 	decided  uint64 // epoch that the category was decided on
 	fair     policy.CPUSeconds
 
+	// What the driver has told the shim: what was left, and the CPU-seconds used then.
+	known   *policy.CPUSeconds
+	knownAt float64
+	movedAt float64
+
 	sorting sorting
 }
 
@@ -72,7 +77,7 @@ type sorting struct {
 // follower is what the driver makes of a task's reports: the observer of package measure,
 // without its goroutine and its files.
 type follower struct {
-	estimator growth.Estimator
+	estimator growth.Estimator // nil if nobody looks at it
 	estimate  growth.Estimate
 	work      *remaining.Estimator
 	meter     growth.Gain
@@ -94,7 +99,7 @@ type report struct {
 
 const metric = "loss"
 
-func newTask(j workload.Job, index int, seed uint64, estimator string) (*task, error) {
+func newTask(j workload.Job, index int, seed uint64, v Variant) (*task, error) {
 	t := &task{
 		Job: j, index: index, r: rand.New(rand.NewPCG(seed, uint64(index)+1<<32)), quota: math.Inf(1),
 		base: limits.Limits{Shares: limits.ClampShares(uint64(1000 * j.Weight))},
@@ -115,11 +120,13 @@ func newTask(j workload.Job, index int, seed uint64, estimator string) (*task, e
 	}
 	t.slope = maxSlope * (2*t.r.Float64() - 1)
 	t.point, t.line = 1, 1
-	e, err := growth.New(estimator, growth.Goal(j.Curve.Goal))
-	if err != nil {
-		return nil, err
+	t.follows = &follower{work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
+	if v.learn {
+		var err error
+		if t.follows.estimator, err = growth.New(v.estimator, growth.Goal(j.Curve.Goal)); err != nil {
+			return nil, err
+		}
 	}
-	t.follows = &follower{estimator: e, work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
 	if j.Acceptable != nil || j.Objective != nil {
 		t.follows.watcher = target.NewWatcher(metric, j.Curve.Goal, target.Targets{Acceptable: j.Acceptable, Objective: j.Objective, Hold: 1})
 	}
@@ -275,7 +282,9 @@ func (t *task) look(now float64) (finished bool) {
 			value := r.value
 			f.value = &value
 			f.meter.Add(value)
-			f.estimator.Add(growth.Point{T: r.at, CPU: r.cpu, Value: value, Step: r.step})
+			if f.estimator != nil {
+				f.estimator.Add(growth.Point{T: r.at, CPU: r.cpu, Value: value, Step: r.step})
+			}
 		}
 		if f.watcher == nil || r.n == 0 {
 			continue
@@ -298,6 +307,9 @@ func (t *task) look(now float64) (finished bool) {
 
 // measure closes a measurement interval of the estimators.
 func (f *follower) measure(cpu float64) {
+	if f.estimator == nil {
+		return
+	}
 	f.estimate = f.estimator.Measure()
 	if f.estimate.Reports != f.reports && cpu != f.cpu {
 		f.reports, f.cpu = f.estimate.Reports, cpu
@@ -361,6 +373,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 		p.State, p.Tracked, p.Value = f.reached, true, f.value
 	}
 	p.RemainingCPUS, p.QualityCPUS = t.sizes(s)
+	t.known, t.knownAt = p.RemainingCPUS, t.used
 	return p
 }
 
