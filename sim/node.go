@@ -91,6 +91,9 @@ func (n *node) due(s *simulation) float64 {
 			next = min(next, t.ArriveS+t.Service.ForS)
 			continue
 		}
+		if t.reached {
+			return n.at
+		}
 		if pace := t.rate * n.speed; pace > 0 {
 			next = min(next, n.at+t.left()/pace)
 			if t.Objective != nil { // it ends when a report has reached that
@@ -111,9 +114,11 @@ func (n *node) step(s *simulation) error {
 	n.advance(s)
 	left := false
 	for _, t := range slices.Clone(n.tasks) {
-		finished := t.Objective != nil && t.look(s.now)
+		if t.Objective != nil {
+			t.look(s.now)
+		}
 		switch {
-		case t.done(), finished:
+		case t.done(), t.reached:
 			s.end(t)
 		case t.Service != nil && s.now >= t.ArriveS+t.Service.ForS-rounding*s.now:
 			s.end(t)

@@ -58,6 +58,9 @@ const speconName = "specon"
 // Names lists the policies that can be simulated.
 func Names() []string {
 	names := slices.Concat(policies.Names(), baseline.Names(), []string{speconName})
+	for _, p := range policies.Asked() {
+		names = append(names, p.Name)
+	}
 	for name := range presets() {
 		names = append(names, name)
 	}
@@ -91,7 +94,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	v.learn = v.placement == scenario.Alg4
 	if d, ok := baseline.Find(p.policy); ok {
 		v.decider, v.ideal = d, true
-		v.hard, v.once = p.policy == baseline.Equal, p.policy != baseline.LAS
+		v.hard, v.once = p.policy == baseline.Equal, p.policy != baseline.LAS && len(s.Services) == 0
 		v.true_ = p.policy == baseline.SRPT
 		return v, v.lacks(s, base)
 	}
@@ -106,7 +109,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if v.decider, err = found.Configure(values); err != nil {
 		return v, fmt.Errorf("configuring policy %s: %w", name, err)
 	}
-	v.once = p.policy == "none" && !v.specon
+	v.once = p.policy == "none" && !v.specon && len(s.Services) == 0
 	v.twin = p.policy == "fsp" || p.policy == "auto"
 	switch p.policy {
 	case "none", "dqoes", "tradl":

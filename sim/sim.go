@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
@@ -88,10 +89,33 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 	return s.result(c), nil
 }
 
-// loop handles events until all jobs have ended.
+// patience is how many times as long as all jobs take, one after the other, a run may
+// last. Jobs that fail again and again before their first checkpoint never end.
+const patience = 20
+
+// limit is when a run is given up.
+func (s *simulation) limit() float64 {
+	sum, slowest := 0.0, math.Inf(1)
+	for _, n := range s.nodes {
+		slowest = min(slowest, n.cores)
+	}
+	last := 0.0
+	for _, t := range s.tasks {
+		last = t.ArriveS
+		if t.Service != nil {
+			sum += t.Service.ForS
+			continue
+		}
+		sum += t.WorkCPUS/t.most(slowest) + s.sc.MoveS
+	}
+	return last + patience*sum*(1+s.sc.Contention*float64(len(s.tasks)))
+}
+
+// loop handles events until all jobs have ended, or time is up.
 func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) error {
 	const often = 4096
-	for events := 0; s.ended < len(s.tasks); events++ {
+	limit := s.limit()
+	for events := 0; s.ended < len(s.tasks) && s.now < limit; events++ {
 		if events%often == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -201,7 +225,6 @@ func (s *simulation) place(t *task) (bool, error) {
 // end takes a task off its node: its work is done, or its objective reached.
 func (s *simulation) end(t *task) {
 	at := s.now
-	t.ended = true
 	if t.Service == nil {
 		t.m.EndS = &at
 	}

@@ -29,16 +29,16 @@ type task struct {
 	base  limits.Limits
 
 	// What is true.
-	work  float64 // done, in CPU-seconds that nobody disturbs
-	used  float64 // CPU-seconds
-	saved float64 // work that a failure leaves
-	rate  float64 // cores
-	quota float64 // cores; +Inf without
-	ended bool
-	marks [3]float64 // work at which it has 50, 90 and 95 % of its quality
-	good  float64    // work at which its model is good enough
-	until float64    // work at which it ends: all, or that at which it reaches its objective
-	m     metrics.Job
+	work    float64    // done, in CPU-seconds that nobody disturbs
+	used    float64    // CPU-seconds
+	saved   float64    // work that a failure leaves
+	rate    float64    // cores
+	quota   float64    // cores; +Inf without
+	reached bool       // it has reached its objective
+	marks   [3]float64 // work at which it has 50, 90 and 95 % of its quality
+	good    float64    // work at which its model is good enough
+	until   float64    // work at which it ends: all, or that at which it reaches its objective
+	m       metrics.Job
 
 	// What it reports.
 	r       *rand.Rand
@@ -264,12 +264,11 @@ func (t *task) fail(every float64) {
 	t.pending = t.pending[:0]
 }
 
-// look takes over what the task has reported until now. It says whether it has reached
-// its objective.
-func (t *task) look(now float64) (finished bool) {
+// look takes over what the task has reported until now.
+func (t *task) look(now float64) {
 	f := t.follows
 	if f == nil {
-		return false
+		return
 	}
 	taken := 0
 	for _, r := range t.pending {
@@ -297,12 +296,11 @@ func (t *task) look(now float64) (finished bool) {
 			}
 			if reached.State == policy.Objective {
 				t.m.ObjectiveS = &at
-				finished = true
+				t.reached = true
 			}
 		}
 	}
 	t.pending = append(t.pending[:0], t.pending[taken:]...)
-	return finished
 }
 
 // measure closes a measurement interval of the estimators.

@@ -68,7 +68,7 @@ type Workload struct {
 	Source   string    `hcl:"source,label"`
 	Jobs     int       `hcl:"jobs"`
 	MedianS  float64   `hcl:"median_cpu_s,optional"`
-	Sigma    float64   `hcl:"sigma,optional"`
+	Sigma    *float64  `hcl:"sigma,optional"`
 	OverS    float64   `hcl:"over_s,optional"`
 	Spread   float64   `hcl:"spread,optional"`
 	ArriveS  []float64 `hcl:"arrive_s,optional"`
@@ -226,14 +226,16 @@ func (s *Scenario) fill() {
 	for i := range s.Workloads {
 		w := &s.Workloads[i]
 		or(&w.MedianS, defaultMedianS)
-		or(&w.Sigma, defaultSigma)
 		or(&w.Spread, defaultSpread)
 		count(&w.Reports, defaultReports)
 		count(&w.Steps, defaultSteps)
-		if w.Noise == nil {
-			noise := defaultNoise
-			w.Noise = &noise
+		given := func(x **float64, value float64) { // 0 is a value, too
+			if *x == nil {
+				*x = &value
+			}
 		}
+		given(&w.Sigma, defaultSigma)
+		given(&w.Noise, defaultNoise)
 	}
 }
 
@@ -292,9 +294,9 @@ func (s Scenario) validate() error {
 		one(path, w.Source, workload.Sources()...)
 		count(path+".jobs", w.Jobs)
 		positive(path+".median_cpu_s", w.MedianS)
-		least(path+".sigma", w.Sigma)
-		if w.Sigma > 4 {
-			errs.Add(path+".sigma", "must be ≤ 4, got %v", w.Sigma)
+		least(path+".sigma", *w.Sigma)
+		if *w.Sigma > 4 {
+			errs.Add(path+".sigma", "must be ≤ 4, got %v", *w.Sigma)
 		}
 		least(path+".over_s", w.OverS)
 		positive(path+".spread", w.Spread)
@@ -345,7 +347,7 @@ func (s Scenario) Jobs(data fs.FS, seed uint64) ([]workload.Job, error) {
 	var all []workload.Job
 	for i, w := range s.Workloads {
 		jobs, err := workload.Make(workload.Spec{
-			Source: w.Source, Jobs: w.Jobs, MedianCPUS: w.MedianS, Sigma: w.Sigma, OverS: w.OverS, Spread: w.Spread, At: w.ArriveS,
+			Source: w.Source, Jobs: w.Jobs, MedianCPUS: w.MedianS, Sigma: *w.Sigma, OverS: w.OverS, Spread: w.Spread, At: w.ArriveS,
 			Caps: w.CapCores, Asks: w.Asks, Steps: w.Steps, Reports: w.Reports, Noise: *w.Noise, Targets: w.Targets, List: w.List,
 			PoolCores: s.PoolCores(),
 		}, workload.Data{FS: data}, seed+uint64(i)<<32)
