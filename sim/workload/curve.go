@@ -34,13 +34,14 @@ func (c *Curve) At(x float64) float64 {
 }
 
 // Reach returns the part of the work after which the curve has first come so far: quality
-// is 0 for where it begins, and 1 for where it ends.
+// is 0 for its first report, and 1 for its last. What was before the first report nobody
+// knows, neither here nor of a real job.
 func (c *Curve) Reach(quality float64) float64 {
-	first, last := c.Y[0], c.Y[len(c.Y)-1]
+	first, last := c.Y[1], c.Y[len(c.Y)-1]
 	if first == last {
-		return 0
+		return c.X[1]
 	}
-	for i := 1; i < len(c.X); i++ {
+	for i := 2; i < len(c.X); i++ {
 		a, b := (c.Y[i-1]-first)/(last-first), (c.Y[i]-first)/(last-first)
 		if b < quality {
 			continue
