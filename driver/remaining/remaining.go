@@ -389,9 +389,9 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	if s.Changes >= maxChanges || s.Bars >= maxBars {
 		trainer = 0
 	}
-	by := Steps
+	by, assumed := Steps, d.Assumed.Steps
 	if s.PerEpoch == 1 {
-		by = Epochs
+		by, assumed = Epochs, 0 // no step is told, only epochs
 	}
 	for _, c := range []struct {
 		total float64
@@ -401,7 +401,7 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 		{d.Steps, Meta, "as the job declares"},
 		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
 		{trainer, by, "as the trainer says"},
-		{d.Assumed.Steps, Assumed, "assumed from " + d.Assumed.StepsFrom},
+		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
 		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
 		{d.Earlier.Steps, Earlier, "as in the run before"},
 	} {
