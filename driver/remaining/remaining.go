@@ -99,6 +99,8 @@ type State struct {
 	// Of the last report that counts. A step that counts down is negative.
 	At  Mark    `json:"at,omitzero"`
 	Gap float64 `json:"gap,omitempty"` // steps between the last two
+	// Before is the last step of the CPU reading before: reports may come in bursts.
+	Before float64 `json:"before,omitempty"`
 
 	Total    float64 `json:"total,omitempty"`     // as the trainer says
 	Changes  float64 `json:"changes,omitempty"`   // of the total, lately
@@ -202,10 +204,13 @@ func (e *Estimator) Add(p Point) {
 	if step == s.At.Step && len(s.Steps) > 0 {
 		return // the same step once more
 	}
-	if len(s.Steps) == 0 {
-		s.Began = Mark{step, p.CPU}
-		s.Gap = 0
-	} else {
+	switch {
+	case len(s.Steps) == 0:
+		s.Began, s.Gap, s.Before = Mark{step, p.CPU}, 0, step
+	case p.CPU > s.At.CPU:
+		s.Before = s.At.Step
+		fallthrough
+	default:
 		s.Gap = step - s.At.Step
 	}
 	e.epoch(Mark{step, p.CPU}, number(p.PerEpoch))
@@ -283,7 +288,7 @@ func (e *Estimator) epoch(at Mark, per float64) {
 		s.Epochs = s.Epochs[:0]
 	}
 	s.PerEpoch = per
-	if n := len(s.Epochs); n == 0 || epochOf(at.Step, per) > epochOf(s.At.Step, per) {
+	if n := len(s.Epochs); n == 0 || epochOf(at.Step, per) > epochOf(s.At.Step, per) || at.CPU <= s.Epochs[n-1].CPU {
 		s.Epochs = mark(s.Epochs, at)
 	}
 }
@@ -461,10 +466,11 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 // left is the CPU time from now until a step, at a price of a step.
 func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 	s := &e.s
-	at, next := s.At, s.At.Step+s.Gap // the next report is there
+	at, next := s.At, 2*s.At.Step-s.Before // as far as the next reports may be
 	atNext := per * (total - next)
 	if !epochs {
-		return max(per*(total-at.Step)-(cpu-at.CPU), atNext)
+		// A counter that went back without a step since says nothing of the time since.
+		return max(per*(total-at.Step)-max(0, cpu-at.CPU), atNext)
 	}
 	began := s.Epochs[len(s.Epochs)-1]
 	if end := min(total, (epochOf(at.Step, s.PerEpoch)+1)*s.PerEpoch); next <= end {

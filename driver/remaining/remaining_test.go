@@ -174,6 +174,8 @@ func TestRestart(t *testing.T) {
 	e := New(Declared{}, State{})
 	feed(e, 1, 50, 1, 1, 2, 100)
 	must.Eq(t, 100, left(t, e, 99))
+	e.Add(Point{CPU: 4, Step: nan})
+	must.Eq(t, 100, left(t, e, 4))
 	e.Add(Point{CPU: 5, Step: 41, Total: 100})
 	m := e.Estimate(5, Curve{})
 	must.Eq(t, 2*59, *m.CPUS)
@@ -290,6 +292,17 @@ func TestOneReading(t *testing.T) {
 		e.Add(Point{CPU: 10 * math.Ceil(i/10), Step: i, Total: 200})
 	}
 	must.Eq(t, 100, left(t, e, 100))
+	must.Eq(t, 95, left(t, e, 105))
+	must.Eq(t, 90, left(t, e, 500))
+
+	// Docker passes a bar on when it is full: an epoch at once, before its validation.
+	e = New(Declared{}, State{})
+	for i := 1.0; i <= 50; i++ {
+		e.Add(Point{CPU: 15*math.Ceil(i/10) - 5, Step: i, Total: 100, PerEpoch: 10})
+	}
+	must.Eq(t, 75, left(t, e, 70))
+	must.Eq(t, 70, left(t, e, 75))
+	must.Eq(t, 60, left(t, e, 500))
 }
 
 // A later process goes on as if there had been one.
