@@ -16,7 +16,8 @@
 //     steps or epochs by their name;
 //  4. earlier: what an earlier run of the same job with the same arguments took.
 //
-// A number of epochs counts once the steps of an epoch are known. A task that reports
+// A number of epochs counts once the steps of an epoch are known. Where only epochs are
+// reported, an assumed number of steps does not count. A task that reports
 // no step at all is measured by the CPU-seconds of the earlier run.
 //
 // # The price of a step
@@ -43,8 +44,10 @@
 //   - A total that changes while the step goes on is taken over. One that changes with
 //     most reports is none ("step 7 of 7").
 //   - A report with another total and a lower step is of another bar. It is ignored until
-//     ours is complete, or the other has taken as much CPU as ours had; after three such
-//     changes no bar is taken for the whole job.
+//     ours is complete, or the other has taken as much CPU as ours had. After three bars
+//     that were completed one after the other none is taken for the whole job; the first
+//     one is.
+//   - Reports that are read in one go have one CPU reading, which is that of the last one.
 //   - A total of 0, a negative or not finite one is none; a step that is negative or not
 //     finite is left out.
 //   - A step beyond the total, by more than lies between two reports, disproves the total.
