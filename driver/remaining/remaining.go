@@ -131,6 +131,7 @@ const (
 	maxChanges  = 3    // of a total, beyond what settled reports make up for
 	settled     = 0.1  // change that a report with the same total makes up for
 	jitter      = 0.9  // CPU readings lower by this factor are of another process
+	slowStart   = 2    // a first epoch is one if its steps cost so many times what the newest do
 	qualityPart = 0.95 // of all improvement is good enough
 )
 
@@ -335,10 +336,11 @@ func price(ms []Mark) float64 {
 // measured is the price of a step as measured since the last restart, and whether over
 // whole epochs.
 func (s *State) measured() (per float64, epochs bool) {
-	if per = price(s.Epochs); per > 0 {
-		return per, true
+	steps := price(s.Steps)
+	if per = price(s.Epochs); per == 0 || len(s.Epochs) == 2 && steps > 0 && per > slowStart*steps {
+		return steps, false
 	}
-	return price(s.Steps), false
+	return per, true
 }
 
 // Estimate tells what the task needs, which has used so many CPU-seconds by now.

@@ -92,6 +92,21 @@ func TestWholeEpochs(t *testing.T) {
 	must.Eq(t, 0, left(t, e, cpu+100))
 }
 
+// The first steps compile, fill caches, and cost ten times as much.
+func TestSlowStart(t *testing.T) {
+	e := New(Declared{}, State{})
+	cpu := 0.0
+	for i := 1.0; i <= 35; i++ {
+		if cpu++; i <= 5 {
+			cpu += 9
+		}
+		e.Add(Point{CPU: cpu, Step: i, Total: 100, PerEpoch: 10})
+		if i == 11 || i == 35 {
+			must.InDelta(t, 100-i, left(t, e, cpu), 1e-9)
+		}
+	}
+}
+
 func TestEpochsAlone(t *testing.T) {
 	e := New(Declared{}, State{})
 	for n := 1.0; n <= 4; n++ {
