@@ -140,7 +140,7 @@ func TestAuthors(t *testing.T) {
 func TestLearningRate(t *testing.T) {
 	var with, without, published []float64
 	for _, c := range synthetic(5, 25) {
-		if c.lr == nil || len(c.c) < 40 {
+		if c.lr == nil || len(c.c) < 40 || len(c.c) > 400 {
 			continue
 		}
 		n := len(c.c)
