@@ -45,7 +45,7 @@ type resume struct {
 	Value   status.Number      `json:"value"`
 	Step    status.Number      `json:"step"`
 	Total   status.Number      `json:"total"`
-	Curve   [][4]status.Number `json:"curve"` // time, CPU-seconds, value, step
+	Curve   [][5]status.Number `json:"curve"` // time, CPU-seconds, value, step, learning rate
 	Work    remaining.State    `json:"work,omitzero"`
 }
 
@@ -60,7 +60,7 @@ func (t *task) state() []byte {
 		SpeCon: t.specon.category, Sorted: t.specon.since,
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
-		Curve: make([][4]status.Number, len(t.m.Curve)),
+		Curve: make([][5]status.Number, len(t.m.Curve)),
 		Work:  t.m.Work,
 	}
 	if t.cgroup != nil {
@@ -69,7 +69,7 @@ func (t *task) state() []byte {
 		r.Conversion = t.restored.Conversion
 	}
 	for i, p := range t.m.Curve {
-		r.Curve[i] = [4]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step)}
+		r.Curve[i] = [5]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step), status.Number(p.LR)}
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -105,7 +105,7 @@ func (t *task) restore() measure.Resume {
 		Work:   r.Work,
 	}
 	for i, p := range r.Curve {
-		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3])}
+		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3]), LR: float64(p[4])}
 	}
 	return out
 }

@@ -340,20 +340,20 @@ func (o *Observer) follow() bool {
 // also the least noisy reading. The cost of a report is known only as well as the poll
 // is fine. A value that is not finite is passed on by itself.
 func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt time.Time) {
-	var sum, step float64
+	var sum, step, lr float64
 	var finite int
 	for _, r := range reports {
 		if r.Metric != o.follows.metric {
 			continue
 		}
 		if !fields.Finite(r.Value) {
-			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step})
+			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step, LR: r.LR})
 			continue
 		}
 		finite++
 		o.meter.Add(r.Value)
 		sum += r.Value
-		step = r.Step
+		step, lr = r.Step, r.LR
 	}
 	if finite == 0 {
 		return
@@ -364,7 +364,7 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 		at = beforeAt.Add(at.Sub(beforeAt) / 2)
 		cpu = (before + cpu) / 2
 	}
-	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step})
+	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step, LR: lr})
 }
 
 // measure closes a measurement interval.
