@@ -13,8 +13,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
 )
 
 // What accuracy is measured on: a card as there are, with contexts as they are.

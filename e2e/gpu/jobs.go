@@ -18,8 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
 )
 
 // The card of these experiments is a 64th of one of 64 GiB, and so is all else.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
 )
 
 // A step of the loop: a kernel, and meanwhile work of the host.

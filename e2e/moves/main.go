@@ -22,8 +22,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim/move"
 )

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
 	"github.com/ebbtide/ebbtide/e2e/scale/measure"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // options are the command line's.

@@ -41,12 +41,8 @@ type node struct {
 
 // pluginConfig is the plugin's configuration for a step.
 func pluginConfig(s step, interval time.Duration) string {
-	mode := s.mode
-	if mode == "" {
-		mode = "weight"
-	}
 	return fmt.Sprintf("engine = \"exec\"\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d\n    %s",
-		s.policy, mode, interval, pool(), s.extra)
+		s.policy, s.kernelMode(), interval, pool(), s.extra)
 }
 
 // use makes the agent run as a step wants it, by a restart with another
@@ -67,43 +63,16 @@ func (n *node) use(ctx context.Context, s step) error {
 		if err != nil {
 			return fmt.Errorf("starting Nomad: %w", err)
 		}
-	} else {
-		if err := n.agent.Stop(ctx); err != nil {
-			return fmt.Errorf("stopping Nomad: %w", err)
-		}
-		if err := n.agent.Configure(config); err != nil {
-			return fmt.Errorf("changing the plugin's configuration: %w", err)
-		}
-		if err := n.agent.Restart(ctx); err != nil {
-			return fmt.Errorf("restarting Nomad: %w", err)
-		}
+	} else if err := n.agent.Reconfigure(ctx, config); err != nil {
+		return err
 	}
 	n.config = config
-	// The servers remember the node as it was before. What counts is that the client
-	// has registered anew and what the plugin itself says.
-	err := harness.Poll(ctx, "the plugin runs with policy "+s.policy, func(ctx context.Context) error {
-		self, err := n.agent.API.Agent().Self()
-		if err != nil {
-			return err
-		}
-		if ttl, err := time.ParseDuration(self.Stats["client"]["heartbeat_ttl"]); err != nil || ttl <= 0 {
-			return errors.New("no heartbeat yet")
-		}
-		node, err := n.agent.Node(ctx)
-		if err != nil {
-			return err
-		}
-		n.version, n.nomad = node.Attributes["driver.ebbtide.version"], node.Attributes["nomad.version"]
-		if p, m := node.Attributes["driver.ebbtide.policy"], node.Attributes["driver.ebbtide.mode"]; p != s.policy || s.mode != "" && m != s.mode {
-			return fmt.Errorf("the node says policy %q, mode %q", p, m)
-		}
-		return nil
-	})
+	node, err := n.agent.WaitPolicy(ctx, s.policy, s.kernelMode())
 	if err != nil {
 		return err
 	}
-	_, err = n.agent.WaitDriver(ctx, "ebbtide", true)
-	return err
+	n.version, n.nomad = node.Attributes["driver.ebbtide.version"], node.Attributes["nomad.version"]
+	return nil
 }
 
 // start submits a job and waits until a task of it has started.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // variant is a way to run the node.
@@ -51,6 +51,14 @@ type step struct {
 	mode string // "" for a free one
 	kase string
 	seed uint64
+}
+
+// kernelMode is the plugin's option. A free run has one, too, which changes nothing.
+func (s step) kernelMode() string {
+	if s.mode == "" {
+		return "weight"
+	}
+	return s.mode
 }
 
 // plan is all runs of an experiment, in their order. Seed by seed, so that what has

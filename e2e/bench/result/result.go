@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package result holds what the runs of e2e/figures measured, and makes the tables
+// Package result holds what the runs of e2e/bench measured, and makes the tables
 // of it. It is pure: no clock, no files.
 //
 // What is compared comes from outside Ebbtide: values from the trainers' own
@@ -14,11 +14,11 @@ import (
 	"slices"
 	"time"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/driver/status"
 )
 
 // Number is a float64 that JSON can carry: what is not finite is null.
-type Number = demo.Number
+type Number = status.Number
 
 // Unknown is a Number that is not known.
 func Unknown() Number { return Number(math.NaN()) }

@@ -6,7 +6,7 @@
 // (DQoES), and all kinds on one node (auto), against the same tasks without limits.
 // It needs root and cgroups; nothing stays behind.
 //
-//	go run ./e2e/figures -what tradl -mode weight -seeds 5
+//	go run ./e2e/bench -what tradl -mode weight -seeds 5
 //
 // What is compared alternates within one run, seed by seed. Figures are written after
 // every run, so that an interrupted one is not lost; -from shows them again, also

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // mix runs two services and a task that reports nothing, and after a while three

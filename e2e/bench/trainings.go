@@ -17,9 +17,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // trainingDeadline is for a run of trainings. A healthy one takes about a minute.
@@ -94,12 +94,12 @@ func (m *measurement) training(ctx context.Context, w *watcher, i int, at time.D
 	if alloc.ClientStatus != api.AllocClientStatusComplete || ts == nil || ts.Failed {
 		return fmt.Errorf("it failed: %s: %s", alloc.ClientDescription, strings.Join(harness.Events(alloc, name), "; "))
 	}
-	f, err := os.Open(m.file(alloc.ID, curveFile))
+	f, err := os.Open(m.file(alloc.ID, mix.CurveFile))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	curve, err := demo.ReadCurve(f, float64(w.since(ts.StartedAt)))
+	curve, err := mix.ReadCurve(f, float64(w.since(ts.StartedAt)))
 	if err != nil {
 		return err
 	}
@@ -115,8 +115,8 @@ func (m *measurement) training(ctx context.Context, w *watcher, i int, at time.D
 	}
 	w.change(i, func(t *result.Task) {
 		t.Finished = w.since(ts.FinishedAt)
-		t.AcceptableAt = result.Number(result.Reached(curve, float64(t.Acceptable)))
-		t.ObjectiveAt = result.Number(result.Reached(curve, float64(t.Objective)))
+		t.AcceptableAt = result.Number(curve.Reached(float64(t.Acceptable)))
+		t.ObjectiveAt = result.Number(curve.Reached(float64(t.Objective)))
 		t.AcceptableMark, t.ObjectiveMark = mark("acceptable"), mark("objective")
 	})
 	return nil

@@ -5,28 +5,24 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // length is what was found out about a training: how many steps it does in the CPU
@@ -72,7 +68,7 @@ func (n *node) findLengths(ctx context.Context, seed uint64) ([]length, error) {
 		n.logf("Finding out what %s with seed %d reaches in %.1f s of %d cores.", c.model, seed, c.pool, pool())
 		l, err := n.findLength(ctx, c, seed)
 		if err != nil {
-			return nil, fmt.Errorf("running %s alone: %w", c.model, err)
+			return nil, err
 		}
 		n.logf("  %d steps; acceptable %.5g (first reached at %.0f %% of them), objective %.5g (%.0f %%)",
 			l.Steps, l.Acceptable, 100*l.AcceptableAt, l.Objective, 100*l.ObjectiveAt)
@@ -91,91 +87,17 @@ func (n *node) findLengths(ctx context.Context, seed uint64) ([]length, error) {
 // findLength runs a training alone until it has used its CPU time.
 func (n *node) findLength(ctx context.Context, c course, seed uint64) (length, error) {
 	out := length{Model: c.model, Seed: seed, Pool: c.pool, Cores: pool()}
-	trainer, err := n.h.Tools.Trainer(ctx)
+	curve, err := mix.Alone(ctx, n.h, c.model, pool(), seed, c.pool*float64(pool()))
 	if err != nil {
 		return out, err
 	}
-	want := c.pool * float64(pool())
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(10*want*float64(time.Second)))
-	defer cancel()
-	path := filepath.Join(n.h.Dir, fmt.Sprintf("length-%s-%d.csv", c.name, seed))
-	p, err := n.h.Start(ctx, fmt.Sprintf("length-%s-%d", c.name, seed), []string{
-		trainer, "-model", c.model, "-linger", "-threads", strconv.Itoa(pool()), "-seed", strconv.FormatUint(seed, 10), "-style", "silent", "-curve", path,
-	}, nil)
-	if err != nil {
-		return out, err
-	}
-	err = harness.Poll(ctx, "it has used its CPU time", func(context.Context) error {
-		if err := p.Err(); err != nil {
-			return nil
-		}
-		curve, err := readSpent(path, want)
-		if err == nil && curve.used < want {
-			err = fmt.Errorf("%.1f of %.1f s", curve.used, want)
-		}
-		return err
-	})
-	_ = p.Signal(unix.SIGTERM)
-	if err = errors.Join(err, p.Wait(ctx)); err != nil {
-		return out, err
-	}
-	curve, err := readSpent(path, want)
-	if err != nil {
-		return out, err
-	}
-	out.Steps = int(curve.points[len(curve.points)-1].Step)
-	out.Acceptable, out.AcceptableAt = result.Target(curve.points, acceptableAt)
-	out.Objective, out.ObjectiveAt = result.Target(curve.points, objectiveAt)
+	out.Steps = int(curve[len(curve)-1].Step)
+	out.Acceptable, out.AcceptableAt = result.Target(curve, acceptableAt)
+	out.Objective, out.ObjectiveAt = result.Target(curve, objectiveAt)
 	if out.Steps == 0 || math.IsNaN(out.Acceptable) || math.IsNaN(out.Objective) {
 		return out, fmt.Errorf("its curve has no targets in it: %d steps", out.Steps)
 	}
 	return out, nil
-}
-
-// spent is a curve with the CPU time that it took.
-type spent struct {
-	points []demo.Point
-	used   float64
-}
-
-// readSpent reads the trainer's record up to the first report by which so many
-// CPU-seconds were used. A line that is still being written is left out.
-func readSpent(path string, upTo float64) (spent, error) {
-	var s spent
-	f, err := os.Open(path)
-	if err != nil {
-		return s, err
-	}
-	defer f.Close()
-	lines := csv.NewReader(f)
-	lines.FieldsPerRecord = -1
-	for {
-		record, err := lines.Read()
-		if errors.Is(err, io.EOF) || len(record) > 0 && len(record) < 5 {
-			break
-		}
-		if err != nil {
-			return s, err
-		}
-		if record[0] == "step" {
-			continue
-		}
-		var v [3]float64 // step, cpu_s, loss
-		for i, c := range []int{0, 2, 3} {
-			if v[i], err = strconv.ParseFloat(record[c], 64); err != nil {
-				return s, fmt.Errorf("reading a trainer's curve: %w", err)
-			}
-		}
-		s.used = v[1]
-		s.points = append(s.points, demo.Point{Step: v[0], T: v[1], Value: v[2]})
-		if s.used >= upTo {
-			break
-		}
-	}
-	if len(s.points) == 0 {
-		return s, errors.New("nothing is reported yet")
-	}
-	return s, nil
 }
 
 // answer is the part of the answer of trainer serve that counts here.
@@ -241,7 +163,7 @@ func (n *node) batch(ctx context.Context, seconds float64) (work, alone float64,
 			}
 			cpus, responses = append(cpus, a.CPUS), append(responses, a.ResponseS)
 		}
-		return demo.SpreadOf(cpus).Median, demo.SpreadOf(responses).Median, nil
+		return result.SpreadOf(cpus).Median, result.SpreadOf(responses).Median, nil
 	}
 	work = 10
 	for range 2 { // the first one is coarse: the clock has ticks

@@ -17,8 +17,9 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // watcher follows the tasks of a run, a sample an interval.
@@ -49,7 +50,7 @@ func newWatcher(n *node, s step, tasks []result.Task) *watcher {
 		for _, unknown := range []*result.Number{&t.Submitted, &t.Started, &t.Finished, &t.AcceptableAt, &t.ObjectiveAt, &t.AcceptableMark, &t.ObjectiveMark, &t.CPU} {
 			*unknown = result.Unknown()
 		}
-		t.Base = shares
+		t.Base = mix.Shares
 		w.tasks = append(w.tasks, &watched{})
 	}
 	return w
