@@ -106,7 +106,7 @@ func (c Curve) Left(value float64) float64 {
 // a curve without values.
 func (c Curve) Quality(part float64) *float64 {
 	first, best := c.Range()
-	at := c.Reached(first - part*(first-best))
+	at := c.Reached(best + (1-part)*(first-best))
 	if math.IsNaN(at) {
 		return nil
 	}
