@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"net"
 	"net/http"
@@ -25,77 +24,31 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// length is what was found out about a training: how many steps it does in the CPU
-// time that it is to have, and what it has reached on its way.
-type length struct {
-	Model      string  `json:"model"`
-	Seed       uint64  `json:"seed"`
-	Pool       float64 `json:"pool_s"` // seconds of the whole pool
-	Cores      int     `json:"cores"`
-	Steps      int     `json:"steps"`
-	Acceptable float64 `json:"acceptable"`
-	Objective  float64 `json:"objective"`
-	// Parts of the steps at which the values are first reached.
-	AcceptableAt float64 `json:"acceptable_at"`
-	ObjectiveAt  float64 `json:"objective_at"`
-}
-
 // findLengths finds out about all trainings of a seed, by running each alone, outside
-// Nomad. Steps and values do not depend on how fast it goes, so they can be kept.
-func (n *node) findLengths(ctx context.Context, seed uint64) ([]length, error) {
-	var known []length
-	if n.lengths != "" {
-		data, err := os.ReadFile(n.lengths)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, err
-		default:
-			if err := json.Unmarshal(data, &known); err != nil {
-				return nil, fmt.Errorf("reading -lengths: %w", err)
-			}
-		}
-	}
-	var out []length
-	for _, c := range courses(n.scale) {
-		same := func(l length) bool {
-			return l.Model == c.model && l.Seed == seed && l.Pool == c.pool && l.Cores == pool()
-		}
-		if i := slices.IndexFunc(known, same); i >= 0 {
-			out = append(out, known[i])
+// Nomad. Steps and values do not depend on how fast it goes, so they are kept.
+func (m *measurement) findLengths(ctx context.Context, seed uint64) ([]result.Length, error) {
+	known := &m.e.Calibration.Lengths
+	var out []result.Length
+	for _, c := range courses(m.scale) {
+		same := func(l result.Length) bool { return l.Model == c.model && l.Seed == seed && l.Pool == c.pool }
+		if i := slices.IndexFunc(*known, same); i >= 0 {
+			out = append(out, (*known)[i])
 			continue
 		}
-		n.logf("Finding out what %s with seed %d reaches in %.1f s of %d cores.", c.model, seed, c.pool, pool())
-		l, err := n.findLength(ctx, c, seed)
+		m.logf("Finding out what %s with seed %d reaches in %.1f s of %d cores.", c.model, seed, c.pool, pool())
+		curve, err := mix.Alone(ctx, m.h, c.model, pool(), seed, c.pool*float64(pool()))
 		if err != nil {
 			return nil, err
 		}
-		n.logf("  %d steps; acceptable %.5g (first reached at %.0f %% of them), objective %.5g (%.0f %%)",
+		l := result.Length{Model: c.model, Seed: seed, Pool: c.pool, Steps: int(curve[len(curve)-1].Step)}
+		l.Acceptable, l.AcceptableAt = result.Target(curve, acceptableAt)
+		l.Objective, l.ObjectiveAt = result.Target(curve, objectiveAt)
+		if l.Steps == 0 || math.IsNaN(l.Acceptable) || math.IsNaN(l.Objective) {
+			return nil, fmt.Errorf("the curve of %s has no targets in it: %d steps", c.model, l.Steps)
+		}
+		m.logf("  %d steps; acceptable %.5g (first reached at %.0f %% of them), objective %.5g (%.0f %%)",
 			l.Steps, l.Acceptable, 100*l.AcceptableAt, l.Objective, 100*l.ObjectiveAt)
-		out, known = append(out, l), append(known, l)
-	}
-	if n.lengths == "" {
-		return out, nil
-	}
-	data, err := json.MarshalIndent(known, "", " ")
-	if err != nil {
-		return nil, err
-	}
-	return out, os.WriteFile(n.lengths, append(data, '\n'), 0o644)
-}
-
-// findLength runs a training alone until it has used its CPU time.
-func (n *node) findLength(ctx context.Context, c course, seed uint64) (length, error) {
-	out := length{Model: c.model, Seed: seed, Pool: c.pool, Cores: pool()}
-	curve, err := mix.Alone(ctx, n.h, c.model, pool(), seed, c.pool*float64(pool()))
-	if err != nil {
-		return out, err
-	}
-	out.Steps = int(curve[len(curve)-1].Step)
-	out.Acceptable, out.AcceptableAt = result.Target(curve, acceptableAt)
-	out.Objective, out.ObjectiveAt = result.Target(curve, objectiveAt)
-	if out.Steps == 0 || math.IsNaN(out.Acceptable) || math.IsNaN(out.Objective) {
-		return out, fmt.Errorf("its curve has no targets in it: %d steps", out.Steps)
+		out, *known = append(out, l), append(*known, l)
 	}
 	return out, nil
 }

@@ -1,16 +1,17 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command figures measures on a real Nomad what the policies do for jobs with targets:
-// training jobs that say what is good enough (TRADL), services with response times
-// (DQoES), and all kinds on one node (auto), against the same tasks without limits.
-// It needs root and cgroups; nothing stays behind.
+// Command bench measures on a real Nomad what the policies do: for training jobs as in the
+// FlowCon papers (train), for such in PyTorch and containers (torch), for jobs with targets
+// (tradl), for services with response times (dqoes), and for all kinds on one node (auto),
+// each against the same tasks without limits. It needs root and cgroups; nothing stays
+// behind.
 //
-//	go run ./e2e/bench -what tradl -mode weight -seeds 5
+//	go run ./e2e/bench -what train -jobs 10 -seeds 5 -out docs/results
 //
-// What is compared alternates within one run, seed by seed. Figures are written after
-// every run, so that an interrupted one is not lost; -from shows them again, also
-// those of several.
+// What is compared alternates within one run, seed by seed. Results are written after
+// every run; the same command goes on where an interrupted one has stopped. Results of
+// one commit, machine and setting are never mixed with those of another.
 package main
 
 import (
@@ -44,14 +45,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(o.from) > 0 {
 		err = o.again(stdout)
 	} else {
-		err = measure(ctx, o, stdout)
+		for _, o.what = range o.whats {
+			err = measure(ctx, o, stdout)
+			if errors.Is(err, errNoTorch) && len(o.whats) > 1 {
+				o.logf("Leaving out %s: %v.", o.what, err)
+				err = nil
+			}
+			if err != nil {
+				break
+			}
+		}
 	}
 	if err != nil && ctx.Err() != nil {
-		fmt.Fprintln(stderr, "figures: interrupted")
+		fmt.Fprintln(stderr, "bench: interrupted; the same command goes on")
 		return 130
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "figures: %v\n", err)
+		fmt.Fprintf(stderr, "bench: %v\n", err)
 		return 1
 	}
 	return 0

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/rig"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
 )
 
 // A step of the loop: a kernel, and meanwhile work of the host.
@@ -114,7 +113,7 @@ func loopTable(o options, ways []way, runs []loopRun) result.Table {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	median := demo.SpreadOf(overhead).Median
+	median := result.SpreadOf(overhead).Median
 	t.Notes = append(t.Notes, verdict("steady overhead of the loop, of the median step", "< 1 %", median < 0.01, percent(median)),
 		"What *driver alone, again* shows is the machine's noise.")
 	return t

@@ -96,7 +96,8 @@ func (j Job) Steps(perCPUSecond float64, cores int) int {
 	return max(1, int(math.Round(j.Pool*perCPUSecond*float64(cores))))
 }
 
-// Task is the job's task, with the trainer's arguments.
+// Task is the job's task, with the trainer's arguments. It says nothing of what it prints:
+// Ebbtide finds out.
 func (j Job) Task(steps, threads int, seed uint64) Task {
 	return Task{
 		Name: j.Name,
@@ -104,6 +105,5 @@ func (j Job) Task(steps, threads int, seed uint64) Task {
 			"-model", j.Model, "-steps", strconv.Itoa(steps), "-threads", strconv.Itoa(threads),
 			"-seed", strconv.FormatUint(seed, 10), "-style", styles[j.Model], "-curve", "/" + CurveFile,
 		},
-		Progress: `metric = "loss"`,
 	}
 }

@@ -49,7 +49,7 @@ func TestTask(t *testing.T) {
 	must.Eq(t, 600, j.Steps(100, 2))
 	must.Eq(t, 1, Job{}.Steps(100, 2))
 	hcl := Jobspec("mlp2-none", false, j.Task(600, 2, 7))
-	for _, want := range []string{`job "mlp2-none"`, `task "mlp2"`, `"-steps", "600"`, `"-seed", "7"`, `"-curve", "/alloc/data/curve.csv"`, `metric = "loss"`} {
+	for _, want := range []string{`job "mlp2-none"`, `task "mlp2"`, `"-steps", "600"`, `"-seed", "7"`, `"-curve", "/alloc/data/curve.csv"`} {
 		must.StrContains(t, hcl, want)
 	}
 	hcl = Jobspec("x", true, Task{Name: "x", Config: `image = "i"`, Meta: map[string]string{"b": "2", "a": "1"}, MemoryMiB: 512})

@@ -9,11 +9,10 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// Metrics is what package metrics compares. The CPU of jobs that came one after another
-// without a gap is what the pool had in the meantime, less what was idle.
+// Metrics is what package metrics compares.
 func (r Run) Metrics(seed uint64, cores float64) metrics.Run {
 	out := metrics.Run{Scenario: "demo", Policy: r.Policy, Seed: seed, PoolCores: cores}
-	used, present, until := 0.0, 0.0, math.Inf(-1)
+	used := 0.0
 	for _, j := range r.Jobs {
 		out.Jobs = append(out.Jobs, metrics.Job{
 			ID: j.Name, Kind: j.Model, ArriveS: j.Submitted, StartS: &j.Started, EndS: &j.Finished,
@@ -21,10 +20,8 @@ func (r Run) Metrics(seed uint64, cores float64) metrics.Run {
 			CPUS: j.CPUSeconds(),
 		})
 		used += j.CPUSeconds()
-		present += max(0, j.Finished-max(j.Submitted, until))
-		until = max(until, j.Finished)
 	}
-	out.IdleCPUS = max(0, present*cores-used)
+	out.IdleCPUS = max(0, out.Present()*cores-used)
 	return out
 }
 

@@ -53,12 +53,6 @@ func TestCompare(t *testing.T) {
 	must.ErrorContains(t, err, `job "b" is not in the run of policy none`)
 }
 
-// A node without a job is not idle: there is nothing that could use it.
-func TestMetrics_gap(t *testing.T) {
-	r := Run{Jobs: []Job{{Name: "a", Finished: 10}, {Name: "b", Submitted: 5, Finished: 8}, {Name: "c", Submitted: 20, Finished: 25}}}
-	must.Eq(t, 15*2, r.Metrics(1, 2).IdleCPUS)
-}
-
 func TestNoise(t *testing.T) {
 	run := func(t0 float64) Run {
 		return Run{Jobs: []Job{{Curve: falling(t0, 20)}, {Submitted: 8.5}}}
