@@ -71,14 +71,14 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 
 // id is a job's, without what Nomad does not allow.
 func id(name string, s step) string {
-	parts := []string{name, strings.ReplaceAll(s.name, " ", "-"), s.mode, s.kase, fmt.Sprint(s.seed)}
+	parts := []string{name, s.name, s.mode, s.kase, fmt.Sprint(s.seed)}
 	var out []string
 	for _, p := range parts {
 		if p != "" {
 			out = append(out, p)
 		}
 	}
-	return strings.Join(out, "-")
+	return strings.ReplaceAll(strings.Join(out, "-"), " ", "-")
 }
 
 // serve starts services and waits until each has answered.

@@ -44,6 +44,11 @@ func torchMix(seed uint64, factor float64) []mix.Job {
 // errNoTorch says what is missing.
 var errNoTorch = errors.New("PyTorch is not installed (Debian: python3-torch)")
 
+// waitPolicy has threads of PyTorch that wait for others sleep. By default GNU's OpenMP has
+// them spin, which on a busy machine takes ten times the CPU of the work itself: whoever
+// shares CPUs sets it, or one thread a job.
+const waitPolicy = "OMP_WAIT_POLICY"
+
 // findTorch says whether PyTorch is there, and Debian's /usr, which containers see.
 func findTorch(ctx context.Context) error {
 	for _, path := range []string{"/usr/lib64", "/etc/alternatives"} {
@@ -62,6 +67,7 @@ func findTorch(ctx context.Context) error {
 func torchSpeeds(ctx context.Context, root string, threads int) (map[string]float64, error) {
 	spent := func(epochs int) (float64, error) {
 		c := exec.CommandContext(ctx, python, filepath.Join(root, torchScript), "--epochs", strconv.Itoa(epochs), "--threads", strconv.Itoa(threads))
+		c.Env = append(c.Environ(), waitPolicy+"=passive")
 		if out, err := c.CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("running %s: %w: %s", torchScript, err, out)
 		}
@@ -86,7 +92,7 @@ func torchSpeeds(ctx context.Context, root string, threads int) (map[string]floa
 // of a gigabyte has to be built.
 func torchTask(j mix.Job, epochs, threads int, seed uint64, root string) mix.Task {
 	return mix.Task{
-		Name: j.Name, MemoryMiB: 600,
+		Name: j.Name, MemoryMiB: 600, Env: map[string]string{waitPolicy: "passive"},
 		Config: fmt.Sprintf(`image        = %q
         command      = %q
         args         = ["/job/train.py", "--epochs", "%d", "--threads", "%d", "--seed", "%d"]

@@ -69,7 +69,7 @@ func (m *measurement) train(ctx context.Context, s step) (result.Run, error) {
 	var wait sync.WaitGroup
 	errs, ids := make([]error, len(all)), make([]string, len(all))
 	for i, t := range all {
-		ids[i] = id(fmt.Sprintf("%s-%d", t.Name, s.jobs), s)
+		ids[i] = id(t.Name, s)
 		wait.Go(func() {
 			if run.Jobs[i], errs[i] = m.trainOne(ctx, t, ids[i], start); errs[i] != nil {
 				cancel() // the others need not wait

@@ -27,7 +27,7 @@ type Task struct {
 	Config string
 	// Progress and Target are the bodies of these blocks; "" = no block.
 	Progress, Target string
-	Meta             map[string]string
+	Meta, Env        map[string]string
 	MemoryMiB        int // 0 = 96
 }
 
@@ -85,10 +85,16 @@ func (t Task) write(b *strings.Builder) {
 		}
 	}
 	b.WriteString("      }\n")
-	if len(t.Meta) > 0 {
-		b.WriteString("      meta {\n")
-		for _, key := range slices.Sorted(maps.Keys(t.Meta)) {
-			fmt.Fprintf(b, "        %s = %q\n", key, t.Meta[key])
+	for _, block := range []struct {
+		name   string
+		values map[string]string
+	}{{"meta", t.Meta}, {"env", t.Env}} {
+		if len(block.values) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "      %s {\n", block.name)
+		for _, key := range slices.Sorted(maps.Keys(block.values)) {
+			fmt.Fprintf(b, "        %s = %q\n", key, block.values[key])
 		}
 		b.WriteString("      }\n")
 	}

@@ -52,9 +52,10 @@ func TestTask(t *testing.T) {
 	for _, want := range []string{`job "mlp2-none"`, `task "mlp2"`, `"-steps", "600"`, `"-seed", "7"`, `"-curve", "/alloc/data/curve.csv"`} {
 		must.StrContains(t, hcl, want)
 	}
-	hcl = Jobspec("x", true, Task{Name: "x", Config: `image = "i"`, Meta: map[string]string{"b": "2", "a": "1"}, MemoryMiB: 512})
+	hcl = Jobspec("x", true, Task{Name: "x", Config: `image = "i"`, Meta: map[string]string{"b": "2", "a": "1"}, Env: map[string]string{"X": "y"}, MemoryMiB: 512})
 	must.StrContains(t, hcl, "        a = \"1\"\n        b = \"2\"\n")
 	must.StrContains(t, hcl, `port "http"`)
+	must.StrContains(t, hcl, "      env {\n        X = \"y\"\n      }\n")
 	must.StrContains(t, hcl, "memory = 512")
 	must.StrNotContains(t, hcl, "trainer")
 }
