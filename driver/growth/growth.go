@@ -68,6 +68,8 @@ type Estimate struct {
 	Value float64
 	// Reports counts the finite reports used, duplicates left out.
 	Reports int
+	// Fit is the curve behind Growth (robust only).
+	Fit Fit
 	// Why says for people how the figure came about.
 	Why string
 }
