@@ -146,6 +146,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
 		OwnQuota:        limits.OwnQuota,
+		Idle:            limits.IdleTime,
 		NoProgressAfter: s.NoProgressAfter,
 		Node:            d.node,
 		Emit:            d.emit,
