@@ -42,7 +42,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		}
 	}
 	s := c.take(tasks, outside, event, now)
-	c.advanceTwins(&s, tasks, outside, now)
+	c.advanceTwins(&s, tasks, outside-c.gone, now)
 	if event == policy.EventNone {
 		// It counted in this run, too: a part of the interval was theirs.
 		c.gone = 0

@@ -38,6 +38,7 @@ type fair struct {
 	most  policy.Cores      // that the task has lately used where it could have used more; 0 = all
 	over  time.Time         // when the twin ended before the task; zero: it has not
 	first policy.CPUSeconds // the task's size as it was first estimated; 0 = never
+	seen  bool              // it was there at the last look
 }
 
 const (
@@ -112,7 +113,7 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 		// An earlier process's tasks: how long it was away does not matter.
 		seconds = float64(used) / float64(pool)
 	case known:
-		w.cores = min(pool, max(policy.Cores((float64(used)+max(spare, 0))/seconds), leastCap))
+		w.cores = min(pool, policy.Cores((float64(used)+max(spare, 0))/seconds))
 		if seconds >= 1 && spare/seconds > idlePart*float64(pool) && float64(used)/seconds < (1-idlePart)*float64(pool) {
 			c.learnCaps(s, tasks, seconds)
 		}
@@ -123,7 +124,7 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 		if !t.trains() {
 			continue
 		}
-		t.fair.cpu, t.fair.used = s.Tasks[i].FairCPUS, s.Tasks[i].CPUS
+		t.fair.cpu, t.fair.used, t.fair.seen = s.Tasks[i].FairCPUS, s.Tasks[i].CPUS, true
 		switch over := twin.Left(s.Tasks[i]) == 0; {
 		case !over:
 			t.fair.over = time.Time{}
@@ -139,7 +140,7 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 // learnCaps takes note of what tasks use while there is more to be had.
 func (c *Controller) learnCaps(s *policy.Snapshot, tasks []*task, seconds float64) {
 	for i, t := range tasks {
-		if !t.trains() {
+		if !t.trains() || !t.fair.seen {
 			continue
 		}
 		use := policy.Cores(float64(s.Tasks[i].CPUS-t.fair.used) / seconds)
