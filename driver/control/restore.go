@@ -45,7 +45,6 @@ type resume struct {
 	Over  time.Time         `json:"over,omitzero"`
 	First policy.CPUSeconds `json:"first"`
 	Ended bool              `json:"ended"`
-	Work  remaining.State   `json:"work"`
 
 	Epoch   uint64             `json:"epoch"`
 	Reports int64              `json:"reports"`
@@ -54,7 +53,8 @@ type resume struct {
 	Value   status.Number      `json:"value"`
 	Step    status.Number      `json:"step"`
 	Total   status.Number      `json:"total"`
-	Curve   [][4]status.Number `json:"curve"` // time, CPU-seconds, value, step
+	Curve   [][5]status.Number `json:"curve"` // time, CPU-seconds, value, step, learning rate
+	Work    remaining.State    `json:"work,omitzero"`
 }
 
 // maxState bounds what is read of an earlier process, in bytes.
@@ -66,10 +66,11 @@ func (t *task) state() []byte {
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,
 		Decision: t.decision, Decided: t.decided, Since: t.since,
 		SpeCon: t.specon.category, Sorted: t.specon.since,
-		Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone, Work: t.m.Work,
+		Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
-		Curve: make([][4]status.Number, len(t.m.Curve)),
+		Curve: make([][5]status.Number, len(t.m.Curve)),
+		Work:  t.m.Work,
 	}
 	if t.cgroup != nil {
 		r.Conversion = t.cgroup.Conversion()
@@ -77,7 +78,7 @@ func (t *task) state() []byte {
 		r.Conversion = t.restored.Conversion
 	}
 	for i, p := range t.m.Curve {
-		r.Curve[i] = [4]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step)}
+		r.Curve[i] = [5]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step), status.Number(p.LR)}
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -116,10 +117,11 @@ func (t *task) restore() measure.Resume {
 	out := measure.Resume{
 		Offset: r.Offset, Epoch: r.Epoch, Reports: r.Reports, Goal: r.Goal,
 		Report: progress.Report{Metric: r.Metric, Value: float64(r.Value), Step: float64(r.Step), Total: float64(r.Total)},
-		Curve:  make([]growth.Point, len(r.Curve)), Work: r.Work,
+		Curve:  make([]growth.Point, len(r.Curve)),
+		Work:   r.Work,
 	}
 	for i, p := range r.Curve {
-		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3])}
+		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3]), LR: float64(p[4])}
 	}
 	return out
 }

@@ -45,6 +45,7 @@ type Point struct {
 	CPU   float64 // CPU-seconds the task has used so far; may start again at 0 after a restart
 	Value float64 // the metric; NaN and ±Inf mean that the model diverged
 	Step  float64 // the trainer's step; NaN when unknown
+	LR    float64 // the learning rate; 0 when unknown
 }
 
 // Estimate is what an estimator knows after a measurement.

@@ -150,6 +150,7 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 		now: Measurement{CPU: nan, Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
 		cpu: nan, work: remaining.New(cfg.Work, cfg.Resume.Work),
 	}
+	o.now.Work = cfg.Resume.Work
 	if r := cfg.Resume; r.Reports > 0 {
 		o.now.Epoch, o.now.Report, o.now.Reports, o.now.Goal = r.Epoch, r.Report, r.Reports, r.Goal
 		if o.follow() {
@@ -228,9 +229,9 @@ func (o *Observer) run(ctx context.Context) {
 
 // publish hands the measurement over.
 func (o *Observer) publish() {
+	// What remains falls as CPU time is used, also without a report.
 	if !o.cfg.Service {
 		o.now.Remaining = o.work.Estimate(o.cpu, o.curve())
-		o.now.Work = o.work.State()
 	}
 	m := o.now
 	o.latest.Store(&m)
@@ -305,6 +306,7 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 	for _, r := range reports {
 		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch})
 	}
+	o.now.Work = o.work.State()
 	if w := o.cfg.Targets; w != nil {
 		// Every report counts, not every interval. A measurement keeps its list.
 		reached := o.now.Reached
@@ -338,20 +340,20 @@ func (o *Observer) follow() bool {
 // also the least noisy reading. The cost of a report is known only as well as the poll
 // is fine. A value that is not finite is passed on by itself.
 func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt time.Time) {
-	var sum, step float64
+	var sum, step, lr float64
 	var finite int
 	for _, r := range reports {
 		if r.Metric != o.follows.metric {
 			continue
 		}
 		if !fields.Finite(r.Value) {
-			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step})
+			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step, LR: r.LR})
 			continue
 		}
 		finite++
 		o.meter.Add(r.Value)
 		sum += r.Value
-		step = r.Step
+		step, lr = r.Step, r.LR
 	}
 	if finite == 0 {
 		return
@@ -362,7 +364,7 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 		at = beforeAt.Add(at.Sub(beforeAt) / 2)
 		cpu = (before + cpu) / 2
 	}
-	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step})
+	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step, LR: lr})
 }
 
 // measure closes a measurement interval.

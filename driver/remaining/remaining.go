@@ -266,7 +266,7 @@ func (e *Estimator) back() {
 // restart forgets where steps were reported, and keeps their price.
 func (e *Estimator) restart() {
 	s := &e.s
-	if per, _ := e.measured(); per > 0 {
+	if per, _ := s.measured(); per > 0 {
 		s.Carried = per
 	}
 	s.Steps, s.Epochs, s.Gap = s.Steps[:0], s.Epochs[:0], 0
@@ -325,11 +325,11 @@ func price(ms []Mark) float64 {
 
 // measured is the price of a step as measured since the last restart, and whether over
 // whole epochs.
-func (e *Estimator) measured() (per float64, epochs bool) {
-	if per = price(e.s.Epochs); per > 0 {
+func (s *State) measured() (per float64, epochs bool) {
+	if per = price(s.Epochs); per > 0 {
 		return per, true
 	}
-	return price(e.s.Steps), false
+	return price(s.Steps), false
 }
 
 // Estimate tells what the task needs, which has used so many CPU-seconds by now.
@@ -419,7 +419,7 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 		}
 		return Estimate{Why: "no step has been reported"}
 	}
-	per, epochs := e.measured()
+	per, epochs := s.measured()
 	how := "over the latest steps"
 	switch {
 	case epochs:
@@ -476,16 +476,18 @@ func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 
 // Run returns what the task took as a whole, when it has ended after so many CPU-seconds.
 // One that went on from a checkpoint is reckoned up.
-func (e *Estimator) Run(cpu float64) Run {
-	s := &e.s
-	run := Run{CPUS: max(cpu, s.Used)}
+func (s State) Run(cpu float64) Run {
+	run := Run{CPUS: s.Used}
+	if cpu > run.CPUS && cpu < most {
+		run.CPUS = cpu
+	}
 	if !s.Reported || s.Down || s.Backs >= maxBacks {
 		return run
 	}
 	run.Steps = s.At.Step
-	if per, _ := e.measured(); s.Began.Step > 0 && s.At.Step > s.Began.Step {
-		// What came before the first report, at the price of a step, unless it was that.
-		run.CPUS = max(run.CPUS, per*s.Began.Step+(s.At.CPU-s.Began.CPU))
+	if per, _ := s.measured(); per > 0 {
+		// What came before the first report took at least the price of its steps.
+		run.CPUS = max(run.CPUS, per*s.Began.Step+run.CPUS-s.Began.CPU)
 	}
 	return run
 }

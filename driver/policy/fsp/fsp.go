@@ -112,8 +112,12 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 				d.FinishS = later(s.NowS, n.jobs[i].end)
 			}
 		}
-		if d.Category = policy.NL; t.QualityCPUS != nil && *t.QualityCPUS == 0 {
+		switch {
+		case j.ended:
+		case t.QualityCPUS != nil && *t.QualityCPUS == 0:
 			d.Category = policy.CL
+		default:
+			d.Category = policy.NL
 		}
 		d.Why = why(t, *d, s, p.Prefer)
 	}
