@@ -61,6 +61,8 @@ type Driver struct {
 	allocs string // the directory of the node's allocations
 	tasks  map[string]*task
 	refuge *refuge // the newest; nil while there is none
+
+	runs sync.Mutex // held while what runs of jobs took is read or written
 }
 
 // setup is what one SetConfig has made. It does not change any more.
@@ -146,6 +148,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
 		OwnQuota:        limits.OwnQuota,
+		Idle:            limits.IdleTime,
 		NoProgressAfter: s.NoProgressAfter,
 		Node:            d.node,
 		Emit:            d.emit,
@@ -297,6 +300,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	opts.GPU = report
 	d.learnNode(cfg)
+	d.recallRun(cfg, opts)
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
 	}
@@ -395,6 +399,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Private:   private.Open(cfg.AllocDir),
 		Where:     source.Where(opts.Progress),
 		Targets:   opts.Targets,
+		Work:      opts.Work,
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()

@@ -22,6 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -31,7 +32,9 @@ type taskOptions struct {
 	Progress progress.Config
 	Limit    bool // false: the job asked never to be limited
 	Targets  target.Targets
-	Act      actions
+	// Work is what is known of the task's size before it reports.
+	Work remaining.Declared `json:",omitzero"`
+	Act  actions
 	// Migrate says that the job may be moved to another node.
 	Migrate bool `json:",omitempty"`
 	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
@@ -55,6 +58,10 @@ const defaultGrace = 30 * time.Second
 
 // taskBlocks are Ebbtide's own blocks in a task's config.
 type taskBlocks struct {
+	// The decorated drivers' own, which may tell how long the training is to be.
+	Command string   `codec:"command"`
+	Args    []string `codec:"args"`
+
 	Progress *struct {
 		Preset      string             `codec:"preset"`
 		Metric      string             `codec:"metric"`
@@ -160,11 +167,13 @@ const (
 	metaObjective  = "ebbtide_objective"
 	metaHold       = "ebbtide_target_hold"
 	metaQoE        = "ebbtide_qoe_target"
+	metaSteps      = "ebbtide_total_steps"
+	metaEpochs     = "ebbtide_total_epochs"
 )
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaAdopt, metaGoal, metaGPUGroup, metaGPUInput, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold}
+	return []string{metaAcceptable, metaAdopt, metaGoal, metaGPUGroup, metaGPUInput, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold, metaEpochs, metaSteps}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -199,6 +208,7 @@ func readTaskOptions(cfg *drivers.TaskConfig) (*taskOptions, error) {
 			}
 		}
 	}
+	opts.Work.Assumed = remaining.Assume(append([]string{blocks.Command}, blocks.Args...), cfg.Env)
 	meta := readMeta(cfg.Env)
 	for _, key := range sortedKeys(meta) {
 		opts.readMeta(key, meta[key], bad)
@@ -276,6 +286,15 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 		} else {
 			o.Targets.Hold = n
 		}
+	case metaSteps, metaEpochs:
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(v > 0) || v > maxTotal {
+			bad("meta.%s: must be a number > 0 and ≤ %g, how many there are in the whole training, got %q", key, maxTotal, value)
+		} else if key == metaSteps {
+			o.Work.Steps = v
+		} else {
+			o.Work.Epochs = v
+		}
 	case metaQoE:
 		v, err := seconds(value)
 		if err != nil {
@@ -287,8 +306,10 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 	}
 }
 
-// maxHold bounds ebbtide_target_hold.
-const maxHold = 1000
+const (
+	maxHold  = 1000 // bounds ebbtide_target_hold
+	maxTotal = 1e12 // bounds ebbtide_total_steps and ebbtide_total_epochs
+)
 
 // seconds reads a time > 0: a number of seconds, or a duration with its unit.
 func seconds(text string) (float64, error) {
@@ -386,6 +407,12 @@ func (o *taskOptions) checkTargets() error {
 	t := o.Targets
 	if t.QoE > 0 && t.Any() {
 		bad("meta.%s: cannot be used together with %s or %s: a task is a service or a training job", metaQoE, metaAcceptable, metaObjective)
+	}
+	if o.Work.Steps > 0 && o.Work.Epochs > 0 {
+		bad("meta.%s: cannot be used together with %s; set one of them", metaEpochs, metaSteps)
+	}
+	if t.QoE > 0 && o.Work.Steps+o.Work.Epochs > 0 {
+		bad("meta.%s: cannot be used together with %s or %s: a service has no end", metaQoE, metaSteps, metaEpochs)
 	}
 	if t.Hold > 1 && !t.Any() {
 		bad("meta.%s: is for %s and %s, which are not set", metaHold, metaAcceptable, metaObjective)

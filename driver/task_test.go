@@ -12,6 +12,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -39,6 +40,30 @@ func TestTaskOptions(t *testing.T) {
 	want := plainOptions()
 	want.Limit, want.Progress = false, progress.Config{Preset: "keras", Metric: "acc", Goal: "max"}
 	must.Eq(t, want, opts)
+}
+
+// What tells of the size of a task survives a restart of the plugin, without the rest of
+// its command line.
+func TestTaskWork(t *testing.T) {
+	cfg := taskConfig(t, map[string]any{"command": "python3", "args": []string{"-c", "train --epochs 20 --token=s3cret"}},
+		map[string]string{"ebbtide_total_steps": "1e4"})
+	opts, err := readTaskOptions(cfg)
+	must.NoError(t, err)
+	want := remaining.Declared{Steps: 1e4, Assumed: remaining.Assumption{Epochs: 20, EpochsFrom: "--epochs"}}
+	must.Eq(t, want, opts.Work)
+
+	handle := drivers.NewTaskHandle(1)
+	handle.Config = &drivers.TaskConfig{ID: "a/train/1", Name: "train"}
+	kept, err := withOptions(handle, opts)
+	must.NoError(t, err)
+	must.StrNotContains(t, string(kept.DriverState), "s3cret")
+	_, again, err := takeOptions(kept)
+	must.NoError(t, err)
+	must.Eq(t, want, again.Work)
+
+	opts, err = readTaskOptions(taskConfig(t, nil, map[string]string{"ebbtide_total_epochs": "3"}))
+	must.NoError(t, err)
+	must.Eq(t, remaining.Declared{Epochs: 3}, opts.Work)
 }
 
 // plainOptions are those of a task that says nothing to Ebbtide.
@@ -164,12 +189,16 @@ func TestTaskOptionErrors(t *testing.T) {
 		meta     map[string]string
 		want     []string
 	}{
-		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold"}},
+		"typo":          {nil, map[string]string{"ebbtide_gaol": "min"}, []string{"meta.ebbtide_gaol: unknown key; allowed are ebbtide_acceptable, ebbtide_adopt, ebbtide_goal, ebbtide_gpu_group, ebbtide_gpu_input, ebbtide_gpu_memory, ebbtide_hold, ebbtide_limit, ebbtide_metric, ebbtide_migrate, ebbtide_objective, ebbtide_priority, ebbtide_qoe_target, ebbtide_target_hold, ebbtide_total_epochs, ebbtide_total_steps"}},
 		"goal":          {nil, map[string]string{"ebbtide_goal": "up"}, []string{`meta.ebbtide_goal: must be "min" or "max", got "up"`}},
 		"limit":         {nil, map[string]string{"ebbtide_limit": "yes"}, []string{`meta.ebbtide_limit: must be "on" or "off", got "yes"`}},
 		"migrate":       {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true" or "false", got "yes"`}},
 		"GPU":           {nil, map[string]string{"ebbtide_gpu_memory": "1G", "ebbtide_priority": "0", "ebbtide_gpu_group": "us"}, []string{`meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`, `meta.ebbtide_priority: must be from 1 to 100, got "0"`}},
 		"GPU input":     {nil, map[string]string{"ebbtide_gpu_input": "0"}, []string{`meta.ebbtide_gpu_input: must be a number > 0, the size of what the job works on, got "0"`}},
+		"total steps":   {nil, map[string]string{"ebbtide_total_steps": "0"}, []string{`meta.ebbtide_total_steps: must be a number > 0 and ≤ 1e+12, how many there are in the whole training, got "0"`}},
+		"total epochs":  {nil, map[string]string{"ebbtide_total_epochs": "NaN"}, []string{`meta.ebbtide_total_epochs: must be a number > 0 and ≤ 1e+12, how many there are in the whole training, got "NaN"`}},
+		"two totals":    {nil, map[string]string{"ebbtide_total_epochs": "3", "ebbtide_total_steps": "9"}, []string{"meta.ebbtide_total_epochs: cannot be used together with ebbtide_total_steps; set one of them"}},
+		"no end":        {nil, map[string]string{"ebbtide_total_epochs": "3", "ebbtide_qoe_target": "1"}, []string{"meta.ebbtide_qoe_target: cannot be used together with ebbtide_total_steps or ebbtide_total_epochs: a service has no end"}},
 		"adopt":         {nil, map[string]string{"ebbtide_adopt": "../x"}, []string{`meta.ebbtide_adopt: must be the ID of an allocation, got "../x"`}},
 		"waits":         {nil, map[string]string{"ebbtide_hold": "1"}, []string{`meta.ebbtide_hold: must be "true" or "false", got "1"`}},
 		"contradiction": {map[string]any{"goal": "min", "metric": "loss"}, map[string]string{"ebbtide_goal": "max", "ebbtide_metric": "acc"}, []string{"meta.ebbtide_goal", "meta.ebbtide_metric", "contradicts"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -37,6 +38,14 @@ type resume struct {
 	SpeCon   specon.Category `json:"specon"`
 	Sorted   time.Time       `json:"sorted"` // into that category
 
+	Began time.Time         `json:"began"`
+	Fair  policy.CPUSeconds `json:"fair"` // of the twin
+	Used  policy.CPUSeconds `json:"used"` // when that was reckoned
+	Most  policy.Cores      `json:"most"` // that the task can use
+	Over  time.Time         `json:"over,omitzero"`
+	First policy.CPUSeconds `json:"first"`
+	Ended bool              `json:"ended"`
+
 	Epoch   uint64             `json:"epoch"`
 	Reports int64              `json:"reports"`
 	Metric  string             `json:"metric"`
@@ -44,7 +53,8 @@ type resume struct {
 	Value   status.Number      `json:"value"`
 	Step    status.Number      `json:"step"`
 	Total   status.Number      `json:"total"`
-	Curve   [][4]status.Number `json:"curve"` // time, CPU-seconds, value, step
+	Curve   [][5]status.Number `json:"curve"` // time, CPU-seconds, value, step, learning rate
+	Work    remaining.State    `json:"work,omitzero"`
 }
 
 // maxState bounds what is read of an earlier process, in bytes.
@@ -56,9 +66,11 @@ func (t *task) state() []byte {
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,
 		Decision: t.decision, Decided: t.decided, Since: t.since,
 		SpeCon: t.specon.category, Sorted: t.specon.since,
+		Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
-		Curve: make([][4]status.Number, len(t.m.Curve)),
+		Curve: make([][5]status.Number, len(t.m.Curve)),
+		Work:  t.m.Work,
 	}
 	if t.cgroup != nil {
 		r.Conversion = t.cgroup.Conversion()
@@ -66,7 +78,7 @@ func (t *task) state() []byte {
 		r.Conversion = t.restored.Conversion
 	}
 	for i, p := range t.m.Curve {
-		r.Curve[i] = [4]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step)}
+		r.Curve[i] = [5]status.Number{status.Number(p.T), status.Number(p.CPU), status.Number(p.Value), status.Number(p.Step), status.Number(p.LR)}
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -90,18 +102,26 @@ func (t *task) restore() measure.Resume {
 		return measure.Resume{}
 	}
 	if r.Run != t.ID {
+		if !r.Ended && r.Used > r.Fair { // the machine went down while it ran
+			t.earlier = &policy.Task{
+				ID: r.Run, Kind: policy.Training, Entitlement: float64(r.Conversion.Weight(r.Base.Shares)), CapCores: r.Most,
+				CPUS: r.Used, FairCPUS: r.Fair, Ended: true,
+			}
+		}
 		return measure.Resume{Offset: r.Offset} // its logs go on in the same files
 	}
 	t.restored = &r
+	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, most: r.Most, over: r.Over, first: r.First}
 	t.base, t.decision, t.decided, t.since = r.Base, r.Decision, r.Decided, r.Since
 	t.specon.category, t.specon.since = r.SpeCon, r.Sorted
 	out := measure.Resume{
 		Offset: r.Offset, Epoch: r.Epoch, Reports: r.Reports, Goal: r.Goal,
 		Report: progress.Report{Metric: r.Metric, Value: float64(r.Value), Step: float64(r.Step), Total: float64(r.Total)},
 		Curve:  make([]growth.Point, len(r.Curve)),
+		Work:   r.Work,
 	}
 	for i, p := range r.Curve {
-		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3])}
+		out.Curve[i] = growth.Point{T: float64(p[0]), CPU: float64(p[1]), Value: float64(p[2]), Step: float64(p[3]), LR: float64(p[4])}
 	}
 	return out
 }

@@ -64,6 +64,8 @@ type fitter struct {
 	res   [maxBins]float64
 	tmp   []float64
 	g, se float64 // growth per CPU-second as a fraction of the range, and its standard error
+	curve Fit     // of the last window fitted
+	level float64 // the newest value, which is 0 in bins
 }
 
 // load takes the first n cells, with those the filter has not reached yet
@@ -83,6 +85,7 @@ func (f *fitter) load(h *history, n int, span float64) {
 	// In units of the range, from the newest value on: no constant added to
 	// the metric and no factor on it makes a difference from here on.
 	ref := f.cells[len(f.cells)-1].u
+	f.level = ref
 	for i := range f.cells {
 		f.cells[i].u = (f.cells[i].u - ref) / span
 	}
@@ -196,13 +199,12 @@ func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 		v += weight[s] * ((rate[s]-g)*(rate[s]-g) + dev[s]*dev[s])
 	}
 	f.se = math.Sqrt(v / total)
-	fitted := func(x float64) float64 {
-		y := 0.0
-		for s, p := range phi(x) {
-			y += weight[s] * (offset[s] + scale[s]*p)
-		}
-		return y / total
+	f.curve = Fit{from: c0, width: width, to: win[len(win)-1].at}
+	for s := range shapes {
+		f.curve.offset += weight[s] / total * offset[s]
+		f.curve.scale[s] = weight[s] / total * scale[s]
 	}
+	fitted := func(x float64) float64 { return f.curve.at(c0 + x*width) }
 	good = f.levels(win, c0, width, fitted) && f.slopes(n, sigma, fitted)
 	return g, name, good
 }

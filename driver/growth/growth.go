@@ -45,6 +45,7 @@ type Point struct {
 	CPU   float64 // CPU-seconds the task has used so far; may start again at 0 after a restart
 	Value float64 // the metric; NaN and ±Inf mean that the model diverged
 	Step  float64 // the trainer's step; NaN when unknown
+	LR    float64 // the learning rate; 0 when unknown
 }
 
 // Estimate is what an estimator knows after a measurement.
@@ -68,6 +69,8 @@ type Estimate struct {
 	Value float64
 	// Reports counts the finite reports used, duplicates left out.
 	Reports int
+	// Fit is the curve behind Growth (robust only).
+	Fit Fit
 	// Why says for people how the figure came about.
 	Why string
 }

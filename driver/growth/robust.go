@@ -32,6 +32,8 @@ type robust struct {
 	mark   int // index of the first cell after a restart that is not judged yet; 0 = none
 	scraps int // segments in a row given up because the step went back again at once
 	fresh  bool
+	lr     float64 // learning rate; 0 = unknown
+	atLR   int     // reports with it
 
 	flat bool // plateau, with hysteresis
 	est  Estimate
@@ -67,6 +69,7 @@ func (e *robust) Add(p Point) {
 	u := e.sign * v
 	if !had {
 		e.reports, e.fresh = 1, true
+		e.lrDropped(p.LR)
 		e.hist.add(p.CPU, p.T, u, false)
 		return
 	}
@@ -93,10 +96,38 @@ func (e *robust) Add(p Point) {
 	if restarted {
 		e.mark = len(e.hist.cells)
 	}
-	if e.hist.add(cpu, p.T, u, restarted) {
+	dropped := e.lrDropped(p.LR)
+	if e.hist.add(cpu, p.T, u, restarted || dropped) {
 		e.mark = max(0, e.mark-1)
 	}
+	if dropped {
+		e.mark = len(e.hist.cells) - 1
+		e.cut()
+		e.est = Estimate{Why: "the learning rate has dropped"}
+		return
+	}
 	e.judgeRestart()
+}
+
+const (
+	lrDrop    = 2.0 / 3 // a learning rate that falls below this part of what it was at once has dropped
+	lrSteady  = 3       // if it was the same in so many reports: a schedule in steps, not a decay
+	lrNothing = 1e-6    // relative changes that are none
+)
+
+// lrDropped says whether a report is the first after a drop of the learning rate. What the
+// curve did before says little about what comes then.
+func (e *robust) lrDropped(lr float64) bool {
+	if !(lr > 0) || math.IsInf(lr, 0) {
+		return false
+	}
+	was, steady := e.lr, e.atLR >= lrSteady
+	if math.Abs(lr-was) <= lrNothing*was {
+		e.atLR++
+		return false
+	}
+	e.lr, e.atLR = lr, 1
+	return steady && lr < lrDrop*was
 }
 
 // maxScraps is how many segments in a row may be given up within three reports
@@ -200,6 +231,10 @@ func (e *robust) Measure() Estimate {
 	}
 	w.load(&e.hist, n, span)
 	g, curve := w.growth()
+	e.est.Fit = w.curve
+	e.est.Fit.sign, e.est.Fit.level, e.est.Fit.span = e.sign, w.level, span
+	e.est.Fit.from -= e.hist.offset
+	e.est.Fit.to -= e.hist.offset
 	e.flat = w.plateau(e.flat)
 	switch {
 	case e.flat:
@@ -233,6 +268,9 @@ func (e *robust) Curve() []Point {
 	}
 	if len(out) > 0 {
 		out[len(out)-1].Step = e.lastRaw.Step
+		for i := max(0, len(out)-min(e.atLR, lrSteady)); i < len(out); i++ {
+			out[i].LR = e.lr
+		}
 	}
 	if e.diverged {
 		out = append(out, Point{T: e.lastRaw.T, CPU: e.lastRaw.CPU, Value: math.NaN(), Step: math.NaN()})

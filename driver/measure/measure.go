@@ -20,6 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/target"
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
@@ -44,6 +45,9 @@ type Measurement struct {
 	ResponseSum float64
 
 	Gain Gain
+
+	Remaining remaining.Estimate // of a training task
+	Work      remaining.State    // from which a later process goes on
 
 	// Reached are the targets that were reached since the Observer began, in order.
 	Reached []target.Reached
@@ -72,10 +76,11 @@ type Config struct {
 	// CPU returns the CPU-seconds that the task has used. Without it nothing is known
 	// about growth; targets are looked for all the same.
 	CPU       func() (float64, error)
-	Estimator string          // growth.KindRobust or growth.KindPublished
-	Service   bool            // reports are response times
-	Targets   *target.Watcher // nil: none
-	Every     time.Duration   // between two polls
+	Estimator string             // growth.KindRobust or growth.KindPublished
+	Service   bool               // reports are response times
+	Targets   *target.Watcher    // nil: none
+	Work      remaining.Declared // what is known of the size of a training task
+	Every     time.Duration      // between two polls
 	Resume    Resume
 }
 
@@ -88,6 +93,7 @@ type Resume struct {
 	Reports int64
 	Goal    policy.Goal
 	Curve   []growth.Point
+	Work    remaining.State
 }
 
 const (
@@ -112,6 +118,7 @@ type Observer struct {
 	now       Measurement
 	estimator growth.Estimator // nil until the goal is known
 	follows   series
+	work      *remaining.Estimator
 	meter     growth.Gain
 	cpu       float64 // CPU-seconds at the last poll; NaN if unknown
 	cpuAt     time.Time
@@ -141,8 +148,9 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 	o := &Observer{
 		cfg: cfg, requests: make(chan request, 1), finish: make(chan struct{}), done: make(chan struct{}), stop: stop,
 		now: Measurement{CPU: nan, Report: progress.Report{Value: nan, Step: nan, Total: nan}, Offset: cfg.Resume.Offset},
-		cpu: nan,
+		cpu: nan, work: remaining.New(cfg.Work, cfg.Resume.Work),
 	}
+	o.now.Work = cfg.Resume.Work
 	if r := cfg.Resume; r.Reports > 0 {
 		o.now.Epoch, o.now.Report, o.now.Reports, o.now.Goal = r.Epoch, r.Report, r.Reports, r.Goal
 		if o.follow() {
@@ -221,8 +229,22 @@ func (o *Observer) run(ctx context.Context) {
 
 // publish hands the measurement over.
 func (o *Observer) publish() {
+	// What remains falls as CPU time is used, also without a report.
+	if !o.cfg.Service {
+		o.now.Remaining = o.work.Estimate(o.cpu, o.curve())
+	}
 	m := o.now
 	o.latest.Store(&m)
+}
+
+// curve is what is known of the metric to which the targets belong.
+func (o *Observer) curve() remaining.Curve {
+	c := remaining.Curve{Fit: o.now.Estimate.Fit, Plateau: o.now.Estimate.Plateau}
+	if w := o.cfg.Targets; w != nil && o.now.Paused == "" {
+		c.Acceptable, c.Objective = w.Targets()
+		c.Passed = w.State().Rank() >= policy.Acceptable.Rank()
+	}
+	return c
 }
 
 // poll reads what the task has reported and what it has used since the last poll.
@@ -281,6 +303,10 @@ func (o *Observer) take(reports []progress.Report, before float64, beforeAt time
 		}
 		return
 	}
+	for _, r := range reports {
+		o.work.Add(remaining.Point{CPU: o.cpu, Step: r.Step, Total: r.Total, PerEpoch: r.PerEpoch})
+	}
+	o.now.Work = o.work.State()
 	if w := o.cfg.Targets; w != nil {
 		// Every report counts, not every interval. A measurement keeps its list.
 		reached := o.now.Reached
@@ -314,20 +340,20 @@ func (o *Observer) follow() bool {
 // also the least noisy reading. The cost of a report is known only as well as the poll
 // is fine. A value that is not finite is passed on by itself.
 func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt time.Time) {
-	var sum, step float64
+	var sum, step, lr float64
 	var finite int
 	for _, r := range reports {
 		if r.Metric != o.follows.metric {
 			continue
 		}
 		if !fields.Finite(r.Value) {
-			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step})
+			o.estimator.Add(growth.Point{T: seconds(o.cpuAt), CPU: o.cpu, Value: r.Value, Step: r.Step, LR: r.LR})
 			continue
 		}
 		finite++
 		o.meter.Add(r.Value)
 		sum += r.Value
-		step = r.Step
+		step, lr = r.Step, r.LR
 	}
 	if finite == 0 {
 		return
@@ -338,7 +364,7 @@ func (o *Observer) estimate(reports []progress.Report, before float64, beforeAt 
 		at = beforeAt.Add(at.Sub(beforeAt) / 2)
 		cpu = (before + cpu) / 2
 	}
-	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step})
+	o.estimator.Add(growth.Point{T: seconds(at), CPU: cpu, Value: sum / float64(finite), Step: step, LR: lr})
 }
 
 // measure closes a measurement interval.

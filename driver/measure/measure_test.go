@@ -4,6 +4,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -89,7 +91,7 @@ func (k *task) set(f func()) {
 func observe(t *testing.T, cfg Config) *task {
 	k := &task{source: &source{goal: "min"}}
 	cfg.Open, cfg.CPU = k.open, k.used
-	cfg.Estimator, cfg.Every = growth.KindPublished, time.Second
+	cfg.Estimator, cfg.Every = cmp.Or(cfg.Estimator, growth.KindPublished), time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	k.Observer = Observe(ctx, cfg)
@@ -263,5 +265,43 @@ func TestObserver_gain(t *testing.T) {
 		must.Nil(t, g.Previous)
 		<-k.Measure(false)
 		must.Eq(t, 2, k.Latest().Gain.Interval)
+	})
+}
+
+// What remains of a training task is known from its steps and what is declared, falls as
+// CPU time is used, and is known to a later process at once.
+func TestObserver_remaining(t *testing.T) {
+	in(t, func(t *testing.T) {
+		work := remaining.Declared{Steps: 200}
+		k := observe(t, Config{Work: work})
+		must.Nil(t, k.report(3).Remaining.CPUS)
+		m := k.report(3)
+		must.Eq(t, remaining.Meta, m.Remaining.Source)
+		must.Eq(t, policy.CPUSeconds(198), *m.Remaining.CPUS)
+		must.Eq(t, policy.CPUSeconds(197), *k.report().Remaining.CPUS)
+
+		later := observe(t, Config{Work: work, Resume: Resume{Work: m.Work}})
+		later.set(func() { later.cpu = m.CPU })
+		must.Eq(t, policy.CPUSeconds(197), *later.report().Remaining.CPUS)
+	})
+}
+
+// The way to the objective counts where the fitted curve gets there before the end. The
+// quality point is passed once the acceptable target is reached.
+func TestObserver_remainingToTargets(t *testing.T) {
+	in(t, func(t *testing.T) {
+		acceptable, objective := 0.5, 0.1
+		wants := target.Targets{Acceptable: &acceptable, Objective: &objective}
+		k := observe(t, Config{Estimator: growth.KindRobust, Work: remaining.Declared{Steps: 1e6}, Targets: target.NewWatcher("loss", policy.GoalMin, wants)})
+		var m Measurement
+		for i := range 20 {
+			k.report(1 - 0.03*float64(i))
+			if m = k.measure(); i == 9 {
+				must.InDelta(t, 8, float64(*m.Remaining.QualityCPUS), 3) // 0.73 now
+			}
+		}
+		must.Eq(t, remaining.Objective, m.Remaining.Source, must.Sprint(m.Remaining.Why))
+		must.InDelta(t, 11, float64(*m.Remaining.CPUS), 4) // 0.43 now
+		must.Eq(t, 0, *m.Remaining.QualityCPUS)
 	})
 }

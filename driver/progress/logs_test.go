@@ -122,7 +122,7 @@ func TestLogs_bothStreams(t *testing.T) {
 	f.write("train.stdout.0", "{'loss': 0.5, 'epoch': 0.1}\n")
 	reports, err := f.logs.Poll(context.Background())
 	must.NoError(t, err)
-	must.Eq(t, []Report{{Time: f.clock.now, Metric: "loss", Value: 0.5, Step: 10, Total: 100, Line: 1}}, reports)
+	must.Eq(t, []Report{{Time: f.clock.now, Metric: "loss", Value: 0.5, Step: 10, Total: 100, PerEpoch: 100, Line: 1}}, reports)
 	f.clock.wait(time.Second)
 	f.write("train.stdout.0", "{'loss': 0.4, 'epoch': 0.1}\n")
 	reports, err = f.logs.Poll(context.Background())

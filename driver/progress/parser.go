@@ -20,7 +20,9 @@ type Report struct {
 	Step   float64   // steps done; NaN = unknown
 	Total  float64   // steps there will be; NaN = unknown
 	LR     float64   // learning rate that was printed last; 0 = none was
-	Line   int64     // number of the line, from 1; 0 from Parse
+	// PerEpoch is how many steps an epoch has; 0 = unknown, 1 = the step is an epoch.
+	PerEpoch float64
+	Line     int64 // number of the line, from 1; 0 from Parse
 }
 
 // Thresholds of the choice between series, in lines that hold any metric. Growth
@@ -221,6 +223,7 @@ func (p *Parser) Parse(line []byte) (r Report, ok bool) {
 	}
 	r = Report{Metric: p.ours.name, Value: c.value, LR: p.lr}
 	r.Step, r.Total = p.steps.next(f)
+	r.PerEpoch = p.steps.Per
 	p.last = r.Metric
 	p.stats.Reports++
 	return r, true
@@ -358,7 +361,7 @@ func (p *Parser) use(s *series) {
 		// What is known of epochs and of the last step stays, positions of another
 		// series do not.
 		p.steps.Last1, p.steps.LastE1, p.steps.Gap, p.steps.Base, p.steps.Global = 0, 0, 0, 0, false
-		p.steps.Of, p.steps.DoneOf = 0, 0
+		p.steps.Of, p.steps.DoneOf, p.steps.Per, p.steps.InE1 = 0, 0, 0, 0
 	}
 	p.ours = s
 	p.misses = 0
@@ -531,7 +534,8 @@ func (p *Parser) State() State {
 // configured now, is left aside.
 func (p *Parser) SetState(st State) {
 	for _, v := range []float64{st.Steps.Epoch1, st.Steps.Epochs, st.Steps.Of, st.Steps.Total, st.Steps.Last1, st.Steps.Gap,
-		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf} {
+		st.Steps.LastE1, st.Steps.Base, st.Steps.Out1, st.Steps.OutOf, st.Steps.BarN, st.Steps.BarOf, st.Steps.OtherOf, st.Steps.OtherN, st.Steps.DoneOf,
+		st.Steps.Per, st.Steps.InE1, st.Steps.From1} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return
 		}

@@ -476,3 +476,35 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// How many steps an epoch has, where the lines tell.
+func TestParse_perEpoch(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lines []string
+		want  float64
+	}{
+		{"position in an epoch", []string{"Train Epoch: 3 [640/60000 (1%)]	Loss: 2.2"}, 60000},
+		{"epochs alone", []string{"Epoch 1 loss: 0.5", "Epoch 2 loss: 0.4"}, 1},
+		{"a part of an epoch", []string{"{'loss': 0.5, 'step': 500, 'epoch': 0.32}"}, 1562.5},
+		{"a step that runs on", []string{"epoch 1 step 5 loss 9.5", "epoch 1 step 10 loss 9.5", "epoch 2 step 105 loss 8.5", "epoch 2 step 110 loss 8.5", "epoch 4 step 305 loss 7.5"}, 100},
+		{"a step that starts again", []string{"[1,  2000] loss: 2.1", "[1,  4000] loss: 1.8", "[2,  2000] loss: 1.4"}, 4000},
+		{"a bar that starts again", []string{"50%|#  | 50/100 [00:02<00:02, 9.5it/s, loss=1.4]", "100%|#  | 100/100 [00:02<00:02, 9.5it/s, loss=1.4]", " 50%|#  | 50/100 [00:02<00:02, 9.5it/s, loss=1.4]"}, 100},
+		{"no epoch", []string{"step 10/100 loss 0.5", "step 20/100 loss 0.5"}, 0},
+		{"one epoch so far", []string{"epoch 1 step 5 loss 9.5", "epoch 1 step 10 loss 9.5", "epoch 2 step 105 loss 8.5"}, 0},
+		{"back in an epoch", []string{"epoch 2 step 105 loss 8.5", "epoch 3 step 205 loss 8.5", "epoch 1 step 5 loss 9.5", "epoch 2 step 105 loss 8.5"}, 0},
+	} {
+		p := newParser(t, Config{})
+		got := math.NaN()
+		for _, line := range c.lines {
+			r, ok := p.Parse([]byte(line))
+			must.True(t, ok, must.Sprint(c.name, line))
+			got = r.PerEpoch
+		}
+		must.Eq(t, c.want, got, must.Sprint(c.name))
+		// A later parser knows it, too.
+		q := newParser(t, Config{})
+		q.SetState(p.State())
+		must.Eq(t, p.steps, q.steps)
+	}
+}

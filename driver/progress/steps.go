@@ -28,6 +28,30 @@ type steps struct {
 	OtherOf float64 `json:"other_of,omitempty"` // another bar seen since
 	OtherN  float64 `json:"other_n,omitempty"`  //
 	DoneOf  float64 `json:"done_of,omitempty"`  // Keras: this epoch's bar is full
+	Per     float64 `json:"per,omitempty"`      // steps that an epoch has
+	InE1    float64 `json:"in_e1,omitempty"`    // epoch of the last line with a step, plus 1
+	From1   float64 `json:"from1,omitempty"`    // first step reported in it, plus 1, if that was seen
+}
+
+// learn finds out how many steps an epoch has, from a line that tells a step.
+func (s *steps) learn(f *findings, step, of float64, position bool) {
+	if !isSet(step) || s.Epoch1 == 0 {
+		return
+	}
+	switch {
+	case position && isSet(of) && !s.Global && step != of:
+		s.Per = of
+	case f.shape == shapeDict && isSet(f.epoch) && f.epoch != math.Floor(f.epoch):
+		s.Per = step / f.epoch // which says what part of the epoch is done
+	case s.Epoch1 == s.InE1:
+	case s.Epoch1 > s.InE1 && s.InE1 > 0 && s.From1 > 0 && step+1 > s.From1:
+		s.Per = (step + 1 - s.From1) / (s.Epoch1 - s.InE1)
+		fallthrough
+	case s.Epoch1 > s.InE1 && s.InE1 > 0:
+		s.InE1, s.From1 = s.Epoch1, step+1
+	default:
+		s.InE1, s.From1 = s.Epoch1, 0
+	}
 }
 
 // header takes note of a line without a metric that says which epoch begins.
@@ -117,14 +141,17 @@ func (s *steps) next(f *findings) (step, total float64) {
 	switch {
 	case isSet(n):
 		step, total = s.compose(n, of, position)
+		s.learn(f, step, of, position)
 		if f.shape == shapeKeras && isSet(of) && n >= of {
 			s.DoneOf = of
 		}
 	case s.BarOf > 0 && f.shape == shapeDict:
 		step, total = s.fromBar(f)
+		s.learn(f, step, unset, false)
 	case isSet(f.epoch) && s.Of > 0 && !s.Global:
 		// The line at an epoch's end.
 		step, total = (math.Floor(f.epoch)-s.first()+1)*s.Of, unset
+		s.Per = s.Of
 		if s.Epochs > 0 {
 			total = s.Epochs * s.Of
 		}
@@ -133,6 +160,7 @@ func (s *steps) next(f *findings) (step, total float64) {
 		if isSet(f.epoch) {
 			step = f.epoch
 		}
+		s.Per = 1
 		if s.Epochs > 0 {
 			total = s.Epochs
 		}
@@ -201,8 +229,10 @@ func (s *steps) compose(n, of float64, position bool) (step, total float64) {
 		s.Base = 0 // a restart, some epochs back
 	case s.Last1 == 0 || n >= last:
 	case nextEpoch:
+		s.Per = last
 		s.Base += last // a step that starts again with every epoch
 	case isSet(of) && sameOf && last+s.Gap >= of:
+		s.Per = of
 		s.Base += of // a bar that was full
 	default:
 		s.Base = 0 // a restart

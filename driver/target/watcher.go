@@ -76,6 +76,11 @@ func (w *Watcher) Observe(reports []progress.Report) []Reached {
 // Goal returns the direction in which the declared metric improves.
 func (w *Watcher) Goal() policy.Goal { return w.goal }
 
+// Targets returns the values of the targets; nil is none.
+func (w *Watcher) Targets() (acceptable, objective *float64) {
+	return w.tiers[0].target, w.tiers[1].target
+}
+
 // Paused says why the targets pause, "" if they do not.
 func (w *Watcher) Paused() string {
 	if w.other == "" || w.state == policy.Objective {

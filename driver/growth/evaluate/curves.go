@@ -25,6 +25,7 @@ type curve struct {
 	goal  growth.Goal
 	c, v  []float64
 	clean []float64 // the curve without noise, oriented so that down is better
+	lr    []float64 // the learning rate, where it is known
 }
 
 // errMissing says that there is no data to evaluate on.
@@ -156,32 +157,42 @@ func synthetic(seed uint64, each int) []curve {
 	logUniform := func(a, b float64) float64 { return a * math.Exp(rng.Float64()*math.Log(b/a)) }
 	families := []struct {
 		name string
-		make func() func(x float64) float64 // x in (0, 1]
+		make func() (fn, lr func(x float64) float64) // x in (0, 1]; lr may be nil
 	}{
-		{"power", func() func(float64) float64 {
+		{"power", func() (fn, lr func(float64) float64) {
 			p, b := 0.3+1.2*rng.Float64(), logUniform(0.003, 0.1)
-			return func(x float64) float64 { return math.Pow(x/b+1, -p) }
+			return func(x float64) float64 { return math.Pow(x/b+1, -p) }, nil
 		}},
-		{"exponential", func() func(float64) float64 {
+		{"exponential", func() (fn, lr func(float64) float64) {
 			k := logUniform(2, 40)
-			return func(x float64) float64 { return math.Exp(-k * x) }
+			return func(x float64) float64 { return math.Exp(-k * x) }, nil
 		}},
-		{"sigmoid", func() func(float64) float64 {
+		{"sigmoid", func() (fn, lr func(float64) float64) {
 			m, w := 0.1+0.6*rng.Float64(), logUniform(0.02, 0.12)
-			return func(x float64) float64 { return 1 / (1 + math.Exp((x-m)/w)) }
+			return func(x float64) float64 { return 1 / (1 + math.Exp((x-m)/w)) }, nil
 		}},
-		{"steps", func() func(float64) float64 {
+		{"steps", func() (fn, lr func(float64) float64) {
 			k := logUniform(8, 40)
 			a, b := 0.3+0.2*rng.Float64(), 0.6+0.2*rng.Float64()
 			da, db := 0.1+0.3*rng.Float64(), 0.02+0.1*rng.Float64()
 			drop := func(x, at, d float64) float64 { return d * math.Exp(-60*math.Max(0, x-at)) }
-			return func(x float64) float64 { return math.Exp(-k*x) + drop(x, a, da) + drop(x, b, db) }
+			fn = func(x float64) float64 { return math.Exp(-k*x) + drop(x, a, da) + drop(x, b, db) }
+			lr = func(x float64) float64 {
+				switch {
+				case x <= a:
+					return 0.1
+				case x <= b:
+					return 0.01
+				}
+				return 0.001
+			}
+			return fn, lr
 		}},
 	}
 	var out []curve
 	for _, f := range families {
 		for i := range each {
-			fn := f.make()
+			fn, lr := f.make()
 			n := []int{12, 40, 100, 400, 2000}[i%5]
 			scale, shift := logUniform(0.01, 100), 10*rng.Float64()
 			total := logUniform(100, 1e5)
@@ -194,6 +205,9 @@ func synthetic(seed uint64, each int) []curve {
 				u := shift + scale*fn(x)
 				c.c = append(c.c, x*total)
 				c.clean = append(c.clean, u)
+				if lr != nil {
+					c.lr = append(c.lr, lr(x))
+				}
 			}
 			c.v = orient(c.goal, c.clean)
 			out = append(out, c)

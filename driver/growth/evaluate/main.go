@@ -34,6 +34,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	seeds := fs.Uint64("seeds", 5, "seeds 1..n of the noise")
 	set := fs.Uint64("set", 1, "seed of the synthetic curves; the estimator was developed on set 1")
 	each := fs.Int("each", 10, "synthetic curves per family")
+	work := fs.Bool("remaining", false, "evaluate the estimates of remaining work instead")
 	detail := fs.Bool("detail", false, "one more table, by curve")
 	if err := fs.Parse(args); err != nil {
 		return 2
@@ -53,6 +54,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "%d curves; left out, too few points to judge an estimator on: %d files %v\n\n", len(curves), len(skipped), skipped)
 	} else {
 		fmt.Fprintf(stdout, "%d synthetic curves, set %d\n\n", len(curves), *set)
+	}
+	if *work {
+		reportRemaining(stdout, curves, *seeds)
+		return 0
 	}
 	report(stdout, evaluate(curves, *seeds), *detail)
 	return 0
@@ -129,7 +134,11 @@ func one(c curve, set setting, noise float64, seed uint64, kind string) result {
 	reports := 0
 	for i := set.stride - 1; i < n; i += set.stride {
 		v := c.v[i] + noise*size*rng.NormFloat64()
-		est.Add(growth.Point{T: c.c[i], CPU: c.c[i], Value: v, Step: math.NaN()})
+		p := growth.Point{T: c.c[i], CPU: c.c[i], Value: v, Step: math.NaN()}
+		if c.lr != nil {
+			p.LR = c.lr[i]
+		}
+		est.Add(p)
 		reports++
 		if reports%set.every != 0 {
 			continue

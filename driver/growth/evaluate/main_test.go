@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,4 +133,61 @@ func TestAuthors(t *testing.T) {
 	must.InDelta(t, 5./10/2, m.Growth, 1e-12)
 	must.Eq(t, m, a.Measure())
 	must.Eq(t, "nothing", app("nothing"))
+}
+
+// On schedules in steps, a learning rate that is known makes the robust estimator better
+// than without, in the same readings, and better than the published one.
+func TestLearningRate(t *testing.T) {
+	var with, without, published []float64
+	for _, c := range synthetic(5, 25) {
+		if c.lr == nil || len(c.c) < 40 {
+			continue
+		}
+		n := len(c.c)
+		size, run := c.clean[0]-c.clean[n-1], c.c[n-1]-c.c[0]
+		rng := rand.New(rand.NewPCG(1, uint64(n)))
+		ests := []follower{estimator(growth.KindRobust, c.goal), estimator(growth.KindRobust, c.goal), estimator(growth.KindPublished, c.goal)}
+		var read [3][]float64
+		var truth []float64
+		for i := range n - 1 {
+			p := growth.Point{T: c.c[i], CPU: c.c[i], Value: c.v[i] + 0.03*size*rng.NormFloat64(), Step: math.NaN()}
+			var m [3]growth.Estimate
+			for k, e := range ests {
+				if k == 0 {
+					p.LR = c.lr[i]
+				} else {
+					p.LR = 0
+				}
+				e.Add(p)
+				m[k] = e.Measure()
+			}
+			if !m[0].Measured || !m[1].Measured || !m[2].Measured {
+				continue
+			}
+			to := math.Min(c.c[i]+0.05*run, c.c[n-1])
+			truth = append(truth, (c.at(c.c[i])-c.at(to))/(to-c.c[i]))
+			for k := range m {
+				read[k] = append(read[k], m[k].Growth)
+			}
+		}
+		with, without, published = append(with, spearman(read[0], truth)), append(without, spearman(read[1], truth)), append(published, spearman(read[2], truth))
+	}
+	t.Logf("rank correlation, median of %d curves: %.2f with the learning rate, %.2f without, %.2f published",
+		len(with), quantile(with, 0.5), quantile(without, 0.5), quantile(published, 0.5))
+	must.Greater(t, quantile(without, 0.5)+0.1, quantile(with, 0.5))
+	must.Greater(t, quantile(published, 0.5), quantile(with, 0.5))
+	must.GreaterEq(t, quantile(without, 0.1), quantile(with, 0.1))
+}
+
+func TestRun_remaining(t *testing.T) {
+	var out, errs bytes.Buffer
+	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "5", "-seeds", "1"}, &out, &errs))
+	for _, want := range []string{"| epochs with validation (20) |", "| no total (20) | unknown |", "| exponential (15) |", "quality point"} {
+		must.StrContains(t, out.String(), want)
+	}
+	must.StrNotContains(t, out.String(), "NaN")
+	text := out.String()
+	out.Reset()
+	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "5", "-seeds", "1"}, &out, &errs))
+	must.Eq(t, text, out.String())
 }

@@ -1,0 +1,277 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/remaining"
+)
+
+// How wrong the estimates of remaining work are, at parts of a job's CPU time.
+
+var parts = []float64{0.10, 0.25, 0.50, 0.75}
+
+// wrong holds the relative errors of estimates; NaN where nothing was known.
+type wrong struct {
+	name string
+	at   [4][]float64
+}
+
+// note takes an estimate of what truly is left.
+func (w *wrong) note(part int, estimate *policy.CPUSeconds, left float64) {
+	e := math.NaN()
+	if estimate != nil {
+		e = math.Abs(float64(*estimate)-left) / left
+	}
+	w.at[part] = append(w.at[part], e)
+}
+
+func wrongTable(out io.Writer, first string, rows []*wrong) {
+	fmt.Fprintf(out, "| %s | at 10 %% | at 25 %% | at 50 %% | at 75 %% |\n| --- | --- | --- | --- | --- |\n", first)
+	for _, r := range rows {
+		fmt.Fprintf(out, "| %s (%d) |", r.name, len(r.at[0]))
+		for _, v := range r.at {
+			unknown := 0
+			for _, x := range v {
+				if math.IsNaN(x) {
+					unknown++
+				}
+			}
+			switch {
+			case unknown == len(v):
+				fmt.Fprint(out, " unknown |")
+			case unknown > 0:
+				fmt.Fprintf(out, " %s (%s), %s unknown |", percent(quantile(v, 0.5)), percent(quantile(v, 0.9)), percent(float64(unknown)/float64(len(v))))
+			default:
+				fmt.Fprintf(out, " %s (%s) |", percent(quantile(v, 0.5)), percent(quantile(v, 0.9)))
+			}
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+// trainer is a job of some kind. Its steps vary by 10 % from one to the next, and by some
+// 10 % slowly, as beside others on a machine.
+type trainer struct {
+	name     string
+	validate float64 // CPU time at the end of an epoch, as a part of the epoch's
+	told     bool    // the epochs are known
+	epochs   bool    // a report at the end of each epoch, and no other
+	warm     bool    // the first 2 % of the steps cost three times as much
+	longer   bool    // the last step costs twice as much as the first
+	resumed  float64 // part of the steps that lie before its beginning
+	restart  bool    // it dies near the middle, and goes on from 5 % of the steps before
+	blind    bool    // no total
+	silent   bool    // no reports
+	earlier  bool    // one ran before
+}
+
+var trainers = []trainer{
+	{name: "steps"},
+	{name: "epochs with validation", validate: 0.25, told: true},
+	{name: "validation, epochs not told", validate: 0.25},
+	{name: "epochs alone", validate: 0.25, told: true, epochs: true},
+	{name: "a slow start", validate: 0.25, told: true, warm: true},
+	{name: "steps get longer", validate: 0.25, told: true, longer: true},
+	{name: "resumed at 40 %", validate: 0.25, told: true, resumed: 0.4},
+	{name: "restarted near the middle", validate: 0.25, told: true, restart: true},
+	{name: "no total, a run before", validate: 0.25, told: true, blind: true, earlier: true},
+	{name: "no reports, a run before", validate: 0.25, silent: true, earlier: true},
+	{name: "no total", validate: 0.25, told: true, blind: true},
+}
+
+// job is one run of a trainer.
+type job struct {
+	points []remaining.Point
+	spent  []float64 // by all processes, when a point was read
+	lost   float64   // spent by processes before the last one
+	died   float64   // spent, when the last one began
+	total  float64   // spent, at the end
+	steps  float64
+}
+
+// size is what all runs of a job have in common.
+type size struct{ steps, epochs, cost, every float64 }
+
+func newSize(rng *rand.Rand) size {
+	s := size{epochs: float64(10 + rng.IntN(40)), cost: math.Exp(rng.Float64() * 3)}
+	per := float64(20 + rng.IntN(200))
+	s.steps, s.every = per*s.epochs, math.Ceil(per/20)
+	return s
+}
+
+// run runs a trainer.
+func (k trainer) run(s size, rng *rand.Rand) job {
+	per := s.steps / s.epochs
+	poll := s.cost * s.steps / 600
+	j := job{steps: s.steps}
+	spent, slow := 0.03*s.cost*s.steps, 0.0
+	machine := math.Exp(0.05 * rng.NormFloat64())
+	dies := math.Inf(1)
+	if k.restart {
+		dies = math.Floor(s.steps * (0.4 + 0.2*rng.Float64()))
+	}
+	for i := math.Floor(k.resumed*s.steps) + 1; i <= s.steps; i++ {
+		slow = 0.998*slow + 0.1*math.Sqrt(1-0.998*0.998)*rng.NormFloat64()
+		cost := s.cost * machine * math.Exp(slow+0.1*rng.NormFloat64())
+		if k.warm && i < 0.02*s.steps {
+			cost *= 3
+		}
+		if k.longer {
+			cost *= 1 + i/s.steps
+		}
+		spent += cost
+		end := math.Mod(i, per) == 0
+		if end && k.epochs || !k.epochs && math.Mod(i, s.every) == 0 {
+			p := remaining.Point{Step: i, Total: s.steps}
+			if k.told {
+				p.PerEpoch = per
+			}
+			if k.epochs {
+				p.Step, p.Total, p.PerEpoch = i/per, s.epochs, 1
+			}
+			if k.blind {
+				p.Total = 0
+			}
+			read := math.Ceil(spent/poll) * poll
+			p.CPU = read - j.lost
+			j.points, j.spent = append(j.points, p), append(j.spent, read)
+		}
+		if end {
+			spent += k.validate * per * s.cost * machine * math.Exp(slow)
+		}
+		if i == dies {
+			i -= math.Floor(0.05 * s.steps)
+			dies = math.Inf(1)
+			j.lost, j.died = spent, spent
+			spent += 0.03 * s.cost * s.steps
+		}
+	}
+	j.total = spent
+	if k.silent {
+		j.points = nil
+	}
+	return j
+}
+
+// sizes measures estimates until the end.
+func sizes(seeds uint64) []*wrong {
+	var rows []*wrong
+	for n, k := range trainers {
+		w := &wrong{name: k.name}
+		rows = append(rows, w)
+		for seed := range 20 * seeds {
+			rng := rand.New(rand.NewPCG(seed, uint64(n)))
+			s := newSize(rng)
+			var d remaining.Declared
+			if k.earlier {
+				before := k.run(s, rng)
+				d.Earlier.CPUS = before.total
+				if !k.silent {
+					d.Earlier.Steps = before.steps
+				}
+			}
+			j := k.run(s, rng)
+			e := remaining.New(d, remaining.State{})
+			i := 0
+			for part, x := range parts {
+				now := x * j.total
+				for ; i < len(j.points) && j.spent[i] <= now; i++ {
+					e.Add(j.points[i])
+				}
+				cpu := now
+				if now > j.died {
+					cpu -= j.lost
+				}
+				w.note(part, e.Estimate(cpu, remaining.Curve{}).CPUS, j.total-now)
+			}
+		}
+	}
+	return rows
+}
+
+// ways measures estimates of the way along a curve to an objective, and to the quality
+// point of a task whose end is known: at parts of that way.
+func ways(curves []curve, seeds uint64) (objective, quality []*wrong) {
+	byApp := map[string][2]*wrong{}
+	all := [2]*wrong{{name: "all"}, {name: "all"}}
+	objective, quality = []*wrong{all[0]}, []*wrong{all[1]}
+	for _, c := range curves {
+		rows, ok := byApp[app(c.name)]
+		if !ok {
+			rows = [2]*wrong{{name: app(c.name)}, {name: app(c.name)}}
+			byApp[app(c.name)] = rows
+			objective, quality = append(objective, rows[0]), append(quality, rows[1])
+		}
+		for _, noise := range noises {
+			for seed := uint64(1); seed <= seeds; seed++ {
+				for k, gain := range []float64{0.9, 0.95} {
+					for _, w := range []*wrong{rows[k], all[k]} {
+						along(w, c, noise, seed, gain, k == 1)
+					}
+				}
+			}
+		}
+	}
+	return objective, quality
+}
+
+// along measures one curve: the way until a part of its improvement is made.
+func along(w *wrong, c curve, noise float64, seed uint64, gain float64, quality bool) {
+	n := len(c.c)
+	size := c.clean[0] - c.clean[n-1]
+	level := c.clean[0] - gain*size
+	there := 0
+	for c.clean[there] > level {
+		there++
+	}
+	way := c.c[there]
+	var k remaining.Curve
+	if !quality {
+		objective := orient(c.goal, []float64{level})[0]
+		k.Objective = &objective
+	}
+	rng := rand.New(rand.NewPCG(seed, uint64(n)))
+	fit := estimator(growth.KindRobust, c.goal)
+	e := remaining.New(remaining.Declared{}, remaining.State{})
+	i := 0
+	for part, x := range parts {
+		for ; i < n && c.c[i] <= x*way; i++ {
+			v := c.v[i] + noise*size*rng.NormFloat64()
+			p := growth.Point{T: c.c[i], CPU: c.c[i], Value: v, Step: float64(i + 1)}
+			if c.lr != nil {
+				p.LR = c.lr[i]
+			}
+			fit.Add(p)
+			m := fit.Measure()
+			k.Fit, k.Plateau = m.Fit, m.Plateau
+			at := remaining.Point{CPU: c.c[i], Step: float64(i + 1)}
+			if quality {
+				at.Total = float64(n)
+			}
+			e.Add(at)
+		}
+		got := e.Estimate(x*way, k)
+		if quality {
+			w.note(part, got.QualityCPUS, (1-x)*way)
+		} else {
+			w.note(part, got.CPUS, (1-x)*way)
+		}
+	}
+}
+
+func reportRemaining(out io.Writer, curves []curve, seeds uint64) {
+	wrongTable(out, "until its end", sizes(seeds))
+	objective, quality := ways(curves, seeds)
+	fmt.Fprintln(out)
+	wrongTable(out, "to an objective, 90 % of the improvement", objective)
+	fmt.Fprintln(out)
+	wrongTable(out, "to the quality point, 95 % of it", quality)
+}
