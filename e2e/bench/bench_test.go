@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 		"-threads=0":         "-threads: must be from 1 to 64, got 0",
 		"-scale=NaN":         "-scale: must be from 0.05 to 100, got NaN",
 		"-cases=odd":         `-cases: must be of varied, reachable, unreachable, got "odd"`,
-		"-variants=flowcon":  `-variants: must be of none, auto with -what torch, got "flowcon"`,
+		"-variants=flowcon":  `-variants: must be of none, auto, auto completion with -what torch, got "flowcon"`,
 		"-variants=auto,odd": `got "odd"`,
 	} {
 		errs.Reset()
@@ -92,8 +92,8 @@ func TestPlan(t *testing.T) {
 	}
 	o = options{what: result.Train, mode: "both", seed: 1, seeds: 2, jobs: []int{3, 10}}
 	steps = plan(o)
-	must.Len(t, 2*2*(1+2*2), steps)
-	must.Eq(t, 5, count(steps, func(s step) bool { return s.kase == "10 jobs" && s.seed == 2 }))
+	must.Len(t, 2*2*(1+3*2), steps)
+	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs" && s.seed == 2 }))
 	o = options{what: result.Auto, mode: "quota", seed: 1, seeds: 1}
 	must.Eq(t, []string{"none", "flowcon", "auto"}, names(allVariants(o.what)))
 	must.Len(t, 3, plan(o))

@@ -24,11 +24,12 @@ type variant struct {
 // allVariants lists what is compared, what it is compared with first.
 func allVariants(what string) []variant {
 	none := variant{name: result.None, policy: "none", free: true}
+	completion := variant{name: "auto completion", policy: "auto", extra: `fsp_prefer = "completion"`}
 	switch what {
 	case result.Train:
-		return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}}
+		return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}, completion}
 	case result.Torch:
-		return []variant{none, {name: "auto", policy: "auto"}}
+		return []variant{none, {name: "auto", policy: "auto"}, completion}
 	case result.TRADL:
 		return []variant{{name: result.NoTargets, policy: "none", free: true}, none, {name: "tradl", policy: "tradl"}, {name: "auto", policy: "auto"}}
 	case result.DQoES:

@@ -43,7 +43,8 @@ func TestParse(t *testing.T) {
 	for bad, want := range map[string]string{
 		"extra":        `unexpected argument "extra"`,
 		"-mode=hard":   `-mode: must be weight or quota, got "hard"`,
-		"-policy=none": `-policy: must be one of auto, flowcon, tradl, dqoes, got "none"`,
+		"-policy=none": `-policy: must be one of auto, fsp, flowcon, tradl, dqoes, got "none"`,
+		"-prefer=none": `-prefer: must be one of balanced, completion, quality, got "none"`,
 		"-seeds=0":     "-seeds: must be ≥ 1, got 0",
 		"-port=70000":  "-port: must be from 0 to 65535, got 70000",
 		"-scale=NaN":   "-scale: must be from 0.01 to 100, got NaN",

@@ -62,6 +62,7 @@ type options struct {
 	out      string // directory of the figures
 	from     string // a demo.json to show again
 	policy   string // what is compared with none
+	prefer   string // fsp_prefer; "" = its default
 	mode     string
 	interval string
 	seed     uint64
@@ -78,6 +79,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.out, "out", "out", "`directory` for demo.png and demo.json")
 	fs.StringVar(&o.from, "from", "", "demo.json `file` of an earlier run: show its summary and draw its picture again, nothing else")
 	fs.StringVar(&o.policy, "policy", policies.Names()[0], "`name` of the policy to compare with none: "+strings.Join(compared(), ", "))
+	fs.StringVar(&o.prefer, "prefer", "", "the plugin's `option` fsp_prefer: balanced, completion or quality")
 	fs.StringVar(&o.mode, "mode", "weight", "how limits are enforced: weight or quota")
 	fs.StringVar(&o.interval, "interval", "2s", "initial `interval` of the policy")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the jobs, or the first of -seeds")
@@ -94,6 +96,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case !slices.Contains(compared(), o.policy):
 		err = fmt.Errorf("-policy: must be one of %s, got %q", strings.Join(compared(), ", "), o.policy)
+	case !slices.Contains([]string{"", "balanced", "completion", "quality"}, o.prefer):
+		err = fmt.Errorf("-prefer: must be one of balanced, completion, quality, got %q", o.prefer)
 	case o.mode != "weight" && o.mode != "quota":
 		err = fmt.Errorf("-mode: must be weight or quota, got %q", o.mode)
 	case badInterval(o.interval):

@@ -129,6 +129,9 @@ func (d *demo) startWith(ctx context.Context, policy string) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 	config := fmt.Sprintf("engine = \"exec\"\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d", policy, d.mode, d.interval, pool())
+	if d.prefer != "" {
+		config += fmt.Sprintf("\n    fsp_prefer = %q", d.prefer)
+	}
 	if d.agent == nil {
 		d.screen.Logf("Starting Nomad with the Ebbtide plugin: engine exec, %d cores, policy %s, limits by %s.", pool(), policy, d.mode)
 		agent, err := d.h.StartAgent(ctx, harness.AgentConfig{

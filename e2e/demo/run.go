@@ -169,7 +169,7 @@ func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame
 		j.mu.Unlock()
 		nan := math.NaN()
 		l := view.Line{Name: j.job.Name, State: phase, Wait: time.Until(start.Add(j.job.At)),
-			Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan}
+			Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan}
 		if phase == view.Done {
 			l.Took = time.Duration((out.Finished - out.Submitted) * float64(time.Second))
 		}
@@ -179,7 +179,7 @@ func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame
 				l.Category, l.Metric = st.Category, st.Metric
 				l.Value, l.Step, l.Total = float64(st.Value), float64(st.Step), float64(st.Total)
 				if policy != none {
-					l.Growth, l.Limit = float64(st.Growth), float64(st.Limit.Fraction)
+					l.Ahead, l.Limit = float64(st.Fair.AheadCPUS), float64(st.Limit.Fraction)
 				} else {
 					l.Category = ""
 				}

@@ -35,12 +35,12 @@ func golden(t *testing.T, name, got string) {
 
 func someFrame() Frame {
 	return Frame{Policy: "flowcon", Elapsed: 34 * time.Second, Cores: 2, Alpha: 0.0213, Jobs: []Line{
-		{Name: "vae", State: Running, Category: "CL", Value: 106.4, Step: 15480, Total: 23040, Growth: 0.0031, Limit: 0.1667, Use: 0.18},
-		{Name: "mlp", State: Running, Category: "NL", Value: 0.75557, Step: 512, Total: nan, Growth: 0.41, Limit: 1, Use: 0.7},
-		{Name: "gru", State: Running, Category: "WL", Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
-		{Name: "old", State: Done, Took: 68 * time.Second, Value: 1, Step: 10, Total: 10, Growth: 0, Limit: 1, Use: 0},
-		{Name: "logreg", State: Planned, Wait: 6400 * time.Millisecond, Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
-		{Name: "new", State: Starting, Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
+		{Name: "vae", State: Running, Category: "CL", Value: 106.4, Step: 15480, Total: 23040, Ahead: -12.3, Limit: 0.1667, Use: 0.18},
+		{Name: "mlp", State: Running, Category: "NL", Value: 0.75557, Step: 512, Total: nan, Ahead: 7.6, Limit: 1, Use: 0.7},
+		{Name: "gru", State: Running, Category: "WL", Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan},
+		{Name: "old", State: Done, Took: 68 * time.Second, Value: 1, Step: 10, Total: 10, Ahead: 0, Limit: 1, Use: 0},
+		{Name: "logreg", State: Planned, Wait: 6400 * time.Millisecond, Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan},
+		{Name: "new", State: Starting, Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan},
 	}}
 }
 
