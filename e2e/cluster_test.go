@@ -309,7 +309,8 @@ func (c *cluster) waitStatus(t *testing.T, alloc *api.Allocation, task, what str
 			return err
 		}
 		if !want(st) {
-			return fmt.Errorf("it is %+v", st)
+			seen, err := json.Marshal(st)
+			return errors.Join(fmt.Errorf("it is %s", seen), err)
 		}
 		return nil
 	}))

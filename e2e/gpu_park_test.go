@@ -263,11 +263,13 @@ func testParkedKilled(t *testing.T, n gpuNode) {
 }
 
 // testParkedRestarted has Nomad start a task again that is parked: the new one waits for memory,
-// as any other.
+// as any other, or for its turn: what its memory will be is known from its first run.
 func testParkedRestarted(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "again", "goes-first")
 	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
-	n.waitStatus(t, low, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	n.waitStatus(t, low, "train", "waiting", func(st status.Status) bool {
+		return st.GPU != nil && (st.GPU.State == seat.Waiting || st.GPU.State == seat.Paused)
+	})
 	n.end(t, "goes-first")
 	n.succeeds(t, high)
 	eventually(t, "it computes again", func() error {

@@ -1,0 +1,244 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
+)
+
+// variant is a way to run the node.
+type variant struct {
+	name   string
+	policy string
+	extra  string // further options of the plugin
+	free   bool   // nobody is limited: one run serves both modes
+}
+
+// allVariants lists what is compared, what it is compared with first.
+func allVariants(what string) []variant {
+	none := variant{name: result.None, policy: "none", free: true}
+	completion := variant{name: "auto completion", policy: "auto", extra: `fsp_prefer = "completion"`}
+	switch what {
+	case result.Train:
+		return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}, completion}
+	case result.Torch:
+		return []variant{none, {name: "auto", policy: "auto"}, completion}
+	case result.TRADL:
+		return []variant{{name: result.NoTargets, policy: "none", free: true}, none, {name: "tradl", policy: "tradl"}, {name: "auto", policy: "auto"}}
+	case result.DQoES:
+		return []variant{
+			none,
+			{name: result.Published, policy: "dqoes", extra: `dqoes_step = "published"`},
+			{name: "dqoes", policy: "dqoes", extra: `dqoes_step = "proportional"`},
+			{name: "auto", policy: "auto"},
+		}
+	}
+	return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}}
+}
+
+func names(vs []variant) []string {
+	var all []string
+	for _, v := range vs {
+		all = append(all, v.name)
+	}
+	return all
+}
+
+// step is one run of a plan.
+type step struct {
+	variant
+	mode string // "" for a free one
+	kase string
+	jobs int // of a run of training jobs
+	seed uint64
+}
+
+// is says whether a run is of this step.
+func (s step) is(r result.Run) bool {
+	return r.Case == s.kase && r.Variant == s.name && r.Mode == s.mode && r.Seed == s.seed
+}
+
+// kernelMode is the plugin's option. A free run has one, too, which changes nothing.
+func (s step) kernelMode() string {
+	if s.mode == "" {
+		return "weight"
+	}
+	return s.mode
+}
+
+// plan is all runs of an experiment, in their order. Seed by seed, so that what has
+// been measured when it is interrupted can be compared; and each seed begins
+// with another variant, so that drift of the machine favours none. With services the one
+// without limits comes first: it says what equal shares are.
+func plan(o options) []step {
+	var steps []step
+	cases := []string{""}
+	switch o.what {
+	case result.DQoES:
+		cases = o.cases
+	case result.Torch:
+		return planJobs(o, []int{torchJobs})
+	case result.Train:
+		return planJobs(o, o.jobs)
+	}
+	for k := range o.seeds {
+		seed := o.seed + uint64(k)
+		var free, rest []step
+		for _, v := range allVariants(o.what) {
+			if len(o.variants) > 0 && !slices.Contains(o.variants, v.name) && !(o.what == result.DQoES && v.free) {
+				continue
+			}
+			if v.free {
+				kase := cases[0]
+				if o.what == result.DQoES {
+					kase = result.Varied
+				}
+				free = append(free, step{variant: v, seed: seed, kase: kase})
+				continue
+			}
+			for _, mode := range o.modes() {
+				for _, c := range cases {
+					rest = append(rest, step{variant: v, mode: mode, seed: seed, kase: c})
+				}
+			}
+		}
+		if o.what == result.DQoES {
+			steps = append(steps, append(free, rotate(rest, seed)...)...)
+			continue
+		}
+		steps = append(steps, rotate(append(free, rest...), seed)...)
+	}
+	return steps
+}
+
+// planJobs is a plan of training jobs: what is compared with each other follows one after
+// another.
+func planJobs(o options, sizes []int) []step {
+	var steps []step
+	for k := range o.seeds {
+		seed := o.seed + uint64(k)
+		for _, n := range sizes {
+			var all []step
+			for _, v := range allVariants(o.what) {
+				modes := o.modes()
+				if v.free {
+					modes = []string{""}
+				}
+				for _, mode := range modes {
+					if len(o.variants) == 0 || slices.Contains(o.variants, v.name) {
+						all = append(all, step{variant: v, mode: mode, seed: seed, jobs: n, kase: fmt.Sprintf("%d jobs", n)})
+					}
+				}
+			}
+			steps = append(steps, rotate(all, seed)...)
+		}
+	}
+	return steps
+}
+
+func rotate[T any](all []T, seed uint64) []T {
+	if len(all) == 0 {
+		return nil
+	}
+	by := seed % uint64(len(all))
+	return append(slices.Clone(all[by:]), all[:by]...)
+}
+
+// course is one of the five trainings of the thesis's experiment with TRADL (§6.1.3),
+// time scaled down by ten. There jobs were submitted at random within 200 s, and
+// without TRADL reached their objectives after about 31 s (job 4), 100 s (1), 428 s
+// (3), 541 s (5) and 579 s (2). Their lengths follow: what a job needs of the whole
+// pool, so that it takes about that long while it shares with the others. The thesis
+// does not say which models they were.
+type course struct {
+	name, model string
+	pool        float64 // seconds of the whole pool
+}
+
+func courses(scale float64) []course {
+	all := []course{
+		{"job1", "mlp", 3.5},
+		{"job2", "vae", 19},
+		{"job3", "mlp", 11},
+		{"job4", "logreg", 1.5},
+		{"job5", "gru", 18},
+	}
+	for i := range all {
+		all[i].pool *= scale
+	}
+	return all
+}
+
+// spreadOver is within what time jobs are submitted.
+const spreadOver = 20 * time.Second
+
+// Parts of a job's steps at which its targets are reached.
+const (
+	acceptableAt = 0.6
+	objectiveAt  = 0.9
+)
+
+// submissions are the times at which n jobs are submitted: at random, the first at 0.
+func submissions(n int, seed uint64, scale float64) []time.Duration {
+	r := rand.New(rand.NewPCG(seed, 7))
+	at := make([]time.Duration, n)
+	for i := range at {
+		at[i] = time.Duration(r.Float64() * scale * float64(spreadOver))
+	}
+	first := slices.Min(at)
+	for i := range at {
+		at[i] -= first
+	}
+	return at
+}
+
+// The services of the thesis's experiment with DQoES (§6.2): objectives in seconds a
+// batch, and what a batch took when ten services shared alike.
+var (
+	objectives  = []float64{75, 53, 61, 44, 31, 95, 82, 5, 13, 25}
+	equalTime   = 31.6
+	reachable   = 40.0
+	unreachable = 20.0
+)
+
+// objectivesOf are the objectives of a case, for a machine on which equal shares
+// answer in equal seconds.
+func objectivesOf(kase string, equal float64) []float64 {
+	out := slices.Clone(objectives)
+	for i := range out {
+		switch kase {
+		case result.Reachable:
+			out[i] = reachable
+		case result.Unreachable:
+			out[i] = unreachable
+		}
+		// Whole microseconds: so they stand in the job, too.
+		out[i] = math.Round(out[i]/equalTime*equal*1e6) / 1e6
+	}
+	return out
+}
+
+// equalResponse is what a batch is to take, in seconds, while ten services share the
+// pool alike: short enough for several in an interval.
+const equalResponse = 0.3
+
+// The services of the mix: how many times what a batch takes alone they may take. Alone
+// both have a core each; three trainings later a fair share is a third of one. Two
+// hardware threads of one core make a batch up to a third slower when both are busy.
+var mixObjectives = []float64{2.5, 3}
+
+// mixBatch is what their batches take alone, in seconds.
+const mixBatch = 0.1
+
+// mixModels are the trainings that join.
+var mixModels = []string{"vae", "mlp", "gru"}
+
+// mixJoin is the part of the run after which they do.
+const mixJoin = 0.35

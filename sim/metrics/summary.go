@@ -1,0 +1,322 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package metrics
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Slower is by how much a job must take longer than in the base run to count as slower:
+// less is within what two runs of the same thing differ by.
+const Slower = 0.02
+
+// DefaultBase is the policy that others are compared with: plain Nomad.
+const DefaultBase = "none"
+
+// Summary is how the jobs of a scenario fared under a policy, over its runs.
+type Summary struct {
+	Scenario string `json:"scenario"`
+	Policy   string `json:"policy"`
+	Base     string `json:"base"`
+	Runs     int    `json:"runs"`
+	Jobs     int    `json:"jobs"`
+	// Unfinished jobs have not ended. They count in no time below; with any of them a
+	// policy's times are not to be compared with those of another.
+	Unfinished int `json:"unfinished"`
+
+	// Times are means over a run's jobs, in the order of measures.
+	Times []Time `json:"times"`
+	// Ratio is how long each job took, of what it took in the base run.
+	Ratio Distribution `json:"ratio"`
+	// Slower is the share of jobs that took longer by more than 2 %.
+	Slower float64 `json:"slower"`
+	// Worst is the greatest ratio of a run.
+	Worst Interval `json:"worst"`
+	// WorstJob names the job with the greatest ratio of all, and its seed.
+	WorstJob string `json:"worst_job"`
+	// Fairness is the finish-time fairness ρ.
+	Fairness Distribution `json:"fairness"`
+
+	// Throttled is the time that quotas took, of the jobs' time; Idle the part of the pool
+	// that was not used while a job was there; Lost the part of the CPU time that went into
+	// work that was lost.
+	Throttled float64 `json:"throttled"`
+	Idle      float64 `json:"idle"`
+	Lost      float64 `json:"lost"`
+	Moves     float64 `json:"moves"` // per job
+	// QoEHits is how often services were as asked, of how often they were looked at; nil
+	// without any.
+	QoEHits *float64 `json:"qoe_hits,omitempty"`
+}
+
+// Time is how long something took.
+type Time struct {
+	Name    string   `json:"name"`
+	Seconds Interval `json:"seconds"`
+	// Ratio is the mean of a run, of that of the base run with the same seed. Only jobs
+	// that got there in both count.
+	Ratio Interval `json:"ratio"`
+}
+
+// Distribution is one of ratios, over all jobs of all runs.
+type Distribution struct {
+	Min    float64 `json:"min"`
+	P5     float64 `json:"p5"`
+	P25    float64 `json:"p25"`
+	Median float64 `json:"median"`
+	P75    float64 `json:"p75"`
+	P95    float64 `json:"p95"`
+	Max    float64 `json:"max"`
+	N      int     `json:"n"`
+}
+
+// Distribute returns the distribution of values; it sorts them.
+func Distribute(values []float64) Distribution {
+	if len(values) == 0 {
+		return Distribution{}
+	}
+	slices.Sort(values)
+	q := func(q float64) float64 { return quantile(values, q) }
+	return Distribution{q(0), q(0.05), q(0.25), q(0.5), q(0.75), q(0.95), q(1), len(values)}
+}
+
+// Names of times.
+const (
+	Completion = "completion"
+	Makespan   = "makespan"
+	Quality95  = "quality_95"
+)
+
+// measures are the times of a job, by name.
+func measures() []measure {
+	return []measure{
+		{Completion, Job.Completion},
+		{"quality_50", func(j Job) (float64, bool) { return j.since(j.Quality50S) }},
+		{"quality_90", func(j Job) (float64, bool) { return j.since(j.Quality90S) }},
+		{Quality95, func(j Job) (float64, bool) { return j.since(j.Quality95S) }},
+		{"acceptable", func(j Job) (float64, bool) { return j.since(j.AcceptableS) }},
+		{"objective", func(j Job) (float64, bool) { return j.since(j.ObjectiveS) }},
+	}
+}
+
+type measure struct {
+	name string
+	of   func(Job) (float64, bool)
+}
+
+// Time returns a time by its name; one that was not measured has no values.
+func (s Summary) Time(name string) Time {
+	for _, t := range s.Times {
+		if t.Name == name {
+			return t
+		}
+	}
+	return Time{Name: name}
+}
+
+// Gain is the part of the base's mean completion that the policy saves; below 0 it
+// costs.
+func (s Summary) Gain() float64 { return 1 - s.Time(Completion).Ratio.Mean }
+
+// key is what pairs runs.
+type key struct {
+	scenario string
+	seed     uint64
+}
+
+// Summarize compares each run with the run of the base policy (DefaultBase if "") that
+// has the same scenario and seed, and sums up by scenario and policy, in the order in
+// which they come first. Seed is that of the intervals. The error is a fields.Errors for a
+// run with figures that cannot be, or says which run has no counterpart.
+func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
+	if base == "" {
+		base = DefaultBase
+	}
+	bases, seen := make(map[key]Run), make(map[string]bool)
+	for _, r := range runs {
+		if err := r.Validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Name(), err)
+		}
+		if seen[r.Name()] {
+			return nil, fmt.Errorf("%s: is there twice", r.Name())
+		}
+		seen[r.Name()] = true
+		if r.Policy == base {
+			bases[key{r.Scenario, r.Seed}] = r
+		}
+	}
+	type group struct{ scenario, policy string }
+	var order []group
+	pairs := make(map[group][]pair)
+	for _, r := range runs {
+		b, ok := bases[key{r.Scenario, r.Seed}]
+		if !ok {
+			return nil, fmt.Errorf("%s: there is no run of policy %s with this scenario and seed to compare it with", r.Name(), base)
+		}
+		p, err := match(r, b)
+		if err != nil {
+			return nil, err
+		}
+		g := group{r.Scenario, r.Policy}
+		if pairs[g] == nil {
+			order = append(order, g)
+		}
+		pairs[g] = append(pairs[g], p)
+	}
+	out := make([]Summary, len(order))
+	for i, g := range order {
+		out[i] = summarize(pairs[g], seed)
+		out[i].Scenario, out[i].Policy, out[i].Base = g.scenario, g.policy, base
+	}
+	return out, nil
+}
+
+// pair is a run beside its base; base[i] is the same job as run.Jobs[i].
+type pair struct {
+	run  Run
+	base []Job
+	// span is the makespan of the base run, in seconds.
+	span float64
+}
+
+func match(r, base Run) (pair, error) {
+	p := pair{run: r, base: make([]Job, len(r.Jobs)), span: base.Makespan()}
+	if len(base.Jobs) != len(r.Jobs) {
+		return p, fmt.Errorf("%s: must have the %d jobs of policy %s, got %d", r.Name(), len(base.Jobs), base.Policy, len(r.Jobs))
+	}
+	byID := make(map[string]int, len(base.Jobs))
+	for i, j := range base.Jobs {
+		byID[j.ID] = i
+	}
+	for i, j := range r.Jobs {
+		k, ok := byID[j.ID]
+		if !ok {
+			return p, fmt.Errorf("%s: job %q is not in the run of policy %s", r.Name(), j.ID, base.Policy)
+		}
+		p.base[i] = base.Jobs[k]
+	}
+	return p, nil
+}
+
+// times returns a job's time in both runs, if it is known in both.
+func (p pair) times(m measure, i int) (run, base float64, ok bool) {
+	run, here := m.of(p.run.Jobs[i])
+	base, there := m.of(p.base[i])
+	return run, base, here && there
+}
+
+// summarize sums up the runs of a policy.
+func summarize(pairs []pair, seed uint64) Summary {
+	s := Summary{Runs: len(pairs)}
+	for _, m := range measures() {
+		var seconds, ratios []float64
+		for _, p := range pairs {
+			run, base, n := 0.0, 0.0, 0
+			for i := range p.run.Jobs {
+				if a, b, ok := p.times(m, i); ok {
+					run, base, n = run+a, base+b, n+1
+				}
+			}
+			if n > 0 {
+				seconds = append(seconds, run/float64(n))
+			}
+			if base > 0 {
+				ratios = append(ratios, run/base)
+			}
+		}
+		s.add(m.name, seconds, ratios, seed)
+		if m.name == Completion {
+			seconds, ratios = nil, nil
+			for _, p := range pairs {
+				span := p.run.Makespan()
+				if seconds = append(seconds, span); p.span > 0 {
+					ratios = append(ratios, span/p.span)
+				}
+			}
+			s.add(Makespan, seconds, ratios, seed)
+		}
+	}
+	s.compare(pairs, seed)
+	s.use(pairs)
+	return s
+}
+
+// add notes a time that was measured.
+func (s *Summary) add(name string, seconds, ratios []float64, seed uint64) {
+	if len(seconds) > 0 {
+		s.Times = append(s.Times, Time{name, Bootstrap(seconds, seed), Bootstrap(ratios, seed)})
+	}
+}
+
+// compare compares jobs with themselves.
+func (s *Summary) compare(pairs []pair, seed uint64) {
+	complete := measures()[0]
+	var ratios, worsts, fairness []float64
+	slower, most := 0, 0.0
+	for _, p := range pairs {
+		worst := 0.0
+		for i, j := range p.run.Jobs {
+			run, base, ok := p.times(complete, i)
+			if !ok || base <= 0 {
+				continue
+			}
+			ratio := run / base
+			ratios = append(ratios, ratio)
+			worst = max(worst, ratio)
+			if ratio > 1+Slower {
+				slower++
+			}
+			if ratio > most {
+				most, s.WorstJob = ratio, fmt.Sprintf("%s, seed %d", j.ID, p.run.Seed)
+			}
+		}
+		if worst > 0 {
+			worsts = append(worsts, worst)
+		}
+		for _, rho := range p.run.Fairness() {
+			if rho > 0 {
+				fairness = append(fairness, rho)
+			}
+		}
+		s.Jobs += len(p.run.Jobs)
+		s.Unfinished += p.run.Unfinished()
+	}
+	if len(ratios) > 0 {
+		s.Slower = float64(slower) / float64(len(ratios))
+	}
+	s.Ratio, s.Fairness, s.Worst = Distribute(ratios), Distribute(fairness), Bootstrap(worsts, seed)
+}
+
+// use sums up what became of the CPU.
+func (s *Summary) use(pairs []pair) {
+	var throttled, present, idle, used, lost float64
+	moves, checks, hits := 0, 0, 0
+	for _, p := range pairs {
+		idle += p.run.IdleCPUS
+		for _, j := range p.run.Jobs {
+			if took, ok := j.Completion(); ok {
+				present += took
+				throttled += j.ThrottledS
+			}
+			used += j.CPUS
+			lost += j.LostCPUS
+			moves, checks, hits = moves+j.Moves, checks+j.QoEChecks, hits+j.QoEHits
+		}
+	}
+	s.Throttled, s.Idle, s.Lost = part(throttled, present), part(idle, idle+used), part(lost, used)
+	s.Moves = part(float64(moves), float64(s.Jobs))
+	if checks > 0 {
+		share := part(float64(hits), float64(checks))
+		s.QoEHits = &share
+	}
+}
+
+// part is x of a whole, 0 of none.
+func part(x, whole float64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return x / whole
+}
