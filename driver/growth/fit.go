@@ -59,12 +59,11 @@ type fitter struct {
 	cells []cell
 	bins  []cell
 	x     [maxBins]float64
-	phi   [shapes][maxBins]float64
+	phi   [max(shapes, bends)][maxBins]float64
 	wt    [maxBins]float64
 	res   [maxBins]float64
 	tmp   []float64
 	g, se float64 // growth per CPU-second as a fraction of the range, and its standard error
-	curve Fit     // of the last window fitted
 	level float64 // the newest value, which is 0 in bins
 }
 
@@ -162,26 +161,15 @@ func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 			f.phi[s][i] = y
 		}
 	}
-	// Second differences of the newer half: noise often shrinks as training goes on.
-	newer := bins[n-max(n/2, min(n, 8)):]
-	per := 0.0
-	for _, b := range newer {
-		per += b.n / float64(len(newer))
-	}
-	sigma := math.Max(noise(newer, f.tmp[:0])/math.Sqrt(per), smallest)
+	sigma := f.spread()
 	var score, rate, dev, scale, offset, weight [shapes]float64
 	least := math.Inf(1)
 	for s := range shapes {
-		a, m, pp := f.regress(f.phi[s][:n], sigma)
-		scale[s], offset[s] = a, m
-		rate[s] = a * ahead[s] / width
+		var pp float64
+		scale[s], offset[s], pp = f.regress(f.phi[s][:n], sigma)
+		rate[s] = scale[s] * ahead[s] / width
 		dev[s] = sigma / math.Sqrt(pp) * ahead[s] / width
-		q := 0.0
-		lim := 9 * sigma * sigma
-		for i := range n {
-			q += math.Min(f.res[i]*f.res[i], lim)
-		}
-		score[s] = q/float64(n) + smallest*smallest
+		score[s] = f.misfit(n, sigma)
 		least = math.Min(least, score[s])
 	}
 	total, best := 0.0, 0.0
@@ -199,14 +187,37 @@ func (f *fitter) fit(win []cell) (g float64, name string, good bool) {
 		v += weight[s] * ((rate[s]-g)*(rate[s]-g) + dev[s]*dev[s])
 	}
 	f.se = math.Sqrt(v / total)
-	f.curve = Fit{from: c0, width: width, to: win[len(win)-1].at}
-	for s := range shapes {
-		f.curve.offset += weight[s] / total * offset[s]
-		f.curve.scale[s] = weight[s] / total * scale[s]
+	fitted := func(x float64) float64 {
+		y := 0.0
+		for s, p := range phi(x) {
+			y += weight[s] * (offset[s] + scale[s]*p)
+		}
+		return y / total
 	}
-	fitted := func(x float64) float64 { return f.curve.at(c0 + x*width) }
 	good = f.levels(win, c0, width, fitted) && f.slopes(n, sigma, fitted)
 	return g, name, good
+}
+
+// spread is the noise of the bins, from second differences of the newer half: noise often
+// shrinks as training goes on.
+func (f *fitter) spread() float64 {
+	n := len(f.bins)
+	newer := f.bins[n-max(n/2, min(n, 8)):]
+	per := 0.0
+	for _, b := range newer {
+		per += b.n / float64(len(newer))
+	}
+	return math.Max(noise(newer, f.tmp[:0])/math.Sqrt(per), smallest)
+}
+
+// misfit is the mean square of the n residuals of a regression, without what is wild.
+func (f *fitter) misfit(n int, sigma float64) float64 {
+	q := 0.0
+	lim := 9 * sigma * sigma
+	for i := range n {
+		q += math.Min(f.res[i]*f.res[i], lim)
+	}
+	return q/float64(n) + smallest*smallest
 }
 
 // levels says whether the newest reports lie around the fit: no run of them,

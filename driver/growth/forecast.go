@@ -5,24 +5,68 @@ package growth
 
 import "math"
 
-// Fit is the curve that the robust estimator has fitted: a value that nobody changes any
-// more. The zero Fit promises nothing. CPU-seconds are those of the counter of the process
-// that runs now.
-type Fit struct {
-	sign, level, span float64 // a value is sign·(level + span·u)
-	from, width, to   float64 // of the window, and its newest report, in CPU-seconds
-	offset            float64 // u = offset + Σ scale·φ((c − from)/width)
-	scale             [shapes]float64
+// bends is the number of curves that a forecast is made of. Each falls from 1 to 0 as a
+// power of the CPU-seconds, as the losses of training do; φ(x) = (1 + kx)^−p with p = 1 and ½.
+// What is nearer to the newest reports (see shapes) tells growth better, but not where it
+// all leads to: a line has no end, and an exponential ends too soon.
+const bends = 14
+
+func bend(x float64) (y [bends]float64) {
+	for i, k := range [bends / 2]float64{1, 2, 4, 8, 16, 32, 64} {
+		y[2*i] = 1 / (1 + k*max(x, 0))
+		y[2*i+1] = math.Sqrt(y[2*i])
+	}
+	return y
 }
 
-// farthest is how far ahead a fit is believed, in lengths of its window.
+// Fit is a curve that the robust estimator has fitted to all reports since the learning
+// rate dropped or a restart lost ground: a value that nobody changes any more. The zero Fit
+// promises nothing. CPU-seconds are those of the counter of the process that runs now.
+type Fit struct {
+	sign, level, span float64 // a value is sign·(level + span·u)
+	from, width, to   float64 // of the reports, and the newest one, in CPU-seconds
+	offset            float64 // u = offset + Σ scale·φ((c − from)/width)
+	scale             [bends]float64
+}
+
+// forecast fits the bends to all cells, and averages them by their likelihood.
+func (f *fitter) forecast() Fit {
+	f.group(f.cells)
+	n := len(f.bins)
+	c0 := f.bins[0].c
+	out := Fit{level: f.level, from: c0, width: f.bins[n-1].c - c0, to: f.cells[len(f.cells)-1].at}
+	for i, b := range f.bins {
+		for s, y := range bend((b.c - c0) / out.width) {
+			f.phi[s][i] = y
+		}
+	}
+	sigma := f.spread()
+	var offset, score [bends]float64
+	least := math.Inf(1)
+	for s := range bends {
+		out.scale[s], offset[s], _ = f.regress(f.phi[s][:n], sigma)
+		score[s] = f.misfit(n, sigma)
+		least = math.Min(least, score[s])
+	}
+	total := 0.0
+	for s := range bends {
+		score[s] = math.Pow(least/score[s], float64(n)/2)
+		total += score[s]
+	}
+	for s := range bends {
+		out.offset += score[s] / total * offset[s]
+		out.scale[s] *= score[s] / total
+	}
+	return out
+}
+
+// farthest is how far ahead a fit is believed, in lengths of what it was fitted to.
 const farthest = 100
 
 func (f *Fit) at(cpu float64) float64 {
-	y := phi((cpu - f.from) / f.width)
 	u := f.offset
-	for s := range y {
-		u += f.scale[s] * y[s]
+	for s, y := range bend((cpu - f.from) / f.width) {
+		u += f.scale[s] * y
 	}
 	return u
 }

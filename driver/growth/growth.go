@@ -69,7 +69,7 @@ type Estimate struct {
 	Value float64
 	// Reports counts the finite reports used, duplicates left out.
 	Reports int
-	// Fit is the curve behind Growth (robust only).
+	// Fit is the curve as it may go on (robust only).
 	Fit Fit
 	// Why says for people how the figure came about.
 	Why string

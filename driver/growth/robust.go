@@ -231,8 +231,8 @@ func (e *robust) Measure() Estimate {
 	}
 	w.load(&e.hist, n, span)
 	g, curve := w.growth()
-	e.est.Fit = w.curve
-	e.est.Fit.sign, e.est.Fit.level, e.est.Fit.span = e.sign, w.level, span
+	e.est.Fit = w.forecast()
+	e.est.Fit.sign, e.est.Fit.span = e.sign, span
 	e.est.Fit.from -= e.hist.offset
 	e.est.Fit.to -= e.hist.offset
 	e.flat = w.plateau(e.flat)

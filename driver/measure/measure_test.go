@@ -294,14 +294,14 @@ func TestObserver_remainingToTargets(t *testing.T) {
 		wants := target.Targets{Acceptable: &acceptable, Objective: &objective}
 		k := observe(t, Config{Estimator: growth.KindRobust, Work: remaining.Declared{Steps: 1e6}, Targets: target.NewWatcher("loss", policy.GoalMin, wants)})
 		var m Measurement
-		for i := range 20 {
-			k.report(1 - 0.03*float64(i))
-			if m = k.measure(); i == 9 {
-				must.InDelta(t, 8, float64(*m.Remaining.QualityCPUS), 3) // 0.73 now
+		for i := range 30 {
+			k.report(1 / (1 + 0.1*float64(i)))
+			if m = k.measure(); i == 7 {
+				must.Between(t, 1, float64(*m.Remaining.QualityCPUS), 10, must.Sprint("3 in truth"))
 			}
 		}
 		must.Eq(t, remaining.Objective, m.Remaining.Source, must.Sprint(m.Remaining.Why))
-		must.InDelta(t, 11, float64(*m.Remaining.CPUS), 4) // 0.43 now
+		must.InDelta(t, 61, float64(*m.Remaining.CPUS), 20) // 91 in all
 		must.Eq(t, 0, *m.Remaining.QualityCPUS)
 	})
 }

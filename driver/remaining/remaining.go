@@ -122,6 +122,7 @@ type State struct {
 const (
 	maxMarks    = 64   // kept of steps and of epochs
 	most        = 1e15 // steps and CPU-seconds beyond are none
+	least       = 1e-6 // nor are steps below, and none lie nearer to each other
 	falls       = 4    // lower steps in a row mean that it counts down
 	maxBacks    = 3    // restarts in a row without getting further
 	maxBars     = 3    // bars one after the other
@@ -152,7 +153,7 @@ func (e *Estimator) State() State {
 
 // number is a count as a trainer says it: 0 if it is none.
 func number(v float64) float64 {
-	if v > 0 && v < most {
+	if v >= least && v < most {
 		return v
 	}
 	return 0
@@ -320,6 +321,9 @@ func price(ms []Mark) float64 {
 	for from > 0 && ms[from].Step-first.Step > (last.Step-first.Step)/2 {
 		from--
 	}
+	if last.Step-ms[from].Step < least {
+		return 0
+	}
 	return (last.CPU - ms[from].CPU) / (last.Step - ms[from].Step)
 }
 
@@ -427,7 +431,7 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 	case per > 0:
 	case s.Carried > 0:
 		per, how = s.Carried, "as before the restart"
-	case before.Steps > 0 && !s.Down:
+	case before.Steps >= least && !s.Down:
 		per, how = before.CPUS/before.Steps, "as in the run before"
 	}
 	out := Estimate{PerStep: policy.CPUSeconds(per)}
