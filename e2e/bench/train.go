@@ -28,13 +28,15 @@ type trainee struct {
 // trainees are the jobs of a step.
 func (m *measurement) trainees(s step) []trainee {
 	var all []trainee
-	for _, j := range m.jobsOf(s) {
+	jobs := m.jobsOf(s)
+	for _, j := range jobs {
 		t := trainee{Job: j}
 		if m.what == result.Torch {
 			t.task, t.curve = torchTask(j, j.Steps(m.e.Calibration.Speeds[torchName], pool()), m.threads, s.seed, m.h.Tools.Root), m.torchCurve
 		} else {
 			t.task, t.curve = j.Task(j.Steps(m.e.Calibration.Speeds[j.Model], pool()), m.threads, s.seed), m.curve
 		}
+		t.task.CPU = mix.NodeMHz / len(jobs)
 		all = append(all, t)
 	}
 	return all

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
@@ -134,7 +135,7 @@ func (w *watcher) sample() error {
 	}
 	w.last = now
 	for i, t := range w.tasks {
-		r := result.Reading{Response: result.Unknown(), Limit: result.Unknown()}
+		r := result.Reading{Response: result.Unknown()}
 		if t.alloc != "" {
 			if err := w.read(t, &r, &w.run.Tasks[i]); err != nil {
 				return err
@@ -168,9 +169,8 @@ func (w *watcher) read(t *watched, r *result.Reading, task *result.Task) error {
 	}
 	t.kernel = k
 	task.CPU = result.Number(round(k.CPU.Seconds()))
-	if st, err := status.ReadStatus(w.node.file(t.alloc, filepath.Join("alloc", status.Dir, t.task+".json"))); err == nil {
-		r.Class, r.Category, r.State = st.Class, st.Category, st.Target.State
-		r.Limit, r.Rule = result.Number(round(float64(st.Limit.Fraction))), st.Rule
+	if st, err := status.ReadStatus(w.node.file(t.alloc, filepath.Join("alloc", status.Dir, t.task+".json"))); err == nil && st.Target.State != string(policy.InTraining) {
+		r.State, r.Rule = st.Target.State, st.Rule
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 	var about []string
 	for _, j := range d.jobs(seed) {
 		task := j.Task(j.Steps(d.speeds[j.Model], pool()), pool(), seed)
+		task.CPU = mix.NodeMHz / jobCount
 		f := &follower{job: j, task: task, id: fmt.Sprintf("%s-%s-%d", j.Name, policy, seed)}
 		f.out = result.Job{Name: j.Name, Model: j.Model, Args: task.Args}
 		all = append(all, f)

@@ -4,6 +4,7 @@
 package mix
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,8 +16,13 @@ import (
 // it, and beneath the allocation's directory.
 const CurveFile = "alloc/data/curve.csv"
 
-// Shares are the MHz that every task asks Nomad for: without Ebbtide they share alike.
+// Shares are the MHz that a task asks Nomad for if it says nothing else. In a run all ask
+// for the same: without Ebbtide they share alike.
 const Shares = 100
+
+// NodeMHz is what jobs that have a node to themselves ask for together: less than two slow
+// cores have, and enough to hold against other work on the machine.
+const NodeMHz = 2400
 
 // Task is a task as a person would write it.
 type Task struct {
@@ -28,6 +34,7 @@ type Task struct {
 	// Progress and Target are the bodies of these blocks; "" = no block.
 	Progress, Target string
 	Meta, Env        map[string]string
+	CPU              int // MHz; 0 = Shares
 	MemoryMiB        int // 0 = 96
 }
 
@@ -69,10 +76,6 @@ func (t Task) write(b *strings.Builder) {
 		}
 		config = fmt.Sprintf("command = \"/bin/trainer\"\n        args    = [%s]", strings.Join(quoted, ", "))
 	}
-	memory := t.MemoryMiB
-	if memory == 0 {
-		memory = 96
-	}
 	fmt.Fprintf(b, `    task %q {
       driver       = "ebbtide"
       kill_timeout = "5s"
@@ -107,5 +110,5 @@ func (t Task) write(b *strings.Builder) {
         memory = %d
       }
     }
-`, Shares, memory)
+`, cmp.Or(t.CPU, Shares), cmp.Or(t.MemoryMiB, 96))
 }

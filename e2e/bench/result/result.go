@@ -201,7 +201,7 @@ type Sample struct {
 
 // Reading is one task in one window.
 type Reading struct {
-	Alive bool    `json:"alive"`
+	Alive bool    `json:"alive,omitempty"`
 	Cores float64 `json:"cores"` // used
 	// What the kernel had at the window's end.
 	Shares uint64  `json:"shares"`
@@ -209,12 +209,9 @@ type Reading struct {
 	// What the clients saw: answers that came in the window.
 	Answers  int    `json:"answers,omitempty"`
 	Response Number `json:"response_s"` // their mean
-	// What Ebbtide's status says.
-	Class    string `json:"class,omitempty"`
-	Category string `json:"category,omitempty"`
-	State    string `json:"state,omitempty"`
-	Limit    Number `json:"limit"`
-	Rule     string `json:"rule,omitempty"`
+	// What Ebbtide's status says of a task that has reached a target.
+	State string `json:"state,omitempty"`
+	Rule  string `json:"rule,omitempty"`
 }
 
 // Limited says whether the kernel has less for the task than Nomad asked for.
