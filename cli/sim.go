@@ -53,6 +53,8 @@ Options:
   -policy NAMES   Policies, separated by commas; auto if not given. "NAME@PLACEMENT"
                   places jobs otherwise than the scenario says. none comes first always.
   -seeds N        How many runs of each, with seeds from 1 on; 1 if not given.
+  -jobs N         Jobs of each workload, instead of the scenario's.
+  -sizes NAME     What nodes know of the jobs' sizes, instead of the scenario's.
   -data DIR       Directory of real curves and traces, instead of the scenario's.
   -json           Print the summaries as JSON instead of a table.
   -csv FILE       Write a row for each job of each run.
@@ -75,11 +77,14 @@ func (c simCommand) Run(args []string) int {
 		path, names, data, table, plot string
 		seeds, workers                 int
 		asJSON                         bool
+		changed                        scenario.Changes
 	)
 	flags := c.flags()
 	flags.StringVar(&path, "scenario", "", "")
 	flags.StringVar(&names, "policy", "auto", "")
 	flags.IntVar(&seeds, "seeds", 1, "")
+	flags.IntVar(&changed.Jobs, "jobs", 0, "")
+	flags.StringVar(&changed.Sizes, "sizes", "", "")
 	flags.StringVar(&data, "data", "", "")
 	flags.BoolVar(&asJSON, "json", false, "")
 	flags.StringVar(&table, "csv", "", "")
@@ -108,7 +113,7 @@ func (c simCommand) Run(args []string) int {
 	if err != nil {
 		return c.refuse(fmt.Errorf("reading the scenario: %w", err))
 	}
-	sc, err := scenario.Parse(path, text)
+	sc, err := scenario.Parse(path, text, changed)
 	if err != nil {
 		return c.refuse(fmt.Errorf("scenario %s: %w", path, err))
 	}
@@ -120,7 +125,7 @@ func (c simCommand) Run(args []string) int {
 		batch.Data = os.DirFS(data)
 	}
 	if batch.Variants, err = variants(names, sc); err != nil {
-		return c.refuse(fmt.Errorf("-%w", err))
+		return c.refuse(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -53,6 +53,10 @@ func TestSim(t *testing.T) {
 	_, err = png.Decode(bytes.NewReader(drawn))
 	must.NoError(t, err)
 
+	status, stdout, _ = ebbtide("", "sim", "-scenario", path, "-jobs", "7", "-sizes", "exact")
+	must.Eq(t, exitOK, status)
+	must.StrHasPrefix(t, "five, 7 jobs, exact: 7 jobs, 1 runs", stdout)
+
 	status, stdout, _ = ebbtide("", "sim", "-scenario", path, "-policy", "fsp-completion", "-json")
 	must.Eq(t, exitOK, status)
 	var all []metrics.Summary
@@ -72,14 +76,20 @@ func TestSim_errors(t *testing.T) {
 		{"no scenario", nil, "-scenario: must be given, a file in HCL"},
 		{"no file", []string{"-scenario", "nowhere.hcl"}, "nowhere.hcl: no such file"},
 		{"argument", []string{"-scenario", good, "x"}, `unexpected argument "x"`},
-		{"flag", []string{"-speed", "9"}, "allowed are -csv, -data, -json, -plot, -policy, -scenario, -seeds, -workers"},
+		{"flag", []string{"-speed", "9"}, "allowed are -csv, -data, -jobs, -json, -plot, -policy, -scenario, -seeds, -sizes, -workers"},
 		{"seeds", []string{"-scenario", good, "-seeds", "0"}, "-seeds: must be from 1 to 10000, got 0"},
 		{"workers", []string{"-scenario", good, "-workers", "0"}, "-workers: must be ≥ 1, got 0"},
-		{"policy", []string{"-scenario", good, "-policy", "best"}, "-policy: must be one of auto, "},
+		{"policy", []string{"-scenario", good, "-policy", "best"}, "policy: must be one of auto, "},
 		{"empty policy", []string{"-scenario", good, "-policy", "none,"}, `got ""`},
-		{"lacks", []string{"-scenario", good, "-policy", "tradl"}, `-policy: "tradl" needs jobs with targets`},
+		{"lacks", []string{"-scenario", good, "-policy", "tradl"}, `policy: "tradl" needs jobs with targets`},
 		{"zero jobs", []string{"-scenario", write(t, strings.Replace(fiveJobs, "5", "0", 1))}, "workload generated.jobs: must be from 1 to 1000000, got 0"},
 		{"unknown field", []string{"-scenario", write(t, fiveJobs+"spede = 1\n")}, "spede: is unknown (line 3), must be one of "},
+		{"jobs", []string{"-scenario", good, "-jobs", "-1"}, "workload generated.jobs: must be from 1 to 1000000, got -1"},
+		{"sizes", []string{"-scenario", good, "-sizes", "big"}, `sizes: must be one of exact, estimated, unknown, got "big"`},
+		{"options", []string{"-scenario", write(t, fiveJobs+"options = { floor = 1 }\n")}, "options.floor: must be one of alpha, beta, "},
+		{"a wrong option", []string{"-scenario", write(t, fiveJobs+"options = { fsp_floor = 7 }\n"), "-policy", "fsp"}, "options: policy fsp: fsp_floor: must be > 0 and ≤ 1, got 7"},
+		{"a wrong word", []string{"-scenario", write(t, fiveJobs+"options = { fsp_floor = \"low\" }\n"), "-policy", "fsp"}, "fsp_floor: must be a number"},
+		{"a weight", []string{"-scenario", write(t, strings.Replace(fiveJobs, "jobs = 5", "\njobs = 5\nweights = [0]\n", 1))}, "workload generated.weights[0]: must be ≥ 0.01 and ≤ 100, got 0"},
 		{"no data", []string{"-scenario", write(t, strings.Replace(fiveJobs, "generated", "alibaba", 1))}, "no directory is named (-data, or data in the scenario)"},
 		{"missing data", []string{"-scenario", write(t, strings.Replace(fiveJobs, "generated", "alibaba", 1)), "-data", t.TempDir()}, "there is no file curves/*.csv"},
 	} {

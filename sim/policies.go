@@ -6,6 +6,7 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -99,12 +100,15 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if err != nil {
 		return v, problem("must be one of %s, got %q", strings.Join(Names(), ", "), base)
 	}
-	values := make(map[string]json.RawMessage)
+	values, err := options(s)
+	if err != nil {
+		return v, err
+	}
 	for option, value := range p.options {
 		values[option] = json.RawMessage(value)
 	}
 	if v.decider, err = found.Configure(values); err != nil {
-		return v, fmt.Errorf("configuring policy %s: %w", name, err)
+		return v, fmt.Errorf("options: policy %s: %w", name, err)
 	}
 	v.once = p.policy == "none" && !v.specon && len(s.Services) == 0
 	v.twin = p.policy == "fsp" || p.policy == "auto"
@@ -116,6 +120,34 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 		v.learn = true
 	}
 	return v, v.lacks(s, base)
+}
+
+// options are the scenario's, as JSON.
+func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
+	kinds := make(map[string]string)
+	for _, p := range append(policies.All(), policies.Asked()...) {
+		for _, o := range p.Options {
+			kinds[o.Name] = o.Kind
+		}
+	}
+	out := make(map[string]json.RawMessage)
+	for name, value := range s.Options {
+		switch kind, ok := kinds[name]; {
+		case !ok:
+			var errs fields.Errors
+			errs.Add(fields.Member("options", name), "must be one of %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+			return nil, errs
+		case kind == policy.KindString || !json.Valid([]byte(value)):
+			text, err := json.Marshal(value)
+			if err != nil {
+				return nil, fmt.Errorf("encoding option %s: %w", name, err)
+			}
+			out[name] = text
+		default:
+			out[name] = json.RawMessage(value)
+		}
+	}
+	return out, nil
 }
 
 // lacks says what a policy needs that the scenario does not have.

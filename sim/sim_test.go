@@ -21,7 +21,7 @@ import (
 // batch simulates a scenario with seeds from 1 on.
 func batch(t must.T, text string, seeds, workers int, names ...string) []metrics.Run {
 	t.Helper()
-	sc, err := scenario.Parse("test.hcl", []byte(text))
+	sc, err := scenario.Parse("test.hcl", []byte(text), scenario.Changes{})
 	must.NoError(t, err)
 	b := Batch{Scenario: sc, First: 1, Seeds: seeds, Workers: workers}
 	for _, name := range names {
@@ -109,7 +109,7 @@ workload "generated" {
 `
 		r := batch(t, text, 1, 1, policy)[0]
 		must.NoError(t, r.Validate())
-		sc, err := scenario.Parse("test.hcl", []byte(text))
+		sc, err := scenario.Parse("test.hcl", []byte(text), scenario.Changes{})
 		must.NoError(t, err)
 		jobs, err := sc.Jobs(nil, 1)
 		must.NoError(t, err)
@@ -170,10 +170,21 @@ func TestRun_fairFinish(t *testing.T) {
 	must.Between(t, 0.999, unknown["fsp"].Ratio.Max, 1.01)
 }
 
+// With weights and other options nobody is later either, and a floor of 1 is fair sharing.
+func TestRun_options(t *testing.T) {
+	const text = "sizes = \"exact\"\nnode \"a\" { cores = 2 }\nworkload \"generated\" {\n jobs = 10\n weights = [1, 2, 4]\n}\n"
+	usual := summaries(t, batch(t, text, 6, 2, "none", "fsp-completion"))["fsp-completion"]
+	must.LessEq(t, 1.02, usual.Ratio.Max)
+	must.Greater(t, 0.2, usual.Gain())
+	held := summaries(t, batch(t, "options = { fsp_floor = 0.5 }\n"+text, 6, 2, "none", "fsp-completion"))["fsp-completion"]
+	must.Less(t, usual.Gain(), held.Gain())
+	must.LessEq(t, 1.02, held.Ratio.Max)
+}
+
 // Jobs that ask for cores wait until a node has them.
 func TestRun_queue(t *testing.T) {
 	dir := os.DirFS("testdata")
-	sc, err := scenario.Parse("test.hcl", []byte("node \"a\" { cores = 8 }\nworkload \"alibaba\" {\n jobs = 6\n over_s = 10\n asks = true\n}\n"))
+	sc, err := scenario.Parse("test.hcl", []byte("node \"a\" { cores = 8 }\nworkload \"alibaba\" {\n jobs = 6\n over_s = 10\n asks = true\n}\n"), scenario.Changes{})
 	must.NoError(t, err)
 	v, err := Find("none", sc)
 	must.NoError(t, err)
@@ -261,7 +272,7 @@ func TestRun_failures(t *testing.T) {
 }
 
 func TestFind_errors(t *testing.T) {
-	sc, err := scenario.Parse("test.hcl", []byte(twoJobs))
+	sc, err := scenario.Parse("test.hcl", []byte(twoJobs), scenario.Changes{})
 	must.NoError(t, err)
 	for _, tc := range []struct{ name, want string }{
 		{"fastest", `policy: must be one of auto, dqoes, equal, flowcon, flowcon-published, fsp`},
@@ -277,7 +288,7 @@ func TestFind_errors(t *testing.T) {
 }
 
 func TestBatch_stops(t *testing.T) {
-	sc, err := scenario.Parse("test.hcl", []byte(twoJobs))
+	sc, err := scenario.Parse("test.hcl", []byte(twoJobs), scenario.Changes{})
 	must.NoError(t, err)
 	v, err := Find("none", sc)
 	must.NoError(t, err)
@@ -302,7 +313,7 @@ func TestScenarios(t *testing.T) {
 		t.Run(filepath.Base(f), func(t *testing.T) {
 			text, err := os.ReadFile(f)
 			must.NoError(t, err)
-			sc, err := scenario.Parse(f, text)
+			sc, err := scenario.Parse(f, text, scenario.Changes{})
 			must.NoError(t, err)
 			if sc.Name == "scale" {
 				t.Skip("takes a minute")

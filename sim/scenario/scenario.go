@@ -49,6 +49,8 @@ type Scenario struct {
 	MaxS       float64 `hcl:"max_interval_s,optional"`
 	Contention float64 `hcl:"contention,optional"` // what a second task that runs costs the first, as a part of its speed
 	MoveS      float64 `hcl:"move_s,optional"`     // how long a move keeps a job from running
+	// Options are an agent's, which set parameters of policies.
+	Options map[string]string `hcl:"options,optional"`
 
 	Nodes     []Node     `hcl:"node,block"`
 	Workloads []Workload `hcl:"workload,block"`
@@ -73,6 +75,7 @@ type Workload struct {
 	Spread   float64   `hcl:"spread,optional"`
 	ArriveS  []float64 `hcl:"arrive_s,optional"`
 	CapCores []float64 `hcl:"cap_cores,optional"`
+	Weights  []float64 `hcl:"weights,optional"`
 	Asks     bool      `hcl:"asks,optional"`
 	Steps    int       `hcl:"steps,optional"`
 	Reports  int       `hcl:"reports,optional"`
@@ -99,9 +102,28 @@ type Failures struct {
 	CheckpointS float64 `hcl:"checkpoint_s,optional"` // between two checkpoints of a job, in its own CPU-seconds; 0 = none
 }
 
+// Changes are made to a scenario after it was read. What is zero stays as it is.
+type Changes struct {
+	Jobs  int    // of each workload
+	Sizes string // see Scenario.Sizes
+}
+
+func (c Changes) apply(s *Scenario) {
+	if c.Jobs != 0 {
+		s.Name += fmt.Sprintf(", %d jobs", c.Jobs)
+		for i := range s.Workloads {
+			s.Workloads[i].Jobs = c.Jobs
+		}
+	}
+	if c.Sizes != "" {
+		s.Name += ", " + c.Sizes
+		s.Sizes = c.Sizes
+	}
+}
+
 // Parse reads a scenario. Its error is a fields.Errors, or the parser's with file and
 // line; all are reported that can be.
-func Parse(name string, text []byte) (Scenario, error) {
+func Parse(name string, text []byte, changes Changes) (Scenario, error) {
 	var s Scenario
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
 	if diags.HasErrors() {
@@ -121,6 +143,7 @@ func Parse(name string, text []byte) (Scenario, error) {
 		base := name[strings.LastIndexByte(name, '/')+1:]
 		s.Name = strings.TrimSuffix(base, ".hcl")
 	}
+	changes.apply(&s)
 	s.fill()
 	return s, s.validate()
 }
@@ -309,6 +332,11 @@ func (s Scenario) validate() error {
 		for i, c := range w.CapCores {
 			positive(fields.Index(path+".cap_cores", i), c)
 		}
+		for i, x := range w.Weights {
+			if !(x >= 0.01 && x <= 100) {
+				errs.Add(fields.Index(path+".weights", i), "must be ≥ 0.01 and ≤ 100, got %v", x)
+			}
+		}
 		count(path+".steps", w.Steps)
 		count(path+".reports", w.Reports)
 		least(path+".noise", *w.Noise)
@@ -348,7 +376,7 @@ func (s Scenario) Jobs(data fs.FS, seed uint64) ([]workload.Job, error) {
 	for i, w := range s.Workloads {
 		jobs, err := workload.Make(workload.Spec{
 			Source: w.Source, Jobs: w.Jobs, MedianCPUS: w.MedianS, Sigma: *w.Sigma, OverS: w.OverS, Spread: w.Spread, At: w.ArriveS,
-			Caps: w.CapCores, Asks: w.Asks, Steps: w.Steps, Reports: w.Reports, Noise: *w.Noise, Targets: w.Targets, List: w.List,
+			Caps: w.CapCores, Weights: w.Weights, Asks: w.Asks, Steps: w.Steps, Reports: w.Reports, Noise: *w.Noise, Targets: w.Targets, List: w.List,
 			PoolCores: s.PoolCores(),
 		}, workload.Data{FS: data}, seed+uint64(i)<<32)
 		if err != nil {

@@ -17,7 +17,7 @@ func TestParse(t *testing.T) {
   count = 3
   cores = 8
 }
-`+jobs+"workload \"papers\" {\n jobs = 2\n sigma = 0\n noise = 0\n}\nservice \"api\" {\n objective_s = 1\n batch_cpu_s = 2\n for_s = 3\n count = 2\n}\n"))
+`+jobs+"workload \"papers\" {\n jobs = 2\n sigma = 0\n noise = 0\n}\nservice \"api\" {\n objective_s = 1\n batch_cpu_s = 2\n for_s = 3\n count = 2\n}\n"), Changes{})
 	must.NoError(t, err)
 	must.Eq(t, "ten", s.Name)
 	must.Eq(t, Estimated, s.Sizes)
@@ -70,7 +70,7 @@ func TestParse_errors(t *testing.T) {
 		{"failures", node + jobs + "failures {\n every_s = 0\n repair_s = 1\n}\n", "failures.every_s: must be > 0, got 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := Parse("test.hcl", []byte(tc.text))
+			_, err := Parse("test.hcl", []byte(tc.text), Changes{})
 			must.ErrorContains(t, err, tc.want)
 		})
 	}

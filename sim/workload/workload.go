@@ -64,11 +64,12 @@ type Spec struct {
 	Sigma      float64 // of the logarithm of the work (generated)
 	// OverS is the time over which they arrive, in seconds. 0: Spread times as long as the
 	// pool needs for all of their work.
-	OverS  float64
-	Spread float64
-	At     []float64 // or when each of them arrives
-	Caps   []float64 // the most cores that a job can use, drawn; none = what the source says
-	Asks   bool      // jobs ask for their cores (Alibaba), so that they may have to wait
+	OverS   float64
+	Spread  float64
+	At      []float64 // or when each of them arrives
+	Caps    []float64 // the most cores that a job can use, drawn; none = what the source says
+	Weights []float64 // entitlements, of which each job has one; none = 1
+	Asks    bool      // jobs ask for their cores (Alibaba), so that they may have to wait
 
 	Steps   int
 	Reports int     // of a curve that is drawn
@@ -102,7 +103,9 @@ func Make(s Spec, data Data, seed uint64) ([]Job, error) {
 		if !s.Asks {
 			j.AskCores = 0
 		}
-		j.Weight = 1
+		if j.Weight = 1; len(s.Weights) > 0 {
+			j.Weight = s.Weights[r.IntN(len(s.Weights))]
+		}
 		j.Steps, j.Noise = max(s.Steps, len(j.Curve.X)-1), s.Noise
 		if s.Targets && j.Objective == nil {
 			c := j.Curve
