@@ -42,7 +42,7 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
 	mv $@.tmp $@
 
-demo: build nomad ## three training jobs on a real Nomad trade CPU by how fast they learn
+demo: build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
 test: lint unit test-cgroup2 e2e ## everything that CI runs
@@ -75,11 +75,15 @@ lint: ## formatting, go vet, staticcheck
 	GOFLAGS= $(GO) build -C tools -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck -tags e2e ./...
 
-bench: build nomad ## benchmarks: policies, log reading, the plugin's overhead (20 minutes, root)
+# What is measured is decided by BENCH, e.g. BENCH='-what train -jobs 10'; -h lists it.
+bench: build nomad ## training jobs and services on a real Nomad, five seeds, into docs/results (hours, root; goes on where it was interrupted)
+	$(GO) run ./e2e/bench -out docs/results $(BENCH)
+
+bench-cost: build nomad ## what policies, log reading and the plugin cost (20 minutes, root)
 	$(GO) test -run '^$$' -bench . -benchmem ./driver/... ./device/...
 	$(GO) run ./e2e/overhead
 
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
 
-.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench clean
+.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench bench-cost clean

@@ -18,14 +18,14 @@ const autoSnapshot = `{
   "tasks": [
     {"id": "resnet-api", "kind": "service", "objective_s": 0.05, "response_s": 0.065, "use": 0.25, "limit": 0.25},
     {"id": "nasnet-api", "kind": "service", "objective_s": 0.4, "response_s": 0.25, "use": 0.2, "limit": 0.2},
-    {"id": "vae", "kind": "training", "category": "NL", "growth": 0.6, "progress": 0.12, "use": 0.2, "limit": 0.2},
-    {"id": "mnist", "kind": "training", "category": "WL", "growth": 0.05, "progress": 0.01,
-      "goal": "min", "value": 0.28, "acceptable": 0.3, "objective": 0.25, "use": 0.15, "limit": 0.15},
-    {"id": "rnn", "kind": "training", "category": "CL", "growth": 0.01,
-      "goal": "max", "value": 0.94, "objective": 0.93, "use": 0.1, "limit": 0.1},
+    {"id": "vae", "kind": "training", "use": 0.2, "limit": 0.2,
+      "cpu_s": 60, "fair_cpu_s": 50, "remaining_cpu_s": 500, "quality_cpu_s": 90},
+    {"id": "mnist", "kind": "training", "goal": "min", "value": 0.28, "acceptable": 0.3, "objective": 0.25, "use": 0.15, "limit": 0.15,
+      "cpu_s": 110, "fair_cpu_s": 120, "remaining_cpu_s": 200, "quality_cpu_s": 0},
+    {"id": "rnn", "kind": "training", "goal": "max", "value": 0.94, "objective": 0.93, "use": 0.1, "limit": 0.1},
     {"id": "preprocess", "kind": "training", "use": 0.1, "limit": 0}
   ],
-  "interval_s": 20, "initial_interval_s": 20, "max_interval_s": 160, "event": ""
+  "now_s": 1700000000, "pool_cores": 4, "interval_s": 20, "event": ""
 }`
 
 // The output to the byte, as scripts see it.
@@ -44,11 +44,9 @@ func TestDecide_auto(t *testing.T) {
 	// What is left out has its default.
 	with := func(params string) string { return strings.Replace(autoSnapshot, "{\n", `{"params": `+params+", ", 1) }
 	must.Eq(t, got, run(with(`{}`)))
-	must.Eq(t, got, run(with(`{"flowcon": {"alpha": "adaptive", "beta": 2}, "tradl": {"full": 0.9},
-		"dqoes": {"alpha": 0.1, "beta": 0.1, "headroom": true, "step": "proportional"}, "service_share": 0.8}`)))
-	must.Eq(t, got, run(with(`{"dqoes": {}}`)))
+	must.Eq(t, got, run(with(`{"fsp": {"prefer": "balanced", "floor": 0.1}, "service_share": 0.8, "tolerance": 0.1}`)))
 	must.StrContains(t, run(with(`{"service_share": 0.3}`)), `"auto.service.bound"`)
-	must.StrContains(t, run(with(`{"dqoes": {"step": "published"}}`)), `q/Q_B·R_G·β`)
+	must.StrContains(t, run(with(`{"fsp": {"prefer": "completion"}}`)), `preferred: its twin has`)
 }
 
 // What is wrong with a snapshot: one line an error, each beginning with its path.
@@ -58,7 +56,7 @@ func TestDecide_badAuto(t *testing.T) {
 		want []string
 	}{
 		{`{"tasks": [{}], "event": "x"}`, []string{
-			`interval_s: is missing`, `initial_interval_s: is missing`, `max_interval_s: is missing`,
+			`now_s: is missing`, `pool_cores: is missing`,
 			`tasks[0].id: is missing`, `tasks[0].kind: is missing`, `tasks[0].limit: is missing`, `tasks[0].use: is missing`,
 			`event: must be one of "", "join", "leave", got "x"`,
 		}},
@@ -66,16 +64,15 @@ func TestDecide_badAuto(t *testing.T) {
 			`tasks[1].objective_s: must be > 0, got 0`,
 			`tasks[1].kind: a service has no acceptable or objective`,
 		}},
-		{strings.Replace(autoSnapshot, `"growth": 0.6`, `"growth": -1, "objective_s": 3`, 1), []string{
-			`tasks[2].growth: must be ≥ 0, got -1`,
+		{strings.Replace(autoSnapshot, `"cpu_s": 60`, `"cpu_s": -1, "objective_s": 3`, 1), []string{
+			`tasks[2].cpu_s: must be ≥ 0, got -1`,
 			`tasks[2].objective_s: is for services only, got 3 for a training task`,
 		}},
-		{strings.Replace(autoSnapshot, "{\n", `{"params": {"dqoes": {"n": 3, "alpha": 2}, "flowcon": {"beta": 0}, "tradl": {"Full": 1}, "service_share": 2}, `, 1), []string{
-			`params.tradl.Full: unknown field, must be one of: full`,
-			`params.dqoes.n: unknown field, must be one of: alpha, beta, headroom, step`,
-			`params.flowcon.beta: must be ≥ 1, got 0`,
-			`params.dqoes.alpha: must be > 0 and < 1, got 2`,
+		{strings.Replace(autoSnapshot, "{\n", `{"params": {"fsp": {"n": 3, "floor": 2}, "tolerance": 1, "service_share": 2}, `, 1), []string{
+			`params.fsp.n: unknown field, must be one of: prefer, floor`,
+			`params.fsp.floor: must be > 0 and ≤ 1, got 2`,
 			`params.service_share: must be > 0 and ≤ 1, got 2`,
+			`params.tolerance: must be > 0 and < 1, got 1`,
 		}},
 	} {
 		status, stdout, stderr := ebbtide(tc.doc, "decide", "--policy", "auto")

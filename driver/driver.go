@@ -148,6 +148,7 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		IOWeight:        s.IOWeight,
 		SharedCores:     limits.SharedCores,
 		OwnQuota:        limits.OwnQuota,
+		Idle:            limits.IdleTime,
 		NoProgressAfter: s.NoProgressAfter,
 		Node:            d.node,
 		Emit:            d.emit,
@@ -398,6 +399,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Private:   private.Open(cfg.AllocDir),
 		Where:     source.Where(opts.Progress),
 		Targets:   opts.Targets,
+		Work:      opts.Work,
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()

@@ -165,9 +165,23 @@ func (d *Driver) settle(t *task) {
 			}
 			t.result = res
 			t.releaseLogs()
-			t.setup.controller.Remove(t.handle.Config.ID)
+			d.farewell(t.setup.controller.Remove(t.handle.Config.ID))
 			return
 		}
+	}
+}
+
+// farewell gives the last event of a task time to reach Nomad, which takes none of a task
+// that has ended.
+func (d *Driver) farewell(said <-chan bool) {
+	const within, travels = time.Second, 200 * time.Millisecond
+	select {
+	case some := <-said:
+		if some {
+			time.Sleep(travels)
+		}
+	case <-time.After(within):
+	case <-d.ctx.Done():
 	}
 }
 

@@ -39,7 +39,9 @@ import (
 // What before means is measured beside the same tasks while they do nothing yet.
 func TestHostile(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
-		t.Run(engine, func(t *testing.T) { testHostile(t, newCluster(t, newHarness(t), engine, clusterOptions{})) })
+		t.Run(engine, func(t *testing.T) {
+			testHostile(t, newCluster(t, newHarness(t), engine, clusterOptions{settings: map[string]string{"policy": `"flowcon"`}}))
+		})
 	}
 }
 
@@ -542,7 +544,9 @@ func testSnapshot(t *testing.T, c *cluster, tasks int) {
 // TestEntitlement checks that a task about which nothing is known keeps what it asked for,
 // and Nomad gave it, beside many small ones whose limits change.
 func TestEntitlement(t *testing.T) {
-	c := newCluster(t, newHarness(t), "exec", clusterOptions{agent: harness.AgentConfig{ClientHCL: "cpu_total_compute = 10000"}})
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{
+		settings: map[string]string{"policy": `"flowcon"`}, agent: harness.AgentConfig{ClientHCL: "cpu_total_compute = 10000"},
+	})
 	small := map[string]int{}
 	for id, k := range map[string]task{"flat-0": flat("train"), "flat-1": flat("train"), "growing": growing("train")} {
 		k.cpu = 500

@@ -36,7 +36,7 @@ func lifecycleOptions(t *testing.T, docker harness.DockerOptions) clusterOptions
 	opts := clusterOptions{
 		cni:      true,
 		docker:   docker,
-		settings: map[string]string{"no_progress_after": `"3s"`, "docker_timeout": `"2s"`, "tradl_full": "0.3"}, // others use the machine, too
+		settings: map[string]string{"policy": `"flowcon"`, "no_progress_after": `"3s"`, "docker_timeout": `"2s"`},
 		agent:    harness.AgentConfig{HostVolumes: map[string]string{"data": volumeDir(t)}},
 	}
 	root, err := harness.FindRoot()
@@ -68,7 +68,7 @@ func testAttributes(t *testing.T, c *cluster) {
 	for name, want := range map[string]string{
 		"driver.ebbtide":            "1",
 		"driver.ebbtide.engine":     c.engine,
-		"driver.ebbtide.policy":     "auto",
+		"driver.ebbtide.policy":     "flowcon",
 		"driver.ebbtide.mode":       "weight",
 		"driver.ebbtide.estimator":  "robust",
 		"driver.ebbtide.version":    version.Version,
@@ -138,7 +138,7 @@ func testStart(t *testing.T, c *cluster) {
 	must.Eq(t, alloc.ID, st.Alloc)
 	must.Eq(t, "start", st.Job)
 	must.Eq(t, c.engine, st.Engine)
-	must.Eq(t, "auto", st.Policy)
+	must.Eq(t, "flowcon", st.Policy)
 	must.Eq(t, "loss", st.Metric)
 	must.Eq(t, "min", st.Goal)
 	must.Positive(t, float64(st.Value))

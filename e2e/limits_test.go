@@ -217,7 +217,7 @@ func taskStarted(t *testing.T, alloc *api.Allocation, task string) time.Time {
 func TestQuota(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
-			c := newCluster(t, newHarness(t), engine, clusterOptions{settings: map[string]string{"mode": `"quota"`, "quota_min_cores": "0.3"}})
+			c := newCluster(t, newHarness(t), engine, clusterOptions{settings: map[string]string{"policy": `"flowcon"`, "mode": `"quota"`, "quota_min_cores": "0.3"}})
 			testLone(t, c)
 			testCompeting(t, c)
 		})
@@ -245,7 +245,7 @@ func TestPolicyNone(t *testing.T) {
 // TestLeftAlone checks tasks that are not to be limited: those that say so, and
 // those with cores of their own.
 func TestLeftAlone(t *testing.T) {
-	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"mode": `"quota"`, "quota_min_cores": "0.3"}})
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"flowcon"`, "mode": `"quota"`, "quota_min_cores": "0.3"}})
 	off := flat("train")
 	off.meta = map[string]string{"ebbtide_limit": "off"}
 	offAlloc := c.start(t, job{id: "off", tasks: []task{off}})
@@ -276,7 +276,7 @@ func TestLeftAlone(t *testing.T) {
 // TestRealTraining is the two-task experiment with real training: a model that
 // still learns beside one that has converged.
 func TestRealTraining(t *testing.T) {
-	c := newCluster(t, newHarness(t), "exec", clusterOptions{})
+	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"flowcon"`}})
 	// Two trainers a task, one of them silent: a model this small does not keep
 	// two CPUs busy, and both tasks must want all there is.
 	trainer := func(args string) task {

@@ -179,6 +179,9 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 	if len(n.tasks) == 0 {
 		n.interval = s.sc.IntervalS
 	}
+	if event != policy.EventLeave { // else nobody has had yet what it has left
+		n.learnCaps()
+	}
 	for _, t := range n.tasks {
 		t.look(s.now)
 		if event == policy.EventNone || t.use == 0 {
@@ -203,6 +206,24 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 	return nil
 }
 
+// learnCaps takes note of what tasks use while a part of the pool is idle, as the driver's
+// loop does.
+func (n *node) learnCaps() {
+	const idle, fades = 0.1, 0.9
+	used := 0.0
+	for _, t := range n.tasks {
+		used += t.rate
+	}
+	if used > (1-idle)*n.cores {
+		return
+	}
+	for _, t := range n.tasks {
+		if t.rate > 0 && t.rate < t.quota*fades {
+			t.seen = max(t.rate, t.seen*fades)
+		}
+	}
+}
+
 // take makes a snapshot of the node.
 func (n *node) take(s *simulation, event policy.Event) policy.Snapshot {
 	out := policy.Snapshot{
@@ -220,7 +241,7 @@ func (n *node) take(s *simulation, event policy.Event) policy.Snapshot {
 	ghosts := n.ghosts[:0]
 	for _, t := range n.ghosts {
 		g := policy.Task{
-			ID: t.ID, Kind: policy.Training, Entitlement: float64(limits.Identity.Weight(t.base.Shares)), CapCores: policy.Cores(t.CapCores),
+			ID: t.ID, Kind: policy.Training, Entitlement: float64(limits.Identity.Weight(t.base.Shares)), CapCores: policy.Cores(t.cap(s)),
 			CPUS: policy.CPUSeconds(t.used), FairCPUS: t.fair, RemainingCPUS: new(policy.CPUSeconds), Ended: true,
 		}
 		if twin.Left(g) > 0 {

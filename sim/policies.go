@@ -59,9 +59,6 @@ const speconName = "specon"
 // Names lists the policies that can be simulated.
 func Names() []string {
 	names := slices.Concat(policies.Names(), baseline.Names(), []string{speconName})
-	for _, p := range policies.Asked() {
-		names = append(names, p.Name)
-	}
 	for name := range presets() {
 		names = append(names, name)
 	}
@@ -99,7 +96,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 		v.true_ = p.policy == baseline.SRPT
 		return v, v.lacks(s, base)
 	}
-	found, err := find(p.policy)
+	found, err := policies.Find(p.policy)
 	if err != nil {
 		return v, problem("must be one of %s, got %q", strings.Join(Names(), ", "), base)
 	}
@@ -117,7 +114,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	v.twin = p.policy == "fsp" || p.policy == "auto"
 	switch p.policy {
 	case "none", "dqoes", "tradl":
-	case "fsp":
+	case "fsp", "auto":
 		v.learn = v.learn || s.Sizes == scenario.Estimated
 	default:
 		v.learn = true
@@ -128,10 +125,8 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 // options are the scenario's, as JSON.
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	kinds := make(map[string]string)
-	for _, p := range append(policies.All(), policies.Asked()...) {
-		for _, o := range p.Options {
-			kinds[o.Name] = o.Kind
-		}
+	for _, o := range policies.Options() {
+		kinds[o.Name] = o.Kind
 	}
 	out := make(map[string]json.RawMessage)
 	for name, value := range s.Options {
@@ -176,14 +171,4 @@ func problem(format string, args ...any) error {
 	var errs fields.Errors
 	errs.Add("policy", format, args...)
 	return errs
-}
-
-// find returns a policy of the registry, by its name.
-func find(name string) (policy.Policy, error) {
-	for _, p := range policies.Asked() {
-		if p.Name == name {
-			return p, nil
-		}
-	}
-	return policies.Find(name)
 }

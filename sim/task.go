@@ -52,6 +52,7 @@ type task struct {
 	intervalAt, intervalCPU float64
 	use                     float64 // cores, over the last interval
 	response                *float64
+	seen                    float64 // cores that it has used while there were more; 0 = all
 
 	// What was decided.
 	decision policy.Decision
@@ -347,7 +348,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	pool := n.cores
 	p := policy.Task{
 		ID: t.ID, Kind: policy.Training, Use: policy.Share(t.use / pool), Entitlement: float64(limits.Identity.Weight(t.base.Shares)),
-		CapCores: policy.Cores(t.CapCores), CPUS: policy.CPUSeconds(t.used), FairCPUS: t.fair,
+		CapCores: policy.Cores(t.cap(s)), CPUS: policy.CPUSeconds(t.used), FairCPUS: t.fair,
 	}
 	if t.decision.Rule != "" {
 		p.Limit = t.decision.Bound()
@@ -373,6 +374,14 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	p.RemainingCPUS, p.QualityCPUS = t.sizes(s)
 	t.known, t.knownAt = p.RemainingCPUS, t.used
 	return p
+}
+
+// cap is the most that the task is known to be able to use; 0 = all.
+func (t *task) cap(s *simulation) float64 {
+	if s.v.true_ || s.sc.Sizes == scenario.Exact {
+		return t.CapCores
+	}
+	return t.seen
 }
 
 // sizes is what is known of what the task will still use.

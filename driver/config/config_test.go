@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 	}{
 		"engine":    {values{"engine": "podman"}, `engine: must be one of docker, exec, got "podman"`},
 		"exec":      {values{"engine": "exec"}, ""},
-		"policy":    {values{"policy": "flow"}, `policy: must be one of auto, flowcon, tradl, dqoes, none, got "flow"`},
+		"policy":    {values{"policy": "flow"}, `policy: must be one of auto, fsp, flowcon, tradl, dqoes, none, got "flow"`},
 		"none":      {values{"policy": "none"}, ""},
 		"io_weight": {values{"io_weight": "yes"}, `io_weight: must be one of on, off, got "yes"`},
 		"mode":      {values{"mode": "hard"}, `mode: must be one of weight, quota, got "hard"`},
@@ -112,7 +112,7 @@ func TestParse(t *testing.T) {
 		"a second line": {values{"mode": "a\nb"}, `mode: must be one of weight, quota, got "a\nb"`},
 
 		"all at once": {values{"mode": "x", "policy": "y", "beta": 0.0},
-			`policy: must be one of auto, flowcon, tradl, dqoes, none, got "y"` + "\n" +
+			`policy: must be one of auto, fsp, flowcon, tradl, dqoes, none, got "y"` + "\n" +
 				`mode: must be one of weight, quota, got "x"` + "\n" +
 				`beta: must be ≥ 1, got 0`},
 	} {

@@ -30,6 +30,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/publish"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
@@ -61,6 +62,10 @@ type Options struct {
 	// OwnQuota reads the CPU quota over the plugin, in cores, 0 if there is none
 	// (limits.OwnQuota); nil when it does not count. It may change at any time.
 	OwnQuota func() (float64, error)
+
+	// Idle reads the machine's idle time, in core-seconds (limits.IdleTime); nil when it is
+	// not known.
+	Idle func() (float64, error)
 
 	// NoProgressAfter is how long a task may write output that nothing matches
 	// before an event says so.
@@ -95,6 +100,9 @@ type Task struct {
 	// "" is the task's output.
 	Open  func() (progress.Source, error)
 	Where string
+
+	// Work is what is known of the task's size before it reports.
+	Work remaining.Declared
 
 	// Targets are what the job wants; with Targets.QoE it is a service, and its reports
 	// are response times.
@@ -155,6 +163,7 @@ type Controller struct {
 	gone       policy.Cores    // what tasks used that have left since the last run on time
 	damper     *plan.Damper
 	snapshot   snapshot
+	twins      twins
 }
 
 // New returns a Controller. Run must be called for anything to happen.
@@ -176,9 +185,12 @@ func (c *Controller) Add(t Task) {
 	c.post(func(ctx context.Context) { c.add(ctx, t) })
 }
 
-// Remove takes a task back: it has ended. It does not block.
-func (c *Controller) Remove(id string) {
-	c.post(func(ctx context.Context) { c.remove(ctx, id) })
+// Remove takes a task back: it has ended. It does not block. The channel says when the
+// loop knows, and whether it sent an event.
+func (c *Controller) Remove(id string) <-chan bool {
+	said := make(chan bool, 1)
+	c.post(func(ctx context.Context) { said <- c.remove(ctx, id) })
+	return said
 }
 
 // Moving says how far the preparation of a task's move is. While it saves, the task has
@@ -336,6 +348,7 @@ func (c *Controller) add(ctx context.Context, t Task) {
 	}
 	s := c.newTask(ctx, t)
 	c.tasks = append(c.tasks, s)
+	c.restoreTwins(s)
 	if t.Recovered {
 		// The driver recovers a node's tasks one by one. A decision over the
 		// first few would release limits only to set them again.
@@ -373,15 +386,18 @@ func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 	}()
 }
 
-// remove drops a task, writes its last status and decides anew for the others.
-func (c *Controller) remove(ctx context.Context, id string) {
+// remove drops a task, writes its last status and decides anew for the others. It says
+// whether there was an event.
+func (c *Controller) remove(ctx context.Context, id string) (said bool) {
 	t := c.find(id)
 	if t == nil {
-		return
+		return false
 	}
 	t.gone = true
 	now := time.Now()
 	t.look(now)
+	t.readUsage()
+	said = c.sayEnd(t, now)
 	c.show(t, now, true)
 	time.AfterFunc(lateOutput, func() {
 		m := t.observer.Finish(ctx)
@@ -394,6 +410,7 @@ func (c *Controller) remove(ctx context.Context, id string) {
 	if len(c.tasks) > 0 && !now.Before(c.quiet) {
 		c.decide(ctx, policy.EventLeave) // Algorithm 2: so does a leave
 	}
+	return said
 }
 
 // lateOutput is how long after a task's end its last lines may still be on their

@@ -31,6 +31,8 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 			// A join or a leave does not close the others' interval: it may come a
 			// moment after the last one.
 			t.closeInterval(now, c.opts.NodeMemory)
+		} else {
+			t.readUsage()
 		}
 		switch {
 		case t.Limited:
@@ -40,6 +42,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		}
 	}
 	s := c.take(tasks, outside, event, now)
+	c.advanceTwins(&s, tasks, outside-c.gone, now)
 	if event == policy.EventNone {
 		// It counted in this run, too: a part of the interval was theirs.
 		c.gone = 0
@@ -77,8 +80,9 @@ func (c *Controller) take(tasks []*task, outside policy.Cores, event policy.Even
 	}
 	for i, t := range tasks {
 		s.Tasks[i] = t.policyTask(c.share(t.cores), c.pool, event)
-		s.Tasks[i].Entitlement = float64(t.cgroup.Conversion().Weight(t.base.Shares))
+		s.Tasks[i].Entitlement = t.entitlement()
 	}
+	s.Tasks = append(s.Tasks, c.twins.ghosts...)
 	return s
 }
 
@@ -98,8 +102,8 @@ func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	if len(tasks) == 0 {
 		c.interval = c.opts.Interval
 	}
-	for i, d := range out.Tasks {
-		tasks[i].accept(d, now)
+	for i, t := range tasks { // ghosts come after them
+		t.accept(out.Tasks[i], now)
 	}
 }
 

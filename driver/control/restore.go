@@ -38,6 +38,14 @@ type resume struct {
 	SpeCon   specon.Category `json:"specon"`
 	Sorted   time.Time       `json:"sorted"` // into that category
 
+	Began time.Time         `json:"began"`
+	Fair  policy.CPUSeconds `json:"fair"` // of the twin
+	Used  policy.CPUSeconds `json:"used"` // when that was reckoned
+	Most  policy.Cores      `json:"most"` // that the task can use
+	Over  time.Time         `json:"over,omitzero"`
+	First policy.CPUSeconds `json:"first"`
+	Ended bool              `json:"ended"`
+
 	Epoch   uint64             `json:"epoch"`
 	Reports int64              `json:"reports"`
 	Metric  string             `json:"metric"`
@@ -58,6 +66,7 @@ func (t *task) state() []byte {
 		Run: t.ID, Offset: t.m.Offset, Base: t.base,
 		Decision: t.decision, Decided: t.decided, Since: t.since,
 		SpeCon: t.specon.category, Sorted: t.specon.since,
+		Began: t.began, Fair: t.fair.cpu, Used: t.fair.used, Most: t.fair.most, Over: t.fair.over, First: t.fair.first, Ended: t.gone,
 		Epoch: t.m.Epoch, Reports: t.m.Reports, Metric: t.m.Report.Metric, Goal: t.m.Goal,
 		Value: status.Number(t.m.Report.Value), Step: status.Number(t.m.Report.Step), Total: status.Number(t.m.Report.Total),
 		Curve: make([][5]status.Number, len(t.m.Curve)),
@@ -93,9 +102,16 @@ func (t *task) restore() measure.Resume {
 		return measure.Resume{}
 	}
 	if r.Run != t.ID {
+		if !r.Ended && r.Used > r.Fair { // the machine went down while it ran
+			t.earlier = &policy.Task{
+				ID: r.Run, Kind: policy.Training, Entitlement: float64(r.Conversion.Weight(r.Base.Shares)), CapCores: r.Most,
+				CPUS: r.Used, FairCPUS: r.Fair, Ended: true,
+			}
+		}
 		return measure.Resume{Offset: r.Offset} // its logs go on in the same files
 	}
 	t.restored = &r
+	t.began, t.fair = r.Began, fair{cpu: r.Fair, used: r.Used, most: r.Most, over: r.Over, first: r.First}
 	t.base, t.decision, t.decided, t.since = r.Base, r.Decision, r.Decided, r.Since
 	t.specon.category, t.specon.since = r.SpeCon, r.Sorted
 	out := measure.Resume{

@@ -186,7 +186,7 @@ func (t *task) targetReached(r target.Reached, now time.Time) {
 	if r.State == policy.Objective {
 		text += "; the task is asked to save and stop, and has succeeded"
 	} else {
-		text += "; from now on it yields CPU to tasks that still need it"
+		text += "; from now on tasks that are not there yet come first"
 	}
 	t.log.Info("target reached", "state", r.State, "value", r.Value, "target", r.Target, "metric", r.Metric)
 	t.show.Send(string(r.State), text, now)

@@ -4,6 +4,7 @@
 package control
 
 import (
+	"math"
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/plan"
@@ -49,6 +50,7 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 			QoE:        number(t.qoe()),
 			Response:   number(t.response),
 		},
+		Fair:             t.fairStatus(),
 		SpeCon:           t.speconStatus(),
 		Move:             t.move,
 		Resources:        t.resources.status(),
@@ -76,6 +78,30 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 	}
 }
 
+// fairStatus is how a training task fares beside its twin, as it is shown.
+func (t *task) fairStatus() status.Fair {
+	f := status.Fair{RemainingCPUS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown()}
+	if !t.trains() {
+		return f
+	}
+	left, quality := t.size()
+	f.RemainingCPUS, f.QualityCPUS = number((*float64)(left)), number((*float64)(quality))
+	f.AheadCPUS = status.Number(t.fair.used - t.fair.cpu)
+	f.Source, f.Why = string(t.m.Remaining.Source), t.m.Remaining.Why
+	if d := t.decision.Fair; d != nil {
+		f.Finish, f.FairFinish, f.Late = moment(d.FinishS), moment(d.FairFinishS), d.Late
+	}
+	return f
+}
+
+// moment is a time since the Unix epoch; zero if it is not known.
+func moment(s *float64) time.Time {
+	if s == nil || *s > 1e11 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(*s * 1e3)).UTC()
+}
+
 // limitStatus is a task's limit as it is shown.
 func (t *task) limitStatus() status.Limit {
 	l := status.Limit{
@@ -98,6 +124,7 @@ func (c *Controller) node() status.Node {
 		Classes:   make(map[string]int),
 		GrowthSum: make(map[string]status.Number),
 		SpeCon:    make(map[string]int),
+		SavedS:    status.Number(c.twins.saved.Seconds()),
 		Alpha:     status.Number(c.alpha),
 		IntervalS: status.Number(c.interval.Seconds()),
 	}
@@ -165,6 +192,11 @@ func (c *Controller) row(t *task, now time.Time) status.Row {
 		MemoryMiB:  r.memory, MemoryG: r.memoryG,
 		BlockMiBs: r.block, BlockG: r.blockG,
 		NetworkMiBs: r.network, NetworkG: r.networkG,
+		Remaining: math.NaN(), Ahead: math.NaN(),
+	}
+	if t.trains() {
+		f := t.fairStatus()
+		row.Remaining, row.Ahead = float64(f.RemainingCPUS), float64(f.AheadCPUS)
 	}
 	if t.Targets.Any() {
 		row.State = string(t.reached)

@@ -31,11 +31,14 @@ func (c *Controller) keepSnapshot() {
 	if was := s.carrier; was != c.tasks[0] {
 		s.carrier = c.tasks[0]
 		if was != nil && was.AllocID != s.carrier.AllocID {
-			if err := was.Private.Remove(private.SnapshotName); err != nil {
-				c.log.Debug("an old snapshot stays behind", "alloc_id", was.AllocID, "error", err)
+			for _, name := range []string{private.SnapshotName, private.TwinsName} {
+				if err := was.Private.Remove(name); err != nil {
+					c.log.Debug("an old file of the node stays behind", "alloc_id", was.AllocID, "error", err)
+				}
 			}
 		}
 	}
+	c.keepTwins(s.carrier.Private)
 	data, err := json.Marshal(s.last)
 	if err == nil {
 		err = s.carrier.Private.WriteFile(private.SnapshotName, data, false)

@@ -107,7 +107,7 @@ func TestTargetOfAnEarlierProcess(t *testing.T) {
 }
 
 func TestAcceptableTaskYields(t *testing.T) {
-	for _, name := range []string{"auto", "tradl"} {
+	for _, name := range []string{"tradl"} {
 		t.Run(name, bubble(func(t *testing.T) {
 			n := newNode(t, func(o *Options) { o.Policy = decider(t, name) })
 			f, _ := n.target("good", target.Targets{Acceptable: num(0.9), Hold: 1})
@@ -127,7 +127,7 @@ func TestAcceptableTaskYields(t *testing.T) {
 
 // A leave takes its use out of the sum, but the pool was full: nobody is set free.
 func TestAcceptableTaskYieldsOnWhenOthersLeave(t *testing.T) {
-	for _, name := range []string{"auto", "tradl"} {
+	for _, name := range []string{"tradl"} {
 		t.Run(name, bubble(func(t *testing.T) {
 			n := newNode(t, func(o *Options) { o.Policy = decider(t, name) })
 			good, _ := n.target("good", target.Targets{Acceptable: num(0.9), Hold: 1})

@@ -28,6 +28,7 @@ type task struct {
 	log             hclog.Logger
 	show            *publish.Task
 	start           time.Time // in this loop
+	began           time.Time // of the task's run, in whichever process
 	noProgressAfter time.Duration
 	gone            bool
 
@@ -40,6 +41,7 @@ type task struct {
 	response  *float64     // of a service, over the last interval, in seconds; nil = none
 	lastKnown *float64     // the last response that was known
 	resources resources
+	fair      fair
 	gpu       *seat.Report // nil: nothing is known of a seat
 
 	// What was decided.
@@ -60,7 +62,8 @@ type task struct {
 
 	move     status.Move
 	said     said
-	restored *resume // of this very run; nil = none
+	restored *resume      // of this very run; nil = none
+	earlier  *policy.Task // the run before, as a ghost; nil = none that nobody has seen end
 }
 
 // interval is where a measurement interval began.
@@ -76,7 +79,7 @@ func (c *Controller) newTask(ctx context.Context, t Task) *task {
 	now := time.Now()
 	s := &task{
 		Task: t, log: c.log.With("task", t.Name, "alloc_id", t.AllocID),
-		start: now, since: now, noProgressAfter: c.opts.NoProgressAfter, interval: interval{at: now},
+		start: now, began: now, since: now, noProgressAfter: c.opts.NoProgressAfter, interval: interval{at: now},
 		resources: newResources(), move: status.Move{Step: status.Unknown()}, reached: policy.InTraining,
 	}
 	s.show = publish.New(publish.Target{
@@ -93,6 +96,7 @@ func (c *Controller) newTask(ctx context.Context, t Task) *task {
 		Estimator: c.opts.Estimator,
 		Service:   t.kind() == policy.Service,
 		Targets:   t.Watcher,
+		Work:      t.Work,
 		Every:     c.tickEvery(),
 		Resume:    resume,
 	})
@@ -135,6 +139,9 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 	if u, err := cg.Usage(); err == nil {
 		t.usage = u
 		t.interval = interval{at: time.Now(), cpu: u.CPUSeconds, responses: t.m.Responses, sum: t.m.ResponseSum}
+		if t.restored == nil {
+			t.fair.cpu, t.fair.used = policy.CPUSeconds(u.CPUSeconds), policy.CPUSeconds(u.CPUSeconds)
+		}
 	}
 	t.cgroup = cg
 	t.located.Store(&cg)
@@ -231,6 +238,7 @@ func (t *task) policyTask(use policy.Share, pool policy.Cores, event policy.Even
 		}
 		return p
 	}
+	p = t.withTwin(p)
 	p.Epoch, p.CategoryEpoch, p.Category = t.m.Epoch, t.decided, t.decision.Category
 	p.Growth, p.Progress = t.growth(pool)
 	if t.m.Estimate.Diverged {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // OwnQuota is the CPU quota over this process: see Finder.OwnQuota.
@@ -102,4 +104,18 @@ func countCPUs(list string) (n int, err error) {
 		n += b - a + 1
 	}
 	return n, nil
+}
+
+// IdleTime is how long the machine's CPUs have been idle since it was started, all
+// together, in core-seconds.
+func IdleTime() (float64, error) {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, fmt.Errorf("reading the machine's idle time: %w", err)
+	}
+	stat, err := proc.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("reading the machine's idle time: %w", err)
+	}
+	return stat.CPUTotal.Idle + stat.CPUTotal.Iowait, nil
 }

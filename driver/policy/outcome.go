@@ -7,7 +7,8 @@ import "encoding/json"
 
 // Outcome is what a policy decides on a snapshot.
 type Outcome struct {
-	// Tasks has one decision for each task of the snapshot, in its order.
+	// Tasks has one decision for each task of the snapshot, in its order. Those that have
+	// ended are left out by policies without ghosts.
 	Tasks []Decision `json:"tasks"`
 	// Alpha is FlowCon's threshold, in the unit of G; −1 means that categories were not
 	// changed, and nil that the policy has none.

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ebbtide/ebbtide/internal/fields"
@@ -75,7 +76,10 @@ type Definition[P any] struct {
 	Example Snapshot
 	// Departures lists every point in which the policy differs from its paper.
 	Departures []Departure
-	Decide     func(Snapshot, P) Outcome
+	// Ghosts says that Decide knows what to do with tasks that have ended (Task.Ended).
+	// Other policies do not see them.
+	Ghosts bool
+	Decide func(Snapshot, P) Outcome
 }
 
 // Policy is a policy whose parameters have not been set.
@@ -150,7 +154,7 @@ func (d Definition[P]) Policy() Policy {
 		return Decider{
 			Name: d.Name, Params: text,
 			Check:  func(s Snapshot) error { return d.check(s, params) },
-			Decide: func(s Snapshot) Outcome { return d.Decide(s, params) },
+			Decide: func(s Snapshot) Outcome { return d.decide(s, params) },
 		}, nil
 	}
 	return p
@@ -200,7 +204,16 @@ func (d Definition[P]) decideJSON(input []byte) (any, error) {
 	if err := strictjson.DecodeBy("snapshot", input, &s, strictjson.Rules{Needs: d.Needs, Validate: validate}); err != nil {
 		return nil, err
 	}
-	return d.Decide(s, params), nil
+	return d.decide(s, params), nil
+}
+
+// decide is Decide on what the policy sees.
+func (d Definition[P]) decide(s Snapshot, params P) Outcome {
+	ended := func(t Task) bool { return t.Ended }
+	if !d.Ghosts && slices.ContainsFunc(s.Tasks, ended) {
+		s.Tasks = slices.DeleteFunc(slices.Clone(s.Tasks), ended)
+	}
+	return d.Decide(s, params)
 }
 
 // join merges errors of fields; any other error stands for all.

@@ -136,6 +136,25 @@ func (t Task) Bound() Share {
 	return t.Limit
 }
 
+// Reached returns what the task has reached by now; never "".
+func (t Task) Reached() TargetState {
+	state := t.State
+	if state == "" {
+		state = InTraining
+	}
+	if t.Tracked || t.Value == nil {
+		return state
+	}
+	reaches := func(target *float64, s TargetState) {
+		if target != nil && t.Goal.Reached(*t.Value, *target) && s.Rank() > state.Rank() {
+			state = s
+		}
+	}
+	reaches(t.Acceptable, Acceptable)
+	reaches(t.Objective, Objective)
+	return state
+}
+
 // FairShares returns what each task is entitled to, > 0: its entitlement of the sum.
 // With equal entitlements that is 1/n for all.
 func (s Snapshot) FairShares() []Share {

@@ -36,6 +36,10 @@ const DirName = ".ebbtide"
 // allocation of the node.
 const SnapshotName = "snapshot.json"
 
+// TwinsName is the name of what a later process of the plugin restores of tasks that have
+// ended, sealed: it lies beside the snapshot.
+const TwinsName = "twins.node"
+
 const statusSuffix = ".status.json"
 
 // StatusName is the name of a task's status, the same bytes as the one the task sees.

@@ -39,12 +39,15 @@ type Row struct {
 	BlockG      float64
 	NetworkMiBs float64
 	NetworkG    float64
+	Remaining   float64 // CPU-seconds until the task ends; NaN = not known
+	Ahead       float64 // CPU-seconds that it used more than its twin; NaN = not known
 }
 
 // columns is the header of the CSV file.
 var columns = []string{"time", "cpu_s", "step", "total", "value", "growth", "progress_per_s", "category",
 	"limit", "shares", "quota_cores", "use", "throttled_s", "rule", "event", "class", "state",
-	"memory_mib", "memory_growth", "block_mib_per_s", "block_growth", "network_mib_per_s", "network_growth"}
+	"memory_mib", "memory_growth", "block_mib_per_s", "block_growth", "network_mib_per_s", "network_growth",
+	"remaining_cpu_s", "ahead_cpu_s"}
 
 var header = strings.Join(columns, ",") + "\n"
 
@@ -93,6 +96,10 @@ func (r *Row) number(column string) *float64 {
 		return &r.NetworkMiBs
 	case "network_growth":
 		return &r.NetworkG
+	case "remaining_cpu_s":
+		return &r.Remaining
+	case "ahead_cpu_s":
+		return &r.Ahead
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func TestRow_numbers(t *testing.T) {
 	for _, f := range oddNumbers {
 		in := Row{Time: testStart, CPUSeconds: f, Step: f, Total: f, Value: f, Growth: f, Progress: f,
 			Limit: f, Shares: math.MaxUint64, QuotaCores: f, Use: f, Throttled: f,
-			MemoryMiB: f, MemoryG: f, BlockMiBs: f, BlockG: f, NetworkMiBs: f, NetworkG: f}
+			MemoryMiB: f, MemoryG: f, BlockMiBs: f, BlockG: f, NetworkMiBs: f, NetworkG: f, Remaining: f, Ahead: f}
 		line := string(in.appendTo(nil))
 		must.Less(t, maxLine, len(line))
 		must.StrNotContains(t, line, "NaN") // unknown is an empty field
@@ -37,7 +37,7 @@ func TestRow_numbers(t *testing.T) {
 		must.True(t, r.Time.Equal(testStart))
 		must.Eq(t, in.Shares, r.Shares)
 		for _, got := range []float64{r.CPUSeconds, r.Step, r.Total, r.Value, r.Growth, r.Progress, r.Limit, r.QuotaCores, r.Use, r.Throttled,
-			r.MemoryMiB, r.MemoryG, r.BlockMiBs, r.BlockG, r.NetworkMiBs, r.NetworkG} {
+			r.MemoryMiB, r.MemoryG, r.BlockMiBs, r.BlockG, r.NetworkMiBs, r.NetworkG, r.Remaining, r.Ahead} {
 			same := got == f || math.IsNaN(got) && math.IsNaN(f) || math.Abs(got-f) <= 1e-9*math.Abs(f)
 			must.True(t, same && math.Signbit(got) == math.Signbit(f) || math.IsNaN(f), must.Sprint(f, got))
 		}
@@ -49,17 +49,17 @@ func TestRow_numbers(t *testing.T) {
 func TestRow_unknown(t *testing.T) {
 	r := blankRow()
 	r.Time = testStart
-	must.Eq(t, "2026-03-01T09:30:00Z,,,,,,,,,0,,,,,,,,,,,,,\n", string(r.appendTo(nil)))
+	must.Eq(t, "2026-03-01T09:30:00Z,,,,,,,,,0,,,,,,,,,,,,,,,\n", string(r.appendTo(nil)))
 }
 
 // Every column has its own place.
 func TestRow_columns(t *testing.T) {
 	in := Row{Time: testStart.Add(123456789), CPUSeconds: 1, Step: 2, Total: 3, Value: 4, Growth: 5, Progress: 6, Category: "WL",
 		Limit: 7, Shares: 8, QuotaCores: 9, Use: 10, Throttled: 11, Rule: "r", Event: "e", Class: "S", State: "acceptable",
-		MemoryMiB: 12, MemoryG: 13, BlockMiBs: 14, BlockG: 15, NetworkMiBs: 16, NetworkG: 17}
-	line := "2026-03-01T09:30:00.123456789Z,1,2,3,4,5,6,WL,7,8,9,10,11,r,e,S,acceptable,12,13,14,15,16,17\n"
+		MemoryMiB: 12, MemoryG: 13, BlockMiBs: 14, BlockG: 15, NetworkMiBs: 16, NetworkG: 17, Remaining: 18, Ahead: -19}
+	line := "2026-03-01T09:30:00.123456789Z,1,2,3,4,5,6,WL,7,8,9,10,11,r,e,S,acceptable,12,13,14,15,16,17,18,-19\n"
 	must.Eq(t, "time,cpu_s,step,total,value,growth,progress_per_s,category,limit,shares,quota_cores,use,throttled_s,rule,event,class,state,"+
-		"memory_mib,memory_growth,block_mib_per_s,block_growth,network_mib_per_s,network_growth\n", header)
+		"memory_mib,memory_growth,block_mib_per_s,block_growth,network_mib_per_s,network_growth,remaining_cpu_s,ahead_cpu_s\n", header)
 	must.Eq(t, line, string(in.appendTo(nil)))
 	rows := parseHistory([]byte(header + line))
 	must.Eq(t, []Row{in}, rows)

@@ -25,12 +25,14 @@ type Labels struct {
 	Task      string
 	Job       string
 	Alloc     string
-	Metric    string  // what the value is
-	Goal      string  // min, max
-	Estimator string  // robust, published: the unit of growth depends on it
-	Policy    string  // flowcon, none
-	Mode      string  // weight, quota
-	PoolCores float64 // size of the pool; 0 or NaN = unknown
+	Metric    string // what the value is
+	Goal      string // min, max
+	Estimator string // robust, published: the unit of growth depends on it
+	Policy    string // flowcon, none
+	Mode      string // weight, quota
+	// FairFinish says that the task is compared with its fair share, not by its growth.
+	FairFinish bool
+	PoolCores  float64 // size of the pool; 0 or NaN = unknown
 
 	Targets []Mark // lines across the value
 }
@@ -44,7 +46,7 @@ type Mark struct {
 // LabelsOf takes the words from a status.
 func LabelsOf(s Status) Labels {
 	l := Labels{Task: s.Task, Job: s.Job, Alloc: s.Alloc, Metric: s.Metric, Goal: s.Goal, Estimator: s.Estimator,
-		Policy: s.Policy, Mode: s.Mode, PoolCores: float64(s.Node.PoolCores)}
+		Policy: s.Policy, Mode: s.Mode, PoolCores: float64(s.Node.PoolCores), FairFinish: strings.HasPrefix(s.Rule, "fsp.")}
 	for _, t := range []Mark{
 		{"acceptable", float64(s.Target.Acceptable)}, {"objective", float64(s.Target.Objective)}, {"target", float64(s.Target.QoE)},
 	} {
@@ -278,6 +280,11 @@ func (p *painter) growth(l Labels) {
 		}
 		g = p.column(func(r Row) float64 { return r.Value / target })
 	}
+	ahead := p.column(func(r Row) float64 { return r.Ahead })
+	fair := !p.service() && l.FairFinish && len(finite(ahead)) > 0
+	if fair {
+		g = ahead
+	}
 	a := panel{growthBottom, growthTop - stripHeight, autoScale(g, 30, true, 6)}
 	unit := ", per second with the whole pool"
 	if l.Estimator == "robust" {
@@ -287,6 +294,8 @@ func (p *painter) growth(l Labels) {
 	switch {
 	case p.service():
 		title = "response time, as a part of the target"
+	case fair:
+		title = "ahead of its fair share, CPU-seconds"
 	case len(finite(g)) == 0:
 		title = "growth G: not measured yet"
 	}

@@ -78,7 +78,7 @@ type Status struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	Engine    string `json:"engine"`    // docker, exec
-	Policy    string `json:"policy"`    // auto, flowcon, tradl, dqoes, none
+	Policy    string `json:"policy"`    // auto, fsp, flowcon, tradl, dqoes, none
 	Estimator string `json:"estimator"` // robust, published
 	Mode      string `json:"mode"`      // weight, quota, none
 
@@ -100,6 +100,7 @@ type Status struct {
 	Plateau  bool   `json:"plateau"`        // no growth that could be told from noise
 	Diverged bool   `json:"diverged"`       // the last value was NaN or infinite
 
+	Fair      Fair      `json:"fair"`
 	SpeCon    SpeCon    `json:"specon"`
 	Move      Move      `json:"move"`
 	Resources Resources `json:"resources"`
@@ -129,6 +130,19 @@ type Target struct {
 	Hold       int    `json:"hold"`       // reports in a row that must reach one
 	QoE        Number `json:"qoe_s"`      // response time a service is to have, in seconds; null: no service
 	Response   Number `json:"response_s"` // measured over the last interval; null: nothing was asked of it
+}
+
+// Fair compares a training task with its twin, which runs as plain Nomad would have it.
+// Null: not known.
+type Fair struct {
+	RemainingCPUS Number    `json:"remaining_cpu_s"`      // until the task ends
+	QualityCPUS   Number    `json:"quality_cpu_s"`        // until its model is good enough; 0: it is
+	Source        string    `json:"remaining_from"`       // steps, epochs, meta, assumed, earlier, objective; "" unknown
+	Why           string    `json:"remaining_why"`        // how that came about
+	AheadCPUS     Number    `json:"ahead_cpu_s"`          // what the task has used more than its twin
+	Finish        time.Time `json:"finish,omitzero"`      // expected end
+	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end of the twin
+	Late          bool      `json:"late"`                 // the twin has ended, and the task has not
 }
 
 // SpeCon is where a training task is on its way to convergence (SpeCon, Algorithm 1),
@@ -196,6 +210,7 @@ type Node struct {
 	Classes   map[string]int    `json:"classes"`    // services per class
 	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
 	SpeCon    map[string]int    `json:"specon"`     // training tasks per category of SpeCon
+	SavedS    Number            `json:"saved_s"`    // by how much earlier tasks have ended than their twins, all together
 	Alpha     Number            `json:"alpha"`      // −1 = Algorithm 1 is off
 	IntervalS Number            `json:"interval_s"`
 }
@@ -205,11 +220,12 @@ func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
 	s.Target = Target{Acceptable: u, Objective: u, QoE: u, Response: u}
+	s.Fair = Fair{RemainingCPUS: u, QualityCPUS: u, AheadCPUS: u}
 	s.SpeCon.Gain, s.SpeCon.PreviousGain = u, u
 	s.Move.Step = u
 	s.Resources = Resources{u, u, u, u, u, u}
 	s.Limit.Fraction = u
-	s.Node.PoolCores, s.Node.Alpha, s.Node.IntervalS = u, u, u
+	s.Node.PoolCores, s.Node.SavedS, s.Node.Alpha, s.Node.IntervalS = u, u, u, u
 	return s
 }
 
@@ -219,7 +235,7 @@ const maxText = 2048
 // bounded returns s with its texts cut to maxText.
 func (s Status) bounded() Status {
 	for _, p := range []*string{&s.Version, &s.Task, &s.Alloc, &s.Job, &s.Namespace, &s.Engine, &s.Policy, &s.Estimator,
-		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.SpeCon.Category, &s.SpeCon.Why,
+		&s.Mode, &s.Kind, &s.Category, &s.Class, &s.Fair.Source, &s.Fair.Why, &s.SpeCon.Category, &s.SpeCon.Why,
 		&s.Move.State, &s.Move.Path, &s.Move.Why, &s.Target.State, &s.Metric, &s.Goal, &s.Rule, &s.Why, &s.Limit.Error} {
 		*p = cut(*p, maxText)
 	}

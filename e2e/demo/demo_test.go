@@ -41,12 +41,14 @@ func TestParse(t *testing.T) {
 	_, err = parse([]string{"-h"}, &errs)
 	must.True(t, errors.Is(err, flag.ErrHelp))
 	for bad, want := range map[string]string{
-		"extra":       `unexpected argument "extra"`,
-		"-mode=hard":  `-mode: must be weight or quota, got "hard"`,
-		"-seeds=0":    "-seeds: must be ≥ 1, got 0",
-		"-port=70000": "-port: must be from 0 to 65535, got 70000",
-		"-scale=NaN":  "-scale: must be from 0.01 to 100, got NaN",
-		"-interval=x": `-interval: must be a duration from 1s to 1h, got "x"`,
+		"extra":        `unexpected argument "extra"`,
+		"-mode=hard":   `-mode: must be weight or quota, got "hard"`,
+		"-policy=none": `-policy: must be one of auto, fsp, flowcon, tradl, dqoes, got "none"`,
+		"-prefer=none": `-prefer: must be one of balanced, completion, quality, got "none"`,
+		"-seeds=0":     "-seeds: must be ≥ 1, got 0",
+		"-port=70000":  "-port: must be from 0 to 65535, got 70000",
+		"-scale=NaN":   "-scale: must be from 0.01 to 100, got NaN",
+		"-interval=x":  `-interval: must be a duration from 1s to 1h, got "x"`,
 	} {
 		errs.Reset()
 		_, err := parse([]string{bad}, &errs)
@@ -103,21 +105,12 @@ func TestUseBuilt(t *testing.T) {
 }
 
 func TestJobs(t *testing.T) {
-	all, half := jobs(1), jobs(0.5)
-	must.Len(t, 3, all)
+	all, half := options{scale: 1}.jobs(1), options{scale: 0.5}.jobs(1)
+	must.Len(t, jobCount, all)
 	for i, j := range all {
-		must.Eq(t, j.at/2, half[i].at)
-		must.Eq(t, j.steps/2, half[i].steps)
-		if i > 0 {
-			must.Greater(t, all[i-1].at, j.at)
-		}
+		must.InDelta(t, j.At.Seconds()/2, half[i].At.Seconds(), 1e-6)
+		must.InDelta(t, j.Pool/2, half[i].Pool, 1e-9)
 	}
-	must.Positive(t, jobs(1e-9)[0].steps)
-
-	hcl := all[1].hcl("mlp-none", all[1].args(7, 2))
-	must.StrContains(t, hcl, `job "mlp-none"`)
-	must.StrContains(t, hcl, `task "mlp"`)
-	must.StrContains(t, hcl, `"-seed", "7"`)
 }
 
 func TestRelevant(t *testing.T) {
@@ -134,16 +127,6 @@ func TestRelevant(t *testing.T) {
 		"  ==> Error starting agent: it does not like it", relevant(log, 10))
 	must.StrNotContains(t, relevant(log, 1), "hello")
 	must.Eq(t, "", relevant("[INFO] all is well", 10))
-}
-
-func TestReplaceInFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.hcl")
-	must.NoError(t, os.WriteFile(path, []byte("a\n"+policyLine("flowcon")+"\n"), 0o644))
-	must.NoError(t, replaceInFile(path, policyLine("flowcon"), policyLine("none")))
-	data, err := os.ReadFile(path)
-	must.NoError(t, err)
-	must.Eq(t, "a\npolicy = \"none\"\n", string(data))
-	must.ErrorContains(t, replaceInFile(path, "flowcon", "none"), "does not contain")
 }
 
 func TestUse(t *testing.T) {

@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command demo shows Ebbtide on a real Nomad: three training jobs share this
-// machine's CPU by how fast they learn, then the same three jobs with the same
-// seeds under the policy "none", then what came out. It needs root and cgroups,
-// no Docker; `make demo` builds what it needs and runs it.
+// Command demo shows Ebbtide on a real Nomad: six training jobs of mixed models and
+// lengths share this machine's CPU, then the same jobs with the same seeds under the
+// policy "none", then what came out and who lost. It needs root and cgroups, no Docker;
+// `make demo` builds what it needs and runs it.
 package main
 
 import (
@@ -15,11 +15,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mattn/go-isatty"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/e2e/demo/view"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
@@ -58,6 +61,8 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 type options struct {
 	out      string // directory of the figures
 	from     string // a demo.json to show again
+	policy   string // what is compared with none
+	prefer   string // fsp_prefer; "" = its default
 	mode     string
 	interval string
 	seed     uint64
@@ -73,12 +78,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&o.out, "out", "out", "`directory` for demo.png and demo.json")
 	fs.StringVar(&o.from, "from", "", "demo.json `file` of an earlier run: show its summary and draw its picture again, nothing else")
+	fs.StringVar(&o.policy, "policy", policies.Names()[0], "`name` of the policy to compare with none: "+strings.Join(compared(), ", "))
+	fs.StringVar(&o.prefer, "prefer", "", "the plugin's `option` fsp_prefer: balanced, completion or quality")
 	fs.StringVar(&o.mode, "mode", "weight", "how limits are enforced: weight or quota")
-	fs.StringVar(&o.interval, "interval", "5s", "initial `interval` of the policy")
+	fs.StringVar(&o.interval, "interval", "2s", "initial `interval` of the policy")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the jobs, or the first of -seeds")
-	fs.IntVar(&o.seeds, "seeds", 1, "`number` of seeds to repeat everything with, about three minutes each; more than one give distributions")
+	fs.IntVar(&o.seeds, "seeds", 1, "`number` of seeds to repeat everything with, about four minutes each; more than one give distributions")
 	fs.IntVar(&o.port, "port", 0, "`port` of the Nomad UI on 127.0.0.1; 0 = a free one")
-	fs.Float64Var(&o.scale, "scale", 1, "`factor` for the jobs' steps and the times between them, e.g. 0.5 on a slow machine")
+	fs.Float64Var(&o.scale, "scale", 1, "`factor` for the jobs' lengths and the times between them")
 	fs.BoolVar(&o.keep, "keep", o.keep, "leave Nomad running at the end (also KEEP=1)")
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -87,6 +94,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	switch {
 	case fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case !slices.Contains(compared(), o.policy):
+		err = fmt.Errorf("-policy: must be one of %s, got %q", strings.Join(compared(), ", "), o.policy)
+	case !slices.Contains([]string{"", "balanced", "completion", "quality"}, o.prefer):
+		err = fmt.Errorf("-prefer: must be one of balanced, completion, quality, got %q", o.prefer)
 	case o.mode != "weight" && o.mode != "quota":
 		err = fmt.Errorf("-mode: must be weight or quota, got %q", o.mode)
 	case badInterval(o.interval):
@@ -104,6 +115,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	o.out, err = filepath.Abs(o.out)
 	return o, err
+}
+
+// compared are the policies that can be compared with none.
+func compared() []string {
+	return slices.DeleteFunc(policies.Names(), func(name string) bool { return name == none })
 }
 
 func badInterval(text string) bool {

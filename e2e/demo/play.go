@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,21 +12,41 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 	"github.com/ebbtide/ebbtide/e2e/demo/view"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // demo is one play, from the first message to the clean-up.
 type demo struct {
 	options
-	screen *view.Screen
-	h      *harness.Harness
-	agent  *harness.Agent
-	policy string // that the agent runs with
-	found  found
+	screen  *view.Screen
+	h       *harness.Harness
+	agent   *harness.Agent
+	running string             // the policy that the agent runs with
+	speeds  map[string]float64 // of each model, steps per CPU-second
+	found   found
+}
+
+// none is what the policy is compared with: plain Nomad.
+const none = "none"
+
+// cores is the size of the node on which the demo is played, so that it looks alike on
+// machines of all sizes. A machine with fewer has fewer.
+const cores = 2
+
+// The mix is meant to be what a busy node has: jobs of all lengths that overlap, six
+// seconds apart on average. With both runs it fits into four minutes.
+const (
+	jobCount = 6
+	jobWork  = 80 // seconds of the whole pool
+	within   = 30 * time.Second
+)
+
+// jobs is the mix of a seed.
+func (o options) jobs(seed uint64) []mix.Job {
+	return mix.Overlapping(jobCount, seed, o.scale*jobWork, time.Duration(o.scale*float64(within)))
 }
 
 // found is what the agent and the plugin said about themselves.
@@ -54,6 +73,10 @@ func (d *demo) play(ctx context.Context) (err error) {
 		d.screen.Logf("Using the plugin and the trainer in bin/.")
 	}
 
+	d.screen.Logf("Finding out how fast this machine is.")
+	if d.speeds, err = mix.Speeds(ctx, d.h, pool()); err != nil {
+		return err
+	}
 	e := result.Experiment{Time: time.Now().UTC().Truncate(time.Second), Cores: float64(pool()), Mode: d.mode}
 	interval, err := time.ParseDuration(d.interval)
 	if err != nil {
@@ -64,9 +87,9 @@ func (d *demo) play(ctx context.Context) (err error) {
 		seed := d.seed + uint64(i)
 		// Every other seed the other way round, so that drift of the machine
 		// favours neither.
-		order := []string{"flowcon", "none"}
+		order := []string{d.policy, none}
 		if i%2 == 1 {
-			order = []string{"none", "flowcon"}
+			order = []string{none, d.policy}
 		}
 		pair := result.Pair{Seed: seed}
 		for n, policy := range order {
@@ -82,10 +105,10 @@ func (d *demo) play(ctx context.Context) (err error) {
 			if err != nil {
 				return err
 			}
-			if policy == "none" {
+			if policy == none {
 				pair.None = run
 			} else {
-				pair.Flowcon = run
+				pair.With = run
 			}
 		}
 		e.Pairs = append(e.Pairs, pair)
@@ -100,21 +123,21 @@ func (d *demo) play(ctx context.Context) (err error) {
 // startWith makes the agent run with a policy: it is started, or restarted with a
 // changed configuration, as an operator would do it.
 func (d *demo) startWith(ctx context.Context, policy string) error {
-	if d.policy == policy {
+	if d.running == policy {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
+	config := fmt.Sprintf("engine = \"exec\"\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d", policy, d.mode, d.interval, pool())
+	if d.prefer != "" {
+		config += fmt.Sprintf("\n    fsp_prefer = %q", d.prefer)
+	}
 	if d.agent == nil {
 		d.screen.Logf("Starting Nomad with the Ebbtide plugin: engine exec, %d cores, policy %s, limits by %s.", pool(), policy, d.mode)
 		agent, err := d.h.StartAgent(ctx, harness.AgentConfig{
-			Name:       "ebbtide-demo",
-			PluginName: "ebbtide-driver",
-			Plugin: fmt.Sprintf("engine = \"exec\"\n    %s\n    mode = %q\n    interval = %q\n    pool_cores = %d",
-				policyLine(policy), d.mode, d.interval, pool()),
+			Name: "ebbtide-demo", PluginName: "ebbtide-driver", Plugin: config,
 			ClientHCL: fmt.Sprintf("reservable_cores = \"0-%d\"", pool()-1),
-			HTTPPort:  d.port,
-			LogLevel:  "INFO",
+			HTTPPort:  d.port, LogLevel: "INFO",
 		})
 		d.agent = agent
 		if err != nil {
@@ -122,70 +145,18 @@ func (d *demo) startWith(ctx context.Context, policy string) error {
 		}
 	} else {
 		d.screen.Logf("Restarting Nomad with policy %s.", policy)
-		if err := d.agent.Stop(ctx); err != nil {
-			return fmt.Errorf("stopping Nomad: %w", err)
-		}
-		if err := replaceInFile(filepath.Join(d.agent.Dir, "agent.hcl"), policyLine(d.policy), policyLine(policy)); err != nil {
-			return fmt.Errorf("changing the policy in the agent's configuration: %w", err)
-		}
-		if err := d.agent.Restart(ctx); err != nil {
-			return fmt.Errorf("restarting Nomad: %w%s", err, d.agentLog())
+		if err := d.agent.Reconfigure(ctx, config); err != nil {
+			return fmt.Errorf("%w%s", err, d.agentLog())
 		}
 	}
-	d.policy = policy
-	// After a restart the servers remember the node as it was. What counts is that
-	// the client has registered anew (a first attempt can fail while the server is
-	// not quite there; the next one comes 15 to 30 s later) and that the plugin
-	// itself says which policy it runs with.
-	if err := harness.Poll(ctx, "the Nomad client has registered", d.registered); err != nil {
-		return fmt.Errorf("%w%s", err, d.agentLog())
-	}
-	var node *api.Node
-	err := harness.Poll(ctx, "the plugin runs with policy "+policy, func(ctx context.Context) error {
-		var err error
-		if node, err = d.agent.Node(ctx); err != nil {
-			return err
-		}
-		if got := node.Attributes["driver.ebbtide.policy"]; got != policy {
-			return fmt.Errorf("the node says %q", got)
-		}
-		return nil
-	})
+	d.running = policy
+	node, err := d.agent.WaitPolicy(ctx, policy, d.mode)
 	if err != nil {
 		return fmt.Errorf("%w%s", err, d.agentLog())
-	}
-	if _, err := d.agent.WaitDriver(ctx, "ebbtide", true); err != nil {
-		return fmt.Errorf("the plugin is not healthy: %w%s", err, d.agentLog())
 	}
 	d.found = found{version: node.Attributes["driver.ebbtide.version"], nomad: node.Attributes["nomad.version"]}
 	d.screen.Logf("Nomad %s and the plugin %s are ready; the UI is at %s while this runs.", d.found.nomad, d.found.version, d.agent.Addr)
 	return nil
-}
-
-// registered says whether the agent's client has heard from its server.
-func (d *demo) registered(context.Context) error {
-	self, err := d.agent.API.Agent().Self()
-	if err != nil {
-		return err
-	}
-	if ttl, err := time.ParseDuration(self.Stats["client"]["heartbeat_ttl"]); err != nil || ttl <= 0 {
-		return errors.New("no heartbeat yet")
-	}
-	return nil
-}
-
-// policyLine is how the policy stands in the agent's configuration.
-func policyLine(policy string) string { return fmt.Sprintf("policy = %q", policy) }
-
-func replaceInFile(path, from, to string) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if !bytes.Contains(data, []byte(from)) {
-		return fmt.Errorf("%s does not contain %q", path, from)
-	}
-	return os.WriteFile(path, bytes.ReplaceAll(data, []byte(from), []byte(to)), 0o644)
 }
 
 // agentLog is the part of the agent's log that tells why something failed.
@@ -222,8 +193,8 @@ func relevant(log string, most int) string {
 // end says where things are and takes everything away, or leaves it running.
 func (d *demo) end(ctx context.Context, err error) error {
 	if d.keep && d.agent != nil && d.agent.Process() != nil && d.agent.Process().Err() == nil && ctx.Err() == nil {
-		if err == nil && d.policy != "flowcon" {
-			err = d.startWith(ctx, "flowcon") // what a person wants to try
+		if err == nil {
+			err = d.startWith(ctx, d.policy) // what a person wants to try
 		}
 		pid, derr := d.h.Detach(context.WithoutCancel(ctx))
 		if derr == nil {

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ebbtide/ebbtide/e2e/demo/chart"
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 	"github.com/ebbtide/ebbtide/e2e/demo/view"
+	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
 // report writes the figures and shows what came out.
@@ -55,14 +57,22 @@ func (d *demo) again() error {
 // several, and draws the picture of the first.
 func (d *demo) show(e result.Experiment) error {
 	last := e.Pairs[len(e.Pairs)-1]
-	d.screen.Logf("\nThe same three jobs with seed %d, without limits (none) and with growth-based ones (flowcon):\n\n%s",
-		last.Seed, view.Summary(result.Compare(last, e.Cores), d.screen.Look()))
+	c, err := result.Compare(last, e.Cores)
+	if err != nil {
+		return fmt.Errorf("comparing the runs of seed %d: %w", last.Seed, err)
+	}
+	d.screen.Logf("\nThe same %d jobs with seed %d, without Ebbtide's limits (none) and with them (%s):\n\n%s",
+		len(last.With.Jobs), last.Seed, last.With.Policy, view.Summary(c, d.screen.Look()))
 	if len(e.Pairs) > 1 {
-		var all []result.Comparison
-		for _, p := range e.Pairs {
-			all = append(all, result.Compare(p, e.Cores))
+		all, err := metrics.Summarize(e.Runs(), none, last.Seed)
+		if err != nil {
+			return fmt.Errorf("comparing the runs of all seeds: %w", err)
 		}
-		d.screen.Logf("%s", view.Distribution(all))
+		var b strings.Builder
+		if err := metrics.WriteTable(&b, all); err != nil {
+			return err
+		}
+		d.screen.Logf("%s", b.String())
 	} else if d.seeds == 1 {
 		d.screen.Logf("This is one run with one seed; others come out differently. For distributions: go run ./e2e/demo -seeds 10")
 	}

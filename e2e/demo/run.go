@@ -20,12 +20,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 	"github.com/ebbtide/ebbtide/e2e/demo/view"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // follower is what is known of one job while it runs.
 type follower struct {
-	job  job
-	args []string
+	job  mix.Job
+	task mix.Task
 	id   string // of the job in Nomad
 
 	mu    sync.Mutex
@@ -45,21 +46,16 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 	defer cancel()
 	r := result.Run{Policy: policy, Start: time.Now()}
 	var all []*follower
-	var names []string
-	for _, j := range jobs(d.scale) {
-		id := j.name
-		if policy == "none" {
-			id += "-none"
-		}
-		if d.seeds > 1 {
-			id += fmt.Sprintf("-seed%d", seed)
-		}
-		f := &follower{job: j, id: id, args: j.args(seed, pool())}
-		f.out = result.Job{Name: j.name, Role: j.role, Args: f.args}
+	var about []string
+	for _, j := range d.jobs(seed) {
+		task := j.Task(j.Steps(d.speeds[j.Model], pool()), pool(), seed)
+		task.CPU = mix.NodeMHz / jobCount
+		f := &follower{job: j, task: task, id: fmt.Sprintf("%s-%s-%d", j.Name, policy, seed)}
+		f.out = result.Job{Name: j.Name, Model: j.Model, Args: task.Args}
 		all = append(all, f)
-		names = append(names, fmt.Sprintf("%s at %d s (%s)", j.name, int(j.at.Seconds()), j.role))
+		about = append(about, fmt.Sprintf("%s %.0f s at %.0f", j.Name, j.Pool, j.At.Seconds()))
 	}
-	d.screen.Logf("Three jobs, seed %d: %s.", seed, strings.Join(names, ", "))
+	d.screen.Logf("%d jobs, seed %d, each with what it would take alone: %s.", len(all), seed, strings.Join(about, ", "))
 
 	ended := make(chan struct{}, len(all))
 	for _, f := range all {
@@ -112,7 +108,7 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 // follow submits a job at its time and waits for its end.
 func (d *demo) follow(ctx context.Context, f *follower, start time.Time) error {
 	select {
-	case <-time.After(time.Until(start.Add(f.job.at))):
+	case <-time.After(time.Until(start.Add(f.job.At))):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -120,11 +116,11 @@ func (d *demo) follow(ctx context.Context, f *follower, start time.Time) error {
 	f.phase = view.Starting
 	f.out.Submitted = time.Since(start).Seconds()
 	f.mu.Unlock()
-	if _, err := d.agent.Run(ctx, f.job.hcl(f.id, f.args)); err != nil {
+	if _, err := d.agent.Run(ctx, mix.Jobspec(f.id, false, f.task)); err != nil {
 		return err
 	}
 	alloc, err := d.agent.WaitAlloc(ctx, f.id, "started", func(a *api.Allocation) bool {
-		ts := a.TaskStates[f.job.name]
+		ts := a.TaskStates[f.job.Name]
 		return harness.Terminal(a) || ts != nil && !ts.StartedAt.IsZero()
 	})
 	if err != nil {
@@ -137,7 +133,7 @@ func (d *demo) follow(ctx context.Context, f *follower, start time.Time) error {
 	if err != nil {
 		return err
 	}
-	ts := alloc.TaskStates[f.job.name]
+	ts := alloc.TaskStates[f.job.Name]
 	if alloc.ClientStatus != api.AllocClientStatusComplete || ts == nil || ts.Failed {
 		return d.whyFailed(ctx, f, alloc)
 	}
@@ -152,10 +148,10 @@ func (d *demo) follow(ctx context.Context, f *follower, start time.Time) error {
 func (d *demo) whyFailed(ctx context.Context, f *follower, alloc *api.Allocation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s failed: %s", f.id, alloc.ClientDescription)
-	for _, e := range harness.Events(alloc, f.job.name) {
+	for _, e := range harness.Events(alloc, f.job.Name) {
 		b.WriteString("\n  " + e)
 	}
-	if out, err := d.agent.Logs(ctx, alloc, f.job.name, "stderr"); err == nil && strings.TrimSpace(out) != "" {
+	if out, err := d.agent.Logs(ctx, alloc, f.job.Name, "stderr"); err == nil && strings.TrimSpace(out) != "" {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		b.WriteString("\n  its stderr ends with: " + strings.Join(lines[max(0, len(lines)-5):], "\n    "))
 	}
@@ -173,18 +169,18 @@ func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame
 		phase, alloc, out := j.phase, j.alloc, j.out
 		j.mu.Unlock()
 		nan := math.NaN()
-		l := view.Line{Name: j.job.name, State: phase, Wait: time.Until(start.Add(j.job.at)),
-			Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan}
+		l := view.Line{Name: j.job.Name, State: phase, Wait: time.Until(start.Add(j.job.At)),
+			Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan}
 		if phase == view.Done {
 			l.Took = time.Duration((out.Finished - out.Submitted) * float64(time.Second))
 		}
 		if alloc != "" {
-			if st, err := status.ReadStatus(d.file(alloc, filepath.Join("alloc", status.Dir, j.job.name+".json"))); err == nil {
+			if st, err := status.ReadStatus(d.file(alloc, filepath.Join("alloc", status.Dir, j.job.Name+".json"))); err == nil {
 				j.see(st)
 				l.Category, l.Metric = st.Category, st.Metric
 				l.Value, l.Step, l.Total = float64(st.Value), float64(st.Step), float64(st.Total)
-				if policy != "none" {
-					l.Growth, l.Limit = float64(st.Growth), float64(st.Limit.Fraction)
+				if policy != none {
+					l.Ahead, l.Limit = float64(st.Fair.AheadCPUS), float64(st.Limit.Fraction)
 				} else {
 					l.Category = ""
 				}
@@ -221,15 +217,15 @@ func (f *follower) use() float64 {
 
 // collect reads the trainer's curve and Ebbtide's history of a finished job.
 func (d *demo) collect(f *follower, start time.Time) error {
-	curve, err := os.Open(d.file(f.alloc, curveFile))
+	curve, err := os.Open(d.file(f.alloc, mix.CurveFile))
 	if err != nil {
 		return err
 	}
 	defer curve.Close()
-	if f.out.Curve, err = result.ReadCurve(curve, f.out.Started); err != nil {
+	if f.out.Curve, err = mix.ReadCurve(curve, f.out.Started); err != nil {
 		return err
 	}
-	rows, err := status.ReadHistory(d.file(f.alloc, filepath.Join("alloc", status.Dir, f.job.name+".csv")))
+	rows, err := status.ReadHistory(d.file(f.alloc, filepath.Join("alloc", status.Dir, f.job.Name+".csv")))
 	if err != nil {
 		return err
 	}

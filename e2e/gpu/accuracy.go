@@ -13,8 +13,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/rig"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // What accuracy is measured on: a card as there are, with contexts as they are.
@@ -145,7 +144,7 @@ func accuracyTable(runs []accuracyRun) result.Table {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	s := demo.SpreadOf(parts)
+	s := result.SpreadOf(parts)
 	t.Notes = append(t.Notes, verdict("accuracy of the limit, the worst … the best", "≥ 99 % and never above 100 %",
 		s.Min >= 0.99 && s.Max <= 1, fmt.Sprintf("%.4f … %.4f %%", 100*s.Min, 100*s.Max)))
 	return t

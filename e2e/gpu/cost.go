@@ -15,8 +15,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/rig"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 const (
@@ -159,7 +158,7 @@ func allocationTable(o options, ways []way, runs []allocationRun) result.Table {
 		return out
 	}
 	median := func(r allocationRun) float64 { return r.P50 }
-	alone := demo.SpreadOf(of(plain.name, median)).Median
+	alone := result.SpreadOf(of(plain.name, median)).Median
 	for _, w := range ways {
 		over := "–"
 		if w.gate {
@@ -173,8 +172,8 @@ func allocationTable(o options, ways []way, runs []allocationRun) result.Table {
 			spread(of(w.name, func(r allocationRun) float64 { return float64(r.Grants) }), whole),
 		})
 	}
-	lease := demo.SpreadOf(of(ways[1].name, median)).Median - alone
-	trip := demo.SpreadOf(of(ways[2].name, median)).Median - alone
+	lease := result.SpreadOf(of(ways[1].name, median)).Median - alone
+	trip := result.SpreadOf(of(ways[2].name, median)).Median - alone
 	t.Notes = append(t.Notes,
 		verdict("within the lease", "< 1 µs over the driver's own", lease < 1000, micro(lease)),
 		verdict("with a round trip", "< 50 µs", trip < 50_000, micro(trip)),
@@ -192,7 +191,7 @@ func verdict(what, wanted string, met bool, got string) string {
 
 // spread writes a distribution: median (least … most).
 func spread(values []float64, format func(float64) string) string {
-	s := demo.SpreadOf(values)
+	s := result.SpreadOf(values)
 	switch {
 	case s.N == 0:
 		return "–"

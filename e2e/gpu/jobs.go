@@ -18,8 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/rig"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // The card of these experiments is a 64th of one of 64 GiB, and so is all else.
@@ -228,7 +227,7 @@ func gateTable(o options, all []trial, runs []jobsRun) result.Table {
 		batch := values(runs, trial{a.shape, together, fit}, func(r jobsRun) float64 { return r.Makespan })
 		ratio := "–"
 		if len(batch) > 0 && failed == 0 {
-			n := demo.SpreadOf(batch).Median * float64(a.jobs) / fit
+			n := result.SpreadOf(batch).Median * float64(a.jobs) / fit
 			ratio = spread(values(runs, a, func(r jobsRun) float64 { return r.Makespan / n }), times)
 		}
 		t.Rows = append(t.Rows, append(row, ratio))
@@ -299,7 +298,7 @@ func makespanTable(o options, all []trial, runs []jobsRun) result.Table {
 	var notes []string
 	for _, a := range all {
 		row, failed := jobsRow(a, runs)
-		sequential := demo.SpreadOf(values(runs, trial{a.shape, inTurn, a.jobs}, func(r jobsRun) float64 { return r.Makespan })).Median
+		sequential := result.SpreadOf(values(runs, trial{a.shape, inTurn, a.jobs}, func(r jobsRun) float64 { return r.Makespan })).Median
 		ratio := "–"
 		if failed == 0 {
 			ratio = spread(values(runs, a, func(r jobsRun) float64 { return sequential / r.Makespan }), times)

@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/rig"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // A step of the loop: a kernel, and meanwhile work of the host.
@@ -114,7 +113,7 @@ func loopTable(o options, ways []way, runs []loopRun) result.Table {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	median := demo.SpreadOf(overhead).Median
+	median := result.SpreadOf(overhead).Median
 	t.Notes = append(t.Notes, verdict("steady overhead of the loop, of the median step", "< 1 %", median < 0.01, percent(median)),
 		"What *driver alone, again* shows is the machine's noise.")
 	return t

@@ -519,6 +519,48 @@ func (a *Agent) Restart(ctx context.Context) error {
 	return a.WaitReady(ctx)
 }
 
+// Reconfigure stops the agent and starts it with another body of the plugin's config
+// block, as an operator would.
+func (a *Agent) Reconfigure(ctx context.Context, plugin string) error {
+	if err := a.Stop(ctx); err != nil {
+		return fmt.Errorf("stopping %s: %w", a.Name, err)
+	}
+	if err := a.Configure(plugin); err != nil {
+		return err
+	}
+	if err := a.Restart(ctx); err != nil {
+		return fmt.Errorf("restarting %s: %w", a.Name, err)
+	}
+	return nil
+}
+
+// WaitPolicy waits until the plugin is healthy and runs with a policy and a mode. The
+// servers remember a node as it was before its agent was restarted: what counts is that
+// the client has registered anew, and what the plugin itself says then.
+func (a *Agent) WaitPolicy(ctx context.Context, policy, mode string) (node *api.Node, err error) {
+	err = a.poll(ctx, "the plugin runs with policy "+policy+" and mode "+mode, func() error {
+		self, err := a.API.Agent().Self()
+		if err != nil {
+			return err
+		}
+		if ttl, err := time.ParseDuration(self.Stats["client"]["heartbeat_ttl"]); err != nil || ttl <= 0 {
+			return errors.New("no heartbeat yet")
+		}
+		if node, err = a.Node(ctx); err != nil {
+			return err
+		}
+		if p, m := node.Attributes["driver.ebbtide.policy"], node.Attributes["driver.ebbtide.mode"]; p != policy || m != mode {
+			return fmt.Errorf("the node says policy %q, mode %q", p, m)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = a.WaitDriver(ctx, "ebbtide", true)
+	return node, err
+}
+
 // PluginPIDs lists the processes of a plugin of this agent, by its file name:
 // those that run the file from the agent's own plugin directory, other uses of
 // the binary (executors, log helpers) apart.

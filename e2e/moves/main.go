@@ -22,8 +22,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
@@ -282,7 +281,7 @@ func table(all []moved) result.Table {
 		for _, m := range all {
 			values = append(values, row.of(m))
 		}
-		s := demo.SpreadOf(values)
+		s := result.SpreadOf(values)
 		cells := []string{row.name}
 		for _, v := range []float64{s.Min, s.Median, s.Max} {
 			cells = append(cells, fmt.Sprintf(row.format, v))

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/e2e/demo/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // loneRun is one measurement of a task that is alone on its node.
@@ -199,7 +199,7 @@ func (l *lone) measure(ctx context.Context, pid int, curve string) (run loneRun,
 	type moment struct {
 		reading
 		kernel harness.Kernel
-		point  result.Point
+		point  mix.Point
 	}
 	ours := [][]int{l.h.PIDs()}
 	now := func() (m moment, err error) {
@@ -231,18 +231,18 @@ func (l *lone) measure(ctx context.Context, pid int, curve string) (run loneRun,
 }
 
 // lastPoint is the newest point of a trainer's curve.
-func lastPoint(path string) (result.Point, error) {
+func lastPoint(path string) (mix.Point, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return result.Point{}, err
+		return mix.Point{}, err
 	}
 	defer f.Close()
-	points, err := result.ReadCurve(f, 0)
+	points, err := mix.ReadCurve(f, 0)
 	if err != nil {
-		return result.Point{}, err
+		return mix.Point{}, err
 	}
 	if len(points) == 0 {
-		return result.Point{}, fmt.Errorf("%s has no points yet", path)
+		return mix.Point{}, fmt.Errorf("%s has no points yet", path)
 	}
 	return points[len(points)-1], nil
 }

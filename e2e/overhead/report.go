@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // results are the JSON file.

@@ -10,8 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/scale/measure"
 )
 
@@ -111,7 +110,7 @@ func rows(o options) []row {
 		{"list and model", &target{30, true, "< 30 s"}, lists(func(r measure.Report) float64 { return r.ModelS }, "%.2f s")},
 		{"memory until then, the most", &target{1024, true, "< 1 GiB"}, lists(func(r measure.Report) float64 { return r.PeakMiB }, "%.0f MiB")},
 		{"events applied", &target{20000, false, "≥ 20 000/s"}, last(func(r measure.Report) (float64, string) {
-			return demo.SpreadOf(r.EventsPerS).Median, spread(r.EventsPerS, "%.0f/s")
+			return result.SpreadOf(r.EventsPerS).Median, spread(r.EventsPerS, "%.0f/s")
 		})},
 		{"CPU of an event, mean", nil, last(func(r measure.Report) (float64, string) { return 0, fmt.Sprintf("%.0f µs", 1e6*r.EventCPUS) })},
 		{"size of an event, mean", nil, last(func(r measure.Report) (float64, string) { return 0, fmt.Sprintf("%.1f kB", r.EventBytes/1000) })},
@@ -158,7 +157,7 @@ func scaled(values []float64, by float64) []float64 {
 
 // spread writes a distribution.
 func spread(values []float64, format string) string {
-	s := demo.SpreadOf(values)
+	s := result.SpreadOf(values)
 	text := func(v float64) string { return fmt.Sprintf(format, v) }
 	if s.N < 2 {
 		return text(s.Median)

@@ -8,9 +8,7 @@ import (
 	"slices"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
-	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
-	"github.com/ebbtide/ebbtide/driver/policy/flowcon"
-	"github.com/ebbtide/ebbtide/driver/policy/tradl"
+	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
@@ -18,124 +16,101 @@ import (
 func Policy() policy.Policy {
 	return policy.Definition[Params]{
 		Name:        "auto",
-		Synopsis:    "services first, the rest by growth and targets",
+		Synopsis:    "services first, training tasks by fair finish",
 		Defaults:    DefaultParams(),
 		CheckParams: CheckParams,
 		Options: slices.Concat(
-			policy.Under("flowcon", flowcon.Options()),
-			policy.Under("tradl", tradl.Options()),
-			policy.Under("dqoes", dqoes.Options()),
-			[]policy.Option{{Name: "service_share", Kind: policy.KindNumber, Default: `0.8`, Param: "service_share"}},
+			policy.Under("fsp", fsp.Options()),
+			[]policy.Option{
+				{Name: "service_share", Kind: policy.KindNumber, Default: `0.8`, Param: "service_share"},
+				{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "tolerance"},
+			},
 		),
-		Needs: []string{
-			"interval_s", "initial_interval_s", "max_interval_s", "event",
-			"tasks[].kind", "tasks[].use", "tasks[].limit",
-		},
-		Check:      func(s policy.Snapshot, _ Params) error { return dqoes.Check(s) },
+		Needs:      []string{"now_s", "pool_cores", "tasks[].kind", "tasks[].use", "tasks[].limit"},
+		Check:      func(s policy.Snapshot, p Params) error { return fsp.Check(s, p.Fsp) },
 		Example:    Example(),
 		Departures: departures(),
+		Ghosts:     true,
 		Decide:     Decide,
 	}.Policy()
 }
 
 // Params are the operator's settings.
 type Params struct {
-	// Flowcon are those of growth efficiency. β bounds the parts in which training
-	// tasks divide their rest; the floor of the node is φ/2 whatever it is.
-	Flowcon flowcon.Params `json:"flowcon" strict:"optional"`
-	// Tradl are those of two-tier targets.
-	Tradl tradl.Params `json:"tradl" strict:"optional"`
-	// Dqoes are those of response times.
-	Dqoes dqoes.Params `json:"dqoes" strict:"optional"`
-	// ServiceShare is the part of the pool, in (0, 1], that services may have
-	// together while training tasks are there.
+	// Fsp are those of fair finish.
+	Fsp fsp.Params `json:"fsp" strict:"optional"`
+	// ServiceShare is the part of the pool, in (0, 1], that services may have together
+	// while training tasks are there.
 	ServiceShare float64 `json:"service_share" strict:"optional"`
+	// Tolerance is by what part of it, in (0, 1), a response time may differ from the one
+	// asked for (α of DQoES).
+	Tolerance float64 `json:"tolerance" strict:"optional"`
 }
 
-// DefaultParams returns the defaults of the three policies, a service share of 0.8, and
-// for services the proportional step: see Decide.
+// DefaultParams returns those of an agent.
 func DefaultParams() Params {
-	services := dqoes.DefaultParams()
-	services.Step = dqoes.StepProportional
-	return Params{
-		Flowcon: flowcon.DefaultParams(), Tradl: tradl.DefaultParams(), Dqoes: services, ServiceShare: 0.8,
-	}
+	return Params{Fsp: fsp.DefaultParams(), ServiceShare: 0.8, Tolerance: 0.1}
 }
 
 // CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
-	var errs fields.Errors
-	for _, of := range []struct {
-		path string
-		err  error
-	}{
-		{"flowcon", flowcon.CheckParams(p.Flowcon)},
-		{"tradl", tradl.CheckParams(p.Tradl)},
-		{"dqoes", dqoes.CheckParams(p.Dqoes)},
-	} {
-		var wrong fields.Errors
-		if errors.As(of.err, &wrong) {
-			errs = append(errs, wrong.Under(of.path)...)
-		}
+	var errs, wrong fields.Errors
+	if errors.As(fsp.CheckParams(p.Fsp), &wrong) {
+		errs = wrong.Under("fsp")
 	}
 	if s := p.ServiceShare; !(s > 0 && s <= 1) {
 		errs.Add("service_share", "must be > 0 and ≤ 1, got %v", s)
 	}
+	if a := p.Tolerance; !(a > 0 && a < 1) {
+		errs.Add("tolerance", "must be > 0 and < 1, got %v", a)
+	}
 	return errs.Err()
 }
 
-// departures lists where auto differs from the policies that it is composed of; it has
-// theirs as well.
+// departures lists where auto differs from what was published; for training tasks it has
+// those of fsp as well.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
 			Published: "FlowCon, TRADL and DQoES each have a node of their own",
-			Ours:      "one node: services first, training tasks divide the rest R, in which FlowCon and TRADL run as on a node",
-			Why:       "real nodes are mixed",
+			Ours:      "one node: services first, training tasks have the rest, at least half of their fair shares and 1 − `service_share`",
+			Why:       "real nodes are mixed, and training tasks must not starve",
 		}, {
-			Published: "limits are upper bounds that may sum to more than 1",
-			Ours:      "while any task is limited, all limits sum to the pool",
-			Why:       "as weights they are divided exactly so",
+			Published: "DQoES moves a limit by a step, in proportion to how far a service is off",
+			Ours:      "the limit with which it would have answered in time, by what it had: use or limit, whichever is more",
+			Why:       "a load that doubles is served after two runs; a service that lived on CPU left idle keeps it when the others come back",
 		}, {
-			Published: "FlowCon: a task grows or has converged",
-			Ours:      "a task with a target that it has not reached has its fair share of R at least; an acceptable one counts as converged",
-			Why:       "its job has said that it is not done, or that it is good enough",
+			Published: "DQoES takes from class G to give to class B",
+			Ours:      "needs are met by entitlement, the smallest first",
+			Why:       "an objective that cannot be reached costs nobody else theirs",
 		}, {
-			Published: "DQoES: class G gives away what it does not use",
-			Ours:      "a service that is not worse than asked is not cut below its own objective in one run",
-			Why:       "the unreachable objective of another service should cost it nothing",
-		}, {
-			Published: "DQoES: the pool is the services'",
-			Ours:      "together they have `service_share` at most while training tasks are there",
-			Why:       "training tasks must not starve",
+			Published: "TRADL and FlowCon hold acceptable and converged tasks back",
+			Ours:      "they come later in the order of fair finish, and end no later than under plain Nomad",
+			Why:       "to hold back who is near its end delays it and helps no mean",
 		},
 	}
 }
 
-// Example returns a valid snapshot of a full node in which most rules fire: a service
-// that is worse than asked and one that is better, a training task that grows, one
-// that has begun to slow down, one that is acceptable, one that has reached its
+// Example returns a valid snapshot of a full node: a service that is worse than asked and
+// one that is better, training tasks of which one is acceptable and one has reached its
 // objective, and one of which nothing is known.
 func Example() policy.Snapshot {
-	known := func(x float64) *float64 { return &x }
+	number := func(x float64) *float64 { return &x }
+	work := func(x policy.CPUSeconds) *policy.CPUSeconds { return &x }
 	return policy.Snapshot{
+		NowS: 1700000000, PoolCores: 4, IntervalS: 20, InitialIntervalS: 20, MaxIntervalS: 160,
 		Tasks: []policy.Task{
-			{ID: "resnet-api", Kind: policy.Service, Entitlement: 1, ObjectiveS: known(0.05), ResponseS: known(0.065), Use: 0.2, Limit: 0.2},
-			{ID: "nasnet-api", Kind: policy.Service, Entitlement: 1, ObjectiveS: known(0.4), ResponseS: known(0.25), Use: 0.16, Limit: 0.16},
-			{ID: "vae", Kind: policy.Training, Entitlement: 1, Category: policy.NL, Growth: known(0.6), Progress: known(0.12),
-				Goal: policy.GoalMin, Value: known(131.5), Acceptable: known(120), Objective: known(110), Use: 0.2, Limit: 0.2},
-			{ID: "rnn", Kind: policy.Training, Entitlement: 1, Category: policy.NL, Growth: known(0.1), Progress: known(0.02),
-				Goal: policy.GoalMax, Value: known(0.61), Objective: known(0.93), Use: 0.16, Limit: 0.16},
-			{ID: "mnist", Kind: policy.Training, Entitlement: 1, Category: policy.WL, Growth: known(0.05), Progress: known(0.01),
-				Goal: policy.GoalMin, Value: known(0.28), Acceptable: known(0.3), Objective: known(0.25), Use: 0.09, Limit: 0.09},
-			{ID: "gru", Kind: policy.Training, Entitlement: 1, Category: policy.CL,
-				Goal: policy.GoalMin, Value: known(0.0079), Acceptable: known(0.01), Objective: known(0.008),
-				State: policy.Acceptable, Use: 0.09, Limit: 0.09},
-			{ID: "preprocess", Kind: policy.Training, Entitlement: 1, Category: policy.NL, Use: 0.1, Limit: 0.1},
+			{ID: "resnet-api", Kind: policy.Service, Entitlement: 1, ObjectiveS: number(0.05), ResponseS: number(0.065), Use: 0.2, Limit: 0.2},
+			{ID: "nasnet-api", Kind: policy.Service, Entitlement: 1, ObjectiveS: number(0.4), ResponseS: number(0.25), Use: 0.16, Limit: 0.16},
+			{ID: "vae", Kind: policy.Training, Entitlement: 1, Use: 0.2, Limit: 0.2,
+				CPUS: 60, FairCPUS: 50, RemainingCPUS: work(500), QualityCPUS: work(90)},
+			{ID: "mnist", Kind: policy.Training, Entitlement: 1, Use: 0.09, Limit: 0.09,
+				Goal: policy.GoalMin, Value: number(0.28), Acceptable: number(0.3), Objective: number(0.25),
+				CPUS: 110, FairCPUS: 120, RemainingCPUS: work(200), QualityCPUS: work(0)},
+			{ID: "rnn", Kind: policy.Training, Entitlement: 1, Use: 0.16, Limit: 0.16,
+				Goal: policy.GoalMax, Value: number(0.94), Objective: number(0.93), State: policy.Objective,
+				CPUS: 300, FairCPUS: 250, RemainingCPUS: work(0), QualityCPUS: work(0)},
+			{ID: "preprocess", Kind: policy.Training, Entitlement: 1, Use: 0.1, Limit: 0.1, CPUS: 20, FairCPUS: 20},
 		},
-		State:            dqoes.State{QGood: 0.12, QBad: -0.02, Satisfied: 1}.Encode(),
-		IntervalS:        20,
-		InitialIntervalS: 20,
-		MaxIntervalS:     160,
 	}
 }

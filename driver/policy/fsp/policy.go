@@ -18,18 +18,24 @@ func Policy() policy.Policy {
 		Synopsis:    "one task after the other, none later than under fair sharing (FSP)",
 		Defaults:    DefaultParams(),
 		CheckParams: CheckParams,
-		Options: []policy.Option{
-			{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
-			{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor"},
-		},
+		Options:     Options(),
 		Needs: []string{
 			"now_s", "pool_cores", "tasks[].cpu_s", "tasks[].fair_cpu_s", "tasks[].remaining_cpu_s", "tasks[].quality_cpu_s",
 		},
 		Check:      Check,
 		Example:    Example(),
 		Departures: departures(),
+		Ghosts:     true,
 		Decide:     Decide,
 	}.Policy()
+}
+
+// Options are the agent options that set the parameters.
+func Options() []policy.Option {
+	return []policy.Option{
+		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
+		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor"},
+	}
 }
 
 // Params are the operator's settings.

@@ -23,16 +23,13 @@ import (
 func All() []policy.Policy {
 	return []policy.Policy{
 		auto.Policy(),
+		fsp.Policy(),
 		flowcon.Policy(),
 		tradl.Policy(),
 		dqoes.Policy(),
 		none.Policy(),
 	}
 }
-
-// Asked returns the policies that can be asked, but not run on a node: the driver does
-// not supply their inputs yet.
-func Asked() []policy.Policy { return []policy.Policy{fsp.Policy()} }
 
 // Find returns the policy of that name, or an error that lists all names.
 func Find(name string) (policy.Policy, error) {
@@ -72,7 +69,7 @@ func Options() []policy.Option {
 // that sorts its tasks for the shim.
 func Queries() []policy.Query {
 	var out []policy.Query
-	for _, p := range append(All(), Asked()...) {
+	for _, p := range All() {
 		out = append(out, p.Query)
 	}
 	return append(out, policy.NewQuery("specon-categorise",

@@ -25,11 +25,9 @@ func TestFind(t *testing.T) {
 		must.NoError(t, err, must.Sprint("what the driver runs can be asked"))
 	}
 	_, err := Find("flowkon")
-	must.EqError(t, err, `must be one of auto, flowcon, tradl, dqoes, none, got "flowkon"`)
-	_, err = Find("fsp")
-	must.ErrorContains(t, err, `got "fsp"`, must.Sprint("it can be asked only"))
+	must.EqError(t, err, `must be one of auto, fsp, flowcon, tradl, dqoes, none, got "flowkon"`)
 	_, err = policy.Find(Queries(), "flowkon")
-	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, flowcon, `)
+	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, fsp, flowcon, `)
 }
 
 // Every example is valid, and what is missing is told.
@@ -42,8 +40,8 @@ func TestQueries(t *testing.T) {
 // Every policy works with an agent's defaults, has a table of departures, and takes
 // options only that it has.
 func TestAll(t *testing.T) {
-	must.Len(t, 8, Options())
-	for _, p := range append(All(), Asked()...) {
+	must.Len(t, 10, Options())
+	for _, p := range All() {
 		d, err := p.Configure(nil)
 		must.NoError(t, err, must.Sprint(p.Name))
 		must.Eq(t, p.Name, d.Name)
@@ -69,7 +67,7 @@ func TestDepartures_documented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/concepts.md")
 	must.NoError(t, err)
 	cell := strings.NewReplacer("|", `\|`)
-	for _, p := range append(All(), Asked()...) {
+	for _, p := range All() {
 		table := "### Policy `" + p.Name + "`\n\n| published | Ebbtide | why |\n| --- | --- | --- |\n"
 		for _, d := range p.Departures {
 			table += "| " + cell.Replace(d.Published) + " | " + cell.Replace(d.Ours) + " | " + cell.Replace(d.Why) + " |\n"
@@ -114,7 +112,7 @@ func live(t *testing.T, decided string) []byte {
 // decided there.
 func TestQuery_live(t *testing.T) {
 	for _, decided := range Names() {
-		for _, p := range append(All(), Asked()...) {
+		for _, p := range All() {
 			out, err := p.Query.Decide(live(t, decided))
 			must.NoError(t, err, must.Sprintf("%s after %s", p.Name, decided))
 			tasks := out.(policy.Outcome).Tasks

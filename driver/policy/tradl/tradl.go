@@ -122,29 +122,10 @@ func newNode(s policy.Snapshot, p Params) node {
 	}
 	for i, t := range s.Tasks {
 		n.equal = n.equal && n.fair[i] == n.fair[0]
-		if n.state[i] = Reached(t); n.state[i] != policy.InTraining {
+		if n.state[i] = t.Reached(); n.state[i] != policy.InTraining {
 			n.reached++
 		}
 		n.used += t.Use
 	}
 	return n
-}
-
-// Reached returns what the task has reached by now; never "".
-func Reached(t policy.Task) policy.TargetState {
-	state := t.State
-	if state == "" {
-		state = policy.InTraining
-	}
-	if t.Tracked || t.Value == nil {
-		return state
-	}
-	reaches := func(target *float64, s policy.TargetState) {
-		if target != nil && t.Goal.Reached(*t.Value, *target) && s.Rank() > state.Rank() {
-			state = s
-		}
-	}
-	reaches(t.Acceptable, policy.Acceptable)
-	reaches(t.Objective, policy.Objective)
-	return state
 }

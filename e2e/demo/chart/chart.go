@@ -14,24 +14,44 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 )
 
-// Where the parts lie.
+// Where the parts lie from left to right.
 const (
 	leftX0, leftX1   = 64, 596
 	rightX0, rightX1 = 654, 1186
-
-	lossTop, lossBottom   = 752, 558
-	stripTop              = 520
-	stripHeight, stripGap = 12, 3
-	cpuTop, cpuBottom     = 442, 278
-	axisLabel             = 246
-	barsTop               = 180
-	barHeight, barGap     = 14, 3
-	barsX0, barsX1        = 128, 880
-	betterX               = 1060
+	barsX0, barsX1   = 128, 880
+	betterX          = 1060
 )
+
+// Sizes from bottom to top.
+const (
+	barHeight, barGap     = 14, 3
+	rowHeight             = 2*(barHeight+barGap) + 10 // a job's two bars
+	stripHeight, stripGap = 12, 3
+)
+
+// layout is where the parts lie from the bottom up. Bars and strips have a row for each
+// job.
+type layout struct {
+	barsTop                       float64
+	axisLabel, cpuBottom, cpuTop  float64
+	stripTop, lossBottom, lossTop float64
+	height                        float64
+}
+
+func layoutFor(jobs int) layout {
+	l := layout{barsTop: 48 + rowHeight*float64(jobs)}
+	l.axisLabel, l.cpuBottom, l.cpuTop = l.barsTop+66, l.barsTop+98, l.barsTop+262
+	l.stripTop = l.cpuTop + 33 + (stripHeight+stripGap)*float64(jobs)
+	l.lossBottom, l.lossTop = l.stripTop+38, l.stripTop+232
+	l.height = l.lossTop + 116
+	return l
+}
 
 // leastLeft is the bottom of the loss's logarithmic axis.
 const leastLeft = 0.005
+
+// quality is the part that is marked.
+const quality = 0.95
 
 // Draw returns a PNG of a pair.
 func Draw(p result.Pair, e result.Experiment) (picture []byte, err error) {
@@ -40,20 +60,22 @@ func Draw(p result.Pair, e result.Experiment) (picture []byte, err error) {
 			picture, err = nil, fmt.Errorf("drawing the picture: %v", r)
 		}
 	}()
-	d := &drawing{painter: newPainter(), pair: p, cores: e.Cores}
-	d.end = math.Max(d.pair.Flowcon.Makespan(), d.pair.None.Makespan())
+	l := layoutFor(len(p.With.Jobs))
+	d := &drawing{painter: newPainter(l.height), layout: l, pair: p, cores: e.Cores}
+	d.end = math.Max(d.pair.With.Makespan(), d.pair.None.Makespan())
 	if !(d.end > 0) || math.IsInf(d.end, 0) {
 		d.end = 1
 	}
 	d.head(e)
-	d.column(p.Flowcon, leftX0, leftX1, "with Ebbtide (policy flowcon): CPU follows growth", true)
-	d.column(p.None, rightX0, rightX1, "without (policy none): everybody alike", false)
+	d.column(p.With, leftX0, leftX1, fmt.Sprintf("with Ebbtide (policy %s)", p.With.Policy))
+	d.column(p.None, rightX0, rightX1, "without (policy none): all jobs alike")
 	d.bars()
 	return d.png()
 }
 
 type drawing struct {
 	*painter
+	layout
 	pair  result.Pair
 	cores float64
 	end   float64 // of the time axes, seconds
@@ -61,7 +83,7 @@ type drawing struct {
 
 // colourOf is a job's colour, the same in both runs.
 func (d *drawing) colourOf(name string) color.NRGBA {
-	for i, j := range d.pair.Flowcon.Jobs {
+	for i, j := range d.pair.With.Jobs {
 		if j.Name == name {
 			return series[i%len(series)]
 		}
@@ -69,80 +91,66 @@ func (d *drawing) colourOf(name string) color.NRGBA {
 	return frame
 }
 
-// rangeOf is the range of a job's loss over both runs.
-func (d *drawing) rangeOf(name string) result.Range {
-	var both []result.Job
-	for _, r := range []result.Run{d.pair.Flowcon, d.pair.None} {
-		for _, j := range r.Jobs {
-			if j.Name == name {
-				both = append(both, j)
-			}
-		}
-	}
-	return result.RangeOf(both...)
-}
-
 func (d *drawing) head(e result.Experiment) {
-	d.text("Three training jobs on one Nomad node", leftX0-44, height-30, style{size: 22, bold: true})
+	d.text(fmt.Sprintf("%d training jobs on one Nomad node", len(d.pair.With.Jobs)), leftX0-44, d.layout.height-30, style{size: 22, bold: true})
 	parts := []string{"one run each, the same jobs and seed", fmt.Sprintf("%g cores", e.Cores), "exec engine", "limits by " + e.Mode,
 		fmt.Sprintf("interval %g s", e.Interval)}
 	if e.Nomad != "" {
 		parts = append(parts, "Nomad "+e.Nomad)
 	}
-	d.text(strings.Join(parts, "   ·   "), leftX0-44, height-51, style{size: 13, colour: soft})
+	d.text(strings.Join(parts, "   ·   "), leftX0-44, d.layout.height-51, style{size: 13, colour: soft})
 	x := float64(rightX1)
-	for i := len(d.pair.Flowcon.Jobs) - 1; i >= 0; i-- {
-		j := d.pair.Flowcon.Jobs[i]
+	for i := len(d.pair.With.Jobs) - 1; i >= 0; i-- {
+		j := d.pair.With.Jobs[i]
 		label := style{size: 14, bold: true, right: true, colour: d.colourOf(j.Name)}
-		x -= d.text(j.Name, x, height-30, label) + 5
-		d.box(d.colourOf(j.Name), x-14, height-31, x, height-19)
+		x -= d.text(j.Name, x, d.layout.height-30, label) + 5
+		d.box(d.colourOf(j.Name), x-14, d.layout.height-31, x, d.layout.height-19)
 		x -= 34
 	}
 }
 
 // column draws one run.
-func (d *drawing) column(r result.Run, x0, x1 float64, title string, categories bool) {
+func (d *drawing) column(r result.Run, x0, x1 float64, title string) {
 	px := func(t float64) float64 { return x0 + (x1-x0)*math.Max(0, math.Min(1, t/d.end)) }
-	d.text(title, x0, lossTop+34, style{size: 15, bold: true})
+	d.text(title, x0, d.lossTop+34, style{size: 15, bold: true})
 	d.loss(r, px, x0, x1)
-	d.strips(r, px, x0, x1, categories)
+	d.strips(r, px, x0)
 	d.cpu(r, px, x0, x1)
 	for _, t := range ticks(d.end, 8) {
-		d.text(fmt.Sprintf("%g", t), px(t), cpuBottom-17, style{size: 12, colour: soft, centre: true})
+		d.text(fmt.Sprintf("%g", t), px(t), d.cpuBottom-17, style{size: 12, colour: soft, centre: true})
 	}
-	d.text("seconds since the first job was submitted", (x0+x1)/2, axisLabel, style{size: 12, colour: soft, centre: true})
+	d.text("seconds since the first job was submitted", (x0+x1)/2, d.axisLabel, style{size: 12, colour: soft, centre: true})
 }
 
 // lossY is where a part of the loss lies: a logarithmic axis from 100 % down.
-func lossY(left float64) float64 {
+func (d *drawing) lossY(left float64) float64 {
 	f := math.Log(math.Max(left, leastLeft)/leastLeft) / math.Log(1.3/leastLeft)
-	return lossBottom + (lossTop-lossBottom)*math.Min(1, f)
+	return d.lossBottom + (d.lossTop-d.lossBottom)*math.Min(1, f)
 }
 
 func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
-	d.text("loss still to go, % of the way from the first to the best", x0, lossTop+9, style{size: 12.5, colour: soft})
+	d.text("loss still to go, % of the way from the first to the best", x0, d.lossTop+9, style{size: 12.5, colour: soft})
 	for _, left := range []float64{1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01} {
-		y := lossY(left)
+		y := d.lossY(left)
 		c, w := grid, 1.0
-		if left == 0.1 || left == 0.05 {
+		if left == 1-quality {
 			c, w = frame, 1.2
 		}
 		d.line(c, w, pt{x0, y}, pt{x1, y})
 		d.text(fmt.Sprintf("%g %%", 100*left), x0-7, y, style{size: 12, colour: soft, right: true, middle: true})
 	}
-	d.grid(px, lossBottom, lossTop)
+	d.grid(px, d.lossBottom, d.lossTop)
 	for _, j := range r.Jobs {
 		if j.Submitted > 0.5 {
-			d.dashed(d.colourOf(j.Name), 1.2, pt{px(j.Submitted), lossBottom}, pt{px(j.Submitted), lossTop})
+			d.dashed(d.colourOf(j.Name), 1.2, pt{px(j.Submitted), d.lossBottom}, pt{px(j.Submitted), d.lossTop})
 		}
 	}
 	for _, j := range r.Jobs {
-		rng := d.rangeOf(j.Name)
 		var ps []pt
 		end := 0 // beyond it there is nothing but the axis
 		for i, q := range j.Curve {
-			left := rng.Left(q.Value)
-			ps = append(ps, pt{px(q.T), lossY(left)})
+			left := j.Curve.Left(q.Value)
+			ps = append(ps, pt{px(q.T), d.lossY(left)})
 			if left > leastLeft {
 				end = min(i+2, len(j.Curve))
 			}
@@ -152,16 +160,13 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 	}
 	// The moments that the summary counts, on top of all curves.
 	for _, j := range r.Jobs {
-		t := result.Measure(j, d.rangeOf(j.Name))
-		for _, q := range []struct{ at, left float64 }{{t.To90, 0.1}, {t.To95, 0.05}} {
-			if !math.IsNaN(q.at) {
-				at := pt{px(j.Submitted + q.at), lossY(q.left)}
-				d.dot(white, at, 5)
-				d.dot(d.colourOf(j.Name), at, 3.6)
-			}
+		if t := j.Curve.Quality(quality); t != nil {
+			at := pt{px(*t), d.lossY(1 - quality)}
+			d.dot(white, at, 5)
+			d.dot(d.colourOf(j.Name), at, 3.6)
 		}
 	}
-	d.line(frame, 1, pt{x0, lossTop}, pt{x0, lossBottom}, pt{x1, lossBottom})
+	d.line(frame, 1, pt{x0, d.lossTop}, pt{x0, d.lossBottom}, pt{x1, d.lossBottom})
 }
 
 func (d *drawing) grid(px func(float64) float64, bottom, top float64) {
@@ -170,50 +175,25 @@ func (d *drawing) grid(px func(float64) float64, bottom, top float64) {
 	}
 }
 
-// strips show the category of each job over time, or, without a policy, only
-// when it ran.
-func (d *drawing) strips(r result.Run, px func(float64) float64, x0, x1 float64, categories bool) {
-	y := float64(stripTop)
-	if categories {
-		x := d.text("category:", x0, y+8, style{size: 12.5, colour: soft}) + x0 + 10
-		for _, c := range []struct {
-			part float64
-			word string
-		}{{1, "growing (NL)"}, {0.55, "watching (WL)"}, {0.22, "converged (CL)"}} {
-			d.box(mix(soft, c.part), x, y+7, x+12, y+19)
-			x += 17 + d.text(c.word, x+16, y+8, style{size: 12.5, colour: soft}) + 14
-		}
-	} else {
-		d.text("no categories", x0, y+8, style{size: 12.5, colour: soft})
-	}
+// strips show when each job ran.
+func (d *drawing) strips(r result.Run, px func(float64) float64, x0 float64) {
+	y := d.stripTop
+	d.text("from submission to end", x0, y+8, style{size: 12.5, colour: soft})
 	for _, j := range r.Jobs {
 		top := y
 		y -= stripHeight
 		d.text(j.Name, x0-7, (top+y)/2, style{size: 11, colour: d.colourOf(j.Name), bold: true, right: true, middle: true})
-		if !categories {
-			d.box(mix(d.colourOf(j.Name), 0.55), px(j.Started), y, px(j.Finished), top)
-		}
-		for i, s := range j.Samples {
-			if !categories {
-				break
-			}
-			until := j.Finished
-			if i+1 < len(j.Samples) {
-				until = j.Samples[i+1].T
-			}
-			part := map[string]float64{"NL": 1, "WL": 0.55, "CL": 0.22}[s.Category]
-			if part > 0 && until > s.T {
-				d.box(mix(d.colourOf(j.Name), part), px(s.T), y, px(until)+0.3, top)
-			}
-		}
+		d.box(tint(d.colourOf(j.Name), 0.55), px(j.Submitted), y, px(j.Finished), top)
 		y -= stripGap
 	}
 }
 
 // cpu stacks what the jobs really used, in the order of their arrival.
 func (d *drawing) cpu(r result.Run, px func(float64) float64, x0, x1 float64) {
-	d.text(fmt.Sprintf("CPU used, %% of the %g cores", d.cores), x0, cpuTop+9, style{size: 12.5, colour: soft})
-	py := func(share float64) float64 { return cpuBottom + (cpuTop-cpuBottom)*math.Max(0, math.Min(1.02, share)) }
+	d.text(fmt.Sprintf("CPU used, %% of the %g cores", d.cores), x0, d.cpuTop+9, style{size: 12.5, colour: soft})
+	py := func(share float64) float64 {
+		return d.cpuBottom + (d.cpuTop-d.cpuBottom)*math.Max(0, math.Min(1.02, share))
+	}
 	steps := 2 * int(x1-x0) / 4
 	base := make([]float64, steps+1)
 	for _, j := range r.Jobs {
@@ -228,13 +208,13 @@ func (d *drawing) cpu(r result.Run, px func(float64) float64, x0, x1 float64) {
 		for i := len(upper) - 1; i >= 0; i-- {
 			fill = append(fill, upper[i])
 		}
-		d.area(mix(d.colourOf(j.Name), 0.75), fill...)
+		d.area(tint(d.colourOf(j.Name), 0.75), fill...)
 	}
 	for _, share := range []float64{0, 0.25, 0.5, 0.75, 1} {
 		d.line(color.NRGBA{0x22, 0x26, 0x2b, 0x18}, 1, pt{x0, py(share)}, pt{x1, py(share)})
 		d.text(fmt.Sprintf("%g", 100*share), x0-7, py(share), style{size: 12, colour: soft, right: true, middle: true})
 	}
-	d.line(frame, 1, pt{x0, cpuTop}, pt{x0, cpuBottom}, pt{x1, cpuBottom})
+	d.line(frame, 1, pt{x0, d.cpuTop}, pt{x0, d.cpuBottom}, pt{x1, d.cpuBottom})
 }
 
 // smooth is over how many seconds the use is averaged.
@@ -272,45 +252,59 @@ func counted(j result.Job, t float64) float64 {
 
 // bars show for each job how long it took under both policies.
 func (d *drawing) bars() {
-	rows := result.Compare(d.pair, d.cores).Rows
+	type times struct{ done, good float64 }
+	took := func(r result.Run, name string) times {
+		for _, j := range r.Jobs {
+			if j.Name != name {
+				continue
+			}
+			t := times{j.Finished - j.Submitted, math.NaN()}
+			if at := j.Curve.Quality(quality); at != nil {
+				t.good = *at - j.Submitted
+			}
+			return t
+		}
+		return times{math.NaN(), math.NaN()}
+	}
 	longest := 0.0
-	for _, r := range rows {
-		longest = math.Max(longest, math.Max(r.None.Completion, r.Flowcon.Completion))
+	for _, r := range []result.Run{d.pair.None, d.pair.With} {
+		for _, j := range r.Jobs {
+			longest = math.Max(longest, j.Finished-j.Submitted)
+		}
 	}
 	if !(longest > 0) || math.IsInf(longest, 0) {
 		longest = 1
 	}
 	px := func(t float64) float64 { return barsX0 + (barsX1-barsX0)*math.Min(1, t/longest) }
-	y := float64(barsTop)
+	y := d.barsTop
 	d.text("seconds from a job's own submission to its end", barsX0, y+16, style{size: 13, bold: true})
 	d.dot(ink, pt{barsX0 + 336, y + 20.5}, 3.4)
-	d.text("90 % and 95 % of its quality", barsX0+345, y+16, style{size: 13, colour: soft})
+	d.text("95 % of its quality", barsX0+345, y+16, style{size: 13, colour: soft})
 	d.text("95 % of quality", betterX, y+16, style{size: 13, bold: true, right: true})
 	d.text("done", rightX1, y+16, style{size: 13, bold: true, right: true})
-	for _, r := range rows {
-		c := d.colourOf(r.Name)
+	for _, j := range d.pair.With.Jobs {
+		none, with := took(d.pair.None, j.Name), took(d.pair.With, j.Name)
+		c := d.colourOf(j.Name)
 		y -= 4
-		d.text(r.Name, barsX0-68, y-barHeight-barGap/2, style{size: 14, bold: true, right: true, middle: true, colour: c})
+		d.text(j.Name, barsX0-68, y-barHeight-barGap/2, style{size: 14, bold: true, right: true, middle: true, colour: c})
 		for _, b := range []struct {
 			name  string
-			times result.Times
+			times times
 			part  float64
-		}{{"flowcon", r.Flowcon, 0.85}, {"none", r.None, 0.35}} {
+		}{{d.pair.With.Policy, with, 0.85}, {"none", none, 0.35}} {
 			mid := y - barHeight/2
 			d.text(b.name, barsX0-8, mid, style{size: 12, colour: soft, right: true, middle: true})
-			d.box(mix(c, b.part), barsX0, y-barHeight, px(b.times.Completion), y)
-			d.text(fmt.Sprintf("%.1f s", b.times.Completion), px(b.times.Completion)+6, mid, style{size: 12, middle: true})
-			for _, t := range []float64{b.times.To90, b.times.To95} {
-				if !math.IsNaN(t) {
-					d.dot(white, pt{px(t), mid}, 4.6)
-					d.dot(ink, pt{px(t), mid}, 3.4)
-				}
+			d.box(tint(c, b.part), barsX0, y-barHeight, px(b.times.done), y)
+			d.text(fmt.Sprintf("%.1f s", b.times.done), px(b.times.done)+6, mid, style{size: 12, middle: true})
+			if !math.IsNaN(b.times.good) {
+				d.dot(white, pt{px(b.times.good), mid}, 4.6)
+				d.dot(ink, pt{px(b.times.good), mid}, 3.4)
 			}
 			y -= barHeight + barGap
 		}
 		mid := y + barHeight + 1.5*barGap
-		d.text(change(r.None.To95, r.Flowcon.To95), betterX, mid, style{size: 14, right: true, middle: true})
-		d.text(change(r.None.Completion, r.Flowcon.Completion), rightX1, mid, style{size: 14, right: true, middle: true})
+		d.text(change(none.good, with.good), betterX, mid, style{size: 14, right: true, middle: true})
+		d.text(change(none.done, with.done), rightX1, mid, style{size: 14, right: true, middle: true})
 		y -= 6
 	}
 	for _, t := range ticks(longest, 10) {
@@ -319,10 +313,10 @@ func (d *drawing) bars() {
 }
 
 // change is the difference in words.
-func change(none, flowcon float64) string {
-	c := result.Change(none, flowcon)
+func change(none, with float64) string {
+	c := with/none - 1
 	switch {
-	case math.IsNaN(c):
+	case math.IsNaN(c) || math.IsInf(c, 0):
 		return "unknown"
 	case math.Abs(c) < 0.005:
 		return "same"

@@ -12,33 +12,33 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // made is a job that uses half of two cores.
 func made(name string, submitted, finished float64) result.Job {
 	j := result.Job{Name: name, Submitted: submitted, Started: submitted, Finished: finished}
-	categories := []string{"NL", "WL", "CL"}
 	for t := submitted; t <= finished; t++ {
 		left := math.Exp(-(t - submitted) / 5)
-		j.Curve = append(j.Curve, result.Point{T: t, Value: left})
-		j.Samples = append(j.Samples, result.Sample{T: t, CPU: result.Number(t - submitted), Category: categories[int(t)/10%3]})
+		j.Curve = append(j.Curve, mix.Point{T: t, Value: left})
+		j.Samples = append(j.Samples, result.Sample{T: t, CPU: result.Number(t - submitted)})
 	}
 	return j
 }
 
 func TestDraw(t *testing.T) {
 	full := result.Pair{
-		Flowcon: result.Run{Jobs: []result.Job{made("a", 0, 60), made("b", 8, 40)}},
-		None:    result.Run{Jobs: []result.Job{made("a", 0, 50), made("b", 8, 45)}},
+		With: result.Run{Jobs: []result.Job{made("a", 0, 60), made("b", 8, 40)}},
+		None: result.Run{Jobs: []result.Job{made("a", 0, 50), made("b", 8, 45)}},
 	}
 	nan := result.Number(math.NaN())
 	for name, p := range map[string]result.Pair{
 		"full":     full,
 		"nothing":  {},
-		"one side": {Flowcon: full.Flowcon},
-		"unknown": {Flowcon: result.Run{Jobs: []result.Job{{Name: "x", Finished: math.NaN(), Samples: []result.Sample{{T: 1, CPU: nan}},
-			Curve: []result.Point{{T: math.NaN(), Value: 1}, {T: 1, Value: math.Inf(1)}}}}}},
-		"flat": {Flowcon: result.Run{Jobs: []result.Job{{Name: "x", Finished: 5, Curve: []result.Point{{T: 1, Value: 2}, {T: 2, Value: 2}}}}}},
+		"one side": {With: full.With},
+		"unknown": {With: result.Run{Jobs: []result.Job{{Name: "x", Finished: math.NaN(), Samples: []result.Sample{{T: 1, CPU: nan}},
+			Curve: mix.Curve{{T: math.NaN(), Value: 1}, {T: 1, Value: math.Inf(1)}}}}}},
+		"flat": {With: result.Run{Jobs: []result.Job{{Name: "x", Finished: 5, Curve: mix.Curve{{T: 1, Value: 2}, {T: 2, Value: 2}}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := Draw(p, result.Experiment{Cores: 2})
@@ -46,7 +46,7 @@ func TestDraw(t *testing.T) {
 			img, err := png.Decode(bytes.NewReader(b))
 			must.NoError(t, err)
 			must.Eq(t, width*dpi/72, img.Bounds().Dx())
-			must.Eq(t, height*dpi/72, img.Bounds().Dy())
+			must.Eq(t, int(layoutFor(len(p.With.Jobs)).height)*dpi/72, img.Bounds().Dy())
 		})
 	}
 }

@@ -21,8 +21,8 @@ import (
 // Size of the picture in points; y grows upwards. It has twice as many pixels,
 // so that it is sharp on dense screens.
 const (
-	width, height = 1200, 868
-	dpi           = 144
+	width = 1200
+	dpi   = 144
 )
 
 // Colours after Okabe and Ito: they can be told apart with every common colour
@@ -39,24 +39,27 @@ var (
 		{0x00, 0x9e, 0x73, 0xff}, // green
 		{0xcc, 0x79, 0xa7, 0xff}, // pink
 		{0xd5, 0x5e, 0x00, 0xff}, // red
+		{0x56, 0xb4, 0xe9, 0xff}, // sky blue
+		{0x7a, 0x6a, 0x4f, 0xff}, // brown
 	}
 )
 
-// mix is a part of a colour, the rest white.
-func mix(c color.NRGBA, part float64) color.NRGBA {
+// tint is a part of a colour, the rest white.
+func tint(c color.NRGBA, part float64) color.NRGBA {
 	f := func(v uint8) uint8 { return uint8(255 - part*float64(255-int(v)) + 0.5) }
 	return color.NRGBA{f(c.R), f(c.G), f(c.B), 0xff}
 }
 
 // painter draws in points.
 type painter struct {
-	img *vgimg.Canvas
-	c   draw.Canvas
+	img    *vgimg.Canvas
+	c      draw.Canvas
+	height float64
 }
 
-func newPainter() *painter {
-	img := vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(dpi))
-	return &painter{img: img, c: draw.New(img)}
+func newPainter(height float64) *painter {
+	img := vgimg.NewWith(vgimg.UseWH(width, vg.Length(height)), vgimg.UseDPI(dpi))
+	return &painter{img: img, c: draw.New(img), height: height}
 }
 
 func (p *painter) png() ([]byte, error) {

@@ -6,41 +6,19 @@
 //
 // The curves come from the trainers' own output and the end of a job from Nomad,
 // so that a run under the policy "none" is measured in exactly the same way as
-// one under "flowcon", and neither by Ebbtide itself.
+// one under another, and neither by Ebbtide itself.
 package result
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
-	"strconv"
 	"time"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // Number is a float64 that JSON can carry: what is not finite is null.
-type Number float64
-
-// MarshalJSON implements json.Marshaler.
-func (n Number) MarshalJSON() ([]byte, error) {
-	if !finite(float64(n)) {
-		return []byte("null"), nil
-	}
-	return strconv.AppendFloat(nil, float64(n), 'g', 8, 64), nil
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (n *Number) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		*n = Number(math.NaN())
-		return nil
-	}
-	var f float64
-	if err := json.Unmarshal(b, &f); err != nil {
-		return fmt.Errorf("not a number or null: %w", err)
-	}
-	*n = Number(f)
-	return nil
-}
+type Number = status.Number
 
 // Experiment is all that was measured.
 type Experiment struct {
@@ -56,45 +34,44 @@ type Experiment struct {
 
 // Pair is the same jobs with the same seeds under two policies.
 type Pair struct {
-	Seed    uint64 `json:"seed"`
-	Flowcon Run    `json:"flowcon"`
-	None    Run    `json:"none"`
+	Seed uint64 `json:"seed"`
+	None Run    `json:"none"`
+	With Run    `json:"with"` // the policy is the run's
 }
 
 // Run is one run of all jobs. Its times are seconds since the first submission.
 type Run struct {
 	Policy string    `json:"policy"`
 	Start  time.Time `json:"start"`
-	Jobs   []Job     `json:"jobs"`
+	Jobs   []Job     `json:"jobs"` // in order of submission
 }
 
 // Job is one job of a run.
 type Job struct {
-	Name      string   `json:"name"`
-	Role      string   `json:"role"` // what it stands for
-	Args      []string `json:"args"` // of the trainer
-	Submitted float64  `json:"submitted_s"`
-	Started   float64  `json:"started_s"`
-	Finished  float64  `json:"finished_s"`
-	Curve     []Point  `json:"curve"`   // from the trainer's output
-	Samples   []Sample `json:"samples"` // from Ebbtide's history
-}
-
-// Point is one report of a trainer.
-type Point struct {
-	T     float64 `json:"t_s"`
-	Step  float64 `json:"step"`
-	Value float64 `json:"value"` // finite
+	Name      string    `json:"name"`
+	Model     string    `json:"model"`
+	Args      []string  `json:"args"` // of the trainer
+	Submitted float64   `json:"submitted_s"`
+	Started   float64   `json:"started_s"`
+	Finished  float64   `json:"finished_s"`
+	Curve     mix.Curve `json:"curve"`   // from the trainer's output
+	Samples   []Sample  `json:"samples"` // from Ebbtide's history
 }
 
 // Sample is one line of Ebbtide's history of a task.
 type Sample struct {
-	T        float64 `json:"t_s"`
-	CPU      Number  `json:"cpu_s"` // CPU-seconds used so far
-	Growth   Number  `json:"growth"`
-	Limit    Number  `json:"limit"`  // fraction of the pool
-	Shares   uint64  `json:"shares"` // in force in the kernel, in units of cpu.shares
-	Category string  `json:"category"`
+	T     float64 `json:"t_s"`
+	CPU   Number  `json:"cpu_s"` // CPU-seconds used so far
+	Limit Number  `json:"limit"` // fraction of the pool
+}
+
+// Samples turns the rows of a task's history into samples. start is the run's.
+func Samples(rows []status.Row, start time.Time) []Sample {
+	var out []Sample
+	for _, r := range rows {
+		out = append(out, Sample{T: r.Time.Sub(start).Seconds(), CPU: Number(r.CPUSeconds), Limit: Number(r.Limit)})
+	}
+	return out
 }
 
 // CPUSeconds is what the job used in all.
@@ -118,25 +95,3 @@ func (r Run) Makespan() float64 {
 	}
 	return end
 }
-
-// Busy is the part of the pool that the jobs got, on average over the makespan.
-// Well below 1 means that something else was using the machine.
-func (r Run) Busy(cores float64) float64 {
-	sum := 0.0
-	for _, j := range r.Jobs {
-		sum += j.CPUSeconds()
-	}
-	return sum / (cores * r.Makespan())
-}
-
-// job finds a job by its name.
-func (r Run) job(name string) (Job, bool) {
-	for _, j := range r.Jobs {
-		if j.Name == name {
-			return j, true
-		}
-	}
-	return Job{}, false
-}
-
-func finite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }

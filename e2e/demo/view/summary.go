@@ -7,179 +7,139 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
 // Below one of these differences two times of one run count as equal: reports,
 // starts and the machine's other work are not more exact.
 const (
-	even        = 0.02 // part of the time
+	even        = metrics.Slower // part of the time
 	evenSeconds = 0.3
 )
 
-// verdictOf is −1 for sooner, 1 for later, 0 for even and false for unknown.
-func verdictOf(none, flowcon float64) (int, bool) {
-	diff := result.Change(none, flowcon)
+// verdictOf is −1 for sooner, 1 for later, 0 for even.
+func verdictOf(none, with float64) int {
+	diff := with/none - 1
 	switch {
-	case math.IsNaN(diff):
-		return 0, false
-	case math.Abs(diff) < even || math.Abs(flowcon-none) < evenSeconds:
-		return 0, true
+	case math.Abs(diff) < even || math.Abs(with-none) < evenSeconds:
+		return 0
 	case diff < 0:
-		return -1, true
+		return -1
 	}
-	return 1, true
+	return 1
 }
 
-// measure is a figure that is compared.
+// measure is a time of a job that is compared.
 type measure struct {
-	name string
-	of   func(result.Times) float64
-	say  string // of a job that won or lost
+	title, short, name string
+	of                 func(metrics.Job) *float64 // the moment
 }
 
 var measures = []measure{
-	{"completion", func(t result.Times) float64 { return t.Completion }, "done"},
-	{"to 95 % of its quality", func(t result.Times) float64 { return t.To95 }, "95 % of its quality"},
-	{"to 90 % of its quality", func(t result.Times) float64 { return t.To90 }, "90 % of its quality"},
+	{"done after, s", "done", metrics.Completion, func(j metrics.Job) *float64 { return j.EndS }},
+	{"95 % of its quality after, s", "95 %", metrics.Quality95, func(j metrics.Job) *float64 { return j.Quality95S }},
 }
 
-// Summary compares the two runs of a pair as a text of several lines. Its times
-// are seconds.
+// time is NaN if it is not known.
+func (m measure) time(j metrics.Job) float64 {
+	if at := m.of(j); at != nil {
+		return *at - j.ArriveS
+	}
+	return math.NaN()
+}
+
+// Summary compares the two runs of a pair as a text of several lines.
 func Summary(c result.Comparison, look Look) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-10s %-24s %9s %9s  %s\n", "", "", "none", "flowcon", "difference")
-	for _, r := range c.Rows {
-		writeRow(&b, r, look)
+	fmt.Fprintf(&b, "%-*s %-8s", nameWidth, "", "")
+	for _, m := range measures {
+		fmt.Fprintf(&b, "  %28s", m.title)
 	}
-	mean := c.Mean
-	mean.Name = "mean"
-	writeRow(&b, mean, look)
-	writeLine(&b, "all", "makespan", c.MakespanNone, c.MakespanFlowcon, look)
+	fmt.Fprintf(&b, "\n%-*s %-8s", nameWidth, "job", "model")
+	for range measures {
+		fmt.Fprintf(&b, "  %8s %8s %10s", c.None.Policy, c.With.Policy, "change")
+	}
 	b.WriteString("\n")
-	b.WriteString(verdict(c, look))
-	b.WriteString("\nTimes are seconds from each job's own submission. Quality: the part of the way from the first loss that a\n" +
-		"job evaluated to the lowest one that it reached in either run.\n")
+	line := func(name, model string, times [][2]float64) {
+		text := fmt.Sprintf("%s %-8s", look.paint(bold, pad(name, nameWidth, true)), model)
+		for _, t := range times {
+			colour := map[int]string{-1: green, 1: red}[verdictOf(t[0], t[1])]
+			text += fmt.Sprintf("  %8s %8s %s", seconds(t[0]), seconds(t[1]), look.paint(colour, fmt.Sprintf("%10s", signed(t[1]/t[0]-1))))
+		}
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+	for i, j := range c.With.Jobs {
+		var times [][2]float64
+		for _, m := range measures {
+			times = append(times, [2]float64{m.time(c.None.Jobs[i]), m.time(j)})
+		}
+		line(j.ID, j.Kind, times)
+	}
+	var means [][2]float64
+	for _, m := range measures {
+		t := c.Summary.Time(m.name)
+		means = append(means, [2]float64{t.Seconds.Mean / t.Ratio.Mean, t.Seconds.Mean})
+	}
+	line("mean", "", means)
+	line("makespan", "", [][2]float64{{c.None.Makespan(), c.With.Makespan()}})
+	b.WriteString("\n" + verdict(c, look))
+	fmt.Fprintf(&b, "worst job       %.2f of its time under %s (%s)\n", c.Summary.Ratio.Max, c.None.Policy, c.Summary.WorstJob)
+	b.WriteString("\nTimes count from each job's own submission. Quality: the part of the way from a job's first loss to its best one.\n")
 	b.WriteString(busy(c))
 	return b.String()
 }
 
-func writeRow(b *strings.Builder, r result.Row, look Look) {
-	name := r.Name
-	for _, m := range measures {
-		writeLine(b, name, m.name, m.of(r.None), m.of(r.Flowcon), look)
-		name = ""
-	}
-}
-
-func writeLine(b *strings.Builder, name, what string, none, flowcon float64, look Look) {
-	text, colour := "  unknown", ""
-	if v, known := verdictOf(none, flowcon); known {
-		text = signed(result.Change(none, flowcon))
-		switch v {
-		case -1:
-			text, colour = text+"  sooner", green
-		case 1:
-			text, colour = text+"  later", red
-		default:
-			text += "  even"
-		}
-	}
-	label := name + strings.Repeat(" ", max(0, 10-utf8.RuneCountInString(name)))
-	fmt.Fprintf(b, "%s %-24s %9s %9s  %s\n", look.paint(bold, label), what, seconds(none), seconds(flowcon), look.paint(colour, text))
-}
-
-// verdict names winners, losers and what is even, in the same words.
+// verdict names winners, losers and what is even.
 func verdict(c result.Comparison, look Look) string {
-	var won, lost, same []string
-	take := func(name string, none, flowcon float64, what string) {
-		diff := result.Change(none, flowcon)
-		v, known := verdictOf(none, flowcon)
-		switch {
-		case !known:
-		case v < 0:
-			won = append(won, fmt.Sprintf("%s: %s %.0f %% sooner", name, what, -100*diff))
-		case v > 0:
-			lost = append(lost, fmt.Sprintf("%s: %s %.0f %% later", name, what, 100*diff))
-		default:
-			same = append(same, fmt.Sprintf("%s: %s", name, what))
-		}
-	}
-	for _, r := range c.Rows {
-		for _, m := range measures {
-			take(r.Name, m.of(r.None), m.of(r.Flowcon), m.say)
-		}
-	}
-	take("all jobs", c.MakespanNone, c.MakespanFlowcon, "done")
 	var b strings.Builder
-	list := func(title, colour string, items []string) {
-		if len(items) == 0 {
-			items = []string{"nobody"}
-		}
-		for i, item := range items {
-			if i > 0 {
-				title = ""
+	for _, m := range measures {
+		lists := make(map[int][]string)
+		for i, j := range c.With.Jobs {
+			if none, with := m.time(c.None.Jobs[i]), m.time(j); !math.IsNaN(none) && !math.IsNaN(with) {
+				v := verdictOf(none, with)
+				lists[v] = append(lists[v], j.ID+" "+strings.TrimSpace(signed(with/none-1)))
 			}
-			b.WriteString(look.paint(colour, fmt.Sprintf("%-18s", title)))
-			b.WriteString(" " + item + "\n")
 		}
-	}
-	list("won by flowcon", green, won)
-	list("lost by flowcon", red, lost)
-	if len(same) > 0 {
-		list("even", "", same)
+		for _, l := range []struct {
+			title, colour string
+			verdict       int
+		}{{"sooner", green, -1}, {"later", red, 1}, {"even", "", 0}} {
+			text := "none"
+			if names := lists[l.verdict]; len(names) > 0 {
+				text = strings.Join(names, ", ")
+			} else if l.verdict == 0 {
+				continue
+			}
+			b.WriteString(look.paint(l.colour, fmt.Sprintf("%-15s", m.short+" "+l.title)) + " " + text + "\n")
+		}
 	}
 	return b.String()
+}
+
+// used is the part of the pool that jobs used while any was there.
+func used(r metrics.Run) float64 {
+	cpu := 0.0
+	for _, j := range r.Jobs {
+		cpu += j.CPUS
+	}
+	return cpu / (cpu + r.IdleCPUS)
 }
 
 // busy says how far the machine was the jobs' own, and so how exact all this is.
 func busy(c result.Comparison) string {
 	const enough, alike, calm = 0.85, 0.05, 0.05
-	text := fmt.Sprintf("Even: less than %.0f %% or %.1f s apart. The jobs used %.0f %% of the pool under none and %.0f %% under flowcon.\n",
-		100*even, evenSeconds, 100*c.BusyNone, 100*c.BusyFlowcon)
-	if c.BusyNone < enough || c.BusyFlowcon < enough || math.Abs(c.BusyNone-c.BusyFlowcon) > alike {
+	none, with := used(c.None), used(c.With)
+	text := fmt.Sprintf("Even: less than %.0f %% or %.1f s apart. The jobs used %.0f %% of the pool under %s and %.0f %% under %s.\n",
+		100*even, evenSeconds, 100*none, c.None.Policy, 100*with, c.With.Policy)
+	if none < enough || with < enough || math.Abs(none-with) > alike {
 		text += "Something else was using this machine, or the jobs did not want all of it: the comparison is less exact.\n"
 	}
 	if c.Noise > calm {
 		text += fmt.Sprintf("Until the second job came, where no policy acts, the first one's work differed by %.0f %%: noise of the machine.\n", 100*c.Noise)
 	}
 	return text
-}
-
-// Distribution shows how the differences lie over several pairs.
-func Distribution(all []result.Comparison) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "flowcon against none over %d seeds: the difference in time, negative = sooner\n", len(all))
-	fmt.Fprintf(&b, "%-10s %-24s %9s %9s %9s\n", "", "", "best", "median", "worst")
-	line := func(name, what string, of func(result.Comparison) float64) {
-		var v []float64
-		for _, c := range all {
-			v = append(v, of(c))
-		}
-		s := result.SpreadOf(v)
-		fmt.Fprintf(&b, "%-10s %-24s %9s %9s %9s\n", name, what, signed(s.Min), signed(s.Median), signed(s.Max))
-	}
-	if len(all) == 0 {
-		return b.String()
-	}
-	for i, r := range all[0].Rows {
-		name := r.Name
-		for _, m := range measures {
-			line(name, m.name, func(c result.Comparison) float64 {
-				return result.Change(m.of(c.Rows[i].None), m.of(c.Rows[i].Flowcon))
-			})
-			name = ""
-		}
-	}
-	name := "mean"
-	for _, m := range measures {
-		line(name, m.name, func(c result.Comparison) float64 { return result.Change(m.of(c.Mean.None), m.of(c.Mean.Flowcon)) })
-		name = ""
-	}
-	line("all", "makespan", func(c result.Comparison) float64 { return result.Change(c.MakespanNone, c.MakespanFlowcon) })
-	return b.String()
 }
 
 func seconds(v float64) string {

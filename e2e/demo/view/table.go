@@ -32,7 +32,7 @@ type Line struct {
 	Metric      string
 	Value       float64
 	Step, Total float64
-	Growth      float64
+	Ahead       float64 // CPU-seconds more than its fair share until now
 	Limit       float64 // fraction of the pool
 	Use         float64 // fraction of the pool
 }
@@ -61,7 +61,7 @@ const (
 	valueWidth   = 9
 	stepWidth    = 13
 	percentWidth = 5
-	growthWidth  = 9
+	aheadWidth   = 7
 	leastBar     = 10
 	mostBar      = 40
 )
@@ -82,7 +82,7 @@ func columns() []column {
 		{"state", stateWidth, true, 0, state},
 		{"loss", valueWidth, false, 0, func(l Line) string { return figure(l.Value, 4) }},
 		{"step", stepWidth, false, 3, steps},
-		{"growth", growthWidth, false, 4, whileRunning(func(l Line) string { return figure(l.Growth, 2) })},
+		{"ahead", aheadWidth, false, 4, whileRunning(func(l Line) string { return ahead(l.Ahead) })},
 		{"limit", percentWidth, false, 2, whileRunning(func(l Line) string { return percent(l.Limit) })},
 		{"CPU", percentWidth, false, 0, whileRunning(func(l Line) string { return percent(l.Use) })},
 	}
@@ -226,7 +226,7 @@ func Plain(f Frame, told map[string]bool) []string {
 			parts = append(parts, "loss "+pad(figure(l.Value, 4), 7, false), "step "+pad(steps(l), stepWidth, false))
 		}
 		if l.State == Running {
-			parts = append(parts, "growth "+pad(figure(l.Growth, 2), 7, false), "limit "+pad(percent(l.Limit), percentWidth, false),
+			parts = append(parts, "ahead "+pad(ahead(l.Ahead), aheadWidth, false), "limit "+pad(percent(l.Limit), percentWidth, false),
 				"CPU "+pad(percent(l.Use), percentWidth, false))
 		}
 		out = append(out, strings.TrimRight(strings.Join(parts, "  "), " "))
@@ -290,6 +290,14 @@ func figure(v float64, digits int) string {
 		return fmt.Sprintf("%.*f", max(0, digits-max(whole, min(whole, 1))), v)
 	}
 	return fmt.Sprintf("%.*e", digits-1, v)
+}
+
+// ahead is a number of CPU-seconds with its sign; "-" when unknown.
+func ahead(v float64) string {
+	if math.IsNaN(v) {
+		return "-"
+	}
+	return fmt.Sprintf("%+.0f s", v)
 }
 
 // percent is a fraction in per cent; "-" when unknown.

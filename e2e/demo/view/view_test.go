@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
 var nan = math.NaN()
@@ -34,12 +35,12 @@ func golden(t *testing.T, name, got string) {
 
 func someFrame() Frame {
 	return Frame{Policy: "flowcon", Elapsed: 34 * time.Second, Cores: 2, Alpha: 0.0213, Jobs: []Line{
-		{Name: "vae", State: Running, Category: "CL", Value: 106.4, Step: 15480, Total: 23040, Growth: 0.0031, Limit: 0.1667, Use: 0.18},
-		{Name: "mlp", State: Running, Category: "NL", Value: 0.75557, Step: 512, Total: nan, Growth: 0.41, Limit: 1, Use: 0.7},
-		{Name: "gru", State: Running, Category: "WL", Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
-		{Name: "old", State: Done, Took: 68 * time.Second, Value: 1, Step: 10, Total: 10, Growth: 0, Limit: 1, Use: 0},
-		{Name: "logreg", State: Planned, Wait: 6400 * time.Millisecond, Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
-		{Name: "new", State: Starting, Value: nan, Step: nan, Total: nan, Growth: nan, Limit: nan, Use: nan},
+		{Name: "vae", State: Running, Category: "CL", Value: 106.4, Step: 15480, Total: 23040, Ahead: -12.3, Limit: 0.1667, Use: 0.18},
+		{Name: "mlp", State: Running, Category: "NL", Value: 0.75557, Step: 512, Total: nan, Ahead: 7.6, Limit: 1, Use: 0.7},
+		{Name: "gru", State: Running, Category: "WL", Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan},
+		{Name: "old", State: Done, Took: 68 * time.Second, Value: 1, Step: 10, Total: 10, Ahead: 0, Limit: 1, Use: 0},
+		{Name: "logreg", State: Planned, Wait: 6400 * time.Millisecond, Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan},
+		{Name: "new", State: Starting, Value: nan, Step: nan, Total: nan, Ahead: nan, Limit: nan, Use: nan},
 	}}
 }
 
@@ -95,40 +96,40 @@ func TestFigures(t *testing.T) {
 	must.Eq(t, "  +0.0 %", signed(-1e-9))
 }
 
-func times(done, to90, to95 float64) result.Times {
-	return result.Times{Completion: done, To90: to90, To95: to95}
+// someRun has jobs that end and are good enough at these moments; NaN = never.
+func someRun(policy string, idle float64, times ...[2]float64) metrics.Run {
+	r := metrics.Run{Scenario: "demo", Policy: policy, Seed: 1, PoolCores: 2, IdleCPUS: idle}
+	for i, t := range times {
+		j := metrics.Job{ID: []string{"vae", "mlp", "gru2", "logreg"}[i], Kind: []string{"vae", "mlp", "gru", "logreg"}[i], EndS: &t[0], CPUS: 25}
+		if !math.IsNaN(t[1]) {
+			j.Quality95S = &t[1]
+		}
+		r.Jobs = append(r.Jobs, j)
+	}
+	return r
 }
 
-func someComparison() result.Comparison {
-	return result.Comparison{
-		Rows: []result.Row{
-			{Name: "vae", None: times(80, 10, 20), Flowcon: times(80.5, 11, 25)},
-			{Name: "mlp", None: times(50, 12, 30), Flowcon: times(45, 9, 21)},
-			{Name: "logreg", None: times(20, 5, nan), Flowcon: times(22, 5, 10)},
-		},
-		Mean:         result.Row{None: times(50, 9, nan), Flowcon: times(49.17, 8.33, 18.67)},
-		MakespanNone: 80, MakespanFlowcon: 80.5, BusyNone: 0.97, BusyFlowcon: 0.96, Noise: nan,
-	}
+func compare(t *testing.T, none, with metrics.Run) result.Comparison {
+	all, err := metrics.Summarize([]metrics.Run{none, with}, "none", 1)
+	must.NoError(t, err)
+	return result.Comparison{None: none, With: with, Summary: all[1], Noise: nan}
 }
 
 func TestSummary(t *testing.T) {
-	golden(t, "summary.txt", Summary(someComparison(), Look{Width: 80}))
-	must.StrContains(t, Summary(someComparison(), Look{Colour: true}), "\x1b[31mlost by flowcon")
+	none := someRun("none", 3, [2]float64{80, 20}, [2]float64{50, 30}, [2]float64{44, 12}, [2]float64{20, nan})
+	with := someRun("auto", 4, [2]float64{80.5, 25}, [2]float64{45, 21}, [2]float64{30, 12.1}, [2]float64{22, 10})
+	golden(t, "summary.txt", Summary(compare(t, none, with), Look{Width: 80}))
+	must.StrContains(t, Summary(compare(t, none, with), Look{Colour: true}), "\x1b[31mdone later")
 
-	shared := someComparison()
-	shared.BusyFlowcon, shared.Noise = 0.6, 0.24
+	with.IdleCPUS = 60
+	shared := compare(t, none, with)
+	shared.Noise = 0.24
 	must.StrContains(t, Summary(shared, Look{}), "differed by 24 %: noise")
 	must.StrContains(t, Summary(shared, Look{}), "the comparison is less exact")
 
-	lost := result.Comparison{Rows: []result.Row{{Name: "a", None: times(1, 1, 1), Flowcon: times(2, 2, 2)}}, MakespanNone: 1, MakespanFlowcon: 2}
-	must.StrContains(t, Summary(lost, Look{}), "won by flowcon     nobody")
-}
-
-func TestDistribution(t *testing.T) {
-	better := someComparison()
-	better.Rows[1].Flowcon.Completion = 40
-	golden(t, "distribution.txt", Distribution([]result.Comparison{someComparison(), better, someComparison()}))
-	must.StrContains(t, Distribution(nil), "0 seeds")
+	lost := compare(t, someRun("none", 0, [2]float64{1, 1}), someRun("auto", 0, [2]float64{2, 2}))
+	must.StrContains(t, Summary(lost, Look{}), "done sooner     none\n")
+	must.StrContains(t, Summary(lost, Look{}), "worst job       2.00 of its time under none (vae, seed 1)\n")
 }
 
 func TestScreenLive(t *testing.T) {

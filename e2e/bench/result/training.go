@@ -8,23 +8,12 @@ import (
 	"math"
 	"strings"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
-
-// Reached is when a curve first reaches a value: the metrics here are losses. NaN =
-// never.
-func Reached(curve []demo.Point, value float64) float64 {
-	for _, p := range curve {
-		if p.Value <= value {
-			return p.T
-		}
-	}
-	return math.NaN()
-}
 
 // Target is the least value of a curve up to a part of its steps: the curve has
 // reached it by then. At is the part of the steps at which it first does.
-func Target(curve []demo.Point, part float64) (value, at float64) {
+func Target(curve mix.Curve, part float64) (value, at float64) {
 	value, at = math.NaN(), math.NaN()
 	if len(curve) == 0 {
 		return value, at
@@ -104,7 +93,7 @@ func TrainingTables(e Experiment, mode string) []Table {
 				var changes []float64
 				for i, seed := range seeds {
 					if r, ok := find(e.Runs, TRADL, "", v, mode, seed); ok {
-						changes = append(changes, demo.Change(under[i], of(r)))
+						changes = append(changes, Change(under[i], of(r)))
 					}
 				}
 				cells = append(cells, spread(changes, less, change))
@@ -165,13 +154,13 @@ func trainingNotes(e Experiment, mode string, names []string) []string {
 				}
 			}
 		}
-		busy = append(busy, fmt.Sprintf("%s %s (with all else on the machine %s)", v, percent(demo.SpreadOf(own).Median), percent(demo.SpreadOf(machine).Median)))
+		busy = append(busy, fmt.Sprintf("%s %s (with all else on the machine %s)", v, percent(SpreadOf(own).Median), percent(SpreadOf(machine).Median)))
 		if text := byCount(counts); text != "" {
 			rules = append(rules, v+": "+text)
 		}
 	}
 	notes := []string{"Pool in use by the jobs, median: " + strings.Join(busy, ", ") + "."}
-	if s := demo.SpreadOf(lags); s.N > 0 {
+	if s := SpreadOf(lags); s.N > 0 {
 		notes = append(notes, fmt.Sprintf("From a report's being written to Ebbtide's marker: median %.2f s, longest %.2f s.", s.Median, s.Max))
 	}
 	if len(rules) > 0 {

@@ -17,9 +17,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // trainingDeadline is for a run of trainings. A healthy one takes about a minute.
@@ -29,7 +29,7 @@ const trainingDeadline = 10 * time.Minute
 func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, trainingDeadline)
 	defer cancel()
-	known := m.lengthsOf[s.seed]
+	known := m.lengths
 	var tasks []result.Task
 	for i, c := range courses(m.scale) {
 		l := known[i]
@@ -73,33 +73,54 @@ func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error)
 	return *w.run, m.stop(ctx, jobs)
 }
 
-// training submits one job at its time, waits for its end and reads what it left.
-func (m *measurement) training(ctx context.Context, w *watcher, i int, at time.Duration, hcl string) error {
+// trained is a job that has ended well.
+type trained struct {
+	alloc                        *api.Allocation
+	submitted, started, finished time.Time
+}
+
+// run submits a job of one task at its time and waits for its end. It tells when the task
+// has started; started may be nil.
+func (n *node) run(ctx context.Context, at time.Time, hcl, task string, started func(*api.Allocation)) (trained, error) {
+	var done trained
 	select {
-	case <-time.After(time.Until(w.start.Add(at))):
+	case <-time.After(time.Until(at)):
 	case <-ctx.Done():
-		return ctx.Err()
+		return done, ctx.Err()
 	}
-	w.change(i, func(t *result.Task) { t.Submitted = w.since(time.Now()) })
+	done.submitted = time.Now()
+	_, alloc, err := n.start(ctx, hcl, task)
+	if err != nil {
+		return done, err
+	}
+	if started != nil {
+		started(alloc)
+	}
+	if done.alloc, err = n.agent.WaitAllocID(ctx, alloc.ID, "done", harness.Terminal); err != nil {
+		return done, err
+	}
+	ts := done.alloc.TaskStates[task]
+	if done.alloc.ClientStatus != api.AllocClientStatusComplete || ts == nil || ts.Failed {
+		return done, fmt.Errorf("it failed: %s: %s", done.alloc.ClientDescription, strings.Join(harness.Events(done.alloc, task), "; "))
+	}
+	done.started, done.finished = ts.StartedAt, ts.FinishedAt
+	return done, nil
+}
+
+// training runs one job and reads what it left.
+func (m *measurement) training(ctx context.Context, w *watcher, i int, at time.Duration, hcl string) error {
 	name := w.run.Tasks[i].Name
-	_, alloc, err := m.start(ctx, hcl, name)
+	done, err := m.run(ctx, w.start.Add(at), hcl, name, func(a *api.Allocation) { w.follow(i, a.ID, name, a.TaskStates[name].StartedAt) })
 	if err != nil {
 		return err
 	}
-	w.follow(i, alloc.ID, name, alloc.TaskStates[name].StartedAt)
-	if alloc, err = m.agent.WaitAllocID(ctx, alloc.ID, "done", harness.Terminal); err != nil {
-		return err
-	}
-	ts := alloc.TaskStates[name]
-	if alloc.ClientStatus != api.AllocClientStatusComplete || ts == nil || ts.Failed {
-		return fmt.Errorf("it failed: %s: %s", alloc.ClientDescription, strings.Join(harness.Events(alloc, name), "; "))
-	}
-	f, err := os.Open(m.file(alloc.ID, curveFile))
+	alloc := done.alloc
+	f, err := os.Open(m.file(alloc.ID, mix.CurveFile))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	curve, err := demo.ReadCurve(f, float64(w.since(ts.StartedAt)))
+	curve, err := mix.ReadCurve(f, float64(w.since(done.started)))
 	if err != nil {
 		return err
 	}
@@ -114,9 +135,9 @@ func (m *measurement) training(ctx context.Context, w *watcher, i int, at time.D
 		return w.since(marker.Time)
 	}
 	w.change(i, func(t *result.Task) {
-		t.Finished = w.since(ts.FinishedAt)
-		t.AcceptableAt = result.Number(result.Reached(curve, float64(t.Acceptable)))
-		t.ObjectiveAt = result.Number(result.Reached(curve, float64(t.Objective)))
+		t.Submitted, t.Finished = w.since(done.submitted), w.since(done.finished)
+		t.AcceptableAt = result.Number(curve.Reached(float64(t.Acceptable)))
+		t.ObjectiveAt = result.Number(curve.Reached(float64(t.Objective)))
 		t.AcceptableMark, t.ObjectiveMark = mark("acceptable"), mark("objective")
 	})
 	return nil

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // mix runs two services and a task that reports nothing, and after a while three
@@ -18,7 +18,7 @@ func (m *measurement) mix(ctx context.Context, s step) (result.Run, error) {
 	var tasks []result.Task
 	for i, times := range mixObjectives {
 		tasks = append(tasks, result.Task{
-			Name: fmt.Sprintf("service%d", i+1), Kind: result.Service, Acceptable: result.Unknown(), Objective: result.Number(times * m.alone),
+			Name: fmt.Sprintf("service%d", i+1), Kind: result.Service, Acceptable: result.Unknown(), Objective: result.Number(times * m.e.Calibration.Alone),
 		})
 	}
 	quiet := len(tasks)
@@ -50,7 +50,7 @@ func (m *measurement) mixed(ctx context.Context, w *watcher, s step, jobs []stri
 		return err
 	}
 	err := m.serve(ctx, w, jobs[:quiet], func(i int) string {
-		return serviceJob(jobs[i], s.seed, m.work, float64(w.run.Tasks[i].Objective))
+		return serviceJob(jobs[i], s.seed, m.e.Calibration.Work, float64(w.run.Tasks[i].Objective))
 	})
 	if err != nil {
 		return err

@@ -12,21 +12,22 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/e2e/mix"
+	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
 func TestTarget(t *testing.T) {
-	var curve []demo.Point
+	var curve mix.Curve
 	for i, v := range []float64{9, 5, 6, 4, 4, 3, 3.5, 2, 2.5, 2.2, 1} {
-		curve = append(curve, demo.Point{T: float64(i), Step: float64(10 * i), Value: v})
+		curve = append(curve, mix.Point{T: float64(i), Step: float64(10 * i), Value: v})
 	}
 	for part, want := range map[float64][2]float64{0.6: {3, 0.5}, 0.9: {2, 0.7}, 1: {1, 1}, 0: {9, 0}} {
 		value, at := Target(curve, part)
 		must.Eq(t, want, [2]float64{value, at})
-		must.LessEq(t, part*10, Reached(curve, value)) // it was reached by then
+		must.LessEq(t, part*10, curve.Reached(value)) // it was reached by then
 	}
-	must.Eq(t, 7.0, Reached(curve, 2))
-	must.True(t, math.IsNaN(Reached(curve, 0.5)))
+	must.Eq(t, 7.0, curve.Reached(2))
+	must.True(t, math.IsNaN(curve.Reached(0.5)))
 	value, _ := Target(nil, 0.5)
 	must.True(t, math.IsNaN(value))
 }
@@ -139,7 +140,7 @@ func training(variant, mode string, seed uint64, scale float64) Run {
 }
 
 func TestTrainingTables(t *testing.T) {
-	e := Experiment{Cores: 2, Runs: []Run{
+	e := Experiment{Setting: Setting{Cores: 2}, Runs: []Run{
 		training(None, "", 1, 1), training(NoTargets, "", 1, 2), training("tradl", "weight", 1, 0.8), training("tradl", "quota", 1, 1.1),
 		training(None, "", 2, 1), training("tradl", "weight", 2, 0.5),
 	}}
@@ -161,7 +162,7 @@ func TestTrainingTables(t *testing.T) {
 
 func TestServiceTables(t *testing.T) {
 	fast := func(int, int) float64 { return 1 }
-	e := Experiment{Cores: 2, Interval: 2, Runs: []Run{
+	e := Experiment{Setting: Setting{Cores: 2, Interval: 2}, Runs: []Run{
 		served("auto", "weight", 1, []float64{1, 2}, fast), served(None, "", 1, []float64{1, 0.2}, fast), served("auto", "weight", 2, []float64{1, 1}, fast),
 	}}
 	tables := ServiceTables(e, "weight")
@@ -207,7 +208,7 @@ func TestMix(t *testing.T) {
 	must.InDelta(t, 0.1/14, m.Idle, 1e-9)
 	must.InDelta(t, 0.1, m.IdleWorst, 1e-9)
 
-	e := Experiment{Cores: 2, Interval: 2, Runs: []Run{r}}
+	e := Experiment{Setting: Setting{Cores: 2, Interval: 2}, Runs: []Run{r}}
 	tables := MixTables(e, "weight")
 	must.Len(t, 2, tables)
 	must.Eq(t, []string{"auto", "s", "100 %", "93 %", "100 %", "0.50"}, tables[0].Rows[0])
@@ -225,4 +226,47 @@ func TestJSON(t *testing.T) {
 	must.True(t, math.IsNaN(float64(back.Runs[0].Tasks[0].Finished)))
 	must.Eq(t, Number(1.5), back.Runs[0].Tasks[0].Submitted)
 	must.Eq(t, fmt.Sprint(e), fmt.Sprint(back))
+}
+
+func at(s float64) *float64 { return &s }
+
+func TestJobText(t *testing.T) {
+	run := func(variant, mode string, seed uint64, end float64) Run {
+		return Run{What: Train, Case: "2 jobs", Variant: variant, Mode: mode, Seed: seed, Other: 0.1, Jobs: []metrics.Job{
+			{ID: "a", EndS: at(end), CPUS: 10}, {ID: "b", ArriveS: 1, EndS: at(11), CPUS: 10},
+		}}
+	}
+	e := Experiment{Setting: Setting{Cores: 2}, Runs: []Run{
+		run(None, "", 1, 10), run("auto", "weight", 1, 5), run("auto", "quota", 2, 5), // its none is still to come
+	}}
+	e.Runs[1].Other = 5
+	text, err := JobText(e)
+	must.NoError(t, err)
+	must.StrContains(t, text, "train, 2 jobs, mode weight: 2 jobs, 1 runs, against none")
+	must.StrContains(t, text, "-25.0 %")
+	must.StrNotContains(t, text, "mode quota")
+	must.StrContains(t, text, "2 jobs, auto, seed 1: something else used 5 CPU-seconds")
+	must.StrNotContains(t, text, "2 jobs, none, seed 1: something")
+}
+
+// What is written can be read, and each run is a line of its own.
+func TestEncode(t *testing.T) {
+	for _, runs := range [][]Run{nil, {{What: Train, Seed: 1, Joined: 1}}, {{What: Train, Seed: 1, Joined: 1}, {What: Train, Seed: 2, Joined: 1}}} {
+		e := Experiment{Setting: Setting{What: Train, Commit: "c"}, Runs: runs}
+		data, err := e.Encode()
+		must.NoError(t, err)
+		must.Eq(t, len(runs), strings.Count(string(data), "\n{"))
+		var back Experiment
+		must.NoError(t, json.Unmarshal(data, &back))
+		must.Len(t, len(runs), back.Runs)
+		must.Eq(t, e.Setting, back.Setting)
+	}
+}
+
+func TestDiffers(t *testing.T) {
+	a := Setting{What: Train, Commit: "a", Cores: 2}
+	must.Eq(t, "", a.Differs(a))
+	b := a
+	b.Commit = "b"
+	must.Eq(t, "commit is a, not b", a.Differs(b))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
@@ -34,25 +35,32 @@ type node struct {
 	options
 	h       *harness.Harness
 	agent   *harness.Agent
+	docker  *harness.Docker // nil without containers
 	config  string
 	version string // of the driver
 	nomad   string
 }
 
-// pluginConfig is the plugin's configuration for a step.
-func pluginConfig(s step, interval time.Duration) string {
-	mode := s.mode
-	if mode == "" {
-		mode = "weight"
+// pluginConfig is the plugin's configuration for a step. Containers are those of the
+// daemon, if there is one.
+func pluginConfig(s step, interval time.Duration, d *harness.Docker) string {
+	engine := "engine = \"exec\""
+	if d != nil {
+		engine = "engine = \"docker\"\n    docker {\n" + d.PluginConfig("", "") + "\n    }"
 	}
-	return fmt.Sprintf("engine = \"exec\"\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d\n    %s",
-		s.policy, mode, interval, pool(), s.extra)
+	return fmt.Sprintf("%s\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d\n    %s",
+		engine, s.policy, s.kernelMode(), interval, pool(), s.extra)
 }
 
 // use makes the agent run as a step wants it, by a restart with another
 // configuration, as an operator would do it.
 func (n *node) use(ctx context.Context, s step) error {
-	config := pluginConfig(s, n.interval)
+	if n.what == result.Torch && n.docker == nil {
+		if err := n.startDocker(ctx); err != nil {
+			return err
+		}
+	}
+	config := pluginConfig(s, n.interval, n.docker)
 	if config == n.config {
 		return nil
 	}
@@ -60,50 +68,38 @@ func (n *node) use(ctx context.Context, s step) error {
 	defer cancel()
 	if n.agent == nil {
 		agent, err := n.h.StartAgent(ctx, harness.AgentConfig{
-			Name: "figures", PluginName: "ebbtide-driver", Plugin: config, LogLevel: "INFO",
+			Name: "bench", PluginName: "ebbtide-driver", Plugin: config, LogLevel: "INFO",
 			ClientHCL: fmt.Sprintf("reservable_cores = \"0-%d\"", pool()-1),
 		})
 		n.agent = agent
 		if err != nil {
 			return fmt.Errorf("starting Nomad: %w", err)
 		}
-	} else {
-		if err := n.agent.Stop(ctx); err != nil {
-			return fmt.Errorf("stopping Nomad: %w", err)
-		}
-		if err := n.agent.Configure(config); err != nil {
-			return fmt.Errorf("changing the plugin's configuration: %w", err)
-		}
-		if err := n.agent.Restart(ctx); err != nil {
-			return fmt.Errorf("restarting Nomad: %w", err)
-		}
+	} else if err := n.agent.Reconfigure(ctx, config); err != nil {
+		return err
 	}
 	n.config = config
-	// The servers remember the node as it was before. What counts is that the client
-	// has registered anew and what the plugin itself says.
-	err := harness.Poll(ctx, "the plugin runs with policy "+s.policy, func(ctx context.Context) error {
-		self, err := n.agent.API.Agent().Self()
-		if err != nil {
-			return err
-		}
-		if ttl, err := time.ParseDuration(self.Stats["client"]["heartbeat_ttl"]); err != nil || ttl <= 0 {
-			return errors.New("no heartbeat yet")
-		}
-		node, err := n.agent.Node(ctx)
-		if err != nil {
-			return err
-		}
-		n.version, n.nomad = node.Attributes["driver.ebbtide.version"], node.Attributes["nomad.version"]
-		if p, m := node.Attributes["driver.ebbtide.policy"], node.Attributes["driver.ebbtide.mode"]; p != s.policy || s.mode != "" && m != s.mode {
-			return fmt.Errorf("the node says policy %q, mode %q", p, m)
-		}
-		return nil
-	})
+	node, err := n.agent.WaitPolicy(ctx, s.policy, s.kernelMode())
 	if err != nil {
 		return err
 	}
-	_, err = n.agent.WaitDriver(ctx, "ebbtide", true)
-	return err
+	n.version, n.nomad = node.Attributes["driver.ebbtide.version"], node.Attributes["nomad.version"]
+	return nil
+}
+
+// startDocker starts a daemon that has the image.
+func (n *node) startDocker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	d, err := n.h.StartDocker(ctx, harness.DockerOptions{NoBridge: true})
+	if err != nil {
+		return fmt.Errorf("starting Docker: %w", err)
+	}
+	if err := d.ImportImages(ctx); err != nil {
+		return err
+	}
+	n.docker = d
+	return nil
 }
 
 // start submits a job and waits until a task of it has started.

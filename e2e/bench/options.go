@@ -9,15 +9,20 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // options are the command line's.
 type options struct {
-	what     string
+	whats    []string
+	what     string // the one that is measured now
+	jobs     []int  // of a run of training jobs
+	restart  bool
+	command  string
 	mode     string
 	seed     uint64
 	seeds    int
@@ -28,8 +33,7 @@ type options struct {
 	scale    float64
 	threads  int // of each training
 	cases    []string
-	variants []string // "" = all
-	lengths  string   // file with what was found out about the trainings
+	variants []string // none = all
 
 	logf func(format string, args ...any)
 }
@@ -44,22 +48,23 @@ func (o options) modes() []string {
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	o := options{}
-	fs := flag.NewFlagSet("figures", flag.ContinueOnError)
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	var cases, variants, from string
-	fs.StringVar(&o.what, "what", result.TRADL, "what is measured: tradl (training jobs with targets), dqoes (ten services) or auto (all kinds)")
-	fs.StringVar(&o.mode, "mode", "weight", "how limits are enforced: weight, quota or both, in turn for each seed")
+	var whats, jobs, cases, variants, from string
+	fs.StringVar(&whats, "what", "all", "comma-separated `list` of what is measured: train (training jobs), torch (training jobs in PyTorch, in containers), tradl (training jobs with targets), dqoes (ten services), auto (all kinds); all")
+	fs.StringVar(&jobs, "jobs", "3,5,10,15", "with -what train: comma-separated `numbers` of jobs")
+	fs.BoolVar(&o.restart, "restart", false, "begin anew where there are results already, instead of going on")
+	fs.StringVar(&o.mode, "mode", "both", "how limits are enforced: weight, quota or both, in turn for each seed")
 	fs.Uint64Var(&o.seed, "seed", 1, "first `seed`")
 	fs.IntVar(&o.seeds, "seeds", 5, "`number` of seeds: of data, start values and times of submission")
-	fs.StringVar(&o.out, "out", "out", "`directory` for figures-<what>.json and .md")
-	fs.StringVar(&from, "from", "", "comma-separated JSON `files` of earlier runs: show their tables, nothing else")
+	fs.StringVar(&o.out, "out", "out", "`directory` for <what>.json; results that are there are gone on with")
+	fs.StringVar(&from, "from", "", "comma-separated JSON `files` of results: show their tables, nothing else")
 	fs.DurationVar(&o.interval, "interval", 2*time.Second, "the plugin's option `interval`, and the length of a window")
 	fs.DurationVar(&o.length, "length", 50*time.Second, "`time` that a run of services or of all kinds is followed")
 	fs.Float64Var(&o.scale, "scale", 1, "`factor` for the length of the training jobs and the times between them")
 	fs.IntVar(&o.threads, "threads", pool(), "`threads` of each training job")
 	fs.StringVar(&cases, "cases", "varied,reachable,unreachable", "with -what dqoes: comma-separated `cases`, of varied, reachable, unreachable")
 	fs.StringVar(&variants, "variants", "", "comma-separated `names` of variants to measure, e.g. none,tradl (default all)")
-	fs.StringVar(&o.lengths, "lengths", "", "`file` to keep what was found out about the training jobs in, and to take it from (default none)")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -72,10 +77,25 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		}
 		return all
 	}
-	o.cases, o.variants, o.from = split(cases), split(variants), split(from)
-	err := o.check(fs.Args())
+	o.whats, o.cases, o.variants, o.from = split(whats), split(cases), split(variants), split(from)
+	if slices.Equal(o.whats, []string{"all"}) {
+		o.whats = result.All()
+	}
+	o.command = strings.Join(append([]string{"go run ./e2e/bench"}, args...), " ")
+	var err error
+	for _, n := range split(jobs) {
+		var v int
+		if v, err = strconv.Atoi(n); err != nil || v < 1 || v > 100 {
+			err = fmt.Errorf("-jobs: must be whole numbers from 1 to 100, got %q", n)
+			break
+		}
+		o.jobs = append(o.jobs, v)
+	}
+	if err == nil {
+		err = o.check(fs.Args())
+	}
 	if err != nil {
-		fmt.Fprintf(stderr, "figures: %v\n", err)
+		fmt.Fprintf(stderr, "bench: %v\n", err)
 		return o, err
 	}
 	o.out, err = filepath.Abs(o.out)
@@ -92,8 +112,8 @@ func (o options) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("unexpected argument %q", rest[0])
-	case !slices.Contains([]string{result.TRADL, result.DQoES, result.Auto}, o.what):
-		return fmt.Errorf("-what: must be tradl, dqoes or auto, got %q", o.what)
+	case len(o.whats) == 0:
+		return fmt.Errorf("-what: must name one of %s", strings.Join(result.All(), ", "))
 	case !slices.Contains([]string{"weight", "quota", "both"}, o.mode):
 		return fmt.Errorf("-mode: must be weight, quota or both, got %q", o.mode)
 	case o.seeds < 1:
@@ -106,12 +126,19 @@ func (o options) check(rest []string) error {
 		return fmt.Errorf("-scale: must be from 0.05 to 100, got %v", o.scale)
 	case o.threads < 1 || o.threads > 64:
 		return fmt.Errorf("-threads: must be from 1 to 64, got %d", o.threads)
-	case o.what == result.DQoES && len(o.cases) == 0:
+	case slices.Contains(o.whats, result.Train) && len(o.jobs) == 0:
+		return fmt.Errorf("-jobs: must name a number")
+	case slices.Contains(o.whats, result.DQoES) && len(o.cases) == 0:
 		return fmt.Errorf("-cases: must name one")
 	}
-	for _, v := range o.variants {
-		if all := names(allVariants(o.what)); !slices.Contains(all, v) {
-			return fmt.Errorf("-variants: must be of %s, got %q", strings.Join(all, ", "), v)
+	for _, what := range o.whats {
+		if !slices.Contains(result.All(), what) {
+			return fmt.Errorf("-what: must be of %s, or all, got %q", strings.Join(result.All(), ", "), what)
+		}
+		for _, v := range o.variants {
+			if all := names(allVariants(what)); !slices.Contains(all, v) {
+				return fmt.Errorf("-variants: must be of %s with -what %s, got %q", strings.Join(all, ", "), what, v)
+			}
 		}
 	}
 	return nil

@@ -6,10 +6,9 @@ package result
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
-
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
 )
 
 // Table is a table for people.
@@ -71,7 +70,7 @@ const (
 // spread writes a distribution as median (best … worst). What is unknown is left
 // out, and its number told.
 func spread(values []float64, good better, format func(float64) string) string {
-	s := demo.SpreadOf(values)
+	s := SpreadOf(values)
 	if s.N == 0 {
 		return "–"
 	}
@@ -108,3 +107,32 @@ func count(v float64) string {
 
 // minus makes a minus sign of a hyphen.
 func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
+
+// Spread is the distribution of a figure over several runs.
+type Spread struct {
+	N                int
+	Min, Median, Max float64
+}
+
+// SpreadOf leaves out what is unknown.
+func SpreadOf(values []float64) Spread {
+	v := slices.DeleteFunc(slices.Clone(values), func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+	if len(v) == 0 {
+		return Spread{Min: math.NaN(), Median: math.NaN(), Max: math.NaN()}
+	}
+	slices.Sort(v)
+	mid := v[len(v)/2]
+	if len(v)%2 == 0 {
+		mid = (v[len(v)/2-1] + v[len(v)/2]) / 2
+	}
+	return Spread{N: len(v), Min: v[0], Median: mid, Max: v[len(v)-1]}
+}
+
+// Change is by what part a time differs from another: −0.1 is 10 % sooner. NaN where one
+// of them is unknown.
+func Change(from, to float64) float64 {
+	if from <= 0 {
+		return math.NaN()
+	}
+	return (to - from) / from
+}

@@ -4,12 +4,13 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
 // variant is a way to run the node.
@@ -23,7 +24,12 @@ type variant struct {
 // allVariants lists what is compared, what it is compared with first.
 func allVariants(what string) []variant {
 	none := variant{name: result.None, policy: "none", free: true}
+	completion := variant{name: "auto completion", policy: "auto", extra: `fsp_prefer = "completion"`}
 	switch what {
+	case result.Train:
+		return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}, completion}
+	case result.Torch:
+		return []variant{none, {name: "auto", policy: "auto"}, completion}
 	case result.TRADL:
 		return []variant{{name: result.NoTargets, policy: "none", free: true}, none, {name: "tradl", policy: "tradl"}, {name: "auto", policy: "auto"}}
 	case result.DQoES:
@@ -50,7 +56,21 @@ type step struct {
 	variant
 	mode string // "" for a free one
 	kase string
+	jobs int // of a run of training jobs
 	seed uint64
+}
+
+// is says whether a run is of this step.
+func (s step) is(r result.Run) bool {
+	return r.Case == s.kase && r.Variant == s.name && r.Mode == s.mode && r.Seed == s.seed
+}
+
+// kernelMode is the plugin's option. A free run has one, too, which changes nothing.
+func (s step) kernelMode() string {
+	if s.mode == "" {
+		return "weight"
+	}
+	return s.mode
 }
 
 // plan is all runs of an experiment, in their order. Seed by seed, so that what has
@@ -60,8 +80,13 @@ type step struct {
 func plan(o options) []step {
 	var steps []step
 	cases := []string{""}
-	if o.what == result.DQoES {
+	switch o.what {
+	case result.DQoES:
 		cases = o.cases
+	case result.Torch:
+		return planJobs(o, []int{torchJobs})
+	case result.Train:
+		return planJobs(o, o.jobs)
 	}
 	for k := range o.seeds {
 		seed := o.seed + uint64(k)
@@ -89,6 +114,31 @@ func plan(o options) []step {
 			continue
 		}
 		steps = append(steps, rotate(append(free, rest...), seed)...)
+	}
+	return steps
+}
+
+// planJobs is a plan of training jobs: what is compared with each other follows one after
+// another.
+func planJobs(o options, sizes []int) []step {
+	var steps []step
+	for k := range o.seeds {
+		seed := o.seed + uint64(k)
+		for _, n := range sizes {
+			var all []step
+			for _, v := range allVariants(o.what) {
+				modes := o.modes()
+				if v.free {
+					modes = []string{""}
+				}
+				for _, mode := range modes {
+					if len(o.variants) == 0 || slices.Contains(o.variants, v.name) {
+						all = append(all, step{variant: v, mode: mode, seed: seed, jobs: n, kase: fmt.Sprintf("%d jobs", n)})
+					}
+				}
+			}
+			steps = append(steps, rotate(all, seed)...)
+		}
 	}
 	return steps
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,9 +17,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 // watcher follows the tasks of a run, a sample an interval.
@@ -49,14 +52,19 @@ func newWatcher(n *node, s step, tasks []result.Task) *watcher {
 		for _, unknown := range []*result.Number{&t.Submitted, &t.Started, &t.Finished, &t.AcceptableAt, &t.ObjectiveAt, &t.AcceptableMark, &t.ObjectiveMark, &t.CPU} {
 			*unknown = result.Unknown()
 		}
-		t.Base = shares
+		t.Base = mix.Shares
 		w.tasks = append(w.tasks, &watched{})
 	}
 	return w
 }
 
 // since is a time in seconds since the run's start.
-func (w *watcher) since(t time.Time) result.Number { return result.Number(t.Sub(w.start).Seconds()) }
+func (w *watcher) since(t time.Time) result.Number {
+	return result.Number(round(t.Sub(w.start).Seconds()))
+}
+
+// round leaves out what was not measured so exactly.
+func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
 // follow begins to look at a task that has started.
 func (w *watcher) follow(i int, alloc, task string, started time.Time) {
@@ -120,14 +128,14 @@ func (w *watcher) sample() error {
 	if err != nil {
 		return err
 	}
-	s := result.Sample{T: now.at.Sub(w.start).Seconds()}
+	s := result.Sample{T: round(now.at.Sub(w.start).Seconds())}
 	if !w.last.at.IsZero() {
-		s.Seconds = now.at.Sub(w.last.at).Seconds()
-		s.Busy, s.Steal = (now.busy-w.last.busy)/s.Seconds, (now.steal-w.last.steal)/s.Seconds
+		s.Seconds = round(now.at.Sub(w.last.at).Seconds())
+		s.Busy, s.Steal = round((now.busy-w.last.busy)/s.Seconds), round((now.steal-w.last.steal)/s.Seconds)
 	}
 	w.last = now
 	for i, t := range w.tasks {
-		r := result.Reading{Response: result.Unknown(), Limit: result.Unknown()}
+		r := result.Reading{Response: result.Unknown()}
 		if t.alloc != "" {
 			if err := w.read(t, &r, &w.run.Tasks[i]); err != nil {
 				return err
@@ -157,13 +165,12 @@ func (w *watcher) read(t *watched, r *result.Reading, task *result.Task) error {
 	}
 	r.Alive, r.Shares, r.Quota = true, k.Shares, k.QuotaCores
 	if !t.kernel.At.IsZero() {
-		r.Cores = k.Cores(t.kernel)
+		r.Cores = round(k.Cores(t.kernel))
 	}
 	t.kernel = k
-	task.CPU = result.Number(k.CPU.Seconds())
-	if st, err := status.ReadStatus(w.node.file(t.alloc, filepath.Join("alloc", status.Dir, t.task+".json"))); err == nil {
-		r.Class, r.Category, r.State = st.Class, st.Category, st.Target.State
-		r.Limit, r.Rule = result.Number(st.Limit.Fraction), st.Rule
+	task.CPU = result.Number(round(k.CPU.Seconds()))
+	if st, err := status.ReadStatus(w.node.file(t.alloc, filepath.Join("alloc", status.Dir, t.task+".json"))); err == nil && st.Target.State != string(policy.InTraining) {
+		r.State, r.Rule = st.Target.State, st.Rule
 	}
 	return nil
 }
@@ -208,7 +215,7 @@ func (f *records) read() (answers int, mean result.Number, err error) {
 		answers++
 	}
 	if answers > 0 {
-		mean = result.Number(sum / float64(answers))
+		mean = result.Number(round(sum / float64(answers)))
 	}
 	return answers, mean, nil
 }

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -16,14 +17,16 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
+	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
 func TestParse(t *testing.T) {
 	var errs bytes.Buffer
 	o, err := parse(nil, &errs)
 	must.NoError(t, err)
-	must.Eq(t, result.TRADL, o.what)
+	must.Eq(t, result.All(), o.whats)
+	must.Eq(t, []int{3, 5, 10, 15}, o.jobs)
 	must.Eq(t, 5, o.seeds)
 	must.True(t, filepath.IsAbs(o.out))
 	o, err = parse([]string{"-what", "dqoes", "-mode", "both", "-cases", "varied, reachable", "-variants", "dqoes,auto", "-from", "a,b"}, &errs)
@@ -38,7 +41,11 @@ func TestParse(t *testing.T) {
 	must.True(t, errors.Is(err, flag.ErrHelp))
 	for bad, want := range map[string]string{
 		"extra":              `unexpected argument "extra"`,
-		"-what=flowcon":      `-what: must be tradl, dqoes or auto, got "flowcon"`,
+		"-what=flowcon":      `-what: must be of train, torch, tradl, dqoes, auto, or all, got "flowcon"`,
+		"-what=":             "-what: must name one of train",
+		"-jobs=3,0":          `-jobs: must be whole numbers from 1 to 100, got "0"`,
+		"-jobs=":             "-jobs: must name a number",
+		"-cases=":            "-cases: must name one",
 		"-mode=hard":         `-mode: must be weight, quota or both, got "hard"`,
 		"-seeds=0":           "-seeds: must be ≥ 1, got 0",
 		"-interval=100ms":    "-interval: must be from 1s to 1m, got 100ms",
@@ -46,7 +53,7 @@ func TestParse(t *testing.T) {
 		"-threads=0":         "-threads: must be from 1 to 64, got 0",
 		"-scale=NaN":         "-scale: must be from 0.05 to 100, got NaN",
 		"-cases=odd":         `-cases: must be of varied, reachable, unreachable, got "odd"`,
-		"-variants=flowcon":  `-variants: must be of no targets, none, tradl, auto, got "flowcon"`,
+		"-variants=flowcon":  `-variants: must be of none, auto, auto completion with -what torch, got "flowcon"`,
 		"-variants=auto,odd": `got "odd"`,
 	} {
 		errs.Reset()
@@ -83,6 +90,10 @@ func TestPlan(t *testing.T) {
 		must.Eq(t, i%3 == 0, s.free)
 		must.Eq(t, s.free, s.kase == "varied" && s.name == result.None)
 	}
+	o = options{what: result.Train, mode: "both", seed: 1, seeds: 2, jobs: []int{3, 10}}
+	steps = plan(o)
+	must.Len(t, 2*2*(1+3*2), steps)
+	must.Eq(t, 7, count(steps, func(s step) bool { return s.kase == "10 jobs" && s.seed == 2 }))
 	o = options{what: result.Auto, mode: "quota", seed: 1, seeds: 1}
 	must.Eq(t, []string{"none", "flowcon", "auto"}, names(allVariants(o.what)))
 	must.Len(t, 3, plan(o))
@@ -129,11 +140,11 @@ func TestJobs(t *testing.T) {
 	must.Eq(t, "a-no-targets-7", id("a", step{variant: variant{name: "no targets"}, seed: 7}))
 	must.Eq(t, "a-auto-weight-varied-7", id("a", step{variant: variant{name: "auto"}, mode: "weight", kase: "varied", seed: 7}))
 
-	config := pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 2*time.Second)
+	config := pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 2*time.Second, nil)
 	for _, want := range []string{`policy = "dqoes"`, `mode = "quota"`, `interval = "2s"`, `dqoes_step = "published"`} {
 		must.StrContains(t, config, want)
 	}
-	must.StrContains(t, pluginConfig(step{variant: allVariants(result.DQoES)[0]}, time.Second), `mode = "weight"`)
+	must.StrContains(t, pluginConfig(step{variant: allVariants(result.DQoES)[0]}, time.Second, nil), `mode = "weight"`)
 }
 
 func TestRecords(t *testing.T) {
@@ -182,42 +193,100 @@ func TestParseMachine(t *testing.T) {
 	must.Positive(t, now.busy)
 }
 
-func TestReadSpent(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "curve.csv")
-	text := "step,wall_s,cpu_s,loss,accuracy\n0,0,0.1,9,NaN\n10,1,1.5,5,NaN\n20,2,3.0,4,NaN\n30,3,"
-	must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-	s, err := readSpent(path, 100)
+func TestReadTorch(t *testing.T) {
+	out := "Train Epoch: 1 [0/8192 (0%)]\tLoss: 2.3\n\nTest set: Average loss: 1.5000, Accuracy: 1/2 (50%), 2.00 s\n\n" +
+		"Test set: Average loss: 0.5000, Accuracy: 2/2 (100%), 4.50 s\n"
+	c, err := readTorch(out, 6*time.Second)
 	must.NoError(t, err)
-	must.Len(t, 3, s.points)
-	must.Eq(t, 3.0, s.used)
-	s, err = readSpent(path, 1)
+	must.Eq(t, mix.Curve{{T: 3.5, Step: 1, Value: 1.5}, {T: 6, Step: 2, Value: 0.5}}, c)
+	_, err = readTorch("killed", time.Second)
+	must.ErrorContains(t, err, "it has printed no line such as")
+}
+
+func TestTorchJobs(t *testing.T) {
+	jobs := torchMix(1, 1)
+	must.Len(t, torchJobs, jobs)
+	must.Eq(t, "cnn1", jobs[0].Name)
+	hcl := mix.Jobspec("cnn1-none-1", false, torchTask(jobs[0], 12, 2, 1, "/src"))
+	for _, want := range []string{`"--epochs", "12"`, `"/src/e2e/bench/torch:/job:ro"`, `"/usr:/usr:ro"`, "memory = 600"} {
+		must.StrContains(t, hcl, want)
+	}
+}
+
+// Results of another commit or setting, or of unknown changes, are not gone on with.
+func TestOpen(t *testing.T) {
+	o := options{what: result.Train, out: t.TempDir(), interval: 2 * time.Second, scale: 1, threads: 2, command: "first"}
+	e, err := o.open("abc")
 	must.NoError(t, err)
-	must.Len(t, 2, s.points)
-	must.Eq(t, 5.0, s.points[1].Value)
-	must.NoError(t, os.WriteFile(path, []byte("step,wall_s,cpu_s,loss,accuracy\n"), 0o644))
-	_, err = readSpent(path, 1)
-	must.ErrorContains(t, err, "nothing is reported yet")
+	must.SliceEmpty(t, e.Runs)
+	e.Runs = []result.Run{{What: result.Train, Variant: "auto", Mode: "weight", Case: "3 jobs", Seed: 1, Joined: 1}}
+	must.NoError(t, o.write(e))
+
+	o.command = "second"
+	e, err = o.open("abc")
+	must.NoError(t, err)
+	must.Eq(t, []string{"first", "second"}, e.Commands)
+	must.Len(t, 1, e.Runs)
+	must.True(t, step{variant: variant{name: "auto"}, mode: "weight", kase: "3 jobs", seed: 1}.is(e.Runs[0]))
+	must.False(t, step{variant: variant{name: "auto"}, mode: "weight", kase: "3 jobs", seed: 2}.is(e.Runs[0]))
+
+	_, err = o.open("def")
+	must.ErrorContains(t, err, "train.json cannot be gone on with: here commit is def, not abc")
+	o.scale = 2
+	_, err = o.open("abc")
+	must.ErrorContains(t, err, "scale is 2, not 1")
+	o.restart = true
+	e, err = o.open("def")
+	must.NoError(t, err)
+	must.SliceEmpty(t, e.Runs)
+
+	o.restart, o.scale = false, 1
+	e.Commit = "abc-dirty"
+	must.NoError(t, o.write(e))
+	e.Scale = 1
+	must.NoError(t, o.write(e))
+	_, err = o.open("abc-dirty")
+	must.ErrorContains(t, err, "changes that are not committed")
+}
+
+func TestCommitOf(t *testing.T) {
+	root := t.TempDir()
+	git := func(args ...string) {
+		out, err := exec.Command("git", append([]string{"-C", root, "-c", "user.name=t", "-c", "user.email=t@t"}, args...)...).CombinedOutput()
+		must.NoError(t, err, must.Sprint(string(out)))
+	}
+	put := func(name string) {
+		must.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must.NoError(t, os.WriteFile(filepath.Join(root, name), []byte(name), 0o644))
+	}
+	_, err := commitOf(t.Context(), root)
+	must.ErrorContains(t, err, "asking git for the commit")
+	put("a.go")
+	git("init", "-q")
+	git("add", ".")
+	git("commit", "-qm", "a")
+	clean, err := commitOf(t.Context(), root)
+	must.NoError(t, err)
+	must.Eq(t, 12, len(clean))
+	put("docs/results/train.json")
+	again, err := commitOf(t.Context(), root)
+	must.NoError(t, err)
+	must.Eq(t, clean, again)
+	put("b.go")
+	changed, err := commitOf(t.Context(), root)
+	must.NoError(t, err)
+	must.Eq(t, clean+dirty, changed)
 }
 
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name string, e result.Experiment) string {
-		o := options{what: name, out: dir}
-		must.NoError(t, o.write(e))
-		return o.path(".json")
-	}
 	run := func(mode, variant string) result.Run {
-		return result.Run{What: result.TRADL, Variant: variant, Mode: mode, Seed: 1, Tasks: []result.Task{{Name: "a", Kind: result.Training, AcceptableAt: 5, ObjectiveAt: 10}}}
+		return result.Run{What: result.TRADL, Variant: variant, Mode: mode, Seed: 1, Joined: 1, Tasks: []result.Task{{Name: "a", Kind: result.Training, AcceptableAt: 5, ObjectiveAt: 10}}}
 	}
-	a := write("a", result.Experiment{Machine: "m", Cores: 2, Interval: 2, Runs: []result.Run{run("", result.None)}})
-	b := write("b", result.Experiment{Machine: "m", Cores: 2, Interval: 2, Runs: []result.Run{run("weight", "tradl")}})
-	c := write("c", result.Experiment{Machine: "other"})
+	o := options{what: result.TRADL, out: dir}
+	must.NoError(t, o.write(result.Experiment{Setting: result.Setting{Machine: "m", Cores: 2, Interval: 2}, Runs: []result.Run{run("", result.None), run("weight", "tradl")}}))
 	var out bytes.Buffer
-	must.NoError(t, options{what: "all", out: dir, from: []string{a, b}}.again(&out))
+	must.NoError(t, options{from: []string{o.path()}}.again(&out))
 	must.StrContains(t, out.String(), "TRADL, mode weight, seeds: 1")
-	data, err := os.ReadFile(filepath.Join(dir, "figures-all.md"))
-	must.NoError(t, err)
-	must.StrContains(t, string(data), "| a | acceptable | 5.0 s |")
-	must.ErrorContains(t, options{from: []string{a, c}, out: dir}.again(&out), "another machine")
-	must.Error(t, options{from: []string{filepath.Join(dir, "none")}, out: dir}.again(&out))
+	must.Error(t, options{from: []string{filepath.Join(dir, "none")}}.again(&out))
 }

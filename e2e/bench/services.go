@@ -7,10 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/ebbtide/ebbtide/e2e/figures/result"
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
@@ -23,10 +24,12 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 	first := s.free
 	var wanted []float64
 	if !first {
-		if m.equalOf != s.seed {
+		// The run that says it may be an earlier command's.
+		i := slices.IndexFunc(m.e.Runs, func(r result.Run) bool { return r.Variant == result.None && r.Seed == s.seed })
+		if i < 0 {
 			return result.Run{}, errors.New("it is not known what equal shares are")
 		}
-		wanted = objectivesOf(s.kase, m.equal)
+		wanted = objectivesOf(s.kase, m.e.Runs[i].Equal())
 	}
 	var tasks []result.Task
 	for i := range objectives {
@@ -43,9 +46,9 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 	}
 	err := m.serve(ctx, w, jobs, func(i int) string {
 		if first {
-			return serviceJob(jobs[i], s.seed, m.work, 0)
+			return serviceJob(jobs[i], s.seed, m.e.Calibration.Work, 0)
 		}
-		return serviceJob(jobs[i], s.seed, m.work, wanted[i])
+		return serviceJob(jobs[i], s.seed, m.e.Calibration.Work, wanted[i])
 	})
 	if err == nil {
 		err = w.restart()
@@ -57,9 +60,9 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 		return *w.run, err
 	}
 	if first {
-		m.equal, m.equalOf = w.run.Equal(), s.seed
-		m.logf("Equal shares answer after %.1f ms; alone it was %.1f ms.", 1000*m.equal, 1000*m.alone)
-		for i, o := range objectivesOf(s.kase, m.equal) {
+		equal := w.run.Equal()
+		m.logf("Equal shares answer after %.1f ms; alone it was %.1f ms.", 1000*equal, 1000*m.e.Calibration.Alone)
+		for i, o := range objectivesOf(s.kase, equal) {
 			w.run.Tasks[i].Objective = result.Number(o)
 		}
 	}
@@ -68,14 +71,14 @@ func (m *measurement) services(ctx context.Context, s step) (result.Run, error) 
 
 // id is a job's, without what Nomad does not allow.
 func id(name string, s step) string {
-	parts := []string{name, strings.ReplaceAll(s.name, " ", "-"), s.mode, s.kase, fmt.Sprint(s.seed)}
+	parts := []string{name, s.name, s.mode, s.kase, fmt.Sprint(s.seed)}
 	var out []string
 	for _, p := range parts {
 		if p != "" {
 			out = append(out, p)
 		}
 	}
-	return strings.Join(out, "-")
+	return strings.ReplaceAll(strings.Join(out, "-"), " ", "-")
 }
 
 // serve starts services and waits until each has answered.

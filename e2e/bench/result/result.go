@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package result holds what the runs of e2e/figures measured, and makes the tables
+// Package result holds what the runs of e2e/bench measured, and makes the tables
 // of it. It is pure: no clock, no files.
 //
 // What is compared comes from outside Ebbtide: values from the trainers' own
@@ -10,25 +10,35 @@
 package result
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
-	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
 // Number is a float64 that JSON can carry: what is not finite is null.
-type Number = demo.Number
+type Number = status.Number
 
 // Unknown is a Number that is not known.
 func Unknown() Number { return Number(math.NaN()) }
 
 // What can be measured.
 const (
+	Train = "train" // the FlowCon papers' training jobs
+	Torch = "torch" // training jobs written in PyTorch, in containers
 	TRADL = "tradl" // training jobs with targets
 	DQoES = "dqoes" // services with response times
 	Auto  = "auto"  // one node, all kinds
 )
+
+// All is what can be measured, in the order in which it is.
+func All() []string { return []string{Train, Torch, TRADL, DQoES, Auto} }
 
 // Variants: how the node is run.
 const (
@@ -44,15 +54,91 @@ const (
 	Unreachable = "unreachable"
 )
 
-// Experiment is all that was measured in one go.
+// Experiment is all that was measured in one file. All of it is of one commit, machine
+// and setting.
 type Experiment struct {
-	Version  string    `json:"version"` // of the driver
+	Setting
+	Commands []string  `json:"commands"` // that measured it, without repeats
+	Version  string    `json:"version"`  // of the driver
 	Nomad    string    `json:"nomad"`
-	Machine  string    `json:"machine"`
-	Time     time.Time `json:"time"`
-	Cores    float64   `json:"cores"`      // the pool
-	Interval float64   `json:"interval_s"` // of the policy, and the length of a window
-	Runs     []Run     `json:"runs"`
+	Time     time.Time `json:"time"` // when it was begun
+	// Calibration is what was found out about the machine before the first run, so that
+	// all runs do the same work.
+	Calibration Calibration `json:"calibration"`
+	Runs        []Run       `json:"runs"`
+}
+
+// Setting is what two runs must share to be compared.
+type Setting struct {
+	What     string  `json:"what"`
+	Commit   string  `json:"commit"`
+	Machine  string  `json:"machine"`
+	Cores    float64 `json:"cores"`      // the pool
+	Interval float64 `json:"interval_s"` // of the policy, and the length of a window
+	Scale    float64 `json:"scale"`      // of lengths of training jobs, and of the times between them
+	Threads  int     `json:"threads"`    // of each training job
+	Length   float64 `json:"length_s"`   // of a run of services
+}
+
+// Differs says in what a setting differs from another; "" in nothing.
+func (s Setting) Differs(other Setting) string {
+	a, b := reflect.ValueOf(s), reflect.ValueOf(other)
+	for i := range a.NumField() {
+		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); x != y {
+			return fmt.Sprintf("%s is %v, not %v", a.Type().Field(i).Tag.Get("json"), x, y)
+		}
+	}
+	return ""
+}
+
+// Calibration is what a machine does.
+type Calibration struct {
+	// Speeds are the steps that each model does per CPU-second, and of PyTorch the epochs.
+	Speeds map[string]float64 `json:"speeds,omitempty"`
+	// Work of a service's batch, and what it takes alone, in seconds.
+	Work  float64 `json:"work,omitempty"`
+	Alone float64 `json:"alone_s,omitempty"`
+	// Lengths are those of TRADL's trainings.
+	Lengths []Length `json:"lengths,omitempty"`
+}
+
+// Length is what was found out about a training: how many steps it does in the CPU time
+// that it is to have, and what it has reached on its way.
+type Length struct {
+	Model      string  `json:"model"`
+	Seed       uint64  `json:"seed"`
+	Pool       float64 `json:"pool_s"` // seconds of the whole pool
+	Steps      int     `json:"steps"`
+	Acceptable float64 `json:"acceptable"`
+	Objective  float64 `json:"objective"`
+	// Parts of the steps at which the values are first reached.
+	AcceptableAt float64 `json:"acceptable_at"`
+	ObjectiveAt  float64 `json:"objective_at"`
+}
+
+// Encode writes an experiment as JSON with a line for each run.
+func (e Experiment) Encode() ([]byte, error) {
+	runs := e.Runs
+	e.Runs = []Run{}
+	head, err := json.MarshalIndent(e, "", " ")
+	if err != nil {
+		return nil, fmt.Errorf("encoding the results: %w", err)
+	}
+	var b bytes.Buffer
+	b.Write(bytes.TrimSuffix(head, []byte("]\n}")))
+	for i, r := range runs {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return nil, fmt.Errorf("encoding the results: %w", err)
+		}
+		if i > 0 {
+			b.WriteString(",")
+		}
+		b.WriteString("\n")
+		b.Write(line)
+	}
+	b.WriteString("]\n}\n")
+	return b.Bytes(), nil
 }
 
 // Run is some tasks on one node under one variant. Times are seconds since its start.
@@ -63,9 +149,15 @@ type Run struct {
 	Mode    string    `json:"mode"`    // weight, quota; "" where there are no limits
 	Seed    uint64    `json:"seed"`
 	Start   time.Time `json:"start"`
-	Joined  Number    `json:"joined_s"` // all of those that come later are there
-	Tasks   []Task    `json:"tasks"`
-	Samples []Sample  `json:"samples"`
+	Joined  Number    `json:"joined_s"` // with Auto: all of those that come later are there
+	Tasks   []Task    `json:"tasks,omitempty"`
+	Samples []Sample  `json:"samples,omitempty"`
+	// Jobs are those of Train and Torch.
+	Jobs []metrics.Job `json:"jobs,omitempty"`
+	// Idle are the CPU-seconds of the pool that nothing on the machine used while a job was
+	// there; Other those that something else used.
+	Idle  float64 `json:"idle_cpu_s,omitempty"`
+	Other float64 `json:"other_cpu_s,omitempty"`
 }
 
 // Kinds of tasks.
@@ -102,27 +194,24 @@ type Task struct {
 type Sample struct {
 	T       float64   `json:"t_s"` // its end
 	Seconds float64   `json:"seconds"`
-	Busy    float64   `json:"busy"`  // cores in use on the machine, by whatever
-	Steal   float64   `json:"steal"` // cores that the machine's own host took, part of Busy
-	Tasks   []Reading `json:"tasks"` // in the order of the run's; those that came later are missing
+	Busy    float64   `json:"busy"`            // cores in use on the machine, by whatever
+	Steal   float64   `json:"steal,omitempty"` // cores that the machine's own host took, part of Busy
+	Tasks   []Reading `json:"tasks"`           // in the order of the run's; those that came later are missing
 }
 
 // Reading is one task in one window.
 type Reading struct {
-	Alive bool    `json:"alive"`
+	Alive bool    `json:"alive,omitempty"`
 	Cores float64 `json:"cores"` // used
 	// What the kernel had at the window's end.
 	Shares uint64  `json:"shares"`
-	Quota  float64 `json:"quota_cores"` // 0 = none
+	Quota  float64 `json:"quota_cores,omitempty"` // 0 = none
 	// What the clients saw: answers that came in the window.
-	Answers  int    `json:"answers"`
+	Answers  int    `json:"answers,omitempty"`
 	Response Number `json:"response_s"` // their mean
-	// What Ebbtide's status says.
-	Class    string `json:"class,omitempty"`
-	Category string `json:"category,omitempty"`
-	State    string `json:"state,omitempty"`
-	Limit    Number `json:"limit"`
-	Rule     string `json:"rule,omitempty"`
+	// What Ebbtide's status says of a task that has reached a target.
+	State string `json:"state,omitempty"`
+	Rule  string `json:"rule,omitempty"`
 }
 
 // Limited says whether the kernel has less for the task than Nomad asked for.

@@ -1,0 +1,230 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/twin"
+)
+
+// runner is a training of so many CPU-seconds, one step each, on a node whose kernel
+// divides its cores by weight.
+type runner struct {
+	*fake
+	size, used float64
+	at         int // second of its start
+	ended      float64
+	silent     bool
+}
+
+// course lets runners run by weight until all have ended, on so many cores, and returns
+// when each of them ended, in seconds.
+func (n *node) course(cores float64, all ...*runner) []float64 {
+	n.t.Helper()
+	for now := 0; ; now++ {
+		var sum float64
+		do := make(behaviour)
+		running := false
+		for _, r := range all {
+			if r.at == now {
+				n.start(r.fake)
+			}
+			if running = running || r.ended == 0; r.at <= now && r.ended == 0 {
+				sum += float64(r.limits.Shares)
+			}
+		}
+		if !running {
+			break
+		}
+		for _, r := range all {
+			if r.at > now || r.ended > 0 {
+				continue
+			}
+			cpu := cores * float64(r.limits.Shares) / sum
+			do[r.fake] = func() (float64, string) {
+				r.used += cpu
+				if r.silent {
+					return cpu, "working"
+				}
+				step := math.Floor(r.used)
+				return cpu, fmt.Sprintf("step %.0f/%.0f loss=%.4f", step, r.size, 0.1+2*math.Exp(-4*r.used/r.size))
+			}
+		}
+		n.second(do)
+		for _, r := range all {
+			if r.ended == 0 && r.used >= r.size {
+				r.ended = float64(now + 1)
+				n.remove(r.fake)
+			}
+		}
+	}
+	var out []float64
+	for _, r := range all {
+		out = append(out, r.ended-float64(r.at))
+	}
+	return out
+}
+
+func (n *node) runner(name string, size float64, at int) *runner {
+	return &runner{fake: n.task(name), size: size, at: at}
+}
+
+// idling is a machine's idle time: what of its cores the node's tasks do not use.
+func idling(cores float64, n **node) func(*Options) {
+	start := time.Now()
+	return func(o *Options) {
+		o.Interval = 5 * time.Second
+		o.Idle = func() (float64, error) {
+			used := (*n).c.twins.gone
+			for _, t := range (*n).c.tasks {
+				used += policy.CPUSeconds(t.usage.CPUSeconds)
+			}
+			return cores*time.Since(start).Seconds() - float64(used), nil
+		}
+	}
+}
+
+// With nothing but their logs nobody ends later than with equal shares, and most sooner.
+func TestFairFinish(t *testing.T) {
+	for _, name := range []string{"auto", "fsp"} {
+		t.Run(name, bubble(func(t *testing.T) {
+			trial := func(policy string) []float64 {
+				n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, policy), 5*time.Second })
+				out := n.course(2, n.runner("long", 300, 0), n.runner("middle", 150, 20), n.runner("short", 60, 40), n.runner("other", 200, 60))
+				if policy != "none" {
+					must.StrContains(t, n.event("fair-finish").Message, "; with its fair share it would have taken ")
+					must.Positive(t, n.c.twins.saved)
+				}
+				n.stop()
+				return out
+			}
+			fair, ours := trial("none"), trial(name)
+			t.Log(fair, ours)
+			var sum, was float64
+			for i := range fair {
+				must.LessEq(t, 1.04*fair[i]+1, ours[i], must.Sprint(i))
+				sum, was = sum+ours[i], was+fair[i]
+			}
+			must.Less(t, 0.85*was, sum)
+		}))
+	}
+}
+
+// What a twin has had survives the plugin: it goes on from the kernel's counters, however
+// long the plugin was away, and so do ghosts.
+func TestTwinSurvives(t *testing.T) {
+	bubble(func(t *testing.T) {
+		var n *node
+		n = newNode(t, idling(0, &n))
+		a, b, quick := n.task("a"), n.task("b"), n.task("quick")
+		all := []*fake{a, b}
+		for _, f := range append(all, quick) {
+			n.start(f)
+		}
+		n.seconds(20, behaviour{a: learner(0.1, 0.5, 0), b: learner(0.1, 0.1, 0), quick: learner(0.1, 1.4, 0)})
+		n.remove(quick)
+		n.pass(2 * time.Second)
+		before := n.twins(all...)
+		must.Len(t, 1, n.c.twins.ghosts)
+		left := twin.Left(n.c.twins.ghosts[0])
+		saved := n.c.twins.saved
+		must.Positive(t, saved)
+
+		n.stop()
+		time.Sleep(time.Hour)
+		a.burn(5)
+		b.burn(1)
+		n.restart(nil, all...)
+		n.pass(10 * time.Second)
+		must.Eq(t, saved, n.c.twins.saved)
+		must.InDelta(t, float64(left)-2, float64(twin.Left(n.c.twins.ghosts[0])), 0.1, must.Sprint("a third of six"))
+		must.InDelta(t, 4, float64(n.twins(all...)-before), 0.1)
+	})(t)
+}
+
+// twins are what the twins of tasks have had by now, together.
+func (n *node) twins(tasks ...*fake) (sum policy.CPUSeconds) {
+	n.t.Helper()
+	n.c.post(func(ctx context.Context) { n.c.decide(ctx, policy.EventNone) })
+	n.pass(2 * time.Second)
+	for _, f := range tasks {
+		sum += n.c.find(f.ID).fair.cpu
+	}
+	return sum
+}
+
+// A node that stands still costs nobody anything.
+func TestTwinStandsStill(t *testing.T) {
+	bubble(func(t *testing.T) {
+		var n *node
+		n = newNode(t, idling(0, &n))
+		a, b := n.task("a"), n.task("b")
+		n.start(a)
+		n.start(b)
+		n.seconds(30, behaviour{a: learner(0.1, 0.3, 0), b: learner(0.1, 0.1, 0)})
+		n.seconds(60, behaviour{a: learner(0.1, 0, 0), b: learner(0.1, 0, 0)})
+		must.InDelta(t, 12, float64(n.twins(a, b)), 0.5, must.Sprint("they got 0.4 of 2 cores, for 30 s"))
+		must.InDelta(t, 6, float64(n.c.find(a.ID).fair.cpu), 0.4)
+	})(t)
+}
+
+// What a task uses while there is more to be had is what it can use.
+func TestTwinCap(t *testing.T) {
+	bubble(func(t *testing.T) {
+		var n *node
+		n = newNode(t, idling(2, &n))
+		one := n.task("one-thread")
+		n.start(one)
+		n.seconds(40, behaviour{one: learner(0.1, 0.5, 0)})
+		task := n.c.find(one.ID)
+		must.InDelta(t, 0.5, float64(task.fair.most), 0.05)
+		must.InDelta(t, 20, float64(n.twins(one)), 1, must.Sprint("its twin has no more"))
+		other := n.task("other")
+		n.start(other)
+		n.seconds(30, behaviour{one: learner(0.1, 0.5, 0), other: learner(0.1, 1.5, 0)})
+		must.InDelta(t, 45, float64(n.twins(other)), 6, must.Sprint("its twin has the rest"))
+	})(t)
+}
+
+// The reasons that are given for a late end.
+func TestLateBecause(t *testing.T) {
+	of := func(first policy.CPUSeconds, most policy.Cores) string {
+		task := &task{usage: limits.Usage{CPUSeconds: 100}, fair: fair{first: first, most: most}}
+		return task.lateBecause(2)
+	}
+	must.StrContains(t, of(0, 0), "never known")
+	must.Eq(t, "it was taken for 50 CPU-seconds at first, and used 100", of(50, 0))
+	must.StrContains(t, of(100, 1), "it can use 1 cores only")
+	must.StrContains(t, of(100, 0), "not as it had been foreseen")
+}
+
+// A task that ends before its twin leaves a ghost, which has its share until its twin ends.
+func TestGhost(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "auto"), 5*time.Second })
+		ahead, other := n.task("ahead"), n.task("other")
+		n.start(ahead)
+		n.start(other)
+		do := behaviour{ahead: learner(0.1, 1.5, 0), other: learner(0.1, 0.5, 0)}
+		n.seconds(20, do)
+		n.remove(ahead)
+		must.Len(t, 1, n.c.twins.ghosts)
+		must.InDelta(t, 10, float64(twin.Left(n.c.twins.ghosts[0])), 2)
+		must.Len(t, 2, n.c.snapshot.last.Tasks)
+		delete(do, ahead)
+		do[other] = learner(0.1, 2, 0)
+		n.seconds(25, do)
+		must.InDelta(t, 60, float64(n.twins(other)), 1, must.Sprint("all that it has used: its twin is level again"))
+		must.SliceEmpty(t, n.c.twins.ghosts)
+	})(t)
+}

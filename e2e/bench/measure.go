@@ -1,0 +1,248 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/e2e/mix"
+)
+
+// measure does all runs of the plan that have not been done yet. Whatever happens, nothing
+// stays behind.
+func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
+	root, err := harness.FindRoot()
+	if err != nil {
+		return err
+	}
+	commit, err := commitOf(ctx, root)
+	if err != nil {
+		return err
+	}
+	e, err := o.open(commit)
+	if err != nil {
+		return err
+	}
+	steps := slices.DeleteFunc(plan(o), func(s step) bool { return slices.ContainsFunc(e.Runs, s.is) })
+	if len(steps) == 0 {
+		o.logf("%s: all runs have been done.", o.what)
+		return show(stdout, e)
+	}
+	if o.what == result.Torch {
+		if err := findTorch(ctx); err != nil {
+			return err
+		}
+	}
+	h, err := harness.New(harness.Options{Logf: o.logf})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			logs := filepath.Join(o.out, "bench-logs")
+			if h.CopyLogs(logs) == nil {
+				o.logf("The logs of the run are in %s.", logs)
+			}
+		}
+		err = errors.Join(err, h.Close())
+	}()
+	n := &node{options: o, h: h}
+	m := &measurement{node: n, e: &e}
+	for i, s := range steps {
+		mode := s.mode
+		if mode == "" {
+			mode = "without limits"
+		}
+		o.logf("Run %d of %d: %s %s, seed %d, %s, %s.", i+1, len(steps), o.what, s.kase, s.seed, s.name, mode)
+		if err := m.prepare(ctx, s); err != nil {
+			return err
+		}
+		if err := n.use(ctx, s); err != nil {
+			return err
+		}
+		run, err := m.one(ctx, s)
+		if err != nil {
+			return fmt.Errorf("%s, seed %d, %s, %s: %w", o.what, s.seed, s.name, mode, err)
+		}
+		e.Runs = append(e.Runs, run)
+		e.Version, e.Nomad = n.version, n.nomad
+		if err := o.write(e); err != nil {
+			return err
+		}
+	}
+	return show(stdout, e)
+}
+
+// setting is what a file's runs share.
+func (o options) setting(commit string) result.Setting {
+	return result.Setting{
+		What: o.what, Commit: commit, Machine: machine(), Cores: float64(pool()), Interval: o.interval.Seconds(),
+		Scale: o.scale, Threads: o.threads, Length: o.length.Seconds(),
+	}
+}
+
+// open reads the results that are there, or begins new ones. It refuses those of another
+// commit, machine or setting.
+func (o options) open(commit string) (result.Experiment, error) {
+	e := result.Experiment{Setting: o.setting(commit), Commands: []string{o.command}, Time: time.Now().UTC().Truncate(time.Second)}
+	if o.restart {
+		return e, nil
+	}
+	old, err := read(o.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, nil
+	}
+	if err != nil {
+		return e, err
+	}
+	if d := e.Differs(old.Setting); d != "" {
+		return e, fmt.Errorf("%s cannot be gone on with: here %s; finish it with what it was begun with, choose another -out, or begin anew with -restart", o.path(), d)
+	}
+	if strings.HasSuffix(commit, dirty) {
+		return e, fmt.Errorf("%s cannot be gone on with: the source has changes that are not committed, so it is not known whether they are the same; commit them, or begin anew with -restart", o.path())
+	}
+	if !slices.Contains(old.Commands, o.command) {
+		old.Commands = append(old.Commands, o.command)
+	}
+	return old, nil
+}
+
+// dirty marks a commit with changes.
+const dirty = "-dirty"
+
+// commitOf is the commit of what is measured. Results are not part of it: they change
+// while it is.
+func commitOf(ctx context.Context, root string) (string, error) {
+	git := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	commit, err := git("rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		return "", fmt.Errorf("asking git for the commit, which belongs to the results: %w", err)
+	}
+	changes, err := git("status", "--porcelain", "--", ".", ":(exclude)docs/results")
+	if err != nil {
+		return "", fmt.Errorf("asking git for changes: %w", err)
+	}
+	if changes != "" {
+		commit += dirty
+	}
+	return commit, nil
+}
+
+// measurement is what one run hands to the next ones.
+type measurement struct {
+	*node
+	e       *result.Experiment
+	lengths []result.Length // of the seed's trainings
+}
+
+// prepare finds out, before the node runs, what a step needs to know.
+func (m *measurement) prepare(ctx context.Context, s step) (err error) {
+	c := &m.e.Calibration
+	switch {
+	case m.what == result.Train && c.Speeds == nil:
+		m.logf("Finding out how fast the models are here.")
+		c.Speeds, err = mix.Speeds(ctx, m.h, m.threads)
+	case m.what == result.Torch && c.Speeds == nil:
+		m.logf("Finding out how fast PyTorch is here.")
+		c.Speeds, err = torchSpeeds(ctx, m.h.Tools.Root, m.threads)
+	case m.what == result.TRADL:
+		m.lengths, err = m.findLengths(ctx, s.seed)
+	case m.what == result.DQoES && c.Work == 0:
+		// Ten services with a tenth of the pool each.
+		c.Work, c.Alone, err = m.batch(ctx, equalResponse*float64(pool())/float64(len(objectives)))
+	case m.what == result.Auto && c.Work == 0:
+		c.Work, c.Alone, err = m.batch(ctx, mixBatch)
+	}
+	return err
+}
+
+// one does a run.
+func (m *measurement) one(ctx context.Context, s step) (result.Run, error) {
+	switch m.what {
+	case result.Train, result.Torch:
+		return m.train(ctx, s)
+	case result.TRADL:
+		return m.trainings(ctx, s)
+	case result.DQoES:
+		return m.services(ctx, s)
+	}
+	return m.mix(ctx, s)
+}
+
+func (o options) path() string { return filepath.Join(o.out, o.what+".json") }
+
+// write writes all results so far. A file is whole, whenever it is looked at.
+func (o options) write(e result.Experiment) error {
+	data, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return fmt.Errorf("making the directory of the results: %w", err)
+	}
+	if err := os.WriteFile(o.path()+".tmp", data, 0o644); err != nil {
+		return fmt.Errorf("writing the results: %w", err)
+	}
+	if err := os.Rename(o.path()+".tmp", o.path()); err != nil {
+		return fmt.Errorf("writing the results: %w", err)
+	}
+	return nil
+}
+
+// show prints the tables.
+func show(stdout io.Writer, e result.Experiment) error {
+	fmt.Fprintf(stdout, "%s: %s; Nomad %s, Ebbtide %s (%s)\n", e.What, e.Machine, e.Nomad, e.Version, e.Commit)
+	jobs, err := result.JobText(e)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "\n%s", jobs)
+	for _, t := range result.Tables(e) {
+		fmt.Fprintf(stdout, "\n%s", t.Text())
+	}
+	return nil
+}
+
+// read reads results.
+func read(path string) (result.Experiment, error) {
+	var e result.Experiment
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return e, fmt.Errorf("reading results: %w", err)
+	}
+	if err := json.Unmarshal(data, &e); err != nil {
+		return e, fmt.Errorf("reading results from %s: %w", path, err)
+	}
+	return e, nil
+}
+
+// again shows results that are there.
+func (o options) again(stdout io.Writer) error {
+	for _, path := range o.from {
+		e, err := read(path)
+		if err != nil {
+			return err
+		}
+		if err := show(stdout, e); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package result
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ebbtide/ebbtide/sim/metrics"
+)
+
+// Metrics are the runs of training jobs in one mode, for package metrics.
+func (e Experiment) Metrics(mode string) []metrics.Run {
+	var all []metrics.Run
+	for _, r := range e.Runs {
+		if len(r.Jobs) > 0 && (r.Mode == mode || r.Mode == "") {
+			all = append(all, metrics.Run{
+				Scenario: fmt.Sprintf("%s, %s, mode %s", r.What, r.Case, mode), Policy: r.Variant, Seed: r.Seed,
+				PoolCores: e.Cores, IdleCPUS: r.Idle, Jobs: r.Jobs,
+			})
+		}
+	}
+	return all
+}
+
+// JobText compares the runs of training jobs with those under none. Runs whose
+// counterpart is still to come are left out.
+func JobText(e Experiment) (string, error) {
+	var b strings.Builder
+	for _, mode := range []string{"weight", "quota"} {
+		runs := e.Metrics(mode)
+		type key struct {
+			scenario string
+			seed     uint64
+		}
+		base, other := make(map[key]bool), make(map[key]bool)
+		for _, r := range runs {
+			k := key{r.Scenario, r.Seed}
+			base[k], other[k] = base[k] || r.Policy == None, other[k] || r.Policy != None
+		}
+		runs = slices.DeleteFunc(runs, func(r metrics.Run) bool { k := key{r.Scenario, r.Seed}; return !base[k] || !other[k] })
+		if len(runs) == 0 {
+			continue
+		}
+		all, err := metrics.Summarize(runs, None, 1)
+		if err != nil {
+			return "", err
+		}
+		if err := metrics.WriteTable(&b, all); err != nil {
+			return "", err
+		}
+	}
+	const calm = 0.03
+	for _, r := range e.Runs {
+		used := 0.0
+		for _, j := range r.Jobs {
+			used += j.CPUS
+		}
+		if r.Other > calm*used {
+			fmt.Fprintf(&b, "%s, %s, seed %d: something else used %.0f CPU-seconds beside the jobs' %.0f; the machine was not theirs.\n",
+				r.Case, r.Variant, r.Seed, r.Other, used)
+		}
+	}
+	return b.String(), nil
+}

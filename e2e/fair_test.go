@@ -1,0 +1,70 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+// epochs is a training that says how many steps it has, and wants all CPUs.
+func epochs(steps int) task {
+	k := shell(fmt.Sprintf(`yes > /dev/null & other=$!
+awk 'BEGIN { for (n = 1; n <= %[1]d; n++) { for (k = 0; k < 200000; k++) x += k; printf "step %%d/%[1]d loss=%%.4f\n", n, 0.1 + 5 / n; fflush() } }'
+kill $other`, steps))
+	k.cpu = 400
+	return k
+}
+
+// TestFairFinish puts a short training beside a long one: it goes first, its twin's state
+// outlives the plugin, and an event says how much sooner it was done.
+func TestFairFinish(t *testing.T) {
+	for _, engine := range []string{"exec", "docker"} {
+		t.Run(engine, func(t *testing.T) {
+			c := newCluster(t, newHarness(t), engine, clusterOptions{})
+			long := c.start(t, job{id: "long", tasks: []task{epochs(1e6)}})
+			known := func(s status.Status) bool { return s.Fair.RemainingCPUS.Known() && s.Fair.Source == "steps" }
+			c.waitStatus(t, long, "train", "of known size", known)
+			short := c.start(t, job{id: "short", tasks: []task{epochs(500)}})
+			c.waitStatus(t, short, "train", "of known size", known)
+			c.waitStatus(t, short, "train", "preferred", func(s status.Status) bool {
+				return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 700 && !s.Fair.FairFinish.IsZero()
+			})
+			longPID, shortPID := c.pid(t, long, "train"), c.pid(t, short, "train")
+			must.Between(t, 790, kernel(t, longPID).Shares+kernel(t, shortPID).Shares, 810)
+			was := c.waitStatus(t, long, "train", "behind", func(s status.Status) bool { return s.Fair.AheadCPUS < -2 })
+
+			before := time.Now()
+			for _, pid := range c.agent.PluginPIDs("ebbtide-driver") {
+				must.NoError(t, unix.Kill(pid, unix.SIGKILL))
+			}
+			now := c.waitStatus(t, long, "train", "taken up again", func(s status.Status) bool {
+				return s.Updated.After(before.Add(time.Second)) && s.Fair.RemainingCPUS.Known()
+			})
+			t.Logf("ahead by %.1f CPU-seconds, after a kill of the plugin by %.1f", was.Fair.AheadCPUS, now.Fair.AheadCPUS)
+			must.Less(t, was.Fair.AheadCPUS/2, now.Fair.AheadCPUS)
+
+			ended, err := c.agent.WaitAllocID(deadline(t, 2*startDeadline), short.ID, "ended", harness.Terminal)
+			must.NoError(t, err)
+			must.Eq(t, api.AllocClientStatusComplete, ended.ClientStatus)
+			ev := c.waitEvent(t, short, "train", "ended after ", "with its fair share it would have taken ")
+			t.Log(harness.EventText(ev))
+			c.waitStatus(t, long, "train", "told of the time saved", func(s status.Status) bool { return s.Node.SavedS > 1 })
+			// Its ghost is there yet, and the long one has all there is.
+			st := c.waitStatus(t, long, "train", "alone", func(s status.Status) bool { return s.Node.Tasks == 1 && s.Limit.Fraction > 0.8 })
+			must.Less(t, 0, st.Fair.AheadCPUS)
+			c.stop(t, "long")
+		})
+	}
+}

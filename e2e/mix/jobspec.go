@@ -1,0 +1,114 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package mix
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// CurveFile is where the trainer writes its own record: with a slash before as tasks see
+// it, and beneath the allocation's directory.
+const CurveFile = "alloc/data/curve.csv"
+
+// Shares are the MHz that a task asks Nomad for if it says nothing else. In a run all ask
+// for the same: without Ebbtide they share alike.
+const Shares = 100
+
+// NodeMHz is what jobs that have a node to themselves ask for together: less than two slow
+// cores have, and enough to hold against other work on the machine.
+const NodeMHz = 2400
+
+// Task is a task as a person would write it.
+type Task struct {
+	Name string
+	// Args are the trainer's.
+	Args []string
+	// Config is the body of another task's config block; "" runs the trainer.
+	Config string
+	// Progress and Target are the bodies of these blocks; "" = no block.
+	Progress, Target string
+	Meta, Env        map[string]string
+	CPU              int // MHz; 0 = Shares
+	MemoryMiB        int // 0 = 96
+}
+
+// Jobspec is a batch job of one group. With network it has a port named http.
+func Jobspec(id string, network bool, tasks ...Task) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `
+job %q {
+  type = "batch"
+  group "g" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    ephemeral_disk {
+      size = 50
+    }
+`, id)
+	if network {
+		b.WriteString("    network {\n      port \"http\" {}\n    }\n")
+	}
+	for _, t := range tasks {
+		t.write(&b)
+	}
+	b.WriteString("  }\n}\n")
+	return b.String()
+}
+
+func (t Task) write(b *strings.Builder) {
+	config := t.Config
+	if config == "" {
+		quoted := make([]string, len(t.Args))
+		for i, a := range t.Args {
+			quoted[i] = strconv.Quote(a)
+		}
+		config = fmt.Sprintf("command = \"/bin/trainer\"\n        args    = [%s]", strings.Join(quoted, ", "))
+	}
+	fmt.Fprintf(b, `    task %q {
+      driver       = "ebbtide"
+      kill_timeout = "5s"
+      config {
+        %s
+`, t.Name, config)
+	for _, block := range [][2]string{{"progress", t.Progress}, {"target", t.Target}} {
+		if block[1] != "" {
+			fmt.Fprintf(b, "        %s {\n          %s\n        }\n", block[0], block[1])
+		}
+	}
+	b.WriteString("      }\n")
+	for _, block := range []struct {
+		name   string
+		values map[string]string
+	}{{"meta", t.Meta}, {"env", t.Env}} {
+		if len(block.values) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "      %s {\n", block.name)
+		for _, key := range slices.Sorted(maps.Keys(block.values)) {
+			fmt.Fprintf(b, "        %s = %q\n", key, block.values[key])
+		}
+		b.WriteString("      }\n")
+	}
+	fmt.Fprintf(b, `      logs {
+        max_files     = 2
+        max_file_size = 2
+      }
+      resources {
+        cpu    = %d
+        memory = %d
+      }
+    }
+`, cmp.Or(t.CPU, Shares), cmp.Or(t.MemoryMiB, 96))
+}
