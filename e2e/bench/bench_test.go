@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 	must.True(t, errors.Is(err, flag.ErrHelp))
 	for bad, want := range map[string]string{
 		"extra":              `unexpected argument "extra"`,
-		"-what=flowcon":      `-what: must be of train, torch, tradl, dqoes, auto, or all, got "flowcon"`,
+		"-what=flowcon":      `-what: must be of train, torch, cluster, tradl, dqoes, auto, or all, got "flowcon"`,
 		"-what=":             "-what: must name one of train",
 		"-jobs=3,0":          `-jobs: must be whole numbers from 1 to 100, got "0"`,
 		"-jobs=":             "-jobs: must name a number",
@@ -140,11 +140,12 @@ func TestJobs(t *testing.T) {
 	must.Eq(t, "a-no-targets-7", id("a", step{variant: variant{name: "no targets"}, seed: 7}))
 	must.Eq(t, "a-auto-weight-varied-7", id("a", step{variant: variant{name: "auto"}, mode: "weight", kase: "varied", seed: 7}))
 
-	config := pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 2*time.Second, nil)
+	n := node{options: options{what: result.DQoES, interval: 2 * time.Second}}
+	config := n.pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 0)
 	for _, want := range []string{`policy = "dqoes"`, `mode = "quota"`, `interval = "2s"`, `dqoes_step = "published"`} {
 		must.StrContains(t, config, want)
 	}
-	must.StrContains(t, pluginConfig(step{variant: allVariants(result.DQoES)[0]}, time.Second, nil), `mode = "weight"`)
+	must.StrContains(t, n.pluginConfig(step{variant: allVariants(result.DQoES)[0]}, 0), `mode = "weight"`)
 }
 
 func TestRecords(t *testing.T) {
