@@ -39,6 +39,7 @@ func commands() map[string]func(IO) cli.Command {
 		"moves":    newMoves,
 		"progress": newProgress,
 		"shim":     newShim,
+		"sim":      newSim,
 		"snapshot": newSnapshot,
 		"version":  newVersion,
 	}

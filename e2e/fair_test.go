@@ -36,7 +36,7 @@ func TestFairFinish(t *testing.T) {
 			long := c.start(t, job{id: "long", tasks: []task{epochs(1e6)}})
 			known := func(s status.Status) bool { return s.Fair.RemainingCPUS.Known() && s.Fair.Source == "steps" }
 			c.waitStatus(t, long, "train", "of known size", known)
-			short := c.start(t, job{id: "short", tasks: []task{epochs(800)}})
+			short := c.start(t, job{id: "short", tasks: []task{epochs(500)}})
 			c.waitStatus(t, short, "train", "of known size", known)
 			c.waitStatus(t, short, "train", "preferred", func(s status.Status) bool {
 				return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 700 && !s.Fair.FairFinish.IsZero()

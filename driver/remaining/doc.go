@@ -16,7 +16,8 @@
 //     steps or epochs by their name;
 //  4. earlier: what an earlier run of the same job with the same arguments took.
 //
-// A number of epochs counts once the steps of an epoch are known. A task that reports
+// A number of epochs counts once the steps of an epoch are known. Where only epochs are
+// reported, an assumed number of steps does not count. A task that reports
 // no step at all is measured by the CPU-seconds of the earlier run.
 //
 // # The price of a step
@@ -24,9 +25,10 @@
 // CPU-seconds per step are measured from the first report of an epoch to the first
 // report of a later one, so that validation and checkpoints are in them; where the
 // epochs are not known, or none is complete, between reports. Either way over the newer
-// half of the steps done: a start is slower than what follows. What comes before the
-// first report (imports, loading) is in neither. Until two reports have come, what was
-// measured before a restart counts, then what the earlier run took per step.
+// half of the steps done: a start is slower than what follows. An only epoch whose steps
+// cost more than twice what the newest ones do had a slow start, and is left out. What
+// comes before the first report (imports, loading) is in neither. Until two reports have
+// come, what was measured before a restart counts, then what the earlier run took per step.
 //
 // Between two reports what is left falls with the CPU-seconds used, but not below what
 // is left at the next report: a report that is late does not make a task shorter.
@@ -43,8 +45,10 @@
 //   - A total that changes while the step goes on is taken over. One that changes with
 //     most reports is none ("step 7 of 7").
 //   - A report with another total and a lower step is of another bar. It is ignored until
-//     ours is complete, or the other has taken as much CPU as ours had; after three such
-//     changes no bar is taken for the whole job.
+//     ours is complete, or the other has taken as much CPU as ours had. After three bars
+//     that were completed one after the other none is taken for the whole job; the first
+//     one is.
+//   - Reports that are read in one go have one CPU reading, which is that of the last one.
 //   - A total of 0, a negative or not finite one is none; a step that is negative or not
 //     finite is left out.
 //   - A step beyond the total, by more than lies between two reports, disproves the total.

@@ -99,6 +99,8 @@ type State struct {
 	// Of the last report that counts. A step that counts down is negative.
 	At  Mark    `json:"at,omitzero"`
 	Gap float64 `json:"gap,omitempty"` // steps between the last two
+	// Before is the last step of the CPU reading before: reports may come in bursts.
+	Before float64 `json:"before,omitempty"`
 
 	Total    float64 `json:"total,omitempty"`     // as the trainer says
 	Changes  float64 `json:"changes,omitempty"`   // of the total, lately
@@ -129,6 +131,7 @@ const (
 	maxChanges  = 3    // of a total, beyond what settled reports make up for
 	settled     = 0.1  // change that a report with the same total makes up for
 	jitter      = 0.9  // CPU readings lower by this factor are of another process
+	slowStart   = 2    // a first epoch is one if its steps cost so many times what the newest do
 	qualityPart = 0.95 // of all improvement is good enough
 )
 
@@ -202,10 +205,13 @@ func (e *Estimator) Add(p Point) {
 	if step == s.At.Step && len(s.Steps) > 0 {
 		return // the same step once more
 	}
-	if len(s.Steps) == 0 {
-		s.Began = Mark{step, p.CPU}
-		s.Gap = 0
-	} else {
+	switch {
+	case len(s.Steps) == 0:
+		s.Began, s.Gap, s.Before = Mark{step, p.CPU}, 0, step
+	case p.CPU > s.At.CPU:
+		s.Before = s.At.Step
+		fallthrough
+	default:
 		s.Gap = step - s.At.Step
 	}
 	e.epoch(Mark{step, p.CPU}, number(p.PerEpoch))
@@ -283,7 +289,7 @@ func (e *Estimator) epoch(at Mark, per float64) {
 		s.Epochs = s.Epochs[:0]
 	}
 	s.PerEpoch = per
-	if n := len(s.Epochs); n == 0 || epochOf(at.Step, per) > epochOf(s.At.Step, per) {
+	if n := len(s.Epochs); n == 0 || epochOf(at.Step, per) > epochOf(s.At.Step, per) || at.CPU <= s.Epochs[n-1].CPU {
 		s.Epochs = mark(s.Epochs, at)
 	}
 }
@@ -330,10 +336,11 @@ func price(ms []Mark) float64 {
 // measured is the price of a step as measured since the last restart, and whether over
 // whole epochs.
 func (s *State) measured() (per float64, epochs bool) {
-	if per = price(s.Epochs); per > 0 {
-		return per, true
+	steps := price(s.Steps)
+	if per = price(s.Epochs); per == 0 || len(s.Epochs) == 2 && steps > 0 && per > slowStart*steps {
+		return steps, false
 	}
-	return price(s.Steps), false
+	return per, true
 }
 
 // Estimate tells what the task needs, which has used so many CPU-seconds by now.
@@ -389,9 +396,9 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 	if s.Changes >= maxChanges || s.Bars >= maxBars {
 		trainer = 0
 	}
-	by := Steps
+	by, assumed := Steps, d.Assumed.Steps
 	if s.PerEpoch == 1 {
-		by = Epochs
+		by, assumed = Epochs, 0 // no step is told, only epochs
 	}
 	for _, c := range []struct {
 		total float64
@@ -401,7 +408,7 @@ func (e *Estimator) total() (total float64, from Source, name string) {
 		{d.Steps, Meta, "as the job declares"},
 		{d.Epochs * s.PerEpoch, Meta, "as the job declares"},
 		{trainer, by, "as the trainer says"},
-		{d.Assumed.Steps, Assumed, "assumed from " + d.Assumed.StepsFrom},
+		{assumed, Assumed, "assumed from " + d.Assumed.StepsFrom},
 		{d.Assumed.Epochs * s.PerEpoch, Assumed, "assumed from " + d.Assumed.EpochsFrom},
 		{d.Earlier.Steps, Earlier, "as in the run before"},
 	} {
@@ -461,10 +468,11 @@ func (e *Estimator) toEnd(cpu float64) Estimate {
 // left is the CPU time from now until a step, at a price of a step.
 func (e *Estimator) left(per float64, epochs bool, total, cpu float64) float64 {
 	s := &e.s
-	at, next := s.At, s.At.Step+s.Gap // the next report is there
+	at, next := s.At, 2*s.At.Step-s.Before // as far as the next reports may be
 	atNext := per * (total - next)
 	if !epochs {
-		return max(per*(total-at.Step)-(cpu-at.CPU), atNext)
+		// A counter that went back without a step since says nothing of the time since.
+		return max(per*(total-at.Step)-max(0, cpu-at.CPU), atNext)
 	}
 	began := s.Epochs[len(s.Epochs)-1]
 	if end := min(total, (epochOf(at.Step, s.PerEpoch)+1)*s.PerEpoch); next <= end {

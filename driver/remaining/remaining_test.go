@@ -92,6 +92,21 @@ func TestWholeEpochs(t *testing.T) {
 	must.Eq(t, 0, left(t, e, cpu+100))
 }
 
+// The first steps compile, fill caches, and cost ten times as much.
+func TestSlowStart(t *testing.T) {
+	e := New(Declared{}, State{})
+	cpu := 0.0
+	for i := 1.0; i <= 35; i++ {
+		if cpu++; i <= 5 {
+			cpu += 9
+		}
+		e.Add(Point{CPU: cpu, Step: i, Total: 100, PerEpoch: 10})
+		if i == 11 || i == 35 {
+			must.InDelta(t, 100-i, left(t, e, cpu), 1e-9)
+		}
+	}
+}
+
 func TestEpochsAlone(t *testing.T) {
 	e := New(Declared{}, State{})
 	for n := 1.0; n <= 4; n++ {
@@ -121,6 +136,7 @@ func TestTotals(t *testing.T) {
 		{Declared{Assumed: assumed, Earlier: Run{CPUS: 9, Steps: 80}}, 0, 10, Assumed, 70, "assumed from --max_steps"},
 		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}}, nan, 10, Assumed, 90, "assumed from EPOCHS"},
 		{Declared{Assumed: Assumption{Epochs: 9, EpochsFrom: "EPOCHS"}, Earlier: Run{CPUS: 9, Steps: 80}}, -1, 0, Earlier, 80, "as in the run before"},
+		{Declared{Assumed: assumed}, 0, 1, Unknown, 0, "beyond"}, // epoch 40, not step 40
 		{Declared{}, inf, 10, Unknown, 0, "no total is known"},
 		{Declared{}, 0, 10, Unknown, 0, "no total is known"},
 		// The task is beyond all of these.
@@ -173,6 +189,8 @@ func TestRestart(t *testing.T) {
 	e := New(Declared{}, State{})
 	feed(e, 1, 50, 1, 1, 2, 100)
 	must.Eq(t, 100, left(t, e, 99))
+	e.Add(Point{CPU: 4, Step: nan})
+	must.Eq(t, 100, left(t, e, 4))
 	e.Add(Point{CPU: 5, Step: 41, Total: 100})
 	m := e.Estimate(5, Curve{})
 	must.Eq(t, 2*59, *m.CPUS)
@@ -289,6 +307,17 @@ func TestOneReading(t *testing.T) {
 		e.Add(Point{CPU: 10 * math.Ceil(i/10), Step: i, Total: 200})
 	}
 	must.Eq(t, 100, left(t, e, 100))
+	must.Eq(t, 95, left(t, e, 105))
+	must.Eq(t, 90, left(t, e, 500))
+
+	// Docker passes a bar on when it is full: an epoch at once, before its validation.
+	e = New(Declared{}, State{})
+	for i := 1.0; i <= 50; i++ {
+		e.Add(Point{CPU: 15*math.Ceil(i/10) - 5, Step: i, Total: 100, PerEpoch: 10})
+	}
+	must.Eq(t, 75, left(t, e, 70))
+	must.Eq(t, 70, left(t, e, 75))
+	must.Eq(t, 60, left(t, e, 500))
 }
 
 // A later process goes on as if there had been one.

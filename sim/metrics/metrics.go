@@ -42,7 +42,7 @@ type Job struct {
 	EndS    *float64 `json:"end_s"`    // when it was done
 
 	// Quality50S and so on are when the job had 50, 90 and 95 % of the quality that it
-	// ended with, counted from where it began.
+	// ended with, counted from its first report.
 	Quality50S *float64 `json:"quality_50_s,omitempty"`
 	Quality90S *float64 `json:"quality_90_s,omitempty"`
 	Quality95S *float64 `json:"quality_95_s,omitempty"`

@@ -4,6 +4,7 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -131,9 +132,7 @@ type key struct {
 // which they come first. Seed is that of the intervals. The error is a fields.Errors for a
 // run with figures that cannot be, or says which run has no counterpart.
 func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
-	if base == "" {
-		base = DefaultBase
-	}
+	base = BaseName(base)
 	bases, seen := make(map[key]Run), make(map[string]bool)
 	for _, r := range runs {
 		if err := r.Validate(); err != nil {
@@ -151,11 +150,7 @@ func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
 	var order []group
 	pairs := make(map[group][]pair)
 	for _, r := range runs {
-		b, ok := bases[key{r.Scenario, r.Seed}]
-		if !ok {
-			return nil, fmt.Errorf("%s: there is no run of policy %s with this scenario and seed to compare it with", r.Name(), base)
-		}
-		p, err := match(r, b)
+		p, err := pairUp(r, bases, base)
 		if err != nil {
 			return nil, err
 		}
@@ -171,6 +166,56 @@ func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
 		out[i].Scenario, out[i].Policy, out[i].Base = g.scenario, g.policy, base
 	}
 	return out, nil
+}
+
+// BaseName is the policy to compare with, DefaultBase for "".
+func BaseName(base string) string { return cmp.Or(base, DefaultBase) }
+
+// Policies are those of the runs, in the order in which they come first.
+func Policies(runs []Run) []string {
+	var out []string
+	for _, r := range runs {
+		if !slices.Contains(out, r.Policy) {
+			out = append(out, r.Policy)
+		}
+	}
+	return out
+}
+
+// Ratios returns how long each job took under a policy, of what it took in the base run
+// (DefaultBase if "") of the same scenario and seed. The error says which run has none.
+func Ratios(runs []Run, base, policy string) ([]float64, error) {
+	bases := make(map[key]Run)
+	for _, r := range runs {
+		if r.Policy == BaseName(base) {
+			bases[key{r.Scenario, r.Seed}] = r
+		}
+	}
+	var out []float64
+	for _, r := range runs {
+		if r.Policy != policy {
+			continue
+		}
+		p, err := pairUp(r, bases, base)
+		if err != nil {
+			return nil, err
+		}
+		for i := range r.Jobs {
+			if run, base, ok := p.times(measures()[0], i); ok && base > 0 {
+				out = append(out, run/base)
+			}
+		}
+	}
+	return out, nil
+}
+
+// pairUp finds a run's base.
+func pairUp(r Run, bases map[key]Run, base string) (pair, error) {
+	b, ok := bases[key{r.Scenario, r.Seed}]
+	if !ok {
+		return pair{}, fmt.Errorf("%s: there is no run of policy %s with this scenario and seed to compare it with", r.Name(), BaseName(base))
+	}
+	return match(r, b)
 }
 
 // pair is a run beside its base; base[i] is the same job as run.Jobs[i].

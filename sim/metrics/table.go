@@ -41,19 +41,23 @@ func writeTable(w io.Writer, all []Summary) error {
 	}
 	fmt.Fprintf(w, "%s: %d jobs, %d runs, against %s\n", all[0].Scenario, all[0].Jobs, all[0].Runs, all[0].Base)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "policy\tcompletion\tmakespan\t50 % quality\t95 % quality\tworst job\tof all\tslower\tρ p95\tidle\tlost\tmoves\tof bound\t\n")
+	fmt.Fprint(t, "policy\tcompletion\tmakespan\t50 % quality\t95 % quality\tworst job\tof all\tslower\tρ p95\tidle\tlost\tmoves\tQoE\tof bound\t\n")
 	for _, s := range all {
 		of := ""
 		if bound > 0 && s.Policy != s.Base {
 			of = fmt.Sprintf("%.0f %%", 100*s.Gain()/bound)
 		}
+		qoe := ""
+		if s.QoEHits != nil {
+			qoe = fmt.Sprintf("%.0f %%", 100**s.QoEHits)
+		}
 		name := s.Policy
 		if s.Unfinished > 0 {
 			name += fmt.Sprintf(" (%d not ended)", s.Unfinished)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.0f %%\t%.2f\t%.1f %%\t%.1f %%\t%.2g\t%s\t\n", name,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.0f %%\t%.2f\t%.1f %%\t%.1f %%\t%.2g\t%s\t%s\t\n", name,
 			s.Time(Completion).Ratio.change(), s.Time(Makespan).Ratio.change(), s.Time("quality_50").Ratio.change(), s.Time(Quality95).Ratio.change(),
-			s.Worst.Mean, s.Ratio.Max, 100*s.Slower, s.Fairness.P95, 100*s.Idle, 100*s.Lost, s.Moves, of)
+			s.Worst.Mean, s.Ratio.Max, 100*s.Slower, s.Fairness.P95, 100*s.Idle, 100*s.Lost, s.Moves, qoe, of)
 	}
 	if err := t.Flush(); err != nil {
 		return err

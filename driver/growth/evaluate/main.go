@@ -35,12 +35,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	set := fs.Uint64("set", 1, "seed of the synthetic curves; the estimator was developed on set 1")
 	each := fs.Int("each", 10, "synthetic curves per family")
 	work := fs.Bool("remaining", false, "evaluate the estimates of remaining work instead")
+	trainer := fs.String("trainer", "", "with -remaining: `path` of the project's trainer, to run it for real (minutes)")
 	detail := fs.Bool("detail", false, "one more table, by curve")
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
+	if *trainer != "" && !*work {
+		fmt.Fprintln(stderr, "evaluate: -trainer is for -remaining")
+		return 2
+	}
 	curves := synthetic(*set, *each)
-	if !*synth {
+	if !*synth && *trainer == "" {
 		if *dir == "" {
 			fmt.Fprintln(stderr, "evaluate: give -curves FOLDER, or -synthetic, which needs no data")
 			return 2
@@ -52,11 +57,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return 1
 		}
 		fmt.Fprintf(stdout, "%d curves; left out, too few points to judge an estimator on: %d files %v\n\n", len(curves), len(skipped), skipped)
-	} else {
+	} else if *synth {
 		fmt.Fprintf(stdout, "%d synthetic curves, set %d\n\n", len(curves), *set)
 	}
 	if *work {
-		reportRemaining(stdout, curves, *seeds)
+		if err := reportRemaining(stdout, stderr, curves, *seeds, *trainer); err != nil {
+			fmt.Fprintf(stderr, "evaluate: %v\n", err)
+			return 1
+		}
 		return 0
 	}
 	report(stdout, evaluate(curves, *seeds), *detail)

@@ -140,7 +140,7 @@ func TestAuthors(t *testing.T) {
 func TestLearningRate(t *testing.T) {
 	var with, without, published []float64
 	for _, c := range synthetic(5, 25) {
-		if c.lr == nil || len(c.c) < 40 {
+		if c.lr == nil || len(c.c) < 40 || len(c.c) > 400 {
 			continue
 		}
 		n := len(c.c)
@@ -181,13 +181,37 @@ func TestLearningRate(t *testing.T) {
 
 func TestRun_remaining(t *testing.T) {
 	var out, errs bytes.Buffer
-	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "5", "-seeds", "1"}, &out, &errs))
-	for _, want := range []string{"| epochs with validation (20) |", "| no total (20) | unknown |", "| exponential (15) |", "quality point"} {
+	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "2", "-seeds", "1"}, &out, &errs))
+	for _, want := range []string{"| epochs with validation (20) |", "| no total (20) | unknown |", "| exponential (6) |", "quality point"} {
 		must.StrContains(t, out.String(), want)
 	}
 	must.StrNotContains(t, out.String(), "NaN")
 	text := out.String()
 	out.Reset()
-	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "5", "-seeds", "1"}, &out, &errs))
+	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "2", "-seeds", "1"}, &out, &errs))
 	must.Eq(t, text, out.String())
+}
+
+// A command that prints as a trainer does is followed to its end.
+func TestRun_trainer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trainer")
+	script := "#!/bin/sh\nfor i in 1 2 3; do echo step=$i total_steps=3 loss=0.$i; done\n"
+	must.NoError(t, os.WriteFile(path, []byte(script), 0o700))
+	points, total, err := follow(path, nil)
+	must.NoError(t, err)
+	must.Len(t, 3, points)
+	must.Eq(t, 3, points[2].Step)
+	must.Eq(t, 3, points[2].Total)
+	must.Greater(t, 0, total)
+	must.GreaterEq(t, points[2].CPU, total+0.02) // ticks
+
+	var out, errs bytes.Buffer
+	must.Eq(t, 0, run([]string{"-remaining", "-trainer", path, "-seeds", "1"}, &out, &errs))
+	must.StrContains(t, out.String(), "| plain, resumed (4) |")
+	must.Eq(t, 1, run([]string{"-remaining", "-trainer", path + "x"}, &out, &errs))
+	must.StrContains(t, errs.String(), "no such file")
+	must.Eq(t, 2, run([]string{"-trainer", path}, &out, &errs))
+	must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nexit 3\n"), 0o700))
+	_, _, err = follow(path, nil)
+	must.ErrorContains(t, err, "exit status 3")
 }

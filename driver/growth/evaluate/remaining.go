@@ -267,11 +267,21 @@ func along(w *wrong, c curve, noise float64, seed uint64, gain float64, quality 
 	}
 }
 
-func reportRemaining(out io.Writer, curves []curve, seeds uint64) {
+// reportRemaining prints the tables of estimates of remaining work. With a trainer it runs
+// that, and nothing else.
+func reportRemaining(out, progressTo io.Writer, curves []curve, seeds uint64, trainer string) error {
+	if trainer != "" {
+		rows, err := realTrainers(trainer, seeds, progressTo)
+		if err == nil {
+			wrongTable(out, "until its end", rows)
+		}
+		return err
+	}
 	wrongTable(out, "until its end", sizes(seeds))
 	objective, quality := ways(curves, seeds)
 	fmt.Fprintln(out)
 	wrongTable(out, "to an objective, 90 % of the improvement", objective)
 	fmt.Fprintln(out)
 	wrongTable(out, "to the quality point, 95 % of it", quality)
+	return nil
 }

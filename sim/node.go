@@ -1,0 +1,283 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"encoding/json"
+
+	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/none"
+	"github.com/ebbtide/ebbtide/driver/twin"
+	"github.com/ebbtide/ebbtide/internal/waterfill"
+)
+
+// node is a node with its driver: the loop of package control, in simulated time.
+type node struct {
+	index int
+	id    string
+	cores float64
+	down  bool
+
+	tasks   []*task // in order of arrival
+	ghosts  []*task // ended, with twins that have not
+	inbound []*task // on their way from other nodes
+	asked   float64 // by the tasks, in cores
+
+	at       float64 // until when it was simulated
+	speed    float64 // work that gets done in a CPU-second
+	interval float64
+	nextRun  float64
+	nextSort float64 // SpeCon's next interval
+	state    json.RawMessage
+	gone     float64 // cores that tasks used that have left since the last run on time
+	damper   *plan.Damper
+	twins    []policy.Task // as decided on last, with FairCPUS of now
+	tracked  []*task       // whose they are
+	version  uint64        // of what the queue of events holds of it
+}
+
+// advance lets the node run until now.
+func (n *node) advance(s *simulation) {
+	dt := s.now - n.at
+	if dt <= 0 {
+		return
+	}
+	for _, t := range n.tasks {
+		t.run(n.at, s.now, n.speed, s.poll)
+		s.used += t.rate * dt
+	}
+	n.at = s.now
+	if s.v.twin {
+		twin.Advance(n.twins, policy.Cores(n.forTwins()), dt)
+		for i, t := range n.tracked {
+			t.fair = n.twins[i].FairCPUS
+		}
+	}
+}
+
+// forTwins is what services leave to training tasks.
+func (n *node) forTwins() float64 {
+	cores := n.cores
+	for _, t := range n.tasks {
+		if t.Service != nil {
+			cores -= t.rate
+		}
+	}
+	return max(cores, 0)
+}
+
+// due is when something happens next on the node.
+func (n *node) due(s *simulation) float64 {
+	next := math.Inf(1)
+	if len(n.tasks) == 0 {
+		return next
+	}
+	if !s.v.once {
+		next = n.nextRun
+	}
+	if s.v.specon {
+		next = min(next, n.nextSort)
+	}
+	for _, t := range n.tasks {
+		if t.Service != nil {
+			next = min(next, t.ArriveS+t.Service.ForS)
+			continue
+		}
+		if t.reached {
+			return n.at
+		}
+		if pace := t.rate * n.speed; pace > 0 {
+			next = min(next, n.at+t.left()/pace)
+			if t.Objective != nil { // it ends when a report has reached that
+				if x, _, ok := t.next(); ok {
+					next = min(next, n.at+max(x*t.WorkCPUS-t.work, 0)/pace+s.poll)
+				}
+			}
+		}
+		if t.Objective != nil && len(t.pending) > 0 {
+			next = min(next, max(t.pending[0].at, n.at+s.poll))
+		}
+	}
+	return next
+}
+
+// step handles what is due on the node.
+func (n *node) step(s *simulation) error {
+	n.advance(s)
+	left := false
+	for _, t := range slices.Clone(n.tasks) {
+		if t.Objective != nil {
+			t.look(s.now)
+		}
+		switch {
+		case t.done(), t.reached:
+			s.end(t)
+		case t.Service != nil && s.now >= t.ArriveS+t.Service.ForS-rounding*s.now:
+			s.end(t)
+		default:
+			continue
+		}
+		left = true
+	}
+	if left {
+		if err := n.decide(s, policy.EventLeave); err != nil {
+			return err
+		}
+	}
+	if len(n.tasks) > 0 && s.now >= n.nextRun && !s.v.once {
+		if err := n.decide(s, policy.EventNone); err != nil {
+			return err
+		}
+	}
+	if s.v.specon && s.now >= n.nextSort {
+		n.sort(s)
+	}
+	return nil
+}
+
+// add starts a task on the node.
+func (n *node) add(s *simulation, t *task) {
+	n.advance(s)
+	t.node, t.rate, t.quota = n, 0, math.Inf(1)
+	t.decision, t.decided = policy.Decision{Category: t.decision.Category}, 0
+	t.intervalAt, t.intervalCPU, t.use = s.now, t.used, 0
+	if t.m.StartS == nil {
+		at := s.now
+		t.m.StartS = &at
+	}
+	if len(n.tasks) == 0 {
+		n.nextSort = s.now + specInterval
+	}
+	n.tasks = append(n.tasks, t)
+	n.asked += t.AskCores
+}
+
+// remove takes a task off the node. With a ghost its twin goes on.
+func (n *node) remove(t *task, ghost bool) {
+	n.gone += t.use
+	n.asked -= t.AskCores
+	n.tasks = slices.DeleteFunc(n.tasks, func(o *task) bool { return o == t })
+	if len(n.tasks) == 0 {
+		n.asked = 0 // no rounding stays
+	}
+	t.node, t.rate = nil, 0
+	if ghost {
+		n.ghosts = append(n.ghosts, t)
+	}
+}
+
+// decide takes the node from a snapshot to rates.
+func (n *node) decide(s *simulation, event policy.Event) error {
+	if len(n.tasks) == 0 {
+		n.interval = s.sc.IntervalS
+	}
+	for _, t := range n.tasks {
+		t.look(s.now)
+		if event == policy.EventNone || t.use == 0 {
+			t.closeInterval(s.now)
+		}
+	}
+	snapshot := n.take(s, event)
+	if event == policy.EventNone {
+		n.gone = 0
+	}
+	if len(snapshot.Tasks) > 0 {
+		if err := s.v.decider.Check(snapshot); err != nil {
+			return fmt.Errorf("policy %s on node %s at %v s: the snapshot is not valid: %w", s.v.Name, n.id, s.now, err)
+		}
+		out := s.v.decider.Decide(snapshot)
+		s.decisions++
+		n.accept(s, out)
+	}
+	if next := s.now + n.interval; event == policy.EventNone || n.nextRun <= s.now || next < n.nextRun {
+		n.nextRun = next
+	}
+	return nil
+}
+
+// take makes a snapshot of the node.
+func (n *node) take(s *simulation, event policy.Event) policy.Snapshot {
+	out := policy.Snapshot{
+		Node: n.id, NowS: s.now, Policy: s.v.decider.Name, PoolCores: policy.Cores(n.cores), Event: event,
+		IntervalS: n.interval, InitialIntervalS: s.sc.IntervalS, MaxIntervalS: s.sc.MaxS,
+		Gone: policy.Share(n.gone / n.cores), State: n.state,
+		Tasks: make([]policy.Task, len(n.tasks), len(n.tasks)+len(n.ghosts)),
+	}
+	for i, t := range n.tasks {
+		out.Tasks[i] = t.snapshot(n, s)
+	}
+	if !s.v.twin {
+		return out
+	}
+	ghosts := n.ghosts[:0]
+	for _, t := range n.ghosts {
+		g := policy.Task{
+			ID: t.ID, Kind: policy.Training, Entitlement: float64(limits.Identity.Weight(t.base.Shares)), CapCores: policy.Cores(t.CapCores),
+			CPUS: policy.CPUSeconds(t.used), FairCPUS: t.fair, RemainingCPUS: new(policy.CPUSeconds), Ended: true,
+		}
+		if twin.Left(g) > 0 {
+			ghosts = append(ghosts, t)
+			out.Tasks = append(out.Tasks, g)
+		}
+	}
+	n.ghosts = ghosts
+	n.twins = out.Tasks
+	n.tracked = append(append(n.tracked[:0], n.tasks...), n.ghosts...)
+	return out
+}
+
+// accept puts an outcome into force.
+func (n *node) accept(s *simulation, out policy.Outcome) {
+	n.state = out.State
+	if out.IntervalS > 0 {
+		n.interval = min(out.IntervalS, s.sc.MaxS)
+	}
+	claims := make([]waterfill.Claim, len(n.tasks))
+	reqs := make([]plan.Request, len(n.tasks))
+	for i, t := range n.tasks {
+		d := out.Tasks[i]
+		t.accept(d)
+		reqs[i] = plan.Request{ID: t.ID, Limit: d.Bound(), Unknown: d.Unknown, Base: t.base}
+		claims[i] = waterfill.Claim{Weight: float64(d.Bound()), Max: t.most(n.cores)}
+		if s.v.hard {
+			t.quota = float64(d.Bound()) * n.cores
+			claims[i].Max = min(claims[i].Max, t.quota)
+		}
+	}
+	if !s.v.ideal {
+		mode := s.v.mode
+		if s.v.decider.Name == none.Name {
+			mode = plan.ModeNone
+		}
+		want := plan.Limits(mode, policy.Cores(n.cores), reqs, plan.Options{Floor: out.Floor, Conversion: limits.Identity})
+		n.damper.Interval = time.Duration(n.interval * float64(time.Second))
+		for i, l := range n.damper.Next(time.Unix(0, int64(s.now*1e9)), reqs, want) {
+			t := n.tasks[i]
+			t.quota = math.Inf(1)
+			if l.QuotaCores > 0 {
+				t.quota = l.QuotaCores
+			}
+			claims[i] = waterfill.Claim{Weight: float64(limits.Identity.Weight(l.Shares)), Max: min(t.most(n.cores), t.quota)}
+		}
+	}
+	sum, squares := 0.0, 0.0
+	for i, rate := range waterfill.Divide(n.cores, claims) {
+		n.tasks[i].rate = rate
+		sum += rate
+		squares += float64(rate * rate)
+	}
+	// How many tasks run at a time, as far as they disturb each other: one that has next to
+	// nothing hardly does.
+	n.speed = 1
+	if squares > 0 {
+		n.speed = 1 / (1 + float64(s.sc.Contention*(sum*sum/squares-1)))
+	}
+}

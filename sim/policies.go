@@ -1,0 +1,176 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ebbtide/ebbtide/driver/growth"
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/policies"
+	"github.com/ebbtide/ebbtide/internal/fields"
+	"github.com/ebbtide/ebbtide/sim/baseline"
+	"github.com/ebbtide/ebbtide/sim/scenario"
+)
+
+// Variant is a policy as it is simulated: that of a node, with its settings, and what the
+// shim does beside it.
+type Variant struct {
+	Name      string
+	decider   policy.Decider
+	estimator string
+	mode      plan.Mode // "" = the scenario's
+	placement string    // "" = the scenario's
+	specon    bool      // tasks move as SpeCon has it
+
+	ideal bool // limits are in force as they are: no planner, no floor
+	hard  bool // and hold while CPU is idle, too
+	once  bool // decided at events only: an interval would change nothing
+	true_ bool // it knows true sizes
+	twin  bool // it compares tasks with their twins
+	learn bool // it looks at how fast tasks learn
+}
+
+// presets are the policies that have a setting of their own: policy, estimator, mode, and
+// options of the agent.
+type preset struct {
+	policy, estimator string
+	mode              plan.Mode
+	options           map[string]string
+}
+
+func presets() map[string]preset {
+	return map[string]preset{
+		"flowcon-published": {policy: "flowcon", estimator: growth.KindPublished, mode: plan.ModeQuota},
+		"fsp-completion":    {policy: "fsp", options: map[string]string{"fsp_prefer": `"completion"`}},
+		"fsp-balanced":      {policy: "fsp", options: map[string]string{"fsp_prefer": `"balanced"`}},
+		"fsp-quality":       {policy: "fsp", options: map[string]string{"fsp_prefer": `"quality"`}},
+	}
+}
+
+const speconName = "specon"
+
+// Names lists the policies that can be simulated.
+func Names() []string {
+	names := slices.Concat(policies.Names(), baseline.Names(), []string{speconName})
+	for name := range presets() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Find returns the policy of a name, as "-policy" takes it: one of Names, with "@" and a
+// placement of its own if it is not to be the scenario's. The error names what is allowed,
+// or what the scenario lacks.
+func Find(name string, s scenario.Scenario) (Variant, error) {
+	base, placement, own := strings.Cut(name, "@")
+	v := Variant{Name: name, estimator: growth.KindRobust, placement: s.Placement}
+	if own {
+		v.placement = placement
+	}
+	if !slices.Contains(scenario.Placements(), v.placement) {
+		return v, problem("placement of %q must be one of %s", name, strings.Join(scenario.Placements(), ", "))
+	}
+	p, ok := presets()[base]
+	if !ok {
+		p.policy = base
+	}
+	if p.estimator != "" {
+		v.estimator = p.estimator
+	}
+	v.mode = p.mode
+	if base == speconName {
+		p.policy, v.specon = "none", true
+	}
+	v.learn = v.placement == scenario.Alg4
+	if d, ok := baseline.Find(p.policy); ok {
+		v.decider, v.ideal = d, true
+		v.hard, v.once = p.policy == baseline.Equal, p.policy != baseline.LAS && len(s.Services) == 0
+		v.true_ = p.policy == baseline.SRPT
+		return v, v.lacks(s, base)
+	}
+	found, err := policies.Find(p.policy)
+	if err != nil {
+		return v, problem("must be one of %s, got %q", strings.Join(Names(), ", "), base)
+	}
+	values, err := options(s)
+	if err != nil {
+		return v, err
+	}
+	for option, value := range p.options {
+		values[option] = json.RawMessage(value)
+	}
+	if v.decider, err = found.Configure(values); err != nil {
+		return v, fmt.Errorf("options: policy %s: %w", name, err)
+	}
+	v.once = p.policy == "none" && !v.specon && len(s.Services) == 0
+	v.twin = p.policy == "fsp" || p.policy == "auto"
+	switch p.policy {
+	case "none", "dqoes", "tradl":
+	case "fsp":
+		v.learn = v.learn || s.Sizes == scenario.Estimated
+	default:
+		v.learn = true
+	}
+	return v, v.lacks(s, base)
+}
+
+// options are the scenario's, as JSON.
+func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
+	kinds := make(map[string]string)
+	for _, p := range append(policies.All(), policies.Asked()...) {
+		for _, o := range p.Options {
+			kinds[o.Name] = o.Kind
+		}
+	}
+	out := make(map[string]json.RawMessage)
+	for name, value := range s.Options {
+		switch kind, ok := kinds[name]; {
+		case !ok:
+			var errs fields.Errors
+			errs.Add(fields.Member("options", name), "must be one of %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+			return nil, errs
+		case kind == policy.KindString || !json.Valid([]byte(value)):
+			text, err := json.Marshal(value)
+			if err != nil {
+				return nil, fmt.Errorf("encoding option %s: %w", name, err)
+			}
+			out[name] = text
+		default:
+			out[name] = json.RawMessage(value)
+		}
+	}
+	return out, nil
+}
+
+// lacks says what a policy needs that the scenario does not have.
+func (v Variant) lacks(s scenario.Scenario, name string) error {
+	nodes := 0
+	for _, n := range s.Nodes {
+		nodes += n.Count
+	}
+	targets := slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return w.Targets })
+	switch {
+	case name == "tradl" && !targets:
+		return problem("%q needs jobs with targets, got a scenario without; set targets = true in a workload", v.Name)
+	case name == "dqoes" && len(s.Services) == 0:
+		return problem("%q needs services, got a scenario without; add a service", v.Name)
+	case v.specon && nodes < 2:
+		return problem("%q moves tasks and needs 2 nodes at least, got %d", v.Name, nodes)
+	}
+	return nil
+}
+
+// problem is an error of the argument -policy.
+func problem(format string, args ...any) error {
+	var errs fields.Errors
+	errs.Add("policy", format, args...)
+	return errs
+}

@@ -1,0 +1,301 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/specon"
+	"github.com/ebbtide/ebbtide/shim/backlog"
+	"github.com/ebbtide/ebbtide/shim/migration"
+	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/rebalance"
+	"github.com/ebbtide/ebbtide/sim/scenario"
+)
+
+// Seconds between two looks of SpeCon at the tasks of a node, and of the shim at the
+// cluster: their defaults.
+const (
+	specInterval = 30
+	shimInterval = 30
+)
+
+// shim is what places and moves jobs: Nomad's scheduler, and the shim beside it.
+type shim struct {
+	r *rand.Rand // of failures
+}
+
+func (h *shim) begin(s *simulation, seed uint64) {
+	h.r = rand.New(rand.NewPCG(seed, 11))
+	if s.v.specon || s.v.placement == scenario.Left && len(s.nodes) > 1 {
+		s.queue.push(event{at: shimInterval, kind: shimDue})
+	}
+	for _, n := range s.nodes {
+		h.nextFailure(s, n)
+	}
+}
+
+// nextFailure draws when a node fails next.
+func (h *shim) nextFailure(s *simulation, n *node) {
+	if f := s.sc.Failures; f != nil {
+		s.queue.push(event{at: s.now + 2*h.r.Float64()*f.EveryS, kind: nodeFails, id: n.index})
+	}
+}
+
+// room says whether Nomad would place a task on a node.
+func (n *node) room(t *task) bool {
+	return !n.down && n.asked+t.AskCores <= n.cores*(1+rounding)
+}
+
+// choose returns the node for a task; nil if it has to wait.
+func (h *shim) choose(s *simulation, t *task) *node {
+	if n := t.bound; n != nil {
+		t.bound = nil
+		n.inbound = slices.DeleteFunc(n.inbound, func(o *task) bool { return o == t })
+		if n.room(t) {
+			return n
+		}
+	}
+	switch s.v.placement {
+	case scenario.Alg4:
+		return s.byGrowth(t)
+	case scenario.Left:
+		return s.byBacklog(t)
+	}
+	// Nomad's scheduler: jobs that ask for nothing count alike.
+	var best *node
+	least := 0.0
+	for _, n := range s.nodes {
+		if !n.room(t) {
+			continue
+		}
+		part := n.asked / n.cores
+		if t.AskCores == 0 {
+			part = float64(len(n.tasks)) / n.cores
+		}
+		if s.v.placement == scenario.Binpack {
+			part = -part
+		}
+		if best == nil || part < least {
+			best, least = n, part
+		}
+	}
+	return best
+}
+
+// byGrowth is FlowCon's Algorithm 4.
+func (s *simulation) byGrowth(t *task) *node {
+	loads := make([]placement.Load, 0, len(s.nodes))
+	byID := make(map[string]*node, len(s.nodes))
+	for _, n := range s.nodes {
+		if !n.room(t) {
+			continue
+		}
+		in := placement.Node{ID: n.id, PoolCores: n.cores}
+		for _, o := range n.tasks {
+			if o.Service != nil {
+				continue
+			}
+			task := placement.Task{Category: o.decision.Category}
+			if e := o.follows.estimate; e.Measured || e.Diverged {
+				growth := e.Growth * n.cores
+				task.Growth = &growth
+			}
+			in.Tasks = append(in.Tasks, task)
+		}
+		loads = append(loads, in.Load())
+		byID[n.id] = n
+	}
+	return byID[placement.Choose(loads, placement.DefaultParams()).Node]
+}
+
+// sort runs SpeCon's Algorithm 1 on the node.
+func (n *node) sort(s *simulation) {
+	n.nextSort = s.now + specInterval
+	in := specon.Input{Params: specon.DefaultParams()}
+	var tasks []*task
+	for _, t := range n.tasks {
+		if t.follows == nil {
+			continue
+		}
+		t.look(s.now)
+		gain, previous := t.follows.meter.Close()
+		in.Tasks = append(in.Tasks, specon.Task{
+			ID: t.ID, Category: t.sorting.category, Gain: gain, PreviousGain: previous, Migrated: t.sorting.marked != nil,
+		})
+		tasks = append(tasks, t)
+	}
+	for i, d := range specon.Decide(in).Tasks {
+		tasks[i].sorting.category, tasks[i].sorting.asked = d.Category, d.RequestMove
+	}
+}
+
+// byBacklog places by what is left to do.
+func (s *simulation) byBacklog(t *task) *node {
+	var feasible []backlog.Node
+	for _, n := range s.nodes {
+		if n.room(t) {
+			feasible = append(feasible, n.backlog(s))
+		}
+	}
+	id := backlog.Place(feasible).Node
+	if id == "" {
+		return nil
+	}
+	return s.byID(id)
+}
+
+// settled is how long a task that has moved stays at least, in seconds.
+const settled = 120
+
+// backlog is what the node has to do, as its driver has last seen it.
+func (n *node) backlog(s *simulation) backlog.Node {
+	out := backlog.Node{ID: n.id, PoolCores: n.cores}
+	for _, t := range append(n.tasks[:len(n.tasks):len(n.tasks)], n.inbound...) {
+		if t.Service != nil {
+			continue
+		}
+		task := backlog.Task{ID: t.ID, CapCores: t.CapCores, Movable: t.node != nil && (t.m.Moves == 0 || s.now-t.movedAt >= settled)}
+		if t.known != nil {
+			left := max(float64(*t.known)-(t.used-t.knownAt), 0)
+			task.LeftCPUS = &left
+		}
+		if fair := t.decision.Fair; fair != nil && fair.FinishS != nil {
+			in := max(*fair.FinishS-s.now, 0)
+			task.InS = &in
+		}
+		out.Tasks = append(out.Tasks, task)
+	}
+	return out
+}
+
+// relocate moves tasks that would end much sooner elsewhere, one for four nodes at most.
+func (h *shim) relocate(s *simulation) error {
+	byID := make(map[string]*task)
+	for _, n := range s.nodes {
+		for _, t := range n.tasks {
+			byID[t.ID] = t
+		}
+	}
+	for range 1 + len(s.nodes)/4 {
+		var nodes []backlog.Node
+		for _, n := range s.nodes {
+			if !n.down {
+				n.advance(s)
+				nodes = append(nodes, n.backlog(s))
+			}
+		}
+		p := backlog.DefaultParams()
+		p.CostS = s.sc.MoveS
+		out := backlog.Move(nodes, func(task, node string) bool { return s.byID(node).room(byID[task]) }, p)
+		if out.Task == "" {
+			return nil
+		}
+		if err := s.move(byID[out.Task], s.byID(out.To)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run is one look at the cluster.
+func (h *shim) run(s *simulation) error {
+	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
+	if s.v.placement == scenario.Left {
+		if err := h.relocate(s); err != nil {
+			return err
+		}
+	}
+	if !s.v.specon {
+		return nil
+	}
+	for _, t := range s.tasks[:s.arrived] {
+		if t.node == nil || !t.sorting.asked || t.sorting.marked != nil {
+			continue
+		}
+		in := migration.Input{Task: t.ID, From: t.node.id, Params: migration.DefaultParams()}
+		for _, n := range s.nodes {
+			if n == t.node || n.room(t) {
+				in.Nodes = append(in.Nodes, n.counts())
+			}
+		}
+		out := migration.Decide(in)
+		now := s.now
+		t.sorting.marked = &now
+		if !out.Move {
+			continue
+		}
+		if err := s.move(t, s.byID(out.To)); err != nil {
+			return err
+		}
+	}
+	return h.rebalance(s)
+}
+
+// counts is a node as SpeCon's Algorithm 2 sees it.
+func (n *node) counts() migration.Node {
+	out := migration.Node{ID: n.id}
+	for _, t := range n.tasks {
+		switch t.sorting.category {
+		case specon.WC:
+			out.Counts.WC++
+		case specon.CC:
+			out.Counts.CC++
+		default:
+			out.Counts.PC++
+		}
+		out.Use += t.rate / n.cores
+	}
+	return out
+}
+
+// rebalance runs SpeCon's Algorithm 3.
+func (h *shim) rebalance(s *simulation) error {
+	in := rebalance.Input{NowS: s.now}
+	byID := make(map[string]*task)
+	for _, n := range s.nodes {
+		if n.down {
+			continue
+		}
+		node := rebalance.Node{ID: n.id, Tasks: []rebalance.Task{}}
+		for _, t := range n.tasks {
+			if t.follows != nil {
+				node.Tasks = append(node.Tasks, rebalance.Task{ID: t.ID, MarkedS: t.sorting.marked, Rebalanced: t.sorting.rebalanced})
+				byID[t.ID] = t
+			}
+		}
+		in.Nodes = append(in.Nodes, node)
+	}
+	for _, m := range rebalance.Decide(in).Moves {
+		t := byID[m.Task]
+		t.sorting.rebalanced = true
+		if err := s.move(t, s.byID(m.To)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byID is a node by its ID.
+func (s *simulation) byID(id string) *node {
+	return s.nodes[slices.IndexFunc(s.nodes, func(n *node) bool { return n.id == id })]
+}
+
+// move takes a task to another node: it saves, and goes on there.
+func (s *simulation) move(t *task, to *node) error {
+	from := t.node
+	from.advance(s)
+	from.remove(t, false)
+	t.saved, t.bound, t.movedAt = t.work, to, s.now
+	to.inbound = append(to.inbound, t)
+	t.m.Moves++
+	s.queue.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
+	if err := from.decide(s, policy.EventLeave); err != nil {
+		return err
+	}
+	s.schedule(from)
+	return nil
+}

@@ -1,0 +1,288 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package sim runs scenarios in simulated time: jobs come, nodes divide their CPU among
+// them, jobs end. It is a discrete-event simulation of fluid CPU. What decides is the code
+// of the driver and the shim: policies, estimators, twins, planner, damper, targets,
+// placement and moves. What is simulated is the rest: trainers, the kernel, Nomad.
+//
+// A run is a pure function of its Config. Memory is bounded by the jobs: some hundred
+// bytes each, and some ten kilobytes while one runs.
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+
+	"github.com/ebbtide/ebbtide/driver/plan"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/fields"
+	"github.com/ebbtide/ebbtide/sim/metrics"
+	"github.com/ebbtide/ebbtide/sim/scenario"
+	"github.com/ebbtide/ebbtide/sim/workload"
+)
+
+// Config says what to simulate.
+type Config struct {
+	Scenario scenario.Scenario
+	Data     fs.FS // real curves and traces; nil if there are none
+	Variant  Variant
+	Seed     uint64
+	// Progress is called now and then with how many jobs have ended, of all; nil for nobody.
+	Progress func(ended, all int)
+}
+
+// simulation is the state of a run.
+type simulation struct {
+	sc   scenario.Scenario
+	v    Variant
+	poll float64 // seconds between two polls of the driver
+
+	now     float64
+	nodes   []*node
+	tasks   []*task
+	queue   queue
+	arrived int     // jobs that have come
+	waiting []*task // for room, in order of arrival
+	ended   int
+	shim    shim
+
+	used      float64 // CPU-seconds, by all
+	decisions int
+}
+
+// Run simulates one run.
+func Run(ctx context.Context, c Config) (metrics.Run, error) {
+	s := &simulation{sc: c.Scenario, v: c.Variant, poll: min(max(c.Scenario.IntervalS/10, 0.1), 1)}
+	if s.v.mode == "" {
+		s.v.mode = plan.Mode(s.sc.Mode)
+	}
+	jobs, err := c.Scenario.Jobs(c.Data, c.Seed)
+	if err != nil {
+		return metrics.Run{}, err
+	}
+	for i, j := range jobs {
+		t, err := newTask(j, i, c.Seed, s.v)
+		if err != nil {
+			return metrics.Run{}, fmt.Errorf("job %s: %w", j.ID, err)
+		}
+		s.tasks = append(s.tasks, t)
+	}
+	for _, kind := range s.sc.Nodes {
+		for k := range kind.Count {
+			id := kind.Name
+			if kind.Count > 1 {
+				id = fmt.Sprintf("%s-%0*d", kind.Name, len(fmt.Sprint(kind.Count-1)), k)
+			}
+			s.nodes = append(s.nodes, &node{
+				index: len(s.nodes), id: id, cores: kind.Cores, speed: 1, interval: s.sc.IntervalS, damper: plan.NewDamper(0),
+			})
+		}
+	}
+	s.shim.begin(s, c.Seed)
+	if err := s.loop(ctx, c.Progress); err != nil {
+		return metrics.Run{}, err
+	}
+	return s.result(c), nil
+}
+
+// patience is how many times as long as all jobs take, one after the other, a run may
+// last. Jobs that fail again and again before their first checkpoint never end.
+const patience = 20
+
+// limit is when a run is given up.
+func (s *simulation) limit() float64 {
+	sum, slowest := 0.0, math.Inf(1)
+	for _, n := range s.nodes {
+		slowest = min(slowest, n.cores)
+	}
+	last := 0.0
+	for _, t := range s.tasks {
+		last = t.ArriveS
+		if t.Service != nil {
+			sum += t.Service.ForS
+			continue
+		}
+		sum += t.WorkCPUS/t.most(slowest) + s.sc.MoveS
+	}
+	return last + patience*sum*(1+s.sc.Contention*float64(len(s.tasks)))
+}
+
+// loop handles events until all jobs have ended, or time is up.
+func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) error {
+	const often = 4096
+	limit := s.limit()
+	for events := 0; s.ended < len(s.tasks) && s.now < limit; events++ {
+		if events%often == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if progress != nil {
+				progress(s.ended, len(s.tasks))
+			}
+		}
+		e, ok := s.queue.first()
+		if s.arrived < len(s.tasks) && (!ok || s.tasks[s.arrived].ArriveS <= e.at) {
+			t := s.tasks[s.arrived]
+			s.arrived++
+			s.now = max(s.now, t.ArriveS)
+			if err := s.submit(t); err != nil {
+				return err
+			}
+			continue
+		}
+		if !ok {
+			var errs fields.Errors
+			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait for ever", s.waiting[0].AskCores, s.waiting[0].ID)
+			return errs
+		}
+		s.queue.pop()
+		s.now = max(s.now, e.at)
+		if err := s.handle(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handle handles an event.
+func (s *simulation) handle(e event) error {
+	switch e.kind {
+	case nodeDue:
+		n := s.nodes[e.id]
+		if e.version != n.version {
+			return nil // something has happened there since
+		}
+		if err := n.step(s); err != nil {
+			return err
+		}
+		s.schedule(n)
+		return s.admit()
+	case taskBack:
+		return s.submit(s.tasks[e.id])
+	case nodeFails:
+		return s.fail(s.nodes[e.id])
+	case nodeBack:
+		s.nodes[e.id].down = false
+		s.shim.nextFailure(s, s.nodes[e.id])
+		return s.admit()
+	case shimDue:
+		return s.shim.run(s)
+	}
+	return nil
+}
+
+// schedule puts what is due on a node next into the queue.
+func (s *simulation) schedule(n *node) {
+	n.version++
+	if len(n.tasks) > 0 {
+		s.queue.push(event{at: n.due(s), kind: nodeDue, id: n.index, version: n.version})
+	}
+}
+
+// submit places a task, or has it wait.
+func (s *simulation) submit(t *task) error {
+	if len(s.waiting) > 0 {
+		s.waiting = append(s.waiting, t)
+		return s.admit()
+	}
+	ok, err := s.place(t)
+	if err == nil && !ok {
+		s.waiting = append(s.waiting, t)
+	}
+	return err
+}
+
+// admit places those that wait, as long as there is room for the first.
+func (s *simulation) admit() error {
+	for len(s.waiting) > 0 {
+		ok, err := s.place(s.waiting[0])
+		if err != nil || !ok {
+			return err
+		}
+		s.waiting = s.waiting[1:]
+	}
+	return nil
+}
+
+// place starts a task on a node, if one has room.
+func (s *simulation) place(t *task) (bool, error) {
+	n := s.shim.choose(s, t)
+	if n == nil {
+		return false, nil
+	}
+	n.add(s, t)
+	if err := n.decide(s, policy.EventJoin); err != nil {
+		return false, err
+	}
+	s.schedule(n)
+	return true, nil
+}
+
+// end takes a task off its node: its work is done, or its objective reached.
+func (s *simulation) end(t *task) {
+	at := s.now
+	if t.Service == nil {
+		t.m.EndS = &at
+	}
+	t.node.remove(t, s.v.twin && t.Service == nil)
+	t.follows, t.pending, t.Curve = nil, nil, nil
+	s.ended++
+}
+
+// fail takes a node down. Its tasks go on elsewhere, from their last checkpoints.
+func (s *simulation) fail(n *node) error {
+	n.advance(s)
+	n.down = true
+	tasks := n.tasks
+	n.tasks, n.ghosts, n.asked, n.state = nil, nil, 0, nil
+	s.schedule(n)
+	for _, t := range tasks {
+		t.fail(s.sc.Failures.CheckpointS)
+		t.node, t.rate = nil, 0
+	}
+	s.queue.push(event{at: s.now + s.sc.Failures.RepairS, kind: nodeBack, id: n.index})
+	for _, t := range tasks {
+		s.queue.push(event{at: s.now + s.sc.MoveS, kind: taskBack, id: t.index})
+	}
+	return nil
+}
+
+// result is what was measured.
+func (s *simulation) result(c Config) metrics.Run {
+	run := metrics.Run{
+		Scenario: s.sc.Name, Policy: s.v.Name, Seed: c.Seed, PoolCores: s.sc.PoolCores(), Jobs: make([]metrics.Job, len(s.tasks)),
+	}
+	for i, t := range s.tasks {
+		run.Jobs[i] = t.m
+	}
+	run.IdleCPUS = max(run.PoolCores*present(s.tasks)-s.used, 0)
+	return run
+}
+
+// present is for how long there was a job, in seconds.
+func present(tasks []*task) float64 {
+	sum, until := 0.0, 0.0
+	for _, t := range tasks { // in order of arrival
+		end := t.ArriveS
+		switch {
+		case t.m.EndS != nil:
+			end = *t.m.EndS
+		case t.Service != nil:
+			end += t.Service.ForS
+		}
+		sum += max(end-max(t.ArriveS, until), 0)
+		until = max(until, end)
+	}
+	return sum
+}
+
+// Input says whether an error is one of the scenario or the data: nothing that a second
+// try could do away with.
+func Input(err error) bool {
+	var errs fields.Errors
+	return errors.As(err, &errs) || errors.Is(err, workload.ErrData)
+}

@@ -1,0 +1,227 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package workload makes the jobs of a simulation: drawn from distributions, or taken
+// from real training curves, arrival lists and traces (package's directory of data, see
+// docs/sim.md). The same settings and seed give the same jobs.
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+)
+
+// Job is a job as it is submitted.
+type Job struct {
+	ID   string
+	Kind string // the application, or the model
+
+	ArriveS float64 // seconds since the run began
+	// WorkCPUS is what it has to do, in CPU-seconds that nobody disturbs.
+	WorkCPUS float64
+	CapCores float64 // the most that it can use; 0 = all that a node has
+	AskCores float64 // what must be free on a node that takes it
+	Weight   float64 // its entitlement, relative to the others
+
+	// Of a training job: it counts Steps, and reports along Curve with an error of Noise
+	// (σ, of the curve's span).
+	Steps      int
+	Curve      *Curve
+	Noise      float64
+	Acceptable *float64
+	Objective  *float64
+
+	// Service is set for a service, which has no Curve and no WorkCPUS.
+	Service *Service
+}
+
+// Service is what a service does.
+type Service struct {
+	ObjectiveS float64 // response time that is asked for, in seconds per batch
+	BatchCPUS  float64 // what a batch takes, in CPU-seconds
+	ForS       float64 // how long it runs, in seconds
+}
+
+// The sources of jobs.
+const (
+	Generated = "generated" // lognormal sizes, curves of three shapes
+	AdaptDL   = "adaptdl"   // arrival lists with real curves
+	Alibaba   = "alibaba"   // pods of a production cluster, with real curves
+	Papers    = "papers"    // the models that the papers trained
+)
+
+// Sources lists them.
+func Sources() []string { return []string{Generated, AdaptDL, Alibaba, Papers} }
+
+// Spec says what jobs to make.
+type Spec struct {
+	Source string
+	Jobs   int // how many
+
+	MedianCPUS float64 // the median of their work
+	Sigma      float64 // of the logarithm of the work (generated)
+	// OverS is the time over which they arrive, in seconds. 0: Spread times as long as the
+	// pool needs for all of their work.
+	OverS   float64
+	Spread  float64
+	At      []float64 // or when each of them arrives
+	Caps    []float64 // the most cores that a job can use, drawn; none = what the source says
+	Weights []float64 // entitlements, of which each job has one; none = 1
+	Asks    bool      // jobs ask for their cores (Alibaba), so that they may have to wait
+
+	Steps   int
+	Reports int     // of a curve that is drawn
+	Noise   float64 // σ, of the curve's span
+	Targets bool    // the jobs have an acceptable value and an objective
+	List    int     // of AdaptDL's lists, 1 to 4; 0 = by seed
+
+	PoolCores float64 // of all nodes
+}
+
+// most is how many medians a job of a trace may have to do. Production has jobs of a
+// hundred days beside those of a minute; a node would see nothing else.
+const most = 20
+
+// Make returns the jobs in order of arrival. Data holds the real curves and traces; it
+// is asked for what the source needs only.
+func Make(s Spec, data Data, seed uint64) ([]Job, error) {
+	r := rand.New(rand.NewPCG(seed, 4))
+	jobs, err := s.draw(r, data, seed)
+	if err != nil {
+		return nil, fmt.Errorf("workload %s: %w", s.Source, err)
+	}
+	s.scale(jobs)
+	s.arrive(jobs, r)
+	for i := range jobs {
+		j := &jobs[i]
+		j.ID = fmt.Sprintf("%s-%0*d", j.Kind, len(fmt.Sprint(len(jobs)-1)), i)
+		if len(s.Caps) > 0 {
+			j.CapCores = s.Caps[r.IntN(len(s.Caps))]
+		}
+		if !s.Asks {
+			j.AskCores = 0
+		}
+		if j.Weight = 1; len(s.Weights) > 0 {
+			j.Weight = s.Weights[r.IntN(len(s.Weights))]
+		}
+		j.Steps, j.Noise = max(s.Steps, len(j.Curve.X)-1), s.Noise
+		if s.Targets && j.Objective == nil {
+			c := j.Curve
+			acceptable, objective := c.At(c.Reach(0.9)), c.At(c.Reach(0.98))
+			j.Acceptable, j.Objective = &acceptable, &objective
+		}
+		if !s.Targets {
+			j.Acceptable, j.Objective = nil, nil
+		}
+	}
+	return jobs, nil
+}
+
+func (s Spec) draw(r *rand.Rand, data Data, seed uint64) ([]Job, error) {
+	switch s.Source {
+	case AdaptDL:
+		list := s.List
+		if list == 0 {
+			list = int(seed%adaptdlLists) + 1
+		}
+		return s.adaptdl(r, data, list)
+	case Alibaba:
+		return s.alibaba(r, data)
+	case Papers:
+		return s.papers(r), nil
+	}
+	jobs := make([]Job, s.Jobs)
+	for i := range jobs {
+		jobs[i] = Job{Kind: "job", WorkCPUS: exp(float64(s.Sigma * Normal(r))), Curve: anyLoss(r, s.Reports)}
+	}
+	return jobs, nil
+}
+
+// scale gives the jobs' work the median that is asked for. That of distributions has it
+// as it is.
+func (s Spec) scale(jobs []Job) {
+	median := 1.0
+	if s.Source != Generated {
+		work := make([]float64, len(jobs))
+		for i, j := range jobs {
+			work[i] = j.WorkCPUS
+		}
+		slices.Sort(work)
+		median = work[len(work)/2]
+	}
+	for i := range jobs {
+		jobs[i].WorkCPUS = s.MedianCPUS * min(max(jobs[i].WorkCPUS/median, 1.0/most), most)
+	}
+}
+
+// arrive spreads the arrivals. What a list or trace has of bursts and lulls stays.
+func (s Spec) arrive(jobs []Job, r *rand.Rand) {
+	if len(s.At) > 0 {
+		for i := range jobs {
+			jobs[i].ArriveS = s.At[i]
+		}
+	} else {
+		over := s.OverS
+		if over == 0 {
+			for _, j := range jobs {
+				over += j.WorkCPUS
+			}
+			over *= s.Spread / s.PoolCores
+		}
+		first, last := jobs[0].ArriveS, 0.0
+		for _, j := range jobs {
+			first, last = min(first, j.ArriveS), max(last, j.ArriveS)
+		}
+		for i := range jobs {
+			if last > first {
+				jobs[i].ArriveS = over * ((jobs[i].ArriveS - first) / (last - first))
+			} else {
+				jobs[i].ArriveS = over * r.Float64()
+			}
+		}
+	}
+	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(a.ArriveS, b.ArriveS) })
+}
+
+// model is one that the papers trained: how its loss falls, its targets (TRADL), and how
+// much there is to do beside the others. The papers draw the curves and print no sizes:
+// those are ours.
+type model struct {
+	name                  string
+	from, to              float64
+	speed                 float64
+	size                  float64
+	acceptable, objective float64
+}
+
+func models() []model {
+	return []model{
+		{"vae", 180, 105, 6, 1.8, 120, 110},
+		{"mnist", 2.3, 0.2, 9, 0.7, 0.3, 0.25},
+		{"lstm-cfc", 0.25, 0.012, 8, 1, 0.02, 0.015},
+		{"lstm-crf", 30, 10, 12, 1.6, 10.5, 10.2},
+		{"bi-rnn", 2.2, 0.45, 7, 1.2, 0.6, 0.5},
+		{"gru", 0.3, 0.006, 10, 0.6, 0.01, 0.008},
+		{"rnn", 2.2, 0.45, 6, 0.9, 0.55, 0.5},
+		{"dynamic-rnn", 0.7, 0.06, 5, 0.8, 0.15, 0.1},
+	}
+}
+
+// papers takes the models in their order, a few times over, and each with a size of its
+// own: they were trained for different numbers of epochs.
+func (s Spec) papers(r *rand.Rand) []Job {
+	all := models()
+	jobs := make([]Job, s.Jobs)
+	for i := range jobs {
+		m := all[i%len(all)]
+		acceptable, objective := m.acceptable, m.objective
+		jobs[i] = Job{
+			Kind: m.name, WorkCPUS: m.size * between(r, 0.7, 1.3), Curve: loss(exponential, m.speed, m.from, m.to, s.Reports),
+			Acceptable: &acceptable, Objective: &objective,
+		}
+	}
+	r.Shuffle(len(jobs), func(a, b int) { jobs[a], jobs[b] = jobs[b], jobs[a] })
+	return jobs
+}
