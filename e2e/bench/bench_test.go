@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -212,6 +213,22 @@ func TestTorchJobs(t *testing.T) {
 	for _, want := range []string{`"--epochs", "12"`, `"/src/e2e/bench/torch:/job:ro"`, `"/usr:/usr:ro"`, "memory = 600"} {
 		must.StrContains(t, hcl, want)
 	}
+}
+
+func TestCluster(t *testing.T) {
+	jobs := clusterMix(1, 0.5)
+	must.Len(t, clusterJobs, jobs)
+	task := jobs[0].Task(100, 2, 1)
+	task.Image = "trainer:e2e"
+	hcl := mix.JobspecWith("a", false, holdMeta, task)
+	for _, want := range []string{`ebbtide_hold = "true"`, `value     = "released"`, `image        = "trainer:e2e"`, `command = "/bin/trainer"`} {
+		must.StrContains(t, hcl, want)
+	}
+	n := node{options: options{what: result.Cluster, interval: 2 * time.Second}}
+	must.StrContains(t, n.pluginConfig(step{variant: variant{policy: "auto"}}, 3), fmt.Sprintf("pool_cores = %g", float64(pool())/4))
+	steps := plan(options{what: result.Cluster, mode: "weight", seed: 1, seeds: 1})
+	must.Len(t, 3, steps)
+	must.Eq(t, "20 jobs", steps[0].kase)
 }
 
 // Results of another commit or setting, or of unknown changes, are not gone on with.

@@ -138,7 +138,9 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start
 	}
 	for part, moment := range map[float64]**float64{0.5: &out.Quality50S, 0.9: &out.Quality90S, 0.95: &out.Quality95S} {
 		if at := curve.Quality(part); at != nil {
-			*moment = since(done.started.Add(time.Duration(*at * float64(time.Second))))
+			// Nomad and the trainer do not mean quite the same moment by a task's start.
+			s := min(*since(done.started.Add(time.Duration(*at * float64(time.Second)))), *out.EndS)
+			*moment = &s
 		}
 	}
 	rows, err := status.ReadHistory(m.file(done.alloc.ID, filepath.Join("alloc", status.Dir, t.Name+".csv")))
