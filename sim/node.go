@@ -279,6 +279,7 @@ func (n *node) accept(s *simulation, out policy.Outcome) {
 			mode = plan.ModeNone
 		}
 		want := plan.Limits(mode, policy.Cores(n.cores), reqs, plan.Options{Floor: out.Floor, Conversion: limits.Identity})
+		n.damper.Immediate = out.SlackCPUS != nil
 		n.damper.Interval = time.Duration(n.interval * float64(time.Second))
 		for i, l := range n.damper.Next(time.Unix(0, int64(s.now*1e9)), reqs, want) {
 			t := n.tasks[i]

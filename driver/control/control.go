@@ -162,6 +162,7 @@ type Controller struct {
 	alpha      float64         // of the last decision, NaN if the policy has none
 	state      json.RawMessage // the policy's own
 	floor      float64         // of the last decision
+	guarded    bool            // by the last decision, for an interval
 	nextSpeCon time.Time       // when SpeCon's Algorithm 1 is due
 	gone       policy.Cores    // what tasks used that have left since the last run on time
 	damper     *plan.Damper

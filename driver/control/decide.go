@@ -92,7 +92,7 @@ func (c *Controller) share(cores policy.Cores) policy.Share { return policy.Shar
 
 // accept takes an outcome over.
 func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
-	c.alpha, c.state, c.floor = math.NaN(), out.State, out.Floor
+	c.alpha, c.state, c.floor, c.guarded = math.NaN(), out.State, out.Floor, out.SlackCPUS != nil
 	if out.Alpha != nil {
 		c.alpha = *out.Alpha
 	}
@@ -128,7 +128,7 @@ func (c *Controller) enforce(ctx context.Context, tasks []*task, now time.Time) 
 	want := plan.Limits(c.mode(), c.pool, reqs, plan.Options{
 		Floor: c.floor, QuotaMinCores: c.opts.QuotaMinCores, Conversion: conversion,
 	})
-	c.damper.Interval = c.interval
+	c.damper.Interval, c.damper.Immediate = c.interval, c.guarded
 	for i, l := range c.damper.Next(now, reqs, want) {
 		if tasks[i].move.State == status.MoveSaving {
 			l = tasks[i].base

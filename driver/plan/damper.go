@@ -31,6 +31,9 @@ type Damper struct {
 	Threshold float64
 	// Interval is the least time between two changes of a task.
 	Interval time.Duration
+	// Immediate lets every change through: the policy has said for how long its limits may
+	// be in force, and reckons with that.
+	Immediate bool
 
 	shared  time.Time // of the last change of shares
 	entries map[string]*entry
@@ -75,7 +78,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 		}
 	}
 
-	shares := changed || d.moveShares(now, reqs, plan)
+	shares := changed || d.Immediate || d.moveShares(now, reqs, plan)
 	out := make([]limits.Limits, len(reqs))
 	moved := false
 	for i, r := range reqs {
@@ -86,7 +89,7 @@ func (d *Damper) Next(now time.Time, reqs []Request, plan []limits.Limits) []lim
 		}
 		have := e.limits.QuotaCores
 		release := want.QuotaCores == r.base().QuotaCores
-		due := d.due(now, e.quota) && d.matters(have, want.QuotaCores)
+		due := d.Immediate || d.due(now, e.quota) && d.matters(have, want.QuotaCores)
 		if have != want.QuotaCores && (changed || release || due) {
 			e.limits.QuotaCores = want.QuotaCores
 			e.quota = now

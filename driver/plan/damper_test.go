@@ -84,6 +84,16 @@ func TestDamper_releaseToHardLimit(t *testing.T) {
 	must.Eq(t, 3, d.Next(at(2), r, lim(1024, 3))[0].QuotaCores)
 }
 
+func TestDamper_immediate(t *testing.T) {
+	reqs := []Request{{ID: "a", Base: limits.Limits{Shares: 1000}}, {ID: "b", Base: limits.Limits{Shares: 1000}}}
+	d := NewDamper(20 * time.Second)
+	d.Immediate = true
+	d.Next(at(0), reqs, lim(1500, 1, 500, 0))
+	must.Eq(t, lim(1501, 1.01, 499, 0), d.Next(at(1), reqs, lim(1501, 1.01, 499, 0)))
+	d.Immediate = false
+	must.Eq(t, lim(1501, 1.01, 499, 0), d.Next(at(2), reqs, lim(1000, 2, 1001, 0)))
+}
+
 func TestDamper_forgets(t *testing.T) {
 	var d Damper
 	for i := range 1000 {

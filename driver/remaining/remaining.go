@@ -134,6 +134,7 @@ const (
 	rare        = 0.1  // of an epoch and more between two reports makes them rare
 	slowStart   = 2    // a first epoch is one if its steps cost so many times what the newest do
 	qualityPart = 0.95 // of all improvement is good enough
+	qualityBy   = 0.5  // part of its work by which a task has come so far
 )
 
 // Estimator follows one task.
@@ -382,6 +383,13 @@ func quality(cpu float64, c Curve, end *policy.CPUSeconds) *policy.CPUSeconds {
 		way, ok = c.Fit.Part(qualityPart, cpu, float64(*end))
 	default:
 		ok = false
+	}
+	// The few reports of the beginning look like a line, which would lead to the very end.
+	// Real curves have come so far by a quarter to a half of their work.
+	if c.Acceptable == nil && end != nil && !c.Passed && !c.Plateau {
+		if latest := qualityBy*(cpu+float64(*end)) - cpu; latest > 0 && (!ok || way > latest) {
+			way, ok = latest, true
+		}
 	}
 	if !ok {
 		return nil
