@@ -118,8 +118,23 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 			c.learnCaps(s, tasks, seconds)
 		}
 	}
+	// A task that has joined since the last look had no twin until now.
+	joined := func(i int) bool { return i < len(tasks) && !tasks[i].fair.seen && !w.at.IsZero() }
+	var here []int
+	for i := range s.Tasks {
+		if !joined(i) {
+			here = append(here, i)
+		}
+	}
 	w.at, w.idle = now, idle
-	twin.Advance(s.Tasks, w.cores, max(seconds, 0))
+	running := make([]policy.Task, len(here))
+	for k, i := range here {
+		running[k] = s.Tasks[i]
+	}
+	twin.Advance(running, w.cores, max(seconds, 0))
+	for k, i := range here {
+		s.Tasks[i].FairCPUS = running[k].FairCPUS
+	}
 	for i, t := range tasks {
 		if !t.trains() {
 			continue

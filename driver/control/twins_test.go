@@ -228,3 +228,23 @@ func TestGhost(t *testing.T) {
 		must.SliceEmpty(t, n.c.twins.ghosts)
 	})(t)
 }
+
+// A task that joins between two looks has had nothing under plain Nomad either, and takes
+// nothing from the others' twins for the time before it came.
+func TestTwins_join(t *testing.T) {
+	bubble(func(t *testing.T) {
+		n := newNode(t, func(o *Options) { o.Policy, o.Interval = decider(t, "fsp"), 60*time.Second })
+		first, second := n.task("first"), n.task("second")
+		n.start(first)
+		do := behaviour{first: func() (float64, string) { return 2, "step 1/1000 loss=1" }}
+		for range 40 {
+			n.second(do)
+		}
+		n.start(second)
+		n.second(do)
+		a, b := n.c.tasks[0].fair, n.c.tasks[1].fair
+		must.Less(t, 5, float64(b.cpu))
+		must.Greater(t, 70, float64(a.cpu))
+		n.stop()
+	})(t)
+}
