@@ -75,7 +75,7 @@ func (d *Driver) keepRun(t *task, last measure.Measurement) {
 		return
 	}
 	run := last.Work.Run(last.CPU)
-	if t.result == nil || !t.result.Successful() || t.stopping.Load() && !t.succeeded.Load() || !(run.CPUS > 0) {
+	if t.result == nil || !t.result.Successful() || t.stopped && !t.succeeded.Load() || !(run.CPUS > 0) {
 		return
 	}
 	cfg := t.handle.Config

@@ -42,7 +42,7 @@ func TestRunsAreKept(t *testing.T) {
 	cfg := run(config, nil)
 	must.Eq(t, remaining.Run{}, earlier(cfg))
 
-	stopped := func(k *task) { k.stopping.Store(true) }
+	stopped := func(k *task) { k.stopped = true }
 	end(cfg, &drivers.ExitResult{ExitCode: 1}, nil)
 	end(cfg, &drivers.ExitResult{Err: errors.New("lost")}, nil)
 	end(cfg, &drivers.ExitResult{}, stopped)

@@ -45,6 +45,7 @@ type task struct {
 	settleOnce sync.Once
 	settled    chan struct{} // closed once result is known
 	result     *drivers.ExitResult
+	stopped    bool // Nomad had asked for its end by then
 }
 
 // instance is the decorated driver's instance that holds the task.
@@ -163,7 +164,7 @@ func (d *Driver) settle(t *task) {
 				// However its process ended: that was at our wish.
 				res = &drivers.ExitResult{}
 			}
-			t.result = res
+			t.result, t.stopped = res, t.stopping.Load()
 			t.releaseLogs()
 			d.farewell(t.setup.controller.Remove(t.handle.Config.ID))
 			return
