@@ -125,7 +125,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 // options are the scenario's, as JSON.
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	kinds := make(map[string]string)
-	for _, p := range append(policies.All(), policies.Asked()...) {
+	for _, p := range policies.All() {
 		for _, o := range p.Options {
 			kinds[o.Name] = o.Kind
 		}
