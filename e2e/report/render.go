@@ -192,7 +192,7 @@ func change(i metrics.Interval) string {
 	case 1:
 		return minus(fmt.Sprintf("%+.1f", 100*(i.Mean-1)))
 	}
-	return minus(fmt.Sprintf("%+.1f [%+.1f, %+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1)))
+	return minus(fmt.Sprintf("%+.1f [%+.1f…%+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1)))
 }
 
 // table writes a table.

@@ -61,7 +61,7 @@ func (e evidence) real(what string) (string, error) {
 			if s.Policy == s.Base {
 				continue
 			}
-			kase := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(s.Scenario, what+", "), ", "), ", mode "+mode)
+			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), what+", ")
 			rows = append(rows, append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...))
 		}
 	}
@@ -153,15 +153,15 @@ func (e evidence) simOrigin() string {
 
 // simulated is the table of the simulated scenarios under fair finish.
 func (e evidence) simulated() (string, error) {
-	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`'s gain|sizes known: completion, %|worst job|of `srpt`'s gain", "|")...)
+	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`|sizes known: completion, %|worst job|of `srpt`", "|")...)
 	var rows [][]string
 	for _, set := range e.sets() {
 		for _, policy := range []string{"auto", "fsp-completion"} {
 			s, err := e.simOf(set+" estimated", policy)
+			if err != nil && policy != "auto" {
+				continue // with services there is auto alone
+			}
 			if err != nil {
-				if policy != "auto" {
-					continue // with services there is auto alone
-				}
 				return "", err
 			}
 			exact, err := e.simOf(set+" exact", policy)
@@ -204,7 +204,7 @@ func (e evidence) compared() string {
 		for _, set := range sets {
 			cell := ""
 			if s, err := e.simOf(set+" estimated", policy); err == nil {
-				cell = fmt.Sprintf("%s; %.2f", change(s.Time(metrics.Completion).Ratio), s.Ratio.Max)
+				cell = fmt.Sprintf("%s; %.2f; %.0f", change(s.Time(metrics.Completion).Ratio), s.Ratio.Max, 100*s.Slower)
 			}
 			row = append(row, cell)
 		}
