@@ -73,19 +73,20 @@ func plan() []planned {
 			planned{name: name + " exact", scenario: name, sizes: "exact", policies: exact},
 			planned{name: name + " estimated", scenario: name, sizes: "estimated", policies: estimated, plot: plot})
 	}
-	published := func(scenario string, jobs int, policies ...string) {
+	published := func(scenario, sizes string, jobs int, policies ...string) {
 		all = append(all, planned{
-			name: fmt.Sprintf("%s %d", scenario, jobs), scenario: scenario, sizes: "estimated", jobs: jobs,
-			policies: join([]string{"auto", "flowcon", "flowcon-published"}, policies),
+			name: fmt.Sprintf("%s %d %s", scenario, jobs, sizes), scenario: scenario, sizes: sizes, jobs: jobs,
+			policies: join([]string{"auto", "fsp-completion", "srpt"}, policies),
 		})
 	}
-	published("papers", 3)
-	published("papers", 5, "tradl")
-	published("papers", 15)
-	published("four", 20, placed...)
-	published("four", 40, placed...)
-	published("eight", 50, placed...)
-	published("eight", 60, placed...)
+	for _, jobs := range []int{3, 5, 15} {
+		published("papers", "exact", jobs)
+		published("papers", "estimated", jobs, "flowcon", "flowcon-published", "tradl")
+	}
+	published("four", "estimated", 20, placed...)
+	published("four", "estimated", 40, placed...)
+	published("eight", "estimated", 50, placed...)
+	published("eight", "estimated", 60, placed...)
 	return all
 }
 

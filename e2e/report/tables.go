@@ -140,7 +140,7 @@ func (e evidence) demoTable() (string, error) {
 func (e evidence) sets() []string {
 	var out []string
 	for _, r := range e.sim.Runs {
-		if name, ok := strings.CutSuffix(r.Name, " estimated"); ok {
+		if name, ok := strings.CutSuffix(r.Name, " estimated"); ok && !strings.Contains(name, " ") {
 			out = append(out, name)
 		}
 	}
@@ -189,9 +189,6 @@ func (e evidence) compared() string {
 	sets := e.sets()
 	var policies []string
 	for _, r := range e.sim.Runs {
-		if !strings.HasSuffix(r.Name, " estimated") {
-			continue
-		}
 		for _, s := range r.Summaries {
 			if s.Policy != s.Base && s.Policy != "auto" && s.Policy != "fsp-completion" && !slices.Contains(policies, s.Policy) {
 				policies = append(policies, s.Policy)
