@@ -5,7 +5,7 @@
 // result files in docs/results. Run it in the root of the repository:
 //
 //	go run ./e2e/report                  # the documents again
-//	go run ./e2e/report -simulate DIR    # the simulations before, with DIR's curves and traces: 7 minutes
+//	go run ./e2e/report -simulate DIR    # the simulations before, with DIR's curves and traces: minutes
 //
 // Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json); what
 // has no file is told to be not run.

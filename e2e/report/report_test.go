@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -28,6 +29,22 @@ func TestCommitted(t *testing.T) {
 		got, err := os.ReadFile(filepath.Join(top, name))
 		must.NoError(t, err)
 		must.True(t, bytes.Equal(want, got), must.Sprintf("%s is not what its results give: go run ./e2e/report", name))
+	}
+}
+
+// What the readme has measured stands in the evaluation.
+func TestCited(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(top, evaluation))
+	must.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(top, readme))
+	must.NoError(t, err)
+	_, cited, ok := strings.Cut(string(text), "| figure | measured |\n")
+	must.True(t, ok)
+	cited, _, _ = strings.Cut(cited, "\n\n")
+	figures := regexp.MustCompile(`\d+(\.\d+)?`).FindAllString(cited, -1)
+	must.True(t, len(figures) > 10)
+	for _, f := range figures {
+		must.StrContains(t, string(page), f)
 	}
 }
 

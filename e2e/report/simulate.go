@@ -61,7 +61,7 @@ func plan() []planned {
 		plot := ""
 		switch name {
 		case "jobs":
-			plot = "auto,fsp-completion,flowcon,las"
+			plot = "auto,fsp-completion,flowcon,flowcon-published"
 		case "papers":
 			estimated = join(estimated, []string{"tradl"})
 		case "services":
