@@ -23,6 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
@@ -400,6 +401,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Where:     source.Where(opts.Progress),
 		Targets:   opts.Targets,
 		Work:      opts.Work,
+		OnEnd:     func(m measure.Measurement) { d.keepRun(t, m) },
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()

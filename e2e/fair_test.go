@@ -65,6 +65,15 @@ func TestFairFinish(t *testing.T) {
 			st := c.waitStatus(t, long, "train", "alone", func(s status.Status) bool { return s.Node.Tasks == 1 && s.Limit.Fraction > 0.8 })
 			must.Less(t, 0, st.Fair.AheadCPUS)
 			c.stop(t, "long")
+
+			// What a run took is known of the next one, whatever it prints.
+			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")
+			c.finish(t, job{id: "silent", tasks: []task{silent}})
+			c.stop(t, "silent")
+			again := c.start(t, job{id: "silent", tasks: []task{silent}})
+			c.waitStatus(t, again, "train", "known from its last run", func(s status.Status) bool {
+				return s.Fair.Source == "earlier" && s.Fair.RemainingCPUS > 0
+			})
 		})
 	}
 }

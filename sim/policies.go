@@ -110,7 +110,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if v.decider, err = found.Configure(values); err != nil {
 		return v, fmt.Errorf("options: policy %s: %w", name, err)
 	}
-	v.once = p.policy == "none" && !v.specon && len(s.Services) == 0
+	v.once = p.policy == "none" && !v.learn && !v.specon && len(s.Services) == 0
 	v.twin = p.policy == "fsp" || p.policy == "auto"
 	switch p.policy {
 	case "none", "dqoes", "tradl":

@@ -24,6 +24,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
@@ -103,6 +104,8 @@ type Task struct {
 
 	// Work is what is known of the task's size before it reports.
 	Work remaining.Declared
+	// OnEnd is called, beside the loop, with the last measurement.
+	OnEnd func(measure.Measurement)
 
 	// Targets are what the job wants; with Targets.QoE it is a service, and its reports
 	// are response times.
@@ -401,6 +404,9 @@ func (c *Controller) remove(ctx context.Context, id string) (said bool) {
 	c.show(t, now, true)
 	time.AfterFunc(lateOutput, func() {
 		m := t.observer.Finish(ctx)
+		if t.OnEnd != nil {
+			t.OnEnd(m)
+		}
 		c.post(func(ctx context.Context) { c.lastLook(t, m.Reports) })
 	})
 	c.tasks = slices.DeleteFunc(c.tasks, func(o *task) bool { return o == t })

@@ -23,12 +23,14 @@
 // # The price of a step
 //
 // CPU-seconds per step are measured from the first report of an epoch to the first
-// report of a later one, so that validation and checkpoints are in them; where the
-// epochs are not known, or none is complete, between reports. Either way over the newer
-// half of the steps done: a start is slower than what follows. An only epoch whose steps
-// cost more than twice what the newest ones do had a slow start, and is left out. What
-// comes before the first report (imports, loading) is in neither. Until two reports have
-// come, what was measured before a restart counts, then what the earlier run took per step.
+// report of a later one, so that validation and checkpoints are in them; where reports are
+// rarer than ten an epoch, from the end of an epoch to that of a later one, reckoned
+// between two reports; where the epochs are not known, or none is complete, between
+// reports. In all cases over the newer half of the steps done: a start is slower than what
+// follows. An only epoch whose steps cost more than twice what the newest ones do had a
+// slow start, and is left out. What comes before the first report (imports, loading) is in
+// none of them. Until two reports have come, what was measured before a restart counts,
+// then what the earlier run took per step.
 //
 // Between two reports what is left falls with the CPU-seconds used, but not below what
 // is left at the next report: a report that is late does not make a task shorter.

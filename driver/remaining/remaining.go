@@ -131,6 +131,7 @@ const (
 	maxChanges  = 3    // of a total, beyond what settled reports make up for
 	settled     = 0.1  // change that a report with the same total makes up for
 	jitter      = 0.9  // CPU readings lower by this factor are of another process
+	rare        = 0.1  // of an epoch and more between two reports makes them rare
 	slowStart   = 2    // a first epoch is one if its steps cost so many times what the newest do
 	qualityPart = 0.95 // of all improvement is good enough
 )
@@ -279,7 +280,8 @@ func (e *Estimator) restart() {
 	s.Steps, s.Epochs, s.Gap = s.Steps[:0], s.Epochs[:0], 0
 }
 
-// epoch notes the first report of an epoch.
+// epoch notes where an epoch begins: its first report, or, where reports are rare, the
+// end of the one before, between two reports.
 func (e *Estimator) epoch(at Mark, per float64) {
 	s := &e.s
 	if per == 0 {
@@ -289,9 +291,19 @@ func (e *Estimator) epoch(at Mark, per float64) {
 		s.Epochs = s.Epochs[:0]
 	}
 	s.PerEpoch = per
-	if n := len(s.Epochs); n == 0 || epochOf(at.Step, per) > epochOf(s.At.Step, per) || at.CPU <= s.Epochs[n-1].CPU {
-		s.Epochs = mark(s.Epochs, at)
+	n, was := len(s.Epochs), s.At
+	switch {
+	case n == 0 || at.CPU <= s.Epochs[n-1].CPU:
+	case at.Step-was.Step > rare*per:
+		end := math.Floor(at.Step/per) * per
+		if end <= was.Step {
+			return
+		}
+		at = Mark{end, was.CPU + (at.CPU-was.CPU)*(end-was.Step)/(at.Step-was.Step)}
+	case epochOf(at.Step, per) <= epochOf(was.Step, per):
+		return
 	}
+	s.Epochs = mark(s.Epochs, at)
 }
 
 // epochOf counts the epochs that were complete before the step.

@@ -107,6 +107,19 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
+// Where an epoch has one report or two, none of them is where the last one's was.
+func TestRareReports(t *testing.T) {
+	e := New(Declared{}, State{})
+	at := func(step float64) float64 { return step + 32*math.Floor(step/128) } // with validation
+	for i := 100.0; i <= 1000; i += 100 {
+		e.Add(Point{CPU: at(i), Step: i, Total: 12800, PerEpoch: 128})
+	}
+	m := e.Estimate(at(1000), Curve{})
+	must.InDelta(t, 1.25, float64(m.PerStep), 0.02)
+	must.InDelta(t, at(12800)-at(1000), float64(*m.CPUS), 300)
+	must.StrContains(t, m.Why, "whole epochs")
+}
+
 func TestEpochsAlone(t *testing.T) {
 	e := New(Declared{}, State{})
 	for n := 1.0; n <= 4; n++ {

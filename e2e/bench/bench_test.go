@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -40,7 +41,7 @@ func TestParse(t *testing.T) {
 	must.True(t, errors.Is(err, flag.ErrHelp))
 	for bad, want := range map[string]string{
 		"extra":              `unexpected argument "extra"`,
-		"-what=flowcon":      `-what: must be of train, torch, tradl, dqoes, auto, or all, got "flowcon"`,
+		"-what=flowcon":      `-what: must be of train, torch, cluster, tradl, dqoes, auto, or all, got "flowcon"`,
 		"-what=":             "-what: must name one of train",
 		"-jobs=3,0":          `-jobs: must be whole numbers from 1 to 100, got "0"`,
 		"-jobs=":             "-jobs: must name a number",
@@ -139,11 +140,12 @@ func TestJobs(t *testing.T) {
 	must.Eq(t, "a-no-targets-7", id("a", step{variant: variant{name: "no targets"}, seed: 7}))
 	must.Eq(t, "a-auto-weight-varied-7", id("a", step{variant: variant{name: "auto"}, mode: "weight", kase: "varied", seed: 7}))
 
-	config := pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 2*time.Second, nil)
+	n := node{options: options{what: result.DQoES, interval: 2 * time.Second}}
+	config := n.pluginConfig(step{variant: allVariants(result.DQoES)[1], mode: "quota"}, 0)
 	for _, want := range []string{`policy = "dqoes"`, `mode = "quota"`, `interval = "2s"`, `dqoes_step = "published"`} {
 		must.StrContains(t, config, want)
 	}
-	must.StrContains(t, pluginConfig(step{variant: allVariants(result.DQoES)[0]}, time.Second, nil), `mode = "weight"`)
+	must.StrContains(t, n.pluginConfig(step{variant: allVariants(result.DQoES)[0]}, 0), `mode = "weight"`)
 }
 
 func TestRecords(t *testing.T) {
@@ -210,6 +212,22 @@ func TestTorchJobs(t *testing.T) {
 	for _, want := range []string{`"--epochs", "12"`, `"/src/e2e/bench/torch:/job:ro"`, `"/usr:/usr:ro"`, "memory = 600"} {
 		must.StrContains(t, hcl, want)
 	}
+}
+
+func TestCluster(t *testing.T) {
+	jobs := clusterMix(1, 0.5)
+	must.Len(t, clusterJobs, jobs)
+	task := jobs[0].Task(100, 2, 1)
+	task.Image = "trainer:e2e"
+	hcl := mix.JobspecWith("a", false, holdMeta, task)
+	for _, want := range []string{`ebbtide_hold = "true"`, `value     = "released"`, `image        = "trainer:e2e"`, `command = "/bin/trainer"`} {
+		must.StrContains(t, hcl, want)
+	}
+	n := node{options: options{what: result.Cluster, interval: 2 * time.Second}}
+	must.StrContains(t, n.pluginConfig(step{variant: variant{policy: "auto"}}, 3), fmt.Sprintf("pool_cores = %g", float64(pool())/4))
+	steps := plan(options{what: result.Cluster, mode: "weight", seed: 1, seeds: 1})
+	must.Len(t, 3, steps)
+	must.Eq(t, "20 jobs", steps[0].kase)
 }
 
 // Results of another commit or setting, or of unknown changes, are not gone on with.

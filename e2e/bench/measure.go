@@ -132,7 +132,7 @@ type measurement struct {
 func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	c := &m.e.Calibration
 	switch {
-	case m.what == result.Train && c.Speeds == nil:
+	case (m.what == result.Train || m.what == result.Cluster) && c.Speeds == nil:
 		m.logf("Finding out how fast the models are here.")
 		c.Speeds, err = mix.Speeds(ctx, m.h, m.threads)
 	case m.what == result.Torch && c.Speeds == nil:
@@ -152,7 +152,7 @@ func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 // one does a run.
 func (m *measurement) one(ctx context.Context, s step) (result.Run, error) {
 	switch m.what {
-	case result.Train, result.Torch:
+	case result.Train, result.Torch, result.Cluster:
 		return m.train(ctx, s)
 	case result.TRADL:
 		return m.trainings(ctx, s)

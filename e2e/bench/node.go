@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -34,51 +35,56 @@ const (
 type node struct {
 	options
 	h       *harness.Harness
-	agent   *harness.Agent
-	docker  *harness.Docker // nil without containers
+	agent   *harness.Agent    // the server's, and mostly the only one
+	others  []*harness.Agent  // further clients
+	dockers []*harness.Docker // one a node; none without containers
 	config  string
 	version string // of the driver
 	nomad   string
 }
 
-// pluginConfig is the plugin's configuration for a step. Containers are those of the
-// daemon, if there is one.
-func pluginConfig(s step, interval time.Duration, d *harness.Docker) string {
+// pluginConfig is the configuration of a node's plugin for a step.
+func (n *node) pluginConfig(s step, i int) string {
 	engine := "engine = \"exec\""
-	if d != nil {
-		engine = "engine = \"docker\"\n    docker {\n" + d.PluginConfig("", "") + "\n    }"
+	if i < len(n.dockers) {
+		engine = "engine = \"docker\"\n    docker {\n" + n.dockers[i].PluginConfig("", "") + "\n    }"
 	}
-	return fmt.Sprintf("%s\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %d\n    %s",
-		engine, s.policy, s.kernelMode(), interval, pool(), s.extra)
+	return fmt.Sprintf("%s\n    policy = %q\n    mode = %q\n    interval = %q\n    pool_cores = %g\n    %s",
+		engine, s.policy, s.kernelMode(), n.interval, float64(pool())/float64(n.nodes()), s.extra)
 }
 
 // use makes the agent run as a step wants it, by a restart with another
 // configuration, as an operator would do it.
 func (n *node) use(ctx context.Context, s step) error {
-	if n.what == result.Torch && n.docker == nil {
+	if (n.what == result.Torch || n.what == result.Cluster) && n.dockers == nil {
 		if err := n.startDocker(ctx); err != nil {
 			return err
 		}
 	}
-	config := pluginConfig(s, n.interval, n.docker)
+	config := n.pluginConfig(s, 0)
 	if config == n.config {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 	if n.agent == nil {
-		agent, err := n.h.StartAgent(ctx, harness.AgentConfig{
-			Name: "bench", PluginName: "ebbtide-driver", Plugin: config, LogLevel: "INFO",
-			ClientHCL: fmt.Sprintf("reservable_cores = \"0-%d\"", pool()-1),
-		})
-		n.agent = agent
+		err := n.startAgents(ctx, s)
 		if err != nil {
 			return fmt.Errorf("starting Nomad: %w", err)
 		}
-	} else if err := n.agent.Reconfigure(ctx, config); err != nil {
-		return err
+	} else {
+		for i, a := range append([]*harness.Agent{n.agent}, n.others...) {
+			if err := a.Reconfigure(ctx, n.pluginConfig(s, i)); err != nil {
+				return err
+			}
+		}
 	}
 	n.config = config
+	for _, a := range n.others {
+		if _, err := a.WaitPolicy(ctx, s.policy, s.kernelMode()); err != nil {
+			return err
+		}
+	}
 	node, err := n.agent.WaitPolicy(ctx, s.policy, s.kernelMode())
 	if err != nil {
 		return err
@@ -87,18 +93,60 @@ func (n *node) use(ctx context.Context, s step) error {
 	return nil
 }
 
-// startDocker starts a daemon that has the image.
+// nodes is how many nodes share the machine's pool.
+func (n *node) nodes() int {
+	if n.what == result.Cluster {
+		return clusterNodes
+	}
+	return 1
+}
+
+// startAgents starts a server with a client, and further clients.
+func (n *node) startAgents(ctx context.Context, s step) (err error) {
+	c := harness.AgentConfig{
+		Name: "bench", PluginName: "ebbtide-driver", Plugin: n.pluginConfig(s, 0), LogLevel: "INFO",
+		ClientHCL: fmt.Sprintf("reservable_cores = \"0-%d\"", pool()-1),
+	}
+	if n.agent, err = n.h.StartAgent(ctx, c); err != nil || n.nodes() == 1 {
+		return err
+	}
+	// As Docker Swarm does, with which the papers compare: jobs side by side, not one node
+	// filled up before the next.
+	spread := &api.SchedulerConfiguration{SchedulerAlgorithm: api.SchedulerAlgorithmSpread}
+	if _, _, err := n.agent.API.Operator().SchedulerSetConfiguration(spread, nil); err != nil {
+		return fmt.Errorf("making the scheduler spread jobs: %w", err)
+	}
+	for i := 1; i < n.nodes(); i++ {
+		c.Name, c.Join, c.Plugin = fmt.Sprintf("bench%d", i), n.agent, n.pluginConfig(s, i)
+		a, err := n.h.StartAgent(ctx, c)
+		if err != nil {
+			return err
+		}
+		n.others = append(n.others, a)
+	}
+	return nil
+}
+
+// startDocker starts a daemon for each node, which has the image. Where there are several
+// nodes each daemon's containers have a part of the pool.
 func (n *node) startDocker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
-	d, err := n.h.StartDocker(ctx, harness.DockerOptions{NoBridge: true})
-	if err != nil {
-		return fmt.Errorf("starting Docker: %w", err)
+	for range n.nodes() {
+		d, err := n.h.StartDocker(ctx, harness.DockerOptions{NoBridge: true})
+		if err != nil {
+			return fmt.Errorf("starting Docker: %w", err)
+		}
+		if err := d.ImportImages(ctx); err != nil {
+			return err
+		}
+		if n.nodes() > 1 {
+			if err := d.Confine(float64(pool()) / float64(n.nodes())); err != nil {
+				return err
+			}
+		}
+		n.dockers = append(n.dockers, d)
 	}
-	if err := d.ImportImages(ctx); err != nil {
-		return err
-	}
-	n.docker = d
 	return nil
 }
 
@@ -134,4 +182,11 @@ func (n *node) stop(ctx context.Context, jobs []string) error {
 }
 
 // file is a file of an allocation on this machine.
-func (n *node) file(alloc, name string) string { return filepath.Join(n.agent.AllocDir(alloc), name) }
+func (n *node) file(alloc, name string) string {
+	for _, a := range n.others {
+		if _, err := os.Stat(a.AllocDir(alloc)); err == nil {
+			return filepath.Join(a.AllocDir(alloc), name)
+		}
+	}
+	return filepath.Join(n.agent.AllocDir(alloc), name)
+}

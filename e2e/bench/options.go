@@ -51,7 +51,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	var whats, jobs, cases, variants, from string
-	fs.StringVar(&whats, "what", "all", "comma-separated `list` of what is measured: train (training jobs), torch (training jobs in PyTorch, in containers), tradl (training jobs with targets), dqoes (ten services), auto (all kinds); all")
+	fs.StringVar(&whats, "what", "all", "comma-separated `list` of what is measured: train (training jobs), torch (training jobs in PyTorch, in containers), cluster (20 of them on four nodes), tradl (training jobs with targets), dqoes (ten services), auto (all kinds); all")
 	fs.StringVar(&jobs, "jobs", "3,5,10,15", "with -what train: comma-separated `numbers` of jobs")
 	fs.BoolVar(&o.restart, "restart", false, "begin anew where there are results already, instead of going on")
 	fs.StringVar(&o.mode, "mode", "both", "how limits are enforced: weight, quota or both, in turn for each seed")

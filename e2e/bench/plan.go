@@ -18,6 +18,7 @@ type variant struct {
 	name   string
 	policy string
 	extra  string // further options of the plugin
+	shim   bool   // places the jobs
 	free   bool   // nobody is limited: one run serves both modes
 }
 
@@ -30,6 +31,8 @@ func allVariants(what string) []variant {
 		return []variant{none, {name: "flowcon", policy: "flowcon"}, {name: "auto", policy: "auto"}, completion}
 	case result.Torch:
 		return []variant{none, {name: "auto", policy: "auto"}, completion}
+	case result.Cluster:
+		return []variant{none, {name: "auto", policy: "auto"}, {name: "auto and shim", policy: "auto", shim: true}}
 	case result.TRADL:
 		return []variant{{name: result.NoTargets, policy: "none", free: true}, none, {name: "tradl", policy: "tradl"}, {name: "auto", policy: "auto"}}
 	case result.DQoES:
@@ -85,6 +88,8 @@ func plan(o options) []step {
 		cases = o.cases
 	case result.Torch:
 		return planJobs(o, []int{torchJobs})
+	case result.Cluster:
+		return planJobs(o, []int{clusterJobs})
 	case result.Train:
 		return planJobs(o, o.jobs)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
+	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/e2e/mix"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
@@ -36,6 +37,9 @@ func (m *measurement) trainees(s step) []trainee {
 		} else {
 			t.task, t.curve = j.Task(j.Steps(m.e.Calibration.Speeds[j.Model], pool()), m.threads, s.seed), m.curve
 		}
+		if m.what == result.Cluster {
+			t.task.Image = harness.Image
+		}
 		t.task.CPU = mix.NodeMHz / len(jobs)
 		all = append(all, t)
 	}
@@ -43,14 +47,17 @@ func (m *measurement) trainees(s step) []trainee {
 }
 
 func (m *measurement) jobsOf(s step) []mix.Job {
-	if m.what == result.Torch {
+	switch m.what {
+	case result.Torch:
 		return torchMix(s.seed, m.scale)
+	case result.Cluster:
+		return clusterMix(s.seed, m.scale)
 	}
 	return mix.Papers(s.jobs, s.seed, m.scale)
 }
 
 // train runs a mix of training jobs until all have ended.
-func (m *measurement) train(ctx context.Context, s step) (result.Run, error) {
+func (m *measurement) train(ctx context.Context, s step) (run result.Run, err error) {
 	all := m.trainees(s)
 	work := 0.0
 	for _, t := range all {
@@ -59,12 +66,21 @@ func (m *measurement) train(ctx context.Context, s step) (result.Run, error) {
 	// Five times what the work takes is a hanging run.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(5*work*float64(time.Second)))
 	defer cancel()
+	body := ""
+	if s.shim {
+		stop, failed := m.startShim(ctx)
+		if failed != nil {
+			return result.Run{}, failed
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		body = holdMeta
+	}
 	before, err := readMachine()
 	if err != nil {
 		return result.Run{}, err
 	}
 	start := time.Now()
-	run := result.Run{
+	run = result.Run{
 		What: m.what, Case: s.kase, Variant: s.name, Mode: s.mode, Seed: s.seed, Start: start.UTC(), Joined: result.Unknown(),
 		Jobs: make([]metrics.Job, len(all)),
 	}
@@ -73,7 +89,7 @@ func (m *measurement) train(ctx context.Context, s step) (result.Run, error) {
 	for i, t := range all {
 		ids[i] = id(t.Name, s)
 		wait.Go(func() {
-			if run.Jobs[i], errs[i] = m.trainOne(ctx, t, ids[i], start); errs[i] != nil {
+			if run.Jobs[i], errs[i] = m.trainOne(ctx, t, mix.JobspecWith(ids[i], false, body, t.task), start); errs[i] != nil {
 				cancel() // the others need not wait
 			}
 		})
@@ -108,9 +124,9 @@ func account(run *result.Run, busy, cores float64) {
 }
 
 // trainOne submits a job at its time, waits for its end and reads what it left.
-func (m *measurement) trainOne(ctx context.Context, t trainee, jobID string, start time.Time) (metrics.Job, error) {
+func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start time.Time) (metrics.Job, error) {
 	out := metrics.Job{ID: t.Name, Kind: t.Model}
-	done, err := m.run(ctx, start.Add(t.At), mix.Jobspec(jobID, false, t.task), t.Name, nil)
+	done, err := m.run(ctx, start.Add(t.At), hcl, t.Name, nil)
 	if err != nil {
 		return out, err
 	}
@@ -122,7 +138,9 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, jobID string, sta
 	}
 	for part, moment := range map[float64]**float64{0.5: &out.Quality50S, 0.9: &out.Quality90S, 0.95: &out.Quality95S} {
 		if at := curve.Quality(part); at != nil {
-			*moment = since(done.started.Add(time.Duration(*at * float64(time.Second))))
+			// Nomad and the trainer do not mean quite the same moment by a task's start.
+			s := min(*since(done.started.Add(time.Duration(*at * float64(time.Second)))), *out.EndS)
+			*moment = &s
 		}
 	}
 	rows, err := status.ReadHistory(m.file(done.alloc.ID, filepath.Join("alloc", status.Dir, t.Name+".csv")))

@@ -65,6 +65,26 @@ func v1Root(controller string) string {
 	return filepath.Join(cgroupV2Root, controller)
 }
 
+// Confine bounds the CPU that a daemon's containers have together, so that several nodes
+// of one machine have each its own.
+func (d *Docker) Confine(cores float64) error {
+	const period = 100_000 // µs, the kernel's default
+	quota := int(cores * period)
+	dir := filepath.Join(v1Root("cpu"), d.Cgroup)
+	file, text := "cpu.cfs_quota_us", strconv.Itoa(quota)
+	if !exists(filepath.Join(v1Root("cpu"), "cpu.shares")) {
+		dir = filepath.Join(cgroupV2Root, d.Cgroup)
+		file, text = "cpu.max", fmt.Sprintf("%d %d", quota, period)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("bounding the CPU of %s: %w", d.name, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0); err != nil {
+		return fmt.Errorf("bounding the CPU of %s: %w", d.name, err)
+	}
+	return nil
+}
+
 func readV1(cpu, acct string) (Kernel, error) {
 	k := Kernel{Path: cpu, Version: 1, At: time.Now()}
 	var errs []error

@@ -27,8 +27,9 @@ const NodeMHz = 2400
 // Task is a task as a person would write it.
 type Task struct {
 	Name string
-	// Args are the trainer's.
-	Args []string
+	// Args are the trainer's, and Image is the one that has it where tasks are containers.
+	Args  []string
+	Image string
 	// Config is the body of another task's config block; "" runs the trainer.
 	Config string
 	// Progress and Target are the bodies of these blocks; "" = no block.
@@ -40,10 +41,15 @@ type Task struct {
 
 // Jobspec is a batch job of one group. With network it has a port named http.
 func Jobspec(id string, network bool, tasks ...Task) string {
+	return JobspecWith(id, network, "", tasks...)
+}
+
+// JobspecWith has more in the job's block.
+func JobspecWith(id string, network bool, body string, tasks ...Task) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 job %q {
-  type = "batch"
+  type = "batch"%s
   group "g" {
     restart {
       attempts = 0
@@ -56,7 +62,7 @@ job %q {
     ephemeral_disk {
       size = 50
     }
-`, id)
+`, id, body)
 	if network {
 		b.WriteString("    network {\n      port \"http\" {}\n    }\n")
 	}
@@ -75,6 +81,9 @@ func (t Task) write(b *strings.Builder) {
 			quoted[i] = strconv.Quote(a)
 		}
 		config = fmt.Sprintf("command = \"/bin/trainer\"\n        args    = [%s]", strings.Join(quoted, ", "))
+		if t.Image != "" {
+			config += fmt.Sprintf("\n        image        = %q\n        network_mode = \"none\"", t.Image)
+		}
 	}
 	fmt.Fprintf(b, `    task %q {
       driver       = "ebbtide"

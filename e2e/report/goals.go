@@ -163,7 +163,7 @@ func publications() []publication {
 		{"SpeCon", "4 nodes, 20 jobs, fixed or random", "mean −14.7 or −13.6 %, makespan −5.6 or −24.7 %", "", "", "", "four 20 estimated", "specon", ""},
 		{"SpeCon", "8 nodes, 50 jobs", "mean −7.2 %, 30 of 50 faster, best −41.5 %, makespan −11.1 %", "", "", "", "eight 50 estimated", "specon", ""},
 		{"SpeCon", "save and resume a job", "< 5 s", "", "", "", "", "", "[1.2 s, at most 2.2 s](#moving-a-job)"},
-		{"TRADL", "1 node, 5 jobs, to the full target", "−48.2, −18.0, −17.4 %; 10 jobs: mean −17.2 %", result.TRADL, "", "tradl", "papers 5 estimated", "tradl", ""},
+		{"TRADL", "1 node, 5 jobs, to the full target", "−48.2, −18.0, −17.4 %; 10 jobs: mean −17.2 %", result.TRADL, "", "tradl", "targets 5 estimated", "tradl", ""},
 		{"DQoES", "4 nodes, 40 services", "satisfied per node 8, 5, 7, 6 against 1, 0, 1, 1", "", "", "", "", "", "one node: [6 of 10 against 1](#services)"},
 		{"Adaptive F-S", "GPU jobs, homogeneous or mixed", "time −16.4 or −15.6 %, memory used +52.5 or +10.3 %", "", "", "", "", "", "modelled: [−14.7 or −15.2 %, +38 or +39 %](#sharing-a-gpu)"},
 		{"GPU gate", "AlexNet containers on one card", "plain: the 5th fails; gate: 7 run", "", "", "", "", "", "fake card: [the same, and 20 run](#sharing-a-gpu)"},

@@ -56,13 +56,13 @@ var (
 
 func plan() []planned {
 	var all []planned
-	for _, name := range []string{"jobs", "papers", "adaptdl", "alibaba", "services", "failures", "cluster"} {
+	for _, name := range []string{"jobs", "papers", "targets", "adaptdl", "alibaba", "services", "failures", "cluster"} {
 		exact, estimated := join(ours, []string{"srpt"}), join(ours, others)
 		plot := ""
 		switch name {
 		case "jobs":
 			plot = "auto,fsp-completion,flowcon,flowcon-published"
-		case "papers":
+		case "targets":
 			estimated = join(estimated, []string{"tradl"})
 		case "services":
 			exact, estimated = []string{"auto"}, serving
@@ -81,8 +81,10 @@ func plan() []planned {
 	}
 	for _, jobs := range []int{3, 5, 15} {
 		published("papers", "exact", jobs)
-		published("papers", "estimated", jobs, "flowcon", "flowcon-published", "tradl")
+		published("papers", "estimated", jobs, "flowcon", "flowcon-published")
 	}
+	published("targets", "exact", 5)
+	published("targets", "estimated", 5, "tradl")
 	published("four", "estimated", 20, placed...)
 	published("four", "estimated", 40, placed...)
 	published("eight", "estimated", 50, placed...)

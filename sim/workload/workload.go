@@ -217,8 +217,12 @@ func (s Spec) papers(r *rand.Rand) []Job {
 	for i := range jobs {
 		m := all[i%len(all)]
 		acceptable, objective := m.acceptable, m.objective
+		shape, speed := shape(r.IntN(int(shapes))), m.speed
+		if shape == hyperbolic {
+			speed *= 4 // to be as far at the same time
+		}
 		jobs[i] = Job{
-			Kind: m.name, WorkCPUS: m.size * between(r, 0.7, 1.3), Curve: loss(exponential, m.speed, m.from, m.to, s.Reports),
+			Kind: m.name, WorkCPUS: m.size * between(r, 0.7, 1.3), Curve: loss(shape, speed, m.from, m.to, s.Reports),
 			Acceptable: &acceptable, Objective: &objective,
 		}
 	}

@@ -71,6 +71,7 @@ type trainer struct {
 	blind    bool    // no total
 	silent   bool    // no reports
 	earlier  bool    // one ran before
+	rare     bool    // a report after four fifths of an epoch each
 }
 
 var trainers = []trainer{
@@ -85,6 +86,7 @@ var trainers = []trainer{
 	{name: "no total, a run before", validate: 0.25, told: true, blind: true, earlier: true},
 	{name: "no reports, a run before", validate: 0.25, silent: true, earlier: true},
 	{name: "no total", validate: 0.25, told: true, blind: true},
+	{name: "rare reports", validate: 0.25, told: true, rare: true},
 }
 
 // job is one run of a trainer.
@@ -110,6 +112,10 @@ func newSize(rng *rand.Rand) size {
 // run runs a trainer.
 func (k trainer) run(s size, rng *rand.Rand) job {
 	per := s.steps / s.epochs
+	every := s.every
+	if k.rare {
+		every = math.Ceil(0.8 * per)
+	}
 	poll := s.cost * s.steps / 600
 	j := job{steps: s.steps}
 	spent, slow := 0.03*s.cost*s.steps, 0.0
@@ -129,7 +135,7 @@ func (k trainer) run(s size, rng *rand.Rand) job {
 		}
 		spent += cost
 		end := math.Mod(i, per) == 0
-		if end && k.epochs || !k.epochs && math.Mod(i, s.every) == 0 {
+		if end && k.epochs || !k.epochs && math.Mod(i, every) == 0 {
 			p := remaining.Point{Step: i, Total: s.steps}
 			if k.told {
 				p.PerEpoch = per

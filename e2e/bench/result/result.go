@@ -30,15 +30,16 @@ func Unknown() Number { return Number(math.NaN()) }
 
 // What can be measured.
 const (
-	Train = "train" // the FlowCon papers' training jobs
-	Torch = "torch" // training jobs written in PyTorch, in containers
-	TRADL = "tradl" // training jobs with targets
-	DQoES = "dqoes" // services with response times
-	Auto  = "auto"  // one node, all kinds
+	Train   = "train"   // the FlowCon papers' training jobs
+	Torch   = "torch"   // training jobs written in PyTorch, in containers
+	Cluster = "cluster" // training jobs on four nodes
+	TRADL   = "tradl"   // training jobs with targets
+	DQoES   = "dqoes"   // services with response times
+	Auto    = "auto"    // one node, all kinds
 )
 
 // All is what can be measured, in the order in which it is.
-func All() []string { return []string{Train, Torch, TRADL, DQoES, Auto} }
+func All() []string { return []string{Train, Torch, Cluster, TRADL, DQoES, Auto} }
 
 // Variants: how the node is run.
 const (
@@ -152,7 +153,7 @@ type Run struct {
 	Joined  Number    `json:"joined_s"` // with Auto: all of those that come later are there
 	Tasks   []Task    `json:"tasks,omitempty"`
 	Samples []Sample  `json:"samples,omitempty"`
-	// Jobs are those of Train and Torch.
+	// Jobs are those of Train, Torch and Cluster.
 	Jobs []metrics.Job `json:"jobs,omitempty"`
 	// Idle are the CPU-seconds of the pool that nothing on the machine used while a job was
 	// there; Other those that something else used.

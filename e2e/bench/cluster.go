@@ -1,0 +1,68 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/ebbtide/ebbtide/e2e/mix"
+	"github.com/ebbtide/ebbtide/shim"
+	"github.com/ebbtide/ebbtide/shim/config"
+)
+
+// The cluster of FlowCon's run of 2022: 20 jobs on four nodes, which here have the pool
+// together, a part each.
+const (
+	clusterNodes = 4
+	clusterJobs  = 20
+)
+
+// holdMeta makes a job wait for the shim to place it.
+const holdMeta = `
+  meta {
+    ebbtide_hold = "true"
+  }
+  constraint {
+    attribute = "${meta.ebbtide_hold}"
+    value     = "released"
+  }`
+
+// clusterMix are the jobs of a run: as long in sum, for the pool, as those of the run of
+// 15 jobs on one node are.
+func clusterMix(seed uint64, factor float64) []mix.Job {
+	return mix.Overlapping(clusterJobs, seed, 13.5*clusterJobs*factor, time.Duration(factor*float64(20*time.Second)))
+}
+
+// startShim runs a shim in this process that places jobs and moves none, until stop is
+// called, which returns why it has ended before.
+func (n *node) startShim(ctx context.Context) (stop func() error, err error) {
+	c := config.Default()
+	c.Interval, c.Web.Address, c.Nomad.Address = time.Second, "", n.agent.Addr
+	c.Migration.Enabled, c.Rebalance.Enabled = false, false
+	client, err := c.Nomad.Client()
+	if err != nil {
+		return nil, fmt.Errorf("making the shim's client: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- shim.New(c, client, "bench", hclog.NewNullLogger()).Run(ctx) }()
+	return func() error {
+		early := ctx.Err() == nil
+		select {
+		case err := <-ended:
+			cancel()
+			if early {
+				return fmt.Errorf("the shim has ended: %w", err)
+			}
+		default:
+			cancel()
+			<-ended
+		}
+		return nil
+	}, nil
+}
