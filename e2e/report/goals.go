@@ -101,9 +101,9 @@ func (e evidence) goals() (string, error) {
 			return r.Mean, change(r) + " %"
 		}), most(1), ""},
 		{"simulated, sizes known: worst job", "≤ 1.05", sim("exact", all, simWorst), most(1.05),
-			"on several nodes a job that ends sooner changes the node that later ones get, and a twin knows only its own node; on one it holds with an interval of 2 s instead of 20"},
+			"on one node by little, as caps of jobs are outside the guarantee; on several a job that ends sooner changes the node that later ones get, and a twin knows only its own node"},
 		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), most(1.3),
-			"likewise; on one node where jobs end at an objective, as their sizes come from a fit"},
+			"likewise; and where jobs end at an objective, as their sizes come from a fit"},
 		{"simulated, `completion`: part of `srpt`'s gain", "≥ 85 %", sim("", all[1:], func(set string, s metrics.Summary) (float64, string) {
 			best, err := e.simOf(set, metrics.Bound)
 			if err != nil {
