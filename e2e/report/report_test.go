@@ -125,6 +125,7 @@ func TestReal(t *testing.T) {
 	data, err = os.ReadFile(filepath.Join(root, readme))
 	must.NoError(t, err)
 	must.StrContains(t, string(data), "| auto × 1 | −10.0 | −10.0 |")
+	must.StrContains(t, string(data), "seeds 3; `go run ./e2e/demo`.")
 }
 
 func TestBadInput(t *testing.T) {

@@ -133,7 +133,13 @@ func (e evidence) demoTable() (string, error) {
 			rows = append(rows, append([]string{fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, times)...))
 		}
 	}
-	return table(append([]string{"policy × seeds"}, strings.Split(timesHeader, "|")...), rows), nil
+	var list []string
+	for _, p := range e.demo.Pairs {
+		list = append(list, fmt.Sprint(p.Seed))
+	}
+	origin := fmt.Sprintf("%g cores; Nomad %s; Ebbtide %s; %s; mode %s; seeds %s; `go run ./e2e/demo`.",
+		e.demo.Cores, e.demo.Nomad, e.demo.Version, e.demo.Time.Format("2006-01-02"), e.demo.Mode, strings.Join(list, ", "))
+	return origin + "\n\n" + table(append([]string{"policy × seeds"}, strings.Split(timesHeader, "|")...), rows), nil
 }
 
 // sets are the names of the simulated scenarios, without those of published runs.
