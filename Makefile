@@ -79,6 +79,9 @@ lint: ## formatting, go vet, staticcheck
 bench: build nomad ## training jobs and services on a real Nomad, five seeds, into docs/results (hours, root; goes on where it was interrupted)
 	$(GO) run ./e2e/bench -out docs/results $(BENCH)
 
+report: ## docs/evaluation.md again, of docs/results
+	$(GO) run ./e2e/report
+
 bench-cost: build nomad ## what policies, log reading and the plugin cost (20 minutes, root)
 	$(GO) test -run '^$$' -bench . -benchmem ./driver/... ./device/...
 	$(GO) run ./e2e/overhead
@@ -86,4 +89,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
 
-.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench bench-cost clean
+.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench report bench-cost clean

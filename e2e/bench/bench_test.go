@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -265,35 +264,6 @@ func TestOpen(t *testing.T) {
 	must.NoError(t, o.write(e))
 	_, err = o.open("abc-dirty")
 	must.ErrorContains(t, err, "changes that are not committed")
-}
-
-func TestCommitOf(t *testing.T) {
-	root := t.TempDir()
-	git := func(args ...string) {
-		out, err := exec.Command("git", append([]string{"-C", root, "-c", "user.name=t", "-c", "user.email=t@t"}, args...)...).CombinedOutput()
-		must.NoError(t, err, must.Sprint(string(out)))
-	}
-	put := func(name string) {
-		must.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
-		must.NoError(t, os.WriteFile(filepath.Join(root, name), []byte(name), 0o644))
-	}
-	_, err := commitOf(t.Context(), root)
-	must.ErrorContains(t, err, "asking git for the commit")
-	put("a.go")
-	git("init", "-q")
-	git("add", ".")
-	git("commit", "-qm", "a")
-	clean, err := commitOf(t.Context(), root)
-	must.NoError(t, err)
-	must.Eq(t, 12, len(clean))
-	put("docs/results/train.json")
-	again, err := commitOf(t.Context(), root)
-	must.NoError(t, err)
-	must.Eq(t, clean, again)
-	put("b.go")
-	changed, err := commitOf(t.Context(), root)
-	must.NoError(t, err)
-	must.Eq(t, clean+dirty, changed)
 }
 
 func TestAgain(t *testing.T) {

@@ -11,8 +11,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -133,23 +131,4 @@ func (n *node) batch(ctx context.Context, seconds float64) (work, alone float64,
 	cpu, alone, err := median(work)
 	n.logf("A batch of work %g takes %.1f ms of CPU time and is answered after %.1f ms, alone.", work, 1000*cpu, 1000*alone)
 	return work, alone, err
-}
-
-// machine says what this ran on.
-func machine() string {
-	model := "unknown CPU"
-	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for _, line := range strings.Split(string(data), "\n") {
-			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				model = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
-	var u unix.Utsname
-	kernel := "unknown"
-	if unix.Uname(&u) == nil {
-		kernel = unix.ByteSliceToString(u.Release[:])
-	}
-	return fmt.Sprintf("%d cores (%s), Linux %s", runtime.NumCPU(), model, kernel)
 }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/e2e/mix"
+	"github.com/ebbtide/ebbtide/e2e/origin"
 )
 
 // measure does all runs of the plan that have not been done yet. Whatever happens, nothing
@@ -29,7 +29,7 @@ func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	commit, err := commitOf(ctx, root)
+	commit, err := origin.Commit(ctx, root)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 // setting is what a file's runs share.
 func (o options) setting(commit string) result.Setting {
 	return result.Setting{
-		What: o.what, Commit: commit, Machine: machine(), Cores: float64(pool()), Interval: o.interval.Seconds(),
+		What: o.what, Commit: commit, Machine: origin.Machine(), Cores: float64(pool()), Interval: o.interval.Seconds(),
 		Scale: o.scale, Threads: o.threads, Length: o.length.Seconds(),
 	}
 }
@@ -112,37 +112,13 @@ func (o options) open(commit string) (result.Experiment, error) {
 	if d := e.Differs(old.Setting); d != "" {
 		return e, fmt.Errorf("%s cannot be gone on with: here %s; finish it with what it was begun with, choose another -out, or begin anew with -restart", o.path(), d)
 	}
-	if strings.HasSuffix(commit, dirty) {
+	if strings.HasSuffix(commit, origin.Dirty) {
 		return e, fmt.Errorf("%s cannot be gone on with: the source has changes that are not committed, so it is not known whether they are the same; commit them, or begin anew with -restart", o.path())
 	}
 	if !slices.Contains(old.Commands, o.command) {
 		old.Commands = append(old.Commands, o.command)
 	}
 	return old, nil
-}
-
-// dirty marks a commit with changes.
-const dirty = "-dirty"
-
-// commitOf is the commit of what is measured. Results are not part of it: they change
-// while it is.
-func commitOf(ctx context.Context, root string) (string, error) {
-	git := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	commit, err := git("rev-parse", "--short=12", "HEAD")
-	if err != nil {
-		return "", fmt.Errorf("asking git for the commit, which belongs to the results: %w", err)
-	}
-	changes, err := git("status", "--porcelain", "--", ".", ":(exclude)docs/results")
-	if err != nil {
-		return "", fmt.Errorf("asking git for changes: %w", err)
-	}
-	if changes != "" {
-		commit += dirty
-	}
-	return commit, nil
 }
 
 // measurement is what one run hands to the next ones.

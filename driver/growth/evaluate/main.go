@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Evaluate measures the growth estimators on whole training curves and prints
-// the table of docs/evaluation.md:
+// what docs/evaluation.md has of it:
 //
 //	go run ./driver/growth/evaluate -curves FOLDER
 //

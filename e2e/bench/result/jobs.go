@@ -25,26 +25,45 @@ func (e Experiment) Metrics(mode string) []metrics.Run {
 	return all
 }
 
-// JobText compares the runs of training jobs with those under none. Runs whose
-// counterpart is still to come are left out.
+// Summaries compare the runs of training jobs in one mode with those under none. Runs
+// whose counterpart is still to come are left out.
+func (e Experiment) Summaries(mode string) ([]metrics.Summary, error) {
+	runs := e.Metrics(mode)
+	type key struct {
+		scenario string
+		seed     uint64
+	}
+	base, other := make(map[key]bool), make(map[key]bool)
+	for _, r := range runs {
+		k := key{r.Scenario, r.Seed}
+		base[k], other[k] = base[k] || r.Policy == None, other[k] || r.Policy != None
+	}
+	runs = slices.DeleteFunc(runs, func(r metrics.Run) bool { k := key{r.Scenario, r.Seed}; return !base[k] || !other[k] })
+	return metrics.Summarize(runs, None, 1)
+}
+
+// Disturbed names the runs in which something else used the machine, a line each.
+func (e Experiment) Disturbed() []string {
+	const calm = 0.03
+	var lines []string
+	for _, r := range e.Runs {
+		used := 0.0
+		for _, j := range r.Jobs {
+			used += j.CPUS
+		}
+		if used > 0 && r.Other > calm*used {
+			lines = append(lines, fmt.Sprintf("%s, %s, seed %d: something else used %.0f CPU-seconds beside the jobs' %.0f; the machine was not theirs.",
+				r.Case, r.Variant, r.Seed, r.Other, used))
+		}
+	}
+	return lines
+}
+
+// JobText compares the runs of training jobs with those under none, as text.
 func JobText(e Experiment) (string, error) {
 	var b strings.Builder
 	for _, mode := range []string{"weight", "quota"} {
-		runs := e.Metrics(mode)
-		type key struct {
-			scenario string
-			seed     uint64
-		}
-		base, other := make(map[key]bool), make(map[key]bool)
-		for _, r := range runs {
-			k := key{r.Scenario, r.Seed}
-			base[k], other[k] = base[k] || r.Policy == None, other[k] || r.Policy != None
-		}
-		runs = slices.DeleteFunc(runs, func(r metrics.Run) bool { k := key{r.Scenario, r.Seed}; return !base[k] || !other[k] })
-		if len(runs) == 0 {
-			continue
-		}
-		all, err := metrics.Summarize(runs, None, 1)
+		all, err := e.Summaries(mode)
 		if err != nil {
 			return "", err
 		}
@@ -52,16 +71,8 @@ func JobText(e Experiment) (string, error) {
 			return "", err
 		}
 	}
-	const calm = 0.03
-	for _, r := range e.Runs {
-		used := 0.0
-		for _, j := range r.Jobs {
-			used += j.CPUS
-		}
-		if r.Other > calm*used {
-			fmt.Fprintf(&b, "%s, %s, seed %d: something else used %.0f CPU-seconds beside the jobs' %.0f; the machine was not theirs.\n",
-				r.Case, r.Variant, r.Seed, r.Other, used)
-		}
+	for _, line := range e.Disturbed() {
+		b.WriteString(line + "\n")
 	}
 	return b.String(), nil
 }

@@ -1,0 +1,66 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command report makes docs/evaluation.md, and what README.md says of the demo, of the
+// result files in docs/results. Run it in the root of the repository:
+//
+//	go run ./e2e/report                  # the documents again
+//	go run ./e2e/report -simulate DIR    # the simulations before, with DIR's curves and traces: minutes
+//
+// Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json); what
+// has no file is told to be not run.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// Files of the repository.
+const (
+	results    = "docs/results"
+	evaluation = "docs/evaluation.md"
+	readme     = "README.md"
+)
+
+func main() { os.Exit(run(os.Args[1:], ".", os.Stderr)) }
+
+func run(args []string, root string, errs io.Writer) int {
+	flags := flag.NewFlagSet("report", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	data := flags.String("simulate", "", "do the simulations first, with the curves and traces of this `directory`")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(errs, "report: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	}
+	if err := report(context.Background(), root, *data, errs); err != nil {
+		fmt.Fprintf(errs, "report: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func report(ctx context.Context, root, data string, log io.Writer) error {
+	if data != "" {
+		if err := simulate(ctx, root, data, log); err != nil {
+			return err
+		}
+	}
+	files, err := render(root)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(root, name), text, 0o644); err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+	}
+	return nil
+}

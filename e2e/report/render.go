@@ -1,0 +1,206 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
+	demo "github.com/ebbtide/ebbtide/e2e/demo/result"
+	"github.com/ebbtide/ebbtide/sim/metrics"
+)
+
+//go:embed evaluation.tmpl.md
+var text string
+
+// report is what is known.
+type evidence struct {
+	sim   simulations
+	bench map[string]result.Experiment // by what was measured
+	demo  *demo.Experiment             // nil = not run
+}
+
+// render makes the documents, by their names, of the results.
+func render(root string) (map[string][]byte, error) {
+	e, err := load(filepath.Join(root, results))
+	if err != nil {
+		return nil, err
+	}
+	t, err := template.New("evaluation").Funcs(template.FuncMap{
+		"goals": e.goals, "real": e.real, "served": e.served, "mixed": e.mixed, "simulated": e.simulated,
+		"compared": e.compared, "published": e.published, "demo": e.demoTable, "origin": e.simOrigin,
+		"has": func(what string) bool { _, ok := e.bench[what]; return ok },
+		"change": func(set, policy, time string) (string, error) {
+			s, err := e.simOf(set, policy)
+			return percent(s.Time(time).Ratio.Mean), err
+		},
+		"worst": func(set, policy string) (string, error) {
+			s, err := e.simOf(set, policy)
+			return fmt.Sprintf("%.2f", s.Ratio.Max), err
+		},
+		"idle": func(set, policy string) (string, error) {
+			s, err := e.simOf(set, policy)
+			return fmt.Sprintf("%.0f %%", 100*s.Idle), err
+		},
+	}).Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading the template: %w", err)
+	}
+	var page, part bytes.Buffer
+	if err := t.Execute(&page, nil); err != nil {
+		return nil, fmt.Errorf("making %s: %w", evaluation, err)
+	}
+	if err := t.ExecuteTemplate(&part, "readme", nil); err != nil {
+		return nil, fmt.Errorf("making a part of %s: %w", readme, err)
+	}
+	whole, err := os.ReadFile(filepath.Join(root, readme))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", readme, err)
+	}
+	const begin, end = "<!-- demo: made by go run ./e2e/report -->\n", "<!-- end of demo -->"
+	before, rest, ok := strings.Cut(string(whole), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return nil, fmt.Errorf("%s: must have %q and %q, which are around what is made", readme, begin, end)
+	}
+	return map[string][]byte{
+		evaluation: page.Bytes(),
+		readme:     []byte(before + begin + part.String() + end + after),
+	}, nil
+}
+
+// load reads the results; of those of real runs each may be missing.
+func load(dir string) (evidence, error) {
+	e := evidence{bench: make(map[string]result.Experiment)}
+	if _, err := read(filepath.Join(dir, "sim.json"), &e.sim, true); err != nil {
+		return e, err
+	}
+	for _, what := range result.All() {
+		var x result.Experiment
+		ok, err := read(filepath.Join(dir, what+".json"), &x, false)
+		if err != nil {
+			return e, err
+		}
+		if ok {
+			for i, r := range x.Runs {
+				if what == result.TRADL {
+					x.Runs[i].Jobs = jobsOf(r)
+				}
+			}
+			e.bench[what] = x
+		}
+	}
+	var d demo.Experiment
+	ok, err := read(filepath.Join(dir, "demo.json"), &d, false)
+	if ok {
+		e.demo = &d
+	}
+	return e, err
+}
+
+// read decodes a file. It says whether the file is there; one that must be is an error.
+func read(path string, into any, must bool) (bool, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !must {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading results: %w", err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return false, fmt.Errorf("reading results from %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// jobsOf are the trainings of a run with targets; each ends at its objective.
+func jobsOf(r result.Run) []metrics.Job {
+	known := func(x result.Number) *float64 {
+		if f := float64(x); f == f {
+			return &f
+		}
+		return nil
+	}
+	var jobs []metrics.Job
+	for _, t := range r.Tasks {
+		if t.Kind == result.Training {
+			jobs = append(jobs, metrics.Job{
+				ID: t.Name, Kind: t.About, ArriveS: float64(t.Submitted), StartS: known(t.Started), EndS: known(t.ObjectiveAt),
+				AcceptableS: known(t.AcceptableAt), ObjectiveS: known(t.ObjectiveAt), CPUS: float64(t.CPU),
+			})
+		}
+	}
+	return jobs
+}
+
+// simOf finds the summary of a policy in a simulation.
+func (e evidence) simOf(set, policy string) (metrics.Summary, error) {
+	for _, r := range e.sim.Runs {
+		if r.Name == set {
+			if s, ok := of(r.Summaries, policy); ok {
+				return s, nil
+			}
+		}
+	}
+	return metrics.Summary{}, fmt.Errorf("sim.json has no policy %q in %q", policy, set)
+}
+
+func of(all []metrics.Summary, policy string) (metrics.Summary, bool) {
+	for _, s := range all {
+		if s.Policy == policy {
+			return s, true
+		}
+	}
+	return metrics.Summary{}, false
+}
+
+// realOf finds the summary of a variant in a real experiment.
+func (e evidence) realOf(what, kase, mode, variant string) (metrics.Summary, bool, error) {
+	x, ok := e.bench[what]
+	if !ok {
+		return metrics.Summary{}, false, nil
+	}
+	all, err := x.Summaries(mode)
+	for _, s := range all {
+		if s.Policy == variant && strings.HasPrefix(s.Scenario, fmt.Sprintf("%s, %s,", what, kase)) {
+			return s, true, err
+		}
+	}
+	return metrics.Summary{}, false, err
+}
+
+// percent writes a ratio as a change.
+func percent(ratio float64) string { return minus(fmt.Sprintf("%+.1f %%", 100*(ratio-1))) }
+
+func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
+
+// change writes a ratio as a change in percent with its interval.
+func change(i metrics.Interval) string {
+	switch i.N {
+	case 0:
+		return "–"
+	case 1:
+		return minus(fmt.Sprintf("%+.1f", 100*(i.Mean-1)))
+	}
+	return minus(fmt.Sprintf("%+.1f [%+.1f…%+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1)))
+}
+
+// table writes a table.
+func table(header []string, rows [][]string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat(" --- |", len(header)))
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(r, " | "))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
