@@ -7,6 +7,8 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
@@ -68,7 +71,11 @@ func TestFairFinish(t *testing.T) {
 
 			// What a run took is known of the next one, whatever it prints.
 			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")
-			c.finish(t, job{id: "silent", tasks: []task{silent}})
+			first := c.finish(t, job{id: "silent", tasks: []task{silent}})
+			eventually(t, "the run is kept", func() error {
+				_, err := os.Stat(filepath.Join(c.agent.AllocDir(first.ID), "..", private.DirName, "runs.json"))
+				return err
+			})
 			c.stop(t, "silent")
 			again := c.start(t, job{id: "silent", tasks: []task{silent}})
 			c.waitStatus(t, again, "train", "known from its last run", func(s status.Status) bool {
