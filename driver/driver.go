@@ -401,7 +401,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Where:     source.Where(opts.Progress),
 		Targets:   opts.Targets,
 		Work:      opts.Work,
-		OnEnd:     func(m measure.Measurement) { d.keepRun(t, m) },
+		OnEnd:     func(m measure.Measurement) { d.keepRun(t, opts.Run, m) },
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()

@@ -55,11 +55,11 @@ func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *taskOptions) {
 	if opts.Targets.QoE > 0 || cfg.AllocDir == "" {
 		return
 	}
-	key, err := runKey(cfg)
-	if err == nil {
+	var err error
+	if opts.Run, err = runKey(cfg); err == nil {
 		d.runs.Lock()
 		defer d.runs.Unlock()
-		opts.Work.Earlier, err = history.Find(nodePrivate(cfg), key)
+		opts.Work.Earlier, err = history.Find(nodePrivate(cfg), opts.Run)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.logger.Warn("what an earlier run of the task took is not known", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
@@ -68,24 +68,20 @@ func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *taskOptions) {
 
 // keepRun keeps what a task took whose last measurement is known, if it has ended as a
 // success and not because Nomad stopped it. It waits until that is known.
-func (d *Driver) keepRun(t *task, last measure.Measurement) {
+func (d *Driver) keepRun(t *task, key history.Key, last measure.Measurement) {
 	select {
 	case <-t.settled:
 	case <-d.ctx.Done():
 		return
 	}
 	run := last.Work.Run(last.CPU)
-	if t.result == nil || !t.result.Successful() || t.stopped && !t.succeeded.Load() || !(run.CPUS > 0) {
+	if t.result == nil || !t.result.Successful() || t.stopped && !t.succeeded.Load() || !(run.CPUS > 0) || key == (history.Key{}) {
 		return
 	}
 	cfg := t.handle.Config
-	key, err := runKey(cfg)
-	if err == nil {
-		d.runs.Lock()
-		defer d.runs.Unlock()
-		err = history.Add(nodePrivate(cfg), key, run)
-	}
-	if err != nil {
+	d.runs.Lock()
+	defer d.runs.Unlock()
+	if err := history.Add(nodePrivate(cfg), key, run); err != nil {
 		d.logger.Warn("what the task took is not kept for its next run", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 	}
 }

@@ -36,7 +36,9 @@ func TestRunsAreKept(t *testing.T) {
 		if change != nil {
 			change(held)
 		}
-		d.keepRun(held, last)
+		key, err := runKey(cfg)
+		must.NoError(t, err)
+		d.keepRun(held, key, last)
 	}
 	config := map[string]any{"image": "torch:1", "command": "python", "args": []string{"train.py", "--size", "3"}}
 	cfg := run(config, nil)

@@ -23,6 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/remaining"
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -34,6 +35,8 @@ type taskOptions struct {
 	Targets  target.Targets
 	// Work is what is known of the task's size before it reports.
 	Work remaining.Declared `json:",omitzero"`
+	// Run says which runs are like this one; Nomad's drivers change the config that it is of.
+	Run history.Key `json:",omitzero"`
 	Act  actions
 	// Migrate says that the job may be moved to another node.
 	Migrate bool `json:",omitempty"`
