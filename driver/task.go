@@ -37,7 +37,7 @@ type taskOptions struct {
 	Work remaining.Declared `json:",omitzero"`
 	// Run says which runs are like this one; Nomad's drivers change the config that it is of.
 	Run history.Key `json:",omitzero"`
-	Act  actions
+	Act actions
 	// Migrate says that the job may be moved to another node.
 	Migrate bool `json:",omitempty"`
 	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.

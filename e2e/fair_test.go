@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +74,10 @@ func TestFairFinish(t *testing.T) {
 			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")
 			first := c.finish(t, job{id: "silent", tasks: []task{silent}})
 			eventually(t, "the run is kept", func() error {
-				_, err := os.Stat(filepath.Join(c.agent.AllocDir(first.ID), "..", private.DirName, "runs.json"))
+				data, err := os.ReadFile(filepath.Join(c.agent.AllocDir(first.ID), "..", private.DirName, "runs.json"))
+				if err == nil && !strings.Contains(string(data), `"silent"`) {
+					err = fmt.Errorf("there are %s", data)
+				}
 				return err
 			})
 			c.stop(t, "silent")
