@@ -58,7 +58,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	for i, t := range s.Tasks {
 		d := &out.Tasks[i]
 		if t.Service() {
-			d.Class, d.Rule, d.Limit, d.Why = services[i].class, services[i].rule, &services[i].limit, services[i].why
+			d.Class, d.Rule, d.Limit, d.Unknown, d.Why = services[i].class, services[i].rule, &services[i].limit, false, services[i].why
 			continue
 		}
 		d.State = t.Reached()

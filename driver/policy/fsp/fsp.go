@@ -96,11 +96,12 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 	n.run(s.IntervalS)
 	out := policy.Outcome{Tasks: make([]policy.Decision, len(s.Tasks)), Floor: p.Floor, SlackCPUS: &slack}
 	for i, t := range s.Tasks {
-		out.Tasks[i] = policy.Decision{ID: t.ID, Kind: policy.Service, Rule: RuleService, Why: whyService(t), Fair: &policy.Fair{}}
+		// It keeps what Nomad gave it: without a limit of its own it would squeeze all others.
+		out.Tasks[i] = policy.Decision{ID: t.ID, Kind: policy.Service, Unknown: true, Rule: RuleService, Why: whyService(t), Fair: &policy.Fair{}}
 	}
 	for i, j := range n.decided {
 		t, d := s.Tasks[j.task], &out.Tasks[j.task]
-		d.Kind, d.Rule = policy.Training, j.rule
+		d.Kind, d.Unknown, d.Rule = policy.Training, false, j.rule
 		d.Late, d.FairRateCores = j.late(), policy.Cores(j.rate)
 		if j.known && j.twin > 0 {
 			d.FairFinishS = later(s.NowS, j.due)
