@@ -107,6 +107,11 @@ func Open(ctx context.Context, dial Dial, deadline time.Duration) (*Stream, erro
 	case <-s.started:
 		return s, nil
 	case <-s.ended:
+	}
+	select { // it may have begun and ended
+	case <-s.started:
+		return s, nil
+	default:
 		return nil, s.err
 	}
 }
