@@ -169,3 +169,18 @@ func TestBounds(t *testing.T) {
 	must.Eq(t, 0, TargetState("").Rank())
 	must.Less(t, Objective.Rank(), Acceptable.Rank())
 }
+
+// A policy without ghosts does not see tasks that have ended.
+func TestPolicy_ghosts(t *testing.T) {
+	s := Snapshot{Tasks: []Task{{ID: "a", Entitlement: 1}, {ID: "gone", Entitlement: 1, Ended: true}}, IntervalS: 20, InitialIntervalS: 20}
+	for _, ghosts := range []bool{false, true} {
+		d := toy()
+		d.Ghosts = ghosts
+		decider, err := d.Policy().Configure(nil)
+		must.NoError(t, err)
+		tasks := decider.Decide(s).Tasks
+		must.Eq(t, "a", tasks[0].ID)
+		must.Eq(t, ghosts, len(tasks) == 2)
+	}
+	must.Len(t, 2, s.Tasks)
+}

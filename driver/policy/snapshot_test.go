@@ -132,3 +132,19 @@ func TestSnapshot_Validate(t *testing.T) {
 		})
 	}
 }
+
+// What a task has reached stays reached; a tracked one is not looked at again.
+func TestTask_Reached(t *testing.T) {
+	task := Task{Goal: GoalMin, Acceptable: num(0.5), Objective: num(0.2)}
+	must.Eq(t, InTraining, task.Reached())
+	for _, tc := range []struct {
+		value float64
+		was   TargetState
+		want  TargetState
+	}{{1, "", InTraining}, {0.5, InTraining, Acceptable}, {0.2, "", Objective}, {1, Acceptable, Acceptable}, {0.4, Objective, Objective}} {
+		task.Value, task.State = num(tc.value), tc.was
+		must.Eq(t, tc.want, task.Reached())
+	}
+	task.Value, task.State, task.Tracked = num(0.1), Acceptable, true
+	must.Eq(t, Acceptable, task.Reached())
+}
