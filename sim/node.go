@@ -209,17 +209,16 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 // learnCaps takes note of what tasks use while a part of the pool is idle, as the driver's
 // loop does.
 func (n *node) learnCaps() {
-	const idle, fades = 0.1, 0.9
 	used := 0.0
 	for _, t := range n.tasks {
 		used += t.rate
 	}
-	if used > (1-idle)*n.cores {
+	if used > (1-twin.IdlePart)*n.cores {
 		return
 	}
 	for _, t := range n.tasks {
-		if t.rate > 0 && t.rate < t.quota*fades {
-			t.seen = max(t.rate, t.seen*fades)
+		if most, ok := twin.Cap(policy.Cores(t.seen), policy.Cores(t.rate), policy.Cores(t.quota)); ok && t.rate > 0 {
+			t.seen = float64(most)
 		}
 	}
 }

@@ -6,6 +6,7 @@ package control
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -44,11 +45,6 @@ type fair struct {
 const (
 	// mostGhosts bounds what is remembered of tasks that have ended.
 	mostGhosts = 1000
-	// idlePart is the part of the pool that must be idle and unused for a task to be known
-	// to use as much as it can.
-	idlePart = 0.1
-	// fades is how fast what a task could use is forgotten, at each look.
-	fades = 0.9
 	// leastCap keeps a task that waits for something from counting as one that never runs.
 	leastCap policy.Cores = 0.05
 )
@@ -73,9 +69,6 @@ func (t *task) size() (left, quality *policy.CPUSeconds) {
 	left, quality = less(t.m.Remaining.CPUS), less(t.m.Remaining.QualityCPUS)
 	if left != nil {
 		*left = max(*left, t.m.Remaining.PerStep) // it has not ended yet
-		if t.fair.first == 0 {
-			t.fair.first = policy.CPUSeconds(t.usage.CPUSeconds) + *left
-		}
 	}
 	if t.reached.Rank() >= policy.Acceptable.Rank() {
 		quality = new(policy.CPUSeconds)
@@ -114,23 +107,19 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 		seconds = float64(used) / float64(pool)
 	case known:
 		w.cores = min(pool, policy.Cores((float64(used)+max(spare, 0))/seconds))
-		if seconds >= 1 && spare/seconds > idlePart*float64(pool) && float64(used)/seconds < (1-idlePart)*float64(pool) {
+		if seconds >= 1 && spare/seconds > twin.IdlePart*float64(pool) && float64(used)/seconds < (1-twin.IdlePart)*float64(pool) {
 			c.learnCaps(s, tasks, seconds)
 		}
 	}
 	// A task that has joined since the last look had no twin until now.
-	joined := func(i int) bool { return i < len(tasks) && !tasks[i].fair.seen && !w.at.IsZero() }
 	var here []int
-	for i := range s.Tasks {
-		if !joined(i) {
-			here = append(here, i)
+	var running []policy.Task
+	for i, t := range s.Tasks {
+		if i >= len(tasks) || tasks[i].fair.seen || w.at.IsZero() {
+			here, running = append(here, i), append(running, t)
 		}
 	}
 	w.at, w.idle = now, idle
-	running := make([]policy.Task, len(here))
-	for k, i := range here {
-		running[k] = s.Tasks[i]
-	}
 	twin.Advance(running, w.cores, max(seconds, 0))
 	for k, i := range here {
 		s.Tasks[i].FairCPUS = running[k].FairCPUS
@@ -140,6 +129,9 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 			continue
 		}
 		t.fair.cpu, t.fair.used, t.fair.seen = s.Tasks[i].FairCPUS, s.Tasks[i].CPUS, true
+		if left := s.Tasks[i].RemainingCPUS; t.fair.first == 0 && left != nil {
+			t.fair.first = s.Tasks[i].CPUS + *left
+		}
 		switch over := twin.Left(s.Tasks[i]) == 0; {
 		case !over:
 			t.fair.over = time.Time{}
@@ -159,11 +151,14 @@ func (c *Controller) learnCaps(s *policy.Snapshot, tasks []*task, seconds float6
 			continue
 		}
 		use := policy.Cores(float64(s.Tasks[i].CPUS-t.fair.used) / seconds)
-		if quota := policy.Cores(t.enforced.InForce.QuotaCores); quota > 0 && use > quota*fades {
-			continue // it is held back
+		ceiling := policy.Cores(t.enforced.InForce.QuotaCores)
+		if ceiling == 0 {
+			ceiling = policy.Cores(math.Inf(1))
 		}
-		t.fair.most = max(use, t.fair.most*fades, leastCap)
-		s.Tasks[i].CapCores = t.fair.most
+		if most, ok := twin.Cap(t.fair.most, use, ceiling); ok {
+			t.fair.most = max(most, leastCap)
+			s.Tasks[i].CapCores = t.fair.most
+		}
 	}
 }
 
