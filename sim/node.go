@@ -179,9 +179,6 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 	if len(n.tasks) == 0 {
 		n.interval = s.sc.IntervalS
 	}
-	if event != policy.EventLeave { // else nobody has had yet what it has left
-		n.learnCaps()
-	}
 	for _, t := range n.tasks {
 		t.look(s.now)
 		if event == policy.EventNone || t.use == 0 {
@@ -204,23 +201,6 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 		n.nextRun = next
 	}
 	return nil
-}
-
-// learnCaps takes note of what tasks use while a part of the pool is idle, as the driver's
-// loop does.
-func (n *node) learnCaps() {
-	used := 0.0
-	for _, t := range n.tasks {
-		used += t.rate
-	}
-	if used > (1-twin.IdlePart)*n.cores {
-		return
-	}
-	for _, t := range n.tasks {
-		if most, ok := twin.Cap(policy.Cores(t.seen), policy.Cores(t.rate), policy.Cores(t.quota)); ok && t.rate > 0 {
-			t.seen = float64(most)
-		}
-	}
 }
 
 // take makes a snapshot of the node.

@@ -52,7 +52,6 @@ type task struct {
 	intervalAt, intervalCPU float64
 	use                     float64 // cores, over the last interval
 	response                *float64
-	seen                    float64 // cores that it has used while there were more; 0 = all
 
 	// What was decided.
 	decision policy.Decision
@@ -376,12 +375,13 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	return p
 }
 
-// cap is the most that the task is known to be able to use; 0 = all.
+// cap is the most that the task is known to be able to use; 0 = all. The kernel tells the
+// driver how many threads run or wait, once they have.
 func (t *task) cap(s *simulation) float64 {
-	if s.v.true_ || s.sc.Sizes == scenario.Exact {
-		return t.CapCores
+	if t.used == 0 && !s.v.true_ && s.sc.Sizes != scenario.Exact {
+		return 0
 	}
-	return t.seen
+	return t.CapCores
 }
 
 // sizes is what is known of what the task will still use.

@@ -83,6 +83,7 @@ type Options struct {
 type Cgroup interface {
 	Usage() (limits.Usage, error)
 	Resources() limits.Resources
+	Threads() limits.Threads
 	Read() (limits.Limits, error)
 	InForce(want, got limits.Limits) bool
 	SetIOWeight(uint64) error

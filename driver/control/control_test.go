@@ -43,6 +43,7 @@ type kernel struct {
 	limits limits.Limits
 
 	resources limits.Resources
+	wanted    time.Duration // by its threads
 	ioSets    []uint64
 
 	refuse error
@@ -82,6 +83,22 @@ func (k *kernel) Resources() limits.Resources {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.resources
+}
+
+func (k *kernel) Threads() limits.Threads {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.wanted == 0 {
+		return nil
+	}
+	return limits.Threads{1: k.wanted}
+}
+
+// wants lets the threads of a task run, or wait for a CPU.
+func (k *kernel) wants(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wanted += d
 }
 
 func (k *kernel) SetIOWeight(w uint64) error {

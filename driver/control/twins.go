@@ -6,10 +6,10 @@ package control
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
+	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
@@ -36,10 +36,18 @@ type twins struct {
 type fair struct {
 	cpu   policy.CPUSeconds
 	used  policy.CPUSeconds // by the task, when that was reckoned
-	most  policy.Cores      // that the task has lately used where it could have used more; 0 = all
+	most  policy.Cores      // that the task can use; 0 = all
 	over  time.Time         // when the twin ended before the task; zero: it has not
 	first policy.CPUSeconds // the task's size as it was first estimated; 0 = never
 	seen  bool              // it was there at the last look
+	last  look              // when most was learnt
+}
+
+// look is a look at what a task's threads would use.
+type look struct {
+	at      time.Time
+	threads limits.Threads
+	used    float64 // CPU-seconds
 }
 
 const (
@@ -47,6 +55,8 @@ const (
 	mostGhosts = 1000
 	// leastCap keeps a task that waits for something from counting as one that never runs.
 	leastCap policy.Cores = 0.05
+	// fades is how fast what a task could use is forgotten, at each look: its phases differ.
+	fades = 0.9
 )
 
 // trains says whether the task has a twin.
@@ -93,6 +103,8 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	for i, t := range tasks {
 		if t.trains() {
 			used += max(s.Tasks[i].CPUS-t.fair.used, 0)
+			t.learnCap(now)
+			s.Tasks[i].CapCores = t.fair.most
 		} else {
 			others += t.cores
 		}
@@ -107,9 +119,6 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 		seconds = float64(used) / float64(pool)
 	case known:
 		w.cores = min(pool, policy.Cores((float64(used)+max(spare, 0))/seconds))
-		if seconds >= 1 && spare/seconds > twin.IdlePart*float64(pool) && float64(used)/seconds < (1-twin.IdlePart)*float64(pool) {
-			c.learnCaps(s, tasks, seconds)
-		}
 	}
 	// A task that has joined since the last look had no twin until now.
 	var here []int
@@ -144,21 +153,23 @@ func (c *Controller) advanceTwins(s *policy.Snapshot, tasks []*task, others poli
 	w.dirty = true
 }
 
-// learnCaps takes note of what tasks use while there is more to be had.
-func (c *Controller) learnCaps(s *policy.Snapshot, tasks []*task, seconds float64) {
-	for i, t := range tasks {
-		if !t.trains() || !t.fair.seen {
-			continue
-		}
-		use := policy.Cores(float64(s.Tasks[i].CPUS-t.fair.used) / seconds)
-		ceiling := policy.Cores(t.enforced.InForce.QuotaCores)
-		if ceiling == 0 {
-			ceiling = policy.Cores(math.Inf(1))
-		}
-		if most, ok := twin.Cap(t.fair.most, use, ceiling); ok {
-			t.fair.most = max(most, leastCap)
-			s.Tasks[i].CapCores = t.fair.most
-		}
+// learnCap takes note of how many cores the task's threads would use if there were
+// enough: how many of them run or wait for one, on average.
+func (t *task) learnCap(now time.Time) {
+	was := t.fair.last
+	seconds := now.Sub(was.at).Seconds()
+	if seconds < 1 {
+		return
+	}
+	t.fair.last = look{now, t.cgroup.Threads(), t.usage.CPUSeconds}
+	if was.at.IsZero() || len(t.fair.last.threads) == 0 {
+		return
+	}
+	// Threads that have ended since are not counted, and what they have used is.
+	most := policy.Cores(max(t.fair.last.threads.Since(was.threads).Seconds(), t.usage.CPUSeconds-was.used) / seconds)
+	t.fair.most = max(most, t.fair.most*fades, leastCap)
+	if quota := policy.Cores(t.base.QuotaCores); quota > 0 {
+		t.fair.most = min(t.fair.most, quota)
 	}
 }
 

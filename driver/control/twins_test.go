@@ -178,21 +178,26 @@ func TestTwinStandsStill(t *testing.T) {
 	})(t)
 }
 
-// What a task uses while there is more to be had is what it can use.
+// What a task's threads run and wait for a CPU is what it can use, whatever it gets.
 func TestTwinCap(t *testing.T) {
 	bubble(func(t *testing.T) {
 		var n *node
 		n = newNode(t, idling(2, &n))
-		one := n.task("one-thread")
+		one, other := n.task("one-thread"), n.task("other")
 		n.start(one)
-		n.seconds(40, behaviour{one: learner(0.1, 0.5, 0)})
-		task := n.c.find(one.ID)
-		must.InDelta(t, 0.5, float64(task.fair.most), 0.05)
-		must.InDelta(t, 20, float64(n.twins(one)), 1, must.Sprint("its twin has no more"))
-		other := n.task("other")
 		n.start(other)
-		n.seconds(30, behaviour{one: learner(0.1, 0.5, 0), other: learner(0.1, 1.5, 0)})
-		must.InDelta(t, 45, float64(n.twins(other)), 6, must.Sprint("its twin has the rest"))
+		thread, learn := learner(0.1, 0.2, 0), learner(0.1, 1.8, 0)
+		do := behaviour{
+			one:   func() (float64, string) { one.wants(time.Second); return thread() },
+			other: func() (float64, string) { other.wants(8 * time.Second); return learn() },
+		}
+		n.seconds(30, do)
+		must.InDelta(t, 1, float64(n.c.find(one.ID).fair.most), 0.01)
+		must.InDelta(t, 8, float64(n.c.find(other.ID).fair.most), 0.1)
+		must.InDelta(t, 30, float64(n.twins(one)), 4, must.Sprint("half of two cores"))
+		n.remove(other)
+		n.seconds(30, behaviour{one: func() (float64, string) { one.wants(time.Second); cpu, line := thread(); return 4 * cpu, line }})
+		must.InDelta(t, 1, float64(n.c.find(one.ID).fair.most), 0.01)
 	})(t)
 }
 

@@ -80,20 +80,6 @@ func (f Fit) To(value, cpu float64) (float64, bool) {
 	return f.reach((f.sign*value-f.level)/f.span, max(cpu, f.to))
 }
 
-// Part returns the CPU-seconds from a moment on until the curve has made a part of all the
-// improvement that it makes from the task's beginning until its end, left CPU-seconds from
-// now; 0 if that is done. It is false for the zero Fit.
-func (f Fit) Part(part, cpu, left float64) (float64, bool) {
-	if !(f.width > 0) || !(left >= 0) {
-		return 0, false
-	}
-	now := max(cpu, f.to)
-	level := f.at(now)
-	done := 1 + f.at(f.to) - level // in ranges seen so far
-	ahead := max(0, level-f.at(now+left))
-	return f.reach(level-(part*(done+ahead)-done), now)
-}
-
 // reach returns how long after now the curve is down at u.
 func (f *Fit) reach(u, now float64) (float64, bool) {
 	if !(f.at(now) > u) {

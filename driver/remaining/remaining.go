@@ -30,8 +30,8 @@ type Estimate struct {
 	// CPUS is how much more CPU time the task will use until it ends; nil if unknown.
 	CPUS *policy.CPUSeconds
 	// QualityCPUS is how much more it will use until its model is good enough: it reaches
-	// its acceptable target, or, without one, 95 % of all improvement that its curve
-	// promises until its end. 0 when that is passed, or on a plateau; nil if unknown.
+	// its acceptable target, or, without one, has done 60 % of its work. 0 when that is
+	// passed, or on a plateau; nil if unknown.
 	QualityCPUS *policy.CPUSeconds
 	// Source is what CPUS rests on.
 	Source Source
@@ -122,19 +122,20 @@ type State struct {
 }
 
 const (
-	maxMarks    = 64   // kept of steps and of epochs
-	most        = 1e15 // steps and CPU-seconds beyond are none
-	least       = 1e-6 // nor are steps below, and none lie nearer to each other
-	falls       = 4    // lower steps in a row mean that it counts down
-	maxBacks    = 3    // restarts in a row without getting further
-	maxBars     = 3    // bars one after the other
-	maxChanges  = 3    // of a total, beyond what settled reports make up for
-	settled     = 0.1  // change that a report with the same total makes up for
-	jitter      = 0.9  // CPU readings lower by this factor are of another process
-	rare        = 0.1  // of an epoch and more between two reports makes them rare
-	slowStart   = 2    // a first epoch is one if its steps cost so many times what the newest do
-	qualityPart = 0.95 // of all improvement is good enough
-	qualityBy   = 0.5  // part of its work by which a task has come so far
+	maxMarks   = 64   // kept of steps and of epochs
+	most       = 1e15 // steps and CPU-seconds beyond are none
+	least      = 1e-6 // nor are steps below, and none lie nearer to each other
+	falls      = 4    // lower steps in a row mean that it counts down
+	maxBacks   = 3    // restarts in a row without getting further
+	maxBars    = 3    // bars one after the other
+	maxChanges = 3    // of a total, beyond what settled reports make up for
+	settled    = 0.1  // change that a report with the same total makes up for
+	jitter     = 0.9  // CPU readings lower by this factor are of another process
+	rare       = 0.1  // of an epoch and more between two reports makes them rare
+	slowStart  = 2    // a first epoch is one if its steps cost so many times what the newest do
+	// qualityPart of a task's work brings it to the quality point unless a target or a
+	// plateau tells better: a fit of the first reports does not.
+	qualityPart = 0.6
 )
 
 // Estimator follows one task.
@@ -378,24 +379,16 @@ func quality(cpu float64, c Curve, end *policy.CPUSeconds) *policy.CPUSeconds {
 	switch {
 	case c.Passed || c.Plateau:
 	case c.Acceptable != nil:
-		way, ok = c.Fit.To(*c.Acceptable, cpu)
+		if way, ok = c.Fit.To(*c.Acceptable, cpu); ok && end != nil {
+			way = min(way, float64(*end))
+		}
 	case end != nil:
-		way, ok = c.Fit.Part(qualityPart, cpu, float64(*end))
+		way = qualityPart*(cpu+float64(*end)) - cpu
 	default:
 		ok = false
 	}
-	// The few reports of the beginning look like a line, which would lead to the very end.
-	// Real curves have come so far by a quarter to a half of their work.
-	if c.Acceptable == nil && end != nil && !c.Passed && !c.Plateau {
-		if latest := qualityBy*(cpu+float64(*end)) - cpu; latest > 0 && (!ok || way > latest) {
-			way, ok = latest, true
-		}
-	}
 	if !ok {
 		return nil
-	}
-	if end != nil {
-		way = min(way, float64(*end))
 	}
 	return seconds(way)
 }

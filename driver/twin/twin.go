@@ -72,24 +72,6 @@ func Due(tasks []policy.Task, i int, cores policy.Cores) float64 {
 	}
 }
 
-// IdlePart is the part of a node's pool that must be idle for its tasks to be known to use
-// as much as they can.
-const IdlePart = 0.1
-
-// fades is how fast what a task could use is forgotten, at each look, and how near to its
-// ceiling it counts as held back.
-const fades = 0.9
-
-// Cap returns the most that a task can use (policy.Task.CapCores), given what was known
-// and what it uses, below a ceiling, while a part of the pool is idle; false if nothing
-// follows, because the ceiling holds it back.
-func Cap(was, use, ceiling policy.Cores) (most policy.Cores, ok bool) {
-	if use >= ceiling*fades {
-		return was, false
-	}
-	return max(use, was*fades), true
-}
-
 // run is a node of twins.
 type run struct {
 	tasks []policy.Task

@@ -84,16 +84,3 @@ func TestAdvance_cut(t *testing.T) {
 		must.InDelta(t, min(3*seconds, size), got, 1e-6)
 	}
 }
-
-// What a task could use is forgotten slowly; what a ceiling holds back says nothing.
-func TestCap(t *testing.T) {
-	most, ok := Cap(2, 1, 4)
-	must.True(t, ok)
-	must.Eq(t, 1.8, most)
-	most, ok = Cap(1, 3, policy.Cores(math.Inf(1)))
-	must.True(t, ok)
-	must.Eq(t, 3, most)
-	most, ok = Cap(1, 0.95, 1)
-	must.False(t, ok)
-	must.Eq(t, 1, most)
-}

@@ -182,7 +182,7 @@ func TestLearningRate(t *testing.T) {
 func TestRun_remaining(t *testing.T) {
 	var out, errs bytes.Buffer
 	must.Eq(t, 0, run([]string{"-remaining", "-synthetic", "-each", "2", "-seeds", "1"}, &out, &errs))
-	for _, want := range []string{"| epochs with validation (20) |", "| no total (20) | unknown |", "| exponential (6) |", "quality point"} {
+	for _, want := range []string{"| epochs with validation (20) |", "| no total (20) | unknown |", "| exponential (6) |", "to an objective"} {
 		must.StrContains(t, out.String(), want)
 	}
 	must.StrNotContains(t, out.String(), "NaN")

@@ -203,47 +203,41 @@ func sizes(seeds uint64) []*wrong {
 	return rows
 }
 
-// ways measures estimates of the way along a curve to an objective, and to the quality
-// point of a task whose end is known: at parts of that way.
-func ways(curves []curve, seeds uint64) (objective, quality []*wrong) {
-	byApp := map[string][2]*wrong{}
-	all := [2]*wrong{{name: "all"}, {name: "all"}}
-	objective, quality = []*wrong{all[0]}, []*wrong{all[1]}
+// ways measures estimates of the way along a curve to an objective, 90 % of its
+// improvement, at parts of that way.
+func ways(curves []curve, seeds uint64) []*wrong {
+	byApp := map[string]*wrong{}
+	all := &wrong{name: "all"}
+	out := []*wrong{all}
 	for _, c := range curves {
-		rows, ok := byApp[app(c.name)]
+		row, ok := byApp[app(c.name)]
 		if !ok {
-			rows = [2]*wrong{{name: app(c.name)}, {name: app(c.name)}}
-			byApp[app(c.name)] = rows
-			objective, quality = append(objective, rows[0]), append(quality, rows[1])
+			row = &wrong{name: app(c.name)}
+			byApp[app(c.name)] = row
+			out = append(out, row)
 		}
 		for _, noise := range noises {
 			for seed := uint64(1); seed <= seeds; seed++ {
-				for k, gain := range []float64{0.9, 0.95} {
-					for _, w := range []*wrong{rows[k], all[k]} {
-						along(w, c, noise, seed, gain, k == 1)
-					}
-				}
+				along(row, c, noise, seed)
+				along(all, c, noise, seed)
 			}
 		}
 	}
-	return objective, quality
+	return out
 }
 
-// along measures one curve: the way until a part of its improvement is made.
-func along(w *wrong, c curve, noise float64, seed uint64, gain float64, quality bool) {
+// along measures one curve.
+func along(w *wrong, c curve, noise float64, seed uint64) {
 	n := len(c.c)
 	size := c.clean[0] - c.clean[n-1]
-	level := c.clean[0] - gain*size
+	level := c.clean[0] - 0.9*size
 	there := 0
 	for c.clean[there] > level {
 		there++
 	}
 	way := c.c[there]
-	var k remaining.Curve
-	if !quality {
-		objective := orient(c.goal, []float64{level})[0]
-		k.Objective = &objective
-	}
+	objective := orient(c.goal, []float64{level})[0]
+	k := remaining.Curve{Objective: &objective}
 	rng := rand.New(rand.NewPCG(seed, uint64(n)))
 	fit := estimator(growth.KindRobust, c.goal)
 	e := remaining.New(remaining.Declared{}, remaining.State{})
@@ -258,18 +252,9 @@ func along(w *wrong, c curve, noise float64, seed uint64, gain float64, quality 
 			fit.Add(p)
 			m := fit.Measure()
 			k.Fit, k.Plateau = m.Fit, m.Plateau
-			at := remaining.Point{CPU: c.c[i], Step: float64(i + 1)}
-			if quality {
-				at.Total = float64(n)
-			}
-			e.Add(at)
+			e.Add(remaining.Point{CPU: c.c[i], Step: float64(i + 1)})
 		}
-		got := e.Estimate(x*way, k)
-		if quality {
-			w.note(part, got.QualityCPUS, (1-x)*way)
-		} else {
-			w.note(part, got.CPUS, (1-x)*way)
-		}
+		w.note(part, e.Estimate(x*way, k).CPUS, (1-x)*way)
 	}
 }
 
@@ -284,10 +269,7 @@ func reportRemaining(out, progressTo io.Writer, curves []curve, seeds uint64, tr
 		return err
 	}
 	wrongTable(out, "until its end", sizes(seeds))
-	objective, quality := ways(curves, seeds)
 	fmt.Fprintln(out)
-	wrongTable(out, "to an objective, 90 % of the improvement", objective)
-	fmt.Fprintln(out)
-	wrongTable(out, "to the quality point, 95 % of it", quality)
+	wrongTable(out, "to an objective, 90 % of the improvement", ways(curves, seeds))
 	return nil
 }

@@ -99,6 +99,13 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 		// It keeps what Nomad gave it: without a limit of its own it would squeeze all others.
 		out.Tasks[i] = policy.Decision{ID: t.ID, Kind: policy.Service, Unknown: true, Rule: RuleService, Why: whyService(t), Fair: &policy.Fair{}}
 	}
+	// What nobody is known to be able to use is no reason to hold anybody back.
+	spare, weights := n.pool, 0.0
+	for _, j := range n.decided {
+		if spare -= j.real; !j.ended {
+			weights += j.weight
+		}
+	}
 	for i, j := range n.decided {
 		t, d := s.Tasks[j.task], &out.Tasks[j.task]
 		d.Kind, d.Unknown, d.Rule = policy.Training, false, j.rule
@@ -107,7 +114,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 			d.FairFinishS = later(s.NowS, j.due)
 		}
 		if !j.ended {
-			limit := policy.Share(min(max(j.real/float64(s.PoolCores), least), 1))
+			limit := policy.Share(min(max((j.real+max(spare, 0)*j.weight/weights)/float64(s.PoolCores), least), 1))
 			d.Limit = &limit
 			if n.jobs[i].done {
 				d.FinishS = later(s.NowS, n.jobs[i].end)

@@ -167,7 +167,13 @@ func TestDecide_properties(t *testing.T) {
 		s, p := snapshots(t)
 		out := policytest.Decide(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, p) }, s)
 		must.Len(t, len(s.Tasks), out.Tasks)
-		sum := 0.0
+		sum, beyond, below := 0.0, false, false
+		bound := func(in policy.Task) float64 {
+			if in.CapCores > 0 {
+				return min(float64(in.CapCores/s.PoolCores), 1)
+			}
+			return 1
+		}
 		for i, d := range out.Tasks {
 			in := s.Tasks[i]
 			must.Eq(t, in.ID, d.ID)
@@ -179,10 +185,13 @@ func TestDecide_properties(t *testing.T) {
 			}
 			must.Between(t, least, float64(*d.Limit), 1)
 			sum += float64(*d.Limit)
-			if in.CapCores > 0 {
-				must.LessEq(t, max(float64(in.CapCores/s.PoolCores)*(1+exact), least), float64(*d.Limit))
+			if most := bound(in); float64(*d.Limit) > max(most*(1+exact), least) {
+				beyond = true
+			} else if float64(*d.Limit) < most*(1-exact) {
+				below = true
 			}
 		}
+		must.False(t, beyond && below, must.Sprint("a task has what it cannot use, and another could"))
 		must.LessEq(t, 1+exact, sum)
 	})
 }
