@@ -127,7 +127,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 	w := watched{freeAddress(t)}
 	c := config.Default()
 	c.Interval, c.Rebalance.Interval = time.Second, time.Second
-	c.Placement.Enabled = false
+	c.Relocation.Enabled, c.Migration.Enabled, c.Rebalance.Enabled = false, true, true
 	c.Web.Address, c.Nomad.Address, c.Leader.Path = w.address, d.URL, "ebbtide/cut"
 
 	s.eligible(t, s.b, false)
@@ -230,10 +230,10 @@ func (s *site) testShimKilled(t *testing.T) {
 	moves := s.learn(t, jobs...)
 	d := newDoor(t, s.server.Addr)
 	f := stopFour(moves, d)
-	killed := start("shim-killed", d.URL, "placement {\n window = \"5m\"\n}\nmigration {\n enabled = false\n}")
+	killed := start("shim-killed", d.URL, "placement {\n enabled = true\n window = \"5m\"\n}")
 	f.reached(t, func() {})
 	must.NoError(t, killed.Signal(unix.SIGKILL)) // and its requests go no further
-	next := start("shim-next", s.server.Addr, "placement {\n enabled = false\n}\nmigration {\n enabled = false\n}")
+	next := start("shim-next", s.server.Addr, "")
 	t.Run("then", func(t *testing.T) {
 		for i, m := range moves {
 			t.Run(string(phases[i]), func(t *testing.T) {

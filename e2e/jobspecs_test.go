@@ -248,7 +248,7 @@ func TestJobspecs(t *testing.T) {
 					}
 					if name == "hold.hcl" {
 						daemon := config.Default()
-						daemon.Web.Address, daemon.Nomad.Address = "", c.agent.Addr
+						daemon.Web.Address, daemon.Nomad.Address, daemon.Placement.Enabled = "", c.agent.Addr, true
 						runShims(t, daemon, "shim")
 					}
 					run(t, c, file)

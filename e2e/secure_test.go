@@ -129,8 +129,11 @@ leader {
 web {
   address = ""
 }
-placement {
+relocation {
   enabled = false
+}
+migration {
+  enabled = true
 }
 `, assignments(settings))), 0o644))
 	return file
@@ -333,8 +336,11 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 // testJob has it as the jobspec that the product brings along.
 func (s *secured) testJob(t *testing.T) {
 	s.takes(t, false)
-	more := s.start(t, converged("moves-too", true))
+	more := s.start(t, hasty("moves-too"))
 	must.Eq(t, s.agent.NodeID(), more.NodeID)
+	for i := range 3 {
+		s.start(t, job{id: fmt.Sprintf("busy-%d", i), tasks: []task{shell("while :; do :; done")}})
+	}
 	s.takes(t, true)
 
 	const name = "ebbtide-shim"

@@ -38,8 +38,8 @@ func TestShim(t *testing.T) {
 	settings := map[string]string{"specon_interval": `"2s"`, "specon_alpha": "0.05"}
 	first := newCluster(t, h, "exec", clusterOptions{settings: settings})
 	c := config.Default()
-	c.Interval, c.Rebalance.Enabled = time.Second, false
-	c.Placement.Enabled = false // at first
+	c.Interval, c.Relocation.Interval = time.Second, 2*time.Second
+	c.Relocation.Enabled, c.Migration.Enabled = false, true // at first
 	c.Web.Address = ""
 	c.Nomad.Address = first.agent.Addr
 
@@ -83,6 +83,10 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	testShimPlaces(t, first, second)
 	testShimReleases(t, first, second)
 	stop()
+	c.Placement.Enabled, c.Migration.Enabled, c.Relocation.Enabled = false, false, true
+	stop = run("shim-4")
+	testShimRelocates(t, first, second)
+	stop()
 	t.Run("killed", func(t *testing.T) { testShimKilled(t, first, second) })
 }
 
@@ -124,6 +128,34 @@ func testShimPlaces(t *testing.T, first, second *cluster) {
 	eligible(true)
 	must.StrContains(t, movesOf(t, first.agent, "fresh"), "flowcon-place moved, ")
 	first.stop(t, "fresh")
+}
+
+// hasty is a training that uses all it gets of one core, and whose end is known.
+func hasty(id string) job {
+	j := trainee(id)
+	j.tasks[0].args[1] = strings.ReplaceAll(j.tasks[0].args[1], "-steps 0 -wait 20ms -every 1", "-steps 200000 -every 50")
+	j.body = "meta {\n ebbtide_migrate = \"true\"\n}"
+	return j
+}
+
+// testShimRelocates has a training beside three tasks that compute as well: it would end
+// much sooner on the other node, and goes there.
+func testShimRelocates(t *testing.T, first, second *cluster) {
+	_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), false, nil)
+	must.NoError(t, err)
+	alloc := first.start(t, hasty("hasty"))
+	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
+	ids := []string{"hasty"}
+	for i := range 3 {
+		ids = append(ids, fmt.Sprintf("busy-%d", i))
+		first.start(t, job{id: ids[i+1], tasks: []task{shell("while :; do :; done")}})
+	}
+	_, err = first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), true, nil)
+	must.NoError(t, err)
+	must.StrContains(t, movesOf(t, first.agent, "hasty"), "relocate moved, ")
+	for _, id := range ids {
+		first.stop(t, id)
+	}
 }
 
 // movesOf waits until `ebbtide moves` has a job, and returns what it says of it.
@@ -193,7 +225,7 @@ leader {
 web {
   address = ""
 }
-rebalance {
+relocation {
   enabled = false
 }
 `
@@ -204,7 +236,7 @@ func testShimKilled(t *testing.T, first, second *cluster) {
 	cliPath, err := first.h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "shim.hcl")
-	must.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(shimToKill, first.agent.Addr)), 0o644))
+	must.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(shimToKill+"placement {\n enabled = true\n}\nmigration {\n enabled = true\n}\n", first.agent.Addr)), 0o644))
 	start := func(name string) *harness.Process {
 		p, err := first.h.Start(deadline(t, startDeadline), name, []string{cliPath, "shim", "-config", file}, nil)
 		must.NoError(t, err)

@@ -1,6 +1,6 @@
 # A training job that waits until the shim has found the node on which it can learn
 # fastest, and starts there at once. No node fulfils its constraint, so Nomad keeps it
-# waiting; the shim takes the constraint off. The shim must run: ebbtide shim.
+# waiting; the shim takes the constraint off. The shim must run, with placement { enabled = true }.
 #
 #   nomad job run jobspecs/hold.hcl
 #   ebbtide moves

@@ -27,8 +27,11 @@ func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to 
 	e.Why, e.Scores = t.readable(e.Why), t.readable(e.Scores)
 	log := t.log.With("job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
 	if c.DryRun {
+		if e.Policy == policies.Relocate && !t.sayOf(a.Job, "would be moved to "+e.To) {
+			return // it is asked at each look
+		}
 		t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
-		if e.Policy != policies.FlowConPlace {
+		if e.Policy == policies.SpeConMigrate || e.Policy == policies.SpeConRebalance {
 			t.mark(ctx, a.Job, e.Policy == policies.SpeConRebalance)
 		}
 		log.Info("would be moved", "policy", e.Policy, "why", e.Why)
@@ -112,9 +115,9 @@ func (t *term) finish(ctx context.Context, e ended) {
 	failures, last := t.gate.Failures(e.job)
 	j := t.jobs[e.job]
 	j.Failures, j.Last = failures, last
-	// What cannot be moved is not asked again; what failed is, after its back-off. That it
-	// was placed anew says nothing of its convergence.
-	if result != "failed" && e.entry.Policy != policies.FlowConPlace {
+	// What cannot be moved is not asked again; what failed is, after its back-off. Only
+	// SpeCon moves it because it has converged.
+	if result != "failed" && (e.entry.Policy == policies.SpeConMigrate || e.entry.Policy == policies.SpeConRebalance) {
 		j.Marked = time.Now()
 		j.Rebalanced = j.Rebalanced || e.entry.Policy == policies.SpeConRebalance
 	}

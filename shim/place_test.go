@@ -101,6 +101,7 @@ func TestLoads(t *testing.T) {
 // For whom no node is looked for, and why.
 func TestFind(t *testing.T) {
 	c := config.Default()
+	c.Placement.Enabled = true
 	job := func(change func(*cluster.Job)) *cluster.Job {
 		j := &cluster.Job{Key: cluster.JobKey{Namespace: "ml", ID: "vae"}, Groups: map[string]cluster.Group{"train": {Count: 1, Held: true}}}
 		change(j)

@@ -156,7 +156,8 @@ type term struct {
 	placed     map[string]bool           // allocations whose placement was looked at
 	releasing  map[cluster.JobKey]bool   // jobs that have waited and are let run now
 	waiting    bool                      // a job has come that waits
-	rebalanced time.Time                 // when it was last looked at
+	relocated  time.Time                 // when it was last looked at
+	rebalanced time.Time                 // likewise
 	told       map[cluster.JobKey]string // what was said last of a job
 	feasibles  []placement.Load          // room for the nodes of one decision, kept for the next one
 }

@@ -51,7 +51,7 @@ func (n *node) advance(s *simulation) {
 		return
 	}
 	for _, t := range n.tasks {
-		t.run(n.at, s.now, n.speed, s.poll)
+		t.run(n.at, s.now, n.pace(s, t), s.poll)
 		s.used += t.rate * dt
 	}
 	n.at = s.now
@@ -61,6 +61,16 @@ func (n *node) advance(s *simulation) {
 			t.fair = n.twins[i].FairCPUS
 		}
 	}
+}
+
+// pace is the work that a task gets done in a second. Its threads wait for each other, so
+// each core beyond the first brings less.
+func (n *node) pace(s *simulation, t *task) float64 {
+	pace := t.rate * n.speed
+	if t.rate > 1 {
+		pace /= 1 + float64(s.sc.Overhead*(t.rate-1))
+	}
+	return pace
 }
 
 // forTwins is what services leave to training tasks.
@@ -94,7 +104,7 @@ func (n *node) due(s *simulation) float64 {
 		if t.reached {
 			return n.at
 		}
-		if pace := t.rate * n.speed; pace > 0 {
+		if pace := n.pace(s, t); pace > 0 {
 			next = min(next, n.at+t.left()/pace)
 			if t.Objective != nil { // it ends when a report has reached that
 				if x, _, ok := t.next(); ok {

@@ -9,10 +9,10 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
-	"github.com/ebbtide/ebbtide/shim/backlog"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
+	"github.com/ebbtide/ebbtide/shim/relocate"
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
@@ -30,7 +30,7 @@ type shim struct {
 
 func (h *shim) begin(s *simulation, seed uint64) {
 	h.r = rand.New(rand.NewPCG(seed, 11))
-	if s.v.specon || s.v.placement == scenario.Left && len(s.nodes) > 1 {
+	if s.v.specon || s.v.placement == scenario.Relocate && len(s.nodes) > 1 {
 		s.queue.push(event{at: shimInterval, kind: shimDue})
 	}
 	for _, n := range s.nodes {
@@ -59,11 +59,8 @@ func (h *shim) choose(s *simulation, t *task) *node {
 			return n
 		}
 	}
-	switch s.v.placement {
-	case scenario.Alg4:
+	if s.v.placement == scenario.Alg4 {
 		return s.byGrowth(t)
-	case scenario.Left:
-		return s.byBacklog(t)
 	}
 	// Nomad's scheduler: jobs that ask for nothing count alike.
 	var best *node
@@ -133,64 +130,48 @@ func (n *node) sort(s *simulation) {
 	}
 }
 
-// byBacklog places by what is left to do.
-func (s *simulation) byBacklog(t *task) *node {
-	var feasible []backlog.Node
-	for _, n := range s.nodes {
-		if n.room(t) {
-			feasible = append(feasible, n.backlog(s))
-		}
-	}
-	id := backlog.Place(feasible).Node
-	if id == "" {
+// settled is how long a task that has moved stays at least, in seconds: the shim's default.
+const settled = 600
+
+// remaining is what the driver has told of what a task will still use, less what it has used
+// since; nil if it does not know.
+func (t *task) remaining() *float64 {
+	if t.known == nil {
 		return nil
 	}
-	return s.byID(id)
-}
-
-// settled is how long a task that has moved stays at least, in seconds.
-const settled = 120
-
-// backlog is what the node has to do, as its driver has last seen it.
-func (n *node) backlog(s *simulation) backlog.Node {
-	out := backlog.Node{ID: n.id, PoolCores: n.cores}
-	for _, t := range append(n.tasks[:len(n.tasks):len(n.tasks)], n.inbound...) {
-		if t.Service != nil {
-			continue
-		}
-		task := backlog.Task{ID: t.ID, CapCores: t.CapCores, Movable: t.node != nil && (t.m.Moves == 0 || s.now-t.movedAt >= settled)}
-		if t.known != nil {
-			left := max(float64(*t.known)-(t.used-t.knownAt), 0)
-			task.LeftCPUS = &left
-		}
-		if fair := t.decision.Fair; fair != nil && fair.FinishS != nil {
-			in := max(*fair.FinishS-s.now, 0)
-			task.InS = &in
-		}
-		out.Tasks = append(out.Tasks, task)
-	}
-	return out
+	left := max(float64(*t.known)-(t.used-t.knownAt), 0)
+	return &left
 }
 
 // relocate moves tasks that would end much sooner elsewhere, one for four nodes at most.
 func (h *shim) relocate(s *simulation) error {
-	byID := make(map[string]*task)
-	for _, n := range s.nodes {
-		for _, t := range n.tasks {
-			byID[t.ID] = t
-		}
-	}
 	for range 1 + len(s.nodes)/4 {
-		var nodes []backlog.Node
+		in := relocate.Input{Params: relocate.DefaultParams()}
+		in.Params.CostS = s.sc.MoveS
+		byID := make(map[string]*task)
 		for _, n := range s.nodes {
-			if !n.down {
-				n.advance(s)
-				nodes = append(nodes, n.backlog(s))
+			if n.down {
+				continue
 			}
+			n.advance(s)
+			node := relocate.Node{ID: n.id, PoolCores: n.cores}
+			for _, t := range append(n.tasks[:len(n.tasks):len(n.tasks)], n.inbound...) {
+				switch left := t.remaining(); {
+				case t.Service != nil:
+				case left == nil:
+					node.Unknown++
+				default:
+					node.Known++
+					node.LeftCPUS += *left
+					if t.node != nil && (t.m.Moves == 0 || s.now-t.movedAt >= settled) {
+						in.Tasks = append(in.Tasks, s.candidate(t, *left))
+						byID[t.ID] = t
+					}
+				}
+			}
+			in.Nodes = append(in.Nodes, node)
 		}
-		p := backlog.DefaultParams()
-		p.CostS = s.sc.MoveS
-		out := backlog.Move(nodes, func(task, node string) bool { return s.byID(node).room(byID[task]) }, p)
+		out := relocate.Decide(in)
 		if out.Task == "" {
 			return nil
 		}
@@ -201,10 +182,25 @@ func (h *shim) relocate(s *simulation) error {
 	return nil
 }
 
+// candidate is a task that may move.
+func (s *simulation) candidate(t *task, left float64) relocate.Task {
+	out := relocate.Task{ID: t.ID, Node: t.node.id, LeftCPUS: left, CapCores: t.cap(s), To: []string{}}
+	if fair := t.decision.Fair; fair != nil && fair.FinishS != nil {
+		in := max(*fair.FinishS-s.now, 0)
+		out.InS = &in
+	}
+	for _, n := range s.nodes {
+		if n != t.node && n.room(t) {
+			out.To = append(out.To, n.id)
+		}
+	}
+	return out
+}
+
 // run is one look at the cluster.
 func (h *shim) run(s *simulation) error {
 	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
-	if s.v.placement == scenario.Left {
+	if s.v.placement == scenario.Relocate {
 		if err := h.relocate(s); err != nil {
 			return err
 		}

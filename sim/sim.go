@@ -31,6 +31,7 @@ type Config struct {
 	Data     fs.FS // real curves and traces; nil if there are none
 	Variant  Variant
 	Seed     uint64
+	Jobs     []workload.Job // in order of arrival, instead of the scenario's; nil = the scenario's
 	// Progress is called now and then with how many jobs have ended, of all; nil for nobody.
 	Progress func(ended, all int)
 }
@@ -60,9 +61,12 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 	if s.v.mode == "" {
 		s.v.mode = plan.Mode(s.sc.Mode)
 	}
-	jobs, err := c.Scenario.Jobs(c.Data, c.Seed)
-	if err != nil {
-		return metrics.Run{}, err
+	jobs := c.Jobs
+	if jobs == nil {
+		var err error
+		if jobs, err = c.Scenario.Jobs(c.Data, c.Seed); err != nil {
+			return metrics.Run{}, err
+		}
 	}
 	for i, j := range jobs {
 		t, err := newTask(j, i, c.Seed, s.v)

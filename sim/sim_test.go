@@ -94,7 +94,7 @@ func TestRun_caps(t *testing.T) {
 // used what it had to do.
 func TestRun_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := rapid.SampledFrom([]string{"none", "equal", "las", "srpt", "flowcon", "flowcon-published", "fsp", "fsp-completion", "fsp-quality", "fsp@left", "flowcon@alg4", "specon", "auto", "fsp@binpack"}).Draw(t, "policy")
+		policy := rapid.SampledFrom([]string{"none", "equal", "las", "srpt", "flowcon", "flowcon-published", "fsp", "fsp-completion", "fsp-quality", "fsp@relocate", "flowcon@alg4", "specon", "auto", "fsp@binpack"}).Draw(t, "policy")
 		mode := rapid.SampledFrom([]string{"weight", "quota"}).Draw(t, "mode")
 		sizes := rapid.SampledFrom([]string{"exact", "estimated", "unknown"}).Draw(t, "sizes")
 		failures := rapid.SampledFrom([]string{"", "failures {\n every_s = 500\n repair_s = 60\n checkpoint_s = 20\n}\n"}).Draw(t, "failures")
@@ -134,7 +134,7 @@ workload "generated" {
 func TestRun_deterministic(t *testing.T) {
 	const text = "node \"a\" {\n cores = 4\n count = 3\n}\nworkload \"generated\" {\n jobs = 20\n targets = true\n}\n"
 	encode := func(workers int) []byte {
-		out, err := json.Marshal(batch(t, text, 3, workers, "none", "fsp@left", "tradl", "specon"))
+		out, err := json.Marshal(batch(t, text, 3, workers, "none", "fsp@relocate", "tradl", "specon"))
 		must.NoError(t, err)
 		return out
 	}
@@ -149,7 +149,7 @@ func TestRun_deterministic(t *testing.T) {
 // planner and damper are in between, hence 2 %. What is not known costs little; with
 // nothing known all is as without.
 func TestRun_fairFinish(t *testing.T) {
-	const text = "node \"a\" { cores = 2 }\nworkload \"generated\" { jobs = 12 }\n"
+	const text = "options = { fsp_scaling = 1 }\nnode \"a\" { cores = 2 }\nworkload \"generated\" { jobs = 12 }\n"
 	exact := summaries(t, batch(t, "sizes = \"exact\"\n"+text, 8, 2, "none", "srpt", "fsp-completion", "fsp", "flowcon"))
 	bound := exact["srpt"].Gain()
 	must.Greater(t, 0.3, bound)
@@ -257,8 +257,8 @@ func TestRun_failures(t *testing.T) {
 	must.Eq(t, 1, r.Unfinished())
 
 	const cluster = "node \"a\" {\n cores = 2\n count = 2\n}\nworkload \"generated\" {\n jobs = 10\n sigma = 2\n}\n"
-	cheap := batch(t, cluster, 3, 2, "none@left")
-	dear := batch(t, "move_s = 2000\n"+cluster, 3, 2, "none@left")
+	cheap := batch(t, cluster, 3, 2, "auto@relocate")
+	dear := batch(t, "move_s = 2000\n"+cluster, 3, 2, "auto@relocate")
 	count := func(runs []metrics.Run) (n int) {
 		for _, r := range runs {
 			for _, j := range r.Jobs {
@@ -276,7 +276,7 @@ func TestFind_errors(t *testing.T) {
 	must.NoError(t, err)
 	for _, tc := range []struct{ name, want string }{
 		{"fastest", `policy: must be one of auto, dqoes, equal, flowcon, flowcon-published, fsp`},
-		{"fsp@moon", `policy: placement of "fsp@moon" must be one of spread, binpack, alg4, left`},
+		{"fsp@moon", `policy: placement of "fsp@moon" must be one of spread, binpack, alg4, relocate`},
 		{"tradl", `policy: "tradl" needs jobs with targets`},
 		{"dqoes", `policy: "dqoes" needs services`},
 		{"specon", `policy: "specon" moves tasks and needs 2 nodes at least, got 1`},

@@ -164,7 +164,7 @@ func (t *task) steps(x float64) float64 {
 
 // run lets the task run from one moment to another, at its rate; of what it uses, a part
 // of speed gets work done. Reports are found at the polls of the driver.
-func (t *task) run(from, to, speed, poll float64) {
+func (t *task) run(from, to, pace, poll float64) {
 	dt := to - from
 	was := t.work
 	t.used += t.rate * dt
@@ -175,7 +175,6 @@ func (t *task) run(from, to, speed, poll float64) {
 	if t.Service != nil || t.rate <= 0 {
 		return
 	}
-	pace := t.rate * speed
 	t.work = min(was+pace*dt, t.WorkCPUS)
 	if t.done() {
 		t.work = t.WorkCPUS

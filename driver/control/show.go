@@ -80,13 +80,16 @@ func (c *Controller) status(t *task, now time.Time) status.Status {
 
 // fairStatus is how a training task fares beside its twin, as it is shown.
 func (t *task) fairStatus() status.Fair {
-	f := status.Fair{RemainingCPUS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown()}
+	f := status.Fair{RemainingCPUS: status.Unknown(), QualityCPUS: status.Unknown(), AheadCPUS: status.Unknown(), CapCores: status.Unknown()}
 	if !t.trains() {
 		return f
 	}
 	left, quality := t.size()
 	f.RemainingCPUS, f.QualityCPUS = number((*float64)(left)), number((*float64)(quality))
 	f.AheadCPUS = status.Number(t.fair.used - t.fair.cpu)
+	if t.fair.most > 0 {
+		f.CapCores = status.Number(t.fair.most)
+	}
 	f.Source, f.Why = string(t.m.Remaining.Source), t.m.Remaining.Why
 	if d := t.decision.Fair; d != nil {
 		f.Finish, f.FairFinish, f.Late = moment(d.FinishS), moment(d.FairFinishS), d.Late
@@ -138,6 +141,10 @@ func (c *Controller) node() status.Node {
 		default:
 			n.Counts[category]++
 			n.SpeCon[string(t.specon.category)]++
+			if left, _ := t.size(); left != nil {
+				n.RemainingCPUS += status.Number(*left)
+				n.Sized++
+			}
 			if g, _ := t.growth(c.pool); g != nil {
 				n.GrowthSum[category] += status.Number(*g)
 			}

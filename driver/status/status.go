@@ -140,6 +140,7 @@ type Fair struct {
 	Source        string    `json:"remaining_from"`       // steps, epochs, meta, assumed, earlier, objective; "" unknown
 	Why           string    `json:"remaining_why"`        // how that came about
 	AheadCPUS     Number    `json:"ahead_cpu_s"`          // what the task has used more than its twin
+	CapCores      Number    `json:"cap_cores"`            // the most that it can use
 	Finish        time.Time `json:"finish,omitzero"`      // expected end
 	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end of the twin
 	Late          bool      `json:"late"`                 // the twin has ended, and the task has not
@@ -210,9 +211,12 @@ type Node struct {
 	Classes   map[string]int    `json:"classes"`    // services per class
 	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
 	SpeCon    map[string]int    `json:"specon"`     // training tasks per category of SpeCon
-	SavedS    Number            `json:"saved_s"`    // by how much earlier tasks have ended than their twins, all together
-	Alpha     Number            `json:"alpha"`      // −1 = Algorithm 1 is off
-	IntervalS Number            `json:"interval_s"`
+	// RemainingCPUS is what the Sized tasks of known size will still use until they end.
+	RemainingCPUS Number `json:"remaining_cpu_s"`
+	Sized         int    `json:"sized"`
+	SavedS        Number `json:"saved_s"` // by how much earlier tasks have ended than their twins, all together
+	Alpha         Number `json:"alpha"`   // −1 = Algorithm 1 is off
+	IntervalS     Number `json:"interval_s"`
 }
 
 // blank is a Status in which every number that may be missing is unknown.
@@ -220,7 +224,7 @@ func blank() Status {
 	u := Unknown()
 	s := Status{Value: u, Step: u, Total: u, Progress: u, Growth: u, Use: u, CPUSeconds: u, Throttled: u}
 	s.Target = Target{Acceptable: u, Objective: u, QoE: u, Response: u}
-	s.Fair = Fair{RemainingCPUS: u, QualityCPUS: u, AheadCPUS: u}
+	s.Fair = Fair{RemainingCPUS: u, QualityCPUS: u, AheadCPUS: u, CapCores: u}
 	s.SpeCon.Gain, s.SpeCon.PreviousGain = u, u
 	s.Move.Step = u
 	s.Resources = Resources{u, u, u, u, u, u}

@@ -43,7 +43,7 @@ func clusterMix(seed uint64, factor float64) []mix.Job {
 func (n *node) startShim(ctx context.Context) (stop func() error, err error) {
 	c := config.Default()
 	c.Interval, c.Web.Address, c.Nomad.Address = time.Second, "", n.agent.Addr
-	c.Migration.Enabled, c.Rebalance.Enabled = false, false
+	c.Placement.Enabled, c.Relocation.Enabled = true, false
 	client, err := c.Nomad.Client()
 	if err != nil {
 		return nil, fmt.Errorf("making the shim's client: %w", err)

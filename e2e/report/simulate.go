@@ -48,15 +48,15 @@ const seeds = 30
 // What is known of the sizes of jobs matters to fair finish alone, so the other policies
 // run once. Policies that are made for jobs are left out where there are services.
 var (
-	ours    = []string{"auto", "fsp-completion", "fsp-quality"}
+	ours    = []string{"auto", "fsp-completion", "fsp-linear"}
 	others  = []string{"flowcon", "flowcon-published", "las", "equal", "srpt"}
-	placed  = []string{"auto@left", "fsp-completion@left", "flowcon@alg4", "specon"}
+	placed  = []string{"auto@relocate", "fsp-completion@relocate", "auto@alg4", "flowcon@alg4", "specon"}
 	serving = []string{"auto", "flowcon", "flowcon-published", "equal", "dqoes"}
 )
 
 func plan() []planned {
 	var all []planned
-	for _, name := range []string{"jobs", "papers", "targets", "adaptdl", "alibaba", "services", "failures", "cluster"} {
+	for _, name := range []string{"jobs", "papers", "threads", "targets", "adaptdl", "alibaba", "services", "failures", "cluster"} {
 		exact, estimated := join(ours, []string{"srpt"}), join(ours, others)
 		plot := ""
 		switch name {

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclparse"
 
 	"github.com/ebbtide/ebbtide/shim/migration"
+	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
 // Config is a whole configuration.
@@ -29,13 +30,14 @@ type Config struct {
 	DryRun   bool
 	LogLevel string
 
-	Nomad     Nomad
-	Leader    Leader
-	Web       Web
-	Placement Placement
-	Migration Migration
-	Rebalance Rebalance
-	Limits    Limits
+	Nomad      Nomad
+	Leader     Leader
+	Web        Web
+	Relocation Relocation
+	Placement  Placement
+	Migration  Migration
+	Rebalance  Rebalance
+	Limits     Limits
 }
 
 // Nomad says how the cluster is reached. What is empty is taken from the environment, as
@@ -62,6 +64,14 @@ type Leader struct {
 // Web says where metrics and health are served.
 type Web struct {
 	Address string // host:port; "" = nowhere
+}
+
+// Relocation says which tasks move because they would end sooner on another node.
+type Relocation struct {
+	Enabled  bool
+	Interval time.Duration
+	// Margin is the part of what a task still takes that a move must save.
+	Margin float64
 }
 
 // Placement says what is done with new tasks that Nomad has placed badly (FlowCon,
@@ -100,17 +110,19 @@ type Limits struct {
 	Backoff time.Duration
 }
 
-// Default is the configuration of an empty file.
+// Default is the configuration of an empty file. The papers' policies are off: with fair
+// finish on the nodes they make jobs later (docs/evaluation.md).
 func Default() Config {
 	return Config{
-		Interval:  10 * time.Second,
-		LogLevel:  "info",
-		Leader:    Leader{Namespace: "default", Path: "ebbtide/shim", TTL: 15 * time.Second, Delay: 15 * time.Second},
-		Web:       Web{Address: "127.0.0.1:9646"},
-		Placement: Placement{Enabled: true, CapacityAware: true, Window: 30 * time.Second, Margin: 0.2, HoldTimeout: 30 * time.Second},
-		Migration: Migration{Enabled: true, Weights: migration.DefaultParams().Weights},
-		Rebalance: Rebalance{Enabled: true, Interval: 5 * time.Minute},
-		Limits:    Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
+		Interval:   10 * time.Second,
+		LogLevel:   "info",
+		Leader:     Leader{Namespace: "default", Path: "ebbtide/shim", TTL: 15 * time.Second, Delay: 15 * time.Second},
+		Web:        Web{Address: "127.0.0.1:9646"},
+		Relocation: Relocation{Enabled: true, Interval: 30 * time.Second, Margin: relocate.DefaultParams().Margin},
+		Placement:  Placement{CapacityAware: true, Window: 30 * time.Second, Margin: 0.2, HoldTimeout: 30 * time.Second},
+		Migration:  Migration{Weights: migration.DefaultParams().Weights},
+		Rebalance:  Rebalance{Interval: 5 * time.Minute},
+		Limits:     Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},
 	}
 }
 
@@ -137,6 +149,11 @@ type file struct {
 	Web *struct {
 		Address *string `hcl:"address,optional"`
 	} `hcl:"web,block"`
+	Relocation *struct {
+		Enabled  *bool    `hcl:"enabled,optional"`
+		Interval *string  `hcl:"interval,optional"`
+		Margin   *float64 `hcl:"margin,optional"`
+	} `hcl:"relocation,block"`
 	Placement *struct {
 		Enabled       *bool    `hcl:"enabled,optional"`
 		CapacityAware *bool    `hcl:"capacity_aware,optional"`
@@ -239,6 +256,11 @@ func (f file) merge(c *Config) error {
 	if w := f.Web; w != nil {
 		set(&c.Web.Address, w.Address)
 	}
+	if r := f.Relocation; r != nil {
+		set(&c.Relocation.Enabled, r.Enabled)
+		duration("relocation.interval", &c.Relocation.Interval, r.Interval)
+		set(&c.Relocation.Margin, r.Margin)
+	}
 	if p := f.Placement; p != nil {
 		set(&c.Placement.Enabled, p.Enabled)
 		set(&c.Placement.CapacityAware, p.CapacityAware)
@@ -312,6 +334,10 @@ func (c Config) Validate() error {
 		if _, _, err := net.SplitHostPort(a); err != nil {
 			bad("web.address: must be host:port, or empty, got %q", a)
 		}
+	}
+	between("relocation.interval", c.Relocation.Interval, c.Interval, 24*time.Hour)
+	if m := c.Relocation.Margin; !(m >= 0 && m < 1) {
+		bad("relocation.margin: must be ≥ 0 and < 1, got %v", m)
 	}
 	between("placement.window", c.Placement.Window, time.Second, time.Hour)
 	if m := c.Placement.Margin; !(m >= 0 && m < 1) {

@@ -39,21 +39,26 @@ leader {
 web {
   address = ""
 }
+relocation {
+  enabled  = false
+  interval = "2m"
+  margin   = 0.1
+}
 placement {
-  enabled        = false
+  enabled        = true
   capacity_aware = false
   window         = "5s"
   margin         = 0.5
   hold_timeout   = "7s"
 }
 migration {
-  enabled = false
+  enabled = true
   weights {
     PC = 3
   }
 }
 rebalance {
-  enabled  = false
+  enabled  = true
   interval = "2m"
 }
 limits {
@@ -71,11 +76,12 @@ limits {
 			Address: "https://nomad.example:4646", Region: "eu", TokenFile: "/secrets/token",
 			CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", TLSServerName: "server.eu.nomad",
 		},
-		Leader:    Leader{Namespace: "ops", Path: "a/b", TTL: 20 * time.Second, Delay: 5 * time.Second},
-		Placement: Placement{Window: 5 * time.Second, Margin: 0.5, HoldTimeout: 7 * time.Second},
-		Migration: Migration{Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
-		Rebalance: Rebalance{Interval: 2 * time.Minute},
-		Limits:    Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},
+		Leader:     Leader{Namespace: "ops", Path: "a/b", TTL: 20 * time.Second, Delay: 5 * time.Second},
+		Relocation: Relocation{Interval: 2 * time.Minute, Margin: 0.1},
+		Placement:  Placement{Enabled: true, Window: 5 * time.Second, Margin: 0.5, HoldTimeout: 7 * time.Second},
+		Migration:  Migration{Enabled: true, Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
+		Rebalance:  Rebalance{Enabled: true, Interval: 2 * time.Minute},
+		Limits:     Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},
 	}, c)
 }
 
@@ -95,6 +101,8 @@ func TestParse_bad(t *testing.T) {
 		"leader {\n ttl = \"1s\"\n}":                      `leader.ttl: must be a duration from 10s to 24h0m0s, got 1s`,
 		"web {\n address = \"9646\"\n}":                   `web.address: must be host:port, or empty, got "9646"`,
 		"migration {\n weights {\n PC = 1\n WC = 2\n}\n}": `migration.weights.WC: must be from 0 to that of PC, 1, got 2`,
+		"relocation {\n margin = 1\n}":                    `relocation.margin: must be ≥ 0 and < 1, got 1`,
+		"relocation {\n interval = \"1s\"\n}":             `relocation.interval: must be a duration from 10s to 24h0m0s, got 1s`,
 		"placement {\n margin = 1\n}":                     `placement.margin: must be ≥ 0 and < 1, got 1`,
 		"placement {\n window = \"0s\"\n}":                `placement.window: must be a duration from 1s to 1h0m0s, got 0s`,
 		"rebalance {\n interval = \"1s\"\n}":              `rebalance.interval: must be a duration from 10s to 24h0m0s, got 1s`,

@@ -10,10 +10,12 @@ import (
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
+	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
 // Names of the policies, on the command line and in what is written down.
 const (
+	Relocate        = "relocate"
 	FlowConPlace    = "flowcon-place"
 	SpeConMigrate   = "specon-migrate"
 	SpeConRebalance = "specon-rebalance"
@@ -22,6 +24,8 @@ const (
 // All returns the policies, in the order in which a task meets them.
 func All() []policy.Query {
 	return []policy.Query{
+		policy.NewQuery(Relocate, "the task that would end much sooner on another node",
+			relocate.Input{Params: relocate.DefaultParams()}, relocate.Example(), relocate.Decide),
 		policy.NewQuery(FlowConPlace, "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
 			placement.Input{Params: placement.DefaultParams()}, placement.Example(), placement.Decide),
 		policy.NewQuery(SpeConMigrate, "the node to which a converged task moves (SpeCon, Algorithm 2)",

@@ -29,14 +29,14 @@ const (
 
 // How a job that comes is placed.
 const (
-	Spread  = "spread"  // Nomad's: the node of which the least part is asked for
-	Binpack = "binpack" // Nomad's: the one of which the most is, as long as it fits
-	Alg4    = "alg4"    // FlowCon's Algorithm 4
-	Left    = "left"    // the one with the least left to do for its cores; tasks move there
+	Spread   = "spread"   // Nomad's: the node of which the least part is asked for
+	Binpack  = "binpack"  // Nomad's: the one of which the most is, as long as it fits
+	Alg4     = "alg4"     // FlowCon's Algorithm 4
+	Relocate = "relocate" // as spread, and tasks that would end much sooner elsewhere move
 )
 
 // Placements lists them.
-func Placements() []string { return []string{Spread, Binpack, Alg4, Left} }
+func Placements() []string { return []string{Spread, Binpack, Alg4, Relocate} }
 
 // Scenario is what is simulated. Times are in seconds.
 type Scenario struct {
@@ -48,6 +48,7 @@ type Scenario struct {
 	IntervalS  float64 `hcl:"interval_s,optional"` // as in an agent's configuration
 	MaxS       float64 `hcl:"max_interval_s,optional"`
 	Contention float64 `hcl:"contention,optional"` // what a second task that runs costs the first, as a part of its speed
+	Overhead   float64 `hcl:"overhead,optional"`   // a job on r > 1 cores is r/(1 + overhead·(r − 1)) times as fast as on one
 	MoveS      float64 `hcl:"move_s,optional"`     // how long a move keeps a job from running
 	// Options are an agent's, which set parameters of policies.
 	Options map[string]string `hcl:"options,optional"`

@@ -57,7 +57,7 @@ func TestParse_errors(t *testing.T) {
 		{"source", node + "workload \"guess\" { jobs = 1 }\n", `workload guess: must be one of generated, adaptdl, alibaba, papers, got "guess"`},
 		{"sizes", node + jobs + "sizes = \"big\"\n", `sizes: must be one of exact, estimated, unknown, got "big"`},
 		{"mode", node + jobs + "mode = \"none\"\n", `mode: must be one of weight, quota, got "none"`},
-		{"placement", node + jobs + "placement = \"left-hand\"\n", "placement: must be one of spread, binpack, alg4, left"},
+		{"placement", node + jobs + "placement = \"left-hand\"\n", "placement: must be one of spread, binpack, alg4, relocate"},
 		{"interval", node + jobs + "interval_s = -5\n", "interval_s: must be > 0, got -5"},
 		{"max interval", node + jobs + "max_interval_s = 5\n", "max_interval_s: must be ≥ interval_s = 20, got 5"},
 		{"contention", node + jobs + "contention = -1\n", "contention: must be ≥ 0, got -1"},

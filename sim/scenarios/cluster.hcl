@@ -1,5 +1,5 @@
 # Sixty jobs on eight unequal nodes, as in FlowCon's largest run, where one took 5.8 times
-# as long as before. Compare: -policy flowcon@alg4,specon,fsp,fsp@left
+# as long as before. Compare: -policy flowcon@alg4,specon,auto,auto@relocate
 placement = "spread"
 move_s    = 5
 

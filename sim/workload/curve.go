@@ -116,6 +116,10 @@ func loss(s shape, speed, from, to float64, reports int) *Curve {
 	return c
 }
 
+// Exponential returns a loss that falls from 1 towards 0, by e five times, with so many
+// reports.
+func Exponential(reports int) *Curve { return loss(exponential, 5, 1, 0, reports) }
+
 // anyLoss draws a curve.
 func anyLoss(r *rand.Rand, reports int) *Curve {
 	s := shape(r.IntN(int(shapes)))

@@ -65,7 +65,7 @@ func TestDecide(t *testing.T) {
 	}
 	must.Eq(t, map[string]string{
 		"resnet-api": RuleService, "nasnet-api": RuleService, "vae": fsp.RulePreferred,
-		"mnist": fsp.RuleWait, "rnn": RuleObjective, "preprocess": fsp.RuleUnknown,
+		"mnist": fsp.RulePreferred, "rnn": RuleObjective, "preprocess": fsp.RuleUnknown,
 	}, rules)
 	must.InDelta(t, 0.2*0.065/0.05/0.95, float64(out.Tasks[0].Bound()), 1e-9)
 	must.True(t, out.Tasks[4].Stop)
@@ -142,9 +142,9 @@ func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 }
 
 func TestCheckParams(t *testing.T) {
-	p := Params{Fsp: fsp.Params{Prefer: "speed", Floor: 2}, ServiceShare: 0, Tolerance: 1}
+	p := Params{Fsp: fsp.Params{Prefer: "speed", Scaling: 2, Floor: 2}, ServiceShare: 0, Tolerance: 1}
 	must.EqError(t, CheckParams(p), "fsp.prefer: must be one of \"balanced\", \"completion\", \"quality\", got \"speed\"\n"+
-		"fsp.floor: must be > 0 and ≤ 1, got 2\nservice_share: must be > 0 and ≤ 1, got 0\ntolerance: must be > 0 and < 1, got 1")
+		"fsp.scaling: must be > 0 and ≤ 1, got 2\nfsp.floor: must be > 0 and ≤ 1, got 2\nservice_share: must be > 0 and ≤ 1, got 0\ntolerance: must be > 0 and < 1, got 1")
 }
 
 // The agent's options are the parameters, and the defaults agree.

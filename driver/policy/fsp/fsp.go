@@ -106,6 +106,9 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 			weights += j.weight
 		}
 	}
+	if spare <= n.pool*rounding {
+		spare = 0
+	}
 	for i, j := range n.decided {
 		t, d := s.Tasks[j.task], &out.Tasks[j.task]
 		d.Kind, d.Unknown, d.Rule = policy.Training, false, j.rule
@@ -114,7 +117,7 @@ func Decide(s policy.Snapshot, p Params) policy.Outcome {
 			d.FairFinishS = later(s.NowS, j.due)
 		}
 		if !j.ended {
-			limit := policy.Share(min(max((j.real+max(spare, 0)*j.weight/weights)/float64(s.PoolCores), least), 1))
+			limit := policy.Share(min(max((j.real+spare*j.weight/weights)/float64(s.PoolCores), least), 1))
 			d.Limit = &limit
 			if n.jobs[i].done {
 				d.FinishS = later(s.NowS, n.jobs[i].end)
@@ -401,7 +404,13 @@ func (n *node) give(j *job, cores float64, free *float64) float64 {
 
 // spread raises the rates of some tasks by entitlement.
 func (n *node) spread(free *float64, some func(*job) bool) {
-	for i, cores := range n.divide(*free, some) {
+	claims := make([]waterfill.Claim, len(n.jobs))
+	for i := range n.jobs {
+		if j := &n.jobs[i]; some(j) {
+			claims[i] = waterfill.Claim{Weight: j.weight, Max: j.most - j.real}
+		}
+	}
+	for i, cores := range waterfill.Divide(*free, claims) {
 		n.give(&n.jobs[i], cores, free)
 	}
 }
@@ -430,22 +439,53 @@ func (n *node) serveKnown(free *float64, seconds float64) {
 		}
 	}
 	slices.SortStableFunc(preferred, func(a, b int) int { return n.params.Prefer.compare(n.order[a], n.order[b]) })
-	guarded := false
-	for _, p := range preferred {
+	n.prefer(preferred, rooms, free, seconds, true)
+	n.prefer(preferred, rooms, free, seconds, false)
+}
+
+// portion is the part of the pool that is meant for the i-th of m tasks in front: of all
+// divisions the one with the least mean completion, if a task on k cores is k^p times as
+// fast as on one (heSRPT: Berg, Vesilo and Harchol-Balter, Performance Evaluation 2020).
+// With p = 1 the first one has all.
+func (p Params) portion(i, m int) float64 {
+	behind := func(i int) float64 {
+		if i == m || p.Scaling == 1 && i > 0 {
+			return 0
+		}
+		return math.Pow(float64(m-i)/float64(m), 1/(1-p.Scaling))
+	}
+	return behind(i) - behind(i+1)
+}
+
+// wholeCore is what a task in front is given before the next one is: threads that take
+// turns on a core lose nothing.
+const wholeCore = 1
+
+// prefer gives what is free to the tasks at these places of order, one after the other:
+// each its portion if there are any, else all.
+func (n *node) prefer(preferred []int, rooms []float64, free *float64, seconds float64, portions bool) {
+	guarded, pool := false, *free
+	for i, p := range preferred {
 		if *free <= n.pool*rounding {
 			break
 		}
 		j := n.order[p]
 		cores := *free
+		if portions {
+			cores = min(cores, max(wholeCore, pool*n.params.portion(i, len(preferred))))
+		}
+		meant := cores
 		for k, front := range n.order[:p] {
 			if rooms[k] < j.left && front.twin > 0 {
 				cores = min(cores, max(rooms[k], 0)/min(seconds, front.due))
 			}
 		}
-		held := cores < *free
+		held := cores < meant
 		if cores = n.give(j, cores, free); cores > 0 {
-			if j.rule = RulePreferred; guarded && !held {
+			if j.rule != RulePreferred && guarded && !held {
 				j.rule = RuleGuard
+			} else {
+				j.rule = RulePreferred
 			}
 		}
 		guarded = guarded || held

@@ -5,6 +5,7 @@ package fsp
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -42,7 +43,7 @@ func TestDecide(t *testing.T) {
 			name: "the shorter first, a floor for the other", tasks: []policy.Task{task("a", 30), task("b", 10)},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {
-			name: "quality first, within the slack", params: Params{Quality, 0.1},
+			name: "quality first, within the slack", params: Params{Quality, 1, 0.1},
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.QualityCPUS = amount(1) }), task("b", 10)},
 			rules: []string{RulePreferred, RuleGuard}, cores: []float64{0.2 + 9.0/5, 2}, slack: 9,
 		}, {
@@ -50,7 +51,7 @@ func TestDecide(t *testing.T) {
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.QualityCPUS = amount(0) }), task("b", 10)},
 			rules: []string{RuleWait, RulePreferred}, cores: []float64{0.2, 3.8}, slack: 9,
 		}, {
-			name: "by the ratio of entitlements", params: Params{Completion, 1},
+			name: "by the ratio of entitlements", params: Params{Completion, 1, 1},
 			tasks: []policy.Task{change(task("a", 30), func(t *policy.Task) { t.Entitlement = 3 }), task("b", 10)},
 			rules: []string{RuleWait, RuleWait}, cores: []float64{3, 1},
 		}, {
@@ -94,6 +95,7 @@ func TestDecide(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.params.Prefer == "" {
 				tc.params = DefaultParams()
+				tc.params.Scaling = 1
 			}
 			s := policy.Snapshot{NowS: 100, PoolCores: 4, IntervalS: 5, Tasks: tc.tasks}
 			must.NoError(t, s.Validate())
@@ -115,7 +117,7 @@ func TestDecide(t *testing.T) {
 // Both finish times, and what the twin grows by.
 func TestDecide_finish(t *testing.T) {
 	s := policy.Snapshot{NowS: 1000, PoolCores: 2, Tasks: []policy.Task{task("a", 30), task("b", 10)}}
-	out := Decide(s, Params{Completion, least}).Tasks
+	out := Decide(s, Params{Completion, 1, least}).Tasks
 	for i, want := range [][2]float64{{1020, 1020}, {1010, 1005}} {
 		must.InDelta(t, want[0], *out[i].FairFinishS, 1e-6)
 		must.InDelta(t, want[1], *out[i].FinishS, 1e-6)
@@ -153,12 +155,38 @@ func snapshots(t *rapid.T) (policy.Snapshot, Params) {
 		}
 	}
 	p := Params{
-		Prefer: rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
-		Floor:  rapid.SampledFrom([]float64{5e-324, 0.1, 1}).Draw(t, "floor"),
+		Prefer:  rapid.SampledFrom([]Prefer{Balanced, Completion, Quality}).Draw(t, "prefer"),
+		Scaling: rapid.SampledFrom([]float64{5e-324, 0.5, 1}).Draw(t, "scaling"),
+		Floor:   rapid.SampledFrom([]float64{5e-324, 0.1, 1}).Draw(t, "floor"),
 	}
 	must.NoError(t, s.Validate())
 	must.NoError(t, Check(s, p))
 	return s, p
+}
+
+// Tasks whose threads wait for each other are served side by side: whole cores first, and
+// what is beyond as heSRPT has it.
+func TestDecide_scaling(t *testing.T) {
+	for _, tc := range []struct {
+		scaling, pool float64
+		tasks         int
+		cores         []float64
+	}{
+		{1, 2, 3, []float64{2, 0, 0}},
+		{0.5, 2, 3, []float64{10. / 9, 8. / 9, 0}},
+		{0.5, 2, 5, []float64{1, 1, 0, 0, 0}},
+		{0.5, 2, 2, []float64{1.5, 0.5}},
+		{0.5, 8, 2, []float64{6, 2}},
+		{0.5, 8, 4, []float64{3.5, 2.5, 1.5, 0.5}},
+	} {
+		s := policy.Snapshot{NowS: 1, PoolCores: policy.Cores(tc.pool), IntervalS: 1}
+		for i := range tc.tasks {
+			s.Tasks = append(s.Tasks, task(string(rune('a'+i)), 1000+float64(i)))
+		}
+		for i, d := range Decide(s, Params{Completion, tc.scaling, 1e-9}).Tasks {
+			must.InDelta(t, tc.cores[i], tc.pool*float64(*d.Limit), 1e-6, must.Sprint(tc, d.ID))
+		}
+	}
 }
 
 // Whatever is valid has an answer in finite numbers, the same each time.
@@ -191,7 +219,8 @@ func TestDecide_properties(t *testing.T) {
 				below = true
 			}
 		}
-		must.False(t, beyond && below, must.Sprint("a task has what it cannot use, and another could"))
+		served := slices.ContainsFunc(s.Tasks, policy.Task.Service) // the pool is smaller then
+		must.False(t, beyond && below && !served, must.Sprint("a task has what it cannot use, and another could"))
 		must.LessEq(t, 1+exact, sum)
 	})
 }

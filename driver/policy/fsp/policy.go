@@ -34,6 +34,7 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
+		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling"},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor"},
 	}
 }
@@ -42,18 +43,23 @@ func Options() []policy.Option {
 type Params struct {
 	// Prefer is what the slack is spent on.
 	Prefer Prefer `json:"prefer" strict:"optional"`
+	// Scaling is p in (0, 1]: on k cores a task is taken to be k^p times as fast as on one.
+	Scaling float64 `json:"scaling" strict:"optional"`
 	// Floor is the part of its twin's rate, in (0, 1], that a task always has.
 	Floor float64 `json:"floor" strict:"optional"`
 }
 
 // DefaultParams returns those of an agent.
-func DefaultParams() Params { return Params{Prefer: Balanced, Floor: 0.1} }
+func DefaultParams() Params { return Params{Prefer: Balanced, Scaling: 0.5, Floor: 0.1} }
 
 // CheckParams reports wrong parameters as a fields.Errors.
 func CheckParams(p Params) error {
 	var errs fields.Errors
 	if !slices.Contains([]Prefer{Balanced, Completion, Quality}, p.Prefer) {
 		errs.Add("prefer", `must be one of "balanced", "completion", "quality", got %q`, string(p.Prefer))
+	}
+	if !(p.Scaling > 0 && p.Scaling <= 1) {
+		errs.Add("scaling", "must be > 0 and ≤ 1, got %v", p.Scaling)
 	}
 	if !(p.Floor > 0 && p.Floor <= 1) {
 		errs.Add("floor", "must be > 0 and ≤ 1, got %v", p.Floor)

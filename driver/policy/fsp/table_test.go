@@ -64,7 +64,7 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	with := func(p Prefer, floor float64) func() divide {
-		return func() divide { return decided(t, Params{p, floor}) }
+		return func() divide { return decided(t, Params{p, 1, floor}) }
 	}
 	same := func(*rand.Rand, *load) {}
 	usual := fluid{interval: 20}

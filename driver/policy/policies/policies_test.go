@@ -40,7 +40,7 @@ func TestQueries(t *testing.T) {
 // Every policy works with an agent's defaults, has a table of departures, and takes
 // options only that it has.
 func TestAll(t *testing.T) {
-	must.Len(t, 10, Options())
+	must.Len(t, 11, Options())
 	for _, p := range All() {
 		d, err := p.Configure(nil)
 		must.NoError(t, err, must.Sprint(p.Name))

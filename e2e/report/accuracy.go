@@ -1,0 +1,127 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
+	"github.com/ebbtide/ebbtide/sim"
+	"github.com/ebbtide/ebbtide/sim/metrics"
+	"github.com/ebbtide/ebbtide/sim/scenario"
+	"github.com/ebbtide/ebbtide/sim/workload"
+)
+
+// machine is what the simulator is calibrated by: the most cores that a training job uses,
+// and what its threads lose by waiting for each other (scenario.Scenario.Overhead).
+type machine struct{ cap, overhead float64 }
+
+// replayed is a real run of training jobs, and the one under none with the same jobs.
+type replayed struct{ none, run result.Run }
+
+// accuracy compares real runs of 10 and 15 jobs with simulated ones of the same jobs: the
+// machine is calibrated on the first seed, and the error is of the others'.
+func (e evidence) accuracy() (values []value, on string, err error) {
+	x := e.bench[result.Train]
+	var first, rest []replayed
+	seeds := result.Seeds(x.Runs, func(result.Run) bool { return true })
+	for _, r := range x.Runs {
+		none := slices.IndexFunc(x.Runs, func(n result.Run) bool {
+			return n.Variant == result.None && n.Case == r.Case && n.Seed == r.Seed
+		})
+		known := r.Variant == result.None || r.Variant == "auto" || r.Variant == "auto completion"
+		if none < 0 || r.Mode == "quota" || !known || r.Case != "10 jobs" && r.Case != "15 jobs" {
+			continue
+		}
+		if p := (replayed{x.Runs[none], r}); r.Seed == seeds[0] {
+			first = append(first, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	if len(first) == 0 || len(rest) == 0 {
+		return nil, "", nil
+	}
+	var best machine
+	least := math.Inf(1)
+	for cap := 1.6; cap < 2.01; cap += 0.1 {
+		for overhead := 0.0; overhead < 0.31; overhead += 0.05 {
+			m := machine{cap * x.Cores / 2, overhead}
+			sum := 0.0
+			for _, p := range first {
+				off, err := p.off(x, m)
+				if err != nil {
+					return nil, "", err
+				}
+				sum += off * off
+			}
+			if sum < least {
+				least, best = sum, m
+			}
+		}
+	}
+	sums, counts := make(map[string]float64), make(map[string]int)
+	var names []string
+	for _, p := range rest {
+		off, err := p.off(x, best)
+		if err != nil {
+			return nil, "", err
+		}
+		name := p.run.Case + " " + p.run.Variant
+		if counts[name] == 0 {
+			names = append(names, name)
+		}
+		sums[name] += off
+		counts[name]++
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		off := sums[name] / float64(counts[name])
+		values = append(values, value{name, math.Abs(off), minus(fmt.Sprintf("%+.1f %%", 100*off))})
+	}
+	return values, fmt.Sprintf("; calibrated on seed %d (a job uses %.1f cores at most, overhead %.2f), measured on the others", seeds[0], best.cap, best.overhead), nil
+}
+
+// off is by which part the simulated mean completion is more than the real one.
+func (p replayed) off(x result.Experiment, m machine) (float64, error) {
+	text := fmt.Sprintf("interval_s = %g\noverhead = %g\nnode \"node\" {\n  cores = %g\n}\nworkload \"generated\" {\n  jobs = %d\n}\n",
+		x.Interval, m.overhead, x.Cores, len(p.none.Jobs))
+	name := p.run.Variant
+	if name == "auto completion" {
+		name = "auto"
+		text += "options = { fsp_prefer = \"completion\" }\n"
+	}
+	s, err := scenario.Parse("replayed", []byte(text), scenario.Changes{})
+	if err != nil {
+		return 0, fmt.Errorf("replaying a run: %w", err)
+	}
+	v, err := sim.Find(name, s)
+	if err != nil {
+		return 0, fmt.Errorf("replaying a run: %w", err)
+	}
+	var jobs []workload.Job
+	for _, j := range p.none.Jobs {
+		jobs = append(jobs, workload.Job{
+			ID: j.ID, Kind: j.Kind, ArriveS: j.ArriveS, CapCores: m.cap, Weight: 1,
+			WorkCPUS: j.CPUS, Steps: 1000, Curve: workload.Exponential(100),
+		})
+	}
+	out, err := sim.Run(context.Background(), sim.Config{Scenario: s, Variant: v, Seed: p.run.Seed, Jobs: jobs})
+	if err != nil {
+		return 0, fmt.Errorf("replaying a run: %w", err)
+	}
+	return mean(out.Jobs)/mean(p.run.Jobs) - 1, nil
+}
+
+// mean is the mean completion of jobs that have all ended.
+func mean(jobs []metrics.Job) float64 {
+	sum := 0.0
+	for _, j := range jobs {
+		sum += *j.EndS - j.ArriveS
+	}
+	return sum / float64(len(jobs))
+}

@@ -1,0 +1,90 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package relocate
+
+import (
+	"math"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+)
+
+func x(v float64) *float64 { return &v }
+
+func TestDecide(t *testing.T) {
+	busy := Node{ID: "a", PoolCores: 2, LeftCPUS: 600, Known: 2}
+	empty := Node{ID: "b", PoolCores: 2}
+	short, long := Task{ID: "short", Node: "a", LeftCPUS: 200, InS: x(100)}, Task{ID: "long", Node: "a", LeftCPUS: 400, InS: x(300)}
+	decide := func(p Params, to Node, tasks ...Task) Output {
+		in := Input{Nodes: []Node{busy, to}, Tasks: tasks, Params: p}
+		must.NoError(t, in.Validate())
+		return Decide(in)
+	}
+
+	out := decide(DefaultParams(), empty, short, long)
+	must.Eq(t, Output{
+		Task: "long", From: "a", To: "b", SavedS: 300 - 205, Rule: RuleSooner,
+		Why: "long would end in 300 s on a, and in 205 s on b, the move included",
+	}, out)
+
+	slow := long // one thread
+	slow.CapCores = 1
+	must.Eq(t, RuleStay, decide(DefaultParams(), empty, short, slow).Rule)
+	must.Eq(t, "", decide(DefaultParams(), Node{ID: "b", PoolCores: 2, LeftCPUS: 350, Known: 1}, long).Task, must.Sprint("not half of it"))
+	must.Eq(t, "", decide(DefaultParams(), Node{ID: "b", PoolCores: 2, Unknown: 2}, long).Task, must.Sprint("unknown ones count like the others"))
+	must.Eq(t, "", decide(Params{CostS: 60, Margin: 0.2}, empty, long).Task)
+	nowhere := long
+	nowhere.To = []string{"c"}
+	must.Eq(t, "", decide(DefaultParams(), empty, nowhere).Task)
+	unforeseen := long
+	unforeseen.InS = nil
+	must.Eq(t, "long", decide(DefaultParams(), empty, unforeseen).Task, must.Sprint("after all else that is left there"))
+}
+
+func TestValidate(t *testing.T) {
+	must.NoError(t, Example().Validate())
+	must.Eq(t, "gru", Decide(Example()).Task)
+	in := Input{
+		Nodes:  []Node{{ID: "a"}, {ID: "a", PoolCores: 1, LeftCPUS: -1, Known: -1, Unknown: -1}},
+		Tasks:  []Task{{ID: "t", Node: "b", LeftCPUS: math.NaN(), InS: x(-1), CapCores: -1}},
+		Params: Params{CostS: -1, Margin: 1},
+	}
+	err := in.Validate()
+	for _, field := range []string{
+		"nodes[0].pool_cores", "nodes[1].id", "nodes[1].remaining_cpu_s", "nodes[1].known", "nodes[1].unknown",
+		"tasks[0].node", "tasks[0].remaining_cpu_s", "tasks[0].finish_in_s", "tasks[0].cap_cores", "params.cost_s", "params.margin",
+	} {
+		must.ErrorContains(t, err, field)
+	}
+}
+
+// A move saves what it must, on a node with less to do, and the same input gives the same.
+func TestDecide_properties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := Input{Params: DefaultParams()}
+		ids := []string{"a", "b", "c", "d"}
+		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			n := Node{ID: ids[i], PoolCores: rapid.Float64Range(1, 16).Draw(t, "cores"), Unknown: rapid.IntRange(0, 2).Draw(t, "unknown")}
+			for k, left := range rapid.SliceOfN(rapid.Float64Range(0, 1e4), 0, 4).Draw(t, "left") {
+				n.LeftCPUS += left
+				n.Known++
+				in.Tasks = append(in.Tasks, Task{ID: n.ID + ids[k], Node: n.ID, LeftCPUS: left})
+			}
+			in.Nodes = append(in.Nodes, n)
+		}
+		must.NoError(t, in.Validate())
+		out := Decide(in)
+		must.Eq(t, out, Decide(in))
+		if out.Task == "" {
+			return
+		}
+		must.GreaterEq(t, 10, out.SavedS)
+		work := map[string]float64{}
+		for i, s := range Seconds(in.Nodes) {
+			work[in.Nodes[i].ID] = s
+		}
+		must.Less(t, work[out.From]/2, work[out.To])
+	})
+}
