@@ -32,8 +32,7 @@ func (t *term) decide(ctx context.Context, c config.Config) {
 	// The nodes are asked when somebody wants to know, and then once.
 	summaries := sync.OnceValue(func() map[string]Summary { return t.summaries(ctx) })
 	t.release(ctx, c, summaries)
-	if c.Relocation.Enabled && time.Since(t.relocated) >= c.Relocation.Interval {
-		t.relocated = time.Now()
+	if c.Relocation.Enabled {
 		t.relocate(ctx, c, summaries)
 	}
 	if c.Placement.Enabled {

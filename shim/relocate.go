@@ -17,12 +17,25 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// candidates bounds how many tasks are asked at a look, those of the busiest nodes first.
-const candidates = 32
+// Bounds of a look, so that it takes no longer in a large cluster: tasks that are asked,
+// those of the busiest nodes first, and nodes that may be their targets, those with the
+// least to do.
+const (
+	candidates = 32
+	targets    = 64
+)
+
+// askEach bounds how often nodes are asked: all of them at a look.
+const askEach = 10 * time.Millisecond
 
 // relocate moves tasks that would end much sooner on another node, one for four nodes at
 // most.
 func (t *term) relocate(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
+	every := max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*askEach)
+	if time.Since(t.relocated) < every || !t.anyMovable() {
+		return
+	}
+	t.relocated = time.Now()
 	in := relocate.Input{Nodes: t.backlogs(summaries()), Params: relocate.DefaultParams()}
 	in.Params.Margin = c.Relocation.Margin
 	byTask := t.relocatable(ctx, &in)
@@ -57,6 +70,16 @@ func (t *term) relocate(ctx context.Context, c config.Config, summaries func() m
 	}
 }
 
+// anyMovable says whether there is an allocation that may move.
+func (t *term) anyMovable() bool {
+	for _, a := range t.state.Allocs {
+		if _, ok := t.group(a); ok {
+			return true
+		}
+	}
+	return false
+}
+
 // backlogs are the nodes of which it is known what they have to do. What has been placed
 // there since, or is on its way, counts as of unknown size.
 func (t *term) backlogs(nodes map[string]Summary) []relocate.Node {
@@ -88,8 +111,12 @@ func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(work[b], work[a]) })
+	least := order[max(0, len(order)-targets):]
 	asked := 0
 	for _, i := range order {
+		if len(least) == 0 || work[least[len(least)-1]] >= work[i]/2 {
+			return byTask // nor is there a target for the less busy ones
+		}
 		allocs := t.state.On(in.Nodes[i].ID)
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
@@ -97,17 +124,18 @@ func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*
 			if !ok || t.gate.Closed(time.Now(), a.Job, a.Node, "") != "" {
 				continue
 			}
+			if asked++; asked > candidates {
+				return byTask
+			}
 			to := []string{}
-			for k, n := range in.Nodes {
-				if work[k] < work[i]/2 && t.feasible(t.state.Nodes[n.ID], t.state.Jobs[a.Job], group, a.Uses) {
-					to = append(to, n.ID)
+			for _, k := range least {
+				id := in.Nodes[k].ID
+				if work[k] < work[i]/2 && t.feasible(t.state.Nodes[id], t.state.Jobs[a.Job], group, a.Uses) {
+					to = append(to, id)
 				}
 			}
 			if len(to) == 0 {
 				continue
-			}
-			if asked++; asked > candidates {
-				return byTask
 			}
 			st, err := t.nomad.Status(ctx, stub(a), a.Task)
 			if err != nil || !st.Fair.RemainingCPUS.Known() {

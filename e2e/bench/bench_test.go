@@ -219,8 +219,9 @@ func TestCluster(t *testing.T) {
 	must.Len(t, clusterJobs, jobs)
 	task := jobs[0].Task(100, 2, 1)
 	task.Image = "trainer:e2e"
-	hcl := mix.JobspecWith("a", false, holdMeta, task)
-	for _, want := range []string{`ebbtide_hold = "true"`, `value     = "released"`, `image        = "trainer:e2e"`, `command = "/bin/trainer"`} {
+	task.Moves = true
+	hcl := mix.JobspecWith("a", false, migrateMeta, task)
+	for _, want := range []string{`ebbtide_migrate = "true"`, "sticky = true", `"-checkpoint", "/alloc/data/model.ckpt", "-resume"`, `path = "/alloc/data/model.ckpt"`, `image        = "trainer:e2e"`, `command = "/bin/trainer"`} {
 		must.StrContains(t, hcl, want)
 	}
 	n := node{options: options{what: result.Cluster, interval: 2 * time.Second}}

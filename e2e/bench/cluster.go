@@ -22,14 +22,10 @@ const (
 	clusterJobs  = 20
 )
 
-// holdMeta makes a job wait for the shim to place it.
-const holdMeta = `
+// migrateMeta lets the shim move a job.
+const migrateMeta = `
   meta {
-    ebbtide_hold = "true"
-  }
-  constraint {
-    attribute = "${meta.ebbtide_hold}"
-    value     = "released"
+    ebbtide_migrate = "true"
   }`
 
 // clusterMix are the jobs of a run: as long in sum, for the pool, as those of the run of
@@ -38,12 +34,12 @@ func clusterMix(seed uint64, factor float64) []mix.Job {
 	return mix.Overlapping(clusterJobs, seed, 13.5*clusterJobs*factor, time.Duration(factor*float64(20*time.Second)))
 }
 
-// startShim runs a shim in this process that places jobs and moves none, until stop is
-// called, which returns why it has ended before.
+// startShim runs a shim in this process, ten times as fast as its defaults since the jobs
+// are, until stop is called, which returns why it has ended before.
 func (n *node) startShim(ctx context.Context) (stop func() error, err error) {
 	c := config.Default()
 	c.Interval, c.Web.Address, c.Nomad.Address = time.Second, "", n.agent.Addr
-	c.Placement.Enabled, c.Relocation.Enabled = true, false
+	c.Relocation.Interval, c.Limits.Cooldown = c.Relocation.Interval/10, c.Limits.Cooldown/10
 	client, err := c.Nomad.Client()
 	if err != nil {
 		return nil, fmt.Errorf("making the shim's client: %w", err)

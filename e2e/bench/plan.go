@@ -18,7 +18,7 @@ type variant struct {
 	name   string
 	policy string
 	extra  string // further options of the plugin
-	shim   bool   // places the jobs
+	shim   bool   // moves the jobs
 	free   bool   // nobody is limited: one run serves both modes
 }
 

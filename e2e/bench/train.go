@@ -38,7 +38,7 @@ func (m *measurement) trainees(s step) []trainee {
 			t.task, t.curve = j.Task(j.Steps(m.e.Calibration.Speeds[j.Model], pool()), m.threads, s.seed), m.curve
 		}
 		if m.what == result.Cluster {
-			t.task.Image = harness.Image
+			t.task.Image, t.task.Moves = harness.Image, true
 		}
 		t.task.CPU = mix.NodeMHz / len(jobs)
 		all = append(all, t)
@@ -73,7 +73,7 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 			return result.Run{}, failed
 		}
 		defer func() { err = errors.Join(err, stop()) }()
-		body = holdMeta
+		body = migrateMeta
 	}
 	before, err := readMachine()
 	if err != nil {
@@ -130,6 +130,7 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start
 	if err != nil {
 		return out, err
 	}
+	out.Moves = done.moves
 	since := func(at time.Time) *float64 { s := round(at.Sub(start).Seconds()); return &s }
 	out.ArriveS, out.StartS, out.EndS = *since(done.submitted), since(done.started), since(done.finished)
 	curve, err := t.curve(ctx, done, t.Name)

@@ -77,6 +77,7 @@ func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error)
 type trained struct {
 	alloc                        *api.Allocation
 	submitted, started, finished time.Time
+	moves                        int
 }
 
 // run submits a job of one task at its time and waits for its end. It tells when the task
@@ -96,14 +97,28 @@ func (n *node) run(ctx context.Context, at time.Time, hcl, task string, started 
 	if started != nil {
 		started(alloc)
 	}
-	if done.alloc, err = n.agent.WaitAllocID(ctx, alloc.ID, "done", harness.Terminal); err != nil {
-		return done, err
+	for next := alloc.ID; ; {
+		if done.alloc, err = n.agent.WaitAllocID(ctx, next, "done", harness.Terminal); err != nil {
+			return done, err
+		}
+		if done.started.IsZero() {
+			done.started = alloc.TaskStates[task].StartedAt
+		}
+		stubs, err := n.agent.Allocs(ctx, alloc.JobID)
+		if err != nil {
+			return done, err
+		}
+		if len(stubs) == 0 || stubs[0].ID == next {
+			break
+		}
+		next = stubs[0].ID // the shim has moved it
+		done.moves++
 	}
 	ts := done.alloc.TaskStates[task]
 	if done.alloc.ClientStatus != api.AllocClientStatusComplete || ts == nil || ts.Failed {
 		return done, fmt.Errorf("it failed: %s: %s", done.alloc.ClientDescription, strings.Join(harness.Events(done.alloc, task), "; "))
 	}
-	done.started, done.finished = ts.StartedAt, ts.FinishedAt
+	done.finished = ts.FinishedAt
 	return done, nil
 }
 

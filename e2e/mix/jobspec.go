@@ -37,7 +37,13 @@ type Task struct {
 	Meta, Env        map[string]string
 	CPU              int // MHz; 0 = Shares
 	MemoryMiB        int // 0 = 96
+	// Moves says that the trainer saves its state when it is asked to, and goes on from it,
+	// so that the shim can move it.
+	Moves bool
 }
+
+// checkpoint is where a task that moves saves its state.
+const checkpoint = "alloc/data/model.ckpt"
 
 // Jobspec is a batch job of one group. With network it has a port named http.
 func Jobspec(id string, network bool, tasks ...Task) string {
@@ -47,6 +53,10 @@ func Jobspec(id string, network bool, tasks ...Task) string {
 // JobspecWith has more in the job's block.
 func JobspecWith(id string, network bool, body string, tasks ...Task) string {
 	var b strings.Builder
+	sticky := ""
+	if slices.ContainsFunc(tasks, func(t Task) bool { return t.Moves }) {
+		sticky = "\n      sticky = true\n      migrate = true"
+	}
 	fmt.Fprintf(&b, `
 job %q {
   type = "batch"%s
@@ -60,9 +70,9 @@ job %q {
       unlimited = false
     }
     ephemeral_disk {
-      size = 50
+      size = 50%s
     }
-`, id, body)
+`, id, body, sticky)
 	if network {
 		b.WriteString("    network {\n      port \"http\" {}\n    }\n")
 	}
@@ -76,8 +86,12 @@ job %q {
 func (t Task) write(b *strings.Builder) {
 	config := t.Config
 	if config == "" {
-		quoted := make([]string, len(t.Args))
-		for i, a := range t.Args {
+		args := t.Args
+		if t.Moves {
+			args = append(slices.Clone(args), "-checkpoint", "/"+checkpoint, "-resume")
+		}
+		quoted := make([]string, len(args))
+		for i, a := range args {
 			quoted[i] = strconv.Quote(a)
 		}
 		config = fmt.Sprintf("command = \"/bin/trainer\"\n        args    = [%s]", strings.Join(quoted, ", "))
@@ -91,7 +105,11 @@ func (t Task) write(b *strings.Builder) {
       config {
         %s
 `, t.Name, config)
-	for _, block := range [][2]string{{"progress", t.Progress}, {"target", t.Target}} {
+	save := ""
+	if t.Moves {
+		save = fmt.Sprintf("path = %q", "/"+checkpoint)
+	}
+	for _, block := range [][2]string{{"progress", t.Progress}, {"target", t.Target}, {"checkpoint", save}} {
 		if block[1] != "" {
 			fmt.Fprintf(b, "        %s {\n          %s\n        }\n", block[0], block[1])
 		}

@@ -22,6 +22,7 @@ type load struct {
 	unknown                    bool
 	wrong                      float64 // factor by which the size is estimated wrong; 0 = exact
 	stubborn                   bool    // the estimate does not get better as the task goes on
+	claims                     float64 // what it says that it has left, whatever it does; 0 = it does not lie
 	noise                      float64 // σ of log2 of what each estimate is wrong by, beside wrong
 }
 
@@ -39,7 +40,7 @@ func (s *state) left() float64 { return max(s.size-s.used, 0) }
 func (s *state) running() bool { return s.here && s.finish == 0 }
 
 // sized says whether the policy knows the true size.
-func (s *state) sized() bool { return s.finish > 0 || !s.unknown && s.wrong == 0 }
+func (s *state) sized() bool { return s.finish > 0 || !s.unknown && s.wrong == 0 && s.claims == 0 }
 
 // gone says whether task and twin have ended.
 func (s *state) gone() bool { return s.finish > 0 && s.fair >= s.used*(1-1e-9) }
@@ -209,6 +210,9 @@ func decided(t must.T, p Params) divide {
 			}
 			if wrong := cmp.Or(x.wrong, 1) * math.Exp2(x.noise*noise.NormFloat64()); !x.unknown && !task.Ended {
 				estimate := func(size float64) policy.CPUSeconds {
+					if x.claims > 0 {
+						return policy.CPUSeconds(x.claims)
+					}
 					if x.stubborn {
 						return policy.CPUSeconds(max(size*wrong-x.used, 0))
 					}

@@ -132,3 +132,21 @@ func TestFluid_completion(t *testing.T) {
 		must.LessEq(t, 1+exact, got.worst)
 	}
 }
+
+// A task that always says that it is about to end gets ahead of its fair share, but no
+// further than the others can spare: they gain as without it, and none loses.
+func TestDecide_liar(t *testing.T) {
+	for seed := range uint64(20) {
+		all := append(jobs(seed, 10, 0.5), load{size: 4000, weight: 1, claims: 1})
+		f := fluid{pool: 2, interval: 5}
+		fair, _ := f.run(all, fairSharing)
+		got, _ := f.run(all, decided(t, DefaultParams()))
+		sum, worst := 0.0, 0.0
+		for i := range fair[:10] {
+			sum += got[i] / fair[i] / 10
+			worst = max(worst, got[i]/fair[i])
+		}
+		must.Less(t, 0.8, sum)
+		must.Less(t, 1.1, worst)
+	}
+}

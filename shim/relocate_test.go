@@ -1,0 +1,77 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/actuator"
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/relocate"
+)
+
+// says is a Nomad that knows status files only.
+type says struct {
+	move.Nomad
+	statuses map[string]status.Status // by allocation
+}
+
+func (s says) Status(_ context.Context, a *api.Allocation, _ string) (status.Status, error) {
+	st, ok := s.statuses[a.ID]
+	if !ok {
+		return status.Status{}, errors.New("no such file")
+	}
+	return st, nil
+}
+
+// What nodes have to do is what their tasks have said, and what has come since; of the
+// busiest, those that may move and know how much they have left are candidates.
+func TestRelocatable(t *testing.T) {
+	s, a := small()
+	s.gate = actuator.NewGate(config.Default().Limits)
+	a.Started = time.Now().Add(-time.Minute)
+	var jobs []*cluster.Job
+	for _, j := range s.state.Jobs {
+		jobs = append(jobs, j)
+	}
+	more := *a
+	more.ID, more.Uses = "late", cluster.Resources{}
+	s.state.Replace(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
+	must.True(t, s.anyMovable())
+	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}}
+	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}
+	sums := map[string]Summary{
+		"a": {Node: status.Node{Counts: map[string]int{"NL": 2, "": 1}, RemainingCPUS: 700, Sized: 2}, At: time.Now()},
+		"b": {Node: status.Node{RemainingCPUS: status.Unknown()}, At: time.Now()},
+	}
+	s.inbound = map[string]int{"b": 1}
+	in := relocate.Input{Nodes: s.backlogs(sums), Params: relocate.DefaultParams()}
+	must.Eq(t, []relocate.Node{
+		{ID: "a", PoolCores: 4, LeftCPUS: 700, Known: 2, Unknown: 1}, {ID: "b", PoolCores: 4, Unknown: 1},
+	}, in.Nodes)
+
+	byTask := s.relocatable(t.Context(), &in)
+	must.NoError(t, in.Validate())
+	must.Len(t, 1, in.Tasks, must.Sprint("nothing is known of the other one"))
+	must.Eq(t, a.ID, byTask["alloc"].ID)
+	task := in.Tasks[0]
+	must.Eq(t, []string{"b"}, task.To)
+	must.InDelta(t, 300, *task.InS, 1)
+	must.Eq(t, "alloc", relocate.Decide(in).Task)
+
+	in.Tasks = nil
+	in.Nodes[1].Unknown = 10
+	must.MapEmpty(t, s.relocatable(t.Context(), &in), must.Sprint("no node has less than half as much to do"))
+	s.state.Jobs[a.Job].Stopped = true
+	must.False(t, s.anyMovable())
+}
