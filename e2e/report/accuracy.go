@@ -33,6 +33,9 @@ func (e evidence) accuracy() (values []value, on string, err error) {
 		none := slices.IndexFunc(x.Runs, func(n result.Run) bool {
 			return n.Variant == result.None && n.Case == r.Case && n.Seed == r.Seed
 		})
+		if none >= 0 && slices.ContainsFunc(x.Runs[none].Jobs, func(j metrics.Job) bool { return j.CPUS <= 0 || j.EndS == nil }) {
+			continue
+		}
 		known := r.Variant == result.None || r.Variant == "auto" || r.Variant == "auto completion"
 		if none < 0 || r.Mode == "quota" || !known || r.Case != "10 jobs" && r.Case != "15 jobs" {
 			continue

@@ -46,9 +46,9 @@ func (e evidence) real(what string) (string, error) {
 	if !ok {
 		return notRun(what), nil
 	}
-	header, names := timesHeader, times
+	header, names := timesHeader+"|CPU time, %", times
 	if what == result.TRADL {
-		header = strings.NewReplacer("completion", "objective", "50 % quality", "acceptable", "|95 % quality, %", "").Replace(header)
+		header = strings.NewReplacer("completion", "objective", "50 % quality", "acceptable", "|95 % quality, %", "").Replace(timesHeader)
 		names = []string{metrics.Completion, metrics.Makespan, "acceptable"}
 	}
 	var rows [][]string
@@ -62,7 +62,11 @@ func (e evidence) real(what string) (string, error) {
 				continue
 			}
 			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), what+", ")
-			rows = append(rows, append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...))
+			row := append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...)
+			if what != result.TRADL {
+				row = append(row, strings.TrimSuffix(percent(x.CPU(kase, mode, s.Policy)), " %"))
+			}
+			rows = append(rows, row)
 		}
 	}
 	out := originOf(x) + "\n\n" + table(append([]string{"jobs, mode", "policy × seeds"}, strings.Split(header, "|")...), rows)

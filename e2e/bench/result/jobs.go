@@ -42,9 +42,36 @@ func (e Experiment) Summaries(mode string) ([]metrics.Summary, error) {
 	return metrics.Summarize(runs, None, 1)
 }
 
+// CPU is how much CPU time the jobs of a variant's runs have used, of what the same jobs
+// did under none: the mean over seeds; 0 if there are none. They do the same steps, so it
+// says how fast the machine was, and what their threads lost.
+func (e Experiment) CPU(kase, mode, variant string) float64 {
+	used := func(variant, mode string, seed uint64) (sum float64) {
+		for _, r := range e.Runs {
+			if r.Case == kase && r.Variant == variant && r.Mode == mode && r.Seed == seed {
+				for _, j := range r.Jobs {
+					sum += j.CPUS
+				}
+			}
+		}
+		return sum
+	}
+	sum, n := 0.0, 0.0
+	for _, seed := range Seeds(e.Runs, func(Run) bool { return true }) {
+		none, own := used(None, "", seed), used(variant, mode, seed)
+		if none > 0 && own > 0 {
+			sum, n = sum+own/none, n+1
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / n
+}
+
 // Disturbed names the runs in which something else used the machine, a line each.
 func (e Experiment) Disturbed() []string {
-	const calm = 0.03
+	const calm = 0.07 // Nomad and the plugin themselves use half of it
 	var lines []string
 	for _, r := range e.Runs {
 		used := 0.0
