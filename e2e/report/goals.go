@@ -90,27 +90,28 @@ func (e evidence) goals() (string, error) {
 	simWorst := func(_ string, s metrics.Summary) (float64, string) {
 		return s.Ratio.Max, fmt.Sprintf("%.2f", s.Ratio.Max)
 	}
+	const noisy = "the machine is shared: in seed 4 the same steps took 12 and 17 % more CPU time under the two than under `none`"
 	list := []goal{
-		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), most(0.65), ""},
+		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), most(0.65), noisy},
 		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), most(0.72), ""},
-		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), most(0.80), ""},
-		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), most(1.05), ""},
-		{"real, both: makespan", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), most(1), ""},
+		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), most(0.80), "nobody knows beforehand how far a job is from its last improvement"},
+		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), most(1.05), noisy},
+		{"real, both: makespan", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), most(1), "a long job that is left alone at the end makes little of a second core"},
 		{"simulated: the mean is worse in no scenario", "≤ 0 %", sim("", all, func(_ string, s metrics.Summary) (float64, string) {
 			r := s.Time(metrics.Completion).Ratio
 			return r.Mean, change(r) + " %"
 		}), most(1), ""},
 		{"simulated, sizes known: worst job", "≤ 1.05", sim("exact", all, simWorst), most(1.05),
-			"on one node it is; on several a job that ends sooner changes the node that later ones get, and a twin knows only its own node"},
+			"in `adaptdl` the next worst is 1.06; this one takes 85 s, and is decided on every 20 s. On several nodes a job that ends sooner changes the node that later ones get, and a twin knows only its own node"},
 		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), most(1.3),
-			"likewise; and where jobs cannot use a whole node (`adaptdl`, `alibaba`): what they can use is not learnt while CPU is short"},
+			"likewise"},
 		{"simulated, `completion`: part of `srpt`'s gain", "≥ 85 %", sim("", all[1:], func(set string, s metrics.Summary) (float64, string) {
 			best, err := e.simOf(set, metrics.Bound)
 			if err != nil {
 				return math.NaN(), ""
 			}
 			return -s.Gain() / best.Gain(), e.bound(set, s)
-		}), most(-0.85), "for the same reason; and where jobs end at an objective, which only a fit foresees"},
+		}), most(-0.85), "whole cores first costs where jobs are as many times as fast as they have cores; where they are not (`threads`) it brings more than `srpt` does"},
 	}
 	values, on, err := e.accuracy()
 	if err != nil {
