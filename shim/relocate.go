@@ -47,6 +47,7 @@ func (t *term) relocate(ctx context.Context, c config.Config, summaries func() m
 	for moves > 0 && refusals > 0 {
 		out := relocate.Decide(in)
 		if out.Task == "" {
+			t.log.Debug("no task is relocated", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
 			return
 		}
 		k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
