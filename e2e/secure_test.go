@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -336,16 +337,19 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 // testJob has it as the jobspec that the product brings along.
 func (s *secured) testJob(t *testing.T) {
 	s.takes(t, false)
-	more := s.start(t, hasty("moves-too"))
+	more := s.start(t, converged("moves-too", true))
 	must.Eq(t, s.agent.NodeID(), more.NodeID)
-	for i := range 3 {
-		s.start(t, job{id: fmt.Sprintf("busy-%d", i), tasks: []task{shell("while :; do :; done")}})
-	}
 	s.takes(t, true)
 
 	const name = "ebbtide-shim"
 	s.nomad(t, "acl", "policy", "apply", "-namespace", "default", "-job", name, name, s.product("jobspecs", "acl", "shim.hcl"))
-	s.nomad(t, "job", "run", "-detach", s.product("jobspecs", "shim.hcl"))
+	// With a policy that moves tasks that do not compute.
+	spec, err := os.ReadFile(s.product("jobspecs", "shim.hcl"))
+	must.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "shim.hcl")
+	must.StrContains(t, string(spec), "          web {\n")
+	must.NoError(t, os.WriteFile(file, bytes.Replace(spec, []byte("          web {\n"), []byte("          migration {\n            enabled = true\n          }\n          web {\n"), 1), 0o644))
+	s.nomad(t, "job", "run", "-detach", file)
 	t.Cleanup(func() { s.stop(t, name) })
 	defer func() {
 		if t.Failed() {
@@ -360,7 +364,7 @@ func (s *secured) testJob(t *testing.T) {
 	s.nomad(t, "alloc", "logs", "-stderr", "-job", name) // as the file's comment says
 	s.waitMoved(t, more)
 
-	_, _, err := s.agent.API.Jobs().Deregister(name, false, nil)
+	_, _, err = s.agent.API.Jobs().Deregister(name, false, nil)
 	must.NoError(t, err)
 	for id := range logs {
 		alloc, err := s.agent.WaitAllocID(deadline(t, startDeadline), id, "ended", harness.Terminal)

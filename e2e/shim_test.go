@@ -38,8 +38,8 @@ func TestShim(t *testing.T) {
 	settings := map[string]string{"specon_interval": `"2s"`, "specon_alpha": "0.05"}
 	first := newCluster(t, h, "exec", clusterOptions{settings: settings})
 	c := config.Default()
-	c.Interval, c.Relocation.Interval = time.Second, 2*time.Second
-	c.Relocation.Enabled, c.Migration.Enabled = false, true // at first
+	c.Interval = time.Second
+	c.Relocation.Enabled, c.Migration.Enabled = false, true
 	c.Web.Address = ""
 	c.Nomad.Address = first.agent.Addr
 
@@ -82,10 +82,6 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	stop = run("shim-3")
 	testShimPlaces(t, first, second)
 	testShimReleases(t, first, second)
-	stop()
-	c.Placement.Enabled, c.Migration.Enabled, c.Relocation.Enabled = false, false, true
-	stop = run("shim-4")
-	testShimRelocates(t, first, second)
 	stop()
 	t.Run("killed", func(t *testing.T) { testShimKilled(t, first, second) })
 }
@@ -138,9 +134,16 @@ func hasty(id string) job {
 	return j
 }
 
-// testShimRelocates has a training beside three tasks that compute as well: it would end
-// much sooner on the other node, and goes there.
-func testShimRelocates(t *testing.T, first, second *cluster) {
+// TestRelocate has a training beside three tasks that compute as well: it would end much
+// sooner on the other node, and goes there.
+func TestRelocate(t *testing.T) {
+	h := newHarness(t)
+	first := newCluster(t, h, "exec", clusterOptions{})
+	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent}})
+	c := config.Default()
+	c.Interval, c.Relocation.Interval = time.Second, 2*time.Second
+	c.Web.Address, c.Nomad.Address = "", first.agent.Addr
+	runShims(t, c, "shim")
 	_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), false, nil)
 	must.NoError(t, err)
 	alloc := first.start(t, hasty("hasty"))

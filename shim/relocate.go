@@ -8,6 +8,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -57,7 +58,7 @@ func (t *term) relocate(ctx context.Context, c config.Config, summaries func() m
 			refusals--
 			continue
 		}
-		t.begin(ctx, c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: out.Why})
+		t.begin(ctx, c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
 		moves--
 		for i := range in.Nodes {
 			switch n := &in.Nodes[i]; n.ID {
