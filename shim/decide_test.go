@@ -27,7 +27,7 @@ func small() (t *term, a *cluster.Alloc) {
 	t.state.Nodes["a"], t.state.Nodes["b"] = node("a"), node("b")
 	t.state.Jobs[key] = &cluster.Job{
 		Key: key, Datacenters: []string{"dc*"}, Pool: "default",
-		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Meta: map[string]string{"ebbtide_migrate": "true"}, Drivers: []string{"ebbtide"}}},
+		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Meta: map[string]string{"ebbtide_migrate": "true"}, Drivers: []string{"ebbtide"}}},
 	}
 	a = &cluster.Alloc{ID: "alloc", Job: key, Group: "train", Node: "a", Running: true, Uses: cluster.Resources{MHz: 600, MemoryMB: 100}}
 	t.state.Allocs[a.ID] = a

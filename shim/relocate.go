@@ -123,7 +123,7 @@ func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
 			group, ok := t.group(a)
-			if !ok || t.gate.Closed(time.Now(), a.Job, a.Node, "") != "" {
+			if !ok || len(group.Tasks) == 0 || t.gate.Closed(time.Now(), a.Job, a.Node, "") != "" {
 				continue
 			}
 			if asked++; asked > candidates {
@@ -139,7 +139,7 @@ func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*
 			if len(to) == 0 {
 				continue
 			}
-			st, err := t.nomad.Status(ctx, stub(a), a.Task)
+			st, err := t.nomad.Status(ctx, stub(a), group.Tasks[0])
 			if err != nil || !st.Fair.RemainingCPUS.Known() {
 				continue
 			}

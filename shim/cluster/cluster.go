@@ -96,7 +96,7 @@ type Alloc struct {
 	ID      string
 	Job     JobKey
 	Group   string
-	Task    string // the first one under Ebbtide; "" if there is none
+	Task    string // the one that has asked to be moved; "" if none has
 	Node    string
 	Running bool
 	Stops   bool // Nomad has asked for its end
