@@ -209,11 +209,10 @@ func (s *secured) testRefused(t *testing.T) {
 
 // converged is a training that has converged when it has begun.
 func converged(id string, migrates bool) job {
-	j := trainee(id)
 	if migrates {
-		j.body = "meta {\n ebbtide_migrate = \"true\"\n}"
+		return optIn(trainee(id))
 	}
-	return j
+	return trainee(id)
 }
 
 // fill starts two trainings that have converged, of which one lets itself be moved, beside

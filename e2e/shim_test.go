@@ -44,8 +44,7 @@ func TestShim(t *testing.T) {
 	c.Nomad.Address = first.agent.Addr
 
 	// Three on one node. The one that is to move has converged when the others begin.
-	flat := trainee("flat")
-	flat.body = "meta {\n ebbtide_migrate = \"true\"\n}"
+	flat := optIn(trainee("flat"))
 	alloc := first.start(t, flat)
 	var others []string
 	for i := range 2 {
@@ -117,9 +116,7 @@ func testShimPlaces(t *testing.T, first, second *cluster) {
 		must.NoError(t, err)
 	}
 	eligible(false)
-	fresh := trainee("fresh")
-	fresh.body = "meta {\n ebbtide_migrate = \"true\"\n}"
-	alloc := first.start(t, fresh)
+	alloc := first.start(t, optIn(trainee("fresh")))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
 	eligible(true)
 	must.StrContains(t, movesOf(t, first.agent, "fresh"), "flowcon-place moved, ")
@@ -128,9 +125,8 @@ func testShimPlaces(t *testing.T, first, second *cluster) {
 
 // hasty is a training that uses all it gets of one core, and whose end is known.
 func hasty(id string) job {
-	j := trainee(id)
+	j := optIn(trainee(id))
 	j.tasks[0].args[1] = strings.ReplaceAll(j.tasks[0].args[1], "-steps 0 -wait 20ms -every 1", "-steps 200000 -every 50")
-	j.body = "meta {\n ebbtide_migrate = \"true\"\n}"
 	return j
 }
 
@@ -251,9 +247,7 @@ func testShimKilled(t *testing.T, first, second *cluster) {
 		must.NoError(t, err)
 	}
 	eligible(false)
-	flat := trainee("flat-2")
-	flat.body = "meta {\n ebbtide_migrate = \"true\"\n}"
-	alloc := first.start(t, flat)
+	alloc := first.start(t, optIn(trainee("flat-2")))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
 	eligible(true)
 

@@ -31,7 +31,7 @@ func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to 
 			return // it is asked at each look
 		}
 		t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
-		if e.Policy == policies.SpeConMigrate || e.Policy == policies.SpeConRebalance {
+		if converged(e.Policy) {
 			t.mark(ctx, a.Job, e.Policy == policies.SpeConRebalance)
 		}
 		log.Info("would be moved", "policy", e.Policy, "why", e.Why)
@@ -115,14 +115,18 @@ func (t *term) finish(ctx context.Context, e ended) {
 	failures, last := t.gate.Failures(e.job)
 	j := t.jobs[e.job]
 	j.Failures, j.Last = failures, last
-	// What cannot be moved is not asked again; what failed is, after its back-off. Only
-	// SpeCon moves it because it has converged.
-	if result != "failed" && (e.entry.Policy == policies.SpeConMigrate || e.entry.Policy == policies.SpeConRebalance) {
+	// What cannot be moved is not asked again; what failed is, after its back-off.
+	if result != "failed" && converged(e.entry.Policy) {
 		j.Marked = time.Now()
 		j.Rebalanced = j.Rebalanced || e.entry.Policy == policies.SpeConRebalance
 	}
 	t.keep(ctx, e.job, j)
 	t.note(ctx, e.entry)
+}
+
+// converged says whether a policy moves a job because it has converged.
+func converged(name string) bool {
+	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
 }
 
 // mark notes that it was decided about a job.

@@ -33,10 +33,13 @@ const askEach = 10 * time.Millisecond
 // most.
 func (t *term) relocate(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
 	every := max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*askEach)
-	if time.Since(t.relocated) < every || !t.anyMovable() {
+	if time.Since(t.relocated) < every {
 		return
 	}
 	t.relocated = time.Now()
+	if !t.anyMovable() {
+		return
+	}
 	in := relocate.Input{Nodes: t.backlogs(summaries()), Params: relocate.DefaultParams()}
 	in.Params.Margin = c.Relocation.Margin
 	byTask := t.relocatable(ctx, &in)

@@ -162,8 +162,8 @@ func (t *task) steps(x float64) float64 {
 	return math.Round(float64(t.Steps) * (x + float64(t.slope*x*(1-x))))
 }
 
-// run lets the task run from one moment to another, at its rate; of what it uses, a part
-// of speed gets work done. Reports are found at the polls of the driver.
+// run lets the task run from one moment to another, at its rate; in a second so much work as
+// pace gets done. Reports are found at the polls of the driver.
 func (t *task) run(from, to, pace, poll float64) {
 	dt := to - from
 	was := t.work

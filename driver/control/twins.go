@@ -220,12 +220,11 @@ func (c *Controller) endTwin(t *task, now time.Time) (ahead time.Duration, why s
 		why = t.lateBecause(c.pool)
 	}
 	c.twins.gone += max(ghost.CPUS-t.fair.used, 0)
+	c.twins.dirty = true
 	if t.usage.CPUSeconds < float64(leastCap)*now.Sub(t.began).Seconds() {
-		c.twins.dirty = true
 		return 0, "", false // it has waited for something else than CPU
 	}
 	c.twins.saved += ahead
-	c.twins.dirty = true
 	return ahead, why, true
 }
 

@@ -29,7 +29,10 @@ func (c *Cgroup) Threads() Threads {
 			continue // it has ended
 		}
 		for _, t := range threads {
-			if s, err := t.Schedstat(); err == nil && len(out) < maxThreads {
+			if len(out) == maxThreads {
+				return out
+			}
+			if s, err := t.Schedstat(); err == nil {
 				out[t.PID] = time.Duration(s.RunningNanoseconds + s.WaitingNanoseconds)
 			}
 		}

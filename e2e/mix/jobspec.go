@@ -43,7 +43,7 @@ type Task struct {
 }
 
 // checkpoint is where a task that moves saves its state.
-const checkpoint = "alloc/data/model.ckpt"
+const checkpoint = "/alloc/data/model.ckpt"
 
 // Jobspec is a batch job of one group. With network it has a port named http.
 func Jobspec(id string, network bool, tasks ...Task) string {
@@ -88,7 +88,7 @@ func (t Task) write(b *strings.Builder) {
 	if config == "" {
 		args := t.Args
 		if t.Moves {
-			args = append(slices.Clone(args), "-checkpoint", "/"+checkpoint, "-resume")
+			args = append(slices.Clone(args), "-checkpoint", checkpoint, "-resume")
 		}
 		quoted := make([]string, len(args))
 		for i, a := range args {
@@ -107,7 +107,7 @@ func (t Task) write(b *strings.Builder) {
 `, t.Name, config)
 	save := ""
 	if t.Moves {
-		save = fmt.Sprintf("path = %q", "/"+checkpoint)
+		save = fmt.Sprintf("path = %q", checkpoint)
 	}
 	for _, block := range [][2]string{{"progress", t.Progress}, {"target", t.Target}, {"checkpoint", save}} {
 		if block[1] != "" {

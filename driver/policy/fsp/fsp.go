@@ -163,6 +163,10 @@ type job struct {
 // late says whether the twin has ended and the task has not.
 func (j *job) late() bool { return j.known && j.twin == 0 && !j.done }
 
+// cap is the most that the task can use, and room what it could use beside its rate.
+func (j *job) cap() float64  { return j.most }
+func (j *job) room() float64 { return j.most - j.real }
+
 // node is the state of one run.
 type node struct {
 	params Params
@@ -227,12 +231,12 @@ func capacity(s policy.Snapshot, p Params) float64 {
 	return float64(s.PoolCores) * max(free, p.Floor*training, least)
 }
 
-// divide shares cores by entitlement, up to the caps, among those that take part.
-func (n *node) divide(cores float64, part func(*job) bool) []float64 {
+// divide shares cores by entitlement, up to so many each, among those that take part.
+func (n *node) divide(cores float64, most func(*job) float64, part func(*job) bool) []float64 {
 	claims := make([]waterfill.Claim, len(n.jobs))
 	for i := range n.jobs {
 		if j := &n.jobs[i]; part(j) {
-			claims[i] = waterfill.Claim{Weight: j.weight, Max: j.most}
+			claims[i] = waterfill.Claim{Weight: j.weight, Max: most(j)}
 		}
 	}
 	return waterfill.Divide(cores, claims)
@@ -242,7 +246,7 @@ func (n *node) divide(cores float64, part func(*job) bool) []float64 {
 // the time until the next one ends.
 func (n *node) share() (k, next float64) {
 	k, next = n.pool, math.Inf(1)
-	for i, rate := range n.divide(n.pool, func(j *job) bool { return j.twin > 0 }) {
+	for i, rate := range n.divide(n.pool, (*job).cap, func(j *job) bool { return j.twin > 0 }) {
 		j := &n.jobs[i]
 		j.rate = rate
 		if !j.known {
@@ -364,7 +368,7 @@ func (n *node) slack() policy.CPUSeconds {
 // serve sets the rates of the tasks such that the guard holds for a time.
 func (n *node) serve(seconds float64) {
 	// A late task has no twin any more, but it needs CPU as well.
-	fair := n.divide(n.pool, func(j *job) bool { return j.twin > 0 || j.late() })
+	fair := n.divide(n.pool, (*job).cap, func(j *job) bool { return j.twin > 0 || j.late() })
 	free := n.pool
 	for i := range n.jobs {
 		j := &n.jobs[i]
@@ -396,7 +400,7 @@ func (n *node) serve(seconds float64) {
 
 // give raises the rate of a task, up to its cap, and takes it from what is free.
 func (n *node) give(j *job, cores float64, free *float64) float64 {
-	cores = max(min(cores, j.most-j.real, *free), 0)
+	cores = max(min(cores, j.room(), *free), 0)
 	j.real += cores
 	*free -= cores
 	return cores
@@ -404,13 +408,7 @@ func (n *node) give(j *job, cores float64, free *float64) float64 {
 
 // spread raises the rates of some tasks by entitlement.
 func (n *node) spread(free *float64, some func(*job) bool) {
-	claims := make([]waterfill.Claim, len(n.jobs))
-	for i := range n.jobs {
-		if j := &n.jobs[i]; some(j) {
-			claims[i] = waterfill.Claim{Weight: j.weight, Max: j.most - j.real}
-		}
-	}
-	for i, cores := range waterfill.Divide(*free, claims) {
+	for i, cores := range n.divide(*free, (*job).room, some) {
 		n.give(&n.jobs[i], cores, free)
 	}
 }
