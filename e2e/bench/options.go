@@ -81,7 +81,13 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if slices.Equal(o.whats, []string{"all"}) {
 		o.whats = result.All()
 	}
-	o.command = strings.Join(append([]string{"go run ./e2e/bench"}, args...), " ")
+	o.command = "go run ./e2e/bench"
+	for _, a := range args {
+		if strings.Contains(a, " ") {
+			a = strconv.Quote(a)
+		}
+		o.command += " " + a
+	}
 	var err error
 	for _, n := range split(jobs) {
 		var v int

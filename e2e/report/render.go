@@ -38,7 +38,7 @@ func render(root string) (map[string][]byte, error) {
 	}
 	t, err := template.New("evaluation").Funcs(template.FuncMap{
 		"goals": e.goals, "real": e.real, "served": e.served, "mixed": e.mixed, "simulated": e.simulated,
-		"compared": e.compared, "published": e.published, "demo": e.demoTable, "origin": e.simOrigin,
+		"compared": e.compared, "published": e.published, "demo": e.demoTable, "origin": e.simOrigin, "cited": e.cited,
 		"has": func(what string) bool { _, ok := e.bench[what]; return ok },
 		"change": func(set, policy, time string) (string, error) {
 			s, err := e.simOf(set, policy)
@@ -177,6 +177,16 @@ func (e evidence) realOf(what, kase, mode, variant string) (metrics.Summary, boo
 		}
 	}
 	return metrics.Summary{}, false, err
+}
+
+// cited is what a variant does to real training jobs, in a sentence.
+func (e evidence) cited(kase, variant string) (string, error) {
+	s, ok, err := e.realOf(result.Train, kase, "weight", variant)
+	if err != nil || !ok {
+		return "not run", err
+	}
+	return fmt.Sprintf("mean completion %s %% over %d seeds, makespan %s %%; %.0f %% of the jobs took longer by more than 2 %%, the worst %.2f times as long",
+		change(s.Time(metrics.Completion).Ratio), s.Runs, change(s.Time(metrics.Makespan).Ratio), 100*s.Slower, s.Ratio.Max), nil
 }
 
 // percent writes a ratio as a change.
