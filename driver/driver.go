@@ -301,7 +301,11 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	opts.GPU = report
 	d.learnNode(cfg)
-	d.recallRun(cfg, opts)
+	if !(opts.Targets.QoE > 0) && cfg.AllocDir != "" {
+		if opts.Run, err = runKey(cfg); err != nil {
+			d.logger.Warn("what the task takes will not be known to its next run", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+		}
+	}
 	if cfg.Env == nil {
 		cfg.Env = make(map[string]string)
 	}
@@ -390,7 +394,8 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
-	t.checkpoint = opts.Checkpoint
+	t.checkpoint, t.run = opts.Checkpoint, opts.Run
+	d.recallRun(cfg, opts)
 	ct := control.Task{
 		ID:        cfg.ID,
 		AllocID:   cfg.AllocID,
@@ -401,7 +406,7 @@ func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 		Where:     source.Where(opts.Progress),
 		Targets:   opts.Targets,
 		Work:      opts.Work,
-		OnEnd:     func(m measure.Measurement) { d.keepRun(t, opts.Run, m) },
+		OnEnd:     func(m measure.Measurement) { d.keepRun(t, m) },
 		Recovered: recovered,
 		Open: func() (progress.Source, error) {
 			dir := cfg.TaskDir()

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
 // The calls in this file go to the decorated driver unchanged, but for exec with
@@ -68,11 +70,14 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 	return d.events.TaskEvents(ctx)
 }
 
-// SignalTask sends a signal to a task; those of a move are for us.
+// SignalTask sends a signal to a task; Ebbtide's own are for us.
 func (d *Driver) SignalTask(taskID string, signal string) error {
 	t, err := d.task(taskID)
 	if err != nil {
 		return err
+	}
+	if run, ok := strings.CutPrefix(signal, history.Signal+" "); ok {
+		return d.tellRun(t, run)
 	}
 	switch signal {
 	case SignalCheckpoint:

@@ -8,11 +8,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/remaining"
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
 // The next run of a job is told what the last one took, if that was a whole one.
@@ -25,7 +28,9 @@ func TestRunsAreKept(t *testing.T) {
 		return cfg
 	}
 	earlier := func(cfg *drivers.TaskConfig) remaining.Run {
-		opts := &taskOptions{}
+		key, err := runKey(cfg)
+		must.NoError(t, err)
+		opts := &taskOptions{Run: key}
 		d.recallRun(cfg, opts)
 		return opts.Work.Earlier
 	}
@@ -36,9 +41,10 @@ func TestRunsAreKept(t *testing.T) {
 		if change != nil {
 			change(held)
 		}
-		key, err := runKey(cfg)
+		var err error
+		held.run, err = runKey(cfg)
 		must.NoError(t, err)
-		d.keepRun(held, key, last)
+		d.keepRun(held, last)
 	}
 	config := map[string]any{"image": "torch:1", "command": "python", "args": []string{"train.py", "--size", "3"}}
 	cfg := run(config, nil)
@@ -69,4 +75,34 @@ func TestRunsAreKept(t *testing.T) {
 	last.CPU = 30
 	end(cfg, &drivers.ExitResult{}, func(k *task) { stopped(k); k.succeeded.Store(true) })
 	must.Eq(t, remaining.Run{CPUS: 40, Steps: 100}, earlier(cfg))
+}
+
+// A run on another node is told by a signal: one with the same arguments counts, and is
+// kept for the next run here; others do not, and what is none is an error.
+func TestRunsAreTold(t *testing.T) {
+	d := newDriver(t, Name)
+	held := &task{setup: &setup{controller: control.New(control.Options{}, hclog.NewNullLogger())}}
+	cfg := taskConfig(t, map[string]any{"command": "train"}, nil)
+	cfg.Namespace, cfg.JobID, cfg.TaskGroupName, cfg.AllocDir = "default", "mlp", "g", filepath.Join(t.TempDir(), "a")
+	held.handle = &drivers.TaskHandle{Config: cfg}
+	var err error
+	held.run, err = runKey(cfg)
+	must.NoError(t, err)
+	d.tasks[cfg.ID] = held
+	kept := func() remaining.Run {
+		opts := &taskOptions{Run: held.run}
+		d.recallRun(cfg, opts)
+		return opts.Work.Earlier
+	}
+	other := held.run
+	other.Arguments = "0a1b"
+	must.NoError(t, d.SignalTask(cfg.ID, history.Signal+" "+other.Text(remaining.Run{CPUS: 9})))
+	for _, bad := range []string{"", "cpu_s=50", "cpu_s=0 steps=1 arguments=" + held.run.Arguments, "cpu_s=NaN steps=1 arguments=" + held.run.Arguments,
+		"cpu_s=5 steps=-1 arguments=" + held.run.Arguments} {
+		must.ErrorContains(t, d.SignalTask(cfg.ID, history.Signal+" "+bad), "EBBTIDE_EARLIER", must.Sprint(bad))
+	}
+	must.Eq(t, remaining.Run{}, kept())
+	want := remaining.Run{CPUS: 50.25, Steps: 100}
+	must.NoError(t, d.SignalTask(cfg.ID, history.Signal+" "+held.run.Text(want)))
+	must.Eq(t, want, kept())
 }

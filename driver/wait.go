@@ -17,8 +17,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/publish"
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
 
@@ -32,6 +34,7 @@ type task struct {
 
 	checkpoint *checkpoint.Config // nil = it cannot be moved
 	move       move
+	run        history.Key // of its kind; zero = what it takes is not kept
 
 	records sync.Mutex // held while its record is changed
 
@@ -166,19 +169,19 @@ func (d *Driver) settle(t *task) {
 			}
 			t.result, t.stopped = res, t.stopping.Load()
 			t.releaseLogs()
-			d.farewell(t.setup.controller.Remove(t.handle.Config.ID))
+			d.farewell(t, t.setup.controller.Remove(t.handle.Config.ID))
 			return
 		}
 	}
 }
 
-// farewell gives the last event of a task time to reach Nomad, which takes none of a task
-// that has ended.
-func (d *Driver) farewell(said <-chan bool) {
+// farewell sends the last events of a task, and gives them time to reach Nomad, which
+// takes none of a task that has ended.
+func (d *Driver) farewell(t *task, ended <-chan control.Ended) {
 	const within, travels = time.Second, 200 * time.Millisecond
 	select {
-	case some := <-said:
-		if some {
+	case e := <-ended:
+		if d.sayRun(t, e.Run) || e.Said {
 			time.Sleep(travels)
 		}
 	case <-time.After(within):

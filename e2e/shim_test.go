@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/cli"
+	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 	"github.com/ebbtide/ebbtide/shim"
@@ -131,7 +133,7 @@ func hasty(id string) job {
 }
 
 // TestRelocate has a training beside three tasks that compute as well: it would end much
-// sooner on the other node, and goes there.
+// sooner on the other node, and goes there. Before, a run there is told what one here took.
 func TestRelocate(t *testing.T) {
 	h := newHarness(t)
 	first := newCluster(t, h, "exec", clusterOptions{})
@@ -140,8 +142,31 @@ func TestRelocate(t *testing.T) {
 	c.Interval, c.Relocation.Interval = time.Second, 2*time.Second
 	c.Web.Address, c.Nomad.Address = "", first.agent.Addr
 	runShims(t, c, "shim")
-	_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), false, nil)
+	takes := func(on *cluster, yes bool) {
+		_, err := first.agent.API.Nodes().ToggleEligibility(on.agent.NodeID(), yes, nil)
+		must.NoError(t, err)
+	}
+	takes(second, false)
+
+	// A run of it there is known of here.
+	run := func(count int) job {
+		silent := shell("i=0; while [ $i -lt $COUNT ]; do i=$((i+1)); done")
+		silent.env = map[string]string{"COUNT": fmt.Sprint(count)}
+		return job{id: "silent", tasks: []task{silent}}
+	}
+	before := first.start(t, run(10_000_000))
+	_, err := first.agent.WaitEvent(deadline(t, startDeadline), before.ID, "train", "CPU-seconds; its next run will be expected to take as long")
 	must.NoError(t, err)
+	first.stop(t, "silent")
+	takes(second, true)
+	takes(first, false)
+	again := first.start(t, run(math.MaxInt32))
+	must.Eq(t, second.agent.NodeID(), again.NodeID)
+	second.waitStatus(t, again, "train", "told of the run before", func(s status.Status) bool { return s.Fair.Source == string(remaining.Earlier) })
+	first.stop(t, "silent")
+	takes(first, true)
+	takes(second, false)
+
 	alloc := first.start(t, hasty("hasty"))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
 	ids := []string{"hasty"}
@@ -149,8 +174,7 @@ func TestRelocate(t *testing.T) {
 		ids = append(ids, fmt.Sprintf("busy-%d", i))
 		first.start(t, job{id: ids[i+1], tasks: []task{shell("while :; do :; done")}})
 	}
-	_, err = first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), true, nil)
-	must.NoError(t, err)
+	takes(second, true)
 	must.StrContains(t, movesOf(t, first.agent, "hasty"), "relocate moved, ")
 	for _, id := range ids {
 		first.stop(t, id)

@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/shim/actuator"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
@@ -302,6 +303,7 @@ const soon = 250 * time.Millisecond
 // apply takes events over.
 func (t *term) apply(b stream.Batch) {
 	for _, e := range b.Events {
+		was := t.state.Allocs[e.Key]
 		changed, err := t.state.Apply(e)
 		if err != nil {
 			t.log.Warn("an event is left out", "error", err)
@@ -310,7 +312,30 @@ func (t *term) apply(b stream.Batch) {
 			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
 			t.waiting = t.waiting || j != nil && waits(j)
 		}
+		if a := t.state.Allocs[e.Key]; changed && a != nil && a.Running && (was == nil || !was.Running) {
+			t.recall(a)
+		}
 		t.metrics.Events.Inc()
+	}
+}
+
+// recall tells the tasks of an allocation that has begun what their last runs took, if
+// those were on another node.
+func (t *term) recall(a *cluster.Alloc) {
+	if t.now().DryRun {
+		return
+	}
+	for task, run := range t.state.Runs(a) {
+		if run.Node == a.Node {
+			continue // which has kept it
+		}
+		t.moves.Go(func() {
+			ctx, cancel := context.WithTimeout(t.leading, askWithin)
+			defer cancel()
+			if err := t.nomad.Signal(ctx, stub(a), task, history.Signal+" "+run.Text); err != nil {
+				t.log.Debug("a task is not told what its last run took", "alloc_id", a.ID, "task", task, "error", err)
+			}
+		})
 	}
 }
 

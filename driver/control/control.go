@@ -190,12 +190,27 @@ func (c *Controller) Add(t Task) {
 	c.post(func(ctx context.Context) { c.add(ctx, t) })
 }
 
+// Ended is what the loop knows of a task that has ended.
+type Ended struct {
+	Said bool          // an event was sent
+	Run  remaining.Run // what it took, as far as it was read by then
+}
+
 // Remove takes a task back: it has ended. It does not block. The channel says when the
-// loop knows, and whether it sent an event.
-func (c *Controller) Remove(id string) <-chan bool {
-	said := make(chan bool, 1)
-	c.post(func(ctx context.Context) { said <- c.remove(ctx, id) })
-	return said
+// loop knows.
+func (c *Controller) Remove(id string) <-chan Ended {
+	ended := make(chan Ended, 1)
+	c.post(func(ctx context.Context) { ended <- c.remove(ctx, id) })
+	return ended
+}
+
+// Earlier tells what an earlier run of a task took. It does not block.
+func (c *Controller) Earlier(id string, run remaining.Run) {
+	c.post(func(context.Context) {
+		if t := c.find(id); t != nil {
+			t.observer.Earlier(run)
+		}
+	})
 }
 
 // Moving says how far the preparation of a task's move is. While it saves, the task has
@@ -391,18 +406,17 @@ func (c *Controller) locate(ctx context.Context, t *task, retry time.Duration) {
 	}()
 }
 
-// remove drops a task, writes its last status and decides anew for the others. It says
-// whether there was an event.
-func (c *Controller) remove(ctx context.Context, id string) (said bool) {
+// remove drops a task, writes its last status and decides anew for the others.
+func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 	t := c.find(id)
 	if t == nil {
-		return false
+		return ended
 	}
 	t.gone = true
 	now := time.Now()
 	t.look(now)
 	t.readUsage()
-	said = c.sayEnd(t, now)
+	ended = Ended{Said: c.sayEnd(t, now), Run: t.m.Work.Run(t.usage.CPUSeconds)}
 	c.show(t, now, true)
 	time.AfterFunc(lateOutput, func() {
 		m := t.observer.Finish(ctx)
@@ -418,7 +432,7 @@ func (c *Controller) remove(ctx context.Context, id string) (said bool) {
 	if len(c.tasks) > 0 && !now.Before(c.quiet) {
 		c.decide(ctx, policy.EventLeave) // Algorithm 2: so does a leave
 	}
-	return said
+	return ended
 }
 
 // lateOutput is how long after a task's end its last lines may still be on their

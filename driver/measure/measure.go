@@ -109,6 +109,7 @@ type Observer struct {
 	cfg      Config
 	latest   atomic.Pointer[Measurement]
 	requests chan request
+	earlier  atomic.Pointer[remaining.Run] // told, and not taken over yet
 	finish   chan struct{}
 	done     chan struct{}
 	stop     context.CancelFunc
@@ -166,6 +167,9 @@ func Observe(ctx context.Context, cfg Config) *Observer {
 	go o.run(ctx)
 	return o
 }
+
+// Earlier tells what an earlier run of the task took. It does not block.
+func (o *Observer) Earlier(run remaining.Run) { o.earlier.Store(&run) }
 
 // Latest returns the newest measurement. It does not block.
 func (o *Observer) Latest() Measurement { return *o.latest.Load() }
@@ -231,6 +235,9 @@ func (o *Observer) run(ctx context.Context) {
 func (o *Observer) publish() {
 	// What remains falls as CPU time is used, also without a report.
 	if !o.cfg.Service {
+		if run := o.earlier.Swap(nil); run != nil {
+			o.work.Recall(*run)
+		}
 		o.now.Remaining = o.work.Estimate(o.cpu, o.curve())
 	}
 	m := o.now

@@ -14,7 +14,8 @@
 //  2. steps, epochs: what the trainer prints;
 //  3. assumed: options of the task's command line or environment that mean a number of
 //     steps or epochs by their name;
-//  4. earlier: what an earlier run of the same job with the same arguments took.
+//  4. earlier: what an earlier run of the same job with the same arguments took
+//     on this node, or on another one as the shim tells.
 //
 // A number of epochs counts once the steps of an epoch are known. Where only epochs are
 // reported, an assumed number of steps does not count. A task that reports

@@ -144,6 +144,9 @@ type Estimator struct {
 	s        State
 }
 
+// Recall tells what an earlier run took.
+func (e *Estimator) Recall(run Run) { e.declared.Earlier = run }
+
 // New returns an Estimator that goes on from a state; the zero State is a new task.
 func New(d Declared, s State) *Estimator {
 	s.Steps, s.Epochs = append([]Mark(nil), s.Steps...), append([]Mark(nil), s.Epochs...)

@@ -183,7 +183,9 @@ func TestBeyond(t *testing.T) {
 
 // The earlier run is the size of a task without steps, and the price of the first ones.
 func TestEarlier(t *testing.T) {
-	e := New(Declared{Earlier: Run{CPUS: 200, Steps: 100}}, State{})
+	e := New(Declared{}, State{})
+	must.Nil(t, e.Estimate(50, Curve{}).CPUS)
+	e.Recall(Run{CPUS: 200, Steps: 100})
 	m := e.Estimate(50, Curve{})
 	must.Eq(t, 150, *m.CPUS)
 	must.Eq(t, Earlier, m.Source)

@@ -211,7 +211,7 @@ func (e evidence) compared() string {
 		for _, set := range sets {
 			cell := ""
 			if s, err := e.simOf(set+" estimated", policy); err == nil {
-				cell = fmt.Sprintf("%s; %.2f; %.0f", change(s.Time(metrics.Completion).Ratio), s.Ratio.Max, 100*s.Slower)
+				cell = fmt.Sprintf("%s; %.2f; %.0f", strings.TrimSuffix(percent(s.Time(metrics.Completion).Ratio.Mean), " %"), s.Ratio.Max, 100*s.Slower)
 			}
 			row = append(row, cell)
 		}

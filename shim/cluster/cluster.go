@@ -16,7 +16,10 @@ import (
 	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
 // Node is a client.
@@ -108,6 +111,30 @@ type Alloc struct {
 	Index uint64 // of its last change
 }
 
+// Run is what a whole run of a task took, as the driver has said.
+type Run struct {
+	Job               JobKey
+	Group, Task, Node string
+	Text              string // see history.Key.Text
+	At                time.Time
+}
+
+// Bounds of what is kept of runs: groups, and bytes of a text.
+const (
+	mostRuns   = 10_000
+	longestRun = 256
+)
+
+// runKey is that of a group's runs; its job is without what Nomad adds for a dispatch.
+type runKey struct {
+	job   JobKey
+	group string
+}
+
+func newRunKey(job JobKey, group string) runKey {
+	return runKey{JobKey{job.Namespace, history.Job(job.ID)}, group}
+}
+
 // State is a cluster. It is not safe for concurrent use.
 type State struct {
 	Nodes  map[string]*Node
@@ -117,6 +144,7 @@ type State struct {
 	on      map[string]map[string]*Alloc // by node, then by ID
 	drivers map[string]map[string]bool   // sets that nodes share, by their names
 	listed  Indexes
+	runs    *lru.LRU[runKey, map[string]Run] // by task; the last ones
 }
 
 // New returns an empty State.
@@ -124,6 +152,34 @@ func New() *State {
 	return &State{
 		Nodes: make(map[string]*Node), Jobs: make(map[JobKey]*Job), Allocs: make(map[string]*Alloc),
 		on: make(map[string]map[string]*Alloc), drivers: make(map[string]map[string]bool),
+		runs: newRuns(),
+	}
+}
+
+func newRuns() *lru.LRU[runKey, map[string]Run] {
+	runs, err := lru.NewLRU[runKey, map[string]Run](mostRuns, nil)
+	if err != nil {
+		panic(err) // the size is not positive
+	}
+	return runs
+}
+
+// Runs are the last whole runs of the tasks of an allocation's group, by the tasks. They
+// outlast the listings in which Nomad still has their allocations.
+func (s *State) Runs(a *Alloc) map[string]Run {
+	runs, _ := s.runs.Get(newRunKey(a.Job, a.Group))
+	return runs
+}
+
+func (s *State) setRun(r Run) {
+	key := newRunKey(r.Job, r.Group)
+	tasks, ok := s.runs.Get(key)
+	if !ok {
+		tasks = make(map[string]Run)
+		s.runs.Add(key, tasks)
+	}
+	if !r.At.Before(tasks[r.Task].At) {
+		tasks[r.Task] = r
 	}
 }
 
@@ -143,13 +199,18 @@ type Listing struct {
 	Nodes  []*Node
 	Jobs   []*Job
 	Allocs []*Alloc
+	Runs   []Run
 }
 
 // Replace takes a listing over. Events that it holds change nothing any more: Nomad's
 // stream begins with old ones, and an allocation that is over must not come back.
 func (s *State) Replace(l Listing) {
+	runs := s.runs
 	*s = *New()
-	s.listed = l.Indexes
+	s.listed, s.runs = l.Indexes, runs
+	for _, r := range l.Runs {
+		s.setRun(r)
+	}
 	for _, n := range l.Nodes {
 		s.setNode(n)
 	}

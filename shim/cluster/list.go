@@ -59,6 +59,7 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 		return l, err
 	}
 	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
+		l.Runs = append(l.Runs, w.runs()...)
 		if !w.over() {
 			l.Allocs = append(l.Allocs, w.alloc())
 		}

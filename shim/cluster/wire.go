@@ -14,6 +14,7 @@ import (
 	json2 "github.com/go-json-experiment/json"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
@@ -189,6 +190,19 @@ func (w WireAlloc) over() bool {
 	return false
 }
 
+// runs are what the driver has said of whole runs of its tasks.
+func (w WireAlloc) runs() []Run {
+	var all []Run
+	for task, t := range w.TaskStates {
+		for _, e := range t.Events {
+			if text := e.Details[history.Annotation]; text != "" && len(text) <= longestRun {
+				all = append(all, Run{JobKey{w.Namespace, w.JobID}, w.TaskGroup, task, w.NodeID, text, time.Unix(0, e.Time)})
+			}
+		}
+	}
+	return all
+}
+
 func (w WireAlloc) alloc() *Alloc {
 	a := &Alloc{
 		ID: w.ID, Job: JobKey{w.Namespace, w.JobID}, Group: w.TaskGroup, Node: w.NodeID, Index: w.ModifyIndex,
@@ -278,10 +292,13 @@ func (s *State) applyJob(kind string, j *Job) bool {
 
 func (s *State) applyAlloc(w WireAlloc) bool {
 	old := s.Allocs[w.ID]
-	switch {
-	case old != nil && old.Index >= w.ModifyIndex:
+	if old != nil && old.Index >= w.ModifyIndex {
 		return false
-	case w.over():
+	}
+	for _, r := range w.runs() {
+		s.setRun(r)
+	}
+	if w.over() {
 		s.dropAlloc(w.ID)
 		return old != nil
 	}

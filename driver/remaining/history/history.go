@@ -49,6 +49,36 @@ func Arguments(with ...string) string {
 // child is what Nomad adds to the ID of a job that a parameterized or periodic one begins.
 var child = regexp.MustCompile(`(/(dispatch-[0-9]+-[0-9a-f]+|periodic-[0-9]+))+$`)
 
+// How a run gets to the node of the next one.
+const (
+	// Annotation is that of the event by which the driver says what a run took, as Text
+	// writes it.
+	Annotation = "ebbtide_run"
+	// Signal tells the driver what an earlier run took; a space and that text follow.
+	Signal = "EBBTIDE_EARLIER"
+)
+
+// Text writes a run of that kind: "cpu_s=50 steps=100 arguments=…".
+func (k Key) Text(run remaining.Run) string {
+	return fmt.Sprintf("cpu_s=%.6g steps=%.6g arguments=%s", run.CPUS, run.Steps, k.Arguments)
+}
+
+// ErrOther means that a run was one with other arguments.
+var ErrOther = errors.New("a run with other arguments")
+
+// Parse reads what Text has written. The error wraps ErrOther if that was no run of this
+// kind.
+func (k Key) Parse(text string) (run remaining.Run, err error) {
+	var arguments string
+	if _, err := fmt.Sscanf(text, "cpu_s=%g steps=%g arguments=%s", &run.CPUS, &run.Steps, &arguments); err != nil {
+		return remaining.Run{}, fmt.Errorf("reading a run, such as %q, from %.200q: %w", "cpu_s=50 steps=100 arguments=0a1b", text, err)
+	}
+	if arguments != k.Arguments {
+		return remaining.Run{}, fmt.Errorf("%w: %.200q", ErrOther, arguments)
+	}
+	return run, (record{k, run}).check()
+}
+
 // Job is a job's ID without what Nomad adds to it for each dispatch or period.
 func Job(id string) string { return child.ReplaceAllString(id, "") }
 

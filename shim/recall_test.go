@@ -1,0 +1,67 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/stream"
+)
+
+// signalled is a Nomad that notes signals.
+type signalled struct {
+	move.Nomad
+	got chan string
+}
+
+func (s signalled) Signal(_ context.Context, a *api.Allocation, task, signal string) error {
+	s.got <- a.ID + " " + task + " " + signal
+	return nil
+}
+
+// A task is told once what the last run took, when its allocation begins on another node.
+func TestRecall(t *testing.T) {
+	s, _ := small()
+	s.Shim, s.leading = New(config.Default(), nil, "me", hclog.NewNullLogger()), t.Context()
+	said := signalled{got: make(chan string, 10)}
+	s.nomad = said
+	index := 100
+	alloc := func(id, node, status, run string) {
+		index++
+		object := fmt.Sprintf(`{"Allocation": {"ID": %q, "Namespace": "ml", "JobID": "vae", "TaskGroup": "g", "NodeID": %q, "ClientStatus": %q, "DesiredStatus": "run",
+			"ModifyIndex": %d, "TaskStates": {"train": {"Events": [{"Time": %d, "Details": {"ebbtide_run": %q}}]}}}}`, id, node, status, index, index, run)
+		s.apply(stream.Batch{Events: []stream.Event{{Topic: api.TopicAllocation, Key: id, Index: uint64(index), Payload: json.RawMessage(object)}}})
+		s.moves.Wait()
+	}
+	alloc("one", "a", "running", "")
+	alloc("one", "a", "running", "cpu_s=5")
+	alloc("one", "a", "complete", "cpu_s=5")
+	alloc("two", "a", "running", "") // which has kept it
+	must.SliceEmpty(t, drained(said.got))
+	alloc("three", "b", "pending", "")
+	alloc("three", "b", "running", "")
+	alloc("three", "b", "running", "")
+	must.Eq(t, []string{"three train EBBTIDE_EARLIER cpu_s=5"}, drained(said.got))
+	dry := config.Default()
+	dry.DryRun = true
+	s.Shim.Reload(dry)
+	alloc("four", "b", "running", "")
+	must.SliceEmpty(t, drained(said.got))
+}
+
+func drained(from chan string) (all []string) {
+	for len(from) > 0 {
+		all = append(all, <-from)
+	}
+	return all
+}
