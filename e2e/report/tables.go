@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"gonum.org/v1/gonum/stat"
+
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
@@ -64,7 +66,7 @@ func (e evidence) real(what string) (string, error) {
 			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), what+", ")
 			row := append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...)
 			if what != result.TRADL {
-				row = append(row, strings.TrimSuffix(percent(x.CPU(kase, mode, s.Policy)), " %"))
+				row = append(row, strings.TrimSuffix(percent(stat.Mean(x.CPU(kase, mode, s.Policy), nil)), " %"))
 			}
 			rows = append(rows, row)
 		}

@@ -43,9 +43,9 @@ func (e Experiment) Summaries(mode string) ([]metrics.Summary, error) {
 }
 
 // CPU is how much CPU time the jobs of a variant's runs have used, of what the same jobs
-// did under none: the mean over seeds; 0 if there are none. They do the same steps, so it
-// says how fast the machine was, and what their threads lost.
-func (e Experiment) CPU(kase, mode, variant string) float64 {
+// did under none, for each seed. They do the same steps, so it says how fast the machine
+// was, and what their threads lost.
+func (e Experiment) CPU(kase, mode, variant string) (ratios []float64) {
 	used := func(variant, mode string, seed uint64) (sum float64) {
 		for _, r := range e.Runs {
 			if r.Case == kase && r.Variant == variant && r.Mode == mode && r.Seed == seed {
@@ -56,17 +56,13 @@ func (e Experiment) CPU(kase, mode, variant string) float64 {
 		}
 		return sum
 	}
-	sum, n := 0.0, 0.0
 	for _, seed := range Seeds(e.Runs, func(Run) bool { return true }) {
 		none, own := used(None, "", seed), used(variant, mode, seed)
 		if none > 0 && own > 0 {
-			sum, n = sum+own/none, n+1
+			ratios = append(ratios, own/none)
 		}
 	}
-	if n == 0 {
-		return 0
-	}
-	return sum / n
+	return ratios
 }
 
 // Disturbed names the runs in which something else used the machine, a line each.
