@@ -301,7 +301,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	opts.GPU = report
 	d.learnNode(cfg)
-	if !(opts.Targets.QoE > 0) && cfg.AllocDir != "" {
+	if opts.Targets.QoE == 0 && cfg.AllocDir != "" {
 		if opts.Run, err = runKey(cfg); err != nil {
 			d.logger.Warn("what the task takes will not be known to its next run", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
 		}

@@ -224,6 +224,13 @@ func shell(script string) task {
 	return task{command: "/bin/sh", args: []string{"-c", script}}
 }
 
+// eligible says whether a node of the cluster takes allocations.
+func (c *cluster) eligible(t *testing.T, on *cluster, yes bool) {
+	t.Helper()
+	_, err := c.agent.API.Nodes().ToggleEligibility(on.agent.NodeID(), yes, nil)
+	must.NoError(t, err)
+}
+
 // start registers a job, waits until it runs and stops it with the test.
 func (c *cluster) start(t *testing.T, j job) *api.Allocation {
 	t.Helper()

@@ -153,12 +153,8 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	}
 	before := first.waitStatus(t, alloc, "train", "learning", func(s status.Status) bool { return s.Reports > 5 })
 	// A target that takes nothing.
-	_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), false, nil)
-	must.NoError(t, err)
-	defer func() {
-		_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), true, nil)
-		must.NoError(t, err)
-	}()
+	first.eligible(t, second, false)
+	defer first.eligible(t, second, true)
 	exit, _, told = ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
 	must.StrContains(t, told, "takes no allocations: it is ready, ineligible")

@@ -113,14 +113,10 @@ func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 // testShimPlaces has Nomad place a job beside two that learn, for want of another node:
 // there is one a moment later, whose only task has converged, and the shim takes it there.
 func testShimPlaces(t *testing.T, first, second *cluster) {
-	eligible := func(yes bool) {
-		_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), yes, nil)
-		must.NoError(t, err)
-	}
-	eligible(false)
+	first.eligible(t, second, false)
 	alloc := first.start(t, optIn(trainee("fresh")))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
-	eligible(true)
+	first.eligible(t, second, true)
 	must.StrContains(t, movesOf(t, first.agent, "fresh"), "flowcon-place moved, ")
 	first.stop(t, "fresh")
 }
@@ -142,11 +138,7 @@ func TestRelocate(t *testing.T) {
 	c.Interval, c.Relocation.Interval = time.Second, 2*time.Second
 	c.Web.Address, c.Nomad.Address = "", first.agent.Addr
 	runShims(t, c, "shim")
-	takes := func(on *cluster, yes bool) {
-		_, err := first.agent.API.Nodes().ToggleEligibility(on.agent.NodeID(), yes, nil)
-		must.NoError(t, err)
-	}
-	takes(second, false)
+	first.eligible(t, second, false)
 
 	// A run of it there is known of here.
 	run := func(count int) job {
@@ -158,14 +150,14 @@ func TestRelocate(t *testing.T) {
 	_, err := first.agent.WaitEvent(deadline(t, startDeadline), before.ID, "train", "CPU-seconds; its next run will be expected to take as long")
 	must.NoError(t, err)
 	first.stop(t, "silent")
-	takes(second, true)
-	takes(first, false)
+	first.eligible(t, second, true)
+	first.eligible(t, first, false)
 	again := first.start(t, run(math.MaxInt32))
 	must.Eq(t, second.agent.NodeID(), again.NodeID)
 	second.waitStatus(t, again, "train", "told of the run before", func(s status.Status) bool { return s.Fair.Source == string(remaining.Earlier) })
 	first.stop(t, "silent")
-	takes(first, true)
-	takes(second, false)
+	first.eligible(t, first, true)
+	first.eligible(t, second, false)
 
 	alloc := first.start(t, hasty("hasty"))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
@@ -174,7 +166,7 @@ func TestRelocate(t *testing.T) {
 		ids = append(ids, fmt.Sprintf("busy-%d", i))
 		first.start(t, job{id: ids[i+1], tasks: []task{shell("while :; do :; done")}})
 	}
-	takes(second, true)
+	first.eligible(t, second, true)
 	must.StrContains(t, movesOf(t, first.agent, "hasty"), "relocate moved, ")
 	for _, id := range ids {
 		first.stop(t, id)
@@ -266,14 +258,10 @@ func testShimKilled(t *testing.T, first, second *cluster) {
 		return p
 	}
 
-	eligible := func(yes bool) {
-		_, err := first.agent.API.Nodes().ToggleEligibility(second.agent.NodeID(), yes, nil)
-		must.NoError(t, err)
-	}
-	eligible(false)
+	first.eligible(t, second, false)
 	alloc := first.start(t, optIn(trainee("flat-2")))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
-	eligible(true)
+	first.eligible(t, second, true)
 
 	bound := func() bool {
 		spec, _, err := first.agent.API.Jobs().Info("flat-2", nil)

@@ -34,7 +34,7 @@ func TestRecall(t *testing.T) {
 	s, _ := small()
 	s.Shim, s.leading = New(config.Default(), nil, "me", hclog.NewNullLogger()), t.Context()
 	said := signalled{got: make(chan string, 10)}
-	s.nomad = said
+	s.nomad, s.telling = said, make(chan struct{}, 1)
 	index := 100
 	alloc := func(id, node, status, run string) {
 		index++

@@ -151,6 +151,7 @@ type term struct {
 	ended   chan func(context.Context) // takes over what a move has come to
 	moves   sync.WaitGroup
 	slots   chan struct{} // of releases
+	telling chan struct{} // of what is told to tasks that have begun
 
 	sources    map[string]source         // who has told of a node last
 	inbound    map[string]int            // moves under way, by their target
@@ -171,7 +172,7 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		Shim: s, leading: ctx, held: held, nomad: fenced{move.API{Client: s.client}, held},
 		store: memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path},
 		gate:  actuator.NewGate(c.Limits), state: cluster.New(),
-		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), told: make(map[cluster.JobKey]string),
+		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), telling: make(chan struct{}, atATime), told: make(map[cluster.JobKey]string),
 		inbound: make(map[string]int), placed: make(map[string]bool), releasing: make(map[cluster.JobKey]bool),
 	}
 	s.leadsIs(true)
@@ -330,6 +331,9 @@ func (t *term) recall(a *cluster.Alloc) {
 			continue // which has kept it
 		}
 		t.moves.Go(func() {
+			// Nomad takes 100 connections at a time, and many may begin at once.
+			t.telling <- struct{}{}
+			defer func() { <-t.telling }()
 			ctx, cancel := context.WithTimeout(t.leading, askWithin)
 			defer cancel()
 			if err := t.nomad.Signal(ctx, stub(a), task, history.Signal+" "+run.Text); err != nil {

@@ -37,7 +37,7 @@ func (e evidence) accuracy() (values []value, on string, err error) {
 			continue
 		}
 		known := r.Variant == result.None || r.Variant == "auto" || r.Variant == "auto completion"
-		if none < 0 || r.Mode == "quota" || !known || r.Case != "10 jobs" && r.Case != "15 jobs" {
+		if none < 0 || r.Mode == "quota" || !known || !slices.Contains(goalCases(), r.Case) {
 			continue
 		}
 		if p := (replayed{x.Runs[none], r}); r.Seed == seeds[0] {

@@ -30,13 +30,16 @@ type value struct {
 // ratios of a goal: at most so much.
 func most(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
 
+// goalCases are the real runs that the goals are for.
+func goalCases() []string { return []string{"10 jobs", "15 jobs"} }
+
 // goals is the table of the goals. Real ones are those with 10 and 15 jobs, mode weight.
 func (e evidence) goals() (string, error) {
 	const balanced, completion = "auto", "auto completion"
 	var failed error
 	real := func(policies []string, of func(metrics.Summary) (float64, string)) []value {
 		var out []value
-		for _, kase := range []string{"10 jobs", "15 jobs"} {
+		for _, kase := range goalCases() {
 			for _, policy := range policies {
 				s, ok, err := e.realOf(result.Train, kase, "weight", policy)
 				if err != nil {
@@ -143,7 +146,7 @@ func (e evidence) goals() (string, error) {
 // noise says by how much the CPU time of the same steps differs between real runs.
 func (e evidence) noise(policies []string) string {
 	var all []float64
-	for _, kase := range []string{"10 jobs", "15 jobs"} {
+	for _, kase := range goalCases() {
 		for _, policy := range policies {
 			all = append(all, e.bench[result.Train].CPU(kase, "weight", policy)...)
 		}
@@ -151,7 +154,7 @@ func (e evidence) noise(policies []string) string {
 	if len(all) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the machine is shared: from run to run the CPU time of the same steps differs from that under `none` by %s to %s, and with it all ends",
+	return fmt.Sprintf("the machine is shared: in single runs the same steps took %s to %s of CPU time beside `none`, by its drift and by what threads lose, and all ends move with it",
 		percent(slices.Min(all)), percent(slices.Max(all)))
 }
 

@@ -189,8 +189,9 @@ func (e evidence) cited(kase, variant string) (string, error) {
 		change(s.Time(metrics.Completion).Ratio), s.Runs, change(s.Time(metrics.Makespan).Ratio), 100*s.Slower, s.Ratio.Max), nil
 }
 
-// percent writes a ratio as a change.
-func percent(ratio float64) string { return minus(fmt.Sprintf("%+.1f %%", 100*(ratio-1))) }
+// points writes a ratio as a change in percent, and percent does so with the unit.
+func points(ratio float64) string  { return minus(fmt.Sprintf("%+.1f", 100*(ratio-1))) }
+func percent(ratio float64) string { return points(ratio) + " %" }
 
 func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
 
@@ -200,7 +201,7 @@ func change(i metrics.Interval) string {
 	case 0:
 		return "–"
 	case 1:
-		return minus(fmt.Sprintf("%+.1f", 100*(i.Mean-1)))
+		return points(i.Mean)
 	}
 	return minus(fmt.Sprintf("%+.1f [%+.1f…%+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1)))
 }

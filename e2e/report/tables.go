@@ -66,7 +66,7 @@ func (e evidence) real(what string) (string, error) {
 			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), what+", ")
 			row := append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...)
 			if what != result.TRADL {
-				row = append(row, strings.TrimSuffix(percent(stat.Mean(x.CPU(kase, mode, s.Policy), nil)), " %"))
+				row = append(row, points(stat.Mean(x.CPU(kase, mode, s.Policy), nil)))
 			}
 			rows = append(rows, row)
 		}
@@ -213,7 +213,7 @@ func (e evidence) compared() string {
 		for _, set := range sets {
 			cell := ""
 			if s, err := e.simOf(set+" estimated", policy); err == nil {
-				cell = fmt.Sprintf("%s; %.2f; %.0f", strings.TrimSuffix(percent(s.Time(metrics.Completion).Ratio.Mean), " %"), s.Ratio.Max, 100*s.Slower)
+				cell = fmt.Sprintf("%s; %.2f; %.0f", points(s.Time(metrics.Completion).Ratio.Mean), s.Ratio.Max, 100*s.Slower)
 			}
 			row = append(row, cell)
 		}
