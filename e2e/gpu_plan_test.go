@@ -99,7 +99,6 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 			st, err := n.status(t, alloc, "train")
 			if err == nil && st.GPU != nil && st.GPU.State == seat.Paused {
 				must.Eq(t, "its GPU memory is about to rise when there is no room for it", st.GPU.Why)
-				must.Positive(t, st.GPU.Cards[0].HeldMiB, must.Sprint("what it holds it keeps"))
 				paused = both[i]
 				return nil
 			}

@@ -439,6 +439,12 @@ func testDevice(t *testing.T, c *cluster) {
 func testRotatedLogs(t *testing.T, c *cluster) {
 	k := shell(`awk 'BEGIN { for (n = 1; n <= 40000; n++) { printf "step=%d total=40000 loss=%.5f %0100d\n", n, 9000 / n, 0 } fflush() }'; sleep 1000`)
 	k.body = "logs {\n max_files = 2\n max_file_size = 1\n}"
+	if c.engine == "docker" {
+		// Docker's own file of this log, of 2 MiB as Nomad asks for it, must not be rotated
+		// as well: Docker before 23.0 loses lines, and repeats some, to a reader that is
+		// behind at that moment.
+		k.config = "logging {\n type = \"json-file\"\n config {\n max-size = \"64m\"\n }\n}"
+	}
 	alloc := c.start(t, job{id: "rotated", body: "", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})
 	c.waitStatus(t, alloc, "train", "at its last step", func(s status.Status) bool { return s.Step == 40000 })
 }

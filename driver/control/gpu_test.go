@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
 // How a task fares on its card is in its status, and people hear of what they would wonder
@@ -43,8 +44,12 @@ func TestGPU(t *testing.T) {
 			t.Fatal("there is no event")
 			return ""
 		}
-		pass(time.Second)
+		s.sayCategory(policy.Decision{Category: policy.CL}) // it has reported nothing
+		pass(time.Minute)
 		must.Nil(t, n.c.status(s, time.Now()).GPU)
+		for range len(n.events) {
+			must.StrNotContains(t, (<-n.events).Message, "converged")
+		}
 
 		failed, report = nil, seat.Report{State: seat.Running, Since: time.Now(), Cards: []seat.Card{{HeldMiB: 7}}}
 		pass(time.Second)

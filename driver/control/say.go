@@ -129,9 +129,13 @@ func (t *task) sayLimits(was error) {
 	}
 }
 
-// sayCategory says that the task has converged, and that it grows again.
+// sayCategory says that the task has converged, and that it grows again. What has reported
+// nothing has done neither, whatever an earlier run lets a policy assume.
 func (t *task) sayCategory(d policy.Decision) {
 	const kind = "category"
+	if t.m.Reports == 0 {
+		return
+	}
 	limit := fmt.Sprintf("it may use %.0f %% of the pool", 100*d.Bound())
 	if d.Bound() == 1 {
 		limit = "it is not limited"

@@ -156,17 +156,22 @@ func (t Task) Reached() TargetState {
 }
 
 // FairShares returns what each task is entitled to, > 0: its entitlement of the sum.
-// With equal entitlements that is 1/n for all.
+// With equal entitlements that is 1/n for all. A task that has ended is entitled to 0.
 func (s Snapshot) FairShares() []Share {
 	var most, sum float64
 	for _, t := range s.Tasks {
 		most = max(most, t.Entitlement)
 	}
 	for _, t := range s.Tasks {
-		sum += t.Entitlement / most // no sum of numbers up to 1 overflows
+		if !t.Ended {
+			sum += t.Entitlement / most // no sum of numbers up to 1 overflows
+		}
 	}
 	out := make([]Share, len(s.Tasks))
 	for i, t := range s.Tasks {
+		if t.Ended {
+			continue
+		}
 		out[i] = max(Share(t.Entitlement/most/sum), 0x1p-1000) // a part of it is not 0
 	}
 	return out

@@ -79,12 +79,16 @@ func TestDecide(t *testing.T) {
 	must.Eq(t, string(first), string(again))
 }
 
-// A service on its own has no limit; training tasks of which nothing is known neither.
+// A service on its own has no limit, also beside the ghosts of training tasks; training
+// tasks of which nothing is known have none either.
 func TestDecide_alone(t *testing.T) {
 	s := policy.Snapshot{NowS: 1, PoolCores: 2, IntervalS: 20}
 	api := serviceJob("api", 0.3).task
 	api.Use, api.ResponseS = 0.3, number(3)
 	s.Tasks = []policy.Task{api}
+	must.InDelta(t, 1, float64(decided(t, s, DefaultParams()).Tasks[0].Bound()), 1e-9)
+	ghost := policy.Task{ID: "ghost", Kind: policy.Training, Entitlement: 4, CPUS: 50, FairCPUS: 20, Ended: true}
+	s.Tasks = append(s.Tasks, ghost)
 	must.InDelta(t, 1, float64(decided(t, s, DefaultParams()).Tasks[0].Bound()), 1e-9)
 	s.Tasks = []policy.Task{trainingJob("a", 1).task, trainingJob("b", 1).task}
 	for _, d := range decided(t, s, DefaultParams()).Tasks {
@@ -116,7 +120,7 @@ func TestDecide_properties(t *testing.T) {
 			} else {
 				task.State = rapid.SampledFrom([]policy.TargetState{"", policy.Acceptable, policy.Objective}).Draw(t, "state")
 				task.CPUS, task.FairCPUS = policy.CPUSeconds(100*share(t, "used")), policy.CPUSeconds(100*share(t, "fair"))
-				if rapid.Bool().Draw(t, "known") {
+				if task.Ended = rapid.Bool().Draw(t, "ended"); !task.Ended && rapid.Bool().Draw(t, "known") {
 					left := policy.CPUSeconds(100 * share(t, "left"))
 					task.RemainingCPUS = &left
 				}
