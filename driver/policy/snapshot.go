@@ -160,7 +160,9 @@ func (t Task) Reached() TargetState {
 func (s Snapshot) FairShares() []Share {
 	var most, sum float64
 	for _, t := range s.Tasks {
-		most = max(most, t.Entitlement)
+		if !t.Ended {
+			most = max(most, t.Entitlement)
+		}
 	}
 	for _, t := range s.Tasks {
 		if !t.Ended {

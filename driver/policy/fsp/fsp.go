@@ -203,12 +203,12 @@ func newNode(s policy.Snapshot, p Params) *node {
 		if j.known {
 			j.left = 0
 			if !t.Ended {
-				j.left = float64(*t.RemainingCPUS)
+				j.left = some(float64(*t.RemainingCPUS))
 			}
-			j.twin = max(float64(t.CPUS-t.FairCPUS)+j.left, 0)
+			j.twin = some(float64(t.CPUS-t.FairCPUS) + j.left)
 		}
 		if j.way = j.left; t.QualityCPUS != nil {
-			j.way = min(j.left, float64(*t.QualityCPUS))
+			j.way = min(j.left, some(float64(*t.QualityCPUS)))
 		}
 		j.size = j.twin
 		n.jobs = append(n.jobs, j)
@@ -270,9 +270,17 @@ func (n *node) pass(seconds float64) {
 // after returns what is left of an amount.
 func after(amount, rate, seconds float64) float64 {
 	if rest := amount - rate*seconds; rest > amount*rounding {
-		return rest
+		return some(rest)
 	}
 	return 0
+}
+
+// some returns an amount; one for which no time is short enough is 0.
+func some(amount float64) float64 {
+	if amount < 1e-290 {
+		return 0
+	}
+	return amount
 }
 
 // lasts returns how long an amount lasts.
@@ -406,9 +414,9 @@ func (n *node) give(j *job, cores float64, free *float64) float64 {
 	return cores
 }
 
-// spread raises the rates of some tasks by entitlement.
-func (n *node) spread(free *float64, some func(*job) bool) {
-	for i, cores := range n.divide(*free, (*job).room, some) {
+// spread raises the rates of those that take part by entitlement.
+func (n *node) spread(free *float64, part func(*job) bool) {
+	for i, cores := range n.divide(*free, (*job).room, part) {
 		n.give(&n.jobs[i], cores, free)
 	}
 }

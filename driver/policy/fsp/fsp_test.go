@@ -129,7 +129,7 @@ func TestDecide_finish(t *testing.T) {
 
 // snapshots draws whatever is valid.
 func snapshots(t *rapid.T) (policy.Snapshot, Params) {
-	amounts := rapid.OneOf(rapid.SampledFrom([]float64{0, 1e-300, 1, 10, mostCPUS}), rapid.Float64Range(0, 1000))
+	amounts := rapid.OneOf(rapid.SampledFrom([]float64{0, 5e-319, 1e-300, 1, 10, mostCPUS}), rapid.Float64Range(0, 1000))
 	maybe := rapid.OneOf(rapid.Just[*policy.CPUSeconds](nil), rapid.Map(amounts, amount))
 	s := policy.Snapshot{
 		NowS: 1.7e9, PoolCores: policy.Cores(rapid.SampledFrom([]float64{leastCores, 0.5, 4, mostCores}).Draw(t, "pool")),
