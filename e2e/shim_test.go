@@ -49,10 +49,11 @@ func TestShim(t *testing.T) {
 	flat := optIn(trainee("flat"))
 	alloc := first.start(t, flat)
 	var others []string
+	var grows *api.Allocation
 	for i := range 2 {
 		id := fmt.Sprintf("grows-%d", i)
 		// It moves by the same part of its range again and again.
-		first.start(t, job{id: id, tasks: []task{shell(`n=0; v=-100
+		grows = first.start(t, job{id: id, tasks: []task{shell(`n=0; v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}})
 		others = append(others, id)
 	}
@@ -67,6 +68,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 		must.NoError(t, err)
 		for _, s := range stubs {
 			if s.NodeID == second.agent.NodeID() && s.ClientStatus == "running" {
+				alloc = &api.Allocation{ID: s.ID, NodeID: s.NodeID, Namespace: s.Namespace}
 				return nil
 			}
 		}
@@ -81,7 +83,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	stop()
 	c.Placement.Enabled = true
 	stop = run("shim-3")
-	testShimPlaces(t, first, second)
+	testShimPlaces(t, first, second, grows, alloc)
 	testShimReleases(t, first, second)
 	stop()
 	t.Run("killed", func(t *testing.T) { testShimKilled(t, first, second) })
@@ -112,7 +114,26 @@ func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 
 // testShimPlaces has Nomad place a job beside two that learn, for want of another node:
 // there is one a moment later, whose only task has converged, and the shim takes it there.
-func testShimPlaces(t *testing.T, first, second *cluster) {
+func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Allocation) {
+	growth := func(alloc *api.Allocation) (sum float64, err error) {
+		st, err := first.status(t, alloc, "train")
+		for _, g := range st.Node.GrowthSum {
+			sum += float64(g)
+		}
+		return sum, err
+	}
+	// It may have seemed to grow when it went on there.
+	eventually(t, "the other node has hardly any growth", func() error {
+		most, err := growth(grows)
+		if err != nil {
+			return err
+		}
+		little, err := growth(flat)
+		if err == nil && !(little < most/4) {
+			err = fmt.Errorf("it has %v, and the first one %v", little, most)
+		}
+		return err
+	})
 	first.eligible(t, second, false)
 	alloc := first.start(t, optIn(trainee("fresh")))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)

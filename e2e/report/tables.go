@@ -16,7 +16,7 @@ import (
 
 var times = []string{metrics.Completion, metrics.Makespan, "quality_50", metrics.Quality95}
 
-const timesHeader = "completion, %|makespan, %|50 % quality, %|95 % quality, %|worst job|slower"
+const timesHeader = "completion, %|makespan, %|50 % quality, %|95 % quality, %|worst job|slower, %"
 
 // cells are those of timesHeader.
 func cells(s metrics.Summary, times []string) []string {
@@ -24,7 +24,7 @@ func cells(s metrics.Summary, times []string) []string {
 	for _, name := range times {
 		out = append(out, change(s.Time(name).Ratio))
 	}
-	return append(out, fmt.Sprintf("%.2f (%s)", s.Ratio.Max, s.WorstJob), fmt.Sprintf("%.0f %%", 100*s.Slower))
+	return append(out, fmt.Sprintf("%.2f (%s)", s.Ratio.Max, s.WorstJob), fmt.Sprintf("%.0f", 100*s.Slower))
 }
 
 // notRun says that a file is missing.
@@ -165,7 +165,7 @@ func (e evidence) simOrigin() string {
 
 // simulated is the table of the simulated scenarios under fair finish.
 func (e evidence) simulated() (string, error) {
-	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`|sizes known: completion, %|worst job|of `srpt`", "|")...)
+	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`, %|sizes known: completion, %|worst job|of `srpt`, %", "|")...)
 	var rows [][]string
 	for _, set := range e.sets() {
 		for _, policy := range []string{"auto", "fsp-completion"} {
@@ -181,6 +181,7 @@ func (e evidence) simulated() (string, error) {
 				return "", err
 			}
 			row := append([]string{set, policy}, cells(s, times)...)
+			row[len(row)-2] = fmt.Sprintf("%.2f", s.Ratio.Max) // who it is says nothing here
 			rows = append(rows, append(row, e.bound(set+" estimated", s), change(exact.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", exact.Ratio.Max), e.bound(set+" exact", exact)))
 		}
 	}
@@ -193,7 +194,7 @@ func (e evidence) bound(set string, s metrics.Summary) string {
 	if err != nil {
 		return "–"
 	}
-	return fmt.Sprintf("%.0f %%", 100*s.Gain()/best.Gain())
+	return fmt.Sprintf("%.0f", 100*s.Gain()/best.Gain())
 }
 
 // compared is the table of the other policies in the simulated scenarios.
