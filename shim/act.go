@@ -32,7 +32,7 @@ func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to 
 		}
 		t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
 		if converged(e.Policy) {
-			t.mark(ctx, a.Job, e.Policy == policies.SpeConRebalance)
+			t.mark(ctx, c, a.Job, e.Policy == policies.SpeConRebalance)
 		}
 		log.Info("would be moved", "policy", e.Policy, "why", e.Why)
 		t.note(ctx, e)
@@ -129,11 +129,23 @@ func converged(name string) bool {
 	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
 }
 
+// remembered is what is remembered of a job: in a dry run also what that would remember.
+func (t *term) remembered(c config.Config, key cluster.JobKey) memory.Job {
+	if j, ok := t.tried[key]; ok && c.DryRun {
+		return j
+	}
+	return t.jobs[key]
+}
+
 // mark notes that it was decided about a job.
-func (t *term) mark(ctx context.Context, key cluster.JobKey, rebalanced bool) {
-	j := t.jobs[key]
+func (t *term) mark(ctx context.Context, c config.Config, key cluster.JobKey, rebalanced bool) {
+	j := t.remembered(c, key)
 	j.Marked = time.Now()
 	j.Rebalanced = j.Rebalanced || rebalanced
+	if c.DryRun {
+		t.tried[key] = j
+		return
+	}
 	t.keep(ctx, key, j)
 }
 

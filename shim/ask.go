@@ -46,7 +46,13 @@ func (t *term) summaries(ctx context.Context) map[string]Summary {
 		node string
 		sum  Summary
 		from source
+		mute []string
 		err  error
+	}
+	for id, since := range t.silent {
+		if t.state.Allocs[id] == nil || time.Since(since) > oldest {
+			delete(t.silent, id)
+		}
 	}
 	answers := make(chan answer)
 	asked := 0
@@ -63,14 +69,17 @@ func (t *term) summaries(ctx context.Context) map[string]Summary {
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, askWithin)
 			defer cancel()
-			sum, from, err := t.summarise(ctx, allocs, last)
-			answers <- answer{id, sum, from, err}
+			sum, from, mute, err := t.summarise(ctx, allocs, last)
+			answers <- answer{id, sum, from, mute, err}
 		}()
 	}
 	nodes := make(map[string]Summary, asked)
 	t.sources = make(map[string]source, asked)
 	for range asked {
 		a := <-answers
+		for _, id := range a.mute {
+			t.silent[id] = time.Now()
+		}
 		if a.err != nil {
 			t.log.Debug("nothing is known of a node's tasks", "node", t.name(a.node), "error", a.err)
 			continue
@@ -81,11 +90,12 @@ func (t *term) summaries(ctx context.Context) map[string]Summary {
 }
 
 // mayTell are the allocations of a node of which one may tell of all, the likeliest first:
-// the one that has told last, and those of jobs that speak to Ebbtide.
+// the one that has told last, and those of jobs that speak to Ebbtide. One that had no status
+// a while ago is left out.
 func (t *term) mayTell(node string, last source) []*cluster.Alloc {
 	var allocs []*cluster.Alloc
 	for _, a := range t.state.On(node) {
-		if a.Running {
+		if _, mute := t.silent[a.ID]; a.Running && !mute {
 			allocs = append(allocs, a)
 		}
 	}
@@ -104,24 +114,28 @@ func (t *term) mayTell(node string, last source) []*cluster.Alloc {
 	return allocs
 }
 
-// overdue says whether an allocation of Ebbtide's should have a status by now. One that has
-// just started is counted as pending instead (loads).
-func (t *term) overdue(a *cluster.Alloc) bool {
+// mustTell says whether an allocation is known to be Ebbtide's. One that has just started is
+// counted as pending instead (loads).
+func (t *term) mustTell(a *cluster.Alloc) bool {
 	j := t.state.Jobs[a.Job]
-	return j != nil && j.Groups[a.Group].Engine != "" && time.Since(a.Started) > firstStatus
+	return j != nil && j.Groups[a.Group].Engine != ""
 }
 
 // summarise finds a status file of one of a node's allocations. A node whose allocations
-// have none has no task of Ebbtide's.
-func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last source) (Summary, source, error) {
+// have none has no task of Ebbtide's; they are returned.
+func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last source) (sum Summary, from source, mute []string, err error) {
 	var errs []error
 	for _, a := range allocs {
 		tasks := []string{last.task}
 		if a.ID != last.alloc {
 			var err error
 			tasks, err = move.API{Client: t.client}.StatusFiles(ctx, stub(a))
-			if err == nil && len(tasks) == 0 && t.overdue(a) {
-				err = fmt.Errorf("allocation %s has no status", a.ID)
+			if err == nil && len(tasks) == 0 && time.Since(a.Started) > firstStatus {
+				if t.mustTell(a) {
+					err = fmt.Errorf("allocation %s has no status", a.ID)
+				} else {
+					mute = append(mute, a.ID)
+				}
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -131,13 +145,13 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last sour
 		for _, task := range tasks {
 			st, err := t.nomad.Status(ctx, stub(a), task)
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < oldest {
-				return Summary{st.Node, st.Updated}, source{a.ID, task}, nil
+				return Summary{st.Node, st.Updated}, source{a.ID, task}, mute, nil
 			}
 			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is old, or another one's", a.ID)))
 		}
 	}
 	if len(errs) == 0 {
-		return Summary{At: time.Now()}, source{}, nil
+		return Summary{At: time.Now()}, source{}, mute, nil
 	}
-	return Summary{}, source{}, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
+	return Summary{}, source{}, mute, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
 }

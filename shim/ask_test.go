@@ -48,13 +48,18 @@ func TestSummarise(t *testing.T) {
 	must.NoError(t, err)
 	term, a := small()
 	term.Shim, term.nomad = &Shim{client: client}, move.API{Client: client}
-	ask := func() (Summary, source, error) { return term.summarise(t.Context(), []*cluster.Alloc{a}, source{}) }
+	var mute []string
+	ask := func() (sum Summary, from source, err error) {
+		sum, from, mute, err = term.summarise(t.Context(), []*cluster.Alloc{a}, source{})
+		return sum, from, err
+	}
 
 	forged := status.Status{Alloc: "alloc", Task: "vae", Updated: time.Now(), Node: status.Node{Tasks: 99}}
 	files["alloc/data/ebbtide/vae.json"] = forged
 	sum, _, err := ask()
 	must.NoError(t, err)
 	must.Eq(t, 0, sum.Tasks, must.Sprint("the allocation is not known to be Ebbtide's"))
+	must.Eq(t, []string{"alloc"}, mute, must.Sprint("it need not be asked each time"))
 
 	g := term.state.Jobs[a.Job].Groups["train"]
 	g.Engine = "exec"

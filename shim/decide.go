@@ -22,11 +22,11 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// metaMigrate is the key of a job's meta by which it lets itself be moved.
-const metaMigrate = "ebbtide_migrate"
-
 // decide looks for what is to be moved.
 func (t *term) decide(ctx context.Context, c config.Config) {
+	if !c.DryRun {
+		clear(t.tried)
+	}
 	t.forget(ctx)
 	t.unbind(ctx)
 	// The nodes are asked when somebody wants to know, and then once.
@@ -43,14 +43,15 @@ func (t *term) decide(ctx context.Context, c config.Config) {
 	}
 	if c.Rebalance.Enabled && time.Since(t.rebalanced) >= c.Rebalance.Interval {
 		t.rebalanced = time.Now()
-		t.rebalance(ctx, c)
+		t.rebalance(ctx, c, summaries)
 	}
 }
 
-// forget drops jobs that are no more: who registers one anew may have it moved again.
+// forget drops jobs that are no more or have completed: one that is run again may be moved
+// again.
 func (t *term) forget(ctx context.Context) {
 	for key := range t.jobs {
-		if j := t.state.Jobs[key]; j != nil && !j.Stopped {
+		if j := t.state.Jobs[key]; j != nil && !j.Stopped && !t.state.Completed[key] {
 			continue
 		}
 		if err := t.store.Forget(ctx, key); err != nil {
@@ -60,6 +61,7 @@ func (t *term) forget(ctx context.Context) {
 		delete(t.jobs, key)
 		t.gate.Forget(key)
 	}
+	clear(t.state.Completed)
 	for key := range t.told {
 		if j := t.state.Jobs[key]; j == nil || j.Stopped {
 			delete(t.told, key)
@@ -74,12 +76,12 @@ func (t *term) group(a *cluster.Alloc) (cluster.Group, bool) {
 		return cluster.Group{}, false
 	}
 	g, ok := j.Groups[a.Group]
-	return g, ok && g.Movable && g.Count == 1 && g.Meta[metaMigrate] == "true"
+	return g, ok && g.Movable && g.Count == 1 && j.Migrates
 }
 
 // feasible says whether Nomad would place a group on a node, as far as that is known here.
 func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks cluster.Resources) bool {
-	if n == nil || !n.Takes || n.PoolCores == 0 || n.Pool != j.Pool {
+	if n == nil || !n.Takes || n.PoolCores == 0 || j.Pool != api.NodePoolAll && n.Pool != j.Pool {
 		return false
 	}
 	for _, d := range g.Drivers {

@@ -26,8 +26,8 @@ func small() (t *term, a *cluster.Alloc) {
 	key := cluster.JobKey{Namespace: "ml", ID: "vae"}
 	t.state.Nodes["a"], t.state.Nodes["b"] = node("a"), node("b")
 	t.state.Jobs[key] = &cluster.Job{
-		Key: key, Datacenters: []string{"dc*"}, Pool: "default",
-		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Meta: map[string]string{"ebbtide_migrate": "true"}, Drivers: []string{"ebbtide"}}},
+		Key: key, Migrates: true, Datacenters: []string{"dc*"}, Pool: "default",
+		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}}},
 	}
 	a = &cluster.Alloc{ID: "alloc", Job: key, Group: "train", Node: "a", Running: true, Uses: cluster.Resources{MHz: 600, MemoryMB: 100}}
 	t.state.Allocs[a.ID] = a
@@ -54,10 +54,7 @@ func TestGroup(t *testing.T) {
 		"pending":    func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
 		"count":      func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
 		"immovable":  func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
-		"not opt in": func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Meta = nil },
-		"opted out": func(_ *term, _ *cluster.Alloc, g *cluster.Group) {
-			g.Meta = map[string]string{"ebbtide_migrate": "false"}
-		},
+		"not opt in": func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Migrates = false },
 	} {
 		must.False(t, group(change), must.Sprint(name))
 	}
@@ -83,6 +80,9 @@ func TestFeasible(t *testing.T) {
 		must.False(t, feasible(change), must.Sprint(name))
 	}
 	s, a := small()
+	s.state.Jobs[a.Job].Pool = "all"
+	s.state.Nodes["b"].Pool = "gpu"
+	must.True(t, s.feasible(s.state.Nodes["b"], s.state.Jobs[a.Job], s.state.Jobs[a.Job].Groups["train"], a.Uses))
 	must.False(t, s.feasible(nil, s.state.Jobs[a.Job], cluster.Group{}, a.Uses), must.Sprint("it is gone"))
 }
 

@@ -28,7 +28,7 @@ func (t *term) migrate(ctx context.Context, c config.Config, summaries func() ma
 		if a.Asked.IsZero() {
 			continue
 		}
-		if _, ok := t.group(a); ok && t.jobs[a.Job].Marked.IsZero() {
+		if _, ok := t.group(a); ok && t.remembered(c, a.Job).Marked.IsZero() {
 			asking = append(asking, a)
 		}
 	}
@@ -93,7 +93,7 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 			t.say(a, "it would stay, but nothing is known of node "+t.name(unknown))
 			return // it is asked again
 		}
-		t.mark(ctx, a.Job, false)
+		t.mark(ctx, c, a.Job, false)
 		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
@@ -113,8 +113,8 @@ func (t *term) unknown(nodes map[string]Summary) string {
 }
 
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
-func (t *term) rebalance(ctx context.Context, c config.Config) {
-	in, byTask := t.spread(time.Now())
+func (t *term) rebalance(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
+	in, byTask := t.spread(c, time.Now(), summaries())
 	if err := in.Validate(); err != nil {
 		t.log.Error("nothing was decided: the input is not valid", "error", err)
 		return
@@ -154,14 +154,15 @@ func (t *term) takes(a *cluster.Alloc, node string) bool {
 	return t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
 }
 
-// spread is what rebalance decides on: the tasks that let themselves be moved, on all
-// nodes that could take some, and the allocations that they are.
-func (t *term) spread(now time.Time) (in rebalance.Input, byTask map[string]*cluster.Alloc) {
+// spread is what rebalance decides on: the tasks of all nodes that could take some and have
+// said how many they have, and the allocations of those that let themselves be moved.
+func (t *term) spread(c config.Config, now time.Time, nodes map[string]Summary) (in rebalance.Input, byTask map[string]*cluster.Alloc) {
 	in.NowS = seconds(now)
 	byTask = make(map[string]*cluster.Alloc)
 	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
 		node := t.state.Nodes[id]
-		if node.PoolCores == 0 || !node.Takes {
+		said, ok := nodes[id]
+		if node.PoolCores == 0 || !node.Takes || !ok {
 			continue
 		}
 		n := rebalance.Node{ID: id, Tasks: []rebalance.Task{}}
@@ -171,13 +172,17 @@ func (t *term) spread(now time.Time) (in rebalance.Input, byTask map[string]*clu
 			if _, ok := t.group(a); !ok {
 				continue
 			}
-			task := rebalance.Task{ID: allocID, Rebalanced: t.jobs[a.Job].Rebalanced}
-			if marked := t.jobs[a.Job].Marked; !marked.IsZero() {
+			j := t.remembered(c, a.Job)
+			task := rebalance.Task{ID: allocID, Rebalanced: j.Rebalanced}
+			if marked := j.Marked; !marked.IsZero() {
 				s := min(seconds(marked), in.NowS)
 				task.MarkedS = &s
 			}
 			byTask[allocID] = a
 			n.Tasks = append(n.Tasks, task)
+		}
+		for i := len(n.Tasks); i < said.Tasks; i++ { // others, which stay
+			n.Tasks = append(n.Tasks, rebalance.Task{ID: fmt.Sprint(id, "/", i), MarkedS: new(in.NowS), Rebalanced: true})
 		}
 		in.Nodes = append(in.Nodes, n)
 	}

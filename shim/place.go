@@ -57,11 +57,9 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 			continue
 		}
 		t.placed[a.ID] = true
-		loads := t.candidatesOf(a, all)
-		better := func(out placement.Output) bool {
-			return out.Node != a.Node && (out.Rule == placement.RuleAllCL || out.Scores[out.Node] < out.Scores[a.Node]*(1-c.Placement.Margin))
-		}
-		out, _ := choose(c, loads, func(out placement.Output) (bool, error) {
+		loads := slices.Clone(t.candidatesOf(a, all))
+		better := func(out placement.Output) bool { return better(c, out, a.Node, loads) }
+		out, _ := choose(c, slices.Clone(loads), func(out placement.Output) (bool, error) {
 			return !better(out) || t.accepts(ctx, a, out.Node), nil
 		})
 		if out.Node == "" || !better(out) {
@@ -70,6 +68,29 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 		}
 		t.begin(ctx, c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 	}
+}
+
+// better says whether the node that was chosen is better by the margin than a task's own.
+func better(c config.Config, out placement.Output, own string, loads []placement.Load) bool {
+	if out.Node == own {
+		return false
+	}
+	is, was := out.Scores[out.Node], out.Scores[own]
+	if out.Rule == placement.RuleAllCL {
+		p := placement.Params{CapacityAware: c.Placement.CapacityAware}
+		for _, l := range loads {
+			crowd, all := l.Crowd(p)
+			switch {
+			case l.ID == own && !all:
+				return true
+			case l.ID == own:
+				was = crowd
+			case l.ID == out.Node:
+				is = crowd
+			}
+		}
+	}
+	return is < was*(1-c.Placement.Margin)
 }
 
 // choose runs Algorithm 4 until it comes to a node that is accepted. With none the rule is

@@ -59,6 +59,28 @@ func TestChoose(t *testing.T) {
 	must.ErrorIs(t, err, broken)
 }
 
+// A task leaves its node only for one that is better by the margin, also where all others
+// have converged.
+func TestBetter(t *testing.T) {
+	c := config.Default()
+	for name, tc := range map[string]struct {
+		own, other Summary
+		want       bool
+	}{
+		"both are empty":             {Summary{}, Summary{}, false},
+		"its own learns":             {growing(1, 0.1), Summary{}, true},
+		"both learn alike":           {growing(1, 0.11), growing(1, 0.1), false},
+		"its own learns much faster": {growing(1, 0.2), growing(1, 0.1), true},
+		"its own has more that have converged": {
+			Summary{Node: status.Node{Counts: map[string]int{"CL": 2}}}, Summary{Node: status.Node{Counts: map[string]int{"CL": 1}}}, true,
+		},
+	} {
+		loads := []placement.Load{load(&cluster.Node{ID: "z", PoolCores: 4}, tc.own), load(&cluster.Node{ID: "a", PoolCores: 4}, tc.other)}
+		out := placement.Choose(loads, placement.DefaultParams())
+		must.Eq(t, tc.want, better(c, out, "z", loads), must.Sprint(name))
+	}
+}
+
 // A task counts on its node from the moment in which it was sent there.
 func TestLoads(t *testing.T) {
 	s, a := small()

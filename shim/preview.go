@@ -28,7 +28,7 @@ type Preview struct{ term *term }
 // them.
 func NewPreview(client *api.Client, state *cluster.State, jobs map[cluster.JobKey]memory.Job) Preview {
 	return Preview{&term{
-		Shim: &Shim{client: client, log: hclog.NewNullLogger()}, nomad: move.API{Client: client}, state: state, jobs: jobs,
+		Shim: &Shim{client: client, log: hclog.NewNullLogger()}, nomad: move.API{Client: client}, state: state, jobs: jobs, silent: make(map[string]time.Time),
 	}}
 }
 
@@ -53,8 +53,8 @@ func (p Preview) place(c config.Config, a *cluster.Alloc, loads []loaded) (place
 
 // Rebalance decides which allocations would be moved for balance, those whose target
 // could not take them among them.
-func (p Preview) Rebalance(now time.Time) (rebalance.Output, error) {
-	in, byTask := p.term.spread(now)
+func (p Preview) Rebalance(now time.Time, nodes map[string]Summary) (rebalance.Output, error) {
+	in, byTask := p.term.spread(config.Config{}, now, nodes)
 	if err := in.Validate(); err != nil {
 		return rebalance.Output{}, fmt.Errorf("rebalancing: %w", err)
 	}

@@ -153,15 +153,17 @@ type term struct {
 	slots   chan struct{} // of releases
 	telling chan struct{} // of what is told to tasks that have begun
 
-	sources    map[string]source         // who has told of a node last
-	inbound    map[string]int            // moves under way, by their target
-	placed     map[string]bool           // allocations whose placement was looked at
-	releasing  map[cluster.JobKey]bool   // jobs that have waited and are let run now
-	waiting    bool                      // a job has come that waits
-	relocated  time.Time                 // when it was last looked at
-	rebalanced time.Time                 // likewise
-	told       map[cluster.JobKey]string // what was said last of a job
-	feasibles  []placement.Load          // room for the nodes of one decision, kept for the next one
+	sources    map[string]source             // who has told of a node last
+	inbound    map[string]int                // moves under way, by their target
+	placed     map[string]bool               // allocations whose placement was looked at
+	tried      map[cluster.JobKey]memory.Job // what a dry run would remember of jobs
+	silent     map[string]time.Time          // allocations that were found to have no status
+	releasing  map[cluster.JobKey]bool       // jobs that have waited and are let run now
+	waiting    bool                          // a job has come that waits
+	relocated  time.Time                     // when it was last looked at
+	rebalanced time.Time                     // likewise
+	told       map[cluster.JobKey]string     // what was said last of a job
+	feasibles  []placement.Load              // room for the nodes of one decision, kept for the next one
 }
 
 // lead acts until ctx ends. Moves that are under way are undone then, as far as this
@@ -173,7 +175,7 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		store: memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path},
 		gate:  actuator.NewGate(c.Limits), state: cluster.New(),
 		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), telling: make(chan struct{}, atATime), told: make(map[cluster.JobKey]string),
-		inbound: make(map[string]int), placed: make(map[string]bool), releasing: make(map[cluster.JobKey]bool),
+		inbound: make(map[string]int), placed: make(map[string]bool), tried: make(map[cluster.JobKey]memory.Job), silent: make(map[string]time.Time), releasing: make(map[cluster.JobKey]bool),
 	}
 	s.leadsIs(true)
 	s.metrics.Leader.Set(1)

@@ -114,7 +114,7 @@ func TestReal(t *testing.T) {
 	must.NoError(t, err)
 	page := string(data)
 	must.StrContains(t, page, "a machine; Nomad 1.11.2; commit abc; seeds 1, 2; `bench -what train`.")
-	must.StrContains(t, line(t, page, "| 10 jobs, weight "), "| auto × 1 | −35.0 | +10.0 | −35.0 | −35.0 | 1.10 (b, seed 1) | 50 % |")
+	must.StrContains(t, line(t, page, "| 10 jobs, weight "), "| auto × 1 | −35.0 | +10.0 | −35.0 | −35.0 | 1.10 (b, seed 1) | 50 |")
 	must.StrContains(t, page, "something else used 50 CPU-seconds")
 	must.StrContains(t, line(t, page, "| real, `balanced`: mean "), "10 jobs: −35.0 % | reached |")
 	must.StrContains(t, line(t, page, "| real, both: worst job "), "1.10 (b, seed 1) | **not reached**")

@@ -66,6 +66,7 @@ type Job struct {
 	Stopped     bool
 	Template    bool     // a periodic or parameterized one, of which others are made
 	Made        bool     // one of those; it cannot be registered anew
+	Migrates    bool     // it lets itself be moved, by its own meta
 	Datacenters []string // patterns
 	Pool        string
 	Groups      map[string]Group
@@ -76,8 +77,6 @@ type Job struct {
 // Group is a task group.
 type Group struct {
 	Count int
-	// Meta of the first task, with that of job and group.
-	Meta map[string]string
 	// Movable says that all its tasks run under Ebbtide and save their state.
 	Movable bool
 	// Held says that it waits until the shim has found a node for it (Hold).
@@ -140,6 +139,9 @@ type State struct {
 	Nodes  map[string]*Node
 	Jobs   map[JobKey]*Job
 	Allocs map[string]*Alloc
+	// Completed are jobs of which an allocation has ended by itself, since somebody has
+	// cleared it.
+	Completed map[JobKey]bool
 
 	on      map[string]map[string]*Alloc // by node, then by ID
 	drivers map[string]map[string]bool   // sets that nodes share, by their names
@@ -150,7 +152,7 @@ type State struct {
 // New returns an empty State.
 func New() *State {
 	return &State{
-		Nodes: make(map[string]*Node), Jobs: make(map[JobKey]*Job), Allocs: make(map[string]*Alloc),
+		Nodes: make(map[string]*Node), Jobs: make(map[JobKey]*Job), Allocs: make(map[string]*Alloc), Completed: make(map[JobKey]bool),
 		on: make(map[string]map[string]*Alloc), drivers: make(map[string]map[string]bool),
 		runs: newRuns(),
 	}

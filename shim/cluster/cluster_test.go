@@ -28,12 +28,12 @@ const (
 		"ReservedResources": {"Cpu": {"CpuShares": 500}, "Memory": {"MemoryMB": 1000}}}`
 	jobText = `{"ID": "vae", "Namespace": "ml", "Type": "batch", "Datacenters": ["*"], "NodePool": "default", "ModifyIndex": %d,
 		"SubmitTime": 5000, "Constraints": [{"LTarget": "${attr.cpu.arch}", "RTarget": "amd64", "Operand": "="}],
-		"Meta": {"ebbtide_migrate": "true", "owner": "me"}, "TaskGroups": [
-			{"Name": "train", "Count": 1, "Meta": {"owner": "us"}, "EphemeralDisk": {"SizeMB": 300},
+		"Meta": {"ebbtide_migrate": "true"}, "TaskGroups": [
+			{"Name": "train", "Count": 1, "Meta": {"ebbtide_migrate": "false"}, "EphemeralDisk": {"SizeMB": 300},
 				"Constraints": [{"LTarget": "${meta.ebbtide_hold}", "RTarget": "released", "Operand": "="}], "Tasks": [
 				{"Name": "fetch", "Driver": "raw_exec", "Lifecycle": {"Hook": "prestart"}},
 				{"Name": "train", "Driver": "ebbtide", "Config": {"image": "train:3", "command": "x", "checkpoint": [{"path": "/alloc/data/c"}]},
-					"Resources": {"CPU": 100, "MemoryMB": 64}, "Meta": {"ebbtide_goal": "min"}}]},
+					"Resources": {"CPU": 100, "MemoryMB": 64}}]},
 			{"Name": "other", "Count": 2, "Tasks": [{"Name": "x", "Driver": "ebbtide", "Config": {"command": "x"}}]}]}`
 	allocText = `{"ID": "%s", "Namespace": "ml", "JobID": "vae", "TaskGroup": "train", "NodeID": "n1", "ClientStatus": "%s", "DesiredStatus": "run",
 		"ModifyIndex": %d, "AllocatedResources": {"Tasks": {"train": {"Cpu": {"CpuShares": 100}, "Memory": {"MemoryMB": 64}}}, "Shared": {"DiskMB": 300}},
@@ -69,10 +69,10 @@ func TestState_Apply(t *testing.T) {
 	vae := JobKey{"ml", "vae"}
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 6, fmt.Sprintf(jobText, 6)))
 	must.Eq(t, &Job{
-		Key: vae, Type: "batch", Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
+		Key: vae, Type: "batch", Migrates: true, Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "us", "ebbtide_goal": "min"}, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Asks: Resources{100, 64, 300}},
-			"other": {Count: 2, Meta: map[string]string{"ebbtide_migrate": "true", "owner": "me"}, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
+			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Asks: Resources{100, 64, 300}},
+			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
 	}, s.Jobs[vae])
 
@@ -91,6 +91,7 @@ func TestState_Apply(t *testing.T) {
 	must.False(t, Resources{1, 1, 301}.Fits(s.Left(s.Nodes["n1"])))
 
 	apply(t, s, true, alloc("a1", "complete", 9))
+	must.True(t, s.Completed[vae])
 	apply(t, s, false, alloc("a1", "failed", 10))
 	must.MapLen(t, 1, s.On("n1"))
 	apply(t, s, true, alloc("a2", "lost", 11))
@@ -101,6 +102,9 @@ func TestState_Apply(t *testing.T) {
 	must.True(t, s.Jobs[vae].Stopped)
 	apply(t, s, true, event(api.TopicJob, "JobDeregistered", 13, fmt.Sprintf(jobText, 12)))
 	must.MapLen(t, 0, s.Jobs)
+	apply(t, s, true, event(api.TopicJob, "JobRegistered", 14, fmt.Sprintf(jobText, 14)))
+	apply(t, s, true, event(api.TopicJob, "JobBatchDeregistered", 15, fmt.Sprintf(jobText, 14)))
+	must.MapLen(t, 0, s.Jobs, must.Sprint("by garbage collection"))
 	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))
 	must.MapLen(t, 0, s.Nodes)
 

@@ -6,7 +6,6 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -89,7 +88,6 @@ type WireJob struct {
 	TaskGroups          []struct {
 		Name          string
 		Count         int
-		Meta          map[string]string
 		Constraints   []WireConstraint
 		EphemeralDisk *struct{ SizeMB int64 }
 		Tasks         []WireTask
@@ -110,7 +108,6 @@ func held(all []WireConstraint) bool {
 type WireTask struct {
 	Name, Driver string
 	Config       map[string]json.RawMessage
-	Meta         map[string]string
 	Constraints  []WireConstraint
 	Lifecycle    *struct{ Hook string }
 	Resources    struct{ CPU, MemoryMB int64 }
@@ -126,16 +123,15 @@ func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
 		Made:     w.ParentID != "" || w.Dispatched,
+		Migrates: w.Meta[metaPrefix+"migrate"] == "true",
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
 	for _, g := range w.TaskGroups {
-		group := Group{Count: g.Count, Meta: map[string]string{}, Movable: true, Held: held(w.Constraints) || held(g.Constraints)}
+		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints)}
 		if g.EphemeralDisk != nil {
 			group.Asks.DiskMB = g.EphemeralDisk.SizeMB
 		}
-		maps.Copy(group.Meta, w.Meta)
-		maps.Copy(group.Meta, g.Meta)
 		tasks := 0
 		for _, t := range g.Tasks {
 			group.Held = group.Held || held(t.Constraints)
@@ -143,9 +139,7 @@ func (w WireJob) job() *Job {
 				continue
 			}
 			group.Asks = group.Asks.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
-			if tasks++; tasks == 1 {
-				maps.Copy(group.Meta, t.Meta)
-			}
+			tasks++
 			if t.Driver == "ebbtide" {
 				if group.Engine = "exec"; len(t.Config["image"]) > 0 {
 					group.Engine = "docker"
@@ -279,7 +273,7 @@ func (s *State) applyJob(kind string, j *Job) bool {
 	switch {
 	case kind == "JobDeregistered" && j.Stopped:
 		// Stopped, not purged: it may be started again.
-	case kind == "JobDeregistered":
+	case kind == "JobDeregistered", kind == "JobBatchDeregistered": // by garbage collection
 		delete(s.Jobs, j.Key)
 		return old != nil
 	}
@@ -299,7 +293,9 @@ func (s *State) applyAlloc(w WireAlloc) bool {
 		s.setRun(r)
 	}
 	if w.over() {
-		s.dropAlloc(w.ID)
+		if s.dropAlloc(w.ID); old != nil && w.ClientStatus == api.AllocClientStatusComplete && w.DesiredStatus == api.AllocDesiredStatusRun {
+			s.Completed[old.Job] = true
+		}
 		return old != nil
 	}
 	a := w.alloc()

@@ -133,11 +133,8 @@ func Choose(nodes []Load, params Params) Output {
 		c.rank = math.Min(c.rank, math.MaxFloat64)
 		out.Scores[n.ID] = c.rank
 		all.add(c)
-		if n.tasks() == n.CL.Tasks {
-			c.rank = float64(n.CL.Tasks)
-			if params.CapacityAware {
-				c.rank = float64(n.CL.Tasks+1) / n.PoolCores
-			}
+		if crowd, ok := n.Crowd(params); ok {
+			c.rank = crowd
 			done.add(c)
 		}
 	}
@@ -149,6 +146,15 @@ func Choose(nodes []Load, params Params) Output {
 	out.Node, out.Rule = all.load.ID, RuleLeast
 	out.Why = whyLeast(all, assumed, params)
 	return out
+}
+
+// Crowd is what counts of a node whose tasks are all in CL: less is better. It is false if
+// they are not.
+func (l Load) Crowd(params Params) (float64, bool) {
+	if params.CapacityAware {
+		return float64(l.CL.Tasks+1) / l.PoolCores, l.tasks() == l.CL.Tasks
+	}
+	return float64(l.CL.Tasks), l.tasks() == l.CL.Tasks
 }
 
 // assumedGrowth is what an NL task counts with about whose like its node knows

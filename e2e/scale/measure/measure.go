@@ -126,7 +126,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	place(&r, o, preview, state, nodes)
 	for range o.Rebalance {
 		begun := time.Now()
-		out, err := preview.Rebalance(begun)
+		out, err := preview.Rebalance(begun, nodes)
 		if err != nil {
 			return r, err
 		}
