@@ -53,11 +53,11 @@ unit: ## unit tests with the race detector, fuzz seeds, and the coverage of poli
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
 		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
 
+# What failed is shown; the agents' logs beside it are in out/e2e.log only.
 e2e: build nomad ## the end-to-end suites on a real Nomad, with both engines
 	@mkdir -p out
-	@# What failed is shown; the agents' logs beside it are in out/e2e.log only.
 	$(GO) test -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
-		grep --line-buffered -E '^ *--- FAIL|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok)'
+		grep --line-buffered -E '^ *--- FAIL|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
 
 test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
 	$(GO) run ./e2e/cgroup2

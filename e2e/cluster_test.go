@@ -227,7 +227,13 @@ func shell(script string) task {
 // eligible says whether a node of the cluster takes allocations.
 func (c *cluster) eligible(t *testing.T, on *cluster, yes bool) {
 	t.Helper()
-	_, err := c.agent.API.Nodes().ToggleEligibility(on.agent.NodeID(), yes, nil)
+	eligible(t, c.agent, on.agent.NodeID(), yes)
+}
+
+// eligible says by way of an agent whether a node takes allocations.
+func eligible(t *testing.T, by *harness.Agent, node string, yes bool) {
+	t.Helper()
+	_, err := by.API.Nodes().ToggleEligibility(node, yes, nil)
 	must.NoError(t, err)
 }
 

@@ -60,8 +60,7 @@ func (s *site) completedOnce(t *testing.T) {
 // eligible says whether a node takes allocations.
 func (s *site) eligible(t *testing.T, c *cluster, yes bool) {
 	t.Helper()
-	_, err := s.server.API.Nodes().ToggleEligibility(c.agent.NodeID(), yes, nil)
-	must.NoError(t, err)
+	eligible(t, s.server, c.agent.NodeID(), yes)
 }
 
 // learner is a job that learns slowly, takes two seconds to save, and writes down at which

@@ -441,8 +441,7 @@ func testRotatedLogs(t *testing.T, c *cluster) {
 	k.body = "logs {\n max_files = 2\n max_file_size = 1\n}"
 	if c.engine == "docker" {
 		// Docker's own file of this log, of 2 MiB as Nomad asks for it, must not be rotated
-		// as well: Docker before 23.0 loses lines, and repeats some, to a reader that is
-		// behind at that moment.
+		// as well: on a busy machine the end of it was once missing in Nomad's files.
 		k.config = "logging {\n type = \"json-file\"\n config {\n max-size = \"64m\"\n }\n}"
 	}
 	alloc := c.start(t, job{id: "rotated", body: "", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})

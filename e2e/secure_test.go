@@ -382,8 +382,7 @@ func (s *secured) takes(t *testing.T, yes bool) {
 		if id == s.agent.NodeID() {
 			continue
 		}
-		_, err := s.agent.API.Nodes().ToggleEligibility(id, yes, nil)
-		must.NoError(t, err)
+		eligible(t, s.agent, id, yes)
 	}
 }
 

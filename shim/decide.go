@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -50,8 +52,14 @@ func (t *term) decide(ctx context.Context, c config.Config) {
 // forget drops jobs that are no more or have completed: one that is run again may be moved
 // again.
 func (t *term) forget(ctx context.Context) {
+	gone := func(key cluster.JobKey) bool {
+		j := t.state.Jobs[key]
+		return j == nil || j.Stopped
+	}
+	over := func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }
+	maps.DeleteFunc(t.tried, func(key cluster.JobKey, _ memory.Job) bool { return over(key) })
 	for key := range t.jobs {
-		if j := t.state.Jobs[key]; j != nil && !j.Stopped && !t.state.Completed[key] {
+		if !over(key) {
 			continue
 		}
 		if err := t.store.Forget(ctx, key); err != nil {
@@ -61,12 +69,12 @@ func (t *term) forget(ctx context.Context) {
 		delete(t.jobs, key)
 		t.gate.Forget(key)
 	}
-	clear(t.state.Completed)
-	for key := range t.told {
-		if j := t.state.Jobs[key]; j == nil || j.Stopped {
-			delete(t.told, key)
-		}
-	}
+	// What could not be forgotten is tried again.
+	maps.DeleteFunc(t.state.Completed, func(key cluster.JobKey, _ bool) bool {
+		_, kept := t.jobs[key]
+		return !kept
+	})
+	maps.DeleteFunc(t.told, func(key cluster.JobKey, _ string) bool { return gone(key) })
 }
 
 // group is that of an allocation, if its job lets it be moved.

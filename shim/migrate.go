@@ -175,8 +175,7 @@ func (t *term) spread(c config.Config, now time.Time, nodes map[string]Summary) 
 			j := t.remembered(c, a.Job)
 			task := rebalance.Task{ID: allocID, Rebalanced: j.Rebalanced}
 			if marked := j.Marked; !marked.IsZero() {
-				s := min(seconds(marked), in.NowS)
-				task.MarkedS = &s
+				task.MarkedS = new(min(seconds(marked), in.NowS))
 			}
 			byTask[allocID] = a
 			n.Tasks = append(n.Tasks, task)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
@@ -53,18 +54,31 @@ func TestMark_dry(t *testing.T) {
 	must.True(t, s.remembered(config.Default(), a.Job).Marked.IsZero())
 }
 
-// A job that has completed is decided on anew when it is run again.
+// A job that has completed is decided on anew when it is run again, also if Nomad could not
+// be told at once, and in a dry run.
 func TestForget_completed(t *testing.T) {
-	nomad := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	down := true
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if down {
+			http.Error(w, "no leader", http.StatusInternalServerError)
+		}
+	}))
 	defer nomad.Close()
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
 	s.store, s.gate = memory.Store{Client: client, Namespace: "default", Path: "x"}, actuator.NewGate(config.Default().Limits)
 	s.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
+	s.tried = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
 	s.forget(t.Context())
 	must.MapLen(t, 1, s.jobs)
+	must.MapLen(t, 1, s.tried)
 	s.state.Completed[a.Job] = true
+	s.Shim = &Shim{log: hclog.NewNullLogger()}
+	s.forget(t.Context())
+	must.MapLen(t, 1, s.jobs, must.Sprint("Nomad still remembers it"))
+	must.MapEmpty(t, s.tried)
+	down = false
 	s.forget(t.Context())
 	must.MapEmpty(t, s.jobs)
 	must.MapEmpty(t, s.state.Completed)

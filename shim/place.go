@@ -48,8 +48,8 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 	nodes := summaries()
 	all := t.loads(nodes)
 	for _, a := range young {
-		own, ok := nodes[a.Node]
-		if !ok || own.Tasks == 0 || a.Started.After(own.At) {
+		said, ok := nodes[a.Node]
+		if !ok || said.Tasks == 0 || a.Started.After(said.At) {
 			continue // the node has not seen it yet
 		}
 		if closed := t.gate.Closed(now, a.Job, a.Node, ""); closed != "" {
@@ -57,9 +57,16 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 			continue
 		}
 		t.placed[a.ID] = true
-		loads := slices.Clone(t.candidatesOf(a, all))
-		better := func(out placement.Output) bool { return better(c, out, a.Node, loads) }
-		out, _ := choose(c, slices.Clone(loads), func(out placement.Output) (bool, error) {
+		loads := t.candidatesOf(a, all)
+		i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
+		if i < 0 {
+			continue // the node is gone
+		}
+		own := loads[i]
+		better := func(out placement.Output) bool {
+			return better(c, out, own, func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) })
+		}
+		out, _ := choose(c, loads, func(out placement.Output) (bool, error) {
 			return !better(out) || t.accepts(ctx, a, out.Node), nil
 		})
 		if out.Node == "" || !better(out) {
@@ -70,25 +77,21 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 	}
 }
 
-// better says whether the node that was chosen is better by the margin than a task's own.
-func better(c config.Config, out placement.Output, own string, loads []placement.Load) bool {
-	if out.Node == own {
+// better says whether the node that was chosen is better by the margin than a task's own,
+// which counts without it.
+func better(c config.Config, out placement.Output, own placement.Load, of func(id string) placement.Load) bool {
+	if out.Node == own.ID {
 		return false
 	}
-	is, was := out.Scores[out.Node], out.Scores[own]
+	is, was := out.Scores[out.Node], out.Scores[own.ID]
 	if out.Rule == placement.RuleAllCL {
 		p := placement.Params{CapacityAware: c.Placement.CapacityAware}
-		for _, l := range loads {
-			crowd, all := l.Crowd(p)
-			switch {
-			case l.ID == own && !all:
-				return true
-			case l.ID == own:
-				was = crowd
-			case l.ID == out.Node:
-				is = crowd
-			}
+		crowd, all := own.Crowd(p)
+		if !all {
+			return true
 		}
+		was = crowd
+		is, _ = of(out.Node).Crowd(p)
 	}
 	return is < was*(1-c.Placement.Margin)
 }

@@ -77,7 +77,7 @@ func TestBetter(t *testing.T) {
 	} {
 		loads := []placement.Load{load(&cluster.Node{ID: "z", PoolCores: 4}, tc.own), load(&cluster.Node{ID: "a", PoolCores: 4}, tc.other)}
 		out := placement.Choose(loads, placement.DefaultParams())
-		must.Eq(t, tc.want, better(c, out, "z", loads), must.Sprint(name))
+		must.Eq(t, tc.want, better(c, out, loads[0], func(string) placement.Load { return loads[1] }), must.Sprint(name))
 	}
 }
 

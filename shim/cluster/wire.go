@@ -123,7 +123,7 @@ func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
 		Made:     w.ParentID != "" || w.Dispatched,
-		Migrates: w.Meta[metaPrefix+"migrate"] == "true",
+		Migrates: w.Meta["ebbtide_migrate"] == "true",
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
@@ -132,14 +132,12 @@ func (w WireJob) job() *Job {
 		if g.EphemeralDisk != nil {
 			group.Asks.DiskMB = g.EphemeralDisk.SizeMB
 		}
-		tasks := 0
 		for _, t := range g.Tasks {
 			group.Held = group.Held || held(t.Constraints)
 			if t.Lifecycle != nil {
 				continue
 			}
 			group.Asks = group.Asks.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
-			tasks++
 			if t.Driver == "ebbtide" {
 				if group.Engine = "exec"; len(t.Config["image"]) > 0 {
 					group.Engine = "docker"
@@ -148,7 +146,7 @@ func (w WireJob) job() *Job {
 			group.Movable = group.Movable && t.ours() && len(t.Config["checkpoint"]) > 0
 			group.Tasks, group.Drivers = append(group.Tasks, t.Name), append(group.Drivers, t.Driver)
 		}
-		group.Movable = group.Movable && tasks > 0
+		group.Movable = group.Movable && len(group.Tasks) > 0
 		j.Groups[g.Name] = group
 	}
 	return j
