@@ -430,11 +430,11 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 	if err != nil {
 		h.err = fmt.Errorf("%w: %w", ErrHelper, err)
 	}
+	close(h.ended) // first: whoever is told asks for the next helper at once
 	for _, reply := range h.open {
 		close(reply)
 	}
 	h.open = nil
-	close(h.ended)
 }
 
 // end kills the helper. It is used no more.
