@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -16,12 +17,13 @@ import (
 
 // A task that is moved leaves behind what it has saved: Nomad copies its disk. If the
 // target dies for good before the task runs on from there, Nomad looks for a disk on the
-// target alone. So whoever moves the task sends it back to the node that it came from,
-// and names in its meta the allocation from which it is to take its checkpoint
-// (shim/move).
+// target alone; and if the disk could not be copied, the task begins anew there. So a move
+// that fails sends the job back to the node that it came from, and names in its meta the
+// allocation from which the task is to take its checkpoint (shim/move).
 //
 // That is only done where it was asked for: another run of the same job must not begin
-// with what an earlier one has left.
+// with what an earlier one has left. And it is done once: later allocations go on from
+// what the first one has saved since.
 
 // leave writes down that a task that is being moved has left its checkpoint behind.
 func (d *Driver) leave(t *task, saved string) {
@@ -35,8 +37,8 @@ func (d *Driver) leave(t *task, saved string) {
 }
 
 // adopt brings a task what an earlier allocation of it has left on this node, as Nomad
-// would carry it over, unless it has a checkpoint of its own. It says what it has done, for
-// people; "" if nothing.
+// would carry it over, in place of what it has: that is of a task that began anew. It says
+// what it has done, for people; "" if nothing, for another allocation was there before.
 func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *taskOptions) (note string, err error) {
 	c := opts.Checkpoint
 	if opts.Adopt == "" || c == nil || c.Shared {
@@ -45,9 +47,6 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *taskOptions) (note string,
 	// The tasks of a group share a directory: one does not begin while it is filled.
 	d.adopting.Lock()
 	defer d.adopting.Unlock()
-	if has, err := saved(*c, cfg); has || err != nil {
-		return "", err
-	}
 	from := *cfg
 	from.AllocDir = filepath.Join(filepath.Dir(cfg.AllocDir), opts.Adopt)
 	rec, err := private.Load(from.AllocDir, cfg.Name)
@@ -58,22 +57,60 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *taskOptions) (note string,
 		return "", fmt.Errorf("allocation %s has left nothing on this node", opts.Adopt)
 	case rec.Left.Namespace != cfg.Namespace || rec.Left.Job != cfg.JobID || rec.Left.Group != cfg.TaskGroupName:
 		return "", fmt.Errorf("allocation %s is one of job %s in namespace %s", opts.Adopt, rec.Left.Job, rec.Left.Namespace)
+	case rec.Left.Taken != "":
+		return "", nil
+	}
+	if has, err := saved(*c, &from); !has || err != nil {
+		return "", errors.Join(fmt.Errorf("%s is not there any more", rec.Left.Path), err)
+	}
+	own, err := checkpoint.Open(*c, dirsOf(cfg))
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(own.Remove(), own.Close()); err != nil {
+		return "", err
 	}
 	if err := checkpoint.Copy(dirsOf(&from), dirsOf(cfg)); err != nil {
 		return "", err
 	}
-	if has, err := saved(*c, cfg); !has || err != nil {
-		return "", errors.Join(fmt.Errorf("%s is not there any more", rec.Left.Path), err)
+	rec.Left.Taken = filepath.Base(cfg.AllocDir)
+	if err := rec.Save(from.AllocDir, cfg.Name); err != nil {
+		return "", err
 	}
 	return fmt.Sprintf("goes on from %s, which allocation %s has left on this node", rec.Left.Path, opts.Adopt), nil
 }
 
 // saved says whether a task finds a checkpoint.
 func saved(c checkpoint.Config, cfg *drivers.TaskConfig) (bool, error) {
+	there, err := restored(c, cfg)
+	return len(there) > 0, err
+}
+
+// restored are the checkpoints that a task finds.
+func restored(c checkpoint.Config, cfg *drivers.TaskConfig) (private.Restored, error) {
 	files, err := checkpoint.Open(c, dirsOf(cfg))
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	there, err := files.Look()
-	return len(there) > 0, errors.Join(err, files.Close())
+	return files.Sizes(there), errors.Join(err, files.Close())
+}
+
+// witness writes down what a task finds before it is started, where the task cannot write:
+// a move is done when the target's task has found what the source's has saved.
+func (d *Driver) witness(cfg *drivers.TaskConfig, opts *taskOptions) {
+	if opts.Checkpoint == nil {
+		return
+	}
+	found, err := restored(*opts.Checkpoint, cfg)
+	var data []byte
+	if err == nil {
+		data, err = json.Marshal(found)
+	}
+	if err == nil {
+		err = private.Open(cfg.AllocDir).WriteFile(private.RestoredName(cfg.Name), data, false)
+	}
+	if err != nil {
+		d.logger.Warn("a move to here will not be seen to have brought its checkpoint", "task", cfg.Name, "alloc_id", cfg.AllocID, "error", err)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
@@ -54,10 +55,13 @@ func TestAdopt(t *testing.T) {
 	_, err = os.Lstat(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/link"))
 	must.ErrorIs(t, err, os.ErrNotExist)
 
-	// Once it has one of its own that counts; and nobody adopts who was not told.
-	note, err = new(Driver).adopt(cfg, opts)
-	must.NoError(t, err)
-	must.Eq(t, "", note)
+	// One allocation does, once; none does that was not told.
+	for _, alloc := range []string{"new", "newer"} {
+		cfg, opts = task(alloc)
+		note, err = new(Driver).adopt(cfg, opts)
+		must.NoError(t, err)
+		must.Eq(t, "", note)
+	}
 	cfg, opts = task("untold")
 	opts.Adopt = ""
 	note, err = new(Driver).adopt(cfg, opts)
@@ -74,17 +78,29 @@ func TestAdopt(t *testing.T) {
 	_, err = new(Driver).adopt(cfg, opts)
 	must.ErrorContains(t, err, "has left nothing on this node")
 
-	// What is there of its own stays.
+	// A checkpoint of its own is one of a task that began anew; the rest stays.
 	leave(left)
 	cfg, opts = task("rendered")
 	write("rendered", "train/local/config", "new")
+	write("rendered", "alloc/data/ckpt/best/weights", "begun anew")
 	write(old, "train/local/config", "old")
 	_, err = new(Driver).adopt(cfg, opts)
 	must.NoError(t, err)
 	data, err = os.ReadFile(filepath.Join(cfg.AllocDir, "train/local/config"))
 	must.NoError(t, err)
 	must.Eq(t, "new", string(data))
+	data, err = os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/data/ckpt/best/weights"))
+	must.NoError(t, err)
+	must.Eq(t, "abc", string(data))
 
+	// What a task finds is written down for the move.
+	d := &Driver{logger: hclog.NewNullLogger()}
+	d.witness(cfg, opts)
+	found, err := private.Open(cfg.AllocDir).ReadFile(private.RestoredName("train"), 1<<10)
+	must.NoError(t, err)
+	must.Eq(t, `{"/alloc/data/ckpt/best":5}`, string(found))
+
+	leave(left)
 	must.NoError(t, os.RemoveAll(filepath.Join(allocs, old, "alloc/data/ckpt")))
 	cfg, opts = task("gone")
 	_, err = new(Driver).adopt(cfg, opts)

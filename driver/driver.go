@@ -322,6 +322,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		adopted = "begins anew, without the checkpoint of allocation " + opts.Adopt + ": " + err.Error()
 	}
+	d.witness(cfg, opts)
 	note, err := s.engine.Prepare(d.ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)

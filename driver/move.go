@@ -30,7 +30,8 @@ import (
 //	  (runs) ─────────────────────► saving ─────────► ready ─────────────────► (ended)
 //	     ▲                            │               │  ▲ │
 //	     ├── not saved in time ◄──────┘               │  └─┘ EBBTIDE_CHECKPOINT:
-//	     └── EBBTIDE_RELEASE, or the lease has ended ◄┘        the lease begins anew
+//	     └── EBBTIDE_RELEASE, or the lease has ended ◄┘    or EBBTIDE_RENEW: the lease
+//	                                                       begins anew
 //
 //	saving  The task has what Nomad gave it of the CPU, and was sent its signal.
 //	ready   What it saved is there and does not change any more; the task is frozen, for
@@ -48,6 +49,9 @@ const (
 	SignalCheckpoint = "EBBTIDE_CHECKPOINT"
 	// SignalFreeze freezes a task briefly. It returns once the task is frozen.
 	SignalFreeze = "EBBTIDE_FREEZE"
+	// SignalRenew begins the lease of a frozen task anew. It is an error if the task is not
+	// frozen: it has run since, and has to save again.
+	SignalRenew = "EBBTIDE_RENEW"
 	// SignalRelease thaws a task, or calls the preparation of its move off.
 	SignalRelease = "EBBTIDE_RELEASE"
 )
@@ -224,6 +228,17 @@ func (d *Driver) freezeBriefly(t *task) error {
 	}
 	d.giveUp(ctx, t)
 	return fmt.Errorf("ebbtide: %w", err)
+}
+
+// renewFreeze begins the lease of a frozen task anew.
+func (d *Driver) renewFreeze(t *task) error {
+	m := &t.move
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state != status.MoveReady {
+		return fmt.Errorf("ebbtide: task %q is not frozen", t.handle.Config.Name)
+	}
+	return d.extendLease(t)
 }
 
 // save prepares a task to be moved. If that fails, the task runs on.

@@ -116,10 +116,16 @@ func TestMove_calledOff(t *testing.T) {
 	must.True(t, m.frozen(t).Until.After(f.Until))
 	must.Eq(t, 0, len(m.inner.signals))
 
+	f = *m.frozen(t)
+	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRenew))
+	must.True(t, m.frozen(t).Until.After(f.Until))
+
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalRelease))
 	message(t, m.messages, "runs on: the move was called off")
 	must.Eq(t, "runs", m.fridge.is())
 	must.Nil(t, m.frozen(t))
+	must.ErrorContains(t, m.d.SignalTask("alloc/task/1", SignalRenew), `task "task" is not frozen`)
+	must.Eq(t, "runs", m.fridge.is())
 
 	// And from the beginning, with what is there now being old.
 	must.NoError(t, m.d.SignalTask("alloc/task/1", SignalCheckpoint))

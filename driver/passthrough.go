@@ -84,6 +84,8 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 		return d.prepareMove(t)
 	case SignalFreeze:
 		return d.freezeBriefly(t)
+	case SignalRenew:
+		return d.renewFreeze(t)
 	case SignalRelease:
 		d.releaseMove(t, "the move was called off")
 		return nil

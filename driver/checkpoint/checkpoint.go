@@ -212,6 +212,40 @@ func (f *Files) Look() (State, error) {
 	return state, nil
 }
 
+// Remove removes all that matches.
+func (f *Files) Remove() error {
+	names, err := f.root.Glob(f.pattern, maxEntries)
+	if err != nil {
+		return err
+	}
+	var all []string // a directory before what is in it
+	for _, name := range names {
+		bounds := taskfs.Bounds{Entries: maxEntries - len(all), Depth: maxDepth}
+		err := f.root.Walk(name, bounds, func(name string, _ taskfs.Stat, err error) error {
+			all = append(all, name)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Backward(all) {
+		if err := f.root.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sizes are the sizes in bytes of what is there, by the names that the task has for it.
+func (f *Files) Sizes(s State) map[string]int64 {
+	sizes := make(map[string]int64, len(s))
+	for name, is := range s {
+		sizes[path.Join(f.prefix, name)] = is.bytes
+	}
+	return sizes
+}
+
 // Stable is how long a checkpoint must not have changed, and looks how often it is looked
 // at in that time.
 const (

@@ -48,6 +48,13 @@ func StatusName(task string) string { return task + statusSuffix }
 // StatusTask is the task whose status has a name; false if it is not a status.
 func StatusTask(name string) (task string, ok bool) { return strings.CutSuffix(name, statusSuffix) }
 
+// RestoredName is the name of what a task found when it was started last, a Restored as JSON.
+func RestoredName(task string) string { return task + ".restored.json" }
+
+// Restored are the checkpoints that a task found when it was started last, by their names
+// as the task names them: their sizes in bytes.
+type Restored map[string]int64
+
 // StateName is the name of what a later process of the plugin restores of a task, sealed.
 func StateName(task string) string { return task + ".state" }
 

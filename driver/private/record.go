@@ -36,6 +36,8 @@ type Left struct {
 	Job       string `json:"job"`
 	Group     string `json:"group"`
 	Path      string `json:"path"` // as the task names it
+	// Taken is the allocation that has gone on from it; "" = none yet.
+	Taken string `json:"taken,omitempty"`
 }
 
 // Frozen is a task that is frozen, or will be in a moment. Package watchdog reads it, too.
