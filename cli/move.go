@@ -6,7 +6,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -14,6 +16,8 @@ import (
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -36,21 +40,30 @@ Usage: ebbtide move [options] ALLOCATION NODE
 
   The job is registered twice: bound to the target, and, once it runs there, free
   again. What is done is told on stderr, a line each; the result is JSON on stdout.
-  When something fails the task runs on where it is.
+  When something fails the task runs on where it is, or goes back to there.
+
+  While it goes on the move is written down in a Nomad variable, so that no other
+  move of the job begins. A move whose process was killed is finished by a shim, or
+  by ebbtide moves -recover.
 
   It is refused, with all reasons, where it would not be safe: a group whose count
   is not 1, a task without a checkpoint block, a disk that stays behind, a job that
-  binds the task to a node, a target on which Nomad would not place it.
+  binds the task to a node, a shutdown_delay, a batch job with several groups, a
+  target on which Nomad would not place it.
 
   The exit status is 0 when the allocation has moved (with -dry-run: could be), 1
   when it has not, 2 when the arguments are at fault.
 
 Options:
 
-  -dry-run        Say whether it could be moved. Nothing is changed.
+  -dry-run          Say whether it could be moved. Nothing is changed.
+  -namespace NAME   Namespace of the variable, leader.namespace of the shim's
+                    configuration. Default: default.
+  -path PATH        Its path, leader.path there. Default: ebbtide/shim.
 
 Where ACLs are on, the token needs list-jobs, read-job, plan-job, register-job,
-alloc-lifecycle and read-fs in the job's namespace, and node:read.
+alloc-lifecycle, read-fs and tag-job-version in the job's namespace, node:read,
+and read, write and destroy of the variables PATH/claims/*.
 ` + nomadHelp)
 }
 
@@ -59,6 +72,7 @@ func (c moveCommand) Run(args []string) int {
 	flags := c.flags()
 	nomad := nomadFlags(flags)
 	flags.BoolVar(&req.DryRun, "dry-run", false, "")
+	store := storeFlags(flags)
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
 	}
@@ -78,7 +92,9 @@ func (c moveCommand) Run(args []string) int {
 	if req.Node, err = wholeNode(ctx, client, flags.Arg(1)); err != nil {
 		return c.failed(err)
 	}
+	store.Client = client
 	opts := move.DefaultOptions()
+	opts.Claims, opts.Owner = memory.Claims{Store: *store}, "ebbtide move on "+process()
 	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
 	result, err := move.Move(ctx, move.API{Client: client}, req, opts)
 	if err != nil {
@@ -90,6 +106,24 @@ func (c moveCommand) Run(args []string) int {
 		return c.failed(fmt.Errorf("writing the result: %w", err))
 	}
 	return exitOK
+}
+
+// storeFlags are the flags that say where the shim remembers.
+func storeFlags(flags *flag.FlagSet) *memory.Store {
+	defaults := config.Default().Leader
+	store := new(memory.Store)
+	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
+	flags.StringVar(&store.Path, "path", defaults.Path, "")
+	return store
+}
+
+// process names this process for people.
+func process() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s, process %d", host, os.Getpid())
 }
 
 // wholeAlloc finds the allocation whose ID begins with what people wrote.

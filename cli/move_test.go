@@ -21,7 +21,7 @@ func TestMove_usage(t *testing.T) {
 	}{
 		{nil, "give an allocation and a node, got 0 arguments"},
 		{[]string{"a"}, "got 1 arguments"},
-		{[]string{"-force", "a", "b"}, "flag provided but not defined: -force; allowed are -address, -ca-cert, -client-cert, -client-key, -dry-run, -region, -tls-server-name, -token"},
+		{[]string{"-force", "a", "b"}, "flag provided but not defined: -force; allowed are -address, -ca-cert, -client-cert, -client-key, -dry-run, -namespace, -path, -region, -tls-server-name, -token"},
 		{[]string{"-address", "not a url", "a", "b"}, `the address of Nomad's API must be a URL like https://127.0.0.1:4646, got "not a url"`},
 	} {
 		status, stdout, stderr := ebbtide("", append([]string{"move"}, tc.args...)...)

@@ -16,8 +16,9 @@ import (
 
 	"github.com/hashicorp/cli"
 
-	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
 )
 
 // movesCommand is `ebbtide moves`.
@@ -32,11 +33,14 @@ func (movesCommand) Help() string {
 Usage: ebbtide moves [options]
 
   Lists what the shim has done, the latest last: 200 moves are kept, in Nomad
-  variables.
+  variables. Moves that are under way come after that, whosever they are.
 
 Options:
 
   -json             Print JSON, with the scores of the nodes.
+  -recover          Finish the moves whose processes are gone, which takes half a
+                    minute to tell, and give back jobs that are bound for a move
+                    of which there is no record. A shim does that by itself.
   -namespace NAME   Namespace of the variables, leader.namespace of the shim's
                     configuration. Default: default.
   -path PATH        Their path, leader.path there. Default: ebbtide/shim.
@@ -44,14 +48,12 @@ Options:
 }
 
 func (c movesCommand) Run(args []string) int {
-	defaults := config.Default().Leader
-	var asJSON bool
-	store := memory.Store{}
+	var asJSON, finish bool
 	flags := c.flags()
 	flags.BoolVar(&asJSON, "json", false, "")
+	flags.BoolVar(&finish, "recover", false, "")
 	nomad := nomadFlags(flags)
-	flags.StringVar(&store.Namespace, "namespace", defaults.Namespace, "")
-	flags.StringVar(&store.Path, "path", defaults.Path, "")
+	store := storeFlags(flags)
 	if status, ok := c.parse(flags, args, c.Help()); !ok {
 		return status
 	}
@@ -64,7 +66,17 @@ func (c movesCommand) Run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if finish {
+		if err := c.recover(ctx, *store); err != nil {
+			return c.failed(err)
+		}
+	}
 	entries, err := store.Notes(ctx)
+	if err == nil {
+		var records []move.Record
+		records, err = memory.Claims{Store: *store}.List(ctx)
+		entries = append(entries, underWay(records)...)
+	}
 	if err == nil {
 		err = c.print(entries, asJSON)
 	}
@@ -86,15 +98,87 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TIME\tJOB\tFROM\tTO\tPOLICY\tRESULT\tWHY")
 	for _, e := range entries {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.UTC().Format(time.DateTime), e.Namespace+"/"+e.Job,
-			cmp.Or(e.From, "-"), cmp.Or(e.To, "-"), e.Policy, outcome(e), e.Why)
+		at := "-"
+		if !e.Time.IsZero() {
+			at = e.Time.UTC().Format(time.DateTime)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", at, e.Namespace+"/"+e.Job,
+			cmp.Or(e.From, "-"), cmp.Or(e.To, "-"), cmp.Or(e.Policy, "-"), outcome(e), e.Why)
 	}
 	return w.Flush()
+}
+
+// underWay are moves as they are listed.
+func underWay(records []move.Record) []memory.Entry {
+	var entries []memory.Entry
+	for _, r := range records {
+		entries = append(entries, memory.Entry{
+			Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target, Phase: string(r.Phase), Owner: r.Owner,
+			Why: "move " + r.ID + " of " + r.Owner,
+		})
+	}
+	return entries
+}
+
+// recover finishes what is abandoned.
+func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
+	nomad, claims := move.API{Client: store.Client}, memory.Claims{Store: store}
+	opts := move.DefaultOptions()
+	opts.Claims, opts.Owner = claims, "ebbtide moves on "+process()
+	opts.Report = func(phase move.Phase, text string) { fmt.Fprintf(c.io.Err, "%-6s  %s\n", phase, text) }
+	var watch move.Watch
+	for begun := time.Now(); ; {
+		records, err := claims.List(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range watch.Abandoned(records) {
+			fmt.Fprintf(c.io.Err, "finishing move %s of job %s, which %s has left at %s\n", r.ID, r.Job, r.Owner, r.Phase)
+			if _, err := move.Recover(ctx, nomad, r, opts); err != nil {
+				fmt.Fprintf(c.io.Err, "ebbtide moves: %v\n", err)
+			}
+		}
+		if len(records) == 0 || time.Since(begun) > move.ClaimTTL+5*time.Second {
+			break
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return c.unbind(ctx, nomad, claims)
+}
+
+// unbind gives back the jobs that are bound for a move of which there is no record.
+func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Claims) error {
+	listing, err := cluster.List(ctx, nomad.Client)
+	if err != nil {
+		return err
+	}
+	for _, j := range listing.Jobs {
+		for group, g := range j.Groups {
+			if !g.Bound || j.Stopped {
+				continue
+			}
+			if r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); err != nil || r.Index != 0 {
+				continue // it has one by now, or it is not known
+			}
+			said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group)
+			if err != nil {
+				said = err.Error()
+			}
+			fmt.Fprintf(c.io.Err, "job %s: %s\n", j.Key.ID, said)
+		}
+	}
+	return nil
 }
 
 // outcome says in short what became of a move.
 func outcome(e memory.Entry) string {
 	switch {
+	case e.Owner != "":
+		return "under way: " + e.Phase
 	case e.DryRun:
 		return "dry run"
 	case e.Error != "":

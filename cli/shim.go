@@ -37,7 +37,7 @@ Usage: ebbtide shim [options]
 
   SIGHUP reads the file again; one with errors is told and not taken. SIGTERM and
   SIGINT end it: moves that are under way are undone first, which takes moments; a
-  second one ends it at once, and the next shim sets free what was bound.
+  second one ends it at once, and the next shim finishes its moves.
 
   The exit status is 0 when it was told to end, 1 when it could not run, 2 when the
   arguments or the configuration are at fault.
@@ -96,11 +96,7 @@ func (c shimCommand) Run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)() // a second signal is not waited for
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	daemon := shim.New(cfg, client, fmt.Sprintf("%s, process %d", host, os.Getpid()), log)
+	daemon := shim.New(cfg, client, process(), log)
 
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)

@@ -17,7 +17,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -97,8 +96,8 @@ func (m *moving) quiet(t *testing.T) {
 // unbind is what the next shim does for one that died.
 func (m *moving) unbind(t *testing.T) {
 	t.Helper()
-	b := move.Binding{Namespace: "default", Job: m.id, Group: "g", Node: m.b.agent.NodeID()}
-	must.NoError(t, move.Unbind(t.Context(), move.API{Client: m.server.API}, b))
+	_, err := move.Unbind(t.Context(), move.API{Client: m.server.API}, "default", m.id, "g")
+	must.NoError(t, err)
 }
 
 // testUserStops has a job stopped: it ends, and stays stopped.
@@ -177,18 +176,20 @@ func (m *moving) complete(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// testLate has it take longer than the lease to write down what is to be bound: the task
-// has run on, and saves again before it is bound.
+// late are records that take longer to write than a lease lasts.
+type late struct{ move.Claims }
+
+func (l late) Write(ctx context.Context, r move.Record) (uint64, error) {
+	if r.Phase == move.PhaseBind {
+		time.Sleep(5 * time.Second)
+	}
+	return l.Claims.Write(ctx, r)
+}
+
+// testLate has it take longer than the lease to write down what is to be bound: the freeze is
+// renewed meanwhile.
 func testLate(t *testing.T, m *moving, _ func()) {
-	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) {
-		o.Binds = func(_ context.Context, b *move.Binding) error {
-			if b == nil {
-				return nil
-			}
-			m.a.waitStatus(t, m.alloc, "train", "running on", func(st status.Status) bool { return st.Move.State == "" })
-			return nil
-		}
-	})
+	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) { o.Claims = late{o.Claims} })
 	m.end(t)
 	must.NoError(t, m.err)
 	now, starts := m.once(t)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -72,7 +73,7 @@ trap 'sleep 2; echo $n > $d/tmp; mv $d/tmp $d/ckpt' USR1
 v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.1; [ -e $d/end ] && exit 0; done`)
 	if len(options) == 0 {
-		options = []string{`lease = "5s"`}
+		options = []string{`lease = "20s"`}
 	}
 	k.config = "checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/ckpt\"\n" + strings.Join(options, "\n") + "\n}"
 	k.memory = 32
@@ -89,6 +90,7 @@ type moving struct {
 	result move.Result
 	err    error
 	lost   bool // it was stopped before it had saved
+	anew   bool // its machine has died, and what it had saved with it
 }
 
 // learn starts learners on a, and waits until they learn.
@@ -116,7 +118,8 @@ func (s *site) learn(t *testing.T, jobs ...job) []*moving {
 // move moves it in the background, by way of a door.
 func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
 	opts := move.DefaultOptions()
-	opts.Save, opts.Place, opts.Resume = 15*time.Second, time.Minute, time.Minute
+	opts.Place, opts.Verify = time.Minute, time.Minute
+	opts.Claims, opts.Owner = claimsOf(d.client()), "test"
 	opts.Report = func(p move.Phase, what string) { t.Logf("%s: %s: %s", m.id, p, what) }
 	for _, c := range change {
 		c(&opts)
@@ -131,14 +134,38 @@ func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
 	t.Cleanup(func() { <-m.ended })
 }
 
-// end waits until the move has ended.
+// claimsOf keeps the records of moves where the command does.
+func claimsOf(client *api.Client) memory.Claims {
+	return memory.Claims{Store: memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
+}
+
+// end waits until the move has ended, and does what the next shim would if it has left its
+// job bound.
 func (m *moving) end(t *testing.T) {
 	t.Helper()
 	select {
 	case <-m.ended:
+		m.recover(t)
 	case <-deadline(t, 2*startDeadline).Done():
 		must.NoError(t, errors.New("the move of "+m.id+" does not end"))
 	}
+}
+
+// recover finishes the move if its record is left.
+func (m *moving) recover(t *testing.T) {
+	t.Helper()
+	claims := claimsOf(m.server.API)
+	eventually(t, "no move of "+m.id+" is left", func() error {
+		r, err := claims.Read(t.Context(), "default", m.id)
+		if err != nil || r.Index == 0 {
+			return err
+		}
+		opts := move.DefaultOptions()
+		opts.Claims, opts.Owner = claims, "next"
+		opts.Report = func(p move.Phase, what string) { t.Logf("%s: recovered: %s: %s", m.id, p, what) }
+		_, err = move.Recover(t.Context(), move.API{Client: m.server.API}, r, opts)
+		return err
+	})
 }
 
 // boundTo is the node to which the job is bound; "" is none.
@@ -184,6 +211,9 @@ func (m *moving) once(t *testing.T) (running *api.AllocationListStub, starts []s
 			n, err := strconv.Atoi(step)
 			must.NoError(t, err)
 			must.LessEq(t, float64(n), float64(m.before.Step))
+		}
+		if running.ID != m.alloc.ID && !m.anew {
+			must.GreaterEq(t, 2, len(starts), must.Sprint("it has begun anew"))
 		}
 	}
 	return running, starts
@@ -294,12 +324,16 @@ type victim struct {
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
+	t.Run("model", func(t *testing.T) { s.testModel(t) })
 	t.Run("people", func(t *testing.T) { s.testPeople(t) })
 	for name, test := range map[string]func(*testing.T, *moving, *door){
-		"source drained":    testSourceDrained,
-		"target drained":    testTargetDrained,
-		"target ineligible": testTargetIneligible,
-		"target full":       testTargetFull,
+		"source drained":                 testSourceDrained,
+		"target drained":                 testTargetDrained,
+		"target ineligible":              testTargetIneligible,
+		"target full":                    testTargetFull,
+		"mover killed":                   testMoverKilled,
+		"two movers":                     testTwoMovers,
+		"source killed while it carries": testSourceKilledCarrying,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := s.learn(t, learner(strings.ReplaceAll(name, " ", "-")))[0]
@@ -376,6 +410,7 @@ func (s *site) testKilled(t *testing.T, v victim) {
 			t.Run(string(phases[i]), func(t *testing.T) {
 				t.Parallel()
 				m.end(t)
+				m.anew = v.revive == nil && phases[i] == running
 				now, starts := m.once(t)
 				if back := []phase{frozen, bound}; v.revive == nil && slices.Contains(back, phases[i]) {
 					must.Len(t, 2, starts, must.Sprint("it went back to what it has left"))

@@ -203,7 +203,7 @@ func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 		rows = ""
 		for row := range strings.Lines(out.String()) {
 			// The columns are as wide as what is in them.
-			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") {
+			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") && !strings.Contains(row, "under way") {
 				rows += row + "\n"
 			}
 		}

@@ -42,34 +42,23 @@ func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to 
 	end := t.gate.Begin(time.Now(), a.Job, a.Node, to)
 	t.inbound[to]++
 	t.metrics.InFlight.Inc()
-	opts := move.DefaultOptions()
+	opts := t.options()
 	opts.Report = func(phase move.Phase, what string) { log.Info(what, "phase", string(phase)) }
-	opts.Binds = t.binds(a.Job)
+	t.moving[a.Job] = true
 	t.moves.Go(func() {
 		res, err := move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to}, opts)
 		t.ended <- func(ctx context.Context) {
+			delete(t.moving, a.Job)
 			t.finish(ctx, ended{job: a.Job, to: to, entry: e, result: res, err: err, end: end})
-			if res.Bound {
-				t.leftBound(ctx, a.Job, move.Binding{Group: a.Group, Node: to})
-			}
 		}
 	})
 }
 
-// binds remembers what is bound. A move has a goroutine of its own: that is remembered
-// beside the loop, on top of what is known of the job now.
-func (t *term) binds(key cluster.JobKey) func(context.Context, *move.Binding) error {
-	job := t.jobs[key]
-	return func(ctx context.Context, b *move.Binding) error {
-		if err := t.held.Held(); err != nil {
-			return err
-		}
-		j := job
-		if b != nil {
-			j.Group, j.Node = b.Group, b.Node
-		}
-		return t.store.Keep(ctx, key, j)
-	}
+// options are those of a move by this process.
+func (t *term) options() move.Options {
+	opts := move.DefaultOptions()
+	opts.Claims, opts.Owner = t.claims, ownerPrefix+t.holder
+	return opts
 }
 
 // arrived notes that nothing is on its way to a node any more.
@@ -102,7 +91,7 @@ func (t *term) finish(ctx context.Context, e ended) {
 	var refused *move.Refused
 	result := "moved"
 	switch {
-	case errors.As(e.err, &refused):
+	case errors.As(e.err, &refused), errors.Is(e.err, move.ErrClaimed):
 		result = "refused"
 	case e.err != nil:
 		result = "failed"
@@ -167,30 +156,5 @@ func (t *term) note(ctx context.Context, e memory.Entry) {
 	}
 	if err != nil {
 		t.log.Warn("what was done is not written down", "job", e.Job, "namespace", e.Namespace, "error", err)
-	}
-}
-
-// leftBound remembers a job that Nomad could not be told to set free.
-func (t *term) leftBound(ctx context.Context, key cluster.JobKey, b move.Binding) {
-	j := t.jobs[key]
-	j.Group, j.Node = b.Group, b.Node
-	t.keep(ctx, key, j)
-}
-
-// unbind sets jobs free that are left bound: by an earlier leader, which has died, or when
-// Nomad could not be told.
-func (t *term) unbind(ctx context.Context) {
-	for key, j := range t.jobs {
-		if j.Node == "" {
-			continue
-		}
-		b := move.Binding{Namespace: key.Namespace, Job: key.ID, Group: j.Group, Node: j.Node}
-		if err := move.Unbind(ctx, t.nomad, b); err != nil {
-			t.log.Error("a job stays bound to a node", "job", key.ID, "namespace", key.Namespace, "node", t.name(j.Node), "error", err)
-			continue
-		}
-		t.log.Info("a job that was left bound is free again", "job", key.ID, "namespace", key.Namespace, "node", t.name(j.Node))
-		j.Group, j.Node = "", ""
-		t.keep(ctx, key, j)
 	}
 }

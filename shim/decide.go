@@ -30,7 +30,7 @@ func (t *term) decide(ctx context.Context, c config.Config) {
 		clear(t.tried)
 	}
 	t.forget(ctx)
-	t.unbind(ctx)
+	t.recover()
 	// The nodes are asked when somebody wants to know, and then once.
 	summaries := sync.OnceValue(func() map[string]Summary { return t.summaries(ctx) })
 	t.release(ctx, c, summaries)
@@ -74,6 +74,7 @@ func (t *term) forget(ctx context.Context) {
 		_, kept := t.jobs[key]
 		return !kept
 	})
+	maps.DeleteFunc(t.left, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
 	maps.DeleteFunc(t.told, func(key cluster.JobKey, _ string) bool { return gone(key) })
 }
 

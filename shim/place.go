@@ -223,7 +223,7 @@ func (t *term) release(ctx context.Context, c config.Config, summaries func() ma
 			continue
 		}
 		if runs[j.Key] {
-			t.free(ctx, c, move.Binding{}, j, placement.Output{Rule: placement.RuleNone, Why: "it runs already: it was registered again"})
+			t.free(ctx, c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it runs already: it was registered again"})
 			continue
 		}
 		b, out, err := t.find(ctx, c, j, summaries)
@@ -233,7 +233,7 @@ func (t *term) release(ctx context.Context, c config.Config, summaries func() ma
 			// What is known here is old.
 		case err != nil && overdue:
 			out = placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node was found for it within %v: %v", c.Placement.HoldTimeout, err)}
-			t.free(ctx, c, move.Binding{}, j, out)
+			t.free(ctx, c, move.Place{}, j, out)
 		case err != nil:
 			t.sayOf(j.Key, "it waits: "+err.Error())
 		default:
@@ -253,9 +253,9 @@ func waits(j *cluster.Job) bool {
 }
 
 // find looks for the node of a job that waits. With no node Nomad is to place it.
-func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summaries func() map[string]Summary) (move.Binding, placement.Output, error) {
-	anywhere := func(why string) (move.Binding, placement.Output, error) {
-		return move.Binding{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
+func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summaries func() map[string]Summary) (move.Place, placement.Output, error) {
+	anywhere := func(why string) (move.Place, placement.Output, error) {
+		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
 	if !c.Placement.Enabled {
 		return anywhere("placement is off")
@@ -263,7 +263,7 @@ func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summar
 	if len(j.Groups) != 1 {
 		return anywhere(fmt.Sprintf("it has %d groups: a node is looked for if there is one", len(j.Groups)))
 	}
-	b := move.Binding{Namespace: j.Key.Namespace, Job: j.Key.ID}
+	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID}
 	var group cluster.Group
 	for b.Group, group = range j.Groups {
 		if group.Count != 1 {
@@ -284,7 +284,7 @@ func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summar
 }
 
 // free lets a job run that waits, on a node or wherever Nomad places it.
-func (t *term) free(ctx context.Context, c config.Config, b move.Binding, j *cluster.Job, out placement.Output) {
+func (t *term) free(ctx context.Context, c config.Config, b move.Place, j *cluster.Job, out placement.Output) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
 	e := memory.Entry{
 		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policies.FlowConPlace, DryRun: c.DryRun,
@@ -305,26 +305,20 @@ func (t *term) free(ctx context.Context, c config.Config, b move.Binding, j *clu
 	if b.Node != "" {
 		t.inbound[b.Node]++
 	}
-	opts := move.DefaultOptions()
-	opts.Binds = t.binds(j.Key)
+	opts := t.options()
 	t.moves.Go(func() {
 		t.slots <- struct{}{}
-		alloc, bound, err := move.Release(t.leading, t.nomad, b, opts)
+		alloc, err := move.Release(t.leading, t.nomad, b, opts)
 		<-t.slots
-		t.ended <- func(ctx context.Context) {
-			if bound {
-				t.leftBound(ctx, j.Key, b)
-			}
-			t.freed(ctx, b, j.Key, e, alloc, err)
-		}
+		t.ended <- func(ctx context.Context) { t.freed(ctx, b, j.Key, e, alloc, err) }
 	})
 }
 
 // freed takes over what became of a job that was to run.
-func (t *term) freed(ctx context.Context, b move.Binding, key cluster.JobKey, e memory.Entry, alloc string, err error) {
+func (t *term) freed(ctx context.Context, b move.Place, key cluster.JobKey, e memory.Entry, alloc string, err error) {
 	delete(t.releasing, key)
 	t.arrived(b.Node)
-	if errors.Is(err, move.ErrNotHeld) {
+	if errors.Is(err, move.ErrNotHeld) || errors.Is(err, move.ErrClaimed) {
 		return
 	}
 	result := "placed"

@@ -145,6 +145,7 @@ type term struct {
 	held    *leader.Term
 	nomad   move.Nomad
 	store   memory.Store
+	claims  move.Claims
 	gate    *actuator.Gate
 	jobs    map[cluster.JobKey]memory.Job
 	state   *cluster.State
@@ -159,6 +160,11 @@ type term struct {
 	tried      map[cluster.JobKey]memory.Job // what a dry run would remember of jobs
 	silent     map[string]time.Time          // allocations that were found to have no status
 	releasing  map[cluster.JobKey]bool       // jobs that have waited and are let run now
+	moving     map[cluster.JobKey]bool       // jobs of which this process makes, or finishes, a move
+	watch      move.Watch                    // of the records of moves
+	looked     time.Time                     // when they were looked at last
+	looking    bool                          // they are
+	left       map[cluster.JobKey]uint64     // jobs that were bound without a record, as they were when that was seen to
 	waiting    bool                          // a job has come that waits
 	relocated  time.Time                     // when it was last looked at
 	rebalanced time.Time                     // likewise
@@ -170,12 +176,13 @@ type term struct {
 // process still leads.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
+	store := memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}
 	t := &term{
 		Shim: s, leading: ctx, held: held, nomad: fenced{move.API{Client: s.client}, held},
-		store: memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path},
-		gate:  actuator.NewGate(c.Limits), state: cluster.New(),
+		store: store, claims: memory.Claims{Store: store},
+		gate: actuator.NewGate(c.Limits), state: cluster.New(),
 		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), telling: make(chan struct{}, atATime), told: make(map[cluster.JobKey]string),
-		inbound: make(map[string]int), placed: make(map[string]bool), tried: make(map[cluster.JobKey]memory.Job), silent: make(map[string]time.Time), releasing: make(map[cluster.JobKey]bool),
+		inbound: make(map[string]int), placed: make(map[string]bool), tried: make(map[cluster.JobKey]memory.Job), silent: make(map[string]time.Time), releasing: make(map[cluster.JobKey]bool), moving: make(map[cluster.JobKey]bool), left: make(map[cluster.JobKey]uint64),
 	}
 	s.leadsIs(true)
 	s.metrics.Leader.Set(1)
@@ -246,7 +253,6 @@ func (t *term) follow(ctx context.Context) error {
 		for key, j := range t.jobs {
 			t.gate.Remember(key, j.Last, j.Failures)
 		}
-		t.unbind(ctx)
 	}
 	t.problemIs(nil)
 	t.log.Info("following the cluster", "nodes", len(t.state.Nodes), "allocations", len(t.state.Allocs), "jobs", len(t.state.Jobs))

@@ -24,6 +24,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
@@ -171,11 +172,12 @@ func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m
 	var stands, told time.Time
 	opts := move.DefaultOptions()
 	opts.Poll = 50 * time.Millisecond
+	opts.Claims, opts.Owner = memory.Claims{Store: memory.Store{Client: from.API, Namespace: "default", Path: "ebbtide/shim"}}, "moves"
 	opts.Report = func(p move.Phase, _ string) {
 		switch p {
 		case move.PhaseSave:
 			stands = time.Now()
-		case move.PhasePin:
+		case move.PhaseBind:
 			told = time.Now()
 		}
 	}

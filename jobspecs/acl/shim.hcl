@@ -1,5 +1,5 @@
-# What the shim may do: see nodes, jobs and their status files, register jobs, send tasks
-# signals, and remember in variables. For a token:
+# What the shim may do: see nodes, jobs and their status files, register jobs and tag their
+# versions, send tasks signals, and remember in variables. For a token:
 #
 #   nomad acl policy apply ebbtide-shim jobspecs/acl/shim.hcl
 #   nomad acl token create -name ebbtide-shim -policy ebbtide-shim
@@ -12,7 +12,7 @@
 # some, leave "*" at list-jobs and read-job, and repeat the whole for each of the others
 # and for leader.namespace: a rule for one namespace takes the place of that for "*".
 namespace "*" {
-  capabilities = ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs"]
+  capabilities = ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs", "tag-job-version"]
 
   # leader.path
   variables {

@@ -81,6 +81,8 @@ type Group struct {
 	Movable bool
 	// Held says that it waits until the shim has found a node for it (Hold).
 	Held bool
+	// Bound says that it carries a move's mark (Mark).
+	Bound bool
 	// Tasks are their names, and Drivers those that a node must have. Engine is that of
 	// Ebbtide's tasks, "docker" if they name an image; "" if none is Ebbtide's by name.
 	Tasks, Drivers []string
@@ -92,6 +94,18 @@ type Group struct {
 // Hold is the attribute of the constraint by which a job waits until the shim has found a
 // node for it. No node has it, unless an operator gives it to some, for all that wait.
 const Hold = "${meta.ebbtide_hold}"
+
+// A group that is bound for a move has a constraint on the attribute BoundBy with a value
+// that holds Mark, and the ID of the move after it (package move).
+const (
+	BoundBy = "${node.unique.id}"
+	Mark    = "ebbtide-move:"
+)
+
+// Marked says whether a constraint carries a move's mark.
+func Marked(attribute, value string) bool {
+	return attribute == BoundBy && strings.Contains(value, Mark)
+}
 
 // Alloc is an allocation that is not over.
 type Alloc struct {

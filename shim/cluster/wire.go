@@ -97,11 +97,16 @@ type WireJob struct {
 }
 
 // WireConstraint is a constraint of a job, a group or a task.
-type WireConstraint struct{ LTarget string }
+type WireConstraint struct{ LTarget, RTarget string }
 
 // held says whether one of the constraints is the one that waits for the shim.
 func held(all []WireConstraint) bool {
-	return slices.Contains(all, WireConstraint{Hold})
+	return slices.ContainsFunc(all, func(c WireConstraint) bool { return c.LTarget == Hold })
+}
+
+// bound says whether one of the constraints carries a move's mark.
+func bound(all []WireConstraint) bool {
+	return slices.ContainsFunc(all, func(c WireConstraint) bool { return Marked(c.LTarget, c.RTarget) })
 }
 
 // WireTask is a task of a job.
@@ -128,7 +133,7 @@ func (w WireJob) job() *Job {
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
 	for _, g := range w.TaskGroups {
-		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints)}
+		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints), Bound: bound(g.Constraints)}
 		if g.EphemeralDisk != nil {
 			group.Asks.DiskMB = g.EphemeralDisk.SizeMB
 		}

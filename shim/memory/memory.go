@@ -32,8 +32,6 @@ type Job struct {
 	// Last is when its last move ended, and Failures how many have failed in a row.
 	Last     time.Time
 	Failures int
-	// Group and Node are what is bound for a move that is under way; "" if nothing is.
-	Group, Node string
 }
 
 // Entry is one thing that was done, or would have been.
@@ -51,6 +49,7 @@ type Entry struct {
 	Error     string
 	DownS     string // for how many seconds nothing ran
 	DryRun    bool
+	Owner     string `json:",omitempty"` // of one that is under way
 }
 
 // kept is how many entries are kept.
@@ -123,7 +122,6 @@ func unescape(name string) (string, error) {
 func (s Store) Keep(ctx context.Context, key cluster.JobKey, j Job) error {
 	return s.write(ctx, jobName(key), api.VariableItems{
 		"marked": stamp(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": stamp(j.Last), "failures": strconv.Itoa(j.Failures),
-		"bound_group": j.Group, "bound_node": j.Node,
 	})
 }
 
@@ -152,7 +150,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 		if err != nil || items == nil {
 			continue // nothing of ours, or gone meanwhile
 		}
-		j := Job{Marked: when(items["marked"]), Last: when(items["last"]), Group: items["bound_group"], Node: items["bound_node"]}
+		j := Job{Marked: when(items["marked"]), Last: when(items["last"])}
 		j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
 		j.Failures, _ = strconv.Atoi(items["failures"])
 		jobs[key] = j

@@ -25,7 +25,20 @@ import (
 type variables struct {
 	mu    sync.Mutex
 	items map[string]api.VariableItems
+	at    map[string]uint64 // their indexes
+	last  uint64
 	deny  bool
+}
+
+// conflicts says whether a variable is not as it is to be for a request, and tells so.
+func (v *variables) conflicts(w http.ResponseWriter, r *http.Request, p string) bool {
+	cas := r.URL.Query().Get("cas")
+	if cas == "" || cas == fmt.Sprint(v.at[p]) {
+		return false
+	}
+	w.WriteHeader(http.StatusConflict)
+	_ = json.NewEncoder(w).Encode(api.Variable{Path: p, Items: v.items[p], ModifyIndex: v.at[p]})
+	return true
 }
 
 // paths are those that Nomad allows.
@@ -60,10 +73,18 @@ func (v *variables) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		v.items[p] = in.Items
+		if v.conflicts(w, r, p) {
+			return
+		}
+		v.last++
+		v.items[p], v.at[p], in.ModifyIndex = in.Items, v.last, v.last
 		_ = json.NewEncoder(w).Encode(in)
 	case http.MethodDelete:
+		if v.conflicts(w, r, p) {
+			return
+		}
 		delete(v.items, p)
+		delete(v.at, p)
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		items, ok := v.items[p]
@@ -71,13 +92,13 @@ func (v *variables) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "variable not found", http.StatusNotFound)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(api.Variable{Path: p, Items: items})
+		_ = json.NewEncoder(w).Encode(api.Variable{Path: p, Items: items, ModifyIndex: v.at[p]})
 	}
 }
 
 func store(t *testing.T) (Store, *variables) {
 	t.Helper()
-	v := &variables{items: map[string]api.VariableItems{}}
+	v := &variables{items: map[string]api.VariableItems{}, at: map[string]uint64{}}
 	nomad := httptest.NewServer(v)
 	t.Cleanup(nomad.Close)
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
@@ -92,7 +113,7 @@ func TestStore_jobs(t *testing.T) {
 	must.MapEmpty(t, jobs)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	want := map[cluster.JobKey]Job{
-		{Namespace: "ml", ID: "vae"}:                   {Marked: at, Rebalanced: true, Last: at, Failures: 3, Group: "train", Node: "n1"},
+		{Namespace: "ml", ID: "vae"}:                   {Marked: at, Rebalanced: true, Last: at, Failures: 3},
 		{Namespace: "ml", ID: "a b/c.d~e%+ü/dispatch"}: {Failures: 1},
 		{Namespace: "default", ID: "vae"}:              {},
 	}

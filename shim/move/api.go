@@ -119,13 +119,40 @@ func write(ctx context.Context, job *api.Job) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: text(job.Namespace)}).WithContext(ctx)
 }
 
-// Evaluation implements Nomad.
-func (a API) Evaluation(ctx context.Context, namespace, id string) (*api.Evaluation, error) {
-	eval, _, err := a.Client.Evaluations().Info(id, query(ctx, namespace))
+// Versions implements Nomad.
+func (a API) Versions(ctx context.Context, namespace, job string) ([]*api.Job, error) {
+	versions, _, _, err := a.Client.Jobs().Versions(job, false, query(ctx, namespace))
 	if err != nil {
-		return nil, fmt.Errorf("reading evaluation %s: %w", short(id), err)
+		return nil, fmt.Errorf("listing the versions of job %s: %w", job, err)
 	}
-	return eval, nil
+	return versions, nil
+}
+
+// Tag implements Nomad.
+func (a API) Tag(ctx context.Context, namespace, job string, version uint64, name string) error {
+	opts := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
+	if _, err := a.Client.Jobs().TagVersion(job, version, name, "kept for its user, for moves make versions of their own", opts); err != nil {
+		return fmt.Errorf("tagging version %d of job %s: %w", version, job, err)
+	}
+	return nil
+}
+
+// Untag implements Nomad.
+func (a API) Untag(ctx context.Context, namespace, job, name string) error {
+	opts := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
+	if _, err := a.Client.Jobs().UntagVersion(job, name, opts); err != nil {
+		return fmt.Errorf("taking tag %s off job %s: %w", name, job, err)
+	}
+	return nil
+}
+
+// Evaluations implements Nomad.
+func (a API) Evaluations(ctx context.Context, namespace, job string) ([]*api.Evaluation, error) {
+	evals, _, err := a.Client.Jobs().Evaluations(job, query(ctx, namespace))
+	if err != nil {
+		return nil, fmt.Errorf("listing the evaluations of job %s: %w", job, err)
+	}
+	return evals, nil
 }
 
 // Signal implements Nomad.
@@ -152,6 +179,22 @@ func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (st
 		return st, fmt.Errorf("reading the status of task %s: %w: %.200q", task, err, data)
 	}
 	return st, nil
+}
+
+// maxRestored bounds what is read of what a task has found, in bytes.
+const maxRestored = 16 << 20
+
+// Restored implements Nomad.
+func (a API) Restored(ctx context.Context, alloc *api.Allocation, task string) (private.Restored, error) {
+	data, err := a.PrivateFile(ctx, alloc, private.RestoredName(task), maxRestored)
+	if err != nil {
+		return nil, err
+	}
+	var found private.Restored
+	if err := json.Unmarshal(data, &found); err != nil {
+		return nil, fmt.Errorf("reading what task %s has found: %w: %.200q", task, err, data)
+	}
+	return found, nil
 }
 
 // PrivateFile reads a file of at most limit bytes from an allocation's private directory.

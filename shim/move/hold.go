@@ -6,7 +6,6 @@ package move
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -18,114 +17,94 @@ import (
 // fulfils (cluster.Hold), so Nomad keeps it waiting. Nothing of it runs yet, so there is
 // nothing to save:
 //
-//	try ──► pin ──► placed ──► unpin
-//	                  │
-//	                  ▼
-//	                unpin
+//	try ──► bind ──► placed ──► unbind
+//	                   │
+//	                   ▼
+//	                 unbind
 //
 //	try     Would Nomad place it there?
-//	pin     The job is registered without the constraint for which it waited, and with one
-//	        on the node.
+//	bind    The job is registered without the constraint for which it waited, and with one
+//	        on the node, as for a move.
 //	placed  Nomad has made its allocation. If it cannot, Nomad may place it anywhere.
-//	unpin   As for a move.
+//	unbind  As for a move.
 
 // ErrNotHeld says that a job does not wait for the shim any more.
 var ErrNotHeld = errors.New("the job does not wait for a node any more")
 
+// Place is a group of a job that waits, and the node where it is to run; with no node
+// Nomad places it.
+type Place struct{ Namespace, Job, Group, Node string }
+
 // Try says why Nomad would not place a job that waits on a node; "" if it would, or does
 // not tell (ErrNoPlan).
-func Try(ctx context.Context, nomad Nomad, b Binding) (why string, err error) {
-	job, err := released(ctx, nomad, b)
+func Try(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
+	job, err := released(ctx, nomad, p)
 	if err != nil {
 		return "", err
 	}
-	pinned, err := pin(job, b.Group, b.Node)
-	if err != nil {
-		return "", err
-	}
-	plan, err := nomad.Plan(ctx, pinned)
-	if errors.Is(err, ErrNoPlan) {
+	missing, err := planned(ctx, nomad, job, p.Group, p.Node)
+	switch {
+	case errors.Is(err, ErrNoPlan):
 		return "", nil
-	}
-	if err != nil {
+	case err != nil:
 		return "", err
-	}
-	if metric := plan.FailedTGAllocs[b.Group]; metric != nil {
-		return unplaced(metric), nil
+	case missing != nil:
+		return unplaced(missing), nil
 	}
 	return "", nil
 }
 
-// Release lets a job run that waits: on a node, or with no node where Nomad places it. It
-// returns the ID of the allocation on that node. With an error a job that waits no more
-// is not bound to the node either, so that Nomad may place it anywhere; unless it is still
-// bound, for Nomad could not be told otherwise: somebody has to set it free (Unbind).
-func Release(ctx context.Context, nomad Nomad, b Binding, opts Options) (alloc string, stillBound bool, err error) {
-	job, err := released(ctx, nomad, b)
+// Release lets a job run that waits. It returns the ID of the allocation on the node. With
+// an error a job that waits no more is not bound to the node either, so that Nomad may place
+// it anywhere; unless Nomad could not be told so: then its record is left (Recover).
+func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc string, err error) {
+	job, err := released(ctx, nomad, p)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
-	if b.Node == "" {
+	if p.Node == "" {
 		_, err := nomad.Register(ctx, job)
-		return "", false, err
-	}
-	pinned, err := pin(job, b.Group, b.Node)
-	if err != nil {
-		return "", false, err
-	}
-	if err := opts.Binds(ctx, &b); err != nil {
-		return "", false, err
+		return "", err
 	}
 	m := &mover{nomad: nomad, opts: opts, job: job}
-	resp, err := nomad.Register(ctx, pinned)
-	if err == nil {
-		alloc, err = m.placed(ctx, b, resp.EvalID)
-	}
-	// Whatever has become of it. Of a registration perhaps only the answer was lost.
-	stillBound = true
-	err = errors.Join(err, m.after(ctx, func(ctx context.Context) error {
-		if err := Unbind(ctx, nomad, b); err != nil {
-			return err
+	r := Record{Namespace: p.Namespace, Job: p.Job, Group: p.Group, Target: p.Node, Phase: PhaseBind, Tasks: []Task{}}
+	err = m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
+		bound, err := bind(job, p.Group, p.Node, m.record().ID)
+		if err != nil {
+			return true, err
 		}
-		stillBound = false
-		return opts.Binds(ctx, nil)
-	}))
-	return alloc, stillBound, err
+		index, err := m.registerBound(ctx, bound)
+		if err != nil {
+			return !m.result.Bound, err
+		}
+		alloc, err = m.placedHeld(ctx, index)
+		// Whatever has become of it.
+		unbound := m.after(ctx, m.restore)
+		return unbound == nil, errors.Join(err, unbound)
+	})
+	return alloc, err
 }
 
-// placed waits until Nomad has placed a group on the node to which it is bound.
-func (m *mover) placed(ctx context.Context, b Binding, eval string) (alloc string, err error) {
+// placedHeld waits until Nomad has placed a job that waited.
+func (m *mover) placedHeld(ctx context.Context, index uint64) (alloc string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
 	defer cancel()
-	err = m.until(ctx, "Nomad has placed it", func() (bool, error) {
-		e, err := m.nomad.Evaluation(ctx, b.Namespace, eval)
-		if err != nil {
-			return false, err
+	err = m.placed(ctx, index, "Nomad has placed it", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+		if next != nil {
+			alloc = next.ID
 		}
-		if metric := e.FailedTGAllocs[b.Group]; metric != nil {
-			return false, fmt.Errorf("it is not placed: %s", unplaced(metric))
-		}
-		stubs, err := m.nomad.Allocations(ctx, b.Namespace, b.Job)
-		if err != nil {
-			return false, err
-		}
-		for _, s := range stubs {
-			if s.TaskGroup == b.Group && s.NodeID == b.Node && s.JobVersion > m.version() {
-				alloc = s.ID
-			}
-		}
-		return alloc != "", nil
+		return next != nil, nil
 	})
 	return alloc, err
 }
 
 // released is a job without the constraint for which it waits.
-func released(ctx context.Context, nomad Nomad, b Binding) (*api.Job, error) {
-	job, err := nomad.Job(ctx, b.Namespace, b.Job)
+func released(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
+	job, err := nomad.Job(ctx, p.Namespace, p.Job)
 	if err != nil {
 		return nil, err
 	}
-	if job.Stop != nil && *job.Stop {
+	if stopped(job) {
 		return nil, ErrNotHeld
 	}
 	out, err := clone(job)

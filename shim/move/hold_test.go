@@ -4,9 +4,8 @@
 package move
 
 import (
-	"context"
-	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -15,92 +14,93 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-var there = Binding{Namespace: "ml", Job: "vae", Group: "train", Node: "b"}
+var there = Place{Namespace: "ml", Job: "vae", Group: "train", Node: "b"}
 
-// waiting is a world whose job waits for the shim.
-func waiting() *world {
-	w := newWorld()
-	w.old.DesiredStatus, w.old.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusComplete // of long ago
-	w.placed = api.AllocClientStatusPending
-	w.job.Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released"), api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}
-	w.job.TaskGroups[0].Tasks[0].Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released")}
-	return w
+// held has a job wait for the shim, and lets it run; each process is killed after so many
+// of its calls, and another one takes over.
+func held(t *testing.T, change func(*schedule)) (m *model, alloc string, err error) {
+	t.Helper()
+	s := usual()
+	change(&s)
+	synctest.Test(t, func(t *testing.T) {
+		m = newModel(s)
+		m.all[0].client, m.all[0].desired, m.all[0].runs = "complete", "stop", false // of long ago
+		m.job.Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released"), api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}
+		m.job.TaskGroups[0].Tasks[0].Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released")}
+		alloc, err = m.release(t)
+	})
+	return m, alloc, err
 }
 
-func TestTry(t *testing.T) {
-	w := waiting()
-	why, err := Try(t.Context(), w, there)
-	must.NoError(t, err)
-	must.Eq(t, "", why)
-	w.planned = &api.AllocationMetric{DimensionExhausted: map[string]int{"memory": 1}}
-	why, err = Try(t.Context(), w, there)
-	must.NoError(t, err)
-	must.Eq(t, "no room: memory", why)
-	must.SliceEmpty(t, w.calls)
-
-	_, err = Try(t.Context(), newWorld(), there)
-	must.ErrorIs(t, err, ErrNotHeld)
-	w.job.Stop = ptr(true)
-	_, err = Try(t.Context(), w, there)
-	must.ErrorIs(t, err, ErrNotHeld)
+func (m *model) release(t *testing.T) (alloc string, err error) {
+	crash := 0
+	if len(m.s.Crash) > 0 {
+		crash = m.s.Crash[0]
+	}
+	p := m.process(crash, true)
+	opts := DefaultOptions()
+	opts.Place, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
+	why, err := Try(p.ctx, p, there)
+	if err == nil {
+		must.Eq(t, "", why) // this Nomad tells no plan
+		alloc, err = Release(p.ctx, p, there, opts)
+	}
+	p.kill()
+	var watch Watch
+	for range 8 {
+		p := m.process(0, false)
+		opts.Claims = p
+		records, err := p.List(p.ctx)
+		must.NoError(t, err)
+		for _, r := range watch.Abandoned(records) {
+			_, err := Recover(p.ctx, p, r, opts)
+			must.NoError(t, err)
+		}
+		p.kill()
+		time.Sleep(10 * time.Second)
+	}
+	m.under(func() { m.over = true })
+	time.Sleep(2 * time.Hour)
+	_, _, bound := boundTo(m.job, "train")
+	must.False(t, bound)
+	must.MapEmpty(t, m.claim)
+	must.SliceEmpty(t, m.wrong)
+	return alloc, err
 }
 
 func TestRelease(t *testing.T) {
-	w := waiting()
-	var bound []*Binding
-	opts := quick()
-	opts.Binds = func(_ context.Context, b *Binding) error {
-		bound = append(bound, b)
-		return nil
-	}
-	alloc, still, err := Release(t.Context(), w, there, opts)
+	m, alloc, err := held(t, func(*schedule) {})
 	must.NoError(t, err)
-	must.Eq(t, newID, alloc)
-	must.False(t, still)
-	must.Eq(t, []string{pinCall, unpinCall}, w.calls)
-	must.Eq(t, []*Binding{&there, nil}, bound)
-	must.Eq(t, []*api.Constraint{api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}, w.job.Constraints)
-	must.SliceEmpty(t, w.job.TaskGroups[0].Constraints)
-	must.SliceEmpty(t, w.job.TaskGroups[0].Tasks[0].Constraints)
+	must.Eq(t, m.last().id, alloc)
+	must.Eq(t, []string{"register b", "register "}, m.log)
+	must.Eq(t, "b", m.last().node)
+	must.Eq(t, []*api.Constraint{api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}, m.job.Constraints)
+	must.SliceEmpty(t, m.job.TaskGroups[0].Tasks[0].Constraints)
 
-	// With no node Nomad places it.
-	w = waiting()
-	alloc, _, err = Release(t.Context(), w, Binding{Namespace: "ml", Job: "vae", Group: "train"}, quick())
-	must.NoError(t, err)
-	must.Eq(t, "", alloc)
-	must.Eq(t, []string{unpinCall}, w.calls)
-	must.Len(t, 1, w.job.Constraints)
+	// Where there is no room it may run anywhere.
+	m, _, err = held(t, func(s *schedule) { s.Room = false })
+	must.ErrorContains(t, err, "it is not placed: no room: memory")
+	must.Eq(t, "a", m.last().node)
 }
 
-// What fails leaves the job waiting, or free: never bound.
-func TestRelease_fails(t *testing.T) {
-	full := &api.AllocationMetric{DimensionExhausted: map[string]int{"memory": 1}}
-	for name, c := range map[string]struct {
-		change func(*world)
-		calls  []string
-		want   string
-		waits  bool
-	}{
-		"not held": {func(w *world) { w.job.Constraints, w.job.TaskGroups[0].Tasks[0].Constraints = nil, nil }, nil, ErrNotHeld.Error(), false},
-		"changed since": {func(w *world) { w.registered = func() error { return errors.New("index 11, not 10") } },
-			[]string{pinCall}, "index 11, not 10", true},
-		"full by now": {func(w *world) { w.evaluated = func() *api.AllocationMetric { return full } },
-			[]string{pinCall, unpinCall}, "it is not placed: no room: memory", false},
-		"never placed": {func(w *world) { w.placed = "" },
-			[]string{pinCall, unpinCall}, "waiting until Nomad has placed it: context deadline exceeded", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := waiting()
-			c.change(w)
-			opts := quick()
-			opts.Place = 50 * time.Millisecond
-			_, still, err := Release(t.Context(), w, there, opts)
-			must.False(t, still)
-			must.ErrorContains(t, err, c.want)
-			must.Eq(t, c.calls, w.calls)
-			must.Len(t, 0, w.job.TaskGroups[0].Constraints)
-			_, err = Try(t.Context(), w, there)
-			must.Eq(t, c.waits, err == nil)
-		})
+// Whoever is killed, the job runs, and is free; or it waits as before.
+func TestRelease_crashes(t *testing.T) {
+	for call := 1; call < 40; call++ {
+		m, _, _ := held(t, func(s *schedule) { s.Crash = []int{call} })
+		waits := len(m.job.Constraints) == 2
+		must.Eq(t, waits, !m.last().runs, must.Sprintf("after call %d: %v", call, m.log))
 	}
+}
+
+func TestRelease_notHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(usual())
+		p := m.process(0, false)
+		defer p.kill()
+		_, err := Try(t.Context(), p, there)
+		must.ErrorIs(t, err, ErrNotHeld)
+		m.job.Stop = ptr(true)
+		_, err = Release(t.Context(), p, there, DefaultOptions())
+		must.ErrorIs(t, err, ErrNotHeld)
+	})
 }

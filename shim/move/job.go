@@ -9,8 +9,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
 )
 
 // Names of the driver: its own, and that under which it takes the stock driver's place.
@@ -19,12 +22,9 @@ const (
 	dockerName = "docker"
 )
 
-// bound is what ties a group to one node.
-const bound = "${node.unique.id}"
-
 // movable says which tasks of an allocation save their state, and every reason against
 // moving it to a node.
-func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub, from, to *api.Node) (tasks, reasons []string) {
+func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, reasons []string) {
 	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
 		no("it does not run: it is %s, and is to %s", alloc.ClientStatus, alloc.DesiredStatus)
@@ -46,6 +46,10 @@ func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub,
 		no("its job is of type %s, not batch or service", kind)
 	case text(job.ParentID) != "" || job.Dispatched:
 		no("its job was made by another one, and cannot be registered anew")
+	case job.Multiregion != nil:
+		no("its job runs in several regions, and each registers it anew")
+	case kind == api.JobTypeBatch && len(job.TaskGroups) > 1:
+		no("its batch job has several groups: Nomad would run again what completes of them meanwhile")
 	}
 	group := job.LookupTaskGroup(alloc.TaskGroup)
 	if group == nil {
@@ -53,9 +57,6 @@ func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub,
 		return nil, reasons
 	}
 	reasons = append(reasons, reasonsOfGroup(job, group)...)
-	if other := completed(job, alloc.TaskGroup, all); other != "" {
-		no("group %s of its job has completed, and Nomad would run it again", other)
-	}
 	for _, t := range group.Tasks {
 		if t.Lifecycle != nil {
 			continue // what runs before, beside or after the task
@@ -75,17 +76,6 @@ func movable(alloc *api.Allocation, job *api.Job, all []*api.AllocationListStub,
 	return tasks, reasons
 }
 
-// completed is another group of a batch job that has completed: a new version of the job
-// runs everything of it again that has.
-func completed(job *api.Job, group string, all []*api.AllocationListStub) string {
-	for _, a := range all {
-		if text(job.Type) == api.JobTypeBatch && a.TaskGroup != group && a.ClientStatus == api.AllocClientStatusComplete {
-			return a.TaskGroup
-		}
-	}
-	return ""
-}
-
 // reasonsOfGroup are those that lie in the job alone.
 func reasonsOfGroup(job *api.Job, group *api.TaskGroup) (reasons []string) {
 	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
@@ -102,12 +92,49 @@ func reasonsOfGroup(job *api.Job, group *api.TaskGroup) (reasons []string) {
 			break
 		}
 	}
+	if d := group.ShutdownDelay; d != nil && *d > 0 {
+		no("group %s has a shutdown_delay of %v, in which it would wait for its end frozen", text(group.Name), *d)
+	}
+	for _, t := range group.Tasks {
+		if t.ShutdownDelay > 0 {
+			no("task %s has a shutdown_delay of %v, in which it would wait for its end frozen", t.Name, t.ShutdownDelay)
+		}
+	}
 	for _, c := range slices.Concat(job.Constraints, group.Constraints) {
 		if strings.HasPrefix(c.LTarget, "${node.unique.") {
 			no("its job binds it to a node: %s %s %s", c.LTarget, c.Operand, c.RTarget)
 		}
 	}
 	return reasons
+}
+
+// saving is how a task saves its state, as far as a move has to know it.
+type saving struct {
+	timeout, lease time.Duration
+	shared         bool
+}
+
+// savingOf reads the checkpoint block of a task, which has one. What cannot be read there
+// the driver would not have accepted.
+func savingOf(t *api.Task) saving {
+	s := saving{timeout: checkpoint.DefaultTimeout, lease: checkpoint.DefaultLease}
+	// Of a block Nomad makes a list of maps.
+	var blocks []struct {
+		Timeout, Lease string
+		Shared         bool
+	}
+	data, err := json.Marshal(t.Config["checkpoint"])
+	if err != nil || json.Unmarshal(data, &blocks) != nil || len(blocks) != 1 {
+		return s
+	}
+	s.shared = blocks[0].Shared
+	if d, err := time.ParseDuration(blocks[0].Timeout); err == nil {
+		s.timeout = d
+	}
+	if d, err := time.ParseDuration(blocks[0].Lease); err == nil {
+		s.lease = d
+	}
+	return s
 }
 
 // shared says whether all tasks of a group that save their state do so in a volume that is
@@ -118,10 +145,7 @@ func shared(group *api.TaskGroup) bool {
 		if t.Lifecycle != nil || t.Config["checkpoint"] == nil {
 			continue
 		}
-		// Of a block Nomad makes a list of maps.
-		var blocks []struct{ Shared bool }
-		data, err := json.Marshal(t.Config["checkpoint"])
-		if err != nil || json.Unmarshal(data, &blocks) != nil || len(blocks) != 1 || !blocks[0].Shared {
+		if !savingOf(t).shared {
 			return false
 		}
 		some = true
@@ -153,34 +177,6 @@ func engine(t *api.Task, node *api.Node) string {
 	return node.Drivers[t.Driver].Attributes["driver.ebbtide.engine"]
 }
 
-// pin returns a copy of a job in which a group is bound to a node.
-func pin(job *api.Job, group, node string) (*api.Job, error) {
-	out, err := clone(job)
-	if err != nil {
-		return nil, err
-	}
-	g := out.LookupTaskGroup(group)
-	g.Constraints = append(g.Constraints, api.NewConstraint(bound, "=", node))
-	delete(g.Meta, metaAdopt) // of an earlier move
-	return out, nil
-}
-
-// unpin returns a copy of a job in which a group is not bound to the node any more.
-func unpin(job *api.Job, group, node string) (*api.Job, error) {
-	out, err := clone(job)
-	if err != nil {
-		return nil, err
-	}
-	g := out.LookupTaskGroup(group)
-	if g == nil {
-		return nil, fmt.Errorf("the job has no group %s any more", group)
-	}
-	g.Constraints = slices.DeleteFunc(g.Constraints, func(c *api.Constraint) bool {
-		return c.LTarget == bound && c.RTarget == node
-	})
-	return out, nil
-}
-
 // clone copies a job as the API would.
 func clone(job *api.Job) (*api.Job, error) {
 	data, err := json.Marshal(job)
@@ -191,6 +187,7 @@ func clone(job *api.Job) (*api.Job, error) {
 	if err := json.Unmarshal(data, out); err != nil {
 		return nil, fmt.Errorf("copying the job: %w", err)
 	}
+	out.VersionTag = nil // that of a version is not the next one's
 	return out, nil
 }
 
@@ -204,7 +201,7 @@ func unplaced(m *api.AllocationMetric) string {
 	}
 	counted("no room:", m.DimensionExhausted)
 	for _, name := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-		if !strings.HasPrefix(name, bound) { // ours filters all others
+		if !strings.HasPrefix(name, boundBy) { // ours filters all others
 			why = append(why, "constraint "+name)
 		}
 	}

@@ -5,38 +5,43 @@
 //
 // Nomad has no such operation: it only ever stops an allocation and places a new one. The
 // steps below make of that a move in which the training runs once at any time, and goes
-// on at the step that was saved, or a later one.
+// on from what it saved.
 //
-//	check ──► save ──► pin ──► wait ──► verify ──► unpin
-//	  │         │       │        │         │         │
-//	  ▼         ▼       ▼        ▼         ▼         ▼
-//	refused  release  release  unpin     unpin    (told)
-//	                           release
+//	check ──► save ──► bind ──► wait ──► verify ──► unbind ──► done
+//	  │         │       │        │         │          ▲
+//	  ▼         ▼       ▼        ▼         ▼          │
+//	refused   thaw    thaw    unbind,    home ────────┘
+//	                          thaw; or
+//	                          home
 //
 //	check   Is it one that may be moved, and would Nomad place it there? Nothing has
-//	        happened yet.
-//	save    The driver asks the task to save, and freezes it (signal EBBTIDE_CHECKPOINT).
-//	        From now on it cannot end while Nomad is told to move it: Nomad would run it
-//	        a second time. The freeze has a lease, so it ends also if we do.
-//	pin     The job is registered with a constraint on the target, if nobody has changed
-//	        it since check. Nomad does not stop the old allocation unless it can place
-//	        the new one.
-//	wait    Nomad stops the old one, which ends where it stands, carries the ephemeral
+//	        happened yet. Then the move is written down (Record), which claims the job: no
+//	        other move of it begins, and any process can finish this one.
+//	save    The driver asks the tasks to save, and freezes them (signal
+//	        EBBTIDE_CHECKPOINT). From now on they cannot end while Nomad is told to move
+//	        them: Nomad would run them a second time. The freeze has a lease; it is renewed
+//	        (EBBTIDE_RENEW) until the old allocation has ended.
+//	bind    The job is registered with a constraint on the target that carries the move's
+//	        mark, if nobody has changed the job since check. Nomad does not stop the old
+//	        allocation unless it can place the new one. What became of a registration whose
+//	        answer was lost is found out before anything else happens (settle).
+//	wait    Nomad stops the old allocation, which ends where it stands, carries the ephemeral
 //	        disk over and starts the new one.
-//	verify  The new one runs, and reports a step that is no earlier than the saved one.
-//	unpin   The constraint is taken off again, which changes nothing that runs: else the
-//	        job could not leave the target when that one dies. The task stands still for
-//	        that moment (EBBTIDE_FREEZE), as it did before pin; if it has completed, its job
-//	        is left as it is.
+//	verify  The target's driver has written down what the new tasks found when they were
+//	        started: it is what the old ones saved.
+//	unbind  The constraint is taken off again, which changes nothing that runs: else the
+//	        job could not leave the target when that one dies. The tasks of a batch job
+//	        stand still for that moment (EBBTIDE_FREEZE); if it has completed, its job is
+//	        left as it is.
+//	home    The target has not what was saved, and the source has: the job is bound to the
+//	        source instead, where the driver brings it its checkpoint, and is unbound there.
 //
-// Below each step stands what is done when it fails. Whoever loses its target for good
-// between pin and unpin goes back to where it came from (back.go), for Nomad would look
-// for what it has saved on the target alone. That Nomad, or an agent, cannot be
-// reached for a while is no failure: each step tries again until its time is over.
+// Below each step stands what is done when it fails. That Nomad, or an agent, cannot be
+// reached for a while is no failure: each step tries again until its time is over. What
+// could not be brought to its end stays written down, for Recover.
 package move
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +49,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-uuid"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -56,10 +63,11 @@ type Phase string
 const (
 	PhaseCheck  Phase = "check"
 	PhaseSave   Phase = "save"
-	PhasePin    Phase = "pin"
+	PhaseBind   Phase = "bind"
 	PhaseWait   Phase = "wait"
 	PhaseVerify Phase = "verify"
-	PhaseUnpin  Phase = "unpin"
+	PhaseUnbind Phase = "unbind"
+	PhaseHome   Phase = "home"
 	PhaseDone   Phase = "done"
 )
 
@@ -67,43 +75,41 @@ const (
 const (
 	signalCheckpoint = "EBBTIDE_CHECKPOINT"
 	signalFreeze     = "EBBTIDE_FREEZE"
-	signalRelease    = "EBBTIDE_RELEASE"
+	signalRenew      = "EBBTIDE_RENEW"
+	signalThaw       = "EBBTIDE_RELEASE"
 )
 
-// Options say how long a move may take.
+// Options say how long a move may take, and where it is written down.
 type Options struct {
-	// Save is for all tasks to save and stand still. The driver's own checkpoint.timeout
-	// is mostly shorter.
-	Save time.Duration
 	// Place is for the new allocation to run, from the registration on: the old one has to
 	// end, and its disk to be carried over.
 	Place time.Duration
-	// Resume is for the new allocation to report a step.
-	Resume time.Duration
+	// Verify is for the target to tell what the new tasks have found.
+	Verify time.Duration
 	// Poll is the time between two looks at the cluster.
 	Poll time.Duration
 	// Report is told what is done, a sentence for people.
 	Report func(Phase, string)
-	// Binds is told right before the job is bound to a node, and (nil) when it is not any
-	// more: who remembers it can set the job free (Unbind) if this process dies in between.
-	// With an error the job is not bound.
-	Binds func(context.Context, *Binding) error
+	// Claims keeps the record of the move. A dry run needs none.
+	Claims Claims
+	// Owner names this process.
+	Owner string
 }
-
-// Binding is a group of a job that is bound to a node.
-type Binding struct{ Namespace, Job, Group, Node string }
 
 // DefaultOptions returns the usual times.
 func DefaultOptions() Options {
-	return Options{
-		Save: 2 * time.Minute, Place: 10 * time.Minute, Resume: 5 * time.Minute, Poll: 250 * time.Millisecond,
-		Report: func(Phase, string) {},
-		Binds:  func(context.Context, *Binding) error { return nil },
-	}
+	return Options{Place: 10 * time.Minute, Verify: 5 * time.Minute, Poll: 250 * time.Millisecond, Report: func(Phase, string) {}}
 }
 
-// cleanUp bounds what is done at the end, whatever has become of the context.
-const cleanUp = time.Minute
+const (
+	// cleanUp bounds what is done at the end, whatever has become of the context.
+	cleanUp = time.Minute
+	// savesWithin is how long a driver may take beyond a task's own checkpoint.timeout: for
+	// the freeze, a process that ends, and the status that tells of it.
+	savesWithin = 30 * time.Second
+	// reportsWithin is how long the first step of a moved task is waited for, to tell it.
+	reportsWithin = 10 * time.Second
+)
 
 // Request names an allocation and the node to which it is to go, by their full IDs.
 type Request struct {
@@ -123,8 +129,8 @@ type Result struct {
 	Phase Phase `json:"phase"`
 	// NewAlloc is the allocation on the target; "" before there is one.
 	NewAlloc string `json:"new_alloc,omitempty"`
-	// Bound says that the job is still bound to the target, for Nomad could not be told
-	// otherwise: somebody has to set it free (Unbind).
+	// Bound says that the job is still bound, for Nomad could not be told otherwise: its
+	// record is left, and any process can finish the move (Recover).
 	Bound bool `json:"bound,omitempty"`
 	// Tasks are those that have saved.
 	Tasks []Task `json:"tasks"`
@@ -151,8 +157,8 @@ type Refused struct {
 
 func (e *Refused) Error() string { return "it cannot be moved: " + strings.Join(e.Reasons, "; ") }
 
-// ErrNotResumed says that a task began before the step that was saved.
-var ErrNotResumed = errors.New("the task has not gone on from what it saved")
+// ErrNotResumed says that the target has not what was saved.
+var ErrNotResumed = errors.New("the new allocation has not what was saved")
 
 // ErrNoPlan says that Nomad does not tell what it would do. A move does without: a target
 // that cannot take the allocation is then only found out when its task stands still.
@@ -163,6 +169,7 @@ type Nomad interface {
 	Allocation(ctx context.Context, id string) (*api.Allocation, error)
 	Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error)
 	Job(ctx context.Context, namespace, id string) (*api.Job, error)
+	Evaluations(ctx context.Context, namespace, job string) ([]*api.Evaluation, error)
 	Node(ctx context.Context, id string) (*api.Node, error)
 	// Reach fails if a node's agent cannot be reached now. That its node is ready says only
 	// that it could a while ago.
@@ -171,67 +178,94 @@ type Nomad interface {
 	Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error)
 	// Register registers a job, if it has not been changed since it was read.
 	Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error)
-	Evaluation(ctx context.Context, namespace, id string) (*api.Evaluation, error)
 	Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error
 	// Status reads a task's status, from where the task cannot write.
 	Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error)
+	// Versions are those that Nomad has of a job, the newest first; Tag and Untag a version's
+	// tag.
+	Versions(ctx context.Context, namespace, job string) ([]*api.Job, error)
+	Tag(ctx context.Context, namespace, job string, version uint64, name string) error
+	Untag(ctx context.Context, namespace, job, name string) error
+	// Restored reads what a task found when it was started. The error wraps fs.ErrNotExist
+	// if that is not written down.
+	Restored(ctx context.Context, alloc *api.Allocation, task string) (private.Restored, error)
 }
 
 // mover is one move.
 type mover struct {
 	nomad  Nomad
 	opts   Options
-	req    Request
 	result Result
 
-	alloc  *api.Allocation
-	job    *api.Job
-	index  uint64 // of the job as we have registered it
-	eval   string
-	stands time.Time // since when all tasks stand still
-	sure   time.Time // until when they do, whatever the clocks of their node and ours are
+	claim  *claim
+	alloc  *api.Allocation // the old one
+	job    *api.Job        // as it was before
+	frozen *freeze
+	stood  time.Time // since when all tasks stand still
 	next   *api.Allocation
 }
 
+// record is what is written down.
+func (m *mover) record() Record { return m.claim.now() }
+
 // Move moves an allocation. The result says how far it came, also with an error.
 func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, error) {
-	m := &mover{nomad: nomad, opts: opts, req: req}
+	m := &mover{nomad: nomad, opts: opts}
 	m.result = Result{Alloc: req.Alloc, To: req.Node, Tasks: []Task{}, DownS: status.Unknown()}
-	err := m.run(ctx)
+	err := m.step(ctx, PhaseCheck, func(ctx context.Context) error { return m.check(ctx, req.Node) })
+	if err != nil || req.DryRun {
+		return m.result, err
+	}
+	r := Record{
+		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
+		Source: m.alloc.NodeID, Target: req.Node, Phase: PhaseSave, Tasks: m.result.Tasks,
+	}
+	err = m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
+		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
+		defer m.frozen.end()
+		if err := m.keepVersions(ctx); err != nil {
+			m.opts.Report(PhaseCheck, "versions of the job may be forgotten: "+err.Error())
+		}
+		err = m.step(ctx, PhaseSave, m.save)
+		if err == nil {
+			err = m.step(ctx, PhaseBind, m.bind)
+		}
+		if err != nil && !m.result.Bound {
+			return true, errors.Join(err, m.after(ctx, m.thaw))
+		}
+		if err != nil {
+			return false, err
+		}
+		return m.finish(ctx)
+	})
 	return m.result, err
 }
 
-func (m *mover) run(ctx context.Context) error {
-	if err := m.step(ctx, PhaseCheck, m.check); err != nil || m.req.DryRun {
+// claimed writes a move down, does it, and removes its record when it is over.
+func (m *mover) claimed(ctx context.Context, r Record, do func(context.Context) (over bool, err error)) error {
+	if r.ID == "" { // a new one
+		id, err := uuid.GenerateUUID()
+		if err != nil {
+			return err
+		}
+		r.ID = short(id)
+		r.Version, r.Before = *m.job.Version, *m.job.JobModifyIndex
+	}
+	r.Owner = m.opts.Owner
+	m.claim = newClaim(m.opts.Claims, r)
+	if err := persist(ctx, m.opts.Poll, func(ctx context.Context) error { return m.claim.put(ctx, func(*Record) {}) }); err != nil {
 		return err
 	}
-	if err := m.step(ctx, PhaseSave, m.save); err != nil {
-		return errors.Join(err, m.after(ctx, m.release))
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan struct{})
+	go func() { defer close(kept); m.claim.keep(keeping) }()
+	over, err := do(ctx)
+	stop()
+	<-kept
+	if !over {
+		return err
 	}
-	if err := m.step(ctx, PhasePin, m.pin); err != nil {
-		return errors.Join(err, m.after(ctx, m.release))
-	}
-	if err := m.step(ctx, PhaseWait, m.wait); err != nil {
-		// Without the constraint nothing is left to wait for, and the old one, if it still
-		// stands, runs on.
-		unbound := m.after(ctx, m.unpin)
-		if errors.Is(unbound, errLost) {
-			return errors.Join(err, m.back(ctx))
-		}
-		return errors.Join(err, unbound, m.after(ctx, m.release))
-	}
-	verified := m.step(ctx, PhaseVerify, m.verify)
-	if err := m.after(ctx, m.unpin); errors.Is(err, errLost) {
-		m.result.Phase = PhaseUnpin
-		return errors.Join(verified, err, m.back(ctx))
-	} else if err != nil {
-		m.result.Phase = PhaseUnpin
-		return errors.Join(verified, fmt.Errorf("%s: %w; the job stays bound to the node until it is registered again", PhaseUnpin, err))
-	}
-	if verified == nil {
-		m.done(PhaseDone, "moved")
-	}
-	return verified
+	return errors.Join(err, m.after(ctx, m.claim.drop))
 }
 
 // step does one step.
@@ -256,8 +290,8 @@ func (m *mover) done(phase Phase, format string, args ...any) {
 }
 
 // check reads everything anew and looks for reasons against the move.
-func (m *mover) check(ctx context.Context) error {
-	alloc, err := m.nomad.Allocation(ctx, m.req.Alloc)
+func (m *mover) check(ctx context.Context, target string) error {
+	alloc, err := m.nomad.Allocation(ctx, m.result.Alloc)
 	if err != nil {
 		return err
 	}
@@ -266,35 +300,27 @@ func (m *mover) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	others, err := m.nomad.Allocations(ctx, alloc.Namespace, alloc.JobID)
-	if err != nil {
-		return err
-	}
 	from, err := m.nomad.Node(ctx, alloc.NodeID)
 	if err != nil {
 		return err
 	}
-	to, err := m.nomad.Node(ctx, m.req.Node)
+	to, err := m.nomad.Node(ctx, target)
 	if err != nil {
 		return err
 	}
-	tasks, reasons := movable(alloc, job, others, from, to)
+	tasks, reasons := movable(alloc, job, from, to)
 	if len(reasons) > 0 {
 		return &Refused{Reasons: reasons}
 	}
-	pinned, err := pin(job, alloc.TaskGroup, to.ID)
-	if err != nil {
-		return err
-	}
 	would := "Nomad would place it there"
-	plan, err := m.nomad.Plan(ctx, pinned)
+	missing, err := planned(ctx, m.nomad, job, alloc.TaskGroup, to.ID)
 	switch {
 	case errors.Is(err, ErrNoPlan):
 		would = "whether Nomad would place it there is not known"
 	case err != nil:
 		return err
-	case plan.FailedTGAllocs[alloc.TaskGroup] != nil:
-		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(plan.FailedTGAllocs[alloc.TaskGroup]))}, true}
+	case missing != nil:
+		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(missing))}, true}
 	}
 	m.alloc, m.job = alloc, job
 	for _, name := range tasks {
@@ -304,56 +330,77 @@ func (m *mover) check(ctx context.Context) error {
 	return nil
 }
 
+// planned is why Nomad would not place a group on a node; nil if it would. The error may be
+// ErrNoPlan.
+func planned(ctx context.Context, nomad Nomad, job *api.Job, group, node string) (*api.AllocationMetric, error) {
+	bound, err := bind(job, group, node, "")
+	if err != nil {
+		return nil, err
+	}
+	plan, err := nomad.Plan(ctx, bound)
+	if err != nil {
+		return nil, err
+	}
+	return plan.FailedTGAllocs[group], nil
+}
+
 // save asks all tasks to save and waits until they stand still.
 func (m *mover) save(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Save)
-	defer cancel()
 	before := make(map[string]status.Status)
+	sent := make(map[string]time.Time)
 	for _, t := range m.result.Tasks {
 		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 		if err != nil {
 			return fmt.Errorf("task %s: %w", t.Name, err)
 		}
-		before[t.Name] = st
+		before[t.Name], sent[t.Name] = st, time.Now()
 		if err := m.nomad.Signal(ctx, m.alloc, t.Name, signalCheckpoint); err != nil {
 			return fmt.Errorf("task %s: %w", t.Name, err)
 		}
 	}
-	m.sure = time.Now().Add(m.opts.Save)
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
-		saves := false
-		err := m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
-			seen := time.Now()
-			st, err := m.nomad.Status(ctx, m.alloc, t.Name)
-			if err != nil {
-				return false, cmp.Or(m.here(ctx), err)
-			}
-			was := before[t.Name]
-			if st.Move.State == status.MoveFailed && st.Updated.After(was.Updated) {
-				return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
-			}
-			if saves && st.Move.State == "" {
-				return false, fmt.Errorf("task %s runs on: it was called off, or the driver's plugin was restarted", t.Name)
-			}
-			saves = saves || st.Move.State == status.MoveSaving
-			if st.Move.State != status.MoveReady || !st.Move.Until.After(was.Move.Until) {
-				return false, m.here(ctx)
-			}
-			t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
-			// The half of what was left of the lease when its node wrote that.
-			if sure := seen.Add(st.Move.Until.Sub(st.Updated) / 2); sure.Before(m.sure) {
-				m.sure = sure
-			}
-			return true, nil
-		})
-		if err != nil {
+		saving := savingOf(taskOf(m.job.LookupTaskGroup(m.alloc.TaskGroup), t.Name))
+		if err := m.saved(ctx, t, before[t.Name], sent[t.Name].Add(saving.timeout+savesWithin)); err != nil {
 			return err
 		}
+		// The driver froze it after the signal was sent; how much later is not known here.
+		if err := m.frozen.renew(ctx, t.Name, saving.lease); err != nil {
+			return err
+		}
+		m.frozen.add(t.Name, saving.lease)
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
 	}
-	m.stands = time.Now()
+	m.stood = time.Now()
 	return nil
+}
+
+// saved waits until a task has saved and stands still.
+func (m *mover) saved(ctx context.Context, t *Task, before status.Status, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	saves := false
+	return m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
+		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
+		if err != nil {
+			if here := m.here(ctx); here != nil {
+				err = here
+			}
+			return false, err
+		}
+		if st.Move.State == status.MoveFailed && st.Updated.After(before.Updated) {
+			return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
+		}
+		if saves && st.Move.State == "" {
+			return false, fmt.Errorf("task %s runs on: it was called off, or the driver's plugin was restarted", t.Name)
+		}
+		saves = saves || st.Move.State == status.MoveSaving
+		if st.Move.State != status.MoveReady || !st.Move.Until.After(before.Move.Until) {
+			return false, m.here(ctx)
+		}
+		t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
+		return true, nil
+	})
 }
 
 // here is an error that stays when the old allocation has ended, or is to.
@@ -370,221 +417,53 @@ func (m *mover) here(ctx context.Context) error {
 	return nil
 }
 
-// stand sees to it that all tasks stand still now. The lease of one may have ended while
-// another saved, or while it was written down what is going to be bound.
-func (m *mover) stand(ctx context.Context) error {
-	if time.Now().Before(m.sure) {
+// thaw lets the tasks run on where they are.
+func (m *mover) thaw(ctx context.Context) error {
+	if m.alloc.ID == "" { // the job has waited
 		return nil
 	}
-	if err := m.save(ctx); err != nil {
-		return err
-	}
-	if !time.Now().Before(m.sure) {
-		return errors.New("a task stands still for less time than it takes to move it: its checkpoint.lease is too short")
-	}
-	return nil
-}
-
-// release lets the tasks run on where they are.
-func (m *mover) release(ctx context.Context) error {
 	var tasks []string
 	for _, t := range m.result.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	runs, err := release(ctx, m.nomad, m.alloc.ID, tasks)
+	runs, err := m.frozen.thaw(ctx, tasks)
 	if runs {
 		m.opts.Report(m.result.Phase, "it runs on where it is")
 	}
 	return err
 }
 
-// pin binds the job to the target.
-func (m *mover) pin(ctx context.Context) error {
-	pinned, err := pin(m.job, m.alloc.TaskGroup, m.req.Node)
+// bind binds the job to the target.
+func (m *mover) bind(ctx context.Context) error {
+	bound, err := bind(m.job, m.alloc.TaskGroup, m.record().Target, m.record().ID)
 	if err != nil {
 		return err
 	}
-	b := m.binding()
-	if err := m.opts.Binds(ctx, &b); err != nil {
-		return err
-	}
-	m.result.Bound = true // perhaps
-	resp, err := m.register(ctx, pinned)
-	if err != nil {
-		// It may have been registered, and only the answer was lost.
-		return errors.Join(err, m.after(ctx, m.unpin))
-	}
-	m.index, m.eval = resp.JobModifyIndex, resp.EvalID
-	m.done(PhasePin, "the job is bound to the target")
-	return nil
-}
-
-// register registers the job as it is to be bound, if all is well until then.
-func (m *mover) register(ctx context.Context, pinned *api.Job) (*api.JobRegisterResponse, error) {
-	// Nomad would stop the old allocation for a target that is dead, and give up what it
-	// has saved.
-	if err := m.nomad.Reach(ctx, m.req.Node); err != nil {
-		return nil, err
-	}
-	if err := m.alone(ctx); err != nil {
-		return nil, err
-	}
-	if err := m.stand(ctx); err != nil {
-		return nil, err
-	}
-	return m.nomad.Register(ctx, pinned)
-}
-
-// alone is an error if another group of a batch job has completed since check.
-func (m *mover) alone(ctx context.Context) error {
-	stubs, err := m.nomad.Allocations(ctx, m.alloc.Namespace, m.alloc.JobID)
+	delete(bound.LookupTaskGroup(m.alloc.TaskGroup).Meta, metaAdopt) // of an earlier move
+	err = m.claim.put(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, m.result.Tasks })
 	if err != nil {
 		return err
 	}
-	if other := completed(m.job, m.alloc.TaskGroup, stubs); other != "" {
-		return fmt.Errorf("group %s of its job has completed meanwhile, and Nomad would run it again", other)
+	// All is read once more. For a target that is dead Nomad would stop the old allocation
+	// and give up what it has saved; from a source that is, it cannot carry the disk over.
+	for _, node := range []string{m.record().Target, m.record().Source} {
+		if err := m.nomad.Reach(ctx, node); err != nil {
+			return err
+		}
 	}
-	return nil
-}
-
-// binding is what pin binds.
-func (m *mover) binding() Binding {
-	return Binding{Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Node: m.req.Node}
-}
-
-// wait waits until the new allocation runs.
-func (m *mover) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
+	if err := m.here(ctx); err != nil {
+		return err
+	}
+	within, cancel := m.frozen.within(ctx)
 	defer cancel()
-	eval, err := decided(ctx, m.nomad, m.opts.Poll, m.alloc.Namespace, m.eval)
+	index, err := m.registerBound(within, bound)
 	if err != nil {
 		return err
 	}
-	if metric := eval.FailedTGAllocs[m.alloc.TaskGroup]; metric != nil {
-		return fmt.Errorf("it is not placed: %s", unplaced(metric))
-	}
-	err = m.until(ctx, "the new allocation runs", func() (bool, error) {
-		stub, err := m.newest(ctx)
-		if err != nil {
-			return false, err
-		}
-		if stub != nil {
-			m.result.NewAlloc = stub.ID
-			switch stub.ClientStatus {
-			case api.AllocClientStatusRunning, api.AllocClientStatusComplete:
-				return true, nil
-			case api.AllocClientStatusFailed, api.AllocClientStatusLost:
-				return false, fmt.Errorf("the new allocation %s is %s: %s", short(stub.ID), stub.ClientStatus, stub.ClientDescription)
-			}
-		}
-		return false, m.ours(ctx)
+	m.done(PhaseBind, "the job is bound to the target")
+	return m.after(ctx, func(ctx context.Context) error {
+		return m.claim.put(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, index })
 	})
-	if err != nil {
-		return err
-	}
-	m.result.DownS = status.Number(time.Since(m.stands).Seconds())
-	if m.next, err = m.nomad.Allocation(ctx, m.result.NewAlloc); err != nil {
-		return err
-	}
-	m.done(PhaseWait, "%s runs on the target", short(m.result.NewAlloc))
-	return nil
-}
-
-// ours is an error when the job is not the one that we have registered any more: what
-// its user wants now may never run on the target.
-func (m *mover) ours(ctx context.Context) error {
-	job, err := m.nomad.Job(ctx, m.alloc.Namespace, m.alloc.JobID)
-	switch {
-	case gone(err):
-		return errors.New("the job was removed meanwhile")
-	case err != nil:
-		return err
-	case stopped(job):
-		return errors.New("the job was stopped meanwhile")
-	case job.JobModifyIndex == nil || *job.JobModifyIndex != m.index:
-		return errors.New("somebody has changed the job meanwhile")
-	}
-	return nil
-}
-
-// newest is the allocation of the group on the target that came after the old one.
-func (m *mover) newest(ctx context.Context) (*api.AllocationListStub, error) {
-	stubs, err := m.nomad.Allocations(ctx, m.alloc.Namespace, m.alloc.JobID)
-	if err != nil {
-		return nil, err
-	}
-	var newest *api.AllocationListStub
-	for _, s := range stubs {
-		if s.TaskGroup == m.alloc.TaskGroup && s.NodeID == m.req.Node && s.CreateIndex > m.alloc.CreateIndex && s.JobVersion > m.version() {
-			if newest == nil || s.CreateIndex > newest.CreateIndex {
-				newest = s
-			}
-		}
-	}
-	return newest, nil
-}
-
-func (m *mover) version() uint64 {
-	if m.job.Version == nil {
-		return 0
-	}
-	return *m.job.Version
-}
-
-// verify waits until the tasks report a step that is no earlier than the saved one.
-func (m *mover) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Resume)
-	defer cancel()
-	for i := range m.result.Tasks {
-		t := &m.result.Tasks[i]
-		err := m.until(ctx, fmt.Sprintf("task %s reports on the target", t.Name), func() (bool, error) {
-			st, err := m.nomad.Status(ctx, m.next, t.Name)
-			if err == nil && st.Reports > 0 {
-				t.Step = st.Step
-				return true, nil
-			}
-			now, aerr := m.nomad.Allocation(ctx, m.next.ID)
-			if aerr != nil {
-				return false, aerr
-			}
-			switch now.ClientStatus {
-			case api.AllocClientStatusComplete:
-				return true, nil // it had little left to do
-			case api.AllocClientStatusFailed, api.AllocClientStatusLost:
-				return false, fmt.Errorf("the new allocation %s is %s: %s", short(now.ID), now.ClientStatus, now.ClientDescription)
-			}
-			return false, nil
-		})
-		if err != nil {
-			return err
-		}
-		if t.Step < t.Saved { // false if one of them is not known
-			return fmt.Errorf("%w: task %s saved step %.0f and is at step %.0f. Nomad gives a task an empty disk when it cannot carry the old one over", ErrNotResumed, t.Name, float64(t.Saved), float64(t.Step))
-		}
-		m.done(PhaseVerify, "task %s %s", t.Name, resumed(*t))
-	}
-	return nil
-}
-
-// unpin takes the constraint off again, if it is still there. The error is errLost if the
-// target is lost.
-func (m *mover) unpin(ctx context.Context) error {
-	if err := m.lost(ctx); err != nil {
-		return err
-	}
-	if m.next != nil {
-		// That a target is lost Nomad says only after a while: until then the job stays bound.
-		if err := m.nomad.Reach(ctx, m.req.Node); err != nil {
-			return err
-		}
-	}
-	said, err := free(ctx, m.nomad, m.binding(), m.opts.Poll)
-	if err != nil {
-		return err
-	}
-	m.result.Bound = false
-	m.opts.Report(PhaseUnpin, said)
-	return m.opts.Binds(ctx, nil)
 }
 
 // until looks again and again.
@@ -598,6 +477,16 @@ func resumed(t Task) string {
 		return "goes on; at which step is not known"
 	}
 	return fmt.Sprintf("goes on: it saved step %.0f or later, and is at step %.0f", float64(t.Saved), float64(t.Step))
+}
+
+// taskOf is a task of a group, by its name.
+func taskOf(g *api.TaskGroup, name string) *api.Task {
+	for _, t := range g.Tasks {
+		if t.Name == name {
+			return t
+		}
+	}
+	return new(api.Task)
 }
 
 // short is an ID as Nomad shows it.

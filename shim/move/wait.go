@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -27,7 +26,7 @@ func transient(err error) bool {
 	}
 	var network *url.Error
 	var torn *json.SyntaxError
-	return errors.As(err, &network) || errors.As(err, &torn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	return errors.Is(err, errEnding) || errors.As(err, &network) || errors.As(err, &torn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }
 
 // gone says whether something is no more.
@@ -72,11 +71,45 @@ func persist(ctx context.Context, poll time.Duration, do func(context.Context) e
 	}
 }
 
-// decided waits until Nomad has dealt with an evaluation.
-func decided(ctx context.Context, nomad Nomad, poll time.Duration, namespace, id string) (eval *api.Evaluation, err error) {
+// decided waits until Nomad has dealt with a job as it was registered with an index, and
+// says why it has not placed a group; nil if it has.
+func decided(ctx context.Context, nomad Nomad, poll time.Duration, namespace, job, group string, index uint64) (unplaced *api.AllocationMetric, err error) {
 	err = until(ctx, poll, "Nomad has decided", func() (bool, error) {
-		eval, err = nomad.Evaluation(ctx, namespace, id)
-		return err == nil && slices.Contains([]string{"complete", "failed", "canceled"}, eval.Status), err
+		evals, err := nomad.Evaluations(ctx, namespace, job)
+		if err != nil {
+			return false, err
+		}
+		var last *api.Evaluation
+		for _, e := range evals {
+			if e.JobModifyIndex < index || e.Status == api.EvalStatusBlocked {
+				continue // of an earlier version; or what waits for room, of which another one told
+			}
+			if e.Status == api.EvalStatusPending {
+				return false, nil
+			}
+			if last == nil || e.CreateIndex > last.CreateIndex {
+				last = e
+			}
+		}
+		if last == nil {
+			return false, nil
+		}
+		unplaced = last.FailedTGAllocs[group]
+		return true, nil
 	})
-	return eval, err
+	return unplaced, err
+}
+
+// every does something again and again until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			do()
+		case <-ctx.Done():
+			return
+		}
+	}
 }

@@ -1,0 +1,130 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	moved "github.com/ebbtide/ebbtide/shim/cluster"
+)
+
+// sample is a job on which it is seen what Nomad does with a registration.
+type sample struct {
+	*site
+	id string
+}
+
+func (s sample) read(t *testing.T) *api.Job {
+	t.Helper()
+	spec, _, err := s.server.API.Jobs().Info(s.id, nil)
+	must.NoError(t, err)
+	return spec
+}
+
+// change registers the job as it is but for a change, and waits until Nomad has dealt with
+// it. It returns the last evaluation.
+func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *api.Evaluation) {
+	t.Helper()
+	spec = s.read(t)
+	index := *spec.JobModifyIndex
+	what(spec)
+	resp, _, err := s.server.API.Jobs().RegisterOpts(spec, &api.RegisterOptions{EnforceIndex: true, ModifyIndex: index}, nil)
+	must.NoError(t, err)
+	eventually(t, "Nomad has decided", func() error {
+		evals, _, err := s.server.API.Jobs().Evaluations(s.id, nil)
+		if err != nil {
+			return err
+		}
+		for _, e := range evals {
+			if e.JobModifyIndex == resp.JobModifyIndex && e.TriggeredBy == "job-register" && e.Status == "complete" {
+				eval = e
+				return nil
+			}
+		}
+		return errors.New("no evaluation of this registration is complete")
+	})
+	return s.read(t), eval
+}
+
+// allocs are the job's, the newest first.
+func (s sample) allocs(t *testing.T) []*api.AllocationListStub {
+	t.Helper()
+	stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), s.id)
+	must.NoError(t, err)
+	slices.SortFunc(stubs, func(a, b *api.AllocationListStub) int { return int(b.CreateIndex) - int(a.CreateIndex) })
+	return stubs
+}
+
+func (s sample) constrain(operand, value string) func(*api.Job) {
+	return func(j *api.Job) {
+		j.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint(moved.BoundBy, operand, value)}
+	}
+}
+
+// testModel sees of a real Nomad each thing that the model of the move's tests claims
+// (shim/move/model_test.go).
+func (s *site) testModel(t *testing.T) {
+	s.eligible(t, s.b, false)
+	runs := sample{s, "model"}
+	first := s.a.start(t, learner(runs.id))
+	s.eligible(t, s.b, true)
+
+	// A version which differs by a constraint that holds where it runs changes nothing that
+	// runs, and its evaluation carries the job's index.
+	for _, c := range [][2]string{{"!=", moved.Mark + "1234"}, {api.ConstraintSetContainsAny, first.NodeID + "," + moved.Mark + "1234"}} {
+		spec, eval := runs.change(t, runs.constrain(c[0], c[1]))
+		must.MapEmpty(t, eval.FailedTGAllocs)
+		must.Eq(t, eval.JobModifyIndex, *spec.JobModifyIndex)
+		must.Len(t, 1, runs.allocs(t))
+		must.Eq(t, *spec.Version, runs.allocs(t)[0].JobVersion, must.Sprint("in place"))
+	}
+
+	// One that has been changed since it was read is not registered.
+	stale := runs.read(t)
+	_, _, err := s.server.API.Jobs().RegisterOpts(stale, &api.RegisterOptions{EnforceIndex: true, ModifyIndex: *stale.JobModifyIndex - 1}, nil)
+	must.ErrorContains(t, err, "job modify index")
+
+	// A tag keeps a version, and does not move the job's index on.
+	_, err = s.server.API.Jobs().TagVersion(runs.id, 0, "ebbtide-0", "", nil)
+	must.NoError(t, err)
+	_, err = s.server.API.Jobs().TagVersion(runs.id, *stale.Version, "current", "", nil)
+	must.NoError(t, err)
+	must.Eq(t, *stale.JobModifyIndex, *runs.read(t).JobModifyIndex)
+	for range 7 {
+		runs.change(t, func(j *api.Job) { j.Priority = new(*j.Priority + 1); j.VersionTag = nil })
+	}
+	versions, _, _, err := s.server.API.Jobs().Versions(runs.id, false, nil)
+	must.NoError(t, err)
+	must.Eq(t, uint64(0), *versions[len(versions)-1].Version)
+	must.Len(t, 8, versions, must.Sprint("six, and the two that have a tag"))
+
+	// What can be placed nowhere else is not stopped.
+	_, eval := runs.change(t, runs.constrain(api.ConstraintSetContainsAny, "nowhere,"+moved.Mark+"1234"))
+	must.MapLen(t, 1, eval.FailedTGAllocs)
+	must.Len(t, 1, runs.allocs(t))
+	must.Eq(t, api.AllocDesiredStatusRun, runs.allocs(t)[0].DesiredStatus)
+
+	// What brings it home is not changed in place: it is stopped, and placed anew.
+	runs.change(t, func(j *api.Job) {
+		runs.constrain(api.ConstraintSetContainsAny, first.NodeID+","+moved.Mark+"1234")(j)
+		j.TaskGroups[0].SetMeta("ebbtide_adopt", first.ID)
+	})
+	must.Len(t, 2, runs.allocs(t))
+	must.Eq(t, api.AllocDesiredStatusStop, runs.allocs(t)[1].DesiredStatus)
+
+	// A batch job that has completed is run again by any new version.
+	over := sample{s, "model-over"}
+	done := learner(over.id)
+	done.tasks[0].args[1] = "exit 0"
+	s.a.finish(t, done)
+	over.change(t, over.constrain("!=", moved.Mark+"1234"))
+	must.Len(t, 2, over.allocs(t))
+}

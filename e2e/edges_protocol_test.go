@@ -1,0 +1,104 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/cli"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// moves runs `ebbtide moves` as a person would.
+func (s *site) moves(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	must.Zero(t, cli.Run(append([]string{"moves", "-address", s.server.Addr}, args...), nil, &out, &errs), must.Sprint(&errs))
+	t.Log(errs.String())
+	return out.String()
+}
+
+// testMoverKilled kills `ebbtide move` while its job is bound: the record tells, and another
+// process finishes the move.
+func testMoverKilled(t *testing.T, m *moving, d *door) {
+	first, in := m.stopIn(d, bound)
+	path, err := m.h.Tools.CLI(deadline(t, startDeadline))
+	must.NoError(t, err)
+	p, err := m.h.Start(deadline(t, startDeadline), "mover", []string{path, "move", "-address", d.URL, m.alloc.ID, m.b.agent.NodeID()}, nil)
+	must.NoError(t, err)
+	first.await(t, string(frozen))
+	first.pass()
+	in.await(t, string(bound))
+	must.NoError(t, p.Signal(unix.SIGKILL))
+	_ = p.Wait(deadline(t, stepDeadline))
+	in.pass()
+	must.NotEq(t, "", m.boundTo(t))
+	must.StrContains(t, m.moves(t), "under way: bind")
+
+	m.moves(t, "-recover")
+	now, starts := m.once(t)
+	must.Eq(t, "b", now.NodeName)
+	must.Len(t, 2, starts)
+	must.StrNotContains(t, m.moves(t), "under way")
+}
+
+// testTwoMovers has a job moved twice at the same time: the second one is refused.
+func testTwoMovers(t *testing.T, m *moving, d *door) {
+	m.inFrozen(t, d, func() {
+		opts := move.DefaultOptions()
+		opts.Claims, opts.Owner = claimsOf(m.server.API), "second"
+		_, err := move.Move(t.Context(), move.API{Client: m.server.API}, move.Request{Alloc: m.alloc.ID, Node: m.b.agent.NodeID()}, opts)
+		must.ErrorIs(t, err, move.ErrClaimed)
+	})
+	must.NoError(t, m.err)
+	now, starts := m.once(t)
+	must.Eq(t, "b", now.NodeName)
+	must.Len(t, 2, starts)
+}
+
+// testSourceKilledCarrying kills the source's agent while the disk is carried over: Nomad
+// starts the new allocation with an empty one, and the job goes home to what it has saved.
+func testSourceKilledCarrying(t *testing.T, m *moving, d *door) {
+	big, err := os.Create(filepath.Join(m.a.agent.AllocDir(m.alloc.ID), "alloc", "data", "big"))
+	must.NoError(t, err)
+	must.NoError(t, big.Truncate(8<<30)) // of holes
+	must.NoError(t, big.Close())
+	m.move(t, d)
+	there := func(want string) func() error {
+		return func() error {
+			stubs, err := m.b.agent.Allocs(deadline(t, stepDeadline), m.id)
+			if err != nil {
+				return err
+			}
+			ended, begun := false, false
+			for _, s := range stubs {
+				ended = ended || s.ID == m.alloc.ID && s.ClientStatus == api.AllocClientStatusComplete
+				begun = begun || s.NodeName == "b" && s.ClientStatus == want
+			}
+			if !ended || !begun {
+				return errors.New("not yet")
+			}
+			return nil
+		}
+	}
+	eventually(t, "the disk is carried over", there(api.AllocClientStatusPending))
+	must.NoError(t, m.a.agent.Kill(deadline(t, stepDeadline)))
+	eventually(t, "it has begun anew", there(api.AllocClientStatusRunning))
+	must.NoError(t, m.a.agent.Restart(deadline(t, startDeadline)))
+	m.end(t)
+	must.ErrorIs(t, m.err, move.ErrNotResumed)
+	now, starts := m.once(t)
+	must.Eq(t, "a", now.NodeName)
+	must.Len(t, 2, starts)
+}

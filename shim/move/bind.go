@@ -1,0 +1,350 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+)
+
+// A job is bound by one constraint of its group, which names the node and the move's
+// record:
+//
+//	${node.unique.id}  set_contains_any  NODE,ebbtide-move:ID
+//
+// So anybody sees that the job is bound, and what for, also when its record is lost.
+// Taking it off again changes nothing that runs.
+const (
+	boundBy = cluster.BoundBy
+	mark    = cluster.Mark
+)
+
+// bind returns a copy of a job in which a group is bound to a node for a move.
+func bind(job *api.Job, group, node, id string) (*api.Job, error) {
+	return with(job, group, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, node+","+mark+id))
+}
+
+// fence returns a copy of a job that carries a move's mark and is free all the same.
+func fence(job *api.Job, group, id string) (*api.Job, error) {
+	return with(job, group, api.NewConstraint(boundBy, "!=", mark+id))
+}
+
+func with(job *api.Job, group string, c *api.Constraint) (*api.Job, error) {
+	out, err := unbind(job, group)
+	if err != nil {
+		return nil, err
+	}
+	g := out.LookupTaskGroup(group)
+	g.Constraints = append(g.Constraints, c)
+	return out, nil
+}
+
+// unbind returns a copy of a job in which a group carries no move's mark.
+func unbind(job *api.Job, group string) (*api.Job, error) {
+	out, err := clone(job)
+	if err != nil {
+		return nil, err
+	}
+	g := out.LookupTaskGroup(group)
+	if g == nil {
+		return nil, fmt.Errorf("the job has no group %s any more", group)
+	}
+	g.Constraints = slices.DeleteFunc(g.Constraints, marked)
+	return out, nil
+}
+
+func marked(c *api.Constraint) bool { return cluster.Marked(c.LTarget, c.RTarget) }
+
+// boundTo is what a group is bound to: the node, which is "" for a fence, and the ID of the
+// move. ok is false if it is free.
+func boundTo(job *api.Job, group string) (node, id string, ok bool) {
+	g := job.LookupTaskGroup(group)
+	if g == nil {
+		return "", "", false
+	}
+	i := slices.IndexFunc(g.Constraints, marked)
+	if i < 0 {
+		return "", "", false
+	}
+	node, id, _ = strings.Cut(g.Constraints[i].RTarget, mark)
+	return strings.TrimSuffix(node, ","), id, true
+}
+
+// register registers a job if it is still as it was read, while the claim is held. It
+// returns the job's new index.
+func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err error) {
+	if err := m.claim.held(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, m.claim.ends())
+	defer cancel()
+	resp, err := m.nomad.Register(ctx, job)
+	if err != nil {
+		return 0, err
+	}
+	return resp.JobModifyIndex, nil
+}
+
+// registerBound registers a job that is bound, and finds out whether it is if that is not
+// told. The result says Bound unless it surely is not.
+func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, err error) {
+	index, err = m.register(ctx, job)
+	if err == nil || certain(err) {
+		m.result.Bound = err == nil
+		return index, err
+	}
+	m.result.Bound = true // perhaps
+	index, unknown := m.settled(ctx)
+	if unknown != nil {
+		return 0, errors.Join(err, unknown)
+	}
+	if m.result.Bound = index != 0; m.result.Bound {
+		return index, nil
+	}
+	return 0, err
+}
+
+// settled finds out, whatever has become of ctx, whether the job is bound.
+func (m *mover) settled(ctx context.Context) (after uint64, err error) {
+	err = m.after(ctx, func(ctx context.Context) (err error) {
+		after, err = m.settle(ctx, m.record().Before)
+		return err
+	})
+	return after, err
+}
+
+// settle finds out what has become of a registration of the job as it was at index
+// before, whose answer was lost. It may still be under way, so that a job which is
+// unchanged proves nothing: then a registration of ours moves the index on, and the lost
+// one cannot happen any more. after is the index of the job if it is bound; else 0.
+func (m *mover) settle(ctx context.Context, before uint64) (after uint64, err error) {
+	err = persist(ctx, m.opts.Poll, func(ctx context.Context) error {
+		job, err := m.nomad.Job(ctx, m.record().Namespace, m.record().Job)
+		switch {
+		case gone(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		if node, id, ok := boundTo(job, m.record().Group); ok && id == m.record().ID {
+			if node != "" {
+				after = *job.JobModifyIndex
+				return nil
+			}
+			return m.restore(ctx) // our fence
+		}
+		if *job.JobModifyIndex != before {
+			return nil // somebody's registration came first
+		}
+		if err := m.fence(ctx, job); err != nil {
+			return err
+		}
+		return m.restore(ctx)
+	})
+	return after, err
+}
+
+// fence moves the index of a job on, unless it has completed: then Nomad would run it again.
+func (m *mover) fence(ctx context.Context, job *api.Job) error {
+	fenced, err := fence(job, m.record().Group, m.record().ID)
+	if err != nil {
+		return err
+	}
+	still, over, err := standStill(ctx, m.nomad, job, m.record().Group)
+	if err == nil && !over {
+		_, err = m.register(ctx, fenced)
+	}
+	if still != nil {
+		still.end() // restore goes on from there, or the lease ends
+	}
+	return err
+}
+
+// certain says whether Nomad has surely not done what it was asked for: it has refused it.
+func certain(err error) bool {
+	var response api.UnexpectedResponseError
+	return errors.As(err, &response) && response.StatusCode() >= http.StatusBadRequest && response.StatusCode() < http.StatusInternalServerError
+}
+
+// restore gives the job of the move back to its user.
+func (m *mover) restore(ctx context.Context) error {
+	r := m.record()
+	said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.Poll)
+	if err == nil {
+		m.result.Bound = false
+		m.opts.Report(m.result.Phase, said)
+	}
+	return err
+}
+
+// Unbind gives a job back to its user whose move has left no record. It says what has become
+// of the job.
+func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string) (said string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cleanUp)
+	defer cancel()
+	poll := DefaultOptions().Poll
+	err = persist(ctx, poll, func(ctx context.Context) (err error) {
+		said, err = restore(ctx, nomad, namespace, job, group, poll)
+		return err
+	})
+	return said, err
+}
+
+// errEnding says that an allocation is about to begin or to end: how it does is waited for.
+var errEnding = errors.New("a task is about to begin or to end")
+
+// errDestroys says that a job cannot be given back now: Nomad would stop what runs.
+var errDestroys = errors.New("Nomad would stop what runs")
+
+// restore takes a move's mark off a group of a job, and says what became of it. What a user
+// has made of the job meanwhile stays as it is.
+func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration) (said string, err error) {
+	const as = "the job is left as it is: "
+	job, err := nomad.Job(ctx, namespace, id)
+	if gone(err) {
+		return as + "it was removed", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("unbinding the job: %w", err)
+	}
+	if _, _, ok := boundTo(job, group); !ok {
+		return as + "it is not bound", nil
+	}
+	if stopped(job) {
+		return as + "it was stopped", nil
+	}
+	still, over, err := standStill(ctx, nomad, job, group)
+	if err == nil && over {
+		return as + "it has completed, and Nomad would run it again", nil
+	}
+	if err == nil {
+		// The tasks stand still until it is certain what Nomad has been told.
+		err = persist(ctx, poll, func(ctx context.Context) error { return setFree(ctx, nomad, namespace, id, group, poll, still) })
+	}
+	if still != nil {
+		err = errors.Join(err, persist(ctx, poll, func(ctx context.Context) error {
+			_, err := still.thaw(ctx, still.names())
+			return err
+		}))
+	}
+	if err != nil {
+		return "", fmt.Errorf("unbinding the job: %w", err)
+	}
+	return "the job is not bound any more", nil
+}
+
+// setFree registers a job without a move's mark, if nothing that runs is stopped for it and
+// while its tasks stand still, and waits until Nomad has seen that.
+func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration, still *freeze) error {
+	job, err := nomad.Job(ctx, namespace, id)
+	switch {
+	case gone(err):
+		return nil
+	case err != nil:
+		return err
+	case stopped(job):
+		return nil // meanwhile
+	}
+	index := *job.JobModifyIndex
+	if _, _, ok := boundTo(job, group); ok {
+		if job, err = unbind(job, group); err != nil {
+			return err
+		}
+		plan, err := nomad.Plan(ctx, job)
+		if err != nil && !errors.Is(err, ErrNoPlan) {
+			return err
+		}
+		if err == nil && plan.Annotations != nil {
+			if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
+				return fmt.Errorf("%w: %d destructive updates, %d migrations, %d stops", errDestroys, d.DestructiveUpdate, d.Migrate, d.Stop)
+			}
+		}
+		within, cancel := still.within(ctx)
+		defer cancel()
+		resp, err := nomad.Register(within, job)
+		if err != nil {
+			return err
+		}
+		index = resp.JobModifyIndex
+	}
+	_, err = decided(ctx, nomad, poll, namespace, id, group, index)
+	return err
+}
+
+// standStill freezes the tasks of a batch job that runs: Nomad runs what completes before it
+// has seen a new version of the job a second time. over says that they have completed. The
+// freeze is nil if nothing was to be frozen.
+func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f *freeze, over bool, err error) {
+	if text(job.Type) != api.JobTypeBatch {
+		return nil, false, nil
+	}
+	stubs, err := nomad.Allocations(ctx, *job.Namespace, *job.ID)
+	if err != nil {
+		return nil, false, err
+	}
+	last := latest(stubs, func(s *api.AllocationListStub) bool { return s.TaskGroup == group })
+	if last == nil || last.DesiredStatus != api.AllocDesiredStatusRun || last.ClientStatus != api.AllocClientStatusRunning {
+		over := last != nil && last.DesiredStatus == api.AllocDesiredStatusRun && last.ClientStatus == api.AllocClientStatusComplete
+		return nil, over, nil
+	}
+	alloc, err := nomad.Allocation(ctx, last.ID)
+	if err != nil {
+		return nil, false, err
+	}
+	if !stays(alloc) {
+		return nil, false, errEnding
+	}
+	f = newFreeze(ctx, nomad, alloc)
+	for _, t := range job.LookupTaskGroup(group).Tasks {
+		state := alloc.TaskStates[t.Name]
+		if t.Config["checkpoint"] == nil || state == nil {
+			continue
+		}
+		if state.State != "running" {
+			return f, false, errEnding
+		}
+		sent := time.Now()
+		if err := nomad.Signal(ctx, alloc, t.Name, signalFreeze); err != nil {
+			return f, false, fmt.Errorf("task %s: %w", t.Name, err)
+		}
+		lease := savingOf(t).lease
+		f.stands(t.Name, sent.Add(lease))
+		f.add(t.Name, lease)
+	}
+	return f, false, nil
+}
+
+// names are the tasks that were frozen.
+func (f *freeze) names() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var names []string
+	for name := range f.until {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// latest is the youngest of the allocations that are meant; nil if there is none.
+func latest(stubs []*api.AllocationListStub, meant func(*api.AllocationListStub) bool) *api.AllocationListStub {
+	var last *api.AllocationListStub
+	for _, s := range stubs {
+		if meant(s) && (last == nil || s.CreateIndex > last.CreateIndex) {
+			last = s
+		}
+	}
+	return last
+}
+
+func stopped(job *api.Job) bool { return job.Stop != nil && *job.Stop }

@@ -1,0 +1,860 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/cluster"
+)
+
+// model is a cluster with one job of one task, as Nomad and the driver treat it: what it
+// claims is seen on a real Nomad by e2e (TestModel). Time is synctest's.
+type model struct {
+	mu    sync.Mutex
+	s     schedule
+	nodes []string
+	dead  map[string]bool      // machines that are gone for good
+	deaf  map[string]time.Time // agents that answer nothing until then
+	job   *api.Job
+	user  string // the specification that the user wrote last
+	specs map[uint64]string
+	all   []*copyOf
+	evals []*api.Evaluation
+	index uint64
+	claim map[string]Record
+
+	best        int // the highest step of which a checkpoint was ever saved
+	lost        bool
+	completions int
+	wanted      int // once, and once more for each version that the user wrote
+	wrong       []string
+	log         []string // registrations and signals, but for renewals
+	begun       time.Time
+	over        bool
+}
+
+// schedule is what happens in a run.
+type schedule struct {
+	Service bool
+	Steps   int // a step takes 100 ms
+	Lease   time.Duration
+	Save    time.Duration
+	Eval    time.Duration // until Nomad has dealt with an evaluation
+	Stop    time.Duration // until a client has stopped an allocation
+	Start   time.Duration // until one has fetched the disk and started it
+	Room    bool          // on the target
+	// FailStart are starts, in the order in which they come, that fail; EmptyDisk those for
+	// which the disk cannot be carried over.
+	FailStart, EmptyDisk int // -1: none
+	Faults               []fault
+	Events               []event
+	Crash                []int // calls after which the mover, and each who recovers, is killed
+	Mover                int   // a second move of the same job, after so many milliseconds; 0: none
+}
+
+// fault is what becomes of a call.
+type fault struct {
+	Call int
+	Kind string        // before: it is lost, after: its answer is, late: a registration is done later, stall: so is all that the process does
+	Late time.Duration // by how much
+}
+
+// event is what somebody else does.
+type event struct {
+	At   time.Duration
+	Kind string // change, stop, alloc-stop, target-dies, source-dies, source-deaf, target-deaf, server
+	For  time.Duration
+}
+
+// copyOf is an allocation and its task.
+type copyOf struct {
+	id, node        string
+	version, create uint64
+	prev            *copyOf
+	desired, client string
+	runs            bool // the process is there
+	begun, step     int  // at which step it was started, and is at that time
+	at              time.Time
+	frozen          time.Time // until
+	state           string    // of the status: saving, ready, frozen
+	until           time.Time // as the status has it
+	disk            int       // the step of its checkpoint; 0: none
+	restored        private.Restored
+	left, taken     bool
+}
+
+const (
+	stepTime  = 100 * time.Millisecond
+	ckpt      = "/alloc/data/c"
+	heartbeat = 20 * time.Second
+)
+
+// usual is a schedule in which nothing goes wrong.
+func usual() schedule {
+	return schedule{
+		Lease: time.Minute, Save: 300 * time.Millisecond, Eval: 100 * time.Millisecond, Stop: 200 * time.Millisecond, Start: 400 * time.Millisecond,
+		Room: true, FailStart: -1, EmptyDisk: -1,
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func newModel(s schedule) *model {
+	kind := api.JobTypeBatch
+	if s.Service {
+		kind = api.JobTypeService
+	}
+	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{{"path": ckpt, "lease": s.Lease.String()}}}}
+	m := &model{
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, deaf: map[string]time.Time{}, specs: map[uint64]string{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
+		job: &api.Job{
+			ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
+			TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
+		},
+	}
+	m.user, m.specs[0] = m.spec(m.job), m.meta(m.job)
+	a := &copyOf{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
+	m.all = []*copyOf{a}
+	return m
+}
+
+// spec is what a user would see of a job, but for what brought it home.
+func (m *model) spec(j *api.Job) string {
+	return fmt.Sprint(*j.Priority, stopped(j), len(j.TaskGroups[0].Constraints))
+}
+
+// under does something under the lock, and notes what is wrong after it.
+func (m *model) under(do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.advance()
+	do()
+	m.look()
+}
+
+func (m *model) say(format string, args ...any) {
+	m.wrong = append(m.wrong, fmt.Sprintf("%v: ", time.Since(m.begun).Round(time.Millisecond))+fmt.Sprintf(format, args...))
+}
+
+// advance has the tasks compute until now.
+func (m *model) advance() {
+	now := time.Now()
+	for _, a := range m.all {
+		if !a.runs {
+			continue
+		}
+		from := a.at
+		if a.frozen.After(from) {
+			if now.Before(a.frozen) {
+				a.at = now
+				continue
+			}
+			from = a.frozen
+		}
+		if !a.frozen.IsZero() && !now.Before(a.frozen) {
+			a.state, a.frozen = "", time.Time{}
+		}
+		n := int(now.Sub(from) / stepTime)
+		a.step, a.at = a.step+n, from.Add(time.Duration(n)*stepTime)
+		if !m.s.Service && m.s.Steps > 0 && a.step >= m.s.Steps && a.state == "" {
+			a.runs, a.client = false, "complete"
+			if a.desired == "run" {
+				m.completions++
+				if len(m.s.Crash)+len(m.s.Faults)+len(m.s.Events) == 0 { // a short one may end before anybody can send it home
+					m.fromWhatWasSaved(a)
+				}
+				m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+			}
+		}
+	}
+}
+
+// fromWhatWasSaved notes an allocation that counts, and did not go on from the last
+// checkpoint.
+func (m *model) fromWhatWasSaved(a *copyOf) {
+	if a != m.all[0] && !m.lost && a.begun < m.best {
+		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, m.best)
+	}
+}
+
+// look notes two copies that compute at once.
+func (m *model) look() {
+	var computing []string
+	for _, a := range m.all {
+		if a.runs && a.state != "ready" && a.state != "frozen" {
+			computing = append(computing, a.id+" on "+a.node)
+		}
+	}
+	if len(computing) > 1 {
+		m.say("two copies run: %v", computing)
+	}
+	if m.completions > m.wanted {
+		m.say("it has completed %d times", m.completions)
+		m.wanted = m.completions
+	}
+}
+
+func (m *model) live(node string) bool { return !m.dead[node] }
+func (m *model) hears(node string) bool {
+	return m.live(node) && !time.Now().Before(m.deaf[node])
+}
+
+// --- Nomad's server
+
+// evaluate has Nomad look at the job a while later.
+func (m *model) evaluate(after time.Duration, index uint64) {
+	m.index++
+	e := &api.Evaluation{ID: fmt.Sprint("eval-", m.index), Status: api.EvalStatusPending, JobModifyIndex: index, CreateIndex: m.index}
+	m.evals = append(m.evals, e)
+	go func() {
+		time.Sleep(after)
+		m.under(func() { m.schedule(e) })
+	}()
+}
+
+// meta is what of a job cannot be changed in place.
+func (m *model) meta(j *api.Job) string { return fmt.Sprint(j.TaskGroups[0].Meta) }
+
+// room says whether a group may be on a node.
+func (m *model) room(node string) bool {
+	if m.dead[node] || node == "b" && !m.s.Room {
+		return false
+	}
+	if slices.ContainsFunc(m.job.Constraints, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
+		return false
+	}
+	for _, c := range m.job.TaskGroups[0].Constraints {
+		switch c.Operand {
+		case api.ConstraintSetContainsAny:
+			if !slices.Contains(strings.Split(c.RTarget, ","), node) {
+				return false
+			}
+		case "!=":
+			if c.RTarget == node {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (m *model) last() *copyOf { return m.all[len(m.all)-1] }
+
+func (m *model) schedule(e *api.Evaluation) {
+	e.Status = api.EvalStatusComplete
+	a := m.last()
+	alive := a.client == "running" || a.client == "pending"
+	switch {
+	case stopped(m.job):
+		if alive {
+			m.stop(a)
+		}
+		return
+	case alive && a.desired == "run":
+		if a.version == *m.job.Version {
+			return
+		}
+		if m.room(a.node) && m.specs[a.version] == m.specs[*m.job.Version] {
+			a.version = *m.job.Version // in place
+			return
+		}
+	case a.client == "complete" && a.desired == "run" && (a.version == *m.job.Version || m.s.Service):
+		return
+	}
+	for _, node := range m.prefer(a) {
+		if m.room(node) {
+			if alive {
+				m.stop(a)
+			}
+			m.place(node, a)
+			return
+		}
+	}
+	e.FailedTGAllocs = map[string]*api.AllocationMetric{"train": {DimensionExhausted: map[string]int{"memory": 1}}}
+}
+
+// prefer are the nodes in the order in which Nomad tries them: that of a sticky disk first.
+func (m *model) prefer(a *copyOf) []string {
+	return slices.Concat([]string{a.node}, []string{"c", "b", "a"})
+}
+
+func (m *model) stop(a *copyOf) {
+	if a.desired == "stop" {
+		return
+	}
+	a.desired = "stop"
+	go func() {
+		for {
+			time.Sleep(m.s.Stop)
+			done := false
+			m.under(func() {
+				if done = m.over || m.hears(a.node) || m.dead[a.node]; done && m.live(a.node) {
+					m.end(a, "complete")
+				}
+			})
+			if done {
+				return
+			}
+		}
+	}()
+}
+
+// end ends an allocation on its client.
+func (m *model) end(a *copyOf, as string) {
+	if ended(a.client) {
+		return
+	}
+	a.left = a.left || a.state == "ready"
+	a.runs, a.state, a.client = false, "", as
+}
+
+func (m *model) place(node string, prev *copyOf) {
+	m.index++
+	n := len(m.all)
+	a := &copyOf{id: fmt.Sprintf("0e30a11%d-2", n), node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
+	m.all = append(m.all, a)
+	go func() {
+		for {
+			time.Sleep(m.s.Start)
+			done := false
+			m.under(func() {
+				switch {
+				case m.over, m.dead[node]:
+					done = true
+				case a.desired == "stop":
+					a.client, done = "complete", true
+				case m.ended(prev) && m.hears(node):
+					m.start(a, n-1)
+					done = true
+				}
+			})
+			if done {
+				return
+			}
+		}
+	}()
+}
+
+// ended says whether an allocation has ended, and all before it. A client looks at the last
+// one only: of one that is stopped before it has begun the next one does not wait for the one
+// before, under plain Nomad as well.
+func (m *model) ended(a *copyOf) bool { return a == nil || ended(a.client) && m.ended(a.prev) }
+
+// start is what client and driver do; n is how many were started before.
+func (m *model) start(a *copyOf, n int) {
+	p := a.prev
+	empty := m.s.EmptyDisk == n || m.s.FailStart == n
+	if p.node == a.node || m.hears(p.node) && !empty {
+		a.disk = p.disk
+	}
+	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && !bound {
+		m.lost = true // by what happened when no move was under way
+	}
+	if m.s.FailStart == n {
+		a.client, a.disk = "failed", 0
+		m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+		return
+	}
+	if from := m.job.TaskGroups[0].Meta[metaAdopt]; from != "" {
+		if i := slices.IndexFunc(m.all, func(o *copyOf) bool { return o.id == from }); i >= 0 && m.all[i].node == a.node && m.all[i].left && !m.all[i].taken {
+			a.disk, m.all[i].taken = m.all[i].disk, true
+		}
+	}
+	a.restored = private.Restored{}
+	if a.disk > 0 {
+		a.restored[ckpt] = int64(a.disk)
+	}
+	a.client, a.runs, a.begun, a.step, a.at = "running", true, a.disk, a.disk, time.Now()
+}
+
+// happen has somebody else do something.
+func (m *model) happen(e event) {
+	a := m.last()
+	switch e.Kind {
+	case "change":
+		if _, _, bound := boundTo(m.job, "train"); bound {
+			m.lost = true // what becomes of it now is not the move's
+		}
+		job, _ := clone(m.job)
+		for _, g := range job.TaskGroups { // the user's own file has no constraint of ours
+			g.Constraints = nil
+			delete(g.Meta, metaAdopt)
+		}
+		job.Priority, job.Stop = ptr(*job.Priority+1), nil
+		m.commit(job)
+		m.user, m.wanted = m.spec(job), m.wanted+1
+	case "stop":
+		job, _ := clone(m.job)
+		job.Stop = ptr(true)
+		m.commit(job)
+		m.user = m.spec(job)
+	case "alloc-stop":
+		if !ended(a.client) {
+			// Of one that had not begun the next one has an empty disk, under plain Nomad as well.
+			m.lost = m.lost || a.client == "pending"
+			m.stop(a)
+			m.index++
+			// Nomad stops it and places another one.
+			for _, node := range m.prefer(&copyOf{node: "c"}) {
+				if m.room(node) {
+					m.place(node, a)
+					break
+				}
+			}
+		}
+	case "target-dies", "source-dies":
+		node := map[string]string{"target-dies": "b", "source-dies": "a"}[e.Kind]
+		m.dead[node] = true
+		for _, c := range m.all {
+			if c.node == node {
+				c.runs = false
+				m.lost = m.lost || c.disk > 0
+			}
+		}
+		go func() {
+			time.Sleep(heartbeat)
+			m.under(func() {
+				for _, c := range m.all {
+					if c.node == node && !ended(c.client) {
+						c.client = "lost"
+						m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+					}
+				}
+			})
+		}()
+	case "target-deaf", "source-deaf":
+		m.deaf[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
+	case "server":
+		m.deaf["server"] = time.Now().Add(e.For)
+	}
+}
+
+// commit makes a registration true.
+func (m *model) commit(job *api.Job) {
+	m.index++
+	job.Version, job.JobModifyIndex = ptr(*m.job.Version+1), ptr(m.index)
+	m.job = job
+	m.specs[*job.Version] = m.meta(job)
+	m.evaluate(m.s.Eval, m.index)
+}
+
+// --- a process that uses it
+
+var errKilled = errors.New("the process was killed")
+
+// process is one that moves: its calls may be lost, and it may be killed.
+type process struct {
+	*model
+	crash  int // after so many calls; 0: never
+	faulty bool
+	calls  int
+	now    fault // of the call that is done
+	ctx    context.Context
+	kill   context.CancelFunc
+}
+
+func (m *model) process(crash int, faulty bool) *process {
+	p := &process{model: m, crash: crash, faulty: faulty}
+	p.ctx, p.kill = context.WithCancel(context.Background())
+	return p
+}
+
+var (
+	_ Nomad  = &process{}
+	_ Claims = &process{}
+)
+
+// call does a call. Every one takes 5 ms.
+func (p *process) call(ctx context.Context, do func() error) error {
+	torn := &url.Error{Op: "Get", URL: "nomad", Err: io.ErrUnexpectedEOF}
+	took := 5 * time.Millisecond
+	p.mu.Lock()
+	for _, f := range p.s.Faults {
+		if p.faulty && f.Kind == "stall" && f.Call == p.calls+1 {
+			took = f.Late
+		}
+	}
+	p.mu.Unlock()
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var err error
+	p.under(func() {
+		p.calls++
+		switch {
+		case p.crash > 0 && p.calls > p.crash:
+			p.kill()
+			err = errKilled
+			return
+		case time.Now().Before(p.deaf["server"]):
+			err = torn
+			return
+		}
+		p.now = fault{}
+		for _, f := range p.s.Faults {
+			if p.faulty && f.Call == p.calls {
+				p.now = f
+			}
+		}
+		if p.now.Kind == "before" {
+			err = torn
+			return
+		}
+		if err = do(); p.now.Kind == "after" {
+			err = torn
+		}
+	})
+	return err
+}
+
+func (p *process) find(id string) *copyOf {
+	for _, a := range p.all {
+		if a.id == id {
+			return a
+		}
+	}
+	return nil
+}
+
+func (p *process) alloc(a *copyOf) *api.Allocation {
+	out := &api.Allocation{
+		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: &api.Job{Version: ptr(a.version)},
+		ClientStatus: a.client, DesiredStatus: a.desired, CreateIndex: a.create,
+	}
+	if a.client == "running" {
+		out.TaskStates = map[string]*api.TaskState{"train": {State: "running", StartedAt: a.at}}
+	}
+	return out
+}
+
+func (p *process) Allocation(ctx context.Context, id string) (out *api.Allocation, err error) {
+	err = p.call(ctx, func() error {
+		a := p.find(id)
+		if a == nil {
+			return errors.New("no such allocation")
+		}
+		out = p.alloc(a)
+		return nil
+	})
+	return out, err
+}
+
+func (p *process) Allocations(ctx context.Context, _, _ string) (out []*api.AllocationListStub, err error) {
+	err = p.call(ctx, func() error {
+		for _, a := range p.all {
+			s := p.alloc(a)
+			out = append(out, &api.AllocationListStub{
+				ID: s.ID, TaskGroup: s.TaskGroup, NodeID: s.NodeID, CreateIndex: s.CreateIndex, ClientStatus: s.ClientStatus, DesiredStatus: s.DesiredStatus, JobVersion: a.version,
+			})
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (p *process) Job(ctx context.Context, _, _ string) (out *api.Job, err error) {
+	err = p.call(ctx, func() (err error) {
+		out, err = clone(p.job)
+		return err
+	})
+	return out, err
+}
+
+func (p *process) Versions(ctx context.Context, _, _ string) (out []*api.Job, err error) {
+	err = p.call(ctx, func() error {
+		j, err := clone(p.job)
+		out = []*api.Job{j}
+		return err
+	})
+	return out, err
+}
+
+func (p *process) Tag(ctx context.Context, _, _ string, _ uint64, _ string) error {
+	return p.call(ctx, func() error { return nil })
+}
+
+func (p *process) Untag(ctx context.Context, _, _, _ string) error {
+	return p.call(ctx, func() error { return nil })
+}
+
+func (p *process) Evaluations(ctx context.Context, _, _ string) (out []*api.Evaluation, err error) {
+	err = p.call(ctx, func() error {
+		for _, e := range p.evals {
+			out = append(out, ptr(*e))
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (p *process) Node(ctx context.Context, id string) (out *api.Node, err error) {
+	err = p.call(ctx, func() error {
+		out = &api.Node{
+			ID: id, Name: "node-" + id, Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
+			Drivers: map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true}},
+		}
+		if p.dead[id] {
+			out.Status = api.NodeStatusDown
+		}
+		return nil
+	})
+	return out, err
+}
+
+// agent asks the agent of a node.
+func (p *process) agent(ctx context.Context, node string, do func() error) error {
+	return p.call(ctx, func() error {
+		if !p.hears(node) {
+			return &url.Error{Op: "Get", URL: "node " + node, Err: io.EOF}
+		}
+		return do()
+	})
+}
+
+func (p *process) Reach(ctx context.Context, node string) error {
+	return p.agent(ctx, node, func() error { return nil })
+}
+
+func (p *process) Plan(ctx context.Context, _ *api.Job) (out *api.JobPlanResponse, err error) {
+	err = p.call(ctx, func() error { return ErrNoPlan })
+	return nil, err
+}
+
+func (p *process) Register(ctx context.Context, job *api.Job) (out *api.JobRegisterResponse, err error) {
+	register := func() error {
+		if *job.JobModifyIndex != *p.job.JobModifyIndex {
+			return errors.New("enforcing job modify index: it does not match")
+		}
+		next, err := clone(job)
+		if err != nil {
+			return err
+		}
+		p.commit(next)
+		out = &api.JobRegisterResponse{JobModifyIndex: *p.job.JobModifyIndex}
+		node, _, _ := boundTo(next, "train")
+		p.log = append(p.log, "register "+node)
+		return nil
+	}
+	err = p.call(ctx, func() error {
+		late := p.now.Late
+		if p.now.Kind != "late" {
+			return register()
+		}
+		go func() {
+			time.Sleep(late)
+			p.under(func() { _ = register() })
+		}()
+		return &url.Error{Op: "Put", URL: "job", Err: context.DeadlineExceeded}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal string) error {
+	return p.agent(ctx, alloc.NodeID, func() error {
+		a := p.find(alloc.ID)
+		now := time.Now()
+		if signal != signalRenew {
+			p.log = append(p.log, strings.TrimPrefix(signal, "EBBTIDE_")+" "+a.node)
+		}
+		ready := func(state string) {
+			a.state, a.frozen = state, now.Add(p.s.Lease)
+			a.until = a.frozen
+		}
+		switch {
+		case !a.runs:
+			return errors.New("it does not run")
+		case signal == signalThaw:
+			a.state, a.frozen = "", time.Time{}
+		case signal == signalRenew && a.state != "ready" && a.state != "frozen":
+			return errors.New("it is not frozen")
+		case signal == signalRenew, signal == signalFreeze && a.state == "ready", signal == signalCheckpoint && a.state == "ready":
+			ready(a.state)
+		case signal == signalFreeze:
+			ready("frozen")
+		case a.state == "":
+			a.state = "saving"
+			go func() {
+				time.Sleep(p.s.Save)
+				p.under(func() {
+					if a.runs && a.state == "saving" {
+						now = time.Now()
+						a.disk, p.best = a.step, max(p.best, a.step)
+						ready("ready")
+					}
+				})
+			}()
+		}
+		return nil
+	})
+}
+
+func (p *process) Status(ctx context.Context, alloc *api.Allocation, _ string) (st status.Status, err error) {
+	err = p.agent(ctx, alloc.NodeID, func() error {
+		a := p.find(alloc.ID)
+		st = status.Status{Alloc: a.id, Updated: time.Now(), Reports: 1, Step: status.Number(a.step)}
+		st.Move = status.Move{State: a.state, Until: a.until, Path: ckpt, Bytes: int64(a.disk), Step: status.Number(a.step)}
+		return nil
+	})
+	return st, err
+}
+
+func (p *process) Restored(ctx context.Context, alloc *api.Allocation, _ string) (out private.Restored, err error) {
+	err = p.agent(ctx, alloc.NodeID, func() error {
+		a := p.find(alloc.ID)
+		if a.restored == nil {
+			return fs.ErrNotExist
+		}
+		out = maps.Clone(a.restored)
+		return nil
+	})
+	return out, err
+}
+
+func (p *process) Write(ctx context.Context, r Record) (index uint64, err error) {
+	err = p.call(ctx, func() error {
+		if p.claim[r.Job].Index != r.Index {
+			return ErrClaimed
+		}
+		p.index++
+		r.Index, r.Tasks = p.index, slices.Clone(r.Tasks)
+		p.claim[r.Job], index = r, p.index
+		return nil
+	})
+	return index, err
+}
+
+func (p *process) Read(ctx context.Context, _, job string) (r Record, err error) {
+	err = p.call(ctx, func() error { r = p.claim[job]; return nil })
+	return r, err
+}
+
+func (p *process) Remove(ctx context.Context, r Record) error {
+	return p.call(ctx, func() error {
+		if p.claim[r.Job].Index != r.Index {
+			return ErrClaimed
+		}
+		delete(p.claim, r.Job)
+		return nil
+	})
+}
+
+func (p *process) List(ctx context.Context) (out []Record, err error) {
+	err = p.call(ctx, func() error { out = slices.Collect(maps.Values(p.claim)); return nil })
+	return out, err
+}
+
+// --- a run
+
+// run moves the job from a to b by a schedule, with whoever recovers afterwards, and says
+// what is wrong.
+func (m *model) run() (res Result, err error) {
+	alloc := m.all[0].id
+	var wait sync.WaitGroup
+	for _, e := range m.s.Events {
+		wait.Go(func() {
+			time.Sleep(e.At)
+			m.under(func() { m.happen(e) })
+		})
+	}
+	ticks, stop := context.WithCancel(context.Background())
+	var ticker sync.WaitGroup
+	ticker.Go(func() { every(ticks, 250*time.Millisecond, func() { m.under(func() {}) }) })
+	crash := func(i int) int {
+		if i < len(m.s.Crash) {
+			return m.s.Crash[i]
+		}
+		return 0
+	}
+	opts := DefaultOptions()
+	move := func(crash int, owner, node string) {
+		p := m.process(crash, true)
+		opts := opts
+		opts.Claims, opts.Owner = p, owner
+		r, e := Move(p.ctx, p, Request{Alloc: alloc, Node: node}, opts)
+		if owner == "mover" {
+			res, err = r, e
+		}
+		p.kill()
+	}
+	time.Sleep(time.Second)
+	wait.Go(func() { move(crash(0), "mover", "b") })
+	if m.s.Mover > 0 {
+		wait.Go(func() { time.Sleep(time.Duration(m.s.Mover) * time.Millisecond); move(0, "other", "b") })
+	}
+	// Others take over, until nothing is left to do.
+	var watch Watch
+	for i := 1; i < 40; i++ {
+		p := m.process(crash(i), false)
+		opts := opts
+		opts.Claims, opts.Owner = p, fmt.Sprint("recover-", i)
+		if records, err := p.List(p.ctx); err == nil {
+			for _, r := range watch.Abandoned(records) {
+				_, _ = Recover(p.ctx, p, r, opts)
+			}
+			if len(records) == 0 {
+				m.mu.Lock()
+				_, _, orphan := boundTo(m.job, "train")
+				m.mu.Unlock()
+				if orphan {
+					_, _ = Unbind(p.ctx, p, "ml", "vae", "train")
+				}
+			}
+		}
+		p.kill()
+		time.Sleep(10 * time.Second)
+	}
+	wait.Wait()
+	synctest.Wait()
+	stop()
+	ticker.Wait()
+	m.under(m.judge)
+	m.under(func() { m.over = true })
+	time.Sleep(2 * time.Hour) // what is under way comes to nothing
+	return res, err
+}
+
+// judge notes what is wrong in the end.
+func (m *model) judge() {
+	a := m.last()
+	complete := a.client == "complete" && a.desired == "run"
+	if _, _, bound := boundTo(m.job, "train"); bound && !complete && !stopped(m.job) {
+		m.say("the job stays bound")
+	} else if spec := m.spec(m.job); !bound && spec != m.user {
+		m.say("the user wrote %s, and it is %s", m.user, spec)
+	}
+	if len(m.claim) > 0 {
+		m.say("a record is left: %v", m.claim)
+	}
+	if complete || stopped(m.job) {
+		return
+	}
+	if !a.runs || a.client != "running" {
+		m.say("it does not run: %s is %s, to %s", a.id, a.client, a.desired)
+	}
+	if a.state != "" {
+		m.say("it is %s", a.state)
+	}
+	m.fromWhatWasSaved(a)
+}

@@ -1,0 +1,109 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package move
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"pgregory.net/rapid"
+)
+
+// wrongs has the model run by a schedule, and returns what is wrong and how many calls the
+// mover made.
+func wrongs(t *testing.T, s schedule) (wrong []string) {
+	synctest.Test(t, func(*testing.T) {
+		m := newModel(s)
+		_, err := m.run()
+		if wrong = m.wrong; len(wrong) > 0 {
+			wrong = append(wrong, fmt.Sprint(m.log), fmt.Sprint(err))
+		}
+	})
+	return wrong
+}
+
+// lastCall is a call after which a move has long ended.
+const lastCall = 120
+
+// whoever is killed, at whichever of its calls, the next one finishes the move.
+func TestSearch_crashes(t *testing.T) {
+	for name, change := range map[string]func(*schedule){
+		"":        func(*schedule) {},
+		"service": func(s *schedule) { s.Service = true },
+		"slow": func(s *schedule) {
+			s.Eval, s.Stop, s.Start, s.Lease = 3*time.Second, 5*time.Second, 2*time.Second, 15*time.Second
+		},
+		"short job":   func(s *schedule) { s.Steps = 30 },
+		"no room":     func(s *schedule) { s.Room = false },
+		"plugin gone": func(s *schedule) { s.FailStart = 0 },
+		"empty disk":  func(s *schedule) { s.EmptyDisk = 0 },
+		"target dies": func(s *schedule) { s.Events = []event{{At: 3 * time.Second, Kind: "target-dies"}} },
+		"changed":     func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "change"}} },
+		"server slow": func(s *schedule) {
+			s.Events = []event{{At: 1500 * time.Millisecond, Kind: "server", For: 5 * time.Second}}
+		},
+		"late register": func(s *schedule) { s.Faults = []fault{{Call: 13, Kind: "late", Late: 20 * time.Second}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for call := 1; call < lastCall; call++ {
+				s := usual()
+				change(&s)
+				s.Crash = []int{call}
+				must.SliceEmpty(t, wrongs(t, s), must.Sprintf("killed after call %d", call))
+			}
+		})
+	}
+}
+
+// Every pair: the one that recovers is killed as well.
+func TestSearch_pairs(t *testing.T) {
+	for first := 1; first < 60; first++ {
+		for second := 1; second < 40; second++ {
+			s := usual()
+			s.Crash = []int{first, 0, 0, 0, second}
+			must.SliceEmpty(t, wrongs(t, s), must.Sprintf("killed after calls %d and %d", first, second))
+		}
+	}
+}
+
+// Random schedules, shrunk when one fails.
+func TestSearch_random(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		ms := func(name string, least, most int) time.Duration {
+			return time.Duration(rapid.IntRange(least, most).Draw(r, name)) * time.Millisecond
+		}
+		s := schedule{
+			Service: rapid.Bool().Draw(r, "service"), Steps: rapid.SampledFrom([]int{0, 0, 15, 30, 60, 120}).Draw(r, "steps"),
+			Lease: ms("lease", 1000, 60000), Save: ms("save", 1, 3000), Eval: ms("eval", 1, 5000), Stop: ms("stop", 1, 8000), Start: ms("start", 1, 5000),
+			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
+		}
+		for range rapid.IntRange(0, 3).Draw(r, "faults") {
+			s.Faults = append(s.Faults, fault{rapid.IntRange(1, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
+		}
+		for range rapid.IntRange(0, 2).Draw(r, "events") {
+			s.Events = append(s.Events, event{
+				At: ms("at", 900, 15000), For: ms("for", 100, 15000),
+				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "target-dies", "source-deaf", "target-deaf", "server"}).Draw(r, "event"),
+			})
+		}
+		for range rapid.IntRange(0, 3).Draw(r, "crashes") {
+			s.Crash = append(s.Crash, rapid.IntRange(0, 60).Draw(r, "crash"))
+		}
+		// Whose mover is dead, or unheard, stands still for the lease only: one that is shorter
+		// than it takes Nomad to stop the allocation lets it run on, and end, in between.
+		if len(s.Crash)+len(s.Events)+len(s.Faults) > 0 {
+			s.Lease = max(s.Lease, 35*time.Second)
+		}
+		if rapid.IntRange(0, 4).Draw(r, "two") == 0 {
+			s.Mover = rapid.IntRange(1000, 6000).Draw(r, "other")
+		}
+		if wrong := wrongs(t, s); len(wrong) > 0 {
+			r.Fatalf("%+v: %s", s, strings.Join(wrong, "\n"))
+		}
+	})
+}

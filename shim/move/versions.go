@@ -1,0 +1,95 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Of a job Nomad keeps the last six versions, and all that are tagged. A move makes two. So
+// that a job which is moved often can still be reverted to what its user wrote, the versions
+// that a user wrote are tagged before it is moved, the last six of them.
+const (
+	tagPrefix = "ebbtide-"
+	tagsKept  = 6
+)
+
+// keepVersions tags the versions that the user wrote.
+func (m *mover) keepVersions(ctx context.Context) error {
+	r := m.record()
+	versions, err := m.nomad.Versions(ctx, r.Namespace, r.Job)
+	if err != nil {
+		return err
+	}
+	tag, untag := keeping(versions)
+	for _, name := range untag {
+		if err := m.nomad.Untag(ctx, r.Namespace, r.Job, name); err != nil {
+			return err
+		}
+	}
+	for _, v := range tag {
+		if err := m.nomad.Tag(ctx, r.Namespace, r.Job, v, fmt.Sprint(tagPrefix, v)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keeping says which versions of a job are to be tagged, and which tags of ours to be taken
+// off again, of all that Nomad has, the newest first. Those before a move were tagged for it.
+func keeping(versions []*api.Job) (tag []uint64, untag []string) {
+	for i, v := range versions {
+		if ofMove(v) || i+1 < len(versions) && ofMove(versions[i+1]) && givenBack(versions[i+1], v) {
+			break
+		}
+		if v.VersionTag == nil && len(tag) < tagsKept {
+			tag = append(tag, *v.Version)
+		}
+	}
+	kept := len(tag)
+	for _, v := range versions {
+		if v.VersionTag == nil || !strings.HasPrefix(v.VersionTag.Name, tagPrefix) {
+			continue
+		}
+		if kept++; kept > tagsKept {
+			untag = append(untag, v.VersionTag.Name)
+		}
+	}
+	return tag, untag
+}
+
+// ofMove says whether a version carries a move's mark.
+func ofMove(job *api.Job) bool {
+	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, marked) })
+}
+
+// givenBack says whether a version is the one before it without a move's mark: what a move has
+// given back to the user.
+func givenBack(bound, job *api.Job) bool {
+	spec := func(j *api.Job) string {
+		out, err := clone(j)
+		if err != nil {
+			return ""
+		}
+		for _, g := range out.TaskGroups {
+			if g.Constraints = slices.DeleteFunc(g.Constraints, marked); len(g.Constraints) == 0 {
+				g.Constraints = nil
+			}
+		}
+		out.Version, out.CreateIndex, out.ModifyIndex, out.JobModifyIndex, out.SubmitTime = nil, nil, nil, nil, nil
+		out.Status, out.StatusDescription, out.Stable, out.VersionTag = nil, nil, nil, nil
+		data, err := json.Marshal(out)
+		if err != nil {
+			return ""
+		}
+		return string(data)
+	}
+	return spec(bound) == spec(job)
+}

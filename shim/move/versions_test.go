@@ -1,0 +1,90 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package move
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+)
+
+// history is a job's, as Nomad keeps it.
+type history []*api.Job // the newest first
+
+// register makes a version, and has Nomad forget those that are neither tagged nor among the
+// last six of the others.
+func (h *history) register(t *testing.T, change func(*api.Job)) {
+	t.Helper()
+	job, err := clone((*h)[0])
+	must.NoError(t, err)
+	change(job)
+	*job.Version++
+	*h = slices.Insert(*h, 0, job)
+	untagged := 0
+	*h = slices.DeleteFunc(*h, func(j *api.Job) bool {
+		if j.VersionTag != nil {
+			return false
+		}
+		untagged++
+		return untagged > 6
+	})
+}
+
+func (h *history) move(t *testing.T) {
+	t.Helper()
+	tag, untag := keeping(*h)
+	for _, j := range *h {
+		if j.VersionTag != nil && slices.Contains(untag, j.VersionTag.Name) {
+			j.VersionTag = nil
+		}
+		if slices.Contains(tag, *j.Version) {
+			must.Nil(t, j.VersionTag)
+			j.VersionTag = &api.JobVersionTag{Name: tagPrefix + string(rune('a'+*j.Version))}
+		}
+	}
+	h.register(t, func(j *api.Job) {
+		g := j.TaskGroups[0]
+		g.Constraints = append(g.Constraints, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+mark+"1"))
+	})
+	h.register(t, func(j *api.Job) { j.TaskGroups[0].Constraints = nil })
+}
+
+// priorities are those of the versions that a user wrote and can be reverted to.
+func (h *history) priorities() (out []int) {
+	for _, j := range *h {
+		if p := *j.Priority; !ofMove(j) && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// A user's history survives a hundred moves, and so do the user's own tags.
+func TestKeeping(t *testing.T) {
+	h := history{newJobAt().job}
+	user := func() { h.register(t, func(j *api.Job) { j.Priority = ptr(*j.Priority + 1) }) }
+	user()
+	user()
+	h[1].VersionTag = &api.JobVersionTag{Name: "good"}
+	for range 100 {
+		h.move(t)
+	}
+	must.Eq(t, []int{52, 51, 50}, h.priorities())
+	user()
+	h.move(t)
+	user()
+	user()
+	for range 50 {
+		h.move(t)
+	}
+	must.Eq(t, []int{55, 54, 53, 52, 51, 50}, h.priorities())
+	for range 5 {
+		user()
+		h.move(t)
+	}
+	must.Eq(t, []int{60, 59, 58, 57, 56, 55, 51}, h.priorities(), must.Sprint("the last six, and the user's own"))
+	must.LessEq(t, 6+tagsKept+1, len(h))
+}

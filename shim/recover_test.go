@@ -1,0 +1,92 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// books are the records of moves, and a cluster of which nothing can be read but jobs.
+type books struct {
+	move.Nomad
+	move.Claims
+	mu      sync.Mutex
+	records []move.Record
+	taken   []string // moves that were taken over
+	read    []string // jobs
+}
+
+func (b *books) List(context.Context) ([]move.Record, error) { return slices.Clone(b.records), nil }
+
+func (b *books) Write(_ context.Context, r move.Record) (uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken = append(b.taken, r.ID+" by "+r.Owner)
+	return 0, move.ErrClaimed // somebody else was faster
+}
+
+func (b *books) Read(context.Context, string, string) (move.Record, error) {
+	return move.Record{}, nil
+}
+
+func (b *books) Job(_ context.Context, _, id string) (*api.Job, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read = append(b.read, id)
+	return &api.Job{ID: &id}, nil
+}
+
+// A leader takes the records of other shims over at once, those of living processes not, and
+// gives back jobs that are bound without a record, once.
+func TestTerm_recover(t *testing.T) {
+	b := &books{records: []move.Record{
+		{ID: "1", Owner: ownerPrefix + "n1, process 7", Namespace: "ml", Job: "shims"},
+		{ID: "2", Owner: "ebbtide move on n1, process 8", Namespace: "ml", Job: "users"},
+		{ID: "3", Owner: ownerPrefix + "me", Namespace: "ml", Job: "ours"},
+	}}
+	state := cluster.New()
+	for _, id := range []string{"shims", "users", "ours", "orphan", "free", "stopped"} {
+		key := cluster.JobKey{Namespace: "ml", ID: id}
+		state.Jobs[key] = &cluster.Job{Key: key, Index: 5, Stopped: id == "stopped", Groups: map[string]cluster.Group{"g": {Bound: id != "free"}}}
+	}
+	term := &term{
+		Shim: &Shim{log: hclog.NewNullLogger(), holder: "me"}, leading: t.Context(), nomad: b, claims: b, state: state, ended: make(chan func(context.Context)),
+		moving: map[cluster.JobKey]bool{{Namespace: "ml", ID: "ours"}: true}, left: map[cluster.JobKey]uint64{}, told: map[cluster.JobKey]string{},
+	}
+	settle := func() {
+		for term.looking || len(term.moving) > 1 {
+			over := <-term.ended
+			over(t.Context())
+		}
+	}
+	for range 2 {
+		term.looked = term.looked.AddDate(-1, 0, 0)
+		term.recover()
+		settle()
+	}
+	must.Eq(t, []string{"1 by " + ownerPrefix + "me", "1 by " + ownerPrefix + "me"}, b.taken)
+	must.Eq(t, []string{"orphan"}, b.read)
+	must.MapLen(t, 1, term.moving)
+
+	term.looked = term.looked.AddDate(-1, 0, 0)
+	term.claims = failing{b}
+	term.recover()
+	settle()
+	must.False(t, term.looking)
+}
+
+type failing struct{ move.Claims }
+
+func (failing) List(context.Context) ([]move.Record, error) { return nil, errors.New("no leader") }
