@@ -39,9 +39,13 @@ func commands() map[string]func(IO) cli.Command {
 		"moves":    newMoves,
 		"progress": newProgress,
 		"shim":     newShim,
-		"sim":      newSim,
-		"snapshot": newSnapshot,
-		"version":  newVersion,
+
+		"shim pause":  newShimPause,
+		"shim resume": newShimResume,
+		"shim status": newShimStatus,
+		"sim":         newSim,
+		"snapshot":    newSnapshot,
+		"version":     newVersion,
 	}
 }
 

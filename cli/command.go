@@ -4,11 +4,16 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
+	"syscall"
+
+	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
 // command is what all subcommands have in common.
@@ -51,4 +56,35 @@ func (c command) refuse(errs ...error) int {
 func (c command) failed(err error) int {
 	fmt.Fprintf(c.io.Err, "ebbtide %s: %v\n", c.name, err)
 	return exitError
+}
+
+// usage is an error of the arguments.
+type usage struct{ error }
+
+// withStore does something with the shim's variables. It parses the arguments, and returns
+// the exit status.
+func (c command) withStore(args []string, help string, options func(*flag.FlagSet), do func(context.Context, memory.Store) error) int {
+	flags := c.flags()
+	nomad, store := nomadFlags(flags), storeFlags(flags)
+	options(flags)
+	if status, ok := c.parse(flags, args, help); !ok {
+		return status
+	}
+	if flags.NArg() > 0 {
+		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	var err error
+	if store.Client, err = nomad.Client(); err != nil {
+		return c.refuse(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err = do(ctx, *store)
+	switch {
+	case errors.As(err, new(usage)):
+		return c.refuse(err)
+	case err != nil:
+		return c.failed(err)
+	}
+	return exitOK
 }

@@ -7,10 +7,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -41,49 +40,31 @@ Options:
   -recover          Finish the moves whose processes are gone, which takes half a
                     minute to tell, and give back jobs that are bound for a move
                     of which there is no record. A shim does that by itself.
-  -namespace NAME   Namespace of the variables, leader.namespace of the shim's
-                    configuration. Default: default.
-  -path PATH        Their path, leader.path there. Default: ebbtide/shim.
-` + nomadHelp)
+` + storeHelp + nomadHelp)
 }
 
 func (c movesCommand) Run(args []string) int {
 	var asJSON, finish bool
-	flags := c.flags()
-	flags.BoolVar(&asJSON, "json", false, "")
-	flags.BoolVar(&finish, "recover", false, "")
-	nomad := nomadFlags(flags)
-	store := storeFlags(flags)
-	if status, ok := c.parse(flags, args, c.Help()); !ok {
-		return status
+	options := func(flags *flag.FlagSet) {
+		flags.BoolVar(&asJSON, "json", false, "")
+		flags.BoolVar(&finish, "recover", false, "")
 	}
-	if flags.NArg() > 0 {
-		return c.refuse(fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	var err error
-	if store.Client, err = nomad.Client(); err != nil {
-		return c.refuse(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if finish {
-		if err := c.recover(ctx, *store); err != nil {
-			return c.failed(err)
+	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
+		if finish {
+			if err := c.recover(ctx, store); err != nil {
+				return err
+			}
 		}
-	}
-	entries, err := store.Notes(ctx)
-	if err == nil {
-		var records []move.Record
-		records, err = memory.Claims{Store: *store}.List(ctx)
-		entries = append(entries, underWay(records)...)
-	}
-	if err == nil {
-		err = c.print(entries, asJSON)
-	}
-	if err != nil {
-		return c.failed(err)
-	}
-	return exitOK
+		entries, err := store.Notes(ctx)
+		if err != nil {
+			return err
+		}
+		records, err := memory.Claims{Store: store}.List(ctx)
+		if err != nil {
+			return err
+		}
+		return c.print(append(entries, underWay(records)...), asJSON)
+	})
 }
 
 func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {

@@ -187,8 +187,34 @@ func TestRelocate(t *testing.T) {
 		ids = append(ids, fmt.Sprintf("busy-%d", i))
 		first.start(t, job{id: ids[i+1], tasks: []task{shell("while :; do :; done")}})
 	}
+	// Not while an operator has paused the shims.
+	ebbtide := func(args ...string) (status int, stdout string) {
+		var out, errs bytes.Buffer
+		status = cli.Run(append(append([]string{"shim"}, args...), "-address", first.agent.Addr), nil, &out, &errs)
+		return status, out.String()
+	}
+	status, said := ebbtide("pause", "-reason", "an upgrade")
+	must.Eq(t, 0, status)
+	must.StrContains(t, said, ": an upgrade")
+	eventually(t, "the shim has heard of it", func() error {
+		if _, said = ebbtide("status", "-json"); !strings.Contains(said, `"closed": "paused by `) {
+			return errors.New(said)
+		}
+		return nil
+	})
 	first.eligible(t, second, true)
+	time.Sleep(4 * c.Relocation.Interval)
+	stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "hasty")
+	must.NoError(t, err)
+	must.Len(t, 1, stubs)
+	status, _ = ebbtide("resume")
+	must.Eq(t, 0, status)
 	must.StrContains(t, movesOf(t, first.agent, "hasty"), "relocate moved, ")
+	status, said = ebbtide("status")
+	must.Eq(t, 0, status)
+	t.Log(said)
+	must.StrContains(t, said, "Leader   shim (")
+	must.StrContains(t, said, "Cluster  2 nodes, ")
 	for _, id := range ids {
 		first.stop(t, id)
 	}

@@ -4,11 +4,14 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
+	"github.com/ebbtide/ebbtide/shim/actuator"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
@@ -16,41 +19,94 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// begin begins a move, if the gate is open.
-func (t *term) begin(ctx context.Context, c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
-	if closed := t.gate.Closed(time.Now(), a.Job, a.Node, to); closed != "" {
+// flights are the jobs that this process moves, or lets run.
+type flights struct {
+	gate    *actuator.Gate
+	busy    map[cluster.JobKey]bool // jobs of which a move is made or finished, or that are let run
+	inbound map[string]int          // by node
+	barred  map[cluster.JobKey]map[string]time.Time
+}
+
+func newFlights(limits config.Limits) *flights {
+	return &flights{
+		gate: actuator.NewGate(limits), busy: make(map[cluster.JobKey]bool), inbound: make(map[string]int),
+		barred: make(map[cluster.JobKey]map[string]time.Time),
+	}
+}
+
+// arrived notes that something is not on its way to a node any more.
+func (f *flights) arrived(node string) {
+	if f.inbound[node]--; f.inbound[node] <= 0 {
+		delete(f.inbound, node)
+	}
+}
+
+// Nomad knows more than is known here: constraints, devices, ports, volumes, quotas. It is
+// asked whether it would place a job on the node that was chosen, and where it would not,
+// the next best is chosen: so many nodes in all, and anew after a while.
+const (
+	tries  = 5
+	barFor = 10 * time.Minute
+)
+
+// bar notes that Nomad would not place a job on a node.
+func (f *flights) bar(job cluster.JobKey, node string) {
+	if f.barred[job] == nil {
+		f.barred[job] = make(map[string]time.Time)
+	}
+	f.barred[job][node] = time.Now()
+}
+
+// isBarred says whether Nomad is known not to place a job on a node, or on none of the best.
+func (f *flights) isBarred(job cluster.JobKey, node string) bool {
+	nodes := f.barred[job]
+	return len(nodes) >= tries || !nodes[node].IsZero()
+}
+
+// unbar forgets what was a while ago.
+func (f *flights) unbar() {
+	for job, nodes := range f.barred {
+		if maps.DeleteFunc(nodes, func(_ string, at time.Time) bool { return time.Since(at) > barFor }); len(nodes) == 0 {
+			delete(f.barred, job)
+		}
+	}
+}
+
+// unwilling says whether Nomad would not place something on the very node.
+func unwilling(err error) bool {
+	var refused *move.Refused
+	return errors.As(err, &refused) && refused.Target
+}
+
+// begin begins a move, if the gate is open. In a dry run it only asks Nomad.
+func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
+	if t.busy[a.Job] {
+		return
+	}
+	if closed := cmp.Or(t.closed(c), t.gate.Closed(time.Now(), a.Job, a.Node, to)); closed != "" {
 		t.say(a, closed)
 		return
 	}
 	e.Time, e.Namespace, e.Job, e.Alloc = time.Now(), a.Job.Namespace, a.Job.ID, a.ID
 	e.From, e.To, e.DryRun = t.name(a.Node), t.name(to), c.DryRun
 	e.Why, e.Scores = t.readable(e.Why), t.readable(e.Scores)
-	log := t.log.With("job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
-	if c.DryRun {
-		if e.Policy == policies.Relocate && !t.sayOf(a.Job, "would be moved to "+e.To) {
-			return // it is asked at each look
-		}
-		t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
-		if converged(e.Policy) {
-			t.mark(ctx, c, a.Job, e.Policy == policies.SpeConRebalance)
-		}
-		log.Info("would be moved", "policy", e.Policy, "why", e.Why)
-		t.note(ctx, e)
-		return
-	}
-	log.Info("moving", "policy", e.Policy, "why", e.Why)
-	end := t.gate.Begin(time.Now(), a.Job, a.Node, to)
-	t.inbound[to]++
-	t.metrics.InFlight.Inc()
+	f := flight{alloc: a, to: to, entry: e, end: func(time.Time, actuator.Outcome) {}}
 	opts := t.options()
-	opts.Report = func(phase move.Phase, what string) { log.Info(what, "phase", string(phase)) }
-	t.moving[a.Job] = true
-	t.moves.Go(func() {
-		res, err := move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to}, opts)
-		t.ended <- func(ctx context.Context) {
-			delete(t.moving, a.Job)
-			t.finish(ctx, ended{job: a.Job, to: to, entry: e, result: res, err: err, end: end})
-		}
+	opts.Report = func(phase move.Phase, what string) {
+		t.log.Info(what, "phase", string(phase), "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
+	}
+	if c.DryRun {
+		opts.Report = func(move.Phase, string) {}
+	} else {
+		t.log.Info("moving", "policy", e.Policy, "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
+		f.end = t.gate.Begin(time.Now(), a.Job, a.Node, to)
+		t.metrics.InFlight.Inc()
+	}
+	t.inbound[to]++
+	t.busy[a.Job] = true
+	t.send(func() func() {
+		f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
+		return func() { t.finish(c, f) }
 	})
 }
 
@@ -61,56 +117,88 @@ func (t *term) options() move.Options {
 	return opts
 }
 
-// arrived notes that nothing is on its way to a node any more.
-func (t *term) arrived(node string) {
-	if t.inbound[node]--; t.inbound[node] <= 0 {
-		delete(t.inbound, node)
-	}
-}
-
-// ended is a move that has ended.
-type ended struct {
-	job    cluster.JobKey
+// flight is a move.
+type flight struct {
+	alloc  *cluster.Alloc
 	to     string
 	entry  memory.Entry
+	end    func(time.Time, actuator.Outcome)
 	result move.Result
 	err    error
-	end    func(time.Time, bool)
 }
 
 // finish takes the end of a move over.
-func (t *term) finish(ctx context.Context, e ended) {
-	e.end(time.Now(), e.err == nil)
-	t.metrics.InFlight.Dec()
-	t.arrived(e.to)
-	e.entry.Phase, e.entry.NewAlloc = string(e.result.Phase), e.result.NewAlloc
-	if e.result.DownS.Known() {
-		e.entry.DownS = fmt.Sprintf("%.2f", float64(e.result.DownS))
-		t.metrics.Down.Observe(float64(e.result.DownS))
+func (t *term) finish(c config.Config, f flight) {
+	key, e := f.alloc.Job, f.entry
+	delete(t.busy, key)
+	t.arrived(f.to)
+	if !c.DryRun {
+		t.metrics.InFlight.Dec()
 	}
-	var refused *move.Refused
-	result := "moved"
-	switch {
-	case errors.As(e.err, &refused), errors.Is(e.err, move.ErrClaimed):
-		result = "refused"
-	case e.err != nil:
-		result = "failed"
+	if unwilling(f.err) {
+		f.end(time.Now(), actuator.Never)
+		t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
+		t.again(f.alloc, f.to, e.Policy)
+		return
 	}
-	t.metrics.Moves.WithLabelValues(e.entry.Policy, result).Inc()
-	if e.err != nil {
-		e.entry.Error = e.err.Error()
-		t.log.Warn("not moved", "job", e.entry.Job, "namespace", e.entry.Namespace, "alloc_id", e.entry.Alloc, "error", e.err)
+	if c.DryRun {
+		t.would(c, key, e)
+		return
 	}
-	failures, last := t.gate.Failures(e.job)
-	j := t.jobs[e.job]
-	j.Failures, j.Last = failures, last
+	e.Phase, e.NewAlloc = string(f.result.Phase), f.result.NewAlloc
+	if f.result.DownS.Known() {
+		e.DownS = fmt.Sprintf("%.2f", float64(f.result.DownS))
+		t.metrics.Down.Observe(float64(f.result.DownS))
+	}
+	result, outcome := "moved", actuator.Moved
+	if f.err != nil {
+		result, outcome = "failed", actuator.Failed
+		if refused := new(move.Refused); errors.As(f.err, &refused) || errors.Is(f.err, move.ErrClaimed) {
+			result = "refused"
+		}
+		e.Error = f.err.Error()
+		t.log.Warn("not moved", "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "error", f.err)
+	}
+	if f.err == nil {
+		t.told[key] = "moved to " + e.To
+	}
+	f.end(time.Now(), outcome)
+	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
+	j := t.book.jobs[key]
+	j.Failures, j.Last = t.gate.Failures(key)
 	// What cannot be moved is not asked again; what failed is, after its back-off.
-	if result != "failed" && converged(e.entry.Policy) {
+	if result != "failed" && converged(e.Policy) {
 		j.Marked = time.Now()
-		j.Rebalanced = j.Rebalanced || e.entry.Policy == policies.SpeConRebalance
+		j.Rebalanced = j.Rebalanced || e.Policy == policies.SpeConRebalance
 	}
-	t.keep(ctx, e.job, j)
-	t.note(ctx, e.entry)
+	t.book.keep(key, j)
+	t.book.note(e)
+}
+
+// again has the policy look for another node.
+func (t *term) again(a *cluster.Alloc, node, policy string) {
+	t.bar(a.Job, node)
+	delete(t.placed, a.ID)
+	switch policy {
+	case policies.Relocate:
+		t.relocation.again()
+	case policies.SpeConRebalance:
+		t.rebalances.again()
+	}
+	t.waiting = true
+}
+
+// would tells what a dry run would have done.
+func (t *term) would(c config.Config, key cluster.JobKey, e memory.Entry) {
+	if e.Policy == policies.Relocate && !t.sayOf(key, "would be moved to "+e.To) {
+		return // it is asked at each look
+	}
+	t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
+	if converged(e.Policy) {
+		t.book.mark(c, key, e.Policy == policies.SpeConRebalance)
+	}
+	t.log.Info("would be moved", "policy", e.Policy, "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
+	t.book.note(e)
 }
 
 // converged says whether a policy moves a job because it has converged.
@@ -118,43 +206,45 @@ func converged(name string) bool {
 	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
 }
 
-// remembered is what is remembered of a job: in a dry run also what that would remember.
-func (t *term) remembered(c config.Config, key cluster.JobKey) memory.Job {
-	if j, ok := t.tried[key]; ok && c.DryRun {
-		return j
-	}
-	return t.jobs[key]
-}
-
-// mark notes that it was decided about a job.
-func (t *term) mark(ctx context.Context, c config.Config, key cluster.JobKey, rebalanced bool) {
-	j := t.remembered(c, key)
-	j.Marked = time.Now()
-	j.Rebalanced = j.Rebalanced || rebalanced
-	if c.DryRun {
-		t.tried[key] = j
+// beside does something about a job that is not busy otherwise. What it returns the loop
+// does when that has succeeded.
+func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), error)) {
+	if t.busy[key] {
 		return
 	}
-	t.keep(ctx, key, j)
+	t.busy[key] = true
+	t.send(func() func() {
+		then, err := do(t.leading)
+		return func() {
+			delete(t.busy, key)
+			switch {
+			case err == nil && then != nil:
+				then()
+			case err != nil && !errors.Is(err, move.ErrClaimed):
+				t.log.Error("a job stays bound, or frozen for its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
+			}
+		}
+	})
 }
 
-func (t *term) keep(ctx context.Context, key cluster.JobKey, j memory.Job) {
-	t.jobs[key] = j
-	err := t.held.Held()
-	if err == nil {
-		err = t.store.Keep(ctx, key, j)
-	}
-	if err != nil {
-		t.log.Warn("what was decided of a job will not be remembered", "job", key.ID, "namespace", key.Namespace, "error", err)
-	}
+// cadence says when a policy is due that does not decide at every look.
+type cadence struct {
+	last    time.Time
+	refused int // since it was due by time
 }
 
-func (t *term) note(ctx context.Context, e memory.Entry) {
-	err := t.held.Held()
-	if err == nil {
-		err = t.store.Note(ctx, e)
+func (k *cadence) due(every time.Duration) bool { return time.Since(k.last) >= every }
+
+func (k *cadence) done() {
+	if !k.last.IsZero() {
+		k.refused = 0
 	}
-	if err != nil {
-		t.log.Warn("what was done is not written down", "job", e.Job, "namespace", e.Namespace, "error", err)
+	k.last = time.Now()
+}
+
+// again has it due at once, some times.
+func (k *cadence) again() {
+	if k.refused++; k.refused < tries {
+		k.last = time.Time{}
 	}
 }

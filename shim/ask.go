@@ -11,6 +11,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/move"
@@ -39,99 +42,130 @@ const (
 	atATime   = 16
 )
 
-// summaries asks the nodes how their tasks do: one status file of each. A node of which
-// nothing can be learnt is left out.
-func (t *term) summaries(ctx context.Context) map[string]Summary {
-	type answer struct {
-		node string
-		sum  Summary
-		from source
-		mute []string
-		err  error
-	}
-	for id, since := range t.silent {
-		if t.state.Allocs[id] == nil || time.Since(since) > oldest {
-			delete(t.silent, id)
+// survey asks the nodes how their tasks do.
+type survey struct {
+	nomad   move.API
+	log     hclog.Logger
+	sources map[string]source    // the one that has told of a node last
+	silent  map[string]time.Time // allocations that were found to have no status
+}
+
+// question is what is asked of a node, and its answer.
+type question struct {
+	node   string
+	allocs []witness
+	last   source
+
+	sum  Summary
+	from source
+	mute []string // allocations that have no status, and need none
+	err  error
+}
+
+// witness is an allocation that may tell of its node. One that must is known to be
+// Ebbtide's; if it has just started it is counted as pending instead (loads).
+type witness struct {
+	*cluster.Alloc // it is not changed
+	must           bool
+}
+
+// questions are what to ask: one status file of each node.
+func (s *survey) questions(state *cluster.State) []question {
+	for id, since := range s.silent {
+		if state.Allocs[id] == nil || time.Since(since) > oldest {
+			delete(s.silent, id)
 		}
 	}
-	answers := make(chan answer)
-	asked := 0
-	slots := make(chan struct{}, atATime)
-	for id, n := range t.state.Nodes {
-		last := t.sources[id]
-		allocs := t.mayTell(id, last)
+	var all []question
+	for id, n := range state.Nodes {
+		last := s.sources[id]
+		allocs := s.mayTell(state, id, last)
 		if n.PoolCores == 0 || !n.Takes && len(allocs) == 0 {
 			continue
 		}
-		asked++
-		go func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			ctx, cancel := context.WithTimeout(ctx, askWithin)
-			defer cancel()
-			sum, from, mute, err := t.summarise(ctx, allocs, last)
-			answers <- answer{id, sum, from, mute, err}
-		}()
+		all = append(all, question{node: id, allocs: allocs, last: last})
 	}
-	nodes := make(map[string]Summary, asked)
-	t.sources = make(map[string]source, asked)
-	for range asked {
-		a := <-answers
-		for _, id := range a.mute {
-			t.silent[id] = time.Now()
-		}
-		if a.err != nil {
-			t.log.Debug("nothing is known of a node's tasks", "node", t.name(a.node), "error", a.err)
-			continue
-		}
-		nodes[a.node], t.sources[a.node] = a.sum, a.from
-	}
-	return nodes
+	return all
 }
 
 // mayTell are the allocations of a node of which one may tell of all, the likeliest first:
 // the one that has told last, and those of jobs that speak to Ebbtide. One that had no status
 // a while ago is left out.
-func (t *term) mayTell(node string, last source) []*cluster.Alloc {
-	var allocs []*cluster.Alloc
-	for _, a := range t.state.On(node) {
-		if _, mute := t.silent[a.ID]; a.Running && !mute {
-			allocs = append(allocs, a)
+func (s *survey) mayTell(state *cluster.State, node string, last source) []witness {
+	var allocs []witness
+	rank := make(map[string]int)
+	for _, a := range state.On(node) {
+		if _, mute := s.silent[a.ID]; !a.Running || mute {
+			continue
 		}
-	}
-	rank := func(a *cluster.Alloc) int {
+		j := state.Jobs[a.Job]
+		allocs = append(allocs, witness{a, j != nil && j.Groups[a.Group].Engine != ""})
 		switch {
 		case a.ID == last.alloc:
-			return 0
-		case t.state.Jobs[a.Job] != nil:
-			return 1
+			rank[a.ID] = 0
+		case j != nil:
+			rank[a.ID] = 1
+		default:
+			rank[a.ID] = 2
 		}
-		return 2
 	}
-	slices.SortFunc(allocs, func(a, b *cluster.Alloc) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.ID, b.ID))
+	slices.SortFunc(allocs, func(a, b witness) int {
+		return cmp.Or(cmp.Compare(rank[a.ID], rank[b.ID]), cmp.Compare(a.ID, b.ID))
 	})
 	return allocs
 }
 
-// mustTell says whether an allocation is known to be Ebbtide's. One that has just started is
-// counted as pending instead (loads).
-func (t *term) mustTell(a *cluster.Alloc) bool {
-	j := t.state.Jobs[a.Job]
-	return j != nil && j.Groups[a.Group].Engine != ""
+// ask asks the nodes, beside the loop.
+func (s *survey) ask(ctx context.Context, all []question) []question {
+	sideBySide(ctx, all, func(ctx context.Context, q *question) {
+		q.sum, q.from, q.mute, q.err = s.summarise(ctx, q.allocs, q.last)
+	})
+	return all
+}
+
+// sideBySide does something with each of them, with a time for each.
+func sideBySide[T any](ctx context.Context, all []T, do func(context.Context, *T)) {
+	var group errgroup.Group
+	group.SetLimit(atATime)
+	for i := range all {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, askWithin)
+			defer cancel()
+			do(ctx, &all[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // each has its own error
+}
+
+// take takes the answers over. A node of which nothing could be learnt is left out.
+func (s *survey) take(all []question) map[string]Summary {
+	nodes := make(map[string]Summary, len(all))
+	s.sources = make(map[string]source, len(all))
+	for _, q := range all {
+		for _, id := range q.mute {
+			s.silent[id] = time.Now()
+		}
+		if q.err != nil {
+			s.log.Debug("nothing is known of a node's tasks", "node", q.node, "error", q.err)
+			continue
+		}
+		nodes[q.node], s.sources[q.node] = q.sum, q.from
+	}
+	return nodes
 }
 
 // summarise finds a status file of one of a node's allocations. A node whose allocations
 // have none has no task of Ebbtide's; they are returned.
-func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last source) (sum Summary, from source, mute []string, err error) {
+func (s *survey) summarise(ctx context.Context, allocs []witness, last source) (sum Summary, from source, mute []string, err error) {
 	var errs []error
 	for _, a := range allocs {
 		tasks := []string{last.task}
 		if a.ID != last.alloc {
 			var err error
-			tasks, err = move.API{Client: t.client}.StatusFiles(ctx, stub(a))
+			tasks, err = s.nomad.StatusFiles(ctx, stub(a.Alloc))
 			if err == nil && len(tasks) == 0 && time.Since(a.Started) > firstStatus {
-				if t.mustTell(a) {
+				if a.must {
 					err = fmt.Errorf("allocation %s has no status", a.ID)
 				} else {
 					mute = append(mute, a.ID)
@@ -143,7 +177,7 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last sour
 			}
 		}
 		for _, task := range tasks {
-			st, err := t.nomad.Status(ctx, stub(a), task)
+			st, err := s.nomad.Status(ctx, stub(a.Alloc), task)
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < oldest {
 				return Summary{st.Node, st.Updated}, source{a.ID, task}, mute, nil
 			}
@@ -154,4 +188,19 @@ func (t *term) summarise(ctx context.Context, allocs []*cluster.Alloc, last sour
 		return Summary{At: time.Now()}, source{}, mute, nil
 	}
 	return Summary{}, source{}, mute, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
+}
+
+// reading is a task whose status is read, and what came of it.
+type reading struct {
+	alloc *cluster.Alloc
+	task  string
+	said  status.Status
+	err   error
+}
+
+// read reads the status of tasks, beside the loop.
+func (t *term) read(all []reading) {
+	sideBySide(t.leading, all, func(ctx context.Context, r *reading) {
+		r.said, r.err = t.nomad.Status(ctx, stub(r.alloc), r.task)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,11 +48,16 @@ func TestSummarise(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	term, a := small()
-	term.Shim, term.nomad = &Shim{client: client}, move.API{Client: client}
+	term.survey.nomad = move.API{Client: client}
+	term.state.Become(cluster.Listed(cluster.Listing{
+		Nodes: []*cluster.Node{term.state.Nodes["a"]}, Jobs: []*cluster.Job{term.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a},
+	}))
 	var mute []string
 	ask := func() (sum Summary, from source, err error) {
-		sum, from, mute, err = term.summarise(t.Context(), []*cluster.Alloc{a}, source{})
-		return sum, from, err
+		all := term.survey.ask(t.Context(), term.survey.questions(term.state))
+		i := slices.IndexFunc(all, func(q question) bool { return q.node == a.Node })
+		mute = all[i].mute
+		return all[i].sum, all[i].from, all[i].err
 	}
 
 	forged := status.Status{Alloc: "alloc", Task: "vae", Updated: time.Now(), Node: status.Node{Tasks: 99}}

@@ -4,15 +4,12 @@
 package shim
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,62 +17,77 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/memory"
-	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// decide looks for what is to be moved.
-func (t *term) decide(ctx context.Context, c config.Config) {
-	if !c.DryRun {
-		clear(t.tried)
+// look does what is due.
+func (t *term) look() {
+	c := t.now()
+	t.attend()
+	if !t.follows || !t.attended {
+		return
 	}
-	t.forget(ctx)
 	t.recover()
-	// The nodes are asked when somebody wants to know, and then once.
-	summaries := sync.OnceValue(func() map[string]Summary { return t.summaries(ctx) })
-	t.release(ctx, c, summaries)
-	if c.Relocation.Enabled {
-		t.relocate(ctx, c, summaries)
-	}
-	if c.Placement.Enabled {
-		t.place(ctx, c, summaries)
-	}
-	if c.Migration.Enabled {
-		t.migrate(ctx, c, summaries)
-	}
-	if c.Rebalance.Enabled && time.Since(t.rebalanced) >= c.Rebalance.Interval {
-		t.rebalanced = time.Now()
-		t.rebalance(ctx, c, summaries)
+	t.report(c)
+	if t.deciding == 0 && len(t.agenda) == 0 { // else somebody who waits goes on waiting
+		t.waiting = false
+		t.decide(c)
 	}
 }
 
-// forget drops jobs that are no more or have completed: one that is run again may be moved
-// again.
-func (t *term) forget(ctx context.Context) {
+// decide asks the nodes how their tasks do, if anybody wants to know, and decides then.
+func (t *term) decide(c config.Config) {
+	t.gate.Limits(c.Limits)
+	t.metrics.Nodes.Set(float64(len(t.state.Nodes)))
+	t.metrics.Allocs.Set(float64(len(t.state.Allocs)))
+	if !c.DryRun {
+		clear(t.book.tried)
+	}
+	t.forget()
+	held := t.held()
+	t.metrics.Waiting.Set(float64(len(held)))
+	moves := t.closed(c) == ""
+	rebalance := moves && c.Rebalance.Enabled && t.rebalances.due(c.Rebalance.Interval)
+	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*askEach)) && t.anyMovable()
+	if len(held) == 0 && !rebalance && !relocate && (!moves || len(t.young(c)) == 0 && len(t.asking(c)) == 0) {
+		return
+	}
+	begun := time.Now()
+	questions := t.survey.questions(t.state)
+	t.gather(func() func() {
+		answers := t.survey.ask(t.leading, questions)
+		return func() {
+			nodes := t.survey.take(answers)
+			t.release(c, nodes)
+			if relocate {
+				t.later(func() { t.relocate(c, nodes) })
+			}
+			if moves {
+				t.place(c, nodes)
+				t.later(func() { t.migrate(c, nodes) })
+			}
+			if rebalance {
+				t.later(func() { t.rebalance(c, nodes) })
+			}
+			t.later(func() { t.metrics.Decision.Observe(time.Since(begun).Seconds()) })
+		}
+	})
+}
+
+// forget drops what is known of jobs that are no more or have completed: one that is run
+// again may be moved again.
+func (t *term) forget() {
 	gone := func(key cluster.JobKey) bool {
 		j := t.state.Jobs[key]
 		return j == nil || j.Stopped
 	}
-	over := func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }
-	maps.DeleteFunc(t.tried, func(key cluster.JobKey, _ memory.Job) bool { return over(key) })
-	for key := range t.jobs {
-		if !over(key) {
-			continue
-		}
-		if err := t.store.Forget(ctx, key); err != nil {
-			t.log.Warn("a job that is gone is still remembered", "job", key.ID, "namespace", key.Namespace, "error", err)
-			continue
-		}
-		delete(t.jobs, key)
+	for _, key := range t.book.forget(func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }) {
 		t.gate.Forget(key)
 	}
-	// What could not be forgotten is tried again.
-	maps.DeleteFunc(t.state.Completed, func(key cluster.JobKey, _ bool) bool {
-		_, kept := t.jobs[key]
-		return !kept
-	})
+	clear(t.state.Completed)
+	t.unbar()
 	maps.DeleteFunc(t.left, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
 	maps.DeleteFunc(t.told, func(key cluster.JobKey, _ string) bool { return gone(key) })
+	maps.DeleteFunc(t.placed, func(id string, _ bool) bool { return t.state.Allocs[id] == nil })
 }
 
 // group is that of an allocation, if its job lets it be moved.
@@ -106,18 +118,6 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 		return ok && err == nil
 	})
 	return in && asks.Fits(t.state.Left(n))
-}
-
-// tries bounds how many nodes Nomad is asked about for one decision. It knows more than
-// is known here: constraints, devices, ports, volumes, quotas.
-const tries = 5
-
-// accepts says whether Nomad would take an allocation on another node. What speaks
-// against a move wherever it goes is for the move itself to tell.
-func (t *term) accepts(ctx context.Context, a *cluster.Alloc, node string) bool {
-	_, err := move.Move(ctx, t.nomad, move.Request{Alloc: a.ID, Node: node, DryRun: true}, move.DefaultOptions())
-	var refused *move.Refused
-	return !errors.As(err, &refused) || !refused.Target
 }
 
 // say tells why an allocation is not moved now, once.

@@ -4,19 +4,23 @@
 package shim
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
 // small is a term of two nodes with one job that may be moved.
 func small() (t *term, a *cluster.Alloc) {
-	t = &term{state: cluster.New()}
+	t = New(config.Default(), nil, "me", hclog.NewNullLogger()).term(context.Background(), nil, memory.Store{}, func() error { return nil })
 	node := func(id string) *cluster.Node {
 		return &cluster.Node{
 			ID: id, Name: "node-" + id, Datacenter: "dc1", Pool: "default", Takes: true, Drivers: map[string]bool{"ebbtide": true},

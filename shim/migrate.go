@@ -5,7 +5,6 @@ package shim
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,54 +19,74 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
-// wait longest first.
-func (t *term) migrate(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
-	var asking []*cluster.Alloc
+// asking are the allocations that have asked to be moved and about which nothing was decided
+// yet.
+func (t *term) asking(c config.Config) (asking []*cluster.Alloc) {
+	if !c.Migration.Enabled {
+		return nil
+	}
 	for _, a := range t.state.Allocs {
 		if a.Asked.IsZero() {
 			continue
 		}
-		if _, ok := t.group(a); ok && t.remembered(c, a.Job).Marked.IsZero() {
+		if _, ok := t.group(a); ok && t.book.of(c, a.Job).Marked.IsZero() {
 			asking = append(asking, a)
 		}
 	}
-	if len(asking) == 0 {
-		return
-	}
+	return asking
+}
+
+// migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
+// wait longest first.
+func (t *term) migrate(c config.Config, nodes map[string]Summary) {
+	asking := t.asking(c)
 	slices.SortFunc(asking, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Asked.Compare(b.Asked), strings.Compare(a.ID, b.ID))
 	})
-	nodes := summaries()
+	var all []reading
 	for _, a := range asking {
-		t.migrateOne(ctx, c, a, nodes)
+		if _, ok := nodes[a.Node]; !ok {
+			t.say(a, "nothing is known of its node")
+		} else if closed := t.gate.Closed(time.Now(), a.Job, a.Node, ""); closed != "" {
+			t.say(a, closed)
+		} else if len(all) < candidates {
+			all = append(all, reading{alloc: a, task: a.Task})
+		}
 	}
+	if len(all) == 0 {
+		return
+	}
+	t.gather(func() func() {
+		t.read(all)
+		return func() {
+			for _, r := range all {
+				t.later(func() { t.migrateOne(c, r, nodes) })
+			}
+		}
+	})
 }
 
 // migrateOne decides about one task.
-func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc, nodes map[string]Summary) {
-	group, _ := t.group(a)
-	if _, ok := nodes[a.Node]; !ok {
-		t.say(a, "nothing is known of its node")
+func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) {
+	a := t.state.Allocs[r.alloc.ID]
+	if a == nil {
 		return
 	}
-	if closed := t.gate.Closed(time.Now(), a.Job, a.Node, ""); closed != "" {
-		t.say(a, closed)
-		return
-	}
-	st, err := t.nomad.Status(ctx, stub(a), a.Task)
+	group, ok := t.group(a)
 	switch {
-	case err != nil:
-		t.say(a, "its status cannot be read: "+err.Error())
+	case !ok:
 		return
-	case !st.SpeCon.RequestMove:
-		t.say(a, "it does not ask any more: "+st.SpeCon.Why)
+	case r.err != nil:
+		t.say(a, "its status cannot be read: "+r.err.Error())
+		return
+	case !r.said.SpeCon.RequestMove:
+		t.say(a, "it does not ask any more: "+r.said.SpeCon.Why)
 		return
 	}
 	in := migration.Input{Task: a.Job.ID, From: a.Node, Params: migration.Params{Weights: c.Migration.Weights}}
 	j := t.state.Jobs[a.Job]
 	for id, n := range nodes {
-		if id != a.Node && !t.feasible(t.state.Nodes[id], j, group, a.Uses) {
+		if id != a.Node && (t.isBarred(a.Job, id) || !t.feasible(t.state.Nodes[id], j, group, a.Uses)) {
 			continue
 		}
 		in.Nodes = append(in.Nodes, migration.Node{
@@ -81,23 +100,16 @@ func (t *term) migrateOne(ctx context.Context, c config.Config, a *cluster.Alloc
 		return
 	}
 	out := migration.Decide(in)
-	for range tries {
-		if !out.Move || t.accepts(ctx, a, out.To) {
-			break
-		}
-		in.Nodes = slices.DeleteFunc(in.Nodes, func(n migration.Node) bool { return n.ID == out.To })
-		out = migration.Decide(in)
-	}
 	if !out.Move {
 		if unknown := t.unknown(nodes); unknown != "" {
 			t.say(a, "it would stay, but nothing is known of node "+t.name(unknown))
 			return // it is asked again
 		}
-		t.mark(ctx, c, a.Job, false)
+		t.book.mark(c, a.Job, false)
 		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
-	t.begin(ctx, c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+	t.begin(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 }
 
 // unknown is a node that takes allocations and of whose tasks nothing is known; "" if
@@ -113,45 +125,53 @@ func (t *term) unknown(nodes map[string]Summary) string {
 }
 
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
-func (t *term) rebalance(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
-	in, byTask := t.spread(c, time.Now(), summaries())
+func (t *term) rebalance(c config.Config, nodes map[string]Summary) {
+	t.rebalances.done()
+	in, byTask := t.spread(c, time.Now(), nodes)
 	if err := in.Validate(); err != nil {
 		t.log.Error("nothing was decided: the input is not valid", "error", err)
 		return
 	}
-	for left := tries - 1; left >= 0; left-- {
-		out := rebalance.Decide(in)
-		refused := make(map[string]bool)
-		for i, m := range out.Moves {
-			a := byTask[m.Task]
-			// More do not begin at a time: Nomad is asked about these.
-			if !t.takes(a, m.To) || i < c.Limits.InFlight && !t.accepts(ctx, a, m.To) {
-				refused[m.Task] = true
-				t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
-			}
-		}
-		if len(refused) == 0 || left == 0 {
+	t.rebalanceOver(c, in, byTask, tries)
+}
+
+// rebalanceOver decides, so many times at most: where a node cannot take the task that was
+// chosen, another one may fit.
+func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, times int) {
+	t.gather(func() func() {
+		out := rebalance.Decide(in) // of a large cluster it takes long
+		return func() {
+			refused := make(map[string]bool)
 			for _, m := range out.Moves {
-				if !refused[m.Task] {
-					t.begin(ctx, c, byTask[m.Task], m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+				a := byTask[m.Task]
+				if !t.takes(a, m.To) {
+					refused[m.Task] = true
+					t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
 				}
 			}
-			return
-		}
-		// Another task may fit.
-		for i := range in.Nodes {
-			for j := range in.Nodes[i].Tasks {
-				k := &in.Nodes[i].Tasks[j]
-				k.Rebalanced = k.Rebalanced || refused[k.ID]
+			if len(refused) > 0 && times > 1 {
+				for i := range in.Nodes {
+					for j := range in.Nodes[i].Tasks {
+						k := &in.Nodes[i].Tasks[j]
+						k.Rebalanced = k.Rebalanced || refused[k.ID]
+					}
+				}
+				t.rebalanceOver(c, in, byTask, times-1)
+				return
+			}
+			for _, m := range out.Moves {
+				if a := t.state.Allocs[m.Task]; a != nil && !refused[m.Task] {
+					t.begin(c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+				}
 			}
 		}
-	}
+	})
 }
 
 // takes says whether a node could take an allocation, as far as that is known here.
 func (t *term) takes(a *cluster.Alloc, node string) bool {
-	group, _ := t.group(a)
-	return t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
+	group, ok := t.group(a)
+	return ok && !t.isBarred(a.Job, node) && t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
 }
 
 // spread is what rebalance decides on: the tasks of all nodes that could take some and have
@@ -172,7 +192,7 @@ func (t *term) spread(c config.Config, now time.Time, nodes map[string]Summary) 
 			if _, ok := t.group(a); !ok {
 				continue
 			}
-			j := t.remembered(c, a.Job)
+			j := t.book.of(c, a.Job)
 			task := rebalance.Task{ID: allocID, Rebalanced: j.Rebalanced}
 			if marked := j.Marked; !marked.IsZero() {
 				task.MarkedS = new(min(seconds(marked), in.NowS))

@@ -6,15 +6,14 @@ package shim
 import (
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/actuator"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
@@ -26,10 +25,10 @@ import (
 func TestSpread(t *testing.T) {
 	s, a := small()
 	now := time.Now()
-	s.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: now.Add(-time.Minute)}}
+	s.book.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: now.Add(-time.Minute)}}
 	other := *a
 	other.ID = "other"
-	s.state.Replace(cluster.Listing{
+	s.state = cluster.Listed(cluster.Listing{
 		Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: []*cluster.Job{s.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a, &other},
 	})
 	moves := func(nodes map[string]Summary) []rebalance.Move {
@@ -46,40 +45,58 @@ func TestSpread(t *testing.T) {
 // What a dry run decides of a job is forgotten with it.
 func TestMark_dry(t *testing.T) {
 	s, a := small()
-	s.tried = make(map[cluster.JobKey]memory.Job)
 	c := config.Default()
 	c.DryRun = true
-	s.mark(t.Context(), c, a.Job, true)
-	must.False(t, s.remembered(c, a.Job).Marked.IsZero())
-	must.True(t, s.remembered(config.Default(), a.Job).Marked.IsZero())
+	s.book.mark(c, a.Job, true)
+	must.False(t, s.book.of(c, a.Job).Marked.IsZero())
+	must.True(t, s.book.of(config.Default(), a.Job).Marked.IsZero())
 }
 
-// A job that has completed is decided on anew when it is run again, also if Nomad could not
-// be told at once, and in a dry run.
+// A job that has completed is decided on anew when it is run again, also in a dry run. What
+// Nomad could not be told is tried again, unless the job is remembered anew.
 func TestForget_completed(t *testing.T) {
-	down := true
-	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if down {
+	var down atomic.Bool
+	down.Store(true)
+	var asked atomic.Int32
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if down.Load() {
 			http.Error(w, "no leader", http.StatusInternalServerError)
+		} else if r.Method == http.MethodPut {
+			_, _ = w.Write([]byte("{}"))
 		}
 	}))
 	defer nomad.Close()
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.store, s.gate = memory.Store{Client: client, Namespace: "default", Path: "x"}, actuator.NewGate(config.Default().Limits)
-	s.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
-	s.tried = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
-	s.forget(t.Context())
-	must.MapLen(t, 1, s.jobs)
-	must.MapLen(t, 1, s.tried)
+	s.book.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
+	s.book.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
+	s.book.tried = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
+	forget := func() int32 {
+		asked.Store(0)
+		s.forget()
+		s.drain()
+		return asked.Load()
+	}
+	must.Zero(t, forget())
+	must.MapLen(t, 1, s.book.jobs)
+	must.MapLen(t, 1, s.book.tried)
 	s.state.Completed[a.Job] = true
-	s.Shim = &Shim{log: hclog.NewNullLogger()}
-	s.forget(t.Context())
-	must.MapLen(t, 1, s.jobs, must.Sprint("Nomad still remembers it"))
-	must.MapEmpty(t, s.tried)
-	down = false
-	s.forget(t.Context())
-	must.MapEmpty(t, s.jobs)
+	must.Eq(t, 1, forget())
+	must.MapEmpty(t, s.book.jobs)
+	must.MapEmpty(t, s.book.tried)
 	must.MapEmpty(t, s.state.Completed)
+	must.Eq(t, 1, forget(), must.Sprint("Nomad still remembers it"))
+	down.Store(false)
+	must.Eq(t, 1, forget())
+	must.Zero(t, forget())
+
+	down.Store(true)
+	s.book.keep(a.Job, memory.Job{})
+	s.state.Completed[a.Job] = true
+	must.Eq(t, 2, forget())
+	s.book.keep(a.Job, memory.Job{Failures: 1})
+	must.Eq(t, 1, forget(), must.Sprint("only what is remembered now is written"))
+	must.MapLen(t, 1, s.book.jobs)
 }

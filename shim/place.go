@@ -5,7 +5,6 @@ package shim
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,9 +21,26 @@ import (
 
 // place runs FlowCon's Algorithm 4 for tasks that have just begun: one for which another
 // node is better by the margin goes there. It is asked once about each allocation.
-func (t *term) place(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
+func (t *term) place(c config.Config, nodes map[string]Summary) {
+	young := t.young(c)
+	if len(young) == 0 {
+		return
+	}
+	slices.SortFunc(young, func(a, b *cluster.Alloc) int {
+		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
+	})
+	all := t.loads(nodes)
+	for _, a := range young {
+		t.later(func() { t.placeOne(c, a.ID, nodes, all) })
+	}
+}
+
+// young are the allocations that have just begun and may move.
+func (t *term) young(c config.Config) (young []*cluster.Alloc) {
+	if !c.Placement.Enabled {
+		return nil
+	}
 	now := time.Now()
-	var young []*cluster.Alloc
 	for id, a := range t.state.Allocs {
 		// Most are old: that is asked first, of a hundred thousand.
 		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || t.placed[id] {
@@ -34,47 +50,37 @@ func (t *term) place(ctx context.Context, c config.Config, summaries func() map[
 			young = append(young, a)
 		}
 	}
-	for id := range t.placed {
-		if t.state.Allocs[id] == nil {
-			delete(t.placed, id)
-		}
-	}
-	if len(young) == 0 {
+	return young
+}
+
+func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []loaded) {
+	a := t.state.Allocs[id]
+	if a == nil {
 		return
 	}
-	slices.SortFunc(young, func(a, b *cluster.Alloc) int {
-		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
-	})
-	nodes := summaries()
-	all := t.loads(nodes)
-	for _, a := range young {
-		said, ok := nodes[a.Node]
-		if !ok || said.Tasks == 0 || a.Started.After(said.At) {
-			continue // the node has not seen it yet
-		}
-		if closed := t.gate.Closed(now, a.Job, a.Node, ""); closed != "" {
-			t.say(a, closed)
-			continue
-		}
-		t.placed[a.ID] = true
-		loads := t.candidatesOf(a, all)
-		i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
-		if i < 0 {
-			continue // the node is gone
-		}
-		own := loads[i]
-		better := func(out placement.Output) bool {
-			return better(c, out, own, func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) })
-		}
-		out, _ := choose(c, loads, func(out placement.Output) (bool, error) {
-			return !better(out) || t.accepts(ctx, a, out.Node), nil
-		})
-		if out.Node == "" || !better(out) {
-			t.log.Debug("a new task is well placed", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
-			continue
-		}
-		t.begin(ctx, c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+	if _, ok := t.group(a); !ok {
+		return
 	}
+	said, ok := nodes[a.Node]
+	if !ok || said.Tasks == 0 || a.Started.After(said.At) {
+		return // the node has not seen it yet
+	}
+	if closed := t.gate.Closed(time.Now(), a.Job, a.Node, ""); closed != "" {
+		t.say(a, closed)
+		return
+	}
+	t.placed[id] = true
+	loads := t.candidatesOf(a, all)
+	i := slices.IndexFunc(loads, func(l placement.Load) bool { return l.ID == a.Node })
+	if i < 0 {
+		return // the node is gone
+	}
+	out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
+	if !better(c, out, loads[i], func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) }) {
+		t.log.Debug("a new task is well placed", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", id, "why", t.readable(out.Why))
+		return
+	}
+	t.begin(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 }
 
 // better says whether the node that was chosen is better by the margin than a task's own,
@@ -94,22 +100,6 @@ func better(c config.Config, out placement.Output, own placement.Load, of func(i
 		is, _ = of(out.Node).Crowd(p)
 	}
 	return is < was*(1-c.Placement.Margin)
-}
-
-// choose runs Algorithm 4 until it comes to a node that is accepted. With none the rule is
-// RuleNone.
-func choose(c config.Config, loads []placement.Load, accept func(placement.Output) (bool, error)) (placement.Output, error) {
-	for range tries {
-		out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
-		if out.Node == "" {
-			return out, nil
-		}
-		if ok, err := accept(out); ok || err != nil {
-			return out, err
-		}
-		loads = slices.DeleteFunc(loads, func(l placement.Load) bool { return l.ID == out.Node })
-	}
-	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("Nomad takes it on none of the %d best nodes: its placement stands", tries)}, nil
 }
 
 // loaded is a node with what counts of its tasks.
@@ -149,7 +139,7 @@ func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resource
 		switch {
 		case l.ID == own:
 			l.NL.Tasks = max(0, l.NL.Tasks-1)
-		case !t.feasible(n.node, j, g, asks):
+		case t.isBarred(j.Key, l.ID) || !t.feasible(n.node, j, g, asks):
 			continue
 		}
 		l.Pending = max(l.Pending, t.inbound[l.ID])
@@ -195,18 +185,10 @@ func (t *term) begun(node *cluster.Node, at time.Time) int {
 	return begun
 }
 
-// releases is how many jobs are released at a time.
-const releases = 16
-
 // release finds nodes for the jobs that wait for it (cluster.Hold), those that wait
 // longest first. Who cannot be placed in time goes where Nomad places it.
-func (t *term) release(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
-	var held []*cluster.Job
-	for key, j := range t.state.Jobs {
-		if !j.Stopped && !t.releasing[key] && waits(j) {
-			held = append(held, j)
-		}
-	}
+func (t *term) release(c config.Config, nodes map[string]Summary) {
+	held := t.held()
 	if len(held) == 0 {
 		return
 	}
@@ -217,29 +199,47 @@ func (t *term) release(ctx context.Context, c config.Config, summaries func() ma
 	for _, a := range t.state.Allocs {
 		runs[a.Job] = true
 	}
+	all := t.loads(nodes)
 	for _, j := range held {
-		if j.Template || j.Made {
-			t.sayOf(j.Key, "it waits for ever: a periodic or parameterized job, and what is made of it, cannot be let run by the shim; take the constraint "+cluster.Hold+" out of it")
-			continue
-		}
-		if runs[j.Key] {
-			t.free(ctx, c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it runs already: it was registered again"})
-			continue
-		}
-		b, out, err := t.find(ctx, c, j, summaries)
-		overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
+		t.later(func() {
+			if t.busy[j.Key] || t.state.Jobs[j.Key] != j {
+				return // it has changed meanwhile
+			}
+			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
+			if runs[j.Key] {
+				t.free(c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it runs already: it was registered again"}, overdue)
+				return
+			}
+			b, out, err := t.find(c, j, all)
+			switch {
+			case err != nil && overdue:
+				t.free(c, move.Place{}, j, late(c, err), overdue)
+			case err != nil:
+				t.sayOf(j.Key, "it waits: "+err.Error())
+			default:
+				t.free(c, b, j, out, overdue)
+			}
+		})
+	}
+}
+
+// late is what is decided of a job for which nothing was decided in time.
+func late(c config.Config, err error) placement.Output {
+	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node was found for it within %v: %v", c.Placement.HoldTimeout, err)}
+}
+
+// held are the jobs that wait and can be let run.
+func (t *term) held() (held []*cluster.Job) {
+	for key, j := range t.state.Jobs {
 		switch {
-		case errors.Is(err, move.ErrNotHeld):
-			// What is known here is old.
-		case err != nil && overdue:
-			out = placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node was found for it within %v: %v", c.Placement.HoldTimeout, err)}
-			t.free(ctx, c, move.Place{}, j, out)
-		case err != nil:
-			t.sayOf(j.Key, "it waits: "+err.Error())
+		case j.Stopped || t.busy[key] || !waits(j):
+		case j.Template || j.Made:
+			t.sayOf(key, "it waits for ever: a periodic or parameterized job, and what is made of it, cannot be let run by the shim; take the constraint "+cluster.Hold+" out of it")
 		default:
-			t.free(ctx, c, b, j, out)
+			held = append(held, j)
 		}
 	}
+	return held
 }
 
 // waits says whether a group of a job waits for the shim.
@@ -253,7 +253,7 @@ func waits(j *cluster.Job) bool {
 }
 
 // find looks for the node of a job that waits. With no node Nomad is to place it.
-func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summaries func() map[string]Summary) (move.Place, placement.Output, error) {
+func (t *term) find(c config.Config, j *cluster.Job, all []loaded) (move.Place, placement.Output, error) {
 	anywhere := func(why string) (move.Place, placement.Output, error) {
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
@@ -270,21 +270,20 @@ func (t *term) find(ctx context.Context, c config.Config, j *cluster.Job, summar
 			return anywhere(fmt.Sprintf("group %s has a count of %d: a node is looked for if it is 1", b.Group, group.Count))
 		}
 	}
-	nodes := summaries()
-	if len(nodes) == 0 {
+	if len(all) == 0 {
 		return b, placement.Output{}, errors.New("nothing is known of any node")
 	}
-	out, err := choose(c, t.candidates(j, group, group.Asks, "", t.loads(nodes)), func(out placement.Output) (bool, error) {
-		b.Node = out.Node
-		why, err := move.Try(ctx, t.nomad, b)
-		return why == "", err
-	})
+	if n := len(t.barred[j.Key]); n >= tries {
+		return anywhere(fmt.Sprintf("Nomad takes it on none of the %d best nodes", n))
+	}
+	out := placement.Choose(t.candidates(j, group, group.Asks, "", all), placement.Params{CapacityAware: c.Placement.CapacityAware})
 	b.Node = out.Node
-	return b, out, err
+	return b, out, nil
 }
 
-// free lets a job run that waits, on a node or wherever Nomad places it.
-func (t *term) free(ctx context.Context, c config.Config, b move.Place, j *cluster.Job, out placement.Output) {
+// free lets a job run that waits, on a node or wherever Nomad places it. In a dry run it
+// only asks Nomad.
+func (t *term) free(c config.Config, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
 	e := memory.Entry{
 		Time: time.Now(), Namespace: b.Namespace, Job: b.Job, Policy: policies.FlowConPlace, DryRun: c.DryRun,
@@ -292,41 +291,58 @@ func (t *term) free(ctx context.Context, c config.Config, b move.Place, j *clust
 	}
 	if b.Node != "" {
 		e.To = t.name(b.Node)
-	}
-	if c.DryRun {
-		if t.sayOf(j.Key, "it waits, and would be placed: "+e.Why) {
-			t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
-			t.note(ctx, e)
-		}
-		return
-	}
-	t.log.Info("a job that waits is let run", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
-	t.releasing[j.Key] = true
-	if b.Node != "" {
 		t.inbound[b.Node]++
 	}
+	t.busy[j.Key] = true
 	opts := t.options()
-	t.moves.Go(func() {
-		t.slots <- struct{}{}
-		alloc, err := move.Release(t.leading, t.nomad, b, opts)
-		<-t.slots
-		t.ended <- func(ctx context.Context) { t.freed(ctx, b, j.Key, e, alloc, err) }
+	t.send(func() func() {
+		t.releasing <- struct{}{}
+		defer func() { <-t.releasing }()
+		node, alloc, refused := b.Node, "", ""
+		var unasked, err error
+		if node != "" {
+			refused, unasked = move.Try(t.leading, t.nomad, b)
+		}
+		if unasked != nil && overdue {
+			out := late(c, unasked)
+			e.Rule, e.Why, e.Scores, e.To, b.Node, unasked = out.Rule, out.Why, "", "", "", nil
+		}
+		if unasked == nil && refused == "" && !c.DryRun {
+			t.log.Info("a job that waits is let run", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
+			alloc, err = move.Release(t.leading, t.nomad, b, opts)
+		}
+		return func() {
+			delete(t.busy, j.Key)
+			t.arrived(node)
+			switch {
+			case unasked != nil && !errors.Is(unasked, move.ErrNotHeld):
+				t.sayOf(j.Key, "it waits: "+unasked.Error())
+			case refused != "":
+				t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", refused)
+				t.bar(j.Key, node)
+				t.waiting = true
+			case unasked == nil:
+				t.freed(j.Key, b.Node, e, alloc, err)
+			}
+		}
 	})
 }
 
 // freed takes over what became of a job that was to run.
-func (t *term) freed(ctx context.Context, b move.Place, key cluster.JobKey, e memory.Entry, alloc string, err error) {
-	delete(t.releasing, key)
-	t.arrived(b.Node)
+func (t *term) freed(key cluster.JobKey, node string, e memory.Entry, alloc string, err error) {
 	if errors.Is(err, move.ErrNotHeld) || errors.Is(err, move.ErrClaimed) {
-		return
+		return // what was known here was old, or somebody else does it
 	}
 	result := "placed"
 	switch {
 	case err != nil:
 		result, e.Error = "failed", err.Error()
 		t.log.Warn("a job that waits was not placed", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", err)
-	case b.Node == "":
+	case e.DryRun:
+		if result = "dry"; !t.sayOf(key, "it waits, and would be placed: "+e.Why) {
+			return
+		}
+	case node == "":
 		result = "released"
 	default:
 		t.placed[alloc] = true
@@ -335,6 +351,6 @@ func (t *term) freed(ctx context.Context, b move.Place, key cluster.JobKey, e me
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
 	// What fails is tried again, and written down once.
 	if err == nil || t.sayOf(key, e.Error) {
-		t.note(ctx, e)
+		t.book.note(e)
 	}
 }

@@ -4,7 +4,6 @@
 package shim
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -23,40 +22,38 @@ func growing(tasks int, growth float64) Summary {
 	}}
 }
 
-func TestChoose(t *testing.T) {
-	loads := func() []placement.Load {
-		return []placement.Load{
-			load(&cluster.Node{ID: "a", PoolCores: 4}, growing(1, 0.1)),
-			load(&cluster.Node{ID: "b", PoolCores: 4}, growing(1, 0.2)),
-			load(&cluster.Node{ID: "c", PoolCores: 4}, growing(1, 0.3)),
+// Where Nomad would not place a job, the next best node is looked for, so many times.
+func TestCandidates_barred(t *testing.T) {
+	s, a := small()
+	for _, id := range []string{"c", "d", "e", "f", "g"} {
+		n := *s.state.Nodes["b"]
+		n.ID = id
+		s.state.Nodes[id] = &n
+	}
+	nodes := map[string]Summary{"a": growing(1, 0.1)}
+	for i, id := range []string{"b", "c", "d", "e", "f", "g"} {
+		nodes[id] = growing(1, 0.2+0.1*float64(i))
+	}
+	j := s.state.Jobs[a.Job]
+	best := func(own string) string {
+		return placement.Choose(s.candidates(j, j.Groups["train"], a.Uses, own, s.loads(nodes)), placement.DefaultParams()).Node
+	}
+	must.Eq(t, "a", best(""))
+	for _, id := range []string{"b", "c", "d", "e", "f"} {
+		s.bar(a.Job, best(""))
+		if id != "f" {
+			must.Eq(t, id, best(""))
 		}
 	}
-	var asked []string
-	ask := func(accept ...string) (placement.Output, error) {
-		asked = nil
-		return choose(config.Default(), loads(), func(out placement.Output) (bool, error) {
-			asked = append(asked, out.Node)
-			for _, id := range accept {
-				if id == out.Node {
-					return true, nil
-				}
-			}
-			return false, nil
-		})
+	must.Eq(t, "", best(""), must.Sprint("Nomad takes it on none of the best"))
+	must.Eq(t, "a", best("a"), must.Sprint("where it is it may stay"))
+	s.unbar()
+	must.MapLen(t, 1, s.barred)
+	for id := range s.barred[a.Job] {
+		s.barred[a.Job][id] = time.Now().Add(-time.Hour)
 	}
-	out, err := ask("b", "c")
-	must.NoError(t, err)
-	must.Eq(t, "b", out.Node)
-	must.Eq(t, []string{"a", "b"}, asked)
-	out, err = ask()
-	must.NoError(t, err)
-	must.Eq(t, "", out.Node)
-	must.Eq(t, placement.RuleNone, out.Rule)
-	must.Eq(t, []string{"a", "b", "c"}, asked)
-
-	broken := errors.New("no leader")
-	_, err = choose(config.Default(), loads(), func(placement.Output) (bool, error) { return false, broken })
-	must.ErrorIs(t, err, broken)
+	s.unbar()
+	must.MapEmpty(t, s.barred)
 }
 
 // A task leaves its node only for one that is better by the margin, also where all others
@@ -108,7 +105,7 @@ func TestLoads(t *testing.T) {
 		s.state.Jobs[j.Key] = j
 		var l cluster.Listing
 		l.Allocs = []*cluster.Alloc{{ID: "x", Job: j.Key, Group: "train", Node: "b"}}
-		s.state.Replace(l)
+		s.state = cluster.Listed(l)
 		s.state.Jobs[j.Key] = j
 		x := s.state.Allocs["x"]
 		x.Running, x.Started = running, at
@@ -129,10 +126,9 @@ func TestFind(t *testing.T) {
 		change(j)
 		return j
 	}
-	s := &term{state: cluster.New()}
-	none := func() map[string]Summary { return nil }
+	s, _ := small()
 	find := func(c config.Config, j *cluster.Job) string {
-		b, out, err := s.find(t.Context(), c, j, none)
+		b, out, err := s.find(c, j, nil)
 		must.NoError(t, err)
 		must.Eq(t, "", b.Node)
 		return out.Why
@@ -143,13 +139,18 @@ func TestFind(t *testing.T) {
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["more"] = cluster.Group{} })), "it has 2 groups")
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has a count of 3")
 
-	_, _, err := s.find(t.Context(), c, job(func(*cluster.Job) {}), none)
+	_, _, err := s.find(c, job(func(*cluster.Job) {}), nil)
 	must.ErrorContains(t, err, "nothing is known of any node")
-	busy := func() map[string]Summary { return map[string]Summary{"a": growing(1, 0.1)} }
-	b, out, err := s.find(t.Context(), c, job(func(*cluster.Job) {}), busy)
+	b, out, err := s.find(c, job(func(*cluster.Job) {}), s.loads(map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)
 	must.Eq(t, placement.RuleNone, out.Rule, must.Sprint("no node is feasible"))
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		s.bar(cluster.JobKey{Namespace: "ml", ID: "vae"}, id)
+	}
+	_, out, err = s.find(c, job(func(*cluster.Job) {}), s.loads(map[string]Summary{"a": growing(1, 0.1)}))
+	must.NoError(t, err)
+	must.Eq(t, "Nomad takes it on none of the 5 best nodes", out.Why)
 
 	must.True(t, waits(job(func(*cluster.Job) {})))
 	must.False(t, waits(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))

@@ -27,13 +27,16 @@ type Preview struct{ term *term }
 // NewPreview returns a Preview. The state is read only; jobs are what is remembered of
 // them.
 func NewPreview(client *api.Client, state *cluster.State, jobs map[cluster.JobKey]memory.Job) Preview {
-	return Preview{&term{
-		Shim: &Shim{client: client, log: hclog.NewNullLogger()}, nomad: move.API{Client: client}, state: state, jobs: jobs, silent: make(map[string]time.Time),
-	}}
+	t := New(config.Default(), client, "", hclog.NewNullLogger()).term(context.Background(), move.API{Client: client}, memory.Store{}, func() error { return nil })
+	t.state, t.book.jobs = state, jobs
+	return Preview{t}
 }
 
 // Summaries asks the nodes how their tasks do.
-func (p Preview) Summaries(ctx context.Context) map[string]Summary { return p.term.summaries(ctx) }
+func (p Preview) Summaries(ctx context.Context) map[string]Summary {
+	s := p.term.survey
+	return s.take(s.ask(ctx, s.questions(p.term.state)))
+}
 
 // Placing makes ready for placements what the nodes said of themselves, once for all that
 // are decided at a time. What it returns decides where one allocation would be placed, and
@@ -44,7 +47,7 @@ func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluste
 }
 
 func (p Preview) place(c config.Config, a *cluster.Alloc, loads []loaded) (placement.Output, memory.Entry) {
-	out, _ := choose(c, p.term.candidatesOf(a, loads), func(placement.Output) (bool, error) { return true, nil })
+	out := placement.Choose(p.term.candidatesOf(a, loads), placement.Params{CapacityAware: c.Placement.CapacityAware})
 	return out, memory.Entry{
 		Policy: policies.FlowConPlace, Alloc: a.ID, From: p.term.name(a.Node), To: p.term.name(out.Node),
 		Rule: out.Rule, Why: p.term.readable(out.Why), Scores: p.term.readable(text(out.Scores)),

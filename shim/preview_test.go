@@ -39,9 +39,7 @@ func large(nodes int) (*cluster.State, map[string]Summary) {
 		})
 		says[id] = Summary{Node: status.Node{Tasks: 3, Counts: map[string]int{"NL": 2, "CL": 1}, GrowthSum: map[string]status.Number{"NL": status.Number(1 + i%100), "CL": 0.1}}}
 	}
-	state := cluster.New()
-	state.Replace(l)
-	return state, says
+	return cluster.Listed(l), says
 }
 
 func TestPreview(t *testing.T) {

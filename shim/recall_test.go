@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
@@ -32,16 +31,15 @@ func (s signalled) Signal(_ context.Context, a *api.Allocation, task, signal str
 // A task is told once what the last run took, when its allocation begins on another node.
 func TestRecall(t *testing.T) {
 	s, _ := small()
-	s.Shim, s.leading = New(config.Default(), nil, "me", hclog.NewNullLogger()), t.Context()
 	said := signalled{got: make(chan string, 10)}
-	s.nomad, s.telling = said, make(chan struct{}, 1)
+	s.nomad = said
 	index := 100
 	alloc := func(id, node, status, run string) {
 		index++
 		object := fmt.Sprintf(`{"Allocation": {"ID": %q, "Namespace": "ml", "JobID": "vae", "TaskGroup": "g", "NodeID": %q, "ClientStatus": %q, "DesiredStatus": "run",
 			"ModifyIndex": %d, "TaskStates": {"train": {"Events": [{"Time": %d, "Details": {"ebbtide_run": %q}}]}}}}`, id, node, status, index, index, run)
-		s.apply(stream.Batch{Events: []stream.Event{{Topic: api.TopicAllocation, Key: id, Index: uint64(index), Payload: json.RawMessage(object)}}})
-		s.moves.Wait()
+		s.apply([]stream.Event{{Topic: api.TopicAllocation, Key: id, Index: uint64(index), Payload: json.RawMessage(object)}})
+		s.drain()
 	}
 	alloc("one", "a", "running", "")
 	alloc("one", "a", "running", "cpu_s=5")
@@ -59,7 +57,7 @@ func TestRecall(t *testing.T) {
 	must.SliceEmpty(t, drained(said.got))
 }
 
-func drained(from chan string) (all []string) {
+func drained[T any](from chan T) (all []T) {
 	for len(from) > 0 {
 		all = append(all, <-from)
 	}

@@ -5,7 +5,6 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -19,6 +18,14 @@ const ownerPrefix = "ebbtide shim on "
 
 // lookEvery is the time between two looks at the records of moves.
 const lookEvery = 10 * time.Second
+
+// recovery is what is known of moves whose processes are gone.
+type recovery struct {
+	watch   move.Watch                // of the records of moves
+	looked  time.Time                 // when they were looked at last
+	looking bool                      // they are
+	left    map[cluster.JobKey]uint64 // jobs that were bound without a record, as they were when that was seen to
+}
 
 // recover finishes the moves whose processes are gone, whosever they were, and gives back
 // jobs that are bound although there is no record of a move.
@@ -36,11 +43,11 @@ func (t *term) recover() {
 			}
 		}
 	}
-	t.moves.Go(func() {
+	t.send(func() func() {
 		ctx, cancel := context.WithTimeout(t.leading, askWithin)
 		defer cancel()
 		records, err := t.claims.List(ctx)
-		t.ended <- func(context.Context) {
+		return func() {
 			t.looking = false
 			if t.leading.Err() != nil {
 				return
@@ -59,52 +66,33 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 	abandoned := t.watch.Abandoned(records)
 	for _, r := range records {
 		delete(bound, jobOf(r))
-		if strings.HasPrefix(r.Owner, ownerPrefix) && !t.moving[jobOf(r)] {
+		if strings.HasPrefix(r.Owner, ownerPrefix) && !t.busy[jobOf(r)] {
 			abandoned = append(abandoned, r)
 		}
 	}
 	for _, r := range abandoned {
-		t.beside(jobOf(r), func(ctx context.Context) error {
+		t.beside(jobOf(r), func(ctx context.Context) (func(), error) {
 			t.log.Info("finishing a move whose process is gone", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
 			res, err := move.Recover(ctx, t.nomad, r, t.options())
 			if err == nil {
 				t.log.Info("the move was finished", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(res.Phase))
 			}
-			return err
+			return nil, err
 		})
 	}
+	t.metrics.Orphans.Set(float64(len(bound)))
 	for key, group := range bound {
 		j := t.state.Jobs[key]
 		if j == nil || t.left[key] == j.Index {
 			continue
 		}
 		index := j.Index
-		t.beside(key, func(ctx context.Context) error {
+		t.beside(key, func(ctx context.Context) (func(), error) {
 			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group)
-			if err == nil {
-				// One that has completed stays as it is.
-				t.ended <- func(context.Context) { t.left[key] = index; t.sayOf(key, said) }
-			}
-			return err
+			// One that has completed stays as it is.
+			return func() { t.left[key] = index; t.sayOf(key, said) }, err
 		})
 	}
 }
 
 func jobOf(r move.Record) cluster.JobKey { return cluster.JobKey{Namespace: r.Namespace, ID: r.Job} }
-
-// beside does something about a job that no move of this process is about, beside the loop.
-func (t *term) beside(key cluster.JobKey, do func(context.Context) error) {
-	if t.moving[key] || t.releasing[key] {
-		return
-	}
-	t.moving[key] = true
-	t.moves.Go(func() {
-		err := do(t.leading)
-		t.ended <- func(context.Context) {
-			delete(t.moving, key)
-			if err != nil && !errors.Is(err, move.ErrClaimed) {
-				t.log.Error("a job stays bound, or frozen for its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
-			}
-		}
-	})
-}

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
@@ -61,29 +60,22 @@ func TestTerm_recover(t *testing.T) {
 		key := cluster.JobKey{Namespace: "ml", ID: id}
 		state.Jobs[key] = &cluster.Job{Key: key, Index: 5, Stopped: id == "stopped", Groups: map[string]cluster.Group{"g": {Bound: id != "free"}}}
 	}
-	term := &term{
-		Shim: &Shim{log: hclog.NewNullLogger(), holder: "me"}, leading: t.Context(), nomad: b, claims: b, state: state, ended: make(chan func(context.Context)),
-		moving: map[cluster.JobKey]bool{{Namespace: "ml", ID: "ours"}: true}, left: map[cluster.JobKey]uint64{}, told: map[cluster.JobKey]string{},
-	}
-	settle := func() {
-		for term.looking || len(term.moving) > 1 {
-			over := <-term.ended
-			over(t.Context())
-		}
-	}
+	term, _ := small()
+	term.nomad, term.claims, term.state = b, b, state
+	term.busy[cluster.JobKey{Namespace: "ml", ID: "ours"}] = true
 	for range 2 {
 		term.looked = term.looked.AddDate(-1, 0, 0)
 		term.recover()
-		settle()
+		term.drain()
 	}
 	must.Eq(t, []string{"1 by " + ownerPrefix + "me", "1 by " + ownerPrefix + "me"}, b.taken)
 	must.Eq(t, []string{"orphan"}, b.read)
-	must.MapLen(t, 1, term.moving)
+	must.MapLen(t, 1, term.busy)
 
 	term.looked = term.looked.AddDate(-1, 0, 0)
 	term.claims = failing{b}
 	term.recover()
-	settle()
+	term.drain()
 	must.False(t, term.looking)
 }
 

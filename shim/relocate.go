@@ -5,13 +5,11 @@ package shim
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/policies"
@@ -31,47 +29,46 @@ const askEach = 10 * time.Millisecond
 
 // relocate moves tasks that would end much sooner on another node, one for four nodes at
 // most.
-func (t *term) relocate(ctx context.Context, c config.Config, summaries func() map[string]Summary) {
-	every := max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*askEach)
-	if time.Since(t.relocated) < every {
-		return
-	}
-	t.relocated = time.Now()
-	if !t.anyMovable() {
-		return
-	}
-	in := relocate.Input{Nodes: t.backlogs(summaries()), Params: relocate.DefaultParams()}
+func (t *term) relocate(c config.Config, nodes map[string]Summary) {
+	t.relocation.done()
+	in := relocate.Input{Nodes: t.backlogs(nodes), Params: relocate.DefaultParams()}
 	in.Params.Margin = c.Relocation.Margin
-	byTask := t.relocatable(ctx, &in)
-	if err := in.Validate(); err != nil {
-		t.log.Error("nothing was decided: the input is not valid", "error", err)
+	all, to := t.relocatable(in.Nodes)
+	t.gather(func() func() {
+		t.read(all)
+		return func() {
+			in.Tasks = measured(all, to)
+			if err := in.Validate(); err != nil {
+				t.log.Error("nothing was decided: the input is not valid", "error", err)
+				return
+			}
+			t.later(func() { t.relocateOne(c, in, 1+len(in.Nodes)/4) })
+		}
+	})
+}
+
+// relocateOne moves the task whose move saves most, and then the next one, so many at most.
+func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
+	out := relocate.Decide(in)
+	if out.Task == "" {
+		t.log.Debug("no task is relocated", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
 		return
 	}
-	moves, refusals := 1+len(in.Nodes)/4, tries
-	for moves > 0 && refusals > 0 {
-		out := relocate.Decide(in)
-		if out.Task == "" {
-			t.log.Debug("no task is relocated", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
-			return
+	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
+	if a := t.state.Allocs[out.Task]; a != nil && t.takes(a, out.To) {
+		t.begin(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
+	}
+	for i := range in.Nodes {
+		switch n := &in.Nodes[i]; n.ID {
+		case out.From:
+			n.LeftCPUS, n.Known = max(0, n.LeftCPUS-in.Tasks[k].LeftCPUS), max(0, n.Known-1)
+		case out.To:
+			n.LeftCPUS, n.Known = n.LeftCPUS+in.Tasks[k].LeftCPUS, n.Known+1
 		}
-		k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
-		a := byTask[out.Task]
-		if !t.accepts(ctx, a, out.To) {
-			in.Tasks[k].To = slices.DeleteFunc(in.Tasks[k].To, func(id string) bool { return id == out.To })
-			refusals--
-			continue
-		}
-		t.begin(ctx, c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
-		moves--
-		for i := range in.Nodes {
-			switch n := &in.Nodes[i]; n.ID {
-			case out.From:
-				n.LeftCPUS, n.Known = max(0, n.LeftCPUS-in.Tasks[k].LeftCPUS), max(0, n.Known-1)
-			case out.To:
-				n.LeftCPUS, n.Known = n.LeftCPUS+in.Tasks[k].LeftCPUS, n.Known+1
-			}
-		}
-		in.Tasks = slices.Delete(in.Tasks, k, k+1)
+	}
+	in.Tasks = slices.Delete(in.Tasks, k, k+1)
+	if most > 1 {
+		t.later(func() { t.relocateOne(c, in, most-1) })
 	}
 }
 
@@ -106,11 +103,11 @@ func (t *term) backlogs(nodes map[string]Summary) []relocate.Node {
 	return out
 }
 
-// relocatable asks the tasks of the busiest nodes that may move how much they have left,
-// and puts those that know it into in.
-func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*cluster.Alloc {
-	byTask := make(map[string]*cluster.Alloc)
-	work := relocate.Seconds(in.Nodes)
+// relocatable are the tasks of the busiest nodes that may move, to be asked how much they
+// have left, and for each allocation the nodes that could take it.
+func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string][]string) {
+	to = make(map[string][]string)
+	work := relocate.Seconds(nodes)
 	order := make([]int, len(work))
 	for i := range order {
 		order[i] = i
@@ -120,9 +117,9 @@ func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*
 	asked := 0
 	for _, i := range order {
 		if len(least) == 0 || work[least[len(least)-1]] >= work[i]/2 {
-			return byTask // nor is there a target for the less busy ones
+			return all, to // nor is there a target for the less busy ones
 		}
-		allocs := t.state.On(in.Nodes[i].ID)
+		allocs := t.state.On(nodes[i].ID)
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
 			group, ok := t.group(a)
@@ -130,29 +127,33 @@ func (t *term) relocatable(ctx context.Context, in *relocate.Input) map[string]*
 				continue
 			}
 			if asked++; asked > candidates {
-				return byTask
+				return all, to
 			}
-			to := []string{}
 			for _, k := range least {
-				id := in.Nodes[k].ID
-				if work[k] < work[i]/2 && t.feasible(t.state.Nodes[id], t.state.Jobs[a.Job], group, a.Uses) {
-					to = append(to, id)
+				if node := nodes[k].ID; work[k] < work[i]/2 && t.takes(a, node) {
+					to[id] = append(to[id], node)
 				}
 			}
-			if len(to) == 0 {
-				continue
+			if len(to[id]) > 0 {
+				all = append(all, reading{alloc: a, task: group.Tasks[0]})
 			}
-			st, err := t.nomad.Status(ctx, stub(a), group.Tasks[0])
-			if err != nil || !st.Fair.RemainingCPUS.Known() {
-				continue
-			}
-			task := relocate.Task{ID: a.ID, Node: a.Node, LeftCPUS: max(0, float64(st.Fair.RemainingCPUS)), CapCores: max(0, known(st.Fair.CapCores)), To: to}
-			if !st.Fair.Finish.IsZero() {
-				in := max(0, time.Until(st.Fair.Finish).Seconds())
-				task.InS = &in
-			}
-			in.Tasks, byTask[a.ID] = append(in.Tasks, task), a
 		}
 	}
-	return byTask
+	return all, to
+}
+
+// measured are the tasks that know how much they have left.
+func measured(all []reading, to map[string][]string) (tasks []relocate.Task) {
+	for _, r := range all {
+		fair := r.said.Fair
+		if r.err != nil || !fair.RemainingCPUS.Known() {
+			continue
+		}
+		task := relocate.Task{ID: r.alloc.ID, Node: r.alloc.Node, LeftCPUS: max(0, float64(fair.RemainingCPUS)), CapCores: max(0, known(fair.CapCores)), To: to[r.alloc.ID]}
+		if !fair.Finish.IsZero() {
+			task.InS = new(max(0, time.Until(fair.Finish).Seconds()))
+		}
+		tasks = append(tasks, task)
+	}
+	return tasks
 }

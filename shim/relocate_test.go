@@ -13,9 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
-	"github.com/ebbtide/ebbtide/shim/actuator"
 	"github.com/ebbtide/ebbtide/shim/cluster"
-	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
@@ -38,7 +36,6 @@ func (s says) Status(_ context.Context, a *api.Allocation, task string) (status.
 // busiest, those that may move and know how much they have left are candidates.
 func TestRelocatable(t *testing.T) {
 	s, a := small()
-	s.gate = actuator.NewGate(config.Default().Limits)
 	a.Started = time.Now().Add(-time.Minute)
 	var jobs []*cluster.Job
 	for _, j := range s.state.Jobs {
@@ -46,7 +43,7 @@ func TestRelocatable(t *testing.T) {
 	}
 	more := *a
 	more.ID, more.Uses = "late", cluster.Resources{}
-	s.state.Replace(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
+	s.state = cluster.Listed(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
 	must.True(t, s.anyMovable())
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}
@@ -60,18 +57,20 @@ func TestRelocatable(t *testing.T) {
 		{ID: "a", PoolCores: 4, LeftCPUS: 700, Known: 2, Unknown: 1}, {ID: "b", PoolCores: 4, Unknown: 1},
 	}, in.Nodes)
 
-	byTask := s.relocatable(t.Context(), &in)
+	all, to := s.relocatable(in.Nodes)
+	must.Len(t, 2, all)
+	s.read(all)
+	in.Tasks = measured(all, to)
 	must.NoError(t, in.Validate())
 	must.Len(t, 1, in.Tasks, must.Sprint("nothing is known of the other one"))
-	must.Eq(t, a.ID, byTask["alloc"].ID)
 	task := in.Tasks[0]
 	must.Eq(t, []string{"b"}, task.To)
 	must.InDelta(t, 300, *task.InS, 1)
 	must.Eq(t, "alloc", relocate.Decide(in).Task)
 
-	in.Tasks = nil
 	in.Nodes[1].Unknown = 10
-	must.MapEmpty(t, s.relocatable(t.Context(), &in), must.Sprint("no node has less than half as much to do"))
+	all, _ = s.relocatable(in.Nodes)
+	must.SliceEmpty(t, all, must.Sprint("no node has less than half as much to do"))
 	s.state.Jobs[a.Job].Stopped = true
 	must.False(t, s.anyMovable())
 }

@@ -9,8 +9,9 @@
 // Of several shims one acts (package leader). It lists the cluster and follows Nomad's
 // events (cluster, stream); at each interval it looks for tasks that have just begun or
 // that have asked to be moved, asks the nodes how their tasks do, and the policy for a
-// decision (placement, migration, rebalance). What the policy wants passes a gate
-// (actuator), is done step by step (move) and is written down (memory).
+// decision (placement, migration, rebalance, relocate). What the policy wants passes a gate
+// (actuator), is done step by step (move) and is written down (memory). One loop decides;
+// whatever waits for Nomad or a node is an errand beside it.
 //
 // Whatever fails here, jobs run on as Nomad has placed them.
 package shim
@@ -19,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,7 +28,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
-	"github.com/ebbtide/ebbtide/shim/actuator"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/leader"
@@ -47,8 +48,8 @@ type Shim struct {
 	mu      sync.Mutex
 	config  config.Config
 	leads   bool
-	problem error // why the cluster is not followed, while this process leads
-	apart   error // why it is not known who leads, while it does not
+	problem bool // the cluster is not followed, while this process leads
+	apart   bool // it is not known which one leads, while it does not
 }
 
 // New returns a Shim. Holder names this process for people.
@@ -91,11 +92,11 @@ func (s *Shim) Run(ctx context.Context) error {
 	opts := leader.Options{TTL: c.Leader.TTL, Retry: c.Leader.TTL / 3, Report: func(err error) {
 		if errors.Is(err, leader.ErrHeld) {
 			s.log.Info("another shim leads; standing by")
-			s.apartIs(nil)
+			s.apartIs(false)
 			return
 		}
 		s.log.Error("not leading", "error", err)
-		s.apartIs(err)
+		s.apartIs(true)
 	}}
 	err := leader.Run(ctx, lock, opts, s.lead)
 	if cause := context.Cause(ctx); cause != nil {
@@ -105,85 +106,96 @@ func (s *Shim) Run(ctx context.Context) error {
 	return err
 }
 
-// health says what is wrong. A standby is well, if it knows that it is one.
+// health says what is wrong; the log says why. A standby is well, if it knows that it is one.
 func (s *Shim) health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leads {
-		return s.problem
+	switch {
+	case s.leads && s.problem:
+		return errors.New("the cluster is not followed")
+	case !s.leads && s.apart:
+		return errors.New("it is not known which shim leads")
 	}
-	return s.apart
+	return nil
 }
 
 func (s *Shim) leadsIs(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leads, s.problem, s.apart = leads, nil, nil
+	s.leads, s.problem, s.apart = leads, false, false
 }
 
-func (s *Shim) apartIs(err error) {
+func (s *Shim) apartIs(apart bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.apart = err
+	s.apart = apart
 }
 
-func (s *Shim) problemIs(err error) {
+func (s *Shim) problemIs(problem bool) {
 	s.mu.Lock()
-	s.problem = err
+	s.problem = problem
 	s.mu.Unlock()
-	connected := 0.0
-	if err == nil {
-		connected = 1
+	connected := 1.0
+	if problem {
+		connected = 0
 	}
 	s.metrics.Connected.Set(connected)
 }
 
-// term is the time for which this process leads. Its loop owns everything in it.
+// term is the time for which this process leads. Its loop owns everything in it and waits
+// for nobody: what takes time is an errand.
 type term struct {
 	*Shim
+	*errands
 	leading context.Context // ends with the term; a move outlives the stream
-	held    *leader.Term
 	nomad   move.Nomad
-	store   memory.Store
 	claims  move.Claims
-	gate    *actuator.Gate
-	jobs    map[cluster.JobKey]memory.Job
-	state   *cluster.State
-	ended   chan func(context.Context) // takes over what a move has come to
-	moves   sync.WaitGroup
-	slots   chan struct{} // of releases
-	telling chan struct{} // of what is told to tasks that have begun
 
-	sources    map[string]source             // who has told of a node last
-	inbound    map[string]int                // moves under way, by their target
-	placed     map[string]bool               // allocations whose placement was looked at
-	tried      map[cluster.JobKey]memory.Job // what a dry run would remember of jobs
-	silent     map[string]time.Time          // allocations that were found to have no status
-	releasing  map[cluster.JobKey]bool       // jobs that have waited and are let run now
-	moving     map[cluster.JobKey]bool       // jobs of which this process makes, or finishes, a move
-	watch      move.Watch                    // of the records of moves
-	looked     time.Time                     // when they were looked at last
-	looking    bool                          // they are
-	left       map[cluster.JobKey]uint64     // jobs that were bound without a record, as they were when that was seen to
-	waiting    bool                          // a job has come that waits
-	relocated  time.Time                     // when it was last looked at
-	rebalanced time.Time                     // likewise
-	told       map[cluster.JobKey]string     // what was said last of a job
-	feasibles  []placement.Load              // room for the nodes of one decision, kept for the next one
+	news       chan func() // what has changed in the cluster, for the loop to take over
+	state      *cluster.State
+	follows    bool // the state is the cluster's
+	remembered bool // what is remembered of jobs was read; the follower's
+
+	survey *survey
+	book   *book
+	*flights
+	recovery
+	operators
+
+	agenda    []func() // what is to be decided, each a step of the loop
+	deciding  int      // errands of decisions
+	waiting   bool     // somebody waits for a decision
+	began     time.Time
+	reported  time.Time
+	longest   time.Duration // step of the loop
+	telling   chan struct{} // of what is told to tasks that have begun
+	releasing chan struct{} // of jobs that are let run
+
+	placed     map[string]bool           // allocations whose placement was looked at
+	told       map[cluster.JobKey]string // what was said last of a job
+	relocation cadence
+	rebalances cadence
+	feasibles  []placement.Load // room for the nodes of one decision, kept for the next one
+}
+
+func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Store, held func() error) *term {
+	e := newErrands()
+	return &term{
+		Shim: s, errands: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
+		news: make(chan func()), state: cluster.New(),
+		survey:  &survey{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), silent: make(map[string]time.Time)},
+		book:    &book{errands: e, store: store, held: held, log: s.log, tried: make(map[cluster.JobKey]memory.Job), stale: make(map[cluster.JobKey]bool)},
+		flights: newFlights(s.now().Limits), recovery: recovery{left: make(map[cluster.JobKey]uint64)},
+		began: time.Now(), telling: make(chan struct{}, atATime), releasing: make(chan struct{}, atATime),
+		placed: make(map[string]bool), told: make(map[cluster.JobKey]string),
+	}
 }
 
 // lead acts until ctx ends. Moves that are under way are undone then, as far as this
 // process still leads.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
-	store := memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}
-	t := &term{
-		Shim: s, leading: ctx, held: held, nomad: fenced{move.API{Client: s.client}, held},
-		store: store, claims: memory.Claims{Store: store},
-		gate: actuator.NewGate(c.Limits), state: cluster.New(),
-		ended: make(chan func(context.Context)), slots: make(chan struct{}, releases), telling: make(chan struct{}, atATime), told: make(map[cluster.JobKey]string),
-		inbound: make(map[string]int), placed: make(map[string]bool), tried: make(map[cluster.JobKey]memory.Job), silent: make(map[string]time.Time), releasing: make(map[cluster.JobKey]bool), moving: make(map[cluster.JobKey]bool), left: make(map[cluster.JobKey]uint64),
-	}
+	t := s.term(ctx, move.API{Client: s.client}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
 	s.leadsIs(true)
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")
@@ -194,43 +206,111 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		s.log.Info("not leading any more")
 	}()
 	defer t.drain()
-	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
-		begun := time.Now()
-		err := t.follow(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
+	t.send(func() func() { t.follow(ctx); return nil })
+	return t.loop(ctx)
+}
+
+// loop does what there is to do, until ctx ends.
+func (t *term) loop(ctx context.Context) error {
+	due := time.NewTimer(t.now().Interval)
+	defer due.Stop()
+	hurried := false // somebody who waits has made the next look an early one
+	always := make(chan struct{})
+	close(always)
+	for {
+		if t.waiting && !hurried {
+			hurried = true
+			due.Reset(min(soon, t.now().Interval))
 		}
-		s.problemIs(err)
-		s.log.Error("the cluster is not followed; trying again", "error", err)
-		if time.Since(begun) > time.Minute {
-			wait = time.Second
+		var more chan struct{}
+		if len(t.agenda) > 0 {
+			more = always
 		}
+		var step func()
 		select {
-		case <-time.After(wait):
-		case over := <-t.ended:
-			over(ctx)
+		case step = <-t.news:
+		case then := <-t.back:
+			step = func() { t.took(then) }
+		case <-more:
+			step, t.agenda = t.agenda[0], t.agenda[1:]
+		case <-due.C:
+			hurried = false
+			due.Reset(t.now().Interval)
+			step = t.look
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		begun := time.Now()
+		step()
+		if took := time.Since(begun); took > t.longest {
+			t.longest = took
+			t.metrics.LongestStep.Set(took.Seconds())
 		}
 	}
 }
 
-// drain waits for the moves that are under way.
-func (t *term) drain() {
-	done := make(chan struct{})
-	go func() { t.moves.Wait(); close(done) }()
-	for {
+// soon is how long somebody waits who waits for a decision. Several that come at once are
+// decided on at once.
+const soon = 250 * time.Millisecond
+
+// later has something decided in a step of its own.
+func (t *term) later(do func()) { t.agenda = append(t.agenda, do) }
+
+// gather learns beside the loop what a decision needs, and goes on with it, unless the
+// cluster is not followed any more.
+func (t *term) gather(do func() (then func())) {
+	t.deciding++
+	t.send(func() func() {
+		then := do()
+		return func() {
+			t.deciding--
+			if t.follows && t.leading.Err() == nil {
+				then()
+			}
+		}
+	})
+}
+
+// tell has the loop take something over.
+func (t *term) tell(ctx context.Context, what func()) error {
+	select {
+	case t.news <- what:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// follow tells the loop what the cluster is like, until ctx ends.
+func (t *term) follow(ctx context.Context) {
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		begun := time.Now()
+		err := t.listen(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		t.problemIs(true)
+		t.log.Error("the cluster is not followed; trying again", "error", err)
+		if time.Since(begun) > time.Minute {
+			wait = time.Second
+		}
+		if t.tell(ctx, func() { t.follows, t.agenda = false, nil }) != nil {
+			return
+		}
 		select {
-		case over := <-t.ended:
-			over(context.Background())
-		case <-done:
+		case <-time.After(wait):
+		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// follow lists the cluster, follows what changes and acts, until the stream ends.
-func (t *term) follow(ctx context.Context) error {
+// atOnce bounds the events that are taken over in a step of the loop: a change may bring
+// tens of thousands.
+const atOnce = 100
+
+// listen lists the cluster and follows what changes, until the stream ends.
+func (t *term) listen(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := stream.Open(ctx, stream.Nomad(t.client, cluster.Topics()...), stream.Deadline)
@@ -242,76 +322,50 @@ func (t *term) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.state.Replace(listing)
-	for _, j := range t.state.Jobs {
-		t.waiting = t.waiting || !j.Stopped && waits(j)
-	}
-	if t.jobs == nil {
-		if t.jobs, err = t.store.Jobs(ctx); err != nil {
+	state := cluster.Listed(listing)
+	var jobs map[cluster.JobKey]memory.Job
+	if !t.remembered {
+		if jobs, err = t.book.store.Jobs(ctx); err != nil {
 			return err
 		}
-		for key, j := range t.jobs {
-			t.gate.Remember(key, j.Last, j.Failures)
-		}
+		t.remembered = true
 	}
-	t.problemIs(nil)
-	t.log.Info("following the cluster", "nodes", len(t.state.Nodes), "allocations", len(t.state.Allocs), "jobs", len(t.state.Jobs))
-
-	batches := make(chan stream.Batch)
-	over := make(chan error, 1)
-	go func() {
-		for {
-			b, err := events.Next(ctx)
-			if err != nil {
-				over <- err
-				return
-			}
-			select {
-			case batches <- b:
-			case <-ctx.Done():
-				over <- ctx.Err()
-				return
-			}
-		}
-	}()
-	due := time.NewTimer(t.now().Interval)
-	defer due.Stop()
-	hurried := false // a job that waits has made the next look an early one
+	if err := t.tell(ctx, func() { t.listed(state, jobs) }); err != nil {
+		return err
+	}
+	t.problemIs(false)
+	t.log.Info("following the cluster", "nodes", len(listing.Nodes), "allocations", len(listing.Allocs), "jobs", len(listing.Jobs))
 	for {
-		if t.waiting && !hurried {
-			hurried = true
-			due.Reset(min(soon, t.now().Interval))
-		}
-		select {
-		case b := <-batches:
-			t.apply(b)
-		case over := <-t.ended:
-			over(ctx)
-		case <-due.C:
-			c := t.now()
-			hurried, t.waiting = false, false
-			t.gate.Limits(c.Limits)
-			begun := time.Now()
-			t.decide(ctx, c)
-			t.metrics.Decision.Observe(time.Since(begun).Seconds())
-			t.metrics.Nodes.Set(float64(len(t.state.Nodes)))
-			t.metrics.Allocs.Set(float64(len(t.state.Allocs)))
-			due.Reset(c.Interval)
-		case err := <-over:
+		b, err := events.Next(ctx)
+		if err != nil {
 			return err
-		case <-ctx.Done():
-			return ctx.Err()
+		}
+		for events := range slices.Chunk(b.Events, atOnce) {
+			if err := t.tell(ctx, func() { t.apply(events) }); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// soon is how long a job waits for a node that has come to wait for one. Several that come
-// at once are placed at once.
-const soon = 250 * time.Millisecond
+// listed takes over what was listed, and what is remembered of jobs if it was read.
+func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) {
+	t.state.Become(state)
+	for _, j := range t.state.Jobs {
+		t.waiting = t.waiting || !j.Stopped && waits(j)
+	}
+	if jobs != nil {
+		t.book.jobs = jobs
+		for key, j := range jobs {
+			t.gate.Remember(key, j.Last, j.Failures)
+		}
+	}
+	t.follows = true
+}
 
 // apply takes events over.
-func (t *term) apply(b stream.Batch) {
-	for _, e := range b.Events {
+func (t *term) apply(events []stream.Event) {
+	for _, e := range events {
 		was := t.state.Allocs[e.Key]
 		changed, err := t.state.Apply(e)
 		if err != nil {
@@ -338,7 +392,7 @@ func (t *term) recall(a *cluster.Alloc) {
 		if run.Node == a.Node {
 			continue // which has kept it
 		}
-		t.moves.Go(func() {
+		t.send(func() func() {
 			// Nomad takes 100 connections at a time, and many may begin at once.
 			t.telling <- struct{}{}
 			defer func() { <-t.telling }()
@@ -347,6 +401,7 @@ func (t *term) recall(a *cluster.Alloc) {
 			if err := t.nomad.Signal(ctx, stub(a), task, history.Signal+" "+run.Text); err != nil {
 				t.log.Debug("a task is not told what its last run took", "alloc_id", a.ID, "task", task, "error", err)
 			}
+			return nil
 		})
 	}
 }
@@ -355,18 +410,18 @@ func (t *term) recall(a *cluster.Alloc) {
 // more.
 type fenced struct {
 	move.Nomad
-	held *leader.Term
+	held func() error
 }
 
 func (f fenced) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
-	if err := f.held.Held(); err != nil {
+	if err := f.held(); err != nil {
 		return nil, fmt.Errorf("registering job %s: %w", *job.ID, err)
 	}
 	return f.Nomad.Register(ctx, job)
 }
 
 func (f fenced) Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error {
-	if err := f.held.Held(); err != nil {
+	if err := f.held(); err != nil {
 		return fmt.Errorf("sending %s: %w", signal, err)
 	}
 	return f.Nomad.Signal(ctx, alloc, task, signal)

@@ -4,30 +4,28 @@
 package shim
 
 import (
-	"errors"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/shim/config"
-	"github.com/ebbtide/ebbtide/shim/web"
 )
 
 // A leader is well that follows the cluster, and a standby that knows that it is one.
 func TestHealth(t *testing.T) {
-	s := &Shim{config: config.Default(), metrics: web.NewMetrics()}
+	s := New(config.Default(), nil, "me", hclog.NewNullLogger())
 	must.NoError(t, s.health())
-	down := errors.New("connection refused")
-	s.apartIs(down)
-	must.ErrorIs(t, s.health(), down)
-	s.apartIs(nil) // another one leads
+	s.apartIs(true)
+	must.ErrorContains(t, s.health(), "it is not known which shim leads")
+	s.apartIs(false) // another one leads
 	must.NoError(t, s.health())
 
 	s.leadsIs(true)
-	s.apartIs(down) // a renewal failed, and is tried again
+	s.apartIs(true) // a renewal failed, and is tried again
 	must.NoError(t, s.health())
-	s.problemIs(down)
-	must.ErrorIs(t, s.health(), down)
+	s.problemIs(true)
+	must.ErrorContains(t, s.health(), "the cluster is not followed")
 	s.leadsIs(false)
 	must.NoError(t, s.health())
 }

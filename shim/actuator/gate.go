@@ -7,6 +7,7 @@ package actuator
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
@@ -71,14 +72,11 @@ func (g *Gate) Closed(now time.Time, job cluster.JobKey, from, to string) string
 			return fmt.Sprintf("%s until %s", what, until.UTC().Format(time.RFC3339))
 		}
 	}
-	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {
-		g.begun = g.begun[1:]
-	}
-	switch {
-	case g.inFlight >= g.limits.InFlight:
-		return fmt.Sprintf("%d moves are in flight, and no more may be", g.inFlight)
-	case len(g.begun) >= g.limits.MovesPerMinute:
-		return fmt.Sprintf("%d moves have begun within a minute, and no more may", len(g.begun))
+	switch inFlight, begun := g.Spent(now); {
+	case inFlight >= g.limits.InFlight:
+		return fmt.Sprintf("%d moves are in flight, and no more may be", inFlight)
+	case begun >= g.limits.MovesPerMinute:
+		return fmt.Sprintf("%d moves have begun within a minute, and no more may", begun)
 	}
 	for _, node := range []string{from, to} {
 		if g.touching[node] >= g.limits.PerNode {
@@ -88,9 +86,27 @@ func (g *Gate) Closed(now time.Time, job cluster.JobKey, from, to string) string
 	return ""
 }
 
+// Spent is how many moves are in flight, and how many have begun within a minute.
+func (g *Gate) Spent(now time.Time) (inFlight, begun int) {
+	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {
+		g.begun = g.begun[1:]
+	}
+	return g.inFlight, len(g.begun)
+}
+
+// Outcome is what became of a move.
+type Outcome int
+
+// The outcomes of a move.
+const (
+	Moved Outcome = iota
+	Failed
+	Never // it has not begun: nothing has happened
+)
+
 // Begin notes that a move begins. The function it returns is to be called when it has
-// ended, and says whether it has succeeded.
-func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, moved bool)) {
+// ended.
+func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, outcome Outcome)) {
 	p := g.jobs[job]
 	if p == nil {
 		p = &past{}
@@ -101,10 +117,17 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 	g.inFlight++
 	g.touching[from]++
 	g.touching[to]++
-	return func(at time.Time, moved bool) {
-		p.moving, p.last = false, at
-		if p.failures++; moved {
-			p.failures = 0
+	return func(at time.Time, outcome Outcome) {
+		p.moving = false
+		switch outcome {
+		case Moved:
+			p.last, p.failures = at, 0
+		case Failed:
+			p.last, p.failures = at, p.failures+1
+		case Never:
+			if i := slices.Index(g.begun, now); i >= 0 {
+				g.begun = slices.Delete(g.begun, i, i+1)
+			}
 		}
 		g.inFlight--
 		for _, node := range []string{from, to} {

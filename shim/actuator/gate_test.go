@@ -5,6 +5,7 @@ package actuator
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,9 +38,9 @@ func TestGate_inFlight(t *testing.T) {
 	must.Eq(t, "", g.Closed(start, job("b"), "n3", "n4"))
 	endB := g.Begin(start, job("b"), "n3", "n4")
 	must.Eq(t, "2 moves are in flight, and no more may be", g.Closed(start, job("c"), "n5", "n6"))
-	endA(start.Add(time.Second), true)
+	endA(start.Add(time.Second), Moved)
 	must.Eq(t, "", g.Closed(start, job("c"), "n1", "n2"))
-	endB(start.Add(time.Second), true)
+	endB(start.Add(time.Second), Moved)
 	must.MapEmpty(t, g.touching)
 }
 
@@ -48,7 +49,7 @@ func TestGate_perMinute(t *testing.T) {
 	for i := range 3 {
 		at := start.Add(time.Duration(i) * time.Second)
 		must.Eq(t, "", g.Closed(at, job(fmt.Sprint(i)), "n1", "n2"))
-		g.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, true)
+		g.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, Moved)
 	}
 	must.Eq(t, "3 moves have begun within a minute, and no more may", g.Closed(start.Add(30*time.Second), job("x"), "n1", "n2"))
 	must.Eq(t, "", g.Closed(start.Add(time.Minute), job("x"), "n1", "n2"))
@@ -58,7 +59,7 @@ func TestGate_perMinute(t *testing.T) {
 
 func TestGate_cooldown(t *testing.T) {
 	g := gate(nil)
-	g.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), true)
+	g.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), Moved)
 	must.Eq(t, "cooldown until "+start.Add(11*time.Minute).UTC().Format(time.RFC3339), g.Closed(start.Add(2*time.Minute), job("a"), "n1", "n2"))
 	must.Eq(t, "", g.Closed(start.Add(11*time.Minute), job("a"), "n1", "n2"))
 
@@ -66,7 +67,7 @@ func TestGate_cooldown(t *testing.T) {
 	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // of moves that did not fail
 	at := start
 	for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
-		g.Begin(at, job("a"), "n1", "n2")(at, false)
+		g.Begin(at, job("a"), "n1", "n2")(at, Failed)
 		must.Eq(t, fmt.Sprintf("back-off after %d failures until %s", i+1, at.Add(want).UTC().Format(time.RFC3339)), g.Closed(at, job("a"), "n1", "n2"))
 		at = at.Add(time.Hour)
 	}
@@ -80,10 +81,22 @@ func TestGate_cooldown(t *testing.T) {
 	next.Forget(job("a"))
 	must.Eq(t, "", next.Closed(last, job("a"), "n1", "n2"))
 
-	g.Begin(at, job("a"), "n1", "n2")(at, true)
+	g.Begin(at, job("a"), "n1", "n2")(at, Moved)
 	must.Eq(t, "", g.Closed(at, job("a"), "n1", "n2"))
 	failures, _ = g.Failures(job("unknown"))
 	must.Eq(t, 0, failures)
+}
+
+// A move that Nomad would not have made counts as if nobody had wanted it.
+func TestGate_never(t *testing.T) {
+	g := gate(nil)
+	for range 10 {
+		must.Eq(t, "", g.Closed(start, job("a"), "n1", "n2"))
+		g.Begin(start, job("a"), "n1", "n2")(start, Never)
+	}
+	failures, last := g.Failures(job("a"))
+	must.Eq(t, 0, failures)
+	must.True(t, last.IsZero())
 }
 
 // Whatever happens in whatever order, the limits hold, and nothing is left in the end.
@@ -99,7 +112,8 @@ func TestGate_limits(t *testing.T) {
 		type flight struct {
 			job      cluster.JobKey
 			from, to string
-			end      func(time.Time, bool)
+			begun    time.Time
+			end      func(time.Time, Outcome)
 		}
 		var flights []flight
 		var begun []time.Time
@@ -107,7 +121,11 @@ func TestGate_limits(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "wait")) * time.Second)
 			if len(flights) > 0 && rapid.Bool().Draw(t, "end") {
 				i := rapid.IntRange(0, len(flights)-1).Draw(t, "which")
-				flights[i].end(now, rapid.Bool().Draw(t, "moved"))
+				outcome := rapid.SampledFrom([]Outcome{Moved, Failed, Never}).Draw(t, "outcome")
+				if flights[i].end(now, outcome); outcome == Never {
+					k := slices.Index(begun, flights[i].begun)
+					begun = slices.Delete(begun, k, k+1)
+				}
 				flights = append(flights[:i], flights[i+1:]...)
 				continue
 			}
@@ -119,7 +137,7 @@ func TestGate_limits(t *testing.T) {
 			if g.Closed(now, f.job, f.from, f.to) != "" {
 				continue
 			}
-			f.end = g.Begin(now, f.job, f.from, f.to)
+			f.begun, f.end = now, g.Begin(now, f.job, f.from, f.to)
 			flights, begun = append(flights, f), append(begun, now)
 
 			must.LessEq(t, limits.InFlight, len(flights))
@@ -143,7 +161,7 @@ func TestGate_limits(t *testing.T) {
 			must.LessEq(t, limits.MovesPerMinute, lately)
 		}
 		for _, f := range flights {
-			f.end(now, true)
+			f.end(now, Moved)
 		}
 		must.Eq(t, 0, g.inFlight)
 		must.MapEmpty(t, g.touching)

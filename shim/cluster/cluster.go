@@ -218,12 +218,25 @@ type Listing struct {
 	Runs   []Run
 }
 
-// Replace takes a listing over. Events that it holds change nothing any more: Nomad's
-// stream begins with old ones, and an allocation that is over must not come back.
-func (s *State) Replace(l Listing) {
+// Become takes another State over, which is used no more, and keeps the runs that are not
+// in it.
+func (s *State) Become(other *State) {
 	runs := s.runs
-	*s = *New()
-	s.listed, s.runs = l.Indexes, runs
+	for _, tasks := range other.runs.Values() {
+		for _, r := range tasks {
+			s.setRun(r)
+		}
+	}
+	*s = *other
+	s.runs = runs
+}
+
+// Listed returns a State that is as a listing says. Events that it holds change nothing any
+// more: Nomad's stream begins with old ones, and an allocation that is over must not come
+// back.
+func Listed(l Listing) *State {
+	s := New()
+	s.listed = l.Indexes
 	for _, r := range l.Runs {
 		s.setRun(r)
 	}
@@ -236,6 +249,7 @@ func (s *State) Replace(l Listing) {
 	for _, a := range l.Allocs {
 		s.setAlloc(a)
 	}
+	return s
 }
 
 func (s *State) setNode(n *Node) {

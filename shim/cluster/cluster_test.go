@@ -147,9 +147,9 @@ func TestState_Runs(t *testing.T) {
 	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"default", "vae"}, Group: "train"}))
 	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"ml", "vae"}, Group: "other"}))
 
-	s.Replace(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()})
+	s.Become(Listed(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
 	must.Eq(t, "n3", s.Runs(next)["t"].Node)
-	s.Replace(Listing{}) // Nomad has forgotten the allocation
+	s.Become(Listed(Listing{})) // Nomad has forgotten the allocation
 	must.Eq(t, "cpu_s=4", s.Runs(next)["t"].Text)
 }
 
@@ -184,7 +184,7 @@ func TestState_Replace(t *testing.T) {
 		Allocs: []*Alloc{read[WireAlloc](t, fmt.Sprintf(allocText, "a1", "running", 9)).alloc()},
 	}
 	l.Indexes = Indexes{Nodes: 10, Jobs: 10, Allocs: 10}
-	s.Replace(l)
+	s.Become(Listed(l))
 	must.MapLen(t, 1, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)
@@ -281,7 +281,7 @@ func TestList(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, Indexes{42, 42, 42}, l.Indexes)
 	s := New()
-	s.Replace(l)
+	s.Become(Listed(l))
 	must.MapLen(t, 2, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)

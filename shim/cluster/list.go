@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 )
 
 // metaPrefix is that of the keys of a job's meta that are Ebbtide's.
@@ -93,37 +94,25 @@ func list[T any](ctx context.Context, client *api.Client, path string, size int3
 }
 
 // readJobs reads jobs side by side. One that is gone meanwhile is left out.
-func readJobs(ctx context.Context, client *api.Client, keys []JobKey) ([]*Job, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	work := make(chan JobKey)
+func readJobs(ctx context.Context, client *api.Client, keys []JobKey) (jobs []*Job, err error) {
+	reading, ctx := errgroup.WithContext(ctx)
+	reading.SetLimit(atATime)
 	var mu sync.Mutex
-	var jobs []*Job
-	var wait sync.WaitGroup
-	for range min(atATime, len(keys)) {
-		wait.Go(func() {
-			for k := range work {
-				var j WireJob
-				_, err := client.Raw().Query("/v1/job/"+url.PathEscape(k.ID), &j, (&api.QueryOptions{Namespace: k.Namespace}).WithContext(ctx))
-				if err != nil {
-					if !strings.Contains(err.Error(), "404") {
-						cancel(fmt.Errorf("reading job %s: %w", k.ID, err))
-					}
-					continue
-				}
-				mu.Lock()
-				jobs = append(jobs, j.job())
-				mu.Unlock()
+	for _, k := range keys {
+		reading.Go(func() error {
+			var j WireJob
+			_, err := client.Raw().Query("/v1/job/"+url.PathEscape(k.ID), &j, (&api.QueryOptions{Namespace: k.Namespace}).WithContext(ctx))
+			switch {
+			case err != nil && strings.Contains(err.Error(), "404"):
+				return nil
+			case err != nil:
+				return fmt.Errorf("reading job %s: %w", k.ID, err)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			jobs = append(jobs, j.job())
+			return nil
 		})
 	}
-	for _, k := range keys {
-		select {
-		case work <- k:
-		case <-ctx.Done():
-		}
-	}
-	close(work)
-	wait.Wait()
-	return jobs, context.Cause(ctx)
+	return jobs, reading.Wait()
 }

@@ -38,6 +38,8 @@ type Config struct {
 	Migration  Migration
 	Rebalance  Rebalance
 	Limits     Limits
+	// Windows are the times in which moves may begin; none: always.
+	Windows []Window
 }
 
 // Nomad says how the cluster is reached. What is empty is taken from the environment, as
@@ -180,6 +182,12 @@ type file struct {
 		Cooldown       *string `hcl:"cooldown,optional"`
 		Backoff        *string `hcl:"backoff,optional"`
 	} `hcl:"limits,block"`
+	Windows []struct {
+		Name     string  `hcl:"name,label"`
+		Cron     string  `hcl:"cron"`
+		Duration string  `hcl:"duration"`
+		TimeZone *string `hcl:"time_zone,optional"`
+	} `hcl:"window,block"`
 }
 
 // Parse reads a file in HCL over the defaults and checks the result. Its error joins all
@@ -287,6 +295,12 @@ func (f file) merge(c *Config) error {
 		duration("limits.cooldown", &c.Limits.Cooldown, l.Cooldown)
 		duration("limits.backoff", &c.Limits.Backoff, l.Backoff)
 	}
+	for _, given := range f.Windows {
+		w := Window{Name: given.Name, Cron: given.Cron, Duration: time.Hour, TimeZone: "UTC"}
+		duration(fmt.Sprintf("window %q: duration", w.Name), &w.Duration, &given.Duration)
+		set(&w.TimeZone, given.TimeZone)
+		c.Windows = append(c.Windows, w)
+	}
 	return errors.Join(errs...)
 }
 
@@ -356,5 +370,8 @@ func (c Config) Validate() error {
 	}
 	between("limits.cooldown", c.Limits.Cooldown, 0, 24*time.Hour)
 	between("limits.backoff", c.Limits.Backoff, time.Second, time.Hour)
+	for _, w := range c.Windows {
+		errs = append(errs, w.Validate())
+	}
 	return errors.Join(errs...)
 }

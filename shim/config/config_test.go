@@ -68,6 +68,11 @@ limits {
   cooldown         = "0s"
   backoff          = "2s"
 }
+window "night" {
+  cron      = "0 22 * * *"
+  duration  = "8h"
+  time_zone = "Europe/Berlin"
+}
 `), "all.hcl")
 	must.NoError(t, err)
 	must.Eq(t, Config{
@@ -82,32 +87,36 @@ limits {
 		Migration:  Migration{Enabled: true, Weights: migration.Weights{PC: 3, WC: 1.5, CC: 1}},
 		Rebalance:  Rebalance{Enabled: true, Interval: 2 * time.Minute},
 		Limits:     Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1, Backoff: 2 * time.Second},
+		Windows:    []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}},
 	}, c)
 }
 
 func TestParse_bad(t *testing.T) {
 	for text, want := range map[string]string{
-		`interval = `:                                     `bad.hcl:1: Missing expression: `,
-		`intervall = "1s"`:                                `bad.hcl:1: Unsupported argument: An argument named "intervall" is not expected here`,
-		`placment {}`:                                     `bad.hcl:1: Unsupported block type: Blocks of type "placment" are not expected here`,
-		`dry_run = "perhaps"`:                             `bad.hcl:1: Unsuitable value type: `,
-		`interval = "10"`:                                 `interval: must be a duration like 30s, got "10"`,
-		`interval = "10ms"`:                               `interval: must be a duration from 1s to 1h0m0s, got 10ms`,
-		`log_level = "loud"`:                              `log_level: must be one of trace, debug, info, warn, error, got "loud"`,
-		"nomad {\n address = \"nomad:4646\"\n}":           `nomad.address: must be a URL like https://127.0.0.1:4646, got "nomad:4646"`,
-		"nomad {\n cert_file = \"c\"\n}":                  `nomad: cert_file and key_file must be set together, got "c" and ""`,
-		"leader {\n path = \"nomad/jobs\"\n}":             `leader.path: must be the path of a Nomad variable, not beneath nomad/, got "nomad/jobs"`,
-		"leader {\n namespace = \"\"\n}":                  `leader.namespace: must not be empty`,
-		"leader {\n ttl = \"1s\"\n}":                      `leader.ttl: must be a duration from 10s to 24h0m0s, got 1s`,
-		"web {\n address = \"9646\"\n}":                   `web.address: must be host:port, or empty, got "9646"`,
-		"migration {\n weights {\n PC = 1\n WC = 2\n}\n}": `migration.weights.WC: must be from 0 to that of PC, 1, got 2`,
-		"relocation {\n margin = 1\n}":                    `relocation.margin: must be ≥ 0 and < 1, got 1`,
-		"relocation {\n interval = \"1s\"\n}":             `relocation.interval: must be a duration from 10s to 24h0m0s, got 1s`,
-		"placement {\n margin = 1\n}":                     `placement.margin: must be ≥ 0 and < 1, got 1`,
-		"placement {\n window = \"0s\"\n}":                `placement.window: must be a duration from 1s to 1h0m0s, got 0s`,
-		"rebalance {\n interval = \"1s\"\n}":              `rebalance.interval: must be a duration from 10s to 24h0m0s, got 1s`,
-		"limits {\n moves_per_minute = 0\n}":              `limits.moves_per_minute: must be from 1 to 10000, got 0`,
-		"limits {\n in_flight = 1\n per_node = 2\n}":      `limits.per_node: must not be more than in_flight (1), got 2`,
+		`interval = `:                                               `bad.hcl:1: Missing expression: `,
+		`intervall = "1s"`:                                          `bad.hcl:1: Unsupported argument: An argument named "intervall" is not expected here`,
+		`placment {}`:                                               `bad.hcl:1: Unsupported block type: Blocks of type "placment" are not expected here`,
+		`dry_run = "perhaps"`:                                       `bad.hcl:1: Unsuitable value type: `,
+		`interval = "10"`:                                           `interval: must be a duration like 30s, got "10"`,
+		`interval = "10ms"`:                                         `interval: must be a duration from 1s to 1h0m0s, got 10ms`,
+		`log_level = "loud"`:                                        `log_level: must be one of trace, debug, info, warn, error, got "loud"`,
+		"nomad {\n address = \"nomad:4646\"\n}":                     `nomad.address: must be a URL like https://127.0.0.1:4646, got "nomad:4646"`,
+		"nomad {\n cert_file = \"c\"\n}":                            `nomad: cert_file and key_file must be set together, got "c" and ""`,
+		"leader {\n path = \"nomad/jobs\"\n}":                       `leader.path: must be the path of a Nomad variable, not beneath nomad/, got "nomad/jobs"`,
+		"leader {\n namespace = \"\"\n}":                            `leader.namespace: must not be empty`,
+		"leader {\n ttl = \"1s\"\n}":                                `leader.ttl: must be a duration from 10s to 24h0m0s, got 1s`,
+		"web {\n address = \"9646\"\n}":                             `web.address: must be host:port, or empty, got "9646"`,
+		"migration {\n weights {\n PC = 1\n WC = 2\n}\n}":           `migration.weights.WC: must be from 0 to that of PC, 1, got 2`,
+		"relocation {\n margin = 1\n}":                              `relocation.margin: must be ≥ 0 and < 1, got 1`,
+		"relocation {\n interval = \"1s\"\n}":                       `relocation.interval: must be a duration from 10s to 24h0m0s, got 1s`,
+		"placement {\n margin = 1\n}":                               `placement.margin: must be ≥ 0 and < 1, got 1`,
+		"placement {\n window = \"0s\"\n}":                          `placement.window: must be a duration from 1s to 1h0m0s, got 0s`,
+		"rebalance {\n interval = \"1s\"\n}":                        `rebalance.interval: must be a duration from 10s to 24h0m0s, got 1s`,
+		"limits {\n moves_per_minute = 0\n}":                        `limits.moves_per_minute: must be from 1 to 10000, got 0`,
+		"window \"w\" {\n cron = \"always\"\n duration = \"1h\"\n}": `window "w": cron: must be an expression like "0 22 * * *", got "always"`,
+		"window \"w\" {\n cron = \"@daily\"\n duration = \"1s\"\n}": `window "w": duration: must be from 1m to 168h, got 1s`,
+		"window \"w\" {\n cron = \"@daily\"\n duration = \"1h\"\n time_zone = \"Berlin\"\n}": `window "w": time_zone: must be a name like Europe/Berlin, got "Berlin"`,
+		"limits {\n in_flight = 1\n per_node = 2\n}":                                         `limits.per_node: must not be more than in_flight (1), got 2`,
 	} {
 		_, err := Parse([]byte(text), "bad.hcl")
 		must.ErrorContains(t, err, want, must.Sprint(text))
@@ -131,4 +140,28 @@ func TestNomad_Over(t *testing.T) {
 	client, err := Nomad{Address: "http://line:4646"}.Client()
 	must.NoError(t, err)
 	must.Eq(t, "http://line:4646", client.Address())
+}
+
+// With windows moves begin only within one of them.
+func TestConfig_Closed(t *testing.T) {
+	at := func(text string) time.Time {
+		tm, err := time.Parse(time.RFC3339, text)
+		must.NoError(t, err)
+		return tm
+	}
+	c := Default()
+	must.Eq(t, "", c.Closed(time.Now()))
+	c.Windows = []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}, {Name: "noon", Cron: "0 12 * * 6", Duration: time.Hour, TimeZone: "UTC"}}
+	must.NoError(t, c.Validate())
+	for text, want := range map[string]string{
+		"2026-01-07T20:59:59Z": "the next window begins 2026-01-07T21:00:00Z",
+		"2026-01-07T21:00:00Z": "",
+		"2026-01-08T04:59:59Z": "",
+		"2026-01-08T05:00:00Z": "the next window begins 2026-01-08T21:00:00Z",
+		"2026-07-07T20:00:00Z": "", // summer
+		"2026-01-10T11:00:00Z": "the next window begins 2026-01-10T12:00:00Z",
+		"2026-01-10T12:30:00Z": "",
+	} {
+		must.Eq(t, want, c.Closed(at(text)), must.Sprint(text))
+	}
 }

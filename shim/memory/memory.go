@@ -15,9 +15,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
@@ -52,8 +54,11 @@ type Entry struct {
 	Owner     string `json:",omitempty"` // of one that is under way
 }
 
-// kept is how many entries are kept.
-const kept = 200
+// kept is how many entries are kept, and atATime how many variables are read side by side.
+const (
+	kept    = 200
+	atATime = 16
+)
 
 // Store keeps both.
 type Store struct {
@@ -136,26 +141,35 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex
 	jobs := make(map[cluster.JobKey]Job, len(paths))
+	// A cluster may have ten thousand, and the next leader waits for them.
+	reading, ctx := errgroup.WithContext(ctx)
+	reading.SetLimit(atATime)
 	for _, p := range paths {
-		items, err := s.read(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		dir, id := path.Split(p)
-		key := cluster.JobKey{}
-		if key.ID, err = unescape(id); err == nil {
-			key.Namespace, err = unescape(path.Base(dir))
-		}
-		if err != nil || items == nil {
-			continue // nothing of ours, or gone meanwhile
-		}
-		j := Job{Marked: when(items["marked"]), Last: when(items["last"])}
-		j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
-		j.Failures, _ = strconv.Atoi(items["failures"])
-		jobs[key] = j
+		reading.Go(func() error {
+			items, err := s.read(ctx, p)
+			if err != nil {
+				return err
+			}
+			dir, id := path.Split(p)
+			key := cluster.JobKey{}
+			if key.ID, err = unescape(id); err == nil {
+				key.Namespace, err = unescape(path.Base(dir))
+			}
+			if err != nil || items == nil {
+				return nil // nothing of ours, or gone meanwhile
+			}
+			j := Job{Marked: when(items["marked"]), Last: when(items["last"])}
+			j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
+			j.Failures, _ = strconv.Atoi(items["failures"])
+			mu.Lock()
+			defer mu.Unlock()
+			jobs[key] = j
+			return nil
+		})
 	}
-	return jobs, nil
+	return jobs, reading.Wait()
 }
 
 // Note writes down what was done, and drops what is too old.

@@ -9,6 +9,7 @@ package relocate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -75,8 +76,9 @@ func Decide(in Input) Output {
 		if t.InS != nil {
 			stays = *t.InS
 		}
-		for k, to := range in.Nodes {
-			if k == i || work[k] >= work[i]/2 || t.To != nil && !slices.Contains(t.To, to.ID) {
+		for _, k := range targets(t, at) {
+			to := in.Nodes[k]
+			if k == i || work[k] >= work[i]/2 {
 				continue
 			}
 			most := to.PoolCores
@@ -93,4 +95,19 @@ func Decide(in Input) Output {
 		}
 	}
 	return out
+}
+
+// targets are the nodes that could take a task, in order.
+func targets(t Task, at map[string]int) []int {
+	all := slices.Collect(maps.Values(at))
+	if t.To != nil {
+		all = all[:0]
+		for _, id := range t.To {
+			if k, ok := at[id]; ok {
+				all = append(all, k)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
 }

@@ -93,6 +93,9 @@ func Find(policies []Policy, needs Needs) Missing {
 		{"leader", []string{"write"}},
 		{"jobs/NAMESPACE/JOB", []string{"list", "read", "write", "destroy"}},
 		{"moves/ENTRY", []string{"list", "write", "destroy"}},
+		{"claims/MOVE", []string{"list", "read", "write", "destroy"}},
+		{"pause", []string{"read"}},
+		{"report", []string{"write"}},
 	} {
 		full := path.Join(needs.Path, v.path)
 		granted := variables(policies, needs.Namespace, full)

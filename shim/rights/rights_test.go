@@ -46,6 +46,12 @@ func TestFind(t *testing.T) {
 		`namespace "default": variables: path "ebbtide/shim/moves/ENTRY": list`,
 		`namespace "default": variables: path "ebbtide/shim/moves/ENTRY": write`,
 		`namespace "default": variables: path "ebbtide/shim/moves/ENTRY": destroy`,
+		`namespace "default": variables: path "ebbtide/shim/claims/MOVE": list`,
+		`namespace "default": variables: path "ebbtide/shim/claims/MOVE": read`,
+		`namespace "default": variables: path "ebbtide/shim/claims/MOVE": write`,
+		`namespace "default": variables: path "ebbtide/shim/claims/MOVE": destroy`,
+		`namespace "default": variables: path "ebbtide/shim/pause": read`,
+		`namespace "default": variables: path "ebbtide/shim/report": write`,
 	}}, find(t, []string{"default"}))
 
 	// What is said of a namespace itself counts, not what is said of all; from several
@@ -135,5 +141,5 @@ func TestAsk(t *testing.T) {
 	answer("/v1/namespaces", 403, "Permission denied")
 	m, err = ask()
 	must.NoError(t, err)
-	must.Len(t, 15, m.Fatal)
+	must.Len(t, 21, m.Fatal)
 }

@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ebbtide/ebbtide/version"
 )
 
 // Metrics are the shim's figures.
@@ -28,6 +31,10 @@ type Metrics struct {
 	InFlight  prometheus.Gauge
 	Down      prometheus.Histogram // seconds in which nothing ran, of moves
 	Decision  prometheus.Histogram // seconds that a look at the cluster takes
+	// LongestStep is how long the loop was busy with one thing at most, in seconds.
+	LongestStep prometheus.Gauge
+	Waiting     prometheus.Gauge // jobs that wait for a node
+	Orphans     prometheus.Gauge // jobs that are bound without a record of a move
 }
 
 // NewMetrics returns metrics that are 0.
@@ -53,8 +60,20 @@ func NewMetrics() *Metrics {
 		InFlight: gauge("moves_in_flight", "Moves that are under way."),
 		Down:     histogram("move_down_seconds", "Time in which a moved task did not run.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
 		Decision: histogram("decision_seconds", "Time that a look at the cluster takes.", prometheus.ExponentialBuckets(0.001, 4, 8)),
+
+		LongestStep: gauge("loop_longest_step_seconds", "Longest time for which the loop was busy with one thing."),
+		Waiting:     gauge("jobs_waiting", "Jobs that wait for a node."),
+		Orphans:     gauge("jobs_bound_without_move", "Jobs that are bound to a node although no move of them is under way."),
 	}
-	m.Registry.MustRegister(m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.InFlight, m.Down, m.Decision)
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "ebbtide", Subsystem: "shim", Name: "build_info", Help: "1, with the version.",
+		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit},
+	})
+	build.Set(1)
+	m.Registry.MustRegister(
+		m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.InFlight, m.Down, m.Decision, m.LongestStep, m.Waiting, m.Orphans,
+		build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return m
 }
 

@@ -62,6 +62,8 @@ func TestServe(t *testing.T) {
 	_, body = get(t, "http://"+address+"/metrics")
 	must.StrContains(t, body, `ebbtide_shim_moves_total{policy="specon-migrate",result="moved"} 1`)
 	must.StrContains(t, body, "ebbtide_shim_nodes 3")
+	must.StrContains(t, body, "ebbtide_shim_build_info{")
+	must.StrContains(t, body, "go_goroutines ")
 	status, _ = get(t, "http://"+address+"/other")
 	must.Eq(t, http.StatusNotFound, status)
 

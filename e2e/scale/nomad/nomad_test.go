@@ -162,7 +162,7 @@ func TestServer_shim(t *testing.T) {
 	listing, err := cluster.List(t.Context(), client)
 	must.NoError(t, err)
 	state := cluster.New()
-	state.Replace(listing)
+	state.Become(cluster.Listed(listing))
 	must.MapLen(t, small.Nodes, state.Nodes)
 	must.MapLen(t, 200, state.Allocs)
 	must.MapLen(t, len(s.trainings), state.Jobs)

@@ -1,0 +1,134 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// variables is Nomad's API for variables, in memory.
+func variables(t *testing.T) (store memory.Store) {
+	var mu sync.Mutex
+	all := make(map[string]api.Variable)
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		path := strings.TrimPrefix(r.URL.Path, "/v1/var/")
+		switch {
+		case r.URL.Path == "/v1/vars":
+			list := []api.VariableMetadata{}
+			for p := range all {
+				if strings.HasPrefix(p, r.URL.Query().Get("prefix")) {
+					list = append(list, api.VariableMetadata{Path: p})
+				}
+			}
+			_ = json.NewEncoder(w).Encode(list)
+		case r.Method == http.MethodPut:
+			var v api.Variable
+			must.NoError(t, json.NewDecoder(r.Body).Decode(&v))
+			v.ModifyIndex = 1
+			all[path] = v
+			_ = json.NewEncoder(w).Encode(v)
+		case r.Method == http.MethodDelete:
+			delete(all, path)
+		default:
+			v, ok := all[path]
+			if !ok {
+				http.Error(w, "variable not found", http.StatusNotFound)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(v)
+		}
+	}))
+	t.Cleanup(nomad.Close)
+	t.Setenv("NOMAD_ADDR", nomad.URL)
+	client, err := api.NewClient(api.DefaultConfig())
+	must.NoError(t, err)
+	return memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}
+}
+
+func TestShim_pause(t *testing.T) {
+	store := variables(t)
+	status, stdout, stderr := ebbtide("", "shim", "pause", "-for", "2h", "-reason", "upgrade")
+	must.Eq(t, exitOK, status, must.Sprint(stderr))
+	must.StrContains(t, stdout, ": upgrade\n")
+	p, err := store.Paused(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, 2*time.Hour, p.Until.Sub(p.Since))
+	must.True(t, p.Holds(p.Since))
+	must.False(t, p.Holds(p.Until))
+	status, stdout, _ = ebbtide("", "shim", "status")
+	must.Eq(t, exitError, status)
+	must.StrContains(t, stdout, "Moves  paused by ")
+
+	status, _, _ = ebbtide("", "shim", "resume")
+	must.Eq(t, exitOK, status)
+	p, err = store.Paused(t.Context())
+	must.NoError(t, err)
+	must.Nil(t, p)
+	for want, args := range map[string][]string{
+		"-for: must be a duration like 2h, got -1s": {"shim", "pause", "-for", "-1s"},
+		`invalid value "soon" for flag -for`:        {"shim", "pause", "-for", "soon"},
+		`unexpected argument "now"`:                 {"shim", "resume", "now"},
+		"allowed are -address,":                     {"shim", "status", "-all"},
+	} {
+		status, _, stderr := ebbtide("", args...)
+		must.Eq(t, exitUsage, status)
+		must.StrContains(t, stderr, want)
+	}
+	p, err = store.Paused(t.Context())
+	must.NoError(t, err)
+	must.Nil(t, p)
+}
+
+func TestShim_status(t *testing.T) {
+	store, ctx := variables(t), t.Context()
+	status, stdout, stderr := ebbtide("", "shim", "status")
+	must.Eq(t, exitError, status)
+	must.Eq(t, "", stdout)
+	must.StrContains(t, stderr, "no shim leads")
+
+	now := time.Now()
+	r := memory.Report{
+		Holder: "n1, process 7", Version: "1.2.3", Since: now.Add(-time.Hour), At: now, Nodes: 3, Allocations: 20, Closed: "the next window begins tonight",
+		InFlight: 1, InFlightMax: 2, Begun: 3, BegunMax: 6, LongestStepS: 0.012, Waiting: []string{"ml/gru"},
+		Said: []memory.Said{{Namespace: "ml", Job: "vae", What: "not moved now: cooldown"}}, Unsaid: 7,
+	}
+	must.NoError(t, store.Report(ctx, r))
+	_, err := memory.Claims{Store: store}.Write(ctx, move.Record{ID: "4f", Namespace: "ml", Job: "mlp", Phase: move.PhaseWait, Owner: "ebbtide move"})
+	must.NoError(t, err)
+	status, stdout, stderr = ebbtide("", "shim", "status")
+	must.Eq(t, exitOK, status, must.Sprint(stderr))
+	for _, want := range []string{
+		"Leader   n1, process 7 (1.2.3), since ", "Cluster  3 nodes, 20 allocations\n", "Moves    none may begin: the next window begins tonight\n",
+		"Budget   1 of 2 moves under way, 3 of 6 begun within a minute\n", "Loop     longest step 12 ms\n", "Waiting  ml/gru\n",
+		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "and of 7 more",
+	} {
+		must.StrContains(t, stdout, want)
+	}
+	var s shimStatus
+	_, stdout, _ = ebbtide("", "shim", "status", "-json")
+	must.NoError(t, json.Unmarshal([]byte(stdout), &s))
+	must.Eq(t, r.Said, s.Report.Said)
+	must.Len(t, 1, s.Moves)
+
+	r.At = now.Add(-time.Hour)
+	must.NoError(t, store.Report(ctx, r))
+	status, stdout, stderr = ebbtide("", "shim", "status")
+	must.Eq(t, exitError, status)
+	must.StrContains(t, stdout, "heard of 1h0m0s ago")
+	must.StrContains(t, stderr, "no shim leads")
+}

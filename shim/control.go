@@ -1,0 +1,101 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// operators is what they have told all shims.
+type operators struct {
+	pause    *memory.Pause
+	attended bool      // it is known
+	asked    time.Time // when it was asked for
+	hearing  bool      // it is
+}
+
+// attend asks what operators have told all shims. Until that is known nothing is decided.
+func (t *term) attend() {
+	if t.hearing || time.Since(t.asked) < lookEvery {
+		return
+	}
+	t.hearing, t.asked = true, time.Now()
+	t.send(func() func() {
+		ctx, cancel := context.WithTimeout(t.leading, askWithin)
+		defer cancel()
+		pause, err := t.book.store.Paused(ctx)
+		return func() {
+			t.hearing = false
+			if err != nil {
+				t.log.Warn("it is not known whether moves may begin", "error", err)
+				return
+			}
+			was := t.pause
+			t.pause, t.attended = pause, true
+			now := time.Now()
+			switch is := pause.Holds(now); {
+			case is && !was.Holds(now):
+				t.log.Info("no move begins: " + pause.String())
+				t.reported = time.Time{}
+			case !is && was.Holds(now):
+				t.log.Info("moves may begin again")
+				t.reported = time.Time{}
+			}
+		}
+	})
+}
+
+// closed says why no move may begin at all; "" if moves may.
+func (t *term) closed(c config.Config) string {
+	now := time.Now()
+	if t.pause.Holds(now) {
+		return t.pause.String()
+	}
+	return c.Closed(now)
+}
+
+// Bounds of a report, so that it fits into a variable.
+const (
+	mostSaid    = 200
+	mostWaiting = 50
+	longestSaid = 200 // bytes
+)
+
+// report writes down what people may want to know.
+func (t *term) report(c config.Config) {
+	if time.Since(t.reported) < memory.ReportEvery {
+		return
+	}
+	t.reported = time.Now()
+	r := memory.Report{
+		Holder: t.holder, Version: version.String(), Since: t.began, At: t.reported, DryRun: c.DryRun, Nodes: len(t.state.Nodes), Allocations: len(t.state.Allocs),
+		Closed: t.closed(c), InFlightMax: c.Limits.InFlight, BegunMax: c.Limits.MovesPerMinute, LongestStepS: t.longest.Seconds(),
+		Waiting: []string{}, Said: []memory.Said{},
+	}
+	r.InFlight, r.Begun = t.gate.Spent(t.reported)
+	for _, j := range t.held() {
+		r.Waiting = append(r.Waiting, j.Key.Namespace+"/"+j.Key.ID)
+	}
+	slices.Sort(r.Waiting)
+	r.Waiting = r.Waiting[:min(len(r.Waiting), mostWaiting)]
+	keys := slices.SortedFunc(maps.Keys(t.told), func(a, b cluster.JobKey) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ID, b.ID))
+	})
+	for _, key := range keys[:min(len(keys), mostSaid)] {
+		what := t.told[key]
+		r.Said = append(r.Said, memory.Said{Namespace: key.Namespace, Job: key.ID, What: strings.ToValidUTF8(what[:min(len(what), longestSaid)], "")})
+	}
+	r.Unsaid = len(keys) - len(r.Said)
+	t.book.add(entry{failed: "what is done is not reported", write: func(ctx context.Context) error { return t.book.store.Report(ctx, r) }})
+}

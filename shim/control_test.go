@@ -1,0 +1,93 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+)
+
+// Nothing is decided before it is known what operators have told, and no move begins while
+// they have paused them, nor outside the windows.
+func TestAttend(t *testing.T) {
+	said, down := "", true // by operators
+	written := make(chan api.Variable, 10)
+	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case down:
+			http.Error(w, "no leader", http.StatusInternalServerError)
+		case r.Method == http.MethodPut:
+			var v api.Variable
+			must.NoError(t, json.NewDecoder(r.Body).Decode(&v))
+			written <- v
+			_, _ = w.Write([]byte("{}"))
+		case said == "":
+			http.Error(w, "variable not found", http.StatusNotFound)
+		default:
+			_ = json.NewEncoder(w).Encode(api.Variable{Items: api.VariableItems{"json": said}})
+		}
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	s, a := small()
+	s.book.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
+	c := config.Default()
+	attend := func() string {
+		s.asked = time.Time{}
+		s.attend()
+		s.drain()
+		return s.closed(c)
+	}
+	attend()
+	must.False(t, s.attended)
+	down = false
+	must.Eq(t, "", attend())
+	must.True(t, s.attended)
+
+	pause := memory.Pause{By: "ada", Why: "upgrade", Since: time.Now(), Until: time.Now().Add(time.Hour)}
+	data, err := json.Marshal(pause)
+	must.NoError(t, err)
+	said = string(data)
+	must.StrContains(t, attend(), "paused by ada since ")
+	s.begin(c, a, "b", memory.Entry{})
+	must.Eq(t, 0, s.out, must.Sprint("no move has begun"))
+	must.StrContains(t, s.told[a.Job], "not moved now: paused by ada")
+	down = true
+	must.NotEq(t, "", attend(), must.Sprint("what is known stays"))
+	down = false
+
+	// People see it, however long it is.
+	for _, id := range []string{"b", "c"} {
+		s.told[cluster.JobKey{Namespace: "ml", ID: id}] = strings.Repeat("ü", 1000)
+	}
+	s.report(c)
+	s.report(c)
+	s.drain()
+	must.Len(t, 1, drained(written), must.Sprint("not at each look"))
+	s.reported = time.Time{}
+	s.report(c)
+	s.drain()
+	var r memory.Report
+	must.NoError(t, json.Unmarshal([]byte((<-written).Items["json"]), &r))
+	must.StrContains(t, r.Closed, "paused by ada")
+	must.Len(t, 3, r.Said)
+	must.Eq(t, strings.Repeat("ü", longestSaid/2), r.Said[0].What)
+
+	said = ""
+	must.Eq(t, "", attend())
+	c.Windows = []config.Window{{Name: "never", Cron: "0 0 1 1 * 1999", Duration: time.Hour, TimeZone: "UTC"}}
+	must.Eq(t, "no window comes any more", s.closed(c))
+}

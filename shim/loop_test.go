@@ -1,0 +1,112 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/shim/policies"
+)
+
+// The loop waits for nobody: while a node does not answer, and nothing can be written down,
+// changes of the cluster are taken over and moves end.
+func TestLoop_slow(t *testing.T) {
+	asked, over := make(chan string, 100), make(chan struct{})
+	nomad := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		select {
+		case <-over:
+		case <-r.Context().Done():
+		}
+	}))
+	defer nomad.Close()
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	s, a := small()
+	s.survey.nomad, s.book.store.Client = move.API{Client: client}, client
+	s.claims = failing{}
+	held := *s.state.Jobs[a.Job]
+	held.Key.ID = "held"
+	held.Groups = map[string]cluster.Group{"train": {Held: true}}
+	nodes := []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.leading = ctx
+	ended := make(chan error)
+	go func() { ended <- s.loop(ctx) }()
+	must.NoError(t, s.tell(ctx, func() {
+		s.listed(cluster.Listed(cluster.Listing{Nodes: nodes, Jobs: []*cluster.Job{&held}, Allocs: []*cluster.Alloc{a}}), map[cluster.JobKey]memory.Job{})
+		s.book.note(memory.Entry{Job: "vae"})
+	}))
+	<-asked
+	<-asked // of the node, and to write down
+	for range 3 {
+		must.NoError(t, s.tell(ctx, func() { s.state.Completed[a.Job] = true }))
+	}
+	cancel()
+	must.ErrorIs(t, <-ended, context.Canceled)
+	close(over)
+	s.drain()
+	must.Eq(t, 0, s.deciding)
+	must.SliceEmpty(t, s.agenda, must.Sprint("nothing is decided any more"))
+}
+
+// A move that Nomad would not have made counts as if nobody had wanted it, and another node
+// is looked for at once.
+func TestFinish_unwilling(t *testing.T) {
+	s, a := small()
+	c := config.Default()
+	s.relocation.done()
+	f := flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.Relocate}, err: &move.Refused{Target: true}, end: s.gate.Begin(time.Now(), a.Job, "a", "b")}
+	s.busy[a.Job], s.placed[a.ID] = true, true
+	s.finish(c, f)
+	must.Eq(t, "", s.gate.Closed(time.Now(), a.Job, "a", "b"))
+	must.True(t, s.isBarred(a.Job, "b"))
+	must.False(t, s.takes(a, "b"))
+	must.MapEmpty(t, s.busy)
+	must.MapEmpty(t, s.placed)
+	must.True(t, s.waiting)
+	must.True(t, s.relocation.due(time.Hour))
+	must.Eq(t, 0, s.out, must.Sprint("nothing is written down"))
+
+	// Not for ever.
+	for range tries - 1 {
+		s.relocation.done()
+		s.relocation.again()
+	}
+	must.False(t, s.relocation.due(time.Hour))
+}
+
+// What failed is tried again after its back-off; what cannot be moved is not asked again.
+func TestFinish_failed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err    error
+		marked bool
+	}{
+		"moved":   {nil, true},
+		"refused": {&move.Refused{}, true},
+		"claimed": {move.ErrClaimed, true},
+		"failed":  {errors.New("no leader"), false},
+	} {
+		s, a := small()
+		s.book.jobs, s.book.held = make(map[cluster.JobKey]memory.Job), func() error { return errors.New("lost") }
+		end := s.gate.Begin(time.Now(), a.Job, "a", "b")
+		s.finish(config.Default(), flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.SpeConMigrate}, err: tc.err, end: end})
+		s.drain()
+		must.Eq(t, tc.marked, !s.book.jobs[a.Job].Marked.IsZero(), must.Sprint(name))
+		must.Eq(t, tc.err == nil, s.book.jobs[a.Job].Failures == 0, must.Sprint(name))
+		must.NotEq(t, "", s.gate.Closed(time.Now(), a.Job, "a", "b"), must.Sprint(name))
+	}
+}

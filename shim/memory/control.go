@@ -1,0 +1,124 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Pause is what operators have told all shims: to begin no moves.
+type Pause struct {
+	By    string    `json:"by"`
+	Why   string    `json:"why"`
+	Since time.Time `json:"since"`
+	// Until is when it ends by itself; zero: when somebody ends it.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// Holds says whether the pause is not over.
+func (p *Pause) Holds(now time.Time) bool {
+	return p != nil && (p.Until.IsZero() || now.Before(p.Until))
+}
+
+// String is for people.
+func (p *Pause) String() string {
+	text := fmt.Sprintf("paused by %s since %s", p.By, p.Since.UTC().Format(time.RFC3339))
+	if !p.Until.IsZero() {
+		text += " until " + p.Until.UTC().Format(time.RFC3339)
+	}
+	if p.Why != "" {
+		text += ": " + p.Why
+	}
+	return text
+}
+
+// The names of single variables.
+const (
+	pauseName  = "pause"
+	reportName = "report"
+)
+
+// Pause pauses all shims.
+func (s Store) Pause(ctx context.Context, p Pause) error { return s.writeJSON(ctx, pauseName, p) }
+
+// Resume ends a pause.
+func (s Store) Resume(ctx context.Context) error { return s.remove(ctx, path.Join(s.Path, pauseName)) }
+
+// Paused returns the pause, also one that is over; nil if there is none.
+func (s Store) Paused(ctx context.Context) (*Pause, error) { return readJSON[Pause](ctx, s, pauseName) }
+
+// ReportEvery is the time between two reports.
+const ReportEvery = 30 * time.Second
+
+// Report is what the shim that leads says of itself, for people.
+type Report struct {
+	Holder  string    `json:"holder"`
+	Version string    `json:"version"`
+	Since   time.Time `json:"since"` // it leads
+	At      time.Time `json:"at"`
+	DryRun  bool      `json:"dry_run"`
+
+	Nodes       int `json:"nodes"`
+	Allocations int `json:"allocations"`
+	// Closed is why no move begins at all; "" if moves may.
+	Closed string `json:"closed"`
+	// InFlight are moves under way of at most InFlightMax, and Begun those that have begun
+	// within a minute of at most BegunMax.
+	InFlight    int `json:"in_flight"`
+	InFlightMax int `json:"in_flight_max"`
+	Begun       int `json:"begun"`
+	BegunMax    int `json:"begun_max"`
+	// LongestStepS is how long the loop was busy with one thing at most, in seconds.
+	LongestStepS float64 `json:"longest_step_s"`
+	// Waiting are the jobs that wait for a node.
+	Waiting []string `json:"waiting"`
+	// Said is what was said last of jobs: why they are not moved. More are not kept (Unsaid).
+	Said   []Said `json:"said"`
+	Unsaid int    `json:"unsaid"`
+}
+
+// Said is what was said of a job.
+type Said struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	What      string `json:"what"`
+}
+
+// Report writes a report down.
+func (s Store) Report(ctx context.Context, r Report) error { return s.writeJSON(ctx, reportName, r) }
+
+// Reported returns the last report; nil if there is none.
+func (s Store) Reported(ctx context.Context) (*Report, error) {
+	return readJSON[Report](ctx, s, reportName)
+}
+
+// item is the one that holds an object.
+const item = "json"
+
+func (s Store) writeJSON(ctx context.Context, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("writing variable %s: %w", path.Join(s.Path, name), err)
+	}
+	return s.write(ctx, name, api.VariableItems{item: string(data)})
+}
+
+func readJSON[T any](ctx context.Context, s Store, name string) (*T, error) {
+	full := path.Join(s.Path, name)
+	items, err := s.read(ctx, full)
+	if err != nil || items == nil {
+		return nil, err
+	}
+	v := new(T)
+	if err := json.Unmarshal([]byte(items[item]), v); err != nil {
+		return nil, fmt.Errorf("reading variable %s: %w", full, err)
+	}
+	return v, nil
+}
