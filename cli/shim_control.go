@@ -40,9 +40,10 @@ Usage: ebbtide shim status [options]
 
   Tells which shim leads, whether moves may begin, which are under way, which jobs
   wait for a node, and what was said last of each job: why it is not moved. The shim
-  writes this down every half a minute, in a Nomad variable.
+  writes this down in a Nomad variable.
 
-  The exit status is 1 when no shim leads.
+  The exit status is 1 when no shim leads. Nomad tells that to management tokens only;
+  others see which one has led last.
 
 Options:
 
@@ -56,6 +57,9 @@ func (c shimStatusCommand) Run(args []string) int {
 	return c.withStore(args, c.Help(), options, func(ctx context.Context, store memory.Store) error {
 		var s shimStatus
 		var err error
+		if s.Leader, err = store.Leader(ctx); err != nil {
+			return err
+		}
 		if s.Report, err = store.Reported(ctx); err != nil {
 			return err
 		}
@@ -72,8 +76,8 @@ func (c shimStatusCommand) Run(args []string) int {
 		} else {
 			err = c.print(s, time.Now())
 		}
-		if err == nil && !s.led(time.Now()) {
-			err = errors.New("no shim leads, or none can write to Nomad")
+		if err == nil && (s.Leader == nil || !s.Leader.Leads) {
+			err = errors.New("no shim leads, or it is not a management token")
 		}
 		return err
 	})
@@ -81,23 +85,25 @@ func (c shimStatusCommand) Run(args []string) int {
 
 // shimStatus is what is known of the shims.
 type shimStatus struct {
+	Leader *memory.Leader `json:"leader"`
 	Report *memory.Report `json:"report"`
 	Pause  *memory.Pause  `json:"pause"`
 	Moves  []move.Record  `json:"moves"`
 }
 
-// led says whether a shim leads.
-func (s shimStatus) led(now time.Time) bool {
-	return s.Report != nil && now.Sub(s.Report.At) < 4*memory.ReportEvery
-}
-
 func (c shimStatusCommand) print(s shimStatus, now time.Time) error {
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
-	ago := func(t time.Time) string { return now.Sub(t).Round(time.Second).String() }
+	if l := s.Leader; l != nil {
+		name := "Leader"
+		if !l.Leads {
+			name = "Led last"
+		}
+		row(name, "%s, since %s", l.Holder, l.Since.UTC().Format(time.RFC3339))
+	}
 	if r := s.Report; r != nil {
-		row("Leader", "%s (%s), since %s, heard of %s ago", r.Holder, r.Version, r.Since.UTC().Format(time.RFC3339), ago(r.At))
-		row("Cluster", "%d nodes, %d allocations", r.Nodes, r.Allocations)
+		row("Version", "%s", r.Version)
+		row("Cluster", "%d nodes", r.Nodes)
 	}
 	switch {
 	case s.Pause.Holds(now):

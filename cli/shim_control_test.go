@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/shim/leader"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 )
@@ -39,7 +40,13 @@ func variables(t *testing.T) (store memory.Store) {
 		case r.Method == http.MethodPut:
 			var v api.Variable
 			must.NoError(t, json.NewDecoder(r.Body).Decode(&v))
-			v.ModifyIndex = 1
+			switch v.ModifyIndex = 1; {
+			case r.URL.Query().Has("lock-acquire"):
+				v.Lock = &api.VariableLock{ID: "1"}
+			case r.URL.Query().Has("lock-release"):
+				v = all[path]
+				v.Lock = nil
+			}
 			all[path] = v
 			_ = json.NewEncoder(w).Encode(v)
 		case r.Method == http.MethodDelete:
@@ -103,17 +110,19 @@ func TestShim_status(t *testing.T) {
 
 	now := time.Now()
 	r := memory.Report{
-		Holder: "n1, process 7", Version: "1.2.3", Since: now.Add(-time.Hour), At: now, Nodes: 3, Allocations: 20, Closed: "the next window begins tonight",
+		Version: "1.2.3", At: now, Nodes: 3, Closed: "the next window begins tonight",
 		InFlight: 1, InFlightMax: 2, Begun: 3, BegunMax: 6, LongestStepS: 0.012, Waiting: []string{"ml/gru"},
 		Said: []memory.Said{{Namespace: "ml", Job: "vae", What: "not moved now: cooldown"}}, Unsaid: 7,
 	}
 	must.NoError(t, store.Report(ctx, r))
+	lock := &leader.Variable{Client: store.Client, Namespace: store.Namespace, Path: store.Path + "/leader", TTL: time.Minute, Holder: "n1, process 7"}
+	must.NoError(t, lock.Acquire(ctx))
 	_, err := memory.Claims{Store: store}.Write(ctx, move.Record{ID: "4f", Namespace: "ml", Job: "mlp", Phase: move.PhaseWait, Owner: "ebbtide move"})
 	must.NoError(t, err)
 	status, stdout, stderr = ebbtide("", "shim", "status")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
 	for _, want := range []string{
-		"Leader   n1, process 7 (1.2.3), since ", "Cluster  3 nodes, 20 allocations\n", "Moves    none may begin: the next window begins tonight\n",
+		"Leader   n1, process 7, since ", "Version  1.2.3\n", "Cluster  3 nodes\n", "Moves    none may begin: the next window begins tonight\n",
 		"Budget   1 of 2 moves under way, 3 of 6 begun within a minute\n", "Loop     longest step 12 ms\n", "Waiting  ml/gru\n",
 		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "and of 7 more",
 	} {
@@ -125,10 +134,9 @@ func TestShim_status(t *testing.T) {
 	must.Eq(t, r.Said, s.Report.Said)
 	must.Len(t, 1, s.Moves)
 
-	r.At = now.Add(-time.Hour)
-	must.NoError(t, store.Report(ctx, r))
+	must.NoError(t, lock.Release(ctx))
 	status, stdout, stderr = ebbtide("", "shim", "status")
 	must.Eq(t, exitError, status)
-	must.StrContains(t, stdout, "heard of 1h0m0s ago")
+	must.StrContains(t, stdout, "Led last  n1, process 7, since ")
 	must.StrContains(t, stderr, "no shim leads")
 }

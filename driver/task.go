@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/driver/target"
+	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
 // taskOptions is what a jobspec says to Ebbtide: technical settings in the
@@ -156,9 +158,10 @@ const (
 	metaPrefix  = "ebbtide_"
 	metaGoal    = "ebbtide_goal"
 	metaMetric  = "ebbtide_metric"
-	metaMigrate = "ebbtide_migrate"
+	metaMigrate = optin.Migrate
 	metaWaits   = "ebbtide_hold" // the shim's
 	metaAdopt   = "ebbtide_adopt"
+	metaOften   = optin.Cooldown // the shim's
 	// The device plugin's.
 	metaGPU        = "ebbtide_gpu_"
 	metaGPUMemory  = metaGPU + "memory"
@@ -176,7 +179,7 @@ const (
 
 // metaKeys lists them, for error messages.
 func metaKeys() []string {
-	return []string{metaAcceptable, metaAdopt, metaGoal, metaGPUGroup, metaGPUInput, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold, metaEpochs, metaSteps}
+	return []string{metaAcceptable, metaAdopt, metaOften, metaGoal, metaGPUGroup, metaGPUInput, metaGPUMemory, metaWaits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold, metaEpochs, metaSteps}
 }
 
 // readTaskOptions reads and checks what the jobspec says to Ebbtide. Every error
@@ -266,12 +269,19 @@ func (o *taskOptions) readMeta(key, value string, bad func(string, ...any)) {
 			bad("meta.%s: must be the ID of an allocation, got %q", key, value)
 		}
 		o.Adopt = value
-	case metaMigrate, metaWaits:
-		switch {
-		case value != "true" && value != "false":
+	case metaMigrate:
+		policies, err := optin.Policies(value)
+		if err != nil {
+			bad("meta.%s: %w", key, err)
+		}
+		o.Migrate = slices.Contains(policies, optin.SpeConMigrate)
+	case metaOften:
+		if _, err := optin.ReadCooldown(value); err != nil {
+			bad("meta.%s: %w", key, err)
+		}
+	case metaWaits:
+		if value != "true" && value != "false" {
 			bad(`meta.%s: must be "true" or "false", got %q`, key, value)
-		case key == metaMigrate:
-			o.Migrate = value == "true"
 		}
 	case metaAcceptable, metaObjective:
 		v, err := strconv.ParseFloat(value, 64)

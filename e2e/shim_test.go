@@ -213,8 +213,8 @@ func TestRelocate(t *testing.T) {
 	status, said = ebbtide("status")
 	must.Eq(t, 0, status)
 	t.Log(said)
-	must.StrContains(t, said, "Leader   shim (")
-	must.StrContains(t, said, "Cluster  2 nodes, ")
+	must.StrContains(t, said, "Leader   shim, since ")
+	must.StrContains(t, said, "Cluster  2 nodes\n")
 	for _, id := range ids {
 		first.stop(t, id)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
 // flights are the jobs that this process moves, or lets run.
@@ -83,7 +84,7 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	if t.busy[a.Job] {
 		return
 	}
-	if closed := cmp.Or(t.closed(c), t.gate.Closed(time.Now(), a.Job, a.Node, to)); closed != "" {
+	if closed := cmp.Or(t.closed(c), t.shut(a, to)); closed != "" {
 		t.say(a, closed)
 		return
 	}
@@ -104,10 +105,38 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	}
 	t.inbound[to]++
 	t.busy[a.Job] = true
+	pays := t.pays(a, to, e.Policy)
 	t.send(func() func() {
-		f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
+		if why := pays(); why != "" {
+			f.err = &move.Refused{Reasons: []string{why}}
+		} else {
+			f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
+		}
 		return func() { t.finish(c, f) }
 	})
+}
+
+// pays returns what says, beside the loop, why a move would not pay (relocate.Pays).
+func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
+	group, ok := t.group(a, policy)
+	nodes := t.backlogs([]string{to}, t.nodes)
+	if !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
+		return func() string { return "" }
+	}
+	ask, cost := []reading{{alloc: a, task: group.Tasks[0]}}, t.costOf(a.Job)
+	return func() string {
+		t.read(ask)
+		for _, task := range measured(ask, nil) {
+			return relocate.Pays(task, nodes[0], cost)
+		}
+		return "" // nobody knows
+	}
+}
+
+// costOf is for how long a move keeps a job from running, in seconds: as long as the last one
+// did.
+func (t *term) costOf(job cluster.JobKey) float64 {
+	return cmp.Or(t.book.jobs[job].CostS, relocate.DefaultParams().CostS)
 }
 
 // options are those of a move by this process.
@@ -142,7 +171,11 @@ func (t *term) finish(c config.Config, f flight) {
 		return
 	}
 	if c.DryRun {
-		t.would(c, key, e)
+		if f.err != nil {
+			t.say(f.alloc, f.err.Error())
+		} else {
+			t.would(c, key, e)
+		}
 		return
 	}
 	e.Phase, e.NewAlloc = string(f.result.Phase), f.result.NewAlloc
@@ -159,12 +192,15 @@ func (t *term) finish(c config.Config, f flight) {
 		e.Error = f.err.Error()
 		t.log.Warn("not moved", "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "error", f.err)
 	}
+	j := t.book.jobs[key]
 	if f.err == nil {
 		t.told[key] = "moved to " + e.To
+		if cost := f.result.SaveS + f.result.DownS; cost.Known() {
+			j.CostS = float64(cost)
+		}
 	}
 	f.end(time.Now(), outcome)
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
-	j := t.book.jobs[key]
 	j.Failures, j.Last = t.gate.Failures(key)
 	// What cannot be moved is not asked again; what failed is, after its back-off.
 	if result != "failed" && converged(e.Policy) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -42,8 +43,8 @@ const (
 	atATime   = 16
 )
 
-// survey asks the nodes how their tasks do.
-type survey struct {
+// surveyor asks the nodes how their tasks do.
+type surveyor struct {
 	nomad   move.API
 	log     hclog.Logger
 	sources map[string]source    // the one that has told of a node last
@@ -69,15 +70,13 @@ type witness struct {
 	must           bool
 }
 
-// questions are what to ask: one status file of each node.
-func (s *survey) questions(state *cluster.State) []question {
-	for id, since := range s.silent {
-		if state.Allocs[id] == nil || time.Since(since) > oldest {
-			delete(s.silent, id)
+// questions are what to ask some nodes: one status file of each.
+func (s *surveyor) questions(state *cluster.State, ids []string) (all []question) {
+	for _, id := range ids {
+		n := state.Nodes[id]
+		if n == nil {
+			continue
 		}
-	}
-	var all []question
-	for id, n := range state.Nodes {
 		last := s.sources[id]
 		allocs := s.mayTell(state, id, last)
 		if n.PoolCores == 0 || !n.Takes && len(allocs) == 0 {
@@ -91,7 +90,7 @@ func (s *survey) questions(state *cluster.State) []question {
 // mayTell are the allocations of a node of which one may tell of all, the likeliest first:
 // the one that has told last, and those of jobs that speak to Ebbtide. One that had no status
 // a while ago is left out.
-func (s *survey) mayTell(state *cluster.State, node string, last source) []witness {
+func (s *surveyor) mayTell(state *cluster.State, node string, last source) []witness {
 	var allocs []witness
 	rank := make(map[string]int)
 	for _, a := range state.On(node) {
@@ -116,11 +115,10 @@ func (s *survey) mayTell(state *cluster.State, node string, last source) []witne
 }
 
 // ask asks the nodes, beside the loop.
-func (s *survey) ask(ctx context.Context, all []question) []question {
+func (s *surveyor) ask(ctx context.Context, all []question) {
 	sideBySide(ctx, all, func(ctx context.Context, q *question) {
 		q.sum, q.from, q.mute, q.err = s.summarise(ctx, q.allocs, q.last)
 	})
-	return all
 }
 
 // sideBySide does something with each of them, with a time for each.
@@ -139,7 +137,8 @@ func sideBySide[T any](ctx context.Context, all []T, do func(context.Context, *T
 }
 
 // take takes the answers over. A node of which nothing could be learnt is left out.
-func (s *survey) take(all []question) map[string]Summary {
+func (s *surveyor) take(all []question) map[string]Summary {
+	maps.DeleteFunc(s.silent, func(_ string, since time.Time) bool { return time.Since(since) > oldest })
 	nodes := make(map[string]Summary, len(all))
 	s.sources = make(map[string]source, len(all))
 	for _, q := range all {
@@ -157,7 +156,7 @@ func (s *survey) take(all []question) map[string]Summary {
 
 // summarise finds a status file of one of a node's allocations. A node whose allocations
 // have none has no task of Ebbtide's; they are returned.
-func (s *survey) summarise(ctx context.Context, allocs []witness, last source) (sum Summary, from source, mute []string, err error) {
+func (s *surveyor) summarise(ctx context.Context, allocs []witness, last source) (sum Summary, from source, mute []string, err error) {
 	var errs []error
 	for _, a := range allocs {
 		tasks := []string{last.task}

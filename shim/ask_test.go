@@ -48,13 +48,14 @@ func TestSummarise(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	term, a := small()
-	term.survey.nomad = move.API{Client: client}
+	term.surveyor.nomad = move.API{Client: client}
 	term.state.Become(cluster.Listed(cluster.Listing{
 		Nodes: []*cluster.Node{term.state.Nodes["a"]}, Jobs: []*cluster.Job{term.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a},
 	}))
 	var mute []string
 	ask := func() (sum Summary, from source, err error) {
-		all := term.survey.ask(t.Context(), term.survey.questions(term.state))
+		all := term.surveyor.questions(term.state, term.state.NodeIDs())
+		term.surveyor.ask(t.Context(), all)
 		i := slices.IndexFunc(all, func(q question) bool { return q.node == a.Node })
 		mute = all[i].mute
 		return all[i].sum, all[i].from, all[i].err

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -47,10 +48,8 @@ func (t *term) attend() {
 			switch is := pause.Holds(now); {
 			case is && !was.Holds(now):
 				t.log.Info("no move begins: " + pause.String())
-				t.reported = time.Time{}
 			case !is && was.Holds(now):
 				t.log.Info("moves may begin again")
-				t.reported = time.Time{}
 			}
 		}
 	})
@@ -72,18 +71,14 @@ const (
 	longestSaid = 200 // bytes
 )
 
-// report writes down what people may want to know.
+// report writes down what people may want to know, if it has changed.
 func (t *term) report(c config.Config) {
-	if time.Since(t.reported) < memory.ReportEvery {
-		return
-	}
-	t.reported = time.Now()
+	now := time.Now()
 	r := memory.Report{
-		Holder: t.holder, Version: version.String(), Since: t.began, At: t.reported, DryRun: c.DryRun, Nodes: len(t.state.Nodes), Allocations: len(t.state.Allocs),
-		Closed: t.closed(c), InFlightMax: c.Limits.InFlight, BegunMax: c.Limits.MovesPerMinute, LongestStepS: t.longest.Seconds(),
-		Waiting: []string{}, Said: []memory.Said{},
+		Version: version.String(), DryRun: c.DryRun, Nodes: len(t.state.Nodes), Closed: t.closed(c),
+		InFlightMax: c.Limits.InFlight, BegunMax: c.Limits.MovesPerMinute, Waiting: []string{}, Said: []memory.Said{},
 	}
-	r.InFlight, r.Begun = t.gate.Spent(t.reported)
+	r.InFlight, r.Begun = t.gate.Spent(now)
 	for _, j := range t.held() {
 		r.Waiting = append(r.Waiting, j.Key.Namespace+"/"+j.Key.ID)
 	}
@@ -97,5 +92,11 @@ func (t *term) report(c config.Config) {
 		r.Said = append(r.Said, memory.Said{Namespace: key.Namespace, Job: key.ID, What: strings.ToValidUTF8(what[:min(len(what), longestSaid)], "")})
 	}
 	r.Unsaid = len(keys) - len(r.Said)
+	r.At, r.LongestStepS = t.reported.At, t.reported.LongestStepS
+	if reflect.DeepEqual(r, t.reported) {
+		return
+	}
+	r.At, r.LongestStepS = now, t.longest.Seconds()
+	t.reported = r
 	t.book.add(entry{failed: "what is done is not reported", write: func(ctx context.Context) error { return t.book.store.Report(ctx, r) }})
 }

@@ -34,8 +34,10 @@ func (t *term) look() {
 	}
 }
 
-// decide asks the nodes how their tasks do, if anybody wants to know, and decides then.
+// decide asks the nodes how their tasks do, if anybody wants to know, and decides then. Each
+// look at all allocations, and at a part of the nodes, is a step of its own.
 func (t *term) decide(c config.Config) {
+	begun := time.Now()
 	t.gate.Limits(c.Limits)
 	t.metrics.Nodes.Set(float64(len(t.state.Nodes)))
 	t.metrics.Allocs.Set(float64(len(t.state.Allocs)))
@@ -43,34 +45,61 @@ func (t *term) decide(c config.Config) {
 		clear(t.book.tried)
 	}
 	t.forget()
-	held := t.held()
-	t.metrics.Waiting.Set(float64(len(held)))
 	moves := t.closed(c) == ""
-	rebalance := moves && c.Rebalance.Enabled && t.rebalances.due(c.Rebalance.Interval)
 	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*askEach)) && t.anyMovable()
-	if len(held) == 0 && !rebalance && !relocate && (!moves || len(t.young(c)) == 0 && len(t.asking(c)) == 0) {
-		return
+	rebalance := moves && c.Rebalance.Enabled && t.rebalances.due(c.Rebalance.Interval)
+	var young, asking []*cluster.Alloc
+	if moves {
+		t.later(func() { young = t.young(c) })
+		t.later(func() { asking = t.asking(c) })
 	}
-	begun := time.Now()
-	questions := t.survey.questions(t.state)
-	t.gather(func() func() {
-		answers := t.survey.ask(t.leading, questions)
-		return func() {
-			nodes := t.survey.take(answers)
-			t.release(c, nodes)
-			if relocate {
-				t.later(func() { t.relocate(c, nodes) })
+	t.later(func() {
+		held := t.held()
+		t.metrics.Waiting.Set(float64(len(held)))
+		if len(held)+len(young)+len(asking) == 0 && !relocate && !rebalance {
+			return
+		}
+		t.survey(func(nodes map[string]Summary) {
+			if len(held)+len(young) > 0 {
+				t.place(c, held, young, nodes)
 			}
-			if moves {
-				t.place(c, nodes)
-				t.later(func() { t.migrate(c, nodes) })
+			if relocate {
+				t.relocate(c, nodes)
+			}
+			if len(asking) > 0 {
+				t.migrate(c, asking, nodes)
 			}
 			if rebalance {
-				t.later(func() { t.rebalance(c, nodes) })
+				t.rebalance(c, nodes)
 			}
 			t.later(func() { t.metrics.Decision.Observe(time.Since(begun).Seconds()) })
-		}
+		})
 	})
+}
+
+// survey asks all nodes how their tasks do.
+func (t *term) survey(then func(map[string]Summary)) {
+	var all []question
+	t.overNodes(func(ids []string) { all = append(all, t.surveyor.questions(t.state, ids)...) }, func() {
+		t.gather(func() func() {
+			t.surveyor.ask(t.leading, all)
+			return func() {
+				t.nodes = t.surveyor.take(all)
+				then(t.nodes)
+			}
+		})
+	})
+}
+
+// nodesAtOnce is how many nodes are looked at in a step of the loop.
+const nodesAtOnce = 500
+
+// overNodes does something with all nodes, in order.
+func (t *term) overNodes(do func(ids []string), then func()) {
+	for ids := range slices.Chunk(t.state.NodeIDs(), nodesAtOnce) {
+		t.later(func() { do(ids) })
+	}
+	t.later(then)
 }
 
 // forget drops what is known of jobs that are no more or have completed: one that is run
@@ -90,14 +119,23 @@ func (t *term) forget() {
 	maps.DeleteFunc(t.placed, func(id string, _ bool) bool { return t.state.Allocs[id] == nil })
 }
 
-// group is that of an allocation, if its job lets it be moved.
-func (t *term) group(a *cluster.Alloc) (cluster.Group, bool) {
+// group is that of an allocation, if a policy may move it.
+func (t *term) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 	j := t.state.Jobs[a.Job]
 	if j == nil || j.Stopped || !a.Running || a.Stops {
 		return cluster.Group{}, false
 	}
 	g, ok := j.Groups[a.Group]
-	return g, ok && g.Movable && g.Count == 1 && j.Migrates
+	return g, ok && g.Movable && g.Count == 1 && slices.Contains(j.Migrates, policy)
+}
+
+// shut says why a move of an allocation may not begin now; "" if it may.
+func (t *term) shut(a *cluster.Alloc, to string) string {
+	own := time.Duration(0)
+	if j := t.state.Jobs[a.Job]; j != nil {
+		own = j.Cooldown
+	}
+	return t.gate.Closed(time.Now(), a.Job, own, a.Node, to)
 }
 
 // feasible says whether Nomad would place a group on a node, as far as that is known here.

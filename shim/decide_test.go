@@ -12,10 +12,12 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/internal/optin"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/placement"
+	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
 // small is a term of two nodes with one job that may be moved.
@@ -30,7 +32,7 @@ func small() (t *term, a *cluster.Alloc) {
 	key := cluster.JobKey{Namespace: "ml", ID: "vae"}
 	t.state.Nodes["a"], t.state.Nodes["b"] = node("a"), node("b")
 	t.state.Jobs[key] = &cluster.Job{
-		Key: key, Migrates: true, Datacenters: []string{"dc*"}, Pool: "default",
+		Key: key, Migrates: optin.All(), Datacenters: []string{"dc*"}, Pool: "default",
 		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}}},
 	}
 	a = &cluster.Alloc{ID: "alloc", Job: key, Group: "train", Node: "a", Running: true, Uses: cluster.Resources{MHz: 600, MemoryMB: 100}}
@@ -47,18 +49,20 @@ func TestGroup(t *testing.T) {
 		if j := s.state.Jobs[a.Job]; j != nil {
 			j.Groups["train"] = g
 		}
-		_, ok := s.group(a)
+		_, ok := s.group(a, policies.Relocate)
 		return ok
 	}
 	must.True(t, group(func(*term, *cluster.Alloc, *cluster.Group) {}))
 	for name, change := range map[string]func(*term, *cluster.Alloc, *cluster.Group){
-		"no job":     func(s *term, a *cluster.Alloc, _ *cluster.Group) { delete(s.state.Jobs, a.Job) },
-		"stopped":    func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Stopped = true },
-		"stops":      func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stops = true },
-		"pending":    func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
-		"count":      func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
-		"immovable":  func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
-		"not opt in": func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Migrates = false },
+		"no job":    func(s *term, a *cluster.Alloc, _ *cluster.Group) { delete(s.state.Jobs, a.Job) },
+		"stopped":   func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Stopped = true },
+		"stops":     func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stops = true },
+		"pending":   func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
+		"count":     func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
+		"immovable": func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
+		"by another": func(s *term, a *cluster.Alloc, _ *cluster.Group) {
+			s.state.Jobs[a.Job].Migrates = []string{policies.FlowConPlace}
+		},
 	} {
 		must.False(t, group(change), must.Sprint(name))
 	}

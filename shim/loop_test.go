@@ -36,8 +36,9 @@ func TestLoop_slow(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.survey.nomad, s.book.store.Client = move.API{Client: client}, client
+	s.surveyor.nomad, s.book.store.Client = move.API{Client: client}, client
 	s.claims = failing{}
+	s.attended, s.operators.asked = true, time.Now()
 	held := *s.state.Jobs[a.Job]
 	held.Key.ID = "held"
 	held.Groups = map[string]cluster.Group{"train": {Held: true}}
@@ -72,9 +73,9 @@ func TestFinish_unwilling(t *testing.T) {
 	f := flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.Relocate}, err: &move.Refused{Target: true}, end: s.gate.Begin(time.Now(), a.Job, "a", "b")}
 	s.busy[a.Job], s.placed[a.ID] = true, true
 	s.finish(c, f)
-	must.Eq(t, "", s.gate.Closed(time.Now(), a.Job, "a", "b"))
+	must.Eq(t, "", s.shut(a, "b"))
 	must.True(t, s.isBarred(a.Job, "b"))
-	must.False(t, s.takes(a, "b"))
+	must.False(t, s.takes(a, "b", policies.Relocate))
 	must.MapEmpty(t, s.busy)
 	must.MapEmpty(t, s.placed)
 	must.True(t, s.waiting)
@@ -107,6 +108,6 @@ func TestFinish_failed(t *testing.T) {
 		s.drain()
 		must.Eq(t, tc.marked, !s.book.jobs[a.Job].Marked.IsZero(), must.Sprint(name))
 		must.Eq(t, tc.err == nil, s.book.jobs[a.Job].Failures == 0, must.Sprint(name))
-		must.NotEq(t, "", s.gate.Closed(time.Now(), a.Job, "a", "b"), must.Sprint(name))
+		must.NotEq(t, "", s.shut(a, "b"), must.Sprint(name))
 	}
 }

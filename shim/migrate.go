@@ -29,7 +29,7 @@ func (t *term) asking(c config.Config) (asking []*cluster.Alloc) {
 		if a.Asked.IsZero() {
 			continue
 		}
-		if _, ok := t.group(a); ok && t.book.of(c, a.Job).Marked.IsZero() {
+		if _, ok := t.group(a, policies.SpeConMigrate); ok && t.book.of(c, a.Job).Marked.IsZero() {
 			asking = append(asking, a)
 		}
 	}
@@ -38,8 +38,7 @@ func (t *term) asking(c config.Config) (asking []*cluster.Alloc) {
 
 // migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
 // wait longest first.
-func (t *term) migrate(c config.Config, nodes map[string]Summary) {
-	asking := t.asking(c)
+func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[string]Summary) {
 	slices.SortFunc(asking, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Asked.Compare(b.Asked), strings.Compare(a.ID, b.ID))
 	})
@@ -47,7 +46,7 @@ func (t *term) migrate(c config.Config, nodes map[string]Summary) {
 	for _, a := range asking {
 		if _, ok := nodes[a.Node]; !ok {
 			t.say(a, "nothing is known of its node")
-		} else if closed := t.gate.Closed(time.Now(), a.Job, a.Node, ""); closed != "" {
+		} else if closed := t.shut(a, ""); closed != "" {
 			t.say(a, closed)
 		} else if len(all) < candidates {
 			all = append(all, reading{alloc: a, task: a.Task})
@@ -72,7 +71,7 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	if a == nil {
 		return
 	}
-	group, ok := t.group(a)
+	group, ok := t.group(a, policies.SpeConMigrate)
 	switch {
 	case !ok:
 		return
@@ -127,24 +126,24 @@ func (t *term) unknown(nodes map[string]Summary) string {
 // rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
 func (t *term) rebalance(c config.Config, nodes map[string]Summary) {
 	t.rebalances.done()
-	in, byTask := t.spread(c, time.Now(), nodes)
-	if err := in.Validate(); err != nil {
-		t.log.Error("nothing was decided: the input is not valid", "error", err)
-		return
-	}
-	t.rebalanceOver(c, in, byTask, tries)
+	in, byTask := rebalance.Input{NowS: seconds(time.Now())}, make(map[string]*cluster.Alloc)
+	t.overNodes(func(ids []string) { t.spread(c, ids, nodes, &in, byTask) }, func() { t.rebalanceOver(c, in, byTask, tries) })
 }
 
 // rebalanceOver decides, so many times at most: where a node cannot take the task that was
 // chosen, another one may fit.
 func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, times int) {
 	t.gather(func() func() {
+		if err := in.Validate(); err != nil {
+			t.log.Error("nothing was decided: the input is not valid", "error", err)
+			return func() {}
+		}
 		out := rebalance.Decide(in) // of a large cluster it takes long
 		return func() {
 			refused := make(map[string]bool)
 			for _, m := range out.Moves {
 				a := byTask[m.Task]
-				if !t.takes(a, m.To) {
+				if !t.takes(a, m.To, policies.SpeConRebalance) {
 					refused[m.Task] = true
 					t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
 				}
@@ -169,27 +168,25 @@ func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[str
 }
 
 // takes says whether a node could take an allocation, as far as that is known here.
-func (t *term) takes(a *cluster.Alloc, node string) bool {
-	group, ok := t.group(a)
+func (t *term) takes(a *cluster.Alloc, node, policy string) bool {
+	group, ok := t.group(a, policy)
 	return ok && !t.isBarred(a.Job, node) && t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
 }
 
-// spread is what rebalance decides on: the tasks of all nodes that could take some and have
-// said how many they have, and the allocations of those that let themselves be moved.
-func (t *term) spread(c config.Config, now time.Time, nodes map[string]Summary) (in rebalance.Input, byTask map[string]*cluster.Alloc) {
-	in.NowS = seconds(now)
-	byTask = make(map[string]*cluster.Alloc)
-	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
+// spread adds to what rebalance decides on the tasks of some nodes, if they could take some
+// and have said how many they have, and the allocations of those that let themselves be moved.
+func (t *term) spread(c config.Config, ids []string, nodes map[string]Summary, in *rebalance.Input, byTask map[string]*cluster.Alloc) {
+	for _, id := range ids {
 		node := t.state.Nodes[id]
 		said, ok := nodes[id]
-		if node.PoolCores == 0 || !node.Takes || !ok {
+		if node == nil || node.PoolCores == 0 || !node.Takes || !ok {
 			continue
 		}
 		n := rebalance.Node{ID: id, Tasks: []rebalance.Task{}}
 		allocs := t.state.On(id)
 		for _, allocID := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[allocID]
-			if _, ok := t.group(a); !ok {
+			if _, ok := t.group(a, policies.SpeConRebalance); !ok {
 				continue
 			}
 			j := t.book.of(c, a.Job)
@@ -205,5 +202,4 @@ func (t *term) spread(c config.Config, now time.Time, nodes map[string]Summary) 
 		}
 		in.Nodes = append(in.Nodes, n)
 	}
-	return in, byTask
 }

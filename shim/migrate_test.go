@@ -32,7 +32,8 @@ func TestSpread(t *testing.T) {
 		Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: []*cluster.Job{s.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a, &other},
 	})
 	moves := func(nodes map[string]Summary) []rebalance.Move {
-		in, _ := s.spread(config.Default(), now, nodes)
+		in := rebalance.Input{NowS: seconds(now)}
+		s.spread(config.Default(), s.state.NodeIDs(), nodes, &in, map[string]*cluster.Alloc{})
 		must.NoError(t, in.Validate())
 		return rebalance.Decide(in).Moves
 	}

@@ -19,20 +19,18 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// place runs FlowCon's Algorithm 4 for tasks that have just begun: one for which another
-// node is better by the margin goes there. It is asked once about each allocation.
-func (t *term) place(c config.Config, nodes map[string]Summary) {
-	young := t.young(c)
-	if len(young) == 0 {
-		return
-	}
-	slices.SortFunc(young, func(a, b *cluster.Alloc) int {
-		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
+// place finds nodes for the jobs that wait for one, and for tasks that have just begun.
+func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Alloc, nodes map[string]Summary) {
+	var all []loaded
+	t.overNodes(func(ids []string) { all = append(all, t.loads(ids, nodes)...) }, func() {
+		t.release(c, held, all)
+		slices.SortFunc(young, func(a, b *cluster.Alloc) int {
+			return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
+		})
+		for _, a := range young {
+			t.later(func() { t.placeOne(c, a.ID, nodes, all) })
+		}
 	})
-	all := t.loads(nodes)
-	for _, a := range young {
-		t.later(func() { t.placeOne(c, a.ID, nodes, all) })
-	}
 }
 
 // young are the allocations that have just begun and may move.
@@ -46,26 +44,28 @@ func (t *term) young(c config.Config) (young []*cluster.Alloc) {
 		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || t.placed[id] {
 			continue
 		}
-		if _, ok := t.group(a); ok {
+		if _, ok := t.group(a, policies.FlowConPlace); ok {
 			young = append(young, a)
 		}
 	}
 	return young
 }
 
+// placeOne runs FlowCon's Algorithm 4 for a task that has just begun: it goes to another node
+// that is better by the margin. It is asked once about each allocation.
 func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []loaded) {
 	a := t.state.Allocs[id]
 	if a == nil {
 		return
 	}
-	if _, ok := t.group(a); !ok {
+	if _, ok := t.group(a, policies.FlowConPlace); !ok {
 		return
 	}
 	said, ok := nodes[a.Node]
 	if !ok || said.Tasks == 0 || a.Started.After(said.At) {
 		return // the node has not seen it yet
 	}
-	if closed := t.gate.Closed(time.Now(), a.Job, a.Node, ""); closed != "" {
+	if closed := t.shut(a, ""); closed != "" {
 		t.say(a, closed)
 		return
 	}
@@ -108,12 +108,13 @@ type loaded struct {
 	load placement.Load
 }
 
-// loads sums up the nodes, once for all tasks that are placed at a time.
-func (t *term) loads(nodes map[string]Summary) []loaded {
-	loads := make([]loaded, 0, len(nodes))
-	for id, n := range nodes {
+// loads sums up some nodes, once for all tasks that are placed at a time.
+func (t *term) loads(ids []string, nodes map[string]Summary) []loaded {
+	loads := make([]loaded, 0, len(ids))
+	for _, id := range ids {
 		node := t.state.Nodes[id]
-		if node == nil {
+		n, ok := nodes[id]
+		if node == nil || !ok {
 			continue
 		}
 		l := load(node, n)
@@ -126,7 +127,7 @@ func (t *term) loads(nodes map[string]Summary) []loaded {
 // candidatesOf are the nodes on which an allocation may run: its own, without it, and those
 // that could take it.
 func (t *term) candidatesOf(a *cluster.Alloc, all []loaded) []placement.Load {
-	group, _ := t.group(a)
+	group, _ := t.group(a, policies.FlowConPlace)
 	return t.candidates(t.state.Jobs[a.Job], group, a.Uses, a.Node, all)
 }
 
@@ -187,8 +188,7 @@ func (t *term) begun(node *cluster.Node, at time.Time) int {
 
 // release finds nodes for the jobs that wait for it (cluster.Hold), those that wait
 // longest first. Who cannot be placed in time goes where Nomad places it.
-func (t *term) release(c config.Config, nodes map[string]Summary) {
-	held := t.held()
+func (t *term) release(c config.Config, held []*cluster.Job, all []loaded) {
 	if len(held) == 0 {
 		return
 	}
@@ -199,7 +199,6 @@ func (t *term) release(c config.Config, nodes map[string]Summary) {
 	for _, a := range t.state.Allocs {
 		runs[a.Job] = true
 	}
-	all := t.loads(nodes)
 	for _, j := range held {
 		t.later(func() {
 			if t.busy[j.Key] || t.state.Jobs[j.Key] != j {

@@ -36,7 +36,7 @@ func TestCandidates_barred(t *testing.T) {
 	}
 	j := s.state.Jobs[a.Job]
 	best := func(own string) string {
-		return placement.Choose(s.candidates(j, j.Groups["train"], a.Uses, own, s.loads(nodes)), placement.DefaultParams()).Node
+		return placement.Choose(s.candidates(j, j.Groups["train"], a.Uses, own, s.loads(s.state.NodeIDs(), nodes)), placement.DefaultParams()).Node
 	}
 	must.Eq(t, "a", best(""))
 	for _, id := range []string{"b", "c", "d", "e", "f"} {
@@ -88,7 +88,7 @@ func TestLoads(t *testing.T) {
 	nodes := map[string]Summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
 	pending := func(own string) map[string]int {
 		out := map[string]int{}
-		for _, l := range s.candidates(j, group, a.Uses, own, s.loads(nodes)) {
+		for _, l := range s.candidates(j, group, a.Uses, own, s.loads(s.state.NodeIDs(), nodes)) {
 			out[l.ID] = l.NL.Tasks*10 + l.Pending
 		}
 		return out
@@ -141,14 +141,14 @@ func TestFind(t *testing.T) {
 
 	_, _, err := s.find(c, job(func(*cluster.Job) {}), nil)
 	must.ErrorContains(t, err, "nothing is known of any node")
-	b, out, err := s.find(c, job(func(*cluster.Job) {}), s.loads(map[string]Summary{"a": growing(1, 0.1)}))
+	b, out, err := s.find(c, job(func(*cluster.Job) {}), s.loads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)
 	must.Eq(t, placement.RuleNone, out.Rule, must.Sprint("no node is feasible"))
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		s.bar(cluster.JobKey{Namespace: "ml", ID: "vae"}, id)
 	}
-	_, out, err = s.find(c, job(func(*cluster.Job) {}), s.loads(map[string]Summary{"a": growing(1, 0.1)}))
+	_, out, err = s.find(c, job(func(*cluster.Job) {}), s.loads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "Nomad takes it on none of the 5 best nodes", out.Why)
 

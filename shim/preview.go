@@ -34,15 +34,17 @@ func NewPreview(client *api.Client, state *cluster.State, jobs map[cluster.JobKe
 
 // Summaries asks the nodes how their tasks do.
 func (p Preview) Summaries(ctx context.Context) map[string]Summary {
-	s := p.term.survey
-	return s.take(s.ask(ctx, s.questions(p.term.state)))
+	s := p.term.surveyor
+	all := s.questions(p.term.state, p.term.state.NodeIDs())
+	s.ask(ctx, all)
+	return s.take(all)
 }
 
 // Placing makes ready for placements what the nodes said of themselves, once for all that
 // are decided at a time. What it returns decides where one allocation would be placed, and
 // writes down what would be kept of that.
 func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluster.Alloc) (placement.Output, memory.Entry) {
-	loads := p.term.loads(nodes)
+	loads := p.term.loads(p.term.state.NodeIDs(), nodes)
 	return func(a *cluster.Alloc) (placement.Output, memory.Entry) { return p.place(c, a, loads) }
 }
 
@@ -57,13 +59,14 @@ func (p Preview) place(c config.Config, a *cluster.Alloc, loads []loaded) (place
 // Rebalance decides which allocations would be moved for balance, those whose target
 // could not take them among them.
 func (p Preview) Rebalance(now time.Time, nodes map[string]Summary) (rebalance.Output, error) {
-	in, byTask := p.term.spread(config.Config{}, now, nodes)
+	in, byTask := rebalance.Input{NowS: seconds(now)}, make(map[string]*cluster.Alloc)
+	p.term.spread(config.Config{}, p.term.state.NodeIDs(), nodes, &in, byTask)
 	if err := in.Validate(); err != nil {
 		return rebalance.Output{}, fmt.Errorf("rebalancing: %w", err)
 	}
 	out := rebalance.Decide(in)
 	for _, m := range out.Moves {
-		p.term.takes(byTask[m.Task], m.To)
+		p.term.takes(byTask[m.Task], m.To, policies.SpeConRebalance)
 	}
 	return out, nil
 }

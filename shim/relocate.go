@@ -31,19 +31,26 @@ const askEach = 10 * time.Millisecond
 // most.
 func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	t.relocation.done()
-	in := relocate.Input{Nodes: t.backlogs(nodes), Params: relocate.DefaultParams()}
+	in := relocate.Input{Params: relocate.DefaultParams()}
 	in.Params.Margin = c.Relocation.Margin
-	all, to := t.relocatable(in.Nodes)
-	t.gather(func() func() {
-		t.read(all)
-		return func() {
+	t.overNodes(func(ids []string) { in.Nodes = append(in.Nodes, t.backlogs(ids, nodes)...) }, func() {
+		all, to := t.relocatable(in.Nodes)
+		costs := make(map[string]float64)
+		for _, r := range all {
+			costs[r.alloc.ID] = t.costOf(r.alloc.Job)
+		}
+		t.gather(func() func() {
+			t.read(all)
 			in.Tasks = measured(all, to)
+			for i, x := range in.Tasks {
+				in.Tasks[i].CostS = costs[x.ID]
+			}
 			if err := in.Validate(); err != nil {
 				t.log.Error("nothing was decided: the input is not valid", "error", err)
-				return
+				return func() {}
 			}
-			t.later(func() { t.relocateOne(c, in, 1+len(in.Nodes)/4) })
-		}
+			return func() { t.relocateOne(c, in, 1+len(in.Nodes)/4) }
+		})
 	})
 }
 
@@ -55,7 +62,7 @@ func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
 		return
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
-	if a := t.state.Allocs[out.Task]; a != nil && t.takes(a, out.To) {
+	if a := t.state.Allocs[out.Task]; a != nil && t.takes(a, out.To, policies.Relocate) {
 		t.begin(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
 	}
 	for i := range in.Nodes {
@@ -75,20 +82,21 @@ func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
 // anyMovable says whether there is an allocation that may move.
 func (t *term) anyMovable() bool {
 	for _, a := range t.state.Allocs {
-		if _, ok := t.group(a); ok {
+		if _, ok := t.group(a, policies.Relocate); ok {
 			return true
 		}
 	}
 	return false
 }
 
-// backlogs are the nodes of which it is known what they have to do. What has been placed
-// there since, or is on its way, counts as of unknown size.
-func (t *term) backlogs(nodes map[string]Summary) []relocate.Node {
-	out := make([]relocate.Node, 0, len(nodes))
-	for _, id := range slices.Sorted(maps.Keys(nodes)) {
-		node, sum := t.state.Nodes[id], nodes[id]
-		if node == nil || node.PoolCores == 0 {
+// backlogs are those of some nodes of which it is known what they have to do. What has been
+// placed there since, or is on its way, counts as of unknown size.
+func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node {
+	out := make([]relocate.Node, 0, len(ids))
+	for _, id := range ids {
+		node := t.state.Nodes[id]
+		sum, ok := nodes[id]
+		if node == nil || node.PoolCores == 0 || !ok {
 			continue
 		}
 		training := 0
@@ -122,15 +130,15 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 		allocs := t.state.On(nodes[i].ID)
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
-			group, ok := t.group(a)
-			if !ok || len(group.Tasks) == 0 || t.gate.Closed(time.Now(), a.Job, a.Node, "") != "" {
+			group, ok := t.group(a, policies.Relocate)
+			if !ok || len(group.Tasks) == 0 || t.shut(a, "") != "" {
 				continue
 			}
 			if asked++; asked > candidates {
 				return all, to
 			}
 			for _, k := range least {
-				if node := nodes[k].ID; work[k] < work[i]/2 && t.takes(a, node) {
+				if node := nodes[k].ID; work[k] < work[i]/2 && t.takes(a, node, policies.Relocate) {
 					to[id] = append(to[id], node)
 				}
 			}

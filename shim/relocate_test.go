@@ -52,7 +52,7 @@ func TestRelocatable(t *testing.T) {
 		"b": {Node: status.Node{RemainingCPUS: status.Unknown()}, At: time.Now()},
 	}
 	s.inbound = map[string]int{"b": 1}
-	in := relocate.Input{Nodes: s.backlogs(sums), Params: relocate.DefaultParams()}
+	in := relocate.Input{Nodes: s.backlogs(s.state.NodeIDs(), sums), Params: relocate.DefaultParams()}
 	must.Eq(t, []relocate.Node{
 		{ID: "a", PoolCores: 4, LeftCPUS: 700, Known: 2, Unknown: 1}, {ID: "b", PoolCores: 4, Unknown: 1},
 	}, in.Nodes)

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -86,7 +87,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		})
 	}
 	lock := &leader.Variable{
-		Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path + "/leader",
+		Client: s.client, Namespace: c.Leader.Namespace, Path: path.Join(c.Leader.Path, memory.LeaderName),
 		TTL: c.Leader.TTL, Delay: c.Leader.Delay, Holder: s.holder,
 	}
 	opts := leader.Options{TTL: c.Leader.TTL, Retry: c.Leader.TTL / 3, Report: func(err error) {
@@ -156,17 +157,17 @@ type term struct {
 	follows    bool // the state is the cluster's
 	remembered bool // what is remembered of jobs was read; the follower's
 
-	survey *survey
-	book   *book
+	surveyor *surveyor
+	book     *book
 	*flights
 	recovery
 	operators
 
-	agenda    []func() // what is to be decided, each a step of the loop
-	deciding  int      // errands of decisions
-	waiting   bool     // somebody waits for a decision
-	began     time.Time
-	reported  time.Time
+	nodes     map[string]Summary // as they have last said
+	agenda    []func()           // what is to be decided, each a step of the loop
+	deciding  int                // errands of decisions
+	waiting   bool               // somebody waits for a decision
+	reported  memory.Report
 	longest   time.Duration // step of the loop
 	telling   chan struct{} // of what is told to tasks that have begun
 	releasing chan struct{} // of jobs that are let run
@@ -183,10 +184,10 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 	return &term{
 		Shim: s, errands: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
 		news: make(chan func()), state: cluster.New(),
-		survey:  &survey{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), silent: make(map[string]time.Time)},
-		book:    &book{errands: e, store: store, held: held, log: s.log, tried: make(map[cluster.JobKey]memory.Job), stale: make(map[cluster.JobKey]bool)},
-		flights: newFlights(s.now().Limits), recovery: recovery{left: make(map[cluster.JobKey]uint64)},
-		began: time.Now(), telling: make(chan struct{}, atATime), releasing: make(chan struct{}, atATime),
+		surveyor: &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), silent: make(map[string]time.Time)},
+		book:     &book{errands: e, store: store, held: held, log: s.log, tried: make(map[cluster.JobKey]memory.Job), stale: make(map[cluster.JobKey]bool)},
+		flights:  newFlights(s.now().Limits), recovery: recovery{left: make(map[cluster.JobKey]uint64)},
+		telling: make(chan struct{}, atATime), releasing: make(chan struct{}, atATime),
 		placed: make(map[string]bool), told: make(map[cluster.JobKey]string),
 	}
 }
@@ -227,16 +228,19 @@ func (t *term) loop(ctx context.Context) error {
 			more = always
 		}
 		var step func()
+		kind := ""
 		select {
 		case step = <-t.news:
+			kind = "news"
 		case then := <-t.back:
-			step = func() { t.took(then) }
+			step, kind = func() { t.took(then) }, "errand"
 		case <-more:
-			step, t.agenda = t.agenda[0], t.agenda[1:]
+			step, kind = t.agenda[0], "agenda"
+			t.agenda = t.agenda[1:]
 		case <-due.C:
 			hurried = false
 			due.Reset(t.now().Interval)
-			step = t.look
+			step, kind = t.look, "look"
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -245,6 +249,7 @@ func (t *term) loop(ctx context.Context) error {
 		if took := time.Since(begun); took > t.longest {
 			t.longest = took
 			t.metrics.LongestStep.Set(took.Seconds())
+			t.log.Debug("the loop's longest step until now", "kind", kind, "took", took)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestRun(t *testing.T) {
 	text := out.String()
 	for _, want := range []string{
 		`0\.05 % +0\.1 % +target`, `nodes +5 +10`, `allocations +50 +100`, `list and model +\d`, `events applied +\d+/s`, `asking all nodes, once +\d.*, 5 answer +\d.*, 10 answer`,
-		`p99 < 10 ms`, `nodes among which it chooses, median +5 +10`, `its writes, but for the lock's +– +0 +none`, `CPU with 50 events/s +– +\d`, `Targets are for 100 %`,
+		`p99 < 10 ms`, `nodes among which it chooses, median +5 +10`, `its writes, but for the lock's +– +0 +< 3`, `CPU with 50 events/s +– +\d`, `Targets are for 100 %`,
 	} {
 		must.RegexMatch(t, regexp.MustCompile(want), text)
 	}
@@ -90,7 +90,8 @@ func TestTable(t *testing.T) {
 		"placement decision":    func(r *measure.Report, _ *watched) { r.PlaceS = []float64{0.001, 0.011} },
 		"rebalancing all nodes": func(r *measure.Report, _ *watched) { r.RebalanceS = []float64{0.1, 1.5} },
 		"CPU of an idle shim":   func(_ *measure.Report, w *watched) { w.Cores = 0.02 },
-		"its writes":            func(_ *measure.Report, w *watched) { w.Requests.Known = map[string]int{"PUT variable": 1} },
+		"its writes":            func(_ *measure.Report, w *watched) { w.Requests.Known = map[string]int{"PUT variable": 3} },
+		"longest step":          func(_ *measure.Report, w *watched) { w.StepS = 0.06 },
 	} {
 		r, w := report(), watched{}
 		worse(&r, &w)

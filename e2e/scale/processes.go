@@ -6,10 +6,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -113,6 +116,7 @@ func measureOnce(ctx context.Context, o measure.Options, stderr io.Writer) (r me
 type watched struct {
 	Cores    float64 // CPU, of one core
 	PeakMiB  float64
+	StepS    float64        // longest step of its loop
 	Requests nomad.Requests // to Nomad, from its start to its end
 }
 
@@ -127,7 +131,15 @@ func watch(ctx context.Context, g *generator, settle, long time.Duration, act fu
 	}
 	defer os.RemoveAll(dir)
 	config := filepath.Join(dir, "shim.hcl")
-	if err := os.WriteFile(config, []byte("dry_run = true\nweb {\n  address = \"\"\n}\n"), 0o600); err != nil {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return w, err
+	}
+	web := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return w, err
+	}
+	if err := os.WriteFile(config, fmt.Appendf(nil, "dry_run = true\nweb {\n  address = %q\n}\n", web), 0o600); err != nil {
 		return w, err
 	}
 	cmd, err := itself(ctx, asEbbtide, "shim", "-config", config)
@@ -188,12 +200,35 @@ func watch(ctx context.Context, g *generator, settle, long time.Duration, act fu
 	if w.PeakMiB, err = measure.Peak(cmd.Process.Pid); err != nil {
 		return w, err
 	}
+	if w.StepS, err = longestStep(ctx, web); err != nil {
+		return w, err
+	}
 	select {
 	case err := <-acted:
 		return w, err
 	default:
 		return w, nil
 	}
+}
+
+// longestStep reads how long the loop of a shim was busy with one thing at most.
+func longestStep(ctx context.Context, web string) (float64, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+web+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "ebbtide_shim_loop_longest_step_seconds "); ok {
+			return strconv.ParseFloat(text, 64)
+		}
+	}
+	return 0, cmp.Or(lines.Err(), errors.New("the shim does not tell its longest step"))
 }
 
 // follower waits until something is written, and keeps the end.

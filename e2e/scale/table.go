@@ -101,6 +101,7 @@ func rows(o options) []row {
 	}
 	idle := func(s size) *watched { return s.idle }
 	follows := func(s size) *watched { return s.follows }
+	steps := func(w watched) (float64, string) { return w.StepS, fmt.Sprintf("%.1f ms", 1000*w.StepS) }
 	cores := func(w watched) (float64, string) { return w.Cores, fmt.Sprintf("%.2f %%", 100*w.Cores) }
 	return []row{
 		{"nodes", nil, last(func(r measure.Report) (float64, string) { return 0, fmt.Sprint(r.Nodes) })},
@@ -130,8 +131,9 @@ func rows(o options) []row {
 		})},
 		{"moves that it asks for", nil, last(func(r measure.Report) (float64, string) { return 0, fmt.Sprint(r.Moves) })},
 		{fmt.Sprintf("CPU of an idle shim, of one core, over %v", o.idle), &target{0.01, true, "< 1 %"}, watches(idle, cores)},
+		{"longest step of its loop", &target{0.05, true, "< 50 ms"}, watches(idle, steps)},
 		{"its memory, the most", nil, watches(idle, func(w watched) (float64, string) { return 0, fmt.Sprintf("%.0f MiB", w.PeakMiB) })},
-		{"its writes, but for the lock's", &target{1, true, "none"}, watches(idle, func(w watched) (float64, string) {
+		{"its writes, but for the lock's", &target{3, true, "< 3: its report"}, watches(idle, func(w watched) (float64, string) {
 			return float64(w.Requests.Writes()), fmt.Sprint(w.Requests.Writes())
 		})},
 		{fmt.Sprintf("CPU with %g events/s", o.rate), nil, watches(follows, cores)},

@@ -56,10 +56,11 @@ func (g *Gate) Forget(job cluster.JobKey) {
 // maxFailures bounds the doubling of the back-off.
 const maxFailures = 10
 
-// Closed says why a move may not begin now; "" if it may.
-func (g *Gate) Closed(now time.Time, job cluster.JobKey, from, to string) string {
+// Closed says why a move may not begin now; "" if it may. The cooldown is the job's own; it
+// counts if it is the longer one.
+func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
 	if p := g.jobs[job]; p != nil {
-		wait := g.limits.Cooldown
+		wait := max(g.limits.Cooldown, cooldown)
 		what := "cooldown"
 		if p.failures > 0 {
 			what = fmt.Sprintf("back-off after %d failures", p.failures)

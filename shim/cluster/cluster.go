@@ -64,10 +64,11 @@ type Job struct {
 	Key         JobKey
 	Type        string
 	Stopped     bool
-	Template    bool     // a periodic or parameterized one, of which others are made
-	Made        bool     // one of those; it cannot be registered anew
-	Migrates    bool     // it lets itself be moved, by its own meta
-	Datacenters []string // patterns
+	Template    bool          // a periodic or parameterized one, of which others are made
+	Made        bool          // one of those; it cannot be registered anew
+	Migrates    []string      // the policies by which it lets itself be moved, by its own meta
+	Cooldown    time.Duration // least time between two moves, by its own meta
+	Datacenters []string      // patterns
 	Pool        string
 	Groups      map[string]Group
 	Submitted   time.Time // when somebody last changed it
@@ -198,6 +199,9 @@ func (s *State) setRun(r Run) {
 		tasks[r.Task] = r
 	}
 }
+
+// NodeIDs are the IDs of the nodes, in order.
+func (s *State) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 
 // On are the allocations of a node, by their IDs. It must not be changed.
 func (s *State) On(node string) map[string]*Alloc { return s.on[node] }

@@ -17,6 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/ebbtide/ebbtide/internal/optin"
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
@@ -69,7 +70,7 @@ func TestState_Apply(t *testing.T) {
 	vae := JobKey{"ml", "vae"}
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 6, fmt.Sprintf(jobText, 6)))
 	must.Eq(t, &Job{
-		Key: vae, Type: "batch", Migrates: true, Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
+		Key: vae, Type: "batch", Migrates: optin.All(), Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
 			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Asks: Resources{100, 64, 300}},
 			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
@@ -103,7 +104,7 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, true, event(api.TopicJob, "JobDeregistered", 13, fmt.Sprintf(jobText, 12)))
 	must.MapLen(t, 0, s.Jobs)
 	apply(t, s, true, event(api.TopicJob, "JobRegistered", 14, strings.Replace(fmt.Sprintf(jobText, 14), `"true"`, `"false"`, 1)))
-	must.False(t, s.Jobs[vae].Migrates)
+	must.SliceEmpty(t, s.Jobs[vae].Migrates)
 	apply(t, s, true, event(api.TopicJob, "JobBatchDeregistered", 15, fmt.Sprintf(jobText, 14)))
 	must.MapLen(t, 0, s.Jobs, must.Sprint("by garbage collection"))
 	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))

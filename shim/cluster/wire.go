@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
+	"github.com/ebbtide/ebbtide/internal/optin"
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
@@ -128,10 +129,12 @@ func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
 		Made:     w.ParentID != "" || w.Dispatched,
-		Migrates: w.Meta["ebbtide_migrate"] == "true",
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
+	// What is wrong the driver has refused.
+	j.Migrates, _ = optin.Policies(w.Meta[optin.Migrate])
+	j.Cooldown, _ = optin.ReadCooldown(w.Meta[optin.Cooldown])
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints), Bound: bound(g.Constraints)}
 		if g.EphemeralDisk != nil {

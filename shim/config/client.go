@@ -6,8 +6,8 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
@@ -45,15 +45,20 @@ func (n Nomad) Client() (*api.Client, error) {
 	set(&c.TLSConfig.ClientKey, n.KeyFile)
 	set(&c.TLSConfig.TLSServerName, n.TLSServerName)
 	set(&c.SecretID, n.Token)
-	if n.TokenFile != "" {
-		token, err := os.ReadFile(n.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("nomad.token_file: %w", err)
-		}
-		c.SecretID = strings.TrimSpace(string(token))
-	}
 	if u, err := url.Parse(c.Address); err != nil || !slices.Contains([]string{"http", "https", "unix"}, u.Scheme) {
 		return nil, fmt.Errorf("the address of Nomad's API must be a URL like https://127.0.0.1:4646, got %q", c.Address)
+	}
+	if creds := (&credentials{tokenFile: n.TokenFile, tls: c.TLSConfig}); len(creds.files()) > 0 {
+		if socket, ok := strings.CutPrefix(c.Address, "unix://"); ok {
+			c.Address, creds.socket = "http://127.0.0.1", socket
+		}
+		if err := creds.read(); err != nil {
+			return nil, err
+		}
+		if n.TokenFile != "" {
+			c.SecretID = "" // which NOMAD_TOKEN may have set
+		}
+		c.HttpClient = &http.Client{Transport: creds}
 	}
 	client, err := api.NewClient(c)
 	if err != nil {

@@ -4,6 +4,19 @@
 package config
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -164,4 +177,65 @@ func TestConfig_Closed(t *testing.T) {
 	} {
 		must.Eq(t, want, c.Closed(at(text)), must.Sprint(text))
 	}
+}
+
+// A token and a certificate that change are read again; while they cannot be read, what was
+// read last counts.
+func TestNomad_Client_credentials(t *testing.T) {
+	got := make(chan string, 1)
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Get("X-Nomad-Token")
+		_, _ = w.Write([]byte(`"10.0.0.1:4647"`))
+	})
+	server := httptest.NewTLSServer(answer)
+	defer server.Close()
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	dir := t.TempDir()
+	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
+	write := func(name, text string) { must.NoError(t, os.WriteFile(name, []byte(text), 0o600)) }
+	certificate := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+
+	_, err := Nomad{Address: server.URL, TokenFile: token}.Client()
+	must.ErrorContains(t, err, "nomad.token_file: open ")
+	write(token, "one\n")
+	t.Setenv("NOMAD_TOKEN", "another")
+	write(ca, otherCA(t))
+	client, err := Nomad{Address: server.URL, TokenFile: token, CAFile: ca}.Client()
+	must.NoError(t, err)
+	_, err = client.Status().Leader()
+	must.ErrorContains(t, err, "certificate")
+	write(ca, certificate)
+	ask := func() string {
+		_, err := client.Status().Leader()
+		must.NoError(t, err)
+		return <-got
+	}
+	must.Eq(t, "one", ask())
+	write(token, "another one\n")
+	must.Eq(t, "another one", ask())
+	must.NoError(t, os.Remove(token))
+	must.Eq(t, "another one", ask())
+	write(token, "three")
+	must.Eq(t, "three", ask())
+
+	// Through a socket, as a task reaches its agent.
+	socket := filepath.Join(dir, "api.sock")
+	l, err := net.Listen("unix", socket)
+	must.NoError(t, err)
+	agent := &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}
+	go func() { _ = agent.Serve(l) }()
+	defer agent.Close()
+	client, err = Nomad{Address: "unix://" + socket, TokenFile: token}.Client()
+	must.NoError(t, err)
+	must.Eq(t, "three", ask())
+}
+
+// otherCA is a certificate that has signed nothing.
+func otherCA(t *testing.T) string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

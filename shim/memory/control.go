@@ -41,6 +41,7 @@ func (p *Pause) String() string {
 
 // The names of single variables.
 const (
+	LeaderName = "leader"
 	pauseName  = "pause"
 	reportName = "report"
 )
@@ -54,19 +55,32 @@ func (s Store) Resume(ctx context.Context) error { return s.remove(ctx, path.Joi
 // Paused returns the pause, also one that is over; nil if there is none.
 func (s Store) Paused(ctx context.Context) (*Pause, error) { return readJSON[Pause](ctx, s, pauseName) }
 
-// ReportEvery is the time between two reports.
-const ReportEvery = 30 * time.Second
+// Leader is the shim that leads, or has led last.
+type Leader struct {
+	Holder string    `json:"holder"`
+	Since  time.Time `json:"since"`
+	// Leads says that it holds the lock now. Nomad shows that to management tokens only.
+	Leads bool `json:"leads"`
+}
 
-// Report is what the shim that leads says of itself, for people.
+// Leader returns the shim that leads; nil if none ever has.
+func (s Store) Leader(ctx context.Context) (*Leader, error) {
+	full := path.Join(s.Path, LeaderName)
+	v, err := s.readVariable(ctx, full)
+	if err != nil || v == nil {
+		return nil, err
+	}
+	return &Leader{Holder: v.Items["holder"], Since: when(v.Items["since"]), Leads: v.Lock != nil}, nil
+}
+
+// Report is what the shim that leads says of itself, for people. It is written when it has
+// changed.
 type Report struct {
-	Holder  string    `json:"holder"`
 	Version string    `json:"version"`
-	Since   time.Time `json:"since"` // it leads
 	At      time.Time `json:"at"`
 	DryRun  bool      `json:"dry_run"`
 
-	Nodes       int `json:"nodes"`
-	Allocations int `json:"allocations"`
+	Nodes int `json:"nodes"`
 	// Closed is why no move begins at all; "" if moves may.
 	Closed string `json:"closed"`
 	// InFlight are moves under way of at most InFlightMax, and Begun those that have begun

@@ -34,6 +34,8 @@ type Job struct {
 	// Last is when its last move ended, and Failures how many have failed in a row.
 	Last     time.Time
 	Failures int
+	// CostS is for how long the last move kept it from running, in seconds; 0: not known.
+	CostS float64
 }
 
 // Entry is one thing that was done, or would have been.
@@ -99,6 +101,15 @@ func (s Store) list(ctx context.Context, name string) ([]string, error) {
 }
 
 func (s Store) read(ctx context.Context, full string) (api.VariableItems, error) {
+	v, err := s.readVariable(ctx, full)
+	if err != nil || v == nil {
+		return nil, err
+	}
+	return v.Items, nil
+}
+
+// readVariable returns nil if there is none.
+func (s Store) readVariable(ctx context.Context, full string) (*api.Variable, error) {
 	v, _, err := s.Client.Variables().Read(full, (&api.QueryOptions{Namespace: s.Namespace}).WithContext(ctx))
 	if errors.Is(err, api.ErrVariablePathNotFound) {
 		return nil, nil
@@ -106,7 +117,7 @@ func (s Store) read(ctx context.Context, full string) (api.VariableItems, error)
 	if err != nil {
 		return nil, fmt.Errorf("reading variable %s: %w", full, err)
 	}
-	return v.Items, nil
+	return v, nil
 }
 
 // A job's name may hold what the path of a variable may not.
@@ -127,6 +138,7 @@ func unescape(name string) (string, error) {
 func (s Store) Keep(ctx context.Context, key cluster.JobKey, j Job) error {
 	return s.write(ctx, jobName(key), api.VariableItems{
 		"marked": stamp(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": stamp(j.Last), "failures": strconv.Itoa(j.Failures),
+		"cost_s": strconv.FormatFloat(j.CostS, 'f', 2, 64),
 	})
 }
 
@@ -163,6 +175,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 			j := Job{Marked: when(items["marked"]), Last: when(items["last"])}
 			j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
 			j.Failures, _ = strconv.Atoi(items["failures"])
+			j.CostS, _ = strconv.ParseFloat(items["cost_s"], 64)
 			mu.Lock()
 			defer mu.Unlock()
 			jobs[key] = j

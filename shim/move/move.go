@@ -134,6 +134,8 @@ type Result struct {
 	Bound bool `json:"bound,omitempty"`
 	// Tasks are those that have saved.
 	Tasks []Task `json:"tasks"`
+	// SaveS is how long the tasks took to save and stand still, in seconds; null before.
+	SaveS status.Number `json:"save_s"`
 	// DownS is the time from the moment in which the last task stood still until the new
 	// allocation ran, in seconds; null before.
 	DownS status.Number `json:"down_s"`
@@ -211,7 +213,7 @@ func (m *mover) record() Record { return m.claim.now() }
 // Move moves an allocation. The result says how far it came, also with an error.
 func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, error) {
 	m := &mover{nomad: nomad, opts: opts}
-	m.result = Result{Alloc: req.Alloc, To: req.Node, Tasks: []Task{}, DownS: status.Unknown()}
+	m.result = Result{Alloc: req.Alloc, To: req.Node, Tasks: []Task{}, SaveS: status.Unknown(), DownS: status.Unknown()}
 	err := m.step(ctx, PhaseCheck, func(ctx context.Context) error { return m.check(ctx, req.Node) })
 	if err != nil || req.DryRun {
 		return m.result, err
@@ -346,6 +348,7 @@ func planned(ctx context.Context, nomad Nomad, job *api.Job, group, node string)
 
 // save asks all tasks to save and waits until they stand still.
 func (m *mover) save(ctx context.Context) error {
+	begun := time.Now()
 	before := make(map[string]status.Status)
 	sent := make(map[string]time.Time)
 	for _, t := range m.result.Tasks {
@@ -372,6 +375,7 @@ func (m *mover) save(ctx context.Context) error {
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
 	}
 	m.stood = time.Now()
+	m.result.SaveS = status.Number(m.stood.Sub(begun).Seconds())
 	return nil
 }
 

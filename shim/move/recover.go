@@ -20,7 +20,7 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 	m := &mover{nomad: nomad, opts: opts}
 	m.result = Result{
 		Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target, Phase: r.Phase,
-		Bound: true, Tasks: r.Tasks, DownS: status.Unknown(),
+		Bound: true, Tasks: r.Tasks, SaveS: status.Unknown(), DownS: status.Unknown(),
 	}
 	err := m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
 		err = persist(ctx, opts.Poll, m.remember)

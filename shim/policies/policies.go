@@ -7,6 +7,7 @@ package policies
 
 import (
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/optin"
 	"github.com/ebbtide/ebbtide/shim/migration"
 	"github.com/ebbtide/ebbtide/shim/placement"
 	"github.com/ebbtide/ebbtide/shim/rebalance"
@@ -15,10 +16,10 @@ import (
 
 // Names of the policies, on the command line and in what is written down.
 const (
-	Relocate        = "relocate"
-	FlowConPlace    = "flowcon-place"
-	SpeConMigrate   = "specon-migrate"
-	SpeConRebalance = "specon-rebalance"
+	Relocate        = optin.Relocate
+	FlowConPlace    = optin.FlowConPlace
+	SpeConMigrate   = optin.SpeConMigrate
+	SpeConRebalance = optin.SpeConRebalance
 )
 
 // All returns the policies, in the order in which a task meets them.

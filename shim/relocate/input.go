@@ -45,6 +45,8 @@ type Task struct {
 	InS *float64 `json:"finish_in_s" strict:"optional"`
 	// CapCores is the most that it can use; 0 stands for the pool.
 	CapCores float64 `json:"cap_cores" strict:"optional"`
+	// CostS is how long a move keeps it from running, in seconds; 0 stands for Params.CostS.
+	CostS float64 `json:"cost_s" strict:"optional"`
 	// To are the IDs of the nodes that could take it; nil stands for all.
 	To []string `json:"to,omitempty" strict:"optional"`
 }
@@ -96,6 +98,7 @@ func (in Input) Validate() error {
 			notNegative(at("finish_in_s"), *t.InS)
 		}
 		notNegative(at("cap_cores"), t.CapCores)
+		notNegative(at("cost_s"), t.CostS)
 	}
 	notNegative("params.cost_s", in.Params.CostS)
 	if m := in.Params.Margin; !(m >= 0 && m < 1) {

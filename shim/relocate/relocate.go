@@ -8,6 +8,7 @@
 package relocate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,7 +63,7 @@ func Seconds(nodes []Node) []float64 {
 // a task to and fro.
 //
 // A move must save Margin of what the task still takes, and twice what it costs: an
-// estimate may be wrong.
+// estimate may be wrong. A task that ends soon cannot.
 func Decide(in Input) Output {
 	work := Seconds(in.Nodes)
 	at := make(map[string]int, len(in.Nodes))
@@ -85,9 +86,10 @@ func Decide(in Input) Output {
 			if t.CapCores > 0 {
 				most = min(most, t.CapCores)
 			}
-			goes := in.Params.CostS + max(t.LeftCPUS/most, work[k]+t.LeftCPUS/to.PoolCores)
+			cost := cmp.Or(t.CostS, in.Params.CostS)
+			goes := cost + max(t.LeftCPUS/most, work[k]+t.LeftCPUS/to.PoolCores)
 			saved := stays - goes
-			if saved < max(in.Params.Margin*stays, 2*in.Params.CostS) || saved <= out.SavedS {
+			if saved < max(in.Params.Margin*stays, 2*cost) || saved <= out.SavedS {
 				continue
 			}
 			out = Output{Task: t.ID, From: t.Node, To: to.ID, SavedS: saved, Rule: RuleSooner,
@@ -110,4 +112,23 @@ func targets(t Task, at map[string]int) []int {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// Pays says why the move of a task does not pay, whoever wants it; "" if it does, or if it is
+// not known when the task ends where it is. A task is expected to have the part of the
+// target's cores that it would have beside the tasks there, and must end sooner there, the
+// move included: one that ends soon does not move.
+func Pays(t Task, to Node, costS float64) (why string) {
+	if t.InS == nil || to.PoolCores <= 0 {
+		return ""
+	}
+	rate := to.PoolCores / float64(to.Known+to.Unknown+1)
+	if t.CapCores > 0 {
+		rate = min(rate, t.CapCores)
+	}
+	goes := costS + t.LeftCPUS/rate
+	if goes < *t.InS {
+		return ""
+	}
+	return fmt.Sprintf("it does not pay: it would end in %.0f s where it is, and in %.0f s there, %.0f s of it for the move", *t.InS, goes, costS)
 }

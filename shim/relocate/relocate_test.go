@@ -88,3 +88,35 @@ func TestDecide_properties(t *testing.T) {
 		must.Less(t, work[out.From]/2, work[out.To])
 	})
 }
+
+// What a task's own moves have cost counts before the default.
+func TestDecide_cost(t *testing.T) {
+	in := Example()
+	must.Eq(t, "gru", Decide(in).Task)
+	in.Tasks[1].CostS = 200
+	must.Eq(t, RuleStay, Decide(in).Rule)
+	in.Tasks[1].CostS = -1
+	must.ErrorContains(t, in.Validate(), "tasks[1].cost_s: must be ≥ 0, got -1")
+}
+
+func TestPays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		left, in, capCores float64
+		to                 Node
+		want               string
+	}{
+		"it gets more there":        {100, 100, 0, Node{PoolCores: 4, Unknown: 1}, ""},
+		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it does not pay: it would end in 6 s where it is, and in 6 s there, 5 s of it for the move"},
+		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would end in 100 s where it is, and in 105 s there"},
+		"others are there":          {100, 100, 0, Node{PoolCores: 4, Known: 2, Unknown: 1}, "in 105 s there"},
+		"no pool is known":          {100, 1, 0, Node{}, ""},
+	} {
+		why := Pays(Task{LeftCPUS: tc.left, InS: &tc.in, CapCores: tc.capCores}, tc.to, 5)
+		if tc.want == "" {
+			must.Eq(t, "", why, must.Sprint(name))
+		} else {
+			must.StrContains(t, why, tc.want, must.Sprint(name))
+		}
+	}
+	must.Eq(t, "", Pays(Task{LeftCPUS: 100}, Node{PoolCores: 1}, 5), must.Sprint("nobody knows when it ends"))
+}

@@ -1,0 +1,526 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/e2e/harness"
+	"github.com/ebbtide/ebbtide/shim/cluster"
+	"github.com/ebbtide/ebbtide/shim/memory"
+)
+
+type options struct {
+	seed         uint64
+	minutes      float64
+	jobs, movers int
+	keep         string
+	logf         func(format string, args ...any)
+}
+
+// chaos is a cluster that is broken.
+type chaos struct {
+	options
+	h       *harness.Harness
+	command string // ebbtide
+	server  *harness.Agent
+	clients []*harness.Agent
+	witness string // directory
+	shim    string // configuration
+
+	mu     sync.Mutex
+	shims  []*harness.Process
+	movers map[*harness.Process]bool
+	moves  map[string]int // by how they ended
+	broken map[string]int // what was broken, and how often
+	ids    int
+}
+
+// hcl is a job: it does a step every fifth of a second, saves when it is told to, and writes
+// everything down. Some complete.
+const hcl = `
+job %q {
+  type = "batch"
+  meta {
+    ebbtide_migrate = "true"
+  }
+  group "train" {
+    ephemeral_disk {
+      sticky  = true
+      migrate = true
+      size    = 30
+    }
+    restart {
+      attempts = 100
+      delay    = "0s"
+      interval = "10m"
+      mode     = "delay"
+    }
+    reschedule {
+      attempts       = 0
+      delay          = "5s"
+      delay_function = "constant"
+      unlimited      = true
+    }
+    volume "witness" {
+      type   = "host"
+      source = "witness"
+    }
+    task "train" {
+      driver = "ebbtide"
+      volume_mount {
+        volume      = "witness"
+        destination = "/witness"
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", <<-EOS
+          d=$NOMAD_ALLOC_DIR/data; w=/witness/$NOMAD_JOB_ID; a=$NOMAD_ALLOC_ID; n=0
+          [ -e $d/ckpt ] && read n < $d/ckpt
+          echo START $a $n >> $w
+          trap 'sleep 0.5; echo $n > $d/tmp; mv $d/tmp $d/ckpt; echo SAVED $a $n >> $w' USR1
+          trap 'exit 143' TERM
+          while [ $n -ne %d ]; do
+            n=$((n+1)); echo STEP $a $n >> $w; echo step=$n loss=$((1000000-n)); sleep 0.2
+          done
+          echo END $a $n >> $w
+        EOS
+        ]
+        checkpoint {
+          path  = "${NOMAD_ALLOC_DIR}/data/ckpt"
+          lease = "20s"
+        }
+      }
+      kill_timeout = "5s"
+      logs {
+        max_files     = 2
+        max_file_size = 10
+      }
+      resources {
+        cpu    = 50
+        memory = 24
+      }
+    }
+  }
+}
+`
+
+// wreak builds a cluster, breaks it for a while, mends it and looks at what was left.
+func wreak(ctx context.Context, o options) (r *report, err error) {
+	c := &chaos{options: o, movers: make(map[*harness.Process]bool), moves: make(map[string]int), broken: make(map[string]int)}
+	if c.h, err = harness.New(harness.Options{Logf: o.logf}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if o.keep != "" {
+			err = errors.Join(err, c.h.CopyLogs(o.keep), os.CopyFS(filepath.Join(o.keep, "witness"), os.DirFS(c.witness)))
+		}
+		err = errors.Join(err, c.h.Close())
+	}()
+	if err := c.build(ctx); err != nil {
+		return nil, err
+	}
+	o.logf("Breaking things for %v minutes, seed %d.", o.minutes, o.seed)
+	c.wreak(ctx)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	left, err := c.mend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.report(left)
+}
+
+// job is the name of one.
+func job(i int) string { return fmt.Sprintf("job-%02d", i) }
+
+// build starts everything.
+func (c *chaos) build(ctx context.Context) (err error) {
+	if c.command, err = c.h.Tools.CLI(ctx); err != nil {
+		return err
+	}
+	c.witness = filepath.Join(c.h.Dir, "witness")
+	if err := os.Mkdir(c.witness, 0o777); err != nil {
+		return err
+	}
+	if err := os.Chmod(c.witness, 0o777); err != nil { // tasks are nobody
+		return err
+	}
+	c.shim = filepath.Join(c.h.Dir, "shim.hcl")
+	settings := "interval = \"1s\"\nweb {\n  address = \"\"\n}\nleader {\n  ttl = \"10s\"\n  delay = \"1s\"\n}\nrebalance {\n  enabled = true\n  interval = \"5s\"\n}\nlimits {\n  cooldown = \"10s\"\n  backoff = \"1s\"\n  moves_per_minute = 60\n}\n"
+	if err := os.WriteFile(c.shim, []byte(settings), 0o644); err != nil {
+		return err
+	}
+	if c.server, err = c.h.StartAgent(ctx, harness.AgentConfig{Name: "server", ServerOnly: true, LogLevel: "INFO"}); err != nil {
+		return err
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		a, err := c.h.StartAgent(ctx, harness.AgentConfig{
+			Name: name, Join: c.server, PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO",
+			HostVolumes: map[string]string{"witness": c.witness},
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := a.WaitDriver(ctx, "ebbtide", true); err != nil {
+			return err
+		}
+		c.clients = append(c.clients, a)
+	}
+	for i := range c.jobs {
+		steps := -1 // for ever
+		if i%3 == 0 {
+			steps = int(60 * c.minutes * 5 * float64(i+1) / float64(c.jobs)) // five a second
+		}
+		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, job(i), steps)); err != nil {
+			return err
+		}
+	}
+	for i := range c.jobs {
+		if _, err := c.server.WaitRunning(ctx, job(i)); err != nil {
+			return err
+		}
+	}
+	for range 2 {
+		if err := c.startShim(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts a process of a number of its own.
+func (c *chaos) start(ctx context.Context, name string, args ...string) (*harness.Process, error) {
+	c.mu.Lock()
+	c.ids++
+	name = fmt.Sprintf("%s-%03d", name, c.ids)
+	c.mu.Unlock()
+	return c.h.Start(ctx, name, append([]string{c.command}, args...), nil)
+}
+
+func (c *chaos) startShim(ctx context.Context) error {
+	p, err := c.start(ctx, "shim", "shim", "-address", c.server.Addr, "-config", c.shim)
+	if err == nil {
+		c.shims = append(c.shims, p)
+	}
+	return err
+}
+
+// wreak breaks things, and moves jobs meanwhile.
+func (c *chaos) wreak(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.minutes*float64(time.Minute)))
+	defer cancel()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	for i := range c.options.movers {
+		random := rand.New(rand.NewPCG(c.seed, uint64(i+1)))
+		wait.Go(func() {
+			for sleep(ctx, time.Duration(random.IntN(2000))*time.Millisecond) {
+				if err := c.move(ctx, random); err != nil && ctx.Err() == nil {
+					c.count(c.moves, "could not be begun")
+				}
+			}
+		})
+	}
+	random := rand.New(rand.NewPCG(c.seed, 0))
+	for sleep(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond) {
+		b := breakages[random.IntN(len(breakages))]
+		c.count(c.broken, b.name)
+		// What was begun is mended, also when the time is over.
+		if err := b.do(c, context.WithoutCancel(ctx), random); err != nil {
+			c.logf("%s: %v", b.name, err)
+		}
+	}
+}
+
+func (c *chaos) count(what map[string]int, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what[name]++
+}
+
+// sleep waits, and says whether it was for that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// running are the allocations that run.
+func (c *chaos) running(ctx context.Context) (all []*api.AllocationListStub, err error) {
+	stubs, _, err := c.server.API.Allocations().List((&api.QueryOptions{}).WithContext(ctx))
+	for _, s := range stubs {
+		if s.ClientStatus == api.AllocClientStatusRunning && s.DesiredStatus == api.AllocDesiredStatusRun {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *api.AllocationListStub) int { return strings.Compare(a.JobID, b.JobID) })
+	return all, err
+}
+
+// move moves a job, as a person does.
+func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
+	all, err := c.running(ctx)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	alloc, to := all[random.IntN(len(all))], c.clients[random.IntN(len(c.clients))]
+	if to.NodeID() == alloc.NodeID {
+		return nil
+	}
+	p, err := c.start(ctx, "move", "move", "-address", c.server.Addr, alloc.ID, to.NodeID())
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.movers[p] = true
+	c.mu.Unlock()
+	err = p.Wait(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.movers, p)
+	if err == nil {
+		_, how, _ := strings.Cut(p.Err().Error(), " ended: ")
+		c.moves[how]++
+	}
+	return nil
+}
+
+// breakage is one way to break something; what it stops it starts again.
+type breakage struct {
+	name string
+	do   func(c *chaos, ctx context.Context, random *rand.Rand) error
+}
+
+var breakages = []breakage{
+	{"plugin killed", func(c *chaos, _ context.Context, random *rand.Rand) error {
+		for _, pid := range c.client(random).PluginPIDs("ebbtide-driver") {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		return nil
+	}},
+	{"agent killed", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		return again(ctx, c.client(random), (*harness.Agent).Kill, random)
+	}},
+	{"agent stopped", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		return again(ctx, c.client(random), (*harness.Agent).Stop, random)
+	}},
+	{"agent stalled", func(c *chaos, _ context.Context, random *rand.Rand) error { return stall(c.client(random), random) }},
+	{"server killed", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		return again(ctx, c.server, (*harness.Agent).Kill, random)
+	}},
+	{"server stopped", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		return again(ctx, c.server, (*harness.Agent).Stop, random)
+	}},
+	{"server stalled", func(c *chaos, _ context.Context, random *rand.Rand) error { return stall(c.server, random) }},
+	{"shim killed", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		i := random.IntN(len(c.shims))
+		_ = c.shims[i].Signal(unix.SIGKILL)
+		c.shims = slices.Delete(c.shims, i, i+1)
+		return c.startShim(ctx)
+	}},
+	{"mover killed", func(c *chaos, _ context.Context, _ *rand.Rand) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for p := range c.movers {
+			return p.Signal(unix.SIGKILL)
+		}
+		return nil
+	}},
+	{"mover stalled", func(c *chaos, _ context.Context, random *rand.Rand) error {
+		c.mu.Lock()
+		var one *harness.Process
+		for p := range c.movers {
+			one = p
+		}
+		c.mu.Unlock()
+		if one == nil || one.Signal(unix.SIGSTOP) != nil {
+			return nil
+		}
+		time.Sleep(time.Duration(1+random.IntN(45)) * time.Second)
+		_ = one.Signal(unix.SIGCONT)
+		return nil
+	}},
+	{"node drained", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		id := c.client(random).NodeID()
+		w := (&api.WriteOptions{}).WithContext(ctx)
+		if _, err := c.server.API.Nodes().UpdateDrainOpts(id, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: time.Minute}}, w); err != nil {
+			return err
+		}
+		err := c.settled(ctx, func(s *api.AllocationListStub) bool { return s.NodeID == id })
+		_, e := c.server.API.Nodes().UpdateDrainOpts(id, &api.DrainOptions{MarkEligible: true}, w)
+		return errors.Join(err, e)
+	}},
+	{"allocation stopped", func(c *chaos, ctx context.Context, random *rand.Rand) error {
+		all, err := c.running(ctx)
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		alloc := all[random.IntN(len(all))]
+		if _, err := c.server.API.Allocations().Stop(&api.Allocation{ID: alloc.ID, Namespace: alloc.Namespace}, (&api.QueryOptions{}).WithContext(ctx)); err != nil {
+			return err
+		}
+		return c.settled(ctx, func(s *api.AllocationListStub) bool { return s.ID == alloc.ID })
+	}},
+}
+
+func (c *chaos) client(random *rand.Rand) *harness.Agent {
+	return c.clients[random.IntN(len(c.clients))]
+}
+
+// again ends an agent and starts it again, before Nomad takes its node for dead.
+func again(ctx context.Context, a *harness.Agent, end func(*harness.Agent, context.Context) error, random *rand.Rand) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := end(a, ctx); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+	return a.Restart(ctx)
+}
+
+// stall has an agent stand still for a while.
+func stall(a *harness.Agent, random *rand.Rand) error {
+	if err := a.Process().Signal(unix.SIGSTOP); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(500+random.IntN(7000)) * time.Millisecond)
+	return a.Process().Signal(unix.SIGCONT)
+}
+
+// settled waits until what Nomad moves by itself has moved: the jobs of some allocations. An
+// agent that dies while it carries a disk takes what is on it along, also without Ebbtide.
+func (c *chaos) settled(ctx context.Context, of func(*api.AllocationListStub) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	return harness.Poll(ctx, "what was stopped runs elsewhere", func(ctx context.Context) error {
+		stubs, _, err := c.server.API.Allocations().List((&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
+			return err
+		}
+		concerned, last := make(map[string]bool), make(map[string]*api.AllocationListStub)
+		for _, s := range stubs {
+			concerned[s.JobID] = concerned[s.JobID] || of(s) && s.DesiredStatus != api.AllocDesiredStatusRun
+			if l := last[s.JobID]; l == nil || s.CreateIndex > l.CreateIndex {
+				last[s.JobID] = s
+			}
+			if of(s) && s.ClientStatus == api.AllocClientStatusRunning {
+				return fmt.Errorf("%s runs there", s.JobID)
+			}
+		}
+		for id, s := range last {
+			if concerned[id] && s.ClientStatus != api.AllocClientStatusRunning && s.ClientStatus != api.AllocClientStatusComplete {
+				return fmt.Errorf("%s is %s", id, s.ClientStatus)
+			}
+		}
+		return nil
+	})
+}
+
+// mend lets everything come to rest, with one shim, and returns what does not.
+func (c *chaos) mend(ctx context.Context) (left []string, err error) {
+	c.logf("Letting it come to rest.")
+	c.mu.Lock()
+	for p := range c.movers {
+		_ = p.Signal(unix.SIGKILL)
+	}
+	c.mu.Unlock()
+	within, cancel := context.WithTimeout(ctx, 8*time.Minute)
+	defer cancel()
+	steps := make(map[string]int64) // of witnesses, at the look before
+	err = harness.Poll(within, "all is at rest", func(ctx context.Context) error {
+		left = nil
+		records, err := memory.Claims{Store: memory.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			left = append(left, fmt.Sprintf("%s has a move that is not over: %s, at %s", r.Job, r.Owner, r.Phase))
+		}
+		time.Sleep(2 * time.Second) // ten steps
+		for i := range c.jobs {
+			why, err := c.rest(ctx, job(i), steps)
+			if err != nil {
+				return err
+			}
+			if why != "" {
+				left = append(left, job(i)+" "+why)
+			}
+		}
+		if len(left) > 0 {
+			return errors.New(left[0])
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if len(left) == 0 && err != nil {
+		return nil, err
+	}
+	return left, nil
+}
+
+// rest says why a job is not at rest: it has completed, or runs once, does steps, and is
+// bound to nothing.
+func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (why string, err error) {
+	spec, _, err := c.server.API.Jobs().Info(id, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return "", err
+	}
+	stubs, err := c.server.Allocs(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	runs, completed := 0, false
+	for _, s := range stubs {
+		switch {
+		case s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending:
+			runs++
+		case s.ClientStatus == api.AllocClientStatusComplete && s.DesiredStatus == api.AllocDesiredStatusRun:
+			completed = true
+		}
+	}
+	path := filepath.Join(c.witness, id)
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	grown := info.Size() > steps[id]
+	steps[id] = info.Size()
+	switch {
+	case completed && runs == 0:
+		return "", nil // bound or not, nothing of it runs any more
+	case completed:
+		return "has completed, and runs", nil
+	case runs != 1:
+		return fmt.Sprintf("runs %d times", runs), nil
+	case !grown:
+		return "does no steps", nil
+	}
+	for _, g := range spec.TaskGroups {
+		for _, k := range g.Constraints {
+			if cluster.Marked(k.LTarget, k.RTarget) {
+				return "is bound: " + k.RTarget, nil
+			}
+		}
+	}
+	return "", nil
+}

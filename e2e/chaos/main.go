@@ -1,0 +1,67 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command chaos breaks a real Nomad at random while jobs are moved on it, and says what
+// became of the jobs: a server, three clients and two shims are killed, stopped and stalled,
+// their plugins and `ebbtide move` killed, nodes drained and allocations stopped, one after
+// the other, several moves always being under way. What the jobs do they write down where
+// Nomad cannot reach (witness.go). It needs root, cgroups and busybox; nothing stays behind.
+//
+//	go run ./e2e/chaos -seed 1 -minutes 5
+//
+// The exit status is 1 if two copies of a job ran at a time, a job went on without what it
+// had saved, one that had completed ran again, or one was left bound, frozen or not running.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/ebbtide/ebbtide/e2e/harness"
+)
+
+func main() {
+	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run runs the program; it returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var o options
+	fs := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Uint64Var(&o.seed, "seed", 1, "what is broken, and when, is drawn from")
+	fs.Float64Var(&o.minutes, "minutes", 5, "how `long` things are broken")
+	fs.IntVar(&o.jobs, "jobs", 12, "`number` of jobs")
+	fs.IntVar(&o.movers, "movers", 3, "`number` of moves that people make at a time")
+	fs.StringVar(&o.keep, "keep", "", "`directory` to which logs and witnesses are copied")
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err == nil && (fs.NArg() > 0 || !(o.minutes > 0) || o.jobs < 1 || o.movers < 0):
+		fmt.Fprintf(stderr, "chaos: -minutes must be > 0, -jobs ≥ 1 and -movers ≥ 0, got %v, %d and %d; and no other argument, got %q\n", o.minutes, o.jobs, o.movers, fs.Args())
+		fallthrough
+	case err != nil:
+		return 2
+	}
+	o.logf = func(format string, args ...any) {
+		fmt.Fprintf(stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+	}
+	r, err := wreak(ctx, o)
+	if r != nil {
+		fmt.Fprint(stdout, r.text())
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintf(stderr, "chaos: %v\n", err)
+		return 1
+	case len(r.wrong) > 0:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,71 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ebbtide/ebbtide/e2e/bench/result"
+)
+
+// report is what became of the jobs.
+type report struct {
+	table result.Table
+	wrong []string
+}
+
+// report reads the witnesses.
+func (c *chaos) report(left []string) (*report, error) {
+	r := &report{wrong: left}
+	all := seen{}
+	ended := 0
+	for i := range c.jobs {
+		f, err := os.Open(filepath.Join(c.witness, job(i)))
+		if err != nil {
+			return nil, err
+		}
+		s, err := testify(f)
+		_ = f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("the witness of %s: %w", job(i), err)
+		}
+		all.Copies, all.Steps, all.Twice = all.Copies+s.Copies, all.Steps+s.Steps, all.Twice+s.Twice
+		if s.Ended {
+			ended++
+		}
+		for _, w := range s.Wrong {
+			r.wrong = append(r.wrong, job(i)+", "+w)
+		}
+	}
+	r.table = result.Table{
+		Title:  fmt.Sprintf("Chaos, seed %d, %v minutes, %d jobs on three clients", c.seed, c.minutes, c.jobs),
+		Header: []string{"", ""},
+	}
+	row := func(name string, n int) { r.table.Rows = append(r.table.Rows, []string{name, fmt.Sprint(n)}) }
+	row("copies that have begun", all.Copies)
+	row("steps", all.Steps)
+	row("of them, done before", all.Twice)
+	row("jobs that have completed", ended)
+	for _, name := range slices.Sorted(maps.Keys(c.moves)) {
+		row("ebbtide move: "+name, c.moves[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.broken)) {
+		row(name, c.broken[name])
+	}
+	row("wrong", len(r.wrong))
+	return r, nil
+}
+
+func (r *report) text() string {
+	text := r.table.Text()
+	if len(r.wrong) > 0 {
+		text += "\n" + strings.Join(r.wrong, "\n") + "\n"
+	}
+	return text
+}
