@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/cli"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/memory"
@@ -63,7 +64,14 @@ func (c movesCommand) Run(args []string) int {
 		if err != nil {
 			return err
 		}
-		return c.print(append(entries, underWay(records)...), asJSON)
+		names := make(map[string]string)
+		if len(records) > 0 {
+			nodes, _, _ := store.Client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+			for _, n := range nodes {
+				names[n.ID] = n.Name
+			}
+		}
+		return c.print(append(entries, underWay(records, names)...), asJSON)
 	})
 }
 
@@ -89,12 +97,12 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 	return w.Flush()
 }
 
-// underWay are moves as they are listed.
-func underWay(records []move.Record) []memory.Entry {
+// underWay are moves as they are listed. Nodes whose names are not known are told by their IDs.
+func underWay(records []move.Record, names map[string]string) []memory.Entry {
 	var entries []memory.Entry
 	for _, r := range records {
 		entries = append(entries, memory.Entry{
-			Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target, Phase: string(r.Phase), Owner: r.Owner,
+			Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: cmp.Or(names[r.Source], r.Source), To: cmp.Or(names[r.Target], r.Target), Phase: string(r.Phase), Owner: r.Owner,
 			Why: "move " + r.ID + " of " + r.Owner,
 		})
 	}
@@ -133,24 +141,23 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 
 // unbind gives back the jobs that are bound for a move of which there is no record.
 func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Claims) error {
-	listing, err := cluster.List(ctx, nomad.Client)
+	jobs, _, err := cluster.ListJobs(ctx, nomad.Client)
 	if err != nil {
 		return err
 	}
-	for _, j := range listing.Jobs {
-		for group, g := range j.Groups {
-			if !g.Bound || j.Stopped {
-				continue
-			}
-			if r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); err != nil || r.Index != 0 {
-				continue // it has one by now, or it is not known
-			}
-			said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group)
-			if err != nil {
-				said = err.Error()
-			}
-			fmt.Fprintf(c.io.Err, "job %s: %s\n", j.Key.ID, said)
+	for _, j := range jobs {
+		group := j.Bound()
+		if group == "" {
+			continue
 		}
+		if r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); err != nil || r.Index != 0 {
+			continue // it has one by now, or it is not known
+		}
+		said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group)
+		if err != nil {
+			said = err.Error()
+		}
+		fmt.Fprintf(c.io.Err, "job %s: %s\n", j.Key.ID, said)
 	}
 	return nil
 }

@@ -163,7 +163,7 @@ func Examine(s *Snapshot) []Finding {
 		checkConfig, checkAPI, checkInForce, checkVersion, checkRoot, checkCgroups,
 		checkPlugin, checkOptions, checkDriver, checkReaper, checkStockOptions,
 		checkDocker, checkLiveRestore, checkGC, checkMetrics, checkKillTimeout,
-		checkCards,
+		checkCards, checkBound,
 	} {
 		out = append(out, check(s)...)
 	}
@@ -757,6 +757,16 @@ func checkCards(s *Snapshot) []Finding {
 		default:
 			out = append(out, okay(name, "%s: %d seats, containers can be parked", c.Name, c.Seats)...)
 		}
+	}
+	return out
+}
+
+// checkBound says nothing where no job is bound.
+func checkBound(s *Snapshot) []Finding {
+	var out []Finding
+	for _, job := range s.API.Bound {
+		out = append(out, one("moves", Warn, job+" is bound to a node for a move: it cannot leave it",
+			"look with ebbtide moves whether the move is under way; if it is not, ebbtide moves -recover gives the job back", "")...)
 	}
 	return out
 }

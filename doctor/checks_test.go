@@ -421,3 +421,12 @@ func TestCards(t *testing.T) {
 	must.Eq(t, []Card{{Name: "H100", Seats: 2, Unhealthy: "lost", Shared: true, Parking: true, OverShare: "wait"}}, cards(node))
 	must.SliceEmpty(t, cards(&api.Node{}))
 }
+
+// A job that is bound is told: it cannot leave its node, and may be forgotten.
+func TestExamine_bound(t *testing.T) {
+	must.SliceEmpty(t, checkBound(&Snapshot{}))
+	out := checkBound(&Snapshot{API: API{Bound: []string{"ml/vae"}}})
+	must.Len(t, 1, out)
+	must.Eq(t, Warn, out[0].Status)
+	must.StrContains(t, out[0].Seen, "ml/vae is bound")
+}

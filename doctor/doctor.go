@@ -86,6 +86,9 @@ type API struct {
 	Node       *Node
 	NodeErr    error
 	NodeDenied bool
+	// Bound are the jobs of the cluster that are bound to a node for a move, by namespace and
+	// ID; none if that is not known.
+	Bound []string
 }
 
 // Node is the part of a node's record that the checks look at.

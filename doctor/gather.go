@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/driver/config"
+	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
 // timeout bounds each of the agent's and Docker's answers.
@@ -151,6 +152,14 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 		force.Plugins[p.Name] = p.Config
 	}
 	a.Config, a.Version = force, me.Config.Version.Version
+	if jobs, _, err := cluster.ListJobs(ctx, c); err == nil {
+		for _, j := range jobs {
+			if j.Bound() != "" {
+				a.Bound = append(a.Bound, clean(j.Key.Namespace+"/"+j.Key.ID))
+			}
+		}
+		slices.Sort(a.Bound)
+	}
 	id := me.Stats["client"]["node_id"]
 	if id == "" {
 		return ""

@@ -33,13 +33,16 @@ type site struct {
 }
 
 // newSite starts them, and beside what tests do there a job that has completed.
-func newSite(t *testing.T, settings map[string]string) *site {
+func newSite(t *testing.T, settings map[string]string) *site { return newSiteOf(t, 1, settings) }
+
+// newSiteOf has so many servers, of which it knows the first one.
+func newSiteOf(t *testing.T, servers int, settings map[string]string) *site {
 	t.Helper()
 	s := &site{h: newHarness(t)}
 	ctx := deadline(t, startDeadline+10*time.Minute) // a first run builds
-	var err error
-	s.server, err = s.h.StartAgent(ctx, harness.AgentConfig{Name: "server", ServerOnly: true, Silence: 8 * time.Second})
+	all, err := s.h.StartServers(ctx, servers, harness.AgentConfig{Name: "server", Silence: 8 * time.Second})
 	must.NoError(t, err)
+	s.server = all[0]
 	node := func(name string) *cluster {
 		return newCluster(t, s.h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{Name: name, Join: s.server}})
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/policies"
 	"github.com/ebbtide/ebbtide/shim/relocate"
+	"github.com/ebbtide/ebbtide/shim/web"
 )
 
 // flights are the jobs that this process moves, or lets run.
@@ -73,19 +74,19 @@ func (f *flights) unbar() {
 	}
 }
 
-// unwilling says whether Nomad would not place something on the very node.
-func unwilling(err error) bool {
-	var refused *move.Refused
-	return errors.As(err, &refused) && refused.Target
-}
-
 // begin begins a move, if the gate is open. In a dry run it only asks Nomad.
 func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
 	if t.busy[a.Job] {
 		return
 	}
-	if closed := cmp.Or(t.closed(c), t.shut(a, to)); closed != "" {
-		t.say(a, closed)
+	reason, why := web.ReasonClosed, t.closed(c)
+	if why == "" {
+		reason, why = web.ReasonLimits, t.shut(a, to)
+	}
+	if why != "" {
+		if t.say(a, why) {
+			t.metrics.Refusals.WithLabelValues(reason).Inc()
+		}
 		return
 	}
 	e.Time, e.Namespace, e.Job, e.Alloc = time.Now(), a.Job.Namespace, a.Job.ID, a.ID
@@ -108,7 +109,7 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	pays := t.pays(a, to, e.Policy)
 	t.send(func() func() {
 		if why := pays(); why != "" {
-			f.err = &move.Refused{Reasons: []string{why}}
+			f.unpaid, f.err = true, &move.Refused{Reasons: []string{why}}
 		} else {
 			f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
 		}
@@ -116,11 +117,12 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	})
 }
 
-// pays returns what says, beside the loop, why a move would not pay (relocate.Pays).
+// pays returns what says, beside the loop, why a move would not pay (relocate.Pays). What
+// relocates has reckoned that itself.
 func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
 	group, ok := t.group(a, policy)
 	nodes := t.backlogs([]string{to}, t.nodes)
-	if !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
+	if policy == policies.Relocate || !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
 		return func() string { return "" }
 	}
 	ask, cost := []reading{{alloc: a, task: group.Tasks[0]}}, t.costOf(a.Job)
@@ -154,6 +156,23 @@ type flight struct {
 	end    func(time.Time, actuator.Outcome)
 	result move.Result
 	err    error
+	unpaid bool // it would not pay
+}
+
+// reason is why it was refused; "" if it was not.
+func (f flight) reason() string {
+	var refused *move.Refused
+	switch {
+	case f.unpaid:
+		return web.ReasonGain
+	case errors.As(f.err, &refused) && refused.Target:
+		return web.ReasonTarget
+	case errors.As(f.err, &refused):
+		return web.ReasonJob
+	case errors.Is(f.err, move.ErrClaimed):
+		return web.ReasonClaimed
+	}
+	return ""
 }
 
 // finish takes the end of a move over.
@@ -164,7 +183,11 @@ func (t *term) finish(c config.Config, f flight) {
 	if !c.DryRun {
 		t.metrics.InFlight.Dec()
 	}
-	if unwilling(f.err) {
+	reason := f.reason()
+	if reason != "" {
+		t.metrics.Refusals.WithLabelValues(reason).Inc()
+	}
+	if reason == web.ReasonTarget {
 		f.end(time.Now(), actuator.Never)
 		t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
 		t.again(f.alloc, f.to, e.Policy)
@@ -186,8 +209,8 @@ func (t *term) finish(c config.Config, f flight) {
 	result, outcome := "moved", actuator.Moved
 	if f.err != nil {
 		result, outcome = "failed", actuator.Failed
-		if refused := new(move.Refused); errors.As(f.err, &refused) || errors.Is(f.err, move.ErrClaimed) {
-			result = "refused"
+		if reason != "" {
+			result, outcome = "refused", actuator.Refused
 		}
 		e.Error = f.err.Error()
 		t.log.Warn("not moved", "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "error", f.err)

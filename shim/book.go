@@ -19,6 +19,7 @@ import (
 // beside the loop, in order.
 type book struct {
 	errands *errands
+	writes  context.Context // ends a moment after the term: what is left then is not written
 	store   memory.Store
 	held    func() error
 	log     hclog.Logger
@@ -40,6 +41,17 @@ type entry struct {
 
 // writeWithin bounds how long Nomad has to take one.
 const writeWithin = 10 * time.Second
+
+// newBook returns an empty one. It is written to at the end of the term, too, as long as the
+// lock is held.
+func newBook(term context.Context, e *errands, store memory.Store, held func() error, log hclog.Logger) *book {
+	writes, over := context.WithCancel(context.WithoutCancel(term))
+	context.AfterFunc(term, func() { time.AfterFunc(writeWithin, over) })
+	return &book{
+		errands: e, writes: writes, store: store, held: held, log: log,
+		jobs: make(map[cluster.JobKey]memory.Job), tried: make(map[cluster.JobKey]memory.Job), stale: make(map[cluster.JobKey]bool),
+	}
+}
 
 func (b *book) add(e entry) {
 	b.todo = append(b.todo, e)
@@ -72,8 +84,7 @@ func (b *book) add(e entry) {
 }
 
 func (b *book) put(e entry) error {
-	// It is written at the end of a term, too, as long as the lock is held.
-	ctx, cancel := context.WithTimeout(context.Background(), writeWithin)
+	ctx, cancel := context.WithTimeout(b.writes, writeWithin)
 	defer cancel()
 	if err := b.held(); err != nil {
 		return err

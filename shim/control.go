@@ -98,5 +98,9 @@ func (t *term) report(c config.Config) {
 	}
 	r.At, r.LongestStepS = now, t.longest.Seconds()
 	t.reported = r
-	t.book.add(entry{failed: "what is done is not reported", write: func(ctx context.Context) error { return t.book.store.Report(ctx, r) }})
+	t.book.add(entry{
+		failed: "what is done is not reported",
+		write:  func(ctx context.Context) error { return t.book.store.Report(ctx, r) },
+		then:   func() { t.reported = memory.Report{} },
+	})
 }

@@ -122,7 +122,7 @@ func (t *term) forget() {
 // group is that of an allocation, if a policy may move it.
 func (t *term) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 	j := t.state.Jobs[a.Job]
-	if j == nil || j.Stopped || !a.Running || a.Stops {
+	if j == nil || j.Stopped || j.Template || j.Made || !a.Running || a.Stops {
 		return cluster.Group{}, false
 	}
 	g, ok := j.Groups[a.Group]
@@ -158,8 +158,8 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 	return in && asks.Fits(t.state.Left(n))
 }
 
-// say tells why an allocation is not moved now, once.
-func (t *term) say(a *cluster.Alloc, why string) { t.sayOf(a.Job, "not moved now: "+why) }
+// say tells why an allocation is not moved now, once. It returns whether that was new.
+func (t *term) say(a *cluster.Alloc, why string) bool { return t.sayOf(a.Job, "not moved now: "+why) }
 
 // sayOf tells something of a job, and whether it had not been told last.
 func (t *term) sayOf(key cluster.JobKey, what string) bool {

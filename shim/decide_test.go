@@ -54,12 +54,13 @@ func TestGroup(t *testing.T) {
 	}
 	must.True(t, group(func(*term, *cluster.Alloc, *cluster.Group) {}))
 	for name, change := range map[string]func(*term, *cluster.Alloc, *cluster.Group){
-		"no job":    func(s *term, a *cluster.Alloc, _ *cluster.Group) { delete(s.state.Jobs, a.Job) },
-		"stopped":   func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Stopped = true },
-		"stops":     func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stops = true },
-		"pending":   func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
-		"count":     func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
-		"immovable": func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
+		"no job":     func(s *term, a *cluster.Alloc, _ *cluster.Group) { delete(s.state.Jobs, a.Job) },
+		"stopped":    func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Stopped = true },
+		"dispatched": func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Made = true },
+		"stops":      func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stops = true },
+		"pending":    func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
+		"count":      func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
+		"immovable":  func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
 		"by another": func(s *term, a *cluster.Alloc, _ *cluster.Group) {
 			s.state.Jobs[a.Job].Migrates = []string{policies.FlowConPlace}
 		},

@@ -14,11 +14,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/cluster"
 	"github.com/ebbtide/ebbtide/shim/config"
 	"github.com/ebbtide/ebbtide/shim/memory"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/shim/policies"
+	"github.com/ebbtide/ebbtide/shim/web"
 )
 
 // The loop waits for nobody: while a node does not answer, and nothing can be written down,
@@ -81,6 +83,7 @@ func TestFinish_unwilling(t *testing.T) {
 	must.True(t, s.waiting)
 	must.True(t, s.relocation.due(time.Hour))
 	must.Eq(t, 0, s.out, must.Sprint("nothing is written down"))
+	must.Eq(t, web.ReasonTarget, f.reason())
 
 	// Not for ever.
 	for range tries - 1 {
@@ -95,19 +98,40 @@ func TestFinish_failed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
 		marked bool
+		reason string
 	}{
-		"moved":   {nil, true},
-		"refused": {&move.Refused{}, true},
-		"claimed": {move.ErrClaimed, true},
-		"failed":  {errors.New("no leader"), false},
+		"moved":   {nil, true, ""},
+		"refused": {&move.Refused{}, true, web.ReasonJob},
+		"claimed": {move.ErrClaimed, true, web.ReasonClaimed},
+		"failed":  {errors.New("no leader"), false, ""},
 	} {
 		s, a := small()
 		s.book.jobs, s.book.held = make(map[cluster.JobKey]memory.Job), func() error { return errors.New("lost") }
 		end := s.gate.Begin(time.Now(), a.Job, "a", "b")
-		s.finish(config.Default(), flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.SpeConMigrate}, err: tc.err, end: end})
+		f := flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.SpeConMigrate}, err: tc.err, end: end, result: move.Result{SaveS: 1, DownS: 2.5}}
+		s.finish(config.Default(), f)
+		must.Eq(t, tc.reason, f.reason())
+		must.Eq(t, 5.0, s.costOf(cluster.JobKey{}))
+		if tc.err == nil {
+			must.Eq(t, 3.5, s.costOf(a.Job), must.Sprint("what this move has taken"))
+		}
 		s.drain()
 		must.Eq(t, tc.marked, !s.book.jobs[a.Job].Marked.IsZero(), must.Sprint(name))
 		must.Eq(t, tc.err == nil, s.book.jobs[a.Job].Failures == 0, must.Sprint(name))
 		must.NotEq(t, "", s.shut(a, "b"), must.Sprint(name))
 	}
+}
+
+// A move after which the task would end later is refused, with the figures; what cannot be
+// read is for the move to tell.
+func TestPays(t *testing.T) {
+	s, a := small()
+	s.nodes = map[string]Summary{"b": growing(3, 0.1)}
+	said := status.Status{Fair: status.Fair{RemainingCPUS: 100, Finish: time.Now().Add(90 * time.Second)}}
+	s.nomad = says{statuses: map[string]status.Status{a.ID: said}}
+	must.StrContains(t, s.pays(a, "b", policies.SpeConMigrate)(), "it does not pay: it would end in 90 s where it is, and in 105 s there, 5 s of it for the move")
+	s.nodes["b"] = growing(1, 0.1)
+	must.Eq(t, "", s.pays(a, "b", policies.SpeConMigrate)())
+	s.nomad = says{}
+	must.Eq(t, "", s.pays(a, "b", policies.SpeConMigrate)())
 }

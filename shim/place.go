@@ -187,7 +187,7 @@ func (t *term) begun(node *cluster.Node, at time.Time) int {
 }
 
 // release finds nodes for the jobs that wait for it (cluster.Hold), those that wait
-// longest first. Who cannot be placed in time goes where Nomad places it.
+// longest first. What cannot be placed in time goes where Nomad places it.
 func (t *term) release(c config.Config, held []*cluster.Job, all []loaded) {
 	if len(held) == 0 {
 		return
@@ -201,8 +201,9 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []loaded) {
 	}
 	for _, j := range held {
 		t.later(func() {
-			if t.busy[j.Key] || t.state.Jobs[j.Key] != j {
-				return // it has changed meanwhile
+			if now := t.state.Jobs[j.Key]; t.busy[j.Key] || now != j {
+				t.waiting = t.waiting || now != nil && waits(now) // it has changed meanwhile
+				return
 			}
 			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
 			if runs[j.Key] {

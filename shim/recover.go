@@ -37,10 +37,8 @@ func (t *term) recover() {
 	// Of before the records are read: a move writes its record before it binds its job.
 	bound := make(map[cluster.JobKey]string)
 	for key, j := range t.state.Jobs {
-		for name, g := range j.Groups {
-			if g.Bound && !j.Stopped {
-				bound[key] = name
-			}
+		if group := j.Bound(); group != "" {
+			bound[key] = group
 		}
 	}
 	t.send(func() func() {

@@ -185,7 +185,7 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 		Shim: s, errands: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
 		news: make(chan func()), state: cluster.New(),
 		surveyor: &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), silent: make(map[string]time.Time)},
-		book:     &book{errands: e, store: store, held: held, log: s.log, tried: make(map[cluster.JobKey]memory.Job), stale: make(map[cluster.JobKey]bool)},
+		book:     newBook(leading, e, store, held, s.log),
 		flights:  newFlights(s.now().Limits), recovery: recovery{left: make(map[cluster.JobKey]uint64)},
 		telling: make(chan struct{}, atATime), releasing: make(chan struct{}, atATime),
 		placed: make(map[string]bool), told: make(map[cluster.JobKey]string),

@@ -354,8 +354,7 @@ var breakages = []breakage{
 		if one == nil || one.Signal(unix.SIGSTOP) != nil {
 			return nil
 		}
-		time.Sleep(time.Duration(1+random.IntN(45)) * time.Second)
-		_ = one.Signal(unix.SIGCONT)
+		time.AfterFunc(time.Duration(1+random.IntN(45))*time.Second, func() { _ = one.Signal(unix.SIGCONT) })
 		return nil
 	}},
 	{"node drained", func(c *chaos, ctx context.Context, random *rand.Rand) error {

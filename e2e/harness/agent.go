@@ -143,7 +143,13 @@ consul {
 {{ if not .Cfg.Join }}
 server {
   enabled          = true
-  bootstrap_expect = 1
+  bootstrap_expect = {{ .Servers }}
+  {{ if .Peer }}
+  server_join {
+    retry_join     = [{{ printf "%q" .Peer }}]
+    retry_interval = "1s"
+  }
+  {{ end }}
   raft_multiplier  = 1
   num_schedulers   = 2
   {{ if .Cfg.Silence }}
@@ -222,7 +228,7 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 		"MinPort": first + 10, "MaxPort": first + blockPorts - 1,
 		"Data": filepath.Join(dir, "data"), "State": filepath.Join(dir, "state"),
 		"Mounts": filepath.Join(dir, "mounts"), "PluginDir": filepath.Join(dir, "plugins"),
-		"LogLevel": "DEBUG", "MaxKill": "300s", "Chroot": map[string]string{},
+		"LogLevel": "DEBUG", "MaxKill": "300s", "Chroot": map[string]string{}, "Servers": 1, "Peer": "",
 	}
 	if cfg.LogLevel != "" {
 		values["LogLevel"] = cfg.LogLevel
@@ -326,6 +332,36 @@ func (h *Harness) StartAgent(ctx context.Context, cfg AgentConfig) (*Agent, erro
 		return a, err
 	}
 	return a, a.waitKeyring(ctx)
+}
+
+// StartServers starts so many servers and waits until one of them leads. Others join the
+// first one.
+func (h *Harness) StartServers(ctx context.Context, n int, cfg AgentConfig) (all []*Agent, err error) {
+	cfg.ServerOnly = true
+	for i := range n {
+		one := cfg
+		one.Name = fmt.Sprint(cfg.Name, i)
+		a, err := h.PrepareAgent(ctx, one)
+		if err != nil {
+			return nil, err
+		}
+		if a.values["Servers"] = n; i > 0 {
+			a.values["Peer"] = fmt.Sprintf("127.0.0.1:%d", all[0].values["Serf"])
+		}
+		if err := a.writeConfig(); err != nil {
+			return nil, err
+		}
+		if err := a.Launch(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	for _, a := range all {
+		if err := errors.Join(a.WaitReady(ctx), a.waitKeyring(ctx)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // seed runs the agent's server alone for a moment, until it leads and has its

@@ -102,7 +102,8 @@ type Outcome int
 const (
 	Moved Outcome = iota
 	Failed
-	Never // it has not begun: nothing has happened
+	Refused // nothing has happened; the job waits as after a failure, others do not
+	Never   // nothing has happened, and another node is tried at once
 )
 
 // Begin notes that a move begins. The function it returns is to be called when it has
@@ -123,12 +124,11 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 		switch outcome {
 		case Moved:
 			p.last, p.failures = at, 0
-		case Failed:
+		case Failed, Refused:
 			p.last, p.failures = at, p.failures+1
-		case Never:
-			if i := slices.Index(g.begun, now); i >= 0 {
-				g.begun = slices.Delete(g.begun, i, i+1)
-			}
+		}
+		if i := slices.Index(g.begun, now); i >= 0 && (outcome == Refused || outcome == Never) {
+			g.begun = slices.Delete(g.begun, i, i+1)
 		}
 		g.inFlight--
 		for _, node := range []string{from, to} {

@@ -99,6 +99,12 @@ func TestGate_never(t *testing.T) {
 	failures, last := g.Failures(job("a"))
 	must.Eq(t, 0, failures)
 	must.True(t, last.IsZero())
+
+	// One that cannot be moved waits, and costs others nothing.
+	g.Begin(start, job("a"), "n1", "n2")(start, Refused)
+	must.StrHasPrefix(t, "back-off after 1 failures", g.Closed(start, job("a"), 0, "n1", "n2"))
+	_, begun := g.Spent(start)
+	must.Eq(t, 0, begun)
 }
 
 // Whatever happens in whatever order, the limits hold, and nothing is left in the end.
@@ -123,8 +129,8 @@ func TestGate_limits(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "wait")) * time.Second)
 			if len(flights) > 0 && rapid.Bool().Draw(t, "end") {
 				i := rapid.IntRange(0, len(flights)-1).Draw(t, "which")
-				outcome := rapid.SampledFrom([]Outcome{Moved, Failed, Never}).Draw(t, "outcome")
-				if flights[i].end(now, outcome); outcome == Never {
+				outcome := rapid.SampledFrom([]Outcome{Moved, Failed, Refused, Never}).Draw(t, "outcome")
+				if flights[i].end(now, outcome); outcome == Refused || outcome == Never {
 					k := slices.Index(begun, flights[i].begun)
 					begun = slices.Delete(begun, k, k+1)
 				}

@@ -75,6 +75,16 @@ type Job struct {
 	Index       uint64    // of its last change
 }
 
+// Bound is the group that carries a move's mark (Mark); "" if none does, or the job is stopped.
+func (j *Job) Bound() string {
+	for name, g := range j.Groups {
+		if g.Bound && !j.Stopped {
+			return name
+		}
+	}
+	return ""
+}
+
 // Group is a task group.
 type Group struct {
 	Count int

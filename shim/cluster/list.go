@@ -44,8 +44,23 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	if err != nil {
 		return l, err
 	}
+	if l.Jobs, l.Indexes.Jobs, err = ListJobs(ctx, client); err != nil {
+		return l, err
+	}
+	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
+		l.Runs = append(l.Runs, w.runs()...)
+		if !w.over() {
+			l.Allocs = append(l.Allocs, w.alloc())
+		}
+	})
+	return l, err
+}
+
+// ListJobs lists the jobs that have a key of Ebbtide's in their own meta, and returns the
+// index of the list.
+func ListJobs(ctx context.Context, client *api.Client) (jobs []*Job, index uint64, err error) {
 	var keys []JobKey
-	l.Indexes.Jobs, err = list(ctx, client, "/v1/jobs?meta=true", whole, func(w struct {
+	index, err = list(ctx, client, "/v1/jobs?meta=true", whole, func(w struct {
 		ID, Namespace string
 		Meta          map[string]string
 	}) {
@@ -56,20 +71,10 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 			}
 		}
 	})
-	if err != nil {
-		return l, err
+	if err == nil {
+		jobs, err = readJobs(ctx, client, keys)
 	}
-	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
-		l.Runs = append(l.Runs, w.runs()...)
-		if !w.over() {
-			l.Allocs = append(l.Allocs, w.alloc())
-		}
-	})
-	if err != nil {
-		return l, err
-	}
-	l.Jobs, err = readJobs(ctx, client, keys)
-	return l, err
+	return jobs, index, err
 }
 
 // list takes all objects of a list, and returns the index of its first page.

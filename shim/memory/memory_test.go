@@ -96,7 +96,7 @@ func (v *variables) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func store(t *testing.T) (Store, *variables) {
+func store(t testing.TB) (Store, *variables) {
 	t.Helper()
 	v := &variables{items: map[string]api.VariableItems{}, at: map[string]uint64{}}
 	nomad := httptest.NewServer(v)
@@ -113,7 +113,7 @@ func TestStore_jobs(t *testing.T) {
 	must.MapEmpty(t, jobs)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	want := map[cluster.JobKey]Job{
-		{Namespace: "ml", ID: "vae"}:                   {Marked: at, Rebalanced: true, Last: at, Failures: 3},
+		{Namespace: "ml", ID: "vae"}:                   {Marked: at, Rebalanced: true, Last: at, Failures: 3, CostS: 3.5},
 		{Namespace: "ml", ID: "a b/c.d~e%+ü/dispatch"}: {Failures: 1},
 		{Namespace: "default", ID: "vae"}:              {},
 	}
@@ -134,6 +134,19 @@ func TestStore_jobs(t *testing.T) {
 	_, err = s.Jobs(t.Context())
 	must.ErrorContains(t, err, "listing variables ebbtide/shim/jobs/")
 	must.ErrorContains(t, s.Keep(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
+}
+
+// How long the next leader waits for what is remembered of 10,000 jobs.
+func BenchmarkStore_Jobs(b *testing.B) {
+	s, _ := store(b)
+	for i := range 10_000 {
+		must.NoError(b, s.Keep(b.Context(), cluster.JobKey{Namespace: "ml", ID: fmt.Sprint("job-", i)}, Job{}))
+	}
+	for b.Loop() {
+		jobs, err := s.Jobs(b.Context())
+		must.NoError(b, err)
+		must.MapLen(b, 10_000, jobs)
+	}
 }
 
 func TestStore_notes(t *testing.T) {

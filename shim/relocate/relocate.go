@@ -115,20 +115,23 @@ func targets(t Task, at map[string]int) []int {
 }
 
 // Pays says why the move of a task does not pay, whoever wants it; "" if it does, or if it is
-// not known when the task ends where it is. A task is expected to have the part of the
-// target's cores that it would have beside the tasks there, and must end sooner there, the
-// move included: one that ends soon does not move.
+// not known when the task ends where it is. It must end sooner on the target, the move
+// included, so one that ends soon does not move. There it ends at the latest when all tasks
+// have had equal parts of the cores, and, if it is known what they have left, when all is done.
 func Pays(t Task, to Node, costS float64) (why string) {
 	if t.InS == nil || to.PoolCores <= 0 {
 		return ""
 	}
-	rate := to.PoolCores / float64(to.Known+to.Unknown+1)
+	most := to.PoolCores
 	if t.CapCores > 0 {
-		rate = min(rate, t.CapCores)
+		most = min(most, t.CapCores)
 	}
-	goes := costS + t.LeftCPUS/rate
-	if goes < *t.InS {
+	takes := t.LeftCPUS / min(most, to.PoolCores/float64(to.Known+to.Unknown+1))
+	if to.Unknown == 0 {
+		takes = min(takes, max(t.LeftCPUS/most, (t.LeftCPUS+to.LeftCPUS)/to.PoolCores))
+	}
+	if costS+takes < *t.InS {
 		return ""
 	}
-	return fmt.Sprintf("it does not pay: it would end in %.0f s where it is, and in %.0f s there, %.0f s of it for the move", *t.InS, goes, costS)
+	return fmt.Sprintf("it does not pay: it would end in %.0f s where it is, and in %.0f s there, %.0f s of it for the move", *t.InS, costS+takes, costS)
 }

@@ -109,6 +109,7 @@ func TestPays(t *testing.T) {
 		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it does not pay: it would end in 6 s where it is, and in 6 s there, 5 s of it for the move"},
 		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would end in 100 s where it is, and in 105 s there"},
 		"others are there":          {100, 100, 0, Node{PoolCores: 4, Known: 2, Unknown: 1}, "in 105 s there"},
+		"others end soon":           {100, 100, 0, Node{PoolCores: 4, LeftCPUS: 12, Known: 3}, ""},
 		"no pool is known":          {100, 1, 0, Node{}, ""},
 	} {
 		why := Pays(Task{LeftCPUS: tc.left, InS: &tc.in, CapCores: tc.capCores}, tc.to, 5)

@@ -28,6 +28,7 @@ type Metrics struct {
 	Allocs    prometheus.Gauge       // that are known, and not over
 	Events    prometheus.Counter     // that were applied
 	Moves     *prometheus.CounterVec // by policy and result: moved, failed, refused, dry
+	Refusals  *prometheus.CounterVec // by reason
 	InFlight  prometheus.Gauge
 	Down      prometheus.Histogram // seconds in which nothing ran, of moves
 	Decision  prometheus.Histogram // seconds that a look at the cluster takes
@@ -36,6 +37,16 @@ type Metrics struct {
 	Waiting     prometheus.Gauge // jobs that wait for a node
 	Orphans     prometheus.Gauge // jobs that are bound without a record of a move
 }
+
+// The reasons for which a move is refused.
+const (
+	ReasonClosed  = "closed"  // paused, or outside of the windows
+	ReasonLimits  = "limits"  // of moves at a time or a minute, cooldown, back-off
+	ReasonTarget  = "target"  // Nomad would not place it there
+	ReasonGain    = "gain"    // it does not pay
+	ReasonClaimed = "claimed" // somebody else moves it
+	ReasonJob     = "job"     // it cannot be moved
+)
 
 // NewMetrics returns metrics that are 0.
 func NewMetrics() *Metrics {
@@ -57,6 +68,9 @@ func NewMetrics() *Metrics {
 		Moves: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "ebbtide", Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
 		}, []string{"policy", "result"}),
+		Refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "ebbtide", Subsystem: "shim", Name: "refusals_total", Help: "Moves that a policy wanted and that were not made, by reason.",
+		}, []string{"reason"}),
 		InFlight: gauge("moves_in_flight", "Moves that are under way."),
 		Down:     histogram("move_down_seconds", "Time in which a moved task did not run.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
 		Decision: histogram("decision_seconds", "Time that a look at the cluster takes.", prometheus.ExponentialBuckets(0.001, 4, 8)),
@@ -71,7 +85,7 @@ func NewMetrics() *Metrics {
 	})
 	build.Set(1)
 	m.Registry.MustRegister(
-		m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.InFlight, m.Down, m.Decision, m.LongestStep, m.Waiting, m.Orphans,
+		m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.Refusals, m.InFlight, m.Down, m.Decision, m.LongestStep, m.Waiting, m.Orphans,
 		build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
