@@ -57,10 +57,7 @@ Usage: ebbtide move [options] ALLOCATION NODE
 Options:
 
   -dry-run          Say whether it could be moved. Nothing is changed.
-  -namespace NAME   Namespace of the variable, leader.namespace of the shim's
-                    configuration. Default: default.
-  -path PATH        Its path, leader.path there. Default: ebbtide/shim.
-
+` + storeHelp + `
 Where ACLs are on, the token needs list-jobs, read-job, plan-job, register-job,
 alloc-lifecycle, read-fs and tag-job-version in the job's namespace, node:read,
 and read, write and destroy of the variables PATH/claims/*.

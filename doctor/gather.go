@@ -152,14 +152,7 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 		force.Plugins[p.Name] = p.Config
 	}
 	a.Config, a.Version = force, me.Config.Version.Version
-	if jobs, _, err := cluster.ListJobs(ctx, c); err == nil {
-		for _, j := range jobs {
-			if j.Bound() != "" {
-				a.Bound = append(a.Bound, clean(j.Key.Namespace+"/"+j.Key.ID))
-			}
-		}
-		slices.Sort(a.Bound)
-	}
+	a.Bound = bound(ctx, c)
 	id := me.Stats["client"]["node_id"]
 	if id == "" {
 		return ""
@@ -177,6 +170,24 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 	}
 	a.Node.Cards = cards(node)
 	return node.Attributes["unique.hostname"]
+}
+
+// bound are the jobs that are bound for a move; none if that is not told in time, so that some
+// is left for the node.
+func bound(ctx context.Context, c *api.Client) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	jobs, _, err := cluster.ListJobs(ctx, c)
+	if err != nil {
+		return nil
+	}
+	for _, j := range jobs {
+		if j.Bound() != "" {
+			names = append(names, clean(j.Key.Namespace+"/"+j.Key.ID))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // cards are those of a node that ebbtide-gpu shares.

@@ -5,7 +5,6 @@ package shim
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -263,27 +262,6 @@ func (t *term) would(c config.Config, key cluster.JobKey, e memory.Entry) {
 // converged says whether a policy moves a job because it has converged.
 func converged(name string) bool {
 	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
-}
-
-// beside does something about a job that is not busy otherwise. What it returns the loop
-// does when that has succeeded.
-func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), error)) {
-	if t.busy[key] {
-		return
-	}
-	t.busy[key] = true
-	t.send(func() func() {
-		then, err := do(t.leading)
-		return func() {
-			delete(t.busy, key)
-			switch {
-			case err == nil && then != nil:
-				then()
-			case err != nil && !errors.Is(err, move.ErrClaimed):
-				t.log.Error("a job stays bound, or frozen for its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
-			}
-		}
-	})
 }
 
 // cadence says when a policy is due that does not decide at every look.

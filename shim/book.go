@@ -55,7 +55,12 @@ func newBook(term context.Context, e *errands, store memory.Store, held func() e
 
 func (b *book) add(e entry) {
 	b.todo = append(b.todo, e)
-	if b.writing {
+	b.flush()
+}
+
+// flush writes what is to be written, and then what has come meanwhile.
+func (b *book) flush() {
+	if b.writing || len(b.todo) == 0 {
 		return
 	}
 	todo := b.todo
@@ -75,10 +80,7 @@ func (b *book) add(e entry) {
 			for _, then := range failed {
 				then()
 			}
-			if more := b.todo; len(more) > 0 {
-				b.todo = more[:len(more)-1]
-				b.add(more[len(more)-1])
-			}
+			b.flush()
 		}
 	})
 }

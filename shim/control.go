@@ -72,14 +72,14 @@ const (
 )
 
 // report writes down what people may want to know, if it has changed.
-func (t *term) report(c config.Config) {
+func (t *term) report(c config.Config, held []*cluster.Job) {
 	now := time.Now()
 	r := memory.Report{
 		Version: version.String(), DryRun: c.DryRun, Nodes: len(t.state.Nodes), Closed: t.closed(c),
 		InFlightMax: c.Limits.InFlight, BegunMax: c.Limits.MovesPerMinute, Waiting: []string{}, Said: []memory.Said{},
 	}
 	r.InFlight, r.Begun = t.gate.Spent(now)
-	for _, j := range t.held() {
+	for _, j := range held {
 		r.Waiting = append(r.Waiting, j.Key.Namespace+"/"+j.Key.ID)
 	}
 	slices.Sort(r.Waiting)

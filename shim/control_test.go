@@ -73,8 +73,8 @@ func TestAttend(t *testing.T) {
 	for _, id := range []string{"b", "c"} {
 		s.told[cluster.JobKey{Namespace: "ml", ID: id}] = strings.Repeat("ü", 1000)
 	}
-	s.report(c)
-	s.report(c)
+	s.report(c, s.held())
+	s.report(c, s.held())
 	s.drain()
 	must.Eq(t, 1, len(written), must.Sprint("nothing has changed"))
 	var r memory.Report

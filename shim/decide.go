@@ -27,16 +27,18 @@ func (t *term) look() {
 		return
 	}
 	t.recover()
-	t.report(c)
+	held := t.held()
+	t.metrics.Waiting.Set(float64(len(held)))
+	t.report(c, held)
 	if t.deciding == 0 && len(t.agenda) == 0 { // else somebody who waits goes on waiting
 		t.waiting = false
-		t.decide(c)
+		t.decide(c, held)
 	}
 }
 
 // decide asks the nodes how their tasks do, if anybody wants to know, and decides then. Each
 // look at all allocations, and at a part of the nodes, is a step of its own.
-func (t *term) decide(c config.Config) {
+func (t *term) decide(c config.Config, held []*cluster.Job) {
 	begun := time.Now()
 	t.gate.Limits(c.Limits)
 	t.metrics.Nodes.Set(float64(len(t.state.Nodes)))
@@ -54,8 +56,6 @@ func (t *term) decide(c config.Config) {
 		t.later(func() { asking = t.asking(c) })
 	}
 	t.later(func() {
-		held := t.held()
-		t.metrics.Waiting.Set(float64(len(held)))
 		if len(held)+len(young)+len(asking) == 0 && !relocate && !rebalance {
 			return
 		}

@@ -5,6 +5,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -94,3 +95,24 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 }
 
 func jobOf(r move.Record) cluster.JobKey { return cluster.JobKey{Namespace: r.Namespace, ID: r.Job} }
+
+// beside does something about a job that is not busy otherwise. What it returns the loop
+// does when that has succeeded.
+func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), error)) {
+	if t.busy[key] {
+		return
+	}
+	t.busy[key] = true
+	t.send(func() func() {
+		then, err := do(t.leading)
+		return func() {
+			delete(t.busy, key)
+			switch {
+			case err == nil && then != nil:
+				then()
+			case err != nil && !errors.Is(err, move.ErrClaimed):
+				t.log.Error("a job stays bound, or frozen for its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
+			}
+		}
+	})
+}
