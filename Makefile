@@ -59,6 +59,9 @@ e2e: build nomad ## the end-to-end suites on a real Nomad, with both engines
 	$(GO) test -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
 		grep --line-buffered -E '^ *--- FAIL|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
 
+chaos: build nomad ## five minutes of moves on a real Nomad that is broken at random (CHAOS='-seed 2 -minutes 60')
+	$(GO) run ./e2e/chaos $(CHAOS)
+
 test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
 	$(GO) run ./e2e/cgroup2
 

@@ -77,6 +77,7 @@ func (c command) withStore(args []string, help string, options func(*flag.FlagSe
 	if store.Client, err = nomad.Client(); err != nil {
 		return c.refuse(err)
 	}
+	defer store.Client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	err = do(ctx, *store)

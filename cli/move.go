@@ -80,6 +80,7 @@ func (c moveCommand) Run(args []string) int {
 	if err != nil {
 		return c.refuse(err)
 	}
+	defer client.Close()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

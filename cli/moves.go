@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -33,7 +34,8 @@ func (movesCommand) Help() string {
 Usage: ebbtide moves [options]
 
   Lists what the shim has done, the latest last: 200 moves are kept, in Nomad
-  variables. Moves that are under way come after that, whosever they are.
+  variables. Moves that are under way come after that, of all processes, and
+  jobs that are bound to a node for a move of which there is no record.
 
 Options:
 
@@ -71,7 +73,12 @@ func (c movesCommand) Run(args []string) int {
 				names[n.ID] = n.Name
 			}
 		}
-		return c.print(append(entries, underWay(records, names)...), asJSON)
+		entries = append(entries, underWay(records, names)...)
+		jobs, _, err := cluster.ListJobs(ctx, store.Client, false)
+		if err != nil {
+			fmt.Fprintf(c.io.Err, "ebbtide moves: which jobs are bound without a move is not known: %v\n", err)
+		}
+		return c.print(append(entries, orphans(jobs, records)...), asJSON)
 	})
 }
 
@@ -109,6 +116,24 @@ func underWay(records []move.Record, names map[string]string) []memory.Entry {
 	return entries
 }
 
+// phaseBound is that of a job that is bound, and of which there is no record.
+const phaseBound = "bound"
+
+// orphans are the jobs that are bound for a move of which there is no record, as they are listed.
+func orphans(jobs []*cluster.Job, records []move.Record) []memory.Entry {
+	var entries []memory.Entry
+	for _, j := range jobs {
+		recorded := slices.ContainsFunc(records, func(r move.Record) bool { return r.Namespace == j.Key.Namespace && r.Job == j.Key.ID })
+		if j.Bound() != "" && !j.Dead && !recorded {
+			entries = append(entries, memory.Entry{
+				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
+				Why: "it is bound to a node for a move of which there is no record: ebbtide moves -recover gives it back",
+			})
+		}
+	}
+	return entries
+}
+
 // recover finishes what is abandoned.
 func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 	nomad, claims := move.API{Client: store.Client}, memory.Claims{Store: store}
@@ -141,13 +166,13 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 
 // unbind gives back the jobs that are bound for a move of which there is no record.
 func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Claims) error {
-	jobs, _, err := cluster.ListJobs(ctx, nomad.Client)
+	jobs, _, err := cluster.ListJobs(ctx, nomad.Client, true)
 	if err != nil {
 		return err
 	}
 	for _, j := range jobs {
 		group := j.Bound()
-		if group == "" {
+		if group == "" || j.Dead {
 			continue
 		}
 		if r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); err != nil || r.Index != 0 {
@@ -165,6 +190,8 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Cl
 // outcome says in short what became of a move.
 func outcome(e memory.Entry) string {
 	switch {
+	case e.Phase == phaseBound:
+		return "bound"
 	case e.Owner != "":
 		return "under way: " + e.Phase
 	case e.DryRun:

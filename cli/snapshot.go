@@ -93,6 +93,7 @@ func (c snapshotCommand) Run(args []string) int {
 	if err != nil {
 		return c.refuse(err)
 	}
+	defer client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, fetchWithin)

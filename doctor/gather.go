@@ -177,12 +177,12 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 func bound(ctx context.Context, c *api.Client) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	jobs, _, err := cluster.ListJobs(ctx, c)
+	jobs, _, err := cluster.ListJobs(ctx, c, false)
 	if err != nil {
 		return nil
 	}
 	for _, j := range jobs {
-		if j.Bound() != "" {
+		if j.Bound() != "" && !j.Dead {
 			names = append(names, clean(j.Key.Namespace+"/"+j.Key.ID))
 		}
 	}

@@ -42,7 +42,9 @@ func TestThree(t *testing.T) {
 			})
 		}
 	}
-	t.Run("preempted frozen", func(t *testing.T) { s.three(t, third, learner("three-preempted"), frozen, testThreePreempted) })
+	for _, p := range []phase{frozen, bound} {
+		t.Run("preempted "+string(p), func(t *testing.T) { s.three(t, third, learner("three-preempted-"+string(p)), p, testThreePreempted) })
+	}
 	t.Run("source dead bound", func(t *testing.T) { s.three(t, third, learner("three-dead"), bound, testThreeDead) })
 	s.completedOnce(t)
 }
@@ -80,8 +82,10 @@ func testThreeStopped(t *testing.T, m *moving) (after func()) {
 	return func() {}
 }
 
-// testThreePreempted has a job of a higher priority take the room of the source.
+// testThreePreempted has a job of a higher priority take the room of the source. What Nomad
+// places for one that it preempts may have an empty disk, and there is no way home.
 func testThreePreempted(t *testing.T, m *moving) (after func()) {
+	m.anew = true
 	node, err := m.a.agent.Node(deadline(t, stepDeadline))
 	must.NoError(t, err)
 	greedy := shell("while :; do sleep 1; done")

@@ -113,7 +113,8 @@ func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 }
 
 // testShimPlaces has Nomad place a job beside two that learn, for want of another node:
-// there is one a moment later, whose only task has converged, and the shim takes it there.
+// there is one a moment later, whose only task has converged, and the shim takes it there
+// once it trains: before, it could not save.
 func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Allocation) {
 	growth := func(alloc *api.Allocation) (sum float64, err error) {
 		st, err := first.status(t, alloc, "train")
@@ -135,7 +136,9 @@ func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Alloc
 		return err
 	})
 	first.eligible(t, second, false)
-	alloc := first.start(t, optIn(trainee("fresh")))
+	fresh := optIn(trainee("fresh"))
+	fresh.tasks[0].args[1] = "sleep 5\n" + fresh.tasks[0].args[1]
+	alloc := first.start(t, fresh)
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
 	first.eligible(t, second, true)
 	must.StrContains(t, movesOf(t, first.agent, "fresh"), "flowcon-place moved, ")

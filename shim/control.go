@@ -21,6 +21,7 @@ import (
 // operators is what they have told all shims.
 type operators struct {
 	pause    *memory.Pause
+	paused   bool      // it held, when it was last looked at
 	attended bool      // it is known
 	asked    time.Time // when it was asked for
 	hearing  bool      // it is
@@ -42,13 +43,12 @@ func (t *term) attend() {
 				t.log.Warn("it is not known whether moves may begin", "error", err)
 				return
 			}
-			was := t.pause
-			t.pause, t.attended = pause, true
-			now := time.Now()
-			switch is := pause.Holds(now); {
-			case is && !was.Holds(now):
+			was := t.paused
+			t.pause, t.attended, t.paused = pause, true, pause.Holds(time.Now())
+			switch {
+			case t.paused && !was:
 				t.log.Info("no move begins: " + pause.String())
-			case !is && was.Holds(now):
+			case !t.paused && was:
 				t.log.Info("moves may begin again")
 			}
 		}

@@ -24,13 +24,48 @@ func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Allo
 	var all []loaded
 	t.overNodes(func(ids []string) { all = append(all, t.loads(ids, nodes)...) }, func() {
 		t.release(c, held, all)
-		slices.SortFunc(young, func(a, b *cluster.Alloc) int {
-			return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
-		})
-		for _, a := range young {
-			t.later(func() { t.placeOne(c, a.ID, nodes, all) })
+		if len(young) == 0 {
+			return
 		}
+		ask := t.tasksOf(young)
+		t.gather(func() func() {
+			t.read(ask)
+			return func() {
+				for _, id := range reporting(ask) {
+					t.later(func() { t.placeOne(c, id, nodes, all) })
+				}
+			}
+		})
 	})
+}
+
+// tasksOf are the tasks of some allocations, which have begun first at first.
+func (t *term) tasksOf(allocs []*cluster.Alloc) (all []reading) {
+	slices.SortFunc(allocs, func(a, b *cluster.Alloc) int {
+		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
+	})
+	for _, a := range allocs {
+		group, _ := t.group(a, policies.FlowConPlace)
+		for _, task := range group.Tasks {
+			all = append(all, reading{alloc: a, task: task})
+		}
+	}
+	return all
+}
+
+// reporting are the allocations whose tasks have all reported something. One that has not
+// may not handle its checkpoint's signal yet: it would not save, or die of the signal.
+func reporting(all []reading) (ids []string) {
+	early := make(map[string]bool)
+	for _, r := range all {
+		early[r.alloc.ID] = early[r.alloc.ID] || r.err != nil || r.said.Alloc != r.alloc.ID || r.said.Reports == 0
+	}
+	for _, r := range all {
+		if !early[r.alloc.ID] {
+			ids = append(ids, r.alloc.ID)
+		}
+	}
+	return slices.Compact(ids)
 }
 
 // young are the allocations that have just begun and may move.

@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -154,4 +155,16 @@ func TestFind(t *testing.T) {
 
 	must.True(t, waits(job(func(*cluster.Job) {})))
 	must.False(t, waits(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))
+}
+
+// A task that has reported nothing may not handle its checkpoint's signal yet.
+func TestReporting(t *testing.T) {
+	a, b, c, d := &cluster.Alloc{ID: "a"}, &cluster.Alloc{ID: "b"}, &cluster.Alloc{ID: "c"}, &cluster.Alloc{ID: "d"}
+	said := func(alloc string, reports int64) status.Status { return status.Status{Alloc: alloc, Reports: reports} }
+	must.Eq(t, []string{"a"}, reporting([]reading{
+		{alloc: a, task: "x", said: said("a", 1)}, {alloc: a, task: "y", said: said("a", 3)},
+		{alloc: b, task: "x", said: said("b", 1)}, {alloc: b, task: "y", said: said("b", 0)},
+		{alloc: c, task: "x", said: said("before", 9)},
+		{alloc: d, task: "x", err: errors.New("no status")},
+	}))
 }

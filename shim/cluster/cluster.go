@@ -64,6 +64,7 @@ type Job struct {
 	Key         JobKey
 	Type        string
 	Stopped     bool
+	Dead        bool          // when it was read, nothing of it ran or was to run
 	Template    bool          // a periodic or parameterized one, of which others are made
 	Made        bool          // one of those; it cannot be registered anew
 	Migrates    []string      // the policies by which it lets itself be moved, by its own meta

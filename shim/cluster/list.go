@@ -44,7 +44,7 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	if err != nil {
 		return l, err
 	}
-	if l.Jobs, l.Indexes.Jobs, err = ListJobs(ctx, client); err != nil {
+	if l.Jobs, l.Indexes.Jobs, err = ListJobs(ctx, client, false); err != nil {
 		return l, err
 	}
 	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
@@ -56,19 +56,20 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	return l, err
 }
 
-// ListJobs lists the jobs that have a key of Ebbtide's in their own meta, and returns the
-// index of the list.
-func ListJobs(ctx context.Context, client *api.Client) (jobs []*Job, index uint64, err error) {
+// ListJobs lists the jobs that have a key of Ebbtide's in their own meta, or all, and returns
+// the index of the list.
+func ListJobs(ctx context.Context, client *api.Client, all bool) (jobs []*Job, index uint64, err error) {
 	var keys []JobKey
 	index, err = list(ctx, client, "/v1/jobs?meta=true", whole, func(w struct {
 		ID, Namespace string
 		Meta          map[string]string
 	}) {
+		ours := false
 		for k := range w.Meta {
-			if strings.HasPrefix(k, metaPrefix) {
-				keys = append(keys, JobKey{w.Namespace, w.ID})
-				break
-			}
+			ours = ours || strings.HasPrefix(k, metaPrefix)
+		}
+		if all || ours {
+			keys = append(keys, JobKey{w.Namespace, w.ID})
 		}
 	})
 	if err == nil {

@@ -78,6 +78,7 @@ func (w WireNode) node() *Node {
 // WireJob is a job.
 type WireJob struct {
 	ID, Namespace, Type string
+	Status              string
 	Stop, Dispatched    bool
 	ParentID            string
 	Periodic            *struct{}
@@ -127,7 +128,7 @@ func (t WireTask) ours() bool {
 
 func (w WireJob) job() *Job {
 	j := &Job{
-		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Datacenters: w.Datacenters, Pool: w.NodePool,
+		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Dead: w.Status == "dead", Datacenters: w.Datacenters, Pool: w.NodePool,
 		Made:     w.ParentID != "" || w.Dispatched,
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,

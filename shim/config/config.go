@@ -81,7 +81,8 @@ type Relocation struct {
 type Placement struct {
 	Enabled       bool
 	CapacityAware bool
-	// Window is how old a task may be that is placed anew: it has not done much yet.
+	// Window is how old a task may be that is placed anew, once it has reported something:
+	// it has not done much yet.
 	Window time.Duration
 	// Margin is by which part another node must be better.
 	Margin float64
@@ -121,7 +122,7 @@ func Default() Config {
 		Leader:     Leader{Namespace: "default", Path: "ebbtide/shim", TTL: 15 * time.Second, Delay: 15 * time.Second},
 		Web:        Web{Address: "127.0.0.1:9646"},
 		Relocation: Relocation{Enabled: true, Interval: 30 * time.Second, Margin: relocate.DefaultParams().Margin},
-		Placement:  Placement{CapacityAware: true, Window: 30 * time.Second, Margin: 0.2, HoldTimeout: 30 * time.Second},
+		Placement:  Placement{CapacityAware: true, Window: 2 * time.Minute, Margin: 0.2, HoldTimeout: 30 * time.Second},
 		Migration:  Migration{Weights: migration.DefaultParams().Weights},
 		Rebalance:  Rebalance{Interval: 5 * time.Minute},
 		Limits:     Limits{MovesPerMinute: 6, InFlight: 2, PerNode: 1, Cooldown: 10 * time.Minute, Backoff: time.Minute},

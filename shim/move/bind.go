@@ -179,12 +179,14 @@ func certain(err error) bool {
 // restore gives the job of the move back to its user.
 func (m *mover) restore(ctx context.Context) error {
 	r := m.record()
-	said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.Poll)
-	if err == nil {
-		m.result.Bound = false
-		m.opts.Report(m.result.Phase, said)
-	}
-	return err
+	return m.owned(ctx, func(ctx context.Context) error {
+		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.Poll)
+		if err == nil {
+			m.result.Bound = false
+			m.opts.Report(m.result.Phase, said)
+		}
+		return err
+	})
 }
 
 // Unbind gives a job back to its user whose move has left no record. It says what has become
@@ -260,6 +262,9 @@ func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 		if job, err = unbind(job, group); err != nil {
 			return err
 		}
+		if err := adoptAsRunning(ctx, nomad, job, group); err != nil {
+			return err
+		}
 		plan, err := nomad.Plan(ctx, job)
 		if err != nil && !errors.Is(err, ErrNoPlan) {
 			return err
@@ -279,6 +284,28 @@ func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	}
 	_, err = decided(ctx, nomad, poll, namespace, id, group, index)
 	return err
+}
+
+// adoptAsRunning gives a group metaAdopt as what runs of it has it, or not: Nomad stops what
+// runs when its meta changes. Both differ when a job was bound, to send it home or on from
+// there, and Nomad had no room for it.
+func adoptAsRunning(ctx context.Context, nomad Nomad, job *api.Job, group string) error {
+	stubs, err := nomad.Allocations(ctx, *job.Namespace, *job.ID)
+	if err != nil {
+		return err
+	}
+	last := latest(stubs, func(s *api.AllocationListStub) bool {
+		return s.TaskGroup == group && s.DesiredStatus == api.AllocDesiredStatusRun && !ended(s.ClientStatus)
+	})
+	if last == nil {
+		return nil
+	}
+	alloc, err := nomad.Allocation(ctx, last.ID)
+	if err != nil {
+		return err
+	}
+	adopt(job.LookupTaskGroup(group), alloc.Job.LookupTaskGroup(group).Meta[metaAdopt])
+	return nil
 }
 
 // standStill freezes the tasks of a batch job that runs: Nomad runs what completes before it

@@ -19,6 +19,18 @@ import (
 // takes the checkpoint, on the node that it came from.
 const metaAdopt = "ebbtide_adopt"
 
+// adopt sets it; with "" it is taken away.
+func adopt(g *api.TaskGroup, alloc string) {
+	if alloc == "" {
+		delete(g.Meta, metaAdopt)
+		return
+	}
+	if g.Meta == nil {
+		g.Meta = make(map[string]string)
+	}
+	g.Meta[metaAdopt] = alloc
+}
+
 // finish takes a move to its end whose job is bound. over says that nothing of it is left to
 // do, so that its record may go.
 func (m *mover) finish(ctx context.Context) (over bool, err error) {
@@ -293,11 +305,7 @@ func (m *mover) home(ctx context.Context) error {
 		if job, err = bind(job, r.Group, r.Source, r.ID); err != nil {
 			return err
 		}
-		group := job.LookupTaskGroup(r.Group)
-		if group.Meta == nil {
-			group.Meta = make(map[string]string)
-		}
-		group.Meta[metaAdopt] = r.Alloc
+		adopt(job.LookupTaskGroup(r.Group), r.Alloc)
 		if index, err = m.register(ctx, job); err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ func held(t *testing.T, change func(*schedule)) (m *model, alloc string, err err
 	s := usual()
 	change(&s)
 	synctest.Test(t, func(t *testing.T) {
+		s.NoPlan = true
 		m = newModel(s)
 		m.all[0].client, m.all[0].desired, m.all[0].runs = "complete", "stop", false // of long ago
 		m.job.Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released"), api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}

@@ -31,10 +31,11 @@ type model struct {
 	s     schedule
 	nodes []string
 	dead  map[string]bool      // machines that are gone for good
+	full  map[string]bool      // machines with no room for what is not there
 	deaf  map[string]time.Time // agents that answer nothing until then
 	job   *api.Job
-	user  string // the specification that the user wrote last
-	specs map[uint64]string
+	user  string              // the specification that the user wrote last
+	specs map[uint64]*api.Job // by version
 	all   []*copyOf
 	evals []*api.Evaluation
 	index uint64
@@ -60,6 +61,7 @@ type schedule struct {
 	Stop    time.Duration // until a client has stopped an allocation
 	Start   time.Duration // until one has fetched the disk and started it
 	Room    bool          // on the target
+	NoPlan  bool          // Nomad does not tell what it would do
 	// FailStart are starts, in the order in which they come, that fail; EmptyDisk those for
 	// which the disk cannot be carried over.
 	FailStart, EmptyDisk int // -1: none
@@ -79,7 +81,7 @@ type fault struct {
 // event is what somebody else does.
 type event struct {
 	At   time.Duration
-	Kind string // change, stop, alloc-stop, target-dies, source-dies, source-deaf, target-deaf, server
+	Kind string // change, stop, alloc-stop, target-dies, source-dies, source-deaf, target-deaf, source-full, target-full, server
 	For  time.Duration
 }
 
@@ -91,6 +93,7 @@ type copyOf struct {
 	desired, client string
 	runs            bool // the process is there
 	begun, step     int  // at which step it was started, and is at that time
+	saved           int  // the highest step that had been saved when it was started
 	at              time.Time
 	frozen          time.Time // until
 	state           string    // of the status: saving, ready, frozen
@@ -98,6 +101,7 @@ type copyOf struct {
 	disk            int       // the step of its checkpoint; 0: none
 	restored        private.Restored
 	left, taken     bool
+	told            bool // to stop, by a user
 }
 
 const (
@@ -123,13 +127,14 @@ func newModel(s schedule) *model {
 	}
 	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{{"path": ckpt, "lease": s.Lease.String()}}}}
 	m := &model{
-		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, deaf: map[string]time.Time{}, specs: map[uint64]string{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, full: map[string]bool{"b": !s.Room}, deaf: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 		job: &api.Job{
 			ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
 			TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
 		},
 	}
-	m.user, m.specs[0] = m.spec(m.job), m.meta(m.job)
+	m.user = m.spec(m.job)
+	m.specs[0], _ = clone(m.job)
 	a := &copyOf{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
 	m.all = []*copyOf{a}
 	return m
@@ -187,10 +192,10 @@ func (m *model) advance() {
 }
 
 // fromWhatWasSaved notes an allocation that counts, and did not go on from the last
-// checkpoint.
+// checkpoint. It cannot go home to a source that has no room.
 func (m *model) fromWhatWasSaved(a *copyOf) {
-	if a != m.all[0] && !m.lost && a.begun < m.best {
-		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, m.best)
+	if a != m.all[0] && !m.lost && !m.full["a"] && a.begun < a.saved {
+		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, a.saved)
 	}
 }
 
@@ -232,15 +237,15 @@ func (m *model) evaluate(after time.Duration, index uint64) {
 // meta is what of a job cannot be changed in place.
 func (m *model) meta(j *api.Job) string { return fmt.Sprint(j.TaskGroups[0].Meta) }
 
-// room says whether a group may be on a node.
-func (m *model) room(node string) bool {
-	if m.dead[node] || node == "b" && !m.s.Room {
+// room says whether the group of a job may be on a node.
+func (m *model) room(job *api.Job, node string) bool {
+	if m.dead[node] || m.full[node] && m.last().node != node {
 		return false
 	}
-	if slices.ContainsFunc(m.job.Constraints, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
+	if slices.ContainsFunc(job.Constraints, func(c *api.Constraint) bool { return c.LTarget == cluster.Hold }) {
 		return false
 	}
-	for _, c := range m.job.TaskGroups[0].Constraints {
+	for _, c := range job.TaskGroups[0].Constraints {
 		switch c.Operand {
 		case api.ConstraintSetContainsAny:
 			if !slices.Contains(strings.Split(c.RTarget, ","), node) {
@@ -253,6 +258,11 @@ func (m *model) room(node string) bool {
 		}
 	}
 	return true
+}
+
+// inPlace says whether a job can take an allocation over as it runs.
+func (m *model) inPlace(a *copyOf, job *api.Job) bool {
+	return m.room(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
 func (m *model) last() *copyOf { return m.all[len(m.all)-1] }
@@ -271,7 +281,7 @@ func (m *model) schedule(e *api.Evaluation) {
 		if a.version == *m.job.Version {
 			return
 		}
-		if m.room(a.node) && m.specs[a.version] == m.specs[*m.job.Version] {
+		if m.inPlace(a, m.job) {
 			a.version = *m.job.Version // in place
 			return
 		}
@@ -279,7 +289,7 @@ func (m *model) schedule(e *api.Evaluation) {
 		return
 	}
 	for _, node := range m.prefer(a) {
-		if m.room(node) {
+		if m.room(m.job, node) {
 			if alive {
 				m.stop(a)
 			}
@@ -364,8 +374,8 @@ func (m *model) start(a *copyOf, n int) {
 	if p.node == a.node || m.hears(p.node) && !empty {
 		a.disk = p.disk
 	}
-	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && !bound {
-		m.lost = true // by what happened when no move was under way
+	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && (!bound || p.told && p != m.all[0]) {
+		m.lost = true // by what happened when no move was under way, or had come so far
 	}
 	if m.s.FailStart == n {
 		a.client, a.disk = "failed", 0
@@ -381,7 +391,7 @@ func (m *model) start(a *copyOf, n int) {
 	if a.disk > 0 {
 		a.restored[ckpt] = int64(a.disk)
 	}
-	a.client, a.runs, a.begun, a.step, a.at = "running", true, a.disk, a.disk, time.Now()
+	a.client, a.runs, a.begun, a.step, a.saved, a.at = "running", true, a.disk, a.disk, m.best, time.Now()
 }
 
 // happen has somebody else do something.
@@ -409,11 +419,12 @@ func (m *model) happen(e event) {
 		if !ended(a.client) {
 			// Of one that had not begun the next one has an empty disk, under plain Nomad as well.
 			m.lost = m.lost || a.client == "pending"
+			a.told = true
 			m.stop(a)
 			m.index++
 			// Nomad stops it and places another one.
 			for _, node := range m.prefer(&copyOf{node: "c"}) {
-				if m.room(node) {
+				if m.room(m.job, node) {
 					m.place(node, a)
 					break
 				}
@@ -441,6 +452,8 @@ func (m *model) happen(e event) {
 		}()
 	case "target-deaf", "source-deaf":
 		m.deaf[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
+	case "source-full", "target-full":
+		m.full[map[string]string{"target-full": "b", "source-full": "a"}[e.Kind]] = true
 	case "server":
 		m.deaf["server"] = time.Now().Add(e.For)
 	}
@@ -451,7 +464,7 @@ func (m *model) commit(job *api.Job) {
 	m.index++
 	job.Version, job.JobModifyIndex = ptr(*m.job.Version+1), ptr(m.index)
 	m.job = job
-	m.specs[*job.Version] = m.meta(job)
+	m.specs[*job.Version] = job
 	m.evaluate(m.s.Eval, m.index)
 }
 
@@ -537,7 +550,7 @@ func (p *process) find(id string) *copyOf {
 
 func (p *process) alloc(a *copyOf) *api.Allocation {
 	out := &api.Allocation{
-		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: &api.Job{Version: ptr(a.version)},
+		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: p.specs[a.version],
 		ClientStatus: a.client, DesiredStatus: a.desired, CreateIndex: a.create,
 	}
 	if a.client == "running" {
@@ -634,12 +647,30 @@ func (p *process) Reach(ctx context.Context, node string) error {
 	return p.agent(ctx, node, func() error { return nil })
 }
 
-func (p *process) Plan(ctx context.Context, _ *api.Job) (out *api.JobPlanResponse, err error) {
-	err = p.call(ctx, func() error { return ErrNoPlan })
-	return nil, err
+func (p *process) Plan(ctx context.Context, job *api.Job) (out *api.JobPlanResponse, err error) {
+	err = p.call(ctx, func() error {
+		if p.s.NoPlan {
+			return ErrNoPlan
+		}
+		out = &api.JobPlanResponse{}
+		a := p.last()
+		runs := a.desired == "run" && !ended(a.client)
+		if runs && p.inPlace(a, job) {
+			return nil
+		}
+		if !slices.ContainsFunc(p.nodes, func(node string) bool { return p.room(job, node) }) {
+			out.FailedTGAllocs = map[string]*api.AllocationMetric{"train": {DimensionExhausted: map[string]int{"memory": 1}}}
+		}
+		if runs {
+			out.Annotations = &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{"train": {DestructiveUpdate: 1}}}
+		}
+		return nil
+	})
+	return out, err
 }
 
-func (p *process) Register(ctx context.Context, job *api.Job) (out *api.JobRegisterResponse, err error) {
+func (p *process) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
+	var index uint64
 	register := func() error {
 		if *job.JobModifyIndex != *p.job.JobModifyIndex {
 			return errors.New("enforcing job modify index: it does not match")
@@ -649,26 +680,23 @@ func (p *process) Register(ctx context.Context, job *api.Job) (out *api.JobRegis
 			return err
 		}
 		p.commit(next)
-		out = &api.JobRegisterResponse{JobModifyIndex: *p.job.JobModifyIndex}
 		node, _, _ := boundTo(next, "train")
 		p.log = append(p.log, "register "+node)
 		return nil
 	}
-	err = p.call(ctx, func() error {
-		late := p.now.Late
-		if p.now.Kind != "late" {
-			return register()
+	err := p.call(ctx, func() error {
+		if late := p.now.Late; p.now.Kind == "late" {
+			go func() {
+				time.Sleep(late)
+				p.under(func() { _ = register() })
+			}()
+			return &url.Error{Op: "Put", URL: "job", Err: context.DeadlineExceeded}
 		}
-		go func() {
-			time.Sleep(late)
-			p.under(func() { _ = register() })
-		}()
-		return &url.Error{Op: "Put", URL: "job", Err: context.DeadlineExceeded}
+		err := register()
+		index = *p.job.JobModifyIndex
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return &api.JobRegisterResponse{JobModifyIndex: index}, err
 }
 
 func (p *process) Signal(ctx context.Context, alloc *api.Allocation, _, signal string) error {
@@ -770,7 +798,6 @@ func (p *process) List(ctx context.Context) (out []Record, err error) {
 // run moves the job from a to b by a schedule, with whoever recovers afterwards, and says
 // what is wrong.
 func (m *model) run() (res Result, err error) {
-	alloc := m.all[0].id
 	var wait sync.WaitGroup
 	for _, e := range m.s.Events {
 		wait.Go(func() {
@@ -792,6 +819,8 @@ func (m *model) run() (res Result, err error) {
 		p := m.process(crash, true)
 		opts := opts
 		opts.Claims, opts.Owner = p, owner
+		var alloc string
+		m.under(func() { alloc = m.last().id })
 		r, e := Move(p.ctx, p, Request{Alloc: alloc, Node: node}, opts)
 		if owner == "mover" {
 			res, err = r, e

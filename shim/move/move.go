@@ -430,11 +430,33 @@ func (m *mover) thaw(ctx context.Context) error {
 	for _, t := range m.result.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	runs, err := m.frozen.thaw(ctx, tasks)
-	if runs {
-		m.opts.Report(m.result.Phase, "it runs on where it is")
+	return m.owned(ctx, func(ctx context.Context) error {
+		runs, err := m.frozen.thaw(ctx, tasks)
+		if runs {
+			m.opts.Report(m.result.Phase, "it runs on where it is")
+		}
+		return err
+	})
+}
+
+// owned does something while the record is surely ours: another process that has taken it over
+// may have frozen the tasks, and they must stay so. It is done again when the record had to be
+// renewed meanwhile.
+func (m *mover) owned(ctx context.Context, do func(context.Context) error) error {
+	for {
+		if m.claim.held() != nil {
+			if err := m.claim.put(ctx, func(*Record) {}); err != nil {
+				return err
+			}
+		}
+		within, cancel := context.WithDeadline(ctx, m.claim.ends())
+		err := do(within)
+		again := err != nil && within.Err() != nil && ctx.Err() == nil
+		cancel()
+		if !again {
+			return err
+		}
 	}
-	return err
 }
 
 // bind binds the job to the target.
@@ -443,7 +465,7 @@ func (m *mover) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	delete(bound.LookupTaskGroup(m.alloc.TaskGroup).Meta, metaAdopt) // of an earlier move
+	adopt(bound.LookupTaskGroup(m.alloc.TaskGroup), "") // of an earlier move
 	err = m.claim.put(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, m.result.Tasks })
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func runs(t *testing.T, change func(*schedule)) (out seen) {
 		out.model = newModel(s)
 		out.res, out.err = out.run()
 	})
-	must.SliceEmpty(t, out.wrong, must.Sprint(out.log))
+	must.SliceEmpty(t, out.wrong, must.Sprint(out.wrong, out.log))
 	return out
 }
 
@@ -67,7 +67,7 @@ func TestMove_fails(t *testing.T) {
 		node   string // where it is in the end
 		phase  Phase
 	}{
-		"no room":                      {func(s *schedule) { s.Room = false }, "it is not placed: no room: memory", "a", PhaseWait},
+		"no room":                      {func(s *schedule) { s.Room, s.NoPlan = false, true }, "it is not placed: no room: memory", "a", PhaseWait},
 		"the target's plugin is gone":  {func(s *schedule) { s.FailStart = 0 }, "is failed", "a", PhaseVerify},
 		"the disk is not carried over": {func(s *schedule) { s.EmptyDisk = 0 }, "and did not find it", "a", PhaseVerify},
 		"the target dies":              {func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "target-dies"}} }, "the new allocation has not what was saved", "a", PhaseVerify},
@@ -90,6 +90,26 @@ func TestMove_fails(t *testing.T) {
 			must.False(t, out.res.Bound)
 		})
 	}
+}
+
+// Nomad stops what runs when its meta changes, as it does when a job is to go home: one for
+// which there is no room there is unbound where it is, and so is one that has gone home and
+// for which there is no room on its next target.
+func TestMove_cannotGoHome(t *testing.T) {
+	out := runs(t, func(s *schedule) {
+		s.EmptyDisk, s.Events = 0, []event{{At: 1500 * time.Millisecond, Kind: "source-full"}}
+	})
+	must.ErrorContains(t, out.err, "and did not find it")
+	must.Eq(t, []string{"CHECKPOINT a", "register b", "FREEZE b", "register a", "FREEZE b", "register ", "RELEASE b"}, out.log)
+	must.Eq(t, "b", out.last().node)
+	must.Len(t, 2, out.all)
+
+	out = runs(t, func(s *schedule) {
+		s.EmptyDisk, s.Mover, s.Events = 0, 20000, []event{{At: 21150 * time.Millisecond, Kind: "target-full"}}
+	})
+	must.Eq(t, []string{"CHECKPOINT a", "register b", "FREEZE b", "register a", "FREEZE a", "register ", "RELEASE a", "CHECKPOINT a", "register b", "FREEZE a", "register ", "RELEASE a", "RELEASE a"}, out.log)
+	must.Eq(t, "a", out.last().node)
+	must.Len(t, 3, out.all)
 }
 
 // A freeze that is shorter than the placement is renewed; one of a source that cannot be
@@ -117,6 +137,17 @@ func TestMove_unknownOutcome(t *testing.T) {
 		must.Eq(t, "a", out.last().node)
 	}
 	must.Eq(t, 1, register)
+}
+
+// A process that stands still for so long that others have taken its move over thaws nothing
+// that they have frozen.
+func TestMove_stalled(t *testing.T) {
+	for call := 1; call < 40; call++ {
+		runs(t, func(s *schedule) {
+			s.Steps, s.Lease, s.Eval = 60, 35*time.Second, 2800*time.Millisecond
+			s.Faults = []fault{{Call: call, Kind: "stall", Late: 40 * time.Second}}
+		})
+	}
 }
 
 // Of two moves of a job one is refused, and takes nothing away from the other.

@@ -4,6 +4,7 @@
 package move
 
 import (
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -71,8 +72,16 @@ func TestSearch_pairs(t *testing.T) {
 	}
 }
 
-// Random schedules, shrunk when one fails.
+// Ten thousand random schedules, always the same ones, if the command line says nothing else;
+// shrunk when one fails.
 func TestSearch_random(t *testing.T) {
+	for name, value := range map[string]string{"rapid.checks": "10000", "rapid.seed": "1"} {
+		f := flag.Lookup(name)
+		if was := f.Value.String(); was == f.DefValue {
+			must.NoError(t, f.Value.Set(value))
+			defer func() { must.NoError(t, f.Value.Set(was)) }()
+		}
+	}
 	rapid.Check(t, func(r *rapid.T) {
 		ms := func(name string, least, most int) time.Duration {
 			return time.Duration(rapid.IntRange(least, most).Draw(r, name)) * time.Millisecond
@@ -80,7 +89,7 @@ func TestSearch_random(t *testing.T) {
 		s := schedule{
 			Service: rapid.Bool().Draw(r, "service"), Steps: rapid.SampledFrom([]int{0, 0, 15, 30, 60, 120}).Draw(r, "steps"),
 			Lease: ms("lease", 1000, 60000), Save: ms("save", 1, 3000), Eval: ms("eval", 1, 5000), Stop: ms("stop", 1, 8000), Start: ms("start", 1, 5000),
-			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
+			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, NoPlan: rapid.Bool().Draw(r, "no plan"), FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "faults") {
 			s.Faults = append(s.Faults, fault{rapid.IntRange(1, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
@@ -88,7 +97,7 @@ func TestSearch_random(t *testing.T) {
 		for range rapid.IntRange(0, 2).Draw(r, "events") {
 			s.Events = append(s.Events, event{
 				At: ms("at", 900, 15000), For: ms("for", 100, 15000),
-				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "target-dies", "source-deaf", "target-deaf", "server"}).Draw(r, "event"),
+				Kind: rapid.SampledFrom([]string{"change", "stop", "alloc-stop", "target-dies", "source-deaf", "target-deaf", "source-full", "target-full", "server"}).Draw(r, "event"),
 			})
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "crashes") {

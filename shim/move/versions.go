@@ -82,6 +82,9 @@ func givenBack(bound, job *api.Job) bool {
 			if g.Constraints = slices.DeleteFunc(g.Constraints, marked); len(g.Constraints) == 0 {
 				g.Constraints = nil
 			}
+			if adopt(g, ""); len(g.Meta) == 0 {
+				g.Meta = nil
+			}
 		}
 		out.Version, out.CreateIndex, out.ModifyIndex, out.JobModifyIndex, out.SubmitTime = nil, nil, nil, nil, nil
 		out.Status, out.StatusDescription, out.Stable, out.VersionTag = nil, nil, nil, nil
