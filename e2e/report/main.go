@@ -22,7 +22,9 @@ import (
 
 // Files of the repository.
 const (
-	results    = "docs/results"
+	results = "docs/results"
+	// quota is the training jobs in mode quota, measured apart from those in mode weight.
+	quota      = "quota/train"
 	evaluation = "docs/evaluation.md"
 	readme     = "README.md"
 )

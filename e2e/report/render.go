@@ -85,7 +85,7 @@ func load(dir string) (evidence, error) {
 	if _, err := read(filepath.Join(dir, "sim.json"), &e.sim, true); err != nil {
 		return e, err
 	}
-	for _, what := range result.All() {
+	for _, what := range append(result.All(), quota) {
 		var x result.Experiment
 		ok, err := read(filepath.Join(dir, what+".json"), &x, false)
 		if err != nil {

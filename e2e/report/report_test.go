@@ -105,7 +105,7 @@ func TestReal(t *testing.T) {
 	tasks := func(at result.Number) []result.Task {
 		return []result.Task{{Name: "job1", Kind: result.Training, AcceptableAt: at, ObjectiveAt: 2 * at, Finished: 2 * at}}
 	}
-	put(t, root, "tradl.json", result.Experiment{Setting: result.Setting{Cores: 2}, Runs: []result.Run{
+	put(t, root, "tradl.json", result.Experiment{Setting: result.Setting{What: result.TRADL, Cores: 2}, Runs: []result.Run{
 		{What: result.TRADL, Variant: "none", Seed: 1, Tasks: tasks(10)},
 		{What: result.TRADL, Variant: "tradl", Mode: "weight", Seed: 1, Tasks: tasks(8)},
 	}})

@@ -54,7 +54,7 @@ func (e evidence) real(what string) (string, error) {
 		names = []string{metrics.Completion, metrics.Makespan, "acceptable"}
 	}
 	var rows [][]string
-	for _, mode := range result.Modes(x.Runs, what) {
+	for _, mode := range result.Modes(x.Runs, x.What) {
 		all, err := x.Summaries(mode)
 		if err != nil {
 			return "", err
@@ -63,7 +63,7 @@ func (e evidence) real(what string) (string, error) {
 			if s.Policy == s.Base {
 				continue
 			}
-			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), what+", ")
+			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), x.What+", ")
 			row := append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...)
 			if what != result.TRADL {
 				row = append(row, points(stat.Mean(x.CPU(kase, mode, s.Policy), nil)))
