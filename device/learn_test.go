@@ -26,7 +26,7 @@ func TestLearn(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		p.ctx, p.log = ctx, hclog.NewNullLogger()
-		p.groups()
+		p.settled(t)
 		must.NotNil(t, p.gate)
 		cancel()
 		p.learning.Wait()

@@ -11,9 +11,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint"
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
-	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/gate/ledger"
-
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -23,12 +20,11 @@ const helperWithin = 2 * time.Minute
 var errParkingOff = errors.New("it is switched off (parking)")
 
 // parking returns what parks containers, and why they cannot be parked here, if they cannot:
-// then it is for those only that a plugin before this one has left parked. The cards are those
-// of this machine.
-func (p *Plugin) parking(cards []nvml.Card) (evictor gate.Evictor, not error) {
+// then it is for those only that a plugin before this one has left parked.
+func (p *Plugin) parking(version string) (evictor *checkpoint.Evictor, not error) {
 	log := p.log.Named("checkpoint")
 	client := driver.New(driver.Options{
-		Version: cards[0].Driver, Library: p.settings.CUDA,
+		Version: version, Library: p.settings.CUDA,
 		Log: func(line string) { log.Warn("the helper that calls CUDA", "says", line) },
 	})
 	if p.settings.Parking {
@@ -39,17 +35,14 @@ func (p *Plugin) parking(cards []nvml.Card) (evictor gate.Evictor, not error) {
 		not = errParkingOff // and the helper is started only if somebody is to come back
 	}
 	context.AfterFunc(p.ctx, client.Close)
-	held, free := checkpoint.Meter(p.usage)
-	opts := checkpoint.Options{Driver: client, Held: held, Free: free, Room: headroom.Checker{}.Check}
-	for _, c := range cards {
-		opts.Cards = append(opts.Cards, ledger.CardID(c.UUID))
-	}
-	return checkpoint.New(opts), not
+	held, free := checkpoint.Meter(checkpoint.Measure(p.usage))
+	return checkpoint.New(checkpoint.Options{Driver: client, Held: held, Free: free, Room: headroom.Checker{}.Check}), not
 }
 
 // usage is how a card is used now.
 func (p *Plugin) usage(uuid string) (nvml.Usage, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.cards.Usage(uuid)
+	library := p.cards
+	p.mu.Unlock()
+	return library.Usage(uuid)
 }

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -30,13 +29,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
-	"github.com/ebbtide/ebbtide/device/fairshare"
-	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/nvml"
 	"github.com/ebbtide/ebbtide/device/seat"
-	"github.com/ebbtide/ebbtide/device/shares"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -47,12 +41,6 @@ const (
 	kind   = "share"
 )
 
-// Cards is what the plugin needs of a machine's cards (nvml.Library).
-type Cards interface {
-	Cards() ([]nvml.Card, error)
-	Usage(uuid string) (nvml.Usage, error)
-}
-
 // Plugin is the device plugin.
 type Plugin struct {
 	ctx context.Context // ends with the plugin
@@ -60,16 +48,17 @@ type Plugin struct {
 	// open opens the library of the cards.
 	open func(path string) Cards
 
-	mu       sync.Mutex
-	settings *config.Settings
-	cards    Cards
-	known    map[string]nvml.Card // all that have been seen, by UUID
-	said     string               // what was said last of the cards
-	ill      map[string]string    // why cards cannot be used, as was said last, by UUID
-	gate     *gate.Gate           // nil without cards, or if it could not be opened
-	tried    bool                 // to open it
-	learning sync.WaitGroup       // what measures jobs
-	unparked error                // why containers cannot be parked; nil if they can
+	mu         sync.Mutex
+	settings   *config.Settings
+	cards      Cards
+	known      map[string]nvml.Card // all that have been seen, by UUID
+	said       string               // what was said last of the cards
+	lastReason map[string]string    // why cards cannot be used, as was said last, by UUID
+	gate       *sharing             // nil before it is open
+	opening    chan struct{}        // closed when the attempt to open it is over; nil: none is under way
+	shut       error                // why the last one has failed
+	opened     chan struct{}        // has an element when an attempt is over
+	learning   sync.WaitGroup       // what measures jobs
 }
 
 var _ nomad.DevicePlugin = (*Plugin)(nil)
@@ -77,7 +66,7 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 // New returns the plugin.
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
-		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), ill: make(map[string]string),
+		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), opened: make(chan struct{}, 1),
 		open: func(path string) Cards { return nvml.New(path) },
 	}
 }
@@ -104,7 +93,7 @@ func (p *Plugin) SetConfig(cfg *base.Config) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settings, p.cards = s, p.open(s.Library)
+	p.settings, p.cards = s, newBounded(p.ctx, p.open(s.Library))
 	return nil
 }
 
@@ -126,6 +115,9 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 		first := true
 		for {
 			groups := p.groups()
+			if first && p.await(ctx, settleWithin) {
+				groups = p.groups()
+			}
 			if first || !reflect.DeepEqual(groups, last) {
 				select {
 				case out <- nomad.NewFingerprint(groups...):
@@ -136,6 +128,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 			}
 			select {
 			case <-time.After(s.Period):
+			case <-p.opened:
 			case <-ctx.Done():
 				return
 			}
@@ -143,6 +136,10 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 	}()
 	return out, nil
 }
+
+// settleWithin is how long the first word to Nomad waits for the gate, so that seats are not
+// unhealthy for a moment at each start.
+const settleWithin = 5 * time.Second
 
 // begin begins what Nomad is told of again and again, until ctx or the plugin ends. end
 // must be called.
@@ -165,8 +162,11 @@ func (p *Plugin) begin(ctx context.Context) (s *config.Settings, _ context.Conte
 // unhealthy: allocations that have it must not be forgotten.
 func (p *Plugin) groups() []*nomad.DeviceGroup {
 	p.mu.Lock()
+	library := p.cards
+	p.mu.Unlock()
+	cards, err := library.Cards() // which may take a while
+	p.mu.Lock()
 	defer p.mu.Unlock()
-	cards, err := p.cards.Cards()
 	switch {
 	case errors.Is(err, nvml.ErrNone) && len(p.known) == 0:
 		p.say(hclog.Info, "there are no cards to be shared: "+err.Error())
@@ -180,11 +180,8 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 		there[c.UUID] = true
 		p.known[c.UUID] = c
 	}
-	if len(cards) > 0 && !p.tried {
-		p.tried = true
-		if err := p.openGate(cards); err != nil {
-			p.log.Error("cards are handed out whole: there is no gate", "error", err)
-		}
+	if len(cards) > 0 {
+		p.share(cards)
 	}
 	var groups []*nomad.DeviceGroup
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
@@ -213,19 +210,20 @@ func (p *Plugin) say(level hclog.Level, what string) {
 
 // sayHealth tells that a card cannot be used, or can again, once.
 func (p *Plugin) sayHealth(c nvml.Card, bad string) {
-	switch last := p.ill[c.UUID]; {
-	case bad == last:
+	switch last := p.lastReason[c.UUID]; {
+	case bad == last || p.opening != nil && p.shut == nil: // it is about to be known
+		return
 	case bad == "":
 		p.log.Info("a card can be used again", "card", groupName(c), "uuid", c.UUID)
 	default:
 		p.log.Warn("a card cannot be used: no more jobs are placed on it, and those that are there are left alone", "card", groupName(c), "uuid", c.UUID, "reason", bad)
 	}
-	p.ill[c.UUID] = bad
+	p.lastReason[c.UUID] = bad
 }
 
 // group is a card as Nomad is told of it.
 func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
-	bad := unfit(c, p.settings.Seats)
+	bad := p.unhealthy(c)
 	p.sayHealth(c, bad)
 	g := &nomad.DeviceGroup{
 		Vendor: vendor, Type: kind, Name: groupName(c),
@@ -240,7 +238,7 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 			"seats":          structs.NewIntAttribute(int64(p.settings.Seats), ""),
 			"division":       structs.NewStringAttribute(p.settings.Division),
 			"shared":         structs.NewBoolAttribute(p.gate != nil),
-			"parking":        structs.NewBoolAttribute(p.gate != nil && p.unparked == nil),
+			"parking":        structs.NewBoolAttribute(p.gate != nil && p.gate.unparked == nil),
 			"over_share":     structs.NewStringAttribute(p.overShare()),
 			// Nomad tries a job that it could not place again when attributes have changed.
 			// A seat's health is not enough for that.
@@ -255,8 +253,9 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 	return g
 }
 
-// unfit says why a card cannot be shared; "" if it can.
-func unfit(c nvml.Card, seats int) string {
+// unhealthy says why a card cannot be shared; "" if it can. A card whose shares are not
+// enforced is for one container only.
+func (p *Plugin) unhealthy(c nvml.Card) string {
 	switch {
 	case c.Unhealthy != "":
 		return c.Unhealthy
@@ -264,8 +263,13 @@ func unfit(c nvml.Card, seats int) string {
 		return "it is divided by MIG: its parts are for NVIDIA's own plugin"
 	case c.ComputeMode == "prohibited":
 		return "its compute mode lets nobody use it (nvidia-smi -c 0)"
-	case c.ComputeMode == "exclusive" && seats > 1:
+	case p.settings.Seats == 1:
+		return ""
+	case c.ComputeMode == "exclusive":
 		return "its compute mode lets only one process use it (nvidia-smi -c 0)"
+	}
+	if err := p.unshared(); err != nil {
+		return "its memory cannot be shared: " + err.Error()
 	}
 	return ""
 }
@@ -287,6 +291,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 		// Nomad asks a plugin that it has just started again for seats of the one before.
 		p.groups()
 	}
+	p.await(p.ctx, helperWithin)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.settings == nil {
@@ -302,7 +307,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 		if !ok || !known {
 			return nil, fmt.Errorf("there is no seat %q on this node", id)
 		}
-		if bad := unfit(c, p.settings.Seats); bad != "" {
+		if bad := p.unhealthy(c); bad != "" {
 			return nil, fmt.Errorf("card %s cannot be used: %s", uuid, bad)
 		}
 		if !slices.Contains(uuids, uuid) {
@@ -315,7 +320,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	} else {
 		p.nodes(res, uuids)
 	}
-	if err := p.share(res, uuids); err != nil {
+	if err := p.handOver(res, uuids); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -326,74 +331,6 @@ func (p *Plugin) begun() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.settings != nil && len(p.known) == 0
-}
-
-// openGate opens the gate for the cards that are there. It ends with the plugin. One that
-// comes later is handed out without a share of its memory.
-func (p *Plugin) openGate(cards []nvml.Card) error {
-	if err := os.MkdirAll(p.settings.Gate, 0o755); err != nil {
-		return fmt.Errorf("making the gate's directory: %w", err)
-	}
-	opts := gate.Default()
-	opts.State = filepath.Clean(p.settings.Gate) + ".state" // beside what containers see
-	opts.Overhead = 0                                       // the preload library asks for contexts itself
-	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
-	budgets := make(map[ledger.CardID]uint64)
-	for _, c := range cards {
-		uuid, err := wire.ParseUUID(c.UUID)
-		if err != nil {
-			return fmt.Errorf("card %s: %w", c.UUID, err)
-		}
-		reserve := min(p.settings.Reserve, c.Memory)
-		opts.Cards = append(opts.Cards, gate.Card{UUID: uuid, Physical: c.Memory, Reserve: reserve})
-		budgets[ledger.CardID(uuid.String())] = c.Memory - reserve
-	}
-	opts.Evictor, p.unparked = p.parking(cards)
-	if p.unparked != nil {
-		opts.ReturnOnly = true
-		p.log.Warn("containers are not parked: who finds no memory waits, and is denied it in the end", "reason", p.unparked)
-	}
-	opts.Soft = p.overShare() == config.OverWait
-	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait
-	parts := shares.New(fairshare.Mode(p.settings.Division), budgets, p.log.Named("shares"))
-	opts.Shares = parts
-	g, err := gate.New(opts)
-	if err != nil {
-		return err
-	}
-	parts.Use(g)
-	l, err := gate.Listen(filepath.Join(p.settings.Gate, seat.Socket))
-	if err != nil {
-		g.Close()
-		return err
-	}
-	p.learn(parts, g, opts.Soft)
-	byID := make(map[ledger.CardID]nvml.Card)
-	for _, c := range cards {
-		byID[ledger.CardID(c.UUID)] = c
-	}
-	if err := p.reports(p.ctx, g, reportsDir(p.settings.Gate), byID); err != nil {
-		p.log.Warn("the driver is not told how containers fare", "error", err)
-	}
-	p.gate = g
-	go func() {
-		if err := g.Serve(p.ctx, l); err != nil {
-			p.log.Error("nobody can come to the gate any more", "error", err)
-		}
-		g.Close()
-	}()
-	return nil
-}
-
-// overShare is what becomes of a request for more than a share here: wait, or deny.
-func (p *Plugin) overShare() string {
-	switch {
-	case p.settings.Over != config.OverAuto:
-		return p.settings.Over
-	case p.unparked == nil:
-		return config.OverWait
-	}
-	return config.OverDeny
 }
 
 // nodes adds the device nodes of cards, and those that all cards share.
@@ -407,24 +344,19 @@ func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
 	}
 }
 
-// share adds what a container needs to share its cards, or leaves that to the ebbtide
-// driver. Without it the container runs all the same, and nobody keeps it to its share.
-func (p *Plugin) share(res *nomad.ContainerReservation, uuids []string) error {
-	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate)}
+// handOver adds what a container needs to share its cards, or leaves that to the ebbtide
+// driver. Where a card has one seat only, the container runs without it, too.
+func (p *Plugin) handOver(res *nomad.ContainerReservation, uuids []string) error {
+	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids}
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
-	if p.unparked != nil && !errors.Is(p.unparked, errParkingOff) {
-		s.Unparked = p.unparked.Error()
-	}
-	err := seat.Check(s.Preload, s.Gate)
-	if err == nil && p.gate == nil {
-		// The socket may be there still, of a plugin that was before this one.
-		err = errors.New("the gate could not be opened, the plugin's log says why")
-	}
+	err := p.unshared()
 	if err != nil {
 		p.log.Warn("a container gets its card without a share of its memory", "error", err)
-		s.Preload, s.Gate, s.Reports, s.Unparked, s.WaitMS, s.Notice = "", "", "", "", 0, err.Error()
+		s.Preload, s.Gate, s.Reports, s.Tasks, s.Cards, s.WaitMS, s.Notice = "", "", "", "", nil, 0, err.Error()
+	} else if not := p.gate.unparked; not != nil && !errors.Is(not, errParkingOff) {
+		s.Unparked = not.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
 		if res.Envs[seat.Variable], err = s.Encode(); err != nil {

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,19 +26,45 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/nvml"
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // rack is a machine's cards.
 type rack struct {
+	mu    sync.Mutex
 	cards []nvml.Card
 	err   error
+	hangs chan struct{} // until it is closed; nil: not
 }
 
-func (r *rack) Cards() ([]nvml.Card, error) { return r.cards, r.err }
+func (r *rack) set(cards []nvml.Card, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cards, r.err = cards, err
+}
+
+func (r *rack) Cards() ([]nvml.Card, error) {
+	r.hang()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.cards), r.err
+}
+
+func (r *rack) hang() {
+	r.mu.Lock()
+	hangs := r.hangs
+	r.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
+}
 
 func (r *rack) Usage(uuid string) (nvml.Usage, error) {
+	r.hang()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, c := range r.cards {
 		if c.UUID == uuid {
 			return nvml.Usage{Used: c.Memory / 4, Free: c.Memory * 3 / 4, Busy: 0.5, ProcessesKnown: true, Processes: []nvml.Process{{PID: 7}}}, nil
@@ -72,20 +100,39 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	}
 	s, err := c.Validate()
 	must.NoError(t, err)
-	p.settings, p.cards = s, r
+	p.settings, p.cards = s, newBounded(t.Context(), r)
 	t.Cleanup(func() {
-		if p.gate != nil {
-			p.gate.Close() // it keeps a file in the test's directory
+		p.await(context.Background(), time.Minute)
+		p.mu.Lock()
+		gated := p.gate
+		p.mu.Unlock()
+		if gated != nil {
+			gated.Close() // it keeps a file in the test's directory
 		}
 		p.learning.Wait() // so does this
 	})
 	return p
 }
 
+// shareable has the plugin find what it needs to share cards.
+func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
+	lib, at = library(t), filepath.Join(t.TempDir(), "gate")
+	return func(c *config.Config) { c.Preload, c.Gate = lib, at }, lib, at
+}
+
+// settled are the groups when it is known whether there is a gate.
+func (p *Plugin) settled(t *testing.T) []*nomad.DeviceGroup {
+	t.Helper()
+	p.groups()
+	p.await(t.Context(), time.Minute)
+	return p.groups()
+}
+
 func TestGroups(t *testing.T) {
 	r := twoCards()
-	p := newPlugin(t, r)
-	groups := p.groups()
+	change, _, _ := shareable(t)
+	p := newPlugin(t, r, change)
+	groups := p.settled(t)
 	must.Len(t, 2, groups)
 	g := groups[0]
 	must.NoError(t, g.Validate())
@@ -118,16 +165,72 @@ func TestGroups(t *testing.T) {
 		must.True(t, ok)
 		must.False(t, healthy, must.Sprint("jobs that wait for a card are tried again when an attribute changes"))
 	}
-	r.cards = r.cards[1:]
+	r.set(r.cards[1:], nil)
 	groups = p.groups()
 	must.Len(t, 2, groups)
 	must.Eq(t, "it is not found any more", groups[0].Devices[0].HealthDesc)
 	must.True(t, groups[1].Devices[0].Healthy)
-	r.cards, r.err = nil, errors.New("driver/library version mismatch")
+	r.set(nil, errors.New("driver/library version mismatch"))
 	must.Eq(t, "driver/library version mismatch", p.groups()[1].Devices[0].HealthDesc)
 
 	must.Len(t, 1, newPlugin(t, twoCards(), func(c *config.Config) { c.Ignored = []string{first} }).groups())
 	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).groups())
+}
+
+// Where shares are not enforced, a card with several seats is unhealthy, and the gate is tried
+// again.
+func TestGroups_unshared(t *testing.T) {
+	change, _, at := shareable(t)
+	must.NoError(t, os.WriteFile(at, nil, 0o644)) // in its way
+	p := newPlugin(t, twoCards(), change)
+	d := p.groups()[0].Devices[0]
+	must.False(t, d.Healthy)
+	must.StrContains(t, d.HealthDesc, "its memory cannot be shared: the gate ")
+	must.StrContains(t, p.settled(t)[0].Devices[0].HealthDesc, "the gate cannot be opened: making the gate's directory: ")
+	_, err := p.Reserve([]string{first + "/0"})
+	must.ErrorContains(t, err, "the gate cannot be opened")
+	must.NoError(t, os.Remove(at))
+	must.True(t, p.settled(t)[0].Devices[0].Healthy)
+
+	one := newPlugin(t, twoCards(), func(c *config.Config) { c.Seats = 1 })
+	must.True(t, one.settled(t)[0].Devices[0].Healthy)
+}
+
+// A card that is found later is shared as well.
+func TestGroups_later(t *testing.T) {
+	change, _, _ := shareable(t)
+	r := twoCards()
+	both := r.cards
+	r.set(both[:1], nil)
+	p := newPlugin(t, r, change)
+	must.Len(t, 1, p.settled(t))
+	r.set(both, nil)
+	must.True(t, p.groups()[1].Devices[0].Healthy)
+	must.True(t, p.gate.Has(ledger.CardID(second)))
+}
+
+// NVML that does not answer delays a call by a bounded time.
+func TestGroups_hanging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := twoCards()
+		p := newPlugin(t, r)
+		p.settled(t)
+		r.mu.Lock()
+		r.hangs = make(chan struct{})
+		r.mu.Unlock()
+		begun := time.Now()
+		must.Eq(t, errNoAnswer.Error(), p.groups()[0].Devices[0].HealthDesc)
+		must.SliceEmpty(t, p.stats().Groups)
+		_, err := p.usage(first)
+		must.ErrorIs(t, err, errNoAnswer)
+		must.LessEq(t, 5*answersWithin, time.Since(begun))
+		close(r.hangs)
+		r.mu.Lock()
+		r.hangs = nil
+		r.mu.Unlock()
+		synctest.Wait()
+		must.Len(t, 2, p.stats().Groups)
+	})
 }
 
 // Nomad is told at first, and when something has changed.
@@ -142,11 +245,11 @@ func TestFingerprint(t *testing.T) {
 		begun := time.Now()
 		go func() {
 			time.Sleep(100 * time.Second)
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			*r = *twoCards()
+			r.set(twoCards().cards, nil)
 		}()
 		must.Len(t, 2, (<-told).Devices)
+		must.Eq(t, 120*time.Second, time.Since(begun))
+		must.StrContains(t, (<-told).Devices[0].Devices[0].HealthDesc, "cannot be opened") // at once
 		must.Eq(t, 120*time.Second, time.Since(begun))
 		cancel()
 		_, open := <-told
@@ -178,51 +281,43 @@ func library(t *testing.T) string {
 }
 
 func TestReserve(t *testing.T) {
-	// The first call is a plugin's that Nomad has started again.
+	// The first call is a plugin's that Nomad has started again. A card with one seat needs no
+	// gate.
 	r := twoCards()
 	r.cards[1].Memory = 80 << 30
-	p := newPlugin(t, r)
-	res, err := p.Reserve([]string{second + "/1", second + "/0", first + "/0"})
+	p := newPlugin(t, r, func(c *config.Config) { c.Seats = 1 })
+	res, err := p.Reserve([]string{second + "/0", first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, second+","+first, res.Envs["NVIDIA_VISIBLE_DEVICES"])
 	got, err := seat.Decode(res.Envs[seat.Variable])
 	must.NoError(t, err)
-	must.Eq(t, seat.Seat{MemoryMiB: 80 << 10, Notice: "the preload library cannot be read: stat /nowhere/lib.so: no such file or directory"}, got)
+	must.StrContains(t, got.Notice, "the gate cannot be opened: ")
+	must.Eq(t, seat.Seat{MemoryMiB: 80 << 10, Notice: got.Notice}, got)
 	must.MapLen(t, 2, res.Envs)
 	must.SliceEmpty(t, res.Mounts)
 
-	lib := library(t)
-	at := filepath.Join(t.TempDir(), "gate")
-	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate = lib, at })
-	res, err = p.Reserve([]string{first + "/0"})
+	change, lib, at := shareable(t)
+	p = newPlugin(t, twoCards(), change)
+	res, err = p.Reserve([]string{first + "/0", first + "/1"})
 	must.NoError(t, err)
 	must.NotNil(t, p.gate)
 	got, err = seat.Decode(res.Envs[seat.Variable])
 	must.NoError(t, err)
-	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports"}, got)
+	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}}, got)
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
-
-	// What a plugin has left that was before does not count.
-	must.NoError(t, os.Rename(at, at+".old"))
-	p = newPlugin(t, twoCards(), func(c *config.Config) { c.Preload, c.Gate = lib, at+".old" })
-	p.tried = true
-	res, err = p.Reserve([]string{first + "/0"})
-	must.NoError(t, err)
-	must.StrContains(t, res.Envs[seat.Variable], "the gate could not be opened")
 }
 
 // For other drivers the plugin gives the mounts itself.
 func TestReserve_mounts(t *testing.T) {
 	device := func(c *config.Config) { c.Mounts = "device" }
-	p := newPlugin(t, twoCards(), device)
-	res, err := p.Reserve([]string{second + "/1"})
+	p := newPlugin(t, twoCards(), device, func(c *config.Config) { c.Seats = 1 })
+	res, err := p.Reserve([]string{second + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": second}, res.Envs, must.Sprint("without a gate it gets the card as it is"))
 	must.SliceEmpty(t, res.Mounts)
 
-	lib := library(t)
-	at := filepath.Join(t.TempDir(), "gate")
-	p = newPlugin(t, twoCards(), device, func(c *config.Config) { c.Preload, c.Gate, c.Inject = lib, at, "devices" })
+	change, lib, at := shareable(t)
+	p = newPlugin(t, twoCards(), device, change, func(c *config.Config) { c.Inject = "devices" })
 	res, err = p.Reserve([]string{first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{
@@ -251,8 +346,8 @@ func TestStats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := twoCards()
 		p := newPlugin(t, r)
-		p.groups()
-		r.cards = r.cards[:1] // the other one is lost
+		p.settled(t)
+		r.set(r.cards[:1], nil) // the other one is lost
 		ctx, cancel := context.WithCancel(t.Context())
 		all, err := p.Stats(ctx, time.Second)
 		must.NoError(t, err)

@@ -25,7 +25,7 @@ import (
 const reportEvery = time.Second
 
 // reports writes how each container fares to a directory, for the driver, until ctx ends.
-func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string, cards map[ledger.CardID]nvml.Card) error {
+func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 	// What a plugin before this one has left is of no use.
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("emptying the directory of reports: %w", err)
@@ -39,9 +39,10 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string, cards ma
 		for {
 			now := make(map[string]seat.Report)
 			stats := g.Stats()
+			var cards map[ledger.CardID]nvml.Card
 			var on map[ledger.CardID][]nvml.Process
 			if len(stats) > 0 { // NVML is not asked for nothing
-				on = p.onCards(cards)
+				cards, on = p.onCards()
 			}
 			for _, st := range stats {
 				path := seat.ReportPath(dir, st.Container.Alloc, st.Container.Task)
@@ -66,15 +67,20 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string, cards ma
 	return nil
 }
 
-// onCards are the processes on each card, as far as NVML tells.
-func (p *Plugin) onCards(cards map[ledger.CardID]nvml.Card) map[ledger.CardID][]nvml.Process {
-	out := make(map[ledger.CardID][]nvml.Process)
+// onCards are the cards, and the processes on each, as far as NVML tells.
+func (p *Plugin) onCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process) {
+	cards, on = make(map[ledger.CardID]nvml.Card), make(map[ledger.CardID][]nvml.Process)
+	p.mu.Lock()
+	for uuid, c := range p.known {
+		cards[ledger.CardID(uuid)] = c
+	}
+	p.mu.Unlock()
 	for id := range cards {
 		if u, err := p.usage(string(id)); err == nil {
-			out[id] = u.Processes
+			on[id] = u.Processes
 		}
 	}
-	return out
+	return cards, on
 }
 
 // What the driver rounds up and what was taken or freed a moment ago is no sign of a program
@@ -125,7 +131,7 @@ func report(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.Car
 		c := cards[u.Card]
 		r.Cards = append(r.Cards, seat.Card{
 			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Limit / nvml.MiB,
-			HeldMiB: u.Held.Taken() / nvml.MiB, UsedMiB: used(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
+			HeldMiB: (u.Held.Taken() - u.Held.Overhead) / nvml.MiB, UsedMiB: used(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
 		})
 		r.Denied += u.Denied + u.TooLong
 		r.WaitedS += u.Waited.Seconds()
@@ -151,6 +157,9 @@ func report(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.Car
 	}
 	return r
 }
+
+// tasksDir is where the driver says what tasks are: beside what containers see.
+func tasksDir(gateDir string) string { return filepath.Clean(gateDir) + ".tasks" }
 
 // reportsDir is where reports lie: beside what containers see.
 func reportsDir(gateDir string) string { return filepath.Clean(gateDir) + ".reports" }

@@ -48,18 +48,19 @@ func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *nom
 // well the fingerprint says.
 func (p *Plugin) stats() *nomad.StatsResponse {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	known, settings, gated := maps.Clone(p.known), p.settings, p.gate
+	p.mu.Unlock()
 	res := &nomad.StatsResponse{}
 	var all []gate.Status
-	if p.gate != nil {
-		all = p.gate.Stats()
+	if gated != nil {
+		all = gated.Stats()
 	}
-	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
-		if slices.Contains(p.settings.Ignored, uuid) {
+	for _, uuid := range slices.Sorted(maps.Keys(known)) {
+		if slices.Contains(settings.Ignored, uuid) {
 			continue
 		}
-		c := p.known[uuid]
-		u, err := p.cards.Usage(uuid)
+		c := known[uuid]
+		u, err := p.usage(uuid)
 		if err != nil {
 			p.log.Debug("a card has no statistics", "uuid", uuid, "error", err)
 			continue
@@ -67,7 +68,7 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 		g := &nomad.DeviceGroupStats{Vendor: vendor, Type: kind, Name: groupName(c), InstanceStats: make(map[string]*nomad.DeviceStats)}
 		stats := cardStats(c, u)
 		stats.Stats.Nested = containers(all, ledger.CardID(uuid), u.Processes)
-		for i := range p.settings.Seats {
+		for i := range settings.Seats {
 			g.InstanceStats[seatID(uuid, i)] = stats
 		}
 		res.Groups = append(res.Groups, g)
@@ -92,8 +93,8 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 				name = st.Container.Alloc + "." + st.Container.Task
 			}
 			out[name] = &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Memory":  mib(u.Held.Taken(), u.Limit, "Memory that the container was granted and holds, of its share"),
-				"Used":    mib(used(st.PIDs, onCard), u.Held.Taken(), "Memory that its processes have on the card, of what was granted"),
+				"Memory":  mib(u.Held.Taken(), u.Limit, "Memory that the container holds, of its share"),
+				"Used":    mib(used(st.PIDs, onCard), u.Held.Taken()-u.Held.Overhead, "Memory that its processes have on the card, of what was granted"),
 				"Waiting": count(u.Waiting, "Requests for memory that wait"),
 				"Denied":  count(int(u.Denied+u.TooLong), "Requests for memory that were denied"),
 				"Paused":  {Desc: "Whether it may submit no work now", BoolVal: &st.Paused},

@@ -292,14 +292,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, errNotConfigured
 	}
 	opts, err := readTaskOptions(cfg)
-	notes, report, unseated := sit(cfg, s.Engine)
+	notes, files, unseated := sit(cfg, s.Engine)
 	if err == nil {
 		err = source.Check(opts.Progress, s.reach(cfg, nil))
 	}
 	if err := errors.Join(err, unseated, private.CheckTask(cfg.Name)); err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
-	opts.GPU = report
+	opts.GPU, opts.Identity = files.report, files.identity
 	d.learnNode(cfg)
 	if opts.Targets.QoE == 0 && cfg.AllocDir != "" {
 		if opts.Run, err = runKey(cfg); err != nil {
@@ -327,8 +327,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, fmt.Errorf("ebbtide: %w", err)
 	}
+	d.introduce(files)
 	handle, network, err := s.primary.StartTask(cfg)
 	if err != nil {
+		d.disown(files.identity)
 		return nil, nil, explainRuntime(cfg, err)
 	}
 	t := d.track(s, handle, s.primary)
@@ -395,7 +397,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
-	t.checkpoint, t.run = opts.Checkpoint, opts.Run
+	t.checkpoint, t.run, t.identity = opts.Checkpoint, opts.Run, opts.Identity
 	d.recallRun(cfg, opts)
 	ct := control.Task{
 		ID:        cfg.ID,

@@ -30,8 +30,8 @@ const alone = "GPU: the job runs without a share of the memory: "
 //
 // It does so at every start, for Nomad forgets a device's mounts with its agent.
 //
-// report is where the plugin reports how the task fares, if it does.
-func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, report string, err error) {
+// files are those by which plugin and driver tell each other of the task.
+func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
 	// Not from Env: there a job could name any file of the host for us to mount.
 	text, seated := cfg.DeviceEnv[seat.Variable]
 	delete(cfg.DeviceEnv, seat.Variable)
@@ -42,17 +42,17 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, report str
 		if _, given := cfg.DeviceEnv[seat.EnvGate]; !given {
 			notes = withoutEffect(meta)
 		}
-		return notes, "", nil
+		return notes, gpuFiles{}, nil
 	}
 	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && engineName == engine.Exec {
 		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime that would bring the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
 	}
 	s, err := seat.Decode(text)
 	if err != nil {
-		return append(notes, alone+err.Error()), "", nil
+		return append(notes, alone+err.Error()), gpuFiles{}, nil
 	}
 	if err := checkWish(meta, s); err != nil {
-		return nil, "", err
+		return nil, gpuFiles{}, err
 	}
 	if s.Notice != "" {
 		notes = append(notes, alone+s.Notice)
@@ -62,7 +62,7 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, report str
 	}
 	for _, m := range s.Mounts() {
 		if at := covered(cfg.Mounts, m.Task); at != "" {
-			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), "", nil
+			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), gpuFiles{}, nil
 		}
 	}
 	for _, m := range s.Mounts() {
@@ -73,9 +73,40 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, report str
 	}
 	maps.Copy(cfg.Env, s.Environment(cfg.Env))
 	if s.Reports != "" {
-		report = seat.ReportPath(s.Reports, cfg.AllocID, cfg.Name)
+		files.report = seat.ReportPath(s.Reports, cfg.AllocID, cfg.Name)
 	}
-	return notes, report, nil
+	if s.Tasks != "" {
+		files.identity = seat.IdentityPath(s.Tasks, cfg.AllocID, cfg.Name)
+		files.is = seat.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.Cards}
+	}
+	return notes, files, nil
+}
+
+// gpuFiles are the files by which plugin and driver tell each other of a task with a seat.
+type gpuFiles struct {
+	report   string // how it fares; "" = there is none
+	identity string // what it is; "" = nobody asks
+	is       seat.Identity
+}
+
+// introduce tells the plugin what a task is. Without that its processes are asked.
+func (d *Driver) introduce(f gpuFiles) {
+	if f.identity == "" {
+		return
+	}
+	if err := seat.WriteIdentity(f.identity, f.is); err != nil {
+		d.logger.Warn("the GPU plugin believes what a task says of itself", "error", err)
+	}
+}
+
+// disown removes what introduce has written, if anything.
+func (d *Driver) disown(identity string) {
+	if identity == "" {
+		return
+	}
+	if err := seat.RemoveIdentity(identity); err != nil {
+		d.logger.Warn("a file about a task that is gone is left", "error", err)
+	}
 }
 
 // withoutEffect says which wishes are of no use to a task without a seat.

@@ -43,6 +43,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	if err := t.instance().DestroyTask(taskID, force); err != nil {
 		return err
 	}
+	d.disown(t.identity)
 	d.forget(t)
 	return nil
 }

@@ -44,6 +44,8 @@ type taskOptions struct {
 	Migrate bool `json:",omitempty"`
 	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
 	Adopt string `json:",omitempty"`
+	// Identity is the file in which the plugin of its card is told what it is; "" = no seat.
+	Identity string `json:",omitempty"`
 	// GPU is the file in which is reported how it fares on a shared card; "" = no seat.
 	GPU string `json:",omitempty"`
 	// Checkpoint says how the task saves its state; nil = it cannot be moved.

@@ -35,6 +35,7 @@ type task struct {
 	checkpoint *checkpoint.Config // nil = it cannot be moved
 	move       move
 	run        history.Key // of its kind; zero = what it takes is not kept
+	identity   string      // file that tells the GPU plugin what it is; "" = no seat
 
 	records sync.Mutex // held while its record is changed
 

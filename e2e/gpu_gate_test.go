@@ -32,10 +32,8 @@ func TestGPUGate(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
 		// Nobody keeps memory free on a card that is not shared.
-		n := newGPUNode(t, card, "exec", gpuOptions{
-			memory: gateCardMiB - reserveMiB,
-			plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "8"},
-		})
+		n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB - reserveMiB})
+		n.device = ""
 		for i := range gateJobs {
 			alloc := n.start(t, n.gateJob("fits-"+strconv.Itoa(i), "--hold-ms", "3600000"))
 			_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", fmt.Sprintf(`"step": %d,`, gateSteps))

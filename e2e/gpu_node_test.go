@@ -73,7 +73,8 @@ type gpuOptions struct {
 type gpuNode struct {
 	*cluster
 	dir string // with the libraries, the card's state and the gate
-	// groups are the names of the cards, and device what jobs ask for.
+	// groups are the names of the cards, and device what jobs ask for. A job that asks for none
+	// finds the card all the same: it is only a file.
 	groups []string
 	device string
 }
@@ -186,7 +187,11 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	// As process 1 of its namespace it does not hear a signal that it has no handler for.
 	k.body += "kill_timeout = \"1s\"\n"
 	// Parked memory counts in the task's own: 72 MiB of a job of TestGPUGate, and 64 to spare.
-	k.body += fmt.Sprintf("resources {\n cpu = 50\n memory = 200\n device %q {\n count = 1\n }\n}\n", n.device)
+	device := ""
+	if n.device != "" {
+		device = fmt.Sprintf(" device %q {\n count = 1\n }\n", n.device)
+	}
+	k.body += "resources {\n cpu = 50\n memory = 200\n" + device + "}\n"
 	j := job{id: id}
 	if n.driver == "ebbtide" { // elsewhere it would be lost
 		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"

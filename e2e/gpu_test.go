@@ -30,12 +30,14 @@ func TestGPU(t *testing.T) {
 			n := newGPUNode(t, card, "exec", gpuOptions{})
 			testShared(t, n)
 			testSeat(t, n)
+			testForged(t, n)
 			testWishTooLarge(t, n)
 		},
 		"docker": func(t *testing.T) {
 			n := newGPUNode(t, card, "docker", gpuOptions{})
 			testShared(t, n)
 			testSeat(t, n)
+			testForged(t, n)
 		},
 		"stock docker": func(t *testing.T) {
 			testShared(t, newGPUNode(t, card, "docker", gpuOptions{driver: "docker", plugin: map[string]string{"mounts": `"device"`}}))
@@ -57,7 +59,7 @@ func TestGPU(t *testing.T) {
 			n.waitEvent(t, alloc, "train", `requested docker runtime "nvidia" was not found`, "install the NVIDIA container toolkit", `inject = "devices"`)
 		},
 		"no library": func(t *testing.T) {
-			n := newGPUNode(t, card, "exec", gpuOptions{cards: 2, plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "3"}})
+			n := newGPUNode(t, card, "exec", gpuOptions{cards: 2, plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "1"}})
 			// Each card is a group of its own, which a job can name.
 			n.device += "/" + n.groups[1]
 			// Its own limit and its neighbours' do not count: it has the card as it is.
@@ -89,6 +91,17 @@ func testShared(t *testing.T, n gpuNode) {
 	for _, alloc := range []*api.Allocation{a, b, c} {
 		n.succeeds(t, alloc)
 	}
+}
+
+// testForged has a process say that its job wants more than it does.
+func testForged(t *testing.T, n gpuNode) {
+	const wish = 100
+	j := n.workload("forged", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
+	k := &j.tasks[0]
+	k.args = []string{"-c", fmt.Sprintf("NOMAD_META_ebbtide_gpu_memory=500 exec %s %s --mode fill --bytes %d", k.command, k.args[0], mib)}
+	k.command = "/bin/sh"
+	alloc := n.finish(t, j)
+	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
 }
 
 // testSeat looks at what a task is given, beside its volume and what it loads itself.

@@ -21,6 +21,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
@@ -52,7 +54,7 @@ type Options struct {
 	Driver Driver
 	// Alive tells whether a process has not ended. Without, the kernel is asked.
 	Alive func(ledger.ProcessID) bool
-	// Cards are the cards on which processes may hold memory.
+	// Cards are the cards on which processes may hold memory (Add).
 	Cards []ledger.CardID
 	// Held tells what processes hold on a card, in bytes by pid. One that is not there, or
 	// has 0, holds nothing, or it is not known.
@@ -80,6 +82,9 @@ type Evictor struct {
 	// restoring is held by who brings processes back: one at a time, of all containers.
 	restoring chan struct{}
 	parked    records
+
+	mu    sync.Mutex
+	cards []ledger.CardID
 }
 
 var _ gate.Evictor = (*Evictor)(nil)
@@ -96,7 +101,16 @@ func New(opts Options) *Evictor {
 	if opts.Alive == nil {
 		opts.Alive = alive
 	}
-	return &Evictor{opts: opts, restoring: make(chan struct{}, 1), parked: records{held: make(map[ledger.ProcessID]footprint)}}
+	return &Evictor{opts: opts, restoring: make(chan struct{}, 1), parked: records{held: make(map[ledger.ProcessID]footprint)}, cards: slices.Clone(opts.Cards)}
+}
+
+// Add adds a card on which processes may hold memory.
+func (e *Evictor) Add(card ledger.CardID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Contains(e.cards, card) {
+		e.cards = append(e.cards, card)
+	}
 }
 
 // alive asks the kernel. A process that has ended and that its parent has not asked for yet

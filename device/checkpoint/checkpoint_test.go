@@ -20,6 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
 const (
@@ -216,6 +217,7 @@ func TestPark(t *testing.T) {
 		freed  uint64
 		err    error // nil: none
 		lost   bool
+		unsure bool
 	}{
 		"all is well": {
 			calls: "lock 1, lock 2, checkpoint 1, checkpoint 2", states: "checkpointed checkpointed running", freed: 4 * gib,
@@ -301,7 +303,7 @@ func TestPark(t *testing.T) {
 					return nil
 				}
 			},
-			calls: "lock 1, lock 2, checkpoint 1", states: "locked locked running", err: driver.ErrHelper, lost: true,
+			calls: "lock 1, lock 2, checkpoint 1", states: "locked locked running", err: driver.ErrHelper, unsure: true,
 		},
 		"unlocking fails": {
 			on: func(m *machine, _ *Options) {
@@ -393,7 +395,8 @@ func TestPark(t *testing.T) {
 				must.ErrorContains(t, err, tc.err.Error())
 			}
 			must.MapEmpty(t, freed)
-			if !tc.lost {
+			must.Eq(t, tc.unsure, errors.Is(err, gate.ErrUnsure))
+			if !tc.lost && !tc.unsure {
 				must.MapEmpty(t, e.parked.held)
 			}
 		})
@@ -426,6 +429,7 @@ func TestReturn(t *testing.T) {
 		states string
 		err    error
 		lost   bool
+		unsure bool
 	}{
 		"all is well":            {calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running"},
 		"after a restart":        {fresh: true, calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running"},
@@ -498,7 +502,7 @@ func TestReturn(t *testing.T) {
 					return nil
 				}
 			},
-			calls: "restore 1, restore 2, unlock 2", states: "state 5 running running", err: gate.ErrLost, lost: true,
+			calls: "restore 1, restore 2, unlock 2", states: "state 5 running running", err: gate.ErrUnsure, unsure: true,
 		},
 		"the helper ends in a restore, which breaks the process": {
 			on: func(m *machine) {
@@ -541,6 +545,7 @@ func TestReturn(t *testing.T) {
 			must.Eq(t, tc.calls, m.said())
 			must.Eq(t, tc.states, m.states())
 			must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
+			must.Eq(t, tc.unsure, errors.Is(err, gate.ErrUnsure))
 			if tc.err == nil {
 				must.NoError(t, err)
 				must.MapEmpty(t, e.parked.held)
@@ -555,37 +560,21 @@ func TestReturn(t *testing.T) {
 
 // TestReturn_room: nothing comes back before all of it has room.
 func TestReturn_room(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := three()
-		e := New(m.options())
-		_, err := e.Park(t.Context(), ids(1, 2))
-		must.NoError(t, err)
-		m.said()
-		m.other = 4*gib + 1
+	m := three()
+	e := New(m.options())
+	_, err := e.Park(t.Context(), ids(1, 2))
+	must.NoError(t, err)
+	m.said()
+	m.other = 4*gib + 1
+	err = e.Return(t.Context(), ids(1, 2))
+	must.ErrorContains(t, err, "card GPU-1 has 4294967295 bytes free, and 4294967296 have to come back")
+	must.False(t, errors.Is(err, gate.ErrLost))
+	must.Eq(t, "", m.said())
 
-		ctx, end := context.WithTimeout(t.Context(), time.Second)
-		defer end()
-		err = e.Return(ctx, ids(1, 2))
-		must.ErrorIs(t, err, context.DeadlineExceeded)
-		must.ErrorContains(t, err, "card GPU-1 has 4294967295 bytes free, and 4294967296 have to come back")
-		must.False(t, errors.Is(err, gate.ErrLost))
-		must.Eq(t, "", m.said())
-
-		// Who waits does not hold up others.
-		m.procs[4] = &proc{start: 14, state: driver.Locked}
-		done := make(chan error)
-		go func() { done <- e.Return(t.Context(), ids(1, 2)) }()
-		synctest.Wait()
-		must.NoError(t, e.Return(t.Context(), ids(4)))
-		must.Eq(t, "unlock 4", m.said())
-
-		// Of one that has ended nothing comes back.
-		m.mu.Lock()
-		delete(m.procs, 2)
-		m.mu.Unlock()
-		must.NoError(t, <-done)
-		must.Eq(t, "restore 1, unlock 1", m.said())
-	})
+	// Of one that has ended nothing comes back.
+	delete(m.procs, 2)
+	must.NoError(t, e.Return(t.Context(), ids(1, 2)))
+	must.Eq(t, "restore 1, unlock 1", m.said())
 }
 
 // TestPark_undo: what must come back is waited for, but not for ever.
@@ -626,4 +615,13 @@ func TestPark_undo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process of which NVML does not tell what it has is left out: it does not hold nothing.
+func TestMeasure(t *testing.T) {
+	m, err := Measure(func(string) (nvml.Usage, error) {
+		return nvml.Usage{Free: 5, Processes: []nvml.Process{{PID: 7, Used: 3}, {PID: 7, Used: 1}, {PID: 8}}}, nil
+	})(card)
+	must.NoError(t, err)
+	must.Eq(t, gate.Measured{Free: 5, By: map[int]uint64{7: 4}}, m)
 }

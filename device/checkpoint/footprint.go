@@ -6,8 +6,10 @@ package checkpoint
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
+	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
@@ -71,7 +73,10 @@ func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footp
 	for _, id := range ids {
 		all[id] = make(footprint)
 	}
-	for _, card := range e.opts.Cards {
+	e.mu.Lock()
+	cards := slices.Clone(e.cards)
+	e.mu.Unlock()
+	for _, card := range cards {
 		held, err := e.opts.Held(card)
 		if err != nil {
 			return nil, fmt.Errorf("reading what processes hold on card %s: %w", card, err)
@@ -85,23 +90,33 @@ func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footp
 	return all, nil
 }
 
-// Meter makes the Held and Free of Options from what NVML tells of a card
-// (nvml.Library.Usage).
-func Meter(usage func(uuid string) (nvml.Usage, error)) (held func(ledger.CardID) (map[int]uint64, error), free func(ledger.CardID) (uint64, error)) {
-	held = func(card ledger.CardID) (map[int]uint64, error) {
+// Measure makes gate.Options.Measure of what NVML tells of a card (nvml.Library.Usage). Of a
+// process of which NVML does not know what it has, it says 0: that is left out.
+func Measure(usage func(uuid string) (nvml.Usage, error)) func(ledger.CardID) (gate.Measured, error) {
+	return func(card ledger.CardID) (gate.Measured, error) {
 		u, err := usage(string(card))
 		if err != nil {
-			return nil, err
+			return gate.Measured{}, err
 		}
-		by := make(map[int]uint64)
+		m := gate.Measured{Free: u.Free, By: make(map[int]uint64)}
 		for _, p := range u.Processes {
-			by[p.PID] += p.Used
+			if p.Used > 0 {
+				m.By[p.PID] += p.Used
+			}
 		}
-		return by, nil
+		return m, nil
+	}
+}
+
+// Meter makes the Held and Free of Options from what a card tells (gate.Options.Measure).
+func Meter(measure func(ledger.CardID) (gate.Measured, error)) (held func(ledger.CardID) (map[int]uint64, error), free func(ledger.CardID) (uint64, error)) {
+	held = func(card ledger.CardID) (map[int]uint64, error) {
+		m, err := measure(card)
+		return m.By, err
 	}
 	free = func(card ledger.CardID) (uint64, error) {
-		u, err := usage(string(card))
-		return u.Free, err
+		m, err := measure(card)
+		return m.Free, err
 	}
 	return held, free
 }

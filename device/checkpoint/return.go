@@ -18,7 +18,7 @@ import (
 // that calls CUDA has ended in the middle.
 const tries = 3
 
-// Return implements gate.Evictor. It waits until ctx ends for the cards to have the room.
+// Return implements gate.Evictor. It fails where the cards have not the room.
 func (e *Evictor) Return(ctx context.Context, processes []ledger.ProcessID) error {
 	if err := e.back(ctx, processes, false); err != nil {
 		return fmt.Errorf("bringing back what was parked: %w", err)
@@ -27,7 +27,7 @@ func (e *Evictor) Return(ctx context.Context, processes []ledger.ProcessID) erro
 }
 
 // back brings back processes and lets them go on. If they must, they are brought back also
-// when there seems to be no room, and whatever fails is a loss.
+// when there seems to be no room.
 func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must bool) error {
 	if !must {
 		found := e.sort(ctx, processes)
@@ -47,7 +47,7 @@ func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must b
 		// answer for one process while another is locked, which it is not any more
 		// (NVIDIA/cuda-checkpoint#30).
 		if !t.again() {
-			return errors.Join(lost, fmt.Errorf("how it is with %d processes cannot be told: %w: %w", len(processes), gate.ErrLost, found.why))
+			return errors.Join(lost, unsure(fmt.Errorf("of %d processes: %w", len(processes), found.why)))
 		}
 	}
 }
@@ -111,7 +111,8 @@ func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f fou
 }
 
 // bring restores processes and unlocks them. The error is gate.ErrLost for those that cannot
-// go on, or says that all that were away still are.
+// go on, gate.ErrUnsure for those of which that is not known, or says that all that were away
+// still are.
 func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
 	if len(f.away) > 0 {
 		done, err := e.room(ctx, f.away, must)
@@ -128,8 +129,10 @@ func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
 		switch err := e.restore(ctx, id); {
 		case err == nil:
 			back = append(back, id)
-		case errors.Is(err, gate.ErrLost) || must:
-			lost = errors.Join(lost, loss(err))
+		case errors.Is(err, gate.ErrLost), errors.Is(err, gate.ErrUnsure):
+			lost = errors.Join(lost, err)
+		case must:
+			lost = errors.Join(lost, unsure(err))
 		default:
 			return errors.Join(lost, err, e.repark(ctx, back))
 		}
@@ -140,35 +143,26 @@ func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
 	return lost
 }
 
-// room waits until the cards have what the processes held free, and until nobody else is
-// bringing processes back. done lets others do so.
+// room takes the turn of bringing processes back, when the cards have what they held free.
+// done gives it to others. Processes that must come back are waited with for a while, and
+// are then tried: else they are lost in any case.
 func (e *Evictor) room(ctx context.Context, away []ledger.ProcessID, must bool) (done func(), err error) {
-	try := ctx
-	if must {
-		var end context.CancelFunc
-		try, end = context.WithTimeout(ctx, e.opts.Undo)
-		defer end()
-	}
-	done = func() { <-e.restoring }
-	missing := errors.New("others are coming back")
+	until := time.Now().Add(e.opts.Undo)
 	for {
 		select {
 		case e.restoring <- struct{}{}:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for room: %w: %w", missing, ctx.Err())
+			return nil, fmt.Errorf("others are coming back: %w", ctx.Err())
 		}
-		missing = e.missing(away)
-		if missing == nil || must && try.Err() != nil { // it is lost if it is not tried
-			return done, nil
+		missing := e.missing(away)
+		if missing == nil || must && time.Now().After(until) {
+			return func() { <-e.restoring }, nil
 		}
-		done()
-		select {
-		case <-time.After(e.opts.Poll):
-		case <-try.Done():
-			if !must {
-				return nil, fmt.Errorf("waiting for room: %w: %w", missing, ctx.Err())
-			}
+		<-e.restoring
+		if !must {
+			return nil, missing
 		}
+		time.Sleep(e.opts.Poll)
 	}
 }
 
@@ -223,6 +217,8 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 		case s == driver.Locked:
 			e.parked.forget(id)
 			return nil
+		case s > driver.Failed: // CUDA is still at it
+			return unsure(fmt.Errorf("%w; it is in %v", err, s))
 		case s != driver.Checkpointed:
 			e.parked.forget(id)
 			return loss(fmt.Errorf("%w; it is in %v", err, s))
@@ -232,10 +228,10 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 }
 
 // repark parks processes that have just come back, since another of the container did not.
-func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (lost error) {
+func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed error) {
 	held, err := e.footprints(back)
 	if err != nil {
-		return loss(err)
+		return unsure(err)
 	}
 	for _, id := range back {
 		if !e.opts.Alive(id) {
@@ -243,13 +239,13 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (lost err
 		}
 		e.parked.note(id, held[id])
 		if err := e.opts.Driver.Checkpoint(ctx, id.PID); err != nil && e.opts.Alive(id) {
-			lost = errors.Join(lost, loss(err))
+			failed = errors.Join(failed, unsure(err))
 		}
 	}
-	return lost
+	return failed
 }
 
-// unlock lets a process go on. If it does not, it is lost.
+// unlock lets a process go on.
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range tries {
@@ -264,8 +260,15 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 			return nil
 		}
 	}
-	return loss(fmt.Errorf("it stays locked: %w", err))
+	err = fmt.Errorf("it stays locked: %w", err)
+	if _, answered := errors.AsType[driver.Result](err); answered {
+		return loss(err)
+	}
+	return unsure(err)
 }
+
+// unsure marks an error after which it is not known whether a process can go on.
+func unsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }
 
 // loss says of an error that a process cannot go on because of it.
 func loss(err error) error {

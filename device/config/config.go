@@ -94,7 +94,7 @@ func Spec() *hclspec.Spec {
 		"cuda_library":       option("cuda_library", "string", `""`),
 		"turn":               option("turn", "string", `"1m"`),
 		"idle":               option("idle", "string", `"30s"`),
-		"planning":           option("planning", "bool", "true"),
+		"planning":           option("planning", "bool", "false"),
 		"state_dir":          option("state_dir", "string", `"/var/lib/ebbtide/gpu"`),
 	})
 }

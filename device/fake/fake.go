@@ -8,7 +8,9 @@
 //	EBBTIDE_FAKE_GPU         the file; without it there is no card
 //	EBBTIDE_FAKE_MEMORY      bytes of each card (1 GiB)
 //	EBBTIDE_FAKE_GPUS        cards (1)
+//	EBBTIDE_FAKE_RESERVED    bytes that the driver keeps beyond that; NVML counts them, CUDA does not
 //	EBBTIDE_FAKE_CONTEXT     bytes that a context takes (8 MiB)
+//	EBBTIDE_FAKE_LAZY        bytes that a process's first launch takes, as a module that is loaded then
 //	EBBTIDE_FAKE_LATENCY_US  of an allocation
 //	EBBTIDE_FAKE_KERNEL_US   of a launch
 //	EBBTIDE_FAKE_SERIAL      1: kernels of all processes run one after the other, as on a card that

@@ -24,7 +24,9 @@ import (
 
 // chaos is a host on which everything goes wrong that can, but at random: processes die and
 // lose their connections, parkings and returns fail, the plan pauses whom it likes, and the
-// gate is started again. What is really on the cards is kept here, apart from any book.
+// gate is started again. What is really on the cards is kept here, apart from any book. In
+// every second run there is more on them than was asked for, CUDA may not answer, and a card
+// refuses what it has no room for.
 type chaos struct {
 	*testing.T
 	opts  Options
@@ -38,6 +40,7 @@ type chaos struct {
 	gaveUp  bool                     // a container could not be parked for good
 	moves   int
 	fails   int // of 100 moves
+	more    bool
 }
 
 // chance is true n times of 100.
@@ -62,6 +65,40 @@ func (h *chaos) put(card ledger.CardID, bytes int64) {
 	}
 }
 
+// measure implements Options.Measure.
+func (h *chaos) measure(card ledger.CardID) (Measured, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.random.IntN(100) < 2 {
+		return Measured{}, errors.New("NVML does not answer")
+	}
+	m := Measured{Free: 1000*mib - h.on[card], By: make(map[int]uint64)}
+	for pid, w := range h.workers {
+		if n := w.held[card] + w.more[card]; n > 0 && !w.away {
+			m.By[pid] = n
+		}
+	}
+	return m, nil
+}
+
+// stranger uses a card for a while, and does not ask.
+func (h *chaos) stranger() {
+	const bytes = 40 * mib
+	card := ledger.CardID(h.opts.Cards[int(h.upTo(2))].UUID.String())
+	h.mu.Lock()
+	fits := h.on[card]+bytes <= 1000*mib
+	if fits {
+		h.put(card, bytes)
+	}
+	h.mu.Unlock()
+	if fits {
+		time.Sleep(h.upTo(2 * time.Minute))
+		h.mu.Lock()
+		h.put(card, -bytes)
+		h.mu.Unlock()
+	}
+}
+
 // takes lets a move take its time; with an error it has been called off.
 func (h *chaos) takes(ctx context.Context) error {
 	select {
@@ -78,6 +115,12 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
 		return nil, cmpErr(err, errors.New("no memory on the host"))
 	}
+	if err == nil && h.more && h.chance(h.fails) {
+		err = ErrUnsure
+		if h.chance(50) {
+			return nil, err
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.moves++
@@ -89,8 +132,8 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 		}
 		w.away = true
 		for card, bytes := range w.held {
-			h.put(card, -int64(bytes))
-			freed[card] += bytes
+			h.put(card, -int64(bytes+w.more[card]))
+			freed[card] += bytes + w.more[card]
 		}
 	}
 	return freed, err
@@ -112,7 +155,7 @@ func (h *chaos) Return(ctx context.Context, processes []ledger.ProcessID) error 
 		}
 		w.away = false
 		for card, bytes := range w.held {
-			h.put(card, int64(bytes))
+			h.put(card, int64(bytes+w.more[card])) // a full card would break it for ever
 		}
 	}
 	return err
@@ -135,6 +178,7 @@ type worker struct {
 	pinned  bool
 	over    chan struct{} // closed when it ends
 	held    map[ledger.CardID]uint64
+	more    map[ledger.CardID]uint64 // that it has besides
 	away    bool
 	dead    bool
 	gate    *Gate // that it is connected to
@@ -148,7 +192,7 @@ type worker struct {
 
 func (h *chaos) worker(pid int, container string, need map[ledger.CardID]uint64) *worker {
 	w := &worker{
-		chaos: h, over: make(chan struct{}), need: need, held: make(map[ledger.CardID]uint64),
+		chaos: h, over: make(chan struct{}), need: need, held: make(map[ledger.CardID]uint64), more: make(map[ledger.CardID]uint64),
 		who:     peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
 		changed: sync.NewCond(&h.mu),
 	}
@@ -171,7 +215,7 @@ func (w *worker) die() {
 	w.dead = true
 	for card, bytes := range w.held {
 		if !w.away {
-			w.put(card, -int64(bytes))
+			w.put(card, -int64(bytes+w.more[card]))
 		}
 	}
 	delete(w.workers, w.who.PID)
@@ -285,12 +329,12 @@ func (w *worker) runs() bool {
 func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	refused := 0
 	for w.runs() {
 		s, g := w.session, w.gate
 		w.seq++
 		seq := w.seq + 1
-		flags := wire.FlagCommit * uint16(w.random.IntN(2))
-		if g.receive(s, wire.Message{Type: wire.Request, Seq: seq, Device: w.handles[card], Bytes: bytes, Arg: 1 << 40, Flags: flags}) != nil {
+		if g.receive(s, wire.Message{Type: wire.Request, Seq: seq, Device: w.handles[card], Bytes: bytes, Arg: 1 << 40}) != nil {
 			s.cut()
 			w.mu.Unlock()
 			time.Sleep(time.Millisecond)
@@ -309,20 +353,45 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 		}
 		m := w.answers[seq]
 		if m.Type == wire.Refused {
+			w.mu.Unlock()
+			w.look() // somebody may have become one that makes no room
+			w.mu.Lock()
 			if !w.gaveUp {
 				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.who.PID, bytes/mib, card, m)
 				logStats(w.T, g)
 			}
 			return false
 		}
+		if w.on[card]+bytes > 1000*mib && w.chaos.more { // the driver refuses it
+			if refused++; refused > 3 {
+				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.who.PID, bytes/mib, card, w.on[card]/mib)
+				return false
+			}
+			for _, m := range []wire.Message{{Type: wire.Return, Device: w.handles[card], Bytes: bytes}, {Type: wire.Full, Device: w.handles[card]}} {
+				if g.receive(s, m) != nil {
+					s.cut()
+				}
+			}
+			continue
+		}
 		w.held[card] += bytes
 		w.put(card, int64(bytes))
-		if m.ID != 0 && g.receive(s, wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}) != nil {
-			s.cut()
-		}
 		return true
 	}
 	return false
+}
+
+// grow loads a module, of which no call tells.
+func (w *worker) grow() {
+	const bytes = 10 * mib
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for card := range w.held {
+		if w.runs() && w.chaos.more && w.random.IntN(20) == 0 && w.more[card] < 30*mib {
+			w.more[card] += bytes
+			w.put(card, bytes) // the reserve is for that
+		}
+	}
 }
 
 // work is the process's life. It ends by itself after it has run for some time.
@@ -344,10 +413,12 @@ func (w *worker) work(each time.Duration, steps int) {
 				w.mu.Unlock()
 				return
 			}
+			w.grow()
 			time.Sleep(each)
 		}
 	}
 	for i := range steps {
+		w.grow()
 		w.mu.Lock()
 		if !w.runs() {
 			w.mu.Unlock()
@@ -392,6 +463,7 @@ func (h *chaos) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gate = g
+	go g.Watch(g.evictions)
 }
 
 // look looks at the gate's books.
@@ -427,7 +499,7 @@ func (h *chaos) look() {
 // Whatever goes wrong: the books hold, the cards hold what is on them, who lives ends, and
 // nothing is left behind.
 func TestPark_chaos(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runChaos(t, seed) }) })
 	}
 }
@@ -437,6 +509,15 @@ func runChaos(t *testing.T, seed uint64) {
 	h := &chaos{
 		T: t, opts: options(), begun: time.Now(), random: rand.New(rand.NewPCG(seed, 4)),
 		workers: make(map[int]*worker), on: make(map[ledger.CardID]uint64), fails: 10 * random.IntN(3),
+		more: seed%4 < 2,
+	}
+	most := 10 // pieces that a container needs of a card
+	if h.more {
+		most = 8
+		h.opts.Measure = h.measure
+		for i := range h.opts.Cards {
+			h.opts.Cards[i].Reserve = 100 * mib
+		}
 	}
 	h.opts.Evictor, h.opts.Soft, h.opts.MaxWait = h, true, 1000*time.Hour
 	h.opts.State = filepath.Join(t.TempDir(), "state")
@@ -499,6 +580,9 @@ func runChaos(t *testing.T, seed uint64) {
 			}
 		}
 	})
+	if h.more {
+		every(3*time.Minute, h.stranger)
+	}
 	if seed%2 == 1 {
 		every(10*time.Minute, func() { // the gate ends, and comes again
 			h.mu.Lock()
@@ -514,7 +598,7 @@ func runChaos(t *testing.T, seed uint64) {
 	for i := range 3 + random.IntN(10) {
 		left := map[ledger.CardID]int{}
 		for _, c := range h.opts.Cards {
-			left[ledger.CardID(c.UUID.String())] = 10
+			left[ledger.CardID(c.UUID.String())] = most
 		}
 		pinned := i == 0 && random.IntN(4) == 0
 		for range 1 + random.IntN(2) {

@@ -74,13 +74,9 @@ func (c *client) ask(m wire.Message) (wire.Message, error) {
 	}
 }
 
-// take requests and commits.
 func (c *client) take(bytes uint64, wait time.Duration) error {
-	m, err := c.ask(wire.Message{Type: wire.Request, Device: c.device, Bytes: bytes, Arg: uint64(wait.Milliseconds())})
-	if err != nil {
-		return err
-	}
-	return c.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: m.Bytes})
+	_, err := c.ask(wire.Message{Type: wire.Request, Device: c.device, Bytes: bytes, Arg: uint64(wait.Milliseconds())})
+	return err
 }
 
 func (c *client) giveBack(bytes uint64) error {

@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,8 @@ var (
 	ErrPinned = errors.New("its memory cannot be moved")
 	// ErrLost says that a process cannot go on: its memory did not come back.
 	ErrLost = errors.New("its memory is lost")
+	// ErrUnsure says that it is not known whether a process can go on: CUDA does not answer.
+	ErrUnsure = errors.New("how it is with it is not known")
 )
 
 // Card is a GPU whose memory is given.
@@ -76,11 +79,11 @@ type Shares interface {
 type Evictor interface {
 	// Park moves all that the processes hold, on all cards. They are one container's and
 	// have been paused. It returns how many bytes came free on each card, as far as the card
-	// tells. With an error all is as it was before, unless the error wraps ErrLost. With
-	// ErrPinned it is not tried again.
+	// tells. With an error all is as it was before, unless the error wraps ErrLost or
+	// ErrUnsure. With ErrPinned it is not tried again.
 	Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error)
-	// Return moves it back. There is room for it by the books, and nobody else is granted
-	// any until it returns. A process that holds nothing away (it was never parked, or only
+	// Return moves it back. There is room for it, and no other process is granted any until
+	// Return returns. A process that holds nothing away (it was never parked, or only
 	// locked) is unlocked and otherwise left alone, so that Return also repairs what a gate
 	// has left that ended in between. With an error the processes are parked still, unless
 	// it wraps ErrLost.
@@ -105,9 +108,12 @@ type Options struct {
 	Evictor Evictor
 	// ReturnOnly is whether the Evictor only brings back who was parked by a gate before.
 	ReturnOnly bool
-	// Soft is whether a container may hold more than its share while nobody else wants it.
-	// The share is what it is told either way.
+	// Soft is whether a container that can be parked may hold more than its share while no
+	// other wants it. The share is what it is told either way.
 	Soft bool
+	// Measure tells what a card itself knows of its memory (Watch). Without, the books are
+	// believed.
+	Measure func(ledger.CardID) (Measured, error)
 	// Rules are the times for which requests wait.
 	Rules queue.Rules
 	// MaxWait bounds how long a request may wait, whatever it says.
@@ -115,15 +121,13 @@ type Options struct {
 	// Lease is what a request is rounded up to, in bytes, if it welcomes that and nobody
 	// waits. 0: not at all.
 	Lease uint64
-	// Overhead is how much the contexts of a process are taken to need, in bytes, on each
-	// card that it attaches, until SetOverhead says better.
-	Overhead uint64
 	// State is the path of the state file. Without, a restart is like a first start.
 	State string
 	// Grace is how long nothing is given after a start with an unreadable state file.
 	Grace time.Duration
-	// Identify tells who has connected. Without, peer.Finder does: see its Identify for
-	// admit.
+	// Finder finds out about processes.
+	Finder peer.Finder
+	// Identify tells who has connected. Without, Finder does: see its Identify for admit.
 	Identify func(conn *net.UnixConn, admit func(id string) error) (peer.Process, Life, error)
 	// Open finds a process again that the gate before this one has known; the error is
 	// peer.ErrGone if it has ended. Without, peer.Finder does.
@@ -143,8 +147,6 @@ type Bounds struct {
 	Total int
 	// Waiting requests of one container.
 	Waiting int
-	// Grants of one process that are neither committed nor aborted.
-	Grants int
 	// Rate is how many messages a second are read of one container, and Burst how many may
 	// come at once. More of them wait in the sockets.
 	Rate, Burst int
@@ -166,7 +168,7 @@ func Default() Options {
 		Grace:   10 * time.Second,
 		Report:  func(error) {},
 		Bounds: Bounds{
-			Connections: 256, Total: 4096, Waiting: 256, Grants: 1024,
+			Connections: 256, Total: 4096, Waiting: 256,
 			Rate: 50_000, Burst: 5_000, Hello: 5 * time.Second, Write: 5 * time.Second,
 		},
 	}
@@ -188,12 +190,18 @@ type Gate struct {
 	moving     map[ledger.CardID]int // containers that are leaving
 	returning  map[ledger.CardID]int // containers whose memory comes back: nobody is granted any
 	recalled   map[ledger.CardID]time.Time
+	outside    map[ledger.CardID]uint64 // held by processes that do not ask, as last measured
+	doubted    map[ledger.CardID]bool   // nothing is granted until the card has been measured
+	remeasure  chan struct{}
 	blind      time.Time // until then nothing is given
 	timer      *time.Timer
 	evictions  context.Context
 	stop       context.CancelFunc
 	closed     bool
 	left       []*container // who Shares has to be told of
+
+	// restoring is held while memory comes back: of one container at a time.
+	restoring chan struct{}
 
 	// sharing has who tells Shares of somebody: that one has come must not be heard after it
 	// has left. It is taken before mu.
@@ -243,7 +251,6 @@ type pending struct {
 	seq     uint64
 	device  uint64
 	lease   bool
-	commit  bool
 	wait    uint64 // ms
 }
 
@@ -251,7 +258,7 @@ type pending struct {
 func New(opts Options) (*Gate, error) {
 	if opts.Identify == nil {
 		opts.Identify = func(c *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
-			p, h, err := peer.Finder{}.Identify(c, admit)
+			p, h, err := opts.Finder.Identify(c, admit)
 			if err != nil {
 				return p, nil, err // not a nil handle in an interface
 			}
@@ -277,15 +284,17 @@ func New(opts Options) (*Gate, error) {
 		moving:     make(map[ledger.CardID]int),
 		returning:  make(map[ledger.CardID]int),
 		recalled:   make(map[ledger.CardID]time.Time),
+		outside:    make(map[ledger.CardID]uint64),
+		doubted:    make(map[ledger.CardID]bool),
+		remeasure:  make(chan struct{}, 1),
+		restoring:  make(chan struct{}, 1),
 		sharing:    make(chan struct{}, 1),
 		doors:      doors{held: make(map[ledger.ContainerID]*door)},
 	}
 	for _, c := range opts.Cards {
-		id := ledger.CardID(c.UUID.String())
-		if err := g.ledger.AddCard(id, c.Physical, c.Reserve); err != nil {
+		if err := g.AddCard(c); err != nil {
 			return nil, fmt.Errorf("opening the gate: %w", err)
 		}
-		g.cards = append(g.cards, id)
 	}
 	g.evictions, g.stop = context.WithCancel(context.Background())
 	g.timer = time.AfterFunc(time.Hour, g.tick)
@@ -294,6 +303,25 @@ func New(opts Options) (*Gate, error) {
 		return nil, fmt.Errorf("opening the gate: %w", err)
 	}
 	return g, nil
+}
+
+// AddCard adds a card.
+func (g *Gate) AddCard(c Card) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id := ledger.CardID(c.UUID.String())
+	if err := g.ledger.AddCard(id, c.Physical, c.Reserve); err != nil {
+		return err
+	}
+	g.cards = append(slices.Clone(g.cards), id) // readers may have the old ones
+	return nil
+}
+
+// Has says whether the gate has a card.
+func (g *Gate) Has(card ledger.CardID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.handle(card) != 0
 }
 
 // Close ends all connections. What processes hold stays in the state file.
@@ -426,17 +454,6 @@ func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// SetOverhead says how much the contexts of a process need on a card, in bytes.
-func (g *Gate) SetOverhead(id ledger.ProcessID, card ledger.CardID, bytes uint64) error {
-	now := g.lock()
-	defer g.unlock()
-	if err := g.ledger.SetOverhead(id, card, bytes); err != nil {
-		return fmt.Errorf("overhead of process %d: %w", id.PID, err)
-	}
-	g.answer(now)
-	return nil
-}
-
 // view is what the queue sees of the gate at a time.
 type view struct {
 	*Gate
@@ -453,13 +470,17 @@ func (v view) Fits(r queue.Request) error {
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
 	}
+	if c := v.containers[r.Container]; err == nil && !r.Return && v.opts.Soft && v.never(c) &&
+		v.ledger.Container(c.id, r.Card).Held()+r.Bytes > v.share(c, r.Card) {
+		return ledger.ErrLimit // what it borrowed could not be had back
+	}
 	if errors.Is(err, ledger.ErrLimit) {
 		held := v.ledger.Container(r.Container, r.Card)
 		if limit, sure := v.ledger.Limit(r.Container, r.Card), held.Held()-held.Expected; sure <= limit && r.Bytes <= limit-sure {
 			return queue.ErrUnheard
 		}
 	}
-	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card] > 0) {
+	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card] > 0 || v.doubted[r.Card]) {
 		return ledger.ErrRoom
 	}
 	return err
@@ -476,7 +497,7 @@ func (v view) Runs(id ledger.ProcessID) bool {
 
 // Alive says that somebody makes room, or that it is about to be known who needs it.
 func (v view) Alive(id ledger.CardID) bool {
-	return v.moving[id] > 0 || v.returning[id] > 0 || v.now.Before(v.blind)
+	return v.moving[id] > 0 || v.returning[id] > 0 || v.doubted[id] || v.now.Before(v.blind)
 }
 
 // Hopeless says that a container cannot come back, whoever is parked for it.
@@ -558,7 +579,7 @@ const recallEvery = time.Second
 // waits.
 const lookAgain = 250 * time.Millisecond
 
-// grant reserves what was asked, or a lease, and says so.
+// grant grants what was asked, or a lease, and says so.
 func (g *Gate) grant(now time.Time, r queue.Request) {
 	p := g.settle(r)
 	bytes := r.Bytes
@@ -567,28 +588,19 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 		more := (lease - bytes%lease) % lease
 		bytes += min(more, g.ledger.Room(r.Container, r.Card)-bytes)
 	}
-	id, err := g.ledger.Reserve(r.Process, r.Card, bytes)
-	if err != nil {
+	if err := g.ledger.Grant(r.Process, r.Card, bytes); err != nil {
 		// The queue has just seen that it fits.
 		g.opts.Report(fmt.Errorf("granting %d bytes to process %d: %w", bytes, r.Process.PID, err))
 		p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
 		return
 	}
 	p.session.process.container.active = now
-	if p.commit {
-		if _, _, err := g.ledger.Commit(r.Process, id, bytes); err != nil {
-			g.opts.Report(fmt.Errorf("committing %d bytes of process %d: %w", bytes, r.Process.PID, err)) // it was just reserved
-		}
-		id = 0
-	} else {
-		p.session.grants++
-	}
 	g.cover(p.session.process, r.Card)
 	n := g.counts(r)
 	n.Granted++
 	n.GrantedBytes += bytes
 	n.Waited += now.Sub(r.Since)
-	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes, ID: uint64(id)})
+	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes})
 }
 
 // refuse denies a request. A container that was to come back stays away, and tries again.

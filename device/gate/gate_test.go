@@ -167,9 +167,7 @@ func (t *talker) want(bytes uint64, wait time.Duration) wire.Message {
 
 func (t *talker) take(bytes uint64) {
 	t.Helper()
-	m := t.want(bytes, 0)
-	must.Eq(t, wire.Grant, m.Type)
-	must.NoError(t, t.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}))
+	must.Eq(t, wire.Grant, t.want(bytes, 0).Type)
 }
 
 func (t *talker) giveBack(bytes uint64) {
@@ -191,13 +189,11 @@ func TestGate_request(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
 		m := a.want(100*mib, 0)
-		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 100 * mib, ID: m.ID}, m)
-		must.Eq(t, ledger.Entry{Reserved: 100 * mib}, b.held())
-		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: 60 * mib}))
-		must.Eq(t, ledger.Entry{Committed: 60 * mib}, b.held())
-		m = a.want(100*mib, 0)
-		must.NoError(t, a.say(wire.Message{Type: wire.Abort, ID: m.ID, Bytes: 9}))
-		a.giveBack(20 * mib)
+		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 100 * mib}, m)
+		must.Eq(t, ledger.Entry{Committed: 100 * mib}, b.held())
+		m = a.ask(wire.Message{Type: wire.Request, Flags: 2, Device: 1, Bytes: 100 * mib})
+		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 100 * mib}, m, must.Sprint("a flag without meaning"))
+		a.giveBack(160 * mib)
 		must.Eq(t, ledger.Entry{Committed: 40 * mib}, b.held())
 		m = a.ask(wire.Message{Type: wire.Info, Device: 1})
 		must.Eq(t, wire.Message{Type: wire.Figures, Seq: a.seq, Device: 1, Bytes: 1000 * mib, ID: 40 * mib, Arg: 960 * mib}, m)
@@ -277,7 +273,7 @@ func TestGate_reconnects(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
 		a.take(600 * mib)
-		a.want(100*mib, 0) // granted, and the connection is lost before the commit
+		a.want(100*mib, 0) // granted, and the connection is lost before it is used
 		a.leave(a.s, nil)
 		must.Eq(t, ledger.Entry{Expected: 700 * mib}, b.held())
 		must.Eq(t, 1, b.Stats()[0].Absent)
@@ -290,7 +286,7 @@ func TestGate_reconnects(t *testing.T) {
 		must.Eq(t, wire.Resume, again.hear().Type, must.Sprint("it may have missed one"))
 		must.Eq(t, wire.Attached, again.attach(uuid0).Type)
 		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
-		must.Eq(t, ledger.Entry{Committed: 600 * mib, Reserved: 350 * mib}, b.held())
+		must.Eq(t, ledger.Entry{Committed: 950 * mib}, b.held())
 		must.Eq(t, wire.Grant, c.hear().Type, must.Sprint("less is held than was expected"))
 	})
 }
@@ -302,7 +298,7 @@ func TestGate_unheard(t *testing.T) {
 		a, other := b.process(1, "a"), b.process(2, "a")
 		a.take(500 * mib)
 		other.take(400 * mib)
-		other.want(100*mib, 0) // granted, and the connection is lost before the commit
+		other.want(100*mib, 0) // granted, and the connection is lost before it is used
 		other.leave(other.s, nil)
 		must.Eq(t, wire.NoMemory, refusal(a.want(50*mib, 0)))
 		must.Eq(t, wire.NoMemory, refusal(a.want(501*mib, time.Hour)))
@@ -341,8 +337,6 @@ func TestGate_lies(t *testing.T) {
 		"device 0":             {Type: wire.Return, Bytes: 1},
 		"return of too much":   {Type: wire.Return, Device: 1, Bytes: 100*mib + 1},
 		"return of all":        {Type: wire.Return, Device: 1, Bytes: 1<<64 - 1},
-		"another's grant":      {Type: wire.Commit, ID: 2, Bytes: 1},
-		"no grant":             {Type: wire.Abort, ID: 99},
 		"holds too late":       {Type: wire.Holds, Device: 1, Bytes: 1},
 		"the gate's own words": {Type: wire.Resume},
 	} {
@@ -350,9 +344,9 @@ func TestGate_lies(t *testing.T) {
 			on(t, options(), func(b *bench) {
 				a, c := b.process(1, "a"), b.process(2, "b")
 				a.take(100 * mib)
-				must.Eq(t, 2, c.want(200*mib, 0).ID)
+				c.take(200 * mib)
 				must.ErrorIs(t, a.say(m), wire.ErrBad)
-				must.Eq(t, ledger.Entry{Expected: 100 * mib, Reserved: 200 * mib}, b.held())
+				must.Eq(t, ledger.Entry{Expected: 100 * mib, Committed: 200 * mib}, b.held())
 				must.Eq(t, 1, b.Stats()[0].Faults)
 				must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
 			})
@@ -382,7 +376,7 @@ func TestGate_claims(t *testing.T) {
 
 func TestGate_bounds(t *testing.T) {
 	o := options()
-	o.Bounds.Waiting, o.Bounds.Grants = 100, 10
+	o.Bounds.Waiting = 100
 	on(t, o, func(b *bench) {
 		full := b.process(9, "z")
 		full.take(990 * mib)
@@ -398,12 +392,6 @@ func TestGate_bounds(t *testing.T) {
 		must.ErrorIs(t, a.say(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
 		must.Eq(t, 100-wire.MaxOpen, b.Stats()[0].Usage[0].Waiting)
 		must.ErrorIs(t, a2.say(wire.Message{Type: wire.Request, Seq: a2.seq - 1, Device: 1, Bytes: 1}), wire.ErrBad)
-
-		grants := b.process(3, "c")
-		for range 10 {
-			must.Eq(t, wire.Grant, grants.want(1, 0).Type)
-		}
-		must.ErrorIs(t, grants.say(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
 
 		// Who asks and does not read is cut off.
 		deaf := b.process(4, "d")
@@ -434,19 +422,6 @@ func TestGate_recall(t *testing.T) {
 		must.Eq(t, 0, c.recalls)
 		a.giveBack(mib)
 		must.Eq(t, wire.Grant, c.hear().Type)
-	})
-}
-
-// A grant may count as committed at once. Then there is nothing more to say of it.
-func TestGate_commitAtOnce(t *testing.T) {
-	on(t, options(), func(b *bench) {
-		a := b.process(1, "a")
-		m := a.ask(wire.Message{Type: wire.Request, Device: 1, Bytes: 300 * mib, Flags: wire.FlagCommit})
-		must.Eq(t, wire.Message{Type: wire.Grant, Seq: a.seq, Device: 1, Bytes: 300 * mib}, m)
-		must.Eq(t, ledger.Entry{Committed: 300 * mib}, b.held())
-		a.giveBack(100 * mib)
-		must.ErrorIs(t, a.say(wire.Message{Type: wire.Commit, ID: 1, Bytes: 1}), wire.ErrBad)
-		must.Eq(t, ledger.Entry{Expected: 200 * mib}, b.held())
 	})
 }
 
@@ -542,6 +517,17 @@ func (s *shares) Leave(c peer.Container) {
 	s.told = append(s.told, "leave "+c.ID)
 }
 
+// A container uses the cards on which it has a seat, and books memory of no other.
+func TestGate_seats(t *testing.T) {
+	on(t, options(), func(b *bench) {
+		a := b.connect(1, "a")
+		a.s.who.Container.Cards = []string{string(card0)}
+		a.hello()
+		must.Eq(t, wire.UnknownDevice, refusal(a.attach(uuid1)))
+		a.take(100 * mib)
+	})
+}
+
 func TestGate_shares(t *testing.T) {
 	o := options()
 	s := new(shares)
@@ -564,20 +550,6 @@ func TestGate_shares(t *testing.T) {
 	})
 }
 
-func TestGate_overhead(t *testing.T) {
-	o := options()
-	o.Overhead = 300 * mib
-	on(t, o, func(b *bench) {
-		a := b.process(1, "a")
-		must.Eq(t, ledger.Entry{Overhead: 300 * mib}, b.held())
-		must.NoError(t, b.SetOverhead(ledger.ProcessID{PID: 1, Start: 1}, card0, 400*mib))
-		must.Eq(t, wire.NoMemory, refusal(a.want(601*mib, 0)))
-		must.ErrorIs(t, b.SetOverhead(ledger.ProcessID{PID: 9, Start: 1}, card0, 1), ledger.ErrUnknown)
-		a.leave(a.s, nil)
-		must.Eq(t, ledger.Entry{Overhead: 400 * mib}, b.held())
-	})
-}
-
 // At any moment the state file says of each process at least what it holds: the gate may
 // be killed then.
 func TestGate_stateCovers(t *testing.T) {
@@ -595,9 +567,7 @@ func TestGate_stateCovers(t *testing.T) {
 		r.Repeat(map[string]func(*rapid.T){
 			"take": func(r *rapid.T) {
 				n, bytes := rapid.IntRange(0, 2).Draw(r, "n"), rapid.Uint64Range(1, 300*mib).Draw(r, "bytes")
-				m := talkers[n].want(bytes, 0)
-				if m.Type == wire.Grant {
-					must.NoError(r, talkers[n].say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: bytes}))
+				if talkers[n].want(bytes, 0).Type == wire.Grant {
 					holds[n] += bytes
 				}
 			},
@@ -634,7 +604,6 @@ func FuzzGate(f *testing.F) {
 		story = append(story, say(who, wire.Message{Type: wire.Hello, Seq: 1, Arg: 1})...)
 		story = append(story, say(who, wire.Message{Type: wire.Attach, Seq: 2, ID: id, Arg: arg})...)
 		story = append(story, say(who, wire.Message{Type: wire.Request, Seq: 3, Device: 1, Bytes: 600 * mib, Arg: 1})...)
-		story = append(story, say(who, wire.Message{Type: wire.Commit, ID: 1, Bytes: mib})...)
 	}
 	f.Add(story)
 	f.Add(append(story, say(0, wire.Message{Type: wire.Return, Device: 1, Bytes: mib})...))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 	// parkWithin bounds one parking, and one return.
 	parkWithin = 10 * time.Minute
 	// spare is how long a container that could not be parked is left alone, and spareShort
-	// how long one that was about to take memory.
+	// how long one of which it was not known what it holds.
 	spare, spareShort = 30 * time.Second, 250 * time.Millisecond
 	// tries is how often in a row a parking may fail, until the container counts as one that
 	// makes no room.
@@ -68,7 +69,7 @@ type away struct {
 func (g *Gate) parks() bool { return g.opts.Evictor != nil && !g.opts.ReturnOnly }
 
 // errInFlight says that a container cannot be parked in this moment.
-var errInFlight = errors.New("it is about to take memory")
+var errInFlight = errors.New("it has not said yet what it holds")
 
 // makeRoom begins to park somebody, so that there is room for a request. It returns false
 // if there is nobody.
@@ -92,7 +93,8 @@ func (g *Gate) unstick(now time.Time, r queue.Request) bool {
 	if !g.parks() {
 		return false
 	}
-	leave := queue.Unstick(g.ledger.Capacity(r.Card), g.candidates(now, r.Card))
+	capacity, outside := g.ledger.Capacity(r.Card), g.ledger.Outside(r.Card)
+	leave := queue.Unstick(capacity-min(capacity, outside), g.candidates(now, r.Card))
 	for _, c := range leave {
 		g.park(now, g.containers[c.Container], g.containers[r.Container].Container)
 	}
@@ -126,12 +128,11 @@ func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.
 	}
 }
 
-// inFlight says whether a process of a container may take memory at any time, or has taken
-// some that it has not told of: of whichever card, for all are parked together.
+// inFlight says whether a process of a container has lost its connection and not said since
+// what it holds: of whichever card, for all are parked together.
 func (g *Gate) inFlight(c *container) bool {
 	return slices.ContainsFunc(g.cards, func(card ledger.CardID) bool {
-		held := g.ledger.Container(c.id, card)
-		return held.Reserved+held.Expected > 0
+		return g.ledger.Container(c.id, card).Expected > 0
 	})
 }
 
@@ -157,14 +158,17 @@ func (g *Gate) never(c *container) bool {
 }
 
 // later says whether somebody holds memory of a card who cannot be parked only for now, or
-// who is to come back.
+// who is to come back; or a process that does not ask, which may end.
 func (g *Gate) later(card ledger.CardID) bool {
+	if g.ledger.Outside(card) > 0 {
+		return true
+	}
 	if !g.parks() {
 		return false
 	}
 	for _, c := range g.containers {
 		held := g.ledger.Container(c.id, card)
-		if !g.never(c) && held.Committed+held.Reserved > 0 || c.away != nil && held.Taken() > 0 {
+		if !g.never(c) && held.Committed > 0 || c.away != nil && held.Taken() > 0 {
 			return true
 		}
 	}
@@ -229,6 +233,7 @@ func (g *Gate) parked(now time.Time, c *container, freed map[ledger.CardID]uint6
 		if parked := g.ledger.Container(c.id, card).Parked; freed[card] > parked {
 			a.extra[card] = freed[card] - parked
 		}
+		g.setOverhead(c, card, 0)
 	}
 	a.state = parkedState
 	c.parks++
@@ -249,6 +254,11 @@ func (g *Gate) notParked(now time.Time, c *container, err error) {
 	if !errors.Is(err, errInFlight) {
 		c.failure = err
 		g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
+	}
+	if errors.Is(err, ErrUnsure) && !errors.Is(err, ErrLost) {
+		g.doubt(g.cards...)
+		g.stayAway(c) // as if it were parked: it is looked at again
+		return
 	}
 	// What it has waited for meanwhile does not count.
 	g.queue.Postpone(c.id, c.away.since, now)
@@ -340,8 +350,7 @@ func (g *Gate) hopeless(r queue.Request) bool {
 	room := g.ledger.Free(r.Card)
 	for _, c := range g.containers {
 		if c.id != r.Container && !g.pinned(c) {
-			held := g.ledger.Container(c.id, r.Card)
-			room += held.Committed + held.Reserved
+			room += g.ledger.Container(c.id, r.Card).Committed
 		}
 	}
 	return room < r.Bytes
@@ -384,7 +393,18 @@ func (g *Gate) unqueue(c *container) bool {
 	return some
 }
 
-// comeBack is told that there is room for a container on a card.
+// setOverhead says of a container's processes together what they have beyond what was
+// granted to them.
+func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
+	for id := range c.processes {
+		if err := g.ledger.SetOverhead(id, card, bytes); err != nil {
+			g.opts.Report(fmt.Errorf("overhead of container %s: %w", c.id, err))
+		}
+		bytes = 0
+	}
+}
+
+// comeBack is told that the books have room for a container on a card.
 func (g *Gate) comeBack(now time.Time, r queue.Request) {
 	c := g.containers[r.Container]
 	for _, p := range c.processes {
@@ -396,6 +416,7 @@ func (g *Gate) comeBack(now time.Time, r queue.Request) {
 		}
 		g.cover(p, r.Card)
 	}
+	g.setOverhead(c, r.Card, c.away.extra[r.Card])
 	g.wantBack(now, c)
 }
 
@@ -408,33 +429,53 @@ func (g *Gate) begun(p *process, card ledger.CardID) bool {
 	return a != nil && a.begun
 }
 
-// startReturn moves the memory of a container back, for which there is room.
+// startReturn moves the memory of a container back, for which the books have room.
 func (g *Gate) startReturn(c *container) {
 	a := c.away
 	a.state = returning
-	cards := g.cardsOf(c)
 	var processes []ledger.ProcessID
 	for id := range c.processes {
 		processes = append(processes, id)
 	}
-	for _, card := range cards {
-		g.returning[card]++
-	}
+	cards := g.cardsOf(c)
 	g.save()
 	go func() {
-		ctx, cancel := context.WithTimeout(g.evictions, parkWithin)
-		defer cancel()
-		err := g.opts.Evictor.Return(ctx, processes)
+		err := g.bringIn(c, cards, processes)
 		now := g.lock()
 		defer g.unlock()
-		for _, card := range cards {
-			g.returning[card]--
-		}
 		if !g.closed && g.there(c, a) {
 			g.returned(now, c, err)
 		}
 		g.answer(now)
 	}()
+}
+
+// bringIn brings processes back when the cards themselves have the room. Others are granted
+// nothing of them only while that is done.
+func (g *Gate) bringIn(c *container, cards []ledger.CardID, processes []ledger.ProcessID) error {
+	ctx, cancel := context.WithTimeout(g.evictions, parkWithin)
+	defer cancel()
+	select {
+	case g.restoring <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-g.restoring }()
+	stop := func(n int) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, card := range cards {
+			g.returning[card] += n
+		}
+	}
+	stop(1)
+	defer stop(-1)
+	for _, card := range cards {
+		if err := g.look(c, card); err != nil {
+			return err
+		}
+	}
+	return g.opts.Evictor.Return(ctx, processes)
 }
 
 // returned is told how a return has ended.
@@ -447,6 +488,9 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 		return
 	}
 	if err != nil {
+		if errors.Is(err, ErrUnsure) {
+			g.doubt(g.cards...)
+		}
 		g.stayAway(c)
 		return
 	}
@@ -455,6 +499,7 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 	g.queue.Postpone(c.id, c.away.since, now)
 	c.away = nil
 	c.placed = now
+	g.measureSoon()
 	g.resume(now, c, pausePark)
 	g.save()
 }
@@ -511,6 +556,9 @@ func (g *Gate) stayAway(c *container) {
 	for _, id := range a.moved {
 		g.ledger.Park(id)
 	}
+	for _, card := range g.cards {
+		g.setOverhead(c, card, 0)
+	}
 	a.state = parkedState
 	g.save()
 	time.AfterFunc(retry, func() {
@@ -526,12 +574,13 @@ func (g *Gate) stayAway(c *container) {
 // expectAway is told that the container of a process was parked, or on the way, when the gate
 // before this one ended. Of who was on the way it is not known whether it was moved: the room
 // for all that it may hold is kept.
-func (g *Gate) expectAway(now time.Time, p *process, moved bool) {
+func (g *Gate) expectAway(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
 	c := p.container
 	g.pause(now, c, pausePark)
 	if c.away == nil {
-		c.away = &away{state: parkedState, since: now}
+		c.away = &away{state: parkedState, since: now, extra: make(map[ledger.CardID]uint64)}
 	}
+	maps.Copy(c.away.extra, extra)
 	if moved {
 		c.away.moved = append(c.away.moved, p.id)
 	}

@@ -114,9 +114,7 @@ func TestPark_stuck(t *testing.T) {
 		time.Sleep(cars.takes)
 		synctest.Wait()
 		must.Eq(t, []string{"park [2 3]"}, cars.told)
-		grant := a.hear()
-		must.Eq(t, wire.Grant, grant.Type)
-		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: grant.ID, Bytes: 100 * mib}))
+		must.Eq(t, wire.Grant, a.hear().Type)
 		s := b.Stats()[1]
 		must.Eq(t, []any{true, 1, uint64(500 * mib), uint64(0)}, []any{s.Parked, s.Parks, s.Usage[0].Held.Parked, s.Usage[0].Held.Taken()})
 		must.Eq(t, wire.Message{}, c.hear(), must.Sprint("its time does not run while it is away"))
@@ -130,7 +128,7 @@ func TestPark_stuck(t *testing.T) {
 		must.Eq(t, []string{"park [2 3]", "return [2 3]"}, cars.told)
 		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c.hear().Type, c.hear().Type})
 		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c2.hear().Type, c2.hear().Type})
-		must.Eq(t, ledger.Entry{Committed: 500 * mib, Reserved: 11 * mib}, b.held())
+		must.Eq(t, ledger.Entry{Committed: 511 * mib}, b.held())
 	})
 }
 
@@ -245,8 +243,7 @@ func TestPark_lazy(t *testing.T) {
 		idle.stop()
 		time.Sleep(cars.takes)
 		synctest.Wait()
-		g := a.hear()
-		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 600 * mib}))
+		must.Eq(t, wire.Grant, a.hear().Type)
 		for range 60 {
 			time.Sleep(5 * time.Second)
 			must.NoError(t, a.say(wire.Message{Type: wire.Active}))
@@ -279,8 +276,8 @@ func TestPark_footprint(t *testing.T) {
 		must.NoError(t, c.say(wire.Message{Type: wire.Active}))
 		time.Sleep(cars.takes)
 		synctest.Wait()
-		g := a.hear()
-		must.NoError(t, a.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 350 * mib}))
+		must.Eq(t, wire.Grant, a.hear().Type)
+		a.giveBack(450 * mib)
 		synctest.Wait()
 		must.Eq(t, 1, len(cars.told), must.Sprint("650 MiB are free"))
 		a.giveBack(50 * mib)
@@ -303,8 +300,7 @@ func TestPark_twoCards(t *testing.T) {
 		second := func(t *talker, bytes uint64) wire.Message {
 			return t.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: bytes, Arg: 3600_000})
 		}
-		g := second(both, 600*mib)
-		must.NoError(t, both.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 600 * mib}))
+		must.Eq(t, wire.Grant, second(both, 600*mib).Type)
 		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		both.stop()
@@ -449,9 +445,7 @@ func parkOne(b *bench, cars *garage, a *talker, bytes uint64, victims ...*talker
 	}
 	time.Sleep(cars.takes)
 	synctest.Wait()
-	grant := a.hear()
-	must.Eq(b, wire.Grant, grant.Type)
-	must.NoError(b, a.say(wire.Message{Type: wire.Commit, ID: grant.ID, Bytes: bytes}))
+	must.Eq(b, wire.Grant, a.hear().Type)
 }
 
 // What a parked container asks for counts for its return only as far as it may have it: it
@@ -500,8 +494,7 @@ func TestPark_processPerCard(t *testing.T) {
 		must.Eq(t, wire.Welcome, r1.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
 		r1.attach(uuid1)
 		r0.take(600 * mib)
-		g := r1.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: 600 * mib})
-		must.NoError(t, r1.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: 600 * mib}))
+		must.Eq(t, wire.Grant, r1.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: 600 * mib}).Type)
 		parkOne(b, cars, a, 500*mib, r0, r1)
 		must.NoError(t, r0.say(wire.Message{Type: wire.Active}))
 		close(a.life.over)
@@ -575,7 +568,8 @@ func TestPark_turnOfTheLow(t *testing.T) {
 	})
 }
 
-// Who has something on the way on any of its cards is not paused in vain.
+// A process that is back and has not said yet what it holds of one of its cards is not paused
+// in vain.
 func TestPark_inFlightElsewhere(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -584,16 +578,43 @@ func TestPark_inFlightElsewhere(t *testing.T) {
 		c, a := b.process(1, "c"), b.process(2, "a")
 		c.attach(uuid1)
 		c.take(600 * mib)
-		g := c.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: mib})
-		must.Eq(t, wire.Grant, g.Type)
+		must.Eq(t, wire.Grant, c.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: mib}).Type)
+		c.leave(c.s, nil)
+		c = b.connect(1, "c")
+		must.Eq(t, wire.Welcome, c.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
+		must.Eq(t, wire.Resume, c.hear().Type)
+		c.attach(uuid0)
+		c.attach(uuid1)
+		must.NoError(t, c.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
 		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		synctest.Wait()
 		must.Eq(t, wire.Message{}, c.hear())
-		must.NoError(t, c.say(wire.Message{Type: wire.Commit, ID: g.ID, Bytes: mib}))
+		must.NoError(t, c.say(wire.Message{Type: wire.Holds, Device: 2, Bytes: mib}))
 		time.Sleep(lookAgain)
 		c.stop()
 		time.Sleep(cars.takes)
+	})
+}
+
+// A container is not parked if one of its processes has lost its connection meanwhile.
+func TestPark_inFlightSince(t *testing.T) {
+	o := options()
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		c, c2, a := b.process(1, "c"), b.process(2, "c"), b.process(3, "a")
+		c.take(400 * mib)
+		c2.take(200 * mib)
+		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
+		time.Sleep(b.opts.Rules.Idle + time.Second)
+		c.stop()
+		c.leave(c.s, nil)
+		c2.stop()
+		synctest.Wait()
+		must.Eq(t, wire.Resume, c2.hear().Type)
+		must.SliceEmpty(t, cars.told)
+		must.NoError(t, b.Stats()[1].Unparked, must.Sprint("no failure: it is tried again"))
 	})
 }
 
@@ -707,7 +728,7 @@ func TestPark_newProcess(t *testing.T) {
 		must.NoError(t, late.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 300 * mib}))
 		time.Sleep(cars.takes)
 		synctest.Wait()
-		must.Eq(t, ledger.Entry{Parked: 600 * mib, Committed: 300 * mib, Reserved: 500 * mib}, b.held())
+		must.Eq(t, ledger.Entry{Parked: 600 * mib, Committed: 800 * mib}, b.held())
 		must.NoError(t, c.say(wire.Message{Type: wire.Active}))
 		close(a.life.over)
 		time.Sleep(cars.takes)
@@ -717,7 +738,7 @@ func TestPark_newProcess(t *testing.T) {
 	})
 }
 
-// Two containers come back to a card at once: the card is given to nobody before both are.
+// Two containers come back to a card one after the other, and others ask meanwhile.
 func TestPark_twoReturn(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -729,19 +750,28 @@ func TestPark_twoReturn(t *testing.T) {
 		b.mu.Lock()
 		for _, id := range []ledger.ContainerID{"a", "c"} {
 			b.containers[id].away = &away{state: parkedState, since: time.Now()}
+			b.startReturn(b.containers[id])
 		}
-		b.startReturn(b.containers["a"])
 		b.mu.Unlock()
-		time.Sleep(cars.takes / 2)
-		b.mu.Lock()
-		b.startReturn(b.containers["c"])
-		b.mu.Unlock()
+		synctest.Wait()
 		must.Eq(t, wire.Message{}, d.want(mib, time.Hour))
-		time.Sleep(cars.takes/2 + time.Millisecond)
+		away := func() (n int) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			for _, c := range b.containers {
+				if c.away != nil {
+					n++
+				}
+			}
+			return n
+		}
+		must.Eq(t, 2, away())
+		time.Sleep(cars.takes + time.Millisecond)
 		synctest.Wait()
-		must.Eq(t, wire.Message{}, d.hear(), must.Sprint("one is on its way"))
-		time.Sleep(cars.takes / 2)
+		must.Eq(t, 1, away())
+		time.Sleep(cars.takes)
 		synctest.Wait()
+		must.Eq(t, 0, away())
 		must.Eq(t, wire.Grant, d.hear().Type)
 	})
 }
@@ -917,9 +947,8 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 		j.seq++
 		must.NoError(j, j.say(wire.Message{Type: wire.Request, Seq: j.seq, Device: 1, Bytes: j.step, Arg: 3600_000}))
 		wait(func() bool { return len(j.answers) > 0 })
-		if m := j.answers[0]; m.Type == wire.Grant {
+		if j.answers[0].Type == wire.Grant {
 			wait(func() bool { return !j.paused })
-			must.NoError(j, j.say(wire.Message{Type: wire.Commit, ID: m.ID, Bytes: j.step}))
 		} else {
 			denied++
 		}
@@ -1007,6 +1036,16 @@ func TestGate_soft(t *testing.T) {
 		a.take(900 * mib)
 		must.Eq(t, wire.NoMemory, refusal(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
 		must.ErrorIs(t, b.SetLimit("a", "GPU-none", 1), ErrUnknown)
+	})
+	// One that cannot be parked keeps to it: what it borrows could not be had back.
+	on(t, o, func(b *bench) {
+		a := b.process(1, "a")
+		must.NoError(t, b.SetLimit("a", card0, 300*mib))
+		a.hear()
+		a.take(200 * mib)
+		must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedManaged}))
+		a.take(100 * mib)
+		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
 	})
 	// What it says that it wants at most is the most that it gets.
 	s := new(shares)

@@ -6,6 +6,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,7 +31,6 @@ type session struct {
 	process  *process // nil before Hello
 	attached map[uint64]*attachment
 	open     map[uint64]bool // seq of requests without an answer
-	grants   int             // neither committed nor aborted
 
 	out  chan wire.Message
 	done chan struct{} // closed by cut
@@ -108,8 +108,6 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	case wire.Paused:
 		g.paused(s.process)
 		return nil
-	case wire.Commit, wire.Abort:
-		return g.commit(now, s, m)
 	}
 	// The others are about a card.
 	a := s.attached[m.Device]
@@ -126,6 +124,8 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 			return bad("%v", err)
 		}
 		g.answer(now)
+	case wire.Full:
+		g.doubt(a.card)
 	case wire.Info:
 		id := s.process.container.id
 		s.send(wire.Message{
@@ -300,6 +300,10 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	card := ledger.CardID(m.UUID().String())
 	g.mu.Lock()
 	p := s.process
+	if p != nil && p.container.Cards != nil && !slices.Contains(p.container.Cards, string(card)) {
+		defer g.mu.Unlock()
+		return fmt.Errorf("process %d of container %s asks for card %s, on which it has no seat", p.id.PID, p.container.id, card)
+	}
 	known := p == nil || g.opts.Shares == nil || g.handle(card) == 0
 	if !known {
 		_, known = p.container.shares[card]
@@ -358,12 +362,8 @@ func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	}
 	if s.attached[handle] == nil {
 		s.attached[handle] = &attachment{card: card}
-		if e := g.ledger.Process(s.process.id, card); e.Overhead == 0 && g.opts.Overhead > 0 {
-			if err := g.ledger.SetOverhead(s.process.id, card, g.opts.Overhead); err != nil {
-				return err
-			}
-		}
 	}
+	g.measureSoon()
 	s.send(wire.Message{Type: wire.Attached, Seq: m.Seq, Device: handle, Bytes: g.ledger.Physical(card)})
 	return nil
 }
@@ -398,8 +398,6 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 		return bad("request %d is open", m.Seq)
 	case len(s.open) >= wire.MaxOpen:
 		return bad("more than %d requests are open", wire.MaxOpen)
-	case s.grants >= g.opts.Bounds.Grants:
-		return bad("%d grants are neither committed nor aborted", s.grants)
 	}
 	if !a.begun { // it has asked first, so it holds nothing
 		if err := g.begin(s, a, 0); err != nil {
@@ -413,7 +411,7 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 	}
 	wait := min(m.Arg, uint64(g.opts.MaxWait.Milliseconds()))
 	g.asked++
-	g.pending[g.asked] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, commit: m.Flags&wire.FlagCommit != 0, wait: wait}
+	g.pending[g.asked] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, wait: wait}
 	s.open[m.Seq] = true
 	c.waiting++
 	g.queue.Add(queue.Request{
@@ -421,22 +419,5 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 		Priority: c.priority, Since: now, Deadline: now.Add(time.Duration(wait) * time.Millisecond),
 	})
 	g.answer(now)
-	return nil
-}
-
-// commit ends a grant.
-func (g *Gate) commit(now time.Time, s *session, m wire.Message) error {
-	used := m.Bytes
-	if m.Type == wire.Abort {
-		used = 0
-	}
-	_, back, err := g.ledger.Commit(s.process.id, ledger.GrantID(m.ID), used)
-	if err != nil {
-		return bad("%v", err)
-	}
-	s.grants--
-	if back > 0 {
-		g.answer(now)
-	}
 	return nil
 }

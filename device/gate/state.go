@@ -35,9 +35,11 @@ type stateProcess struct {
 	Pinned    uint64         `json:"pinned,omitempty"`
 	// Parked is what is in the host's memory, in bytes.
 	Parked map[ledger.CardID]uint64 `json:"parked,omitempty"`
-	// Away is whether its container was parked, or on the way there or back.
-	Away bool                     `json:"away,omitempty"`
-	Most map[ledger.CardID]uint64 `json:"most"` // bytes
+	// Away is whether its container was parked, or on the way there or back, and Extra what
+	// came free of each card beyond what the books said, in bytes.
+	Away  bool                     `json:"away,omitempty"`
+	Extra map[ledger.CardID]uint64 `json:"extra,omitempty"`
+	Most  map[ledger.CardID]uint64 `json:"most"` // bytes
 }
 
 // restore takes over from the gate before this one.
@@ -110,7 +112,7 @@ func (g *Gate) expect(now time.Time, saved stateProcess) error {
 		}
 	}
 	if saved.Away {
-		g.expectAway(now, p, len(saved.Parked) > 0)
+		g.expectAway(now, p, len(saved.Parked) > 0, saved.Extra)
 	}
 	return nil
 }
@@ -147,9 +149,13 @@ func (g *Gate) save() {
 		// With a container all its processes come back, also those that hold nothing.
 		away := p.container.away != nil
 		if len(p.ceilings) > 0 || away {
-			s.Processes = append(s.Processes, stateProcess{
+			saved := stateProcess{
 				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Away: away,
-			})
+			}
+			if away {
+				saved.Extra = p.container.away.extra
+			}
+			s.Processes = append(s.Processes, saved)
 		}
 	}
 	if err := write(g.opts.State, s); err != nil {

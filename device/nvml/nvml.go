@@ -32,7 +32,10 @@ type Card struct {
 	Driver      string // its version
 	ComputeMode string // "default", "exclusive", "prohibited"
 	MIG         bool   // it is divided by hardware
-	Memory      uint64 // in bytes
+	Memory      uint64 // in bytes, with what the driver keeps
+	// Reserved is what of Memory the driver keeps for itself, in bytes; 0 where an old one
+	// does not tell.
+	Reserved uint64
 	// Unhealthy says why nothing may run on it; "" if all is well.
 	Unhealthy string
 }
@@ -170,6 +173,11 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	memory, ret := dev.GetMemoryInfo()
 	c.Memory = memory.Total
 	bad("its memory", ret)
+	if l.has("nvmlDeviceGetMemoryInfo_v2") {
+		if m, ret := dev.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+			c.Reserved = min(m.Reserved, c.Memory)
+		}
+	}
 	pci, ret := dev.GetPciInfo()
 	bad("its address", ret)
 	c.PCIBusID = busID(pci)
@@ -188,21 +196,26 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 		c.MIG = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
 	if c.Unhealthy == "" {
-		c.Unhealthy = l.hurt(dev)
+		c.Unhealthy = l.memoryFault(dev)
 	}
 	return c, true
 }
 
-// hurt says what the card reports of itself that no driver repairs.
-func (l *Library) hurt(dev nvml.Device) string {
+// memoryFault says which of its memory the card reports as broken. An error that ECC could
+// not correct ends the processes it hits; the card goes on once the memory is replaced.
+func (l *Library) memoryFault(dev nvml.Device) string {
+	const reset = ", and is replaced when the card is reset (nvidia-smi -r)"
 	if l.has("nvmlDeviceGetRemappedRows") {
-		if _, _, _, failure, ret := dev.GetRemappedRows(); ret == nvml.SUCCESS && failure {
+		switch _, _, pending, failure, ret := dev.GetRemappedRows(); {
+		case ret == nvml.SUCCESS && failure:
 			return "some of its memory is broken, and could not be replaced (row remapping)"
+		case ret == nvml.SUCCESS && pending:
+			return "some of its memory is broken (row remapping)" + reset
 		}
 	}
-	if l.has("nvmlDeviceGetTotalEccErrors") {
-		if n, ret := dev.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS && n > 0 {
-			return fmt.Sprintf("%d errors of its memory could not be corrected since the driver was loaded (ECC)", n)
+	if l.has("nvmlDeviceGetRetiredPagesPendingStatus") {
+		if pending, ret := dev.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS && pending == nvml.FEATURE_ENABLED {
+			return "some of its memory is broken (retired pages)" + reset
 		}
 	}
 	return ""

@@ -26,21 +26,22 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 			GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
 				return nvml.Memory{Total: 100 * MiB, Used: 30 * MiB, Free: 70 * MiB}, nvml.SUCCESS
 			},
+			GetMemoryInfo_v2Func: func() (nvml.Memory_v2, nvml.Return) {
+				return nvml.Memory_v2{Total: 100 * MiB, Reserved: 6 * MiB, Used: 24 * MiB, Free: 70 * MiB}, nvml.SUCCESS
+			},
 			GetPciInfoFunc: func() (info nvml.PciInfo, _ nvml.Return) {
 				for i, c := range []byte(bus) {
 					info.BusId[i] = uint8(c)
 				}
 				return info, nvml.SUCCESS
 			},
-			GetComputeModeFunc:  func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS },
-			GetMigModeFunc:      func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
-			GetRemappedRowsFunc: func() (int, int, bool, bool, nvml.Return) { return 0, 0, false, false, nvml.SUCCESS },
-			GetTotalEccErrorsFunc: func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
-				return 0, nvml.SUCCESS
-			},
-			GetUtilizationRatesFunc: func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 50, Memory: 10}, nvml.SUCCESS },
-			GetTemperatureFunc:      func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS },
-			GetPowerUsageFunc:       func() (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED },
+			GetComputeModeFunc:               func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS },
+			GetMigModeFunc:                   func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
+			GetRemappedRowsFunc:              func() (int, int, bool, bool, nvml.Return) { return 0, 0, false, false, nvml.SUCCESS },
+			GetRetiredPagesPendingStatusFunc: func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_DISABLED, nvml.ERROR_NOT_SUPPORTED },
+			GetUtilizationRatesFunc:          func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 50, Memory: 10}, nvml.SUCCESS },
+			GetTemperatureFunc:               func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS },
+			GetPowerUsageFunc:                func() (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED },
 			GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
 				return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 5 * MiB}, {Pid: 8, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
 			},
@@ -81,8 +82,8 @@ func TestCards(t *testing.T) {
 	cards, err := l.Cards()
 	must.NoError(t, err)
 	must.Eq(t, []Card{
-		{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "0000:01:00.0", Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB},
-		{UUID: "GPU-2", Name: "NVIDIA H200", PCIBusID: "0000:02:00.0", Minor: 1, Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB},
+		{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "0000:01:00.0", Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB, Reserved: 6 * MiB},
+		{UUID: "GPU-2", Name: "NVIDIA H200", PCIBusID: "0000:02:00.0", Minor: 1, Driver: "570.1", ComputeMode: "default", Memory: 100 * MiB, Reserved: 6 * MiB},
 	}, cards)
 	must.NoError(t, l.Close())
 	must.NoError(t, l.Close())
@@ -91,11 +92,14 @@ func TestCards(t *testing.T) {
 		"its memory cannot be read: ": func(d *mock.Device) {
 			d.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
 		},
-		"row remapping": func(d *mock.Device) {
-			d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 0, 1, false, true, nvml.SUCCESS }
+		"could not be replaced (row remapping)": func(d *mock.Device) {
+			d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 0, 1, true, true, nvml.SUCCESS }
 		},
-		"3 errors of its memory could not be corrected": func(d *mock.Device) {
-			d.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return 3, nvml.SUCCESS }
+		"(row remapping), and is replaced when the card is reset": func(d *mock.Device) {
+			d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 0, 1, true, false, nvml.SUCCESS }
+		},
+		"(retired pages), and is replaced when the card is reset": func(d *mock.Device) {
+			d.GetRetiredPagesPendingStatusFunc = func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_ENABLED, nvml.SUCCESS }
 		},
 	} {
 		cards, err := machine(change).Cards()
@@ -140,6 +144,9 @@ func TestCards_old(t *testing.T) {
 	}).Cards()
 	must.NoError(t, err)
 	must.Len(t, 2, cards)
+	cards, err = old("nvmlDeviceGetMemoryInfo_v2").Cards()
+	must.NoError(t, err)
+	must.Eq(t, 0, cards[0].Reserved)
 }
 
 // Most machines have no cards.

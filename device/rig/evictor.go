@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/ebbtide/ebbtide/device/checkpoint"
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
@@ -45,22 +44,11 @@ func (r *Rig) Evictor(ctx context.Context, uuid, version string) (e gate.Evictor
 		client.Close()
 		return nil, nil, fmt.Errorf("starting what parks processes: %w", err)
 	}
-	usage := func() (Usage, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		return r.Usage(ctx)
-	}
+	held, free := checkpoint.Meter(r.Measure)
 	return checkpoint.New(checkpoint.Options{
 		Driver: client,
 		Cards:  []ledger.CardID{ledger.CardID(card.String())},
-		Held: func(ledger.CardID) (map[int]uint64, error) {
-			u, err := usage()
-			return u.Processes, err
-		},
-		Free: func(ledger.CardID) (uint64, error) {
-			u, err := usage()
-			return u.Total - u.Used, err
-		},
+		Held:   held, Free: free,
 		Room: headroom.Checker{}.Check,
 	}), client.Close, nil
 }

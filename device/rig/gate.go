@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,12 +100,21 @@ func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ctx, l) }()
+	go g.Watch(ctx)
 	g.end = sync.OnceValue(func() error {
 		g.Gate.Close()
 		cancel()
 		return <-served
 	})
 	return g, nil
+}
+
+// Measure tells what the rig's card knows: gate.Options.Measure.
+func (r *Rig) Measure(ledger.CardID) (gate.Measured, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	u, err := r.Usage(ctx)
+	return gate.Measured{Free: u.Total - u.Used, By: u.Processes}, err
 }
 
 // Path is the gate's socket.

@@ -32,6 +32,7 @@ import (
 type Card struct {
 	Memory  uint64        // bytes
 	Context uint64        // bytes that a context takes
+	Lazy    uint64        // bytes that a process's first launch takes
 	Kernel  time.Duration // that each launch takes
 	Latency time.Duration // of an allocation
 	// Serial has the kernels of all processes run one after the other, as on a card that each of
@@ -67,6 +68,7 @@ func Fake(built, scratch string, c Card) *Rig {
 		"EBBTIDE_FAKE_GPU=" + filepath.Join(scratch, "card"),
 		"EBBTIDE_FAKE_MEMORY=" + strconv.FormatUint(c.Memory, 10),
 		"EBBTIDE_FAKE_CONTEXT=" + strconv.FormatUint(c.Context, 10),
+		"EBBTIDE_FAKE_LAZY=" + strconv.FormatUint(c.Lazy, 10),
 		"EBBTIDE_FAKE_KERNEL_US=" + strconv.FormatInt(c.Kernel.Microseconds(), 10),
 		"EBBTIDE_FAKE_LATENCY_US=" + strconv.FormatInt(c.Latency.Microseconds(), 10),
 		"EBBTIDE_FAKE_SERIAL=" + serial,

@@ -87,16 +87,5 @@ func ReadReport(path string) (Report, error) {
 
 // WriteReport replaces a report, whole or not at all.
 func WriteReport(path string, r Report) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("writing how a container fares on its card: %w", err)
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return fmt.Errorf("writing how a container fares on its card: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("writing how a container fares on its card: %w", err)
-	}
-	return nil
+	return replace(path, "how a container fares on its card", r)
 }

@@ -52,6 +52,10 @@ type Seat struct {
 	WaitMS int64 `json:"wait_ms,omitempty"`
 	// Reports is the directory of what is reported of containers (ReportPath).
 	Reports string `json:"reports,omitempty"`
+	// Tasks is the directory in which the driver says what tasks are (Identity), and Cards are
+	// the UUIDs of the cards on which this one has a seat.
+	Tasks string   `json:"tasks,omitempty"`
+	Cards []string `json:"cards,omitempty"`
 	// Notice says to people why the container runs without a share; "" = it has one.
 	Notice string `json:"notice,omitempty"`
 	// Unparked says why nobody's memory can be moved to the host's on this node; "" = it can,
@@ -87,7 +91,7 @@ func Decode(text string) (Seat, error) {
 // validate names every field that is wrong.
 func (s Seat) validate() error {
 	var errs []error
-	for _, f := range []struct{ name, path string }{{"preload", s.Preload}, {"gate", s.Gate}, {"reports", s.Reports}} {
+	for _, f := range []struct{ name, path string }{{"preload", s.Preload}, {"gate", s.Gate}, {"reports", s.Reports}, {"tasks", s.Tasks}} {
 		if f.path != "" && (!filepath.IsAbs(f.path) || filepath.Clean(f.path) != f.path) {
 			errs = append(errs, fmt.Errorf("%s: must be an absolute path, without . and .. in it, got %q", f.name, f.path))
 		}

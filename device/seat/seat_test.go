@@ -16,7 +16,7 @@ import (
 )
 
 func full() Seat {
-	return Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 3600000, Reports: "/run/reports"}
+	return Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 3600000, Reports: "/run/reports", Tasks: "/run/tasks", Cards: []string{"GPU-1"}}
 }
 
 func TestSeat(t *testing.T) {
@@ -36,6 +36,7 @@ func TestSeat_bad(t *testing.T) {
 	for want, change := range map[string]func(*Seat){
 		`preload: must be an absolute path, without . and .. in it, got "lib.so"`: func(s *Seat) { s.Preload = "lib.so" },
 		`gate: must be an absolute path, without . and .. in it, got "/run/../x"`: func(s *Seat) { s.Gate = "/run/../x" },
+		`tasks: must be an absolute path`:                                         func(s *Seat) { s.Tasks = "../tasks" },
 		`reports: must be an absolute path`:                                       func(s *Seat) { s.Reports = "reports" },
 		"memory_mib: must be ≥ 0, got -1":                                         func(s *Seat) { s.MemoryMiB = -1 },
 		"wait_ms: must be ≥ 0, got -5":                                            func(s *Seat) { s.WaitMS = -5 },

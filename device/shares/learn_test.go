@@ -203,7 +203,8 @@ func TestShares_adapts(t *testing.T) {
 		p.measured("big", "ann", 800, 300, 100, 2)
 		p.measured("small", "bob", 100, 50, 100, 2)
 		open := func() *Shares {
-			s := New(fairshare.Adaptive, map[ledger.CardID]uint64{card: 1200 * mib}, log)
+			s := New(fairshare.Adaptive, log)
+			s.Add(card, 1200*mib)
 			s.Use(g)
 			must.NoError(t, s.Learn(p))
 			return s
@@ -268,7 +269,8 @@ func TestShares_adapts(t *testing.T) {
 func TestShares_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
-		s := New(fairshare.Adaptive, map[ledger.CardID]uint64{card: 1200 * mib}, hclog.NewNullLogger())
+		s := New(fairshare.Adaptive, hclog.NewNullLogger())
+		s.Add(card, 1200*mib)
 		s.Use(g)
 		p := &measures{}
 		p.measured("big", "ann", 800, 300, 100, 9)
@@ -326,7 +328,8 @@ func TestShares_together(t *testing.T) {
 	store, err := profile.Open(dir, func(err error) { t.Error(err) })
 	must.NoError(t, err)
 	g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
-	s := New(fairshare.Adaptive, map[ledger.CardID]uint64{card: 1200 * mib}, hclog.NewNullLogger())
+	s := New(fairshare.Adaptive, hclog.NewNullLogger())
+	s.Add(card, 1200*mib)
 	s.Use(g)
 	must.NoError(t, s.Learn(store))
 	ctx, cancel := context.WithCancel(t.Context())

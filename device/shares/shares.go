@@ -47,11 +47,11 @@ type Gate interface {
 
 // Shares divides cards. It implements gate.Shares, and is safe for concurrent use.
 type Shares struct {
-	mode  fairshare.Mode
-	log   hclog.Logger
-	cards map[ledger.CardID]uint64 // bytes that may be given
+	mode fairshare.Mode
+	log  hclog.Logger
 
 	mu       sync.Mutex
+	cards    map[ledger.CardID]uint64 // bytes that may be given
 	gate     Gate
 	members  map[ledger.CardID]map[ledger.ContainerID]member
 	profiles Profiles // nil: nothing is learned
@@ -72,13 +72,20 @@ type member struct {
 	since    time.Time
 }
 
-// New returns Shares of cards, of which so many bytes may be given.
-func New(mode fairshare.Mode, cards map[ledger.CardID]uint64, log hclog.Logger) *Shares {
+// New returns Shares without cards.
+func New(mode fairshare.Mode, log hclog.Logger) *Shares {
 	return &Shares{
-		mode: mode, cards: cards, log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
+		mode: mode, cards: make(map[ledger.CardID]uint64), log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
 		learned: learned{All: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Groups: make(map[string]own)},
 		window:  newWindow(),
 	}
+}
+
+// Add adds a card, of which so many bytes may be given.
+func (s *Shares) Add(card ledger.CardID, bytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cards[card] = bytes
 }
 
 // Use sets the gate, before anybody comes.

@@ -43,7 +43,8 @@ func (b *books) Stats() (all []gate.Status) {
 
 func newShares(mode fairshare.Mode) (*Shares, *books) {
 	b := &books{limits: make(map[ledger.ContainerID]uint64), held: make(map[ledger.ContainerID]uint64)}
-	s := New(mode, map[ledger.CardID]uint64{card: 1200 * mib}, hclog.NewNullLogger())
+	s := New(mode, hclog.NewNullLogger())
+	s.Add(card, 1200*mib)
 	s.Use(b)
 	return s, b
 }

@@ -851,6 +851,16 @@ API CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	*f = (CUfunction)(uintptr_t)(strcmp(name, "ebb_mix") == 0 ? 1 : 2);
 	return CUDA_SUCCESS;
 }
+// What a module takes that the driver loads with the first launch: no call asks for it.
+static CUresult lazy(void)
+{
+	static _Atomic int loaded; // the pid
+	struct CUctx_st *c = here();
+	if (!my.s->lazy || !c || atomic_exchange(&loaded, getpid()) == getpid())
+		return CUDA_SUCCESS;
+	return fake_take(c->gpu, my.s->lazy, my.slot) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sm, CUstream s, void **kp, void **ex)
 {
 	(void)gx; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)sm; (void)ex;
@@ -859,6 +869,9 @@ API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
 	ENTER();
 	if (stream(s)->capturing)
 		return leave(CUDA_SUCCESS);
+	CUresult r = lazy();
+	if (r)
+		return leave(r);
 	if ((uintptr_t)f == 1) {
 		uint64_t *p = *(uint64_t **)kp[0], n = *(uint64_t *)kp[1], x = *(uint64_t *)kp[2];
 		for (uint64_t i = 0; i < n; i++) {

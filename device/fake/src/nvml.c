@@ -174,8 +174,9 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
 {
 	GPU(dev, g);
 	reap();
-	m->total = (unsigned long long)my.s->gpu[g].total;
-	m->used = (unsigned long long)my.s->gpu[g].used;
+	// The old call counts what the driver keeps as used.
+	m->total = (unsigned long long)(my.s->gpu[g].total + my.s->reserved);
+	m->used = (unsigned long long)(my.s->gpu[g].used + my.s->reserved);
 	m->free = m->total - m->used;
 	return NVML_SUCCESS;
 }
@@ -187,9 +188,9 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t dev, nvmlMemory_v2_t *m
 	nvmlReturn_t r = nvmlDeviceGetMemoryInfo(dev, &old);
 	if (r == NVML_SUCCESS) {
 		m->total = old.total;
-		m->used = old.used;
+		m->reserved = (unsigned long long)my.s->reserved;
+		m->used = old.used - m->reserved;
 		m->free = old.free;
-		m->reserved = 0;
 	}
 	return r;
 }

@@ -31,6 +31,8 @@ static void create(struct fake_state *s)
 	if (s->gpus > FAKE_GPUS)
 		s->gpus = FAKE_GPUS;
 	s->context = env("EBBTIDE_FAKE_CONTEXT", 8 << 20);
+	s->reserved = env("EBBTIDE_FAKE_RESERVED", 0);
+	s->lazy = env("EBBTIDE_FAKE_LAZY", 0);
 	s->latency_us = env("EBBTIDE_FAKE_LATENCY_US", 0);
 	s->kernel_us = env("EBBTIDE_FAKE_KERNEL_US", 0);
 	s->serial = env("EBBTIDE_FAKE_SERIAL", 0) != 0;

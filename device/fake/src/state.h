@@ -37,7 +37,9 @@ struct fake_gpu {
 struct fake_state {
 	_Atomic uint32_t magic;
 	int gpus;
+	int64_t reserved;   // bytes that the driver keeps beyond total
 	int64_t context;    // bytes that a context takes
+	int64_t lazy;       // bytes that a process's first launch takes
 	int64_t latency_us; // of an allocation
 	int64_t kernel_us;  // of a launch
 	int serial;         // kernels of all processes run one after the other

@@ -4,11 +4,11 @@
 // Package ledger keeps the books of GPU memory: who holds how much of which card.
 //
 // All amounts are bytes. What may be given of a card is its capacity: its physical
-// memory less a reserve. A process reserves memory before it allocates, commits what it
-// has then, and returns what it frees. The one promise, at all times and whatever is
-// said to the ledger:
+// memory less a reserve. A process is granted memory before it allocates; a grant counts as
+// committed at once, and the process returns what it does not use and what it frees. The
+// one promise, at all times and whatever is said to the ledger:
 //
-//	Σ committed + Σ reserved ≤ capacity, on each card
+//	Σ committed ≤ capacity, on each card
 //
 // It is checked in one place, set, which every change goes through; a change that would
 // break it is refused and changes nothing.
@@ -16,13 +16,14 @@
 // Besides what was granted there are facts that nobody asked the ledger for. They take
 // room from later grants and count as held by their container, but cannot be refused:
 //
-//   - overhead, the memory of CUDA contexts and whatever else the driver adds;
+//   - overhead, what the driver adds to what was asked for: contexts, modules, rounding;
 //   - expected, what a process holds that has lost its connection: it is not heard of
 //     until it is back or gone;
 //   - unproven, what a process says it holds and was never granted, as far as can be
 //     known. It counts for its container only: a lie must not take room from others.
 //
-// What is parked is in the host's memory and takes no room, until it is brought back.
+// What is parked is in the host's memory and takes no room, until it is brought back. What
+// processes hold that the ledger does not know is outside: it takes room from all.
 //
 // The ledger is pure: no clock, no I/O. It is not safe for concurrent use.
 package ledger
@@ -48,11 +49,8 @@ type ProcessID struct {
 	Start uint64 // clock ticks since the machine's start
 }
 
-// GrantID names a grant that is neither committed nor aborted. It is not used twice.
-type GrantID uint64
-
 var (
-	// ErrUnknown: no such card, process or grant.
+	// ErrUnknown: no such card or process.
 	ErrUnknown = errors.New("unknown to the ledger")
 	// ErrRoom: the card has not that much left now.
 	ErrRoom = errors.New("no room on the card")
@@ -64,9 +62,8 @@ var (
 
 // Entry is what somebody holds of a card, in bytes.
 type Entry struct {
-	Committed uint64 // granted and allocated, or kept to be allocated from
-	Reserved  uint64 // granted, and neither committed nor aborted yet
-	Overhead  uint64 // CUDA contexts
+	Committed uint64 // granted: allocated, or kept to be allocated from
+	Overhead  uint64 // what the card shows beyond what was granted: contexts, modules
 	Expected  uint64 // of processes without a connection
 	Unproven  uint64 // said to be held, and never granted
 	Parked    uint64 // committed before, and in the host's memory now
@@ -76,15 +73,12 @@ type Entry struct {
 func (e Entry) Held() uint64 { return e.Taken() + e.Unproven }
 
 // Taken is what counts against the card's capacity.
-func (e Entry) Taken() uint64 { return e.granted() + e.Overhead + e.Expected }
-
-func (e Entry) granted() uint64 { return e.Committed + e.Reserved }
+func (e Entry) Taken() uint64 { return e.Committed + e.Overhead + e.Expected }
 
 // replace returns e with one of its parts, before, replaced by after.
 func (e Entry) replace(before, after Entry) Entry {
 	return Entry{
 		Committed: e.Committed - before.Committed + after.Committed,
-		Reserved:  e.Reserved - before.Reserved + after.Reserved,
 		Overhead:  e.Overhead - before.Overhead + after.Overhead,
 		Expected:  e.Expected - before.Expected + after.Expected,
 		Unproven:  e.Unproven - before.Unproven + after.Unproven,
@@ -94,24 +88,17 @@ func (e Entry) replace(before, after Entry) Entry {
 
 type card struct {
 	physical, capacity uint64
+	outside            uint64
 	total              Entry
 	containers         map[ContainerID]Entry
 	processes          map[ProcessID]Entry
 	limits             map[ContainerID]uint64
 }
 
-type grant struct {
-	process ProcessID
-	card    CardID
-	bytes   uint64
-}
-
 // Ledger is the books of all cards of a host.
 type Ledger struct {
 	cards     map[CardID]*card
 	processes map[ProcessID]ContainerID
-	grants    map[GrantID]grant
-	last      GrantID
 }
 
 // New returns a ledger without cards.
@@ -119,7 +106,6 @@ func New() *Ledger {
 	return &Ledger{
 		cards:     make(map[CardID]*card),
 		processes: make(map[ProcessID]ContainerID),
-		grants:    make(map[GrantID]grant),
 	}
 }
 
@@ -193,7 +179,7 @@ func (l *Ledger) Fits(c ContainerID, id CardID, bytes uint64) error {
 		return fmt.Errorf("%w: %d bytes of a limit of %d", ErrAmount, bytes, limit)
 	case bytes > left(limit, k.containers[c].Held()):
 		return ErrLimit
-	case bytes > left(k.capacity, k.total.Taken()):
+	case bytes > k.free():
 		return ErrRoom
 	}
 	return nil
@@ -205,57 +191,27 @@ func (l *Ledger) Room(c ContainerID, id CardID) uint64 {
 	if k == nil {
 		return 0
 	}
-	return min(left(l.Limit(c, id), k.containers[c].Held()), left(k.capacity, k.total.Taken()))
+	return min(left(l.Limit(c, id), k.containers[c].Held()), k.free())
 }
 
 // left returns what is left of all, which may be overdrawn.
 func left(all, taken uint64) uint64 { return all - min(all, taken) }
 
-// Reserve grants memory to a process. The errors are those of Fits.
-func (l *Ledger) Reserve(p ProcessID, id CardID, bytes uint64) (GrantID, error) {
+// Grant commits memory to a process. The errors are those of Fits.
+func (l *Ledger) Grant(p ProcessID, id CardID, bytes uint64) error {
 	c, known := l.processes[p]
 	if !known {
-		return 0, fmt.Errorf("process %d: %w", p.PID, ErrUnknown)
+		return fmt.Errorf("process %d: %w", p.PID, ErrUnknown)
 	}
 	if bytes == 0 {
-		return 0, fmt.Errorf("%w: nothing", ErrAmount)
+		return fmt.Errorf("%w: nothing", ErrAmount)
 	}
 	if err := l.Fits(c, id, bytes); err != nil {
-		return 0, err
+		return err
 	}
 	e := l.cards[id].processes[p]
-	e.Reserved += bytes
-	if err := l.set(p, id, e); err != nil {
-		return 0, err
-	}
-	l.last++
-	l.grants[l.last] = grant{p, id, bytes}
-	return l.last, nil
-}
-
-// Commit says that bytes of a grant are in use. The rest goes back; it is returned how
-// much that is.
-func (l *Ledger) Commit(p ProcessID, id GrantID, bytes uint64) (CardID, uint64, error) {
-	g, ok := l.grants[id]
-	switch {
-	case !ok || g.process != p:
-		return "", 0, fmt.Errorf("grant %d of process %d: %w", id, p.PID, ErrUnknown)
-	case bytes > g.bytes:
-		return "", 0, fmt.Errorf("%w: %d bytes in use of a grant of %d", ErrAmount, bytes, g.bytes)
-	}
-	e := l.cards[g.card].processes[p]
-	e.Reserved -= g.bytes
 	e.Committed += bytes
-	if err := l.set(p, g.card, e); err != nil {
-		return "", 0, err
-	}
-	delete(l.grants, id)
-	return g.card, g.bytes - bytes, nil
-}
-
-// Abort gives a grant back.
-func (l *Ledger) Abort(p ProcessID, id GrantID) (CardID, uint64, error) {
-	return l.Commit(p, id, 0)
+	return l.set(p, id, e)
 }
 
 // Return gives back what is held, first what was never granted and last what is parked.
@@ -276,8 +232,7 @@ func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Park is told that what a process holds, of all cards, is in the host's memory. It must have
-// reserved nothing.
+// Park is told that what a process holds, of all cards, is in the host's memory.
 func (l *Ledger) Park(p ProcessID) {
 	for id, k := range l.cards {
 		e, ok := k.processes[p]
@@ -319,7 +274,25 @@ func (l *Ledger) Vacant(id CardID, bytes uint64) error {
 	return nil
 }
 
-// SetOverhead says how much the contexts of a process take on a card.
+// SetOutside says how much of a card processes hold that the ledger does not know.
+func (l *Ledger) SetOutside(id CardID, bytes uint64) error {
+	k, err := l.card(id)
+	if err != nil {
+		return err
+	}
+	k.outside = min(bytes, k.physical)
+	return nil
+}
+
+// Outside returns that.
+func (l *Ledger) Outside(id CardID) uint64 {
+	if k := l.cards[id]; k != nil {
+		return k.outside
+	}
+	return 0
+}
+
+// SetOverhead says how much a process has on a card beyond what it was granted.
 func (l *Ledger) SetOverhead(p ProcessID, id CardID, bytes uint64) error {
 	return l.fact(p, id, bytes, func(e *Entry) { e.Overhead = bytes })
 }
@@ -351,7 +324,7 @@ func (l *Ledger) ExpectParked(p ProcessID, id CardID, bytes uint64) error {
 }
 
 // Hold takes over what a process says that it holds since before its connection, in
-// place of what was expected of it. It is for once, before the first Reserve. What is known
+// place of what was expected of it. It is for once, before the first Grant. What is known
 // to be parked is still there; what was expected is believed, even beyond the limit, and
 // more as far as a request would be granted now. The rest is unproven.
 func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
@@ -364,7 +337,7 @@ func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 		return err
 	}
 	k := l.cards[id]
-	believed := min(bytes, was, left(k.capacity, k.total.granted()))
+	believed := min(bytes, was, left(k.capacity, k.total.Committed))
 	e := k.processes[p]
 	e.Committed += believed
 	if err := l.set(p, id, e); err != nil {
@@ -376,19 +349,18 @@ func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Detach is told that a process has lost its connection: what it has, and what it was
-// granted and may have taken since, is expected from now on.
+// Detach is told that a process has lost its connection: what it was granted is expected
+// of it from now on.
 func (l *Ledger) Detach(p ProcessID) {
 	for id, k := range l.cards {
 		e, ok := k.processes[p]
 		if !ok {
 			continue
 		}
-		e.Expected += e.granted()
-		e.Committed, e.Reserved = 0, 0
+		e.Expected += e.Committed
+		e.Committed = 0
 		_ = l.set(p, id, e) // less is granted than before
 	}
-	l.drop(p)
 }
 
 // End is told that a process is gone. Everything that it held is free.
@@ -398,13 +370,7 @@ func (l *Ledger) End(p ProcessID) {
 			_ = l.set(p, id, Entry{}) // less is granted than before
 		}
 	}
-	l.drop(p)
 	delete(l.processes, p)
-}
-
-// drop deletes the grants of a process that it has not committed.
-func (l *Ledger) drop(p ProcessID) {
-	maps.DeleteFunc(l.grants, func(_ GrantID, g grant) bool { return g.process == p })
 }
 
 // set makes e the entry of a process on a card. It is the only place where an entry
@@ -413,8 +379,8 @@ func (l *Ledger) set(p ProcessID, id CardID, e Entry) error {
 	k, c := l.cards[id], l.processes[p]
 	was := k.processes[p]
 	total := k.total.replace(was, e)
-	if total.granted() > k.capacity {
-		return fmt.Errorf("card %s: %w: %d bytes granted of %d", id, ErrRoom, total.granted(), k.capacity)
+	if total.Committed > k.capacity {
+		return fmt.Errorf("card %s: %w: %d bytes granted of %d", id, ErrRoom, total.Committed, k.capacity)
 	}
 	k.total = total
 	put(k.processes, p, e)
@@ -460,10 +426,12 @@ func (l *Ledger) Physical(id CardID) uint64 {
 // Free returns what can be given of a card now, to whomever.
 func (l *Ledger) Free(id CardID) uint64 {
 	if k := l.cards[id]; k != nil {
-		return left(k.capacity, k.total.Taken())
+		return k.free()
 	}
 	return 0
 }
+
+func (k *card) free() uint64 { return left(k.capacity, k.total.Taken()+k.outside) }
 
 // Total returns what is held of a card.
 func (l *Ledger) Total(id CardID) Entry {
@@ -505,16 +473,6 @@ func (l *Ledger) Holders(id CardID) []ProcessID {
 // Check adds everything up anew and compares. An error is a fault of this package.
 func (l *Ledger) Check() error {
 	var errs []error
-	reserved := make(map[CardID]map[ProcessID]uint64)
-	for id, g := range l.grants {
-		if _, known := l.processes[g.process]; !known || g.bytes == 0 {
-			errs = append(errs, fmt.Errorf("grant %d of %d bytes: its process %d is unknown", id, g.bytes, g.process.PID))
-		}
-		if reserved[g.card] == nil {
-			reserved[g.card] = make(map[ProcessID]uint64)
-		}
-		reserved[g.card][g.process] += g.bytes
-	}
 	for id, k := range l.cards {
 		var total Entry
 		containers := make(map[ContainerID]Entry)
@@ -523,17 +481,14 @@ func (l *Ledger) Check() error {
 			if !known {
 				errs = append(errs, fmt.Errorf("card %s: process %d is unknown", id, p.PID))
 			}
-			if e.Reserved != reserved[id][p] {
-				errs = append(errs, fmt.Errorf("card %s: process %d has reserved %d bytes, its grants are %d", id, p.PID, e.Reserved, reserved[id][p]))
-			}
 			total = total.replace(Entry{}, e)
 			containers[c] = containers[c].replace(Entry{}, e)
 		}
 		if total != k.total || !maps.Equal(containers, k.containers) {
 			errs = append(errs, fmt.Errorf("card %s: the sums differ: %+v and %+v", id, total, k.total))
 		}
-		if total.granted() > k.capacity {
-			errs = append(errs, fmt.Errorf("card %s: %d bytes granted of %d", id, total.granted(), k.capacity))
+		if total.Committed > k.capacity {
+			errs = append(errs, fmt.Errorf("card %s: %d bytes granted of %d", id, total.Committed, k.capacity))
 		}
 	}
 	return errors.Join(errs...)

@@ -31,49 +31,26 @@ func two(t testing.TB) *Ledger {
 	return l
 }
 
-// take reserves and commits.
 func take(t testing.TB, l *Ledger, p ProcessID, bytes uint64) {
 	t.Helper()
-	g, err := l.Reserve(p, "x", bytes)
-	must.NoError(t, err)
-	_, _, err = l.Commit(p, g, bytes)
-	must.NoError(t, err)
+	must.NoError(t, l.Grant(p, "x", bytes))
 }
 
 func TestLedger_life(t *testing.T) {
 	l := two(t)
-	g, err := l.Reserve(p1, "x", 3*gib)
-	must.NoError(t, err)
-	must.Eq(t, Entry{Reserved: 3 * gib}, l.Total("x"))
-	card, back, err := l.Commit(p1, g, 2*gib)
-	must.NoError(t, err)
-	must.Eq(t, "x", card)
-	must.Eq(t, gib, back)
+	take(t, l, p1, 2*gib)
+	must.Eq(t, Entry{Committed: 2 * gib}, l.Total("x"))
 	must.Eq(t, Entry{Committed: 2 * gib}, l.Container("a", "x"))
 	must.Eq(t, 7*gib, l.Free("x"))
 
-	_, _, err = l.Commit(p1, g, 1)
-	must.ErrorIs(t, err, ErrUnknown, must.Sprint("a grant is committed once"))
+	must.ErrorIs(t, l.Grant(p1, "x", 0), ErrAmount)
+	must.ErrorIs(t, l.Grant(p1, "y", 1), ErrUnknown)
 	must.ErrorIs(t, l.Return(p1, "x", 3*gib), ErrAmount)
 	must.ErrorIs(t, l.Return(p2, "x", gib), ErrAmount, must.Sprint("it is another's"))
 	must.NoError(t, l.Return(p1, "x", gib))
 	l.End(p1)
 	must.Eq(t, Entry{}, l.Total("x"))
-	_, err = l.Reserve(p1, "x", 1)
-	must.ErrorIs(t, err, ErrUnknown)
-}
-
-func TestLedger_Commit_refuses(t *testing.T) {
-	l := two(t)
-	g, err := l.Reserve(p1, "x", gib)
-	must.NoError(t, err)
-	_, _, err = l.Commit(p3, g, gib)
-	must.ErrorIs(t, err, ErrUnknown, must.Sprint("another's grant"))
-	_, _, err = l.Commit(p1, g, gib+1)
-	must.ErrorIs(t, err, ErrAmount)
-	_, back, err := l.Abort(p1, g)
-	must.NoError(t, err)
-	must.Eq(t, gib, back)
+	must.ErrorIs(t, l.Grant(p1, "x", 1), ErrUnknown)
 }
 
 func TestLedger_Fits(t *testing.T) {
@@ -108,14 +85,11 @@ func TestLedger_shrink(t *testing.T) {
 	take(t, l, p1, 4*gib)
 	must.NoError(t, l.SetLimit("a", "x", 2*gib))
 	must.Eq(t, 4*gib, l.Container("a", "x").Held())
-	_, err := l.Reserve(p2, "x", 1)
-	must.ErrorIs(t, err, ErrLimit)
+	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit)
 	must.NoError(t, l.Return(p1, "x", 2*gib))
-	_, err = l.Reserve(p2, "x", 1)
-	must.ErrorIs(t, err, ErrLimit)
+	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit)
 	must.NoError(t, l.Return(p1, "x", 1))
-	_, err = l.Reserve(p2, "x", 1)
-	must.NoError(t, err)
+	must.NoError(t, l.Grant(p2, "x", 1))
 	l.Forget("a")
 	must.Eq(t, 9*gib, l.Limit("a", "x"))
 }
@@ -155,25 +129,21 @@ func TestLedger_overhead(t *testing.T) {
 	take(t, l, p1, 8*gib)
 	must.NoError(t, l.SetOverhead(p3, "x", 2*gib))
 	must.Eq(t, 0, l.Free("x"))
-	_, err := l.Reserve(p3, "x", 1)
-	must.ErrorIs(t, err, ErrRoom)
+	must.ErrorIs(t, l.Grant(p3, "x", 1), ErrRoom)
 	must.NoError(t, l.Return(p1, "x", 2*gib))
 	must.Eq(t, gib, l.Free("x"))
 	must.ErrorIs(t, l.SetOverhead(p3, "x", 11*gib), ErrAmount)
 	must.ErrorIs(t, l.SetOverhead(ProcessID{PID: 1}, "x", 1), ErrUnknown)
 }
 
-// Who loses the connection keeps what it holds, and what it may have taken meanwhile.
+// A process that loses its connection keeps what it was granted.
 func TestLedger_reconnect(t *testing.T) {
 	l := two(t)
-	take(t, l, p1, 3*gib)
-	g, err := l.Reserve(p1, "x", gib)
-	must.NoError(t, err)
+	take(t, l, p1, 4*gib)
 	l.Detach(p1)
 	must.Eq(t, Entry{Expected: 4 * gib}, l.Process(p1, "x"))
 	must.Eq(t, 5*gib, l.Free("x"))
-	_, _, err = l.Commit(p1, g, 1)
-	must.ErrorIs(t, err, ErrUnknown)
+	must.ErrorIs(t, l.Return(p1, "x", 1), ErrAmount)
 
 	must.NoError(t, l.SetLimit("a", "x", 2*gib))
 	must.NoError(t, l.Hold(p1, "x", 4*gib))
@@ -188,8 +158,7 @@ func TestLedger_lie(t *testing.T) {
 	must.NoError(t, l.Hold(p1, "x", 9*gib))
 	must.Eq(t, Entry{Committed: 3 * gib, Unproven: 6 * gib}, l.Process(p1, "x"))
 	must.Eq(t, 5*gib, l.Free("x"))
-	_, err := l.Reserve(p2, "x", 1)
-	must.ErrorIs(t, err, ErrLimit, must.Sprint("its own container pays"))
+	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit, must.Sprint("its own container pays"))
 	must.NoError(t, l.Return(p1, "x", 7*gib))
 	must.Eq(t, Entry{Committed: 2 * gib}, l.Process(p1, "x"))
 	must.ErrorIs(t, l.Hold(p3, "x", 10*gib+1), ErrAmount)
@@ -220,18 +189,18 @@ func TestLedger_promise(t *testing.T) {
 		amount := rapid.OneOf(rapid.Uint64Range(0, 40), rapid.Uint64Range(0, 120), rapid.Just(uint64(math.MaxUint64)), rapid.Just(uint64(math.MaxInt64)))
 		container := func(p ProcessID) ContainerID { return ContainerID([]string{"a", "b"}[p.PID%2]) }
 		card := rapid.SampledFrom(cards)
-		grantID := rapid.Custom(func(t *rapid.T) GrantID {
-			return GrantID(rapid.Uint64Range(0, uint64(l.last)+1).Draw(t, "n"))
-		})
+		for _, p := range processes {
+			must.NoError(t, l.AddProcess(p, container(p)))
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) { p := process.Draw(t, "p"); must.NoError(t, l.AddProcess(p, container(p))) },
 			"limit": func(t *rapid.T) {
 				_ = l.SetLimit(container(process.Draw(t, "p")), card.Draw(t, "card"), amount.Draw(t, "n"))
 			},
-			"reserve": func(t *rapid.T) {
+			"grant": func(t *rapid.T) {
 				p, id, n := process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")
 				before, held := l.Free(id), l.Container(container(p), id).Held()
-				if _, err := l.Reserve(p, id, n); err == nil {
+				if l.Grant(p, id, n) == nil {
 					must.LessEq(t, before, n)
 					must.Eq(t, before-n, l.Free(id))
 					must.LessEq(t, l.Limit(container(p), id), held+n)
@@ -239,8 +208,6 @@ func TestLedger_promise(t *testing.T) {
 					must.Eq(t, before, l.Free(id))
 				}
 			},
-			"commit":   func(t *rapid.T) { _, _, _ = l.Commit(process.Draw(t, "p"), grantID.Draw(t, "g"), amount.Draw(t, "n")) },
-			"abort":    func(t *rapid.T) { _, _, _ = l.Abort(process.Draw(t, "p"), grantID.Draw(t, "g")) },
 			"return":   func(t *rapid.T) { _ = l.Return(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
 			"overhead": func(t *rapid.T) { _ = l.SetOverhead(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
 			"expect":   func(t *rapid.T) { _ = l.Expect(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
@@ -294,14 +261,10 @@ func TestLedger_promise(t *testing.T) {
 	})
 }
 
-func BenchmarkReserveCommitReturn(b *testing.B) {
+func BenchmarkGrantReturn(b *testing.B) {
 	l := two(b)
 	for b.Loop() {
-		g, err := l.Reserve(p1, "x", gib)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, _, err := l.Commit(p1, g, gib); err != nil {
+		if err := l.Grant(p1, "x", gib); err != nil {
 			b.Fatal(err)
 		}
 		if err := l.Return(p1, "x", gib); err != nil {

@@ -8,8 +8,8 @@
 // Nomad's exec driver makes one "<alloc>.<task>" (with ".scope" on cgroup v2), Docker and
 // podman make one with the container's ID. For these, the mounts say whose directories
 // Nomad gave to the container, and its environment tells the names. The environment is
-// the process's own memory: it is believed where nothing else speaks, and where it
-// contradicts the cgroup or the mounts the process is refused.
+// the process's own memory: it is believed where neither these nor the ebbtide driver say
+// anything, and where it contradicts the cgroup or the mounts the process is refused.
 package peer
 
 import (
@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +28,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 var (
@@ -45,10 +48,12 @@ type Container struct {
 	// Alloc is the allocation's ID, and Task the task's name. In a Docker container that
 	// does not mount Nomad's directories these are what the process says.
 	Alloc, Task string
-	// Job, Group, Namespace and Meta are what the process says. Meta has the job's
-	// ebbtide_… keys.
+	// Job, Group, Namespace and Meta are what the ebbtide driver says (Finder.Tasks), under
+	// other drivers the process. Meta has the job's ebbtide_… keys.
 	Job, Group, Namespace string
 	Meta                  map[string]string
+	// Cards are the UUIDs of those on which it has a seat; nil: that is not known.
+	Cards []string
 	// Arguments is a hash of the arguments of the container's first process, in which the
 	// allocation's ID does not count; "" if they could not be read. Two runs of a job have
 	// the same. The arguments themselves are kept nowhere: they may hold secrets.
@@ -70,6 +75,9 @@ const maxEnviron = 4 << 20
 type Finder struct {
 	// Proc is where procfs is; "" means /proc.
 	Proc string
+	// Tasks is the directory in which the ebbtide driver says what tasks are (package seat);
+	// "" means nowhere.
+	Tasks string
 }
 
 // Identify says who has connected, and returns a handle on the process, which the caller
@@ -199,6 +207,14 @@ func (f Finder) container(pid int, admit func(id string) error) (Container, erro
 	if err := c.agree(fromMounts(string(mounts))); err != nil {
 		return Container{}, fmt.Errorf("by its mounts: %w", err)
 	}
+	said, err := f.said(&c)
+	if err != nil {
+		return Container{}, err
+	}
+	if said {
+		c.Arguments = f.arguments(f.first(pid, c.ID), c.Alloc)
+		return c, nil
+	}
 	environ, err := f.read(pid, "environ")
 	if err != nil {
 		return Container{}, err
@@ -211,6 +227,24 @@ func (f Finder) container(pid int, admit func(id string) error) (Container, erro
 	}
 	c.Arguments = f.arguments(f.first(pid, c.ID), c.Alloc)
 	return c, nil
+}
+
+// said takes over what the ebbtide driver says of a container that the kernel has named. It
+// returns false if the driver says nothing.
+func (f Finder) said(c *Container) (bool, error) {
+	if f.Tasks == "" || c.Alloc == "" || c.Task == "" {
+		return false, nil
+	}
+	i, err := seat.ReadIdentity(seat.IdentityPath(f.Tasks, c.Alloc, c.Task))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	c.Job, c.Group, c.Namespace, c.Meta = i.Job, i.Group, i.Namespace, i.Meta
+	c.Cards = append([]string{}, i.Cards...) // none is known, too
+	return true, nil
 }
 
 // maxParents bounds how far it is looked for the first process of a container.

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 const (
@@ -70,6 +72,35 @@ func TestProcess(t *testing.T) {
 			must.Eq(t, Process{PID: 7, Start: 4711, Container: want}, p)
 		})
 	}
+}
+
+// What the ebbtide driver has said of a task counts, and not what its processes say; under
+// other drivers, and where the kernel does not name the task, there is only that.
+func TestProcess_said(t *testing.T) {
+	is := seat.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
+	tasks := t.TempDir()
+	must.NoError(t, seat.WriteIdentity(seat.IdentityPath(tasks, alloc, "train"), is))
+	find := func(cgroup, mounts string) Container {
+		f := fake(t, cgroup, mounts, env)
+		f.Tasks = tasks
+		p, err := f.Process(7)
+		must.NoError(t, err)
+		return p.Container
+	}
+	want := Container{Alloc: alloc, Task: "train", Job: "vae", Group: "h", Namespace: "ml", Meta: is.Meta, Cards: is.Cards}
+	for id, c := range map[string]Container{
+		alloc + ".train": find("4:memory:/nomad/"+alloc+".train\n0::/\n", ""),
+		container:        find("4:memory:/docker/"+container+"\n", mountinfo(alloc, "train")),
+	} {
+		want.ID = id
+		must.Eq(t, want, c)
+	}
+	c := find("4:memory:/docker/"+container+"\n", "")
+	must.Eq(t, "bert", c.Job)
+	must.Nil(t, c.Cards)
+	must.NoError(t, seat.RemoveIdentity(seat.IdentityPath(tasks, alloc, "train")))
+	must.NoError(t, seat.RemoveIdentity(seat.IdentityPath(tasks, alloc, "train")))
+	must.Eq(t, "bert", find("4:memory:/nomad/"+alloc+".train\n0::/\n", "").Job)
 }
 
 // What a process says of itself is kept and shown: it must not be of any length.

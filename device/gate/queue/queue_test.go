@@ -67,11 +67,7 @@ func (w *world) process(n int) ledger.ProcessID {
 }
 
 func (w *world) hold(n int, id ledger.CardID, bytes uint64) {
-	g, err := w.Reserve(w.process(n), id, bytes)
-	if err != nil {
-		panic(err)
-	}
-	if _, _, err := w.Commit(w.process(n), g, bytes); err != nil {
+	if err := w.Grant(w.process(n), id, bytes); err != nil {
 		panic(err)
 	}
 }
@@ -86,8 +82,8 @@ func (w *world) ask(n int, id ledger.CardID, bytes uint64, priority int) uint64 
 	return w.last
 }
 
-// answers asks until there is no answer any more, as the gate does: what is granted is
-// reserved, what is stuck is denied.
+// answers asks until there is no answer any more, as the gate does: what fits is granted,
+// what is stuck is denied.
 func (w *world) answers() map[uint64]Answer {
 	out := make(map[uint64]Answer)
 	for {
@@ -102,10 +98,10 @@ func (w *world) answers() map[uint64]Answer {
 				if err := w.Vacant(r.Card, r.Bytes); err != nil {
 					panic(err)
 				}
-				_, _ = w.Reserve(r.Process, r.Card, r.Bytes) // whatever its limit
+				_ = w.Grant(r.Process, r.Card, r.Bytes) // whatever its limit
 				break
 			}
-			if _, err := w.Reserve(r.Process, r.Card, r.Bytes); err != nil {
+			if err := w.Grant(r.Process, r.Card, r.Bytes); err != nil {
 				panic(err)
 			}
 		case Stuck:
@@ -584,8 +580,7 @@ func TestNext_answersAll(t *testing.T) {
 			},
 			"return": func(t *rapid.T) {
 				p, id := w.process(n.Draw(t, "n")), card.Draw(t, "card")
-				w.Detach(p) // commits what is reserved
-				_ = w.Hold(p, id, w.Process(p, id).Expected/2)
+				must.NoError(t, w.Return(p, id, w.Process(p, id).Committed/2))
 				answer()
 			},
 			"overhead": func(t *rapid.T) {

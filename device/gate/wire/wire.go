@@ -45,11 +45,7 @@ const (
 	Attach Type = 2
 	// Request: Bytes are wanted and may be waited for Arg milliseconds. Answer: Grant.
 	Request Type = 3
-	// Commit: Bytes of the grant ID are in use or kept; the rest goes back.
-	Commit Type = 4
-	// Abort: the grant ID was not used.
-	Abort Type = 5
-	// Return: Bytes of what is committed go back.
+	// Return: Bytes of what is held go back.
 	Return Type = 6
 	// Info asks for the Info of the gate.
 	Info Type = 7
@@ -62,6 +58,9 @@ const (
 	// Active: work was submitted since the last time that was said, or waits for the end of
 	// a pause.
 	Active Type = 11
+	// Full: the driver of Device has refused memory that was granted. The grant has been
+	// returned, and is about to be asked for again.
+	Full Type = 12
 )
 
 // What the gate says.
@@ -72,7 +71,8 @@ const (
 	Attached Type = 66
 	// Refused: Arg is the Reason.
 	Refused Type = 67
-	// Grant: ID is the grant's, Bytes are at least what was asked.
+	// Grant: Bytes, at least what was asked, count as held from now on. What of them is not
+	// used is to be returned.
 	Grant Type = 68
 	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is
 	// free on the card.
@@ -87,14 +87,9 @@ const (
 	Recall Type = 83
 )
 
-// Flags of a Request.
-const (
-	// FlagLease: more than Bytes is welcome, to be kept for what comes next.
-	FlagLease uint16 = 1
-	// FlagCommit: the grant counts as committed, and has no ID. What of it is not used is to
-	// be returned. It spares the message after each allocation.
-	FlagCommit uint16 = 2
-)
+// FlagLease, of a Request: more than Bytes is welcome, to be kept for what comes next. The
+// flag 2 has no meaning, but libraries in running containers set it.
+const FlagLease uint16 = 1
 
 // Reason is why something is refused.
 type Reason uint64
@@ -172,7 +167,7 @@ func Read(r io.Reader) (Message, error) {
 	return Decode(b[:])
 }
 
-func (t Type) fromClient() bool { return t >= Hello && t <= Active }
+func (t Type) fromClient() bool { return t >= Hello && t <= Request || t >= Return && t <= Full }
 
 func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Recall }
 

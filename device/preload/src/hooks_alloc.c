@@ -32,15 +32,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
 	CUresult r;
 	if (!eb_active() || !(d = eb_device_here()))
 		return real(p, n);
-	if ((r = eb_claim(d, rounded(n), &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(p, n);
-	eb_leave();
-	if (r != CUDA_SUCCESS) {
-		eb_drop(&c);
-		return r;
-	}
+	TAKE(d, rounded(n), &c, r, real(p, n));
 	eb_keep(&c, c.bytes);
 	remember(d, *p, c.bytes);
 	return r;
@@ -54,15 +46,7 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *p, unsigned n)
 	CUresult r;
 	if (!eb_active() || !(d = eb_device_here()))
 		return real(p, n);
-	if ((r = eb_claim(d, rounded(n), &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(p, n);
-	eb_leave();
-	if (r != CUDA_SUCCESS) {
-		eb_drop(&c);
-		return r;
-	}
+	TAKE(d, rounded(n), &c, r, real(p, n));
 	eb_keep(&c, c.bytes);
 	remember(d, *p, c.bytes);
 	return r;
@@ -76,15 +60,9 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 	CUresult r;
 	if (!eb_active() || !(d = eb_device_here()))
 		return real(p, n, flags);
-	if ((r = eb_claim(d, rounded(n), &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(p, n, flags);
-	eb_leave();
-	if (r != CUDA_SUCCESS) {
-		eb_drop(&c);
-		return r;
-	}
+	if (!eb_within(d, rounded(n)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	TAKE(d, rounded(n), &c, r, real(p, n, flags));
 	eb_pin(d, PIN_MANAGED);
 	eb_keep(&c, c.bytes);
 	remember(d, *p, c.bytes);
@@ -106,15 +84,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t width, 
 	CUresult r;
 	if (!eb_active() || !(d = eb_device_here()))
 		return real(p, pitch, width, height, element);
-	if ((r = eb_claim(d, pitched(width, height), &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(p, pitch, width, height, element);
-	eb_leave();
-	if (r != CUDA_SUCCESS) {
-		eb_drop(&c);
-		return r;
-	}
+	TAKE(d, pitched(width, height), &c, r, real(p, pitch, width, height, element));
 	int64_t actual = rounded(*pitch * height);
 	eb_keep(&c, actual);
 	remember(d, *p, actual);
@@ -129,15 +99,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *p, unsigned *pitch, unsigned wid
 	CUresult r;
 	if (!eb_active() || !(d = eb_device_here()))
 		return real(p, pitch, width, height, element);
-	if ((r = eb_claim(d, pitched(width, height), &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(p, pitch, width, height, element);
-	eb_leave();
-	if (r != CUDA_SUCCESS) {
-		eb_drop(&c);
-		return r;
-	}
+	TAKE(d, pitched(width, height), &c, r, real(p, pitch, width, height, element));
 	int64_t actual = rounded((size_t)*pitch * height);
 	eb_keep(&c, actual);
 	remember(d, *p, actual);

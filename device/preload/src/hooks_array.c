@@ -48,15 +48,8 @@ static void remember(CUarray a, struct claim *c)
 		CUresult r; \
 		if (!eb_active() || !d || !(dev = eb_device_here())) \
 			return real args; \
-		if ((r = eb_claim(dev, bytes, &c)) != CUDA_SUCCESS) \
-			return r; \
-		eb_enter(0); \
-		r = real args; \
-		eb_leave(); \
-		if (r == CUDA_SUCCESS) \
-			remember((CUarray)*a, &c); \
-		else \
-			eb_drop(&c); \
+		TAKE(dev, bytes, &c, r, real args); \
+		remember((CUarray)*a, &c); \
 		return r; \
 	}
 #define SPARSE 0x40 // no memory of its own

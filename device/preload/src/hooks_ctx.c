@@ -19,7 +19,7 @@ static int64_t share(struct device *d)
 // set aside stands; the gate sees the process from outside and knows better.
 static int64_t measured(struct claim *c, int64_t own, int64_t card)
 {
-	if (!eb.context) // the gate counts contexts itself
+	if (!eb.context) // the gate measures them
 		return 0;
 	int64_t now = eb_info_driver(c->device, true);
 	if (now >= 0)
@@ -86,15 +86,8 @@ static void gone(CUcontext ctx, struct device *primary)
 		if (!eb_active() || !(d = eb_device(dev))) \
 			return real args; \
 		int64_t own = eb_info_driver(d, true), card = eb_info_driver(d, false); \
-		if ((r = eb_claim(d, share(d), &c)) != CUDA_SUCCESS) \
-			return r; \
-		eb_enter(0); \
-		r = real args; \
-		eb_leave(); \
-		if (r == CUDA_SUCCESS) \
-			add(*ctx, &c, measured(&c, own, card), false); \
-		else \
-			eb_drop(&c); \
+		TAKE(d, share(d), &c, r, real args); \
+		add(*ctx, &c, measured(&c, own, card), false); \
 		return r; \
 	}
 CREATE(cuCtxCreate, (CUcontext *ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
@@ -133,15 +126,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 	if (!eb_active() || !(d = eb_device(dev)) || has_primary(d))
 		return real(ctx, dev);
 	int64_t own = eb_info_driver(d, true), card = eb_info_driver(d, false);
-	if ((r = eb_claim(d, share(d), &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(ctx, dev);
-	eb_leave();
-	if (r == CUDA_SUCCESS)
-		add(*ctx, &c, measured(&c, own, card), true);
-	else
-		eb_drop(&c);
+	TAKE(d, share(d), &c, r, real(ctx, dev));
+	add(*ctx, &c, measured(&c, own, card), true);
 	return r;
 }
 

@@ -102,6 +102,11 @@ void eb_pools_gone(struct device *d)
 		eb_give(d, bytes);
 }
 
+static int64_t bytes_of(size_t n)
+{
+	return n > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)n;
+}
+
 // begin sets aside what the pool may have to grow by; false: the call is not counted here.
 static CUresult begin(CUmemoryPool pool, size_t n, CUstream s, struct claim *c, struct pool **p)
 {
@@ -113,7 +118,7 @@ static CUresult begin(CUmemoryPool pool, size_t n, CUstream s, struct claim *c, 
 		return CUDA_SUCCESS;
 	if (!(*p = find(pool, d)))
 		return CUDA_SUCCESS;
-	int64_t bytes = n > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)n;
+	int64_t bytes = bytes_of(n);
 	int64_t room = attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) - attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
 	return eb_claim((*p)->device, room >= bytes ? 0 : bytes, c);
 }
@@ -156,18 +161,22 @@ static int64_t end(CUresult r, struct claim *c, struct pool *p, CUdeviceptr *a)
 			return r; \
 		if (!p) \
 			return real args; \
-		eb_enter(s); \
-		r = real args; \
-		int64_t more = end(r, &c, p, a); \
-		if (UNLIKELY(more > 0)) { \
-			if ((r = eb_claim(p->device, more, &c)) != CUDA_SUCCESS) \
-				return r; \
+		bool grown = false; \
+		for (int refused = 0;;) { \
 			eb_enter(s); \
 			r = real args; \
-			if (end(r, &c, p, a) > 0) \
-				r = CUDA_ERROR_OUT_OF_MEMORY; \
+			int64_t more = end(r, &c, p, a); \
+			if (r == CUDA_SUCCESS && more == 0) \
+				return r; \
+			if (r == CUDA_SUCCESS && grown) \
+				return CUDA_ERROR_OUT_OF_MEMORY; \
+			if (r == CUDA_SUCCESS) \
+				grown = true; \
+			else if (!eb_again(p->device, r, &refused)) \
+				return r; \
+			if ((r = eb_claim(p->device, more ? more : c.bytes ? c.bytes : bytes_of(n), &c)) != CUDA_SUCCESS) \
+				return r; \
 		} \
-		return r; \
 	}
 ALLOC(cuMemAllocAsync, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)
 ALLOC(cuMemAllocAsync_ptsz, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)

@@ -14,15 +14,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUm
 	CUresult r;
 	if (!eb_active() || !prop || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !(d = eb_device(prop->location.id)))
 		return real(h, n, prop, flags);
-	if ((r = eb_claim(d, n > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)n, &c)) != CUDA_SUCCESS)
-		return r;
-	eb_enter(0);
-	r = real(h, n, prop, flags);
-	eb_leave();
-	if (r != CUDA_SUCCESS) {
-		eb_drop(&c);
-		return r;
-	}
+	TAKE(d, n > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)n, &c, r, real(h, n, prop, flags));
 	eb_keep(&c, c.bytes);
 	eb_table_put(K_HANDLE, *h, &(struct entry){ .size = (uint64_t)c.bytes, .device = d, .refs = 1 });
 	return r;

@@ -31,6 +31,17 @@ bool eb_info(struct device *d, uint64_t *total, uint64_t *used)
 	return true;
 }
 
+// eb_within says whether so many bytes more are within the container's share. Memory that cannot be
+// parked must be: other containers could not have it back.
+bool eb_within(struct device *d, int64_t bytes)
+{
+	struct message m = { .type = T_INFO, .device = d->handle };
+	if (eb.mode != BOUND || !d->handle || eb_gate_call(&m, 0, NULL) != 0 || m.type != T_INFO_IS)
+		return true;
+	int64_t kept = d->avail > 0 ? d->avail : 0;
+	return (int64_t)m.id - kept + bytes <= (int64_t)m.bytes;
+}
+
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
 	NEED(cuMemGetInfo_v2, real);

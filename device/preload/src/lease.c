@@ -6,7 +6,7 @@
 
 #include "preload.h"
 
-enum { SCARCE_MS = 200, RECALL_MS = 2000, PART = 16 };
+enum { SCARCE_MS = 200, RECALL_MS = 2000, PART = 16, TRIES = 3 };
 
 // lease is how much is kept beyond what is in use: of a small limit only a part.
 static int64_t lease(const struct device *d)
@@ -43,7 +43,7 @@ static bool settle(struct device *d, uint64_t generation, int64_t granted, int64
 
 static int ask(struct device *d, int64_t bytes, uint16_t flags, uint64_t wait_ms, struct claim *c)
 {
-	struct message m = { .type = T_REQUEST, .flags = flags | F_COMMIT, .device = d->handle, .bytes = (uint64_t)bytes, .arg = wait_ms };
+	struct message m = { .type = T_REQUEST, .flags = flags, .device = d->handle, .bytes = (uint64_t)bytes, .arg = wait_ms };
 	if (eb_gate_call(&m, wait_ms, &c->generation) != 0)
 		return -1;
 	if (m.type != T_GRANT || (int64_t)m.bytes < bytes) {
@@ -144,6 +144,17 @@ void eb_drop(struct claim *c)
 	atomic_fetch_add(&d->avail, c->part);
 	if (c->granted)
 		settle(d, c->generation, c->granted, 0);
+}
+
+// eb_again tells the gate that the driver has refused what was granted. What is kept without use
+// goes back first, so that the gate is asked.
+bool eb_again(struct device *d, CUresult r, int *refused)
+{
+	if (r != CUDA_ERROR_OUT_OF_MEMORY || eb.mode != BOUND || !d->handle || eb.pause.captures || ++*refused > TRIES)
+		return false;
+	eb_lease_return(d, 0);
+	struct message m = { .type = T_FULL, .device = d->handle };
+	return eb_gate_send(&m, eb_gate_generation());
 }
 
 void eb_give(struct device *d, int64_t bytes)

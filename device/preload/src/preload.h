@@ -57,10 +57,10 @@ _Static_assert(sizeof(struct message) == 48, "the protocol's messages have 48 by
 enum {
 	MAGIC = 0x31544245,
 	VERSION = 1,
-	T_HELLO = 1, T_ATTACH, T_REQUEST, T_RETURN = 6, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE,
+	T_HELLO = 1, T_ATTACH, T_REQUEST, T_RETURN = 6, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE, T_FULL,
 	T_WELCOME = 65, T_ATTACHED, T_REFUSED, T_GRANT, T_INFO_IS,
 	T_LIMIT = 80, T_PAUSE, T_RESUME, T_RECALL,
-	F_MORE = 1, F_COMMIT = 2,
+	F_MORE = 1,
 	REASON_DEVICE = 2,
 };
 
@@ -263,6 +263,23 @@ CUresult eb_claim(struct device *, int64_t bytes, struct claim *);
 void eb_keep(struct claim *, int64_t actual);
 void eb_drop(struct claim *);
 void eb_give(struct device *, int64_t bytes);
+bool eb_again(struct device *, CUresult, int *refused); // is what the driver refused to be asked for again?
+
+// TAKE makes a call of the driver that takes memory, under a claim for it. What the driver
+// refuses although it was granted is asked for again: the gate looks at the card, and makes room.
+#define TAKE(device, bytes, claim, result, call) \
+	for (int refused = 0;;) { \
+		if ((result = eb_claim(device, bytes, claim)) != CUDA_SUCCESS) \
+			return result; \
+		eb_enter(0); \
+		result = call; \
+		eb_leave(); \
+		if (result == CUDA_SUCCESS) \
+			break; \
+		eb_drop(claim); \
+		if (!eb_again(device, result, &refused)) \
+			return result; \
+	}
 void eb_lease_return(struct device *, int64_t keep);
 void eb_lease_recall(struct device *); // somebody else waits
 void eb_lease_held(struct device *, uint64_t handle); // HOLDS, before anything is asked for there
@@ -292,6 +309,7 @@ void eb_graph_settle(struct device *, struct claim *);
 
 // info.c
 bool eb_info(struct device *, uint64_t *total, uint64_t *used);
+bool eb_within(struct device *, int64_t bytes);
 int64_t eb_info_driver(struct device *, bool own); // NVML: bytes of the process or of the card, -1 unknown
 
 #endif

@@ -1,0 +1,75 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/nvml"
+)
+
+// Cards is what the plugin needs of a machine's cards (nvml.Library).
+type Cards interface {
+	Cards() ([]nvml.Card, error)
+	Usage(uuid string) (nvml.Usage, error)
+}
+
+// answersWithin is how long NVML may take for a call. A driver in trouble may never answer.
+const answersWithin = 10 * time.Second
+
+var errNoAnswer = errors.New("NVML does not answer")
+
+// bounded is Cards whose calls return within a bounded time. One goroutine calls NVML, and
+// is all that hangs when the driver does. It is safe for concurrent use.
+type bounded struct {
+	cards Cards
+	calls chan func()
+}
+
+// newBounded returns bounded cards; their goroutine ends with ctx.
+func newBounded(ctx context.Context, cards Cards) *bounded {
+	b := &bounded{cards: cards, calls: make(chan func())}
+	go func() {
+		for {
+			select {
+			case call := <-b.calls:
+				call()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return b
+}
+
+// Cards implements Cards.
+func (b *bounded) Cards() ([]nvml.Card, error) { return answer(b, b.cards.Cards) }
+
+// Usage implements Cards.
+func (b *bounded) Usage(uuid string) (nvml.Usage, error) {
+	return answer(b, func() (nvml.Usage, error) { return b.cards.Usage(uuid) })
+}
+
+func answer[T any](b *bounded, call func() (T, error)) (out T, err error) {
+	type answered struct {
+		out T
+		err error
+	}
+	done := make(chan answered, 1)
+	late := time.NewTimer(answersWithin)
+	defer late.Stop()
+	select {
+	case b.calls <- func() { out, err := call(); done <- answered{out, err} }:
+	case <-late.C:
+		return out, errNoAnswer
+	}
+	select {
+	case a := <-done:
+		return a.out, a.err
+	case <-late.C:
+		return out, errNoAnswer
+	}
+}

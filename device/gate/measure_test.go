@@ -1,0 +1,133 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gate
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+)
+
+// scales is what card 0 shows.
+type scales struct {
+	free uint64
+	by   map[int]uint64
+	err  error
+}
+
+func (s *scales) options() Options {
+	o := options()
+	o.Measure = func(card ledger.CardID) (Measured, error) {
+		if card != card0 {
+			return Measured{Free: 1000 * mib}, nil
+		}
+		return Measured{Free: s.free, By: s.by}, s.err
+	}
+	return o
+}
+
+// What a process has beyond what it was granted counts at once, and is its own.
+func TestMeasure_overhead(t *testing.T) {
+	s := &scales{free: 840 * mib, by: map[int]uint64{1: 160 * mib}}
+	on(t, s.options(), func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(100 * mib)
+		c.take(50 * mib) // and has not used it
+		m, err := b.measure(card0)
+		must.NoError(t, err)
+		must.Eq(t, []uint64{840 * mib, 0}, []uint64{m.free, m.fill}, must.Sprint("NVML tells nothing of the second one"))
+		must.Eq(t, ledger.Entry{Committed: 150 * mib, Overhead: 60 * mib}, b.held())
+		must.Eq(t, 60*mib, b.ledger.Container("a", card0).Overhead)
+		s.by[2] = 20 * mib
+		s.by[1] = 90 * mib
+		m, err = b.measure(card0)
+		must.NoError(t, err)
+		must.Eq(t, []uint64{840 * mib, 40 * mib}, []uint64{m.free, m.fill})
+		must.Zero(t, b.held().Overhead)
+	})
+}
+
+// Memory of a process that does not ask counts when it is seen twice, for a process may just
+// have begun; and at once when the driver has refused what was granted. Nothing is granted
+// until then, and a card that cannot be measured is not waited for.
+func TestMeasure_outside(t *testing.T) {
+	s := &scales{free: 600 * mib, by: map[int]uint64{1: 100 * mib}}
+	on(t, s.options(), func(b *bench) {
+		a := b.process(1, "a")
+		a.take(100 * mib)
+		for i, want := range []uint64{0, 300 * mib} {
+			_, err := b.measure(card0)
+			must.NoError(t, err)
+			must.Eq(t, want, b.ledger.Outside(card0), must.Sprint(i))
+		}
+		must.Eq(t, 600*mib, b.ledger.Free(card0))
+
+		s.free = 500 * mib
+		a.take(300 * mib) // by the books
+		a.giveBack(300 * mib)
+		time.Sleep(time.Second)
+		must.NoError(t, a.say(wire.Message{Type: wire.Full, Device: 1}))
+		must.Eq(t, wire.Message{}, a.want(600*mib, time.Minute))
+		_, err := b.measure(card0)
+		must.NoError(t, err)
+		must.Eq(t, 400*mib, b.ledger.Outside(card0))
+		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("it waits for the 500 MiB that are free"))
+		s.free = 600 * mib
+		_, err = b.measure(card0)
+		must.NoError(t, err)
+		must.Eq(t, wire.Grant, a.hear().Type)
+		a.giveBack(600 * mib)
+
+		time.Sleep(time.Second)
+		must.NoError(t, a.say(wire.Message{Type: wire.Full, Device: 1}))
+		must.Eq(t, wire.Message{}, a.want(mib, time.Minute))
+		s.err = errors.New("NVML does not answer")
+		_, err = b.measure(card0)
+		must.ErrorIs(t, err, s.err)
+		must.Eq(t, wire.Grant, a.hear().Type)
+	})
+}
+
+// Memory comes back to a card that has the room, and a margin; until then others get theirs.
+func TestMeasure_return(t *testing.T) {
+	s := &scales{free: 1000 * mib}
+	o := s.options()
+	o.Cards[0].Reserve = 50 * mib
+	cars := newGarage()
+	o.Evictor = cars
+	on(t, o, func(b *bench) {
+		a, c := b.process(1, "a"), b.process(2, "b")
+		a.take(600 * mib)
+		b.mu.Lock()
+		who := b.containers["a"]
+		b.pause(time.Now(), who, pausePark)
+		who.away = &away{state: leaving, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+		s.free = 610 * mib // less than 600 and a fiftieth of the card
+		b.parked(time.Now(), who, nil)
+		b.answer(time.Now())
+		b.mu.Unlock()
+		synctest.Wait()
+		c.take(100 * mib)
+		s.free = 525 * mib
+		c.giveBack(100 * mib)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		must.SliceEmpty(t, cars.told)
+		s.free = 660 * mib
+		for range 2 {
+			_, err := b.measure(card0)
+			must.NoError(t, err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		must.Eq(t, []string{"return [1]"}, cars.told)
+		must.Nil(t, who.away)
+	})
+}

@@ -1,0 +1,192 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ebbtide/ebbtide/device/checkpoint"
+	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/fairshare"
+	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
+	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/shares"
+)
+
+// sharing is the gate, and what goes with it.
+type sharing struct {
+	*gate.Gate
+	parts    *shares.Shares
+	parked   *checkpoint.Evictor
+	unparked error // why containers cannot be parked; nil if they can
+}
+
+var errOpening = errors.New("the gate is being opened")
+
+// unshared is why containers cannot be kept to their shares now; nil if they are.
+func (p *Plugin) unshared() error {
+	switch {
+	case p.gate != nil:
+		return seat.Check(p.settings.Preload, p.settings.Gate)
+	case p.shut != nil:
+		// The socket may be there still, of a plugin that was before this one.
+		return fmt.Errorf("the gate cannot be opened: %w", p.shut)
+	}
+	return errOpening
+}
+
+// share sees to it that the gate is open, and has the cards that are there. It is opened
+// beside the caller: to load CUDA may take minutes.
+func (p *Plugin) share(cards []nvml.Card) {
+	if p.gate != nil {
+		for _, c := range cards {
+			if err := p.gate.add(c, p.settings); err != nil {
+				p.log.Error("a card cannot be shared", "uuid", c.UUID, "error", err)
+			}
+		}
+		return
+	}
+	if p.opening != nil {
+		return
+	}
+	over := make(chan struct{})
+	p.opening = over
+	go func() {
+		defer close(over)
+		s, err := p.openGate(cards)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err != nil && (p.shut == nil || p.shut.Error() != err.Error()) {
+			p.log.Error("cards cannot be shared: there is no gate", "error", err)
+		}
+		p.gate, p.shut, p.opening = s, err, nil
+		select {
+		case p.opened <- struct{}{}:
+		default:
+		}
+	}()
+}
+
+// await waits until the attempt to open the gate is over that is under way; it says whether
+// there was one, and it is.
+func (p *Plugin) await(ctx context.Context, within time.Duration) bool {
+	p.mu.Lock()
+	over := p.opening
+	p.mu.Unlock()
+	if over == nil {
+		return false
+	}
+	select {
+	case <-over:
+		return true
+	case <-time.After(within):
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// openGate opens the gate for the cards that are there. It ends with the plugin.
+func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
+	if err := os.MkdirAll(p.settings.Gate, 0o755); err != nil {
+		return nil, fmt.Errorf("making the gate's directory: %w", err)
+	}
+	if err := os.MkdirAll(tasksDir(p.settings.Gate), 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of tasks: %w", err)
+	}
+	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
+	s.parked, s.unparked = p.parking(cards[0].Driver)
+	opts := gate.Default()
+	opts.State = filepath.Clean(p.settings.Gate) + ".state" // beside what containers see
+	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
+	opts.Evictor, opts.Shares = s.parked, s.parts
+	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), peer.Finder{Tasks: tasksDir(p.settings.Gate)}
+	if s.unparked != nil {
+		opts.ReturnOnly = true
+		p.log.Warn("containers are not parked: a request that finds no memory waits, and is denied in the end", "reason", s.unparked)
+	}
+	opts.Soft = overShare(p.settings, s.unparked) == config.OverWait
+	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait
+	for _, c := range cards {
+		card, err := s.card(c, p.settings)
+		if err != nil {
+			return nil, err
+		}
+		opts.Cards = append(opts.Cards, card)
+	}
+	if s.Gate, err = gate.New(opts); err != nil {
+		return nil, err
+	}
+	s.parts.Use(s.Gate)
+	l, err := gate.Listen(filepath.Join(p.settings.Gate, seat.Socket))
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	p.learn(s.parts, s.Gate, opts.Soft)
+	if err := p.reports(p.ctx, s.Gate, reportsDir(p.settings.Gate)); err != nil {
+		p.log.Warn("the driver is not told how containers fare", "error", err)
+	}
+	go s.Watch(p.ctx)
+	go func() {
+		if err := s.Serve(p.ctx, l); err != nil {
+			p.log.Error("the gate takes no more processes", "error", err)
+		}
+		s.Close()
+	}()
+	return s, nil
+}
+
+// card is a card as the gate has it. What the driver keeps is not given.
+func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error) {
+	uuid, err := wire.ParseUUID(c.UUID)
+	if err != nil {
+		return gate.Card{}, fmt.Errorf("card %s: %w", c.UUID, err)
+	}
+	physical := c.Memory - c.Reserved
+	card := gate.Card{UUID: uuid, Physical: physical, Reserve: min(settings.Reserve, physical)}
+	id := ledger.CardID(uuid.String())
+	s.parts.Add(id, physical-card.Reserve)
+	s.parked.Add(id)
+	return card, nil
+}
+
+// add adds a card to the gate, if it is not there.
+func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
+	if s.Has(ledger.CardID(c.UUID)) {
+		return nil
+	}
+	card, err := s.card(c, settings)
+	if err != nil {
+		return err
+	}
+	return s.AddCard(card)
+}
+
+// overShare is what becomes of a request for more than a share: wait, or deny.
+func overShare(s *config.Settings, unparked error) string {
+	switch {
+	case s.Over != config.OverAuto:
+		return s.Over
+	case unparked == nil:
+		return config.OverWait
+	}
+	return config.OverDeny
+}
+
+// overShare is that of this node, as far as is known.
+func (p *Plugin) overShare() string {
+	if p.gate == nil {
+		return overShare(p.settings, errOpening)
+	}
+	return overShare(p.settings, p.gate.unparked)
+}

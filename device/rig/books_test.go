@@ -1,0 +1,178 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/device/gate"
+)
+
+const mib = 1 << 20
+
+func TestMain(m *testing.M) {
+	Helper(os.Args)
+	os.Exit(m.Run())
+}
+
+// table is a fake card of 1 GiB with a gate that measures it and can park.
+type table struct {
+	*Rig
+	ctx  context.Context
+	gate *Gate
+}
+
+func newTable(t *testing.T, c Card, change ...func(*gate.Options)) *table {
+	t.Helper()
+	built := t.TempDir()
+	if err := Build(built); errors.Is(err, fake.ErrNoCompiler) {
+		t.Skip(err)
+	} else {
+		must.NoError(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	c.Memory, c.Context = 1024*mib, 8*mib
+	b := &table{Rig: Fake(built, t.TempDir(), c), ctx: ctx}
+	_, err := b.Usage(ctx) // makes the card
+	must.NoError(t, err)
+	evictor, end, err := b.Evictor(ctx, "", "")
+	must.NoError(t, err)
+	t.Cleanup(end)
+	b.gate, err = b.Open("", 1024*mib, func(o *gate.Options) {
+		o.Evictor, o.Measure = evictor, b.Measure
+		o.Rules.HeadStart, o.Rules.Settle, o.Rules.Idle = 0, 0, 100*time.Millisecond
+		o.Report = func(err error) { t.Log(err) }
+		for _, f := range change {
+			f(o)
+		}
+	})
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, b.gate.Close()) })
+	return b
+}
+
+// holder is a job that takes so many MiB and holds them until it is released.
+func (b *table) holder(t *testing.T, container string, n int, asks bool) *Process {
+	t.Helper()
+	j := Job{Container: container, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(n * mib), "--hold-ms", "-1"}, Env: []string{"EBBTIDE_GATE_WAIT_MS=60000"}}
+	if asks {
+		j.Gate = b.gate
+	}
+	p, err := b.Start(b.ctx, j)
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		_ = p.Kill()
+		_ = p.Wait()
+	})
+	return p
+}
+
+func (b *table) next(t *testing.T, p *Process, key string) {
+	t.Helper()
+	_, err := p.Next(b.ctx, key)
+	must.NoError(t, err)
+}
+
+// eventually waits for something that the gate is to find out.
+func (b *table) eventually(t *testing.T, what string, is func() error) {
+	t.Helper()
+	for {
+		err := is()
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-b.ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// What the driver takes without a call is on the books.
+func TestBooks_overhead(t *testing.T) {
+	b := newTable(t, Card{Lazy: 60 * mib})
+	p := b.holder(t, "lazy", 100, true)
+	b.next(t, p, "step")
+	b.eventually(t, "the books have what the card shows", func() error {
+		s, _ := b.gate.Of("lazy")
+		if len(s.Usage) != 1 || s.Usage[0].Held.Overhead+s.Usage[0].Held.Committed < 168*mib {
+			return fmt.Errorf("%+v", s.Usage)
+		}
+		return nil
+	})
+}
+
+// A process that does not ask holds memory of which no book knows. The driver then refuses
+// what was granted, and room is made before the program hears of it.
+func TestBooks_outside(t *testing.T) {
+	b := newTable(t, Card{})
+	neighbour := b.holder(t, "neighbour", 600, true)
+	b.next(t, neighbour, "step")
+	stranger := b.holder(t, "stranger", 200, false)
+	b.next(t, stranger, "step")
+	p := b.holder(t, "innocent", 300, true) // by the books 416 are free
+	b.next(t, p, "step")
+	s, _ := b.gate.Of("neighbour")
+	must.True(t, s.Parked)
+}
+
+// A container for which the card has no room is not restored until it has, and other requests
+// are answered meanwhile.
+func TestBooks_return(t *testing.T) {
+	b := newTable(t, Card{})
+	parked := b.holder(t, "parked", 600, true)
+	b.next(t, parked, "step")
+	time.Sleep(200 * time.Millisecond) // it is idle
+	big := b.holder(t, "big", 600, true)
+	b.next(t, big, "step")
+	stranger := b.holder(t, "stranger", 380, false)
+	b.next(t, stranger, "step")
+	big.Release()
+	must.NoError(t, big.Wait()) // by the books there is room for what is parked
+	small := b.holder(t, "small", 36, true)
+	begun := time.Now()
+	b.next(t, small, "step")
+	t.Logf("the small one had its memory after %v", time.Since(begun))
+	s, _ := b.gate.Of("parked")
+	must.True(t, s.Parked)
+	must.NoError(t, s.Lost)
+	stranger.Release()
+	must.NoError(t, stranger.Wait())
+	b.eventually(t, "it comes back", func() error {
+		if s, _ := b.gate.Of("parked"); s.Parked || s.Lost != nil {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	parked.Release()
+	must.NoError(t, parked.Wait())
+	must.Zero(t, parked.Exit())
+}
+
+// A container that has borrowed memory gets none that could not be parked: it would keep the
+// card.
+func TestBooks_managed(t *testing.T) {
+	b := newTable(t, Card{}, func(o *gate.Options) {
+		o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
+	})
+	p, err := b.Start(b.ctx, Job{Container: "borrower", Gate: b.gate, Args: []string{"--alloc", "managed", "--steps", "4", "--bytes", strconv.Itoa(100 * mib)}})
+	must.NoError(t, err)
+	must.Error(t, p.Wait())
+	must.Eq(t, 2, p.Exit(), must.Sprint("out of memory at the third step, with the context"))
+	borrower := b.holder(t, "free", 600, true)
+	b.next(t, borrower, "step")
+}
