@@ -143,8 +143,9 @@ type Options struct {
 type Bounds struct {
 	// Connections of one container at a time; each counts for a second at least.
 	Connections int
-	// Total is how many connections there may be of all containers.
-	Total int
+	// Total is how many connections there may be of all containers. Sure is how many a
+	// container may have whatever the others have.
+	Total, Sure int
 	// Waiting requests of one container.
 	Waiting int
 	// Rate is how many messages a second are read of one container, and Burst how many may
@@ -168,8 +169,8 @@ func Default() Options {
 		Grace:   10 * time.Second,
 		Report:  func(error) {},
 		Bounds: Bounds{
-			Connections: 256, Total: 4096, Waiting: 256,
-			Rate: 50_000, Burst: 5_000, Hello: 5 * time.Second, Write: 5 * time.Second,
+			Connections: 256, Total: 4096, Sure: 8, Waiting: 256,
+			Rate: 10_000, Burst: 5_000, Hello: 5 * time.Second, Write: 5 * time.Second,
 		},
 	}
 }
@@ -193,6 +194,7 @@ type Gate struct {
 	outside    map[ledger.CardID]uint64 // held by processes that do not ask, as last measured
 	doubted    map[ledger.CardID]bool   // nothing is granted until the card has been measured
 	remeasure  chan struct{}
+	rested     time.Time // until then the queue is not looked at again
 	blind      time.Time // until then nothing is given
 	timer      *time.Timer
 	evictions  context.Context
@@ -506,8 +508,19 @@ func (v view) Hopeless(r queue.Request) bool { return r.Return && v.hopeless(r) 
 // answer answers all requests that can be answered, and sees to it that it is called when
 // time changes that.
 func (g *Gate) answer(now time.Time) {
-	if g.closed || g.queue.Len() == 0 {
+	n := g.queue.Len()
+	if g.closed || n == 0 {
 		return
+	}
+	if now.Before(g.rested) {
+		g.timer.Reset(g.rested.Sub(now))
+		return
+	}
+	if n > crowd {
+		defer func() {
+			end := time.Now()
+			g.rested = end.Add(restFor * end.Sub(now))
+		}()
 	}
 	for {
 		r, a, ok := g.queue.Next(now, view{g, now})
@@ -558,6 +571,14 @@ func (g *Gate) answer(now time.Time) {
 		g.timer.Reset(wake.Sub(now))
 	}
 }
+
+// A look at a queue of so many requests is paid for by time without another one, so many
+// times as long: else the messages of one container, each of which may bring one about,
+// would hold up those of all others.
+const (
+	crowd   = 64
+	restFor = 4
+)
 
 // recall asks all who hold memory of a card for what they keep without use.
 func (g *Gate) recall(now time.Time, card ledger.CardID) {

@@ -55,10 +55,14 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
+// strangers is how many connections may be there of which it is not known yet whose they
+// are. More of them wait in the socket.
+const strangers = 64
+
 // doors counts connections.
 type doors struct {
 	mu    sync.Mutex
-	total int
+	total int // of all containers
 	held  map[ledger.ContainerID]*door
 }
 
@@ -69,7 +73,7 @@ type door struct {
 }
 
 // enter takes a place for a connection of a container, if there is one, and returns the
-// pace of all its connections.
+// pace of all its connections. The first of a container have one whatever others take.
 func (d *doors) enter(id ledger.ContainerID, b Bounds) (*pace, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,31 +82,22 @@ func (d *doors) enter(id ledger.ContainerID, b Bounds) (*pace, bool) {
 		at = &door{pace: newPace(time.Now(), b.Rate, b.Burst)}
 		d.held[id] = at
 	}
-	if at.connections >= b.Connections {
+	if at.connections >= b.Sure && (at.connections >= b.Connections || d.total >= b.Total) {
 		return nil, false
 	}
 	at.connections++
+	d.total++
 	return at.pace, true
 }
 
 func (d *doors) exit(id ledger.ContainerID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.total--
 	at := d.held[id]
 	if at.connections--; at.connections == 0 {
 		delete(d.held, id)
 	}
-}
-
-// all takes or gives back a place among all connections.
-func (d *doors) all(n, most int) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if n > 0 && d.total >= most {
-		return false
-	}
-	d.total += n
-	return true
 }
 
 // Serve answers clients until ctx ends, and closes the listener. It returns when all
@@ -114,7 +109,13 @@ func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	defer cancel()
+	unknown := make(chan struct{}, strangers)
 	for {
+		select {
+		case unknown <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
 		conn, err := l.AcceptUnix()
 		switch {
 		case ctx.Err() != nil:
@@ -124,6 +125,7 @@ func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
 			g.opts.Report(fmt.Errorf("accepting a client: %w", err))
+			<-unknown
 			select {
 			case <-time.After(100 * time.Millisecond): // others may end meanwhile
 			case <-ctx.Done():
@@ -132,19 +134,14 @@ func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 		case err != nil:
 			return fmt.Errorf("accepting clients: %w", err)
 		}
-		if !g.doors.all(1, g.opts.Bounds.Total) {
-			_ = conn.Close()
-			continue
-		}
-		connections.Go(func() {
-			defer g.doors.all(-1, 0)
-			g.connection(ctx, conn)
-		})
+		connections.Go(func() { g.connection(ctx, conn, sync.OnceFunc(func() { <-unknown })) })
 	}
 }
 
-// connection serves one client until either side ends it.
-func (g *Gate) connection(ctx context.Context, conn *net.UnixConn) {
+// connection serves one client until either side ends it. It calls known when it is known
+// whose it is.
+func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func()) {
+	defer known()
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	ended, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -152,6 +149,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn) {
 	begun := time.Now()
 	var pace *pace
 	who, life, err := g.opts.Identify(conn, func(id string) error {
+		known()
 		var free bool
 		if pace, free = g.doors.enter(ledger.ContainerID(id), g.opts.Bounds); !free {
 			return errFull

@@ -257,7 +257,7 @@ func TestServe_flood(t *testing.T) {
 // A container has so many connections and no more, and others have theirs.
 func TestServe_connections(t *testing.T) {
 	p := newPlace(t)
-	p.options.Bounds.Connections, p.options.Bounds.Total = 3, 40
+	p.options.Bounds.Connections, p.options.Bounds.Sure = 3, 1
 	p.open()
 	var open int
 	for range 50 { // in ten containers
@@ -267,6 +267,61 @@ func TestServe_connections(t *testing.T) {
 		}
 	}
 	must.Eq(t, 30, open)
+}
+
+// Containers that take all the connections they can leave others theirs.
+func TestDoors(t *testing.T) {
+	b := Bounds{Connections: 10, Total: 20, Sure: 2, Rate: 1, Burst: 1}
+	d := doors{held: make(map[ledger.ContainerID]*door)}
+	fill := func(id ledger.ContainerID) (n int) {
+		for {
+			if _, ok := d.enter(id, b); !ok {
+				return n
+			}
+			n++
+		}
+	}
+	must.Eq(t, []int{10, 10, 2, 2}, []int{fill("a"), fill("b"), fill("c"), fill("d")})
+	for range 5 {
+		d.exit("a")
+	}
+	must.Eq(t, []int{1, 0, 0}, []int{fill("c"), fill("a"), fill("b")}, must.Sprint("19 are there, and 20 may be"))
+	for id, n := range map[ledger.ContainerID]int{"a": 5, "b": 10, "c": 3, "d": 2} {
+		for range n {
+			d.exit(id)
+		}
+	}
+	must.MapEmpty(t, d.held)
+	must.Eq(t, 0, d.total)
+}
+
+// What a message costs others does not grow with the requests that wait: containers that let
+// many wait cannot hold up the rest by sending.
+func TestServe_crowd(t *testing.T) {
+	cost := func(waiting int) time.Duration {
+		o := options()
+		o.Bounds.Waiting = max(1, waiting)
+		g, err := New(o)
+		must.NoError(t, err)
+		defer g.Close()
+		b := &bench{t, g}
+		holder := b.process(1, "holder")
+		holder.take(1000 * mib)
+		for n := range waiting / wire.MaxOpen {
+			c := b.process(2+n, fmt.Sprint("greedy ", n))
+			for range wire.MaxOpen {
+				c.want(mib, time.Hour)
+			}
+		}
+		begun := time.Now()
+		for range 2000 {
+			must.NoError(t, g.receive(holder.s, wire.Message{Type: wire.Return, Device: 1, Bytes: 1}))
+		}
+		return time.Since(begun)
+	}
+	few, many := cost(0), cost(4096)
+	t.Logf("2000 messages took %v, and %v with 4096 requests waiting", few, many)
+	must.Less(t, 300*few, many)
 }
 
 // Two hundred clients at once, of ten containers whose limits are the card: all is
