@@ -17,6 +17,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/shoenig/test/must"
+
+	device "github.com/ebbtide/ebbtide/device/nvml"
 )
 
 var dir string // where what is built lies
@@ -116,6 +118,17 @@ func TestNVML(t *testing.T) {
 	ok(r)
 	must.Eq(t, 79, e.EventData)
 	ok(set.Free())
+
+	// The plugin hears of it, whatever has been heard before.
+	must.NoError(t, os.Remove(gpu+".xid"))
+	cards := device.New(filepath.Join(dir, "libnvidia-ml.so.1"))
+	for _, want := range []string{"", "Xid error 79"} {
+		all, err := cards.Cards()
+		must.NoError(t, err)
+		must.StrHasPrefix(t, want, all[0].Unhealthy)
+		must.NoError(t, os.WriteFile(gpu+".xid", []byte("79"), 0o644))
+	}
+	must.NoError(t, cards.Close())
 }
 
 // TestCheckpoint drives the checkpoint state machine of one process from another.

@@ -60,8 +60,11 @@ type Process struct {
 
 // Library is the management library. It is not safe for concurrent use.
 type Library struct {
-	nvml  nvml.Interface
-	ready bool
+	nvml   nvml.Interface
+	ready  bool
+	events nvml.EventSet     // nil: there is none
+	heard  map[string]bool   // the cards of which it tells, by UUID
+	xids   map[string]uint64 // the last error of a card that has not been harmless
 }
 
 // New returns the library at a path; "" is where the system has it.
@@ -70,11 +73,13 @@ func New(path string) *Library {
 	if path != "" {
 		opts = append(opts, nvml.WithLibraryPath(path))
 	}
-	return &Library{nvml: nvml.New(opts...)}
+	return over(nvml.New(opts...))
 }
 
-// over is a Library over another implementation, for tests.
-func over(n nvml.Interface) *Library { return &Library{nvml: n} }
+// over is a Library over an implementation.
+func over(n nvml.Interface) *Library {
+	return &Library{nvml: n, heard: make(map[string]bool), xids: make(map[string]uint64)}
+}
 
 // open loads the library, if it is not loaded. The error is ErrNone where there is none.
 func (l *Library) open() error {
@@ -98,6 +103,11 @@ func (l *Library) Close() error {
 		return nil
 	}
 	l.ready = false
+	if l.events != nil {
+		_ = l.events.Free() // the library goes with it
+		l.events = nil
+		clear(l.heard)
+	}
 	return failed("closing NVML", l.nvml.Shutdown())
 }
 
@@ -136,6 +146,7 @@ func (l *Library) Cards() ([]Card, error) {
 	if err := failed("counting the cards", ret); err != nil {
 		return nil, err
 	}
+	l.hear()
 	var cards []Card
 	for i := range n {
 		dev, ret := l.nvml.DeviceGetHandleByIndex(i)
@@ -195,8 +206,12 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 		current, _, ret := dev.GetMigMode()
 		c.MIG = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
+	l.listen(c.UUID, dev)
 	if c.Unhealthy == "" {
 		c.Unhealthy = l.memoryFault(dev)
+	}
+	if c.Unhealthy == "" {
+		c.Unhealthy = l.fault(c.UUID, dev)
 	}
 	return c, true
 }

@@ -4,6 +4,7 @@
 package nvml
 
 import (
+	"encoding/binary"
 	"errors"
 	"strings"
 	"testing"
@@ -39,6 +40,8 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 			GetMigModeFunc:                   func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
 			GetRemappedRowsFunc:              func() (int, int, bool, bool, nvml.Return) { return 0, 0, false, false, nvml.SUCCESS },
 			GetRetiredPagesPendingStatusFunc: func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_DISABLED, nvml.ERROR_NOT_SUPPORTED },
+			RegisterEventsFunc:               func(uint64, nvml.EventSet) nvml.Return { return nvml.ERROR_NOT_SUPPORTED },
+			GetFieldValuesFunc:               func([]nvml.FieldValue) nvml.Return { return nvml.ERROR_NOT_SUPPORTED },
 			GetUtilizationRatesFunc:          func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 50, Memory: 10}, nvml.SUCCESS },
 			GetTemperatureFunc:               func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 40, nvml.SUCCESS },
 			GetPowerUsageFunc:                func() (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED },
@@ -61,6 +64,9 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 				return nil
 			}}
 		},
+		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) {
+			return &mock.EventSet{WaitFunc: silent, FreeFunc: freed}, nvml.SUCCESS
+		},
 		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
 		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "570.1", nvml.SUCCESS },
@@ -75,6 +81,64 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 			return nil, nvml.ERROR_NOT_FOUND
 		},
 	})
+}
+
+func freed() nvml.Return { return nvml.SUCCESS }
+
+func silent(uint32) (nvml.EventData, nvml.Return) { return nvml.EventData{}, nvml.ERROR_TIMEOUT }
+
+// An Xid error that is no program's retires a card until the driver says that it is well.
+func TestCards_xid(t *testing.T) {
+	for _, tc := range []struct {
+		xids   []uint64
+		action int // -1: the driver does not tell
+		want   string
+	}{
+		{nil, -1, ""},
+		{[]uint64{31, 13, 48}, -1, ""},
+		{[]uint64{79, 45}, -1, "Xid error 79: after it the card has to be reset (nvidia-smi -r), with this plugin stopped"},
+		{[]uint64{79}, 0, ""},
+		{[]uint64{79}, 1, "the driver asks that the card is reset, after Xid error 79"},
+		{nil, 2, "the driver asks that the node is started again"},
+		{nil, 9, "the driver asks that there is recovery action 9"},
+	} {
+		var broken *mock.Device
+		l := machine(func(d *mock.Device) {
+			broken = d
+			d.RegisterEventsFunc = func(types uint64, _ nvml.EventSet) nvml.Return {
+				must.Eq(t, nvml.EventTypeXidCriticalError, types)
+				return nvml.SUCCESS
+			}
+			d.GetFieldValuesFunc = func(v []nvml.FieldValue) nvml.Return {
+				if tc.action < 0 {
+					v[0].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+				}
+				binary.NativeEndian.PutUint32(v[0].Value[:], uint32(tc.action))
+				return nvml.SUCCESS
+			}
+		})
+		left := tc.xids
+		l.nvml.(*mock.Interface).EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+			return &mock.EventSet{FreeFunc: freed, WaitFunc: func(uint32) (nvml.EventData, nvml.Return) {
+				if len(left) == 0 {
+					return silent(0)
+				}
+				xid := left[0]
+				left = left[1:]
+				return nvml.EventData{Device: broken, EventType: nvml.EventTypeXidCriticalError, EventData: xid}, nvml.SUCCESS
+			}}, nvml.SUCCESS
+		}
+		_, err := l.Cards() // which begins to listen
+		must.NoError(t, err)
+		for range 2 {
+			cards, err := l.Cards()
+			must.NoError(t, err)
+			must.Eq(t, []string{"", tc.want}, []string{cards[0].Unhealthy, cards[1].Unhealthy})
+		}
+		must.SliceEmpty(t, left)
+		must.SliceLen(t, 1, broken.RegisterEventsCalls())
+		must.NoError(t, l.Close())
+	}
 }
 
 func TestCards(t *testing.T) {

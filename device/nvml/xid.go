@@ -1,0 +1,93 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package nvml
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// harmless are the Xid errors after which a card goes on. The first are errors of programs,
+// as NVIDIA's plugin for Kubernetes has them; those of memory are what memoryFault sees.
+var harmless = []uint64{13, 31, 43, 45, 68, 109, 48, 63, 64, 92, 94}
+
+// atOnce bounds how many events are read at a time.
+const atOnce = 1000
+
+// listen has NVML tell of a card's Xid errors. Old cards, and virtual ones, cannot.
+func (l *Library) listen(uuid string, dev nvml.Device) {
+	if l.heard[uuid] || !l.has("nvmlEventSetWait_v2") {
+		return
+	}
+	if l.events == nil {
+		set, ret := l.nvml.EventSetCreate()
+		if ret != nvml.SUCCESS {
+			return
+		}
+		l.events = set
+	}
+	if dev.RegisterEvents(nvml.EventTypeXidCriticalError, l.events) == nvml.SUCCESS {
+		l.heard[uuid] = true
+	}
+}
+
+// hear reads the Xid errors of all cards since it was last called.
+func (l *Library) hear() {
+	for range atOnce {
+		if l.events == nil {
+			return
+		}
+		e, ret := l.events.Wait(0)
+		if ret != nvml.SUCCESS {
+			return
+		}
+		if e.EventType != nvml.EventTypeXidCriticalError || slices.Contains(harmless, e.EventData) {
+			continue
+		}
+		if uuid, ret := e.Device.GetUUID(); ret == nvml.SUCCESS {
+			l.xids[uuid] = e.EventData
+		}
+	}
+}
+
+// fault says why a card cannot go on until it is reset. What the driver says of it (since
+// 570) goes beyond an error that was heard: it knows of what was before, and of a reset.
+func (l *Library) fault(uuid string, dev nvml.Device) string {
+	xid := ""
+	if code, heard := l.xids[uuid]; heard {
+		xid = fmt.Sprintf("Xid error %d", code)
+	}
+	action, known := l.recovery(dev)
+	switch {
+	case !known && xid != "":
+		return xid + ": after it the card has to be reset (nvidia-smi -r), with this plugin stopped"
+	case !known || action == nvml.GPU_RECOVERY_ACTION_NONE:
+		return ""
+	case xid != "":
+		xid = ", after " + xid
+	}
+	asked := map[nvml.DeviceGpuRecoveryAction]string{
+		nvml.GPU_RECOVERY_ACTION_GPU_RESET: "the card is reset", nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: "the node is started again",
+		nvml.GPU_RECOVERY_ACTION_DRAIN_P2P: "its peer-to-peer traffic ends", nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "it is drained and reset",
+	}[action]
+	if asked == "" {
+		asked = fmt.Sprintf("there is recovery action %d", action)
+	}
+	return "the driver asks that " + asked + xid
+}
+
+// recovery is what the driver asks to be done about a card.
+func (l *Library) recovery(dev nvml.Device) (action nvml.DeviceGpuRecoveryAction, known bool) {
+	if !l.has("nvmlDeviceGetFieldValues") {
+		return 0, false
+	}
+	value := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if dev.GetFieldValues(value) != nvml.SUCCESS || nvml.Return(value[0].NvmlReturn) != nvml.SUCCESS {
+		return 0, false
+	}
+	return nvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(value[0].Value[:])), true
+}
