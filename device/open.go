@@ -70,10 +70,7 @@ func (p *Plugin) share(cards []nvml.Card) {
 			p.log.Error("cards cannot be shared: there is no gate", "error", err)
 		}
 		p.gate, p.shut, p.opening = s, err, nil
-		select {
-		case p.opened <- struct{}{}:
-		default:
-		}
+		p.tellNomad()
 	}()
 }
 

@@ -57,7 +57,8 @@ type Plugin struct {
 	gate       *sharing             // nil before it is open
 	opening    chan struct{}        // closed when the attempt to open it is over; nil: none is under way
 	shut       error                // why the last one has failed
-	opened     chan struct{}        // has an element when an attempt is over
+	seats      seats                // those that containers have
+	news       chan struct{}        // has an element when Nomad is to be told at once: of the gate, or of seats
 	learning   sync.WaitGroup       // what measures jobs
 }
 
@@ -66,8 +67,9 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 // New returns the plugin.
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
-		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), opened: make(chan struct{}, 1),
-		open: func(path string) Cards { return nvml.New(path) },
+		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), news: make(chan struct{}, 1),
+		seats: seats{reserved: make(map[string]bool), known: make(map[string][]string)},
+		open:  func(path string) Cards { return nvml.New(path) },
 	}
 }
 
@@ -113,6 +115,8 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 		defer end()
 		var last []*nomad.DeviceGroup
 		first := true
+		due := time.NewTicker(s.Period)
+		defer due.Stop()
 		for {
 			groups := p.groups()
 			if first && p.await(ctx, settleWithin) {
@@ -126,15 +130,39 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 				}
 				first, last = false, groups
 			}
-			select {
-			case <-time.After(s.Period):
-			case <-p.opened:
-			case <-ctx.Done():
+			if !p.changes(ctx, due.C) {
 				return
 			}
 		}
 	}()
 	return out, nil
+}
+
+// changes waits until Nomad may have to be told something; it returns false if ctx ends.
+func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
+	look := time.NewTicker(seatsEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-due:
+		case <-p.news:
+		case <-look.C:
+			if !p.seatsChange() {
+				continue
+			}
+		case <-ctx.Done():
+			return false
+		}
+		return true
+	}
+}
+
+// tellNomad has Nomad told at once of what has changed.
+func (p *Plugin) tellNomad() {
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
 }
 
 // settleWithin is how long the first word to Nomad waits for the gate, so that seats are not
@@ -183,7 +211,7 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	if len(cards) > 0 {
 		p.share(cards)
 	}
-	var groups []*nomad.DeviceGroup
+	var all, usable []nvml.Card
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
 		c := p.known[uuid]
 		if slices.Contains(p.settings.Ignored, uuid) {
@@ -195,7 +223,19 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 				c.Unhealthy = err.Error()
 			}
 		}
-		groups = append(groups, p.group(c))
+		all = append(all, c)
+		if p.unhealthy(c) == "" {
+			usable = append(usable, c)
+		}
+	}
+	offered, level := offers(usable, p.settings.Seats, p.seats.taken())
+	var groups []*nomad.DeviceGroup
+	for _, c := range all {
+		g := p.group(c)
+		if p.spreads() {
+			hide(g, offered, level[c.UUID])
+		}
+		groups = append(groups, g)
 	}
 	return groups
 }
@@ -297,6 +337,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if p.settings == nil {
 		return nil, errNotConfigured
 	}
+	defer p.tellNomad()
 	if len(ids) == 0 {
 		return &nomad.ContainerReservation{}, nil
 	}
@@ -314,13 +355,14 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 			uuids = append(uuids, uuid)
 		}
 	}
+	p.seats.reserve(ids)
 	res := &nomad.ContainerReservation{Envs: make(map[string]string)}
 	if p.settings.Inject == config.InjectRuntime {
 		res.Envs["NVIDIA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
 	} else {
 		p.nodes(res, uuids)
 	}
-	if err := p.handOver(res, uuids); err != nil {
+	if err := p.handOver(res, ids, uuids); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -346,15 +388,15 @@ func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
 
 // handOver adds what a container needs to share its cards, or leaves that to the ebbtide
 // driver. Where a card has one seat only, the container runs without it, too.
-func (p *Plugin) handOver(res *nomad.ContainerReservation, uuids []string) error {
-	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids}
+func (p *Plugin) handOver(res *nomad.ContainerReservation, ids, uuids []string) error {
+	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
 	err := p.unshared()
 	if err != nil {
 		p.log.Warn("a container gets its card without a share of its memory", "error", err)
-		s.Preload, s.Gate, s.Reports, s.Tasks, s.Cards, s.WaitMS, s.Notice = "", "", "", "", nil, 0, err.Error()
+		s.Preload, s.Gate, s.Reports, s.Tasks, s.Cards, s.Seats, s.WaitMS, s.Notice = "", "", "", "", nil, nil, 0, err.Error()
 	} else if not := p.gate.unparked; not != nil && !errors.Is(not, errParkingOff) {
 		s.Unparked = not.Error()
 	}

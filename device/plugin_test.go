@@ -303,7 +303,7 @@ func TestReserve(t *testing.T) {
 	must.NotNil(t, p.gate)
 	got, err = seat.Decode(res.Envs[seat.Variable])
 	must.NoError(t, err)
-	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}}, got)
+	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, got)
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 }
 

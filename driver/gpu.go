@@ -77,7 +77,7 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuF
 	}
 	if s.Tasks != "" {
 		files.identity = seat.IdentityPath(s.Tasks, cfg.AllocID, cfg.Name)
-		files.is = seat.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.Cards}
+		files.is = seat.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.Cards, Seats: s.Seats}
 	}
 	return notes, files, nil
 }

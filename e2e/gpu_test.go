@@ -76,6 +76,38 @@ func TestGPU(t *testing.T) {
 	}
 }
 
+// TestGPUSpread has Nomad place jobs at once on a node with four cards: all cards have as many
+// containers, and what comes later goes to the card that a job has left.
+func TestGPUSpread(t *testing.T) {
+	t.Parallel()
+	const cards = 4
+	n := newGPUNode(t, fakeCard(t), "exec", gpuOptions{cards: cards})
+	var jobs []job
+	for i := range 2 * cards {
+		jobs = append(jobs, n.seat(fmt.Sprint("spread-", i), shell("sleep 1000"), nil))
+	}
+	for _, j := range jobs {
+		n.register(t, j)
+	}
+	on := make(map[string][]string) // the jobs of each card
+	for _, j := range jobs {
+		alloc, err := n.agent.WaitRunning(deadline(t, startDeadline), j.id)
+		must.NoError(t, err)
+		device := alloc.AllocatedResources.Tasks["train"].Devices[0]
+		on[device.Name] = append(on[device.Name], j.id)
+	}
+	must.MapLen(t, cards, on)
+	for card, ids := range on {
+		must.Len(t, 2, ids, must.Sprint(card, on))
+	}
+	for card, ids := range on {
+		n.stop(t, ids[0])
+		next := n.start(t, n.seat("next", shell("sleep 1000"), nil))
+		must.Eq(t, card, next.AllocatedResources.Tasks["train"].Devices[0].Name)
+		return
+	}
+}
+
 // testShared has two jobs share the card, and a third that wants little and takes what it gets.
 func testShared(t *testing.T, n gpuNode) {
 	half := (cardMiB - reserveMiB) / 2

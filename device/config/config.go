@@ -53,6 +53,7 @@ type Config struct {
 	Enabled  bool     `codec:"enabled"`
 	Library  string   `codec:"library"`
 	Seats    int      `codec:"seats_per_gpu"`
+	Spread   bool     `codec:"spread"`
 	Period   string   `codec:"fingerprint_period"`
 	Ignored  []string `codec:"ignored_gpu_ids"`
 	Inject   string   `codec:"inject"`
@@ -80,6 +81,7 @@ func Spec() *hclspec.Spec {
 		"enabled":            option("enabled", "bool", "true"),
 		"library":            option("library", "string", `""`),
 		"seats_per_gpu":      option("seats_per_gpu", "number", "4"),
+		"spread":             option("spread", "bool", "true"),
 		"fingerprint_period": option("fingerprint_period", "string", `"30s"`),
 		"ignored_gpu_ids":    option("ignored_gpu_ids", "list(string)", "[]"),
 		"inject":             option("inject", "string", `"runtime"`),
@@ -105,6 +107,9 @@ type Settings struct {
 	// Library is the path of NVML; "" is where the system has it.
 	Library string
 	Seats   int // containers that may share a card
+	// Spread is whether cards offer their seats one at a time, those first that have the
+	// fewest containers.
+	Spread  bool
 	Period  time.Duration
 	Ignored []string // UUIDs of cards
 	Inject  string
@@ -148,7 +153,7 @@ func (c Config) Validate() (*Settings, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	s := &Settings{
-		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
+		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Spread: c.Spread, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
 		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
 		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Planning: c.Planning, StateDir: c.StateDir,
 	}

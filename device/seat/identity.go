@@ -22,6 +22,7 @@ type Identity struct {
 	Namespace string            `json:"namespace"`
 	Meta      map[string]string `json:"meta"`  // the ebbtide_… keys
 	Cards     []string          `json:"cards"` // UUIDs of those on which it has a seat
+	Seats     []string          `json:"seats"` // Nomad's IDs of these
 }
 
 // IdentityPath is where the identity of a task lies in the directory of identities.

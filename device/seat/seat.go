@@ -52,10 +52,11 @@ type Seat struct {
 	WaitMS int64 `json:"wait_ms,omitempty"`
 	// Reports is the directory of what is reported of containers (ReportPath).
 	Reports string `json:"reports,omitempty"`
-	// Tasks is the directory in which the driver says what tasks are (Identity), and Cards are
-	// the UUIDs of the cards on which this one has a seat.
+	// Tasks is the directory in which the driver says what tasks are (Identity), Cards are the
+	// UUIDs of the cards on which this one has a seat, and Seats are Nomad's IDs of these.
 	Tasks string   `json:"tasks,omitempty"`
 	Cards []string `json:"cards,omitempty"`
+	Seats []string `json:"seats,omitempty"`
 	// Notice says to people why the container runs without a share; "" = it has one.
 	Notice string `json:"notice,omitempty"`
 	// Unparked says why nobody's memory can be moved to the host's on this node; "" = it can,

@@ -41,6 +41,7 @@ static void create(struct fake_state *s)
 		const char *name = getenv("EBBTIDE_FAKE_NAME");
 		static const unsigned char uuid[16] = { 0xeb, 0xb7, 0x1d, 0xe0, 0xfa, 0x4e, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 0 };
 		memcpy(g->uuid, uuid, 16);
+		g->uuid[3] += (unsigned char)i; // its beginning is in the card's name in Nomad
 		g->uuid[15] = (unsigned char)(i + 1);
 		snprintf(g->name, sizeof g->name, "%s", name && *name ? name : "Ebbtide Fake GPU");
 		g->total = env("EBBTIDE_FAKE_MEMORY", 1 << 30);

@@ -1,0 +1,123 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/seat"
+)
+
+// Of cards that are alike those with the fewest containers offer one free seat.
+func TestOffers(t *testing.T) {
+	card := func(uuid, name string) nvml.Card { return nvml.Card{UUID: uuid, Name: name, Memory: 1 << 30} }
+	four := []nvml.Card{card("a", "H200"), card("b", "H200"), card("c", "H200"), card("d", "H200")}
+	for _, tc := range []struct {
+		cards []nvml.Card
+		taken string
+		want  string // o is offered, a point is not
+		level int
+	}{
+		{four, "", "o.. o.. o.. o..", 0},
+		{four, "a0 c0", "o.. o.. o.. o..", 0},
+		{four, "a0 b0 c0", "o.. o.. o.. o..", 0},
+		{four, "a0 b0 c0 d0", "oo. oo. oo. oo.", 1},
+		{four, "a0 b1 c2 d0", "oo. oo. o.o oo.", 1},
+		{four, "a0 a1 b0 c0 d0", "oo. oo. oo. oo.", 1},
+		{four, "a0 a1 a2 c0", "ooo o.. o.. o..", 0},
+		{four, "a0 a1 a2 b0 b1 b2 c0 c1 c2 d0 d1 d2", "ooo ooo ooo ooo", 3},
+		{four[:1], "a1", "ooo", 1},
+		{[]nvml.Card{four[0], four[1], card("e", "L4")}, "a0 b0", "oo. oo. ooo", 1},
+	} {
+		taken := make(map[string]bool)
+		for _, id := range strings.Fields(tc.taken) {
+			taken[id[:1]+"/"+id[1:]] = true
+		}
+		offered, level := offers(tc.cards, 3, taken)
+		var got []string
+		for _, c := range tc.cards {
+			row := ""
+			for i := range 3 {
+				mark := "."
+				if offered[seatID(c.UUID, i)] {
+					mark = "o"
+				}
+				row += mark
+			}
+			got = append(got, row)
+		}
+		must.Eq(t, tc.want, strings.Join(got, " "), must.Sprint(tc.taken))
+		must.Eq(t, tc.level, level["a"])
+	}
+}
+
+// A seat is taken from its reservation until the driver takes back what it has said of the task.
+func TestSpread(t *testing.T) {
+	change, _, at := shareable(t)
+	p := newPlugin(t, twoCards(), change, func(c *config.Config) { c.Seats, c.Spread = 3, true })
+	offered := func() (rows []string) {
+		for _, g := range p.groups() {
+			n, ok := g.Attributes["offered"].GetInt()
+			must.True(t, ok)
+			row := fmt.Sprint(n, " ")
+			for _, d := range g.Devices {
+				if d.Healthy {
+					row += "o"
+					continue
+				}
+				must.Eq(t, notYet, d.HealthDesc)
+				row += "."
+			}
+			rows = append(rows, row)
+		}
+		return rows
+	}
+	must.Len(t, 2, p.settled(t))
+	must.False(t, p.seatsChange())
+	must.Eq(t, []string{"1 o..", "1 o.."}, offered())
+	<-p.news // the gate is open
+	reserve := func(uuid string, i int) {
+		_, err := p.Reserve([]string{seatID(uuid, i)})
+		must.NoError(t, err)
+		<-p.news
+	}
+	reserve(first, 0)
+	must.Eq(t, []string{"1 o..", "1 o.."}, offered())
+	reserve(second, 0)
+	must.Eq(t, []string{"2 oo.", "2 oo."}, offered())
+	reserve(second, 2) // Nomad had placed it before it heard
+	must.Eq(t, []string{"2 oo.", "2 o.o"}, offered())
+
+	tells := func(task, uuid string) string {
+		path := seat.IdentityPath(tasksDir(at), "alloc", task)
+		must.NoError(t, seat.WriteIdentity(path, seat.Identity{Seats: []string{seatID(uuid, 0)}}))
+		return path
+	}
+	one, other := tells("one", first), tells("other", second)
+	must.False(t, p.seatsChange(), must.Sprint("they were known to be taken"))
+	must.NoError(t, seat.RemoveIdentity(one))
+	must.True(t, p.seatsChange())
+	must.Eq(t, []string{"1 o..", "1 o.o"}, offered())
+	must.NoError(t, seat.RemoveIdentity(other))
+	must.True(t, p.seatsChange())
+	must.Eq(t, []string{"1 o..", "1 ..o"}, offered())
+
+	// A plugin that was started again learns of tasks that were there before.
+	tells("one", first)
+	p.seats.reserved = map[string]bool{}
+	must.True(t, p.seatsChange())
+	must.Eq(t, []string{"1 o..", "1 o.."}, offered())
+
+	p.settings.Spread = false
+	for _, g := range p.groups() {
+		must.MapNotContainsKey(t, g.Attributes, "offered")
+		must.True(t, g.Devices[2].Healthy)
+	}
+}
