@@ -37,6 +37,8 @@ func (p *Plugin) learn(parts *shares.Shares, g *gate.Gate, soft bool) {
 	}
 	opts := watch.Default()
 	opts.Plan, opts.Hard = p.settings.Planning, !soft
-	p.learning.Go(func() { parts.Run(p.ctx, countEvery, adaptEvery) })
+	if p.settings.Adapting {
+		p.learning.Go(func() { parts.Run(p.ctx, countEvery, adaptEvery) })
+	}
 	p.learning.Go(func() { watch.New(g, store, log, opts).Run(p.ctx, measureEvery) })
 }

@@ -100,6 +100,9 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := os.MkdirAll(tasksDir(p.settings.Gate), 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of tasks: %w", err)
 	}
+	if err := seat.WriteLoader(p.settings.Gate); err != nil {
+		return nil, err
+	}
 	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
 	s.parked, s.unparked = p.parking(cards[0].Driver)
 	opts := gate.Default()
@@ -112,6 +115,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		p.log.Warn("containers are not parked: a request that finds no memory waits, and is denied in the end", "reason", s.unparked)
 	}
 	opts.Soft = overShare(p.settings, s.unparked) == config.OverWait
+	opts.Lazy = p.settings.Lazy
 	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait
 	for _, c := range cards {
 		card, err := s.card(c, p.settings)

@@ -407,7 +407,11 @@ func (p *Plugin) handOver(res *nomad.ContainerReservation, ids, uuids []string) 
 		return nil
 	}
 	maps.Copy(res.Envs, s.Environment(nil))
-	for _, m := range s.Mounts() {
+	mounts := s.Mounts()
+	if s.Shares() {
+		mounts = append(mounts, s.Loader())
+	}
+	for _, m := range mounts {
 		res.Mounts = append(res.Mounts, &nomad.Mount{TaskPath: m.Task, HostPath: m.Host, ReadOnly: true})
 	}
 	return nil

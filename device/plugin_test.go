@@ -325,6 +325,7 @@ func TestReserve_mounts(t *testing.T) {
 	}, res.Envs)
 	must.Eq(t, []*nomad.Mount{
 		{TaskPath: "/usr/lib/ebbtide/libebbtide-cuda.so", HostPath: lib, ReadOnly: true}, {TaskPath: "/run/ebbtide", HostPath: at, ReadOnly: true},
+		{TaskPath: "/etc/ld.so.preload", HostPath: at + "/ld.so.preload", ReadOnly: true},
 	}, res.Mounts)
 	must.Eq(t, &nomad.DeviceSpec{TaskPath: "/dev/nvidia0", HostPath: "/dev/nvidia0", CgroupPerms: "rw"}, res.Devices[len(res.Devices)-1])
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,7 +66,11 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuF
 			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), gpuFiles{}, nil
 		}
 	}
-	for _, m := range s.Mounts() {
+	mounts := s.Mounts()
+	if loader := s.Loader(); s.Shares() && hasRoomFor(cfg, engineName, loader) {
+		mounts = append(mounts, loader)
+	}
+	for _, m := range mounts {
 		cfg.Mounts = append(cfg.Mounts, &drivers.MountConfig{TaskPath: m.Task, HostPath: m.Host, Readonly: true})
 	}
 	if cfg.Env == nil {
@@ -131,6 +136,25 @@ func checkWish(meta map[string]string, s seat.Seat) error {
 		return nil
 	}
 	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", metaGPUMemory, s.MemoryMiB, wish)
+}
+
+// hasRoomFor says whether a file can be mounted without taking the place of one of the task's
+// own, as far as that can be seen: of an image it cannot.
+func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m seat.Mount) bool {
+	if _, err := os.Stat(m.Host); err != nil {
+		return false // the plugin is of an earlier version
+	}
+	if engineName == engine.Exec {
+		// An empty one is what is left of a mount of before.
+		if own, err := os.Lstat(filepath.Join(cfg.TaskDir().Dir, m.Task)); err == nil && own.Size() > 0 {
+			return false
+		}
+	}
+	own := slices.ContainsFunc(cfg.Mounts, func(v *drivers.MountConfig) bool {
+		within, err := filepath.Rel(v.TaskPath, m.Task)
+		return err == nil && !strings.HasPrefix(within, "..")
+	})
+	return !own
 }
 
 // covered returns where a volume is mounted in which nothing can be mounted at a path,

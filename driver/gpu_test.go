@@ -33,6 +33,31 @@ func seated(t *testing.T, s seat.Seat, env map[string]string, mounts ...*drivers
 
 var ours = seat.Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
 
+// The loader's file does not take the place of one of the task's own.
+func TestSit_loader(t *testing.T) {
+	theirs := ours
+	theirs.Gate = t.TempDir()
+	mounted := func(engineName, own string, volumes ...*drivers.MountConfig) bool {
+		t.Helper()
+		cfg := seated(t, theirs, nil, volumes...)
+		cfg.AllocDir = t.TempDir()
+		root := cfg.TaskDir().Dir
+		must.NoError(t, os.MkdirAll(filepath.Join(root, "etc"), 0o755))
+		must.NoError(t, os.WriteFile(filepath.Join(root, "etc/ld.so.preload"), []byte(own), 0o644))
+		_, _, err := sit(cfg, engineName)
+		must.NoError(t, err)
+		last := cfg.Mounts[len(cfg.Mounts)-1]
+		return *last == drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: theirs.Gate + "/ld.so.preload", Readonly: true}
+	}
+	must.False(t, mounted(engine.Exec, ""), must.Sprint("the plugin has none"))
+	must.NoError(t, seat.WriteLoader(theirs.Gate))
+	must.True(t, mounted(engine.Exec, ""))
+	must.True(t, mounted(engine.Docker, "not in the image's root"))
+	must.False(t, mounted(engine.Exec, "/own.so"))
+	must.False(t, mounted(engine.Exec, "", &drivers.MountConfig{TaskPath: "/etc", HostPath: "/srv"}))
+	must.False(t, mounted(engine.Docker, "", &drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: "/srv/x"}))
+}
+
 func TestSit(t *testing.T) {
 	volume := &drivers.MountConfig{TaskPath: "/data", HostPath: "/srv/data"}
 	cfg := seated(t, ours, map[string]string{"LD_PRELOAD": "/their.so", "NOMAD_META_ebbtide_gpu_memory": "81920"}, volume)

@@ -59,7 +59,7 @@ func TestGPUPark(t *testing.T) {
 		},
 		"idle": func(t *testing.T) {
 			// Whoever works says so every five seconds.
-			testIdleParked(t, node(t, "exec", map[string]string{"idle": `"8s"`}))
+			testIdleParked(t, node(t, "exec", map[string]string{"idle": `"8s"`, "lazy_return": "true"}))
 		},
 		"restarts": func(t *testing.T) {
 			n := node(t, "exec", nil)

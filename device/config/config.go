@@ -69,6 +69,8 @@ type Config struct {
 	Turn     string   `codec:"turn"`
 	Idle     string   `codec:"idle"`
 	Planning bool     `codec:"planning"`
+	Adapting bool     `codec:"adapting"`
+	Lazy     bool     `codec:"lazy_return"`
 	StateDir string   `codec:"state_dir"`
 }
 
@@ -97,6 +99,8 @@ func Spec() *hclspec.Spec {
 		"turn":               option("turn", "string", `"1m"`),
 		"idle":               option("idle", "string", `"30s"`),
 		"planning":           option("planning", "bool", "false"),
+		"adapting":           option("adapting", "bool", "false"),
+		"lazy_return":        option("lazy_return", "bool", "false"),
 		"state_dir":          option("state_dir", "string", `"/var/lib/ebbtide/gpu"`),
 	})
 }
@@ -132,6 +136,10 @@ type Settings struct {
 	Turn, Idle time.Duration
 	// Planning is whether containers are paused before their memory is going to collide.
 	Planning bool
+	// Adapting is whether the coefficients of the division move with what is measured.
+	Adapting bool
+	// Lazy is whether an idle container that was parked returns only when it wants to run.
+	Lazy bool
 	// StateDir is where what is learned of jobs is kept.
 	StateDir string
 }
@@ -155,7 +163,7 @@ func (c Config) Validate() (*Settings, error) {
 	s := &Settings{
 		Enabled: c.Enabled, Library: c.Library, Seats: c.Seats, Spread: c.Spread, Ignored: c.Ignored, Inject: c.Inject, Mounts: c.Mounts, Preload: c.Preload, Gate: c.Gate,
 		Reserve: uint64(max(0, c.Reserve)) << 20, Division: c.Division,
-		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Planning: c.Planning, StateDir: c.StateDir,
+		Over: c.Over, Parking: c.Parking, CUDA: c.CUDA, Planning: c.Planning, Adapting: c.Adapting, Lazy: c.Lazy, StateDir: c.StateDir,
 	}
 	for name, path := range map[string]string{"library": c.Library, "cuda_library": c.CUDA} {
 		if path != "" && !filepath.IsAbs(path) {

@@ -519,7 +519,7 @@ func runChaos(t *testing.T, seed uint64) {
 			h.opts.Cards[i].Reserve = 100 * mib
 		}
 	}
-	h.opts.Evictor, h.opts.Soft, h.opts.MaxWait = h, true, 1000*time.Hour
+	h.opts.Evictor, h.opts.Soft, h.opts.Lazy, h.opts.MaxWait = h, true, seed%2 == 0, 1000*time.Hour
 	h.opts.State = filepath.Join(t.TempDir(), "state")
 	h.opts.Open = func(pid int, _ uint64) (Life, error) {
 		h.mu.Lock()

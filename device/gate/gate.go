@@ -111,6 +111,9 @@ type Options struct {
 	// Soft is whether a container that can be parked may hold more than its share while no
 	// other wants it. The share is what it is told either way.
 	Soft bool
+	// Lazy is whether a container that was idle when it was parked returns after all others,
+	// until it wants to submit work.
+	Lazy bool
 	// Measure tells what a card itself knows of its memory (Watch). Without, the books are
 	// believed.
 	Measure func(ledger.CardID) (Measured, error)

@@ -192,8 +192,7 @@ func (g *Gate) there(c *container, a *away) bool { return g.containers[c.id] == 
 // park begins to park a container, to make room for another one.
 func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 	a := &away{state: leaving, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
-	// Who has not submitted anything for some time may stay away until it wants to.
-	a.lazy = now.Sub(c.active) >= g.opts.Rules.Idle && c.waiting == 0
+	a.lazy = g.opts.Lazy && now.Sub(c.active) >= g.opts.Rules.Idle && c.waiting == 0
 	c.away = a
 	cards := g.cardsOf(c)
 	for _, card := range cards {

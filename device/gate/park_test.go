@@ -233,6 +233,7 @@ func TestPark_returnFails(t *testing.T) {
 // wants to run.
 func TestPark_lazy(t *testing.T) {
 	o := options()
+	o.Lazy = true
 	cars := newGarage()
 	o.Evictor = cars
 	on(t, o, func(b *bench) {
@@ -890,7 +891,7 @@ func TestPark_closed(t *testing.T) {
 		parkOne(b, cars, a, 500*mib, c)
 		must.NoError(t, c.say(wire.Message{Type: wire.Return, Device: 1, Bytes: 600 * mib}))
 		b.Close()
-		time.Sleep(lazyTurns*b.opts.Rules.Turn + time.Minute)
+		time.Sleep(time.Hour)
 		synctest.Wait()
 		must.Eq(t, []string{"park [2]"}, cars.told)
 	})

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -30,6 +31,10 @@ const (
 	TaskGate    = "/run/ebbtide"
 	// Socket is the name of the gate's socket in its directory.
 	Socket = "gate.sock"
+	// taskLoader is what the dynamic loader reads, and loader is that file in the gate's
+	// directory.
+	taskLoader = "/etc/ld.so.preload"
+	loader     = "ld.so.preload"
 )
 
 // Variables that the preload library reads, and the one that loads it.
@@ -123,6 +128,21 @@ func (s Seat) Mounts() []Mount {
 		return nil
 	}
 	return []Mount{{Host: s.Preload, Task: TaskPreload}, {Host: s.Gate, Task: TaskGate}}
+}
+
+// Loader is the file that has the container's dynamic loader load the library. It does so
+// also in programs whose environment has been cleared, and where LD_PRELOAD does not count
+// (setuid). It takes the place of the image's own.
+func (s Seat) Loader() Mount {
+	return Mount{Host: filepath.Join(s.Gate, loader), Task: taskLoader}
+}
+
+// WriteLoader writes that file into the gate's directory.
+func WriteLoader(gate string) error {
+	if err := os.WriteFile(filepath.Join(gate, loader), []byte(TaskPreload+"\n"), 0o644); err != nil {
+		return fmt.Errorf("writing what containers' loaders read: %w", err)
+	}
+	return nil
 }
 
 // Environment is what the container's environment has to hold beside what is there. The
