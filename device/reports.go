@@ -131,7 +131,7 @@ func report(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.Car
 		c := cards[u.Card]
 		r.Cards = append(r.Cards, seat.Card{
 			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Limit / nvml.MiB,
-			HeldMiB: (u.Held.Taken() - u.Held.Overhead) / nvml.MiB, UsedMiB: used(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
+			HeldMiB: (u.Held.CardUsage() - u.Held.Overhead) / nvml.MiB, UsedMiB: used(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
 		})
 		r.Denied += u.Denied + u.TooLong
 		r.WaitedS += u.Waited.Seconds()

@@ -93,13 +93,13 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 				name = st.Container.Alloc + "." + st.Container.Task
 			}
 			out[name] = &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Memory":  mib(u.Held.Taken(), u.Limit, "Memory that the container holds, of its share"),
-				"Used":    mib(used(st.PIDs, onCard), u.Held.Taken()-u.Held.Overhead, "Memory that its processes have on the card, of what was granted"),
+				"Memory":  mib(u.Held.CardUsage(), u.Limit, "Memory that the container holds, of its share"),
+				"Used":    mib(used(st.PIDs, onCard), u.Held.CardUsage()-u.Held.Overhead, "Memory that its processes have on the card, of what was granted"),
 				"Waiting": count(u.Waiting, "Requests for memory that wait"),
 				"Denied":  count(int(u.Denied+u.TooLong), "Requests for memory that were denied"),
 				"Paused":  {Desc: "Whether it may submit no work now", BoolVal: &st.Paused},
 				"Pauses":  count(st.Pauses, "Times that it was paused"),
-				"Parked":  mib(u.Held.Parked, u.Held.Parked+u.Held.Taken(), "Memory of it that is in the host's memory"),
+				"Parked":  mib(u.Held.Parked, u.Held.Parked+u.Held.CardUsage(), "Memory of it that is in the host's memory"),
 				"Parks":   count(st.Parks, "Times that its memory was moved to the host's"),
 				"Faults":  count(st.Faults, "Connections to the gate that were cut off"),
 			}}

@@ -485,11 +485,11 @@ func (h *chaos) look() {
 			h.gaveUp = true
 			h.mu.Unlock()
 		}
-		if c.pause != nil && c.pause.reasons[pausePark] != (c.away != nil) {
-			h.Errorf("%v: container %s: away is %+v, pause %+v", time.Since(h.begun), c.id, c.away, c.pause)
+		if c.pause != nil && c.pause.reasons[pausePark] != (c.parking != nil) {
+			h.Errorf("%v: container %s: away is %+v, pause %+v", time.Since(h.begun), c.id, c.parking, c.pause)
 		}
 		for _, card := range g.cards {
-			if n := g.ledger.Container(c.id, card).Parked; n > 0 && c.away == nil {
+			if n := g.ledger.Container(c.id, card).Parked; n > 0 && c.parking == nil {
 				h.Errorf("%v: container %s is there, and %d bytes of it are not", time.Since(h.begun), c.id, n)
 			}
 		}

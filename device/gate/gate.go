@@ -198,7 +198,7 @@ type Gate struct {
 	doubted    map[ledger.CardID]bool   // nothing is granted until the card has been measured
 	remeasure  chan struct{}
 	rested     time.Time // until then the queue is not looked at again
-	blind      time.Time // until then nothing is given
+	graceUntil time.Time // until then nothing is given
 	timer      *time.Timer
 	evictions  context.Context
 	stop       context.CancelFunc
@@ -212,7 +212,7 @@ type Gate struct {
 	// has left. It is taken before mu.
 	sharing chan struct{}
 
-	doors doors
+	connections connLimiter
 }
 
 // container is one of which a process has said hello and is not gone.
@@ -227,7 +227,7 @@ type container struct {
 	active    time.Time // it was last known to submit work
 	waiting   int
 	pause     *pause
-	away      *away     // its memory is parked, or on the way
+	parking   *parking  // its memory is parked, or on the way
 	spared    time.Time // until then it is not evicted: that has failed
 	failed    int       // times in a row
 	failure   error     // the last one; nil after a success
@@ -280,21 +280,21 @@ func New(opts Options) (*Gate, error) {
 		}
 	}
 	g := &Gate{
-		opts:       opts,
-		ledger:     ledger.New(),
-		queue:      queue.New(opts.Rules),
-		pending:    make(map[uint64]*pending),
-		processes:  make(map[ledger.ProcessID]*process),
-		containers: make(map[ledger.ContainerID]*container),
-		moving:     make(map[ledger.CardID]int),
-		returning:  make(map[ledger.CardID]int),
-		recalled:   make(map[ledger.CardID]time.Time),
-		outside:    make(map[ledger.CardID]uint64),
-		doubted:    make(map[ledger.CardID]bool),
-		remeasure:  make(chan struct{}, 1),
-		restoring:  make(chan struct{}, 1),
-		sharing:    make(chan struct{}, 1),
-		doors:      doors{held: make(map[ledger.ContainerID]*door)},
+		opts:        opts,
+		ledger:      ledger.New(),
+		queue:       queue.New(opts.Rules),
+		pending:     make(map[uint64]*pending),
+		processes:   make(map[ledger.ProcessID]*process),
+		containers:  make(map[ledger.ContainerID]*container),
+		moving:      make(map[ledger.CardID]int),
+		returning:   make(map[ledger.CardID]int),
+		recalled:    make(map[ledger.CardID]time.Time),
+		outside:     make(map[ledger.CardID]uint64),
+		doubted:     make(map[ledger.CardID]bool),
+		remeasure:   make(chan struct{}, 1),
+		restoring:   make(chan struct{}, 1),
+		sharing:     make(chan struct{}, 1),
+		connections: connLimiter{held: make(map[ledger.ContainerID]*connCount)},
 	}
 	for _, c := range opts.Cards {
 		if err := g.AddCard(c); err != nil {
@@ -470,22 +470,22 @@ type view struct {
 func (v view) Fits(r queue.Request) error {
 	err := v.ledger.Vacant(r.Card, r.Bytes)
 	if !r.Return {
-		if v.containers[r.Container].away != nil {
+		if v.containers[r.Container].parking != nil {
 			return queue.ErrAway
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
 	}
 	if c := v.containers[r.Container]; err == nil && !r.Return && v.opts.Soft && v.never(c) &&
-		v.ledger.Container(c.id, r.Card).Held()+r.Bytes > v.share(c, r.Card) {
+		v.ledger.Container(c.id, r.Card).LimitUsage()+r.Bytes > v.share(c, r.Card) {
 		return ledger.ErrLimit // what it borrowed could not be had back
 	}
 	if errors.Is(err, ledger.ErrLimit) {
 		held := v.ledger.Container(r.Container, r.Card)
-		if limit, sure := v.ledger.Limit(r.Container, r.Card), held.Held()-held.Expected; sure <= limit && r.Bytes <= limit-sure {
+		if limit, sure := v.ledger.Limit(r.Container, r.Card), held.LimitUsage()-held.Expected; sure <= limit && r.Bytes <= limit-sure {
 			return queue.ErrUnheard
 		}
 	}
-	if err == nil && (v.now.Before(v.blind) || v.returning[r.Card] > 0 || v.doubted[r.Card]) {
+	if err == nil && (v.now.Before(v.graceUntil) || v.returning[r.Card] > 0 || v.doubted[r.Card]) {
 		return ledger.ErrRoom
 	}
 	return err
@@ -502,7 +502,7 @@ func (v view) Runs(id ledger.ProcessID) bool {
 
 // Alive says that somebody makes room, or that it is about to be known who needs it.
 func (v view) Alive(id ledger.CardID) bool {
-	return v.moving[id] > 0 || v.returning[id] > 0 || v.doubted[id] || v.now.Before(v.blind)
+	return v.moving[id] > 0 || v.returning[id] > 0 || v.doubted[id] || v.now.Before(v.graceUntil)
 }
 
 // Hopeless says that a container cannot come back, whoever is parked for it.
@@ -558,7 +558,7 @@ func (g *Gate) answer(now time.Time) {
 			wake, ok = t, true
 		}
 	}
-	sooner(g.blind)
+	sooner(g.graceUntil)
 	for _, card := range g.cards {
 		v := view{g, now}
 		r, waits := g.queue.First(card, v)

@@ -369,7 +369,7 @@ func TestGate_claims(t *testing.T) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
 		must.NoError(t, a.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1000 * mib}))
-		must.Eq(t, ledger.Entry{Committed: 300 * mib, Unproven: 700 * mib}, b.held())
+		must.Eq(t, ledger.Entry{Committed: 300 * mib, Unverified: 700 * mib}, b.held())
 		must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
 	})
 }
@@ -623,7 +623,7 @@ func FuzzGate(f *testing.F) {
 				talkers[who] = b.connect(int(who)+1, "hostile")
 			}
 			must.NoError(t, b.ledger.Check())
-			must.Eq(t, 100*mib, b.ledger.Container("honest", card0).Held())
+			must.Eq(t, 100*mib, b.ledger.Container("honest", card0).LimitUsage())
 		}
 		must.Eq(t, fmt.Sprint(100*mib), fmt.Sprint(honest.ask(wire.Message{Type: wire.Info, Device: 1}).ID))
 	})

@@ -117,7 +117,7 @@ func (g *Gate) measure(card ledger.CardID) (m room, err error) {
 		holds, told := measured.By[id.PID]
 		p := g.processes[id]
 		switch {
-		case p.container.away != nil:
+		case p.container.parking != nil:
 			holds = min(holds, granted)
 		case !told:
 			holds = granted
@@ -177,7 +177,7 @@ func (g *Gate) look(c *container, card ledger.CardID) error {
 	defer g.mu.Unlock()
 	var back uint64
 	for id := range c.processes {
-		booked := g.ledger.Process(id, card).Taken()
+		booked := g.ledger.Process(id, card).CardUsage()
 		back += booked - min(m.by[id.PID], booked)
 	}
 	physical := g.ledger.Physical(card)

@@ -108,7 +108,7 @@ func TestMeasure_return(t *testing.T) {
 		b.mu.Lock()
 		who := b.containers["a"]
 		b.pause(time.Now(), who, pausePark)
-		who.away = &away{state: leaving, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+		who.parking = &parking{state: leaving, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
 		s.free = 610 * mib // less than 600 and a fiftieth of the card
 		b.parked(time.Now(), who, nil)
 		b.answer(time.Now())
@@ -128,6 +128,6 @@ func TestMeasure_return(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		must.Eq(t, []string{"return [1]"}, cars.told)
-		must.Nil(t, who.away)
+		must.Nil(t, who.parking)
 	})
 }

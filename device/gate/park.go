@@ -28,8 +28,8 @@ const (
 	// tries is how often in a row a parking may fail, until the container counts as one that
 	// makes no room.
 	tries = 3
-	// lastWords is how long a container whose memory is lost is still there.
-	lastWords = 3 * time.Second
+	// killDelay is how long a container whose memory is lost is still there.
+	killDelay = 3 * time.Second
 	// retry is when a return that has failed is tried again.
 	retry = 5 * time.Second
 	// lazyTurns is after how many turns even a container of which nothing wants to run
@@ -38,22 +38,22 @@ const (
 	lazyTurns = 10
 )
 
-// awayState is a word, for people.
-type awayState string
+// parkingState is a word, for people.
+type parkingState string
 
 const (
-	leaving     awayState = "leaving"
-	parkedState awayState = "parked"
-	returning   awayState = "returning"
+	leaving     parkingState = "leaving"
+	parkedState parkingState = "parked"
+	returning   parkingState = "returning"
 )
 
-// away is a container whose memory is in the host's, or on the way there or back:
+// parking is a container whose memory is in the host's, or on the way there or back:
 //
 //	leaving -> parked -> returning -> (back)
 //	   |         ^           |
 //	 (back)      +-----------+  it could not come back
-type away struct {
-	state awayState
+type parking struct {
+	state parkingState
 	since time.Time
 	lazy  bool
 	by    peer.Container // who needed the room; empty after a restart
@@ -79,7 +79,7 @@ func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	if free := g.ledger.Free(r.Card); r.Bytes > free {
 		d.Lacking = r.Bytes - free
 	}
-	d.Over = g.ledger.Container(asks.id, r.Card).Held()+r.Bytes > g.share(asks, r.Card)
+	d.Over = g.ledger.Container(asks.id, r.Card).LimitUsage()+r.Bytes > g.share(asks, r.Card)
 	victim, ok := g.opts.Rules.Victim(now, d, g.candidates(now, r.Card))
 	if ok {
 		g.park(now, g.containers[victim.Container], asks.Container)
@@ -106,7 +106,7 @@ func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 	wants := make(map[ledger.ContainerID]uint64)
 	for r := range g.queue.All {
 		// Who is away gets nothing before it is back.
-		if r.Card == card && g.containers[r.Container].away == nil {
+		if r.Card == card && g.containers[r.Container].parking == nil {
 			wants[r.Container] += r.Bytes
 		}
 	}
@@ -123,8 +123,8 @@ func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.
 	held := g.ledger.Container(c.id, card)
 	return queue.Candidate{
 		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.active,
-		Over: held.Held() > g.share(c, card), Bytes: held.Committed, Taken: held.Taken(),
-		Pinned: g.pinned(c) || g.inFlight(c) || held.Unproven > 0 || c.away != nil || now.Before(c.spared),
+		Over: held.LimitUsage() > g.share(c, card), Bytes: held.Committed, Taken: held.CardUsage(),
+		Pinned: g.pinned(c) || g.inFlight(c) || held.Unverified > 0 || c.parking != nil || now.Before(c.spared),
 	}
 }
 
@@ -168,7 +168,7 @@ func (g *Gate) later(card ledger.CardID) bool {
 	}
 	for _, c := range g.containers {
 		held := g.ledger.Container(c.id, card)
-		if !g.never(c) && held.Committed > 0 || c.away != nil && held.Taken() > 0 {
+		if !g.never(c) && held.Committed > 0 || c.parking != nil && held.CardUsage() > 0 {
 			return true
 		}
 	}
@@ -179,7 +179,7 @@ func (g *Gate) later(card ledger.CardID) bool {
 func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	var out []ledger.CardID
 	for _, card := range g.cards {
-		if g.ledger.Container(c.id, card).Taken() > 0 {
+		if g.ledger.Container(c.id, card).CardUsage() > 0 {
 			out = append(out, card)
 		}
 	}
@@ -187,13 +187,13 @@ func (g *Gate) cardsOf(c *container) []ledger.CardID {
 }
 
 // there says whether a container is still there, and still on this way.
-func (g *Gate) there(c *container, a *away) bool { return g.containers[c.id] == c && c.away == a }
+func (g *Gate) there(c *container, a *parking) bool { return g.containers[c.id] == c && c.parking == a }
 
 // park begins to park a container, to make room for another one.
 func (g *Gate) park(now time.Time, c *container, by peer.Container) {
-	a := &away{state: leaving, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
+	a := &parking{state: leaving, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
 	a.lazy = g.opts.Lazy && now.Sub(c.active) >= g.opts.Rules.Idle && c.waiting == 0
-	c.away = a
+	c.parking = a
 	cards := g.cardsOf(c)
 	for _, card := range cards {
 		g.moving[card]++
@@ -223,7 +223,7 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 
 // parked is told that the memory of a container is away, and how much came free of each card.
 func (g *Gate) parked(now time.Time, c *container, freed map[ledger.CardID]uint64) {
-	a := c.away
+	a := c.parking
 	c.failed, c.failure = 0, nil
 	for _, id := range a.moved {
 		g.ledger.Park(id)
@@ -260,17 +260,17 @@ func (g *Gate) notParked(now time.Time, c *container, err error) {
 		return
 	}
 	// What it has waited for meanwhile does not count.
-	g.queue.Postpone(c.id, c.away.since, now)
-	c.away = nil
+	g.queue.Postpone(c.id, c.parking.since, now)
+	c.parking = nil
 	if errors.Is(err, ErrLost) {
-		g.lose(c, err)
+		g.killLost(c, err)
 	} else {
 		g.resume(now, c, pausePark)
 	}
 }
 
 // moveOut waits until a container has stopped, and moves its memory.
-func (g *Gate) moveOut(c *container, a *away, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
+func (g *Gate) moveOut(c *container, a *parking, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
 	pausing, cancel := context.WithTimeout(g.evictions, pauseWithin)
 	defer cancel()
 	if err := g.stopped(pausing, c, p, stopped, pausePark); err != nil {
@@ -286,7 +286,7 @@ func (g *Gate) moveOut(c *container, a *away, p *pause, stopped <-chan struct{})
 }
 
 // leavers are the processes to be parked, if they still may be.
-func (g *Gate) leavers(c *container, a *away) ([]ledger.ProcessID, error) {
+func (g *Gate) leavers(c *container, a *parking) ([]ledger.ProcessID, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || !g.there(c, a) {
@@ -305,7 +305,7 @@ func (g *Gate) leavers(c *container, a *away) ([]ledger.ProcessID, error) {
 // wantBack lets a parked container wait for its return, card after card: always in the same
 // order, so that no two of them wait for each other.
 func (g *Gate) wantBack(now time.Time, c *container) {
-	a := c.away
+	a := c.parking
 	for _, card := range g.cards {
 		if g.ledger.Container(c.id, card).Parked == 0 {
 			continue
@@ -332,15 +332,15 @@ func (g *Gate) wantBack(now time.Time, c *container) {
 // the card has is never free.
 func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	held, limit, capacity := g.ledger.Container(c.id, card), g.ledger.Limit(c.id, card), g.ledger.Capacity(card)
-	need := held.Parked + c.away.extra[card]
-	more := limit - min(limit, held.Held()+held.Parked)
+	need := held.Parked + c.parking.extra[card]
+	more := limit - min(limit, held.LimitUsage()+held.Parked)
 	for r := range g.queue.All {
 		if r.Container == c.id && r.Card == card && r.Bytes <= more {
 			need += r.Bytes
 			more -= r.Bytes
 		}
 	}
-	return min(need, capacity-min(capacity, held.Taken()))
+	return min(need, capacity-min(capacity, held.CardUsage()))
 }
 
 // hopeless says that a container cannot come back to a card, whoever is parked: somebody who
@@ -366,11 +366,11 @@ func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 // heardActive is told that a container submits work, or wants to.
 func (g *Gate) heardActive(now time.Time, c *container) {
 	c.active = now
-	g.hurry(now, c, c.away)
+	g.hurry(now, c, c.parking)
 }
 
 // hurry makes a lazy return one like any other.
-func (g *Gate) hurry(now time.Time, c *container, a *away) {
+func (g *Gate) hurry(now time.Time, c *container, a *parking) {
 	if g.closed || a == nil || !a.lazy || !g.there(c, a) {
 		return
 	}
@@ -415,7 +415,7 @@ func (g *Gate) comeBack(now time.Time, r queue.Request) {
 		}
 		g.cover(p, r.Card)
 	}
-	g.setOverhead(c, r.Card, c.away.extra[r.Card])
+	g.setOverhead(c, r.Card, c.parking.extra[r.Card])
 	g.wantBack(now, c)
 }
 
@@ -430,7 +430,7 @@ func (g *Gate) begun(p *process, card ledger.CardID) bool {
 
 // startReturn moves the memory of a container back, for which the books have room.
 func (g *Gate) startReturn(c *container) {
-	a := c.away
+	a := c.parking
 	a.state = returning
 	var processes []ledger.ProcessID
 	for id := range c.processes {
@@ -483,7 +483,7 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 		g.opts.Report(fmt.Errorf("bringing back container %s: %w", c.id, err))
 	}
 	if errors.Is(err, ErrLost) {
-		g.lose(c, err)
+		g.killLost(c, err)
 		return
 	}
 	if err != nil {
@@ -493,25 +493,25 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 		g.stayAway(c)
 		return
 	}
-	c.parkedFor += now.Sub(c.away.since)
+	c.parkedFor += now.Sub(c.parking.since)
 	// What it has waited for while it was away does not count.
-	g.queue.Postpone(c.id, c.away.since, now)
-	c.away = nil
+	g.queue.Postpone(c.id, c.parking.since, now)
+	c.parking = nil
 	c.placed = now
 	g.measureSoon()
 	g.resume(now, c, pausePark)
 	g.save()
 }
 
-// lose ends a container whose memory is lost. It could not go on: its calls of CUDA fail for
+// killLost ends a container whose memory is lost. It could not go on: its calls of CUDA fail for
 // ever, or do not return. When it has ended Nomad may start it again. It stays paused until
 // then, and there is time to tell people.
-func (g *Gate) lose(c *container, err error) {
-	c.away = nil
+func (g *Gate) killLost(c *container, err error) {
+	c.parking = nil
 	c.lost = err
 	c.failed = tries // it makes no room any more
 	g.save()
-	time.AfterFunc(lastWords, func() {
+	time.AfterFunc(killDelay, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.closed || g.containers[c.id] != c {
@@ -532,11 +532,11 @@ func (g *Gate) lose(c *container, err error) {
 // card, if a request fits then: nothing is there yet. It returns false if there is none.
 func (g *Gate) giveBack(r queue.Request) bool {
 	for _, c := range g.containers {
-		if c.away == nil || c.away.state != parkedState || c.id == r.Container {
+		if c.parking == nil || c.parking.state != parkedState || c.id == r.Container {
 			continue
 		}
 		var booked uint64
-		for _, id := range c.away.moved {
+		for _, id := range c.parking.moved {
 			e := g.ledger.Process(id, r.Card)
 			booked += e.Committed + e.Expected
 		}
@@ -551,7 +551,7 @@ func (g *Gate) giveBack(r queue.Request) bool {
 
 // stayAway is told that a container could not come back. It tries again.
 func (g *Gate) stayAway(c *container) {
-	a := c.away
+	a := c.parking
 	for _, id := range a.moved {
 		g.ledger.Park(id)
 	}
@@ -576,12 +576,12 @@ func (g *Gate) stayAway(c *container) {
 func (g *Gate) expectAway(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
 	c := p.container
 	g.pause(now, c, pausePark)
-	if c.away == nil {
-		c.away = &away{state: parkedState, since: now, extra: make(map[ledger.CardID]uint64)}
+	if c.parking == nil {
+		c.parking = &parking{state: parkedState, since: now, extra: make(map[ledger.CardID]uint64)}
 	}
-	maps.Copy(c.away.extra, extra)
+	maps.Copy(c.parking.extra, extra)
 	if moved {
-		c.away.moved = append(c.away.moved, p.id)
+		c.parking.moved = append(c.parking.moved, p.id)
 	}
 }
 
@@ -589,7 +589,7 @@ func (g *Gate) expectAway(now time.Time, p *process, moved bool, extra map[ledge
 // if all the room is kept that they need.
 func (g *Gate) bringBack(now time.Time) {
 	for _, c := range g.containers {
-		if c.away == nil {
+		if c.parking == nil {
 			continue
 		}
 		if g.opts.Evictor == nil {

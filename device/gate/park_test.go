@@ -116,7 +116,7 @@ func TestPark_stuck(t *testing.T) {
 		must.Eq(t, []string{"park [2 3]"}, cars.told)
 		must.Eq(t, wire.Grant, a.hear().Type)
 		s := b.Stats()[1]
-		must.Eq(t, []any{true, 1, uint64(500 * mib), uint64(0)}, []any{s.Parked, s.Parks, s.Usage[0].Held.Parked, s.Usage[0].Held.Taken()})
+		must.Eq(t, []any{true, 1, uint64(500 * mib), uint64(0)}, []any{s.Parked, s.Parks, s.Usage[0].Held.Parked, s.Usage[0].Held.CardUsage()})
 		must.Eq(t, wire.Message{}, c.hear(), must.Sprint("its time does not run while it is away"))
 
 		time.Sleep(30 * time.Second)
@@ -211,7 +211,7 @@ func TestPark_returnFails(t *testing.T) {
 				// It stays as it is until people have been told, and is ended then.
 				must.Eq(t, wire.Message{}, c.hear())
 				must.ErrorIs(t, b.Stats()[0].Lost, ErrLost)
-				time.Sleep(lastWords)
+				time.Sleep(killDelay)
 				synctest.Wait()
 				must.SliceEmpty(t, b.Stats())
 				must.Eq(t, ledger.Entry{}, b.held())
@@ -750,7 +750,7 @@ func TestPark_twoReturn(t *testing.T) {
 		c.take(100 * mib)
 		b.mu.Lock()
 		for _, id := range []ledger.ContainerID{"a", "c"} {
-			b.containers[id].away = &away{state: parkedState, since: time.Now()}
+			b.containers[id].parking = &parking{state: parkedState, since: time.Now()}
 			b.startReturn(b.containers[id])
 		}
 		b.mu.Unlock()
@@ -760,7 +760,7 @@ func TestPark_twoReturn(t *testing.T) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			for _, c := range b.containers {
-				if c.away != nil {
+				if c.parking != nil {
 					n++
 				}
 			}
@@ -835,7 +835,7 @@ func TestPark_restartSmaller(t *testing.T) {
 		time.Sleep(cars.takes)
 		synctest.Wait()
 		must.Eq(t, "return [2 3]", cars.told[len(cars.told)-1])
-		must.Eq(t, 900*mib, b.held().Taken())
+		must.Eq(t, 900*mib, b.held().CardUsage())
 		must.False(t, b.Stats()[0].Parked)
 	})
 }

@@ -125,7 +125,7 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	some := false
 	for _, c := range g.containers {
-		if c.pause != nil && len(c.pause.reasons) == 1 && c.pause.reasons[PausePlan] && g.ledger.Container(c.id, card).Taken() > 0 {
+		if c.pause != nil && len(c.pause.reasons) == 1 && c.pause.reasons[PausePlan] && g.ledger.Container(c.id, card).CardUsage() > 0 {
 			g.resume(now, c, PausePlan)
 			some = true
 		}

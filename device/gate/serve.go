@@ -59,27 +59,27 @@ func Listen(path string) (*net.UnixListener, error) {
 // are. More of them wait in the socket.
 const strangers = 64
 
-// doors counts connections.
-type doors struct {
+// connLimiter counts connections.
+type connLimiter struct {
 	mu    sync.Mutex
 	total int // of all containers
-	held  map[ledger.ContainerID]*door
+	held  map[ledger.ContainerID]*connCount
 }
 
-// door is of one container.
-type door struct {
+// connCount is of one container.
+type connCount struct {
 	connections int
-	pace        *pace
+	pace        *rateLimiter
 }
 
 // enter takes a place for a connection of a container, if there is one, and returns the
 // pace of all its connections. The first of a container have one whatever others take.
-func (d *doors) enter(id ledger.ContainerID, b Bounds) (*pace, bool) {
+func (d *connLimiter) enter(id ledger.ContainerID, b Bounds) (*rateLimiter, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at := d.held[id]
 	if at == nil {
-		at = &door{pace: newPace(time.Now(), b.Rate, b.Burst)}
+		at = &connCount{pace: newRateLimiter(time.Now(), b.Rate, b.Burst)}
 		d.held[id] = at
 	}
 	if at.connections >= b.Sure && (at.connections >= b.Connections || d.total >= b.Total) {
@@ -90,7 +90,7 @@ func (d *doors) enter(id ledger.ContainerID, b Bounds) (*pace, bool) {
 	return at.pace, true
 }
 
-func (d *doors) exit(id ledger.ContainerID) {
+func (d *connLimiter) exit(id ledger.ContainerID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.total--
@@ -147,15 +147,15 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	ended, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	begun := time.Now()
-	var pace *pace
+	var pace *rateLimiter
 	who, life, err := g.opts.Identify(conn, func(id string) error {
 		known()
 		var free bool
-		if pace, free = g.doors.enter(ledger.ContainerID(id), g.opts.Bounds); !free {
+		if pace, free = g.connections.enter(ledger.ContainerID(id), g.opts.Bounds); !free {
 			return errFull
 		}
 		context.AfterFunc(ended, func() {
-			time.AfterFunc(time.Until(begun.Add(leastConnection)), func() { g.doors.exit(ledger.ContainerID(id)) })
+			time.AfterFunc(time.Until(begun.Add(leastConnection)), func() { g.connections.exit(ledger.ContainerID(id)) })
 		})
 		return nil
 	})
@@ -191,7 +191,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 }
 
 // read reads what a client says, at the pace of its container. The error is never nil.
-func (g *Gate) read(s *session, conn *net.UnixConn, pace *pace) error {
+func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
 		return err
 	}

@@ -272,7 +272,7 @@ func TestServe_connections(t *testing.T) {
 // Containers that take all the connections they can leave others theirs.
 func TestDoors(t *testing.T) {
 	b := Bounds{Connections: 10, Total: 20, Sure: 2, Rate: 1, Burst: 1}
-	d := doors{held: make(map[ledger.ContainerID]*door)}
+	d := connLimiter{held: make(map[ledger.ContainerID]*connCount)}
 	fill := func(id ledger.ContainerID) (n int) {
 		for {
 			if _, ok := d.enter(id, b); !ok {

@@ -131,7 +131,7 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 		s.send(wire.Message{
 			Type: wire.Figures, Seq: m.Seq, Device: m.Device,
 			Bytes: g.share(s.process.container, a.card),
-			ID:    g.ledger.Container(id, a.card).Held(),
+			ID:    g.ledger.Container(id, a.card).LimitUsage(),
 			Arg:   g.ledger.Free(a.card),
 		})
 	}

@@ -61,7 +61,7 @@ func (g *Gate) restore() error {
 	}
 	if err != nil {
 		g.opts.Report(fmt.Errorf("reading who holds GPU memory: nothing is given for %v: %w", g.opts.Grace, err))
-		g.blind = time.Now().Add(g.opts.Grace)
+		g.graceUntil = time.Now().Add(g.opts.Grace)
 		return nil
 	}
 	if s.Boot != g.boot {
@@ -119,7 +119,7 @@ func (g *Gate) expect(now time.Time, saved stateProcess) error {
 
 // cover sees to it that the state file says of a process at least what it holds.
 func (g *Gate) cover(p *process, card ledger.CardID) {
-	if g.opts.State != "" && g.ledger.Process(p.id, card).Taken() > p.ceilings[card] {
+	if g.opts.State != "" && g.ledger.Process(p.id, card).CardUsage() > p.ceilings[card] {
 		g.save()
 	}
 }
@@ -135,7 +135,7 @@ func (g *Gate) save() {
 	for _, p := range g.processes {
 		clear(p.ceilings)
 		for _, card := range g.cards {
-			if held := g.ledger.Process(p.id, card).Taken(); held > 0 {
+			if held := g.ledger.Process(p.id, card).CardUsage(); held > 0 {
 				step := max(g.ledger.Physical(card)/steps, 1)
 				p.ceilings[card] = (held + step - 1) / step * step
 			}
@@ -147,13 +147,13 @@ func (g *Gate) save() {
 			}
 		}
 		// With a container all its processes come back, also those that hold nothing.
-		away := p.container.away != nil
+		away := p.container.parking != nil
 		if len(p.ceilings) > 0 || away {
 			saved := stateProcess{
 				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Away: away,
 			}
 			if away {
-				saved.Extra = p.container.away.extra
+				saved.Extra = p.container.parking.extra
 			}
 			s.Processes = append(s.Processes, saved)
 		}

@@ -105,10 +105,10 @@ func (g *Gate) Stats() []Status {
 			Container: c.Container, Priority: c.priority, Processes: len(c.processes),
 			Paused: c.pause != nil, Pauses: c.pauses, PausedFor: c.pausedFor, Faults: c.faults,
 			Planned: c.pause != nil && c.pause.reasons[PausePlan],
-			Parked:  c.away != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
+			Parked:  c.parking != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
 		s.Unparked, s.Lost = c.failure, c.lost
-		if a := c.away; a != nil {
+		if a := c.parking; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}
 		for _, p := range c.processes {

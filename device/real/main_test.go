@@ -224,7 +224,7 @@ func held(t *testing.T, g *rig.Gate, container string) uint64 {
 	s, ok := g.Of(container)
 	must.True(t, ok, must.Sprint("the gate does not know ", container))
 	must.Len(t, 1, s.Usage)
-	return s.Usage[0].Held.Held()
+	return s.Usage[0].Held.LimitUsage()
 }
 
 // onCard is what NVML says that processes have, in bytes: each by its pid, or where NVML knows none

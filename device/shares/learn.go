@@ -168,7 +168,7 @@ func (s *Shares) look() {
 			}
 			sum := sums[m.group]
 			sum.granted += int(min(u.Limit, s.cards[u.Card]) / mib)
-			sum.peak += up(u.Held.Taken())
+			sum.peak += up(u.Held.CardUsage())
 			sum.minimum += known.minimum(m, s.cards[u.Card])
 			sum.waiting += u.Waiting
 			denied, at := u.Denied+u.TooLong, seat{id, u.Card}

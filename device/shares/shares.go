@@ -208,7 +208,7 @@ func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	for _, st := range s.gate.Stats() {
 		for _, u := range st.Usage {
 			if u.Card == card {
-				held[ledger.ContainerID(st.Container.ID)] = up(u.Held.Taken())
+				held[ledger.ContainerID(st.Container.ID)] = up(u.Held.CardUsage())
 			}
 		}
 	}

@@ -62,27 +62,27 @@ var (
 
 // Entry is what somebody holds of a card, in bytes.
 type Entry struct {
-	Committed uint64 // granted: allocated, or kept to be allocated from
-	Overhead  uint64 // what the card shows beyond what was granted: contexts, modules
-	Expected  uint64 // of processes without a connection
-	Unproven  uint64 // said to be held, and never granted
-	Parked    uint64 // committed before, and in the host's memory now
+	Committed  uint64 // granted: allocated, or kept to be allocated from
+	Overhead   uint64 // what the card shows beyond what was granted: contexts, modules
+	Expected   uint64 // of processes without a connection
+	Unverified uint64 // said to be held, and never granted
+	Parked     uint64 // committed before, and in the host's memory now
 }
 
-// Held is what counts against a limit.
-func (e Entry) Held() uint64 { return e.Taken() + e.Unproven }
+// LimitUsage is what counts against a limit.
+func (e Entry) LimitUsage() uint64 { return e.CardUsage() + e.Unverified }
 
-// Taken is what counts against the card's capacity.
-func (e Entry) Taken() uint64 { return e.Committed + e.Overhead + e.Expected }
+// CardUsage is what counts against the card's capacity.
+func (e Entry) CardUsage() uint64 { return e.Committed + e.Overhead + e.Expected }
 
 // replace returns e with one of its parts, before, replaced by after.
 func (e Entry) replace(before, after Entry) Entry {
 	return Entry{
-		Committed: e.Committed - before.Committed + after.Committed,
-		Overhead:  e.Overhead - before.Overhead + after.Overhead,
-		Expected:  e.Expected - before.Expected + after.Expected,
-		Unproven:  e.Unproven - before.Unproven + after.Unproven,
-		Parked:    e.Parked - before.Parked + after.Parked,
+		Committed:  e.Committed - before.Committed + after.Committed,
+		Overhead:   e.Overhead - before.Overhead + after.Overhead,
+		Expected:   e.Expected - before.Expected + after.Expected,
+		Unverified: e.Unverified - before.Unverified + after.Unverified,
+		Parked:     e.Parked - before.Parked + after.Parked,
 	}
 }
 
@@ -177,7 +177,7 @@ func (l *Ledger) Fits(c ContainerID, id CardID, bytes uint64) error {
 		return err
 	case bytes > limit:
 		return fmt.Errorf("%w: %d bytes of a limit of %d", ErrAmount, bytes, limit)
-	case bytes > left(limit, k.containers[c].Held()):
+	case bytes > left(limit, k.containers[c].LimitUsage()):
 		return ErrLimit
 	case bytes > k.free():
 		return ErrRoom
@@ -191,7 +191,7 @@ func (l *Ledger) Room(c ContainerID, id CardID) uint64 {
 	if k == nil {
 		return 0
 	}
-	return min(left(l.Limit(c, id), k.containers[c].Held()), k.free())
+	return min(left(l.Limit(c, id), k.containers[c].LimitUsage()), k.free())
 }
 
 // left returns what is left of all, which may be overdrawn.
@@ -221,10 +221,10 @@ func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
 		return err
 	}
 	e := k.processes[p]
-	if bytes > e.Committed+e.Unproven+e.Parked {
-		return fmt.Errorf("%w: process %d returns %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unproven+e.Parked)
+	if bytes > e.Committed+e.Unverified+e.Parked {
+		return fmt.Errorf("%w: process %d returns %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unverified+e.Parked)
 	}
-	for _, part := range []*uint64{&e.Unproven, &e.Committed, &e.Parked} {
+	for _, part := range []*uint64{&e.Unverified, &e.Committed, &e.Parked} {
 		n := min(bytes, *part)
 		*part -= n
 		bytes -= n
@@ -330,7 +330,7 @@ func (l *Ledger) ExpectParked(p ProcessID, id CardID, bytes uint64) error {
 func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	var was uint64
 	if err := l.fact(p, id, bytes, func(e *Entry) {
-		was, e.Expected, e.Unproven = e.Expected, 0, 0
+		was, e.Expected, e.Unverified = e.Expected, 0, 0
 		e.Parked = min(e.Parked, bytes)
 		bytes -= e.Parked
 	}); err != nil {
@@ -345,7 +345,7 @@ func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	}
 	more := min(bytes-believed, l.Room(l.processes[p], id))
 	e.Committed += more
-	e.Unproven += bytes - believed - more
+	e.Unverified += bytes - believed - more
 	return l.set(p, id, e)
 }
 
@@ -431,7 +431,7 @@ func (l *Ledger) Free(id CardID) uint64 {
 	return 0
 }
 
-func (k *card) free() uint64 { return left(k.capacity, k.total.Taken()+k.outside) }
+func (k *card) free() uint64 { return left(k.capacity, k.total.CardUsage()+k.outside) }
 
 // Total returns what is held of a card.
 func (l *Ledger) Total(id CardID) Entry {
@@ -462,7 +462,7 @@ func (l *Ledger) Holders(id CardID) []ProcessID {
 	var out []ProcessID
 	if k := l.cards[id]; k != nil {
 		for p, e := range k.processes {
-			if e.Taken() > 0 {
+			if e.CardUsage() > 0 {
 				out = append(out, p)
 			}
 		}

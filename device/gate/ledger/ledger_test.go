@@ -84,7 +84,7 @@ func TestLedger_shrink(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
 	must.NoError(t, l.SetLimit("a", "x", 2*gib))
-	must.Eq(t, 4*gib, l.Container("a", "x").Held())
+	must.Eq(t, 4*gib, l.Container("a", "x").LimitUsage())
 	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit)
 	must.NoError(t, l.Return(p1, "x", 2*gib))
 	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit)
@@ -156,7 +156,7 @@ func TestLedger_lie(t *testing.T) {
 	must.NoError(t, l.SetLimit("a", "x", 4*gib))
 	take(t, l, p2, gib)
 	must.NoError(t, l.Hold(p1, "x", 9*gib))
-	must.Eq(t, Entry{Committed: 3 * gib, Unproven: 6 * gib}, l.Process(p1, "x"))
+	must.Eq(t, Entry{Committed: 3 * gib, Unverified: 6 * gib}, l.Process(p1, "x"))
 	must.Eq(t, 5*gib, l.Free("x"))
 	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit, must.Sprint("its own container pays"))
 	must.NoError(t, l.Return(p1, "x", 7*gib))
@@ -199,7 +199,7 @@ func TestLedger_promise(t *testing.T) {
 			},
 			"grant": func(t *rapid.T) {
 				p, id, n := process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")
-				before, held := l.Free(id), l.Container(container(p), id).Held()
+				before, held := l.Free(id), l.Container(container(p), id).LimitUsage()
 				if l.Grant(p, id, n) == nil {
 					must.LessEq(t, before, n)
 					must.Eq(t, before-n, l.Free(id))
@@ -217,7 +217,7 @@ func TestLedger_promise(t *testing.T) {
 				was := l.Process(p, id)
 				if l.Hold(p, id, n) == nil {
 					// Others lose nothing that this one could not have asked for.
-					must.LessEq(t, l.Limit(container(p), id)+was.Held(), was.Held()+free-min(free, l.Free(id)))
+					must.LessEq(t, l.Limit(container(p), id)+was.LimitUsage(), was.LimitUsage()+free-min(free, l.Free(id)))
 				}
 			},
 			"detach": func(t *rapid.T) {

@@ -63,7 +63,7 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 // snapshot is a card as the plan sees it. A container whose memory is parked is not on it:
 // the gate sees to its return.
 func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Status) plan.Input {
-	in := plan.Input{MemoryMiB: int((card.Free + card.Held.Taken()) / mib), Params: w.opts.Params}
+	in := plan.Input{MemoryMiB: int((card.Free + card.Held.CardUsage()) / mib), Params: w.opts.Params}
 	up := func(bytes uint64) int { return int((bytes + mib - 1) / mib) }
 	for _, st := range stats {
 		at := slices.IndexFunc(st.Usage, func(u gate.Usage) bool { return u.Card == card.Card })

@@ -297,7 +297,7 @@ func most(st gate.Status) (bytes uint64) {
 }
 
 // held is what a container holds of a card, in bytes.
-func held(u gate.Usage) uint64 { return u.Held.Taken() }
+func held(u gate.Usage) uint64 { return u.Held.CardUsage() }
 
 // stopwatch measures the running time of a container, without pauses.
 type stopwatch struct {

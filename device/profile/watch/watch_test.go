@@ -530,7 +530,7 @@ func TestWatcher_snapshot(t *testing.T) {
 			status("waits", mib+1, func(st *gate.Status) { st.Usage[0].Waiting, st.Usage[0].WaitingBytes = 1, 5*mib }),
 		}
 		w.measure(now, stats)
-		in := w.snapshot(now, gate.CardStatus{Card: card, Free: 7 * mib, Held: ledger.Entry{Committed: 3 * mib, Unproven: mib}}, stats)
+		in := w.snapshot(now, gate.CardStatus{Card: card, Free: 7 * mib, Held: ledger.Entry{Committed: 3 * mib, Unverified: mib}}, stats)
 		must.NoError(t, in.Validate())
 		must.Eq(t, 10, in.MemoryMiB)
 		must.Len(t, 3, in.Jobs)

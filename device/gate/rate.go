@@ -15,22 +15,22 @@ import (
 // newReader reads several messages with one call of the system.
 func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 64*wire.Size) }
 
-// pace lets so many messages a second pass, and a burst of them at once. It is safe for
+// rateLimiter lets so many messages a second pass, and a burst of them at once. It is safe for
 // concurrent use.
-type pace struct {
+type rateLimiter struct {
 	each, burst time.Duration
 
 	mu  sync.Mutex
 	due time.Time // when all that have passed would have, one after the other
 }
 
-func newPace(now time.Time, rate, burst int) *pace {
+func newRateLimiter(now time.Time, rate, burst int) *rateLimiter {
 	each := time.Second / time.Duration(rate)
-	return &pace{each: each, burst: each * time.Duration(burst), due: now}
+	return &rateLimiter{each: each, burst: each * time.Duration(burst), due: now}
 }
 
 // next returns how long the next message has to wait.
-func (p *pace) next(now time.Time) time.Duration {
+func (p *rateLimiter) next(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.due.Before(now) {

@@ -12,7 +12,7 @@ import (
 
 func TestPace(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	p := newPace(now, 10, 5)
+	p := newRateLimiter(now, 10, 5)
 	for range 5 {
 		must.Eq(t, 0, p.next(now))
 	}
