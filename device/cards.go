@@ -18,7 +18,7 @@ type Cards interface {
 }
 
 // answersWithin is how long NVML may take for a call. A driver in trouble may never answer.
-const answersWithin = 10 * time.Second
+const nvmlTimeout = 10 * time.Second
 
 var errNoAnswer = errors.New("NVML does not answer")
 
@@ -46,20 +46,20 @@ func newBounded(ctx context.Context, cards Cards) *bounded {
 }
 
 // Cards implements Cards.
-func (b *bounded) Cards() ([]nvml.Card, error) { return answer(b, b.cards.Cards) }
+func (b *bounded) Cards() ([]nvml.Card, error) { return callNVML(b, b.cards.Cards) }
 
 // Usage implements Cards.
 func (b *bounded) Usage(uuid string) (nvml.Usage, error) {
-	return answer(b, func() (nvml.Usage, error) { return b.cards.Usage(uuid) })
+	return callNVML(b, func() (nvml.Usage, error) { return b.cards.Usage(uuid) })
 }
 
-func answer[T any](b *bounded, call func() (T, error)) (out T, err error) {
+func callNVML[T any](b *bounded, call func() (T, error)) (out T, err error) {
 	type answered struct {
 		out T
 		err error
 	}
 	done := make(chan answered, 1)
-	late := time.NewTimer(answersWithin)
+	late := time.NewTimer(nvmlTimeout)
 	defer late.Stop()
 	select {
 	case b.calls <- func() { out, err := call(); done <- answered{out, err} }:

@@ -38,9 +38,9 @@ func (p *Plugin) unshared() error {
 	switch {
 	case p.gate != nil:
 		return seat.Check(p.settings.Preload, p.settings.Gate)
-	case p.shut != nil:
+	case p.gateErr != nil:
 		// The socket may be there still, of a plugin that was before this one.
-		return fmt.Errorf("the gate cannot be opened: %w", p.shut)
+		return fmt.Errorf("the gate cannot be opened: %w", p.gateErr)
 	}
 	return errOpening
 }
@@ -66,11 +66,11 @@ func (p *Plugin) share(cards []nvml.Card) {
 		s, err := p.openGate(cards)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if err != nil && (p.shut == nil || p.shut.Error() != err.Error()) {
+		if err != nil && (p.gateErr == nil || p.gateErr.Error() != err.Error()) {
 			p.log.Error("cards cannot be shared: there is no gate", "error", err)
 		}
-		p.gate, p.shut, p.opening = s, err, nil
-		p.tellNomad()
+		p.gate, p.gateErr, p.opening = s, err, nil
+		p.notifyNomad()
 	}()
 }
 
@@ -111,7 +111,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	opts.Evictor, opts.Shares = s.parked, s.parts
 	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), peer.Finder{Tasks: tasksDir(p.settings.Gate)}
 	if s.unparked != nil {
-		opts.ReturnOnly = true
+		opts.RestoreOnly = true
 		p.log.Warn("containers are not parked: a request that finds no memory waits, and is denied in the end", "reason", s.unparked)
 	}
 	opts.Soft = overShare(p.settings, s.unparked) == config.OverWait

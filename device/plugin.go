@@ -48,18 +48,18 @@ type Plugin struct {
 	// open opens the library of the cards.
 	open func(path string) Cards
 
-	mu         sync.Mutex
-	settings   *config.Settings
-	cards      Cards
-	known      map[string]nvml.Card // all that have been seen, by UUID
-	said       string               // what was said last of the cards
-	lastReason map[string]string    // why cards cannot be used, as was said last, by UUID
-	gate       *sharing             // nil before it is open
-	opening    chan struct{}        // closed when the attempt to open it is over; nil: none is under way
-	shut       error                // why the last one has failed
-	seats      seats                // those that containers have
-	news       chan struct{}        // has an element when Nomad is to be told at once: of the gate, or of seats
-	learning   sync.WaitGroup       // what measures jobs
+	mu          sync.Mutex
+	settings    *config.Settings
+	cards       Cards
+	known       map[string]nvml.Card // all that have been seen, by UUID
+	lastMessage string               // what was said last of the cards
+	lastReason  map[string]string    // why cards cannot be used, as was said last, by UUID
+	gate        *sharing             // nil before it is open
+	opening     chan struct{}        // closed when the attempt to open it is over; nil: none is under way
+	gateErr     error                // why the last one has failed
+	seats       seats                // those that containers have
+	changed     chan struct{}        // has an element when Nomad is to be told at once: of the gate, or of seats
+	learning    sync.WaitGroup       // what measures jobs
 }
 
 var _ nomad.DevicePlugin = (*Plugin)(nil)
@@ -67,7 +67,7 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 // New returns the plugin.
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
-		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), news: make(chan struct{}, 1),
+		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), changed: make(chan struct{}, 1),
 		seats: seats{reserved: make(map[string]bool), known: make(map[string][]string)},
 		open:  func(path string) Cards { return nvml.New(path) },
 	}
@@ -105,7 +105,7 @@ var errNotConfigured = errors.New("the plugin has not been configured")
 // something of them has changed. Where there are none, there are no devices, and the
 // plugin is well all the same.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResponse, error) {
-	s, ctx, end, err := p.begin(ctx)
+	s, ctx, end, err := p.startUpdates(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 		defer due.Stop()
 		for {
 			groups := p.groups()
-			if first && p.await(ctx, settleWithin) {
+			if first && p.await(ctx, gateWait) {
 				groups = p.groups()
 			}
 			if first || !reflect.DeepEqual(groups, last) {
@@ -140,12 +140,12 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 
 // changes waits until Nomad may have to be told something; it returns false if ctx ends.
 func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
-	look := time.NewTicker(seatsEvery)
+	look := time.NewTicker(seatsInterval)
 	defer look.Stop()
 	for {
 		select {
 		case <-due:
-		case <-p.news:
+		case <-p.changed:
 		case <-look.C:
 			if !p.seatsChange() {
 				continue
@@ -158,20 +158,20 @@ func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
 }
 
 // tellNomad has Nomad told at once of what has changed.
-func (p *Plugin) tellNomad() {
+func (p *Plugin) notifyNomad() {
 	select {
-	case p.news <- struct{}{}:
+	case p.changed <- struct{}{}:
 	default:
 	}
 }
 
 // settleWithin is how long the first word to Nomad waits for the gate, so that seats are not
 // unhealthy for a moment at each start.
-const settleWithin = 5 * time.Second
+const gateWait = 5 * time.Second
 
 // begin begins what Nomad is told of again and again, until ctx or the plugin ends. end
 // must be called.
-func (p *Plugin) begin(ctx context.Context) (s *config.Settings, _ context.Context, end func(), err error) {
+func (p *Plugin) startUpdates(ctx context.Context) (s *config.Settings, _ context.Context, end func(), err error) {
 	p.mu.Lock()
 	s = p.settings
 	p.mu.Unlock()
@@ -197,11 +197,11 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	defer p.mu.Unlock()
 	switch {
 	case errors.Is(err, nvml.ErrNone) && len(p.known) == 0:
-		p.say(hclog.Info, "there are no cards to be shared: "+err.Error())
+		p.logOnce(hclog.Info, "there are no cards to be shared: "+err.Error())
 	case err != nil:
-		p.say(hclog.Error, "the cards cannot be read: "+err.Error())
+		p.logOnce(hclog.Error, "the cards cannot be read: "+err.Error())
 	default:
-		p.say(hclog.Info, fmt.Sprintf("%d cards", len(cards)))
+		p.logOnce(hclog.Info, fmt.Sprintf("%d cards", len(cards)))
 	}
 	there := make(map[string]bool)
 	for _, c := range cards {
@@ -228,12 +228,12 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 			usable = append(usable, c)
 		}
 	}
-	offered, level := offers(usable, p.settings.Seats, p.seats.taken())
+	offered, level := offeredSeats(usable, p.settings.Seats, p.seats.taken())
 	var groups []*nomad.DeviceGroup
 	for _, c := range all {
 		g := p.group(c)
 		if p.spreads() {
-			hide(g, offered, level[c.UUID])
+			hideSeats(g, offered, level[c.UUID])
 		}
 		groups = append(groups, g)
 	}
@@ -241,17 +241,17 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 }
 
 // say tells something of the cards, once.
-func (p *Plugin) say(level hclog.Level, what string) {
-	if p.said != what {
-		p.said = what
+func (p *Plugin) logOnce(level hclog.Level, what string) {
+	if p.lastMessage != what {
+		p.lastMessage = what
 		p.log.Log(level, what)
 	}
 }
 
 // sayHealth tells that a card cannot be used, or can again, once.
-func (p *Plugin) sayHealth(c nvml.Card, bad string) {
+func (p *Plugin) logHealth(c nvml.Card, bad string) {
 	switch last := p.lastReason[c.UUID]; {
-	case bad == last || p.opening != nil && p.shut == nil: // it is about to be known
+	case bad == last || p.opening != nil && p.gateErr == nil: // it is about to be known
 		return
 	case bad == "":
 		p.log.Info("a card can be used again", "card", groupName(c), "uuid", c.UUID)
@@ -264,7 +264,7 @@ func (p *Plugin) sayHealth(c nvml.Card, bad string) {
 // group is a card as Nomad is told of it.
 func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 	bad := p.unhealthy(c)
-	p.sayHealth(c, bad)
+	p.logHealth(c, bad)
 	g := &nomad.DeviceGroup{
 		Vendor: vendor, Type: kind, Name: groupName(c),
 		Attributes: map[string]*structs.Attribute{
@@ -327,7 +327,7 @@ func seatID(uuid string, seat int) string { return uuid + "/" + strconv.Itoa(sea
 // Reserve implements nomad.DevicePlugin: what a container gets of its seats. Two of one
 // card are one to it.
 func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
-	if p.begun() {
+	if p.neverListed() {
 		// Nomad asks a plugin that it has just started again for seats of the one before.
 		p.groups()
 	}
@@ -337,7 +337,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if p.settings == nil {
 		return nil, errNotConfigured
 	}
-	defer p.tellNomad()
+	defer p.notifyNomad()
 	if len(ids) == 0 {
 		return &nomad.ContainerReservation{}, nil
 	}
@@ -360,23 +360,23 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if p.settings.Inject == config.InjectRuntime {
 		res.Envs["NVIDIA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
 	} else {
-		p.nodes(res, uuids)
+		p.addNodes(res, uuids)
 	}
-	if err := p.handOver(res, ids, uuids); err != nil {
+	if err := p.addShare(res, ids, uuids); err != nil {
 		return nil, err
 	}
 	return res, nil
 }
 
 // begun says whether the plugin may look at the cards and has not done so yet.
-func (p *Plugin) begun() bool {
+func (p *Plugin) neverListed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.settings != nil && len(p.known) == 0
 }
 
 // nodes adds the device nodes of cards, and those that all cards share.
-func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
+func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 	paths := []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 	for _, uuid := range uuids {
 		paths = append(paths, fmt.Sprintf("/dev/nvidia%d", p.known[uuid].Minor))
@@ -388,7 +388,7 @@ func (p *Plugin) nodes(res *nomad.ContainerReservation, uuids []string) {
 
 // handOver adds what a container needs to share its cards, or leaves that to the ebbtide
 // driver. Where a card has one seat only, the container runs without it, too.
-func (p *Plugin) handOver(res *nomad.ContainerReservation, ids, uuids []string) error {
+func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) error {
 	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))

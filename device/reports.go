@@ -42,12 +42,12 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 			var cards map[ledger.CardID]nvml.Card
 			var on map[ledger.CardID][]nvml.Process
 			if len(stats) > 0 { // NVML is not asked for nothing
-				cards, on = p.onCards()
+				cards, on = p.readCards()
 			}
 			for _, st := range stats {
 				path := seat.ReportPath(dir, st.Container.Alloc, st.Container.Task)
-				now[path] = report(st, cards, on, last[path])
-				is := isBeyond(now[path])
+				now[path] = newReport(st, cards, on, last[path])
+				is := exceedsGrant(now[path])
 				if is && !beyond[path] {
 					p.log.Warn("a container has more memory on its card than it was granted: part of it does not ask",
 						"alloc_id", st.Container.Alloc, "task", st.Container.Task, "cards", now[path].Cards)
@@ -55,7 +55,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 				beyond[path] = is
 			}
 			maps.DeleteFunc(beyond, func(path string, _ bool) bool { _, there := now[path]; return !there })
-			p.write(last, now)
+			p.writeReports(last, now)
 			last = now
 			select {
 			case <-time.After(reportEvery):
@@ -68,7 +68,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 }
 
 // onCards are the cards, and the processes on each, as far as NVML tells.
-func (p *Plugin) onCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process) {
+func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process) {
 	cards, on = make(map[ledger.CardID]nvml.Card), make(map[ledger.CardID][]nvml.Process)
 	p.mu.Lock()
 	for uuid, c := range p.known {
@@ -91,14 +91,14 @@ const (
 )
 
 // isBeyond says whether a container has much more on a card than it was granted.
-func isBeyond(r seat.Report) bool {
+func exceedsGrant(r seat.Report) bool {
 	return slices.ContainsFunc(r.Cards, func(c seat.Card) bool {
 		return c.UsedMiB > c.HeldMiB+c.ParkedMiB+max(slackMiB, c.HeldMiB/slackPart)
 	})
 }
 
 // write writes what has changed, and removes what is gone.
-func (p *Plugin) write(last, now map[string]seat.Report) {
+func (p *Plugin) writeReports(last, now map[string]seat.Report) {
 	var errs []error
 	for path, r := range now {
 		if old, ok := last[path]; !ok || !reflect.DeepEqual(r, old) {
@@ -119,19 +119,19 @@ func (p *Plugin) write(last, now map[string]seat.Report) {
 
 // report is how a container fares, given which processes are on the cards and what was said
 // of it last.
-func report(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last seat.Report) seat.Report {
+func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last seat.Report) seat.Report {
 	r := seat.Report{
 		State: seat.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),
 	}
-	if st.Unparked != nil {
-		r.Unparked = st.Unparked.Error()
+	if st.ParkError != nil {
+		r.Unparked = st.ParkError.Error()
 	}
 	waiting := 0
 	for _, u := range st.Usage {
 		c := cards[u.Card]
 		r.Cards = append(r.Cards, seat.Card{
 			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Limit / nvml.MiB,
-			HeldMiB: (u.Held.CardUsage() - u.Held.Overhead) / nvml.MiB, UsedMiB: used(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
+			HeldMiB: (u.Held.CardUsage() - u.Held.Overhead) / nvml.MiB, UsedMiB: usedBy(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
 		})
 		r.Denied += u.Denied + u.TooLong
 		r.WaitedS += u.Waited.Seconds()

@@ -49,7 +49,7 @@ func TestReport(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := report(tc.is, cards, on, seat.Report{State: tc.state, Since: since})
+			r := newReport(tc.is, cards, on, seat.Report{State: tc.state, Since: since})
 			must.Eq(t, tc.state, r.State)
 			must.Eq(t, tc.why, r.Why)
 			must.Eq(t, since, r.Since, must.Sprint("it is so since then"))
@@ -57,11 +57,11 @@ func TestReport(t *testing.T) {
 			must.Eq(t, 1, r.WaitedS)
 			c := r.Cards[0]
 			must.Eq(t, seat.Card{UUID: "GPU-1", Model: "H200", MemoryMiB: 1000, ShareMiB: 400, HeldMiB: c.HeldMiB, UsedMiB: 90, ParkedMiB: c.ParkedMiB}, c)
-			must.False(t, isBeyond(r))
+			must.False(t, exceedsGrant(r))
 		})
 	}
 	// A process of the container that does not ask.
-	r := report(gate.Status{PIDs: []int{7, 8}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, cards, on, seat.Report{})
+	r := newReport(gate.Status{PIDs: []int{7, 8}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, cards, on, seat.Report{})
 	must.Eq(t, 590, r.Cards[0].UsedMiB)
-	must.True(t, isBeyond(r))
+	must.True(t, exceedsGrant(r))
 }

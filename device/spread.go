@@ -38,7 +38,7 @@ type seats struct {
 }
 
 // notYet is said of a seat that is not offered.
-const notYet = "it is offered when the other cards have as many containers (spread)"
+const notOffered = "it is offered when the other cards have as many containers (spread)"
 
 // spreads says whether seats are offered one at a time.
 func (p *Plugin) spreads() bool {
@@ -92,7 +92,7 @@ func (s *seats) taken() map[string]bool {
 }
 
 // seatsEvery is how often it is looked whether tasks have come or gone.
-const seatsEvery = time.Second
+const seatsInterval = time.Second
 
 // seatsChange looks whether tasks have come or gone, and says whether Nomad is to be told.
 func (p *Plugin) seatsChange() bool {
@@ -103,25 +103,25 @@ func (p *Plugin) seatsChange() bool {
 	}
 	changed, err := p.seats.read(tasksDir(p.settings.Gate))
 	if err != nil {
-		p.say(hclog.Error, err.Error())
+		p.logOnce(hclog.Error, err.Error())
 	}
 	return changed
 }
 
 // hide has Nomad place nothing on the seats of a card that are not offered. Nomad tries a job
 // that it could not place again when an attribute has changed.
-func hide(g *nomad.DeviceGroup, offered map[string]bool, level int) {
+func hideSeats(g *nomad.DeviceGroup, offered map[string]bool, level int) {
 	g.Attributes["offered"] = structs.NewIntAttribute(int64(level+1), "")
 	for _, d := range g.Devices {
 		if d.Healthy && !offered[d.ID] {
-			d.Healthy, d.HealthDesc = false, notYet
+			d.Healthy, d.HealthDesc = false, notOffered
 		}
 	}
 }
 
 // offers says which seats of each card are offered: those that are taken, and one more of the
 // cards that have the fewest containers of all that are alike. level is how many these have.
-func offers(cards []nvml.Card, perCard int, taken map[string]bool) (offered map[string]bool, level map[string]int) {
+func offeredSeats(cards []nvml.Card, perCard int, taken map[string]bool) (offered map[string]bool, level map[string]int) {
 	alike := func(c nvml.Card) string { return fmt.Sprint(c.Name, "/", c.Memory) }
 	count := func(c nvml.Card) (n int) {
 		for i := range perCard {

@@ -40,7 +40,7 @@ func TestOffers(t *testing.T) {
 		for _, id := range strings.Fields(tc.taken) {
 			taken[id[:1]+"/"+id[1:]] = true
 		}
-		offered, level := offers(tc.cards, 3, taken)
+		offered, level := offeredSeats(tc.cards, 3, taken)
 		var got []string
 		for _, c := range tc.cards {
 			row := ""
@@ -72,7 +72,7 @@ func TestSpread(t *testing.T) {
 					row += "o"
 					continue
 				}
-				must.Eq(t, notYet, d.HealthDesc)
+				must.Eq(t, notOffered, d.HealthDesc)
 				row += "."
 			}
 			rows = append(rows, row)
@@ -82,11 +82,11 @@ func TestSpread(t *testing.T) {
 	must.Len(t, 2, p.settled(t))
 	must.False(t, p.seatsChange())
 	must.Eq(t, []string{"1 o..", "1 o.."}, offered())
-	<-p.news // the gate is open
+	<-p.changed // the gate is open
 	reserve := func(uuid string, i int) {
 		_, err := p.Reserve([]string{seatID(uuid, i)})
 		must.NoError(t, err)
-		<-p.news
+		<-p.changed
 	}
 	reserve(first, 0)
 	must.Eq(t, []string{"1 o..", "1 o.."}, offered())

@@ -20,7 +20,7 @@ import (
 
 // Stats implements nomad.DevicePlugin. Each seat of a card has the card's figures.
 func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *nomad.StatsResponse, error) {
-	_, ctx, end, err := p.begin(ctx)
+	_, ctx, end, err := p.startUpdates(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 			}
 			out[name] = &structs.StatObject{Attributes: map[string]*structs.StatValue{
 				"Memory":  mib(u.Held.CardUsage(), u.Limit, "Memory that the container holds, of its share"),
-				"Used":    mib(used(st.PIDs, onCard), u.Held.CardUsage()-u.Held.Overhead, "Memory that its processes have on the card, of what was granted"),
+				"Used":    mib(usedBy(st.PIDs, onCard), u.Held.CardUsage()-u.Held.Overhead, "Memory that its processes have on the card, of what was granted"),
 				"Waiting": count(u.Waiting, "Requests for memory that wait"),
 				"Denied":  count(int(u.Denied+u.TooLong), "Requests for memory that were denied"),
 				"Paused":  {Desc: "Whether it may submit no work now", BoolVal: &st.Paused},
@@ -109,7 +109,7 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 }
 
 // used is what some processes have on a card, in bytes.
-func used(pids []int, onCard []nvml.Process) uint64 {
+func usedBy(pids []int, onCard []nvml.Process) uint64 {
 	var n uint64
 	for _, p := range onCard {
 		if slices.Contains(pids, p.PID) {

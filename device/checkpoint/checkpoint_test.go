@@ -541,7 +541,7 @@ func TestReturn(t *testing.T) {
 			if tc.fresh {
 				e = New(m.options())
 			}
-			err = e.Return(t.Context(), ids(1, 2, 3))
+			err = e.Restore(t.Context(), ids(1, 2, 3))
 			must.Eq(t, tc.calls, m.said())
 			must.Eq(t, tc.states, m.states())
 			must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
@@ -566,14 +566,14 @@ func TestReturn_room(t *testing.T) {
 	must.NoError(t, err)
 	m.said()
 	m.other = 4*gib + 1
-	err = e.Return(t.Context(), ids(1, 2))
+	err = e.Restore(t.Context(), ids(1, 2))
 	must.ErrorContains(t, err, "card GPU-1 has 4294967295 bytes free, and 4294967296 have to come back")
 	must.False(t, errors.Is(err, gate.ErrLost))
 	must.Eq(t, "", m.said())
 
 	// Of one that has ended nothing comes back.
 	delete(m.procs, 2)
-	must.NoError(t, e.Return(t.Context(), ids(1, 2)))
+	must.NoError(t, e.Restore(t.Context(), ids(1, 2)))
 	must.Eq(t, "restore 1, unlock 1", m.said())
 }
 

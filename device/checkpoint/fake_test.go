@@ -243,7 +243,7 @@ func TestFake_thereAndBack(t *testing.T) {
 			// Another can have all of the card, and as long as it has, nothing comes back.
 			other := h.start("--mode", "fill", "--bytes", strconv.Itoa(8*mib), "--hold-ms", "60000")
 			must.Eq(t, memory-8*mib, int(other.line()["got"].(float64)))
-			err = h.Return(t.Context(), []ledger.ProcessID{j.ProcessID})
+			err = h.Restore(t.Context(), []ledger.ProcessID{j.ProcessID})
 			must.ErrorContains(t, err, "0 bytes free")
 			must.False(t, errors.Is(err, gate.ErrLost))
 			must.Eq(t, driver.Checkpointed, h.state(j))
@@ -251,7 +251,7 @@ func TestFake_thereAndBack(t *testing.T) {
 
 			must.NoError(t, other.cmd.Process.Kill())
 			_ = other.wait()
-			must.NoError(t, h.Return(t.Context(), []ledger.ProcessID{j.ProcessID}))
+			must.NoError(t, h.Restore(t.Context(), []ledger.ProcessID{j.ProcessID}))
 			j.ends()
 			must.Eq(t, 0, h.used())
 		})
@@ -275,9 +275,9 @@ func TestFake_twice(t *testing.T) {
 		must.Eq(t, 0, h.used())
 		a.still()
 		b.still()
-		must.NoError(t, h.Return(t.Context(), all))
+		must.NoError(t, h.Restore(t.Context(), all))
 	}
-	must.NoError(t, h.Return(t.Context(), all)) // there is nothing to be returned
+	must.NoError(t, h.Restore(t.Context(), all)) // there is nothing to be returned
 	a.ends()
 	b.ends()
 }
@@ -340,7 +340,7 @@ func TestFake_lost(t *testing.T) {
 	_, err := h.Park(t.Context(), both)
 	must.NoError(t, err)
 	h.Evictor.opts.Driver = failing{h}
-	err = h.Return(t.Context(), both)
+	err = h.Restore(t.Context(), both)
 	must.ErrorIs(t, err, gate.ErrLost)
 	must.ErrorIs(t, err, driver.OutOfMemory)
 	b.ends()
@@ -393,7 +393,7 @@ func TestFake_helperKilled(t *testing.T) {
 	// The plugin was started anew, too, and knows nothing.
 	h.client.Close()
 	h = newHost(t)
-	must.NoError(t, h.Return(t.Context(), all))
+	must.NoError(t, h.Restore(t.Context(), all))
 	j.ends()
 }
 
@@ -431,7 +431,7 @@ func TestFake_killedWhileParked(t *testing.T) {
 	for alive(a.ProcessID) { // nobody has waited for it
 		time.Sleep(time.Millisecond)
 	}
-	must.NoError(t, h.Return(t.Context(), both))
+	must.NoError(t, h.Restore(t.Context(), both))
 	b.ends()
 	must.Eq(t, 0, h.used())
 	must.MapEmpty(t, h.parked.held)
@@ -445,5 +445,5 @@ func TestFake_ended(t *testing.T) {
 	freed, err := h.Park(t.Context(), []ledger.ProcessID{j.ProcessID})
 	must.NoError(t, err)
 	must.MapEmpty(t, freed)
-	must.NoError(t, h.Return(t.Context(), []ledger.ProcessID{j.ProcessID}))
+	must.NoError(t, h.Restore(t.Context(), []ledger.ProcessID{j.ProcessID}))
 }

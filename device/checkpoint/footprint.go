@@ -46,7 +46,7 @@ func (r *records) note(id ledger.ProcessID, f footprint) {
 }
 
 // of returns what a process held; not ok: it was not parked, or not by this Evictor.
-func (r *records) of(id ledger.ProcessID) (f footprint, ok bool) {
+func (r *records) get(id ledger.ProcessID) (f footprint, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f, ok = r.held[id]

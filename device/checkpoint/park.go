@@ -32,7 +32,7 @@ func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[l
 		return freed, nil
 	}
 	// As it was, whatever ctx says: nobody else would let them go on.
-	back := e.back(context.WithoutCancel(ctx), on, true)
+	back := e.restoreAndUnlock(context.WithoutCancel(ctx), on, true)
 	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
 }
 
@@ -43,9 +43,9 @@ func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, hel
 		switch s, err := e.state(ctx, id); {
 		case err != nil:
 			return nil, nil, err
-		case s == none && held[id].sum() > 0 && e.opts.Alive(id):
+		case s == noState && held[id].sum() > 0 && e.opts.Alive(id):
 			return nil, nil, fmt.Errorf("%w: process %d holds %d bytes of the cards, and CUDA does not know it", ErrNotEvictable, id.PID, held[id].sum())
-		case s == none || s == driver.Checkpointed:
+		case s == noState || s == driver.Checkpointed:
 		case s == driver.Failed:
 			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
 		case s == driver.Running:
@@ -126,22 +126,24 @@ func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
 }
 
 // none is the state of a process that has ended, or has no CUDA.
-const none driver.State = -1
+const noState driver.State = -1
 
 // state asks for a process's state.
 func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State, error) {
 	if !e.opts.Alive(id) {
-		return none, nil
+		return noState, nil
 	}
 	s, err := e.opts.Driver.State(ctx, id.PID)
 	if err != nil {
-		if r, answered := errors.AsType[driver.Result](err); answered && unknown(r) || !e.opts.Alive(id) {
-			return none, nil
+		if r, answered := errors.AsType[driver.Result](err); answered && unknownToCUDA(r) || !e.opts.Alive(id) {
+			return noState, nil
 		}
-		return none, err
+		return noState, err
 	}
 	return s, nil
 }
 
 // unknown says that CUDA does not know the process.
-func unknown(r driver.Result) bool { return r == driver.InvalidValue || r == driver.NotInitialized }
+func unknownToCUDA(r driver.Result) bool {
+	return r == driver.InvalidValue || r == driver.NotInitialized
+}

@@ -16,11 +16,11 @@ import (
 
 // tries is how often something is tried at least that must not stay undone, where the helper
 // that calls CUDA has ended in the middle.
-const tries = 3
+const minTries = 3
 
 // Return implements gate.Evictor. It fails where the cards have not the room.
-func (e *Evictor) Return(ctx context.Context, processes []ledger.ProcessID) error {
-	if err := e.back(ctx, processes, false); err != nil {
+func (e *Evictor) Restore(ctx context.Context, processes []ledger.ProcessID) error {
+	if err := e.restoreAndUnlock(ctx, processes, false); err != nil {
 		return fmt.Errorf("bringing back what was parked: %w", err)
 	}
 	return nil
@@ -28,26 +28,26 @@ func (e *Evictor) Return(ctx context.Context, processes []ledger.ProcessID) erro
 
 // back brings back processes and lets them go on. If they must, they are brought back also
 // when there seems to be no room.
-func (e *Evictor) back(ctx context.Context, processes []ledger.ProcessID, must bool) error {
+func (e *Evictor) restoreAndUnlock(ctx context.Context, processes []ledger.ProcessID, must bool) error {
 	if !must {
-		found := e.sort(ctx, processes)
+		found := e.classify(ctx, processes)
 		if found.why != nil {
 			return errors.Join(found.lost, found.why)
 		}
-		return errors.Join(found.lost, e.bring(ctx, found, false))
+		return errors.Join(found.lost, e.restoreFound(ctx, found, false))
 	}
 	var lost error
-	for t := e.begin(); ; {
-		found := e.sort(ctx, processes)
-		lost = errors.Join(lost, found.lost, e.bring(ctx, found, true))
+	for t := e.newAttempt(); ; {
+		found := e.classify(ctx, processes)
+		lost = errors.Join(lost, found.lost, e.restoreFound(ctx, found, true))
 		if processes = found.unknown; len(processes) == 0 {
 			return lost
 		}
 		// The helper that calls CUDA may have ended, and CUDA be still at it. Or CUDA does not
 		// answer for one process while another is locked, which it is not any more
 		// (NVIDIA/cuda-checkpoint#30).
-		if !t.again() {
-			return errors.Join(lost, unsure(fmt.Errorf("of %d processes: %w", len(processes), found.why)))
+		if !t.retry() {
+			return errors.Join(lost, markUnsure(fmt.Errorf("of %d processes: %w", len(processes), found.why)))
 		}
 	}
 }
@@ -60,12 +60,12 @@ type attempt struct {
 	until time.Time
 }
 
-func (e *Evictor) begin() *attempt {
-	return &attempt{Evictor: e, tries: tries, until: time.Now().Add(e.opts.Undo)}
+func (e *Evictor) newAttempt() *attempt {
+	return &attempt{Evictor: e, tries: minTries, until: time.Now().Add(e.opts.Undo)}
 }
 
 // again waits a moment, and says whether to try again.
-func (a *attempt) again() bool {
+func (a *attempt) retry() bool {
 	a.tries--
 	if a.tries <= 0 && time.Now().After(a.until) {
 		return false
@@ -83,13 +83,13 @@ type found struct {
 }
 
 // sort tells which processes are parked and which are only locked.
-func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f found) {
+func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f found) {
 	for _, id := range processes {
 		s, err := e.state(ctx, id)
-		if err == nil && (s < none || s > driver.Failed) {
+		if err == nil && (s < noState || s > driver.Failed) {
 			err = fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
 		}
-		_, parked := e.parked.of(id)
+		_, parked := e.parked.get(id)
 		switch {
 		case err != nil:
 			f.unknown = append(f.unknown, id)
@@ -102,7 +102,7 @@ func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f fou
 			f.locked = append(f.locked, id)
 		case s == driver.Failed:
 			f.lost = errors.Join(f.lost, fmt.Errorf("process %d has failed: %w", id.PID, gate.ErrLost))
-		case s == none && parked && e.opts.Alive(id):
+		case s == noState && parked && e.opts.Alive(id):
 			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA knows it no more: %w", id.PID, gate.ErrLost))
 		}
 		e.parked.forget(id)
@@ -113,9 +113,9 @@ func (e *Evictor) sort(ctx context.Context, processes []ledger.ProcessID) (f fou
 // bring restores processes and unlocks them. The error is gate.ErrLost for those that cannot
 // go on, gate.ErrUnsure for those of which that is not known, or says that all that were away
 // still are.
-func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
+func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 	if len(f.away) > 0 {
-		done, err := e.room(ctx, f.away, must)
+		done, err := e.acquireRoom(ctx, f.away, must)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
 		case errors.Is(err, gate.ErrLost), errors.Is(err, gate.ErrUnsure):
 			lost = errors.Join(lost, err)
 		case must:
-			lost = errors.Join(lost, unsure(err))
+			lost = errors.Join(lost, markUnsure(err))
 		default:
 			return errors.Join(lost, err, e.repark(ctx, back))
 		}
@@ -146,7 +146,7 @@ func (e *Evictor) bring(ctx context.Context, f found, must bool) error {
 // room takes the turn of bringing processes back, when the cards have what they held free.
 // done gives it to others. Processes that must come back are waited with for a while, and
 // are then tried: else they are lost in any case.
-func (e *Evictor) room(ctx context.Context, away []ledger.ProcessID, must bool) (done func(), err error) {
+func (e *Evictor) acquireRoom(ctx context.Context, away []ledger.ProcessID, must bool) (done func(), err error) {
 	until := time.Now().Add(e.opts.Undo)
 	for {
 		select {
@@ -154,7 +154,7 @@ func (e *Evictor) room(ctx context.Context, away []ledger.ProcessID, must bool) 
 		case <-ctx.Done():
 			return nil, fmt.Errorf("others are coming back: %w", ctx.Err())
 		}
-		missing := e.missing(away)
+		missing := e.checkRoom(away)
 		if missing == nil || must && time.Now().After(until) {
 			return func() { <-e.restoring }, nil
 		}
@@ -168,10 +168,10 @@ func (e *Evictor) room(ctx context.Context, away []ledger.ProcessID, must bool) 
 
 // missing says what keeps processes that are alive from coming back; nil: nothing. What
 // another than this Evictor has parked is not known, and room for it is taken for granted.
-func (e *Evictor) missing(away []ledger.ProcessID) error {
+func (e *Evictor) checkRoom(away []ledger.ProcessID) error {
 	need := make(footprint)
 	for _, id := range away {
-		if f, ok := e.parked.of(id); ok && e.opts.Alive(id) {
+		if f, ok := e.parked.get(id); ok && e.opts.Alive(id) {
 			need.add(f)
 		}
 	}
@@ -190,25 +190,25 @@ func (e *Evictor) missing(away []ledger.ProcessID) error {
 // that it is parked still.
 func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	var err error
-	for range tries {
+	for range minTries {
 		if e.opts.Alive(id) {
 			err = e.opts.Driver.Restore(ctx, id.PID)
 		}
 		r, answered := errors.AsType[driver.Result](err)
 		switch {
 		case err == nil,
-			!e.opts.Alive(id) && (!answered || unknown(r)): // it has ended before
+			!e.opts.Alive(id) && (!answered || unknownToCUDA(r)): // it has ended before
 			e.parked.forget(id)
 			return nil
 		case answered:
 			// Whatever state it is said to be in: it does not come back at a second try
 			// either (NVIDIA/cuda-checkpoint#44).
 			e.parked.forget(id)
-			return loss(err)
+			return markLost(err)
 		}
 		// The helper has ended. CUDA may have done it all the same, or be still at it.
 		s, failed := e.state(ctx, id)
-		for t := e.begin(); failed == nil && s > driver.Failed && t.again(); {
+		for t := e.newAttempt(); failed == nil && s > driver.Failed && t.retry(); {
 			s, failed = e.state(ctx, id)
 		}
 		switch {
@@ -218,10 +218,10 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 			e.parked.forget(id)
 			return nil
 		case s > driver.Failed: // CUDA is still at it
-			return unsure(fmt.Errorf("%w; it is in %v", err, s))
+			return markUnsure(fmt.Errorf("%w; it is in %v", err, s))
 		case s != driver.Checkpointed:
 			e.parked.forget(id)
-			return loss(fmt.Errorf("%w; it is in %v", err, s))
+			return markLost(fmt.Errorf("%w; it is in %v", err, s))
 		}
 	}
 	return err
@@ -231,7 +231,7 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed error) {
 	held, err := e.footprints(back)
 	if err != nil {
-		return unsure(err)
+		return markUnsure(err)
 	}
 	for _, id := range back {
 		if !e.opts.Alive(id) {
@@ -239,7 +239,7 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed e
 		}
 		e.parked.note(id, held[id])
 		if err := e.opts.Driver.Checkpoint(ctx, id.PID); err != nil && e.opts.Alive(id) {
-			failed = errors.Join(failed, unsure(err))
+			failed = errors.Join(failed, markUnsure(err))
 		}
 	}
 	return failed
@@ -248,7 +248,7 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed e
 // unlock lets a process go on.
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
-	for range tries {
+	for range minTries {
 		if !e.opts.Alive(id) {
 			return nil
 		}
@@ -262,16 +262,16 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	}
 	err = fmt.Errorf("it stays locked: %w", err)
 	if _, answered := errors.AsType[driver.Result](err); answered {
-		return loss(err)
+		return markLost(err)
 	}
-	return unsure(err)
+	return markUnsure(err)
 }
 
 // unsure marks an error after which it is not known whether a process can go on.
-func unsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }
+func markUnsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }
 
 // loss says of an error that a process cannot go on because of it.
-func loss(err error) error {
+func markLost(err error) error {
 	if errors.Is(err, gate.ErrLost) {
 		return err
 	}

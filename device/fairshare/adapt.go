@@ -113,7 +113,7 @@ func Adapt(in AdaptInput) AdaptOutput {
 		if mine.Coefficients.none() {
 			mine.Coefficients = clone(g.Coefficients)
 		}
-		if !counted(g, in.Coefficients) {
+		if !countOnly(g, in.Coefficients) {
 			continue
 		}
 		// Nothing but the count counts so far: there is nothing to move.
@@ -131,7 +131,7 @@ func Adapt(in AdaptInput) AdaptOutput {
 
 // counted says whether only the number of jobs counts for the group, for lack of
 // profiles.
-func counted(g Group, all Coefficients) bool {
+func countOnly(g Group, all Coefficients) bool {
 	return g.Coefficients.Scheme == CountOnly || g.Coefficients.none() && all.Scheme == CountOnly
 }
 

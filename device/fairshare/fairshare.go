@@ -327,7 +327,7 @@ func (c *card) output() Output {
 		Groups: make([]GroupShare, len(c.in.Groups)), Containers: make([]Share, len(c.in.Containers)),
 		BudgetMiB: c.budget,
 	}
-	byID, memory := make(map[string]Share, len(c.containers)), c.alone()
+	byID, memory := make(map[string]Share, len(c.containers)), c.groupMemory()
 	for i, x := range c.containers {
 		rule := c.rule(i)
 		byID[x.ID] = Share{ID: x.ID, ShareMiB: c.shares[i], Rule: rule, Why: c.why(i, rule)}
@@ -350,7 +350,7 @@ func (c *card) output() Output {
 }
 
 // alone is what the groups get in an input without containers, in MiB.
-func (c *card) alone() map[string]int {
+func (c *card) groupMemory() map[string]int {
 	memory := make(map[string]int, len(c.groups))
 	if len(c.containers) > 0 || c.in.Mode == WholeCard {
 		return memory

@@ -140,7 +140,7 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 }
 
 // Return implements Evictor.
-func (h *chaos) Return(ctx context.Context, processes []ledger.ProcessID) error {
+func (h *chaos) Restore(ctx context.Context, processes []ledger.ProcessID) error {
 	err := h.takes(ctx)
 	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
 		return cmpErr(err, errors.New("CUDA does not answer"))
@@ -235,7 +235,7 @@ func (w *worker) connect() {
 				w.listen(g, s)
 			}
 			s.cut()
-			g.leave(s, nil)
+			g.disconnected(s, nil)
 			w.mu.Lock()
 			w.session, w.gate, w.paused = nil, nil, false
 			w.changed.Broadcast()
@@ -449,7 +449,7 @@ func (w *worker) work(each time.Duration, steps int) {
 // logStats says how it is with everybody.
 func logStats(t *testing.T, g *Gate) {
 	for _, s := range g.Stats() {
-		t.Logf("%s: pids %v, %d absent, pinned %t, paused %t, planned %t, %s", s.Container.ID, s.PIDs, s.Absent, s.Pinned, s.Paused, s.Planned, s.Parking.State)
+		t.Logf("%s: pids %v, %d absent, pinned %t, paused %t, planned %t, %s", s.Container.ID, s.PIDs, s.Disconnected, s.Pinned, s.Paused, s.Planned, s.Parking.State)
 		for _, u := range s.Usage {
 			t.Logf("    %s: %+v, %d waiting", u.Card, u.Held, u.Waiting)
 		}
@@ -463,7 +463,7 @@ func (h *chaos) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gate = g
-	go g.Watch(g.evictions)
+	go g.Watch(g.parkCtx)
 }
 
 // look looks at the gate's books.
@@ -480,7 +480,7 @@ func (h *chaos) look() {
 		h.Error(err)
 	}
 	for _, c := range g.containers {
-		if c.failed >= tries {
+		if c.parkFailures >= maxParkFailures {
 			h.mu.Lock()
 			h.gaveUp = true
 			h.mu.Unlock()
@@ -629,7 +629,7 @@ func runChaos(t *testing.T, seed uint64) {
 	must.MapEmpty(t, h.gate.containers)
 	must.Zero(t, h.gate.queue.Len())
 	for _, card := range h.gate.cards {
-		must.Eq(t, []any{0, 0, ledger.Entry{}, uint64(0)}, []any{h.gate.moving[card], h.gate.returning[card], h.gate.ledger.Total(card), h.on[card]})
+		must.Eq(t, []any{0, 0, ledger.Entry{}, uint64(0)}, []any{h.gate.parkingOn[card], h.gate.restoringOn[card], h.gate.ledger.Total(card), h.on[card]})
 	}
 	h.gate.mu.Unlock()
 	t.Logf("%v, %d moves", time.Since(h.begun), h.moves)

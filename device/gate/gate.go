@@ -1,27 +1,27 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gate is where the GPU memory of a host is asked for.
+// Package gate controls the allocation of GPU memory on a host.
 //
-// The preload library of each process connects to the gate's Unix socket. Before it
-// allocates, it asks; the gate grants, lets it wait for a bounded time, or denies. The
-// package ledger keeps the books, queue decides who is next, peer tells who asks, and
-// wire is what is said. This package joins them: one lock guards all state, and nothing
-// is done under it that waits for anybody but the state file.
+// The preload library of each process connects to the gate's Unix socket and requests memory
+// before it allocates. The gate grants the request, lets it wait for a bounded time, or denies
+// it. Package ledger does the accounting, queue orders the requests, peer identifies the
+// clients, and wire is the protocol. One lock guards all state; the only I/O under it is
+// writing the state file.
 //
-// A client can only harm itself. It is known by what the kernel says of it; its messages
-// have a fixed length; what it may ask, hold, leave open and send is bounded; a message
-// that cannot be ends its connection. What a process holds stays on the books until it is
-// gone, which the kernel tells, with or without a connection. So a client that is killed
-// at any point gives everything back, and one that is cut off gains nothing.
+// A client can only harm itself. The kernel identifies it; messages have a fixed length;
+// requests, holdings, connections and message rate are bounded; an invalid message ends the
+// connection. Memory stays charged to a process until the kernel reports its exit, with or
+// without a connection. So killing a client at any point frees all its memory, and
+// disconnecting it gains nothing.
 //
-// A gate that was restarted knows by its state file who may hold how much at most. Until
-// these processes are back, or gone, that much is not given to others. Where the file
-// cannot be read, nothing at all is given for Options.Grace.
+// After a restart the state file tells how much each process may hold at most. That much stays
+// reserved until the process reconnects or exits. If the file cannot be read, nothing is
+// granted for Options.Grace.
 //
-// With an Evictor a container can be parked, to make room: its processes are paused, their
-// memory goes to the host's, and comes back when there is room for all of it (park.go). So
-// a request that fits on the card by itself need not be denied.
+// With an Evictor the gate can park a container to make room: it pauses the container's
+// processes, moves their GPU memory to host memory, and restores it when all of it fits
+// (park.go). So a request that fits on an empty card need not be denied.
 package gate
 
 import (
@@ -40,127 +40,124 @@ import (
 )
 
 var (
-	// ErrUnknown says that no process of such a container has said hello, or no such card
-	// is there.
+	// ErrUnknown: no process of the container has said hello, or there is no such card.
 	ErrUnknown = errors.New("unknown to the gate")
-	// ErrPinned says that a process's memory cannot be moved, and never will.
+	// ErrPinned: the process's memory can never be moved.
 	ErrPinned = errors.New("its memory cannot be moved")
-	// ErrLost says that a process cannot go on: its memory did not come back.
+	// ErrLost: the process's memory could not be restored, so it cannot continue.
 	ErrLost = errors.New("its memory is lost")
-	// ErrUnsure says that it is not known whether a process can go on: CUDA does not answer.
+	// ErrUnsure: CUDA does not answer, so it is unknown whether the process can continue.
 	ErrUnsure = errors.New("how it is with it is not known")
 )
 
-// Card is a GPU whose memory is given.
+// Card is a GPU whose memory the gate controls.
 type Card struct {
 	UUID     wire.UUID
 	Physical uint64 // bytes
-	Reserve  uint64 // bytes that are never given: for contexts, and for what the driver takes
+	Reserve  uint64 // bytes that are never granted: contexts and the driver's own memory
 }
 
-// Share is what a container may have of a card.
+// Share is a container's entitlement on a card.
 type Share struct {
 	Limit    uint64 // bytes
-	Most     uint64 // bytes that it never gets more than, also of a soft share; 0: the card's
-	Priority int    // more is sooner
+	Most     uint64 // bytes; upper bound of a soft share, 0: the card's capacity
+	Priority int    // higher is served first
 }
 
 // Shares divides cards among containers.
 type Shares interface {
-	// Join is told that a container is about to use a card, and says what it may have. It
-	// may be told so more than once. With an error the container may not use the card.
-	// It may call the gate.
+	// Join returns the share of a container that is about to use a card. It may be called more
+	// than once, and may call the gate. An error denies the card to the container.
 	Join(peer.Container, ledger.CardID) (Share, error)
-	// Leave is told that the last process of a container is gone.
+	// Leave is called when the last process of a container has exited.
 	Leave(peer.Container)
 }
 
-// Evictor moves the memory that processes hold on cards to the host's memory, and back.
+// Evictor moves the GPU memory of processes to host memory and back.
 type Evictor interface {
-	// Park moves all that the processes hold, on all cards. They are one container's and
-	// have been paused. It returns how many bytes came free on each card, as far as the card
-	// tells. With an error all is as it was before, unless the error wraps ErrLost or
-	// ErrUnsure. With ErrPinned it is not tried again.
+	// Park moves everything the processes hold, on all cards. They belong to one container and
+	// are paused. It returns the bytes freed on each card, as far as the card reports them. An
+	// error leaves everything as before, unless it wraps ErrLost or ErrUnsure. ErrPinned is not
+	// retried.
 	Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error)
-	// Return moves it back. There is room for it, and no other process is granted any until
-	// Return returns. A process that holds nothing away (it was never parked, or only
-	// locked) is unlocked and otherwise left alone, so that Return also repairs what a gate
-	// has left that ended in between. With an error the processes are parked still, unless
-	// it wraps ErrLost.
-	Return(ctx context.Context, processes []ledger.ProcessID) error
+	// Restore moves the memory back. The gate has reserved room and grants none on these cards
+	// until Restore returns. A process with nothing parked (never parked, or only locked) is
+	// just unlocked, so that Restore also repairs what a crashed gate left behind. After an
+	// error the processes are still parked, unless it wraps ErrLost.
+	Restore(ctx context.Context, processes []ledger.ProcessID) error
 }
 
-// Life is a process that may end.
+// Life is a handle on a running process.
 type Life interface {
-	// Wait returns nil when it has ended, and an error after Close.
+	// Wait returns nil when the process has exited, and an error after Close.
 	Wait() error
-	// Kill ends it.
+	// Kill kills the process.
 	Kill() error
 	Close()
 }
 
-// Options say how a gate works.
+// Options configure a gate.
 type Options struct {
 	Cards []Card
-	// Shares divides the cards. Without, each container may hold all of each card.
+	// Shares divides the cards. Without it each container may hold all of each card.
 	Shares Shares
-	// Evictor makes room. Without, nobody is evicted, and a request is denied instead.
+	// Evictor parks containers. Without it requests are denied instead.
 	Evictor Evictor
-	// ReturnOnly is whether the Evictor only brings back who was parked by a gate before.
-	ReturnOnly bool
-	// Soft is whether a container that can be parked may hold more than its share while no
-	// other wants it. The share is what it is told either way.
+	// RestoreOnly uses the Evictor only for containers that an earlier gate has parked.
+	RestoreOnly bool
+	// Soft lets a container that can be parked hold more than its share while no other
+	// container wants the memory. It is told its share either way.
 	Soft bool
-	// Lazy is whether a container that was idle when it was parked returns after all others,
-	// until it wants to submit work.
+	// Lazy restores a container that was idle when parked after all others, until it has work
+	// to submit.
 	Lazy bool
-	// Measure tells what a card itself knows of its memory (Watch). Without, the books are
-	// believed.
+	// Measure returns a card's own view of its memory (Watch). Without it the ledger is
+	// trusted.
 	Measure func(ledger.CardID) (Measured, error)
-	// Rules are the times for which requests wait.
+	// Rules are the timings of the queue.
 	Rules queue.Rules
-	// MaxWait bounds how long a request may wait, whatever it says.
+	// MaxWait caps the wait that a request asks for.
 	MaxWait time.Duration
-	// Lease is what a request is rounded up to, in bytes, if it welcomes that and nobody
-	// waits. 0: not at all.
+	// Lease rounds grants up to a multiple of this many bytes, for requests that accept it and
+	// while nothing waits. 0: off.
 	Lease uint64
-	// State is the path of the state file. Without, a restart is like a first start.
+	// State is the path of the state file. Without it a restart forgets everything.
 	State string
-	// Grace is how long nothing is given after a start with an unreadable state file.
+	// Grace is how long nothing is granted after a start with an unreadable state file.
 	Grace time.Duration
-	// Finder finds out about processes.
+	// Finder looks up processes.
 	Finder peer.Finder
-	// Identify tells who has connected. Without, Finder does: see its Identify for admit.
+	// Identify identifies a new client; see peer.Finder.Identify for admit. Default: Finder's.
 	Identify func(conn *net.UnixConn, admit func(id string) error) (peer.Process, Life, error)
-	// Open finds a process again that the gate before this one has known; the error is
-	// peer.ErrGone if it has ended. Without, peer.Finder does.
+	// Open returns a handle on a process from the state file; peer.ErrGone if it has exited.
+	// Default: peer.Finder's.
 	Open func(pid int, start uint64) (Life, error)
-	// Report is told what fails and which connections are cut off. It must not call the
-	// gate.
+	// Report is called with failures and with the reasons for cutting connections. It must not
+	// call the gate.
 	Report func(error)
-	// Bounds of what one client can do.
+	// Bounds limit what one client can do.
 	Bounds Bounds
 }
 
-// Bounds bound what one client or container can do to the gate.
+// Bounds limit what one client or container can do to the gate.
 type Bounds struct {
-	// Connections of one container at a time; each counts for a second at least.
+	// Connections per container; each counts for at least a second.
 	Connections int
-	// Total is how many connections there may be of all containers. Sure is how many a
-	// container may have whatever the others have.
+	// Total is the number of connections over all containers; Sure is what each container may
+	// have even beyond Total.
 	Total, Sure int
-	// Waiting requests of one container.
+	// Waiting requests per container.
 	Waiting int
-	// Rate is how many messages a second are read of one container, and Burst how many may
-	// come at once. More of them wait in the sockets.
+	// Rate is the number of messages read per second and container, with bursts of Burst. The
+	// rest waits in the sockets.
 	Rate, Burst int
-	// Hello is how long a connection may be without a first message.
+	// Hello is the time limit for the first message.
 	Hello time.Duration
-	// Write is how long a client may leave unread what it is sent.
+	// Write is how long a client may leave its messages unread.
 	Write time.Duration
 }
 
-// Default returns options that fit most hosts. Cards, Shares and State are to be set.
+// Default returns options that suit most hosts. The caller sets Cards, Shares and State.
 func Default() Options {
 	return Options{
 		Rules: queue.Rules{
@@ -178,79 +175,79 @@ func Default() Options {
 	}
 }
 
-// Gate gives GPU memory to processes. Its methods are safe for concurrent use.
+// Gate controls GPU memory. Its methods are safe for concurrent use.
 type Gate struct {
 	opts  Options
 	boot  string
-	cards []ledger.CardID // a handle is an index in it, plus one
+	cards []ledger.CardID // a handle is the index plus one
 
-	mu         sync.Mutex
-	ledger     *ledger.Ledger
-	queue      *queue.Queue
-	pending    map[uint64]*pending // by queue.Request.ID
-	asked      uint64              // the last ID
-	processes  map[ledger.ProcessID]*process
-	containers map[ledger.ContainerID]*container
-	moving     map[ledger.CardID]int // containers that are leaving
-	returning  map[ledger.CardID]int // containers whose memory comes back: nobody is granted any
-	recalled   map[ledger.CardID]time.Time
-	outside    map[ledger.CardID]uint64 // held by processes that do not ask, as last measured
-	doubted    map[ledger.CardID]bool   // nothing is granted until the card has been measured
-	remeasure  chan struct{}
-	rested     time.Time // until then the queue is not looked at again
-	graceUntil time.Time // until then nothing is given
-	timer      *time.Timer
-	evictions  context.Context
-	stop       context.CancelFunc
-	closed     bool
-	left       []*container // who Shares has to be told of
+	mu             sync.Mutex
+	ledger         *ledger.Ledger
+	queue          *queue.Queue
+	pending        map[uint64]*pending // by queue.Request.ID
+	lastID         uint64              // of queue.Request.ID
+	processes      map[ledger.ProcessID]*process
+	containers     map[ledger.ContainerID]*container
+	parkingOn      map[ledger.CardID]int // containers being parked
+	restoringOn    map[ledger.CardID]int // containers being restored; nothing is granted meanwhile
+	lastRecall     map[ledger.CardID]time.Time
+	outside        map[ledger.CardID]uint64 // held by processes unknown to the gate, as last measured
+	suspect        map[ledger.CardID]bool   // nothing is granted until the card has been measured
+	remeasure      chan struct{}
+	throttledUntil time.Time // the queue is not examined before
+	graceUntil     time.Time // nothing is granted before
+	timer          *time.Timer
+	parkCtx        context.Context
+	stop           context.CancelFunc
+	closed         bool
+	departed       []*container // Shares.Leave is due
 
-	// restoring is held while memory comes back: of one container at a time.
-	restoring chan struct{}
+	// restoreLock is held during a restore: one container at a time.
+	restoreLock chan struct{}
 
-	// sharing has who tells Shares of somebody: that one has come must not be heard after it
-	// has left. It is taken before mu.
-	sharing chan struct{}
+	// sharesLock serializes calls of Shares, so that a Join is not seen after the Leave. It is
+	// taken before mu.
+	sharesLock chan struct{}
 
 	connections connLimiter
 }
 
-// container is one of which a process has said hello and is not gone.
+// container has at least one process that has said hello and not exited.
 type container struct {
 	peer.Container
-	id        ledger.ContainerID
-	priority  int
-	processes map[ledger.ProcessID]*process
-	shares    map[ledger.CardID]uint64 // what it is told that it may hold
-	arrived   time.Time
-	placed    time.Time // it came, or last came back
-	active    time.Time // it was last known to submit work
-	waiting   int
-	pause     *pause
-	parking   *parking  // its memory is parked, or on the way
-	spared    time.Time // until then it is not evicted: that has failed
-	failed    int       // times in a row
-	failure   error     // the last one; nil after a success
-	lost      error     // why its memory did not come back; nil if it has
-	counts    map[ledger.CardID]*Counts
-	pauses    int
-	pausedFor time.Duration
-	parks     int
-	parkedFor time.Duration
-	faults    int
+	id           ledger.ContainerID
+	priority     int
+	processes    map[ledger.ProcessID]*process
+	shares       map[ledger.CardID]uint64 // what it is told it may hold
+	arrived      time.Time
+	placed       time.Time // first start or last restore
+	lastActive   time.Time // last known submission of work
+	waiting      int
+	pause        *pause
+	parking      *parking  // nil: its memory is not parked
+	noParkUntil  time.Time // not parked before, because an attempt failed
+	parkFailures int       // in a row
+	parkErr      error     // of the last attempt; nil after a success
+	lost         error     // why its memory could not be restored, or nil
+	counts       map[ledger.CardID]*Counts
+	pauses       int
+	pausedFor    time.Duration
+	parks        int
+	parkedFor    time.Duration
+	faults       int
 }
 
-// process is one that has said hello and is not gone.
+// process has said hello and not exited.
 type process struct {
 	id        ledger.ProcessID
 	container *container
 	life      Life
-	session   *session // nil: it has no connection
-	pinned    uint64   // why it cannot be evicted, or 0
+	session   *session // nil: disconnected
+	pinned    uint64   // wire.Pinned's reason, or 0
 	ceilings  map[ledger.CardID]uint64
 }
 
-// pending is a request without an answer.
+// pending is an unanswered request.
 type pending struct {
 	session *session
 	seq     uint64
@@ -259,13 +256,13 @@ type pending struct {
 	wait    uint64 // ms
 }
 
-// New returns a gate that knows what its state file says. Close must be called.
+// New returns a gate that has loaded its state file. The caller must call Close.
 func New(opts Options) (*Gate, error) {
 	if opts.Identify == nil {
 		opts.Identify = func(c *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
 			p, h, err := opts.Finder.Identify(c, admit)
 			if err != nil {
-				return p, nil, err // not a nil handle in an interface
+				return p, nil, err // a nil *Handle would make a non-nil Life
 			}
 			return p, h, nil
 		}
@@ -286,14 +283,14 @@ func New(opts Options) (*Gate, error) {
 		pending:     make(map[uint64]*pending),
 		processes:   make(map[ledger.ProcessID]*process),
 		containers:  make(map[ledger.ContainerID]*container),
-		moving:      make(map[ledger.CardID]int),
-		returning:   make(map[ledger.CardID]int),
-		recalled:    make(map[ledger.CardID]time.Time),
+		parkingOn:   make(map[ledger.CardID]int),
+		restoringOn: make(map[ledger.CardID]int),
+		lastRecall:  make(map[ledger.CardID]time.Time),
 		outside:     make(map[ledger.CardID]uint64),
-		doubted:     make(map[ledger.CardID]bool),
+		suspect:     make(map[ledger.CardID]bool),
 		remeasure:   make(chan struct{}, 1),
-		restoring:   make(chan struct{}, 1),
-		sharing:     make(chan struct{}, 1),
+		restoreLock: make(chan struct{}, 1),
+		sharesLock:  make(chan struct{}, 1),
 		connections: connLimiter{held: make(map[ledger.ContainerID]*connCount)},
 	}
 	for _, c := range opts.Cards {
@@ -301,16 +298,15 @@ func New(opts Options) (*Gate, error) {
 			return nil, fmt.Errorf("opening the gate: %w", err)
 		}
 	}
-	g.evictions, g.stop = context.WithCancel(context.Background())
+	g.parkCtx, g.stop = context.WithCancel(context.Background())
 	g.timer = time.AfterFunc(time.Hour, g.tick)
-	if err := g.restore(); err != nil {
+	if err := g.loadState(); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("opening the gate: %w", err)
 	}
 	return g, nil
 }
 
-// AddCard adds a card.
 func (g *Gate) AddCard(c Card) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -318,18 +314,18 @@ func (g *Gate) AddCard(c Card) error {
 	if err := g.ledger.AddCard(id, c.Physical, c.Reserve); err != nil {
 		return err
 	}
-	g.cards = append(slices.Clone(g.cards), id) // readers may have the old ones
+	g.cards = append(slices.Clone(g.cards), id) // readers may hold the old slice
 	return nil
 }
 
-// Has says whether the gate has a card.
+// Has reports whether the gate controls a card.
 func (g *Gate) Has(card ledger.CardID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.handle(card) != 0
 }
 
-// Close ends all connections. What processes hold stays in the state file.
+// Close ends all connections. Holdings stay in the state file.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -350,30 +346,29 @@ func (g *Gate) Close() {
 	}
 }
 
-// lock is Lock with a look at the clock.
+// lock locks mu and returns the time.
 func (g *Gate) lock() time.Time {
 	g.mu.Lock()
 	return time.Now()
 }
 
-// unlock unlocks, and tells Shares who has left.
+// unlock unlocks mu and calls Shares.Leave for departed containers.
 func (g *Gate) unlock() {
-	left := g.left
-	g.left = nil
+	left := g.departed
+	g.departed = nil
 	g.mu.Unlock()
 	if g.opts.Shares == nil {
 		return
 	}
 	for _, c := range left {
-		g.tellLeft(c)
+		g.notifyLeave(c)
 	}
 }
 
-// tellLeft tells Shares that a container has left, unless another one of that name has joined
-// in its place.
-func (g *Gate) tellLeft(c *container) {
-	g.sharing <- struct{}{}
-	defer func() { <-g.sharing }()
+// notifyLeave calls Shares.Leave, unless a container of the same ID has joined since.
+func (g *Gate) notifyLeave(c *container) {
+	g.sharesLock <- struct{}{}
+	defer func() { <-g.sharesLock }()
 	g.mu.Lock()
 	next := g.containers[c.id]
 	replaced := next != nil && len(next.shares) > 0
@@ -383,14 +378,14 @@ func (g *Gate) tellLeft(c *container) {
 	}
 }
 
-// tick is called when time alone has changed something.
+// tick runs when a deadline has passed.
 func (g *Gate) tick() {
 	now := g.lock()
 	defer g.unlock()
 	g.answer(now)
 }
 
-// Containers returns the containers of which processes are known.
+// Containers returns the containers with known processes.
 func (g *Gate) Containers() []peer.Container {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -401,9 +396,8 @@ func (g *Gate) Containers() []peer.Container {
 	return out
 }
 
-// SetLimit changes how much a container may hold of a card, in bytes, and tells its
-// processes. It may be less than what is held: nothing is granted until that has come
-// down.
+// SetLimit changes how many bytes of a card a container may hold, and tells its processes. The
+// limit may be below current usage: then nothing is granted until usage has fallen below it.
 func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64) error {
 	now := g.lock()
 	defer g.unlock()
@@ -424,7 +418,7 @@ func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64)
 	return nil
 }
 
-// setShare says what a container may hold of a card, or, of soft shares, what it is told.
+// setShare sets a container's limit on a card or, with soft shares, only what it is told.
 func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
 	if g.handle(card) == 0 {
 		return fmt.Errorf("card %q: %w", card, ErrUnknown)
@@ -438,7 +432,7 @@ func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
 	return nil
 }
 
-// share is what a container is told that it may hold of a card.
+// share returns what a container is told it may hold of a card, in bytes.
 func (g *Gate) share(c *container, card ledger.CardID) uint64 {
 	most := g.ledger.Limit(c.id, card)
 	if share, set := c.shares[card]; set {
@@ -447,7 +441,7 @@ func (g *Gate) share(c *container, card ledger.CardID) uint64 {
 	return most
 }
 
-// sendLimit tells a process of its limit, if it uses the card.
+// sendLimit sends a process its limit, if it uses the card.
 func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
 	if p.session == nil {
 		return
@@ -459,70 +453,70 @@ func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// view is what the queue sees of the gate at a time.
+// view is the queue's view of the gate at one moment.
 type view struct {
 	*Gate
 	now time.Time
 }
 
-// Fits is the ledger's word, or no room while the gate is blind or somebody's memory comes
-// back. A container that comes back is not bound by its limit of now.
+// Fits asks the ledger, but reports no room during the grace period, a restore, or until a
+// suspect card is measured. The current limit does not apply to a restore.
 func (v view) Fits(r queue.Request) error {
-	err := v.ledger.Vacant(r.Card, r.Bytes)
-	if !r.Return {
+	err := v.ledger.FitsCard(r.Card, r.Bytes)
+	if !r.Restore {
 		if v.containers[r.Container].parking != nil {
-			return queue.ErrAway
+			return queue.ErrParked
 		}
 		err = v.ledger.Fits(r.Container, r.Card, r.Bytes)
 	}
-	if c := v.containers[r.Container]; err == nil && !r.Return && v.opts.Soft && v.never(c) &&
+	if c := v.containers[r.Container]; err == nil && !r.Restore && v.opts.Soft && v.unparkable(c) &&
 		v.ledger.Container(c.id, r.Card).LimitUsage()+r.Bytes > v.share(c, r.Card) {
-		return ledger.ErrLimit // what it borrowed could not be had back
+		return ledger.ErrLimit // it cannot be parked, so memory beyond its share could not be reclaimed
 	}
 	if errors.Is(err, ledger.ErrLimit) {
 		held := v.ledger.Container(r.Container, r.Card)
 		if limit, sure := v.ledger.Limit(r.Container, r.Card), held.LimitUsage()-held.Expected; sure <= limit && r.Bytes <= limit-sure {
-			return queue.ErrUnheard
+			return queue.ErrUnreported
 		}
 	}
-	if err == nil && (v.now.Before(v.graceUntil) || v.returning[r.Card] > 0 || v.doubted[r.Card]) {
+	if err == nil && (v.now.Before(v.graceUntil) || v.restoringOn[r.Card] > 0 || v.suspect[r.Card]) {
 		return ledger.ErrRoom
 	}
 	return err
 }
 
-// Holders is the ledger's.
+// Holders implements queue.View.
 func (v view) Holders(id ledger.CardID) []ledger.ProcessID { return v.ledger.Holders(id) }
 
-// Runs says that a process is not paused.
+// Runs reports whether a process is not paused.
 func (v view) Runs(id ledger.ProcessID) bool {
 	p := v.processes[id]
 	return p == nil || p.container.pause == nil
 }
 
-// Alive says that somebody makes room, or that it is about to be known who needs it.
+// Alive reports whether memory is about to come free: a park or restore is in progress, or the
+// true usage is about to be known.
 func (v view) Alive(id ledger.CardID) bool {
-	return v.moving[id] > 0 || v.returning[id] > 0 || v.doubted[id] || v.now.Before(v.graceUntil)
+	return v.parkingOn[id] > 0 || v.restoringOn[id] > 0 || v.suspect[id] || v.now.Before(v.graceUntil)
 }
 
-// Hopeless says that a container cannot come back, whoever is parked for it.
-func (v view) Hopeless(r queue.Request) bool { return r.Return && v.hopeless(r) }
+// Unservable reports whether no parking could make room for a restore.
+func (v view) Unservable(r queue.Request) bool { return r.Restore && v.cannotFit(r) }
 
-// answer answers all requests that can be answered, and sees to it that it is called when
-// time changes that.
+// answer answers all requests that can be answered, and arms the timer for the next deadline.
 func (g *Gate) answer(now time.Time) {
 	n := g.queue.Len()
 	if g.closed || n == 0 {
 		return
 	}
-	if now.Before(g.rested) {
-		g.timer.Reset(g.rested.Sub(now))
+	if now.Before(g.throttledUntil) {
+		g.timer.Reset(g.throttledUntil.Sub(now))
 		return
 	}
-	if n > crowd {
+	if n > longQueue {
 		defer func() {
 			end := time.Now()
-			g.rested = end.Add(restFor * end.Sub(now))
+			g.throttledUntil = end.Add(restFactor * end.Sub(now))
 		}()
 	}
 	for {
@@ -531,16 +525,16 @@ func (g *Gate) answer(now time.Time) {
 			break
 		}
 		if a == queue.Stuck || a == queue.Blocked {
-			if g.giveBack(r) || g.unstick(now, r) || g.resumePlanned(now, r.Card) {
+			if g.revokeRoom(r) || g.breakDeadlock(now, r) || g.resumePlanned(now, r.Card) {
 				continue
 			}
-			if a == queue.Blocked || g.later(r.Card) {
-				break // it is looked at again
+			if a == queue.Blocked || g.mayFreeLater(r.Card) {
+				break // it is retried
 			}
 		}
 		switch {
-		case a == queue.Granted && r.Return:
-			g.comeBack(now, r)
+		case a == queue.Granted && r.Restore:
+			g.admitRestore(now, r)
 		case a == queue.Granted:
 			g.grant(now, r)
 		case a == queue.Stuck:
@@ -566,8 +560,8 @@ func (g *Gate) answer(now time.Time) {
 			continue
 		}
 		g.recall(now, card)
-		if g.parks() && !v.Alive(card) && !g.makeRoom(now, r) {
-			sooner(now.Add(lookAgain)) // somebody's turn may be over by then, somebody idle
+		if g.canPark() && !v.Alive(card) && !g.makeRoom(now, r) {
+			sooner(now.Add(victimInterval)) // by then a turn may be over or a container idle
 		}
 	}
 	if ok {
@@ -575,20 +569,20 @@ func (g *Gate) answer(now time.Time) {
 	}
 }
 
-// A look at a queue of so many requests is paid for by time without another one, so many
-// times as long: else the messages of one container, each of which may bring one about,
-// would hold up those of all others.
+// Examining a queue longer than longQueue is followed by a break of restFactor times its
+// duration. Otherwise the messages of one container, each of which may trigger it, would delay
+// all others.
 const (
-	crowd   = 64
-	restFor = 4
+	longQueue  = 64
+	restFactor = 4
 )
 
-// recall asks all who hold memory of a card for what they keep without use.
+// recall asks all holders of a card's memory to release what they do not use.
 func (g *Gate) recall(now time.Time, card ledger.CardID) {
-	if now.Sub(g.recalled[card]) < recallEvery {
+	if now.Sub(g.lastRecall[card]) < recallEvery {
 		return
 	}
-	g.recalled[card] = now
+	g.lastRecall[card] = now
 	for _, id := range g.ledger.Holders(card) {
 		if p := g.processes[id]; p.session != nil && p.session.attached[g.handle(card)] != nil {
 			p.session.send(wire.Message{Type: wire.Recall, Device: g.handle(card)})
@@ -596,16 +590,15 @@ func (g *Gate) recall(now time.Time, card ledger.CardID) {
 	}
 }
 
-// recallEvery is how often that is done at most.
+// recallEvery is the minimum interval between two recalls.
 const recallEvery = time.Second
 
-// lookAgain is how often it is looked whether somebody may be evicted for a request that
-// waits.
-const lookAgain = 250 * time.Millisecond
+// victimInterval is how often a waiting request looks for a victim.
+const victimInterval = 250 * time.Millisecond
 
-// grant grants what was asked, or a lease, and says so.
+// grant grants a request, rounded up to a lease if it accepts one.
 func (g *Gate) grant(now time.Time, r queue.Request) {
-	p := g.settle(r)
+	p := g.takePending(r)
 	bytes := r.Bytes
 	if lease := g.opts.Lease; p.lease && lease > 0 && g.queue.Len() == 0 {
 		// Rounded up as far as there is room.
@@ -613,13 +606,13 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 		bytes += min(more, g.ledger.Room(r.Container, r.Card)-bytes)
 	}
 	if err := g.ledger.Grant(r.Process, r.Card, bytes); err != nil {
-		// The queue has just seen that it fits.
+		// The queue has just checked that it fits.
 		g.opts.Report(fmt.Errorf("granting %d bytes to process %d: %w", bytes, r.Process.PID, err))
 		p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(wire.NoMemory)})
 		return
 	}
-	p.session.process.container.active = now
-	g.cover(p.session.process, r.Card)
+	p.session.process.container.lastActive = now
+	g.ensureSaved(p.session.process, r.Card)
 	n := g.counts(r)
 	n.Granted++
 	n.GrantedBytes += bytes
@@ -627,17 +620,17 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes})
 }
 
-// refuse denies a request. A container that was to come back stays away, and tries again.
+// refuse denies a request. A restore is queued again.
 func (g *Gate) refuse(r queue.Request, why wire.Reason) {
-	if r.Return {
-		g.stayAway(g.containers[r.Container])
+	if r.Restore {
+		g.requeueRestore(g.containers[r.Container])
 		return
 	}
-	p := g.settle(r)
+	p := g.takePending(r)
 	n := g.counts(r)
 	switch {
 	case p.wait == 0:
-		why = wire.NoMemory // it was only to be seen whether there is room: it is asked again
+		why = wire.NoMemory // a probe for free memory; the client asks again
 	case why == wire.TooLong:
 		n.TooLong++
 	default:
@@ -646,8 +639,8 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})
 }
 
-// settle takes a request off the pending ones.
-func (g *Gate) settle(r queue.Request) *pending {
+// takePending removes a request from the pending ones.
+func (g *Gate) takePending(r queue.Request) *pending {
 	p := g.pending[r.ID]
 	delete(g.pending, r.ID)
 	delete(p.session.open, p.seq)
@@ -657,7 +650,7 @@ func (g *Gate) settle(r queue.Request) *pending {
 
 func (g *Gate) counts(r queue.Request) *Counts { return g.containers[r.Container].count(r.Card) }
 
-// count returns the figures of a container on a card.
+// count returns a container's counters on a card.
 func (c *container) count(card ledger.CardID) *Counts {
 	n := c.counts[card]
 	if n == nil {

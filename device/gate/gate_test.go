@@ -130,7 +130,7 @@ func (t *talker) say(m wire.Message) error {
 	err := t.receive(t.s, m)
 	if err != nil {
 		t.s.cut()
-		t.leave(t.s, err)
+		t.disconnected(t.s, err)
 	}
 	return err
 }
@@ -274,9 +274,9 @@ func TestGate_reconnects(t *testing.T) {
 		a := b.process(1, "a")
 		a.take(600 * mib)
 		a.want(100*mib, 0) // granted, and the connection is lost before it is used
-		a.leave(a.s, nil)
+		a.disconnected(a.s, nil)
 		must.Eq(t, ledger.Entry{Expected: 700 * mib}, b.held())
-		must.Eq(t, 1, b.Stats()[0].Absent)
+		must.Eq(t, 1, b.Stats()[0].Disconnected)
 		c := b.process(2, "b")
 		must.Eq(t, wire.NoMemory, refusal(c.want(301*mib, 0)))
 		must.Eq(t, wire.Message{}, c.want(350*mib, time.Minute))
@@ -299,7 +299,7 @@ func TestGate_unheard(t *testing.T) {
 		a.take(500 * mib)
 		other.take(400 * mib)
 		other.want(100*mib, 0) // granted, and the connection is lost before it is used
-		other.leave(other.s, nil)
+		other.disconnected(other.s, nil)
 		must.Eq(t, wire.NoMemory, refusal(a.want(50*mib, 0)))
 		must.Eq(t, wire.NoMemory, refusal(a.want(501*mib, time.Hour)))
 		must.Eq(t, wire.Message{}, a.want(50*mib, time.Minute))
@@ -321,7 +321,7 @@ func TestGate_replaces(t *testing.T) {
 		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
 		must.Eq(t, wire.Resume, again.hear().Type)
 		must.Eq(t, wire.Attached, again.attach(uuid0).Type)
-		must.ErrorIs(t, a.say(wire.Message{Type: wire.Paused}), errOver)
+		must.ErrorIs(t, a.say(wire.Message{Type: wire.Paused}), errSessionOver)
 		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 500 * mib}))
 		must.Eq(t, ledger.Entry{Committed: 500 * mib}, b.held())
 		must.ErrorIs(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1}), wire.ErrBad)
@@ -395,7 +395,7 @@ func TestGate_bounds(t *testing.T) {
 
 		// Who asks and does not read is cut off.
 		deaf := b.process(4, "d")
-		for range unread + 1 {
+		for range maxUnsent + 1 {
 			must.NoError(t, deaf.say(wire.Message{Type: wire.Info, Seq: 7, Device: 1}))
 		}
 		select {
@@ -543,7 +543,7 @@ func TestGate_shares(t *testing.T) {
 		nobody := b.connect(4, "nobody")
 		must.Eq(t, wire.Welcome, nobody.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
 		must.Eq(t, wire.UnknownDevice, refusal(nobody.attach(uuid0)))
-		a.leave(a.s, nil)
+		a.disconnected(a.s, nil)
 		close(c.life.over)
 		synctest.Wait()
 		must.Eq(t, []string{"join a", "join b", "join nobody", "leave a"}, s.told)

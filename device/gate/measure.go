@@ -12,28 +12,28 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// Measured is what a card itself tells of its memory.
+// Measured is a card's own view of its memory.
 type Measured struct {
 	Free uint64         // bytes
-	By   map[int]uint64 // bytes by pid; of a process that is not there it is not known
+	By   map[int]uint64 // bytes by pid; a missing pid is unknown
 }
 
 const (
-	// measureEvery is how often the books are compared with the cards.
+	// measureEvery is how often the ledger is compared with the cards.
 	measureEvery = time.Second
-	// measureRest is the least time between two measurements.
-	measureRest = 50 * time.Millisecond
-	// leastMargin is what stays free beside what returns to a card, in bytes: of small cards a
-	// fiftieth, and no more than the card's reserve.
-	leastMargin = 256 << 20
-	marginPart  = 50
+	// minMeasureGap is the minimum time between two measurements.
+	minMeasureGap = 50 * time.Millisecond
+	// maxMargin is the number of bytes that stay free beside a restore; on small cards
+	// 1/marginPart of the memory, and never more than the card's reserve.
+	maxMargin  = 256 << 20
+	marginPart = 50
 )
 
-// errCardFull says that a card has less room than the books.
-var errCardFull = errors.New("the card has less room than the books")
+// errCardFull: a card has less room than the ledger.
+var errCardFull = errors.New("the card has less room than the ledger")
 
-// Watch compares the books with the cards until ctx ends: each second, and at once after a
-// process has come to a card or was refused there what it had been granted.
+// Watch compares the ledger with the cards until ctx ends: each second, and at once after a
+// process has attached or a card has refused memory that was granted.
 func (g *Gate) Watch(ctx context.Context) {
 	if g.opts.Measure == nil {
 		return
@@ -45,24 +45,24 @@ func (g *Gate) Watch(ctx context.Context) {
 		g.mu.Unlock()
 		for _, card := range cards {
 			if !used {
-				break // no process needs the books
+				break // nothing to account for
 			}
 			said := ""
 			if _, err := g.measure(card); err != nil {
 				said = err.Error()
 			}
 			if said != "" && failed[card] != said {
-				g.opts.Report(fmt.Errorf("measuring card %s, of which the books are believed: %s", card, said))
+				g.opts.Report(fmt.Errorf("measuring card %s, whose ledger is trusted instead: %s", card, said))
 			}
 			failed[card] = said
 		}
 		select {
-		case <-time.After(measureRest):
+		case <-time.After(minMeasureGap):
 		case <-ctx.Done():
 			return
 		}
 		select {
-		case <-time.After(measureEvery - measureRest):
+		case <-time.After(measureEvery - minMeasureGap):
 		case <-g.remeasure:
 		case <-ctx.Done():
 			return
@@ -70,7 +70,7 @@ func (g *Gate) Watch(ctx context.Context) {
 	}
 }
 
-// measureSoon has the cards measured at once.
+// measureSoon triggers a measurement.
 func (g *Gate) measureSoon() {
 	select {
 	case g.remeasure <- struct{}{}:
@@ -78,7 +78,7 @@ func (g *Gate) measureSoon() {
 	}
 }
 
-// granted is what was granted to each process on a card, in bytes.
+// granted returns the bytes granted to each process on a card.
 func (g *Gate) granted(card ledger.CardID) map[ledger.ProcessID]uint64 {
 	out := make(map[ledger.ProcessID]uint64, len(g.processes))
 	for id := range g.processes {
@@ -88,9 +88,9 @@ func (g *Gate) granted(card ledger.CardID) map[ledger.ProcessID]uint64 {
 	return out
 }
 
-// measure enters into the books what a card shows and they do not have: what processes hold
-// beyond what they were granted, and what processes hold that do not ask.
-func (g *Gate) measure(card ledger.CardID) (m room, err error) {
+// measure records what a card shows beyond the ledger: the overhead of known processes, and the
+// memory of unknown ones.
+func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	g.mu.Lock()
 	before := g.granted(card)
 	g.mu.Unlock()
@@ -98,7 +98,7 @@ func (g *Gate) measure(card ledger.CardID) (m room, err error) {
 	if err != nil {
 		now := g.lock()
 		defer g.unlock()
-		delete(g.doubted, card) // the books are believed
+		delete(g.suspect, card) // trust the ledger
 		g.answer(now)
 		return m, err
 	}
@@ -106,14 +106,14 @@ func (g *Gate) measure(card ledger.CardID) (m room, err error) {
 	now := g.lock()
 	defer g.unlock()
 	defer func() {
-		delete(g.doubted, card)
+		delete(g.suspect, card)
 		g.answer(now)
 	}()
 	physical := g.ledger.Physical(card)
 	m.free = min(measured.Free, physical)
 	var known uint64
 	for id, granted := range g.granted(card) {
-		granted = max(granted, before[id]) // it may have taken or freed memory meanwhile
+		granted = max(granted, before[id]) // it may have allocated or freed meanwhile
 		holds, told := measured.By[id.PID]
 		p := g.processes[id]
 		switch {
@@ -125,16 +125,16 @@ func (g *Gate) measure(card ledger.CardID) (m room, err error) {
 			if err := g.ledger.SetOverhead(id, card, min(holds-min(holds, granted), physical)); err != nil {
 				return m, err
 			}
-			m.fill += granted - min(holds, granted)
+			m.untaken += granted - min(holds, granted)
 		}
 		known += holds
 	}
 	used := physical - m.free
 	outside := used - min(used, known)
-	// Of a process that has just begun it is not known yet: what one look alone shows counts
-	// only if the books are doubted.
+	// A process that has just started is not known yet, so a single measurement counts only on
+	// a suspect card.
 	seen := min(outside, g.outside[card])
-	if g.doubted[card] {
+	if g.suspect[card] {
 		seen = outside
 	}
 	g.outside[card] = outside
@@ -144,28 +144,27 @@ func (g *Gate) measure(card ledger.CardID) (m room, err error) {
 	return m, nil
 }
 
-// doubt has nothing granted of a card until it has been measured: the driver has refused what
-// was granted, or it is not known what became of a container's memory.
-func (g *Gate) doubt(cards ...ledger.CardID) {
+// markSuspect stops grants on cards until they have been measured: the driver refused granted
+// memory, or the fate of a container's memory is unknown.
+func (g *Gate) markSuspect(cards ...ledger.CardID) {
 	if g.opts.Measure == nil {
 		return
 	}
 	for _, card := range cards {
-		g.doubted[card] = true
+		g.suspect[card] = true
 	}
 	g.measureSoon()
 }
 
-// room is what a card has, in bytes.
-type room struct {
-	free uint64
-	fill uint64         // of it, what was granted and is not taken yet
-	by   map[int]uint64 // what processes have, by pid
+// cardRoom is a measurement of a card, in bytes.
+type cardRoom struct {
+	free    uint64
+	untaken uint64         // granted and not yet allocated
+	by      map[int]uint64 // by pid
 }
 
-// look says whether a card has the room for what is to come back of a container, and a
-// margin.
-func (g *Gate) look(c *container, card ledger.CardID) error {
+// checkRoom checks that a card has the room for a container's restore, and a margin.
+func (g *Gate) checkRoom(c *container, card ledger.CardID) error {
 	if g.opts.Measure == nil {
 		return nil
 	}
@@ -181,10 +180,10 @@ func (g *Gate) look(c *container, card ledger.CardID) error {
 		back += booked - min(m.by[id.PID], booked)
 	}
 	physical := g.ledger.Physical(card)
-	margin := min(leastMargin, physical/marginPart, physical-g.ledger.Capacity(card))
-	if m.free < back+margin+m.fill {
-		return fmt.Errorf("%w: card %s has %d bytes free, and needs %d for what comes back, %d for what is granted and %d to be safe",
-			errCardFull, card, m.free, back, m.fill, margin)
+	margin := min(maxMargin, physical/marginPart, physical-g.ledger.Capacity(card))
+	if m.free < back+margin+m.untaken {
+		return fmt.Errorf("%w: card %s has %d bytes free, and needs %d for the restore, %d for outstanding grants and %d as a margin",
+			errCardFull, card, m.free, back, m.untaken, margin)
 	}
 	return nil
 }

@@ -42,14 +42,14 @@ func TestMeasure_overhead(t *testing.T) {
 		c.take(50 * mib) // and has not used it
 		m, err := b.measure(card0)
 		must.NoError(t, err)
-		must.Eq(t, []uint64{840 * mib, 0}, []uint64{m.free, m.fill}, must.Sprint("NVML tells nothing of the second one"))
+		must.Eq(t, []uint64{840 * mib, 0}, []uint64{m.free, m.untaken}, must.Sprint("NVML tells nothing of the second one"))
 		must.Eq(t, ledger.Entry{Committed: 150 * mib, Overhead: 60 * mib}, b.held())
 		must.Eq(t, 60*mib, b.ledger.Container("a", card0).Overhead)
 		s.by[2] = 20 * mib
 		s.by[1] = 90 * mib
 		m, err = b.measure(card0)
 		must.NoError(t, err)
-		must.Eq(t, []uint64{840 * mib, 40 * mib}, []uint64{m.free, m.fill})
+		must.Eq(t, []uint64{840 * mib, 40 * mib}, []uint64{m.free, m.untaken})
 		must.Zero(t, b.held().Overhead)
 	})
 }
@@ -108,9 +108,9 @@ func TestMeasure_return(t *testing.T) {
 		b.mu.Lock()
 		who := b.containers["a"]
 		b.pause(time.Now(), who, pausePark)
-		who.parking = &parking{state: leaving, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+		who.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
 		s.free = 610 * mib // less than 600 and a fiftieth of the card
-		b.parked(time.Now(), who, nil)
+		b.parkDone(time.Now(), who, nil)
 		b.answer(time.Now())
 		b.mu.Unlock()
 		synctest.Wait()

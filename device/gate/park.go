@@ -16,70 +16,66 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 )
 
-// Times of parking.
 const (
-	// pauseWithin is how long a victim may take to stop: a kernel may be under way.
+	// pauseWithin is how long a victim may take to stop: a kernel may be running.
 	pauseWithin = 10 * time.Second
-	// parkWithin bounds one parking, and one return.
+	// parkWithin bounds one park or restore.
 	parkWithin = 10 * time.Minute
-	// spare is how long a container that could not be parked is left alone, and spareShort
-	// how long one of which it was not known what it holds.
-	spare, spareShort = 30 * time.Second, 250 * time.Millisecond
-	// tries is how often in a row a parking may fail, until the container counts as one that
-	// makes no room.
-	tries = 3
-	// killDelay is how long a container whose memory is lost is still there.
+	// retryPark is how long a container is spared after a failed park, and retryParkSoon after
+	// one that failed because its holdings were unknown.
+	retryPark, retryParkSoon = 30 * time.Second, 250 * time.Millisecond
+	// maxParkFailures in a row make a container count as unparkable.
+	maxParkFailures = 3
+	// killDelay is the time before a container with lost memory is killed.
 	killDelay = 3 * time.Second
-	// retry is when a return that has failed is tried again.
-	retry = 5 * time.Second
-	// lazyTurns is after how many turns even a container of which nothing wants to run
-	// comes back like any other: it may wait for work that was under way when it was parked,
-	// which nobody hears of.
-	lazyTurns = 10
+	// retryRestore is the delay before a failed restore is retried.
+	retryRestore = 5 * time.Second
+	// maxLazyTurns is after how many turns a lazy container is restored like any other: it may
+	// wait for work that was in flight when it was parked, which is never reported.
+	maxLazyTurns = 10
 )
 
-// parkingState is a word, for people.
+// parkingState is human-readable.
 type parkingState string
 
 const (
-	leaving     parkingState = "leaving"
-	parkedState parkingState = "parked"
-	returning   parkingState = "returning"
+	stateParking   parkingState = "leaving"
+	stateParked    parkingState = "parked"
+	stateRestoring parkingState = "returning"
 )
 
-// parking is a container whose memory is in the host's, or on the way there or back:
+// parking is the state of a container whose memory is parked, or being parked or restored:
 //
-//	leaving -> parked -> returning -> (back)
+//	leaving -> parked -> returning -> (restored)
 //	   |         ^           |
-//	 (back)      +-----------+  it could not come back
+//	(failed)     +-----------+  restore failed
 type parking struct {
 	state parkingState
 	since time.Time
 	lazy  bool
 	by    peer.Container // who needed the room; empty after a restart
-	// moved are the processes of which it is known that their memory was parked. Others may
-	// have come since, or it is not known how it is with them.
+	// moved are the processes known to be parked. Others may have started since, or be in an
+	// unknown state.
 	moved []ledger.ProcessID
-	// extra is what came free of each card beyond what the books said, in bytes: it must be
-	// free as well when they come back.
+	// extra is the number of bytes that came free on each card beyond the ledger's; a restore
+	// needs them too.
 	extra map[ledger.CardID]uint64
 }
 
-// parks says whether containers may be parked.
-func (g *Gate) parks() bool { return g.opts.Evictor != nil && !g.opts.ReturnOnly }
+// canPark reports whether containers may be parked.
+func (g *Gate) canPark() bool { return g.opts.Evictor != nil && !g.opts.RestoreOnly }
 
-// errInFlight says that a container cannot be parked in this moment.
-var errInFlight = errors.New("it has not said yet what it holds")
+// errUnreported: the container cannot be parked right now.
+var errUnreported = errors.New("a process has not reported yet what it holds")
 
-// makeRoom begins to park somebody, so that there is room for a request. It returns false
-// if there is nobody.
+// makeRoom starts parking a victim for a request. It returns false if there is none.
 func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	asks := g.containers[r.Container]
 	d := queue.Demand{Request: r}
 	if free := g.ledger.Free(r.Card); r.Bytes > free {
-		d.Lacking = r.Bytes - free
+		d.Shortfall = r.Bytes - free
 	}
-	d.Over = g.ledger.Container(asks.id, r.Card).LimitUsage()+r.Bytes > g.share(asks, r.Card)
+	d.OverShare = g.ledger.Container(asks.id, r.Card).LimitUsage()+r.Bytes > g.share(asks, r.Card)
 	victim, ok := g.opts.Rules.Victim(now, d, g.candidates(now, r.Card))
 	if ok {
 		g.park(now, g.containers[victim.Container], asks.Container)
@@ -87,25 +83,25 @@ func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	return ok
 }
 
-// unstick begins to park those without whom the others get what they want, where everybody
-// waits for everybody. It returns false if there is nobody.
-func (g *Gate) unstick(now time.Time, r queue.Request) bool {
-	if !g.parks() {
+// breakDeadlock parks the containers without which the others can proceed, when all wait for
+// each other. It returns false if there are none.
+func (g *Gate) breakDeadlock(now time.Time, r queue.Request) bool {
+	if !g.canPark() {
 		return false
 	}
 	capacity, outside := g.ledger.Capacity(r.Card), g.ledger.Outside(r.Card)
-	leave := queue.Unstick(capacity-min(capacity, outside), g.candidates(now, r.Card))
+	leave := queue.BreakDeadlock(capacity-min(capacity, outside), g.candidates(now, r.Card))
 	for _, c := range leave {
 		g.park(now, g.containers[c.Container], g.containers[r.Container].Container)
 	}
 	return len(leave) > 0
 }
 
-// candidates are those on a card.
+// candidates returns the candidates for parking on a card.
 func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 	wants := make(map[ledger.ContainerID]uint64)
 	for r := range g.queue.All {
-		// Who is away gets nothing before it is back.
+		// Skip requests of parked containers.
 		if r.Card == card && g.containers[r.Container].parking == nil {
 			wants[r.Container] += r.Bytes
 		}
@@ -113,7 +109,7 @@ func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 	var out []queue.Candidate
 	for _, c := range g.containers {
 		k := g.candidate(now, c, card)
-		k.Wants = wants[c.id]
+		k.Waiting = wants[c.id]
 		out = append(out, k)
 	}
 	return out
@@ -122,60 +118,60 @@ func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.Candidate {
 	held := g.ledger.Container(c.id, card)
 	return queue.Candidate{
-		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.active,
-		Over: held.LimitUsage() > g.share(c, card), Bytes: held.Committed, Taken: held.CardUsage(),
-		Pinned: g.pinned(c) || g.inFlight(c) || held.Unverified > 0 || c.parking != nil || now.Before(c.spared),
+		Container: c.id, Priority: c.priority, Arrived: c.arrived, Placed: c.placed, Active: c.lastActive,
+		OverShare: held.LimitUsage() > g.share(c, card), Freeable: held.Committed, CardUsage: held.CardUsage(),
+		Pinned: g.pinned(c) || g.hasUnreported(c) || held.Unverified > 0 || c.parking != nil || now.Before(c.noParkUntil),
 	}
 }
 
-// inFlight says whether a process of a container has lost its connection and not said since
-// what it holds: of whichever card, for all are parked together.
-func (g *Gate) inFlight(c *container) bool {
+// hasUnreported reports whether a process of a container has lost its connection and not yet
+// reported its holdings, on any card: all are parked together.
+func (g *Gate) hasUnreported(c *container) bool {
 	return slices.ContainsFunc(g.cards, func(card ledger.CardID) bool {
 		return g.ledger.Container(c.id, card).Expected > 0
 	})
 }
 
-// pinned says whether a container cannot be parked, by all that is known: never, or not
-// before all its processes are connected.
+// pinned reports whether a container cannot be parked: never, or not until all its processes
+// are connected.
 func (g *Gate) pinned(c *container) bool {
 	for _, p := range c.processes {
 		if p.session == nil {
 			return true
 		}
 	}
-	return g.never(c)
+	return g.unparkable(c)
 }
 
-// never says whether a container counts as one that cannot be parked at all.
-func (g *Gate) never(c *container) bool {
+// unparkable reports whether a container counts as one that can never be parked.
+func (g *Gate) unparkable(c *container) bool {
 	for _, p := range c.processes {
 		if p.pinned != 0 {
 			return true
 		}
 	}
-	return c.failed >= tries
+	return c.parkFailures >= maxParkFailures
 }
 
-// later says whether somebody holds memory of a card who cannot be parked only for now, or
-// who is to come back; or a process that does not ask, which may end.
-func (g *Gate) later(card ledger.CardID) bool {
+// mayFreeLater reports whether memory of a card may yet come free: a holder cannot be parked
+// only for now, is being restored, or is an unknown process, which may exit.
+func (g *Gate) mayFreeLater(card ledger.CardID) bool {
 	if g.ledger.Outside(card) > 0 {
 		return true
 	}
-	if !g.parks() {
+	if !g.canPark() {
 		return false
 	}
 	for _, c := range g.containers {
 		held := g.ledger.Container(c.id, card)
-		if !g.never(c) && held.Committed > 0 || c.parking != nil && held.CardUsage() > 0 {
+		if !g.unparkable(c) && held.Committed > 0 || c.parking != nil && held.CardUsage() > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// cardsOf are the cards of which a container holds something.
+// cardsOf returns the cards of which a container holds memory.
 func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	var out []ledger.CardID
 	for _, card := range g.cards {
@@ -186,45 +182,47 @@ func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	return out
 }
 
-// there says whether a container is still there, and still on this way.
-func (g *Gate) there(c *container, a *parking) bool { return g.containers[c.id] == c && c.parking == a }
+// stillParking reports whether a container still exists and a is still its parking.
+func (g *Gate) stillParking(c *container, a *parking) bool {
+	return g.containers[c.id] == c && c.parking == a
+}
 
-// park begins to park a container, to make room for another one.
+// park starts parking a container to make room for by.
 func (g *Gate) park(now time.Time, c *container, by peer.Container) {
-	a := &parking{state: leaving, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
-	a.lazy = g.opts.Lazy && now.Sub(c.active) >= g.opts.Rules.Idle && c.waiting == 0
+	a := &parking{state: stateParking, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
+	a.lazy = g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0
 	c.parking = a
 	cards := g.cardsOf(c)
 	for _, card := range cards {
-		g.moving[card]++
+		g.parkingOn[card]++
 	}
 	p := g.pause(now, c, pausePark)
 	stopped := p.all
 	go func() {
-		freed, err := g.moveOut(c, a, p, stopped)
+		freed, err := g.parkMemory(c, a, p, stopped)
 		now := g.lock()
 		defer g.unlock()
 		for _, card := range cards {
-			g.moving[card]--
+			g.parkingOn[card]--
 		}
-		if g.closed || !g.there(c, a) {
+		if g.closed || !g.stillParking(c, a) {
 			g.answer(now)
 			return
 		}
 		if err != nil {
-			g.notParked(now, c, err)
+			g.parkFailed(now, c, err)
 		} else {
-			g.parked(now, c, freed)
+			g.parkDone(now, c, freed)
 		}
 		g.save()
 		g.answer(now)
 	}()
 }
 
-// parked is told that the memory of a container is away, and how much came free of each card.
-func (g *Gate) parked(now time.Time, c *container, freed map[ledger.CardID]uint64) {
+// parkDone records that a container is parked, and how many bytes came free on each card.
+func (g *Gate) parkDone(now time.Time, c *container, freed map[ledger.CardID]uint64) {
 	a := c.parking
-	c.failed, c.failure = 0, nil
+	c.parkFailures, c.parkErr = 0, nil
 	for _, id := range a.moved {
 		g.ledger.Park(id)
 	}
@@ -234,32 +232,32 @@ func (g *Gate) parked(now time.Time, c *container, freed map[ledger.CardID]uint6
 		}
 		g.setOverhead(c, card, 0)
 	}
-	a.state = parkedState
+	a.state = stateParked
 	c.parks++
-	g.wantBack(now, c)
+	g.queueRestore(now, c)
 }
 
-// notParked is told that a container could not be parked. It goes on, unless it is lost.
-func (g *Gate) notParked(now time.Time, c *container, err error) {
+// parkFailed handles a failed park. The container is resumed, unless its memory is lost.
+func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 	switch {
-	case errors.Is(err, errInFlight):
-		c.spared = now.Add(spareShort)
+	case errors.Is(err, errUnreported):
+		c.noParkUntil = now.Add(retryParkSoon)
 	case errors.Is(err, ErrPinned):
-		c.failed = tries
+		c.parkFailures = maxParkFailures
 	default:
-		c.failed++
-		c.spared = now.Add(spare)
+		c.parkFailures++
+		c.noParkUntil = now.Add(retryPark)
 	}
-	if !errors.Is(err, errInFlight) {
-		c.failure = err
+	if !errors.Is(err, errUnreported) {
+		c.parkErr = err
 		g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 	}
 	if errors.Is(err, ErrUnsure) && !errors.Is(err, ErrLost) {
-		g.doubt(g.cards...)
-		g.stayAway(c) // as if it were parked: it is looked at again
+		g.markSuspect(g.cards...)
+		g.requeueRestore(c) // as if it were parked: the restore finds out
 		return
 	}
-	// What it has waited for meanwhile does not count.
+	// The time of the attempt does not count against its deadlines.
 	g.queue.Postpone(c.id, c.parking.since, now)
 	c.parking = nil
 	if errors.Is(err, ErrLost) {
@@ -269,67 +267,67 @@ func (g *Gate) notParked(now time.Time, c *container, err error) {
 	}
 }
 
-// moveOut waits until a container has stopped, and moves its memory.
-func (g *Gate) moveOut(c *container, a *parking, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
-	pausing, cancel := context.WithTimeout(g.evictions, pauseWithin)
+// parkMemory waits until a container has stopped, and moves its memory to the host.
+func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
+	pausing, cancel := context.WithTimeout(g.parkCtx, pauseWithin)
 	defer cancel()
-	if err := g.stopped(pausing, c, p, stopped, pausePark); err != nil {
+	if err := g.awaitPause(pausing, c, p, stopped, pausePark); err != nil {
 		return nil, err
 	}
-	processes, err := g.leavers(c, a)
+	processes, err := g.processesToPark(c, a)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(g.evictions, parkWithin)
+	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
 	return g.opts.Evictor.Park(ctx, processes)
 }
 
-// leavers are the processes to be parked, if they still may be.
-func (g *Gate) leavers(c *container, a *parking) ([]ledger.ProcessID, error) {
+// processesToPark returns a container's processes, if they may still be parked.
+func (g *Gate) processesToPark(c *container, a *parking) ([]ledger.ProcessID, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || !g.there(c, a) {
+	if g.closed || !g.stillParking(c, a) {
 		return nil, ErrUnknown
 	}
-	if g.inFlight(c) {
-		return nil, errInFlight
+	if g.hasUnreported(c) {
+		return nil, errUnreported
 	}
 	for id := range c.processes {
 		a.moved = append(a.moved, id)
 	}
-	g.save() // that it is on its way
+	g.save() // records that the park is in progress
 	return slices.Clone(a.moved), nil
 }
 
-// wantBack lets a parked container wait for its return, card after card: always in the same
-// order, so that no two of them wait for each other.
-func (g *Gate) wantBack(now time.Time, c *container) {
+// queueRestore queues the restore of a parked container, one card after the other: always in
+// the same order, so that no two restores wait for each other.
+func (g *Gate) queueRestore(now time.Time, c *container) {
 	a := c.parking
 	for _, card := range g.cards {
 		if g.ledger.Container(c.id, card).Parked == 0 {
 			continue
 		}
-		g.asked++
+		g.lastID++
 		g.queue.Add(queue.Request{
-			ID: g.asked, Container: c.id, Card: card, Bytes: g.need(c, card), Process: g.anyProcess(c),
-			Priority: c.priority, Since: now, Return: true, Lazy: a.lazy,
+			ID: g.lastID, Container: c.id, Card: card, Bytes: g.need(c, card), Process: g.anyProcess(c),
+			Priority: c.priority, Since: now, Restore: true, Lazy: a.lazy,
 		})
 		if a.lazy {
-			time.AfterFunc(lazyTurns*g.opts.Rules.Turn, func() {
+			time.AfterFunc(maxLazyTurns*g.opts.Rules.Turn, func() {
 				now := g.lock()
 				defer g.unlock()
-				g.hurry(now, c, a)
+				g.endLazy(now, c, a)
 			})
 		}
 		return
 	}
-	g.startReturn(c)
+	g.startRestore(c)
 }
 
-// need is how much must be free of a card for a container to come back, in bytes: what came
-// free when it left, and what its processes wait for and may have. More than what the rest of
-// the card has is never free.
+// need returns how many bytes of a card a restore requires: what parking freed, and what the
+// container's requests wait for within its limit. It is capped at what the rest of the card can
+// ever provide.
 func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	held, limit, capacity := g.ledger.Container(c.id, card), g.ledger.Limit(c.id, card), g.ledger.Capacity(card)
 	need := held.Parked + c.parking.extra[card]
@@ -343,9 +341,8 @@ func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	return min(need, capacity-min(capacity, held.CardUsage()))
 }
 
-// hopeless says that a container cannot come back to a card, whoever is parked: somebody who
-// cannot be parked holds too much.
-func (g *Gate) hopeless(r queue.Request) bool {
+// cannotFit reports whether unparkable containers hold too much of a card for a restore.
+func (g *Gate) cannotFit(r queue.Request) bool {
 	room := g.ledger.Free(r.Card)
 	for _, c := range g.containers {
 		if c.id != r.Container && !g.pinned(c) {
@@ -355,7 +352,7 @@ func (g *Gate) hopeless(r queue.Request) bool {
 	return room < r.Bytes
 }
 
-// anyProcess is one of a container's.
+// anyProcess returns one of a container's processes.
 func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 	for id := range c.processes {
 		return id
@@ -363,37 +360,37 @@ func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 	return ledger.ProcessID{}
 }
 
-// heardActive is told that a container submits work, or wants to.
-func (g *Gate) heardActive(now time.Time, c *container) {
-	c.active = now
-	g.hurry(now, c, c.parking)
+// markActive records that a container submits work, or wants to.
+func (g *Gate) markActive(now time.Time, c *container) {
+	c.lastActive = now
+	g.endLazy(now, c, c.parking)
 }
 
-// hurry makes a lazy return one like any other.
-func (g *Gate) hurry(now time.Time, c *container, a *parking) {
-	if g.closed || a == nil || !a.lazy || !g.there(c, a) {
+// endLazy turns a lazy restore into a normal one.
+func (g *Gate) endLazy(now time.Time, c *container, a *parking) {
+	if g.closed || a == nil || !a.lazy || !g.stillParking(c, a) {
 		return
 	}
 	a.lazy = false
-	if a.state == parkedState && g.unqueue(c) {
-		g.wantBack(now, c)
+	if a.state == stateParked && g.dequeueRestore(c) {
+		g.queueRestore(now, c)
 		g.answer(now)
 	}
 }
 
-// unqueue takes the return of a container out of the queue, if it is in there.
-func (g *Gate) unqueue(c *container) bool {
+// dequeueRestore removes a container's restore from the queue, and reports whether it was
+// there.
+func (g *Gate) dequeueRestore(c *container) bool {
 	some := false
 	g.queue.Remove(func(r queue.Request) bool {
-		is := r.Return && r.Container == c.id
+		is := r.Restore && r.Container == c.id
 		some = some || is
 		return is
 	})
 	return some
 }
 
-// setOverhead says of a container's processes together what they have beyond what was
-// granted to them.
+// setOverhead sets the overhead of all of a container's processes together.
 func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
 	for id := range c.processes {
 		if err := g.ledger.SetOverhead(id, card, bytes); err != nil {
@@ -403,35 +400,35 @@ func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// comeBack is told that the books have room for a container on a card.
-func (g *Gate) comeBack(now time.Time, r queue.Request) {
+// admitRestore reserves the memory of one card for a restore.
+func (g *Gate) admitRestore(now time.Time, r queue.Request) {
 	c := g.containers[r.Container]
 	for _, p := range c.processes {
-		if err := g.ledger.Unpark(p.id, r.Card, g.begun(p, r.Card)); err != nil {
-			// Somebody of its own has taken the room, by what is said after a reconnect.
-			g.opts.Report(fmt.Errorf("bringing back container %s: %w", c.id, err))
-			g.stayAway(c)
+		if err := g.ledger.Unpark(p.id, r.Card, g.hasReported(p, r.Card)); err != nil {
+			// One of its own processes took the room, by what it reported after reconnecting.
+			g.opts.Report(fmt.Errorf("restoring container %s: %w", c.id, err))
+			g.requeueRestore(c)
 			return
 		}
-		g.cover(p, r.Card)
+		g.ensureSaved(p, r.Card)
 	}
 	g.setOverhead(c, r.Card, c.parking.extra[r.Card])
-	g.wantBack(now, c)
+	g.queueRestore(now, c)
 }
 
-// begun says whether a process has said what it holds of a card.
-func (g *Gate) begun(p *process, card ledger.CardID) bool {
+// hasReported reports whether a process has reported its holdings on a card.
+func (g *Gate) hasReported(p *process, card ledger.CardID) bool {
 	if p.session == nil {
 		return false
 	}
 	a := p.session.attached[g.handle(card)]
-	return a != nil && a.begun
+	return a != nil && a.reported
 }
 
-// startReturn moves the memory of a container back, for which the books have room.
-func (g *Gate) startReturn(c *container) {
+// startRestore restores a container for which the ledger has reserved room.
+func (g *Gate) startRestore(c *container) {
 	a := c.parking
-	a.state = returning
+	a.state = stateRestoring
 	var processes []ledger.ProcessID
 	for id := range c.processes {
 		processes = append(processes, id)
@@ -439,48 +436,48 @@ func (g *Gate) startReturn(c *container) {
 	cards := g.cardsOf(c)
 	g.save()
 	go func() {
-		err := g.bringIn(c, cards, processes)
+		err := g.restoreMemory(c, cards, processes)
 		now := g.lock()
 		defer g.unlock()
-		if !g.closed && g.there(c, a) {
-			g.returned(now, c, err)
+		if !g.closed && g.stillParking(c, a) {
+			g.restoreDone(now, c, err)
 		}
 		g.answer(now)
 	}()
 }
 
-// bringIn brings processes back when the cards themselves have the room. Others are granted
-// nothing of them only while that is done.
-func (g *Gate) bringIn(c *container, cards []ledger.CardID, processes []ledger.ProcessID) error {
-	ctx, cancel := context.WithTimeout(g.evictions, parkWithin)
+// restoreMemory restores processes once the cards themselves have the room. Nothing is granted
+// on these cards meanwhile.
+func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) error {
+	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
 	select {
-	case g.restoring <- struct{}{}:
+	case g.restoreLock <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-g.restoring }()
+	defer func() { <-g.restoreLock }()
 	stop := func(n int) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		for _, card := range cards {
-			g.returning[card] += n
+			g.restoringOn[card] += n
 		}
 	}
 	stop(1)
 	defer stop(-1)
 	for _, card := range cards {
-		if err := g.look(c, card); err != nil {
+		if err := g.checkRoom(c, card); err != nil {
 			return err
 		}
 	}
-	return g.opts.Evictor.Return(ctx, processes)
+	return g.opts.Evictor.Restore(ctx, processes)
 }
 
-// returned is told how a return has ended.
-func (g *Gate) returned(now time.Time, c *container, err error) {
+// restoreDone handles the result of a restore.
+func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 	if err != nil {
-		g.opts.Report(fmt.Errorf("bringing back container %s: %w", c.id, err))
+		g.opts.Report(fmt.Errorf("restoring container %s: %w", c.id, err))
 	}
 	if errors.Is(err, ErrLost) {
 		g.killLost(c, err)
@@ -488,13 +485,13 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 	}
 	if err != nil {
 		if errors.Is(err, ErrUnsure) {
-			g.doubt(g.cards...)
+			g.markSuspect(g.cards...)
 		}
-		g.stayAway(c)
+		g.requeueRestore(c)
 		return
 	}
 	c.parkedFor += now.Sub(c.parking.since)
-	// What it has waited for while it was away does not count.
+	// The time it was parked does not count against its deadlines.
 	g.queue.Postpone(c.id, c.parking.since, now)
 	c.parking = nil
 	c.placed = now
@@ -503,13 +500,13 @@ func (g *Gate) returned(now time.Time, c *container, err error) {
 	g.save()
 }
 
-// killLost ends a container whose memory is lost. It could not go on: its calls of CUDA fail for
-// ever, or do not return. When it has ended Nomad may start it again. It stays paused until
-// then, and there is time to tell people.
+// killLost kills a container whose memory is lost: its CUDA calls fail for ever or do not
+// return. Nomad may then restart it. Until then it stays paused, with time to publish the
+// reason.
 func (g *Gate) killLost(c *container, err error) {
 	c.parking = nil
 	c.lost = err
-	c.failed = tries // it makes no room any more
+	c.parkFailures = maxParkFailures // it is no victim any more
 	g.save()
 	time.AfterFunc(killDelay, func() {
 		g.mu.Lock()
@@ -522,17 +519,18 @@ func (g *Gate) killLost(c *container, err error) {
 				continue
 			}
 			if err := p.life.Kill(); err != nil {
-				g.opts.Report(fmt.Errorf("ending container %s, whose memory is lost: %w", c.id, err))
+				g.opts.Report(fmt.Errorf("killing container %s, whose memory is lost: %w", c.id, err))
 			}
 		}
 	})
 }
 
-// giveBack takes the room of a card from a container that is parked and waits for another
-// card, if a request fits then: nothing is there yet. It returns false if there is none.
-func (g *Gate) giveBack(r queue.Request) bool {
+// revokeRoom takes the room reserved for a parked container that still waits for another card,
+// if a request then fits: nothing has been restored yet. It returns false if there is no such
+// container.
+func (g *Gate) revokeRoom(r queue.Request) bool {
 	for _, c := range g.containers {
-		if c.parking == nil || c.parking.state != parkedState || c.id == r.Container {
+		if c.parking == nil || c.parking.state != stateParked || c.id == r.Container {
 			continue
 		}
 		var booked uint64
@@ -541,16 +539,16 @@ func (g *Gate) giveBack(r queue.Request) bool {
 			booked += e.Committed + e.Expected
 		}
 		if booked > 0 && r.Bytes <= g.ledger.Free(r.Card)+booked {
-			g.unqueue(c)
-			g.stayAway(c)
+			g.dequeueRestore(c)
+			g.requeueRestore(c)
 			return true
 		}
 	}
 	return false
 }
 
-// stayAway is told that a container could not come back. It tries again.
-func (g *Gate) stayAway(c *container) {
+// requeueRestore returns a container to the parked state and retries its restore later.
+func (g *Gate) requeueRestore(c *container) {
 	a := c.parking
 	for _, id := range a.moved {
 		g.ledger.Park(id)
@@ -558,26 +556,26 @@ func (g *Gate) stayAway(c *container) {
 	for _, card := range g.cards {
 		g.setOverhead(c, card, 0)
 	}
-	a.state = parkedState
+	a.state = stateParked
 	g.save()
-	time.AfterFunc(retry, func() {
+	time.AfterFunc(retryRestore, func() {
 		now := g.lock()
 		defer g.unlock()
-		if !g.closed && g.there(c, a) && a.state == parkedState {
-			g.wantBack(now, c)
+		if !g.closed && g.stillParking(c, a) && a.state == stateParked {
+			g.queueRestore(now, c)
 			g.answer(now)
 		}
 	})
 }
 
-// expectAway is told that the container of a process was parked, or on the way, when the gate
-// before this one ended. Of who was on the way it is not known whether it was moved: the room
-// for all that it may hold is kept.
-func (g *Gate) expectAway(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
+// expectParked records that the container of a process was parked, or being parked, when the
+// last gate ended. In the latter case it is unknown whether the process was moved, so all it
+// may hold stays reserved.
+func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
 	c := p.container
 	g.pause(now, c, pausePark)
 	if c.parking == nil {
-		c.parking = &parking{state: parkedState, since: now, extra: make(map[ledger.CardID]uint64)}
+		c.parking = &parking{state: stateParked, since: now, extra: make(map[ledger.CardID]uint64)}
 	}
 	maps.Copy(c.parking.extra, extra)
 	if moved {
@@ -585,18 +583,18 @@ func (g *Gate) expectAway(now time.Time, p *process, moved bool, extra map[ledge
 	}
 }
 
-// bringBack lets those come back who were away when the gate before this one ended: at once,
-// if all the room is kept that they need.
-func (g *Gate) bringBack(now time.Time) {
+// queueRestores restores the containers that were parked when the last gate ended: at once if
+// everything they need is still reserved.
+func (g *Gate) queueRestores(now time.Time) {
 	for _, c := range g.containers {
 		if c.parking == nil {
 			continue
 		}
 		if g.opts.Evictor == nil {
-			g.opts.Report(fmt.Errorf("container %s is parked, and nothing is here to bring it back", c.id))
+			g.opts.Report(fmt.Errorf("container %s is parked, and nothing here can restore it", c.id))
 			continue
 		}
-		g.wantBack(now, c)
+		g.queueRestore(now, c)
 	}
 	g.answer(now)
 }

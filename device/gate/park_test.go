@@ -61,7 +61,7 @@ func (g *garage) Park(_ context.Context, processes []ledger.ProcessID) (map[ledg
 	return g.freed, nil
 }
 
-func (g *garage) Return(_ context.Context, processes []ledger.ProcessID) error {
+func (g *garage) Restore(_ context.Context, processes []ledger.ProcessID) error {
 	time.Sleep(g.takes)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -152,9 +152,9 @@ func TestPark_fails(t *testing.T) {
 			synctest.Wait()
 			must.Eq(t, wire.Resume, c.hear().Type)
 			must.False(t, b.Stats()[1].Parked)
-			must.ErrorIs(t, b.Stats()[1].Unparked, fail)
+			must.ErrorIs(t, b.Stats()[1].ParkError, fail)
 			cars.park = nil
-			time.Sleep(spare + b.opts.Rules.Idle)
+			time.Sleep(retryPark + b.opts.Rules.Idle)
 			synctest.Wait()
 			must.Eq(t, errors.Is(fail, ErrPinned), c.hear().Type != wire.Pause)
 		})
@@ -221,7 +221,7 @@ func TestPark_returnFails(t *testing.T) {
 			cars.mu.Lock()
 			cars.comeIn = nil
 			cars.mu.Unlock()
-			time.Sleep(retry + cars.takes)
+			time.Sleep(retryRestore + cars.takes)
 			synctest.Wait()
 			must.Eq(t, wire.Resume, c.hear().Type)
 			must.Eq(t, ledger.Entry{Committed: 1000 * mib}, b.held())
@@ -365,7 +365,7 @@ func TestPark_planned(t *testing.T) {
 func TestPark_returnOnly(t *testing.T) {
 	o := options()
 	cars := newGarage()
-	o.Evictor, o.ReturnOnly = cars, true
+	o.Evictor, o.RestoreOnly = cars, true
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(500 * mib)
@@ -407,7 +407,7 @@ func TestPark_restart(t *testing.T) {
 			// The processes of this test are none of the host's: those are looked for.
 			lives := map[int]*life{1: newLife(), 2: newLife()}
 			o.Open = func(pid int, _ uint64) (Life, error) { return lives[pid], nil }
-			o.ReturnOnly = true // also where nobody is to be parked any more
+			o.RestoreOnly = true // also where nobody is to be parked any more
 			g, err = New(o)
 			must.NoError(t, err)
 			defer g.Close()
@@ -580,7 +580,7 @@ func TestPark_inFlightElsewhere(t *testing.T) {
 		c.attach(uuid1)
 		c.take(600 * mib)
 		must.Eq(t, wire.Grant, c.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: mib}).Type)
-		c.leave(c.s, nil)
+		c.disconnected(c.s, nil)
 		c = b.connect(1, "c")
 		must.Eq(t, wire.Welcome, c.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
 		must.Eq(t, wire.Resume, c.hear().Type)
@@ -592,7 +592,7 @@ func TestPark_inFlightElsewhere(t *testing.T) {
 		synctest.Wait()
 		must.Eq(t, wire.Message{}, c.hear())
 		must.NoError(t, c.say(wire.Message{Type: wire.Holds, Device: 2, Bytes: mib}))
-		time.Sleep(lookAgain)
+		time.Sleep(victimInterval)
 		c.stop()
 		time.Sleep(cars.takes)
 	})
@@ -610,12 +610,12 @@ func TestPark_inFlightSince(t *testing.T) {
 		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		c.stop()
-		c.leave(c.s, nil)
+		c.disconnected(c.s, nil)
 		c2.stop()
 		synctest.Wait()
 		must.Eq(t, wire.Resume, c2.hear().Type)
 		must.SliceEmpty(t, cars.told)
-		must.NoError(t, b.Stats()[1].Unparked, must.Sprint("no failure: it is tried again"))
+		must.NoError(t, b.Stats()[1].ParkError, must.Sprint("no failure: it is tried again"))
 	})
 }
 
@@ -670,7 +670,7 @@ func TestPark_replaced(t *testing.T) {
 		again := b.connect(2, "a")
 		b.mu.Lock()
 		b.park(time.Now(), b.containers["a"], b.containers["a"].Container)
-		b.drop(a.s.process)
+		b.removeProcess(a.s.process)
 		must.NoError(t, b.Gate.hello(time.Now(), again.s, wire.Message{Seq: 1, Arg: wire.Version}))
 		b.mu.Unlock()
 		synctest.Wait()
@@ -750,8 +750,8 @@ func TestPark_twoReturn(t *testing.T) {
 		c.take(100 * mib)
 		b.mu.Lock()
 		for _, id := range []ledger.ContainerID{"a", "c"} {
-			b.containers[id].parking = &parking{state: parkedState, since: time.Now()}
-			b.startReturn(b.containers[id])
+			b.containers[id].parking = &parking{state: stateParked, since: time.Now()}
+			b.startRestore(b.containers[id])
 		}
 		b.mu.Unlock()
 		synctest.Wait()
@@ -872,7 +872,7 @@ func TestPark_restartUnknown(t *testing.T) {
 		cars.mu.Lock()
 		cars.comeIn = nil
 		cars.mu.Unlock()
-		time.Sleep(retry + cars.takes)
+		time.Sleep(retryRestore + cars.takes)
 		synctest.Wait()
 		must.False(t, cars.has(2))
 		must.Eq(t, ledger.Entry{Committed: 600 * mib}, b.held())
@@ -927,7 +927,7 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 				j.mu.Unlock()
 				if m.Type == wire.Pause {
 					// It may have ended meanwhile.
-					if err := j.say(wire.Message{Type: wire.Paused}); !errors.Is(err, errOver) {
+					if err := j.say(wire.Message{Type: wire.Paused}); !errors.Is(err, errSessionOver) {
 						must.NoError(j, err)
 					}
 				}

@@ -13,30 +13,29 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// ErrPaused says that a container is paused already, for the same reason.
+// ErrPaused: the container is already paused for the same reason.
 var ErrPaused = errors.New("the container is paused already")
 
-// Reasons for a pause. A container is paused as long as there is one.
+// Reasons for a pause. A container stays paused while there is one.
 const (
-	// PausePlan: its memory is going to rise when there will be no room for it.
+	// PausePlan: its memory is expected to rise beyond what will be free.
 	PausePlan = "plan"
 	// pausePark: its memory is parked, or about to be.
 	pausePark = "park"
 )
 
-// pause is a pause of a container.
+// pause is a container's pause.
 type pause struct {
 	since   time.Time
 	reasons map[string]bool
-	await   map[ledger.ProcessID]bool // who has not answered
-	all     chan struct{}             // closed when everybody has; another one if somebody comes then
+	await   map[ledger.ProcessID]bool // processes that have not answered
+	all     chan struct{}             // closed when all have answered; replaced when a process joins later
 }
 
-// Pause tells all processes of a container to submit nothing any more, and returns when
-// they have said that all they have submitted is done. If that takes until ctx ends, the
-// container is resumed, unless there is another reason, and the error says for how many
-// processes it was waited. A process that begins or comes back later is paused with its
-// hello.
+// Pause tells all processes of a container to submit no more work, and returns when their
+// submitted work is done. If ctx ends first, the container is resumed, unless another reason
+// remains, and the error tells how many processes have not answered. A process that starts or
+// reconnects later is paused with its hello.
 func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) error {
 	now := g.lock()
 	c := g.containers[id]
@@ -50,12 +49,12 @@ func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 	p := g.pause(now, c, reason)
 	all := p.all
 	g.unlock()
-	return g.stopped(ctx, c, p, all, reason)
+	return g.awaitPause(ctx, c, p, all, reason)
 }
 
-// stopped waits until all processes of a container have answered a pause. If that takes until
-// ctx ends, the reason for it does not count any more.
-func (g *Gate) stopped(ctx context.Context, c *container, p *pause, all <-chan struct{}, reason string) error {
+// awaitPause waits until all processes of a container have answered a pause. If ctx ends first,
+// it withdraws the reason.
+func (g *Gate) awaitPause(ctx context.Context, c *container, p *pause, all <-chan struct{}, reason string) error {
 	select {
 	case <-all:
 		return nil
@@ -75,21 +74,21 @@ func (g *Gate) stopped(ctx context.Context, c *container, p *pause, all <-chan s
 	return fmt.Errorf("pausing container %s: %d of its processes have not stopped: %w", c.id, missing, ctx.Err())
 }
 
-// pause begins a pause, or adds a reason to it.
+// pause starts a pause, or adds a reason to it.
 func (g *Gate) pause(now time.Time, c *container, reason string) *pause {
 	if c.pause == nil {
 		c.pause = &pause{since: now, reasons: make(map[string]bool), await: make(map[ledger.ProcessID]bool)}
 		c.pauses++
 		for _, process := range c.processes {
-			g.pauseOne(process)
+			g.pauseProcess(process)
 		}
 	}
 	c.pause.reasons[reason] = true
 	return c.pause
 }
 
-// Resume ends a pause, unless there is another reason for it. A container that is not
-// paused stays as it is.
+// Resume ends a pause, unless another reason remains. It does nothing to a container that is
+// not paused.
 func (g *Gate) Resume(id ledger.ContainerID, reason string) error {
 	now := g.lock()
 	defer g.unlock()
@@ -112,7 +111,7 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 	}
 	c.pausedFor += now.Sub(c.pause.since)
 	c.pause = nil
-	c.active = now
+	c.lastActive = now
 	for _, p := range c.processes {
 		if p.session != nil {
 			p.session.send(wire.Message{Type: wire.Resume})
@@ -120,8 +119,8 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 	}
 }
 
-// resumePlanned resumes who is paused by the plan and holds memory of a card: the plan was
-// wrong, for nobody else runs there. It returns false if there is none.
+// resumePlanned resumes containers that the plan has paused and that hold memory of a card:
+// nothing else runs there, so the plan was wrong. It returns false if there are none.
 func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	some := false
 	for _, c := range g.containers {
@@ -133,9 +132,8 @@ func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	return some
 }
 
-// pauseOne pauses a process of a container that is paused. One without a connection is
-// waited for.
-func (g *Gate) pauseOne(p *process) {
+// pauseProcess pauses one process of a paused container. A disconnected one is awaited.
+func (g *Gate) pauseProcess(p *process) {
 	pause := p.container.pause
 	if len(pause.await) == 0 {
 		pause.all = make(chan struct{})
@@ -146,11 +144,11 @@ func (g *Gate) pauseOne(p *process) {
 	}
 }
 
-// paused is told that a process has stopped. After a resume that is of no interest.
-func (g *Gate) paused(p *process) { g.unawait(p) }
+// paused handles a process's answer to a pause.
+func (g *Gate) paused(p *process) { g.stopAwaiting(p) }
 
-// unawait waits for a process no longer.
-func (g *Gate) unawait(p *process) {
+// stopAwaiting no longer waits for a process's answer.
+func (g *Gate) stopAwaiting(p *process) {
 	pause := p.container.pause
 	if pause == nil {
 		return

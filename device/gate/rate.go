@@ -12,16 +12,16 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// newReader reads several messages with one call of the system.
+// newReader returns a buffered reader: one system call reads several messages.
 func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 64*wire.Size) }
 
-// rateLimiter lets so many messages a second pass, and a burst of them at once. It is safe for
-// concurrent use.
+// rateLimiter allows a number of messages per second, with bursts. It is safe for concurrent
+// use.
 type rateLimiter struct {
 	each, burst time.Duration
 
 	mu  sync.Mutex
-	due time.Time // when all that have passed would have, one after the other
+	due time.Time // when all messages so far would have passed at the given rate
 }
 
 func newRateLimiter(now time.Time, rate, burst int) *rateLimiter {
@@ -29,7 +29,7 @@ func newRateLimiter(now time.Time, rate, burst int) *rateLimiter {
 	return &rateLimiter{each: each, burst: each * time.Duration(burst), due: now}
 }
 
-// next returns how long the next message has to wait.
+// next returns how long the next message must wait.
 func (p *rateLimiter) next(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

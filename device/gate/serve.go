@@ -19,26 +19,25 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// MaxPath is how long the path of a socket may be, in bytes. The kernel has room for so
-// many, and a container must be able to use it as well.
+// MaxPath is the longest path of a Unix socket in bytes (sun_path). Containers need it as well.
 const MaxPath = 107
 
-// leastConnection is how long a connection counts at least: who connects again and again
-// is stopped by the bound on connections.
-const leastConnection = time.Second
+// minConnection is how long a connection counts at least, so that reconnecting in a loop hits
+// the connection limit.
+const minConnection = time.Second
 
-// errFull says that a container has as many connections as it may.
-var errFull = errors.New("too many connections")
+// errTooManyConnections: the container has used up its connections.
+var errTooManyConnections = errors.New("too many connections")
 
-// Listen makes the socket, for everybody who can reach its directory, which is mounted
-// into containers. A socket that was left there by a gate before is replaced.
+// Listen creates the socket, writable for everyone: access to its directory, which is mounted
+// into containers, is the permission. It replaces the socket of an earlier gate.
 func Listen(path string) (*net.UnixListener, error) {
 	if len(path) > MaxPath {
 		return nil, fmt.Errorf("listening at %q: the path of a Unix socket has at most %d bytes, this one %d: choose a shorter directory", path, MaxPath, len(path))
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("listening at %q: there is something else than a socket", path)
+			return nil, fmt.Errorf("listening at %q: the path exists and is not a socket", path)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("replacing the socket: %w", err)
@@ -55,31 +54,31 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// strangers is how many connections may be there of which it is not known yet whose they
-// are. More of them wait in the socket.
-const strangers = 64
+// maxUnidentified bounds the connections of clients not yet identified. More wait in the
+// backlog.
+const maxUnidentified = 64
 
-// connLimiter counts connections.
+// connLimiter limits connections.
 type connLimiter struct {
 	mu    sync.Mutex
-	total int // of all containers
+	total int // over all containers
 	held  map[ledger.ContainerID]*connCount
 }
 
-// connCount is of one container.
+// connCount counts one container's connections.
 type connCount struct {
 	connections int
-	pace        *rateLimiter
+	rate        *rateLimiter
 }
 
-// enter takes a place for a connection of a container, if there is one, and returns the
-// pace of all its connections. The first of a container have one whatever others take.
-func (d *connLimiter) enter(id ledger.ContainerID, b Bounds) (*rateLimiter, bool) {
+// acquire takes a connection for a container, and returns the rate limit shared by all its
+// connections. Bounds.Sure connections are available to each container whatever others use.
+func (d *connLimiter) acquire(id ledger.ContainerID, b Bounds) (*rateLimiter, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at := d.held[id]
 	if at == nil {
-		at = &connCount{pace: newRateLimiter(time.Now(), b.Rate, b.Burst)}
+		at = &connCount{rate: newRateLimiter(time.Now(), b.Rate, b.Burst)}
 		d.held[id] = at
 	}
 	if at.connections >= b.Sure && (at.connections >= b.Connections || d.total >= b.Total) {
@@ -87,10 +86,10 @@ func (d *connLimiter) enter(id ledger.ContainerID, b Bounds) (*rateLimiter, bool
 	}
 	at.connections++
 	d.total++
-	return at.pace, true
+	return at.rate, true
 }
 
-func (d *connLimiter) exit(id ledger.ContainerID) {
+func (d *connLimiter) release(id ledger.ContainerID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.total--
@@ -100,16 +99,15 @@ func (d *connLimiter) exit(id ledger.ContainerID) {
 	}
 }
 
-// Serve answers clients until ctx ends, and closes the listener. It returns when all
-// connections have ended. The error is why clients cannot come any more, or nil if ctx
-// has ended.
+// Serve serves clients until ctx ends, and closes the listener. It returns when all connections
+// have ended. The error is why no more clients can be accepted, or nil if ctx has ended.
 func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	defer cancel()
-	unknown := make(chan struct{}, strangers)
+	unknown := make(chan struct{}, maxUnidentified)
 	for {
 		select {
 		case unknown <- struct{}{}:
@@ -127,7 +125,7 @@ func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 			g.opts.Report(fmt.Errorf("accepting a client: %w", err))
 			<-unknown
 			select {
-			case <-time.After(100 * time.Millisecond): // others may end meanwhile
+			case <-time.After(100 * time.Millisecond): // connections may end meanwhile
 			case <-ctx.Done():
 			}
 			continue
@@ -138,8 +136,8 @@ func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-// connection serves one client until either side ends it. It calls known when it is known
-// whose it is.
+// connection serves one client until either side ends it. It calls known once the client's
+// container is known.
 func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func()) {
 	defer known()
 	defer conn.Close()
@@ -151,16 +149,16 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	who, life, err := g.opts.Identify(conn, func(id string) error {
 		known()
 		var free bool
-		if pace, free = g.connections.enter(ledger.ContainerID(id), g.opts.Bounds); !free {
-			return errFull
+		if pace, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
+			return errTooManyConnections
 		}
 		context.AfterFunc(ended, func() {
-			time.AfterFunc(time.Until(begun.Add(leastConnection)), func() { g.connections.exit(ledger.ContainerID(id)) })
+			time.AfterFunc(time.Until(begun.Add(minConnection)), func() { g.connections.release(ledger.ContainerID(id)) })
 		})
 		return nil
 	})
 	if err != nil {
-		if !errors.Is(err, errFull) { // not once more for each of a flood
+		if !errors.Is(err, errTooManyConnections) { // do not log each of a flood
 			g.opts.Report(fmt.Errorf("refusing a client: %w", err))
 		}
 		return
@@ -171,7 +169,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		defer conn.Close() // which ends the reading, too
+		defer conn.Close() // also unblocks the reader
 		s.write(conn, g.opts.Bounds.Write)
 	}()
 	err = g.read(s, conn, pace)
@@ -181,16 +179,16 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	s.cut()
 	<-written
 	fault := err
-	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, errOver) {
-		fault = nil // it has ended, or is over on our side
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, errSessionOver) {
+		fault = nil // ended normally, or by us
 	}
 	if fault != nil {
 		g.opts.Report(fmt.Errorf("cutting off process %d of container %s: %w", who.PID, id, fault))
 	}
-	g.leave(s, fault)
+	g.disconnected(s, fault)
 }
 
-// read reads what a client says, at the pace of its container. The error is never nil.
+// read handles a client's messages, within its container's rate. The error is never nil.
 func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
 		return err
@@ -205,7 +203,7 @@ func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 			select {
 			case <-time.After(wait):
 			case <-s.done:
-				return errOver
+				return errSessionOver
 			}
 		}
 		if err := g.receive(s, m); err != nil {
@@ -219,7 +217,7 @@ func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 	}
 }
 
-// write sends what is left for the client, and what is left when the session is cut.
+// write sends queued messages, and flushes the rest when the session is cut.
 func (s *session) write(conn *net.UnixConn, within time.Duration) {
 	var b []byte
 	for {

@@ -158,7 +158,7 @@ func TestListen(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = Listen(file)
-	must.ErrorContains(t, err, "something else than a socket")
+	must.ErrorContains(t, err, "the path exists and is not a socket")
 }
 
 // What a container sends that is no message ends its connection, and nobody else's.
@@ -275,7 +275,7 @@ func TestDoors(t *testing.T) {
 	d := connLimiter{held: make(map[ledger.ContainerID]*connCount)}
 	fill := func(id ledger.ContainerID) (n int) {
 		for {
-			if _, ok := d.enter(id, b); !ok {
+			if _, ok := d.acquire(id, b); !ok {
 				return n
 			}
 			n++
@@ -283,12 +283,12 @@ func TestDoors(t *testing.T) {
 	}
 	must.Eq(t, []int{10, 10, 2, 2}, []int{fill("a"), fill("b"), fill("c"), fill("d")})
 	for range 5 {
-		d.exit("a")
+		d.release("a")
 	}
 	must.Eq(t, []int{1, 0, 0}, []int{fill("c"), fill("a"), fill("b")}, must.Sprint("19 are there, and 20 may be"))
 	for id, n := range map[ledger.ContainerID]int{"a": 5, "b": 10, "c": 3, "d": 2} {
 		for range n {
-			d.exit(id)
+			d.release(id)
 		}
 	}
 	must.MapEmpty(t, d.held)
@@ -521,7 +521,7 @@ func TestServe_restart(t *testing.T) {
 	must.Eq(t, ledger.Entry{Expected: 1400 * mib}, g.held())
 	soon(t, "two have a connection", func() bool {
 		s := g.Stats()
-		return len(s) == 2 && s[0].Absent+s[1].Absent == 0
+		return len(s) == 2 && s[0].Disconnected+s[1].Disconnected == 0
 	})
 	must.Eq(t, ledger.Entry{Expected: 1400 * mib}, g.held(), must.Sprint("they have not said what they hold"))
 	_, err := fmt.Fprintln(in[0])

@@ -16,31 +16,31 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// unread is how many messages may wait to be sent to a client. It gets no more answers
-// than it has asked for, so only one that does not read has so many.
-const unread = 4 * wire.MaxOpen
+// maxUnsent bounds the messages queued for a client. It gets no more answers than it has
+// requests open, so only one that does not read reaches it.
+const maxUnsent = 4 * wire.MaxOpen
 
-// errOver says that a session has ended while its message was on the way.
-var errOver = errors.New("the session is over")
+// errSessionOver: the session ended before its message was handled.
+var errSessionOver = errors.New("the session is over")
 
-// session is one connection of a process. All but out, done and over is guarded by the
-// gate's lock.
+// session is one connection of a process. The gate's lock guards all fields but out, done and
+// cutOnce.
 type session struct {
 	who      peer.Process
-	life     Life     // until it is the process's
+	life     Life     // nil once the process owns it
 	process  *process // nil before Hello
 	attached map[uint64]*attachment
-	open     map[uint64]bool // seq of requests without an answer
+	open     map[uint64]bool // unanswered seq
 
-	out  chan wire.Message
-	done chan struct{} // closed by cut
-	over sync.Once
+	out     chan wire.Message
+	done    chan struct{} // closed by cut
+	cutOnce sync.Once
 }
 
 // attachment is a card that a session uses.
 type attachment struct {
-	card  ledger.CardID
-	begun bool // what it holds since before is known
+	card     ledger.CardID
+	reported bool // its earlier holdings are known
 }
 
 func newSession(who peer.Process, life Life) *session {
@@ -48,12 +48,12 @@ func newSession(who peer.Process, life Life) *session {
 		who: who, life: life,
 		attached: make(map[uint64]*attachment),
 		open:     make(map[uint64]bool),
-		out:      make(chan wire.Message, unread),
+		out:      make(chan wire.Message, maxUnsent),
 		done:     make(chan struct{}),
 	}
 }
 
-// send leaves a message for the connection. It never waits: who does not read is cut off.
+// send queues a message. It never blocks: a client that does not read is cut off.
 func (s *session) send(m wire.Message) {
 	select {
 	case s.out <- m:
@@ -63,14 +63,14 @@ func (s *session) send(m wire.Message) {
 }
 
 // cut ends the connection.
-func (s *session) cut() { s.over.Do(func() { close(s.done) }) }
+func (s *session) cut() { s.cutOnce.Do(func() { close(s.done) }) }
 
-// bad is a message that cannot be.
-func bad(format string, args ...any) error {
+// badMessage returns an error that wraps wire.ErrBad.
+func badMessage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrBad, fmt.Sprintf(format, args...))
 }
 
-// receive does what a message says. An error ends the session.
+// receive handles a message. An error ends the session.
 func (g *Gate) receive(s *session, m wire.Message) error {
 	if err := m.CheckClient(); err != nil {
 		return err
@@ -85,22 +85,22 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	now := g.lock()
 	defer g.unlock()
 	if g.closed {
-		return errOver
+		return errSessionOver
 	}
 	if m.Type == wire.Hello {
 		return g.hello(now, s, m)
 	}
 	switch {
 	case s.process == nil:
-		return bad("type %d before hello", m.Type)
+		return badMessage("type %d before hello", m.Type)
 	case s.process.session != s:
-		return errOver
+		return errSessionOver
 	}
 	switch m.Type {
 	case wire.Attach:
 		return g.attach(s, m, allowed)
 	case wire.Active:
-		g.heardActive(now, s.process.container)
+		g.markActive(now, s.process.container)
 		return nil
 	case wire.Pinned:
 		s.process.pinned = m.Arg
@@ -109,10 +109,10 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 		g.paused(s.process)
 		return nil
 	}
-	// The others are about a card.
+	// The other messages are about a card.
 	a := s.attached[m.Device]
 	if a == nil {
-		return bad("device %d is not attached", m.Device)
+		return badMessage("device %d is not attached", m.Device)
 	}
 	switch m.Type {
 	case wire.Request:
@@ -120,12 +120,12 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	case wire.Holds:
 		return g.holds(now, s, a, m)
 	case wire.Return:
-		if err := g.ledger.Return(s.process.id, a.card, m.Bytes); err != nil {
-			return bad("%v", err)
+		if err := g.ledger.Release(s.process.id, a.card, m.Bytes); err != nil {
+			return badMessage("%v", err)
 		}
 		g.answer(now)
 	case wire.Full:
-		g.doubt(a.card)
+		g.markSuspect(a.card)
 	case wire.Info:
 		id := s.process.container.id
 		s.send(wire.Message{
@@ -138,11 +138,11 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	return nil
 }
 
-// hello makes the process of a session known. An earlier session of it is over: the
-// process has forked and executed, or its library has reconnected.
+// hello registers the process of a session and ends its earlier session: the process has
+// executed another program, or its library has reconnected.
 func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	if s.process != nil {
-		return bad("a second hello")
+		return badMessage("a second hello")
 	}
 	if m.Arg != wire.Version {
 		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Arg: uint64(wire.BadVersion)})
@@ -151,7 +151,7 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	p, back := g.processes[ledger.ProcessID{PID: s.who.PID, Start: s.who.Start}], true
 	if p == nil {
 		var err error
-		if p, err = g.add(now, s.who, s.life); err != nil {
+		if p, err = g.addProcess(now, s.who, s.life); err != nil {
 			return err
 		}
 		s.life, back = nil, false
@@ -164,16 +164,16 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	s.send(wire.Message{Type: wire.Welcome, Seq: m.Seq, Arg: wire.Version})
 	switch {
 	case p.container.pause != nil:
-		g.pauseOne(p)
+		g.pauseProcess(p)
 	case back:
-		// It may have missed the end of a pause.
+		// It may have missed a Resume.
 		s.send(wire.Message{Type: wire.Resume})
 	}
 	return nil
 }
 
-// add makes a process known.
-func (g *Gate) add(now time.Time, who peer.Process, life Life) (*process, error) {
+// addProcess registers a process.
+func (g *Gate) addProcess(now time.Time, who peer.Process, life Life) (*process, error) {
 	id := ledger.ContainerID(who.Container.ID)
 	c := g.containers[id]
 	if c == nil {
@@ -182,10 +182,10 @@ func (g *Gate) add(now time.Time, who peer.Process, life Life) (*process, error)
 			processes: make(map[ledger.ProcessID]*process),
 			shares:    make(map[ledger.CardID]uint64),
 			counts:    make(map[ledger.CardID]*Counts),
-			arrived:   now, placed: now, active: now,
+			arrived:   now, placed: now, lastActive: now,
 		}
 	} else if c.Alloc != who.Container.Alloc || c.Task != who.Container.Task {
-		return nil, fmt.Errorf("%w: process %d of container %s says it is of task %q of allocation %s, others of %q of %s",
+		return nil, fmt.Errorf("%w: process %d of container %s claims task %q of allocation %s, its other processes %q of %s",
 			peer.ErrContradiction, who.PID, id, who.Container.Task, who.Container.Alloc, c.Task, c.Alloc)
 	}
 	p := &process{
@@ -202,15 +202,15 @@ func (g *Gate) add(now time.Time, who peer.Process, life Life) (*process, error)
 	if life != nil {
 		go func() {
 			if life.Wait() == nil {
-				g.ended(p)
+				g.processEnded(p)
 			}
 		}()
 	}
 	return p, nil
 }
 
-// ended is told that a process is gone.
-func (g *Gate) ended(p *process) {
+// processEnded handles the exit of a process.
+func (g *Gate) processEnded(p *process) {
 	now := g.lock()
 	defer g.unlock()
 	if g.closed || g.processes[p.id] != p {
@@ -220,12 +220,12 @@ func (g *Gate) ended(p *process) {
 		g.detach(s)
 		s.cut()
 	}
-	g.drop(p)
+	g.removeProcess(p)
 	g.answer(now)
 }
 
-// drop forgets a process, and its container with the last one.
-func (g *Gate) drop(p *process) {
+// removeProcess removes a process, and its container with the last one.
+func (g *Gate) removeProcess(p *process) {
 	if g.processes[p.id] != p {
 		return
 	}
@@ -236,17 +236,17 @@ func (g *Gate) drop(p *process) {
 	}
 	c := p.container
 	delete(c.processes, p.id)
-	g.unawait(p)
+	g.stopAwaiting(p)
 	if len(c.processes) == 0 {
 		delete(g.containers, c.id)
-		g.queue.Remove(func(r queue.Request) bool { return r.Return && r.Container == c.id })
+		g.queue.Remove(func(r queue.Request) bool { return r.Restore && r.Container == c.id })
 		g.ledger.Forget(c.id)
-		g.left = append(g.left, c)
+		g.departed = append(g.departed, c)
 	}
 }
 
-// leave is told that a connection has ended, and why if it was cut off.
-func (g *Gate) leave(s *session, fault error) {
+// disconnected handles the end of a connection; fault is why it was cut, or nil.
+func (g *Gate) disconnected(s *session, fault error) {
 	now := g.lock()
 	defer g.unlock()
 	if fault != nil {
@@ -261,16 +261,16 @@ func (g *Gate) leave(s *session, fault error) {
 		return
 	}
 	g.detach(s)
-	if g.idle(s.process) {
-		g.drop(s.process)
+	if g.canRemove(s.process) {
+		g.removeProcess(s.process)
 	}
 	g.answer(now)
 }
 
-// idle says whether a process without a session can be forgotten.
-func (g *Gate) idle(p *process) bool {
+// canRemove reports whether a disconnected process can be removed.
+func (g *Gate) canRemove(p *process) bool {
 	if p.container.pause != nil {
-		return false // it is to be heard of before its container counts as paused
+		return false // its container is not paused before the process answers or exits
 	}
 	for _, card := range g.cards {
 		if g.ledger.Process(p.id, card) != (ledger.Entry{}) {
@@ -280,22 +280,22 @@ func (g *Gate) idle(p *process) bool {
 	return true
 }
 
-// detach ends the session of a process. What it holds it keeps.
+// detach ends the session of a process, which keeps its holdings.
 func (g *Gate) detach(s *session) {
 	p := s.process
 	p.session = nil
 	g.queue.Remove(func(r queue.Request) bool {
-		gone := !r.Return && g.pending[r.ID].session == s
+		gone := !r.Restore && g.pending[r.ID].session == s
 		if gone {
-			g.settle(r)
+			g.takePending(r)
 		}
 		return gone
 	})
 	g.ledger.Detach(p.id)
 }
 
-// join asks Shares for what a container may have of a card, if that is not known. It is
-// not done under the lock: Shares may call the gate.
+// join asks Shares for a container's share of a card, if unknown. It does so without the lock,
+// because Shares may call the gate.
 func (g *Gate) join(s *session, m wire.Message) error {
 	card := ledger.CardID(m.UUID().String())
 	g.mu.Lock()
@@ -312,8 +312,8 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	if known {
 		return nil
 	}
-	g.sharing <- struct{}{}
-	defer func() { <-g.sharing }()
+	g.sharesLock <- struct{}{}
+	defer func() { <-g.sharesLock }()
 	g.mu.Lock()
 	there := g.containers[p.container.id] == p.container
 	g.mu.Unlock()
@@ -322,21 +322,21 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	}
 	share, err := g.opts.Shares.Join(p.container.Container, card)
 	if err != nil {
-		return fmt.Errorf("the share of container %s on %s: %w", p.container.id, card, err)
+		return fmt.Errorf("share of container %s on %s: %w", p.container.id, card, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := p.container
 	if g.containers[c.id] != c {
-		return fmt.Errorf("container %s: %w", c.id, ErrUnknown) // Shares is told after this
+		return fmt.Errorf("container %s: %w", c.id, ErrUnknown) // Shares.Leave is called after this
 	}
 	c.priority = share.Priority
 	if g.opts.Soft && share.Most > 0 {
 		if err := g.ledger.SetLimit(c.id, card, share.Most); err != nil {
-			return fmt.Errorf("the limit of container %s: %w", c.id, err)
+			return fmt.Errorf("limit of container %s: %w", c.id, err)
 		}
 	}
-	if _, sooner := c.shares[card]; !sooner { // else SetLimit was
+	if _, sooner := c.shares[card]; !sooner { // else SetLimit was first
 		return g.setShare(c, card, share.Limit)
 	}
 	return nil
@@ -352,7 +352,7 @@ func (g *Gate) handle(card ledger.CardID) uint64 {
 	return 0
 }
 
-// attach lets a session use a card, if it is there and allowed.
+// attach lets a session use a card that is known and allowed.
 func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	card := ledger.CardID(m.UUID().String())
 	handle := g.handle(card)
@@ -368,39 +368,39 @@ func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	return nil
 }
 
-// begin settles what a process holds since before its session: bytes.
-func (g *Gate) begin(s *session, a *attachment, bytes uint64) error {
-	a.begun = true
+// recordHeld records how many bytes a process has held since before its session.
+func (g *Gate) recordHeld(s *session, a *attachment, bytes uint64) error {
+	a.reported = true
 	if err := g.ledger.Hold(s.process.id, a.card, bytes); err != nil {
-		return bad("%v", err)
+		return badMessage("%v", err)
 	}
-	g.cover(s.process, a.card)
+	g.ensureSaved(s.process, a.card)
 	return nil
 }
 
-// holds takes over what a process says that it holds.
+// holds handles a process's report of its holdings.
 func (g *Gate) holds(now time.Time, s *session, a *attachment, m wire.Message) error {
-	if a.begun {
-		return bad("what it holds is known")
+	if a.reported {
+		return badMessage("holds after the holdings are known")
 	}
-	if err := g.begin(s, a, m.Bytes); err != nil {
+	if err := g.recordHeld(s, a, m.Bytes); err != nil {
 		return err
 	}
-	g.answer(now) // it may be less than was expected
+	g.answer(now) // it may be less than expected
 	return nil
 }
 
-// request lets a request wait, for nothing if it fits.
+// request queues a request; one that fits is granted at once.
 func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message) error {
 	c := s.process.container
 	switch {
 	case s.open[m.Seq]:
-		return bad("request %d is open", m.Seq)
+		return badMessage("request %d is open", m.Seq)
 	case len(s.open) >= wire.MaxOpen:
-		return bad("more than %d requests are open", wire.MaxOpen)
+		return badMessage("more than %d requests are open", wire.MaxOpen)
 	}
-	if !a.begun { // it has asked first, so it holds nothing
-		if err := g.begin(s, a, 0); err != nil {
+	if !a.reported { // it requests before reporting, so it holds nothing
+		if err := g.recordHeld(s, a, 0); err != nil {
 			return err
 		}
 	}
@@ -410,12 +410,12 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 		return nil
 	}
 	wait := min(m.Arg, uint64(g.opts.MaxWait.Milliseconds()))
-	g.asked++
-	g.pending[g.asked] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, wait: wait}
+	g.lastID++
+	g.pending[g.lastID] = &pending{session: s, seq: m.Seq, device: m.Device, lease: m.Flags&wire.FlagLease != 0, wait: wait}
 	s.open[m.Seq] = true
 	c.waiting++
 	g.queue.Add(queue.Request{
-		ID: g.asked, Process: s.process.id, Container: c.id, Card: a.card, Bytes: m.Bytes,
+		ID: g.lastID, Process: s.process.id, Container: c.id, Card: a.card, Bytes: m.Bytes,
 		Priority: c.priority, Since: now, Deadline: now.Add(time.Duration(wait) * time.Millisecond),
 	})
 	g.answer(now)

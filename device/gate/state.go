@@ -16,14 +16,14 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
-// steps is into how many steps of a card the state file divides what a process holds. A
-// process is written down before it holds more than its step: the file says at any time
-// how much each may hold at most, and is written only when somebody has grown by a step.
-const steps = 32
+// ceilingSteps is into how many steps of a card the state file divides holdings. A process is
+// saved before it exceeds its step, so the file always bounds what each process holds, and is
+// written only when one grows by a step.
+const ceilingSteps = 32
 
 // state is the content of the state file.
 type state struct {
-	// Boot is the machine's start. After another one nobody holds anything.
+	// Boot is the boot ID. After a reboot no process holds anything.
 	Boot      string         `json:"boot"`
 	Processes []stateProcess `json:"processes"`
 }
@@ -33,17 +33,17 @@ type stateProcess struct {
 	Start     uint64         `json:"start"`
 	Container peer.Container `json:"container"`
 	Pinned    uint64         `json:"pinned,omitempty"`
-	// Parked is what is in the host's memory, in bytes.
+	// Parked is the memory on the host, in bytes.
 	Parked map[ledger.CardID]uint64 `json:"parked,omitempty"`
-	// Away is whether its container was parked, or on the way there or back, and Extra what
-	// came free of each card beyond what the books said, in bytes.
-	Away  bool                     `json:"away,omitempty"`
-	Extra map[ledger.CardID]uint64 `json:"extra,omitempty"`
-	Most  map[ledger.CardID]uint64 `json:"most"` // bytes
+	// InParking is whether the container was parked, or being parked or restored, and Extra the
+	// bytes that came free on each card beyond the ledger's.
+	InParking bool                     `json:"away,omitempty"`
+	Extra     map[ledger.CardID]uint64 `json:"extra,omitempty"`
+	Most      map[ledger.CardID]uint64 `json:"most"` // bytes
 }
 
-// restore takes over from the gate before this one.
-func (g *Gate) restore() error {
+// loadState restores the state of the last gate.
+func (g *Gate) loadState() error {
 	if g.opts.State == "" {
 		return nil
 	}
@@ -54,13 +54,13 @@ func (g *Gate) restore() error {
 	var s state
 	b, err := os.ReadFile(g.opts.State)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the first start
+		return nil // first start
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &s)
 	}
 	if err != nil {
-		g.opts.Report(fmt.Errorf("reading who holds GPU memory: nothing is given for %v: %w", g.opts.Grace, err))
+		g.opts.Report(fmt.Errorf("reading the GPU memory state: nothing is granted for %v: %w", g.opts.Grace, err))
 		g.graceUntil = time.Now().Add(g.opts.Grace)
 		return nil
 	}
@@ -71,21 +71,21 @@ func (g *Gate) restore() error {
 	defer g.mu.Unlock()
 	now := time.Now()
 	for _, saved := range s.Processes {
-		if err := g.expect(now, saved); err != nil && !errors.Is(err, peer.ErrGone) {
+		if err := g.expectProcess(now, saved); err != nil && !errors.Is(err, peer.ErrGone) {
 			return err
 		}
 	}
-	g.bringBack(now)
+	g.queueRestores(now)
 	return nil
 }
 
-// expect makes a process known that the gate before this one has known.
-func (g *Gate) expect(now time.Time, saved stateProcess) error {
+// expectProcess registers a process from the state file.
+func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 	life, err := g.opts.Open(saved.PID, saved.Start)
 	if err != nil {
 		return err
 	}
-	p, err := g.add(now, peer.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
+	p, err := g.addProcess(now, peer.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
 	if err != nil {
 		life.Close()
 		return err
@@ -104,29 +104,28 @@ func (g *Gate) expect(now time.Time, saved stateProcess) error {
 		if g.handle(card) == 0 {
 			continue
 		}
-		// The card may have less to give than before; of more it would never come back.
+		// The card's capacity may have shrunk; more than that could never be restored.
 		most := g.ledger.Capacity(card)
 		most -= min(most, g.ledger.Container(p.container.id, card).Parked)
 		if err := g.ledger.ExpectParked(p.id, card, min(bytes, most)); err != nil {
 			return err
 		}
 	}
-	if saved.Away {
-		g.expectAway(now, p, len(saved.Parked) > 0, saved.Extra)
+	if saved.InParking {
+		g.expectParked(now, p, len(saved.Parked) > 0, saved.Extra)
 	}
 	return nil
 }
 
-// cover sees to it that the state file says of a process at least what it holds.
-func (g *Gate) cover(p *process, card ledger.CardID) {
+// ensureSaved saves the state if a process holds more than the file says.
+func (g *Gate) ensureSaved(p *process, card ledger.CardID) {
 	if g.opts.State != "" && g.ledger.Process(p.id, card).CardUsage() > p.ceilings[card] {
 		g.save()
 	}
 }
 
-// save writes the state file, whole or not at all. It need not be on the disk: when the
-// machine fails, nobody holds anything. Without it a restart is less well prepared, but
-// nobody's request fails for that.
+// save replaces the state file atomically, without fsync: after a machine failure no process
+// holds anything. A failed save makes a restart less accurate, but fails no request.
 func (g *Gate) save() {
 	if g.opts.State == "" {
 		return
@@ -136,7 +135,7 @@ func (g *Gate) save() {
 		clear(p.ceilings)
 		for _, card := range g.cards {
 			if held := g.ledger.Process(p.id, card).CardUsage(); held > 0 {
-				step := max(g.ledger.Physical(card)/steps, 1)
+				step := max(g.ledger.Physical(card)/ceilingSteps, 1)
 				p.ceilings[card] = (held + step - 1) / step * step
 			}
 		}
@@ -146,11 +145,11 @@ func (g *Gate) save() {
 				parked[card] = n
 			}
 		}
-		// With a container all its processes come back, also those that hold nothing.
+		// A container is restored as a whole, with processes that hold nothing.
 		away := p.container.parking != nil
 		if len(p.ceilings) > 0 || away {
 			saved := stateProcess{
-				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, Away: away,
+				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, InParking: away,
 			}
 			if away {
 				saved.Extra = p.container.parking.extra
@@ -158,12 +157,12 @@ func (g *Gate) save() {
 			s.Processes = append(s.Processes, saved)
 		}
 	}
-	if err := write(g.opts.State, s); err != nil {
-		g.opts.Report(fmt.Errorf("writing who holds GPU memory: %w", err))
+	if err := writeState(g.opts.State, s); err != nil {
+		g.opts.Report(fmt.Errorf("writing the GPU memory state: %w", err))
 	}
 }
 
-func write(path string, s state) error {
+func writeState(path string, s state) error {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err

@@ -12,65 +12,65 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
-// Counts counts the requests of a container on a card since its first process.
+// Counts counts a container's requests on a card since its first process.
 type Counts struct {
 	Granted      uint64
 	GrantedBytes uint64
-	Waited       time.Duration // by those that were granted, together
-	Denied       uint64        // over the limit, or nobody could make room
-	TooLong      uint64        // after their time; those that would not wait count for nothing
+	Waited       time.Duration // total over granted requests
+	Denied       uint64        // over the limit, or no room could be made
+	TooLong      uint64        // past their deadline; requests that would not wait count nowhere
 }
 
-// Usage is what a container has to do with a card.
+// Usage is a container's use of a card.
 type Usage struct {
 	Card         ledger.CardID
 	Limit        uint64 // bytes: its share
 	Held         ledger.Entry
-	Waiting      int    // requests
-	WaitingBytes uint64 // of them
+	Waiting      int // requests
+	WaitingBytes uint64
 	Counts
 }
 
-// Status is how a container is.
+// Status is the state of a container.
 type Status struct {
-	Container peer.Container
-	Priority  int
-	Processes int
-	PIDs      []int // of the processes
-	Absent    int   // of them, those without a connection
-	Pinned    bool  // one of them cannot be evicted
-	Paused    bool  // or about to be
-	Pauses    int
-	PausedFor time.Duration // in pauses that are over
-	Planned   bool          // paused by the plan
-	Parked    bool          // its memory is in the host's, or on the way there or back
-	Parking   Parking       // if it is
-	Lost      error         // why its memory did not come back, for which it is about to be ended; nil if it did
-	Unparked  error         // why it could not be parked when that was tried last; nil if it could
-	Parks     int
-	ParkedFor time.Duration // in parkings that are over
-	Arrived   time.Time
-	Faults    int     // connections that were cut off
-	Usage     []Usage // of the cards that it has to do with
+	Container    peer.Container
+	Priority     int
+	Processes    int
+	PIDs         []int
+	Disconnected int  // processes without a connection
+	Pinned       bool // a process cannot be parked
+	Paused       bool // or about to be
+	Pauses       int
+	PausedFor    time.Duration // in completed pauses
+	Planned      bool          // paused by the plan
+	Parked       bool          // its memory is parked, or being parked or restored
+	Parking      Parking       // set if Parked
+	Lost         error         // why its memory could not be restored, for which it is about to be killed; or nil
+	ParkError    error         // why the last attempt to park it failed; nil if it succeeded
+	Parks        int
+	ParkedFor    time.Duration // in completed parkings
+	Arrived      time.Time
+	Faults       int     // connections cut off
+	Usage        []Usage // by card
 }
 
-// Parking is how it stands with a container whose memory is parked, or on the way.
+// Parking describes a container whose memory is parked, or being parked or restored.
 type Parking struct {
 	State string // "leaving", "parked", "returning"
 	Since time.Time
-	// By is the container that needed the room. It is empty if that is not known any more.
+	// By is the container that needed the room; empty if unknown.
 	By peer.Container
 }
 
-// CardStatus is how a card is.
+// CardStatus is the state of a card.
 type CardStatus struct {
 	Card     ledger.CardID
 	Physical uint64 // bytes
-	Free     uint64 // bytes that can be given now
+	Free     uint64 // bytes that can be granted now
 	Held     ledger.Entry
 }
 
-// Cards returns how the cards are, in the order of Options.
+// Cards returns the state of all cards, in the order of Options.
 func (g *Gate) Cards() []CardStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,7 +81,7 @@ func (g *Gate) Cards() []CardStatus {
 	return out
 }
 
-// Stats returns how the containers are, by ID.
+// Stats returns the state of all containers, by ID.
 func (g *Gate) Stats() []Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,7 +91,7 @@ func (g *Gate) Stats() []Status {
 	}
 	waiting := make(map[on]Usage)
 	for r := range g.queue.All {
-		if r.Return {
+		if r.Restore {
 			continue
 		}
 		u := waiting[on{r.Container, r.Card}]
@@ -107,7 +107,7 @@ func (g *Gate) Stats() []Status {
 			Planned: c.pause != nil && c.pause.reasons[PausePlan],
 			Parked:  c.parking != nil, Parks: c.parks, ParkedFor: c.parkedFor, Arrived: c.arrived,
 		}
-		s.Unparked, s.Lost = c.failure, c.lost
+		s.ParkError, s.Lost = c.parkErr, c.lost
 		if a := c.parking; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}
@@ -115,7 +115,7 @@ func (g *Gate) Stats() []Status {
 			s.PIDs = append(s.PIDs, p.id.PID)
 			s.Pinned = s.Pinned || p.pinned != 0
 			if p.session == nil {
-				s.Absent++
+				s.Disconnected++
 			}
 		}
 		for _, card := range g.cards {

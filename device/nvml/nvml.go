@@ -60,11 +60,11 @@ type Process struct {
 
 // Library is the management library. It is not safe for concurrent use.
 type Library struct {
-	nvml   nvml.Interface
-	ready  bool
-	events nvml.EventSet     // nil: there is none
-	heard  map[string]bool   // the cards of which it tells, by UUID
-	xids   map[string]uint64 // the last error of a card that has not been harmless
+	nvml      nvml.Interface
+	ready     bool
+	events    nvml.EventSet     // nil: there is none
+	listening map[string]bool   // the cards of which it tells, by UUID
+	xids      map[string]uint64 // the last error of a card that has not been harmless
 }
 
 // New returns the library at a path; "" is where the system has it.
@@ -73,12 +73,12 @@ func New(path string) *Library {
 	if path != "" {
 		opts = append(opts, nvml.WithLibraryPath(path))
 	}
-	return over(nvml.New(opts...))
+	return newLibrary(nvml.New(opts...))
 }
 
 // over is a Library over an implementation.
-func over(n nvml.Interface) *Library {
-	return &Library{nvml: n, heard: make(map[string]bool), xids: make(map[string]uint64)}
+func newLibrary(n nvml.Interface) *Library {
+	return &Library{nvml: n, listening: make(map[string]bool), xids: make(map[string]uint64)}
 }
 
 // open loads the library, if it is not loaded. The error is ErrNone where there is none.
@@ -106,9 +106,9 @@ func (l *Library) Close() error {
 	if l.events != nil {
 		_ = l.events.Free() // the library goes with it
 		l.events = nil
-		clear(l.heard)
+		clear(l.listening)
 	}
-	return failed("closing NVML", l.nvml.Shutdown())
+	return nvmlError("closing NVML", l.nvml.Shutdown())
 }
 
 // text is what NVML says of a result. Its own text needs the library.
@@ -119,7 +119,7 @@ func text(ret nvml.Return) string {
 	return fmt.Sprintf("error %d", ret)
 }
 
-func failed(what string, ret nvml.Return) error {
+func nvmlError(what string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
@@ -139,14 +139,14 @@ func (l *Library) Cards() ([]Card, error) {
 		return nil, err
 	}
 	driver, ret := l.nvml.SystemGetDriverVersion()
-	if err := failed("asking NVML for the driver's version", ret); err != nil {
+	if err := nvmlError("asking NVML for the driver's version", ret); err != nil {
 		return nil, err
 	}
 	n, ret := l.nvml.DeviceGetCount()
-	if err := failed("counting the cards", ret); err != nil {
+	if err := nvmlError("counting the cards", ret); err != nil {
 		return nil, err
 	}
-	l.hear()
+	l.readXids()
 	var cards []Card
 	for i := range n {
 		dev, ret := l.nvml.DeviceGetHandleByIndex(i)
@@ -263,12 +263,12 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 		return Usage{}, err
 	}
 	dev, ret := l.nvml.DeviceGetHandleByUUID(uuid)
-	if err := failed("looking for card "+uuid, ret); err != nil {
+	if err := nvmlError("looking for card "+uuid, ret); err != nil {
 		return Usage{}, err
 	}
 	u := Usage{Time: time.Now()}
 	memory, ret := dev.GetMemoryInfo()
-	if err := failed("reading the memory of card "+uuid, ret); err != nil {
+	if err := nvmlError("reading the memory of card "+uuid, ret); err != nil {
 		return u, err
 	}
 	u.Used, u.Free = memory.Used, memory.Free

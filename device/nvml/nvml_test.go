@@ -55,7 +55,7 @@ func old(unknown string, change ...func(*mock.Device)) *Library {
 	for _, f := range change {
 		f(all[0])
 	}
-	return over(&mock.Interface{
+	return newLibrary(&mock.Interface{
 		ExtensionsFunc: func() nvml.ExtendedInterface {
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
 				if name == unknown {
@@ -216,10 +216,10 @@ func TestCards_old(t *testing.T) {
 // Most machines have no cards.
 func TestNone(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED} {
-		_, err := over(&mock.Interface{InitFunc: func() nvml.Return { return ret }}).Cards()
+		_, err := newLibrary(&mock.Interface{InitFunc: func() nvml.Return { return ret }}).Cards()
 		must.ErrorIs(t, err, ErrNone)
 	}
-	_, err := over(&mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_UNKNOWN }}).Usage("GPU-1")
+	_, err := newLibrary(&mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_UNKNOWN }}).Usage("GPU-1")
 	must.ErrorContains(t, err, "loading NVML: ")
 	// The real thing, where there is no such library.
 	_, err = New("/nowhere/" + strings.Repeat("x", 8) + ".so").Cards()

@@ -16,11 +16,11 @@ import (
 var harmless = []uint64{13, 31, 43, 45, 68, 109, 48, 63, 64, 92, 94}
 
 // atOnce bounds how many events are read at a time.
-const atOnce = 1000
+const maxEvents = 1000
 
 // listen has NVML tell of a card's Xid errors. Old cards, and virtual ones, cannot.
 func (l *Library) listen(uuid string, dev nvml.Device) {
-	if l.heard[uuid] || !l.has("nvmlEventSetWait_v2") {
+	if l.listening[uuid] || !l.has("nvmlEventSetWait_v2") {
 		return
 	}
 	if l.events == nil {
@@ -31,13 +31,13 @@ func (l *Library) listen(uuid string, dev nvml.Device) {
 		l.events = set
 	}
 	if dev.RegisterEvents(nvml.EventTypeXidCriticalError, l.events) == nvml.SUCCESS {
-		l.heard[uuid] = true
+		l.listening[uuid] = true
 	}
 }
 
 // hear reads the Xid errors of all cards since it was last called.
-func (l *Library) hear() {
-	for range atOnce {
+func (l *Library) readXids() {
+	for range maxEvents {
 		if l.events == nil {
 			return
 		}

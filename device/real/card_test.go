@@ -156,7 +156,7 @@ func TestPark(t *testing.T) {
 		away := time.Since(begun)
 		must.GreaterEq(t, uint64(data), full-onCard(t, ctx, before, p), must.Sprint("what came free"))
 		begun = time.Now()
-		must.NoError(t, parker.Return(ctx, who))
+		must.NoError(t, parker.Restore(ctx, who))
 		record("park", map[string]any{"mib": full / mib, "park_s": away.Seconds(), "return_s": time.Since(begun).Seconds()})
 		must.NoError(t, g.Resume("parked", "a test"))
 	}

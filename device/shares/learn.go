@@ -44,11 +44,11 @@ type learned struct {
 	// All are the coefficients of groups that have none of their own: a scheme.
 	All fairshare.Coefficients `json:"all"`
 	// Groups are those of the groups for which they have moved.
-	Groups map[string]own `json:"groups"`
+	Groups map[string]groupCoefficients `json:"groups"`
 }
 
 // own are a group's own coefficients.
-type own struct {
+type groupCoefficients struct {
 	Coefficients fairshare.Coefficients `json:"coefficients"`
 	Seen         time.Time              `json:"seen"`
 }
@@ -139,7 +139,7 @@ func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 			return
 		case <-ticker.C:
 		}
-		s.look()
+		s.sample()
 		if time.Since(began) >= window {
 			began = time.Now()
 			s.adapt(began)
@@ -148,7 +148,7 @@ func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 }
 
 // look notes what the groups hold of what they may.
-func (s *Shares) look() {
+func (s *Shares) sample() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.profiles == nil {
@@ -168,19 +168,19 @@ func (s *Shares) look() {
 			}
 			sum := sums[m.group]
 			sum.granted += int(min(u.Limit, s.cards[u.Card]) / mib)
-			sum.peak += up(u.Held.CardUsage())
+			sum.peak += ceilMiB(u.Held.CardUsage())
 			sum.minimum += known.minimum(m, s.cards[u.Card])
 			sum.waiting += u.Waiting
 			denied, at := u.Denied+u.TooLong, seat{id, u.Card}
 			if before, ok := s.window.denied[at]; ok && denied > before {
 				s.window.group(m.group).denied += int(denied - before)
-			} else if !ok && m.since.After(s.looked) { // it came since the last look
+			} else if !ok && m.since.After(s.lastSample) { // it came since the last look
 				s.window.group(m.group).denied += int(denied)
 			}
 			s.window.denied[at] = denied
 		}
 	}
-	s.looked = time.Now()
+	s.lastSample = time.Now()
 	for group, sum := range sums {
 		g := s.window.group(group)
 		g.granted, g.peak, g.minimum = max(g.granted, sum.granted), max(g.peak, sum.peak), max(g.minimum, sum.minimum)
@@ -191,7 +191,7 @@ func (s *Shares) look() {
 // ended notes how long a job took, from its first use of a card to its end: pauses and
 // waiting for memory are what a lack of memory costs. Its baseline is the fastest of its
 // kind's latest runs.
-func (s *Shares) ended(m member, now time.Time) {
+func (s *Shares) recordEnd(m member, now time.Time) {
 	if s.profiles == nil {
 		return
 	}
@@ -250,7 +250,7 @@ func (s *Shares) adapt(now time.Time) {
 			s.learned.Groups[move.ID] = o
 		}
 		if move.Step > 0 {
-			s.learned.Groups[move.ID] = own{Coefficients: move.Coefficients, Seen: now}
+			s.learned.Groups[move.ID] = groupCoefficients{Coefficients: move.Coefficients, Seen: now}
 		}
 		if move.Step > 0 || move.Rule == fairshare.RuleEnough {
 			tell = s.log.Info
@@ -258,7 +258,7 @@ func (s *Shares) adapt(now time.Time) {
 		tell("coefficients", "group", move.ID, "rule", move.Rule, "property", move.Property, "step", move.Step, "coefficients", move.Coefficients.By, "why", move.Why)
 	}
 	s.learned.All = out.Coefficients
-	s.forget()
+	s.dropOldGroups()
 	if err := s.profiles.Save(stored, s.learned); err != nil {
 		s.log.Error("coefficients are lost when the plugin ends", "error", err)
 	}
@@ -270,7 +270,7 @@ func (s *Shares) adapt(now time.Time) {
 }
 
 // forget drops the groups that are too many.
-func (s *Shares) forget() {
+func (s *Shares) dropOldGroups() {
 	for len(s.learned.Groups) > maxGroups {
 		var oldest string
 		for id, o := range s.learned.Groups {
@@ -300,14 +300,14 @@ func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fa
 	for i, g := range groups {
 		delete(g.Properties, by) // it says no more than which group that is
 		groups[i].ID = name[g.ID]
-		groups[i].Coefficients = fit(s.learned.Groups[name[g.ID]].Coefficients, g)
+		groups[i].Coefficients = applicable(s.learned.Groups[name[g.ID]].Coefficients, g)
 	}
 	return groups
 }
 
 // fit returns what a group's coefficients are worth now: those of properties on which its
 // jobs agree; none if nothing is left.
-func fit(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
+func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
 	by, sum := make(map[string]float64), 0.0
 	for name, value := range c.By {
 		if _, has := g.Properties[name]; has || name == fairshare.Count {
@@ -382,4 +382,4 @@ func (k known) minimum(m member, most uint64) int {
 }
 
 // up is a size in MiB: what is held in part is held.
-func up(bytes uint64) int { return int((bytes + mib - 1) / mib) }
+func ceilMiB(bytes uint64) int { return int((bytes + mib - 1) / mib) }

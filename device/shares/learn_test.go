@@ -116,8 +116,8 @@ func TestShares_properties(t *testing.T) {
 	must.Eq(t, []int{300, 50, 50, 1200}, minima, must.Sprint("the working set, and no more than the card"))
 
 	// Own coefficients of what a group does not have any more are scaled away.
-	s.learned.Groups["ann/small"] = own{Coefficients: fairshare.Coefficients{By: map[string]float64{"count": 0.25, "input": 0.5, "user": 0.25}}}
-	s.learned.Groups["bob/other"] = own{Coefficients: fairshare.Coefficients{By: map[string]float64{"input": 1}}}
+	s.learned.Groups["ann/small"] = groupCoefficients{Coefficients: fairshare.Coefficients{By: map[string]float64{"count": 0.25, "input": 0.5, "user": 0.25}}}
+	s.learned.Groups["bob/other"] = groupCoefficients{Coefficients: fairshare.Coefficients{By: map[string]float64{"input": 1}}}
 	in = s.snapshot(card)
 	must.NoError(t, in.Validate())
 	must.Eq(t, map[string]float64{"count": 0.5, "user": 0.5}, in.Groups[1].Coefficients.By)
@@ -278,7 +278,7 @@ func TestShares_slow(t *testing.T) {
 		a := of("a", "ann", "big", nil)
 		g.limits["a"] = join(t, s, a) * mib
 		g.set("a", 1200, 0, 0)
-		s.look()
+		s.sample()
 		time.Sleep(150 * time.Second)
 		s.Leave(a)
 		m := s.window.groups["ann/big"]
@@ -315,9 +315,9 @@ func TestForget(t *testing.T) {
 	s, _ := newShares(fairshare.Adaptive)
 	now := time.Now()
 	for i := range maxGroups + 2 {
-		s.learned.Groups[fmt.Sprint(i)] = own{Seen: now.Add(time.Duration(i))}
+		s.learned.Groups[fmt.Sprint(i)] = groupCoefficients{Seen: now.Add(time.Duration(i))}
 	}
-	s.forget()
+	s.dropOldGroups()
 	must.MapLen(t, maxGroups, s.learned.Groups)
 	must.MapNotContainsKeys(t, s.learned.Groups, []string{"0", "1"})
 }

@@ -50,14 +50,14 @@ type Shares struct {
 	mode fairshare.Mode
 	log  hclog.Logger
 
-	mu       sync.Mutex
-	cards    map[ledger.CardID]uint64 // bytes that may be given
-	gate     Gate
-	members  map[ledger.CardID]map[ledger.ContainerID]member
-	profiles Profiles // nil: nothing is learned
-	learned  learned
-	window   window
-	looked   time.Time // when the gate was last asked for the window
+	mu         sync.Mutex
+	cards      map[ledger.CardID]uint64 // bytes that may be given
+	gate       Gate
+	members    map[ledger.CardID]map[ledger.ContainerID]member
+	profiles   Profiles // nil: nothing is learned
+	learned    learned
+	window     window
+	lastSample time.Time // when the gate was last asked for the window
 }
 
 var _ gate.Shares = (*Shares)(nil)
@@ -76,7 +76,7 @@ type member struct {
 func New(mode fairshare.Mode, log hclog.Logger) *Shares {
 	return &Shares{
 		mode: mode, cards: make(map[ledger.CardID]uint64), log: log, members: make(map[ledger.CardID]map[ledger.ContainerID]member),
-		learned: learned{All: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Groups: make(map[string]own)},
+		learned: learned{All: fairshare.Coefficients{Scheme: fairshare.CountOnly}, Groups: make(map[string]groupCoefficients)},
 		window:  newWindow(),
 	}
 }
@@ -144,7 +144,7 @@ func (s *Shares) Leave(c peer.Container) {
 		}
 	}
 	if first != nil {
-		s.ended(*first, time.Now())
+		s.recordEnd(*first, time.Now())
 	}
 }
 
@@ -208,7 +208,7 @@ func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	for _, st := range s.gate.Stats() {
 		for _, u := range st.Usage {
 			if u.Card == card {
-				held[ledger.ContainerID(st.Container.ID)] = up(u.Held.CardUsage())
+				held[ledger.ContainerID(st.Container.ID)] = ceilMiB(u.Held.CardUsage())
 			}
 		}
 	}

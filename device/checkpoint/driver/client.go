@@ -144,9 +144,9 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, what(err)
 	}
-	id, reply, err := h.ask(r)
+	id, reply, err := h.send(r)
 	if err != nil {
-		h.end() // whoever tries again gets another
+		h.discard() // whoever tries again gets another
 		return answer{}, what(err)
 	}
 	limit := c.opts.Short + time.Duration(r.TimeoutMS)*time.Millisecond
@@ -191,7 +191,7 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 			return h, nil
 		}
 		c.current = nil
-		c.leave(time.Since(h.begun))
+		c.noteEnd(time.Since(h.begun))
 	}
 	select {
 	case <-time.After(time.Until(c.after)):
@@ -200,7 +200,7 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 	}
 	h, err := start(ctx, c.opts)
 	if err != nil {
-		c.leave(0)
+		c.noteEnd(0)
 		return nil, err
 	}
 	c.current = h
@@ -209,7 +209,7 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 
 // leave notes that a helper has ended after a time. One that has lived for a while is
 // replaced at once.
-func (c *Client) leave(lived time.Duration) {
+func (c *Client) noteEnd(lived time.Duration) {
 	if lived > 64*c.opts.Pause {
 		c.short = 0
 		return
@@ -242,12 +242,12 @@ func supported(version string) error {
 
 // helper is a helper that runs, or has run.
 type helper struct {
-	begun time.Time
-	kill  func()
-	stdin *os.File
-	said  chan hello // what it said first
-	ended chan struct{}
-	err   error // why; once it has ended
+	begun    time.Time
+	kill     func()
+	stdin    *os.File
+	greeting chan hello // what it said first
+	ended    chan struct{}
+	err      error // why; once it has ended
 
 	doomed atomic.Bool // it was killed, or will be with its last request
 
@@ -297,7 +297,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs[0], theirs[1], theirs[2]
 	h := &helper{
-		begun: time.Now(), stdin: ours[0], said: make(chan hello, 1), ended: make(chan struct{}),
+		begun: time.Now(), stdin: ours[0], greeting: make(chan hello, 1), ended: make(chan struct{}),
 		open: make(map[uint64]chan answer), write: json.NewEncoder(ours[0]),
 	}
 
@@ -318,7 +318,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 		started <- nil
 		var readers sync.WaitGroup
 		var bad error
-		readers.Go(func() { bad = h.listen(ours[1]) })
+		readers.Go(func() { bad = h.readAnswers(ours[1]) })
 		readers.Go(func() {
 			lines := bufio.NewScanner(ours[2])
 			for lines.Scan() {
@@ -338,7 +338,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	defer limit.Stop()
 	var err error
 	select {
-	case first := <-h.said:
+	case first := <-h.greeting:
 		if first.Unsupported == "" {
 			return h, nil
 		}
@@ -350,18 +350,18 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	case <-ctx.Done():
 		err = failed(ctx.Err())
 	}
-	h.end()
+	h.discard()
 	<-h.ended
 	return nil, err
 }
 
 // listen hears what the helper says until it ends.
-func (h *helper) listen(r io.Reader) error {
+func (h *helper) readAnswers(r io.Reader) error {
 	dec := json.NewDecoder(r)
 	var first hello
 	err := dec.Decode(&first)
 	if err == nil {
-		h.said <- first
+		h.greeting <- first
 	}
 	for err == nil {
 		var a answer
@@ -370,7 +370,7 @@ func (h *helper) listen(r io.Reader) error {
 		}
 		h.mu.Lock()
 		reply := h.open[a.ID]
-		h.settle(a.ID)
+		h.takeOpen(a.ID)
 		h.mu.Unlock()
 		if reply != nil {
 			reply <- a
@@ -379,13 +379,13 @@ func (h *helper) listen(r io.Reader) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	h.end()
+	h.discard()
 	_, _ = io.Copy(io.Discard, r)
 	return fmt.Errorf("reading its answer: %w", err)
 }
 
 // ask sends a request. The channel is closed when the helper ends without an answer.
-func (h *helper) ask(r request) (id uint64, _ <-chan answer, _ error) {
+func (h *helper) send(r request) (id uint64, _ <-chan answer, _ error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.open == nil {
@@ -404,7 +404,7 @@ func (h *helper) ask(r request) (id uint64, _ <-chan answer, _ error) {
 
 // settle takes a request off the open ones. A helper that was given up ends with its last:
 // that may be one that brings a process back. mu is held.
-func (h *helper) settle(id uint64) {
+func (h *helper) takeOpen(id uint64) {
 	delete(h.open, id)
 	if h.doomed.Load() && len(h.open) == 0 {
 		h.kill()
@@ -416,7 +416,7 @@ func (h *helper) giveUp(id uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.doomed.Store(true)
-	h.settle(id)
+	h.takeOpen(id)
 }
 
 // finish is called when the helper has ended.
@@ -438,7 +438,7 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 }
 
 // end kills the helper. It is used no more.
-func (h *helper) end() {
+func (h *helper) discard() {
 	h.doomed.Store(true)
 	h.kill()
 }

@@ -83,7 +83,7 @@ func (c Checker) Check(need map[int]uint64) error {
 			return fmt.Errorf("reading the memory limit of %s: %w", dir, err)
 		case limited && free < bytes+margin:
 			return fmt.Errorf("%w: the memory limit of %s leaves %d MiB, and %d MiB have to be parked, with %d MiB to spare: give the task a memory_max that is at least %d MiB higher",
-				ErrHostMemory, dir, free/mib, up(bytes), margin/mib, up(bytes+margin-free))
+				ErrHostMemory, dir, free/mib, ceilMiB(bytes), margin/mib, ceilMiB(bytes+margin-free))
 		}
 	}
 	return nil
@@ -176,7 +176,7 @@ func host(meminfo string, bytes uint64) error {
 	all, free = all<<10, free<<10 // kB
 	spare := max(all/20, hostMargin)
 	if free < bytes+spare {
-		return fmt.Errorf("%w: the host has %d MiB free, and %d MiB have to be parked, with %d MiB to spare", ErrHostMemory, free/mib, up(bytes), spare/mib)
+		return fmt.Errorf("%w: the host has %d MiB free, and %d MiB have to be parked, with %d MiB to spare", ErrHostMemory, free/mib, ceilMiB(bytes), spare/mib)
 	}
 	return nil
 }
@@ -192,4 +192,4 @@ func field(text, name string) (uint64, error) {
 }
 
 // up is a number of bytes in MiB, rounded up.
-func up(bytes uint64) uint64 { return (bytes + mib - 1) / mib }
+func ceilMiB(bytes uint64) uint64 { return (bytes + mib - 1) / mib }

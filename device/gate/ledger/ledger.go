@@ -1,29 +1,28 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package ledger keeps the books of GPU memory: who holds how much of which card.
+// Package ledger accounts for GPU memory: which process holds how much of which card.
 //
-// All amounts are bytes. What may be given of a card is its capacity: its physical
-// memory less a reserve. A process is granted memory before it allocates; a grant counts as
-// committed at once, and the process returns what it does not use and what it frees. The
-// one promise, at all times and whatever is said to the ledger:
+// All amounts are bytes. The capacity of a card is its physical memory less a reserve. Memory
+// is granted to a process before it allocates; a grant is committed at once, and the process
+// releases what it does not use and what it frees. The invariant, whatever the ledger is told:
 //
 //	Σ committed ≤ capacity, on each card
 //
-// It is checked in one place, set, which every change goes through; a change that would
-// break it is refused and changes nothing.
+// It is checked in one place, set, which every change goes through; a change that would violate
+// it is refused and has no effect.
 //
-// Besides what was granted there are facts that nobody asked the ledger for. They take
-// room from later grants and count as held by their container, but cannot be refused:
+// Other holdings are facts that were not requested. They reduce later grants and count against
+// their container, but cannot be refused:
 //
-//   - overhead, what the driver adds to what was asked for: contexts, modules, rounding;
-//   - expected, what a process holds that has lost its connection: it is not heard of
-//     until it is back or gone;
-//   - unproven, what a process says it holds and was never granted, as far as can be
-//     known. It counts for its container only: a lie must not take room from others.
+//   - overhead: what the driver adds for contexts, modules, rounding;
+//   - expected: holdings of a process that has lost its connection, until it reconnects or
+//     exits;
+//   - unverified: what a process claims to hold, but was never granted as far as is known. It
+//     counts against its container only: a lie must not take memory from others.
 //
-// What is parked is in the host's memory and takes no room, until it is brought back. What
-// processes hold that the ledger does not know is outside: it takes room from all.
+// Parked memory is in host memory and takes no room until it is restored. Memory held by
+// unknown processes is outside: it takes room from all.
 //
 // The ledger is pure: no clock, no I/O. It is not safe for concurrent use.
 package ledger
@@ -36,46 +35,45 @@ import (
 	"slices"
 )
 
-// CardID names a card, as NVML does: "GPU-…".
+// CardID is a card's UUID as NVML prints it: "GPU-…".
 type CardID string
 
-// ContainerID names a container on this host.
+// ContainerID identifies a container on this host.
 type ContainerID string
 
-// ProcessID names a process on this host: the start tells processes apart that have had
-// the same pid one after the other.
+// ProcessID identifies a process on this host; Start distinguishes reused pids.
 type ProcessID struct {
 	PID   int    // on the host
-	Start uint64 // clock ticks since the machine's start
+	Start uint64 // clock ticks since boot
 }
 
 var (
 	// ErrUnknown: no such card or process.
 	ErrUnknown = errors.New("unknown to the ledger")
-	// ErrRoom: the card has not that much left now.
+	// ErrRoom: the card does not have that much left now.
 	ErrRoom = errors.New("no room on the card")
 	// ErrLimit: the container would hold more than its limit.
 	ErrLimit = errors.New("over the container's limit")
-	// ErrAmount: an amount that cannot be, such as a return of more than is held.
+	// ErrAmount: an invalid amount, such as a release of more than is held.
 	ErrAmount = errors.New("impossible amount")
 )
 
-// Entry is what somebody holds of a card, in bytes.
+// Entry is what a process or container holds of a card, in bytes.
 type Entry struct {
-	Committed  uint64 // granted: allocated, or kept to be allocated from
-	Overhead   uint64 // what the card shows beyond what was granted: contexts, modules
-	Expected   uint64 // of processes without a connection
-	Unverified uint64 // said to be held, and never granted
-	Parked     uint64 // committed before, and in the host's memory now
+	Committed  uint64 // granted: allocated, or held to allocate from
+	Overhead   uint64 // on the card beyond the grants: contexts, modules
+	Expected   uint64 // of disconnected processes
+	Unverified uint64 // claimed, and never granted
+	Parked     uint64 // formerly committed, in host memory now
 }
 
-// LimitUsage is what counts against a limit.
+// LimitUsage returns what counts against a limit.
 func (e Entry) LimitUsage() uint64 { return e.CardUsage() + e.Unverified }
 
-// CardUsage is what counts against the card's capacity.
+// CardUsage returns what counts against the card's capacity.
 func (e Entry) CardUsage() uint64 { return e.Committed + e.Overhead + e.Expected }
 
-// replace returns e with one of its parts, before, replaced by after.
+// replace returns e with its part before replaced by after.
 func (e Entry) replace(before, after Entry) Entry {
 	return Entry{
 		Committed:  e.Committed - before.Committed + after.Committed,
@@ -95,7 +93,7 @@ type card struct {
 	limits             map[ContainerID]uint64
 }
 
-// Ledger is the books of all cards of a host.
+// Ledger accounts for all cards of a host.
 type Ledger struct {
 	cards     map[CardID]*card
 	processes map[ProcessID]ContainerID
@@ -109,11 +107,11 @@ func New() *Ledger {
 	}
 }
 
-// AddCard adds a card of physical bytes, of which reserve bytes are never given.
+// AddCard adds a card of physical bytes, of which reserve bytes are never granted.
 func (l *Ledger) AddCard(id CardID, physical, reserve uint64) error {
 	switch {
 	case l.cards[id] != nil:
-		return fmt.Errorf("card %s: is there already", id)
+		return fmt.Errorf("card %s: already added", id)
 	case physical == 0 || physical > math.MaxInt64 || reserve >= physical:
 		return fmt.Errorf("card %s: %w: %d bytes with a reserve of %d", id, ErrAmount, physical, reserve)
 	}
@@ -127,7 +125,7 @@ func (l *Ledger) AddCard(id CardID, physical, reserve uint64) error {
 	return nil
 }
 
-// AddProcess makes a process of a container known. A known one stays in its container.
+// AddProcess registers a process of a container. A known process cannot change its container.
 func (l *Ledger) AddProcess(p ProcessID, c ContainerID) error {
 	if have, known := l.processes[p]; known && have != c {
 		return fmt.Errorf("process %d is in container %s, not in %s", p.PID, have, c)
@@ -136,9 +134,8 @@ func (l *Ledger) AddProcess(p ProcessID, c ContainerID) error {
 	return nil
 }
 
-// SetLimit says how much a container may hold of a card. It may be less than what is
-// held: then nothing is granted to it until that has come down. Without a limit a
-// container may hold all of the card.
+// SetLimit sets how much a container may hold of a card; default: all. The limit may be below
+// current usage: then nothing is granted until usage has fallen below it.
 func (l *Ledger) SetLimit(c ContainerID, id CardID, bytes uint64) error {
 	k, err := l.card(id)
 	if err != nil {
@@ -160,15 +157,15 @@ func (l *Ledger) Limit(c ContainerID, id CardID) uint64 {
 	return k.capacity
 }
 
-// Forget drops the limits of a container.
+// Forget deletes the limits of a container.
 func (l *Ledger) Forget(c ContainerID) {
 	for _, k := range l.cards {
 		delete(k.limits, c)
 	}
 }
 
-// Fits says whether a container may be granted bytes now: nil, ErrRoom or ErrLimit. It
-// is ErrAmount if the card can never give that much to it under its limit of now.
+// Fits returns nil if a container may be granted bytes now, else ErrRoom or ErrLimit; ErrAmount
+// if bytes exceeds the limit itself.
 func (l *Ledger) Fits(c ContainerID, id CardID, bytes uint64) error {
 	k, err := l.card(id)
 	limit := l.Limit(c, id)
@@ -177,7 +174,7 @@ func (l *Ledger) Fits(c ContainerID, id CardID, bytes uint64) error {
 		return err
 	case bytes > limit:
 		return fmt.Errorf("%w: %d bytes of a limit of %d", ErrAmount, bytes, limit)
-	case bytes > left(limit, k.containers[c].LimitUsage()):
+	case bytes > remaining(limit, k.containers[c].LimitUsage()):
 		return ErrLimit
 	case bytes > k.free():
 		return ErrRoom
@@ -185,19 +182,19 @@ func (l *Ledger) Fits(c ContainerID, id CardID, bytes uint64) error {
 	return nil
 }
 
-// Room returns how much a container could be granted of a card now.
+// Room returns how much of a card a container could be granted now.
 func (l *Ledger) Room(c ContainerID, id CardID) uint64 {
 	k := l.cards[id]
 	if k == nil {
 		return 0
 	}
-	return min(left(l.Limit(c, id), k.containers[c].LimitUsage()), k.free())
+	return min(remaining(l.Limit(c, id), k.containers[c].LimitUsage()), k.free())
 }
 
-// left returns what is left of all, which may be overdrawn.
-func left(all, taken uint64) uint64 { return all - min(all, taken) }
+// remaining returns all less taken, at least 0.
+func remaining(all, taken uint64) uint64 { return all - min(all, taken) }
 
-// Grant commits memory to a process. The errors are those of Fits.
+// Grant commits memory to a process. Its errors are those of Fits.
 func (l *Ledger) Grant(p ProcessID, id CardID, bytes uint64) error {
 	c, known := l.processes[p]
 	if !known {
@@ -214,15 +211,15 @@ func (l *Ledger) Grant(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Return gives back what is held, first what was never granted and last what is parked.
-func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
+// Release releases memory: unverified first, parked last.
+func (l *Ledger) Release(p ProcessID, id CardID, bytes uint64) error {
 	k, err := l.card(id)
 	if err != nil {
 		return err
 	}
 	e := k.processes[p]
 	if bytes > e.Committed+e.Unverified+e.Parked {
-		return fmt.Errorf("%w: process %d returns %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unverified+e.Parked)
+		return fmt.Errorf("%w: process %d releases %d bytes of %d", ErrAmount, p.PID, bytes, e.Committed+e.Unverified+e.Parked)
 	}
 	for _, part := range []*uint64{&e.Unverified, &e.Committed, &e.Parked} {
 		n := min(bytes, *part)
@@ -232,7 +229,7 @@ func (l *Ledger) Return(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Park is told that what a process holds, of all cards, is in the host's memory.
+// Park records that everything a process holds, on all cards, is in host memory.
 func (l *Ledger) Park(p ProcessID) {
 	for id, k := range l.cards {
 		e, ok := k.processes[p]
@@ -241,20 +238,20 @@ func (l *Ledger) Park(p ProcessID) {
 		}
 		e.Parked += e.Committed + e.Expected
 		e.Committed, e.Expected = 0, 0
-		_ = l.set(p, id, e) // less is granted than before
+		_ = l.set(p, id, e) // cannot fail: less is committed
 	}
 }
 
-// Unpark grants a process what it has parked of a card, whatever its container's limit. If it
-// is not known yet what it holds since its connection (Hold), that is expected of it. The
-// error is ErrRoom.
+// Unpark commits a process's parked memory of a card, whatever its container's limit. If the
+// process has not reported its holdings (Hold), it becomes expected instead. The error is
+// ErrRoom.
 func (l *Ledger) Unpark(p ProcessID, id CardID, known bool) error {
 	k, err := l.card(id)
 	if err != nil {
 		return err
 	}
 	e := k.processes[p]
-	if err := l.Vacant(id, e.Parked); err != nil {
+	if err := l.FitsCard(id, e.Parked); err != nil {
 		return err
 	}
 	if known {
@@ -266,15 +263,15 @@ func (l *Ledger) Unpark(p ProcessID, id CardID, known bool) error {
 	return l.set(p, id, e)
 }
 
-// Vacant says whether so many bytes of a card can be given now, to whomever: nil, or ErrRoom.
-func (l *Ledger) Vacant(id CardID, bytes uint64) error {
+// FitsCard returns ErrRoom if a card cannot grant that many bytes now, to any container.
+func (l *Ledger) FitsCard(id CardID, bytes uint64) error {
 	if bytes > l.Free(id) {
 		return ErrRoom
 	}
 	return nil
 }
 
-// SetOutside says how much of a card processes hold that the ledger does not know.
+// SetOutside sets how much of a card unknown processes hold.
 func (l *Ledger) SetOutside(id CardID, bytes uint64) error {
 	k, err := l.card(id)
 	if err != nil {
@@ -284,7 +281,7 @@ func (l *Ledger) SetOutside(id CardID, bytes uint64) error {
 	return nil
 }
 
-// Outside returns that.
+// Outside returns how much of a card unknown processes hold.
 func (l *Ledger) Outside(id CardID) uint64 {
 	if k := l.cards[id]; k != nil {
 		return k.outside
@@ -292,17 +289,17 @@ func (l *Ledger) Outside(id CardID) uint64 {
 	return 0
 }
 
-// SetOverhead says how much a process has on a card beyond what it was granted.
+// SetOverhead sets how much a process has on a card beyond its grants.
 func (l *Ledger) SetOverhead(p ProcessID, id CardID, bytes uint64) error {
-	return l.fact(p, id, bytes, func(e *Entry) { e.Overhead = bytes })
+	return l.setFact(p, id, bytes, func(e *Entry) { e.Overhead = bytes })
 }
 
-// Expect says how much a process holds that has no connection.
+// Expect sets how much a disconnected process holds.
 func (l *Ledger) Expect(p ProcessID, id CardID, bytes uint64) error {
-	return l.fact(p, id, bytes, func(e *Entry) { e.Expected = bytes })
+	return l.setFact(p, id, bytes, func(e *Entry) { e.Expected = bytes })
 }
 
-func (l *Ledger) fact(p ProcessID, id CardID, bytes uint64, change func(*Entry)) error {
+func (l *Ledger) setFact(p ProcessID, id CardID, bytes uint64, change func(*Entry)) error {
 	k, err := l.card(id)
 	if err != nil {
 		return err
@@ -318,18 +315,18 @@ func (l *Ledger) fact(p ProcessID, id CardID, bytes uint64, change func(*Entry))
 	return l.set(p, id, e)
 }
 
-// ExpectParked says how much a process has parked of a card, by what was written down.
+// ExpectParked sets how much a process has parked of a card, by the saved state.
 func (l *Ledger) ExpectParked(p ProcessID, id CardID, bytes uint64) error {
-	return l.fact(p, id, bytes, func(e *Entry) { e.Parked = bytes })
+	return l.setFact(p, id, bytes, func(e *Entry) { e.Parked = bytes })
 }
 
-// Hold takes over what a process says that it holds since before its connection, in
-// place of what was expected of it. It is for once, before the first Grant. What is known
-// to be parked is still there; what was expected is believed, even beyond the limit, and
-// more as far as a request would be granted now. The rest is unproven.
+// Hold records what a process reports it has held since before its connection, replacing what
+// was expected. It is called once, before the first Grant. Of the reported amount, memory known
+// to be parked remains parked; the expected amount is committed even beyond the limit, and more
+// only as far as a request would be granted now. The rest is unverified.
 func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	var was uint64
-	if err := l.fact(p, id, bytes, func(e *Entry) {
+	if err := l.setFact(p, id, bytes, func(e *Entry) {
 		was, e.Expected, e.Unverified = e.Expected, 0, 0
 		e.Parked = min(e.Parked, bytes)
 		bytes -= e.Parked
@@ -337,7 +334,7 @@ func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 		return err
 	}
 	k := l.cards[id]
-	believed := min(bytes, was, left(k.capacity, k.total.Committed))
+	believed := min(bytes, was, remaining(k.capacity, k.total.Committed))
 	e := k.processes[p]
 	e.Committed += believed
 	if err := l.set(p, id, e); err != nil {
@@ -349,8 +346,7 @@ func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Detach is told that a process has lost its connection: what it was granted is expected
-// of it from now on.
+// Detach records a lost connection: the process's grants become expected.
 func (l *Ledger) Detach(p ProcessID) {
 	for id, k := range l.cards {
 		e, ok := k.processes[p]
@@ -359,22 +355,22 @@ func (l *Ledger) Detach(p ProcessID) {
 		}
 		e.Expected += e.Committed
 		e.Committed = 0
-		_ = l.set(p, id, e) // less is granted than before
+		_ = l.set(p, id, e) // cannot fail: less is committed
 	}
 }
 
-// End is told that a process is gone. Everything that it held is free.
+// End removes a process that has exited, and frees its holdings.
 func (l *Ledger) End(p ProcessID) {
 	for id, k := range l.cards {
 		if _, ok := k.processes[p]; ok {
-			_ = l.set(p, id, Entry{}) // less is granted than before
+			_ = l.set(p, id, Entry{}) // cannot fail: less is committed
 		}
 	}
 	delete(l.processes, p)
 }
 
-// set makes e the entry of a process on a card. It is the only place where an entry
-// changes, and sees to the promise of this package.
+// set makes e the entry of a process on a card. It is the only place where an entry changes,
+// and enforces the invariant of this package.
 func (l *Ledger) set(p ProcessID, id CardID, e Entry) error {
 	k, c := l.cards[id], l.processes[p]
 	was := k.processes[p]
@@ -388,7 +384,7 @@ func (l *Ledger) set(p ProcessID, id CardID, e Entry) error {
 	return nil
 }
 
-// put keeps no empty entries.
+// put deletes empty entries.
 func put[K comparable](m map[K]Entry, key K, e Entry) {
 	if e == (Entry{}) {
 		delete(m, key)
@@ -407,7 +403,7 @@ func (l *Ledger) card(id CardID) (*card, error) {
 // Cards returns the IDs of all cards, in order.
 func (l *Ledger) Cards() []CardID { return slices.Sorted(maps.Keys(l.cards)) }
 
-// Capacity returns what may be given of a card.
+// Capacity returns how much of a card can be granted in total.
 func (l *Ledger) Capacity(id CardID) uint64 {
 	if k := l.cards[id]; k != nil {
 		return k.capacity
@@ -423,7 +419,7 @@ func (l *Ledger) Physical(id CardID) uint64 {
 	return 0
 }
 
-// Free returns what can be given of a card now, to whomever.
+// Free returns how much of a card can be granted now, to any container.
 func (l *Ledger) Free(id CardID) uint64 {
 	if k := l.cards[id]; k != nil {
 		return k.free()
@@ -431,7 +427,7 @@ func (l *Ledger) Free(id CardID) uint64 {
 	return 0
 }
 
-func (k *card) free() uint64 { return left(k.capacity, k.total.CardUsage()+k.outside) }
+func (k *card) free() uint64 { return remaining(k.capacity, k.total.CardUsage()+k.outside) }
 
 // Total returns what is held of a card.
 func (l *Ledger) Total(id CardID) Entry {
@@ -457,7 +453,7 @@ func (l *Ledger) Process(p ProcessID, id CardID) Entry {
 	return Entry{}
 }
 
-// Holders returns the processes that take room on a card, in no order.
+// Holders returns the processes that take room on a card, unordered.
 func (l *Ledger) Holders(id CardID) []ProcessID {
 	var out []ProcessID
 	if k := l.cards[id]; k != nil {
@@ -470,7 +466,7 @@ func (l *Ledger) Holders(id CardID) []ProcessID {
 	return out
 }
 
-// Check adds everything up anew and compares. An error is a fault of this package.
+// Check recomputes all sums and compares. An error is a bug in this package.
 func (l *Ledger) Check() error {
 	var errs []error
 	for id, k := range l.cards {

@@ -45,9 +45,9 @@ func TestLedger_life(t *testing.T) {
 
 	must.ErrorIs(t, l.Grant(p1, "x", 0), ErrAmount)
 	must.ErrorIs(t, l.Grant(p1, "y", 1), ErrUnknown)
-	must.ErrorIs(t, l.Return(p1, "x", 3*gib), ErrAmount)
-	must.ErrorIs(t, l.Return(p2, "x", gib), ErrAmount, must.Sprint("it is another's"))
-	must.NoError(t, l.Return(p1, "x", gib))
+	must.ErrorIs(t, l.Release(p1, "x", 3*gib), ErrAmount)
+	must.ErrorIs(t, l.Release(p2, "x", gib), ErrAmount, must.Sprint("it is another's"))
+	must.NoError(t, l.Release(p1, "x", gib))
 	l.End(p1)
 	must.Eq(t, Entry{}, l.Total("x"))
 	must.ErrorIs(t, l.Grant(p1, "x", 1), ErrUnknown)
@@ -86,9 +86,9 @@ func TestLedger_shrink(t *testing.T) {
 	must.NoError(t, l.SetLimit("a", "x", 2*gib))
 	must.Eq(t, 4*gib, l.Container("a", "x").LimitUsage())
 	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit)
-	must.NoError(t, l.Return(p1, "x", 2*gib))
+	must.NoError(t, l.Release(p1, "x", 2*gib))
 	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit)
-	must.NoError(t, l.Return(p1, "x", 1))
+	must.NoError(t, l.Release(p1, "x", 1))
 	must.NoError(t, l.Grant(p2, "x", 1))
 	l.Forget("a")
 	must.Eq(t, 9*gib, l.Limit("a", "x"))
@@ -102,11 +102,11 @@ func TestLedger_park(t *testing.T) {
 	must.Eq(t, Entry{Parked: 4 * gib}, l.Total("x"))
 	must.Eq(t, 9*gib, l.Free("x"))
 	must.SliceEmpty(t, l.Holders("x"))
-	must.NoError(t, l.Return(p1, "x", gib), must.Sprint("what is parked can be freed"))
+	must.NoError(t, l.Release(p1, "x", gib), must.Sprint("what is parked can be freed"))
 	take(t, l, p3, 7*gib)
 	must.NoError(t, l.SetLimit("a", "x", gib))
 	must.ErrorIs(t, l.Unpark(p1, "x", true), ErrRoom)
-	must.NoError(t, l.Return(p3, "x", gib))
+	must.NoError(t, l.Release(p3, "x", gib))
 	must.NoError(t, l.Unpark(p1, "x", true))
 	must.Eq(t, Entry{Committed: 9 * gib}, l.Total("x"))
 	l.Park(p1)
@@ -130,7 +130,7 @@ func TestLedger_overhead(t *testing.T) {
 	must.NoError(t, l.SetOverhead(p3, "x", 2*gib))
 	must.Eq(t, 0, l.Free("x"))
 	must.ErrorIs(t, l.Grant(p3, "x", 1), ErrRoom)
-	must.NoError(t, l.Return(p1, "x", 2*gib))
+	must.NoError(t, l.Release(p1, "x", 2*gib))
 	must.Eq(t, gib, l.Free("x"))
 	must.ErrorIs(t, l.SetOverhead(p3, "x", 11*gib), ErrAmount)
 	must.ErrorIs(t, l.SetOverhead(ProcessID{PID: 1}, "x", 1), ErrUnknown)
@@ -143,7 +143,7 @@ func TestLedger_reconnect(t *testing.T) {
 	l.Detach(p1)
 	must.Eq(t, Entry{Expected: 4 * gib}, l.Process(p1, "x"))
 	must.Eq(t, 5*gib, l.Free("x"))
-	must.ErrorIs(t, l.Return(p1, "x", 1), ErrAmount)
+	must.ErrorIs(t, l.Release(p1, "x", 1), ErrAmount)
 
 	must.NoError(t, l.SetLimit("a", "x", 2*gib))
 	must.NoError(t, l.Hold(p1, "x", 4*gib))
@@ -159,7 +159,7 @@ func TestLedger_lie(t *testing.T) {
 	must.Eq(t, Entry{Committed: 3 * gib, Unverified: 6 * gib}, l.Process(p1, "x"))
 	must.Eq(t, 5*gib, l.Free("x"))
 	must.ErrorIs(t, l.Grant(p2, "x", 1), ErrLimit, must.Sprint("its own container pays"))
-	must.NoError(t, l.Return(p1, "x", 7*gib))
+	must.NoError(t, l.Release(p1, "x", 7*gib))
 	must.Eq(t, Entry{Committed: 2 * gib}, l.Process(p1, "x"))
 	must.ErrorIs(t, l.Hold(p3, "x", 10*gib+1), ErrAmount)
 }
@@ -208,7 +208,7 @@ func TestLedger_promise(t *testing.T) {
 					must.Eq(t, before, l.Free(id))
 				}
 			},
-			"return":   func(t *rapid.T) { _ = l.Return(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
+			"return":   func(t *rapid.T) { _ = l.Release(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
 			"overhead": func(t *rapid.T) { _ = l.SetOverhead(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
 			"expect":   func(t *rapid.T) { _ = l.Expect(process.Draw(t, "p"), card.Draw(t, "card"), amount.Draw(t, "n")) },
 			"hold": func(t *rapid.T) {
@@ -267,7 +267,7 @@ func BenchmarkGrantReturn(b *testing.B) {
 		if err := l.Grant(p1, "x", gib); err != nil {
 			b.Fatal(err)
 		}
-		if err := l.Return(p1, "x", gib); err != nil {
+		if err := l.Release(p1, "x", gib); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is a process, and not its pid, which may be used again. It needs Linux 5.3.
+// Handle refers to a process, safe against reuse of its pid. It needs Linux 5.3.
 type Handle struct {
 	file *os.File // a pidfd
 }
 
-// Open returns a handle on the process that has begun at start. The error is ErrGone if
-// there is none any more.
+// Open returns a handle on the process with this start time. The error is ErrGone if it does
+// not exist any more.
 func (f Finder) Open(pid int, start uint64) (*Handle, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
@@ -30,7 +30,7 @@ func (f Finder) Open(pid int, start uint64) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Looked at with the handle open: it is this one's start.
+	// Read with the handle open, so it is this process's start time.
 	switch s, err := f.Start(pid); {
 	case err == nil && s == start && !h.ended():
 		return h, nil
@@ -43,7 +43,7 @@ func (f Finder) Open(pid int, start uint64) (*Handle, error) {
 	}
 }
 
-// newHandle takes over a pidfd. Go's runtime waits on it: no thread is needed.
+// newHandle wraps a pidfd. Go's runtime polls it: no thread is needed.
 func newHandle(fd int) (*Handle, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -53,7 +53,7 @@ func newHandle(fd int) (*Handle, error) {
 	return &Handle{os.NewFile(uintptr(fd), "pidfd")}, nil
 }
 
-// Wait returns nil when the process has ended, or an error after Close.
+// Wait returns nil when the process has exited, or an error after Close.
 func (h *Handle) Wait() error {
 	raw, err := h.file.SyscallConn()
 	if err != nil {
@@ -62,7 +62,7 @@ func (h *Handle) Wait() error {
 	return raw.Read(func(fd uintptr) bool { return ended(fd) })
 }
 
-// Kill ends the process. It is no error if it has ended.
+// Kill kills the process. A process that has exited is no error.
 func (h *Handle) Kill() error {
 	raw, err := h.file.SyscallConn()
 	if err != nil {
@@ -82,7 +82,7 @@ func (h *Handle) Kill() error {
 // Close ends Wait.
 func (h *Handle) Close() { _ = h.file.Close() }
 
-// ended says whether the process has ended by now.
+// ended reports whether the process has exited.
 func (h *Handle) ended() bool {
 	raw, err := h.file.SyscallConn()
 	if err != nil {

@@ -1,15 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package peer tells who is at the other end of a Unix socket, by what this host's kernel
-// says and not by what the peer says.
+// Package peer identifies the process at the other end of a Unix socket, by what this host's
+// kernel reports and not by what the peer claims.
 //
-// The kernel names the process (SO_PEERCRED) and the process's cgroup names the container:
-// Nomad's exec driver makes one "<alloc>.<task>" (with ".scope" on cgroup v2), Docker and
-// podman make one with the container's ID. For these, the mounts say whose directories
-// Nomad gave to the container, and its environment tells the names. The environment is
-// the process's own memory: it is believed where neither these nor the ebbtide driver say
-// anything, and where it contradicts the cgroup or the mounts the process is refused.
+// The kernel names the process (SO_PEERCRED) and its cgroup names the container: Nomad's exec
+// driver creates "<alloc>.<task>" (with ".scope" on cgroup v2), Docker and podman use the
+// container's ID. For these, the mounts show which of Nomad's directories the container has,
+// and the environment supplies the names. The environment is the process's own memory: it is
+// used only where neither these nor the ebbtide driver say anything, and a process whose
+// environment contradicts its cgroup or mounts is refused.
 package peer
 
 import (
@@ -35,64 +35,65 @@ import (
 var (
 	// ErrStranger: the process is in no container that Nomad could have started.
 	ErrStranger = errors.New("not in a task's container")
-	// ErrContradiction: what the process says of itself is not what the host sees.
+	// ErrContradiction: the process's claims differ from what the host reports.
 	ErrContradiction = errors.New("the process contradicts the host")
-	// ErrGone: the process has ended.
+	// ErrGone: the process has exited.
 	ErrGone = errors.New("the process is gone")
 )
 
 // Container is a task's container.
 type Container struct {
-	// ID is how the host knows it: the Docker container's ID, or "<alloc>.<task>".
+	// ID is the Docker container's ID, or "<alloc>.<task>".
 	ID string
-	// Alloc is the allocation's ID, and Task the task's name. In a Docker container that
-	// does not mount Nomad's directories these are what the process says.
+	// Alloc is the allocation's ID, Task the task's name. In a Docker container that does not
+	// mount Nomad's directories they are the process's own claim.
 	Alloc, Task string
-	// Job, Group, Namespace and Meta are what the ebbtide driver says (Finder.Tasks), under
-	// other drivers the process. Meta has the job's ebbtide_… keys.
+	// Job, Group, Namespace and Meta come from the ebbtide driver (Finder.Tasks), under other
+	// drivers from the process. Meta has the job's ebbtide_… keys.
 	Job, Group, Namespace string
 	Meta                  map[string]string
-	// Cards are the UUIDs of those on which it has a seat; nil: that is not known.
+	// Cards are the UUIDs of the cards on which it has a seat; nil: unknown.
 	Cards []string
-	// Arguments is a hash of the arguments of the container's first process, in which the
-	// allocation's ID does not count; "" if they could not be read. Two runs of a job have
-	// the same. The arguments themselves are kept nowhere: they may hold secrets.
+	// Arguments is a hash of the arguments of the container's first process, without the
+	// allocation's ID, so that runs of a job have the same; "" if they could not be read. Only
+	// the hash is kept: arguments may hold secrets.
 	Arguments string
 }
 
 // Process is a process on this host.
 type Process struct {
-	PID       int    // in the namespace of this process
-	Start     uint64 // clock ticks since the machine's start
+	PID       int    // in this process's pid namespace
+	Start     uint64 // clock ticks since boot
 	UID       uint32
 	Container Container
 }
 
-// maxEnviron bounds what is read of a process's environment, in bytes.
-const maxEnviron = 4 << 20
+// maxFile bounds what is read of a file in procfs, in bytes.
+const maxFile = 4 << 20
 
-// Finder finds out about processes. The zero value looks at the machine it runs on.
+// Finder looks up processes. The zero value uses this machine's procfs.
 type Finder struct {
-	// Proc is where procfs is; "" means /proc.
+	// Proc is the mount point of procfs; "" means /proc.
 	Proc string
-	// Tasks is the directory in which the ebbtide driver says what tasks are (package seat);
-	// "" means nowhere.
+	// Tasks is the directory of the ebbtide driver's task identities (package seat); "" means
+	// none.
 	Tasks string
 }
 
-// Identify says who has connected, and returns a handle on the process, which the caller
-// closes. The errors are ErrStranger, ErrContradiction and ErrGone, or the system's.
+// Identify identifies the client of a connection and returns a handle on its process, which the
+// caller closes. The errors are ErrStranger, ErrContradiction and ErrGone, or the system's.
 //
-// admit is told the container's ID as soon as that is known, and may end it there. What
-// comes then reads memory of the process, and a process can make that last for as long as
-// it likes: so admit should bound how often it is done for one container.
+// admit is called with the container's ID as soon as it is known, and may return an error to
+// stop. What follows reads memory of the process, which the process can delay at will: admit
+// should bound how often that happens for one container.
 func (f Finder) Identify(conn *net.UnixConn, admit func(id string) error) (Process, *Handle, error) {
 	cred, handle, err := open(conn)
 	if err != nil {
-		return Process{}, nil, fmt.Errorf("asking the kernel who has connected: %w", err)
+		return Process{}, nil, fmt.Errorf("asking the kernel for the peer: %w", err)
 	}
 	p, err := f.process(int(cred.Pid), admit)
-	// While it lives its pid is not given to another one: what was read is about it.
+	// The pid is not reused while the handle's process lives, so the data is about that
+	// process.
 	if err == nil && handle.ended() {
 		err = ErrGone
 	}
@@ -104,7 +105,7 @@ func (f Finder) Identify(conn *net.UnixConn, admit func(id string) error) (Proce
 	return p, handle, nil
 }
 
-// open returns the kernel's word for the peer, and the handle.
+// open returns the kernel's credentials of the peer, and a handle on it.
 func open(conn *net.UnixConn) (*unix.Ucred, *Handle, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -117,8 +118,8 @@ func open(conn *net.UnixConn) (*unix.Ucred, *Handle, error) {
 		if cred, failed = unix.GetsockoptUcred(int(socket), unix.SOL_SOCKET, unix.SO_PEERCRED); failed != nil {
 			return
 		}
-		// Since Linux 6.5 the socket itself knows the process. Before, one that has ended
-		// and whose pid was used again at once is taken for its successor.
+		// SO_PEERPIDFD needs Linux 6.5. Before that, a process that has exited and whose pid
+		// was reused at once is mistaken for its successor.
 		if fd, failed = unix.GetsockoptInt(int(socket), unix.SOL_SOCKET, unix.SO_PEERPIDFD); failed != nil && cred.Pid > 0 {
 			fd, failed = unix.PidfdOpen(int(cred.Pid), 0)
 		}
@@ -136,7 +137,7 @@ func open(conn *net.UnixConn) (*unix.Ucred, *Handle, error) {
 	return cred, handle, err
 }
 
-// Process reads what the host knows of a process.
+// Process returns what the host knows about a process.
 func (f Finder) Process(pid int) (Process, error) {
 	return f.process(pid, func(string) error { return nil })
 }
@@ -151,7 +152,7 @@ func (f Finder) process(pid int, admit func(id string) error) (Process, error) {
 	return p, err
 }
 
-// Start returns when a process has begun, in clock ticks since the machine's start.
+// Start returns when a process started, in clock ticks since boot.
 func (f Finder) Start(pid int) (uint64, error) {
 	fields, err := f.stat(pid)
 	if err != nil {
@@ -164,14 +165,14 @@ func (f Finder) Start(pid int) (uint64, error) {
 	return start, nil
 }
 
-// stat returns the fields of a process's stat from its state on, which is field 3. There
-// are 20 of them at least, up to the start.
+// stat returns the fields of /proc/<pid>/stat from the state, field 3, on: at least 20, up to
+// the start time.
 func (f Finder) stat(pid int) ([]string, error) {
 	b, err := f.read(pid, "stat")
 	if err != nil {
 		return nil, err
 	}
-	// pid (comm) state …; comm may hold anything.
+	// pid (comm) state …; comm may hold any character.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(fields) < 20 {
 		return nil, fmt.Errorf("reading the start of process %d: %d fields", pid, len(fields))
@@ -179,11 +180,11 @@ func (f Finder) stat(pid int) ([]string, error) {
 	return fields, nil
 }
 
-// Boot returns an ID that changes when the machine starts.
+// Boot returns the boot ID.
 func (f Finder) Boot() (string, error) {
 	b, err := os.ReadFile(f.path("sys/kernel/random/boot_id"))
 	if err != nil {
-		return "", fmt.Errorf("reading which start of the machine this is: %w", err)
+		return "", fmt.Errorf("reading the boot ID: %w", err)
 	}
 	return strings.TrimSpace(string(b)), nil
 }
@@ -204,34 +205,34 @@ func (f Finder) container(pid int, admit func(id string) error) (Container, erro
 	if err != nil {
 		return Container{}, err
 	}
-	if err := c.agree(fromMounts(string(mounts))); err != nil {
+	if err := c.merge(fromMounts(string(mounts))); err != nil {
 		return Container{}, fmt.Errorf("by its mounts: %w", err)
 	}
-	said, err := f.said(&c)
+	said, err := f.readIdentity(&c)
 	if err != nil {
 		return Container{}, err
 	}
 	if said {
-		c.Arguments = f.arguments(f.first(pid, c.ID), c.Alloc)
+		c.Arguments = f.hashArguments(f.firstProcess(pid, c.ID), c.Alloc)
 		return c, nil
 	}
 	environ, err := f.read(pid, "environ")
 	if err != nil {
 		return Container{}, err
 	}
-	if err := c.agree(fromEnviron(environ)); err != nil {
+	if err := c.merge(fromEnviron(environ)); err != nil {
 		return Container{}, fmt.Errorf("by its environment: %w", err)
 	}
 	if c.Alloc == "" || c.Task == "" {
 		return Container{}, fmt.Errorf("%w: container %s has no NOMAD_ALLOC_ID and NOMAD_TASK_NAME", ErrStranger, c.ID)
 	}
-	c.Arguments = f.arguments(f.first(pid, c.ID), c.Alloc)
+	c.Arguments = f.hashArguments(f.firstProcess(pid, c.ID), c.Alloc)
 	return c, nil
 }
 
-// said takes over what the ebbtide driver says of a container that the kernel has named. It
-// returns false if the driver says nothing.
-func (f Finder) said(c *Container) (bool, error) {
+// readIdentity completes a container that the kernel has named by the ebbtide driver's identity
+// of its task. It returns false if there is none.
+func (f Finder) readIdentity(c *Container) (bool, error) {
 	if f.Tasks == "" || c.Alloc == "" || c.Task == "" {
 		return false, nil
 	}
@@ -243,16 +244,16 @@ func (f Finder) said(c *Container) (bool, error) {
 		return false, err
 	}
 	c.Job, c.Group, c.Namespace, c.Meta = i.Job, i.Group, i.Namespace, i.Meta
-	c.Cards = append([]string{}, i.Cards...) // none is known, too
+	c.Cards = append([]string{}, i.Cards...) // not nil: known to be none
 	return true, nil
 }
 
-// maxParents bounds how far it is looked for the first process of a container.
+// maxParents bounds the search for the first process of a container.
 const maxParents = 64
 
-// first returns the first process of a process's container: the farthest of its ancestors
-// that is in it. Where an ancestor cannot be read it is taken to be outside.
-func (f Finder) first(pid int, id string) int {
+// firstProcess returns the first process of a process's container: its farthest ancestor in the
+// same container. An unreadable ancestor counts as outside.
+func (f Finder) firstProcess(pid int, id string) int {
 	for range maxParents {
 		fields, err := f.stat(pid)
 		if err != nil {
@@ -274,8 +275,8 @@ func (f Finder) first(pid int, id string) int {
 	return pid
 }
 
-// arguments returns the hash of a process's arguments, or "".
-func (f Finder) arguments(pid int, alloc string) string {
+// hashArguments returns the hash of a process's arguments, or "".
+func (f Finder) hashArguments(pid int, alloc string) string {
 	b, err := f.read(pid, "cmdline")
 	if err != nil || len(b) == 0 {
 		return ""
@@ -292,12 +293,12 @@ func (f Finder) path(name string) string {
 	return filepath.Join(root, name)
 }
 
-// read reads a file of a process. The error wraps ErrGone if there is no such process.
+// read reads a file of a process. The error wraps ErrGone if the process does not exist.
 func (f Finder) read(pid int, name string) ([]byte, error) {
 	file, err := os.Open(f.path(filepath.Join(strconv.Itoa(pid), name)))
 	var b []byte
 	if err == nil {
-		b, err = io.ReadAll(io.LimitReader(file, maxEnviron))
+		b, err = io.ReadAll(io.LimitReader(file, maxFile))
 		err = errors.Join(err, file.Close())
 	}
 	switch {
@@ -322,8 +323,8 @@ var (
 	localMount = regexp.MustCompile(`/(` + uuid + `)/([^/]+)/local$`)
 )
 
-// fromCgroups reads /proc/<pid>/cgroup. In each hierarchy the outermost name counts: what
-// is below it the container has made itself. All hierarchies that name one must agree.
+// fromCgroups parses /proc/<pid>/cgroup. In each hierarchy the outermost match counts: the
+// container itself may have created those below. All hierarchies with a match must agree.
 func fromCgroups(text string) (Container, error) {
 	var c Container
 	for line := range strings.Lines(text) {
@@ -360,7 +361,7 @@ func fromPath(path string) (Container, bool) {
 	return Container{}, false
 }
 
-// fromMounts reads /proc/<pid>/mountinfo, for the directories at /alloc and /local.
+// fromMounts parses /proc/<pid>/mountinfo for the sources of /alloc and /local.
 func fromMounts(text string) Container {
 	var c Container
 	for line := range strings.Lines(text) {
@@ -383,14 +384,14 @@ func fromMounts(text string) Container {
 }
 
 const (
-	// maxEntry bounds what is taken of one variable, in bytes, and maxMeta how many keys of the
-	// meta. A process can write what it likes into its environment, and what is taken of it is
-	// kept for as long as it lives, and shown to people, also to others.
+	// maxEntry bounds the length of a variable in bytes, and maxMeta the number of meta keys. A
+	// process controls its environment, and what is taken from it is kept as long as the
+	// process lives and displayed to other users.
 	maxEntry = 1 << 10
 	maxMeta  = 64
 )
 
-// fromEnviron reads /proc/<pid>/environ. What is too long does not count.
+// fromEnviron parses /proc/<pid>/environ. Variables that are too long are ignored.
 func fromEnviron(environ []byte) Container {
 	var c Container
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
@@ -422,8 +423,8 @@ func fromEnviron(environ []byte) Container {
 	return c
 }
 
-// agree takes over what another source says, unless it contradicts.
-func (c *Container) agree(other Container) error {
+// merge adds what another source reports, unless it contradicts.
+func (c *Container) merge(other Container) error {
 	for _, f := range []struct {
 		name       string
 		have, says *string

@@ -313,7 +313,7 @@ func FuzzContainer(f *testing.F) {
 			return
 		}
 		id, a := c.ID, c.Alloc
-		if c.agree(fromMounts(mounts)) != nil || c.agree(fromEnviron(environ)) != nil {
+		if c.merge(fromMounts(mounts)) != nil || c.merge(fromEnviron(environ)) != nil {
 			return
 		}
 		must.Eq(t, id, c.ID)

@@ -43,16 +43,16 @@ func newWorld(r Rules, cards ...ledger.CardID) *world {
 
 func (w *world) Alive(ledger.CardID) bool { return w.alive }
 
-func (w *world) Hopeless(r Request) bool { return w.cannot[r.ID] }
+func (w *world) Unservable(r Request) bool { return w.cannot[r.ID] }
 
 func (w *world) Runs(p ledger.ProcessID) bool { return !w.paused[p.PID] }
 
 func (w *world) Fits(r Request) error {
 	switch {
-	case r.Return:
-		return w.Vacant(r.Card, r.Bytes)
+	case r.Restore:
+		return w.FitsCard(r.Card, r.Bytes)
 	case w.away[r.Container]:
-		return ErrAway
+		return ErrParked
 	}
 	return w.Ledger.Fits(r.Container, r.Card, r.Bytes)
 }
@@ -94,8 +94,8 @@ func (w *world) answers() map[uint64]Answer {
 		out[r.ID] = a
 		switch a {
 		case Granted:
-			if r.Return {
-				if err := w.Vacant(r.Card, r.Bytes); err != nil {
+			if r.Restore {
+				if err := w.FitsCard(r.Card, r.Bytes); err != nil {
 					panic(err)
 				}
 				_ = w.Grant(r.Process, r.Card, r.Bytes) // whatever its limit
@@ -119,9 +119,9 @@ func TestNext_firstCome(t *testing.T) {
 	w.now = w.now.Add(time.Millisecond)
 	b := w.ask(3, "x", 40, 0)
 	must.MapEmpty(t, w.answers())
-	must.NoError(t, w.Return(w.process(1), "x", 40))
+	must.NoError(t, w.Release(w.process(1), "x", 40))
 	must.Eq(t, map[uint64]Answer{a: Granted}, w.answers())
-	must.NoError(t, w.Return(w.process(1), "x", 40))
+	must.NoError(t, w.Release(w.process(1), "x", 40))
 	must.Eq(t, map[uint64]Answer{b: Granted}, w.answers())
 }
 
@@ -136,7 +136,7 @@ func TestNext_ages(t *testing.T) {
 		asked := []uint64{w.ask(2, "x", 60, 0)}
 		w.now = w.now.Add(tc.after)
 		asked = append(asked, w.ask(3, "x", 60, 10))
-		must.NoError(t, w.Return(w.process(1), "x", 60))
+		must.NoError(t, w.Release(w.process(1), "x", 60))
 		must.Eq(t, map[uint64]Answer{asked[tc.first]: Granted}, w.answers())
 	}
 }
@@ -151,7 +151,7 @@ func TestNext_patience(t *testing.T) {
 	w.now = w.now.Add(5 * time.Second)
 	small = w.ask(4, "x", 10, 0)
 	must.MapEmpty(t, w.answers())
-	must.NoError(t, w.Return(w.process(1), "x", 50))
+	must.NoError(t, w.Release(w.process(1), "x", 50))
 	must.Eq(t, map[uint64]Answer{large: Granted, small: Granted}, w.answers())
 }
 
@@ -222,7 +222,7 @@ func TestNext_stuck(t *testing.T) {
 	must.Eq(t, rules.Settle, at.Sub(w.now))
 	w.now = at
 	must.Eq(t, map[uint64]Answer{a: Stuck}, w.answers())
-	must.NoError(t, w.Return(w.process(1), "x", 30))
+	must.NoError(t, w.Release(w.process(1), "x", 30))
 	must.Eq(t, map[uint64]Answer{b: Granted, bystander: Granted}, w.answers())
 }
 
@@ -306,7 +306,7 @@ func TestNext_return(t *testing.T) {
 		w.last++
 		w.q.Add(Request{
 			ID: w.last, Process: w.process(n), Container: ledger.ContainerID(fmt.Sprint(n)), Card: "x", Bytes: 40,
-			Since: w.now, Return: true, Lazy: lazy,
+			Since: w.now, Restore: true, Lazy: lazy,
 		})
 		return w.last
 	}
@@ -317,13 +317,13 @@ func TestNext_return(t *testing.T) {
 	must.MapEmpty(t, w.answers(), must.Sprint("neither has a deadline"))
 	first, _ := w.q.First("x", w)
 	must.Eq(t, eager, first.ID)
-	must.NoError(t, w.Return(w.process(1), "x", 30))
+	must.NoError(t, w.Release(w.process(1), "x", 30))
 	must.MapEmpty(t, w.answers())
-	must.NoError(t, w.Return(w.process(1), "x", 10))
+	must.NoError(t, w.Release(w.process(1), "x", 10))
 	must.Eq(t, map[uint64]Answer{eager: Granted}, w.answers())
 	w.away["2"] = false
 	w.q.Postpone("2", w.now.Add(-time.Hour), w.now)
-	must.NoError(t, w.Return(w.process(1), "x", 41))
+	must.NoError(t, w.Release(w.process(1), "x", 41))
 	must.Eq(t, map[uint64]Answer{own: Granted, lazy: Granted}, w.answers())
 	_, ok := w.q.First("x", w)
 	must.False(t, ok)
@@ -334,7 +334,7 @@ func TestNext_lazy(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
 	w.ask(2, "x", 60, 0)
-	w.q.Add(Request{ID: 99, Process: w.process(3), Container: "3", Card: "x", Bytes: 40, Since: w.now, Return: true, Lazy: true})
+	w.q.Add(Request{ID: 99, Process: w.process(3), Container: "3", Card: "x", Bytes: 40, Since: w.now, Restore: true, Lazy: true})
 	must.MapEmpty(t, w.answers())
 }
 
@@ -342,7 +342,7 @@ func TestNext_lazy(t *testing.T) {
 func TestNext_hopeless(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
-	w.q.Add(Request{ID: 99, Process: w.process(2), Container: "2", Card: "x", Bytes: 60, Since: w.now, Return: true})
+	w.q.Add(Request{ID: 99, Process: w.process(2), Container: "2", Card: "x", Bytes: 60, Since: w.now, Restore: true})
 	w.cannot[99] = true
 	w.now = w.now.Add(rules.Patience)
 	first := w.ask(3, "x", 10, 0)
@@ -383,7 +383,7 @@ func TestVictim(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	// someone is busy, has the asker's priority, and has just come.
 	someone := func(name string, change func(*Candidate)) Candidate {
-		c := Candidate{Container: ledger.ContainerID(name), Priority: 50, Arrived: now, Placed: now, Active: now, Bytes: 10}
+		c := Candidate{Container: ledger.ContainerID(name), Priority: 50, Arrived: now, Placed: now, Active: now, Freeable: 10}
 		change(&c)
 		return c
 	}
@@ -392,12 +392,12 @@ func TestVictim(t *testing.T) {
 	low := someone("low", func(c *Candidate) { c.Priority = 49 })
 	lower := someone("lower", func(c *Candidate) { c.Priority = 48 })
 	high := someone("high", func(c *Candidate) { c.Priority = 60; c.Active = now.Add(-time.Hour); c.Placed = now.Add(-time.Hour) })
-	over := someone("over", func(c *Candidate) { c.Over = true; c.Placed = now.Add(-time.Minute); c.Priority = 90 })
+	over := someone("over", func(c *Candidate) { c.OverShare = true; c.Placed = now.Add(-time.Minute); c.Priority = 90 })
 	turn := someone("turn", func(c *Candidate) { c.Placed = now.Add(-time.Minute) })
 	long := someone("long", func(c *Candidate) { c.Placed = now.Add(-time.Hour) })
 	back := someone("back", func(c *Candidate) { c.Priority = 40; c.Arrived = now.Add(-time.Hour) })
 	pinned := someone("pinned", func(c *Candidate) { c.Pinned = true; c.Priority = 0 })
-	empty := someone("empty", func(c *Candidate) { c.Bytes = 0; c.Priority = 0 })
+	empty := someone("empty", func(c *Candidate) { c.Freeable = 0; c.Priority = 0 })
 	me := someone("me", func(c *Candidate) { c.Priority = 0 })
 
 	for name, tc := range map[string]struct {
@@ -415,12 +415,12 @@ func TestVictim(t *testing.T) {
 		"a higher one stays":                     {[]Candidate{high}, 9 * time.Second, Demand{}, ""},
 		"but who waits gains on it":              {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},
 		"who holds more than its share goes":     {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
-		"but not for one that wants more, too":   {[]Candidate{over}, 5 * time.Second, Demand{Over: true}, ""},
+		"but not for one that wants more, too":   {[]Candidate{over}, 5 * time.Second, Demand{OverShare: true}, ""},
 		"who has had its turn goes":              {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
 		"who has been there longest goes first":  {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
 		"nobody else can":                        {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
-		"nobody goes in vain":                    {[]Candidate{idle}, 0, Demand{Lacking: 11}, ""},
-		"two are enough":                         {[]Candidate{idle, turn}, 5 * time.Second, Demand{Lacking: 20}, "idle"},
+		"nobody goes in vain":                    {[]Candidate{idle}, 0, Demand{Shortfall: 11}, ""},
+		"two are enough":                         {[]Candidate{idle, turn}, 5 * time.Second, Demand{Shortfall: 20}, "idle"},
 	} {
 		d := tc.demand
 		d.Request = Request{Container: "me", Priority: 50, Since: now.Add(-tc.waited)}
@@ -434,7 +434,7 @@ func TestVictim(t *testing.T) {
 func TestUnstick(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	someone := func(name string, priority int, age time.Duration, holds, wants uint64) Candidate {
-		return Candidate{Container: ledger.ContainerID(name), Priority: priority, Arrived: now.Add(-age), Bytes: holds, Taken: holds, Wants: wants}
+		return Candidate{Container: ledger.ContainerID(name), Priority: priority, Arrived: now.Add(-age), Freeable: holds, CardUsage: holds, Waiting: wants}
 	}
 	pinned := someone("pinned", 1, 0, 30, 10)
 	pinned.Pinned = true
@@ -457,7 +457,7 @@ func TestUnstick(t *testing.T) {
 		"who holds nothing makes no room":            {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
 	} {
 		var got []ledger.ContainerID
-		for _, c := range Unstick(100, tc.of) {
+		for _, c := range BreakDeadlock(100, tc.of) {
 			got = append(got, c.Container)
 		}
 		must.Eq(t, tc.want, got, must.Sprint(name))
@@ -487,7 +487,7 @@ func TestNext_answersAll(t *testing.T) {
 						t.Fatalf("request %d is answered twice", id)
 					case a == Blocked: // it is in the queue still
 						continue
-					case r.Return: // now it is about those of its container
+					case r.Restore: // now it is about those of its container
 						delete(w.away, r.Container)
 						again = true
 					}
@@ -495,7 +495,7 @@ func TestNext_answersAll(t *testing.T) {
 				}
 			}
 			for _, r := range open {
-				if !r.Return && !w.away[r.Container] && !w.now.Before(r.Deadline) {
+				if !r.Restore && !w.away[r.Container] && !w.now.Before(r.Deadline) {
 					t.Fatalf("request %d is late by %v", r.ID, w.now.Sub(r.Deadline))
 				}
 			}
@@ -541,7 +541,7 @@ func TestNext_answersAll(t *testing.T) {
 				w.last++
 				r := Request{
 					ID: w.last, Process: w.process(p), Container: c, Card: id, Bytes: rapid.Uint64Range(0, 100).Draw(t, "bytes"),
-					Priority: rapid.IntRange(-3, 3).Draw(t, "priority"), Since: w.now, Return: true, Lazy: rapid.Bool().Draw(t, "lazy"),
+					Priority: rapid.IntRange(-3, 3).Draw(t, "priority"), Since: w.now, Restore: true, Lazy: rapid.Bool().Draw(t, "lazy"),
 				}
 				w.cannot[r.ID] = rapid.Bool().Draw(t, "hopeless")
 				w.q.Add(r)
@@ -570,7 +570,7 @@ func TestNext_answersAll(t *testing.T) {
 					answer()
 				}
 				for _, r := range open {
-					must.False(t, r.Return, must.Sprintf("%+v stays away", r))
+					must.False(t, r.Restore, must.Sprintf("%+v stays away", r))
 				}
 				must.MapEmpty(t, w.away)
 			},
@@ -580,7 +580,7 @@ func TestNext_answersAll(t *testing.T) {
 			},
 			"return": func(t *rapid.T) {
 				p, id := w.process(n.Draw(t, "n")), card.Draw(t, "card")
-				must.NoError(t, w.Return(p, id, w.Process(p, id).Committed/2))
+				must.NoError(t, w.Release(p, id, w.Process(p, id).Committed/2))
 				answer()
 			},
 			"overhead": func(t *rapid.T) {
@@ -591,7 +591,7 @@ func TestNext_answersAll(t *testing.T) {
 				p := n.Draw(t, "n")
 				w.q.Remove(func(r Request) bool {
 					gone := r.Process.PID == p
-					if gone && r.Return {
+					if gone && r.Restore {
 						delete(w.away, r.Container)
 					}
 					if gone {
@@ -606,7 +606,7 @@ func TestNext_answersAll(t *testing.T) {
 			"forever": func(t *rapid.T) {
 				sleep(w.now.Add(20 * time.Second))
 				for _, r := range open {
-					must.True(t, r.Return || w.away[r.Container], must.Sprintf("%+v", r))
+					must.True(t, r.Restore || w.away[r.Container], must.Sprintf("%+v", r))
 				}
 			},
 		})

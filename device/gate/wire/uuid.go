@@ -10,32 +10,32 @@ import (
 	"strings"
 )
 
-// UUID is a GPU's, as CUDA and NVML have it.
+// UUID is the UUID of a GPU, as in CUDA and NVML.
 type UUID [16]byte
 
-// ParseUUID reads what NVML prints: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
+// ParseUUID parses NVML's format, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	plain := strings.ReplaceAll(strings.TrimPrefix(s, "GPU-"), "-", "")
-	// Printed again it must be the same: that catches dashes in other places.
+	// The round trip rejects misplaced dashes.
 	if b, err := hex.DecodeString(plain); err != nil || copy(u[:], b) != len(u) || u.String() != s {
 		return UUID{}, fmt.Errorf("UUID of a GPU: must be like GPU-01234567-89ab-cdef-0123-456789abcdef, got %q", s)
 	}
 	return u, nil
 }
 
-// String returns it as NVML prints it.
+// String formats it as NVML does.
 func (u UUID) String() string {
 	h := hex.EncodeToString(u[:])
 	return "GPU-" + h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// Words returns the UUID as an Attach carries it, in ID and Arg.
+// Words returns the UUID as Attach carries it, in ID and Arg.
 func (u UUID) Words() (id, arg uint64) {
 	return binary.LittleEndian.Uint64(u[:8]), binary.LittleEndian.Uint64(u[8:])
 }
 
-// UUID returns the one that an Attach names.
+// UUID returns the UUID in an Attach.
 func (m Message) UUID() UUID {
 	var u UUID
 	binary.LittleEndian.PutUint64(u[:8], m.ID)

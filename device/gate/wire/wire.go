@@ -1,16 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wire is the gate's protocol: what the preload library of a process and the
-// gate say to each other over a Unix stream socket.
+// Package wire is the protocol between the gate and the preload library of a process, over a
+// Unix stream socket.
 //
 // Every message has 48 bytes, little endian, without padding:
 //
 //	uint32 magic, uint16 type, uint16 flags, uint64 seq, device, bytes, id, arg
 //
-// so that neither side ever waits for a length that the other has invented. The meaning
-// of the fields is said at each type. The gate answers the requests of a connection in
-// any order; the answer repeats seq.
+// so that neither side waits for a length the other has made up. Each type documents its
+// fields. The gate answers the requests of a connection in any order; the answer repeats seq.
 package wire
 
 import (
@@ -21,49 +20,48 @@ import (
 )
 
 const (
-	// Size is the length of each message in bytes.
+	// Size is the length of a message in bytes.
 	Size = 48
 	// Magic begins each message: "EBT1" in memory.
 	Magic = 0x31544245
-	// Version is the protocol's.
+	// Version is the protocol version.
 	Version = 1
-	// MaxOpen is how many requests of one client may be without an answer.
+	// MaxOpen is how many unanswered requests a client may have.
 	MaxOpen = 64
 )
 
-// ErrBad is in the chain of every error about what a peer has sent.
+// ErrBad is wrapped by every error about a received message.
 var ErrBad = errors.New("bad message")
 
-// Type says what a message is.
+// Type is the type of a message.
 type Type uint16
 
-// What a client says. Only the first three, Request and Info are answered.
+// Messages of the client. Only the first three and Info are answered.
 const (
 	// Hello: Arg is the version, ID the pid as the process sees it. Answer: Welcome.
 	Hello Type = 1
 	// Attach: ID and Arg are the GPU's UUID. Answer: Attached.
 	Attach Type = 2
-	// Request: Bytes are wanted and may be waited for Arg milliseconds. Answer: Grant.
+	// Request: asks for Bytes, waiting up to Arg milliseconds. Answer: Grant.
 	Request Type = 3
-	// Return: Bytes of what is held go back.
+	// Return: Bytes of its holdings are released.
 	Return Type = 6
-	// Info asks for the Info of the gate.
+	// Info asks for Figures.
 	Info Type = 7
-	// Holds: Bytes are held by this process since before this connection.
+	// Holds: the process has held Bytes since before this connection.
 	Holds Type = 8
-	// Pinned: the process cannot be evicted. Arg is the reason.
+	// Pinned: the process cannot be parked. Arg is the reason.
 	Pinned Type = 9
-	// Paused: nothing is submitted any more, and what was is done.
+	// Paused: no more work is submitted, and all submitted work is done.
 	Paused Type = 10
-	// Active: work was submitted since the last time that was said, or waits for the end of
-	// a pause.
+	// Active: work was submitted since the last Active, or waits for the end of a pause.
 	Active Type = 11
-	// Full: the driver of Device has refused memory that was granted. The grant has been
-	// returned, and is about to be asked for again.
+	// Full: Device's driver refused memory that was granted. The client has returned the grant
+	// and is about to request it again.
 	Full Type = 12
 )
 
-// What the gate says.
+// Messages of the gate.
 const (
 	// Welcome: Arg is the version.
 	Welcome Type = 65
@@ -71,35 +69,35 @@ const (
 	Attached Type = 66
 	// Refused: Arg is the Reason.
 	Refused Type = 67
-	// Grant: Bytes, at least what was asked, count as held from now on. What of them is not
-	// used is to be returned.
+	// Grant: Bytes, at least those requested, count as held from now on. The client returns
+	// what it does not use.
 	Grant Type = 68
-	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is
-	// free on the card.
+	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is free
+	// on the card.
 	Figures Type = 69
-	// Limit: the container's limit on Device is Bytes now.
+	// Limit: the container's limit on Device is now Bytes.
 	Limit Type = 80
-	// Pause: submit nothing any more, and answer Paused.
+	// Pause: submit no more work, and answer Paused.
 	Pause Type = 81
 	// Resume ends a pause.
 	Resume Type = 82
-	// Recall: somebody waits for memory of Device; what is kept without use is to go back.
+	// Recall: a request waits for memory of Device; return what is unused.
 	Recall Type = 83
 )
 
-// FlagLease, of a Request: more than Bytes is welcome, to be kept for what comes next. The
-// flag 2 has no meaning, but libraries in running containers set it.
+// FlagLease, of a Request: more than Bytes is welcome, as a lease for later allocations. Flag 2
+// has no meaning, but libraries in running containers set it.
 const FlagLease uint16 = 1
 
-// Reason is why something is refused.
+// Reason is why a request is refused.
 type Reason uint64
 
 const (
 	BadVersion    Reason = 1
 	UnknownDevice Reason = 2
-	NoMemory      Reason = 3 // CUDA_ERROR_OUT_OF_MEMORY is due
-	TooLong       Reason = 4 // it waited as long as it may
-	BadMessage    Reason = 5 // the connection ends
+	NoMemory      Reason = 3 // the caller gets CUDA_ERROR_OUT_OF_MEMORY
+	TooLong       Reason = 4 // it has waited as long as allowed
+	BadMessage    Reason = 5 // the connection is closed
 )
 
 // Reasons of Pinned.
@@ -110,7 +108,7 @@ const (
 	PinnedExternal = 4 // external memory
 )
 
-// Message is one message. Flags, ID and Arg are what its type says.
+// Message is a message. Its type determines the meaning of Flags, ID and Arg.
 type Message struct {
 	Type   Type
 	Flags  uint16
@@ -133,7 +131,7 @@ func (m Message) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads one message. The error wraps ErrBad.
+// Decode decodes a message. The error wraps ErrBad.
 func Decode(b []byte) (Message, error) {
 	le := binary.LittleEndian
 	if len(b) != Size {
@@ -157,8 +155,8 @@ func Decode(b []byte) (Message, error) {
 	return m, nil
 }
 
-// Read reads one message. At the end of what is sent the error is io.EOF between two
-// messages and io.ErrUnexpectedEOF within one.
+// Read reads a message. At the end of the stream the error is io.EOF between two messages and
+// io.ErrUnexpectedEOF within one.
 func Read(r io.Reader) (Message, error) {
 	var b [Size]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -171,13 +169,13 @@ func (t Type) fromClient() bool { return t >= Hello && t <= Request || t >= Retu
 
 func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Recall }
 
-// answered says whether a client's message is answered.
+// answered reports whether a client's message gets an answer.
 func (t Type) answered() bool {
 	return t == Hello || t == Attach || t == Request || t == Info
 }
 
-// CheckClient says whether a client may send such a message at all, whatever was said
-// before. The error wraps ErrBad.
+// CheckClient checks that a client may send such a message at all, whatever came before. The
+// error wraps ErrBad.
 func (m Message) CheckClient() error {
 	switch {
 	case !m.Type.fromClient():

@@ -100,9 +100,9 @@ func Decide(in Input) Output {
 		runs = func(j Job) bool { return !j.Halted }
 	}
 	if first := slices.IndexFunc(order, func(i int) bool { return runs(in.Jobs[i]) }); first >= 0 {
-		c.first(order[first], in.Jobs[order[first]])
+		c.decideFirst(order[first], in.Jobs[order[first]])
 	}
-	for _, step := range []func(i int, j Job){c.must, c.run, c.resume} {
+	for _, step := range []func(i int, j Job){c.decideFixed, c.decideRunning, c.decidePaused} {
 		for _, i := range order {
 			if c.out[i].Rule == "" {
 				step(i, in.Jobs[i])
@@ -121,17 +121,17 @@ type card struct {
 }
 
 // goOn lets a job run. Its rise has room if there is enough.
-func (c *card) goOn(i int, rule, why string) {
+func (c *card) allow(i int, rule, why string) {
 	j := c.in.Jobs[i]
 	left := c.free
 	if j.rise() <= c.free {
 		c.free -= j.rise()
 	}
-	c.say(i, rule, left, why)
+	c.record(i, rule, left, why)
 }
 
 // say notes a decision. left is what there was for the job's rise.
-func (c *card) say(i int, rule string, left int, why string) {
+func (c *card) record(i int, rule string, left int, why string) {
 	j := c.in.Jobs[i]
 	will := "what it will hold is not known"
 	if j.AheadMiB != nil {
@@ -142,15 +142,15 @@ func (c *card) say(i int, rule string, left int, why string) {
 }
 
 // fits lets a job run whose rise has room, and says so; false if it has none.
-func (c *card) fits(i int) bool {
+func (c *card) allowIfFits(i int) bool {
 	j := c.in.Jobs[i]
 	switch {
 	case j.AheadMiB == nil:
-		c.goOn(i, RuleUnknown, "no profile knows it: it runs, and the gate lets it wait if need be")
+		c.allow(i, RuleUnknown, "no profile knows it: it runs, and the gate lets it wait if need be")
 	case j.rise() == 0:
-		c.goOn(i, RuleFits, "it is not expected to hold more")
+		c.allow(i, RuleFits, "it is not expected to hold more")
 	case j.rise() <= c.free:
-		c.goOn(i, RuleFits, "it has room")
+		c.allow(i, RuleFits, "it has room")
 	default:
 		return false
 	}
@@ -158,49 +158,49 @@ func (c *card) fits(i int) bool {
 }
 
 // first is step 1.
-func (c *card) first(i int, j Job) {
+func (c *card) decideFirst(i int, j Job) {
 	switch {
 	case j.PausedS != nil:
-		c.goOn(i, RuleAlone, "resumed: nobody else would run")
-	case !c.fits(i):
+		c.allow(i, RuleAlone, "resumed: nobody else would run")
+	case !c.allowIfFits(i):
 		// Who can end should, so that it gets its memory.
 		c.margin = 0
-		c.goOn(i, RuleFirst, "the first in order is not paused, and no pause of others makes room: the gate does, or lets it wait")
+		c.allow(i, RuleFirst, "the first in order is not paused, and no pause of others makes room: the gate does, or lets it wait")
 	}
 }
 
 // must is step 2.
-func (c *card) must(i int, j Job) {
+func (c *card) decideFixed(i int, j Job) {
 	p := c.in.Params
 	switch {
 	case j.Halted && j.PausedS == nil:
-		c.say(i, RuleHalted, c.free, "somebody else has paused it")
+		c.record(i, RuleHalted, c.free, "somebody else has paused it")
 	case j.PausedS != nil && *j.PausedS >= p.MaxPauseS:
-		c.goOn(i, RuleAged, fmt.Sprintf("resumed: it was paused for %.4g s, which is as long as may be", *j.PausedS))
+		c.allow(i, RuleAged, fmt.Sprintf("resumed: it was paused for %.4g s, which is as long as may be", *j.PausedS))
 	case j.PausedS != nil:
-	case j.Fixed && !c.fits(i):
-		c.goOn(i, RuleFixed, "no room, but it cannot be paused: the gate lets it wait")
+	case j.Fixed && !c.allowIfFits(i):
+		c.allow(i, RuleFixed, "no room, but it cannot be paused: the gate lets it wait")
 	case j.Fixed: // it fits
-	case j.ResumedS != nil && *j.ResumedS < p.RestS && !c.fits(i):
-		c.goOn(i, RuleRest, fmt.Sprintf("no room, but it was resumed %.4g s ago, and is not paused again for %.4g s: the gate lets it wait", *j.ResumedS, p.RestS))
+	case j.ResumedS != nil && *j.ResumedS < p.RestS && !c.allowIfFits(i):
+		c.allow(i, RuleRest, fmt.Sprintf("no room, but it was resumed %.4g s ago, and is not paused again for %.4g s: the gate lets it wait", *j.ResumedS, p.RestS))
 	}
 }
 
 // run is step 3.
-func (c *card) run(i int, j Job) {
-	if j.PausedS != nil || c.fits(i) {
+func (c *card) decideRunning(i int, j Job) {
+	if j.PausedS != nil || c.allowIfFits(i) {
 		return
 	}
 	c.out[i].Pause = true
-	c.say(i, RulePause, c.free, "paused before it would not fit: those before it in order need the room")
+	c.record(i, RulePause, c.free, "paused before it would not fit: those before it in order need the room")
 }
 
 // resume is step 4.
-func (c *card) resume(i int, j Job) {
+func (c *card) decidePaused(i int, j Job) {
 	if j.rise() == 0 || j.rise() <= c.free-c.margin {
-		c.goOn(i, RuleResume, "resumed: it has room")
+		c.allow(i, RuleResume, "resumed: it has room")
 		return
 	}
 	c.out[i].Pause = true
-	c.say(i, RuleWait, c.free, fmt.Sprintf("stays paused until there is room, with %d MiB to spare", c.margin))
+	c.record(i, RuleWait, c.free, fmt.Sprintf("stays paused until there is room, with %d MiB to spare", c.margin))
 }

@@ -74,7 +74,7 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 		j := plan.Job{
 			ID: st.Container.ID, Priority: st.Priority, ArrivedS: float64(st.Arrived.UnixMilli()) / 1000, HeldMiB: up(held(u)),
 			// Who cannot answer cannot stop, and who waits for memory has stopped already.
-			Fixed:  st.Absent > 0 || u.Waiting > 0 || now.Before(c.retry),
+			Fixed:  st.Disconnected > 0 || u.Waiting > 0 || now.Before(c.retry),
 			Halted: st.Paused && !st.Planned,
 		}
 		if bytes, known := w.ahead(c, st, u); known {
@@ -128,7 +128,7 @@ func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
 }
 
 // finished is told how a pause has gone.
-func (w *Watcher) finished(r result, now time.Time) {
+func (w *Watcher) pauseDone(r result, now time.Time) {
 	w.pausing--
 	c := r.c
 	stopped := r.err == nil || errors.Is(r.err, gate.ErrPaused)
@@ -154,17 +154,17 @@ func (w *Watcher) finished(r result, now time.Time) {
 func (w *Watcher) resume(now time.Time, c *container) {
 	err := w.gate.Resume(c.id, gate.PausePlan)
 	if err != nil && !errors.Is(err, gate.ErrUnknown) {
-		if !c.stuck {
+		if !c.resumeFailed {
 			w.log.Error("a container could not be resumed, which is tried again", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "error", err)
 		}
-		c.paused, c.stuck = true, true
+		c.paused, c.resumeFailed = true, true
 		return
 	}
-	c.paused, c.stuck, c.resumed = false, false, now
+	c.paused, c.resumeFailed, c.resumed = false, false, now
 }
 
 // release lets all go on whom the plan has paused or is about to.
-func (w *Watcher) release(now time.Time) {
+func (w *Watcher) resumeAll(now time.Time) {
 	for _, c := range w.containers {
 		if c.cancel != nil {
 			c.cancelled = true
@@ -177,12 +177,12 @@ func (w *Watcher) release(now time.Time) {
 }
 
 // end leaves nobody paused, and keeps what was measured.
-func (w *Watcher) end() {
+func (w *Watcher) shutdown() {
 	now := time.Now()
-	w.release(now)
+	w.resumeAll(now)
 	for w.pausing > 0 {
-		w.finished(<-w.results, now)
+		w.pauseDone(<-w.results, now)
 	}
-	w.release(now)
-	w.save(now)
+	w.resumeAll(now)
+	w.saveRunning(now)
 }

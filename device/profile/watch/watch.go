@@ -77,13 +77,13 @@ type Watcher struct {
 	log   hclog.Logger
 	opts  Options
 
-	containers map[ledger.ContainerID]*container
-	saved      map[ledger.ContainerID]saved // by a watcher before this one
-	first      bool                         // nobody has been looked at yet
-	last       time.Time                    // when the runs were written down
-	broken     bool                         // the store fails
-	pausing    int                          // pauses that have not returned
-	results    chan result
+	containers   map[ledger.ContainerID]*container
+	saved        map[ledger.ContainerID]saved // by a watcher before this one
+	firstPass    bool                         // nobody has been looked at yet
+	last         time.Time                    // when the runs were written down
+	storeFailing bool                         // the store fails
+	pausing      int                          // pauses that have not returned
+	results      chan result
 }
 
 // container is one that is watched.
@@ -96,14 +96,14 @@ type container struct {
 	arrived  time.Time // as the gate says: another one is another run
 
 	// Of the plan. A pause that has begun and not returned has a cancel.
-	paused    bool
-	cancel    context.CancelFunc
-	cancelled bool
-	since     time.Time // of the pause
-	resumed   time.Time
-	stuck     bool // it could not be resumed
-	failures  int
-	retry     time.Time // until then it is left alone
+	paused       bool
+	cancel       context.CancelFunc
+	cancelled    bool
+	since        time.Time // of the pause
+	resumed      time.Time
+	resumeFailed bool // it could not be resumed
+	failures     int
+	retry        time.Time // until then it is left alone
 }
 
 // result is how a pause has gone.
@@ -125,7 +125,7 @@ type saved struct {
 func New(g Gate, s Store, log hclog.Logger, opts Options) *Watcher {
 	return &Watcher{
 		gate: g, store: s, log: log, opts: opts,
-		containers: make(map[ledger.ContainerID]*container), saved: make(map[ledger.ContainerID]saved), first: true,
+		containers: make(map[ledger.ContainerID]*container), saved: make(map[ledger.ContainerID]saved), firstPass: true,
 		results: make(chan result),
 	}
 }
@@ -137,13 +137,13 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		w.look(ctx, time.Now())
+		w.tick(ctx, time.Now())
 		select {
 		case <-ctx.Done():
-			w.end()
+			w.shutdown()
 			return
 		case r := <-w.results:
-			w.finished(r, time.Now())
+			w.pauseDone(r, time.Now())
 		case <-ticker.C:
 		}
 	}
@@ -162,13 +162,13 @@ func (w *Watcher) load() {
 }
 
 // look measures and plans.
-func (w *Watcher) look(ctx context.Context, now time.Time) {
+func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	stats := w.gate.Stats()
 	w.measure(now, stats)
 	if now.Sub(w.last) >= w.opts.Save {
-		w.save(now)
+		w.saveRunning(now)
 	}
-	if w.opts.Plan && !w.broken {
+	if w.opts.Plan && !w.storeFailing {
 		w.plan(ctx, now, stats)
 	}
 }
@@ -181,23 +181,23 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 		there[id] = true
 		c := w.containers[id]
 		if c != nil && !c.arrived.Equal(st.Arrived) {
-			w.gone(c) // the exec driver's containers have the same name again
+			w.endWatch(c) // the exec driver's containers have the same name again
 			c = nil
 		}
 		if c == nil {
-			c = w.come(now, id, st)
+			c = w.startWatch(now, id, st)
 			w.containers[id] = c
 		}
 		ran := c.ran.read(now, st)
 		// Of who has lost its connection the gate knows only how much it may hold at most,
 		// and who is paused does not run.
-		if c.recorder != nil && !st.Paused && st.Absent == 0 {
+		if c.recorder != nil && !st.Paused && st.Disconnected == 0 {
 			c.recorder.Observe(ran, most(st))
 		}
 	}
 	for id, c := range w.containers {
 		if !there[id] {
-			w.gone(c)
+			w.endWatch(c)
 		}
 	}
 	// Who is not there at first has ended while nobody looked: how long it took is not
@@ -207,15 +207,15 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 			continue
 		}
 		if r, err := profile.Continue(s.Run); err == nil {
-			w.keep(s.Kind, r.Run())
+			w.storeRun(s.Kind, r.Run())
 		}
 	}
 	clear(w.saved)
-	w.first = false
+	w.firstPass = false
 }
 
 // come begins to watch a container.
-func (w *Watcher) come(now time.Time, id ledger.ContainerID, st gate.Status) *container {
+func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Status) *container {
 	c := &container{id: id, alloc: st.Container.Alloc, kind: profile.KindOf(st.Container), arrived: st.Arrived}
 	c.ran.since, c.ran.pausedFor = now, st.PausedFor
 	s, known := w.saved[id]
@@ -230,7 +230,7 @@ func (w *Watcher) come(now time.Time, id ledger.ContainerID, st gate.Status) *co
 		if gap := now.Sub(s.At); gap > 0 && !s.Paused { // it has run on
 			c.ran.before += gap
 		}
-	case w.first && most(st) > 0: // it runs for some time
+	case w.firstPass && most(st) > 0: // it runs for some time
 	default:
 		c.recorder = new(profile.Recorder)
 	}
@@ -238,27 +238,27 @@ func (w *Watcher) come(now time.Time, id ledger.ContainerID, st gate.Status) *co
 }
 
 // gone ends the watch of a container.
-func (w *Watcher) gone(c *container) {
+func (w *Watcher) endWatch(c *container) {
 	delete(w.containers, c.id)
 	if c.cancel != nil {
 		c.cancelled = true
 		c.cancel()
 	}
 	if c.recorder != nil {
-		w.keep(c.kind, c.recorder.End(c.ran.last))
+		w.storeRun(c.kind, c.recorder.End(c.ran.last))
 	}
 }
 
 // keep stores a run. One that never held anything says nothing.
-func (w *Watcher) keep(k profile.Kind, r profile.Run) {
+func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
 	if r.Peak() == 0 {
 		return
 	}
-	w.stored(w.store.Add(k, r))
+	w.noteStore(w.store.Add(k, r))
 }
 
 // save writes down the runs that have not ended.
-func (w *Watcher) save(now time.Time) {
+func (w *Watcher) saveRunning(now time.Time) {
 	w.last = now
 	runs := []saved{}
 	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
@@ -270,19 +270,19 @@ func (w *Watcher) save(now time.Time) {
 			runs = append(runs, saved{ID: id, Kind: c.kind, Run: r, Paused: !c.ran.paused.IsZero(), At: now})
 		}
 	}
-	if w.stored(w.store.Save(running, runs)) && w.broken {
-		w.broken = false
+	if w.noteStore(w.store.Save(running, runs)) && w.storeFailing {
+		w.storeFailing = false
 		w.log.Info("profiles can be stored again")
 	}
 }
 
 // stored notes whether the store works. While it does not, nothing is planned: the plan
 // would rest on less and less, and nobody would know why.
-func (w *Watcher) stored(err error) bool {
-	if err != nil && !w.broken {
-		w.broken = true
+func (w *Watcher) noteStore(err error) bool {
+	if err != nil && !w.storeFailing {
+		w.storeFailing = true
 		w.log.Error("profiles cannot be stored: nobody is paused by the plan until they can", "error", err)
-		w.release(time.Now())
+		w.resumeAll(time.Now())
 	}
 	return err == nil
 }

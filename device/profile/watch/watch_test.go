@@ -523,7 +523,7 @@ func TestWatcher_snapshot(t *testing.T) {
 			return st
 		}
 		stats := []gate.Status{
-			status("absent", 1, func(st *gate.Status) { st.Absent = 1 }),
+			status("absent", 1, func(st *gate.Status) { st.Disconnected = 1 }),
 			status("elsewhere", 1, func(st *gate.Status) { st.Usage[0].Card = "GPU-2" }),
 			status("halted", mib, func(st *gate.Status) { st.Paused = true }),
 			status("parked", mib, func(st *gate.Status) { st.Paused, st.Parked = true, true }),
