@@ -11,19 +11,19 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// Cards is what the plugin needs of a machine's cards (nvml.Library).
+// Cards is what the plugin needs of nvml.Library.
 type Cards interface {
 	Cards() ([]nvml.Card, error)
 	Usage(uuid string) (nvml.Usage, error)
 }
 
-// answersWithin is how long NVML may take for a call. A driver in trouble may never answer.
+// nvmlTimeout bounds a call of NVML. With a faulty driver it may never return.
 const nvmlTimeout = 10 * time.Second
 
 var errNoAnswer = errors.New("NVML does not answer")
 
-// bounded is Cards whose calls return within a bounded time. One goroutine calls NVML, and
-// is all that hangs when the driver does. It is safe for concurrent use.
+// bounded wraps Cards so that calls return within nvmlTimeout. Only one goroutine calls NVML,
+// and hangs if the driver does. It is safe for concurrent use.
 type bounded struct {
 	cards Cards
 	calls chan func()

@@ -13,27 +13,25 @@ import (
 )
 
 const (
-	// measureEvery is how often it is measured what containers hold. A pause must begin
-	// before the rise that it is for.
+	// measureEvery is how often containers are measured. A pause must begin before the rise it
+	// is for.
 	measureEvery = time.Second
-	// adaptEvery is the window of the coefficients, and countEvery how often it is looked
-	// at within it.
+	// adaptEvery is the window of the coefficients, and countEvery how often it is sampled.
 	adaptEvery = 10 * time.Minute
 	countEvery = 5 * time.Second
 )
 
-// learn lets what is measured of jobs count: for the shares of those that come, and for who
-// is paused. Without a place to keep it nothing is learned, and cards are shared all the
-// same. It goes on until the plugin ends.
+// learn uses measurements of jobs for new shares and for planned pauses, until the plugin ends.
+// Without a state directory nothing is learned, and cards are shared all the same.
 func (p *Plugin) learn(parts *shares.Shares, g *gate.Gate, soft bool) {
 	log := p.log.Named("profiles")
 	store, err := profile.Open(p.settings.StateDir, func(err error) { log.Warn("profiles", "error", err) })
 	if err != nil {
-		log.Warn("nothing is learned of jobs: their profiles cannot be kept", "error", err)
+		log.Warn("jobs are not profiled: their profiles cannot be stored", "error", err)
 		return
 	}
 	if err := parts.Learn(store); err != nil {
-		log.Warn("what was learned of groups is lost", "error", err)
+		log.Warn("the coefficients of groups are lost", "error", err)
 	}
 	opts := watch.Default()
 	opts.Plan, opts.Hard = p.settings.Planning, !soft

@@ -16,8 +16,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/config"
 )
 
-// What is measured is kept in the state directory until the plugin ends. Without one that
-// can be used the gate is open all the same.
+// Measurements are stored in the state directory until the plugin ends. Without a usable one
+// the gate is open all the same.
 func TestLearn(t *testing.T) {
 	dir := t.TempDir()
 	for state, kept := range map[string]bool{filepath.Join(dir, "state"): true, "/dev/null/state": false} {

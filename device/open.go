@@ -23,7 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/shares"
 )
 
-// sharing is the gate, and what goes with it.
+// sharing is the gate and what belongs to it.
 type sharing struct {
 	*gate.Gate
 	parts    *shares.Shares
@@ -33,20 +33,20 @@ type sharing struct {
 
 var errOpening = errors.New("the gate is being opened")
 
-// unshared is why containers cannot be kept to their shares now; nil if they are.
+// unshared returns why shares cannot be enforced now; nil if they are.
 func (p *Plugin) unshared() error {
 	switch {
 	case p.gate != nil:
 		return seat.Check(p.settings.Preload, p.settings.Gate)
 	case p.gateErr != nil:
-		// The socket may be there still, of a plugin that was before this one.
+		// The socket may be left from an earlier plugin.
 		return fmt.Errorf("the gate cannot be opened: %w", p.gateErr)
 	}
 	return errOpening
 }
 
-// share sees to it that the gate is open, and has the cards that are there. It is opened
-// beside the caller: to load CUDA may take minutes.
+// share makes sure that the gate is open and has these cards. It opens the gate in the
+// background: loading CUDA may take minutes.
 func (p *Plugin) share(cards []nvml.Card) {
 	if p.gate != nil {
 		for _, c := range cards {
@@ -74,8 +74,8 @@ func (p *Plugin) share(cards []nvml.Card) {
 	}()
 }
 
-// await waits until the attempt to open the gate is over that is under way; it says whether
-// there was one, and it is.
+// await waits until the attempt in progress to open the gate ends; it returns whether there was
+// one and it ended.
 func (p *Plugin) await(ctx context.Context, within time.Duration) bool {
 	p.mu.Lock()
 	over := p.opening
@@ -92,13 +92,13 @@ func (p *Plugin) await(ctx context.Context, within time.Duration) bool {
 	return false
 }
 
-// openGate opens the gate for the cards that are there. It ends with the plugin.
+// openGate opens the gate for the cards. It closes with the plugin.
 func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := os.MkdirAll(p.settings.Gate, 0o755); err != nil {
-		return nil, fmt.Errorf("making the gate's directory: %w", err)
+		return nil, fmt.Errorf("creating the gate's directory: %w", err)
 	}
 	if err := os.MkdirAll(tasksDir(p.settings.Gate), 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of tasks: %w", err)
+		return nil, fmt.Errorf("creating the directory of tasks: %w", err)
 	}
 	if err := seat.WriteLoader(p.settings.Gate); err != nil {
 		return nil, err
@@ -106,13 +106,13 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
 	s.parked, s.unparked = p.parking(cards[0].Driver)
 	opts := gate.Default()
-	opts.State = filepath.Clean(p.settings.Gate) + ".state" // beside what containers see
+	opts.State = filepath.Clean(p.settings.Gate) + ".state" // next to what containers see
 	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
 	opts.Evictor, opts.Shares = s.parked, s.parts
 	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), peer.Finder{Tasks: tasksDir(p.settings.Gate)}
 	if s.unparked != nil {
 		opts.RestoreOnly = true
-		p.log.Warn("containers are not parked: a request that finds no memory waits, and is denied in the end", "reason", s.unparked)
+		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.unparked)
 	}
 	opts.Soft = overShare(p.settings, s.unparked) == config.OverWait
 	opts.Lazy = p.settings.Lazy
@@ -140,14 +140,14 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	go s.Watch(p.ctx)
 	go func() {
 		if err := s.Serve(p.ctx, l); err != nil {
-			p.log.Error("the gate takes no more processes", "error", err)
+			p.log.Error("the gate accepts no more processes", "error", err)
 		}
 		s.Close()
 	}()
 	return s, nil
 }
 
-// card is a card as the gate has it. What the driver keeps is not given.
+// card returns a card as the gate has it, without the driver's own memory.
 func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error) {
 	uuid, err := wire.ParseUUID(c.UUID)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error
 	return card, nil
 }
 
-// add adds a card to the gate, if it is not there.
+// add adds a card to the gate, if it is missing.
 func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
 	if s.Has(ledger.CardID(c.UUID)) {
 		return nil
@@ -173,7 +173,7 @@ func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
 	return s.AddCard(card)
 }
 
-// overShare is what becomes of a request for more than a share: wait, or deny.
+// overShare returns what happens to a request for more than a share: wait, or deny.
 func overShare(s *config.Settings, unparked error) string {
 	switch {
 	case s.Over != config.OverAuto:
@@ -184,7 +184,7 @@ func overShare(s *config.Settings, unparked error) string {
 	return config.OverDeny
 }
 
-// overShare is that of this node, as far as is known.
+// overShare returns that for this node, as far as known.
 func (p *Plugin) overShare() string {
 	if p.gate == nil {
 		return overShare(p.settings, errOpening)

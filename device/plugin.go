@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package device is the device plugin ebbtide-gpu: it tells Nomad of the NVIDIA cards of a
-// node, each with several seats, so that several containers can share one.
+// Package device is the device plugin ebbtide-gpu: it advertises a node's NVIDIA cards to
+// Nomad, each with several seats, so that containers can share a card.
 //
-// A card is a device group of its own, with its seats as instances: Nomad fills an ask from
-// one group, and picks instances in any order, so that one group for all cards would
-// scatter a job over them.
+// Each card is a device group of its own, with its seats as instances: Nomad fills an ask from
+// one group and picks its instances in any order, so a single group would scatter a job over
+// all cards.
 package device
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// What a job asks for: device "nvidia/share" { count = 1 }.
+// A job asks for device "nvidia/share" { count = 1 }.
 const (
 	Name   = "ebbtide-gpu"
 	vendor = "nvidia"
@@ -45,21 +45,21 @@ const (
 type Plugin struct {
 	ctx context.Context // ends with the plugin
 	log hclog.Logger
-	// open opens the library of the cards.
+	// open opens NVML.
 	open func(path string) Cards
 
 	mu          sync.Mutex
 	settings    *config.Settings
 	cards       Cards
-	known       map[string]nvml.Card // all that have been seen, by UUID
-	lastMessage string               // what was said last of the cards
-	lastReason  map[string]string    // why cards cannot be used, as was said last, by UUID
+	known       map[string]nvml.Card // all cards ever seen, by UUID
+	lastMessage string               // last logged about the cards
+	lastReason  map[string]string    // last logged reason why a card cannot be used, by UUID
 	gate        *sharing             // nil before it is open
-	opening     chan struct{}        // closed when the attempt to open it is over; nil: none is under way
-	gateErr     error                // why the last one has failed
-	seats       seats                // those that containers have
-	changed     chan struct{}        // has an element when Nomad is to be told at once: of the gate, or of seats
-	learning    sync.WaitGroup       // what measures jobs
+	opening     chan struct{}        // closed when the attempt to open the gate ends; nil: none in progress
+	gateErr     error                // of the last attempt to open the gate
+	seats       seats
+	changed     chan struct{}  // has an element when Nomad must be notified: of the gate, or of seats
+	learning    sync.WaitGroup // goroutines that profile jobs
 }
 
 var _ nomad.DevicePlugin = (*Plugin)(nil)
@@ -101,9 +101,8 @@ func (p *Plugin) SetConfig(cfg *base.Config) error {
 
 var errNotConfigured = errors.New("the plugin has not been configured")
 
-// Fingerprint implements nomad.DevicePlugin: it tells of the cards, and again whenever
-// something of them has changed. Where there are none, there are no devices, and the
-// plugin is well all the same.
+// Fingerprint implements nomad.DevicePlugin: it sends the cards, and again whenever something
+// about them changes. Without cards it sends no devices and no error.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResponse, error) {
 	s, ctx, end, err := p.startUpdates(ctx)
 	if err != nil {
@@ -138,7 +137,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 	return out, nil
 }
 
-// changes waits until Nomad may have to be told something; it returns false if ctx ends.
+// changes waits until there may be something to send to Nomad; it returns false if ctx ends.
 func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
 	look := time.NewTicker(seatsInterval)
 	defer look.Stop()
@@ -157,7 +156,7 @@ func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
 	}
 }
 
-// tellNomad has Nomad told at once of what has changed.
+// notifyNomad triggers an update to Nomad.
 func (p *Plugin) notifyNomad() {
 	select {
 	case p.changed <- struct{}{}:
@@ -165,12 +164,12 @@ func (p *Plugin) notifyNomad() {
 	}
 }
 
-// settleWithin is how long the first word to Nomad waits for the gate, so that seats are not
-// unhealthy for a moment at each start.
+// gateWait is how long the first update waits for the gate, so that seats are not briefly
+// unhealthy at each start.
 const gateWait = 5 * time.Second
 
-// begin begins what Nomad is told of again and again, until ctx or the plugin ends. end
-// must be called.
+// startUpdates prepares a stream of updates to Nomad, until ctx or the plugin ends. The caller
+// must call end.
 func (p *Plugin) startUpdates(ctx context.Context) (s *config.Settings, _ context.Context, end func(), err error) {
 	p.mu.Lock()
 	s = p.settings
@@ -186,20 +185,20 @@ func (p *Plugin) startUpdates(ctx context.Context) (s *config.Settings, _ contex
 	return s, ctx, func() { stop(); cancel() }, nil
 }
 
-// groups are the cards as Nomad is told of them. One that was there and is not any more is
-// unhealthy: allocations that have it must not be forgotten.
+// groups returns the cards as device groups. One that has disappeared stays as unhealthy,
+// because allocations may have it.
 func (p *Plugin) groups() []*nomad.DeviceGroup {
 	p.mu.Lock()
 	library := p.cards
 	p.mu.Unlock()
-	cards, err := library.Cards() // which may take a while
+	cards, err := library.Cards() // may block
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case errors.Is(err, nvml.ErrNone) && len(p.known) == 0:
 		p.logOnce(hclog.Info, "there are no cards to be shared: "+err.Error())
 	case err != nil:
-		p.logOnce(hclog.Error, "the cards cannot be read: "+err.Error())
+		p.logOnce(hclog.Error, "cannot read the cards: "+err.Error())
 	default:
 		p.logOnce(hclog.Info, fmt.Sprintf("%d cards", len(cards)))
 	}
@@ -240,7 +239,7 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	return groups
 }
 
-// say tells something of the cards, once.
+// logOnce logs a message about the cards, unless it was the last one.
 func (p *Plugin) logOnce(level hclog.Level, what string) {
 	if p.lastMessage != what {
 		p.lastMessage = what
@@ -248,20 +247,20 @@ func (p *Plugin) logOnce(level hclog.Level, what string) {
 	}
 }
 
-// sayHealth tells that a card cannot be used, or can again, once.
+// logHealth logs a change in whether a card can be used.
 func (p *Plugin) logHealth(c nvml.Card, bad string) {
 	switch last := p.lastReason[c.UUID]; {
-	case bad == last || p.opening != nil && p.gateErr == nil: // it is about to be known
+	case bad == last || p.opening != nil && p.gateErr == nil: // still opening
 		return
 	case bad == "":
 		p.log.Info("a card can be used again", "card", groupName(c), "uuid", c.UUID)
 	default:
-		p.log.Warn("a card cannot be used: no more jobs are placed on it, and those that are there are left alone", "card", groupName(c), "uuid", c.UUID, "reason", bad)
+		p.log.Warn("a card cannot be used: no more jobs are placed on it, running ones continue", "card", groupName(c), "uuid", c.UUID, "reason", bad)
 	}
 	p.lastReason[c.UUID] = bad
 }
 
-// group is a card as Nomad is told of it.
+// group returns a card as a device group.
 func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 	bad := p.unhealthy(c)
 	p.logHealth(c, bad)
@@ -280,8 +279,8 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 			"shared":         structs.NewBoolAttribute(p.gate != nil),
 			"parking":        structs.NewBoolAttribute(p.gate != nil && p.gate.unparked == nil),
 			"over_share":     structs.NewStringAttribute(p.overShare()),
-			// Nomad tries a job that it could not place again when attributes have changed.
-			// A seat's health is not enough for that.
+			// Nomad retries a job that it could not place when an attribute changes; a change
+			// of a seat's health is not enough.
 			"healthy": structs.NewBoolAttribute(bad == ""),
 		},
 	}
@@ -293,8 +292,8 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 	return g
 }
 
-// unhealthy says why a card cannot be shared; "" if it can. A card whose shares are not
-// enforced is for one container only.
+// unhealthy returns why a card cannot be shared; "" if it can. A card whose shares are not
+// enforced takes one container only.
 func (p *Plugin) unhealthy(c nvml.Card) string {
 	switch {
 	case c.Unhealthy != "":
@@ -302,11 +301,11 @@ func (p *Plugin) unhealthy(c nvml.Card) string {
 	case c.MIG:
 		return "it is divided by MIG: its parts are for NVIDIA's own plugin"
 	case c.ComputeMode == "prohibited":
-		return "its compute mode lets nobody use it (nvidia-smi -c 0)"
+		return "its compute mode forbids use (nvidia-smi -c 0)"
 	case p.settings.Seats == 1:
 		return ""
 	case c.ComputeMode == "exclusive":
-		return "its compute mode lets only one process use it (nvidia-smi -c 0)"
+		return "its compute mode allows only one process (nvidia-smi -c 0)"
 	}
 	if err := p.unshared(); err != nil {
 		return "its memory cannot be shared: " + err.Error()
@@ -314,21 +313,21 @@ func (p *Plugin) unhealthy(c nvml.Card) string {
 	return ""
 }
 
-// groupName is the model with the beginning of the UUID: two cards of a model are two
+// groupName is the model and the beginning of the UUID, so that cards of a model are separate
 // groups.
 func groupName(c nvml.Card) string {
 	id := strings.TrimPrefix(c.UUID, "GPU-")
 	return strings.ReplaceAll(strings.TrimSpace(c.Name), " ", "-") + "-" + id[:min(8, len(id))]
 }
 
-// seatID names a seat: the card, and which of its seats.
+// seatID names a seat of a card.
 func seatID(uuid string, seat int) string { return uuid + "/" + strconv.Itoa(seat) }
 
-// Reserve implements nomad.DevicePlugin: what a container gets of its seats. Two of one
-// card are one to it.
+// Reserve implements nomad.DevicePlugin: it returns what a container needs for its seats. Two
+// seats on one card count as one.
 func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if p.neverListed() {
-		// Nomad asks a plugin that it has just started again for seats of the one before.
+		// A restarted plugin may be asked for seats before it has listed the cards.
 		p.groups()
 	}
 	p.await(p.ctx, helperWithin)
@@ -368,14 +367,14 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	return res, nil
 }
 
-// begun says whether the plugin may look at the cards and has not done so yet.
+// neverListed reports whether the plugin is configured and has not listed the cards yet.
 func (p *Plugin) neverListed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.settings != nil && len(p.known) == 0
 }
 
-// nodes adds the device nodes of cards, and those that all cards share.
+// addNodes adds the device nodes of the cards, and those common to all cards.
 func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 	paths := []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 	for _, uuid := range uuids {
@@ -386,8 +385,8 @@ func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 	}
 }
 
-// handOver adds what a container needs to share its cards, or leaves that to the ebbtide
-// driver. Where a card has one seat only, the container runs without it, too.
+// addShare adds what a container needs to share its cards, or leaves that to the ebbtide
+// driver. With one seat per card the container may run without it.
 func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) error {
 	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
 	for _, uuid := range uuids {
@@ -395,14 +394,14 @@ func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) 
 	}
 	err := p.unshared()
 	if err != nil {
-		p.log.Warn("a container gets its card without a share of its memory", "error", err)
+		p.log.Warn("a container gets its card without a memory share", "error", err)
 		s.Preload, s.Gate, s.Reports, s.Tasks, s.Cards, s.Seats, s.WaitMS, s.Notice = "", "", "", "", nil, nil, 0, err.Error()
 	} else if not := p.gate.unparked; not != nil && !errors.Is(not, errParkingOff) {
 		s.Unparked = not.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
 		if res.Envs[seat.Variable], err = s.Encode(); err != nil {
-			return fmt.Errorf("telling the driver of a seat: %w", err)
+			return fmt.Errorf("encoding a seat for the driver: %w", err)
 		}
 		return nil
 	}

@@ -31,12 +31,12 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// rack is a machine's cards.
+// rack holds a machine's cards.
 type rack struct {
 	mu    sync.Mutex
 	cards []nvml.Card
 	err   error
-	hangs chan struct{} // until it is closed; nil: not
+	hangs chan struct{} // calls block until it is closed, unless nil
 }
 
 func (r *rack) set(cards []nvml.Card, err error) {
@@ -107,20 +107,20 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 		gated := p.gate
 		p.mu.Unlock()
 		if gated != nil {
-			gated.Close() // it keeps a file in the test's directory
+			gated.Close() // it keeps a file open in the test's directory
 		}
 		p.learning.Wait() // so does this
 	})
 	return p
 }
 
-// shareable has the plugin find what it needs to share cards.
+// shareable provides what the plugin needs to share cards.
 func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
 	lib, at = library(t), filepath.Join(t.TempDir(), "gate")
 	return func(c *config.Config) { c.Preload, c.Gate = lib, at }, lib, at
 }
 
-// settled are the groups when it is known whether there is a gate.
+// settled returns the groups once the gate has opened or failed.
 func (p *Plugin) settled(t *testing.T) []*nomad.DeviceGroup {
 	t.Helper()
 	p.groups()
@@ -148,11 +148,11 @@ func TestGroups(t *testing.T) {
 	healthy, ok := g.Attributes["healthy"].GetBool()
 	must.True(t, ok && healthy)
 
-	// A card that cannot be shared says why; one that is gone stays, unhealthy.
+	// An unsharable card has a reason; a lost one stays, unhealthy.
 	for want, change := range map[string]func(*nvml.Card){
 		"row remapping": func(c *nvml.Card) { c.Unhealthy = "row remapping" },
 		"MIG":           func(c *nvml.Card) { c.MIG = true },
-		"nobody use it": func(c *nvml.Card) { c.ComputeMode = "prohibited" },
+		"forbids use":   func(c *nvml.Card) { c.ComputeMode = "prohibited" },
 		"only one":      func(c *nvml.Card) { c.ComputeMode = "exclusive" },
 	} {
 		r := twoCards()
@@ -177,8 +177,8 @@ func TestGroups(t *testing.T) {
 	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).groups())
 }
 
-// Where shares are not enforced, a card with several seats is unhealthy, and the gate is tried
-// again.
+// Without enforced shares a card with several seats is unhealthy, and opening the gate is
+// retried.
 func TestGroups_unshared(t *testing.T) {
 	change, _, at := shareable(t)
 	must.NoError(t, os.WriteFile(at, nil, 0o644)) // in its way
@@ -186,7 +186,7 @@ func TestGroups_unshared(t *testing.T) {
 	d := p.groups()[0].Devices[0]
 	must.False(t, d.Healthy)
 	must.StrContains(t, d.HealthDesc, "its memory cannot be shared: the gate ")
-	must.StrContains(t, p.settled(t)[0].Devices[0].HealthDesc, "the gate cannot be opened: making the gate's directory: ")
+	must.StrContains(t, p.settled(t)[0].Devices[0].HealthDesc, "the gate cannot be opened: creating the gate's directory: ")
 	_, err := p.Reserve([]string{first + "/0"})
 	must.ErrorContains(t, err, "the gate cannot be opened")
 	must.NoError(t, os.Remove(at))
@@ -196,7 +196,7 @@ func TestGroups_unshared(t *testing.T) {
 	must.True(t, one.settled(t)[0].Devices[0].Healthy)
 }
 
-// A card that is found later is shared as well.
+// A card found later is shared as well.
 func TestGroups_later(t *testing.T) {
 	change, _, _ := shareable(t)
 	r := twoCards()
@@ -209,7 +209,7 @@ func TestGroups_later(t *testing.T) {
 	must.True(t, p.gate.Has(ledger.CardID(second)))
 }
 
-// NVML that does not answer delays a call by a bounded time.
+// A hanging NVML delays a call by a bounded time.
 func TestGroups_hanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := twoCards()
@@ -233,7 +233,7 @@ func TestGroups_hanging(t *testing.T) {
 	})
 }
 
-// Nomad is told at first, and when something has changed.
+// Nomad gets an update at first, and after each change.
 func TestFingerprint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rack{err: nvml.ErrNone}
@@ -262,7 +262,7 @@ func TestFingerprint(t *testing.T) {
 	must.ErrorIs(t, err, nomad.ErrPluginDisabled)
 }
 
-// library writes what can be taken for a library of this machine: the beginning of one.
+// library writes the beginning of a library of this machine.
 func library(t *testing.T) string {
 	t.Helper()
 	h := elf.Header64{Type: uint16(elf.ET_DYN), Version: 1, Ehsize: 64}
@@ -281,7 +281,7 @@ func library(t *testing.T) string {
 }
 
 func TestReserve(t *testing.T) {
-	// The first call is a plugin's that Nomad has started again. A card with one seat needs no
+	// The first call goes to a plugin that Nomad has restarted. A card with one seat needs no
 	// gate.
 	r := twoCards()
 	r.cards[1].Memory = 80 << 30
@@ -307,7 +307,7 @@ func TestReserve(t *testing.T) {
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 }
 
-// For other drivers the plugin gives the mounts itself.
+// For other drivers the plugin provides the mounts itself.
 func TestReserve_mounts(t *testing.T) {
 	device := func(c *config.Config) { c.Mounts = "device" }
 	p := newPlugin(t, twoCards(), device, func(c *config.Config) { c.Seats = 1 })
@@ -377,7 +377,7 @@ func TestSetConfig(t *testing.T) {
 	must.ErrorContains(t, err, `fingerprint_period: must be a duration like 30s, got "soon"`)
 }
 
-// Nomad loads no plugin whose version is not a semantic one.
+// Nomad loads only plugins with a semantic version.
 func TestPluginInfo(t *testing.T) {
 	info, err := New(t.Context(), hclog.NewNullLogger()).PluginInfo()
 	must.NoError(t, err)

@@ -21,17 +21,17 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// reportEvery is how often containers are looked at, to tell the driver of them.
+// reportEvery is how often containers are reported to the driver.
 const reportEvery = time.Second
 
-// reports writes how each container fares to a directory, for the driver, until ctx ends.
+// reports writes the state of each container to a directory for the driver, until ctx ends.
 func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
-	// What a plugin before this one has left is of no use.
+	// Reports of an earlier plugin are stale.
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("emptying the directory of reports: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the directory of reports: %w", err)
+		return fmt.Errorf("creating the directory of reports: %w", err)
 	}
 	go func() {
 		last := make(map[string]seat.Report)
@@ -41,7 +41,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 			stats := g.Stats()
 			var cards map[ledger.CardID]nvml.Card
 			var on map[ledger.CardID][]nvml.Process
-			if len(stats) > 0 { // NVML is not asked for nothing
+			if len(stats) > 0 { // do not query NVML for nothing
 				cards, on = p.readCards()
 			}
 			for _, st := range stats {
@@ -67,7 +67,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 	return nil
 }
 
-// onCards are the cards, and the processes on each, as far as NVML tells.
+// readCards returns the cards, and the processes on each, as far as NVML reports them.
 func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process) {
 	cards, on = make(map[ledger.CardID]nvml.Card), make(map[ledger.CardID][]nvml.Process)
 	p.mu.Lock()
@@ -83,21 +83,21 @@ func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.C
 	return cards, on
 }
 
-// What the driver rounds up and what was taken or freed a moment ago is no sign of a program
-// that goes past the gate.
+// The driver's rounding and memory just allocated or freed are no sign of a program that
+// bypasses the gate.
 const (
 	slackMiB  = 256
-	slackPart = 10 // of what is held
+	slackPart = 10 // a tenth of the held memory
 )
 
-// isBeyond says whether a container has much more on a card than it was granted.
+// exceedsGrant reports whether a container has much more on a card than it was granted.
 func exceedsGrant(r seat.Report) bool {
 	return slices.ContainsFunc(r.Cards, func(c seat.Card) bool {
 		return c.UsedMiB > c.HeldMiB+c.ParkedMiB+max(slackMiB, c.HeldMiB/slackPart)
 	})
 }
 
-// write writes what has changed, and removes what is gone.
+// writeReports writes changed reports, and removes those of containers that have ended.
 func (p *Plugin) writeReports(last, now map[string]seat.Report) {
 	var errs []error
 	for path, r := range now {
@@ -113,12 +113,11 @@ func (p *Plugin) writeReports(last, now map[string]seat.Report) {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		p.log.Warn("the driver is not told how containers fare", "error", err)
+		p.log.Warn("cannot report containers to the driver", "error", err)
 	}
 }
 
-// report is how a container fares, given which processes are on the cards and what was said
-// of it last.
+// newReport returns a container's report, given the processes on the cards and its last report.
 func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last seat.Report) seat.Report {
 	r := seat.Report{
 		State: seat.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),
@@ -140,7 +139,7 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 	switch {
 	case st.Lost != nil:
 		r.State = seat.Lost
-		r.Why = "its GPU memory did not come back, and without it the task cannot go on: it is being ended (" + st.Lost.Error() + ")"
+		r.Why = "its GPU memory could not be restored, and the task cannot continue without it: it is being killed (" + st.Lost.Error() + ")"
 	case st.Parked:
 		r.State, r.Since = seat.Parked, st.Parking.Since
 		r.Why = "its GPU memory is in the host's memory"
@@ -158,8 +157,8 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 	return r
 }
 
-// tasksDir is where the driver says what tasks are: beside what containers see.
+// tasksDir is the directory of task identities, next to the gate's, which containers see.
 func tasksDir(gateDir string) string { return filepath.Clean(gateDir) + ".tasks" }
 
-// reportsDir is where reports lie: beside what containers see.
+// reportsDir is the directory of reports, next to the gate's, which containers see.
 func reportsDir(gateDir string) string { return filepath.Clean(gateDir) + ".reports" }

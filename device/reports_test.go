@@ -41,7 +41,7 @@ func TestReport(t *testing.T) {
 		},
 		"lost": {
 			gate.Status{PIDs: []int{7}, Paused: true, Lost: gate.ErrLost, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)},
-			seat.Lost, "its GPU memory did not come back, and without it the task cannot go on: it is being ended (its memory is lost)",
+			seat.Lost, "its GPU memory could not be restored, and the task cannot continue without it: it is being killed (its memory is lost)",
 		},
 		"parked before a restart": {
 			gate.Status{PIDs: []int{7}, Parked: true, Parking: gate.Parking{Since: since}, Usage: usage(ledger.Entry{}, 0)},
@@ -60,7 +60,7 @@ func TestReport(t *testing.T) {
 			must.False(t, exceedsGrant(r))
 		})
 	}
-	// A process of the container that does not ask.
+	// A process of the container that does not ask the gate.
 	r := newReport(gate.Status{PIDs: []int{7, 8}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, cards, on, seat.Report{})
 	must.Eq(t, 590, r.Cards[0].UsedMiB)
 	must.True(t, exceedsGrant(r))

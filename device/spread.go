@@ -23,37 +23,36 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// Nomad takes a seat of any card that has one: four jobs may come to share a card while
-// others are idle. So of cards that are alike each offers one free seat at a time, and only
-// those do that have the fewest containers. A seat that is not offered is unhealthy to
-// Nomad: no job is placed there, and one that has just been placed there runs.
+// Nomad places a job on any card with a free seat, so four jobs may share one card while others
+// are idle. Therefore of identical cards only those with the fewest containers offer a seat,
+// one each. Seats not offered are reported as unhealthy: Nomad places no job there, and a job
+// that has just been placed there still runs.
 
-// seats are those that containers have.
+// seats tracks the seats that containers have.
 type seats struct {
-	// reserved are those that Nomad has reserved and the driver has not given back. What other
-	// drivers have of them is not known to end.
+	// reserved are seats that Nomad has reserved and the driver has not released. Seats
+	// reserved under other drivers are never known to be released.
 	reserved map[string]bool
-	// known are those of the tasks of which the driver has told, by the name of its file.
+	// known are the seats of the tasks that the driver has reported, by its file's name.
 	known map[string][]string
 }
 
-// notYet is said of a seat that is not offered.
+// notOffered is the health description of a seat that is not offered.
 const notOffered = "it is offered when the other cards have as many containers (spread)"
 
-// spreads says whether seats are offered one at a time.
+// spreads reports whether seats are offered one at a time.
 func (p *Plugin) spreads() bool {
 	return p.settings.Spread && p.settings.Seats > 1 && p.settings.Mounts == config.MountsDriver
 }
 
-// reserve notes that seats are taken.
+// reserve marks seats as taken.
 func (s *seats) reserve(ids []string) {
 	for _, id := range ids {
 		s.reserved[id] = true
 	}
 }
 
-// read reads in a directory what tasks there are, and says whether seats are taken now that
-// were not, or the other way round.
+// read updates the tasks from a directory, and reports whether a seat was taken or released.
 func (s *seats) read(dir string) (changed bool, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +79,7 @@ func (s *seats) read(dir string) (changed bool, err error) {
 	return !maps.Equal(before, s.taken()), nil
 }
 
-// taken are the seats that containers have.
+// taken returns the seats that containers have.
 func (s *seats) taken() map[string]bool {
 	taken := maps.Clone(s.reserved)
 	for _, ids := range s.known {
@@ -91,10 +90,10 @@ func (s *seats) taken() map[string]bool {
 	return taken
 }
 
-// seatsEvery is how often it is looked whether tasks have come or gone.
+// seatsInterval is how often tasks are checked.
 const seatsInterval = time.Second
 
-// seatsChange looks whether tasks have come or gone, and says whether Nomad is to be told.
+// seatsChange reads the tasks, and reports whether Nomad must be notified.
 func (p *Plugin) seatsChange() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,8 +107,8 @@ func (p *Plugin) seatsChange() bool {
 	return changed
 }
 
-// hide has Nomad place nothing on the seats of a card that are not offered. Nomad tries a job
-// that it could not place again when an attribute has changed.
+// hideSeats marks the seats of a card that are not offered as unhealthy, and sets an attribute:
+// Nomad retries a job that it could not place when an attribute changes.
 func hideSeats(g *nomad.DeviceGroup, offered map[string]bool, level int) {
 	g.Attributes["offered"] = structs.NewIntAttribute(int64(level+1), "")
 	for _, d := range g.Devices {
@@ -119,8 +118,8 @@ func hideSeats(g *nomad.DeviceGroup, offered map[string]bool, level int) {
 	}
 }
 
-// offers says which seats of each card are offered: those that are taken, and one more of the
-// cards that have the fewest containers of all that are alike. level is how many these have.
+// offeredSeats returns the seats offered on each card: those taken, and one more on cards with
+// the fewest containers among identical ones. level is that number of containers.
 func offeredSeats(cards []nvml.Card, perCard int, taken map[string]bool) (offered map[string]bool, level map[string]int) {
 	alike := func(c nvml.Card) string { return fmt.Sprint(c.Name, "/", c.Memory) }
 	count := func(c nvml.Card) (n int) {
@@ -142,7 +141,7 @@ func offeredSeats(cards []nvml.Card, perCard int, taken map[string]bool) (offere
 		free := 0
 		switch {
 		case len(all) == 1:
-			free = perCard // there is none to prefer
+			free = perCard // no identical card to prefer
 		case count(c) == level[c.UUID]:
 			free = 1
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// Of cards that are alike those with the fewest containers offer one free seat.
+// Of identical cards those with the fewest containers offer one free seat.
 func TestOffers(t *testing.T) {
 	card := func(uuid, name string) nvml.Card { return nvml.Card{UUID: uuid, Name: name, Memory: 1 << 30} }
 	four := []nvml.Card{card("a", "H200"), card("b", "H200"), card("c", "H200"), card("d", "H200")}
@@ -58,7 +58,7 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// A seat is taken from its reservation until the driver takes back what it has said of the task.
+// A seat counts as taken from its reservation until the driver removes the task's identity.
 func TestSpread(t *testing.T) {
 	change, _, at := shareable(t)
 	p := newPlugin(t, twoCards(), change, func(c *config.Config) { c.Seats, c.Spread = 3, true })
@@ -92,7 +92,7 @@ func TestSpread(t *testing.T) {
 	must.Eq(t, []string{"1 o..", "1 o.."}, offered())
 	reserve(second, 0)
 	must.Eq(t, []string{"2 oo.", "2 oo."}, offered())
-	reserve(second, 2) // Nomad had placed it before it heard
+	reserve(second, 2) // Nomad had placed it before the update
 	must.Eq(t, []string{"2 oo.", "2 o.o"}, offered())
 
 	tells := func(task, uuid string) string {
@@ -109,7 +109,7 @@ func TestSpread(t *testing.T) {
 	must.True(t, p.seatsChange())
 	must.Eq(t, []string{"1 o..", "1 ..o"}, offered())
 
-	// A plugin that was started again learns of tasks that were there before.
+	// A restarted plugin learns of existing tasks.
 	tells("one", first)
 	p.seats.reserved = map[string]bool{}
 	must.True(t, p.seatsChange())

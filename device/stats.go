@@ -44,8 +44,8 @@ func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *nom
 	return out, nil
 }
 
-// stats are those of all cards that can be read. One that cannot has none: that it is not
-// well the fingerprint says.
+// stats returns the figures of all readable cards. The fingerprint reports the others as
+// unhealthy.
 func (p *Plugin) stats() *nomad.StatsResponse {
 	p.mu.Lock()
 	known, settings, gated := maps.Clone(p.known), p.settings, p.gate
@@ -76,8 +76,8 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 	return res
 }
 
-// containers are the figures of those on a card, by allocation and task. A container that
-// Nomad did not start has the name under which the host knows it.
+// containers returns the figures of the containers on a card, by allocation and task. One that
+// Nomad did not start has its ID on the host as its name.
 func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) map[string]*structs.StatObject {
 	out := make(map[string]*structs.StatObject)
 	for _, st := range all {
@@ -108,7 +108,7 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 	return out
 }
 
-// used is what some processes have on a card, in bytes.
+// usedBy returns what processes hold on a card, in bytes.
 func usedBy(pids []int, onCard []nvml.Process) uint64 {
 	var n uint64
 	for _, p := range onCard {
@@ -126,7 +126,7 @@ func mib(used, of uint64, what string) *structs.StatValue {
 	}
 }
 
-// cardStats are a card's figures.
+// cardStats returns a card's figures.
 func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
 	figure := func(value float64, unit, what string) *structs.StatValue {
 		return &structs.StatValue{Desc: what, Unit: unit, FloatNumeratorVal: &value}

@@ -453,7 +453,7 @@ func testRestoreFails(t *testing.T, n gpuNode) {
 	n.fail(t, "restore")
 	n.end(t, "lucky")
 	n.succeeds(t, high)
-	n.waitEvent(t, low, "train", "GPU: its GPU memory did not come back")
+	n.waitEvent(t, low, "train", "GPU: its GPU memory could not be restored")
 	n.waitEvent(t, low, "train", "Exit Code: 137")
 	n.fail(t, "")
 	n.end(t, "unlucky", "bystander")

@@ -112,7 +112,7 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 	log, err := n.agent.Log()
 	must.NoError(t, err)
 	must.StrContains(t, log, "rule=gpu.plan.pause")
-	must.StrContains(t, log, "a container goes on: ")
+	must.StrContains(t, log, "a container is resumed: ")
 }
 
 // testPeaksWait has late peaks collide that nobody has planned: one job waits for its peak until

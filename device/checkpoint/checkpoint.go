@@ -1,20 +1,19 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package checkpoint parks processes: it moves the memory that they hold on cards to the
-// host's memory and back, by CUDA's checkpoint functions. It is the gate's Evictor.
+// Package checkpoint parks processes: it moves their GPU memory to host memory and back with
+// CUDA's checkpoint functions. It is the gate's Evictor.
 //
-//	Park:    lock all, look for host memory, checkpoint all
-//	Return:  wait until the cards have the room, restore one after the other, unlock all
+//	Park:    lock all, check host memory, checkpoint all
+//	Restore: wait until the cards have the room, restore one after the other, unlock all
 //
-// All processes of a container are locked before the first is checkpointed: what takes a
-// lock's time, or has none, shows while all can still go on. A process that comes back to a
-// full card is broken for ever (NVIDIA/cuda-checkpoint#44). So what a process held is
-// noted, and it is not brought back before the cards have that much free, whatever the
-// books say.
+// All processes of a container are locked before the first is checkpointed, so that a slow or
+// impossible lock shows while all can still continue. A process restored to a full card is
+// broken for ever (NVIDIA/cuda-checkpoint#44). So the footprint of each process is recorded,
+// and it is not restored before the cards have that much free, whatever the ledger says.
 //
-// What has to be undone goes by the state that CUDA tells, not by what was tried: the
-// helper that calls CUDA may end at any moment (package driver).
+// Rollback depends on the state that CUDA reports, not on what was attempted: the helper that
+// calls CUDA may die at any time (package driver).
 package checkpoint
 
 import (
@@ -32,15 +31,15 @@ import (
 )
 
 var (
-	// ErrNotEvictable says that CUDA cannot move the memory of a process, now or later: it
-	// uses managed memory, or shares memory with other processes.
+	// ErrNotEvictable: CUDA can never move the process's memory, because it uses managed memory
+	// or shares memory with other processes.
 	ErrNotEvictable = fmt.Errorf("the process cannot be parked: %w", gate.ErrPinned)
-	// ErrBusy says that a process had work under way for longer than the lock's time-out.
-	ErrBusy = errors.New("the process's work on the card does not end")
+	// ErrBusy: the process had work in flight for longer than the lock's timeout.
+	ErrBusy = errors.New("the process's work on the card does not finish")
 )
 
-// Driver calls CUDA's checkpoint functions (driver.Client). An error that CUDA answered
-// wraps a driver.Result. With any other, what has become of the call is not known.
+// Driver calls CUDA's checkpoint functions (driver.Client). An error returned by CUDA wraps a
+// driver.Result. After any other error the outcome of the call is unknown.
 type Driver interface {
 	State(ctx context.Context, pid int) (driver.State, error)
 	Lock(ctx context.Context, pid int, timeout time.Duration) error
@@ -49,37 +48,35 @@ type Driver interface {
 	Unlock(ctx context.Context, pid int) error
 }
 
-// Options say how an Evictor works. All but Alive and the times must be set.
+// Options configure an Evictor. Only Alive and the durations are optional.
 type Options struct {
 	Driver Driver
-	// Alive tells whether a process has not ended. Without, the kernel is asked.
+	// Alive reports whether a process has not exited. Default: asks the kernel.
 	Alive func(ledger.ProcessID) bool
-	// Cards are the cards on which processes may hold memory (Add).
+	// Cards are the cards on which processes may hold memory; Add adds more.
 	Cards []ledger.CardID
-	// Held tells what processes hold on a card, in bytes by pid. One that is not there, or
-	// has 0, holds nothing, or it is not known.
+	// Held returns what processes hold on a card, in bytes by pid; missing or 0: nothing, or
+	// unknown.
 	Held func(ledger.CardID) (map[int]uint64, error)
-	// Free tells how much of a card is physically free, in bytes.
+	// Free returns how much of a card is physically free, in bytes.
 	Free func(ledger.CardID) (uint64, error)
-	// Room says whether the host has the memory for what processes hold on cards, in bytes by
-	// pid (headroom.Checker.Check).
+	// Room checks that the host has memory for what processes hold on cards, in bytes by pid
+	// (headroom.Checker.Check).
 	Room func(map[int]uint64) error
 
-	// Lock is how long a process's submitted work may take to end: 10 s if 0.
+	// Lock bounds the wait for submitted work to finish: 10 s if 0.
 	Lock time.Duration
-	// Poll is how often a card is looked at that has no room yet: 200 ms if 0.
+	// Poll is how often a card without room is checked: 200 ms if 0.
 	Poll time.Duration
-	// Undo is how long it is waited when what was parked must come back since something else
-	// has failed: for room on the cards, after which it is tried without, and for CUDA to
-	// tell how it is with a process: 30 s if 0.
+	// Undo bounds a rollback's wait for room on the cards, after which it restores anyway, and
+	// for CUDA to report a process's state: 30 s if 0.
 	Undo time.Duration
 }
 
-// Evictor parks processes. It is safe for concurrent use, but not for the same process at
-// the same time.
+// Evictor parks processes. It is safe for concurrent use, but not for the same process.
 type Evictor struct {
 	opts Options
-	// restoring is held by who brings processes back: one at a time, of all containers.
+	// restoring is held during a restore: one at a time, over all containers.
 	restoring chan struct{}
 	parked    records
 
@@ -113,8 +110,8 @@ func (e *Evictor) Add(card ledger.CardID) {
 	}
 }
 
-// alive asks the kernel. A process that has ended and that its parent has not asked for yet
-// is none any more. One of which nothing can be read is taken to be there: CUDA will tell.
+// alive asks the kernel. A zombie counts as dead; an unreadable process as alive, since CUDA
+// will tell.
 func alive(id ledger.ProcessID) bool {
 	handle, err := peer.Finder{}.Open(id.PID, id.Start)
 	if err != nil {

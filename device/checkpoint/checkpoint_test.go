@@ -28,15 +28,15 @@ const (
 	gib  = uint64(1 << 30)
 )
 
-// machine stands for a driver, a card of 8 GiB and the processes on it.
+// machine is a driver, a card of 8 GiB and the processes on it.
 type machine struct {
 	mu    sync.Mutex
 	calls []string // "lock 1"
 	procs map[int]*proc
-	other uint64 // bytes that somebody else holds
-	// fail is asked before each call, and may change the machine.
+	other uint64 // bytes held by unknown processes
+	// fail is called before each call, and may change the machine.
 	fail func(call string) error
-	// after is asked after a call that was done.
+	// after is called after each successful call.
 	after func(call string) error
 }
 
@@ -109,7 +109,7 @@ func (m *machine) Unlock(_ context.Context, pid int) error {
 	return m.do("unlock", pid, driver.Locked, driver.Running)
 }
 
-// used is what is taken of the card.
+// used returns what is in use on the card.
 func (m *machine) used() uint64 {
 	used := m.other
 	for _, p := range m.procs {
@@ -151,7 +151,7 @@ func (m *machine) options() Options {
 	}
 }
 
-// states are the processes' states.
+// states returns the processes' states.
 func (m *machine) states() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,7 +196,7 @@ func once(call string, err error) func(string) error {
 	}
 }
 
-// always answers all calls with an error that begin so.
+// always answers all calls with a prefix with an error.
 func always(call string, err error) func(string) error {
 	return func(c string) error {
 		if strings.HasPrefix(c, call) {
@@ -338,7 +338,7 @@ func TestPark(t *testing.T) {
 		},
 		"somebody else is at it": {
 			on:     func(m *machine, _ *Options) { m.procs[2].state = 5 },
-			states: "running state 5 running", err: errors.New("by somebody else: it is in state 5"),
+			states: "running state 5 running", err: errors.New("by another program: it is in state 5"),
 		},
 		"one is parked already": {
 			on:    func(m *machine, _ *Options) { m.procs[1].state = driver.Checkpointed },
@@ -424,7 +424,7 @@ func TestPark_ends(t *testing.T) {
 func TestReturn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		on     func(*machine)
-		fresh  bool // another Evictor has parked them
+		fresh  bool // parked by another Evictor
 		calls  string
 		states string
 		err    error
@@ -558,7 +558,7 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// TestReturn_room: nothing comes back before all of it has room.
+// TestReturn_room: nothing is restored before everything has room.
 func TestReturn_room(t *testing.T) {
 	m := three()
 	e := New(m.options())
@@ -567,17 +567,17 @@ func TestReturn_room(t *testing.T) {
 	m.said()
 	m.other = 4*gib + 1
 	err = e.Restore(t.Context(), ids(1, 2))
-	must.ErrorContains(t, err, "card GPU-1 has 4294967295 bytes free, and 4294967296 have to come back")
+	must.ErrorContains(t, err, "card GPU-1 has 4294967295 bytes free, and needs 4294967296 for the restore")
 	must.False(t, errors.Is(err, gate.ErrLost))
 	must.Eq(t, "", m.said())
 
-	// Of one that has ended nothing comes back.
+	// An exited process is not restored.
 	delete(m.procs, 2)
 	must.NoError(t, e.Restore(t.Context(), ids(1, 2)))
 	must.Eq(t, "restore 1, unlock 1", m.said())
 }
 
-// TestPark_undo: what must come back is waited for, but not for ever.
+// TestPark_undo: a rollback waits, but not for ever.
 func TestPark_undo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		frees  bool
@@ -592,7 +592,7 @@ func TestPark_undo(t *testing.T) {
 				m := three()
 				m.fail = func(call string) error {
 					if call == "checkpoint 2" {
-						m.other = 5 * gib // somebody who does not ask the gate
+						m.other = 5 * gib // a process that does not ask the gate
 						return driver.Result(999)
 					}
 					return nil
@@ -604,10 +604,10 @@ func TestPark_undo(t *testing.T) {
 						m.other = 0
 					})
 				}
-				ctx, end := context.WithTimeout(t.Context(), time.Second) // the undoing does not end with it
+				ctx, end := context.WithTimeout(t.Context(), time.Second) // the rollback does not end with it
 				defer end()
 				o := m.options()
-				o.Poll, o.Undo = 0, 0 // as they are by default
+				o.Poll, o.Undo = 0, 0 // the defaults
 				_, err := New(o).Park(ctx, ids(1, 2))
 				must.ErrorIs(t, err, driver.Result(999))
 				must.Eq(t, tc.lost, errors.Is(err, gate.ErrLost))
@@ -617,7 +617,7 @@ func TestPark_undo(t *testing.T) {
 	}
 }
 
-// A process of which NVML does not tell what it has is left out: it does not hold nothing.
+// A process whose usage NVML does not report is left out: it does not hold nothing.
 func TestMeasure(t *testing.T) {
 	m, err := Measure(func(string) (nvml.Usage, error) {
 		return nvml.Usage{Free: 5, Processes: []nvml.Process{{PID: 7, Used: 3}, {PID: 7, Used: 1}, {PID: 8}}}, nil

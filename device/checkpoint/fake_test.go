@@ -31,13 +31,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// The card that does not exist, in bytes. Of each process's contexts the fake takes 8 MiB.
+// The fake card, in bytes. Each process's contexts take 8 MiB of it.
 const (
 	mib    = 1 << 20
 	memory = 256 * mib
 )
 
-var dir string // where what is built lies
+var dir string // of the build results
 
 // TestMain builds the fakes once. It is also the helper.
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		dir = tmp
-		// One card for all tests: the library of NVML stays with it, once loaded.
+		// One card for all tests: NVML stays with it, once loaded.
 		for k, v := range map[string]string{"GPU": gpu(), "MEMORY": strconv.Itoa(memory)} {
 			_ = os.Setenv("EBBTIDE_FAKE_"+k, v)
 		}
@@ -82,7 +82,7 @@ func newHost(t *testing.T, change ...func(*Options)) *host {
 	cards, err := lib.Cards()
 	must.NoError(t, err)
 	must.Len(t, 1, cards)
-	var mu sync.Mutex // the library is not for concurrent use
+	var mu sync.Mutex // NVML is not safe for concurrent use
 	h := &host{t: t, card: cards[0].UUID, usage: func(uuid string) (nvml.Usage, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -93,7 +93,7 @@ func newHost(t *testing.T, change ...func(*Options)) *host {
 		Log: func(s string) { fmt.Println("helper:", s) },
 	})
 	t.Cleanup(h.client.Close)
-	must.NoError(t, h.client.Check(t.Context())) // now, since a job's time runs once it has begun
+	must.NoError(t, h.client.Check(t.Context())) // now, since a job's time runs once it has started
 	held, free := Meter(Measure(h.usage))
 	o := Options{
 		Driver: h.client, Cards: []ledger.CardID{ledger.CardID(h.card)},
@@ -106,14 +106,14 @@ func newHost(t *testing.T, change ...func(*Options)) *host {
 	return h
 }
 
-// fails makes the card fail, until the test ends or it is told otherwise.
+// fails sets a fault of the card, until the test ends or it is reset.
 func (h *host) fails(what string) {
 	h.t.Helper()
 	must.NoError(h.t, os.WriteFile(gpu()+".fail", []byte(what), 0o644))
 	h.t.Cleanup(func() { _ = os.Remove(gpu() + ".fail") })
 }
 
-// used is how much of the card is taken, in MiB.
+// used returns how much of the card is in use, in MiB.
 func (h *host) used() uint64 {
 	h.t.Helper()
 	u, err := h.usage(h.card)
@@ -163,8 +163,8 @@ func (h *host) start(args ...string) *job {
 	return j
 }
 
-// trains starts a job that holds 12 MiB after its fourth step, and goes on for 1.5 s of its own
-// time, and up to 68 MiB.
+// trains starts a job that holds 12 MiB after its fourth step, and continues for 1.5 s of its
+// own time, and up to 68 MiB.
 func (h *host) trains(args ...string) *job {
 	h.t.Helper()
 	j := h.start(append([]string{"--steps", "60", "--bytes", strconv.Itoa(mib), "--pause-ms", "25"}, args...)...)
@@ -174,7 +174,7 @@ func (h *host) trains(args ...string) *job {
 	return j
 }
 
-// line is the next that the job prints.
+// line returns the next line of the job's output.
 func (j *job) line() map[string]any {
 	j.t.Helper()
 	select {
@@ -186,10 +186,10 @@ func (j *job) line() map[string]any {
 	}
 }
 
-// still says that the job does nothing.
+// still checks that the job does nothing.
 func (j *job) still() {
 	j.t.Helper()
-	for drained := false; !drained; { // what it had printed before
+	for drained := false; !drained; { // earlier output
 		select {
 		case <-j.lines:
 		case <-time.After(60 * time.Millisecond):
@@ -208,7 +208,7 @@ func (j *job) wait() error {
 	return j.err
 }
 
-// ends waits for the job's end: at it, it looks at all that its memory must hold.
+// ends waits for the job's end, where it checks the contents of its memory.
 func (j *job) ends() {
 	j.t.Helper()
 	var last map[string]any
@@ -228,7 +228,7 @@ func (j *job) ends() {
 	must.Eq(j.t, map[string]any{"done": true}, last)
 }
 
-// TestFake_thereAndBack: what a job holds comes free for others, and comes back as it was.
+// TestFake_thereAndBack: a job's memory is freed for others, and restored intact.
 func TestFake_thereAndBack(t *testing.T) {
 	for _, how := range []string{"sync", "async", "vmm"} {
 		t.Run(how, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestFake_thereAndBack(t *testing.T) {
 			must.Eq(t, 0, h.used())
 			must.GreaterEq(t, 12*mib, freed[ledger.CardID(h.card)])
 
-			// Another can have all of the card, and as long as it has, nothing comes back.
+			// Another process can have the whole card, and meanwhile nothing is restored.
 			other := h.start("--mode", "fill", "--bytes", strconv.Itoa(8*mib), "--hold-ms", "60000")
 			must.Eq(t, memory-8*mib, int(other.line()["got"].(float64)))
 			err = h.Restore(t.Context(), []ledger.ProcessID{j.ProcessID})
@@ -258,7 +258,7 @@ func TestFake_thereAndBack(t *testing.T) {
 	}
 }
 
-// TestFake_twice: two processes of a container, and one without CUDA, again and again.
+// TestFake_twice: two processes of a container, and one without CUDA, repeatedly.
 func TestFake_twice(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains("--seed", "7")
@@ -277,12 +277,12 @@ func TestFake_twice(t *testing.T) {
 		b.still()
 		must.NoError(t, h.Restore(t.Context(), all))
 	}
-	must.NoError(t, h.Restore(t.Context(), all)) // there is nothing to be returned
+	must.NoError(t, h.Restore(t.Context(), all)) // nothing to restore
 	a.ends()
 	b.ends()
 }
 
-// TestFake_fails: with an error all goes on as before.
+// TestFake_fails: after an error everything continues as before.
 func TestFake_fails(t *testing.T) {
 	full := errors.New("no memory")
 	for name, tc := range map[string]struct {
@@ -318,7 +318,7 @@ func TestFake_fails(t *testing.T) {
 	}
 }
 
-// more lets processes seem to hold more than they do.
+// more makes processes seem to hold more than they do.
 func more(than uint64) func(*Options) {
 	return func(o *Options) {
 		held := o.Held
@@ -332,7 +332,7 @@ func more(than uint64) func(*Options) {
 	}
 }
 
-// TestFake_lost: a process whose memory does not come back is lost, and its neighbour is not.
+// TestFake_lost: a process whose memory cannot be restored is lost, and its neighbour is not.
 func TestFake_lost(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains()
@@ -348,7 +348,7 @@ func TestFake_lost(t *testing.T) {
 	must.Eq(t, 0, h.used())
 }
 
-// failing is a driver of which the first restore fails.
+// failing is a driver whose first restore fails.
 type failing struct{ *host }
 
 func (f failing) State(ctx context.Context, pid int) (driver.State, error) {
@@ -369,7 +369,7 @@ func (f failing) Restore(ctx context.Context, pid int) error {
 }
 
 // TestFake_helperKilled: the helper is killed while it waits for a lock, which leaves the
-// process locked, and between parking and returning.
+// process locked, and between park and restore.
 func TestFake_helperKilled(t *testing.T) {
 	h := newHost(t, func(o *Options) { o.Lock = 20 * time.Second })
 	j := h.trains()
@@ -390,7 +390,7 @@ func TestFake_helperKilled(t *testing.T) {
 	_, err = h.Park(t.Context(), all)
 	must.NoError(t, err)
 	kill(t)
-	// The plugin was started anew, too, and knows nothing.
+	// The plugin was restarted, too, and knows nothing.
 	h.client.Close()
 	h = newHost(t)
 	must.NoError(t, h.Restore(t.Context(), all))
@@ -419,8 +419,8 @@ func kill(t *testing.T) {
 	must.Positive(t, killed)
 }
 
-// TestFake_killedWhileParked: what a process held that is killed while it is parked is gone,
-// and nothing of it comes back.
+// TestFake_killedWhileParked: the memory of a process killed while parked is gone, and is not
+// restored.
 func TestFake_killedWhileParked(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains()
@@ -428,7 +428,7 @@ func TestFake_killedWhileParked(t *testing.T) {
 	_, err := h.Park(t.Context(), both)
 	must.NoError(t, err)
 	must.NoError(t, a.cmd.Process.Kill())
-	for alive(a.ProcessID) { // nobody has waited for it
+	for alive(a.ProcessID) { // nothing has reaped it
 		time.Sleep(time.Millisecond)
 	}
 	must.NoError(t, h.Restore(t.Context(), both))
@@ -437,7 +437,7 @@ func TestFake_killedWhileParked(t *testing.T) {
 	must.MapEmpty(t, h.parked.held)
 }
 
-// TestFake_ended: nothing is done to processes that have ended.
+// TestFake_ended: exited processes are left alone.
 func TestFake_ended(t *testing.T) {
 	h := newHost(t)
 	j := h.trains()

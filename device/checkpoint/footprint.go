@@ -14,10 +14,10 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// footprint is what a process held on each card, in bytes, with its contexts.
+// footprint is what a process held on each card, in bytes, including contexts.
 type footprint map[ledger.CardID]uint64
 
-// sum is the memory of all cards.
+// sum returns the total over all cards.
 func (f footprint) sum() (bytes uint64) {
 	for _, n := range f {
 		bytes += n
@@ -25,27 +25,26 @@ func (f footprint) sum() (bytes uint64) {
 	return bytes
 }
 
-// add adds another's.
 func (f footprint) add(other footprint) {
 	for card, n := range other {
 		f[card] += n
 	}
 }
 
-// records are the footprints of processes that are parked.
+// records are the footprints of parked processes.
 type records struct {
 	mu   sync.Mutex
 	held map[ledger.ProcessID]footprint
 }
 
-// note notes what a process held.
+// note records what a process held.
 func (r *records) note(id ledger.ProcessID, f footprint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held[id] = f
 }
 
-// of returns what a process held; not ok: it was not parked, or not by this Evictor.
+// get returns what a process held; not ok: it was not parked, or not by this Evictor.
 func (r *records) get(id ledger.ProcessID) (f footprint, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,14 +52,14 @@ func (r *records) get(id ledger.ProcessID) (f footprint, ok bool) {
 	return maps.Clone(f), ok
 }
 
-// forget forgets a process that is not parked any more.
+// forget removes a process that is no longer parked.
 func (r *records) forget(id ledger.ProcessID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.held, id)
 }
 
-// sweep forgets the processes that have ended.
+// sweep removes the processes that have exited.
 func (r *records) sweep(alive func(ledger.ProcessID) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +89,8 @@ func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footp
 	return all, nil
 }
 
-// Measure makes gate.Options.Measure of what NVML tells of a card (nvml.Library.Usage). Of a
-// process of which NVML does not know what it has, it says 0: that is left out.
+// Measure returns gate.Options.Measure by NVML (nvml.Library.Usage). It leaves out processes
+// whose usage NVML does not know and reports as 0.
 func Measure(usage func(uuid string) (nvml.Usage, error)) func(ledger.CardID) (gate.Measured, error) {
 	return func(card ledger.CardID) (gate.Measured, error) {
 		u, err := usage(string(card))
@@ -108,7 +107,7 @@ func Measure(usage func(uuid string) (nvml.Usage, error)) func(ledger.CardID) (g
 	}
 }
 
-// Meter makes the Held and Free of Options from what a card tells (gate.Options.Measure).
+// Meter returns Held and Free of Options by gate.Options.Measure.
 func Meter(measure func(ledger.CardID) (gate.Measured, error)) (held func(ledger.CardID) (map[int]uint64, error), free func(ledger.CardID) (uint64, error)) {
 	held = func(card ledger.CardID) (map[int]uint64, error) {
 		m, err := measure(card)

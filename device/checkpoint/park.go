@@ -15,8 +15,8 @@ import (
 )
 
 // Park implements gate.Evictor. Besides gate.ErrLost its error may wrap ErrNotEvictable,
-// ErrBusy, headroom.ErrHostMemory and driver.ErrUnsupported. A process without CUDA, or one
-// that has ended, holds nothing and is left alone, as is one that is parked already.
+// ErrBusy, headroom.ErrHostMemory and driver.ErrUnsupported. A process that has exited, does
+// not use CUDA, or is already parked is left alone.
 func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
 	e.parked.sweep(e.opts.Alive)
 	held, err := e.footprints(processes)
@@ -31,13 +31,13 @@ func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[l
 	if err == nil {
 		return freed, nil
 	}
-	// As it was, whatever ctx says: nobody else would let them go on.
+	// Roll back even if ctx has ended: nothing else would let them continue.
 	back := e.restoreAndUnlock(context.WithoutCancel(ctx), on, true)
 	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
 }
 
-// onCards returns those processes of which something can be parked, and of them those that
-// are not locked yet.
+// onCards returns the processes that hold something to park, and those of them that are not
+// locked yet.
 func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) (on, running []ledger.ProcessID, err error) {
 	for _, id := range processes {
 		switch s, err := e.state(ctx, id); {
@@ -50,17 +50,17 @@ func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, hel
 			return nil, nil, fmt.Errorf("process %d has failed before: %w", id.PID, gate.ErrLost)
 		case s == driver.Running:
 			on, running = append(on, id), append(running, id)
-		case s == driver.Locked: // left so by an Evictor that has ended
+		case s == driver.Locked: // by an Evictor that has ended
 			on = append(on, id)
 		default:
-			return nil, nil, fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+			return nil, nil, fmt.Errorf("process %d is being moved by another program: it is in %v", id.PID, s)
 		}
 	}
 	return on, running, nil
 }
 
-// park parks processes, of which some are running and the others locked. With an error, some
-// of them may be locked or parked.
+// park parks processes, of which some are running and the others locked. After an error some of
+// them may be locked or parked.
 func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held map[ledger.ProcessID]footprint) (map[ledger.CardID]uint64, error) {
 	for _, id := range running {
 		if err := e.lock(ctx, id); err != nil {
@@ -83,7 +83,7 @@ func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held
 			continue
 		}
 		e.parked.note(id, held[id])
-		// Not ctx: it cannot be called off, and what becomes of it must be known.
+		// Without ctx: a checkpoint cannot be cancelled, and its outcome must be known.
 		err := e.opts.Driver.Checkpoint(context.WithoutCancel(ctx), id.PID)
 		switch {
 		case err == nil:
@@ -119,16 +119,16 @@ func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
 	case errors.Is(err, driver.NotSupported):
 		return fmt.Errorf("%w: %w", ErrNotEvictable, err)
 	case errors.Is(err, driver.ErrStuck):
-		return fmt.Errorf("%w: CUDA may not answer for it while another process is locked that it works with, such as by NCCL: %w", ErrNotEvictable, err)
+		return fmt.Errorf("%w: CUDA may not answer while another process that it works with, for instance by NCCL, is locked: %w", ErrNotEvictable, err)
 	default:
 		return err
 	}
 }
 
-// none is the state of a process that has ended, or has no CUDA.
+// noState is the state of a process that has exited, or does not use CUDA.
 const noState driver.State = -1
 
-// state asks for a process's state.
+// state returns a process's state.
 func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State, error) {
 	if !e.opts.Alive(id) {
 		return noState, nil
@@ -143,7 +143,7 @@ func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State,
 	return s, nil
 }
 
-// unknown says that CUDA does not know the process.
+// unknownToCUDA reports whether CUDA does not know the process.
 func unknownToCUDA(r driver.Result) bool {
 	return r == driver.InvalidValue || r == driver.NotInitialized
 }

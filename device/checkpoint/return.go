@@ -14,20 +14,20 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// tries is how often something is tried at least that must not stay undone, where the helper
-// that calls CUDA has ended in the middle.
+// minTries is the minimum number of attempts of a rollback when the helper that calls CUDA has
+// died midway.
 const minTries = 3
 
-// Return implements gate.Evictor. It fails where the cards have not the room.
+// Restore implements gate.Evictor. It fails if the cards lack the room.
 func (e *Evictor) Restore(ctx context.Context, processes []ledger.ProcessID) error {
 	if err := e.restoreAndUnlock(ctx, processes, false); err != nil {
-		return fmt.Errorf("bringing back what was parked: %w", err)
+		return fmt.Errorf("restoring: %w", err)
 	}
 	return nil
 }
 
-// back brings back processes and lets them go on. If they must, they are brought back also
-// when there seems to be no room.
+// restoreAndUnlock restores and unlocks processes; with must, even if there seems to be no
+// room.
 func (e *Evictor) restoreAndUnlock(ctx context.Context, processes []ledger.ProcessID, must bool) error {
 	if !must {
 		found := e.classify(ctx, processes)
@@ -43,16 +43,15 @@ func (e *Evictor) restoreAndUnlock(ctx context.Context, processes []ledger.Proce
 		if processes = found.unknown; len(processes) == 0 {
 			return lost
 		}
-		// The helper that calls CUDA may have ended, and CUDA be still at it. Or CUDA does not
-		// answer for one process while another is locked, which it is not any more
-		// (NVIDIA/cuda-checkpoint#30).
+		// The helper may have died with CUDA still at work. Or CUDA did not answer for one
+		// process while another was locked, which it no longer is (NVIDIA/cuda-checkpoint#30).
 		if !t.retry() {
 			return errors.Join(lost, markUnsure(fmt.Errorf("of %d processes: %w", len(processes), found.why)))
 		}
 	}
 }
 
-// attempt is something that must not stay undone: it is tried for some time, and several
+// attempt counts the attempts of an operation that must succeed: for some time, and several
 // times.
 type attempt struct {
 	*Evictor
@@ -64,7 +63,7 @@ func (e *Evictor) newAttempt() *attempt {
 	return &attempt{Evictor: e, tries: minTries, until: time.Now().Add(e.opts.Undo)}
 }
 
-// again waits a moment, and says whether to try again.
+// retry sleeps, and reports whether to try again.
 func (a *attempt) retry() bool {
 	a.tries--
 	if a.tries <= 0 && time.Now().After(a.until) {
@@ -74,20 +73,20 @@ func (a *attempt) retry() bool {
 	return true
 }
 
-// found says how it is with processes.
+// found is the state of some processes.
 type found struct {
 	away, locked []ledger.ProcessID
-	unknown      []ledger.ProcessID // it cannot be told now
-	why          error              // it cannot
-	lost         error              // gate.ErrLost, of those that have failed
+	unknown      []ledger.ProcessID // state unknown
+	why          error              // why it is unknown
+	lost         error              // gate.ErrLost, of failed processes
 }
 
-// sort tells which processes are parked and which are only locked.
+// classify sorts processes into parked and locked ones.
 func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f found) {
 	for _, id := range processes {
 		s, err := e.state(ctx, id)
 		if err == nil && (s < noState || s > driver.Failed) {
-			err = fmt.Errorf("process %d is being moved by somebody else: it is in %v", id.PID, s)
+			err = fmt.Errorf("process %d is being moved by another program: it is in %v", id.PID, s)
 		}
 		_, parked := e.parked.get(id)
 		switch {
@@ -103,16 +102,16 @@ func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f
 		case s == driver.Failed:
 			f.lost = errors.Join(f.lost, fmt.Errorf("process %d has failed: %w", id.PID, gate.ErrLost))
 		case s == noState && parked && e.opts.Alive(id):
-			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA knows it no more: %w", id.PID, gate.ErrLost))
+			f.lost = errors.Join(f.lost, fmt.Errorf("process %d was parked, and CUDA no longer knows it: %w", id.PID, gate.ErrLost))
 		}
 		e.parked.forget(id)
 	}
 	return f
 }
 
-// bring restores processes and unlocks them. The error is gate.ErrLost for those that cannot
-// go on, gate.ErrUnsure for those of which that is not known, or says that all that were away
-// still are.
+// restoreFound restores processes and unlocks them. The error is gate.ErrLost for those that
+// cannot continue and gate.ErrUnsure for those in an unknown state; any other error means that
+// all parked ones still are.
 func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 	if len(f.away) > 0 {
 		done, err := e.acquireRoom(ctx, f.away, must)
@@ -121,9 +120,9 @@ func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 		}
 		defer done()
 	}
-	// From here on nothing is called off.
+	// From here on nothing is cancelled.
 	ctx = context.WithoutCancel(ctx)
-	var lost error // the others are dealt with first
+	var lost error // the others are handled first
 	var back []ledger.ProcessID
 	for _, id := range f.away {
 		switch err := e.restore(ctx, id); {
@@ -143,16 +142,16 @@ func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 	return lost
 }
 
-// room takes the turn of bringing processes back, when the cards have what they held free.
-// done gives it to others. Processes that must come back are waited with for a while, and
-// are then tried: else they are lost in any case.
+// acquireRoom waits until the cards have what the processes held, and returns with restoring
+// held; done releases it. With must it waits for a bounded time and then proceeds: otherwise
+// they are lost for certain.
 func (e *Evictor) acquireRoom(ctx context.Context, away []ledger.ProcessID, must bool) (done func(), err error) {
 	until := time.Now().Add(e.opts.Undo)
 	for {
 		select {
 		case e.restoring <- struct{}{}:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("others are coming back: %w", ctx.Err())
+			return nil, fmt.Errorf("waiting for other restores: %w", ctx.Err())
 		}
 		missing := e.checkRoom(away)
 		if missing == nil || must && time.Now().After(until) {
@@ -166,8 +165,8 @@ func (e *Evictor) acquireRoom(ctx context.Context, away []ledger.ProcessID, must
 	}
 }
 
-// missing says what keeps processes that are alive from coming back; nil: nothing. What
-// another than this Evictor has parked is not known, and room for it is taken for granted.
+// checkRoom returns why live processes cannot be restored, or nil. For processes parked by
+// another Evictor the footprint is unknown, and room is assumed.
 func (e *Evictor) checkRoom(away []ledger.ProcessID) error {
 	need := make(footprint)
 	for _, id := range away {
@@ -178,16 +177,16 @@ func (e *Evictor) checkRoom(away []ledger.ProcessID) error {
 	for card, bytes := range need {
 		switch free, err := e.opts.Free(card); {
 		case err != nil:
-			return fmt.Errorf("reading what is free of card %s: %w", card, err)
+			return fmt.Errorf("reading the free memory of card %s: %w", card, err)
 		case free < bytes:
-			return fmt.Errorf("card %s has %d bytes free, and %d have to come back", card, free, bytes)
+			return fmt.Errorf("card %s has %d bytes free, and needs %d for the restore", card, free, bytes)
 		}
 	}
 	return nil
 }
 
-// restore brings back a process. It stays locked. An error that is not gate.ErrLost says
-// that it is parked still.
+// restore restores a process, which stays locked. After an error other than gate.ErrLost it is
+// still parked.
 func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range minTries {
@@ -197,16 +196,16 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 		r, answered := errors.AsType[driver.Result](err)
 		switch {
 		case err == nil,
-			!e.opts.Alive(id) && (!answered || unknownToCUDA(r)): // it has ended before
+			!e.opts.Alive(id) && (!answered || unknownToCUDA(r)): // it had exited before
 			e.parked.forget(id)
 			return nil
 		case answered:
-			// Whatever state it is said to be in: it does not come back at a second try
-			// either (NVIDIA/cuda-checkpoint#44).
+			// Whatever state is reported: a second attempt does not succeed either
+			// (NVIDIA/cuda-checkpoint#44).
 			e.parked.forget(id)
 			return markLost(err)
 		}
-		// The helper has ended. CUDA may have done it all the same, or be still at it.
+		// The helper has died. CUDA may have finished anyway, or still be at work.
 		s, failed := e.state(ctx, id)
 		for t := e.newAttempt(); failed == nil && s > driver.Failed && t.retry(); {
 			s, failed = e.state(ctx, id)
@@ -217,7 +216,7 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 		case s == driver.Locked:
 			e.parked.forget(id)
 			return nil
-		case s > driver.Failed: // CUDA is still at it
+		case s > driver.Failed: // CUDA is still at work
 			return markUnsure(fmt.Errorf("%w; it is in %v", err, s))
 		case s != driver.Checkpointed:
 			e.parked.forget(id)
@@ -227,7 +226,8 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	return err
 }
 
-// repark parks processes that have just come back, since another of the container did not.
+// repark parks processes that have just been restored, because another one of the container was
+// not.
 func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed error) {
 	held, err := e.footprints(back)
 	if err != nil {
@@ -245,7 +245,7 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed e
 	return failed
 }
 
-// unlock lets a process go on.
+// unlock unlocks a process.
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range minTries {
@@ -255,7 +255,7 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 		if err = e.opts.Driver.Unlock(ctx, id.PID); err == nil || !e.opts.Alive(id) {
 			return nil
 		}
-		// Of a helper that has ended: CUDA may have done it all the same.
+		// The helper may have died after CUDA had finished.
 		if s, failed := e.state(ctx, id); failed == nil && s == driver.Running {
 			return nil
 		}
@@ -267,10 +267,10 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	return markUnsure(err)
 }
 
-// unsure marks an error after which it is not known whether a process can go on.
+// markUnsure wraps an error after which a process's state is unknown.
 func markUnsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }
 
-// loss says of an error that a process cannot go on because of it.
+// markLost wraps an error after which a process cannot continue.
 func markLost(err error) error {
 	if errors.Is(err, gate.ErrLost) {
 		return err

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package config knows the options of the device plugin in an agent's configuration:
-// their names, types and defaults, and what is allowed.
+// Package config defines the options of the device plugin in the agent's configuration: names,
+// types, defaults, allowed values.
 package config
 
 import (
@@ -22,33 +22,33 @@ import (
 
 // How a container gets its card.
 const (
-	// InjectRuntime names the card to NVIDIA's container runtime, as Nomad's own plugin.
+	// InjectRuntime names the card to NVIDIA's container runtime, like Nomad's own plugin.
 	InjectRuntime = "runtime"
-	// InjectDevices hands over the card's device nodes, for engines without that runtime.
+	// InjectDevices passes the card's device nodes, for engines without that runtime.
 	InjectDevices = "devices"
 )
 
-// Who gives a container what it shares its card with.
+// Which plugin provides the mounts for sharing a card.
 const (
 	// MountsDriver leaves it to the ebbtide driver, which keeps the task's volumes.
 	MountsDriver = "driver"
-	// MountsDevice gives it from here, for other drivers. Nomad 1.11 then drops the task's
+	// MountsDevice provides them from here, for other drivers. Nomad 1.11 then drops the task's
 	// volumes.
 	MountsDevice = "device"
 )
 
-// What becomes of a request for more than a container's share.
+// What happens to a request for more than a container's share.
 const (
-	// OverWait: it is granted while nobody else needs the memory, and waits otherwise.
+	// OverWait: it is granted while the memory is not needed otherwise, and waits until then.
 	OverWait = "wait"
 	// OverDeny: it is denied.
 	OverDeny = "deny"
-	// OverAuto: it may wait where containers can be parked, for only then is who stays
-	// within its share sure to get that.
+	// OverAuto: it may wait where containers can be parked: only then is every container sure
+	// to get its share.
 	OverAuto = "auto"
 )
 
-// Config holds the options as they are written: durations are text.
+// Config holds the options as written: durations are text.
 type Config struct {
 	Enabled  bool     `codec:"enabled"`
 	Library  string   `codec:"library"`
@@ -74,7 +74,7 @@ type Config struct {
 	StateDir string   `codec:"state_dir"`
 }
 
-// Spec is the schema of the options, with their defaults.
+// Spec returns the schema of the options, with their defaults.
 func Spec() *hclspec.Spec {
 	option := func(name, kind, value string) *hclspec.Spec {
 		return hclspec.NewDefault(hclspec.NewAttr(name, kind, false), hclspec.NewLiteral(value))
@@ -105,58 +105,58 @@ func Spec() *hclspec.Spec {
 	})
 }
 
-// Settings is a Config that has been validated.
+// Settings is a validated Config.
 type Settings struct {
 	Enabled bool
-	// Library is the path of NVML; "" is where the system has it.
+	// Library is the path of NVML; "" is the system's.
 	Library string
 	Seats   int // containers that may share a card
-	// Spread is whether cards offer their seats one at a time, those first that have the
-	// fewest containers.
+	// Spread makes cards offer their seats one at a time, those with the fewest containers
+	// first.
 	Spread  bool
 	Period  time.Duration
 	Ignored []string // UUIDs of cards
 	Inject  string
-	Mounts  string // who gives a container the library and the gate
+	Mounts  string // who provides library and gate to a container
 	Preload string // path of the preload library on the host
 	Gate    string // directory of the gate's socket
-	Reserve uint64 // bytes of each card that are given to nobody
+	Reserve uint64 // bytes of each card that are never granted
 	// Division is how a card's memory is divided.
 	Division string
-	// MaxWait is for how long a request for memory may wait.
+	// MaxWait bounds how long a request for memory may wait.
 	MaxWait time.Duration
-	// Over is what becomes of a request for more than a container's share.
+	// Over is what happens to a request for more than a container's share.
 	Over string
-	// Parking is whether containers may be parked.
+	// Parking allows containers to be parked.
 	Parking bool
-	// CUDA is the path of libcuda.so.1; "" is where the system has it.
+	// CUDA is the path of libcuda.so.1; "" is the system's.
 	CUDA string
-	// Turn is how long a container keeps what it holds while others wait for it, and Idle
-	// for how long it must not have submitted anything to count as idle.
+	// Turn is how long a container keeps its memory while others wait for it, and Idle the time
+	// without submitted work after which it is idle.
 	Turn, Idle time.Duration
-	// Planning is whether containers are paused before their memory is going to collide.
+	// Planning pauses containers before their memory is going to collide.
 	Planning bool
-	// Adapting is whether the coefficients of the division move with what is measured.
+	// Adapting moves the coefficients of the division by measurements.
 	Adapting bool
-	// Lazy is whether an idle container that was parked returns only when it wants to run.
+	// Lazy restores an idle container only when it has work to submit.
 	Lazy bool
-	// StateDir is where what is learned of jobs is kept.
+	// StateDir is where profiles and coefficients are stored.
 	StateDir string
 }
 
-// Divisions are the ways to divide a card's memory (device/fairshare).
+// Divisions returns the modes of division (device/fairshare).
 func Divisions() []string {
 	return []string{string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
 }
 
-// maxSocketDir is how long the path of the gate's directory may be, in bytes.
+// maxSocketDir is the longest path of the gate's directory, in bytes.
 const maxSocketDir = gate.MaxPath - len("/"+seat.Socket)
 
-// libraries are the names of NVIDIA's, by option.
+// libraries are NVIDIA's file names, by option.
 var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}
 
-// Validate parses and checks every option. Its error joins all that is wrong, each naming
-// the option, the value and what is allowed.
+// Validate parses and checks every option. Its error joins all problems, each naming the
+// option, the value and what is allowed.
 func (c Config) Validate() (*Settings, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

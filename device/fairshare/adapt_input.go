@@ -9,16 +9,16 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// AdaptInput is what Adapt works on: the window that has ended, and what was measured in
-// it. All sizes are whole MiB.
+// AdaptInput is the window that has ended, and what was measured in it. All sizes are whole
+// MiB.
 type AdaptInput struct {
 	// Groups are those of the window, in any order.
 	Groups []Group `json:"groups"`
-	// Coefficients are those of all groups that have none of their own.
+	// Coefficients are for the groups that have none of their own.
 	Coefficients Coefficients `json:"coefficients"`
-	// Profiles is how many jobs have been measured so far, in all windows.
+	// Profiles is the number of jobs measured so far, in all windows.
 	Profiles int `json:"profiles"`
-	// Measured are the groups of which something was measured, in any order.
+	// Measured are the groups with measurements, in any order.
 	Measured []Measured `json:"measured"`
 	// Params are the operator's settings.
 	Params AdaptParams `json:"params" strict:"optional"`
@@ -28,19 +28,18 @@ type AdaptInput struct {
 type Measured struct {
 	// Group is the group's ID; at most one entry for each.
 	Group string `json:"group"`
-	// GrantedMiB is what its containers might hold together, the most in the window.
+	// GrantedMiB is the most its containers together might hold in the window.
 	GrantedMiB int `json:"granted_mib"`
-	// PeakMiB is the most that they held together.
+	// PeakMiB is the most they held together.
 	PeakMiB int `json:"peak_mib"`
-	// MinimumMiB is their measured working set; 0 if it is not known.
+	// MinimumMiB is their measured working set; 0 if unknown.
 	MinimumMiB int `json:"minimum_mib" strict:"optional"`
 	// DurationS is the mean execution time of its jobs, in seconds; nil if none ended.
 	DurationS *float64 `json:"duration_s" strict:"optional"`
-	// BaselineS is the execution time that such jobs have where memory is not short, in
-	// seconds; nil if it is not known.
+	// BaselineS is the execution time of such jobs without memory shortage, in seconds; nil if
+	// unknown.
 	BaselineS *float64 `json:"baseline_s" strict:"optional"`
-	// Denied counts the requests that were denied or had to wait, and jobs that ran
-	// out of memory.
+	// Denied counts requests that were denied or had to wait, and jobs that ran out of memory.
 	Denied int `json:"denied" strict:"optional"`
 }
 
@@ -48,17 +47,18 @@ type Measured struct {
 type AdaptParams struct {
 	// Step, in (0, 1], is the most that a coefficient moves in one window.
 	Step float64 `json:"step" strict:"optional"`
-	// Full, in (0, 1], is the part of its grant from which on a group uses all of it.
+	// Full, in (0, 1], is the fraction of its grant from which a group counts as using all of
+	// it.
 	Full float64 `json:"full" strict:"optional"`
-	// Slow, ≥ 0, is how much longer than its baseline a job may take: ε_perf of the
-	// paper. 0.1 is 10 %.
+	// Slow, ≥ 0, is the tolerated slowdown against the baseline: ε_perf of the paper. 0.1 is 10
+	// %.
 	Slow float64 `json:"slow" strict:"optional"`
-	// Profiles, ≥ 0, is how many measured jobs are enough to leave C_0 = 1.
+	// Profiles, ≥ 0, is the number of measured jobs from which C_0 = 1 is left.
 	Profiles int `json:"profiles" strict:"optional"`
 }
 
-// DefaultAdaptParams returns steps of at most 0.1, a grant that is full from 90 % on,
-// jobs that are slow from 10 % on, and coefficients after 5 profiles.
+// DefaultAdaptParams returns steps of at most 0.1, full grants from 90 %, slow jobs from 10 %,
+// and coefficients after 5 profiles.
 func DefaultAdaptParams() AdaptParams {
 	return AdaptParams{Step: 0.1, Full: 0.9, Slow: 0.1, Profiles: 5}
 }
@@ -112,9 +112,9 @@ func (in AdaptInput) Validate() error {
 	return errs.Err()
 }
 
-// AdaptExample returns a valid input: the window of figure 11 after its jobs have run.
-// The first group had more than it used, the second was denied memory, the third was
-// slow, the fourth as expected, and nothing is known of the fifth.
+// AdaptExample returns a valid input: the window of figure 11 after its jobs have run. The
+// first group had more than it used, the second was denied memory, the third was slow, the
+// fourth as expected, and the fifth is unmeasured.
 func AdaptExample() AdaptInput {
 	seconds := func(s float64) *float64 { return &s }
 	return AdaptInput{

@@ -34,8 +34,8 @@ func TestAdapt_example(t *testing.T) {
 
 func TestAdapt(t *testing.T) {
 	num := func(x float64) *float64 { return &x }
-	// window is two groups of 2 and 6 jobs whose property a ranks the other way round, and
-	// of which b says nothing.
+	// window has two groups of 2 and 6 jobs, which property a ranks the other way round and
+	// property b does not distinguish.
 	window := func(measured ...Measured) AdaptInput {
 		return AdaptInput{
 			Groups: []Group{
@@ -136,8 +136,8 @@ func TestAdapt_profiles(t *testing.T) {
 	must.Eq(t, RuleShort, Adapt(in).Groups[1].Rule)
 }
 
-// A loop: two groups that need other parts of a full card than equal coefficients give
-// them come to what they need, window by window, and then stay.
+// A loop: two groups that need other parts of a full card than equal coefficients give them
+// converge to what they need, and stay.
 func TestAdapt_converges(t *testing.T) {
 	needs := map[string]int{"big": 700, "small": 250}
 	card := Input{

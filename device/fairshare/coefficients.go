@@ -14,31 +14,30 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Count is the name of C_0, the coefficient of the number of jobs. No property may
-// bear it.
+// Count is the name of C_0, the coefficient of the number of jobs. No property may have this
+// name.
 const Count = "count"
 
-// Scheme names coefficients that need no numbers.
+// Scheme names coefficients without numbers.
 type Scheme string
 
-// The schemes.
 const (
 	// CountOnly has C_0 = 1 and all others 0: until enough profiles exist.
 	CountOnly Scheme = "count-only"
-	// Equal has every C of a group at 1/m, m being the number of properties that this
-	// group has, the count among them (figure 11).
+	// Equal has every C of a group at 1/m, m being its number of properties including the count
+	// (figure 11).
 	Equal Scheme = "equal"
 )
 
-// Coefficients are C of equation 1. The zero value is none at all.
+// Coefficients are C of equation 1. The zero value means none.
 type Coefficients struct {
-	// Scheme is "" where By is given.
+	// Scheme is "" if By is set.
 	Scheme Scheme
-	// By holds numbers ≥ 0 that sum to 1, by the property's name or Count.
+	// By holds numbers ≥ 0 that sum to 1, by property or Count.
 	By map[string]float64
 }
 
-// none says whether nothing is given.
+// none reports whether there are no coefficients.
 func (c Coefficients) none() bool { return c.Scheme == "" && c.By == nil }
 
 // MarshalJSON writes "count-only", "equal", {"count": 0.5, …}, or null for none.
@@ -66,9 +65,9 @@ func (s Scheme) valid() bool { return s == "" || s == CountOnly || s == Equal }
 
 // of returns the coefficients of a group, by Count and its properties; they sum to 1.
 //
-// Numbers that name a property which the group lacks are scaled to what it has: a group
-// without an input size is not to get less for that (groups 3 and 4 of figure 11). If
-// nothing is left, C_0 = 1.
+// If numbers name properties that the group lacks, the others are scaled up: a group without an
+// input size must not get less for that (groups 3 and 4 of figure 11). If nothing is left, C_0
+// = 1.
 func (c Coefficients) of(g Group) map[string]float64 {
 	if !g.Coefficients.none() {
 		c = g.Coefficients
@@ -98,11 +97,11 @@ func (c Coefficients) of(g Group) map[string]float64 {
 	return out
 }
 
-// tolerance is how far the sum of numbers that people wrote may be from 1.
+// tolerance is how far the sum of hand-written numbers may be from 1.
 const tolerance = 1e-6
 
-// validate checks the coefficients at path, which may name the count and the properties
-// that allowed lists.
+// validate checks the coefficients at path, which may name the count and the allowed
+// properties.
 func (c Coefficients) validate(errs *fields.Errors, path string, allowed []string) {
 	if c.By == nil {
 		if !c.Scheme.valid() {

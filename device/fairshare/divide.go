@@ -5,34 +5,33 @@ package fairshare
 
 import "github.com/ebbtide/ebbtide/internal/waterfill"
 
-// claim is what one container has to say about a sum of whole MiB.
+// claim is a container's claim on a sum of whole MiB.
 type claim struct {
-	// weight > 0 is what it counts for.
+	// weight is > 0.
 	weight float64
-	// levels are what it should have, the most urgent first, each ≥ the one before. The
-	// last one is the most that it wants.
+	// levels are its bounds, the strongest first, each ≥ the one before. The last is the most
+	// that it wants.
 	levels [levels]int
 }
 
 // The levels of a claim.
 const (
-	held    = iota // what is in use: cannot be taken away
+	held    = iota // in use: cannot be taken away
 	minimum        // the working set: below it the container fails or waits
-	floor          // a part of an equal share: nobody starves
-	wanted         // what it wants at most
+	floor          // fraction of an equal share, against starvation
+	wanted         // the most it wants
 	levels
 )
 
-// divide gives everybody the first level, then the next ones, as long as all of one
-// level fit together; what is left over then is divided by weight among those whose
-// next level has not been reached (weighted max-min fairness, a level being the bound).
-// It returns the level that could not be given to all, or wanted.
+// divide gives all claims the first level, then the next ones, as long as all of one level fit
+// together; the remainder is divided by weight among those below their next level (weighted
+// max-min fairness, with the level as the bound). It returns the level that could not be given
+// to all, or wanted.
 //
-// Where not even what is held fits into total, that is what everybody has: the sum
-// exceeds total, and the level is held.
+// If even what is held exceeds total, the shares are what is held, and the level is held.
 //
-// Shares are the same whatever the order of equal claims but for the last MiB, which
-// goes to the first.
+// Shares do not depend on the order of equal claims, but for the last MiB, which goes to the
+// first.
 func divide(total int, claims []claim) (shares []int, level int) {
 	sum := func(level int) (sum int) {
 		for _, c := range claims {
@@ -55,10 +54,10 @@ func divide(total int, claims []claim) (shares []int, level int) {
 	return shares, level
 }
 
-// fill makes shares of what lies between two levels, by weight.
+// fill distributes what lies between two levels, by weight.
 //
-// Whole MiB come about as seats do by d'Hondt's method, not by largest remainders: a
-// larger weight never costs a MiB.
+// Whole MiB are assigned like seats by d'Hondt's method, not by largest remainders: a larger
+// weight never costs a MiB.
 func fill(total int, claims []claim, level int, shares []int) {
 	parts := make([]waterfill.Claim, len(claims))
 	for i, c := range claims {
@@ -67,7 +66,7 @@ func fill(total int, claims []claim, level int, shares []int) {
 	left := total
 	for i, part := range waterfill.Divide(float64(total), parts) {
 		if part < parts[i].Max {
-			part *= 1 - 1e-9 // a little less than exact: the sum must not exceed total by a rounding error
+			part *= 1 - 1e-9 // slightly less than exact: the sum must not exceed total by a rounding error
 		}
 		shares[i] = max(int(part), claims[i].levels[level-1])
 		left -= shares[i]

@@ -1,18 +1,17 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package fairshare divides a card's memory between the containers on it, as Adaptive
-// Fair-Share does (Chen et al., Cluster Computing 2019, §3.5.1, Algorithm 1):
+// Package fairshare divides a card's memory among its containers by Adaptive Fair-Share (Chen
+// et al., Cluster Computing 2019, §3.5.1, Algorithm 1):
 //
 //	Grouping     jobs of the window with the same properties are a group: Window
 //	CalculDists  Set_i = C_0·g_i/Σg + Σ_k C_k·prop_i^k/Σprop^k   (equation 1): Decide
 //	Assign…      each container gets its part of the card: Decide
 //	Adaptive…    the coefficients move with what was measured: Adapt
 //
-// The functions are pure: no clock, no I/O, no state, so that the same code runs in the
-// device plugin, in `ebbtide decide` and in a simulation, and the same input gives the
-// same bytes. Where the paper leaves something open, the choice is documented beside
-// the rule.
+// The functions are pure: no clock, no I/O, no state. The same code runs in the device plugin,
+// in `ebbtide decide` and in simulations, and gives the same bytes for the same input. Choices
+// that the paper leaves open are documented at the rule.
 package fairshare
 
 import (
@@ -21,65 +20,65 @@ import (
 	"strings"
 )
 
-// The rules that a GroupShare can name.
+// The rules of a GroupShare.
 const (
-	// RuleCount: only the count of the group's jobs counts, C_0 = 1.
+	// RuleCount: only the number of the group's jobs counts, C_0 = 1.
 	RuleCount = "fairshare.eq1.count"
-	// RuleEqual: each property of the group counts alike, C = 1/m.
+	// RuleEqual: all properties of the group have the same weight, C = 1/m.
 	RuleEqual = "fairshare.eq1.equal"
 	// RuleGiven: the coefficients are those of the input, by hand or from Adapt.
 	RuleGiven = "fairshare.eq1.given"
-	// RuleStatic: the n-th part of the card for each of n groups.
+	// RuleStatic: 1/n of the card for each of n groups.
 	RuleStatic = "fairshare.static"
-	// RuleWholeCard: all for the group whose container has the card, nothing for others.
+	// RuleWholeCard: everything for the group whose container has the card, nothing for others.
 	RuleWholeCard = "fairshare.whole-card"
 )
 
-// The rules that a Share can name, in Adaptive and in Static mode.
+// The rules of a Share, in Adaptive and Static mode.
 const (
-	// RuleWeight: the container has what its weight gives it.
+	// RuleWeight: the container's share follows from its weight.
 	RuleWeight = "fairshare.weight"
-	// RuleWish: it wants no more; the rest goes to others.
+	// RuleWish: it wants no more; the rest goes to other containers.
 	RuleWish = "fairshare.wish"
 	// RuleFloor: its weight would give it less than the floor.
 	RuleFloor = "fairshare.floor"
-	// RuleFloorShort: less than the floor, because of what others hold or need at least.
+	// RuleFloorShort: less than the floor, because of the usage or minima of others.
 	RuleFloorShort = "fairshare.floor.short"
-	// RuleMinimum: its weight would give it less than it needs at least.
+	// RuleMinimum: its weight would give it less than its minimum.
 	RuleMinimum = "fairshare.minimum"
-	// RuleMinimumShort: less than it needs at least: the minima do not fit together.
+	// RuleMinimumShort: less than its minimum: the minima do not fit together.
 	RuleMinimumShort = "fairshare.minimum.short"
-	// RuleInUse: it keeps what it holds, which is more than it would get.
+	// RuleInUse: it keeps what it holds, which exceeds its part.
 	RuleInUse = "fairshare.in-use"
-	// RuleOver: all keep what they hold, which is more than may be given.
+	// RuleOver: all keep what they hold, which exceeds the budget.
 	RuleOver = "fairshare.over"
-	// RuleStaticPart: its equal part of its group's n-th part (Static).
+	// RuleStaticPart: an equal part of its group's 1/n (Static).
 	RuleStaticPart = "fairshare.static.part"
 	// RuleStaticCut: less than its part or its wish, because not all of them fit (Static).
 	RuleStaticCut = "fairshare.static.cut"
-	// RuleWholeCardWait: another container has the card (WholeCard). RuleWholeCard is the
-	// one of the container that has it.
+	// RuleWholeCardWait: another container has the card (WholeCard). The container that has it
+	// gets RuleWholeCard.
 	RuleWholeCardWait = "fairshare.whole-card.wait"
 )
 
-// Output is what Decide decides.
+// Output is the result of Decide.
 type Output struct {
 	// Groups has one entry for each group of the input, in the input's order.
 	Groups []GroupShare `json:"groups"`
 	// Containers has one entry for each container of the input, in the input's order.
 	Containers []Share `json:"containers"`
-	// BudgetMiB is what may be given: the memory less the reserve.
+	// BudgetMiB is the memory less the reserve.
 	BudgetMiB int `json:"budget_mib"`
-	// GivenMiB is the sum of the shares; at most BudgetMiB, unless OverMiB says other.
+	// GivenMiB is the sum of the shares; at most BudgetMiB, unless OverMiB > 0.
 	GivenMiB int `json:"given_mib"`
-	// OverMiB is how much more is in use than may be given: nobody can get anything
-	// until as much has been freed. 0 otherwise.
+	// OverMiB is how much more is in use than the budget: no share grows until that much has
+	// been freed. 0 otherwise.
 	OverMiB int `json:"over_mib"`
 }
 
-// GroupShare is what Decide decides for one group.
+// GroupShare is the result for one group.
 type GroupShare struct {
-	// ID is the group's, as the input gave it.
+	// ID is the group's in the input.
 	ID string `json:"id"`
 	// Terms are those of equation 1, the count first.
 	Terms []Term `json:"terms"`
@@ -87,12 +86,12 @@ type GroupShare struct {
 	Set float64 `json:"set"`
 	// Share is Set_i/Σ Set over all groups of the window, a fraction.
 	Share float64 `json:"share"`
-	// MemoryMiB is the sum of the shares of the group's containers; in an input without
-	// containers, the group's part of what may be given.
+	// MemoryMiB is the sum of the shares of the group's containers; without containers in the
+	// input, the group's part of the budget.
 	MemoryMiB int `json:"memory_mib"`
 	// Rule is the stable name of the rule that set the coefficients.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
+	// Why explains the result.
 	Why string `json:"why"`
 }
 
@@ -109,65 +108,64 @@ type Term struct {
 	Sum int `json:"sum"`
 }
 
-// part is what the group would get if this property alone counted.
+// part is what the group would get if only this property counted.
 func (t Term) part() float64 { return float64(t.Number) / float64(t.Sum) }
 
-// Share is what Decide decides for one container.
+// Share is the result for one container.
 type Share struct {
-	// ID is the container's, as the input gave it.
+	// ID is the container's in the input.
 	ID string `json:"id"`
 	// ShareMiB is what it may hold, ≥ what it holds now.
 	ShareMiB int `json:"share_mib"`
 	// Rule is the stable name of the rule that set the share.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
+	// Why explains the share.
 	Why string `json:"why"`
 }
 
-// card is what a decision is made of. Groups and containers are in the order of their
-// IDs, so that the order of the input decides nothing, not even a last bit.
+// card holds the data of a decision. Groups and containers are sorted by ID, so that the order
+// of the input cannot affect any bit of the result.
 type card struct {
 	in         Input
 	groups     []Group
 	containers []Container
-	budget     int                   // MiB that may be given
+	budget     int                   // MiB
 	sets       map[string]GroupShare // by group
 	here       map[string]int        // containers on the card, by group
 	holder     string                // WholeCard: the container that has the card
 	claims     []claim               // by container
 	shares     []int                 // MiB, by container
-	reached    int                   // the level up to which shares could be given
+	reached    int                   // the level that could not be given to all, or wanted
 }
 
 // Decide divides the card of a valid input. It does not change the input.
 //
-// Groups. Set_i is that of equation 1, and the ranks are summed over the distinct values
-// of a property, as in figure 11, not over groups, as printed. The Set_i do not sum to
-// 1 and are normalised over the window.
+// Groups. Set_i is that of equation 1, with ranks summed over the distinct values of a
+// property, as in figure 11, not over groups, as printed. The Set_i do not sum to 1 and are
+// normalised over the window.
 //
-// Containers. Equation 1 says what a group gets; of its containers each counts for
+// Containers. Equation 1 gives a group's part; the weight of each of its containers is
 //
 //	weight = Set_i / (containers of the group on the card) · priority / 50
 //
-// so that with equal priorities groups divide as equation 1 says, and a container
-// counts for twice as much as one of half its priority, in whatever group. A group of
-// which nothing is on the card keeps no memory from those that are there.
+// so that with equal priorities groups divide as in equation 1, and twice the priority is twice
+// the weight, in whatever group. A group without containers on the card takes no memory from
+// the others.
 //
-// Bounds, the most urgent first: nobody has less than is in use, for memory cannot be
-// taken from a running container; then, as far as it fits for all, each has the least
-// that it needs; then the floor, Params.Floor of an equal share, so that nobody starves
-// whatever the weights. A wish bounds the last two, and what is given beyond them: what
-// one does not want goes to the others (weighted max-min fairness). So the whole card is
-// given unless all wishes are met.
+// Bounds, the strongest first: no share is below current usage, because memory cannot be taken
+// from a running container; then, as far as all fit, each gets its minimum; then the floor,
+// Params.Floor of an equal share, so that no container starves whatever the weights. A wish
+// bounds the last two and anything beyond; what one container does not want goes to the others
+// (weighted max-min fairness). So the whole card is given out unless all wishes are met.
 //
-// Static. The paper's: a group has 1/n of the card, n being the number of groups in
-// the window, and its containers equal parts of that; one with a wish has its wish
-// instead. Nothing is handed on: it is what Adaptive is measured against. If wishes and
-// minima make it too much, all are cut to one level.
+// Static. As in the paper, a group has 1/n of the card, n being the number of groups in the
+// window, and its containers equal parts of that; one with a wish gets its wish instead.
+// Nothing is redistributed: it is the baseline for Adaptive. If wishes and minima exceed the
+// budget, all are cut to one level.
 //
-// WholeCard. The container that has the card is the one that holds memory; of several,
-// or of none, the one with the highest priority, then the one that came first, then by
-// ID. Nobody is sent away: with a higher priority one is next.
+// WholeCard. One container has the card: the one that holds memory; of several, or if none
+// does, the one with the highest priority, then the earliest, then by ID. None is evicted: a
+// higher priority is only next in line.
 func Decide(in Input) Output {
 	c := newCard(in)
 	c.weigh()
@@ -194,7 +192,7 @@ func newCard(in Input) *card {
 	return c
 }
 
-// first orders containers by who is to have the whole card.
+// first orders containers by precedence for the whole card.
 func first(a, b Container) int {
 	if (a.InUseMiB > 0) != (b.InUseMiB > 0) {
 		return cmp.Compare(min(b.InUseMiB, 1), min(a.InUseMiB, 1))
@@ -206,7 +204,7 @@ func first(a, b Container) int {
 	)
 }
 
-// weigh finds what the groups count for.
+// weigh computes the groups' sets.
 func (c *card) weigh() {
 	terms := terms(c.groups, c.in.Coefficients)
 	total := 0.0
@@ -234,7 +232,7 @@ func (c *card) weigh() {
 	}
 }
 
-// terms returns those of equation 1, by group.
+// terms returns the terms of equation 1, by group.
 func terms(groups []Group, coefficients Coefficients) [][]Term {
 	type value struct{ property, value string }
 	sums, seen := make(map[string]int), make(map[value]bool)
@@ -261,7 +259,7 @@ func terms(groups []Group, coefficients Coefficients) [][]Term {
 	return out
 }
 
-// set is Set_i of equation 1.
+// set returns Set_i of equation 1.
 func set(terms []Term) (set float64) {
 	for _, t := range terms {
 		set += t.Coefficient * t.part()
@@ -284,7 +282,7 @@ func eq1Rule(g Group, all Coefficients) string {
 	}
 }
 
-// claim finds what the containers have to say about the division.
+// claim computes the containers' claims.
 func (c *card) claim() {
 	equal := 0
 	if n := len(c.containers); n > 0 {
@@ -302,7 +300,7 @@ func (c *card) claim() {
 	}
 }
 
-// wants is the most that a container is to have, in MiB.
+// wants returns the most a container can get, in MiB.
 func (c *card) wants(x Container) int {
 	switch {
 	case c.in.Mode == WholeCard && x.ID != c.holder:
@@ -318,10 +316,10 @@ func (c *card) wants(x Container) int {
 	}
 }
 
-// part is a container's equal part of its group's 1/n of the card, in MiB (Static).
+// part returns a container's equal part of its group's 1/n of the card, in MiB (Static).
 func (c *card) part(x Container) int { return c.budget / (len(c.groups) * c.here[x.Group]) }
 
-// output puts the decisions in the order of the input.
+// output returns the results in the order of the input.
 func (c *card) output() Output {
 	out := Output{
 		Groups: make([]GroupShare, len(c.in.Groups)), Containers: make([]Share, len(c.in.Containers)),
@@ -349,7 +347,7 @@ func (c *card) output() Output {
 	return out
 }
 
-// alone is what the groups get in an input without containers, in MiB.
+// groupMemory returns what the groups get in an input without containers, in MiB.
 func (c *card) groupMemory() map[string]int {
 	memory := make(map[string]int, len(c.groups))
 	if len(c.containers) > 0 || c.in.Mode == WholeCard {
@@ -366,7 +364,7 @@ func (c *card) groupMemory() map[string]int {
 	return memory
 }
 
-// rule names the rule that set the share of container i.
+// rule returns the rule that set the share of container i.
 func (c *card) rule(i int) string {
 	x, claim, share := c.containers[i], c.claims[i], c.shares[i]
 	switch {
@@ -388,7 +386,7 @@ func (c *card) rule(i int) string {
 		return RuleStaticCut
 	case share > claim.levels[floor]:
 		return RuleStaticPart
-	// Which bound it is that holds the share up, the most urgent first.
+	// The bound that holds the share up, the strongest first.
 	case share == x.InUseMiB && share > 0:
 		return RuleInUse
 	case share == claim.levels[minimum] && share > 0:

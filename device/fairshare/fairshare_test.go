@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The paper's figure 11: the terms, Set_i, and what becomes of them on a card.
+// The paper's figure 11: the terms, Set_i, and the shares on a card.
 func TestDecide_figure11(t *testing.T) {
 	in := Input{MemoryMiB: 12288, Groups: figure11(), Coefficients: Coefficients{Scheme: Equal}, Params: DefaultParams()}
 	must.NoError(t, in.Validate())
@@ -160,7 +160,7 @@ func TestDecide_modesByGroup(t *testing.T) {
 	must.SliceEmpty(t, Decide(Input{MemoryMiB: 1}).Groups)
 }
 
-// Coefficients of groups that have not the same properties.
+// Coefficients of groups with different properties.
 func TestCoefficients_of(t *testing.T) {
 	g := Group{Jobs: 1, Properties: map[string]Property{"user": {"a", 1}}}
 	for _, tc := range []struct {
@@ -187,7 +187,7 @@ func TestCoefficients_of(t *testing.T) {
 	}
 }
 
-// Equal ranks count alike, and a property of which all have the same value for nothing.
+// Equal ranks have equal weight, and a property with one value for all has none.
 func TestDecide_ranks(t *testing.T) {
 	in := two()
 	in.Coefficients = Coefficients{Scheme: Equal}
@@ -210,23 +210,23 @@ func TestDecide_why(t *testing.T) {
 		"by its weight; weight 0.2348 of 0.847, in use 5200 MiB, needs 5389 MiB",
 		"by its weight; weight 0.1558 of 0.847, in use 539 MiB",
 		"raised to the floor, 0.5 of an equal part; weight 0.03896 of 0.847, in use 0 MiB",
-		"keeps what it holds, which is more than its part; weight 0.1983 of 0.847, in use 8192 MiB, needs 3072 MiB",
+		"keeps what it holds, which exceeds its part; weight 0.1983 of 0.847, in use 8192 MiB, needs 3072 MiB",
 	}, whys(out))
 	for _, tc := range []struct {
 		in   Input
 		want []string
 	}{
 		{two(in("g", "a").holds(900), in("h", "b").holds(200)), []string{
-			"more is in use than may be given: all keep what they hold, and nobody gets more until some is freed; weight 0.5 of 1, in use 900 MiB",
-			"more is in use than may be given: all keep what they hold, and nobody gets more until some is freed; weight 0.5 of 1, in use 200 MiB",
+			"more is in use than the budget: all keep what they hold, and no share grows until some is freed; weight 0.5 of 1, in use 900 MiB",
+			"more is in use than the budget: all keep what they hold, and no share grows until some is freed; weight 0.5 of 1, in use 200 MiB",
 		}},
 		{two(in("g", "a").least(900), in("h", "b").least(300)), []string{
-			"what all need at least does not fit on the card: by weight, up to that; weight 0.5 of 1, in use 0 MiB, needs 900 MiB",
-			"its part is less than what it needs at least; weight 0.5 of 1, in use 0 MiB, needs 300 MiB",
+			"the minima do not fit on the card together: by weight, up to the minimum; weight 0.5 of 1, in use 0 MiB, needs 900 MiB",
+			"raised to its minimum; weight 0.5 of 1, in use 0 MiB, needs 300 MiB",
 		}},
 		{two(in("g", "a").least(900), in("h", "b")), []string{
-			"its part is less than what it needs at least; weight 0.5 of 1, in use 0 MiB, needs 900 MiB",
-			"what others hold or need at least leaves it less than the floor of 250 MiB; weight 0.5 of 1, in use 0 MiB",
+			"raised to its minimum; weight 0.5 of 1, in use 0 MiB, needs 900 MiB",
+			"the usage and minima of others leave it less than the floor of 250 MiB; weight 0.5 of 1, in use 0 MiB",
 		}},
 		{two(in("g", "a").wish(100), in("h", "b").wish(700), in("h", "c")).mode(Static), []string{
 			"as much as it wants; weight 1 of 3, in use 0 MiB, wants 100 MiB",
@@ -258,7 +258,7 @@ func TestWindow(t *testing.T) {
 	job := func(user, app string, size float64, name string) Job {
 		return Job{map[string]Value{"user": {user, 0}, "application": {app, 0}, "size": {name, size}}}
 	}
-	// The window of figure 11: users are ranked by the peaks that were measured.
+	// The window of figure 11: users are ranked by their measured peaks.
 	var jobs []Job
 	for _, of := range []struct {
 		jobs      int
@@ -284,7 +284,7 @@ func TestWindow(t *testing.T) {
 	want[0].ID, want[1].ID = "user=User_1,application=App_1,size=10M", "user=User_2,application=App_1,size=20M"
 	must.Eq(t, want, groups)
 
-	// By user alone: a property on which the jobs differ is none of the group's.
+	// By user alone: a property on which the jobs differ is left out.
 	groups = Window(jobs, []string{"user"})
 	must.Eq(t, Group{ID: "user=User_3", Jobs: 13, Properties: map[string]Property{
 		"user": {"User_3", 1}, "application": {"App_2", 1},

@@ -11,17 +11,15 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Mode says how the memory is divided.
+// Mode is how the memory is divided.
 type Mode string
 
-// The modes.
 const (
-	// Adaptive divides by Set_i of equation 1 and hands on what somebody does not want.
+	// Adaptive divides by Set_i of equation 1 and redistributes what a container does not want.
 	// It is the default, "".
 	Adaptive Mode = "adaptive"
-	// Static gives each container its wish, or an equal part of the card's n-th for its
-	// group, and hands nothing on. It is the paper's "static fair-share", for
-	// comparison.
+	// Static gives each container its wish, or an equal part of its group's 1/n of the card,
+	// and redistributes nothing. It is the paper's "static fair-share", for comparison.
 	Static Mode = "static"
 	// WholeCard gives the whole card to one container at a time. It is the paper's
 	// "default", for comparison.
@@ -30,57 +28,55 @@ const (
 
 func (m Mode) valid() bool { return m == "" || m == Adaptive || m == Static || m == WholeCard }
 
-// most bounds counts and sizes (4 PiB in MiB), so that sums of them are exact.
+// most bounds counts and sizes (4 PiB in MiB), so that their sums are exact.
 const most = 1 << 32
 
-// The priorities are those of Nomad's jobs.
+// Priorities as of Nomad's jobs.
 const (
 	DefaultPriority = 50
 	maxPriority     = 100
 )
 
-// DefaultFloor is the part of an equal share that a container gets whatever its weight.
+// DefaultFloor is the fraction of an equal share that a container gets whatever its weight.
 const DefaultFloor = 0.5
 
-// Input is the snapshot of a card that Decide works on. All sizes are whole MiB.
+// Input is the snapshot of a card for Decide. All sizes are whole MiB.
 type Input struct {
 	// MemoryMiB is the card's memory.
 	MemoryMiB int `json:"memory_mib"`
-	// ReserveMiB is what is never given to a container: contexts, the desktop.
+	// ReserveMiB is never given to a container: contexts, the desktop.
 	ReserveMiB int `json:"reserve_mib" strict:"optional"`
-	// Mode says how the memory is divided; "" is Adaptive.
+	// Mode is how the memory is divided; "" is Adaptive.
 	Mode Mode `json:"mode" strict:"optional"`
 	// Groups are those of the job window, in any order.
 	Groups []Group `json:"groups"`
-	// Coefficients are those of all groups that have none of their own.
+	// Coefficients are for the groups that have none of their own.
 	Coefficients Coefficients `json:"coefficients"`
-	// Containers are those on the card, in any order. Without any, the answer is what
-	// each group would get.
+	// Containers are those on the card, in any order. Without any, the result is what each
+	// group would get.
 	Containers []Container `json:"containers" strict:"optional"`
 	// Params are the operator's settings.
 	Params Params `json:"params" strict:"optional"`
 }
 
-// Group is a group of jobs in the window; the figure's Grp_i.
+// Group is a group of jobs in the window; Grp_i of the figure.
 type Group struct {
 	// ID names the group; unique in the snapshot.
 	ID string `json:"id"`
 	// Jobs is g_i, the number of its jobs in the window, ≥ 1.
 	Jobs int `json:"jobs"`
-	// Properties are those that all of its jobs share, by name; one that the group does
-	// not have is left out.
+	// Properties are those shared by all of its jobs, by name; others are left out.
 	Properties map[string]Property `json:"properties"`
-	// Coefficients are the group's own, as Adapt has moved them; those of the input
-	// if left out.
+	// Coefficients are the group's own, as moved by Adapt; default: the input's.
 	Coefficients Coefficients `json:"coefficients,omitzero" strict:"optional"`
 }
 
 // Property is a group's value of a property.
 type Property struct {
-	// Value is the value itself: "resnet50", "20M", "alice".
+	// Value is "resnet50", "20M", "alice".
 	Value string `json:"value"`
-	// Rank is the value's rank among the values of this property, ≥ 1; more counts for
-	// more memory. Equal values have equal ranks; different ones may.
+	// Rank is the value's rank among the values of this property, ≥ 1; a higher one gets more
+	// memory. Equal values have equal ranks; different ones may.
 	Rank int `json:"rank"`
 }
 
@@ -90,19 +86,19 @@ type Container struct {
 	ID string `json:"id"`
 	// Group is the ID of its group.
 	Group string `json:"group"`
-	// WishMiB is the most that it wants; nil for as much as it can get.
+	// WishMiB is the most that it wants; nil: unlimited.
 	WishMiB *int `json:"wish_mib" strict:"optional"`
-	// MinimumMiB is its measured working set; 0 if it is not known.
+	// MinimumMiB is its measured working set; 0 if unknown.
 	MinimumMiB int `json:"minimum_mib" strict:"optional"`
-	// Priority is that of its job, 1 to 100; 0 is 50, Nomad's default.
+	// Priority is its job's, 1 to 100; 0 is 50, Nomad's default.
 	Priority int `json:"priority" strict:"optional"`
 	// InUseMiB is what it holds now.
 	InUseMiB int `json:"in_use_mib" strict:"optional"`
-	// ArrivedS is when it came, in seconds of any clock. Only WholeCard looks at it.
+	// ArrivedS is its arrival, in seconds of any clock. Only WholeCard uses it.
 	ArrivedS float64 `json:"arrived_s" strict:"optional"`
 }
 
-// priority is the one that counts.
+// priority returns the priority with its default.
 func (c Container) priority() int {
 	if c.Priority == 0 {
 		return DefaultPriority
@@ -112,8 +108,8 @@ func (c Container) priority() int {
 
 // Params are the operator's settings. DefaultParams returns the usual ones.
 type Params struct {
-	// Floor, in [0, 1], is the part of an equal share that each container gets
-	// whatever its weight, unless it wants less.
+	// Floor, in [0, 1], is the fraction of an equal share that each container gets whatever its
+	// weight, unless it wants less.
 	Floor float64 `json:"floor" strict:"optional"`
 }
 
@@ -163,7 +159,7 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// validateGroups checks the job window and what weighs it, and returns the groups' IDs.
+// validateGroups checks the window and the coefficients, and returns the groups' IDs.
 func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficients) map[string]bool {
 	type value struct{ property, value string }
 	ids, known := fields.IDs{List: "groups"}, make(map[string]bool, len(groups))
@@ -234,9 +230,9 @@ func figure11() []Group {
 	}
 }
 
-// Example returns a valid input: the window of figure 11, and on the card a container of
-// each group but the fourth: one that wants little, one that holds much, one with a
-// high priority beside one of its group with a low one.
+// Example returns a valid input: the window of figure 11, with containers of all groups but the
+// fourth on the card: one with a small wish, one that holds much, and two priorities in one
+// group.
 func Example() Input {
 	wish := func(mib int) *int { return &mib }
 	return Input{

@@ -116,7 +116,7 @@ func bytesOf(t must.T, v any) string {
 	return string(data)
 }
 
-// What must hold whatever the input and the mode.
+// Invariants of every input and mode.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, Static, WholeCard, "").Draw(t, "in")
@@ -187,7 +187,7 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// The order of groups and containers decides nothing.
+// The order of groups and containers does not matter.
 func TestDecide_permutation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, Static, WholeCard).Draw(t, "in")
@@ -212,7 +212,7 @@ func TestDecide_permutation(t *testing.T) {
 	})
 }
 
-// A higher priority never costs a MiB, and does not help another.
+// A higher priority never costs a MiB, and does not help others.
 func TestDecide_monotoneInPriority(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, WholeCard).Draw(t, "in")
@@ -251,7 +251,7 @@ func TestDecide_monotoneInCount(t *testing.T) {
 	})
 }
 
-// slack is what the last bit of a weight may move: 1 MiB, where two claim it alike.
+// slack is what the last bit of a weight may move: 1 MiB, where two claim it equally.
 func slack(in Input) int {
 	if in.MemoryMiB == most {
 		return 16
@@ -352,7 +352,7 @@ func TestAdapt_properties(t *testing.T) {
 			must.InDelta(t, 1, sum, 1e-9)
 		}
 
-		// The order decides nothing.
+		// The order does not matter.
 		in.Groups = rapid.Permutation(in.Groups).Draw(t, "groups")
 		in.Measured = rapid.Permutation(in.Measured).Draw(t, "measured")
 		for _, mv := range Adapt(in).Groups {

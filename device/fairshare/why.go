@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// whyGroup explains what a group counts for.
+// whyGroup explains a group's share.
 func (c *card) whyGroup(s GroupShare) string {
 	here := fmt.Sprintf("%d on the card", c.here[s.ID])
 	if len(c.containers) == 0 {
@@ -44,15 +44,15 @@ func (c *card) why(i int, rule string) string {
 	var s strings.Builder
 	switch rule {
 	case RuleOver:
-		s.WriteString("more is in use than may be given: all keep what they hold, and nobody gets more until some is freed")
+		s.WriteString("more is in use than the budget: all keep what they hold, and no share grows until some is freed")
 	case RuleInUse:
-		s.WriteString("keeps what it holds, which is more than its part")
+		s.WriteString("keeps what it holds, which exceeds its part")
 	case RuleMinimumShort:
-		s.WriteString("what all need at least does not fit on the card: by weight, up to that")
+		s.WriteString("the minima do not fit on the card together: by weight, up to the minimum")
 	case RuleMinimum:
-		s.WriteString("its part is less than what it needs at least")
+		s.WriteString("raised to its minimum")
 	case RuleFloorShort:
-		fmt.Fprintf(&s, "what others hold or need at least leaves it less than the floor of %d MiB", claim.levels[floor])
+		fmt.Fprintf(&s, "the usage and minima of others leave it less than the floor of %d MiB", claim.levels[floor])
 	case RuleFloor:
 		fmt.Fprintf(&s, "raised to the floor, %.4g of an equal part", c.in.Params.Floor)
 	case RuleWish:

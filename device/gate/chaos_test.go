@@ -22,11 +22,11 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// chaos is a host on which everything goes wrong that can, but at random: processes die and
-// lose their connections, parkings and returns fail, the plan pauses whom it likes, and the
-// gate is started again. What is really on the cards is kept here, apart from any book. In
-// every second run there is more on them than was asked for, CUDA may not answer, and a card
-// refuses what it has no room for.
+// chaos is a host on which everything that can fail does so at random: processes die and lose
+// their connections, parks and restores fail, the plan pauses containers, and the gate
+// restarts. It tracks what is really on the cards, independently of the ledger. In every second
+// run processes hold more than was granted, CUDA may not answer, and a full card refuses
+// memory.
 type chaos struct {
 	*testing.T
 	opts  Options
@@ -34,30 +34,30 @@ type chaos struct {
 
 	mu      sync.Mutex
 	random  *rand.Rand
-	gate    *Gate // nil: it is being started again
+	gate    *Gate // nil: restarting
 	workers map[int]*worker
 	on      map[ledger.CardID]uint64 // bytes
-	gaveUp  bool                     // a container could not be parked for good
+	gaveUp  bool                     // a container became unparkable
 	moves   int
-	fails   int // of 100 moves
+	fails   int // percent of moves
 	more    bool
 }
 
-// chance is true n times of 100.
+// chance returns true in n of 100 calls.
 func (h *chaos) chance(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.random.IntN(100) < n
 }
 
-// upTo is a random time.
+// upTo returns a random duration.
 func (h *chaos) upTo(most time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Duration(h.random.Int64N(int64(most)))
 }
 
-// put puts memory of a process on a card, or takes it off. mu is held.
+// put adds a process's memory to a card, or removes it. mu is held.
 func (h *chaos) put(card ledger.CardID, bytes int64) {
 	h.on[card] += uint64(bytes)
 	if h.on[card] > 1000*mib {
@@ -81,7 +81,7 @@ func (h *chaos) measure(card ledger.CardID) (Measured, error) {
 	return m, nil
 }
 
-// stranger uses a card for a while, and does not ask.
+// stranger uses a card for a while without asking the gate.
 func (h *chaos) stranger() {
 	const bytes = 40 * mib
 	card := ledger.CardID(h.opts.Cards[int(h.upTo(2))].UUID.String())
@@ -99,7 +99,7 @@ func (h *chaos) stranger() {
 	}
 }
 
-// takes lets a move take its time; with an error it has been called off.
+// takes simulates the duration of a move; an error means that it was cancelled.
 func (h *chaos) takes(ctx context.Context) error {
 	select {
 	case <-time.After(h.upTo(15 * time.Second)):
@@ -109,7 +109,7 @@ func (h *chaos) takes(ctx context.Context) error {
 	}
 }
 
-// Park implements Evictor. If the gate ends meanwhile it may have been done or not.
+// Park implements Evictor. If the gate ends meanwhile the move may or may not have been done.
 func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
 	err := h.takes(ctx)
 	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
@@ -139,7 +139,7 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 	return freed, err
 }
 
-// Return implements Evictor.
+// Restore implements Evictor.
 func (h *chaos) Restore(ctx context.Context, processes []ledger.ProcessID) error {
 	err := h.takes(ctx)
 	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
@@ -168,20 +168,20 @@ func cmpErr(a, b error) error {
 	return b
 }
 
-// worker is a process with the preload library, as far as the gate is concerned. Its fields
-// are guarded by the host's lock.
+// worker is a process with the preload library, as the gate sees it. The host's lock guards its
+// fields.
 type worker struct {
 	*chaos
 	who     peer.Process
 	cards   []wire.UUID
 	need    map[ledger.CardID]uint64
 	pinned  bool
-	over    chan struct{} // closed when it ends
+	over    chan struct{} // closed when it exits
 	held    map[ledger.CardID]uint64
-	more    map[ledger.CardID]uint64 // that it has besides
+	more    map[ledger.CardID]uint64 // overhead
 	away    bool
 	dead    bool
-	gate    *Gate // that it is connected to
+	gate    *Gate // of its connection
 	session *session
 	handles map[ledger.CardID]uint64
 	seq     uint64
@@ -223,7 +223,7 @@ func (w *worker) die() {
 	w.changed.Broadcast()
 }
 
-// connect is the library's thread: it connects, listens, and connects again until the end.
+// connect is the library's thread: it connects, listens, and reconnects until the process ends.
 func (w *worker) connect() {
 	for {
 		w.mu.Lock()
@@ -271,14 +271,14 @@ func (w *worker) introduce(g *Gate, s *session) bool {
 		return false
 	}
 	w.gate, w.session, w.answers = g, s, make(map[uint64]wire.Message)
-	for len(s.out) > 0 { // it may have to stop before it has begun
+	for len(s.out) > 0 { // it may have to stop before it starts
 		w.hear(g, s, <-s.out)
 	}
 	w.changed.Broadcast()
 	return true
 }
 
-// hear does what the gate says. mu is held.
+// hear handles the gate's messages. mu is held.
 func (w *worker) hear(g *Gate, s *session, m wire.Message) {
 	switch m.Type {
 	case wire.Pause, wire.Resume:
@@ -294,7 +294,7 @@ func (w *worker) hear(g *Gate, s *session, m wire.Message) {
 	}
 }
 
-// listen reads until the connection ends, by itself once in a while.
+// listen reads until the connection ends; once in a while it closes it itself.
 func (w *worker) listen(g *Gate, s *session) {
 	lasts := time.After(time.Hour)
 	if w.chance(20) {
@@ -324,8 +324,8 @@ func (w *worker) runs() bool {
 	return !w.dead
 }
 
-// take takes memory of a card, at whatever connection. False: the process is dead, or it was
-// denied.
+// take takes memory of a card, over any connection. It returns false if the process is dead or
+// the request denied.
 func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -349,12 +349,12 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 			w.changed.Wait()
 		}
 		if w.dead || w.session != s {
-			continue // and the grant is gone with the connection
+			continue // the grant is gone with the connection
 		}
 		m := w.answers[seq]
 		if m.Type == wire.Refused {
 			w.mu.Unlock()
-			w.look() // somebody may have become one that makes no room
+			w.look() // a container may have become unparkable
 			w.mu.Lock()
 			if !w.gaveUp {
 				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.who.PID, bytes/mib, card, m)
@@ -381,7 +381,7 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 	return false
 }
 
-// grow loads a module, of which no call tells.
+// grow loads a module, which no call reports.
 func (w *worker) grow() {
 	const bytes = 10 * mib
 	w.mu.Lock()
@@ -394,7 +394,7 @@ func (w *worker) grow() {
 	}
 }
 
-// work is the process's life. It ends by itself after it has run for some time.
+// work is the process's life. It exits after it has run for some time.
 func (w *worker) work(each time.Duration, steps int) {
 	const step = 100 * mib
 	for more := true; more; {
@@ -429,7 +429,7 @@ func (w *worker) work(each time.Duration, steps int) {
 		}
 		m := wire.Message{Type: wire.Active}
 		for card := range w.held {
-			if i%10 == 9 && w.held[card] > step { // and does not need it any more
+			if i%10 == 9 && w.held[card] > step { // and no longer needs it
 				w.held[card] -= step
 				w.put(card, -step)
 				m = wire.Message{Type: wire.Return, Device: w.handles[card], Bytes: step}
@@ -446,7 +446,7 @@ func (w *worker) work(each time.Duration, steps int) {
 	w.die()
 }
 
-// logStats says how it is with everybody.
+// logStats logs the state of all containers.
 func logStats(t *testing.T, g *Gate) {
 	for _, s := range g.Stats() {
 		t.Logf("%s: pids %v, %d absent, pinned %t, paused %t, planned %t, %s", s.Container.ID, s.PIDs, s.Disconnected, s.Pinned, s.Paused, s.Planned, s.Parking.State)
@@ -456,7 +456,7 @@ func logStats(t *testing.T, g *Gate) {
 	}
 }
 
-// start starts the gate, or starts it again.
+// start starts or restarts the gate.
 func (h *chaos) start() {
 	g, err := New(h.opts)
 	must.NoError(h, err)
@@ -466,7 +466,7 @@ func (h *chaos) start() {
 	go g.Watch(g.parkCtx)
 }
 
-// look looks at the gate's books.
+// look checks the gate's ledger.
 func (h *chaos) look() {
 	h.mu.Lock()
 	g := h.gate
@@ -496,8 +496,8 @@ func (h *chaos) look() {
 	}
 }
 
-// Whatever goes wrong: the books hold, the cards hold what is on them, who lives ends, and
-// nothing is left behind.
+// Whatever fails: the ledger's invariant holds, the cards hold what is on them, every process
+// that survives finishes, and nothing is left behind.
 func TestPark_chaos(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runChaos(t, seed) }) })
@@ -570,7 +570,7 @@ func runChaos(t *testing.T, seed uint64) {
 			_ = g.Resume(id, PausePlan)
 		}
 	})
-	every(5*time.Minute, func() { // somebody dies
+	every(5*time.Minute, func() { // a process dies
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for pid := 1 + h.random.IntN(40); pid <= 40; pid++ {
@@ -584,7 +584,7 @@ func runChaos(t *testing.T, seed uint64) {
 		every(3*time.Minute, h.stranger)
 	}
 	if seed%2 == 1 {
-		every(10*time.Minute, func() { // the gate ends, and comes again
+		every(10*time.Minute, func() { // the gate restarts
 			h.mu.Lock()
 			g := h.gate
 			h.gate = nil
@@ -623,7 +623,7 @@ func runChaos(t *testing.T, seed uint64) {
 	close(done)
 	others.Wait()
 	stuck.Stop()
-	time.Sleep(time.Minute) // what has begun comes to its end
+	time.Sleep(time.Minute) // operations in progress finish
 	synctest.Wait()
 	h.gate.mu.Lock()
 	must.MapEmpty(t, h.gate.containers)
@@ -634,6 +634,6 @@ func runChaos(t *testing.T, seed uint64) {
 	h.gate.mu.Unlock()
 	t.Logf("%v, %d moves", time.Since(h.begun), h.moves)
 	h.gate.Close()
-	time.Sleep(time.Hour) // nothing goes on, and no timer is of any consequence
+	time.Sleep(time.Hour) // nothing is left to do, and no timer matters
 	synctest.Wait()
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// client speaks the protocol as the preload library does, one request at a time.
+// client speaks the preload library's protocol, one request at a time.
 type client struct {
 	conn   net.Conn
 	seq    uint64
 	device uint64
 	limit  uint64             // of the last Limit
-	on     func(wire.Message) // is told the gate's own word, if not nil
+	on     func(wire.Message) // called with the gate's unsolicited messages, if not nil
 }
 
 // dial connects, says hello and attaches a card.

@@ -31,7 +31,7 @@ var (
 	card0 = ledger.CardID(uuid0.String())
 )
 
-// options are of a gate with two cards of 1000 MiB.
+// options returns options with two cards of 1000 MiB.
 func options() Options {
 	o := Default()
 	o.Cards = []Card{{uuid0, 1000 * mib, 0}, {uuid1, 1000 * mib, 0}}
@@ -39,7 +39,7 @@ func options() Options {
 	return o
 }
 
-// life is a process that ends when the test says so.
+// life is a process that exits when the test says so.
 type life struct {
 	over, closed chan struct{}
 	once, killed sync.Once
@@ -56,7 +56,7 @@ func (l *life) Wait() error {
 	}
 }
 
-// Kill ends it, if the test has not done so.
+// Kill ends it, if the test has not.
 func (l *life) Kill() error {
 	l.killed.Do(func() {
 		select {
@@ -76,7 +76,7 @@ type bench struct {
 	*Gate
 }
 
-// on calls f with a gate, in a bubble of its own time.
+// on calls f with a gate, in a synctest bubble.
 func on(t *testing.T, o Options, f func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		g, err := New(o)
@@ -90,7 +90,7 @@ func on(t *testing.T, o Options, f func(b *bench)) {
 	})
 }
 
-// talker is a session of which the test is the other end.
+// talker is a session with the test as its client.
 type talker struct {
 	*bench
 	s       *session
@@ -99,7 +99,7 @@ type talker struct {
 	recalls int
 }
 
-// process lets a process of a container say hello and attach card 0.
+// process adds a process of a container with card 0 attached.
 func (b *bench) process(pid int, container string) *talker {
 	b.Helper()
 	t := b.connect(pid, container)
@@ -125,7 +125,7 @@ func (t *talker) attach(u wire.UUID) wire.Message {
 	return t.ask(wire.Message{Type: wire.Attach, ID: id, Arg: arg})
 }
 
-// say does as the connection does with a message.
+// say handles a message like a connection.
 func (t *talker) say(m wire.Message) error {
 	err := t.receive(t.s, m)
 	if err != nil {
@@ -135,12 +135,12 @@ func (t *talker) say(m wire.Message) error {
 	return err
 }
 
-// hear returns what was sent, or nothing.
+// hear returns the messages sent.
 func (t *talker) hear() wire.Message {
 	for {
 		select {
 		case m := <-t.s.out:
-			if m.Type == wire.Recall { // it keeps nothing without use
+			if m.Type == wire.Recall { // it holds nothing unused
 				t.recalls++
 				continue
 			}
@@ -159,7 +159,7 @@ func (t *talker) ask(m wire.Message) wire.Message {
 	return t.hear()
 }
 
-// want asks for memory of card 0.
+// want requests memory of card 0.
 func (t *talker) want(bytes uint64, wait time.Duration) wire.Message {
 	t.Helper()
 	return t.ask(wire.Message{Type: wire.Request, Device: 1, Bytes: bytes, Arg: uint64(wait.Milliseconds())})
@@ -175,7 +175,7 @@ func (t *talker) giveBack(bytes uint64) {
 	must.NoError(t, t.say(wire.Message{Type: wire.Return, Device: 1, Bytes: bytes}))
 }
 
-// refusal returns why a message is a refusal, or 0.
+// refusal returns the reason of a refusal, or 0.
 func refusal(m wire.Message) wire.Reason {
 	if m.Type != wire.Refused {
 		return 0
@@ -206,7 +206,7 @@ func TestGate_request(t *testing.T) {
 	})
 }
 
-// A request waits until there is room, and no longer than it may.
+// A request waits until there is room, up to its deadline.
 func TestGate_waits(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -229,7 +229,7 @@ func TestGate_waits(t *testing.T) {
 	})
 }
 
-// An absent limit, a limit that shrinks below what is held, and one that grows.
+// No limit, a limit that shrinks below usage, and one that grows.
 func TestGate_limit(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		must.ErrorIs(t, b.SetLimit("a", card0, 1), ErrUnknown)
@@ -268,12 +268,12 @@ func TestGate_lease(t *testing.T) {
 	})
 }
 
-// Who reconnects has what it had. Until then that is given to nobody.
+// A process that reconnects has what it had. Until then it is granted to no other.
 func TestGate_reconnects(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
 		a.take(600 * mib)
-		a.want(100*mib, 0) // granted, and the connection is lost before it is used
+		a.want(100*mib, 0) // the connection is lost before it is used
 		a.disconnected(a.s, nil)
 		must.Eq(t, ledger.Entry{Expected: 700 * mib}, b.held())
 		must.Eq(t, 1, b.Stats()[0].Disconnected)
@@ -291,14 +291,14 @@ func TestGate_reconnects(t *testing.T) {
 	})
 }
 
-// Who is over its limit only by what is expected of another process of its container waits
-// until that one is back, or for as long as it may.
+// A process over its limit only by another's expected memory waits until that one has
+// reconnected, or up to its deadline.
 func TestGate_unheard(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, other := b.process(1, "a"), b.process(2, "a")
 		a.take(500 * mib)
 		other.take(400 * mib)
-		other.want(100*mib, 0) // granted, and the connection is lost before it is used
+		other.want(100*mib, 0) // the connection is lost before it is used
 		other.disconnected(other.s, nil)
 		must.Eq(t, wire.NoMemory, refusal(a.want(50*mib, 0)))
 		must.Eq(t, wire.NoMemory, refusal(a.want(501*mib, time.Hour)))
@@ -312,7 +312,7 @@ func TestGate_unheard(t *testing.T) {
 	})
 }
 
-// A second connection of a process replaces the first one.
+// A second connection of a process replaces the first.
 func TestGate_replaces(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
@@ -329,7 +329,7 @@ func TestGate_replaces(t *testing.T) {
 	})
 }
 
-// What cannot be ends the connection, and only that.
+// An invalid message ends the connection, and nothing else.
 func TestGate_lies(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"second hello":         {Type: wire.Hello, Seq: 9, Arg: 1},
@@ -363,7 +363,7 @@ func TestGate_lies(t *testing.T) {
 	})
 }
 
-// Claims beyond what was granted take nothing from others.
+// Claims beyond the grants take nothing from others.
 func TestGate_claims(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -393,7 +393,7 @@ func TestGate_bounds(t *testing.T) {
 		must.Eq(t, 100-wire.MaxOpen, b.Stats()[0].Usage[0].Waiting)
 		must.ErrorIs(t, a2.say(wire.Message{Type: wire.Request, Seq: a2.seq - 1, Device: 1, Bytes: 1}), wire.ErrBad)
 
-		// Who asks and does not read is cut off.
+		// A client that does not read is cut off.
 		deaf := b.process(4, "d")
 		for range maxUnsent + 1 {
 			must.NoError(t, deaf.say(wire.Message{Type: wire.Info, Seq: 7, Device: 1}))
@@ -406,8 +406,7 @@ func TestGate_bounds(t *testing.T) {
 	})
 }
 
-// When somebody waits, all who hold memory are asked for what they do not use, and not too
-// often.
+// When a request waits, all holders are asked for unused memory, and not too often.
 func TestGate_recall(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -425,7 +424,7 @@ func TestGate_recall(t *testing.T) {
 	})
 }
 
-// Everybody waits for everybody: without an evictor the oldest is denied.
+// In a deadlock without an evictor the oldest request is denied.
 func TestGate_stuck(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -461,7 +460,7 @@ func TestGate_pause(t *testing.T) {
 		must.NoError(t, one.say(wire.Message{Type: wire.Paused}))
 		synctest.Wait()
 		must.Eq(t, 0, len(paused), must.Sprint("the other one has not answered"))
-		close(two.life.over) // who is gone submits nothing
+		close(two.life.over) // an exited process submits nothing
 		must.NoError(t, <-paused)
 		late := b.connect(4, "a")
 		late.ask(wire.Message{Type: wire.Hello, Arg: 1})
@@ -473,7 +472,7 @@ func TestGate_pause(t *testing.T) {
 		s := b.Stats()[0]
 		must.Eq(t, []any{1, time.Minute, false}, []any{s.Pauses, s.PausedFor, s.Paused})
 
-		// Who does not answer is left running.
+		// A container that does not answer is resumed.
 		two = late
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
 		defer cancel()
@@ -487,7 +486,7 @@ func TestGate_pause(t *testing.T) {
 	})
 }
 
-// shares remembers what it is told.
+// shares records its calls.
 type shares struct {
 	mu   sync.Mutex
 	told []string
@@ -517,7 +516,7 @@ func (s *shares) Leave(c peer.Container) {
 	s.told = append(s.told, "leave "+c.ID)
 }
 
-// A container uses the cards on which it has a seat, and books memory of no other.
+// A container can use only the cards on which it has a seat.
 func TestGate_seats(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.connect(1, "a")
@@ -550,8 +549,7 @@ func TestGate_shares(t *testing.T) {
 	})
 }
 
-// At any moment the state file says of each process at least what it holds: the gate may
-// be killed then.
+// At any moment the state file bounds what each process holds: the gate may be killed then.
 func TestGate_stateCovers(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		o := options()
@@ -594,8 +592,8 @@ func TestGate_stateCovers(t *testing.T) {
 	})
 }
 
-// Whatever clients say, in whatever order, the books are right and no other client's
-// session ends. The fuzzer writes the messages of two clients.
+// Whatever clients send, in any order, the ledger is right and no other client's session ends.
+// The fuzzer writes the messages of two clients.
 func FuzzGate(f *testing.F) {
 	say := func(who byte, m wire.Message) []byte { return append([]byte{who}, m.Append(nil)...) }
 	id, arg := uuid0.Words()
@@ -629,7 +627,7 @@ func FuzzGate(f *testing.F) {
 	})
 }
 
-// gatekeeper lets a container join when the test says so.
+// gatekeeper delays joins until the test releases them.
 type gatekeeper struct {
 	shares
 	let chan struct{}
@@ -640,8 +638,8 @@ func (k *gatekeeper) Join(c peer.Container, card ledger.CardID) (Share, error) {
 	return k.shares.Join(c, card)
 }
 
-// A container that ends while it joins has left in the end, and nothing is kept for it; one
-// of the same name that has come meanwhile has not.
+// A container that ends while it joins has left in the end, and nothing is kept for it; one of
+// the same name that has come meanwhile stays.
 func TestGate_leavesWhileItJoins(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		o := options()

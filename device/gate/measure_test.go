@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// scales is what card 0 shows.
+// scales returns what card 0 shows.
 type scales struct {
 	free uint64
 	by   map[int]uint64
@@ -33,7 +33,7 @@ func (s *scales) options() Options {
 	return o
 }
 
-// What a process has beyond what it was granted counts at once, and is its own.
+// Memory of a process beyond its grants counts at once, as its overhead.
 func TestMeasure_overhead(t *testing.T) {
 	s := &scales{free: 840 * mib, by: map[int]uint64{1: 160 * mib}}
 	on(t, s.options(), func(b *bench) {
@@ -54,9 +54,9 @@ func TestMeasure_overhead(t *testing.T) {
 	})
 }
 
-// Memory of a process that does not ask counts when it is seen twice, for a process may just
-// have begun; and at once when the driver has refused what was granted. Nothing is granted
-// until then, and a card that cannot be measured is not waited for.
+// Memory of an unknown process counts when measured twice, because a process may have just
+// started; and at once if the driver has refused a grant. Nothing is granted until then, and a
+// card that cannot be measured is not waited for.
 func TestMeasure_outside(t *testing.T) {
 	s := &scales{free: 600 * mib, by: map[int]uint64{1: 100 * mib}}
 	on(t, s.options(), func(b *bench) {
@@ -70,7 +70,7 @@ func TestMeasure_outside(t *testing.T) {
 		must.Eq(t, 600*mib, b.ledger.Free(card0))
 
 		s.free = 500 * mib
-		a.take(300 * mib) // by the books
+		a.take(300 * mib) // by the ledger
 		a.giveBack(300 * mib)
 		time.Sleep(time.Second)
 		must.NoError(t, a.say(wire.Message{Type: wire.Full, Device: 1}))
@@ -95,7 +95,7 @@ func TestMeasure_outside(t *testing.T) {
 	})
 }
 
-// Memory comes back to a card that has the room, and a margin; until then others get theirs.
+// A restore needs room on the card and a margin; until then other requests are granted.
 func TestMeasure_return(t *testing.T) {
 	s := &scales{free: 1000 * mib}
 	o := s.options()

@@ -23,10 +23,10 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// garage is an evictor that writes down who is parked.
+// garage is an evictor that records what is parked.
 type garage struct {
 	takes        time.Duration
-	park, comeIn func() error // how it ends, if not nil
+	park, comeIn func() error // results, if not nil
 	freed        map[ledger.CardID]uint64
 
 	mu     sync.Mutex
@@ -91,8 +91,8 @@ func (t *talker) stop() {
 	must.NoError(t, t.say(wire.Message{Type: wire.Paused}))
 }
 
-// Everybody waits for everybody: the last one leaves, the other one goes on; when that one
-// ends, the first comes back and gets what it has waited for.
+// In a deadlock the last container is parked, the other continues; when it exits, the first is
+// restored and gets what it waited for.
 func TestPark_stuck(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -132,7 +132,7 @@ func TestPark_stuck(t *testing.T) {
 	})
 }
 
-// Who cannot be parked goes on as before, and another one leaves; ErrPinned is for ever.
+// A container that cannot be parked continues, and another is parked; ErrPinned is final.
 func TestPark_fails(t *testing.T) {
 	for _, fail := range []error{errors.New("no room in the host's memory"), ErrPinned} {
 		o := options()
@@ -161,7 +161,7 @@ func TestPark_fails(t *testing.T) {
 	}
 }
 
-// A victim that does not stop goes on.
+// A victim that does not stop is resumed.
 func TestPark_deaf(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -181,7 +181,7 @@ func TestPark_deaf(t *testing.T) {
 	})
 }
 
-// A return that fails is tried again; one that has lost the memory is not.
+// A failed restore is retried; one that lost the memory is not.
 func TestPark_returnFails(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		o := options()
@@ -208,7 +208,7 @@ func TestPark_returnFails(t *testing.T) {
 			time.Sleep(cars.takes + time.Millisecond)
 			synctest.Wait()
 			if lost {
-				// It stays as it is until people have been told, and is ended then.
+				// It stays until the loss has been published, and is killed then.
 				must.Eq(t, wire.Message{}, c.hear())
 				must.ErrorIs(t, b.Stats()[0].Lost, ErrLost)
 				time.Sleep(killDelay)
@@ -229,8 +229,8 @@ func TestPark_returnFails(t *testing.T) {
 	}
 }
 
-// Who was idle when it was parked stays away as long as somebody wants the room, until it
-// wants to run.
+// A container that was idle when parked stays parked while another wants the room, until it
+// wants to submit work.
 func TestPark_lazy(t *testing.T) {
 	o := options()
 	o.Lazy = true
@@ -251,7 +251,7 @@ func TestPark_lazy(t *testing.T) {
 		}
 		synctest.Wait()
 		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("it is not disturbed"))
-		// Now it wants to run, and a has had its turn.
+		// Now it has work, and a has had its turn.
 		must.NoError(t, idle.say(wire.Message{Type: wire.Active}))
 		time.Sleep(b.opts.Rules.Patience + time.Second)
 		a.stop()
@@ -262,7 +262,7 @@ func TestPark_lazy(t *testing.T) {
 	})
 }
 
-// Memory that the driver has taken beyond what it was asked for must be free, too.
+// The driver's overhead must be free as well.
 func TestPark_footprint(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -288,7 +288,7 @@ func TestPark_footprint(t *testing.T) {
 	})
 }
 
-// With two cards all must fit before anything comes back.
+// With two cards everything must fit before anything is restored.
 func TestPark_twoCards(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -324,8 +324,8 @@ func TestPark_twoCards(t *testing.T) {
 	})
 }
 
-// Who is paused by the plan and holds what all others wait for is resumed; with an evictor
-// it is parked instead.
+// A container that the plan has paused and that holds what all others wait for is resumed; with
+// an evictor it is parked instead.
 func TestPark_planned(t *testing.T) {
 	for _, evictor := range []bool{false, true} {
 		o := options()
@@ -361,7 +361,7 @@ func TestPark_planned(t *testing.T) {
 	}
 }
 
-// Where nobody is parked any more, an evictor makes no room.
+// With RestoreOnly an evictor makes no room.
 func TestPark_returnOnly(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -380,7 +380,7 @@ func TestPark_returnOnly(t *testing.T) {
 	})
 }
 
-// A gate that is started again brings back who was parked, and repairs who was on the way.
+// A restarted gate restores parked containers, and repairs unfinished parks.
 func TestPark_restart(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -404,10 +404,10 @@ func TestPark_restart(t *testing.T) {
 			time.Sleep(2 * cars.takes)
 			synctest.Wait()
 
-			// The processes of this test are none of the host's: those are looked for.
+			// The processes of this test do not exist on the host.
 			lives := map[int]*life{1: newLife(), 2: newLife()}
 			o.Open = func(pid int, _ uint64) (Life, error) { return lives[pid], nil }
-			o.RestoreOnly = true // also where nobody is to be parked any more
+			o.RestoreOnly = true // even if nothing may be parked any more
 			g, err = New(o)
 			must.NoError(t, err)
 			defer g.Close()
@@ -436,7 +436,7 @@ func TestPark_restart(t *testing.T) {
 	}
 }
 
-// parkOne lets c, which must be idle by then, be parked for a, which asks for some memory.
+// parkOne has c, which must be idle by then, parked for a request of a.
 func parkOne(b *bench, cars *garage, a *talker, bytes uint64, victims ...*talker) {
 	b.Helper()
 	must.Eq(b, wire.Message{}, a.want(bytes, time.Hour))
@@ -449,8 +449,8 @@ func parkOne(b *bench, cars *garage, a *talker, bytes uint64, victims ...*talker
 	must.Eq(b, wire.Grant, a.hear().Type)
 }
 
-// What a parked container asks for counts for its return only as far as it may have it: it
-// neither makes the sum wrap around nor claims the whole card.
+// Requests of a parked container count for its restore only within its limit: they neither
+// overflow the sum nor claim the whole card.
 func TestPark_asksTooMuch(t *testing.T) {
 	for _, most := range []uint64{1000 * mib, 700 * mib} {
 		o := options()
@@ -483,8 +483,8 @@ func TestPark_asksTooMuch(t *testing.T) {
 	}
 }
 
-// A process of a parked container that holds nothing of a card is left alone when that of
-// another one comes back: each of them goes on with its own.
+// A process of a parked container that holds nothing of a card is left alone when another one's
+// memory there is restored.
 func TestPark_processPerCard(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -510,8 +510,8 @@ func TestPark_processPerCard(t *testing.T) {
 	})
 }
 
-// A container that cannot come back, since somebody who cannot be parked holds too much,
-// does not keep the card for itself.
+// A container that cannot be restored, because an unparkable one holds too much, does not
+// reserve the card.
 func TestPark_hopeless(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -521,7 +521,7 @@ func TestPark_hopeless(t *testing.T) {
 		must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
 		c.take(800 * mib)
 		parkOne(b, cars, a, 300*mib, c)
-		must.NoError(t, c.say(wire.Message{Type: wire.Active})) // it wants to come back
+		must.NoError(t, c.say(wire.Message{Type: wire.Active})) // it wants to be restored
 		time.Sleep(b.opts.Rules.Patience + time.Second)
 		d, e := b.process(3, "d"), b.process(4, "e")
 		d.take(600 * mib)
@@ -532,7 +532,7 @@ func TestPark_hopeless(t *testing.T) {
 		time.Sleep(cars.takes)
 		synctest.Wait()
 		must.Eq(t, wire.Grant, e.hear().Type)
-		// When that one has gone it comes back.
+		// When that one has exited it is restored.
 		close(a.life.over)
 		synctest.Wait()
 		close(e.life.over)
@@ -542,8 +542,8 @@ func TestPark_hopeless(t *testing.T) {
 	})
 }
 
-// Who comes back keeps its turn, also if one of a higher priority has waited for it all the
-// time: else both would move again and again, and it would never run.
+// A restored container keeps its turn, even if one of a higher priority has waited all the
+// time: otherwise both would be moved again and again, and it would never run.
 func TestPark_turnOfTheLow(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -569,8 +569,8 @@ func TestPark_turnOfTheLow(t *testing.T) {
 	})
 }
 
-// A process that is back and has not said yet what it holds of one of its cards is not paused
-// in vain.
+// A process that has reconnected without reporting its holdings on one of its cards is not
+// paused in vain.
 func TestPark_inFlightElsewhere(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -619,8 +619,8 @@ func TestPark_inFlightSince(t *testing.T) {
 	})
 }
 
-// The time of a parking that fails does not count for those who wait, nor does the time of
-// one that does not count for those who have asked only in the middle of it.
+// The time of a failed park does not count against deadlines, nor does the time of a successful
+// one for requests made in the middle of it.
 func TestPark_deadlines(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		o := options()
@@ -661,7 +661,7 @@ func TestPark_deadlines(t *testing.T) {
 	}
 }
 
-// A container that takes the place of one that was about to be parked is not paused for it.
+// A container with the same name as one that was about to be parked is not paused for it.
 func TestPark_replaced(t *testing.T) {
 	o := options()
 	o.Evictor = newGarage()
@@ -680,7 +680,7 @@ func TestPark_replaced(t *testing.T) {
 	})
 }
 
-// A process that has come in a pause is waited for when there is another reason for it.
+// A process that starts during a pause is awaited if there is another reason for it.
 func TestPause_lateComer(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
@@ -709,8 +709,8 @@ func drained(c chan error) (out []error) {
 	}
 }
 
-// A process that says only after the parking has begun what it holds was not parked with
-// the others: that stays on the books.
+// Holdings that a process reports only after the park has begun were not parked, and stay in
+// the ledger.
 func TestPark_newProcess(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -739,7 +739,7 @@ func TestPark_newProcess(t *testing.T) {
 	})
 }
 
-// Two containers come back to a card one after the other, and others ask meanwhile.
+// Two containers are restored to a card one after the other, with requests meanwhile.
 func TestPark_twoReturn(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -777,7 +777,7 @@ func TestPark_twoReturn(t *testing.T) {
 	})
 }
 
-// again starts a gate to which the processes of this test are there, whatever the host says.
+// again starts a gate for which the processes of this test exist.
 func again(t *testing.T, o Options, lives map[int]*life) *bench {
 	t.Helper()
 	o.Open = func(pid int, _ uint64) (Life, error) {
@@ -791,8 +791,8 @@ func again(t *testing.T, o Options, lives map[int]*life) *bench {
 	return &bench{t, g}
 }
 
-// All processes of a parked container come back after a restart, also those that hold
-// nothing by the books: they were parked like the others.
+// After a restart all processes of a parked container are restored, including those that hold
+// nothing by the ledger: they were parked too.
 func TestPark_restartAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options()
@@ -814,8 +814,8 @@ func TestPark_restartAll(t *testing.T) {
 	})
 }
 
-// After a restart with less of the card to be given: what was parked comes back as far as it
-// may, and the gate does not turn in circles.
+// After a restart with a smaller capacity: as much of the parked memory is restored as
+// possible, and the gate does not loop.
 func TestPark_restartSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options()
@@ -840,8 +840,8 @@ func TestPark_restartSmaller(t *testing.T) {
 	})
 }
 
-// Who was on the way when the gate was started again keeps its room until it is known to be
-// back: how it is with it nobody can say before.
+// After a restart a container that was being parked keeps its room until it is restored: its
+// state is unknown before.
 func TestPark_restartUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options()
@@ -880,7 +880,7 @@ func TestPark_restartUnknown(t *testing.T) {
 	})
 }
 
-// A gate that has ended moves nobody any more, and leaves the state file to the next one.
+// A closed gate moves no container, and leaves the state file to the next one.
 func TestPark_closed(t *testing.T) {
 	o := options()
 	cars := newGarage()
@@ -897,7 +897,7 @@ func TestPark_closed(t *testing.T) {
 	})
 }
 
-// job is a trainee that needs some memory, takes it in steps, computes, and ends.
+// job is a training job that takes its memory in steps, computes, and exits.
 type job struct {
 	*talker
 	need, step uint64
@@ -909,7 +909,7 @@ type job struct {
 	answers []wire.Message
 }
 
-// run returns how much was denied, and when it ended.
+// run returns how many requests were denied, and when it ended.
 func (j *job) run(cars *garage, steps int) (denied int) {
 	j.changed = sync.NewCond(&j.mu)
 	go func() {
@@ -926,7 +926,7 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 				j.changed.Broadcast()
 				j.mu.Unlock()
 				if m.Type == wire.Pause {
-					// It may have ended meanwhile.
+					// It may have exited meanwhile.
 					if err := j.say(wire.Message{Type: wire.Paused}); !errors.Is(err, errSessionOver) {
 						must.NoError(j, err)
 					}
@@ -966,8 +966,8 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 	return denied
 }
 
-// The paper's experiment: of N equal jobs four fit. All end, none is denied anything, and
-// it does not take much longer than it must.
+// The paper's experiment: of N equal jobs four fit. All finish without a denial, in not much
+// more than the minimum time.
 func TestPark_many(t *testing.T) {
 	for _, n := range []int{4, 5, 7, 20} {
 		o := options()
@@ -994,7 +994,7 @@ func TestPark_many(t *testing.T) {
 	}
 }
 
-// Whatever jobs come: each that fits on the card by itself ends, and is denied nothing.
+// Any job that fits on an empty card finishes without a denial.
 func TestPark_random(t *testing.T) {
 	for seed := range uint64(20) {
 		o := options()
@@ -1025,7 +1025,7 @@ func TestPark_random(t *testing.T) {
 	}
 }
 
-// A soft share is what a container is told, and not what it is kept to.
+// A soft share is what a container is told, but not its limit.
 func TestGate_soft(t *testing.T) {
 	o := options()
 	o.Soft = true
@@ -1038,7 +1038,7 @@ func TestGate_soft(t *testing.T) {
 		must.Eq(t, wire.NoMemory, refusal(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
 		must.ErrorIs(t, b.SetLimit("a", "GPU-none", 1), ErrUnknown)
 	})
-	// One that cannot be parked keeps to it: what it borrows could not be had back.
+	// For one that cannot be parked it is: what it borrowed could not be reclaimed.
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
@@ -1048,7 +1048,7 @@ func TestGate_soft(t *testing.T) {
 		a.take(100 * mib)
 		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
 	})
-	// What it says that it wants at most is the most that it gets.
+	// Share.Most is the most it gets.
 	s := new(shares)
 	o.Shares = s
 	on(t, o, func(b *bench) {

@@ -31,7 +31,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// soon waits for what must come to be.
+// soon waits for a condition.
 func soon(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	must.Wait(t, wait.InitialSuccess(
@@ -39,7 +39,7 @@ func soon(t testing.TB, what string, is func() bool) {
 	), must.Sprint(what))
 }
 
-// place is where a gate is, and with which options it is opened again.
+// place is a gate's location, and its options for a restart.
 type place struct {
 	testing.TB
 	socket  string
@@ -55,15 +55,15 @@ func newPlace(t testing.TB) *place {
 	return p
 }
 
-// connections takes each connection for a process of its own, in one of ten containers.
+// connections treats each connection as a process of its own, in one of ten containers.
 func (p *place) connections(_ *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
 	n := int(p.next.Add(1))
 	c := peer.Container{ID: strconv.Itoa(n % 10), Alloc: "a", Task: "t"}
 	return peer.Process{PID: n, Start: 1, Container: c}, newLife(), admit(c.ID)
 }
 
-// processes knows the children of this test by what is in their environment, and takes
-// the kernel's word for the rest.
+// processes identifies the children of this test by their environment, and uses the kernel's
+// answers for the rest.
 func (p *place) processes(conn *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -99,10 +99,10 @@ func (p *place) processes(conn *net.UnixConn, admit func(string) error) (peer.Pr
 	return who, life, nil
 }
 
-// running is a gate that serves.
+// running is a serving gate.
 type running struct {
 	*Gate
-	end func() // as a kill does, but for the state file
+	end func() // like a kill, but for the state file
 }
 
 // open opens a gate and serves until the test or end ends it.
@@ -116,7 +116,7 @@ func (p *place) open() *running {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ctx, l) }()
 	end := sync.OnceFunc(func() {
-		// What is written at the end a kill would not have written.
+		// A killed gate would not have saved its state at the end.
 		state, _ := os.ReadFile(p.options.State)
 		g.Close()
 		if state != nil {
@@ -161,7 +161,7 @@ func TestListen(t *testing.T) {
 	must.ErrorContains(t, err, "the path exists and is not a socket")
 }
 
-// What a container sends that is no message ends its connection, and nobody else's.
+// An invalid message of a container ends its connection, and no other.
 func TestServe_hostile(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Hello = 200 * time.Millisecond
@@ -187,7 +187,7 @@ func TestServe_hostile(t *testing.T) {
 	} {
 		conn, err := net.Dial("unix", p.socket)
 		must.NoError(t, err)
-		_, _ = conn.Write(sent) // which may be cut off
+		_, _ = conn.Write(sent) // it may be cut off
 		if len(sent) > 0 && strings.Contains(name, "half") {
 			must.NoError(t, conn.(*net.UnixConn).CloseWrite())
 		}
@@ -208,7 +208,7 @@ func TestServe_hostile(t *testing.T) {
 	})
 }
 
-// The answer to a bad message says so before the end.
+// The answer to a bad message is sent before the connection ends.
 func TestServe_badMessage(t *testing.T) {
 	p := newPlace(t)
 	p.open()
@@ -221,7 +221,7 @@ func TestServe_badMessage(t *testing.T) {
 	must.ErrorIs(t, err, io.EOF)
 }
 
-// A flood of one client is slowed down: others are answered meanwhile.
+// A flood from one client is slowed down: others are answered meanwhile.
 func TestServe_flood(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Rate, p.options.Bounds.Burst = 2000, 100
@@ -254,7 +254,7 @@ func TestServe_flood(t *testing.T) {
 	must.Eq(t, 200*mib, g.Cards()[0].Held.Committed)
 }
 
-// A container has so many connections and no more, and others have theirs.
+// The connections of a container are limited, and others still get theirs.
 func TestServe_connections(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Connections, p.options.Bounds.Sure = 3, 1
@@ -269,7 +269,7 @@ func TestServe_connections(t *testing.T) {
 	must.Eq(t, 30, open)
 }
 
-// Containers that take all the connections they can leave others theirs.
+// Containers that use all connections they can leave others theirs.
 func TestDoors(t *testing.T) {
 	b := Bounds{Connections: 10, Total: 20, Sure: 2, Rate: 1, Burst: 1}
 	d := connLimiter{held: make(map[ledger.ContainerID]*connCount)}
@@ -295,8 +295,8 @@ func TestDoors(t *testing.T) {
 	must.Eq(t, 0, d.total)
 }
 
-// What a message costs others does not grow with the requests that wait: containers that let
-// many wait cannot hold up the rest by sending.
+// The cost of a message to others does not grow with the waiting requests: containers with many
+// of them cannot delay the rest by sending.
 func TestServe_crowd(t *testing.T) {
 	cost := func(waiting int) time.Duration {
 		o := options()
@@ -324,8 +324,8 @@ func TestServe_crowd(t *testing.T) {
 	must.Less(t, 300*few, many)
 }
 
-// Two hundred clients at once, of ten containers whose limits are the card: all is
-// granted that fits, nobody waits for ever, and in the end nothing is held.
+// Two hundred clients of ten containers, whose limits are the card: all that fits is granted,
+// no request waits for ever, and in the end nothing is held.
 func TestServe_200(t *testing.T) {
 	p := newPlace(t)
 	p.options.Cards[0].Physical = 1000 * mib
@@ -365,7 +365,7 @@ func TestServe_200(t *testing.T) {
 			if err := c.giveBack(holds); err != nil {
 				t.Error(err)
 			}
-			if _, err := c.info(); err != nil { // all that came before was taken
+			if _, err := c.info(); err != nil { // all earlier messages were handled
 				t.Error(err)
 			}
 		})
@@ -389,7 +389,7 @@ func TestServe_200(t *testing.T) {
 	must.Eq(t, ledger.Entry{}, g.held())
 }
 
-// The test's own binary is the client of the tests below.
+// The test binary is the client of the tests below.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("GATE_TEST_SOCKET"); socket != "" {
 		if err := child(socket, os.Getenv("GATE_TEST_DOES")); err != nil {
@@ -414,7 +414,7 @@ func child(socket, does string) error {
 			m, err := c.ask(wire.Message{Type: wire.Request, Device: c.device, Bytes: bytes, Arg: 10})
 			var why refused
 			switch {
-			case errors.As(err, &why): // as a framework does, it frees what it can
+			case errors.As(err, &why): // it frees what it can, like a framework
 				err, holds = c.giveBack(holds), 0
 			case err != nil:
 			case rand.IntN(3) == 0:
@@ -426,7 +426,7 @@ func child(socket, does string) error {
 				return err
 			}
 		}
-	case "hold": // and comes back when the gate does
+	case "hold": // reconnects with the gate
 		if err := c.take(700*mib, 0); err != nil {
 			return err
 		}
@@ -439,7 +439,7 @@ func child(socket, does string) error {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			_, _ = fmt.Scanln() // it has time until the test says go
+			_, _ = fmt.Scanln() // it waits for the test
 			if err := c.say(wire.Message{Type: wire.Holds, Device: c.device, Bytes: 600 * mib}); err != nil {
 				return err
 			}
@@ -448,7 +448,7 @@ func child(socket, does string) error {
 	return fmt.Errorf("unknown: %q", does)
 }
 
-// start starts a child. Nothing is left of it after the test.
+// start starts a child, and cleans up after the test.
 func (p *place) start(container, does string) (*exec.Cmd, io.Writer, io.Reader) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "GATE_TEST_SOCKET="+p.socket, "GATE_TEST_DOES="+does, "GATE_TEST_CONTAINER="+container)
@@ -465,7 +465,7 @@ func (p *place) start(container, does string) (*exec.Cmd, io.Writer, io.Reader) 
 	return cmd, in, out
 }
 
-// Whoever is killed, at whatever point, gives back everything.
+// A client that is killed at any point frees everything.
 func TestServe_killed(t *testing.T) {
 	p := newPlace(t)
 	p.options.Identify = p.processes
@@ -496,8 +496,8 @@ func TestServe_killed(t *testing.T) {
 	}
 }
 
-// A gate that is started again gives nothing that somebody may hold, whether that one is
-// back yet or not, and knows who has ended meanwhile.
+// A restarted gate grants nothing that an earlier process may hold, whether that has
+// reconnected or not, and notices the exits meanwhile.
 func TestServe_restart(t *testing.T) {
 	p := newPlace(t)
 	p.options.Identify = p.processes
@@ -531,7 +531,7 @@ func TestServe_restart(t *testing.T) {
 	soon(t, "the other one has ended", func() bool { return g.held() == ledger.Entry{Committed: 600 * mib} })
 }
 
-// Without a state file that can be read nothing is given for a time, and no longer.
+// Without a readable state file nothing is granted for Grace, and no longer.
 func TestServe_restartBlind(t *testing.T) {
 	p := newPlace(t)
 	p.options.Grace = 300 * time.Millisecond
@@ -547,7 +547,7 @@ func TestServe_restartBlind(t *testing.T) {
 	must.GreaterEq(t, p.options.Grace, time.Since(begun))
 }
 
-// What another start of the machine has left is of no interest.
+// State from before a reboot is ignored.
 func TestServe_restartMachine(t *testing.T) {
 	p := newPlace(t)
 	start, err := peer.Finder{}.Start(os.Getpid())
@@ -568,8 +568,8 @@ func TestServe_restartMachine(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is the round trip REQUEST and GRANT of one client, and its RETURN, which
-// has no answer.
+// BenchmarkRequest measures the round trip of REQUEST and GRANT of one client, and its RETURN,
+// which has no answer.
 func BenchmarkRequest(b *testing.B) {
 	p := newPlace(b)
 	p.options.Bounds.Rate = 1_000_000

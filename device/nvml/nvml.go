@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package nvml is what the device plugin knows of a machine's NVIDIA cards, by NVIDIA's
-// management library.
+// Package nvml reads a machine's NVIDIA cards through NVIDIA's management library.
 package nvml
 
 import (
@@ -16,8 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ErrNone says that there is no card to be had here: no library, or no driver. That is
-// what most machines are like.
+// ErrNone: no library or no driver, as on most machines.
 var ErrNone = errors.New("there is no NVIDIA driver here")
 
 // MiB is 1024 · 1024 bytes.
@@ -29,23 +27,23 @@ type Card struct {
 	Name        string // of the model
 	PCIBusID    string
 	Minor       int    // of its device node, /dev/nvidia<minor>
-	Driver      string // its version
+	Driver      string // version
 	ComputeMode string // "default", "exclusive", "prohibited"
-	MIG         bool   // it is divided by hardware
-	Memory      uint64 // in bytes, with what the driver keeps
-	// Reserved is what of Memory the driver keeps for itself, in bytes; 0 where an old one
-	// does not tell.
+	MIG         bool   // partitioned by hardware
+	Memory      uint64 // bytes, including what the driver reserves
+	// Reserved is the part of Memory that the driver keeps, in bytes; 0 if an old driver does
+	// not report it.
 	Reserved uint64
-	// Unhealthy says why nothing may run on it; "" if all is well.
+	// Unhealthy is why nothing may run on it; "" if healthy.
 	Unhealthy string
 }
 
-// Usage is how a card is used at a moment.
+// Usage is the current usage of a card.
 type Usage struct {
 	Time           time.Time
 	Used, Free     uint64  // memory, in bytes
-	Busy           float64 // part of the last moment in which a kernel ran, 0 to 1
-	MemoryBusy     float64 // part in which memory was read or written, 0 to 1
+	Busy           float64 // fraction of the last sample period with a kernel running, 0 to 1
+	MemoryBusy     float64 // the same for memory being read or written, 0 to 1
 	TemperatureC   float64
 	PowerW         float64
 	Processes      []Process
@@ -55,19 +53,19 @@ type Usage struct {
 // Process is a process on a card.
 type Process struct {
 	PID  int    // on the host
-	Used uint64 // memory, in bytes; 0 where it is not known
+	Used uint64 // memory, in bytes; 0 if unknown
 }
 
 // Library is the management library. It is not safe for concurrent use.
 type Library struct {
 	nvml      nvml.Interface
 	ready     bool
-	events    nvml.EventSet     // nil: there is none
-	listening map[string]bool   // the cards of which it tells, by UUID
-	xids      map[string]uint64 // the last error of a card that has not been harmless
+	events    nvml.EventSet     // nil: not supported
+	listening map[string]bool   // cards with event reporting, by UUID
+	xids      map[string]uint64 // last harmful Xid error, by UUID
 }
 
-// New returns the library at a path; "" is where the system has it.
+// New returns the library at a path; "" is the system's.
 func New(path string) *Library {
 	var opts []nvml.LibraryOption
 	if path != "" {
@@ -76,12 +74,12 @@ func New(path string) *Library {
 	return newLibrary(nvml.New(opts...))
 }
 
-// over is a Library over an implementation.
+// newLibrary returns a Library over an implementation.
 func newLibrary(n nvml.Interface) *Library {
 	return &Library{nvml: n, listening: make(map[string]bool), xids: make(map[string]uint64)}
 }
 
-// open loads the library, if it is not loaded. The error is ErrNone where there is none.
+// open loads the library, unless loaded. The error is ErrNone if there is none.
 func (l *Library) open() error {
 	if l.ready {
 		return nil
@@ -104,14 +102,14 @@ func (l *Library) Close() error {
 	}
 	l.ready = false
 	if l.events != nil {
-		_ = l.events.Free() // the library goes with it
+		_ = l.events.Free() // unloading frees it anyway
 		l.events = nil
 		clear(l.listening)
 	}
 	return nvmlError("closing NVML", l.nvml.Shutdown())
 }
 
-// text is what NVML says of a result. Its own text needs the library.
+// text describes a result. NVML's own text needs the library.
 func text(ret nvml.Return) string {
 	if s := nvml.ErrorString(ret); s != "" {
 		return s
@@ -126,20 +124,20 @@ func nvmlError(what string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %s", what, text(ret))
 }
 
-// has says whether the library knows a function. A driver of some years ago does not know
-// all, and to call one that it does not know ends the process.
+// has reports whether the library has a function. Old drivers lack some, and calling a missing
+// one ends the process.
 func (l *Library) has(function string) bool {
 	return l.nvml.Extensions().LookupSymbol(function) == nil
 }
 
-// Cards lists the cards, in the order of their addresses on the bus. One of which only
-// some things can be read is listed as unhealthy.
+// Cards lists the cards in the order of their bus addresses. One that can be read only in part
+// is listed as unhealthy.
 func (l *Library) Cards() ([]Card, error) {
 	if err := l.open(); err != nil {
 		return nil, err
 	}
 	driver, ret := l.nvml.SystemGetDriverVersion()
-	if err := nvmlError("asking NVML for the driver's version", ret); err != nil {
+	if err := nvmlError("reading the driver's version", ret); err != nil {
 		return nil, err
 	}
 	n, ret := l.nvml.DeviceGetCount()
@@ -151,7 +149,7 @@ func (l *Library) Cards() ([]Card, error) {
 	for i := range n {
 		dev, ret := l.nvml.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
-			// Its UUID is not known, so that it is missing, and whoever knew it sees that.
+			// Without its UUID it is missing, and a caller that knew it notices.
 			continue
 		}
 		c, ok := l.card(dev)
@@ -167,8 +165,7 @@ func (l *Library) Cards() ([]Card, error) {
 	return cards, nil
 }
 
-// card reads what does not change, and whether the card is well. Without a UUID it cannot
-// be named.
+// card reads the constant properties, and the health. Without a UUID a card cannot be named.
 func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	var ret nvml.Return
 	if c.UUID, ret = dev.GetUUID(); ret != nvml.SUCCESS {
@@ -216,8 +213,8 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	return c, true
 }
 
-// memoryFault says which of its memory the card reports as broken. An error that ECC could
-// not correct ends the processes it hits; the card goes on once the memory is replaced.
+// memoryFault returns which memory the card reports as broken. An uncorrectable ECC error ends
+// the processes it hits; the card continues once the memory is replaced.
 func (l *Library) memoryFault(dev nvml.Device) string {
 	const reset = ", and is replaced when the card is reset (nvidia-smi -r)"
 	if l.has("nvmlDeviceGetRemappedRows") {
@@ -257,7 +254,7 @@ func computeMode(mode nvml.ComputeMode) string {
 	return "default"
 }
 
-// Usage reads how a card is used now.
+// Usage reads the current usage of a card.
 func (l *Library) Usage(uuid string) (Usage, error) {
 	if err := l.open(); err != nil {
 		return Usage{}, err
@@ -272,7 +269,7 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 		return u, err
 	}
 	u.Used, u.Free = memory.Used, memory.Free
-	// What a card does not tell is 0.
+	// Unsupported figures are 0.
 	if l.has("nvmlDeviceGetUtilizationRates") {
 		if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
 			u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100

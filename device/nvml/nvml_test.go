@@ -14,10 +14,10 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// machine is one with two cards, of which the second one is on the first place of the bus.
+// machine has two cards, of which the second comes first on the bus.
 func machine(change ...func(*mock.Device)) *Library { return old("", change...) }
 
-// old is machine with a library that does not know a function.
+// old is machine with a library that lacks a function.
 func old(unknown string, change ...func(*mock.Device)) *Library {
 	device := func(uuid, bus string, minor int) *mock.Device {
 		d := &mock.Device{
@@ -87,11 +87,11 @@ func freed() nvml.Return { return nvml.SUCCESS }
 
 func silent(uint32) (nvml.EventData, nvml.Return) { return nvml.EventData{}, nvml.ERROR_TIMEOUT }
 
-// An Xid error that is no program's retires a card until the driver says that it is well.
+// A harmful Xid error retires a card until the driver reports that it is well.
 func TestCards_xid(t *testing.T) {
 	for _, tc := range []struct {
 		xids   []uint64
-		action int // -1: the driver does not tell
+		action int // -1: not reported
 		want   string
 	}{
 		{nil, -1, ""},
@@ -128,7 +128,7 @@ func TestCards_xid(t *testing.T) {
 				return nvml.EventData{Device: broken, EventType: nvml.EventTypeXidCriticalError, EventData: xid}, nvml.SUCCESS
 			}}, nvml.SUCCESS
 		}
-		_, err := l.Cards() // which begins to listen
+		_, err := l.Cards() // which subscribes to its events
 		must.NoError(t, err)
 		for range 2 {
 			cards, err := l.Cards()
@@ -178,7 +178,7 @@ func TestCards(t *testing.T) {
 	must.NoError(t, err)
 	must.True(t, cards[1].MIG)
 	must.Eq(t, "prohibited", cards[1].ComputeMode)
-	// One of which not even the name is known is missing.
+	// A card without even a name is missing.
 	cards, err = machine(func(d *mock.Device) {
 		d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
 	}).Cards()
@@ -198,7 +198,7 @@ func TestUsage(t *testing.T) {
 	must.ErrorContains(t, err, "looking for card GPU-3: ")
 }
 
-// What an old library does not know is not called: that would end the process.
+// A function the library lacks is not called: that would end the process.
 func TestCards_old(t *testing.T) {
 	cards, err := old("nvmlDeviceGetRemappedRows", func(d *mock.Device) {
 		d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) {
@@ -221,7 +221,7 @@ func TestNone(t *testing.T) {
 	}
 	_, err := newLibrary(&mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_UNKNOWN }}).Usage("GPU-1")
 	must.ErrorContains(t, err, "loading NVML: ")
-	// The real thing, where there is no such library.
+	// The real library, which does not exist here.
 	_, err = New("/nowhere/" + strings.Repeat("x", 8) + ".so").Cards()
 	must.ErrorIs(t, err, ErrNone)
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// harmless are the Xid errors after which a card goes on. The first are errors of programs,
-// as NVIDIA's plugin for Kubernetes has them; those of memory are what memoryFault sees.
+// harmless are the Xid errors after which a card continues. The first are application errors,
+// as in NVIDIA's plugin for Kubernetes; memory errors are covered by memoryFault.
 var harmless = []uint64{13, 31, 43, 45, 68, 109, 48, 63, 64, 92, 94}
 
-// atOnce bounds how many events are read at a time.
+// maxEvents bounds the events read at a time.
 const maxEvents = 1000
 
-// listen has NVML tell of a card's Xid errors. Old cards, and virtual ones, cannot.
+// listen subscribes to a card's Xid errors. Old and virtual cards do not support it.
 func (l *Library) listen(uuid string, dev nvml.Device) {
 	if l.listening[uuid] || !l.has("nvmlEventSetWait_v2") {
 		return
@@ -35,7 +35,7 @@ func (l *Library) listen(uuid string, dev nvml.Device) {
 	}
 }
 
-// hear reads the Xid errors of all cards since it was last called.
+// readXids reads the Xid errors of all cards since the last call.
 func (l *Library) readXids() {
 	for range maxEvents {
 		if l.events == nil {
@@ -54,8 +54,8 @@ func (l *Library) readXids() {
 	}
 }
 
-// fault says why a card cannot go on until it is reset. What the driver says of it (since
-// 570) goes beyond an error that was heard: it knows of what was before, and of a reset.
+// fault returns why a card cannot continue until it is reset. The driver's recovery action
+// (since 570) is better than an observed error: it covers earlier errors, and resets.
 func (l *Library) fault(uuid string, dev nvml.Device) string {
 	xid := ""
 	if code, heard := l.xids[uuid]; heard {
@@ -80,7 +80,7 @@ func (l *Library) fault(uuid string, dev nvml.Device) string {
 	return "the driver asks that " + asked + xid
 }
 
-// recovery is what the driver asks to be done about a card.
+// recovery returns what the driver asks to be done about a card.
 func (l *Library) recovery(dev nvml.Device) (action nvml.DeviceGpuRecoveryAction, known bool) {
 	if !l.has("nvmlDeviceGetFieldValues") {
 		return 0, false

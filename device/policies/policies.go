@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies is the table of the policies of a GPU: they say how its memory is
-// divided, and who pauses when it is short.
+// Package policies lists the GPU policies: how a card's memory is divided, and which containers
+// pause when it is short.
 package policies
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// Names of the policies, on the command line.
+// Names of the policies on the command line.
 const (
 	FairShare      = "fairshare"
 	FairShareAdapt = "fairshare-adapt"

@@ -8,34 +8,30 @@ import (
 	"time"
 )
 
-// Forecast is what a profile expects of a job that runs.
+// Forecast is what a profile expects of a running job.
 type Forecast struct {
-	// Bytes is the most that it expects to be held within the horizon. It is never less
-	// than what is held.
+	// Bytes is the most it expects to be held within the horizon, at least what is held now.
 	Bytes uint64
-	// Known says that the profile knows the job where it is. Otherwise Bytes may be far
-	// from what comes.
+	// Known: the profile matches the job. Otherwise Bytes may be far off.
 	Known bool
-	// At is where in the profile the job is taken to be.
+	// At is the job's estimated position in the profile.
 	At time.Duration
-	// Runs is on how many runs that rests.
+	// Runs is the number of runs behind the forecast.
 	Runs int
 }
 
-// slack is how far from what the runs held, as a part of the peak, a job may be that is
-// taken to be in the same place.
+// slack is how far, as a fraction of the peak, a job may be from the runs and still match them.
 const slack = 0.1
 
-// Ahead says what a job will hold, at most, within the horizon, if it has run for at and
-// holds that much.
+// Ahead forecasts the most that a job will hold within the horizon, given that it has run for
+// at and holds held.
 //
-// Where in the profile it is, is told by its running time first. A job on a shared card
-// runs slower or faster than those before it, though: if what it holds is not what the
-// runs held about then, or if they all had ended by then, it is taken to be in the nearest
-// part where they held as much; of two at the same distance in the earlier one, for jobs
-// fall behind more often than they hurry. So a job that is late is expected to rise from
-// the moment on when the rise is next by its level, and until it comes. Only of one that
-// holds more than any of the runs ever did there is no such part: its future is not known.
+// Its position in the profile is primarily its running time. But a job on a shared card may run
+// slower or faster than earlier ones: if what it holds does not match the runs at that time, or
+// all had ended by then, its position is the nearest bin with a match; of two at the same
+// distance the earlier one, since jobs are more often late than early. So a late job is
+// expected to rise from the moment its level is the one before the rise, until the rise comes.
+// Only a job that holds more than any run ever did has no match: its future is unknown.
 func (p Profile) Ahead(at time.Duration, held uint64, horizon time.Duration) Forecast {
 	e := p.envelope()
 	f := Forecast{Bytes: held, At: at, Runs: len(p.Runs)}
@@ -58,11 +54,10 @@ func (p Profile) Ahead(at time.Duration, held uint64, horizon time.Duration) For
 	return f
 }
 
-// find returns the part that is nearest to the one by running time, of those where the
-// runs held about as much.
+// find returns the bin nearest to by among those where the runs held about as much.
 func (e envelope) find(by int, held uint64) (part int, ok bool) {
 	n := len(e.high)
-	by = min(by, n) // beyond the end none is nearer than the last one
+	by = min(by, n) // beyond the end the last one is nearest
 	for d := range n + 1 {
 		if i := by - d; i >= 0 && i < n && e.fits(i, held) {
 			return i, true
@@ -74,13 +69,13 @@ func (e envelope) find(by int, held uint64) (part int, ok bool) {
 	return 0, false
 }
 
-// fits says whether the runs held about as much in a part or beside it: what is held now
-// is a moment, and a part's figure the most of all of its moments.
+// fits reports whether the runs held about as much in a bin or next to it: what is held now is
+// one moment, and a bin's value the maximum of its moments.
 func (e envelope) fits(i int, held uint64) bool {
 	from, to := max(0, i-1), min(i+2, len(e.high))
 	low, high := slices.Min(e.low[from:to]), slices.Max(e.high[from:to])
 	if from == 0 {
-		low = 0 // a run begins with nothing
+		low = 0 // a run starts with nothing
 	}
 	tolerance := uint64(slack * float64(slices.Max(e.high)))
 	return held+tolerance >= low && held <= high+tolerance

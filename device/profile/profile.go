@@ -9,19 +9,19 @@ import (
 	"slices"
 )
 
-// Keep is how many runs of a kind are kept, the latest ones: a job changes over the months.
+// Keep is how many runs of a kind are kept, the latest: jobs change over the months.
 const Keep = 5
 
 // Profile is what is known of a kind of job.
 type Profile struct {
 	Kind Kind `json:"kind"`
-	// Runs are the latest, the last one last.
+	// Runs are the latest runs, oldest first.
 	Runs []Run `json:"runs"`
-	// Measured is how many runs have been seen to their end, ever.
+	// Measured is the number of runs ever observed to their end.
 	Measured int `json:"measured"`
 }
 
-// add returns the profile with one run more.
+// add returns the profile with another run.
 func (p Profile) add(r Run) Profile {
 	p.Runs = append(slices.Clone(p.Runs), r.clone())
 	p.Runs = p.Runs[max(0, len(p.Runs)-Keep):]
@@ -31,7 +31,7 @@ func (p Profile) add(r Run) Profile {
 	return p
 }
 
-// validate says what is wrong with a profile that was read from somewhere.
+// validate checks a profile read from a file.
 func (p Profile) validate() error {
 	if len(p.Runs) == 0 || len(p.Runs) > Keep {
 		return fmt.Errorf("runs: must be 1 to %d, got %d", Keep, len(p.Runs))
@@ -48,8 +48,8 @@ func (p Profile) validate() error {
 	return errors.Join(errs...)
 }
 
-// envelope is what lies around the runs of a profile: in each part, the most and the least
-// of the peaks of the runs that lasted so long.
+// envelope bounds the runs of a profile: for each bin, the most and the least of the peaks of
+// the runs that lasted so long.
 type envelope struct {
 	width     float64 // seconds
 	low, high []uint64
@@ -75,20 +75,19 @@ func (p Profile) envelope() envelope {
 // Summary is a profile in a few figures.
 type Summary struct {
 	Kind Kind
-	// Measured is how many runs have been seen to their end.
+	// Measured is the number of runs observed to their end.
 	Measured int
-	// Peak is the most that one of the latest runs has held, in bytes.
+	// Peak is the maximum of the latest runs, in bytes.
 	Peak uint64
-	// Working is the working set, in bytes: what was held for half of the time at least,
-	// the median over the parts of the envelope. It is never the peak of a job whose
-	// peak is short.
+	// Working is the working set, in bytes: what was held at least half of the time, the median
+	// over the bins of the envelope. A short peak does not affect it.
 	Working uint64
-	// FastestS is how long the fastest of the latest runs took, in seconds; 0 if the end
-	// of none was seen. One that did not come near the peak does not count: it has failed.
+	// FastestS is the duration of the fastest of the latest runs, in seconds; 0 if no end was
+	// observed. Runs that did not come near the peak are ignored: they have failed.
 	FastestS float64
 }
 
-// near is the part of the peak from which on a run counts as one that did the job.
+// near is the fraction of the peak from which a run counts as successful.
 const near = 0.9
 
 // Summary returns the figures.

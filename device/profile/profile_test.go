@@ -39,7 +39,7 @@ func TestKindOf(t *testing.T) {
 	}
 	must.Eq(t, "ml/bert/g/train", want.Application())
 
-	// Whatever a process calls itself, its file lies in the store, and JSON keeps its name.
+	// Whatever a process calls itself, its file is in the store, and JSON keeps its name.
 	c.Job, c.Namespace = "../../etc/passwd\xff", strings.Repeat("n", 100_000)
 	k := KindOf(c)
 	must.RegexMatch(t, fileName, k.name())
@@ -52,8 +52,7 @@ func TestKindOf(t *testing.T) {
 	must.NotEq(t, Kind{Job: "a", Group: "b"}.name(), Kind{Job: "ab"}.name())
 }
 
-// record records a run of so many seconds that holds what curve says, observed every so
-// often.
+// record records a run of some seconds that holds what curve returns, observed at an interval.
 func record(seconds, every int, curve func(at int) uint64) Run {
 	var c Recorder
 	for at := 0; at < seconds; at += every {
@@ -72,7 +71,7 @@ func TestRecorder(t *testing.T) {
 	c.Observe(4*time.Second, 8)
 	must.Eq(t, []uint64{30, 30, 30, 30, 8}, c.Run().Bytes)
 
-	// It doubles its parts as often as it must, and then goes on.
+	// It doubles its bins as often as necessary, and then continues.
 	c.Observe(128*time.Second, 9)
 	r := c.Run()
 	must.Eq(t, 2, r.WidthS)
@@ -87,7 +86,7 @@ func TestRecorder(t *testing.T) {
 	must.Eq(t, 30, r.Bytes[0])
 	must.Eq(t, 11, r.Bytes[len(r.Bytes)-1])
 
-	// Who goes on later has lost nothing.
+	// A continued recording has lost nothing.
 	var a Recorder
 	a.Observe(0, 10)
 	b, err := Continue(a.Run())
@@ -100,7 +99,7 @@ func TestRecorder(t *testing.T) {
 	must.Eq(t, 1, len(new(Recorder).End(0).Bytes))
 }
 
-// Whatever comes in, a run is valid, keeps its peak, and is never less than what was seen.
+// Whatever is observed, a run is valid, keeps its peak, and never understates what was held.
 func TestRecorder_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Recorder
@@ -131,7 +130,7 @@ func TestRecorder_properties(t *testing.T) {
 	must.NoError(t, c.Run().validate())
 }
 
-// lammps is the paper's: 1.7 GB, and 8.3 GB from 1180 s on until 1195 s.
+// lammps is the paper's: 1.7 GB, and 8.3 GB from 1180 s to 1195 s.
 func lammps(at int) uint64 {
 	if at < 1180 {
 		return 1700 * mib
@@ -178,8 +177,8 @@ func TestAhead(t *testing.T) {
 	must.Eq(t, at(73*16), p.Ahead(at(5000), low, 0).At, must.Sprint("before the rise"))
 }
 
-// What is expected is never less than what is held, and no more than the peak if that is
-// more; a job that does as the run before is known throughout.
+// The forecast is never less than what is held, and at most the peak if that is more; a job
+// like the run before is known throughout.
 func TestAhead_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Profile
@@ -210,7 +209,8 @@ func TestSummary(t *testing.T) {
 	must.Eq(t, Summary{}, p.Summary())
 	p = p.add(record(1195, 5, lammps))
 	must.Eq(t, Summary{Measured: 1, Peak: peak, Working: low, FastestS: 1195}, p.Summary())
-	// A run that failed before its peak is not the fastest, nor is one whose end nobody saw.
+	// A run that failed before its peak is not the fastest, nor is one whose end was not
+	// observed.
 	p = p.add(record(20, 5, lammps))
 	part := record(1190, 5, lammps)
 	part.Whole = false
@@ -225,7 +225,7 @@ func TestSummary(t *testing.T) {
 	must.Eq(t, Summary{Measured: 8, Peak: mib, Working: mib, FastestS: 100}, p.Summary())
 }
 
-// reports collects what is told.
+// reports collects reports.
 type reports []error
 
 func (r *reports) add(err error) { *r = append(*r, err) }
@@ -276,7 +276,7 @@ func TestStore(t *testing.T) {
 	must.Less(t, 20<<10, info.Size())
 }
 
-// What cannot be a profile is left out, with one report, and harms nobody.
+// Invalid files are skipped, with one report.
 func TestStore_bad(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
@@ -308,7 +308,8 @@ func TestStore_bad(t *testing.T) {
 		must.Len(t, 1, *told, must.Sprint(name))
 		must.ErrorContains(t, (*told)[0], "1 files of profiles are ignored, such as: "+k.name()+": ")
 	}
-	// Nor are pipes and links waited for or followed, and what a killed plugin has left goes.
+	// Pipes do not block and links are not followed, and leftovers of a killed plugin are
+	// removed.
 	must.NoError(t, os.Remove(path))
 	must.NoError(t, unix.Mkfifo(path, 0o600))
 	link := filepath.Join(dir, "kinds", Kind{Job: "link"}.name())
@@ -321,14 +322,14 @@ func TestStore_bad(t *testing.T) {
 	must.ErrorContains(t, (*told)[0], "2 files of profiles are ignored")
 	_, err = os.Stat(left)
 	must.ErrorIs(t, err, fs.ErrNotExist)
-	// The next run of the kind is stored in place of it.
+	// The next run of the kind replaces it.
 	must.NoError(t, s.Add(k, record(10, 1, lammps)))
 	s, told = open(t, dir)
 	must.Len(t, 2, s.Summaries())
 	must.Len(t, 1, *told)
 }
 
-// There are never more than Kinds, and the oldest goes.
+// There are never more than Kinds; the oldest is dropped.
 func TestStore_bounded(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir) // makes it
@@ -356,14 +357,14 @@ func TestStore_bounded(t *testing.T) {
 	must.False(t, ok, must.Sprint("of the others the oldest"))
 	_, ok = s.Profile(kind(0))
 	must.True(t, ok)
-	// Files that are too many are removed when it is opened.
+	// Files beyond Kinds are removed when the store is opened.
 	must.NoError(t, save(filepath.Join(dir, "kinds", kind(1).name()), Profile{Kind: kind(1)}.add(r)))
 	s, _ = open(t, dir)
 	must.Len(t, Kinds, s.Summaries())
 	must.Eq(t, Kinds, files())
 }
 
-// A directory that cannot be used is told, and what was measured counts until the end.
+// An unusable directory is reported, and measurements count until the end.
 func TestStore_fails(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
@@ -378,7 +379,7 @@ func TestStore_fails(t *testing.T) {
 	must.ErrorContains(t, err, "making the directory of profiles: ")
 }
 
-// Many add and read at the same time.
+// Concurrent writers and readers.
 func TestStore_together(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)

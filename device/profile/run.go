@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// Bins is into how many parts of equal length a run is divided at most.
+// Bins is the maximum number of bins of equal length in a run.
 const Bins = 128
 
-// width is how long a part is at first, in seconds; it doubles when a run outgrows Bins.
+// width is the initial length of a bin, in seconds; it doubles when a run outgrows Bins.
 const width = 1.0
 
-// most bounds a size in bytes and a time in seconds, so that what a file says can be added
-// up.
+// most bounds a size in bytes and a time in seconds, so that sums of values from a file cannot
+// overflow.
 const most = 1 << 50
 
-// Run is how much memory one run of a job held over its running time.
+// Run is the memory that one run of a job held over its running time.
 type Run struct {
-	// WidthS is how long a part is, in seconds.
+	// WidthS is the length of a bin, in seconds.
 	WidthS float64 `json:"width_s"`
-	// Bytes is the most that was held in each part, from the first on.
+	// Bytes is the maximum held in each bin, from the first on.
 	Bytes []uint64 `json:"bytes"`
-	// Seconds is how long it was seen to run.
+	// Seconds is how long it was observed to run.
 	Seconds float64 `json:"seconds"`
-	// Whole says that its end was seen: Seconds is how long it took.
+	// Whole: its end was observed, so Seconds is its duration.
 	Whole bool `json:"whole"`
 }
 
-// Peak is the most that was held.
+// Peak returns the most that was held.
 func (r Run) Peak() uint64 {
 	if len(r.Bytes) == 0 {
 		return 0
@@ -40,13 +40,13 @@ func (r Run) Peak() uint64 {
 	return slices.Max(r.Bytes)
 }
 
-// clone returns a copy of its own.
+// clone returns a deep copy.
 func (r Run) clone() Run {
 	r.Bytes = slices.Clone(r.Bytes)
 	return r
 }
 
-// validate says what is wrong with a run that was read from somewhere.
+// validate checks a run read from a file.
 func (r Run) validate() error {
 	mantissa, _ := math.Frexp(r.WidthS)
 	switch {
@@ -62,7 +62,7 @@ func (r Run) validate() error {
 	return nil
 }
 
-// widen returns the run with parts of that length, a power of two.
+// widen returns the run with bins of that length, a power of two.
 func (r Run) widen(to float64) Run {
 	r = r.clone()
 	for r.WidthS < to {
@@ -75,15 +75,13 @@ func (r Run) widen(to float64) Run {
 	return r
 }
 
-// Recorder records a run. The zero value is at its beginning. It is not safe for
-// concurrent use.
+// Recorder records a run. The zero value is ready to use. It is not safe for concurrent use.
 type Recorder struct {
 	run  Run
-	last uint64 // bytes that were held when it was last observed
+	last uint64 // held when last observed
 }
 
-// Continue returns a recorder that goes on with a run, or an error that says why that is
-// none.
+// Continue returns a recorder that continues a run, or an error if the run is invalid.
 func Continue(r Run) (*Recorder, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -93,9 +91,8 @@ func Continue(r Run) (*Recorder, error) {
 	return &Recorder{run: r, last: r.Bytes[len(r.Bytes)-1]}, nil
 }
 
-// Observe notes that so many bytes are held after so much running time. Between two
-// observations the earlier one counts. Running time does not go back; an observation that
-// says so is taken for one of the time before.
+// Observe records that bytes are held after a running time. The value counts until the next
+// observation. Running time that goes back is taken for the last one.
 func (c *Recorder) Observe(at time.Duration, bytes uint64) {
 	r := &c.run
 	if r.WidthS == 0 {
@@ -121,7 +118,7 @@ func (c *Recorder) Observe(at time.Duration, bytes uint64) {
 // Run returns what has been recorded so far.
 func (c *Recorder) Run() Run { return c.run.clone() }
 
-// End returns what has been recorded of a run that has ended after so much running time.
+// End returns the recording of a run that has ended after a running time.
 func (c *Recorder) End(at time.Duration) Run {
 	c.Observe(at, 0)
 	r := c.Run()

@@ -21,39 +21,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds is of how many kinds of jobs profiles are kept. When there is another one, that of
-// which nothing was heard for longest goes.
+// Kinds is the number of kinds with stored profiles. The least recently updated is dropped for
+// a new one.
 const Kinds = 1000
 
-// maxFile bounds what is read of a file, in bytes. A profile has about 10 KiB at most.
+// maxFile bounds the size of a file, in bytes. A profile has about 10 KiB at most.
 const maxFile = 1 << 20
 
-// unfinished is how the name of a file begins that is being written.
+// unfinished is the name prefix of files being written.
 const unfinished = ".new-"
 
-// fileName is what a profile's file is called.
+// fileName matches the name of a profile's file.
 var fileName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
 
-// Store keeps profiles on disk, a small file for each kind, and a few other things that
-// are to outlive the plugin beside them. It is safe for concurrent use.
+// Store keeps profiles on disk, a small file per kind, and other things that must survive the
+// plugin. It is safe for concurrent use.
 type Store struct {
 	dir string
 
-	writing sync.Mutex // one writer at a time; readers need not wait for the disk
+	writing sync.Mutex // one writer at a time; readers do not wait for the disk
 
 	mu       sync.RWMutex
 	profiles map[Kind]entry
 }
 
-// entry is a profile with when it was added to.
+// entry is a profile with the time of its last update.
 type entry struct {
 	Profile
 	summary Summary
 	since   time.Time
 }
 
-// Open opens the store in a directory, which is made if it is not there. Files that cannot
-// be read are left out, and the report says which, all in one error.
+// Open opens the store in a directory, creating it if needed. Unreadable files are skipped and
+// reported, all in one error.
 func Open(dir string, report func(error)) (*Store, error) {
 	s := &Store{dir: dir, profiles: make(map[Kind]entry)}
 	if err := os.MkdirAll(s.kinds(), 0o700); err != nil {
@@ -66,7 +66,7 @@ func Open(dir string, report func(error)) (*Store, error) {
 	var bad []error
 	for _, file := range files {
 		name := file.Name()
-		if strings.HasPrefix(name, unfinished) { // by a plugin that was killed
+		if strings.HasPrefix(name, unfinished) { // left by a plugin that was killed
 			_ = os.Remove(filepath.Join(s.kinds(), name))
 			continue
 		}
@@ -101,7 +101,7 @@ func (s *Store) read(name string) (entry, error) {
 		err = e.validate()
 	}
 	if err == nil && e.Kind.name() != name {
-		err = errors.New("kind: is not the one of the file's name")
+		err = errors.New("kind: does not match the file's name")
 	}
 	if err != nil {
 		return e, fmt.Errorf("%s: %w", name, err)
@@ -110,9 +110,9 @@ func (s *Store) read(name string) (entry, error) {
 	return e, nil
 }
 
-// load reads a file of JSON, and says when it was written.
+// load reads a JSON file, and returns when it was written.
 func load(path string, into any) (time.Time, error) {
-	// Not a link to elsewhere, and no pipe that would never end.
+	// No symlink to elsewhere, and no pipe that would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return time.Time{}, err
@@ -132,7 +132,7 @@ func load(path string, into any) (time.Time, error) {
 	return info.ModTime(), err
 }
 
-// save writes a file of JSON, whole or not at all.
+// save atomically writes a JSON file.
 func save(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -144,7 +144,7 @@ func save(path string, v any) error {
 	}
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Sync() // or the name may be there after a power cut, and not the content
+		err = f.Sync() // otherwise the name may survive a power failure, and not the content
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
@@ -156,8 +156,8 @@ func save(path string, v any) error {
 	return err
 }
 
-// Add adds a run to the profile of its kind, and writes it down. With an error it counts
-// all the same, until the store is opened again.
+// Add adds a run to the profile of its kind, and stores it. After an error it counts until the
+// store is reopened.
 func (s *Store) Add(k Kind, r Run) error {
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("adding a run of %s: %w", k.Application(), err)
@@ -181,7 +181,7 @@ func (s *Store) Add(k Kind, r Run) error {
 	return nil
 }
 
-// forget drops the oldest profiles that are too many, and returns their kinds.
+// forget drops the oldest profiles beyond Kinds, and returns their kinds.
 func (s *Store) forget() (gone []Kind) {
 	for len(s.profiles) > Kinds {
 		var oldest Kind
@@ -207,15 +207,15 @@ func (s *Store) remove(gone []Kind) error {
 	return nil
 }
 
-// Profile returns what is known of a kind.
+// Profile returns the profile of a kind.
 func (s *Store) Profile(k Kind) (Profile, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	e, ok := s.profiles[k]
-	return e.Profile, ok // nobody changes the runs of one that was handed out
+	return e.Profile, ok // safe to share: runs are never modified
 }
 
-// Summaries returns the figures of all profiles, in order.
+// Summaries returns the figures of all profiles, sorted.
 func (s *Store) Summaries() []Summary {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -229,8 +229,8 @@ func (s *Store) Summaries() []Summary {
 	return out
 }
 
-// Load reads what Save has written by that name. The error wraps fs.ErrNotExist if that
-// was never done.
+// Load reads what Save has stored by that name. The error wraps fs.ErrNotExist if there is
+// nothing.
 func (s *Store) Load(name string, into any) error {
 	if _, err := load(filepath.Join(s.dir, name+".json"), into); err != nil {
 		return fmt.Errorf("reading %s: %w", name, err)
@@ -238,8 +238,7 @@ func (s *Store) Load(name string, into any) error {
 	return nil
 }
 
-// Save writes something that is to outlive the plugin, whole or not at all. The name is of
-// letters.
+// Save atomically stores something that must survive the plugin. The name consists of letters.
 func (s *Store) Save(name string, v any) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

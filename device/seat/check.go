@@ -11,15 +11,15 @@ import (
 	"runtime"
 )
 
-// machines are what the kernel calls the architectures that Go builds plugins for.
+// machines maps Go's architectures to ELF's.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64}
 
-// names are what people call them.
+// names are the usual names.
 var names = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64", elf.EM_PPC64: "ppc64le", elf.EM_386: "i386", elf.EM_ARM: "arm"}
 
-// Check says why containers of this machine cannot use a preload library and the gate in a
-// directory; nil if they can. A library that cannot be loaded would otherwise be a line in
-// each container's output, and no share of the memory.
+// Check returns why containers on this machine cannot use a preload library and the gate in a
+// directory; nil if they can. Otherwise a library that fails to load would just print a line in
+// each container, which would get no memory share.
 func Check(preload, gate string) error {
 	if err := checkLibrary(preload, runtime.GOARCH); err != nil {
 		return err
@@ -42,9 +42,9 @@ func checkLibrary(path, arch string) error {
 	if !st.Mode().IsRegular() {
 		return fmt.Errorf("the preload library %s is not a file", path)
 	}
-	// Containers load it as whoever they run as.
+	// Containers run as any user.
 	if st.Mode().Perm()&0o004 == 0 {
-		return fmt.Errorf("the preload library %s can be read by its owner only (chmod 0755)", path)
+		return fmt.Errorf("the preload library %s is not readable by all users (chmod 0755)", path)
 	}
 	f, err := elf.Open(path)
 	if err != nil {

@@ -13,19 +13,19 @@ import (
 	"path/filepath"
 )
 
-// Identity is what a task with a seat is, by Nomad's word. The ebbtide driver writes it where
-// the task cannot, before it starts the task; the gate believes it, and not the environment of
-// the task's processes, which is their own memory.
+// Identity is what Nomad knows about a task with a seat. The ebbtide driver writes it before it
+// starts the task, where the task cannot write. The gate trusts it over the environment of the
+// task's processes, which is their own memory.
 type Identity struct {
 	Job       string            `json:"job"`
 	Group     string            `json:"group"`
 	Namespace string            `json:"namespace"`
 	Meta      map[string]string `json:"meta"`  // the ebbtide_… keys
-	Cards     []string          `json:"cards"` // UUIDs of those on which it has a seat
-	Seats     []string          `json:"seats"` // Nomad's IDs of these
+	Cards     []string          `json:"cards"` // UUIDs of the cards with a seat
+	Seats     []string          `json:"seats"` // Nomad's IDs of the seats
 }
 
-// IdentityPath is where the identity of a task lies in the directory of identities.
+// IdentityPath returns the path of a task's identity in the directory of identities.
 func IdentityPath(dir, alloc, task string) string { return ReportPath(dir, alloc, task) }
 
 // ReadIdentity reads an identity. The error wraps fs.ErrNotExist if there is none, as under
@@ -33,28 +33,28 @@ func IdentityPath(dir, alloc, task string) string { return ReportPath(dir, alloc
 func ReadIdentity(path string) (Identity, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Identity{}, fmt.Errorf("reading what a task is: %w", err)
+		return Identity{}, fmt.Errorf("reading a task's identity: %w", err)
 	}
 	defer f.Close()
 	var i Identity
 	if err := json.NewDecoder(io.LimitReader(f, maxReport)).Decode(&i); err != nil {
-		return Identity{}, fmt.Errorf("reading what a task is from %s: %w", path, err)
+		return Identity{}, fmt.Errorf("reading a task's identity from %s: %w", path, err)
 	}
 	return i, nil
 }
 
-// WriteIdentity replaces an identity, whole or not at all.
-func WriteIdentity(path string, i Identity) error { return replace(path, "what a task is", i) }
+// WriteIdentity atomically replaces an identity.
+func WriteIdentity(path string, i Identity) error { return replace(path, "a task's identity", i) }
 
-// RemoveIdentity removes an identity, if it is there.
+// RemoveIdentity removes an identity, if it exists.
 func RemoveIdentity(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing what a task is: %w", err)
+		return fmt.Errorf("removing a task's identity: %w", err)
 	}
 	return nil
 }
 
-// replace replaces a file that root alone can read.
+// replace atomically replaces a file that only root can read.
 func replace(path, what string, content any) error {
 	b, err := json.Marshal(content)
 	if err == nil {

@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// State is what a container does with its card.
+// State is the state of a container on its card.
 type State string
 
 // States of a container.
 const (
 	Running State = "running"
-	Waiting State = "waiting" // a request of it for memory is not answered yet
-	Paused  State = "paused"  // it may submit no work; its memory stays
-	Parked  State = "parked"  // its memory is in the host's, or on the way there or back
-	Lost    State = "lost"    // its memory did not come back; its processes are ended
+	Waiting State = "waiting" // a request for memory is unanswered
+	Paused  State = "paused"  // it may submit no work; its memory stays on the card
+	Parked  State = "parked"  // its memory is parked, or being parked or restored
+	Lost    State = "lost"    // its memory could not be restored; its processes are killed
 )
 
-// Report is how a container fares on its cards. The plugin writes it, and the ebbtide driver
-// shows it to people.
+// Report is a container's state on its cards. The plugin writes it, and the ebbtide driver
+// publishes it.
 type Report struct {
 	State State     `json:"state"`
-	Since time.Time `json:"since"` // in this state since
-	Why   string    `json:"why"`   // a sentence for people; "" while it runs
+	Since time.Time `json:"since"` // start of this state
+	Why   string    `json:"why"`   // human-readable; "" while running
 	Cards []Card    `json:"cards"`
-	// Unparked says why it could not be parked when that was tried last; "" if it could.
+	// Unparked is why the last attempt to park it failed; "" if it succeeded.
 	Unparked string `json:"not_parked"`
 
 	Denied  uint64  `json:"denied"` // requests for memory
@@ -42,19 +42,19 @@ type Report struct {
 	ParkedS float64 `json:"parked_s"`
 }
 
-// Card is what a container has to do with a card, in MiB.
+// Card is a container's use of a card, in MiB.
 type Card struct {
 	UUID       string `json:"uuid"`
 	Model      string `json:"model"`
 	MemoryMiB  uint64 `json:"memory_mib"`
 	ShareMiB   uint64 `json:"share_mib"`
 	HeldMiB    uint64 `json:"held_mib"`
-	UsedMiB    uint64 `json:"used_mib"` // by NVML
+	UsedMiB    uint64 `json:"used_mib"` // according to NVML
 	ParkedMiB  uint64 `json:"parked_mib"`
 	WaitingMiB uint64 `json:"waiting_mib"`
 }
 
-// ParkedMiB is what is parked of all cards.
+// ParkedMiB is the total parked memory of all cards.
 func (r Report) ParkedMiB() uint64 {
 	var n uint64
 	for _, c := range r.Cards {
@@ -63,29 +63,29 @@ func (r Report) ParkedMiB() uint64 {
 	return n
 }
 
-// ReportPath is where the report on a task lies in the directory of reports.
+// ReportPath returns the path of a task's report in the directory of reports.
 func ReportPath(dir, alloc, task string) string {
 	return filepath.Join(dir, filepath.Base(alloc)+"."+filepath.Base(task)+".json")
 }
 
-// maxReport bounds what is read of a report, in bytes.
+// maxReport bounds the size of a report, in bytes.
 const maxReport = 1 << 20
 
 // ReadReport reads a report. The error wraps fs.ErrNotExist if there is none.
 func ReadReport(path string) (Report, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Report{}, fmt.Errorf("reading how a container fares on its card: %w", err)
+		return Report{}, fmt.Errorf("reading a container's report: %w", err)
 	}
 	defer f.Close()
 	var r Report
 	if err := json.NewDecoder(io.LimitReader(f, maxReport)).Decode(&r); err != nil {
-		return Report{}, fmt.Errorf("reading how a container fares on its card from %s: %w", path, err)
+		return Report{}, fmt.Errorf("reading a container's report from %s: %w", path, err)
 	}
 	return r, nil
 }
 
-// WriteReport replaces a report, whole or not at all.
+// WriteReport atomically replaces a report.
 func WriteReport(path string, r Report) error {
-	return replace(path, "how a container fares on its card", r)
+	return replace(path, "a container's report", r)
 }

@@ -1,13 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package seat is what the device plugin tells the ebbtide driver of a container's seat on a
-// card, and what the container is given for it.
+// Package seat defines what the device plugin passes to the ebbtide driver about a container's
+// seat on a card, and what the container gets for it.
 //
-// The plugin could give mounts itself, and does for other drivers. But Nomad 1.11 lets the
-// mounts of a device take the place of a task's volumes. So they go through one variable,
-// from which the driver makes them beside the volumes, and anew at each start of the task:
-// after a restart of the agent Nomad forgets a device's mounts, but not its variables.
+// The plugin could return mounts itself, and does for other drivers. But in Nomad 1.11 a
+// device's mounts replace the task's volumes. So they are passed in one environment variable,
+// from which the driver builds them beside the volumes, at each start of the task: after an
+// agent restart Nomad forgets a device's mounts, but not its variables.
 package seat
 
 import (
@@ -21,17 +21,17 @@ import (
 	"strings"
 )
 
-// Variable is the environment variable that carries a Seat from the plugin to the driver,
-// which takes it out of the task's environment.
+// Variable is the environment variable that carries a Seat from the plugin to the driver, which
+// removes it from the task's environment.
 const Variable = "EBBTIDE_GPU_SEAT"
 
-// Where a container finds what it shares the card with.
+// Paths in the container.
 const (
 	TaskPreload = "/usr/lib/ebbtide/libebbtide-cuda.so"
 	TaskGate    = "/run/ebbtide"
 	// Socket is the name of the gate's socket in its directory.
 	Socket = "gate.sock"
-	// taskLoader is what the dynamic loader reads, and loader is that file in the gate's
+	// taskLoader is the file that the dynamic loader reads; loader is its source in the gate's
 	// directory.
 	taskLoader = "/etc/ld.so.preload"
 	loader     = "ld.so.preload"
@@ -44,35 +44,34 @@ const (
 	EnvWaitMS  = "EBBTIDE_GATE_WAIT_MS"
 )
 
-// Seat is a container's seat on a card. Paths are the host's.
+// Seat is a container's seat on a card. Paths are on the host.
 type Seat struct {
 	// Preload is the preload library and Gate the directory of the gate's socket. Both are
-	// empty if the container is to run without a share of the memory.
+	// empty if the container runs without a memory share.
 	Preload string `json:"preload,omitempty"`
 	Gate    string `json:"gate,omitempty"`
-	// MemoryMiB is the memory of the card, of the largest of several; 0 = not known.
+	// MemoryMiB is the memory of the card, of the largest if several; 0 = unknown.
 	MemoryMiB int64 `json:"memory_mib,omitempty"`
-	// WaitMS is for how many milliseconds a request for memory may wait; 0 leaves it to the
-	// library.
+	// WaitMS is how long a request for memory may wait, in ms; 0: the library's default.
 	WaitMS int64 `json:"wait_ms,omitempty"`
-	// Reports is the directory of what is reported of containers (ReportPath).
+	// Reports is the directory of reports (ReportPath).
 	Reports string `json:"reports,omitempty"`
-	// Tasks is the directory in which the driver says what tasks are (Identity), Cards are the
-	// UUIDs of the cards on which this one has a seat, and Seats are Nomad's IDs of these.
+	// Tasks is the directory of task identities (Identity), Cards are the UUIDs of the cards on
+	// which this container has a seat, and Seats are Nomad's IDs of the seats.
 	Tasks string   `json:"tasks,omitempty"`
 	Cards []string `json:"cards,omitempty"`
 	Seats []string `json:"seats,omitempty"`
-	// Notice says to people why the container runs without a share; "" = it has one.
+	// Notice is why the container runs without a share; "" = it has one.
 	Notice string `json:"notice,omitempty"`
-	// Unparked says why nobody's memory can be moved to the host's on this node; "" = it can,
-	// or is not wanted to.
+	// Unparked is why containers cannot be parked on this node; "" = they can, or parking is
+	// off.
 	Unparked string `json:"not_parked,omitempty"`
 }
 
-// Shares says whether the container takes part in the division of its card.
+// Shares reports whether the container takes part in the division of its card.
 func (s Seat) Shares() bool { return s.Preload != "" }
 
-// Encode writes a seat as the variable has it.
+// Encode returns the seat as the variable's value.
 func (s Seat) Encode() (string, error) {
 	if err := s.validate(); err != nil {
 		return "", err
@@ -81,8 +80,8 @@ func (s Seat) Encode() (string, error) {
 	return string(data), err
 }
 
-// Decode reads a seat. What it does not know it leaves alone, for plugin and driver may be
-// of different versions while a node is upgraded.
+// Decode parses a seat. It ignores unknown fields, because plugin and driver may differ in
+// version during an upgrade.
 func Decode(text string) (Seat, error) {
 	var s Seat
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -94,7 +93,7 @@ func Decode(text string) (Seat, error) {
 	return s, nil
 }
 
-// validate names every field that is wrong.
+// validate names every invalid field.
 func (s Seat) validate() error {
 	var errs []error
 	for _, f := range []struct{ name, path string }{{"preload", s.Preload}, {"gate", s.Gate}, {"reports", s.Reports}, {"tasks", s.Tasks}} {
@@ -119,10 +118,10 @@ func (s Seat) validate() error {
 	return errors.Join(errs...)
 }
 
-// Mount is a path of the host that a container sees, read-only.
+// Mount is a host path that a container sees read-only.
 type Mount struct{ Host, Task string }
 
-// Mounts are what the container has to see.
+// Mounts returns the container's mounts.
 func (s Seat) Mounts() []Mount {
 	if !s.Shares() {
 		return nil
@@ -130,9 +129,9 @@ func (s Seat) Mounts() []Mount {
 	return []Mount{{Host: s.Preload, Task: TaskPreload}, {Host: s.Gate, Task: TaskGate}}
 }
 
-// Loader is the file that has the container's dynamic loader load the library. It does so
-// also in programs whose environment has been cleared, and where LD_PRELOAD does not count
-// (setuid). It takes the place of the image's own.
+// Loader returns the mount of the file that makes the container's dynamic loader load the
+// library. Unlike LD_PRELOAD it works in programs with a cleared environment and in setuid
+// ones. It hides the image's own file.
 func (s Seat) Loader() Mount {
 	return Mount{Host: filepath.Join(s.Gate, loader), Task: taskLoader}
 }
@@ -140,20 +139,19 @@ func (s Seat) Loader() Mount {
 // WriteLoader writes that file into the gate's directory.
 func WriteLoader(gate string) error {
 	if err := os.WriteFile(filepath.Join(gate, loader), []byte(TaskPreload+"\n"), 0o644); err != nil {
-		return fmt.Errorf("writing what containers' loaders read: %w", err)
+		return fmt.Errorf("writing the file for containers' loaders: %w", err)
 	}
 	return nil
 }
 
-// Environment is what the container's environment has to hold beside what is there. The
-// library goes in front of one that the job loads itself. How long its requests wait is the
-// job's to say.
+// Environment returns the variables to add to the container's environment. The library goes in
+// front of those the job preloads itself. The job may set the wait of its requests.
 func (s Seat) Environment(there map[string]string) map[string]string {
 	if !s.Shares() {
 		return nil
 	}
 	env := map[string]string{EnvPreload: TaskPreload, EnvGate: path.Join(TaskGate, Socket)}
-	// The loader takes colons and spaces between the names.
+	// The loader accepts colons and spaces as separators.
 	if own := strings.Trim(there[EnvPreload], ": "); own != "" {
 		env[EnvPreload] += ":" + own
 	}

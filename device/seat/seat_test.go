@@ -75,7 +75,7 @@ func TestEnvironment(t *testing.T) {
 	must.MapEmpty(t, s.Environment(map[string]string{"LD_PRELOAD": "/x.so"}))
 }
 
-// object writes the beginning of an ELF file, which is all that is looked at.
+// object writes the beginning of an ELF file, which is all that is checked.
 func object(t *testing.T, kind elf.Type, machine elf.Machine) string {
 	t.Helper()
 	var h elf.Header64
@@ -104,7 +104,7 @@ func TestCheckLibrary(t *testing.T) {
 	must.NoError(t, os.WriteFile(arm, []byte("#!/bin/sh\n"), 0o755))
 	must.ErrorContains(t, checkLibrary(arm, "amd64"), "is not a shared object: ")
 	must.NoError(t, os.Chmod(good, 0o700))
-	must.ErrorContains(t, checkLibrary(good, "amd64"), "can be read by its owner only")
+	must.ErrorContains(t, checkLibrary(good, "amd64"), "is not readable by all users")
 }
 
 func TestCheck(t *testing.T) {

@@ -17,8 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
-// Profiles is what was measured of jobs, and where the coefficients are kept
-// (profile.Store).
+// Profiles are the measurements of jobs, and the store of the coefficients (profile.Store).
 type Profiles interface {
 	Summaries() []profile.Summary
 	Load(name string, into any) error
@@ -27,33 +26,32 @@ type Profiles interface {
 
 // Properties of a group, besides the number of its jobs.
 const (
-	application = "application" // the kind of job, without its arguments
-	user        = "user"        // its namespace
-	input       = "input"       // the size of its input, as the job says
+	application = "application" // kind of job, without its arguments
+	user        = "user"        // namespace
+	input       = "input"       // size of the input, by the job's meta
 )
 
-// stored is the name under which the coefficients are kept.
+// stored is the name of the stored coefficients.
 const stored = "coefficients"
 
-// maxGroups is of how many groups the coefficients are kept; the one that was seen last
-// longest ago goes.
+// maxGroups bounds the groups with stored coefficients; the least recently seen is dropped.
 const maxGroups = 1000
 
-// learned is what the windows so far have taught.
+// learned is the result of the windows so far.
 type learned struct {
 	// All are the coefficients of groups that have none of their own: a scheme.
 	All fairshare.Coefficients `json:"all"`
-	// Groups are those of the groups for which they have moved.
+	// Groups are the groups with coefficients of their own.
 	Groups map[string]groupCoefficients `json:"groups"`
 }
 
-// own are a group's own coefficients.
+// groupCoefficients are a group's own coefficients.
 type groupCoefficients struct {
 	Coefficients fairshare.Coefficients `json:"coefficients"`
 	Seen         time.Time              `json:"seen"`
 }
 
-// validate says what is wrong with coefficients that were read from somewhere.
+// validate checks coefficients read from the store.
 func (l learned) validate() error {
 	if l.All.By != nil || l.All.Scheme == "" {
 		return errors.New(`all: must be "count-only" or "equal"`)
@@ -69,11 +67,11 @@ func (l learned) validate() error {
 	return in.Validate()
 }
 
-// window is what has been measured since coefficients were last adapted.
+// window is what was measured since coefficients were last adapted.
 type window struct {
-	members map[ledger.ContainerID]member // all that were there in it
+	members map[ledger.ContainerID]member // all that were present in it
 	groups  map[string]*measured
-	denied  map[seat]uint64 // the gate's figures at the last look
+	denied  map[seat]uint64 // the gate's counters at the last sample
 }
 
 // seat is a container on a card.
@@ -82,13 +80,13 @@ type seat struct {
 	card ledger.CardID
 }
 
-// measured is what was measured of a group. Sizes are MiB.
+// measured is what was measured of a group, sizes in MiB.
 type measured struct {
 	granted, peak, minimum int
-	waiting                int // requests at a time, at most
+	waiting                int // maximum of simultaneous requests
 	denied                 int
 	ended                  int     // jobs with a baseline
-	durations, baselines   float64 // of them together, seconds
+	durations, baselines   float64 // totals, in seconds
 }
 
 func newWindow() window {
@@ -102,8 +100,8 @@ func (w window) group(id string) *measured {
 	return w.groups[id]
 }
 
-// Learn lets what was measured of jobs count, and the coefficients go on from where they
-// were. It is called before anybody comes. With an error they begin anew.
+// Learn enables learning, continuing from the stored coefficients. It is called before the
+// first Join. With an error the coefficients start afresh.
 func (s *Shares) Learn(p Profiles) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,15 +115,15 @@ func (s *Shares) Learn(p Profiles) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("coefficients begin anew: %w", err)
+		return fmt.Errorf("coefficients start afresh: %w", err)
 	}
 	s.learned.All = l.All
 	maps.Copy(s.learned.Groups, l.Groups)
 	return nil
 }
 
-// Run looks every so often at what the containers hold, and adapts the coefficients after
-// each window, until ctx ends. Only the adaptive division has any, and only after Learn.
+// Run samples what the containers hold, and adapts the coefficients after each window, until
+// ctx ends. It only does so in the adaptive division, after Learn.
 func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 	if s.mode != fairshare.Adaptive {
 		return
@@ -147,7 +145,7 @@ func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 	}
 }
 
-// look notes what the groups hold of what they may.
+// sample records what the groups hold and may hold.
 func (s *Shares) sample() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +172,7 @@ func (s *Shares) sample() {
 			denied, at := u.Denied+u.TooLong, seat{id, u.Card}
 			if before, ok := s.window.denied[at]; ok && denied > before {
 				s.window.group(m.group).denied += int(denied - before)
-			} else if !ok && m.since.After(s.lastSample) { // it came since the last look
+			} else if !ok && m.since.After(s.lastSample) { // it came since the last sample
 				s.window.group(m.group).denied += int(denied)
 			}
 			s.window.denied[at] = denied
@@ -188,9 +186,9 @@ func (s *Shares) sample() {
 	}
 }
 
-// ended notes how long a job took, from its first use of a card to its end: pauses and
-// waiting for memory are what a lack of memory costs. Its baseline is the fastest of its
-// kind's latest runs.
+// recordEnd records a job's duration, from its first use of a card to its end, including pauses
+// and waits for memory: they are the cost of scarce memory. Its baseline is the fastest of the
+// latest runs of its kind.
 func (s *Shares) recordEnd(m member, now time.Time) {
 	if s.profiles == nil {
 		return
@@ -203,7 +201,7 @@ func (s *Shares) recordEnd(m member, now time.Time) {
 	}
 }
 
-// adapt moves the coefficients at the end of a window, and divides the cards by them.
+// adapt moves the coefficients at the end of a window, and divides the cards anew.
 func (s *Shares) adapt(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +237,7 @@ func (s *Shares) adapt(now time.Time) {
 		})
 	}
 	if err := in.Validate(); err != nil {
-		s.log.Error("coefficients stay as they are", "error", err)
+		s.log.Error("coefficients are unchanged", "error", err)
 		return
 	}
 	out := fairshare.Adapt(in)
@@ -260,16 +258,16 @@ func (s *Shares) adapt(now time.Time) {
 	s.learned.All = out.Coefficients
 	s.dropOldGroups()
 	if err := s.profiles.Save(stored, s.learned); err != nil {
-		s.log.Error("coefficients are lost when the plugin ends", "error", err)
+		s.log.Error("coefficients cannot be stored", "error", err)
 	}
 	for card := range s.members {
 		if _, err := s.divide(card, ""); err != nil {
-			s.log.Error("a card is divided as it was before the window", "card", card, "error", err)
+			s.log.Error("a card keeps its shares from before the window", "card", card, "error", err)
 		}
 	}
 }
 
-// forget drops the groups that are too many.
+// dropOldGroups drops the groups beyond maxGroups.
 func (s *Shares) dropOldGroups() {
 	for len(s.learned.Groups) > maxGroups {
 		var oldest string
@@ -282,7 +280,7 @@ func (s *Shares) dropOldGroups() {
 	}
 }
 
-// groups are those of members, with the coefficients that they have.
+// groups returns the groups of members, with their coefficients.
 func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fairshare.Group {
 	const by = "group"
 	var jobs []fairshare.Job
@@ -298,15 +296,15 @@ func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fa
 	}
 	groups := fairshare.Window(jobs, []string{by})
 	for i, g := range groups {
-		delete(g.Properties, by) // it says no more than which group that is
+		delete(g.Properties, by) // it only repeats the group's identity
 		groups[i].ID = name[g.ID]
 		groups[i].Coefficients = applicable(s.learned.Groups[name[g.ID]].Coefficients, g)
 	}
 	return groups
 }
 
-// fit returns what a group's coefficients are worth now: those of properties on which its
-// jobs agree; none if nothing is left.
+// applicable restricts coefficients to the properties on which the group's jobs now agree; none
+// if nothing remains.
 func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
 	by, sum := make(map[string]float64), 0.0
 	for name, value := range c.By {
@@ -331,7 +329,7 @@ type known struct {
 	users        map[string]mean
 }
 
-// mean is one of peaks, in MiB.
+// mean is a mean of peaks, in MiB.
 type mean struct {
 	sum float64
 	n   int
@@ -346,7 +344,7 @@ func (m mean) value() float64 {
 	return m.sum / float64(m.n)
 }
 
-// known reads the profiles. Without any nothing is known.
+// known reads the profiles, if there are any.
 func (s *Shares) known() known {
 	k := known{kinds: make(map[profile.Kind]profile.Summary), applications: make(map[string]mean), users: make(map[string]mean)}
 	if s.profiles == nil {
@@ -361,8 +359,8 @@ func (s *Shares) known() known {
 	return k
 }
 
-// properties are those of a container's job, with what they ask for: the mean of the
-// measured peaks of the kinds that have the same, or the input's size itself.
+// properties returns the properties of a container's job, scored by memory demand: the mean
+// measured peak of the kinds with the same value, or the input's size itself.
 func (k known) properties(m member) map[string]fairshare.Value {
 	app, namespace := m.kind.Application(), m.kind.Namespace
 	values := map[string]fairshare.Value{
@@ -375,11 +373,11 @@ func (k known) properties(m member) map[string]fairshare.Value {
 	return values
 }
 
-// minimum is what a container needs at least: the working set of its kind, in MiB, and no
-// more than the card has.
+// minimum is what a container needs at least, in MiB: the working set of its kind, and at most
+// the card's memory.
 func (k known) minimum(m member, most uint64) int {
 	return int(min(k.kinds[m.kind].Working, most) / mib)
 }
 
-// up is a size in MiB: what is held in part is held.
+// ceilMiB converts bytes to MiB, rounded up.
 func ceilMiB(bytes uint64) int { return int((bytes + mib - 1) / mib) }

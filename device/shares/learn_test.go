@@ -82,7 +82,7 @@ func join(t *testing.T, s *Shares, c peer.Container) uint64 {
 	return share.Limit / mib
 }
 
-// Groups have what is known of their jobs, ranked by what was measured.
+// Groups have the known properties of their jobs, ranked by measurements.
 func TestShares_properties(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
 	p := &measures{}
@@ -115,7 +115,7 @@ func TestShares_properties(t *testing.T) {
 	}
 	must.Eq(t, []int{300, 50, 50, 1200}, minima, must.Sprint("the working set, and no more than the card"))
 
-	// Own coefficients of what a group does not have any more are scaled away.
+	// Own coefficients of properties that the group no longer has are scaled away.
 	s.learned.Groups["ann/small"] = groupCoefficients{Coefficients: fairshare.Coefficients{By: map[string]float64{"count": 0.25, "input": 0.5, "user": 0.25}}}
 	s.learned.Groups["bob/other"] = groupCoefficients{Coefficients: fairshare.Coefficients{By: map[string]float64{"input": 1}}}
 	in = s.snapshot(card)
@@ -135,7 +135,7 @@ func TestRead_input(t *testing.T) {
 	must.Eq(t, 1.5e6, m.input)
 }
 
-// figures is a gate whose figures the test sets.
+// figures is a gate with figures set by the test.
 type figures struct {
 	mu     sync.Mutex
 	limits map[ledger.ContainerID]uint64
@@ -171,7 +171,7 @@ func (f *figures) limit(id ledger.ContainerID) uint64 {
 	return f.limits[id] / mib
 }
 
-// lines collects what is told.
+// lines collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -183,7 +183,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// take returns what was told since the last time.
+// take returns the lines since the last time.
 func (l *lines) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +192,8 @@ func (l *lines) take() string {
 	return text
 }
 
-// Only the count counts until enough jobs have been measured, then all properties alike,
-// and then the coefficients move, and are there after a restart.
+// Only the count counts until enough jobs have been measured, then all properties equally, and
+// then the coefficients move, and survive a restart.
 func TestShares_adapts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told lines
@@ -236,7 +236,7 @@ func TestShares_adapts(t *testing.T) {
 		in := s.snapshot(card)
 		must.Eq(t, fairshare.Equal, in.Coefficients.Scheme)
 
-		// The group was denied memory: what would have given it more counts for more now.
+		// The group was denied memory: what would have given it more gains weight.
 		g.set("a", before, 3, 1)
 		window()
 		must.StrContains(t, told.take(), "4 requests denied: Set = ")
@@ -246,26 +246,26 @@ func TestShares_adapts(t *testing.T) {
 		must.Greater(t, before, g.limit("a"))
 		end()
 
-		// The same after a restart.
+		// After a restart too.
 		s = open()
 		for _, id := range []string{"a", "b", "c"} {
 			join(t, s, map[string]peer.Container{"a": of("a", "ann", "big", nil), "b": of("b", "bob", "small", nil), "c": of("c", "bob", "small", nil)}[id])
 		}
 		must.Eq(t, after, s.snapshot(card).Groups[0].Coefficients.By)
 
-		// A disk that is full is told, and costs nobody his memory.
+		// A full disk is logged, and costs no job its memory.
 		end = begin()
 		defer end()
 		p.mu.Lock()
 		p.full = errors.New("the disk is full")
 		p.mu.Unlock()
 		window()
-		must.StrContains(t, told.take(), "coefficients are lost when the plugin ends")
+		must.StrContains(t, told.take(), "coefficients cannot be stored")
 		must.Greater(t, 400, g.limit("a"))
 	})
 }
 
-// Jobs that took longer than the fastest of their kind, with their memory full, are short.
+// Jobs slower than the fastest of their kind, with their memory full, are short.
 func TestShares_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
@@ -289,7 +289,7 @@ func TestShares_slow(t *testing.T) {
 	})
 }
 
-// Coefficients that nobody can have written begin anew.
+// Corrupt coefficients start afresh.
 func TestLearn_bad(t *testing.T) {
 	for name, text := range map[string]string{
 		"torn":               `{"all": "eq`,
@@ -303,14 +303,14 @@ func TestLearn_bad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newShares(fairshare.Adaptive)
-			must.ErrorContains(t, s.Learn(&measures{files: map[string][]byte{stored: []byte(text)}}), "coefficients begin anew: ")
+			must.ErrorContains(t, s.Learn(&measures{files: map[string][]byte{stored: []byte(text)}}), "coefficients start afresh: ")
 			must.Eq(t, 1200, join(t, s, of("a", "ann", "big", nil)))
 			must.Eq(t, fairshare.CountOnly, s.snapshot(card).Coefficients.Scheme)
 		})
 	}
 }
 
-// No more groups are kept than maxGroups, and of those the last ones.
+// At most maxGroups groups are kept, the latest ones.
 func TestForget(t *testing.T) {
 	s, _ := newShares(fairshare.Adaptive)
 	now := time.Now()

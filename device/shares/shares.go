@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shares gives each container on a card its part of the memory: whenever one comes
-// or goes the card is divided anew (package fairshare), and the gate is told.
+// Package shares divides the memory of each card among its containers: whenever one comes or
+// goes, it recomputes the shares (package fairshare) and updates the gate.
 //
-// What a job says of itself stands in its meta: ebbtide_gpu_memory is the most that it
-// wants, in MiB; ebbtide_gpu_group is the group whose part it shares, its own otherwise;
-// ebbtide_gpu_input is how large its input is, in any unit that its like have, too;
-// ebbtide_priority is 1 to 100.
+// A job's meta may set ebbtide_gpu_memory, the most that it wants, in MiB; ebbtide_gpu_group,
+// the group whose part it shares, default its own; ebbtide_gpu_input, the size of its input, in
+// any unit that similar jobs use too; and ebbtide_priority, 1 to 100.
 package shares
 
 import (
@@ -39,7 +38,7 @@ const (
 
 const mib = 1 << 20
 
-// Gate is what is told of the shares (gate.Gate).
+// Gate is told the shares (gate.Gate).
 type Gate interface {
 	SetLimit(ledger.ContainerID, ledger.CardID, uint64) error
 	Stats() []gate.Status
@@ -51,13 +50,13 @@ type Shares struct {
 	log  hclog.Logger
 
 	mu         sync.Mutex
-	cards      map[ledger.CardID]uint64 // bytes that may be given
+	cards      map[ledger.CardID]uint64 // bytes that may be granted
 	gate       Gate
 	members    map[ledger.CardID]map[ledger.ContainerID]member
 	profiles   Profiles // nil: nothing is learned
 	learned    learned
 	window     window
-	lastSample time.Time // when the gate was last asked for the window
+	lastSample time.Time // last sample of the gate for the window
 }
 
 var _ gate.Shares = (*Shares)(nil)
@@ -66,7 +65,7 @@ var _ gate.Shares = (*Shares)(nil)
 type member struct {
 	group    string
 	kind     profile.Kind
-	input    float64 // 0: not told
+	input    float64 // 0: not given
 	wishMiB  *int
 	priority int
 	since    time.Time
@@ -81,22 +80,22 @@ func New(mode fairshare.Mode, log hclog.Logger) *Shares {
 	}
 }
 
-// Add adds a card, of which so many bytes may be given.
+// Add adds a card with the bytes that may be granted.
 func (s *Shares) Add(card ledger.CardID, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cards[card] = bytes
 }
 
-// Use sets the gate, before anybody comes.
+// Use sets the gate, before the first Join.
 func (s *Shares) Use(g Gate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gate = g
 }
 
-// Join implements gate.Shares. What a job says wrongly of itself is told, and does not
-// count: it is too late to refuse the job.
+// Join implements gate.Shares. Invalid meta is logged and ignored: it is too late to refuse the
+// job.
 func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +104,7 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 	}
 	m, err := read(c)
 	if err != nil {
-		s.log.Warn("a container's wishes do not count", "alloc_id", c.Alloc, "task", c.Task, "error", err)
+		s.log.Warn("a container's meta is ignored", "alloc_id", c.Alloc, "task", c.Task, "error", err)
 	}
 	if s.members[card] == nil {
 		s.members[card] = make(map[ledger.ContainerID]member)
@@ -140,7 +139,7 @@ func (s *Shares) Leave(c peer.Container) {
 		delete(members, ledger.ContainerID(c.ID))
 		delete(s.window.denied, seat{ledger.ContainerID(c.ID), card})
 		if _, err := s.divide(card, ""); err != nil {
-			s.log.Error("a card is divided as it was before a container left", "card", card, "error", err)
+			s.log.Error("a card keeps its shares from before a container left", "card", card, "error", err)
 		}
 	}
 	if first != nil {
@@ -148,12 +147,12 @@ func (s *Shares) Leave(c peer.Container) {
 	}
 }
 
-// read reads what a job says of itself. With an error the rest of it counts.
+// read reads a container's job and meta. With an error the valid rest of it counts.
 func read(c peer.Container) (member, error) {
 	var errs []error
 	m := member{group: c.Meta[metaGroup], kind: profile.KindOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
 	if m.group == "" {
-		m.group = m.kind.Namespace + "/" + m.kind.Job // all that are dispatched of a job are one
+		m.group = m.kind.Namespace + "/" + m.kind.Job // all dispatches of a job are one group
 	}
 	if text := c.Meta[metaMemory]; text != "" {
 		if n, err := strconv.Atoi(text); err != nil || n < 1 {
@@ -179,8 +178,8 @@ func read(c peer.Container) (member, error) {
 	return m, errors.Join(errs...)
 }
 
-// divide divides a card anew and tells the gate, but for one container, which asks for its
-// share itself.
+// divide recomputes the shares of a card and updates the gate, except for the container asks,
+// which gets its share as the result.
 func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint64, err error) {
 	in := s.snapshot(card)
 	if err := in.Validate(); err != nil {
@@ -193,7 +192,7 @@ func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint
 			limit = bytes
 			continue
 		}
-		// Who has left meanwhile needs no limit.
+		// A container that has left needs no limit.
 		if err := s.gate.SetLimit(id, card, bytes); err != nil && !errors.Is(err, gate.ErrUnknown) {
 			errs = append(errs, fmt.Errorf("setting the limit of container %s: %w", id, err))
 		}
@@ -202,7 +201,7 @@ func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint
 	return limit, errors.Join(errs...)
 }
 
-// snapshot is a card as it is now.
+// snapshot returns the current state of a card.
 func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	held := make(map[ledger.ContainerID]int)
 	for _, st := range s.gate.Stats() {

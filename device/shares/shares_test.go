@@ -17,7 +17,7 @@ import (
 
 const card ledger.CardID = "GPU-1"
 
-// books are what a gate knows.
+// books records what a gate is told.
 type books struct {
 	limits map[ledger.ContainerID]uint64 // MiB
 	held   map[ledger.ContainerID]uint64 // MiB
@@ -53,7 +53,7 @@ func container(id, job string, meta map[string]string) peer.Container {
 	return peer.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
 }
 
-// Whoever comes or goes, the card is divided anew, and never below what is in use.
+// Whenever a container comes or goes, the card is divided anew, never below usage.
 func TestShares(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
 	join := func(c peer.Container) (uint64, int) {
@@ -71,7 +71,7 @@ func TestShares(t *testing.T) {
 	must.Eq(t, 600, limit)
 	must.Eq(t, 600, b.limits["a"])
 
-	// Of two of one group each has a part of the group's; a wish is a cap.
+	// Two containers of a group divide the group's part; a wish is a cap.
 	b.held["a"] = 500
 	limit, priority = join(container("c", "mlp", map[string]string{"ebbtide_gpu_memory": "100", "ebbtide_priority": "80"}))
 	must.Eq(t, 100, limit)
@@ -89,7 +89,7 @@ func TestShares(t *testing.T) {
 	must.ErrorContains(t, err, "card GPU-2 is not shared here")
 }
 
-// What a job says wrongly of itself does not count; the rest does.
+// Invalid meta is ignored; the rest counts.
 func TestRead(t *testing.T) {
 	m, err := read(container("a", "vae", map[string]string{"ebbtide_gpu_group": "us", "ebbtide_gpu_memory": "1G", "ebbtide_priority": "0"}))
 	must.ErrorContains(t, err, `meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`)

@@ -70,9 +70,9 @@ func TestGPU(t *testing.T) {
 		report.Unparked = "not enough host memory"
 		must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
 
-		report = seat.Report{State: seat.Lost, Since: time.Now(), Why: "its GPU memory did not come back"}
+		report = seat.Report{State: seat.Lost, Since: time.Now(), Why: "its GPU memory could not be restored"}
 		pass(time.Second)
-		must.Eq(t, "GPU: its GPU memory did not come back", (<-n.events).Message, must.Sprint("at once"))
+		must.Eq(t, "GPU: its GPU memory could not be restored", (<-n.events).Message, must.Sprint("at once"))
 
 		failed = errors.New("torn")
 		pass(time.Second)

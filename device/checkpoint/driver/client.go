@@ -23,52 +23,52 @@ import (
 	"time"
 )
 
-// Oldest is the oldest version of NVIDIA's driver with which processes are parked. 570 has
-// the functions, but they fail on what later ones can do (NVIDIA/cuda-checkpoint#34).
+// Oldest is the oldest version of NVIDIA's driver that can park processes. 570 has the
+// functions, but they fail on what later ones can do (NVIDIA/cuda-checkpoint#34).
 const Oldest = "575.57"
 
-// Argument is the first argument of a program that is to be the helper, libcuda.Helper; the
-// second is the library's path.
+// Argument is the first argument of the helper program, libcuda.Helper; the second is the
+// library's path.
 const Argument = "checkpoint-helper"
 
-// Options say how a helper is started. Only Version must be set.
+// Options configure a helper. Only Version is required.
 type Options struct {
-	// Version is NVIDIA's driver's version, as NVML tells it: "580.95.05".
+	// Version is the version of NVIDIA's driver, as NVML reports it: "580.95.05".
 	Version string
-	// Library is the path of libcuda.so.1; "" is where the system has it.
+	// Library is the path of libcuda.so.1; "" is the system's.
 	Library string
-	// Program is what is started, with Argument and Library. Without, it is what runs now,
-	// also if its file was replaced.
+	// Program is started with Argument and Library. Default: the running program, even if its
+	// file was replaced.
 	Program string
-	// Env is the helper's environment. Without, it has this process's but LD_PRELOAD.
+	// Env is the helper's environment. Default: this process's without LD_PRELOAD.
 	Env []string
-	// Log is given each line that the helper writes to its standard error.
+	// Log is called with each line of the helper's standard error.
 	Log func(line string)
 	// Begin is how long the helper may take to load the library: 1 minute if 0.
 	Begin time.Duration
-	// Move is how long a checkpoint or restore may take before CUDA is taken for stuck, and
-	// its helper is given up: 10 minutes if 0.
+	// Move is how long a checkpoint or restore may take before CUDA counts as stuck, and its
+	// helper is given up: 10 minutes if 0.
 	Move time.Duration
-	// Short is the same for other calls, beyond a lock's time-out: 15 s if 0.
+	// Short is the same for other calls, beyond a lock's timeout: 15 s if 0.
 	Short time.Duration
-	// Pause is how long a helper that ends without having lived for a while is left alone. It
-	// doubles, up to 64 times as much: 100 ms if 0.
+	// Pause is the delay before a short-lived helper is restarted. It doubles, up to 64 times:
+	// 100 ms if 0.
 	Pause time.Duration
 }
 
-// Client has a helper do what it is asked for. The helper is started with the first request,
-// and again with the next one after it has ended. It is safe for concurrent use.
+// Client calls CUDA through a helper. The first request starts the helper; after the helper has
+// ended the next one restarts it. It is safe for concurrent use.
 type Client struct {
 	opts Options
 
-	starting chan struct{} // held by who looks for the helper or starts it
+	starting chan struct{} // held while looking up or starting the helper
 	current  *helper
-	short    int       // helpers in a row that have not lived for a while
-	after    time.Time // until then none is started
+	short    int       // short-lived helpers in a row
+	after    time.Time // none is started before
 	closed   bool
 }
 
-// New returns a client. Close must be called.
+// New returns a client. The caller must call Close.
 func New(opts Options) *Client {
 	if opts.Log == nil {
 		opts.Log = func(string) {}
@@ -81,58 +81,58 @@ func New(opts Options) *Client {
 	return &Client{opts: opts, starting: make(chan struct{}, 1)}
 }
 
-// Check starts the helper, if there is none. The error wraps ErrUnsupported where processes
-// cannot be parked.
+// Check starts the helper, if none runs. The error wraps ErrUnsupported where processes cannot
+// be parked.
 func (c *Client) Check(ctx context.Context) error {
 	_, err := c.helper(ctx)
 	return err
 }
 
-// Close ends the helper, once the calls under way are done.
+// Close ends the helper once the calls in progress are done.
 func (c *Client) Close() {
 	c.starting <- struct{}{}
 	defer func() { <-c.starting }()
 	c.closed = true
 	if c.current != nil {
-		_ = c.current.stdin.Close() // by which it ends
+		_ = c.current.stdin.Close() // on which it exits
 		<-c.current.ended
 	}
 }
 
-// State asks for the state of a process. An error of CUDA's is a Result, here and below; that
-// CUDA knows no such process is InvalidValue or NotInitialized.
+// State returns the state of a process. An error of CUDA is a Result, here and below; for a
+// process unknown to CUDA it is InvalidValue or NotInitialized.
 func (c *Client) State(ctx context.Context, pid int) (State, error) {
 	a, err := c.call(ctx, request{Call: callState, PID: pid})
 	return a.State, err
 }
 
-// Lock makes the process's calls of CUDA wait, once what it has submitted is done. If that
-// takes longer than the time-out, the process goes on as before, and the error is NotReady.
+// Lock blocks the process's CUDA calls, once its submitted work is done. If that takes longer
+// than the timeout, the process continues as before, and the error is NotReady.
 func (c *Client) Lock(ctx context.Context, pid int, timeout time.Duration) error {
-	ms := max(1, timeout.Milliseconds()) // 0 would be for ever
+	ms := max(1, timeout.Milliseconds()) // 0 would be no timeout
 	_, err := c.call(ctx, request{Call: callLock, PID: pid, TimeoutMS: uint32(min(ms, 1<<31))})
 	return err
 }
 
-// Checkpoint moves the memory of a locked process to the host's.
+// Checkpoint moves the memory of a locked process to host memory.
 func (c *Client) Checkpoint(ctx context.Context, pid int) error {
 	_, err := c.call(ctx, request{Call: callCheckpoint, PID: pid})
 	return err
 }
 
-// Restore moves it back. The process stays locked.
+// Restore moves it back to the cards. The process stays locked.
 func (c *Client) Restore(ctx context.Context, pid int) error {
 	_, err := c.call(ctx, request{Call: callRestore, PID: pid})
 	return err
 }
 
-// Unlock lets a locked process go on.
+// Unlock unblocks a locked process.
 func (c *Client) Unlock(ctx context.Context, pid int) error {
 	_, err := c.call(ctx, request{Call: callUnlock, PID: pid})
 	return err
 }
 
-// call has the helper do something. When ctx ends first, CUDA goes on with it.
+// call sends a request to the helper. If ctx ends first, CUDA continues with it.
 func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	what := func(err error) error {
 		if err == nil {
@@ -146,7 +146,7 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	}
 	id, reply, err := h.send(r)
 	if err != nil {
-		h.discard() // whoever tries again gets another
+		h.discard() // a retry starts another
 		return answer{}, what(err)
 	}
 	limit := c.opts.Short + time.Duration(r.TimeoutMS)*time.Millisecond
@@ -172,7 +172,7 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	}
 }
 
-// helper returns the helper, and starts one if there is none.
+// helper returns the helper, starting one if needed.
 func (c *Client) helper(ctx context.Context) (*helper, error) {
 	if err := supported(c.opts.Version); err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 	select {
 	case <-time.After(time.Until(c.after)):
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: it has ended too often to be started again at once: %w", ErrHelper, ctx.Err())
+		return nil, fmt.Errorf("%w: it ends too often to be restarted at once: %w", ErrHelper, ctx.Err())
 	}
 	h, err := start(ctx, c.opts)
 	if err != nil {
@@ -207,8 +207,8 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 	return h, nil
 }
 
-// leave notes that a helper has ended after a time. One that has lived for a while is
-// replaced at once.
+// noteEnd records that a helper has ended, and how long it lived. A long-lived one is restarted
+// without delay.
 func (c *Client) noteEnd(lived time.Duration) {
 	if lived > 64*c.opts.Pause {
 		c.short = 0
@@ -218,7 +218,7 @@ func (c *Client) noteEnd(lived time.Duration) {
 	c.short++
 }
 
-// supported compares the driver's version.
+// supported checks the driver's version.
 func supported(version string) error {
 	parse := func(s string) (n []int) {
 		for part := range strings.SplitSeq(s, ".") {
@@ -240,16 +240,16 @@ func supported(version string) error {
 	return nil
 }
 
-// helper is a helper that runs, or has run.
+// helper is a helper process, running or ended.
 type helper struct {
 	begun    time.Time
 	kill     func()
 	stdin    *os.File
-	greeting chan hello // what it said first
+	greeting chan hello // its first message
 	ended    chan struct{}
-	err      error // why; once it has ended
+	err      error // why; set once it has ended
 
-	doomed atomic.Bool // it was killed, or will be with its last request
+	doomed atomic.Bool // it was killed, or will be after its last request
 
 	mu    sync.Mutex
 	last  uint64
@@ -266,7 +266,7 @@ func (h *helper) runs() bool {
 	}
 }
 
-// start starts a helper and hears what it says first.
+// start starts a helper and reads its hello.
 func start(ctx context.Context, opts Options) (*helper, error) {
 	failed := func(err error) error { return fmt.Errorf("%w: it could not be started: %w", ErrHelper, err) }
 	cmd := exec.Command(opts.Program, Argument, opts.Library)
@@ -274,7 +274,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	if cmd.Env == nil {
 		cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LD_PRELOAD=") })
 	}
-	// SIGTERM and not SIGKILL: it may be bringing a process's memory back.
+	// Not SIGKILL: it may be restoring a process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var ours, theirs [3]*os.File
 	shut := func(files [3]*os.File) {
@@ -303,8 +303,8 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 
 	started := make(chan error)
 	go func() {
-		// The kernel sends Pdeathsig when the thread ends that has started the process: this
-		// one stays until the process has ended.
+		// The kernel sends Pdeathsig when the thread that started the process ends, so this one
+		// stays until the process has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -324,7 +324,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 			for lines.Scan() {
 				opts.Log(lines.Text())
 			}
-			_, _ = io.Copy(io.Discard, ours[2]) // of a line that is too long
+			_, _ = io.Copy(io.Discard, ours[2]) // the rest of a line that is too long
 		})
 		err = cmd.Wait()
 		readers.Wait()
@@ -355,7 +355,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	return nil, err
 }
 
-// listen hears what the helper says until it ends.
+// readAnswers reads the helper's messages until it ends.
 func (h *helper) readAnswers(r io.Reader) error {
 	dec := json.NewDecoder(r)
 	var first hello
@@ -384,7 +384,7 @@ func (h *helper) readAnswers(r io.Reader) error {
 	return fmt.Errorf("reading its answer: %w", err)
 }
 
-// ask sends a request. The channel is closed when the helper ends without an answer.
+// send sends a request. The channel is closed when the helper ends without an answer.
 func (h *helper) send(r request) (id uint64, _ <-chan answer, _ error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -402,8 +402,8 @@ func (h *helper) send(r request) (id uint64, _ <-chan answer, _ error) {
 	return r.ID, reply, nil
 }
 
-// settle takes a request off the open ones. A helper that was given up ends with its last:
-// that may be one that brings a process back. mu is held.
+// takeOpen removes a request from the open ones. A helper that was given up is killed after its
+// last: that may be a restore. mu is held.
 func (h *helper) takeOpen(id uint64) {
 	delete(h.open, id)
 	if h.doomed.Load() && len(h.open) == 0 {
@@ -411,7 +411,7 @@ func (h *helper) takeOpen(id uint64) {
 	}
 }
 
-// giveUp gives up a helper because of a request that it does not answer.
+// giveUp gives up a helper that does not answer a request.
 func (h *helper) giveUp(id uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -419,7 +419,7 @@ func (h *helper) giveUp(id uint64) {
 	h.takeOpen(id)
 }
 
-// finish is called when the helper has ended.
+// finish handles the end of the helper.
 func (h *helper) finish(ours [3]*os.File, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -430,14 +430,14 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 	if err != nil {
 		h.err = fmt.Errorf("%w: %w", ErrHelper, err)
 	}
-	close(h.ended) // first: whoever is told asks for the next helper at once
+	close(h.ended) // first: callers then get the next helper at once
 	for _, reply := range h.open {
 		close(reply)
 	}
 	h.open = nil
 }
 
-// end kills the helper. It is used no more.
+// discard kills the helper. It is not used again.
 func (h *helper) discard() {
 	h.doomed.Store(true)
 	h.kill()

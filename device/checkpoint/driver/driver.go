@@ -1,15 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package driver calls CUDA's checkpoint functions in a process of its own.
+// Package driver calls CUDA's checkpoint functions in a separate process.
 //
-// These functions act on any process of the host, given its pid. They are in the driver's
-// library, which is not to be loaded into the plugin: if it crashes or hangs, a helper
-// does. The helper stays, since to load the library and to initialise it costs seconds.
-// It is the plugin's own binary, started with other arguments; package libcuda has what it
-// does then. Requests and answers are JSON, one to a line, on its standard input and
-// output. It says first what it can (hello). It works on any number of requests at once,
-// since a lock may take as long as its time-out.
+// These functions act on any process of the host, by pid. They are in the driver's library,
+// which must not be loaded into the plugin: if it crashes or hangs, only the helper does. The
+// helper keeps running, because loading and initialising the library takes seconds. It is the
+// plugin's own binary with other arguments; package libcuda is its code. Requests and answers
+// are JSON lines on its standard input and output. It first reports what it can do (hello). It
+// handles any number of requests at once, because a lock may take as long as its timeout.
 package driver
 
 import (
@@ -18,29 +17,29 @@ import (
 )
 
 var (
-	// ErrUnsupported says that processes cannot be parked on this machine, and why.
-	ErrUnsupported = errors.New("CUDA cannot move a process's memory away here")
-	// ErrHelper says that the helper could not be started, or ended before it answered. What
-	// has become of the call is not known.
+	// ErrUnsupported: processes cannot be parked on this machine. The error says why.
+	ErrUnsupported = errors.New("CUDA cannot move a process's memory to the host here")
+	// ErrHelper: the helper could not be started, or ended before it answered. The outcome of
+	// the call is unknown.
 	ErrHelper = errors.New("the helper that calls CUDA is gone")
 	// ErrStuck says that CUDA does not answer. It wraps ErrHelper.
 	ErrStuck = fmt.Errorf("%w: CUDA does not answer", ErrHelper)
-	// ErrClosed says that the client was closed.
+	// ErrClosed: the client was closed.
 	ErrClosed = errors.New("the helper that calls CUDA has been stopped")
 )
 
-// State is what a process's CUDA is in (CUprocessState).
+// State is a process's CUDA state (CUprocessState).
 type State int
 
-// States. Drivers may know more of them.
+// States. Drivers may have more of them.
 const (
-	Running      State = iota // it goes on
-	Locked                    // its calls of CUDA wait
-	Checkpointed              // Locked, and its memory is in the host's
-	Failed                    // it cannot go on any more
+	Running      State = iota
+	Locked             // its CUDA calls block
+	Checkpointed       // locked, with its memory on the host
+	Failed             // it cannot continue
 )
 
-// String is for messages.
+// String returns the state's name.
 func (s State) String() string {
 	if names := []string{"running", "locked", "checkpointed", "failed"}; s >= 0 && int(s) < len(names) {
 		return names[s]
@@ -48,21 +47,21 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", int(s))
 }
 
-// Result is what CUDA answers (CUresult), as an error.
+// Result is a CUresult as an error.
 type Result int
 
-// Results that are told apart here.
+// Results with a meaning here.
 const (
 	Success        Result = 0
 	InvalidValue   Result = 1
 	OutOfMemory    Result = 2
 	NotInitialized Result = 3
 	IllegalState   Result = 401
-	NotReady       Result = 600 // a lock's time-out
+	NotReady       Result = 600 // a lock's timeout
 	NotSupported   Result = 801
 )
 
-// Error is CUDA's name of it, where there is one here, and its number.
+// Error returns CUDA's number of it, with the name if known here.
 func (r Result) Error() string {
 	name := map[Result]string{
 		InvalidValue: "invalid value", OutOfMemory: "out of memory", NotInitialized: "not initialised", 100: "no device",
@@ -76,18 +75,18 @@ func (r Result) Error() string {
 	return fmt.Sprintf("CUDA's error %d (%s)", int(r), name)
 }
 
-// Calls are CUDA's checkpoint functions. A pid is one as this process sees it.
+// Calls are CUDA's checkpoint functions. Pids are in this process's namespace.
 type Calls interface {
-	// State asks for the state of a process.
+	// State returns the state of a process.
 	State(pid int) (State, Result)
-	// Lock makes calls of CUDA wait in the process, once what it has submitted is done. After
-	// a time-out, in ms, it goes on as before.
+	// Lock blocks the process's CUDA calls once its submitted work is done. After the timeout,
+	// in ms, the process continues as before.
 	Lock(pid int, timeoutMS uint32) Result
-	// Checkpoint moves the memory of a locked process to the host's.
+	// Checkpoint moves the memory of a locked process to host memory.
 	Checkpoint(pid int) Result
-	// Restore moves it back. The process stays locked.
+	// Restore moves it back to the cards. The process stays locked.
 	Restore(pid int) Result
-	// Unlock lets a locked process go on.
+	// Unlock unblocks a locked process.
 	Unlock(pid int) Result
 }
 
@@ -100,11 +99,11 @@ const (
 	callUnlock     = "unlock"
 )
 
-// hello is what the helper says first.
+// hello is the helper's first message.
 type hello struct {
-	// CUDA is the version of CUDA that the driver has, 1000 · major + 10 · minor.
+	// CUDA is the driver's CUDA version, 1000 · major + 10 · minor.
 	CUDA int `json:"cuda"`
-	// Unsupported says why it can do nothing. "" if it can.
+	// Unsupported is why processes cannot be parked; "" if they can.
 	Unsupported string `json:"unsupported,omitempty"`
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// TestMain is also the helper, over a driver that does as its path says.
+// TestMain is also the helper, over a driver named by its path.
 func TestMain(m *testing.M) {
 	if len(os.Args) != 3 || os.Args[1] != Argument {
 		os.Exit(m.Run())
@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// script is a driver whose processes are numbers of results; process 7 answers with the
-// helper's pid as the state, 8 ends it, 9 takes 300 ms and 10 a minute.
+// script is a driver whose pids are results; process 7 returns the helper's pid as its state, 8
+// kills it, 9 takes 300 ms and 10 a minute.
 type script struct{}
 
 func (script) State(pid int) (State, Result) {
@@ -94,8 +94,7 @@ func TestClient_calls(t *testing.T) {
 	must.ErrorIs(t, c.Unlock(ctx, 5), Result(1003))
 }
 
-// TestClient_concurrent: one that takes long holds up nobody, and all are done before the
-// helper ends.
+// TestClient_concurrent: a slow call delays no other, and all finish before the helper ends.
 func TestClient_concurrent(t *testing.T) {
 	c := client(t, "well")
 	var all sync.WaitGroup
@@ -121,7 +120,7 @@ func TestClient_concurrent(t *testing.T) {
 	must.ErrorIs(t, c.Check(t.Context()), ErrClosed)
 }
 
-// under is how many requests have no answer.
+// under returns the number of unanswered requests.
 func (h *helper) under() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,7 +192,7 @@ func TestClient_stuck(t *testing.T) {
 	must.ErrorIs(t, <-other, Result(9), must.Sprint("what another has asked for is not cut off"))
 	<-old.ended
 
-	// Who does not wait does not end the helper.
+	// A caller that does not wait does not end the helper.
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer end()
 	before := c.current
@@ -221,12 +220,12 @@ func TestClient_cannotStart(t *testing.T) {
 	}
 	t.Run("garbage", func(t *testing.T) {
 		c := client(t, "garbage")
-		_, err := c.State(t.Context(), 100) // it may have been ended before, or after this was sent
+		_, err := c.State(t.Context(), 100) // it may have been killed before, or after this was sent
 		must.ErrorIs(t, err, ErrHelper)
 	})
 }
 
-// TestClient_backsOff: one that always ends at once is not started in a loop.
+// TestClient_backsOff: one that always ends at once is not restarted in a loop.
 func TestClient_backsOff(t *testing.T) {
 	c := client(t, "gone", func(o *Options) { o.Pause = 20 * time.Millisecond })
 	begun := time.Now()
@@ -241,14 +240,14 @@ func TestClient_backsOff(t *testing.T) {
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// TestClient_environment: the helper is without LD_PRELOAD, and its words reach the log.
+// TestClient_environment: the helper runs without LD_PRELOAD, and its output reaches the log.
 func TestClient_environment(t *testing.T) {
 	t.Setenv("LD_PRELOAD", "/nowhere.so")
 	lines := make(chan string, 16)
 	c := client(t, "well", func(o *Options) { o.Log = func(s string) { lines <- s } })
 	pid, err := c.State(t.Context(), 7)
 	must.NoError(t, err)
-	must.Eq(t, "it has begun", <-lines) // and no word of the loader's before
+	must.Eq(t, "it has begun", <-lines) // and nothing from the loader before
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	must.NoError(t, err)
 	must.StrNotContains(t, string(environ), "LD_PRELOAD=")
@@ -307,7 +306,7 @@ func TestServe(t *testing.T) {
 		<-begun
 		defer close(begun)
 		end()
-		must.ErrorContains(t, <-done, "calls of CUDA have not returned within 50ms")
+		must.ErrorContains(t, <-done, "CUDA calls have not returned within 50ms")
 	})
 	t.Run("nobody listens", func(t *testing.T) {
 		err := Serve(t.Context(), strings.NewReader(""), deaf{}, script{}, 1, "", time.Second)
@@ -315,7 +314,7 @@ func TestServe(t *testing.T) {
 	})
 }
 
-// slow is a driver that says when an unlock has begun, and does it when that was closed.
+// slow is a driver that signals the start of an unlock, and blocks until released.
 type slow chan struct{}
 
 func (slow) State(int) (State, Result) { return 0, Success }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Serve is the helper's side: it says what CUDA can (its version, and why it can do nothing,
-// or ""), then does what is asked for. It returns when ctx or the input ends and the calls
-// under way are done, or have taken longer than grace: who cuts off a process's way back to
-// the card may lose it.
+// Serve is the helper's side. It first reports what CUDA can do (its version, and why it cannot
+// park, or ""), then handles requests. It returns when ctx or the input ends and the calls in
+// progress are done, or have taken longer than grace: interrupting a restore may lose the
+// process.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda int, unsupported string, grace time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,7 +54,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda i
 				a := do(calls, r)
 				mu.Lock()
 				defer mu.Unlock()
-				_ = enc.Encode(a) // nobody may be there to read it
+				_ = enc.Encode(a) // the parent may be gone
 			})
 		case <-ctx.Done():
 		}
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda i
 	select {
 	case <-done:
 	case <-time.After(grace):
-		return fmt.Errorf("ending: calls of CUDA have not returned within %v", grace)
+		return fmt.Errorf("ending: CUDA calls have not returned within %v", grace)
 	}
 	select {
 	case err := <-bad:
@@ -74,7 +74,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda i
 	}
 }
 
-// do does what is asked for.
+// do executes a request.
 func do(calls Calls, r request) answer {
 	a := answer{ID: r.ID, Result: InvalidValue}
 	switch r.Call {

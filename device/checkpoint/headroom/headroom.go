@@ -1,11 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package headroom tells whether the memory that processes hold on cards fits into the
-// host's.
+// Package headroom checks that host memory has room for what processes hold on cards.
 //
-// What is parked lies in the process's own memory. So it counts in the process's memory
-// cgroup and in all above it, and the kernel would end the task that gets over its limit.
+// Parked memory is in the process's own memory. So it counts in the process's memory cgroup and
+// all its ancestors, and the kernel would OOM-kill a task that exceeds its limit.
 package headroom
 
 import (
@@ -23,32 +22,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHostMemory says that the host, or a task's limit, has not enough memory, and how much
-// is missing.
+// ErrHostMemory: the host, or a task's limit, lacks memory. The error says how much.
 var ErrHostMemory = errors.New("not enough host memory")
 
-// Margins that are kept, in bytes.
+// Margins, in bytes.
 const (
 	margin     = 64 << 20  // below a cgroup's limit
-	hostMargin = 512 << 20 // of the host, or a twentieth of all it has
+	hostMargin = 512 << 20 // of the host, or a twentieth of its memory
 )
 
 const mib = 1 << 20
 
-// Checker checks the host. The zero value looks at the machine it runs on.
+// Checker checks the host. The zero value checks this machine.
 type Checker struct {
-	// Proc is where procfs is; "" means /proc.
+	// Proc is the mount point of procfs; "" means /proc.
 	Proc string
-	// Cgroup is where the cgroups are; "" means /sys/fs/cgroup. Version 1's memory
+	// Cgroup is the mount point of the cgroups; "" means /sys/fs/cgroup. Version 1's memory
 	// controller is expected at "memory" in it.
 	Cgroup string
 }
 
-// Check says whether there is memory for what processes hold on cards, given in bytes by
-// pid. The error wraps ErrHostMemory if there is not. A process that has ended needs none.
+// Check checks that host memory has room for what processes hold on cards, in bytes by pid. The
+// error wraps ErrHostMemory if it does not. An exited process needs none.
 func (c Checker) Check(need map[int]uint64) error {
 	var total uint64
-	cgroups := make(map[string]uint64) // what is needed below each directory
+	cgroups := make(map[string]uint64) // needed below each directory
 	for pid, bytes := range need {
 		text, err := os.ReadFile(c.proc(strconv.Itoa(pid), "cgroup"))
 		switch {
@@ -97,8 +95,8 @@ func (c Checker) proc(names ...string) string {
 	return filepath.Join(append([]string{root}, names...)...)
 }
 
-// memory finds the memory cgroup in /proc/<pid>/cgroup: the hierarchy's directory, "" if
-// there is none, and the path below it.
+// memory finds the memory cgroup in /proc/<pid>/cgroup: the hierarchy's directory, "" if there
+// is none, and the path below it.
 func (c Checker) memory(text string) (root, below string) {
 	dir := c.Cgroup
 	if dir == "" {
@@ -118,8 +116,8 @@ func (c Checker) memory(text string) (root, below string) {
 	return root, below
 }
 
-// room reads what a cgroup's limit leaves, in bytes, with what the kernel can drop at once:
-// files that nobody has used lately. limited is false if it has no limit.
+// room returns what a cgroup's limit leaves, in bytes, including what the kernel can drop at
+// once: inactive file pages. limited is false without a limit.
 func room(dir string) (free uint64, limited bool, err error) {
 	limit, used, files := uint64(math.MaxUint64), "memory.current", "inactive_file"
 	for _, name := range []string{"memory.max", "memory.high", "memory.limit_in_bytes"} {
@@ -141,7 +139,7 @@ func room(dir string) (free uint64, limited bool, err error) {
 			limit = min(limit, n)
 		}
 	}
-	if limit >= 1<<62 { // version 1 says so of no limit, less a page
+	if limit >= 1<<62 { // version 1's "no limit", less a page
 		return 0, false, nil
 	}
 	text, err := os.ReadFile(filepath.Join(dir, used))
@@ -163,7 +161,7 @@ func room(dir string) (free uint64, limited bool, err error) {
 	return limit - min(limit, usage), true, nil
 }
 
-// host says by /proc/meminfo whether the host has that many bytes to spare.
+// host checks by /proc/meminfo that the host has that many bytes to spare.
 func host(meminfo string, bytes uint64) error {
 	all, err := field(meminfo, "MemTotal:")
 	var free uint64
@@ -191,5 +189,5 @@ func field(text, name string) (uint64, error) {
 	return 0, fmt.Errorf("there is no %s", name)
 }
 
-// up is a number of bytes in MiB, rounded up.
+// ceilMiB converts bytes to MiB, rounded up.
 func ceilMiB(bytes uint64) uint64 { return (bytes + mib - 1) / mib }

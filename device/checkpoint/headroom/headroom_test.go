@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// tree writes a machine's files into a folder.
+// tree writes a machine's files into a directory.
 func tree(t *testing.T, files map[string]string) Checker {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +68,8 @@ func TestCheck(t *testing.T) {
 		files  map[string]string
 		change map[string]string
 		need   map[int]int // MiB
-		want   string      // in the error; "" for none
-		other  bool        // it is none of ErrHostMemory
+		want   string      // in the error; "": none
+		other  bool        // not ErrHostMemory
 	}{
 		"v2 fits":                    {files: v2(), need: map[int]int{7: 536}},
 		"v2 does not":                {files: v2(), need: map[int]int{7: 537}, want: "leaves 600 MiB, and 537 MiB have to be parked, with 64 MiB to spare: give the task a memory_max that is at least 1 MiB higher"},
@@ -109,7 +109,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheck_kernel: a process in a cgroup with a limit, as the kernel tells of it.
+// TestCheck_kernel: a process in a cgroup with a limit, by the kernel's files.
 func TestCheck_kernel(t *testing.T) {
 	const root = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(root + "/memory.limit_in_bytes"); err != nil || os.Getuid() != 0 {

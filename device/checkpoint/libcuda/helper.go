@@ -15,26 +15,26 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 )
 
-// grace is how long calls under way may take when the helper is to end. To bring a full
-// card's memory back takes some 15 s.
+// grace bounds the calls in progress when the helper is to end. Restoring a full card takes
+// about 15 s.
 const grace = time.Minute
 
-// Helper is the helper's main function: it loads the library at a path ("": the system's)
-// and does on its standard input's word what package driver asks for. It ends with its
-// input, or with a SIGTERM, which its parent's end sends. It returns the exit status.
+// Helper is the helper's main function: it loads the library at a path ("": the system's) and
+// serves package driver's requests on its standard input. It ends with its input, or on
+// SIGTERM, which it gets when its parent dies. It returns the exit status.
 func Helper(path string) int {
-	// Whatever the library prints must not come between the answers.
+	// The library's own output must not mix with the answers.
 	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
 	if err == nil {
 		err = unix.Dup3(2, 1, 0)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "keeping the standard output apart:", err)
+		fmt.Fprintln(os.Stderr, "duplicating the standard output:", err)
 		return 1
 	}
 	out := os.NewFile(uintptr(fd), "answers")
-	// SIGINT is a terminal's to all that runs in it. SIGPIPE would come of a last word to a
-	// parent that is gone, in the middle of a call.
+	// A terminal sends SIGINT to all its processes. SIGPIPE would come from writing to a dead
+	// parent, in the middle of a call.
 	signal.Ignore(unix.SIGINT, unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()

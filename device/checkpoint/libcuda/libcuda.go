@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package libcuda loads the driver's library, libcuda.so.1, when the program runs, and calls
-// its checkpoint functions. Helper is the program that does so for others.
+// Package libcuda loads the driver's library, libcuda.so.1, at run time, and calls its
+// checkpoint functions. Helper is a program that does so for other processes.
 package libcuda
 
 /*
@@ -66,19 +66,18 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 )
 
-// soname is the library as the system's loader finds it.
+// soname is the library's name for the system's loader.
 const soname = "libcuda.so.1"
 
-// Library is the driver's library, loaded and initialised. It stays so until the program ends.
+// Library is the driver's library, loaded and initialised until the program ends.
 type Library struct {
-	functions *C.functions // not in Go's memory, where it might move
+	functions *C.functions // C memory, because Go's may move
 	cuda      int
 }
 
 var _ driver.Calls = (*Library)(nil)
 
-// Open loads the library at a path; "" is where the system has it. The error says in plain
-// words what is missing.
+// Open loads the library at a path; "" is the system's. The error says what is missing.
 func Open(path string) (*Library, error) {
 	if path == "" {
 		path = soname
@@ -104,7 +103,7 @@ func Open(path string) (*Library, error) {
 	return l, nil
 }
 
-// CUDA is the version of CUDA that the driver has, 1000 · major + 10 · minor.
+// CUDA returns the driver's CUDA version, 1000 · major + 10 · minor.
 func (l *Library) CUDA() int { return l.cuda }
 
 // State implements driver.Calls.

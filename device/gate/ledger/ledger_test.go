@@ -19,7 +19,7 @@ var (
 	p3 = ProcessID{PID: 103, Start: 3}
 )
 
-// two has a card of 10 GiB, one of them in reserve, processes 1 and 2 in container a and
+// two has a card of 10 GiB, 1 GiB of it in reserve, processes 1 and 2 in container a and
 // process 3 in b.
 func two(t testing.TB) *Ledger {
 	l := New()
@@ -78,8 +78,7 @@ func TestLedger_Fits(t *testing.T) {
 	must.Eq(t, 6*gib, l.Room("b", "x"))
 }
 
-// A limit below what is held takes nothing away, and nothing is granted until the
-// container has come down.
+// A limit below usage takes nothing away, and nothing is granted until usage has fallen.
 func TestLedger_shrink(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -94,7 +93,7 @@ func TestLedger_shrink(t *testing.T) {
 	must.Eq(t, 9*gib, l.Limit("a", "x"))
 }
 
-// What is parked takes no room, and comes back whatever the limit, if there is room.
+// Parked memory takes no room, and is restored whatever the limit, if there is room.
 func TestLedger_park(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -123,7 +122,7 @@ func TestLedger_park(t *testing.T) {
 	must.Eq(t, Entry{Expected: gib / 2}, l.Process(p2, "x"), must.Sprint("it has still to say what it holds"))
 }
 
-// The memory of contexts counts, and is there whatever the ledger says.
+// Memory of contexts counts, whatever the capacity.
 func TestLedger_overhead(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 8*gib)
@@ -136,7 +135,7 @@ func TestLedger_overhead(t *testing.T) {
 	must.ErrorIs(t, l.SetOverhead(ProcessID{PID: 1}, "x", 1), ErrUnknown)
 }
 
-// A process that loses its connection keeps what it was granted.
+// A process that loses its connection keeps its grants.
 func TestLedger_reconnect(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -174,8 +173,8 @@ func TestLedger_add(t *testing.T) {
 	must.Eq(t, []CardID{"x"}, l.Cards())
 }
 
-// Whatever is said to the ledger, in whatever order, its sums agree and no card is given
-// twice; what facts take leaves no room for grants.
+// Whatever the calls and their order, the sums agree and no card is overcommitted; facts leave
+// no room for grants.
 func TestLedger_promise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
@@ -185,7 +184,7 @@ func TestLedger_promise(t *testing.T) {
 		}
 		processes := []ProcessID{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 1}}
 		process := rapid.SampledFrom(processes)
-		// Mostly what makes sense, sometimes what overflows.
+		// Mostly plausible amounts, sometimes ones that overflow.
 		amount := rapid.OneOf(rapid.Uint64Range(0, 40), rapid.Uint64Range(0, 120), rapid.Just(uint64(math.MaxUint64)), rapid.Just(uint64(math.MaxInt64)))
 		container := func(p ProcessID) ContainerID { return ContainerID([]string{"a", "b"}[p.PID%2]) }
 		card := rapid.SampledFrom(cards)
@@ -216,7 +215,7 @@ func TestLedger_promise(t *testing.T) {
 				free := l.Free(id)
 				was := l.Process(p, id)
 				if l.Hold(p, id, n) == nil {
-					// Others lose nothing that this one could not have asked for.
+					// Others lose nothing that this process could not have requested.
 					must.LessEq(t, l.Limit(container(p), id)+was.LimitUsage(), was.LimitUsage()+free-min(free, l.Free(id)))
 				}
 			},

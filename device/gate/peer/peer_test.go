@@ -30,14 +30,14 @@ var (
 		"NOMAD_NAMESPACE=research\x00NOMAD_META_ebbtide_priority=70\x00NOMAD_META_EBBTIDE_PRIORITY=70\x00"
 )
 
-// mountinfo is what a container sees of Nomad's directories.
+// mountinfo is a container's view of Nomad's directories.
 func mountinfo(alloc, task string) string {
 	return fmt.Sprintf("1 0 0:50 / / rw - overlay overlay rw\n"+
 		"2 1 8:1 /opt/nomad/data/alloc/%[1]s/alloc /alloc rw,relatime - ext4 /dev/sda1 rw\n"+
 		"3 1 8:1 /opt/nomad/data/alloc/%[1]s/%[2]s/local /local rw,relatime - ext4 /dev/sda1 rw\n", alloc, task)
 }
 
-// fake writes what /proc has of process 7.
+// fake writes the /proc of process 7.
 func fake(t *testing.T, cgroup, mounts, environ string) Finder {
 	dir := t.TempDir()
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "7"), 0o700))
@@ -74,8 +74,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// What the ebbtide driver has said of a task counts, and not what its processes say; under
-// other drivers, and where the kernel does not name the task, there is only that.
+// The driver's identity of a task takes precedence over its processes' claims; under other
+// drivers, and where the kernel does not name the task, there are only the claims.
 func TestProcess_said(t *testing.T) {
 	is := seat.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
 	tasks := t.TempDir()
@@ -103,7 +103,7 @@ func TestProcess_said(t *testing.T) {
 	must.Eq(t, "bert", find("4:memory:/nomad/"+alloc+".train\n0::/\n", "").Job)
 }
 
-// What a process says of itself is kept and shown: it must not be of any length.
+// A process's claims are stored and displayed, so their length is bounded.
 func TestProcess_bounded(t *testing.T) {
 	long := "NOMAD_ALLOC_ID=" + alloc + "\x00NOMAD_TASK_NAME=train\x00NOMAD_JOB_ID=" + strings.Repeat("x", 5000) + "\x00"
 	for i := range 1000 {
@@ -141,7 +141,7 @@ func TestProcess_refuses(t *testing.T) {
 	must.ErrorIs(t, err, ErrGone)
 }
 
-// The kernel says who has connected; that this test is in no container is known then.
+// The kernel identifies the client; it turns out that this test is in no container.
 func TestIdentify(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -165,7 +165,7 @@ func TestIdentify(t *testing.T) {
 	must.False(t, handle.ended())
 }
 
-// The test's own binary connects from a cgroup such as Nomad's exec driver makes.
+// The test binary connects from a cgroup like those of Nomad's exec driver.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("PEER_TEST_SOCKET"); path != "" {
 		_, _ = fmt.Scanln() // until it is in its cgroup
@@ -192,7 +192,7 @@ func TestIdentify_cgroup(t *testing.T) {
 	if cgroup == "" {
 		t.Skip("no cgroup can be made here: that needs root")
 	}
-	// It is busy until the kernel has seen the process's end.
+	// Poll until the kernel has seen the process's exit.
 	defer func() {
 		for range 1000 {
 			if os.Remove(cgroup) == nil {
@@ -256,15 +256,15 @@ func TestHandle(t *testing.T) {
 	}
 	must.NoError(t, h.Kill())
 	must.NoError(t, <-gone)
-	must.True(t, h.ended()) // though nobody has waited for it: a zombie
+	must.True(t, h.ended()) // a zombie
 	must.Error(t, cmd.Wait())
 	must.NoError(t, h.Kill(), must.Sprint("it has ended"))
 	_, err = Finder{}.Open(cmd.Process.Pid, start)
 	must.ErrorIs(t, err, ErrGone)
 }
 
-// Two runs of a job have the same arguments: those of the container's first process, less
-// what differs in each allocation.
+// Two runs of a job have the same arguments: those of the container's first process, less what
+// differs between allocations.
 func TestProcess_arguments(t *testing.T) {
 	docker := "0::/system.slice/docker-" + container + ".scope\n"
 	write := func(f Finder, pid int, parent int, cgroup, cmdline string) {
@@ -296,7 +296,7 @@ func TestProcess_arguments(t *testing.T) {
 	must.Eq(t, arguments("", "train\x00/alloc/x\x00", ""), arguments("", "train\x00/alloc/"+alloc+"x\x00", ""))
 	must.Eq(t, "", arguments("worker\x00", "", "shim\x00"), must.Sprint("a zombie has none"))
 
-	// A loop of parents, which a host does not have, ends.
+	// A loop of parents, impossible on a host, ends.
 	f := fake(t, docker, "", env)
 	write(f, 7, 6, docker, "a\x00")
 	write(f, 6, 7, docker, "a\x00")

@@ -24,7 +24,7 @@ type world struct {
 	alive  bool
 	paused map[int]bool // processes
 	away   map[ledger.ContainerID]bool
-	cannot map[uint64]bool // requests for which nobody can make room
+	cannot map[uint64]bool // unservable requests
 	last   uint64
 }
 
@@ -57,7 +57,7 @@ func (w *world) Fits(r Request) error {
 	return w.Ledger.Fits(r.Container, r.Card, r.Bytes)
 }
 
-// process is process n of the container of the same number.
+// process returns process n of the container with the same number.
 func (w *world) process(n int) ledger.ProcessID {
 	p := ledger.ProcessID{PID: n}
 	if err := w.AddProcess(p, ledger.ContainerID(fmt.Sprint(n))); err != nil {
@@ -72,7 +72,7 @@ func (w *world) hold(n int, id ledger.CardID, bytes uint64) {
 	}
 }
 
-// ask lets process n wait for up to a minute.
+// ask queues a request of process n with a deadline of a minute.
 func (w *world) ask(n int, id ledger.CardID, bytes uint64, priority int) uint64 {
 	w.last++
 	w.q.Add(Request{
@@ -82,8 +82,8 @@ func (w *world) ask(n int, id ledger.CardID, bytes uint64, priority int) uint64 
 	return w.last
 }
 
-// answers asks until there is no answer any more, as the gate does: what fits is granted,
-// what is stuck is denied.
+// answers calls Next until there is no more answer, like the gate: it grants what fits and
+// denies what is stuck.
 func (w *world) answers() map[uint64]Answer {
 	out := make(map[uint64]Answer)
 	for {
@@ -125,7 +125,7 @@ func TestNext_firstCome(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{b: Granted}, w.answers())
 }
 
-// A step of priority is worth a head start, not more.
+// A step of priority is worth a head start, no more.
 func TestNext_ages(t *testing.T) {
 	for _, tc := range []struct {
 		after time.Duration
@@ -141,7 +141,7 @@ func TestNext_ages(t *testing.T) {
 	}
 }
 
-// Small requests go ahead of a large one for a while, then room is kept for it.
+// Small requests go ahead of a large one for a while, then room is reserved for it.
 func TestNext_patience(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 70)
@@ -155,7 +155,7 @@ func TestNext_patience(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{large: Granted, small: Granted}, w.answers())
 }
 
-// Room is not kept for a request for which nobody who runs can make more.
+// No room is reserved for a request if no running process can make more.
 func TestNext_keptInVain(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 40)
@@ -167,7 +167,7 @@ func TestNext_keptInVain(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{small: Granted}, w.answers())
 }
 
-// Who is over the own limit is told at once, or after LimitWait, and holds up nobody.
+// A request over its own limit is refused at once, or after LimitWait, and blocks no other.
 func TestNext_limit(t *testing.T) {
 	for _, wait := range []time.Duration{0, 2 * time.Second} {
 		r := rules
@@ -205,13 +205,13 @@ func TestNext_deadline(t *testing.T) {
 	must.False(t, ok)
 }
 
-// Two that hold half a card each and wait for more would wait for ever: after Settle one
-// of them is denied, and the other one when that has not helped.
+// Two processes that hold half a card each and wait for more would deadlock: after Settle one
+// is denied, and the other if that has not helped.
 func TestNext_stuck(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
 	w.hold(2, "x", 50)
-	bystander := w.ask(3, "x", 10, 0) // holds nothing: to deny it would help nobody
+	bystander := w.ask(3, "x", 10, 0) // holds nothing: denying it would not help
 	w.now = w.now.Add(time.Millisecond)
 	a := w.ask(1, "x", 10, 0)
 	must.MapEmpty(t, w.answers(), must.Sprint("2 may return memory"))
@@ -226,7 +226,7 @@ func TestNext_stuck(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{b: Granted, bystander: Granted}, w.answers())
 }
 
-// A circle over two cards is found, too.
+// A circular wait over two cards is detected too.
 func TestNext_circle(t *testing.T) {
 	w := newWorld(rules, "x", "y")
 	w.hold(1, "x", 100)
@@ -240,7 +240,7 @@ func TestNext_circle(t *testing.T) {
 	must.MapEmpty(t, w.answers(), must.Sprint("1 runs, and may return memory of x"))
 }
 
-// No circle: 3 runs and holds memory of y, for which 1 waits, for which 2 waits.
+// No deadlock: 3 runs and holds memory of y, for which 1 waits, for which 2 waits.
 func TestNext_chain(t *testing.T) {
 	w := newWorld(rules, "x", "y")
 	w.hold(1, "x", 100)
@@ -259,7 +259,7 @@ func TestNext_alive(t *testing.T) {
 	a := w.ask(1, "x", 10, 0)
 	w.now = w.now.Add(time.Millisecond)
 	w.ask(2, "x", 10, 0)
-	w.alive = true // somebody makes room
+	w.alive = true // room is being made
 	must.MapEmpty(t, w.answers())
 	w.now = w.now.Add(30 * time.Second)
 	must.MapEmpty(t, w.answers())
@@ -281,7 +281,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Who is paused makes no room, and is not denied anything either.
+// A paused process makes no room, and is not denied either.
 func TestNext_blocked(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
@@ -295,8 +295,8 @@ func TestNext_blocked(t *testing.T) {
 	must.MapEmpty(t, w.answers(), must.Sprint("1 runs"))
 }
 
-// A container that comes back waits for room like others, without a deadline; a lazy one
-// comes after all others. What its processes wait for waits until then.
+// A restore waits for room like other requests, without a deadline; a lazy one comes after all
+// others. The container's requests wait until then.
 func TestNext_return(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
@@ -329,7 +329,7 @@ func TestNext_return(t *testing.T) {
 	must.False(t, ok)
 }
 
-// A lazy one gets no room that another one wants, though it would fit.
+// A lazy restore gets no room that another request waits for, even if it would fit.
 func TestNext_lazy(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
@@ -338,7 +338,7 @@ func TestNext_lazy(t *testing.T) {
 	must.MapEmpty(t, w.answers())
 }
 
-// For one for which nobody can make room none is kept, unless it is for a bounded time.
+// No room is reserved for an unservable request, unless it has a deadline.
 func TestNext_hopeless(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
@@ -363,7 +363,7 @@ func TestNext_hopeless(t *testing.T) {
 	must.MapEmpty(t, w.answers(), must.Sprint("it has a deadline"))
 }
 
-// What is waited while a container is away does not count, and only that.
+// Only the time while the container is parked extends deadlines.
 func TestPostpone(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
@@ -381,7 +381,7 @@ func TestPostpone(t *testing.T) {
 func TestVictim(t *testing.T) {
 	rules := Rules{HeadStart: time.Second, Patience: 5 * time.Second, Turn: time.Minute, Idle: 30 * time.Second}
 	now := time.Unix(1e9, 0)
-	// someone is busy, has the asker's priority, and has just come.
+	// someone is busy, has the priority of the demand, and has just arrived.
 	someone := func(name string, change func(*Candidate)) Candidate {
 		c := Candidate{Container: ledger.ContainerID(name), Priority: 50, Arrived: now, Placed: now, Active: now, Freeable: 10}
 		change(&c)
@@ -404,7 +404,7 @@ func TestVictim(t *testing.T) {
 		of     []Candidate
 		waited time.Duration
 		demand Demand
-		want   ledger.ContainerID // "": nobody
+		want   ledger.ContainerID // "": none
 	}{
 		"who is busy stays":                      {[]Candidate{busy}, time.Hour, Demand{}, ""},
 		"who is idle goes at once":               {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
@@ -430,7 +430,7 @@ func TestVictim(t *testing.T) {
 	}
 }
 
-// Where all are stuck the oldest of the highest priority stay, as many as get what they want.
+// In a deadlock the oldest of the highest priority stay, as many as get what they want.
 func TestUnstick(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	someone := func(name string, priority int, age time.Duration, holds, wants uint64) Candidate {
@@ -464,9 +464,9 @@ func TestUnstick(t *testing.T) {
 	}
 }
 
-// Whatever happens, each request is answered, and by its deadline, if Next is asked after
-// each change and when Wake says. Where all wait who hold memory, it is answered after
-// Settle: in the end nobody is left who waits while nobody runs.
+// Each request is answered by its deadline, if Next is called after each change and when Wake
+// says. If all holders wait, one is answered after Settle: in the end no request waits while
+// nothing runs.
 func TestNext_answersAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := func(name string, most int) time.Duration {
@@ -485,9 +485,9 @@ func TestNext_answersAll(t *testing.T) {
 					switch {
 					case !ok:
 						t.Fatalf("request %d is answered twice", id)
-					case a == Blocked: // it is in the queue still
+					case a == Blocked: // still queued
 						continue
-					case r.Restore: // now it is about those of its container
+					case r.Restore: // now its container's requests matter
 						delete(w.away, r.Container)
 						again = true
 					}
@@ -502,7 +502,7 @@ func TestNext_answersAll(t *testing.T) {
 			must.Eq(t, len(open), w.q.Len())
 			must.NoError(t, w.Check())
 		}
-		// sleep goes on to a time, as the gate does: with a timer.
+		// sleep advances the time, with a timer like the gate's.
 		sleep := func(until time.Time) {
 			for {
 				at, ok := w.q.Wake(w.now)
@@ -530,7 +530,7 @@ func TestNext_answersAll(t *testing.T) {
 				open[r.ID] = r
 				answer()
 			},
-			// A container leaves, and waits for its return, if it is not away.
+			// Park a container and queue its restore, unless it is parked.
 			"away": func(t *rapid.T) {
 				p, id := n.Draw(t, "n"), card.Draw(t, "card")
 				c := ledger.ContainerID(fmt.Sprint(p))
@@ -553,7 +553,7 @@ func TestNext_answersAll(t *testing.T) {
 				w.paused[p] = !w.paused[p]
 				answer()
 			},
-			// Nobody holds anything: all who are away come back, in whatever order.
+			// Nothing is held: all parked containers are restored, in any order.
 			"empty": func(t *rapid.T) {
 				clear(w.paused)
 				for p := 1; p <= 5; p++ {

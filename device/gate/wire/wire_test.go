@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The bytes are a contract with the preload library, which is written in C.
+// The layout is a contract with the preload library, which is written in C.
 func TestAppend(t *testing.T) {
 	m := Message{Type: Request, Flags: FlagLease, Seq: 2, Device: 3, Bytes: 4 << 32, ID: 5, Arg: 60000}
 	must.Eq(t, "45425431"+"0300"+"0100"+

@@ -9,18 +9,18 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// most bounds sizes (4 PiB in MiB), so that sums of them are exact.
+// most bounds sizes (4 PiB in MiB), so that their sums are exact.
 const most = 1 << 32
 
-// The priorities are those of Nomad's jobs.
+// Priorities as of Nomad's jobs.
 const (
 	defaultPriority = 50
 	maxPriority     = 100
 )
 
-// Input is the snapshot of a card that Decide works on. All sizes are whole MiB.
+// Input is the snapshot of a card for Decide. All sizes are whole MiB.
 type Input struct {
-	// MemoryMiB is what may be given of the card.
+	// MemoryMiB is what can be granted of the card.
 	MemoryMiB int `json:"memory_mib"`
 	// Jobs are those on the card, in any order.
 	Jobs []Job `json:"jobs"`
@@ -34,21 +34,20 @@ type Job struct {
 	ID string `json:"id"`
 	// Priority is 1 to 100; 0 is 50, Nomad's default.
 	Priority int `json:"priority" strict:"optional"`
-	// ArrivedS is when it came, in seconds of any clock; the earlier one is first.
+	// ArrivedS is its arrival, in seconds of any clock; the earlier job is first.
 	ArrivedS float64 `json:"arrived_s" strict:"optional"`
-	// HeldMiB is what it holds. It goes on to hold that while it is paused.
+	// HeldMiB is what it holds, also while paused.
 	HeldMiB int `json:"held_mib"`
-	// AheadMiB is the most that its profile expects it to hold within the horizon; nil if
-	// no profile knows it. Less than what it holds is as much as that.
+	// AheadMiB is the most its profile expects it to hold within the horizon; nil without a
+	// profile. A value below HeldMiB counts as HeldMiB.
 	AheadMiB *int `json:"ahead_mib" strict:"optional"`
-	// PausedS is for how long the plan has paused it, in seconds; nil if it has not.
+	// PausedS is how long the plan has paused it, in seconds; nil if it has not.
 	PausedS *float64 `json:"paused_s" strict:"optional"`
-	// ResumedS is how long ago a pause by the plan has ended, in seconds; nil if there
-	// was none.
+	// ResumedS is how long ago a pause by the plan ended, in seconds; nil if there was none.
 	ResumedS *float64 `json:"resumed_s" strict:"optional"`
-	// Fixed says that it cannot be paused.
+	// Fixed: it cannot be paused.
 	Fixed bool `json:"fixed" strict:"optional"`
-	// Halted says that somebody else has paused it: it does not run, whatever is decided.
+	// Halted: it is paused for another reason, and does not run whatever is decided.
 	Halted bool `json:"halted" strict:"optional"`
 }
 
@@ -59,7 +58,7 @@ func (j Job) priority() int {
 	return j.Priority
 }
 
-// rise is how much more than it holds it is expected to hold.
+// rise returns how much more it is expected to hold.
 func (j Job) rise() int {
 	if j.AheadMiB == nil {
 		return 0
@@ -69,17 +68,18 @@ func (j Job) rise() int {
 
 // Params are the operator's settings. DefaultParams returns the usual ones.
 type Params struct {
-	// Margin, in [0, 1), is the part of the memory that must be left over when a paused
-	// job is resumed: what fits to the last byte is paused again soon.
+	// Margin, in [0, 1), is the fraction of the memory to leave over when a paused job is
+	// resumed: one that fits to the last byte would soon be paused again.
 	Margin float64 `json:"margin" strict:"optional"`
-	// RestS, ≥ 0, is for how long a job that was resumed is not paused again, in seconds.
+	// RestS, ≥ 0, is how long a resumed job is not paused again, in seconds.
 	RestS float64 `json:"rest_s" strict:"optional"`
-	// MaxPauseS, > 0, is after how long a paused job is resumed whatever fits, in seconds.
+	// MaxPauseS, > 0, is the time after which a paused job is resumed whatever fits, in
+	// seconds.
 	MaxPauseS float64 `json:"max_pause_s" strict:"optional"`
 }
 
-// DefaultParams returns a margin of 5 %, a rest of a minute and pauses of ten minutes at
-// most.
+// DefaultParams returns a margin of 5 %, a rest of one minute and pauses of at most ten
+// minutes.
 func DefaultParams() Params { return Params{Margin: 0.05, RestS: 60, MaxPauseS: 600} }
 
 // Validate returns every error in the input as a fields.Errors, by JSON path.
@@ -131,8 +131,8 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns a valid input: the paper's two LAMMPS jobs on a card of 12 GiB just
-// before their late peaks, beside a job without a profile and one that was paused.
+// Example returns a valid input: the paper's two LAMMPS jobs on a card of 12 GiB just before
+// their late peaks, beside a job without a profile and a paused one.
 func Example() Input {
 	mib := func(n int) *int { return &n }
 	seconds := func(s float64) *float64 { return &s }

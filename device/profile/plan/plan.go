@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package plan decides which jobs on a card pause before their memory collides, and which
-// go on: the execution planning of Chen et al. in its mode for HPC, in which a paused job
-// keeps its memory.
+// continue: the execution planning of Chen et al. in its HPC mode, in which a paused job keeps
+// its memory.
 //
 // Decide is a pure function.
 package plan
@@ -15,74 +15,72 @@ import (
 	"strings"
 )
 
-// The rules that a Decision can name.
+// The rules of a Decision.
 const (
-	// RuleFits: what it holds, and what it will, has room.
+	// RuleFits: what it holds and will hold has room.
 	RuleFits = "gpu.plan.fits"
-	// RuleUnknown: no profile says what it will hold; the gate lets it wait if need be.
+	// RuleUnknown: no profile knows what it will hold; the gate makes it wait if necessary.
 	RuleUnknown = "gpu.plan.unknown"
-	// RuleFirst: it is the first in order, which is never paused. Its rise does not fit,
-	// and the gate makes room or lets it wait.
+	// RuleFirst: it is first in order, which is never paused. Its rise does not fit, and the
+	// gate makes room or makes it wait.
 	RuleFirst = "gpu.plan.first"
 	// RuleFixed: its rise does not fit, but it cannot be paused.
 	RuleFixed = "gpu.plan.fixed"
-	// RuleRest: its rise does not fit, but it was resumed a short while ago.
+	// RuleRest: its rise does not fit, but it was resumed recently.
 	RuleRest = "gpu.plan.rest"
-	// RuleHalted: somebody else has paused it.
+	// RuleHalted: it is paused for another reason.
 	RuleHalted = "gpu.plan.halted"
-	// RulePause: its rise would not fit, so it is paused before.
+	// RulePause: its rise would not fit, so it is paused before it.
 	RulePause = "gpu.plan.pause"
 	// RuleWait: it is paused, and its rise does not fit yet.
 	RuleWait = "gpu.plan.wait"
 	// RuleResume: it was paused, and fits now.
 	RuleResume = "gpu.plan.resume"
-	// RuleAged: it was paused for as long as a job may be, and goes on whatever fits.
+	// RuleAged: it was paused for the maximum time, and is resumed whatever fits.
 	RuleAged = "gpu.plan.aged"
-	// RuleAlone: it was paused, and nobody else would run.
+	// RuleAlone: it was paused, and no other job would run.
 	RuleAlone = "gpu.plan.alone"
 )
 
-// Output is what Decide decides.
+// Output is the result of Decide.
 type Output struct {
 	// Jobs has one entry for each job of the input, in the input's order.
 	Jobs []Decision `json:"jobs"`
-	// FreeMiB is what is left when the rises that were given room have come; less than 0
-	// if more is held than there is.
+	// FreeMiB is what is left after all admitted rises; negative if more is held than there is.
 	FreeMiB int `json:"free_mib"`
 }
 
-// Decision is what becomes of one job.
+// Decision is the result for one job.
 type Decision struct {
-	// ID is the job's, as the input gave it.
+	// ID is the job's in the input.
 	ID string `json:"id"`
-	// Pause says that the plan has it paused, from now on or still.
+	// Pause: the plan pauses it, or keeps it paused.
 	Pause bool `json:"pause"`
 	// Rule is the stable name of the rule that decided.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
+	// Why explains the decision.
 	Why string `json:"why"`
 }
 
 // Decide plans a card. It does not change the input.
 //
-// What is held is held, by paused jobs too: only rises, from what a job holds to the most
-// that its profile expects within the horizon, can be avoided. What nobody holds is given
-// to rises in this order; of equal ones by priority, then arrival, then id:
+// Held memory stays held, by paused jobs too: only rises can be avoided, from what a job holds
+// to the most its profile expects within the horizon. Free memory is assigned to rises in this
+// order; within a step by priority, then arrival, then ID:
 //
-//  1. the job that is first among those that run. It is never paused, so somebody always
-//     runs: if its own rise does not fit beside what others hold, no pause helps it, and
-//     none is made for it;
-//  2. those that run and may not be paused: they cannot be, or were resumed less than
-//     Params.RestS ago; and those that were paused for Params.MaxPauseS: they go on, so
+//  1. the first running job. It is never paused, so one always runs: if its own rise does not
+//     fit beside what others hold, no pause helps it, and none is made for it;
+//  2. running jobs that may not be paused: they cannot be, or were resumed less than
+//     Params.RestS ago; and jobs that were paused for Params.MaxPauseS: they are resumed, so
 //     that every pause ends, and others make room for them;
-//  3. others that run. One whose rise does not fit any more is paused: the last in order,
-//     and no more of them than necessary, for one that fits behind it goes on;
-//  4. those that are paused. One whose rise fits with Params.Margin to spare, or at all
-//     while the first one's does not, goes on. None takes room from one that runs.
+//  3. other running jobs. One whose rise no longer fits is paused: the last in order, and no
+//     more than necessary, because a smaller one behind it may fit and continue;
+//  4. paused jobs. One whose rise fits with Params.Margin to spare, or at all while the first
+//     job's does not, is resumed. None takes room from a running job.
 //
-// A rise of 2 that does not fit is not counted: the gate makes its requests wait until
-// there is room, and no pause of others changes that. If nobody runs, the first one that
-// is paused goes on.
+// A rise of step 2 that does not fit is not counted: the gate makes its requests wait until
+// there is room, which no pause of others changes. If no job runs, the first paused one is
+// resumed.
 func Decide(in Input) Output {
 	c := card{in: in, free: in.MemoryMiB, margin: int(in.Params.Margin * float64(in.MemoryMiB)), out: make([]Decision, len(in.Jobs))}
 	order := make([]int, len(in.Jobs))
@@ -96,7 +94,7 @@ func Decide(in Input) Output {
 		return cmp.Or(cmp.Compare(y.priority(), x.priority()), cmp.Compare(x.ArrivedS, y.ArrivedS), strings.Compare(x.ID, y.ID))
 	})
 	runs := func(j Job) bool { return !j.Halted && j.PausedS == nil }
-	if !slices.ContainsFunc(in.Jobs, runs) { // then a paused one is first
+	if !slices.ContainsFunc(in.Jobs, runs) { // then the first paused one is first
 		runs = func(j Job) bool { return !j.Halted }
 	}
 	if first := slices.IndexFunc(order, func(i int) bool { return runs(in.Jobs[i]) }); first >= 0 {
@@ -112,15 +110,15 @@ func Decide(in Input) Output {
 	return Output{Jobs: c.out, FreeMiB: c.free}
 }
 
-// card is a card that is planned.
+// card is the card being planned.
 type card struct {
 	in     Input
-	free   int // MiB that nobody holds or was given for a rise
-	margin int // MiB that are left over when a job is resumed
+	free   int // MiB neither held nor assigned to a rise
+	margin int // MiB to leave over when resuming a job
 	out    []Decision
 }
 
-// goOn lets a job run. Its rise has room if there is enough.
+// allow lets a job run, and assigns room to its rise if there is enough.
 func (c *card) allow(i int, rule, why string) {
 	j := c.in.Jobs[i]
 	left := c.free
@@ -130,10 +128,10 @@ func (c *card) allow(i int, rule, why string) {
 	c.record(i, rule, left, why)
 }
 
-// say notes a decision. left is what there was for the job's rise.
+// record records a decision. left is what was available for the job's rise.
 func (c *card) record(i int, rule string, left int, why string) {
 	j := c.in.Jobs[i]
-	will := "what it will hold is not known"
+	will := "what it will hold is unknown"
 	if j.AheadMiB != nil {
 		will = fmt.Sprintf("expected to hold up to %d MiB, %d more", j.HeldMiB+j.rise(), j.rise())
 	}
@@ -141,12 +139,12 @@ func (c *card) record(i int, rule string, left int, why string) {
 	c.out[i].Why = fmt.Sprintf("%s; holds %d MiB, %s; %d MiB were left for it", why, j.HeldMiB, will, left)
 }
 
-// fits lets a job run whose rise has room, and says so; false if it has none.
+// allowIfFits lets a job run if its rise has room, and reports whether it has.
 func (c *card) allowIfFits(i int) bool {
 	j := c.in.Jobs[i]
 	switch {
 	case j.AheadMiB == nil:
-		c.allow(i, RuleUnknown, "no profile knows it: it runs, and the gate lets it wait if need be")
+		c.allow(i, RuleUnknown, "it has no profile: it runs, and the gate makes it wait if necessary")
 	case j.rise() == 0:
 		c.allow(i, RuleFits, "it is not expected to hold more")
 	case j.rise() <= c.free:
@@ -157,36 +155,36 @@ func (c *card) allowIfFits(i int) bool {
 	return true
 }
 
-// first is step 1.
+// decideFirst is step 1.
 func (c *card) decideFirst(i int, j Job) {
 	switch {
 	case j.PausedS != nil:
-		c.allow(i, RuleAlone, "resumed: nobody else would run")
+		c.allow(i, RuleAlone, "resumed: no other job would run")
 	case !c.allowIfFits(i):
-		// Who can end should, so that it gets its memory.
+		// Any job that can finish should, so that the first gets its memory.
 		c.margin = 0
-		c.allow(i, RuleFirst, "the first in order is not paused, and no pause of others makes room: the gate does, or lets it wait")
+		c.allow(i, RuleFirst, "the first in order is not paused, and pausing others makes no room: the gate does, or makes it wait")
 	}
 }
 
-// must is step 2.
+// decideFixed is step 2.
 func (c *card) decideFixed(i int, j Job) {
 	p := c.in.Params
 	switch {
 	case j.Halted && j.PausedS == nil:
-		c.record(i, RuleHalted, c.free, "somebody else has paused it")
+		c.record(i, RuleHalted, c.free, "it is paused for another reason")
 	case j.PausedS != nil && *j.PausedS >= p.MaxPauseS:
-		c.allow(i, RuleAged, fmt.Sprintf("resumed: it was paused for %.4g s, which is as long as may be", *j.PausedS))
+		c.allow(i, RuleAged, fmt.Sprintf("resumed: it was paused for %.4g s, the maximum", *j.PausedS))
 	case j.PausedS != nil:
 	case j.Fixed && !c.allowIfFits(i):
-		c.allow(i, RuleFixed, "no room, but it cannot be paused: the gate lets it wait")
+		c.allow(i, RuleFixed, "no room, but it cannot be paused: the gate makes it wait")
 	case j.Fixed: // it fits
 	case j.ResumedS != nil && *j.ResumedS < p.RestS && !c.allowIfFits(i):
-		c.allow(i, RuleRest, fmt.Sprintf("no room, but it was resumed %.4g s ago, and is not paused again for %.4g s: the gate lets it wait", *j.ResumedS, p.RestS))
+		c.allow(i, RuleRest, fmt.Sprintf("no room, but it was resumed %.4g s ago, and is not paused again for %.4g s: the gate makes it wait", *j.ResumedS, p.RestS))
 	}
 }
 
-// run is step 3.
+// decideRunning is step 3.
 func (c *card) decideRunning(i int, j Job) {
 	if j.PausedS != nil || c.allowIfFits(i) {
 		return
@@ -195,7 +193,7 @@ func (c *card) decideRunning(i int, j Job) {
 	c.record(i, RulePause, c.free, "paused before it would not fit: those before it in order need the room")
 }
 
-// resume is step 4.
+// decidePaused is step 4.
 func (c *card) decidePaused(i int, j Job) {
 	if j.rise() == 0 || j.rise() <= c.free-c.margin {
 		c.allow(i, RuleResume, "resumed: it has room")

@@ -17,7 +17,7 @@ import (
 func mib(n int) *int             { return &n }
 func seconds(s float64) *float64 { return &s }
 
-// decide returns the rule of each job, and who is paused.
+// decide returns the rule of each job, and the paused ones.
 func decide(t must.T, in Input) (rules []string, paused []string) {
 	t.Helper()
 	must.NoError(t, in.Validate())
@@ -139,7 +139,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// inputs draws a card. If it is plain, everything is known and nobody may stay as he is.
+// inputs draws a card. If plain, everything is known and every job may be paused.
 func inputs(plain bool) *rapid.Generator[Input] {
 	return rapid.Custom(func(t *rapid.T) Input {
 		in := Input{MemoryMiB: rapid.IntRange(1, 200).Draw(t, "memory"), Params: DefaultParams()}
@@ -172,7 +172,7 @@ func inputs(plain bool) *rapid.Generator[Input] {
 	})
 }
 
-// What holds for every card.
+// Properties of every card.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(false).Draw(t, "input")
@@ -200,7 +200,7 @@ func TestDecide_properties(t *testing.T) {
 		}
 		must.True(t, could == 0 || runs > 0, must.Sprint("somebody runs"))
 
-		// The order of the input decides nothing.
+		// The order of the input does not matter.
 		turned := in
 		turned.Jobs = slices.Clone(in.Jobs)
 		slices.Reverse(turned.Jobs)
@@ -210,8 +210,8 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Where everything is known, those that run never outgrow the card, but for one that no
-// pause could have helped.
+// If everything is known, running jobs never outgrow the card, but for one that no pause could
+// have helped.
 func TestDecide_neverOver(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(true).Draw(t, "input")
@@ -224,8 +224,8 @@ func TestDecide_neverOver(t *testing.T) {
 			}
 		}
 		must.True(t, rises == 0 || rises <= free)
-		// A second look at the same card, when the decisions are done, pauses nobody but one
-		// whose rise did not fit and who was the first: he may not be that any more.
+		// Deciding again after the decisions took effect pauses only a job whose rise did not
+		// fit and which was first: it may not be any more.
 		for i, d := range out.Jobs {
 			j := &in.Jobs[i]
 			switch {
@@ -248,15 +248,15 @@ func TestDecide_neverOver(t *testing.T) {
 type worker struct {
 	id       string
 	priority int
-	curve    []int // MiB that it holds at each step of its work
+	curve    []int // MiB held at each step of its work
 	done     int   // steps
-	paused   int   // for how many seconds; -1: not
-	resumed  int   // how many seconds ago; -1: never
+	paused   int   // seconds paused; -1: not
+	resumed  int   // seconds since the resume; -1: never
 	longest  int   // pause
 }
 
-// On a card whose jobs end, everybody does: each pause comes to an end. A request that has
-// no room waits, as at the gate.
+// On a card whose jobs end, all finish: each pause ends. A request without room waits, as at
+// the gate.
 func TestDecide_everybodyEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const memory, horizon, maxPause = 100, 5, 40

@@ -23,7 +23,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
-// life is a process that ends when the test says so.
+// life is a process that exits when the test says so.
 type life struct {
 	over, closed chan struct{}
 	once         sync.Once
@@ -42,7 +42,7 @@ func (l *life) Kill() error { return nil }
 
 func (l *life) Close() { l.once.Do(func() { close(l.closed) }) }
 
-// program speaks to a gate as the preload library does.
+// program speaks the preload library's protocol.
 type program struct {
 	conn    net.Conn
 	answers chan wire.Message
@@ -58,7 +58,7 @@ func (p *program) say(m wire.Message) error {
 	return err
 }
 
-// listen stops and goes on as the gate says, until the connection ends.
+// listen stops and continues on the gate's messages, until the connection ends.
 func (p *program) listen() {
 	defer close(p.answers)
 	for {
@@ -116,7 +116,7 @@ func (p *program) work(card wire.UUID) error {
 	return nil
 }
 
-// seen is a gate that counts how often it is looked at.
+// seen is a gate that counts the watcher's passes.
 type seen struct {
 	*gate.Gate
 	looks atomic.Int32
@@ -127,7 +127,7 @@ func (s *seen) Stats() []gate.Status {
 	return s.Gate.Stats()
 }
 
-// On a real gate: two jobs whose peaks collide both end, for one of them is paused.
+// On a real gate two jobs with colliding peaks both finish, because one is paused.
 func TestWatcher_gate(t *testing.T) {
 	card := wire.UUID{15: 0xa0}
 	var come atomic.Int32
@@ -161,7 +161,7 @@ func TestWatcher_gate(t *testing.T) {
 	opts.Params.RestS = 1
 	seen := &seen{Gate: g}
 	all.Go(func() { New(seen, s, hclog.NewNullLogger(), opts).Run(ctx, 20*time.Millisecond) })
-	for seen.looks.Load() < 2 { // who is there at the first look has begun before
+	for seen.looks.Load() < 2 { // containers in the first pass count as started before
 		time.Sleep(time.Millisecond)
 	}
 
@@ -184,7 +184,7 @@ func TestWatcher_gate(t *testing.T) {
 	for range programs {
 		must.NoError(t, <-failed)
 	}
-	// Whose hello came first is not certain.
+	// The order of the hellos is random.
 	one, other := programs[0].pauses.Load(), programs[1].pauses.Load()
 	must.Eq(t, 0, min(one, other))
 	must.Positive(t, max(one, other))

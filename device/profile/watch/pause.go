@@ -17,14 +17,14 @@ import (
 
 const mib = 1 << 20
 
-// plan plans each card, and does as the plans say. Who is on several cards is paused while
-// one of their plans wants it.
+// plan plans each card and acts on the plans. A container on several cards is paused while any
+// of their plans pauses it.
 func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) {
 	for _, st := range stats {
-		// The gate itself ends a pause without which nobody would run.
+		// The gate itself ends a pause if nothing else would run.
 		if c := w.containers[ledger.ContainerID(st.Container.ID)]; c.paused && !st.Planned {
 			c.paused, c.resumed = false, now
-			w.log.Info("a container goes on: the gate has ended its pause", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task)
+			w.log.Info("a container is resumed: the gate has ended its pause", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task)
 		}
 	}
 	decided := make(map[ledger.ContainerID]plan.Decision)
@@ -43,15 +43,15 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.containers)) {
 		c := w.containers[id]
-		d := decided[id] // of nobody who is not on a card any more
+		d := decided[id] // zero for containers that have left the card
 		switch {
 		case d.Pause && !c.paused && c.cancel == nil:
-			w.log.Info("a container pauses", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
+			w.log.Info("a container is paused", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
 			w.pause(ctx, now, c)
 		case !d.Pause && c.paused:
 			w.resume(now, c)
 			if !c.paused {
-				w.log.Info("a container goes on", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
+				w.log.Info("a container is resumed", "container", id, "alloc_id", c.alloc, "task", c.kind.Task, "rule", d.Rule, "why", d.Why)
 			}
 		case !d.Pause && c.cancel != nil:
 			c.cancelled = true
@@ -60,8 +60,7 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 	}
 }
 
-// snapshot is a card as the plan sees it. A container whose memory is parked is not on it:
-// the gate sees to its return.
+// snapshot returns a card for the plan, without parked containers: the gate restores them.
 func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Status) plan.Input {
 	in := plan.Input{MemoryMiB: int((card.Free + card.Held.CardUsage()) / mib), Params: w.opts.Params}
 	up := func(bytes uint64) int { return int((bytes + mib - 1) / mib) }
@@ -73,7 +72,8 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 		c, u := w.containers[ledger.ContainerID(st.Container.ID)], st.Usage[at]
 		j := plan.Job{
 			ID: st.Container.ID, Priority: st.Priority, ArrivedS: float64(st.Arrived.UnixMilli()) / 1000, HeldMiB: up(held(u)),
-			// Who cannot answer cannot stop, and who waits for memory has stopped already.
+			// A disconnected container cannot be stopped, and one that waits for memory has
+			// stopped already.
 			Fixed:  st.Disconnected > 0 || u.Waiting > 0 || now.Before(c.retry),
 			Halted: st.Paused && !st.Planned,
 		}
@@ -96,8 +96,8 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 	return in
 }
 
-// ahead is the most that a container is expected to hold of a card, in bytes, if that is
-// known: by its profile, or by what it asks for.
+// ahead returns the most that a container is expected to hold of a card, in bytes, by its
+// profile or its limit, if known.
 func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint64, known bool) {
 	if p, ok := w.store.Profile(c.kind); ok {
 		f := p.Ahead(c.ran.last, most(st), w.opts.Horizon)
@@ -114,7 +114,7 @@ func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint6
 	return bytes, known
 }
 
-// pause begins to pause a container. It does not wait until it has stopped.
+// pause starts to pause a container, without waiting until it has stopped.
 func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
 	ctx, c.cancel = context.WithTimeout(ctx, w.opts.Patience)
 	c.cancelled, c.since = false, now
@@ -127,14 +127,14 @@ func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
 	}()
 }
 
-// finished is told how a pause has gone.
+// pauseDone handles the result of a pause.
 func (w *Watcher) pauseDone(r result, now time.Time) {
 	w.pausing--
 	c := r.c
 	stopped := r.err == nil || errors.Is(r.err, gate.ErrPaused)
 	c.cancel = nil
 	switch {
-	case stopped && c.cancelled: // meanwhile it was to go on
+	case stopped && c.cancelled: // it was resumed meanwhile
 		w.resume(now, c)
 	case stopped:
 		c.paused = true
@@ -145,17 +145,17 @@ func (w *Watcher) pauseDone(r result, now time.Time) {
 		wait := min(w.opts.Backoff<<min(c.failures, 16), w.opts.MaxBackoff)
 		c.retry = now.Add(wait)
 		if c.failures++; c.failures == 1 {
-			w.log.Warn("a container could not be paused, and is left alone for some time", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "for", wait, "error", r.err)
+			w.log.Warn("a container could not be paused, and is spared for some time", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "for", wait, "error", r.err)
 		}
 	}
 }
 
-// resume lets a container go on. If that fails it is tried again.
+// resume resumes a container. A failure is retried.
 func (w *Watcher) resume(now time.Time, c *container) {
 	err := w.gate.Resume(c.id, gate.PausePlan)
 	if err != nil && !errors.Is(err, gate.ErrUnknown) {
 		if !c.resumeFailed {
-			w.log.Error("a container could not be resumed, which is tried again", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "error", err)
+			w.log.Error("a container could not be resumed, retrying", "container", c.id, "alloc_id", c.alloc, "task", c.kind.Task, "error", err)
 		}
 		c.paused, c.resumeFailed = true, true
 		return
@@ -163,7 +163,7 @@ func (w *Watcher) resume(now time.Time, c *container) {
 	c.paused, c.resumeFailed, c.resumed = false, false, now
 }
 
-// release lets all go on whom the plan has paused or is about to.
+// resumeAll resumes all containers that the plan has paused, or is about to.
 func (w *Watcher) resumeAll(now time.Time) {
 	for _, c := range w.containers {
 		if c.cancel != nil {
@@ -176,7 +176,7 @@ func (w *Watcher) resumeAll(now time.Time) {
 	}
 }
 
-// end leaves nobody paused, and keeps what was measured.
+// shutdown resumes all containers, and stores the measurements.
 func (w *Watcher) shutdown() {
 	now := time.Now()
 	w.resumeAll(now)

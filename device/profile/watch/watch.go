@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package watch measures the containers on a gate's cards, keeps what it has measured, and
-// pauses containers as the plan says.
+// Package watch measures the containers on a gate's cards, stores their profiles, and pauses
+// containers as the plan decides.
 package watch
 
 import (
@@ -21,17 +21,17 @@ import (
 	"github.com/ebbtide/ebbtide/device/profile/plan"
 )
 
-// Gate is what is watched, and who pauses (gate.Gate).
+// Gate is the watched gate (gate.Gate).
 type Gate interface {
 	Stats() []gate.Status
 	Cards() []gate.CardStatus
-	// Pause returns when the container has stopped. Its error says that it has not, and is
-	// not paused for the reason any more, unless it is gate.ErrPaused.
+	// Pause returns when the container has stopped. After an error other than gate.ErrPaused it
+	// is not paused for this reason.
 	Pause(ctx context.Context, id ledger.ContainerID, reason string) error
 	Resume(id ledger.ContainerID, reason string) error
 }
 
-// Store is where profiles are kept (profile.Store).
+// Store keeps profiles (profile.Store).
 type Store interface {
 	Profile(profile.Kind) (profile.Profile, bool)
 	Add(profile.Kind, profile.Run) error
@@ -39,29 +39,29 @@ type Store interface {
 	Save(name string, v any) error
 }
 
-// running is the name under which the runs are kept that have not ended.
+// running is the name of the stored unfinished runs.
 const running = "running"
 
-// Options say how a Watcher works.
+// Options configure a Watcher.
 type Options struct {
-	// Horizon is how far it is looked ahead. It must be longer than a pause takes.
+	// Horizon is how far the plan looks ahead. It must be longer than a pause takes.
 	Horizon time.Duration
 	// Patience is how long a container may take to stop.
 	Patience time.Duration
-	// Save is how often the runs are written down that have not ended.
+	// Save is how often unfinished runs are stored.
 	Save time.Duration
-	// Backoff is how long a container is left alone that could not be paused; twice as
-	// long after each time, up to MaxBackoff.
+	// Backoff is how long a container is spared after a failed pause; it doubles each time, up
+	// to MaxBackoff.
 	Backoff, MaxBackoff time.Duration
-	// Plan is whether anybody is paused. Otherwise it is only measured.
+	// Plan enables pauses. Otherwise containers are only measured.
 	Plan bool
-	// Hard says that no container can hold more than its share: none is expected to.
+	// Hard: no container can hold more than its share, so none is expected to.
 	Hard bool
 	// Params are the plan's.
 	Params plan.Params
 }
 
-// Default returns options that fit most jobs.
+// Default returns options that suit most jobs.
 func Default() Options {
 	return Options{
 		Plan:    true,
@@ -78,41 +78,41 @@ type Watcher struct {
 	opts  Options
 
 	containers   map[ledger.ContainerID]*container
-	saved        map[ledger.ContainerID]saved // by a watcher before this one
-	firstPass    bool                         // nobody has been looked at yet
-	last         time.Time                    // when the runs were written down
-	storeFailing bool                         // the store fails
-	pausing      int                          // pauses that have not returned
+	saved        map[ledger.ContainerID]saved // by an earlier watcher
+	firstPass    bool                         // before the first pass
+	last         time.Time                    // last time the runs were stored
+	storeFailing bool
+	pausing      int // pauses in progress
 	results      chan result
 }
 
-// container is one that is watched.
+// container is a watched container.
 type container struct {
 	id       ledger.ContainerID
 	alloc    string
 	kind     profile.Kind
-	recorder *profile.Recorder // nil: its beginning was not seen
+	recorder *profile.Recorder // nil: its start was not observed
 	ran      stopwatch
-	arrived  time.Time // as the gate says: another one is another run
+	arrived  time.Time // by the gate; another value means another run
 
-	// Of the plan. A pause that has begun and not returned has a cancel.
+	// Of the plan. A pause in progress has a cancel.
 	paused       bool
 	cancel       context.CancelFunc
 	cancelled    bool
 	since        time.Time // of the pause
 	resumed      time.Time
-	resumeFailed bool // it could not be resumed
+	resumeFailed bool // the last resume failed
 	failures     int
-	retry        time.Time // until then it is left alone
+	retry        time.Time // not paused before
 }
 
-// result is how a pause has gone.
+// result is the result of a pause.
 type result struct {
 	c   *container
 	err error
 }
 
-// saved is a run that has not ended.
+// saved is an unfinished run.
 type saved struct {
 	ID     ledger.ContainerID `json:"id"`
 	Kind   profile.Kind       `json:"kind"`
@@ -121,7 +121,7 @@ type saved struct {
 	At     time.Time          `json:"at"`
 }
 
-// New returns a watcher. It does nothing before Run.
+// New returns a watcher. It is idle until Run.
 func New(g Gate, s Store, log hclog.Logger, opts Options) *Watcher {
 	return &Watcher{
 		gate: g, store: s, log: log, opts: opts,
@@ -130,8 +130,8 @@ func New(g Gate, s Store, log hclog.Logger, opts Options) *Watcher {
 	}
 }
 
-// Run watches, and looks every so often, until ctx ends. Then whoever the plan has paused
-// is resumed, and what was measured so far is kept.
+// Run watches until ctx ends, with a pass every so often. At the end it resumes the containers
+// the plan has paused, and stores the measurements.
 func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 	w.load()
 	ticker := time.NewTicker(every)
@@ -149,11 +149,11 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// load takes over from the watcher before this one.
+// load loads the unfinished runs of an earlier watcher.
 func (w *Watcher) load() {
 	var runs []saved
 	if err := w.store.Load(running, &runs); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.log.Warn("runs that began before are not measured", "error", err)
+		w.log.Warn("earlier runs are not measured", "error", err)
 		return
 	}
 	for _, s := range runs {
@@ -161,7 +161,7 @@ func (w *Watcher) load() {
 	}
 }
 
-// look measures and plans.
+// tick is one pass: it measures and plans.
 func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	stats := w.gate.Stats()
 	w.measure(now, stats)
@@ -173,7 +173,7 @@ func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	}
 }
 
-// measure notes what the containers hold, and who has come and gone.
+// measure records what the containers hold, and which have come and gone.
 func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 	there := make(map[ledger.ContainerID]bool, len(stats))
 	for _, st := range stats {
@@ -181,7 +181,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 		there[id] = true
 		c := w.containers[id]
 		if c != nil && !c.arrived.Equal(st.Arrived) {
-			w.endWatch(c) // the exec driver's containers have the same name again
+			w.endWatch(c) // a new run: the exec driver reuses names
 			c = nil
 		}
 		if c == nil {
@@ -189,8 +189,8 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 			w.containers[id] = c
 		}
 		ran := c.ran.read(now, st)
-		// Of who has lost its connection the gate knows only how much it may hold at most,
-		// and who is paused does not run.
+		// For a disconnected process the gate knows only an upper bound, and a paused container
+		// does not run.
 		if c.recorder != nil && !st.Paused && st.Disconnected == 0 {
 			c.recorder.Observe(ran, most(st))
 		}
@@ -200,8 +200,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 			w.endWatch(c)
 		}
 	}
-	// Who is not there at first has ended while nobody looked: how long it took is not
-	// known.
+	// Containers missing on the first pass ended unobserved, so their duration is unknown.
 	for id, s := range w.saved {
 		if there[id] {
 			continue
@@ -214,7 +213,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 	w.firstPass = false
 }
 
-// come begins to watch a container.
+// startWatch starts watching a container.
 func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Status) *container {
 	c := &container{id: id, alloc: st.Container.Alloc, kind: profile.KindOf(st.Container), arrived: st.Arrived}
 	c.ran.since, c.ran.pausedFor = now, st.PausedFor
@@ -223,21 +222,21 @@ func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Statu
 	case known && s.Kind == c.kind:
 		var err error
 		if c.recorder, err = profile.Continue(s.Run); err != nil {
-			w.log.Warn("a run that began before is not measured", "container", id, "error", err)
+			w.log.Warn("an earlier run is not measured", "container", id, "error", err)
 			return c
 		}
 		c.ran.before = time.Duration(s.Run.Seconds * float64(time.Second))
 		if gap := now.Sub(s.At); gap > 0 && !s.Paused { // it has run on
 			c.ran.before += gap
 		}
-	case w.firstPass && most(st) > 0: // it runs for some time
+	case w.firstPass && most(st) > 0: // it has been running for some time
 	default:
 		c.recorder = new(profile.Recorder)
 	}
 	return c
 }
 
-// gone ends the watch of a container.
+// endWatch stops watching a container.
 func (w *Watcher) endWatch(c *container) {
 	delete(w.containers, c.id)
 	if c.cancel != nil {
@@ -249,7 +248,7 @@ func (w *Watcher) endWatch(c *container) {
 	}
 }
 
-// keep stores a run. One that never held anything says nothing.
+// storeRun stores a run, unless it never held anything.
 func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
 	if r.Peak() == 0 {
 		return
@@ -257,7 +256,7 @@ func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
 	w.noteStore(w.store.Add(k, r))
 }
 
-// save writes down the runs that have not ended.
+// saveRunning stores the unfinished runs.
 func (w *Watcher) saveRunning(now time.Time) {
 	w.last = now
 	runs := []saved{}
@@ -276,19 +275,19 @@ func (w *Watcher) saveRunning(now time.Time) {
 	}
 }
 
-// stored notes whether the store works. While it does not, nothing is planned: the plan
-// would rest on less and less, and nobody would know why.
+// noteStore records whether the store works. While it fails, nothing is planned: the plan would
+// use ever older profiles without anyone noticing.
 func (w *Watcher) noteStore(err error) bool {
 	if err != nil && !w.storeFailing {
 		w.storeFailing = true
-		w.log.Error("profiles cannot be stored: nobody is paused by the plan until they can", "error", err)
+		w.log.Error("profiles cannot be stored: the plan pauses no container until they can", "error", err)
 		w.resumeAll(time.Now())
 	}
 	return err == nil
 }
 
-// most is what a container holds of the card of which it holds most, in bytes. That is
-// what is profiled: which of several cards is which differs from run to run.
+// most returns what a container holds of the card of which it holds most, in bytes. That is
+// what is profiled: which of several cards is which differs between runs.
 func most(st gate.Status) (bytes uint64) {
 	for _, u := range st.Usage {
 		bytes = max(bytes, held(u))
@@ -296,20 +295,20 @@ func most(st gate.Status) (bytes uint64) {
 	return bytes
 }
 
-// held is what a container holds of a card, in bytes.
+// held returns what a container holds of a card, in bytes.
 func held(u gate.Usage) uint64 { return u.Held.CardUsage() }
 
-// stopwatch measures the running time of a container, without pauses.
+// stopwatch measures a container's running time, without pauses.
 type stopwatch struct {
-	since     time.Time     // when it began to count
-	before    time.Duration // what it had run until then
-	pausedFor time.Duration // the gate's figure then
-	paused    time.Time     // since when a pause has been seen that is not over
-	last      time.Duration // what was read last
+	since     time.Time     // start of counting
+	before    time.Duration // running time before that
+	pausedFor time.Duration // the gate's figure at that time
+	paused    time.Time     // start of the observed pause that has not ended
+	last      time.Duration // last reading
 }
 
-// read returns the running time. It does not go back, though the gate says how long a
-// pause was only when it is over, and its beginning is seen a bit late.
+// read returns the running time. It never decreases, although the gate reports the length of a
+// pause only at its end, and its start is observed slightly late.
 func (s *stopwatch) read(now time.Time, st gate.Status) time.Duration {
 	ran := s.before + now.Sub(s.since) - (st.PausedFor - s.pausedFor)
 	switch {

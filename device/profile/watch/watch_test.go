@@ -27,16 +27,16 @@ import (
 
 const card ledger.CardID = "GPU-1"
 
-// job is one that runs on a fake card, a second at a time.
+// job is a job on a fake card, simulated in seconds.
 type job struct {
 	id       string
 	kind     string // of job
 	priority int
 	needs    func(second int) uint64 // MiB
 	seconds  int
-	late     int  // seconds until it begins
+	late     int  // seconds until it starts
 	deaf     bool // it does not answer a pause
-	halted   bool // somebody else has paused it
+	halted   bool // paused for another reason
 
 	arrived   time.Time
 	ran       int
@@ -46,7 +46,7 @@ type job struct {
 	since     time.Time
 	pausedFor time.Duration
 	pauses    int
-	failed    bool // what it asked for did not fit
+	failed    bool // its request did not fit
 	ended     bool
 }
 
@@ -115,7 +115,7 @@ func (f *fake) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 		_ = f.Resume(id, reason)
 		return ctx.Err()
 	}
-	time.Sleep(300 * time.Millisecond) // until what it has submitted is done
+	time.Sleep(300 * time.Millisecond) // until its submitted work is done
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j.stopped = j.planned
@@ -139,21 +139,21 @@ func (f *fake) Resume(id ledger.ContainerID, reason string) error {
 	return nil
 }
 
-// now is how a job is.
+// now returns the state of a job.
 func (f *fake) now(i int) job {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return *f.jobs[i]
 }
 
-// set lets Resume fail.
+// set sets the error of Resume.
 func (f *fake) set(refuse error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = refuse
 }
 
-// second lets a second pass.
+// second simulates one second.
 func (f *fake) second(now int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +178,8 @@ func (f *fake) second(now int) {
 	}
 }
 
-// pass lets time pass, with an offset to the looks, so that what happens first is certain.
+// pass simulates some seconds, offset from the watcher's passes, so that the order is
+// deterministic.
 func (f *fake) pass(seconds int) {
 	time.Sleep(500 * time.Millisecond)
 	for now := range seconds {
@@ -187,7 +188,7 @@ func (f *fake) pass(seconds int) {
 	}
 }
 
-// lammps needs 1.7 GB, and 8.3 GB from 1180 s on until 1195 s, as the paper's does.
+// lammps needs 1.7 GB, and 8.3 GB from 1180 s to 1195 s, as in the paper.
 func lammps(second int) uint64 {
 	if second < 1180 {
 		return 1700
@@ -199,7 +200,7 @@ func newLAMMPS(id string, late int) *job {
 	return &job{id: id, kind: "lammps", priority: 50, needs: lammps, seconds: 1195, late: late}
 }
 
-// bubble calls f with a store in time of its own.
+// bubble calls f with a store in a synctest bubble.
 func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "profiles")
@@ -210,7 +211,7 @@ func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
 	})
 }
 
-// log collects what is told, a line each.
+// log collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -228,7 +229,7 @@ func (l *lines) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// begin runs a watcher until the function is called.
+// begin runs a watcher until the returned function is called.
 func begin(t *testing.T, g Gate, s Store) (*lines, func()) {
 	t.Helper()
 	var told lines
@@ -239,8 +240,8 @@ func begin(t *testing.T, g Gate, s Store) (*lines, func()) {
 	return &told, func() { cancel(); <-done }
 }
 
-// The paper's LAMMPS jobs, whose late peaks collide: without profiles the second one fails,
-// with the profile of a first run it is paused in time, and both end.
+// The paper's LAMMPS jobs, whose late peaks collide: without profiles the second one fails;
+// with the profile of a first run it is paused in time, and both finish.
 func TestWatcher_lammps(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		const memory = 12288
@@ -254,7 +255,7 @@ func TestWatcher_lammps(t *testing.T) {
 			}
 			return told
 		}
-		// Nothing is known, so nothing can be planned.
+		// Without profiles nothing can be planned.
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
 		run(a, b)
 		must.False(t, a.failed)
@@ -267,10 +268,10 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 0, a.pauses)
 		must.Eq(t, 1, b.pauses, must.Sprint("no more than once"))
 		must.Less(t, 120*time.Second, b.pausedFor)
-		must.Eq(t, 1, told.count("a container pauses"))
-		must.Eq(t, 1, told.count("a container goes on"))
+		must.Eq(t, 1, told.count("a container is paused"))
+		must.Eq(t, 1, told.count("a container is resumed"))
 
-		// The one of higher priority goes first, whoever came first.
+		// The one of higher priority goes first, whatever the order of arrival.
 		a, b = newLAMMPS("a", 0), newLAMMPS("b", 5)
 		b.priority = 80
 		run(a, b)
@@ -278,8 +279,8 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 1, a.pauses)
 		must.Eq(t, 0, b.pauses)
 
-		// Three of them, one at a time. A fourth would have to be parked: what they hold
-		// beside the peak of one is more than the card has.
+		// Three of them, one at a time. A fourth would have to be parked: their base memory and
+		// one peak exceed the card.
 		var jobs []*job
 		for i := range 3 {
 			jobs = append(jobs, newLAMMPS(fmt.Sprint("j", i), i))
@@ -296,8 +297,8 @@ func TestWatcher_lammps(t *testing.T) {
 	})
 }
 
-// A job that does not answer keeps nobody from being measured, and is left alone for longer
-// and longer; that is said once.
+// A job that does not answer does not stop the others from being measured, and is spared for
+// longer and longer; that is logged once.
 func TestWatcher_deaf(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		one := newLAMMPS("one", 0)
@@ -324,7 +325,7 @@ func TestWatcher_deaf(t *testing.T) {
 	})
 }
 
-// collide lets two jobs run until one is paused by a watcher, and returns its end.
+// collide runs two jobs until a watcher has paused one, and returns its end.
 func collide(t *testing.T, s *profile.Store, w Store) (*fake, *lines, func()) {
 	t.Helper()
 	first := &fake{memory: 12288, jobs: []*job{newLAMMPS("one", 0)}}
@@ -339,7 +340,7 @@ func collide(t *testing.T, s *profile.Store, w Store) (*fake, *lines, func()) {
 	return f, told, end
 }
 
-// With the watcher ends what it has paused, also what has not answered yet.
+// When the watcher ends, so do its pauses, also those not yet answered.
 func TestWatcher_ends(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		f, told, end := collide(t, s, s)
@@ -368,7 +369,7 @@ func TestWatcher_ends(t *testing.T) {
 	})
 }
 
-// A pause that the gate has ended, since nobody else ran, is over.
+// A pause that the gate has ended, because nothing else ran, is over.
 func TestWatcher_gateResumes(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		f, told, end := collide(t, s, s)
@@ -405,7 +406,7 @@ func (f *failing) Save(name string, v any) error {
 	return f.Store.Save(name, v)
 }
 
-// Without a place for profiles nobody is paused.
+// Without a working store nothing is paused.
 func TestWatcher_storeFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		full := &failing{Store: s}
@@ -422,8 +423,8 @@ func TestWatcher_storeFails(t *testing.T) {
 	})
 }
 
-// What a plugin that was killed has measured is not lost, and how long a job has run is
-// known to the next one.
+// Measurements of a plugin that was killed are not lost, and its successor knows how long a job
+// has run.
 func TestWatcher_killed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, dir string) {
 		a := newLAMMPS("a", 0)
@@ -434,7 +435,7 @@ func TestWatcher_killed(t *testing.T) {
 		copied := dir + ".copy" // the disk at the moment of the kill
 		must.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
 		end()
-		f.pass(20) // without one
+		f.pass(20) // without a watcher
 		late := &job{id: "late", kind: "late", needs: func(int) uint64 { return 50 }, seconds: 100, arrived: time.Now(), held: 50}
 		f.mu.Lock()
 		f.jobs = append(f.jobs, late)
@@ -458,24 +459,24 @@ func TestWatcher_killed(t *testing.T) {
 		must.False(t, ok, must.Sprint("nobody saw its beginning"))
 		must.Eq(t, 0, told.count("[WARN]")+told.count("[ERROR]"))
 
-		// What is in the file that nobody wrote harms nobody.
+		// Corrupt entries in the file do no harm.
 		must.NoError(t, next.Save(running, []saved{{ID: "x"}, {ID: "a", Kind: profile.Kind{Namespace: "md", Job: "lammps"}}}))
 		f = &fake{memory: 12288, jobs: []*job{newLAMMPS("a", 0)}}
 		f.second(0)
 		told, end = begin(t, f, next)
 		f.pass(10)
 		end()
-		must.Eq(t, 1, told.count("a run that began before is not measured"))
+		must.Eq(t, 1, told.count("an earlier run is not measured"))
 		must.Eq(t, 0, told.count("[ERROR]"))
 		must.NoError(t, os.WriteFile(filepath.Join(copied, running+".json"), []byte("[{"), 0o600))
 		told, end = begin(t, f, next)
 		f.pass(10)
 		end()
-		must.Eq(t, 1, told.count("runs that began before are not measured"))
+		must.Eq(t, 1, told.count("earlier runs are not measured"))
 	})
 }
 
-// A task that is restarted in place has the same container's name, and is another run.
+// A task restarted in place has the same container name, and is another run.
 func TestWatcher_again(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		flat := func(int) uint64 { return 100 }
@@ -491,7 +492,7 @@ func TestWatcher_again(t *testing.T) {
 	})
 }
 
-// Who is not to plan measures all the same.
+// Without Plan jobs are measured all the same.
 func TestWatcher_measuresOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		for range 2 {
@@ -512,7 +513,7 @@ func TestWatcher_measuresOnly(t *testing.T) {
 	})
 }
 
-// What the gate waits for, who is halted and who is parked are seen as they are.
+// Waiting, halted and parked containers are represented as such.
 func TestWatcher_snapshot(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		w := New(&fake{}, s, hclog.NewNullLogger(), Default())
@@ -541,7 +542,7 @@ func TestWatcher_snapshot(t *testing.T) {
 		must.Eq(t, 2, waits.HeldMiB)
 		must.Eq(t, 7, *waits.AheadMiB)
 
-		// Where shares are hard, nobody gets beyond his.
+		// With hard shares no container exceeds its share.
 		w.opts.Hard = true
 		stats[4].Usage[0].Limit = 4 * mib
 		must.Eq(t, 4, *w.snapshot(now, gate.CardStatus{Card: card, Free: 7 * mib}, stats).Jobs[2].AheadMiB)
