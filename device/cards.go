@@ -22,16 +22,16 @@ const nvmlTimeout = 10 * time.Second
 
 var errNoAnswer = errors.New("NVML does not answer")
 
-// bounded wraps Cards so that calls return within nvmlTimeout. Only one goroutine calls NVML,
+// timeoutCards wraps Cards so that calls return within nvmlTimeout. Only one goroutine calls NVML,
 // and hangs if the driver does. It is safe for concurrent use.
-type bounded struct {
+type timeoutCards struct {
 	cards Cards
 	calls chan func()
 }
 
-// newBounded returns bounded cards; their goroutine ends with ctx.
-func newBounded(ctx context.Context, cards Cards) *bounded {
-	b := &bounded{cards: cards, calls: make(chan func())}
+// newTimeoutCards returns timeoutCards; their goroutine ends with ctx.
+func newTimeoutCards(ctx context.Context, cards Cards) *timeoutCards {
+	b := &timeoutCards{cards: cards, calls: make(chan func())}
 	go func() {
 		for {
 			select {
@@ -46,14 +46,14 @@ func newBounded(ctx context.Context, cards Cards) *bounded {
 }
 
 // Cards implements Cards.
-func (b *bounded) Cards() ([]nvml.Card, error) { return callNVML(b, b.cards.Cards) }
+func (b *timeoutCards) Cards() ([]nvml.Card, error) { return callNVML(b, b.cards.Cards) }
 
 // Usage implements Cards.
-func (b *bounded) Usage(uuid string) (nvml.Usage, error) {
+func (b *timeoutCards) Usage(uuid string) (nvml.Usage, error) {
 	return callNVML(b, func() (nvml.Usage, error) { return b.cards.Usage(uuid) })
 }
 
-func callNVML[T any](b *bounded, call func() (T, error)) (out T, err error) {
+func callNVML[T any](b *timeoutCards, call func() (T, error)) (out T, err error) {
 	type answered struct {
 		out T
 		err error

@@ -26,15 +26,15 @@ import (
 // sharing is the gate and what belongs to it.
 type sharing struct {
 	*gate.Gate
-	parts    *shares.Shares
-	parked   *checkpoint.Evictor
-	unparked error // why containers cannot be parked; nil if they can
+	parts   *shares.Shares
+	parked  *checkpoint.Evictor
+	parkErr error // why containers cannot be parked; nil if they can
 }
 
 var errOpening = errors.New("the gate is being opened")
 
-// unshared returns why shares cannot be enforced now; nil if they are.
-func (p *Plugin) unshared() error {
+// sharingErr returns why shares cannot be enforced now; nil if they are.
+func (p *Plugin) sharingErr() error {
 	switch {
 	case p.gate != nil:
 		return seat.Check(p.settings.Preload, p.settings.Gate)
@@ -45,9 +45,9 @@ func (p *Plugin) unshared() error {
 	return errOpening
 }
 
-// share makes sure that the gate is open and has these cards. It opens the gate in the
+// ensureGate makes sure that the gate is open and has these cards. It opens the gate in the
 // background: loading CUDA may take minutes.
-func (p *Plugin) share(cards []nvml.Card) {
+func (p *Plugin) ensureGate(cards []nvml.Card) {
 	if p.gate != nil {
 		for _, c := range cards {
 			if err := p.gate.add(c, p.settings); err != nil {
@@ -74,9 +74,9 @@ func (p *Plugin) share(cards []nvml.Card) {
 	}()
 }
 
-// await waits until the attempt in progress to open the gate ends; it returns whether there was
+// awaitGate waits until the attempt in progress to open the gate ends; it returns whether there was
 // one and it ended.
-func (p *Plugin) await(ctx context.Context, within time.Duration) bool {
+func (p *Plugin) awaitGate(ctx context.Context, within time.Duration) bool {
 	p.mu.Lock()
 	over := p.opening
 	p.mu.Unlock()
@@ -104,17 +104,17 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		return nil, err
 	}
 	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
-	s.parked, s.unparked = p.parking(cards[0].Driver)
+	s.parked, s.parkErr = p.parking(cards[0].Driver)
 	opts := gate.Default()
 	opts.State = filepath.Clean(p.settings.Gate) + ".state" // next to what containers see
 	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
 	opts.Evictor, opts.Shares = s.parked, s.parts
 	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), peer.Finder{Tasks: tasksDir(p.settings.Gate)}
-	if s.unparked != nil {
+	if s.parkErr != nil {
 		opts.RestoreOnly = true
-		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.unparked)
+		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.parkErr)
 	}
-	opts.Soft = overShare(p.settings, s.unparked) == config.OverWait
+	opts.Soft = overShare(p.settings, s.parkErr) == config.OverWait
 	opts.Lazy = p.settings.Lazy
 	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait
 	for _, c := range cards {
@@ -135,7 +135,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	}
 	p.learn(s.parts, s.Gate, opts.Soft)
 	if err := p.reports(p.ctx, s.Gate, reportsDir(p.settings.Gate)); err != nil {
-		p.log.Warn("the driver is not told how containers fare", "error", err)
+		p.log.Warn("cannot report containers to the driver", "error", err)
 	}
 	go s.Watch(p.ctx)
 	go func() {
@@ -189,5 +189,5 @@ func (p *Plugin) overShare() string {
 	if p.gate == nil {
 		return overShare(p.settings, errOpening)
 	}
-	return overShare(p.settings, p.gate.unparked)
+	return overShare(p.settings, p.gate.parkErr)
 }

@@ -68,7 +68,7 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
 		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), changed: make(chan struct{}, 1),
-		seats: seats{reserved: make(map[string]bool), known: make(map[string][]string)},
+		seats: seats{reserved: make(map[string]bool), tasks: make(map[string][]string)},
 		open:  func(path string) Cards { return nvml.New(path) },
 	}
 }
@@ -95,7 +95,7 @@ func (p *Plugin) SetConfig(cfg *base.Config) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settings, p.cards = s, newBounded(p.ctx, p.open(s.Library))
+	p.settings, p.cards = s, newTimeoutCards(p.ctx, p.open(s.Library))
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 		defer due.Stop()
 		for {
 			groups := p.groups()
-			if first && p.await(ctx, gateWait) {
+			if first && p.awaitGate(ctx, gateWait) {
 				groups = p.groups()
 			}
 			if first || !reflect.DeepEqual(groups, last) {
@@ -208,7 +208,7 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 		p.known[c.UUID] = c
 	}
 	if len(cards) > 0 {
-		p.share(cards)
+		p.ensureGate(cards)
 	}
 	var all, usable []nvml.Card
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
@@ -277,7 +277,7 @@ func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
 			"seats":          structs.NewIntAttribute(int64(p.settings.Seats), ""),
 			"division":       structs.NewStringAttribute(p.settings.Division),
 			"shared":         structs.NewBoolAttribute(p.gate != nil),
-			"parking":        structs.NewBoolAttribute(p.gate != nil && p.gate.unparked == nil),
+			"parking":        structs.NewBoolAttribute(p.gate != nil && p.gate.parkErr == nil),
 			"over_share":     structs.NewStringAttribute(p.overShare()),
 			// Nomad retries a job that it could not place when an attribute changes; a change
 			// of a seat's health is not enough.
@@ -307,7 +307,7 @@ func (p *Plugin) unhealthy(c nvml.Card) string {
 	case c.ComputeMode == "exclusive":
 		return "its compute mode allows only one process (nvidia-smi -c 0)"
 	}
-	if err := p.unshared(); err != nil {
+	if err := p.sharingErr(); err != nil {
 		return "its memory cannot be shared: " + err.Error()
 	}
 	return ""
@@ -330,7 +330,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 		// A restarted plugin may be asked for seats before it has listed the cards.
 		p.groups()
 	}
-	p.await(p.ctx, helperWithin)
+	p.awaitGate(p.ctx, helperWithin)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.settings == nil {
@@ -392,11 +392,11 @@ func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) 
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
-	err := p.unshared()
+	err := p.sharingErr()
 	if err != nil {
 		p.log.Warn("a container gets its card without a memory share", "error", err)
 		s.Preload, s.Gate, s.Reports, s.Tasks, s.Cards, s.Seats, s.WaitMS, s.Notice = "", "", "", "", nil, nil, 0, err.Error()
-	} else if not := p.gate.unparked; not != nil && !errors.Is(not, errParkingOff) {
+	} else if not := p.gate.parkErr; not != nil && !errors.Is(not, errParkingOff) {
 		s.Unparked = not.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {

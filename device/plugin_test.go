@@ -100,9 +100,9 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	}
 	s, err := c.Validate()
 	must.NoError(t, err)
-	p.settings, p.cards = s, newBounded(t.Context(), r)
+	p.settings, p.cards = s, newTimeoutCards(t.Context(), r)
 	t.Cleanup(func() {
-		p.await(context.Background(), time.Minute)
+		p.awaitGate(context.Background(), time.Minute)
 		p.mu.Lock()
 		gated := p.gate
 		p.mu.Unlock()
@@ -124,7 +124,7 @@ func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
 func (p *Plugin) settled(t *testing.T) []*nomad.DeviceGroup {
 	t.Helper()
 	p.groups()
-	p.await(t.Context(), time.Minute)
+	p.awaitGate(t.Context(), time.Minute)
 	return p.groups()
 }
 

@@ -49,7 +49,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 				now[path] = newReport(st, cards, on, last[path])
 				is := exceedsGrant(now[path])
 				if is && !beyond[path] {
-					p.log.Warn("a container has more memory on its card than it was granted: part of it does not ask",
+					p.log.Warn("a container has more memory on its card than it was granted: part of it bypasses the gate",
 						"alloc_id", st.Container.Alloc, "task", st.Container.Task, "cards", now[path].Cards)
 				}
 				beyond[path] = is

@@ -33,8 +33,8 @@ type seats struct {
 	// reserved are seats that Nomad has reserved and the driver has not released. Seats
 	// reserved under other drivers are never known to be released.
 	reserved map[string]bool
-	// known are the seats of the tasks that the driver has reported, by its file's name.
-	known map[string][]string
+	// tasks are the seats of the tasks that the driver has reported, by its file's name.
+	tasks map[string][]string
 }
 
 // notOffered is the health description of a seat that is not offered.
@@ -56,22 +56,22 @@ func (s *seats) reserve(ids []string) {
 func (s *seats) read(dir string) (changed bool, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("reading which tasks have seats: %w", err)
+		return false, fmt.Errorf("reading the tasks' identities: %w", err)
 	}
 	before := s.taken()
-	gone := maps.Clone(s.known)
+	gone := maps.Clone(s.tasks)
 	for _, f := range files {
 		name := f.Name()
 		delete(gone, name)
-		if _, known := s.known[name]; known || strings.HasSuffix(name, ".new") {
+		if _, known := s.tasks[name]; known || strings.HasSuffix(name, ".new") {
 			continue
 		}
 		if is, err := seat.ReadIdentity(filepath.Join(dir, name)); err == nil {
-			s.known[name] = is.Seats
+			s.tasks[name] = is.Seats
 		}
 	}
 	for name, ids := range gone {
-		delete(s.known, name)
+		delete(s.tasks, name)
 		for _, id := range ids {
 			delete(s.reserved, id)
 		}
@@ -82,7 +82,7 @@ func (s *seats) read(dir string) (changed bool, err error) {
 // taken returns the seats that containers have.
 func (s *seats) taken() map[string]bool {
 	taken := maps.Clone(s.reserved)
-	for _, ids := range s.known {
+	for _, ids := range s.tasks {
 		for _, id := range ids {
 			taken[id] = true
 		}

@@ -336,7 +336,7 @@ func TestPark(t *testing.T) {
 			on:     func(m *machine, _ *Options) { m.procs[2].state = driver.Failed },
 			states: "running failed running", err: gate.ErrLost, lost: true,
 		},
-		"somebody else is at it": {
+		"another program is moving it": {
 			on:     func(m *machine, _ *Options) { m.procs[2].state = 5 },
 			states: "running state 5 running", err: errors.New("by another program: it is in state 5"),
 		},
@@ -431,15 +431,15 @@ func TestReturn(t *testing.T) {
 		lost   bool
 		unsure bool
 	}{
-		"all is well":            {calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running"},
-		"after a restart":        {fresh: true, calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running"},
-		"nothing was parked":     {on: func(m *machine) { m.procs[1].state, m.procs[2].state = 0, 0 }, states: "running running running"},
-		"one was only locked":    {on: func(m *machine) { m.procs[1].state = driver.Locked }, calls: "restore 2, unlock 1, unlock 2", states: "running running running"},
-		"one has ended":          {on: func(m *machine) { delete(m.procs, 1) }, calls: "restore 2, unlock 2", states: "running running"},
-		"one has failed":         {on: func(m *machine) { m.procs[1].state = driver.Failed }, calls: "restore 2, unlock 2", states: "failed running running", err: gate.ErrLost, lost: true},
-		"one has lost its CUDA":  {on: func(m *machine) { m.procs[1].noGPU = true }, calls: "restore 2, unlock 2", states: "checkpointed running running", err: gate.ErrLost, lost: true},
-		"somebody else is at it": {on: func(m *machine) { m.procs[2].state = 4 }, states: "checkpointed state 4 running", err: errors.New("it is in state 4")},
-		"no answer":              {on: func(m *machine) { m.fail = always("state 2", errHelper) }, states: "checkpointed checkpointed running", err: driver.ErrHelper},
+		"all is well":                  {calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running"},
+		"after a restart":              {fresh: true, calls: "restore 1, restore 2, unlock 1, unlock 2", states: "running running running"},
+		"nothing was parked":           {on: func(m *machine) { m.procs[1].state, m.procs[2].state = 0, 0 }, states: "running running running"},
+		"one was only locked":          {on: func(m *machine) { m.procs[1].state = driver.Locked }, calls: "restore 2, unlock 1, unlock 2", states: "running running running"},
+		"one has ended":                {on: func(m *machine) { delete(m.procs, 1) }, calls: "restore 2, unlock 2", states: "running running"},
+		"one has failed":               {on: func(m *machine) { m.procs[1].state = driver.Failed }, calls: "restore 2, unlock 2", states: "failed running running", err: gate.ErrLost, lost: true},
+		"one has lost its CUDA":        {on: func(m *machine) { m.procs[1].noGPU = true }, calls: "restore 2, unlock 2", states: "checkpointed running running", err: gate.ErrLost, lost: true},
+		"another program is moving it": {on: func(m *machine) { m.procs[2].state = 4 }, states: "checkpointed state 4 running", err: errors.New("it is in state 4")},
+		"no answer":                    {on: func(m *machine) { m.fail = always("state 2", errHelper) }, states: "checkpointed checkpointed running", err: driver.ErrHelper},
 		"a restore fails": {
 			on:    func(m *machine) { m.fail = always("restore 1", driver.OutOfMemory) },
 			calls: "restore 1, restore 2, unlock 2", states: "checkpointed running running", err: driver.OutOfMemory, lost: true,
@@ -558,8 +558,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// TestReturn_room: nothing is restored before everything has room.
-func TestReturn_room(t *testing.T) {
+// TestRestore_room: nothing is restored before everything has room.
+func TestRestore_room(t *testing.T) {
 	m := three()
 	e := New(m.options())
 	_, err := e.Park(t.Context(), ids(1, 2))

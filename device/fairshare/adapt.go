@@ -170,7 +170,7 @@ func (p AdaptParams) move(g Group, terms []Term, measured map[string]Measured, l
 		return Move{Rule: RuleUnmeasured, Why: "nothing was measured: coefficients stay"}
 	}
 	mv := Move{Shortfall: p.short(m, g.Jobs), Rule: RuleShort}
-	figures := p.figures(m)
+	figures := p.describe(m)
 	if mv.Shortfall == 0 {
 		mv.Shortfall, mv.Rule = -p.spare(m), RuleSurplus
 	}
@@ -226,8 +226,8 @@ func side(shortfall float64) string {
 	return "less"
 }
 
-// figures formats the measurements behind a decision.
-func (p AdaptParams) figures(m Measured) string {
+// describe formats the measurements behind a decision.
+func (p AdaptParams) describe(m Measured) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "held up to %d of %d MiB", m.PeakMiB, m.GrantedMiB)
 	if m.MinimumMiB > 0 {

@@ -72,7 +72,7 @@ func (c Coefficients) of(g Group) map[string]float64 {
 	if !g.Coefficients.none() {
 		c = g.Coefficients
 	}
-	names := g.names()
+	names := g.propertyNames()
 	if c.Scheme == Equal {
 		c.By = nil
 	}
@@ -114,7 +114,7 @@ func (c Coefficients) validate(errs *fields.Errors, path string, allowed []strin
 		value := c.By[name]
 		switch at := fields.Member(path, name); {
 		case !slices.Contains(allowed, name):
-			errs.Add(at, "unknown property, must be one of: %s", list(allowed))
+			errs.Add(at, "unknown property, must be one of: %s", joinNames(allowed))
 			ok = false
 		case !(value >= 0 && value <= 1):
 			errs.Add(at, "must be ≥ 0 and ≤ 1, got %v", value)

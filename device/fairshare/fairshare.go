@@ -168,8 +168,8 @@ type card struct {
 // higher priority is only next in line.
 func Decide(in Input) Output {
 	c := newCard(in)
-	c.weigh()
-	c.claim()
+	c.computeSets()
+	c.computeClaims()
 	c.shares, c.reached = divide(c.budget, c.claims)
 	return c.output()
 }
@@ -204,8 +204,8 @@ func first(a, b Container) int {
 	)
 }
 
-// weigh computes the groups' sets.
-func (c *card) weigh() {
+// computeSets computes the groups' sets.
+func (c *card) computeSets() {
 	terms := terms(c.groups, c.in.Coefficients)
 	total := 0.0
 	for i, g := range c.groups {
@@ -248,7 +248,7 @@ func terms(groups []Group, coefficients Coefficients) [][]Term {
 	out := make([][]Term, len(groups))
 	for i, g := range groups {
 		of := coefficients.of(g)
-		for _, name := range g.names() {
+		for _, name := range g.propertyNames() {
 			t := Term{Property: name, Coefficient: of[name], Number: g.Jobs, Sum: sums[name]}
 			if name != Count {
 				t.Number = g.Properties[name].Rank
@@ -282,8 +282,8 @@ func eq1Rule(g Group, all Coefficients) string {
 	}
 }
 
-// claim computes the containers' claims.
-func (c *card) claim() {
+// computeClaims computes the containers' claims.
+func (c *card) computeClaims() {
 	equal := 0
 	if n := len(c.containers); n > 0 {
 		equal = int(c.in.Params.Floor * float64(c.budget) / float64(n))

@@ -28,8 +28,8 @@ const (
 
 func (m Mode) valid() bool { return m == "" || m == Adaptive || m == Static || m == WholeCard }
 
-// most bounds counts and sizes (4 PiB in MiB), so that their sums are exact.
-const most = 1 << 32
+// maxNumber bounds counts and sizes (4 PiB in MiB), so that their sums are exact.
+const maxNumber = 1 << 32
 
 // Priorities as of Nomad's jobs.
 const (
@@ -116,16 +116,16 @@ type Params struct {
 // DefaultParams returns DefaultFloor.
 func DefaultParams() Params { return Params{Floor: DefaultFloor} }
 
-// names returns Count and the names of the group's properties, sorted.
-func (g Group) names() []string {
+// propertyNames returns Count and the names of the group's properties, sorted.
+func (g Group) propertyNames() []string {
 	return append([]string{Count}, slices.Sorted(maps.Keys(g.Properties))...)
 }
 
 // Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	if in.MemoryMiB < 1 || in.MemoryMiB > most {
-		errs.Add("memory_mib", "must be ≥ 1 and ≤ %d, got %d", most, in.MemoryMiB)
+	if in.MemoryMiB < 1 || in.MemoryMiB > maxNumber {
+		errs.Add("memory_mib", "must be ≥ 1 and ≤ %d, got %d", maxNumber, in.MemoryMiB)
 	}
 	if in.ReserveMiB < 0 || in.ReserveMiB > max(in.MemoryMiB, 0) {
 		errs.Add("reserve_mib", "must be ≥ 0 and ≤ memory_mib = %d, got %d", in.MemoryMiB, in.ReserveMiB)
@@ -168,8 +168,8 @@ func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficien
 		at := func(name string) string { return fields.Member(fields.Index("groups", i), name) }
 		ids.Check(errs, i, g.ID)
 		known[g.ID] = true
-		if g.Jobs < 1 || g.Jobs > most {
-			errs.Add(at("jobs"), "must be ≥ 1 and ≤ %d, got %d", most, g.Jobs)
+		if g.Jobs < 1 || g.Jobs > maxNumber {
+			errs.Add(at("jobs"), "must be ≥ 1 and ≤ %d, got %d", maxNumber, g.Jobs)
 		}
 		for _, name := range slices.Sorted(maps.Keys(g.Properties)) {
 			names[name] = true
@@ -180,8 +180,8 @@ func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficien
 			if p.Value == "" {
 				errs.Add(fields.Member(path, "value"), "must not be empty; a property that the group does not have is left out")
 			}
-			if p.Rank < 1 || p.Rank > most {
-				errs.Add(fields.Member(path, "rank"), "must be ≥ 1 and ≤ %d, got %d", most, p.Rank)
+			if p.Rank < 1 || p.Rank > maxNumber {
+				errs.Add(fields.Member(path, "rank"), "must be ≥ 1 and ≤ %d, got %d", maxNumber, p.Rank)
 			}
 			j, seen := first[value{name, p.Value}]
 			if !seen {
@@ -190,7 +190,7 @@ func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficien
 				errs.Add(fields.Member(path, "rank"), "must be %d, the rank of %q in %s, got %d", rank, p.Value, fields.Index("groups", j), p.Rank)
 			}
 		}
-		g.Coefficients.validate(errs, at("coefficients"), g.names())
+		g.Coefficients.validate(errs, at("coefficients"), g.propertyNames())
 	}
 	if coefficients.none() {
 		errs.Add("coefficients", `must be "count-only", "equal" or an object of numbers, got null`)
@@ -200,12 +200,12 @@ func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficien
 }
 
 func validateSize(errs *fields.Errors, path string, mib int) {
-	if mib < 0 || mib > most {
-		errs.Add(path, "must be ≥ 0 and ≤ %d, got %d", most, mib)
+	if mib < 0 || mib > maxNumber {
+		errs.Add(path, "must be ≥ 0 and ≤ %d, got %d", maxNumber, mib)
 	}
 }
 
-func list(names []string) string { return strings.Join(names, ", ") }
+func joinNames(names []string) string { return strings.Join(names, ", ") }
 
 // figure11 is the window of the paper's figure 11.
 func figure11() []Group {

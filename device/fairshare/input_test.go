@@ -15,7 +15,7 @@ func TestInput_Validate(t *testing.T) {
 	must.NoError(t, Example().Validate())
 	for want, change := range map[string]func(*Input){
 		"memory_mib: must be ≥ 1 and ≤ 4294967296, got 0":                                                           func(in *Input) { in.MemoryMiB, in.ReserveMiB = 0, 0 },
-		"memory_mib: must be ≥ 1 and ≤ 4294967296, got 4294967297":                                                  func(in *Input) { in.MemoryMiB = most + 1 },
+		"memory_mib: must be ≥ 1 and ≤ 4294967296, got 4294967297":                                                  func(in *Input) { in.MemoryMiB = maxNumber + 1 },
 		"reserve_mib: must be ≥ 0 and ≤ memory_mib = 24576, got -1":                                                 func(in *Input) { in.ReserveMiB = -1 },
 		"reserve_mib: must be ≥ 0 and ≤ memory_mib = 24576, got 24577":                                              func(in *Input) { in.ReserveMiB = 24577 },
 		`mode: must be one of "adaptive", "static", "whole-card", got "fair"`:                                       func(in *Input) { in.Mode = "fair" },
@@ -37,7 +37,7 @@ func TestInput_Validate(t *testing.T) {
 		`containers[0].group: must be the id of one of groups, got "grp9"`:                                          func(in *Input) { in.Containers[0].Group = "grp9" },
 		"containers[1].wish_mib: must be ≥ 0 and ≤ 4294967296, got -1":                                              func(in *Input) { in.Containers[1] = in.Containers[1].wish(-1) },
 		"containers[0].minimum_mib: must be ≥ 0 and ≤ 4294967296, got -1":                                           func(in *Input) { in.Containers[0].MinimumMiB = -1 },
-		"containers[0].in_use_mib: must be ≥ 0 and ≤ 4294967296, got 4294967297":                                    func(in *Input) { in.Containers[0].InUseMiB = most + 1 },
+		"containers[0].in_use_mib: must be ≥ 0 and ≤ 4294967296, got 4294967297":                                    func(in *Input) { in.Containers[0].InUseMiB = maxNumber + 1 },
 		"containers[0].priority: must be 0 for the default, 50, or ≥ 1 and ≤ 100, got 101":                          func(in *Input) { in.Containers[0].Priority = 101 },
 		"containers[0].arrived_s: must be a finite number, got NaN":                                                 func(in *Input) { in.Containers[0].ArrivedS = math.NaN() },
 		"params.floor: must be ≥ 0 and ≤ 1, got NaN":                                                                func(in *Input) { in.Params.Floor = math.NaN() },

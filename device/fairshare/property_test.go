@@ -22,7 +22,7 @@ func groups() *rapid.Generator[[]Group] {
 		for i := range out {
 			g := Group{
 				ID: fmt.Sprintf("g%d", i), Properties: map[string]Property{},
-				Jobs: rapid.OneOf(rapid.IntRange(1, 20), rapid.SampledFrom([]int{1, most})).Draw(t, "jobs"),
+				Jobs: rapid.OneOf(rapid.IntRange(1, 20), rapid.SampledFrom([]int{1, maxNumber})).Draw(t, "jobs"),
 			}
 			for _, name := range []string{"application", "size", "user"} {
 				if !rapid.Bool().Draw(t, "has "+name) {
@@ -31,12 +31,12 @@ func groups() *rapid.Generator[[]Group] {
 				value := name + rapid.SampledFrom([]string{"1", "2", "3"}).Draw(t, name)
 				key := Property{Value: value}
 				if ranks[key] == 0 {
-					ranks[key] = rapid.SampledFrom([]int{1, 2, 3, 3, most}).Draw(t, "rank")
+					ranks[key] = rapid.SampledFrom([]int{1, 2, 3, 3, maxNumber}).Draw(t, "rank")
 				}
 				g.Properties[name] = Property{value, ranks[key]}
 			}
 			if rapid.Bool().Draw(t, "own") {
-				g.Coefficients = coefficients(g.names()).Draw(t, "own coefficients")
+				g.Coefficients = coefficients(g.propertyNames()).Draw(t, "own coefficients")
 			}
 			out[i] = g
 		}
@@ -69,7 +69,7 @@ func coefficients(names []string) *rapid.Generator[Coefficients] {
 func shared(t *rapid.T, groups []Group) Coefficients {
 	names := map[string]bool{}
 	for _, g := range groups {
-		for _, name := range g.names() {
+		for _, name := range g.propertyNames() {
 			names[name] = true
 		}
 	}
@@ -80,7 +80,7 @@ func shared(t *rapid.T, groups []Group) Coefficients {
 func inputs(modes ...Mode) *rapid.Generator[Input] {
 	return rapid.Custom(func(t *rapid.T) Input {
 		in := Input{
-			MemoryMiB: rapid.OneOf(rapid.IntRange(1, 50), rapid.IntRange(1, 200_000), rapid.Just(most)).Draw(t, "memory"),
+			MemoryMiB: rapid.OneOf(rapid.IntRange(1, 50), rapid.IntRange(1, 200_000), rapid.Just(maxNumber)).Draw(t, "memory"),
 			Mode:      rapid.SampledFrom(modes).Draw(t, "mode"),
 			Groups:    groups().Draw(t, "groups"),
 			Params:    Params{Floor: rapid.SampledFrom([]float64{0, 0.5, 0.9, 1}).Draw(t, "floor")},
@@ -240,7 +240,7 @@ func TestDecide_monotoneInCount(t *testing.T) {
 		i := rapid.IntRange(0, len(in.Groups)-1).Draw(t, "which")
 		few := Decide(in)
 		in.Groups = slices.Clone(in.Groups)
-		in.Groups[i].Jobs = rapid.IntRange(in.Groups[i].Jobs, most).Draw(t, "more")
+		in.Groups[i].Jobs = rapid.IntRange(in.Groups[i].Jobs, maxNumber).Draw(t, "more")
 		many := Decide(in)
 		must.GreaterEq(t, few.Groups[i].Share*(1-1e-12), many.Groups[i].Share)
 		for j, c := range in.Containers {
@@ -253,7 +253,7 @@ func TestDecide_monotoneInCount(t *testing.T) {
 
 // slack is what the last bit of a weight may move: 1 MiB, where two claim it equally.
 func slack(in Input) int {
-	if in.MemoryMiB == most {
+	if in.MemoryMiB == maxNumber {
 		return 16
 	}
 	return 1

@@ -47,7 +47,7 @@ var (
 	// ErrLost: the process's memory could not be restored, so it cannot continue.
 	ErrLost = errors.New("its memory is lost")
 	// ErrUnsure: CUDA does not answer, so it is unknown whether the process can continue.
-	ErrUnsure = errors.New("how it is with it is not known")
+	ErrUnsure = errors.New("its state is unknown")
 )
 
 // Card is a GPU whose memory the gate controls.

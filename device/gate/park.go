@@ -154,7 +154,7 @@ func (g *Gate) unparkable(c *container) bool {
 }
 
 // mayFreeLater reports whether memory of a card may yet come free: a holder cannot be parked
-// only for now, is being restored, or is an unknown process, which may exit.
+// right now, but later, or is parked already, or is an unknown process, which may exit.
 func (g *Gate) mayFreeLater(card ledger.CardID) bool {
 	if g.ledger.Outside(card) > 0 {
 		return true

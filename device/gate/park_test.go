@@ -25,9 +25,9 @@ import (
 
 // garage is an evictor that records what is parked.
 type garage struct {
-	takes        time.Duration
-	park, comeIn func() error // results, if not nil
-	freed        map[ledger.CardID]uint64
+	takes         time.Duration
+	park, restore func() error // results, if not nil
+	freed         map[ledger.CardID]uint64
 
 	mu     sync.Mutex
 	parked map[int]bool // by pid
@@ -66,8 +66,8 @@ func (g *garage) Restore(_ context.Context, processes []ledger.ProcessID) error 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.told = append(g.told, fmt.Sprint("return ", pids(processes)))
-	if g.comeIn != nil {
-		if err := g.comeIn(); err != nil {
+	if g.restore != nil {
+		if err := g.restore(); err != nil {
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func TestPark_returnFails(t *testing.T) {
 			time.Sleep(cars.takes)
 			synctest.Wait()
 			cars.mu.Lock()
-			cars.comeIn = func() error {
+			cars.restore = func() error {
 				if lost {
 					return fmt.Errorf("restoring: %w", ErrLost)
 				}
@@ -219,7 +219,7 @@ func TestPark_returnFails(t *testing.T) {
 			}
 			must.Eq(t, ledger.Entry{Parked: 1000 * mib}, b.held())
 			cars.mu.Lock()
-			cars.comeIn = nil
+			cars.restore = nil
 			cars.mu.Unlock()
 			time.Sleep(retryRestore + cars.takes)
 			synctest.Wait()
@@ -512,7 +512,7 @@ func TestPark_processPerCard(t *testing.T) {
 
 // A container that cannot be restored, because an unparkable one holds too much, does not
 // reserve the card.
-func TestPark_hopeless(t *testing.T) {
+func TestPark_unservable(t *testing.T) {
 	o := options()
 	cars := newGarage()
 	o.Evictor = cars
@@ -858,7 +858,7 @@ func TestPark_restartUnknown(t *testing.T) {
 		b.Close()
 		time.Sleep(2 * cars.takes)
 		close(a.life.over)
-		cars.comeIn = func() error { return errors.New("CUDA does not answer") }
+		cars.restore = func() error { return errors.New("CUDA does not answer") }
 		b = again(t, o, map[int]*life{2: c.life})
 		defer b.Close()
 		back := b.connect(2, "b")
@@ -870,7 +870,7 @@ func TestPark_restartUnknown(t *testing.T) {
 		synctest.Wait()
 		must.Eq(t, ledger.Entry{Committed: 600 * mib}, b.held())
 		cars.mu.Lock()
-		cars.comeIn = nil
+		cars.restore = nil
 		cars.mu.Unlock()
 		time.Sleep(retryRestore + cars.takes)
 		synctest.Wait()

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrPaused: the container is already paused for the same reason.
-var ErrPaused = errors.New("the container is paused already")
+var ErrPaused = errors.New("the container is already paused")
 
 // Reasons for a pause. A container stays paused while there is one.
 const (

@@ -49,7 +49,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	}
 	if err := os.Chmod(path, 0o666); err != nil {
 		_ = l.Close()
-		return nil, fmt.Errorf("opening the socket to containers: %w", err)
+		return nil, fmt.Errorf("making the socket accessible to containers: %w", err)
 	}
 	return l, nil
 }

@@ -89,9 +89,9 @@ func (l *Library) open() error {
 		l.ready = true
 		return nil
 	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_NO_PERMISSION:
-		return fmt.Errorf("%w: %s", ErrNone, text(ret))
+		return fmt.Errorf("%w: %s", ErrNone, resultText(ret))
 	default:
-		return fmt.Errorf("loading NVML: %s", text(ret))
+		return fmt.Errorf("loading NVML: %s", resultText(ret))
 	}
 }
 
@@ -109,8 +109,8 @@ func (l *Library) Close() error {
 	return nvmlError("closing NVML", l.nvml.Shutdown())
 }
 
-// text describes a result. NVML's own text needs the library.
-func text(ret nvml.Return) string {
+// resultText describes a result. NVML's own text needs the library.
+func resultText(ret nvml.Return) string {
 	if s := nvml.ErrorString(ret); s != "" {
 		return s
 	}
@@ -121,12 +121,12 @@ func nvmlError(what string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
-	return fmt.Errorf("%s: %s", what, text(ret))
+	return fmt.Errorf("%s: %s", what, resultText(ret))
 }
 
-// has reports whether the library has a function. Old drivers lack some, and calling a missing
-// one ends the process.
-func (l *Library) has(function string) bool {
+// hasFunction reports whether the library has a function. Old drivers lack some, and calling a
+// missing one ends the process.
+func (l *Library) hasFunction(function string) bool {
 	return l.nvml.Extensions().LookupSymbol(function) == nil
 }
 
@@ -173,7 +173,7 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	}
 	bad := func(what string, ret nvml.Return) {
 		if c.Unhealthy == "" && ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
-			c.Unhealthy = fmt.Sprintf("%s cannot be read: %s", what, text(ret))
+			c.Unhealthy = fmt.Sprintf("%s cannot be read: %s", what, resultText(ret))
 		}
 	}
 	c.Name, ret = dev.GetName()
@@ -181,7 +181,7 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	memory, ret := dev.GetMemoryInfo()
 	c.Memory = memory.Total
 	bad("its memory", ret)
-	if l.has("nvmlDeviceGetMemoryInfo_v2") {
+	if l.hasFunction("nvmlDeviceGetMemoryInfo_v2") {
 		if m, ret := dev.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
 			c.Reserved = min(m.Reserved, c.Memory)
 		}
@@ -190,16 +190,16 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	bad("its address", ret)
 	c.PCIBusID = busID(pci)
 	c.ComputeMode = "default"
-	if l.has("nvmlDeviceGetMinorNumber") {
+	if l.hasFunction("nvmlDeviceGetMinorNumber") {
 		c.Minor, ret = dev.GetMinorNumber()
 		bad("the number of its device node", ret)
 	}
-	if l.has("nvmlDeviceGetComputeMode") {
+	if l.hasFunction("nvmlDeviceGetComputeMode") {
 		mode, ret := dev.GetComputeMode()
 		bad("its compute mode", ret)
 		c.ComputeMode = computeMode(mode)
 	}
-	if l.has("nvmlDeviceGetMigMode") {
+	if l.hasFunction("nvmlDeviceGetMigMode") {
 		current, _, ret := dev.GetMigMode()
 		c.MIG = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
@@ -217,7 +217,7 @@ func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 // the processes it hits; the card continues once the memory is replaced.
 func (l *Library) memoryFault(dev nvml.Device) string {
 	const reset = ", and is replaced when the card is reset (nvidia-smi -r)"
-	if l.has("nvmlDeviceGetRemappedRows") {
+	if l.hasFunction("nvmlDeviceGetRemappedRows") {
 		switch _, _, pending, failure, ret := dev.GetRemappedRows(); {
 		case ret == nvml.SUCCESS && failure:
 			return "some of its memory is broken, and could not be replaced (row remapping)"
@@ -225,7 +225,7 @@ func (l *Library) memoryFault(dev nvml.Device) string {
 			return "some of its memory is broken (row remapping)" + reset
 		}
 	}
-	if l.has("nvmlDeviceGetRetiredPagesPendingStatus") {
+	if l.hasFunction("nvmlDeviceGetRetiredPagesPendingStatus") {
 		if pending, ret := dev.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS && pending == nvml.FEATURE_ENABLED {
 			return "some of its memory is broken (retired pages)" + reset
 		}
@@ -270,22 +270,22 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 	}
 	u.Used, u.Free = memory.Used, memory.Free
 	// Unsupported figures are 0.
-	if l.has("nvmlDeviceGetUtilizationRates") {
+	if l.hasFunction("nvmlDeviceGetUtilizationRates") {
 		if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
 			u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100
 		}
 	}
-	if l.has("nvmlDeviceGetTemperature") {
+	if l.hasFunction("nvmlDeviceGetTemperature") {
 		if c, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
 			u.TemperatureC = float64(c)
 		}
 	}
-	if l.has("nvmlDeviceGetPowerUsage") {
+	if l.hasFunction("nvmlDeviceGetPowerUsage") {
 		if mw, ret := dev.GetPowerUsage(); ret == nvml.SUCCESS {
 			u.PowerW = float64(mw) / 1000
 		}
 	}
-	if !l.has("nvmlDeviceGetComputeRunningProcesses") {
+	if !l.hasFunction("nvmlDeviceGetComputeRunningProcesses") {
 		return u, nil
 	}
 	if all, ret := dev.GetComputeRunningProcesses(); ret == nvml.SUCCESS {

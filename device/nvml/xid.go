@@ -20,7 +20,7 @@ const maxEvents = 1000
 
 // listen subscribes to a card's Xid errors. Old and virtual cards do not support it.
 func (l *Library) listen(uuid string, dev nvml.Device) {
-	if l.listening[uuid] || !l.has("nvmlEventSetWait_v2") {
+	if l.listening[uuid] || !l.hasFunction("nvmlEventSetWait_v2") {
 		return
 	}
 	if l.events == nil {
@@ -82,7 +82,7 @@ func (l *Library) fault(uuid string, dev nvml.Device) string {
 
 // recovery returns what the driver asks to be done about a card.
 func (l *Library) recovery(dev nvml.Device) (action nvml.DeviceGpuRecoveryAction, known bool) {
-	if !l.has("nvmlDeviceGetFieldValues") {
+	if !l.hasFunction("nvmlDeviceGetFieldValues") {
 		return 0, false
 	}
 	value := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}

@@ -31,19 +31,19 @@ type Kind struct {
 	Arguments string `json:"arguments"`
 }
 
-// child is the suffix that Nomad adds to the ID of a dispatched or periodic job.
-var child = regexp.MustCompile(`(/(dispatch-[0-9]+-[0-9a-f]+|periodic-[0-9]+))+$`)
+// childSuffix is the suffix that Nomad adds to the ID of a dispatched or periodic job.
+var childSuffix = regexp.MustCompile(`(/(dispatch-[0-9]+-[0-9a-f]+|periodic-[0-9]+))+$`)
 
 // KindOf returns the kind of a container's run.
 func KindOf(c peer.Container) Kind {
 	return Kind{
-		Namespace: plain(c.Namespace), Job: plain(child.ReplaceAllString(c.Job, "")), Group: plain(c.Group), Task: plain(c.Task),
-		Arguments: plain(c.Arguments),
+		Namespace: sanitize(c.Namespace), Job: sanitize(childSuffix.ReplaceAllString(c.Job, "")), Group: sanitize(c.Group), Task: sanitize(c.Task),
+		Arguments: sanitize(c.Arguments),
 	}
 }
 
-// plain bounds the length of a name chosen by a process, and makes it valid UTF-8 for JSON.
-func plain(name string) string {
+// sanitize bounds the length of a name chosen by a process, and makes it valid UTF-8 for JSON.
+func sanitize(name string) string {
 	const longest = 256 // Nomad's own names have half of that
 	return strings.ToValidUTF8(name[:min(longest, len(name))], "?")
 }

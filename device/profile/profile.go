@@ -36,8 +36,8 @@ func (p Profile) validate() error {
 	if len(p.Runs) == 0 || len(p.Runs) > Keep {
 		return fmt.Errorf("runs: must be 1 to %d, got %d", Keep, len(p.Runs))
 	}
-	if p.Measured < 0 || p.Measured > most {
-		return fmt.Errorf("measured: must be from 0 to %d, got %d", uint64(most), p.Measured)
+	if p.Measured < 0 || p.Measured > maxNumber {
+		return fmt.Errorf("measured: must be from 0 to %d, got %d", uint64(maxNumber), p.Measured)
 	}
 	var errs []error
 	for i, r := range p.Runs {

@@ -111,7 +111,7 @@ func TestRecorder_properties(t *testing.T) {
 		at := time.Duration(0)
 		for range rapid.IntRange(1, 300).Draw(t, "observations") {
 			at += time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "step"))
-			s := seen{at, rapid.Uint64Range(0, most).Draw(t, "bytes")}
+			s := seen{at, rapid.Uint64Range(0, maxNumber).Draw(t, "bytes")}
 			all = append(all, s)
 			c.Observe(s.at, s.bytes)
 		}
@@ -376,7 +376,7 @@ func TestStore_fails(t *testing.T) {
 	must.ErrorContains(t, s.Save("x", 1), "writing x: ")
 	must.NoError(t, os.WriteFile(dir, nil, 0o600))
 	_, err := Open(dir, func(error) {})
-	must.ErrorContains(t, err, "making the directory of profiles: ")
+	must.ErrorContains(t, err, "creating the directory of profiles: ")
 }
 
 // Concurrent writers and readers.

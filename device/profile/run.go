@@ -16,9 +16,9 @@ const Bins = 128
 // width is the initial length of a bin, in seconds; it doubles when a run outgrows Bins.
 const width = 1.0
 
-// most bounds a size in bytes and a time in seconds, so that sums of values from a file cannot
+// maxNumber bounds a size in bytes and a time in seconds, so that sums of values from a file cannot
 // overflow.
-const most = 1 << 50
+const maxNumber = 1 << 50
 
 // Run is the memory that one run of a job held over its running time.
 type Run struct {
@@ -50,14 +50,14 @@ func (r Run) clone() Run {
 func (r Run) validate() error {
 	mantissa, _ := math.Frexp(r.WidthS)
 	switch {
-	case !(r.WidthS >= width && r.WidthS <= most && mantissa == 0.5):
-		return fmt.Errorf("width_s: must be a power of two from %v to %v, got %v", width, float64(most), r.WidthS)
-	case !(r.Seconds >= 0 && r.Seconds <= most):
-		return fmt.Errorf("seconds: must be from 0 to %v, got %v", float64(most), r.Seconds)
+	case !(r.WidthS >= width && r.WidthS <= maxNumber && mantissa == 0.5):
+		return fmt.Errorf("width_s: must be a power of two from %v to %v, got %v", width, float64(maxNumber), r.WidthS)
+	case !(r.Seconds >= 0 && r.Seconds <= maxNumber):
+		return fmt.Errorf("seconds: must be from 0 to %v, got %v", float64(maxNumber), r.Seconds)
 	case len(r.Bytes) == 0 || len(r.Bytes) > Bins:
 		return fmt.Errorf("bytes: must be 1 to %d sizes, got %d", Bins, len(r.Bytes))
-	case r.Peak() > most:
-		return fmt.Errorf("bytes: must be at most %d, got %d", uint64(most), r.Peak())
+	case r.Peak() > maxNumber:
+		return fmt.Errorf("bytes: must be at most %d, got %d", uint64(maxNumber), r.Peak())
 	}
 	return nil
 }
@@ -98,8 +98,8 @@ func (c *Recorder) Observe(at time.Duration, bytes uint64) {
 	if r.WidthS == 0 {
 		r.WidthS = width
 	}
-	r.Seconds = min(max(r.Seconds, at.Seconds()), most)
-	bytes = min(bytes, most)
+	r.Seconds = min(max(r.Seconds, at.Seconds()), maxNumber)
+	bytes = min(bytes, maxNumber)
 	if r.Seconds >= r.WidthS*Bins {
 		to := r.WidthS
 		for r.Seconds >= to*Bins {

@@ -57,7 +57,7 @@ type entry struct {
 func Open(dir string, report func(error)) (*Store, error) {
 	s := &Store{dir: dir, profiles: make(map[Kind]entry)}
 	if err := os.MkdirAll(s.kinds(), 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of profiles: %w", err)
+		return nil, fmt.Errorf("creating the directory of profiles: %w", err)
 	}
 	files, err := os.ReadDir(s.kinds())
 	if err != nil {
@@ -76,7 +76,7 @@ func Open(dir string, report func(error)) (*Store, error) {
 			continue
 		}
 		s.profiles[e.Kind] = e
-		if err := s.remove(s.forget()); err != nil {
+		if err := s.remove(s.dropOldest()); err != nil {
 			bad = append(bad, err)
 		}
 	}
@@ -170,7 +170,7 @@ func (s *Store) Add(k Kind, r Run) error {
 	e.Profile, e.since = e.add(r), time.Now()
 	e.summary = e.Summary()
 	s.profiles[k] = e
-	gone := s.forget()
+	gone := s.dropOldest()
 	s.mu.Unlock()
 	if err := s.remove(gone); err != nil {
 		return err
@@ -181,8 +181,8 @@ func (s *Store) Add(k Kind, r Run) error {
 	return nil
 }
 
-// forget drops the oldest profiles beyond Kinds, and returns their kinds.
-func (s *Store) forget() (gone []Kind) {
+// dropOldest drops the oldest profiles beyond Kinds, and returns their kinds.
+func (s *Store) dropOldest() (gone []Kind) {
 	for len(s.profiles) > Kinds {
 		var oldest Kind
 		var since time.Time

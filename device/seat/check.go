@@ -11,11 +11,11 @@ import (
 	"runtime"
 )
 
-// machines maps Go's architectures to ELF's.
-var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64}
+// elfMachines maps Go's architectures to ELF's.
+var elfMachines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64}
 
-// names are the usual names.
-var names = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64", elf.EM_PPC64: "ppc64le", elf.EM_386: "i386", elf.EM_ARM: "arm"}
+// archNames are the usual names.
+var archNames = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64", elf.EM_PPC64: "ppc64le", elf.EM_386: "i386", elf.EM_ARM: "arm"}
 
 // Check returns why containers on this machine cannot use a preload library and the gate in a
 // directory; nil if they can. Otherwise a library that fails to load would just print a line in
@@ -51,18 +51,18 @@ func checkLibrary(path, arch string) error {
 		return fmt.Errorf("the preload library %s is not a shared object: %w", path, err)
 	}
 	defer f.Close()
-	want, known := machines[arch]
+	want, known := elfMachines[arch]
 	switch {
 	case f.Type != elf.ET_DYN:
 		return fmt.Errorf("the preload library %s is not a shared object", path)
 	case known && f.Machine != want:
-		return fmt.Errorf("the preload library %s is for %s, this machine is %s", path, name(f.Machine), name(want))
+		return fmt.Errorf("the preload library %s is for %s, this machine is %s", path, archName(f.Machine), archName(want))
 	}
 	return nil
 }
 
-func name(m elf.Machine) string {
-	if n, ok := names[m]; ok {
+func archName(m elf.Machine) string {
+	if n, ok := archNames[m]; ok {
 		return n
 	}
 	return m.String()

@@ -111,7 +111,7 @@ func (s Seat) validate() error {
 	}
 	switch {
 	case (s.Preload == "") != (s.Gate == ""):
-		errs = append(errs, fmt.Errorf("preload, gate: are of no use without each other, got %q and %q", s.Preload, s.Gate))
+		errs = append(errs, fmt.Errorf("preload, gate: must be set together, got %q and %q", s.Preload, s.Gate))
 	case s.Preload == "" && s.Notice == "":
 		errs = append(errs, errors.New("notice: must say why there is neither preload nor gate, got none"))
 	}

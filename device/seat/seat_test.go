@@ -40,7 +40,7 @@ func TestSeat_bad(t *testing.T) {
 		`reports: must be an absolute path`:                                       func(s *Seat) { s.Reports = "reports" },
 		"memory_mib: must be ≥ 0, got -1":                                         func(s *Seat) { s.MemoryMiB = -1 },
 		"wait_ms: must be ≥ 0, got -5":                                            func(s *Seat) { s.WaitMS = -5 },
-		`preload, gate: are of no use without each other, got "" and "/run/gate"`: func(s *Seat) { s.Preload = "" },
+		`preload, gate: must be set together, got "" and "/run/gate"`:             func(s *Seat) { s.Preload = "" },
 		"notice: must say why":                                                    func(s *Seat) { s.Preload, s.Gate = "", "" },
 	} {
 		s := full()
@@ -108,7 +108,7 @@ func TestCheckLibrary(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	machine, ok := machines[runtime.GOARCH]
+	machine, ok := elfMachines[runtime.GOARCH]
 	if !ok {
 		t.Skip("the library is not built for " + runtime.GOARCH)
 	}

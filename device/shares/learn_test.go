@@ -126,11 +126,11 @@ func TestShares_properties(t *testing.T) {
 
 func TestRead_input(t *testing.T) {
 	for _, text := range []string{"0", "-1", "x", "inf", "NaN", "1e999", " 1"} {
-		m, err := read(container("a", "vae", map[string]string{metaInput: text}))
+		m, err := readMeta(container("a", "vae", map[string]string{metaInput: text}))
 		must.ErrorContains(t, err, fmt.Sprintf("meta.ebbtide_gpu_input: must be a number > 0, got %q", text))
 		must.Eq(t, 0, m.input)
 	}
-	m, err := read(container("a", "vae", map[string]string{metaInput: "1.5e6"}))
+	m, err := readMeta(container("a", "vae", map[string]string{metaInput: "1.5e6"}))
 	must.NoError(t, err)
 	must.Eq(t, 1.5e6, m.input)
 }

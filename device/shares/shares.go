@@ -102,7 +102,7 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 	if _, ok := s.cards[card]; !ok {
 		return gate.Share{}, fmt.Errorf("card %s is not shared here", card)
 	}
-	m, err := read(c)
+	m, err := readMeta(c)
 	if err != nil {
 		s.log.Warn("a container's meta is ignored", "alloc_id", c.Alloc, "task", c.Task, "error", err)
 	}
@@ -147,8 +147,8 @@ func (s *Shares) Leave(c peer.Container) {
 	}
 }
 
-// read reads a container's job and meta. With an error the valid rest of it counts.
-func read(c peer.Container) (member, error) {
+// readMeta reads a container's job and meta. With an error the valid rest of it counts.
+func readMeta(c peer.Container) (member, error) {
 	var errs []error
 	m := member{group: c.Meta[metaGroup], kind: profile.KindOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
 	if m.group == "" {

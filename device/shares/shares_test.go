@@ -91,13 +91,13 @@ func TestShares(t *testing.T) {
 
 // Invalid meta is ignored; the rest counts.
 func TestRead(t *testing.T) {
-	m, err := read(container("a", "vae", map[string]string{"ebbtide_gpu_group": "us", "ebbtide_gpu_memory": "1G", "ebbtide_priority": "0"}))
+	m, err := readMeta(container("a", "vae", map[string]string{"ebbtide_gpu_group": "us", "ebbtide_gpu_memory": "1G", "ebbtide_priority": "0"}))
 	must.ErrorContains(t, err, `meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`)
 	must.ErrorContains(t, err, `meta.ebbtide_priority: must be from 1 to 100, got "0"`)
 	must.Eq(t, "us", m.group)
 	must.Nil(t, m.wishMiB)
 	must.Eq(t, fairshare.DefaultPriority, m.priority)
-	m, err = read(container("a", "vae", nil))
+	m, err = readMeta(container("a", "vae", nil))
 	must.NoError(t, err)
 	must.Eq(t, "ml/vae", m.group)
 }

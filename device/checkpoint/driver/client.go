@@ -191,7 +191,7 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 			return h, nil
 		}
 		c.current = nil
-		c.noteEnd(time.Since(h.begun))
+		c.noteEnd(time.Since(h.started))
 	}
 	select {
 	case <-time.After(time.Until(c.after)):
@@ -242,14 +242,14 @@ func supported(version string) error {
 
 // helper is a helper process, running or ended.
 type helper struct {
-	begun    time.Time
+	started  time.Time
 	kill     func()
 	stdin    *os.File
 	greeting chan hello // its first message
 	ended    chan struct{}
 	err      error // why; set once it has ended
 
-	doomed atomic.Bool // it was killed, or will be after its last request
+	discarded atomic.Bool // it was killed, or will be after its last request
 
 	mu    sync.Mutex
 	last  uint64
@@ -262,7 +262,7 @@ func (h *helper) runs() bool {
 	case <-h.ended:
 		return false
 	default:
-		return !h.doomed.Load()
+		return !h.discarded.Load()
 	}
 }
 
@@ -297,7 +297,7 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs[0], theirs[1], theirs[2]
 	h := &helper{
-		begun: time.Now(), stdin: ours[0], greeting: make(chan hello, 1), ended: make(chan struct{}),
+		started: time.Now(), stdin: ours[0], greeting: make(chan hello, 1), ended: make(chan struct{}),
 		open: make(map[uint64]chan answer), write: json.NewEncoder(ours[0]),
 	}
 
@@ -406,7 +406,7 @@ func (h *helper) send(r request) (id uint64, _ <-chan answer, _ error) {
 // last: that may be a restore. mu is held.
 func (h *helper) takeOpen(id uint64) {
 	delete(h.open, id)
-	if h.doomed.Load() && len(h.open) == 0 {
+	if h.discarded.Load() && len(h.open) == 0 {
 		h.kill()
 	}
 }
@@ -415,7 +415,7 @@ func (h *helper) takeOpen(id uint64) {
 func (h *helper) giveUp(id uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.doomed.Store(true)
+	h.discarded.Store(true)
 	h.takeOpen(id)
 }
 
@@ -439,6 +439,6 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 
 // discard kills the helper. It is not used again.
 func (h *helper) discard() {
-	h.doomed.Store(true)
+	h.discarded.Store(true)
 	h.kill()
 }

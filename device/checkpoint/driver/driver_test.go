@@ -188,7 +188,7 @@ func TestClient_stuck(t *testing.T) {
 	old := c.current
 	_, err = c.State(t.Context(), 100)
 	must.NoError(t, err)
-	must.NotEq(t, old.begun, c.current.begun)
+	must.NotEq(t, old.started, c.current.started)
 	must.ErrorIs(t, <-other, Result(9), must.Sprint("what another has asked for is not cut off"))
 	<-old.ended
 
@@ -200,7 +200,7 @@ func TestClient_stuck(t *testing.T) {
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 	_, err = c.State(t.Context(), 100)
 	must.NoError(t, err)
-	must.Eq(t, before.begun, c.current.begun)
+	must.Eq(t, before.started, c.current.started)
 }
 
 func TestClient_cannotStart(t *testing.T) {
@@ -308,9 +308,9 @@ func TestServe(t *testing.T) {
 		end()
 		must.ErrorContains(t, <-done, "CUDA calls have not returned within 50ms")
 	})
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no reader", func(t *testing.T) {
 		err := Serve(t.Context(), strings.NewReader(""), deaf{}, script{}, 1, "", time.Second)
-		must.ErrorContains(t, err, "saying hello")
+		must.ErrorContains(t, err, "sending hello")
 	})
 }
 

@@ -23,7 +23,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda i
 	var mu sync.Mutex
 	enc := json.NewEncoder(out)
 	if err := enc.Encode(hello{CUDA: cuda, Unsupported: unsupported}); err != nil {
-		return fmt.Errorf("saying hello: %w", err)
+		return fmt.Errorf("sending hello: %w", err)
 	}
 	if unsupported != "" {
 		return nil

@@ -71,11 +71,11 @@ func (c Checker) Check(need map[int]uint64) error {
 	if err != nil {
 		return fmt.Errorf("reading the host's memory: %w", err)
 	}
-	if err := host(string(text), total); err != nil {
+	if err := checkHost(string(text), total); err != nil {
 		return err
 	}
 	for dir, bytes := range cgroups {
-		free, limited, err := room(dir)
+		free, limited, err := cgroupRoom(dir)
 		switch {
 		case err != nil:
 			return fmt.Errorf("reading the memory limit of %s: %w", dir, err)
@@ -116,9 +116,9 @@ func (c Checker) memory(text string) (root, below string) {
 	return root, below
 }
 
-// room returns what a cgroup's limit leaves, in bytes, including what the kernel can drop at
+// cgroupRoom returns what a cgroup's limit leaves, in bytes, including what the kernel can drop at
 // once: inactive file pages. limited is false without a limit.
-func room(dir string) (free uint64, limited bool, err error) {
+func cgroupRoom(dir string) (free uint64, limited bool, err error) {
 	limit, used, files := uint64(math.MaxUint64), "memory.current", "inactive_file"
 	for _, name := range []string{"memory.max", "memory.high", "memory.limit_in_bytes"} {
 		text, err := os.ReadFile(filepath.Join(dir, name))
@@ -161,8 +161,8 @@ func room(dir string) (free uint64, limited bool, err error) {
 	return limit - min(limit, usage), true, nil
 }
 
-// host checks by /proc/meminfo that the host has that many bytes to spare.
-func host(meminfo string, bytes uint64) error {
+// checkHost checks by /proc/meminfo that the host has that many bytes to spare.
+func checkHost(meminfo string, bytes uint64) error {
 	all, err := field(meminfo, "MemTotal:")
 	var free uint64
 	if err == nil {

@@ -97,7 +97,7 @@ func Open(path string) (*Library, error) {
 	}
 	var v C.int
 	if r := driver.Result(C.call_version(l.functions, &v)); r != driver.Success {
-		return nil, fmt.Errorf("asking for CUDA's version: %w", r)
+		return nil, fmt.Errorf("reading CUDA's version: %w", r)
 	}
 	l.cuda = int(v)
 	return l, nil

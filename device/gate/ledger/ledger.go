@@ -55,7 +55,7 @@ var (
 	// ErrLimit: the container would hold more than its limit.
 	ErrLimit = errors.New("over the container's limit")
 	// ErrAmount: an invalid amount, such as a release of more than is held.
-	ErrAmount = errors.New("impossible amount")
+	ErrAmount = errors.New("invalid amount")
 )
 
 // Entry is what a process or container holds of a card, in bytes.
@@ -201,7 +201,7 @@ func (l *Ledger) Grant(p ProcessID, id CardID, bytes uint64) error {
 		return fmt.Errorf("process %d: %w", p.PID, ErrUnknown)
 	}
 	if bytes == 0 {
-		return fmt.Errorf("%w: nothing", ErrAmount)
+		return fmt.Errorf("%w: 0 bytes", ErrAmount)
 	}
 	if err := l.Fits(c, id, bytes); err != nil {
 		return err

@@ -48,7 +48,7 @@ func newHandle(fd int) (*Handle, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("preparing to wait for a process: %w", err)
+		return nil, fmt.Errorf("making a pidfd non-blocking: %w", err)
 	}
 	return &Handle{os.NewFile(uintptr(fd), "pidfd")}, nil
 }

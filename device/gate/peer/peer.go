@@ -160,7 +160,7 @@ func (f Finder) Start(pid int) (uint64, error) {
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("reading the start of process %d: %w", pid, err)
+		return 0, fmt.Errorf("reading the start time of process %d: %w", pid, err)
 	}
 	return start, nil
 }
@@ -175,7 +175,7 @@ func (f Finder) stat(pid int) ([]string, error) {
 	// pid (comm) state …; comm may hold any character.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(fields) < 20 {
-		return nil, fmt.Errorf("reading the start of process %d: %d fields", pid, len(fields))
+		return nil, fmt.Errorf("reading the start time of process %d: %d fields", pid, len(fields))
 	}
 	return fields, nil
 }
@@ -305,7 +305,7 @@ func (f Finder) read(pid int, name string) ([]byte, error) {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH):
 		return nil, fmt.Errorf("%w: %w", ErrGone, err)
 	case err != nil:
-		return nil, fmt.Errorf("reading about a process: %w", err)
+		return nil, fmt.Errorf("reading procfs: %w", err)
 	}
 	return b, nil
 }
@@ -339,7 +339,7 @@ func fromCgroups(text string) (Container, error) {
 		case c.ID == "":
 			c = found
 		case c.ID != found.ID:
-			return Container{}, fmt.Errorf("%w: its cgroups are of %s and of %s", ErrContradiction, c.ID, found.ID)
+			return Container{}, fmt.Errorf("%w: its cgroups name %s and %s", ErrContradiction, c.ID, found.ID)
 		}
 	}
 	if c.ID == "" {

@@ -19,19 +19,19 @@ var rules = Rules{HeadStart: time.Second, Patience: 5 * time.Second, Settle: tim
 // world is a ledger, a queue and a clock.
 type world struct {
 	*ledger.Ledger
-	q      *Queue
-	now    time.Time
-	alive  bool
-	paused map[int]bool // processes
-	away   map[ledger.ContainerID]bool
-	cannot map[uint64]bool // unservable requests
-	last   uint64
+	q          *Queue
+	now        time.Time
+	alive      bool
+	paused     map[int]bool // processes
+	parked     map[ledger.ContainerID]bool
+	unservable map[uint64]bool // by ID
+	last       uint64
 }
 
 func newWorld(r Rules, cards ...ledger.CardID) *world {
 	w := &world{
 		Ledger: ledger.New(), q: New(r), now: time.Unix(1e9, 0),
-		paused: make(map[int]bool), away: make(map[ledger.ContainerID]bool), cannot: make(map[uint64]bool),
+		paused: make(map[int]bool), parked: make(map[ledger.ContainerID]bool), unservable: make(map[uint64]bool),
 	}
 	for _, id := range cards {
 		if err := w.AddCard(id, 100, 0); err != nil {
@@ -43,7 +43,7 @@ func newWorld(r Rules, cards ...ledger.CardID) *world {
 
 func (w *world) Alive(ledger.CardID) bool { return w.alive }
 
-func (w *world) Unservable(r Request) bool { return w.cannot[r.ID] }
+func (w *world) Unservable(r Request) bool { return w.unservable[r.ID] }
 
 func (w *world) Runs(p ledger.ProcessID) bool { return !w.paused[p.PID] }
 
@@ -51,7 +51,7 @@ func (w *world) Fits(r Request) error {
 	switch {
 	case r.Restore:
 		return w.FitsCard(r.Card, r.Bytes)
-	case w.away[r.Container]:
+	case w.parked[r.Container]:
 		return ErrParked
 	}
 	return w.Ledger.Fits(r.Container, r.Card, r.Bytes)
@@ -300,7 +300,7 @@ func TestNext_blocked(t *testing.T) {
 func TestNext_return(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
-	w.away["2"] = true
+	w.parked["2"] = true
 	own := w.ask(2, "x", 1, 0)
 	back := func(n int, lazy bool) uint64 {
 		w.last++
@@ -321,7 +321,7 @@ func TestNext_return(t *testing.T) {
 	must.MapEmpty(t, w.answers())
 	must.NoError(t, w.Release(w.process(1), "x", 10))
 	must.Eq(t, map[uint64]Answer{eager: Granted}, w.answers())
-	w.away["2"] = false
+	w.parked["2"] = false
 	w.q.Postpone("2", w.now.Add(-time.Hour), w.now)
 	must.NoError(t, w.Release(w.process(1), "x", 41))
 	must.Eq(t, map[uint64]Answer{own: Granted, lazy: Granted}, w.answers())
@@ -339,17 +339,17 @@ func TestNext_lazy(t *testing.T) {
 }
 
 // No room is reserved for an unservable request, unless it has a deadline.
-func TestNext_hopeless(t *testing.T) {
+func TestNext_unservable(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
 	w.q.Add(Request{ID: 99, Process: w.process(2), Container: "2", Card: "x", Bytes: 60, Since: w.now, Restore: true})
-	w.cannot[99] = true
+	w.unservable[99] = true
 	w.now = w.now.Add(rules.Patience)
 	first := w.ask(3, "x", 10, 0)
 	must.Eq(t, map[uint64]Answer{first: Granted}, w.answers())
 	_, ok := w.q.First("x", w)
 	must.False(t, ok)
-	w.cannot[99] = false
+	w.unservable[99] = false
 	w.ask(3, "x", 10, 0)
 	must.MapEmpty(t, w.answers())
 	r, _ := w.q.First("x", w)
@@ -357,7 +357,7 @@ func TestNext_hopeless(t *testing.T) {
 
 	w = newWorld(rules, "x")
 	w.hold(1, "x", 50)
-	w.cannot[w.ask(2, "x", 60, 0)] = true
+	w.unservable[w.ask(2, "x", 60, 0)] = true
 	w.now = w.now.Add(rules.Patience)
 	w.ask(3, "x", 10, 0)
 	must.MapEmpty(t, w.answers(), must.Sprint("it has a deadline"))
@@ -368,11 +368,11 @@ func TestPostpone(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
 	early := w.ask(2, "x", 10, 0)
-	away := w.now.Add(10 * time.Second)
-	w.now = away.Add(time.Hour - time.Second)
+	parked := w.now.Add(10 * time.Second)
+	w.now = parked.Add(time.Hour - time.Second)
 	late := w.ask(2, "x", 10, 0)
 	w.now = w.now.Add(time.Second)
-	w.q.Postpone("2", away, w.now)
+	w.q.Postpone("2", parked, w.now)
 	for r := range w.q.All {
 		must.Eq(t, map[uint64]time.Duration{early: 50 * time.Second, late: time.Minute}[r.ID], r.Deadline.Sub(w.now))
 	}
@@ -406,20 +406,20 @@ func TestVictim(t *testing.T) {
 		demand Demand
 		want   ledger.ContainerID // "": none
 	}{
-		"who is busy stays":                      {[]Candidate{busy}, time.Hour, Demand{}, ""},
-		"who is idle goes at once":               {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
+		"a busy one stays":                       {[]Candidate{busy}, time.Hour, Demand{}, ""},
+		"an idle one goes at once":               {[]Candidate{busy, idle}, 0, Demand{}, "idle"},
 		"a lower priority goes, after some time": {[]Candidate{busy, low}, 5 * time.Second, Demand{}, "low"},
 		"and not before":                         {[]Candidate{busy, low}, 4 * time.Second, Demand{}, ""},
-		"who has come back keeps its turn":       {[]Candidate{back}, time.Hour, Demand{}, ""},
+		"a restored one keeps its turn":          {[]Candidate{back}, time.Hour, Demand{}, ""},
 		"the lowest goes first":                  {[]Candidate{low, lower, idle}, 5 * time.Second, Demand{}, "lower"},
 		"a higher one stays":                     {[]Candidate{high}, 9 * time.Second, Demand{}, ""},
-		"but who waits gains on it":              {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},
-		"who holds more than its share goes":     {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
-		"but not for one that wants more, too":   {[]Candidate{over}, 5 * time.Second, Demand{OverShare: true}, ""},
-		"who has had its turn goes":              {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
-		"who has been there longest goes first":  {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
-		"nobody else can":                        {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
-		"nobody goes in vain":                    {[]Candidate{idle}, 0, Demand{Shortfall: 11}, ""},
+		"but a waiting request gains on it":      {[]Candidate{high}, 10 * time.Second, Demand{}, "high"},
+		"one over its share goes":                {[]Candidate{low, over}, 5 * time.Second, Demand{}, "over"},
+		"but not for one over its own share":     {[]Candidate{over}, 5 * time.Second, Demand{OverShare: true}, ""},
+		"one goes after its turn":                {[]Candidate{busy, turn}, 5 * time.Second, Demand{}, "turn"},
+		"the longest placed goes first":          {[]Candidate{turn, long}, 5 * time.Second, Demand{}, "long"},
+		"no other can":                           {[]Candidate{pinned, empty, me}, time.Hour, Demand{}, ""},
+		"none goes in vain":                      {[]Candidate{idle}, 0, Demand{Shortfall: 11}, ""},
 		"two are enough":                         {[]Candidate{idle, turn}, 5 * time.Second, Demand{Shortfall: 20}, "idle"},
 	} {
 		d := tc.demand
@@ -452,9 +452,9 @@ func TestUnstick(t *testing.T) {
 			[]Candidate{someone("a", 50, 3, 50, 20), someone("large", 50, 2, 40, 20), someone("small", 50, 1, 10, 10)},
 			[]ledger.ContainerID{"large"},
 		},
-		"who is pinned stays":                        {[]Candidate{pinned, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
-		"who wants more than is left beside it goes": {[]Candidate{pinned, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
-		"who holds nothing makes no room":            {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
+		"a pinned one stays":                              {[]Candidate{pinned, someone("a", 50, 2, 40, 20), someone("b", 50, 1, 30, 10)}, []ledger.ContainerID{"b"}},
+		"one that wants more than is left beside it goes": {[]Candidate{pinned, someone("a", 50, 2, 70, 20)}, []ledger.ContainerID{"a"}},
+		"one that holds nothing makes no room":            {[]Candidate{someone("a", 50, 2, 100, 0), someone("new", 50, 1, 0, 10)}, nil},
 	} {
 		var got []ledger.ContainerID
 		for _, c := range BreakDeadlock(100, tc.of) {
@@ -488,14 +488,14 @@ func TestNext_answersAll(t *testing.T) {
 					case a == Blocked: // still queued
 						continue
 					case r.Restore: // now its container's requests matter
-						delete(w.away, r.Container)
+						delete(w.parked, r.Container)
 						again = true
 					}
 					delete(open, id)
 				}
 			}
 			for _, r := range open {
-				if !r.Restore && !w.away[r.Container] && !w.now.Before(r.Deadline) {
+				if !r.Restore && !w.parked[r.Container] && !w.now.Before(r.Deadline) {
 					t.Fatalf("request %d is late by %v", r.ID, w.now.Sub(r.Deadline))
 				}
 			}
@@ -531,19 +531,19 @@ func TestNext_answersAll(t *testing.T) {
 				answer()
 			},
 			// Park a container and queue its restore, unless it is parked.
-			"away": func(t *rapid.T) {
+			"parked": func(t *rapid.T) {
 				p, id := n.Draw(t, "n"), card.Draw(t, "card")
 				c := ledger.ContainerID(fmt.Sprint(p))
-				if w.away[c] {
+				if w.parked[c] {
 					return
 				}
-				w.away[c] = true
+				w.parked[c] = true
 				w.last++
 				r := Request{
 					ID: w.last, Process: w.process(p), Container: c, Card: id, Bytes: rapid.Uint64Range(0, 100).Draw(t, "bytes"),
 					Priority: rapid.IntRange(-3, 3).Draw(t, "priority"), Since: w.now, Restore: true, Lazy: rapid.Bool().Draw(t, "lazy"),
 				}
-				w.cannot[r.ID] = rapid.Bool().Draw(t, "hopeless")
+				w.unservable[r.ID] = rapid.Bool().Draw(t, "unservable")
 				w.q.Add(r)
 				open[r.ID] = r
 				answer()
@@ -570,9 +570,9 @@ func TestNext_answersAll(t *testing.T) {
 					answer()
 				}
 				for _, r := range open {
-					must.False(t, r.Restore, must.Sprintf("%+v stays away", r))
+					must.False(t, r.Restore, must.Sprintf("%+v stays parked", r))
 				}
-				must.MapEmpty(t, w.away)
+				must.MapEmpty(t, w.parked)
 			},
 			"limit": func(t *rapid.T) {
 				_ = w.SetLimit(ledger.ContainerID(fmt.Sprint(n.Draw(t, "n"))), card.Draw(t, "card"), rapid.Uint64Range(0, 100).Draw(t, "bytes"))
@@ -592,7 +592,7 @@ func TestNext_answersAll(t *testing.T) {
 				w.q.Remove(func(r Request) bool {
 					gone := r.Process.PID == p
 					if gone && r.Restore {
-						delete(w.away, r.Container)
+						delete(w.parked, r.Container)
 					}
 					if gone {
 						delete(open, r.ID)
@@ -606,7 +606,7 @@ func TestNext_answersAll(t *testing.T) {
 			"forever": func(t *rapid.T) {
 				sleep(w.now.Add(20 * time.Second))
 				for _, r := range open {
-					must.True(t, r.Restore || w.away[r.Container], must.Sprintf("%+v", r))
+					must.True(t, r.Restore || w.parked[r.Container], must.Sprintf("%+v", r))
 				}
 			},
 		})

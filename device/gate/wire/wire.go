@@ -138,7 +138,7 @@ func Decode(b []byte) (Message, error) {
 		return Message{}, fmt.Errorf("%w: %d bytes instead of %d", ErrBad, len(b), Size)
 	}
 	if magic := le.Uint32(b); magic != Magic {
-		return Message{}, fmt.Errorf("%w: it begins with %#x", ErrBad, magic)
+		return Message{}, fmt.Errorf("%w: wrong magic %#x", ErrBad, magic)
 	}
 	m := Message{
 		Type:   Type(le.Uint16(b[4:])),
@@ -179,13 +179,13 @@ func (t Type) answered() bool {
 func (m Message) CheckClient() error {
 	switch {
 	case !m.Type.fromClient():
-		return fmt.Errorf("%w: type %d comes from the gate only", ErrBad, m.Type)
+		return fmt.Errorf("%w: type %d is sent by the gate only", ErrBad, m.Type)
 	case m.Type.answered() && m.Seq == 0:
-		return fmt.Errorf("%w: type %d has no number to answer to", ErrBad, m.Type)
+		return fmt.Errorf("%w: type %d without seq", ErrBad, m.Type)
 	case m.Type == Request && m.Bytes == 0:
-		return fmt.Errorf("%w: a request for nothing", ErrBad)
+		return fmt.Errorf("%w: a request of 0 bytes", ErrBad)
 	case m.Type == Pinned && (m.Arg < PinnedManaged || m.Arg > PinnedExternal):
-		return fmt.Errorf("%w: pinned for the unknown reason %d", ErrBad, m.Arg)
+		return fmt.Errorf("%w: pinned with unknown reason %d", ErrBad, m.Arg)
 	}
 	return nil
 }

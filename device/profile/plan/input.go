@@ -9,8 +9,8 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// most bounds sizes (4 PiB in MiB), so that their sums are exact.
-const most = 1 << 32
+// maxSize bounds sizes (4 PiB in MiB), so that their sums are exact.
+const maxSize = 1 << 32
 
 // Priorities as of Nomad's jobs.
 const (
@@ -85,16 +85,16 @@ func DefaultParams() Params { return Params{Margin: 0.05, RestS: 60, MaxPauseS: 
 // Validate returns every error in the input as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
-	if in.MemoryMiB < 1 || in.MemoryMiB > most {
-		errs.Add("memory_mib", "must be ≥ 1 and ≤ %d, got %d", most, in.MemoryMiB)
+	if in.MemoryMiB < 1 || in.MemoryMiB > maxSize {
+		errs.Add("memory_mib", "must be ≥ 1 and ≤ %d, got %d", maxSize, in.MemoryMiB)
 	}
 	ids := fields.IDs{List: "jobs"}
 	for i, j := range in.Jobs {
 		at := func(name string) string { return fields.Member(fields.Index("jobs", i), name) }
 		ids.Check(&errs, i, j.ID)
 		size := func(name string, mib int) {
-			if mib < 0 || mib > most {
-				errs.Add(at(name), "must be ≥ 0 and ≤ %d, got %d", most, mib)
+			if mib < 0 || mib > maxSize {
+				errs.Add(at(name), "must be ≥ 0 and ≤ %d, got %d", maxSize, mib)
 			}
 		}
 		seconds := func(name string, s *float64) {

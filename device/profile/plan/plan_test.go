@@ -37,7 +37,7 @@ func TestDecide(t *testing.T) {
 		rules  []string
 		paused []string
 	}{
-		"nobody": {},
+		"no jobs": {},
 		"all fit": {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(50)}, {ID: "b", HeldMiB: 10, AheadMiB: mib(50)}},
 			[]string{RuleFits, RuleFits}, nil,
@@ -50,7 +50,7 @@ func TestDecide(t *testing.T) {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(60), Priority: 51, ArrivedS: 2}, {ID: "b", HeldMiB: 10, AheadMiB: mib(60), ArrivedS: 1}},
 			[]string{RuleFits, RulePause}, []string{"b"},
 		},
-		"only whose rise is to come": {
+		"only the one whose rise is to come": {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(50), Priority: 90}, {ID: "b", HeldMiB: 40, AheadMiB: mib(40), Priority: 1}, {ID: "c", HeldMiB: 5, AheadMiB: mib(30), Priority: 50}},
 			[]string{RuleFits, RuleFits, RulePause}, []string{"c"},
 		},
@@ -70,15 +70,15 @@ func TestDecide(t *testing.T) {
 			[]Job{{ID: "a", HeldMiB: 60, AheadMiB: mib(99)}, {ID: "b", HeldMiB: 30, PausedS: seconds(5), AheadMiB: mib(50)}},
 			[]string{RuleFirst, RuleWait}, []string{"b"},
 		},
-		"who cannot be paused is given room before others": {
+		"an unpausable job is given room before others": {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(20), Priority: 90}, {ID: "b", HeldMiB: 10, AheadMiB: mib(60), Priority: 80}, {ID: "c", HeldMiB: 10, AheadMiB: mib(60), Priority: 1, Fixed: true}},
 			[]string{RuleFits, RulePause, RuleFits}, []string{"b"},
 		},
-		"who cannot be paused and has no room": {
+		"an unpausable job without room": {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(60)}, {ID: "c", HeldMiB: 10, AheadMiB: mib(60), Priority: 1, Fixed: true}},
 			[]string{RuleFits, RuleFixed}, nil,
 		},
-		"who was resumed rests": {
+		"a resumed job rests": {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(60)}, {ID: "b", HeldMiB: 10, AheadMiB: mib(60), Priority: 1, ResumedS: seconds(59)}},
 			[]string{RuleFits, RuleRest}, nil,
 		},
@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(60)}, {ID: "b", HeldMiB: 10, AheadMiB: mib(60), Priority: 1, ResumedS: seconds(60)}},
 			[]string{RuleFits, RulePause}, []string{"b"},
 		},
-		"who is paused keeps its memory": {
+		"a paused job keeps its memory": {
 			[]Job{{ID: "a", HeldMiB: 60, AheadMiB: mib(60)}, {ID: "b", HeldMiB: 30, AheadMiB: mib(60), PausedS: seconds(5)}, {ID: "c", HeldMiB: 1, AheadMiB: mib(20), ArrivedS: 9}},
 			[]string{RuleFits, RuleWait, RulePause}, []string{"b", "c"},
 		},
@@ -118,11 +118,11 @@ func TestDecide(t *testing.T) {
 			[]Job{{ID: "a", HeldMiB: 60, AheadMiB: mib(60)}, {ID: "b", HeldMiB: 30, AheadMiB: mib(60), PausedS: seconds(601)}},
 			[]string{RuleFits, RuleAged}, nil,
 		},
-		"nobody else would run": {
+		"no other job would run": {
 			[]Job{{ID: "a", HeldMiB: 60, AheadMiB: mib(99), PausedS: seconds(1)}, {ID: "b", HeldMiB: 30, AheadMiB: mib(60), PausedS: seconds(2)}, {ID: "c", HeldMiB: 5, Halted: true}},
 			[]string{RuleAlone, RuleWait, RuleHalted}, []string{"b"},
 		},
-		"who is halted does not run": {
+		"a halted job does not run": {
 			[]Job{{ID: "a", HeldMiB: 10, AheadMiB: mib(99), Halted: true, Priority: 90}, {ID: "b", HeldMiB: 10, AheadMiB: mib(99)}},
 			[]string{RuleHalted, RuleFirst}, nil,
 		},

@@ -31,7 +31,7 @@ func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) 
 	for _, card := range w.gate.Cards() {
 		in := w.snapshot(now, card, stats)
 		if err := in.Validate(); err != nil {
-			w.log.Error("a card is not planned", "card", card.Card, "error", err)
+			w.log.Error("cannot plan a card", "card", card.Card, "error", err)
 			continue
 		}
 		for _, d := range plan.Decide(in).Jobs {
@@ -71,7 +71,7 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 		}
 		c, u := w.containers[ledger.ContainerID(st.Container.ID)], st.Usage[at]
 		j := plan.Job{
-			ID: st.Container.ID, Priority: st.Priority, ArrivedS: float64(st.Arrived.UnixMilli()) / 1000, HeldMiB: up(held(u)),
+			ID: st.Container.ID, Priority: st.Priority, ArrivedS: float64(st.Arrived.UnixMilli()) / 1000, HeldMiB: up(heldOn(u)),
 			// A disconnected container cannot be stopped, and one that waits for memory has
 			// stopped already.
 			Fixed:  st.Disconnected > 0 || u.Waiting > 0 || now.Before(c.retry),
@@ -100,16 +100,16 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 // profile or its limit, if known.
 func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint64, known bool) {
 	if p, ok := w.store.Profile(c.kind); ok {
-		f := p.Ahead(c.ran.last, most(st), w.opts.Horizon)
+		f := p.Ahead(c.ran.last, peakHeld(st), w.opts.Horizon)
 		if known = f.Known; known {
 			bytes = f.Bytes
 		}
 	}
 	if u.Waiting > 0 {
-		bytes, known = max(bytes, held(u)+u.WaitingBytes), true
+		bytes, known = max(bytes, heldOn(u)+u.WaitingBytes), true
 	}
 	if w.opts.Hard {
-		bytes = min(bytes, max(held(u), u.Limit))
+		bytes = min(bytes, max(heldOn(u), u.Limit))
 	}
 	return bytes, known
 }

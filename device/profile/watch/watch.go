@@ -192,7 +192,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 		// For a disconnected process the gate knows only an upper bound, and a paused container
 		// does not run.
 		if c.recorder != nil && !st.Paused && st.Disconnected == 0 {
-			c.recorder.Observe(ran, most(st))
+			c.recorder.Observe(ran, peakHeld(st))
 		}
 	}
 	for id, c := range w.containers {
@@ -229,7 +229,7 @@ func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Statu
 		if gap := now.Sub(s.At); gap > 0 && !s.Paused { // it has run on
 			c.ran.before += gap
 		}
-	case w.firstPass && most(st) > 0: // it has been running for some time
+	case w.firstPass && peakHeld(st) > 0: // it has been running for some time
 	default:
 		c.recorder = new(profile.Recorder)
 	}
@@ -286,17 +286,17 @@ func (w *Watcher) noteStore(err error) bool {
 	return err == nil
 }
 
-// most returns what a container holds of the card of which it holds most, in bytes. That is
+// peakHeld returns what a container holds of the card of which it holds most, in bytes. That is
 // what is profiled: which of several cards is which differs between runs.
-func most(st gate.Status) (bytes uint64) {
+func peakHeld(st gate.Status) (bytes uint64) {
 	for _, u := range st.Usage {
-		bytes = max(bytes, held(u))
+		bytes = max(bytes, heldOn(u))
 	}
 	return bytes
 }
 
-// held returns what a container holds of a card, in bytes.
-func held(u gate.Usage) uint64 { return u.Held.CardUsage() }
+// heldOn returns what a container holds of a card, in bytes.
+func heldOn(u gate.Usage) uint64 { return u.Held.CardUsage() }
 
 // stopwatch measures a container's running time, without pauses.
 type stopwatch struct {

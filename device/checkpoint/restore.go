@@ -46,7 +46,7 @@ func (e *Evictor) restoreAndUnlock(ctx context.Context, processes []ledger.Proce
 		// The helper may have died with CUDA still at work. Or CUDA did not answer for one
 		// process while another was locked, which it no longer is (NVIDIA/cuda-checkpoint#30).
 		if !t.retry() {
-			return errors.Join(lost, markUnsure(fmt.Errorf("of %d processes: %w", len(processes), found.why)))
+			return errors.Join(lost, markUnsure(fmt.Errorf("%d processes: %w", len(processes), found.why)))
 		}
 	}
 }
