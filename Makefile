@@ -45,7 +45,10 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 demo: build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
-test: lint unit test-cgroup2 e2e ## everything that CI runs
+# The chaos waits for Nomad most of the time: the unit tests run beside it.
+test: lint build nomad ## everything that CI runs
+	$(MAKE) -j2 --output-sync=target unit chaos
+	$(MAKE) test-cgroup2 e2e
 
 unit: ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
 	$(GO) test -race ./...
