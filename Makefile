@@ -95,4 +95,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
 
-.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench report bench-cost clean
+.PHONY: help build preload fakes nomad demo test unit e2e chaos test-cgroup2 test-gpu lint bench report bench-cost clean
