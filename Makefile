@@ -42,25 +42,36 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
 	mv $@.tmp $@
 
-demo: build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
+demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
 # The chaos waits for Nomad most of the time: the unit tests run beside it.
-test: lint build nomad ## everything that CI runs
+test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what was skipped, and why (PARTIAL=1: also where packages are missing)
 	$(MAKE) -j2 --output-sync=target unit chaos
 	$(MAKE) test-cgroup2 e2e
+	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
 
-unit: ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
-	$(GO) test -race ./...
+needs-%:
+	@missing=$$(tools/needs $*); [ -z "$$missing" ] || { \
+		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
+		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
+		[ -n "$(PARTIAL)" ] || { echo "or go on without them: make $* PARTIAL=1"; exit 1; }; }
+
+$(BIN)/gotestsum: tools/go.mod
+	GOFLAGS= $(GO) build -C tools -o ../$@ gotest.tools/gotestsum
+
+unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
+	@mkdir -p out
+	$(BIN)/gotestsum --format standard-quiet --hide-summary skipped,output --jsonfile out/unit.json -- -race ./...
 	@$(GO) test -cover ./driver/policy/... ./driver/growth ./device/fairshare | awk '{ print } \
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
 		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
 
 # What failed is shown; the agents' logs beside it are in out/e2e.log only.
-e2e: build nomad ## the end-to-end suites on a real Nomad, with both engines
+e2e: build nomad $(BIN)/gotestsum ## the end-to-end suites on a real Nomad, with both engines
 	@mkdir -p out
-	$(GO) test -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
-		grep --line-buffered -E '^ *--- FAIL|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
+	$(BIN)/gotestsum --format standard-quiet --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
+		grep --line-buffered -E '^ *--- FAIL|^DONE|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
 
 chaos: build nomad ## five minutes of moves on a real Nomad that is broken at random (CHAOS='-seed 2 -minutes 60')
 	$(GO) run ./e2e/chaos $(CHAOS)
