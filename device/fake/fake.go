@@ -18,6 +18,8 @@
 //	EBBTIDE_FAKE_NAME        of the card
 //	EBBTIDE_FAKE_DRIVER      version of the driver
 //	EBBTIDE_FAKE_FORK        a forked child may call cuInit again
+//	EBBTIDE_FAKE_NEWER       a function of which cuGetProcAddress has a newer version than any program
+//	                         knows; with _ptsz behind it, for the per-thread default stream only
 //
 // Who opens the file first makes the cards. Words in the file with .fail behind its name make
 // calls fail: lock (it times out), checkpoint, restore (the process is broken for ever), mig

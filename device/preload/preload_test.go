@@ -301,6 +301,21 @@ func TestPinned(t *testing.T) {
 	must.Eq(t, 2, g.heard[0].Arg)
 }
 
+// A driver that has a newer version of a function than the library: what calls it does not ask, so
+// the process is told to be one that cannot be parked, once and before it holds anything. The
+// driver of the other tests has none.
+func TestNewerDriver(t *testing.T) {
+	for _, name := range []string{"cuMemAlloc", "cuMemAllocAsync_ptsz", "cuCtxCreate"} {
+		g := startGate(t, 300*mib)
+		j := start(t, g.path, []string{"EBBTIDE_FAKE_NEWER=" + name}, "--threads", "4", "--steps", "3")
+		j.end()
+		g.fine()
+		must.Len(t, 1, g.heard)
+		must.Eq(t, 5, g.heard[0].Arg)
+		must.Zero(t, g.heard[0].Bytes)
+	}
+}
+
 // The gate dies and comes back: the job goes on within its lease, and says what it holds.
 func TestGateReturns(t *testing.T) {
 	g := startGate(t, 512*mib)

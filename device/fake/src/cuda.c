@@ -20,6 +20,7 @@
 #define API __attribute__((visibility("default")))
 // The code by which a variant answers a NULL pointer.
 enum { CODE = 7000 };
+enum { DRIVER = 12080 }; // the newest version of CUDA that it knows
 
 struct CUctx_st { int gpu, primary, refs; };
 struct CUmemPoolHandle_st { int gpu; int64_t reserved, used, threshold; };
@@ -213,7 +214,7 @@ API CUresult cuInit(unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuDriverGetVersion(int *v) { *v = 12080; return CUDA_SUCCESS; }
+API CUresult cuDriverGetVersion(int *v) { *v = DRIVER; return CUDA_SUCCESS; }
 
 API CUresult cuDeviceGetCount(int *n)
 {
@@ -1032,6 +1033,19 @@ static const struct version versions[] = {
 };
 
 
+// newer stands for a version that is younger than the preload library.
+static CUresult newer(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+// is_newer: is this the function of which EBBTIDE_FAKE_NEWER wants the driver to have a newer version?
+static bool is_newer(const char *name, int version, uint64_t flags)
+{
+	const char *want = getenv("EBBTIDE_FAKE_NEWER");
+	size_t n = strlen(name);
+	if (!want || version < DRIVER || strncmp(want, name, n) != 0)
+		return false;
+	return !want[n] || (strcmp(want + n, "_ptsz") == 0 && flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+}
+
 static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, int *status)
 {
 	int known = 0, best = -1;
@@ -1046,6 +1060,8 @@ static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, 
 			*pfn = v->f;
 		}
 	}
+	if (is_newer(name, version, flags))
+		*pfn = (void *)newer;
 	if (status)
 		*status = *pfn ? 0 : known ? 2 : 1;
 	return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

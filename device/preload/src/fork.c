@@ -63,6 +63,7 @@ static void child(void)
 	for (int i = 0; i < MAX_DEVICES; i++)
 		pthread_mutex_init(&eb.world.device[i].mutex, NULL);
 	eb_thread.depth = 0;
+	eb.pins = 0;
 	if (eb.mode == BOUND)
 		eb.mode = LOOSE;
 }

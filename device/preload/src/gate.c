@@ -366,12 +366,16 @@ static void connected(int fd)
 	for (int i = 0; i < eb.world.devices; i++)
 		if (eb.world.device[i].handle)
 			eb_lease_held(&eb.world.device[i], eb.world.device[i].handle);
+	unsigned pins = eb.pins;
+	eb_pins_tell();
 	eb_thread.greeting = false;
 	pthread_mutex_lock(&eb.gate.mutex);
 	eb.gate.up = eb.gate.tried = true;
 	eb.mode = BOUND;
 	pthread_cond_broadcast(&eb.gate.changed);
 	pthread_mutex_unlock(&eb.gate.mutex);
+	if (eb.pins != pins) // another thread found a reason before it could send it
+		eb_pins_tell();
 	LOG(2, "connected");
 }
 

@@ -63,7 +63,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 	if (!eb_within(d, rounded(n)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	TAKE(d, rounded(n), &c, r, real(p, n, flags));
-	eb_pin(d, PIN_MANAGED);
+	eb_pin(PIN_MANAGED);
 	eb_keep(&c, c.bytes);
 	remember(d, *p, c.bytes);
 	return r;

@@ -6,24 +6,13 @@
 
 #include "preload.h"
 
-static void pin(enum pin reason)
-{
-	struct device *d = eb_device_here();
-	if (d) {
-		eb_pin(d, reason);
-		return;
-	}
-	for (int i = 0; i < eb.world.devices; i++) // without a context: whichever it may be
-		eb_pin(&eb.world.device[i], reason);
-}
-
 #define SHARE(name, reason, params, args) \
 	EXPORT CUresult name params \
 	{ \
 		NEED(name, real); \
 		CUresult r = real args; \
 		if (r == CUDA_SUCCESS && eb_active()) \
-			pin(reason); \
+			eb_pin(reason); \
 		return r; \
 	}
 SHARE(cuIpcGetMemHandle, PIN_IPC, (CUipcMemHandle *h, CUdeviceptr p), (h, p))

@@ -201,22 +201,29 @@ void eb_lease_held(struct device *d, uint64_t handle)
 	struct message m = { .type = T_HOLDS, .device = handle, .bytes = (uint64_t)held };
 	if (held > 0)
 		eb_gate_send(&m, eb_gate_generation());
-	for (uint64_t pin = 1; pin < PIN_COUNT; pin++) {
-		struct message p = { .type = T_PINNED, .device = handle, .arg = pin };
-		if (d->pins & 1u << pin)
-			eb_gate_send(&p, eb_gate_generation());
-	}
 	pthread_mutex_unlock(&d->mutex);
 	LOG(2, "holds %lld bytes", (long long)held);
 }
 
-// eb_pin says once why this process cannot be evicted.
-void eb_pin(struct device *d, enum pin reason)
+static void tell(enum pin reason)
 {
-	if (!d || atomic_fetch_or(&d->pins, 1u << reason) & 1u << reason)
+	struct message m = { .type = T_PINNED, .arg = reason };
+	eb_gate_send(&m, eb_gate_generation());
+}
+
+// eb_pin says once why this process cannot be parked.
+void eb_pin(enum pin reason)
+{
+	if (atomic_fetch_or(&eb.pins, 1u << reason) & 1u << reason)
 		return;
-	struct message m = { .type = T_PINNED, .device = d->handle, .arg = reason };
-	if (d->handle)
-		eb_gate_send(&m, eb_gate_generation());
-	LOG(2, "cannot be evicted: reason %d", reason);
+	tell(reason);
+	LOG(2, "cannot be parked: reason %d", reason);
+}
+
+// eb_pins_tell says all reasons, over a new connection.
+void eb_pins_tell(void)
+{
+	for (int pin = 1; pin < PIN_COUNT; pin++)
+		if (eb.pins & 1u << pin)
+			tell(pin);
 }

@@ -64,7 +64,9 @@ enum {
 	REASON_DEVICE = 2,
 };
 
-enum pin { PIN_MANAGED = 1, PIN_IPC, PIN_MPS, PIN_EXTERNAL, PIN_COUNT };
+// Why the process cannot be parked: what cannot be checkpointed, or (PIN_UNHOOKED) functions of
+// the driver that allocate and are not hooked.
+enum pin { PIN_MANAGED = 1, PIN_IPC, PIN_MPS, PIN_EXTERNAL, PIN_UNHOOKED, PIN_COUNT };
 
 // One GPU. Of what the gate knows that this process holds there (committed), some is in use and
 // the rest is the lease: committed = used + avail, always. avail below zero is debt: memory that
@@ -78,7 +80,6 @@ struct device {
 	pthread_mutex_t mutex;
 	_Atomic uint64_t limit;  // of the container, as last heard; 0: not heard
 	_Atomic uint64_t scarce; // until then (ms) no more than what is needed is asked for
-	_Atomic unsigned pins;   // reasons told, a bit each
 	_Atomic bool graphs;     // a graph that allocates has been seen
 	_Atomic int64_t graph_bytes; // what the driver keeps for graphs
 	CUdevice ordinal;        // -1: known from NVML only
@@ -146,6 +147,7 @@ struct state {
 
 	_Atomic int ready; // the environment is read, locks are made
 	_Atomic int mode;
+	_Atomic unsigned pins; // why the process cannot be parked, a bit for each reason
 	const char *path;
 	uint64_t wait_ms, lease, context;
 	int log;
@@ -230,6 +232,7 @@ void *eb_elf_find(const char *library, const char *symbol);
 void *eb_real(int hook);
 void *eb_map(void *address); // the hook for a function of the driver, or the address itself
 bool eb_resolve_cuda(void);
+bool eb_all_hooked(void);
 
 // The driver's own function of that name; what is not there is answered as the driver would.
 #define REAL(n) ((__typeof__(&n))eb_real(H_##n))
@@ -283,7 +286,8 @@ bool eb_again(struct device *, CUresult, int *refused); // is what the driver re
 void eb_lease_return(struct device *, int64_t keep);
 void eb_lease_recall(struct device *); // somebody else waits
 void eb_lease_held(struct device *, uint64_t handle); // HOLDS, before anything is asked for there
-void eb_pin(struct device *, enum pin);
+void eb_pin(enum pin);
+void eb_pins_tell(void);
 
 // gate.c
 void eb_gate_start(void);

@@ -72,7 +72,9 @@ struct device *eb_device(CUdevice dev)
 	int mps = 0;
 	if (d && eb.cu.cuDeviceGetAttribute &&
 	    eb.cu.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) == CUDA_SUCCESS && mps)
-		eb_pin(d, PIN_MPS);
+		eb_pin(PIN_MPS);
+	if (d && !eb_all_hooked())
+		eb_pin(PIN_UNHOOKED);
 	atomic_store_explicit(&eb.world.by_ordinal[dev], d, memory_order_release);
 	return d;
 }
