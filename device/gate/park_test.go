@@ -1026,7 +1026,7 @@ func TestPark_random(t *testing.T) {
 
 // Why a process cannot be parked is said, where anything would be.
 func TestPark_pinned(t *testing.T) {
-	for reason := uint64(wire.PinnedManaged); reason <= wire.PinnedUnhooked; reason++ {
+	for reason := uint64(wire.PinnedManaged); reason <= wire.PinnedMulticast; reason++ {
 		o := options()
 		o.Evictor = newGarage()
 		on(t, o, func(b *bench) {

@@ -293,12 +293,14 @@ func TestCapture(t *testing.T) {
 }
 
 func TestPinned(t *testing.T) {
-	g := startGate(t, 300*mib)
-	j := start(t, g.path, nil, "--mode", "ipc")
-	j.end()
-	g.fine()
-	must.Len(t, 1, g.heard)
-	must.Eq(t, 2, g.heard[0].Arg)
+	for mode, reason := range map[string]uint64{"ipc": 2, "multicast": 6} {
+		g := startGate(t, 300*mib)
+		j := start(t, g.path, nil, "--mode", mode)
+		j.end()
+		g.fine()
+		must.Len(t, 1, g.heard, must.Sprint(mode))
+		must.Eq(t, reason, g.heard[0].Arg)
+	}
 }
 
 // A driver that has a newer version of a function than the library: what calls it does not ask, so
@@ -549,7 +551,6 @@ var harmless = map[string]string{
 	"cuLaunchHostFunc":                       "runs on the host",
 	"cuLaunchHostFunc_ptsz":                  "runs on the host",
 	"cuLaunchHostFunc_v2":                    "runs on the host",
-	"cuMulticastCreate":                      "an address, not memory",
 	"cuMemPoolImportPointer":                 "memory of another process; the import of the pool pins",
 	"cuMemcpy3DPeerAsync":                    "hooked",
 	"cuGreenCtxCreate":                       "within the primary context",
@@ -559,7 +560,7 @@ var harmless = map[string]string{
 	"cuGraphAddMemsetNode":                   "work when it is launched",
 }
 
-var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|MulticastCreate|GetProcAddress)`)
+var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|Multicast(Create|AddDevice|Bind)|GetProcAddress)`)
 
 // reviewed holds names of that kind that are no allocation and no work.
 var reviewed = regexp.MustCompile(`^cu(MemHost(GetDevicePointer|GetFlags|Register|Unregister)|MemcpyGet|Graph(Memcpy|Memset|Exec))`)

@@ -842,6 +842,8 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle h, unsigned fl
 API CUresult cuIpcCloseMemHandle(CUdeviceptr p) { (void)p; return CUDA_SUCCESS; }
 API CUresult cuImportExternalMemory(CUexternalMemory *m, const void *d) { *m = (CUexternalMemory)d; return CUDA_SUCCESS; }
 
+API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *m, const void *prop) { *m = (uintptr_t)prop; return CUDA_SUCCESS; }
+
 // Work. A "function" is one of two built in: ebb_mix (pointer, count, seed) and ebb_nop.
 
 API CUresult cuModuleLoadData(CUmodule *m, const void *image) { (void)image; *m = (CUmodule)&my; return CUDA_SUCCESS; }
@@ -1029,7 +1031,7 @@ static const struct version versions[] = {
 	Z(cuStreamEndCapture, cuStreamEndCapture_ptsz), F(cuStreamIsCapturing), F(cuGraphDestroy), F(cuGraphInstantiateWithFlags), F(cuGraphExecDestroy),
 	F(cuGraphLaunch), Z(cuGraphLaunch, cuGraphLaunch_ptsz), F(cuModuleLoadData), F(cuModuleGetFunction), F(cuLaunchKernel), Z(cuLaunchKernel, cuLaunchKernel_ptsz),
 	V(cuMemcpyHtoD, _v2, 3020), Z(cuMemcpyHtoD, cuMemcpyHtoD_v2_ptds), V(cuMemcpyDtoH, _v2, 3020), Z(cuMemcpyDtoH, cuMemcpyDtoH_v2_ptds), V(cuMemsetD8, _v2, 3020),
-	Z(cuMemsetD8, cuMemsetD8_v2_ptds), F(cuIpcGetMemHandle), F(cuGetProcAddress), V(cuGetProcAddress, _v2, 12000),
+	Z(cuMemsetD8, cuMemsetD8_v2_ptds), F(cuIpcGetMemHandle), F(cuMulticastCreate), F(cuGetProcAddress), V(cuGetProcAddress, _v2, 12000),
 };
 
 

@@ -555,7 +555,7 @@ int main(int argc, char **argv)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
 		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array
-		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, card
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, multicast, card
 		case 'b': opt.bytes = atoll(optarg); break;
 		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
@@ -596,6 +596,12 @@ int main(int argc, char **argv)
 		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
 		DO(cuIpcGetMemHandle(&h, p));
 		DO(cuMemFree_v2(p));
+	} else if (strcmp(opt.mode, "multicast") == 0) { // CUDA 12.1 and later
+		CUresult (*create)(CUmemGenericAllocationHandle *, const void *) = NULL;
+		CUmemGenericAllocationHandle m;
+		long long prop[4] = { 1, 2 << 20, 0, 0 }; // one device, 2 MiB
+		*(void **)&create = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMulticastCreate");
+		check(create ? create(&m, prop) : CUDA_ERROR_NOT_FOUND, "cuMulticastCreate");
 	} else if (strcmp(opt.mode, "thread") == 0) {
 		pthread_t t;
 		pthread_create(&t, NULL, lonely, NULL);

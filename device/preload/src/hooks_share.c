@@ -25,3 +25,11 @@ SHARE(cuMemImportFromShareableHandle, PIN_IPC, (CUmemGenericAllocationHandle *h,
 SHARE(cuMemPoolExportToShareableHandle, PIN_IPC, (void *out, CUmemoryPool p, int type, unsigned long long flags), (out, p, type, flags))
 SHARE(cuMemPoolImportFromShareableHandle, PIN_IPC, (CUmemoryPool *p, void *os, int type, unsigned long long flags), (p, os, type, flags))
 SHARE(cuImportExternalMemory, PIN_EXTERNAL, (CUexternalMemory *m, const void *desc), (m, desc))
+// A process with a multicast object (NCCL has them on NVSwitch) is not refused by the driver: its
+// checkpoint never ends (NVIDIA/nccl#2340).
+SHARE(cuMulticastCreate, PIN_MULTICAST, (CUmemGenericAllocationHandle *m, const void *prop), (m, prop))
+SHARE(cuMulticastAddDevice, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev), (m, dev))
+SHARE(cuMulticastBindMem, PIN_MULTICAST, (CUmemGenericAllocationHandle m, size_t o, CUmemGenericAllocationHandle h, size_t q, size_t n, unsigned long long flags), (m, o, h, q, n, flags))
+SHARE(cuMulticastBindMem_v2, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev, size_t o, CUmemGenericAllocationHandle h, size_t q, size_t n, unsigned long long flags), (m, dev, o, h, q, n, flags))
+SHARE(cuMulticastBindAddr, PIN_MULTICAST, (CUmemGenericAllocationHandle m, size_t o, CUdeviceptr p, size_t n, unsigned long long flags), (m, o, p, n, flags))
+SHARE(cuMulticastBindAddr_v2, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev, size_t o, CUdeviceptr p, size_t n, unsigned long long flags), (m, dev, o, p, n, flags))

@@ -66,7 +66,7 @@ enum {
 
 // Why the process cannot be parked: what cannot be checkpointed, or (PIN_UNHOOKED) functions of
 // the driver that allocate and are not hooked.
-enum pin { PIN_MANAGED = 1, PIN_IPC, PIN_MPS, PIN_EXTERNAL, PIN_UNHOOKED, PIN_COUNT };
+enum pin { PIN_MANAGED = 1, PIN_IPC, PIN_MPS, PIN_EXTERNAL, PIN_UNHOOKED, PIN_MULTICAST, PIN_COUNT };
 
 // One GPU. Of what the gate knows that this process holds there (committed), some is in use and
 // the rest is the lease: committed = used + avail, always. avail below zero is debt: memory that
