@@ -292,6 +292,18 @@ func TestCapture(t *testing.T) {
 	g.fine()
 }
 
+// Threads may capture at the same time, each in its own default stream: what a thread allocates
+// there is its graph's. The limit has room for the graphs one after the other.
+func TestCapture_threads(t *testing.T) {
+	g := startGate(t, context+128*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--own-stream", "--threads", "2", "--bytes", strconv.Itoa(64*mib))
+	for range 2 {
+		must.Zero(t, j.next("launched").n("free"))
+	}
+	j.end()
+	g.fine()
+}
+
 func TestPinned(t *testing.T) {
 	for mode, reason := range map[string]uint64{"ipc": 2, "multicast": 6} {
 		g := startGate(t, 300*mib)
@@ -578,8 +590,14 @@ func TestHooks(t *testing.T) {
 	if real := os.Getenv("EBBTIDE_LIBCUDA"); real != "" {
 		drivers = append(drivers, real)
 	}
+	calls, err := os.ReadFile("src/calls.def")
+	must.NoError(t, err)
 	for _, driver := range drivers {
-		for _, n := range names(t, driver) {
+		has := names(t, driver)
+		for _, m := range regexp.MustCompile(`(?m)^CALL\(\w+, (\w+)`).FindAllSubmatch(calls, -1) {
+			must.SliceContains(t, has, string(m[1]), must.Sprint(driver, " does not have what the library calls"))
+		}
+		for _, n := range has {
 			if suspicious.MatchString(n) && !reviewed.MatchString(n) && harmless[n] == "" && !slices.Contains(ours, n) {
 				t.Errorf("%s of %s is not hooked: hook it in src/hooks.def or src/submit.def, or say in this test why not", n, driver)
 			}

@@ -27,7 +27,7 @@ struct CUmemPoolHandle_st { int gpu; int64_t reserved, used, threshold; };
 struct CUgraph_st { int64_t bytes; };
 struct CUgraphExec_st { int64_t bytes; };
 struct CUarray_st { int gpu; int64_t bytes; };
-struct CUstream_st { int capturing; int64_t bytes; int gpu; struct CUctx_st *ctx; };
+struct CUstream_st { uint64_t capturing; int64_t bytes; int gpu; struct CUctx_st *ctx; };
 
 struct block { // what a pointer is
 	uint64_t at, size;
@@ -50,6 +50,7 @@ static struct {
 	struct CUstream_st legacy;
 	int64_t graph[FAKE_GPUS]; // what graphs keep
 	int captures;
+	_Atomic uint64_t captured; // how many captures there have been
 	_Atomic int64_t until; // when all work is done, µs
 	uint64_t handles;
 } my = { .mutex = PTHREAD_MUTEX_INITIALIZER };
@@ -491,9 +492,13 @@ API CUresult cuMemGetInfo(unsigned *available, unsigned *total)
 
 // Streams, captures, graphs.
 
+// The default streams: 0 and 1 are the process's, 2 is the thread's. In the functions with _ptsz 0 is
+// the thread's.
+#define OWN(s) ((s) ? (s) : CU_STREAM_PER_THREAD)
 static struct CUstream_st *stream(CUstream s)
 {
-	return (uintptr_t)s > 2 ? s : &my.legacy;
+	static __thread struct CUstream_st own;
+	return (uintptr_t)s > 2 ? s : s == CU_STREAM_PER_THREAD ? &own : &my.legacy;
 }
 
 API CUresult cuStreamCreate(CUstream *s, unsigned flags)
@@ -514,7 +519,12 @@ API CUresult cuStreamSynchronize(CUstream s)
 	drain();
 	return CUDA_SUCCESS;
 }
-API CUresult cuStreamIsCapturing(CUstream s, int *status) { *status = stream(s)->capturing; return CUDA_SUCCESS; }
+API CUresult cuStreamIsCapturing(CUstream s, int *status) { *status = stream(s)->capturing != 0; return CUDA_SUCCESS; }
+API CUresult cuStreamGetCaptureInfo(CUstream s, int *status, uint64_t *id)
+{
+	*id = stream(s)->capturing;
+	return cuStreamIsCapturing(s, status);
+}
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
 	static __thread int mine;
@@ -528,12 +538,12 @@ API CUresult cuStreamBeginCapture_v2(CUstream s, int mode)
 {
 	(void)mode;
 	ENTER();
-	stream(s)->capturing = 1;
+	stream(s)->capturing = ++my.captured;
 	stream(s)->bytes = 0;
 	my.captures++;
 	return leave(CUDA_SUCCESS);
 }
-API CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return cuStreamBeginCapture_v2(s, mode | 4); }
+API CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return cuStreamBeginCapture_v2(OWN(s), mode); }
 API CUresult cuStreamBeginCapture(CUstream s) { return cuStreamBeginCapture_v2(s, 0); }
 API CUresult cuStreamEndCapture(CUstream s, CUgraph *g)
 {
@@ -545,7 +555,7 @@ API CUresult cuStreamEndCapture(CUstream s, CUgraph *g)
 	my.captures--;
 	return CUDA_SUCCESS;
 }
-API CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { return g ? cuStreamEndCapture(s, g) : CODE + 21; }
+API CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { return g ? cuStreamEndCapture(OWN(s), g) : CODE + 21; }
 
 API CUresult cuGraphCreate(CUgraph *g, unsigned flags) { (void)flags; *g = calloc(1, sizeof **g); return CUDA_SUCCESS; }
 API CUresult cuGraphDestroy(CUgraph g) { free(g); return CUDA_SUCCESS; }
@@ -600,7 +610,7 @@ API CUresult cuGraphLaunch(CUgraphExec x, CUstream s)
 	work();
 	return leave(CUDA_SUCCESS);
 }
-API CUresult cuGraphLaunch_ptsz(CUgraphExec x, CUstream s) { return cuGraphLaunch(x, s); }
+API CUresult cuGraphLaunch_ptsz(CUgraphExec x, CUstream s) { return cuGraphLaunch(x, OWN(s)); }
 API CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {
 	GPU(dev);
@@ -666,29 +676,29 @@ static CUresult pool_free(struct block *b)
 	return CUDA_SUCCESS;
 }
 
-#define POOLED(suffix, code) \
+#define POOLED(suffix, code, stream_of) \
 	API CUresult cuMemAllocAsync##suffix(CUdeviceptr *p, size_t n, CUstream s) \
 	{ \
 		if (!p) \
 			return CODE + code; \
 		HERE(c); \
-		return leave(pool_alloc(p, n, &my.pool[c->gpu], s)); \
+		return leave(pool_alloc(p, n, &my.pool[c->gpu], stream_of(s))); \
 	} \
 	API CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream s) \
 	{ \
 		if (!p) \
 			return CODE + code + 1; \
 		ENTER(); \
-		return leave(pool_alloc(p, n, pool, s)); \
+		return leave(pool_alloc(p, n, pool, stream_of(s))); \
 	} \
 	API CUresult cuMemFreeAsync##suffix(CUdeviceptr p, CUstream s) \
 	{ \
 		if (!p) \
 			return CODE + code + 2; \
-		return stream(s)->capturing ? CUDA_SUCCESS : cuMemFree_v2(p); \
+		return stream(stream_of(s))->capturing ? CUDA_SUCCESS : cuMemFree_v2(p); \
 	}
-POOLED(, 30)
-POOLED(_ptsz, 34)
+POOLED(, 30, )
+POOLED(_ptsz, 34, OWN)
 
 API CUresult cuDeviceGetMemPool(CUmemoryPool *p, CUdevice dev) { GPU(dev); *p = &my.pool[dev]; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *p, CUdevice dev) { return cuDeviceGetMemPool(p, dev); }
@@ -887,7 +897,7 @@ API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
 }
 API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sm, CUstream s, void **kp, void **ex)
 {
-	return f ? cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sm, s, kp, ex) : CODE + 61;
+	return f ? cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sm, OWN(s), kp, ex) : CODE + 61;
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **kp, void **ex) { return c ? cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, c->hStream, kp, ex) : CODE + 62; }
 API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *c, CUfunction f, void **kp, void **ex) { return c ? cuLaunchKernelEx(c, f, kp, ex) : CODE + 63; }

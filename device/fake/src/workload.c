@@ -111,7 +111,7 @@ static struct {
 static struct {
 	const char *resolve, *alloc, *mode, *until;
 	long long bytes, peak, least, work;
-	int steps, threads, pause_ms, hold_ms, count, windows, ask;
+	int steps, threads, pause_ms, hold_ms, count, windows, ask, own;
 	unsigned long long seed;
 } opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .windows = 1, .seed = 1 };
 
@@ -451,29 +451,50 @@ static void *lonely(void *arg)
 	return NULL;
 }
 
-// A graph with memory of its own; meanwhile an allocation that no gate may hold up.
-static void capture(void)
+// The functions that a program gets which was built for a default stream per thread.
+static void own_streams(void)
 {
-	CUstream s;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+#define OWN(n) if (!(*(void **)&cu.n = dlsym(lib, #n "_ptsz"))) { say("{\"error\": \"no %s_ptsz\"}", #n); exit(4); }
+	OWN(cuMemAllocAsync) OWN(cuMemFreeAsync) OWN(cuStreamBeginCapture_v2) OWN(cuStreamEndCapture) OWN(cuGraphLaunch)
+#undef OWN
+}
+
+// A graph with memory of its own; meanwhile an allocation that no gate may hold up. Threads capture
+// at the same time, each more memory than the one before, and launch one after the other.
+static pthread_barrier_t together;
+static void *capture(void *arg)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+	CUstream s = 0;
 	CUgraph g;
 	CUgraphExec x;
 	CUdeviceptr p, q;
-	DO(cuStreamCreate(&s, 1));
+	DO(cuCtxSetCurrent(ctx));
+	if (!opt.own)
+		DO(cuStreamCreate(&s, 1));
 	DO(cuStreamBeginCapture_v2(s, 2));
-	DO(cuMemAllocAsync(&p, (size_t)opt.bytes, s));
+	pthread_barrier_wait(&together);
+	DO(cuMemAllocAsync(&p, (size_t)opt.bytes * (1 + (uintptr_t)arg / 1000), s));
 	DO(cuMemFreeAsync(p, s));
 	double t = now();
 	CUresult r = cu.cuMemAlloc_v2(&q, (size_t)1 << 40);
 	say("{\"code\": %d, \"took\": %.6f}", r, now() - t);
+	pthread_barrier_wait(&together);
 	DO(cuStreamEndCapture(s, &g));
 	DO(cuGraphInstantiateWithFlags(&x, g, 0));
+	pthread_barrier_wait(&together);
+	pthread_mutex_lock(&one);
 	for (int i = 0; i < 3; i++)
 		DO(cuGraphLaunch(x, s));
+	pthread_mutex_unlock(&one);
+	pthread_barrier_wait(&together);
 	size_t f, total;
 	DO(cuMemGetInfo_v2(&f, &total));
 	say("{\"launched\": 3, \"free\": %zu, \"memory\": %zu}", f, total);
 	DO(cuGraphExecDestroy(x));
 	DO(cuGraphDestroy(g));
+	return NULL;
 }
 
 // Each variant answers a NULL with its own code; nothing between may change that.
@@ -549,7 +570,8 @@ int main(int argc, char **argv)
 	static const struct option longs[] = {
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
-		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' }, { 0 },
+		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' },
+		{ "own-stream", 0, 0, 'o' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
@@ -568,6 +590,7 @@ int main(int argc, char **argv)
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
 		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
+		case 'o': opt.own = 1; break; // in capture: the default stream of each thread
 		case 'i': opt.windows = atoi(optarg); break;
 		default: return 64;
 		}
@@ -581,9 +604,12 @@ int main(int argc, char **argv)
 		loop();
 	else if (strcmp(opt.mode, "fill") == 0)
 		fill();
-	else if (strcmp(opt.mode, "capture") == 0)
-		capture();
-	else if (strcmp(opt.mode, "variants") == 0)
+	else if (strcmp(opt.mode, "capture") == 0) {
+		if (opt.own)
+			own_streams();
+		pthread_barrier_init(&together, NULL, (unsigned)opt.threads);
+		spread(capture);
+	} else if (strcmp(opt.mode, "variants") == 0)
 		variants();
 	else if (strcmp(opt.mode, "nvml") == 0) {
 		CUdeviceptr p;

@@ -17,6 +17,7 @@ typedef unsigned long long CUdeviceptr;
 typedef unsigned int CUdeviceptr_v1; // of the calls before 3.2
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+#define CU_STREAM_PER_THREAD ((CUstream)2)
 typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;

@@ -144,16 +144,17 @@ static int64_t end(CUresult r, struct claim *c, struct pool *p, CUdeviceptr *a)
 	return by;
 }
 
-#define ALLOC(name, params, args, from) \
+#define ALLOC(name, STREAM, params, args, from) \
 	EXPORT CUresult name params \
 	{ \
 		NEED(name, real); \
 		struct claim c; \
 		struct pool *p; \
-		if (eb_capturing(s)) { /* a node of a graph: it takes memory when it is launched */ \
+		uint64_t capture = eb_capture(STREAM(s)); \
+		if (capture) { /* a node of a graph: it takes memory when it is launched */ \
 			CUresult done = real args; \
 			if (done == CUDA_SUCCESS) \
-				eb_graph_note(s, n); \
+				eb_graph_note(capture, STREAM(s), n); \
 			return done; \
 		} \
 		CUresult r = begin(from, n, s, &c, &p); \
@@ -163,7 +164,7 @@ static int64_t end(CUresult r, struct claim *c, struct pool *p, CUdeviceptr *a)
 			return real args; \
 		bool grown = false; \
 		for (int refused = 0;;) { \
-			eb_enter(s); \
+			eb_enter(); \
 			r = real args; \
 			int64_t more = end(r, &c, p, a); \
 			if (r == CUDA_SUCCESS && more == 0) \
@@ -178,20 +179,20 @@ static int64_t end(CUresult r, struct claim *c, struct pool *p, CUdeviceptr *a)
 				return r; \
 		} \
 	}
-ALLOC(cuMemAllocAsync, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)
-ALLOC(cuMemAllocAsync_ptsz, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)
-ALLOC(cuMemAllocFromPoolAsync, (CUdeviceptr *a, size_t n, CUmemoryPool pool, CUstream s), (a, n, pool, s), pool)
-ALLOC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr *a, size_t n, CUmemoryPool pool, CUstream s), (a, n, pool, s), pool)
+ALLOC(cuMemAllocAsync, ANY, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)
+ALLOC(cuMemAllocAsync_ptsz, OWN, (CUdeviceptr *a, size_t n, CUstream s), (a, n, s), NULL)
+ALLOC(cuMemAllocFromPoolAsync, ANY, (CUdeviceptr *a, size_t n, CUmemoryPool pool, CUstream s), (a, n, pool, s), pool)
+ALLOC(cuMemAllocFromPoolAsync_ptsz, OWN, (CUdeviceptr *a, size_t n, CUmemoryPool pool, CUstream s), (a, n, pool, s), pool)
 
-#define FREE(name) \
+#define FREE(name, STREAM) \
 	EXPORT CUresult name(CUdeviceptr a, CUstream s) \
 	{ \
 		NEED(name, real); \
 		struct entry e; \
-		if (!eb_active() || eb_capturing(s)) \
+		if (!eb_active() || eb_capture(STREAM(s))) \
 			return real(a, s); \
 		bool ours = a && eb_table_take(K_MEMORY, a, &e); /* of cuMemAlloc: allowed, too */ \
-		eb_enter(s); \
+		eb_enter(); \
 		CUresult r = real(a, s); \
 		eb_leave(); \
 		if (ours && r == CUDA_SUCCESS) \
@@ -202,8 +203,8 @@ ALLOC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr *a, size_t n, CUmemoryPool pool
 			eb_pools_settle(NULL); \
 		return r; \
 	}
-FREE(cuMemFreeAsync)
-FREE(cuMemFreeAsync_ptsz)
+FREE(cuMemFreeAsync, ANY)
+FREE(cuMemFreeAsync_ptsz, OWN)
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {

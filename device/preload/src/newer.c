@@ -12,7 +12,7 @@
 static const char *const names[] = {
 #define CUDA(n) #n,
 #define NVML(n)
-#define SUBMIT(n, P, A, S) #n,
+#define SUBMIT(n, P, A) #n,
 #include "hooks.def"
 #include "submit.def"
 };

@@ -18,9 +18,8 @@ static bool may_wait(void)
 	return eb.pause.on && eb.pause.captures <= 0;
 }
 
-void eb_enter(CUstream s)
+void eb_enter(void)
 {
-	(void)s;
 	struct thread *t = &eb_thread;
 	if (t->depth++) // a call that the driver itself makes
 		return;
@@ -61,12 +60,15 @@ unsigned eb_submitted(void)
 	return n;
 }
 
-// eb_capturing: is this stream being captured? Asked of the driver only when some stream is.
-bool eb_capturing(CUstream s)
+// eb_capture is the number of the capture that a stream takes part in, or 0. The driver is asked only
+// while some stream is captured.
+uint64_t eb_capture(CUstream s)
 {
 	int status = 0;
-	return eb.pause.captures > 0 && eb.cu.cuStreamIsCapturing &&
-		eb.cu.cuStreamIsCapturing(s, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	uint64_t id = 0;
+	if (eb.pause.captures <= 0 || !eb.cu.cuStreamGetCaptureInfo || eb.cu.cuStreamGetCaptureInfo(s, &status, &id) != CUDA_SUCCESS)
+		return 0;
+	return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? id : 0;
 }
 
 static bool still(unsigned turn)

@@ -27,7 +27,7 @@
 enum hook {
 #define CUDA(n) H_##n,
 #define NVML(n) H_##n,
-#define SUBMIT(n, P, A, S) H_##n,
+#define SUBMIT(n, P, A) H_##n,
 #include "hooks.def"
 #include "submit.def"
 #undef CUDA
@@ -109,7 +109,7 @@ enum kind {
 	K_ARRAY,
 	K_GRAPH, // size is what its nodes allocate
 	K_EXEC,
-	K_CAPTURE, // a stream that is capturing; size is what has been allocated in it
+	K_CAPTURE, // the number of a capture; size is what has been allocated in it
 };
 
 struct entry {
@@ -240,6 +240,10 @@ bool eb_all_hooked(void);
 	__typeof__(&n) real = REAL(n); \
 	if (UNLIKELY(!real)) return CUDA_ERROR_NOT_FOUND
 
+// The stream that a call means by s: in the functions with _ptsz, 0 is the thread's own stream.
+#define ANY(s) (s)
+#define OWN(s) ((s) ? (s) : CU_STREAM_PER_THREAD)
+
 // table.c
 void eb_table_put(enum kind, uint64_t key, const struct entry *);
 bool eb_table_get(enum kind, uint64_t key, struct entry *);
@@ -274,7 +278,7 @@ bool eb_again(struct device *, CUresult, int *refused); // is what the driver re
 	for (int refused = 0;;) { \
 		if ((result = eb_claim(device, bytes, claim)) != CUDA_SUCCESS) \
 			return result; \
-		eb_enter(0); \
+		eb_enter(); \
 		result = call; \
 		eb_leave(); \
 		if (result == CUDA_SUCCESS) \
@@ -297,9 +301,9 @@ uint64_t eb_gate_generation(void);
 int eb_spawn(void *(*)(void *), void *);
 
 // pause.c
-void eb_enter(CUstream);
+void eb_enter(void);
 void eb_leave(void);
-bool eb_capturing(CUstream);
+uint64_t eb_capture(CUstream);
 unsigned eb_submitted(void); // changes when something is submitted
 void eb_pause(void);
 void eb_resume(void);
@@ -308,7 +312,7 @@ void eb_resume(void);
 void eb_pools_settle(struct device *);
 void eb_pools_trim(struct device *);
 void eb_pools_gone(struct device *);
-void eb_graph_note(CUstream, size_t);
+void eb_graph_note(uint64_t capture, CUstream, size_t);
 void eb_graph_settle(struct device *, struct claim *);
 
 // info.c

@@ -86,7 +86,7 @@ struct name {
 
 #define CUDA(n) extern EXPORT void n(void);
 #define NVML(n) extern EXPORT void n(void);
-#define SUBMIT(n, P, A, S) extern EXPORT void n(void);
+#define SUBMIT(n, P, A) extern EXPORT void n(void);
 #include "hooks.def"
 #include "submit.def"
 #undef CUDA
@@ -96,7 +96,7 @@ struct name {
 static const struct name names[H_COUNT] = {
 #define CUDA(n) { #n, (void *)n, false },
 #define NVML(n) { #n, (void *)n, true },
-#define SUBMIT(n, P, A, S) { #n, (void *)n, false },
+#define SUBMIT(n, P, A) { #n, (void *)n, false },
 #include "hooks.def"
 #include "submit.def"
 };
