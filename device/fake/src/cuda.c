@@ -1,13 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// A CUDA driver without a card: what the driver's interface promises about memory, contexts,
-// streams, captures, graphs and checkpoints, over the state in state.c. Memory is the process's
-// own, so that programs can look at it. Each variant of a call (_v2, _ptsz) is a function of its
-// own and answers a NULL with an error code of its own, so that a test can tell them apart.
+// A CUDA driver without a card: memory, contexts, streams, captures, graphs and checkpoints, over the
+// state in state.c. Device memory is host memory, so that programs can read it. Each variant of a
+// call (_v2, _ptsz) is a separate function and answers a NULL with its own error code, so that a
+// test can tell them apart.
 //
-// Work is done when it is submitted; only the time it takes passes later: a launch moves on the
-// moment until which the process has work, and synchronising sleeps until then.
+// Work is done when it is submitted. Only its time passes later: each launch adds to the time until
+// which the process has work, and synchronising sleeps until then.
 
 #include "state.h"
 
@@ -48,7 +48,7 @@ static struct {
 	struct CUctx_st primary[FAKE_GPUS];
 	struct CUmemPoolHandle_st pool[FAKE_GPUS];
 	struct CUstream_st legacy;
-	int64_t graph[FAKE_GPUS]; // what graphs keep
+	int64_t graph[FAKE_GPUS]; // bytes kept for graphs
 	int captures;
 	_Atomic uint64_t captured; // how many captures there have been
 	_Atomic int64_t until; // when all work is done, µs
@@ -74,7 +74,7 @@ static struct fake_process *me(void)
 	return &my.s->process[my.slot];
 }
 
-// enter counts the thread in, and holds it back while the process is locked for a checkpoint.
+// enter counts the thread in. While the process is locked for a checkpoint it waits.
 static CUresult enter(void)
 {
 	if (!my.s || my.inited != getpid())
@@ -184,8 +184,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t size, struct CUctx_st *c)
 	return CUDA_SUCCESS;
 }
 
-// The slot of this process, for libnvidia-ml in it: the kernel does not tell a process of its own
-// locks, so that it would take this process for one that has died.
+// The slot of this process, for libnvidia-ml in it. The kernel does not tell a process of its own
+// locks: libnvidia-ml would think that this process is dead.
 API int ebbtide_fake_slot(void) { return fake_mine(); }
 
 // Start, devices, contexts.
@@ -196,8 +196,8 @@ API CUresult cuInit(unsigned flags)
 	if (!(my.s = fake_open()))
 		return CUDA_ERROR_NO_DEVICE;
 	if (my.inited && my.inited != getpid()) {
-		// The real driver stays unusable in a forked child. A test of the library in between
-		// wants to go on there.
+		// The real driver stays unusable in a forked child. A test of the preload library
+		// needs it there.
 		if (!getenv("EBBTIDE_FAKE_FORK"))
 			return CUDA_ERROR_NOT_INITIALIZED;
 		memset(my.primary, 0, sizeof my.primary);
@@ -418,7 +418,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
 	return leave(allocate(p, n, c));
 }
 
-// A pointer of 32 bits cannot name our memory: the call of old programs is there, and refuses.
+// Host memory has no addresses of 32 bits: the call of old programs is there, and refuses.
 API CUresult cuMemAlloc(CUdeviceptr_v1 *p, unsigned n)
 {
 	(void)n;
@@ -633,7 +633,7 @@ static CUresult pool_alloc(CUdeviceptr *out, uint64_t size, struct CUmemPoolHand
 	int64_t n = whole(size, 512);
 	if (stream(s)->capturing) {
 		stream(s)->bytes += n;
-		*out = 0x1000; // of the graph's, when it runs
+		*out = 0x1000; // the graph has memory only when it runs
 		return CUDA_SUCCESS;
 	}
 	pthread_mutex_lock(&my.mutex);
@@ -845,7 +845,7 @@ API CUresult cuArrayDestroy(CUarray a)
 }
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray a) { return cuArrayDestroy((CUarray)a); }
 
-// Sharing. Nothing is shared; that it was tried is what matters.
+// Sharing. Nothing is shared: only the calls matter.
 
 API CUresult cuIpcGetMemHandle(CUipcMemHandle *h, CUdeviceptr p) { memset(h, 0, sizeof *h); memcpy(h, &p, sizeof p); return CUDA_SUCCESS; }
 API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle h, unsigned flags) { (void)flags; memcpy(p, &h, sizeof *p); return CUDA_SUCCESS; }
@@ -864,7 +864,7 @@ API CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	*f = (CUfunction)(uintptr_t)(strcmp(name, "ebb_mix") == 0 ? 1 : 2);
 	return CUDA_SUCCESS;
 }
-// What a module takes that the driver loads with the first launch: no call asks for it.
+// The driver loads modules with the first launch: no call asks for that memory.
 static CUresult lazy(void)
 {
 	static _Atomic int loaded; // the pid
@@ -928,7 +928,7 @@ API CUresult cuMemsetD8_v2(CUdeviceptr d, unsigned char v, size_t n)
 }
 API CUresult cuMemsetD8_v2_ptds(CUdeviceptr d, unsigned char v, size_t n) { return d ? cuMemsetD8_v2(d, v, n) : CODE + 79; }
 
-// Checkpoints, from whatever process.
+// Checkpoints, of any process by any other.
 
 static CUresult target(int pid, struct fake_process **p, int *slot)
 {
@@ -953,7 +953,7 @@ API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	p->state = CU_PROCESS_STATE_LOCKED;
 	while (p->busy > 0 || fake_fails("lock")) {
-		if (now_us() > until) { // it goes on running
+		if (now_us() > until) { // the process goes on running
 			p->state = CU_PROCESS_STATE_RUNNING;
 			return CUDA_ERROR_NOT_READY;
 		}
@@ -1009,7 +1009,7 @@ API CUresult cuCheckpointProcessUnlock(int pid, void *args)
 	return CUDA_SUCCESS;
 }
 
-// Which function a name means, by the version that a program was built for.
+// Which function a name means to a program, by the version of CUDA that it was built for.
 
 struct version { const char *name; int since; int ptsz; void *f; };
 static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, int *status);
@@ -1045,10 +1045,10 @@ static const struct version versions[] = {
 };
 
 
-// newer stands for a version that is younger than the preload library.
+// newer stands for a version of a function that the preload library does not know.
 static CUresult newer(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-// is_newer: is this the function of which EBBTIDE_FAKE_NEWER wants the driver to have a newer version?
+// is_newer says whether EBBTIDE_FAKE_NEWER names this function.
 static bool is_newer(const char *name, int version, uint64_t flags)
 {
 	const char *want = getenv("EBBTIDE_FAKE_NEWER");

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // A program that uses a card as a training job does: it makes a context, allocates in steps,
-// computes on what it has, needs most at the end, frees, and prints a JSON line per step. What
-// the memory must hold is known, and looked at before it is freed.
+// computes on what it has, needs most at the end, frees, and prints a JSON line per step. It checks
+// the content of the memory before it frees it.
 //
-// It is also the tests' hand: each thing that the preload library must stand is a mode. It runs on
-// the fake driver and on a real one: the kernels are written in PTX, which the fake does not read.
+// Each case that the preload library must handle is a mode. It runs on the fake driver and on a real
+// one: the kernels are written in PTX, which the fake does not read.
 
 #include "../../preload/src/cuda.h"
 
@@ -60,8 +60,8 @@
 
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 
-// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p. One thread does it:
-// what counts is that memory holds what it should.
+// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p, in one thread: it tests
+// memory, not speed.
 static const char image[] =
 	".version 7.0\n"
 	".target sm_70\n"
@@ -96,7 +96,7 @@ static const char image[] =
 	"	ret;\n"
 	"}\n";
 
-#ifdef LINKED // against libcuda; without, it runs on machines that have none
+#ifdef LINKED // against libcuda; without it, the program runs on machines that have none
 #define X(n, v, P) extern CUresult n P;
 ALL(X)
 #undef X
@@ -132,7 +132,7 @@ static double cpu(void) // of this process
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// What has been taken is kept for so long, or, for -1, until stdin is closed.
+// hold keeps the memory for --hold-ms, or, for -1, until stdin is closed.
 static void hold(void)
 {
 	char c;
@@ -177,7 +177,7 @@ static void resolve(void)
 	}
 #endif
 	if (strcmp(how, "next") == 0)
-		handle = RTLD_NEXT; // with the driver in the global scope, as a tool would
+		handle = RTLD_NEXT; // with the driver in the global scope, as profilers do
 	if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) {
 		say("{\"error\": \"%s\"}", dlerror());
 		exit(4);
@@ -187,7 +187,7 @@ static void resolve(void)
 	if (strcmp(how, "procaddress") == 0) {
 		CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
 		*(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
-		// As cudart does: the call itself by the call.
+		// As cudart does: cuGetProcAddress looks itself up.
 		void *again = NULL;
 		int status;
 		check(get("cuGetProcAddress", &again, 12080, 0, &status), "cuGetProcAddress");
@@ -240,7 +240,7 @@ static void give(CUdeviceptr p, size_t n, CUmemGenericAllocationHandle h)
 		DO(cuMemFree_v2(p));
 }
 
-// The windows of a piece of memory that are computed on: 512 bytes each, evenly spread.
+// The parts of a piece of memory that are computed on: 512 bytes each, evenly spread.
 enum { WORDS = 64 };
 static CUdeviceptr window(CUdeviceptr p, int i)
 {
@@ -257,7 +257,7 @@ static void launch(CUdeviceptr p, uint64_t seed)
 	}
 }
 
-// What ebb_mix has made of windows of zeros, over some launches.
+// verify checks what ebb_mix has made of windows of zeros, over some launches.
 static void verify(CUdeviceptr p, uint64_t seed, int launches)
 {
 	for (int k = 0; k < opt.windows; k++) {
@@ -286,7 +286,7 @@ static void begin(void)
 	DO(cuModuleGetFunction(&nop, m, "ebb_nop"));
 }
 
-// Until there is a file for which the test has us wait: then nobody wants more of us.
+// rest waits after a step, until the test makes the file of --until.
 static void rest(void)
 {
 	if (opt.pause_ms && !(opt.until && access(opt.until, F_OK) == 0))
@@ -346,8 +346,8 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-// Many small allocations and frees, and what each took: ns is the mean of an allocation with its
-// free, the others are of allocations alone. The clock is read twice for each.
+// Many small allocations and frees, and their times: ns is the mean of an allocation with its free,
+// the others are of allocations alone. The clock is read twice for each.
 static void many(void)
 {
 	enum { LIVE = 1024 };
@@ -373,8 +373,8 @@ static void many(void)
 	hold();
 }
 
-// A loop as a training's: a launch, work of the host (steps of a generator), and waiting for the
-// card. Without work it is launches alone, of a kernel that does nothing.
+// A loop like that of a training: a launch, work on the host (steps of a generator), and waiting for
+// the card. Without work it is launches alone, of a kernel that does nothing.
 static void loop(void)
 {
 	static volatile uint64_t sink;
@@ -403,7 +403,7 @@ static void loop(void)
 	DO(cuMemFree_v2(p));
 }
 
-// It is told by a byte on stdin to go on, if that was wanted.
+// With --ask it waits for a byte on stdin before it goes on.
 static void await_word(void)
 {
 	char c;
@@ -414,7 +414,7 @@ static void await_word(void)
 		exit(7);
 }
 
-// Until it is refused: how much is there? Refused, it asks for half, down to --least.
+// fill allocates until it is refused. Refused, it asks for half, down to --least.
 static void fill(void)
 {
 	enum { MOST = 1 << 15 };
@@ -451,7 +451,7 @@ static void *lonely(void *arg)
 	return NULL;
 }
 
-// The functions that a program gets which was built for a default stream per thread.
+// own_streams takes the functions that a program built for a default stream per thread uses.
 static void own_streams(void)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
@@ -460,8 +460,8 @@ static void own_streams(void)
 #undef OWN
 }
 
-// A graph with memory of its own; meanwhile an allocation that no gate may hold up. Threads capture
-// at the same time, each more memory than the one before, and launch one after the other.
+// A graph that allocates; during the capture, an allocation that must not wait. Threads capture at the
+// same time, each more memory than the one before, and launch one after the other.
 static pthread_barrier_t together;
 static void *capture(void *arg)
 {
@@ -497,7 +497,7 @@ static void *capture(void *arg)
 	return NULL;
 }
 
-// Each variant answers a NULL with its own code; nothing between may change that.
+// Each variant of the fake answers a NULL with its own code, which must come through.
 static void variants(void)
 {
 	say("{\"cuMemAlloc_v2\": %d, \"cuMemAllocAsync\": %d, \"cuMemAllocManaged\": %d, \"cuMemGetInfo_v2\": %d, \"cuLaunchKernel\": %d, \"cuMemsetD8_v2\": %d, \"cuDeviceTotalMem_v2\": %d}",
@@ -505,7 +505,8 @@ static void variants(void)
 		cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), cu.cuMemsetD8_v2(0, 0, 1), cu.cuDeviceTotalMem_v2(NULL, 0));
 }
 
-// What NVML says of the first card, without a context: a line for each process, then the card's.
+// card prints what NVML says of the first card, without a context: a line for each process, then
+// the card's.
 static int card(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The part of the CUDA driver's and of NVML's interface that is hooked or called, written from
-// the documented ABI: no CUDA header is needed to build. Handles are opaque, enumerations are
-// ints, and of structures only what is read here has a name.
+// The part of the interfaces of the CUDA driver and NVML that is hooked or called, written from the
+// documented ABI: no CUDA header is needed to build. Handles are opaque, enumerations are ints, and
+// only fields that are read here have names.
 
 #ifndef EBBTIDE_CUDA_H
 #define EBBTIDE_CUDA_H

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Graphs that allocate. Their nodes take memory when the graph is launched, from a pool of the
-// device that can be asked for its size; a graph's own sizes say how much may be needed.
+// device. The sizes of the nodes say how much it may need.
 
-#include "preload.h"
+#include "hooks.h"
 
 static uint64_t key(const void *p)
 {
@@ -20,39 +20,10 @@ static void add(enum kind kind, uint64_t key, uint64_t bytes, struct device *d)
 		d->graphs = true;
 }
 
-// eb_graph_note: an allocation in a stream that is being captured.
+// eb_graph_note counts an allocation in a stream that is being captured.
 void eb_graph_note(uint64_t capture, CUstream s, size_t n)
 {
 	add(K_CAPTURE, capture, n, eb_device_of(s));
-}
-
-// delta is by how much the driver's memory for graphs has grown since it was last looked at.
-static int64_t delta(struct device *d)
-{
-	uint64_t now = 0;
-	if (!d->graphs || d->ordinal < 0 || !eb.cu.cuDeviceGetGraphMemAttribute)
-		return 0;
-	pthread_mutex_lock(&eb.world.mutex);
-	if (eb.cu.cuDeviceGetGraphMemAttribute(d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS) {
-		pthread_mutex_unlock(&eb.world.mutex);
-		return 0;
-	}
-	int64_t by = (int64_t)now - atomic_exchange(&d->graph_bytes, (int64_t)now);
-	pthread_mutex_unlock(&eb.world.mutex);
-	return by;
-}
-
-void eb_graph_settle(struct device *d, struct claim *c)
-{
-	int64_t by = delta(d);
-	if (c) {
-		eb_keep(c, by);
-	} else if (by < 0) {
-		eb_give(d, -by);
-	} else if (by > 0) {
-		atomic_fetch_add(&d->used, by);
-		atomic_fetch_sub(&d->avail, by);
-	}
 }
 
 // A new capture does not begin while the process is paused.
@@ -65,7 +36,7 @@ void eb_graph_settle(struct device *d, struct claim *c)
 		eb_enter(); \
 		CUresult r = real args; \
 		if (r == CUDA_SUCCESS) \
-			atomic_fetch_add(&eb.pause.captures, 1); \
+			atomic_fetch_add(&eb_pause.captures, 1); \
 		eb_leave(); \
 		return r; \
 	}
@@ -87,8 +58,8 @@ BEGIN(cuStreamBeginCaptureToGraph_ptsz, (CUstream s, CUgraph g, const CUgraphNod
 		uint64_t capture = eb_capture(STREAM(s)); \
 		bool noted = capture && eb_table_take(K_CAPTURE, capture, &e); \
 		CUresult r = real(s, g); \
-		if (eb.pause.captures > 0 && (r == CUDA_SUCCESS || capture || (g && !*g))) \
-			atomic_fetch_sub(&eb.pause.captures, 1); \
+		if (eb_pause.captures > 0 && (r == CUDA_SUCCESS || capture || (g && !*g))) \
+			atomic_fetch_sub(&eb_pause.captures, 1); \
 		if (r == CUDA_SUCCESS && noted && g) \
 			add(K_GRAPH, key(*g), e.size, e.device); \
 		return r; \
@@ -170,7 +141,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec x)
 	bool ours = eb_active() && eb_table_take(K_EXEC, key(x), &e);
 	CUresult r = real(x);
 	if (ours && e.device)
-		eb_graph_settle(e.device, NULL);
+		eb_charge(e.device, eb_graph_growth(e.device));
 	return r;
 }
 
@@ -179,23 +150,23 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec x)
 	{ \
 		NEED(name, real); \
 		struct entry e; \
-		struct claim c; \
+		struct reservation c; \
 		CUresult r; \
 		if (!eb_active()) \
 			return real(x, s); \
 		bool ours = !eb_capture(STREAM(s)) && eb_table_get(K_EXEC, key(x), &e) && e.device; \
 		if (ours) { \
 			int64_t need = (int64_t)e.size - e.device->graph_bytes; \
-			if ((r = eb_claim(e.device, need > 0 ? need : 0, &c)) != CUDA_SUCCESS) \
+			if ((r = eb_reserve(e.device, need > 0 ? need : 0, &c)) != CUDA_SUCCESS) \
 				return r; \
 		} \
 		eb_enter(); \
 		r = real(x, s); \
 		eb_leave(); \
 		if (ours && r == CUDA_SUCCESS) \
-			eb_graph_settle(e.device, &c); \
+			eb_commit(&c, eb_graph_growth(e.device)); \
 		else if (ours) \
-			eb_drop(&c); \
+			eb_cancel(&c); \
 		return r; \
 	}
 LAUNCH(cuGraphLaunch, ANY)
@@ -207,6 +178,6 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	CUresult r = real(dev);
 	struct device *d;
 	if (r == CUDA_SUCCESS && eb_active() && (d = eb_device(dev)))
-		eb_graph_settle(d, NULL);
+		eb_charge(d, eb_graph_growth(d));
 	return r;
 }

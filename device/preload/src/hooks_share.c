@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What is shared with other processes or other interfaces cannot be checkpointed: the process is
-// not evictable from then on, and the gate is told.
+// What is shared with other processes or interfaces cannot be checkpointed: from then on the process
+// is pinned.
 
-#include "preload.h"
+#include "hooks.h"
 
 #define SHARE(name, reason, params, args) \
 	EXPORT CUresult name params \
@@ -25,8 +25,8 @@ SHARE(cuMemImportFromShareableHandle, PIN_IPC, (CUmemGenericAllocationHandle *h,
 SHARE(cuMemPoolExportToShareableHandle, PIN_IPC, (void *out, CUmemoryPool p, int type, unsigned long long flags), (out, p, type, flags))
 SHARE(cuMemPoolImportFromShareableHandle, PIN_IPC, (CUmemoryPool *p, void *os, int type, unsigned long long flags), (p, os, type, flags))
 SHARE(cuImportExternalMemory, PIN_EXTERNAL, (CUexternalMemory *m, const void *desc), (m, desc))
-// A process with a multicast object (NCCL has them on NVSwitch) is not refused by the driver: its
-// checkpoint never ends (NVIDIA/nccl#2340).
+// The driver does not refuse to checkpoint a process with a multicast object (NCCL makes them on
+// NVSwitch), but hangs (NVIDIA/nccl#2340).
 SHARE(cuMulticastCreate, PIN_MULTICAST, (CUmemGenericAllocationHandle *m, const void *prop), (m, prop))
 SHARE(cuMulticastAddDevice, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev), (m, dev))
 SHARE(cuMulticastBindMem, PIN_MULTICAST, (CUmemGenericAllocationHandle m, size_t o, CUmemGenericAllocationHandle h, size_t q, size_t n, unsigned long long flags), (m, o, h, q, n, flags))

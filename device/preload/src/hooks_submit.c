@@ -3,7 +3,7 @@
 
 // Calls that only submit: see submit.def.
 
-#include "preload.h"
+#include "hooks.h"
 
 #define SUBMIT(n, P, A) \
 	EXPORT CUresult n P \

@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Is the driver newer than this library? A driver may have a version of a function that
-// hooks.def does not list. A program that gets it allocates without asking, unnoticed.
+// Is the driver newer than this library? It may have a version of a function that hooks.def does not
+// list (a _v3), and a program that gets it from cuGetProcAddress would not ask the gate.
 
-#include "preload.h"
+#include "resolve.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,8 +20,8 @@ static const char *const names[] = {
 CUresult cuGetProcAddress(const char *, void **, int, uint64_t);
 CUresult cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
 
-// hooked says whether a program that asks for the newest version of a name gets a hook. A name that
-// the driver does not have is no concern.
+// hooked says whether a program that asks for the newest version of a name gets a hook. What the
+// driver does not have needs none.
 static bool hooked(const char *name, int version, uint64_t flags)
 {
 	__typeof__(&cuGetProcAddress_v2) get = REAL(cuGetProcAddress_v2);

@@ -1,46 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Figures: what a program is told about memory is its container's, and all ways of asking agree:
-// free is what it can have now, total its limit, used the difference.
+// Figures: a program is told of its container's memory, the same by all calls: free is what it can
+// have now, total its limit, used the difference.
 
-#include "preload.h"
+#include "hooks.h"
 
 #include <string.h>
 #include <unistd.h>
-
-// Free is the smaller of what the limit leaves and what the gate has on the card, and what is
-// leased already. A program that takes all that is free must get it without waiting.
-bool eb_info(struct device *d, uint64_t *total, uint64_t *used)
-{
-	uint64_t limit = d->limit, room = 0;
-	if (eb.mode != BOUND)
-		return false;
-	struct message m = { .type = T_INFO, .device = d->handle };
-	int64_t avail = d->avail > 0 ? d->avail : 0;
-	if (d->handle && eb_gate_call(&m, 0, NULL) == 0 && m.type == T_INFO_IS) {
-		d->limit = limit = m.bytes;
-		room = limit > m.id ? limit - m.id : 0;
-		room = room < m.arg ? room : m.arg;
-	} else if (!d->handle || !limit) {
-		return false;
-	}
-	room += (uint64_t)avail;
-	*total = limit;
-	*used = room < limit ? limit - room : 0;
-	return true;
-}
-
-// eb_within says whether so many bytes more are within the container's share. Memory that cannot be
-// parked must be: other containers could not have it back.
-bool eb_within(struct device *d, int64_t bytes)
-{
-	struct message m = { .type = T_INFO, .device = d->handle };
-	if (eb.mode != BOUND || !d->handle || eb_gate_call(&m, 0, NULL) != 0 || m.type != T_INFO_IS)
-		return true;
-	int64_t kept = d->avail > 0 ? d->avail : 0;
-	return (int64_t)m.id - kept + bytes <= (int64_t)m.bytes;
-}
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
@@ -48,14 +15,14 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	CUresult r = real(available, total);
 	uint64_t t, u;
 	struct device *d;
-	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_info(d, &t, &u)) {
+	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_room(d, &t, &u)) {
 		*total = t;
 		*available = t - u;
 	}
 	return r;
 }
 
-// Before CUDA 3.2 sizes had 32 bits; more than that reads as all of it.
+// Before CUDA 3.2 sizes had 32 bits. A larger one becomes the largest.
 static unsigned narrow(uint64_t n)
 {
 	return n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
@@ -67,7 +34,7 @@ EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total)
 	CUresult r = real(available, total);
 	uint64_t t, u;
 	struct device *d;
-	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_info(d, &t, &u)) {
+	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_room(d, &t, &u)) {
 		*total = narrow(t);
 		*available = narrow(t - u);
 	}
@@ -80,7 +47,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice dev)
 	CUresult r = real(total, dev);
 	uint64_t t, u;
 	struct device *d;
-	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_info(d, &t, &u))
+	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_room(d, &t, &u))
 		*total = t;
 	return r;
 }
@@ -91,12 +58,12 @@ EXPORT CUresult cuDeviceTotalMem(unsigned *total, CUdevice dev)
 	CUresult r = real(total, dev);
 	uint64_t t, u;
 	struct device *d;
-	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_info(d, &t, &u))
+	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_room(d, &t, &u))
 		*total = narrow(t);
 	return r;
 }
 
-// NVML names a GPU by its UUID as text; a MIG device ("MIG-…") is not ours.
+// NVML names a GPU by its UUID as text; MIG devices ("MIG-…") are not shared.
 static bool parse(const char *s, uint8_t *uuid)
 {
 	int n = 0;
@@ -138,7 +105,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
 	nvmlReturn_t r = real(dev, m);
 	uint64_t t, u;
 	struct device *d;
-	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_info(d, &t, &u)) {
+	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_room(d, &t, &u)) {
 		m->total = t;
 		m->used = u;
 		m->free = t - u;
@@ -152,7 +119,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t dev, nvmlMemory_v2_t
 	nvmlReturn_t r = real(dev, m);
 	uint64_t t, u;
 	struct device *d;
-	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_info(d, &t, &u)) {
+	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_room(d, &t, &u)) {
 		m->total = t;
 		m->used = u;
 		m->free = t - u;
@@ -161,8 +128,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t dev, nvmlMemory_v2_t
 	return r;
 }
 
-// Of the processes on the card a program sees itself, with what it holds: the others are not its
-// business, and their pids are those of the host.
+// Of the processes on the card a program sees only itself, with what it holds: the pids of the
+// others are those of the host.
 #define PROCESSES(name, type, more) \
 	EXPORT nvmlReturn_t name(nvmlDevice_t dev, unsigned *count, type *list) \
 	{ \
@@ -185,9 +152,9 @@ PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, )
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, INSTANCES)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, INSTANCES)
 
-// eb_info_driver is what NVML itself says: of this process if it knows it by our pid (it does not
-// in a container with pids of its own), or of the whole card.
-int64_t eb_info_driver(struct device *d, bool own)
+// eb_nvml_used is NVML's own figure: of this process, if NVML knows it by the pid that it has here
+// (not in a container with its own pids), or of the whole card.
+int64_t eb_nvml_used(struct device *d, bool own)
 {
 	nvmlReturn_t (*init)(void) = NULL, (*by_uuid)(const char *, nvmlDevice_t *) = NULL;
 	nvmlDevice_t dev;
