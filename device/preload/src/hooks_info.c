@@ -9,60 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
-{
-	NEED(cuMemGetInfo_v2, real);
-	CUresult r = real(available, total);
-	uint64_t t, u;
-	struct device *d;
-	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_room(d, &t, &u)) {
-		*total = t;
-		*available = t - u;
-	}
-	return r;
-}
-
-// Before CUDA 3.2 sizes had 32 bits. A larger one becomes the largest.
-static unsigned narrow(uint64_t n)
-{
-	return n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
-}
-
-EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total)
-{
-	NEED(cuMemGetInfo, real);
-	CUresult r = real(available, total);
-	uint64_t t, u;
-	struct device *d;
-	if (r == CUDA_SUCCESS && available && total && eb_active() && (d = eb_device_here()) && eb_room(d, &t, &u)) {
-		*total = narrow(t);
-		*available = narrow(t - u);
-	}
-	return r;
-}
-
-EXPORT CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice dev)
-{
-	NEED(cuDeviceTotalMem_v2, real);
-	CUresult r = real(total, dev);
-	uint64_t t, u;
-	struct device *d;
-	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_room(d, &t, &u))
-		*total = t;
-	return r;
-}
-
-EXPORT CUresult cuDeviceTotalMem(unsigned *total, CUdevice dev)
-{
-	NEED(cuDeviceTotalMem, real);
-	CUresult r = real(total, dev);
-	uint64_t t, u;
-	struct device *d;
-	if (r == CUDA_SUCCESS && total && eb_active() && (d = eb_device(dev)) && eb_room(d, &t, &u))
-		*total = narrow(t);
-	return r;
-}
-
 // NVML names a GPU by its UUID as text; MIG devices ("MIG-…") are not shared.
 static bool parse(const char *s, uint8_t *uuid)
 {
@@ -94,47 +40,44 @@ static struct device *of_nvml(nvmlDevice_t dev)
 	return eb_device_uuid(uuid, -1);
 }
 
-#undef NEED
-#define NEED(n, real) \
-	__typeof__(&n) real = REAL(n); \
-	if (UNLIKELY(!real)) return NVML_ERROR_FUNCTION_NOT_FOUND
-
-EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
+// Before CUDA 3.2 sizes had 32 bits. A larger one becomes the largest.
+static unsigned narrow(uint64_t n)
 {
-	NEED(nvmlDeviceGetMemoryInfo, real);
-	nvmlReturn_t r = real(dev, m);
-	uint64_t t, u;
-	struct device *d;
-	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_room(d, &t, &u)) {
-		m->total = t;
-		m->used = u;
-		m->free = t - u;
-	}
-	return r;
+	return n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t dev, nvmlMemory_v2_t *m)
-{
-	NEED(nvmlDeviceGetMemoryInfo_v2, real);
-	nvmlReturn_t r = real(dev, m);
-	uint64_t t, u;
-	struct device *d;
-	if (r == NVML_SUCCESS && m && eb_active() && (d = of_nvml(dev)) && eb_room(d, &t, &u)) {
-		m->total = t;
-		m->used = u;
-		m->free = t - u;
-		m->reserved = 0;
+// FIGURE is a call to which the driver answers first, so that its errors are the driver's: t is the
+// total, u what is used.
+#define FIGURE(result, missing, name, params, args, out, find, tell) \
+	EXPORT result name params \
+	{ \
+		__typeof__(&name) real = REAL(name); \
+		result r = real ? real args : missing; \
+		struct device *d; \
+		uint64_t t, u; \
+		if (!r && out && eb_active() && (d = find) && eb_room(d, &t, &u)) { \
+			tell; \
+		} \
+		return r; \
 	}
-	return r;
-}
+#define CUDA(...) FIGURE(CUresult, CUDA_ERROR_NOT_FOUND, __VA_ARGS__)
+CUDA(cuMemGetInfo_v2, (size_t *f, size_t *n), (f, n), f && n, eb_device_here(), *n = t; *f = t - u)
+CUDA(cuMemGetInfo, (unsigned *f, unsigned *n), (f, n), f && n, eb_device_here(), *n = narrow(t); *f = narrow(t - u))
+CUDA(cuDeviceTotalMem_v2, (size_t *n, CUdevice dev), (n, dev), n, eb_device(dev), *n = t)
+CUDA(cuDeviceTotalMem, (unsigned *n, CUdevice dev), (n, dev), n, eb_device(dev), *n = narrow(t))
+#define NVML(...) FIGURE(nvmlReturn_t, NVML_ERROR_FUNCTION_NOT_FOUND, __VA_ARGS__)
+NVML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t dev, nvmlMemory_t *m), (dev, m), m, of_nvml(dev), m->total = t; m->used = u; m->free = t - u)
+NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t dev, nvmlMemory_v2_t *m), (dev, m), m, of_nvml(dev), m->total = t; m->used = u; m->free = t - u; m->reserved = 0)
 
 // Of the processes on the card a program sees only itself, with what it holds: the pids of the
 // others are those of the host.
 #define PROCESSES(name, type, more) \
 	EXPORT nvmlReturn_t name(nvmlDevice_t dev, unsigned *count, type *list) \
 	{ \
-		NEED(name, real); \
+		__typeof__(&name) real = REAL(name); \
 		struct device *d; \
+		if (!real) \
+			return NVML_ERROR_FUNCTION_NOT_FOUND; \
 		if (!count || !eb_active() || eb.mode != BOUND || !(d = of_nvml(dev)) || !d->handle) \
 			return real(dev, count, list); \
 		unsigned have = *count, n = d->used > 0; \

@@ -88,7 +88,6 @@ void eb_commit(struct reservation *r, int64_t actual)
 void eb_cancel(struct reservation *r)
 {
 	struct device *d = r->device;
-	LOG(1, "the driver refused %lld bytes for which there is room", (long long)r->bytes);
 	atomic_fetch_sub(&d->used, r->bytes);
 	atomic_fetch_add(&d->avail, r->part);
 	if (r->granted)

@@ -68,6 +68,7 @@ bool eb_retry(struct device *d, CUresult r, int *refused)
 {
 	if (r != CUDA_ERROR_OUT_OF_MEMORY || eb.mode != BOUND || !d->handle || eb_pause.captures || ++*refused > TRIES)
 		return false;
+	LOG(1, "the driver refused memory for which there is room");
 	eb_lease_return(d, 0);
 	struct message m = { .type = T_FULL, .device = d->handle };
 	return eb_gate_send(&m, eb_gate_generation());
