@@ -328,6 +328,21 @@ func TestNewerDriver(t *testing.T) {
 	}
 }
 
+// A gate that comes back is told again why the process is pinned.
+func TestNewerDriver_reconnect(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, []string{"EBBTIDE_FAKE_NEWER=cuMemAlloc"}, "--steps", "1", "--hold-ms", "-1")
+	j.next("step")
+	g.stop()
+	must.NoError(t, os.RemoveAll(g.path))
+	g.listen()
+	eventually(t, "it has connected again", func() bool { return g.count(hello) == 2 && g.count(pinned) > 1 })
+	must.NoError(t, j.stdin.Close())
+	j.end()
+	g.fine()
+	must.Eq(t, 2, g.count(pinned))
+}
+
 // The gate dies and comes back: the job goes on within its lease, and says what it holds.
 func TestGateReturns(t *testing.T) {
 	g := startGate(t, 512*mib)
