@@ -3,7 +3,7 @@
 
 // Package fake builds, for tests, what stands in for an NVIDIA card: libcuda.so.1 and
 // libnvidia-ml.so.1 over a file that all processes share, a program that uses them as a
-// training job would, and the preload library that goes in between.
+// training job does, and the preload library.
 //
 //	EBBTIDE_FAKE_GPU         the file; without it there is no card
 //	EBBTIDE_FAKE_MEMORY      bytes of each card (1 GiB)
@@ -18,10 +18,13 @@
 //	EBBTIDE_FAKE_NAME        of the card
 //	EBBTIDE_FAKE_DRIVER      version of the driver
 //	EBBTIDE_FAKE_FORK        a forked child may call cuInit again
+//	EBBTIDE_FAKE_NEWER       a function of which cuGetProcAddress has a newer version than any program
+//	                         knows; with _ptsz behind it, for the per-thread default stream only
 //
-// Who opens the file first makes the cards. Words in the file with .fail behind its name make
-// calls fail: lock (it times out), checkpoint, restore (the process is broken for ever), mig
-// (the card is in MIG mode), lost (NVML finds no card any more). A number in the one with .xid is an Xid error.
+// The first process that opens the file makes the cards. Words in the file with .fail behind its
+// name make calls fail: lock (it times out), checkpoint, restore (the process is broken for ever),
+// mig (the card is in MIG mode), lost (NVML finds no card any more). A number in the one with .xid
+// is an Xid error.
 package fake
 
 import (

@@ -1025,6 +1025,24 @@ func TestPark_random(t *testing.T) {
 	}
 }
 
+// Why a process cannot be parked is said, where anything would be.
+func TestPark_pinned(t *testing.T) {
+	for reason := uint64(wire.PinnedManaged); reason <= wire.PinnedMulticast; reason++ {
+		o := options()
+		o.Evictor = newGarage()
+		on(t, o, func(b *bench) {
+			a := b.process(1, "a")
+			a.take(100 * mib)
+			must.NoError(t, b.Stats()[0].Unparked)
+			must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: reason}))
+			must.EqError(t, b.Stats()[0].Unparked, wire.WhyPinned(reason))
+			must.True(t, b.Stats()[0].Pinned)
+			b.opts.ReturnOnly = true
+			must.NoError(t, b.Stats()[0].Unparked)
+		})
+	}
+}
+
 // A soft share is what a container is told, and not what it is kept to.
 func TestGate_soft(t *testing.T) {
 	o := options()

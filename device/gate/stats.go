@@ -5,11 +5,13 @@ package gate
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
 // Counts counts the requests of a container on a card since its first process.
@@ -38,7 +40,7 @@ type Status struct {
 	Processes int
 	PIDs      []int // of the processes
 	Absent    int   // of them, those without a connection
-	Pinned    bool  // one of them cannot be evicted
+	Pinned    bool  // one of them cannot be parked
 	Paused    bool  // or about to be
 	Pauses    int
 	PausedFor time.Duration // in pauses that are over
@@ -46,7 +48,7 @@ type Status struct {
 	Parked    bool          // its memory is in the host's, or on the way there or back
 	Parking   Parking       // if it is
 	Lost      error         // why its memory did not come back, for which it is about to be ended; nil if it did
-	Unparked  error         // why it could not be parked when that was tried last; nil if it could
+	Unparked  error         // why it cannot be parked, or could not when that was tried last; nil if it could
 	Parks     int
 	ParkedFor time.Duration // in parkings that are over
 	Arrived   time.Time
@@ -111,12 +113,18 @@ func (g *Gate) Stats() []Status {
 		if a := c.parking; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}
+		var pinned uint64 // the first of the reasons, so that it is the same each time
 		for _, p := range c.processes {
 			s.PIDs = append(s.PIDs, p.id.PID)
-			s.Pinned = s.Pinned || p.pinned != 0
+			if p.pinned != 0 && (pinned == 0 || p.pinned < pinned) {
+				pinned = p.pinned
+			}
 			if p.session == nil {
 				s.Absent++
 			}
+		}
+		if s.Pinned = pinned != 0; s.Pinned && g.parks() {
+			s.Unparked = errors.New(wire.WhyPinned(pinned))
 		}
 		for _, card := range g.cards {
 			u := waiting[on{c.id, card}]

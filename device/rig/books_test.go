@@ -163,16 +163,24 @@ func TestBooks_return(t *testing.T) {
 	must.Zero(t, parked.Exit())
 }
 
-// A container that has borrowed memory gets none that could not be parked: it would keep the
-// card.
-func TestBooks_managed(t *testing.T) {
-	b := newTable(t, Card{}, func(o *gate.Options) {
-		o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
-	})
-	p, err := b.Start(b.ctx, Job{Container: "borrower", Gate: b.gate, Args: []string{"--alloc", "managed", "--steps", "4", "--bytes", strconv.Itoa(100 * mib)}})
-	must.NoError(t, err)
-	must.Error(t, p.Wait())
-	must.Eq(t, 2, p.Exit(), must.Sprint("out of memory at the third step, with the context"))
-	borrower := b.holder(t, "free", 600, true)
-	b.next(t, borrower, "step")
+// A container that cannot be parked gets no more than its share: it would keep the card.
+func TestBooks_pinned(t *testing.T) {
+	for name, j := range map[string]Job{
+		"managed memory": {Args: []string{"--alloc", "managed"}},
+		"a newer driver": {Env: []string{"EBBTIDE_FAKE_NEWER=cuMemAlloc"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTable(t, Card{}, func(o *gate.Options) {
+				o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
+			})
+			j.Container, j.Gate = "borrower", b.gate
+			j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(100*mib))
+			p, err := b.Start(b.ctx, j)
+			must.NoError(t, err)
+			must.Error(t, p.Wait())
+			must.Eq(t, 2, p.Exit(), must.Sprint("out of memory at the third step, with the context"))
+			borrower := b.holder(t, "free", 600, true)
+			b.next(t, borrower, "step")
+		})
+	}
 }

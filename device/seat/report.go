@@ -31,7 +31,7 @@ type Report struct {
 	Since time.Time `json:"since"` // in this state since
 	Why   string    `json:"why"`   // a sentence for people; "" while it runs
 	Cards []Card    `json:"cards"`
-	// Unparked says why it could not be parked when that was tried last; "" if it could.
+	// Unparked says why it cannot be parked, or could not when that was tried last; "" if it could.
 	Unparked string `json:"not_parked"`
 
 	Denied  uint64  `json:"denied"` // requests for memory

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // A program that uses a card as a training job does: it makes a context, allocates in steps,
-// computes on what it has, needs most at the end, frees, and prints a JSON line per step. What
-// the memory must hold is known, and looked at before it is freed.
+// computes on what it has, needs most at the end, frees, and prints a JSON line per step. It checks
+// the content of the memory before it frees it.
 //
-// It is also the tests' hand: each thing that the preload library must stand is a mode. It runs on
-// the fake driver and on a real one: the kernels are written in PTX, which the fake does not read.
+// Each case that the preload library must handle is a mode. It runs on the fake driver and on a real
+// one: the kernels are written in PTX, which the fake does not read.
 
 #include "../../preload/src/cuda.h"
 
@@ -60,8 +60,8 @@
 
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 
-// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p. One thread does it:
-// what counts is that memory holds what it should.
+// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p, in one thread: it tests
+// memory, not speed.
 static const char image[] =
 	".version 7.0\n"
 	".target sm_70\n"
@@ -96,7 +96,7 @@ static const char image[] =
 	"	ret;\n"
 	"}\n";
 
-#ifdef LINKED // against libcuda; without, it runs on machines that have none
+#ifdef LINKED // against libcuda; without it, the program runs on machines that have none
 #define X(n, v, P) extern CUresult n P;
 ALL(X)
 #undef X
@@ -111,7 +111,7 @@ static struct {
 static struct {
 	const char *resolve, *alloc, *mode, *until;
 	long long bytes, peak, least, work;
-	int steps, threads, pause_ms, hold_ms, count, windows, ask;
+	int steps, threads, pause_ms, hold_ms, count, windows, ask, own;
 	unsigned long long seed;
 } opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .windows = 1, .seed = 1 };
 
@@ -132,7 +132,7 @@ static double cpu(void) // of this process
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// What has been taken is kept for so long, or, for -1, until stdin is closed.
+// hold keeps the memory for --hold-ms, or, for -1, until stdin is closed.
 static void hold(void)
 {
 	char c;
@@ -177,7 +177,7 @@ static void resolve(void)
 	}
 #endif
 	if (strcmp(how, "next") == 0)
-		handle = RTLD_NEXT; // with the driver in the global scope, as a tool would
+		handle = RTLD_NEXT; // with the driver in the global scope, as profilers do
 	if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) {
 		say("{\"error\": \"%s\"}", dlerror());
 		exit(4);
@@ -187,7 +187,7 @@ static void resolve(void)
 	if (strcmp(how, "procaddress") == 0) {
 		CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
 		*(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
-		// As cudart does: the call itself by the call.
+		// As cudart does: cuGetProcAddress looks itself up.
 		void *again = NULL;
 		int status;
 		check(get("cuGetProcAddress", &again, 12080, 0, &status), "cuGetProcAddress");
@@ -240,7 +240,7 @@ static void give(CUdeviceptr p, size_t n, CUmemGenericAllocationHandle h)
 		DO(cuMemFree_v2(p));
 }
 
-// The windows of a piece of memory that are computed on: 512 bytes each, evenly spread.
+// The parts of a piece of memory that are computed on: 512 bytes each, evenly spread.
 enum { WORDS = 64 };
 static CUdeviceptr window(CUdeviceptr p, int i)
 {
@@ -257,7 +257,7 @@ static void launch(CUdeviceptr p, uint64_t seed)
 	}
 }
 
-// What ebb_mix has made of windows of zeros, over some launches.
+// verify checks what ebb_mix has made of windows of zeros, over some launches.
 static void verify(CUdeviceptr p, uint64_t seed, int launches)
 {
 	for (int k = 0; k < opt.windows; k++) {
@@ -286,7 +286,7 @@ static void begin(void)
 	DO(cuModuleGetFunction(&nop, m, "ebb_nop"));
 }
 
-// Until there is a file for which the test has us wait: then nobody wants more of us.
+// rest waits after a step, until the test makes the file of --until.
 static void rest(void)
 {
 	if (opt.pause_ms && !(opt.until && access(opt.until, F_OK) == 0))
@@ -346,8 +346,8 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-// Many small allocations and frees, and what each took: ns is the mean of an allocation with its
-// free, the others are of allocations alone. The clock is read twice for each.
+// Many small allocations and frees, and their times: ns is the mean of an allocation with its free,
+// the others are of allocations alone. The clock is read twice for each.
 static void many(void)
 {
 	enum { LIVE = 1024 };
@@ -373,8 +373,8 @@ static void many(void)
 	hold();
 }
 
-// A loop as a training's: a launch, work of the host (steps of a generator), and waiting for the
-// card. Without work it is launches alone, of a kernel that does nothing.
+// A loop like that of a training: a launch, work on the host (steps of a generator), and waiting for
+// the card. Without work it is launches alone, of a kernel that does nothing.
 static void loop(void)
 {
 	static volatile uint64_t sink;
@@ -403,7 +403,7 @@ static void loop(void)
 	DO(cuMemFree_v2(p));
 }
 
-// It is told by a byte on stdin to go on, if that was wanted.
+// With --ask it waits for a byte on stdin before it goes on.
 static void await_word(void)
 {
 	char c;
@@ -414,7 +414,7 @@ static void await_word(void)
 		exit(7);
 }
 
-// Until it is refused: how much is there? Refused, it asks for half, down to --least.
+// fill allocates until it is refused. Refused, it asks for half, down to --least.
 static void fill(void)
 {
 	enum { MOST = 1 << 15 };
@@ -451,32 +451,53 @@ static void *lonely(void *arg)
 	return NULL;
 }
 
-// A graph with memory of its own; meanwhile an allocation that no gate may hold up.
-static void capture(void)
+// own_streams takes the functions that a program built for a default stream per thread uses.
+static void own_streams(void)
 {
-	CUstream s;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+#define OWN(n) if (!(*(void **)&cu.n = dlsym(lib, #n "_ptsz"))) { say("{\"error\": \"no %s_ptsz\"}", #n); exit(4); }
+	OWN(cuMemAllocAsync) OWN(cuMemFreeAsync) OWN(cuStreamBeginCapture_v2) OWN(cuStreamEndCapture) OWN(cuGraphLaunch)
+#undef OWN
+}
+
+// A graph that allocates; during the capture, an allocation that must not wait. Threads capture at the
+// same time, each more memory than the one before, and launch one after the other.
+static pthread_barrier_t together;
+static void *capture(void *arg)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+	CUstream s = 0;
 	CUgraph g;
 	CUgraphExec x;
 	CUdeviceptr p, q;
-	DO(cuStreamCreate(&s, 1));
+	DO(cuCtxSetCurrent(ctx));
+	if (!opt.own)
+		DO(cuStreamCreate(&s, 1));
 	DO(cuStreamBeginCapture_v2(s, 2));
-	DO(cuMemAllocAsync(&p, (size_t)opt.bytes, s));
+	pthread_barrier_wait(&together);
+	DO(cuMemAllocAsync(&p, (size_t)opt.bytes * (1 + (uintptr_t)arg / 1000), s));
 	DO(cuMemFreeAsync(p, s));
 	double t = now();
 	CUresult r = cu.cuMemAlloc_v2(&q, (size_t)1 << 40);
 	say("{\"code\": %d, \"took\": %.6f}", r, now() - t);
+	pthread_barrier_wait(&together);
 	DO(cuStreamEndCapture(s, &g));
 	DO(cuGraphInstantiateWithFlags(&x, g, 0));
+	pthread_barrier_wait(&together);
+	pthread_mutex_lock(&one);
 	for (int i = 0; i < 3; i++)
 		DO(cuGraphLaunch(x, s));
+	pthread_mutex_unlock(&one);
+	pthread_barrier_wait(&together);
 	size_t f, total;
 	DO(cuMemGetInfo_v2(&f, &total));
 	say("{\"launched\": 3, \"free\": %zu, \"memory\": %zu}", f, total);
 	DO(cuGraphExecDestroy(x));
 	DO(cuGraphDestroy(g));
+	return NULL;
 }
 
-// Each variant answers a NULL with its own code; nothing between may change that.
+// Each variant of the fake answers a NULL with its own code, which must come through.
 static void variants(void)
 {
 	say("{\"cuMemAlloc_v2\": %d, \"cuMemAllocAsync\": %d, \"cuMemAllocManaged\": %d, \"cuMemGetInfo_v2\": %d, \"cuLaunchKernel\": %d, \"cuMemsetD8_v2\": %d, \"cuDeviceTotalMem_v2\": %d}",
@@ -484,7 +505,8 @@ static void variants(void)
 		cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), cu.cuMemsetD8_v2(0, 0, 1), cu.cuDeviceTotalMem_v2(NULL, 0));
 }
 
-// What NVML says of the first card, without a context: a line for each process, then the card's.
+// card prints what NVML says of the first card, without a context: a line for each process, then
+// the card's.
 static int card(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -549,13 +571,14 @@ int main(int argc, char **argv)
 	static const struct option longs[] = {
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
-		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' }, { 0 },
+		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' },
+		{ "own-stream", 0, 0, 'o' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
 		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array
-		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, card
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, multicast, card
 		case 'b': opt.bytes = atoll(optarg); break;
 		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
@@ -568,6 +591,7 @@ int main(int argc, char **argv)
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
 		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
+		case 'o': opt.own = 1; break; // in capture: the default stream of each thread
 		case 'i': opt.windows = atoi(optarg); break;
 		default: return 64;
 		}
@@ -581,9 +605,12 @@ int main(int argc, char **argv)
 		loop();
 	else if (strcmp(opt.mode, "fill") == 0)
 		fill();
-	else if (strcmp(opt.mode, "capture") == 0)
-		capture();
-	else if (strcmp(opt.mode, "variants") == 0)
+	else if (strcmp(opt.mode, "capture") == 0) {
+		if (opt.own)
+			own_streams();
+		pthread_barrier_init(&together, NULL, (unsigned)opt.threads);
+		spread(capture);
+	} else if (strcmp(opt.mode, "variants") == 0)
 		variants();
 	else if (strcmp(opt.mode, "nvml") == 0) {
 		CUdeviceptr p;
@@ -596,6 +623,12 @@ int main(int argc, char **argv)
 		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
 		DO(cuIpcGetMemHandle(&h, p));
 		DO(cuMemFree_v2(p));
+	} else if (strcmp(opt.mode, "multicast") == 0) { // CUDA 12.1 and later
+		CUresult (*create)(CUmemGenericAllocationHandle *, const void *) = NULL;
+		CUmemGenericAllocationHandle m;
+		long long prop[4] = { 1, 2 << 20, 0, 0 }; // one device, 2 MiB
+		*(void **)&create = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMulticastCreate");
+		check(create ? create(&m, prop) : CUDA_ERROR_NOT_FOUND, "cuMulticastCreate");
 	} else if (strcmp(opt.mode, "thread") == 0) {
 		pthread_t t;
 		pthread_create(&t, NULL, lonely, NULL);
