@@ -41,6 +41,11 @@ void eb_init(void)
 		return;
 	}
 	eb.path = getenv("EBBTIDE_GATE");
+	// Loaded by /etc/ld.so.preload into a program whose environment was cleared: the gate is where
+	// containers have it.
+	static const char mounted[] = "/run/ebbtide/gate.sock";
+	if (!eb.path && access(mounted, F_OK) == 0)
+		eb.path = mounted;
 	eb.wait_ms = number("EBBTIDE_GATE_WAIT_MS", 60000);
 	eb.lease = number("EBBTIDE_GATE_LEASE", 64 << 20);
 	eb.context = number("EBBTIDE_GATE_CONTEXT", 512 << 20);
