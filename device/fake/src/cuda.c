@@ -1035,7 +1035,7 @@ static const struct version versions[] = {
 	F(cuMemGetInfo), V(cuMemGetInfo, _v2, 3020), F(cuMemAllocAsync), Z(cuMemAllocAsync, cuMemAllocAsync_ptsz), F(cuMemAllocFromPoolAsync),
 	Z(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz), F(cuMemFreeAsync), Z(cuMemFreeAsync, cuMemFreeAsync_ptsz), F(cuDeviceGetMemPool),
 	F(cuDeviceGetDefaultMemPool), F(cuMemPoolCreate), F(cuMemPoolDestroy), F(cuMemPoolTrimTo), F(cuMemPoolGetAttribute), F(cuMemPoolSetAttribute),
-	F(cuMemCreate), F(cuMemRelease), F(cuMemMap), F(cuMemUnmap), F(cuMemSetAccess), F(cuMemAddressReserve), F(cuMemAddressFree), F(cuMemRetainAllocationHandle),
+	F(cuMemCreate), F(cuMemRelease), F(cuMemMap), F(cuMemUnmap), F(cuMemSetAccess), F(cuMemAddressReserve), F(cuMemAddressFree), F(cuMemRetainAllocationHandle), F(cuMemGetAllocationGranularity),
 	F(cuArrayCreate), V(cuArrayCreate, _v2, 3020), F(cuArrayDestroy), F(cuStreamCreate), V(cuStreamDestroy, _v2, 4000), F(cuStreamSynchronize),
 	F(cuStreamBeginCapture), V(cuStreamBeginCapture, _v2, 10010), Z(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz), F(cuStreamEndCapture),
 	Z(cuStreamEndCapture, cuStreamEndCapture_ptsz), F(cuStreamIsCapturing), F(cuGraphDestroy), F(cuGraphInstantiateWithFlags), F(cuGraphExecDestroy),

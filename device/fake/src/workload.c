@@ -33,7 +33,10 @@
 	X(cuMemFree_v2, 3020, (CUdeviceptr)) \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream)) \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr, CUstream)) \
+	X(cuDeviceGetDefaultMemPool, 11020, (CUmemoryPool *, CUdevice)) \
+	X(cuMemPoolTrimTo, 11020, (CUmemoryPool, size_t)) \
 	X(cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
+	X(cuMemGetAllocationGranularity, 10020, (size_t *, const CUmemAllocationProp *, int)) \
 	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle)) \
 	X(cuMemMap, 10020, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
 	X(cuMemUnmap, 10020, (CUdeviceptr, size_t)) \
@@ -109,8 +112,8 @@ static struct {
 } cu;
 
 static struct {
-	const char *resolve, *alloc, *mode, *until;
-	long long bytes, peak, least, work;
+	const char *resolve, *alloc, *mode, *until, *library;
+	long long bytes, peak, least, leave, work;
 	int steps, threads, pause_ms, hold_ms, count, windows, ask, own;
 	unsigned long long seed;
 } opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .windows = 1, .seed = 1 };
@@ -203,6 +206,14 @@ static void resolve(void)
 #undef X
 }
 
+static const CUmemAllocationProp here = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+
+// An array of so many bytes, or of as many less as its lines take: of words, not for computing.
+static CUDA_ARRAY_DESCRIPTOR lines(size_t n)
+{
+	return (CUDA_ARRAY_DESCRIPTOR){ .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
+}
+
 static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 {
 	if (strcmp(opt.alloc, "managed") == 0)
@@ -210,8 +221,7 @@ static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 	if (strcmp(opt.alloc, "async") == 0)
 		return cu.cuMemAllocAsync(p, n, 0);
 	if (strcmp(opt.alloc, "vmm") == 0) {
-		CUmemAllocationProp prop = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
-		CUresult r = cu.cuMemCreate(h, n, &prop, 0);
+		CUresult r = cu.cuMemCreate(h, n, &here, 0);
 		if (r)
 			return r;
 		CUmemAccessDesc both = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, 3 }; // read and write
@@ -219,8 +229,8 @@ static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 		DO(cuMemMap(*p, n, 0, *h, 0));
 		return cu.cuMemSetAccess(*p, n, &both, 1);
 	}
-	if (strcmp(opt.alloc, "array") == 0) { // lines of words; not for computing
-		CUDA_ARRAY_DESCRIPTOR d = { .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
+	if (strcmp(opt.alloc, "array") == 0) {
+		CUDA_ARRAY_DESCRIPTOR d = lines(n);
 		return cu.cuArrayCreate_v2((CUarray *)p, &d);
 	}
 	return cu.cuMemAlloc_v2(p, n);
@@ -414,7 +424,15 @@ static void await_word(void)
 		exit(7);
 }
 
-// fill allocates until it is refused. Refused, it asks for half, down to --least.
+static size_t available(void)
+{
+	size_t f, total;
+	DO(cuMemGetInfo_v2(&f, &total));
+	return f;
+}
+
+// fill allocates until it is refused. Refused, it asks for half, down to --least. With --leave so
+// much of the card is left free.
 static void fill(void)
 {
 	enum { MOST = 1 << 15 };
@@ -426,6 +444,13 @@ static void fill(void)
 	CUresult r = 0;
 	await_word();
 	while (n < MOST) {
+		if (opt.leave) {
+			size_t left = available(), more = left > (size_t)opt.leave ? left - (size_t)opt.leave : 0;
+			more -= more % least;
+			next = next < more ? next : more;
+			if (!next)
+				break;
+		}
 		r = take(&p[n], next, &h[n]);
 		if (r && (r != CUDA_ERROR_OUT_OF_MEMORY || next / 2 < least))
 			break;
@@ -441,6 +466,162 @@ static void fill(void)
 	hold();
 	while (n--)
 		give(p[n], size[n], h[n]);
+}
+
+// What allocations of some sizes take of the card: the first, and many.
+static void rounding(void)
+{
+	static const size_t sizes[] = { 1 << 10, (1 << 20) - 1, (1 << 20) + 1, (2 << 20) + 1, 33 << 20 };
+	enum { MANY = 32 };
+	for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+		CUdeviceptr p[MANY] = { 0 };
+		CUmemGenericAllocationHandle h[MANY] = { 0 };
+		size_t n = sizes[k], asked = n, unit = 0;
+		if (strcmp(opt.alloc, "vmm") == 0) {
+			DO(cuMemGetAllocationGranularity(&unit, &here, 0));
+			asked = n = (n + unit - 1) / unit * unit; // others are refused
+		}
+		if (strcmp(opt.alloc, "array") == 0) {
+			CUDA_ARRAY_DESCRIPTOR d = lines(n);
+			asked = d.Width * (d.Height ? d.Height : 1) * 4;
+		}
+		size_t before = available();
+		check(take(&p[0], n, &h[0]), "take");
+		size_t first = available();
+		for (int i = 1; i < MANY; i++)
+			check(take(&p[i], n, &h[i]), "take");
+		size_t all = available();
+		for (int i = 0; i < MANY; i++)
+			give(p[i], n, h[i]);
+		DO(cuCtxSynchronize());
+		if (strcmp(opt.alloc, "async") == 0) {
+			CUmemoryPool pool;
+			DO(cuDeviceGetDefaultMemPool(&pool, 0));
+			DO(cuMemPoolTrimTo(pool, 0));
+		}
+		say("{\"size\": %zu, \"asked\": %zu, \"count\": %d, \"first\": %lld, \"all\": %lld, \"left\": %lld}", sizes[k], asked, MANY,
+			(long long)(before - first), (long long)(before - all), (long long)(before - available()));
+	}
+}
+
+// Stops until there is a byte on stdin, so that others can look at the card.
+static void stage(const char *name)
+{
+	size_t f, total, most;
+	char c;
+	DO(cuMemGetInfo_v2(&f, &total));
+	DO(cuDeviceTotalMem_v2(&most, 0));
+	say("{\"stage\": \"%s\", \"free\": %zu, \"memory\": %zu, \"device_total\": %zu}", name, f, total, most);
+	if (read(0, &c, 1) != 1)
+		exit(7);
+}
+
+// What a context takes, and a handle of cuBLAS before and after its first product.
+static void sizes(void)
+{
+	int (*create)(void **) = NULL, (*product)(void *, int, int, int, int, int, const float *, const float *, int, const float *, int, const float *, float *, int) = NULL;
+	enum { SIDE = 1024 };
+	void *lib, *handle;
+	CUdeviceptr p;
+	float one = 1, zero = 0;
+	stage("context");
+	if (!opt.library)
+		return;
+	if (!(lib = dlopen(opt.library, RTLD_NOW | RTLD_GLOBAL))) {
+		say("{\"error\": \"%.400s\"}", dlerror());
+		exit(4);
+	}
+	*(void **)&create = dlsym(lib, "cublasCreate_v2");
+	*(void **)&product = dlsym(lib, "cublasSgemm_v2");
+	DO(cuMemAlloc_v2(&p, SIDE * SIDE * sizeof(float)));
+	stage("memory");
+	if (!create || !product || create(&handle)) {
+		say("{\"error\": \"%s makes no handle\"}", opt.library);
+		exit(6);
+	}
+	stage("handle");
+	float *a = (float *)(uintptr_t)p;
+	if (product(handle, 0, 0, SIDE, SIDE, SIDE, &one, a, SIDE, a, SIDE, &zero, a, SIDE)) {
+		say("{\"error\": \"%s makes no product\"}", opt.library);
+		exit(6);
+	}
+	DO(cuCtxSynchronize());
+	stage("product");
+}
+
+// The names that the preload library hooks.
+static const char *const hooked[] = {
+#define CUDA(n) #n,
+#define NVML(n)
+#define SUBMIT(n, ...) #n,
+#include "../../preload/src/hooks.def"
+#include "../../preload/src/submit.def"
+#undef CUDA
+#undef NVML
+#undef SUBMIT
+};
+enum { HOOKED = sizeof hooked / sizeof *hooked };
+
+// The name as cuGetProcAddress wants it: without what tells the variants apart.
+static void base(char *to, size_t n, const char *name)
+{
+	static const char *const ends[] = { "_ptsz", "_ptds", "_v2", "_v3", "_v4", "_v5" };
+	snprintf(to, n, "%s", name);
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+		size_t have = strlen(to), cut = strlen(ends[i]);
+		if (have > cut && strcmp(to + have - cut, ends[i]) == 0)
+			to[have - cut] = 0;
+	}
+}
+
+// Whatever cuGetProcAddress returns for what is hooked, for any version and kind of stream: a line
+// for each address, with where it is and whether dlsym knows it by a hooked name.
+static void addresses(void)
+{
+	CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
+	CUresult (*version)(int *) = NULL;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW), *known[HOOKED];
+	int newest = 0, asked = 0, status;
+	*(void **)&get = dlsym(lib, "cuGetProcAddress_v2");
+	*(void **)&version = dlsym(lib, "cuDriverGetVersion");
+	if (!get || !version || version(&newest)) {
+		say("{\"error\": \"the driver has no cuGetProcAddress_v2\"}");
+		exit(4);
+	}
+	for (int i = 0; i < HOOKED; i++)
+		known[i] = dlsym(lib, hooked[i]);
+	char name[HOOKED][64];
+	for (int i = 0; i < HOOKED; i++) {
+		enum { MANY = 32 };
+		void *seen[MANY];
+		int n = 0, again = 0;
+		base(name[i], sizeof name[i], hooked[i]);
+		for (int k = 0; k < i; k++)
+			again |= strcmp(name[k], name[i]) == 0;
+		if (again)
+			continue;
+		asked++;
+		for (uint64_t flags = 0; flags < 3; flags++) // the default, the legacy stream, one per thread
+			for (int v = 2000; v <= newest; v += v % 1000 == 90 ? 910 : 10) {
+				void *p = NULL;
+				Dl_info at = { 0 };
+				int old = 0, same = 0;
+				if (get(name[i], &p, v, flags, &status) || !p)
+					continue;
+				for (int k = 0; k < n; k++)
+					old |= seen[k] == p;
+				if (old || n == MANY)
+					continue;
+				seen[n++] = p;
+				for (int k = 0; k < HOOKED; k++)
+					same |= known[k] == p;
+				dladdr(p, &at);
+				const char *file = at.dli_fname ? strrchr(at.dli_fname, '/') : NULL;
+				say("{\"proc\": \"%s\", \"version\": %d, \"flags\": %d, \"file\": \"%.100s\", \"symbol\": \"%.100s\", \"same\": %d}", name[i], v, (int)flags,
+					file ? file + 1 : at.dli_fname ? at.dli_fname : "", at.dli_sname ? at.dli_sname : "", same);
+			}
+	}
+	say("{\"names\": %d, \"cuda\": %d}", asked, newest);
 }
 
 static void *lonely(void *arg)
@@ -511,7 +692,7 @@ static int card(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	int (*init)(void) = NULL, (*by)(unsigned, nvmlDevice_t *) = NULL, (*info)(nvmlDevice_t, nvmlMemory_t *) = NULL;
-	int (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = NULL;
+	int (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = NULL, (*version)(int *) = NULL, cuda = 0;
 	nvmlDevice_t dev;
 	nvmlMemory_t m;
 	static nvmlProcessInfo_t all[256];
@@ -524,13 +705,17 @@ static int card(void)
 	*(void **)&by = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
 	*(void **)&info = dlsym(lib, "nvmlDeviceGetMemoryInfo");
 	*(void **)&list = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
+	*(void **)&version = dlsym(lib, "nvmlSystemGetCudaDriverVersion_v2");
 	if (!init || !by || !info || init() || by(0, &dev) || info(dev, &m))
 		return 6;
 	if (!list || list(dev, &n, all))
 		n = 0;
 	for (unsigned i = 0; i < n; i++)
-		say("{\"pid\": %u, \"used\": %llu}", all[i].pid, all[i].usedGpuMemory);
-	say("{\"card_total\": %llu, \"card_used\": %llu, \"card_free\": %llu}", m.total, m.used, m.free);
+		if (all[i].usedGpuMemory != ~0ull) // not known
+			say("{\"pid\": %u, \"used\": %llu}", all[i].pid, all[i].usedGpuMemory);
+	if (version && version(&cuda))
+		cuda = 0;
+	say("{\"card_total\": %llu, \"card_used\": %llu, \"card_free\": %llu, \"cuda\": %d}", m.total, m.used, m.free, cuda);
 	return 0;
 }
 
@@ -571,14 +756,14 @@ int main(int argc, char **argv)
 	static const struct option longs[] = {
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
-		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' },
-		{ "own-stream", 0, 0, 'o' }, { 0 },
+		{ "least", 1, 0, 'l' }, { "leave", 1, 0, 'v' }, { "library", 1, 0, 'L' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' },
+		{ "until", 1, 0, 'u' }, { "own-stream", 0, 0, 'o' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
 		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array
-		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, multicast, card
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, multicast, card, rounding, sizes, addresses
 		case 'b': opt.bytes = atoll(optarg); break;
 		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
@@ -588,6 +773,8 @@ int main(int argc, char **argv)
 		case 'c': opt.count = atoi(optarg); break;
 		case 'e': opt.seed = strtoull(optarg, NULL, 0); break;
 		case 'l': opt.least = atoll(optarg); break;
+		case 'v': opt.leave = atoll(optarg); break;
+		case 'L': opt.library = optarg; break; // cuBLAS
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
 		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
@@ -605,6 +792,12 @@ int main(int argc, char **argv)
 		loop();
 	else if (strcmp(opt.mode, "fill") == 0)
 		fill();
+	else if (strcmp(opt.mode, "rounding") == 0)
+		rounding();
+	else if (strcmp(opt.mode, "sizes") == 0)
+		sizes();
+	else if (strcmp(opt.mode, "addresses") == 0)
+		addresses();
 	else if (strcmp(opt.mode, "capture") == 0) {
 		if (opt.own)
 			own_streams();
