@@ -30,6 +30,8 @@ package fake
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -37,6 +39,23 @@ import (
 
 // ErrNoCompiler: there is no gcc or no make here.
 var ErrNoCompiler = errors.New("gcc and make are needed to build the libraries")
+
+// Beside is the folder in which this program lies together with the preload library, as in the
+// bundle of make gpu-bundle; "" if it does not. What Build makes is then in its folder "fake".
+func Beside() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("looking for what lies beside this program: %w", err)
+	}
+	dir := filepath.Dir(self)
+	switch _, err := os.Stat(filepath.Join(dir, "libebbtide-cuda.so")); {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("looking for what lies beside this program: %w", err)
+	}
+	return dir, nil
+}
 
 // Build compiles the fakes, the workload and the preload library into a folder: libcuda.so.1,
 // libnvidia-ml.so.1, workload, workload-linked and libebbtide-cuda.so. CFLAGS may be given, as

@@ -8,6 +8,8 @@ package preload
 import (
 	"bufio"
 	"bytes"
+	"debug/elf"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,11 +36,22 @@ const (
 
 var dir string // of what is built
 
-// TestMain builds everything once. EBBTIDE_CFLAGS builds it with other flags, and
-// EBBTIDE_PRELOAD_FIRST names a library to load before it, a sanitizer; EBBTIDE_WRAPPER is a program
-// that runs the workload, such as valgrind.
+//go:embed src/calls.def
+var calls string // there is no source beside this program in the bundle
+
+// TestMain builds everything once, unless it lies beside this program. EBBTIDE_CFLAGS builds it with
+// other flags, and EBBTIDE_PRELOAD_FIRST names a library to load before it, a sanitizer;
+// EBBTIDE_WRAPPER is a program that runs the workload, such as valgrind.
 func TestMain(m *testing.M) {
-	tmp, err := os.MkdirTemp("", "ebbtide-preload")
+	beside, err := fake.Beside()
+	if err == nil && beside != "" {
+		dir = filepath.Join(beside, "fake")
+		os.Exit(m.Run())
+	}
+	tmp := ""
+	if err == nil {
+		tmp, err = os.MkdirTemp("", "ebbtide-preload")
+	}
 	if err == nil {
 		var vars []string
 		if flags := os.Getenv("EBBTIDE_CFLAGS"); flags != "" {
@@ -555,12 +568,19 @@ func tool(t *testing.T, name string, args ...string) string {
 
 // names are what a library exports.
 func names(t *testing.T, path string) []string {
+	t.Helper()
+	f, err := elf.Open(path)
+	must.NoError(t, err)
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	must.NoError(t, err)
 	var all []string
-	for _, l := range strings.Split(tool(t, "nm", "-D", "--defined-only", path), "\n") {
-		if f := strings.Fields(l); len(f) == 3 {
-			all = append(all, strings.Split(f[2], "@")[0])
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS {
+			all = append(all, s.Name)
 		}
 	}
+	must.SliceNotEmpty(t, all, must.Sprint(path))
 	return all
 }
 
@@ -602,12 +622,10 @@ func TestHooks(t *testing.T) {
 	if real := os.Getenv("EBBTIDE_LIBCUDA"); real != "" {
 		drivers = append(drivers, real)
 	}
-	calls, err := os.ReadFile("src/calls.def")
-	must.NoError(t, err)
 	for _, driver := range drivers {
 		has := names(t, driver)
-		for _, m := range regexp.MustCompile(`(?m)^CALL\(\w+, (\w+)`).FindAllSubmatch(calls, -1) {
-			must.SliceContains(t, has, string(m[1]), must.Sprint(driver, " does not have what the library calls"))
+		for _, m := range regexp.MustCompile(`(?m)^CALL\(\w+, (\w+)`).FindAllStringSubmatch(calls, -1) {
+			must.SliceContains(t, has, m[1], must.Sprint(driver, " does not have what the library calls"))
 		}
 		for _, n := range has {
 			if suspicious.MatchString(n) && !reviewed.MatchString(n) && harmless[n] == "" && !slices.Contains(ours, n) {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -124,24 +125,24 @@ func TestAddresses(t *testing.T) {
 	must.Positive(t, n)
 }
 
-// cublas is the path of a cuBLAS, by which the loader finds it, too; the test is skipped without.
-func cublas(t *testing.T) string {
+// cublas is the path of a cuBLAS, the toolkit's or python3's, or says why there is none.
+func cublas(t *testing.T, ctx context.Context) (path, why string) {
 	t.Helper()
 	if site.IsFake() {
-		return ""
+		return "", "cuBLAS needs a real card"
 	}
-	for _, pattern := range []string{
-		"/usr/local/cuda*/lib64/libcublas.so.*", "/usr/lib/*/libcublas.so.*", "/usr/lib64/libcublas.so.*",
-		"/usr/lib/python3*/*-packages/nvidia/cu*/lib/libcublas.so.*", "/usr/local/lib/python3*/*-packages/nvidia/cu*/lib/libcublas.so.*",
-		"/opt/*/lib/python3*/site-packages/nvidia/cu*/lib/libcublas.so.*",
-	} {
+	patterns := []string{"/usr/local/cuda*/lib64/libcublas.so.*", "/usr/lib/*/libcublas.so.*", "/usr/lib64/libcublas.so.*"}
+	if out, err := exec.CommandContext(ctx, "python3", "-c", "import nvidia; print(list(nvidia.__path__)[0], end='')").Output(); err == nil {
+		patterns = append(patterns, filepath.Join(string(out), "cu*/lib/libcublas.so.*"))
+	}
+	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)
 		must.NoError(t, err)
 		if len(found) > 0 {
-			return found[len(found)-1]
+			return found[len(found)-1], ""
 		}
 	}
-	return ""
+	return "", "there is no libcublas.so here"
 }
 
 // How large a context is, and a handle of cuBLAS.
@@ -170,37 +171,40 @@ func TestSizes(t *testing.T) {
 	record(t, report.Measured("context", "what a process with a context and a small module has on the card, by NVML", "MiB", contexts...))
 	must.Positive(t, slices.Min(contexts))
 
-	const handle, product = "what a handle of cuBLAS takes", "what its first product takes on top, of matrices of 1024 × 1024"
-	library := cublas(t)
-	if library == "" {
-		why := "there is no libcublas.so here"
-		if site.IsFake() {
-			why = "cuBLAS needs a real card"
+	t.Run("cuBLAS", func(t *testing.T) {
+		const handle, product = "what a handle of cuBLAS takes", "what its first product takes on top, of matrices of 1024 × 1024"
+		library, why := cublas(t, ctx)
+		if library == "" {
+			record(t, report.Missing("handle", handle, "MiB", why))
+			record(t, report.Missing("product", product, "MiB", why))
+			t.Skip(why)
 		}
-		record(t, report.Missing("cuBLAS", handle, "MiB", why))
-		t.Skip("of cuBLAS: " + why)
-	}
-	has := run("--library", library)
-	record(t, report.Measured("cuBLAS", handle, "MiB", has["handle"]-has["memory"]).For(filepath.Base(library)))
-	record(t, report.Measured("cuBLAS, product", product, "MiB", has["product"]-has["handle"]).For(filepath.Base(library)))
-	must.GreaterEq(t, has["memory"], has["handle"])
+		has := run("--library", library)
+		record(t, report.Measured("handle", handle, "MiB", has["handle"]-has["memory"]).For(filepath.Base(library)))
+		record(t, report.Measured("product", product, "MiB", has["product"]-has["handle"]).For(filepath.Base(library)))
+		must.GreaterEq(t, has["memory"], has["handle"])
+	})
 }
 
-// What allocations take of the card, of each kind. Nothing may take less than was asked for, or
-// the books were too high, and all comes back.
+// What allocations take of the card, of each kind: no less than was asked for, but for what the
+// context had to spare, and it comes back, but for what the driver keeps once.
 func TestRounding(t *testing.T) {
+	const spare, kept = 4 * mib, 64 * mib
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
 		t.Run(kind, func(t *testing.T) {
 			ctx := within(t, time.Minute)
 			p := start(t, ctx, rig.Job{Args: []string{"--mode", "rounding", "--alloc", kind}})
 			for range 5 {
 				l := next(t, ctx, p, "size")
-				of := fmt.Sprintf("%s, %d bytes", kind, l.Int("asked"))
+				of := fmt.Sprintf("%s, %d", kind, l.Int("size"))
+				if l.Int("asked") != l.Int("size") {
+					of += fmt.Sprintf(" as %d", l.Int("asked"))
+				}
 				record(t, report.Measured("first", "what the first allocation of this size takes, by cuMemGetInfo", "bytes", l.Float("first")).For(of))
 				record(t, report.Measured("each", "what each of 32 takes", "bytes", l.Float("all")/l.Float("count")).For(of))
 				record(t, report.Measured("left", "what of that does not come free with them", "bytes", l.Float("left")).For(of))
-				must.GreaterEq(t, l.Int("asked")*l.Int("count"), l.Int("all"))
-				must.LessEq(t, 2*mib, l.Int("left"))
+				must.GreaterEq(t, l.Int("asked")*l.Int("count")-spare, l.Int("all"))
+				must.LessEq(t, kept, l.Int("left"))
 			}
 			next(t, ctx, p, "done")
 			must.NoError(t, p.Wait())

@@ -7,12 +7,15 @@ package real
 
 import (
 	"context"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/device/real/report"
 	"github.com/ebbtide/ebbtide/device/rig"
 )
@@ -30,6 +33,18 @@ func TestFingerprint(t *testing.T) {
 	must.Between(t, c.Memory-c.Memory/20, u.Used+u.Free, c.Memory)
 	seen := usage(t, within(t, time.Minute))
 	must.Eq(t, c.Memory, seen.Total)
+}
+
+// The plugin's program can be started here.
+func TestPlugin(t *testing.T) {
+	dir, err := fake.Beside()
+	must.NoError(t, err)
+	if dir == "" {
+		t.Skip("it is part of the bundle only")
+	}
+	out, err := exec.CommandContext(within(t, time.Minute), filepath.Join(dir, "ebbtide-gpu"), "-version").CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	must.StrHasPrefix(t, "ebbtide-gpu ", string(out))
 }
 
 // However a program finds the driver, its memory is on the gate's books, and the limit is what it

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,24 +76,10 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// beside is the folder in which this program lies with what the tests need, as in the bundle;
-// "" if it lies alone.
-func beside() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("looking for the files beside this program: %w", err)
-	}
-	dir := filepath.Dir(self)
-	if _, err := os.Stat(filepath.Join(dir, "libebbtide-cuda.so")); err != nil {
-		return "", nil
-	}
-	return dir, nil
-}
-
 // found returns the folder that has the library, the workload and, where the card is fake, its
 // driver. They are built in tmp unless they lie beside this program.
 func found(tmp string, real bool) (dir string, err error) {
-	dir, err = beside()
+	dir, err = fake.Beside()
 	switch {
 	case err != nil:
 		return "", err
@@ -215,7 +202,7 @@ func tell(l report.Line) error {
 // record puts a figure into the report.
 func record(t *testing.T, f report.Figure) {
 	t.Helper()
-	f.Test = t.Name()
+	f.Test, _, _ = strings.Cut(t.Name(), "/")
 	t.Log(f)
 	must.NoError(t, tell(report.Line{Figure: &f}))
 }

@@ -47,8 +47,18 @@ func (r *Report) Text(w io.Writer) error {
 	if len(r.Figures) > 0 {
 		p("\nFigures: the median, and in brackets the least and the most of several")
 	}
-	test, what := "", ""
+	// Together what belongs together, in the order in which it was found.
+	var order []string
+	key := func(f Figure) string { return f.Test + "\x00" + f.Name + "\x00" + f.What }
 	for _, f := range r.Figures {
+		if !slices.Contains(order, key(f)) {
+			order = append(order, key(f))
+		}
+	}
+	figures := slices.Clone(r.Figures)
+	slices.SortStableFunc(figures, func(a, b Figure) int { return cmp.Compare(slices.Index(order, key(a)), slices.Index(order, key(b))) })
+	test, what := "", ""
+	for _, f := range figures {
 		if f.Test != test {
 			p("\n%s", f.Test)
 			test, what = f.Test, ""
@@ -57,7 +67,11 @@ func (r *Report) Text(w io.Writer) error {
 			p("  %s: %s", f.Name, f.What)
 			what = f.What
 		}
-		p("    %-40s %s", f.Of, f.value())
+		if f.Of == "" {
+			p("    %s", f.value())
+		} else {
+			p("    %-40s %s", f.Of, f.value())
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	if err != nil {
