@@ -40,7 +40,7 @@ func TestCost(t *testing.T) {
 		// Each is a question to the gate and back: two processes are woken.
 		{"allocation of 4 KiB, none granted ahead", "p50", 1000, []string{"--mode", "many", "--count", "2000", "--bytes", "4096"}, []string{"EBBTIDE_GATE_LEASE=1"}},
 		{"launch", "ns", 20, []string{"--mode", "loop", "--count", "20000"}, nil},
-		{"step: launch, host, wait", "p50", 20, []string{"--mode", "loop", "--count", "2000", "--work", "200000"}, nil},
+		{"step: launch, host, wait", "p50", 20, []string{"--mode", "loop", "--count", "1000", "--work", "200000"}, nil},
 	} {
 		var plain, ours []float64
 		for round := range rounds {

@@ -28,11 +28,14 @@ import (
 	"github.com/ebbtide/ebbtide/device/rig"
 )
 
-// evictor parks processes; where that cannot be it says why.
-func evictor(t *testing.T, ctx context.Context) (e gate.Evictor, why string) {
+// evictor parks processes that have so many bytes; where that cannot be it says why.
+func evictor(t *testing.T, ctx context.Context, bytes uint64) (e gate.Evictor, why string) {
 	t.Helper()
 	if !site.IsFake() && os.Geteuid() != 0 {
 		return nil, "parking needs root"
+	}
+	if err := (headroom.Checker{}).Check(map[int]uint64{os.Getpid(): bytes}); err != nil {
+		return nil, err.Error()
 	}
 	e, end, err := site.Evictor(ctx, site.card.UUID, site.card.Driver)
 	if errors.Is(err, driver.ErrUnsupported) {
@@ -44,9 +47,9 @@ func evictor(t *testing.T, ctx context.Context) (e gate.Evictor, why string) {
 }
 
 // parker is evictor for a test that is of no use without.
-func parker(t *testing.T, ctx context.Context) gate.Evictor {
+func parker(t *testing.T, ctx context.Context, bytes uint64) gate.Evictor {
 	t.Helper()
-	e, why := evictor(t, ctx)
+	e, why := evictor(t, ctx, bytes)
 	if why != "" {
 		t.Skip(why)
 	}
@@ -57,7 +60,7 @@ func parker(t *testing.T, ctx context.Context) gate.Evictor {
 func holder(t *testing.T, ctx context.Context, g *rig.Gate, bytes int, j rig.Job) (*rig.Process, []ledger.ProcessID) {
 	t.Helper()
 	j.Container, j.Gate = "parked", g
-	j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(bytes/4), "--count", "200", "--pause-ms", "10", "--windows", "16", "--hold-ms", "-1")
+	j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(bytes/4), "--count", "60", "--pause-ms", "10", "--windows", "16", "--hold-ms", "-1")
 	p := start(t, ctx, j)
 	next(t, ctx, p, "round")
 	began, err := peer.Finder{}.Start(p.PID)
@@ -78,7 +81,7 @@ func TestPark(t *testing.T) {
 	for _, size := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(size, " GiB"), func(t *testing.T) {
 			ctx := within(t, time.Minute)
-			e := parker(t, ctx)
+			e := parker(t, ctx, 6*gib)
 			g := open(t, budget, 6*gib)
 			before := usage(t, ctx)
 			p, who := holder(t, ctx, g, size*gib, rig.Job{})
@@ -117,7 +120,7 @@ func TestReturn(t *testing.T) {
 		of := fmt.Sprintf("%+d MiB", spare)
 		t.Run(of, func(t *testing.T) {
 			ctx := within(t, time.Minute)
-			e := parker(t, ctx)
+			e := parker(t, ctx, 4*gib)
 			g := open(t, budget, 4*gib)
 			before := usage(t, ctx)
 			p, who := holder(t, ctx, g, 2*gib, rig.Job{})
@@ -185,7 +188,7 @@ func TestCharge(t *testing.T) {
 	const data = 2 * gib
 	const what = "what the container's memory cgroup is charged with more than before it was parked, of what it had on the card"
 	ctx := within(t, time.Minute)
-	e := parker(t, ctx)
+	e := parker(t, ctx, 4*gib)
 	dir, charged := memoryCgroup(t)
 	g := open(t, budget, 4*gib)
 	before := usage(t, ctx)
@@ -221,13 +224,11 @@ func TestTwenty(t *testing.T) {
 	const jobs, unit = 20, 16 * mib
 	ctx := within(t, 3*time.Minute)
 	room := site.before.Free - reserve
-	steps := uint64(4)
-	e, why := evictor(t, ctx)
-	if why == "" {
-		if err := (headroom.Checker{}).Check(map[int]uint64{os.Getpid(): room}); err != nil {
-			e, why = nil, err.Error()
-		}
+	if contexts := jobs * site.Context(); contexts > room*2/3 {
+		t.Skipf("the contexts of %d jobs take %d MiB, of %d that are free", jobs, contexts/mib, room/mib)
 	}
+	steps := uint64(4)
+	e, why := evictor(t, ctx, room)
 	if why != "" {
 		t.Log("none is parked: ", why)
 		steps = 1

@@ -145,6 +145,21 @@ func TestProbe(t *testing.T) {
 	must.StrContains(t, r.probe(t.Context()), "this machine's glibc is 2.9, and 2.34 is needed")
 }
 
+// A program that is missing, and a test that cannot be run here.
+func TestTests_missing(t *testing.T) {
+	r := stand(t)
+	r.match = regexp.MustCompile("Hooks")
+	must.NoError(t, os.Remove(filepath.Join(r.dir, "preload.test")))
+	must.NoError(t, r.tests(t.Context(), &strings.Builder{}))
+	must.Len(t, 1, r.report.Tests)
+	must.Eq(t, report.Failed, r.report.Tests[0].Verdict)
+	must.StrContains(t, r.report.Tests[0].Reason, "no such file")
+
+	must.NoError(t, os.Remove(filepath.Join(r.dir, "real.test")))
+	must.ErrorContains(t, r.tests(t.Context(), &strings.Builder{}), "listing the tests")
+	must.StrContains(t, r.probe(t.Context()), "no such file")
+}
+
 func TestVerdicts(t *testing.T) {
 	got := verdicts("TestA", "--- PASS: TestA (1.50s)\n", nil, 2*time.Second)
 	must.Eq(t, []report.Test{{Name: "TestA", Verdict: report.Passed, Seconds: 1.5}}, got)

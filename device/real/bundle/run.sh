@@ -9,4 +9,8 @@
 #	./run.sh            exit status 0: all passed; 1: a test failed; 2: no test can run here; 3: no report
 #	./run.sh -fake      the same on the fake card, which is in here: does the bundle itself work?
 #	./run.sh -h         all options
-exec "${0%/*}/ebbtide-gpu-tests" "$@"
+case $0 in
+*/*) dir=${0%/*} ;;
+*) dir=. ;;
+esac
+exec "$dir/ebbtide-gpu-tests" "$@"
