@@ -75,6 +75,7 @@ func TestBooks(t *testing.T) {
 	must.Len(t, 1, cards)
 	must.Eq(t, physical(), cards[0].Physical)
 	must.LessEq(t, physical(), books)
+	must.LessEq(t, physical(), cards[0].Held.CardUsage())
 	record(t, report.Measured("books", "what the gate's books have of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(books)))
 	record(t, report.Measured("card", "what NVML says that these have", "MiB", inMiB(card)))
 	for _, p := range all {
