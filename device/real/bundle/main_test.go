@@ -163,6 +163,10 @@ func TestTests_missing(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	got := verdicts("TestA", "--- PASS: TestA (1.50s)\n", nil, 2*time.Second)
 	must.Eq(t, []report.Test{{Name: "TestA", Verdict: report.Passed, Seconds: 1.5}}, got)
+	got = verdicts("TestA", "skipped: 5 MiB are free\n", nil, 2*time.Second)
+	must.Eq(t, []report.Test{{Name: "TestA", Verdict: report.Skipped, Reason: "5 MiB are free", Seconds: 2}}, got)
+	got = verdicts("TestA", "skipped: 5 MiB are free\n", errors.New("it has crashed"), 2*time.Second)
+	must.Eq(t, report.Failed, got[0].Verdict)
 	// Of another's end nothing follows.
 	got = verdicts("TestA", "--- PASS: TestAB (1.50s)\n", nil, 2*time.Second)
 	must.Eq(t, []report.Test{{Name: "TestA", Verdict: report.Failed, Seconds: 2, Reason: "--- PASS: TestAB (1.50s)"}}, got)

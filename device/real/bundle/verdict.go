@@ -17,11 +17,13 @@ import (
 var (
 	turnLine = regexp.MustCompile(`^=== (?:RUN|CONT|NAME) +(\S+)`)
 	saidLine = regexp.MustCompile(`^ +[^ ]+\.go:\d+: (.*)`)
+	noneLine = regexp.MustCompile(`^skipped: (.*)`)
 	endLine  = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)`)
 )
 
 // verdicts reads how a test ended, and which of its parts were skipped, from what it said (-test.v).
-// A test that has not said that it passed has failed, and so has one whose process has.
+// A test that has not said that it passed has failed, and so has one whose process has. Its program
+// may have said before that no test can run, as when one that was killed still has the card.
 func verdicts(name, output string, failure error, took time.Duration) []report.Test {
 	all := []report.Test{{Name: name, Verdict: report.Failed, Seconds: took.Seconds()}}
 	whole := &all[0]
@@ -33,6 +35,8 @@ func verdicts(name, output string, failure error, took time.Duration) []report.T
 			turn = m[1]
 		} else if m := saidLine.FindStringSubmatch(line); m != nil {
 			said[turn] = m[1]
+		} else if m := noneLine.FindStringSubmatch(line); m != nil {
+			whole.Verdict, whole.Reason = report.Skipped, m[1]
 		}
 		m := endLine.FindStringSubmatch(line)
 		if m == nil {
