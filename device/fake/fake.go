@@ -10,6 +10,7 @@
 //	EBBTIDE_FAKE_GPUS        cards (1)
 //	EBBTIDE_FAKE_RESERVED    bytes that the driver keeps beyond that; NVML counts them, CUDA does not
 //	EBBTIDE_FAKE_CONTEXT     bytes that a context takes (8 MiB)
+//	EBBTIDE_FAKE_BLOCK       bytes of which an allocation takes whole ones, if it is larger than half of one (512)
 //	EBBTIDE_FAKE_LAZY        bytes that a process's first launch takes, as a module that is loaded then
 //	EBBTIDE_FAKE_LATENCY_US  of an allocation
 //	EBBTIDE_FAKE_KERNEL_US   of a launch

@@ -33,6 +33,7 @@ type Card struct {
 	Memory   uint64        // bytes
 	Reserved uint64        // bytes that the driver keeps beyond that
 	Context  uint64        // bytes that a context takes
+	Block    uint64        // bytes of which an allocation takes whole ones; 0: 512
 	Lazy     uint64        // bytes that a process's first launch takes
 	Kernel   time.Duration // that each launch takes
 	Latency  time.Duration // of an allocation
@@ -70,6 +71,7 @@ func Fake(built, scratch string, c Card) *Rig {
 		"EBBTIDE_FAKE_MEMORY=" + strconv.FormatUint(c.Memory, 10),
 		"EBBTIDE_FAKE_RESERVED=" + strconv.FormatUint(c.Reserved, 10),
 		"EBBTIDE_FAKE_CONTEXT=" + strconv.FormatUint(c.Context, 10),
+		"EBBTIDE_FAKE_BLOCK=" + strconv.FormatUint(max(c.Block, 512), 10),
 		"EBBTIDE_FAKE_LAZY=" + strconv.FormatUint(c.Lazy, 10),
 		"EBBTIDE_FAKE_KERNEL_US=" + strconv.FormatInt(c.Kernel.Microseconds(), 10),
 		"EBBTIDE_FAKE_LATENCY_US=" + strconv.FormatInt(c.Latency.Microseconds(), 10),

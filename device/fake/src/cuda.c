@@ -166,7 +166,7 @@ static int64_t whole(uint64_t n, int64_t unit)
 
 static CUresult allocate(CUdeviceptr *out, uint64_t size, struct CUctx_st *c)
 {
-	int64_t n = whole(size, 512);
+	int64_t n = whole(size, (int64_t)size > my.s->block / 2 ? my.s->block : 512);
 	int kind;
 	if (!size)
 		return CUDA_ERROR_INVALID_VALUE;

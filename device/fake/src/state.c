@@ -32,6 +32,7 @@ static void create(struct fake_state *s)
 		s->gpus = FAKE_GPUS;
 	s->context = env("EBBTIDE_FAKE_CONTEXT", 8 << 20);
 	s->reserved = env("EBBTIDE_FAKE_RESERVED", 0);
+	s->block = env("EBBTIDE_FAKE_BLOCK", 512);
 	s->lazy = env("EBBTIDE_FAKE_LAZY", 0);
 	s->latency_us = env("EBBTIDE_FAKE_LATENCY_US", 0);
 	s->kernel_us = env("EBBTIDE_FAKE_KERNEL_US", 0);

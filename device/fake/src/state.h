@@ -39,6 +39,7 @@ struct fake_state {
 	int gpus;
 	int64_t reserved;   // bytes that the driver keeps beyond total
 	int64_t context;    // bytes that a context takes
+	int64_t block;      // of which an allocation takes whole ones, if it is larger than half of one
 	int64_t lazy;       // bytes that a process's first launch takes
 	int64_t latency_us; // of an allocation
 	int64_t kernel_us;  // of a launch
