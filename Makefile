@@ -9,6 +9,7 @@ ifneq ($(VERSION),)
 LDFLAGS += -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
 endif
 BIN     := bin
+BUNDLE  := $(BIN)/gpu-bundle
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
 export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION:v%=%)
@@ -42,22 +43,36 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
 	mv $@.tmp $@
 
-demo: build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
+demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
-test: lint unit test-cgroup2 e2e ## everything that CI runs
+# The chaos waits for Nomad most of the time: the unit tests run beside it.
+test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what was skipped, and why (PARTIAL=1: also where packages are missing)
+	$(MAKE) -j2 --output-sync=target unit chaos
+	$(MAKE) test-cgroup2 test-bundle e2e
+	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
 
-unit: ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
-	$(GO) test -race ./...
+needs-%:
+	@missing=$$(tools/needs $*); [ -z "$$missing" ] || { \
+		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
+		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
+		[ -n "$(PARTIAL)" ] || { echo "or go on without them: make $* PARTIAL=1"; exit 1; }; }
+
+$(BIN)/gotestsum: tools/go.mod
+	GOFLAGS= $(GO) build -C tools -o ../$@ gotest.tools/gotestsum
+
+unit: $(BIN)/gotestsum ## unit tests with the race detector, fuzz seeds, and the coverage of policies and estimators
+	@mkdir -p out
+	$(BIN)/gotestsum --format standard-quiet --hide-summary skipped,output --jsonfile out/unit.json -- -race ./...
 	@$(GO) test -cover ./driver/policy/... ./driver/growth ./device/fairshare | awk '{ print } \
 		match($$0, /coverage: [0-9.]+%/) { if (substr($$0, RSTART + 10) + 0 < 95) bad = bad " " $$2 } \
 		END { if (bad) { print "coverage below 95 %:" bad; exit 1 } }'
 
 # What failed is shown; the agents' logs beside it are in out/e2e.log only.
-e2e: build nomad ## the end-to-end suites on a real Nomad, with both engines
+e2e: build nomad $(BIN)/gotestsum ## the end-to-end suites on a real Nomad, with both engines
 	@mkdir -p out
-	$(GO) test -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
-		grep --line-buffered -E '^ *--- FAIL|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
+	$(BIN)/gotestsum --format standard-quiet --hide-summary all --jsonfile out/e2e.json -- -tags e2e -count 1 -timeout 60m ./e2e/... 2>&1 | tee out/e2e.log | \
+		grep --line-buffered -E '^ *--- FAIL|^DONE|^ *[a-z_]+_test\.go:[0-9]+: |^ *↪|^(panic|FAIL|ok|#)|^[^ ]+\.go:[0-9]+|^[[:space:]]+Test[^ ]* \('
 
 chaos: build nomad ## five minutes of moves on a real Nomad that is broken at random (CHAOS='-seed 2 -minutes 60')
 	$(GO) run ./e2e/chaos $(CHAOS)
@@ -65,11 +80,28 @@ chaos: build nomad ## five minutes of moves on a real Nomad that is broken at ra
 test-cgroup2: ## the limits' kernel tests on cgroup v2, in a virtual machine
 	$(GO) run ./e2e/cgroup2
 
-# A driver's own library is looked at, too, where there is one: is a call of it not hooked?
-test-gpu: ## the tests of GPU sharing on a real NVIDIA card, and PyTorch if it is there (8 minutes at most)
-	EBBTIDE_TEST_GPU=$(or $(EBBTIDE_TEST_GPU),real) $(GO) test -count 1 -timeout 8m -v ./device/real
-	@cuda=$$(PATH=$$PATH:/sbin:/usr/sbin ldconfig -p | awk '$$1 == "libcuda.so.1" { print $$NF; exit }'); if [ -n "$$cuda" ]; then \
-		echo "calls of $$cuda:"; EBBTIDE_LIBCUDA=$$cuda $(GO) test -count 1 -v -run 'TestHooks$$' ./device/preload; fi
+# Both kinds of test programs lie beside what they need; what the fake card needs is by itself, so
+# that its libcuda.so.1 is not taken for the driver's.
+gpu-bundle: ## the tests of GPU sharing for a machine with a card, without Go and gcc, into bin/gpu-bundle/
+	rm -rf $(BUNDLE)
+	$(MAKE) -s -C device/fake/src OUT=$(abspath $(BUNDLE))/fake CFLAGS='-O2 -s'
+	$(MAKE) -s -C device/preload/src OUT=$(abspath $(BUNDLE))/fake CFLAGS='-O2 -s'
+	cp $(addprefix $(BUNDLE)/fake/,workload workload-linked libebbtide-cuda.so) device/real/bundle/run.sh $(BUNDLE)
+	cp -r device/real/testdata $(BUNDLE)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUNDLE)/ebbtide-gpu-tests ./device/real/bundle
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUNDLE)/ebbtide-gpu ./cmd/ebbtide-gpu
+	$(GO) test -c -trimpath -ldflags '-s -w' -o $(BUNDLE)/real.test ./device/real
+	$(GO) test -c -trimpath -ldflags '-s -w' -o $(BUNDLE)/preload.test ./device/preload
+	@size=$$(du -sm $(BUNDLE) | cut -f 1); if [ $$size -ge 64 ]; then echo "$(BUNDLE) has $$size MiB; less than 64 are wanted"; exit 1; fi
+
+# From another folder and with no other program in reach, as on a machine that has nothing.
+test-bundle: gpu-bundle ## the bundle on the fake card, with nothing but what is in it
+	@mkdir -p out
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && cp -r $(BUNDLE) "$$dir/bundle" && env -i PATH=/nonexistent "$$dir/bundle/run.sh" -fake -out $(CURDIR)/out/gpu-bundle \
+		-run 'Plugin|Books|Addresses|Sizes|Resolve|Return|PyTorch|Hooks'
+
+test-gpu: gpu-bundle ## run that here, on a real NVIDIA card (8 minutes at most; EBBTIDE_TEST_GPU=fake: on the fake one)
+	$(BUNDLE)/run.sh
 
 lint: ## formatting, go vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
@@ -92,4 +124,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) out e2e/out
 
-.PHONY: help build preload fakes nomad demo test unit e2e test-cgroup2 test-gpu lint bench report bench-cost clean
+.PHONY: help build preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu lint bench report bench-cost clean

@@ -292,7 +292,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, errNotConfigured
 	}
 	opts, err := readTaskOptions(cfg)
-	notes, files, unseated := sit(cfg, s.Engine)
+	notes, files, unseated := injectGPUShare(cfg, s.Engine)
 	if err == nil {
 		err = source.Check(opts.Progress, s.reach(cfg, nil))
 	}

@@ -21,18 +21,18 @@ import (
 // visibleDevices is the variable by which NVIDIA's container runtime gives a card.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
-// alone begins the event of a task that has its card as it would have it without us.
-const alone = "GPU: the job runs without a share of the memory: "
+// noShareNotice begins the event of a task that has its card as it would have it without us.
+const noShareNotice = "GPU: the job runs without a share of the memory: "
 
-// sit gives a task what belongs to its seat on a card, of which the device plugin tells in a
+// injectGPUShare gives a task what belongs to its seat on a card, of which the device plugin tells in a
 // variable. That is taken out of the environment. What speaks against a share of the card's
-// memory is no reason against the task: sit returns it for people. Only a wish that no
+// memory is no reason against the task: injectGPUShare returns it for people. Only a wish that no
 // moment could fulfil is an error.
 //
 // It does so at every start, for Nomad forgets a device's mounts with its agent.
 //
 // files are those by which plugin and driver tell each other of the task.
-func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
+func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
 	// Not from Env: there a job could name any file of the host for us to mount.
 	text, seated := cfg.DeviceEnv[seat.Variable]
 	delete(cfg.DeviceEnv, seat.Variable)
@@ -41,7 +41,7 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuF
 	if !seated {
 		// The plugin may give its things itself.
 		if _, given := cfg.DeviceEnv[seat.EnvGate]; !given {
-			notes = withoutEffect(meta)
+			notes = ignoredOptions(meta)
 		}
 		return notes, gpuFiles{}, nil
 	}
@@ -50,20 +50,20 @@ func sit(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuF
 	}
 	s, err := seat.Decode(text)
 	if err != nil {
-		return append(notes, alone+err.Error()), gpuFiles{}, nil
+		return append(notes, noShareNotice+err.Error()), gpuFiles{}, nil
 	}
 	if err := checkWish(meta, s); err != nil {
 		return nil, gpuFiles{}, err
 	}
 	if s.Notice != "" {
-		notes = append(notes, alone+s.Notice)
+		notes = append(notes, noShareNotice+s.Notice)
 	}
 	if s.Unparked != "" {
 		notes = append(notes, "GPU: nobody's memory makes room for others on this node: "+s.Unparked)
 	}
 	for _, m := range s.Mounts() {
 		if at := covered(cfg.Mounts, m.Task); at != "" {
-			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", alone, m.Task, at)), gpuFiles{}, nil
+			return append(notes, fmt.Sprintf("%s%s cannot be mounted in the task's read-only volume at %s", noShareNotice, m.Task, at)), gpuFiles{}, nil
 		}
 	}
 	mounts := s.Mounts()
@@ -114,8 +114,8 @@ func (d *Driver) disown(identity string) {
 	}
 }
 
-// withoutEffect says which wishes are of no use to a task without a seat.
-func withoutEffect(meta map[string]string) []string {
+// ignoredOptions says which wishes are of no use to a task without a seat.
+func ignoredOptions(meta map[string]string) []string {
 	var keys []string
 	for _, key := range sortedKeys(meta) {
 		if strings.HasPrefix(key, metaGPU) {

@@ -34,7 +34,7 @@ func seated(t *testing.T, s seat.Seat, env map[string]string, mounts ...*drivers
 var ours = seat.Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
 
 // The loader's file does not take the place of one of the task's own.
-func TestSit_loader(t *testing.T) {
+func TestInjectGPUShare_loader(t *testing.T) {
 	theirs := ours
 	theirs.Gate = t.TempDir()
 	mounted := func(engineName, own string, volumes ...*drivers.MountConfig) bool {
@@ -44,7 +44,7 @@ func TestSit_loader(t *testing.T) {
 		root := cfg.TaskDir().Dir
 		must.NoError(t, os.MkdirAll(filepath.Join(root, "etc"), 0o755))
 		must.NoError(t, os.WriteFile(filepath.Join(root, "etc/ld.so.preload"), []byte(own), 0o644))
-		_, _, err := sit(cfg, engineName)
+		_, _, err := injectGPUShare(cfg, engineName)
 		must.NoError(t, err)
 		last := cfg.Mounts[len(cfg.Mounts)-1]
 		return *last == drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: theirs.Gate + "/ld.so.preload", Readonly: true}
@@ -58,10 +58,10 @@ func TestSit_loader(t *testing.T) {
 	must.False(t, mounted(engine.Docker, "", &drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: "/srv/x"}))
 }
 
-func TestSit(t *testing.T) {
+func TestInjectGPUShare(t *testing.T) {
 	volume := &drivers.MountConfig{TaskPath: "/data", HostPath: "/srv/data"}
 	cfg := seated(t, ours, map[string]string{"LD_PRELOAD": "/their.so", "NOMAD_META_ebbtide_gpu_memory": "81920"}, volume)
-	notes, _, err := sit(cfg, engine.Docker)
+	notes, _, err := injectGPUShare(cfg, engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 	must.Eq(t, []*drivers.MountConfig{
@@ -75,7 +75,7 @@ func TestSit(t *testing.T) {
 	must.Eq(t, map[string]string{visibleDevices: "GPU-1"}, cfg.DeviceEnv)
 
 	cfg = seated(t, ours, map[string]string{"EBBTIDE_GATE_WAIT_MS": "7"})
-	notes, _, err = sit(cfg, engine.Exec)
+	notes, _, err = injectGPUShare(cfg, engine.Exec)
 	must.NoError(t, err)
 	must.Len(t, 1, notes)
 	must.StrContains(t, notes[0], `inject = "devices"`)
@@ -85,14 +85,14 @@ func TestSit(t *testing.T) {
 	old := ours
 	old.Unparked = "the driver is of version 535.54; it must be 575.57 or later"
 	cfg = seated(t, old, nil)
-	notes, _, err = sit(cfg, engine.Docker)
+	notes, _, err = injectGPUShare(cfg, engine.Docker)
 	must.NoError(t, err)
 	must.Eq(t, []string{"GPU: nobody's memory makes room for others on this node: the driver is of version 535.54; it must be 575.57 or later"}, notes)
 	must.Len(t, 2, cfg.Mounts, must.Sprint("it has its share all the same"))
 }
 
 // What speaks against a share of the memory does not speak against the task.
-func TestSit_alone(t *testing.T) {
+func TestInjectGPUShare_alone(t *testing.T) {
 	readOnly := &drivers.MountConfig{TaskPath: "/run", HostPath: t.TempDir(), Readonly: true}
 	for want, cfg := range map[string]*drivers.TaskConfig{
 		"GPU: the job runs without a share of the memory: there is no gate":                               seated(t, seat.Seat{Notice: "there is no gate"}, nil),
@@ -102,7 +102,7 @@ func TestSit_alone(t *testing.T) {
 		"GPU: without effect: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no seat that": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
 	} {
 		before := len(cfg.Mounts)
-		notes, _, err := sit(cfg, engine.Docker)
+		notes, _, err := injectGPUShare(cfg, engine.Docker)
 		must.NoError(t, err)
 		must.Len(t, 1, notes)
 		must.StrContains(t, notes[0], want)
@@ -114,18 +114,18 @@ func TestSit_alone(t *testing.T) {
 
 	// A place for it is there.
 	must.NoError(t, os.Mkdir(filepath.Join(readOnly.HostPath, "ebbtide"), 0o755))
-	notes, _, err := sit(seated(t, ours, nil, readOnly), engine.Docker)
+	notes, _, err := injectGPUShare(seated(t, ours, nil, readOnly), engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 }
 
 // A job cannot have the host's files mounted by an environment of its own.
-func TestSit_forged(t *testing.T) {
+func TestInjectGPUShare_forged(t *testing.T) {
 	text, err := seat.Seat{Preload: "/etc/shadow", Gate: "/root"}.Encode()
 	must.NoError(t, err)
 	for _, device := range []map[string]string{nil, {visibleDevices: "GPU-1"}, {seat.EnvGate: "/run/ebbtide/gate.sock"}} {
 		cfg := &drivers.TaskConfig{Env: map[string]string{seat.Variable: text}, DeviceEnv: device}
-		notes, _, err := sit(cfg, engine.Docker)
+		notes, _, err := injectGPUShare(cfg, engine.Docker)
 		must.NoError(t, err)
 		must.SliceEmpty(t, notes)
 		must.SliceEmpty(t, cfg.Mounts)
@@ -134,7 +134,7 @@ func TestSit_forged(t *testing.T) {
 	// The plugin gives its things itself: wishes do have an effect.
 	cfg := taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1"})
 	cfg.DeviceEnv = map[string]string{seat.EnvGate: "/run/ebbtide/gate.sock"}
-	notes, _, err := sit(cfg, engine.Docker)
+	notes, _, err := injectGPUShare(cfg, engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
 }

@@ -31,6 +31,7 @@ func TestGPU(t *testing.T) {
 			testShared(t, n)
 			testSeat(t, n)
 			testForged(t, n)
+			testCleared(t, n)
 			testWishTooLarge(t, n)
 		},
 		"docker": func(t *testing.T) {
@@ -38,6 +39,7 @@ func TestGPU(t *testing.T) {
 			testShared(t, n)
 			testSeat(t, n)
 			testForged(t, n)
+			testCleared(t, n)
 		},
 		"stock docker": func(t *testing.T) {
 			testShared(t, newGPUNode(t, card, "docker", gpuOptions{driver: "docker", plugin: map[string]string{"mounts": `"device"`}}))
@@ -131,6 +133,17 @@ func testForged(t *testing.T, n gpuNode) {
 	j := n.workload("forged", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
 	k := &j.tasks[0]
 	k.args = []string{"-c", fmt.Sprintf("NOMAD_META_ebbtide_gpu_memory=500 exec %s %s --mode fill --bytes %d", k.command, k.args[0], mib)}
+	k.command = "/bin/sh"
+	alloc := n.finish(t, j)
+	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
+}
+
+// testCleared has a program whose environment was cleared: it is kept to its share all the same.
+func testCleared(t *testing.T, n gpuNode) {
+	const wish = 100
+	j := n.workload("cleared", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
+	k := &j.tasks[0]
+	k.args = []string{"-c", fmt.Sprintf("exec env -i %s %s %s --mode fill --bytes %d", strings.Join(cardEnvironment(n.base()), " "), k.command, k.args[0], mib)}
 	k.command = "/bin/sh"
 	alloc := n.finish(t, j)
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))

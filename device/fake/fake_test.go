@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestNVML: go-nvml loads the fake and sees the card and who uses it.
+// TestNVML: go-nvml loads the fake and sees the card and the processes on it.
 func TestNVML(t *testing.T) {
 	gpu := filepath.Join(dir, "gpu") // the library, once loaded, stays with it
 	must.NoError(t, os.RemoveAll(gpu+".xid"))
@@ -93,7 +93,7 @@ func TestNVML(t *testing.T) {
 	_, r = dev.GetMemoryInfo_v2()
 	ok(r)
 
-	// A process that holds memory is seen with it, and is gone when it is killed.
+	// A process that holds memory is shown, and is gone when it is killed.
 	job := exec.Command(filepath.Join(dir, "workload"), "--steps", "1", "--hold-ms", "60000")
 	out, err := job.StdoutPipe()
 	must.NoError(t, err)

@@ -1025,6 +1025,24 @@ func TestPark_random(t *testing.T) {
 	}
 }
 
+// The reason why a process cannot be parked is reported, where parking is enabled.
+func TestPark_pinned(t *testing.T) {
+	for reason := uint64(wire.PinnedManaged); reason <= wire.PinnedMulticast; reason++ {
+		o := options()
+		o.Evictor = newGarage()
+		on(t, o, func(b *bench) {
+			a := b.process(1, "a")
+			a.take(100 * mib)
+			must.NoError(t, b.Stats()[0].ParkError)
+			must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: reason}))
+			must.EqError(t, b.Stats()[0].ParkError, wire.WhyPinned(reason))
+			must.True(t, b.Stats()[0].Pinned)
+			b.opts.RestoreOnly = true
+			must.NoError(t, b.Stats()[0].ParkError)
+		})
+	}
+}
+
 // A soft share is what a container is told, but not its limit.
 func TestGate_soft(t *testing.T) {
 	o := options()

@@ -5,11 +5,13 @@ package gate
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
 // Counts counts a container's requests on a card since its first process.
@@ -46,7 +48,7 @@ type Status struct {
 	Parked       bool          // its memory is parked, or being parked or restored
 	Parking      Parking       // set if Parked
 	Lost         error         // why its memory could not be restored, for which it is about to be killed; or nil
-	ParkError    error         // why the last attempt to park it failed; nil if it succeeded
+	ParkError    error         // why it cannot be parked, or why the last attempt failed; nil if it succeeded
 	Parks        int
 	ParkedFor    time.Duration // in completed parkings
 	Arrived      time.Time
@@ -111,12 +113,18 @@ func (g *Gate) Stats() []Status {
 		if a := c.parking; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}
+		var pinned uint64 // the lowest reason, so that the choice is stable
 		for _, p := range c.processes {
 			s.PIDs = append(s.PIDs, p.id.PID)
-			s.Pinned = s.Pinned || p.pinned != 0
+			if p.pinned != 0 && (pinned == 0 || p.pinned < pinned) {
+				pinned = p.pinned
+			}
 			if p.session == nil {
 				s.Disconnected++
 			}
+		}
+		if s.Pinned = pinned != 0; s.Pinned && g.canPark() {
+			s.ParkError = errors.New(wire.WhyPinned(pinned))
 		}
 		for _, card := range g.cards {
 			u := waiting[on{c.id, card}]

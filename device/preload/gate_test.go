@@ -30,7 +30,7 @@ const (
 	welcome, attached, refused, grant, infoIs, limitIs, pause, resume = 65, 66, 67, 68, 69, 80, 81, 82
 )
 
-// gate is a small one for the tests: one limit for all its clients, kept to the byte.
+// gate is a small gate for the tests: it has one limit for all its clients together.
 type gate struct {
 	t    *testing.T
 	path string
@@ -210,7 +210,7 @@ func (g *gate) later(c net.Conn, m message, until time.Time) {
 	}
 }
 
-// eventually waits for what must come true.
+// eventually waits until f is true.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for range 1000 {
@@ -228,7 +228,7 @@ func (g *gate) count(typ uint16) int {
 	return g.seen[typ]
 }
 
-// fine: no rule of the protocol was broken, and nobody holds anything.
+// fine: no rule of the protocol was broken, and no client holds anything.
 func (g *gate) fine() {
 	g.t.Helper()
 	eventually(g.t, "all clients gone", func() bool {

@@ -17,15 +17,15 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A container with a seat may run programs of another C library than glibc. They have no use
-// for the library; but musl's loader ends a program for a symbol that it does not find.
+// A container with a seat may run programs with another C library than glibc. The library does
+// nothing for them; but musl's loader ends a program for a symbol that it does not find.
 func TestMusl_symbols(t *testing.T) {
 	f, err := elf.Open(filepath.Join(dir, "libebbtide-cuda.so"))
 	must.NoError(t, err)
 	defer f.Close()
 	symbols, err := f.DynamicSymbols()
 	must.NoError(t, err)
-	// Those with two underlines are for the most part glibc's own.
+	// Most of those with two underlines are glibc's own.
 	common := []string{"__errno_location", "__cxa_finalize", "__tls_get_addr"}
 	seen := 0
 	for _, s := range symbols {

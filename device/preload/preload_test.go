@@ -8,6 +8,8 @@ package preload
 import (
 	"bufio"
 	"bytes"
+	"debug/elf"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,13 +34,24 @@ const (
 	context = 8 * mib // the fake's
 )
 
-var dir string // where what is built lies
+var dir string // of what is built
 
-// TestMain builds everything once. EBBTIDE_CFLAGS builds it with other flags, and
-// EBBTIDE_PRELOAD_FIRST names what is loaded before the library, a sanitizer; EBBTIDE_WRAPPER is
-// what the workload runs under, such as valgrind.
+//go:embed src/calls.def
+var calls string // there is no source beside this program in the bundle
+
+// TestMain builds everything once, unless it lies beside this program. EBBTIDE_CFLAGS builds it with
+// other flags, and EBBTIDE_PRELOAD_FIRST names a library to load before it, a sanitizer;
+// EBBTIDE_WRAPPER is a program that runs the workload, such as valgrind.
 func TestMain(m *testing.M) {
-	tmp, err := os.MkdirTemp("", "ebbtide-preload")
+	beside, err := fake.Beside()
+	if err == nil && beside != "" {
+		dir = filepath.Join(beside, "fake")
+		os.Exit(m.Run())
+	}
+	tmp := ""
+	if err == nil {
+		tmp, err = os.MkdirTemp("", "ebbtide-preload")
+	}
 	if err == nil {
 		var vars []string
 		if flags := os.Getenv("EBBTIDE_CFLAGS"); flags != "" {
@@ -176,7 +189,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// The codes by which the fake's variants answer NULL come through: no hook stands for another.
+// Each hook calls the variant of its own name: the code by which that answers NULL comes through.
 func TestVariants(t *testing.T) {
 	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
 		want := start(t, "-", nil, "--mode", "variants", "--resolve", how).next("cuMemAlloc_v2")
@@ -223,7 +236,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A pool takes memory in pieces of its own. One that would go beyond the limit is not taken.
+// A pool grows in pieces. One that would exceed the limit is not taken.
 func TestPoolPieces(t *testing.T) {
 	const limit = 301 * mib // the last MiB is half of a piece
 	g := startGate(t, limit)
@@ -270,7 +283,7 @@ func TestNoContext(t *testing.T) {
 	g.fine()
 }
 
-// A forked child speaks for itself; its parent's connection and memory stay the parent's.
+// A forked child has its own connection; that of its parent and its memory stay the parent's.
 func TestFork(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, []string{"EBBTIDE_FAKE_FORK=1"}, "--mode", "fork", "--steps", "3")
@@ -280,7 +293,7 @@ func TestFork(t *testing.T) {
 	g.fine()
 }
 
-// While a stream is captured nothing waits; what the graph needs is asked for at its launch.
+// While a stream is captured nothing waits; the memory of the graph is asked for at its launch.
 func TestCapture(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=20000", "EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--bytes", strconv.Itoa(64*mib))
@@ -292,13 +305,55 @@ func TestCapture(t *testing.T) {
 	g.fine()
 }
 
-func TestPinned(t *testing.T) {
-	g := startGate(t, 300*mib)
-	j := start(t, g.path, nil, "--mode", "ipc")
+// Threads capture at the same time, each in its own default stream: what a thread allocates there
+// belongs to its graph. The limit has room for the graphs one after the other.
+func TestCapture_threads(t *testing.T) {
+	g := startGate(t, context+128*mib)
+	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--own-stream", "--threads", "2", "--bytes", strconv.Itoa(64*mib))
+	for range 2 {
+		must.Zero(t, j.next("launched").n("free"))
+	}
 	j.end()
 	g.fine()
-	must.Len(t, 1, g.heard)
-	must.Eq(t, 2, g.heard[0].Arg)
+}
+
+func TestPinned(t *testing.T) {
+	for mode, reason := range map[string]uint64{"ipc": 2, "multicast": 6} {
+		g := startGate(t, 300*mib)
+		j := start(t, g.path, nil, "--mode", mode)
+		j.end()
+		g.fine()
+		must.Len(t, 1, g.heard, must.Sprint(mode))
+		must.Eq(t, reason, g.heard[0].Arg)
+	}
+}
+
+// The driver has a newer version of a function than the library. A program that calls it does not
+// ask, so the process is pinned, once. In the other tests the driver has none.
+func TestNewerDriver(t *testing.T) {
+	for _, name := range []string{"cuMemAlloc", "cuMemAllocAsync_ptsz", "cuCtxCreate"} {
+		g := startGate(t, 300*mib)
+		j := start(t, g.path, []string{"EBBTIDE_FAKE_NEWER=" + name}, "--threads", "4", "--steps", "3")
+		j.end()
+		g.fine()
+		must.Len(t, 1, g.heard)
+		must.Eq(t, 5, g.heard[0].Arg)
+	}
+}
+
+// A gate that comes back is told again why the process is pinned.
+func TestNewerDriver_reconnect(t *testing.T) {
+	g := startGate(t, 300*mib)
+	j := start(t, g.path, []string{"EBBTIDE_FAKE_NEWER=cuMemAlloc"}, "--steps", "1", "--hold-ms", "-1")
+	j.next("step")
+	g.stop()
+	must.NoError(t, os.RemoveAll(g.path))
+	g.listen()
+	eventually(t, "it has connected again", func() bool { return g.count(hello) == 2 && g.count(pinned) > 1 })
+	must.NoError(t, j.stdin.Close())
+	j.end()
+	g.fine()
+	must.Eq(t, 2, g.count(pinned))
 }
 
 // The gate dies and comes back: the job goes on within its lease, and says what it holds.
@@ -359,7 +414,7 @@ func TestGateComesLate(t *testing.T) {
 	must.Greater(t, uint64(context), g.heard[0].Bytes)
 }
 
-// Beyond the lease, without a gate, a request waits for its time and is then refused.
+// Beyond the lease, without a gate, a request waits as long as it may and is then refused.
 func TestGateStaysAway(t *testing.T) {
 	g := startGate(t, 512*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=300"}, "--steps", "40", "--pause-ms", "20", "--bytes", strconv.Itoa(4*mib))
@@ -406,7 +461,7 @@ func TestPause(t *testing.T) {
 	g.fine()
 }
 
-// A gate that dies during a pause does not leave the job standing.
+// A gate that dies during a pause does not leave the job paused.
 func TestPauseEndsWithGate(t *testing.T) {
 	g := startGate(t, 900*mib)
 	j := start(t, g.path, nil, "--steps", "20", "--pause-ms", "10", "--bytes", "65536")
@@ -417,8 +472,8 @@ func TestPauseEndsWithGate(t *testing.T) {
 	j.end()
 }
 
-// A context that takes more than was set aside for it is asked for when that is known, and one
-// that takes less gives the rest back.
+// What a context takes beyond its reservation is asked for when it is known; what it does not take
+// is returned.
 func TestContext(t *testing.T) {
 	for _, takes := range []int{1 * mib, 40 * mib, 200 * mib} {
 		g := startGate(t, 300*mib)
@@ -445,7 +500,7 @@ func TestWait(t *testing.T) {
 	g.fine()
 }
 
-// A job that is killed by SIGKILL leaves nothing: the gate sees the end of the connection.
+// A job that is killed leaves nothing: the gate sees the end of the connection.
 func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")
@@ -456,7 +511,7 @@ func TestKilled(t *testing.T) {
 	g.fine()
 }
 
-// A lower limit takes the lease back at once.
+// With a lower limit the lease is returned at once.
 func TestShrink(t *testing.T) {
 	g := startGate(t, 512*mib)
 	j := start(t, g.path, nil, "--steps", "1", "--hold-ms", "1500", "--bytes", "65536")
@@ -513,17 +568,23 @@ func tool(t *testing.T, name string, args ...string) string {
 
 // names are what a library exports.
 func names(t *testing.T, path string) []string {
+	t.Helper()
+	f, err := elf.Open(path)
+	must.NoError(t, err)
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	must.NoError(t, err)
 	var all []string
-	for _, l := range strings.Split(tool(t, "nm", "-D", "--defined-only", path), "\n") {
-		if f := strings.Fields(l); len(f) == 3 {
-			all = append(all, strings.Split(f[2], "@")[0])
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS {
+			all = append(all, s.Name)
 		}
 	}
+	must.SliceNotEmpty(t, all, must.Sprint(path))
 	return all
 }
 
-// harmless are names that look as if they took memory or handed in work, and do neither, or
-// none that is counted; with the reason.
+// harmless are names that look as if they took memory or submitted work, and why they do not.
 var harmless = map[string]string{
 	"cuMemAllocHost":                         "host memory",
 	"cuMemAllocHost_v2":                      "host memory",
@@ -534,7 +595,6 @@ var harmless = map[string]string{
 	"cuLaunchHostFunc":                       "runs on the host",
 	"cuLaunchHostFunc_ptsz":                  "runs on the host",
 	"cuLaunchHostFunc_v2":                    "runs on the host",
-	"cuMulticastCreate":                      "an address, not memory",
 	"cuMemPoolImportPointer":                 "memory of another process; the import of the pool pins",
 	"cuMemcpy3DPeerAsync":                    "hooked",
 	"cuGreenCtxCreate":                       "within the primary context",
@@ -544,13 +604,13 @@ var harmless = map[string]string{
 	"cuGraphAddMemsetNode":                   "work when it is launched",
 }
 
-var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|MulticastCreate|GetProcAddress)`)
+var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|Multicast(Create|AddDevice|Bind)|GetProcAddress)`)
 
 // reviewed holds names of that kind that are no allocation and no work.
 var reviewed = regexp.MustCompile(`^cu(MemHost(GetDevicePointer|GetFlags|Register|Unregister)|MemcpyGet|Graph(Memcpy|Memset|Exec))`)
 
-// TestHooks: a call of the driver that allocates or submits, and is not hooked, is noticed. It
-// looks at the fake; EBBTIDE_LIBCUDA names a real driver or a toolkit's stub to look at.
+// TestHooks finds functions of the driver that allocate or submit and are not hooked: of the fake, and
+// of a real driver or a toolkit's stub that EBBTIDE_LIBCUDA names.
 func TestHooks(t *testing.T) {
 	ours := names(t, filepath.Join(dir, "libebbtide-cuda.so"))
 	must.SliceContains(t, ours, "dlsym")
@@ -563,7 +623,11 @@ func TestHooks(t *testing.T) {
 		drivers = append(drivers, real)
 	}
 	for _, driver := range drivers {
-		for _, n := range names(t, driver) {
+		has := names(t, driver)
+		for _, m := range regexp.MustCompile(`(?m)^CALL\(\w+, (\w+)`).FindAllStringSubmatch(calls, -1) {
+			must.SliceContains(t, has, m[1], must.Sprint(driver, " does not have what the library calls"))
+		}
+		for _, n := range has {
 			if suspicious.MatchString(n) && !reviewed.MatchString(n) && harmless[n] == "" && !slices.Contains(ours, n) {
 				t.Errorf("%s of %s is not hooked: hook it in src/hooks.def or src/submit.def, or say in this test why not", n, driver)
 			}
@@ -571,8 +635,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// A program that has nothing to do with CUDA does not notice the library, and looks symbols up
-// as before: RTLD_NEXT from a library means after that library.
+// A program without CUDA does not notice the library, and looks symbols up as before: RTLD_NEXT from
+// a library means after that library.
 func TestOtherPrograms(t *testing.T) {
 	src := filepath.Join(t.TempDir(), "lib.c")
 	must.NoError(t, os.WriteFile(src, []byte(`

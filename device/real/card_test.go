@@ -7,20 +7,16 @@ package real
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
+	"os/exec"
+	"path/filepath"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
-	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/device/real/report"
 	"github.com/ebbtide/ebbtide/device/rig"
 )
 
@@ -37,6 +33,18 @@ func TestFingerprint(t *testing.T) {
 	must.Between(t, c.Memory-c.Memory/20, u.Used+u.Free, c.Memory)
 	seen := usage(t, within(t, time.Minute))
 	must.Eq(t, c.Memory, seen.Total)
+}
+
+// The plugin's program can be started here.
+func TestPlugin(t *testing.T) {
+	dir, err := fake.Beside()
+	must.NoError(t, err)
+	if dir == "" {
+		t.Skip("it is part of the bundle only")
+	}
+	out, err := exec.CommandContext(within(t, time.Minute), filepath.Join(dir, "ebbtide-gpu"), "-version").CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	must.StrHasPrefix(t, "ebbtide-gpu ", string(out))
 }
 
 // However a program finds the driver, its memory is on the gate's books, and the limit is what it
@@ -84,7 +92,7 @@ func TestAccuracy(t *testing.T) {
 			must.Eq(t, limit, l.Int("memory"))
 			got := onCard(t, ctx, before, p)
 			part := float64(got) / limit
-			record("accuracy", map[string]any{"kind": kind, "limit_mib": limit / mib, "card_mib": float64(got) / mib, "percent": 100 * part})
+			record(t, report.Measured("accuracy", "what a greedy job has on the card, by NVML and with its context, of its limit of 3 GiB", "%", 100*part).For(kind))
 			must.Between(t, 0.99, part, 1)
 			p.Release()
 			must.NoError(t, p.Wait())
@@ -110,10 +118,11 @@ func TestPause(t *testing.T) {
 		"--steps", "2", "--bytes", strconv.Itoa(16 * mib), "--count", "150", "--pause-ms", "10", "--windows", "4",
 	}})
 	next(t, ctx, p, "round")
+	var took []float64
 	for range 3 {
 		begun := time.Now()
 		must.NoError(t, g.Pause(ctx, "paused", "a test"))
-		record("pause", map[string]any{"ms": time.Since(begun).Seconds() * 1000})
+		took = append(took, time.Since(begun).Seconds()*1000)
 		// At most the line of a round that was done is on its way.
 		time.Sleep(100 * time.Millisecond)
 		p.Forget()
@@ -124,123 +133,7 @@ func TestPause(t *testing.T) {
 		must.NoError(t, g.Resume("paused", "a test"))
 		next(t, ctx, p, "round")
 	}
+	record(t, report.Measured("pause", "until a job with short kernels has stopped", "ms", took...))
 	next(t, ctx, p, "done")
 	must.NoError(t, p.Wait())
-}
-
-// What is moved to host memory and back holds what it held.
-func TestPark(t *testing.T) {
-	ctx := within(t, 3*time.Minute)
-	parker, end, err := site.Evictor(ctx, site.card.UUID, site.card.Driver)
-	if errors.Is(err, driver.ErrUnsupported) {
-		t.Skip(err)
-	}
-	must.NoError(t, err)
-	defer end()
-	const data = 2 * gib
-	g := open(t, budget, 4*gib)
-	before := usage(t, ctx)
-	p := start(t, ctx, rig.Job{Container: "parked", Gate: g, Args: []string{
-		"--steps", "4", "--bytes", strconv.Itoa(data / 4), "--count", "200", "--pause-ms", "10", "--windows", "16", "--hold-ms", "-1",
-	}})
-	for range 3 {
-		next(t, ctx, p, "round")
-		start, err := peer.Finder{}.Start(p.PID)
-		must.NoError(t, err)
-		who := []ledger.ProcessID{{PID: p.PID, Start: start}}
-		full := onCard(t, ctx, before, p)
-		must.NoError(t, g.Pause(ctx, "parked", "a test"))
-		begun := time.Now()
-		_, err = parker.Park(ctx, who)
-		must.NoError(t, err)
-		away := time.Since(begun)
-		must.GreaterEq(t, uint64(data), full-onCard(t, ctx, before, p), must.Sprint("what came free"))
-		begun = time.Now()
-		must.NoError(t, parker.Restore(ctx, who))
-		record("park", map[string]any{"mib": full / mib, "park_s": away.Seconds(), "return_s": time.Since(begun).Seconds()})
-		must.NoError(t, g.Resume("parked", "a test"))
-	}
-	p.Release()
-	next(t, ctx, p, "done")
-	must.NoError(t, p.Wait())
-}
-
-// Jobs that want twice what there is: all end well, and there is never more on the card than
-// there may be.
-func TestOversubscribed(t *testing.T) {
-	const jobs = 5
-	ctx := within(t, 2*time.Minute)
-	g := open(t, budget, budget)
-	before := usage(t, ctx)
-	data := (budget - jobs*site.Context()) / 2 / (16 * mib) * (16 * mib) // two fit, and the contexts of all
-	begun := time.Now()
-	var all []*rig.Process
-	for i := range jobs {
-		all = append(all, start(t, ctx, rig.Job{
-			Container: fmt.Sprintf("job%d", i), Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=120000"},
-			Args: []string{"--steps", "1", "--bytes", strconv.FormatUint(data, 10), "--windows", "8", "--count", "30", "--pause-ms", "20", "--seed", strconv.Itoa(i)},
-		}))
-	}
-	var most uint64
-	var wait sync.WaitGroup
-	watching, stop := context.WithCancel(ctx)
-	wait.Go(func() {
-		for watching.Err() == nil {
-			if u, err := site.Usage(watching); err == nil && u.Used > before.Used {
-				most = max(most, u.Used-before.Used)
-			}
-		}
-	})
-	for _, p := range all {
-		must.NoError(t, p.Wait())
-		must.Zero(t, p.Exit())
-	}
-	stop()
-	wait.Wait()
-	took := time.Since(begun)
-	must.LessEq(t, budget, most)
-	record("oversubscribed", map[string]any{
-		"jobs": jobs, "wanted_times": float64(jobs*(data+site.Context())) / budget, "makespan_s": took.Seconds(), "most_percent": 100 * float64(most) / budget,
-	})
-}
-
-// What the library costs on this driver. Both ways alternate.
-func TestCost(t *testing.T) {
-	const rounds = 5
-	ctx := within(t, 4*time.Minute)
-	one := func(key string, library bool, args ...string) float64 {
-		t.Helper()
-		j := rig.Job{Container: "cost", Args: args}
-		if library {
-			j.Gate = open(t, budget, 4*gib)
-		}
-		p := start(t, ctx, j)
-		l := next(t, ctx, p, key)
-		must.NoError(t, p.Wait())
-		return l.Float(key)
-	}
-	for _, m := range []struct {
-		name, key string
-		args      []string
-	}{
-		{"allocation", "p50", []string{"--mode", "many", "--count", "20000", "--bytes", "4096"}},
-		{"launch", "ns", []string{"--mode", "loop", "--count", "20000"}},
-		{"loop", "p50", []string{"--mode", "loop", "--count", "2000", "--work", "200000"}},
-	} {
-		var plain, ours, ratio []float64
-		for round := range rounds {
-			first := one(m.key, round%2 == 1, m.args...)
-			second := one(m.key, round%2 == 0, m.args...)
-			if round%2 == 1 {
-				first, second = second, first
-			}
-			plain, ours, ratio = append(plain, first), append(ours, second), append(ratio, second/first)
-		}
-		slices.Sort(plain)
-		slices.Sort(ours)
-		slices.Sort(ratio)
-		record("cost", map[string]any{"of": m.name, "driver_ns": plain, "library_ns": ours, "ratio": ratio})
-		// An order of magnitude: what a lock or a system call in the way would cost.
-		must.Less(t, 10*plain[rounds/2]+2000, ours[rounds/2], must.Sprint(strings.Join(m.args, " ")))
-	}
 }

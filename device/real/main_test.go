@@ -7,13 +7,13 @@ package real
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/nvml"
+	"github.com/ebbtide/ebbtide/device/real/report"
 	"github.com/ebbtide/ebbtide/device/rig"
 )
 
@@ -38,15 +39,17 @@ var site struct {
 	*rig.Rig
 	library *nvml.Library
 	card    nvml.Card
-
-	mu      sync.Mutex
-	figures []map[string]any
+	before  nvml.Usage // of the card
 }
 
 // TestMain prepares the card. EBBTIDE_TEST_GPU says which: "real" is this machine's first NVIDIA
-// card; without it a fake one is made.
+// card; without it a fake one is made. What is found goes to the file that report.Variable names.
 func TestMain(m *testing.M) {
 	rig.Helper(os.Args)
+	flag.Parse()
+	if flag.Lookup("test.list").Value.String() != "" {
+		os.Exit(m.Run()) // no test runs
+	}
 	os.Exit(run(m))
 }
 
@@ -64,54 +67,65 @@ func run(m *testing.M) int {
 		return 1
 	case skip != "":
 		fmt.Println("skipped:", skip)
-		return 0
-	}
-	code := m.Run()
-	for _, f := range site.figures {
-		line, err := json.Marshal(f)
-		if err != nil {
+		if err := tell(report.Line{None: skip}); err != nil {
 			fmt.Println(err)
 			return 1
 		}
-		fmt.Println(string(line))
+		return 0
 	}
-	return code
+	return m.Run()
+}
+
+// found returns the folder that has the library, the workload and, where the card is fake, its
+// driver. They are built in tmp unless they lie beside this program.
+func found(tmp string, real bool) (dir string, err error) {
+	dir, err = fake.Beside()
+	switch {
+	case err != nil:
+		return "", err
+	case dir != "" && real:
+		return dir, nil
+	case dir != "":
+		return filepath.Join(dir, "fake"), nil
+	}
+	dir = filepath.Join(tmp, "built")
+	return dir, rig.Build(dir)
 }
 
 // prepare makes the site. It says why the tests cannot run here, if so.
 func prepare(tmp string) (skip string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	built, scratch := filepath.Join(tmp, "built"), filepath.Join(tmp, "scratch")
-	if err := os.Mkdir(scratch, 0o755); err != nil {
-		return "", err
-	}
-	library := "" // where the system has it
-	switch kind := os.Getenv("EBBTIDE_TEST_GPU"); kind {
-	case "real":
+	kind := os.Getenv("EBBTIDE_TEST_GPU")
+	real := kind == "real"
+	switch {
+	case real:
 		site.library = nvml.New("")
 		if _, err := site.library.Cards(); errors.Is(err, nvml.ErrNone) {
 			return "there is no NVIDIA card on this machine: " + err.Error(), nil
 		}
-	case "", "fake":
-		library = filepath.Join(built, "libnvidia-ml.so.1")
-	default:
+	case kind != "" && kind != "fake":
 		return "", fmt.Errorf("EBBTIDE_TEST_GPU: must be real, fake or empty, got %q", kind)
 	}
-	if err := rig.Build(built); errors.Is(err, fake.ErrNoCompiler) {
+	built, err := found(tmp, real)
+	if errors.Is(err, fake.ErrNoCompiler) {
 		return err.Error(), nil
 	} else if err != nil {
 		return "", err
 	}
-	if library != "" {
-		site.Rig = rig.Fake(built, scratch, rig.Card{Memory: 16 * gib, Context: 400 * mib, Kernel: 10 * time.Microsecond})
+	scratch := filepath.Join(tmp, "scratch")
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		return "", err
+	}
+	if !real {
+		site.Rig = rig.Fake(built, scratch, rig.Card{Memory: 16 * gib, Reserved: 300 * mib, Context: 400 * mib, Lazy: 32 * mib, Kernel: 10 * time.Microsecond})
 		if err := os.Setenv("EBBTIDE_FAKE_GPU", filepath.Join(scratch, "card")); err != nil {
 			return "", err
 		}
 		if _, err := site.Usage(ctx); err != nil { // makes the card, before NVML is loaded here
 			return "", err
 		}
-		site.library = nvml.New(library)
+		site.library = nvml.New(filepath.Join(built, "libnvidia-ml.so.1"))
 	}
 	cards, err := site.library.Cards()
 	if err != nil {
@@ -121,13 +135,14 @@ func prepare(tmp string) (skip string, err error) {
 		return "the driver knows of no card", nil
 	}
 	site.card = cards[0]
-	switch u, err := site.library.Usage(site.card.UUID); {
+	site.before, err = site.library.Usage(site.card.UUID)
+	switch {
 	case err != nil:
 		return "", err
 	case site.card.MIG:
 		return "the first card is divided by MIG", nil
-	case u.Free < least:
-		return fmt.Sprintf("%d MiB of the first card are free, and %d are needed", u.Free/mib, least/mib), nil
+	case site.before.Free < least:
+		return fmt.Sprintf("%d MiB of the first card are free, and %d are needed", site.before.Free/mib, least/mib), nil
 	}
 	if site.Rig == nil {
 		context, err := contextOf(ctx, rig.Real(built, scratch, 512*mib))
@@ -136,10 +151,14 @@ func prepare(tmp string) (skip string, err error) {
 		}
 		site.Rig = rig.Real(built, scratch, context)
 	}
-	record("card", map[string]any{
-		"fake": site.IsFake(), "name": site.card.Name, "driver": site.card.Driver, "memory_mib": site.card.Memory / mib, "context_mib": float64(site.Context()) / mib,
-	})
-	return "", nil
+	u, err := site.Usage(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "", tell(report.Line{Card: &report.Card{
+		Name: site.card.Name, UUID: site.card.UUID, Driver: site.card.Driver, CUDA: fmt.Sprintf("%d.%d", u.CUDA/1000, u.CUDA%1000/10),
+		MemoryMiB: inMiB(site.card.Memory), ReservedMiB: inMiB(site.card.Reserved), FreeMiB: inMiB(site.before.Free), ContextMiB: inMiB(site.Context()),
+	}})
 }
 
 // contextOf measures what a context takes, in bytes: what a process with one has beyond the memory
@@ -171,13 +190,24 @@ func contextOf(ctx context.Context, r *rig.Rig) (uint64, error) {
 	return held - asked, nil
 }
 
-// record keeps a figure, which is printed at the end as a line of JSON.
-func record(name string, values map[string]any) {
-	site.mu.Lock()
-	defer site.mu.Unlock()
-	values["figure"] = name
-	site.figures = append(site.figures, values)
+// tell puts what was found into the report, if one is wanted.
+func tell(l report.Line) error {
+	path := os.Getenv(report.Variable)
+	if path == "" {
+		return nil
+	}
+	return report.Append(path, l)
 }
+
+// record puts a figure into the report.
+func record(t *testing.T, f report.Figure) {
+	t.Helper()
+	f.Test, _, _ = strings.Cut(t.Name(), "/")
+	t.Log(f)
+	must.NoError(t, tell(report.Line{Figure: &f}))
+}
+
+func inMiB(bytes uint64) float64 { return float64(bytes) / mib }
 
 // within is a context for all that a test waits for.
 func within(t *testing.T, d time.Duration) context.Context {
@@ -188,10 +218,13 @@ func within(t *testing.T, d time.Duration) context.Context {
 }
 
 // open opens a gate over so many bytes of the card, in which each container has a limit.
-func open(t *testing.T, bytes, limit uint64) *rig.Gate {
+func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *rig.Gate {
 	t.Helper()
 	g, err := site.Open(site.card.UUID, bytes, func(o *gate.Options) {
 		o.Shares = rig.Limits{Otherwise: gate.Share{Limit: limit}}
+		for _, f := range change {
+			f(o)
+		}
 	})
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, g.Close()) })
@@ -238,8 +271,7 @@ func onCard(t *testing.T, ctx context.Context, before rig.Usage, processes ...*r
 		sum += u.Processes[p.PID]
 	}
 	if sum == 0 {
-		must.GreaterEq(t, before.Used, u.Used)
-		sum = u.Used - before.Used
+		sum = u.Used - min(before.Used, u.Used)
 	}
 	return sum
 }

@@ -10,12 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/real/report"
 	"github.com/ebbtide/ebbtide/device/rig"
 )
 
@@ -45,7 +45,7 @@ func TestPyTorch(t *testing.T) {
 	const limit = 3 * gib
 	script, err := filepath.Abs("testdata/train.py")
 	must.NoError(t, err)
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 3*time.Minute)
 	job := func(container string, g *rig.Gate, args ...string) *rig.Process {
 		return start(t, ctx, rig.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
 			Env: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "EBBTIDE_GATE_WAIT_MS=100"}})
@@ -59,11 +59,11 @@ func TestPyTorch(t *testing.T) {
 		must.Eq(t, true, l["refused"], must.Sprint("torch.cuda.OutOfMemoryError"))
 		must.Eq(t, true, l["again"], must.Sprint("after freeing it works again"))
 		must.Between(t, limit/2, l.Int("got"), limit)
-		record("torch_limit", map[string]any{"limit_mib": limit / mib, "got_mib": l.Int("got") / mib})
+		record(t, report.Measured("got", "what PyTorch's tensors get of a limit of 3 GiB", "%", 100*l.Float("got")/limit))
 		must.NoError(t, p.Wait())
 	})
 
-	var plain, ours, ratio []float64
+	var plain, ours []float64
 	for round := range 3 {
 		var losses [2]any
 		var step [2]float64
@@ -82,12 +82,9 @@ func TestPyTorch(t *testing.T) {
 			}
 		}
 		must.Eq(t, losses[0], losses[1], must.Sprint("the library changes nothing that is computed"))
-		plain, ours, ratio = append(plain, step[0]), append(ours, step[1]), append(ratio, step[1]/step[0])
+		plain, ours = append(plain, step[0]), append(ours, step[1])
 	}
-	slices.Sort(plain)
-	slices.Sort(ours)
-	slices.Sort(ratio)
-	record("torch_step", map[string]any{"driver_ms": plain, "library_ms": ours, "ratio": ratio})
+	compare(t, "step of a training", "ms", plain, ours)
 
 	g := open(t, budget, limit)
 	both := []*rig.Process{job("one", g, "train"), job("two", g, "train")}

@@ -116,6 +116,32 @@ func TestBooks_overhead(t *testing.T) {
 	})
 }
 
+// The driver takes whole blocks: what an allocation has beyond what was asked is on the books,
+// and a job that is granted what the card does not have gets no error.
+func TestBooks_rounding(t *testing.T) {
+	b := newTable(t, Card{Block: 64 * mib})
+	p, err := b.Start(b.ctx, Job{
+		Container: "rounded", Gate: b.gate,
+		Args: []string{"--steps", "8", "--bytes", strconv.Itoa(33 * mib), "--count", "1", "--hold-ms", "-1"},
+	})
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		_ = p.Kill()
+		_ = p.Wait()
+	})
+	b.eventually(t, "the books have whole blocks", func() error {
+		s, _ := b.gate.Of("rounded")
+		if len(s.Usage) != 1 || s.Usage[0].Held.Committed < 8*33*mib || s.Usage[0].Held.CardUsage() < 8*64*mib {
+			return fmt.Errorf("%+v", s.Usage)
+		}
+		return nil
+	})
+	other := b.holder(t, "other", 600, true)
+	b.next(t, other, "step")
+	s, _ := b.gate.Of("rounded")
+	must.True(t, s.Parked)
+}
+
 // A process that does not ask holds memory of which no book knows. The driver then refuses
 // what was granted, and room is made before the program hears of it.
 func TestBooks_outside(t *testing.T) {
@@ -163,16 +189,24 @@ func TestBooks_return(t *testing.T) {
 	must.Zero(t, parked.Exit())
 }
 
-// A container that has borrowed memory gets none that could not be parked: it would keep the
-// card.
-func TestBooks_managed(t *testing.T) {
-	b := newTable(t, Card{}, func(o *gate.Options) {
-		o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
-	})
-	p, err := b.Start(b.ctx, Job{Container: "borrower", Gate: b.gate, Args: []string{"--alloc", "managed", "--steps", "4", "--bytes", strconv.Itoa(100 * mib)}})
-	must.NoError(t, err)
-	must.Error(t, p.Wait())
-	must.Eq(t, 2, p.Exit(), must.Sprint("out of memory at the third step, with the context"))
-	borrower := b.holder(t, "free", 600, true)
-	b.next(t, borrower, "step")
+// A container that cannot be parked gets no more than its share: it would keep the card.
+func TestBooks_pinned(t *testing.T) {
+	for name, j := range map[string]Job{
+		"managed memory": {Args: []string{"--alloc", "managed"}},
+		"a newer driver": {Env: []string{"EBBTIDE_FAKE_NEWER=cuMemAlloc"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTable(t, Card{}, func(o *gate.Options) {
+				o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
+			})
+			j.Container, j.Gate = "borrower", b.gate
+			j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(100*mib))
+			p, err := b.Start(b.ctx, j)
+			must.NoError(t, err)
+			must.Error(t, p.Wait())
+			must.Eq(t, 2, p.Exit(), must.Sprint("out of memory at the third step, with the context"))
+			borrower := b.holder(t, "free", 600, true)
+			b.next(t, borrower, "step")
+		})
+	}
 }

@@ -30,11 +30,13 @@ import (
 
 // Card is a fake card.
 type Card struct {
-	Memory  uint64        // bytes
-	Context uint64        // bytes that a context takes
-	Lazy    uint64        // bytes that a process's first launch takes
-	Kernel  time.Duration // that each launch takes
-	Latency time.Duration // of an allocation
+	Memory   uint64        // bytes
+	Reserved uint64        // bytes that the driver keeps beyond that
+	Context  uint64        // bytes that a context takes
+	Block    uint64        // bytes of which an allocation takes whole ones; 0: 512
+	Lazy     uint64        // bytes that a process's first launch takes
+	Kernel   time.Duration // that each launch takes
+	Latency  time.Duration // of an allocation
 	// Serial has the kernels of all processes run one after the other, as on a card that each of
 	// them fills. Otherwise each process has a card's speed for itself.
 	Serial bool
@@ -67,7 +69,9 @@ func Fake(built, scratch string, c Card) *Rig {
 		"LD_LIBRARY_PATH=" + built,
 		"EBBTIDE_FAKE_GPU=" + filepath.Join(scratch, "card"),
 		"EBBTIDE_FAKE_MEMORY=" + strconv.FormatUint(c.Memory, 10),
+		"EBBTIDE_FAKE_RESERVED=" + strconv.FormatUint(c.Reserved, 10),
 		"EBBTIDE_FAKE_CONTEXT=" + strconv.FormatUint(c.Context, 10),
+		"EBBTIDE_FAKE_BLOCK=" + strconv.FormatUint(max(c.Block, 512), 10),
 		"EBBTIDE_FAKE_LAZY=" + strconv.FormatUint(c.Lazy, 10),
 		"EBBTIDE_FAKE_KERNEL_US=" + strconv.FormatInt(c.Kernel.Microseconds(), 10),
 		"EBBTIDE_FAKE_LATENCY_US=" + strconv.FormatInt(c.Latency.Microseconds(), 10),
@@ -91,6 +95,9 @@ func (r *Rig) Context() uint64 { return r.context }
 
 // Library is the path of the preload library.
 func (r *Rig) Library() string { return filepath.Join(r.dir, "libebbtide-cuda.so") }
+
+// Workload is the path of the workload.
+func (r *Rig) Workload() string { return filepath.Join(r.dir, "workload") }
 
 // Env are the variables that a program needs to find the card.
 func (r *Rig) Env() []string { return slices.Clone(r.env) }
@@ -139,7 +146,7 @@ const unread = 4096
 func (r *Rig) Start(ctx context.Context, j Job) (*Process, error) {
 	program := j.Program
 	if program == "" {
-		program = filepath.Join(r.dir, "workload")
+		program = r.Workload()
 		if slices.Contains(j.Args, "linked") {
 			program += "-linked"
 		}
@@ -190,7 +197,8 @@ func (r *Rig) Start(ctx context.Context, j Job) (*Process, error) {
 // ErrEnded says that a program has ended without the line that was waited for.
 var ErrEnded = errors.New("the program ended before")
 
-// Next returns the next line that has the key; earlier ones are dropped.
+// Next returns the next line that has the key, or, without one, the next; earlier ones are
+// dropped.
 func (p *Process) Next(ctx context.Context, key string) (Line, error) {
 	for {
 		select {
@@ -201,7 +209,9 @@ func (p *Process) Next(ctx context.Context, key string) (Line, error) {
 			if _, ok := l[key]; ok {
 				return l, nil
 			}
-			if _, ok := l["error"]; ok {
+			if _, ok := l["error"]; key == "" && !ok {
+				return l, nil
+			} else if ok {
 				return nil, fmt.Errorf("waiting for %q: the program says %v: %v", key, l, p.Wait())
 			}
 		case <-ctx.Done():
@@ -258,8 +268,9 @@ func (p *Process) CPU() time.Duration {
 
 // Usage is what NVML says of the card.
 type Usage struct {
-	Total, Used uint64         // bytes
+	Total, Used uint64         // bytes, with what the driver keeps
 	Processes   map[int]uint64 // bytes of each, as far as NVML tells
+	CUDA        int            // the newest version that the driver knows, 1000 · major + 10 · minor; 0 if NVML does not tell
 }
 
 // Usage asks NVML, in a process without a context and without the preload library.
@@ -274,7 +285,7 @@ func (r *Rig) Usage(ctx context.Context) (Usage, error) {
 			u.Processes[int(l.Int("pid"))] = uint64(l.Float("used"))
 		}
 		if _, ok := l["card_total"]; ok {
-			u.Total, u.Used = uint64(l.Float("card_total")), uint64(l.Float("card_used"))
+			u.Total, u.Used, u.CUDA = uint64(l.Float("card_total")), uint64(l.Float("card_used")), int(l.Int("cuda"))
 		}
 	}
 	if err := p.Wait(); err != nil {

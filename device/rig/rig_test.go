@@ -49,6 +49,15 @@ func TestProcess(t *testing.T) {
 
 	_, err = shell(t, ctx, `echo '{"error": 2, "call": "take"}'; exit 2`).Next(ctx, "a")
 	must.ErrorContains(t, err, "map[call:take error:2]")
+
+	p = shell(t, ctx, `echo '{"a": 1}'; echo '{"b": 2}'; echo '{"error": "no"}'; exit 2`)
+	for _, want := range []Line{{"a": 1.0}, {"b": 2.0}} {
+		l, err := p.Next(ctx, "") // whatever it is
+		must.NoError(t, err)
+		must.Eq(t, want, l)
+	}
+	_, err = p.Next(ctx, "")
+	must.ErrorContains(t, err, "error:no")
 }
 
 // What runs ends with its context.

@@ -31,7 +31,7 @@ type Report struct {
 	Since time.Time `json:"since"` // start of this state
 	Why   string    `json:"why"`   // human-readable; "" while running
 	Cards []Card    `json:"cards"`
-	// Unparked is why the last attempt to park it failed; "" if it succeeded.
+	// Unparked is why it cannot be parked, or why the last attempt failed; "" if it succeeded.
 	Unparked string `json:"not_parked"`
 
 	Denied  uint64  `json:"denied"` // requests for memory

@@ -1,13 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// A CUDA driver without a card: what the driver's interface promises about memory, contexts,
-// streams, captures, graphs and checkpoints, over the state in state.c. Memory is the process's
-// own, so that programs can look at it. Each variant of a call (_v2, _ptsz) is a function of its
-// own and answers a NULL with an error code of its own, so that a test can tell them apart.
+// A CUDA driver without a card: memory, contexts, streams, captures, graphs and checkpoints, over the
+// state in state.c. Device memory is host memory, so that programs can read it. Each variant of a
+// call (_v2, _ptsz) is a separate function and answers a NULL with its own error code, so that a
+// test can tell them apart.
 //
-// Work is done when it is submitted; only the time it takes passes later: a launch moves on the
-// moment until which the process has work, and synchronising sleeps until then.
+// Work is done when it is submitted. Only its time passes later: each launch adds to the time until
+// which the process has work, and synchronising sleeps until then.
 
 #include "state.h"
 
@@ -20,13 +20,14 @@
 #define API __attribute__((visibility("default")))
 // The code by which a variant answers a NULL pointer.
 enum { CODE = 7000 };
+enum { DRIVER = 12080 }; // the newest version of CUDA that it knows
 
 struct CUctx_st { int gpu, primary, refs; };
 struct CUmemPoolHandle_st { int gpu; int64_t reserved, used, threshold; };
 struct CUgraph_st { int64_t bytes; };
 struct CUgraphExec_st { int64_t bytes; };
 struct CUarray_st { int gpu; int64_t bytes; };
-struct CUstream_st { int capturing; int64_t bytes; int gpu; struct CUctx_st *ctx; };
+struct CUstream_st { uint64_t capturing; int64_t bytes; int gpu; struct CUctx_st *ctx; };
 
 struct block { // what a pointer is
 	uint64_t at, size;
@@ -47,8 +48,9 @@ static struct {
 	struct CUctx_st primary[FAKE_GPUS];
 	struct CUmemPoolHandle_st pool[FAKE_GPUS];
 	struct CUstream_st legacy;
-	int64_t graph[FAKE_GPUS]; // what graphs keep
+	int64_t graph[FAKE_GPUS]; // bytes kept for graphs
 	int captures;
+	_Atomic uint64_t captured; // how many captures there have been
 	_Atomic int64_t until; // when all work is done, µs
 	uint64_t handles;
 } my = { .mutex = PTHREAD_MUTEX_INITIALIZER };
@@ -72,7 +74,7 @@ static struct fake_process *me(void)
 	return &my.s->process[my.slot];
 }
 
-// enter counts the thread in, and holds it back while the process is locked for a checkpoint.
+// enter counts the thread in. While the process is locked for a checkpoint it waits.
 static CUresult enter(void)
 {
 	if (!my.s || my.inited != getpid())
@@ -164,7 +166,7 @@ static int64_t whole(uint64_t n, int64_t unit)
 
 static CUresult allocate(CUdeviceptr *out, uint64_t size, struct CUctx_st *c)
 {
-	int64_t n = whole(size, 512);
+	int64_t n = whole(size, (int64_t)size > my.s->block / 2 ? my.s->block : 512);
 	int kind;
 	if (!size)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -182,8 +184,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t size, struct CUctx_st *c)
 	return CUDA_SUCCESS;
 }
 
-// The slot of this process, for libnvidia-ml in it: the kernel does not tell a process of its own
-// locks, so that it would take this process for one that has died.
+// The slot of this process, for libnvidia-ml in it. The kernel does not tell a process of its own
+// locks: libnvidia-ml would think that this process is dead.
 API int ebbtide_fake_slot(void) { return fake_mine(); }
 
 // Start, devices, contexts.
@@ -194,8 +196,8 @@ API CUresult cuInit(unsigned flags)
 	if (!(my.s = fake_open()))
 		return CUDA_ERROR_NO_DEVICE;
 	if (my.inited && my.inited != getpid()) {
-		// The real driver stays unusable in a forked child. A test of the library in between
-		// wants to go on there.
+		// The real driver stays unusable in a forked child. A test of the preload library
+		// needs it there.
 		if (!getenv("EBBTIDE_FAKE_FORK"))
 			return CUDA_ERROR_NOT_INITIALIZED;
 		memset(my.primary, 0, sizeof my.primary);
@@ -213,7 +215,7 @@ API CUresult cuInit(unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuDriverGetVersion(int *v) { *v = 12080; return CUDA_SUCCESS; }
+API CUresult cuDriverGetVersion(int *v) { *v = DRIVER; return CUDA_SUCCESS; }
 
 API CUresult cuDeviceGetCount(int *n)
 {
@@ -416,7 +418,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
 	return leave(allocate(p, n, c));
 }
 
-// A pointer of 32 bits cannot name our memory: the call of old programs is there, and refuses.
+// Host memory has no addresses of 32 bits: the call of old programs is there, and refuses.
 API CUresult cuMemAlloc(CUdeviceptr_v1 *p, unsigned n)
 {
 	(void)n;
@@ -490,9 +492,13 @@ API CUresult cuMemGetInfo(unsigned *available, unsigned *total)
 
 // Streams, captures, graphs.
 
+// The default streams: 0 and 1 are the process's, 2 is the thread's. In the functions with _ptsz 0 is
+// the thread's.
+#define OWN(s) ((s) ? (s) : CU_STREAM_PER_THREAD)
 static struct CUstream_st *stream(CUstream s)
 {
-	return (uintptr_t)s > 2 ? s : &my.legacy;
+	static __thread struct CUstream_st own;
+	return (uintptr_t)s > 2 ? s : s == CU_STREAM_PER_THREAD ? &own : &my.legacy;
 }
 
 API CUresult cuStreamCreate(CUstream *s, unsigned flags)
@@ -513,7 +519,12 @@ API CUresult cuStreamSynchronize(CUstream s)
 	drain();
 	return CUDA_SUCCESS;
 }
-API CUresult cuStreamIsCapturing(CUstream s, int *status) { *status = stream(s)->capturing; return CUDA_SUCCESS; }
+API CUresult cuStreamIsCapturing(CUstream s, int *status) { *status = stream(s)->capturing != 0; return CUDA_SUCCESS; }
+API CUresult cuStreamGetCaptureInfo(CUstream s, int *status, uint64_t *id)
+{
+	*id = stream(s)->capturing;
+	return cuStreamIsCapturing(s, status);
+}
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
 	static __thread int mine;
@@ -527,12 +538,12 @@ API CUresult cuStreamBeginCapture_v2(CUstream s, int mode)
 {
 	(void)mode;
 	ENTER();
-	stream(s)->capturing = 1;
+	stream(s)->capturing = ++my.captured;
 	stream(s)->bytes = 0;
 	my.captures++;
 	return leave(CUDA_SUCCESS);
 }
-API CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return cuStreamBeginCapture_v2(s, mode | 4); }
+API CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, int mode) { return cuStreamBeginCapture_v2(OWN(s), mode); }
 API CUresult cuStreamBeginCapture(CUstream s) { return cuStreamBeginCapture_v2(s, 0); }
 API CUresult cuStreamEndCapture(CUstream s, CUgraph *g)
 {
@@ -544,7 +555,7 @@ API CUresult cuStreamEndCapture(CUstream s, CUgraph *g)
 	my.captures--;
 	return CUDA_SUCCESS;
 }
-API CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { return g ? cuStreamEndCapture(s, g) : CODE + 21; }
+API CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *g) { return g ? cuStreamEndCapture(OWN(s), g) : CODE + 21; }
 
 API CUresult cuGraphCreate(CUgraph *g, unsigned flags) { (void)flags; *g = calloc(1, sizeof **g); return CUDA_SUCCESS; }
 API CUresult cuGraphDestroy(CUgraph g) { free(g); return CUDA_SUCCESS; }
@@ -599,7 +610,7 @@ API CUresult cuGraphLaunch(CUgraphExec x, CUstream s)
 	work();
 	return leave(CUDA_SUCCESS);
 }
-API CUresult cuGraphLaunch_ptsz(CUgraphExec x, CUstream s) { return cuGraphLaunch(x, s); }
+API CUresult cuGraphLaunch_ptsz(CUgraphExec x, CUstream s) { return cuGraphLaunch(x, OWN(s)); }
 API CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {
 	GPU(dev);
@@ -622,7 +633,7 @@ static CUresult pool_alloc(CUdeviceptr *out, uint64_t size, struct CUmemPoolHand
 	int64_t n = whole(size, 512);
 	if (stream(s)->capturing) {
 		stream(s)->bytes += n;
-		*out = 0x1000; // of the graph's, when it runs
+		*out = 0x1000; // the graph has memory only when it runs
 		return CUDA_SUCCESS;
 	}
 	pthread_mutex_lock(&my.mutex);
@@ -665,29 +676,29 @@ static CUresult pool_free(struct block *b)
 	return CUDA_SUCCESS;
 }
 
-#define POOLED(suffix, code) \
+#define POOLED(suffix, code, stream_of) \
 	API CUresult cuMemAllocAsync##suffix(CUdeviceptr *p, size_t n, CUstream s) \
 	{ \
 		if (!p) \
 			return CODE + code; \
 		HERE(c); \
-		return leave(pool_alloc(p, n, &my.pool[c->gpu], s)); \
+		return leave(pool_alloc(p, n, &my.pool[c->gpu], stream_of(s))); \
 	} \
 	API CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream s) \
 	{ \
 		if (!p) \
 			return CODE + code + 1; \
 		ENTER(); \
-		return leave(pool_alloc(p, n, pool, s)); \
+		return leave(pool_alloc(p, n, pool, stream_of(s))); \
 	} \
 	API CUresult cuMemFreeAsync##suffix(CUdeviceptr p, CUstream s) \
 	{ \
 		if (!p) \
 			return CODE + code + 2; \
-		return stream(s)->capturing ? CUDA_SUCCESS : cuMemFree_v2(p); \
+		return stream(stream_of(s))->capturing ? CUDA_SUCCESS : cuMemFree_v2(p); \
 	}
-POOLED(, 30)
-POOLED(_ptsz, 34)
+POOLED(, 30, )
+POOLED(_ptsz, 34, OWN)
 
 API CUresult cuDeviceGetMemPool(CUmemoryPool *p, CUdevice dev) { GPU(dev); *p = &my.pool[dev]; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *p, CUdevice dev) { return cuDeviceGetMemPool(p, dev); }
@@ -834,12 +845,14 @@ API CUresult cuArrayDestroy(CUarray a)
 }
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray a) { return cuArrayDestroy((CUarray)a); }
 
-// Sharing. Nothing is shared; that it was tried is what matters.
+// Sharing. Nothing is shared: only the calls matter.
 
 API CUresult cuIpcGetMemHandle(CUipcMemHandle *h, CUdeviceptr p) { memset(h, 0, sizeof *h); memcpy(h, &p, sizeof p); return CUDA_SUCCESS; }
 API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle h, unsigned flags) { (void)flags; memcpy(p, &h, sizeof *p); return CUDA_SUCCESS; }
 API CUresult cuIpcCloseMemHandle(CUdeviceptr p) { (void)p; return CUDA_SUCCESS; }
 API CUresult cuImportExternalMemory(CUexternalMemory *m, const void *d) { *m = (CUexternalMemory)d; return CUDA_SUCCESS; }
+
+API CUresult cuMulticastCreate(CUmemGenericAllocationHandle *m, const void *prop) { *m = (uintptr_t)prop; return CUDA_SUCCESS; }
 
 // Work. A "function" is one of two built in: ebb_mix (pointer, count, seed) and ebb_nop.
 
@@ -851,7 +864,7 @@ API CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	*f = (CUfunction)(uintptr_t)(strcmp(name, "ebb_mix") == 0 ? 1 : 2);
 	return CUDA_SUCCESS;
 }
-// What a module takes that the driver loads with the first launch: no call asks for it.
+// The driver loads modules with the first launch: no call asks for that memory.
 static CUresult lazy(void)
 {
 	static _Atomic int loaded; // the pid
@@ -884,7 +897,7 @@ API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
 }
 API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sm, CUstream s, void **kp, void **ex)
 {
-	return f ? cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sm, s, kp, ex) : CODE + 61;
+	return f ? cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sm, OWN(s), kp, ex) : CODE + 61;
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **kp, void **ex) { return c ? cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, c->hStream, kp, ex) : CODE + 62; }
 API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *c, CUfunction f, void **kp, void **ex) { return c ? cuLaunchKernelEx(c, f, kp, ex) : CODE + 63; }
@@ -915,7 +928,7 @@ API CUresult cuMemsetD8_v2(CUdeviceptr d, unsigned char v, size_t n)
 }
 API CUresult cuMemsetD8_v2_ptds(CUdeviceptr d, unsigned char v, size_t n) { return d ? cuMemsetD8_v2(d, v, n) : CODE + 79; }
 
-// Checkpoints, from whatever process.
+// Checkpoints, of any process by any other.
 
 static CUresult target(int pid, struct fake_process **p, int *slot)
 {
@@ -940,7 +953,7 @@ API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	p->state = CU_PROCESS_STATE_LOCKED;
 	while (p->busy > 0 || fake_fails("lock")) {
-		if (now_us() > until) { // it goes on running
+		if (now_us() > until) { // the process goes on running
 			p->state = CU_PROCESS_STATE_RUNNING;
 			return CUDA_ERROR_NOT_READY;
 		}
@@ -996,7 +1009,7 @@ API CUresult cuCheckpointProcessUnlock(int pid, void *args)
 	return CUDA_SUCCESS;
 }
 
-// Which function a name means, by the version that a program was built for.
+// Which function a name means to a program, by the version of CUDA that it was built for.
 
 struct version { const char *name; int since; int ptsz; void *f; };
 static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, int *status);
@@ -1022,15 +1035,28 @@ static const struct version versions[] = {
 	F(cuMemGetInfo), V(cuMemGetInfo, _v2, 3020), F(cuMemAllocAsync), Z(cuMemAllocAsync, cuMemAllocAsync_ptsz), F(cuMemAllocFromPoolAsync),
 	Z(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz), F(cuMemFreeAsync), Z(cuMemFreeAsync, cuMemFreeAsync_ptsz), F(cuDeviceGetMemPool),
 	F(cuDeviceGetDefaultMemPool), F(cuMemPoolCreate), F(cuMemPoolDestroy), F(cuMemPoolTrimTo), F(cuMemPoolGetAttribute), F(cuMemPoolSetAttribute),
-	F(cuMemCreate), F(cuMemRelease), F(cuMemMap), F(cuMemUnmap), F(cuMemSetAccess), F(cuMemAddressReserve), F(cuMemAddressFree), F(cuMemRetainAllocationHandle),
+	F(cuMemCreate), F(cuMemRelease), F(cuMemMap), F(cuMemUnmap), F(cuMemSetAccess), F(cuMemAddressReserve), F(cuMemAddressFree), F(cuMemRetainAllocationHandle), F(cuMemGetAllocationGranularity),
 	F(cuArrayCreate), V(cuArrayCreate, _v2, 3020), F(cuArrayDestroy), F(cuStreamCreate), V(cuStreamDestroy, _v2, 4000), F(cuStreamSynchronize),
 	F(cuStreamBeginCapture), V(cuStreamBeginCapture, _v2, 10010), Z(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz), F(cuStreamEndCapture),
 	Z(cuStreamEndCapture, cuStreamEndCapture_ptsz), F(cuStreamIsCapturing), F(cuGraphDestroy), F(cuGraphInstantiateWithFlags), F(cuGraphExecDestroy),
 	F(cuGraphLaunch), Z(cuGraphLaunch, cuGraphLaunch_ptsz), F(cuModuleLoadData), F(cuModuleGetFunction), F(cuLaunchKernel), Z(cuLaunchKernel, cuLaunchKernel_ptsz),
 	V(cuMemcpyHtoD, _v2, 3020), Z(cuMemcpyHtoD, cuMemcpyHtoD_v2_ptds), V(cuMemcpyDtoH, _v2, 3020), Z(cuMemcpyDtoH, cuMemcpyDtoH_v2_ptds), V(cuMemsetD8, _v2, 3020),
-	Z(cuMemsetD8, cuMemsetD8_v2_ptds), F(cuIpcGetMemHandle), F(cuGetProcAddress), V(cuGetProcAddress, _v2, 12000),
+	Z(cuMemsetD8, cuMemsetD8_v2_ptds), F(cuIpcGetMemHandle), F(cuMulticastCreate), F(cuGetProcAddress), V(cuGetProcAddress, _v2, 12000),
 };
 
+
+// newer stands for a version of a function that the preload library does not know.
+static CUresult newer(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+// is_newer says whether EBBTIDE_FAKE_NEWER names this function.
+static bool is_newer(const char *name, int version, uint64_t flags)
+{
+	const char *want = getenv("EBBTIDE_FAKE_NEWER");
+	size_t n = strlen(name);
+	if (!want || version < DRIVER || strncmp(want, name, n) != 0)
+		return false;
+	return !want[n] || (strcmp(want + n, "_ptsz") == 0 && flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+}
 
 static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, int *status)
 {
@@ -1046,6 +1072,8 @@ static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, 
 			*pfn = v->f;
 		}
 	}
+	if (is_newer(name, version, flags))
+		*pfn = (void *)newer;
 	if (status)
 		*status = *pfn ? 0 : known ? 2 : 1;
 	return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// NVML over the same state as the driver in cuda.c: as much of it as go-nvml, pynvml and the
-// plugin ask for. What is missing is answered by the loader, as with an old driver.
+// NVML over the same state as the driver in cuda.c: the functions that go-nvml, pynvml and the plugin
+// call. The loader does not find the others, as with an old driver.
 
 #include "state.h"
 
@@ -174,7 +174,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
 {
 	GPU(dev, g);
 	reap();
-	// The old call counts what the driver keeps as used.
+	// The old call counts as used what the driver keeps.
 	m->total = (unsigned long long)(my.s->gpu[g].total + my.s->reserved);
 	m->used = (unsigned long long)(my.s->gpu[g].used + my.s->reserved);
 	m->free = m->total - m->used;
@@ -204,7 +204,7 @@ static nvmlReturn_t processes(nvmlDevice_t dev, unsigned *count, void *list, boo
 		struct fake_process *p = &my.s->process[i];
 		int pid = p->live && p->used[g] > 0 ? fake_pid(i) : 0;
 		if (pid <= 0)
-			continue; // of another container, as NVML in a container
+			continue; // in another container: NVML does not show it
 		if (n < have && list && old)
 			((nvmlProcessInfo_v1_t *)list)[n] = (nvmlProcessInfo_v1_t){ (unsigned)pid, (unsigned long long)p->used[g] };
 		else if (n < have && list)
@@ -226,8 +226,8 @@ API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *s, unsigned n)
 	return readlink(path, got, sizeof got - 1) < 0 ? NVML_ERROR_NOT_FOUND : text(s, n, got);
 }
 
-// Events: a file <state>.xid with a number in it is an Xid error on the first card, told once to
-// each set.
+// Events. A file <state>.xid with a number in it is an Xid error on the first card; each event set
+// gets it once.
 API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) { READY(); *set = calloc(1, sizeof **set); return NVML_SUCCESS; }
 API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) { READY(); free(set); return NVML_SUCCESS; }
 API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t dev, unsigned long long *t) { GPU(dev, g); (void)g; *t = EVENT_XID; return NVML_SUCCESS; }

@@ -32,6 +32,7 @@ static void create(struct fake_state *s)
 		s->gpus = FAKE_GPUS;
 	s->context = env("EBBTIDE_FAKE_CONTEXT", 8 << 20);
 	s->reserved = env("EBBTIDE_FAKE_RESERVED", 0);
+	s->block = env("EBBTIDE_FAKE_BLOCK", 512);
 	s->lazy = env("EBBTIDE_FAKE_LAZY", 0);
 	s->latency_us = env("EBBTIDE_FAKE_LATENCY_US", 0);
 	s->kernel_us = env("EBBTIDE_FAKE_KERNEL_US", 0);
@@ -58,7 +59,7 @@ struct fake_state *fake_open(void)
 	const char *path = getenv("EBBTIDE_FAKE_GPU");
 	pthread_mutex_lock(&my.mutex);
 	if (!my.s && path && *path) {
-		// Never closed: that would drop the lock by which the process is known.
+		// Never closed: that would drop the lock that shows that the process lives.
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 		if (fd >= 0 && flock(fd, LOCK_EX) == 0) {
 			struct fake_state *s = MAP_FAILED;

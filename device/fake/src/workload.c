@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // A program that uses a card as a training job does: it makes a context, allocates in steps,
-// computes on what it has, needs most at the end, frees, and prints a JSON line per step. What
-// the memory must hold is known, and looked at before it is freed.
+// computes on what it has, needs most at the end, frees, and prints a JSON line per step. It checks
+// the content of the memory before it frees it.
 //
-// It is also the tests' hand: each thing that the preload library must stand is a mode. It runs on
-// the fake driver and on a real one: the kernels are written in PTX, which the fake does not read.
+// Each case that the preload library must handle is a mode. It runs on the fake driver and on a real
+// one: the kernels are written in PTX, which the fake does not read.
 
 #include "../../preload/src/cuda.h"
 
@@ -33,7 +33,10 @@
 	X(cuMemFree_v2, 3020, (CUdeviceptr)) \
 	X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream)) \
 	X(cuMemFreeAsync, 11020, (CUdeviceptr, CUstream)) \
+	X(cuDeviceGetDefaultMemPool, 11020, (CUmemoryPool *, CUdevice)) \
+	X(cuMemPoolTrimTo, 11020, (CUmemoryPool, size_t)) \
 	X(cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
+	X(cuMemGetAllocationGranularity, 10020, (size_t *, const CUmemAllocationProp *, int)) \
 	X(cuMemRelease, 10020, (CUmemGenericAllocationHandle)) \
 	X(cuMemMap, 10020, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)) \
 	X(cuMemUnmap, 10020, (CUdeviceptr, size_t)) \
@@ -60,8 +63,8 @@
 
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 
-// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p. One thread does it:
-// what counts is that memory holds what it should.
+// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p, in one thread: it tests
+// memory, not speed.
 static const char image[] =
 	".version 7.0\n"
 	".target sm_70\n"
@@ -96,7 +99,7 @@ static const char image[] =
 	"	ret;\n"
 	"}\n";
 
-#ifdef LINKED // against libcuda; without, it runs on machines that have none
+#ifdef LINKED // against libcuda; without it, the program runs on machines that have none
 #define X(n, v, P) extern CUresult n P;
 ALL(X)
 #undef X
@@ -109,9 +112,9 @@ static struct {
 } cu;
 
 static struct {
-	const char *resolve, *alloc, *mode, *until;
-	long long bytes, peak, least, work;
-	int steps, threads, pause_ms, hold_ms, count, windows, ask;
+	const char *resolve, *alloc, *mode, *until, *library;
+	long long bytes, peak, least, leave, work;
+	int steps, threads, pause_ms, hold_ms, count, windows, ask, own;
 	unsigned long long seed;
 } opt = { .resolve = "dlsym", .alloc = "sync", .mode = "train", .bytes = 16 << 20, .steps = 8, .threads = 1, .windows = 1, .seed = 1 };
 
@@ -132,7 +135,7 @@ static double cpu(void) // of this process
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// What has been taken is kept for so long, or, for -1, until stdin is closed.
+// hold keeps the memory for --hold-ms, or, for -1, until stdin is closed.
 static void hold(void)
 {
 	char c;
@@ -177,7 +180,7 @@ static void resolve(void)
 	}
 #endif
 	if (strcmp(how, "next") == 0)
-		handle = RTLD_NEXT; // with the driver in the global scope, as a tool would
+		handle = RTLD_NEXT; // with the driver in the global scope, as profilers do
 	if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) {
 		say("{\"error\": \"%s\"}", dlerror());
 		exit(4);
@@ -187,7 +190,7 @@ static void resolve(void)
 	if (strcmp(how, "procaddress") == 0) {
 		CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
 		*(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
-		// As cudart does: the call itself by the call.
+		// As cudart does: cuGetProcAddress looks itself up.
 		void *again = NULL;
 		int status;
 		check(get("cuGetProcAddress", &again, 12080, 0, &status), "cuGetProcAddress");
@@ -203,6 +206,14 @@ static void resolve(void)
 #undef X
 }
 
+static const CUmemAllocationProp here = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+
+// An array of so many bytes, or of as many less as its lines take: of words, not for computing.
+static CUDA_ARRAY_DESCRIPTOR lines(size_t n)
+{
+	return (CUDA_ARRAY_DESCRIPTOR){ .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
+}
+
 static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 {
 	if (strcmp(opt.alloc, "managed") == 0)
@@ -210,8 +221,7 @@ static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 	if (strcmp(opt.alloc, "async") == 0)
 		return cu.cuMemAllocAsync(p, n, 0);
 	if (strcmp(opt.alloc, "vmm") == 0) {
-		CUmemAllocationProp prop = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
-		CUresult r = cu.cuMemCreate(h, n, &prop, 0);
+		CUresult r = cu.cuMemCreate(h, n, &here, 0);
 		if (r)
 			return r;
 		CUmemAccessDesc both = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, 3 }; // read and write
@@ -219,8 +229,8 @@ static CUresult take(CUdeviceptr *p, size_t n, CUmemGenericAllocationHandle *h)
 		DO(cuMemMap(*p, n, 0, *h, 0));
 		return cu.cuMemSetAccess(*p, n, &both, 1);
 	}
-	if (strcmp(opt.alloc, "array") == 0) { // lines of words; not for computing
-		CUDA_ARRAY_DESCRIPTOR d = { .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
+	if (strcmp(opt.alloc, "array") == 0) {
+		CUDA_ARRAY_DESCRIPTOR d = lines(n);
 		return cu.cuArrayCreate_v2((CUarray *)p, &d);
 	}
 	return cu.cuMemAlloc_v2(p, n);
@@ -240,7 +250,7 @@ static void give(CUdeviceptr p, size_t n, CUmemGenericAllocationHandle h)
 		DO(cuMemFree_v2(p));
 }
 
-// The windows of a piece of memory that are computed on: 512 bytes each, evenly spread.
+// The parts of a piece of memory that are computed on: 512 bytes each, evenly spread.
 enum { WORDS = 64 };
 static CUdeviceptr window(CUdeviceptr p, int i)
 {
@@ -257,7 +267,7 @@ static void launch(CUdeviceptr p, uint64_t seed)
 	}
 }
 
-// What ebb_mix has made of windows of zeros, over some launches.
+// verify checks what ebb_mix has made of windows of zeros, over some launches.
 static void verify(CUdeviceptr p, uint64_t seed, int launches)
 {
 	for (int k = 0; k < opt.windows; k++) {
@@ -286,7 +296,7 @@ static void begin(void)
 	DO(cuModuleGetFunction(&nop, m, "ebb_nop"));
 }
 
-// Until there is a file for which the test has us wait: then nobody wants more of us.
+// rest waits after a step, until the test makes the file of --until.
 static void rest(void)
 {
 	if (opt.pause_ms && !(opt.until && access(opt.until, F_OK) == 0))
@@ -346,8 +356,8 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-// Many small allocations and frees, and what each took: ns is the mean of an allocation with its
-// free, the others are of allocations alone. The clock is read twice for each.
+// Many small allocations and frees, and their times: ns is the mean of an allocation with its free,
+// the others are of allocations alone. The clock is read twice for each.
 static void many(void)
 {
 	enum { LIVE = 1024 };
@@ -373,8 +383,8 @@ static void many(void)
 	hold();
 }
 
-// A loop as a training's: a launch, work of the host (steps of a generator), and waiting for the
-// card. Without work it is launches alone, of a kernel that does nothing.
+// A loop like that of a training: a launch, work on the host (steps of a generator), and waiting for
+// the card. Without work it is launches alone, of a kernel that does nothing.
 static void loop(void)
 {
 	static volatile uint64_t sink;
@@ -403,7 +413,7 @@ static void loop(void)
 	DO(cuMemFree_v2(p));
 }
 
-// It is told by a byte on stdin to go on, if that was wanted.
+// With --ask it waits for a byte on stdin before it goes on.
 static void await_word(void)
 {
 	char c;
@@ -414,7 +424,15 @@ static void await_word(void)
 		exit(7);
 }
 
-// Until it is refused: how much is there? Refused, it asks for half, down to --least.
+static size_t available(void)
+{
+	size_t f, total;
+	DO(cuMemGetInfo_v2(&f, &total));
+	return f;
+}
+
+// fill allocates until it is refused. Refused, it asks for half, down to --least. With --leave so
+// much of the card is left free.
 static void fill(void)
 {
 	enum { MOST = 1 << 15 };
@@ -426,6 +444,13 @@ static void fill(void)
 	CUresult r = 0;
 	await_word();
 	while (n < MOST) {
+		if (opt.leave) {
+			size_t left = available(), more = left > (size_t)opt.leave ? left - (size_t)opt.leave : 0;
+			more -= more % least;
+			next = next < more ? next : more;
+			if (!next)
+				break;
+		}
 		r = take(&p[n], next, &h[n]);
 		if (r && (r != CUDA_ERROR_OUT_OF_MEMORY || next / 2 < least))
 			break;
@@ -443,6 +468,162 @@ static void fill(void)
 		give(p[n], size[n], h[n]);
 }
 
+// What allocations of some sizes take of the card: the first, and many.
+static void rounding(void)
+{
+	static const size_t sizes[] = { 1 << 10, (1 << 20) - 1, (1 << 20) + 1, (2 << 20) + 1, 33 << 20 };
+	enum { MANY = 32 };
+	for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+		CUdeviceptr p[MANY] = { 0 };
+		CUmemGenericAllocationHandle h[MANY] = { 0 };
+		size_t n = sizes[k], asked = n, unit = 0;
+		if (strcmp(opt.alloc, "vmm") == 0) {
+			DO(cuMemGetAllocationGranularity(&unit, &here, 0));
+			asked = n = (n + unit - 1) / unit * unit; // others are refused
+		}
+		if (strcmp(opt.alloc, "array") == 0) {
+			CUDA_ARRAY_DESCRIPTOR d = lines(n);
+			asked = d.Width * (d.Height ? d.Height : 1) * 4;
+		}
+		size_t before = available();
+		check(take(&p[0], n, &h[0]), "take");
+		size_t first = available();
+		for (int i = 1; i < MANY; i++)
+			check(take(&p[i], n, &h[i]), "take");
+		size_t all = available();
+		for (int i = 0; i < MANY; i++)
+			give(p[i], n, h[i]);
+		DO(cuCtxSynchronize());
+		if (strcmp(opt.alloc, "async") == 0) {
+			CUmemoryPool pool;
+			DO(cuDeviceGetDefaultMemPool(&pool, 0));
+			DO(cuMemPoolTrimTo(pool, 0));
+		}
+		say("{\"size\": %zu, \"asked\": %zu, \"count\": %d, \"first\": %lld, \"all\": %lld, \"left\": %lld}", sizes[k], asked, MANY,
+			(long long)(before - first), (long long)(before - all), (long long)(before - available()));
+	}
+}
+
+// Stops until there is a byte on stdin, so that others can look at the card.
+static void stage(const char *name)
+{
+	size_t f, total, most;
+	char c;
+	DO(cuMemGetInfo_v2(&f, &total));
+	DO(cuDeviceTotalMem_v2(&most, 0));
+	say("{\"stage\": \"%s\", \"free\": %zu, \"memory\": %zu, \"device_total\": %zu}", name, f, total, most);
+	if (read(0, &c, 1) != 1)
+		exit(7);
+}
+
+// What a context takes, and a handle of cuBLAS before and after its first product.
+static void sizes(void)
+{
+	int (*create)(void **) = NULL, (*product)(void *, int, int, int, int, int, const float *, const float *, int, const float *, int, const float *, float *, int) = NULL;
+	enum { SIDE = 1024 };
+	void *lib, *handle;
+	CUdeviceptr p;
+	float one = 1, zero = 0;
+	stage("context");
+	if (!opt.library)
+		return;
+	if (!(lib = dlopen(opt.library, RTLD_NOW | RTLD_GLOBAL))) {
+		say("{\"error\": \"%.400s\"}", dlerror());
+		exit(4);
+	}
+	*(void **)&create = dlsym(lib, "cublasCreate_v2");
+	*(void **)&product = dlsym(lib, "cublasSgemm_v2");
+	DO(cuMemAlloc_v2(&p, SIDE * SIDE * sizeof(float)));
+	stage("memory");
+	if (!create || !product || create(&handle)) {
+		say("{\"error\": \"%s makes no handle\"}", opt.library);
+		exit(6);
+	}
+	stage("handle");
+	float *a = (float *)(uintptr_t)p;
+	if (product(handle, 0, 0, SIDE, SIDE, SIDE, &one, a, SIDE, a, SIDE, &zero, a, SIDE)) {
+		say("{\"error\": \"%s makes no product\"}", opt.library);
+		exit(6);
+	}
+	DO(cuCtxSynchronize());
+	stage("product");
+}
+
+// The names that the preload library hooks.
+static const char *const hooked[] = {
+#define CUDA(n) #n,
+#define NVML(n)
+#define SUBMIT(n, ...) #n,
+#include "../../preload/src/hooks.def"
+#include "../../preload/src/submit.def"
+#undef CUDA
+#undef NVML
+#undef SUBMIT
+};
+enum { HOOKED = sizeof hooked / sizeof *hooked };
+
+// The name as cuGetProcAddress wants it: without what tells the variants apart.
+static void base(char *to, size_t n, const char *name)
+{
+	static const char *const ends[] = { "_ptsz", "_ptds", "_v2", "_v3", "_v4", "_v5" };
+	snprintf(to, n, "%s", name);
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+		size_t have = strlen(to), cut = strlen(ends[i]);
+		if (have > cut && strcmp(to + have - cut, ends[i]) == 0)
+			to[have - cut] = 0;
+	}
+}
+
+// Whatever cuGetProcAddress returns for what is hooked, for any version and kind of stream: a line
+// for each address, with where it is and whether dlsym knows it by a hooked name.
+static void addresses(void)
+{
+	CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
+	CUresult (*version)(int *) = NULL;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW), *known[HOOKED];
+	int newest = 0, asked = 0, status;
+	*(void **)&get = dlsym(lib, "cuGetProcAddress_v2");
+	*(void **)&version = dlsym(lib, "cuDriverGetVersion");
+	if (!get || !version || version(&newest)) {
+		say("{\"error\": \"the driver has no cuGetProcAddress_v2\"}");
+		exit(4);
+	}
+	for (int i = 0; i < HOOKED; i++)
+		known[i] = dlsym(lib, hooked[i]);
+	char name[HOOKED][64];
+	for (int i = 0; i < HOOKED; i++) {
+		enum { MANY = 32 };
+		void *seen[MANY];
+		int n = 0, again = 0;
+		base(name[i], sizeof name[i], hooked[i]);
+		for (int k = 0; k < i; k++)
+			again |= strcmp(name[k], name[i]) == 0;
+		if (again)
+			continue;
+		asked++;
+		for (uint64_t flags = 0; flags < 3; flags++) // the default, the legacy stream, one per thread
+			for (int v = 2000; v <= newest; v += v % 1000 == 90 ? 910 : 10) {
+				void *p = NULL;
+				Dl_info at = { 0 };
+				int old = 0, same = 0;
+				if (get(name[i], &p, v, flags, &status) || !p)
+					continue;
+				for (int k = 0; k < n; k++)
+					old |= seen[k] == p;
+				if (old || n == MANY)
+					continue;
+				seen[n++] = p;
+				for (int k = 0; k < HOOKED; k++)
+					same |= known[k] == p;
+				dladdr(p, &at);
+				const char *file = at.dli_fname ? strrchr(at.dli_fname, '/') : NULL;
+				say("{\"proc\": \"%s\", \"version\": %d, \"flags\": %d, \"file\": \"%.100s\", \"symbol\": \"%.100s\", \"same\": %d}", name[i], v, (int)flags,
+					file ? file + 1 : at.dli_fname ? at.dli_fname : "", at.dli_sname ? at.dli_sname : "", same);
+			}
+	}
+	say("{\"names\": %d, \"cuda\": %d}", asked, newest);
+}
+
 static void *lonely(void *arg)
 {
 	CUdeviceptr p;
@@ -451,32 +632,53 @@ static void *lonely(void *arg)
 	return NULL;
 }
 
-// A graph with memory of its own; meanwhile an allocation that no gate may hold up.
-static void capture(void)
+// own_streams takes the functions that a program built for a default stream per thread uses.
+static void own_streams(void)
 {
-	CUstream s;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+#define OWN(n) if (!(*(void **)&cu.n = dlsym(lib, #n "_ptsz"))) { say("{\"error\": \"no %s_ptsz\"}", #n); exit(4); }
+	OWN(cuMemAllocAsync) OWN(cuMemFreeAsync) OWN(cuStreamBeginCapture_v2) OWN(cuStreamEndCapture) OWN(cuGraphLaunch)
+#undef OWN
+}
+
+// A graph that allocates; during the capture, an allocation that must not wait. Threads capture at the
+// same time, each more memory than the one before, and launch one after the other.
+static pthread_barrier_t together;
+static void *capture(void *arg)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+	CUstream s = 0;
 	CUgraph g;
 	CUgraphExec x;
 	CUdeviceptr p, q;
-	DO(cuStreamCreate(&s, 1));
+	DO(cuCtxSetCurrent(ctx));
+	if (!opt.own)
+		DO(cuStreamCreate(&s, 1));
 	DO(cuStreamBeginCapture_v2(s, 2));
-	DO(cuMemAllocAsync(&p, (size_t)opt.bytes, s));
+	pthread_barrier_wait(&together);
+	DO(cuMemAllocAsync(&p, (size_t)opt.bytes * (1 + (uintptr_t)arg / 1000), s));
 	DO(cuMemFreeAsync(p, s));
 	double t = now();
 	CUresult r = cu.cuMemAlloc_v2(&q, (size_t)1 << 40);
 	say("{\"code\": %d, \"took\": %.6f}", r, now() - t);
+	pthread_barrier_wait(&together);
 	DO(cuStreamEndCapture(s, &g));
 	DO(cuGraphInstantiateWithFlags(&x, g, 0));
+	pthread_barrier_wait(&together);
+	pthread_mutex_lock(&one);
 	for (int i = 0; i < 3; i++)
 		DO(cuGraphLaunch(x, s));
+	pthread_mutex_unlock(&one);
+	pthread_barrier_wait(&together);
 	size_t f, total;
 	DO(cuMemGetInfo_v2(&f, &total));
 	say("{\"launched\": 3, \"free\": %zu, \"memory\": %zu}", f, total);
 	DO(cuGraphExecDestroy(x));
 	DO(cuGraphDestroy(g));
+	return NULL;
 }
 
-// Each variant answers a NULL with its own code; nothing between may change that.
+// Each variant of the fake answers a NULL with its own code, which must come through.
 static void variants(void)
 {
 	say("{\"cuMemAlloc_v2\": %d, \"cuMemAllocAsync\": %d, \"cuMemAllocManaged\": %d, \"cuMemGetInfo_v2\": %d, \"cuLaunchKernel\": %d, \"cuMemsetD8_v2\": %d, \"cuDeviceTotalMem_v2\": %d}",
@@ -484,12 +686,13 @@ static void variants(void)
 		cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), cu.cuMemsetD8_v2(0, 0, 1), cu.cuDeviceTotalMem_v2(NULL, 0));
 }
 
-// What NVML says of the first card, without a context: a line for each process, then the card's.
+// card prints what NVML says of the first card, without a context: a line for each process, then
+// the card's.
 static int card(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	int (*init)(void) = NULL, (*by)(unsigned, nvmlDevice_t *) = NULL, (*info)(nvmlDevice_t, nvmlMemory_t *) = NULL;
-	int (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = NULL;
+	int (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *) = NULL, (*version)(int *) = NULL, cuda = 0;
 	nvmlDevice_t dev;
 	nvmlMemory_t m;
 	static nvmlProcessInfo_t all[256];
@@ -502,13 +705,17 @@ static int card(void)
 	*(void **)&by = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
 	*(void **)&info = dlsym(lib, "nvmlDeviceGetMemoryInfo");
 	*(void **)&list = dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
+	*(void **)&version = dlsym(lib, "nvmlSystemGetCudaDriverVersion_v2");
 	if (!init || !by || !info || init() || by(0, &dev) || info(dev, &m))
 		return 6;
 	if (!list || list(dev, &n, all))
 		n = 0;
 	for (unsigned i = 0; i < n; i++)
-		say("{\"pid\": %u, \"used\": %llu}", all[i].pid, all[i].usedGpuMemory);
-	say("{\"card_total\": %llu, \"card_used\": %llu, \"card_free\": %llu}", m.total, m.used, m.free);
+		if (all[i].usedGpuMemory != ~0ull) // not known
+			say("{\"pid\": %u, \"used\": %llu}", all[i].pid, all[i].usedGpuMemory);
+	if (version && version(&cuda))
+		cuda = 0;
+	say("{\"card_total\": %llu, \"card_used\": %llu, \"card_free\": %llu, \"cuda\": %d}", m.total, m.used, m.free, cuda);
 	return 0;
 }
 
@@ -549,13 +756,14 @@ int main(int argc, char **argv)
 	static const struct option longs[] = {
 		{ "resolve", 1, 0, 'r' }, { "alloc", 1, 0, 'a' }, { "mode", 1, 0, 'm' }, { "bytes", 1, 0, 'b' }, { "peak", 1, 0, 'p' }, { "steps", 1, 0, 's' },
 		{ "threads", 1, 0, 't' }, { "pause-ms", 1, 0, 'w' }, { "hold-ms", 1, 0, 'h' }, { "count", 1, 0, 'c' }, { "seed", 1, 0, 'e' },
-		{ "least", 1, 0, 'l' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' }, { "until", 1, 0, 'u' }, { 0 },
+		{ "least", 1, 0, 'l' }, { "leave", 1, 0, 'v' }, { "library", 1, 0, 'L' }, { "work", 1, 0, 'k' }, { "windows", 1, 0, 'i' }, { "ask", 1, 0, 'q' },
+		{ "until", 1, 0, 'u' }, { "own-stream", 0, 0, 'o' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
 		switch (c) {
 		case 'r': opt.resolve = optarg; break; // dlsym, next, procaddress; linked in the linked build
 		case 'a': opt.alloc = optarg; break;   // sync, async, vmm, managed, array
-		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, card
+		case 'm': opt.mode = optarg; break;    // train, many, loop, fill, thread, fork, capture, variants, nvml, ipc, multicast, card, rounding, sizes, addresses
 		case 'b': opt.bytes = atoll(optarg); break;
 		case 'p': opt.peak = atoll(optarg); break;
 		case 's': opt.steps = atoi(optarg); break;
@@ -565,9 +773,12 @@ int main(int argc, char **argv)
 		case 'c': opt.count = atoi(optarg); break;
 		case 'e': opt.seed = strtoull(optarg, NULL, 0); break;
 		case 'l': opt.least = atoll(optarg); break;
+		case 'v': opt.leave = atoll(optarg); break;
+		case 'L': opt.library = optarg; break; // cuBLAS
 		case 'k': opt.work = atoll(optarg); break;
 		case 'q': opt.ask = atoi(optarg); break; // before it fills
 		case 'u': opt.until = optarg; break; // --pause-ms counts until there is such a file
+		case 'o': opt.own = 1; break; // in capture: the default stream of each thread
 		case 'i': opt.windows = atoi(optarg); break;
 		default: return 64;
 		}
@@ -581,9 +792,18 @@ int main(int argc, char **argv)
 		loop();
 	else if (strcmp(opt.mode, "fill") == 0)
 		fill();
-	else if (strcmp(opt.mode, "capture") == 0)
-		capture();
-	else if (strcmp(opt.mode, "variants") == 0)
+	else if (strcmp(opt.mode, "rounding") == 0)
+		rounding();
+	else if (strcmp(opt.mode, "sizes") == 0)
+		sizes();
+	else if (strcmp(opt.mode, "addresses") == 0)
+		addresses();
+	else if (strcmp(opt.mode, "capture") == 0) {
+		if (opt.own)
+			own_streams();
+		pthread_barrier_init(&together, NULL, (unsigned)opt.threads);
+		spread(capture);
+	} else if (strcmp(opt.mode, "variants") == 0)
 		variants();
 	else if (strcmp(opt.mode, "nvml") == 0) {
 		CUdeviceptr p;
@@ -596,6 +816,12 @@ int main(int argc, char **argv)
 		DO(cuMemAlloc_v2(&p, (size_t)opt.bytes));
 		DO(cuIpcGetMemHandle(&h, p));
 		DO(cuMemFree_v2(p));
+	} else if (strcmp(opt.mode, "multicast") == 0) { // CUDA 12.1 and later
+		CUresult (*create)(CUmemGenericAllocationHandle *, const void *) = NULL;
+		CUmemGenericAllocationHandle m;
+		long long prop[4] = { 1, 2 << 20, 0, 0 }; // one device, 2 MiB
+		*(void **)&create = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMulticastCreate");
+		check(create ? create(&m, prop) : CUDA_ERROR_NOT_FOUND, "cuMulticastCreate");
 	} else if (strcmp(opt.mode, "thread") == 0) {
 		pthread_t t;
 		pthread_create(&t, NULL, lonely, NULL);

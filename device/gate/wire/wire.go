@@ -102,11 +102,32 @@ const (
 
 // Reasons of Pinned.
 const (
-	PinnedManaged  = 1 // managed memory
-	PinnedIPC      = 2
-	PinnedMPS      = 3
-	PinnedExternal = 4 // external memory
+	PinnedManaged   = 1 // managed memory
+	PinnedIPC       = 2
+	PinnedMPS       = 3
+	PinnedExternal  = 4 // external memory
+	PinnedUnhooked  = 5 // the driver has allocation functions that the library does not hook
+	PinnedMulticast = 6 // multicast objects
 )
+
+// WhyPinned returns the text of a reason of Pinned.
+func WhyPinned(reason uint64) string {
+	switch reason {
+	case PinnedManaged:
+		return "it uses managed memory"
+	case PinnedIPC:
+		return "it shares memory with other processes (CUDA IPC)"
+	case PinnedMPS:
+		return "it runs under MPS"
+	case PinnedExternal:
+		return "it uses external memory"
+	case PinnedUnhooked:
+		return "the driver is newer than Ebbtide: it may take memory without asking"
+	case PinnedMulticast:
+		return "it uses multicast objects, as NCCL does (NCCL_NVLS_ENABLE=0 turns them off)"
+	}
+	return ""
+}
 
 // Message is a message. Its type determines the meaning of Flags, ID and Arg.
 type Message struct {
@@ -184,7 +205,7 @@ func (m Message) CheckClient() error {
 		return fmt.Errorf("%w: type %d without seq", ErrBad, m.Type)
 	case m.Type == Request && m.Bytes == 0:
 		return fmt.Errorf("%w: a request of 0 bytes", ErrBad)
-	case m.Type == Pinned && (m.Arg < PinnedManaged || m.Arg > PinnedExternal):
+	case m.Type == Pinned && (m.Arg < PinnedManaged || m.Arg > PinnedMulticast):
 		return fmt.Errorf("%w: pinned with unknown reason %d", ErrBad, m.Arg)
 	}
 	return nil

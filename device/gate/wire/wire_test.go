@@ -61,9 +61,13 @@ func TestCheckClient(t *testing.T) {
 		"request without seq": {Type: Request, Bytes: 1},
 		"request for nothing": {Type: Request, Seq: 1},
 		"pinned for nothing":  {Type: Pinned},
-		"pinned for 5":        {Type: Pinned, Arg: 5},
+		"pinned for 7":        {Type: Pinned, Arg: 7},
 	} {
 		t.Run(name, func(t *testing.T) { must.ErrorIs(t, m.CheckClient(), ErrBad) })
+	}
+	for reason := uint64(PinnedManaged); reason <= PinnedMulticast; reason++ {
+		must.NoError(t, Message{Type: Pinned, Arg: reason}.CheckClient())
+		must.NotEq(t, "", WhyPinned(reason))
 	}
 	must.NoError(t, Message{Type: Return, Bytes: 1}.CheckClient())
 	must.NoError(t, Message{Type: Request, Seq: 1, Bytes: 1<<64 - 1}.CheckClient())

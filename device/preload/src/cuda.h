@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The part of the CUDA driver's and of NVML's interface that is hooked or called, written from
-// the documented ABI: no CUDA header is needed to build. Handles are opaque, enumerations are
-// ints, and of structures only what is read here has a name.
+// The part of the interfaces of the CUDA driver and NVML that is hooked or called, written from the
+// documented ABI: no CUDA header is needed to build. Handles are opaque, enumerations are ints, and
+// only fields that are read here have names.
 
 #ifndef EBBTIDE_CUDA_H
 #define EBBTIDE_CUDA_H
@@ -17,6 +17,7 @@ typedef unsigned long long CUdeviceptr;
 typedef unsigned int CUdeviceptr_v1; // of the calls before 3.2
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+#define CU_STREAM_PER_THREAD ((CUstream)2)
 typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
@@ -60,6 +61,7 @@ enum {
 	CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
 	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
+	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 
 	CU_PROCESS_STATE_RUNNING = 0,

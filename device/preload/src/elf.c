@@ -3,11 +3,11 @@
 
 // Finds a function in a library that is loaded already, by reading its symbol table.
 //
-// The library hooks dlsym itself, so it cannot ask dlsym for dlsym; and a reference to what
-// moved from libdl and libpthread into libc with glibc 2.34 would bind it to that version or to
-// the one before. The table in memory is the same in all of them.
+// The library hooks dlsym, so it cannot ask dlsym for the real one. To link against it would bind
+// the library to glibc 2.34, where it moved from libdl to libc, or to those before. The symbol
+// table is the same in all.
 
-#include "preload.h"
+#include "resolve.h"
 
 #include <elf.h>
 #include <link.h>
@@ -17,8 +17,8 @@ struct search {
 	void *found;
 };
 
-// No function of libc but dl_iterate_phdr: a sanitizer that is linked into the program looks its
-// functions up through us before any of them works.
+// Only dl_iterate_phdr is called of libc: a sanitizer in the program looks libc's functions up
+// through this library before any of them works.
 static bool begins(const char *s, const char *with)
 {
 	for (; *with; s++, with++)
@@ -83,8 +83,8 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
 	for (uint32_t i = bucket[want % buckets]; i >= first; i++) {
 		const ElfW(Sym) *sym = &syms[i];
 		uint32_t h = chain[i - first];
-		// The bit marks a version that is kept for old programs only; any version does
-		// here, but the newest is the better one.
+		// The bit marks a version that is kept for old programs. It is taken only if there
+		// is no newer one.
 		if ((h | 1) == (want | 1) && sym->st_shndx != SHN_UNDEF &&
 		    equal(strs + sym->st_name, s->symbol)) {
 			s->found = (void *)(info->dlpi_addr + sym->st_value);

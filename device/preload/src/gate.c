@@ -1,16 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The connection to the gate. One thread connects, reads and connects again; everyone else
-// sends, and waits for the answer with its seq. Most answers come at once: so whoever has sent
-// reads itself for a moment, which spares waking one thread to wake another.
+// The connection to the gate. One thread, the reader, connects, reads and connects again. The others
+// send, and wait for the answer with their seq. Most answers come at once: a thread that has sent
+// first reads for a moment itself, so that it need not be woken.
 
-#include "preload.h"
+#include "gate.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -21,13 +20,15 @@
 enum {
 	FIRST_MS = 2000,  // how long the first call waits for the first attempt
 	GRACE_MS = 5000,  // an answer may be late by this
-	SEND_S = 5,       // a gate that does not read for so long is taken for dead
+	SEND_S = 5,       // how long a gate may not read before the connection ends
 	RETRY_MS = 50, RETRY_MAX_MS = 2000,
 	ACTIVE_S = 5,     // how often it is said that work is submitted
-	SPIN_US = 50,     // for so long who has sent looks for the answer without a rest: to be woken takes as long
-	OWN_MS = 2,       // for so long it waits for it to read it itself
-	QUIET_MS = 3,     // and the reader stays out of the way
+	SPIN_US = 50,     // how long a thread that has sent polls for the answer: to be woken takes as long
+	OWN_MS = 2,       // how long it then waits to read the answer itself
+	QUIET_MS = 3,     // how long the reader leaves reading to it
 };
+
+struct gate eb_gate = GATE;
 
 static bool send_all(int fd, const struct message *m)
 {
@@ -47,40 +48,40 @@ static bool send_all(int fd, const struct message *m)
 
 uint64_t eb_gate_generation(void)
 {
-	pthread_mutex_lock(&eb.gate.mutex);
-	uint64_t g = eb.gate.generation;
-	pthread_mutex_unlock(&eb.gate.mutex);
+	pthread_mutex_lock(&eb_gate.mutex);
+	uint64_t g = eb_gate.generation;
+	pthread_mutex_unlock(&eb_gate.mutex);
 	return g;
 }
 
-static bool send_to(const struct message *m, uint64_t generation)
+bool eb_gate_send(const struct message *m, uint64_t generation)
 {
 	struct message copy = *m;
 	copy.magic = MAGIC;
-	pthread_mutex_lock(&eb.gate.send);
-	// Before the connection is up only the thread that makes it speaks: what is held comes first.
-	bool ok = (eb.gate.up || eb_thread.greeting) && generation == eb_gate_generation() && eb.gate.fd >= 0;
-	if (ok && !send_all(eb.gate.fd, &copy)) {
-		shutdown(eb.gate.fd, SHUT_RDWR); // wakes the reader, which connects again
+	pthread_mutex_lock(&eb_gate.send);
+	// Before the connection is up only the reader sends: what is held comes first.
+	bool ok = (eb_gate.up || eb_thread.greeting) && generation == eb_gate_generation() && eb_gate.fd >= 0;
+	if (ok && !send_all(eb_gate.fd, &copy)) {
+		shutdown(eb_gate.fd, SHUT_RDWR); // wakes the reader, which connects again
 		ok = false;
 	}
-	pthread_mutex_unlock(&eb.gate.send);
+	pthread_mutex_unlock(&eb_gate.send);
 	return ok;
 }
 
 // still_active tells the gate, which hears of allocations only, that work is submitted.
 static void still_active(void)
 {
-	unsigned n = eb_submitted();
-	if (n == eb.gate.submitted)
+	unsigned n = eb_gate.listener->submitted();
+	if (n == eb_gate.submitted)
 		return;
-	eb.gate.submitted = n;
+	eb_gate.submitted = n;
 	struct message m = { .type = T_ACTIVE };
-	send_to(&m, eb_gate_generation());
+	eb_gate_send(&m, eb_gate_generation());
 }
 
-// read_all reads one message. Where the connection is up, the time-out of its reading is the
-// moment to say that this process is active.
+// read_all reads one message. Once the connection is up, each time-out is the moment to say that
+// this process is active.
 static bool read_all(int fd, struct message *m)
 {
 	char *p = (char *)m;
@@ -89,7 +90,7 @@ static bool read_all(int fd, struct message *m)
 		ssize_t n = recv(fd, p, left, 0);
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && eb.gate.up) {
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && eb_gate.up) {
 			still_active();
 			continue;
 		}
@@ -101,17 +102,39 @@ static bool read_all(int fd, struct message *m)
 	return m->magic == MAGIC;
 }
 
-bool eb_gate_send(const struct message *m, uint64_t generation)
+static void answer(const struct message *m)
 {
-	return send_to(m, generation);
+	pthread_mutex_lock(&eb_gate.mutex);
+	struct waiter *w = eb_gate.waiters;
+	while (w && (w->done || w->answer.seq != m->seq))
+		w = w->next;
+	if (w) {
+		w->answer = *m;
+		w->done = 1;
+		pthread_cond_signal(&w->cond);
+	}
+	pthread_mutex_unlock(&eb_gate.mutex);
+	if (!w && m->type == T_GRANT) {
+		struct message back = { .type = T_RETURN, .device = m->device, .bytes = m->bytes };
+		eb_gate_send(&back, eb_gate_generation());
+	}
 }
 
-// pass waits for a change, until the (monotonic) deadline. In slices: the condition's clock is
-// the wall clock, which may jump. Newer libcs have better ones, older ones do not.
-static bool dispatch(const struct message *);
+static bool dispatch(const struct message *m)
+{
+	switch (m->type) {
+	case T_WELCOME: case T_ATTACHED: case T_REFUSED: case T_GRANT: case T_INFO_IS:
+		answer(m);
+		return true;
+	}
+	if (eb_gate.listener->hear(m))
+		return true;
+	LOG(1, "the gate sent a message of type %u", m->type);
+	return false;
+}
 
-// step reads one message and does what it says. Only who has set reading may. False: the
-// connection is over, and the reader will see it.
+// step reads one message and does what it says. Only the thread that has set reading may call it.
+// False: the connection is over, and the reader will see it.
 static bool step(int fd)
 {
 	struct message m;
@@ -128,29 +151,31 @@ static uint64_t now_us(void)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-// read_own lets a thread that has sent over the connection g read, under gate.mutex, which is
-// not held meanwhile. False: it is not to, or there was nothing.
+// read_own lets a thread that has sent over the connection g read. It is called under gate.mutex,
+// which is not held meanwhile. False: another thread reads, or there was nothing.
 static bool read_own(uint64_t g)
 {
-	struct pollfd p = { .fd = eb.gate.fd, .events = POLLIN };
-	if (eb.gate.reading || p.fd < 0 || eb.gate.generation != g)
+	struct pollfd p = { .fd = eb_gate.fd, .events = POLLIN };
+	if (eb_gate.reading || p.fd < 0 || eb_gate.generation != g)
 		return false;
-	eb.gate.reading = true;
-	pthread_mutex_unlock(&eb.gate.mutex);
+	eb_gate.reading = true;
+	pthread_mutex_unlock(&eb_gate.mutex);
 	int n = 0;
 	for (uint64_t end = now_us() + SPIN_US; (n = poll(&p, 1, 0)) == 0 && now_us() < end;)
 		sched_yield(); // the gate may need this processor
 	bool some = (n ? n : poll(&p, 1, OWN_MS)) > 0 && step(p.fd);
-	pthread_mutex_lock(&eb.gate.mutex);
-	eb.gate.reading = false;
-	for (struct waiter *w = eb.gate.waiters; w; w = w->next)
-		if (!w->done) { // it may be the next one
+	pthread_mutex_lock(&eb_gate.mutex);
+	eb_gate.reading = false;
+	for (struct waiter *w = eb_gate.waiters; w; w = w->next)
+		if (!w->done) { // its turn to read
 			pthread_cond_signal(&w->cond);
 			break;
 		}
 	return some;
 }
 
+// pass waits for a change, until the (monotonic) deadline. It waits in slices: the condition's clock
+// is the wall clock, which may jump, and old libcs have no other.
 static void pass(pthread_cond_t *cond, uint64_t deadline)
 {
 	uint64_t now = eb_now(), ms = deadline > now ? deadline - now : 0;
@@ -163,7 +188,7 @@ static void pass(pthread_cond_t *cond, uint64_t deadline)
 		t.tv_sec++;
 		t.tv_nsec -= 1000000000;
 	}
-	pthread_cond_timedwait(cond, &eb.gate.mutex, &t);
+	pthread_cond_timedwait(cond, &eb_gate.mutex, &t);
 }
 
 // eb_gate_call sends a request and waits for its answer: at most wait_ms and some grace, over
@@ -175,54 +200,54 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 	uint64_t begin = eb_now(), deadline = begin + wait_ms + GRACE_MS;
 	uint64_t handle_of = m->device, *id = (uint64_t[2]){ m->id, m->arg };
 	struct device *d = NULL;
-	for (int i = 0; i < eb.world.devices && handle_of; i++)
-		if (eb.world.device[i].handle == handle_of)
-			d = &eb.world.device[i];
+	for (int i = 0; i < eb_world.devices && handle_of; i++)
+		if (eb_world.device[i].handle == handle_of)
+			d = &eb_world.device[i];
 	struct waiter w;
 	pthread_cond_init(&w.cond, NULL);
 	int result = -1;
 
-	pthread_mutex_lock(&eb.gate.mutex);
+	pthread_mutex_lock(&eb_gate.mutex);
 	for (;;) {
 		// A gate that is gone is waited for as long as the request might have waited.
-		while ((!eb.gate.up || eb.gate.open >= MAX_OPEN) && eb_now() < begin + wait_ms)
-			pass(&eb.gate.changed, begin + wait_ms);
-		if (!eb.gate.up || eb.gate.open >= MAX_OPEN)
+		while ((!eb_gate.up || eb_gate.open >= MAX_OPEN) && eb_now() < begin + wait_ms)
+			pass(&eb_gate.changed, begin + wait_ms);
+		if (!eb_gate.up || eb_gate.open >= MAX_OPEN)
 			break;
-		uint64_t spent = eb_now() - begin, g = eb.gate.generation;
+		uint64_t spent = eb_now() - begin, g = eb_gate.generation;
 		w.done = 0;
-		m->seq = ++eb.gate.seq;
+		m->seq = ++eb_gate.seq;
 		m->id = id[0];
 		m->arg = m->type == T_REQUEST ? (wait_ms > spent ? wait_ms - spent : 0) : id[1];
 		if (d)
 			m->device = d->handle; // another one after a reconnect
 		w.answer = *m;
-		w.next = eb.gate.waiters;
-		eb.gate.waiters = &w;
-		eb.gate.open++;
-		eb.gate.calling++;
-		pthread_mutex_unlock(&eb.gate.mutex);
-		bool sent = send_to(m, g);
+		w.next = eb_gate.waiters;
+		eb_gate.waiters = &w;
+		eb_gate.open++;
+		eb_gate.calling++;
+		pthread_mutex_unlock(&eb_gate.mutex);
+		bool sent = eb_gate_send(m, g);
 		uint64_t own = eb_now() + OWN_MS;
-		pthread_mutex_lock(&eb.gate.mutex);
+		pthread_mutex_lock(&eb_gate.mutex);
 		while (sent && !w.done && eb_now() <= own && read_own(g))
 			;
-		eb.gate.calling--;
+		eb_gate.calling--;
 		while (sent && !w.done && eb_now() < deadline) {
 			uint64_t before = eb_now();
 			pass(&w.cond, deadline);
-			if (eb.pause.on) { // while the process is paused nothing is granted: that does not count
+			if (eb_gate.paused) { // nothing is granted meanwhile: that time does not count
 				begin += eb_now() - before;
 				deadline += eb_now() - before;
 			}
 		}
-		for (struct waiter **p = &eb.gate.waiters; *p; p = &(*p)->next)
+		for (struct waiter **p = &eb_gate.waiters; *p; p = &(*p)->next)
 			if (*p == &w) {
 				*p = w.next;
 				break;
 			}
-		eb.gate.open--;
-		pthread_cond_broadcast(&eb.gate.changed);
+		eb_gate.open--;
+		pthread_cond_broadcast(&eb_gate.changed);
 		if (w.done == 1) {
 			*m = w.answer;
 			if (generation)
@@ -231,75 +256,23 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 			break;
 		}
 		if (sent && !w.done)
-			break; // no answer; a grant that comes late is sent back by the reader
+			break; // no answer; a grant that comes late is returned by dispatch
 		if (eb_now() >= begin + wait_ms)
 			break;
 	}
-	pthread_mutex_unlock(&eb.gate.mutex);
+	pthread_mutex_unlock(&eb_gate.mutex);
 	pthread_cond_destroy(&w.cond);
 	return result;
 }
 
-static void answer(const struct message *m)
-{
-	pthread_mutex_lock(&eb.gate.mutex);
-	struct waiter *w = eb.gate.waiters;
-	while (w && (w->done || w->answer.seq != m->seq))
-		w = w->next;
-	if (w) {
-		w->answer = *m;
-		w->done = 1;
-		pthread_cond_signal(&w->cond);
-	}
-	pthread_mutex_unlock(&eb.gate.mutex);
-	if (!w && m->type == T_GRANT) {
-		struct message back = { .type = T_RETURN, .device = m->device, .bytes = m->bytes };
-		send_to(&back, eb_gate_generation());
-	}
-}
-
-static bool dispatch(const struct message *m)
-{
-	switch (m->type) {
-	case T_WELCOME: case T_ATTACHED: case T_REFUSED: case T_GRANT: case T_INFO_IS:
-		answer(m);
-		return true;
-	case T_LIMIT:
-		for (int i = 0; i < eb.world.devices; i++) {
-			struct device *d = &eb.world.device[i];
-			if (d->handle != m->device)
-				continue;
-			d->limit = m->bytes;
-			d->scarce = 0;
-			LOG(2, "limit %llu", (unsigned long long)m->bytes);
-			if ((uint64_t)(d->used + d->avail) > m->bytes)
-				eb_lease_return(d, 0);
-		}
-		return true;
-	case T_RECALL:
-		for (int i = 0; i < eb.world.devices; i++)
-			if (eb.world.device[i].handle == m->device)
-				eb_lease_recall(&eb.world.device[i]);
-		return true;
-	case T_PAUSE:
-		eb_pause();
-		return true;
-	case T_RESUME:
-		eb_resume();
-		return true;
-	}
-	LOG(1, "the gate sent a message of type %u", m->type);
-	return false;
-}
-
-// exchange is a request of the reading thread itself, before anyone else may send.
+// exchange is a request of the reader, before other threads may send.
 static bool exchange(int fd, struct message *m)
 {
 	struct message got;
 	m->magic = MAGIC;
-	pthread_mutex_lock(&eb.gate.mutex);
-	m->seq = ++eb.gate.seq;
-	pthread_mutex_unlock(&eb.gate.mutex);
+	pthread_mutex_lock(&eb_gate.mutex);
+	m->seq = ++eb_gate.seq;
+	pthread_mutex_unlock(&eb_gate.mutex);
 	if (!send_all(fd, m))
 		return false;
 	while (read_all(fd, &got)) {
@@ -324,7 +297,7 @@ static int dial(void)
 		return -1;
 	struct timeval limit = { .tv_sec = SEND_S };
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit); // while we introduce ourselves
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit); // until the connection is up
 	if (connect(fd, (struct sockaddr *)&a, sizeof a) < 0) {
 		close(fd);
 		return -1;
@@ -339,8 +312,8 @@ static bool introduce(int fd)
 		LOG(1, "the gate does not take this library (reason %llu)", (unsigned long long)m.arg);
 		return false;
 	}
-	for (int i = 0; i < eb.world.devices; i++) {
-		struct device *d = &eb.world.device[i];
+	for (int i = 0; i < eb_world.devices; i++) {
+		struct device *d = &eb_world.device[i];
 		struct message a = { .type = T_ATTACH };
 		memcpy(&a.id, d->uuid, 8);
 		memcpy(&a.arg, d->uuid + 8, 8);
@@ -353,50 +326,76 @@ static bool introduce(int fd)
 	return true;
 }
 
+static void say_pins(unsigned pins)
+{
+	for (uint64_t reason = 1; reason < PIN_COUNT; reason++) {
+		struct message m = { .type = T_PINNED, .arg = reason };
+		if (pins & 1u << reason)
+			eb_gate_send(&m, eb_gate_generation());
+	}
+}
+
+// eb_pin says once why this process cannot be parked: here, or when the connection is up.
+void eb_pin(enum pin reason)
+{
+	unsigned bit = 1u << reason;
+	if (eb_gate.pins & bit)
+		return;
+	pthread_mutex_lock(&eb_gate.mutex);
+	bool say = eb_gate.up && !(eb_gate.pins & bit);
+	eb_gate.pins |= bit;
+	pthread_mutex_unlock(&eb_gate.mutex);
+	if (say)
+		say_pins(bit);
+	LOG(2, "cannot be parked: reason %d", reason);
+}
+
 static void connected(int fd)
 {
-	pthread_mutex_lock(&eb.gate.send);
-	pthread_mutex_lock(&eb.gate.mutex);
-	eb.gate.fd = fd;
-	eb.gate.generation++;
-	pthread_mutex_unlock(&eb.gate.mutex);
-	pthread_mutex_unlock(&eb.gate.send);
-	// What is held is the first thing said; nobody asks before (up is false).
+	pthread_mutex_lock(&eb_gate.send);
+	pthread_mutex_lock(&eb_gate.mutex);
+	eb_gate.fd = fd;
+	eb_gate.generation++;
+	pthread_mutex_unlock(&eb_gate.mutex);
+	pthread_mutex_unlock(&eb_gate.send);
+	// What is held is said first: no other thread sends before up is set.
 	eb_thread.greeting = true;
-	for (int i = 0; i < eb.world.devices; i++)
-		if (eb.world.device[i].handle)
-			eb_lease_held(&eb.world.device[i], eb.world.device[i].handle);
+	eb_gate.listener->greet();
+	unsigned pins = eb_gate.pins;
+	say_pins(pins);
 	eb_thread.greeting = false;
-	pthread_mutex_lock(&eb.gate.mutex);
-	eb.gate.up = eb.gate.tried = true;
+	pthread_mutex_lock(&eb_gate.mutex);
+	eb_gate.up = eb_gate.tried = true;
+	unsigned more = eb_gate.pins & ~pins; // reasons found meanwhile
 	eb.mode = BOUND;
-	pthread_cond_broadcast(&eb.gate.changed);
-	pthread_mutex_unlock(&eb.gate.mutex);
+	pthread_cond_broadcast(&eb_gate.changed);
+	pthread_mutex_unlock(&eb_gate.mutex);
+	say_pins(more);
 	LOG(2, "connected");
 }
 
 static void gone(int fd)
 {
-	pthread_mutex_lock(&eb.gate.send);
-	pthread_mutex_lock(&eb.gate.mutex);
-	eb.gate.fd = -1;
-	eb.gate.up = eb.gate.reading = false;
-	eb.gate.generation++;
-	for (struct waiter *w = eb.gate.waiters; w; w = w->next)
+	pthread_mutex_lock(&eb_gate.send);
+	pthread_mutex_lock(&eb_gate.mutex);
+	eb_gate.fd = -1;
+	eb_gate.up = eb_gate.reading = false;
+	eb_gate.generation++;
+	for (struct waiter *w = eb_gate.waiters; w; w = w->next)
 		if (!w->done) {
 			w->done = -1;
 			pthread_cond_signal(&w->cond);
 		}
-	pthread_cond_broadcast(&eb.gate.changed);
-	pthread_mutex_unlock(&eb.gate.mutex);
-	pthread_mutex_unlock(&eb.gate.send);
+	pthread_cond_broadcast(&eb_gate.changed);
+	pthread_mutex_unlock(&eb_gate.mutex);
+	pthread_mutex_unlock(&eb_gate.send);
 	close(fd);
-	eb_resume(); // whoever asked for the pause is not there to end it
+	eb_gate.listener->gone();
 	LOG(1, "the gate is gone; on with what it has granted");
 }
 
-// listen_on waits for the next message and reads it, if nobody else does. False: the connection
-// is over, and reading is set: nobody else touches it any more.
+// listen_on waits for the next message and reads it, if no other thread does. False: the connection
+// is over, and reading is set: no other thread uses it any more.
 static bool listen_on(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -405,20 +404,20 @@ static bool listen_on(int fd)
 		still_active();
 	if (n <= 0)
 		return true;
-	pthread_mutex_lock(&eb.gate.mutex);
-	bool others = eb.gate.reading || eb.gate.calling > 0;
+	pthread_mutex_lock(&eb_gate.mutex);
+	bool others = eb_gate.reading || eb_gate.calling > 0;
 	if (others)
-		pass(&eb.gate.quiet, eb_now() + QUIET_MS);
+		pass(&eb_gate.quiet, eb_now() + QUIET_MS);
 	else
-		eb.gate.reading = true;
-	pthread_mutex_unlock(&eb.gate.mutex);
+		eb_gate.reading = true;
+	pthread_mutex_unlock(&eb_gate.mutex);
 	if (others)
 		return true;
 	if (!step(fd))
 		return false;
-	pthread_mutex_lock(&eb.gate.mutex);
-	eb.gate.reading = false;
-	pthread_mutex_unlock(&eb.gate.mutex);
+	pthread_mutex_lock(&eb_gate.mutex);
+	eb_gate.reading = false;
+	pthread_mutex_unlock(&eb_gate.mutex);
 	return true;
 }
 
@@ -437,10 +436,10 @@ static void *reader(void *arg)
 		} else {
 			if (fd >= 0)
 				close(fd);
-			pthread_mutex_lock(&eb.gate.mutex);
-			eb.gate.tried = true;
-			pthread_cond_broadcast(&eb.gate.changed);
-			pthread_mutex_unlock(&eb.gate.mutex);
+			pthread_mutex_lock(&eb_gate.mutex);
+			eb_gate.tried = true;
+			pthread_cond_broadcast(&eb_gate.changed);
+			pthread_mutex_unlock(&eb_gate.mutex);
 		}
 		usleep((useconds_t)(wait * 1000));
 		wait = wait * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : wait * 2;
@@ -448,38 +447,18 @@ static void *reader(void *arg)
 	return NULL;
 }
 
-// eb_spawn starts a thread that takes none of the program's signals. pthread_create is looked up:
-// it has moved between libraries, and a program with a GPU has it in any case.
-int eb_spawn(void *(*run)(void *), void *arg)
-{
-	int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = NULL;
-	int (*detach)(pthread_t) = NULL;
-	*(void **)&create = eb.real_dlsym(NULL, "pthread_create"); // RTLD_DEFAULT: a sanitizer's comes first
-	*(void **)&detach = eb.real_dlsym(NULL, "pthread_detach");
-	if (!create || !detach)
-		return -1;
-	sigset_t all, before;
-	pthread_t t;
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, &before); // of this thread: Linux has no other
-	int r = create(&t, NULL, run, arg);
-	sigprocmask(SIG_SETMASK, &before, NULL);
-	if (r == 0)
-		detach(t);
-	return r;
-}
-
 // eb_gate_start is called before the first use of a card. It waits for the first attempt, so that
 // what the program sees does not change after its first look.
-void eb_gate_start(void)
+void eb_gate_start(const struct listener *listener)
 {
-	pthread_mutex_lock(&eb.gate.mutex);
-	if (!eb.gate.started) {
-		eb.gate.started = true;
-		eb.gate.tried = eb_spawn(reader, NULL) != 0;
+	pthread_mutex_lock(&eb_gate.mutex);
+	if (!eb_gate.started) {
+		eb_gate.started = true;
+		eb_gate.listener = listener;
+		eb_gate.tried = eb_spawn(reader, NULL) != 0;
 	}
-	for (uint64_t deadline = eb_now() + FIRST_MS; !eb.gate.tried && eb_now() < deadline;)
-		pass(&eb.gate.changed, deadline);
-	eb.gate.tried = true;
-	pthread_mutex_unlock(&eb.gate.mutex);
+	for (uint64_t deadline = eb_now() + FIRST_MS; !eb_gate.tried && eb_now() < deadline;)
+		pass(&eb_gate.changed, deadline);
+	eb_gate.tried = true;
+	pthread_mutex_unlock(&eb_gate.mutex);
 }

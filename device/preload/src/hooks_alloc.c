@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Linear memory: cuMemAlloc and its kin.
+// Linear memory.
 
-#include "preload.h"
+#include "hooks.h"
 
-// The driver hands out no less than this. What it rounds large blocks to is its own affair; it
-// shows as the difference between NVML's figure for the process and the gate's, and the
-// watchdog sees it.
+// The driver gives no less than this. To what it rounds large blocks is not documented: the gate
+// measures what they take beyond that, with NVML.
 enum { GRANULE = 512, PITCH = 512 };
 
 static int64_t rounded(size_t n)
@@ -17,130 +16,72 @@ static int64_t rounded(size_t n)
 	return (int64_t)((n + GRANULE - 1) / GRANULE * GRANULE);
 }
 
-static void remember(struct device *d, CUdeviceptr p, int64_t bytes)
+// eb_hold ends a reservation for memory that the driver has given, and remembers it.
+void eb_hold(enum kind kind, uint64_t key, struct reservation *r, int64_t actual)
 {
 	CUcontext ctx = NULL;
 	eb.cu.cuCtxGetCurrent(&ctx);
-	eb_table_put(K_MEMORY, p, &(struct entry){ .size = (uint64_t)bytes, .owner = (uint64_t)(uintptr_t)ctx, .device = d, .refs = 1 });
+	eb_commit(r, actual);
+	eb_table_put(kind, key, &(struct entry){ .size = (uint64_t)actual, .owner = (uint64_t)(uintptr_t)ctx, .device = r->device, .refs = 1 });
 }
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
+// eb_freed ends a free. The entry was taken before the driver freed the memory, because another
+// thread may get the same address at once. If the driver refused it is put back.
+void eb_freed(enum kind kind, uint64_t key, const struct entry *e, CUresult result)
 {
-	NEED(cuMemAlloc_v2, real);
-	struct device *d;
-	struct claim c;
-	CUresult r;
-	if (!eb_active() || !(d = eb_device_here()))
-		return real(p, n);
-	TAKE(d, rounded(n), &c, r, real(p, n));
-	eb_keep(&c, c.bytes);
-	remember(d, *p, c.bytes);
-	return r;
+	if (result == CUDA_SUCCESS)
+		eb_release(e->device, (int64_t)e->size);
+	else
+		eb_table_put(kind, key, e);
 }
 
-EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *p, unsigned n)
-{
-	NEED(cuMemAlloc, real);
-	struct device *d;
-	struct claim c;
-	CUresult r;
-	if (!eb_active() || !(d = eb_device_here()))
-		return real(p, n);
-	TAKE(d, rounded(n), &c, r, real(p, n));
-	eb_keep(&c, c.bytes);
-	remember(d, *p, c.bytes);
-	return r;
-}
-
-EXPORT CUresult cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
-{
-	NEED(cuMemAllocManaged, real);
-	struct device *d;
-	struct claim c;
-	CUresult r;
-	if (!eb_active() || !(d = eb_device_here()))
-		return real(p, n, flags);
-	if (!eb_within(d, rounded(n)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	TAKE(d, rounded(n), &c, r, real(p, n, flags));
-	eb_pin(d, PIN_MANAGED);
-	eb_keep(&c, c.bytes);
-	remember(d, *p, c.bytes);
-	return r;
-}
-
-// The pitch is the driver's choice: a guess is set aside, and what it was is settled after.
+// The driver chooses the pitch: a guess is reserved, and what it took is committed.
 static int64_t pitched(size_t width, size_t height)
 {
 	size_t w = (width + PITCH - 1) / PITCH * PITCH;
 	return height && w > INT64_MAX / 4 / height ? INT64_MAX / 4 : rounded(w * height);
 }
 
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t width, size_t height, unsigned element)
-{
-	NEED(cuMemAllocPitch_v2, real);
-	struct device *d;
-	struct claim c;
-	CUresult r;
-	if (!eb_active() || !(d = eb_device_here()))
-		return real(p, pitch, width, height, element);
-	TAKE(d, pitched(width, height), &c, r, real(p, pitch, width, height, element));
-	int64_t actual = rounded(*pitch * height);
-	eb_keep(&c, actual);
-	remember(d, *p, actual);
-	return r;
-}
+// pinned: what is allocated cannot be parked, and must be within the share.
+#define ALLOC(name, params, args, asked, actual, pinned) \
+	EXPORT CUresult name params \
+	{ \
+		NEED(name, real); \
+		struct device *d; \
+		struct reservation c; \
+		CUresult r; \
+		if (!eb_active() || !(d = eb_device_here())) \
+			return real args; \
+		if (pinned && !eb_within(d, asked)) \
+			return CUDA_ERROR_OUT_OF_MEMORY; \
+		TAKE(d, asked, &c, r, real args); \
+		if (pinned) \
+			eb_pin(PIN_MANAGED); \
+		eb_hold(K_MEMORY, *p, &c, actual); \
+		return r; \
+	}
+ALLOC(cuMemAlloc_v2, (CUdeviceptr *p, size_t n), (p, n), rounded(n), c.bytes, false)
+ALLOC(cuMemAlloc, (CUdeviceptr_v1 *p, unsigned n), (p, n), rounded(n), c.bytes, false)
+ALLOC(cuMemAllocManaged, (CUdeviceptr *p, size_t n, unsigned flags), (p, n, flags), rounded(n), c.bytes, true)
+ALLOC(cuMemAllocPitch_v2, (CUdeviceptr *p, size_t *pitch, size_t width, size_t height, unsigned element), (p, pitch, width, height, element),
+	pitched(width, height), rounded(*pitch * height), false)
+ALLOC(cuMemAllocPitch, (CUdeviceptr_v1 *p, unsigned *pitch, unsigned width, unsigned height, unsigned element), (p, pitch, width, height, element),
+	pitched(width, height), rounded((size_t)*pitch * height), false)
 
-EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *p, unsigned *pitch, unsigned width, unsigned height, unsigned element)
-{
-	NEED(cuMemAllocPitch, real);
-	struct device *d;
-	struct claim c;
-	CUresult r;
-	if (!eb_active() || !(d = eb_device_here()))
-		return real(p, pitch, width, height, element);
-	TAKE(d, pitched(width, height), &c, r, real(p, pitch, width, height, element));
-	int64_t actual = rounded((size_t)*pitch * height);
-	eb_keep(&c, actual);
-	remember(d, *p, actual);
-	return r;
-}
-
-// A free is counted before the driver does it: after, another thread may have the same address
-// again. Where the driver refuses, it is put back.
-static bool forget(CUdeviceptr p, struct entry *e)
-{
-	return p && eb_table_take(K_MEMORY, p, e);
-}
-
-EXPORT CUresult cuMemFree_v2(CUdeviceptr p)
-{
-	NEED(cuMemFree_v2, real);
-	struct entry e;
-	if (!eb_active())
-		return real(p);
-	bool ours = forget(p, &e);
-	CUresult r = real(p);
-	if (ours && r == CUDA_SUCCESS)
-		eb_give(e.device, (int64_t)e.size);
-	else if (ours)
-		eb_table_put(K_MEMORY, p, &e);
-	else if (eb.world.pools)
-		eb_pools_settle(NULL); // memory of a pool may be freed so, too
-	return r;
-}
-
-EXPORT CUresult cuMemFree(CUdeviceptr_v1 p)
-{
-	NEED(cuMemFree, real);
-	struct entry e;
-	if (!eb_active())
-		return real(p);
-	bool ours = forget(p, &e);
-	CUresult r = real(p);
-	if (ours && r == CUDA_SUCCESS)
-		eb_give(e.device, (int64_t)e.size);
-	else if (ours)
-		eb_table_put(K_MEMORY, p, &e);
-	return r;
-}
+#define FREE(name, pointer) \
+	EXPORT CUresult name(pointer p) \
+	{ \
+		NEED(name, real); \
+		struct entry e; \
+		if (!eb_active()) \
+			return real(p); \
+		bool ours = p && eb_table_take(K_MEMORY, p, &e); \
+		CUresult r = real(p); \
+		if (ours) \
+			eb_freed(K_MEMORY, p, &e, r); \
+		else if (eb_world.pools) \
+			eb_pools_settle(NULL); /* memory of a pool may be freed so, too */ \
+		return r; \
+	}
+FREE(cuMemFree_v2, CUdeviceptr)
+FREE(cuMemFree, CUdeviceptr_v1)

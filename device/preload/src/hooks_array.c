@@ -1,14 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Arrays, whose layout is the driver's secret: what they take is reckoned from their format.
+// Arrays. Their layout is not documented: what they take is computed from their format.
 
-#include "preload.h"
+#include "hooks.h"
 
-#include <string.h>
-
-// Bytes of one channel. Formats not listed (compressed, video) are taken for four, which is no
-// less than any of them needs.
+// Bytes of one channel. Formats not listed (compressed, video) count as four, which is no less than
+// any of them needs.
 static uint64_t channel(int format)
 {
 	switch (format) {
@@ -31,42 +29,29 @@ static int64_t bytes_of(uint64_t w, uint64_t h, uint64_t d, int format, uint64_t
 	return (int64_t)((n + 511) / 512 * 512);
 }
 
-static void remember(CUarray a, struct claim *c)
-{
-	CUcontext ctx = NULL;
-	eb.cu.cuCtxGetCurrent(&ctx);
-	eb_keep(c, c->bytes);
-	eb_table_put(K_ARRAY, (uint64_t)(uintptr_t)a, &(struct entry){ .size = (uint64_t)c->bytes, .owner = (uint64_t)(uintptr_t)ctx, .device = c->device, .refs = 1 });
-}
-
-#define CREATE(name, handle, params, args, bytes) \
+#define CREATE(name, params, args, size) \
 	EXPORT CUresult name params \
 	{ \
 		NEED(name, real); \
 		struct device *dev; \
-		struct claim c; \
+		struct reservation c; \
 		CUresult r; \
 		if (!eb_active() || !d || !(dev = eb_device_here())) \
 			return real args; \
-		TAKE(dev, bytes, &c, r, real args); \
-		remember((CUarray)*a, &c); \
+		TAKE(dev, size, &c, r, real args); \
+		eb_hold(K_ARRAY, (uint64_t)(uintptr_t)*a, &c, c.bytes); \
 		return r; \
 	}
+#define OF(depth) bytes_of(d->Width, d->Height, depth, d->Format, d->NumChannels)
 #define SPARSE 0x40 // no memory of its own
-CREATE(cuArrayCreate_v2, CUarray, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR *d), (a, d),
-	bytes_of(d->Width, d->Height, 1, d->Format, d->NumChannels))
-CREATE(cuArrayCreate, CUarray, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR_v1 *d), (a, d),
-	bytes_of(d->Width, d->Height, 1, d->Format, d->NumChannels))
-CREATE(cuArray3DCreate_v2, CUarray, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR *d), (a, d),
-	d->Flags & SPARSE ? 0 : bytes_of(d->Width, d->Height, d->Depth, d->Format, d->NumChannels))
-CREATE(cuArray3DCreate, CUarray, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d), (a, d),
-	bytes_of(d->Width, d->Height, d->Depth, d->Format, d->NumChannels))
+CREATE(cuArrayCreate_v2, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR *d), (a, d), OF(1))
+CREATE(cuArrayCreate, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR_v1 *d), (a, d), OF(1))
+CREATE(cuArray3DCreate_v2, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR *d), (a, d), d->Flags & SPARSE ? 0 : OF(d->Depth))
+CREATE(cuArray3DCreate, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d), (a, d), OF(d->Depth))
 // All levels together are at most a third more than the first, for planes (1 + 1/4 + 1/16 + …),
 // and twice the first for lines.
-CREATE(cuMipmappedArrayCreate, CUmipmappedArray, (CUmipmappedArray *a, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels), (a, d, levels),
-	d->Flags & SPARSE ? 0 : levels < 2 ? bytes_of(d->Width, d->Height, d->Depth, d->Format, d->NumChannels) :
-	d->Height > 1 ? bytes_of(d->Width, d->Height, d->Depth, d->Format, d->NumChannels) / 3 * 4 :
-	bytes_of(d->Width, d->Height, d->Depth, d->Format, d->NumChannels) * 2)
+CREATE(cuMipmappedArrayCreate, (CUmipmappedArray *a, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels), (a, d, levels),
+	d->Flags & SPARSE ? 0 : levels < 2 ? OF(d->Depth) : d->Height > 1 ? OF(d->Depth) / 3 * 4 : OF(d->Depth) * 2)
 
 #define DESTROY(name, handle) \
 	EXPORT CUresult name(handle a) \
@@ -75,10 +60,8 @@ CREATE(cuMipmappedArrayCreate, CUmipmappedArray, (CUmipmappedArray *a, const CUD
 		struct entry e; \
 		bool ours = eb_active() && eb_table_take(K_ARRAY, (uint64_t)(uintptr_t)a, &e); \
 		CUresult r = real(a); \
-		if (ours && r == CUDA_SUCCESS) \
-			eb_give(e.device, (int64_t)e.size); \
-		else if (ours) \
-			eb_table_put(K_ARRAY, (uint64_t)(uintptr_t)a, &e); \
+		if (ours) \
+			eb_freed(K_ARRAY, (uint64_t)(uintptr_t)a, &e, r); \
 		return r; \
 	}
 DESTROY(cuArrayDestroy, CUarray)

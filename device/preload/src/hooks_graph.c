@@ -2,57 +2,28 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Graphs that allocate. Their nodes take memory when the graph is launched, from a pool of the
-// device that can be asked for its size; a graph's own sizes say how much may be needed.
+// device. The sizes of the nodes say how much it may need.
 
-#include "preload.h"
+#include "hooks.h"
 
 static uint64_t key(const void *p)
 {
 	return (uint64_t)(uintptr_t)p;
 }
 
-static void add(enum kind kind, const void *p, uint64_t bytes, struct device *d)
+static void add(enum kind kind, uint64_t key, uint64_t bytes, struct device *d)
 {
 	struct entry e;
-	if (!eb_table_refer(kind, key(p), 0, bytes, &e))
-		eb_table_put(kind, key(p), &(struct entry){ .size = bytes, .device = d, .refs = 1 });
+	if (!eb_table_refer(kind, key, 0, bytes, &e))
+		eb_table_put(kind, key, &(struct entry){ .size = bytes, .device = d, .refs = 1 });
 	if (d)
 		d->graphs = true;
 }
 
-// eb_graph_note: an allocation in a stream that is being captured.
-void eb_graph_note(CUstream s, size_t n)
+// eb_graph_note counts an allocation in a stream that is being captured.
+void eb_graph_note(uint64_t capture, CUstream s, size_t n)
 {
-	add(K_CAPTURE, s, n, eb_device_of(s));
-}
-
-// delta is by how much the driver's memory for graphs has grown since it was last looked at.
-static int64_t delta(struct device *d)
-{
-	uint64_t now = 0;
-	if (!d->graphs || d->ordinal < 0 || !eb.cu.cuDeviceGetGraphMemAttribute)
-		return 0;
-	pthread_mutex_lock(&eb.world.mutex);
-	if (eb.cu.cuDeviceGetGraphMemAttribute(d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS) {
-		pthread_mutex_unlock(&eb.world.mutex);
-		return 0;
-	}
-	int64_t by = (int64_t)now - atomic_exchange(&d->graph_bytes, (int64_t)now);
-	pthread_mutex_unlock(&eb.world.mutex);
-	return by;
-}
-
-void eb_graph_settle(struct device *d, struct claim *c)
-{
-	int64_t by = delta(d);
-	if (c) {
-		eb_keep(c, by);
-	} else if (by < 0) {
-		eb_give(d, -by);
-	} else if (by > 0) {
-		atomic_fetch_add(&d->used, by);
-		atomic_fetch_sub(&d->avail, by);
-	}
+	add(K_CAPTURE, capture, n, eb_device_of(s));
 }
 
 // A new capture does not begin while the process is paused.
@@ -62,10 +33,10 @@ void eb_graph_settle(struct device *d, struct claim *c)
 		NEED(name, real); \
 		if (!eb_active()) \
 			return real args; \
-		eb_enter(s); \
+		eb_enter(); \
 		CUresult r = real args; \
 		if (r == CUDA_SUCCESS) \
-			atomic_fetch_add(&eb.pause.captures, 1); \
+			atomic_fetch_add(&eb_pause.captures, 1); \
 		eb_leave(); \
 		return r; \
 	}
@@ -77,30 +48,31 @@ BEGIN(cuStreamBeginCaptureToGraph, (CUstream s, CUgraph g, const CUgraphNode *n,
 BEGIN(cuStreamBeginCaptureToGraph_ptsz, (CUstream s, CUgraph g, const CUgraphNode *n, const void *e, size_t k, int mode), (s, g, n, e, k, mode))
 
 // A capture that was broken ends with an error, and with a graph of NULL.
-#define END(name) \
+#define END(name, STREAM) \
 	EXPORT CUresult name(CUstream s, CUgraph *g) \
 	{ \
 		NEED(name, real); \
 		if (!eb_active()) \
 			return real(s, g); \
 		struct entry e; \
-		bool was = eb_capturing(s), noted = eb_table_take(K_CAPTURE, key(s), &e); \
+		uint64_t capture = eb_capture(STREAM(s)); \
+		bool noted = capture && eb_table_take(K_CAPTURE, capture, &e); \
 		CUresult r = real(s, g); \
-		if (eb.pause.captures > 0 && (r == CUDA_SUCCESS || was || (g && !*g))) \
-			atomic_fetch_sub(&eb.pause.captures, 1); \
+		if (eb_pause.captures > 0 && (r == CUDA_SUCCESS || capture || (g && !*g))) \
+			atomic_fetch_sub(&eb_pause.captures, 1); \
 		if (r == CUDA_SUCCESS && noted && g) \
-			add(K_GRAPH, *g, e.size, e.device); \
+			add(K_GRAPH, key(*g), e.size, e.device); \
 		return r; \
 	}
-END(cuStreamEndCapture)
-END(cuStreamEndCapture_ptsz)
+END(cuStreamEndCapture, ANY)
+END(cuStreamEndCapture_ptsz, OWN)
 
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *n, CUgraph g, const CUgraphNode *deps, size_t k, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
 	NEED(cuGraphAddMemAllocNode, real);
 	CUresult r = real(n, g, deps, k, p);
 	if (r == CUDA_SUCCESS && eb_active())
-		add(K_GRAPH, g, p->bytesize, eb_device(p->poolProps.location.id));
+		add(K_GRAPH, key(g), p->bytesize, eb_device(p->poolProps.location.id));
 	return r;
 }
 
@@ -109,7 +81,7 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *n, CUgraph g, const CUgraphNode *dep
 	NEED(cuGraphAddNode, real);
 	CUresult r = real(n, g, deps, k, p);
 	if (r == CUDA_SUCCESS && p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && eb_active())
-		add(K_GRAPH, g, p->alloc.bytesize, eb_device(p->alloc.poolProps.location.id));
+		add(K_GRAPH, key(g), p->alloc.bytesize, eb_device(p->alloc.poolProps.location.id));
 	return r;
 }
 
@@ -118,7 +90,7 @@ EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *n, CUgraph g, const CUgraphNode *
 	NEED(cuGraphAddNode_v2, real);
 	CUresult r = real(n, g, deps, edges, k, p);
 	if (r == CUDA_SUCCESS && p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && eb_active())
-		add(K_GRAPH, g, p->alloc.bytesize, eb_device(p->alloc.poolProps.location.id));
+		add(K_GRAPH, key(g), p->alloc.bytesize, eb_device(p->alloc.poolProps.location.id));
 	return r;
 }
 
@@ -126,7 +98,7 @@ static void copy(enum kind kind, const void *to, CUgraph from)
 {
 	struct entry e;
 	if (eb_active() && eb_table_get(K_GRAPH, key(from), &e))
-		add(kind, to, e.size, e.device);
+		add(kind, key(to), e.size, e.device);
 }
 
 EXPORT CUresult cuGraphClone(CUgraph *to, CUgraph from)
@@ -169,36 +141,36 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec x)
 	bool ours = eb_active() && eb_table_take(K_EXEC, key(x), &e);
 	CUresult r = real(x);
 	if (ours && e.device)
-		eb_graph_settle(e.device, NULL);
+		eb_charge(e.device, eb_graph_growth(e.device));
 	return r;
 }
 
-#define LAUNCH(name) \
+#define LAUNCH(name, STREAM) \
 	EXPORT CUresult name(CUgraphExec x, CUstream s) \
 	{ \
 		NEED(name, real); \
 		struct entry e; \
-		struct claim c; \
+		struct reservation c; \
 		CUresult r; \
 		if (!eb_active()) \
 			return real(x, s); \
-		bool ours = !eb_capturing(s) && eb_table_get(K_EXEC, key(x), &e) && e.device; \
+		bool ours = !eb_capture(STREAM(s)) && eb_table_get(K_EXEC, key(x), &e) && e.device; \
 		if (ours) { \
 			int64_t need = (int64_t)e.size - e.device->graph_bytes; \
-			if ((r = eb_claim(e.device, need > 0 ? need : 0, &c)) != CUDA_SUCCESS) \
+			if ((r = eb_reserve(e.device, need > 0 ? need : 0, &c)) != CUDA_SUCCESS) \
 				return r; \
 		} \
-		eb_enter(s); \
+		eb_enter(); \
 		r = real(x, s); \
 		eb_leave(); \
 		if (ours && r == CUDA_SUCCESS) \
-			eb_graph_settle(e.device, &c); \
+			eb_commit(&c, eb_graph_growth(e.device)); \
 		else if (ours) \
-			eb_drop(&c); \
+			eb_cancel(&c); \
 		return r; \
 	}
-LAUNCH(cuGraphLaunch)
-LAUNCH(cuGraphLaunch_ptsz)
+LAUNCH(cuGraphLaunch, ANY)
+LAUNCH(cuGraphLaunch_ptsz, OWN)
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {
@@ -206,6 +178,6 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	CUresult r = real(dev);
 	struct device *d;
 	if (r == CUDA_SUCCESS && eb_active() && (d = eb_device(dev)))
-		eb_graph_settle(d, NULL);
+		eb_charge(d, eb_graph_growth(d));
 	return r;
 }

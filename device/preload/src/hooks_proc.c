@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// cuGetProcAddress: the real one chooses the version, and what it returns is looked up among the
-// driver's functions that are hooked. No name and no suffix is guessed.
+// cuGetProcAddress. The real one chooses the version, and the address that it returns is looked up
+// among those of the hooked functions. So no suffix is guessed.
 
-#include "preload.h"
+#include "hooks.h"
 
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
 {

@@ -1,21 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What is shared with other processes or other interfaces cannot be checkpointed: the process is
-// not evictable from then on, and the gate is told.
+// What is shared with other processes or interfaces cannot be checkpointed: from then on the process
+// is pinned.
 
-#include "preload.h"
-
-static void pin(enum pin reason)
-{
-	struct device *d = eb_device_here();
-	if (d) {
-		eb_pin(d, reason);
-		return;
-	}
-	for (int i = 0; i < eb.world.devices; i++) // without a context: whichever it may be
-		eb_pin(&eb.world.device[i], reason);
-}
+#include "hooks.h"
 
 #define SHARE(name, reason, params, args) \
 	EXPORT CUresult name params \
@@ -23,7 +12,7 @@ static void pin(enum pin reason)
 		NEED(name, real); \
 		CUresult r = real args; \
 		if (r == CUDA_SUCCESS && eb_active()) \
-			pin(reason); \
+			eb_pin(reason); \
 		return r; \
 	}
 SHARE(cuIpcGetMemHandle, PIN_IPC, (CUipcMemHandle *h, CUdeviceptr p), (h, p))
@@ -36,3 +25,11 @@ SHARE(cuMemImportFromShareableHandle, PIN_IPC, (CUmemGenericAllocationHandle *h,
 SHARE(cuMemPoolExportToShareableHandle, PIN_IPC, (void *out, CUmemoryPool p, int type, unsigned long long flags), (out, p, type, flags))
 SHARE(cuMemPoolImportFromShareableHandle, PIN_IPC, (CUmemoryPool *p, void *os, int type, unsigned long long flags), (p, os, type, flags))
 SHARE(cuImportExternalMemory, PIN_EXTERNAL, (CUexternalMemory *m, const void *desc), (m, desc))
+// The driver does not refuse to checkpoint a process with a multicast object (NCCL makes them on
+// NVSwitch), but hangs (NVIDIA/nccl#2340).
+SHARE(cuMulticastCreate, PIN_MULTICAST, (CUmemGenericAllocationHandle *m, const void *prop), (m, prop))
+SHARE(cuMulticastAddDevice, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev), (m, dev))
+SHARE(cuMulticastBindMem, PIN_MULTICAST, (CUmemGenericAllocationHandle m, size_t o, CUmemGenericAllocationHandle h, size_t q, size_t n, unsigned long long flags), (m, o, h, q, n, flags))
+SHARE(cuMulticastBindMem_v2, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev, size_t o, CUmemGenericAllocationHandle h, size_t q, size_t n, unsigned long long flags), (m, dev, o, h, q, n, flags))
+SHARE(cuMulticastBindAddr, PIN_MULTICAST, (CUmemGenericAllocationHandle m, size_t o, CUdeviceptr p, size_t n, unsigned long long flags), (m, o, p, n, flags))
+SHARE(cuMulticastBindAddr_v2, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev, size_t o, CUdeviceptr p, size_t n, unsigned long long flags), (m, dev, o, p, n, flags))

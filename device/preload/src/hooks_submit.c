@@ -3,15 +3,15 @@
 
 // Calls that only submit: see submit.def.
 
-#include "preload.h"
+#include "hooks.h"
 
-#define SUBMIT(n, P, A, S) \
+#define SUBMIT(n, P, A) \
 	EXPORT CUresult n P \
 	{ \
 		NEED(n, real); \
 		if (!eb_active()) \
 			return real A; \
-		eb_enter((CUstream)(S)); \
+		eb_enter(); \
 		CUresult r = real A; \
 		eb_leave(); \
 		return r; \

@@ -1,21 +1,21 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Virtual memory management. What cuMemCreate takes is free again when its last handle is
-// released and its last mapping undone, in whatever order.
+// Virtual memory management. What cuMemCreate takes is free when its last handle is released and
+// its last mapping undone, in either order.
 
-#include "preload.h"
+#include "hooks.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	NEED(cuMemCreate, real);
 	struct device *d;
-	struct claim c;
+	struct reservation c;
 	CUresult r;
 	if (!eb_active() || !prop || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !(d = eb_device(prop->location.id)))
 		return real(h, n, prop, flags);
 	TAKE(d, n > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)n, &c, r, real(h, n, prop, flags));
-	eb_keep(&c, c.bytes);
+	eb_commit(&c, c.bytes);
 	eb_table_put(K_HANDLE, *h, &(struct entry){ .size = (uint64_t)c.bytes, .device = d, .refs = 1 });
 	return r;
 }
@@ -24,7 +24,7 @@ static void unrefer(CUmemGenericAllocationHandle h)
 {
 	struct entry e;
 	if (eb_table_refer(K_HANDLE, h, -1, 0, &e) && !e.refs)
-		eb_give(e.device, (int64_t)e.size);
+		eb_release(e.device, (int64_t)e.size);
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle h)
@@ -36,7 +36,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle h)
 	return r;
 }
 
-// A handle got back from an address is one more to be released.
+// It returns one more handle, which is to be released as well.
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h, void *address)
 {
 	NEED(cuMemRetainAllocationHandle, real);
@@ -57,7 +57,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAll
 	return r;
 }
 
-// One call may undo several mappings that lie side by side.
+// One call may undo several adjacent mappings.
 EXPORT CUresult cuMemUnmap(CUdeviceptr p, size_t n)
 {
 	NEED(cuMemUnmap, real);

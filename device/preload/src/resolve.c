@@ -1,18 +1,18 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// How a program finds the driver's functions, and how we do: the exported names (the library is
-// loaded first), dlsym and dlvsym here; cuGetProcAddress in hooks_proc.c.
+// Finds the driver's functions, and gives programs the hooks instead: by the exported names (the
+// library is loaded first), dlsym and dlvsym. cuGetProcAddress is in hooks_proc.c.
 
-#include "preload.h"
+#include "resolve.h"
 
 #include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 
-// dlsym answers by who calls: RTLD_NEXT means after the caller's own library. A wrapper in C
-// would be the caller itself. So these ask eb_dlsym, with the arguments kept, and where it has
-// nothing to say they jump to the real function, which then returns to the program.
+// The answer of dlsym depends on its caller: RTLD_NEXT means after the caller's own library. A
+// wrapper in C would be the caller. So these ask eb_dlsym, keep the arguments, and if it returns
+// NULL they jump to the real function, which then returns to the program.
 #if defined(__x86_64__)
 __asm__(
 	".text\n"
@@ -86,7 +86,7 @@ struct name {
 
 #define CUDA(n) extern EXPORT void n(void);
 #define NVML(n) extern EXPORT void n(void);
-#define SUBMIT(n, P, A, S) extern EXPORT void n(void);
+#define SUBMIT(n, P, A) extern EXPORT void n(void);
 #include "hooks.def"
 #include "submit.def"
 #undef CUDA
@@ -96,7 +96,7 @@ struct name {
 static const struct name names[H_COUNT] = {
 #define CUDA(n) { #n, (void *)n, false },
 #define NVML(n) { #n, (void *)n, true },
-#define SUBMIT(n, P, A, S) { #n, (void *)n, false },
+#define SUBMIT(n, P, A) { #n, (void *)n, false },
 #include "hooks.def"
 #include "submit.def"
 };
@@ -119,8 +119,8 @@ static void *plain(void *handle, const char *name)
 	return eb.real_dlsym(handle, name);
 }
 
-// early finds what every look-up needs. It may run before anything else does, and twice at once:
-// the answer is the same.
+// early finds what every look-up needs. It may run before anything else does, and in two threads at
+// once: both find the same.
 static void early(void)
 {
 	// In libc since glibc 2.34, in libdl before.
@@ -129,8 +129,8 @@ static void early(void)
 		s = eb_elf_find("libdl.so", "dlsym");
 	if (!v)
 		v = eb_elf_find("libdl.so", "dlvsym");
-	// A program of another C library has no card's driver, and is to run all the same. musl
-	// knows no versions.
+	// A program with another C library cannot load the driver, and must run all the same. musl has
+	// no dlvsym.
 	if (!s)
 		s = eb_elf_find("ld-musl", "dlsym");
 	if (!v)
@@ -179,8 +179,8 @@ static int by_name(const char *name)
 	return -1;
 }
 
-// look resolves all hooked functions of one library at once, so that an address that
-// cuGetProcAddress gives can be recognised, whatever version it is of.
+// look resolves all hooked functions of one library at once, so that an address which
+// cuGetProcAddress returns can be recognised, of whatever version.
 static bool look(bool nvml, const char *soname)
 {
 	_Atomic int *done = nvml ? &eb.resolve.nvml : &eb.resolve.cuda;
@@ -192,12 +192,12 @@ static bool look(bool nvml, const char *soname)
 		*(void **)&open = eb_elf_find("libdl.so", "dlopen");
 	if (!open)
 		return false;
-	// Loaded by the program, most of the time; a program that is linked weakly may call first.
+	// Mostly the program has loaded it. One that is linked weakly may not have.
 	void *handle = open(soname, RTLD_LAZY | RTLD_NOLOAD);
 	if (!handle)
 		handle = open(soname, RTLD_LAZY);
 	if (!handle)
-		return false; // it may come yet
+		return false; // it may be loaded later
 
 	pthread_mutex_lock(&eb.resolve.mutex);
 	if (*done != 1) {
@@ -214,7 +214,6 @@ static bool look(bool nvml, const char *soname)
 		if (nvml) {
 			eb.resolve.nvml_handle = handle;
 		} else {
-			eb.resolve.cuda_handle = handle;
 #define CALL(R, n, P) *(void **)&eb.cu.n = plain(handle, #n);
 #include "calls.def"
 #undef CALL
@@ -256,13 +255,13 @@ void *eb_map(void *address)
 	return address;
 }
 
-// eb_dlsym is what dlsym and dlvsym ask: the hook for a name, or NULL for everything that is
-// not ours, which the real function then answers.
+// eb_dlsym is asked by dlsym and dlvsym. It returns the hook for a name, or NULL for every name that
+// is not hooked, which the real function then answers.
 __attribute__((visibility("hidden"), used)) void *eb_dlsym(void *handle, const char *name)
 {
 	if (UNLIKELY(!__atomic_load_n(&eb.real_dlsym, __ATOMIC_ACQUIRE)))
 		early();
-	// Cheap for what programs look up by the thousand.
+	// Cheap for the thousands of other names that programs look up.
 	if (!name || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
 		return NULL;
 	bootstrap();
@@ -271,8 +270,8 @@ __attribute__((visibility("hidden"), used)) void *eb_dlsym(void *handle, const c
 	int i = by_name(name);
 	if (i < 0)
 		return NULL;
-	// Whoever looks for it, by whatever handle, must find it there; and what it finds must be
-	// the driver's function: a library may export one of that name for itself.
+	// The handle must lead to the driver's function: another library may export one of that name
+	// for its own use.
 	void *found = handle == RTLD_NEXT || handle == RTLD_DEFAULT ? eb_real(i) : plain(handle, name);
 	if (!found || (found != names[i].hook && found != eb_real(i)))
 		return NULL;

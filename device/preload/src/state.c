@@ -1,21 +1,20 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The state, the environment and the log.
+// The environment, the log, and threads.
 
-#include "preload.h"
+#include "resolve.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-struct state eb;
-__thread struct thread eb_thread __attribute__((tls_model("initial-exec")));
+struct state eb = { .resolve.mutex = PTHREAD_MUTEX_INITIALIZER };
 
-// strtoull would bind the library to the newest libc: its name changed with glibc 2.38.
+// strtoull would bind the library to the newest glibc: it has another symbol since 2.38.
 static uint64_t number(const char *name, uint64_t otherwise)
 {
 	const char *s = getenv(name);
@@ -30,24 +29,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return *s ? otherwise : n;
 }
 
-static void locks(void)
-{
-	pthread_mutex_init(&eb.resolve.mutex, NULL);
-	pthread_mutex_init(&eb.world.mutex, NULL);
-	pthread_mutex_init(&eb.gate.mutex, NULL);
-	pthread_mutex_init(&eb.gate.send, NULL);
-	pthread_cond_init(&eb.gate.changed, NULL);
-	pthread_cond_init(&eb.gate.quiet, NULL);
-	pthread_mutex_init(&eb.pause.mutex, NULL);
-	pthread_cond_init(&eb.pause.changed, NULL);
-	for (int i = 0; i < STRIPES; i++)
-		pthread_mutex_init(&eb.table[i].mutex, NULL);
-	for (int i = 0; i < MAX_DEVICES; i++)
-		pthread_mutex_init(&eb.world.device[i].mutex, NULL);
-}
-
-// eb_init may be called before any constructor has run: another library's constructor may be
-// the first to look a symbol up.
+// eb_init may run before all constructors: another library's may be the first to look a symbol up.
 void eb_init(void)
 {
 	int not_yet = 0;
@@ -58,9 +40,12 @@ void eb_init(void)
 			usleep(100);
 		return;
 	}
-	locks();
-	eb.gate.fd = -1;
 	eb.path = getenv("EBBTIDE_GATE");
+	// Loaded by /etc/ld.so.preload into a program whose environment was cleared: the gate is where
+	// containers have it.
+	static const char mounted[] = "/run/ebbtide/gate.sock";
+	if (!eb.path && access(mounted, F_OK) == 0)
+		eb.path = mounted;
 	eb.wait_ms = number("EBBTIDE_GATE_WAIT_MS", 60000);
 	eb.lease = number("EBBTIDE_GATE_LEASE", 64 << 20);
 	eb.context = number("EBBTIDE_GATE_CONTEXT", 512 << 20);
@@ -93,7 +78,28 @@ void eb_log(int level, const char *format, ...)
 	if (n > (int)sizeof line - 2)
 		n = sizeof line - 2;
 	line[n++] = '\n';
-	// In one piece, and never through stdio: the program may hold its lock.
+	// With one write, and not through stdio, whose lock the program may hold.
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;
+}
+
+// eb_spawn starts a thread that takes none of the program's signals. pthread_create has moved from
+// libpthread to libc: it is looked up, so that the library loads with either.
+int eb_spawn(void *(*run)(void *), void *arg)
+{
+	int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = NULL;
+	int (*detach)(pthread_t) = NULL;
+	*(void **)&create = eb.real_dlsym(NULL, "pthread_create"); // RTLD_DEFAULT: a sanitizer's comes first
+	*(void **)&detach = eb.real_dlsym(NULL, "pthread_detach");
+	if (!create || !detach)
+		return -1;
+	sigset_t all, before;
+	pthread_t t;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before); // of this thread: Linux has no other
+	int r = create(&t, NULL, run, arg);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	if (r == 0)
+		detach(t);
+	return r;
 }

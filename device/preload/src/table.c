@@ -1,15 +1,17 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What the program holds: a hash table from pointers and handles to their sizes, in stripes with
-// a lock each, so that threads seldom meet.
+// What the program holds: a hash table from pointers and handles to their sizes. It has stripes
+// with a lock each, so that threads seldom wait for each other.
 
-#include "preload.h"
+#include "account.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { DELETED = 0xff };
+
+struct stripe eb_table[STRIPES] = { [0 ... STRIPES - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
 
 static uint64_t mix(uint64_t key, enum kind kind)
 {
@@ -63,11 +65,11 @@ static bool grow(struct stripe *s)
 void eb_table_put(enum kind kind, uint64_t key, const struct entry *value)
 {
 	uint64_t hash = mix(key, kind);
-	struct stripe *s = &eb.table[hash % STRIPES];
+	struct stripe *s = &eb_table[hash % STRIPES];
 	pthread_mutex_lock(&s->mutex);
 	struct entry *e = find(s, hash, kind, key);
-	// A full table without memory to grow loses the entry: what it holds is then counted until
-	// the process ends, which is the safe side.
+	// A full table that finds no memory to grow loses the entry. Its bytes then count until the
+	// process ends, which is safe.
 	if (!e && ((s->filled + 1) * 4 <= s->cap * 3 || grow(s))) {
 		e = place(s, hash);
 		s->live++;
@@ -84,7 +86,7 @@ void eb_table_put(enum kind kind, uint64_t key, const struct entry *value)
 bool eb_table_get(enum kind kind, uint64_t key, struct entry *out)
 {
 	uint64_t hash = mix(key, kind);
-	struct stripe *s = &eb.table[hash % STRIPES];
+	struct stripe *s = &eb_table[hash % STRIPES];
 	pthread_mutex_lock(&s->mutex);
 	struct entry *e = find(s, hash, kind, key);
 	if (e)
@@ -96,7 +98,7 @@ bool eb_table_get(enum kind kind, uint64_t key, struct entry *out)
 bool eb_table_take(enum kind kind, uint64_t key, struct entry *out)
 {
 	uint64_t hash = mix(key, kind);
-	struct stripe *s = &eb.table[hash % STRIPES];
+	struct stripe *s = &eb_table[hash % STRIPES];
 	pthread_mutex_lock(&s->mutex);
 	struct entry *e = find(s, hash, kind, key);
 	if (e) {
@@ -111,7 +113,7 @@ bool eb_table_take(enum kind kind, uint64_t key, struct entry *out)
 bool eb_table_refer(enum kind kind, uint64_t key, int refs, uint64_t size, struct entry *after)
 {
 	uint64_t hash = mix(key, kind);
-	struct stripe *s = &eb.table[hash % STRIPES];
+	struct stripe *s = &eb_table[hash % STRIPES];
 	pthread_mutex_lock(&s->mutex);
 	struct entry *e = find(s, hash, kind, key);
 	if (e) {
@@ -131,9 +133,9 @@ bool eb_table_refer(enum kind kind, uint64_t key, int refs, uint64_t size, struc
 void eb_table_sweep(uint64_t owner, void (*each)(const struct entry *))
 {
 	for (int i = 0; i < STRIPES; i++) {
-		struct stripe *s = &eb.table[i];
+		struct stripe *s = &eb_table[i];
 		for (size_t from = 0;;) {
-			// One at a time: what is done with it may need the gate.
+			// One at a time: each may need the gate.
 			struct entry out = { .kind = K_NONE };
 			pthread_mutex_lock(&s->mutex);
 			for (; from < s->cap; from++) {

@@ -1,113 +1,114 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Which device and which context a call is about.
+// The lists of devices, contexts and pools.
 
-#include "preload.h"
+#include "account.h"
 
 #include <string.h>
 
-bool eb_active(void)
-{
-	if (UNLIKELY(atomic_load_explicit(&eb.ready, memory_order_acquire) != 2))
-		eb_init();
-	return eb.mode != OFF && !eb_thread.depth;
-}
+struct world eb_world = WORLD;
+__thread struct thread eb_thread __attribute__((tls_model("initial-exec")));
 
-static void attach(struct device *d)
-{
-	struct message m = { .type = T_ATTACH };
-	memcpy(&m.id, d->uuid, 8);
-	memcpy(&m.arg, d->uuid + 8, 8);
-	if (eb_gate_call(&m, 0, NULL) == 0 && m.type == T_ATTACHED) {
-		// What was taken before there was an answer is said before anybody can ask for more.
-		if (d->used > 0)
-			eb_lease_held(d, m.device);
-		d->handle = m.device;
-		struct message i = { .type = T_INFO, .device = m.device };
-		if (!d->limit && eb_gate_call(&i, 0, NULL) == 0 && i.type == T_INFO_IS)
-			d->limit = i.bytes;
-	} else if (eb.mode == BOUND) {
-		LOG(1, "the gate does not know this GPU: not limited");
-	}
-}
-
-struct device *eb_device_uuid(const uint8_t *uuid, CUdevice ordinal)
+// eb_world_device returns the device, which it makes known if it is fresh. NULL: there are too many.
+struct device *eb_world_device(const uint8_t *uuid, CUdevice ordinal, bool *fresh)
 {
 	struct device *d = NULL;
-	bool fresh = false;
-	eb_gate_start();
-	pthread_mutex_lock(&eb.world.mutex);
-	int n = eb.world.devices;
+	pthread_mutex_lock(&eb_world.mutex);
+	int n = eb_world.devices;
 	for (int i = 0; i < n && !d; i++)
-		if (memcmp(eb.world.device[i].uuid, uuid, 16) == 0)
-			d = &eb.world.device[i];
-	if (!d && n < MAX_DEVICES) {
-		d = &eb.world.device[n];
+		if (memcmp(eb_world.device[i].uuid, uuid, 16) == 0)
+			d = &eb_world.device[i];
+	*fresh = !d && n < MAX_DEVICES;
+	if (*fresh) {
+		d = &eb_world.device[n];
 		memcpy(d->uuid, uuid, 16);
 		d->ordinal = -1;
-		fresh = true;
-		atomic_store(&eb.world.devices, n + 1);
+		atomic_store(&eb_world.devices, n + 1);
 	}
 	if (d && ordinal >= 0)
 		d->ordinal = ordinal;
-	pthread_mutex_unlock(&eb.world.mutex);
-	if (fresh)
-		attach(d);
+	pthread_mutex_unlock(&eb_world.mutex);
 	return d;
 }
 
-struct device *eb_device(CUdevice dev)
+struct device *eb_world_of(CUcontext ctx)
 {
-	if (dev < 0 || dev >= MAX_DEVICES)
-		return NULL;
-	struct device *d = atomic_load_explicit(&eb.world.by_ordinal[dev], memory_order_acquire);
-	if (d || !eb_resolve_cuda())
-		return d;
-	CUuuid uuid;
-	CUresult (*get)(CUuuid *, CUdevice) = eb.cu.cuDeviceGetUuid_v2 ? eb.cu.cuDeviceGetUuid_v2 : eb.cu.cuDeviceGetUuid;
-	if (!get || get(&uuid, dev) != CUDA_SUCCESS)
-		return NULL;
-	d = eb_device_uuid((const uint8_t *)uuid.bytes, dev);
-	int mps = 0;
-	if (d && eb.cu.cuDeviceGetAttribute &&
-	    eb.cu.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) == CUDA_SUCCESS && mps)
-		eb_pin(d, PIN_MPS);
-	atomic_store_explicit(&eb.world.by_ordinal[dev], d, memory_order_release);
-	return d;
-}
-
-// A thread without a context has no device; the driver answers such a call with an error, and
-// nothing is counted.
-struct device *eb_device_here(void)
-{
-	CUcontext ctx = NULL;
-	CUdevice dev;
-	struct thread *t = &eb_thread;
-	if (!eb_resolve_cuda() || !eb.cu.cuCtxGetCurrent || eb.cu.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
-		return NULL;
-	if (t->ctx == ctx && t->epoch == eb.world.epoch && t->device)
-		return t->device;
-	unsigned epoch = eb.world.epoch;
-	if (eb.cu.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
-		return NULL;
-	t->device = eb_device(dev);
-	t->ctx = ctx;
-	t->epoch = epoch;
-	return t->device;
-}
-
-struct device *eb_device_of(CUstream s)
-{
-	CUcontext ctx;
 	struct device *d = NULL;
-	// 0, 1 and 2 are the default streams of the current context.
-	if ((uintptr_t)s > 2 && eb_resolve_cuda() && eb.cu.cuStreamGetCtx && eb.cu.cuStreamGetCtx(s, &ctx) == CUDA_SUCCESS) {
-		pthread_mutex_lock(&eb.world.mutex);
-		for (int i = 0; i < eb.world.contexts && !d; i++)
-			if (eb.world.context[i].ctx == ctx)
-				d = eb.world.context[i].device;
-		pthread_mutex_unlock(&eb.world.mutex);
+	pthread_mutex_lock(&eb_world.mutex);
+	for (int i = 0; i < eb_world.contexts && !d; i++)
+		if (eb_world.context[i].ctx == ctx)
+			d = eb_world.context[i].device;
+	pthread_mutex_unlock(&eb_world.mutex);
+	return d;
+}
+
+bool eb_world_primary(struct device *d)
+{
+	bool has = false;
+	pthread_mutex_lock(&eb_world.mutex);
+	for (int i = 0; i < eb_world.contexts; i++)
+		has |= eb_world.context[i].primary && eb_world.context[i].device == d;
+	pthread_mutex_unlock(&eb_world.mutex);
+	return has;
+}
+
+// eb_world_add adds a context; false: another thread was first. One for which there is no place
+// counts as empty.
+bool eb_world_add(struct context *c)
+{
+	bool known = false;
+	pthread_mutex_lock(&eb_world.mutex);
+	for (int i = 0; i < eb_world.contexts; i++)
+		known |= eb_world.context[i].ctx == c->ctx;
+	if (!known && eb_world.contexts < MAX_CONTEXTS)
+		eb_world.context[eb_world.contexts++] = *c;
+	else if (!known)
+		c->bytes = 0;
+	pthread_mutex_unlock(&eb_world.mutex);
+	return !known;
+}
+
+// eb_world_remove removes a context, or the primary one of a device, and says whether its device
+// has others. False: there is no such context.
+bool eb_world_remove(CUcontext ctx, struct device *primary, struct context *was, bool *others)
+{
+	bool found = false;
+	*others = false;
+	pthread_mutex_lock(&eb_world.mutex);
+	for (int i = 0; i < eb_world.contexts && !found; i++) {
+		struct context *c = &eb_world.context[i];
+		if (primary ? c->primary && c->device == primary : c->ctx == ctx) {
+			*was = *c;
+			*c = eb_world.context[--eb_world.contexts];
+			found = true;
+		}
 	}
-	return d ? d : eb_device_here();
+	for (int i = 0; i < eb_world.contexts && found; i++)
+		*others |= eb_world.context[i].device == was->device;
+	eb_world.epoch++;
+	pthread_mutex_unlock(&eb_world.mutex);
+	return found;
+}
+
+// eb_world_pool returns a pool, which it makes known as one of the device if there is one. NULL: it
+// is not known, or there are too many.
+struct pool *eb_world_pool(CUmemoryPool pool, struct device *d)
+{
+	struct pool *p = NULL, *empty = NULL;
+	pthread_mutex_lock(&eb_world.mutex);
+	for (int i = 0; i < eb_world.pools && !p; i++) {
+		if (eb_world.pool[i].pool == pool)
+			p = &eb_world.pool[i];
+		else if (!eb_world.pool[i].pool && !empty)
+			empty = &eb_world.pool[i];
+	}
+	if (!p && d) {
+		if (!empty && eb_world.pools < MAX_POOLS)
+			empty = &eb_world.pool[eb_world.pools++];
+		if ((p = empty))
+			*p = (struct pool){ pool, d, 0 };
+	}
+	pthread_mutex_unlock(&eb_world.mutex);
+	return p;
 }

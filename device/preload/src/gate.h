@@ -1,0 +1,140 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// The third layer: what the gate grants, and when work may be submitted.
+
+#ifndef EBBTIDE_GATE_H
+#define EBBTIDE_GATE_H
+
+#include "account.h"
+
+enum {
+	MAX_OPEN = 64, // requests that the gate allows a client to have open
+	SLOTS = 32,    // a power of two
+};
+
+// A message of the gate's protocol (device/gate/wire).
+struct message {
+	uint32_t magic;
+	uint16_t type, flags;
+	uint64_t seq, device, bytes, id, arg;
+};
+_Static_assert(sizeof(struct message) == 48, "the protocol's messages have 48 bytes");
+
+enum {
+	MAGIC = 0x31544245,
+	VERSION = 1,
+	T_HELLO = 1, T_ATTACH, T_REQUEST, T_RETURN = 6, T_INFO, T_HOLDS, T_PINNED, T_PAUSED, T_ACTIVE, T_FULL,
+	T_WELCOME = 65, T_ATTACHED, T_REFUSED, T_GRANT, T_INFO_IS,
+	T_LIMIT = 80, T_PAUSE, T_RESUME, T_RECALL,
+	F_MORE = 1,
+};
+
+// Why the process cannot be parked.
+enum pin { PIN_MANAGED = 1, PIN_IPC, PIN_MPS, PIN_EXTERNAL, PIN_UNHOOKED, PIN_MULTICAST, PIN_COUNT };
+
+// A request that waits for its answer.
+struct waiter {
+	struct waiter *next;
+	struct message answer;
+	pthread_cond_t cond;
+	int done; // 1 answered, -1 the connection is gone
+};
+
+// What the files above gate.c do with the connection.
+struct listener {
+	void (*greet)(void);                  // it is new: say what is held, before any other thread says anything
+	bool (*hear)(const struct message *); // the gate says something unasked; false: it is not understood
+	void (*gone)(void);
+	unsigned (*submitted)(void);          // a number that changes when work is submitted
+};
+
+struct gate {
+	pthread_mutex_t mutex, send;
+	pthread_cond_t changed; // connected, gone, or a place is free
+	pthread_cond_t quiet;   // for the reader's sleep while others read
+	const struct listener *listener;
+	int fd;
+	_Atomic bool started, tried, up; // tried: the first attempt is over
+	_Atomic bool paused;     // by the gate
+	_Atomic unsigned pins;   // a bit for each reason
+	uint64_t generation;     // of the connection
+	uint64_t seq;
+	int open;
+	bool reading; // a thread reads, and no other may
+	int calling;  // threads that read their answers themselves
+	unsigned submitted; // as far as the gate has been told
+	struct waiter *waiters;
+};
+#define GATE { .mutex = PTHREAD_MUTEX_INITIALIZER, .send = PTHREAD_MUTEX_INITIALIZER, \
+	.changed = PTHREAD_COND_INITIALIZER, .quiet = PTHREAD_COND_INITIALIZER, .fd = -1 }
+extern struct gate eb_gate HIDDEN;
+
+struct pause {
+	pthread_mutex_t mutex;
+	pthread_cond_t changed;
+	_Atomic unsigned turn;
+	_Atomic int captures; // streams of this process that are being captured
+	// Threads inside a call of the driver, and how many calls there have been.
+	struct { _Alignas(64) _Atomic int n; _Atomic unsigned calls; } busy[SLOTS];
+};
+#define PAUSE { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER }
+extern struct pause eb_pause HIDDEN;
+
+// Memory that is set aside before the driver is asked for it.
+struct reservation {
+	struct device *device;
+	int64_t bytes, part, granted; // part: of the lease; granted: by the gate, for this one
+	uint64_t generation;          // of the connection over which it was granted
+};
+
+// gate.c
+void eb_gate_start(const struct listener *);
+int eb_gate_call(struct message *, uint64_t wait_ms, uint64_t *generation); // 0: answered in place
+bool eb_gate_send(const struct message *, uint64_t generation); // false: that connection is over
+uint64_t eb_gate_generation(void);
+void eb_pin(enum pin);
+
+// pause.c
+void eb_enter(void);
+void eb_leave(void);
+uint64_t eb_capture(CUstream);
+unsigned eb_submitted(void);
+void eb_pause_begin(void);
+void eb_pause_end(void);
+
+// lease.c
+int64_t eb_lease_size(const struct device *);
+int64_t eb_lease_take(struct device *, int64_t bytes); // -1: the lease has not so much
+int eb_lease_ask(struct reservation *, int64_t bytes, uint16_t flags, uint64_t wait_ms);
+void eb_commit(struct reservation *, int64_t actual);
+void eb_cancel(struct reservation *);
+void eb_charge(struct device *, int64_t bytes);
+void eb_release(struct device *, int64_t bytes);
+void eb_lease_return(struct device *, int64_t keep);
+void eb_lease_recall(struct device *);
+void eb_lease_limit(struct device *, uint64_t bytes);
+void eb_lease_held(struct device *, uint64_t handle);
+
+// pools.c
+int64_t eb_pool_attribute(CUmemoryPool, int which);
+int64_t eb_pool_growth(struct pool *);
+int64_t eb_graph_growth(struct device *);
+void eb_pools_settle(struct device *);
+void eb_pools_trim(struct device *);
+void eb_pools_gone(struct device *);
+
+// reserve.c
+CUresult eb_reserve(struct device *, int64_t bytes, struct reservation *);
+bool eb_retry(struct device *, CUresult, int *refused); // is what the driver refused to be asked for again?
+bool eb_room(struct device *, uint64_t *total, uint64_t *used);
+bool eb_within(struct device *, int64_t bytes);
+
+// device.c
+bool eb_active(void);                   // is there a gate to ask, or one that may come?
+struct device *eb_device(CUdevice);     // NULL: the gate does not know it
+struct device *eb_device_uuid(const uint8_t *, CUdevice);
+struct device *eb_device_here(void);    // of the calling thread's context
+struct device *eb_device_of(CUstream);
+
+#endif

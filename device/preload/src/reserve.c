@@ -1,0 +1,108 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Is there room for what the program wants? The lease has it, or the program's pools keep it
+// without use, or the gate grants it.
+
+#include "gate.h"
+
+enum { SCARCE_MS = 200, TRIES = 3 };
+
+static CUresult reserve(struct reservation *r)
+{
+	struct device *d = r->device;
+	int64_t bytes = r->bytes;
+	atomic_fetch_add(&d->used, bytes);
+	r->part = eb_lease_take(d, bytes);
+	if (r->part >= 0)
+		return CUDA_SUCCESS;
+
+	eb_pools_settle(d); // what the driver has returned from its pools may be enough
+	r->part = eb_lease_take(d, bytes);
+	if (r->part >= 0)
+		return CUDA_SUCCESS;
+
+	if (eb.mode != BOUND || !d->handle) {
+		atomic_fetch_sub(&d->avail, bytes); // counted, for the gate that may come
+		r->part = bytes;
+		return CUDA_SUCCESS;
+	}
+	uint64_t wait = eb_pause.captures ? 0 : eb.wait_ms, now = eb_now();
+	for (int try = 0; try < 2; try++) {
+		// All there is, or the debt, which is asked for with it.
+		r->part = atomic_exchange(&d->avail, 0);
+		int64_t need = bytes - r->part, lease = eb_lease_size(d);
+		if (need <= 0)
+			return CUDA_SUCCESS;
+		// A whole lease first, without waiting; where there is none, only what is needed.
+		if (need < lease && now >= d->scarce) {
+			if (eb_lease_ask(r, lease, 0, 0) == 0)
+				return CUDA_SUCCESS;
+			d->scarce = now + SCARCE_MS;
+		}
+		if (eb_lease_ask(r, need, need < lease ? F_MORE : 0, try == 0 ? 0 : wait) == 0)
+			return CUDA_SUCCESS;
+		atomic_fetch_add(&d->avail, r->part);
+		if (try == 0) // before it waits: what the program's own pools keep without use
+			eb_pools_trim(d);
+	}
+	atomic_fetch_sub(&d->used, bytes);
+	LOG(1, "out of memory: %lld bytes, %lld of %llu in use", (long long)bytes, (long long)d->used, (unsigned long long)d->limit);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// eb_reserve sets bytes aside before the driver is asked for them. It may wait, unless a stream is
+// being captured, and must be called without a lock.
+CUresult eb_reserve(struct device *d, int64_t bytes, struct reservation *r)
+{
+	*r = (struct reservation){ .device = d, .bytes = bytes };
+	atomic_fetch_add(&d->wanted, bytes);
+	CUresult result = reserve(r);
+	atomic_fetch_sub(&d->wanted, bytes);
+	return result;
+}
+
+// eb_retry tells the gate that the driver has refused what was granted. The lease is returned
+// first, so that the gate is asked.
+bool eb_retry(struct device *d, CUresult r, int *refused)
+{
+	if (r != CUDA_ERROR_OUT_OF_MEMORY || eb.mode != BOUND || !d->handle || eb_pause.captures || ++*refused > TRIES)
+		return false;
+	LOG(1, "the driver refused memory for which there is room");
+	eb_lease_return(d, 0);
+	struct message m = { .type = T_FULL, .device = d->handle };
+	return eb_gate_send(&m, eb_gate_generation());
+}
+
+// eb_room is what the program is told. Free is the least of what the limit leaves and what the gate
+// has on the card, and the lease: a program that takes all that is free must get it at once.
+bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
+{
+	uint64_t limit = d->limit, room = 0;
+	if (eb.mode != BOUND)
+		return false;
+	struct message m = { .type = T_INFO, .device = d->handle };
+	int64_t avail = d->avail > 0 ? d->avail : 0;
+	if (d->handle && eb_gate_call(&m, 0, NULL) == 0 && m.type == T_INFO_IS) {
+		d->limit = limit = m.bytes;
+		room = limit > m.id ? limit - m.id : 0;
+		room = room < m.arg ? room : m.arg;
+	} else if (!d->handle || !limit) {
+		return false;
+	}
+	room += (uint64_t)avail;
+	*total = limit;
+	*used = room < limit ? limit - room : 0;
+	return true;
+}
+
+// eb_within says whether so many bytes more are within the container's share. Memory that cannot be
+// parked must be: other containers could not have it back.
+bool eb_within(struct device *d, int64_t bytes)
+{
+	struct message m = { .type = T_INFO, .device = d->handle };
+	if (eb.mode != BOUND || !d->handle || eb_gate_call(&m, 0, NULL) != 0 || m.type != T_INFO_IS)
+		return true;
+	int64_t kept = d->avail > 0 ? d->avail : 0;
+	return (int64_t)m.id - kept + bytes <= (int64_t)m.bytes;
+}

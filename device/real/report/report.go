@@ -1,0 +1,192 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package report is the report of the tests on a card: what a test finds (Append), the whole of
+// it (Report, report.json), and the same for people (Report.Text, report.txt).
+package report
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+)
+
+// Variable names the file to which tests append what they find.
+const Variable = "EBBTIDE_TEST_GPU_REPORT"
+
+// Format is the version of the report's format.
+const Format = 1
+
+// Verdict is how a test ended, or all of them.
+type Verdict string
+
+// The verdicts.
+const (
+	Passed  Verdict = "passed"
+	Failed  Verdict = "failed"
+	Skipped Verdict = "skipped" // of the whole: there is no card, or none that can be used
+)
+
+// Report is what a run has shown.
+type Report struct {
+	Format  int       `json:"format"`
+	Begun   time.Time `json:"begun"`
+	Seconds float64   `json:"seconds"`
+	Ebbtide string    `json:"ebbtide"` // version and commit
+	// Fake is whether there was no real card: no figure then says anything of one.
+	Fake    bool     `json:"fake"`
+	Machine Machine  `json:"machine"`
+	Card    *Card    `json:"card,omitempty"`
+	Verdict Verdict  `json:"verdict"`
+	Reason  string   `json:"reason,omitempty"` // of a verdict other than passed
+	Tests   []Test   `json:"tests"`
+	Figures []Figure `json:"figures"`
+}
+
+// Machine is where the tests ran.
+type Machine struct {
+	Kernel       string `json:"kernel"`
+	Architecture string `json:"architecture"`
+	Processors   int    `json:"processors"`
+	MemoryMiB    uint64 `json:"memory_mib"`
+	Glibc        string `json:"glibc"`        // "" if it cannot be told
+	GlibcNeeded  string `json:"glibc_needed"` // by the tests' programs
+	Root         bool   `json:"root"`
+}
+
+// Card is the card.
+type Card struct {
+	Name        string  `json:"name"`
+	UUID        string  `json:"uuid"`
+	Driver      string  `json:"driver"`
+	CUDA        string  `json:"cuda"` // the newest that the driver knows
+	MemoryMiB   float64 `json:"memory_mib"`
+	ReservedMiB float64 `json:"reserved_mib"`
+	FreeMiB     float64 `json:"free_mib"`    // before the tests
+	ContextMiB  float64 `json:"context_mib"` // that a context takes
+}
+
+// Test is how a test ended, or a part of it that was skipped.
+type Test struct {
+	Name    string  `json:"name"`
+	Verdict Verdict `json:"verdict"`
+	Reason  string  `json:"reason,omitempty"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Figure is something that was measured, or was to be.
+type Figure struct {
+	Test string `json:"test"`
+	Name string `json:"name"`
+	Of   string `json:"of,omitempty"` // which of several of the name
+	What string `json:"what"`         // what it says, for people
+	Unit string `json:"unit"`
+	// Samples are the values, in their order; Median is in their middle. Both are absent if
+	// nothing could be measured: Missing says why.
+	Samples []float64 `json:"samples,omitempty"`
+	Median  *float64  `json:"median,omitempty"`
+	Missing string    `json:"missing,omitempty"`
+}
+
+// Measured is a figure with its values.
+func Measured(name, what, unit string, samples ...float64) Figure {
+	f := Figure{Name: name, What: what, Unit: unit}
+	if len(samples) == 0 {
+		f.Missing = "nothing was measured"
+		return f
+	}
+	f.Samples = slices.Clone(samples)
+	sorted := slices.Sorted(slices.Values(samples))
+	n := len(sorted)
+	median := (sorted[(n-1)/2] + sorted[n/2]) / 2
+	f.Median = &median
+	return f
+}
+
+// Missing is a figure that could not be measured.
+func Missing(name, what, unit, why string) Figure {
+	return Figure{Name: name, What: what, Unit: unit, Missing: why}
+}
+
+// For says which of several figures of its name this is.
+func (f Figure) For(of string) Figure {
+	f.Of = of
+	return f
+}
+
+// Line is something that a test has found.
+type Line struct {
+	Card   *Card   `json:"card,omitempty"`
+	Figure *Figure `json:"figure,omitempty"`
+	// None says why no test can run here.
+	None string `json:"none,omitempty"`
+}
+
+// Append adds a line to a file. Several processes may do so.
+func Append(path string, l Line) error {
+	data, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("writing what a test has found: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing what a test has found: %w", err)
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("writing what a test has found: %w", err)
+	}
+	return nil
+}
+
+// Read reads the lines of a file; there are none if it is not there. A test may have been
+// killed while it wrote: what is no line is left out.
+func Read(path string) ([]Line, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading what tests have found: %w", err)
+	}
+	defer f.Close()
+	var all []Line
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		var l Line
+		if json.Unmarshal(s.Bytes(), &l) == nil {
+			all = append(all, l)
+		}
+	}
+	if err := s.Err(); err != nil {
+		return all, fmt.Errorf("reading what tests have found: %w", err)
+	}
+	return all, nil
+}
+
+// Judge sets the verdict by the tests'.
+func (r *Report) Judge() {
+	count := r.count()
+	switch {
+	case count[Failed] > 0:
+		r.Verdict, r.Reason = Failed, fmt.Sprintf("%d of %d tests failed", count[Failed], len(r.Tests))
+	case count[Passed] == 0:
+		r.Verdict, r.Reason = Skipped, "no test ran"
+	default:
+		r.Verdict, r.Reason = Passed, ""
+	}
+}
+
+func (r *Report) count() map[Verdict]int {
+	n := make(map[Verdict]int)
+	for _, t := range r.Tests {
+		n[t.Verdict]++
+	}
+	return n
+}
