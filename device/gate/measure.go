@@ -23,6 +23,9 @@ const (
 	measureEvery = time.Second
 	// minMeasureGap is the minimum time between two measurements.
 	minMeasureGap = 50 * time.Millisecond
+	// maxAssumed bounds how long room is kept for memory that may be on a card if the card cannot
+	// be measured: a container whose own room is kept could never be restored.
+	maxAssumed = 10 * time.Second
 	// maxMargin is the number of bytes that stay free beside a restore; on small cards
 	// 1/marginPart of the memory, and never more than the card's reserve.
 	maxMargin  = 256 << 20
@@ -99,6 +102,9 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 		now := g.lock()
 		defer g.unlock()
 		delete(g.suspect, card) // trust the ledger
+		if now.After(g.assumedUntil[card]) {
+			g.assume(card, 0)
+		}
 		g.answer(now)
 		return m, err
 	}
@@ -138,6 +144,7 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 		seen = outside
 	}
 	g.outside[card] = outside
+	delete(g.assumed, card)
 	if err := g.ledger.SetOutside(card, seen); err != nil {
 		return m, err
 	}
@@ -154,6 +161,35 @@ func (g *Gate) markSuspect(cards ...ledger.CardID) {
 		g.suspect[card] = true
 	}
 	g.measureSoon()
+}
+
+// keepRoom keeps the room of the containers that count as parked and may be on the cards for all
+// that is known, until these have been measured.
+func (g *Gate) keepRoom() {
+	if g.opts.Measure == nil {
+		return
+	}
+	for _, card := range g.cards {
+		var bytes uint64
+		for _, other := range g.containers {
+			if other.parking != nil && other.parking.unsure {
+				bytes += g.ledger.Container(other.id, card).Parked
+			}
+		}
+		g.assumedUntil[card] = time.Now().Add(maxAssumed)
+		g.assume(card, bytes)
+	}
+	g.markSuspect(g.cards...)
+}
+
+// assume counts some bytes of a card as outside, besides what was measured.
+func (g *Gate) assume(card ledger.CardID, bytes uint64) {
+	outside := g.ledger.Outside(card)
+	outside -= min(outside, g.assumed[card])
+	g.assumed[card] = bytes
+	if err := g.ledger.SetOutside(card, outside+bytes); err != nil {
+		g.opts.Report(fmt.Errorf("card %s: %w", card, err))
+	}
 }
 
 // cardRoom is a measurement of a card, in bytes.

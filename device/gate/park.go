@@ -50,10 +50,11 @@ const (
 //	   |         ^           |
 //	(failed)     +-----------+  restore failed
 type parking struct {
-	state parkingState
-	since time.Time
-	lazy  bool
-	by    peer.Container // who needed the room; empty after a restart
+	state  parkingState
+	since  time.Time
+	lazy   bool
+	unsure bool           // its memory may be on the cards
+	by     peer.Container // who needed the room; empty after a restart
 	// moved are the processes known to be parked. Others may have started since, or be in an
 	// unknown state.
 	moved []ledger.ProcessID
@@ -253,7 +254,7 @@ func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 		g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 	}
 	if errors.Is(err, ErrUnsure) && !errors.Is(err, ErrLost) {
-		g.markSuspect(g.cards...)
+		c.parking.unsure = true
 		g.requeueRestore(c) // as if it were parked: the restore finds out
 		return
 	}
@@ -484,9 +485,7 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 		return
 	}
 	if err != nil {
-		if errors.Is(err, ErrUnsure) {
-			g.markSuspect(g.cards...)
-		}
+		c.parking.unsure = c.parking.unsure || !errors.Is(err, errCardFull) // that was before the attempt
 		g.requeueRestore(c)
 		return
 	}
@@ -557,6 +556,9 @@ func (g *Gate) requeueRestore(c *container) {
 		g.setOverhead(c, card, 0)
 	}
 	a.state = stateParked
+	if a.unsure {
+		g.keepRoom()
+	}
 	g.save()
 	time.AfterFunc(retryRestore, func() {
 		now := g.lock()
@@ -594,6 +596,8 @@ func (g *Gate) queueRestores(now time.Time) {
 			g.opts.Report(fmt.Errorf("container %s is parked, and nothing here can restore it", c.id))
 			continue
 		}
+		c.parking.unsure = true // the last gate may have ended in the middle of a restore
+		g.keepRoom()
 		g.queueRestore(now, c)
 	}
 	g.answer(now)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -484,6 +485,23 @@ func (c *chaos) mend(ctx context.Context) (left []string, err error) {
 	return left, nil
 }
 
+// tell lists allocations, the earliest first.
+func (c *chaos) tell(stubs []*api.AllocationListStub) string {
+	slices.SortFunc(stubs, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	var b strings.Builder
+	for _, s := range stubs {
+		fmt.Fprintf(&b, "\n    %s version %d on %s, created at %d, is to %s and is %s (%s; %s), modified at %d",
+			s.ID, s.JobVersion, s.NodeName, s.CreateIndex, s.DesiredStatus, s.ClientStatus, s.DesiredDescription, s.ClientDescription, s.ModifyIndex)
+		for name, state := range s.TaskStates {
+			fmt.Fprintf(&b, "; %s %s, failed: %t", name, state.State, state.Failed)
+			for _, e := range state.Events {
+				fmt.Fprintf(&b, "; %s %s", e.Type, e.DisplayMessage)
+			}
+		}
+	}
+	return b.String()
+}
+
 // rest says why a job is not at rest: it has completed, or runs once, does steps, and is
 // bound to nothing.
 func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (why string, err error) {
@@ -515,7 +533,7 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	case completed && runs == 0:
 		return "", nil // bound or not, nothing of it runs any more
 	case completed:
-		return "has completed, and runs", nil
+		return "has completed, and runs:" + c.tell(stubs), nil
 	case runs != 1:
 		return fmt.Sprintf("runs %d times", runs), nil
 	case !grown:
