@@ -22,13 +22,13 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/jobspec2"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
 	"github.com/zclconf/go-cty/cty"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
@@ -47,12 +47,12 @@ func TestDocs_reference(t *testing.T) {
 		must.StrContains(t, row(o.Name), "| "+o.Kind+" |")
 		must.StrContains(t, row(o.Name), "| `"+o.Default+"` |")
 	}
-	for _, key := range metaKeys() {
+	for _, key := range options.MetaKeys() {
 		row(key)
 	}
-	for _, block := range []*hclspec.Spec{progressSchema(), targetSchema(), checkpointSchema()} {
-		for field := range block.GetObject().GetAttributes() {
-			row(field)
+	for _, block := range options.Schema() {
+		for _, field := range block.Fields {
+			row(field.Name)
 		}
 	}
 	for _, preset := range progress.Presets() {
