@@ -127,11 +127,11 @@ func ignoredOptions(meta map[string]string) []string {
 // checkWish refuses a task that wants more than its card has. What is no number has been
 // refused before.
 func checkWish(meta map[string]string, s seat.Seat) error {
-	wish, err := strconv.ParseInt(meta[options.GPUMemory], 10, 64)
+	wish, err := strconv.ParseInt(meta[options.KeyGPUMemory], 10, 64)
 	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {
 		return nil
 	}
-	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", options.GPUMemory, s.MemoryMiB, wish)
+	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", options.KeyGPUMemory, s.MemoryMiB, wish)
 }
 
 // hasRoomFor says whether a file can be mounted without taking the place of one of the task's

@@ -19,33 +19,33 @@ import (
 )
 
 // Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
-// by Nomad, the task's winning.
+// by Nomad, the task's winning. Prefix is that of all of them.
 const (
-	metaPrefix  = "ebbtide_"
-	metaGoal    = "ebbtide_goal"
-	metaMetric  = "ebbtide_metric"
-	metaMigrate = optin.Migrate
-	Waits       = "ebbtide_hold" // the shim's
-	metaAdopt   = "ebbtide_adopt"
-	metaOften   = optin.Cooldown // the shim's
+	Prefix     = "ebbtide_"
+	KeyGoal    = "ebbtide_goal"
+	KeyMetric  = "ebbtide_metric"
+	keyMigrate = optin.Migrate
+	KeyWaits   = "ebbtide_hold" // the shim's
+	keyAdopt   = "ebbtide_adopt"
+	keyOften   = optin.Cooldown // the shim's
 	// The device plugin's.
-	metaGPU        = "ebbtide_gpu_"
-	GPUMemory      = metaGPU + "memory"
-	metaGPUGroup   = metaGPU + "group"
-	metaGPUInput   = metaGPU + "input"
-	metaPriority   = "ebbtide_priority"
-	metaLimit      = "ebbtide_limit"
-	metaAcceptable = "ebbtide_acceptable"
-	metaObjective  = "ebbtide_objective"
-	metaHold       = "ebbtide_target_hold"
-	metaQoE        = "ebbtide_qoe_target"
-	metaSteps      = "ebbtide_total_steps"
-	metaEpochs     = "ebbtide_total_epochs"
+	keyGPU        = "ebbtide_gpu_"
+	KeyGPUMemory  = keyGPU + "memory"
+	keyGPUGroup   = keyGPU + "group"
+	keyGPUInput   = keyGPU + "input"
+	keyPriority   = "ebbtide_priority"
+	keyLimit      = "ebbtide_limit"
+	KeyAcceptable = "ebbtide_acceptable"
+	KeyObjective  = "ebbtide_objective"
+	keyHold       = "ebbtide_target_hold"
+	KeyQoE        = "ebbtide_qoe_target"
+	keySteps      = "ebbtide_total_steps"
+	keyEpochs     = "ebbtide_total_epochs"
 )
 
 // MetaKeys lists them, for error messages.
 func MetaKeys() []string {
-	return []string{metaAcceptable, metaAdopt, metaOften, metaGoal, metaGPUGroup, metaGPUInput, GPUMemory, Waits, metaLimit, metaMetric, metaMigrate, metaObjective, metaPriority, metaQoE, metaHold, metaEpochs, metaSteps}
+	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, keyHold, keyEpochs, keySteps}
 }
 
 // Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.
@@ -58,13 +58,13 @@ func Key(name string) (key string, ours bool) {
 		}
 		return '_'
 	}, strings.ToLower(name))
-	return key, strings.HasPrefix(key, metaPrefix)
+	return key, strings.HasPrefix(key, Prefix)
 }
 
 // readMeta reads one key.
 func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	switch key {
-	case metaGoal:
+	case KeyGoal:
 		if value != progress.GoalMin && value != progress.GoalMax {
 			errs.Add("meta."+key, `must be "min" or "max", got %q`, value)
 		} else if g := o.Progress.Goal; g != "" && g != value {
@@ -72,77 +72,77 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 		} else {
 			o.Progress.Goal = value
 		}
-	case metaMetric:
+	case KeyMetric:
 		if m := o.Progress.Metric; m != "" && m != value {
 			errs.Add("meta."+key, "%q contradicts progress.metric = %q; set one of them", value, m)
 		}
 		o.Progress.Metric = value
-	case metaLimit:
+	case keyLimit:
 		switch value {
 		case "on", "off":
 			o.Limit = value == "on"
 		default:
 			errs.Add("meta."+key, `must be "on" or "off", got %q`, value)
 		}
-	case metaGPUGroup:
+	case keyGPUGroup:
 		// any name
-	case GPUMemory:
+	case KeyGPUMemory:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 {
 			errs.Add("meta."+key, "must be a whole number of MiB ≥ 1, got %q", value)
 		}
-	case metaGPUInput:
+	case keyGPUInput:
 		if v, err := strconv.ParseFloat(value, 64); err != nil || !(v > 0) || math.IsInf(v, 0) {
 			errs.Add("meta."+key, "must be a number > 0, the size of what the job works on, got %q", value)
 		}
-	case metaPriority:
+	case keyPriority:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 100 {
 			errs.Add("meta."+key, "must be from 1 to 100, got %q", value)
 		}
-	case metaAdopt:
+	case keyAdopt:
 		if _, err := uuid.ParseUUID(value); err != nil {
 			errs.Add("meta."+key, "must be the ID of an allocation, got %q", value)
 		}
 		o.Adopt = value
-	case metaMigrate:
+	case keyMigrate:
 		policies, err := optin.Policies(value)
 		if err != nil {
 			errs.Add("meta."+key, "%v", err)
 		}
 		o.Migrate = slices.Contains(policies, optin.SpeConMigrate)
-	case metaOften:
+	case keyOften:
 		if _, err := optin.ReadCooldown(value); err != nil {
 			errs.Add("meta."+key, "%v", err)
 		}
-	case Waits:
+	case KeyWaits:
 		if value != "true" && value != "false" {
 			errs.Add("meta."+key, `must be "true" or "false", got %q`, value)
 		}
-	case metaAcceptable, metaObjective:
+	case KeyAcceptable, KeyObjective:
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 			errs.Add("meta."+key, "must be a number, the value of the metric that is wanted, got %q", value)
-		} else if key == metaAcceptable {
+		} else if key == KeyAcceptable {
 			o.Targets.Acceptable = &v
 		} else {
 			o.Targets.Objective = &v
 		}
-	case metaHold:
+	case keyHold:
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 || n > maxHold {
 			errs.Add("meta."+key, "must be a number of reports in a row from 1 to %d, got %q", maxHold, value)
 		} else {
 			o.Targets.Hold = n
 		}
-	case metaSteps, metaEpochs:
+	case keySteps, keyEpochs:
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(v > 0) || v > maxTotal {
 			errs.Add("meta."+key, "must be a number > 0 and ≤ %g, how many there are in the whole training, got %q", maxTotal, value)
-		} else if key == metaSteps {
+		} else if key == keySteps {
 			o.Work.Steps = v
 		} else {
 			o.Work.Epochs = v
 		}
-	case metaQoE:
+	case KeyQoE:
 		v, err := seconds(value)
 		if err != nil {
 			errs.Add("meta."+key, "must be a response time > 0, in seconds or with a unit (0.25, 250ms), got %q", value)
@@ -177,7 +177,7 @@ func seconds(text string) (float64, error) {
 // WithoutSeat returns the keys that are of no use to a task without a seat on a shared card.
 func WithoutSeat(meta map[string]string) (keys []string) {
 	for key := range meta {
-		if strings.HasPrefix(key, metaGPU) {
+		if strings.HasPrefix(key, keyGPU) {
 			keys = append(keys, key)
 		}
 	}

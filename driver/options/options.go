@@ -181,10 +181,10 @@ func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 		o.Act.Grace = d
 	}
 	if t.Signal != "" && o.Targets.Acceptable == nil {
-		errs.Add("target.signal", "%q is sent at meta.%s, which is not set", t.Signal, metaAcceptable)
+		errs.Add("target.signal", "%q is sent at meta.%s, which is not set", t.Signal, KeyAcceptable)
 	}
 	if t.StopSignal != "" && o.Targets.Objective == nil {
-		errs.Add("target.stop_signal", "%q is sent at meta.%s, which is not set", t.StopSignal, metaObjective)
+		errs.Add("target.stop_signal", "%q is sent at meta.%s, which is not set", t.StopSignal, KeyObjective)
 	}
 }
 
@@ -226,19 +226,19 @@ func (o *Task) CheckTargets() error {
 	var errs fields.Errors
 	t := o.Targets
 	if t.QoE > 0 && t.Any() {
-		errs.Add("meta."+metaQoE, "cannot be used together with %s or %s: a task is a service or a training job", metaAcceptable, metaObjective)
+		errs.Add("meta."+KeyQoE, "cannot be used together with %s or %s: a task is a service or a training job", KeyAcceptable, KeyObjective)
 	}
 	if o.Work.Steps > 0 && o.Work.Epochs > 0 {
-		errs.Add("meta."+metaEpochs, "cannot be used together with %s; set one of them", metaSteps)
+		errs.Add("meta."+keyEpochs, "cannot be used together with %s; set one of them", keySteps)
 	}
 	if t.QoE > 0 && o.Work.Steps+o.Work.Epochs > 0 {
-		errs.Add("meta."+metaQoE, "cannot be used together with %s or %s: a service has no end", metaSteps, metaEpochs)
+		errs.Add("meta."+KeyQoE, "cannot be used together with %s or %s: a service has no end", keySteps, keyEpochs)
 	}
 	if t.Hold > 1 && !t.Any() {
-		errs.Add("meta."+metaHold, "is for %s and %s, which are not set", metaAcceptable, metaObjective)
+		errs.Add("meta."+keyHold, "is for %s and %s, which are not set", KeyAcceptable, KeyObjective)
 	}
 	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
-		errs.Add("meta."+metaGoal, "%q contradicts meta.%s: a response time is to be small", o.Progress.Goal, metaQoE)
+		errs.Add("meta."+KeyGoal, "%q contradicts meta.%s: a response time is to be small", o.Progress.Goal, KeyQoE)
 	} else if t.QoE > 0 {
 		o.Progress.Goal = progress.GoalMin // whatever the metric is called
 	}
@@ -246,18 +246,18 @@ func (o *Task) CheckTargets() error {
 	for _, x := range []struct {
 		key   string
 		value *float64
-	}{{metaAcceptable, t.Acceptable}, {metaObjective, t.Objective}} {
+	}{{KeyAcceptable, t.Acceptable}, {KeyObjective, t.Objective}} {
 		switch {
 		case x.value == nil:
 		case metric == "":
-			errs.Add("meta."+x.key, "needs a metric: set meta.%s (or progress.metric / progress.pattern) to the name of the value that is to reach %v", metaMetric, *x.value)
+			errs.Add("meta."+x.key, "needs a metric: set meta.%s (or progress.metric / progress.pattern) to the name of the value that is to reach %v", KeyMetric, *x.value)
 		case goal == "":
-			errs.Add("meta."+x.key, `needs a direction: %q does not say whether it is to fall or to rise to %v: set meta.%s = "min" or "max"`, metric, *x.value, metaGoal)
+			errs.Add("meta."+x.key, `needs a direction: %q does not say whether it is to fall or to rise to %v: set meta.%s = "min" or "max"`, metric, *x.value, KeyGoal)
 		}
 	}
 	if g := policy.Goal(goal); metric != "" && g.Valid() {
 		if err := policy.CheckTargets(g, t.Acceptable, t.Objective).Err(); err != nil {
-			errs.Add("meta."+metaObjective, "%v", err)
+			errs.Add("meta."+KeyObjective, "%v", err)
 		}
 	}
 	return errs.Err()
