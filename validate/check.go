@@ -135,7 +135,7 @@ func (c *checker) add(severity Severity, s scope, at *place, field, format strin
 // check checks the job.
 func (c *checker) check() {
 	c.metaWithoutEffect(c.scopeOfJob(), slices.Collect(c.tasks(nil)))
-	waits := false
+	waits, some := false, false
 	for _, g := range c.job.TaskGroups {
 		s := c.scopeOfGroup(g)
 		c.metaWithoutEffect(s, slices.Collect(c.tasks(g)))
@@ -153,6 +153,7 @@ func (c *checker) check() {
 		if !ours {
 			continue
 		}
+		some = true
 		c.metaOfShim(s)
 		for _, t := range g.Tasks {
 			c.metaOfShim(c.scopeOfTask(g, t))
@@ -160,6 +161,9 @@ func (c *checker) check() {
 		if len(c.migrates) > 0 {
 			c.obstacles(g)
 		}
+	}
+	if some {
+		c.metaOfShim(c.scopeOfJob())
 	}
 	c.checkWaiting(waits)
 }
@@ -256,8 +260,8 @@ func hasSeat(t *api.Task) bool {
 	})
 }
 
-// metaOfShim warns of keys for the shim that are not where it looks: it reads the job's own
-// meta, since Nomad lists no other.
+// metaOfShim warns of keys for the shim that are not where it looks, or not written as it
+// reads them: it reads the job's own meta, since Nomad lists no other.
 func (c *checker) metaOfShim(s scope) {
 	for _, name := range slices.Sorted(maps.Keys(s.meta())) {
 		key, _ := options.Key(name)

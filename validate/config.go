@@ -26,48 +26,55 @@ import (
 // A task's config is decoded as a Nomad client does: its values are templates, in which
 // variables stand that are known when the task starts.
 
-// decode decodes our blocks of a task's config. What is wrong are findings. partial has the
-// blocks of which something is not known before the task starts, or was reported.
-func (c *checker) decode(s scope, vars map[string]cty.Value) (blocks options.Blocks, partial map[string]string) {
-	partial = make(map[string]string)
+// decoded are our blocks of a task's config.
+type decoded struct {
+	options.Blocks
+	// fields are the paths of those that have a value.
+	fields map[string]bool
+	// partial says, of a block of which a field has no value, why.
+	partial map[string]string
+}
+
+// decode decodes our blocks of a task's config. What is wrong are findings.
+func (c *checker) decode(s scope, vars map[string]cty.Value) decoded {
+	d := decoded{fields: make(map[string]bool), partial: make(map[string]string)}
 	all := make(map[string]any)
 	for _, schema := range options.Schema() {
-		raw, ok := s.task.Config[schema.Name]
-		if !ok || raw == nil {
+		raw := s.task.Config[schema.Name]
+		if raw == nil {
 			continue
 		}
-		values := c.decodeBlock(s, schema, raw, vars, partial)
-		if values != nil {
+		if values := c.decodeBlock(s, schema, raw, vars, &d); values != nil {
 			all[schema.Name] = values
 		}
 	}
 	data, err := json.Marshal(all)
 	if err == nil {
-		err = json.Unmarshal(data, &blocks)
+		err = json.Unmarshal(data, &d.Blocks)
 	}
 	if err != nil {
 		c.add(Error, s, s.find("config"), "config", "cannot be decoded: %v", err)
 	}
-	blocks.Command, _ = s.task.Config["command"].(string)
+	d.Command, _ = s.task.Config["command"].(string)
 	if args, ok := s.task.Config["args"].([]any); ok {
 		for _, a := range args {
-			blocks.Args = append(blocks.Args, fmt.Sprint(a))
+			d.Args = append(d.Args, fmt.Sprint(a))
 		}
 	}
-	return blocks, partial
+	return d
 }
 
-func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[string]cty.Value, partial map[string]string) map[string]json.RawMessage {
+func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[string]cty.Value, d *decoded) map[string]json.RawMessage {
 	at := s.find("config", schema.Name)
 	bad := func(at *place, field, format string, args ...any) {
 		c.add(Error, s, at, field, format, args...)
-		partial[schema.Name] = "it has errors"
+		d.partial[schema.Name] = "it has errors"
 	}
-	fields, err := oneBlock(raw)
+	given, err := oneBlock(raw)
 	if err != nil {
 		bad(at, schema.Name, "%v", err)
 	}
-	if fields == nil {
+	if given == nil {
 		return nil
 	}
 	known := make(map[string]bool)
@@ -77,7 +84,7 @@ func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[s
 		known[f.Name] = true
 		names = append(names, f.Name)
 		path := schema.Name + "." + f.Name
-		data, ok := fields[f.Name]
+		data, ok := given[f.Name]
 		if !ok || string(data) == "null" {
 			if f.Required {
 				bad(at, path, "is required")
@@ -89,17 +96,44 @@ func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[s
 		case err != nil:
 			bad(s.find("config", schema.Name, f.Name), path, "%v", err)
 		case unknown != "":
-			partial[schema.Name] = fmt.Sprintf("%s has %s, which is known on the node", path, unknown)
+			d.partial[schema.Name] = fmt.Sprintf("%s has %s, which is known on the node", path, unknown)
 		default:
-			values[f.Name] = value
+			values[f.Name], d.fields[path] = value, true
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
+	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if !known[name] {
 			bad(s.find("config", schema.Name, name), schema.Name+"."+name, "unknown field%s; allowed are %s", didYouMean(name, names), strings.Join(names, ", "))
 		}
 	}
 	return values
+}
+
+// stands says whether an error of a field stands whatever the fields are that have no value
+// here: those of the blocks, or keys of meta.
+func (d decoded) stands(path string, unknown map[string]bool) bool {
+	oneOf := func(keys ...string) bool {
+		return slices.ContainsFunc(keys, func(k string) bool { return unknown["meta."+k] })
+	}
+	switch path {
+	case "target.signal":
+		return !oneOf(options.KeyAcceptable)
+	case "target.stop_signal":
+		return !oneOf(options.KeyObjective)
+	case "meta." + options.KeyTargetHold:
+		return !oneOf(options.KeyAcceptable, options.KeyObjective)
+	case "meta." + options.KeyAcceptable, "meta." + options.KeyObjective:
+		return d.partial["progress"] == "" && !unknown[path] && !oneOf(options.KeyMetric, options.KeyGoal)
+	}
+	block, _, _ := strings.Cut(path, ".")
+	if d.partial[block] == "" {
+		return !unknown[path]
+	}
+	switch path {
+	case "progress.file", "progress.format", "progress.labels", "progress.quantile", "progress.step", "progress.total", "checkpoint.path":
+		return false // they go by others of their block
+	}
+	return d.fields[path]
 }
 
 // oneBlock returns the fields of a block, which Nomad's parser makes a list of; nil if there

@@ -28,7 +28,7 @@ import (
 // checkTask checks a task that runs under Ebbtide, as the driver does when it starts.
 func (c *checker) checkTask(s scope) {
 	t := s.task
-	blocks, partial := c.decode(s, variables(s))
+	d := c.decode(s, variables(s))
 	meta := merged(c.job, s.group, t)
 	unknown := make(map[string]bool)
 	for key, value := range meta {
@@ -43,15 +43,13 @@ func (c *checker) checkTask(s scope) {
 		}
 	}
 	opts, errs := options.Read(options.Input{
-		Blocks: blocks, Meta: meta, Env: t.Env,
+		Blocks: d.Blocks, Meta: meta, Env: t.Env,
 		Dirs: checkpoint.Dirs{Local: "/local", Alloc: "/alloc", Mounts: mounts},
 	})
 	for _, e := range errs {
-		block, _, _ := strings.Cut(e.Path, ".")
-		if partial[block] != "" || unknown[e.Path] || dependsOn(e.Path, partial, unknown) {
-			continue
+		if d.stands(e.Path, unknown) {
+			c.addError(s, e.Path, e.Problem)
 		}
-		c.addError(s, e.Path, e.Problem)
 	}
 	if opts.Progress.Prometheus != "" && opts.Progress.Validate() == nil {
 		c.checkEndpoint(s, opts.Progress)
@@ -60,18 +58,8 @@ func (c *checker) checkTask(s scope) {
 		c.add(Error, s, s.find(), "", "%v", err)
 	}
 	c.checkMounts(s)
-	c.warnOfTask(s, opts, partial["progress"] != "")
-	c.plans = append(c.plans, c.plan(s, opts, partial))
-}
-
-// dependsOn says whether an error may come of something that is not known.
-func dependsOn(path string, partial map[string]string, unknown map[string]bool) bool {
-	some := len(unknown) > 0
-	switch key := strings.TrimPrefix(path, "meta."); key {
-	case options.KeyAcceptable, options.KeyObjective, options.KeyGoal, options.KeyMetric:
-		return some || partial["progress"] != ""
-	}
-	return some && (strings.HasPrefix(path, "target.") || strings.HasPrefix(path, "progress.") || strings.HasPrefix(path, "meta."))
+	c.warnOfTask(s, opts, d.partial["progress"] != "")
+	c.plans = append(c.plans, c.plan(s, opts, d.partial))
 }
 
 // addError adds what the driver says of a field.

@@ -4,6 +4,7 @@
 package validate
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,21 +49,25 @@ func TestJobspec(t *testing.T) {
       }
     }
   }`), []string{`x.hcl:8:9: error: j/g/t: progress.preset: must be one of auto, huggingface, keras, lightning, plain, tqdm, jsonl, got "kears"`}},
-		{"all of a block", inTask(`task "t" {
+		{"an unknown field", inTask(`task "t" {
     driver = "ebbtide"
     config {
       progress {
-        pattern = "loss=(.*"
-        goal    = "up"
-        scale   = 0
-        metrics = "x"
+        goal      = "up"
+        metrics   = "x"
+        promtheus = "http://localhost"
         labels {
           path = "/"
         }
       }
     }
+    meta {
+      ebbtide_objective = "1"
+    }
   }`), []string{
-			`x.hcl:11:9: error: j/g/t: progress.metrics: unknown field (did you mean "metric"?); allowed are preset, metric, pattern, goal, file, format, tensorboard, prometheus, labels, step, total, quantile, scale`,
+			`x.hcl:8:9: error: j/g/t: progress.goal: must be "min", "max", or empty to infer it from the metric's name, got "up"`,
+			`x.hcl:9:9: error: j/g/t: progress.metrics: unknown field (did you mean "metric"?); allowed are preset, metric, pattern, goal, file, format, tensorboard, prometheus, labels, step, total, quantile, scale`,
+			`x.hcl:10:9: error: j/g/t: progress.promtheus: unknown field (did you mean "prometheus"?); allowed are preset, metric, pattern, goal, file, format, tensorboard, prometheus, labels, step, total, quantile, scale`,
 		}},
 		{"several errors", inTask(`task "t" {
     driver = "ebbtide"
@@ -309,6 +314,16 @@ func TestJobspec(t *testing.T) {
 			`x.hcl:7:7: warning: j/g/t: meta.ebbtide_migrate: the shim does not see it here: set ebbtide_migrate in the meta of the job itself`,
 			`x.hcl:8:7: warning: j/g/t: meta.ebbtide_cooldown: the shim does not see it here: set ebbtide_cooldown in the meta of the job itself`,
 		}},
+		{"the shim does not read it so", `job "j" {
+  meta = {
+    "ebbtide-migrate" = "true"
+  }
+  group "g" {
+    task "t" {
+      driver = "ebbtide"
+    }
+  }
+}`, []string{`x.hcl:3:5: warning: j: meta.ebbtide_migrate: the shim does not see it here: set ebbtide_migrate in the meta of the job itself`}},
 		{"it does not wait", `job "j" {
   meta {
     ebbtide_hold = "true"
@@ -390,13 +405,23 @@ func TestJobspec(t *testing.T) {
     config {
       progress {
         metric = "${attr.metric}"
+        preset = "x"
+      }
+      target {
+        signal = "SIGUSR1"
       }
     }
     meta {
-      ebbtide_objective = "0.1"
-      ebbtide_limit     = "${meta.limit}"
+      ebbtide_objective   = "0.1"
+      ebbtide_acceptable  = "${meta.acceptable}"
+      ebbtide_limit       = "${meta.limit}"
+      ebbtide_target_hold = "0"
+      ebbtide_priority    = "0"
     }
-  }`), nil},
+  }`), []string{
+			`x.hcl:9:9: error: j/g/t: progress.preset: must be one of auto, huggingface, keras, lightning, plain, tqdm, jsonl, got "x"`,
+			`x.hcl:20:7: error: j/g/t: meta.ebbtide_priority: must be from 1 to 100, got "0"`,
+		}},
 		{"a dynamic block", `job "j" {
   type = "batch"
   dynamic "group" {
@@ -580,6 +605,15 @@ func TestJobspecs(t *testing.T) {
 		must.NoError(t, err)
 		must.SliceEmpty(t, lines(Jobspec(name, body, Options{})))
 	}
+}
+
+func FuzzJobspec(f *testing.F) {
+	f.Add([]byte(inTask("task \"t\" {\n driver = \"ebbtide\"\n config {\n progress {\n metric = \"${x}\"\n}\n}\n}")))
+	f.Add([]byte(`{"Job": {"ID": "j", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "ebbtide", "Config": {"progress": [{"goal": "${x"}]}}]}]}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r := Jobspec("x.hcl", body, Options{})
+		must.NoError(t, Write(io.Discard, []Report{r}))
+	})
 }
 
 func FuzzPlaces(f *testing.F) {

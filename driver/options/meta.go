@@ -37,7 +37,7 @@ const (
 	keyLimit      = "ebbtide_limit"
 	KeyAcceptable = "ebbtide_acceptable"
 	KeyObjective  = "ebbtide_objective"
-	keyHold       = "ebbtide_target_hold"
+	KeyTargetHold = "ebbtide_target_hold"
 	KeyQoE        = "ebbtide_qoe_target"
 	keySteps      = "ebbtide_total_steps"
 	keyEpochs     = "ebbtide_total_epochs"
@@ -45,7 +45,7 @@ const (
 
 // MetaKeys lists them, for error messages.
 func MetaKeys() []string {
-	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, keyHold, keyEpochs, keySteps}
+	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, KeyTargetHold, keyEpochs, keySteps}
 }
 
 // Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.
@@ -126,7 +126,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 		} else {
 			o.Targets.Objective = &v
 		}
-	case keyHold:
+	case KeyTargetHold:
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 || n > maxHold {
 			errs.Add("meta."+key, "must be a number of reports in a row from 1 to %d, got %q", maxHold, value)

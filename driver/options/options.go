@@ -235,7 +235,7 @@ func (o *Task) CheckTargets() error {
 		errs.Add("meta."+KeyQoE, "cannot be used together with %s or %s: a service has no end", keySteps, keyEpochs)
 	}
 	if t.Hold > 1 && !t.Any() {
-		errs.Add("meta."+keyHold, "is for %s and %s, which are not set", KeyAcceptable, KeyObjective)
+		errs.Add("meta."+KeyTargetHold, "is for %s and %s, which are not set", KeyAcceptable, KeyObjective)
 	}
 	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
 		errs.Add("meta."+KeyGoal, "%q contradicts meta.%s: a response time is to be small", o.Progress.Goal, KeyQoE)
