@@ -6,6 +6,7 @@ package cli
 import (
 	"bytes"
 	"io"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -53,6 +54,20 @@ func TestRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The command links nothing of Nomad but what is under MPL-2.0 (NOTICE).
+func TestLicence(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/ebbtide").Output()
+	must.NoError(t, err)
+	const nomad = "github.com/hashicorp/nomad/"
+	for pkg := range strings.FieldsSeq(string(out)) {
+		if of, ok := strings.CutPrefix(pkg, nomad); ok {
+			dir, _, _ := strings.Cut(of, "/")
+			must.SliceContains(t, []string{"api", "jobspec2"}, dir, must.Sprint(pkg))
+		}
+	}
+	must.StrContains(t, string(out), nomad+"api")
 }
 
 // Every command must say what it is for: the list and --help show it.

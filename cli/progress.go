@@ -65,6 +65,10 @@ type progressLine struct {
 	Line   int64    `json:"line"`
 }
 
+func newProgressLine(r progress.Report) progressLine {
+	return progressLine{Step: orNull(r.Step), Total: orNull(r.Total), Value: jsonNumber(r.Value), Metric: r.Metric, Line: r.Line}
+}
+
 func (c progressCommand) Run(args []string) int {
 	var config progress.Config
 	flags := c.flags()
@@ -90,13 +94,19 @@ func (c progressCommand) Run(args []string) int {
 		}
 		return exitUsage
 	}
+	return c.show(c.io.In, "standard input", parser, progressSummary{
+		config: config, option: "--",
+		empty: "nothing was read from standard input: run the trainer with 2>&1 | ebbtide progress",
+	})
+}
 
+// show prints what a parser finds in a log, and returns the exit status.
+func (c command) show(log io.Reader, name string, parser *progress.Parser, sum progressSummary) int {
 	parser.Explain()
-	reader := progress.NewReader(c.io.In, parser)
+	reader := progress.NewReader(log, parser)
 	out := bufio.NewWriter(c.io.Out)
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
-	sum := progressSummary{config: config}
 	for {
 		if reader.Buffered() == 0 {
 			if err := out.Flush(); err != nil {
@@ -109,11 +119,13 @@ func (c progressCommand) Run(args []string) int {
 		}
 		if err != nil {
 			sum.print(c.io.Err, parser, reader.Stats())
-			return c.failed(fmt.Errorf("read standard input: %w", err))
+			return c.failed(fmt.Errorf("read %s: %w", name, err))
+		}
+		if scale := sum.config.Scale; scale != 0 {
+			r.Value *= scale
 		}
 		sum.add(r)
-		line := progressLine{Step: orNull(r.Step), Total: orNull(r.Total), Value: jsonNumber(r.Value), Metric: r.Metric, Line: r.Line}
-		if err := encoder.Encode(line); err != nil {
+		if err := encoder.Encode(newProgressLine(r)); err != nil {
 			return c.failed(fmt.Errorf("write: %w", err))
 		}
 	}
@@ -159,6 +171,8 @@ func jsonNumber(v float64) any {
 // progressSummary is what stderr is told at the end.
 type progressSummary struct {
 	config      progress.Config
+	option      string // what precedes the name of an option: "--"
+	empty       string // what to try when nothing was read
 	count       int64
 	first, last int64
 	steps       int64 // reports with a step
@@ -208,10 +222,10 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 			fmt.Fprintf(w, "note: %s\n", note)
 		}
 		if s.backwards > 0 {
-			fmt.Fprintf(w, "note: the step went back %s: the training was restarted, or the step is not one (use --pattern)\n", howOften(s.backwards))
+			fmt.Fprintf(w, "note: the step went back %s: the training was restarted, or the step is not one (use %spattern)\n", howOften(s.backwards), s.option)
 		}
 		if len(s.metrics) > 1 {
-			fmt.Fprintf(w, "note: the metric changed on the way: choose one with --metric\n")
+			fmt.Fprintf(w, "note: the metric changed on the way: choose one with %smetric\n", s.option)
 		}
 	}
 
@@ -236,25 +250,25 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 
 	if s.count > 0 {
 		if len(others) > 0 {
-			fmt.Fprintf(w, "other metrics: %s; choose with --metric\n", seenNames(others, true))
+			fmt.Fprintf(w, "other metrics: %s; choose with %smetric\n", seenNames(others, true), s.option)
 		}
 		return
 	}
 	fmt.Fprintln(w, "no report was found. What to try:")
 	switch {
 	case read.Bytes == 0:
-		fmt.Fprintln(w, "  nothing was read from standard input: run the trainer with 2>&1 | ebbtide progress")
+		fmt.Fprintln(w, "  "+s.empty)
 	case s.config.Pattern != "":
 		fmt.Fprintln(w, "  the pattern is applied to each line on its own, without colours: try a shorter one first, such as loss[=: ]+(?P<value>[0-9.]+)")
 	case st.Shape > 0:
-		fmt.Fprintln(w, "  --preset auto")
+		fmt.Fprintf(w, "  %spreset auto\n", s.option)
 	case s.config.Metric != "" && (len(names) > 0 || len(others) > 0):
-		fmt.Fprintf(w, "  --metric with one of: %s\n", seenNames(append(others, names...), true))
+		fmt.Fprintf(w, "  %smetric with one of: %s\n", s.option, seenNames(append(others, names...), true))
 	case len(names) > 0:
-		fmt.Fprintf(w, "  --metric NAME, if one of these is it: %s\n", seenNames(names, true))
+		fmt.Fprintf(w, "  %smetric NAME, if one of these is it: %s\n", s.option, seenNames(names, true))
 	}
 	if s.config.Pattern == "" {
-		fmt.Fprintln(w, "  --pattern with a regular expression, such as 'step (?P<step>\\d+) .*score (?P<value>[-+.\\deE]+)'")
+		fmt.Fprintf(w, "  %spattern with a regular expression, such as 'step (?P<step>\\d+) .*score (?P<value>[-+.\\deE]+)'\n", s.option)
 	}
 	if read.Bytes > 0 && read.Lines < 2 {
 		fmt.Fprintln(w, "  is the output complete? Python keeps it back without PYTHONUNBUFFERED=1")

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
@@ -39,7 +40,7 @@ func (d *Driver) leave(t *task, saved string) {
 // adopt brings a task what an earlier allocation of it has left on this node, as Nomad
 // would carry it over, in place of what it has: that is of a task that began anew. It says
 // what it has done, for people; "" if nothing, for another allocation was there before.
-func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *taskOptions) (note string, err error) {
+func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string, err error) {
 	c := opts.Checkpoint
 	if opts.Adopt == "" || c == nil || c.Shared {
 		return "", nil
@@ -98,7 +99,7 @@ func restored(c checkpoint.Config, cfg *drivers.TaskConfig) (private.Restored, e
 
 // witness writes down what a task finds before it is started, where the task cannot write:
 // a move is done when the target's task has found what the source's has saved.
-func (d *Driver) witness(cfg *drivers.TaskConfig, opts *taskOptions) {
+func (d *Driver) witness(cfg *drivers.TaskConfig, opts *options.Task) {
 	if opts.Checkpoint == nil {
 		return
 	}

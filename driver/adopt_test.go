@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
@@ -37,13 +38,13 @@ func TestAdopt(t *testing.T) {
 	write(old, "train/local/config", "old")
 	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(allocs, old, "alloc/data/ckpt/best/link")))
 
-	task := func(alloc string) (*drivers.TaskConfig, *taskOptions) {
+	task := func(alloc string) (*drivers.TaskConfig, *options.Task) {
 		cfg := &drivers.TaskConfig{AllocDir: filepath.Join(allocs, alloc), Name: "train", Namespace: "ml", JobID: "vae", TaskGroupName: "g"}
 		for _, dir := range []string{"alloc/data", "train/local"} {
 			must.NoError(t, os.MkdirAll(filepath.Join(cfg.AllocDir, dir), 0o755))
 		}
 		c := &checkpoint.Config{Path: "/alloc/data/ckpt/*", Signal: "SIGUSR1", Timeout: time.Minute, Lease: time.Minute}
-		return cfg, &taskOptions{Adopt: old, Checkpoint: c}
+		return cfg, &options.Task{Adopt: old, Checkpoint: c}
 	}
 	cfg, opts := task("new")
 	note, err := new(Driver).adopt(cfg, opts)

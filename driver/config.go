@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
@@ -139,7 +139,7 @@ func parseOwn(values map[string]any) (*settings, error) {
 		if o.Kind != policy.KindNumber || values[o.Name] == nil {
 			continue
 		}
-		v, err := number(values[o.Name])
+		v, err := options.Number(values[o.Name])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", o.Name, err)
 		}
@@ -150,24 +150,6 @@ func parseOwn(values map[string]any) (*settings, error) {
 		return nil, err
 	}
 	return &settings{Settings: own}, nil
-}
-
-// number reads a number of a config. One that a float64 cannot hold exactly, such
-// as 0.3, comes as text.
-func number(value any) (float64, error) {
-	switch v := value.(type) {
-	case float64:
-		return v, nil
-	case int64:
-		return float64(v), nil
-	case uint64:
-		return float64(v), nil
-	case string:
-		if f, err := strconv.ParseFloat(v, 64); err == nil {
-			return f, nil
-		}
-	}
-	return 0, fmt.Errorf("must be a number, got %q", fmt.Sprint(value))
 }
 
 // block returns a block of an object, or the defaults of its schema when the

@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,15 +23,17 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/jobspec2"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"github.com/zclconf/go-cty/cty"
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/validate"
 )
 
 // The reference has a row for everything that can be written or read.
@@ -47,12 +50,12 @@ func TestDocs_reference(t *testing.T) {
 		must.StrContains(t, row(o.Name), "| "+o.Kind+" |")
 		must.StrContains(t, row(o.Name), "| `"+o.Default+"` |")
 	}
-	for _, key := range metaKeys() {
+	for _, key := range options.MetaKeys() {
 		row(key)
 	}
-	for _, block := range []*hclspec.Spec{progressSchema(), targetSchema(), checkpointSchema()} {
-		for field := range block.GetObject().GetAttributes() {
-			row(field)
+	for _, block := range options.Schema() {
+		for _, field := range block.Fields {
+			row(field.Name)
 		}
 	}
 	for _, preset := range progress.Presets() {
@@ -133,6 +136,7 @@ func TestDocs_jobs(t *testing.T) {
 					must.NoError(t, checkTask(t, job, group, task))
 				}
 			}
+			must.Zero(t, validate.Jobspec(name, []byte(text), validate.Options{}).Count(validate.Error))
 		})
 	}
 }
@@ -157,8 +161,9 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 		vars[name] = cty.StringVal(value)
 	}
 	val, _, errs := hclutils.ParseHclInterface(task.Config, spec, vars)
-	must.SliceEmpty(t, errs)
-
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
 	cfg := &drivers.TaskConfig{Env: make(map[string]string)}
 	must.NoError(t, cfg.EncodeDriverConfig(val))
 	for _, meta := range []map[string]string{job.Meta, group.Meta, task.Meta} {
@@ -168,6 +173,57 @@ func checkTask(t *testing.T, job *api.Job, group *api.TaskGroup, task *api.Task)
 	}
 	_, err = readTaskOptions(cfg)
 	return err
+}
+
+// The command line decodes and checks a task's config without Nomad's code for it. Where
+// that refuses something, so does the driver.
+func TestValidate(t *testing.T) {
+	for config, valid := range map[string]bool{
+		``:                                               true,
+		`progress { metric = "loss" }`:                   true,
+		`progress { metric = loss }`:                     false,
+		`progress { metric = 7 }`:                        true,
+		`progress { scale = 0.3 }`:                       true,
+		`progress { scale = "0.3" }`:                     true,
+		`progress { scale = "much" }`:                    false,
+		`progress { scale = 0 }`:                         false,
+		`progress { scale = true }`:                      false,
+		`progress = { metric = "loss" }`:                 true,
+		`progress = [{ metric = "loss" }]`:               true,
+		`progress = "loss"`:                              false,
+		`progress = null`:                                true,
+		`progress = []`:                                  true,
+		"progress {}\nprogress {}":                       false,
+		`progress { metric = null }`:                     true,
+		`progress { metric = ["loss"] }`:                 false,
+		`progress { metrics = "loss" }`:                  false,
+		`progress { preset = "kears" }`:                  false,
+		`progress { file = "${NOMAD_TASK_DIR}/m.csv" }`:  true,
+		`progress { file = "/etc/m.csv" }`:               false,
+		`progress { file = "$${NOMAD_TASK_DIR}/m.csv" }`: true, // Nomad replaces it all the same
+		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels {\na = \"b\"\n}\n}":              true,
+		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = { a = \"b\" }\n}":              true,
+		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nlabels = [{ a = \"b\" }, { c = 1 }]\n}": true,
+		"progress {\nprometheus = \"http://localhost:8000/\"\nmetric = \"x\"\nquantile = 95\n}":                       false,
+		`target { grace = "1m" }`:                                  true,
+		`target { grace = 60 }`:                                    false,
+		`target { signal = "SIGUSR1" }`:                            false, // without meta
+		`checkpoint {}`:                                            false,
+		`checkpoint { path = "/local/x" }`:                         true,
+		`checkpoint { path = "" }`:                                 false,
+		"checkpoint {\npath = \"/local/x\"\nshared = \"false\"\n}": true,
+		"checkpoint {\npath = \"/local/x\"\nshared = true\n}":      false,
+		"checkpoint {\npath = \"/local/x\"\nlease = \"2h\"\n}":     false,
+		"checkpoint {\npath = \"/local/${upper(\"x\")}\"\n}":       true,
+	} {
+		text := "job \"j\" {\ntype = \"batch\"\ngroup \"g\" {\nnetwork {\nport \"http\" { static = 8000 }\n}\ntask \"t\" {\ndriver = \"ebbtide\"\nconfig {\ncommand = \"x\"\n" + config + "\n}\n}\n}\n}"
+		job, err := jobspec2.Parse("x.hcl", strings.NewReader(text))
+		must.NoError(t, err, must.Sprint(config))
+		err = checkTask(t, job, job.TaskGroups[0], job.TaskGroups[0].Tasks[0])
+		test.Eq(t, valid, err == nil, test.Sprint(config, err))
+		r := validate.Jobspec("x.hcl", []byte(text), validate.Options{})
+		test.Eq(t, valid, r.Count(validate.Error) == 0, test.Sprint(config, r.Findings))
+	}
 }
 
 // Every plugin block that is shown is one that the agent takes.

@@ -24,6 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
@@ -394,7 +395,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 
 // supervise hands a running task to the control loop. It never fails: what goes
 // wrong here is logged and shown, and the task runs as plain Nomad would run it.
-func (d *Driver) supervise(t *task, opts *taskOptions, recovered bool) {
+func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	t.checkpoint, t.run, t.identity = opts.Checkpoint, opts.Run, opts.Identity

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/publish"
@@ -33,7 +34,7 @@ import (
 // has succeeded.
 
 // targetReached acts on a target. It is called once for each, outside the control loop.
-func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
+func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) {
 	cfg := t.handle.Config
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
 	t.records.Lock()
@@ -67,7 +68,7 @@ func (d *Driver) targetReached(t *task, act actions, at target.Reached) {
 
 // finish stops a task that has succeeded. It retries on errors: Docker may be down for
 // a while.
-func (d *Driver) finish(t *task, act actions) {
+func (d *Driver) finish(t *task, act options.Actions) {
 	t.succeeded.Store(true)
 	d.releaseMove(t, "it has reached its objective, and is not moved any more")
 	cfg := t.handle.Config
@@ -90,7 +91,7 @@ func (d *Driver) finish(t *task, act actions) {
 
 // resumeTargets returns the target that the task had reached before this process, and
 // completes what was begun then.
-func (d *Driver) resumeTargets(t *task, opts *taskOptions) policy.TargetState {
+func (d *Driver) resumeTargets(t *task, opts *options.Task) policy.TargetState {
 	cfg := t.handle.Config
 	rec, err := private.Load(cfg.AllocDir, cfg.Name)
 	switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/target"
@@ -43,7 +44,7 @@ func TestObjectiveIsASuccessWhateverTheExitCode(t *testing.T) {
 	d, first, held, _ := ending(t)
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
-	d.targetReached(held, actions{StopSignal: "SIGINT", Grace: 7 * time.Second}, objective)
+	d.targetReached(held, options.Actions{StopSignal: "SIGINT", Grace: 7 * time.Second}, objective)
 	must.Eq(t, "SIGINT 7s", <-first.stopped)
 	must.Eq(t, &objective, remembered(t, held).Objective)
 	first.results <- &drivers.ExitResult{ExitCode: 143, OOMKilled: true, Err: errors.New("exit 143")}
@@ -54,18 +55,18 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 	d, first, held, messages := ending(t)
 	at := objective
 	at.State = policy.Acceptable
-	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
+	d.targetReached(held, options.Actions{Signal: "SIGUSR1"}, at)
 	must.Eq(t, "SIGUSR1", <-first.signals)
 	rec := remembered(t, held)
 	must.Eq(t, &at, rec.Acceptable)
 	must.Eq(t, "alloc/task/1", rec.Run)
 	must.Nil(t, rec.Objective)
-	must.Eq(t, policy.Acceptable, d.resumeTargets(held, &taskOptions{}))
+	must.Eq(t, policy.Acceptable, d.resumeTargets(held, &options.Task{}))
 	held.handle.Config.ID = "alloc/task/2"
-	must.Eq(t, policy.InTraining, d.resumeTargets(held, &taskOptions{}), must.Sprint("started anew, it may be far from it"))
+	must.Eq(t, policy.InTraining, d.resumeTargets(held, &options.Task{}), must.Sprint("started anew, it may be far from it"))
 
 	first.refuse = errors.New("no such process")
-	d.targetReached(held, actions{Signal: "SIGUSR1"}, at)
+	d.targetReached(held, options.Actions{Signal: "SIGUSR1"}, at)
 	message(t, messages, "SIGUSR1 could not be sent")
 	must.Eq(t, 0, len(first.stopped))
 }
@@ -74,7 +75,7 @@ func TestAcceptableSendsItsSignal(t *testing.T) {
 func TestObjectiveIsResumed(t *testing.T) {
 	d, first, held, _ := ending(t)
 	must.NoError(t, private.Record{Objective: &objective}.Save(held.handle.Config.AllocDir, "task"))
-	must.Eq(t, policy.Objective, d.resumeTargets(held, &taskOptions{Act: actions{Grace: time.Second}}))
+	must.Eq(t, policy.Objective, d.resumeTargets(held, &options.Task{Act: options.Actions{Grace: time.Second}}))
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
 	must.Eq(t, " 1s", <-first.stopped)
@@ -91,7 +92,7 @@ func TestStopIsTriedAgain(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		d.finish(held, actions{})
+		d.finish(held, options.Actions{})
 	}()
 	<-first.stopped
 	<-first.stopped
@@ -148,11 +149,11 @@ func TestObjectiveWithoutARecord(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(held.handle.Config.AllocDir, ".ebbtide"), nil, 0o600))
 	ch, err := d.WaitTask(t.Context(), "alloc/task/1")
 	must.NoError(t, err)
-	d.targetReached(held, actions{Grace: time.Second}, objective)
+	d.targetReached(held, options.Actions{Grace: time.Second}, objective)
 	<-first.stopped
 	first.results <- &drivers.ExitResult{ExitCode: 143}
 	must.Eq(t, &drivers.ExitResult{}, result(t, ch))
-	must.Eq(t, policy.InTraining, d.resumeTargets(held, &taskOptions{}))
+	must.Eq(t, policy.InTraining, d.resumeTargets(held, &options.Task{}))
 }
 
 // A task whose own directory would be the one that is kept from tasks is not started.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/options"
 )
 
 // visibleDevices is the variable by which NVIDIA's container runtime gives a card.
@@ -116,26 +117,21 @@ func (d *Driver) disown(identity string) {
 
 // ignoredOptions says which wishes are of no use to a task without a seat.
 func ignoredOptions(meta map[string]string) []string {
-	var keys []string
-	for _, key := range sortedKeys(meta) {
-		if strings.HasPrefix(key, metaGPU) {
-			keys = append(keys, "meta."+key)
-		}
-	}
+	keys := options.WithoutSeat(meta)
 	if len(keys) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("GPU: without effect: %s; the task has no seat that is shared (resources { device %q {} })", strings.Join(keys, ", "), "nvidia/share")}
+	return []string{fmt.Sprintf("GPU: without effect: %s; the task has no seat that is shared (resources { device %q {} })", "meta."+strings.Join(keys, ", meta."), "nvidia/share")}
 }
 
 // checkWish refuses a task that wants more than its card has. What is no number has been
 // refused before.
 func checkWish(meta map[string]string, s seat.Seat) error {
-	wish, err := strconv.ParseInt(meta[metaGPUMemory], 10, 64)
+	wish, err := strconv.ParseInt(meta[options.KeyGPUMemory], 10, 64)
 	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {
 		return nil
 	}
-	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", metaGPUMemory, s.MemoryMiB, wish)
+	return fmt.Errorf("meta.%s: must be at most %d, the card's memory in MiB, got %d", options.KeyGPUMemory, s.MemoryMiB, wish)
 }
 
 // hasRoomFor says whether a file can be mounted without taking the place of one of the task's

@@ -9,6 +9,8 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/ebbtide/ebbtide/driver/options"
 )
 
 // optionsEnv is the key in the environment of a handle's config (never in the
@@ -21,7 +23,7 @@ import (
 const optionsEnv = "EBBTIDE_TASK_OPTIONS"
 
 // withOptions returns a copy of a handle that carries the task's options.
-func withOptions(handle *drivers.TaskHandle, opts *taskOptions) (*drivers.TaskHandle, error) {
+func withOptions(handle *drivers.TaskHandle, opts *options.Task) (*drivers.TaskHandle, error) {
 	data, err := json.Marshal(opts)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the options of task %q: %w", handle.Config.Name, err)
@@ -37,7 +39,7 @@ func withOptions(handle *drivers.TaskHandle, opts *taskOptions) (*drivers.TaskHa
 // takeOptions is the reverse: it returns a handle as the decorated driver made
 // it, and the task's options. A handle that does not carry them, because a stock
 // driver made it, has those of its config.
-func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *taskOptions, error) {
+func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *options.Task, error) {
 	data, ok := handle.Config.Env[optionsEnv]
 	if !ok {
 		opts, err := readTaskOptions(handle.Config)
@@ -45,9 +47,9 @@ func takeOptions(handle *drivers.TaskHandle) (*drivers.TaskHandle, *taskOptions,
 	}
 	h := handle.Copy()
 	delete(h.Config.Env, optionsEnv)
-	var opts taskOptions
+	var opts options.Task
 	if err := json.Unmarshal([]byte(data), &opts); err != nil {
 		return h, nil, fmt.Errorf("decoding the options of task %q: %w", h.Config.Name, err)
 	}
-	return h, &opts, errors.Join(opts.Progress.Validate(), opts.checkTargets())
+	return h, &opts, errors.Join(opts.Progress.Validate(), opts.CheckTargets())
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
@@ -21,7 +22,7 @@ func TestOptionsOutliveTheDriverConfig(t *testing.T) {
 	handle.Config = &drivers.TaskConfig{ID: "a/train/1", Name: "train", Env: map[string]string{"A": "b"}}
 	must.NoError(t, handle.Config.EncodeConcreteDriverConfig(map[string]any{"progress": map[string]any{"metric": "acc"}}))
 	must.NoError(t, handle.SetDriverState(map[string]any{"Pid": 7}))
-	want := &taskOptions{Limit: false, Progress: progress.Config{Metric: "acc", Goal: "max"}}
+	want := &options.Task{Limit: false, Progress: progress.Config{Metric: "acc", Goal: "max"}}
 
 	kept, err := withOptions(handle, want)
 	must.NoError(t, err)

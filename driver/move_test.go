@@ -18,6 +18,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/engine"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
@@ -387,7 +388,7 @@ func TestMove_stoppedWhileSaving(t *testing.T) {
 func TestMove_objective(t *testing.T) {
 	m := newMoving(t)
 	m.prepare(t)
-	m.d.targetReached(m.held, actions{Grace: 3 * time.Second}, objective)
+	m.d.targetReached(m.held, options.Actions{Grace: 3 * time.Second}, objective)
 	must.Eq(t, " 3s", <-m.inner.stopped)
 	must.Eq(t, "runs", m.fridge.is())
 	rec := remembered(t, m.held)

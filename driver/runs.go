@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
@@ -38,7 +39,7 @@ func runKey(cfg *drivers.TaskConfig) (history.Key, error) {
 	with := append([]string{config.Image, config.Command}, config.Args...)
 	for _, name := range sortedKeys(cfg.Env) {
 		key, ok := strings.CutPrefix(name, taskenv.MetaPrefix)
-		if ok && !strings.HasPrefix(strings.ToLower(key), metaPrefix) {
+		if _, ours := options.Key(key); ok && !ours {
 			with = append(with, key+"="+cfg.Env[name])
 		}
 	}
@@ -54,7 +55,7 @@ func nodePrivate(cfg *drivers.TaskConfig) private.Dir {
 }
 
 // recallRun finds what the last run of a task's kind took on this node. It never fails.
-func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *taskOptions) {
+func (d *Driver) recallRun(cfg *drivers.TaskConfig, opts *options.Task) {
 	if opts.Run == (history.Key{}) {
 		return
 	}

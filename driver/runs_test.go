@@ -14,6 +14,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
@@ -30,7 +31,7 @@ func TestRunsAreKept(t *testing.T) {
 	earlier := func(cfg *drivers.TaskConfig) remaining.Run {
 		key, err := runKey(cfg)
 		must.NoError(t, err)
-		opts := &taskOptions{Run: key}
+		opts := &options.Task{Run: key}
 		d.recallRun(cfg, opts)
 		return opts.Work.Earlier
 	}
@@ -90,7 +91,7 @@ func TestRunsAreTold(t *testing.T) {
 	must.NoError(t, err)
 	d.tasks[cfg.ID] = held
 	kept := func() remaining.Run {
-		opts := &taskOptions{Run: held.run}
+		opts := &options.Task{Run: held.run}
 		d.recallRun(cfg, opts)
 		return opts.Work.Earlier
 	}

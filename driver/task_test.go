@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/remaining"
 	"github.com/ebbtide/ebbtide/driver/target"
@@ -67,8 +68,8 @@ func TestTaskWork(t *testing.T) {
 }
 
 // plainOptions are those of a task that says nothing to Ebbtide.
-func plainOptions() *taskOptions {
-	return &taskOptions{Limit: true, Targets: target.Targets{Hold: 1}, Act: actions{Grace: 30 * time.Second}}
+func plainOptions() *options.Task {
+	return &options.Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: options.Actions{Grace: 30 * time.Second}}
 }
 
 func TestTaskTargets(t *testing.T) {
@@ -89,11 +90,11 @@ func TestTaskTargets(t *testing.T) {
 		map[string]string{"ebbtide_acceptable": "0.3", "ebbtide_objective": "2.5e-1", "ebbtide_target_hold": "3"}))
 	must.NoError(t, err)
 	acceptable, objective := 0.3, 0.25
-	must.Eq(t, &taskOptions{
+	must.Eq(t, &options.Task{
 		Limit:    true,
 		Progress: progress.Config{File: "/local/m.jsonl", Metric: "loss", Scale: 0.5},
 		Targets:  target.Targets{Acceptable: &acceptable, Objective: &objective, Hold: 3},
-		Act:      actions{Signal: "SIGUSR1", StopSignal: "SIGINT", Grace: 5 * time.Minute},
+		Act:      options.Actions{Signal: "SIGUSR1", StopSignal: "SIGINT", Grace: 5 * time.Minute},
 	}, opts)
 
 	for text, want := range map[string]float64{"0.25": 0.25, "250ms": 0.25, "1.5s": 1.5, "2": 2} {

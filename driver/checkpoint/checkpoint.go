@@ -20,6 +20,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/progress"
 	"github.com/ebbtide/ebbtide/driver/taskfs"
+	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
 // Config is the checkpoint block of a task's config.
@@ -52,31 +53,30 @@ const (
 
 // Validate returns every error, joined; each names the field of the block.
 func (c Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var errs fields.Errors
 	root, pattern, own := progress.SplitPath(c.Path)
 	moves := own && (root == progress.RootLocal && pattern != "." || strings.HasPrefix(pattern, "data/"))
 	_, err := path.Match(c.Path, "")
 	switch {
 	case c.Shared && (own || !path.IsAbs(c.Path)):
-		bad("checkpoint.path: must be a pattern in a volume_mount of the task, as it is shared, got %q", c.Path)
+		errs.Add("checkpoint.path", "must be a pattern in a volume_mount of the task, as it is shared, got %q", c.Path)
 	case !c.Shared && !moves:
-		bad("checkpoint.path: must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q; or set shared = true, if it lies in a volume that is the same on every node", c.Path)
+		errs.Add("checkpoint.path", "must be a pattern in the task's directory (${NOMAD_TASK_DIR}/…) or in ${NOMAD_ALLOC_DIR}/data/…, which Nomad moves with the task, got %q; or set shared = true, if it lies in a volume that is the same on every node", c.Path)
 	case err != nil:
-		bad("checkpoint.path: must be a pattern with *, ? and […], got %q", c.Path)
+		errs.Add("checkpoint.path", "must be a pattern with *, ? and […], got %q", c.Path)
 	}
 	if _, err := signals.Parse(c.Signal); err != nil {
-		bad("checkpoint.signal: must be the name of a signal like SIGUSR1, got %q", c.Signal)
+		errs.Add("checkpoint.signal", "must be the name of a signal like SIGUSR1, got %q", c.Signal)
 	}
 	for _, d := range []struct {
 		field string
 		value time.Duration
 	}{{"timeout", c.Timeout}, {"lease", c.Lease}} {
 		if d.value < least || d.value > most {
-			bad("checkpoint.%s: must be a duration from %v to %v, got %v", d.field, least, most, d.value)
+			errs.Add("checkpoint."+d.field, "must be a duration from %v to %v, got %v", least, most, d.value)
 		}
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // Ends says whether the signal ends a process that does not handle it: many trainers
@@ -125,7 +125,7 @@ func (d Dirs) find(c Config) (host, prefix, pattern string, err error) {
 		}
 	}
 	if prefix == "" {
-		return "", "", "", fmt.Errorf("checkpoint.path: %q is not in a volume_mount of the task, and shared is set", c.Path)
+		return "", "", "", fields.Error{Path: "checkpoint.path", Problem: fmt.Sprintf("%q is not in a volume_mount of the task, and shared is set", c.Path)}
 	}
 	return host, prefix, pattern, nil
 }

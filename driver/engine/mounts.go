@@ -4,8 +4,6 @@
 package engine
 
 import (
-	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,13 +29,8 @@ func checkMounts(cfg *drivers.TaskConfig, task *docker.TaskConfig) error {
 		}
 	}
 	for _, source := range sources {
-		path := source
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(cfg.TaskDir().Dir, path)
-		}
-		in, err := filepath.Rel(cfg.AllocDir, path)
-		if err == nil && (in == "." || in == private.DirName || strings.HasPrefix(in, private.DirName+"/")) {
-			return fmt.Errorf("mounting %q would expose the allocation's private directory, %s", source, private.DirName)
+		if err := private.CheckMount(cfg.AllocDir, cfg.TaskDir().Dir, source); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -72,6 +72,20 @@ func CheckTask(name string) error {
 	return nil
 }
 
+// CheckMount refuses the source of a bind mount, absolute or relative to the task's
+// directory, that would expose the allocation's private directory.
+func CheckMount(allocDir, taskDir, source string) error {
+	path := source
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(taskDir, path)
+	}
+	in, err := filepath.Rel(allocDir, path)
+	if err == nil && (in == "." || in == DirName || strings.HasPrefix(in, DirName+"/")) {
+		return fmt.Errorf("mounting %q would expose the allocation's private directory, %s", source, DirName)
+	}
+	return nil
+}
+
 var (
 	// ErrForged says that a sealed file was not written by this node's plugin for this
 	// allocation, or that the node has a new key.

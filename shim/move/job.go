@@ -41,31 +41,22 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 	case alloc.Job != nil && alloc.Job.Version != nil && job.Version != nil && *alloc.Job.Version != *job.Version:
 		no("its job has been changed since it was placed")
 	}
-	switch kind := text(job.Type); {
-	case kind != api.JobTypeBatch && kind != api.JobTypeService:
-		no("its job is of type %s, not batch or service", kind)
-	case text(job.ParentID) != "" || job.Dispatched:
-		no("its job was made by another one, and cannot be registered anew")
-	case job.Multiregion != nil:
-		no("its job runs in several regions, and each registers it anew")
-	case kind == api.JobTypeBatch && len(job.TaskGroups) > 1:
-		no("its batch job has several groups: Nomad would run again what completes of them meanwhile")
-	}
 	group := job.LookupTaskGroup(alloc.TaskGroup)
 	if group == nil {
 		no("its job has no group %s any more", alloc.TaskGroup)
 		return nil, reasons
 	}
-	reasons = append(reasons, reasonsOfGroup(job, group)...)
+	for _, o := range Obstacles(job, group) {
+		reasons = append(reasons, o.Why)
+	}
 	for _, t := range group.Tasks {
 		if t.Lifecycle != nil {
 			continue // what runs before, beside or after the task
 		}
 		switch {
+		case t.Driver != driverName && t.Driver != dockerName: // an obstacle
 		case !ours(t, from):
 			no("task %s runs under driver %s on %s, which is not ours", t.Name, t.Driver, from.Name)
-		case t.Config["checkpoint"] == nil:
-			no("task %s does not say how it saves its state (checkpoint)", t.Name)
 		case !ours(t, to):
 			no("driver %s on %s is not ours", t.Driver, to.Name)
 		case engine(t, from) != engine(t, to):
@@ -76,36 +67,93 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 	return tasks, reasons
 }
 
-// reasonsOfGroup are those that lie in the job alone.
-func reasonsOfGroup(job *api.Job, group *api.TaskGroup) (reasons []string) {
-	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+// Obstacle is a reason against moving a group that lies in its job alone.
+type Obstacle struct {
+	Scope Scope
+	Task  string // the task's name, if Scope is ScopeTask
+	Field string // the attribute or block of that scope in a jobspec: "count"
+	Why   string
+}
+
+// Scope is the part of a job in which something stands.
+type Scope string
+
+// The scopes.
+const (
+	ScopeJob   Scope = "job"
+	ScopeGroup Scope = "group"
+	ScopeTask  Scope = "task"
+)
+
+// Obstacles are the reasons against moving a group that lie in its job alone.
+func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
+	add := func(o Obstacle, format string, args ...any) {
+		o.Why = fmt.Sprintf(format, args...)
+		all = append(all, o)
+	}
+	ofJob := func(field string) Obstacle { return Obstacle{Scope: ScopeJob, Field: field} }
+	ofGroup := func(field string) Obstacle { return Obstacle{Scope: ScopeGroup, Field: field} }
+	ofTask := func(t *api.Task, field string) Obstacle {
+		return Obstacle{Scope: ScopeTask, Task: t.Name, Field: field}
+	}
+
+	switch kind := text(job.Type); {
+	case kind != api.JobTypeBatch && kind != api.JobTypeService:
+		add(ofJob("type"), "its job is of type %s, not batch or service", kind)
+	case text(job.ParentID) != "" || job.Dispatched:
+		add(ofJob(""), "its job was made by another one, and cannot be registered anew")
+	case job.IsPeriodic():
+		add(ofJob("periodic"), "its job is periodic, and what is made of it cannot be registered anew")
+	case job.IsParameterized():
+		add(ofJob("parameterized"), "its job is parameterized, and what is made of it cannot be registered anew")
+	case job.Multiregion != nil:
+		add(ofJob("multiregion"), "its job runs in several regions, and each registers it anew")
+	case kind == api.JobTypeBatch && len(job.TaskGroups) > 1:
+		add(ofJob("group"), "its batch job has several groups: Nomad would run again what completes of them meanwhile")
+	}
 	if group.Count != nil && *group.Count != 1 {
-		no("group %s has a count of %d: Nomad would move all of them", text(group.Name), *group.Count)
+		add(ofGroup("count"), "group %s has a count of %d: Nomad would move all of them", text(group.Name), *group.Count)
 	}
 	d := group.EphemeralDisk
 	if moves := d != nil && d.Sticky != nil && *d.Sticky && d.Migrate != nil && *d.Migrate; !moves && !shared(group) {
-		no("group %s leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })", text(group.Name))
+		add(ofGroup("ephemeral_disk"), "group %s leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })", text(group.Name))
 	}
-	for _, u := range []*api.UpdateStrategy{job.Update, group.Update} {
-		if u != nil && u.Canary != nil && *u.Canary > 0 {
-			no("it is updated with canaries: old and new would run together")
-			break
+	canaries := func(u *api.UpdateStrategy) bool { return u != nil && u.Canary != nil && *u.Canary > 0 }
+	if inGroup := canaries(group.Update); inGroup || canaries(job.Update) {
+		at := ofJob("update")
+		if inGroup {
+			at = ofGroup("update")
 		}
+		add(at, "it is updated with canaries: old and new would run together")
 	}
 	if d := group.ShutdownDelay; d != nil && *d > 0 {
-		no("group %s has a shutdown_delay of %v, in which it would wait for its end frozen", text(group.Name), *d)
+		add(ofGroup("shutdown_delay"), "group %s has a shutdown_delay of %v, in which it would wait for its end frozen", text(group.Name), *d)
 	}
 	for _, t := range group.Tasks {
 		if t.ShutdownDelay > 0 {
-			no("task %s has a shutdown_delay of %v, in which it would wait for its end frozen", t.Name, t.ShutdownDelay)
+			add(ofTask(t, "shutdown_delay"), "task %s has a shutdown_delay of %v, in which it would wait for its end frozen", t.Name, t.ShutdownDelay)
 		}
 	}
-	for _, c := range slices.Concat(job.Constraints, group.Constraints) {
-		if strings.HasPrefix(c.LTarget, "${node.unique.") {
-			no("its job binds it to a node: %s %s %s", c.LTarget, c.Operand, c.RTarget)
+	for _, where := range []struct {
+		at          Obstacle
+		constraints []*api.Constraint
+	}{{ofJob("constraint"), job.Constraints}, {ofGroup("constraint"), group.Constraints}} {
+		for _, c := range where.constraints {
+			if strings.HasPrefix(c.LTarget, "${node.unique.") {
+				add(where.at, "its job binds it to a node: %s %s %s", c.LTarget, c.Operand, c.RTarget)
+			}
 		}
 	}
-	return reasons
+	for _, t := range group.Tasks {
+		switch {
+		case t.Lifecycle != nil: // what runs before, beside or after the task
+		case t.Driver != driverName && t.Driver != dockerName:
+			add(ofTask(t, "driver"), "task %s runs under driver %s, which is not ours", t.Name, t.Driver)
+		case t.Config["checkpoint"] == nil:
+			add(ofTask(t, "config"), "task %s does not say how it saves its state (checkpoint)", t.Name)
+		}
+	}
+	return all
 }
 
 // saving is how a task saves its state, as far as a move has to know it.

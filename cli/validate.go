@@ -1,0 +1,248 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/file"
+	"github.com/ebbtide/ebbtide/driver/progress/source"
+	"github.com/ebbtide/ebbtide/driver/taskfs"
+	"github.com/ebbtide/ebbtide/validate"
+)
+
+// validateCommand is `ebbtide validate`.
+type validateCommand struct{ command }
+
+func newValidate(io IO) cli.Command { return validateCommand{command{io, "validate"}} }
+
+func (validateCommand) Synopsis() string { return "Check jobspecs before they are registered" }
+
+func (validateCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide validate [options] JOB.hcl...
+
+  Checks jobspecs, HCL or JSON: what Ebbtide's driver would refuse when a task
+  starts, and what would not do what it seems to. Nomad is not asked, and does not
+  have to run. - is standard input.
+
+  A line per finding, as compilers write it:
+
+    job.hcl:14:9: error: train/workers/resnet: progress.preset: must be one of ...
+
+  After them follows what Ebbtide would do with each task, if there is no error.
+  Options of the docker and exec drivers are not checked.
+
+  The exit status is 0 when there is no error, 1 when there is one (with -strict:
+  or a warning), 2 when the arguments are at fault or a file cannot be read.
+
+Options:
+
+  -var NAME=VALUE   Value of an input variable; repeatable. NOMAD_VAR_NAME in the
+                    environment counts, too.
+  -var-file PATH    A file with values of input variables; repeatable.
+  -strict           Warnings count as errors.
+  -json             Print JSON.
+  -log FILE         Also print what Ebbtide would read from this sample of the
+                    task's output, or of its progress.file, as ebbtide progress
+                    does. - is standard input. For one jobspec; without a report
+                    the exit status is 1.
+  -task NAME        The task that -log is of, where several run under Ebbtide: its
+                    name, or JOB/GROUP/TASK.
+`)
+}
+
+// stdinName is what standard input is called among files.
+const stdinName = "-"
+
+func (c validateCommand) Run(args []string) int {
+	o := validate.Options{Env: os.Environ()}
+	var strict, asJSON bool
+	var log, task string
+	flags := c.flags()
+	flags.Func("var", "", func(v string) error {
+		if !strings.Contains(v, "=") {
+			return errors.New("must be NAME=VALUE")
+		}
+		o.Vars = append(o.Vars, v)
+		return nil
+	})
+	flags.Func("var-file", "", func(path string) error {
+		o.VarFiles = append(o.VarFiles, path)
+		return nil
+	})
+	flags.BoolVar(&strict, "strict", false, "")
+	flags.BoolVar(&asJSON, "json", false, "")
+	flags.StringVar(&log, "log", "", "")
+	flags.StringVar(&task, "task", "", "")
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
+	}
+	switch names := flags.Args(); {
+	case len(names) == 0:
+		return c.refuse(errors.New("name at least one jobspec, or - for standard input"))
+	case log != "" && len(names) > 1:
+		return c.refuse(fmt.Errorf("-log is for one jobspec, got %d", len(names)))
+	case log != "" && asJSON:
+		return c.refuse(errors.New("-log and -json cannot be used together: both write to standard output"))
+	case log == "" && task != "":
+		return c.refuse(errors.New("-task is for -log, which is not set"))
+	case log == stdinName && names[0] == stdinName:
+		return c.refuse(errors.New("-log and the jobspec cannot both be standard input"))
+	}
+	for _, path := range o.VarFiles {
+		if _, err := os.ReadFile(path); err != nil {
+			return c.refuse(fmt.Errorf("reading the variables: %w", err))
+		}
+	}
+	var reports []validate.Report
+	for _, name := range flags.Args() {
+		body, shown, err := c.read(name)
+		if err != nil {
+			return c.refuse(fmt.Errorf("reading the jobspec: %w", err))
+		}
+		reports = append(reports, validate.Jobspec(shown, body, o))
+	}
+	write := validate.Write
+	if asJSON {
+		write = validate.WriteJSON
+	}
+	if err := write(c.io.Out, reports); err != nil {
+		return c.failed(fmt.Errorf("write: %w", err))
+	}
+	n := validate.Count(reports)
+	status := exitOK
+	if n.Errors > 0 || strict && n.Warnings > 0 {
+		status = exitError
+	}
+	if log == "" || n.Errors > 0 {
+		return status
+	}
+	plan, err := chosen(reports[0].Tasks, task)
+	if err != nil {
+		return c.refuse(err)
+	}
+	return max(status, c.sample(plan, log))
+}
+
+// read reads a jobspec. Errors and findings name it as shown.
+func (c validateCommand) read(name string) (body []byte, shown string, err error) {
+	if name != stdinName {
+		body, err = os.ReadFile(name)
+		return body, name, err
+	}
+	body, err = io.ReadAll(c.io.In)
+	return body, "<stdin>", err
+}
+
+// chosen is the task that a sample is of.
+func chosen(tasks []validate.Plan, name string) (validate.Plan, error) {
+	var all []string
+	var found []validate.Plan
+	for _, t := range tasks {
+		all = append(all, t.At)
+		if name == "" || name == t.Task || name == t.At {
+			found = append(found, t)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return validate.Plan{}, errors.New("-log: no task of the job runs under Ebbtide")
+	case len(found) == 0:
+		return validate.Plan{}, fmt.Errorf("-task: must be one of %s, got %q", strings.Join(all, ", "), name)
+	case len(found) > 1:
+		return validate.Plan{}, fmt.Errorf("-log: name its task with -task, one of %s", strings.Join(all, ", "))
+	}
+	if found[0].Unknown != "" {
+		return validate.Plan{}, fmt.Errorf("-log: what is read of task %s is not known here: %s", found[0].At, found[0].Unknown)
+	}
+	return found[0], nil
+}
+
+// sample shows what is read from a sample with the settings of a task.
+func (c validateCommand) sample(plan validate.Plan, path string) int {
+	config := plan.Progress
+	switch {
+	case config.TensorBoard != "", config.Prometheus != "":
+		return c.refuse(fmt.Errorf("-log: the progress of task %s is read from %s, not from a log", plan.At, source.Where(config)))
+	case config.File != "" && path == stdinName:
+		return c.refuse(fmt.Errorf("-log: the progress of task %s is read from %s: give a sample of it as a file", plan.At, source.Where(config)))
+	case config.File != "":
+		return c.sampleFile(config, path)
+	}
+	in := c.io.In
+	if path != stdinName {
+		f, err := os.Open(path)
+		if err != nil {
+			return c.refuse(fmt.Errorf("opening the sample: %w", err))
+		}
+		defer f.Close()
+		in = f
+	}
+	parser, err := progress.NewParser(config)
+	if err != nil {
+		return c.refuse(err)
+	}
+	return c.show(in, path, parser, progressSummary{config: config, option: "progress.", empty: "the sample is empty"})
+}
+
+// sampleFile shows what is read from a sample of a task's progress.file.
+func (c validateCommand) sampleFile(config progress.Config, path string) int {
+	if _, err := os.Stat(path); err != nil {
+		return c.refuse(fmt.Errorf("opening the sample: %w", err))
+	}
+	root, err := taskfs.Open(filepath.Dir(path), "")
+	if err != nil {
+		return c.refuse(fmt.Errorf("opening the sample: %w", err))
+	}
+	defer root.Close()
+	format := config.Format
+	if format == "" {
+		format = progress.FormatOf(config.File)
+	}
+	src, err := file.Open(root, filepath.Base(path), format, config)
+	if err != nil {
+		return c.refuse(fmt.Errorf("opening the sample: %w", err))
+	}
+	defer src.Close()
+	encoder := json.NewEncoder(c.io.Out)
+	encoder.SetEscapeHTML(false)
+	count := int64(0)
+	for {
+		reports, err := src.Poll(context.Background())
+		if err != nil {
+			return c.failed(fmt.Errorf("read %s: %w", path, err))
+		}
+		for _, r := range reports {
+			if config.Scale != 0 {
+				r.Value *= config.Scale
+			}
+			count++
+			if err := encoder.Encode(newProgressLine(r)); err != nil {
+				return c.failed(fmt.Errorf("write: %w", err))
+			}
+		}
+		if !src.Stats().More {
+			break
+		}
+	}
+	fmt.Fprintf(c.io.Err, "%s in %s\n", plural(count, "report"), plural(src.Stats().Lines, "line"))
+	if note := src.Note(); note != "" {
+		fmt.Fprintf(c.io.Err, "note: %s\n", note)
+	}
+	if count == 0 {
+		return exitError
+	}
+	return exitOK
+}

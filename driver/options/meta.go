@@ -1,0 +1,186 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package options
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-uuid"
+
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/internal/fields"
+	"github.com/ebbtide/ebbtide/internal/optin"
+)
+
+// Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
+// by Nomad, the task's winning. Prefix is that of all of them.
+const (
+	Prefix     = "ebbtide_"
+	KeyGoal    = "ebbtide_goal"
+	KeyMetric  = "ebbtide_metric"
+	keyMigrate = optin.Migrate
+	KeyWaits   = "ebbtide_hold" // the shim's
+	keyAdopt   = "ebbtide_adopt"
+	keyOften   = optin.Cooldown // the shim's
+	// The device plugin's.
+	keyGPU        = "ebbtide_gpu_"
+	KeyGPUMemory  = keyGPU + "memory"
+	keyGPUGroup   = keyGPU + "group"
+	keyGPUInput   = keyGPU + "input"
+	keyPriority   = "ebbtide_priority"
+	keyLimit      = "ebbtide_limit"
+	KeyAcceptable = "ebbtide_acceptable"
+	KeyObjective  = "ebbtide_objective"
+	KeyTargetHold = "ebbtide_target_hold"
+	KeyQoE        = "ebbtide_qoe_target"
+	keySteps      = "ebbtide_total_steps"
+	keyEpochs     = "ebbtide_total_epochs"
+)
+
+// MetaKeys lists them, for error messages.
+func MetaKeys() []string {
+	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, KeyTargetHold, keyEpochs, keySteps}
+}
+
+// Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.
+// In the environment, where the driver finds them, Nomad puts each key twice, once in upper
+// case, and replaces what a variable's name must not have.
+func Key(name string) (key string, ours bool) {
+	key = strings.Map(func(r rune) rune {
+		if r == '_' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(name))
+	return key, strings.HasPrefix(key, Prefix)
+}
+
+// readMeta reads one key.
+func (o *Task) readMeta(key, value string, errs *fields.Errors) {
+	switch key {
+	case KeyGoal:
+		if value != progress.GoalMin && value != progress.GoalMax {
+			errs.Add("meta."+key, `must be "min" or "max", got %q`, value)
+		} else if g := o.Progress.Goal; g != "" && g != value {
+			errs.Add("meta."+key, "%q contradicts progress.goal = %q; set one of them", value, g)
+		} else {
+			o.Progress.Goal = value
+		}
+	case KeyMetric:
+		if m := o.Progress.Metric; m != "" && m != value {
+			errs.Add("meta."+key, "%q contradicts progress.metric = %q; set one of them", value, m)
+		}
+		o.Progress.Metric = value
+	case keyLimit:
+		switch value {
+		case "on", "off":
+			o.Limit = value == "on"
+		default:
+			errs.Add("meta."+key, `must be "on" or "off", got %q`, value)
+		}
+	case keyGPUGroup:
+		// any name
+	case KeyGPUMemory:
+		if n, err := strconv.Atoi(value); err != nil || n < 1 {
+			errs.Add("meta."+key, "must be a whole number of MiB ≥ 1, got %q", value)
+		}
+	case keyGPUInput:
+		if v, err := strconv.ParseFloat(value, 64); err != nil || !(v > 0) || math.IsInf(v, 0) {
+			errs.Add("meta."+key, "must be a number > 0, the size of what the job works on, got %q", value)
+		}
+	case keyPriority:
+		if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 100 {
+			errs.Add("meta."+key, "must be from 1 to 100, got %q", value)
+		}
+	case keyAdopt:
+		if _, err := uuid.ParseUUID(value); err != nil {
+			errs.Add("meta."+key, "must be the ID of an allocation, got %q", value)
+		}
+		o.Adopt = value
+	case keyMigrate:
+		policies, err := optin.Policies(value)
+		if err != nil {
+			errs.Add("meta."+key, "%v", err)
+		}
+		o.Migrate = slices.Contains(policies, optin.SpeConMigrate)
+	case keyOften:
+		if _, err := optin.ReadCooldown(value); err != nil {
+			errs.Add("meta."+key, "%v", err)
+		}
+	case KeyWaits:
+		if value != "true" && value != "false" {
+			errs.Add("meta."+key, `must be "true" or "false", got %q`, value)
+		}
+	case KeyAcceptable, KeyObjective:
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			errs.Add("meta."+key, "must be a number, the value of the metric that is wanted, got %q", value)
+		} else if key == KeyAcceptable {
+			o.Targets.Acceptable = &v
+		} else {
+			o.Targets.Objective = &v
+		}
+	case KeyTargetHold:
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > maxHold {
+			errs.Add("meta."+key, "must be a number of reports in a row from 1 to %d, got %q", maxHold, value)
+		} else {
+			o.Targets.Hold = n
+		}
+	case keySteps, keyEpochs:
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(v > 0) || v > maxTotal {
+			errs.Add("meta."+key, "must be a number > 0 and ≤ %g, how many there are in the whole training, got %q", maxTotal, value)
+		} else if key == keySteps {
+			o.Work.Steps = v
+		} else {
+			o.Work.Epochs = v
+		}
+	case KeyQoE:
+		v, err := seconds(value)
+		if err != nil {
+			errs.Add("meta."+key, "must be a response time > 0, in seconds or with a unit (0.25, 250ms), got %q", value)
+		}
+		o.Targets.QoE = v
+	default:
+		errs.Add("meta."+key, "unknown key; allowed are %s", strings.Join(MetaKeys(), ", "))
+	}
+}
+
+const (
+	maxHold  = 1000 // bounds ebbtide_target_hold
+	maxTotal = 1e12 // bounds ebbtide_total_steps and ebbtide_total_epochs
+)
+
+// seconds reads a time > 0: a number of seconds, or a duration with its unit.
+func seconds(text string) (float64, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d, derr := time.ParseDuration(text)
+		if derr != nil {
+			return 0, derr
+		}
+		v = d.Seconds()
+	}
+	if !(v > 0) || math.IsInf(v, 0) {
+		return 0, fmt.Errorf("%v is not > 0", v)
+	}
+	return v, nil
+}
+
+// WithoutSeat returns the keys that are of no use to a task without a seat on a shared card.
+func WithoutSeat(meta map[string]string) (keys []string) {
+	for key := range meta {
+		if strings.HasPrefix(key, keyGPU) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,264 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package options knows what a jobspec says to Ebbtide about a task, in its config and in
+// meta: the names, and what is allowed. It is apart from package driver because that links
+// Nomad's drivers, which the command line must not.
+package options
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/consul-template/signals"
+
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/remaining"
+	"github.com/ebbtide/ebbtide/driver/remaining/history"
+	"github.com/ebbtide/ebbtide/driver/target"
+	"github.com/ebbtide/ebbtide/internal/fields"
+)
+
+// Task is what a jobspec says to Ebbtide: technical settings in the
+// task's config, wishes about the job itself in meta.
+type Task struct {
+	Progress progress.Config
+	Limit    bool // false: the job asked never to be limited
+	Targets  target.Targets
+	// Work is what is known of the task's size before it reports.
+	Work remaining.Declared `json:",omitzero"`
+	// Run says which runs are like this one; Nomad's drivers change the config that it is of.
+	Run history.Key `json:",omitzero"`
+	Act Actions
+	// Migrate says that the job may be moved to another node.
+	Migrate bool `json:",omitempty"`
+	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
+	Adopt string `json:",omitempty"`
+	// Identity is the file in which the plugin of its card is told what it is; "" = no seat.
+	Identity string `json:",omitempty"`
+	// GPU is the file in which is reported how it fares on a shared card; "" = no seat.
+	GPU string `json:",omitempty"`
+	// Checkpoint says how the task saves its state; nil = it cannot be moved.
+	Checkpoint *checkpoint.Config `json:",omitempty"`
+}
+
+// Actions are what the driver does when a target is reached.
+type Actions struct {
+	Signal     string        // sent at the acceptable target; "" = none
+	StopSignal string        // sent at the objective; "" = the decorated driver's usual one
+	Grace      time.Duration // from then until the task is killed
+}
+
+// defaultGrace is how long a task may take to save its last state: six times
+// Nomad's default kill_timeout, for here it is a result that would be lost.
+const defaultGrace = 30 * time.Second
+
+// Input is what a jobspec says of a task, with all variables replaced.
+type Input struct {
+	Blocks Blocks
+	// Meta has the keys that are ours (Key), those of job, group and task merged.
+	Meta map[string]string
+	// Env is the task's environment.
+	Env map[string]string
+	// Dirs are where the task may save its state.
+	Dirs checkpoint.Dirs
+}
+
+// Read reads and checks what the jobspec says to Ebbtide. Every error found is reported, by
+// the path of its field: "progress.metric", "meta.ebbtide_goal".
+func Read(in Input) (*Task, fields.Errors) {
+	o := &Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: Actions{Grace: defaultGrace}}
+	var errs fields.Errors
+	if p := in.Blocks.Progress; p != nil {
+		o.readProgress(p, &errs)
+	}
+	o.Work.Assumed = remaining.Assume(append([]string{in.Blocks.Command}, in.Blocks.Args...), in.Env)
+	for _, key := range slices.Sorted(maps.Keys(in.Meta)) {
+		o.readMeta(key, in.Meta[key], &errs)
+	}
+	merge(&errs, o.Progress.Validate())
+	o.readTarget(&in.Blocks, &errs)
+	o.readCheckpoint(in.Dirs, &in.Blocks, &errs)
+	merge(&errs, o.CheckTargets())
+	return o, errs
+}
+
+// merge adds the errors that are joined in err.
+func merge(errs *fields.Errors, err error) {
+	if err == nil {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			merge(errs, e)
+		}
+		return
+	}
+	var field fields.Error
+	var setting *progress.FieldError
+	switch {
+	case errors.As(err, &setting):
+		errs.Add("progress."+setting.Field, "%s, got %q", setting.Problem, setting.Value)
+	case errors.As(err, &field):
+		*errs = append(*errs, field)
+	default:
+		errs.Add("", "%v", err)
+	}
+}
+
+// readProgress reads the progress block.
+func (o *Task) readProgress(p *Progress, errs *fields.Errors) {
+	o.Progress = progress.Config{
+		Preset: p.Preset, Metric: p.Metric, Pattern: p.Pattern, Goal: p.Goal,
+		File: p.File, Format: p.Format, TensorBoard: p.TensorBoard,
+		Prometheus: p.Prometheus, Step: p.Step, Total: p.Total,
+	}
+	for _, labels := range p.Labels {
+		if o.Progress.Labels == nil {
+			o.Progress.Labels = make(map[string]string)
+		}
+		maps.Copy(o.Progress.Labels, labels)
+	}
+	for _, n := range []struct {
+		field string
+		value any
+		into  *float64
+	}{{"quantile", p.Quantile, &o.Progress.Quantile}, {"scale", p.Scale, &o.Progress.Scale}} {
+		if n.value == nil {
+			continue
+		}
+		v, err := Number(n.value)
+		if err != nil {
+			errs.Add("progress."+n.field, "%v", err)
+		} else if *n.into = v; v == 0 {
+			errs.Add("progress."+n.field, "must be > 0, got 0")
+		}
+	}
+}
+
+// Number reads a number of a config. One that a float64 cannot hold exactly, such as 0.3,
+// comes as text.
+func Number(value any) (float64, error) {
+	switch v := value.(type) {
+	case float64:
+		return v, nil
+	case int64:
+		return float64(v), nil
+	case uint64:
+		return float64(v), nil
+	case string:
+		if f, err := strconv.ParseFloat(v, 64); err == nil {
+			return f, nil
+		}
+	}
+	return 0, fmt.Errorf("must be a number, got %q", fmt.Sprint(value))
+}
+
+// readTarget reads the target block.
+func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
+	t := blocks.Target
+	if t == nil {
+		return
+	}
+	for _, s := range []struct{ field, value string }{{"signal", t.Signal}, {"stop_signal", t.StopSignal}} {
+		// Nomad's exec driver turns what it does not know into SIGINT.
+		if _, err := signals.Parse(s.value); s.value != "" && err != nil {
+			errs.Add("target."+s.field, "must be the name of a signal like SIGUSR1, got %q", s.value)
+		}
+	}
+	o.Act.Signal, o.Act.StopSignal = t.Signal, t.StopSignal
+	if t.Grace != "" {
+		d, err := time.ParseDuration(t.Grace)
+		if err != nil || d < 0 || d > time.Hour {
+			errs.Add("target.grace", "must be a duration from 0s to 1h, got %q", t.Grace)
+		}
+		o.Act.Grace = d
+	}
+	if t.Signal != "" && o.Targets.Acceptable == nil {
+		errs.Add("target.signal", "%q is sent at meta.%s, which is not set", t.Signal, KeyAcceptable)
+	}
+	if t.StopSignal != "" && o.Targets.Objective == nil {
+		errs.Add("target.stop_signal", "%q is sent at meta.%s, which is not set", t.StopSignal, KeyObjective)
+	}
+}
+
+// readCheckpoint reads the checkpoint block.
+func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields.Errors) {
+	b := blocks.Checkpoint
+	if b == nil {
+		return
+	}
+	c := checkpoint.Config{Path: b.Path, Shared: b.Shared, Signal: b.Signal, Timeout: checkpoint.DefaultTimeout, Lease: checkpoint.DefaultLease}
+	if c.Signal == "" {
+		c.Signal = checkpoint.DefaultSignal
+	}
+	for _, d := range []struct {
+		field, text string
+		into        *time.Duration
+	}{{"timeout", b.Timeout, &c.Timeout}, {"lease", b.Lease, &c.Lease}} {
+		if d.text == "" {
+			continue
+		}
+		v, err := time.ParseDuration(d.text)
+		if err != nil {
+			errs.Add("checkpoint."+d.field, "must be a duration like 90s, got %q", d.text)
+			continue
+		}
+		*d.into = v
+	}
+	err := c.Validate()
+	if err == nil {
+		err = dirs.Check(c)
+	}
+	merge(errs, err)
+	o.Checkpoint = &c
+}
+
+// CheckTargets checks what the targets say together. A target ends a job or makes it
+// yield, so it is told which value is meant, and which way that value is to go.
+func (o *Task) CheckTargets() error {
+	var errs fields.Errors
+	t := o.Targets
+	if t.QoE > 0 && t.Any() {
+		errs.Add("meta."+KeyQoE, "cannot be used together with %s or %s: a task is a service or a training job", KeyAcceptable, KeyObjective)
+	}
+	if o.Work.Steps > 0 && o.Work.Epochs > 0 {
+		errs.Add("meta."+keyEpochs, "cannot be used together with %s; set one of them", keySteps)
+	}
+	if t.QoE > 0 && o.Work.Steps+o.Work.Epochs > 0 {
+		errs.Add("meta."+KeyQoE, "cannot be used together with %s or %s: a service has no end", keySteps, keyEpochs)
+	}
+	if t.Hold > 1 && !t.Any() {
+		errs.Add("meta."+KeyTargetHold, "is for %s and %s, which are not set", KeyAcceptable, KeyObjective)
+	}
+	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
+		errs.Add("meta."+KeyGoal, "%q contradicts meta.%s: a response time is to be small", o.Progress.Goal, KeyQoE)
+	} else if t.QoE > 0 {
+		o.Progress.Goal = progress.GoalMin // whatever the metric is called
+	}
+	metric, goal := o.Progress.Declared()
+	for _, x := range []struct {
+		key   string
+		value *float64
+	}{{KeyAcceptable, t.Acceptable}, {KeyObjective, t.Objective}} {
+		switch {
+		case x.value == nil:
+		case metric == "":
+			errs.Add("meta."+x.key, "needs a metric: set meta.%s (or progress.metric / progress.pattern) to the name of the value that is to reach %v", KeyMetric, *x.value)
+		case goal == "":
+			errs.Add("meta."+x.key, `needs a direction: %q does not say whether it is to fall or to rise to %v: set meta.%s = "min" or "max"`, metric, *x.value, KeyGoal)
+		}
+	}
+	if g := policy.Goal(goal); metric != "" && g.Valid() {
+		if err := policy.CheckTargets(g, t.Acceptable, t.Objective).Err(); err != nil {
+			errs.Add("meta."+KeyObjective, "%v", err)
+		}
+	}
+	return errs.Err()
+}

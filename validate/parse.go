@@ -1,0 +1,102 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package validate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/jobspec2"
+)
+
+// parse reads a jobspec as `nomad job run` does. Errors are findings.
+func parse(name string, body []byte, o Options) (*api.Job, []Finding) {
+	if job, findings, ok := parseAPI(name, body); ok {
+		return job, findings
+	}
+	job, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{
+		Path: name, BaseDir: o.BaseDir, Body: body, AllowFS: true,
+		ArgVars: o.Vars, VarFiles: o.VarFiles, Envs: o.Env, Strict: true,
+	})
+	if err != nil {
+		return nil, ofParser(name, err)
+	}
+	return job, nil
+}
+
+// parseAPI reads a job as Nomad's API writes it; ok is false if it is none.
+func parseAPI(name string, body []byte) (job *api.Job, findings []Finding, ok bool) {
+	if !isJSON(body) {
+		return nil, nil, false
+	}
+	bad := func(err error) []Finding {
+		p := placeOfError(body, err)
+		return []Finding{{File: name, Line: p.line, Column: p.column, Severity: Error, Problem: fmt.Sprintf("is not valid JSON: %v", err)}}
+	}
+	if err := json.Unmarshal(body, new(any)); err != nil {
+		return nil, bad(err), true
+	}
+	root := placesInJSON(body)
+	switch {
+	case root.parts["Job"] != nil:
+		var of struct{ Job *api.Job }
+		if err := json.Unmarshal(body, &of); err != nil {
+			return nil, bad(err), true
+		}
+		job = of.Job
+	case root.parts["TaskGroups"] != nil:
+		if err := json.Unmarshal(body, &job); err != nil {
+			return nil, bad(err), true
+		}
+	default:
+		return nil, nil, false
+	}
+	if job == nil || root.hasHole() {
+		return nil, bad(errors.New("the job, or an element of a list, is null")), true
+	}
+	return job, nil, true
+}
+
+// diagnosed is how HCL writes where something is wrong.
+var diagnosed = regexp.MustCompile(`^(?:<nil>|(.*?):(\d+),(\d+)(?:-[\d,]+)?): (.*)$`)
+
+// ofParser are the findings of Nomad's parser, which puts some of its errors in one text.
+func ofParser(name string, err error) []Finding {
+	var findings []Finding
+	var diags hcl.Diagnostics
+	lines := strings.Split(err.Error(), "\n")
+	if errors.As(err, &diags) {
+		lines = nil
+		for _, d := range diags {
+			lines = append(lines, oneLine(d.Error()))
+		}
+	}
+	for _, line := range lines {
+		m := diagnosed.FindStringSubmatch(line)
+		switch {
+		case m != nil:
+			f := Finding{File: name, Line: 1, Column: 1, Severity: Error, Problem: m[4]}
+			if m[1] != "" {
+				f.File = m[1]
+				f.Line, _ = strconv.Atoi(m[2])
+				f.Column, _ = strconv.Atoi(m[3])
+			}
+			findings = append(findings, f)
+		case len(findings) > 0 && line != "": // more of the one before
+			findings[len(findings)-1].Problem += " " + strings.TrimSpace(line)
+		case line != "":
+			findings = append(findings, Finding{File: name, Line: 1, Column: 1, Severity: Error, Problem: line})
+		}
+	}
+	return findings
+}
+
+// oneLine is a text without line breaks: each finding has a line of its own.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -1,0 +1,267 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/driver/checkpoint"
+	"github.com/ebbtide/ebbtide/driver/options"
+	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/driver/progress"
+	"github.com/ebbtide/ebbtide/driver/progress/prometheus"
+	"github.com/ebbtide/ebbtide/driver/progress/source"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// checkTask checks a task that runs under Ebbtide, as the driver does when it starts.
+func (c *checker) checkTask(s scope) {
+	t := s.task
+	d := c.decode(s, variables(s))
+	meta := merged(c.job, s.group, t)
+	unknown := make(map[string]bool)
+	for key, value := range meta {
+		if strings.Contains(value, "${") { // Nomad fills it in on the node
+			unknown["meta."+key] = true
+		}
+	}
+	mounts := make(map[string]string)
+	for _, m := range t.VolumeMounts {
+		if m != nil && m.Destination != nil {
+			mounts[*m.Destination] = *m.Destination
+		}
+	}
+	opts, errs := options.Read(options.Input{
+		Blocks: d.Blocks, Meta: meta, Env: t.Env,
+		Dirs: checkpoint.Dirs{Local: "/local", Alloc: "/alloc", Mounts: mounts},
+	})
+	for _, e := range errs {
+		if d.stands(e.Path, unknown) {
+			c.addError(s, e.Path, e.Problem)
+		}
+	}
+	if opts.Progress.Prometheus != "" && opts.Progress.Validate() == nil {
+		c.checkEndpoint(s, opts.Progress)
+	}
+	if err := private.CheckTask(t.Name); err != nil {
+		c.add(Error, s, s.find(), "", "%v", err)
+	}
+	c.checkMounts(s)
+	c.warnOfTask(s, opts, d.partial["progress"] != "")
+	c.plans = append(c.plans, c.plan(s, opts, d.partial))
+}
+
+// addError adds what the driver says of a field.
+func (c *checker) addError(s scope, path, problem string) {
+	if key, ok := strings.CutPrefix(path, "meta."); ok {
+		in, at := c.metaPlace(s, key)
+		c.add(Error, in, at, path, "%s", problem)
+		return
+	}
+	names := append([]string{"config"}, strings.Split(path, ".")...)
+	c.add(Error, s, s.find(names...), path, "%s", problem)
+}
+
+// checkEndpoint checks where a task's metrics endpoint is, as far as that is known.
+func (c *checker) checkEndpoint(s scope, cfg progress.Config) {
+	reach := &prometheus.Reach{}
+	for i, p := range ports(s.group, s.task) {
+		port := uint16(portOf(i, p))
+		reach.Ports = append(reach.Ports, prometheus.Port{Host: netip.AddrPortFrom(netip.Addr{}, port), Inside: port})
+	}
+	own := s.task.Config["image"] != nil || s.task.Driver == dockerName
+	for _, n := range s.group.Networks {
+		own = own || n != nil && n.Mode != "" && n.Mode != "host"
+	}
+	// In a network of its own, and at an address of the host, all may be right.
+	if u, err := url.Parse(cfg.Prometheus); own || err == nil && !loopback(u.Hostname()) {
+		reach.Namespace = func(context.Context) (*os.File, error) { return nil, errors.ErrUnsupported }
+	}
+	var field *progress.FieldError
+	if err := source.Check(cfg, reach); errors.As(err, &field) {
+		c.addError(s, "progress."+field.Field, fmt.Sprintf("%s, got %q", field.Problem, field.Value))
+	}
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// checkMounts checks what a container mounts.
+func (c *checker) checkMounts(s scope) {
+	const alloc = "/alloc-dir" // stands for the allocation's directory on the host
+	look := func(at *place, field string, source any) {
+		path, ok := source.(string)
+		if !ok || strings.Contains(path, "${") {
+			return
+		}
+		if err := private.CheckMount(alloc, alloc+"/"+s.task.Name, path); err != nil {
+			c.add(Error, s, at, field, "%v", err)
+		}
+	}
+	config := s.task.Config
+	if volumes, ok := config["volumes"].([]any); ok && config["volume_driver"] == nil {
+		at := s.find("config").all("volumes")
+		for i, v := range volumes {
+			from, _, _ := strings.Cut(fmt.Sprint(v), ":")
+			if i < len(at) {
+				look(at[i], "volumes", from)
+			} else {
+				look(s.find("config", "volumes"), "volumes", from)
+			}
+		}
+	}
+	for _, name := range []string{"mount", "mounts"} {
+		for _, m := range blocksOf(config[name]) {
+			if m["type"] == "bind" {
+				look(s.find("config", name, "source"), name, m["source"])
+			}
+		}
+	}
+}
+
+// blocksOf are the blocks that a value of a config is.
+func blocksOf(value any) (all []map[string]any) {
+	switch v := value.(type) {
+	case map[string]any:
+		return []map[string]any{v}
+	case []map[string]any:
+		return v
+	case []any:
+		for _, e := range v {
+			all = append(all, blocksOf(e)...)
+		}
+	}
+	return all
+}
+
+// warnOfTask warns of what the driver accepts and cannot do.
+func (c *checker) warnOfTask(s scope, o *options.Task, partial bool) {
+	t := s.task
+	wants := t.Config["progress"] != nil || o.Targets.Any() || o.Targets.QoE > 0
+	if l := t.LogConfig; l != nil && l.Disabled != nil && *l.Disabled && wants && !partial && source.Where(o.Progress) == "" {
+		c.add(Warning, s, s.find("logs", "disabled"), "logs", "Nomad does not collect the task's output, from which its progress is to be read: take disabled out, or read it from progress.file, .tensorboard or .prometheus")
+	}
+	if kind := text(c.job.Type); o.Targets.Objective != nil && kind != api.JobTypeBatch && kind != api.JobTypeSysbatch {
+		in, at := c.metaPlace(s, options.KeyObjective)
+		c.add(Warning, in, at, "meta."+options.KeyObjective, "Nomad starts the tasks of a %s job again, whatever they end with: set type = \"batch\" in the job", kind)
+	}
+	if metric, _ := o.Progress.Declared(); o.Targets.QoE > 0 && metric == "" && !partial {
+		in, at := c.metaPlace(s, options.KeyQoE)
+		c.add(Warning, in, at, "meta."+options.KeyQoE, "no metric is named, so that a loss may be taken for the response time: set progress.metric, and where it is read")
+	}
+	names := make(map[string]bool)
+	for _, p := range ports(s.group, t) {
+		names[strings.ReplaceAll(p.Label, "-", "_")] = true
+	}
+	address, _ := firstField(t.Config["progress"], "prometheus").(string)
+	for _, prefix := range []string{"${NOMAD_ADDR_", "${NOMAD_PORT_"} {
+		_, after, ok := strings.Cut(address, prefix)
+		label, _, closed := strings.Cut(after, "}")
+		if ok && closed && !names[label] {
+			has := "none"
+			if len(names) > 0 {
+				has = strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+			}
+			c.add(Warning, s, s.find("config", "progress", "prometheus"), "progress.prometheus", "the group has no port %q; it has %s", label, has)
+		}
+	}
+}
+
+// firstField is a field of the first of some blocks.
+func firstField(blocks any, name string) any {
+	if all := blocksOf(blocks); len(all) > 0 {
+		return all[0][name]
+	}
+	return nil
+}
+
+// plan says what Ebbtide does with a task.
+func (c *checker) plan(s scope, o *options.Task, partial map[string]string) Plan {
+	p := Plan{At: s.at(), Task: s.task.Name, Progress: o.Progress, Unknown: partial["progress"]}
+	p.Does = append(p.Does, reads(o, p.Unknown), shares(s.task, o), c.moves(s.group))
+	for _, block := range slices.Sorted(maps.Keys(partial)) {
+		if block != "progress" {
+			p.Does = append(p.Does, block+": not checked, since "+partial[block])
+		}
+	}
+	return p
+}
+
+func reads(o *options.Task, unknown string) string {
+	if unknown != "" {
+		return "progress: not known here, since " + unknown
+	}
+	where := source.Where(o.Progress)
+	switch {
+	case where == "":
+		where = "its output"
+	case o.Progress.Prometheus != "":
+		where = "its endpoint" // of which the port stands for another one
+	}
+	metric, goal := o.Progress.Declared()
+	switch {
+	case metric == "" && o.Progress.Goal != "":
+		metric = "the metric that it finds (" + goal + ")"
+	case metric == "":
+		metric = "the training loss, or what comes nearest to it,"
+	case goal == "":
+		metric += " (min: the name does not say)"
+	default:
+		metric += " (" + goal + ")"
+	}
+	return fmt.Sprintf("progress: reads %s from %s", metric, where)
+}
+
+func shares(t *api.Task, o *options.Task) string {
+	text := "cpu: a training task"
+	switch {
+	case !o.Limit:
+		text = "cpu: never limited, as it asks"
+	case o.Targets.QoE > 0:
+		text = fmt.Sprintf("cpu: a service, to answer within %v s", o.Targets.QoE)
+	}
+	if t.Resources != nil && t.Resources.Cores != nil && *t.Resources.Cores > 0 {
+		text = fmt.Sprintf("cpu: never limited, since it owns its cores (%d)", *t.Resources.Cores)
+	}
+	if v := o.Targets.Acceptable; v != nil {
+		text += fmt.Sprintf("; yields from %v on while the node is full", *v)
+	}
+	if v := o.Targets.Objective; v != nil {
+		text += fmt.Sprintf("; is complete at %v", *v)
+	}
+	return text
+}
+
+// moves says whether a group can be moved, and by what.
+func (c *checker) moves(g *api.TaskGroup) string {
+	var why []string
+	saves := false
+	for _, t := range g.Tasks {
+		saves = saves || t.Config["checkpoint"] != nil
+	}
+	for _, o := range move.Obstacles(c.job, g) {
+		why = append(why, o.Why)
+	}
+	switch {
+	case !saves:
+		return "moves: none, since no task says how it saves its state (checkpoint)"
+	case len(why) > 0:
+		return "moves: none; " + strings.Join(why, "; ")
+	case len(c.migrates) > 0:
+		return "moves: by the shim (" + strings.Join(c.migrates, ", ") + ") and by ebbtide move"
+	}
+	return "moves: by ebbtide move; not by the shim, without ebbtide_migrate in the meta of the job"
+}
