@@ -6,6 +6,9 @@ package cli
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"os"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -80,6 +83,23 @@ func TestTop_json(t *testing.T) {
 	status, out, _ = runTop(t, fake.New())
 	must.Eq(t, exitOK, status)
 	must.StrContains(t, out, "`ebbtide doctor`")
+}
+
+// Each field of the JSON is in the documentation.
+func TestTop_docs(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations.md")
+	must.NoError(t, err)
+	_, section, _ := strings.Cut(string(page), "## Watching")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, typ := range []any{top.View{}, top.Node{}, top.Task{}, top.Event{}, top.GPU{}, top.Seat{}, top.Move{}} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(typ)) {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			must.RegexMatch(t, regexp.MustCompile("[`.]"+name+"(\\[\\])?`"), section, must.Sprintf("%T", typ))
+		}
+	}
+	for _, name := range top.Sorts() {
+		must.StrContains(t, section, "`"+name+"`")
+	}
 }
 
 func TestTop_errors(t *testing.T) {

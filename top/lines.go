@@ -387,7 +387,11 @@ func (v *View) facts(s *status.Status, row func(name, format string, args ...any
 		row("Metric", "%s = %s (%s)  step %s  %d reports", cmp.Or(s.Metric, "?"), number(s.Value), cmp.Or(s.Goal, "-"), steps(s), s.Reports)
 		row("Growth", "%s per second, category %s for %s", number(s.Growth), cmp.Or(s.Category, "-"), age(s.Since, v.Time))
 		f := s.Fair
-		row("End", "in %s; with its fair share in %s", until(f.Finish, v.Time), until(f.FairFinish, v.Time))
+		if f.Finish.IsZero() {
+			row("End", "not known")
+		} else {
+			row("End", "in %s; with its fair share in %s", until(f.Finish, v.Time), until(f.FairFinish, v.Time))
+		}
 		row("Left", "%s CPU-seconds, ahead of its fair share by %s (%s)", number(f.RemainingCPUS), number(f.AheadCPUS), cmp.Or(f.Why, "size not known"))
 	}
 	if s.Target.Acceptable.Known() || s.Target.Objective.Known() {

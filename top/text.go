@@ -135,7 +135,7 @@ func steps(s *status.Status) string {
 // span writes a time that passes, with one or two units.
 func span(d time.Duration) string {
 	sign := ""
-	if d < 0 {
+	if d = d.Truncate(time.Second); d < 0 {
 		sign, d = "-", -d
 	}
 	switch {

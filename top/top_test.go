@@ -300,7 +300,7 @@ func TestSpark(t *testing.T) {
 func TestSpan(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 59 * time.Second: "59s", time.Minute: "1m", 90 * time.Second: "1m30s", 15*time.Minute + 9*time.Second: "15m",
-		90 * time.Minute: "1h30m", 25 * time.Hour: "25h", 100 * time.Hour: "4d", -90 * time.Second: "-1m30s",
+		90 * time.Minute: "1h30m", 25 * time.Hour: "25h", 100 * time.Hour: "4d", -90 * time.Second: "-1m30s", -900 * time.Millisecond: "0s",
 	} {
 		must.Eq(t, want, span(d))
 	}

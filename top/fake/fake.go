@@ -35,8 +35,9 @@ type Cluster struct {
 	History  map[string]string // by allocation
 	Claims   []move.Record
 
-	Hangs  map[string]bool // nodes that do not answer
-	Denied map[string]bool // "variables", "nodes", or namespaces in which no files may be read
+	Hangs  map[string]bool // nodes that do not answer, and allocations whose history does not come
+	Broken map[string]bool // nodes and allocations of which Nomad cannot read files
+	Denied map[string]bool // "variables", "nodes", "histories", or namespaces in which no files may be read
 	Down   bool            // nothing answers
 	counts map[string]int
 }
@@ -44,7 +45,7 @@ type Cluster struct {
 // New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
-		Statuses: make(map[string]string), History: make(map[string]string), Hangs: make(map[string]bool), Denied: make(map[string]bool),
+		Statuses: make(map[string]string), History: make(map[string]string), Hangs: make(map[string]bool), Broken: make(map[string]bool), Denied: make(map[string]bool),
 		counts: make(map[string]int),
 	}
 }
@@ -210,10 +211,17 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 	case alloc == nil:
 		http.Error(w, "Unknown allocation", http.StatusNotFound)
 		return false
-	case c.Hangs[alloc.NodeID]:
+	case c.Hangs[alloc.NodeID], c.Hangs[id] && strings.HasSuffix(r.URL.Query().Get("path"), ".csv"):
 		return true
+	case c.Broken[alloc.NodeID], c.Broken[id]:
+		http.Error(w, "No path to node", http.StatusInternalServerError)
+		return false
 	case c.Denied[alloc.Namespace]:
 		http.Error(w, "Permission denied", http.StatusForbidden)
+		return false
+	}
+	if how == "stream" && c.Denied["histories"] {
+		http.Error(w, "it is not to be had", http.StatusInternalServerError)
 		return false
 	}
 	text, ok := "", false

@@ -45,10 +45,10 @@ type Options struct {
 
 // Times and bounds of what is asked.
 const (
-	// listEvery is how often nodes, allocations and moves are listed, and listWithin bounds
-	// each.
+	// listEvery is how often nodes, allocations and moves are listed, at most for a tenth of
+	// the time, and listWithin bounds that.
 	listEvery  = 5 * time.Second
-	listWithin = 10 * time.Second
+	listWithin = 30 * time.Second
 	pageSize   = 2000
 	// askWithin bounds a request for a file, and atATime how many are made side by side. A
 	// node is asked in lanes: one that hangs holds up no more than its own.
@@ -61,6 +61,10 @@ const (
 	// read for a row.
 	curveEvery = 10 * time.Second
 	tail       = 16 << 10
+	// curveWithin bounds the reading of a whole history.
+	curveWithin = 10 * time.Second
+	// hungFor is for how long a history is not read again that did not come.
+	hungFor = 5 * time.Minute
 	// A task without a status is none of Ebbtide's, or has just begun: it is asked again
 	// after silentFor, and at once while it is younger than young.
 	silentFor = time.Minute
@@ -79,6 +83,7 @@ type Gatherer struct {
 	now     func() time.Time
 
 	listed  time.Time
+	took    time.Duration // to list everything
 	nodes   map[string]*node
 	tasks   map[top.Key]*task
 	moves   []top.Move
@@ -113,7 +118,7 @@ func New(o Options) *Gatherer {
 // Refresh reads at most budget files, those of the tasks in visible first, and returns what is
 // known then. It fails only if nothing was ever read.
 func (g *Gatherer) Refresh(ctx context.Context, visible []top.Key, budget int) (*top.View, error) {
-	if g.now().Sub(g.listed) >= listEvery {
+	if g.now().Sub(g.listed) >= max(listEvery, 10*g.took) {
 		if err := g.list(ctx); err != nil {
 			if g.listed.IsZero() || ctx.Err() != nil {
 				return nil, err
@@ -169,7 +174,7 @@ func (g *Gatherer) Curves(ctx context.Context, keys []top.Key) *top.View {
 
 // Curve reads the whole history of a task.
 func (g *Gatherer) Curve(ctx context.Context, t top.Task) ([]status.Row, error) {
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	ctx, cancel := context.WithTimeout(ctx, curveWithin)
 	defer cancel()
 	return g.files.history(ctx, t)
 }
@@ -178,6 +183,7 @@ func (g *Gatherer) Curve(ctx context.Context, t top.Task) ([]status.Row, error) 
 func (g *Gatherer) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
+	begun := g.now()
 	var nodes map[string]*node
 	var allocs []*api.AllocationListStub
 	var moves []top.Move
@@ -210,6 +216,7 @@ func (g *Gatherer) list(ctx context.Context) error {
 	}
 	g.take(nodes, allocs)
 	g.moves, g.listed = moves, g.now()
+	g.took = g.listed.Sub(begun)
 	return nil
 }
 
@@ -425,7 +432,7 @@ func (g *Gatherer) choose(visible []top.Key, budget int) (all []*question) {
 func (g *Gatherer) ask(ctx context.Context, all []*question) {
 	var lanes [][]*question
 	last := make(map[string]int) // lane of a node that has room
-	hangs := make(map[string]*atomic.Pointer[string])
+	nodes := make(map[string]*asked)
 	for _, q := range all {
 		i, ok := last[q.NodeID]
 		if !ok || len(lanes[i]) >= laneOf {
@@ -434,23 +441,24 @@ func (g *Gatherer) ask(ctx context.Context, all []*question) {
 			last[q.NodeID] = i
 		}
 		lanes[i] = append(lanes[i], q)
-		if hangs[q.NodeID] == nil {
-			hangs[q.NodeID] = new(atomic.Pointer[string])
+		if nodes[q.NodeID] == nil {
+			nodes[q.NodeID] = new(asked)
 		}
 	}
 	var group errgroup.Group
 	group.SetLimit(atATime)
 	for _, lane := range lanes {
 		group.Go(func() error {
+			n := nodes[lane[0].NodeID]
 			for _, q := range lane {
-				hang := hangs[q.NodeID]
-				if hang.Load() != nil || ctx.Err() != nil {
+				if n.gone.Load() || ctx.Err() != nil {
 					return nil
 				}
-				if q.answer(ctx, g.files, g.now); unreachable(q.err) && ctx.Err() == nil {
-					text := q.err.Error()
-					hang.Store(&text)
+				if q.history && n.slow.Load() {
+					continue
 				}
+				q.answer(ctx, g.files, g.now)
+				n.take(q)
 			}
 			return nil
 		})
@@ -462,16 +470,49 @@ func (g *Gatherer) ask(ctx context.Context, all []*question) {
 	for _, q := range all {
 		q.keep()
 	}
-	for id, hang := range hangs {
+	for id, said := range nodes {
 		n := g.nodes[id]
 		if n == nil {
 			continue
 		}
-		if problem := hang.Load(); problem != nil {
+		if problem := said.problem.Load(); problem != nil && (said.gone.Load() || !said.answers.Load()) {
 			n.probed, n.problem = g.now(), *problem
 		} else {
 			n.probed, n.problem = time.Time{}, ""
 		}
+	}
+}
+
+// asked is what the requests for the files of a node have shown of it.
+type asked struct {
+	answers atomic.Bool // for one task at least
+	refused atomic.Int32
+	gone    atomic.Bool // it is not asked any more
+	slow    atomic.Bool // it is not asked for histories any more
+	problem atomic.Pointer[string]
+}
+
+// mostRefused is how many tasks of a node Nomad may fail to read before it is taken for the
+// node's fault: of a single one it may be the task's.
+const mostRefused = 3
+
+// take takes an answer over.
+func (a *asked) take(q *question) {
+	hangs, refused := q.unreachable()
+	if q.history {
+		// A task can put a pipe in the place of its history: that must cost the others no more
+		// than one deadline.
+		a.slow.CompareAndSwap(false, hangs)
+		return
+	}
+	if !hangs && !refused {
+		a.answers.Store(true)
+		return
+	}
+	problem := q.err.Error()
+	a.problem.Store(&problem)
+	if hangs || a.refused.Add(1) >= mostRefused && !a.answers.Load() {
+		a.gone.Store(true)
 	}
 }
 
@@ -496,6 +537,8 @@ func (q *question) keep() {
 		// Without a history there is no curve, which is seen.
 		if q.curved = q.at; q.err == nil {
 			q.Values = q.values
+		} else if hangs, _ := q.unreachable(); hangs {
+			q.curved = q.at.Add(hungFor)
 		}
 	case errors.Is(q.err, fs.ErrNotExist):
 		q.asked, q.silent, q.Error = q.at, true, ""
@@ -506,17 +549,17 @@ func (q *question) keep() {
 	}
 }
 
-// unreachable says whether an error tells of a node, and not of a task: the next one would
-// be asked in vain.
-func unreachable(err error) bool {
+// unreachable says whether there was no answer, or one by which Nomad has not reached the
+// node, maybe.
+func (q *question) unreachable() (hangs, refused bool) {
 	var response api.UnexpectedResponseError
 	switch {
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, errNonsense), errors.Is(err, errDenied):
-		return false
-	case errors.As(err, &response):
-		return response.StatusCode() >= http.StatusInternalServerError
+	case q.err == nil, errors.Is(q.err, fs.ErrNotExist), errors.Is(q.err, errNonsense), errors.Is(q.err, errDenied):
+		return false, false
+	case errors.As(q.err, &response):
+		return false, response.StatusCode() >= http.StatusInternalServerError
 	}
-	return true
+	return true, false
 }
 
 // view is what is known now.

@@ -149,6 +149,51 @@ func TestRefresh_denied(t *testing.T) {
 	must.ErrorContains(t, err, "listing the nodes: the token is not let in: it needs node:read")
 }
 
+// Without a history a task has no curve, and is not stale for that.
+func TestRefresh_noHistory(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	delete(c.History, c.Task("aa11", "ml", "mlp", nil))
+	c.History[c.Task("aa11", "ml", "vae", nil)] = "\x00\xff,,,\n,\"\n"
+	for _, denied := range []bool{false, true} {
+		c.Denied["histories"] = denied
+		g, _ := reader(t, c, nil)
+		var keys []top.Key
+		for _, task := range refresh(t, g, nil, 100).Tasks {
+			keys = append(keys, task.Key())
+		}
+		v := refresh(t, g, keys, 100)
+		must.False(t, v.Nodes[0].Stale)
+		for _, task := range v.Tasks {
+			must.False(t, task.Stale)
+			must.Eq(t, []status.Number{}, task.Values)
+		}
+	}
+	must.Eq(t, 4, c.Counts()["stream"])
+}
+
+// Tasks that put pipes in the place of their histories cost one deadline, once in a while,
+// and no node is stale for that.
+func TestRefresh_pipes(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	for i := range 10 {
+		c.Hangs[c.Task("aa11", "ml", fmt.Sprintf("job-%d", i), nil)] = true
+	}
+	g, later := reader(t, c, nil)
+	var keys []top.Key
+	for _, task := range refresh(t, g, nil, 100).Tasks {
+		keys = append(keys, task.Key())
+	}
+	v := refresh(t, g, keys, 100)
+	must.Eq(t, 1, c.Counts()["stream"])
+	must.Eq(t, 20, c.Counts()["cat"])
+	must.False(t, v.Nodes[0].Stale)
+	must.False(t, v.Tasks[0].Stale)
+	later(curveEvery)
+	must.Eq(t, 1, func() int { refresh(t, g, keys[:1], 100); return c.Counts()["stream"] }())
+}
+
 // A file that is not what the driver writes makes its task stale, and no other one.
 func TestRefresh_nonsense(t *testing.T) {
 	for name, file := range map[string]string{
@@ -205,6 +250,28 @@ func TestRefresh_hangs(t *testing.T) {
 	before = c.Files()
 	must.False(t, refresh(t, g, nil, 100).Nodes[0].Stale)
 	must.Eq(t, 2, c.Files()-before)
+}
+
+// A task that Nomad cannot read is stale, and a node of which it cannot read any.
+func TestRefresh_broken(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	c.Broken[c.Task("aa11", "ml", "bad", nil)] = true
+	c.Task("aa11", "ml", "good", nil)
+	for i := range 10 {
+		c.Task("bb22", "ml", fmt.Sprintf("job-%d", i), nil)
+	}
+	c.Broken["bb22"] = true
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.Eq(t, 2+mostRefused, c.Files())
+	must.Len(t, 12, v.Tasks)
+	must.False(t, v.Nodes[0].Stale)
+	must.True(t, v.Nodes[1].Stale)
+	for _, task := range v.Tasks {
+		must.Eq(t, task.Job != "good", task.Stale)
+	}
 }
 
 // When Nomad does not answer any more, what was read is shown, and that it is old.
