@@ -46,9 +46,9 @@ type Options struct {
 // Times and bounds of what is asked.
 const (
 	// listEvery is how often nodes, allocations and moves are listed, at most for a tenth of
-	// the time, and listWithin bounds that.
+	// the time. listWithin bounds each page, and the reading of all moves.
 	listEvery  = 5 * time.Second
-	listWithin = 30 * time.Second
+	listWithin = 10 * time.Second
 	pageSize   = 2000
 	// askWithin bounds a request for a file, and atATime how many are made side by side. A
 	// node is asked in lanes: one that hangs holds up no more than its own.
@@ -181,8 +181,6 @@ func (g *Gatherer) Curve(ctx context.Context, t top.Task) ([]status.Row, error) 
 
 // list lists nodes, tasks and moves, side by side.
 func (g *Gatherer) list(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
-	defer cancel()
 	begun := g.now()
 	var nodes map[string]*node
 	var allocs []*api.AllocationListStub
@@ -220,12 +218,19 @@ func (g *Gatherer) list(ctx context.Context) error {
 	return nil
 }
 
+// within asks for a page of a list.
+func within[T any](ctx context.Context, q *api.QueryOptions, list func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+	return list(q.WithContext(ctx))
+}
+
 // listNodes returns the nodes that run Ebbtide's driver, and the names of all.
 func (g *Gatherer) listNodes(ctx context.Context) (ours map[string]*node, names map[string]string, err error) {
 	ours, names = make(map[string]*node), make(map[string]string)
 	q := &api.QueryOptions{PerPage: pageSize}
 	for {
-		page, meta, err := g.options.Client.Nodes().List(q.WithContext(ctx))
+		page, meta, err := within(ctx, q, g.options.Client.Nodes().List)
 		if err != nil {
 			return nil, nil, fmt.Errorf("listing the nodes: %w", denied(err, "node:read"))
 		}
@@ -279,7 +284,7 @@ func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStu
 		Params: map[string]string{"task_states": "true", "resources": "false"},
 	}
 	for {
-		page, meta, err := g.options.Client.Allocations().List(q.WithContext(ctx))
+		page, meta, err := within(ctx, q, g.options.Client.Allocations().List)
 		if err != nil {
 			return nil, fmt.Errorf("listing the allocations: %w", denied(err, "read-job"))
 		}
@@ -296,6 +301,8 @@ func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStu
 
 // listMoves returns the moves that are under way. Their nodes are told by their IDs.
 func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
 	records, err := memory.Claims{Store: g.options.Shim}.List(ctx)
 	if err != nil {
 		return nil, denied(err, "the variables "+g.options.Shim.Path+" in namespace "+g.options.Shim.Namespace)

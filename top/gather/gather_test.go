@@ -143,7 +143,9 @@ func TestRefresh_denied(t *testing.T) {
 	must.StrContains(t, v.Tasks[1].Error, "it needs read-fs in namespace secret")
 	must.False(t, v.Nodes[0].Stale)
 
+	c.Lock()
 	c.Denied["nodes"] = true
+	c.Unlock()
 	g, _ = reader(t, c, nil)
 	_, err := g.Refresh(context.Background(), nil, 100)
 	must.ErrorContains(t, err, "listing the nodes: the token is not let in: it needs node:read")
@@ -156,7 +158,9 @@ func TestRefresh_noHistory(t *testing.T) {
 	delete(c.History, c.Task("aa11", "ml", "mlp", nil))
 	c.History[c.Task("aa11", "ml", "vae", nil)] = "\x00\xff,,,\n,\"\n"
 	for _, denied := range []bool{false, true} {
+		c.Lock()
 		c.Denied["histories"] = denied
+		c.Unlock()
 		g, _ := reader(t, c, nil)
 		var keys []top.Key
 		for _, task := range refresh(t, g, nil, 100).Tasks {
@@ -282,9 +286,11 @@ func TestRefresh_down(t *testing.T) {
 	_, err := g.Refresh(context.Background(), nil, 100)
 	must.ErrorContains(t, err, "No cluster leader")
 
+	c.Lock()
 	c.Down = false
 	c.Node("aa11", "one")
 	c.Task("aa11", "ml", "mlp", nil)
+	c.Unlock()
 	must.Len(t, 1, refresh(t, g, nil, 100).Tasks)
 	c.Lock()
 	c.Down = true
@@ -368,7 +374,9 @@ func TestRefresh_silent(t *testing.T) {
 	must.Eq(t, 0, asked())
 	later(silentFor)
 	must.Eq(t, 1, asked())
+	c.Lock()
 	c.Allocs[0].TaskStates["web"].StartedAt = g.now()
+	c.Unlock()
 	later(listEvery)
 	must.Eq(t, 1, asked())
 	later(2 * time.Second)
