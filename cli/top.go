@@ -201,7 +201,7 @@ func printView(out io.Writer, v *top.View, q top.Query, l top.Layout) {
 			fmt.Fprintln(out, line.Text)
 		}
 	}
-	notes := v.Notes
+	notes := append(v.Problems(), v.Notes...)
 	if v.Error != "" {
 		notes = append(notes, v.Error)
 	}

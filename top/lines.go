@@ -340,6 +340,31 @@ func (v *View) Empty() string {
 	return ""
 }
 
+// mostProblems is how many reasons are told for which tasks are stale.
+const mostProblems = 5
+
+// Problems say why tasks are stale, each reason once.
+func (v *View) Problems() []string {
+	of := make(map[string]int)
+	var reasons []string
+	for _, t := range v.Tasks {
+		if !t.Stale || t.Error == "" {
+			continue
+		}
+		if of[t.Error]++; of[t.Error] == 1 {
+			reasons = append(reasons, t.Error)
+		}
+	}
+	var out []string
+	for _, r := range reasons[:min(len(reasons), mostProblems)] {
+		out = append(out, fmt.Sprintf("stale, %s: %s", plural(of[r], "task"), r))
+	}
+	if more := len(reasons) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("and for %s more", plural(more, "reason")))
+	}
+	return out
+}
+
 // Detail is everything about a task, in lines; the curve is made of its history.
 func (v *View) Detail(t *Task, history []status.Row, l Layout) []string {
 	var out []string

@@ -175,6 +175,16 @@ func TestEmpty(t *testing.T) {
 	must.Eq(t, "", v.Empty())
 }
 
+func TestProblems(t *testing.T) {
+	v := sample()
+	must.Eq(t, []string{"stale, 2 tasks: node two is down"}, v.Problems())
+	for i := range 8 {
+		v.Tasks = append(v.Tasks, Task{Stale: true, Error: strings.Repeat("x", i+1)})
+	}
+	must.Len(t, 6, v.Problems())
+	must.Eq(t, "and for 4 reasons more", v.Problems()[5])
+}
+
 func TestDetail(t *testing.T) {
 	v := sample()
 	var rows []status.Row

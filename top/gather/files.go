@@ -28,6 +28,9 @@ const maxHistory = 4 << 20
 // errNonsense says that a file was read, and is not what it should be.
 var errNonsense = errors.New("it is not what the driver writes")
 
+// errSaid says that Nomad has answered with an error in the place of a file.
+var errSaid = errors.New("nomad cannot read it")
+
 // files reads files of allocations. They are asked of the agent that is asked of everything:
 // the API's own AllocFS makes a connection to the node for each file, and Nomad allows 100.
 type files struct{ client *api.Client }
@@ -38,11 +41,19 @@ func (f files) status(ctx context.Context, t top.Task) (*status.Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading its status: %w", err)
 	}
+	if text := string(data); len(data) > 0 && data[0] != '{' && len(data) < 1000 {
+		// Nomad has begun its answer when it finds out that it cannot give it, and says why
+		// there.
+		switch {
+		case missing(text):
+			return nil, fmt.Errorf("reading its status: %w", fs.ErrNotExist)
+		case strings.Contains(text, api.PermissionDeniedErrorContent):
+			return nil, fmt.Errorf("reading its status: %w: it needs read-fs in namespace %s", errDenied, t.Namespace)
+		}
+		return nil, fmt.Errorf("reading its status: %w: %s", errSaid, text)
+	}
 	s, err := status.Decode(data)
 	switch {
-	case err != nil && missing(string(data)):
-		// Nomad has begun its answer when it finds that there is no file, and says it there.
-		return nil, fmt.Errorf("reading its status: %w", fs.ErrNotExist)
 	case err != nil:
 		return nil, fmt.Errorf("reading its status: %w: %w", errNonsense, err)
 	case s.Alloc != t.Alloc:

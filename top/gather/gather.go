@@ -563,6 +563,8 @@ func (q *question) unreachable() (hangs, refused bool) {
 	switch {
 	case q.err == nil, errors.Is(q.err, fs.ErrNotExist), errors.Is(q.err, errNonsense), errors.Is(q.err, errDenied):
 		return false, false
+	case errors.Is(q.err, errSaid):
+		return false, true
 	case errors.As(q.err, &response):
 		return false, response.StatusCode() >= http.StatusInternalServerError
 	}

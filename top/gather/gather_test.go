@@ -201,7 +201,7 @@ func TestRefresh_pipes(t *testing.T) {
 // A file that is not what the driver writes makes its task stale, and no other one.
 func TestRefresh_nonsense(t *testing.T) {
 	for name, file := range map[string]string{
-		"empty": "", "text": "hello", "null": "null", "array": "[1]", "another's": `{"alloc": "x"}`, "huge": strings.Repeat(" ", status.MaxStatus+1),
+		"empty": "", "torn": `{"alloc": "x`, "another's": `{"alloc": "x"}`, "huge": "{" + strings.Repeat(" ", status.MaxStatus),
 		"numbers": `{"value": "x"}`,
 	} {
 		c := fake.New()
@@ -254,6 +254,25 @@ func TestRefresh_hangs(t *testing.T) {
 	before = c.Files()
 	must.False(t, refresh(t, g, nil, 100).Nodes[0].Stale)
 	must.Eq(t, 2, c.Files()-before)
+}
+
+// What Nomad says where a file should be, after a status of 200, as it does.
+func TestRefresh_said(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	c.Task("aa11", "ml", "a", nil)
+	c.Statuses[c.Task("aa11", "secret", "b", nil)] = "Permission denied\n"
+	c.Statuses[c.Task("aa11", "ml", "c", nil)] = "failed to open: open /x/.ebbtide/c.status.json: no such file or directory\n"
+	c.Statuses[c.Task("bb22", "ml", "d", nil)] = "No path to node\n"
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.Len(t, 3, v.Tasks)
+	must.False(t, v.Tasks[0].Stale)
+	must.StrContains(t, v.Tasks[1].Error, "No path to node")
+	must.StrContains(t, v.Tasks[2].Error, "the token is not let in: it needs read-fs in namespace secret")
+	must.False(t, v.Nodes[0].Stale)
+	must.True(t, v.Nodes[1].Stale)
 }
 
 // A task that Nomad cannot read is stale, and a node of which it cannot read any.
