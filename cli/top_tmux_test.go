@@ -25,7 +25,7 @@ import (
 func builtCommand(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ebbtide")
-	build := exec.Command("go", "build", "-o", path, "github.com/ebbtide/ebbtide/cmd/ebbtide")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/ebbtide/ebbtide/cmd/ebbtide")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
@@ -41,7 +41,11 @@ type pane struct {
 // newPane starts a shell in a pane, with some environment.
 func newPane(t *testing.T, env ...string) *pane {
 	t.Helper()
-	p := &pane{t, filepath.Join(t.TempDir(), "tmux")}
+	// The path of a socket has 107 bytes at most: t.TempDir has the test's name in it.
+	dir, err := os.MkdirTemp("", "top")
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p := &pane{t, filepath.Join(dir, "tmux")}
 	args := []string{"-f", "/dev/null", "-u", "new-session", "-d", "-x", "80", "-y", "24", "env"}
 	args = append(append(args, env...), "PS1=$ ", "sh")
 	p.tmux(args...)

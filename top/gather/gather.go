@@ -229,6 +229,7 @@ func within[T any](ctx context.Context, q *api.QueryOptions, list func(*api.Quer
 func (g *Gatherer) listNodes(ctx context.Context) (ours map[string]*node, names map[string]string, err error) {
 	ours, names = make(map[string]*node), make(map[string]string)
 	q := &api.QueryOptions{PerPage: pageSize}
+	meant := false
 	for {
 		page, meta, err := within(ctx, q, g.options.Client.Nodes().List)
 		if err != nil {
@@ -239,13 +240,18 @@ func (g *Gatherer) listNodes(ctx context.Context) (ours map[string]*node, names 
 			if g.options.Node != "" && n.Name != g.options.Node && !strings.HasPrefix(n.ID, g.options.Node) {
 				continue
 			}
+			meant = true
 			if found, ok := driverOf(n); ok {
 				ours[n.ID] = &node{Node: found, down: n.Status != api.NodeStatusReady && n.Status != api.NodeStatusInit}
 			}
 		}
-		if q.NextToken = meta.NextToken; q.NextToken == "" {
-			return ours, names, nil
+		if q.NextToken = meta.NextToken; q.NextToken != "" {
+			continue
 		}
+		if g.options.Node != "" && !meant {
+			return nil, nil, fmt.Errorf("no node has the name %q or an ID that begins so", g.options.Node)
+		}
+		return ours, names, nil
 	}
 }
 

@@ -115,7 +115,6 @@ func TestRefresh_options(t *testing.T) {
 		{"bb", "", []string{"mlp-2"}},
 		{"", "mlp-*", []string{"mlp-1", "mlp-2"}},
 		{"one", "mlp-*", []string{"mlp-1"}},
-		{"three", "", nil},
 	} {
 		g, _ := reader(t, c, func(o *Options) { o.Node, o.Job = tc.node, tc.job })
 		var jobs []string
@@ -124,6 +123,9 @@ func TestRefresh_options(t *testing.T) {
 		}
 		must.Eq(t, tc.want, jobs, must.Sprint(tc))
 	}
+	g, _ := reader(t, c, func(o *Options) { o.Node = "three" })
+	_, err := g.Refresh(context.Background(), nil, 100)
+	must.ErrorContains(t, err, `no node has the name "three" or an ID that begins so`)
 }
 
 // What may not be read is said, and everything else is shown.
