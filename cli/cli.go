@@ -45,6 +45,7 @@ func commands() map[string]func(IO) cli.Command {
 		"shim status": newShimStatus,
 		"sim":         newSim,
 		"snapshot":    newSnapshot,
+		"top":         newTop,
 		"validate":    newValidate,
 		"version":     newVersion,
 	}

@@ -1,0 +1,211 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/cli"
+	"github.com/mattn/go-isatty"
+	"golang.org/x/sys/unix"
+
+	"github.com/ebbtide/ebbtide/shim/config"
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/top"
+	"github.com/ebbtide/ebbtide/top/gather"
+	"github.com/ebbtide/ebbtide/top/ui"
+)
+
+// topCommand is `ebbtide top`.
+type topCommand struct{ command }
+
+func newTop(io IO) cli.Command { return topCommand{command{io, "top"}} }
+
+func (topCommand) Synopsis() string { return "Show live what Ebbtide does on a node or in the cluster" }
+
+func (topCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: ebbtide top [options]
+
+  Shows nodes, tasks, shared GPUs and moves in the terminal, and everything about a
+  task: its curve, its events, and why it has what it has. It reads Nomad's API, and
+  changes nothing. The key ? explains keys and columns.
+
+  Without a terminal on standard output it prints once, as with -once.
+
+Options:
+
+  -node NODE             Only this node: its name, its ID or the beginning of its ID.
+  -namespace NAME        Only jobs of this namespace. Default: *, all that the token
+                         may read.
+  -job PATTERN           Only jobs whose ID matches, such as 'train-*'.
+  -sort COLUMN           Order of the tasks: ` + strings.Join(top.Sorts(), ", ") + `.
+                         Default: job.
+  -interval DURATION     Time between two refreshes, 1s to 1h. Default: 2s.
+  -once                  Print tables once, and end.
+  -json                  Print everything once as JSON, and end.
+  -shim-namespace NAME   Namespace of the shim's variables, in which moves are
+                         written down. Default: default.
+  -shim-path PATH        Their path. Default: ebbtide/shim.
+
+At most 100 files are read in a second; with more tasks it takes some seconds until
+all are shown. Those on the screen come first.
+
+Where ACLs are on, the token needs node:read, read-job and read-fs in the namespaces
+of the jobs, and to read the shim's variables for moves.
+` + nomadHelp)
+}
+
+// filesPerSecond is how many files of allocations are read in a second at most.
+const filesPerSecond = 100
+
+// topOptions are those of the command.
+type topOptions struct {
+	gather.Options
+	sort         string
+	interval     time.Duration
+	once, asJSON bool
+}
+
+func (c topCommand) Run(args []string) int {
+	leader := config.Default().Leader
+	var o topOptions
+	flags := c.flags()
+	nomad := nomadFlags(flags)
+	flags.StringVar(&o.Node, "node", "", "")
+	flags.StringVar(&o.Namespace, "namespace", "*", "")
+	flags.StringVar(&o.Job, "job", "", "")
+	flags.StringVar(&o.sort, "sort", top.Sorts()[0], "")
+	flags.DurationVar(&o.interval, "interval", 2*time.Second, "")
+	flags.BoolVar(&o.once, "once", false, "")
+	flags.BoolVar(&o.asJSON, "json", false, "")
+	flags.StringVar(&o.Shim.Namespace, "shim-namespace", leader.Namespace, "")
+	flags.StringVar(&o.Shim.Path, "shim-path", leader.Path, "")
+	if status, ok := c.parse(flags, args, c.Help()); !ok {
+		return status
+	}
+	var errs []error
+	if flags.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	if !slices.Contains(top.Sorts(), o.sort) {
+		errs = append(errs, fmt.Errorf("-sort: must be one of %s, got %q", strings.Join(top.Sorts(), ", "), o.sort))
+	}
+	if o.interval < time.Second || o.interval > time.Hour {
+		errs = append(errs, fmt.Errorf("-interval: must be from 1s to 1h, got %v", o.interval))
+	}
+	client, err := nomad.Client()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return c.refuse(errs...)
+	}
+	defer client.Close()
+	o.Client, o.Shim = client, memory.Store{Client: client, Namespace: o.Shim.Namespace, Path: o.Shim.Path}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	g := gather.New(o.Options)
+	if !o.once && !o.asJSON && c.terminal() {
+		err = ui.Run(ctx, g, ui.Options{
+			Address: client.Address(), Query: top.Query{Sort: o.sort}, Interval: o.interval, PerSecond: filesPerSecond, ASCII: !utf8Locale(),
+		}, c.io.In, c.io.Out)
+	} else {
+		err = c.once(ctx, g, o)
+	}
+	if err != nil {
+		return c.failed(err)
+	}
+	return exitOK
+}
+
+// terminal says whether the view can be live: a dumb terminal cannot move its cursor.
+func (c topCommand) terminal() bool {
+	in, ok := c.io.In.(*os.File)
+	out, outOK := c.io.Out.(*os.File)
+	return ok && outOK && isatty.IsTerminal(in.Fd()) && isatty.IsTerminal(out.Fd()) && !slices.Contains([]string{"", "dumb"}, os.Getenv("TERM"))
+}
+
+// utf8Locale says whether the terminal takes more than ASCII, as far as the environment says.
+func utf8Locale() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if value := strings.ToUpper(os.Getenv(name)); value != "" {
+			return strings.Contains(value, "UTF-8") || strings.Contains(value, "UTF8")
+		}
+	}
+	return false
+}
+
+// once prints everything once.
+func (c topCommand) once(ctx context.Context, g *gather.Gatherer, o topOptions) error {
+	v, err := g.All(ctx, filesPerSecond)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if o.asJSON {
+		enc := json.NewEncoder(&out)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(v)
+	} else {
+		printView(&out, v, top.Query{Sort: o.sort}, top.Layout{Width: c.width(), ASCII: !utf8Locale()})
+	}
+	if err != nil {
+		return fmt.Errorf("writing the view: %w", err)
+	}
+	if _, err := out.WriteTo(c.io.Out); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return fmt.Errorf("writing the view: %w", err)
+	}
+	return nil
+}
+
+// width is that of the terminal.
+func (c topCommand) width() int {
+	if f, ok := c.io.Out.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+			return int(size.Col)
+		}
+	}
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
+		return min(columns, 1000)
+	}
+	return 80
+}
+
+// printView prints a view as plain text.
+func printView(out io.Writer, v *top.View, q top.Query, l top.Layout) {
+	fmt.Fprintln(out, v.Summary(l))
+	if empty := v.Empty(); empty != "" {
+		fmt.Fprintln(out, "\n"+strings.Join(l.Wrap(empty), "\n"))
+	}
+	for tab := range top.Tabs() {
+		t := v.Table(top.Tab(tab), q, l)
+		if len(t.Lines) == 0 {
+			continue
+		}
+		fmt.Fprintln(out, "\n"+t.Head)
+		for _, line := range t.Lines {
+			fmt.Fprintln(out, line.Text)
+		}
+	}
+	notes := append(v.Problems(), v.Notes...)
+	if v.Error != "" {
+		notes = append(notes, v.Error)
+	}
+	for _, note := range notes {
+		fmt.Fprintln(out, "\n"+strings.Join(l.Wrap(note), "\n"))
+	}
+}

@@ -1,0 +1,265 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package fake is a cluster for tests of `ebbtide top`: it speaks the part of Nomad's API
+// that is read, counts the requests, and can hang, refuse and lie.
+package fake
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/private"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/move"
+)
+
+// Cluster is a cluster. It is an http.Handler. It is changed under its lock.
+type Cluster struct {
+	sync.Mutex
+	Nodes    []*api.NodeListStub
+	Allocs   []*api.AllocationListStub
+	Statuses map[string]string // by allocation; what is not there is none of Ebbtide's
+	History  map[string]string // by allocation
+	Claims   []move.Record
+
+	Hangs  map[string]bool // nodes that do not answer, and allocations whose history does not come
+	Broken map[string]bool // nodes and allocations of which Nomad cannot read files
+	Denied map[string]bool // "variables", "nodes", "histories", or namespaces in which no files may be read
+	Down   bool            // nothing answers
+	counts map[string]int
+}
+
+// New returns an empty cluster.
+func New() *Cluster {
+	return &Cluster{
+		Statuses: make(map[string]string), History: make(map[string]string), Hangs: make(map[string]bool), Broken: make(map[string]bool), Denied: make(map[string]bool),
+		counts: make(map[string]int),
+	}
+}
+
+// Node adds a node with Ebbtide's driver.
+func (c *Cluster) Node(id, name string) *api.NodeListStub {
+	n := &api.NodeListStub{
+		ID: id, Name: name, Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
+		Drivers: map[string]*api.DriverInfo{"ebbtide": {Detected: true, Healthy: true, Attributes: map[string]string{
+			"driver.ebbtide.pool_cores": "4", "driver.ebbtide.version": "0.1.0", "driver.ebbtide.engine": "exec", "driver.ebbtide.policy": "auto",
+		}}},
+	}
+	c.Nodes = append(c.Nodes, n)
+	return n
+}
+
+// Task adds an allocation with one task, named as its job, and the status that the driver
+// would have written of it, which change may change.
+func (c *Cluster) Task(node, namespace, job string, change func(*status.Status)) (alloc string) {
+	now := time.Now().UTC()
+	alloc = fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(c.Allocs)+1)
+	c.Allocs = append(c.Allocs, &api.AllocationListStub{
+		ID: alloc, Namespace: namespace, JobID: job, TaskGroup: "train", NodeID: node, NodeName: node, ClientStatus: api.AllocClientStatusRunning,
+		DesiredStatus: api.AllocDesiredStatusRun,
+		TaskStates: map[string]*api.TaskState{job: {State: "running", StartedAt: now.Add(-time.Hour), Events: []*api.TaskEvent{
+			{Type: api.TaskStarted, Time: now.Add(-time.Hour).UnixNano(), DisplayMessage: "Task started by client"},
+			{Type: api.TaskDriverMessage, Time: now.Add(-time.Minute).UnixNano(), DisplayMessage: "ebbtide: converged: loss = 0.31"},
+		}}},
+	})
+	u := status.Unknown()
+	s := status.Status{
+		Schema: status.Schema, Version: "0.1.0", Task: job, Alloc: alloc, Job: job, Namespace: namespace, Engine: "exec", Policy: "auto",
+		Estimator: "robust", Mode: "weight", Kind: "training", Category: "NL", Since: now.Add(-time.Minute),
+		Target: status.Target{State: "training", Acceptable: u, Objective: u, QoE: u, Response: u},
+		Metric: "loss", Goal: "min", Value: 0.3125, Step: 1200, Total: 5000, Progress: 0.002, Growth: 0.41, Reports: 1200,
+		Fair: status.Fair{
+			RemainingCPUS: 900, QualityCPUS: u, Source: "steps", Why: "1200 of 5000 steps", AheadCPUS: 61, CapCores: 2,
+			Finish: now.Add(10*time.Minute + 30*time.Second), FairFinish: now.Add(14*time.Minute + 30*time.Second),
+		},
+		Move: status.Move{Step: u}, Resources: status.Resources{MemoryMiB: 911, MemoryGrowth: u, BlockMiBs: u, BlockGrowth: u, NetworkMiBs: u, NetworkGrowth: u},
+		Use: 0.45, CPUSeconds: 812, Throttled: u, Rule: "fsp.preferred", Why: "it can end first, and nobody ends late by that",
+		Limit: status.Limit{Fraction: 0.5}, Updated: now,
+		Node: status.Node{
+			PoolCores: 4, Tasks: 2, Use: 0.9, Counts: map[string]int{"NL": 1, "CL": 1}, Classes: map[string]int{}, GrowthSum: map[string]status.Number{},
+			RemainingCPUS: 1800, Sized: 2, SavedS: 250, Alpha: 0.05, IntervalS: 30,
+		},
+	}
+	if change != nil {
+		change(&s)
+	}
+	data, err := s.Encode()
+	if err != nil {
+		panic(err) // the test's status is too large
+	}
+	c.Statuses[alloc] = string(data)
+	c.History[alloc] = history(now)
+	return alloc
+}
+
+// history is a curve that falls.
+func history(now time.Time) string {
+	var b strings.Builder
+	b.WriteString("time,cpu_s,step,total,value\n")
+	for i := range 300 {
+		at := now.Add(time.Duration(i-300) * 10 * time.Second)
+		fmt.Fprintf(&b, "%s,%d,%d,5000,%g\n", at.Format(time.RFC3339Nano), i, 4*i, 0.3+2*math.Exp(-float64(i)/60))
+	}
+	return b.String()
+}
+
+// Seat gives a task a seat on a card of 1024 MiB.
+func Seat(s *status.Status, state seat.State, held, parked uint64) {
+	s.GPU = &seat.Report{State: state, Since: s.Since, Cards: []seat.Card{{
+		UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 408, HeldMiB: held, UsedMiB: held, ParkedMiB: parked,
+	}}}
+	if state != seat.Running {
+		s.GPU.Why = "its memory is in the host's, to make room for others"
+	}
+}
+
+// Files is how many requests for a file have come.
+func (c *Cluster) Files() int {
+	c.Lock()
+	defer c.Unlock()
+	return c.counts["cat"] + c.counts["stream"]
+}
+
+// Counts are the requests that have come, by the last fixed part of their path.
+func (c *Cluster) Counts() map[string]int {
+	c.Lock()
+	defer c.Unlock()
+	return maps.Clone(c.counts)
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.Lock()
+	hang := c.serve(w, r)
+	c.Unlock()
+	if hang {
+		// Read first, so that the server sees the client leave.
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}
+}
+
+// serve answers, or says that the request is to hang.
+func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
+	if c.Down {
+		http.Error(w, "No cluster leader", http.StatusInternalServerError)
+		return false
+	}
+	switch base, name := path.Dir(r.URL.Path), path.Base(r.URL.Path); {
+	case r.URL.Path == "/v1/nodes":
+		c.counts["nodes"]++
+		if c.Denied["nodes"] {
+			http.Error(w, "Permission denied", http.StatusForbidden)
+			return false
+		}
+		answer(w, c.Nodes)
+	case r.URL.Path == "/v1/allocations":
+		c.counts["allocations"]++
+		page(w, r, c.Allocs)
+	case r.URL.Path == "/v1/vars":
+		c.counts["variables"]++
+		if c.Denied["variables"] {
+			http.Error(w, "Permission denied", http.StatusForbidden)
+			return false
+		}
+		metas := []api.VariableMetadata{}
+		for i := range c.Claims {
+			metas = append(metas, api.VariableMetadata{Namespace: "default", Path: fmt.Sprintf("ebbtide/shim/claims/%d", i)})
+		}
+		answer(w, metas)
+	case base == "/v1/var/ebbtide/shim/claims":
+		c.counts["variables"]++
+		i, err := strconv.Atoi(name)
+		if err != nil || i >= len(c.Claims) {
+			http.Error(w, "variable not found", http.StatusNotFound)
+			return false
+		}
+		record, _ := json.Marshal(c.Claims[i])
+		answer(w, api.Variable{Namespace: "default", Path: strings.TrimPrefix(r.URL.Path, "/v1/var/"), ModifyIndex: 7, Items: api.VariableItems{"record": string(record)}})
+	case base == "/v1/client/fs/cat", base == "/v1/client/fs/stream":
+		return c.file(w, r, path.Base(base), name)
+	default:
+		c.counts["unknown"]++
+		http.Error(w, "unknown path "+r.URL.Path, http.StatusNotImplemented)
+	}
+	return false
+}
+
+// file answers with a file, or says that the request is to hang.
+func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (hang bool) {
+	c.counts[how]++
+	var alloc *api.AllocationListStub
+	for _, a := range c.Allocs {
+		if a.ID == id {
+			alloc = a
+		}
+	}
+	switch {
+	case alloc == nil:
+		http.Error(w, "Unknown allocation", http.StatusNotFound)
+		return false
+	case c.Hangs[alloc.NodeID], c.Hangs[id] && strings.HasSuffix(r.URL.Query().Get("path"), ".csv"):
+		return true
+	case c.Broken[alloc.NodeID], c.Broken[id]:
+		http.Error(w, "No path to node", http.StatusInternalServerError)
+		return false
+	case c.Denied[alloc.Namespace]:
+		http.Error(w, "Permission denied", http.StatusForbidden)
+		return false
+	}
+	if how == "stream" && c.Denied["histories"] {
+		http.Error(w, "it is not to be had", http.StatusInternalServerError)
+		return false
+	}
+	text, ok := "", false
+	for task := range alloc.TaskStates {
+		switch r.URL.Query().Get("path") {
+		case path.Join(private.DirName, private.StatusName(task)):
+			text, ok = c.Statuses[id]
+		case path.Join("alloc", status.Dir, task+".csv"):
+			text, ok = c.History[id]
+		}
+	}
+	if !ok {
+		http.Error(w, "open /nomad/x: no such file or directory", http.StatusInternalServerError)
+		return false
+	}
+	if how == "cat" {
+		_, _ = io.WriteString(w, text)
+		return false
+	}
+	offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))
+	answer(w, api.StreamFrame{File: id, Data: []byte(text[max(0, len(text)-offset):])})
+	return false
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("X-Nomad-Index", "7")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// page answers with a page of a list.
+func page[T any](w http.ResponseWriter, r *http.Request, all []T) {
+	q := r.URL.Query()
+	from, _ := strconv.Atoi(q.Get("next_token"))
+	from = min(max(from, 0), len(all))
+	to := len(all)
+	if size, err := strconv.Atoi(q.Get("per_page")); err == nil && size > 0 && from+size < to {
+		to = from + size
+		w.Header().Set("X-Nomad-NextToken", strconv.Itoa(to))
+	}
+	answer(w, append([]T{}, all[from:to]...))
+}

@@ -1,0 +1,425 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package gather
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/memory"
+	"github.com/ebbtide/ebbtide/shim/move"
+	"github.com/ebbtide/ebbtide/top"
+	"github.com/ebbtide/ebbtide/top/fake"
+)
+
+// reader returns a Gatherer of a cluster, and its clock, which stands still.
+func reader(t *testing.T, c *fake.Cluster, change func(*Options)) (g *Gatherer, later func(time.Duration)) {
+	t.Helper()
+	nomad := httptest.NewServer(c)
+	t.Cleanup(nomad.Close)
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
+	must.NoError(t, err)
+	t.Cleanup(client.Close)
+	o := Options{Client: client, Shim: memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
+	if change != nil {
+		change(&o)
+	}
+	g = New(o)
+	now := time.Now()
+	g.now = func() time.Time { return now }
+	return g, func(d time.Duration) { now = now.Add(d) }
+}
+
+func refresh(t *testing.T, g *Gatherer, visible []top.Key, budget int) *top.View {
+	t.Helper()
+	v, err := g.Refresh(context.Background(), visible, budget)
+	must.NoError(t, err)
+	return v
+}
+
+func TestRefresh(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	c.Nodes = append(c.Nodes, &api.NodeListStub{ID: "ff00", Name: "plain", Status: api.NodeStatusReady, Drivers: map[string]*api.DriverInfo{"docker": {}}})
+	mlp := c.Task("aa11", "ml", "mlp", nil)
+	c.Task("bb22", "vision", "vae", func(s *status.Status) { fake.Seat(s, seat.Parked, 0, 408) })
+	delete(c.Statuses, c.Task("aa11", "ml", "web", nil)) // of another driver
+	c.Task("ff00", "ml", "other", nil)                   // on a node without Ebbtide
+	c.Claims = []move.Record{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: mlp, Source: "aa11", Target: "bb22", Phase: "wait", Owner: "shim"}}
+
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.Eq(t, []string{}, v.Notes)
+	must.Eq(t, 0, v.Unread)
+	must.Len(t, 2, v.Nodes)
+	must.Eq(t, "one", v.Nodes[0].Name)
+	must.Eq(t, 250, float64(v.Nodes[0].SavedS))
+	must.Eq(t, 0.9, float64(v.Nodes[0].Use))
+	must.Len(t, 2, v.Tasks)
+	must.Eq(t, "mlp", v.Tasks[0].Job)
+	must.Eq(t, "one", v.Tasks[0].Node)
+	must.Eq(t, "loss", v.Tasks[0].Status.Metric)
+	must.Len(t, 2, v.Tasks[0].Events)
+	must.False(t, v.Tasks[0].Stale)
+	must.Len(t, 1, v.GPUs)
+	must.Eq(t, 408, v.GPUs[0].ParkedMiB)
+	must.Len(t, 1, v.Moves)
+	must.Eq(t, "one", v.Moves[0].From)
+	must.Eq(t, "two", v.Moves[0].To)
+	must.Eq(t, 0, c.Counts()["unknown"])
+
+	// The JSON says everything again.
+	data, err := json.Marshal(v)
+	must.NoError(t, err)
+	var again top.View
+	must.NoError(t, json.Unmarshal(data, &again))
+	must.Eq(t, "mlp", again.Tasks[0].Job)
+
+	// The curve of a visible task is read, and not again at once.
+	v = refresh(t, g, []top.Key{v.Tasks[0].Key()}, 100)
+	must.Eq(t, 1, c.Counts()["stream"])
+	must.Eq(t, 64, len(v.Tasks[0].Values))
+	refresh(t, g, []top.Key{v.Tasks[0].Key()}, 100)
+	must.Eq(t, 1, c.Counts()["stream"])
+	rows, err := g.Curve(context.Background(), v.Tasks[0])
+	must.NoError(t, err)
+	must.Len(t, 300, rows)
+}
+
+func TestRefresh_options(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	c.Task("aa11", "ml", "mlp-1", nil)
+	c.Task("aa11", "ml", "vae", nil)
+	c.Task("bb22", "ml", "mlp-2", nil)
+	for _, tc := range []struct {
+		node, job string
+		want      []string
+	}{
+		{"", "", []string{"mlp-1", "mlp-2", "vae"}},
+		{"one", "", []string{"mlp-1", "vae"}},
+		{"bb", "", []string{"mlp-2"}},
+		{"", "mlp-*", []string{"mlp-1", "mlp-2"}},
+		{"one", "mlp-*", []string{"mlp-1"}},
+	} {
+		g, _ := reader(t, c, func(o *Options) { o.Node, o.Job = tc.node, tc.job })
+		var jobs []string
+		for _, task := range refresh(t, g, nil, 100).Tasks {
+			jobs = append(jobs, task.Job)
+		}
+		must.Eq(t, tc.want, jobs, must.Sprint(tc))
+	}
+	g, _ := reader(t, c, func(o *Options) { o.Node = "three" })
+	_, err := g.Refresh(context.Background(), nil, 100)
+	must.ErrorContains(t, err, `no node has the name "three" or an ID that begins so`)
+}
+
+// What may not be read is said, and everything else is shown.
+func TestRefresh_denied(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Task("aa11", "ml", "mlp", nil)
+	c.Task("aa11", "secret", "vae", nil)
+	c.Denied["variables"], c.Denied["secret"] = true, true
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.Len(t, 1, v.Notes)
+	must.StrContains(t, v.Notes[0], "moves are not known: the token is not let in: it needs the variables ebbtide/shim")
+	must.Len(t, 2, v.Tasks)
+	must.False(t, v.Tasks[0].Stale)
+	must.True(t, v.Tasks[1].Stale)
+	must.StrContains(t, v.Tasks[1].Error, "it needs read-fs in namespace secret")
+	must.False(t, v.Nodes[0].Stale)
+
+	c.Lock()
+	c.Denied["nodes"] = true
+	c.Unlock()
+	g, _ = reader(t, c, nil)
+	_, err := g.Refresh(context.Background(), nil, 100)
+	must.ErrorContains(t, err, "listing the nodes: the token is not let in: it needs node:read")
+}
+
+// Without a history a task has no curve, and is not stale for that.
+func TestRefresh_noHistory(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	delete(c.History, c.Task("aa11", "ml", "mlp", nil))
+	c.History[c.Task("aa11", "ml", "vae", nil)] = "\x00\xff,,,\n,\"\n"
+	for _, denied := range []bool{false, true} {
+		c.Lock()
+		c.Denied["histories"] = denied
+		c.Unlock()
+		g, _ := reader(t, c, nil)
+		var keys []top.Key
+		for _, task := range refresh(t, g, nil, 100).Tasks {
+			keys = append(keys, task.Key())
+		}
+		v := refresh(t, g, keys, 100)
+		must.False(t, v.Nodes[0].Stale)
+		for _, task := range v.Tasks {
+			must.False(t, task.Stale)
+			must.Eq(t, []status.Number{}, task.Values)
+		}
+	}
+	must.Eq(t, 4, c.Counts()["stream"])
+}
+
+// Tasks that put pipes in the place of their histories cost one deadline, once in a while,
+// and no node is stale for that.
+func TestRefresh_pipes(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	for i := range 10 {
+		c.Hangs[c.Task("aa11", "ml", fmt.Sprintf("job-%d", i), nil)] = true
+	}
+	g, later := reader(t, c, nil)
+	var keys []top.Key
+	for _, task := range refresh(t, g, nil, 100).Tasks {
+		keys = append(keys, task.Key())
+	}
+	v := refresh(t, g, keys, 100)
+	must.Eq(t, 1, c.Counts()["stream"])
+	must.Eq(t, 20, c.Counts()["cat"])
+	must.False(t, v.Nodes[0].Stale)
+	must.False(t, v.Tasks[0].Stale)
+	later(curveEvery)
+	must.Eq(t, 1, func() int { refresh(t, g, keys[:1], 100); return c.Counts()["stream"] }())
+}
+
+// A file that is not what the driver writes makes its task stale, and no other one.
+func TestRefresh_nonsense(t *testing.T) {
+	for name, file := range map[string]string{
+		"empty": "", "torn": `{"alloc": "x`, "another's": `{"alloc": "x"}`, "huge": "{" + strings.Repeat(" ", status.MaxStatus),
+		"numbers": `{"value": "x"}`,
+	} {
+		c := fake.New()
+		c.Node("aa11", "one")
+		c.Statuses[c.Task("aa11", "ml", "bad", nil)] = file
+		c.Task("aa11", "ml", "good", nil)
+		g, _ := reader(t, c, nil)
+		v := refresh(t, g, nil, 100)
+		must.Len(t, 2, v.Tasks, must.Sprint(name))
+		must.True(t, v.Tasks[0].Stale, must.Sprint(name))
+		must.StrContains(t, v.Tasks[0].Error, errNonsense.Error(), must.Sprint(name))
+		must.False(t, v.Tasks[1].Stale, must.Sprint(name))
+	}
+}
+
+// A node that hangs costs a refresh one deadline, its tasks are stale with what was read of
+// them before, and it is asked again, for one file, some time later.
+func TestRefresh_hangs(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	for i := range 60 {
+		c.Task("aa11", "ml", fmt.Sprintf("a%02d", i), nil)
+	}
+	c.Task("bb22", "ml", "b", nil)
+	g, later := reader(t, c, nil)
+	must.Eq(t, 61, len(refresh(t, g, nil, 100).Tasks))
+
+	c.Lock()
+	c.Hangs["aa11"] = true
+	c.Unlock()
+	before := c.Files()
+	v := refresh(t, g, nil, 100)
+	must.Eq(t, 4, c.Files()-before) // one for each lane of 60 tasks, and one of the other node
+	for _, task := range v.Tasks {
+		must.Eq(t, task.Node == "one", task.Stale)
+		must.NotNil(t, task.Status)
+	}
+	must.True(t, v.Nodes[0].Stale)
+	must.False(t, v.Nodes[1].Stale)
+
+	before = c.Files()
+	refresh(t, g, nil, 100)
+	must.Eq(t, 1, c.Files()-before)
+
+	c.Lock()
+	clear(c.Hangs)
+	c.Unlock()
+	later(probeEvery)
+	before = c.Files()
+	must.False(t, refresh(t, g, nil, 100).Nodes[0].Stale)
+	must.Eq(t, 2, c.Files()-before)
+}
+
+// What Nomad says where a file should be, after a status of 200, as it does.
+func TestRefresh_said(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	c.Task("aa11", "ml", "a", nil)
+	c.Statuses[c.Task("aa11", "secret", "b", nil)] = "Permission denied\n"
+	c.Statuses[c.Task("aa11", "ml", "c", nil)] = "failed to open: open /x/.ebbtide/c.status.json: no such file or directory\n"
+	c.Statuses[c.Task("bb22", "ml", "d", nil)] = "No path to node\n"
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.Len(t, 3, v.Tasks)
+	must.False(t, v.Tasks[0].Stale)
+	must.StrContains(t, v.Tasks[1].Error, "No path to node")
+	must.StrContains(t, v.Tasks[2].Error, "the token is not let in: it needs read-fs in namespace secret")
+	must.False(t, v.Nodes[0].Stale)
+	must.True(t, v.Nodes[1].Stale)
+}
+
+// A task that Nomad cannot read is stale, and a node of which it cannot read any.
+func TestRefresh_broken(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Node("bb22", "two")
+	c.Broken[c.Task("aa11", "ml", "bad", nil)] = true
+	c.Task("aa11", "ml", "good", nil)
+	for i := range 10 {
+		c.Task("bb22", "ml", fmt.Sprintf("job-%d", i), nil)
+	}
+	c.Broken["bb22"] = true
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.Eq(t, 2+mostRefused, c.Files())
+	must.Len(t, 12, v.Tasks)
+	must.False(t, v.Nodes[0].Stale)
+	must.True(t, v.Nodes[1].Stale)
+	for _, task := range v.Tasks {
+		must.Eq(t, task.Job != "good", task.Stale)
+	}
+}
+
+// When Nomad does not answer any more, what was read is shown, and that it is old.
+func TestRefresh_down(t *testing.T) {
+	c := fake.New()
+	c.Down = true
+	g, later := reader(t, c, nil)
+	_, err := g.Refresh(context.Background(), nil, 100)
+	must.ErrorContains(t, err, "No cluster leader")
+
+	c.Lock()
+	c.Down = false
+	c.Node("aa11", "one")
+	c.Task("aa11", "ml", "mlp", nil)
+	c.Unlock()
+	must.Len(t, 1, refresh(t, g, nil, 100).Tasks)
+	c.Lock()
+	c.Down = true
+	c.Unlock()
+	later(listEvery)
+	v := refresh(t, g, nil, 100)
+	must.Len(t, 1, v.Tasks)
+	must.True(t, v.Tasks[0].Stale)
+	must.StrContains(t, v.Error, "the lists are of ")
+}
+
+// A status that is older than any that the driver would leave is shown as stale.
+func TestRefresh_old(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	c.Task("aa11", "ml", "mlp", func(s *status.Status) { s.Updated = s.Updated.Add(-old - time.Minute) })
+	g, _ := reader(t, c, nil)
+	v := refresh(t, g, nil, 100)
+	must.True(t, v.Tasks[0].Stale)
+	must.True(t, v.Nodes[0].Stale)
+}
+
+// Of a thousand tasks a refresh reads no more than it may, the visible ones first, and all
+// in turn; the others do not make it any dearer.
+func TestRefresh_thousand(t *testing.T) {
+	c := fake.New()
+	for n := range 20 {
+		id := fmt.Sprintf("%02d00", n)
+		c.Node(id, "node-"+id)
+		for i := range 50 {
+			c.Task(id, "ml", fmt.Sprintf("job-%02d-%02d", n, i), nil)
+		}
+	}
+	g, later := reader(t, c, nil)
+	const budget = 100
+	v := refresh(t, g, nil, budget)
+	must.Eq(t, 900, v.Unread)
+	must.Len(t, 100, v.Tasks)
+	must.Eq(t, budget, c.Files())
+	var visible []top.Key
+	for _, task := range v.Tasks[:20] {
+		visible = append(visible, task.Key())
+	}
+	for i := range 20 {
+		before := c.Files()
+		later(time.Second)
+		v = refresh(t, g, visible, budget)
+		must.LessEq(t, budget, c.Files()-before, must.Sprint(i))
+		for _, k := range visible {
+			must.Eq(t, g.now(), v.Task(k).Read)
+		}
+	}
+	must.Eq(t, 0, v.Unread)
+	must.Len(t, 1000, v.Tasks)
+	oldest := slices.MinFunc(v.Tasks, func(a, b top.Task) int { return a.Read.Compare(b.Read) })
+	must.LessEq(t, 14*time.Second, g.now().Sub(oldest.Read))
+	// 21 seconds: lists at the first, and each five seconds after.
+	must.Eq(t, map[string]int{"nodes": 5, "allocations": 5, "variables": 5}, lists(c))
+}
+
+func lists(c *fake.Cluster) map[string]int {
+	counts := c.Counts()
+	delete(counts, "cat")
+	delete(counts, "stream")
+	return counts
+}
+
+// A task without a status is asked once a minute, one that has just started each time.
+func TestRefresh_silent(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	delete(c.Statuses, c.Task("aa11", "ml", "web", nil))
+	g, later := reader(t, c, nil)
+	asked := func() int {
+		before := c.Files()
+		must.Len(t, 0, refresh(t, g, nil, 100).Tasks)
+		return c.Files() - before
+	}
+	must.Eq(t, 1, asked())
+	later(2 * time.Second)
+	must.Eq(t, 0, asked())
+	later(silentFor)
+	must.Eq(t, 1, asked())
+	c.Lock()
+	c.Allocs[0].TaskStates["web"].StartedAt = g.now()
+	c.Unlock()
+	later(listEvery)
+	must.Eq(t, 1, asked())
+	later(2 * time.Second)
+	must.Eq(t, 1, asked())
+}
+
+func TestAll(t *testing.T) {
+	c := fake.New()
+	c.Node("aa11", "one")
+	for i := range 5 {
+		c.Task("aa11", "ml", fmt.Sprintf("job-%d", i), nil)
+	}
+	g, _ := reader(t, c, nil)
+	v, err := g.All(context.Background(), 3)
+	must.NoError(t, err)
+	must.Len(t, 5, v.Tasks)
+	for _, task := range v.Tasks {
+		must.Eq(t, 64, len(task.Values))
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = g.All(ctx, 3)
+	must.ErrorIs(t, err, context.Canceled)
+}

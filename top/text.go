@@ -1,0 +1,162 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package top
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/ebbtide/ebbtide/driver/status"
+)
+
+// mostText is how many bytes of a text from a job or a task are shown.
+const mostText = 2048
+
+// Clean makes a text from a job or a task fit for a terminal: what could move the cursor,
+// change colours, turn the direction of writing or break the line becomes "?" or a space.
+// With plain only ASCII is left.
+func Clean(text string, plain bool) string {
+	if len(text) > mostText {
+		text = text[:mostText]
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case r == utf8.RuneError, unicode.IsControl(r), unicode.In(r, unicode.Cf, unicode.Co, unicode.Cs, unicode.Zl, unicode.Zp):
+			return '?'
+		case plain && r == '…':
+			return '~'
+		case plain && r == '−':
+			return '-'
+		case plain && r > unicode.MaxASCII:
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// wide is how many columns a text takes.
+func wide(text string) int {
+	for i := range len(text) {
+		if text[i] >= utf8.RuneSelf {
+			return ansi.StringWidth(text)
+		}
+	}
+	return len(text)
+}
+
+// cut shortens a clean text to so many columns.
+func (l Layout) cut(text string, width int) string {
+	if wide(text) <= width {
+		return text
+	}
+	mark := "…"
+	if l.ASCII {
+		mark = "~"
+	}
+	if width < 1 {
+		return ""
+	}
+	return ansi.Truncate(text, width, mark)
+}
+
+// pad cuts or fills a clean text to exactly so many columns.
+func (l Layout) pad(text string, width int, right bool) string {
+	text = l.cut(text, width)
+	space := strings.Repeat(" ", max(0, width-wide(text)))
+	if right {
+		return space + text
+	}
+	return text + space
+}
+
+// wrap breaks a clean text into lines of at most so many columns.
+func wrap(text string, width int) []string {
+	return strings.Split(ansi.Wrap(text, max(width, 1), " "), "\n")
+}
+
+// number writes a number with few digits.
+func number(n status.Number) string {
+	if !n.Known() {
+		return "-"
+	}
+	return strconv.FormatFloat(float64(n), 'g', 4, 64)
+}
+
+// percent writes a fraction as a percentage.
+func percent(n status.Number) string {
+	if !n.Known() || math.Abs(float64(n)) > 1e6 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", 100*float64(n))
+}
+
+// count writes a number of steps in at most five characters, or little more.
+func count(n status.Number) string {
+	f := float64(n)
+	if !n.Known() {
+		return "-"
+	}
+	for _, u := range []struct {
+		of   float64
+		name string
+	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e5, "k"}} {
+		if math.Abs(f) >= u.of {
+			of := u.of
+			if u.name == "k" {
+				of = 1e3
+			}
+			return strconv.FormatFloat(f/of, 'f', 0, 64) + u.name
+		}
+	}
+	return strconv.FormatFloat(f, 'f', -1, 32)
+}
+
+// steps writes how far a task is.
+func steps(s *status.Status) string {
+	switch {
+	case !s.Step.Known():
+		return "-"
+	case !s.Total.Known():
+		return count(s.Step)
+	}
+	return count(s.Step) + "/" + count(s.Total)
+}
+
+// span writes a time that passes, with one or two units.
+func span(d time.Duration) string {
+	sign := ""
+	if d = d.Truncate(time.Second); d < 0 {
+		sign, d = "-", -d
+	}
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%s%ds", sign, int(d.Seconds()))
+	case d < 10*time.Minute && d%time.Minute >= time.Second:
+		return fmt.Sprintf("%s%dm%ds", sign, int(d.Minutes()), int(d.Seconds())%60)
+	case d < time.Hour:
+		return fmt.Sprintf("%s%dm", sign, int(d.Minutes()))
+	case d < 10*time.Hour && d%time.Hour >= time.Minute:
+		return fmt.Sprintf("%s%dh%dm", sign, int(d.Hours()), int(d.Minutes())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%s%dh", sign, int(d.Hours()))
+	}
+	return fmt.Sprintf("%s%dd", sign, int(d.Hours())/24)
+}
+
+// seconds writes a number of seconds as a time that passes.
+func seconds(n status.Number) string {
+	if !n.Known() || math.Abs(float64(n)) > 1e9 {
+		return "-"
+	}
+	return span(time.Duration(float64(n) * float64(time.Second)))
+}
