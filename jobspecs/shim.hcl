@@ -2,7 +2,7 @@
 # one of them acts, and the other takes over when it is gone.
 #
 #   make build
-#   install -m 0755 bin/ebbtide /usr/local/bin/ebbtide      # on each client
+#   install -m 0755 bin/ebbtide /usr/bin/ebbtide      # on each client
 #   nomad acl policy apply -namespace default -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
 #   nomad job run jobspecs/shim.hcl
 #
@@ -18,7 +18,7 @@
 
 variable "ebbtide" {
   type        = string
-  default     = "/usr/local/bin/ebbtide"
+  default     = "/usr/bin/ebbtide"
   description = "The command, as tasks of the exec driver see it: the agent's chroot_env has /usr unless it says otherwise."
 }
 
