@@ -430,7 +430,7 @@ func checkOptions(s *Snapshot) []Finding {
 		if i.file == dockerName {
 			blocks = nil
 		}
-		wrong := checkOwn(i.own(), blocks...)
+		wrong := WrongOptions(i.own(), blocks...)
 		if i.file == dockerName && i.engine() != config.EngineDocker {
 			wrong = append(wrong, `engine: must be "docker" when the plugin is installed as "docker"`)
 		}

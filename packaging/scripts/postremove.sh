@@ -9,10 +9,16 @@ remove | 0)
 	fi
 	;;
 purge)
-	# What `ebbtide setup` has written, and nothing that somebody else has.
+	# What `ebbtide setup` has written and nobody has changed: the first line has a checksum
+	# of what comes after the second.
 	file=/etc/nomad.d/ebbtide.hcl
 	if [ -f "$file" ] && head -n 1 "$file" | grep -q '^# Written by "ebbtide setup"'; then
-		rm -f "$file"
+		sum=$(tail -n +3 "$file" | sha256sum | cut -c 1-12)
+		if head -n 1 "$file" | grep -q "($sum)"; then
+			rm -f "$file"
+		else
+			echo "$file was changed since ebbtide setup wrote it, and stays"
+		fi
 	fi
 	;;
 esac
