@@ -60,6 +60,11 @@ func (r *release) contents(arch string) ([]file, error) {
 		mode: 0o644, data: source("packaging/etc/shim.hcl"), config: true,
 	})
 
+	made, err := r.manuals()
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, made...)
 	licence, notice := source("LICENSE"), source("NOTICE")
 	add("", "LICENSE", 0o644, licence)
 	add(docDir+"/NOTICE", "NOTICE", 0o644, notice)

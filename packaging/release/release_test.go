@@ -11,12 +11,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/cli"
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
@@ -115,4 +120,125 @@ func TestContents(t *testing.T) {
 	want := config.Default()
 	want.Nomad.TokenFile = cfg.Nomad.TokenFile
 	must.Eq(t, want, cfg)
+}
+
+// Completion knows the options that the commands take, and no others.
+func TestDescribe(t *testing.T) {
+	for _, c := range describe(cli.Pages()) {
+		if c.name == "" {
+			continue
+		}
+		must.NotEq(t, "", c.about)
+		var want []string
+		var stderr strings.Builder
+		cli.Run(append(strings.Fields(c.name), "-no-such-option"), strings.NewReader(""), io.Discard, &stderr)
+		if _, list, ok := strings.Cut(stderr.String(), "allowed are "); ok {
+			want = strings.Split(strings.TrimSpace(list), ", ")
+		}
+		var got []string
+		for _, f := range c.flags {
+			got = append(got, "-"+strings.TrimLeft(f.name, "-"))
+			must.NotEq(t, "", f.about)
+		}
+		slices.Sort(got)
+		must.Eq(t, want, got, must.Sprint(c.name))
+	}
+}
+
+// shell runs a script with a shell, which must be there.
+func shell(t *testing.T, script string, argv ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(argv[0]); err != nil {
+		t.Skip(err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(script)
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	return string(out)
+}
+
+func TestCompletion_bash(t *testing.T) {
+	script := bashCompletion(describe(cli.Pages()))
+	for line, want := range map[string]string{
+		"ebbtide ''":                  "decide doctor growth move moves progress setup shim sim snapshot version",
+		"ebbtide do":                  "doctor",
+		"ebbtide doctor -":            "-config -address -json",
+		"ebbtide shim pa":             "pause",
+		"ebbtide shim pause -f":       "-for",
+		"ebbtide progress --goal ''":  "min max",
+		"ebbtide setup -engine ''":    "",
+		"ebbtide setup -config /et":   "/etc",
+		"ebbtide doctor -config /et":  "/etc",
+		"ebbtide decide --compact --": "--policy --list --example --compact",
+	} {
+		got := shell(t, script+`
+			compopt() { :; } # which works during a completion only
+			COMP_WORDS=(`+line+`) COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+			_ebbtide
+			echo "${COMPREPLY[@]}"`, "bash", "-eu")
+		must.Eq(t, want, strings.TrimSpace(got), must.Sprint(line))
+	}
+}
+
+func TestCompletion_fish(t *testing.T) {
+	script := fishCompletion(describe(cli.Pages()))
+	for line, want := range map[string][]string{
+		"ebbtide do":                {"doctor"},
+		"ebbtide doctor -":          {"-config", "-address", "-json"},
+		"ebbtide shim pa":           {"pause"},
+		"ebbtide shim pause -f":     {"-for"},
+		"ebbtide shim -ch":          {"-check"},
+		"ebbtide progress --goal m": {"min", "max"},
+		"ebbtide setup -config /et": {"/etc/"},
+	} {
+		out := shell(t, script+"\ncomplete -C '"+line+"'\n", "fish", "--no-config")
+		var got []string
+		for l := range strings.Lines(out) {
+			word, _, _ := strings.Cut(strings.TrimSpace(l), "\t")
+			got = append(got, word)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		must.Eq(t, want, got, must.Sprint(line))
+	}
+}
+
+func TestCompletion_zsh(t *testing.T) {
+	script := zshCompletion(describe(cli.Pages()))
+	must.StrHasPrefix(t, "#compdef ebbtide\n", script)
+	out := shell(t, "autoload -U compinit; compinit -D\n"+script+"\necho $_comps[ebbtide]\n", "zsh", "-f")
+	must.Eq(t, "_ebbtide\n", out)
+}
+
+func TestManual(t *testing.T) {
+	pages := cli.Pages()
+	for _, p := range pages {
+		text := string(manual(p, pages, "1.2.3", time.Unix(1700000000, 0)))
+		must.StrHasPrefix(t, ".TH "+roff(strings.ToUpper(pageName(p)))+" 1 2023-11-14 \"Ebbtide 1.2.3\"", text)
+		if _, err := exec.LookPath("man"); err != nil {
+			continue
+		}
+		cmd := exec.Command("man", "--warnings", "-E", "UTF-8", "-l", "-")
+		cmd.Env = append(os.Environ(), "MANWIDTH=200", "MAN_KEEP_FORMATTING=0", "MANPAGER=cat")
+		cmd.Stdin = strings.NewReader(text)
+		var warnings strings.Builder
+		cmd.Stderr = &warnings
+		out, err := cmd.Output()
+		must.NoError(t, err, must.Sprint(warnings.String()))
+		must.Eq(t, "", warnings.String(), must.Sprint(p.Name))
+		// Nothing of the help is lost.
+		plain := regexp.MustCompile(`.\x08`).ReplaceAllString(string(out), "") // of bold type
+		page := strings.Join(strings.Fields(plain), " ")
+		for line := range strings.Lines(p.Help) {
+			line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "Usage: "), ":")
+			line = strings.ReplaceAll(strings.Join(strings.Fields(line), " "), "…", "...")
+			if line == "Available commands are" {
+				line = "COMMANDS"
+			}
+			if !strings.Contains(page, line) && !strings.Contains(page, strings.ToUpper(line)) {
+				t.Errorf("%s: %q is not on the page:\n%s", p.Name, line, plain)
+			}
+		}
+	}
 }
