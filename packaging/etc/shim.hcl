@@ -3,8 +3,7 @@
 #   systemctl enable --now ebbtide-shim
 #
 # Every option may be left out; docs/shim.md, in /usr/share/doc/ebbtide, has all of them.
-# `ebbtide shim -config FILE -check` checks a file, `systemctl reload ebbtide-shim` has it
-# read again.
+# `systemctl reload ebbtide-shim` has it read again.
 
 # Decide and tell, and change nothing: a way to see what it would do.
 #dry_run = true

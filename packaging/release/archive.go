@@ -40,11 +40,18 @@ func (r *release) archive(arch string, files []file) error {
 // belongs to root and is as old as the release. Directories come before what is in them.
 func tarball(files []file, at time.Time) ([]byte, error) {
 	var buf bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
-	if err != nil {
+	zip := gzip.NewWriter(&buf)
+	if err := pack(tar.NewWriter(zip), files, at); err != nil {
 		return nil, err
 	}
-	out := tar.NewWriter(zip)
+	if err := zip.Close(); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// pack writes an archive to its end.
+func pack(out *tar.Writer, files []file, at time.Time) error {
 	made := make(map[string]bool)
 	var enter func(dir string) error
 	enter = func(dir string) error {
@@ -59,26 +66,20 @@ func tarball(files []file, at time.Time) ([]byte, error) {
 	}
 	for _, f := range files {
 		if err := enter(path.Dir(f.archived)); err != nil {
-			return nil, err
+			return err
 		}
 		h := &tar.Header{
 			Typeflag: tar.TypeReg, Name: f.archived, Size: int64(len(f.data)), Mode: int64(f.mode.Perm()),
 			ModTime: at, Format: tar.FormatPAX,
 		}
 		if err := out.WriteHeader(h); err != nil {
-			return nil, err
+			return err
 		}
 		if _, err := out.Write(f.data); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := out.Close(); err != nil {
-		return nil, err
-	}
-	if err := zip.Close(); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
+	return out.Close()
 }
 
 // sumsFile is checked with `sha256sum -c`.

@@ -22,9 +22,9 @@ import (
 // programs are the Go programs of a release.
 var programs = []string{"ebbtide", "ebbtide-driver", "ebbtide-gpu"}
 
-// modules are what the programs of an architecture are made of, by what Go has noted in them,
+// modules are what some programs of an architecture are made of, by what Go has noted in them,
 // without Ebbtide itself. A module that is replaced counts as what it is replaced by.
-func (r *release) modules(arch string) (mods []*debug.Module, goVersion string, err error) {
+func (r *release) modules(arch string, programs ...string) (mods []*debug.Module, goVersion string, err error) {
 	for _, name := range programs {
 		info, err := buildinfo.ReadFile(r.binary(arch, name))
 		if err != nil {
@@ -46,10 +46,10 @@ func (r *release) modules(arch string) (mods []*debug.Module, goVersion string, 
 // termsName are files that hold terms, or what the terms ask to be passed on.
 var termsName = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice|patents)`)
 
-// licences are the terms of everything that is linked into the programs: nearly all of them ask
+// licences are the terms of everything that is linked into some programs: nearly all of them ask
 // that they be handed on with a binary.
-func (r *release) licences(arch string) ([]byte, error) {
-	mods, goVersion, err := r.modules(arch)
+func (r *release) licences(arch string, programs ...string) ([]byte, error) {
+	mods, goVersion, err := r.modules(arch, programs...)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (r *release) licences(arch string) ([]byte, error) {
 		return nil, err
 	}
 	var out bytes.Buffer
-	fmt.Fprintln(&out, "The programs ebbtide, ebbtide-driver and ebbtide-gpu contain the following, under its own terms.")
+	fmt.Fprintf(&out, "%s: what is linked into them, under its own terms.\n", strings.Join(programs, ", "))
 	write := func(title, dir string) error {
 		entries, err := os.ReadDir(dir)
 		if err != nil {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command release makes what is published of a version, from binaries that `make release` has
-// built: archives, Debian and RPM packages, notes and checksums.
+// built: archives, Debian and RPM packages, an image of the command, bills of materials, notes and
+// checksums.
 //
 // The same commit gives the same bytes: times are SOURCE_DATE_EPOCH, lists are sorted, and
 // nothing of the machine or of the directory is in a file.
@@ -71,6 +72,9 @@ func (r *release) run(arches []string) error {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
 	}
+	if err := r.image(arches); err != nil {
+		return err
+	}
 	return checksums(r.out)
 }
 
@@ -80,13 +84,16 @@ func (r *release) publish(arch string) error {
 	if err != nil {
 		return err
 	}
-	terms, err := r.licences(arch)
+	terms, err := r.licences(arch, programs...)
 	if err != nil {
 		return err
 	}
 	files = append(files, file{installed: docDir + "/LICENSES.txt", archived: "LICENSES.txt", mode: 0o644, data: terms})
 	if err := r.archive(arch, files); err != nil {
 		return fmt.Errorf("the archive: %w", err)
+	}
+	if err := r.sbom(arch); err != nil {
+		return err
 	}
 	return r.packages(arch, files)
 }

@@ -8,12 +8,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -240,5 +242,123 @@ func TestManual(t *testing.T) {
 				t.Errorf("%s: %q is not on the page:\n%s", p.Name, line, plain)
 			}
 		}
+	}
+}
+
+// goProgram is a program that Go has built: this test.
+func goProgram(t *testing.T) []byte {
+	t.Helper()
+	self, err := os.Executable()
+	must.NoError(t, err)
+	data, err := os.ReadFile(self)
+	must.NoError(t, err)
+	return data
+}
+
+// built is a release with programs that are all this test.
+func built(t *testing.T) *release {
+	t.Helper()
+	r := &release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC(), root: filepath.Join("..", ".."), work: t.TempDir(), out: t.TempDir()}
+	program := goProgram(t)
+	for _, arch := range []string{"amd64", "arm64"} {
+		must.NoError(t, os.Mkdir(filepath.Join(r.work, arch), 0o755))
+		for _, name := range append(programs, "libebbtide-cuda.so") {
+			must.NoError(t, os.WriteFile(r.binary(arch, name), program, 0o755))
+		}
+	}
+	return r
+}
+
+// A bill of materials names each module that is linked once, and refers to nothing else.
+func TestSBOM(t *testing.T) {
+	r := built(t)
+	must.NoError(t, r.sbom("arm64"))
+	data, err := os.ReadFile(filepath.Join(r.out, "ebbtide_1.2.3_linux_arm64.cdx.json"))
+	must.NoError(t, err)
+	var got bom
+	must.NoError(t, json.Unmarshal(data, &got))
+	must.Eq(t, "CycloneDX 1.5", got.Format+" "+got.Spec)
+	must.Eq(t, r.time, got.Metadata.Timestamp)
+	must.Eq(t, "pkg:golang/github.com/ebbtide/ebbtide@v1.2.3?goarch=arm64&goos=linux", got.Metadata.Component.PURL)
+	refs := map[string]bool{"ebbtide": true}
+	for _, c := range got.Components {
+		must.False(t, refs[c.Ref], must.Sprint(c.Ref))
+		refs[c.Ref] = true
+	}
+	must.True(t, refs["file:ebbtide-driver"])
+	must.True(t, refs["pkg:golang/github.com/hashicorp/cli@v1.1.7"])
+	must.True(t, refs["pkg:golang/stdlib@"+strings.TrimPrefix(runtime.Version(), "go")])
+	must.Len(t, len(refs), got.Dependencies)
+	for _, d := range got.Dependencies {
+		must.True(t, refs[d.Ref], must.Sprint(d.Ref))
+		for _, to := range d.Deps {
+			must.True(t, refs[to], must.Sprint(to))
+		}
+	}
+}
+
+func TestPURL(t *testing.T) {
+	must.Eq(t, "pkg:golang/github.com/docker/docker@v28.5.2%2Bincompatible", purl("github.com/Docker/docker", "v28.5.2+incompatible", ""))
+}
+
+func TestLicences(t *testing.T) {
+	terms, err := built(t).licences("amd64", "ebbtide")
+	must.NoError(t, err)
+	must.StrContains(t, string(terms), "\ngithub.com/hashicorp/cli v1.1.7, LICENSE\n\n")
+	must.StrContains(t, string(terms), "Mozilla Public License")
+	must.StrContains(t, string(terms), runtime.Version()+" (standard library), LICENSE")
+}
+
+// An image's blobs are what they are called, and everything that is referred to is there.
+func TestImage(t *testing.T) {
+	r := built(t)
+	must.NoError(t, r.image([]string{"amd64", "arm64"}))
+	name := filepath.Join(r.out, "ebbtide_1.2.3_image.oci.tar")
+	data, err := os.ReadFile(name)
+	must.NoError(t, err)
+	must.NoError(t, r.image([]string{"amd64", "arm64"}))
+	again, err := os.ReadFile(name)
+	must.NoError(t, err)
+	must.True(t, bytes.Equal(data, again))
+
+	blobs := make(map[string][]byte)
+	for in := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		must.NoError(t, err)
+		blobs[h.Name], err = io.ReadAll(in)
+		must.NoError(t, err)
+		if sum, ok := strings.CutPrefix(h.Name, "blobs/sha256/"); ok && sum != "" {
+			must.Eq(t, sum, fmt.Sprintf("%x", sha256.Sum256(blobs[h.Name])))
+		}
+	}
+	read := func(d descriptor, v any) {
+		t.Helper()
+		data := blobs["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")]
+		must.Len(t, d.Size, data)
+		if v != nil {
+			must.NoError(t, json.Unmarshal(data, v))
+		}
+	}
+	must.Eq(t, `{"imageLayoutVersion":"1.0.0"}`, string(blobs["oci-layout"]))
+	var top, platforms index
+	must.NoError(t, json.Unmarshal(blobs["index.json"], &top))
+	must.Len(t, 1, top.Manifests)
+	must.Eq(t, "1.2.3", top.Manifests[0].Annotations["org.opencontainers.image.ref.name"])
+	read(top.Manifests[0], &platforms)
+	must.Len(t, 2, platforms.Manifests)
+	for i, arch := range []string{"amd64", "arm64"} {
+		must.Eq(t, &platform{arch, "linux"}, platforms.Manifests[i].Platform)
+		var m manifest
+		read(platforms.Manifests[i], &m)
+		var c imageConfig
+		read(m.Config, &c)
+		must.Eq(t, platform{arch, "linux"}, c.platform)
+		must.Eq(t, []string{"/usr/bin/ebbtide"}, c.Config.Entrypoint)
+		must.Len(t, 1, m.Layers)
+		read(m.Layers[0], nil)
+		must.Len(t, 1, c.RootFS.DiffIDs)
 	}
 }
