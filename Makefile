@@ -61,7 +61,7 @@ test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; a
 	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
 
 needs-%:
-	@missing=$$(tools/needs $*); [ -z "$$missing" ] || { \
+	@missing=$$(ARCHES='$(ARCHES)' tools/needs $*); [ -z "$$missing" ] || { \
 		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
 		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
 		[ -n "$(PARTIAL)" ] || { echo "or go on without them: make $* PARTIAL=1"; exit 1; }; }
@@ -116,7 +116,7 @@ test-gpu: gpu-bundle ## run that here, on a real NVIDIA card (8 minutes at most;
 CC_amd64 := x86_64-linux-gnu-gcc
 CC_arm64 := aarch64-linux-gnu-gcc
 
-release: needs-release $(BIN)/nfpm ## archives, packages, notes and checksums of this version, into dist/: the same bytes for a commit (ARCHES=amd64: for one architecture)
+release: needs-release $(BIN)/nfpm ## archives, packages, an image, bills of materials, notes and checksums of this version, into dist/: the same bytes for a commit (ARCHES=amd64: for one architecture)
 	$(foreach arch,$(ARCHES),$(MAKE) --no-print-directory release-$(arch) &&) true
 	$(GO) run -buildvcs=false -ldflags '$(LDFLAGS)' ./packaging/release -nfpm $(BIN)/nfpm -out $(DIST) -arch $(subst $(eval) ,$(comma),$(strip $(ARCHES)))
 
@@ -134,6 +134,12 @@ release-again: release ## the release a second time elsewhere: are the bytes the
 	$(MAKE) --no-print-directory -C out/again/ebbtide release VERSION='$(VERSION)'
 	diff $(DIST)/SHA256SUMS out/again/ebbtide/dist/SHA256SUMS
 	rm -rf out/again
+
+# Two versions of the package for this machine: one is installed, and upgraded to the other.
+test-release: build nomad ## the Debian package is installed, set up, upgraded under a running job and removed, on a copy of this Debian (root)
+	for v in 1 2; do $(MAKE) --no-print-directory release VERSION=0.0.$$v-test ARCHES=$(shell $(GO) env GOARCH) DIST=out/test-release/$$v || exit 1; done
+	EBBTIDE_DEB_BEFORE=$$(echo $(CURDIR)/out/test-release/1/*.deb) EBBTIDE_DEB=$$(echo $(CURDIR)/out/test-release/2/*.deb) \
+		$(GO) test -tags e2e -count 1 -timeout 9m -v -run 'TestPackage$$' ./e2e
 
 $(BIN)/nfpm: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
@@ -159,4 +165,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again lint bench report bench-cost clean
+.PHONY: help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
