@@ -46,14 +46,14 @@ func (r *release) contents(arch string) ([]file, error) {
 	add := func(installed, archived string, mode fs.FileMode, data []byte) {
 		out = append(out, file{installed: installed, archived: archived, mode: mode, data: data})
 	}
-	program := func(installed, archived string) {
-		add(installed, archived, 0o755, read(r.binary(arch, path.Base(archived))))
+	built := func(installed, archived string, mode fs.FileMode) {
+		add(installed, archived, mode, read(r.binary(arch, path.Base(archived))))
 	}
 
-	program("/usr/bin/ebbtide", "bin/ebbtide")
-	program(pluginDir+"/ebbtide-driver", "plugins/ebbtide-driver")
-	program(pluginDir+"/ebbtide-gpu", "plugins/ebbtide-gpu")
-	program("/usr/lib/ebbtide/libebbtide-cuda.so", "lib/libebbtide-cuda.so")
+	built("/usr/bin/ebbtide", "bin/ebbtide", 0o755)
+	built(pluginDir+"/ebbtide-driver", "plugins/ebbtide-driver", 0o755)
+	built(pluginDir+"/ebbtide-gpu", "plugins/ebbtide-gpu", 0o755)
+	built("/usr/lib/ebbtide/libebbtide-cuda.so", "lib/libebbtide-cuda.so", 0o644)
 	add("/usr/lib/systemd/system/ebbtide-shim.service", "systemd/ebbtide-shim.service", 0o644, source("packaging/systemd/ebbtide-shim.service"))
 	out = append(out, file{
 		installed: "/etc/ebbtide/shim.hcl", archived: "etc/ebbtide/shim.hcl",

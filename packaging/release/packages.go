@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -114,8 +115,7 @@ func (r *release) packages(arch string, files []file) error {
 		}
 		p.Contents = append(p.Contents, c)
 	}
-	// Directories that are nobody else's go with the package; RPM removes no others.
-	for _, dir := range []string{"/etc/ebbtide", "/usr/lib/ebbtide", docDir} {
+	for _, dir := range ownDirs(files) {
 		p.Contents = append(p.Contents, content{Target: dir, Type: "dir", Info: r.info(0o755)})
 	}
 	data, err := json.MarshalIndent(p, "", "  ")
@@ -133,6 +133,19 @@ func (r *release) packages(arch string, files []file) error {
 		}
 	}
 	return nil
+}
+
+// ownDirs are the directories that go with the package, unless others have put something there.
+// RPM removes no others.
+func ownDirs(files []file) []string {
+	var dirs []string
+	for _, f := range files {
+		for dir := path.Dir(f.installed); strings.Contains(dir, "/ebbtide") || dir == pluginDir; dir = path.Dir(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
 }
 
 func (r *release) info(mode uint32) *fileInfo {
