@@ -85,10 +85,32 @@ func (l *layout) addJSON(mediaType string, v any) (descriptor, error) {
 	return l.add(mediaType, data), err
 }
 
+// imageContents are the static program and the terms, and nothing else: Nomad's certificates are
+// of the cluster's own authority, which is named to the program.
+func (r *release) imageContents(arch string) ([]file, error) {
+	program, err := os.ReadFile(r.binary(arch, "ebbtide"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the image's program: %w", err)
+	}
+	licence, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the terms: %w", err)
+	}
+	terms, err := r.licences(arch, "ebbtide")
+	if err != nil {
+		return nil, err
+	}
+	const doc = "usr/share/doc/ebbtide/"
+	return []file{
+		{archived: "usr/bin/ebbtide", mode: 0o755, data: program},
+		{archived: doc + "LICENSE", mode: 0o644, data: licence},
+		{archived: doc + "LICENSES.txt", mode: 0o644, data: terms},
+	}, nil
+}
+
 // image writes the container image of the command for all architectures, as an archive that
-// skopeo, podman and Docker read. It holds the static program and the terms, and nothing else:
-// Nomad's certificates are of the cluster's own authority, which is named to the program.
-func (r *release) image(arches []string) error {
+// skopeo, podman and Docker read.
+func (r *release) image(arches []string, contents func(arch string) ([]file, error)) error {
 	l := layout{make(map[string][]byte)}
 	platforms := index{2, typeIndex, nil}
 	about := map[string]string{
@@ -99,25 +121,11 @@ func (r *release) image(arches []string) error {
 		"org.opencontainers.image.licenses": "MPL-2.0",
 	}
 	for _, arch := range arches {
-		var files []file
-		for _, f := range []file{
-			{archived: "usr/bin/ebbtide", mode: 0o755}, {archived: "usr/share/doc/ebbtide/LICENSE", mode: 0o644},
-		} {
-			source := filepath.Join(r.root, filepath.Base(f.archived))
-			if f.mode == 0o755 {
-				source = r.binary(arch, "ebbtide")
-			}
-			var err error
-			if f.data, err = os.ReadFile(source); err != nil {
-				return fmt.Errorf("reading what is in the image: %w", err)
-			}
-			files = append(files, f)
-		}
-		terms, err := r.licences(arch, "ebbtide")
+		files, err := contents(arch)
 		if err != nil {
 			return err
 		}
-		layer, err := tarball(append(files, file{archived: "usr/share/doc/ebbtide/LICENSES.txt", mode: 0o644, data: terms}), r.time)
+		layer, err := tarball(files, r.time)
 		if err != nil {
 			return fmt.Errorf("writing the image's files: %w", err)
 		}

@@ -72,7 +72,7 @@ func (r *release) run(arches []string) error {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
 	}
-	if err := r.image(arches); err != nil {
+	if err := r.image(arches, r.imageContents); err != nil {
 		return err
 	}
 	return checksums(r.out)
