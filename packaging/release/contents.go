@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// Where packages put things. What Nomad starts lies beside its other plugins, in the directory
-// that Nomad's documentation uses; the library is for containers and not for the machine's own
-// programs.
+// Where packages put things. What Nomad starts lies beside the data_dir of Nomad's own packages,
+// /opt/nomad/data, which set no plugin_dir; the library is for containers and not for the machine's
+// own programs.
 const (
 	pluginDir = "/opt/nomad/plugins"
 	docDir    = "/usr/share/doc/ebbtide"
