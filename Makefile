@@ -10,6 +10,12 @@ LDFLAGS += -X github.com/ebbtide/ebbtide/version.Version=$(VERSION)
 endif
 BIN     := bin
 BUNDLE  := $(BIN)/gpu-bundle
+# What is published: `make release` builds it for each of these.
+DIST    := dist
+ARCHES  := amd64 arm64
+# The age of everything in a release.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+export SOURCE_DATE_EPOCH
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ebbtide
 NOMAD_VERSION := $(shell awk '$$1 == "github.com/hashicorp/nomad" { print $$2 }' go.mod)
 export EBBTIDE_NOMAD ?= $(CACHE)/nomad-$(NOMAD_VERSION:v%=%)
@@ -23,11 +29,13 @@ SHELL       := /bin/bash
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: preload ## build the plugins, the command, the trainer and the preload library into bin/
+build: preload product ## build the plugins, the command, the trainer and the preload library into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/trainer ./e2e/trainer
+
+product:
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-driver ./cmd/ebbtide-driver
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide-gpu ./cmd/ebbtide-gpu
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ebbtide ./cmd/ebbtide
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/trainer ./e2e/trainer
 
 preload: ## build the library that shares a GPU's memory (C, gcc)
 	$(MAKE) -s -C device/preload/src OUT=$(CURDIR)/$(BIN)
@@ -53,7 +61,7 @@ test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; a
 	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
 
 needs-%:
-	@missing=$$(tools/needs $*); [ -z "$$missing" ] || { \
+	@missing=$$(ARCHES='$(ARCHES)' tools/needs $*); [ -z "$$missing" ] || { \
 		echo "make $* needs packages that are missing here:"; echo "$$missing"; \
 		echo "apt-get install -y $$(cut -f 1 <<<"$$missing" | sort -u | xargs)"; \
 		[ -n "$(PARTIAL)" ] || { echo "or go on without them: make $* PARTIAL=1"; exit 1; }; }
@@ -103,6 +111,39 @@ test-bundle: gpu-bundle ## the bundle on the fake card, with nothing but what is
 test-gpu: gpu-bundle ## run that here, on a real NVIDIA card (8 minutes at most; EBBTIDE_TEST_GPU=fake: on the fake one)
 	$(BUNDLE)/run.sh
 
+# The compilers are named as Debian does on any machine. The version in the binaries is ours, not
+# what Go finds in the repository, which counts files that do not matter.
+CC_amd64 := x86_64-linux-gnu-gcc
+CC_arm64 := aarch64-linux-gnu-gcc
+
+release: needs-release $(BIN)/nfpm ## archives, packages, an image, bills of materials, notes and checksums of this version, into dist/: the same bytes for a commit (ARCHES=amd64: for one architecture)
+	$(foreach arch,$(ARCHES),$(MAKE) --no-print-directory release-$(arch) &&) true
+	$(GO) run -buildvcs=false -ldflags '$(LDFLAGS)' ./packaging/release -nfpm $(BIN)/nfpm -out $(DIST) -arch $(subst $(eval) ,$(comma),$(strip $(ARCHES)))
+
+comma := ,
+
+release-%:
+	GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) GOFLAGS='$(GOFLAGS) -buildvcs=false' $(MAKE) -s product BIN=out/release/$*
+	$(MAKE) -s -B preload BIN=out/release/$* CC=$(CC_$*) CFLAGS='-O2 -s -ffile-prefix-map=$(CURDIR)=.'
+
+# In a clone of what was committed, beneath another path.
+release-again: release ## the release a second time elsewhere: are the bytes the same?
+	@git diff --quiet HEAD || { echo "there are changes that are not committed: a second release would lack them"; exit 1; }
+	rm -rf out/again
+	git clone --quiet --local . out/again/ebbtide
+	$(MAKE) --no-print-directory -C out/again/ebbtide release VERSION='$(VERSION)'
+	diff $(DIST)/SHA256SUMS out/again/ebbtide/dist/SHA256SUMS
+	rm -rf out/again
+
+# Two versions of the package for this machine: one is installed, and upgraded to the other.
+test-release: build nomad ## the Debian package is installed, set up, upgraded under a running job and removed, on a copy of this Debian (root)
+	for v in 1 2; do $(MAKE) --no-print-directory release VERSION=0.0.$$v-test ARCHES=$(shell $(GO) env GOARCH) DIST=out/test-release/$$v || exit 1; done
+	EBBTIDE_DEB_BEFORE=$$(echo $(CURDIR)/out/test-release/1/*.deb) EBBTIDE_DEB=$$(echo $(CURDIR)/out/test-release/2/*.deb) \
+		$(GO) test -tags e2e -count 1 -timeout 9m -v -run 'TestPackage$$' ./e2e
+
+$(BIN)/nfpm: tools/go.mod
+	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+
 lint: ## formatting, go vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
@@ -122,6 +163,6 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 	$(GO) run ./e2e/overhead
 
 clean: ## remove what was built here (the cached Nomad agent stays)
-	rm -rf $(BIN) out e2e/out
+	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: help build preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu lint bench report bench-cost clean
+.PHONY: help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean

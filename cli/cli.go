@@ -38,6 +38,7 @@ func commands() map[string]func(IO) cli.Command {
 		"move":     newMove,
 		"moves":    newMoves,
 		"progress": newProgress,
+		"setup":    newSetup,
 		"shim":     newShim,
 
 		"shim pause":  newShimPause,

@@ -385,7 +385,7 @@ func checkPlugin(s *Snapshot) []Finding {
 	}
 	if len(installs) == 0 {
 		return one(name, Fail, fmt.Sprintf("no Ebbtide in %s, and no plugin block for it", dir),
-			"run `"+put+"`, add to the agent's configuration, and restart the agent", blockHCL)
+			"install the package and run `ebbtide setup`; or by hand: run `"+put+"`, add to the agent's configuration, and restart the agent", blockHCL)
 	}
 
 	var out []Finding
@@ -404,7 +404,7 @@ func checkPlugin(s *Snapshot) []Finding {
 			out = append(out, one(name, Fail, file+" is not executable: Nomad ignores it", "run this, and restart the agent", "chmod 0755 "+file)...)
 		case !i.listed:
 			out = append(out, one(name, Fail, fmt.Sprintf("%s is there, but the configuration has no block plugin %q: Nomad ignores it", file, clean(i.file)),
-				"add to the agent's configuration, and restart the agent", block)...)
+				"run `ebbtide setup`, or add to the agent's configuration; then restart the agent", block)...)
 		case !i.ours:
 			out = append(out, one(name, Warn, file+" is configured, but does not look like Ebbtide's plugin",
 				"copy it again from a build for this machine", fmt.Sprintf("install -D -m 0755 bin/%s %s", pluginFile, file))...)
@@ -430,7 +430,7 @@ func checkOptions(s *Snapshot) []Finding {
 		if i.file == dockerName {
 			blocks = nil
 		}
-		wrong := checkOwn(i.own(), blocks...)
+		wrong := WrongOptions(i.own(), blocks...)
 		if i.file == dockerName && i.engine() != config.EngineDocker {
 			wrong = append(wrong, `engine: must be "docker" when the plugin is installed as "docker"`)
 		}

@@ -97,6 +97,7 @@ func (b *builder) add(r *raw) {
 
 // finish fills Nomad's defaults in.
 func (b *builder) finish() *Config {
+	pluginDir, killTimeout := b.PluginDir, b.MaxKillTimeout
 	if b.PluginDir == "" && b.dataDir != "" {
 		b.PluginDir = filepath.Join(b.dataDir, "plugins")
 	}
@@ -120,6 +121,7 @@ func (b *builder) finish() *Config {
 	if b.tls {
 		scheme = "https"
 	}
+	b.Written = Written{PluginDir: pluginDir, MaxKillTimeout: killTimeout}
 	b.HTTP = scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port))
 	return &b.Config
 }
@@ -132,7 +134,7 @@ func Load(paths []string) (*Config, error) {
 	b := new(builder)
 	var errs []error
 	for _, path := range paths {
-		files, err := expand(path)
+		files, err := Files(path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("listing configuration files: %w", err))
 			continue
@@ -171,8 +173,9 @@ func parse(text string) (*raw, error) {
 	return nil, errors.New("is not a valid agent configuration")
 }
 
-// expand lists the files that a -config path stands for.
-func expand(path string) ([]string, error) {
+// Files lists the files that a -config path stands for: the path itself, or what the agent reads
+// in that directory, in its order.
+func Files(path string) ([]string, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
 		return nil, err

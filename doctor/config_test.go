@@ -74,7 +74,8 @@ func TestLoad_merge(t *testing.T) {
 			"ebbtide-driver": {"policy": "none"}, // replaced as a whole
 			"docker":         {"allow_privileged": true},
 		},
-		HTTP: "https://10.1.2.3:5646",
+		HTTP:    "https://10.1.2.3:5646",
+		Written: Written{MaxKillTimeout: "2m"},
 	}, cfg)
 }
 

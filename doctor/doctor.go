@@ -54,7 +54,12 @@ type Config struct {
 	Plugins map[string]Block
 	// HTTP is where the agent's API should be by this configuration, as a URL.
 	HTTP string
+	// Written is what files say themselves, where Nomad's default counts otherwise.
+	Written Written
 }
+
+// Written are settings of files; empty where they say nothing.
+type Written struct{ PluginDir, MaxKillTimeout string }
 
 // Snapshot is everything that the checks look at.
 type Snapshot struct {

@@ -20,9 +20,9 @@ func known(name string) bool {
 	return slices.ContainsFunc(config.Options(), func(o policy.Option) bool { return o.Name == name })
 }
 
-// checkOwn returns what is wrong in Ebbtide's own options. blocks are the inner
+// WrongOptions returns what is wrong in Ebbtide's own options. blocks are the inner
 // blocks that may stand beside them.
-func checkOwn(own Block, blocks ...string) (wrong []string) {
+func WrongOptions(own Block, blocks ...string) (wrong []string) {
 	values := make(map[string]any)
 	var allowed []string
 	for _, o := range config.Options() {

@@ -71,7 +71,7 @@ func (s *secured) node(t *testing.T, h *harness.Harness, engine string, agent ha
 }
 
 // installed puts the command into the root of exec's tasks, where people have it.
-func installed(cli string) map[string]string { return map[string]string{cli: "/usr/local/bin/ebbtide"} }
+func installed(cli string) map[string]string { return map[string]string{cli: "/usr/bin/ebbtide"} }
 
 func (s *secured) join(t *testing.T, engine string) {
 	t.Helper()

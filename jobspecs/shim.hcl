@@ -1,12 +1,10 @@
 # The shim as a Nomad job: it moves training jobs between nodes (docs/shim.md). Two run,
 # one of them acts, and the other takes over when it is gone.
 #
-#   make build
-#   install -m 0755 bin/ebbtide /usr/local/bin/ebbtide      # on each client
 #   nomad acl policy apply -namespace default -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
 #   nomad job run jobspecs/shim.hcl
 #
-# The second command only where ACLs are on. There is no token and no certificate to hand
+# The clients have Ebbtide's package. The first command only where ACLs are on. There is no token and no certificate to hand
 # out: each task talks to its own agent, through the socket that Nomad puts beside its
 # secrets, as the identity that Nomad has given it, and the policy is bound to that.
 #
@@ -18,7 +16,7 @@
 
 variable "ebbtide" {
   type        = string
-  default     = "/usr/local/bin/ebbtide"
+  default     = "/usr/bin/ebbtide"
   description = "The command, as tasks of the exec driver see it: the agent's chroot_env has /usr unless it says otherwise."
 }
 

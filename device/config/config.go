@@ -88,7 +88,7 @@ func Spec() *hclspec.Spec {
 		"ignored_gpu_ids":    option("ignored_gpu_ids", "list(string)", "[]"),
 		"inject":             option("inject", "string", `"runtime"`),
 		"mounts":             option("mounts", "string", `"driver"`),
-		"preload":            option("preload", "string", `"/usr/local/lib/ebbtide/libebbtide-cuda.so"`),
+		"preload":            option("preload", "string", `"/usr/lib/ebbtide/libebbtide-cuda.so"`),
 		"gate":               option("gate", "string", `"/run/ebbtide/gate"`),
 		"reserve_mib":        option("reserve_mib", "number", "512"),
 		"division":           option("division", "string", `"adaptive"`),

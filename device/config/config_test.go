@@ -15,7 +15,7 @@ import (
 
 func valid() Config {
 	return Config{
-		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Mounts: MountsDriver, Preload: "/usr/local/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
+		Enabled: true, Seats: 4, Period: "30s", Inject: InjectRuntime, Mounts: MountsDriver, Preload: "/usr/lib/ebbtide/libebbtide-cuda.so", Gate: "/run/ebbtide/gate",
 		Reserve: 512, Division: "adaptive", MaxWait: "1h", Over: OverAuto, Parking: true, Turn: "1m", Idle: "30s", Planning: true, StateDir: "/var/lib/ebbtide/gpu",
 	}
 }

@@ -38,6 +38,11 @@ type AgentConfig struct {
 	// Plugins are further files for the plugin directory, by file name.
 	Plugins map[string]string
 
+	// ConfigDir is a directory that the agent reads whole: its own file is nomad.hcl there, and
+	// says nothing of what other files are to say, the plugin directory and what Ebbtide
+	// recommends.
+	ConfigDir string
+
 	// ClientHCL is added to the client block and HCL to the top level (such as
 	// further plugin blocks).
 	ClientHCL, HCL string
@@ -90,7 +95,7 @@ type Agent struct {
 var agentTemplate = template.Must(template.New("agent").Parse(`
 name       = {{ printf "%q" .Cfg.Name }}
 data_dir   = {{ printf "%q" .Data }}
-plugin_dir = {{ printf "%q" .PluginDir }}
+{{ if not .Cfg.ConfigDir }}plugin_dir = {{ printf "%q" .PluginDir }}{{ end }}
 bind_addr  = "127.0.0.1"
 log_level  = {{ printf "%q" .LogLevel }}
 enable_debug = false
@@ -114,7 +119,7 @@ limits {
   rpc_max_conns_per_client  = 2000
 }
 telemetry {
-  publish_allocation_metrics = true
+  {{ if not .Cfg.ConfigDir }}publish_allocation_metrics = true{{ end }}
   publish_node_metrics       = true
   collection_interval        = "1s"
 }
@@ -166,7 +171,7 @@ client {
   network_interface = "lo"
   state_dir         = {{ printf "%q" .State }}
   alloc_mounts_dir  = {{ printf "%q" .Mounts }}
-  max_kill_timeout  = {{ printf "%q" .MaxKill }}
+  {{ if not .Cfg.ConfigDir }}max_kill_timeout = {{ printf "%q" .MaxKill }}{{ end }}
   min_dynamic_port  = {{ .MinPort }}
   max_dynamic_port  = {{ .MaxPort }}
   # Where the agent's host has no cloud, each of these waits for one.
@@ -279,6 +284,9 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 	}
 	a.Addr = fmt.Sprintf("%s://127.0.0.1:%d", scheme, http)
 	a.argv = []string{nomad, "agent", "-config", a.configFile()}
+	if cfg.ConfigDir != "" {
+		a.argv[3] = cfg.ConfigDir
+	}
 	if err := a.writeConfig(); err != nil {
 		return nil, err
 	}
@@ -291,7 +299,12 @@ func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, er
 	return a, nil
 }
 
-func (a *Agent) configFile() string { return filepath.Join(a.Dir, "agent.hcl") }
+func (a *Agent) configFile() string {
+	if a.cfg.ConfigDir != "" {
+		return filepath.Join(a.cfg.ConfigDir, "nomad.hcl")
+	}
+	return filepath.Join(a.Dir, "agent.hcl")
+}
 
 func (a *Agent) writeConfig() error {
 	f, err := os.Create(a.configFile())

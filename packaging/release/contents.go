@@ -1,0 +1,106 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Where packages put things. What Nomad starts lies beside the data_dir of Nomad's own packages,
+// /opt/nomad/data, which set no plugin_dir; the library is for containers and not for the machine's
+// own programs.
+const (
+	pluginDir = "/opt/nomad/plugins"
+	docDir    = "/usr/share/doc/ebbtide"
+)
+
+// file is a file of a release.
+type file struct {
+	installed string // its path in a package; "": it is in the archive only
+	archived  string // its path in the archive; "": it is in packages only
+	only      string // the kind of package that has it; "": all
+	data      []byte
+	mode      fs.FileMode
+	config    bool // an administrator may have changed it: an upgrade keeps it
+}
+
+// contents lists the files of an architecture.
+func (r *release) contents(arch string) ([]file, error) {
+	var out []file
+	var failed error
+	read := func(name string) []byte {
+		data, err := os.ReadFile(name)
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("reading what is to be published: %w", err)
+		}
+		return data
+	}
+	source := func(name string) []byte { return read(filepath.Join(r.root, filepath.FromSlash(name))) }
+	add := func(installed, archived string, mode fs.FileMode, data []byte) {
+		out = append(out, file{installed: installed, archived: archived, mode: mode, data: data})
+	}
+	built := func(installed, archived string, mode fs.FileMode) {
+		add(installed, archived, mode, read(r.binary(arch, path.Base(archived))))
+	}
+
+	built("/usr/bin/ebbtide", "bin/ebbtide", 0o755)
+	built(pluginDir+"/ebbtide-driver", "plugins/ebbtide-driver", 0o755)
+	built(pluginDir+"/ebbtide-gpu", "plugins/ebbtide-gpu", 0o755)
+	built("/usr/lib/ebbtide/libebbtide-cuda.so", "lib/libebbtide-cuda.so", 0o644)
+	add("/usr/lib/systemd/system/ebbtide-shim.service", "systemd/ebbtide-shim.service", 0o644, source("packaging/systemd/ebbtide-shim.service"))
+	out = append(out, file{
+		installed: "/etc/ebbtide/shim.hcl", archived: "etc/ebbtide/shim.hcl",
+		mode: 0o644, data: source("packaging/etc/shim.hcl"), config: true,
+	})
+
+	made, err := r.manuals()
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, made...)
+	licence, notice := source("LICENSE"), source("NOTICE")
+	add("", "LICENSE", 0o644, licence)
+	add(docDir+"/NOTICE", "NOTICE", 0o644, notice)
+	// Debian has the terms of a package in this one file.
+	add(docDir+"/copyright", "", 0o644, slices.Concat(notice, []byte("\n----\n\n"), licence))
+	for _, name := range []string{"README.md", "CHANGELOG.md"} {
+		add(docDir+"/"+name, name, 0o644, source(name))
+	}
+	for _, tree := range []string{"docs", "jobspecs"} {
+		err := filepath.WalkDir(filepath.Join(r.root, tree), func(name string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(r.root, name)
+			if err != nil {
+				return err
+			}
+			if entry.IsDir() {
+				if rel == filepath.Join("docs", "results") { // of our own measurements
+					return fs.SkipDir
+				}
+				return nil
+			}
+			rel = filepath.ToSlash(rel)
+			add(docDir+"/"+rel, rel, 0o644, read(name))
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing %s: %w", tree, err)
+		}
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	slices.SortFunc(out, func(a, b file) int {
+		return strings.Compare(a.archived+"\x00"+a.installed, b.archived+"\x00"+b.installed)
+	})
+	return out, nil
+}

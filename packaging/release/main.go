@@ -1,0 +1,107 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command release makes what is published of a version, from binaries that `make release` has
+// built: archives, Debian and RPM packages, an image of the command, bills of materials, notes and
+// checksums.
+//
+// The same commit gives the same bytes: times are SOURCE_DATE_EPOCH, lists are sorted, and
+// nothing of the machine or of the directory is in a file.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ebbtide/ebbtide/version"
+)
+
+// release is what all files of a version have in common.
+type release struct {
+	version string
+	time    time.Time // of the commit
+	root    string    // of the repository
+	work    string    // holds a directory of binaries for each architecture
+	out     string
+	nfpm    string // the command that makes packages
+}
+
+func main() {
+	r := release{version: version.Version, root: "."}
+	var arches string
+	flag.StringVar(&r.work, "work", "out/release", "directory with the binaries of each architecture")
+	flag.StringVar(&r.out, "out", "dist", "directory for the files of the release")
+	flag.StringVar(&r.nfpm, "nfpm", "bin/nfpm", "nfpm, which makes packages")
+	flag.StringVar(&arches, "arch", "amd64,arm64", "architectures, as Go names them")
+	flag.Parse()
+	if err := r.run(strings.Split(arches, ",")); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func (r *release) run(arches []string) error {
+	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil || epoch <= 0 {
+		return fmt.Errorf("SOURCE_DATE_EPOCH: must be the time of the commit in seconds since 1970, got %q", os.Getenv("SOURCE_DATE_EPOCH"))
+	}
+	r.time = time.Unix(epoch, 0).UTC()
+	changes, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
+	if err != nil {
+		return fmt.Errorf("reading the changes: %w", err)
+	}
+	notes, err := notes(string(changes), r.version)
+	if err != nil {
+		return err
+	}
+	// Files of an earlier version must not get into the checksums.
+	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
+		return fmt.Errorf("emptying the output directory: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(r.out, "NOTES.md"), []byte(notes), 0o644); err != nil {
+		return fmt.Errorf("writing the notes: %w", err)
+	}
+	for _, arch := range arches {
+		if err := r.publish(arch); err != nil {
+			return fmt.Errorf("%s: %w", arch, err)
+		}
+	}
+	if err := r.image(arches, r.imageContents); err != nil {
+		return err
+	}
+	return checksums(r.out)
+}
+
+// publish makes the files of one architecture.
+func (r *release) publish(arch string) error {
+	files, err := r.contents(arch)
+	if err != nil {
+		return err
+	}
+	terms, err := r.licences(arch, programs...)
+	if err != nil {
+		return err
+	}
+	files = append(files, file{installed: docDir + "/LICENSES.txt", archived: "LICENSES.txt", mode: 0o644, data: terms})
+	if err := r.archive(arch, files); err != nil {
+		return fmt.Errorf("the archive: %w", err)
+	}
+	if err := r.sbom(arch); err != nil {
+		return err
+	}
+	return r.packages(arch, files)
+}
+
+// name is the file name of what is made for an architecture.
+func (r *release) name(arch, ending string) string {
+	return filepath.Join(r.out, fmt.Sprintf("ebbtide_%s_linux_%s%s", r.version, arch, ending))
+}
+
+// binary is a file that was built for an architecture.
+func (r *release) binary(arch, name string) string { return filepath.Join(r.work, arch, name) }
