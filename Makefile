@@ -54,10 +54,8 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
-# The chaos waits for Nomad most of the time: the unit tests run beside it.
 test: needs-test lint build nomad $(BIN)/gotestsum ## everything that CI runs; at the end what was skipped, and why (PARTIAL=1: also where packages are missing)
-	$(MAKE) -j2 --output-sync=target unit chaos
-	$(MAKE) test-cgroup2 test-bundle e2e
+	$(MAKE) unit test-cgroup2 test-bundle e2e
 	@$(BIN)/gotestsum --format none --raw-command -- cat out/unit.json out/e2e.json
 
 needs-%:
