@@ -6,6 +6,7 @@ package auto
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -130,17 +131,38 @@ func TestDecide_properties(t *testing.T) {
 		p := DefaultParams()
 		p.ServiceShare = rapid.SampledFrom([]float64{1e-9, 0.3, 0.8, 1}).Draw(t, "service share")
 		out := decided(t, s, p)
-		for i, l := range plan.Limits(plan.ModeWeight, 4, requests(s.Tasks, out), plan.Options{Floor: out.Floor}) {
-			must.GreaterEq(t, 0.045*1000*s.Tasks[i].Entitlement, float64(l.Shares), must.Sprint("nobody starves"))
+		// The floor is a tenth of what the twin has, which shares with ghosts what services
+		// leave: half of the fair shares.
+		var running, twins float64
+		for _, task := range s.Tasks {
+			if task.Service() {
+				continue
+			}
+			twins += task.Entitlement
+			if !task.Ended {
+				running += task.Entitlement
+			}
+		}
+		reqs := requests(s.Tasks, out)
+		for i, l := range plan.Limits(plan.ModeWeight, 4, reqs, plan.Options{Floor: out.Floor}) {
+			least := 0.05 * float64(reqs[i].Base.Shares)
+			if twins > 0 {
+				least *= running / twins
+			}
+			must.GreaterEq(t, math.Floor(least*(1-1e-9)), float64(l.Shares), must.Sprint("nobody starves"))
 		}
 	})
 }
 
-// requests is what the driver makes of a decision.
+// requests is what the driver makes of a decision: ghosts have no cgroup.
 func requests(tasks []policy.Task, out policy.Outcome) []plan.Request {
 	var reqs []plan.Request
 	for i, d := range out.Tasks {
-		reqs = append(reqs, plan.Request{ID: d.ID, Limit: d.Bound(), Base: limits.Limits{Shares: uint64(1000 * tasks[i].Entitlement)}})
+		if !tasks[i].Ended {
+			reqs = append(reqs, plan.Request{
+				ID: d.ID, Limit: d.Bound(), Unknown: d.Unknown, Base: limits.Limits{Shares: uint64(1000 * tasks[i].Entitlement)},
+			})
+		}
 	}
 	return reqs
 }
