@@ -5,6 +5,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -56,6 +57,13 @@ func (c command) refuse(errs ...error) int {
 func (c command) failed(err error) int {
 	fmt.Fprintf(c.io.Err, "ebbtide %s: %v\n", c.name, err)
 	return exitError
+}
+
+// writeJSON writes v, indented.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 // usage is an error of the arguments.

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -98,9 +97,7 @@ func (c moveCommand) Run(args []string) int {
 	if err != nil {
 		return c.failed(err)
 	}
-	enc := json.NewEncoder(c.io.Out)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(result); err != nil {
+	if err := writeJSON(c.io.Out, result); err != nil {
 		return c.failed(fmt.Errorf("writing the result: %w", err))
 	}
 	return exitOK

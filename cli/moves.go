@@ -6,7 +6,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"slices"
@@ -87,9 +86,7 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 		if entries == nil {
 			entries = []memory.Entry{}
 		}
-		enc := json.NewEncoder(c.io.Out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(entries)
+		return writeJSON(c.io.Out, entries)
 	}
 	w := tabwriter.NewWriter(c.io.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TIME\tJOB\tFROM\tTO\tPOLICY\tRESULT\tWHY")

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -70,9 +69,7 @@ func (c shimStatusCommand) Run(args []string) int {
 			return err
 		}
 		if asJSON {
-			enc := json.NewEncoder(c.io.Out)
-			enc.SetIndent("", "  ")
-			err = enc.Encode(s)
+			err = writeJSON(c.io.Out, s)
 		} else {
 			err = c.print(s, time.Now())
 		}

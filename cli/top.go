@@ -6,7 +6,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -157,9 +156,7 @@ func (c topCommand) once(ctx context.Context, g *gather.Gatherer, o topOptions) 
 	}
 	var out bytes.Buffer
 	if o.asJSON {
-		enc := json.NewEncoder(&out)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(v)
+		err = writeJSON(&out, v)
 	} else {
 		printView(&out, v, top.Query{Sort: o.sort}, top.Layout{Width: c.width(), ASCII: !utf8Locale()})
 	}

@@ -211,6 +211,7 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 		p.ensureGate(cards)
 	}
 	var all, usable []nvml.Card
+	reasons := make(map[string]string) // why a card is unhealthy, by UUID: to know it takes I/O
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
 		c := p.known[uuid]
 		if slices.Contains(p.settings.Ignored, uuid) {
@@ -223,14 +224,14 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 			}
 		}
 		all = append(all, c)
-		if p.unhealthy(c) == "" {
+		if reasons[uuid] = p.unhealthy(c); reasons[uuid] == "" {
 			usable = append(usable, c)
 		}
 	}
 	offered, level := offeredSeats(usable, p.settings.Seats, p.seats.taken())
 	var groups []*nomad.DeviceGroup
 	for _, c := range all {
-		g := p.group(c)
+		g := p.group(c, reasons[c.UUID])
 		if p.spreads() {
 			hideSeats(g, offered, level[c.UUID])
 		}
@@ -261,8 +262,7 @@ func (p *Plugin) logHealth(c nvml.Card, bad string) {
 }
 
 // group returns a card as a device group.
-func (p *Plugin) group(c nvml.Card) *nomad.DeviceGroup {
-	bad := p.unhealthy(c)
+func (p *Plugin) group(c nvml.Card, bad string) *nomad.DeviceGroup {
 	p.logHealth(c, bad)
 	g := &nomad.DeviceGroup{
 		Vendor: vendor, Type: kind, Name: groupName(c),

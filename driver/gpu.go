@@ -147,8 +147,8 @@ func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m seat.Mount) bool {
 		}
 	}
 	own := slices.ContainsFunc(cfg.Mounts, func(v *drivers.MountConfig) bool {
-		within, err := filepath.Rel(v.TaskPath, m.Task)
-		return err == nil && !strings.HasPrefix(within, "..")
+		_, inside := within(v, m.Task)
+		return inside
 	})
 	return !own
 }
@@ -157,15 +157,21 @@ func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m seat.Mount) bool {
 // because it can only be read and has nothing there; "" if there is none.
 func covered(mounts []*drivers.MountConfig, path string) string {
 	for _, m := range mounts {
-		within, err := filepath.Rel(m.TaskPath, path)
-		if !m.Readonly || err != nil || strings.HasPrefix(within, "..") {
+		rest, inside := within(m, path)
+		if !m.Readonly || !inside {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(m.HostPath, within)); err != nil {
+		if _, err := os.Stat(filepath.Join(m.HostPath, rest)); err != nil {
 			return m.TaskPath
 		}
 	}
 	return ""
+}
+
+// within returns what is left of a path in the task beneath a mount, and whether it is there.
+func within(m *drivers.MountConfig, path string) (rest string, inside bool) {
+	rest, err := filepath.Rel(m.TaskPath, path)
+	return rest, err == nil && !strings.HasPrefix(rest, "..")
 }
 
 // explainRuntime says what to do when Docker does not know the runtime that brings a card.

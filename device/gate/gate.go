@@ -191,10 +191,9 @@ type Gate struct {
 	parkingOn      map[ledger.CardID]int // containers being parked
 	restoringOn    map[ledger.CardID]int // containers being restored; nothing is granted meanwhile
 	lastRecall     map[ledger.CardID]time.Time
-	outside        map[ledger.CardID]uint64 // held by processes unknown to the gate, as last measured
-	assumedUntil   map[ledger.CardID]time.Time
-	assumed        map[ledger.CardID]uint64 // of what is outside: what unsure containers may have there
-	suspect        map[ledger.CardID]bool   // nothing is granted until the card has been measured
+	outside        map[ledger.CardID]uint64     // held by processes unknown to the gate, as last measured
+	assumed        map[ledger.CardID]assumption // of what is outside: what unsure containers may have there
+	suspect        map[ledger.CardID]bool       // nothing is granted until the card has been measured
 	remeasure      chan struct{}
 	throttledUntil time.Time // the queue is not examined before
 	graceUntil     time.Time // nothing is granted before
@@ -279,23 +278,22 @@ func New(opts Options) (*Gate, error) {
 		}
 	}
 	g := &Gate{
-		opts:         opts,
-		ledger:       ledger.New(),
-		queue:        queue.New(opts.Rules),
-		pending:      make(map[uint64]*pending),
-		processes:    make(map[ledger.ProcessID]*process),
-		containers:   make(map[ledger.ContainerID]*container),
-		parkingOn:    make(map[ledger.CardID]int),
-		restoringOn:  make(map[ledger.CardID]int),
-		lastRecall:   make(map[ledger.CardID]time.Time),
-		outside:      make(map[ledger.CardID]uint64),
-		assumedUntil: make(map[ledger.CardID]time.Time),
-		assumed:      make(map[ledger.CardID]uint64),
-		suspect:      make(map[ledger.CardID]bool),
-		remeasure:    make(chan struct{}, 1),
-		restoreLock:  make(chan struct{}, 1),
-		sharesLock:   make(chan struct{}, 1),
-		connections:  connLimiter{held: make(map[ledger.ContainerID]*connCount)},
+		opts:        opts,
+		ledger:      ledger.New(),
+		queue:       queue.New(opts.Rules),
+		pending:     make(map[uint64]*pending),
+		processes:   make(map[ledger.ProcessID]*process),
+		containers:  make(map[ledger.ContainerID]*container),
+		parkingOn:   make(map[ledger.CardID]int),
+		restoringOn: make(map[ledger.CardID]int),
+		lastRecall:  make(map[ledger.CardID]time.Time),
+		outside:     make(map[ledger.CardID]uint64),
+		assumed:     make(map[ledger.CardID]assumption),
+		suspect:     make(map[ledger.CardID]bool),
+		remeasure:   make(chan struct{}, 1),
+		restoreLock: make(chan struct{}, 1),
+		sharesLock:  make(chan struct{}, 1),
+		connections: connLimiter{held: make(map[ledger.ContainerID]*connCount)},
 	}
 	for _, c := range opts.Cards {
 		if err := g.AddCard(c); err != nil {

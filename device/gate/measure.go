@@ -102,7 +102,7 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 		now := g.lock()
 		defer g.unlock()
 		delete(g.suspect, card) // trust the ledger
-		if now.After(g.assumedUntil[card]) {
+		if a := g.assumed[card]; a.bytes > 0 && now.After(a.until) {
 			g.assume(card, 0)
 		}
 		g.answer(now)
@@ -176,17 +176,22 @@ func (g *Gate) keepRoom() {
 				bytes += g.ledger.Container(other.id, card).Parked
 			}
 		}
-		g.assumedUntil[card] = time.Now().Add(maxAssumed)
 		g.assume(card, bytes)
 	}
 	g.markSuspect(g.cards...)
 }
 
+// assumption is memory of a card that counts as outside without having been measured.
+type assumption struct {
+	bytes uint64
+	until time.Time
+}
+
 // assume counts some bytes of a card as outside, besides what was measured.
 func (g *Gate) assume(card ledger.CardID, bytes uint64) {
 	outside := g.ledger.Outside(card)
-	outside -= min(outside, g.assumed[card])
-	g.assumed[card] = bytes
+	outside -= min(outside, g.assumed[card].bytes)
+	g.assumed[card] = assumption{bytes, time.Now().Add(maxAssumed)}
 	if err := g.ledger.SetOutside(card, outside+bytes); err != nil {
 		g.opts.Report(fmt.Errorf("card %s: %w", card, err))
 	}

@@ -588,6 +588,7 @@ func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[led
 // queueRestores restores the containers that were parked when the last gate ended: at once if
 // everything they need is still reserved.
 func (g *Gate) queueRestores(now time.Time) {
+	unsure := false
 	for _, c := range g.containers {
 		if c.parking == nil {
 			continue
@@ -596,9 +597,11 @@ func (g *Gate) queueRestores(now time.Time) {
 			g.opts.Report(fmt.Errorf("container %s is parked, and nothing here can restore it", c.id))
 			continue
 		}
-		c.parking.unsure = true // the last gate may have ended in the middle of a restore
-		g.keepRoom()
+		c.parking.unsure, unsure = true, true // the last gate may have ended in the middle of a restore
 		g.queueRestore(now, c)
+	}
+	if unsure {
+		g.keepRoom()
 	}
 	g.answer(now)
 }

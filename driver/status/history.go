@@ -175,10 +175,10 @@ func plain(s string) string {
 	}, s), "?"), maxField)
 }
 
-// parseHistory reads a history and drops what it cannot read: torn or overlong
+// ParseHistory reads a history and drops what it cannot read: torn or overlong
 // lines, lines without a time, what comes after maxLines. Columns are found by their names in the header,
 // so that a file of an older or a newer version is read as far as it is known.
-func parseHistory(b []byte) (rows []Row) {
+func ParseHistory(b []byte) (rows []Row) {
 	order := make([]int, len(columns)) // field of the line → column
 	for i := range order {
 		order[i] = i

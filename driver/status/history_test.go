@@ -31,7 +31,7 @@ func TestRow_numbers(t *testing.T) {
 		line := string(in.appendTo(nil))
 		must.Less(t, maxLine, len(line))
 		must.StrNotContains(t, line, "NaN") // unknown is an empty field
-		rows := parseHistory([]byte(header + line))
+		rows := ParseHistory([]byte(header + line))
 		must.Len(t, 1, rows, must.Sprint(line))
 		r := rows[0]
 		must.True(t, r.Time.Equal(testStart))
@@ -61,7 +61,7 @@ func TestRow_columns(t *testing.T) {
 	must.Eq(t, "time,cpu_s,step,total,value,growth,progress_per_s,category,limit,shares,quota_cores,use,throttled_s,rule,event,class,state,"+
 		"memory_mib,memory_growth,block_mib_per_s,block_growth,network_mib_per_s,network_growth,remaining_cpu_s,ahead_cpu_s\n", header)
 	must.Eq(t, line, string(in.appendTo(nil)))
-	rows := parseHistory([]byte(header + line))
+	rows := ParseHistory([]byte(header + line))
 	must.Eq(t, []Row{in}, rows)
 
 	in.Time = in.Time.In(time.FixedZone("", 3600))
@@ -181,8 +181,8 @@ func TestHistory_damaged(t *testing.T) {
 				eqRows(t, want, rows)
 			}
 			file := readFileOf(t, path)
-			eqRows(t, want, parseHistory([]byte(file)))
-			must.Eq(t, string(formatHistory(parseHistory([]byte(file)))), file)
+			eqRows(t, want, ParseHistory([]byte(file)))
+			must.Eq(t, string(formatHistory(ParseHistory([]byte(file)))), file)
 		})
 	}
 }
@@ -352,7 +352,7 @@ func TestHistory_lastColumn(t *testing.T) {
 	r := rowAt(0)
 	r.Event = "e"
 	file := bytes.ReplaceAll(formatHistory([]Row{r}), []byte("\n"), []byte("\r\n"))
-	rows := parseHistory(file)
+	rows := ParseHistory(file)
 	eqRows(t, []Row{r}, rows)
 }
 
@@ -388,7 +388,7 @@ func FuzzReadHistory(f *testing.F) {
 		must.NoError(t, err)
 		must.LessEq(t, bytes.Count(b, []byte("\n")), len(rows))
 		// What was read is written and read alike.
-		again := parseHistory(formatHistory(rows))
+		again := ParseHistory(formatHistory(rows))
 		eqRows(t, rows, again)
 		must.LessEq(t, 5, len(thin(rows, 5)))
 	})

@@ -259,9 +259,9 @@ func TestHostile_huge(t *testing.T) {
 		return path
 	}
 	huge("t.json", `{"task":"t"}`)
-	b, _, err := w.read(".json", maxStatus)
+	b, _, err := w.read(".json", MaxStatus)
 	must.NoError(t, err)
-	must.Len(t, maxStatus, b)
+	must.Len(t, MaxStatus, b)
 	_, err = w.readStatus()
 	must.Error(t, err)
 

@@ -259,9 +259,9 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// maxStatus bounds a status file, in bytes: what is read of one, and so what is
+// MaxStatus bounds a status file, in bytes: what is read of one, and so what is
 // written. Texts of the greatest length take three quarters of it.
-const maxStatus = 256 << 10
+const MaxStatus = 256 << 10
 
 // Encode returns the JSON file of s, as Writer.Status writes it.
 func (s Status) Encode() ([]byte, error) {
@@ -270,11 +270,15 @@ func (s Status) Encode() ([]byte, error) {
 		return nil, fmt.Errorf("encode status: %w", err)
 	}
 	b = append(b, '\n')
-	if len(b) > maxStatus {
-		return nil, fmt.Errorf("encode status: %d bytes: at most %d can be read back", len(b), maxStatus)
+	if len(b) > MaxStatus {
+		return nil, fmt.Errorf("encode status: %d bytes: at most %d can be read back", len(b), MaxStatus)
 	}
 	return b, nil
 }
+
+// Decode reads a status file as it came from elsewhere, such as Nomad's file API. What is
+// missing in it is unknown, not zero.
+func Decode(data []byte) (Status, error) { return decode("the status", data) }
 
 // decode reads the status in the file path; fields it does not know are ignored.
 func decode(path string, b []byte) (Status, error) {

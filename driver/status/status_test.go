@@ -88,7 +88,7 @@ func full() Status {
 
 // readStatus reads the status file back.
 func (w *Writer) readStatus() (Status, error) {
-	b, path, err := w.read(".json", maxStatus)
+	b, path, err := w.read(".json", MaxStatus)
 	if err != nil {
 		return Status{}, err
 	}
@@ -170,10 +170,10 @@ func hostileStatus() map[string]string {
 		"wrong sum":      `{"node":{"growth_sum":{"NL":"x"}}}`,
 		"deep":           `{"resume":` + strings.Repeat("[", 30000) + strings.Repeat("]", 30000) + `}`,
 		"deep, unknown":  `{"new":` + strings.Repeat(`{"a":`, 30000) + `1` + strings.Repeat("}", 30000) + `}`,
-		"deep, torn":     strings.Repeat("[", maxStatus),
-		"large":          `{"why":"` + strings.Repeat("x", maxStatus) + `"}`,
+		"deep, torn":     strings.Repeat("[", MaxStatus),
+		"large":          `{"why":"` + strings.Repeat("x", MaxStatus) + `"}`,
 		"large, 100 MiB": `{"resume":"` + strings.Repeat("x", 100<<20) + `"}`,
-		"spaces":         strings.Repeat(" ", maxStatus) + `{}`,
+		"spaces":         strings.Repeat(" ", MaxStatus) + `{}`,
 	}
 }
 

@@ -164,7 +164,7 @@ func (w *Writer) Append(r Row) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, taskfs.ErrKind) {
 		return err
 	}
-	rows := append(parseHistory(b), r)
+	rows := append(ParseHistory(b), r)
 	if len(rows) > w.maxRows {
 		rows = thin(rows, w.maxRows*3/4)
 	}
@@ -211,7 +211,7 @@ func (w *Writer) history() ([]Row, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return parseHistory(b), nil
+	return ParseHistory(b), nil
 }
 
 // Picture draws the history to the picture file; see Draw. It takes some tens of
@@ -256,13 +256,13 @@ func ReadHistory(path string) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseHistory(b), nil
+	return ParseHistory(b), nil
 }
 
 // ReadStatus reads the status file at path. Fields it does not know are ignored,
 // numbers that are missing are unknown (NaN).
 func ReadStatus(path string) (Status, error) {
-	b, err := readPath(path, maxStatus)
+	b, err := readPath(path, MaxStatus)
 	if err != nil {
 		return Status{}, err
 	}

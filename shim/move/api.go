@@ -8,10 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/allocfs"
 )
 
 // API is a cluster.
@@ -206,20 +205,10 @@ func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string
 	return a.cat(ctx, alloc, name, limit)
 }
 
-// cat reads a file of at most limit bytes from an allocation's private directory. It is
-// asked of the agent that is asked of everything: the API's own AllocFS makes a connection
-// to the node for each file, and Nomad allows 100.
+// cat reads a file of at most limit bytes from an allocation's private directory.
 func (a API) cat(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
 	file := path.Join(private.DirName, name)
-	body, err := a.Client.Raw().Response(fileURL("cat", alloc, file), query(ctx, alloc.Namespace))
-	if err != nil {
-		return nil, fileError(alloc, file, err)
-	}
-	defer body.Close()
-	data, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
-	if err == nil && len(data) > limit {
-		err = fmt.Errorf("%w: more than %d bytes", private.ErrTooLarge, limit)
-	}
+	data, err := allocfs.Read(ctx, a.Client, "cat", alloc.Namespace, alloc.ID, file, nil, limit)
 	if err != nil {
 		return nil, fileError(alloc, file, err)
 	}
@@ -243,26 +232,20 @@ func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []st
 
 // ask asks something about a file of an allocation that Nomad answers as a whole.
 func (a API) ask(ctx context.Context, what string, alloc *api.Allocation, file string, answer any) error {
-	if _, err := a.Client.Raw().Query(fileURL(what, alloc, file), answer, query(ctx, alloc.Namespace)); err != nil {
+	if _, err := a.Client.Raw().Query(allocfs.URL(what, alloc.ID, file, nil), answer, query(ctx, alloc.Namespace)); err != nil {
 		return fileError(alloc, file, err)
 	}
 	return nil
 }
 
-// fileError is the error of a request about a file. That there is none Nomad says with an
-// error of its own, not with a status.
+// fileError is the error of a request about a file.
 func fileError(alloc *api.Allocation, file string, err error) error {
 	var response api.UnexpectedResponseError
 	switch {
-	case strings.Contains(err.Error(), "no such file or directory"):
+	case allocfs.Missing(err.Error()):
 		err = fs.ErrNotExist
 	case errors.As(err, &response) && response.StatusCode() == http.StatusForbidden:
 		err = fmt.Errorf("%w: the token needs read-fs in namespace %s", err, alloc.Namespace)
 	}
 	return fmt.Errorf("reading %s of allocation %s: %w", file, short(alloc.ID), err)
-}
-
-// fileURL is the path of a request about a file of an allocation.
-func fileURL(what string, alloc *api.Allocation, file string) string {
-	return "/v1/client/fs/" + what + "/" + alloc.ID + "?" + url.Values{"path": {file}}.Encode()
 }

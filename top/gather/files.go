@@ -19,6 +19,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
+	"github.com/ebbtide/ebbtide/shim/allocfs"
 	"github.com/ebbtide/ebbtide/top"
 )
 
@@ -31,8 +32,7 @@ var errNonsense = errors.New("it is not what the driver writes")
 // errSaid says that Nomad has answered with an error in the place of a file.
 var errSaid = errors.New("nomad cannot read it")
 
-// files reads files of allocations. They are asked of the agent that is asked of everything:
-// the API's own AllocFS makes a connection to the node for each file, and Nomad allows 100.
+// files reads files of allocations.
 type files struct{ client *api.Client }
 
 // status reads the private status of a task, where the task itself cannot write.
@@ -98,31 +98,13 @@ func (f files) end(ctx context.Context, t top.Task, bytes int) ([]status.Row, er
 func historyPath(t top.Task) string { return path.Join("alloc", status.Dir, t.Task+".csv") }
 
 // read reads a file of at most limit bytes.
-func (f files) read(ctx context.Context, how string, t top.Task, file string, params url.Values, limit int) ([]byte, error) {
-	if params == nil {
-		params = make(url.Values)
-	}
-	params.Set("path", file)
-	at := "/v1/client/fs/" + how + "/" + t.Alloc + "?" + params.Encode()
-	body, err := f.client.Raw().Response(at, (&api.QueryOptions{Namespace: t.Namespace}).WithContext(ctx))
-	switch {
-	case err != nil && missing(err.Error()):
-		return nil, fs.ErrNotExist // Nomad says it with an error of its own, not with a status
-	case err != nil:
-		return nil, denied(err, "read-fs in namespace "+t.Namespace)
-	}
-	defer body.Close()
-	data, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(data) > limit:
+func (f files) read(ctx context.Context, request string, t top.Task, file string, params url.Values, limit int) ([]byte, error) {
+	data, err := allocfs.Read(ctx, f.client, request, t.Namespace, t.Alloc, file, params, limit)
+	if errors.Is(err, private.ErrTooLarge) {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", errNonsense, limit)
 	}
-	return data, nil
+	return data, denied(err, "read-fs in namespace "+t.Namespace)
 }
 
-// missing says whether Nomad says that there is no such file.
-func missing(text string) bool {
-	return strings.Contains(text[:min(len(text), 1000)], "no such file or directory")
-}
+// missing says whether an answer that has begun says that there is no such file.
+func missing(text string) bool { return allocfs.Missing(text[:min(len(text), 1000)]) }
