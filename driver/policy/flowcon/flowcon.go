@@ -217,7 +217,7 @@ func (n *node) limit() []policy.Decision {
 			d.Rule = RuleAllCL
 		case unmeasured && d.Category == policy.NL:
 			d.Rule = RuleUnmeasured
-		case len(out) == 1 && d.Category == policy.WL:
+		case len(out) == 1:
 			d.Rule = RuleLone
 		case unmeasured:
 			d.Rule, limit = RuleUndefined, t.Bound()

@@ -226,9 +226,10 @@ func TestDecide_lone(t *testing.T) {
 		{"new", blind("a", policy.New, 0), policy.NL, RuleJoin},
 		{"new, growth known", task("a", policy.New, 0, 0), policy.NL, RuleJoin},
 		{"unmeasured", blind("a", policy.NL, 0.5), policy.NL, RuleUnmeasured},
-		{"NL growing", task("a", policy.NL, 0.3, 0.5), policy.NL, RuleNL},
+		{"NL growing", task("a", policy.NL, 0.3, 0.5), policy.NL, RuleLone},
+		{"NL standing still, nothing new", stale(task("a", policy.NL, 0, 0.5)), policy.NL, RuleLone},
 		{"NL standing still", task("a", policy.NL, 0, 0.5), policy.WL, RuleLone},
-		{"WL growing", task("a", policy.WL, 0.3, 0.5), policy.NL, RuleNL},
+		{"WL growing", task("a", policy.WL, 0.3, 0.5), policy.NL, RuleLone},
 		{"WL standing still", task("a", policy.WL, 0, 0.5), policy.CL, RuleAllCL},
 		{"WL idle", blind("a", policy.WL, 0.5), policy.WL, RuleLone},
 		{"CL growing", task("a", policy.CL, 0.3, 0.5), policy.CL, RuleAllCL}, // α = −1
@@ -467,4 +468,10 @@ func TestDecide_unknown(t *testing.T) {
 	}
 	must.Eq(t, []bool{true, false, false, true}, unknown)
 	must.Eq(t, 0.5, in.decide().Floor)
+}
+
+// stale is a task of which nothing new was measured since it was last categorised.
+func stale(t policy.Task) policy.Task {
+	t.Epoch, t.CategoryEpoch = 7, 7
+	return t
 }
