@@ -20,10 +20,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// flights are the jobs that this process moves, or lets run.
+// transfers tracks the jobs that this process is moving or releasing.
 type flights struct {
 	gate    *actuator.Gate
-	busy    map[cluster.JobKey]bool // jobs of which a move is made or finished, or that are let run
+	busy    map[cluster.JobKey]bool // jobs being moved, recovered or released
 	inbound map[string]int          // by node
 	barred  map[cluster.JobKey]map[string]time.Time
 }
@@ -35,22 +35,21 @@ func newFlights(limits config.Limits) *flights {
 	}
 }
 
-// arrived notes that something is not on its way to a node any more.
 func (f *flights) arrived(node string) {
 	if f.inbound[node]--; f.inbound[node] <= 0 {
 		delete(f.inbound, node)
 	}
 }
 
-// Nomad knows more than is known here: constraints, devices, ports, volumes, quotas. It is
-// asked whether it would place a job on the node that was chosen, and where it would not,
-// the next best is chosen: so many nodes in all, and anew after a while.
+// The shim cannot see all that Nomad's scheduler checks (constraints, devices, ports, volumes,
+// quotas), so it plans each move first. After a rejection the next best node is planned, up to
+// maxAttempts nodes; rejections expire.
 const (
 	tries  = 5
 	barFor = 10 * time.Minute
 )
 
-// bar notes that Nomad would not place a job on a node.
+// reject records that Nomad would not place the job on the node.
 func (f *flights) bar(job cluster.JobKey, node string) {
 	if f.barred[job] == nil {
 		f.barred[job] = make(map[string]time.Time)
@@ -58,13 +57,12 @@ func (f *flights) bar(job cluster.JobKey, node string) {
 	f.barred[job][node] = time.Now()
 }
 
-// isBarred says whether Nomad is known not to place a job on a node, or on none of the best.
+// isRejected reports whether Nomad rejected the job for this node, or for maxAttempts nodes.
 func (f *flights) isBarred(job cluster.JobKey, node string) bool {
 	nodes := f.barred[job]
 	return len(nodes) >= tries || !nodes[node].IsZero()
 }
 
-// unbar forgets what was a while ago.
 func (f *flights) unbar() {
 	for job, nodes := range f.barred {
 		if maps.DeleteFunc(nodes, func(_ string, at time.Time) bool { return time.Since(at) > barFor }); len(nodes) == 0 {
@@ -73,7 +71,7 @@ func (f *flights) unbar() {
 	}
 }
 
-// begin begins a move, if the gate is open. In a dry run it only asks Nomad.
+// startMove starts a move unless a limit or pause forbids it. A dry run only plans it.
 func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
 	if t.busy[a.Job] {
 		return
@@ -116,8 +114,9 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	})
 }
 
-// pays returns what says, beside the loop, why a move would not pay (relocate.Pays). What
-// relocates has reckoned that itself.
+// gainCheck returns a function that reads the task's status, off the loop, and says why the
+// move would not pay (relocate.Pays); "" if it would or that is unknown. The relocate policy
+// has already checked.
 func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
 	group, ok := t.group(a, policy)
 	nodes := t.backlogs([]string{to}, t.nodes)
@@ -130,24 +129,23 @@ func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
 		for _, task := range measured(ask, nil) {
 			return relocate.Pays(task, nodes[0], cost)
 		}
-		return "" // nobody knows
+		return "" // no estimate
 	}
 }
 
-// costOf is for how long a move keeps a job from running, in seconds: as long as the last one
-// did.
+// costOf returns the expected downtime of a move in seconds: that of the job's last move, or
+// the default.
 func (t *term) costOf(job cluster.JobKey) float64 {
 	return cmp.Or(t.book.jobs[job].CostS, relocate.DefaultParams().CostS)
 }
 
-// options are those of a move by this process.
 func (t *term) options() move.Options {
 	opts := move.DefaultOptions()
 	opts.Claims, opts.Owner = t.claims, ownerPrefix+t.holder
 	return opts
 }
 
-// flight is a move.
+// transfer is one move.
 type flight struct {
 	alloc  *cluster.Alloc
 	to     string
@@ -155,10 +153,10 @@ type flight struct {
 	end    func(time.Time, actuator.Outcome)
 	result move.Result
 	err    error
-	unpaid bool // it would not pay
+	unpaid bool // the job would not finish sooner
 }
 
-// reason is why it was refused; "" if it was not.
+// reason returns the metric label of a refusal, "" if the move was not refused.
 func (f flight) reason() string {
 	var refused *move.Refused
 	switch {
@@ -174,7 +172,7 @@ func (f flight) reason() string {
 	return ""
 }
 
-// finish takes the end of a move over.
+// finish applies a move's result.
 func (t *term) finish(c config.Config, f flight) {
 	key, e := f.alloc.Job, f.entry
 	delete(t.busy, key)
@@ -224,7 +222,7 @@ func (t *term) finish(c config.Config, f flight) {
 	f.end(time.Now(), outcome)
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
 	j.Failures, j.Last = t.gate.Failures(key)
-	// What cannot be moved is not asked again; what failed is, after its back-off.
+	// Refusals are final for this convergence; failures are retried after their back-off.
 	if result != "failed" && converged(e.Policy) {
 		j.Marked = time.Now()
 		j.Rebalanced = j.Rebalanced || e.Policy == policies.SpeConRebalance
@@ -233,7 +231,7 @@ func (t *term) finish(c config.Config, f flight) {
 	t.book.note(e)
 }
 
-// again has the policy look for another node.
+// retryElsewhere lets the policy choose another node.
 func (t *term) again(a *cluster.Alloc, node, policy string) {
 	t.bar(a.Job, node)
 	delete(t.placed, a.ID)
@@ -246,10 +244,10 @@ func (t *term) again(a *cluster.Alloc, node, policy string) {
 	t.waiting = true
 }
 
-// would tells what a dry run would have done.
+// recordDryRun records what a dry run would have moved.
 func (t *term) would(c config.Config, key cluster.JobKey, e memory.Entry) {
 	if e.Policy == policies.Relocate && !t.sayOf(key, "would be moved to "+e.To) {
-		return // it is asked at each look
+		return // already recorded; relocate decides it again on each pass
 	}
 	t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
 	if converged(e.Policy) {
@@ -259,15 +257,15 @@ func (t *term) would(c config.Config, key cluster.JobKey, e memory.Entry) {
 	t.book.note(e)
 }
 
-// converged says whether a policy moves a job because it has converged.
+// converged reports whether the policy moves jobs because they have converged.
 func converged(name string) bool {
 	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
 }
 
-// cadence says when a policy is due that does not decide at every look.
+// schedule is the timing of a policy that does not run on every pass.
 type cadence struct {
 	last    time.Time
-	refused int // since it was due by time
+	refused int // since the last regular run
 }
 
 func (k *cadence) due(every time.Duration) bool { return time.Since(k.last) >= every }
@@ -279,7 +277,7 @@ func (k *cadence) done() {
 	k.last = time.Now()
 }
 
-// again has it due at once, some times.
+// retryNow makes the policy due immediately, at most maxAttempts times in a row.
 func (k *cadence) again() {
 	if k.refused++; k.refused < tries {
 		k.last = time.Time{}

@@ -20,38 +20,36 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Summary is how the tasks of a node do, as it has last said.
+// Summary is the latest state of a node's tasks, as its driver reports it.
 type Summary struct {
 	status.Node
 	At time.Time
 }
 
-// source is the task whose status file has told how those of a node do.
+// source is the task whose status file was last used for its node.
 type source struct{ alloc, task string }
 
-// oldest is how old a status file may be that says something of a node. The driver writes
-// it at each interval.
+// statusMaxAge is the age from which a status file is ignored. The driver rewrites it at each
+// interval.
 const oldest = 10 * time.Minute
 
-// firstStatus is how long after its start a task has a status at the latest: the driver
-// writes it within seconds.
+// statusGrace is the time after a start within which the driver has written the first status.
 const firstStatus = time.Minute
 
-// askWithin bounds how long one node is asked, and atATime how many are side by side.
 const (
 	askWithin = 10 * time.Second
 	atATime   = 16
 )
 
-// surveyor asks the nodes how their tasks do.
+// surveyor reads the nodes' summaries.
 type surveyor struct {
 	nomad   move.API
 	log     hclog.Logger
-	sources map[string]source    // the one that has told of a node last
-	silent  map[string]time.Time // allocations that were found to have no status
+	sources map[string]source    // last used status file by node
+	silent  map[string]time.Time // allocations without a status, and when that was seen
 }
 
-// question is what is asked of a node, and its answer.
+// query is a request for one node's summary, and its result.
 type question struct {
 	node   string
 	allocs []witness
@@ -59,18 +57,17 @@ type question struct {
 
 	sum  Summary
 	from source
-	mute []string // allocations that have no status, and need none
+	mute []string // allocations that have no status and need none
 	err  error
 }
 
-// witness is an allocation that may tell of its node. One that must is known to be
-// Ebbtide's; if it has just started it is counted as pending instead (loads).
+// reporter is an allocation whose status may describe its node. required means that it runs
+// under Ebbtide, so that a missing status is an error.
 type witness struct {
-	*cluster.Alloc // it is not changed
+	*cluster.Alloc // read only
 	must           bool
 }
 
-// questions are what to ask some nodes: one status file of each.
 func (s *surveyor) questions(state *cluster.State, ids []string) (all []question) {
 	for _, id := range ids {
 		n := state.Nodes[id]
@@ -87,9 +84,8 @@ func (s *surveyor) questions(state *cluster.State, ids []string) (all []question
 	return all
 }
 
-// mayTell are the allocations of a node of which one may tell of all, the likeliest first:
-// the one that has told last, and those of jobs that speak to Ebbtide. One that had no status
-// a while ago is left out.
+// reporters returns a node's candidate allocations, the likeliest first: the last source, then
+// jobs known to the shim. Those recently without a status are skipped.
 func (s *surveyor) mayTell(state *cluster.State, node string, last source) []witness {
 	var allocs []witness
 	rank := make(map[string]int)
@@ -114,14 +110,13 @@ func (s *surveyor) mayTell(state *cluster.State, node string, last source) []wit
 	return allocs
 }
 
-// ask asks the nodes, beside the loop.
 func (s *surveyor) ask(ctx context.Context, all []question) {
 	sideBySide(ctx, all, func(ctx context.Context, q *question) {
 		q.sum, q.from, q.mute, q.err = s.summarise(ctx, q.allocs, q.last)
 	})
 }
 
-// sideBySide does something with each of them, with a time for each.
+// forEachParallel calls do for each element, maxParallel at a time, each with its own timeout.
 func sideBySide[T any](ctx context.Context, all []T, do func(context.Context, *T)) {
 	var group errgroup.Group
 	group.SetLimit(atATime)
@@ -133,10 +128,10 @@ func sideBySide[T any](ctx context.Context, all []T, do func(context.Context, *T
 			return nil
 		})
 	}
-	_ = group.Wait() // each has its own error
+	_ = group.Wait() // each element keeps its own error
 }
 
-// take takes the answers over. A node of which nothing could be learnt is left out.
+// collect returns the summaries. Nodes without one are left out.
 func (s *surveyor) take(all []question) map[string]Summary {
 	maps.DeleteFunc(s.silent, func(_ string, since time.Time) bool { return time.Since(since) > oldest })
 	nodes := make(map[string]Summary, len(all))
@@ -154,8 +149,8 @@ func (s *surveyor) take(all []question) map[string]Summary {
 	return nodes
 }
 
-// summarise finds a status file of one of a node's allocations. A node whose allocations
-// have none has no task of Ebbtide's; they are returned.
+// summarise returns the summary from the first valid status file. If no allocation has one, the
+// node runs no Ebbtide task, and those allocations are returned in noStatus.
 func (s *surveyor) summarise(ctx context.Context, allocs []witness, last source) (sum Summary, from source, mute []string, err error) {
 	var errs []error
 	for _, a := range allocs {
@@ -189,7 +184,7 @@ func (s *surveyor) summarise(ctx context.Context, allocs []witness, last source)
 	return Summary{}, source{}, mute, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
 }
 
-// reading is a task whose status is read, and what came of it.
+// reading is a task whose status is read, and the result.
 type reading struct {
 	alloc *cluster.Alloc
 	task  string
@@ -197,7 +192,6 @@ type reading struct {
 	err   error
 }
 
-// read reads the status of tasks, beside the loop.
 func (t *term) read(all []reading) {
 	sideBySide(t.leading, all, func(ctx context.Context, r *reading) {
 		r.said, r.err = t.nomad.Status(ctx, stub(r.alloc), r.task)

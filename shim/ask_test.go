@@ -20,8 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// A node's summary is read from where its tasks cannot write: a status that a task forged
-// is ignored, and a node without any other is unknown.
+// Summaries come from files that tasks cannot write: a forged status is ignored.
 func TestSummarise(t *testing.T) {
 	files := make(map[string]status.Status) // by path
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,34 +15,33 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// book is what is remembered of jobs and written down of moves. What it writes is written
-// beside the loop, in order.
+// journal holds what is remembered of jobs, and writes it and the record of moves to the store,
+// in order, off the loop.
 type book struct {
 	errands *errands
-	writes  context.Context // ends a moment after the term: what is left then is not written
+	writes  context.Context // outlives the term by writeTimeout; later writes are dropped
 	store   memory.Store
 	held    func() error
 	log     hclog.Logger
 
 	jobs    map[cluster.JobKey]memory.Job
-	tried   map[cluster.JobKey]memory.Job // what a dry run would remember of jobs
-	stale   map[cluster.JobKey]bool       // jobs that are forgotten here, but not in the store
+	tried   map[cluster.JobKey]memory.Job // as jobs, for a dry run
+	stale   map[cluster.JobKey]bool       // forgotten here, but still in the store
 	todo    []entry
 	writing bool
 }
 
-// entry is one thing that is to be written.
+// entry is one pending write.
 type entry struct {
 	job    cluster.JobKey
 	write  func(context.Context) error
-	failed string // what it means for people if that fails
-	then   func() // likewise for the loop; nil: nothing
+	failed string // log message of a failure
+	then   func() // called by the loop after a failure; may be nil
 }
 
-// writeWithin bounds how long Nomad has to take one.
 const writeWithin = 10 * time.Second
 
-// newBook returns an empty one. It is written to at the end of the term, too, as long as the
+// newJournal returns an empty journal. Its writes continue briefly after the term while the
 // lock is held.
 func newBook(term context.Context, e *errands, store memory.Store, held func() error, log hclog.Logger) *book {
 	writes, over := context.WithCancel(context.WithoutCancel(term))
@@ -58,7 +57,7 @@ func (b *book) add(e entry) {
 	b.flush()
 }
 
-// flush writes what is to be written, and then what has come meanwhile.
+// flush writes what is pending, then what was added in the meantime.
 func (b *book) flush() {
 	if b.writing || len(b.todo) == 0 {
 		return
@@ -94,7 +93,7 @@ func (b *book) put(e entry) error {
 	return e.write(ctx)
 }
 
-// of is what is remembered of a job: in a dry run also what that would remember.
+// of returns what is remembered of a job; in a dry run, what the dry run would remember.
 func (b *book) of(c config.Config, key cluster.JobKey) memory.Job {
 	if j, ok := b.tried[key]; ok && c.DryRun {
 		return j
@@ -102,7 +101,7 @@ func (b *book) of(c config.Config, key cluster.JobKey) memory.Job {
 	return b.jobs[key]
 }
 
-// mark notes that it was decided about a job.
+// mark records that a decision about the job was made.
 func (b *book) mark(c config.Config, key cluster.JobKey, rebalanced bool) {
 	j := b.of(c, key)
 	j.Marked = time.Now()
@@ -129,8 +128,8 @@ func (b *book) note(e memory.Entry) {
 	})
 }
 
-// forget drops jobs that are over, and returns those of which something was remembered.
-// What Nomad could not be told is tried again, unless the job is remembered anew.
+// forget drops finished jobs and returns them. Failed deletions are retried unless the job is
+// remembered again.
 func (b *book) forget(over func(cluster.JobKey) bool) (gone []cluster.JobKey) {
 	maps.DeleteFunc(b.tried, func(key cluster.JobKey, _ memory.Job) bool { return over(key) })
 	for key := range b.jobs {

@@ -18,16 +18,16 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// operators is what they have told all shims.
+// operatorState is the pause that operators set for all shims.
 type operators struct {
 	pause    *memory.Pause
-	paused   bool      // it held, when it was last looked at
-	attended bool      // it is known
-	asked    time.Time // when it was asked for
-	hearing  bool      // it is
+	paused   bool // the pause was in effect at the last read
+	attended bool // read at least once
+	asked    time.Time
+	hearing  bool // a read is in progress
 }
 
-// attend asks what operators have told all shims. Until that is known nothing is decided.
+// readPause reads the operators' pause. Nothing is decided before the first successful read.
 func (t *term) attend() {
 	if t.hearing || time.Since(t.asked) < lookEvery {
 		return
@@ -55,7 +55,7 @@ func (t *term) attend() {
 	})
 }
 
-// closed says why no move may begin at all; "" if moves may.
+// suspended says why no move may start at all, "" if moves may.
 func (t *term) closed(c config.Config) string {
 	now := time.Now()
 	if t.pause.Holds(now) {
@@ -64,14 +64,14 @@ func (t *term) closed(c config.Config) string {
 	return c.Closed(now)
 }
 
-// Bounds of a report, so that it fits into a variable.
+// Bounds of a report, which has to fit into a Nomad variable.
 const (
 	mostSaid    = 200
 	mostWaiting = 50
 	longestSaid = 200 // bytes
 )
 
-// report writes down what people may want to know, if it has changed.
+// report writes the state shown by `ebbtide shim status`, if it has changed.
 func (t *term) report(c config.Config, held []*cluster.Job) {
 	now := time.Now()
 	r := memory.Report{

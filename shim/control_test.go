@@ -19,10 +19,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// Nothing is decided before it is known what operators have told, and no move begins while
-// they have paused them, nor outside the windows.
+// No decision before the operators' pause is known; no move while it is set or outside the
+// windows.
 func TestAttend(t *testing.T) {
-	said, down := "", true // by operators
+	said, down := "", true
 	written := make(chan api.Variable, 10)
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -69,7 +69,7 @@ func TestAttend(t *testing.T) {
 	must.NotEq(t, "", attend(), must.Sprint("what is known stays"))
 	down = false
 
-	// People see it, however long it is.
+	// The report bounds each reason's length.
 	for _, id := range []string{"b", "c"} {
 		s.told[cluster.JobKey{Namespace: "ml", ID: id}] = strings.Repeat("ü", 1000)
 	}

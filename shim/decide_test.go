@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// small is a term of two nodes with one job that may be moved.
+// small returns a term with two nodes and one movable job.
 func small() (t *term, a *cluster.Alloc) {
 	t = New(config.Default(), nil, "me", hclog.NewNullLogger()).term(context.Background(), nil, memory.Store{}, func() error { return nil })
 	node := func(id string) *cluster.Node {
@@ -40,7 +40,6 @@ func small() (t *term, a *cluster.Alloc) {
 	return t, a
 }
 
-// Only what its job lets be moved is.
 func TestGroup(t *testing.T) {
 	group := func(change func(*term, *cluster.Alloc, *cluster.Group)) bool {
 		s, a := small()
@@ -95,7 +94,6 @@ func TestFeasible(t *testing.T) {
 	must.False(t, s.feasible(nil, s.state.Jobs[a.Job], cluster.Group{}, a.Uses), must.Sprint("it is gone"))
 }
 
-// What nodes say of their tasks is what placement counts.
 func TestLoad(t *testing.T) {
 	l := load(&cluster.Node{ID: "a", PoolCores: 4}, Summary{Node: status.Node{
 		Counts:    map[string]int{"": 1, "NL": 2, "WL": 1, "CL": 3},
@@ -109,7 +107,7 @@ func TestLoad(t *testing.T) {
 func TestReadable(t *testing.T) {
 	s, _ := small()
 	s.state.Nodes["0000-1111"] = &cluster.Node{ID: "0000-1111", Name: "one"}
-	delete(s.state.Nodes, "a") // a name of one letter is in every sentence
+	delete(s.state.Nodes, "a") // a one-letter name occurs in every sentence
 	delete(s.state.Nodes, "b")
 	must.Eq(t, "one has the least score", s.readable("0000-1111 has the least score"))
 	must.Eq(t, "one", s.name("0000-1111"))

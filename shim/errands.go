@@ -3,8 +3,8 @@
 
 package shim
 
-// errands are what takes time and is done beside the loop, which owns all else. Each comes
-// back with what the loop has to do then, or nil.
+// background runs functions off the loop, which owns all state. Each returns what the loop has
+// to do afterwards, or nil.
 type errands struct {
 	back chan func()
 	out  int
@@ -12,13 +12,12 @@ type errands struct {
 
 func newErrands() *errands { return &errands{back: make(chan func())} }
 
-// send has something done beside the loop.
 func (e *errands) send(do func() (then func())) {
 	e.out++
 	go func() { e.back <- do() }()
 }
 
-// took is called by the loop with what came back.
+// complete is called by the loop with a function's result.
 func (e *errands) took(then func()) {
 	if then != nil {
 		then()
@@ -26,7 +25,7 @@ func (e *errands) took(then func()) {
 	e.out--
 }
 
-// drain waits until all are back.
+// drain waits for all functions and completes them.
 func (e *errands) drain() {
 	for e.out > 0 {
 		e.took(<-e.back)

@@ -23,8 +23,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// The loop waits for nobody: while a node does not answer, and nothing can be written down,
-// changes of the cluster are taken over and moves end.
+// The loop never blocks: with a node and the store hanging, events are applied and moves
+// finish.
 func TestLoop_slow(t *testing.T) {
 	asked, over := make(chan string, 100), make(chan struct{})
 	nomad := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -54,7 +54,7 @@ func TestLoop_slow(t *testing.T) {
 		s.book.note(memory.Entry{Job: "vae"})
 	}))
 	<-asked
-	<-asked // of the node, and to write down
+	<-asked // the node's status, and a write
 	for range 3 {
 		must.NoError(t, s.tell(ctx, func() { s.state.Completed[a.Job] = true }))
 	}
@@ -66,8 +66,8 @@ func TestLoop_slow(t *testing.T) {
 	must.SliceEmpty(t, s.agenda, must.Sprint("nothing is decided any more"))
 }
 
-// A move that Nomad would not have made counts as if nobody had wanted it, and another node
-// is looked for at once.
+// A move that Nomad's plan rejects does not count against limits, and another node is tried at
+// once.
 func TestFinish_unwilling(t *testing.T) {
 	s, a := small()
 	c := config.Default()
@@ -85,7 +85,7 @@ func TestFinish_unwilling(t *testing.T) {
 	must.Eq(t, 0, s.out, must.Sprint("nothing is written down"))
 	must.Eq(t, web.ReasonTarget, f.reason())
 
-	// Not for ever.
+	// Up to maxAttempts.
 	for range tries - 1 {
 		s.relocation.done()
 		s.relocation.again()
@@ -93,7 +93,7 @@ func TestFinish_unwilling(t *testing.T) {
 	must.False(t, s.relocation.due(time.Hour))
 }
 
-// What failed is tried again after its back-off; what cannot be moved is not asked again.
+// A failure is retried after its back-off, a refusal is not.
 func TestFinish_failed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
@@ -122,8 +122,8 @@ func TestFinish_failed(t *testing.T) {
 	}
 }
 
-// A move after which the task would end later is refused, with the figures; what cannot be
-// read is for the move to tell.
+// A move after which the task would finish later is refused, with the figures; an unreadable
+// status does not refuse it.
 func TestPays(t *testing.T) {
 	s, a := small()
 	s.nodes = map[string]Summary{"b": growing(3, 0.1)}

@@ -19,8 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// asking are the allocations that have asked to be moved and about which nothing was decided
-// yet.
+// requesting returns the allocations whose move request is not yet decided.
 func (t *term) asking(c config.Config) (asking []*cluster.Alloc) {
 	if !c.Migration.Enabled {
 		return nil
@@ -36,8 +35,7 @@ func (t *term) asking(c config.Config) (asking []*cluster.Alloc) {
 	return asking
 }
 
-// migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
-// wait longest first.
+// migrate runs SpeCon's Algorithm 2 for the tasks that request a move, oldest request first.
 func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[string]Summary) {
 	slices.SortFunc(asking, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Asked.Compare(b.Asked), strings.Compare(a.ID, b.ID))
@@ -65,7 +63,6 @@ func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[strin
 	})
 }
 
-// migrateOne decides about one task.
 func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) {
 	a := t.state.Allocs[r.alloc.ID]
 	if a == nil {
@@ -102,7 +99,7 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	if !out.Move {
 		if unknown := t.unknown(nodes); unknown != "" {
 			t.say(a, "it would stay, but nothing is known of node "+t.name(unknown))
-			return // it is asked again
+			return // retried on the next pass
 		}
 		t.book.mark(c, a.Job, false)
 		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
@@ -111,8 +108,7 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	t.begin(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 }
 
-// unknown is a node that takes allocations and of whose tasks nothing is known; "" if
-// there is none.
+// unknown returns a schedulable node without a summary, "" if there is none.
 func (t *term) unknown(nodes map[string]Summary) string {
 	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
 		n := t.state.Nodes[id]
@@ -123,22 +119,22 @@ func (t *term) unknown(nodes map[string]Summary) string {
 	return ""
 }
 
-// rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
+// rebalance runs SpeCon's Algorithm 3 over the jobs that allow it.
 func (t *term) rebalance(c config.Config, nodes map[string]Summary) {
 	t.rebalances.done()
 	in, byTask := rebalance.Input{NowS: seconds(time.Now())}, make(map[string]*cluster.Alloc)
 	t.overNodes(func(ids []string) { t.spread(c, ids, nodes, &in, byTask) }, func() { t.rebalanceOver(c, in, byTask, tries) })
 }
 
-// rebalanceOver decides, so many times at most: where a node cannot take the task that was
-// chosen, another one may fit.
+// rebalanceOver decides, and again without a task whose target cannot take it, up to the given
+// number of attempts.
 func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, times int) {
 	t.gather(func() func() {
 		if err := in.Validate(); err != nil {
 			t.log.Error("nothing was decided: the input is not valid", "error", err)
 			return func() {}
 		}
-		out := rebalance.Decide(in) // of a large cluster it takes long
+		out := rebalance.Decide(in) // slow for a large cluster, so off the loop
 		return func() {
 			refused := make(map[string]bool)
 			for _, m := range out.Moves {
@@ -167,14 +163,14 @@ func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[str
 	})
 }
 
-// takes says whether a node could take an allocation, as far as that is known here.
+// canTake reports whether a node could take the allocation, as far as the shim can tell.
 func (t *term) takes(a *cluster.Alloc, node, policy string) bool {
 	group, ok := t.group(a, policy)
 	return ok && !t.isBarred(a.Job, node) && t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
 }
 
-// spread adds to what rebalance decides on the tasks of some nodes, if they could take some
-// and have said how many they have, and the allocations of those that let themselves be moved.
+// rebalanceInput adds the given nodes, if schedulable and known, and their movable tasks to in
+// and byTask.
 func (t *term) spread(c config.Config, ids []string, nodes map[string]Summary, in *rebalance.Input, byTask map[string]*cluster.Alloc) {
 	for _, id := range ids {
 		node := t.state.Nodes[id]
@@ -197,7 +193,7 @@ func (t *term) spread(c config.Config, ids []string, nodes map[string]Summary, i
 			byTask[allocID] = a
 			n.Tasks = append(n.Tasks, task)
 		}
-		for i := len(n.Tasks); i < said.Tasks; i++ { // others, which stay
+		for i := len(n.Tasks); i < said.Tasks; i++ { // tasks that cannot move
 			n.Tasks = append(n.Tasks, rebalance.Task{ID: fmt.Sprint(id, "/", i), MarkedS: new(in.NowS), Rebalanced: true})
 		}
 		in.Nodes = append(in.Nodes, n)

@@ -20,8 +20,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// A node is idle if it has no task, not if none of its tasks may move; one that has said
-// nothing is not known to be.
+// A node is idle if it runs no task, not if none is movable; a node without a summary is not
+// known to be idle.
 func TestSpread(t *testing.T) {
 	s, a := small()
 	now := time.Now()
@@ -43,7 +43,6 @@ func TestSpread(t *testing.T) {
 	must.SliceEmpty(t, moves(map[string]Summary{"a": own}))
 }
 
-// What a dry run decides of a job is forgotten with it.
 func TestMark_dry(t *testing.T) {
 	s, a := small()
 	c := config.Default()
@@ -53,8 +52,8 @@ func TestMark_dry(t *testing.T) {
 	must.True(t, s.book.of(config.Default(), a.Job).Marked.IsZero())
 }
 
-// A job that has completed is decided on anew when it is run again, also in a dry run. What
-// Nomad could not be told is tried again, unless the job is remembered anew.
+// A completed job is decided anew when run again, also in a dry run. A failed deletion is
+// retried unless the job is remembered again.
 func TestForget_completed(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)

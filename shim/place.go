@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// place finds nodes for the jobs that wait for one, and for tasks that have just begun.
+// place chooses nodes for held jobs and for newly started tasks.
 func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Alloc, nodes map[string]Summary) {
 	var all []loaded
 	t.overNodes(func(ids []string) { all = append(all, t.loads(ids, nodes)...) }, func() {
@@ -39,7 +39,7 @@ func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Allo
 	})
 }
 
-// tasksOf are the tasks of some allocations, which have begun first at first.
+// tasksOf returns the tasks of the allocations, earliest start first.
 func (t *term) tasksOf(allocs []*cluster.Alloc) (all []reading) {
 	slices.SortFunc(allocs, func(a, b *cluster.Alloc) int {
 		return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.ID, b.ID))
@@ -53,8 +53,8 @@ func (t *term) tasksOf(allocs []*cluster.Alloc) (all []reading) {
 	return all
 }
 
-// reporting are the allocations whose tasks have all reported something. One that has not
-// may not handle its checkpoint's signal yet: it would not save, or die of the signal.
+// reporting returns the allocations all of whose tasks have reported. An earlier signal might
+// reach a trainer that has not yet installed its handler, and kill it.
 func reporting(all []reading) (ids []string) {
 	early := make(map[string]bool)
 	for _, r := range all {
@@ -68,14 +68,14 @@ func reporting(all []reading) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// young are the allocations that have just begun and may move.
+// newlyStarted returns the movable allocations within the placement window.
 func (t *term) young(c config.Config) (young []*cluster.Alloc) {
 	if !c.Placement.Enabled {
 		return nil
 	}
 	now := time.Now()
 	for id, a := range t.state.Allocs {
-		// Most are old: that is asked first, of a hundred thousand.
+		// Checked first: nearly all of up to 100,000 allocations are older.
 		if a.Started.IsZero() || now.Sub(a.Started) > c.Placement.Window || t.placed[id] {
 			continue
 		}
@@ -86,8 +86,8 @@ func (t *term) young(c config.Config) (young []*cluster.Alloc) {
 	return young
 }
 
-// placeOne runs FlowCon's Algorithm 4 for a task that has just begun: it goes to another node
-// that is better by the margin. It is asked once about each allocation.
+// placeOne runs FlowCon's Algorithm 4 once for a newly started allocation, which moves if
+// another node is better by the margin.
 func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []loaded) {
 	a := t.state.Allocs[id]
 	if a == nil {
@@ -98,7 +98,7 @@ func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, al
 	}
 	said, ok := nodes[a.Node]
 	if !ok || said.Tasks == 0 || a.Started.After(said.At) {
-		return // the node has not seen it yet
+		return // the node's summary predates the task
 	}
 	if closed := t.shut(a, ""); closed != "" {
 		t.say(a, closed)
@@ -118,8 +118,8 @@ func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, al
 	t.begin(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 }
 
-// better says whether the node that was chosen is better by the margin than a task's own,
-// which counts without it.
+// better reports whether the chosen node beats the task's own, counted without the task, by the
+// margin.
 func better(c config.Config, out placement.Output, own placement.Load, of func(id string) placement.Load) bool {
 	if out.Node == own.ID {
 		return false
@@ -137,13 +137,13 @@ func better(c config.Config, out placement.Output, own placement.Load, of func(i
 	return is < was*(1-c.Placement.Margin)
 }
 
-// loaded is a node with what counts of its tasks.
+// nodeLoad is a node and its load.
 type loaded struct {
 	node *cluster.Node
 	load placement.Load
 }
 
-// loads sums up some nodes, once for all tasks that are placed at a time.
+// nodeLoads computes the loads of nodes, once for all placements of a pass.
 func (t *term) loads(ids []string, nodes map[string]Summary) []loaded {
 	loads := make([]loaded, 0, len(ids))
 	for _, id := range ids {
@@ -159,15 +159,16 @@ func (t *term) loads(ids []string, nodes map[string]Summary) []loaded {
 	return loads
 }
 
-// candidatesOf are the nodes on which an allocation may run: its own, without it, and those
-// that could take it.
+// candidatesOf returns the nodes on which the allocation may run: its own, counted without it,
+// and those that could take it.
 func (t *term) candidatesOf(a *cluster.Alloc, all []loaded) []placement.Load {
 	group, _ := t.group(a, policies.FlowConPlace)
 	return t.candidates(t.state.Jobs[a.Job], group, a.Uses, a.Node, all)
 }
 
-// candidates are the nodes on which Nomad would place a group, as far as that is known
-// here. own is the one on which it runs already, or "". They hold until the next call.
+// candidates returns the nodes on which Nomad would place the group, as far as the shim can
+// tell, and own, the node on which it already runs ("" if none). The slice is reused by the
+// next call.
 func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resources, own string, all []loaded) []placement.Load {
 	loads := t.feasibles[:0]
 	for _, n := range all {
@@ -185,8 +186,7 @@ func (t *term) candidates(j *cluster.Job, g cluster.Group, asks cluster.Resource
 	return loads
 }
 
-// load is what counts of a node for its next task. A sum of growth that is 0 may be that
-// of tasks of which nothing is known yet.
+// load converts a summary. A growth sum of 0 may mean that nothing is measured yet.
 func load(node *cluster.Node, n Summary) placement.Load {
 	group := func(names ...string) placement.Group {
 		var g placement.Group
@@ -202,12 +202,11 @@ func load(node *cluster.Node, n Summary) placement.Load {
 	return placement.Load{ID: node.ID, PoolCores: node.PoolCores, NL: group("NL", ""), WL: group("WL"), CL: group("CL")}
 }
 
-// begun is how many tasks have been placed on a node since it has last said how its tasks
-// do.
+// startedSince counts the tasks placed on the node since its summary was written.
 func (t *term) begun(node *cluster.Node, at time.Time) int {
 	driver := "ebbtide"
 	if !node.Drivers[driver] {
-		driver = "docker" // it is installed in the stock driver's place
+		driver = "docker" // Ebbtide is installed as "docker"
 	}
 	begun := 0
 	for _, a := range t.state.On(node.ID) {
@@ -221,8 +220,8 @@ func (t *term) begun(node *cluster.Node, at time.Time) int {
 	return begun
 }
 
-// release finds nodes for the jobs that wait for it (cluster.Hold), those that wait
-// longest first. What cannot be placed in time goes where Nomad places it.
+// release chooses nodes for held jobs (cluster.Hold), oldest first. After the hold timeout
+// Nomad places the job.
 func (t *term) release(c config.Config, held []*cluster.Job, all []loaded) {
 	if len(held) == 0 {
 		return
@@ -237,7 +236,7 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []loaded) {
 	for _, j := range held {
 		t.later(func() {
 			if now := t.state.Jobs[j.Key]; t.busy[j.Key] || now != j {
-				t.waiting = t.waiting || now != nil && waits(now) // it has changed meanwhile
+				t.waiting = t.waiting || now != nil && waits(now) // changed since the pass began
 				return
 			}
 			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
@@ -258,12 +257,12 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []loaded) {
 	}
 }
 
-// late is what is decided of a job for which nothing was decided in time.
+// overdue is the decision for a job whose hold has timed out.
 func late(c config.Config, err error) placement.Output {
 	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node was found for it within %v: %v", c.Placement.HoldTimeout, err)}
 }
 
-// held are the jobs that wait and can be let run.
+// heldJobs returns the held jobs that can be released.
 func (t *term) held() (held []*cluster.Job) {
 	for key, j := range t.state.Jobs {
 		switch {
@@ -277,7 +276,7 @@ func (t *term) held() (held []*cluster.Job) {
 	return held
 }
 
-// waits says whether a group of a job waits for the shim.
+// isHeld reports whether a group of the job is held for placement.
 func waits(j *cluster.Job) bool {
 	for _, g := range j.Groups {
 		if g.Held {
@@ -287,7 +286,7 @@ func waits(j *cluster.Job) bool {
 	return false
 }
 
-// find looks for the node of a job that waits. With no node Nomad is to place it.
+// chooseNode returns the node for a held job. Without a node in the result, Nomad places it.
 func (t *term) find(c config.Config, j *cluster.Job, all []loaded) (move.Place, placement.Output, error) {
 	anywhere := func(why string) (move.Place, placement.Output, error) {
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
@@ -316,8 +315,8 @@ func (t *term) find(c config.Config, j *cluster.Job, all []loaded) (move.Place, 
 	return b, out, nil
 }
 
-// free lets a job run that waits, on a node or wherever Nomad places it. In a dry run it
-// only asks Nomad.
+// releaseOne releases a held job to a node, or to wherever Nomad places it. A dry run only
+// plans it.
 func (t *term) free(c config.Config, b move.Place, j *cluster.Job, out placement.Output, overdue bool) {
 	b.Namespace, b.Job = j.Key.Namespace, j.Key.ID
 	e := memory.Entry{
@@ -363,10 +362,10 @@ func (t *term) free(c config.Config, b move.Place, j *cluster.Job, out placement
 	})
 }
 
-// freed takes over what became of a job that was to run.
+// released applies a release's result.
 func (t *term) freed(key cluster.JobKey, node string, e memory.Entry, alloc string, err error) {
 	if errors.Is(err, move.ErrNotHeld) || errors.Is(err, move.ErrClaimed) {
-		return // what was known here was old, or somebody else does it
+		return // the state here was stale, or another process releases the job
 	}
 	result := "placed"
 	switch {
@@ -384,7 +383,7 @@ func (t *term) freed(key cluster.JobKey, node string, e memory.Entry, alloc stri
 	}
 	e.NewAlloc = alloc
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
-	// What fails is tried again, and written down once.
+	// A failure is retried, but recorded once.
 	if err == nil || t.sayOf(key, e.Error) {
 		t.book.note(e)
 	}

@@ -16,14 +16,13 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
-// growing is how a node does with so many tasks that learn.
+// growing is the summary of a node with that many growing tasks.
 func growing(tasks int, growth float64) Summary {
 	return Summary{Node: status.Node{
 		Tasks: tasks, Counts: map[string]int{"NL": tasks}, GrowthSum: map[string]status.Number{"NL": status.Number(growth)},
 	}}
 }
 
-// Where Nomad would not place a job, the next best node is looked for, so many times.
 func TestCandidates_barred(t *testing.T) {
 	s, a := small()
 	for _, id := range []string{"c", "d", "e", "f", "g"} {
@@ -57,8 +56,8 @@ func TestCandidates_barred(t *testing.T) {
 	must.MapEmpty(t, s.barred)
 }
 
-// A task leaves its node only for one that is better by the margin, also where all others
-// have converged.
+// A task only moves to a node that is better by the margin, also where all others have
+// converged.
 func TestBetter(t *testing.T) {
 	c := config.Default()
 	for name, tc := range map[string]struct {
@@ -79,7 +78,7 @@ func TestBetter(t *testing.T) {
 	}
 }
 
-// A task counts on its node from the moment in which it was sent there.
+// A task counts on its node from the start of its move.
 func TestLoads(t *testing.T) {
 	s, a := small()
 	j := s.state.Jobs[a.Job]
@@ -94,7 +93,7 @@ func TestLoads(t *testing.T) {
 		}
 		return out
 	}
-	// small has put it into the list of allocations only.
+	// small only lists the allocation; it is not in the node's index.
 	must.Eq(t, map[string]int{"a": 20, "b": 10}, pending(""))
 	must.Eq(t, map[string]int{"a": 10, "b": 10}, pending(a.Node), must.Sprint("its own node counts without it"))
 	s.inbound["b"] = 2
@@ -118,7 +117,6 @@ func TestLoads(t *testing.T) {
 	must.Eq(t, 0, started(now.Add(-time.Second), true))
 }
 
-// For whom no node is looked for, and why.
 func TestFind(t *testing.T) {
 	c := config.Default()
 	c.Placement.Enabled = true
@@ -157,7 +155,7 @@ func TestFind(t *testing.T) {
 	must.False(t, waits(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))
 }
 
-// A task that has reported nothing may not handle its checkpoint's signal yet.
+// A trainer that has not reported may not have its signal handler yet.
 func TestReporting(t *testing.T) {
 	a, b, c, d := &cluster.Alloc{ID: "a"}, &cluster.Alloc{ID: "b"}, &cluster.Alloc{ID: "c"}, &cluster.Alloc{ID: "d"}
 	said := func(alloc string, reports int64) status.Status { return status.Status{Alloc: alloc, Reports: reports} }

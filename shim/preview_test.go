@@ -17,8 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
-// large is a cluster of so many nodes with one training each, and what the nodes say of
-// themselves.
+// large is a cluster with one training per node, and its summaries.
 func large(nodes int) (*cluster.State, map[string]Summary) {
 	l := cluster.Listing{}
 	says := make(map[string]Summary, nodes)
@@ -63,11 +62,11 @@ func TestPreview(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, moves.Moves)
 	must.StrContains(t, moves.Why, "60 tasks on 20 nodes", must.Sprint("those that may not move count, too"))
-	_, err = p.Rebalance(now.Add(-time.Hour), says) // marks of the future count as those of now
+	_, err = p.Rebalance(now.Add(-time.Hour), says) // marks in the future count as now
 	must.NoError(t, err)
 }
 
-// How long one decision takes: see docs/evaluation.md.
+// The cost of one decision: see docs/evaluation.md.
 func BenchmarkPreview_Placing(b *testing.B) {
 	state, says := large(10_000)
 	p := NewPreview(nil, state, nil)

@@ -13,29 +13,27 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// ownerPrefix begins the names of shims as owners of moves. Their records are taken over by
-// the one that leads: no other one changes anything.
+// ownerPrefix marks claims that belong to shims. The leader takes them over, as no other shim
+// acts.
 const ownerPrefix = "ebbtide shim on "
 
-// lookEvery is the time between two looks at the records of moves.
 const lookEvery = 10 * time.Second
 
-// recovery is what is known of moves whose processes are gone.
+// recovery tracks moves whose process is gone.
 type recovery struct {
-	watch   move.Watch                // of the records of moves
-	looked  time.Time                 // when they were looked at last
-	looking bool                      // they are
-	left    map[cluster.JobKey]uint64 // jobs that were bound without a record, as they were when that was seen to
+	watch   move.Watch // detects abandoned claims
+	looked  time.Time
+	looking bool                      // a read is in progress
+	left    map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which that was handled
 }
 
-// recover finishes the moves whose processes are gone, whosever they were, and gives back
-// jobs that are bound although there is no record of a move.
+// recover finishes abandoned moves and unbinds jobs that are bound without a claim.
 func (t *term) recover() {
 	if t.looking || time.Since(t.looked) < lookEvery || t.now().DryRun {
 		return
 	}
 	t.looking, t.looked = true, time.Now()
-	// Of before the records are read: a move writes its record before it binds its job.
+	// Before the claims are read: a move writes its claim before it binds the job.
 	bound := make(map[cluster.JobKey]string)
 	for key, j := range t.state.Jobs {
 		if group := j.Bound(); group != "" {
@@ -60,7 +58,6 @@ func (t *term) recover() {
 	})
 }
 
-// takeOver finishes what is abandoned.
 func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) {
 	abandoned := t.watch.Abandoned(records)
 	for _, r := range records {
@@ -88,7 +85,7 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 		index := j.Index
 		t.beside(key, func(ctx context.Context) (func(), error) {
 			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group)
-			// One that has completed stays as it is.
+			// A completed job stays bound; do not try again at this index.
 			return func() { t.left[key] = index; t.sayOf(key, said) }, err
 		})
 	}
@@ -96,8 +93,8 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 
 func jobOf(r move.Record) cluster.JobKey { return cluster.JobKey{Namespace: r.Namespace, ID: r.Job} }
 
-// beside does something about a job that is not busy otherwise. What it returns the loop
-// does when that has succeeded.
+// withJob runs do off the loop unless the job is busy, and what do returns on the loop if do
+// succeeded.
 func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), error)) {
 	if t.busy[key] {
 		return

@@ -17,14 +17,14 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// books are the records of moves, and a cluster of which nothing can be read but jobs.
+// books serves claims and jobs only.
 type books struct {
 	move.Nomad
 	move.Claims
 	mu      sync.Mutex
 	records []move.Record
-	taken   []string // moves that were taken over
-	read    []string // jobs
+	taken   []string // claims taken over
+	read    []string
 }
 
 func (b *books) List(context.Context) ([]move.Record, error) { return slices.Clone(b.records), nil }
@@ -33,7 +33,7 @@ func (b *books) Write(_ context.Context, r move.Record) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = append(b.taken, r.ID+" by "+r.Owner)
-	return 0, move.ErrClaimed // somebody else was faster
+	return 0, move.ErrClaimed // another process was faster
 }
 
 func (b *books) Read(context.Context, string, string) (move.Record, error) {
@@ -47,8 +47,8 @@ func (b *books) Job(_ context.Context, _, id string) (*api.Job, error) {
 	return &api.Job{ID: &id}, nil
 }
 
-// A leader takes the records of other shims over at once, those of living processes not, and
-// gives back jobs that are bound without a record, once.
+// The leader takes over other shims' claims at once, those of living processes never, and
+// unbinds jobs without a claim once.
 func TestTerm_recover(t *testing.T) {
 	b := &books{records: []move.Record{
 		{ID: "1", Owner: ownerPrefix + "n1, process 7", Namespace: "ml", Job: "shims"},

@@ -16,19 +16,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// Bounds of a look, so that it takes no longer in a large cluster: tasks that are asked,
-// those of the busiest nodes first, and nodes that may be their targets, those with the
-// least to do.
+// Bounds of a pass: tasks whose status is read, from the busiest nodes, and target nodes, the
+// least busy.
 const (
 	candidates = 32
 	targets    = 64
 )
 
-// askEach bounds how often nodes are asked: all of them at a look.
+// surveyPerNode times the number of nodes is the least time between two surveys for relocation.
 const askEach = 10 * time.Millisecond
 
-// relocate moves tasks that would end much sooner on another node, one for four nodes at
-// most.
+// relocate moves tasks that would finish much sooner elsewhere, at most one per four nodes.
 func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	t.relocation.done()
 	in := relocate.Input{Params: relocate.DefaultParams()}
@@ -54,7 +52,7 @@ func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	})
 }
 
-// relocateOne moves the task whose move saves most, and then the next one, so many at most.
+// relocateOne moves the task that gains most, then the next, up to limit tasks.
 func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
 	out := relocate.Decide(in)
 	if out.Task == "" {
@@ -79,7 +77,6 @@ func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
 	}
 }
 
-// anyMovable says whether there is an allocation that may move.
 func (t *term) anyMovable() bool {
 	for _, a := range t.state.Allocs {
 		if _, ok := t.group(a, policies.Relocate); ok {
@@ -89,8 +86,8 @@ func (t *term) anyMovable() bool {
 	return false
 }
 
-// backlogs are those of some nodes of which it is known what they have to do. What has been
-// placed there since, or is on its way, counts as of unknown size.
+// backlogs returns the remaining work of nodes with a summary. Tasks placed since, or inbound,
+// count as of unknown size.
 func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node {
 	out := make([]relocate.Node, 0, len(ids))
 	for _, id := range ids {
@@ -111,8 +108,8 @@ func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node 
 	return out
 }
 
-// relocatable are the tasks of the busiest nodes that may move, to be asked how much they
-// have left, and for each allocation the nodes that could take it.
+// relocatable returns the movable tasks of the busiest nodes and, by allocation, the nodes that
+// could take it.
 func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string][]string) {
 	to = make(map[string][]string)
 	work := relocate.Seconds(nodes)
@@ -125,7 +122,7 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 	asked := 0
 	for _, i := range order {
 		if len(least) == 0 || work[least[len(least)-1]] >= work[i]/2 {
-			return all, to // nor is there a target for the less busy ones
+			return all, to // less busy nodes have no target either
 		}
 		allocs := t.state.On(nodes[i].ID)
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
@@ -150,7 +147,7 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 	return all, to
 }
 
-// measured are the tasks that know how much they have left.
+// measured returns the tasks whose remaining work is known.
 func measured(all []reading, to map[string][]string) (tasks []relocate.Task) {
 	for _, r := range all {
 		fair := r.said.Fair

@@ -18,10 +18,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// says is a Nomad that knows status files only.
+// says is a Nomad that serves status files only.
 type says struct {
 	move.Nomad
-	statuses map[string]status.Status // by allocation
+	statuses map[string]status.Status
 }
 
 func (s says) Status(_ context.Context, a *api.Allocation, task string) (status.Status, error) {
@@ -32,8 +32,8 @@ func (s says) Status(_ context.Context, a *api.Allocation, task string) (status.
 	return st, nil
 }
 
-// What nodes have to do is what their tasks have said, and what has come since; of the
-// busiest, those that may move and know how much they have left are candidates.
+// A node's work is what its tasks reported plus later starts; movable tasks of known size on
+// the busiest nodes are candidates.
 func TestRelocatable(t *testing.T) {
 	s, a := small()
 	a.Started = time.Now().Add(-time.Minute)

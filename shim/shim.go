@@ -1,19 +1,29 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shim is the daemon beside Nomad that moves training jobs between nodes: a new
-// task goes to where it can learn fastest (FlowCon, Algorithm 4), one that has converged
-// makes room for those that learn on (SpeCon, Algorithm 2), and when all have, nodes that
-// have run empty get some of them (Algorithm 3).
+// Package shim is the daemon beside Nomad that places and moves training jobs: FlowCon's
+// Algorithm 4 for new tasks, SpeCon's Algorithms 2 and 3 for converged ones, and relocation of
+// tasks that would finish much sooner on another node. One shim leads; the others stand by.
+// Whatever fails here, jobs keep running where Nomad placed them.
 //
-// Of several shims one acts (package leader). It lists the cluster and follows Nomad's
-// events (cluster, stream); at each interval it looks for tasks that have just begun or
-// that have asked to be moved, asks the nodes how their tasks do, and the policy for a
-// decision (placement, migration, rebalance, relocate). What the policy wants passes a gate
-// (actuator), is done step by step (move) and is written down (memory). One loop decides;
-// whatever waits for Nomad or a node is an errand beside it.
+// In: Nomad's listing and event stream (cluster, stream), the drivers' status files (allocfs),
+// configuration (config), the operators' pause (memory). Out: job registrations and signals
+// (move), records and a report in Nomad variables (memory), metrics and health (web).
 //
-// Whatever fails here, jobs run on as Nomad has placed them.
+// Start with shim.go. An event becomes a move like this:
+//
+// \tlisten reads the event stream and posts each batch to the loop
+// \tapply updates cluster.State; a held job expedites the next pass
+// \treconcile one pass: reads the pause, recovers abandoned moves, then
+// \tdecide selects what is due and surveys the nodes' summaries
+// \tplace, migrate, relocate, rebalance
+// \t build a policy's input and call its pure Decide or Choose
+// \tstartMove checks pause and limits (actuator.Gate), starts move.Move
+// \tmove.Move claims, freezes, binds, verifies and unbinds the job
+// \tfinish records the result, updates limits and back-off
+//
+// heldJobs and release do the same for jobs held for placement (move.Release). One loop owns
+// all state; background runs whatever waits for Nomad or a node.
 package shim
 
 import (
@@ -39,7 +49,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// Shim is the daemon.
 type Shim struct {
 	client  *api.Client
 	log     hclog.Logger
@@ -49,17 +58,17 @@ type Shim struct {
 	mu      sync.Mutex
 	config  config.Config
 	leads   bool
-	problem bool // the cluster is not followed, while this process leads
-	apart   bool // it is not known which one leads, while it does not
+	problem bool // leads, but is not connected to the event stream
+	apart   bool // does not lead, and the lock's state is unknown
 }
 
-// New returns a Shim. Holder names this process for people.
+// New returns a Shim. holder names this process in the lock and in claims.
 func New(c config.Config, client *api.Client, holder string, log hclog.Logger) *Shim {
 	return &Shim{client: client, log: log, holder: holder, config: c, metrics: web.NewMetrics()}
 }
 
-// Reload sets another configuration. What is said of the cluster, the leader and the web
-// takes effect with the next start.
+// Reload replaces the configuration. The client, leader and web blocks take effect on the next
+// start.
 func (s *Shim) Reload(c config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +81,7 @@ func (s *Shim) now() config.Config {
 	return s.config
 }
 
-// Run acts whenever this process is the leader, until ctx ends.
+// Run acts while this process leads, until ctx ends.
 func (s *Shim) Run(ctx context.Context) error {
 	c := s.now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -107,7 +116,8 @@ func (s *Shim) Run(ctx context.Context) error {
 	return err
 }
 
-// health says what is wrong; the log says why. A standby is well, if it knows that it is one.
+// health returns an error for the health endpoint; the log has the cause. A standby is healthy
+// while it knows that another shim leads.
 func (s *Shim) health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,19 +153,19 @@ func (s *Shim) problemIs(problem bool) {
 	s.metrics.Connected.Set(connected)
 }
 
-// term is the time for which this process leads. Its loop owns everything in it and waits
-// for nobody: what takes time is an errand.
+// term is one period of leadership. Its loop owns all fields and never blocks: what takes time
+// runs in the background.
 type term struct {
 	*Shim
 	*errands
-	leading context.Context // ends with the term; a move outlives the stream
+	leading context.Context // ends with the term; moves outlive the event stream
 	nomad   move.Nomad
 	claims  move.Claims
 
-	news       chan func() // what has changed in the cluster, for the loop to take over
+	news       chan func() // changes of the cluster, for the loop to apply
 	state      *cluster.State
-	follows    bool // the state is the cluster's
-	remembered bool // what is remembered of jobs was read; the follower's
+	follows    bool // state is current
+	remembered bool // job memory was read; owned by follow
 
 	surveyor *surveyor
 	book     *book
@@ -163,20 +173,20 @@ type term struct {
 	recovery
 	operators
 
-	nodes     map[string]Summary // as they have last said
-	agenda    []func()           // what is to be decided, each a step of the loop
-	deciding  int                // errands of decisions
-	waiting   bool               // somebody waits for a decision
+	nodes     map[string]Summary // latest summaries
+	agenda    []func()           // steps of the decisions in progress
+	deciding  int                // decisions in the background
+	waiting   bool               // a job is held, or a policy retries
 	reported  memory.Report
-	longest   time.Duration // step of the loop
-	telling   chan struct{} // of what is told to tasks that have begun
-	releasing chan struct{} // of jobs that are let run
+	longest   time.Duration // longest step of the loop so far
+	telling   chan struct{} // limits concurrent signals
+	releasing chan struct{} // limits concurrent releases
 
-	placed     map[string]bool           // allocations whose placement was looked at
-	told       map[cluster.JobKey]string // what was said last of a job
+	placed     map[string]bool           // allocations whose placement was decided
+	told       map[cluster.JobKey]string // last reason per job
 	relocation cadence
 	rebalances cadence
-	feasibles  []placement.Load // room for the nodes of one decision, kept for the next one
+	feasibles  []placement.Load // reused by candidates
 }
 
 func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Store, held func() error) *term {
@@ -192,8 +202,7 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 	}
 }
 
-// lead acts until ctx ends. Moves that are under way are undone then, as far as this
-// process still leads.
+// lead acts until ctx ends, then reverts moves in progress while it still holds the lock.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
 	t := s.term(ctx, move.API{Client: s.client}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
@@ -211,11 +220,11 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	return t.loop(ctx)
 }
 
-// loop does what there is to do, until ctx ends.
+// loop runs one step at a time until ctx ends.
 func (t *term) loop(ctx context.Context) error {
 	due := time.NewTimer(t.now().Interval)
 	defer due.Stop()
-	hurried := false // somebody who waits has made the next look an early one
+	hurried := false // the next pass was brought forward
 	always := make(chan struct{})
 	close(always)
 	for {
@@ -254,15 +263,13 @@ func (t *term) loop(ctx context.Context) error {
 	}
 }
 
-// soon is how long somebody waits who waits for a decision. Several that come at once are
-// decided on at once.
+// expediteDelay is the delay of a pass that was requested; requests in it share the pass.
 const soon = 250 * time.Millisecond
 
-// later has something decided in a step of its own.
 func (t *term) later(do func()) { t.agenda = append(t.agenda, do) }
 
-// gather learns beside the loop what a decision needs, and goes on with it, unless the
-// cluster is not followed any more.
+// fetch runs do in the background and what it returns on the loop, unless the cluster has been
+// lost in the meantime.
 func (t *term) gather(do func() (then func())) {
 	t.deciding++
 	t.send(func() func() {
@@ -276,7 +283,6 @@ func (t *term) gather(do func() (then func())) {
 	})
 }
 
-// tell has the loop take something over.
 func (t *term) tell(ctx context.Context, what func()) error {
 	select {
 	case t.news <- what:
@@ -286,7 +292,7 @@ func (t *term) tell(ctx context.Context, what func()) error {
 	}
 }
 
-// follow tells the loop what the cluster is like, until ctx ends.
+// follow keeps the loop's state current until ctx ends.
 func (t *term) follow(ctx context.Context) {
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		begun := time.Now()
@@ -310,11 +316,11 @@ func (t *term) follow(ctx context.Context) {
 	}
 }
 
-// atOnce bounds the events that are taken over in a step of the loop: a change may bring
-// tens of thousands.
+// maxEventBatch bounds the events applied in one step: a single change may cause tens of
+// thousands.
 const atOnce = 100
 
-// listen lists the cluster and follows what changes, until the stream ends.
+// listen lists the cluster and applies events until the stream ends.
 func (t *term) listen(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -353,7 +359,6 @@ func (t *term) listen(ctx context.Context) error {
 	}
 }
 
-// listed takes over what was listed, and what is remembered of jobs if it was read.
 func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) {
 	t.state.Become(state)
 	for _, j := range t.state.Jobs {
@@ -368,7 +373,6 @@ func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) 
 	t.follows = true
 }
 
-// apply takes events over.
 func (t *term) apply(events []stream.Event) {
 	for _, e := range events {
 		was := t.state.Allocs[e.Key]
@@ -387,18 +391,18 @@ func (t *term) apply(events []stream.Event) {
 	}
 }
 
-// recall tells the tasks of an allocation that has begun what their last runs took, if
-// those were on another node.
+// sendHistory sends each task of a new allocation the duration of its last run, if that was on
+// another node.
 func (t *term) recall(a *cluster.Alloc) {
 	if t.now().DryRun {
 		return
 	}
 	for task, run := range t.state.Runs(a) {
 		if run.Node == a.Node {
-			continue // which has kept it
+			continue // that node's driver has it
 		}
 		t.send(func() func() {
-			// Nomad takes 100 connections at a time, and many may begin at once.
+			// Nomad accepts 100 connections at a time by default.
 			t.telling <- struct{}{}
 			defer func() { <-t.telling }()
 			ctx, cancel := context.WithTimeout(t.leading, askWithin)
@@ -411,8 +415,7 @@ func (t *term) recall(a *cluster.Alloc) {
 	}
 }
 
-// fenced is a cluster in which nothing is changed by a process that does not lead any
-// more.
+// fenced rejects every change once this process no longer leads.
 type fenced struct {
 	move.Nomad
 	held func() error

@@ -12,17 +12,16 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// A leader is well that follows the cluster, and a standby that knows that it is one.
 func TestHealth(t *testing.T) {
 	s := New(config.Default(), nil, "me", hclog.NewNullLogger())
 	must.NoError(t, s.health())
 	s.apartIs(true)
 	must.ErrorContains(t, s.health(), "it is not known which shim leads")
-	s.apartIs(false) // another one leads
+	s.apartIs(false)
 	must.NoError(t, s.health())
 
 	s.leadsIs(true)
-	s.apartIs(true) // a renewal failed, and is tried again
+	s.apartIs(true) // a renewal failed and is retried
 	must.NoError(t, s.health())
 	s.problemIs(true)
 	must.ErrorContains(t, s.health(), "the cluster is not followed")

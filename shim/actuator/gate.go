@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package actuator is the only part of the shim that changes anything: whatever a policy
-// wants has to pass its gate.
+// Package actuator limits the moves that policies start: in flight, per minute, per node and
+// per job.
 package actuator
 
 import (
@@ -14,39 +14,37 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// Gate says whether a move may begin: it knows how many there were lately, which are in
-// flight, and what became of a job's last ones. It is not safe for concurrent use.
+// Gate decides whether a move may start. It is not safe for concurrent use.
 type Gate struct {
 	limits config.Limits
 
-	begun    []time.Time // of moves in the last minute, in order
+	begun    []time.Time // starts within the last minute, in order
 	inFlight int
-	touching map[string]int // moves in flight, by node
+	touching map[string]int // moves in flight by node
 	jobs     map[cluster.JobKey]*past
 }
 
-// past is what became of a job's moves.
+// history is what the Gate knows of a job's moves.
 type past struct {
 	moving   bool
-	last     time.Time // the end of the last one
-	failures int       // in a row
+	last     time.Time // end of the last one
+	failures int       // consecutive
 }
 
-// NewGate returns a Gate.
 func NewGate(limits config.Limits) *Gate {
 	return &Gate{limits: limits, touching: make(map[string]int), jobs: make(map[cluster.JobKey]*past)}
 }
 
-// Limits sets other limits; they count from the next move on.
+// SetLimits replaces the limits for moves yet to start.
 func (g *Gate) Limits(limits config.Limits) { g.limits = limits }
 
-// Remember takes over what an earlier leader knew: when a job's last move ended, and how
-// many have failed in a row.
+// Restore sets the history left by an earlier leader: when the job's last move ended, and its
+// consecutive failures.
 func (g *Gate) Remember(job cluster.JobKey, last time.Time, failures int) {
 	g.jobs[job] = &past{last: last, failures: failures}
 }
 
-// Forget drops a job that is no more.
+// Forget drops a job unless it is being moved.
 func (g *Gate) Forget(job cluster.JobKey) {
 	if p := g.jobs[job]; p != nil && !p.moving {
 		delete(g.jobs, job)
@@ -56,8 +54,8 @@ func (g *Gate) Forget(job cluster.JobKey) {
 // maxFailures bounds the doubling of the back-off.
 const maxFailures = 10
 
-// Closed says why a move may not begin now; "" if it may. The cooldown is the job's own; it
-// counts if it is the longer one.
+// Blocked says why a move may not start now, "" if it may. The longer of the job's cooldown and
+// the configured one applies.
 func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
 	if p := g.jobs[job]; p != nil {
 		wait := max(g.limits.Cooldown, cooldown)
@@ -87,7 +85,7 @@ func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration,
 	return ""
 }
 
-// Spent is how many moves are in flight, and how many have begun within a minute.
+// Usage returns the moves in flight and those started within a minute.
 func (g *Gate) Spent(now time.Time) (inFlight, begun int) {
 	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {
 		g.begun = g.begun[1:]
@@ -95,19 +93,16 @@ func (g *Gate) Spent(now time.Time) (inFlight, begun int) {
 	return g.inFlight, len(g.begun)
 }
 
-// Outcome is what became of a move.
 type Outcome int
 
-// The outcomes of a move.
 const (
 	Moved Outcome = iota
 	Failed
-	Refused // nothing has happened; the job waits as after a failure, others do not
-	Never   // nothing has happened, and another node is tried at once
+	Refused // nothing was changed; the job backs off, the limits are not charged
+	Never   // nothing was changed; another node is tried at once
 )
 
-// Begin notes that a move begins. The function it returns is to be called when it has
-// ended.
+// Begin records the start of a move. The caller must call end once.
 func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, outcome Outcome)) {
 	p := g.jobs[job]
 	if p == nil {
@@ -139,7 +134,7 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 	}
 }
 
-// Failures is how many moves of a job have failed in a row, and when the last one ended.
+// Failures returns a job's consecutive failures and when its last move ended.
 func (g *Gate) Failures(job cluster.JobKey) (failures int, last time.Time) {
 	if p := g.jobs[job]; p != nil {
 		return p.failures, p.last

@@ -65,8 +65,8 @@ func TestGate_cooldown(t *testing.T) {
 
 	must.Eq(t, "cooldown until "+start.Add(61*time.Minute).UTC().Format(time.RFC3339), g.Closed(start.Add(11*time.Minute), job("a"), time.Hour, "n1", "n2"), must.Sprint("its own"))
 
-	// Failures wait longer and longer, and a success ends that.
-	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // of moves that did not fail
+	// The back-off doubles, and a success resets it.
+	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // for moves that did not fail
 	at := start
 	for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
 		g.Begin(at, job("a"), "n1", "n2")(at, Failed)
@@ -76,7 +76,6 @@ func TestGate_cooldown(t *testing.T) {
 	failures, last := g.Failures(job("a"))
 	must.Eq(t, 4, failures)
 
-	// The next leader knows.
 	next := gate(func(l *config.Limits) { l.Cooldown = 0 })
 	next.Remember(job("a"), last, failures)
 	must.StrHasPrefix(t, "back-off after 4 failures until ", next.Closed(last, job("a"), 0, "n1", "n2"))
@@ -89,7 +88,7 @@ func TestGate_cooldown(t *testing.T) {
 	must.Eq(t, 0, failures)
 }
 
-// A move that Nomad would not have made counts as if nobody had wanted it.
+// A move that Nomad would not place is not charged.
 func TestGate_never(t *testing.T) {
 	g := gate(nil)
 	for range 10 {
@@ -100,14 +99,14 @@ func TestGate_never(t *testing.T) {
 	must.Eq(t, 0, failures)
 	must.True(t, last.IsZero())
 
-	// One that cannot be moved waits, and costs others nothing.
+	// A refusal backs off the job only.
 	g.Begin(start, job("a"), "n1", "n2")(start, Refused)
 	must.StrHasPrefix(t, "back-off after 1 failures", g.Closed(start, job("a"), 0, "n1", "n2"))
 	_, begun := g.Spent(start)
 	must.Eq(t, 0, begun)
 }
 
-// Whatever happens in whatever order, the limits hold, and nothing is left in the end.
+// Limits hold under any sequence, and nothing is left at the end.
 func TestGate_limits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := config.Limits{

@@ -42,7 +42,6 @@ const (
 			{"Type": "Driver", "Time": 1000, "Details": {"ebbtide": "category"}}, {"Type": "Driver", "Time": 2000, "Details": {"ebbtide": "move"}}]}}}`
 )
 
-// event is what the stream says about an object.
 func event(topic api.Topic, kind string, index uint64, object string) stream.Event {
 	return stream.Event{Topic: topic, Type: kind, Index: index, Payload: json.RawMessage(fmt.Sprintf(`{"%s": %s}`, topic, object))}
 }
@@ -110,13 +109,13 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))
 	must.MapLen(t, 0, s.Nodes)
 
-	// That a client has reported of an allocation says nothing of the node, whatever is in it.
+	// AllocationUpdated says nothing about the node, whatever it contains.
 	apply(t, s, true, node(20))
 	e := node(21)
 	e.Type, e.Payload = "AllocationUpdated", json.RawMessage(`{"Node": 1}`)
 	apply(t, s, false, e)
 
-	// What a task has said need not be UTF-8.
+	// A task's output need not be UTF-8.
 	e = alloc("a3", "running", 22)
 	e.Payload = append(e.Payload[:len(e.Payload)-1], []byte(", \"said\": \"\xff\"}")...)
 	apply(t, s, true, e)
@@ -126,8 +125,7 @@ func TestState_Apply(t *testing.T) {
 	must.ErrorContains(t, err, "reading event JobRegistered of x")
 }
 
-// What the driver has said of a whole run is known for the next one of the job, whether an
-// event or a listing says it, and of several the last one.
+// The latest run of a job is known, from events and from listings.
 func TestState_Runs(t *testing.T) {
 	s := New()
 	said := func(id, job, node string, index int, at int, text string) WireAlloc {
@@ -154,14 +152,12 @@ func TestState_Runs(t *testing.T) {
 	must.Eq(t, "cpu_s=4", s.Runs(next)["t"].Text)
 }
 
-// read reads an object as Nomad writes it.
 func read[T any](t *testing.T, text string) (w T) {
 	t.Helper()
 	must.NoError(t, json.Unmarshal([]byte(text), &w))
 	return w
 }
 
-// Of which jobs others are made, and which were.
 func TestJob_made(t *testing.T) {
 	for text, want := range map[string][2]bool{
 		`{}`:                                    {false, false},
@@ -175,7 +171,7 @@ func TestJob_made(t *testing.T) {
 	}
 }
 
-// What the stream repeats of the time before the listing does not come back.
+// Old events repeated by the stream do not restore what is gone.
 func TestState_Replace(t *testing.T) {
 	s := New()
 	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
@@ -195,14 +191,13 @@ func TestState_Replace(t *testing.T) {
 	must.MapLen(t, 2, s.Allocs)
 }
 
-// In whatever order and however often events come, those that are newest count, and the
-// index by node agrees.
+// Whatever their order and repetition, the newest events win, and the index by node agrees.
 func TestState_idempotent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := New()
 		newest := map[string]int{}
 		status := map[string]string{}
-		seen := 0 // of the node
+		seen := 0 // on the node
 		for range rapid.IntRange(0, 30).Draw(t, "events") {
 			if rapid.IntRange(0, 5).Draw(t, "node") == 0 {
 				seen++
@@ -252,7 +247,7 @@ func TestList(t *testing.T) {
 		case "/v1/nodes":
 			must.Eq(t, "true", r.URL.Query().Get("resources"))
 			must.Eq(t, "2000", r.URL.Query().Get("per_page"))
-			// The second page shows a later moment.
+			// The second page is newer.
 			if token := r.URL.Query().Get("next_token"); token == "" {
 				w.Header().Set("X-Nomad-NextToken", "n2")
 				fmt.Fprintf(w, "[%s]", fmt.Sprintf(nodeText, 5))
@@ -297,7 +292,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// How many events a second: see docs/evaluation.md.
+// Events per second: see docs/evaluation.md.
 func BenchmarkApply(b *testing.B) {
 	s := New()
 	b.ReportAllocs()

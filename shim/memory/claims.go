@@ -17,18 +17,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Claims keeps the records of moves that are under way, each a variable.
+// Claims stores each move's record in a variable.
 type Claims struct{ Store }
 
 var _ move.Claims = Claims{}
 
-// name is a short one: Nomad takes paths of up to 128 characters.
+// name hashes: Nomad limits paths to 128 characters.
 func (c Claims) name(namespace, job string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + job))
 	return path.Join(c.Path, "claims", hex.EncodeToString(sum[:16]))
 }
 
-// Write implements move.Claims.
 func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err error) {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -42,7 +41,7 @@ func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err err
 	return out.ModifyIndex, nil
 }
 
-// claimed is move.ErrClaimed for what is not as it was read.
+// asClaimed turns a check-and-set conflict into move.ErrClaimed.
 func claimed(err error) error {
 	var conflict api.ErrCASConflict
 	if !errors.As(err, &conflict) {
@@ -65,7 +64,6 @@ func record(v *api.Variable) (r move.Record, err error) {
 	return r, nil
 }
 
-// Read implements move.Claims.
 func (c Claims) Read(ctx context.Context, namespace, job string) (move.Record, error) {
 	return c.at(ctx, c.name(namespace, job))
 }
@@ -81,7 +79,6 @@ func (c Claims) at(ctx context.Context, full string) (move.Record, error) {
 	return record(v)
 }
 
-// Remove implements move.Claims.
 func (c Claims) Remove(ctx context.Context, r move.Record) error {
 	full := c.name(r.Namespace, r.Job)
 	_, err := c.Client.Variables().CheckedDelete(full, r.Index, (&api.WriteOptions{Namespace: c.Namespace}).WithContext(ctx))
@@ -91,7 +88,6 @@ func (c Claims) Remove(ctx context.Context, r move.Record) error {
 	return nil
 }
 
-// List implements move.Claims.
 func (c Claims) List(ctx context.Context) ([]move.Record, error) {
 	paths, err := c.list(ctx, "claims")
 	if err != nil {

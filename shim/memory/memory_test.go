@@ -21,16 +21,16 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// variables is Nomad's API for variables, in memory.
+// variables is Nomad's variables API, in memory.
 type variables struct {
 	mu    sync.Mutex
 	items map[string]api.VariableItems
-	at    map[string]uint64 // their indexes
+	at    map[string]uint64 // ModifyIndex
 	last  uint64
 	deny  bool
 }
 
-// conflicts says whether a variable is not as it is to be for a request, and tells so.
+// conflicts fails a check-and-set request whose index does not match.
 func (v *variables) conflicts(w http.ResponseWriter, r *http.Request, p string) bool {
 	cas := r.URL.Query().Get("cas")
 	if cas == "" || cas == fmt.Sprint(v.at[p]) {
@@ -136,7 +136,7 @@ func TestStore_jobs(t *testing.T) {
 	must.ErrorContains(t, s.Keep(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
 }
 
-// How long the next leader waits for what is remembered of 10,000 jobs.
+// The time in which a new leader reads 10,000 remembered jobs.
 func BenchmarkStore_Jobs(b *testing.B) {
 	s, _ := store(b)
 	for i := range 10_000 {
@@ -161,7 +161,7 @@ func TestStore_notes(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []Entry{e}, notes)
 
-	// In the order of time; the oldest ones go.
+	// In order of time; the oldest are dropped.
 	for i := range kept + 5 {
 		must.NoError(t, s.Note(t.Context(), Entry{Time: at.Add(time.Duration(i+1) * time.Hour), Alloc: fmt.Sprint("alloc-", i)}))
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// Nomad 1.11 has no plan for a workload identity; other errors are errors.
+// Nomad 1.11 cannot plan with a workload identity; other errors are returned.
 func TestAPI_Plan(t *testing.T) {
 	for text, noPlan := range map[string]bool{
 		"rpc error: acl token lookup failed: index error: UUID must be 36 characters": true,
@@ -40,7 +40,7 @@ func TestAPI_Plan(t *testing.T) {
 	}
 }
 
-// A status is what the driver has kept from the task, not what lies where the task writes.
+// The status is read from the private directory, not from where the task writes.
 func TestAPI_Status(t *testing.T) {
 	files := map[string]string{
 		"alloc/data/ebbtide/vae.json": `{"task": "forged"}`,

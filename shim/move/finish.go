@@ -15,11 +15,11 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// metaAdopt is the key of a group's meta that names the allocation from which the driver
-// takes the checkpoint, on the node that it came from.
+// metaAdopt is the group meta key that names the allocation whose checkpoint the driver adopts
+// after a rollback.
 const metaAdopt = "ebbtide_adopt"
 
-// adopt sets it; with "" it is taken away.
+// adopt sets metaAdopt, or deletes it for "".
 func adopt(g *api.TaskGroup, alloc string) {
 	if alloc == "" {
 		delete(g.Meta, metaAdopt)
@@ -31,8 +31,8 @@ func adopt(g *api.TaskGroup, alloc string) {
 	g.Meta[metaAdopt] = alloc
 }
 
-// finish takes a move to its end whose job is bound. over says that nothing of it is left to
-// do, so that its record may go.
+// finish completes the move of a bound job. over means that nothing is left to do, so the claim
+// can be released.
 func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	err = m.step(ctx, PhaseWait, m.wait)
 	if err == nil {
@@ -49,7 +49,7 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 		}
 	}
 	if cerr := m.put(ctx, m.record().Phase); cerr != nil {
-		return false, errors.Join(err, cerr) // whoever has the record sees to it
+		return false, errors.Join(err, cerr) // the claim's next owner finishes the move
 	}
 	if m.mayGoHome(ctx, err) {
 		herr := m.put(ctx, PhaseHome)
@@ -62,22 +62,22 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 		}
 		return false, errors.Join(err, fmt.Errorf("sending it back to where it was: %w", herr))
 	}
-	// Without the constraint nothing is left to wait for, and the old one, if it still
-	// stands, runs on.
+	// Without the constraint there is nothing left to wait for; the old allocation, if frozen,
+	// is thawed.
 	if uerr := m.after(ctx, m.unbind); uerr != nil {
 		return false, errors.Join(err, uerr)
 	}
 	return true, errors.Join(err, m.after(ctx, m.thaw))
 }
 
-// put writes down which step comes.
+// put records the next step.
 func (m *mover) put(ctx context.Context, phase Phase) error {
 	return m.after(ctx, func(ctx context.Context) error {
 		return m.claim.put(ctx, func(r *Record) { r.Phase = phase })
 	})
 }
 
-// wait waits until the new allocation has been started, or has failed.
+// wait waits until the new allocation has started or failed.
 func (m *mover) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
 	defer cancel()
@@ -87,7 +87,7 @@ func (m *mover) wait(ctx context.Context) error {
 	}
 	err := m.placed(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
 		if old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc }); old != nil && ended(old.ClientStatus) {
-			m.frozen.end() // there is nothing to keep
+			m.frozen.end() // nothing left to keep frozen
 		}
 		if next == nil {
 			return false, nil
@@ -111,13 +111,13 @@ func (m *mover) wait(ctx context.Context) error {
 	return nil
 }
 
-// errUnplaced says that Nomad has not placed what is bound, and why.
+// errUnplaced means that Nomad could not place the bound job.
 type errUnplaced struct{ why string }
 
 func (e errUnplaced) Error() string { return "it is not placed: " + e.why }
 
-// placed waits until Nomad has dealt with the job as it is bound at an index, and what it has
-// placed on the node, or nil, is as it should be.
+// waitPlaced waits until Nomad has evaluated the job as bound at index and is accepts the
+// newest allocation on the node (nil if there is none).
 func (m *mover) placed(ctx context.Context, index uint64, what string, is func(all []*api.AllocationListStub, next *api.AllocationListStub) (bool, error)) error {
 	r := m.record()
 	missing, err := decided(ctx, m.nomad, m.opts.Poll, r.Namespace, r.Job, r.Group, index)
@@ -139,8 +139,7 @@ func (m *mover) placed(ctx context.Context, index uint64, what string, is func(a
 	})
 }
 
-// isNext says whether an allocation has come after the job was bound, on the node to which
-// it is.
+// isNext reports whether the allocation was created on the target after the job was bound.
 func (m *mover) isNext(s *api.AllocationListStub) bool {
 	r := m.record()
 	node := r.Target
@@ -150,12 +149,12 @@ func (m *mover) isNext(s *api.AllocationListStub) bool {
 	return s.TaskGroup == r.Group && s.NodeID == node && s.ID != r.Alloc && s.JobVersion > r.Version
 }
 
-// errChanged says that what the user wants now may never run on the target.
+// errChanged means that the user has changed the job, which may never run on the target.
 type errChanged struct{ why string }
 
 func (e errChanged) Error() string { return e.why }
 
-// unchanged is an error when the job is not as the move has registered it any more.
+// unchanged returns an error if the job is no longer as the move registered it.
 func (m *mover) unchanged(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
@@ -173,7 +172,7 @@ func (m *mover) unchanged(ctx context.Context) error {
 	return nil
 }
 
-// verify looks whether the new tasks have found what was saved.
+// verify checks that the new tasks found what was saved.
 func (m *mover) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Verify)
 	defer cancel()
@@ -215,7 +214,7 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 		case ended(now.ClientStatus):
 			return false, fmt.Errorf("%w: %s is %s: %s", ErrNotResumed, short(now.ID), now.ClientStatus, now.ClientDescription)
 		case errors.Is(err, fs.ErrNotExist) && now.TaskStates[t.Name] != nil && !now.TaskStates[t.Name].StartedAt.IsZero():
-			// Its driver could not write that down: nothing speaks against it either.
+			// The driver could not record it; there is no evidence of a loss.
 			return true, nil
 		case errors.Is(err, fs.ErrNotExist):
 			return false, nil
@@ -224,8 +223,8 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 	})
 }
 
-// unbind gives the job back to its user. While the target cannot be reached the job stays
-// bound: that it is lost Nomad says only after a while, and then the job goes home.
+// unbind unbinds the job. While the target is unreachable the job stays bound, as Nomad reports
+// a lost node only after a while, and then the move is rolled back.
 func (m *mover) unbind(ctx context.Context) error {
 	if m.next != nil {
 		now, err := m.nomad.Allocation(ctx, m.next.ID)
@@ -244,7 +243,7 @@ func (m *mover) unbind(ctx context.Context) error {
 	return m.restore(ctx)
 }
 
-// firstSteps tells at which steps the tasks go on, if they soon report.
+// firstSteps reports the steps at which the tasks resume, if they report soon.
 func (m *mover) firstSteps(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reportsWithin)
 	defer cancel()
@@ -263,11 +262,11 @@ func (m *mover) firstSteps(ctx context.Context) {
 	}
 }
 
-// mayGoHome says whether the job is to go back to where it was: its target has not what was
-// saved, the source has, and the job is as the move has registered it.
+// canRollBack reports whether the target lacks what was saved, the source still has it, and the
+// job is unchanged.
 func (m *mover) mayGoHome(ctx context.Context, err error) bool {
 	if !errors.Is(err, ErrNotResumed) || m.job == nil || shared(m.job.LookupTaskGroup(m.record().Group)) {
-		return false // with shared checkpoints it finds them on any node
+		return false // shared checkpoints are found on any node
 	}
 	return m.after(ctx, func(ctx context.Context) error {
 		if err := m.unchanged(ctx); err != nil {
@@ -277,8 +276,8 @@ func (m *mover) mayGoHome(ctx context.Context, err error) bool {
 	}) == nil
 }
 
-// home sends the job back to the node that it came from, where its last checkpoint is. If
-// Nomad cannot place it there it may place it anywhere, and it begins anew.
+// rollBack binds the job to its source, where its last checkpoint is. If Nomad cannot place it
+// there, it may place it anywhere, and the job starts over.
 func (m *mover) home(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
@@ -287,9 +286,9 @@ func (m *mover) home(ctx context.Context) error {
 	}
 	node, id, ok := boundTo(job, r.Group)
 	if !ok || id != r.ID || stopped(job) {
-		return m.restore(ctx) // it is somebody else's now
+		return m.restore(ctx) // no longer this move's
 	}
-	// What has begun anew there is not to complete meanwhile.
+	// The new allocation must not complete in the meantime.
 	still, over, err := standStill(ctx, m.nomad, job, r.Group)
 	if still != nil {
 		defer still.end()

@@ -16,14 +16,13 @@ import (
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 )
 
-// Names of the driver: its own, and that under which it takes the stock driver's place.
+// Ebbtide's driver names: its own, and that of the stock driver it may replace.
 const (
 	driverName = "ebbtide"
 	dockerName = "docker"
 )
 
-// movable says which tasks of an allocation save their state, and every reason against
-// moving it to a node.
+// movable returns the tasks that save their state, and every reason against the move.
 func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, reasons []string) {
 	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
@@ -51,10 +50,10 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 	}
 	for _, t := range group.Tasks {
 		if t.Lifecycle != nil {
-			continue // what runs before, beside or after the task
+			continue // prestart, sidecar or poststop tasks
 		}
 		switch {
-		case t.Driver != driverName && t.Driver != dockerName: // an obstacle
+		case t.Driver != driverName && t.Driver != dockerName: // reported by Obstacles
 		case !ours(t, from):
 			no("task %s runs under driver %s on %s, which is not ours", t.Name, t.Driver, from.Name)
 		case !ours(t, to):
@@ -67,25 +66,24 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 	return tasks, reasons
 }
 
-// Obstacle is a reason against moving a group that lies in its job alone.
+// Obstacle is a reason in the jobspec against moving a group.
 type Obstacle struct {
 	Scope Scope
-	Task  string // the task's name, if Scope is ScopeTask
-	Field string // the attribute or block of that scope in a jobspec: "count"
+	Task  string // for ScopeTask
+	Field string // attribute or block in that scope, such as "count"
 	Why   string
 }
 
-// Scope is the part of a job in which something stands.
+// Scope is the part of a jobspec that a field belongs to.
 type Scope string
 
-// The scopes.
 const (
 	ScopeJob   Scope = "job"
 	ScopeGroup Scope = "group"
 	ScopeTask  Scope = "task"
 )
 
-// Obstacles are the reasons against moving a group that lie in its job alone.
+// Obstacles returns the reasons in the jobspec against moving a group.
 func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 	add := func(o Obstacle, format string, args ...any) {
 		o.Why = fmt.Sprintf(format, args...)
@@ -146,7 +144,7 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 	}
 	for _, t := range group.Tasks {
 		switch {
-		case t.Lifecycle != nil: // what runs before, beside or after the task
+		case t.Lifecycle != nil: // prestart, sidecar or poststop tasks
 		case t.Driver != driverName && t.Driver != dockerName:
 			add(ofTask(t, "driver"), "task %s runs under driver %s, which is not ours", t.Name, t.Driver)
 		case t.Config["checkpoint"] == nil:
@@ -156,17 +154,16 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 	return all
 }
 
-// saving is how a task saves its state, as far as a move has to know it.
+// saving is what a move needs of a task's checkpoint block.
 type saving struct {
 	timeout, lease time.Duration
 	shared         bool
 }
 
-// savingOf reads the checkpoint block of a task, which has one. What cannot be read there
-// the driver would not have accepted.
+// savingOf reads a task's checkpoint block. The driver has already rejected invalid values.
 func savingOf(t *api.Task) saving {
 	s := saving{timeout: checkpoint.DefaultTimeout, lease: checkpoint.DefaultLease}
-	// Of a block Nomad makes a list of maps.
+	// Nomad encodes a block as a list of maps.
 	var blocks []struct {
 		Timeout, Lease string
 		Shared         bool
@@ -185,8 +182,8 @@ func savingOf(t *api.Task) saving {
 	return s
 }
 
-// shared says whether all tasks of a group that save their state do so in a volume that is
-// the same on every node, so that their disk need not move.
+// shared reports whether all tasks that save do so to a volume present on every node, so that
+// the disk need not move.
 func shared(group *api.TaskGroup) bool {
 	some := false
 	for _, t := range group.Tasks {
@@ -201,8 +198,8 @@ func shared(group *api.TaskGroup) bool {
 	return some
 }
 
-// ours says whether a task runs under our driver: another one might make an interrupt of
-// a signal that it does not know.
+// runsEbbtide reports whether the task runs under our driver: another one may turn an unknown
+// signal into an interrupt.
 func ours(t *api.Task, node *api.Node) bool {
 	info := node.Drivers[t.Driver]
 	if info == nil || !info.Detected || !info.Healthy {
@@ -217,7 +214,6 @@ func ours(t *api.Task, node *api.Node) bool {
 	return false
 }
 
-// engine is the one with which our driver runs tasks on a node.
 func engine(t *api.Task, node *api.Node) string {
 	if t.Driver == dockerName {
 		return dockerName
@@ -225,7 +221,6 @@ func engine(t *api.Task, node *api.Node) string {
 	return node.Drivers[t.Driver].Attributes["driver.ebbtide.engine"]
 }
 
-// clone copies a job as the API would.
 func clone(job *api.Job) (*api.Job, error) {
 	data, err := json.Marshal(job)
 	if err != nil {
@@ -235,11 +230,11 @@ func clone(job *api.Job) (*api.Job, error) {
 	if err := json.Unmarshal(data, out); err != nil {
 		return nil, fmt.Errorf("copying the job: %w", err)
 	}
-	out.VersionTag = nil // that of a version is not the next one's
+	out.VersionTag = nil // a tag belongs to one version
 	return out, nil
 }
 
-// unplaced says why Nomad does not place a group.
+// placementFailure says why Nomad did not place a group.
 func unplaced(m *api.AllocationMetric) string {
 	var why []string
 	counted := func(what string, counts map[string]int) {
@@ -249,7 +244,7 @@ func unplaced(m *api.AllocationMetric) string {
 	}
 	counted("no room:", m.DimensionExhausted)
 	for _, name := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-		if !strings.HasPrefix(name, boundBy) { // ours filters all others
+		if !strings.HasPrefix(name, boundBy) { // ours filters all other nodes
 			why = append(why, "constraint "+name)
 		}
 	}
@@ -260,7 +255,6 @@ func unplaced(m *api.AllocationMetric) string {
 	return strings.Join(why, ", ")
 }
 
-// text is a string that may be missing.
 func text(s *string) string {
 	if s == nil {
 		return ""

@@ -19,14 +19,14 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// seen is what became of a run of the model.
+// outcome is the end state of a model run.
 type seen struct {
 	*model
 	res Result
 	err error
 }
 
-// runs has the model run by a schedule, and fails if anything is wrong.
+// runModel runs the model and fails on any violation.
 func runs(t *testing.T, change func(*schedule)) (out seen) {
 	t.Helper()
 	s := usual()
@@ -39,8 +39,8 @@ func runs(t *testing.T, change func(*schedule)) (out seen) {
 	return out
 }
 
-// A move: the training stands still on the source until it has ended, and for a moment on
-// the target, and goes on from what it saved.
+// The training is frozen on the source until it has ended, briefly on the target, and resumes
+// from what it saved.
 func TestMove(t *testing.T) {
 	for _, service := range []bool{false, true} {
 		out := runs(t, func(s *schedule) { s.Service = service })
@@ -59,12 +59,11 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// What becomes of the job when a step fails.
 func TestMove_fails(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*schedule)
 		want   string // of the error
-		node   string // where it is in the end
+		node   string // the final node
 		phase  Phase
 	}{
 		"no room":                      {func(s *schedule) { s.Room, s.NoPlan = false, true }, "it is not placed: no room: memory", "a", PhaseWait},
@@ -92,9 +91,8 @@ func TestMove_fails(t *testing.T) {
 	}
 }
 
-// Nomad stops what runs when its meta changes, as it does when a job is to go home: one for
-// which there is no room there is unbound where it is, and so is one that has gone home and
-// for which there is no room on its next target.
+// Nomad replaces an allocation whose meta changes, as for a rollback: without room there, the
+// job is unbound where it is; so is a rolled-back job without room on its next target.
 func TestMove_cannotGoHome(t *testing.T) {
 	out := runs(t, func(s *schedule) {
 		s.EmptyDisk, s.Events = 0, []event{{At: 1500 * time.Millisecond, Kind: "source-full"}}
@@ -112,8 +110,8 @@ func TestMove_cannotGoHome(t *testing.T) {
 	must.Len(t, 3, out.all)
 }
 
-// A freeze that is shorter than the placement is renewed; one of a source that cannot be
-// reached ends with its lease, and no copy runs beside it all the same.
+// A freeze shorter than the placement is renewed; one on an unreachable source expires, and
+// still no second copy computes.
 func TestMove_shortLease(t *testing.T) {
 	out := runs(t, func(s *schedule) { s.Lease, s.Stop, s.Steps = time.Second, 20*time.Second, 100 })
 	must.NoError(t, out.err)
@@ -121,10 +119,10 @@ func TestMove_shortLease(t *testing.T) {
 	must.Eq(t, out.all[0].disk, out.all[0].step, must.Sprint("it stood still until its end"))
 }
 
-// Of a registration whose answer is lost it is found out what became of it.
+// The outcome of a registration whose answer is lost is resolved.
 func TestMove_unknownOutcome(t *testing.T) {
 	register := 0
-	for call := 1; call < 40; call++ { // which one it is
+	for call := 1; call < 40; call++ { // find it
 		out := runs(t, func(s *schedule) { s.Faults = []fault{{Call: call, Kind: "late", Late: 3 * time.Second}} })
 		if out.err == nil {
 			must.Eq(t, "b", out.last().node)
@@ -132,15 +130,14 @@ func TestMove_unknownOutcome(t *testing.T) {
 		}
 		register++
 		must.ErrorContains(t, out.err, "bind: ")
-		// A registration of ours comes first, and is taken back.
+		// The fence wins, and is removed.
 		must.Eq(t, []string{"CHECKPOINT a", "FREEZE a", "register ", "FREEZE a", "register ", "RELEASE a", "RELEASE a"}, out.log)
 		must.Eq(t, "a", out.last().node)
 	}
 	must.Eq(t, 1, register)
 }
 
-// A process that stands still for so long that others have taken its move over thaws nothing
-// that they have frozen.
+// A process that stalls until others have taken over its move thaws nothing that they froze.
 func TestMove_stalled(t *testing.T) {
 	for call := 1; call < 40; call++ {
 		runs(t, func(s *schedule) {
@@ -150,7 +147,7 @@ func TestMove_stalled(t *testing.T) {
 	}
 }
 
-// Of two moves of a job one is refused, and takes nothing away from the other.
+// The second move of a job is refused and does not disturb the first.
 func TestMove_claimed(t *testing.T) {
 	for _, after := range []int{1, 400, 900} {
 		out := runs(t, func(s *schedule) { s.Mover = 1000 + after })
@@ -160,7 +157,7 @@ func TestMove_claimed(t *testing.T) {
 	}
 }
 
-// A move that is told to end leaves nothing behind.
+// A cancelled move leaves nothing behind.
 func TestMove_dryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(usual())
@@ -173,7 +170,7 @@ func TestMove_dryRun(t *testing.T) {
 	})
 }
 
-// answered is the error of a request that the API answers with a status.
+// apiError returns the error of a response with that status code.
 func answered(t *testing.T, code int) error {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
@@ -266,20 +263,20 @@ func TestMovable(t *testing.T) {
 	must.Eq(t, []string{"it is on node-a already"}, reasons)
 	must.Eq(t, []string{"train"}, tasks)
 
-	// What is saved where every node finds it need not move.
+	// A shared checkpoint needs no disk migration.
 	s := newJobAt()
 	s.job.TaskGroups[0].EphemeralDisk = nil
 	s.job.TaskGroups[0].Tasks[0].Config["checkpoint"] = []any{map[string]any{"path": "/models/*", "shared": true}}
 	_, reasons = movable(s.old, s.job, s.nodes["a"], s.nodes["b"])
 	must.SliceEmpty(t, reasons)
 
-	// What comes before or beside the task need not be saved.
+	// Prestart and sidecar tasks need no checkpoint.
 	w.job.TaskGroups[0].Tasks = append(w.job.TaskGroups[0].Tasks, &api.Task{Name: "fetch", Driver: "raw_exec", Lifecycle: &api.TaskLifecycle{Hook: "prestart"}})
 	tasks, reasons = movable(w.old, w.job, w.nodes["a"], w.nodes["b"])
 	must.SliceEmpty(t, reasons)
 	must.Eq(t, []string{"train"}, tasks)
 
-	// Installed as docker it is ours.
+	// Installed as docker it is our driver.
 	w.job.TaskGroups[0].Tasks[0].Driver = "docker"
 	for _, n := range w.nodes {
 		n.Drivers["docker"] = &api.DriverInfo{Detected: true, Healthy: true}

@@ -12,10 +12,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Recover finishes a move whose process is gone: a job that is bound is waited for, sent
-// home or unbound as the move itself would have done, and the task of one that is not runs
-// on. It takes the record over for that; the error wraps ErrClaimed if somebody else has it
-// by now.
+// Recover finishes a move whose process is gone: a bound job is waited for, rolled back or
+// unbound as the move would have done; otherwise the task is thawed. It takes over the claim;
+// the error wraps ErrClaimed if another process has it.
 func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, error) {
 	m := &mover{nomad: nomad, opts: opts}
 	m.result = Result{
@@ -46,7 +45,7 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 			}
 		}
 		switch {
-		case r.Alloc == "": // the job has waited, and may run
+		case r.Alloc == "": // a held job, which may run
 			err = m.after(ctx, m.restore)
 			return err == nil, err
 		case r.Phase == PhaseHome:
@@ -58,7 +57,7 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 	return m.result, err
 }
 
-// remember reads what the move knew.
+// load restores the move's state from its record.
 func (m *mover) remember(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
@@ -79,7 +78,7 @@ func (m *mover) remember(ctx context.Context) error {
 	if m.job == nil || !stays(m.alloc) {
 		return nil
 	}
-	// What still stands goes on standing; what runs by now does so.
+	// Renewing keeps frozen tasks frozen; running ones are not frozen by it.
 	var errs []error
 	for _, t := range r.Tasks {
 		lease := savingOf(taskOf(m.job.LookupTaskGroup(r.Group), t.Name)).lease

@@ -15,8 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wrongs has the model run by a schedule, and returns what is wrong and how many calls the
-// mover made.
+// violations runs the model and returns what went wrong.
 func wrongs(t *testing.T, s schedule) (wrong []string) {
 	synctest.Test(t, func(*testing.T) {
 		m := newModel(s)
@@ -28,10 +27,10 @@ func wrongs(t *testing.T, s schedule) (wrong []string) {
 	return wrong
 }
 
-// lastCall is a call after which a move has long ended.
+// lastCall exceeds the number of calls of any move.
 const lastCall = 120
 
-// whoever is killed, at whichever of its calls, the next one finishes the move.
+// Whichever call the mover is killed at, recovery finishes the move.
 func TestSearch_crashes(t *testing.T) {
 	for name, change := range map[string]func(*schedule){
 		"":        func(*schedule) {},
@@ -61,7 +60,7 @@ func TestSearch_crashes(t *testing.T) {
 	}
 }
 
-// Every pair: the one that recovers is killed as well.
+// The recovering process is killed as well, at every pair of calls.
 func TestSearch_pairs(t *testing.T) {
 	for first := 1; first < 60; first++ {
 		for second := 1; second < 40; second++ {
@@ -72,8 +71,7 @@ func TestSearch_pairs(t *testing.T) {
 	}
 }
 
-// Ten thousand random schedules, always the same ones, if the command line says nothing else;
-// shrunk when one fails.
+// Ten thousand random schedules, fixed unless a flag says otherwise; failures are shrunk.
 func TestSearch_random(t *testing.T) {
 	for name, value := range map[string]string{"rapid.checks": "10000", "rapid.seed": "1"} {
 		f := flag.Lookup(name)
@@ -103,8 +101,8 @@ func TestSearch_random(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(r, "crashes") {
 			s.Crash = append(s.Crash, rapid.IntRange(0, 60).Draw(r, "crash"))
 		}
-		// Whose mover is dead, or unheard, stands still for the lease only: one that is shorter
-		// than it takes Nomad to stop the allocation lets it run on, and end, in between.
+		// With its mover dead or unreachable a task is frozen for the lease only: a lease
+		// shorter than Nomad's stop lets it run, and end.
 		if len(s.Crash)+len(s.Events)+len(s.Faults) > 0 {
 			s.Lease = max(s.Lease, 35*time.Second)
 		}

@@ -13,15 +13,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Of a job Nomad keeps the last six versions, and all that are tagged. A move makes two. So
-// that a job which is moved often can still be reverted to what its user wrote, the versions
-// that a user wrote are tagged before it is moved, the last six of them.
+// Nomad keeps a job's last six versions and all tagged ones, and a move creates two. The user's
+// last six versions are tagged before a move, so that the job can still be reverted to them.
 const (
 	tagPrefix = "ebbtide-"
 	tagsKept  = 6
 )
 
-// keepVersions tags the versions that the user wrote.
+// keepVersions tags the user's versions.
 func (m *mover) keepVersions(ctx context.Context) error {
 	r := m.record()
 	versions, err := m.nomad.Versions(ctx, r.Namespace, r.Job)
@@ -42,8 +41,8 @@ func (m *mover) keepVersions(ctx context.Context) error {
 	return nil
 }
 
-// keeping says which versions of a job are to be tagged, and which tags of ours to be taken
-// off again, of all that Nomad has, the newest first. Those before a move were tagged for it.
+// versionTags returns the versions to tag and our tags to remove, given all versions, newest
+// first. Versions before an earlier move are tagged already.
 func keeping(versions []*api.Job) (tag []uint64, untag []string) {
 	for i, v := range versions {
 		if ofMove(v) || i+1 < len(versions) && ofMove(versions[i+1]) && givenBack(versions[i+1], v) {
@@ -65,13 +64,11 @@ func keeping(versions []*api.Job) (tag []uint64, untag []string) {
 	return tag, untag
 }
 
-// ofMove says whether a version carries a move's mark.
 func ofMove(job *api.Job) bool {
 	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, marked) })
 }
 
-// givenBack says whether a version is the one before it without a move's mark: what a move has
-// given back to the user.
+// isUnbound reports whether job is the version bound without the move's constraint.
 func givenBack(bound, job *api.Job) bool {
 	spec := func(j *api.Job) string {
 		out, err := clone(j)

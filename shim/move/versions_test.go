@@ -11,11 +11,11 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// history is a job's, as Nomad keeps it.
+// history is a job's versions, newest first.
 type history []*api.Job // the newest first
 
-// register makes a version, and has Nomad forget those that are neither tagged nor among the
-// last six of the others.
+// register adds a version and lets Nomad forget those neither tagged nor among the last six
+// others.
 func (h *history) register(t *testing.T, change func(*api.Job)) {
 	t.Helper()
 	job, err := clone((*h)[0])
@@ -52,7 +52,7 @@ func (h *history) move(t *testing.T) {
 	h.register(t, func(j *api.Job) { j.TaskGroups[0].Constraints = nil })
 }
 
-// priorities are those of the versions that a user wrote and can be reverted to.
+// priorities returns the user versions that can be reverted to.
 func (h *history) priorities() (out []int) {
 	for _, j := range *h {
 		if p := *j.Priority; !ofMove(j) && !slices.Contains(out, p) {
@@ -62,7 +62,7 @@ func (h *history) priorities() (out []int) {
 	return out
 }
 
-// A user's history survives a hundred moves, and so do the user's own tags.
+// The user's history and tags survive a hundred moves.
 func TestKeeping(t *testing.T) {
 	h := history{newJobAt().job}
 	user := func() { h.register(t, func(j *api.Job) { j.Priority = ptr(*j.Priority + 1) }) }

@@ -60,7 +60,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A move saves what it must, on a node with less to do, and the same input gives the same.
+// A move saves enough, its target has less to do, and decisions are reproducible.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{Params: DefaultParams()}
@@ -89,7 +89,7 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// What a task's own moves have cost counts before the default.
+// The task's own cost precedes the default.
 func TestDecide_cost(t *testing.T) {
 	in := Example()
 	must.Eq(t, "gru", Decide(in).Task)
