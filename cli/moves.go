@@ -57,7 +57,7 @@ func (c movesCommand) Run(args []string) int {
 				return err
 			}
 		}
-		entries, err := store.Notes(ctx)
+		entries, err := store.Entries(ctx)
 		if err != nil {
 			return err
 		}

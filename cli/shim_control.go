@@ -59,10 +59,10 @@ func (c shimStatusCommand) Run(args []string) int {
 		if s.Leader, err = store.Leader(ctx); err != nil {
 			return err
 		}
-		if s.Report, err = store.Reported(ctx); err != nil {
+		if s.Report, err = store.LoadReport(ctx); err != nil {
 			return err
 		}
-		if s.Pause, err = store.Paused(ctx); err != nil {
+		if s.Pause, err = store.LoadPause(ctx); err != nil {
 			return err
 		}
 		if s.Moves, err = (memory.Claims{Store: store}).List(ctx); err != nil {
@@ -103,18 +103,18 @@ func (c shimStatusCommand) print(s shimStatus, now time.Time) error {
 		row("Cluster", "%d nodes", r.Nodes)
 	}
 	switch {
-	case s.Pause.Holds(now):
+	case s.Pause.Active(now):
 		row("Moves", "%s", s.Pause)
-	case s.Report != nil && s.Report.Closed != "":
-		row("Moves", "none may begin: %s", s.Report.Closed)
+	case s.Report != nil && s.Report.Suspended != "":
+		row("Moves", "none may begin: %s", s.Report.Suspended)
 	case s.Report != nil && s.Report.DryRun:
 		row("Moves", "are only told: it is a dry run")
 	}
 	if r := s.Report; r != nil {
-		row("Budget", "%d of %d moves under way, %d of %d begun within a minute", r.InFlight, r.InFlightMax, r.Begun, r.BegunMax)
+		row("Budget", "%d of %d moves under way, %d of %d begun within a minute", r.InFlight, r.InFlightMax, r.Started, r.StartedMax)
 		row("Loop", "longest step %.0f ms", 1000*r.LongestStepS)
-		if len(r.Waiting) > 0 {
-			row("Waiting", "%s", strings.Join(r.Waiting, ", "))
+		if len(r.Held) > 0 {
+			row("Waiting", "%s", strings.Join(r.Held, ", "))
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -126,13 +126,13 @@ func (c shimStatusCommand) print(s shimStatus, now time.Time) error {
 			fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\n", r.ID, r.Namespace, r.Job, r.Phase, r.Owner)
 		}
 	}
-	if r := s.Report; r != nil && len(r.Said) > 0 {
+	if r := s.Report; r != nil && len(r.Reasons) > 0 {
 		fmt.Fprintln(w, "\nJOB\tSAID LAST")
-		for _, said := range r.Said {
-			fmt.Fprintf(w, "%s/%s\t%s\n", said.Namespace, said.Job, said.What)
+		for _, said := range r.Reasons {
+			fmt.Fprintf(w, "%s/%s\t%s\n", said.Namespace, said.Job, said.Text)
 		}
-		if r.Unsaid > 0 {
-			fmt.Fprintf(w, "\tand of %d more: see the log\n", r.Unsaid)
+		if r.Omitted > 0 {
+			fmt.Fprintf(w, "\tand of %d more: see the log\n", r.Omitted)
 		}
 	}
 	return w.Flush()

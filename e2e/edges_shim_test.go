@@ -175,7 +175,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 
 	s.eligible(t, s.b, true)
 	balanced := func() (moved []memory.Entry) {
-		notes, err := store.Notes(t.Context())
+		notes, err := store.Entries(t.Context())
 		must.NoError(t, err)
 		return slices.DeleteFunc(notes, func(e memory.Entry) bool { return e.Policy != policies.SpeConRebalance })
 	}

@@ -121,7 +121,7 @@ func (s *site) learn(t *testing.T, jobs ...job) []*moving {
 // move moves it in the background, by way of a door.
 func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
 	opts := move.DefaultOptions()
-	opts.Place, opts.Verify = time.Minute, time.Minute
+	opts.PlaceTimeout, opts.VerifyTimeout = time.Minute, time.Minute
 	opts.Claims, opts.Owner = claimsOf(d.client()), "test"
 	opts.Report = func(p move.Phase, what string) { t.Logf("%s: %s: %s", m.id, p, what) }
 	for _, c := range change {

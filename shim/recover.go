@@ -17,22 +17,22 @@ import (
 // acts.
 const ownerPrefix = "ebbtide shim on "
 
-const lookEvery = 10 * time.Second
+const readInterval = 10 * time.Second
 
 // recovery tracks moves whose process is gone.
 type recovery struct {
 	watch   move.Watch // detects abandoned claims
-	looked  time.Time
-	looking bool                      // a read is in progress
-	left    map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which that was handled
+	readAt  time.Time
+	reading bool                      // a read is in progress
+	unbound map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which that was handled
 }
 
 // recover finishes abandoned moves and unbinds jobs that are bound without a claim.
 func (t *term) recover() {
-	if t.looking || time.Since(t.looked) < lookEvery || t.now().DryRun {
+	if t.reading || time.Since(t.readAt) < readInterval || t.now().DryRun {
 		return
 	}
-	t.looking, t.looked = true, time.Now()
+	t.reading, t.readAt = true, time.Now()
 	// Before the claims are read: a move writes its claim before it binds the job.
 	bound := make(map[cluster.JobKey]string)
 	for key, j := range t.state.Jobs {
@@ -40,12 +40,12 @@ func (t *term) recover() {
 			bound[key] = group
 		}
 	}
-	t.send(func() func() {
-		ctx, cancel := context.WithTimeout(t.leading, askWithin)
+	t.run(func() func() {
+		ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 		defer cancel()
 		records, err := t.claims.List(ctx)
 		return func() {
-			t.looking = false
+			t.reading = false
 			if t.leading.Err() != nil {
 				return
 			}
@@ -67,7 +67,7 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 		}
 	}
 	for _, r := range abandoned {
-		t.beside(jobOf(r), func(ctx context.Context) (func(), error) {
+		t.withJob(jobOf(r), func(ctx context.Context) (func(), error) {
 			t.log.Info("finishing a move whose process is gone", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
 			res, err := move.Recover(ctx, t.nomad, r, t.options())
 			if err == nil {
@@ -79,14 +79,14 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 	t.metrics.Orphans.Set(float64(len(bound)))
 	for key, group := range bound {
 		j := t.state.Jobs[key]
-		if j == nil || t.left[key] == j.Index {
+		if j == nil || t.unbound[key] == j.Index {
 			continue
 		}
 		index := j.Index
-		t.beside(key, func(ctx context.Context) (func(), error) {
+		t.withJob(key, func(ctx context.Context) (func(), error) {
 			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group)
 			// A completed job stays bound; do not try again at this index.
-			return func() { t.left[key] = index; t.sayOf(key, said) }, err
+			return func() { t.unbound[key] = index; t.explain(key, said) }, err
 		})
 	}
 }
@@ -95,12 +95,12 @@ func jobOf(r move.Record) cluster.JobKey { return cluster.JobKey{Namespace: r.Na
 
 // withJob runs do off the loop unless the job is busy, and what do returns on the loop if do
 // succeeded.
-func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), error)) {
+func (t *term) withJob(key cluster.JobKey, do func(context.Context) (func(), error)) {
 	if t.busy[key] {
 		return
 	}
 	t.busy[key] = true
-	t.send(func() func() {
+	t.run(func() func() {
 		then, err := do(t.leading)
 		return func() {
 			delete(t.busy, key)

@@ -64,7 +64,7 @@ func TestTerm_recover(t *testing.T) {
 	term.nomad, term.claims, term.state = b, b, state
 	term.busy[cluster.JobKey{Namespace: "ml", ID: "ours"}] = true
 	for range 2 {
-		term.looked = term.looked.AddDate(-1, 0, 0)
+		term.readAt = term.readAt.AddDate(-1, 0, 0)
 		term.recover()
 		term.drain()
 	}
@@ -72,11 +72,11 @@ func TestTerm_recover(t *testing.T) {
 	must.Eq(t, []string{"orphan"}, b.read)
 	must.MapLen(t, 1, term.busy)
 
-	term.looked = term.looked.AddDate(-1, 0, 0)
+	term.readAt = term.readAt.AddDate(-1, 0, 0)
 	term.claims = failing{b}
 	term.recover()
 	term.drain()
-	must.False(t, term.looking)
+	must.False(t, term.reading)
 }
 
 type failing struct{ move.Claims }

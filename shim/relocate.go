@@ -24,20 +24,20 @@ const (
 )
 
 // surveyPerNode times the number of nodes is the least time between two surveys for relocation.
-const askEach = 10 * time.Millisecond
+const surveyPerNode = 10 * time.Millisecond
 
 // relocate moves tasks that would finish much sooner elsewhere, at most one per four nodes.
 func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	t.relocation.done()
 	in := relocate.Input{Params: relocate.DefaultParams()}
 	in.Params.Margin = c.Relocation.Margin
-	t.overNodes(func(ids []string) { in.Nodes = append(in.Nodes, t.backlogs(ids, nodes)...) }, func() {
+	t.eachNodeChunk(func(ids []string) { in.Nodes = append(in.Nodes, t.backlogs(ids, nodes)...) }, func() {
 		all, to := t.relocatable(in.Nodes)
 		costs := make(map[string]float64)
 		for _, r := range all {
 			costs[r.alloc.ID] = t.costOf(r.alloc.Job)
 		}
-		t.gather(func() func() {
+		t.fetch(func() func() {
 			t.read(all)
 			in.Tasks = measured(all, to)
 			for i, x := range in.Tasks {
@@ -53,15 +53,15 @@ func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 }
 
 // relocateOne moves the task that gains most, then the next, up to limit tasks.
-func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
+func (t *term) relocateOne(c config.Config, in relocate.Input, limit int) {
 	out := relocate.Decide(in)
 	if out.Task == "" {
 		t.log.Debug("no task is relocated", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
 		return
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
-	if a := t.state.Allocs[out.Task]; a != nil && t.takes(a, out.To, policies.Relocate) {
-		t.begin(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
+	if a := t.state.Allocs[out.Task]; a != nil && t.canTake(a, out.To, policies.Relocate) {
+		t.startMove(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
 	}
 	for i := range in.Nodes {
 		switch n := &in.Nodes[i]; n.ID {
@@ -72,8 +72,8 @@ func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
 		}
 	}
 	in.Tasks = slices.Delete(in.Tasks, k, k+1)
-	if most > 1 {
-		t.later(func() { t.relocateOne(c, in, most-1) })
+	if limit > 1 {
+		t.enqueue(func() { t.relocateOne(c, in, limit-1) })
 	}
 }
 
@@ -102,7 +102,7 @@ func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node 
 		}
 		out = append(out, relocate.Node{
 			ID: id, PoolCores: node.PoolCores, LeftCPUS: max(0, known(sum.RemainingCPUS)), Known: sum.Sized,
-			Unknown: max(0, training-sum.Sized) + max(t.begun(node, sum.At), t.inbound[id]),
+			Unknown: max(0, training-sum.Sized) + max(t.startedSince(node, sum.At), t.inbound[id]),
 		})
 	}
 	return out
@@ -128,14 +128,14 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
 			group, ok := t.group(a, policies.Relocate)
-			if !ok || len(group.Tasks) == 0 || t.shut(a, "") != "" {
+			if !ok || len(group.Tasks) == 0 || t.blocked(a, "") != "" {
 				continue
 			}
 			if asked++; asked > candidates {
 				return all, to
 			}
 			for _, k := range least {
-				if node := nodes[k].ID; work[k] < work[i]/2 && t.takes(a, node, policies.Relocate) {
+				if node := nodes[k].ID; work[k] < work[i]/2 && t.canTake(a, node, policies.Relocate) {
 					to[id] = append(to[id], node)
 				}
 			}
@@ -150,7 +150,7 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 // measured returns the tasks whose remaining work is known.
 func measured(all []reading, to map[string][]string) (tasks []relocate.Task) {
 	for _, r := range all {
-		fair := r.said.Fair
+		fair := r.status.Fair
 		if r.err != nil || !fair.RemainingCPUS.Known() {
 			continue
 		}

@@ -42,8 +42,8 @@ func TestRelocatable(t *testing.T) {
 		jobs = append(jobs, j)
 	}
 	more := *a
-	more.ID, more.Uses = "late", cluster.Resources{}
-	s.state = cluster.Listed(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
+	more.ID, more.Allocated = "late", cluster.Resources{}
+	s.state = cluster.FromListing(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
 	must.True(t, s.anyMovable())
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}

@@ -1,29 +1,6 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shim is the daemon beside Nomad that places and moves training jobs: FlowCon's
-// Algorithm 4 for new tasks, SpeCon's Algorithms 2 and 3 for converged ones, and relocation of
-// tasks that would finish much sooner on another node. One shim leads; the others stand by.
-// Whatever fails here, jobs keep running where Nomad placed them.
-//
-// In: Nomad's listing and event stream (cluster, stream), the drivers' status files (allocfs),
-// configuration (config), the operators' pause (memory). Out: job registrations and signals
-// (move), records and a report in Nomad variables (memory), metrics and health (web).
-//
-// Start with shim.go. An event becomes a move like this:
-//
-// \tlisten reads the event stream and posts each batch to the loop
-// \tapply updates cluster.State; a held job expedites the next pass
-// \treconcile one pass: reads the pause, recovers abandoned moves, then
-// \tdecide selects what is due and surveys the nodes' summaries
-// \tplace, migrate, relocate, rebalance
-// \t build a policy's input and call its pure Decide or Choose
-// \tstartMove checks pause and limits (actuator.Gate), starts move.Move
-// \tmove.Move claims, freezes, binds, verifies and unbinds the job
-// \tfinish records the result, updates limits and back-off
-//
-// heldJobs and release do the same for jobs held for placement (move.Release). One loop owns
-// all state; background runs whatever waits for Nomad or a node.
 package shim
 
 import (
@@ -55,11 +32,11 @@ type Shim struct {
 	holder  string
 	metrics *web.Metrics
 
-	mu      sync.Mutex
-	config  config.Config
-	leads   bool
-	problem bool // leads, but is not connected to the event stream
-	apart   bool // does not lead, and the lock's state is unknown
+	mu           sync.Mutex
+	config       config.Config
+	leads        bool
+	disconnected bool // leads, but is not connected to the event stream
+	lockErr      bool // does not lead, and the lock's state is unknown
 }
 
 // New returns a Shim. holder names this process in the lock and in claims.
@@ -102,11 +79,11 @@ func (s *Shim) Run(ctx context.Context) error {
 	opts := leader.Options{TTL: c.Leader.TTL, Retry: c.Leader.TTL / 3, Report: func(err error) {
 		if errors.Is(err, leader.ErrHeld) {
 			s.log.Info("another shim leads; standing by")
-			s.apartIs(false)
+			s.setLockErr(false)
 			return
 		}
 		s.log.Error("not leading", "error", err)
-		s.apartIs(true)
+		s.setLockErr(true)
 	}}
 	err := leader.Run(ctx, lock, opts, s.lead)
 	if cause := context.Cause(ctx); cause != nil {
@@ -122,29 +99,29 @@ func (s *Shim) health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.leads && s.problem:
+	case s.leads && s.disconnected:
 		return errors.New("the cluster is not followed")
-	case !s.leads && s.apart:
+	case !s.leads && s.lockErr:
 		return errors.New("it is not known which shim leads")
 	}
 	return nil
 }
 
-func (s *Shim) leadsIs(leads bool) {
+func (s *Shim) setLeads(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leads, s.problem, s.apart = leads, false, false
+	s.leads, s.disconnected, s.lockErr = leads, false, false
 }
 
-func (s *Shim) apartIs(apart bool) {
+func (s *Shim) setLockErr(apart bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.apart = apart
+	s.lockErr = apart
 }
 
-func (s *Shim) problemIs(problem bool) {
+func (s *Shim) setDisconnected(problem bool) {
 	s.mu.Lock()
-	s.problem = problem
+	s.disconnected = problem
 	s.mu.Unlock()
 	connected := 1.0
 	if problem {
@@ -157,48 +134,48 @@ func (s *Shim) problemIs(problem bool) {
 // runs in the background.
 type term struct {
 	*Shim
-	*errands
+	*background
 	leading context.Context // ends with the term; moves outlive the event stream
 	nomad   move.Nomad
 	claims  move.Claims
 
-	news       chan func() // changes of the cluster, for the loop to apply
-	state      *cluster.State
-	follows    bool // state is current
-	remembered bool // job memory was read; owned by follow
+	updates  chan func() // changes of the cluster, for the loop to apply
+	state    *cluster.State
+	synced   bool // state is current
+	jobsRead bool // job memory was read; owned by follow
 
 	surveyor *surveyor
-	book     *book
-	*flights
+	journal  *journal
+	*transfers
 	recovery
-	operators
+	operatorState
 
-	nodes     map[string]Summary // latest summaries
-	agenda    []func()           // steps of the decisions in progress
-	deciding  int                // decisions in the background
-	waiting   bool               // a job is held, or a policy retries
-	reported  memory.Report
-	longest   time.Duration // longest step of the loop so far
-	telling   chan struct{} // limits concurrent signals
-	releasing chan struct{} // limits concurrent releases
+	nodes        map[string]Summary // latest summaries
+	steps        []func()           // steps of the decisions in progress
+	deciding     int                // decisions in the background
+	urgent       bool               // a job is held, or a policy retries
+	lastReport   memory.Report
+	longestStep  time.Duration // longest step of the loop so far
+	signalSlots  chan struct{} // limits concurrent signals
+	releaseSlots chan struct{} // limits concurrent releases
 
-	placed     map[string]bool           // allocations whose placement was decided
-	told       map[cluster.JobKey]string // last reason per job
-	relocation cadence
-	rebalances cadence
-	feasibles  []placement.Load // reused by candidates
+	placed       map[string]bool           // allocations whose placement was decided
+	reasons      map[cluster.JobKey]string // last reason per job
+	relocation   schedule
+	rebalancing  schedule
+	candidateBuf []placement.Load // reused by candidates
 }
 
 func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Store, held func() error) *term {
-	e := newErrands()
+	e := newBackground()
 	return &term{
-		Shim: s, errands: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
-		news: make(chan func()), state: cluster.New(),
-		surveyor: &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), silent: make(map[string]time.Time)},
-		book:     newBook(leading, e, store, held, s.log),
-		flights:  newFlights(s.now().Limits), recovery: recovery{left: make(map[cluster.JobKey]uint64)},
-		telling: make(chan struct{}, atATime), releasing: make(chan struct{}, atATime),
-		placed: make(map[string]bool), told: make(map[cluster.JobKey]string),
+		Shim: s, background: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
+		updates: make(chan func()), state: cluster.New(),
+		surveyor:  &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), noStatus: make(map[string]time.Time)},
+		journal:   newJournal(leading, e, store, held, s.log),
+		transfers: newTransfers(s.now().Limits), recovery: recovery{unbound: make(map[cluster.JobKey]uint64)},
+		signalSlots: make(chan struct{}, maxParallel), releaseSlots: make(chan struct{}, maxParallel),
+		placed: make(map[string]bool), reasons: make(map[cluster.JobKey]string),
 	}
 }
 
@@ -206,17 +183,17 @@ func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Stor
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
 	t := s.term(ctx, move.API{Client: s.client}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
-	s.leadsIs(true)
+	s.setLeads(true)
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")
 	defer func() {
 		s.metrics.Leader.Set(0)
 		s.metrics.Connected.Set(0)
-		s.leadsIs(false)
+		s.setLeads(false)
 		s.log.Info("not leading any more")
 	}()
 	defer t.drain()
-	t.send(func() func() { t.follow(ctx); return nil })
+	t.run(func() func() { t.follow(ctx); return nil })
 	return t.loop(ctx)
 }
 
@@ -224,39 +201,39 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 func (t *term) loop(ctx context.Context) error {
 	due := time.NewTimer(t.now().Interval)
 	defer due.Stop()
-	hurried := false // the next pass was brought forward
+	expedited := false // the next pass was brought forward
 	always := make(chan struct{})
 	close(always)
 	for {
-		if t.waiting && !hurried {
-			hurried = true
-			due.Reset(min(soon, t.now().Interval))
+		if t.urgent && !expedited {
+			expedited = true
+			due.Reset(min(expediteDelay, t.now().Interval))
 		}
-		var more chan struct{}
-		if len(t.agenda) > 0 {
-			more = always
+		var ready chan struct{}
+		if len(t.steps) > 0 {
+			ready = always
 		}
 		var step func()
 		kind := ""
 		select {
-		case step = <-t.news:
+		case step = <-t.updates:
 			kind = "news"
-		case then := <-t.back:
-			step, kind = func() { t.took(then) }, "errand"
-		case <-more:
-			step, kind = t.agenda[0], "agenda"
-			t.agenda = t.agenda[1:]
+		case then := <-t.results:
+			step, kind = func() { t.complete(then) }, "errand"
+		case <-ready:
+			step, kind = t.steps[0], "agenda"
+			t.steps = t.steps[1:]
 		case <-due.C:
-			hurried = false
+			expedited = false
 			due.Reset(t.now().Interval)
-			step, kind = t.look, "look"
+			step, kind = t.reconcile, "look"
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		begun := time.Now()
 		step()
-		if took := time.Since(begun); took > t.longest {
-			t.longest = took
+		if took := time.Since(begun); took > t.longestStep {
+			t.longestStep = took
 			t.metrics.LongestStep.Set(took.Seconds())
 			t.log.Debug("the loop's longest step until now", "kind", kind, "took", took)
 		}
@@ -264,28 +241,28 @@ func (t *term) loop(ctx context.Context) error {
 }
 
 // expediteDelay is the delay of a pass that was requested; requests in it share the pass.
-const soon = 250 * time.Millisecond
+const expediteDelay = 250 * time.Millisecond
 
-func (t *term) later(do func()) { t.agenda = append(t.agenda, do) }
+func (t *term) enqueue(do func()) { t.steps = append(t.steps, do) }
 
 // fetch runs do in the background and what it returns on the loop, unless the cluster has been
 // lost in the meantime.
-func (t *term) gather(do func() (then func())) {
+func (t *term) fetch(do func() (then func())) {
 	t.deciding++
-	t.send(func() func() {
+	t.run(func() func() {
 		then := do()
 		return func() {
 			t.deciding--
-			if t.follows && t.leading.Err() == nil {
+			if t.synced && t.leading.Err() == nil {
 				then()
 			}
 		}
 	})
 }
 
-func (t *term) tell(ctx context.Context, what func()) error {
+func (t *term) post(ctx context.Context, what func()) error {
 	select {
-	case t.news <- what:
+	case t.updates <- what:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -300,12 +277,12 @@ func (t *term) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		t.problemIs(true)
+		t.setDisconnected(true)
 		t.log.Error("the cluster is not followed; trying again", "error", err)
 		if time.Since(begun) > time.Minute {
 			wait = time.Second
 		}
-		if t.tell(ctx, func() { t.follows, t.agenda = false, nil }) != nil {
+		if t.post(ctx, func() { t.synced, t.steps = false, nil }) != nil {
 			return
 		}
 		select {
@@ -318,7 +295,7 @@ func (t *term) follow(ctx context.Context) {
 
 // maxEventBatch bounds the events applied in one step: a single change may cause tens of
 // thousands.
-const atOnce = 100
+const maxEventBatch = 100
 
 // listen lists the cluster and applies events until the stream ends.
 func (t *term) listen(ctx context.Context) error {
@@ -333,26 +310,26 @@ func (t *term) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	state := cluster.Listed(listing)
+	state := cluster.FromListing(listing)
 	var jobs map[cluster.JobKey]memory.Job
-	if !t.remembered {
-		if jobs, err = t.book.store.Jobs(ctx); err != nil {
+	if !t.jobsRead {
+		if jobs, err = t.journal.store.Jobs(ctx); err != nil {
 			return err
 		}
-		t.remembered = true
+		t.jobsRead = true
 	}
-	if err := t.tell(ctx, func() { t.listed(state, jobs) }); err != nil {
+	if err := t.post(ctx, func() { t.listed(state, jobs) }); err != nil {
 		return err
 	}
-	t.problemIs(false)
+	t.setDisconnected(false)
 	t.log.Info("following the cluster", "nodes", len(listing.Nodes), "allocations", len(listing.Allocs), "jobs", len(listing.Jobs))
 	for {
 		b, err := events.Next(ctx)
 		if err != nil {
 			return err
 		}
-		for events := range slices.Chunk(b.Events, atOnce) {
-			if err := t.tell(ctx, func() { t.apply(events) }); err != nil {
+		for events := range slices.Chunk(b.Events, maxEventBatch) {
+			if err := t.post(ctx, func() { t.apply(events) }); err != nil {
 				return err
 			}
 		}
@@ -360,17 +337,17 @@ func (t *term) listen(ctx context.Context) error {
 }
 
 func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) {
-	t.state.Become(state)
+	t.state.Replace(state)
 	for _, j := range t.state.Jobs {
-		t.waiting = t.waiting || !j.Stopped && waits(j)
+		t.urgent = t.urgent || !j.Stopped && isHeld(j)
 	}
 	if jobs != nil {
-		t.book.jobs = jobs
+		t.journal.jobs = jobs
 		for key, j := range jobs {
-			t.gate.Remember(key, j.Last, j.Failures)
+			t.gate.Restore(key, j.Last, j.Failures)
 		}
 	}
-	t.follows = true
+	t.synced = true
 }
 
 func (t *term) apply(events []stream.Event) {
@@ -382,10 +359,10 @@ func (t *term) apply(events []stream.Event) {
 		}
 		if changed && e.Topic == api.TopicJob {
 			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
-			t.waiting = t.waiting || j != nil && waits(j)
+			t.urgent = t.urgent || j != nil && isHeld(j)
 		}
 		if a := t.state.Allocs[e.Key]; changed && a != nil && a.Running && (was == nil || !was.Running) {
-			t.recall(a)
+			t.sendHistory(a)
 		}
 		t.metrics.Events.Inc()
 	}
@@ -393,7 +370,7 @@ func (t *term) apply(events []stream.Event) {
 
 // sendHistory sends each task of a new allocation the duration of its last run, if that was on
 // another node.
-func (t *term) recall(a *cluster.Alloc) {
+func (t *term) sendHistory(a *cluster.Alloc) {
 	if t.now().DryRun {
 		return
 	}
@@ -401,13 +378,13 @@ func (t *term) recall(a *cluster.Alloc) {
 		if run.Node == a.Node {
 			continue // that node's driver has it
 		}
-		t.send(func() func() {
+		t.run(func() func() {
 			// Nomad accepts 100 connections at a time by default.
-			t.telling <- struct{}{}
-			defer func() { <-t.telling }()
-			ctx, cancel := context.WithTimeout(t.leading, askWithin)
+			t.signalSlots <- struct{}{}
+			defer func() { <-t.signalSlots }()
+			ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 			defer cancel()
-			if err := t.nomad.Signal(ctx, stub(a), task, history.Signal+" "+run.Text); err != nil {
+			if err := t.nomad.Signal(ctx, apiAlloc(a), task, history.Signal+" "+run.Text); err != nil {
 				t.log.Debug("a task is not told what its last run took", "alloc_id", a.ID, "task", task, "error", err)
 			}
 			return nil

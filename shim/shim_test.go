@@ -15,16 +15,16 @@ import (
 func TestHealth(t *testing.T) {
 	s := New(config.Default(), nil, "me", hclog.NewNullLogger())
 	must.NoError(t, s.health())
-	s.apartIs(true)
+	s.setLockErr(true)
 	must.ErrorContains(t, s.health(), "it is not known which shim leads")
-	s.apartIs(false)
+	s.setLockErr(false)
 	must.NoError(t, s.health())
 
-	s.leadsIs(true)
-	s.apartIs(true) // a renewal failed and is retried
+	s.setLeads(true)
+	s.setLockErr(true) // a renewal failed and is retried
 	must.NoError(t, s.health())
-	s.problemIs(true)
+	s.setDisconnected(true)
 	must.ErrorContains(t, s.health(), "the cluster is not followed")
-	s.leadsIs(false)
+	s.setLeads(false)
 	must.NoError(t, s.health())
 }

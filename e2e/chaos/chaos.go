@@ -541,7 +541,7 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	}
 	for _, g := range spec.TaskGroups {
 		for _, k := range g.Constraints {
-			if cluster.Marked(k.LTarget, k.RTarget) {
+			if cluster.HasMark(k.LTarget, k.RTarget) {
 				return "is bound: " + k.RTarget, nil
 			}
 		}

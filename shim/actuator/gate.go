@@ -18,30 +18,30 @@ import (
 type Gate struct {
 	limits config.Limits
 
-	begun    []time.Time // starts within the last minute, in order
+	started  []time.Time // starts within the last minute, in order
 	inFlight int
-	touching map[string]int // moves in flight by node
-	jobs     map[cluster.JobKey]*past
+	byNode   map[string]int // moves in flight by node
+	jobs     map[cluster.JobKey]*history
 }
 
 // history is what the Gate knows of a job's moves.
-type past struct {
+type history struct {
 	moving   bool
 	last     time.Time // end of the last one
 	failures int       // consecutive
 }
 
 func NewGate(limits config.Limits) *Gate {
-	return &Gate{limits: limits, touching: make(map[string]int), jobs: make(map[cluster.JobKey]*past)}
+	return &Gate{limits: limits, byNode: make(map[string]int), jobs: make(map[cluster.JobKey]*history)}
 }
 
 // SetLimits replaces the limits for moves yet to start.
-func (g *Gate) Limits(limits config.Limits) { g.limits = limits }
+func (g *Gate) SetLimits(limits config.Limits) { g.limits = limits }
 
 // Restore sets the history left by an earlier leader: when the job's last move ended, and its
 // consecutive failures.
-func (g *Gate) Remember(job cluster.JobKey, last time.Time, failures int) {
-	g.jobs[job] = &past{last: last, failures: failures}
+func (g *Gate) Restore(job cluster.JobKey, last time.Time, failures int) {
+	g.jobs[job] = &history{last: last, failures: failures}
 }
 
 // Forget drops a job unless it is being moved.
@@ -56,7 +56,7 @@ const maxFailures = 10
 
 // Blocked says why a move may not start now, "" if it may. The longer of the job's cooldown and
 // the configured one applies.
-func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
+func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
 	if p := g.jobs[job]; p != nil {
 		wait := max(g.limits.Cooldown, cooldown)
 		what := "cooldown"
@@ -71,26 +71,26 @@ func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration,
 			return fmt.Sprintf("%s until %s", what, until.UTC().Format(time.RFC3339))
 		}
 	}
-	switch inFlight, begun := g.Spent(now); {
+	switch inFlight, begun := g.Usage(now); {
 	case inFlight >= g.limits.InFlight:
 		return fmt.Sprintf("%d moves are in flight, and no more may be", inFlight)
 	case begun >= g.limits.MovesPerMinute:
 		return fmt.Sprintf("%d moves have begun within a minute, and no more may", begun)
 	}
 	for _, node := range []string{from, to} {
-		if g.touching[node] >= g.limits.PerNode {
-			return fmt.Sprintf("%d moves touch node %s, and no more may", g.touching[node], node)
+		if g.byNode[node] >= g.limits.PerNode {
+			return fmt.Sprintf("%d moves touch node %s, and no more may", g.byNode[node], node)
 		}
 	}
 	return ""
 }
 
 // Usage returns the moves in flight and those started within a minute.
-func (g *Gate) Spent(now time.Time) (inFlight, begun int) {
-	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {
-		g.begun = g.begun[1:]
+func (g *Gate) Usage(now time.Time) (inFlight, begun int) {
+	for len(g.started) > 0 && now.Sub(g.started[0]) >= time.Minute {
+		g.started = g.started[1:]
 	}
-	return g.inFlight, len(g.begun)
+	return g.inFlight, len(g.started)
 }
 
 type Outcome int
@@ -98,22 +98,22 @@ type Outcome int
 const (
 	Moved Outcome = iota
 	Failed
-	Refused // nothing was changed; the job backs off, the limits are not charged
-	Never   // nothing was changed; another node is tried at once
+	Refused     // nothing was changed; the job backs off, the limits are not charged
+	Unplaceable // nothing was changed; another node is tried at once
 )
 
 // Begin records the start of a move. The caller must call end once.
 func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, outcome Outcome)) {
 	p := g.jobs[job]
 	if p == nil {
-		p = &past{}
+		p = &history{}
 		g.jobs[job] = p
 	}
 	p.moving = true
-	g.begun = append(g.begun, now)
+	g.started = append(g.started, now)
 	g.inFlight++
-	g.touching[from]++
-	g.touching[to]++
+	g.byNode[from]++
+	g.byNode[to]++
 	return func(at time.Time, outcome Outcome) {
 		p.moving = false
 		switch outcome {
@@ -122,13 +122,13 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 		case Failed, Refused:
 			p.last, p.failures = at, p.failures+1
 		}
-		if i := slices.Index(g.begun, now); i >= 0 && (outcome == Refused || outcome == Never) {
-			g.begun = slices.Delete(g.begun, i, i+1)
+		if i := slices.Index(g.started, now); i >= 0 && (outcome == Refused || outcome == Unplaceable) {
+			g.started = slices.Delete(g.started, i, i+1)
 		}
 		g.inFlight--
 		for _, node := range []string{from, to} {
-			if g.touching[node]--; g.touching[node] <= 0 {
-				delete(g.touching, node)
+			if g.byNode[node]--; g.byNode[node] <= 0 {
+				delete(g.byNode, node)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ import (
 type Node struct {
 	ID, Name, Datacenter, Pool, Class string
 	// Schedulable means ready, eligible and not draining.
-	Takes bool
+	Schedulable bool
 	// Drivers are the healthy ones. The map is shared between nodes and must not be changed.
 	Drivers map[string]bool
 	// PoolCores is Ebbtide's elastic pool, in cores; 0 without Ebbtide. Engine is "docker" or
@@ -29,8 +29,8 @@ type Node struct {
 	PoolCores float64
 	Engine    string
 	// Capacity is what allocations may use in total; Used, kept by State, is what they use.
-	Room, Used Resources
-	Index      uint64 // ModifyIndex
+	Capacity, Used Resources
+	Index          uint64 // ModifyIndex
 }
 
 type Resources struct{ MHz, MemoryMB, DiskMB int64 }
@@ -56,7 +56,7 @@ type Job struct {
 	Stopped     bool
 	Dead        bool          // nothing of it ran or was to run when it was read
 	Template    bool          // periodic or parameterized
-	Made        bool          // created from a template; cannot be registered
+	Child       bool          // created from a template; cannot be registered
 	Migrates    []string      // policies allowed by its meta to move it
 	Cooldown    time.Duration // least time between two moves, from its meta
 	Datacenters []string      // patterns
@@ -89,7 +89,7 @@ type Group struct {
 	Tasks, Drivers []string
 	Engine         string
 	// Requested is per allocation, without reserved cores.
-	Asks Resources
+	Requested Resources
 }
 
 // Hold is the attribute of the constraint that holds a job for placement by the shim. No node
@@ -104,25 +104,25 @@ const (
 )
 
 // HasMark reports whether a constraint binds a group for a move.
-func Marked(attribute, value string) bool {
+func HasMark(attribute, value string) bool {
 	return attribute == BoundBy && strings.Contains(value, Mark)
 }
 
 // Alloc is a non-terminal allocation.
 type Alloc struct {
-	ID      string
-	Job     JobKey
-	Group   string
-	Task    string // the one that requested a move, "" if none
-	Node    string
-	Running bool
-	Stops   bool // Nomad wants it to stop
-	Uses    Resources
+	ID        string
+	Job       JobKey
+	Group     string
+	Task      string // the one that requested a move, "" if none
+	Node      string
+	Running   bool
+	Stopping  bool // Nomad wants it to stop
+	Allocated Resources
 	// Started is the first task's start, zero before.
 	Started time.Time
 	// MoveRequested is the time of the last request, zero if none.
-	Asked time.Time
-	Index uint64 // ModifyIndex
+	MoveRequested time.Time
+	Index         uint64 // ModifyIndex
 }
 
 // Run is the driver's record of a task's completed run.
@@ -135,8 +135,8 @@ type Run struct {
 
 // Bounds of the runs kept: groups, and bytes per text.
 const (
-	mostRuns   = 10_000
-	longestRun = 256
+	maxRuns    = 10_000
+	maxRunText = 256
 )
 
 // runKey identifies a group; the job's ID is without a dispatch's suffix.
@@ -173,7 +173,7 @@ func New() *State {
 }
 
 func newRuns() *lru.LRU[runKey, map[string]Run] {
-	runs, err := lru.NewLRU[runKey, map[string]Run](mostRuns, nil)
+	runs, err := lru.NewLRU[runKey, map[string]Run](maxRuns, nil)
 	if err != nil {
 		panic(err) // only for a size that is not positive
 	}
@@ -206,7 +206,7 @@ func (s *State) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 func (s *State) On(node string) map[string]*Alloc { return s.on[node] }
 
 // Free is what the node has left for allocations.
-func (s *State) Left(node *Node) Resources { return node.Room.Minus(node.Used) }
+func (s *State) Free(node *Node) Resources { return node.Capacity.Minus(node.Used) }
 
 // Indexes are a listing's Raft indexes: it contains all events up to them.
 type Indexes struct{ Nodes, Jobs, Allocs uint64 }
@@ -222,7 +222,7 @@ type Listing struct {
 
 // Replace takes over the other State, which must not be used afterwards, and keeps the runs
 // missing in it.
-func (s *State) Become(other *State) {
+func (s *State) Replace(other *State) {
 	runs := s.runs
 	for _, tasks := range other.runs.Values() {
 		for _, r := range tasks {
@@ -235,7 +235,7 @@ func (s *State) Become(other *State) {
 
 // FromListing returns a State that ignores events contained in the listing: the stream starts
 // with old ones, and a terminal allocation must not come back.
-func Listed(l Listing) *State {
+func FromListing(l Listing) *State {
 	s := New()
 	s.listed = l.Indexes
 	for _, r := range l.Runs {
@@ -261,7 +261,7 @@ func (s *State) setNode(n *Node) {
 	n.Drivers = s.drivers[names]
 	n.Used = Resources{}
 	for _, a := range s.on[n.ID] {
-		n.Used = n.Used.plus(a.Uses)
+		n.Used = n.Used.plus(a.Allocated)
 	}
 	s.Nodes[n.ID] = n
 }
@@ -276,7 +276,7 @@ func (s *State) setAlloc(a *Alloc) {
 	}
 	s.on[a.Node][a.ID] = a
 	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.plus(a.Uses)
+		n.Used = n.Used.plus(a.Allocated)
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *State) dropAlloc(id string) {
 		delete(s.on, a.Node)
 	}
 	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.Minus(a.Uses)
+		n.Used = n.Used.Minus(a.Allocated)
 	}
 }
 

@@ -62,8 +62,8 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, false, node(5))
 	apply(t, s, false, node(4))
 	must.Eq(t, &Node{
-		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Takes: true, Drivers: map[string]bool{"ebbtide": true},
-		PoolCores: 3.5, Engine: "exec", Room: Resources{3500, 7000, 900}, Index: 5,
+		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Schedulable: true, Drivers: map[string]bool{"ebbtide": true},
+		PoolCores: 3.5, Engine: "exec", Capacity: Resources{3500, 7000, 900}, Index: 5,
 	}, s.Nodes["n1"])
 
 	vae := JobKey{"ml", "vae"}
@@ -71,7 +71,7 @@ func TestState_Apply(t *testing.T) {
 	must.Eq(t, &Job{
 		Key: vae, Type: "batch", Migrates: optin.All(), Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Asks: Resources{100, 64, 300}},
+			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300}},
 			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
 	}, s.Jobs[vae])
@@ -82,13 +82,13 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, true, alloc("a1", "running", 7))
 	apply(t, s, true, alloc("a2", "pending", 8))
 	must.Eq(t, &Alloc{
-		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Uses: Resources{100, 64, 300},
-		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Asked: time.Unix(0, 2000), Index: 7,
+		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Allocated: Resources{100, 64, 300},
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), MoveRequested: time.Unix(0, 2000), Index: 7,
 	}, s.Allocs["a1"])
 	must.MapLen(t, 2, s.On("n1"))
-	must.Eq(t, Resources{3300, 6872, 300}, s.Left(s.Nodes["n1"]))
-	must.True(t, Resources{1, 1, 1}.Fits(s.Left(s.Nodes["n1"])))
-	must.False(t, Resources{1, 1, 301}.Fits(s.Left(s.Nodes["n1"])))
+	must.Eq(t, Resources{3300, 6872, 300}, s.Free(s.Nodes["n1"]))
+	must.True(t, Resources{1, 1, 1}.Fits(s.Free(s.Nodes["n1"])))
+	must.False(t, Resources{1, 1, 301}.Fits(s.Free(s.Nodes["n1"])))
 
 	apply(t, s, true, alloc("a1", "complete", 9))
 	must.True(t, s.Completed[vae])
@@ -146,9 +146,9 @@ func TestState_Runs(t *testing.T) {
 	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"default", "vae"}, Group: "train"}))
 	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"ml", "vae"}, Group: "other"}))
 
-	s.Become(Listed(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
+	s.Replace(FromListing(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
 	must.Eq(t, "n3", s.Runs(next)["t"].Node)
-	s.Become(Listed(Listing{})) // Nomad has forgotten the allocation
+	s.Replace(FromListing(Listing{})) // Nomad has forgotten the allocation
 	must.Eq(t, "cpu_s=4", s.Runs(next)["t"].Text)
 }
 
@@ -158,7 +158,7 @@ func read[T any](t *testing.T, text string) (w T) {
 	return w
 }
 
-func TestJob_made(t *testing.T) {
+func TestJob_child(t *testing.T) {
 	for text, want := range map[string][2]bool{
 		`{}`:                                    {false, false},
 		`{"Periodic": {"Spec": "@daily"}}`:      {true, false},
@@ -167,7 +167,7 @@ func TestJob_made(t *testing.T) {
 		`{"ParentID": "train", "Dispatched": true, "ParameterizedJob": {"Payload": ""}}`: {false, true},
 	} {
 		j := read[WireJob](t, text).job()
-		must.Eq(t, want, [2]bool{j.Template, j.Made}, must.Sprint(text))
+		must.Eq(t, want, [2]bool{j.Template, j.Child}, must.Sprint(text))
 	}
 }
 
@@ -181,7 +181,7 @@ func TestState_Replace(t *testing.T) {
 		Allocs: []*Alloc{read[WireAlloc](t, fmt.Sprintf(allocText, "a1", "running", 9)).alloc()},
 	}
 	l.Indexes = Indexes{Nodes: 10, Jobs: 10, Allocs: 10}
-	s.Become(Listed(l))
+	s.Replace(FromListing(l))
 	must.MapLen(t, 1, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)
@@ -217,7 +217,7 @@ func TestState_idempotent(t *testing.T) {
 		var uses Resources
 		for id, a := range s.Allocs {
 			must.Eq(t, uint64(newest[id]), a.Index)
-			uses = uses.plus(a.Uses)
+			uses = uses.plus(a.Allocated)
 			must.Eq(t, status[id] == "running", a.Running)
 			must.True(t, s.On(a.Node)[id] == a)
 		}
@@ -277,7 +277,7 @@ func TestList(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, Indexes{42, 42, 42}, l.Indexes)
 	s := New()
-	s.Become(Listed(l))
+	s.Replace(FromListing(l))
 	must.MapLen(t, 2, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)

@@ -17,7 +17,7 @@ import (
 // metaPrefix is the prefix of Ebbtide's meta keys.
 const metaPrefix = "ebbtide_"
 
-const atATime = 16
+const maxParallel = 16
 
 // pageSize bounds a page to some MB. Each page is reduced before the next is requested, so
 // neither Nomad nor the shim holds the whole list.
@@ -27,7 +27,7 @@ const atATime = 16
 // small.
 const (
 	pageSize = 2000
-	whole    = 0
+	unpaged  = 0
 )
 
 // List lists a cluster. Only jobs with a meta key of Ebbtide's are read in full: the list has
@@ -46,7 +46,7 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	}
 	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
 		l.Runs = append(l.Runs, w.runs()...)
-		if !w.over() {
+		if !w.terminal() {
 			l.Allocs = append(l.Allocs, w.alloc())
 		}
 	})
@@ -56,7 +56,7 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 // ListJobs lists the jobs with a meta key of Ebbtide's, or all, and returns the list's index.
 func ListJobs(ctx context.Context, client *api.Client, all bool) (jobs []*Job, index uint64, err error) {
 	var keys []JobKey
-	index, err = list(ctx, client, "/v1/jobs?meta=true", whole, func(w struct {
+	index, err = list(ctx, client, "/v1/jobs?meta=true", unpaged, func(w struct {
 		ID, Namespace string
 		Meta          map[string]string
 	}) {
@@ -98,7 +98,7 @@ func list[T any](ctx context.Context, client *api.Client, path string, size int3
 // readJobs reads jobs concurrently and skips those that no longer exist.
 func readJobs(ctx context.Context, client *api.Client, keys []JobKey) (jobs []*Job, err error) {
 	reading, ctx := errgroup.WithContext(ctx)
-	reading.SetLimit(atATime)
+	reading.SetLimit(maxParallel)
 	var mu sync.Mutex
 	for _, k := range keys {
 		reading.Go(func() error {

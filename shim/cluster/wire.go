@@ -52,9 +52,9 @@ const (
 func (w WireNode) node() *Node {
 	n := &Node{
 		ID: w.ID, Name: w.Name, Datacenter: w.Datacenter, Pool: w.NodePool, Class: w.NodeClass, Index: w.ModifyIndex,
-		Takes:   w.Status == api.NodeStatusReady && w.SchedulingEligibility == api.NodeSchedulingEligible && !w.Drain,
-		Drivers: make(map[string]bool, len(w.Drivers)),
-		Room: Resources{
+		Schedulable: w.Status == api.NodeStatusReady && w.SchedulingEligibility == api.NodeSchedulingEligible && !w.Drain,
+		Drivers:     make(map[string]bool, len(w.Drivers)),
+		Capacity: Resources{
 			MHz:      w.NodeResources.Cpu.CpuShares - w.ReservedResources.Cpu.CpuShares,
 			MemoryMB: w.NodeResources.Memory.MemoryMB - w.ReservedResources.Memory.MemoryMB,
 			DiskMB:   w.NodeResources.Disk.DiskMB - w.ReservedResources.Disk.DiskMB,
@@ -103,7 +103,7 @@ func held(all []WireConstraint) bool {
 }
 
 func bound(all []WireConstraint) bool {
-	return slices.ContainsFunc(all, func(c WireConstraint) bool { return Marked(c.LTarget, c.RTarget) })
+	return slices.ContainsFunc(all, func(c WireConstraint) bool { return HasMark(c.LTarget, c.RTarget) })
 }
 
 type WireTask struct {
@@ -122,7 +122,7 @@ func (t WireTask) ours() bool {
 func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Dead: w.Status == "dead", Datacenters: w.Datacenters, Pool: w.NodePool,
-		Made:     w.ParentID != "" || w.Dispatched,
+		Child:    w.ParentID != "" || w.Dispatched,
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
@@ -132,14 +132,14 @@ func (w WireJob) job() *Job {
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints), Bound: bound(g.Constraints)}
 		if g.EphemeralDisk != nil {
-			group.Asks.DiskMB = g.EphemeralDisk.SizeMB
+			group.Requested.DiskMB = g.EphemeralDisk.SizeMB
 		}
 		for _, t := range g.Tasks {
 			group.Held = group.Held || held(t.Constraints)
 			if t.Lifecycle != nil {
 				continue
 			}
-			group.Asks = group.Asks.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
+			group.Requested = group.Requested.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
 			if t.Driver == "ebbtide" {
 				if group.Engine = "exec"; len(t.Config["image"]) > 0 {
 					group.Engine = "docker"
@@ -174,7 +174,7 @@ type WireAlloc struct {
 	ModifyIndex uint64
 }
 
-func (w WireAlloc) over() bool {
+func (w WireAlloc) terminal() bool {
 	switch w.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 		return true
@@ -187,7 +187,7 @@ func (w WireAlloc) runs() []Run {
 	var all []Run
 	for task, t := range w.TaskStates {
 		for _, e := range t.Events {
-			if text := e.Details[history.Annotation]; text != "" && len(text) <= longestRun {
+			if text := e.Details[history.Annotation]; text != "" && len(text) <= maxRunText {
 				all = append(all, Run{JobKey{w.Namespace, w.JobID}, w.TaskGroup, task, w.NodeID, text, time.Unix(0, e.Time)})
 			}
 		}
@@ -198,13 +198,13 @@ func (w WireAlloc) runs() []Run {
 func (w WireAlloc) alloc() *Alloc {
 	a := &Alloc{
 		ID: w.ID, Job: JobKey{w.Namespace, w.JobID}, Group: w.TaskGroup, Node: w.NodeID, Index: w.ModifyIndex,
-		Running: w.ClientStatus == api.AllocClientStatusRunning,
-		Stops:   w.DesiredStatus != api.AllocDesiredStatusRun,
-		Uses:    Resources{DiskMB: w.AllocatedResources.Shared.DiskMB},
+		Running:   w.ClientStatus == api.AllocClientStatusRunning,
+		Stopping:  w.DesiredStatus != api.AllocDesiredStatusRun,
+		Allocated: Resources{DiskMB: w.AllocatedResources.Shared.DiskMB},
 	}
 	for _, t := range w.AllocatedResources.Tasks {
-		a.Uses.MHz += t.Cpu.CpuShares
-		a.Uses.MemoryMB += t.Memory.MemoryMB
+		a.Allocated.MHz += t.Cpu.CpuShares
+		a.Allocated.MemoryMB += t.Memory.MemoryMB
 	}
 	for name, t := range w.TaskStates {
 		if t.StartedAt != nil && !t.StartedAt.IsZero() && (a.Started.IsZero() || t.StartedAt.Before(a.Started)) {
@@ -212,8 +212,8 @@ func (w WireAlloc) alloc() *Alloc {
 		}
 		for _, e := range t.Events {
 			// The driver's event for a converged task (driver/control).
-			if at := time.Unix(0, e.Time); e.Details["ebbtide"] == "move" && at.After(a.Asked) {
-				a.Asked, a.Task = at, name
+			if at := time.Unix(0, e.Time); e.Details["ebbtide"] == "move" && at.After(a.MoveRequested) {
+				a.MoveRequested, a.Task = at, name
 			}
 		}
 	}
@@ -289,15 +289,15 @@ func (s *State) applyAlloc(w WireAlloc) bool {
 	for _, r := range w.runs() {
 		s.setRun(r)
 	}
-	if w.over() {
+	if w.terminal() {
 		if s.dropAlloc(w.ID); old != nil && w.ClientStatus == api.AllocClientStatusComplete && w.DesiredStatus == api.AllocDesiredStatusRun {
 			s.Completed[old.Job] = true
 		}
 		return old != nil
 	}
 	a := w.alloc()
-	if old != nil && a.Uses == (Resources{}) {
-		a.Uses = old.Uses
+	if old != nil && a.Allocated == (Resources{}) {
+		a.Allocated = old.Allocated
 	}
 	s.setAlloc(a)
 	return true

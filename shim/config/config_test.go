@@ -155,14 +155,14 @@ func TestNomad_Over(t *testing.T) {
 	must.Eq(t, "http://line:4646", client.Address())
 }
 
-func TestConfig_Closed(t *testing.T) {
+func TestConfig_Suspended(t *testing.T) {
 	at := func(text string) time.Time {
 		tm, err := time.Parse(time.RFC3339, text)
 		must.NoError(t, err)
 		return tm
 	}
 	c := Default()
-	must.Eq(t, "", c.Closed(time.Now()))
+	must.Eq(t, "", c.Suspended(time.Now()))
 	c.Windows = []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}, {Name: "noon", Cron: "0 12 * * 6", Duration: time.Hour, TimeZone: "UTC"}}
 	must.NoError(t, c.Validate())
 	for text, want := range map[string]string{
@@ -174,7 +174,7 @@ func TestConfig_Closed(t *testing.T) {
 		"2026-01-10T11:00:00Z": "the next window begins 2026-01-10T12:00:00Z",
 		"2026-01-10T12:30:00Z": "",
 	} {
-		must.Eq(t, want, c.Closed(at(text)), must.Sprint(text))
+		must.Eq(t, want, c.Suspended(at(text)), must.Sprint(text))
 	}
 }
 

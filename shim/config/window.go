@@ -42,7 +42,7 @@ func (w Window) Validate() error {
 }
 
 // Suspended says why moves may not start outside the windows, "" if they may.
-func (c Config) Closed(now time.Time) string {
+func (c Config) Suspended(now time.Time) string {
 	var next time.Time
 	for _, w := range c.Windows {
 		starts, err := w.starts()

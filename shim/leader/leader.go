@@ -76,25 +76,25 @@ func (t *Term) extend(sent time.Time, ttl time.Duration) {
 	t.until = sent.Add(ttl - ttl/5)
 }
 
-func (t *Term) left() time.Duration {
+func (t *Term) remaining() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Until(t.until)
 }
 
-const releaseWithin = 5 * time.Second
+const releaseTimeout = 5 * time.Second
 
 // Run waits for the lock, calls lead while holding it, and starts over when the lock is lost.
 // lead's context ends with the lock and with ctx; Run waits for lead to return. If lead returns
 // while the lock is held, Run releases it and returns lead's error. Otherwise Run returns when
 // ctx ends.
 func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context, *Term) error) error {
-	told := false
+	reported := false
 	for {
 		sent := time.Now()
 		err := acquire(ctx, lock, opts.TTL)
 		if err == nil {
-			told = false
+			reported = false
 			err = hold(ctx, lock, opts, sent, lead)
 			if !errors.Is(err, ErrLost) {
 				return err
@@ -103,9 +103,9 @@ func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if held := errors.Is(err, ErrHeld); !held || !told {
+		if held := errors.Is(err, ErrHeld); !held || !reported {
 			opts.Report(err)
-			told = held
+			reported = held
 		}
 		// Jittered, so that standbys do not all try at once.
 		wait := opts.Retry/2 + rand.N(opts.Retry+1)
@@ -139,7 +139,7 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 
 	renew := time.NewTicker(opts.TTL / 3)
 	defer renew.Stop()
-	over := time.NewTimer(term.left())
+	over := time.NewTimer(term.remaining())
 	defer over.Stop()
 	lost := func(why error) error {
 		term.end()
@@ -157,13 +157,13 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 		case <-renew.C:
 		}
 		sent := time.Now()
-		within, done := context.WithTimeout(ctx, min(opts.TTL/3, term.left()))
+		within, done := context.WithTimeout(ctx, min(opts.TTL/3, term.remaining()))
 		err := lock.Renew(within)
 		done()
 		switch {
 		case err == nil:
 			term.extend(sent, opts.TTL)
-			over.Reset(term.left())
+			over.Reset(term.remaining())
 		case errors.Is(err, ErrLost):
 			return lost(fmt.Errorf("renewing the lock: %w", err))
 		default:
@@ -173,7 +173,7 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 }
 
 func release(ctx context.Context, lock Lock) error {
-	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	if err := lock.Release(ctx); err != nil {
 		return fmt.Errorf("releasing the lock: %w", err)

@@ -31,7 +31,7 @@ func (v *Variable) Acquire(ctx context.Context) error {
 	lock.Items = api.VariableItems{"holder": v.Holder, "since": time.Now().UTC().Format(time.RFC3339)}
 	out, _, err := v.Client.Variables().AcquireLock(lock, v.options(ctx))
 	if err != nil {
-		return either(err, ErrHeld)
+		return asConflict(err, ErrHeld)
 	}
 	v.id = out.LockID()
 	return nil
@@ -39,12 +39,12 @@ func (v *Variable) Acquire(ctx context.Context) error {
 
 func (v *Variable) Renew(ctx context.Context) error {
 	_, _, err := v.Client.Variables().RenewLock(v.variable(v.id), v.options(ctx))
-	return either(err, ErrLost)
+	return asConflict(err, ErrLost)
 }
 
 func (v *Variable) Release(ctx context.Context) error {
 	_, _, err := v.Client.Variables().ReleaseLock(v.variable(v.id), v.options(ctx))
-	return either(err, ErrLost)
+	return asConflict(err, ErrLost)
 }
 
 func (v *Variable) variable(id string) *api.Variable {
@@ -59,7 +59,7 @@ func (v *Variable) options(ctx context.Context) *api.WriteOptions {
 }
 
 // asConflict returns conflict if the lock conflicts or its variable is gone, else err.
-func either(err, conflict error) error {
+func asConflict(err, conflict error) error {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) && (response.StatusCode() == http.StatusConflict || response.StatusCode() == http.StatusNotFound) {
 		return conflict

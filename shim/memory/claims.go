@@ -36,13 +36,13 @@ func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err err
 	v := &api.Variable{Namespace: c.Namespace, Path: c.name(r.Namespace, r.Job), ModifyIndex: r.Index, Items: api.VariableItems{"record": string(data)}}
 	out, _, err := c.Client.Variables().CheckedUpdate(v, (&api.WriteOptions{Namespace: c.Namespace}).WithContext(ctx))
 	if err != nil {
-		return 0, fmt.Errorf("writing variable %s: %w", v.Path, claimed(err))
+		return 0, fmt.Errorf("writing variable %s: %w", v.Path, asClaimed(err))
 	}
 	return out.ModifyIndex, nil
 }
 
 // asClaimed turns a check-and-set conflict into move.ErrClaimed.
-func claimed(err error) error {
+func asClaimed(err error) error {
 	var conflict api.ErrCASConflict
 	if !errors.As(err, &conflict) {
 		return err
@@ -83,7 +83,7 @@ func (c Claims) Remove(ctx context.Context, r move.Record) error {
 	full := c.name(r.Namespace, r.Job)
 	_, err := c.Client.Variables().CheckedDelete(full, r.Index, (&api.WriteOptions{Namespace: c.Namespace}).WithContext(ctx))
 	if err != nil {
-		return fmt.Errorf("removing variable %s: %w", full, claimed(err))
+		return fmt.Errorf("removing variable %s: %w", full, asClaimed(err))
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type Pause struct {
 }
 
 // Active reports whether the pause is set and has not expired.
-func (p *Pause) Holds(now time.Time) bool {
+func (p *Pause) Active(now time.Time) bool {
 	return p != nil && (p.Until.IsZero() || now.Before(p.Until))
 }
 
@@ -50,7 +50,9 @@ func (s Store) Pause(ctx context.Context, p Pause) error { return s.writeJSON(ct
 func (s Store) Resume(ctx context.Context) error { return s.remove(ctx, path.Join(s.Path, pauseName)) }
 
 // LoadPause returns the pause, expired or not, nil if there is none.
-func (s Store) Paused(ctx context.Context) (*Pause, error) { return readJSON[Pause](ctx, s, pauseName) }
+func (s Store) LoadPause(ctx context.Context) (*Pause, error) {
+	return readJSON[Pause](ctx, s, pauseName)
+}
 
 // Leader is the current or last leader.
 type Leader struct {
@@ -67,7 +69,7 @@ func (s Store) Leader(ctx context.Context) (*Leader, error) {
 	if err != nil || v == nil {
 		return nil, err
 	}
-	return &Leader{Holder: v.Items["holder"], Since: when(v.Items["since"]), Leads: v.Lock != nil}, nil
+	return &Leader{Holder: v.Items["holder"], Since: parseTime(v.Items["since"]), Leads: v.Lock != nil}, nil
 }
 
 // Report is the leader's state for `ebbtide shim status`, written when it changes.
@@ -78,32 +80,34 @@ type Report struct {
 
 	Nodes int `json:"nodes"`
 	// Suspended says why no move may start, "" if moves may.
-	Closed string `json:"closed"`
+	Suspended string `json:"suspended"`
 	// Started counts the moves started within a minute.
 	InFlight    int `json:"in_flight"`
 	InFlightMax int `json:"in_flight_max"`
-	Begun       int `json:"begun"`
-	BegunMax    int `json:"begun_max"`
+	Started     int `json:"started"`
+	StartedMax  int `json:"started_max"`
 	// LongestStepS is the loop's longest step, in seconds.
 	LongestStepS float64 `json:"longest_step_s"`
 	// Held are the jobs held for placement.
-	Waiting []string `json:"waiting"`
+	Held []string `json:"held"`
 	// Reasons are the latest reasons per job. Omitted counts those that did not fit.
-	Said   []Said `json:"said"`
-	Unsaid int    `json:"unsaid"`
+	Reasons []Reason `json:"reasons"`
+	Omitted int      `json:"reasons_omitted"`
 }
 
 // Reason is why a job is not moved now.
-type Said struct {
+type Reason struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
-	What      string `json:"what"`
+	Text      string `json:"text"`
 }
 
-func (s Store) Report(ctx context.Context, r Report) error { return s.writeJSON(ctx, reportName, r) }
+func (s Store) SaveReport(ctx context.Context, r Report) error {
+	return s.writeJSON(ctx, reportName, r)
+}
 
 // LoadReport returns the last report, nil if there is none.
-func (s Store) Reported(ctx context.Context) (*Report, error) {
+func (s Store) LoadReport(ctx context.Context) (*Report, error) {
 	return readJSON[Report](ctx, s, reportName)
 }
 

@@ -56,8 +56,8 @@ type Entry struct {
 }
 
 const (
-	kept    = 200
-	atATime = 16
+	maxEntries  = 200
+	maxParallel = 16
 )
 
 // Store accesses the variables beneath Path.
@@ -132,14 +132,14 @@ func unescape(name string) (string, error) {
 	return url.PathUnescape(strings.ReplaceAll(name, "~", "%"))
 }
 
-func (s Store) Keep(ctx context.Context, key cluster.JobKey, j Job) error {
+func (s Store) SaveJob(ctx context.Context, key cluster.JobKey, j Job) error {
 	return s.write(ctx, jobName(key), api.VariableItems{
-		"marked": stamp(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": stamp(j.Last), "failures": strconv.Itoa(j.Failures),
+		"marked": formatTime(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": formatTime(j.Last), "failures": strconv.Itoa(j.Failures),
 		"cost_s": strconv.FormatFloat(j.CostS, 'f', 2, 64),
 	})
 }
 
-func (s Store) Forget(ctx context.Context, key cluster.JobKey) error {
+func (s Store) DeleteJob(ctx context.Context, key cluster.JobKey) error {
 	return s.remove(ctx, path.Join(s.Path, jobName(key)))
 }
 
@@ -152,7 +152,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 	jobs := make(map[cluster.JobKey]Job, len(paths))
 	// In parallel: there may be ten thousand, and a new leader waits for them.
 	reading, ctx := errgroup.WithContext(ctx)
-	reading.SetLimit(atATime)
+	reading.SetLimit(maxParallel)
 	for _, p := range paths {
 		reading.Go(func() error {
 			items, err := s.read(ctx, p)
@@ -167,7 +167,7 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 			if err != nil || items == nil {
 				return nil // foreign, or deleted in the meantime
 			}
-			j := Job{Marked: when(items["marked"]), Last: when(items["last"])}
+			j := Job{Marked: parseTime(items["marked"]), Last: parseTime(items["last"])}
 			j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
 			j.Failures, _ = strconv.Atoi(items["failures"])
 			j.CostS, _ = strconv.ParseFloat(items["cost_s"], 64)
@@ -181,10 +181,10 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 }
 
 // AddEntry appends an entry and drops the oldest beyond maxEntries.
-func (s Store) Note(ctx context.Context, e Entry) error {
+func (s Store) AddEntry(ctx context.Context, e Entry) error {
 	name := fmt.Sprintf("moves/%020d-%s", e.Time.UnixNano(), escape(cmp.Or(e.Alloc, e.Job)))
 	err := s.write(ctx, name, api.VariableItems{
-		"time": stamp(e.Time), "namespace": e.Namespace, "job": e.Job, "alloc": e.Alloc, "new_alloc": e.NewAlloc, "from": e.From, "to": e.To,
+		"time": formatTime(e.Time), "namespace": e.Namespace, "job": e.Job, "alloc": e.Alloc, "new_alloc": e.NewAlloc, "from": e.From, "to": e.To,
 		"policy": e.Policy, "rule": e.Rule, "why": e.Why, "scores": e.Scores, "phase": e.Phase, "error": e.Error, "down_s": e.DownS,
 		"dry_run": strconv.FormatBool(e.DryRun),
 	})
@@ -196,14 +196,14 @@ func (s Store) Note(ctx context.Context, e Entry) error {
 		return err
 	}
 	var errs []error
-	for _, p := range paths[:max(0, len(paths)-kept)] {
+	for _, p := range paths[:max(0, len(paths)-maxEntries)] {
 		errs = append(errs, s.remove(ctx, p))
 	}
 	return errors.Join(errs...)
 }
 
 // Entries returns all entries, oldest first.
-func (s Store) Notes(ctx context.Context) ([]Entry, error) {
+func (s Store) Entries(ctx context.Context) ([]Entry, error) {
 	paths, err := s.list(ctx, "moves")
 	if err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (s Store) Notes(ctx context.Context) ([]Entry, error) {
 			continue
 		}
 		e := Entry{
-			Time: when(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
+			Time: parseTime(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
 			Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
 		}
 		e.DryRun, _ = strconv.ParseBool(i["dry_run"])
@@ -227,14 +227,14 @@ func (s Store) Notes(ctx context.Context) ([]Entry, error) {
 	return entries, nil
 }
 
-func stamp(t time.Time) string {
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-func when(text string) time.Time {
+func parseTime(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return time.Time{}

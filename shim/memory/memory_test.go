@@ -118,12 +118,12 @@ func TestStore_jobs(t *testing.T) {
 		{Namespace: "default", ID: "vae"}:              {},
 	}
 	for key, j := range want {
-		must.NoError(t, s.Keep(t.Context(), key, j))
+		must.NoError(t, s.SaveJob(t.Context(), key, j))
 	}
 	jobs, err = s.Jobs(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, want, jobs)
-	must.NoError(t, s.Forget(t.Context(), cluster.JobKey{Namespace: "ml", ID: "vae"}))
+	must.NoError(t, s.DeleteJob(t.Context(), cluster.JobKey{Namespace: "ml", ID: "vae"}))
 	jobs, err = s.Jobs(t.Context())
 	must.NoError(t, err)
 	must.MapLen(t, 2, jobs)
@@ -133,14 +133,14 @@ func TestStore_jobs(t *testing.T) {
 	v.mu.Unlock()
 	_, err = s.Jobs(t.Context())
 	must.ErrorContains(t, err, "listing variables ebbtide/shim/jobs/")
-	must.ErrorContains(t, s.Keep(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
+	must.ErrorContains(t, s.SaveJob(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
 }
 
 // The time in which a new leader reads 10,000 remembered jobs.
 func BenchmarkStore_Jobs(b *testing.B) {
 	s, _ := store(b)
 	for i := range 10_000 {
-		must.NoError(b, s.Keep(b.Context(), cluster.JobKey{Namespace: "ml", ID: fmt.Sprint("job-", i)}, Job{}))
+		must.NoError(b, s.SaveJob(b.Context(), cluster.JobKey{Namespace: "ml", ID: fmt.Sprint("job-", i)}, Job{}))
 	}
 	for b.Loop() {
 		jobs, err := s.Jobs(b.Context())
@@ -156,19 +156,19 @@ func TestStore_notes(t *testing.T) {
 		Time: at, Namespace: "ml", Job: "vae", Alloc: "a1", NewAlloc: "a2", From: "one", To: "two", Policy: "specon-migrate", Rule: "specon.alg2.least",
 		Why: "two has the least score", Scores: `{"one":2}`, Phase: "done", DownS: "1.30", DryRun: true,
 	}
-	must.NoError(t, s.Note(t.Context(), e))
-	notes, err := s.Notes(t.Context())
+	must.NoError(t, s.AddEntry(t.Context(), e))
+	notes, err := s.Entries(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, []Entry{e}, notes)
 
 	// In order of time; the oldest are dropped.
-	for i := range kept + 5 {
-		must.NoError(t, s.Note(t.Context(), Entry{Time: at.Add(time.Duration(i+1) * time.Hour), Alloc: fmt.Sprint("alloc-", i)}))
+	for i := range maxEntries + 5 {
+		must.NoError(t, s.AddEntry(t.Context(), Entry{Time: at.Add(time.Duration(i+1) * time.Hour), Alloc: fmt.Sprint("alloc-", i)}))
 	}
-	notes, err = s.Notes(t.Context())
+	notes, err = s.Entries(t.Context())
 	must.NoError(t, err)
-	must.Len(t, kept, notes)
+	must.Len(t, maxEntries, notes)
 	must.True(t, slices.IsSortedFunc(notes, func(a, b Entry) int { return a.Time.Compare(b.Time) }))
-	must.Eq(t, fmt.Sprint("alloc-", kept+4), notes[kept-1].Alloc)
-	must.MapLen(t, kept, v.items)
+	must.Eq(t, fmt.Sprint("alloc-", maxEntries+4), notes[maxEntries-1].Alloc)
+	must.MapLen(t, maxEntries, v.items)
 }

@@ -62,11 +62,11 @@ func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
 	return node, nil
 }
 
-const reachWithin = 10 * time.Second
+const reachTimeout = 10 * time.Second
 
 // Reach implements Nomad: any answer of the agent will do.
 func (a API) Reach(ctx context.Context, node string) error {
-	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	if _, err := a.Client.Nodes().Stats(node, query(ctx, "")); err != nil {
 		return fmt.Errorf("node %s cannot be reached: %w", short(node), err)
@@ -185,7 +185,7 @@ func (a API) Restored(ctx context.Context, alloc *api.Allocation, task string) (
 // PrivateFile reads a file of at most limit bytes from an allocation's private directory. The
 // error wraps fs.ErrNotExist if there is none.
 func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
-	if err := a.ask(ctx, "stat", alloc, path.Join(private.DirName, name), new(api.AllocFileInfo)); err != nil {
+	if err := a.queryFile(ctx, "stat", alloc, path.Join(private.DirName, name), new(api.AllocFileInfo)); err != nil {
 		return nil, err
 	}
 	return a.cat(ctx, alloc, name, limit)
@@ -204,7 +204,7 @@ func (a API) cat(ctx context.Context, alloc *api.Allocation, name string, limit 
 // StatusFiles lists an allocation's tasks that have a status; none if none runs under Ebbtide.
 func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []string, err error) {
 	var files []api.AllocFileInfo
-	if err := a.ask(ctx, "ls", alloc, private.DirName, &files); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := a.queryFile(ctx, "ls", alloc, private.DirName, &files); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, f := range files {
@@ -215,7 +215,7 @@ func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []st
 	return tasks, nil
 }
 
-func (a API) ask(ctx context.Context, what string, alloc *api.Allocation, file string, answer any) error {
+func (a API) queryFile(ctx context.Context, what string, alloc *api.Allocation, file string, answer any) error {
 	if _, err := a.Client.Raw().Query(allocfs.URL(what, alloc.ID, file, nil), answer, query(ctx, alloc.Namespace)); err != nil {
 		return fileError(alloc, file, err)
 	}

@@ -24,18 +24,18 @@ import (
 // So the binding and its cause are visible even if the claim is lost. Removing the constraint
 // is an in-place update.
 const (
-	boundBy = cluster.BoundBy
-	mark    = cluster.Mark
+	boundBy  = cluster.BoundBy
+	moveMark = cluster.Mark
 )
 
 // bind returns a copy of the job with the group bound to a node for a move.
 func bind(job *api.Job, group, node, id string) (*api.Job, error) {
-	return with(job, group, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, node+","+mark+id))
+	return with(job, group, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, node+","+moveMark+id))
 }
 
 // fence returns a copy of the job with a constraint that names the move but excludes no node.
 func fence(job *api.Job, group, id string) (*api.Job, error) {
-	return with(job, group, api.NewConstraint(boundBy, "!=", mark+id))
+	return with(job, group, api.NewConstraint(boundBy, "!=", moveMark+id))
 }
 
 func with(job *api.Job, group string, c *api.Constraint) (*api.Job, error) {
@@ -58,11 +58,11 @@ func unbind(job *api.Job, group string) (*api.Job, error) {
 	if g == nil {
 		return nil, fmt.Errorf("the job has no group %s any more", group)
 	}
-	g.Constraints = slices.DeleteFunc(g.Constraints, marked)
+	g.Constraints = slices.DeleteFunc(g.Constraints, isMark)
 	return out, nil
 }
 
-func marked(c *api.Constraint) bool { return cluster.Marked(c.LTarget, c.RTarget) }
+func isMark(c *api.Constraint) bool { return cluster.HasMark(c.LTarget, c.RTarget) }
 
 // boundTo returns the node ("" for a fence) and the move's ID. ok is false if the group is not
 // bound.
@@ -71,11 +71,11 @@ func boundTo(job *api.Job, group string) (node, id string, ok bool) {
 	if g == nil {
 		return "", "", false
 	}
-	i := slices.IndexFunc(g.Constraints, marked)
+	i := slices.IndexFunc(g.Constraints, isMark)
 	if i < 0 {
 		return "", "", false
 	}
-	node, id, _ = strings.Cut(g.Constraints[i].RTarget, mark)
+	node, id, _ = strings.Cut(g.Constraints[i].RTarget, moveMark)
 	return strings.TrimSuffix(node, ","), id, true
 }
 
@@ -98,12 +98,12 @@ func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err e
 // bound. result.Bound is true unless the job is certainly not bound.
 func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, err error) {
 	index, err = m.register(ctx, job)
-	if err == nil || certain(err) {
+	if err == nil || rejected(err) {
 		m.result.Bound = err == nil
 		return index, err
 	}
 	m.result.Bound = true // unknown so far
-	index, unknown := m.settled(ctx)
+	index, unknown := m.resolveDetached(ctx)
 	if unknown != nil {
 		return 0, errors.Join(err, unknown)
 	}
@@ -114,9 +114,9 @@ func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, 
 }
 
 // resolveDetached is resolve with a context of its own.
-func (m *mover) settled(ctx context.Context) (after uint64, err error) {
-	err = m.after(ctx, func(ctx context.Context) (err error) {
-		after, err = m.settle(ctx, m.record().Before)
+func (m *mover) resolveDetached(ctx context.Context) (after uint64, err error) {
+	err = m.detached(ctx, func(ctx context.Context) (err error) {
+		after, err = m.resolve(ctx, m.record().Before)
 		return err
 	})
 	return after, err
@@ -125,11 +125,11 @@ func (m *mover) settled(ctx context.Context) (after uint64, err error) {
 // resolve finds out the outcome of a registration at index before whose answer was lost. It may
 // still be in flight, so an unchanged job proves nothing: registering a fence then advances the
 // index, so that the lost one must fail. after is the job's index if it is bound, else 0.
-func (m *mover) settle(ctx context.Context, before uint64) (after uint64, err error) {
-	err = persist(ctx, m.opts.Poll, func(ctx context.Context) error {
+func (m *mover) resolve(ctx context.Context, before uint64) (after uint64, err error) {
+	err = retry(ctx, m.opts.PollInterval, func(ctx context.Context) error {
 		job, err := m.nomad.Job(ctx, m.record().Namespace, m.record().Job)
 		switch {
-		case gone(err):
+		case notFound(err):
 			return nil
 		case err != nil:
 			return err
@@ -158,18 +158,18 @@ func (m *mover) fence(ctx context.Context, job *api.Job) error {
 	if err != nil {
 		return err
 	}
-	still, over, err := standStill(ctx, m.nomad, job, m.record().Group)
+	still, over, err := freezeBriefly(ctx, m.nomad, job, m.record().Group)
 	if err == nil && !over {
 		_, err = m.register(ctx, fenced)
 	}
 	if still != nil {
-		still.end() // restore takes over from here, or the lease ends
+		still.stop() // restore takes over from here, or the lease ends
 	}
 	return err
 }
 
 // rejected reports whether Nomad has definitely refused the request.
-func certain(err error) bool {
+func rejected(err error) bool {
 	var response api.UnexpectedResponseError
 	return errors.As(err, &response) && response.StatusCode() >= http.StatusBadRequest && response.StatusCode() < http.StatusInternalServerError
 }
@@ -177,8 +177,8 @@ func certain(err error) bool {
 // restore unbinds the move's job.
 func (m *mover) restore(ctx context.Context) error {
 	r := m.record()
-	return m.owned(ctx, func(ctx context.Context) error {
-		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.Poll)
+	return m.whileClaimed(ctx, func(ctx context.Context) error {
+		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.PollInterval)
 		if err == nil {
 			m.result.Bound = false
 			m.opts.Report(m.result.Phase, said)
@@ -189,10 +189,10 @@ func (m *mover) restore(ctx context.Context) error {
 
 // Unbind unbinds a job that has no claim, and says what became of it.
 func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string) (said string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cleanUp)
+	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
-	poll := DefaultOptions().Poll
-	err = persist(ctx, poll, func(ctx context.Context) (err error) {
+	poll := DefaultOptions().PollInterval
+	err = retry(ctx, poll, func(ctx context.Context) (err error) {
 		said, err = restore(ctx, nomad, namespace, job, group, poll)
 		return err
 	})
@@ -200,17 +200,17 @@ func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string) (sai
 }
 
 // errTransition means that an allocation is starting or stopping; callers wait.
-var errEnding = errors.New("a task is about to begin or to end")
+var errTransition = errors.New("a task is about to begin or to end")
 
 // errDestructive means that unbinding now would stop a running allocation.
-var errDestroys = errors.New("Nomad would stop what runs")
+var errDestructive = errors.New("Nomad would stop what runs")
 
 // restore removes a move's constraint from the group, keeping what the user has changed since,
 // and says what became of the job.
 func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration) (said string, err error) {
 	const as = "the job is left as it is: "
 	job, err := nomad.Job(ctx, namespace, id)
-	if gone(err) {
+	if notFound(err) {
 		return as + "it was removed", nil
 	}
 	if err != nil {
@@ -222,16 +222,16 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	if stopped(job) {
 		return as + "it was stopped", nil
 	}
-	still, over, err := standStill(ctx, nomad, job, group)
+	still, over, err := freezeBriefly(ctx, nomad, job, group)
 	if err == nil && over {
 		return as + "it has completed, and Nomad would run it again", nil
 	}
 	if err == nil {
 		// Keep the tasks frozen until Nomad has evaluated the new version.
-		err = persist(ctx, poll, func(ctx context.Context) error { return setFree(ctx, nomad, namespace, id, group, poll, still) })
+		err = retry(ctx, poll, func(ctx context.Context) error { return unbindFrozen(ctx, nomad, namespace, id, group, poll, still) })
 	}
 	if still != nil {
-		err = errors.Join(err, persist(ctx, poll, func(ctx context.Context) error {
+		err = errors.Join(err, retry(ctx, poll, func(ctx context.Context) error {
 			_, err := still.thaw(ctx, still.names())
 			return err
 		}))
@@ -244,10 +244,10 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 
 // unbindFrozen registers the job without the constraint while its tasks are frozen, if that
 // stops nothing, and waits for the evaluation.
-func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration, still *freeze) error {
+func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration, still *freeze) error {
 	job, err := nomad.Job(ctx, namespace, id)
 	switch {
-	case gone(err):
+	case notFound(err):
 		return nil
 	case err != nil:
 		return err
@@ -268,7 +268,7 @@ func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 		}
 		if err == nil && plan.Annotations != nil {
 			if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
-				return fmt.Errorf("%w: %d destructive updates, %d migrations, %d stops", errDestroys, d.DestructiveUpdate, d.Migrate, d.Stop)
+				return fmt.Errorf("%w: %d destructive updates, %d migrations, %d stops", errDestructive, d.DestructiveUpdate, d.Migrate, d.Stop)
 			}
 		}
 		within, cancel := still.within(ctx)
@@ -279,7 +279,7 @@ func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 		}
 		index = resp.JobModifyIndex
 	}
-	_, err = decided(ctx, nomad, poll, namespace, id, group, index)
+	_, err = waitEvaluated(ctx, nomad, poll, namespace, id, group, index)
 	return err
 }
 
@@ -292,7 +292,7 @@ func adoptAsRunning(ctx context.Context, nomad Nomad, job *api.Job, group string
 		return err
 	}
 	last := latest(stubs, func(s *api.AllocationListStub) bool {
-		return s.TaskGroup == group && s.DesiredStatus == api.AllocDesiredStatusRun && !ended(s.ClientStatus)
+		return s.TaskGroup == group && s.DesiredStatus == api.AllocDesiredStatusRun && !terminal(s.ClientStatus)
 	})
 	if last == nil {
 		return nil
@@ -308,7 +308,7 @@ func adoptAsRunning(ctx context.Context, nomad Nomad, job *api.Job, group string
 // freezeBriefly freezes the running tasks of a batch job: a task that completes before Nomad
 // has evaluated the job's new version would be run again. over means that the tasks have
 // completed. The freeze is nil if there was nothing to freeze.
-func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f *freeze, over bool, err error) {
+func freezeBriefly(ctx context.Context, nomad Nomad, job *api.Job, group string) (f *freeze, over bool, err error) {
 	if text(job.Type) != api.JobTypeBatch {
 		return nil, false, nil
 	}
@@ -325,8 +325,8 @@ func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f
 	if err != nil {
 		return nil, false, err
 	}
-	if !stays(alloc) {
-		return nil, false, errEnding
+	if !running(alloc) {
+		return nil, false, errTransition
 	}
 	f = newFreeze(ctx, nomad, alloc)
 	for _, t := range job.LookupTaskGroup(group).Tasks {
@@ -335,14 +335,14 @@ func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f
 			continue
 		}
 		if state.State != "running" {
-			return f, false, errEnding
+			return f, false, errTransition
 		}
 		sent := time.Now()
 		if err := nomad.Signal(ctx, alloc, t.Name, signalFreeze); err != nil {
 			return f, false, fmt.Errorf("task %s: %w", t.Name, err)
 		}
 		lease := savingOf(t).lease
-		f.stands(t.Name, sent.Add(lease))
+		f.setUntil(t.Name, sent.Add(lease))
 		f.add(t.Name, lease)
 	}
 	return f, false, nil

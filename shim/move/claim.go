@@ -54,9 +54,9 @@ const ClaimTTL = 30 * time.Second
 
 // Watch detects abandoned records. Clocks are not compared: a record is abandoned once this
 // process has seen it unchanged for ClaimTTL.
-type Watch struct{ seen map[string]sight }
+type Watch struct{ seen map[string]sighting }
 
-type sight struct {
+type sighting struct {
 	index uint64
 	since time.Time
 }
@@ -64,12 +64,12 @@ type sight struct {
 // Abandoned returns the records unchanged for ClaimTTL since they were first seen.
 func (w *Watch) Abandoned(records []Record) []Record {
 	now := time.Now()
-	seen := make(map[string]sight, len(records))
+	seen := make(map[string]sighting, len(records))
 	var out []Record
 	for _, r := range records {
 		s, ok := w.seen[r.ID]
 		if !ok || s.index != r.Index {
-			s = sight{r.Index, now}
+			s = sighting{r.Index, now}
 		}
 		seen[r.ID] = s
 		if now.Sub(s.since) >= ClaimTTL {
@@ -123,7 +123,7 @@ func (c *claim) ends() time.Time {
 
 // update changes the record and writes it. After a failed write it reads the record, as perhaps
 // only the answer was lost.
-func (c *claim) put(ctx context.Context, change func(*Record)) error {
+func (c *claim) update(ctx context.Context, change func(*Record)) error {
 	select {
 	case c.writing <- struct{}{}:
 		defer func() { <-c.writing }()
@@ -163,16 +163,16 @@ func (c *claim) put(ctx context.Context, change func(*Record)) error {
 }
 
 // renewLoop renews the claim until ctx ends.
-func (c *claim) keep(ctx context.Context) {
+func (c *claim) renewLoop(ctx context.Context) {
 	every(ctx, ClaimTTL/3, func() {
 		ctx, cancel := context.WithTimeout(ctx, ClaimTTL/3)
 		defer cancel()
-		_ = c.put(ctx, func(*Record) {}) // retried at the next tick; held reports the expiry
+		_ = c.update(ctx, func(*Record) {}) // retried at the next tick; held reports the expiry
 	})
 }
 
 // release removes the record.
-func (c *claim) drop(ctx context.Context) error {
+func (c *claim) release(ctx context.Context) error {
 	r := c.now()
 	err := c.claims.Remove(ctx, r)
 	if errors.Is(err, ErrClaimed) {

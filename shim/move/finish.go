@@ -40,7 +40,7 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	}
 	if err == nil {
 		if err = m.put(ctx, PhaseUnbind); err == nil {
-			err = m.step(ctx, PhaseUnbind, func(ctx context.Context) error { return m.after(ctx, m.unbind) })
+			err = m.step(ctx, PhaseUnbind, func(ctx context.Context) error { return m.detached(ctx, m.unbind) })
 		}
 		if err == nil {
 			m.firstSteps(ctx)
@@ -51,10 +51,10 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	if cerr := m.put(ctx, m.record().Phase); cerr != nil {
 		return false, errors.Join(err, cerr) // the claim's next owner finishes the move
 	}
-	if m.mayGoHome(ctx, err) {
-		herr := m.put(ctx, PhaseHome)
+	if m.canRollBack(ctx, err) {
+		herr := m.put(ctx, PhaseRollback)
 		if herr == nil {
-			herr = m.after(ctx, m.home)
+			herr = m.detached(ctx, m.rollBack)
 		}
 		if herr == nil {
 			m.opts.Report(m.result.Phase, "it goes on where it was, from what it saved")
@@ -64,30 +64,30 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	}
 	// Without the constraint there is nothing left to wait for; the old allocation, if frozen,
 	// is thawed.
-	if uerr := m.after(ctx, m.unbind); uerr != nil {
+	if uerr := m.detached(ctx, m.unbind); uerr != nil {
 		return false, errors.Join(err, uerr)
 	}
-	return true, errors.Join(err, m.after(ctx, m.thaw))
+	return true, errors.Join(err, m.detached(ctx, m.thaw))
 }
 
 // put records the next step.
 func (m *mover) put(ctx context.Context, phase Phase) error {
-	return m.after(ctx, func(ctx context.Context) error {
-		return m.claim.put(ctx, func(r *Record) { r.Phase = phase })
+	return m.detached(ctx, func(ctx context.Context) error {
+		return m.claim.update(ctx, func(r *Record) { r.Phase = phase })
 	})
 }
 
 // wait waits until the new allocation has started or failed.
 func (m *mover) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
+	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
 	r := m.record()
 	if err := m.until(ctx, "Nomad is asked", func() (bool, error) { return true, m.unchanged(ctx) }); err != nil {
 		return err
 	}
-	err := m.placed(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
-		if old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc }); old != nil && ended(old.ClientStatus) {
-			m.frozen.end() // nothing left to keep frozen
+	err := m.waitPlaced(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
+		if old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc }); old != nil && terminal(old.ClientStatus) {
+			m.frozen.stop() // nothing left to keep frozen
 		}
 		if next == nil {
 			return false, nil
@@ -102,8 +102,8 @@ func (m *mover) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !m.stood.IsZero() {
-		m.result.DownS = status.Number(time.Since(m.stood).Seconds())
+	if !m.frozenAt.IsZero() {
+		m.result.DownS = status.Number(time.Since(m.frozenAt).Seconds())
 	}
 	if m.next.ClientStatus == api.AllocClientStatusRunning {
 		m.done(PhaseWait, "%s runs on the target", short(m.result.NewAlloc))
@@ -118,14 +118,14 @@ func (e errUnplaced) Error() string { return "it is not placed: " + e.why }
 
 // waitPlaced waits until Nomad has evaluated the job as bound at index and is accepts the
 // newest allocation on the node (nil if there is none).
-func (m *mover) placed(ctx context.Context, index uint64, what string, is func(all []*api.AllocationListStub, next *api.AllocationListStub) (bool, error)) error {
+func (m *mover) waitPlaced(ctx context.Context, index uint64, what string, is func(all []*api.AllocationListStub, next *api.AllocationListStub) (bool, error)) error {
 	r := m.record()
-	missing, err := decided(ctx, m.nomad, m.opts.Poll, r.Namespace, r.Job, r.Group, index)
+	missing, err := waitEvaluated(ctx, m.nomad, m.opts.PollInterval, r.Namespace, r.Job, r.Group, index)
 	if err != nil {
 		return err
 	}
 	if missing != nil {
-		return errUnplaced{unplaced(missing)}
+		return errUnplaced{placementFailure(missing)}
 	}
 	return m.until(ctx, what, func() (bool, error) {
 		stubs, err := m.nomad.Allocations(ctx, r.Namespace, r.Job)
@@ -143,7 +143,7 @@ func (m *mover) placed(ctx context.Context, index uint64, what string, is func(a
 func (m *mover) isNext(s *api.AllocationListStub) bool {
 	r := m.record()
 	node := r.Target
-	if r.Phase == PhaseHome {
+	if r.Phase == PhaseRollback {
 		node = r.Source
 	}
 	return s.TaskGroup == r.Group && s.NodeID == node && s.ID != r.Alloc && s.JobVersion > r.Version
@@ -159,7 +159,7 @@ func (m *mover) unchanged(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
 	switch {
-	case gone(err):
+	case notFound(err):
 		return errChanged{"the job was removed meanwhile"}
 	case err != nil:
 		return err
@@ -174,7 +174,7 @@ func (m *mover) unchanged(ctx context.Context) error {
 
 // verify checks that the new tasks found what was saved.
 func (m *mover) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Verify)
+	ctx, cancel := context.WithTimeout(ctx, m.opts.VerifyTimeout)
 	defer cancel()
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
@@ -211,7 +211,7 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 		switch {
 		case now.ClientStatus == api.AllocClientStatusComplete:
 			return true, nil // it had little left to do
-		case ended(now.ClientStatus):
+		case terminal(now.ClientStatus):
 			return false, fmt.Errorf("%w: %s is %s: %s", ErrNotResumed, short(now.ID), now.ClientStatus, now.ClientDescription)
 		case errors.Is(err, fs.ErrNotExist) && now.TaskStates[t.Name] != nil && !now.TaskStates[t.Name].StartedAt.IsZero():
 			// The driver could not record it; there is no evidence of a loss.
@@ -234,7 +234,7 @@ func (m *mover) unbind(ctx context.Context) error {
 		if now.ClientStatus == api.AllocClientStatusLost {
 			return fmt.Errorf("%w: the target is lost, and %s with it", ErrNotResumed, short(now.ID))
 		}
-		if !ended(now.ClientStatus) {
+		if !terminal(now.ClientStatus) {
 			if err := m.nomad.Reach(ctx, m.record().Target); err != nil {
 				return err
 			}
@@ -245,7 +245,7 @@ func (m *mover) unbind(ctx context.Context) error {
 
 // firstSteps reports the steps at which the tasks resume, if they report soon.
 func (m *mover) firstSteps(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reportsWithin)
+	ctx, cancel := context.WithTimeout(ctx, firstStepTimeout)
 	defer cancel()
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
@@ -256,7 +256,7 @@ func (m *mover) firstSteps(ctx context.Context) {
 				return true, nil
 			}
 			now, err := m.nomad.Allocation(ctx, m.next.ID)
-			return err == nil && ended(now.ClientStatus), err
+			return err == nil && terminal(now.ClientStatus), err
 		})
 		m.done(PhaseUnbind, "task %s %s", t.Name, resumed(*t))
 	}
@@ -264,11 +264,11 @@ func (m *mover) firstSteps(ctx context.Context) {
 
 // canRollBack reports whether the target lacks what was saved, the source still has it, and the
 // job is unchanged.
-func (m *mover) mayGoHome(ctx context.Context, err error) bool {
+func (m *mover) canRollBack(ctx context.Context, err error) bool {
 	if !errors.Is(err, ErrNotResumed) || m.job == nil || shared(m.job.LookupTaskGroup(m.record().Group)) {
 		return false // shared checkpoints are found on any node
 	}
-	return m.after(ctx, func(ctx context.Context) error {
+	return m.detached(ctx, func(ctx context.Context) error {
 		if err := m.unchanged(ctx); err != nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (m *mover) mayGoHome(ctx context.Context, err error) bool {
 
 // rollBack binds the job to its source, where its last checkpoint is. If Nomad cannot place it
 // there, it may place it anywhere, and the job starts over.
-func (m *mover) home(ctx context.Context) error {
+func (m *mover) rollBack(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
 	if err != nil {
@@ -289,9 +289,9 @@ func (m *mover) home(ctx context.Context) error {
 		return m.restore(ctx) // no longer this move's
 	}
 	// The new allocation must not complete in the meantime.
-	still, over, err := standStill(ctx, m.nomad, job, r.Group)
+	still, over, err := freezeBriefly(ctx, m.nomad, job, r.Group)
 	if still != nil {
-		defer still.end()
+		defer still.stop()
 	}
 	switch {
 	case err != nil:
@@ -309,7 +309,7 @@ func (m *mover) home(ctx context.Context) error {
 			return err
 		}
 	}
-	err = m.placed(ctx, index, "it runs where it was", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+	err = m.waitPlaced(ctx, index, "it runs where it was", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
 		if next == nil || next.ClientStatus == api.AllocClientStatusPending {
 			return false, nil
 		}

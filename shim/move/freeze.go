@@ -20,17 +20,17 @@ type freeze struct {
 	nomad Nomad
 	alloc *api.Allocation
 
-	mu    sync.Mutex
-	until map[string]time.Time // by task: certainly frozen until then
-	stop  context.CancelFunc
-	wait  sync.WaitGroup
-	ctx   context.Context // of the renewals
+	mu     sync.Mutex
+	until  map[string]time.Time // by task: certainly frozen until then
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	ctx    context.Context // of the renewals
 }
 
 // newFreeze returns a freeze without tasks. Its renewals outlive ctx; stop ends them.
 func newFreeze(ctx context.Context, nomad Nomad, alloc *api.Allocation) *freeze {
 	f := &freeze{nomad: nomad, alloc: alloc, until: make(map[string]time.Time)}
-	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	f.ctx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return f
 }
 
@@ -49,18 +49,18 @@ func (f *freeze) renew(ctx context.Context, task string, lease time.Duration) er
 	if err := f.nomad.Signal(ctx, f.alloc, task, signalRenew); err != nil {
 		return fmt.Errorf("task %s: %w", task, err)
 	}
-	f.stands(task, sent.Add(lease))
+	f.setUntil(task, sent.Add(lease))
 	return nil
 }
 
-func (f *freeze) stands(task string, until time.Time) {
+func (f *freeze) setUntil(task string, until time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.until[task] = until
 }
 
 // frozenUntil is the time until which all tasks are certainly frozen.
-func (f *freeze) sure() time.Time {
+func (f *freeze) frozenUntil() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var least time.Time
@@ -74,14 +74,14 @@ func (f *freeze) sure() time.Time {
 
 // within returns a context that ends when a task may run again.
 func (f *freeze) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if f == nil || f.sure().IsZero() {
+	if f == nil || f.frozenUntil().IsZero() {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, f.sure())
+	return context.WithDeadline(ctx, f.frozenUntil())
 }
 
-func (f *freeze) end() {
-	f.stop()
+func (f *freeze) stop() {
+	f.cancel()
 	f.wait.Wait()
 }
 
@@ -89,14 +89,14 @@ func (f *freeze) end() {
 // whether they run.
 func (f *freeze) thaw(ctx context.Context, tasks []string) (runs bool, err error) {
 	const failed = "thawing a task, which runs on when its lease ends: %w"
-	f.end()
+	f.stop()
 	alloc, err := f.nomad.Allocation(ctx, f.alloc.ID)
 	switch {
-	case gone(err):
+	case notFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf(failed, err)
-	case !stays(alloc):
+	case !running(alloc):
 		return false, nil
 	}
 	var errs []error
@@ -109,12 +109,12 @@ func (f *freeze) thaw(ctx context.Context, tasks []string) (runs bool, err error
 }
 
 // running reports whether the allocation runs and is meant to.
-func stays(a *api.Allocation) bool {
+func running(a *api.Allocation) bool {
 	return a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun
 }
 
 // terminal reports whether the node has reported the allocation's end.
-func ended(status string) bool {
+func terminal(status string) bool {
 	switch status {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 		return true

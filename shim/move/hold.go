@@ -34,8 +34,8 @@ type Place struct{ Namespace, Job, Group, Node string }
 
 // CheckPlacement says why Nomad would not place a held job on its node, "" if it would or gives
 // no plan (ErrNoPlan).
-func Try(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
-	job, err := released(ctx, nomad, p)
+func CheckPlacement(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
+	job, err := withoutHold(ctx, nomad, p)
 	if err != nil {
 		return "", err
 	}
@@ -46,7 +46,7 @@ func Try(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
 	case err != nil:
 		return "", err
 	case missing != nil:
-		return unplaced(missing), nil
+		return placementFailure(missing), nil
 	}
 	return "", nil
 }
@@ -55,7 +55,7 @@ func Try(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
 // a job that is no longer held is not bound either, so that Nomad may place it anywhere; if
 // unbinding failed too, the claim is left for Recover.
 func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc string, err error) {
-	job, err := released(ctx, nomad, p)
+	job, err := withoutHold(ctx, nomad, p)
 	if err != nil {
 		return "", err
 	}
@@ -65,7 +65,7 @@ func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc str
 	}
 	m := &mover{nomad: nomad, opts: opts, job: job}
 	r := Record{Namespace: p.Namespace, Job: p.Job, Group: p.Group, Target: p.Node, Phase: PhaseBind, Tasks: []Task{}}
-	err = m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
+	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		bound, err := bind(job, p.Group, p.Node, m.record().ID)
 		if err != nil {
 			return true, err
@@ -74,18 +74,18 @@ func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc str
 		if err != nil {
 			return !m.result.Bound, err
 		}
-		alloc, err = m.placedHeld(ctx, index)
+		alloc, err = m.waitPlacedHeld(ctx, index)
 		// Unbind whether or not it was placed.
-		unbound := m.after(ctx, m.restore)
+		unbound := m.detached(ctx, m.restore)
 		return unbound == nil, errors.Join(err, unbound)
 	})
 	return alloc, err
 }
 
-func (m *mover) placedHeld(ctx context.Context, index uint64) (alloc string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
+func (m *mover) waitPlacedHeld(ctx context.Context, index uint64) (alloc string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
-	err = m.placed(ctx, index, "Nomad has placed it", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+	err = m.waitPlaced(ctx, index, "Nomad has placed it", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
 		if next != nil {
 			alloc = next.ID
 		}
@@ -95,7 +95,7 @@ func (m *mover) placedHeld(ctx context.Context, index uint64) (alloc string, err
 }
 
 // withoutHold returns the job without its hold.
-func released(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
+func withoutHold(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
 	job, err := nomad.Job(ctx, p.Namespace, p.Job)
 	if err != nil {
 		return nil, err

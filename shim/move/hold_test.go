@@ -18,9 +18,9 @@ var there = Place{Namespace: "ml", Job: "vae", Group: "train", Node: "b"}
 
 // runHeld releases a held job; each process is killed after its number of calls in s.Crash, and
 // the next one recovers.
-func held(t *testing.T, change func(*schedule)) (m *model, alloc string, err error) {
+func runHeld(t *testing.T, change func(*schedule)) (m *model, alloc string, err error) {
 	t.Helper()
-	s := usual()
+	s := faultFree()
 	change(&s)
 	synctest.Test(t, func(t *testing.T) {
 		s.NoPlan = true
@@ -40,8 +40,8 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 	}
 	p := m.process(crash, true)
 	opts := DefaultOptions()
-	opts.Place, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
-	why, err := Try(p.ctx, p, there)
+	opts.PlaceTimeout, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
+	why, err := CheckPlacement(p.ctx, p, there)
 	if err == nil {
 		must.Eq(t, "", why) // this Nomad gives no plan
 		alloc, err = Release(p.ctx, p, there, opts)
@@ -70,7 +70,7 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 }
 
 func TestRelease(t *testing.T) {
-	m, alloc, err := held(t, func(*schedule) {})
+	m, alloc, err := runHeld(t, func(*schedule) {})
 	must.NoError(t, err)
 	must.Eq(t, m.last().id, alloc)
 	must.Eq(t, []string{"register b", "register "}, m.log)
@@ -79,7 +79,7 @@ func TestRelease(t *testing.T) {
 	must.SliceEmpty(t, m.job.TaskGroups[0].Tasks[0].Constraints)
 
 	// Without room it may run anywhere.
-	m, _, err = held(t, func(s *schedule) { s.Room = false })
+	m, _, err = runHeld(t, func(s *schedule) { s.Room = false })
 	must.ErrorContains(t, err, "it is not placed: no room: memory")
 	must.Eq(t, "a", m.last().node)
 }
@@ -87,7 +87,7 @@ func TestRelease(t *testing.T) {
 // Whichever process is killed, the job runs unbound, or is still held.
 func TestRelease_crashes(t *testing.T) {
 	for call := 1; call < 40; call++ {
-		m, _, _ := held(t, func(s *schedule) { s.Crash = []int{call} })
+		m, _, _ := runHeld(t, func(s *schedule) { s.Crash = []int{call} })
 		waits := len(m.job.Constraints) == 2
 		must.Eq(t, waits, !m.last().runs, must.Sprintf("after call %d: %v", call, m.log))
 	}
@@ -95,10 +95,10 @@ func TestRelease_crashes(t *testing.T) {
 
 func TestRelease_notHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newModel(usual())
+		m := newModel(faultFree())
 		p := m.process(0, false)
 		defer p.kill()
-		_, err := Try(t.Context(), p, there)
+		_, err := CheckPlacement(t.Context(), p, there)
 		must.ErrorIs(t, err, ErrNotHeld)
 		m.job.Stop = ptr(true)
 		_, err = Release(t.Context(), p, there, DefaultOptions())

@@ -54,9 +54,9 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 		}
 		switch {
 		case t.Driver != driverName && t.Driver != dockerName: // reported by Obstacles
-		case !ours(t, from):
+		case !runsEbbtide(t, from):
 			no("task %s runs under driver %s on %s, which is not ours", t.Name, t.Driver, from.Name)
-		case !ours(t, to):
+		case !runsEbbtide(t, to):
 			no("driver %s on %s is not ours", t.Driver, to.Name)
 		case engine(t, from) != engine(t, to):
 			no("driver %s runs tasks with engine %s on %s, and with %s on %s", t.Driver, engine(t, from), from.Name, engine(t, to), to.Name)
@@ -200,7 +200,7 @@ func shared(group *api.TaskGroup) bool {
 
 // runsEbbtide reports whether the task runs under our driver: another one may turn an unknown
 // signal into an interrupt.
-func ours(t *api.Task, node *api.Node) bool {
+func runsEbbtide(t *api.Task, node *api.Node) bool {
 	info := node.Drivers[t.Driver]
 	if info == nil || !info.Detected || !info.Healthy {
 		return false
@@ -235,7 +235,7 @@ func clone(job *api.Job) (*api.Job, error) {
 }
 
 // placementFailure says why Nomad did not place a group.
-func unplaced(m *api.AllocationMetric) string {
+func placementFailure(m *api.AllocationMetric) string {
 	var why []string
 	counted := func(what string, counts map[string]int) {
 		for _, name := range slices.Sorted(maps.Keys(counts)) {

@@ -27,19 +27,19 @@ import (
 // model is a cluster with one job of one task as Nomad and the driver treat it; TestModel in
 // e2e checks its assumptions against a real Nomad. Time is synctest's.
 type model struct {
-	mu    sync.Mutex
-	s     schedule
-	nodes []string
-	dead  map[string]bool      // machines lost for good
-	full  map[string]bool      // machines without room for new allocations
-	deaf  map[string]time.Time // agents unreachable until then
-	job   *api.Job
-	user  string              // the user's latest specification
-	specs map[uint64]*api.Job // by version
-	all   []*copyOf
-	evals []*api.Evaluation
-	index uint64
-	claim map[string]Record
+	mu          sync.Mutex
+	s           schedule
+	nodes       []string
+	dead        map[string]bool      // machines lost for good
+	full        map[string]bool      // machines without room for new allocations
+	unreachable map[string]time.Time // agents unreachable until then
+	job         *api.Job
+	user        string              // the user's latest specification
+	specs       map[uint64]*api.Job // by version
+	all         []*modelAlloc
+	evals       []*api.Evaluation
+	index       uint64
+	claim       map[string]Record
 
 	best        int // highest step ever saved
 	lost        bool
@@ -85,10 +85,10 @@ type event struct {
 }
 
 // modelAlloc is an allocation and its task.
-type copyOf struct {
+type modelAlloc struct {
 	id, node        string
 	version, create uint64
-	prev            *copyOf
+	prev            *modelAlloc
 	desired, client string
 	runs            bool // the process exists
 	begun, step     int  // first and current step
@@ -100,7 +100,7 @@ type copyOf struct {
 	disk            int       // its checkpoint's step, 0 for none
 	restored        private.Restored
 	left, taken     bool
-	told            bool // a user asked for its stop
+	userStopped     bool // a user asked for its stop
 }
 
 const (
@@ -110,7 +110,7 @@ const (
 )
 
 // faultFree is a schedule without faults.
-func usual() schedule {
+func faultFree() schedule {
 	return schedule{
 		Lease: time.Minute, Save: 300 * time.Millisecond, Eval: 100 * time.Millisecond, Stop: 200 * time.Millisecond, Start: 400 * time.Millisecond,
 		Room: true, FailStart: -1, EmptyDisk: -1,
@@ -126,7 +126,7 @@ func newModel(s schedule) *model {
 	}
 	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{{"path": ckpt, "lease": s.Lease.String()}}}}
 	m := &model{
-		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, full: map[string]bool{"b": !s.Room}, deaf: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 		job: &api.Job{
 			ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
 			TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
@@ -134,8 +134,8 @@ func newModel(s schedule) *model {
 	}
 	m.user = m.spec(m.job)
 	m.specs[0], _ = clone(m.job)
-	a := &copyOf{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
-	m.all = []*copyOf{a}
+	a := &modelAlloc{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
+	m.all = []*modelAlloc{a}
 	return m
 }
 
@@ -150,7 +150,7 @@ func (m *model) under(do func()) {
 	defer m.mu.Unlock()
 	m.advance()
 	do()
-	m.look()
+	m.checkSingle()
 }
 
 func (m *model) say(format string, args ...any) {
@@ -182,7 +182,7 @@ func (m *model) advance() {
 			if a.desired == "run" {
 				m.completions++
 				if len(m.s.Crash)+len(m.s.Faults)+len(m.s.Events) == 0 { // with faults a short task may end before it can be rolled back
-					m.fromWhatWasSaved(a)
+					m.checkResumed(a)
 				}
 				m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
 			}
@@ -192,14 +192,14 @@ func (m *model) advance() {
 
 // checkResumed records an allocation that did not resume from the last checkpoint, unless a
 // full source prevents a rollback.
-func (m *model) fromWhatWasSaved(a *copyOf) {
+func (m *model) checkResumed(a *modelAlloc) {
 	if a != m.all[0] && !m.lost && !m.full["a"] && a.begun < a.saved {
 		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, a.saved)
 	}
 }
 
 // checkSingle records two copies that compute at once.
-func (m *model) look() {
+func (m *model) checkSingle() {
 	var computing []string
 	for _, a := range m.all {
 		if a.runs && a.state != "ready" && a.state != "frozen" {
@@ -217,7 +217,7 @@ func (m *model) look() {
 
 func (m *model) live(node string) bool { return !m.dead[node] }
 func (m *model) hears(node string) bool {
-	return m.live(node) && !time.Now().Before(m.deaf[node])
+	return m.live(node) && !time.Now().Before(m.unreachable[node])
 }
 
 // --- server
@@ -257,11 +257,11 @@ func (m *model) room(job *api.Job, node string) bool {
 	return true
 }
 
-func (m *model) inPlace(a *copyOf, job *api.Job) bool {
+func (m *model) inPlace(a *modelAlloc, job *api.Job) bool {
 	return m.room(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
-func (m *model) last() *copyOf { return m.all[len(m.all)-1] }
+func (m *model) last() *modelAlloc { return m.all[len(m.all)-1] }
 
 func (m *model) schedule(e *api.Evaluation) {
 	e.Status = api.EvalStatusComplete
@@ -297,11 +297,11 @@ func (m *model) schedule(e *api.Evaluation) {
 }
 
 // prefer returns the nodes in the order of Nomad's scheduler: a sticky disk's node first.
-func (m *model) prefer(a *copyOf) []string {
+func (m *model) prefer(a *modelAlloc) []string {
 	return slices.Concat([]string{a.node}, []string{"c", "b", "a"})
 }
 
-func (m *model) stop(a *copyOf) {
+func (m *model) stop(a *modelAlloc) {
 	if a.desired == "stop" {
 		return
 	}
@@ -322,18 +322,18 @@ func (m *model) stop(a *copyOf) {
 	}()
 }
 
-func (m *model) end(a *copyOf, as string) {
-	if ended(a.client) {
+func (m *model) end(a *modelAlloc, as string) {
+	if terminal(a.client) {
 		return
 	}
 	a.left = a.left || a.state == "ready"
 	a.runs, a.state, a.client = false, "", as
 }
 
-func (m *model) place(node string, prev *copyOf) {
+func (m *model) place(node string, prev *modelAlloc) {
 	m.index++
 	n := len(m.all)
-	a := &copyOf{id: fmt.Sprintf("0e30a11%d-2", n), node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
+	a := &modelAlloc{id: fmt.Sprintf("0e30a11%d-2", n), node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
 	m.all = append(m.all, a)
 	go func() {
 		for {
@@ -345,7 +345,7 @@ func (m *model) place(node string, prev *copyOf) {
 					done = true
 				case a.desired == "stop":
 					a.client, done = "complete", true
-				case m.ended(prev) && m.hears(node):
+				case m.terminal(prev) && m.hears(node):
 					m.start(a, n-1)
 					done = true
 				}
@@ -359,16 +359,18 @@ func (m *model) place(node string, prev *copyOf) {
 
 // terminal reports whether the allocation and all before it have ended. A client waits for the
 // previous allocation only, also under plain Nomad.
-func (m *model) ended(a *copyOf) bool { return a == nil || ended(a.client) && m.ended(a.prev) }
+func (m *model) terminal(a *modelAlloc) bool {
+	return a == nil || terminal(a.client) && m.terminal(a.prev)
+}
 
 // start models the client and driver; n counts the earlier starts.
-func (m *model) start(a *copyOf, n int) {
+func (m *model) start(a *modelAlloc, n int) {
 	p := a.prev
 	empty := m.s.EmptyDisk == n || m.s.FailStart == n
 	if p.node == a.node || m.hears(p.node) && !empty {
 		a.disk = p.disk
 	}
-	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && (!bound || p.told && p != m.all[0]) {
+	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && (!bound || p.userStopped && p != m.all[0]) {
 		m.lost = true // the loss is not the move's, or the move had come too far
 	}
 	if m.s.FailStart == n {
@@ -377,7 +379,7 @@ func (m *model) start(a *copyOf, n int) {
 		return
 	}
 	if from := m.job.TaskGroups[0].Meta[metaAdopt]; from != "" {
-		if i := slices.IndexFunc(m.all, func(o *copyOf) bool { return o.id == from }); i >= 0 && m.all[i].node == a.node && m.all[i].left && !m.all[i].taken {
+		if i := slices.IndexFunc(m.all, func(o *modelAlloc) bool { return o.id == from }); i >= 0 && m.all[i].node == a.node && m.all[i].left && !m.all[i].taken {
 			a.disk, m.all[i].taken = m.all[i].disk, true
 		}
 	}
@@ -388,7 +390,7 @@ func (m *model) start(a *copyOf, n int) {
 	a.client, a.runs, a.begun, a.step, a.saved, a.at = "running", true, a.disk, a.disk, m.best, time.Now()
 }
 
-func (m *model) happen(e event) {
+func (m *model) inject(e event) {
 	a := m.last()
 	switch e.Kind {
 	case "change":
@@ -409,15 +411,15 @@ func (m *model) happen(e event) {
 		m.commit(job)
 		m.user = m.spec(job)
 	case "alloc-stop":
-		if !ended(a.client) {
+		if !terminal(a.client) {
 			// The successor of an allocation that never started has an empty disk, also under
 			// plain Nomad.
 			m.lost = m.lost || a.client == "pending"
-			a.told = true
+			a.userStopped = true
 			m.stop(a)
 			m.index++
 			// Nomad stops it and places another one.
-			for _, node := range m.prefer(&copyOf{node: "c"}) {
+			for _, node := range m.prefer(&modelAlloc{node: "c"}) {
 				if m.room(m.job, node) {
 					m.place(node, a)
 					break
@@ -437,7 +439,7 @@ func (m *model) happen(e event) {
 			time.Sleep(heartbeat)
 			m.under(func() {
 				for _, c := range m.all {
-					if c.node == node && !ended(c.client) {
+					if c.node == node && !terminal(c.client) {
 						c.client = "lost"
 						m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
 					}
@@ -445,11 +447,11 @@ func (m *model) happen(e event) {
 			})
 		}()
 	case "target-deaf", "source-deaf":
-		m.deaf[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
+		m.unreachable[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
 	case "source-full", "target-full":
 		m.full[map[string]string{"target-full": "b", "source-full": "a"}[e.Kind]] = true
 	case "server":
-		m.deaf["server"] = time.Now().Add(e.For)
+		m.unreachable["server"] = time.Now().Add(e.For)
 	}
 }
 
@@ -512,7 +514,7 @@ func (p *process) call(ctx context.Context, do func() error) error {
 			p.kill()
 			err = errKilled
 			return
-		case time.Now().Before(p.deaf["server"]):
+		case time.Now().Before(p.unreachable["server"]):
 			err = torn
 			return
 		}
@@ -533,7 +535,7 @@ func (p *process) call(ctx context.Context, do func() error) error {
 	return err
 }
 
-func (p *process) find(id string) *copyOf {
+func (p *process) find(id string) *modelAlloc {
 	for _, a := range p.all {
 		if a.id == id {
 			return a
@@ -542,7 +544,7 @@ func (p *process) find(id string) *copyOf {
 	return nil
 }
 
-func (p *process) alloc(a *copyOf) *api.Allocation {
+func (p *process) alloc(a *modelAlloc) *api.Allocation {
 	out := &api.Allocation{
 		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: p.specs[a.version],
 		ClientStatus: a.client, DesiredStatus: a.desired, CreateIndex: a.create,
@@ -647,7 +649,7 @@ func (p *process) Plan(ctx context.Context, job *api.Job) (out *api.JobPlanRespo
 		}
 		out = &api.JobPlanResponse{}
 		a := p.last()
-		runs := a.desired == "run" && !ended(a.client)
+		runs := a.desired == "run" && !terminal(a.client)
 		if runs && p.inPlace(a, job) {
 			return nil
 		}
@@ -794,7 +796,7 @@ func (m *model) run() (res Result, err error) {
 	for _, e := range m.s.Events {
 		wait.Go(func() {
 			time.Sleep(e.At)
-			m.under(func() { m.happen(e) })
+			m.under(func() { m.inject(e) })
 		})
 	}
 	ticks, stop := context.WithCancel(context.Background())
@@ -850,14 +852,14 @@ func (m *model) run() (res Result, err error) {
 	synctest.Wait()
 	stop()
 	ticker.Wait()
-	m.under(m.judge)
+	m.under(m.checkEnd)
 	m.under(func() { m.over = true })
 	time.Sleep(2 * time.Hour) // any orphaned call fails by then
 	return res, err
 }
 
 // checkEnd records violations in the final state.
-func (m *model) judge() {
+func (m *model) checkEnd() {
 	a := m.last()
 	complete := a.client == "complete" && a.desired == "run"
 	if _, _, bound := boundTo(m.job, "train"); bound && !complete && !stopped(m.job) {
@@ -877,5 +879,5 @@ func (m *model) judge() {
 	if a.state != "" {
 		m.say("it is %s", a.state)
 	}
-	m.fromWhatWasSaved(a)
+	m.checkResumed(a)
 }

@@ -56,14 +56,14 @@ import (
 type Phase string
 
 const (
-	PhaseCheck  Phase = "check"
-	PhaseSave   Phase = "save"
-	PhaseBind   Phase = "bind"
-	PhaseWait   Phase = "wait"
-	PhaseVerify Phase = "verify"
-	PhaseUnbind Phase = "unbind"
-	PhaseHome   Phase = "home"
-	PhaseDone   Phase = "done"
+	PhaseCheck    Phase = "check"
+	PhaseSave     Phase = "save"
+	PhaseBind     Phase = "bind"
+	PhaseWait     Phase = "wait"
+	PhaseVerify   Phase = "verify"
+	PhaseUnbind   Phase = "unbind"
+	PhaseRollback Phase = "rollback"
+	PhaseDone     Phase = "done"
 )
 
 // The driver's signals (docs/driver.md, "Moving a task").
@@ -78,10 +78,10 @@ const (
 type Options struct {
 	// PlaceTimeout bounds the time from the registration until the new allocation runs, which
 	// includes the old one's end and the disk's migration.
-	Place time.Duration
+	PlaceTimeout time.Duration
 	// VerifyTimeout bounds the wait for the target's record of what the tasks found.
-	Verify time.Duration
-	Poll   time.Duration
+	VerifyTimeout time.Duration
+	PollInterval  time.Duration
 	// Report receives progress as sentences.
 	Report func(Phase, string)
 	// Claims stores the record. A dry run needs none.
@@ -90,17 +90,17 @@ type Options struct {
 }
 
 func DefaultOptions() Options {
-	return Options{Place: 10 * time.Minute, Verify: 5 * time.Minute, Poll: 250 * time.Millisecond, Report: func(Phase, string) {}}
+	return Options{PlaceTimeout: 10 * time.Minute, VerifyTimeout: 5 * time.Minute, PollInterval: 250 * time.Millisecond, Report: func(Phase, string) {}}
 }
 
 const (
 	// cleanupTimeout bounds work that is done even if the context has ended.
-	cleanUp = time.Minute
+	cleanupTimeout = time.Minute
 	// saveGrace is what a driver may take beyond checkpoint.timeout: for the freeze, an exiting
 	// process, and the status.
-	savesWithin = 30 * time.Second
+	saveGrace = 30 * time.Second
 	// firstStepTimeout bounds the wait for a moved task's first step, which is only reported.
-	reportsWithin = 10 * time.Second
+	firstStepTimeout = 10 * time.Second
 )
 
 // Request names an allocation and its target by their full IDs.
@@ -185,12 +185,12 @@ type mover struct {
 	opts   Options
 	result Result
 
-	claim  *claim
-	alloc  *api.Allocation // the old allocation
-	job    *api.Job        // as it was before
-	frozen *freeze
-	stood  time.Time // when the last task was frozen
-	next   *api.Allocation
+	claim    *claim
+	alloc    *api.Allocation // the old allocation
+	job      *api.Job        // as it was before
+	frozen   *freeze
+	frozenAt time.Time // when the last task was frozen
+	next     *api.Allocation
 }
 
 func (m *mover) record() Record { return m.claim.now() }
@@ -207,9 +207,9 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 		Namespace: m.alloc.Namespace, Job: m.alloc.JobID, Group: m.alloc.TaskGroup, Alloc: m.alloc.ID,
 		Source: m.alloc.NodeID, Target: req.Node, Phase: PhaseSave, Tasks: m.result.Tasks,
 	}
-	err = m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
+	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
-		defer m.frozen.end()
+		defer m.frozen.stop()
 		if err := m.keepVersions(ctx); err != nil {
 			m.opts.Report(PhaseCheck, "versions of the job may be forgotten: "+err.Error())
 		}
@@ -218,7 +218,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 			err = m.step(ctx, PhaseBind, m.bind)
 		}
 		if err != nil && !m.result.Bound {
-			return true, errors.Join(err, m.after(ctx, m.thaw))
+			return true, errors.Join(err, m.detached(ctx, m.thaw))
 		}
 		if err != nil {
 			return false, err
@@ -229,7 +229,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 }
 
 // withClaim writes the claim, keeps it renewed during do, and releases it if the move is over.
-func (m *mover) claimed(ctx context.Context, r Record, do func(context.Context) (over bool, err error)) error {
+func (m *mover) withClaim(ctx context.Context, r Record, do func(context.Context) (over bool, err error)) error {
 	if r.ID == "" { // a new move
 		id, err := uuid.GenerateUUID()
 		if err != nil {
@@ -240,19 +240,19 @@ func (m *mover) claimed(ctx context.Context, r Record, do func(context.Context) 
 	}
 	r.Owner = m.opts.Owner
 	m.claim = newClaim(m.opts.Claims, r)
-	if err := persist(ctx, m.opts.Poll, func(ctx context.Context) error { return m.claim.put(ctx, func(*Record) {}) }); err != nil {
+	if err := retry(ctx, m.opts.PollInterval, func(ctx context.Context) error { return m.claim.update(ctx, func(*Record) {}) }); err != nil {
 		return err
 	}
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
-	go func() { defer close(kept); m.claim.keep(keeping) }()
+	go func() { defer close(kept); m.claim.renewLoop(keeping) }()
 	over, err := do(ctx)
 	stop()
 	<-kept
 	if !over {
 		return err
 	}
-	return errors.Join(err, m.after(ctx, m.claim.drop))
+	return errors.Join(err, m.detached(ctx, m.claim.release))
 }
 
 func (m *mover) step(ctx context.Context, phase Phase, do func(context.Context) error) error {
@@ -264,10 +264,10 @@ func (m *mover) step(ctx context.Context, phase Phase, do func(context.Context) 
 }
 
 // detached runs do, with retries, even if ctx has ended.
-func (m *mover) after(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+func (m *mover) detached(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	return persist(ctx, m.opts.Poll, do)
+	return retry(ctx, m.opts.PollInterval, do)
 }
 
 func (m *mover) done(phase Phase, format string, args ...any) {
@@ -306,7 +306,7 @@ func (m *mover) check(ctx context.Context, target string) error {
 	case err != nil:
 		return err
 	case missing != nil:
-		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, unplaced(missing))}, true}
+		return &Refused{[]string{fmt.Sprintf("Nomad would not place it on %s: %s", to.Name, placementFailure(missing))}, true}
 	}
 	m.alloc, m.job = alloc, job
 	for _, name := range tasks {
@@ -348,7 +348,7 @@ func (m *mover) save(ctx context.Context) error {
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
 		saving := savingOf(taskOf(m.job.LookupTaskGroup(m.alloc.TaskGroup), t.Name))
-		if err := m.saved(ctx, t, before[t.Name], sent[t.Name].Add(saving.timeout+savesWithin)); err != nil {
+		if err := m.waitSaved(ctx, t, before[t.Name], sent[t.Name].Add(saving.timeout+saveGrace)); err != nil {
 			return err
 		}
 		// The status does not tell when the driver froze it; a renewal starts a known lease.
@@ -358,20 +358,20 @@ func (m *mover) save(ctx context.Context) error {
 		m.frozen.add(t.Name, saving.lease)
 		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
 	}
-	m.stood = time.Now()
-	m.result.SaveS = status.Number(m.stood.Sub(begun).Seconds())
+	m.frozenAt = time.Now()
+	m.result.SaveS = status.Number(m.frozenAt.Sub(begun).Seconds())
 	return nil
 }
 
 // waitSaved waits until a task has saved and is frozen.
-func (m *mover) saved(ctx context.Context, t *Task, before status.Status, deadline time.Time) error {
+func (m *mover) waitSaved(ctx context.Context, t *Task, before status.Status, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	saves := false
 	return m.until(ctx, fmt.Sprintf("task %s has saved", t.Name), func() (bool, error) {
 		st, err := m.nomad.Status(ctx, m.alloc, t.Name)
 		if err != nil {
-			if here := m.here(ctx); here != nil {
+			if here := m.stillRunning(ctx); here != nil {
 				err = here
 			}
 			return false, err
@@ -384,7 +384,7 @@ func (m *mover) saved(ctx context.Context, t *Task, before status.Status, deadli
 		}
 		saves = saves || st.Move.State == status.MoveSaving
 		if st.Move.State != status.MoveReady || !st.Move.Until.After(before.Move.Until) {
-			return false, m.here(ctx)
+			return false, m.stillRunning(ctx)
 		}
 		t.Path, t.Bytes, t.Saved = st.Move.Path, st.Move.Bytes, st.Move.Step
 		return true, nil
@@ -392,14 +392,14 @@ func (m *mover) saved(ctx context.Context, t *Task, before status.Status, deadli
 }
 
 // stillRunning returns a permanent error once the old allocation has ended or is to end.
-func (m *mover) here(ctx context.Context) error {
+func (m *mover) stillRunning(ctx context.Context) error {
 	now, err := m.nomad.Allocation(ctx, m.alloc.ID)
 	switch {
-	case gone(err):
+	case notFound(err):
 		return errors.New("it was removed meanwhile")
 	case err != nil:
 		return err
-	case !stays(now):
+	case !running(now):
 		return fmt.Errorf("it does not run any more: it is %s, and is to %s", now.ClientStatus, now.DesiredStatus)
 	}
 	return nil
@@ -413,7 +413,7 @@ func (m *mover) thaw(ctx context.Context) error {
 	for _, t := range m.result.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	return m.owned(ctx, func(ctx context.Context) error {
+	return m.whileClaimed(ctx, func(ctx context.Context) error {
 		runs, err := m.frozen.thaw(ctx, tasks)
 		if runs {
 			m.opts.Report(m.result.Phase, "it runs on where it is")
@@ -424,10 +424,10 @@ func (m *mover) thaw(ctx context.Context) error {
 
 // whileClaimed runs do while the claim is certainly held, as another owner may have frozen the
 // tasks and needs them frozen. do is repeated if the claim had to be renewed.
-func (m *mover) owned(ctx context.Context, do func(context.Context) error) error {
+func (m *mover) whileClaimed(ctx context.Context, do func(context.Context) error) error {
 	for {
 		if m.claim.held() != nil {
-			if err := m.claim.put(ctx, func(*Record) {}); err != nil {
+			if err := m.claim.update(ctx, func(*Record) {}); err != nil {
 				return err
 			}
 		}
@@ -447,7 +447,7 @@ func (m *mover) bind(ctx context.Context) error {
 		return err
 	}
 	adopt(bound.LookupTaskGroup(m.alloc.TaskGroup), "") // of an earlier move
-	err = m.claim.put(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, m.result.Tasks })
+	err = m.claim.update(ctx, func(r *Record) { r.Phase, r.Tasks = PhaseBind, m.result.Tasks })
 	if err != nil {
 		return err
 	}
@@ -458,7 +458,7 @@ func (m *mover) bind(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := m.here(ctx); err != nil {
+	if err := m.stillRunning(ctx); err != nil {
 		return err
 	}
 	within, cancel := m.frozen.within(ctx)
@@ -468,13 +468,13 @@ func (m *mover) bind(ctx context.Context) error {
 		return err
 	}
 	m.done(PhaseBind, "the job is bound to the target")
-	return m.after(ctx, func(ctx context.Context) error {
-		return m.claim.put(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, index })
+	return m.detached(ctx, func(ctx context.Context) error {
+		return m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, index })
 	})
 }
 
 func (m *mover) until(ctx context.Context, what string, ok func() (bool, error)) error {
-	return until(ctx, m.opts.Poll, what, ok)
+	return until(ctx, m.opts.PollInterval, what, ok)
 }
 
 func resumed(t Task) string {

@@ -20,16 +20,16 @@ import (
 )
 
 // outcome is the end state of a model run.
-type seen struct {
+type outcome struct {
 	*model
 	res Result
 	err error
 }
 
 // runModel runs the model and fails on any violation.
-func runs(t *testing.T, change func(*schedule)) (out seen) {
+func runModel(t *testing.T, change func(*schedule)) (out outcome) {
 	t.Helper()
-	s := usual()
+	s := faultFree()
 	change(&s)
 	synctest.Test(t, func(*testing.T) {
 		out.model = newModel(s)
@@ -43,7 +43,7 @@ func runs(t *testing.T, change func(*schedule)) (out seen) {
 // from what it saved.
 func TestMove(t *testing.T) {
 	for _, service := range []bool{false, true} {
-		out := runs(t, func(s *schedule) { s.Service = service })
+		out := runModel(t, func(s *schedule) { s.Service = service })
 		must.NoError(t, out.err)
 		want := []string{"CHECKPOINT a", "register b", "FREEZE b", "register ", "RELEASE b"}
 		if service {
@@ -82,7 +82,7 @@ func TestMove_fails(t *testing.T) {
 		"it never saves": {func(s *schedule) { s.Save = time.Hour }, "save: waiting until task train has saved: context deadline exceeded", "a", PhaseSave},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := runs(t, c.change)
+			out := runModel(t, c.change)
 			must.ErrorContains(t, out.err, c.want)
 			must.Eq(t, c.node, out.last().node)
 			must.Eq(t, c.phase, out.res.Phase)
@@ -93,8 +93,8 @@ func TestMove_fails(t *testing.T) {
 
 // Nomad replaces an allocation whose meta changes, as for a rollback: without room there, the
 // job is unbound where it is; so is a rolled-back job without room on its next target.
-func TestMove_cannotGoHome(t *testing.T) {
-	out := runs(t, func(s *schedule) {
+func TestMove_cannotRollBack(t *testing.T) {
+	out := runModel(t, func(s *schedule) {
 		s.EmptyDisk, s.Events = 0, []event{{At: 1500 * time.Millisecond, Kind: "source-full"}}
 	})
 	must.ErrorContains(t, out.err, "and did not find it")
@@ -102,7 +102,7 @@ func TestMove_cannotGoHome(t *testing.T) {
 	must.Eq(t, "b", out.last().node)
 	must.Len(t, 2, out.all)
 
-	out = runs(t, func(s *schedule) {
+	out = runModel(t, func(s *schedule) {
 		s.EmptyDisk, s.Mover, s.Events = 0, 20000, []event{{At: 21150 * time.Millisecond, Kind: "target-full"}}
 	})
 	must.Eq(t, []string{"CHECKPOINT a", "register b", "FREEZE b", "register a", "FREEZE a", "register ", "RELEASE a", "CHECKPOINT a", "register b", "FREEZE a", "register ", "RELEASE a", "RELEASE a"}, out.log)
@@ -113,7 +113,7 @@ func TestMove_cannotGoHome(t *testing.T) {
 // A freeze shorter than the placement is renewed; one on an unreachable source expires, and
 // still no second copy computes.
 func TestMove_shortLease(t *testing.T) {
-	out := runs(t, func(s *schedule) { s.Lease, s.Stop, s.Steps = time.Second, 20*time.Second, 100 })
+	out := runModel(t, func(s *schedule) { s.Lease, s.Stop, s.Steps = time.Second, 20*time.Second, 100 })
 	must.NoError(t, out.err)
 	must.Eq(t, "b", out.all[1].node)
 	must.Eq(t, out.all[0].disk, out.all[0].step, must.Sprint("it stood still until its end"))
@@ -123,7 +123,7 @@ func TestMove_shortLease(t *testing.T) {
 func TestMove_unknownOutcome(t *testing.T) {
 	register := 0
 	for call := 1; call < 40; call++ { // find it
-		out := runs(t, func(s *schedule) { s.Faults = []fault{{Call: call, Kind: "late", Late: 3 * time.Second}} })
+		out := runModel(t, func(s *schedule) { s.Faults = []fault{{Call: call, Kind: "late", Late: 3 * time.Second}} })
 		if out.err == nil {
 			must.Eq(t, "b", out.last().node)
 			continue
@@ -140,7 +140,7 @@ func TestMove_unknownOutcome(t *testing.T) {
 // A process that stalls until others have taken over its move thaws nothing that they froze.
 func TestMove_stalled(t *testing.T) {
 	for call := 1; call < 40; call++ {
-		runs(t, func(s *schedule) {
+		runModel(t, func(s *schedule) {
 			s.Steps, s.Lease, s.Eval = 60, 35*time.Second, 2800*time.Millisecond
 			s.Faults = []fault{{Call: call, Kind: "stall", Late: 40 * time.Second}}
 		})
@@ -150,7 +150,7 @@ func TestMove_stalled(t *testing.T) {
 // The second move of a job is refused and does not disturb the first.
 func TestMove_claimed(t *testing.T) {
 	for _, after := range []int{1, 400, 900} {
-		out := runs(t, func(s *schedule) { s.Mover = 1000 + after })
+		out := runModel(t, func(s *schedule) { s.Mover = 1000 + after })
 		must.NoError(t, out.err)
 		must.Eq(t, "b", out.last().node)
 		must.Len(t, 2, out.all)
@@ -160,7 +160,7 @@ func TestMove_claimed(t *testing.T) {
 // A cancelled move leaves nothing behind.
 func TestMove_dryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newModel(usual())
+		m := newModel(faultFree())
 		p := m.process(0, false)
 		res, err := Move(t.Context(), p, Request{Alloc: m.all[0].id, Node: "b", DryRun: true}, DefaultOptions())
 		must.NoError(t, err)
@@ -171,7 +171,7 @@ func TestMove_dryRun(t *testing.T) {
 }
 
 // apiError returns the error of a response with that status code.
-func answered(t *testing.T, code int) error {
+func apiError(t *testing.T, code int) error {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
 	defer server.Close()
@@ -183,10 +183,10 @@ func answered(t *testing.T, code int) error {
 }
 
 func TestTransient(t *testing.T) {
-	for _, err := range []error{answered(t, 500), answered(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
+	for _, err := range []error{apiError(t, 500), apiError(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
 		must.True(t, transient(fmt.Errorf("reading: %w", err)), must.Sprint(err))
 	}
-	for _, err := range []error{answered(t, 403), answered(t, 400), errors.New("the lock is lost")} {
+	for _, err := range []error{apiError(t, 403), apiError(t, 400), errors.New("the lock is lost")} {
 		must.False(t, transient(err), must.Sprint(err))
 	}
 }
@@ -207,7 +207,7 @@ func newJobAt() *jobAt {
 			Drivers: map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true}},
 		}
 	}
-	m := newModel(usual())
+	m := newModel(faultFree())
 	out.job = m.job
 	p := m.process(0, false)
 	p.kill()
@@ -313,10 +313,10 @@ func TestSavingOf(t *testing.T) {
 	must.Eq(t, saving{time.Hour, time.Second, true}, savingOf(task([]any{map[string]any{"timeout": "1h", "lease": "1s", "shared": true}})))
 }
 
-func TestUnplaced(t *testing.T) {
-	must.Eq(t, "no room: cpu, no room: memory, constraint ${attr.kernel.name} = windows", unplaced(&api.AllocationMetric{
+func TestPlacementFailure(t *testing.T) {
+	must.Eq(t, "no room: cpu, no room: memory, constraint ${attr.kernel.name} = windows", placementFailure(&api.AllocationMetric{
 		DimensionExhausted: map[string]int{"memory": 1, "cpu": 1},
 		ConstraintFiltered: map[string]int{"${node.unique.id} set_contains_any b,ebbtide-move:1": 4, "${attr.kernel.name} = windows": 1},
 	}))
-	must.Eq(t, "the node is not among those that it may use", unplaced(&api.AllocationMetric{}))
+	must.Eq(t, "the node is not among those that it may use", placementFailure(&api.AllocationMetric{}))
 }

@@ -21,35 +21,35 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 		Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target, Phase: r.Phase,
 		Bound: true, Tasks: r.Tasks, SaveS: status.Unknown(), DownS: status.Unknown(),
 	}
-	err := m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
-		err = persist(ctx, opts.Poll, m.remember)
+	err := m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
+		err = retry(ctx, opts.PollInterval, m.load)
 		if err != nil {
 			return false, err
 		}
-		defer m.frozen.end()
+		defer m.frozen.stop()
 		if r.Phase == PhaseSave { // nothing was registered
 			m.result.Bound = false
-			return true, m.after(ctx, m.thaw)
+			return true, m.detached(ctx, m.thaw)
 		}
 		if r.Phase == PhaseBind {
-			after, err := m.settled(ctx)
+			after, err := m.resolveDetached(ctx)
 			if err != nil {
 				return false, err
 			}
 			if after == 0 {
 				m.result.Bound = false
-				return true, m.after(ctx, m.thaw)
+				return true, m.detached(ctx, m.thaw)
 			}
-			if err := m.claim.put(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, after }); err != nil {
+			if err := m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, after }); err != nil {
 				return false, err
 			}
 		}
 		switch {
 		case r.Alloc == "": // a held job, which may run
-			err = m.after(ctx, m.restore)
+			err = m.detached(ctx, m.restore)
 			return err == nil, err
-		case r.Phase == PhaseHome:
-			err = m.after(ctx, m.home)
+		case r.Phase == PhaseRollback:
+			err = m.detached(ctx, m.rollBack)
 			return err == nil, err
 		}
 		return m.finish(ctx)
@@ -58,24 +58,24 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 }
 
 // load restores the move's state from its record.
-func (m *mover) remember(ctx context.Context) error {
+func (m *mover) load(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
-	if err != nil && !gone(err) {
+	if err != nil && !notFound(err) {
 		return err
 	}
-	if !gone(err) && job.LookupTaskGroup(r.Group) != nil {
+	if !notFound(err) && job.LookupTaskGroup(r.Group) != nil {
 		m.job = job
 	}
 	m.alloc, err = m.nomad.Allocation(ctx, r.Alloc)
-	if r.Alloc == "" || gone(err) {
+	if r.Alloc == "" || notFound(err) {
 		m.alloc, err = &api.Allocation{ID: r.Alloc, Namespace: r.Namespace, JobID: r.Job, TaskGroup: r.Group, NodeID: r.Source}, nil
 	}
 	if err != nil {
 		return err
 	}
 	m.frozen = newFreeze(ctx, m.nomad, m.alloc)
-	if m.job == nil || !stays(m.alloc) {
+	if m.job == nil || !running(m.alloc) {
 		return nil
 	}
 	// Renewing keeps frozen tasks frozen; running ones are not frozen by it.

@@ -16,7 +16,7 @@ import (
 )
 
 // violations runs the model and returns what went wrong.
-func wrongs(t *testing.T, s schedule) (wrong []string) {
+func violations(t *testing.T, s schedule) (wrong []string) {
 	synctest.Test(t, func(*testing.T) {
 		m := newModel(s)
 		_, err := m.run()
@@ -51,10 +51,10 @@ func TestSearch_crashes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for call := 1; call < lastCall; call++ {
-				s := usual()
+				s := faultFree()
 				change(&s)
 				s.Crash = []int{call}
-				must.SliceEmpty(t, wrongs(t, s), must.Sprintf("killed after call %d", call))
+				must.SliceEmpty(t, violations(t, s), must.Sprintf("killed after call %d", call))
 			}
 		})
 	}
@@ -64,9 +64,9 @@ func TestSearch_crashes(t *testing.T) {
 func TestSearch_pairs(t *testing.T) {
 	for first := 1; first < 60; first++ {
 		for second := 1; second < 40; second++ {
-			s := usual()
+			s := faultFree()
 			s.Crash = []int{first, 0, 0, 0, second}
-			must.SliceEmpty(t, wrongs(t, s), must.Sprintf("killed after calls %d and %d", first, second))
+			must.SliceEmpty(t, violations(t, s), must.Sprintf("killed after calls %d and %d", first, second))
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestSearch_random(t *testing.T) {
 		if rapid.IntRange(0, 4).Draw(r, "two") == 0 {
 			s.Mover = rapid.IntRange(1000, 6000).Draw(r, "other")
 		}
-		if wrong := wrongs(t, s); len(wrong) > 0 {
+		if wrong := violations(t, s); len(wrong) > 0 {
 			r.Fatalf("%+v: %s", s, strings.Join(wrong, "\n"))
 		}
 	})

@@ -27,7 +27,7 @@ func (m *mover) keepVersions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tag, untag := keeping(versions)
+	tag, untag := versionTags(versions)
 	for _, name := range untag {
 		if err := m.nomad.Untag(ctx, r.Namespace, r.Job, name); err != nil {
 			return err
@@ -43,9 +43,9 @@ func (m *mover) keepVersions(ctx context.Context) error {
 
 // versionTags returns the versions to tag and our tags to remove, given all versions, newest
 // first. Versions before an earlier move are tagged already.
-func keeping(versions []*api.Job) (tag []uint64, untag []string) {
+func versionTags(versions []*api.Job) (tag []uint64, untag []string) {
 	for i, v := range versions {
-		if ofMove(v) || i+1 < len(versions) && ofMove(versions[i+1]) && givenBack(versions[i+1], v) {
+		if hasMark(v) || i+1 < len(versions) && hasMark(versions[i+1]) && isUnbound(versions[i+1], v) {
 			break
 		}
 		if v.VersionTag == nil && len(tag) < tagsKept {
@@ -64,19 +64,19 @@ func keeping(versions []*api.Job) (tag []uint64, untag []string) {
 	return tag, untag
 }
 
-func ofMove(job *api.Job) bool {
-	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, marked) })
+func hasMark(job *api.Job) bool {
+	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, isMark) })
 }
 
 // isUnbound reports whether job is the version bound without the move's constraint.
-func givenBack(bound, job *api.Job) bool {
+func isUnbound(bound, job *api.Job) bool {
 	spec := func(j *api.Job) string {
 		out, err := clone(j)
 		if err != nil {
 			return ""
 		}
 		for _, g := range out.TaskGroups {
-			if g.Constraints = slices.DeleteFunc(g.Constraints, marked); len(g.Constraints) == 0 {
+			if g.Constraints = slices.DeleteFunc(g.Constraints, isMark); len(g.Constraints) == 0 {
 				g.Constraints = nil
 			}
 			if adopt(g, ""); len(g.Meta) == 0 {

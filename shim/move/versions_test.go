@@ -35,7 +35,7 @@ func (h *history) register(t *testing.T, change func(*api.Job)) {
 
 func (h *history) move(t *testing.T) {
 	t.Helper()
-	tag, untag := keeping(*h)
+	tag, untag := versionTags(*h)
 	for _, j := range *h {
 		if j.VersionTag != nil && slices.Contains(untag, j.VersionTag.Name) {
 			j.VersionTag = nil
@@ -47,7 +47,7 @@ func (h *history) move(t *testing.T) {
 	}
 	h.register(t, func(j *api.Job) {
 		g := j.TaskGroups[0]
-		g.Constraints = append(g.Constraints, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+mark+"1"))
+		g.Constraints = append(g.Constraints, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+moveMark+"1"))
 	})
 	h.register(t, func(j *api.Job) { j.TaskGroups[0].Constraints = nil })
 }
@@ -55,7 +55,7 @@ func (h *history) move(t *testing.T) {
 // priorities returns the user versions that can be reverted to.
 func (h *history) priorities() (out []int) {
 	for _, j := range *h {
-		if p := *j.Priority; !ofMove(j) && !slices.Contains(out, p) {
+		if p := *j.Priority; !hasMark(j) && !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
@@ -63,7 +63,7 @@ func (h *history) priorities() (out []int) {
 }
 
 // The user's history and tags survive a hundred moves.
-func TestKeeping(t *testing.T) {
+func TestVersionTags(t *testing.T) {
 	h := history{newJobAt().job}
 	user := func() { h.register(t, func(j *api.Job) { j.Priority = ptr(*j.Priority + 1) }) }
 	user()

@@ -26,10 +26,10 @@ func transient(err error) bool {
 	}
 	var network *url.Error
 	var torn *json.SyntaxError
-	return errors.Is(err, errEnding) || errors.As(err, &network) || errors.As(err, &torn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	return errors.Is(err, errTransition) || errors.As(err, &network) || errors.As(err, &torn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }
 
-func gone(err error) bool {
+func notFound(err error) bool {
 	var response api.UnexpectedResponseError
 	return errors.As(err, &response) && response.StatusCode() == http.StatusNotFound
 }
@@ -56,7 +56,7 @@ func until(ctx context.Context, poll time.Duration, what string, ok func() (bool
 }
 
 // retry repeats do while it fails transiently.
-func persist(ctx context.Context, poll time.Duration, do func(context.Context) error) error {
+func retry(ctx context.Context, poll time.Duration, do func(context.Context) error) error {
 	for {
 		err := do(ctx)
 		if err == nil || !transient(err) || ctx.Err() != nil {
@@ -72,7 +72,7 @@ func persist(ctx context.Context, poll time.Duration, do func(context.Context) e
 
 // waitEvaluated waits until Nomad has evaluated the job as registered at index, and returns why
 // the group was not placed, nil if it was.
-func decided(ctx context.Context, nomad Nomad, poll time.Duration, namespace, job, group string, index uint64) (unplaced *api.AllocationMetric, err error) {
+func waitEvaluated(ctx context.Context, nomad Nomad, poll time.Duration, namespace, job, group string, index uint64) (unplaced *api.AllocationMetric, err error) {
 	err = until(ctx, poll, "Nomad has decided", func() (bool, error) {
 		evals, err := nomad.Evaluations(ctx, namespace, job)
 		if err != nil {

@@ -200,7 +200,7 @@ func TestDecide_properties(t *testing.T) {
 }
 
 // Repeated runs converge: every node reaches the target count, or every task has moved.
-func TestDecide_comesToRest(t *testing.T) {
+func TestDecide_converges(t *testing.T) {
 	in := input(full("a", 40), node("b"), full("c", 3), node("d"), full("e", 1))
 	for run := 0; ; run++ {
 		must.Less(t, 50, run)

@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 	r.ListS = time.Since(begun).Seconds()
-	state := cluster.Listed(listing)
+	state := cluster.FromListing(listing)
 	r.ModelS = time.Since(begun).Seconds()
 	r.Nodes, r.Allocs, r.Jobs = len(state.Nodes), len(state.Allocs), len(state.Jobs)
 	if r.PeakMiB, err = Peak(os.Getpid()); err != nil {

@@ -162,15 +162,15 @@ func TestServer_shim(t *testing.T) {
 	listing, err := cluster.List(t.Context(), client)
 	must.NoError(t, err)
 	state := cluster.New()
-	state.Become(cluster.Listed(listing))
+	state.Replace(cluster.FromListing(listing))
 	must.MapLen(t, small.Nodes, state.Nodes)
 	must.MapLen(t, 200, state.Allocs)
 	must.MapLen(t, len(s.trainings), state.Jobs)
 	for _, n := range state.Nodes {
-		must.True(t, n.Takes)
+		must.True(t, n.Schedulable)
 		must.Eq(t, poolCores, n.PoolCores)
 		must.MapLen(t, small.PerNode, state.On(n.ID))
-		must.True(t, cluster.Resources{}.Fits(state.Left(n)), must.Sprint("a node has more than it can hold"))
+		must.True(t, cluster.Resources{}.Fits(state.Free(n)), must.Sprint("a node has more than it can hold"))
 	}
 	for _, j := range state.Jobs {
 		must.True(t, j.Groups[group].Movable)
@@ -290,15 +290,15 @@ func TestVariables(t *testing.T) {
 	store := memory.Store{Client: client, Namespace: "ops", Path: "ebbtide/shim"}
 	key := cluster.JobKey{Namespace: trainingNS, ID: "a.b"}
 	want := memory.Job{Marked: time.Unix(5, 0).UTC(), Failures: 2}
-	must.NoError(t, store.Keep(t.Context(), key, want))
+	must.NoError(t, store.SaveJob(t.Context(), key, want))
 	jobs, err := store.Jobs(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, map[cluster.JobKey]memory.Job{key: want}, jobs)
-	must.NoError(t, store.Note(t.Context(), memory.Entry{Time: time.Unix(7, 0), Job: "a.b"}))
-	notes, err := store.Notes(t.Context())
+	must.NoError(t, store.AddEntry(t.Context(), memory.Entry{Time: time.Unix(7, 0), Job: "a.b"}))
+	notes, err := store.Entries(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 1, notes)
-	must.NoError(t, store.Forget(t.Context(), key))
+	must.NoError(t, store.DeleteJob(t.Context(), key))
 	jobs, err = store.Jobs(t.Context())
 	must.NoError(t, err)
 	must.MapEmpty(t, jobs)

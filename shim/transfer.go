@@ -21,21 +21,21 @@ import (
 )
 
 // transfers tracks the jobs that this process is moving or releasing.
-type flights struct {
-	gate    *actuator.Gate
-	busy    map[cluster.JobKey]bool // jobs being moved, recovered or released
-	inbound map[string]int          // by node
-	barred  map[cluster.JobKey]map[string]time.Time
+type transfers struct {
+	gate     *actuator.Gate
+	busy     map[cluster.JobKey]bool // jobs being moved, recovered or released
+	inbound  map[string]int          // by node
+	rejected map[cluster.JobKey]map[string]time.Time
 }
 
-func newFlights(limits config.Limits) *flights {
-	return &flights{
+func newTransfers(limits config.Limits) *transfers {
+	return &transfers{
 		gate: actuator.NewGate(limits), busy: make(map[cluster.JobKey]bool), inbound: make(map[string]int),
-		barred: make(map[cluster.JobKey]map[string]time.Time),
+		rejected: make(map[cluster.JobKey]map[string]time.Time),
 	}
 }
 
-func (f *flights) arrived(node string) {
+func (f *transfers) doneInbound(node string) {
 	if f.inbound[node]--; f.inbound[node] <= 0 {
 		delete(f.inbound, node)
 	}
@@ -45,43 +45,43 @@ func (f *flights) arrived(node string) {
 // quotas), so it plans each move first. After a rejection the next best node is planned, up to
 // maxAttempts nodes; rejections expire.
 const (
-	tries  = 5
-	barFor = 10 * time.Minute
+	maxAttempts  = 5
+	rejectionTTL = 10 * time.Minute
 )
 
 // reject records that Nomad would not place the job on the node.
-func (f *flights) bar(job cluster.JobKey, node string) {
-	if f.barred[job] == nil {
-		f.barred[job] = make(map[string]time.Time)
+func (f *transfers) reject(job cluster.JobKey, node string) {
+	if f.rejected[job] == nil {
+		f.rejected[job] = make(map[string]time.Time)
 	}
-	f.barred[job][node] = time.Now()
+	f.rejected[job][node] = time.Now()
 }
 
 // isRejected reports whether Nomad rejected the job for this node, or for maxAttempts nodes.
-func (f *flights) isBarred(job cluster.JobKey, node string) bool {
-	nodes := f.barred[job]
-	return len(nodes) >= tries || !nodes[node].IsZero()
+func (f *transfers) isRejected(job cluster.JobKey, node string) bool {
+	nodes := f.rejected[job]
+	return len(nodes) >= maxAttempts || !nodes[node].IsZero()
 }
 
-func (f *flights) unbar() {
-	for job, nodes := range f.barred {
-		if maps.DeleteFunc(nodes, func(_ string, at time.Time) bool { return time.Since(at) > barFor }); len(nodes) == 0 {
-			delete(f.barred, job)
+func (f *transfers) expireRejections() {
+	for job, nodes := range f.rejected {
+		if maps.DeleteFunc(nodes, func(_ string, at time.Time) bool { return time.Since(at) > rejectionTTL }); len(nodes) == 0 {
+			delete(f.rejected, job)
 		}
 	}
 }
 
 // startMove starts a move unless a limit or pause forbids it. A dry run only plans it.
-func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
+func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
 	if t.busy[a.Job] {
 		return
 	}
-	reason, why := web.ReasonClosed, t.closed(c)
+	reason, why := web.ReasonClosed, t.suspended(c)
 	if why == "" {
-		reason, why = web.ReasonLimits, t.shut(a, to)
+		reason, why = web.ReasonLimits, t.blocked(a, to)
 	}
 	if why != "" {
-		if t.say(a, why) {
+		if t.explainSkip(a, why) {
 			t.metrics.Refusals.WithLabelValues(reason).Inc()
 		}
 		return
@@ -89,7 +89,7 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	e.Time, e.Namespace, e.Job, e.Alloc = time.Now(), a.Job.Namespace, a.Job.ID, a.ID
 	e.From, e.To, e.DryRun = t.name(a.Node), t.name(to), c.DryRun
 	e.Why, e.Scores = t.readable(e.Why), t.readable(e.Scores)
-	f := flight{alloc: a, to: to, entry: e, end: func(time.Time, actuator.Outcome) {}}
+	f := transfer{alloc: a, to: to, entry: e, end: func(time.Time, actuator.Outcome) {}}
 	opts := t.options()
 	opts.Report = func(phase move.Phase, what string) {
 		t.log.Info(what, "phase", string(phase), "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
@@ -103,10 +103,10 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	}
 	t.inbound[to]++
 	t.busy[a.Job] = true
-	pays := t.pays(a, to, e.Policy)
-	t.send(func() func() {
+	pays := t.gainCheck(a, to, e.Policy)
+	t.run(func() func() {
 		if why := pays(); why != "" {
-			f.unpaid, f.err = true, &move.Refused{Reasons: []string{why}}
+			f.noGain, f.err = true, &move.Refused{Reasons: []string{why}}
 		} else {
 			f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
 		}
@@ -117,7 +117,7 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 // gainCheck returns a function that reads the task's status, off the loop, and says why the
 // move would not pay (relocate.Pays); "" if it would or that is unknown. The relocate policy
 // has already checked.
-func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
+func (t *term) gainCheck(a *cluster.Alloc, to, policy string) func() (why string) {
 	group, ok := t.group(a, policy)
 	nodes := t.backlogs([]string{to}, t.nodes)
 	if policy == policies.Relocate || !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
@@ -136,7 +136,7 @@ func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
 // costOf returns the expected downtime of a move in seconds: that of the job's last move, or
 // the default.
 func (t *term) costOf(job cluster.JobKey) float64 {
-	return cmp.Or(t.book.jobs[job].CostS, relocate.DefaultParams().CostS)
+	return cmp.Or(t.journal.jobs[job].CostS, relocate.DefaultParams().CostS)
 }
 
 func (t *term) options() move.Options {
@@ -146,21 +146,21 @@ func (t *term) options() move.Options {
 }
 
 // transfer is one move.
-type flight struct {
+type transfer struct {
 	alloc  *cluster.Alloc
 	to     string
 	entry  memory.Entry
 	end    func(time.Time, actuator.Outcome)
 	result move.Result
 	err    error
-	unpaid bool // the job would not finish sooner
+	noGain bool // the job would not finish sooner
 }
 
 // reason returns the metric label of a refusal, "" if the move was not refused.
-func (f flight) reason() string {
+func (f transfer) reason() string {
 	var refused *move.Refused
 	switch {
-	case f.unpaid:
+	case f.noGain:
 		return web.ReasonGain
 	case errors.As(f.err, &refused) && refused.Target:
 		return web.ReasonTarget
@@ -173,10 +173,10 @@ func (f flight) reason() string {
 }
 
 // finish applies a move's result.
-func (t *term) finish(c config.Config, f flight) {
+func (t *term) finish(c config.Config, f transfer) {
 	key, e := f.alloc.Job, f.entry
 	delete(t.busy, key)
-	t.arrived(f.to)
+	t.doneInbound(f.to)
 	if !c.DryRun {
 		t.metrics.InFlight.Dec()
 	}
@@ -185,16 +185,16 @@ func (t *term) finish(c config.Config, f flight) {
 		t.metrics.Refusals.WithLabelValues(reason).Inc()
 	}
 	if reason == web.ReasonTarget {
-		f.end(time.Now(), actuator.Never)
+		f.end(time.Now(), actuator.Unplaceable)
 		t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
-		t.again(f.alloc, f.to, e.Policy)
+		t.retryElsewhere(f.alloc, f.to, e.Policy)
 		return
 	}
 	if c.DryRun {
 		if f.err != nil {
-			t.say(f.alloc, f.err.Error())
+			t.explainSkip(f.alloc, f.err.Error())
 		} else {
-			t.would(c, key, e)
+			t.recordDryRun(c, key, e)
 		}
 		return
 	}
@@ -212,9 +212,9 @@ func (t *term) finish(c config.Config, f flight) {
 		e.Error = f.err.Error()
 		t.log.Warn("not moved", "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "error", f.err)
 	}
-	j := t.book.jobs[key]
+	j := t.journal.jobs[key]
 	if f.err == nil {
-		t.told[key] = "moved to " + e.To
+		t.reasons[key] = "moved to " + e.To
 		if cost := f.result.SaveS + f.result.DownS; cost.Known() {
 			j.CostS = float64(cost)
 		}
@@ -227,34 +227,34 @@ func (t *term) finish(c config.Config, f flight) {
 		j.Marked = time.Now()
 		j.Rebalanced = j.Rebalanced || e.Policy == policies.SpeConRebalance
 	}
-	t.book.keep(key, j)
-	t.book.note(e)
+	t.journal.saveJob(key, j)
+	t.journal.record(e)
 }
 
 // retryElsewhere lets the policy choose another node.
-func (t *term) again(a *cluster.Alloc, node, policy string) {
-	t.bar(a.Job, node)
+func (t *term) retryElsewhere(a *cluster.Alloc, node, policy string) {
+	t.reject(a.Job, node)
 	delete(t.placed, a.ID)
 	switch policy {
 	case policies.Relocate:
-		t.relocation.again()
+		t.relocation.retryNow()
 	case policies.SpeConRebalance:
-		t.rebalances.again()
+		t.rebalancing.retryNow()
 	}
-	t.waiting = true
+	t.urgent = true
 }
 
 // recordDryRun records what a dry run would have moved.
-func (t *term) would(c config.Config, key cluster.JobKey, e memory.Entry) {
-	if e.Policy == policies.Relocate && !t.sayOf(key, "would be moved to "+e.To) {
+func (t *term) recordDryRun(c config.Config, key cluster.JobKey, e memory.Entry) {
+	if e.Policy == policies.Relocate && !t.explain(key, "would be moved to "+e.To) {
 		return // already recorded; relocate decides it again on each pass
 	}
 	t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
 	if converged(e.Policy) {
-		t.book.mark(c, key, e.Policy == policies.SpeConRebalance)
+		t.journal.mark(c, key, e.Policy == policies.SpeConRebalance)
 	}
 	t.log.Info("would be moved", "policy", e.Policy, "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
-	t.book.note(e)
+	t.journal.record(e)
 }
 
 // converged reports whether the policy moves jobs because they have converged.
@@ -263,14 +263,14 @@ func converged(name string) bool {
 }
 
 // schedule is the timing of a policy that does not run on every pass.
-type cadence struct {
+type schedule struct {
 	last    time.Time
 	refused int // since the last regular run
 }
 
-func (k *cadence) due(every time.Duration) bool { return time.Since(k.last) >= every }
+func (k *schedule) due(every time.Duration) bool { return time.Since(k.last) >= every }
 
-func (k *cadence) done() {
+func (k *schedule) done() {
 	if !k.last.IsZero() {
 		k.refused = 0
 	}
@@ -278,8 +278,8 @@ func (k *cadence) done() {
 }
 
 // retryNow makes the policy due immediately, at most maxAttempts times in a row.
-func (k *cadence) again() {
-	if k.refused++; k.refused < tries {
+func (k *schedule) retryNow() {
+	if k.refused++; k.refused < maxAttempts {
 		k.last = time.Time{}
 	}
 }

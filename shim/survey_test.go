@@ -48,15 +48,15 @@ func TestSummarise(t *testing.T) {
 	must.NoError(t, err)
 	term, a := small()
 	term.surveyor.nomad = move.API{Client: client}
-	term.state.Become(cluster.Listed(cluster.Listing{
+	term.state.Replace(cluster.FromListing(cluster.Listing{
 		Nodes: []*cluster.Node{term.state.Nodes["a"]}, Jobs: []*cluster.Job{term.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a},
 	}))
 	var mute []string
 	ask := func() (sum Summary, from source, err error) {
-		all := term.surveyor.questions(term.state, term.state.NodeIDs())
-		term.surveyor.ask(t.Context(), all)
-		i := slices.IndexFunc(all, func(q question) bool { return q.node == a.Node })
-		mute = all[i].mute
+		all := term.surveyor.queries(term.state, term.state.NodeIDs())
+		term.surveyor.run(t.Context(), all)
+		i := slices.IndexFunc(all, func(q query) bool { return q.node == a.Node })
+		mute = all[i].noStatus
 		return all[i].sum, all[i].from, all[i].err
 	}
 

@@ -31,70 +31,70 @@ type source struct{ alloc, task string }
 
 // statusMaxAge is the age from which a status file is ignored. The driver rewrites it at each
 // interval.
-const oldest = 10 * time.Minute
+const statusMaxAge = 10 * time.Minute
 
 // statusGrace is the time after a start within which the driver has written the first status.
-const firstStatus = time.Minute
+const statusGrace = time.Minute
 
 const (
-	askWithin = 10 * time.Second
-	atATime   = 16
+	queryTimeout = 10 * time.Second
+	maxParallel  = 16
 )
 
 // surveyor reads the nodes' summaries.
 type surveyor struct {
-	nomad   move.API
-	log     hclog.Logger
-	sources map[string]source    // last used status file by node
-	silent  map[string]time.Time // allocations without a status, and when that was seen
+	nomad    move.API
+	log      hclog.Logger
+	sources  map[string]source    // last used status file by node
+	noStatus map[string]time.Time // allocations without a status, and when that was seen
 }
 
 // query is a request for one node's summary, and its result.
-type question struct {
-	node   string
-	allocs []witness
-	last   source
+type query struct {
+	node      string
+	reporters []reporter
+	last      source
 
-	sum  Summary
-	from source
-	mute []string // allocations that have no status and need none
-	err  error
+	sum      Summary
+	from     source
+	noStatus []string // allocations that have no status and need none
+	err      error
 }
 
 // reporter is an allocation whose status may describe its node. required means that it runs
 // under Ebbtide, so that a missing status is an error.
-type witness struct {
+type reporter struct {
 	*cluster.Alloc // read only
-	must           bool
+	required       bool
 }
 
-func (s *surveyor) questions(state *cluster.State, ids []string) (all []question) {
+func (s *surveyor) queries(state *cluster.State, ids []string) (all []query) {
 	for _, id := range ids {
 		n := state.Nodes[id]
 		if n == nil {
 			continue
 		}
 		last := s.sources[id]
-		allocs := s.mayTell(state, id, last)
-		if n.PoolCores == 0 || !n.Takes && len(allocs) == 0 {
+		allocs := s.reporters(state, id, last)
+		if n.PoolCores == 0 || !n.Schedulable && len(allocs) == 0 {
 			continue
 		}
-		all = append(all, question{node: id, allocs: allocs, last: last})
+		all = append(all, query{node: id, reporters: allocs, last: last})
 	}
 	return all
 }
 
 // reporters returns a node's candidate allocations, the likeliest first: the last source, then
 // jobs known to the shim. Those recently without a status are skipped.
-func (s *surveyor) mayTell(state *cluster.State, node string, last source) []witness {
-	var allocs []witness
+func (s *surveyor) reporters(state *cluster.State, node string, last source) []reporter {
+	var allocs []reporter
 	rank := make(map[string]int)
 	for _, a := range state.On(node) {
-		if _, mute := s.silent[a.ID]; !a.Running || mute {
+		if _, noStatus := s.noStatus[a.ID]; !a.Running || noStatus {
 			continue
 		}
 		j := state.Jobs[a.Job]
-		allocs = append(allocs, witness{a, j != nil && j.Groups[a.Group].Engine != ""})
+		allocs = append(allocs, reporter{a, j != nil && j.Groups[a.Group].Engine != ""})
 		switch {
 		case a.ID == last.alloc:
 			rank[a.ID] = 0
@@ -104,25 +104,25 @@ func (s *surveyor) mayTell(state *cluster.State, node string, last source) []wit
 			rank[a.ID] = 2
 		}
 	}
-	slices.SortFunc(allocs, func(a, b witness) int {
+	slices.SortFunc(allocs, func(a, b reporter) int {
 		return cmp.Or(cmp.Compare(rank[a.ID], rank[b.ID]), cmp.Compare(a.ID, b.ID))
 	})
 	return allocs
 }
 
-func (s *surveyor) ask(ctx context.Context, all []question) {
-	sideBySide(ctx, all, func(ctx context.Context, q *question) {
-		q.sum, q.from, q.mute, q.err = s.summarise(ctx, q.allocs, q.last)
+func (s *surveyor) run(ctx context.Context, all []query) {
+	forEachParallel(ctx, all, func(ctx context.Context, q *query) {
+		q.sum, q.from, q.noStatus, q.err = s.summarise(ctx, q.reporters, q.last)
 	})
 }
 
 // forEachParallel calls do for each element, maxParallel at a time, each with its own timeout.
-func sideBySide[T any](ctx context.Context, all []T, do func(context.Context, *T)) {
+func forEachParallel[T any](ctx context.Context, all []T, do func(context.Context, *T)) {
 	var group errgroup.Group
-	group.SetLimit(atATime)
+	group.SetLimit(maxParallel)
 	for i := range all {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askWithin)
+			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
 			do(ctx, &all[i])
 			return nil
@@ -132,13 +132,13 @@ func sideBySide[T any](ctx context.Context, all []T, do func(context.Context, *T
 }
 
 // collect returns the summaries. Nodes without one are left out.
-func (s *surveyor) take(all []question) map[string]Summary {
-	maps.DeleteFunc(s.silent, func(_ string, since time.Time) bool { return time.Since(since) > oldest })
+func (s *surveyor) collect(all []query) map[string]Summary {
+	maps.DeleteFunc(s.noStatus, func(_ string, since time.Time) bool { return time.Since(since) > statusMaxAge })
 	nodes := make(map[string]Summary, len(all))
 	s.sources = make(map[string]source, len(all))
 	for _, q := range all {
-		for _, id := range q.mute {
-			s.silent[id] = time.Now()
+		for _, id := range q.noStatus {
+			s.noStatus[id] = time.Now()
 		}
 		if q.err != nil {
 			s.log.Debug("nothing is known of a node's tasks", "node", q.node, "error", q.err)
@@ -151,18 +151,18 @@ func (s *surveyor) take(all []question) map[string]Summary {
 
 // summarise returns the summary from the first valid status file. If no allocation has one, the
 // node runs no Ebbtide task, and those allocations are returned in noStatus.
-func (s *surveyor) summarise(ctx context.Context, allocs []witness, last source) (sum Summary, from source, mute []string, err error) {
+func (s *surveyor) summarise(ctx context.Context, allocs []reporter, last source) (sum Summary, from source, noStatus []string, err error) {
 	var errs []error
 	for _, a := range allocs {
 		tasks := []string{last.task}
 		if a.ID != last.alloc {
 			var err error
-			tasks, err = s.nomad.StatusFiles(ctx, stub(a.Alloc))
-			if err == nil && len(tasks) == 0 && time.Since(a.Started) > firstStatus {
-				if a.must {
+			tasks, err = s.nomad.StatusFiles(ctx, apiAlloc(a.Alloc))
+			if err == nil && len(tasks) == 0 && time.Since(a.Started) > statusGrace {
+				if a.required {
 					err = fmt.Errorf("allocation %s has no status", a.ID)
 				} else {
-					mute = append(mute, a.ID)
+					noStatus = append(noStatus, a.ID)
 				}
 			}
 			if err != nil {
@@ -171,29 +171,29 @@ func (s *surveyor) summarise(ctx context.Context, allocs []witness, last source)
 			}
 		}
 		for _, task := range tasks {
-			st, err := s.nomad.Status(ctx, stub(a.Alloc), task)
-			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < oldest {
-				return Summary{st.Node, st.Updated}, source{a.ID, task}, mute, nil
+			st, err := s.nomad.Status(ctx, apiAlloc(a.Alloc), task)
+			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < statusMaxAge {
+				return Summary{st.Node, st.Updated}, source{a.ID, task}, noStatus, nil
 			}
 			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is old, or another one's", a.ID)))
 		}
 	}
 	if len(errs) == 0 {
-		return Summary{At: time.Now()}, source{}, mute, nil
+		return Summary{At: time.Now()}, source{}, noStatus, nil
 	}
-	return Summary{}, source{}, mute, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
+	return Summary{}, source{}, noStatus, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
 }
 
 // reading is a task whose status is read, and the result.
 type reading struct {
-	alloc *cluster.Alloc
-	task  string
-	said  status.Status
-	err   error
+	alloc  *cluster.Alloc
+	task   string
+	status status.Status
+	err    error
 }
 
 func (t *term) read(all []reading) {
-	sideBySide(t.leading, all, func(ctx context.Context, r *reading) {
-		r.said, r.err = t.nomad.Status(ctx, stub(r.alloc), r.task)
+	forEachParallel(t.leading, all, func(ctx context.Context, r *reading) {
+		r.status, r.err = t.nomad.Status(ctx, apiAlloc(r.alloc), r.task)
 	})
 }
