@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// variables is Nomad's API for variables, in memory.
+// variables is Nomad's variables API, in memory.
 func variables(t *testing.T) (store memory.Store) {
 	var mu sync.Mutex
 	all := make(map[string]api.Variable)
@@ -110,7 +110,7 @@ func TestShim_status(t *testing.T) {
 
 	now := time.Now()
 	r := memory.Report{
-		Version: "1.2.3", At: now, Nodes: 3, Suspended: "the next window begins tonight",
+		Version: "1.2.3", At: now, Nodes: 3, Suspended: "the next window starts tonight",
 		InFlight: 1, InFlightMax: 2, Started: 3, StartedMax: 6, LongestStepS: 0.012, Held: []string{"ml/gru"},
 		Reasons: []memory.Reason{{Namespace: "ml", Job: "vae", Text: "not moved now: cooldown"}}, Omitted: 7,
 	}
@@ -122,9 +122,9 @@ func TestShim_status(t *testing.T) {
 	status, stdout, stderr = ebbtide("", "shim", "status")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
 	for _, want := range []string{
-		"Leader   n1, process 7, since ", "Version  1.2.3\n", "Cluster  3 nodes\n", "Moves    none may begin: the next window begins tonight\n",
-		"Budget   1 of 2 moves under way, 3 of 6 begun within a minute\n", "Loop     longest step 12 ms\n", "Waiting  ml/gru\n",
-		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "and of 7 more",
+		"Leader   n1, process 7, since ", "Version  1.2.3\n", "Cluster  3 nodes\n", "Moves    none may start: the next window starts tonight\n",
+		"Budget   1 of 2 moves in progress, 3 of 6 started within a minute\n", "Loop     longest step 12 ms\n", "Held     ml/gru\n",
+		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "7 more jobs",
 	} {
 		must.StrContains(t, stdout, want)
 	}

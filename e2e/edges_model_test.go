@@ -38,7 +38,7 @@ func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *
 	what(spec)
 	resp, _, err := s.server.API.Jobs().RegisterOpts(spec, &api.RegisterOptions{EnforceIndex: true, ModifyIndex: index}, nil)
 	must.NoError(t, err)
-	eventually(t, "Nomad has decided", func() error {
+	eventually(t, "Nomad has evaluated the job", func() error {
 		evals, _, err := s.server.API.Jobs().Evaluations(s.id, nil)
 		if err != nil {
 			return err

@@ -78,7 +78,7 @@ func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 		spec, _, err := first.agent.API.Jobs().Info("mover", nil)
 		must.NoError(t, err)
 		for _, c := range spec.TaskGroups[0].Constraints {
-			must.StrNotContains(t, c.LTarget, "unique", must.Sprint("the job is not bound any more"))
+			must.StrNotContains(t, c.LTarget, "unique", must.Sprint("the job is unbound"))
 		}
 		running := 0
 		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "mover")
@@ -143,7 +143,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, pinned(plain))
 	exit, _, told := ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
-	for _, want := range []string{"check: it cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
+	for _, want := range []string{"check: cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
 		must.StrContains(t, told, want)
 	}
 

@@ -40,16 +40,16 @@ func (t *term) readPause() {
 		return func() {
 			t.readingPause = false
 			if err != nil {
-				t.log.Warn("it is not known whether moves may begin", "error", err)
+				t.log.Warn("cannot read the operators' pause; starting no moves", "error", err)
 				return
 			}
 			was := t.paused
 			t.pause, t.pauseKnown, t.paused = pause, true, pause.Active(time.Now())
 			switch {
 			case t.paused && !was:
-				t.log.Info("no move begins: " + pause.String())
+				t.log.Info("not starting moves: " + pause.String())
 			case !t.paused && was:
-				t.log.Info("moves may begin again")
+				t.log.Info("starting moves again")
 			}
 		}
 	})
@@ -99,7 +99,7 @@ func (t *term) report(c config.Config, held []*cluster.Job) {
 	r.At, r.LongestStepS = now, t.longestStep.Seconds()
 	t.lastReport = r
 	t.journal.add(entry{
-		warning:   "what is done is not reported",
+		warning:   "cannot write the report",
 		write:     func(ctx context.Context) error { return t.journal.store.SaveReport(ctx, r) },
 		onFailure: func() { t.lastReport = memory.Report{} },
 	})

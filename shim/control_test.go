@@ -86,5 +86,5 @@ func TestAttend(t *testing.T) {
 	said = ""
 	must.Eq(t, "", attend())
 	c.Windows = []config.Window{{Name: "never", Cron: "0 0 1 1 * 1999", Duration: time.Hour, TimeZone: "UTC"}}
-	must.Eq(t, "no window comes any more", s.suspended(c))
+	must.Eq(t, "no further window is scheduled", s.suspended(c))
 }

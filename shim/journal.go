@@ -116,14 +116,14 @@ func (b *journal) mark(c config.Config, key cluster.JobKey, rebalanced bool) {
 func (b *journal) saveJob(key cluster.JobKey, j memory.Job) {
 	b.jobs[key] = j
 	b.add(entry{
-		job: key, warning: "what was decided of a job will not be remembered",
+		job: key, warning: "cannot save the decision about a job",
 		write: func(ctx context.Context) error { return b.store.SaveJob(ctx, key, j) },
 	})
 }
 
 func (b *journal) record(e memory.Entry) {
 	b.add(entry{
-		job: cluster.JobKey{Namespace: e.Namespace, ID: e.Job}, warning: "what was done is not written down",
+		job: cluster.JobKey{Namespace: e.Namespace, ID: e.Job}, warning: "cannot record the move",
 		write: func(ctx context.Context) error { return b.store.AddEntry(ctx, e) },
 	})
 }
@@ -145,7 +145,7 @@ func (b *journal) forget(over func(cluster.JobKey) bool) (gone []cluster.JobKey)
 			continue
 		}
 		b.add(entry{
-			job: key, warning: "a job that is gone is still remembered",
+			job: key, warning: "cannot delete a finished job's record",
 			write:     func(ctx context.Context) error { return b.store.DeleteJob(ctx, key) },
 			onFailure: func() { b.stale[key] = true },
 		})

@@ -43,7 +43,7 @@ func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[strin
 	var all []reading
 	for _, a := range asking {
 		if _, ok := nodes[a.Node]; !ok {
-			t.explainSkip(a, "nothing is known of its node")
+			t.explainSkip(a, "its node has no summary")
 		} else if closed := t.blocked(a, ""); closed != "" {
 			t.explainSkip(a, closed)
 		} else if len(all) < candidates {
@@ -73,10 +73,10 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	case !ok:
 		return
 	case r.err != nil:
-		t.explainSkip(a, "its status cannot be read: "+r.err.Error())
+		t.explainSkip(a, "cannot read its status: "+r.err.Error())
 		return
 	case !r.status.SpeCon.RequestMove:
-		t.explainSkip(a, "it does not ask any more: "+r.status.SpeCon.Why)
+		t.explainSkip(a, "its move request was withdrawn: "+r.status.SpeCon.Why)
 		return
 	}
 	in := migration.Input{Task: a.Job.ID, From: a.Node, Params: migration.Params{Weights: c.Migration.Weights}}
@@ -92,17 +92,17 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	}
 	slices.SortFunc(in.Nodes, func(a, b migration.Node) int { return strings.Compare(a.ID, b.ID) })
 	if err := in.Validate(); err != nil {
-		t.log.Error("nothing was decided: the input is not valid", "error", err)
+		t.log.Error("skipping the decision: invalid input", "error", err)
 		return
 	}
 	out := migration.Decide(in)
 	if !out.Move {
 		if unknown := t.unknown(nodes); unknown != "" {
-			t.explainSkip(a, "it would stay, but nothing is known of node "+t.name(unknown))
+			t.explainSkip(a, "it would stay, but there is no summary of node "+t.name(unknown))
 			return // retried on the next pass
 		}
 		t.journal.mark(c, a.Job, false)
-		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
+		t.log.Info("converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
 	t.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
@@ -131,7 +131,7 @@ func (t *term) rebalance(c config.Config, nodes map[string]Summary) {
 func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, attempts int) {
 	t.fetch(func() func() {
 		if err := in.Validate(); err != nil {
-			t.log.Error("nothing was decided: the input is not valid", "error", err)
+			t.log.Error("skipping the decision: invalid input", "error", err)
 			return func() {}
 		}
 		out := rebalance.Decide(in) // slow for a large cluster, so off the loop
@@ -141,7 +141,7 @@ func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[str
 				a := byTask[m.Task]
 				if !t.canTake(a, m.To, policies.SpeConRebalance) {
 					refused[m.Task] = true
-					t.explainSkip(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
+					t.explainSkip(a, fmt.Sprintf("node %s is short of tasks, but cannot take it", t.name(m.To)))
 				}
 			}
 			if len(refused) > 0 && attempts > 1 {

@@ -112,7 +112,7 @@ func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, al
 	}
 	out := placement.Choose(loads, placement.Params{CapacityAware: c.Placement.CapacityAware})
 	if !better(c, out, loads[i], func(id string) placement.Load { return load(t.state.Nodes[id], nodes[id]) }) {
-		t.log.Debug("a new task is well placed", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", id, "why", t.readable(out.Why))
+		t.log.Debug("new task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", id, "why", t.readable(out.Why))
 		return
 	}
 	t.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
@@ -241,7 +241,7 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 			}
 			overdue := time.Since(j.Submitted) > c.Placement.HoldTimeout
 			if runs[j.Key] {
-				t.releaseOne(c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it runs already: it was registered again"}, overdue)
+				t.releaseOne(c, move.Place{}, j, placement.Output{Rule: placement.RuleNone, Why: "it is already running: it was registered again"}, overdue)
 				return
 			}
 			b, out, err := t.chooseNode(c, j, all)
@@ -249,7 +249,7 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 			case err != nil && overdue:
 				t.releaseOne(c, move.Place{}, j, holdExpired(c, err), overdue)
 			case err != nil:
-				t.explain(j.Key, "it waits: "+err.Error())
+				t.explain(j.Key, "held: "+err.Error())
 			default:
 				t.releaseOne(c, b, j, out, overdue)
 			}
@@ -259,7 +259,7 @@ func (t *term) release(c config.Config, held []*cluster.Job, all []nodeLoad) {
 
 // holdExpired is the decision for a job whose hold has timed out.
 func holdExpired(c config.Config, err error) placement.Output {
-	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node was found for it within %v: %v", c.Placement.HoldTimeout, err)}
+	return placement.Output{Rule: placement.RuleNone, Why: fmt.Sprintf("no node found within %v: %v", c.Placement.HoldTimeout, err)}
 }
 
 // heldJobs returns the held jobs that can be released.
@@ -268,7 +268,7 @@ func (t *term) heldJobs() (heldJobs []*cluster.Job) {
 		switch {
 		case j.Stopped || t.busy[key] || !isHeld(j):
 		case j.Template || j.Child:
-			t.explain(key, "it waits for ever: a periodic or parameterized job, and what is made of it, cannot be let run by the shim; take the constraint "+cluster.Hold+" out of it")
+			t.explain(key, "it is held for ever: the shim cannot release periodic or parameterized jobs and their children; remove the constraint "+cluster.Hold)
 		default:
 			heldJobs = append(heldJobs, j)
 		}
@@ -292,23 +292,23 @@ func (t *term) chooseNode(c config.Config, j *cluster.Job, all []nodeLoad) (move
 		return move.Place{}, placement.Output{Rule: placement.RuleNone, Why: why}, nil
 	}
 	if !c.Placement.Enabled {
-		return anywhere("placement is off")
+		return anywhere("placement is disabled")
 	}
 	if len(j.Groups) != 1 {
-		return anywhere(fmt.Sprintf("it has %d groups: a node is looked for if there is one", len(j.Groups)))
+		return anywhere(fmt.Sprintf("it has %d groups; a node is only chosen for one", len(j.Groups)))
 	}
 	b := move.Place{Namespace: j.Key.Namespace, Job: j.Key.ID}
 	var group cluster.Group
 	for b.Group, group = range j.Groups {
 		if group.Count != 1 {
-			return anywhere(fmt.Sprintf("group %s has a count of %d: a node is looked for if it is 1", b.Group, group.Count))
+			return anywhere(fmt.Sprintf("group %s has a count of %d; a node is only chosen for 1", b.Group, group.Count))
 		}
 	}
 	if len(all) == 0 {
-		return b, placement.Output{}, errors.New("nothing is known of any node")
+		return b, placement.Output{}, errors.New("there is no summary of any node")
 	}
 	if n := len(t.rejected[j.Key]); n >= maxAttempts {
-		return anywhere(fmt.Sprintf("Nomad takes it on none of the %d best nodes", n))
+		return anywhere(fmt.Sprintf("Nomad would place it on none of the %d best nodes", n))
 	}
 	out := placement.Choose(t.candidates(j, group, group.Requested, "", all), placement.Params{CapacityAware: c.Placement.CapacityAware})
 	b.Node = out.Node
@@ -342,7 +342,7 @@ func (t *term) releaseOne(c config.Config, b move.Place, j *cluster.Job, out pla
 			e.Rule, e.Why, e.Scores, e.To, b.Node, planErr = out.Rule, out.Why, "", "", "", nil
 		}
 		if planErr == nil && rejection == "" && !c.DryRun {
-			t.log.Info("a job that waits is let run", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
+			t.log.Info("releasing a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "why", e.Why)
 			alloc, err = move.Release(t.leading, t.nomad, b, opts)
 		}
 		return func() {
@@ -350,9 +350,9 @@ func (t *term) releaseOne(c config.Config, b move.Place, j *cluster.Job, out pla
 			t.doneInbound(node)
 			switch {
 			case planErr != nil && !errors.Is(planErr, move.ErrNotHeld):
-				t.explain(j.Key, "it waits: "+planErr.Error())
+				t.explain(j.Key, "held: "+planErr.Error())
 			case rejection != "":
-				t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", rejection)
+				t.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", rejection)
 				t.reject(j.Key, node)
 				t.urgent = true
 			case planErr == nil:
@@ -371,9 +371,9 @@ func (t *term) released(key cluster.JobKey, node string, e memory.Entry, alloc s
 	switch {
 	case err != nil:
 		result, e.Error = "failed", err.Error()
-		t.log.Warn("a job that waits was not placed", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", err)
+		t.log.Warn("cannot place a held job", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", err)
 	case e.DryRun:
-		if result = "dry"; !t.explain(key, "it waits, and would be placed: "+e.Why) {
+		if result = "dry"; !t.explain(key, "held; would be placed: "+e.Why) {
 			return
 		}
 	case node == "":

@@ -45,7 +45,7 @@ func TestCandidates_barred(t *testing.T) {
 			must.Eq(t, id, best(""))
 		}
 	}
-	must.Eq(t, "", best(""), must.Sprint("Nomad takes it on none of the best"))
+	must.Eq(t, "", best(""), must.Sprint("Nomad would place it on none of the best"))
 	must.Eq(t, "a", best("a"), must.Sprint("where it is it may stay"))
 	s.expireRejections()
 	must.MapLen(t, 1, s.rejected)
@@ -134,12 +134,12 @@ func TestFind(t *testing.T) {
 	}
 	off := c
 	off.Placement.Enabled = false
-	must.Eq(t, "placement is off", find(off, job(func(*cluster.Job) {})))
+	must.Eq(t, "placement is disabled", find(off, job(func(*cluster.Job) {})))
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["more"] = cluster.Group{} })), "it has 2 groups")
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has a count of 3")
 
 	_, _, err := s.chooseNode(c, job(func(*cluster.Job) {}), nil)
-	must.ErrorContains(t, err, "nothing is known of any node")
+	must.ErrorContains(t, err, "there is no summary of any node")
 	b, out, err := s.chooseNode(c, job(func(*cluster.Job) {}), s.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)
@@ -149,7 +149,7 @@ func TestFind(t *testing.T) {
 	}
 	_, out, err = s.chooseNode(c, job(func(*cluster.Job) {}), s.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
-	must.Eq(t, "Nomad takes it on none of the 5 best nodes", out.Why)
+	must.Eq(t, "Nomad would place it on none of the 5 best nodes", out.Why)
 
 	must.True(t, isHeld(job(func(*cluster.Job) {})))
 	must.False(t, isHeld(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))

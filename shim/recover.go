@@ -50,7 +50,7 @@ func (t *term) recover() {
 				return
 			}
 			if err != nil {
-				t.log.Warn("the records of moves cannot be read", "error", err)
+				t.log.Warn("cannot read the claims of moves", "error", err)
 				return
 			}
 			t.takeOver(records, bound)
@@ -68,10 +68,10 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 	}
 	for _, r := range abandoned {
 		t.withJob(jobOf(r), func(ctx context.Context) (func(), error) {
-			t.log.Info("finishing a move whose process is gone", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
+			t.log.Info("finishing an abandoned move", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
 			res, err := move.Recover(ctx, t.nomad, r, t.options())
 			if err == nil {
-				t.log.Info("the move was finished", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(res.Phase))
+				t.log.Info("finished an abandoned move", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(res.Phase))
 			}
 			return nil, err
 		})
@@ -108,7 +108,7 @@ func (t *term) withJob(key cluster.JobKey, do func(context.Context) (func(), err
 			case err == nil && then != nil:
 				then()
 			case err != nil && !errors.Is(err, move.ErrClaimed):
-				t.log.Error("a job stays bound, or frozen for its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
+				t.log.Error("cannot unbind or thaw a job; a freeze ends with its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
 			}
 		}
 	})

@@ -44,7 +44,7 @@ func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 				in.Tasks[i].CostS = costs[x.ID]
 			}
 			if err := in.Validate(); err != nil {
-				t.log.Error("nothing was decided: the input is not valid", "error", err)
+				t.log.Error("skipping the decision: invalid input", "error", err)
 				return func() {}
 			}
 			return func() { t.relocateOne(c, in, 1+len(in.Nodes)/4) }
@@ -56,7 +56,7 @@ func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 func (t *term) relocateOne(c config.Config, in relocate.Input, limit int) {
 	out := relocate.Decide(in)
 	if out.Task == "" {
-		t.log.Debug("no task is relocated", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
+		t.log.Debug("no task to relocate", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
 		return
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })

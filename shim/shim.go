@@ -100,9 +100,9 @@ func (s *Shim) health() error {
 	defer s.mu.Unlock()
 	switch {
 	case s.leads && s.disconnected:
-		return errors.New("the cluster is not followed")
+		return errors.New("not connected to the cluster's event stream")
 	case !s.leads && s.lockErr:
-		return errors.New("it is not known which shim leads")
+		return errors.New("the leader is unknown")
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 		s.metrics.Leader.Set(0)
 		s.metrics.Connected.Set(0)
 		s.setLeads(false)
-		s.log.Info("not leading any more")
+		s.log.Info("stopped leading")
 	}()
 	defer t.drain()
 	t.run(func() func() { t.follow(ctx); return nil })
@@ -235,7 +235,7 @@ func (t *term) loop(ctx context.Context) error {
 		if took := time.Since(begun); took > t.longestStep {
 			t.longestStep = took
 			t.metrics.LongestStep.Set(took.Seconds())
-			t.log.Debug("the loop's longest step until now", "kind", kind, "took", took)
+			t.log.Debug("longest step so far", "kind", kind, "took", took)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (t *term) follow(ctx context.Context) {
 			return
 		}
 		t.setDisconnected(true)
-		t.log.Error("the cluster is not followed; trying again", "error", err)
+		t.log.Error("lost the cluster's event stream; retrying", "error", err)
 		if time.Since(begun) > time.Minute {
 			wait = time.Second
 		}
@@ -355,7 +355,7 @@ func (t *term) apply(events []stream.Event) {
 		was := t.state.Allocs[e.Key]
 		changed, err := t.state.Apply(e)
 		if err != nil {
-			t.log.Warn("an event is left out", "error", err)
+			t.log.Warn("ignoring an event", "error", err)
 		}
 		if changed && e.Topic == api.TopicJob {
 			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
@@ -385,7 +385,7 @@ func (t *term) sendHistory(a *cluster.Alloc) {
 			ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 			defer cancel()
 			if err := t.nomad.Signal(ctx, apiAlloc(a), task, history.Signal+" "+run.Text); err != nil {
-				t.log.Debug("a task is not told what its last run took", "alloc_id", a.ID, "task", task, "error", err)
+				t.log.Debug("cannot send a task its history", "alloc_id", a.ID, "task", task, "error", err)
 			}
 			return nil
 		})

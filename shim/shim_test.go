@@ -16,7 +16,7 @@ func TestHealth(t *testing.T) {
 	s := New(config.Default(), nil, "me", hclog.NewNullLogger())
 	must.NoError(t, s.health())
 	s.setLockErr(true)
-	must.ErrorContains(t, s.health(), "it is not known which shim leads")
+	must.ErrorContains(t, s.health(), "the leader is unknown")
 	s.setLockErr(false)
 	must.NoError(t, s.health())
 
@@ -24,7 +24,7 @@ func TestHealth(t *testing.T) {
 	s.setLockErr(true) // a renewal failed and is retried
 	must.NoError(t, s.health())
 	s.setDisconnected(true)
-	must.ErrorContains(t, s.health(), "the cluster is not followed")
+	must.ErrorContains(t, s.health(), "not connected to the cluster's event stream")
 	s.setLeads(false)
 	must.NoError(t, s.health())
 }

@@ -141,7 +141,7 @@ func (s *surveyor) collect(all []query) map[string]Summary {
 			s.noStatus[id] = time.Now()
 		}
 		if q.err != nil {
-			s.log.Debug("nothing is known of a node's tasks", "node", q.node, "error", q.err)
+			s.log.Debug("no summary of a node", "node", q.node, "error", q.err)
 			continue
 		}
 		nodes[q.node], s.sources[q.node] = q.sum, q.from
@@ -175,13 +175,13 @@ func (s *surveyor) summarise(ctx context.Context, allocs []reporter, last source
 			if err == nil && st.Alloc == a.ID && time.Since(st.Updated) < statusMaxAge {
 				return Summary{st.Node, st.Updated}, source{a.ID, task}, noStatus, nil
 			}
-			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is old, or another one's", a.ID)))
+			errs = append(errs, cmp.Or(err, fmt.Errorf("the status of allocation %s is older than %v, or belongs to another allocation", a.ID, statusMaxAge)))
 		}
 	}
 	if len(errs) == 0 {
 		return Summary{At: time.Now()}, source{}, noStatus, nil
 	}
-	return Summary{}, source{}, noStatus, fmt.Errorf("none of %d allocations has a status of Ebbtide's: %w", len(allocs), errors.Join(errs...))
+	return Summary{}, source{}, noStatus, fmt.Errorf("none of %d allocations has a valid status: %w", len(allocs), errors.Join(errs...))
 }
 
 // reading is a task whose status is read, and the result.

@@ -186,7 +186,7 @@ func (t *term) finish(c config.Config, f transfer) {
 	}
 	if reason == web.ReasonTarget {
 		f.end(time.Now(), actuator.Unplaceable)
-		t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
+		t.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
 		t.retryElsewhere(f.alloc, f.to, e.Policy)
 		return
 	}

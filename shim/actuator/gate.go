@@ -73,13 +73,13 @@ func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration
 	}
 	switch inFlight, begun := g.Usage(now); {
 	case inFlight >= g.limits.InFlight:
-		return fmt.Sprintf("%d moves are in flight, and no more may be", inFlight)
+		return fmt.Sprintf("%d moves are in flight, the limit", inFlight)
 	case begun >= g.limits.MovesPerMinute:
-		return fmt.Sprintf("%d moves have begun within a minute, and no more may", begun)
+		return fmt.Sprintf("%d moves started within a minute, the limit", begun)
 	}
 	for _, node := range []string{from, to} {
 		if g.byNode[node] >= g.limits.PerNode {
-			return fmt.Sprintf("%d moves touch node %s, and no more may", g.byNode[node], node)
+			return fmt.Sprintf("%d moves involve node %s, the limit", g.byNode[node], node)
 		}
 	}
 	return ""

@@ -33,11 +33,11 @@ func TestGate_inFlight(t *testing.T) {
 	must.Eq(t, "", g.Blocked(start, job("a"), 0, "n1", "n2"))
 	endA := g.Begin(start, job("a"), "n1", "n2")
 	must.Eq(t, "a move of the job is in flight", g.Blocked(start, job("a"), 0, "n3", "n4"))
-	must.Eq(t, "1 moves touch node n2, and no more may", g.Blocked(start, job("b"), 0, "n2", "n3"))
-	must.Eq(t, "1 moves touch node n1, and no more may", g.Blocked(start, job("b"), 0, "n3", "n1"))
+	must.Eq(t, "1 moves involve node n2, the limit", g.Blocked(start, job("b"), 0, "n2", "n3"))
+	must.Eq(t, "1 moves involve node n1, the limit", g.Blocked(start, job("b"), 0, "n3", "n1"))
 	must.Eq(t, "", g.Blocked(start, job("b"), 0, "n3", "n4"))
 	endB := g.Begin(start, job("b"), "n3", "n4")
-	must.Eq(t, "2 moves are in flight, and no more may be", g.Blocked(start, job("c"), 0, "n5", "n6"))
+	must.Eq(t, "2 moves are in flight, the limit", g.Blocked(start, job("c"), 0, "n5", "n6"))
 	endA(start.Add(time.Second), Moved)
 	must.Eq(t, "", g.Blocked(start, job("c"), 0, "n1", "n2"))
 	endB(start.Add(time.Second), Moved)
@@ -51,10 +51,10 @@ func TestGate_perMinute(t *testing.T) {
 		must.Eq(t, "", g.Blocked(at, job(fmt.Sprint(i)), 0, "n1", "n2"))
 		g.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, Moved)
 	}
-	must.Eq(t, "3 moves have begun within a minute, and no more may", g.Blocked(start.Add(30*time.Second), job("x"), 0, "n1", "n2"))
+	must.Eq(t, "3 moves started within a minute, the limit", g.Blocked(start.Add(30*time.Second), job("x"), 0, "n1", "n2"))
 	must.Eq(t, "", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
 	g.SetLimits(config.Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1})
-	must.Eq(t, "2 moves have begun within a minute, and no more may", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
+	must.Eq(t, "2 moves started within a minute, the limit", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
 }
 
 func TestGate_cooldown(t *testing.T) {

@@ -166,12 +166,12 @@ func TestConfig_Suspended(t *testing.T) {
 	c.Windows = []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}, {Name: "noon", Cron: "0 12 * * 6", Duration: time.Hour, TimeZone: "UTC"}}
 	must.NoError(t, c.Validate())
 	for text, want := range map[string]string{
-		"2026-01-07T20:59:59Z": "the next window begins 2026-01-07T21:00:00Z",
+		"2026-01-07T20:59:59Z": "the next window starts 2026-01-07T21:00:00Z",
 		"2026-01-07T21:00:00Z": "",
 		"2026-01-08T04:59:59Z": "",
-		"2026-01-08T05:00:00Z": "the next window begins 2026-01-08T21:00:00Z",
+		"2026-01-08T05:00:00Z": "the next window starts 2026-01-08T21:00:00Z",
 		"2026-07-07T20:00:00Z": "", // summer time
-		"2026-01-10T11:00:00Z": "the next window begins 2026-01-10T12:00:00Z",
+		"2026-01-10T11:00:00Z": "the next window starts 2026-01-10T12:00:00Z",
 		"2026-01-10T12:30:00Z": "",
 	} {
 		must.Eq(t, want, c.Suspended(at(text)), must.Sprint(text))

@@ -61,7 +61,7 @@ func (c Config) Suspended(now time.Time) string {
 	case len(c.Windows) == 0:
 		return ""
 	case next.IsZero():
-		return "no window comes any more"
+		return "no further window is scheduled"
 	}
-	return "the next window begins " + next.UTC().Format(time.RFC3339)
+	return "the next window starts " + next.UTC().Format(time.RFC3339)
 }

@@ -25,7 +25,7 @@ var (
 	// ErrHeld means that another process holds the lock.
 	ErrHeld = errors.New("another process holds the lock")
 	// ErrLost means that this process no longer holds the lock for certain.
-	ErrLost = errors.New("the lock is lost")
+	ErrLost = errors.New("lost the lock")
 )
 
 type Lock interface {

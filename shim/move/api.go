@@ -69,7 +69,7 @@ func (a API) Reach(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	if _, err := a.Client.Nodes().Stats(node, query(ctx, "")); err != nil {
-		return fmt.Errorf("node %s cannot be reached: %w", short(node), err)
+		return fmt.Errorf("reaching node %s: %w", short(node), err)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, erro
 	case identityRefused(err):
 		return nil, fmt.Errorf("%w: %w", ErrNoPlan, err)
 	}
-	return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+	return nil, fmt.Errorf("planning the job: %w", err)
 }
 
 // identityRefused reports whether Nomad failed on a workload identity. Up to 1.11 it looks for
@@ -121,7 +121,7 @@ func (a API) Versions(ctx context.Context, namespace, job string) ([]*api.Job, e
 
 func (a API) Tag(ctx context.Context, namespace, job string, version uint64, name string) error {
 	opts := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
-	if _, err := a.Client.Jobs().TagVersion(job, version, name, "kept for its user, for moves make versions of their own", opts); err != nil {
+	if _, err := a.Client.Jobs().TagVersion(job, version, name, "user's version, kept by Ebbtide because moves create versions", opts); err != nil {
 		return fmt.Errorf("tagging version %d of job %s: %w", version, job, err)
 	}
 	return nil
@@ -130,7 +130,7 @@ func (a API) Tag(ctx context.Context, namespace, job string, version uint64, nam
 func (a API) Untag(ctx context.Context, namespace, job, name string) error {
 	opts := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 	if _, err := a.Client.Jobs().UntagVersion(job, name, opts); err != nil {
-		return fmt.Errorf("taking tag %s off job %s: %w", name, job, err)
+		return fmt.Errorf("removing tag %s of job %s: %w", name, job, err)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (a API) Restored(ctx context.Context, alloc *api.Allocation, task string) (
 	}
 	var found private.Restored
 	if err := json.Unmarshal(data, &found); err != nil {
-		return nil, fmt.Errorf("reading what task %s has found: %w: %.200q", task, err, data)
+		return nil, fmt.Errorf("reading the files restored for task %s: %w: %.200q", task, err, data)
 	}
 	return found, nil
 }

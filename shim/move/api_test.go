@@ -33,7 +33,7 @@ func TestAPI_Plan(t *testing.T) {
 		if noPlan {
 			must.ErrorIs(t, err, ErrNoPlan)
 		} else {
-			must.ErrorContains(t, err, "asking Nomad for its plan: ")
+			must.ErrorContains(t, err, "planning the job: ")
 			must.False(t, identityRefused(err))
 		}
 		nomad.Close()

@@ -56,7 +56,7 @@ func unbind(job *api.Job, group string) (*api.Job, error) {
 	}
 	g := out.LookupTaskGroup(group)
 	if g == nil {
-		return nil, fmt.Errorf("the job has no group %s any more", group)
+		return nil, fmt.Errorf("the job no longer has group %q", group)
 	}
 	g.Constraints = slices.DeleteFunc(g.Constraints, isMark)
 	return out, nil
@@ -200,15 +200,15 @@ func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string) (sai
 }
 
 // errTransition means that an allocation is starting or stopping; callers wait.
-var errTransition = errors.New("a task is about to begin or to end")
+var errTransition = errors.New("a task is starting or stopping")
 
 // errDestructive means that unbinding now would stop a running allocation.
-var errDestructive = errors.New("Nomad would stop what runs")
+var errDestructive = errors.New("Nomad would stop a running allocation")
 
 // restore removes a move's constraint from the group, keeping what the user has changed since,
 // and says what became of the job.
 func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration) (said string, err error) {
-	const as = "the job is left as it is: "
+	const as = "the job is left unchanged: "
 	job, err := nomad.Job(ctx, namespace, id)
 	if notFound(err) {
 		return as + "it was removed", nil
@@ -239,7 +239,7 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	if err != nil {
 		return "", fmt.Errorf("unbinding the job: %w", err)
 	}
-	return "the job is not bound any more", nil
+	return "the job is unbound", nil
 }
 
 // unbindFrozen registers the job without the constraint while its tasks are frozen, if that
@@ -268,7 +268,7 @@ func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string,
 		}
 		if err == nil && plan.Annotations != nil {
 			if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
-				return fmt.Errorf("%w: %d destructive updates, %d migrations, %d stops", errDestructive, d.DestructiveUpdate, d.Migrate, d.Stop)
+				return fmt.Errorf("%w: the plan has %d destructive updates, %d migrations, %d stops", errDestructive, d.DestructiveUpdate, d.Migrate, d.Stop)
 			}
 		}
 		within, cancel := still.within(ctx)

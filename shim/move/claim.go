@@ -47,7 +47,7 @@ type Claims interface {
 	List(ctx context.Context) ([]Record, error)
 }
 
-var ErrClaimed = errors.New("another move of the job is under way")
+var ErrClaimed = errors.New("another move of the job is in progress")
 
 // ClaimTTL is how long an unrenewed claim lasts.
 const ClaimTTL = 30 * time.Second
@@ -110,7 +110,7 @@ func (c *claim) held() error {
 	case c.lost != nil:
 		return c.lost
 	case !time.Now().Before(c.until):
-		return errors.New("the move's record could not be renewed in time")
+		return errors.New("the move's claim expired")
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func (c *claim) update(ctx context.Context, change func(*Record)) error {
 			c.mu.Unlock()
 			return nil
 		}
-		err = fmt.Errorf("writing the move's record: %w", err)
+		err = fmt.Errorf("writing the move's claim: %w", err)
 		there, rerr := c.claims.Read(ctx, next.Namespace, next.Job)
 		switch {
 		case rerr != nil || try == 3:
@@ -186,7 +186,7 @@ func (c *claim) release(ctx context.Context) error {
 		err = c.claims.Remove(ctx, there)
 	}
 	if err != nil {
-		return fmt.Errorf("removing the move's record: %w", err)
+		return fmt.Errorf("releasing the move's claim: %w", err)
 	}
 	return nil
 }

@@ -57,10 +57,10 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 			herr = m.detached(ctx, m.rollBack)
 		}
 		if herr == nil {
-			m.opts.Report(m.result.Phase, "it goes on where it was, from what it saved")
+			m.opts.Report(m.result.Phase, "it resumes on its source from its checkpoint")
 			return true, err
 		}
-		return false, errors.Join(err, fmt.Errorf("sending it back to where it was: %w", herr))
+		return false, errors.Join(err, fmt.Errorf("rolling back: %w", herr))
 	}
 	// Without the constraint there is nothing left to wait for; the old allocation, if frozen,
 	// is thawed.
@@ -82,7 +82,7 @@ func (m *mover) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
 	r := m.record()
-	if err := m.until(ctx, "Nomad is asked", func() (bool, error) { return true, m.unchanged(ctx) }); err != nil {
+	if err := m.until(ctx, "the job is read", func() (bool, error) { return true, m.unchanged(ctx) }); err != nil {
 		return err
 	}
 	err := m.waitPlaced(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
@@ -114,7 +114,7 @@ func (m *mover) wait(ctx context.Context) error {
 // errUnplaced means that Nomad could not place the bound job.
 type errUnplaced struct{ why string }
 
-func (e errUnplaced) Error() string { return "it is not placed: " + e.why }
+func (e errUnplaced) Error() string { return "not placed: " + e.why }
 
 // waitPlaced waits until Nomad has evaluated the job as bound at index and is accepts the
 // newest allocation on the node (nil if there is none).
@@ -160,14 +160,14 @@ func (m *mover) unchanged(ctx context.Context) error {
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
 	switch {
 	case notFound(err):
-		return errChanged{"the job was removed meanwhile"}
+		return errChanged{"the job was removed"}
 	case err != nil:
 		return err
 	case stopped(job):
-		return errChanged{"the job was stopped meanwhile"}
+		return errChanged{"the job was stopped"}
 	}
 	if _, id, ok := boundTo(job, r.Group); !ok || id != r.ID {
-		return errChanged{"somebody has changed the job meanwhile"}
+		return errChanged{"the job was changed"}
 	}
 	return nil
 }
@@ -183,23 +183,23 @@ func (m *mover) verify(ctx context.Context) error {
 		}
 	}
 	if m.next.ClientStatus == api.AllocClientStatusComplete {
-		m.done(PhaseVerify, "it has found what it saved, and has completed")
+		m.done(PhaseVerify, "it found its checkpoint and has completed")
 		return nil
 	}
-	m.done(PhaseVerify, "it has found what it saved")
+	m.done(PhaseVerify, "it found its checkpoint")
 	return nil
 }
 
 func (m *mover) verifyTask(ctx context.Context, t *Task) error {
-	return m.until(ctx, fmt.Sprintf("the target tells what task %s has found", t.Name), func() (bool, error) {
+	return m.until(ctx, fmt.Sprintf("the target has recorded what task %s found", t.Name), func() (bool, error) {
 		found, err := m.nomad.Restored(ctx, m.next, t.Name)
 		if err == nil {
 			bytes, ok := found[t.Path]
 			switch {
 			case !ok:
-				return false, fmt.Errorf("%w: task %s saved %s, and did not find it. Nomad gives a task an empty disk when it cannot carry the old one over", ErrNotResumed, t.Name, t.Path)
+				return false, fmt.Errorf("%w: task %s saved %s and did not find it; Nomad starts a task with an empty disk if it cannot migrate the old one", ErrNotResumed, t.Name, t.Path)
 			case bytes != t.Bytes:
-				return false, fmt.Errorf("%w: task %s saved %d bytes in %s, and found %d", ErrNotResumed, t.Name, t.Bytes, t.Path, bytes)
+				return false, fmt.Errorf("%w: task %s saved %d bytes in %s and found %d", ErrNotResumed, t.Name, t.Bytes, t.Path, bytes)
 			}
 			return true, nil
 		}
@@ -232,7 +232,7 @@ func (m *mover) unbind(ctx context.Context) error {
 			return err
 		}
 		if now.ClientStatus == api.AllocClientStatusLost {
-			return fmt.Errorf("%w: the target is lost, and %s with it", ErrNotResumed, short(now.ID))
+			return fmt.Errorf("%w: the target is lost, with allocation %s", ErrNotResumed, short(now.ID))
 		}
 		if !terminal(now.ClientStatus) {
 			if err := m.nomad.Reach(ctx, m.record().Target); err != nil {
@@ -309,7 +309,7 @@ func (m *mover) rollBack(ctx context.Context) error {
 			return err
 		}
 	}
-	err = m.waitPlaced(ctx, index, "it runs where it was", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+	err = m.waitPlaced(ctx, index, "it runs on its source", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
 		if next == nil || next.ClientStatus == api.AllocClientStatusPending {
 			return false, nil
 		}

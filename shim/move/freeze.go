@@ -88,7 +88,7 @@ func (f *freeze) stop() {
 // thaw ends the renewals and thaws the tasks unless the allocation is stopping. It reports
 // whether they run.
 func (f *freeze) thaw(ctx context.Context, tasks []string) (runs bool, err error) {
-	const failed = "thawing a task, which runs on when its lease ends: %w"
+	const failed = "thawing a task, which otherwise thaws when its lease ends: %w"
 	f.stop()
 	alloc, err := f.nomad.Allocation(ctx, f.alloc.ID)
 	switch {

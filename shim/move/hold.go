@@ -27,7 +27,7 @@ import (
 //	unbind  As for a move.
 
 // ErrNotHeld means that the job is no longer held.
-var ErrNotHeld = errors.New("the job does not wait for a node any more")
+var ErrNotHeld = errors.New("the job is no longer held")
 
 // Place is a held group and its node, "" for Nomad's choice.
 type Place struct{ Namespace, Job, Group, Node string }

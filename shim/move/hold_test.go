@@ -80,7 +80,7 @@ func TestRelease(t *testing.T) {
 
 	// Without room it may run anywhere.
 	m, _, err = runHeld(t, func(s *schedule) { s.Room = false })
-	must.ErrorContains(t, err, "it is not placed: no room: memory")
+	must.ErrorContains(t, err, "not placed: exhausted: memory")
 	must.Eq(t, "a", m.last().node)
 }
 

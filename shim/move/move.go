@@ -146,14 +146,14 @@ type Refused struct {
 	Target bool
 }
 
-func (e *Refused) Error() string { return "it cannot be moved: " + strings.Join(e.Reasons, "; ") }
+func (e *Refused) Error() string { return "cannot be moved: " + strings.Join(e.Reasons, "; ") }
 
 // ErrNotResumed means that the target lacks what was saved.
-var ErrNotResumed = errors.New("the new allocation has not what was saved")
+var ErrNotResumed = errors.New("the new allocation lacks the checkpoint")
 
 // ErrNoPlan means that Nomad gives no plan. The move proceeds; an unsuitable target is then
 // noticed only once the tasks are frozen.
-var ErrNoPlan = errors.New("Nomad does not tell what it would do")
+var ErrNoPlan = errors.New("Nomad gives no plan")
 
 // Nomad is what a move needs of a cluster.
 type Nomad interface {
@@ -211,7 +211,7 @@ func Move(ctx context.Context, nomad Nomad, req Request, opts Options) (Result, 
 		m.frozen = newFreeze(ctx, m.nomad, m.alloc)
 		defer m.frozen.stop()
 		if err := m.keepVersions(ctx); err != nil {
-			m.opts.Report(PhaseCheck, "versions of the job may be forgotten: "+err.Error())
+			m.opts.Report(PhaseCheck, "Nomad may garbage-collect the user's versions of the job: "+err.Error())
 		}
 		err = m.step(ctx, PhaseSave, m.save)
 		if err == nil {
@@ -302,7 +302,7 @@ func (m *mover) check(ctx context.Context, target string) error {
 	missing, err := planned(ctx, m.nomad, job, alloc.TaskGroup, to.ID)
 	switch {
 	case errors.Is(err, ErrNoPlan):
-		would = "whether Nomad would place it there is not known"
+		would = "Nomad gives no plan"
 	case err != nil:
 		return err
 	case missing != nil:
@@ -356,7 +356,7 @@ func (m *mover) save(ctx context.Context) error {
 			return err
 		}
 		m.frozen.add(t.Name, saving.lease)
-		m.done(PhaseSave, "task %s has saved %s, %d bytes, and stands still", t.Name, t.Path, t.Bytes)
+		m.done(PhaseSave, "task %s has saved %s, %d bytes, and is frozen", t.Name, t.Path, t.Bytes)
 	}
 	m.frozenAt = time.Now()
 	m.result.SaveS = status.Number(m.frozenAt.Sub(begun).Seconds())
@@ -380,7 +380,7 @@ func (m *mover) waitSaved(ctx context.Context, t *Task, before status.Status, de
 			return false, fmt.Errorf("task %s: %s", t.Name, st.Move.Why)
 		}
 		if saves && st.Move.State == "" {
-			return false, fmt.Errorf("task %s runs on: it was called off, or the driver's plugin was restarted", t.Name)
+			return false, fmt.Errorf("task %s is running again: the save was cancelled, or the driver's plugin restarted", t.Name)
 		}
 		saves = saves || st.Move.State == status.MoveSaving
 		if st.Move.State != status.MoveReady || !st.Move.Until.After(before.Move.Until) {
@@ -396,11 +396,11 @@ func (m *mover) stillRunning(ctx context.Context) error {
 	now, err := m.nomad.Allocation(ctx, m.alloc.ID)
 	switch {
 	case notFound(err):
-		return errors.New("it was removed meanwhile")
+		return errors.New("the allocation was removed")
 	case err != nil:
 		return err
 	case !running(now):
-		return fmt.Errorf("it does not run any more: it is %s, and is to %s", now.ClientStatus, now.DesiredStatus)
+		return fmt.Errorf("the allocation is not running: client status %s, desired status %s", now.ClientStatus, now.DesiredStatus)
 	}
 	return nil
 }
@@ -416,7 +416,7 @@ func (m *mover) thaw(ctx context.Context) error {
 	return m.whileClaimed(ctx, func(ctx context.Context) error {
 		runs, err := m.frozen.thaw(ctx, tasks)
 		if runs {
-			m.opts.Report(m.result.Phase, "it runs on where it is")
+			m.opts.Report(m.result.Phase, "it keeps running on its source")
 		}
 		return err
 	})
@@ -479,9 +479,9 @@ func (m *mover) until(ctx context.Context, what string, ok func() (bool, error))
 
 func resumed(t Task) string {
 	if math.IsNaN(float64(t.Step)) || math.IsNaN(float64(t.Saved)) {
-		return "goes on; at which step is not known"
+		return "resumed at an unknown step"
 	}
-	return fmt.Sprintf("goes on: it saved step %.0f or later, and is at step %.0f", float64(t.Saved), float64(t.Step))
+	return fmt.Sprintf("resumed: it saved step %.0f or later and is at step %.0f", float64(t.Saved), float64(t.Step))
 }
 
 func taskOf(g *api.TaskGroup, name string) *api.Task {

@@ -66,13 +66,13 @@ func TestMove_fails(t *testing.T) {
 		node   string // the final node
 		phase  Phase
 	}{
-		"no room":                      {func(s *schedule) { s.Room, s.NoPlan = false, true }, "it is not placed: no room: memory", "a", PhaseWait},
+		"no room":                      {func(s *schedule) { s.Room, s.NoPlan = false, true }, "not placed: exhausted: memory", "a", PhaseWait},
 		"the target's plugin is gone":  {func(s *schedule) { s.FailStart = 0 }, "is failed", "a", PhaseVerify},
 		"the disk is not carried over": {func(s *schedule) { s.EmptyDisk = 0 }, "and did not find it", "a", PhaseVerify},
-		"the target dies":              {func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "target-dies"}} }, "the new allocation has not what was saved", "a", PhaseVerify},
+		"the target dies":              {func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "target-dies"}} }, "the new allocation lacks the checkpoint", "a", PhaseVerify},
 		"it is stopped meanwhile": {func(s *schedule) {
 			s.Save, s.Events = time.Second, []event{{At: 1500 * time.Millisecond, Kind: "alloc-stop"}}
-		}, "it does not run any more", "c", PhaseSave},
+		}, "the allocation is not running", "c", PhaseSave},
 		"its job is changed meanwhile": {func(s *schedule) {
 			s.Save, s.Events = time.Second, []event{{At: 1500 * time.Millisecond, Kind: "change"}}
 		}, "bind: enforcing job modify index", "a", PhaseBind},
@@ -186,7 +186,7 @@ func TestTransient(t *testing.T) {
 	for _, err := range []error{apiError(t, 500), apiError(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
 		must.True(t, transient(fmt.Errorf("reading: %w", err)), must.Sprint(err))
 	}
-	for _, err := range []error{apiError(t, 403), apiError(t, 400), errors.New("the lock is lost")} {
+	for _, err := range []error{apiError(t, 403), apiError(t, 400), errors.New("lost the lock")} {
 		must.False(t, transient(err), must.Sprint(err))
 	}
 }
@@ -217,37 +217,37 @@ func newJobAt() *jobAt {
 
 func TestMovable(t *testing.T) {
 	for want, change := range map[string]func(*jobAt){
-		"it does not run: it is complete, and is to run":            func(w *jobAt) { w.old.ClientStatus = api.AllocClientStatusComplete },
-		"node node-b takes no allocations: it is ready, ineligible": func(w *jobAt) { w.nodes["b"].SchedulingEligibility = api.NodeSchedulingIneligible },
-		"node node-b takes no allocations: it is down, eligible":    func(w *jobAt) { w.nodes["b"].Status = api.NodeStatusDown },
+		"it is not running: client status complete, desired status run":            func(w *jobAt) { w.old.ClientStatus = api.AllocClientStatusComplete },
+		"node node-b accepts no allocations: it is ready, ineligible": func(w *jobAt) { w.nodes["b"].SchedulingEligibility = api.NodeSchedulingIneligible },
+		"node node-b accepts no allocations: it is down, eligible":    func(w *jobAt) { w.nodes["b"].Status = api.NodeStatusDown },
 		"its job is stopped":                                                         func(w *jobAt) { w.job.Stop = ptr(true) },
-		"its job has been changed since it was placed":                               func(w *jobAt) { w.job.Version = ptr(uint64(3)) },
-		"its job is of type system, not batch or service":                            func(w *jobAt) { w.job.Type = ptr(api.JobTypeSystem) },
-		"its job was made by another one, and cannot be registered anew":             func(w *jobAt) { w.job.ParentID = ptr("parent") },
-		"its job is periodic, and what is made of it cannot be registered anew":      func(w *jobAt) { w.job.Periodic = &api.PeriodicConfig{} },
-		"its job is parameterized, and what is made of it cannot be registered anew": func(w *jobAt) { w.job.ParameterizedJob = &api.ParameterizedJobConfig{} },
-		"task train runs under driver java, which is not ours":                       func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].Driver = "java" },
-		"its job runs in several regions, and each registers it anew":                func(w *jobAt) { w.job.Multiregion = &api.Multiregion{} },
-		"its batch job has several groups: Nomad would run again what completes of them meanwhile": func(w *jobAt) {
+		"its job has changed since it was placed":                               func(w *jobAt) { w.job.Version = ptr(uint64(3)) },
+		`its job's type is "system", must be batch or service`:                            func(w *jobAt) { w.job.Type = ptr(api.JobTypeSystem) },
+		"its job was dispatched or created periodically and cannot be re-registered":             func(w *jobAt) { w.job.ParentID = ptr("parent") },
+		"its job is periodic, and its children cannot be re-registered":      func(w *jobAt) { w.job.Periodic = &api.PeriodicConfig{} },
+		"its job is parameterized, and its dispatched jobs cannot be re-registered": func(w *jobAt) { w.job.ParameterizedJob = &api.ParameterizedJobConfig{} },
+		"task train runs under driver java, must be ebbtide":                       func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].Driver = "java" },
+		"its job is multiregion, and a move in one region would register it in all":                func(w *jobAt) { w.job.Multiregion = &api.Multiregion{} },
+		"its batch job has several groups: Nomad would re-run those that complete during the move": func(w *jobAt) {
 			w.job.TaskGroups = append(w.job.TaskGroups, &api.TaskGroup{Name: ptr("other")})
 		},
-		"group train has a shutdown_delay of 5s, in which it would wait for its end frozen": func(w *jobAt) { w.job.TaskGroups[0].ShutdownDelay = ptr(5 * time.Second) },
-		"task train has a shutdown_delay of 5s, in which it would wait for its end frozen":  func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].ShutdownDelay = 5 * time.Second },
-		"its job has no group train any more":                                               func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
-		"group train leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *jobAt) {
+		"group train has a shutdown_delay of 5s, for which it would stay frozen before its end": func(w *jobAt) { w.job.TaskGroups[0].ShutdownDelay = ptr(5 * time.Second) },
+		"task train has a shutdown_delay of 5s, for which it would stay frozen before its end":  func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].ShutdownDelay = 5 * time.Second },
+		"its job no longer has group \"train\"":                                               func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
+		"group train would lose its disk: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *jobAt) {
 			w.job.TaskGroups[0].EphemeralDisk.Migrate = ptr(false)
 		},
-		"it is updated with canaries: old and new would run together": func(w *jobAt) { w.job.TaskGroups[0].Update = &api.UpdateStrategy{Canary: ptr(1)} },
-		"its job binds it to a node: ${node.unique.name} = x": func(w *jobAt) {
+		"its update block has canaries: old and new would run side by side": func(w *jobAt) { w.job.TaskGroups[0].Update = &api.UpdateStrategy{Canary: ptr(1)} },
+		"its job is constrained to a node: ${node.unique.name} = x": func(w *jobAt) {
 			w.job.Constraints = []*api.Constraint{api.NewConstraint("${node.unique.name}", "=", "x")}
 		},
-		"task train does not say how it saves its state (checkpoint)": func(w *jobAt) { delete(w.job.TaskGroups[0].Tasks[0].Config, "checkpoint") },
-		"driver ebbtide runs tasks with engine exec on node-a, and with docker on node-b": func(w *jobAt) {
+		"task train has no checkpoint block in its config": func(w *jobAt) { delete(w.job.TaskGroups[0].Tasks[0].Config, "checkpoint") },
+		"driver ebbtide uses engine exec on node-a, but docker on node-b": func(w *jobAt) {
 			for id, engine := range map[string]string{"a": "exec", "b": "docker"} {
 				w.nodes[id].Drivers = map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true, Attributes: map[string]string{"driver.ebbtide.engine": engine}}}
 			}
 		},
-		"task train runs under driver docker on node-a, which is not ours": func(w *jobAt) {
+		"task train runs under driver docker on node-a, which is not Ebbtide's": func(w *jobAt) {
 			w.job.TaskGroups[0].Tasks[0].Driver = "docker"
 			w.nodes["a"].Drivers["docker"] = &api.DriverInfo{Detected: true, Healthy: true}
 		},
@@ -260,7 +260,7 @@ func TestMovable(t *testing.T) {
 
 	w := newJobAt()
 	tasks, reasons := movable(w.old, w.job, w.nodes["a"], w.nodes["a"])
-	must.Eq(t, []string{"it is on node-a already"}, reasons)
+	must.Eq(t, []string{"it is already on node-a"}, reasons)
 	must.Eq(t, []string{"train"}, tasks)
 
 	// A shared checkpoint needs no disk migration.
@@ -304,7 +304,7 @@ func TestBind(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []*api.Constraint{own}, free.TaskGroups[0].Constraints)
 	_, err = unbind(bound, "other")
-	must.ErrorContains(t, err, "no group other")
+	must.ErrorContains(t, err, `no longer has group "other"`)
 }
 
 func TestSavingOf(t *testing.T) {
@@ -314,9 +314,9 @@ func TestSavingOf(t *testing.T) {
 }
 
 func TestPlacementFailure(t *testing.T) {
-	must.Eq(t, "no room: cpu, no room: memory, constraint ${attr.kernel.name} = windows", placementFailure(&api.AllocationMetric{
+	must.Eq(t, "exhausted: cpu, exhausted: memory, constraint ${attr.kernel.name} = windows", placementFailure(&api.AllocationMetric{
 		DimensionExhausted: map[string]int{"memory": 1, "cpu": 1},
 		ConstraintFiltered: map[string]int{"${node.unique.id} set_contains_any b,ebbtide-move:1": 4, "${attr.kernel.name} = windows": 1},
 	}))
-	must.Eq(t, "the node is not among those that it may use", placementFailure(&api.AllocationMetric{}))
+	must.Eq(t, "the node is not eligible for the job", placementFailure(&api.AllocationMetric{}))
 }

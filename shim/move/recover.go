@@ -89,7 +89,7 @@ func (m *mover) load(ctx context.Context) error {
 		m.frozen.add(t.Name, lease)
 	}
 	if err := errors.Join(errs...); err != nil {
-		m.opts.Report(m.result.Phase, "it does not stand still any more: "+err.Error())
+		m.opts.Report(m.result.Phase, "it is no longer frozen: "+err.Error())
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func until(ctx context.Context, poll time.Duration, what string, ok func() (bool
 		done, err := ok()
 		switch {
 		case ctx.Err() != nil && last != nil:
-			return fmt.Errorf("waiting until %s: %w; before: %w", what, ctx.Err(), last)
+			return fmt.Errorf("waiting until %s: %w; last error: %w", what, ctx.Err(), last)
 		case ctx.Err() != nil:
 			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
 		case err == nil && done, err != nil && !transient(err):
@@ -73,7 +73,7 @@ func retry(ctx context.Context, poll time.Duration, do func(context.Context) err
 // waitEvaluated waits until Nomad has evaluated the job as registered at index, and returns why
 // the group was not placed, nil if it was.
 func waitEvaluated(ctx context.Context, nomad Nomad, poll time.Duration, namespace, job, group string, index uint64) (unplaced *api.AllocationMetric, err error) {
-	err = until(ctx, poll, "Nomad has decided", func() (bool, error) {
+	err = until(ctx, poll, "Nomad has evaluated the job", func() (bool, error) {
 		evals, err := nomad.Evaluations(ctx, namespace, job)
 		if err != nil {
 			return false, err

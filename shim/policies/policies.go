@@ -24,7 +24,7 @@ const (
 // All returns the policies in the order in which they apply to a task.
 func All() []policy.Query {
 	return []policy.Query{
-		policy.NewQuery(Relocate, "the task that would end much sooner on another node",
+		policy.NewQuery(Relocate, "the task that would finish much sooner on another node",
 			relocate.Input{Params: relocate.DefaultParams()}, relocate.Example(), relocate.Decide),
 		policy.NewQuery(FlowConPlace, "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
 			placement.Input{Params: placement.DefaultParams()}, placement.Example(), placement.Decide),

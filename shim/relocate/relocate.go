@@ -67,7 +67,7 @@ func Decide(in Input) Output {
 	for i, n := range in.Nodes {
 		at[n.ID] = i
 	}
-	out := Output{Rule: RuleStay, Why: "no task would end sooner on another node by enough"}
+	out := Output{Rule: RuleStay, Why: "no task would finish sufficiently sooner on another node"}
 	for _, t := range in.Tasks {
 		i := at[t.Node]
 		stays := work[i]
@@ -90,7 +90,7 @@ func Decide(in Input) Output {
 				continue
 			}
 			out = Output{Task: t.ID, From: t.Node, To: to.ID, SavedS: saved, Rule: RuleSooner,
-				Why: fmt.Sprintf("%s would end in %.0f s on %s, and in %.0f s on %s, the move included", t.ID, stays, t.Node, goes, to.ID)}
+				Why: fmt.Sprintf("%s would finish in %.0f s on %s, or in %.0f s on %s including the move", t.ID, stays, t.Node, goes, to.ID)}
 		}
 	}
 	return out
@@ -129,5 +129,5 @@ func Pays(t Task, to Node, costS float64) (why string) {
 	if costS+takes < *t.InS {
 		return ""
 	}
-	return fmt.Sprintf("it does not pay: it would end in %.0f s where it is, and in %.0f s there, %.0f s of it for the move", *t.InS, costS+takes, costS)
+	return fmt.Sprintf("it would finish in %.0f s where it is, but in %.0f s there, %.0f s of that for the move", *t.InS, costS+takes, costS)
 }

@@ -191,7 +191,7 @@ func match(patterns []string, name string) (best string, ok bool) {
 }
 
 // ErrUnknown means that Nomad rejects the token.
-var ErrUnknown = errors.New("the token is unknown to Nomad, or has expired")
+var ErrUnknown = errors.New("Nomad rejects the token: it is unknown or has expired")
 
 // Ask returns what the client's token lacks; nothing if ACLs are disabled.
 func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missing, error) {
@@ -212,7 +212,7 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	case code == http.StatusForbidden:
 		return Missing{}, ErrUnknown
 	case err != nil:
-		return Missing{}, fmt.Errorf("asking Nomad for the token's policies: %w", err)
+		return Missing{}, fmt.Errorf("listing the token's policies: %w", err)
 	}
 	var policies []Policy
 	for _, s := range stubs {
@@ -228,7 +228,7 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	needs.Namespaces = []string{api.DefaultNamespace, namespace}
 	spaces, _, err := client.Namespaces().List(q)
 	if err != nil && status(err) != http.StatusForbidden {
-		return Missing{}, fmt.Errorf("asking Nomad for its namespaces: %w", err)
+		return Missing{}, fmt.Errorf("listing namespaces: %w", err)
 	}
 	for _, n := range spaces {
 		needs.Namespaces = append(needs.Namespaces, n.Name)

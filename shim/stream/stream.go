@@ -39,7 +39,7 @@ const keptLine = 4 << 20
 const buffered = 256
 
 // ErrSilent ends a stream that exceeds the deadline.
-var ErrSilent = errors.New("no heartbeat came")
+var ErrSilent = errors.New("no heartbeat")
 
 type Event struct {
 	Topic     api.Topic
@@ -235,7 +235,7 @@ func parse(line []byte) (Batch, error) {
 		return Batch{}, fmt.Errorf("reading Nomad's event stream: %w: %.200q", err, line)
 	}
 	if b.Index == 0 && len(b.Events) == 0 {
-		return Batch{}, fmt.Errorf("reading Nomad's event stream: it says %.200q", line)
+		return Batch{}, fmt.Errorf("reading Nomad's event stream: unexpected line %.200q", line)
 	}
 	return b.Batch, nil
 }

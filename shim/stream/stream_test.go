@@ -86,7 +86,7 @@ func TestOpen_fails(t *testing.T) {
 		"":                           "EOF",
 		"{":                          "unexpected EOF",
 		"sign in\n":                  `invalid character 's'`,
-		"{\"Error\": \"no lead\"}\n": `it says "{\"Error\": \"no lead\"}"`,
+		"{\"Error\": \"no lead\"}\n": `unexpected line "{\"Error\": \"no lead\"}"`,
 	} {
 		dial, w := pipe()
 		go func() { fmt.Fprint(w, text); _ = w.Close() }()
@@ -107,7 +107,7 @@ func TestStream_silence(t *testing.T) {
 		begun := time.Now()
 		_, err := Open(t.Context(), dial, Deadline)
 		must.ErrorIs(t, err, ErrSilent)
-		must.EqError(t, err, "no heartbeat came for 45s")
+		must.EqError(t, err, "no heartbeat for 45s")
 		must.Eq(t, Deadline, time.Since(begun))
 		_, err = w.Write([]byte("{}\n"))
 		must.Error(t, err, must.Sprint("the body was closed"))
