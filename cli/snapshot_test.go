@@ -172,7 +172,7 @@ func TestSnapshot(t *testing.T) {
 	f.alloc("a1", "aa11", "ebbtide", taken(time.Hour, ""))
 	must.StrContains(t, good(f, strings.ReplaceAll(f.files["a1"], " ", "")), "warning: the snapshot is 1h0m")
 	f.files["a1"] = `{"tasks":[]}`
-	must.StrContains(t, good(f, f.files["a1"]), "warning: the snapshot does not say when it was taken")
+	must.StrContains(t, good(f, f.files["a1"]), "warning: the snapshot has no time")
 	for _, text := range []string{"[]", "null", `{"now_s": 1} {}`, "", `{"now_s"`} {
 		f.files["a1"] = text
 		bad(f, "the snapshot in allocation a1 is not a JSON object")
