@@ -318,7 +318,7 @@ func freezeBriefly(ctx context.Context, nomad Nomad, job *api.Job, group string)
 	}
 	last := latest(stubs, func(s *api.AllocationListStub) bool { return s.TaskGroup == group })
 	if last == nil || last.DesiredStatus != api.AllocDesiredStatusRun || last.ClientStatus != api.AllocClientStatusRunning {
-		over := last != nil && last.DesiredStatus == api.AllocDesiredStatusRun && last.ClientStatus == api.AllocClientStatusComplete
+		over := last != nil && last.DesiredStatus == api.AllocDesiredStatusRun && completed(last.ClientStatus, last.TaskStates)
 		return nil, over, nil
 	}
 	alloc, err := nomad.Allocation(ctx, last.ID)

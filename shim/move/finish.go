@@ -209,8 +209,10 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 		}
 		m.next = now
 		switch {
-		case now.ClientStatus == api.AllocClientStatusComplete:
+		case completed(now.ClientStatus, now.TaskStates):
 			return true, nil // it had little left to do
+		case now.ClientStatus == api.AllocClientStatusComplete:
+			return false, fmt.Errorf("%w: %s has ended without having been started", ErrNotResumed, short(now.ID))
 		case terminal(now.ClientStatus):
 			return false, fmt.Errorf("%w: %s is %s: %s", ErrNotResumed, short(now.ID), now.ClientStatus, now.ClientDescription)
 		case errors.Is(err, fs.ErrNotExist) && now.TaskStates[t.Name] != nil && !now.TaskStates[t.Name].StartedAt.IsZero():

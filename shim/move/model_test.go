@@ -64,10 +64,13 @@ type schedule struct {
 	NoPlan  bool
 	// FailStart and EmptyDisk are the ordinals of the starts that fail, or find an empty disk.
 	FailStart, EmptyDisk int // -1: none
-	Faults               []fault
-	Events               []event
-	Crash                []int // number of calls after which the mover, then each recovering process, is killed
-	Mover                int   // start of a second move, in ms; 0 for none
+	// Restart is when the agent is restarted after a failed start of a bound job; 0 for never.
+	// Nomad then reports the allocation, which never started, as complete.
+	Restart time.Duration
+	Faults  []fault
+	Events  []event
+	Crash   []int // number of calls after which the mover, then each recovering process, is killed
+	Mover   int   // start of a second move, in ms; 0 for none
 }
 
 // fault disturbs one call.
@@ -102,6 +105,8 @@ type modelAlloc struct {
 	left, taken     bool
 	userStopped     bool // a user asked for its stop
 }
+
+func (a *modelAlloc) started() bool { return a.restored != nil }
 
 const (
 	stepTime  = 100 * time.Millisecond
@@ -281,7 +286,7 @@ func (m *model) schedule(e *api.Evaluation) {
 			a.version = *m.job.Version
 			return
 		}
-	case a.client == "complete" && a.desired == "run" && (a.version == *m.job.Version || m.s.Service):
+	case a.client == "complete" && a.desired == "run" && a.version == *m.job.Version && !m.s.Service:
 		return
 	}
 	for _, node := range m.prefer(a) {
@@ -376,6 +381,12 @@ func (m *model) start(a *modelAlloc, n int) {
 	if m.s.FailStart == n {
 		a.client, a.disk = "failed", 0
 		m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+		if _, _, bound := boundTo(m.job, "train"); bound && m.s.Restart > 0 {
+			go func() {
+				time.Sleep(m.s.Restart)
+				m.under(func() { a.client = "complete" })
+			}()
+		}
 		return
 	}
 	if from := m.job.TaskGroups[0].Meta[metaAdopt]; from != "" {
@@ -549,8 +560,13 @@ func (p *process) alloc(a *modelAlloc) *api.Allocation {
 		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: p.specs[a.version],
 		ClientStatus: a.client, DesiredStatus: a.desired, CreateIndex: a.create,
 	}
-	if a.client == "running" {
+	switch {
+	case a.client == "running":
 		out.TaskStates = map[string]*api.TaskState{"train": {State: "running", StartedAt: a.at}}
+	case a.started():
+		out.TaskStates = map[string]*api.TaskState{"train": {State: "dead", StartedAt: a.at}}
+	case terminal(a.client):
+		out.TaskStates = map[string]*api.TaskState{"train": {State: "dead"}}
 	}
 	return out
 }
@@ -573,6 +589,7 @@ func (p *process) Allocations(ctx context.Context, _, _ string) (out []*api.Allo
 			s := p.alloc(a)
 			out = append(out, &api.AllocationListStub{
 				ID: s.ID, TaskGroup: s.TaskGroup, NodeID: s.NodeID, CreateIndex: s.CreateIndex, ClientStatus: s.ClientStatus, DesiredStatus: s.DesiredStatus, JobVersion: a.version,
+				TaskStates: s.TaskStates,
 			})
 		}
 		return nil
@@ -861,7 +878,7 @@ func (m *model) run() (res Result, err error) {
 // checkEnd records violations in the final state.
 func (m *model) checkEnd() {
 	a := m.last()
-	complete := a.client == "complete" && a.desired == "run"
+	complete := a.client == "complete" && a.desired == "run" && a.started()
 	if _, _, bound := boundTo(m.job, "train"); bound && !complete && !stopped(m.job) {
 		m.say("the job stays bound")
 	} else if spec := m.spec(m.job); !bound && spec != m.user {

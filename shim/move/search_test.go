@@ -41,6 +41,9 @@ func TestSearch_crashes(t *testing.T) {
 		"short job":   func(s *schedule) { s.Steps = 30 },
 		"no room":     func(s *schedule) { s.Room = false },
 		"plugin gone": func(s *schedule) { s.FailStart = 0 },
+		"agent restarted": func(s *schedule) {
+			s.FailStart, s.Restart = 0, 50*time.Millisecond
+		},
 		"empty disk":  func(s *schedule) { s.EmptyDisk = 0 },
 		"target dies": func(s *schedule) { s.Events = []event{{At: 3 * time.Second, Kind: "target-dies"}} },
 		"changed":     func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "change"}} },
@@ -88,6 +91,7 @@ func TestSearch_random(t *testing.T) {
 			Service: rapid.Bool().Draw(r, "service"), Steps: rapid.SampledFrom([]int{0, 0, 15, 30, 60, 120}).Draw(r, "steps"),
 			Lease: ms("lease", 1000, 60000), Save: ms("save", 1, 3000), Eval: ms("eval", 1, 5000), Stop: ms("stop", 1, 8000), Start: ms("start", 1, 5000),
 			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, NoPlan: rapid.Bool().Draw(r, "no plan"), FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
+			Restart: ms("restart", 0, 3000),
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "faults") {
 			s.Faults = append(s.Faults, fault{rapid.IntRange(1, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
