@@ -179,7 +179,7 @@ func TestSnapshot(t *testing.T) {
 	}
 
 	delete(f.files, "a1")
-	bad(f, "node one: none of 1 allocations has a snapshot: nothing was decided yet, or the driver is older")
+	bad(f, "node one: none of 1 allocations has a snapshot: there was no decision yet, or the driver is older")
 	f.denied["ml"] = true
 	bad(f, "the token needs read-fs in namespace ml")
 	f = fake()
