@@ -54,23 +54,40 @@ type common struct {
 func Options() []policy.Option {
 	const text, number = policy.KindString, policy.KindNumber
 	return slices.Concat([]policy.Option{
-		{Name: "engine", Kind: text, Default: `"docker"`},
-		{Name: "policy", Kind: text, Default: `"` + policies.Names()[0] + `"`},
-		{Name: "mode", Kind: text, Default: `"weight"`},
-		{Name: "estimator", Kind: text, Default: `"robust"`},
+		{Name: "engine", Kind: text, Default: `"docker"`, Allowed: either(Engines()...),
+			Doc: "The Nomad driver that runs the tasks. A task's `config` takes its options. A node has one engine; constrain jobs by `${attr.driver.ebbtide.engine}` where nodes differ."},
+		{Name: "policy", Kind: text, Default: `"` + policies.Names()[0] + `"`, Allowed: either(policies.Names()...),
+			Doc: "How the CPU is divided, see below. `none` also lifts the limits of earlier runs."},
+		{Name: "mode", Kind: text, Default: `"weight"`, Allowed: either(string(plan.ModeWeight), string(plan.ModeQuota)),
+			Doc: "How a limit is enforced: as a weight, which counts only while CPU is short, or as a hard quota."},
+		{Name: "estimator", Kind: text, Default: `"robust"`, Allowed: either(growth.KindRobust, growth.KindPublished),
+			Doc: "How growth is measured. `published` is the papers' form, which compares raw values: a loss that falls from 120 to 110 outweighs one that falls from 0.6 to 0.3."},
 	}, policies.Options(), []policy.Option{
-		{Name: "specon_alpha", Kind: number, Default: `0.01`},
-		{Name: "specon_interval", Kind: text, Default: `"30s"`},
-		{Name: "interval", Kind: text, Default: `"20s"`},
-		{Name: "max_interval", Kind: text, Default: `"5m"`},
-		{Name: "pool_cores", Kind: number, Default: `0`},
-		{Name: "quota_min_cores", Kind: number, Default: `1`},
-		{Name: "io_weight", Kind: text, Default: `"off"`},
-		{Name: "no_progress_after", Kind: text, Default: `"2m"`},
-		{Name: "docker_timeout", Kind: text, Default: `"10s"`},
-		{Name: "docker_outage", Kind: text, Default: `"2m"`},
+		{Name: "specon_alpha", Kind: number, Default: `0.01`, Allowed: "> 0, ≤ 1",
+			Doc: "SpeCon: a training task slows down while its metric moves by less than this fraction of its range in an interval."},
+		{Name: "specon_interval", Kind: text, Default: `"30s"`, Allowed: "1s to 1h",
+			Doc: "SpeCon: the length of that interval."},
+		{Name: "interval", Kind: text, Default: `"20s"`, Allowed: "1s to 1h",
+			Doc: "Time between two decisions. Several reports should fall into it. Tasks that join or leave are decided on at once."},
+		{Name: "max_interval", Kind: text, Default: `"5m"`, Allowed: "1s to 24h, ≥ `interval`",
+			Doc: "The interval doubles up to this while all tasks have converged."},
+		{Name: "pool_cores", Kind: number, Default: `0`, Allowed: "0 to the node's CPUs",
+			Doc: "The CPU that is divided, in cores, used as given. 0: all CPUs less Nomad's `reserved` and those pinned by `cores` tasks."},
+		{Name: "quota_min_cores", Kind: number, Default: `1`, Allowed: "> 0",
+			Doc: "With `mode = \"quota\"`: the least quota of a task, in cores, where the pool has room for it."},
+		{Name: "io_weight", Kind: text, Default: `"off"`, Allowed: "`on`, `off`",
+			Doc: "Also weight block I/O in the proportions of CPU. Needs the I/O scheduler BFQ or, with cgroup v2, the controller iocost; elsewhere the agent's log says once that it has no effect."},
+		{Name: "no_progress_after", Kind: text, Default: `"2m"`, Allowed: "1s to 24h",
+			Doc: "How long a task may run without a report before an event says so."},
+		{Name: "docker_timeout", Kind: text, Default: `"10s"`, Allowed: "1s to 5m",
+			Doc: "The longest that a call of Ebbtide's own to Docker may take."},
+		{Name: "docker_outage", Kind: text, Default: `"2m"`, Allowed: "0s to 24h",
+			Doc: "How long Docker may be unreachable before a task is given up; 0s: not at all, as in stock Nomad."},
 	})
 }
+
+// either lists allowed values as Markdown.
+func either(values ...string) string { return "`" + strings.Join(values, "`, `") + "`" }
 
 // Settings are the options, validated and parsed.
 type Settings struct {

@@ -3,11 +3,14 @@
 
 package options
 
-// Field is a field of one of Ebbtide's blocks in a task's config.
+// Field is a field of one of Ebbtide's blocks in a task's config. What is for people is Markdown.
 type Field struct {
 	Name     string
 	Type     string // as HCL writes it
 	Required bool
+	Default  string // for people
+	Allowed  string // for people
+	Doc      string // for people
 }
 
 // Block is one of Ebbtide's blocks.
@@ -21,31 +24,52 @@ func Schema() []Block {
 	const text, number = "string", "number"
 	return []Block{
 		{"progress", []Field{
-			{Name: "preset", Type: text},
-			{Name: "metric", Type: text},
-			{Name: "pattern", Type: text},
-			{Name: "goal", Type: text},
-			{Name: "file", Type: text},
-			{Name: "format", Type: text},
-			{Name: "tensorboard", Type: text},
-			{Name: "prometheus", Type: text},
-			{Name: "labels", Type: "list(map(string))"},
-			{Name: "step", Type: text},
-			{Name: "total", Type: text},
-			{Name: "quantile", Type: number},
-			{Name: "scale", Type: number},
+			{Name: "preset", Type: text, Default: "`auto`", Allowed: "see below",
+				Doc: "The kind of output lines to look at."},
+			{Name: "metric", Type: text, Allowed: "≤ 128 bytes", Default: "a training loss",
+				Doc: "The metric's whole name as the trainer prints it; case does not matter."},
+			{Name: "pattern", Type: text, Allowed: "RE2, ≤ 4096 bytes",
+				Doc: "A regular expression instead of a preset, applied to each line. The group `(?P<value>…)` is required, `(?P<step>…)` and `(?P<total>…)` are optional. `metric` then only names the value."},
+			{Name: "goal", Type: text, Default: "from the name, else `min`", Allowed: "`min`, `max`",
+				Doc: "Whether the metric is to fall or to rise."},
+			{Name: "file", Type: text, Allowed: "beneath `/local` or `/alloc`",
+				Doc: "Read this file instead of the output. The trainer appends to it."},
+			{Name: "format", Type: text, Default: "from the name", Allowed: "`jsonl`, `csv`",
+				Doc: "Format of `file`."},
+			{Name: "tensorboard", Type: text, Allowed: "beneath `/local` or `/alloc`",
+				Doc: "Read TensorBoard's event files in this directory, at any depth."},
+			{Name: "prometheus", Type: text, Allowed: "an `http` or `https` URL of the allocation's own",
+				Doc: "Read this metrics endpoint. Needs `metric`."},
+			{Name: "labels", Type: "list(map(string))", Allowed: "a block",
+				Doc: "`prometheus`: label values that select one of several series."},
+			{Name: "step", Type: text, Allowed: "a metric's name",
+				Doc: "`prometheus`: the steps done."},
+			{Name: "total", Type: text, Allowed: "a metric's name",
+				Doc: "`prometheus`: the steps of the whole training."},
+			{Name: "quantile", Type: number, Default: "0.95", Allowed: "> 0, < 1",
+				Doc: "`prometheus`: the quantile of a histogram or summary to read."},
+			{Name: "scale", Type: number, Default: "1", Allowed: "> 0",
+				Doc: "Factor applied to values: 0.001 turns milliseconds into seconds."},
 		}},
 		{"target", []Field{
-			{Name: "signal", Type: text},
-			{Name: "stop_signal", Type: text},
-			{Name: "grace", Type: text},
+			{Name: "signal", Type: text, Allowed: "a signal's name",
+				Doc: "Sent when the acceptable target is reached, for example to save the best parameters."},
+			{Name: "stop_signal", Type: text, Default: "the engine's", Allowed: "a signal's name",
+				Doc: "Sent when the objective is reached."},
+			{Name: "grace", Type: text, Default: "30s", Allowed: "0s to 1h",
+				Doc: "Time from `stop_signal` until the task is killed."},
 		}},
 		{"checkpoint", []Field{
-			{Name: "path", Type: text, Required: true},
-			{Name: "shared", Type: "bool"},
-			{Name: "signal", Type: text},
-			{Name: "timeout", Type: text},
-			{Name: "lease", Type: text},
+			{Name: "path", Type: text, Required: true, Allowed: "a path or pattern (`*`, `?`, `[…]`) beneath `/local` or `/alloc/data`",
+				Doc: "The files or directories that the task saves. Required. Symbolic links are not followed."},
+			{Name: "shared", Type: "bool", Default: "false",
+				Doc: "`path` is in a volume (`volume_mount`) with the same content on every node, such as NFS or CSI."},
+			{Name: "signal", Type: text, Default: "SIGUSR1", Allowed: "a signal's name",
+				Doc: "Makes the task save. After SIGTERM, SIGINT, SIGQUIT or SIGHUP the task may exit."},
+			{Name: "timeout", Type: text, Default: "1m", Allowed: "1s to 1h",
+				Doc: "The longest that saving may take."},
+			{Name: "lease", Type: text, Default: "1m", Allowed: "1s to 1h",
+				Doc: "The longest that the task stays frozen afterwards."},
 		}},
 	}
 }

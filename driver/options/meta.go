@@ -43,9 +43,42 @@ const (
 	keyEpochs     = "ebbtide_total_epochs"
 )
 
-// MetaKeys lists them, for error messages.
-func MetaKeys() []string {
-	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, KeyTargetHold, keyEpochs, keySteps}
+// MetaKey is a key with what people are told of it, as Markdown.
+type MetaKey struct {
+	Name    string
+	Allowed string // with the default
+	Doc     string
+}
+
+// Meta describes the keys, by name.
+func Meta() []MetaKey {
+	return []MetaKey{
+		{KeyAcceptable, "a number", "The metric's value at which the model is usable. The metric must be named and its direction known."},
+		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from what that allocation left there."},
+		{keyOften, "a duration, 0s to 8760h", "Least time between two moves, if longer than the shim's. In the job's own `meta`."},
+		{KeyGoal, "`min`, `max`", "As `progress.goal`."},
+		{keyGPUGroup, "a name; default: the job's own group", "Tasks of one group share its part of the GPU's memory."},
+		{keyGPUInput, "a number > 0", "Size of the input, in any unit: the need for GPU memory is learnt by size."},
+		{KeyGPUMemory, "MiB, ≥ 1", "The most GPU memory that the task wants."},
+		{KeyWaits, "`true`, `false`", "`true`: the job is held until the shim places it, by a constraint of its own."},
+		{keyLimit, "`on`, `off`; default `on`", "`off`: the task is never limited and not counted when CPU is divided. Its progress is shown."},
+		{KeyMetric, "a metric's name", "As `progress.metric`."},
+		{keyMigrate, "`true`, `false`, or some of " + "`" + strings.Join(optin.All(), "`, `") + "`, separated by commas", "The policies by which the shim may move the job; `true` is all. In the job's own `meta`; the task needs a `checkpoint` block."},
+		{KeyObjective, "a number, at least as good as acceptable", "The value at which the job is stopped as complete. Metric and direction likewise."},
+		{keyPriority, "1 to 100; default 50", "Weight of the task on a shared GPU."},
+		{KeyQoE, "a time > 0: `0.25`, `250ms`", "A service's target response time. Excludes the training targets."},
+		{KeyTargetHold, "1 to 1000; default 1", "Consecutive reports that must reach a target."},
+		{keyEpochs, "a number > 0, ≤ 1e12", "Epochs of the whole training. Counts once the output tells how many steps an epoch has. Excludes the next."},
+		{keySteps, "a number > 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
+	}
+}
+
+// MetaKeys lists the keys, for error messages.
+func MetaKeys() (names []string) {
+	for _, k := range Meta() {
+		names = append(names, k.Name)
+	}
+	return names
 }
 
 // Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.

@@ -35,10 +35,14 @@ func Policy() policy.Policy {
 // dqoes_step = "published" and dqoes_headroom = false it is the published form.
 func Options() []policy.Option {
 	return []policy.Option{
-		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha"},
-		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta"},
-		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step"},
-		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom"},
+		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha", Allowed: "> 0, < 1",
+			Doc: "`auto`, `dqoes`: a service is satisfied within ± this fraction of its target."},
+		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta", Allowed: "> 0, ≤ 1",
+			Doc: "DQoES: the fraction of the CPU that can be taken which moves in an interval, with `dqoes_step = \"published\"`."},
+		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step", Allowed: "`proportional`, `published`",
+			Doc: "DQoES: how far a service's limit moves in an interval: half of the way to what its response time needs, at most to half or double; or as published, by `dqoes_beta`."},
+		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom", Allowed: "`true`, `false`",
+			Doc: "DQoES: idle CPU of the pool can be taken, too."},
 	}
 }
 

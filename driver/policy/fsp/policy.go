@@ -33,9 +33,12 @@ func Policy() policy.Policy {
 // Options are the agent options that set the parameters.
 func Options() []policy.Option {
 	return []policy.Option{
-		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
-		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling"},
-		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor"},
+		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
+			Doc: "Fair finish: the training tasks served first while that makes none late: those that end soonest, those whose models are good soonest, or the lesser of the two. `completion` gives the lowest mean completion time; `quality` is for models that are looked at before they are done."},
+		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
+			Doc: "Fair finish: k cores are taken to make a training task k^p times as fast as one. At 1, tasks run one after the other with all the CPU that they can use; below, each of those in front has a whole core and the rest is shared."},
+		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
+			Doc: "Fair finish: the least that a training task has, as a fraction of its fair share."},
 	}
 }
 
