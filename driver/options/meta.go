@@ -53,23 +53,23 @@ type MetaKey struct {
 // Meta describes the keys, by name.
 func Meta() []MetaKey {
 	return []MetaKey{
-		{KeyAcceptable, "a number", "The metric's value at which the model is usable. The metric must be named and its direction known."},
-		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from what that allocation left there."},
-		{keyOften, "a duration, 0s to 8760h", "Least time between two moves, if longer than the shim's. In the job's own `meta`."},
+		{KeyAcceptable, "a number", "Value of the metric at which the model is usable."},
+		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from that one's checkpoint."},
+		{keyOften, "duration, 0s to 8760h", "Least time between two moves, if longer than the shim's."},
 		{KeyGoal, "`min`, `max`", "As `progress.goal`."},
-		{keyGPUGroup, "a name; default: the job's own group", "Tasks of one group share its part of the GPU's memory."},
-		{keyGPUInput, "a number > 0", "Size of the input, in any unit: the need for GPU memory is learnt by size."},
-		{KeyGPUMemory, "MiB, ≥ 1", "The most GPU memory that the task wants."},
-		{KeyWaits, "`true`, `false`", "`true`: the job is held until the shim places it, by a constraint of its own."},
-		{keyLimit, "`on`, `off`; default `on`", "`off`: the task is never limited and not counted when CPU is divided. Its progress is shown."},
-		{KeyMetric, "a metric's name", "As `progress.metric`."},
-		{keyMigrate, "`true`, `false`, or some of " + "`" + strings.Join(optin.All(), "`, `") + "`, separated by commas", "The policies by which the shim may move the job; `true` is all. In the job's own `meta`; the task needs a `checkpoint` block."},
-		{KeyObjective, "a number, at least as good as acceptable", "The value at which the job is stopped as complete. Metric and direction likewise."},
-		{keyPriority, "1 to 100; default 50", "Weight of the task on a shared GPU."},
-		{KeyQoE, "a time > 0: `0.25`, `250ms`", "A service's target response time. Excludes the training targets."},
+		{keyGPUGroup, "a name; default: the job", "Tasks of one group share its part of the GPU's memory."},
+		{keyGPUInput, "a number > 0", "Size of the input, in any unit: the need for GPU memory is learnt by it."},
+		{KeyGPUMemory, "MiB, ≥ 1", "Most GPU memory that the task wants."},
+		{KeyWaits, "`true`, `false`", "The job waits for the shim to place it, by a constraint of its own."},
+		{keyLimit, "`on`, `off`; default `on`", "`off`: never limited, not counted when CPU is divided; progress is shown."},
+		{KeyMetric, "a name", "As `progress.metric`."},
+		{keyMigrate, "`true` (all), `false`, or a list of " + "`" + strings.Join(optin.All(), "`, `") + "`", "Policies by which the shim may move the job. Needs a `checkpoint` block."},
+		{KeyObjective, "a number, at least as good", "Value at which the job is stopped as complete."},
+		{keyPriority, "1 to 100; default 50", "Weight on a shared GPU."},
+		{KeyQoE, "a time > 0: `0.25`, `250ms`", "Target response time of a service. Excludes the training targets."},
 		{KeyTargetHold, "1 to 1000; default 1", "Consecutive reports that must reach a target."},
-		{keyEpochs, "a number > 0, ≤ 1e12", "Epochs of the whole training. Counts once the output tells how many steps an epoch has. Excludes the next."},
-		{keySteps, "a number > 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
+		{keyEpochs, "> 0, ≤ 1e12", "Epochs of the whole training. Counts once the output tells how many steps an epoch has. Excludes the next."},
+		{keySteps, "> 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
 	}
 }
 

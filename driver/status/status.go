@@ -84,7 +84,7 @@ type Status struct {
 	Mode      string `json:"mode"`      // the agent's option
 
 	Kind     string    `json:"kind"`     // `training`, or `service` (with `ebbtide_qoe_target`)
-	Category string    `json:"category"` // `NL` growing, `WL` watching, `CL` converged; empty for services and unlimited tasks
+	Category string    `json:"category"` // `NL` growing, `WL` watching, `CL` converged; empty for services and exempt tasks
 	Class    string    `json:"class"`    // of a service: `G` better than its target, `S` satisfied, `B` worse; empty if not measured
 	Since    time.Time `json:"since"`    // when it entered this category or class
 
@@ -96,7 +96,7 @@ type Status struct {
 	Step     Number `json:"step"`           // of the last report
 	Total    Number `json:"total"`          // steps of the whole training
 	Progress Number `json:"progress_per_s"` // gain per second of wall time
-	Growth   Number `json:"growth"`         // gain per second with the whole pool. Gain is a fraction of the range of values so far (`robust`), or in the metric's unit (`published`)
+	Growth   Number `json:"growth"`         // gain per second with the whole pool: in ranges of the values so far (`robust`) or the metric's unit (`published`)
 	Reports  int64  `json:"reports"`        // values read so far
 	Plateau  bool   `json:"plateau"`        // no growth is discernible from noise (`robust`)
 	Diverged bool   `json:"diverged"`       // the metric is NaN or infinite
@@ -136,8 +136,8 @@ type Target struct {
 // Fair compares a training task with its twin, which runs as under plain Nomad.
 type Fair struct {
 	RemainingCPUS Number    `json:"remaining_cpu_s"`      // CPU-seconds until the task ends
-	QualityCPUS   Number    `json:"quality_cpu_s"`        // CPU-seconds to the acceptable target, else to 60 % of the work; 0 when reached or on a plateau
-	Source        string    `json:"remaining_from"`       // basis of the estimate: `steps`, `epochs`, `meta`, `assumed` (an option of command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
+	QualityCPUS   Number    `json:"quality_cpu_s"`        // CPU-seconds to the acceptable target, else to 60 % of the work; 0 once there or on a plateau
+	Source        string    `json:"remaining_from"`       // its basis: `steps`, `epochs`, `meta`, `assumed` (command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
 	Why           string    `json:"remaining_why"`        // the same as a sentence
 	AheadCPUS     Number    `json:"ahead_cpu_s"`          // CPU-seconds used beyond its fair share; negative if less
 	CapCores      Number    `json:"cap_cores"`            // the most cores that it can use: its runnable threads
@@ -151,8 +151,8 @@ type Fair struct {
 type SpeCon struct {
 	Category     string    `json:"category"`      // `PC` progressing, `WC` watching, `CC` converged; empty until an interval has passed
 	Since        time.Time `json:"since"`         // when it entered this category
-	Gain         Number    `json:"gain"`          // change of the metric from the last interval but one to the last, as a fraction of its range
-	PreviousGain Number    `json:"previous_gain"` // the same one interval earlier
+	Gain         Number    `json:"gain"`          // change of the metric in the last interval, as a fraction of its range
+	PreviousGain Number    `json:"previous_gain"` // the same, one interval earlier
 	RequestMove  bool      `json:"request_move"`  // converged while more than one task on the node still learns
 	Why          string    `json:"why"`           // how it came about, in a sentence
 }
@@ -162,8 +162,8 @@ type Move struct {
 	State string    `json:"state"`           // empty, `saving`, `ready`, `frozen`, `failed`
 	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
 	Bytes int64     `json:"bytes,omitempty"` // its size
-	Step  Number    `json:"step"`            // last step reported before; the checkpoint has it or a later one
-	Until time.Time `json:"until,omitzero"`  // end of the lease: the task is frozen until then at most
+	Step  Number    `json:"step"`            // the checkpoint has this step or a later one
+	Until time.Time `json:"until,omitzero"`  // end of the lease
 	Why   string    `json:"why,omitempty"`   // why it failed
 }
 
@@ -212,7 +212,7 @@ type Node struct {
 	SpeCon        map[string]int    `json:"specon"`          // training tasks by SpeCon category
 	RemainingCPUS Number            `json:"remaining_cpu_s"` // CPU-seconds that training tasks of known size still need
 	Sized         int               `json:"sized"`           // number of those tasks
-	SavedS        Number            `json:"saved_s"`         // seconds by which ended tasks were earlier than with their fair shares, in total
+	SavedS        Number            `json:"saved_s"`         // seconds that ended tasks have gained over their fair shares
 	Alpha         Number            `json:"alpha"`           // FlowCon's threshold in use; −1 = categories do not change
 	IntervalS     Number            `json:"interval_s"`      // seconds until the next decision
 }

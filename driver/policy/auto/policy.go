@@ -24,7 +24,7 @@ func Policy() policy.Policy {
 			policy.Under("fsp", fsp.Options()),
 			[]policy.Option{
 				{Name: "service_share", Kind: policy.KindNumber, Default: `0.8`, Param: "service_share", Allowed: "> 0, ≤ 1",
-					Doc: "`auto`: the fraction of the pool that services may have together while there are training tasks."},
+					Doc: "Fraction of the pool that services may have together beside training tasks (`auto`)."},
 				tolerance(),
 			},
 		),

@@ -36,13 +36,13 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha", Allowed: "> 0, < 1",
-			Doc: "`auto`, `dqoes`: a service is satisfied within ± this fraction of its target."},
+			Doc: "A service is satisfied within ± this fraction of its target (`auto`, `dqoes`)."},
 		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta", Allowed: "> 0, ≤ 1",
-			Doc: "DQoES: the fraction of the CPU that can be taken which moves in an interval, with `dqoes_step = \"published\"`."},
+			Doc: "DQoES with `dqoes_step = \"published\"`: fraction of the reclaimable CPU moved per interval."},
 		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step", Allowed: "`proportional`, `published`",
-			Doc: "DQoES: how far a service's limit moves in an interval: half of the way to what its response time needs, at most to half or double; or as published, by `dqoes_beta`."},
+			Doc: "DQoES: a limit moves half of the way to what the response time needs, at most to half or double; or by `dqoes_beta`."},
 		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom", Allowed: "`true`, `false`",
-			Doc: "DQoES: idle CPU of the pool can be taken, too."},
+			Doc: "DQoES: idle CPU can be taken, too."},
 	}
 }
 

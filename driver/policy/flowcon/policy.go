@@ -44,9 +44,9 @@ func Check(s policy.Snapshot, _ Params) error { return s.CheckIntervals().Err() 
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha", Allowed: "`adaptive`, or a number ≥ 0, as a string",
-			Doc: "FlowCon: the growth below which a task counts as converging, in the unit of the status field `growth`. With `robust`, `\"0.005\"` is a gain of 0.5 % of the range so far in a second with the whole pool. The papers' α are in another unit."},
+			Doc: "FlowCon: growth below which a task counts as converging, in the unit of `growth` in the status."},
 		{Name: "beta", Kind: policy.KindNumber, Default: `2`, Param: "beta", Allowed: "≥ 1",
-			Doc: "FlowCon: no limit is below 1/β of the task's fair share. At 1 little is left to decide."},
+			Doc: "FlowCon: no limit is below 1/β of the fair share."},
 	}
 }
 

@@ -34,11 +34,11 @@ func Policy() policy.Policy {
 func Options() []policy.Option {
 	return []policy.Option{
 		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
-			Doc: "Fair finish: the training tasks served first while that makes none late: those that end soonest, those whose models are good soonest, or the lesser of the two. `completion` gives the lowest mean completion time; `quality` is for models that are looked at before they are done."},
+			Doc: "Training tasks to serve first while that makes none late: those that end soonest (lowest mean completion), those whose models are good soonest, or the lesser of the two."},
 		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
-			Doc: "Fair finish: k cores are taken to make a training task k^p times as fast as one. At 1, tasks run one after the other with all the CPU that they can use; below, each of those in front has a whole core and the rest is shared."},
+			Doc: "A training task on k cores is taken to be k^p times as fast. At 1 tasks run one after the other with all the CPU they can use; below, those in front have a whole core each."},
 		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
-			Doc: "Fair finish: the least that a training task has, as a fraction of its fair share."},
+			Doc: "Least CPU of a training task, as a fraction of its fair share."},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // Name is the name of the policy.
 const Name = "none"
 
-// RuleFree is the only rule: no task is limited.
+// RuleFree: no limits.
 const RuleFree = "none.free"
 
 // Policy returns policy none. It asks for what FlowCon asks for, so that one snapshot can
