@@ -18,8 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
-// Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
-// by Nomad, the task's winning. Prefix is that of all of them.
+// Keys of a job's meta that Ebbtide reads. Nomad merges the meta of job, group and task; the
+// task's wins. All keys begin with Prefix.
 const (
 	Prefix     = "ebbtide_"
 	KeyGoal    = "ebbtide_goal"
@@ -81,9 +81,9 @@ func MetaKeys() (names []string) {
 	return names
 }
 
-// Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.
-// In the environment, where the driver finds them, Nomad puts each key twice, once in upper
-// case, and replaces what a variable's name must not have.
+// Key normalises a key of a job's meta; ours is false if it is not one of Ebbtide's. Nomad
+// puts each key into the environment twice, once in upper case, and replaces characters that
+// a variable's name cannot have.
 func Key(name string) (key string, ours bool) {
 	key = strings.Map(func(r rune) rune {
 		if r == '_' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -125,7 +125,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 		}
 	case keyGPUInput:
 		if v, err := strconv.ParseFloat(value, 64); err != nil || !(v > 0) || math.IsInf(v, 0) {
-			errs.Add("meta."+key, "must be a number > 0, the size of what the job works on, got %q", value)
+			errs.Add("meta."+key, "must be a number > 0, the size of the input, got %q", value)
 		}
 	case keyPriority:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 100 {
@@ -153,7 +153,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	case KeyAcceptable, KeyObjective:
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-			errs.Add("meta."+key, "must be a number, the value of the metric that is wanted, got %q", value)
+			errs.Add("meta."+key, "must be a number, a value of the metric, got %q", value)
 		} else if key == KeyAcceptable {
 			o.Targets.Acceptable = &v
 		} else {
@@ -162,14 +162,14 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	case KeyTargetHold:
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 || n > maxHold {
-			errs.Add("meta."+key, "must be a number of reports in a row from 1 to %d, got %q", maxHold, value)
+			errs.Add("meta."+key, "must be from 1 to %d consecutive reports, got %q", maxHold, value)
 		} else {
 			o.Targets.Hold = n
 		}
 	case keySteps, keyEpochs:
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(v > 0) || v > maxTotal {
-			errs.Add("meta."+key, "must be a number > 0 and ≤ %g, how many there are in the whole training, got %q", maxTotal, value)
+			errs.Add("meta."+key, "must be a number > 0 and ≤ %g, the total of the whole training, got %q", maxTotal, value)
 		} else if key == keySteps {
 			o.Work.Steps = v
 		} else {
@@ -178,7 +178,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	case KeyQoE:
 		v, err := seconds(value)
 		if err != nil {
-			errs.Add("meta."+key, "must be a response time > 0, in seconds or with a unit (0.25, 250ms), got %q", value)
+			errs.Add("meta."+key, "must be a response time > 0, in seconds or with a unit, such as 0.25 or 250ms, got %q", value)
 		}
 		o.Targets.QoE = v
 	default:
@@ -207,7 +207,7 @@ func seconds(text string) (float64, error) {
 	return v, nil
 }
 
-// WithoutSeat returns the keys that are of no use to a task without a seat on a shared card.
+// WithoutSeat returns the keys that have no effect for a task without a seat on a shared card.
 func WithoutSeat(meta map[string]string) (keys []string) {
 	for key := range meta {
 		if strings.HasPrefix(key, keyGPU) {
