@@ -71,7 +71,7 @@ Options:
   -yes              Write without asking.
   -print            Print the file, and write nothing.
 
-Options of the driver for -set, with their defaults; docs/driver.md explains them:
+Options of the driver for -set, with their defaults; docs/reference.md explains them:
 ` + options.String())
 }
 

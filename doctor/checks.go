@@ -436,7 +436,7 @@ func checkOptions(s *Snapshot) []Finding {
 		}
 		for _, w := range wrong {
 			out = append(out, one(name, Fail, fmt.Sprintf("plugin %q: %s", clean(i.file), w),
-				"correct it: the agent does not start with it; docs/driver.md has every option", "")...)
+				"correct it: the agent does not start with it; docs/reference.md has every option", "")...)
 		}
 		if len(wrong) == 0 {
 			var set []string

@@ -71,7 +71,7 @@ const (
 	PhaseDone   Phase = "done"
 )
 
-// The signals of the driver (docs/driver.md, "Moving a task").
+// The signals of the driver (docs/reference.md, "Moving a task").
 const (
 	signalCheckpoint = "EBBTIDE_CHECKPOINT"
 	signalFreeze     = "EBBTIDE_FREEZE"
