@@ -54,12 +54,12 @@ type MetaKey struct {
 func Meta() []MetaKey {
 	return []MetaKey{
 		{KeyAcceptable, "a number", "Value of the metric at which the model is usable."},
-		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from that one's checkpoint."},
+		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from that one's checkpoint. Stays until the job is registered again or moved."},
 		{keyOften, "duration, 0s to 8760h", "Least time between two moves, if longer than the shim's."},
 		{KeyGoal, "`min`, `max`", "As `progress.goal`."},
 		{keyGPUGroup, "a name; default: the job", "Tasks of one group share its part of the GPU's memory."},
 		{keyGPUInput, "a number > 0", "Size of the input, in any unit: the need for GPU memory is learnt by it."},
-		{KeyGPUMemory, "MiB, ≥ 1", "Most GPU memory that the task wants."},
+		{KeyGPUMemory, "MiB, 1 to what the card has", "Most GPU memory that the task wants."},
 		{KeyWaits, "`true`, `false`", "The job waits for the shim to place it, by a constraint of its own."},
 		{keyLimit, "`on`, `off`; default `on`", "`off`: never limited, not counted when CPU is divided; progress is shown."},
 		{KeyMetric, "a name", "As `progress.metric`."},
@@ -68,7 +68,7 @@ func Meta() []MetaKey {
 		{keyPriority, "1 to 100; default 50", "Weight on a shared GPU."},
 		{KeyQoE, "a time > 0: `0.25`, `250ms`", "Target response time of a service. Excludes the training targets."},
 		{KeyTargetHold, "1 to 1000; default 1", "Consecutive reports that must reach a target."},
-		{keyEpochs, "> 0, ≤ 1e12", "Epochs of the whole training. Counts once the output tells how many steps an epoch has. Excludes the next."},
+		{keyEpochs, "> 0, ≤ 1e12", "Epochs of the whole training. Counts once the output tells how many steps an epoch has. Not together with `ebbtide_total_steps`."},
 		{keySteps, "> 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
 	}
 }

@@ -21,7 +21,7 @@ const RuleFree = "none.free"
 func Policy() policy.Policy {
 	return policy.Definition[flowcon.Params]{
 		Name:        Name,
-		Synopsis:    "no limits, for comparison; takes flowcon's snapshot",
+		Synopsis:    "no limits, for comparison",
 		Defaults:    flowcon.DefaultParams(),
 		CheckParams: flowcon.CheckParams,
 		Needs:       flowcon.Needs(),
