@@ -51,6 +51,9 @@ $(EBBTIDE_NOMAD): | e2e/nomad/go.mod
 	$(GO) build -C e2e/nomad -trimpath -tags ui -ldflags '-s -w' -o $@.tmp github.com/hashicorp/nomad
 	mv $@.tmp $@
 
+docs: ## write the tables of docs/reference.md anew
+	$(GO) test ./internal/reference -run TestReference -update
+
 demo: needs-demo build nomad ## six training jobs on a real Nomad, with and without Ebbtide's policy, and who lost (4 minutes, root)
 	$(GO) run ./e2e/demo
 
@@ -163,4 +166,4 @@ bench-cost: build nomad ## what policies, log reading and the plugin cost (20 mi
 clean: ## remove what was built here (the cached Nomad agent stays)
 	rm -rf $(BIN) $(DIST) out e2e/out
 
-.PHONY: help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean
+.PHONY: docs help build product preload fakes nomad demo test unit e2e chaos test-cgroup2 gpu-bundle test-bundle test-gpu release release-again test-release lint bench report bench-cost clean

@@ -70,7 +70,7 @@ Options:
   -yes              Write without asking.
   -print            Print the file instead of writing it.
 
-Driver options for -set, with their defaults (see docs/driver.md):
+Driver options for -set, with their defaults (see docs/reference.md):
 ` + options.String())
 }
 

@@ -435,7 +435,7 @@ func checkOptions(s *Snapshot) []Finding {
 		}
 		for _, w := range wrong {
 			out = append(out, one(name, Fail, fmt.Sprintf("plugin %q: %s", clean(i.file), w),
-				"correct it, as the agent does not start with it; see docs/driver.md", "")...)
+				"correct it, as the agent does not start with it; see docs/reference.md", "")...)
 		}
 		if len(wrong) == 0 {
 			var set []string

@@ -6,13 +6,13 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2/hcldec"
@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/jobspec2"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"github.com/zclconf/go-cty/cty"
@@ -30,72 +31,28 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/config"
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/driver/options"
-	"github.com/ebbtide/ebbtide/driver/progress"
-	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/validate"
 )
 
-// The reference has a row for everything that can be written or read.
-func TestDocs_reference(t *testing.T) {
-	text, err := os.ReadFile("../docs/driver.md")
+// The reference names every attribute that a node gets; internal/reference has what else it
+// must name.
+func TestDocs_attributes(t *testing.T) {
+	text, err := os.ReadFile("../docs/reference.md")
 	must.NoError(t, err)
-	// row is the line of a table that begins with the name.
-	row := func(name string) string {
-		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(name) + "` \\|.*$").FindString(string(text))
-		must.NotEq(t, "", line, must.Sprintf("docs/driver.md has no row for `%s`", name))
-		return line
+	_, section, ok := strings.Cut(string(text), "### Node attributes\n")
+	must.True(t, ok)
+	section, _, _ = strings.Cut(section, "\n#")
+	var named []string
+	for _, m := range regexp.MustCompile("`(driver\\.ebbtide(?:\\.[a-z_.]+)?)`").FindAllStringSubmatch(section, -1) {
+		named = append(named, m[1])
 	}
-	for _, o := range config.Options() {
-		must.StrContains(t, row(o.Name), "| "+o.Kind+" |")
-		must.StrContains(t, row(o.Name), "| `"+o.Default+"` |")
+	stock := &drivers.Fingerprint{
+		Attributes: map[string]*pstructs.Attribute{"driver.docker.version": pstructs.NewStringAttribute("28.0")},
+		Health:     drivers.HealthStateHealthy,
 	}
-	for _, key := range options.MetaKeys() {
-		row(key)
-	}
-	for _, block := range options.Schema() {
-		for _, field := range block.Fields {
-			row(field.Name)
-		}
-	}
-	for _, preset := range progress.Presets() {
-		row(preset)
-	}
-
-	for _, field := range jsonFields("", reflect.TypeFor[status.Status]()) {
-		row(field)
-	}
-	dir := t.TempDir()
-	writer, err := status.NewWriter(dir, "task", status.Options{})
-	must.NoError(t, err)
-	must.NoError(t, writer.Append(status.Row{}))
-	history, err := os.ReadFile(filepath.Join(dir, status.Dir, "task.csv"))
-	must.NoError(t, err)
-	header, _, _ := strings.Cut(string(history), "\n")
-	must.StrContains(t, string(text), "`"+header+"`")
-}
-
-// jsonFields are the names of a struct's fields in JSON, nested ones as paths.
-func jsonFields(prefix string, t reflect.Type) (names []string) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Type.Kind() == reflect.Pointer && f.Type.Elem().Kind() == reflect.Struct:
-			f.Type = f.Type.Elem()
-		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
-			f.Type, name = f.Type.Elem(), name+"[]"
-		}
-		switch {
-		case f.Anonymous:
-			names = append(names, jsonFields(prefix, f.Type)...)
-		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[time.Time]():
-			names = append(names, jsonFields(prefix+name+".", f.Type)...)
-		default:
-			names = append(names, prefix+name)
-		}
-	}
-	return names
+	s := &setup{settings: &settings{Settings: &config.Settings{Engine: engine.Docker}}}
+	attributes := slices.Collect(maps.Keys((&Driver{name: Name}).decorate(s, stock).Attributes))
+	must.SliceContainsAll(t, named, attributes)
 }
 
 // examples are the HCL blocks of one kind in jobspecs/ and in the documentation.

@@ -335,10 +335,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, explainRuntime(cfg, err)
 	}
 	t := d.track(s, handle, s.primary)
-	for _, text := range append(notes, adopted, note) {
-		if text != "" {
-			d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: text})
-		}
+	for _, text := range notes {
+		d.say(t, "gpu.setup", text, nil)
+	}
+	if adopted != "" {
+		d.say(t, "adopt", adopted, nil)
+	}
+	if note != "" {
+		d.say(t, "earlier-copy", note, nil)
 	}
 	d.supervise(t, opts, false)
 	if kept, err := withOptions(handle, opts); err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/private"
-	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
@@ -61,8 +60,7 @@ func (d *Driver) targetReached(t *task, act options.Actions, at target.Reached) 
 	}
 	if err := t.instance().SignalTask(cfg.ID, act.Signal); err != nil {
 		log.Warn("cannot send the task the signal of its acceptable target", "signal", act.Signal, "error", err)
-		d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
-			Message: fmt.Sprintf("%s could not be sent at the acceptable target: %v", act.Signal, err)})
+		d.say(t, "signal-failed", fmt.Sprintf("%s could not be sent at the acceptable target: %v", act.Signal, err), nil)
 	}
 }
 
@@ -119,9 +117,8 @@ func (d *Driver) succeeded(s *setup, cfg *drivers.TaskConfig) *drivers.TaskHandl
 	handle.State = drivers.TaskStateRunning
 	t := d.track(s, handle, finished{})
 	t.succeeded.Store(true)
-	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
-		Message: fmt.Sprintf("not started again: it has reached its objective, %s = %.6g, at %s",
-			rec.Objective.Metric, rec.Objective.Value, rec.Objective.Time.UTC().Format(time.RFC3339))})
+	d.say(t, "already-complete", fmt.Sprintf("not started again: it has reached its objective, %s = %.6g, at %s",
+		rec.Objective.Metric, rec.Objective.Value, rec.Objective.Time.UTC().Format(time.RFC3339)), nil)
 	return handle
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"sync"
@@ -250,7 +251,7 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 		return
 	}
 	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: err.Error()})
-	d.say(t, fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
+	d.say(t, "move-failed", fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
 }
 
 // saving is what is shown of a task while it saves.
@@ -374,7 +375,7 @@ func (d *Driver) freeze(ctx context.Context, t *task, cg freezer, shown status.M
 	if shown.State == status.MoveFrozen {
 		return nil
 	}
-	d.say(t, fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task is frozen until %s, to be moved",
+	d.say(t, "checkpoint", fmt.Sprintf("checkpoint saved: %s, %d bytes, %s; the task is frozen until %s, to be moved",
 		shown.Path, shown.Bytes, stepText(shown.Step), shown.Until.UTC().Format(time.RFC3339)), map[string]string{
 		"path": shown.Path, "bytes": strconv.FormatInt(shown.Bytes, 10),
 		"step": fmt.Sprint(float64(shown.Step)), "until": shown.Until.UTC().Format(time.RFC3339Nano),
@@ -431,7 +432,7 @@ func (d *Driver) releaseMove(t *task, why string) {
 	}
 	m.freezing.Unlock()
 	if shown.State != status.MoveFrozen {
-		d.say(t, "runs on: "+why, nil)
+		d.say(t, "released", "runs on: "+why, nil)
 	}
 }
 
@@ -532,7 +533,7 @@ func (d *Driver) resumeMove(t *task) {
 		d.thawRemains(cfg)
 		why := "the plugin was started anew while the task saved its state"
 		t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: why})
-		d.say(t, "not ready to be moved, and runs on: "+why, nil)
+		d.say(t, "move-failed", "not ready to be moved, and runs on: "+why, nil)
 		return
 	}
 	log := d.logger.With("task", cfg.Name, "alloc_id", cfg.AllocID)
@@ -620,9 +621,12 @@ func (d *Driver) change(t *task, what func(*private.Record)) error {
 	return rec.Save(cfg.AllocDir, cfg.Name)
 }
 
-// say sends an event about a task.
-func (d *Driver) say(t *task, message string, annotations map[string]string) {
+// say sends an event about a task at once. The kind is one of publish.Kinds; more annotations
+// than that are for tools, and may be nil.
+func (d *Driver) say(t *task, kind, message string, more map[string]string) {
 	cfg := t.handle.Config
+	annotations := map[string]string{publish.Annotation: kind}
+	maps.Copy(annotations, more)
 	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: message, Annotations: annotations})
 }
 

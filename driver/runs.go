@@ -110,7 +110,7 @@ func (d *Driver) sayRun(t *task, run remaining.Run) (said bool) {
 	if run.Steps > 0 {
 		message += fmt.Sprintf(" for %.6g steps", run.Steps)
 	}
-	d.say(t, message+"; its next run will be expected to take as long", map[string]string{history.Annotation: t.run.Text(run)})
+	d.say(t, "size", message+"; its next run will be expected to take as long", map[string]string{history.Annotation: t.run.Text(run)})
 	return true
 }
 

@@ -111,9 +111,9 @@ func TestTaskTargets(t *testing.T) {
 
 // A target ends a job or makes it yield: it is told of which value, and which way.
 func TestTaskTargetsNameTheirMetric(t *testing.T) {
-	const metric = ": needs a metric: set meta.ebbtide_metric (or progress.metric / progress.pattern) to the name of the value that is to reach "
+	const metric = ": needs a metric: set meta.ebbtide_metric (or progress.metric or progress.pattern) to the name of the value that is to reach "
 	direction := func(name, value string) string {
-		return `: needs a direction: "` + name + `" does not say whether it is to fall or to rise to ` + value + `: set meta.ebbtide_goal = "min" or "max"`
+		return `: needs a direction: the name "` + name + `" does not imply whether it falls or rises to ` + value + `: set meta.ebbtide_goal to "min" or "max"`
 	}
 	both := map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.95"}
 	with := func(key, value string) map[string]string {
@@ -196,9 +196,9 @@ func TestTaskOptionErrors(t *testing.T) {
 		"migrate":       {nil, map[string]string{"ebbtide_migrate": "yes"}, []string{`meta.ebbtide_migrate: must be "true", "false", or some of relocate, flowcon-place, specon-migrate, specon-rebalance, got "yes"`}},
 		"cooldown":      {nil, map[string]string{"ebbtide_cooldown": "often"}, []string{`meta.ebbtide_cooldown: must be a duration from 0s to 8760h0m0s, such as 1h, got "often"`}},
 		"GPU":           {nil, map[string]string{"ebbtide_gpu_memory": "1G", "ebbtide_priority": "0", "ebbtide_gpu_group": "us"}, []string{`meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`, `meta.ebbtide_priority: must be from 1 to 100, got "0"`}},
-		"GPU input":     {nil, map[string]string{"ebbtide_gpu_input": "0"}, []string{`meta.ebbtide_gpu_input: must be a number > 0, the size of what the job works on, got "0"`}},
-		"total steps":   {nil, map[string]string{"ebbtide_total_steps": "0"}, []string{`meta.ebbtide_total_steps: must be a number > 0 and ≤ 1e+12, how many there are in the whole training, got "0"`}},
-		"total epochs":  {nil, map[string]string{"ebbtide_total_epochs": "NaN"}, []string{`meta.ebbtide_total_epochs: must be a number > 0 and ≤ 1e+12, how many there are in the whole training, got "NaN"`}},
+		"GPU input":     {nil, map[string]string{"ebbtide_gpu_input": "0"}, []string{`meta.ebbtide_gpu_input: must be a number > 0, the size of the input, got "0"`}},
+		"total steps":   {nil, map[string]string{"ebbtide_total_steps": "0"}, []string{`meta.ebbtide_total_steps: must be a number > 0 and ≤ 1e+12, the total of the whole training, got "0"`}},
+		"total epochs":  {nil, map[string]string{"ebbtide_total_epochs": "NaN"}, []string{`meta.ebbtide_total_epochs: must be a number > 0 and ≤ 1e+12, the total of the whole training, got "NaN"`}},
 		"two totals":    {nil, map[string]string{"ebbtide_total_epochs": "3", "ebbtide_total_steps": "9"}, []string{"meta.ebbtide_total_epochs: cannot be used together with ebbtide_total_steps; set one of them"}},
 		"no end":        {nil, map[string]string{"ebbtide_total_epochs": "3", "ebbtide_qoe_target": "1"}, []string{"meta.ebbtide_qoe_target: cannot be used together with ebbtide_total_steps or ebbtide_total_epochs: a service has no end"}},
 		"adopt":         {nil, map[string]string{"ebbtide_adopt": "../x"}, []string{`meta.ebbtide_adopt: must be the ID of an allocation, got "../x"`}},
@@ -210,7 +210,7 @@ func TestTaskOptionErrors(t *testing.T) {
 		"acceptable":    {nil, map[string]string{"ebbtide_acceptable": "low"}, []string{`meta.ebbtide_acceptable: must be a number`, `"low"`}},
 		"NaN":           {nil, map[string]string{"ebbtide_objective": "NaN"}, []string{`meta.ebbtide_objective`, `"NaN"`}},
 		"hold":          {nil, map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
-		"hold alone":    {nil, map[string]string{"ebbtide_target_hold": "2"}, []string{"meta.ebbtide_target_hold", "not set"}},
+		"hold alone":    {nil, map[string]string{"ebbtide_target_hold": "2"}, []string{"meta.ebbtide_target_hold", "neither is set"}},
 		"too easy":      {map[string]any{"metric": "hv", "goal": "min"}, map[string]string{"ebbtide_acceptable": "0.2", "ebbtide_objective": "0.3"}, []string{"meta.ebbtide_objective", "0.3", "0.2"}},
 		"easy by name":  {map[string]any{"metric": "accuracy"}, map[string]string{"ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"}, []string{"meta.ebbtide_objective", "0.8"}},
 		"qoe 0":         {nil, map[string]string{"ebbtide_qoe_target": "0"}, []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},

@@ -19,7 +19,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
-	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 	"github.com/ebbtide/ebbtide/driver/taskfs"
 )
@@ -243,8 +242,7 @@ func (d *Driver) afterOutage(t *task, lost *drivers.ExitResult) (again bool, res
 				return false, lost
 			}
 			log.Info("Docker is back and the container runs on; waiting for it again")
-			d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name,
-				Message: "the connection to Docker was lost and is back; the task was not interrupted"})
+			d.say(t, "docker", "the connection to Docker was lost and is back; the task was not interrupted", nil)
 			return true, nil
 		}
 		if t.stopping.Load() || time.Now().After(deadline) {
@@ -291,7 +289,7 @@ var errOOM = errors.New("OOM Killed")
 func (d *Driver) sayRemoved(t *task) {
 	cfg := t.handle.Config
 	d.logger.Warn("the task's container was removed by somebody else", "task", cfg.Name, "alloc_id", cfg.AllocID)
-	d.emit(publish.Event{TaskID: cfg.ID, AllocID: cfg.AllocID, TaskName: cfg.Name, Message: removedMessage})
+	d.say(t, "removed", removedMessage, nil)
 }
 
 const removedMessage = "the container was removed by somebody else. The likely cause is the stock docker driver's reaper on this node: " +

@@ -49,7 +49,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 			want: []string{"meta.ebbtide_objective", "0.2", "0.3", "min"}},
 		{name: "objective easier by the metric's name", meta: map[string]string{"ebbtide_metric": "accuracy", "ebbtide_acceptable": "0.9", "ebbtide_objective": "0.8"},
 			want: []string{"meta.ebbtide_objective", "0.9", "0.8", "max"}},
-		{name: "hold of nothing", meta: map[string]string{"ebbtide_target_hold": "3"}, want: []string{"meta.ebbtide_target_hold", "not set"}},
+		{name: "hold of nothing", meta: map[string]string{"ebbtide_target_hold": "3"}, want: []string{"meta.ebbtide_target_hold", "neither is set"}},
 		{name: "bad hold", meta: map[string]string{"ebbtide_target_hold": "0", "ebbtide_objective": "1"}, want: []string{"meta.ebbtide_target_hold", "from 1 to 1000", `"0"`}},
 		{name: "response time of 0", meta: map[string]string{"ebbtide_qoe_target": "0"}, want: []string{"meta.ebbtide_qoe_target", "> 0", `"0"`}},
 		{name: "response time that is none", meta: map[string]string{"ebbtide_qoe_target": "fast"}, want: []string{"meta.ebbtide_qoe_target", `"fast"`, "250ms"}},
@@ -58,7 +58,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
  signal = "SIGSAVE"
  grace  = "soon"
 }`, meta: map[string]string{"ebbtide_acceptable": "1"}, want: []string{"target.signal", "SIGSAVE", "target.grace", "soon"}},
-		{name: "signal of no target", config: `target { signal = "SIGUSR1" }`, want: []string{"target.signal", "ebbtide_acceptable", "not set"}},
+		{name: "signal of no target", config: `target { signal = "SIGUSR1" }`, want: []string{"target.signal", "ebbtide_acceptable", "or remove it"}},
 		{name: "two sources", config: `progress {
  file = "/local/m.csv"
  tensorboard = "/alloc/runs"

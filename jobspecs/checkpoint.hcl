@@ -1,16 +1,16 @@
-# A training job that says how it saves its state, so that it can be moved to another
-# node: on SIGUSR1 it writes alloc/data/vae.ckpt, and it begins with it where it finds one.
-# The ephemeral disk goes with the allocation.
+# A training job that can be moved to another node. On SIGUSR1 it writes
+# alloc/data/vae.ckpt, and when it starts it resumes from that file. The ephemeral disk
+# moves with the allocation.
 #
 #   nomad job run jobspecs/checkpoint.hcl
 #   nomad alloc signal -s EBBTIDE_CHECKPOINT $(nomad job allocs -t '{{(index . 0).ID}}' checkpoint) vae
 #
-# What to watch: an event tells the checkpoint, its size and the step, and the task stands
-# still; "move" in the status has the same. After a minute, or with
+# What to look at: an event names the checkpoint, its size and its step, and the task is
+# frozen; "move" in the status says the same. After a minute, the lease, or after
 #
 #   nomad alloc signal -s EBBTIDE_RELEASE $(nomad job allocs -t '{{(index . 0).ID}}' checkpoint) vae
 #
-# it runs on as if nothing had been. Stop the job instead, and it ends where it stands.
+# it runs on. Stopping the job meanwhile kills the task without thawing it.
 job "checkpoint" {
   type = "batch"
 

@@ -1,16 +1,16 @@
-# Two tasks on one node that both want all of its CPU. "mlp" has few data: its loss on
-# the held-out part is at its best within seconds and only rises then, for a million steps.
-# "vae" learns for minutes, and ends much sooner.
+# Two tasks on one node that both want all of its CPU. "mlp" has little data: its loss on
+# the held-out part is best within seconds and only rises from then on, for a million
+# steps. "vae" learns for minutes and ends much sooner.
 #
 #   nomad job run jobspecs/compete.hcl
 #
-# What to look at, after a minute: "mlp" goes NL -> WL -> CL, an event says that it
-# converged, and "vae" has more CPU than "mlp" in the UI's charts. Both have the same
-# `cpu`; plain Nomad would give each the half. "mlp" prints no total: without the meta it
-# would have its half here, too.
+# What to look at, after a minute: "mlp" goes from NL to WL to CL, an event says that it
+# has converged, and "vae" has more CPU in the UI's charts. Both have the same `cpu`, so
+# plain Nomad would give each half. "mlp" prints no total: without its meta Ebbtide would
+# not know how long it is and would give it half, too.
 #
 #   nomad alloc fs -job compete alloc/data/ebbtide/mlp.json    # category, limit, why
-#   nomad job stop compete                                     # "mlp" has no end
+#   nomad job stop compete                                     # "mlp" does not end
 job "compete" {
   type = "batch"
 

@@ -1,11 +1,10 @@
-# A task with CPUs of its own. `cores` pins them; they are not in the pool, and the
-# task is never limited.
+# A task with CPUs of its own. `cores` pins them: they are not in the pool, and the task is
+# never limited. Needs a node with two cores or more.
 #
 #   nomad job run jobspecs/cores.hcl
 #
-# What to look at: node.pool_cores in alloc/data/ebbtide/mlp.json (and in the files of
-# the tasks beside it) is smaller by one, and "why" says that the task has cores of
-# its own. It needs a node with two cores or more.
+# What to look at: node.pool_cores in alloc/data/ebbtide/mlp.json, and in the files of other
+# tasks on the node, is smaller by one, and "why" says that the task has its own cores.
 job "cores" {
   type = "batch"
 

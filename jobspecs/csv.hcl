@@ -1,9 +1,10 @@
-# The same with a CSV file, in the directory that the tasks of the group share.
+# A trainer that writes its reports to a CSV file in the allocation's shared directory.
 #
 #   nomad job run jobspecs/csv.hcl
 #
-# What to watch: as with jobspecs/jsonl.hcl. `cat` the file to see the header that is read.
+# What to look at: "metric", "value" and "step" in the status follow the file.
 #
+#   nomad alloc fs -job csv alloc/data/metrics.csv
 #   nomad alloc fs -job csv alloc/data/ebbtide/mlp.json
 job "csv" {
   type = "batch"

@@ -1,12 +1,11 @@
-# The same in a container: a docker job in which only the driver's name differs.
+# A training job in a container: a docker job with another driver name.
 #
 #   make build
 #   tar -C bin --transform 's,^,bin/,' -c trainer | docker import - ebbtide-trainer:1
 #   nomad job run jobspecs/docker.hcl
 #
-# What to look at: the limit that Ebbtide sets is one that Docker knows of
-# (CpuShares in docker inspect), and the container carries the label
-# io.ebbtide.node_id. Start a second training job and compare:
+# What to look at: Docker knows the limit that Ebbtide sets (CpuShares), and the container
+# has the label io.ebbtide.node_id. Start a second training job and compare:
 #
 #   docker ps --filter label=io.ebbtide.node_id -q | xargs docker inspect -f '{{.Name}} {{.HostConfig.CpuShares}}'
 job "docker" {
@@ -16,7 +15,7 @@ job "docker" {
     task "mlp" {
       driver = "ebbtide"
 
-      # These are the docker driver's options.
+      # The docker driver's options.
       config {
         image   = "ebbtide-trainer:1"
         command = "/bin/trainer"

@@ -1,4 +1,4 @@
-# One training job, exec engine (no Docker).
+# One training job with the exec engine (no Docker).
 #
 #   nomad job run jobspecs/exec.hcl
 #
@@ -7,11 +7,10 @@
 #
 #   nomad alloc fs -job exec alloc/data/ebbtide/vae.json
 #
-# A task that is alone is never limited: limit.fraction is 1, whatever its growth.
-# "why" says how that came about.
+# A task that is alone on its node is never limited: limit.fraction is 1, and "why" says so.
 #
-# /bin/trainer is what `make build` puts into bin/trainer. KEEP=1 make demo leaves
-# an agent that has it; on an agent of your own, put it into the chroot:
+# /bin/trainer is what `make build` puts into bin/trainer. The agent that KEEP=1 make demo
+# leaves running has it; for an agent of your own, add it to the chroot:
 #
 #   client { chroot_env { "/opt/ebbtide/trainer" = "/bin/trainer" } }
 job "exec" {
@@ -21,15 +20,15 @@ job "exec" {
     task "vae" {
       driver = "ebbtide"
 
-      # These are the exec driver's options. The output of most trainers is
-      # understood without any of Ebbtide's.
+      # The exec driver's options. The output of most trainers is understood
+      # without any of Ebbtide's.
       config {
         command = "/bin/trainer"
         args    = ["-model", "vae", "-style", "plain"]
       }
 
       resources {
-        cpu    = 200 # MHz: the base weight, as ever; no upper bound
+        cpu    = 200 # MHz: the weight, not an upper bound
         memory = 128
       }
     }

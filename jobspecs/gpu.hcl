@@ -2,16 +2,16 @@
 #
 #   nomad job run jobspecs/gpu.hcl
 #
-# The node has the plugin ebbtide-gpu, its preload library and NVIDIA's container
-# toolkit (docs/gpu.md); the image is PyTorch's own, with nothing of ours in it.
+# The node needs the plugin ebbtide-gpu, its preload library and NVIDIA's container toolkit
+# (docs/gpu.md). The image is PyTorch's own.
 #
-# What to look at: the tasks are told of different amounts of memory, and of other
-# ones when one of them has ended:
+# What to look at: the tasks see different amounts of GPU memory, and more once one of them
+# has ended:
 #
 #   nomad alloc logs -f <allocation>
 #
-# "small" wants no more than 8 GiB, and what it leaves is for "large". If it wanted more,
-# "large" would still count for more, by its priority. Nomad shows who holds what:
+# "small" asks for at most 8 GiB and leaves the rest to "large". If it asked for more,
+# "large" would still weigh more, by its priority. To see which task has a seat:
 #
 #   nomad node status -stats <node>
 job "gpu" {
@@ -22,7 +22,7 @@ job "gpu" {
       driver = "ebbtide"
 
       meta {
-        ebbtide_priority = "80" # 1 to 100; 50 if nothing is said
+        ebbtide_priority = "80" # 1 to 100, default 50
       }
 
       config {
@@ -52,17 +52,17 @@ job "gpu" {
 
       resources {
         cpu    = 500
-        memory = 3072 # MiB of the host's
+        memory = 3072 # MiB of host memory
 
-        # When its memory on the card makes room for another task's, it is the task's own in
-        # the host: so much more, if Nomad's scheduler lets tasks have it (memory
-        # oversubscription). Without, it stays on the card, and others wait.
+        # While the task is parked, its GPU memory is in host memory and counts as the
+        # task's. memory_max makes room for it and needs memory oversubscription in
+        # Nomad's scheduler. Without it the task is not parked, and others wait.
         memory_max = 19456
 
         device "nvidia/share" {
           count = 1
 
-          # The card, not the share of it.
+          # The whole card, not the share.
           constraint {
             attribute = "${device.attr.memory}"
             operator  = ">="
@@ -78,7 +78,7 @@ job "gpu" {
       driver = "ebbtide"
 
       meta {
-        ebbtide_gpu_memory = "8192" # MiB: the most that it wants of the card's
+        ebbtide_gpu_memory = "8192" # MiB: the most GPU memory that it wants
       }
 
       config {

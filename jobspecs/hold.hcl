@@ -1,16 +1,16 @@
-# A training job that waits until the shim has found the node on which it can learn
-# fastest, and starts there at once. No node fulfils its constraint, so Nomad keeps it
-# waiting; the shim takes the constraint off. The shim must run, with placement { enabled = true }.
+# A training job that waits until the shim has chosen the node on which it can learn
+# fastest. No node fulfils its constraint, so Nomad leaves it pending until the shim takes
+# the constraint off. Needs a shim with placement { enabled = true }.
 #
 #   nomad job run jobspecs/hold.hcl
 #   ebbtide moves
 #
-# What to watch: without a shim `nomad job status hold` says that the constraint has
-# excluded all nodes. With one there is a single allocation, and ebbtide moves says why it
-# is where it is. If the shim finds no node within 30 s (placement.hold_timeout), Nomad
-# places the job as any other.
+# What to look at: without a shim, `nomad job status hold` says that the constraint excludes
+# all nodes. With one there is a single allocation, and `ebbtide moves` says why it is there.
+# If the shim finds no node within 30 s (placement.hold_timeout), Nomad places the job as
+# any other.
 #
-# To let all waiting jobs run without a shim, say on each node
+# To release all held jobs without a shim, run for each node
 #
 #   nomad node meta apply -node-id NODE ebbtide_hold=released
 job "hold" {

@@ -1,8 +1,8 @@
-# A trainer that prints nothing and writes its reports to a file, a JSON object a line.
+# A trainer that prints nothing and writes its reports to a file, one JSON object per line.
 #
 #   nomad job run jobspecs/jsonl.hcl
 #
-# What to watch: "metric", "value" and "step" in the status follow the file.
+# What to look at: "metric", "value" and "step" in the status follow the file.
 #
 #   nomad alloc fs -job jsonl alloc/data/ebbtide/mlp.json
 job "jsonl" {

@@ -1,11 +1,10 @@
-# A metric of your choice, which is to rise.
+# A metric of your choice that rises.
 #
 #   nomad job run jobspecs/metric.hcl
 #
-# What to look at: "metric" is accuracy and "goal" max in
-# alloc/data/ebbtide/gru.json. Without the metric's name Ebbtide would take the loss,
-# which is printed as well; without a goal it would infer max from the name. Say goal
-# where the name says nothing.
+# What to look at: in alloc/data/ebbtide/gru.json "metric" is accuracy and "goal" is max.
+# Without `metric` Ebbtide would read the loss, which is printed as well. `goal` is only
+# needed for names that do not imply a direction; accuracy does.
 job "metric" {
   type = "batch"
 

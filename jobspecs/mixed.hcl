@@ -1,15 +1,15 @@
-# A node with all kinds of tasks, under policy "auto": an inference service with a target,
-# a training job that has converged after a while, one that learns for long, and a task
-# that reports nothing.
+# All kinds of tasks on one node, under policy "auto": an inference service with a target, a
+# training job that converges after a while, one that learns for long, and a task that
+# reports nothing.
 #
 #   nomad job run jobspecs/mixed.hcl
 #
-# What to watch: the service gets what its target needs first; the rest goes to "vae",
-# because "mlp" gains nothing any more; "quiet" has its fair share. "rule" and "why" in each
-# status say so, and "node" has the counts.
+# What to look at: the service gets what its target needs; the rest goes to "vae", because
+# "mlp" gains nothing any more; "quiet" has its fair share. "rule" and "why" in each status
+# say so, and "node" has the counts.
 #
 #   nomad alloc fs -job mixed alloc/data/ebbtide/predict.json
-#   nomad job stop mixed                         # it has no end
+#   nomad job stop mixed                         # it does not end
 job "mixed" {
   type = "batch"
 
@@ -41,7 +41,7 @@ job "mixed" {
       }
     }
 
-    # What asks it. It is no service and no training job: leave it alone.
+    # The service's client: neither a service nor a training job, so it is not limited.
     task "load" {
       driver = "ebbtide"
       config {

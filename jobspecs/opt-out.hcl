@@ -1,11 +1,11 @@
-# A job that is never limited: its progress is read and shown, its CPU is left to
-# Nomad, and it does not count when the others divide theirs.
+# A job that is never limited: its progress is read and shown, Nomad alone decides its CPU,
+# and it is not counted when the other tasks' CPU is divided.
 #
 #   nomad job run jobspecs/opt-out.hcl
 #
-# What to look at: "why" in alloc/data/ebbtide/mlp.json says that the job asked not to
-# be limited; "shares" stay at 200 whatever runs beside it. Meta can stand in the
-# job, the group or the task.
+# What to look at: "why" in alloc/data/ebbtide/mlp.json says that the job asked for it, and
+# "shares" stays at 200 whatever runs beside it. Meta may be in the job, the group or the
+# task.
 job "opt-out" {
   type = "batch"
 

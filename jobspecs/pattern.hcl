@@ -1,10 +1,10 @@
-# A regular expression, for output that no preset reads. It needs the named group
-# "value"; "step" and "total" are optional. The syntax is RE2 (Go).
+# A regular expression for output that no preset reads. The named group "value" is
+# required, "step" and "total" are optional. The syntax is RE2 (Go).
 #
 #   nomad job run jobspecs/pattern.hcl
 #
-# What to look at: step and total in alloc/data/ebbtide/mlp.json. Try a pattern first
-# on a log that you have:
+# What to look at: step and total in alloc/data/ebbtide/mlp.json. Try a pattern on a log
+# first:
 #
 #   bin/ebbtide progress --pattern 'step=(?P<step>\d+) total_steps=(?P<total>\d+) .*loss=(?P<value>\S+)' < training.log
 job "pattern" {

@@ -1,10 +1,10 @@
-# One task for each kind of output that Ebbtide reads by itself. Copy the block of
-# your framework; preset = "auto" (the default) tries all of them.
+# One task for each kind of output that Ebbtide reads by itself. The default, preset =
+# "auto", tries all of them.
 #
 #   nomad job run jobspecs/presets.hcl
 #
-# What to look at: metric, value, step and total in alloc/data/ebbtide/<task>.json.
-# What a preset makes of a log can be tried without Nomad:
+# What to look at: metric, value, step and total in alloc/data/ebbtide/<task>.json. To try a
+# preset without Nomad:
 #
 #   bin/trainer -model mlp -style keras 2>&1 | bin/ebbtide progress --preset keras
 job "presets" {
@@ -47,7 +47,7 @@ job "presets" {
         command = "/bin/trainer"
         args    = ["-model", "mlp", "-threads", "1", "-style", "lightning"]
         progress {
-          preset = "lightning" # "tqdm" for such bars from elsewhere
+          preset = "lightning" # "tqdm" for other programs' bars
         }
       }
     }

@@ -1,8 +1,8 @@
-# A trainer with a metrics endpoint, read as Prometheus would read it.
+# A trainer with a Prometheus metrics endpoint.
 #
 #   nomad job run jobspecs/prometheus.hcl
 #
-# What to watch: "value" and "metric" in the status are the gauge train_loss.
+# What to look at: "metric" and "value" in the status are those of the gauge train_loss.
 #
 #   nomad alloc fs -job prometheus alloc/data/ebbtide/mlp.json
 job "prometheus" {

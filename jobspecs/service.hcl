@@ -1,14 +1,14 @@
-# An inference service with a response time that it is to have (DQoES): 150 ms for a
-# batch of 100, the median of its own Prometheus histogram.
+# An inference service with a target response time (DQoES): 150 ms for a batch of 100, the
+# median of its own Prometheus histogram.
 #
 #   nomad job run jobspecs/service.hcl
 #
-# What to watch: "class" in the status is G (better than asked), S (satisfied) or B
-# (worse), and "target.response_s" the measured time. Alone, the service is never limited.
-# Run jobspecs/compete.hcl beside it: the service keeps its response time.
+# What to look at: "class" in the status is G (better than the target), S (satisfied) or B
+# (worse), and "target.response_s" is the measured time. Alone, the service is never
+# limited. Run jobspecs/compete.hcl beside it: it keeps its response time.
 #
 #   nomad alloc fs -job service alloc/data/ebbtide/predict.json
-#   nomad alloc logs -job service load           # the same, as the client sees it
+#   nomad alloc logs -job service load           # the client's view
 job "service" {
   group "service" {
     network {
@@ -38,7 +38,7 @@ job "service" {
       }
     }
 
-    # What asks it. It is no service and no training job: leave it alone.
+    # The service's client: neither a service nor a training job, so it is not limited.
     task "load" {
       driver = "ebbtide"
       config {

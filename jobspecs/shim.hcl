@@ -1,15 +1,15 @@
-# The shim as a Nomad job: it moves training jobs between nodes (docs/shim.md). Two run,
-# one of them acts, and the other takes over when it is gone.
+# The shim as a Nomad job: it moves training jobs between nodes (docs/shim.md). Two
+# instances run; one leads, the other takes over if that fails.
 #
 #   nomad acl policy apply -namespace default -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
 #   nomad job run jobspecs/shim.hcl
 #
-# The clients have Ebbtide's package. The first command only where ACLs are on. There is no token and no certificate to hand
-# out: each task talks to its own agent, through the socket that Nomad puts beside its
-# secrets, as the identity that Nomad has given it, and the policy is bound to that.
+# The clients need Ebbtide's package. The first command is needed only with ACLs. No token or
+# certificate is needed: each task uses its own agent's socket, which Nomad puts beside the
+# task's secrets, and its workload identity, to which the policy is bound.
 #
-# What to watch: the log of one says that it leads and follows the cluster, that of the
-# other that it stands by.
+# What to look at: one instance logs that it leads and follows the cluster, the other that it
+# stands by.
 #
 #   nomad alloc logs -stderr -job ebbtide-shim
 #   ebbtide moves
@@ -17,7 +17,7 @@
 variable "ebbtide" {
   type        = string
   default     = "/usr/bin/ebbtide"
-  description = "The command, as tasks of the exec driver see it: the agent's chroot_env has /usr unless it says otherwise."
+  description = "Path of the command in the exec driver's chroot, which has /usr by default."
 }
 
 job "ebbtide-shim" {
@@ -45,7 +45,7 @@ job "ebbtide-shim" {
       }
     }
 
-    # It is to run for ever. One that cannot is tried on other nodes as well.
+    # Runs for ever; rescheduled to another node if it fails here.
     restart {
       attempts = 3
       interval = "5m"
@@ -58,7 +58,7 @@ job "ebbtide-shim" {
       unlimited      = true
     }
 
-    # One after the other, so that there is always one to lead.
+    # One at a time, so that one can always lead.
     update {
       max_parallel     = 1
       health_check     = "checks"
@@ -84,7 +84,7 @@ job "ebbtide-shim" {
         NOMAD_ADDR = "unix://${NOMAD_SECRETS_DIR}/api.sock"
       }
 
-      # docs/shim.md has every option. A change is taken over without a restart.
+      # docs/shim.md has every option. Changes apply without a restart.
       template {
         destination   = "local/shim.hcl"
         change_mode   = "signal"
@@ -96,8 +96,8 @@ job "ebbtide-shim" {
         EOH
       }
 
-      # A move that is under way takes a while to be undone. The client's
-      # max_kill_timeout caps this.
+      # Time to undo a move that is under way; capped by the client's
+      # max_kill_timeout.
       kill_signal  = "SIGTERM"
       kill_timeout = "3m"
 

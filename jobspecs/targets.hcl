@@ -1,13 +1,13 @@
-# Two training jobs that say what is good enough (TRADL). "vae" is usable at a loss of
-# 115 and done at 108; "mlp" is done at 0.74 and has no acceptable target.
+# Two training jobs with targets (TRADL). "vae" is usable at a loss of 115 and complete at
+# 108; "mlp" is complete at 0.74 and has no acceptable target.
 #
 #   nomad job run jobspecs/targets.hcl
 #
-# What to watch: at 115 an event says that the acceptable target is reached, the marker
+# What to look at: at 115 an event says that the acceptable target is reached, the marker
 # alloc/data/ebbtide/vae.acceptable appears, and the trainer, on SIGUSR1, writes its best
-# parameters to alloc/data/vae.best. From then on "vae" has little of the CPU while "mlp"
-# still learns. At its objective each task ends: the allocation is complete, although the
-# trainer itself exits with status 143.
+# parameters to alloc/data/vae.best. From then on "vae" yields CPU to "mlp" while that still
+# learns. At its objective each task ends: the allocation is complete, although the trainer
+# exits with status 143.
 #
 #   nomad alloc status -job targets              # events, and complete at the end
 #   nomad alloc fs -job targets alloc/data/ebbtide/vae.json
@@ -46,7 +46,7 @@ job "targets" {
       }
       meta {
         ebbtide_metric = "loss"
-        # Reports are noisy: three in a row.
+        # Three reports in a row, because single ones are noisy.
         ebbtide_objective   = "0.74"
         ebbtide_target_hold = "3"
       }

@@ -1,9 +1,9 @@
-# A trainer that writes TensorBoard's event files.
+# A trainer that writes TensorBoard event files.
 #
 #   nomad job run jobspecs/tensorboard.hcl
 #
-# What to watch: the status follows the scalar, and `tensorboard --logdir` shows the same curve
-# from alloc/data/runs.
+# What to look at: the status follows the scalar; `tensorboard --logdir` on alloc/data/runs
+# shows the same curve.
 #
 #   nomad alloc fs -job tensorboard alloc/data/ebbtide/mlp.json
 job "tensorboard" {

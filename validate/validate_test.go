@@ -172,7 +172,7 @@ func TestJobspec(t *testing.T) {
     meta {
       ebbtide_objective = "0.1"
     }
-  }`), []string{`x.hcl:7:7: error: j/g/t: meta.ebbtide_objective: needs a metric: set meta.ebbtide_metric (or progress.metric / progress.pattern) to the name of the value that is to reach 0.1`}},
+  }`), []string{`x.hcl:7:7: error: j/g/t: meta.ebbtide_objective: needs a metric: set meta.ebbtide_metric (or progress.metric or progress.pattern) to the name of the value that is to reach 0.1`}},
 		{"meta of the job", `job "j" {
   meta = {
     "ebbtide-objective" = "low"
@@ -185,7 +185,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
     }
   }
-}`, []string{`x.hcl:3:5: error: j: meta.ebbtide_objective: must be a number, the value of the metric that is wanted, got "low"`}},
+}`, []string{`x.hcl:3:5: error: j: meta.ebbtide_objective: must be a number, a value of the metric, got "low"`}},
 		{"an objective of a service", `job "j" {
   group "g" {
     meta {

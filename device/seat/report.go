@@ -27,31 +27,30 @@ const (
 // Report is a container's state on its cards. The plugin writes it, and the ebbtide driver
 // publishes it.
 type Report struct {
-	State State     `json:"state"`
-	Since time.Time `json:"since"` // start of this state
-	Why   string    `json:"why"`   // human-readable; "" while running
-	Cards []Card    `json:"cards"`
-	// Unparked is why it cannot be parked, or why the last attempt failed; "" if it succeeded.
-	Unparked string `json:"not_parked"`
+	State    State     `json:"state"` // `running`, `waiting` (for memory), `paused`, `parked`, `lost`
+	Since    time.Time `json:"since"` // when it entered this state
+	Why      string    `json:"why"`   // why it does not run, in a sentence; empty while running
+	Cards    []Card    `json:"cards"`
+	Unparked string    `json:"not_parked"` // why its memory cannot be parked, or why the last attempt failed; empty if it succeeded
 
-	Denied  uint64  `json:"denied"` // requests for memory
-	WaitedS float64 `json:"waited_s"`
-	Pauses  int     `json:"pauses"`
-	PausedS float64 `json:"paused_s"`
-	Parks   int     `json:"parks"`
-	ParkedS float64 `json:"parked_s"`
+	Denied  uint64  `json:"denied"`   // denied requests for memory
+	WaitedS float64 `json:"waited_s"` // seconds that granted requests have waited
+	Pauses  int     `json:"pauses"`   // pauses so far, those for parking included
+	PausedS float64 `json:"paused_s"` // seconds in completed pauses
+	Parks   int     `json:"parks"`    // times that its memory was parked
+	ParkedS float64 `json:"parked_s"` // seconds parked, completed times only
 }
 
 // Card is a container's use of a card, in MiB.
 type Card struct {
-	UUID       string `json:"uuid"`
-	Model      string `json:"model"`
-	MemoryMiB  uint64 `json:"memory_mib"`
-	ShareMiB   uint64 `json:"share_mib"`
-	HeldMiB    uint64 `json:"held_mib"`
-	UsedMiB    uint64 `json:"used_mib"` // according to NVML
-	ParkedMiB  uint64 `json:"parked_mib"`
-	WaitingMiB uint64 `json:"waiting_mib"`
+	UUID       string `json:"uuid"`        // the card's UUID
+	Model      string `json:"model"`       // the card's model
+	MemoryMiB  uint64 `json:"memory_mib"`  // the card's memory
+	ShareMiB   uint64 `json:"share_mib"`   // the task's share of it
+	HeldMiB    uint64 `json:"held_mib"`    // memory granted to the task
+	UsedMiB    uint64 `json:"used_mib"`    // memory used according to NVML; much more than held means that some bypasses the gate
+	ParkedMiB  uint64 `json:"parked_mib"`  // of the held memory, what is in host memory
+	WaitingMiB uint64 `json:"waiting_mib"` // memory that it waits for
 }
 
 // ParkedMiB is the total parked memory of all cards.

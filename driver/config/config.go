@@ -54,23 +54,40 @@ type common struct {
 func Options() []policy.Option {
 	const text, number = policy.KindString, policy.KindNumber
 	return slices.Concat([]policy.Option{
-		{Name: "engine", Kind: text, Default: `"docker"`},
-		{Name: "policy", Kind: text, Default: `"` + policies.Names()[0] + `"`},
-		{Name: "mode", Kind: text, Default: `"weight"`},
-		{Name: "estimator", Kind: text, Default: `"robust"`},
+		{Name: "engine", Kind: text, Default: `"docker"`, Allowed: either(Engines()...),
+			Doc: "The Nomad driver that runs the tasks and whose options `config` takes. One per node; constrain jobs by `${attr.driver.ebbtide.engine}`."},
+		{Name: "policy", Kind: text, Default: `"` + policies.Names()[0] + `"`, Allowed: either(policies.Names()...),
+			Doc: "How the CPU is divided, see below."},
+		{Name: "mode", Kind: text, Default: `"weight"`, Allowed: either(string(plan.ModeWeight), string(plan.ModeQuota)),
+			Doc: "A limit is a weight, which counts while CPU is short, or a hard quota."},
+		{Name: "estimator", Kind: text, Default: `"robust"`, Allowed: either(growth.KindRobust, growth.KindPublished),
+			Doc: "How growth is measured. `published`, the papers' form, compares raw values of the metric."},
 	}, policies.Options(), []policy.Option{
-		{Name: "specon_alpha", Kind: number, Default: `0.01`},
-		{Name: "specon_interval", Kind: text, Default: `"30s"`},
-		{Name: "interval", Kind: text, Default: `"20s"`},
-		{Name: "max_interval", Kind: text, Default: `"5m"`},
-		{Name: "pool_cores", Kind: number, Default: `0`},
-		{Name: "quota_min_cores", Kind: number, Default: `1`},
-		{Name: "io_weight", Kind: text, Default: `"off"`},
-		{Name: "no_progress_after", Kind: text, Default: `"2m"`},
-		{Name: "docker_timeout", Kind: text, Default: `"10s"`},
-		{Name: "docker_outage", Kind: text, Default: `"2m"`},
+		{Name: "specon_alpha", Kind: number, Default: `0.01`, Allowed: "> 0, ≤ 1",
+			Doc: "SpeCon: a task slows down while its metric moves less than this fraction of its range per interval."},
+		{Name: "specon_interval", Kind: text, Default: `"30s"`, Allowed: "1s to 1h",
+			Doc: "SpeCon: that interval."},
+		{Name: "interval", Kind: text, Default: `"20s"`, Allowed: "1s to 1h",
+			Doc: "Time between decisions; should span several reports. Joins and leaves are decided at once."},
+		{Name: "max_interval", Kind: text, Default: `"5m"`, Allowed: "1s to 24h, ≥ `interval`",
+			Doc: "The interval doubles up to this while all tasks have converged."},
+		{Name: "pool_cores", Kind: number, Default: `0`, Allowed: "0 to the node's CPUs",
+			Doc: "Cores to divide, used as given. 0: all CPUs less Nomad's `reserved` and those of `cores` tasks."},
+		{Name: "quota_min_cores", Kind: number, Default: `1`, Allowed: "> 0",
+			Doc: "Least quota of a task in cores, where the pool has room for it."},
+		{Name: "io_weight", Kind: text, Default: `"off"`, Allowed: "`on`, `off`",
+			Doc: "Also weight block I/O in the proportions of CPU. Needs BFQ or, with cgroup v2, iocost."},
+		{Name: "no_progress_after", Kind: text, Default: `"2m"`, Allowed: "1s to 24h",
+			Doc: "Time without a report after which an event says so."},
+		{Name: "docker_timeout", Kind: text, Default: `"10s"`, Allowed: "1s to 5m",
+			Doc: "Longest call of Ebbtide's own to Docker."},
+		{Name: "docker_outage", Kind: text, Default: `"2m"`, Allowed: "0s to 24h",
+			Doc: "How long Docker may be unreachable before tasks are given up. `0s`: as stock Nomad."},
 	})
 }
+
+// either lists allowed values as Markdown.
+func either(values ...string) string { return "`" + strings.Join(values, "`, `") + "`" }
 
 // Settings are the options, validated and parsed.
 type Settings struct {

@@ -3,11 +3,14 @@
 
 package options
 
-// Field is a field of one of Ebbtide's blocks in a task's config.
+// Field is a field of one of Ebbtide's blocks in a task's config. What is for people is Markdown.
 type Field struct {
 	Name     string
 	Type     string // as HCL writes it
 	Required bool
+	Default  string // for people
+	Allowed  string // for people
+	Doc      string // for people
 }
 
 // Block is one of Ebbtide's blocks.
@@ -21,31 +24,52 @@ func Schema() []Block {
 	const text, number = "string", "number"
 	return []Block{
 		{"progress", []Field{
-			{Name: "preset", Type: text},
-			{Name: "metric", Type: text},
-			{Name: "pattern", Type: text},
-			{Name: "goal", Type: text},
-			{Name: "file", Type: text},
-			{Name: "format", Type: text},
-			{Name: "tensorboard", Type: text},
-			{Name: "prometheus", Type: text},
-			{Name: "labels", Type: "list(map(string))"},
-			{Name: "step", Type: text},
-			{Name: "total", Type: text},
-			{Name: "quantile", Type: number},
-			{Name: "scale", Type: number},
+			{Name: "preset", Type: text, Default: "`auto`", Allowed: "see below",
+				Doc: "Kind of output lines to look at."},
+			{Name: "metric", Type: text, Allowed: "≤ 128 bytes", Default: "a training loss",
+				Doc: "The whole name as the trainer prints it, in any case."},
+			{Name: "pattern", Type: text, Allowed: "RE2, ≤ 4096 bytes",
+				Doc: "Regular expression instead of a preset. Named groups: `value`, optionally `step`, `total`. `metric` then only names the value."},
+			{Name: "goal", Type: text, Default: "from the name, else `min`", Allowed: "`min`, `max`",
+				Doc: "Whether the metric is to fall or to rise."},
+			{Name: "file", Type: text, Allowed: "beneath `/local` or `/alloc`",
+				Doc: "Read this file, to which the trainer appends."},
+			{Name: "format", Type: text, Default: "from the name", Allowed: "`jsonl`, `csv`",
+				Doc: "Format of `file`."},
+			{Name: "tensorboard", Type: text, Allowed: "beneath `/local` or `/alloc`",
+				Doc: "Read the event files below this directory."},
+			{Name: "prometheus", Type: text, Allowed: "URL of the allocation",
+				Doc: "Read this metrics endpoint. Needs `metric`."},
+			{Name: "labels", Type: "list(map(string))", Allowed: "a block",
+				Doc: "`prometheus`: labels that select one of several series."},
+			{Name: "step", Type: text, Allowed: "metric name",
+				Doc: "`prometheus`: the steps done."},
+			{Name: "total", Type: text, Allowed: "metric name",
+				Doc: "`prometheus`: all steps of the training."},
+			{Name: "quantile", Type: number, Default: "0.95", Allowed: "> 0, < 1",
+				Doc: "`prometheus`: quantile of a histogram or summary."},
+			{Name: "scale", Type: number, Default: "1", Allowed: "> 0",
+				Doc: "Factor for values; 0.001 turns milliseconds into seconds."},
 		}},
 		{"target", []Field{
-			{Name: "signal", Type: text},
-			{Name: "stop_signal", Type: text},
-			{Name: "grace", Type: text},
+			{Name: "signal", Type: text, Allowed: "signal name",
+				Doc: "Sent at the acceptable target, for example to save the best parameters."},
+			{Name: "stop_signal", Type: text, Default: "the engine's", Allowed: "signal name",
+				Doc: "Sent at the objective."},
+			{Name: "grace", Type: text, Default: "30s", Allowed: "0s to 1h",
+				Doc: "Time from `stop_signal` until the task is killed."},
 		}},
 		{"checkpoint", []Field{
-			{Name: "path", Type: text, Required: true},
-			{Name: "shared", Type: "bool"},
-			{Name: "signal", Type: text},
-			{Name: "timeout", Type: text},
-			{Name: "lease", Type: text},
+			{Name: "path", Type: text, Required: true, Allowed: "path or pattern (`*`, `?`, `[…]`) beneath `/local` or `/alloc/data`",
+				Doc: "What the task saves: files or directories, no symbolic links. Required."},
+			{Name: "shared", Type: "bool", Default: "false",
+				Doc: "`path` is in a volume with the same content on every node (NFS, CSI)."},
+			{Name: "signal", Type: text, Default: "SIGUSR1", Allowed: "signal name",
+				Doc: "Makes the task save. It may exit after SIGTERM, SIGINT, SIGQUIT or SIGHUP."},
+			{Name: "timeout", Type: text, Default: "1m", Allowed: "1s to 1h",
+				Doc: "Longest time for saving."},
+			{Name: "lease", Type: text, Default: "1m", Allowed: "1s to 1h",
+				Doc: "Longest freeze afterwards."},
 		}},
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
-// Keys of a job's meta that Ebbtide reads. Meta of job, group and task is merged
-// by Nomad, the task's winning. Prefix is that of all of them.
+// Keys of a job's meta that Ebbtide reads. Nomad merges the meta of job, group and task; the
+// task's wins. All keys begin with Prefix.
 const (
 	Prefix     = "ebbtide_"
 	KeyGoal    = "ebbtide_goal"
@@ -43,14 +43,47 @@ const (
 	keyEpochs     = "ebbtide_total_epochs"
 )
 
-// MetaKeys lists them, for error messages.
-func MetaKeys() []string {
-	return []string{KeyAcceptable, keyAdopt, keyOften, KeyGoal, keyGPUGroup, keyGPUInput, KeyGPUMemory, KeyWaits, keyLimit, KeyMetric, keyMigrate, KeyObjective, keyPriority, KeyQoE, KeyTargetHold, keyEpochs, keySteps}
+// MetaKey is a key with what people are told of it, as Markdown.
+type MetaKey struct {
+	Name    string
+	Allowed string // with the default
+	Doc     string
 }
 
-// Key is the key as which Ebbtide reads one of a job's meta; false if it is none of its own.
-// In the environment, where the driver finds them, Nomad puts each key twice, once in upper
-// case, and replaces what a variable's name must not have.
+// Meta describes the keys, by name.
+func Meta() []MetaKey {
+	return []MetaKey{
+		{KeyAcceptable, "a number", "Value of the metric at which the model is usable."},
+		{keyAdopt, "an allocation's ID", "Set by a move that was sent home: the first allocation that starts with it on the node continues from that one's checkpoint. Stays until the job is registered again or moved."},
+		{keyOften, "duration, 0s to 8760h", "Least time between two moves, if longer than the shim's."},
+		{KeyGoal, "`min`, `max`", "As `progress.goal`."},
+		{keyGPUGroup, "a name; default: the job", "Tasks of one group share its part of the GPU's memory."},
+		{keyGPUInput, "a number > 0", "Size of the input, in any unit: the need for GPU memory is learnt by it."},
+		{KeyGPUMemory, "MiB, 1 to what the card has", "Most GPU memory that the task wants."},
+		{KeyWaits, "`true`, `false`", "The job waits for the shim to place it, by a constraint of its own."},
+		{keyLimit, "`on`, `off`; default `on`", "`off`: never limited, not counted when CPU is divided; progress is shown."},
+		{KeyMetric, "a name", "As `progress.metric`."},
+		{keyMigrate, "`true` (all), `false`, or a list of " + "`" + strings.Join(optin.All(), "`, `") + "`", "Policies by which the shim may move the job. Needs a `checkpoint` block."},
+		{KeyObjective, "a number, at least as good", "Value at which the job is stopped as complete."},
+		{keyPriority, "1 to 100; default 50", "Weight on a shared GPU."},
+		{KeyQoE, "a time > 0: `0.25`, `250ms`", "Target response time of a service. Excludes the training targets."},
+		{KeyTargetHold, "1 to 1000; default 1", "Consecutive reports that must reach a target."},
+		{keyEpochs, "> 0, ≤ 1e12", "Epochs of the whole training. Counts once the output tells how many steps an epoch has. Not together with `ebbtide_total_steps`."},
+		{keySteps, "> 0, ≤ 1e12", "Steps of the whole training, as the output counts them. Overrides the output."},
+	}
+}
+
+// MetaKeys lists the keys, for error messages.
+func MetaKeys() (names []string) {
+	for _, k := range Meta() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// Key normalises a key of a job's meta; ours is false if it is not one of Ebbtide's. Nomad
+// puts each key into the environment twice, once in upper case, and replaces characters that
+// a variable's name cannot have.
 func Key(name string) (key string, ours bool) {
 	key = strings.Map(func(r rune) rune {
 		if r == '_' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -92,7 +125,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 		}
 	case keyGPUInput:
 		if v, err := strconv.ParseFloat(value, 64); err != nil || !(v > 0) || math.IsInf(v, 0) {
-			errs.Add("meta."+key, "must be a number > 0, the size of what the job works on, got %q", value)
+			errs.Add("meta."+key, "must be a number > 0, the size of the input, got %q", value)
 		}
 	case keyPriority:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 100 {
@@ -120,7 +153,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	case KeyAcceptable, KeyObjective:
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-			errs.Add("meta."+key, "must be a number, the value of the metric that is wanted, got %q", value)
+			errs.Add("meta."+key, "must be a number, a value of the metric, got %q", value)
 		} else if key == KeyAcceptable {
 			o.Targets.Acceptable = &v
 		} else {
@@ -129,14 +162,14 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	case KeyTargetHold:
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 || n > maxHold {
-			errs.Add("meta."+key, "must be a number of reports in a row from 1 to %d, got %q", maxHold, value)
+			errs.Add("meta."+key, "must be from 1 to %d consecutive reports, got %q", maxHold, value)
 		} else {
 			o.Targets.Hold = n
 		}
 	case keySteps, keyEpochs:
 		v, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(v > 0) || v > maxTotal {
-			errs.Add("meta."+key, "must be a number > 0 and ≤ %g, how many there are in the whole training, got %q", maxTotal, value)
+			errs.Add("meta."+key, "must be a number > 0 and ≤ %g, the total of the whole training, got %q", maxTotal, value)
 		} else if key == keySteps {
 			o.Work.Steps = v
 		} else {
@@ -145,7 +178,7 @@ func (o *Task) readMeta(key, value string, errs *fields.Errors) {
 	case KeyQoE:
 		v, err := seconds(value)
 		if err != nil {
-			errs.Add("meta."+key, "must be a response time > 0, in seconds or with a unit (0.25, 250ms), got %q", value)
+			errs.Add("meta."+key, "must be a response time > 0, in seconds or with a unit, such as 0.25 or 250ms, got %q", value)
 		}
 		o.Targets.QoE = v
 	default:
@@ -174,7 +207,7 @@ func seconds(text string) (float64, error) {
 	return v, nil
 }
 
-// WithoutSeat returns the keys that are of no use to a task without a seat on a shared card.
+// WithoutSeat returns the keys that have no effect for a task without a seat on a shared card.
 func WithoutSeat(meta map[string]string) (keys []string) {
 	for key := range meta {
 		if strings.HasPrefix(key, keyGPU) {

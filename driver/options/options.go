@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package options knows what a jobspec says to Ebbtide about a task, in its config and in
-// meta: the names, and what is allowed. It is apart from package driver because that links
-// Nomad's drivers, which the command line must not.
+// Package options defines what a jobspec tells Ebbtide about a task, in its config and in
+// meta: names, defaults and allowed values. It is separate from package driver, which links
+// Nomad's drivers: the command line must not.
 package options
 
 import (
@@ -25,24 +25,25 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Task is what a jobspec says to Ebbtide: technical settings in the
-// task's config, wishes about the job itself in meta.
+// Task is what a jobspec tells Ebbtide: technical settings in the task's config, properties
+// of the job in meta.
 type Task struct {
 	Progress progress.Config
-	Limit    bool // false: the job asked never to be limited
+	Limit    bool // false: the task is never limited
 	Targets  target.Targets
 	// Work is what is known of the task's size before it reports.
 	Work remaining.Declared `json:",omitzero"`
-	// Run says which runs are like this one; Nomad's drivers change the config that it is of.
+	// Run identifies runs like this one. It is computed early, because Nomad's drivers change
+	// the config.
 	Run history.Key `json:",omitzero"`
 	Act Actions
 	// Migrate says that the job may be moved to another node.
 	Migrate bool `json:",omitempty"`
 	// Adopt is the allocation whose checkpoint it goes on from; "" = its own.
 	Adopt string `json:",omitempty"`
-	// Identity is the file in which the plugin of its card is told what it is; "" = no seat.
+	// Identity is the file that tells the device plugin which task this is; "" = no seat.
 	Identity string `json:",omitempty"`
-	// GPU is the file in which is reported how it fares on a shared card; "" = no seat.
+	// GPU is the file in which the device plugin reports on the task; "" = no seat.
 	GPU string `json:",omitempty"`
 	// Checkpoint says how the task saves its state; nil = it cannot be moved.
 	Checkpoint *checkpoint.Config `json:",omitempty"`
@@ -55,8 +56,8 @@ type Actions struct {
 	Grace      time.Duration // from then until the task is killed
 }
 
-// defaultGrace is how long a task may take to save its last state: six times
-// Nomad's default kill_timeout, for here it is a result that would be lost.
+// defaultGrace is how long a task may take to save its last state. It is six times Nomad's
+// default kill_timeout, because a result would be lost.
 const defaultGrace = 30 * time.Second
 
 // Input is what a jobspec says of a task, with all variables replaced.
@@ -70,8 +71,8 @@ type Input struct {
 	Dirs checkpoint.Dirs
 }
 
-// Read reads and checks what the jobspec says to Ebbtide. Every error found is reported, by
-// the path of its field: "progress.metric", "meta.ebbtide_goal".
+// Read reads and checks what the jobspec tells Ebbtide. It reports every error, by the path
+// of its field: "progress.metric", "meta.ebbtide_goal".
 func Read(in Input) (*Task, fields.Errors) {
 	o := &Task{Limit: true, Targets: target.Targets{Hold: 1}, Act: Actions{Grace: defaultGrace}}
 	var errs fields.Errors
@@ -89,7 +90,7 @@ func Read(in Input) (*Task, fields.Errors) {
 	return o, errs
 }
 
-// merge adds the errors that are joined in err.
+// merge adds the errors joined in err.
 func merge(errs *fields.Errors, err error) {
 	if err == nil {
 		return
@@ -142,8 +143,8 @@ func (o *Task) readProgress(p *Progress, errs *fields.Errors) {
 	}
 }
 
-// Number reads a number of a config. One that a float64 cannot hold exactly, such as 0.3,
-// comes as text.
+// Number reads a number of a config. Nomad passes one that a float64 cannot hold exactly,
+// such as 0.3, as text.
 func Number(value any) (float64, error) {
 	switch v := value.(type) {
 	case float64:
@@ -167,7 +168,7 @@ func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 		return
 	}
 	for _, s := range []struct{ field, value string }{{"signal", t.Signal}, {"stop_signal", t.StopSignal}} {
-		// Nomad's exec driver turns what it does not know into SIGINT.
+		// Nomad's exec driver turns an unknown signal into SIGINT.
 		if _, err := signals.Parse(s.value); s.value != "" && err != nil {
 			errs.Add("target."+s.field, "must be the name of a signal like SIGUSR1, got %q", s.value)
 		}
@@ -181,10 +182,10 @@ func (o *Task) readTarget(blocks *Blocks, errs *fields.Errors) {
 		o.Act.Grace = d
 	}
 	if t.Signal != "" && o.Targets.Acceptable == nil {
-		errs.Add("target.signal", "%q is sent at meta.%s, which is not set", t.Signal, KeyAcceptable)
+		errs.Add("target.signal", "%q is sent at the acceptable target: set meta.%s, or remove it", t.Signal, KeyAcceptable)
 	}
 	if t.StopSignal != "" && o.Targets.Objective == nil {
-		errs.Add("target.stop_signal", "%q is sent at meta.%s, which is not set", t.StopSignal, KeyObjective)
+		errs.Add("target.stop_signal", "%q is sent at the objective: set meta.%s, or remove it", t.StopSignal, KeyObjective)
 	}
 }
 
@@ -220,8 +221,8 @@ func (o *Task) readCheckpoint(dirs checkpoint.Dirs, blocks *Blocks, errs *fields
 	o.Checkpoint = &c
 }
 
-// CheckTargets checks what the targets say together. A target ends a job or makes it
-// yield, so it is told which value is meant, and which way that value is to go.
+// CheckTargets checks the targets together. A target ends a job or makes it yield, so its
+// metric and direction must be explicit.
 func (o *Task) CheckTargets() error {
 	var errs fields.Errors
 	t := o.Targets
@@ -235,10 +236,10 @@ func (o *Task) CheckTargets() error {
 		errs.Add("meta."+KeyQoE, "cannot be used together with %s or %s: a service has no end", keySteps, keyEpochs)
 	}
 	if t.Hold > 1 && !t.Any() {
-		errs.Add("meta."+KeyTargetHold, "is for %s and %s, which are not set", KeyAcceptable, KeyObjective)
+		errs.Add("meta."+KeyTargetHold, "applies to %s and %s, and neither is set", KeyAcceptable, KeyObjective)
 	}
 	if t.QoE > 0 && o.Progress.Goal == progress.GoalMax {
-		errs.Add("meta."+KeyGoal, "%q contradicts meta.%s: a response time is to be small", o.Progress.Goal, KeyQoE)
+		errs.Add("meta."+KeyGoal, "%q contradicts meta.%s: a response time is to fall", o.Progress.Goal, KeyQoE)
 	} else if t.QoE > 0 {
 		o.Progress.Goal = progress.GoalMin // whatever the metric is called
 	}
@@ -250,9 +251,9 @@ func (o *Task) CheckTargets() error {
 		switch {
 		case x.value == nil:
 		case metric == "":
-			errs.Add("meta."+x.key, "needs a metric: set meta.%s (or progress.metric / progress.pattern) to the name of the value that is to reach %v", KeyMetric, *x.value)
+			errs.Add("meta."+x.key, "needs a metric: set meta.%s (or progress.metric or progress.pattern) to the name of the value that is to reach %v", KeyMetric, *x.value)
 		case goal == "":
-			errs.Add("meta."+x.key, `needs a direction: %q does not say whether it is to fall or to rise to %v: set meta.%s = "min" or "max"`, metric, *x.value, KeyGoal)
+			errs.Add("meta."+x.key, `needs a direction: the name %q does not imply whether it falls or rises to %v: set meta.%s to "min" or "max"`, metric, *x.value, KeyGoal)
 		}
 	}
 	if g := policy.Goal(goal); metric != "" && g.Valid() {

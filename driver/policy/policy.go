@@ -35,6 +35,8 @@ type Option struct {
 	Name    string
 	Kind    string // KindString, KindNumber or KindBool
 	Default string // a literal, the same in HCL and in JSON
+	Allowed string // for people: the values, with their unit
+	Doc     string // for people: what it does, a line of Markdown
 	Param   string // for a policy's option: the parameter that it sets, by its path
 }
 

@@ -13,7 +13,7 @@ const eventEvery = 30 * time.Second
 type Event struct {
 	TaskID, AllocID, TaskName string
 	Message                   string
-	Annotations               map[string]string
+	Annotations               map[string]string // its kind, as Annotation, and what else is for tools
 }
 
 // Events holds a task's events back so that they come one at a time. What is overtaken
@@ -44,7 +44,7 @@ func (e *Events) Enqueue(kind, message string) {
 func (e *Events) Send(kind, message string, now time.Time) {
 	e.last = now
 	ev := e.task
-	ev.Message, ev.Annotations = message, map[string]string{"ebbtide": kind}
+	ev.Message, ev.Annotations = message, map[string]string{Annotation: kind}
 	go e.emit(ev)
 }
 

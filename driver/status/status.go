@@ -67,156 +67,154 @@ func (n Number) Known() bool {
 }
 
 // Status is what is known about one task now. Fractions are of the node's
-// elastic CPU pool (1 = all of it).
+// elastic CPU pool (1 = all of it). The comment at each field is also its row in
+// docs/reference.md (make docs).
 type Status struct {
-	Schema  int    `json:"schema"`  // layout, see Schema; set by the Writer
+	Schema  int    `json:"schema"`  // layout of the file, 1; fields may be added without raising it
 	Version string `json:"version"` // of the driver
 
-	Task      string `json:"task"`
-	Alloc     string `json:"alloc"`
-	Job       string `json:"job"`
-	Namespace string `json:"namespace,omitempty"`
+	Task      string `json:"task"`                // name of the task
+	Alloc     string `json:"alloc"`               // ID of the allocation
+	Job       string `json:"job"`                 // ID of the job
+	Namespace string `json:"namespace,omitempty"` // of the job; absent if unknown
 
-	Engine    string `json:"engine"`    // docker, exec
-	Policy    string `json:"policy"`    // auto, fsp, flowcon, tradl, dqoes, none
-	Estimator string `json:"estimator"` // robust, published
-	Mode      string `json:"mode"`      // weight, quota, none
+	Engine    string `json:"engine"`    // the agent's option
+	Policy    string `json:"policy"`    // the agent's option
+	Estimator string `json:"estimator"` // the agent's option
+	Mode      string `json:"mode"`      // the agent's option
 
-	Kind     string    `json:"kind"`     // training, service
-	Category string    `json:"category"` // NL growing, WL watching, CL converged, "" new or a service
-	Class    string    `json:"class"`    // of a service: G better than asked, S satisfied, B worse; "" not measured
-	Since    time.Time `json:"since"`    // in this category or class since
+	Kind     string    `json:"kind"`     // `training`, or `service` (with `ebbtide_qoe_target`)
+	Category string    `json:"category"` // `NL` growing, `WL` watching, `CL` converged; empty for services and exempt tasks
+	Class    string    `json:"class"`    // of a service: `G` better than its target, `S` satisfied, `B` worse; empty if not measured
+	Since    time.Time `json:"since"`    // when it entered this category or class
 
 	Target Target `json:"target"`
 
-	Metric   string `json:"metric"`         // the name of E, "" until one was seen
-	Goal     string `json:"goal"`           // min, max
-	Value    Number `json:"value"`          // E, the last report
-	Step     Number `json:"step"`           // null: not reported
-	Total    Number `json:"total"`          // steps in all; null: not reported
-	Progress Number `json:"progress_per_s"` // P (eq. 1), per second of wall time
-	Growth   Number `json:"growth"`         // G = P/R (eq. 2), per second with the whole pool; null: unmeasured
+	Metric   string `json:"metric"`         // name of the metric; empty until one was seen
+	Goal     string `json:"goal"`           // `min`, `max`
+	Value    Number `json:"value"`          // last report; null also for NaN and infinity
+	Step     Number `json:"step"`           // of the last report
+	Total    Number `json:"total"`          // steps of the whole training
+	Progress Number `json:"progress_per_s"` // gain per second of wall time
+	Growth   Number `json:"growth"`         // gain per second with the whole pool: in ranges of the values so far (`robust`) or the metric's unit (`published`)
 	Reports  int64  `json:"reports"`        // values read so far
-	Plateau  bool   `json:"plateau"`        // no growth that could be told from noise
-	Diverged bool   `json:"diverged"`       // the last value was NaN or infinite
+	Plateau  bool   `json:"plateau"`        // no growth is discernible from noise (`robust`)
+	Diverged bool   `json:"diverged"`       // the metric is NaN or infinite
 
 	Fair      Fair      `json:"fair"`
 	SpeCon    SpeCon    `json:"specon"`
 	Move      Move      `json:"move"`
 	Resources Resources `json:"resources"`
 
-	// GPU is how the task fares on a shared card; null if it has no seat, or nothing is known.
+	// GPU is the task's use of shared cards; null if it has none, or nothing is known.
 	GPU *seat.Report `json:"gpu,omitempty"`
 
-	Use              Number `json:"use"`   // fraction of the pool, over the last interval
-	CPUSeconds       Number `json:"cpu_s"` // used since the task started
-	Periods          uint64 `json:"cfs_periods"`
-	ThrottledPeriods uint64 `json:"cfs_throttled_periods"`
-	Throttled        Number `json:"throttled_s"` // time the kernel held it back
+	Use              Number `json:"use"`                   // CPU over the last interval, a fraction of the pool
+	CPUSeconds       Number `json:"cpu_s"`                 // CPU-seconds since the task started
+	Periods          uint64 `json:"cfs_periods"`           // periods of the kernel's quota so far
+	ThrottledPeriods uint64 `json:"cfs_throttled_periods"` // periods in which the task was throttled
+	Throttled        Number `json:"throttled_s"`           // seconds throttled
 
 	Limit Limit  `json:"limit"`
-	Rule  string `json:"rule"` // the rule that fired, e.g. flowcon.alg1.nl
-	Why   string `json:"why"`  // a sentence for people
+	Rule  string `json:"rule"` // the rule that decided
+	Why   string `json:"why"`  // how limit and category came about, in a sentence
 
-	Updated time.Time `json:"updated"`
+	Updated time.Time `json:"updated"` // when the file was written
 	Node    Node      `json:"node"`
 }
 
-// Target is what the job asked for, and how far the task is.
+// Target is what the job asked for, and what it has reached.
 type Target struct {
-	State      string `json:"state"`      // training, acceptable, objective
-	Acceptable Number `json:"acceptable"` // value of the metric; null: none
-	Objective  Number `json:"objective"`  // value of the metric; null: none
-	Hold       int    `json:"hold"`       // reports in a row that must reach one
-	QoE        Number `json:"qoe_s"`      // response time a service is to have, in seconds; null: no service
-	Response   Number `json:"response_s"` // measured over the last interval; null: nothing was asked of it
+	State      string `json:"state"`      // `training`, `acceptable`, `objective`
+	Acceptable Number `json:"acceptable"` // `ebbtide_acceptable`
+	Objective  Number `json:"objective"`  // `ebbtide_objective`
+	Hold       int    `json:"hold"`       // `ebbtide_target_hold`
+	QoE        Number `json:"qoe_s"`      // `ebbtide_qoe_target`, in seconds
+	Response   Number `json:"response_s"` // mean response time of the last interval, in seconds
 }
 
-// Fair compares a training task with its twin, which runs as plain Nomad would have it.
-// Null: not known.
+// Fair compares a training task with its twin, which runs as under plain Nomad.
 type Fair struct {
-	RemainingCPUS Number    `json:"remaining_cpu_s"`      // until the task ends
-	QualityCPUS   Number    `json:"quality_cpu_s"`        // until its model is good enough; 0: it is
-	Source        string    `json:"remaining_from"`       // steps, epochs, meta, assumed, earlier, objective; "" unknown
-	Why           string    `json:"remaining_why"`        // how that came about
-	AheadCPUS     Number    `json:"ahead_cpu_s"`          // what the task has used more than its twin
-	CapCores      Number    `json:"cap_cores"`            // the most that it can use
+	RemainingCPUS Number    `json:"remaining_cpu_s"`      // CPU-seconds until the task ends
+	QualityCPUS   Number    `json:"quality_cpu_s"`        // CPU-seconds to the acceptable target, else to 60 % of the work; 0 once there or on a plateau
+	Source        string    `json:"remaining_from"`       // its basis: `steps`, `epochs`, `meta`, `assumed` (command or environment), `earlier` (a previous run), `objective` (the curve); empty if unknown
+	Why           string    `json:"remaining_why"`        // the same as a sentence
+	AheadCPUS     Number    `json:"ahead_cpu_s"`          // CPU-seconds used beyond its fair share; negative if less
+	CapCores      Number    `json:"cap_cores"`            // the most cores that it can use: its runnable threads
 	Finish        time.Time `json:"finish,omitzero"`      // expected end
-	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end of the twin
-	Late          bool      `json:"late"`                 // the twin has ended, and the task has not
+	FairFinish    time.Time `json:"fair_finish,omitzero"` // expected end with its fair share, if no task joins
+	Late          bool      `json:"late"`                 // with its fair share it would have ended by now
 }
 
-// SpeCon is where a training task is on its way to convergence (SpeCon, Algorithm 1),
-// which decides whether the shim moves it to another node.
+// SpeCon is a training task's category in SpeCon (Algorithm 1), which decides whether the
+// shim moves it to another node.
 type SpeCon struct {
-	Category     string    `json:"category"`      // PC progressing, WC watching, CC converged, "" not sorted yet
-	Since        time.Time `json:"since"`         // in this category since
-	Gain         Number    `json:"gain"`          // by how much E moved in the last interval; 1 is all it has spanned
-	PreviousGain Number    `json:"previous_gain"` // in the interval before
-	RequestMove  bool      `json:"request_move"`  // converged, while others on the node learn on
-	Why          string    `json:"why"`
+	Category     string    `json:"category"`      // `PC` progressing, `WC` watching, `CC` converged; empty until an interval has passed
+	Since        time.Time `json:"since"`         // when it entered this category
+	Gain         Number    `json:"gain"`          // change of the metric in the last interval, as a fraction of its range
+	PreviousGain Number    `json:"previous_gain"` // the same, one interval earlier
+	RequestMove  bool      `json:"request_move"`  // converged while more than one task on the node still learns
+	Why          string    `json:"why"`           // how it came about, in a sentence
 }
 
 // Move is how far a task is prepared to be moved to another node.
 type Move struct {
-	State string    `json:"state"`           // "" not at all, saving, ready, frozen, failed
+	State string    `json:"state"`           // empty, `saving`, `ready`, `frozen`, `failed`
 	Path  string    `json:"path,omitempty"`  // the checkpoint, as the task names it
 	Bytes int64     `json:"bytes,omitempty"` // its size
-	Step  Number    `json:"step"`            // the last one reported before; the checkpoint's is that or a later one
-	Until time.Time `json:"until,omitzero"`  // the task stands still until then at most
+	Step  Number    `json:"step"`            // the checkpoint has this step or a later one
+	Until time.Time `json:"until,omitzero"`  // end of the lease
 	Why   string    `json:"why,omitempty"`   // why it failed
 }
 
 // The states of a Move.
 const (
 	MoveSaving = "saving" // it was asked to save
-	MoveReady  = "ready"  // it has saved, and stands still
-	MoveFrozen = "frozen" // it stands still for a moment, and goes on where it is
+	MoveReady  = "ready"  // it has saved and is frozen
+	MoveFrozen = "frozen" // it is frozen for a moment, and goes on where it is
 	MoveFailed = "failed" // it has not saved in time, and runs on
 )
 
 // Resources are what the task uses beside CPU, and its growth efficiency for each
-// (FlowCon, eq. 2): progress per second divided by R. For memory R is the fraction
-// of the node's, for block and network I/O it is MiB/s. Null: not known.
+// (FlowCon, eq. 2): progress per second divided by R.
 type Resources struct {
-	MemoryMiB     Number `json:"memory_mib"` // working set
-	MemoryGrowth  Number `json:"memory_growth"`
-	BlockMiBs     Number `json:"block_mib_per_s"` // read and written, over the last interval
-	BlockGrowth   Number `json:"block_growth"`
-	NetworkMiBs   Number `json:"network_mib_per_s"` // received and sent, over the last interval
-	NetworkGrowth Number `json:"network_growth"`
+	MemoryMiB     Number `json:"memory_mib"`        // memory in use less inactive files
+	MemoryGrowth  Number `json:"memory_growth"`     // progress per second divided by the fraction of the node's memory
+	BlockMiBs     Number `json:"block_mib_per_s"`   // read and written over the last interval
+	BlockGrowth   Number `json:"block_growth"`      // progress per MiB of it
+	NetworkMiBs   Number `json:"network_mib_per_s"` // received and sent over the last interval; null in the host's network
+	NetworkGrowth Number `json:"network_growth"`    // progress per MiB of it
 }
 
 // Limit is a task's CPU limit: as decided, as translated for the kernel, and as
 // the kernel has it.
 type Limit struct {
-	Fraction Number `json:"fraction"` // (0, 1]; 1 = no limit
+	Fraction Number `json:"fraction"` // the policy's limit, a fraction of the pool; 1 = no limit
 	Kernel
-	InForce Kernel `json:"in_force"` // read back
-	Error   string `json:"error,omitempty"`
+	InForce Kernel `json:"in_force"`        // read back from the kernel
+	Error   string `json:"error,omitempty"` // why the limit could not be set
 }
 
 // Kernel is a limit in the kernel's terms.
 type Kernel struct {
-	Shares     uint64 `json:"shares"`      // cpu.shares units, 2..262144
-	QuotaCores Number `json:"quota_cores"` // 0 = none
+	Shares     uint64 `json:"shares"`      // `cpu.shares`, 2 to 262144
+	QuotaCores Number `json:"quota_cores"` // cores; 0 = no quota
 }
 
 // Node is the summary of the node the task runs on, over all of its tasks.
 type Node struct {
-	PoolCores Number            `json:"pool_cores"`
-	Tasks     int               `json:"tasks"`
-	Use       Number            `json:"use"`        // fraction of the pool, of all tasks
-	Counts    map[string]int    `json:"counts"`     // training tasks per category
-	Classes   map[string]int    `json:"classes"`    // services per class
-	GrowthSum map[string]Number `json:"growth_sum"` // ΣG per category
-	SpeCon    map[string]int    `json:"specon"`     // training tasks per category of SpeCon
-	// RemainingCPUS is what the Sized tasks of known size will still use until they end.
-	RemainingCPUS Number `json:"remaining_cpu_s"`
-	Sized         int    `json:"sized"`
-	SavedS        Number `json:"saved_s"` // by how much earlier tasks have ended than their twins, all together
-	Alpha         Number `json:"alpha"`   // −1 = Algorithm 1 is off
-	IntervalS     Number `json:"interval_s"`
+	PoolCores     Number            `json:"pool_cores"`      // cores of the pool now
+	Tasks         int               `json:"tasks"`           // Ebbtide's tasks on the node, unlimited ones included
+	Use           Number            `json:"use"`             // their CPU over the last interval, a fraction of the pool
+	Counts        map[string]int    `json:"counts"`          // training tasks by category
+	Classes       map[string]int    `json:"classes"`         // services by class
+	GrowthSum     map[string]Number `json:"growth_sum"`      // sum of `growth` by category
+	SpeCon        map[string]int    `json:"specon"`          // training tasks by SpeCon category
+	RemainingCPUS Number            `json:"remaining_cpu_s"` // CPU-seconds that training tasks of known size still need
+	Sized         int               `json:"sized"`           // number of those tasks
+	SavedS        Number            `json:"saved_s"`         // seconds that ended tasks have gained over their fair shares
+	Alpha         Number            `json:"alpha"`           // FlowCon's threshold in use; −1 = categories do not change
+	IntervalS     Number            `json:"interval_s"`      // seconds until the next decision
 }
 
 // blank is a Status in which every number that may be missing is unknown.

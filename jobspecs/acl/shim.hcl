@@ -1,5 +1,5 @@
-# What the shim may do: see nodes, jobs and their status files, register jobs and tag their
-# versions, send tasks signals, and remember in variables. For a token:
+# The shim's ACL policy: read nodes, jobs and status files, register jobs and tag their
+# versions, signal tasks, and keep its state in variables. For a token:
 #
 #   nomad acl policy apply ebbtide-shim jobspecs/acl/shim.hcl
 #   nomad acl token create -name ebbtide-shim -policy ebbtide-shim
@@ -8,9 +8,10 @@
 #
 #   nomad acl policy apply -namespace default -job ebbtide-shim ebbtide-shim jobspecs/acl/shim.hcl
 #
-# Nomad's event stream asks for read-job in every namespace. To keep the shim's hands off
-# some, leave "*" at list-jobs and read-job, and repeat the whole for each of the others
-# and for leader.namespace: a rule for one namespace takes the place of that for "*".
+# Nomad's event stream requires read-job in every namespace. To restrict the shim to some
+# namespaces, leave "*" with list-jobs and read-job, and repeat the whole rule for each
+# namespace that it may change and for leader.namespace: the rule for a namespace replaces
+# that for "*".
 namespace "*" {
   capabilities = ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs", "tag-job-version"]
 

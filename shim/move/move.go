@@ -66,7 +66,7 @@ const (
 	PhaseDone     Phase = "done"
 )
 
-// The driver's signals (docs/driver.md, "Moving a task").
+// The driver's signals (docs/reference.md, "Moving a task").
 const (
 	signalCheckpoint = "EBBTIDE_CHECKPOINT"
 	signalFreeze     = "EBBTIDE_FREEZE"

@@ -21,15 +21,13 @@ import (
 
 // The rules that a Decision can name, besides those of fsp.
 const (
-	// RuleService: a service has what its response time needs.
+	// RuleService: the service has what its response time needs.
 	RuleService = "auto.service"
-	// RuleKeep: a service keeps its share: it is as asked, or it was not measured on the
-	// node as it is now.
+	// RuleKeep: the service is as asked, or not measured on the node as it is now: its share stays.
 	RuleKeep = "auto.service.keep"
 	// RuleBound: services need more than they may have together.
 	RuleBound = "auto.service.bound"
-	// RuleObjective: a training task that has reached its objective stops, and has its
-	// fair share until then for its last save.
+	// RuleObjective: the training task stops at its objective, with its fair share until then.
 	RuleObjective = "auto.objective"
 )
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/driver/policy/dqoes"
 	"github.com/ebbtide/ebbtide/driver/policy/fsp"
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
@@ -22,8 +23,9 @@ func Policy() policy.Policy {
 		Options: slices.Concat(
 			policy.Under("fsp", fsp.Options()),
 			[]policy.Option{
-				{Name: "service_share", Kind: policy.KindNumber, Default: `0.8`, Param: "service_share"},
-				{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "tolerance"},
+				{Name: "service_share", Kind: policy.KindNumber, Default: `0.8`, Param: "service_share", Allowed: "> 0, ≤ 1",
+					Doc: "Fraction of the pool that services may have together beside training tasks (`auto`)."},
+				tolerance(),
 			},
 		),
 		Needs:      []string{"now_s", "pool_cores", "tasks[].kind", "tasks[].use", "tasks[].limit"},
@@ -33,6 +35,13 @@ func Policy() policy.Policy {
 		Ghosts:     true,
 		Decide:     Decide,
 	}.Policy()
+}
+
+// tolerance is DQoES's option, which sets a parameter of this policy, too.
+func tolerance() policy.Option {
+	o := dqoes.Options()[0]
+	o.Param = "tolerance"
+	return o
 }
 
 // Params are the operator's settings.

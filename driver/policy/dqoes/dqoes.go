@@ -31,19 +31,19 @@ import (
 
 // The rules that a Decision can name.
 const (
-	// RuleGood: a service that is better than asked gives CPU away.
+	// RuleGood: better than asked: gives CPU away.
 	RuleGood = "dqoes.good"
-	// RuleSatisfied: a service that is as asked keeps its limit.
+	// RuleSatisfied: as asked: the limit stays.
 	RuleSatisfied = "dqoes.satisfied"
-	// RuleBad: a service that is worse than asked gets more.
+	// RuleBad: worse than asked: gets more.
 	RuleBad = "dqoes.bad"
-	// RuleBadFull: a service that is worse than asked, and there is nothing to take.
+	// RuleBadFull: worse than asked, and nothing to take.
 	RuleBadFull = "dqoes.bad.full"
-	// RuleUnmeasured: a service without a response time keeps its limit.
+	// RuleUnmeasured: no response time: the limit stays.
 	RuleUnmeasured = "dqoes.unmeasured"
-	// RuleEvent: a task has joined or left, so a service keeps its limit.
+	// RuleEvent: a task has joined or left: the limit stays.
 	RuleEvent = "dqoes.event"
-	// RuleNoService: a task without an objective is not limited.
+	// RuleNoService: no target: no limit.
 	RuleNoService = "dqoes.no-service"
 )
 

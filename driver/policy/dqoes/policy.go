@@ -35,10 +35,14 @@ func Policy() policy.Policy {
 // dqoes_step = "published" and dqoes_headroom = false it is the published form.
 func Options() []policy.Option {
 	return []policy.Option{
-		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha"},
-		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta"},
-		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step"},
-		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom"},
+		{Name: "dqoes_alpha", Kind: policy.KindNumber, Default: `0.1`, Param: "alpha", Allowed: "> 0, < 1",
+			Doc: "A service is satisfied within ± this fraction of its target (`auto`, `dqoes`)."},
+		{Name: "dqoes_beta", Kind: policy.KindNumber, Default: `0.1`, Param: "beta", Allowed: "> 0, ≤ 1",
+			Doc: "DQoES with `dqoes_step = \"published\"`: fraction of the reclaimable CPU moved per interval."},
+		{Name: "dqoes_step", Kind: policy.KindString, Default: `"proportional"`, Param: "step", Allowed: "`proportional`, `published`",
+			Doc: "DQoES: a limit moves half of the way to what the response time needs, at most to half or double; or by `dqoes_beta`."},
+		{Name: "dqoes_headroom", Kind: policy.KindBool, Default: `true`, Param: "headroom", Allowed: "`true`, `false`",
+			Doc: "DQoES: idle CPU can be taken, too."},
 	}
 }
 

@@ -29,21 +29,21 @@ const Off = -1
 
 // The rules that a Decision can name.
 const (
-	// RuleJoin: a new task enters NL without a limit (Algorithm 2).
+	// RuleJoin: new: category NL, no limit (Algorithm 2).
 	RuleJoin = "flowcon.alg2.join"
-	// RuleUnmeasured: a task without any growth yet is not limited.
+	// RuleUnmeasured: no growth known yet: no limit.
 	RuleUnmeasured = "flowcon.alg1.unmeasured"
-	// RuleUndefined: a task that used no CPU keeps its category and limit.
+	// RuleUndefined: used no CPU: category and limit stay.
 	RuleUndefined = "flowcon.alg1.undefined"
-	// RuleNL: a growing task gets its part of the growth.
+	// RuleNL: growing: its part of the growth.
 	RuleNL = "flowcon.alg1.nl"
-	// RuleWL: a watched task keeps its limit.
+	// RuleWL: watched: the limit stays.
 	RuleWL = "flowcon.alg1.wl"
-	// RuleCL: a converged task gets its part of the growth, but not less than the floor.
+	// RuleCL: converged: its part of the growth, at least the floor.
 	RuleCL = "flowcon.alg1.cl"
-	// RuleAllCL: all tasks have converged and compete freely.
+	// RuleAllCL: all have converged: no limits.
 	RuleAllCL = "flowcon.alg1.all-cl"
-	// RuleLone: nobody else is there to leave CPU to.
+	// RuleLone: alone: no limit.
 	RuleLone = "flowcon.alg1.lone"
 )
 

@@ -43,8 +43,10 @@ func Check(s policy.Snapshot, _ Params) error { return s.CheckIntervals().Err() 
 // Options are the agent options that set Params.
 func Options() []policy.Option {
 	return []policy.Option{
-		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha"},
-		{Name: "beta", Kind: policy.KindNumber, Default: `2`, Param: "beta"},
+		{Name: "alpha", Kind: policy.KindString, Default: `"adaptive"`, Param: "alpha", Allowed: "`adaptive`, or a number ≥ 0, as a string",
+			Doc: "FlowCon: growth below which a task counts as converging, in the unit of `growth` in the status."},
+		{Name: "beta", Kind: policy.KindNumber, Default: `2`, Param: "beta", Allowed: "≥ 1",
+			Doc: "FlowCon: no limit is below 1/β of the fair share."},
 	}
 }
 

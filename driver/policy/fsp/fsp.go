@@ -46,21 +46,21 @@ import (
 
 // The rules that a Decision can name.
 const (
-	// RulePreferred: the order of preference serves the task.
+	// RulePreferred: served by the order of preference.
 	RulePreferred = "fsp.preferred"
-	// RuleGuard: the task is served because others may not be preferred any longer.
+	// RuleGuard: served so that none is late.
 	RuleGuard = "fsp.guard"
 	// RuleWait: others come first; the task has its floor.
 	RuleWait = "fsp.wait"
 	// RuleSpare: others come first and leave CPU that they cannot use.
 	RuleSpare = "fsp.spare"
-	// RuleLate: the twin has ended and the task has not.
+	// RuleLate: its twin has ended.
 	RuleLate = "fsp.late"
-	// RuleUnknown: the size is not known, so the task runs as its twin does.
+	// RuleUnknown: its size is not known: its fair share.
 	RuleUnknown = "fsp.unknown"
-	// RuleGhost: the task has ended and its twin has not.
+	// RuleGhost: the task has ended, its twin has not.
 	RuleGhost = "fsp.ghost"
-	// RuleService: a service is outside, and leaves what it does not use.
+	// RuleService: a service, which leaves what it does not use.
 	RuleService = "fsp.service"
 )
 

@@ -33,9 +33,12 @@ func Policy() policy.Policy {
 // Options are the agent options that set the parameters.
 func Options() []policy.Option {
 	return []policy.Option{
-		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer"},
-		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling"},
-		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor"},
+		{Name: "fsp_prefer", Kind: policy.KindString, Default: `"balanced"`, Param: "prefer", Allowed: "`balanced`, `completion`, `quality`",
+			Doc: "Training tasks to serve first while that makes none late: those that end soonest (lowest mean completion), those whose models are good soonest, or the lesser of the two."},
+		{Name: "fsp_scaling", Kind: policy.KindNumber, Default: `0.5`, Param: "scaling", Allowed: "> 0, ≤ 1",
+			Doc: "On k cores a training task is taken to be k to the power of this times as fast as on one. At 1 tasks run one after the other with all the CPU they can use; below, those in front have a whole core each."},
+		{Name: "fsp_floor", Kind: policy.KindNumber, Default: `0.1`, Param: "floor", Allowed: "> 0, ≤ 1",
+			Doc: "Least CPU of a training task, as a fraction of its fair share."},
 	}
 }
 

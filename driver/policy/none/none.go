@@ -13,7 +13,7 @@ import (
 // Name is the name of the policy.
 const Name = "none"
 
-// RuleFree is the only rule: no task is limited.
+// RuleFree: no limits.
 const RuleFree = "none.free"
 
 // Policy returns policy none. It asks for what FlowCon asks for, so that one snapshot can
@@ -21,7 +21,7 @@ const RuleFree = "none.free"
 func Policy() policy.Policy {
 	return policy.Definition[flowcon.Params]{
 		Name:        Name,
-		Synopsis:    "no limits, for comparison; takes flowcon's snapshot",
+		Synopsis:    "no limits, for comparison",
 		Defaults:    flowcon.DefaultParams(),
 		CheckParams: flowcon.CheckParams,
 		Needs:       flowcon.Needs(),

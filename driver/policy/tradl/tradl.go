@@ -25,19 +25,19 @@ import "github.com/ebbtide/ebbtide/driver/policy"
 
 // The rules that a Decision can name.
 const (
-	// RuleNotFull: the pool is not full, so nobody is limited.
+	// RuleNotFull: the pool is not full: no limits.
 	RuleNotFull = "tradl.not-full"
-	// RuleAllAcceptable: all tasks have reached acceptable and compete freely.
+	// RuleAllAcceptable: all are acceptable: no limits.
 	RuleAllAcceptable = "tradl.all-acceptable"
-	// RuleObjective: the task has reached its objective and stops.
+	// RuleObjective: at its objective: stops.
 	RuleObjective = "tradl.objective"
-	// RuleHalf: an acceptable task that used more than its fair share gets half of it.
+	// RuleHalf: acceptable, used more than its fair share: half of it.
 	RuleHalf = "tradl.acceptable.half"
-	// RuleEven: an acceptable task that used no more than that gets n/(n+1) of it.
+	// RuleEven: acceptable, used no more than its fair share: n/(n+1) of it.
 	RuleEven = "tradl.acceptable.even"
-	// RuleTraining: a task that has reached no target is not limited.
+	// RuleTraining: no target reached: no limit.
 	RuleTraining = "tradl.training"
-	// RuleUnmeasured: a task that has not reported is not limited.
+	// RuleUnmeasured: nothing reported: no limit.
 	RuleUnmeasured = "tradl.unmeasured"
 )
 
