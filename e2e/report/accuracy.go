@@ -86,7 +86,7 @@ func (e evidence) accuracy() (values []value, on string, err error) {
 		off := sums[name] / float64(counts[name])
 		values = append(values, value{name, math.Abs(off), minus(fmt.Sprintf("%+.1f %%", 100*off))})
 	}
-	return values, fmt.Sprintf("; calibrated on seed %d (a job uses %.1f cores at most, overhead %.2f), measured on the others", seeds[0], best.cap, best.overhead), nil
+	return values, fmt.Sprintf("; calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
 }
 
 // off is by which part the simulated mean completion is more than the real one.

@@ -1,14 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command report makes docs/evaluation.md, and what README.md says of the demo, of the
-// result files in docs/results. Run it in the root of the repository:
+// Command report makes docs/evaluation.md, docs/gains.svg and the table of gains in README.md
+// from the result files in docs/results. Run it in the root of the repository:
 //
 //	go run ./e2e/report                  # the documents again
 //	go run ./e2e/report -simulate DIR    # the simulations before, with DIR's curves and traces: minutes
 //
-// Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json); what
-// has no file is told to be not run.
+// Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json). The page
+// says "Not run" where a file is missing.
 package main
 
 import (
@@ -26,7 +26,9 @@ const (
 	// quota is the training jobs in mode quota, measured apart from those in mode weight.
 	quota      = "quota/train"
 	evaluation = "docs/evaluation.md"
-	readme     = "README.md"
+	// pictureFile shows each job's time under auto, of its time under plain Nomad.
+	pictureFile = "docs/gains.svg"
+	readme      = "README.md"
 )
 
 func main() { os.Exit(run(os.Args[1:], ".", os.Stderr)) }
