@@ -205,6 +205,9 @@ func runs(t *testing.T, c command) bool {
 		}
 		var out, errs bytes.Buffer
 		must.Eq(t, 0, cli.Run(args, nil, &out, &errs), must.Sprint(c, errs.String()))
+	case regexp.MustCompile(`^ebbtide validate jobspecs/\S+$`).MatchString(c.line):
+		var out, errs bytes.Buffer
+		must.Eq(t, 0, cli.Run([]string{"validate", filepath.Join(root, words[2])}, nil, &out, &errs), must.Sprint(c, out.String(), errs.String()))
 	default:
 		return false
 	}
