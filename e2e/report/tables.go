@@ -33,10 +33,14 @@ func notRun(what string) string {
 	return fmt.Sprintf("Not run: there is no `%s/%s.json` (`make bench BENCH='-what %s'`).", results, what, what)
 }
 
-// originOf says where a real experiment comes from.
-func originOf(x result.Experiment, file string) string {
-	return fmt.Sprintf("%s; Nomad %s; commit %.12s; seeds %d to %d; [commands](results/%s.json).",
-		x.Machine, x.Nomad, x.Commit, slices.Min(seedsOf(x)), slices.Max(seedsOf(x)), file)
+// originOf says where a real experiment comes from, its machine if that is not the simulations'.
+func (e evidence) originOf(x result.Experiment, file string) string {
+	machine := ""
+	if x.Machine != e.sim.Machine {
+		machine = x.Machine + "; "
+	}
+	return fmt.Sprintf("%sNomad %s; commit %.12s; seeds %d to %d; [commands](results/%s.json).",
+		machine, x.Nomad, x.Commit, slices.Min(seedsOf(x)), slices.Max(seedsOf(x)), file)
 }
 
 func seedsOf(x result.Experiment) []uint64 {
@@ -77,7 +81,7 @@ func (e evidence) trained() (string, error) {
 				rows = append(rows, append(append([]string{kase + group.name, s.Policy}, cells(s, times)...), points(stat.Mean(x.CPU(kase, group.mode, s.Policy), nil))))
 			}
 		}
-		origins += "\n* " + cmp.Or(strings.TrimPrefix(group.name, ", "), "mode `weight`") + ": " + originOf(x, group.what) + disturbed(x)
+		origins += "\n* " + cmp.Or(strings.TrimPrefix(group.name, ", "), "mode `weight`") + ": " + e.originOf(x, group.what) + disturbed(x)
 	}
 	return table(append([]string{"jobs", "policy"}, strings.Split(timesHeader+"|CPU, %", "|")...), rows) + "\n" + origins, nil
 }
@@ -99,7 +103,7 @@ func (e evidence) targeted() (string, error) {
 		}
 	}
 	header := []string{"policy", "objective, %", "last end, %", "acceptable, %", "worst", "slower, %"}
-	return originOf(x, result.TRADL) + "\n\n" + table(header, rows), nil
+	return e.originOf(x, result.TRADL) + "\n\n" + table(header, rows), nil
 }
 
 // served is the table of services, one for all objectives.
@@ -124,7 +128,7 @@ func (e evidence) served() string {
 			rows = append(rows, append([]string{kase}, pick(r, 0, 1, 2, 3)...))
 		}
 	}
-	return originOf(x, result.DQoES) + missed + " Medians (best … worst):\n\n" + table(header, rows)
+	return e.originOf(x, result.DQoES) + missed + " Medians (best … worst):\n\n" + table(header, rows)
 }
 
 // mixed is the table of all kinds on one node.
@@ -135,10 +139,14 @@ func (e evidence) mixed() string {
 	}
 	tables := result.MixTables(x, "weight")
 	var rows [][]string
-	for _, r := range tables[0].Rows {
-		rows = append(rows, pick(r, 0, 1, 2, 4))
+	for _, r := range tables[0].Rows { // one for each policy and service
+		if last := len(rows) - 1; last >= 0 && rows[last][0] == r[0] {
+			rows[last] = append(rows[last], r[4])
+		} else {
+			rows = append(rows, []string{r[0], r[4]})
+		}
 	}
-	out := originOf(x, result.Auto) + "\n\n" + table(pick(tables[0].Header, 0, 1, 2, 4), rows)
+	out := e.originOf(x, result.Auto) + "\n\n" + table([]string{"policy", "service 1", "service 2"}, rows)
 	var parts []string
 	for _, r := range tables[1].Rows {
 		parts = append(parts, "`"+r[0]+"` "+r[1])
@@ -182,7 +190,7 @@ func (e evidence) sets() []string {
 }
 
 func (e evidence) simOrigin() string {
-	return fmt.Sprintf("%s; commit %s; seeds 1 to %d", e.sim.Machine, e.sim.Commit, e.sim.Seeds)
+	return fmt.Sprintf("Commit %s; seeds 1 to %d", e.sim.Commit, e.sim.Seeds)
 }
 
 // simulated is the table of the simulated scenarios under fair finish.
@@ -225,7 +233,7 @@ func (e evidence) bound(set string, s metrics.Summary) string {
 func (e evidence) compared() string {
 	sets := e.sets()
 	// In the tables above and below, or the same as none.
-	policies := []string{"none", "auto", "fsp-completion", "equal", "auto@alg4", "flowcon@alg4", "specon"}
+	policies := []string{"none", "auto", "fsp-completion", "equal", "las", "auto@alg4", "flowcon@alg4", "specon"}
 	elsewhere := len(policies)
 	for _, r := range e.sim.Runs {
 		for _, s := range r.Summaries {
