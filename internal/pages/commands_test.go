@@ -151,7 +151,7 @@ func goCommand(t *testing.T, c command, words []string) {
 // ebbtideCommand checks a command's name and flags, those that it says itself are allowed.
 func ebbtideCommand(t *testing.T, c command, args []string) {
 	t.Helper()
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") || args[0] == strings.ToUpper(args[0]) {
 		return
 	}
 	sub := args[:1]
@@ -170,7 +170,7 @@ func ebbtideCommand(t *testing.T, c command, args []string) {
 	flags := strings.Split(strings.TrimSpace(allowed), ", ")
 	for _, a := range args[len(sub):] {
 		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		if strings.HasPrefix(a, "-") && regexp.MustCompile(`^[a-z]`).MatchString(name) && name != "h" && !slices.Contains(flags, "-"+name) {
+		if strings.HasPrefix(a, "-") && regexp.MustCompile(`^[a-z]`).MatchString(name) && name != "h" && name != "help" && !slices.Contains(flags, "-"+name) {
 			t.Errorf("%s: %s: there is no flag %s; allowed are %s", c.page, c.line, a, allowed)
 		}
 	}
