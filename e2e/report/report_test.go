@@ -116,7 +116,7 @@ func TestReal(t *testing.T) {
 	must.NoError(t, err)
 	page := string(data)
 	must.StrContains(t, page, "a machine; Nomad 1.11.2; commit abc; seeds 1 to 2; [commands](results/train.json). In 1 of 3 runs other processes used over 7 %")
-	must.StrContains(t, line(t, page, "| 10 jobs | "), "| auto | −35.0 | +10.0 | −35.0 | −35.0 | 1.10 | 50 |")
+	must.StrContains(t, line(t, page, "| 10 jobs | "), "| 10 jobs | −35.0 | +10.0 | −35.0 | −35.0 | 1.10 | 50 |")
 	must.StrContains(t, line(t, page, "| real, `balanced`: mean "), "10 jobs: −35.0 % | reached |")
 	must.StrContains(t, line(t, page, "| real, both: worst job "), "1.10 | **not reached**")
 	must.StrContains(t, line(t, page, "| real, `completion`: mean "), "| not run | not run |")

@@ -76,14 +76,25 @@ func (e evidence) trained() (string, error) {
 		}
 		slices.SortStableFunc(all, func(a, b metrics.Summary) int { return a.Jobs*b.Runs - b.Jobs*a.Runs })
 		for _, s := range all {
-			if s.Policy != s.Base {
-				kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+group.mode), x.What+", ")
-				rows = append(rows, append(append([]string{kase + group.name, s.Policy}, cells(s, times)...), points(stat.Mean(x.CPU(kase, group.mode, s.Policy), nil))))
+			if s.Policy == s.Base || s.Policy == "auto completion" {
+				continue
 			}
+			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+group.mode), x.What+", ")
+			name := kase + group.name
+			if s.Policy != "auto" {
+				name += ", " + strings.TrimPrefix(s.Policy, "auto and ")
+			}
+			row := append(append([]string{name}, cells(s, times)...), points(stat.Mean(x.CPU(kase, group.mode, s.Policy), nil)), "–", "–")
+			for _, c := range all {
+				if c.Scenario == s.Scenario && c.Policy == "auto completion" && s.Policy == "auto" {
+					row[8], row[9] = change(c.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", c.Ratio.Max)
+				}
+			}
+			rows = append(rows, row)
 		}
 		origins += "\n* " + cmp.Or(strings.TrimPrefix(group.name, ", "), "mode `weight`") + ": " + e.originOf(x, group.what) + disturbed(x)
 	}
-	return table(append([]string{"jobs", "policy"}, strings.Split(timesHeader+"|CPU, %", "|")...), rows) + "\n" + origins, nil
+	return table(append([]string{"jobs"}, strings.Split(timesHeader+"|CPU, %|`completion`: end, %|worst", "|")...), rows) + "\n" + origins, nil
 }
 
 // targeted is the table of jobs with targets.
