@@ -98,3 +98,17 @@ func TestArchitecture(t *testing.T) {
 func withoutBlocks(text string) string {
 	return indented.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
 }
+
+// The line that ARCHITECTURE.md has a stranger change is there, and so is the test that fails.
+func TestArchitecture_rule(t *testing.T) {
+	_, section, ok := strings.Cut(read(t, "ARCHITECTURE.md"), "## Change a rule")
+	must.True(t, ok)
+	line := regexp.MustCompile(`(?m)^    (.*), n\.floor\[i\] // was: (.*)$`).FindStringSubmatch(section)
+	must.SliceLen(t, 3, line)
+	must.StrContains(t, read(t, "driver/policy/flowcon/flowcon.go"), line[1]+", "+line[2])
+	failing := regexp.MustCompile("`(TestDecide_limits)/([^`]+)`").FindStringSubmatch(section)
+	must.SliceLen(t, 3, failing)
+	tests := read(t, "driver/policy/flowcon/flowcon_test.go")
+	must.StrContains(t, tests, "func "+failing[1]+"(")
+	must.StrContains(t, tests, `"`+strings.ReplaceAll(failing[2], "_", " ")+`"`)
+}
