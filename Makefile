@@ -149,7 +149,7 @@ lint: $(BIN)/misspell ## formatting, go vet, staticcheck; spelling, phrases, lin
 	GOFLAGS= $(GO) build -C tools -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck -tags e2e ./...
 	$(BIN)/misspell -error -i wrok $$(git ls-files '*.go' '*.c' '*.h' '*.hcl' '*.svg')
-	$(BIN)/misspell -error -locale UK -i minimize $$(git ls-files '*.md')
+	$(BIN)/misspell -error -locale UK -i minimize,color $$(git ls-files '*.md')
 	$(GO) test ./internal/pages
 
 $(BIN)/misspell: tools/go.mod

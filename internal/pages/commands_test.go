@@ -176,7 +176,7 @@ func ebbtideCommand(t *testing.T, c command, args []string) {
 	}
 }
 
-// runs runs a command that needs neither an agent nor data, a simulation with one seed. It
+// runs runs a command that needs neither an agent nor data, a simulation with one seed and few jobs. It
 // reports whether it did.
 func runs(t *testing.T, c command) bool {
 	t.Helper()
@@ -203,6 +203,7 @@ func runs(t *testing.T, c command) bool {
 				args[i] = "1"
 			}
 		}
+		args = append(args, "-jobs", "3")
 		var out, errs bytes.Buffer
 		must.Eq(t, 0, cli.Run(args, nil, &out, &errs), must.Sprint(c, errs.String()))
 	case regexp.MustCompile(`^ebbtide validate jobspecs/\S+$`).MatchString(c.line):
