@@ -145,18 +145,24 @@ test-release: build nomad ## the Debian package is installed, set up, upgraded u
 $(BIN)/nfpm: tools/go.mod
 	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
 
-lint: ## formatting, go vet, staticcheck
+lint: $(BIN)/misspell ## formatting, go vet, staticcheck; spelling, phrases, links, lengths and commands of the pages
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) vet -tags e2e ./e2e/...
 	GOFLAGS= $(GO) build -C tools -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck -tags e2e ./...
+	$(BIN)/misspell -error -i wrok $$(git ls-files '*.go' '*.c' '*.h' '*.hcl' '*.svg')
+	$(BIN)/misspell -error -locale UK -i minimize,color $$(git ls-files '*.md')
+	$(GO) test ./internal/pages
+
+$(BIN)/misspell: tools/go.mod
+	GOFLAGS= $(GO) build -C tools -o ../$@ github.com/golangci/misspell/cmd/misspell
 
 # What is measured is decided by BENCH, e.g. BENCH='-what train -jobs 10'; -h lists it.
 bench: build nomad ## training jobs and services on a real Nomad, five seeds, into docs/results (hours, root; goes on where it was interrupted)
 	$(GO) run ./e2e/bench -out docs/results $(BENCH)
 
-report: ## docs/evaluation.md again, of docs/results
+report: ## make docs/evaluation.md, docs/gains.svg and the README's table from docs/results
 	$(GO) run ./e2e/report
 
 bench-cost: build nomad ## what policies, log reading and the plugin cost (20 minutes, root)

@@ -3,6 +3,7 @@ module github.com/ebbtide/ebbtide/tools
 go 1.26
 
 tool (
+	github.com/golangci/misspell/cmd/misspell
 	github.com/goreleaser/nfpm/v2/cmd/nfpm
 	gotest.tools/gotestsum
 	honnef.co/go/tools/cmd/staticcheck
@@ -35,6 +36,7 @@ require (
 	github.com/go-git/go-git/v5 v5.14.0 // indirect
 	github.com/gobwas/glob v0.2.3 // indirect
 	github.com/golang/groupcache v0.0.0-20241129210726-2c02b8208cf8 // indirect
+	github.com/golangci/misspell v0.7.0 // indirect
 	github.com/google/rpmpack v0.7.0 // indirect
 	github.com/google/shlex v0.0.0-20191202100458-e7afc7fbc510 // indirect
 	github.com/google/uuid v1.6.0 // indirect

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -86,7 +87,9 @@ func (e evidence) accuracy() (values []value, on string, err error) {
 		off := sums[name] / float64(counts[name])
 		values = append(values, value{name, math.Abs(off), minus(fmt.Sprintf("%+.1f %%", 100*off))})
 	}
-	return values, fmt.Sprintf("; calibrated on seed %d (a job uses %.1f cores at most, overhead %.2f), measured on the others", seeds[0], best.cap, best.overhead), nil
+	worst := slices.MaxFunc(values, func(a, b value) int { return cmp.Compare(a.is, b.is) })
+	worst.name = fmt.Sprintf("worst of %d, %s", len(values), worst.name)
+	return []value{worst}, fmt.Sprintf("; calibrated on seed %d (at most %.1f cores a job, overhead %.2f)", seeds[0], best.cap, best.overhead), nil
 }
 
 // off is the relative error of the simulated mean completion.

@@ -37,9 +37,10 @@ func render(root string) (map[string][]byte, error) {
 		return nil, err
 	}
 	t, err := template.New("evaluation").Funcs(template.FuncMap{
-		"goals": e.goals, "real": e.real, "served": e.served, "mixed": e.mixed, "simulated": e.simulated,
-		"compared": e.compared, "published": e.published, "demo": e.demoTable, "origin": e.simOrigin, "cited": e.cited,
-		"has": func(what string) bool { _, ok := e.bench[what]; return ok },
+		"goals": e.goals, "trained": e.trained, "targeted": e.targeted, "served": e.served, "mixed": e.mixed, "simulated": e.simulated,
+		"compared": e.compared, "published": e.published, "demo": e.demoResult, "ran": func() bool { return e.demo != nil }, "origin": e.simOrigin, "machine": func() string { return e.sim.Machine }, "gains": e.gains,
+		"measured": func() (bool, error) { found, _, err := e.measured(); return len(found) > 0, err },
+		"has":      func(what string) bool { _, ok := e.bench[what]; return ok },
 		"change": func(set, policy, time string) (string, error) {
 			s, err := e.simOf(set, policy)
 			return percent(s.Time(time).Ratio.Mean), err
@@ -63,19 +64,24 @@ func render(root string) (map[string][]byte, error) {
 	if err := t.ExecuteTemplate(&part, "readme", nil); err != nil {
 		return nil, fmt.Errorf("making a part of %s: %w", readme, err)
 	}
+	drawn, err := e.picture()
+	if err != nil {
+		return nil, err
+	}
 	whole, err := os.ReadFile(filepath.Join(root, readme))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", readme, err)
 	}
-	const begin, end = "<!-- demo: made by go run ./e2e/report -->\n", "<!-- end of demo -->"
+	const begin, end = "<!-- gains: made by go run ./e2e/report -->\n", "<!-- end of gains -->"
 	before, rest, ok := strings.Cut(string(whole), begin)
 	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
 		return nil, fmt.Errorf("%s: must have %q and %q, which are around what is made", readme, begin, end)
 	}
 	return map[string][]byte{
-		evaluation: page.Bytes(),
-		readme:     []byte(before + begin + part.String() + end + after),
+		evaluation:  page.Bytes(),
+		pictureFile: []byte(drawn),
+		readme:      []byte(before + begin + part.String() + end + after),
 	}, nil
 }
 
@@ -177,17 +183,7 @@ func (e evidence) realOf(what, kase, mode, variant string) (metrics.Summary, boo
 	return metrics.Summary{}, false, err
 }
 
-// cited is a sentence on a variant's effect on real jobs.
-func (e evidence) cited(kase, variant string) (string, error) {
-	s, ok, err := e.realOf(result.Train, kase, "weight", variant)
-	if err != nil || !ok {
-		return "not run", err
-	}
-	return fmt.Sprintf("mean completion %s %% over %d seeds, makespan %s %%; %.0f %% of the jobs took longer by more than 2 %%, the worst %.2f times as long",
-		change(s.Time(metrics.Completion).Ratio), s.Runs, change(s.Time(metrics.Makespan).Ratio), 100*s.Slower, s.Ratio.Max), nil
-}
-
-// points renders a ratio as a change in percent, and percent adds the unit.
+// points writes a ratio as a change in percent, and percent does so with the unit.
 func points(ratio float64) string  { return minus(fmt.Sprintf("%+.1f", 100*(ratio-1))) }
 func percent(ratio float64) string { return points(ratio) + " %" }
 

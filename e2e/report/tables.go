@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,129 +17,174 @@ import (
 
 var times = []string{metrics.Completion, metrics.Makespan, "quality_50", metrics.Quality95}
 
-const timesHeader = "completion, %|makespan, %|50 % quality, %|95 % quality, %|worst job|slower, %"
+const timesHeader = "end, %|last end, %|50 % quality, %|95 % quality, %|worst|slower, %"
 
 func cells(s metrics.Summary, times []string) []string {
 	var out []string
 	for _, name := range times {
 		out = append(out, change(s.Time(name).Ratio))
 	}
-	return append(out, fmt.Sprintf("%.2f (%s)", s.Ratio.Max, s.WorstJob), fmt.Sprintf("%.0f", 100*s.Slower))
+	return append(out, fmt.Sprintf("%.2f", s.Ratio.Max), fmt.Sprintf("%.0f", 100*s.Slower))
 }
 
 func notRun(what string) string {
 	return fmt.Sprintf("Not run: there is no `%s/%s.json` (`make bench BENCH='-what %s'`).", results, what, what)
 }
 
-func originOf(x result.Experiment) string {
-	var list []string
-	for _, s := range result.Seeds(x.Runs, func(result.Run) bool { return true }) {
-		list = append(list, fmt.Sprint(s))
+// originOf says where a real experiment comes from, its machine if that is not the simulations'.
+func (e evidence) originOf(x result.Experiment, file string) string {
+	machine := ""
+	if x.Machine != e.sim.Machine {
+		machine = x.Machine + "; "
 	}
-	return fmt.Sprintf("%s; Nomad %s; commit %s; seeds %s; `%s`.",
-		x.Machine, x.Nomad, x.Commit, strings.Join(list, ", "), strings.Join(x.Commands, "`, `"))
+	return fmt.Sprintf("%sNomad %s; commit %.12s; seeds %d to %d; [commands](results/%s.json).",
+		machine, x.Nomad, x.Commit, slices.Min(seedsOf(x)), slices.Max(seedsOf(x)), file)
 }
 
-// real renders the table of real training jobs.
-func (e evidence) real(what string) (string, error) {
-	x, ok := e.bench[what]
-	if !ok {
-		return notRun(what), nil
+func seedsOf(x result.Experiment) []uint64 {
+	return result.Seeds(x.Runs, func(result.Run) bool { return true })
+}
+
+// disturbed says in how many runs something else used the machine.
+func disturbed(x result.Experiment) string {
+	lines := x.Disturbed()
+	if len(lines) == 0 {
+		return ""
 	}
-	header, names := timesHeader+"|CPU time, %", times
-	if what == result.TRADL {
-		header = strings.NewReplacer("completion", "objective", "50 % quality", "acceptable", "|95 % quality, %", "").Replace(timesHeader)
-		names = []string{metrics.Completion, metrics.Makespan, "acceptable"}
-	}
-	var rows [][]string
-	for _, mode := range result.Modes(x.Runs, x.What) {
-		all, err := x.Summaries(mode)
+	return fmt.Sprintf(" In %d of %d runs other processes used over %.0f %% of the jobs' CPU time.", len(lines), len(x.Runs), 100*result.Calm)
+}
+
+// trained is the table of real training jobs, with where each row comes from.
+func (e evidence) trained() (string, error) {
+	var (
+		rows    [][]string
+		origins string
+	)
+	for _, group := range []struct{ what, mode, name string }{
+		{result.Train, "weight", ""}, {quota, "quota", ", mode `quota`"}, {result.Torch, "weight", ", PyTorch"}, {result.Cluster, "weight", ", four nodes"},
+	} {
+		x, ok := e.bench[group.what]
+		if !ok {
+			origins += "\n* " + notRun(group.what)
+			continue
+		}
+		all, err := x.Summaries(group.mode)
 		if err != nil {
 			return "", err
 		}
+		slices.SortStableFunc(all, func(a, b metrics.Summary) int { return a.Jobs*b.Runs - b.Jobs*a.Runs })
 		for _, s := range all {
-			if s.Policy == s.Base {
+			if s.Policy == s.Base || s.Policy == "auto completion" {
 				continue
 			}
-			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+mode), x.What+", ")
-			row := append([]string{strings.TrimPrefix(kase+", "+mode, ", "), fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, names)...)
-			if what != result.TRADL {
-				row = append(row, points(stat.Mean(x.CPU(kase, mode, s.Policy), nil)))
+			kase := strings.TrimPrefix(strings.TrimSuffix(s.Scenario, ", mode "+group.mode), x.What+", ")
+			name := kase + group.name
+			if s.Policy != "auto" {
+				name += ", " + strings.TrimPrefix(s.Policy, "auto and ")
+			}
+			row := append(append([]string{name}, cells(s, times)...), points(stat.Mean(x.CPU(kase, group.mode, s.Policy), nil)), "–", "–")
+			for _, c := range all {
+				if c.Scenario == s.Scenario && c.Policy == "auto completion" && s.Policy == "auto" {
+					row[8], row[9] = change(c.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", c.Ratio.Max)
+				}
 			}
 			rows = append(rows, row)
 		}
+		origins += "\n* " + cmp.Or(strings.TrimPrefix(group.name, ", "), "mode `weight`") + ": " + e.originOf(x, group.what) + disturbed(x)
 	}
-	out := originOf(x) + "\n\n" + table(append([]string{"jobs, mode", "policy × seeds"}, strings.Split(header, "|")...), rows)
-	for _, line := range x.Disturbed() {
-		out += "\n\n" + line
-	}
-	return out, nil
+	return table(append([]string{"jobs"}, strings.Split(timesHeader+"|CPU, %|`completion`: end, %|worst", "|")...), rows) + "\n" + origins, nil
 }
 
-func (e evidence) served() string {
-	x, ok := e.bench[result.DQoES]
+// targeted is the table of jobs with targets.
+func (e evidence) targeted() (string, error) {
+	x, ok := e.bench[result.TRADL]
 	if !ok {
-		return notRun(result.DQoES)
+		return notRun(result.TRADL), nil
 	}
-	out := originOf(x)
-	for _, mode := range result.Modes(x.Runs, result.DQoES) {
-		for _, t := range result.ServiceTables(x, mode) {
-			out += "\n\n" + columns(t, 0, 1, 2, 3, 5)
-		}
-	}
-	return out
-}
-
-func (e evidence) mixed() string {
-	x, ok := e.bench[result.Auto]
-	if !ok {
-		return notRun(result.Auto)
-	}
-	out := originOf(x)
-	for _, mode := range result.Modes(x.Runs, result.Auto) {
-		for i, t := range result.MixTables(x, mode) {
-			out += "\n\n" + columns(t, [][]int{{0, 1, 2, 3, 4}, {0, 1, 4}}[i]...)
-		}
-	}
-	return out
-}
-
-func columns(t result.Table, which ...int) string {
-	pick := func(row []string) []string {
-		var out []string
-		for _, i := range which {
-			out = append(out, row[i])
-		}
-		return out
-	}
-	var rows [][]string
-	for _, r := range t.Rows {
-		rows = append(rows, pick(r))
-	}
-	return t.Title + ":\n\n" + table(pick(t.Header), rows)
-}
-
-func (e evidence) demoTable() (string, error) {
-	if e.demo == nil {
-		return "", nil
-	}
-	all, err := metrics.Summarize(e.demo.Runs(), metrics.DefaultBase, 1)
+	all, err := x.Summaries("weight")
 	if err != nil {
 		return "", err
 	}
 	var rows [][]string
 	for _, s := range all {
 		if s.Policy != s.Base {
-			rows = append(rows, append([]string{fmt.Sprintf("%s × %d", s.Policy, s.Runs)}, cells(s, times)...))
+			rows = append(rows, append([]string{s.Policy}, cells(s, []string{metrics.Completion, metrics.Makespan, "acceptable"})...))
 		}
 	}
-	var list []string
-	for _, p := range e.demo.Pairs {
-		list = append(list, fmt.Sprint(p.Seed))
+	header := []string{"policy", "objective, %", "last end, %", "acceptable, %", "worst", "slower, %"}
+	return e.originOf(x, result.TRADL) + "\n\n" + table(header, rows), nil
+}
+
+// served is the table of services, one for all objectives.
+func (e evidence) served() string {
+	x, ok := e.bench[result.DQoES]
+	if !ok {
+		return notRun(result.DQoES)
 	}
-	origin := fmt.Sprintf("%g cores; Nomad %s; Ebbtide %s; %s; mode %s; seeds %s; `go run ./e2e/demo`.",
-		e.demo.Cores, e.demo.Nomad, e.demo.Version, e.demo.Time.Format("2006-01-02"), e.demo.Mode, strings.Join(list, ", "))
-	return origin + "\n\n" + table(append([]string{"policy × seeds"}, strings.Split(timesHeader, "|")...), rows), nil
+	var (
+		header []string
+		rows   [][]string
+	)
+	missed := ""
+	for _, t := range result.ServiceTables(x, "weight") {
+		header = append([]string{"objectives"}, pick(t.Header, 0, 1, 2, 3)...)
+		kase, _, _ := strings.Cut(strings.TrimPrefix(t.Title, "DQoES, "), " objectives")
+		if !slices.ContainsFunc(t.Rows, func(r []string) bool { return r[3] != "10" }) {
+			missed += fmt.Sprintf(" With %s objectives all ten are worse under every policy.", kase)
+			continue
+		}
+		for _, r := range t.Rows {
+			rows = append(rows, append([]string{kase}, pick(r, 0, 1, 2, 3)...))
+		}
+	}
+	return e.originOf(x, result.DQoES) + missed + " Medians (best … worst):\n\n" + table(header, rows)
+}
+
+// mixed is the table of all kinds on one node.
+func (e evidence) mixed() string {
+	x, ok := e.bench[result.Auto]
+	if !ok {
+		return notRun(result.Auto)
+	}
+	tables := result.MixTables(x, "weight")
+	var rows [][]string
+	for _, r := range tables[0].Rows { // one for each policy and service
+		if last := len(rows) - 1; last >= 0 && rows[last][0] == r[0] {
+			rows[last] = append(rows[last], r[4])
+		} else {
+			rows = append(rows, []string{r[0], r[4]})
+		}
+	}
+	out := e.originOf(x, result.Auto) + "\n\n" + table([]string{"policy", "service 1", "service 2"}, rows)
+	var parts []string
+	for _, r := range tables[1].Rows {
+		parts = append(parts, "`"+r[0]+"` "+r[1])
+	}
+	return out + "\n\nThe training jobs' part of the pool meanwhile, all together: " + strings.Join(parts, ", ") + "."
+}
+
+// pick returns some cells of a row.
+func pick(row []string, which ...int) []string {
+	var out []string
+	for _, i := range which {
+		out = append(out, row[i])
+	}
+	return out
+}
+
+// demoResult is what the demo changed, in a sentence.
+func (e evidence) demoResult() (string, error) {
+	all, err := metrics.Summarize(e.demo.Runs(), metrics.DefaultBase, 1)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range all {
+		if s.Policy != s.Base {
+			return fmt.Sprintf("`make demo`, six jobs, Ebbtide %s, %s: mean end %s %%, last end %s %%, worst %.2f; %.0f %% of the jobs were slower.", e.demo.Version,
+				e.demo.Time.Format("2006-01-02"), change(s.Time(metrics.Completion).Ratio), change(s.Time(metrics.Makespan).Ratio), s.Ratio.Max, 100*s.Slower), nil
+		}
+	}
+	return "", fmt.Errorf("demo.json has no run under another policy than %s", metrics.DefaultBase)
 }
 
 // sets are the simulated scenarios, without published runs.
@@ -153,30 +199,32 @@ func (e evidence) sets() []string {
 }
 
 func (e evidence) simOrigin() string {
-	return fmt.Sprintf("%s; commit %s; seeds 1 to %d", e.sim.Machine, e.sim.Commit, e.sim.Seeds)
+	return fmt.Sprintf("Commit %s; seeds 1 to %d", e.sim.Commit, e.sim.Seeds)
 }
 
 // simulated renders the scenarios under fair finish.
 func (e evidence) simulated() (string, error) {
-	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`, %|sizes known: completion, %|worst job|of `srpt`, %", "|")...)
+	header := []string{"scenario", "`auto`: end, %", "last end, %", "50 % quality, %", "worst", "slower, %", "`completion`: end, %", "worst", "true sizes, `auto`: end, %", "worst"}
 	var rows [][]string
 	for _, set := range e.sets() {
-		for _, policy := range []string{"auto", "fsp-completion"} {
-			s, err := e.simOf(set+" estimated", policy)
-			if err != nil && policy != "auto" {
-				continue // with services only auto applies
-			}
-			if err != nil {
-				return "", err
-			}
-			exact, err := e.simOf(set+" exact", policy)
-			if err != nil {
-				return "", err
-			}
-			row := append([]string{set, policy}, cells(s, times)...)
-			row[len(row)-2] = fmt.Sprintf("%.2f", s.Ratio.Max) // the name is meaningless here
-			rows = append(rows, append(row, e.bound(set+" estimated", s), change(exact.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", exact.Ratio.Max), e.bound(set+" exact", exact)))
+		s, err := e.simOf(set+" estimated", "auto")
+		if err != nil {
+			return "", err
 		}
+		exact, err := e.simOf(set+" exact", "auto")
+		if err != nil {
+			return "", err
+		}
+		row := []string{
+			set, change(s.Time(metrics.Completion).Ratio), points(s.Time(metrics.Makespan).Ratio.Mean), points(s.Time("quality_50").Ratio.Mean),
+			fmt.Sprintf("%.2f", s.Ratio.Max), fmt.Sprintf("%.0f", 100*s.Slower), "–", "–",
+			points(exact.Time(metrics.Completion).Ratio.Mean), fmt.Sprintf("%.2f", exact.Ratio.Max),
+		}
+		// With services there is auto alone.
+		if s, err := e.simOf(set+" estimated", "fsp-completion"); err == nil {
+			row[6], row[7] = change(s.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", s.Ratio.Max)
+		}
+		rows = append(rows, row)
 	}
 	return table(header, rows), nil
 }
@@ -193,21 +241,23 @@ func (e evidence) bound(set string, s metrics.Summary) string {
 // compared renders the other policies.
 func (e evidence) compared() string {
 	sets := e.sets()
-	var policies []string
+	// In the tables above and below, or the same as none.
+	policies := []string{"none", "auto", "fsp-completion", "equal", "las", "auto@alg4", "flowcon@alg4", "specon"}
+	elsewhere := len(policies)
 	for _, r := range e.sim.Runs {
 		for _, s := range r.Summaries {
-			if s.Policy != s.Base && s.Policy != "auto" && s.Policy != "fsp-completion" && !slices.Contains(policies, s.Policy) {
+			if !slices.Contains(policies, s.Policy) {
 				policies = append(policies, s.Policy)
 			}
 		}
 	}
 	var rows [][]string
-	for _, policy := range policies {
+	for _, policy := range policies[elsewhere:] {
 		row := []string{policy}
 		for _, set := range sets {
 			cell := ""
 			if s, err := e.simOf(set+" estimated", policy); err == nil {
-				cell = fmt.Sprintf("%s; %.2f; %.0f", points(s.Time(metrics.Completion).Ratio.Mean), s.Ratio.Max, 100*s.Slower)
+				cell = fmt.Sprintf("%s; %.2f", points(s.Time(metrics.Completion).Ratio.Mean), s.Ratio.Max)
 			}
 			row = append(row, cell)
 		}

@@ -17,6 +17,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -236,4 +239,40 @@ func otherCA(t *testing.T) string {
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	must.NoError(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// The page has a row for every option, with its default where the row gives one.
+func TestDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/shim.md")
+	must.NoError(t, err)
+	var options func(t reflect.Type) []string
+	options = func(t reflect.Type) (names []string) {
+		for i := range t.NumField() {
+			name, kind, _ := strings.Cut(t.Field(i).Tag.Get("hcl"), ",")
+			if kind == "block" {
+				inner := t.Field(i).Type
+				for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice {
+					inner = inner.Elem()
+				}
+				names = append(names, options(inner)...)
+			} else if kind != "label" {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	names := options(reflect.TypeFor[file]())
+	must.Greater(t, 30, len(names))
+	for _, name := range names {
+		must.RegexMatch(t, regexp.MustCompile("(?m)[`.]"+name+"`|^  "+name+" +="), string(page))
+	}
+	d := Default()
+	for option, is := range map[string]time.Duration{
+		"interval": d.Interval, "leader.ttl": d.Leader.TTL, "leader.delay": d.Leader.Delay, "relocation.interval": d.Relocation.Interval,
+		"placement.window": d.Placement.Window, "placement.hold_timeout": d.Placement.HoldTimeout, "rebalance.interval": d.Rebalance.Interval,
+		"limits.cooldown": d.Limits.Cooldown, "limits.backoff": d.Limits.Backoff,
+	} {
+		short := regexp.MustCompile("([hm])0[ms].*").ReplaceAllString(is.String(), "$1")
+		must.StrContains(t, string(page), "| `"+option+"` | `\""+short+"\"` |")
+	}
 }

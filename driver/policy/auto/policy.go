@@ -81,21 +81,21 @@ func CheckParams(p Params) error {
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
-			Published: "FlowCon, TRADL and DQoES each have a node of their own",
-			Ours:      "one node: services first, training tasks have the rest, at least half of their fair shares and 1 − `service_share`",
+			Published: "FlowCon, TRADL and DQoES each manage a whole node",
+			Ours:      "one node: services first; training tasks have the rest, at least half of their fair shares and 1 − `service_share`",
 			Why:       "real nodes are mixed, and training tasks must not starve",
 		}, {
-			Published: "DQoES moves a limit by a step, in proportion to how far a service is off",
-			Ours:      "the limit with which it would have answered in time, by what it had: use or limit, whichever is more",
-			Why:       "a load that doubles is served after two runs; a service that lived on CPU left idle keeps it when the others come back",
+			Published: "DQoES moves a limit by a step proportional to the error",
+			Ours:      "the limit with which the service would have met its target, computed from its use or limit, whichever is larger",
+			Why:       "a doubled load is served after two runs",
 		}, {
-			Published: "DQoES takes from class G to give to class B",
+			Published: "DQoES takes from class G and gives to class B",
 			Ours:      "needs are met by entitlement, the smallest first",
-			Why:       "an objective that cannot be reached costs nobody else theirs",
+			Why:       "an unreachable objective costs other services nothing",
 		}, {
-			Published: "TRADL and FlowCon hold acceptable and converged tasks back",
-			Ours:      "they come later in the order of fair finish, and end no later than under plain Nomad",
-			Why:       "to hold back who is near its end delays it and helps no mean",
+			Published: "TRADL and FlowCon hold back acceptable and converged tasks",
+			Ours:      "these come later in the order of fair finish",
+			Why:       "holding back a task near its end delays it and lowers no mean",
 		},
 	}
 }

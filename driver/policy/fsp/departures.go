@@ -11,40 +11,40 @@ func departures() []policy.Departure {
 	return []policy.Departure{
 		{
 			Published: "FSP serves the job whose twin ends first",
-			Ours:      "any order of preference, as long as every prefix of the twins' order has slack",
-			Why:       "what the order gains is spent on models that still learn: `balanced` has time to quality −33 % where `completion` has −18 %, and no job later",
+			Ours:      "any order of preference, if every prefix of the twins' order has slack",
+			Why:       "the freedom is spent on models that still learn",
 		}, {
-			Published: "the one job in front has the whole server",
-			Ours:      "every task has a floor, a part of its twin's rate, for which slack is set aside",
-			Why:       "all keep reporting. The guarantee stays exact: without slack for a floor of 0.1 the worst job takes 1.04 times as long (`quality`). It costs 2 points of the mean (−40 % instead of −42 %; the optimum, SRPT, is −43 %)",
+			Published: "the job in front has the whole server",
+			Ours:      "every task has a floor, a part of its twin's rate, set aside in the slack",
+			Why:       "all tasks keep reporting",
 		}, {
-			Published: "the server switches at the moment at which a twin ends or a size is used up",
-			Ours:      "what a task could use up of a slack before the next decision is spread over the interval",
-			Why:       "exact with decisions every 20 s, and no timer is needed",
+			Published: "the server switches when a twin ends or a size is used up",
+			Ours:      "what a task may use of a slack before the next decision is spread over the interval",
+			Why:       "no timer is needed",
 		}, {
-			Published: "a job is the faster the more of the server it has",
-			Ours:      "its threads wait for each other: tasks in front have a whole core each, and what is beyond is divided by heSRPT (Berg et al. 2020) with k^p for k cores",
-			Why:       "measured: three tasks with two threads each are done 5 to 30 % sooner side by side on two cores than one after the other",
+			Published: "a job's speed is proportional to its part of the server",
+			Ours:      "tasks in front have a whole core each; the rest is divided by heSRPT with k^p for k cores",
+			Why:       "threads of one task wait for each other",
 		}, {
 			Published: "a job can use the whole server",
-			Ours:      "the twin shares by water-filling under each task's cap; a task that must run at its cap from now on is served first, and what those in front cannot use goes to the next",
-			Why:       "with caps the guarantee is not exact: one thread each on two cores, the worst job takes 1.04 times as long, 1.16 times without that rule",
+			Ours:      "twins share by water-filling under each task's cap; a task that must run at its cap from now on comes first",
+			Why:       "without this rule the worst job takes 1.16 times as long, with it 1.04 (one thread each, two cores)",
 		}, {
-			Published: "PSBS: a size is estimated once, and a job whose twin has ended stays late",
-			Ours:      "size is time used + estimated remaining, in each run anew, while the twin's service is not touched: errors do not add up, and a better estimate ends being late",
-			Why:       "a trainer's estimate gets better as it goes on: wrong by a factor of 1.23 (σ of log2 0.3) the worst job takes 1.01 times as long, and 1.15 times with an estimate that never gets better (`completion`)",
+			Published: "PSBS estimates a size once",
+			Ours:      "in each run, as time used + estimated remaining",
+			Why:       "errors do not add up, and a late task can recover",
 		}, {
-			Published: "PSBS: late jobs have the whole server, shared by weight",
+			Published: "PSBS: late jobs have the whole server, by weight",
 			Ours:      "the same, each up to its cap; the others keep their floors",
-			Why:       "a late task has been wronged, but all keep reporting",
+			Why:       "all tasks keep reporting",
 		}, {
 			Published: "every job has a size",
-			Ours:      "a task of unknown size runs as its twin does; the others have what that leaves",
+			Ours:      "a task of unknown size runs at its twin's rate",
 			Why:       "neither it nor the others lose",
 		}, {
-			Published: "nothing on jobs of another kind",
-			Ours:      "services are outside: the pool is what they leave, by their use up to their limit, and at least the floor of the others",
-			Why:       "finish times are relative to what there is to share",
+			Published: "other kinds of jobs are not covered",
+			Ours:      "the pool is what services leave, at least the floor of the others",
+			Why:       "services come first",
 		},
 	}
 }

@@ -28,9 +28,9 @@ func Policy() policy.Policy {
 		Check:       flowcon.Check,
 		Example:     flowcon.Example(),
 		Departures: []policy.Departure{{
-			Published: "The papers' default: containers compete freely",
-			Ours:      "the same; categories are shown, and a new task enters NL",
-			Why:       "what another policy would see of a node can be watched",
+			Published: "containers compete freely",
+			Ours:      "the same, and categories are shown",
+			Why:       "to see what another policy would see",
 		}},
 		Decide: Decide,
 	}.Policy()

@@ -64,16 +64,19 @@ func (e Experiment) CPU(kase, mode, variant string) (ratios []float64) {
 	return ratios
 }
 
-// Disturbed lists the runs in which other processes used the machine.
+// Calm is the part of the jobs' CPU time that other processes may use in an undisturbed run.
+// Nomad and the plugin themselves use half of it.
+const Calm = 0.07
+
+// Disturbed names the runs in which other processes used more than Calm, a line each.
 func (e Experiment) Disturbed() []string {
-	const calm = 0.07 // Nomad and the plugin use half of it
 	var lines []string
 	for _, r := range e.Runs {
 		used := 0.0
 		for _, j := range r.Jobs {
 			used += j.CPUS
 		}
-		if used > 0 && r.Other > calm*used {
+		if used > 0 && r.Other > Calm*used {
 			lines = append(lines, fmt.Sprintf("%s, %s, seed %d: something else used %.0f CPU-seconds beside the jobs' %.0f; the machine was not theirs.",
 				r.Case, r.Variant, r.Seed, r.Other, used))
 		}
