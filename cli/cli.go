@@ -15,21 +15,20 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// Exit statuses shared by all subcommands.
 const (
-	exitOK    = 0 // it did what was asked
-	exitError = 1 // it tried and failed: the world is at fault
-	exitUsage = 2 // it did not try: the arguments or the input are at fault
+	exitOK    = 0
+	exitError = 1 // the operation failed
+	exitUsage = 2 // invalid arguments or input; nothing was done
 )
 
-// IO is what a command reads and writes. Out carries only the result, so that it
-// can be piped on; whatever people must be told goes to Err.
+// IO is a command's streams. Out carries only the result, so that it can be piped; messages go
+// to Err.
 type IO struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
 
-// commands is the table of subcommands: one line each.
+// commands lists the subcommands.
 func commands() map[string]func(IO) cli.Command {
 	return map[string]func(IO) cli.Command{
 		"decide":   newDecide,
@@ -52,8 +51,8 @@ func commands() map[string]func(IO) cli.Command {
 	}
 }
 
-// Run executes the subcommand named by args, which do not include the program's
-// own name, and returns the exit status of the process.
+// Run executes the subcommand in args, which exclude the program's name, and returns the exit
+// status.
 func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	std := IO{In: stdin, Out: stdout, Err: stderr}
 	table := make(map[string]cli.CommandFactory)
@@ -61,8 +60,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		table[name] = func() (cli.Command, error) { return construct(std), nil }
 	}
 
-	// A word that is no command gets a sentence of its own: the library would only
-	// print the help, and leave people to find out why.
+	// For an unknown command the library would print only the help.
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && table[args[0]] == nil {
 		fmt.Fprintf(stderr, "ebbtide: unknown command %q, must be one of: %s\n",
 			args[0], strings.Join(names(table), ", "))
@@ -84,12 +82,11 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	if app.Subcommand() == "" && status == 127 {
-		return exitUsage // no command at all: the library has printed the help
+		return exitUsage // no command: the library has printed the help
 	}
 	return status
 }
 
-// names returns the keys of a table, sorted.
 func names[V any](table map[string]V) []string {
 	out := make([]string, 0, len(table))
 	for name := range table {

@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// ebbtide executes a command line and returns what a shell would see.
+// ebbtide runs a command line.
 func ebbtide(stdin string, args ...string) (status int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	status = Run(args, strings.NewReader(stdin), &out, &err)
@@ -27,8 +27,8 @@ func TestRun(t *testing.T) {
 		name   string
 		args   []string
 		status int
-		stdout string // is held
-		stderr string // is held; "" = must be empty
+		stdout string // contained
+		stderr string // contained; "" for empty
 	}{
 		{"no command", nil, exitUsage, "", "Usage: ebbtide"},
 		{"unknown command", []string{"decied"}, exitUsage, "", `unknown command "decied", must be one of: `},
@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The command links nothing of Nomad but what is under MPL-2.0 (NOTICE).
+// The CLI links nothing of Nomad but MPL-2.0 packages (NOTICE).
 func TestLicence(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/ebbtide").Output()
 	must.NoError(t, err)
@@ -70,7 +70,6 @@ func TestLicence(t *testing.T) {
 	must.StrContains(t, string(out), nomad+"api")
 }
 
-// Every command must say what it is for: the list and --help show it.
 func TestCommands(t *testing.T) {
 	for name, construct := range commands() {
 		c := construct(IO{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})

@@ -17,20 +17,19 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// command is what all subcommands have in common.
+// command is common to all subcommands.
 type command struct {
 	io   IO
 	name string
 }
 
-// flags returns an empty set of flags.
 func (c command) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed by parse, without the usage
+	flags.SetOutput(io.Discard) // parse prints errors, without the usage
 	return flags
 }
 
-// parse parses the arguments. Unless ok, the command is over, with that status.
+// parse parses the arguments. Unless ok, the command ends with status.
 func (c command) parse(flags *flag.FlagSet, args []string, help string) (status int, ok bool) {
 	err := flags.Parse(args)
 	switch {
@@ -45,7 +44,6 @@ func (c command) parse(flags *flag.FlagSet, args []string, help string) (status 
 	return c.refuse(fmt.Errorf("%w; allowed are %s", err, strings.Join(allowed, ", "))), false
 }
 
-// refuse says what is wrong with the arguments or the input.
 func (c command) refuse(errs ...error) int {
 	for _, err := range errs {
 		fmt.Fprintf(c.io.Err, "ebbtide %s: %v\n", c.name, err)
@@ -53,24 +51,21 @@ func (c command) refuse(errs ...error) int {
 	return exitUsage
 }
 
-// failed says what could not be done.
 func (c command) failed(err error) int {
 	fmt.Fprintf(c.io.Err, "ebbtide %s: %v\n", c.name, err)
 	return exitError
 }
 
-// writeJSON writes v, indented.
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-// usage is an error of the arguments.
+// usage is an error in the arguments.
 type usage struct{ error }
 
-// withStore does something with the shim's variables. It parses the arguments, and returns
-// the exit status.
+// withStore parses the arguments, runs do on the shim's variables, and returns the exit status.
 func (c command) withStore(args []string, help string, options func(*flag.FlagSet), do func(context.Context, memory.Store) error) int {
 	flags := c.flags()
 	nomad, store := nomadFlags(flags), storeFlags(flags)

@@ -20,18 +20,17 @@ import (
 	shim "github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// maxSnapshot bounds what is read, in bytes. A thousand tasks take 0.1 MB.
+// maxSnapshot bounds a snapshot, in bytes. A thousand tasks take 0.1 MB.
 const maxSnapshot = 64 << 20
 
-// askable are the policies that can be asked: those of a node, of the cluster, of a GPU.
+// askable returns the policies of a node, the cluster and a GPU.
 func askable() []policy.Query { return slices.Concat(policies.Queries(), shim.All(), device.All()) }
 
-// decideCommand is `ebbtide decide`.
 type decideCommand struct{ command }
 
 func newDecide(io IO) cli.Command { return decideCommand{command{io, "decide"}} }
 
-func (decideCommand) Synopsis() string { return "Ask a policy what it would do, and why" }
+func (decideCommand) Synopsis() string { return "Show what a policy would decide, and why" }
 
 func (decideCommand) Help() string {
 	var table strings.Builder
@@ -43,13 +42,12 @@ Usage: ebbtide decide --policy NAME [--compact] < snapshot.json
        ebbtide decide --list
        ebbtide decide --example NAME [--compact]
 
-  Runs a policy on a snapshot of its inputs, given as JSON, and prints its
-  decisions with the rule that fired for each and the reason. It changes nothing
-  and needs no Nomad. Limits are fractions of the node's elastic pool, times are
-  seconds, memory is MiB.
+  Runs a policy on a JSON snapshot of its inputs and prints its decisions, each with
+  its rule and reason. It changes nothing and needs no Nomad. Limits are fractions of
+  the node's elastic pool, times are in seconds, memory is in MiB.
 
-  Errors in the snapshot are all reported, each with the path of its field. The
-  exit status is then 2, and nothing is printed on stdout.
+  All errors in the snapshot are reported, with the paths of their fields. The exit
+  status is then 2, and stdout is empty.
 
 Options:
 
@@ -115,7 +113,7 @@ func (c decideCommand) Run(args []string) int {
 	}
 }
 
-// run reads a snapshot from stdin and prints what the policy decides.
+// run decides on the snapshot on stdin.
 func (c decideCommand) run(q policy.Query, compact bool) int {
 	snapshot, err := io.ReadAll(io.LimitReader(c.io.In, maxSnapshot+1))
 	if err != nil {
@@ -126,14 +124,14 @@ func (c decideCommand) run(q policy.Query, compact bool) int {
 	}
 	decisions, err := q.Decide(snapshot)
 	if err != nil {
-		// One error a line, each beginning with its path.
+		// One error per line, beginning with its path.
 		fmt.Fprintln(c.io.Err, err)
 		return exitUsage
 	}
 	return c.printJSON(decisions, compact)
 }
 
-// printJSON prints v, as it is meant for people: "<" stays "<".
+// printJSON prints v without escaping HTML.
 func (c decideCommand) printJSON(v any, compact bool) int {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)

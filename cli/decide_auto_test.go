@@ -11,9 +11,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A node with tasks of all kinds, without what is optional: a service that is worse
-// than asked and one that is better, a training task that grows, an acceptable one,
-// one that has succeeded, one of which nothing is known.
+// All kinds of tasks, without optional fields: a service worse than its target and one better,
+// a training task that grows, an acceptable one, a successful one, an unknown one.
 const autoSnapshot = `{
   "tasks": [
     {"id": "resnet-api", "kind": "service", "objective_s": 0.05, "response_s": 0.065, "use": 0.25, "limit": 0.25},
@@ -28,7 +27,6 @@ const autoSnapshot = `{
   "now_s": 1700000000, "pool_cores": 4, "interval_s": 20, "event": ""
 }`
 
-// The output to the byte, as scripts see it.
 func TestDecide_auto(t *testing.T) {
 	run := func(doc string) string {
 		status, stdout, stderr := ebbtide(doc, "decide", "--policy", "auto")
@@ -41,7 +39,7 @@ func TestDecide_auto(t *testing.T) {
 	got := run(autoSnapshot)
 	must.Eq(t, string(want), got)
 
-	// What is left out has its default.
+	// Omitted parameters have defaults.
 	with := func(params string) string { return strings.Replace(autoSnapshot, "{\n", `{"params": `+params+", ", 1) }
 	must.Eq(t, got, run(with(`{}`)))
 	must.Eq(t, got, run(with(`{"fsp": {"prefer": "balanced", "floor": 0.1}, "service_share": 0.8, "tolerance": 0.1}`)))
@@ -49,7 +47,7 @@ func TestDecide_auto(t *testing.T) {
 	must.StrContains(t, run(with(`{"fsp": {"prefer": "completion"}}`)), `preferred: its twin has`)
 }
 
-// What is wrong with a snapshot: one line an error, each beginning with its path.
+// One line per error, beginning with its path.
 func TestDecide_badAuto(t *testing.T) {
 	for _, tc := range []struct {
 		doc  string

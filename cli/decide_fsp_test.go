@@ -10,8 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A late task, one that is near its quality point, one that is due, one of which nothing
-// is known, one that has ended, a service.
+// A late task, one near its quality point, one due, one unknown, one finished, a service.
 const fspSnapshot = `{
   "now_s": 1700000000,
   "pool_cores": 4,
@@ -28,7 +27,6 @@ const fspSnapshot = `{
   ]
 }`
 
-// The output to the byte, as scripts see it.
 func TestDecide_fsp(t *testing.T) {
 	decidesAs(t, "fsp", fspSnapshot)
 
@@ -43,7 +41,7 @@ func TestDecide_fsp(t *testing.T) {
 	must.NotEq(t, run(`{}`), run(`{"floor": 0.5}`))
 }
 
-// What is wrong with a snapshot: one line an error, each beginning with its path.
+// One line per error, beginning with its path.
 func TestDecide_badFSP(t *testing.T) {
 	for _, tc := range []struct {
 		doc  string

@@ -10,8 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The window of the paper's figure 11, and what was measured of it, without what is
-// optional.
+// The window of the paper's figure 11 with its measurements, without optional fields.
 const (
 	figure11 = `"groups": [
     {"id": "1", "jobs": 12, "properties": {"application": {"value": "App_1", "rank": 1}, "size": {"value": "10M", "rank": 1}, "user": {"value": "User_1", "rank": 2}}},
@@ -25,8 +24,8 @@ const (
     {"group": "2", "granted_mib": 2885, "peak_mib": 2885, "denied": 2},
     {"group": "1", "granted_mib": 2693, "peak_mib": 900}
   ]}`
-	// The paper's two LAMMPS jobs before their late peaks, without what is optional but
-	// what tells of one that waits.
+	// The paper's two LAMMPS jobs before their late peaks, without optional fields except those
+	// of a waiting job.
 	planSnapshot = `{"memory_mib": 12288, "jobs": [
     {"id": "lammps-2", "arrived_s": 5, "held_mib": 1741, "ahead_mib": 8499},
     {"id": "lammps-1", "held_mib": 1741, "ahead_mib": 8499},
@@ -35,14 +34,12 @@ const (
   ]}`
 )
 
-// The output to the byte, as scripts see it.
 func TestDecide_gpu(t *testing.T) {
 	decidesAs(t, "fairshare", fairShareSnapshot)
 	decidesAs(t, "fairshare-adapt", adaptSnapshot)
 	decidesAs(t, "gpu-plan", planSnapshot)
 }
 
-// What is wrong with a card that is to be planned, by its path.
 func TestDecide_badPlan(t *testing.T) {
 	for _, tc := range []struct{ old, new, want string }{
 		{`"memory_mib": 12288, `, ``, "memory_mib: is missing"},
@@ -63,7 +60,6 @@ func TestDecide_badPlan(t *testing.T) {
 	}
 }
 
-// What is wrong with a window, by its path.
 func TestDecide_badWindow(t *testing.T) {
 	for _, tc := range []struct{ old, new, want string }{
 		{`"memory_mib": 12288, `, ``, "memory_mib: is missing"},

@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Snapshots as the reference has them, without what is optional.
+// Snapshots of the reference documentation, without optional fields.
 const (
 	tradlSnapshot = `{
   "tasks": [
@@ -35,13 +35,12 @@ const (
 }`
 )
 
-// The output to the byte, as scripts see it.
 func TestDecide_targets(t *testing.T) {
 	decidesAs(t, "tradl", tradlSnapshot)
 	decidesAs(t, "dqoes", dqoesSnapshot)
 }
 
-// decidesAs checks what a policy decides of a snapshot against the file of its name.
+// decidesAs compares a decision with the policy's golden file.
 func decidesAs(t *testing.T, policy, snapshot string) {
 	t.Helper()
 	t.Run(policy, func(t *testing.T) {
@@ -54,7 +53,7 @@ func decidesAs(t *testing.T, policy, snapshot string) {
 	})
 }
 
-// What is left out has its default.
+// Omitted parameters have defaults.
 func TestDecide_targetParams(t *testing.T) {
 	change := func(doc, old, new string) string {
 		must.StrContains(t, doc, old)
@@ -84,7 +83,7 @@ func TestDecide_targetParams(t *testing.T) {
 	must.InDelta(t, 0.4*1.2, limit(run("dqoes", change(dqoesSnapshot, "{\n", `{"params": {"beta": 0.5}, `))), 1e-12)
 }
 
-// What is wrong with a snapshot: one line an error, each beginning with its path.
+// One line per error, beginning with its path.
 func TestDecide_badTargets(t *testing.T) {
 	for _, tc := range []struct {
 		policy, doc string

@@ -25,13 +25,12 @@ const decideSnapshot = `{
   "params": {"alpha": 0.35, "beta": 2}
 }`
 
-// taskFields are those of a task in a node's snapshot.
+// taskFields are a task's fields in a node's snapshot.
 const taskFields = "id, kind, entitlement, limit, use, epoch, category_epoch, category, growth, progress, goal, value, acceptable, objective, state, tracked, objective_s, response_s, cap_cores, cpu_s, fair_cpu_s, remaining_cpu_s, quality_cpu_s, ended"
 
-// with returns the snapshot with one thing replaced.
+// decideWith returns the snapshot with one replacement.
 func decideWith(old, new string) string { return strings.Replace(decideSnapshot, old, new, 1) }
 
-// The output to the byte, as scripts see it.
 func TestDecide_golden(t *testing.T) {
 	for _, tc := range []struct {
 		file string
@@ -77,7 +76,6 @@ func TestDecide_list(t *testing.T) {
 	must.Eq(t, "auto\nfsp\nflowcon\ntradl\ndqoes\nnone\nspecon-categorise\nrelocate\nflowcon-place\nspecon-migrate\nspecon-rebalance\nfairshare\nfairshare-adapt\ngpu-plan\n", stdout)
 }
 
-// Every policy takes the example that it prints, indented or not.
 func TestDecide_examples(t *testing.T) {
 	for _, p := range askable() {
 		for _, extra := range [][]string{nil, {"--compact"}} {
@@ -97,7 +95,6 @@ func TestDecide_examples(t *testing.T) {
 	must.Eq(t, 1, strings.Count(compact, "\n"))
 }
 
-// What is wrong with the command line.
 func TestDecide_usage(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
@@ -120,7 +117,7 @@ func TestDecide_usage(t *testing.T) {
 	}
 }
 
-// What is wrong with the snapshot: one line an error, each beginning with its path.
+// One line per error, beginning with its path.
 func TestDecide_badSnapshots(t *testing.T) {
 	for _, tc := range []struct {
 		name, doc string
@@ -173,12 +170,10 @@ func TestDecide_badSnapshots(t *testing.T) {
 	}
 }
 
-// endless is an endless snapshot.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// fullDisk is a writer without space.
 type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
@@ -204,8 +199,7 @@ func TestDecide_io(t *testing.T) {
 	}
 }
 
-// FuzzDecide checks that whatever comes in, either decisions or errors come out, in
-// their places, and the same ones every time.
+// FuzzDecide checks that any input yields either decisions or errors, reproducibly.
 func FuzzDecide(f *testing.F) {
 	_, example, _ := ebbtide("", "decide", "--example", "flowcon", "--compact")
 	for _, seed := range []string{

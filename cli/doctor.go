@@ -15,7 +15,6 @@ import (
 	"github.com/ebbtide/ebbtide/doctor"
 )
 
-// doctorCommand is `ebbtide doctor`.
 type doctorCommand struct{ command }
 
 func newDoctor(io IO) cli.Command { return doctorCommand{command{io, "doctor"}} }
@@ -28,26 +27,25 @@ func (doctorCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide doctor [-config PATH]... [-address URL] [-json]
 
-  Checks a Nomad agent by its configuration files, by its API, or by both, and
-  says for each finding what to do. Run it as root on the client itself: it also
-  looks at the plugin directory, Docker, the cgroups and the agent's process.
+  Checks a Nomad agent's configuration files, its API, or both, and says how to
+  fix each finding. Run it as root on the client: it also inspects the plugin
+  directory, Docker, the cgroups and the agent's process.
 
-  A line per check: ok, warn (something is lost, or will surprise), fail (does not
-  work, or kills tasks), skip (cannot be looked at from here). Nothing is changed.
-  Tokens and the values of options, other than Ebbtide's own, are never printed.
+  Prints a line per check: ok, warn (degraded or surprising), fail (does not work,
+  or kills tasks), skip (cannot be checked from here). Nothing is changed. Tokens
+  and the values of options other than Ebbtide's own are never printed.
 
-  The exit status is 0 when nothing fails, 1 when something does, 2 when the
-  arguments are at fault.
+  The exit status is 0 if no check fails, 1 if one does, 2 for invalid arguments.
 
 Options:
 
   -config PATH    A configuration file of the agent (HCL or JSON), or a directory
                   of them; repeatable, in the order of the agent's own -config
-                  flags. Without it the configuration is asked of the agent.
-  -address URL    The agent's API. Default: NOMAD_ADDR, else where the files say,
-                  else http://127.0.0.1:4646. NOMAD_TOKEN, NOMAD_CACERT and so on
-                  count as for the nomad command; where ACLs are on, the token
-                  needs agent:read and node:read.
+                  flags. Default: ask the agent for its configuration.
+  -address URL    The agent's API. Default: NOMAD_ADDR, else from the files, else
+                  http://127.0.0.1:4646. NOMAD_TOKEN, NOMAD_CACERT and so on apply
+                  as for the nomad command. With ACLs the token needs agent:read
+                  and node:read.
   -json           Print JSON.
 `)
 }

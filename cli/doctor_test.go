@@ -19,7 +19,7 @@ func runDoctor(args ...string) (status int, out, err string) {
 	return status, stdout.String(), stderr.String()
 }
 
-// An agent elsewhere, so that nothing depends on this machine.
+// A remote agent, so that the test does not depend on this machine.
 func remoteAgent(t *testing.T, mode string) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

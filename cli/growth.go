@@ -22,13 +22,12 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// growthCommand is `ebbtide growth`.
 type growthCommand struct{ command }
 
 func newGrowth(io IO) cli.Command { return growthCommand{command{io, "growth"}} }
 
 func (growthCommand) Synopsis() string {
-	return "Show how fast a curve still grows, and when it is flat"
+	return "Show the growth of a training curve, and its plateau"
 }
 
 func (growthCommand) Help() string {
@@ -36,31 +35,29 @@ func (growthCommand) Help() string {
 Usage: ebbtide growth --goal min|max [--estimator NAME] < points.csv
        nomad alloc fs ALLOC alloc/data/ebbtide/TASK.csv | ebbtide growth --goal min|max
 
-  Feeds a training curve to a growth estimator as the driver does, report by
-  report, and prints what is known after each.
+  Feeds a training curve to a growth estimator as the driver does, and prints the
+  estimate after each report.
 
   The input is CSV with a header. Columns, in any order: cpu_s (CPU-seconds used
-  so far; less than before means that the task was restarted), value (a number,
-  NaN or Inf), and, if known, t_s (seconds of wall time) and step (may be empty).
+  so far; a decrease means that the task was restarted), value (a number, NaN or
+  Inf), and optionally t_s (seconds of wall time) and step (may be empty).
 
-  A file with the column time is taken for a history that the driver has written,
-  and its other columns are not looked at. As when the driver recovers a task, only
-  what came since the task was last started counts. A row without a value is no
-  report, but for one with a step: that value was NaN. Standard error tells how many
-  rows were left out.
+  A file with the column time is treated as a history written by the driver; its
+  other columns are ignored. As when the driver recovers a task, only rows since its
+  last start count. A row without a value is skipped, unless it has a step: then the
+  value was NaN. The number of skipped rows is printed to stderr.
 
   The output is CSV: cpu_s, value, growth (per CPU-second: of the range seen so far
-  for robust, in the metric's own unit for published; empty while there are too few
-  reports), plateau (true or false) and category, which is the one that FlowCon's
-  Algorithm 1 gives to a task that is alone on its node and decided on after every
-  report.
+  for robust, in the metric's own unit for published; empty until there are
+  enough reports), plateau (true or false) and category, as FlowCon's Algorithm 1
+  assigns it to a task alone on its node after each report.
 
-  Errors are all reported with line and column. The exit status is then 2, and
-  nothing is printed on stdout.
+  All errors are reported, with line and column. The exit status is then 2, and
+  stdout is empty.
 
 Options:
 
-  --goal min|max      Whether the metric is to fall or to rise.
+  --goal min|max      Whether the metric should fall or rise.
   --estimator NAME    robust (the default) or published.
 `)
 }
@@ -110,7 +107,7 @@ func (c growthCommand) Run(args []string) int {
 
 	var out bytes.Buffer
 	w := csv.NewWriter(&out)
-	_ = w.Write([]string{"cpu_s", "value", "growth", "plateau", "category"}) // a buffer takes everything
+	_ = w.Write([]string{"cpu_s", "value", "growth", "plateau", "category"}) // a buffer never fails
 	task := policy.Task{ID: "task", Entitlement: 1, Limit: 1, Use: 1}
 	for _, p := range points {
 		e.Add(p)
@@ -132,15 +129,15 @@ func (c growthCommand) Run(args []string) int {
 	return exitOK
 }
 
-// loneTask is the task after one more run of FlowCon on a node where it is alone.
+// loneTask returns the task after one more FlowCon decision, alone on its node.
 func loneTask(t policy.Task, diverged bool) policy.Task {
-	const interval = 20 // seconds; a lone task's category does not depend on it
+	const interval = 20 // seconds; it does not affect a lone task's category
 	s := policy.Snapshot{IntervalS: interval, InitialIntervalS: interval}
 	if t.Category == policy.New {
 		s.Event = policy.EventJoin
 	}
 	if diverged {
-		t.Category = policy.CL // a diverged model counts as converged, at once
+		t.Category = policy.CL // a diverged model counts as converged
 	}
 	s.Tasks = []policy.Task{t}
 	d := flowcon.Decide(s, flowcon.DefaultParams()).Tasks[0]
@@ -150,11 +147,11 @@ func loneTask(t policy.Task, diverged bool) policy.Task {
 
 func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
-// pointColumns are those that the input may have, unless it is a history.
+// pointColumns are the columns of an input that is not a history.
 var pointColumns = []string{"cpu_s", "value", "t_s", "step"}
 
-// readPoints reads a curve from CSV and returns every error in it, and notes on
-// what it has left out of a history.
+// readPoints reads a curve from CSV. It returns all errors, and notes on rows skipped in a
+// history.
 func readPoints(data []byte) (points []growth.Point, notes []string, errs []error) {
 	allowed := strings.Join(pointColumns, ", ")
 	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
@@ -171,8 +168,7 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 	for i, name := range header {
 		header[i] = strings.TrimSpace(name)
 	}
-	// Ours alone tells the time of day. What else a history holds, and what a newer
-	// version adds to it, is not for us.
+	// Only the driver's history has a time of day. Its other columns are ignored.
 	history := slices.Contains(header, "time")
 	column := map[string]int{}
 	for i, name := range header {
@@ -202,7 +198,7 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 			break // the driver is still writing this row
 		}
 		if err != nil {
-			// The message names line and column; what follows cannot be told apart.
+			// The message has line and column; later rows cannot be separated.
 			return nil, nil, append(errs, fmt.Errorf("reading the points: %w", err))
 		}
 		line, _ := r.FieldPos(0)
@@ -210,7 +206,7 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 			errs = append(errs, fmt.Errorf("line %d: must have %d columns like the header, got %d", line, len(header), len(row)))
 			continue
 		}
-		// get reads a field; ok says whether a number may be used there.
+		// get parses a field; ok reports whether the number is allowed.
 		get := func(name, want string, ok func(float64) bool) float64 {
 			i, there := column[name]
 			if !there {

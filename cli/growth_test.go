@@ -57,7 +57,6 @@ func TestGrowth_published(t *testing.T) {
 `, stdout)
 }
 
-// A history as the driver writes it goes in as it is.
 func TestGrowth_history(t *testing.T) {
 	dir := t.TempDir()
 	w, err := status.NewWriter(dir, "train", status.Options{})

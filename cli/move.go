@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// moveCommand is `ebbtide move`.
 type moveCommand struct{ command }
 
 func newMove(io IO) cli.Command { return moveCommand{command{io, "move"}} }
@@ -33,33 +32,33 @@ func (moveCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide move [options] ALLOCATION NODE
 
-  Takes an allocation to another node: its task is asked to save its state, stands
-  still, and goes on on the target where it was. ALLOCATION and NODE are IDs or the
-  beginnings of IDs.
+  Moves an allocation to another node: its tasks save a checkpoint, are frozen, and
+  resume from the checkpoint on the target. ALLOCATION and NODE are IDs or prefixes
+  of IDs.
 
-  The job is registered twice: bound to the target, and, once it runs there, free
-  again. What is done is told on stderr, a line each; the result is JSON on stdout.
-  When something fails the task runs on where it is, or goes back to there.
+  The job is registered twice: bound to the target, and unbound once it runs there.
+  Progress is printed to stderr, the result as JSON to stdout. If a step fails, the
+  tasks keep running on their node, or the move is rolled back.
 
-  While it goes on the move is written down in a Nomad variable, so that no other
-  move of the job begins. A move whose process was killed is finished by a shim, or
-  by ebbtide moves -recover.
+  The move claims the job with a record in a Nomad variable, so that no other move of
+  it can start. If this process is killed, a shim or ebbtide moves -recover finishes
+  the move.
 
-  It is refused, with all reasons, where it would not be safe: a group whose count
-  is not 1, a task without a checkpoint block, a disk that stays behind, a job that
-  binds the task to a node, a shutdown_delay, a batch job with several groups, a
-  target on which Nomad would not place it.
+  A move that would not be safe is refused, with all reasons: a group whose count is
+  not 1, a task without a checkpoint block, a disk that is not migrated, a constraint
+  to a node, a shutdown_delay, a batch job with several groups, a target on which
+  Nomad would not place the allocation.
 
-  The exit status is 0 when the allocation has moved (with -dry-run: could be), 1
-  when it has not, 2 when the arguments are at fault.
+  The exit status is 0 if the allocation was moved (with -dry-run: could be), 1 if
+  not, 2 for invalid arguments.
 
 Options:
 
-  -dry-run          Say whether it could be moved. Nothing is changed.
+  -dry-run          Check whether it could be moved; change nothing.
 ` + storeHelp + `
-Where ACLs are on, the token needs list-jobs, read-job, plan-job, register-job,
+With ACLs the token needs list-jobs, read-job, plan-job, register-job,
 alloc-lifecycle, read-fs and tag-job-version in the job's namespace, node:read,
-and read, write and destroy of the variables PATH/claims/*.
+and read, write and destroy on the variables PATH/claims/*.
 ` + nomadHelp)
 }
 
@@ -73,7 +72,7 @@ func (c moveCommand) Run(args []string) int {
 		return status
 	}
 	if flags.NArg() != 2 {
-		return c.refuse(fmt.Errorf("give an allocation and a node, got %d arguments; see ebbtide move -h", flags.NArg()))
+		return c.refuse(fmt.Errorf("must have two arguments, ALLOCATION and NODE, got %d; see ebbtide move -h", flags.NArg()))
 	}
 	client, err := nomad.Client()
 	if err != nil {
@@ -103,7 +102,7 @@ func (c moveCommand) Run(args []string) int {
 	return exitOK
 }
 
-// storeFlags are the flags that say where the shim remembers.
+// storeFlags adds the flags that locate the shim's variables.
 func storeFlags(flags *flag.FlagSet) *memory.Store {
 	defaults := config.Default().Leader
 	store := new(memory.Store)
@@ -112,7 +111,7 @@ func storeFlags(flags *flag.FlagSet) *memory.Store {
 	return store
 }
 
-// process names this process for people.
+// process names this process for display.
 func process() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -121,7 +120,7 @@ func process() string {
 	return fmt.Sprintf("%s, process %d", host, os.Getpid())
 }
 
-// wholeAlloc finds the allocation whose ID begins with what people wrote.
+// wholeAlloc resolves an ID prefix.
 func wholeAlloc(ctx context.Context, client *api.Client, prefix string) (string, error) {
 	stubs, _, err := client.Allocations().List((&api.QueryOptions{Prefix: prefix, Namespace: api.AllNamespacesNamespace}).WithContext(ctx))
 	if err != nil {
@@ -134,7 +133,7 @@ func wholeAlloc(ctx context.Context, client *api.Client, prefix string) (string,
 	return whole("allocation", prefix, ids)
 }
 
-// wholeNode finds the node whose ID begins with what people wrote.
+// wholeNode resolves an ID prefix.
 func wholeNode(ctx context.Context, client *api.Client, prefix string) (string, error) {
 	stubs, _, err := client.Nodes().List((&api.QueryOptions{Prefix: prefix}).WithContext(ctx))
 	if err != nil {
@@ -147,13 +146,12 @@ func wholeNode(ctx context.Context, client *api.Client, prefix string) (string, 
 	return whole("node", prefix, ids)
 }
 
-// whole is the one ID that was meant.
 func whole(what, prefix string, ids []string) (string, error) {
 	switch len(ids) {
 	case 0:
-		return "", fmt.Errorf("there is no %s whose ID begins with %q", what, prefix)
+		return "", fmt.Errorf("no %s has the ID prefix %q", what, prefix)
 	case 1:
 		return ids[0], nil
 	}
-	return "", fmt.Errorf("%d %ss have IDs that begin with %q: %s", len(ids), what, prefix, strings.Join(ids[:min(len(ids), 5)], ", "))
+	return "", fmt.Errorf("%d %ss have the ID prefix %q: %s", len(ids), what, prefix, strings.Join(ids[:min(len(ids), 5)], ", "))
 }

@@ -19,8 +19,8 @@ func TestMove_usage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "give an allocation and a node, got 0 arguments"},
-		{[]string{"a"}, "got 1 arguments"},
+		{nil, "must have two arguments, ALLOCATION and NODE, got 0"},
+		{[]string{"a"}, "ALLOCATION and NODE, got 1"},
 		{[]string{"-force", "a", "b"}, "flag provided but not defined: -force; allowed are -address, -ca-cert, -client-cert, -client-key, -dry-run, -namespace, -path, -region, -tls-server-name, -token"},
 		{[]string{"-address", "not a url", "a", "b"}, `the address of Nomad's API must be a URL like https://127.0.0.1:4646, got "not a url"`},
 	} {
@@ -32,7 +32,6 @@ func TestMove_usage(t *testing.T) {
 	}
 }
 
-// What people write is the beginning of an ID, of one only.
 func TestMove_ids(t *testing.T) {
 	lists := map[string][]string{
 		"/v1/allocations": {"aa11", "aa22", "bb33"},
@@ -54,9 +53,9 @@ func TestMove_ids(t *testing.T) {
 	}))
 	defer nomad.Close()
 	for ids, want := range map[string]string{
-		"aa cc":  `2 allocations have IDs that begin with "aa": aa11, aa22`,
-		"dd cc":  `there is no allocation whose ID begins with "dd"`,
-		"aa1 dd": `there is no node whose ID begins with "dd"`,
+		"aa cc":  `2 allocations have the ID prefix "aa": aa11, aa22`,
+		"dd cc":  `no allocation has the ID prefix "dd"`,
+		"aa1 dd": `no node has the ID prefix "dd"`,
 		"aa1 cc": "check: reading allocation aa11: Unexpected response code: 403",
 	} {
 		status, stdout, stderr := ebbtide("", append([]string{"move", "-address", nomad.URL}, strings.Fields(ids)...)...)

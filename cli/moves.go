@@ -21,27 +21,25 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// movesCommand is `ebbtide moves`.
 type movesCommand struct{ command }
 
 func newMoves(io IO) cli.Command { return movesCommand{command{io, "moves"}} }
 
-func (movesCommand) Synopsis() string { return "List what the shim has moved, and why" }
+func (movesCommand) Synopsis() string { return "List moves and placements, and why they were made" }
 
 func (movesCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide moves [options]
 
-  Lists what the shim has done, the latest last: 200 moves are kept, in Nomad
-  variables. Moves that are under way come after that, of all processes, and
-  jobs that are bound to a node for a move of which there is no record.
+  Lists the shim's last 200 moves and placements, oldest first, then the moves in
+  progress of all processes, and jobs that are bound to a node without a claim.
 
 Options:
 
   -json             Print JSON, with the scores of the nodes.
-  -recover          Finish the moves whose processes are gone, which takes half a
-                    minute to tell, and give back jobs that are bound for a move
-                    of which there is no record. A shim does that by itself.
+  -recover          Finish moves abandoned by their processes, which takes half a
+                    minute to detect, and unbind jobs that are bound without a
+                    claim. A shim does this by itself.
 ` + storeHelp + nomadHelp)
 }
 
@@ -57,7 +55,7 @@ func (c movesCommand) Run(args []string) int {
 				return err
 			}
 		}
-		entries, err := store.Notes(ctx)
+		entries, err := store.Entries(ctx)
 		if err != nil {
 			return err
 		}
@@ -75,7 +73,7 @@ func (c movesCommand) Run(args []string) int {
 		entries = append(entries, underWay(records, names)...)
 		jobs, _, err := cluster.ListJobs(ctx, store.Client, false)
 		if err != nil {
-			fmt.Fprintf(c.io.Err, "ebbtide moves: which jobs are bound without a move is not known: %v\n", err)
+			fmt.Fprintf(c.io.Err, "ebbtide moves: cannot list jobs bound without a claim: %v\n", err)
 		}
 		return c.print(append(entries, orphans(jobs, records)...), asJSON)
 	})
@@ -101,7 +99,7 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 	return w.Flush()
 }
 
-// underWay are moves as they are listed. Nodes whose names are not known are told by their IDs.
+// inProgress lists moves in progress, with node IDs where names are unknown.
 func underWay(records []move.Record, names map[string]string) []memory.Entry {
 	var entries []memory.Entry
 	for _, r := range records {
@@ -113,10 +111,10 @@ func underWay(records []move.Record, names map[string]string) []memory.Entry {
 	return entries
 }
 
-// phaseBound is that of a job that is bound, and of which there is no record.
+// phaseBound is the phase listed for a job bound without a claim.
 const phaseBound = "bound"
 
-// orphans are the jobs that are bound for a move of which there is no record, as they are listed.
+// orphans lists the jobs bound without a claim.
 func orphans(jobs []*cluster.Job, records []move.Record) []memory.Entry {
 	var entries []memory.Entry
 	for _, j := range jobs {
@@ -124,14 +122,14 @@ func orphans(jobs []*cluster.Job, records []move.Record) []memory.Entry {
 		if j.Bound() != "" && !j.Dead && !recorded {
 			entries = append(entries, memory.Entry{
 				Namespace: j.Key.Namespace, Job: j.Key.ID, Phase: phaseBound,
-				Why: "it is bound to a node for a move of which there is no record: ebbtide moves -recover gives it back",
+				Why: "bound to a node without a claim; run ebbtide moves -recover to unbind it",
 			})
 		}
 	}
 	return entries
 }
 
-// recover finishes what is abandoned.
+// recover finishes abandoned moves.
 func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 	nomad, claims := move.API{Client: store.Client}, memory.Claims{Store: store}
 	opts := move.DefaultOptions()
@@ -144,7 +142,7 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 			return err
 		}
 		for _, r := range watch.Abandoned(records) {
-			fmt.Fprintf(c.io.Err, "finishing move %s of job %s, which %s has left at %s\n", r.ID, r.Job, r.Owner, r.Phase)
+			fmt.Fprintf(c.io.Err, "finishing move %s of job %s, abandoned by %s in phase %s\n", r.ID, r.Job, r.Owner, r.Phase)
 			if _, err := move.Recover(ctx, nomad, r, opts); err != nil {
 				fmt.Fprintf(c.io.Err, "ebbtide moves: %v\n", err)
 			}
@@ -161,7 +159,7 @@ func (c movesCommand) recover(ctx context.Context, store memory.Store) error {
 	return c.unbind(ctx, nomad, claims)
 }
 
-// unbind gives back the jobs that are bound for a move of which there is no record.
+// unbind unbinds the jobs bound without a claim.
 func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Claims) error {
 	jobs, _, err := cluster.ListJobs(ctx, nomad.Client, true)
 	if err != nil {
@@ -173,7 +171,7 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Cl
 			continue
 		}
 		if r, err := claims.Read(ctx, j.Key.Namespace, j.Key.ID); err != nil || r.Index != 0 {
-			continue // it has one by now, or it is not known
+			continue // claimed by now, or unknown
 		}
 		said, err := move.Unbind(ctx, nomad, j.Key.Namespace, j.Key.ID, group)
 		if err != nil {
@@ -184,19 +182,18 @@ func (c movesCommand) unbind(ctx context.Context, nomad move.API, claims move.Cl
 	return nil
 }
 
-// outcome says in short what became of a move.
 func outcome(e memory.Entry) string {
 	switch {
 	case e.Phase == phaseBound:
 		return "bound"
 	case e.Owner != "":
-		return "under way: " + e.Phase
+		return "in progress: " + e.Phase
 	case e.DryRun:
 		return "dry run"
 	case e.Error != "":
 		return "not moved: " + e.Error
 	case e.From == "" && e.To == "":
-		return "released" // a job that has waited, to where Nomad places it
+		return "released" // a held job, placed by Nomad
 	case e.From == "":
 		return "placed"
 	case e.DownS != "":

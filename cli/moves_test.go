@@ -12,7 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// A job that is bound is listed if no move says so, and it is not over.
+// A bound job is listed unless a move claims it or it is dead.
 func TestOrphans(t *testing.T) {
 	job := func(id string, bound, dead bool) *cluster.Job {
 		return &cluster.Job{Key: cluster.JobKey{Namespace: "ml", ID: id}, Dead: dead, Groups: map[string]cluster.Group{"train": {Bound: bound}}}

@@ -9,22 +9,22 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// nomadHelp explains the flags of nomadFlags.
+// nomadHelp documents the flags of nomadFlags.
 const nomadHelp = `
 
-Nomad is reached as by its own command; what is not given is taken from the
-environment:
+Options of the connection to Nomad, with the environment variables that are their
+defaults:
 
-  -address URL            Its API. NOMAD_ADDR, else http://127.0.0.1:4646.
+  -address URL            NOMAD_ADDR, else http://127.0.0.1:4646.
   -region NAME            NOMAD_REGION.
-  -token TOKEN            NOMAD_TOKEN, which other users of the machine do not see.
+  -token TOKEN            NOMAD_TOKEN, which is not visible to other users.
   -ca-cert FILE           NOMAD_CACERT.
   -client-cert FILE       NOMAD_CLIENT_CERT.
   -client-key FILE        NOMAD_CLIENT_KEY.
   -tls-server-name NAME   NOMAD_TLS_SERVER_NAME.
 `
 
-// nomadFlags adds flags that say how a cluster is reached, named as in Nomad's own command.
+// nomadFlags adds the connection flags of Nomad's own CLI.
 func nomadFlags(flags *flag.FlagSet) *config.Nomad {
 	n := new(config.Nomad)
 	for name, into := range map[string]*string{

@@ -10,15 +10,15 @@ import (
 	"github.com/hashicorp/cli"
 )
 
-// Page is what a command says of itself.
+// Page is a command's documentation.
 type Page struct {
-	Name     string // "shim status"; "" for the program
+	Name     string // such as "shim status"; "" for the program
 	Synopsis string
 	Help     string
 }
 
-// Pages are the program's own and those of its commands, by name. Manual pages and completion
-// are made of them.
+// Pages returns the program's page and those of its commands, sorted, for manual pages and
+// completion.
 func Pages() []Page {
 	std := IO{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
 	table := make(map[string]cli.CommandFactory)

@@ -17,7 +17,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// progressCommand is `ebbtide progress`.
 type progressCommand struct{ command }
 
 func newProgress(io IO) cli.Command { return progressCommand{command{io, "progress"}} }
@@ -28,35 +27,34 @@ func (progressCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide progress [options] < training.log
 
-  Reads a trainer's output as the driver does and prints a JSON object for each
-  report that it finds, a line each:
+  Parses a trainer's output as the driver does and prints each report as a line of
+  JSON:
 
     {"step":10,"total_steps":100,"value":0.5,"metric":"loss","line":3}
 
-  step and total_steps are null where they are unknown. value is a number, or one
-  of the strings "NaN", "Infinity" and "-Infinity", which JSON has no numbers for.
-  line counts from 1; what \r draws over itself is one line. A count, and what was
-  skipped and why, follows on stderr.
+  Unknown step and total_steps are null. value is a number, or one of the strings
+  "NaN", "Infinity" and "-Infinity", which JSON lacks as numbers. line counts from 1;
+  a line redrawn with \r counts once. A summary, with what was skipped and why,
+  follows on stderr.
 
-  Give both streams, since bars go to stderr: trainer 2>&1 | ebbtide progress
+  Pipe both streams, as bars go to stderr: trainer 2>&1 | ebbtide progress
 
   The options are those of the progress block in a job's task config. The exit
-  status is 0 if there was a report, 1 if there was none, 2 if an option is wrong.
+  status is 0 if there is a report, 1 if there is none, 2 for an invalid option.
 
 Options:
 
   --preset NAME     Kind of output: ` + strings.Join(progress.Presets(), ", ") + `.
                     Default: auto, which tries them all.
-  --metric NAME     Name of the metric as it is printed, whole, in any case.
-                    Default: the training loss, or what comes nearest to it.
+  --metric NAME     Full name of the metric as printed, in any case.
+                    Default: the training loss, or the metric closest to it.
   --pattern RE      Regular expression (RE2) instead of a preset, with the group
-                    (?P<value>...) and, if wanted, (?P<step>...), (?P<total>...).
-  --goal min|max    Whether the metric is to fall or to rise.
+                    (?P<value>...) and optionally (?P<step>...), (?P<total>...).
+  --goal min|max    Whether the metric should fall or rise.
                     Default: inferred from its name.
 `)
 }
 
-// progressLine is one line of output.
 type progressLine struct {
 	Step   *float64 `json:"step"`
 	Total  *float64 `json:"total_steps"`
@@ -100,7 +98,7 @@ func (c progressCommand) Run(args []string) int {
 	})
 }
 
-// show prints what a parser finds in a log, and returns the exit status.
+// show prints the reports found in a log, and returns the exit status.
 func (c command) show(log io.Reader, name string, parser *progress.Parser, sum progressSummary) int {
 	parser.Explain()
 	reader := progress.NewReader(log, parser)
@@ -139,7 +137,7 @@ func (c command) show(log io.Reader, name string, parser *progress.Parser, sum p
 	return exitOK
 }
 
-// unjoined returns the errors that errors.Join put together.
+// unjoined splits errors.Join's result.
 func unjoined(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
@@ -147,7 +145,7 @@ func unjoined(err error) []error {
 	return []error{err}
 }
 
-// orNull returns nil, which JSON prints as null, for an unknown number.
+// orNull returns nil, JSON's null, for an unknown number.
 func orNull(v float64) *float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil
@@ -155,7 +153,7 @@ func orNull(v float64) *float64 {
 	return &v
 }
 
-// jsonNumber returns a number, or a string for those that JSON lacks.
+// jsonNumber returns a string for numbers that JSON lacks.
 func jsonNumber(v float64) any {
 	switch {
 	case math.IsNaN(v):
@@ -168,11 +166,11 @@ func jsonNumber(v float64) any {
 	return v
 }
 
-// progressSummary is what stderr is told at the end.
+// progressSummary is printed to stderr at the end.
 type progressSummary struct {
 	config      progress.Config
-	option      string // what precedes the name of an option: "--"
-	empty       string // what to try when nothing was read
+	option      string // prefix of option names: "--"
+	empty       string // advice for empty input
 	count       int64
 	first, last int64
 	steps       int64 // reports with a step
@@ -275,7 +273,7 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 	}
 }
 
-// seenNames names what was seen, with counts if wanted, most often first.
+// seenNames lists names, most frequent first.
 func seenNames(seen []progress.Seen, counts bool) string {
 	const most = 12
 	var parts []string

@@ -27,7 +27,7 @@ func TestProgress(t *testing.T) {
 		in     string
 		status int
 		out    string
-		err    []string // parts, all of them
+		err    []string // substrings
 	}{
 		{"reports", "", log, 0, reports, []string{
 			"4 reports in 7 lines (111 bytes)\n",

@@ -19,10 +19,9 @@ import (
 	"github.com/ebbtide/ebbtide/setup"
 )
 
-// setupCommand is `ebbtide setup`.
 type setupCommand struct {
 	command
-	root     string // of the file system, "/" but in tests
+	root     string // of the file system; "/" except in tests
 	terminal func(io.Reader) bool
 }
 
@@ -49,29 +48,29 @@ func (setupCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide setup [options]
 
-  Writes ` + setup.FileName + ` into the configuration directory of the Nomad agent on this
-  machine: the plugin directory, the block of the driver, that of the GPU plugin
-  where there are NVIDIA cards, and the settings of the agent that Ebbtide
-  recommends. It shows what changes, and asks.
+  Writes ` + setup.FileName + ` into the configuration directory of this machine's Nomad
+  agent: the plugin directory, the driver's block, the GPU plugin's block if there
+  are NVIDIA cards, and recommended agent settings. It shows the changes and asks
+  before writing.
 
-  What other files there say counts, and is left out. No file is changed that it did
-  not write, nor one of its own that was changed since. Nothing is restarted.
+  Settings in other files take precedence and are omitted. It changes only its own
+  file, and not if that was edited. It restarts nothing.
 
-  The exit status is 0 when the file is as it should be, 1 when it could not be
-  written or the answer was no, 2 when the arguments or other files are at fault.
+  The exit status is 0 if the file is up to date, 1 if it was not written, 2 for
+  invalid arguments or configuration files.
 
 Options:
 
   -config DIR       The agent's configuration directory. Default: ` + setup.DefaultDir + `.
   -plugins DIR      Where the plugins are installed. Default: ` + setup.DefaultPlugins + `.
-  -engine NAME      Engine of the driver: ` + strings.Join(config.Engines(), ", ") + `. Default: docker where Docker runs,
+  -engine NAME      Engine of the driver: ` + strings.Join(config.Engines(), ", ") + `. Default: docker if Docker runs,
                     else exec.
   -set NAME=VALUE   Another option of the driver; repeatable.
-  -gpu NAME         The GPU plugin: ` + strings.Join(setup.GPUs(), ", ") + `. Default: auto, where there are cards.
+  -gpu NAME         The GPU plugin: ` + strings.Join(setup.GPUs(), ", ") + `. Default: auto, if there are cards.
   -yes              Write without asking.
-  -print            Print the file, and write nothing.
+  -print            Print the file instead of writing it.
 
-Options of the driver for -set, with their defaults; docs/reference.md explains them:
+Driver options for -set, with their defaults (see docs/reference.md):
 ` + options.String())
 }
 
@@ -96,14 +95,14 @@ func (c setupCommand) Run(args []string) int {
 	case flags.NArg() > 0:
 		return c.refuse(fmt.Errorf("unexpected argument %q: the directory is named with -config", flags.Arg(0)))
 	case yes && show:
-		return c.refuse(errors.New("-yes and -print exclude each other"))
+		return c.refuse(errors.New("-yes and -print cannot be used together"))
 	}
 	state, err := setup.Look(c.root, o)
 	if err != nil {
 		return c.refuse(lines(err)...)
 	}
 	if show {
-		state.Old = nil // whosever it is
+		state.Old = nil // print the file whoever wrote the current one
 	}
 	proposal, err := setup.Propose(state, o)
 	if err != nil {
@@ -129,13 +128,13 @@ func (c setupCommand) Run(args []string) int {
 		return exitOK
 	}
 	if proposal.Same() {
-		fmt.Fprintf(c.io.Out, "%s is as it should be\n", proposal.Path)
+		fmt.Fprintf(c.io.Out, "%s is up to date\n", proposal.Path)
 		return exitOK
 	}
 	fmt.Fprint(c.io.Out, proposal.Diff())
 	if !yes {
 		if !c.terminal(c.io.In) {
-			return c.refuse(errors.New("nobody can be asked: the input is no terminal; -yes writes the file, -print prints it"))
+			return c.refuse(errors.New("cannot ask for confirmation: stdin is not a terminal; use -yes to write the file, or -print"))
 		}
 		fmt.Fprintf(c.io.Err, "Write %s? [y/N] ", proposal.Path)
 		answer, err := bufio.NewReader(c.io.In).ReadString('\n')
@@ -148,17 +147,17 @@ func (c setupCommand) Run(args []string) int {
 	}
 	if err := setup.Write(proposal); err != nil {
 		if errors.Is(err, fs.ErrPermission) {
-			err = fmt.Errorf("%w: run it as root", err)
+			err = fmt.Errorf("%w: run ebbtide setup as root", err)
 		}
 		return c.failed(err)
 	}
-	fmt.Fprintf(c.io.Err, "%s is written. What is next:\n"+
-		"  systemctl restart nomad    # running tasks go on\n"+
+	fmt.Fprintf(c.io.Err, "Wrote %s. Next:\n"+
+		"  systemctl restart nomad    # tasks keep running\n"+
 		"  ebbtide doctor -config %s\n", proposal.Path, o.Dir)
 	return exitOK
 }
 
-// lines are the errors that were joined.
+// lines splits joined errors, recursively.
 func lines(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error

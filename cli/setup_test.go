@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// setupOn runs the command on an agent's directory, for somebody who answers.
+// setupOn runs the command for an agent's directory, with an answer on stdin.
 func setupOn(t *testing.T, dir, answer string, args ...string) (status int, out, err string) {
 	t.Helper()
 	var stdout, stderr strings.Builder
@@ -42,7 +42,7 @@ func TestSetup(t *testing.T) {
 	status, out, errs = setupOn(t, dir, "")
 	must.Eq(t, exitUsage, status)
 	must.StrContains(t, out, "+plugin \"ebbtide-driver\" {")
-	must.StrContains(t, errs, "-yes writes the file, -print prints it")
+	must.StrContains(t, errs, "use -yes to write the file, or -print")
 
 	status, _, errs = setupOn(t, dir, "n\n")
 	must.Eq(t, exitError, status)
@@ -59,17 +59,17 @@ func TestSetup(t *testing.T) {
 
 	status, out, _ = setupOn(t, dir, "")
 	must.Eq(t, exitOK, status)
-	must.StrContains(t, out, "is as it should be")
+	must.StrContains(t, out, "is up to date")
 
 	status, out, _ = setupOn(t, dir, "", "-yes", "-set", "mode=quota", "-engine", "docker")
 	must.Eq(t, exitOK, status)
 	must.StrContains(t, out, "-    engine = \"exec\"\n+    engine = \"docker\"\n+    mode   = \"quota\"\n")
 
-	// Somebody's changes are safe.
+	// A user's changes are kept.
 	must.NoError(t, os.WriteFile(file, append(data, "# mine\n"...), 0o644))
 	status, _, errs = setupOn(t, dir, "", "-yes")
 	must.Eq(t, exitUsage, status)
-	must.StrContains(t, errs, "was changed since ebbtide setup wrote it")
+	must.StrContains(t, errs, "was edited since ebbtide setup wrote it")
 	status, out, _ = setupOn(t, dir, "", "-print")
 	must.Eq(t, exitOK, status)
 	must.Eq(t, printed, out)
@@ -82,7 +82,7 @@ func TestSetup_usage(t *testing.T) {
 	}{
 		{[]string{"-conf", "x"}, "allowed are -config, -engine, -gpu, -plugins, -print, -set, -yes"},
 		{[]string{"/etc/nomad.d"}, "named with -config"},
-		{[]string{"-yes", "-print"}, "exclude each other"},
+		{[]string{"-yes", "-print"}, "cannot be used together"},
 		{[]string{"-set", "mode=hard", "-gpu", "2"}, "ebbtide setup: -gpu: must be one of auto, yes, no, got \"2\"\nebbtide setup: -set: mode: must be one of"},
 	} {
 		status, out, errs := ebbtide("", append([]string{"setup"}, c.args...)...)

@@ -19,37 +19,36 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rights"
 )
 
-// shimCommand is `ebbtide shim`.
 type shimCommand struct{ command }
 
 func newShim(io IO) cli.Command { return shimCommand{command{io, "shim"}} }
 
-func (shimCommand) Synopsis() string { return "Run the daemon that moves converged jobs between nodes" }
+func (shimCommand) Synopsis() string { return "Run the daemon that places and moves training jobs" }
 
 func (shimCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide shim [options]
 
-  Follows a Nomad cluster and moves training jobs that have converged to where they
-  are least in the way of those that learn on, with their checkpoint; only jobs with
-  ebbtide_migrate = "true" in their meta. Several may run: one acts, the others take
-  over when it is gone. Jobs that wait for it (ebbtide_hold) it places.
+  Watches a Nomad cluster and moves training jobs, with their checkpoints, to nodes
+  where they finish sooner or leave CPU to jobs that still learn. It moves only jobs
+  with ebbtide_migrate in their meta, and places jobs held by ebbtide_hold. Of several
+  shims one leads, and the others stand by.
 
-  SIGHUP reads the file again; one with errors is told and not taken. SIGTERM and
-  SIGINT end it: moves that are under way are undone first, which takes moments; a
-  second one ends it at once, and the next shim finishes its moves.
+  SIGHUP reloads the configuration; an invalid one is logged and ignored. SIGTERM and
+  SIGINT revert moves in progress, then stop the shim; a second signal stops it at
+  once, and the next shim finishes its moves.
 
-  The exit status is 0 when it was told to end, 1 when it could not run, 2 when the
-  arguments or the configuration are at fault.
+  The exit status is 0 after a signal, 1 on failure, 2 for invalid arguments or
+  configuration.
 
 Options:
 
-  -config FILE    Configuration in HCL; see docs/shim.md. Without it the defaults
-                  count.
-  -check          Check the configuration and end.
-  -dry-run        Decide and tell, and change nothing, whatever the file says.
+  -config FILE    Configuration in HCL; see docs/shim.md. Default: none, all
+                  options have defaults.
+  -check          Check the configuration and exit.
+  -dry-run        Decide and log, but change nothing.
 
-What is given here counts before the file, and the file before the environment.
+Options precede the file, and the file precedes the environment.
 ` + nomadHelp)
 }
 
@@ -95,7 +94,7 @@ func (c shimCommand) Run(args []string) int {
 	log := hclog.New(&hclog.LoggerOptions{Name: "shim", Level: hclog.LevelFromString(cfg.LogLevel), Output: c.io.Err})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	defer context.AfterFunc(ctx, stop)() // a second signal is not waited for
+	defer context.AfterFunc(ctx, stop)() // a second signal kills the process
 	daemon := shim.New(cfg, client, process(), log)
 
 	again := make(chan os.Signal, 1)
@@ -110,12 +109,12 @@ func (c shimCommand) Run(args []string) int {
 			}
 			next, err := load()
 			if err != nil {
-				log.Error("the configuration has errors and is not taken", "error", err)
+				log.Error("ignoring the invalid configuration", "error", err)
 				continue
 			}
 			log.SetLevel(hclog.LevelFromString(next.LogLevel))
 			daemon.Reload(next)
-			log.Info("the configuration was read again")
+			log.Info("reloaded the configuration")
 		}
 	}()
 	lacks, err := rights.Ask(ctx, client, cfg.Leader.Namespace, cfg.Leader.Path)
@@ -123,7 +122,7 @@ func (c shimCommand) Run(args []string) int {
 		return c.failed(err)
 	}
 	for _, right := range lacks.Partly {
-		log.Warn("a right is missing: jobs there are not moved", "right", right)
+		log.Warn("missing right: not moving the jobs of a namespace", "right", right)
 	}
 	for _, right := range lacks.Fatal {
 		fmt.Fprintf(c.io.Err, "ebbtide shim: missing right: %s\n", right)

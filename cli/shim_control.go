@@ -20,29 +20,29 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// storeHelp explains the flags of storeFlags.
-const storeHelp = `  -namespace NAME   Namespace of the shim's variables, leader.namespace of its
-                    configuration. Default: default.
-  -path PATH        Their path, leader.path there. Default: ebbtide/shim.
+// storeHelp documents the flags of storeFlags.
+const storeHelp = `  -namespace NAME   Namespace of the shim's variables (leader.namespace in its
+                    configuration). Default: default.
+  -path PATH        Path of the shim's variables (leader.path). Default:
+                    ebbtide/shim.
 `
 
-// shimStatusCommand is `ebbtide shim status`.
 type shimStatusCommand struct{ command }
 
 func newShimStatus(io IO) cli.Command { return shimStatusCommand{command{io, "shim status"}} }
 
-func (shimStatusCommand) Synopsis() string { return "Tell what the shim does, and why not more" }
+func (shimStatusCommand) Synopsis() string { return "Show the state of the shim, and why it does not move jobs" }
 
 func (shimStatusCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide shim status [options]
 
-  Tells which shim leads, whether moves may begin, which are under way, which jobs
-  wait for a node, and what was said last of each job: why it is not moved. The shim
-  writes this down in a Nomad variable.
+  Shows which shim leads, whether moves may start, the moves in progress, the jobs
+  held for placement, and per job the last reason for not moving it, as the shim
+  reports them in a Nomad variable.
 
-  The exit status is 1 when no shim leads. Nomad tells that to management tokens only;
-  others see which one has led last.
+  The exit status is 1 if no shim leads. Nomad shows that to management tokens only;
+  others see the last leader.
 
 Options:
 
@@ -59,10 +59,10 @@ func (c shimStatusCommand) Run(args []string) int {
 		if s.Leader, err = store.Leader(ctx); err != nil {
 			return err
 		}
-		if s.Report, err = store.Reported(ctx); err != nil {
+		if s.Report, err = store.LoadReport(ctx); err != nil {
 			return err
 		}
-		if s.Pause, err = store.Paused(ctx); err != nil {
+		if s.Pause, err = store.LoadPause(ctx); err != nil {
 			return err
 		}
 		if s.Moves, err = (memory.Claims{Store: store}).List(ctx); err != nil {
@@ -74,13 +74,13 @@ func (c shimStatusCommand) Run(args []string) int {
 			err = c.print(s, time.Now())
 		}
 		if err == nil && (s.Leader == nil || !s.Leader.Leads) {
-			err = errors.New("no shim leads, or it is not a management token")
+			err = errors.New("no shim leads, or the token is not a management token")
 		}
 		return err
 	})
 }
 
-// shimStatus is what is known of the shims.
+// shimStatus is the JSON output.
 type shimStatus struct {
 	Leader *memory.Leader `json:"leader"`
 	Report *memory.Report `json:"report"`
@@ -103,18 +103,18 @@ func (c shimStatusCommand) print(s shimStatus, now time.Time) error {
 		row("Cluster", "%d nodes", r.Nodes)
 	}
 	switch {
-	case s.Pause.Holds(now):
+	case s.Pause.Active(now):
 		row("Moves", "%s", s.Pause)
-	case s.Report != nil && s.Report.Closed != "":
-		row("Moves", "none may begin: %s", s.Report.Closed)
+	case s.Report != nil && s.Report.Suspended != "":
+		row("Moves", "none may start: %s", s.Report.Suspended)
 	case s.Report != nil && s.Report.DryRun:
-		row("Moves", "are only told: it is a dry run")
+		row("Moves", "none are made: this is a dry run")
 	}
 	if r := s.Report; r != nil {
-		row("Budget", "%d of %d moves under way, %d of %d begun within a minute", r.InFlight, r.InFlightMax, r.Begun, r.BegunMax)
+		row("Budget", "%d of %d moves in progress, %d of %d started within a minute", r.InFlight, r.InFlightMax, r.Started, r.StartedMax)
 		row("Loop", "longest step %.0f ms", 1000*r.LongestStepS)
-		if len(r.Waiting) > 0 {
-			row("Waiting", "%s", strings.Join(r.Waiting, ", "))
+		if len(r.Held) > 0 {
+			row("Held", "%s", strings.Join(r.Held, ", "))
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -126,37 +126,36 @@ func (c shimStatusCommand) print(s shimStatus, now time.Time) error {
 			fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\n", r.ID, r.Namespace, r.Job, r.Phase, r.Owner)
 		}
 	}
-	if r := s.Report; r != nil && len(r.Said) > 0 {
-		fmt.Fprintln(w, "\nJOB\tSAID LAST")
-		for _, said := range r.Said {
-			fmt.Fprintf(w, "%s/%s\t%s\n", said.Namespace, said.Job, said.What)
+	if r := s.Report; r != nil && len(r.Reasons) > 0 {
+		fmt.Fprintln(w, "\nJOB\tLAST REASON")
+		for _, said := range r.Reasons {
+			fmt.Fprintf(w, "%s/%s\t%s\n", said.Namespace, said.Job, said.Text)
 		}
-		if r.Unsaid > 0 {
-			fmt.Fprintf(w, "\tand of %d more: see the log\n", r.Unsaid)
+		if r.Omitted > 0 {
+			fmt.Fprintf(w, "\t%d more jobs: see the log\n", r.Omitted)
 		}
 	}
 	return w.Flush()
 }
 
-// shimPauseCommand is `ebbtide shim pause`.
 type shimPauseCommand struct{ command }
 
 func newShimPause(io IO) cli.Command { return shimPauseCommand{command{io, "shim pause"}} }
 
-func (shimPauseCommand) Synopsis() string { return "Have all shims begin no moves" }
+func (shimPauseCommand) Synopsis() string { return "Keep all shims from starting moves" }
 
 func (shimPauseCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide shim pause [options]
 
-  Has all shims, also those that lead later, begin no moves, within 10 seconds. Moves
-  that are under way come to their end, and jobs that wait for a node run where Nomad
-  places them.
+  Keeps all shims, including later leaders, from starting moves, within 10 seconds.
+  Moves in progress complete, and held jobs are released to wherever Nomad places
+  them.
 
 Options:
 
-  -for DURATION     Resume after that long, such as 2h. Default: when told to.
-  -reason TEXT      Why, for people.
+  -for DURATION     Resume after that time, such as 2h. Default: never.
+  -reason TEXT      Reason, shown by ebbtide shim status.
 ` + storeHelp + nomadHelp)
 }
 
@@ -182,7 +181,6 @@ func (c shimPauseCommand) Run(args []string) int {
 	})
 }
 
-// shimResumeCommand is `ebbtide shim resume`.
 type shimResumeCommand struct{ command }
 
 func newShimResume(io IO) cli.Command { return shimResumeCommand{command{io, "shim resume"}} }
@@ -193,7 +191,7 @@ func (shimResumeCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide shim resume [options]
 
-  Ends what ebbtide shim pause has begun, within 10 seconds.
+  Ends a pause set by ebbtide shim pause, within 10 seconds.
 
 Options:
 ` + storeHelp + nomadHelp)
@@ -205,7 +203,7 @@ func (c shimResumeCommand) Run(args []string) int {
 	})
 }
 
-// operator names who runs the command.
+// operator names the user who runs the command.
 func operator() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// variables is Nomad's API for variables, in memory.
+// variables is Nomad's variables API, in memory.
 func variables(t *testing.T) (store memory.Store) {
 	var mu sync.Mutex
 	all := make(map[string]api.Variable)
@@ -72,18 +72,18 @@ func TestShim_pause(t *testing.T) {
 	status, stdout, stderr := ebbtide("", "shim", "pause", "-for", "2h", "-reason", "upgrade")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
 	must.StrContains(t, stdout, ": upgrade\n")
-	p, err := store.Paused(t.Context())
+	p, err := store.LoadPause(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, 2*time.Hour, p.Until.Sub(p.Since))
-	must.True(t, p.Holds(p.Since))
-	must.False(t, p.Holds(p.Until))
+	must.True(t, p.Active(p.Since))
+	must.False(t, p.Active(p.Until))
 	status, stdout, _ = ebbtide("", "shim", "status")
 	must.Eq(t, exitError, status)
 	must.StrContains(t, stdout, "Moves  paused by ")
 
 	status, _, _ = ebbtide("", "shim", "resume")
 	must.Eq(t, exitOK, status)
-	p, err = store.Paused(t.Context())
+	p, err = store.LoadPause(t.Context())
 	must.NoError(t, err)
 	must.Nil(t, p)
 	for want, args := range map[string][]string{
@@ -96,7 +96,7 @@ func TestShim_pause(t *testing.T) {
 		must.Eq(t, exitUsage, status)
 		must.StrContains(t, stderr, want)
 	}
-	p, err = store.Paused(t.Context())
+	p, err = store.LoadPause(t.Context())
 	must.NoError(t, err)
 	must.Nil(t, p)
 }
@@ -110,11 +110,11 @@ func TestShim_status(t *testing.T) {
 
 	now := time.Now()
 	r := memory.Report{
-		Version: "1.2.3", At: now, Nodes: 3, Closed: "the next window begins tonight",
-		InFlight: 1, InFlightMax: 2, Begun: 3, BegunMax: 6, LongestStepS: 0.012, Waiting: []string{"ml/gru"},
-		Said: []memory.Said{{Namespace: "ml", Job: "vae", What: "not moved now: cooldown"}}, Unsaid: 7,
+		Version: "1.2.3", At: now, Nodes: 3, Suspended: "the next window starts tonight",
+		InFlight: 1, InFlightMax: 2, Started: 3, StartedMax: 6, LongestStepS: 0.012, Held: []string{"ml/gru"},
+		Reasons: []memory.Reason{{Namespace: "ml", Job: "vae", Text: "not moved now: cooldown"}}, Omitted: 7,
 	}
-	must.NoError(t, store.Report(ctx, r))
+	must.NoError(t, store.SaveReport(ctx, r))
 	lock := &leader.Variable{Client: store.Client, Namespace: store.Namespace, Path: store.Path + "/leader", TTL: time.Minute, Holder: "n1, process 7"}
 	must.NoError(t, lock.Acquire(ctx))
 	_, err := memory.Claims{Store: store}.Write(ctx, move.Record{ID: "4f", Namespace: "ml", Job: "mlp", Phase: move.PhaseWait, Owner: "ebbtide move"})
@@ -122,16 +122,16 @@ func TestShim_status(t *testing.T) {
 	status, stdout, stderr = ebbtide("", "shim", "status")
 	must.Eq(t, exitOK, status, must.Sprint(stderr))
 	for _, want := range []string{
-		"Leader   n1, process 7, since ", "Version  1.2.3\n", "Cluster  3 nodes\n", "Moves    none may begin: the next window begins tonight\n",
-		"Budget   1 of 2 moves under way, 3 of 6 begun within a minute\n", "Loop     longest step 12 ms\n", "Waiting  ml/gru\n",
-		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "and of 7 more",
+		"Leader   n1, process 7, since ", "Version  1.2.3\n", "Cluster  3 nodes\n", "Moves    none may start: the next window starts tonight\n",
+		"Budget   1 of 2 moves in progress, 3 of 6 started within a minute\n", "Loop     longest step 12 ms\n", "Held     ml/gru\n",
+		"4f    ml/mlp  wait   ebbtide move\n", "ml/vae  not moved now: cooldown\n", "7 more jobs",
 	} {
 		must.StrContains(t, stdout, want)
 	}
 	var s shimStatus
 	_, stdout, _ = ebbtide("", "shim", "status", "-json")
 	must.NoError(t, json.Unmarshal([]byte(stdout), &s))
-	must.Eq(t, r.Said, s.Report.Said)
+	must.Eq(t, r.Reasons, s.Report.Reasons)
 	must.Len(t, 1, s.Moves)
 
 	must.NoError(t, lock.Release(ctx))

@@ -41,7 +41,6 @@ func TestShim_usage(t *testing.T) {
 	must.Eq(t, "the configuration is valid\n", stdout)
 }
 
-// Each right that is missing is named.
 func TestShim_rights(t *testing.T) {
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/acl/token/self" {
@@ -58,7 +57,7 @@ func TestShim_rights(t *testing.T) {
 	must.StrContains(t, stderr, "ebbtide shim: missing right: namespace \"default\": alloc-lifecycle\n")
 }
 
-// A token without rights is told at once, and without the token.
+// A rejected token is reported without printing it.
 func TestShim_refused(t *testing.T) {
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "Permission denied", http.StatusForbidden)
@@ -70,7 +69,7 @@ func TestShim_refused(t *testing.T) {
 	must.NoError(t, os.WriteFile(file, []byte("nomad {\n address = \""+nomad.URL+"\"\n token_file = \""+filepath.Join(dir, "token")+"\"\n}"), 0o644))
 	status, _, stderr := ebbtide("", "shim", "-config", file)
 	must.Eq(t, exitError, status)
-	must.StrContains(t, stderr, "the token is unknown to Nomad, or has expired")
+	must.StrContains(t, stderr, "Nomad rejects the token: it is unknown or has expired")
 	must.StrNotContains(t, stderr, "hunter2")
 	status, _, stderr = ebbtide("", "moves", "-address", nomad.URL)
 	must.Eq(t, exitError, status)

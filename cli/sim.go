@@ -27,7 +27,6 @@ import (
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
-// simCommand is `ebbtide sim`.
 type simCommand struct{ command }
 
 func newSim(io IO) cli.Command { return simCommand{command{io, "sim"}} }
@@ -38,28 +37,28 @@ func (simCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide sim -scenario FILE [-policy NAME[,NAME...]] [-seeds N] [options]
 
-  Simulates the jobs of a scenario under each policy, and compares how long they took
-  with policy none, job by job. What decides is the code of the driver and the shim.
-  It needs no Nomad. docs/sim.md lists the fields of a scenario and the columns of the
-  table; sim/scenarios has examples.
+  Simulates the jobs of a scenario under each policy and compares their completion
+  times with policy none, job by job. Decisions are made by the code of the driver and
+  the shim. Nomad is not needed. docs/sim.md lists the fields of a scenario and the
+  columns of the table; sim/scenarios has examples.
 
-  The same scenario, policies and seeds give the same result. Errors in the arguments
-  or the scenario, and data that is missing, are told with the field; the exit status
-  is then 2.
+  Results are reproducible for the same scenario, policies and seeds. Errors in the
+  arguments or the scenario, and missing data, are reported with the field; the exit
+  status is then 2.
 
 Options:
 
-  -scenario FILE  What to simulate, in HCL.
-  -policy NAMES   Policies, separated by commas; auto if not given. "NAME@PLACEMENT"
-                  places jobs otherwise than the scenario says. none comes first always.
-  -seeds N        How many runs of each, with seeds from 1 on; 1 if not given.
-  -jobs N         Jobs of each workload, instead of the scenario's.
-  -sizes NAME     What nodes know of the jobs' sizes, instead of the scenario's.
-  -data DIR       Directory of real curves and traces, instead of the scenario's.
+  -scenario FILE  Scenario, in HCL.
+  -policy NAMES   Policies, separated by commas. Default: auto. "NAME@PLACEMENT"
+                  overrides the scenario's placement. none is always included, first.
+  -seeds N        Number of runs per policy, with seeds from 1. Default: 1.
+  -jobs N         Jobs per workload; overrides the scenario.
+  -sizes NAME     What nodes know of the jobs' sizes; overrides the scenario.
+  -data DIR       Directory of real curves and traces; overrides the scenario.
   -json           Print the summaries as JSON instead of a table.
-  -csv FILE       Write a row for each job of each run.
-  -plot FILE      Draw the distribution of completion against none, as a PNG.
-  -workers N      Runs at a time; as many as there are CPUs if not given.
+  -csv FILE       Write a row per job and run.
+  -plot FILE      Plot the distribution of completion relative to none, as PNG.
+  -workers N      Concurrent runs. Default: the number of CPUs.
 
 Policies:
 
@@ -69,7 +68,6 @@ Placements:
   ` + strings.Join(scenario.Placements(), ", ") + "\n")
 }
 
-// mostSeeds bounds the runs of a policy.
 const mostSeeds = 10_000
 
 func (c simCommand) Run(args []string) int {
@@ -181,7 +179,7 @@ func (c simCommand) Run(args []string) int {
 	return exitOK
 }
 
-// variants finds the policies, none before all others.
+// variants returns the policies, none first.
 func variants(names string, sc scenario.Scenario) ([]sim.Variant, error) {
 	list := []string{metrics.DefaultBase}
 	for _, name := range strings.Split(names, ",") {
@@ -200,14 +198,14 @@ func variants(names string, sc scenario.Scenario) ([]sim.Variant, error) {
 	return out, nil
 }
 
-// progressBar shows how far a long run is, on a terminal.
+// progressBar shows a long run's progress on a terminal.
 type progressBar struct {
 	to          io.Writer
 	began, last time.Time
 	shown       bool
 }
 
-// show draws the bar, once a run is known to take long, a few times a second.
+// show redraws the bar a few times a second, once the run has taken a second.
 func (b *progressBar) show(part float64) {
 	const width = 40
 	now := time.Now()
@@ -223,7 +221,6 @@ func (b *progressBar) show(part float64) {
 	fmt.Fprintf(b.to, "\r[%s%s] %3.0f %%%s\x1b[K", strings.Repeat("#", done), strings.Repeat(".", width-done), 100*part, left)
 }
 
-// clear takes the bar away.
 func (b *progressBar) clear() {
 	if b.shown {
 		fmt.Fprint(b.to, "\r\x1b[K")

@@ -23,7 +23,6 @@ import (
 
 const fiveJobs = "node \"a\" { cores = 2 }\nworkload \"generated\" { jobs = 5 }\n"
 
-// write makes a scenario's file.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "five.hcl")
@@ -105,7 +104,6 @@ func TestSim_errors(t *testing.T) {
 	must.Eq(t, exitError, status)
 }
 
-// The page names every field, policy, placement and flag.
 func TestSim_docs(t *testing.T) {
 	text, err := os.ReadFile("../docs/sim.md")
 	must.NoError(t, err)
@@ -126,7 +124,7 @@ func TestProgressBar(t *testing.T) {
 	b := progressBar{to: &w, began: time.Now()}
 	b.show(0.5)
 	b.clear()
-	must.Eq(t, "", w.String()) // a short run has none
+	must.Eq(t, "", w.String()) // a short run shows none
 	b.began = time.Now().Add(-time.Minute)
 	b.show(0.5)
 	b.show(0.6)

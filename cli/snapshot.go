@@ -26,48 +26,45 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// snapshotCommand is `ebbtide snapshot`.
 type snapshotCommand struct{ command }
 
 func newSnapshot(io IO) cli.Command { return snapshotCommand{command{io, "snapshot"}} }
 
-func (snapshotCommand) Synopsis() string { return "Print what a node's policy decided on last" }
+func (snapshotCommand) Synopsis() string { return "Print the last snapshot that a node's policy decided on" }
 
 func (snapshotCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide snapshot [-node NODE | -alloc ALLOCATION] [options]
 
-  Prints the snapshot that a node's policy has decided on last, as JSON. Another
-  policy's answer to it:
+  Prints the snapshot of a node's last decision as JSON. To see what another policy
+  would decide:
 
     ebbtide snapshot -node NODE | ebbtide decide --policy tradl
 
-  The driver keeps it in one of the node's allocations, where tasks cannot write;
-  it is fetched through Nomad's API. Of several the newest is printed. One that is
-  older than ten minutes is printed too, with a warning on stderr.
+  The driver stores it in one of the node's allocations, where tasks cannot write.
+  The newest one is fetched through Nomad's API. If it is older than ten minutes, a
+  warning is printed to stderr.
 
-  The exit status is 0 when a snapshot was printed, 1 when there is none, 2 when
-  the arguments are at fault.
+  The exit status is 0 if a snapshot was printed, 1 if there is none, 2 for invalid
+  arguments.
 
 Options:
 
-  -node NODE          The node: its name, its ID or the beginning of its ID.
-                      Default: the only one that runs Ebbtide's driver.
-  -alloc ALLOCATION   Take the snapshot from this allocation, whose ID begins so.
+  -node NODE          Name, ID or ID prefix of the node. Default: the only one with
+                      Ebbtide's driver.
+  -alloc ALLOCATION   ID or ID prefix of the allocation that has the snapshot.
   -compact            Print JSON on one line instead of indented.
 
-Where ACLs are on, the token needs node:read, and read-job and read-fs in the
+With ACLs the token needs node:read, and read-job and read-fs in the
 namespaces of the node's jobs.
 ` + nomadHelp)
 }
 
 const (
-	// fetchWithin bounds how long a node's allocations are asked.
 	fetchWithin = time.Minute
-	// mostAsked is how many allocations are asked, atATime of them side by side.
-	mostAsked = 256
-	atATime   = 8
-	// oldSnapshot is the age from which on people are warned. The driver writes one at each
+	mostAsked   = 256
+	atATime     = 8
+	// maxSnapshotAge is the age that causes a warning. The driver writes a snapshot with each
 	// decision.
 	oldSnapshot = 10 * time.Minute
 )
@@ -87,7 +84,7 @@ func (c snapshotCommand) Run(args []string) int {
 	case flags.NArg() > 0:
 		return c.refuse(fmt.Errorf("unexpected argument %q: the node is named with -node", flags.Arg(0)))
 	case node != "" && alloc != "":
-		return c.refuse(errors.New("give -node or -alloc, not both"))
+		return c.refuse(errors.New("-node and -alloc cannot be used together"))
 	}
 	client, err := nomad.Client()
 	if err != nil {
@@ -103,9 +100,9 @@ func (c snapshotCommand) Run(args []string) int {
 		return c.failed(err)
 	}
 	if at := takenAt(data); at.IsZero() {
-		fmt.Fprintln(c.io.Err, "ebbtide snapshot: warning: the snapshot does not say when it was taken")
+		fmt.Fprintln(c.io.Err, "ebbtide snapshot: warning: the snapshot has no time")
 	} else if age := time.Since(at); age > oldSnapshot {
-		fmt.Fprintf(c.io.Err, "ebbtide snapshot: warning: the snapshot is %s old: the plugin may not run, or no task of Ebbtide's does\n", age.Round(time.Second))
+		fmt.Fprintf(c.io.Err, "ebbtide snapshot: warning: the snapshot is %s old: the driver plugin may not be running, or there are no tasks\n", age.Round(time.Second))
 	}
 	var out bytes.Buffer
 	if compact {
@@ -123,8 +120,8 @@ func (c snapshotCommand) Run(args []string) int {
 	return exitOK
 }
 
-// fetchSnapshot fetches the snapshot of a node, or the one in an allocation. With neither
-// the node is the only one that runs Ebbtide.
+// fetchSnapshot fetches a node's snapshot, or an allocation's. With neither, the only node with
+// Ebbtide is used.
 func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) ([]byte, error) {
 	if alloc != "" {
 		id, err := wholeAlloc(ctx, client, alloc)
@@ -149,9 +146,9 @@ func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) 
 		return a.ClientStatus != api.AllocClientStatusRunning || !usesEbbtide(a, n.Drivers)
 	})
 	if len(asked) == 0 {
-		return nil, fmt.Errorf("no task of Ebbtide's runs on node %s, in the namespaces whose jobs the token may read", n.Name)
+		return nil, fmt.Errorf("no task runs under Ebbtide on node %s, in the namespaces whose jobs the token can read", n.Name)
 	}
-	// It lies in the first of them.
+	// The driver writes it into the oldest allocation.
 	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	data, err := newest(ctx, client, asked[:min(len(asked), mostAsked)])
 	if err != nil {
@@ -160,8 +157,7 @@ func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) 
 	return data, nil
 }
 
-// ebbtideNode finds the node that a name or the beginning of an ID means, and for "" the
-// only one that runs Ebbtide's driver.
+// ebbtideNode finds a node by name or ID prefix, or for "" the only one with Ebbtide's driver.
 func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.NodeListStub, error) {
 	all, _, err := client.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
@@ -172,9 +168,9 @@ func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.Nod
 			return !slices.ContainsFunc([]string{"ebbtide", "docker"}, func(driver string) bool { return isEbbtide(driver, n.Drivers) })
 		}
 		return n.Name != name && !strings.HasPrefix(n.ID, name)
-	}), "runs Ebbtide's driver"
+	}), "has Ebbtide's driver"
 	if name != "" {
-		what = fmt.Sprintf("has the name %q or an ID that begins so", name)
+		what = fmt.Sprintf("has the name or ID prefix %q", name)
 	}
 	switch len(meant) {
 	case 0:
@@ -186,17 +182,16 @@ func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.Nod
 	for _, n := range meant[:min(len(meant), 10)] {
 		names = append(names, fmt.Sprintf("%s (%.8s)", n.Name, n.ID))
 	}
-	return nil, fmt.Errorf("more than one node %s: say which with -node; there are %d, %s", what, len(meant), strings.Join(names, ", "))
+	return nil, fmt.Errorf("%d nodes match, choose one with -node: %s", len(meant), strings.Join(names, ", "))
 }
 
-// isEbbtide says whether a node's driver of this name is Ebbtide's: under its own name, or
-// in the place of Nomad's docker driver.
+// isEbbtide reports whether the node's driver of that name is Ebbtide's: its own, or replacing
+// Nomad's docker driver.
 func isEbbtide(driver string, drivers map[string]*api.DriverInfo) bool {
 	d := drivers[driver]
 	return d != nil && (d.Attributes[cluster.Attributes+"version"] != "" || d.Attributes[cluster.AttributesDocker+"version"] != "")
 }
 
-// usesEbbtide says whether an allocation has a task of Ebbtide's.
 func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
 	if a.Job == nil {
 		return false
@@ -205,7 +200,7 @@ func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
 	return group != nil && slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return isEbbtide(t.Driver, drivers) })
 }
 
-// newest is the newest of the snapshots that allocations hold.
+// newest returns the newest of the allocations' snapshots.
 func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) ([]byte, error) {
 	var mu sync.Mutex
 	var found []byte
@@ -235,10 +230,9 @@ func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) (
 	case len(errs) > 0:
 		return nil, errors.Join(errs[:min(len(errs), 3)]...)
 	}
-	return nil, fmt.Errorf("none of %d allocations of Ebbtide's has a snapshot: nothing was decided yet, or the driver is older than this command", len(allocs))
+	return nil, fmt.Errorf("none of %d allocations has a snapshot: there was no decision yet, or the driver is older than this command", len(allocs))
 }
 
-// snapshotOf fetches the snapshot that lies in an allocation.
 func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]byte, error) {
 	data, err := move.API{Client: client}.PrivateFile(ctx, a, private.SnapshotName, maxSnapshot)
 	if err != nil {
@@ -251,7 +245,7 @@ func snapshotOf(ctx context.Context, client *api.Client, a *api.Allocation) ([]b
 	return data, nil
 }
 
-// takenAt is when a snapshot was taken; zero if it does not say so.
+// takenAt returns a snapshot's time, zero if it has none.
 func takenAt(data []byte) time.Time {
 	var snapshot struct {
 		NowS float64 `json:"now_s"`

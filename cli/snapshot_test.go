@@ -18,13 +18,13 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// nodesFake is a Nomad whose nodes hold snapshots.
+// nodesFake is a Nomad whose nodes have snapshots.
 type nodesFake struct {
 	nodes  []*api.NodeListStub
 	allocs []*api.Allocation
-	files  map[string]string // the snapshot, by allocation
-	denied map[string]bool   // namespaces in which no files may be read
-	asked  atomic.Int32      // requests for a file
+	files  map[string]string // snapshots by allocation
+	denied map[string]bool   // namespaces without read-fs
+	asked  atomic.Int32      // requests for files
 }
 
 func (f *nodesFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -139,8 +139,7 @@ func TestSnapshot(t *testing.T) {
 		must.StrContains(t, stderr, want)
 	}
 
-	// The only node with Ebbtide, and the newest of its snapshots. Only Ebbtide's
-	// allocations that run are asked.
+	// The only node with Ebbtide, and its newest snapshot. Other allocations are not read.
 	f := fake()
 	f.alloc("a1", "aa11", "ebbtide", taken(time.Minute, ""))
 	f.alloc("a2", "aa11", "ebbtide", taken(0, `, "big": 12345678901234567890, "z": "<", "a": 1.50`))
@@ -157,39 +156,38 @@ func TestSnapshot(t *testing.T) {
 	must.Eq(t, exitOK, status)
 	must.StrContains(t, stdout, "{\n  \"now_s\": ")
 	must.Eq(t, "", good(f, strings.ReplaceAll(f.files["a1"], " ", ""), "-alloc", "a1"))
-	bad(f, `there is no allocation whose ID begins with "c"`, "-alloc", "c")
-	bad(f, "none of 1 allocations of Ebbtide's has a snapshot", "-alloc", "a3")
-	bad(f, `no node has the name "two" or an ID that begins so`, "-node", "two")
-	bad(f, "no task of Ebbtide's runs on node plain", "-node", "plain")
+	bad(f, `no allocation has the ID prefix "c"`, "-alloc", "c")
+	bad(f, "none of 1 allocations has a snapshot", "-alloc", "a3")
+	bad(f, `no node has the name or ID prefix "two"`, "-node", "two")
+	bad(f, "no task runs under Ebbtide on node plain", "-node", "plain")
 
-	// In the place of Nomad's docker driver.
+	// Replacing Nomad's docker driver.
 	f.nodes = append(f.nodes, &api.NodeListStub{ID: "cc33", Name: "three", Drivers: underDockers})
 	f.alloc("c1", "cc33", "docker", taken(0, ""))
 	must.Eq(t, "", good(f, strings.ReplaceAll(f.files["c1"], " ", ""), "-node", "three"))
-	bad(f, "more than one node runs Ebbtide's driver: say which with -node; there are 2, one (aa11), three (cc33)")
+	bad(f, "2 nodes match, choose one with -node: one (aa11), three (cc33)")
 
-	// Old, and of no time at all: printed all the same.
+	// Old, or without a time: printed with a warning.
 	f = fake()
 	f.alloc("a1", "aa11", "ebbtide", taken(time.Hour, ""))
 	must.StrContains(t, good(f, strings.ReplaceAll(f.files["a1"], " ", "")), "warning: the snapshot is 1h0m")
 	f.files["a1"] = `{"tasks":[]}`
-	must.StrContains(t, good(f, f.files["a1"]), "warning: the snapshot does not say when it was taken")
+	must.StrContains(t, good(f, f.files["a1"]), "warning: the snapshot has no time")
 	for _, text := range []string{"[]", "null", `{"now_s": 1} {}`, "", `{"now_s"`} {
 		f.files["a1"] = text
 		bad(f, "the snapshot in allocation a1 is not a JSON object")
 	}
 
-	// None, for one reason or another.
 	delete(f.files, "a1")
-	bad(f, "node one: none of 1 allocations of Ebbtide's has a snapshot: nothing was decided yet, or the driver is older")
+	bad(f, "node one: none of 1 allocations has a snapshot: there was no decision yet, or the driver is older")
 	f.denied["ml"] = true
 	bad(f, "the token needs read-fs in namespace ml")
 	f = fake()
-	bad(f, "no task of Ebbtide's runs on node one, in the namespaces whose jobs the token may read")
+	bad(f, "no task runs under Ebbtide on node one, in the namespaces whose jobs the token may read")
 	f.nodes = f.nodes[1:]
 	bad(f, "no node runs Ebbtide's driver")
 
-	// A node with more than can be asked is not asked for ever.
+	// The number of allocations read is bounded.
 	f = fake()
 	for i := range mostAsked + 10 {
 		f.alloc(fmt.Sprintf("%04x", i), "aa11", "ebbtide", "")
@@ -200,7 +198,7 @@ func TestSnapshot(t *testing.T) {
 
 func TestSnapshot_usage(t *testing.T) {
 	for want, args := range map[string][]string{
-		"give -node or -alloc, not both":                {"-node", "a", "-alloc", "b"},
+		"-node and -alloc cannot be used together":                {"-node", "a", "-alloc", "b"},
 		`unexpected argument "a"`:                       {"a"},
 		"allowed are -address, -alloc":                  {"-x"},
 		"the address of Nomad's API must be a URL like": {"-address", "x"},

@@ -28,50 +28,48 @@ import (
 	"github.com/ebbtide/ebbtide/top/ui"
 )
 
-// topCommand is `ebbtide top`.
 type topCommand struct{ command }
 
 func newTop(io IO) cli.Command { return topCommand{command{io, "top"}} }
 
-func (topCommand) Synopsis() string { return "Show live what Ebbtide does on a node or in the cluster" }
+func (topCommand) Synopsis() string { return "Show nodes, tasks, GPUs and moves live" }
 
 func (topCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide top [options]
 
-  Shows nodes, tasks, shared GPUs and moves in the terminal, and everything about a
-  task: its curve, its events, and why it has what it has. It reads Nomad's API, and
-  changes nothing. The key ? explains keys and columns.
+  Shows nodes, tasks, shared GPUs and moves in the terminal, and details of a task:
+  its curve, its events and the reason for its limit. It only reads Nomad's API.
+  Press ? for keys and columns.
 
-  Without a terminal on standard output it prints once, as with -once.
+  If standard output is not a terminal, it prints once, as with -once.
 
 Options:
 
-  -node NODE             Only this node: its name, its ID or the beginning of its ID.
-  -namespace NAME        Only jobs of this namespace. Default: *, all that the token
-                         may read.
-  -job PATTERN           Only jobs whose ID matches, such as 'train-*'.
+  -node NODE             Show only this node, by name, ID or ID prefix.
+  -namespace NAME        Show only jobs of this namespace. Default: *, all that the
+                         token can read.
+  -job PATTERN           Show only jobs whose ID matches, such as 'train-*'.
   -sort COLUMN           Order of the tasks: ` + strings.Join(top.Sorts(), ", ") + `.
                          Default: job.
-  -interval DURATION     Time between two refreshes, 1s to 1h. Default: 2s.
-  -once                  Print tables once, and end.
-  -json                  Print everything once as JSON, and end.
-  -shim-namespace NAME   Namespace of the shim's variables, in which moves are
-                         written down. Default: default.
-  -shim-path PATH        Their path. Default: ebbtide/shim.
+  -interval DURATION     Refresh interval, 1s to 1h. Default: 2s.
+  -once                  Print tables once and exit.
+  -json                  Print everything once as JSON and exit.
+  -shim-namespace NAME   Namespace of the shim's variables, which hold the moves.
+                         Default: default.
+  -shim-path PATH        Path of the shim's variables. Default: ebbtide/shim.
 
-At most 100 files are read in a second; with more tasks it takes some seconds until
-all are shown. Those on the screen come first.
+At most 100 files are read per second, those of visible tasks first; with more tasks
+it takes some seconds until all are shown.
 
-Where ACLs are on, the token needs node:read, read-job and read-fs in the namespaces
-of the jobs, and to read the shim's variables for moves.
+With ACLs the token needs node:read, read-job and read-fs in the namespaces of the
+jobs, and read on the shim's variables for moves.
 ` + nomadHelp)
 }
 
-// filesPerSecond is how many files of allocations are read in a second at most.
+// filesPerSecond bounds the files read from allocations.
 const filesPerSecond = 100
 
-// topOptions are those of the command.
 type topOptions struct {
 	gather.Options
 	sort         string
@@ -131,14 +129,14 @@ func (c topCommand) Run(args []string) int {
 	return exitOK
 }
 
-// terminal says whether the view can be live: a dumb terminal cannot move its cursor.
+// terminal reports whether a live view is possible: a dumb terminal cannot move its cursor.
 func (c topCommand) terminal() bool {
 	in, ok := c.io.In.(*os.File)
 	out, outOK := c.io.Out.(*os.File)
 	return ok && outOK && isatty.IsTerminal(in.Fd()) && isatty.IsTerminal(out.Fd()) && !slices.Contains([]string{"", "dumb"}, os.Getenv("TERM"))
 }
 
-// utf8Locale says whether the terminal takes more than ASCII, as far as the environment says.
+// utf8Locale reports whether the environment has a UTF-8 locale.
 func utf8Locale() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if value := strings.ToUpper(os.Getenv(name)); value != "" {
@@ -148,7 +146,6 @@ func utf8Locale() bool {
 	return false
 }
 
-// once prints everything once.
 func (c topCommand) once(ctx context.Context, g *gather.Gatherer, o topOptions) error {
 	v, err := g.All(ctx, filesPerSecond)
 	if err != nil {
@@ -169,7 +166,6 @@ func (c topCommand) once(ctx context.Context, g *gather.Gatherer, o topOptions) 
 	return nil
 }
 
-// width is that of the terminal.
 func (c topCommand) width() int {
 	if f, ok := c.io.Out.(*os.File); ok {
 		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
@@ -182,7 +178,6 @@ func (c topCommand) width() int {
 	return 80
 }
 
-// printView prints a view as plain text.
 func printView(out io.Writer, v *top.View, q top.Query, l top.Layout) {
 	fmt.Fprintln(out, v.Summary(l))
 	if empty := v.Empty(); empty != "" {

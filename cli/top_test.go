@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/top/fake"
 )
 
-// runTop runs the command once against a cluster, in an environment without a width.
+// runTop runs the command without a terminal width.
 func runTop(t *testing.T, c *fake.Cluster, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	t.Setenv("COLUMNS", "")
@@ -59,7 +59,7 @@ func TestTop_once(t *testing.T) {
 	must.StrContains(t, out, "vae")
 	must.StrNotContains(t, out, "evil")
 	_, out, _ = runTop(t, topCluster(), "-sort", "gap", "-job", "[")
-	must.StrContains(t, out, "`ebbtide doctor`")
+	must.StrContains(t, out, "No task runs under Ebbtide.")
 }
 
 func TestTop_json(t *testing.T) {
@@ -73,19 +73,18 @@ func TestTop_json(t *testing.T) {
 	must.Len(t, 1, v.Moves)
 	must.Eq(t, "fsp.late", v.Tasks[1].Status.Rule)
 	must.Eq(t, 64, len(v.Tasks[1].Values))
-	must.StrContains(t, out, `"metric": "\u001b[31mred\u0007"`) // JSON escapes what a terminal must not see
+	must.StrContains(t, out, `"metric": "\u001b[31mred\u0007"`) // JSON escapes control characters
 	must.StrNotContains(t, out, "\x1b")
 
-	// A cluster without Ebbtide: a sentence for people, empty lists for scripts.
+	// A cluster without Ebbtide.
 	status, out, _ = runTop(t, fake.New(), "-json")
 	must.Eq(t, exitOK, status)
 	must.StrContains(t, out, `"tasks": []`)
 	status, out, _ = runTop(t, fake.New())
 	must.Eq(t, exitOK, status)
-	must.StrContains(t, out, "`ebbtide doctor`")
+	must.StrContains(t, out, "Run `ebbtide doctor`")
 }
 
-// Each field of the JSON is in the documentation.
 func TestTop_docs(t *testing.T) {
 	page, err := os.ReadFile("../docs/operations.md")
 	must.NoError(t, err)
@@ -122,7 +121,7 @@ func TestTop_errors(t *testing.T) {
 	status, out, errs := runTop(t, c)
 	must.Eq(t, exitError, status)
 	must.Eq(t, "", out)
-	must.StrContains(t, errs, "ebbtide top: listing the nodes: the token is not let in: it needs node:read")
+	must.StrContains(t, errs, "ebbtide top: listing the nodes: permission denied: the token needs node:read")
 }
 
 func TestUTF8Locale(t *testing.T) {

@@ -21,7 +21,6 @@ import (
 	"github.com/ebbtide/ebbtide/top/fake"
 )
 
-// builtCommand builds the command as it is shipped.
 func builtCommand(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ebbtide")
@@ -32,16 +31,15 @@ func builtCommand(t *testing.T) string {
 	return path
 }
 
-// pane is a pane of a tmux server of its own, 80 columns by 24 lines.
+// pane is a pane of a private tmux server, of 80 × 24.
 type pane struct {
 	t      *testing.T
 	socket string
 }
 
-// newPane starts a shell in a pane, with some environment.
 func newPane(t *testing.T, env ...string) *pane {
 	t.Helper()
-	// The path of a socket has 107 bytes at most: t.TempDir has the test's name in it.
+	// A socket's path is limited to 107 bytes, and t.TempDir contains the test's name.
 	dir, err := os.MkdirTemp("", "top")
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -63,13 +61,13 @@ func (p *pane) tmux(args ...string) string {
 	return string(out)
 }
 
-// types sends keys by tmux's names for them.
+// types sends keys by tmux's names.
 func (p *pane) types(keys ...string) {
 	p.t.Helper()
 	p.tmux(append([]string{"send-keys"}, keys...)...)
 }
 
-// shows waits until the pane shows all the texts, and returns what it shows.
+// shows waits until the pane contains all texts.
 func (p *pane) shows(texts ...string) (shown string) {
 	p.t.Helper()
 	return p.until(strings.Join(texts, " and "), func(shown string) bool {
@@ -82,7 +80,6 @@ func (p *pane) shows(texts ...string) (shown string) {
 	})
 }
 
-// until waits until what the pane shows is as it should be.
 func (p *pane) until(what string, ok func(string) bool) (shown string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -108,7 +105,6 @@ func topCluster() *fake.Cluster {
 	return c
 }
 
-// The command in a real terminal of 80 columns by 24 lines.
 func TestTop_tmux(t *testing.T) {
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("tmux is not installed: what ebbtide top shows in a terminal is not tested")
@@ -117,7 +113,6 @@ func TestTop_tmux(t *testing.T) {
 		t.Skip("builds the command and starts a terminal")
 	}
 	command := builtCommand(t)
-	// Each test has a cluster of its own.
 	begin := func(t *testing.T) (cluster *fake.Cluster, start string) {
 		cluster = topCluster()
 		nomad := httptest.NewServer(cluster)
@@ -178,7 +173,7 @@ func TestTop_tmux(t *testing.T) {
 		p.types("1")
 		p.shows("[Tasks]")
 
-		// What was on the screen before is there again, and the shell echoes.
+		// The previous screen is restored, and the shell echoes.
 		p.types("q")
 		shown = p.shows("status 0", "top -interval 1s")
 		must.StrNotContains(t, shown, "[Tasks]")
@@ -192,13 +187,13 @@ func TestTop_tmux(t *testing.T) {
 		p.types(start+told, "Enter")
 		p.shows("mlp", "evil")
 		cluster.Lock()
-		cluster.Hangs["bb22"] = true
+		cluster.Hanging["bb22"] = true
 		cluster.Unlock()
 		p.until("a stale task", func(shown string) bool {
 			return strings.Contains(shown, "(1 stale)") && strings.Contains(shown, "evil stale")
 		})
 		cluster.Lock()
-		clear(cluster.Hangs)
+		clear(cluster.Hanging)
 		gone := cluster.Allocs
 		cluster.Allocs = gone[1:]
 		cluster.Unlock()
@@ -206,7 +201,7 @@ func TestTop_tmux(t *testing.T) {
 		cluster.Lock()
 		cluster.Allocs, cluster.Down = gone, true
 		cluster.Unlock()
-		p.shows("! the lists are of", "vae")
+		p.shows("! showing the listing of", "vae")
 		p.types("C-c")
 		p.shows("status 0")
 	})

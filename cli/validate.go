@@ -22,7 +22,6 @@ import (
 	"github.com/ebbtide/ebbtide/validate"
 )
 
-// validateCommand is `ebbtide validate`.
 type validateCommand struct{ command }
 
 func newValidate(io IO) cli.Command { return validateCommand{command{io, "validate"}} }
@@ -33,37 +32,37 @@ func (validateCommand) Help() string {
 	return strings.TrimSpace(`
 Usage: ebbtide validate [options] JOB.hcl...
 
-  Checks jobspecs, HCL or JSON: what Ebbtide's driver would refuse when a task
-  starts, and what would not do what it seems to. Nomad is not asked, and does not
-  have to run. - is standard input.
+  Checks jobspecs, HCL or JSON, for options that Ebbtide's driver would reject when
+  a task starts, and for options without effect. Nomad is not needed. - is standard
+  input.
 
-  A line per finding, as compilers write it:
+  Findings are printed one per line, as by compilers:
 
     job.hcl:14:9: error: train/workers/resnet: progress.preset: must be one of ...
 
-  After them follows what Ebbtide would do with each task, if there is no error.
-  Options of the docker and exec drivers are not checked.
+  If there are no errors, a summary of each task's handling follows. Options of the
+  docker and exec drivers are not checked.
 
-  The exit status is 0 when there is no error, 1 when there is one (with -strict:
-  or a warning), 2 when the arguments are at fault or a file cannot be read.
+  The exit status is 0 without errors, 1 with an error (with -strict: or a warning),
+  2 for invalid arguments or unreadable files.
 
 Options:
 
   -var NAME=VALUE   Value of an input variable; repeatable. NOMAD_VAR_NAME in the
-                    environment counts, too.
-  -var-file PATH    A file with values of input variables; repeatable.
-  -strict           Warnings count as errors.
+                    environment is also read.
+  -var-file PATH    File with values of input variables; repeatable.
+  -strict           Treat warnings as errors.
   -json             Print JSON.
   -log FILE         Also print what Ebbtide would read from this sample of the
-                    task's output, or of its progress.file, as ebbtide progress
-                    does. - is standard input. For one jobspec; without a report
-                    the exit status is 1.
-  -task NAME        The task that -log is of, where several run under Ebbtide: its
+                    task's output, or of its progress.file, as by ebbtide
+                    progress. - is standard input. Allowed with one jobspec;
+                    without a report the exit status is 1.
+  -task NAME        Task of the -log sample, if several run under Ebbtide: its
                     name, or JOB/GROUP/TASK.
 `)
 }
 
-// stdinName is what standard input is called among files.
+// stdinName stands for standard input.
 const stdinName = "-"
 
 func (c validateCommand) Run(args []string) int {
@@ -91,13 +90,13 @@ func (c validateCommand) Run(args []string) int {
 	}
 	switch names := flags.Args(); {
 	case len(names) == 0:
-		return c.refuse(errors.New("name at least one jobspec, or - for standard input"))
+		return c.refuse(errors.New("must have at least one jobspec, or - for standard input"))
 	case log != "" && len(names) > 1:
-		return c.refuse(fmt.Errorf("-log is for one jobspec, got %d", len(names)))
+		return c.refuse(fmt.Errorf("-log: allowed with one jobspec, got %d", len(names)))
 	case log != "" && asJSON:
 		return c.refuse(errors.New("-log and -json cannot be used together: both write to standard output"))
 	case log == "" && task != "":
-		return c.refuse(errors.New("-task is for -log, which is not set"))
+		return c.refuse(errors.New("-task: must be used with -log"))
 	case log == stdinName && names[0] == stdinName:
 		return c.refuse(errors.New("-log and the jobspec cannot both be standard input"))
 	}
@@ -136,7 +135,7 @@ func (c validateCommand) Run(args []string) int {
 	return max(status, c.sample(plan, log))
 }
 
-// read reads a jobspec. Errors and findings name it as shown.
+// read reads a jobspec; shown is its name in messages.
 func (c validateCommand) read(name string) (body []byte, shown string, err error) {
 	if name != stdinName {
 		body, err = os.ReadFile(name)
@@ -146,7 +145,7 @@ func (c validateCommand) read(name string) (body []byte, shown string, err error
 	return body, "<stdin>", err
 }
 
-// chosen is the task that a sample is of.
+// chosen selects the task to which a sample belongs.
 func chosen(tasks []validate.Plan, name string) (validate.Plan, error) {
 	var all []string
 	var found []validate.Plan
@@ -162,22 +161,22 @@ func chosen(tasks []validate.Plan, name string) (validate.Plan, error) {
 	case len(found) == 0:
 		return validate.Plan{}, fmt.Errorf("-task: must be one of %s, got %q", strings.Join(all, ", "), name)
 	case len(found) > 1:
-		return validate.Plan{}, fmt.Errorf("-log: name its task with -task, one of %s", strings.Join(all, ", "))
+		return validate.Plan{}, fmt.Errorf("-log: -task must be given, one of %s", strings.Join(all, ", "))
 	}
 	if found[0].Unknown != "" {
-		return validate.Plan{}, fmt.Errorf("-log: what is read of task %s is not known here: %s", found[0].At, found[0].Unknown)
+		return validate.Plan{}, fmt.Errorf("-log: cannot tell what is read from task %s: %s", found[0].At, found[0].Unknown)
 	}
 	return found[0], nil
 }
 
-// sample shows what is read from a sample with the settings of a task.
+// sample shows what the task's settings read from a sample.
 func (c validateCommand) sample(plan validate.Plan, path string) int {
 	config := plan.Progress
 	switch {
 	case config.TensorBoard != "", config.Prometheus != "":
 		return c.refuse(fmt.Errorf("-log: the progress of task %s is read from %s, not from a log", plan.At, source.Where(config)))
 	case config.File != "" && path == stdinName:
-		return c.refuse(fmt.Errorf("-log: the progress of task %s is read from %s: give a sample of it as a file", plan.At, source.Where(config)))
+		return c.refuse(fmt.Errorf("-log: the progress of task %s is read from %s: the sample must be a file", plan.At, source.Where(config)))
 	case config.File != "":
 		return c.sampleFile(config, path)
 	}
@@ -197,7 +196,7 @@ func (c validateCommand) sample(plan validate.Plan, path string) int {
 	return c.show(in, path, parser, progressSummary{config: config, option: "progress.", empty: "the sample is empty"})
 }
 
-// sampleFile shows what is read from a sample of a task's progress.file.
+// sampleFile is sample for progress.file.
 func (c validateCommand) sampleFile(config progress.Config, path string) int {
 	if _, err := os.Stat(path); err != nil {
 		return c.refuse(fmt.Errorf("opening the sample: %w", err))

@@ -49,7 +49,7 @@ job "j" {
 }
 `
 
-// inDir makes a directory of files the present one.
+// inDir creates files in a directory and changes to it.
 func inDir(t *testing.T, files map[string]string) {
 	t.Chdir(t.TempDir())
 	for name, text := range files {
@@ -69,11 +69,11 @@ func TestValidate(t *testing.T) {
 		"d/m.csv":     "step,loss\n1,0.5\n",
 		"empty.log":   "",
 	})
-	const plans = "j.hcl: j/g/train\n  progress: reads loss (min) from its output\n  cpu: a training task\n  moves: none, since no task says how it saves its state (checkpoint)\n" +
-		"j.hcl: j/g/table\n  progress: reads loss (min) from the file /local/m.csv\n  cpu: a training task\n  moves: none, since no task says how it saves its state (checkpoint)\n" +
-		"j.hcl: j/g/board\n  progress: reads the training loss, or what comes nearest to it, from TensorBoard's files in /local/runs\n  cpu: a training task\n  moves: none, since no task says how it saves its state (checkpoint)\n" +
+	const plans = "j.hcl: j/g/train\n  progress: reads loss (min) from its output\n  cpu: a training task\n  moves: none, as no task has a checkpoint block\n" +
+		"j.hcl: j/g/table\n  progress: reads loss (min) from the file /local/m.csv\n  cpu: a training task\n  moves: none, as no task has a checkpoint block\n" +
+		"j.hcl: j/g/board\n  progress: reads the training loss, or the closest metric, from TensorBoard's files in /local/runs\n  cpu: a training task\n  moves: none, as no task has a checkpoint block\n" +
 		"0 errors, 0 warnings in 1 file\n"
-	const warning = "warn.hcl:3:5: warning: w: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, in whose place it may be installed)\n" +
+	const warning = "warn.hcl:3:5: warning: w: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, which it may replace)\n" +
 		"warn.hcl: no task runs under Ebbtide\n0 errors, 1 warning in 1 file\n"
 	for _, c := range []struct {
 		name   string
@@ -81,14 +81,14 @@ func TestValidate(t *testing.T) {
 		in     string
 		status int
 		out    string
-		err    string // is held
+		err    string // contained
 	}{
 		{"clean", []string{"j.hcl"}, "", exitOK, plans, ""},
 		{"a variable", []string{"-var", "goal=up", "j.hcl"}, "", exitError, "j.hcl:12:11: " + goal + "\n1 error, 0 warnings in 1 file\n", ""},
 		{"a file of variables", []string{"-var-file", "up.vars", "j.hcl"}, "", exitError, "j.hcl:12:11: " + goal + "\n1 error, 0 warnings in 1 file\n", ""},
 		{"standard input", []string{"-var=goal=up", "-"}, trainJob, exitError, "<stdin>:12:11: " + goal + "\n1 error, 0 warnings in 1 file\n", ""},
 		{"several", []string{"bad.hcl", "warn.hcl"}, "", exitError, "bad.hcl:2:3: error: Unsupported argument; An argument named \"tipe\" is not expected here. Did you mean \"type\"?\n" +
-			"warn.hcl:3:5: warning: w: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, in whose place it may be installed)\n" +
+			"warn.hcl:3:5: warning: w: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, which it may replace)\n" +
 			"warn.hcl: no task runs under Ebbtide\n1 error, 1 warning in 2 files\n", ""},
 		{"a warning", []string{"warn.hcl"}, "", exitOK, warning, ""},
 		{"strict", []string{"-strict", "warn.hcl"}, "", exitError, warning, ""},
@@ -101,7 +101,7 @@ func TestValidate(t *testing.T) {
 		{"a table", []string{"-log", "d/m.csv", "-task", "table", "j.hcl"}, "", exitOK, plans +
 			`{"step":1,"total_steps":null,"value":0.5,"metric":"loss","line":2}` + "\n", "1 report in 2 lines"},
 		{"TensorBoard", []string{"-log", "d/m.csv", "-task", "board", "j.hcl"}, "", exitUsage, plans, "is read from TensorBoard's files in /local/runs, not from a log"},
-		{"which task", []string{"-log", "d/train.log", "j.hcl"}, "", exitUsage, plans, "-log: name its task with -task, one of j/g/train, j/g/table, j/g/board"},
+		{"which task", []string{"-log", "d/train.log", "j.hcl"}, "", exitUsage, plans, "-log: -task must be given, one of j/g/train, j/g/table, j/g/board"},
 		{"no such task", []string{"-log", "d/train.log", "-task", "x", "j.hcl"}, "", exitUsage, plans, `-task: must be one of j/g/train, j/g/table, j/g/board, got "x"`},
 		{"a log of a job with errors", []string{"-log", "d/train.log", "bad.hcl"}, "", exitError,
 			"bad.hcl:2:3: error: Unsupported argument; An argument named \"tipe\" is not expected here. Did you mean \"type\"?\n1 error, 0 warnings in 1 file\n", ""},
@@ -109,12 +109,12 @@ func TestValidate(t *testing.T) {
 
 		{"no file", []string{"none.hcl"}, "", exitUsage, "", "reading the jobspec: open none.hcl: no such file"},
 		{"no file of variables", []string{"-var-file=none", "j.hcl"}, "", exitUsage, "", "reading the variables: open none"},
-		{"no name", nil, "", exitUsage, "", "name at least one jobspec"},
+		{"no name", nil, "", exitUsage, "", "must have at least one jobspec"},
 		{"no value", []string{"-var", "goal", "j.hcl"}, "", exitUsage, "", "must be NAME=VALUE"},
 		{"an unknown option", []string{"-vars", "x", "j.hcl"}, "", exitUsage, "", "allowed are -json, -log, -strict, -task, -var, -var-file"},
-		{"a log of two", []string{"-log=x", "j.hcl", "warn.hcl"}, "", exitUsage, "", "-log is for one jobspec, got 2"},
+		{"a log of two", []string{"-log=x", "j.hcl", "warn.hcl"}, "", exitUsage, "", "-log: allowed with one jobspec, got 2"},
 		{"a log as JSON", []string{"-log=x", "-json", "j.hcl"}, "", exitUsage, "", "-log and -json"},
-		{"a task of nothing", []string{"-task=x", "j.hcl"}, "", exitUsage, "", "-task is for -log"},
+		{"a task of nothing", []string{"-task=x", "j.hcl"}, "", exitUsage, "", "-task: must be used with -log"},
 		{"twice standard input", []string{"-log=-", "-"}, "", exitUsage, "", "cannot both be standard input"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// versionCommand is `ebbtide version`.
 type versionCommand struct{ io IO }
 
 func newVersion(io IO) cli.Command { return versionCommand{io: io} }

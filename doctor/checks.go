@@ -17,9 +17,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/config"
 )
 
-// What Ebbtide was built with and recommends.
+// What Ebbtide is built with and recommends.
 const (
-	nomadSeries = "1.11" // of Nomad, whose drivers are linked into the plugin
+	nomadSeries = "1.11" // of the drivers linked into the plugin
 	pluginFile  = "ebbtide-driver"
 	driverName  = "ebbtide"
 	dockerName  = "docker"
@@ -34,17 +34,17 @@ const blockHCL = `plugin "ebbtide-driver" {
   }
 }`
 
-// install is one copy of Ebbtide that the agent runs, or would run.
+// install is one copy of Ebbtide that the agent runs or would run.
 type install struct {
-	file   string // its name in plugin_dir, which is the plugin block's label
-	found  bool   // the file is there
-	exec   bool   // and executable
-	ours   bool   // and recognised as Ebbtide's
-	listed bool   // the agent's configuration has its block
+	file   string // its name in plugin_dir, and the plugin block's label
+	found  bool   // the file exists
+	exec   bool
+	ours   bool // and is Ebbtide's binary
+	listed bool // the configuration has its block
 	config Block
 }
 
-// driver is the name under which jobs ask for it.
+// driver is the driver name in jobs.
 func (i install) driver() string {
 	if i.file == dockerName {
 		return dockerName
@@ -52,7 +52,7 @@ func (i install) driver() string {
 	return driverName
 }
 
-// own are Ebbtide's own options, inner those of the decorated driver.
+// own returns Ebbtide's options, inner those of the decorated driver.
 func (i install) own() Block {
 	if i.file == dockerName {
 		return i.config.block("ebbtide")
@@ -69,7 +69,7 @@ func (i install) inner() Block {
 	return i.config.block(i.engine())
 }
 
-// path of an option of the decorated docker driver, for people.
+// path shows an option of the decorated docker driver.
 func (i install) path(option string) string {
 	if i.file == dockerName {
 		return option
@@ -77,7 +77,7 @@ func (i install) path(option string) string {
 	return "docker." + option
 }
 
-// wrap puts an option of the decorated docker driver into its plugin block.
+// wrap returns the plugin block with an option of the decorated docker driver.
 func (i install) wrap(body string) string {
 	if i.file != dockerName {
 		body = "docker {\n" + indent(body) + "\n}"
@@ -89,7 +89,7 @@ func indent(s string) string {
 	return "  " + strings.ReplaceAll(s, "\n", "\n  ")
 }
 
-// installs lists the copies of Ebbtide, by file name.
+// installs lists the copies of Ebbtide by file name.
 func (s *Snapshot) installs() []install {
 	found := make(map[string]install)
 	cfg := s.config()
@@ -125,8 +125,8 @@ func hasKey[V any](m map[string]V, key string) bool {
 	return ok
 }
 
-// node returns the attributes that Ebbtide gives the node, without their prefix,
-// and the driver's name there; nil when it is not there.
+// onNode returns the driver's name on the node and its attributes without their prefix; nil if
+// there is none.
 func (s *Snapshot) onNode() (name string, attrs map[string]string) {
 	if s.API.Node == nil {
 		return "", nil
@@ -147,7 +147,7 @@ func (s *Snapshot) onNode() (name string, attrs map[string]string) {
 	return "", nil
 }
 
-// engine is the engine in use, "" when nothing says.
+// engine is the engine in use, "" if unknown.
 func (s *Snapshot) engine() string {
 	for _, i := range s.installs() {
 		return i.engine()
@@ -156,7 +156,7 @@ func (s *Snapshot) engine() string {
 	return attrs["engine"]
 }
 
-// Examine judges a snapshot. It is pure.
+// Examine evaluates a snapshot. It is pure.
 func Examine(s *Snapshot) []Finding {
 	var out []Finding
 	for _, check := range []func(*Snapshot) []Finding{
@@ -170,7 +170,6 @@ func Examine(s *Snapshot) []Finding {
 	return out
 }
 
-// Failed says whether a finding fails.
 func Failed(findings []Finding) bool {
 	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Status == Fail })
 }
@@ -185,20 +184,20 @@ func okay(name, format string, args ...any) []Finding {
 
 func skipped(name, why string) []Finding { return one(name, Skip, why, "", "") }
 
-const noConfig = "the agent's configuration is not known: name it with -config, or let -address answer"
+const noConfig = "the agent's configuration is unknown: give it with -config, or an agent that responds with -address"
 
 func checkConfig(s *Snapshot) []Finding {
 	const name = "configuration"
 	switch cfg := s.config(); {
 	case s.FilesErr != nil:
-		return one(name, Fail, clean(s.FilesErr.Error()), "mend the file; `nomad config validate` says more", "")
+		return one(name, Fail, clean(s.FilesErr.Error()), "fix the file; see `nomad config validate`", "")
 	case cfg == nil:
 		return skipped(name, noConfig)
 	case s.Files == nil:
 		return okay(name, "from the running agent")
 	case !cfg.ClientEnabled:
-		return one(name, Warn, strings.Join(s.Paths, ", ")+": not a client, it runs no tasks (unless it is started with -client or -dev)",
-			"name all of the agent's files; a client has", "client {\n  enabled = true\n}")
+		return one(name, Warn, strings.Join(s.Paths, ", ")+": not a client, so it runs no tasks (unless started with -client or -dev)",
+			"give all of the agent's files; a client has", "client {\n  enabled = true\n}")
 	default:
 		return okay(name, "%s", clean(strings.Join(s.Paths, ", ")))
 	}
@@ -216,27 +215,27 @@ func checkAPI(s *Snapshot) []Finding {
 	a := s.API
 	switch {
 	case a.Denied:
-		return one(name, Warn, a.Address+": the agent does not let this token in",
+		return one(name, Warn, a.Address+": the agent rejects the token",
 			"set NOMAD_TOKEN to a token with this policy", aclHCL)
 	case a.Err != nil && a.Asked:
 		return one(name, Fail, a.Address+": "+clean(a.Err.Error()),
-			"start the agent, or correct -address or NOMAD_ADDR; for TLS set NOMAD_CACERT, NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY", "")
+			"start the agent, or correct -address or NOMAD_ADDR; with TLS set NOMAD_CACERT, NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY", "")
 	case a.Err != nil:
-		return skipped(name, a.Address+" (from the configuration): "+clean(a.Err.Error())+"; name another with -address")
+		return skipped(name, a.Address+" (from the configuration): "+clean(a.Err.Error())+"; give another with -address")
 	case a.NodeErr != nil && a.NodeDenied:
-		return one(name, Warn, a.Address+": answers, but does not let this token read the node's record",
+		return one(name, Warn, a.Address+": responds, but the token cannot read the node",
 			"set NOMAD_TOKEN to a token with this policy", aclHCL)
 	case a.NodeErr != nil:
-		return one(name, Warn, a.Address+": answers, but the node's record cannot be read: "+clean(a.NodeErr.Error()),
-			"wait until the node is registered (half a minute after the first start), or see why it is not in the agent's log", "")
+		return one(name, Warn, a.Address+": responds, but the node cannot be read: "+clean(a.NodeErr.Error()),
+			"wait until the node is registered (half a minute after the first start), or check the agent's log", "")
 	case a.Node == nil:
-		return one(name, Warn, a.Address+": answers, but is not a client: it runs no tasks", "name the address of a client with -address", "")
+		return one(name, Warn, a.Address+": responds, but is not a client, so it runs no tasks", "give the address of a client with -address", "")
 	default:
-		return okay(name, "%s answers", a.Address)
+		return okay(name, "%s responds", a.Address)
 	}
 }
 
-// checkInForce compares the files with what the agent runs with.
+// checkInForce compares the files with the running configuration.
 func checkInForce(s *Snapshot) []Finding {
 	const name = "configuration in force"
 	if s.Files == nil || s.API.Config == nil {
@@ -267,20 +266,20 @@ func checkInForce(s *Snapshot) []Finding {
 		diff(fmt.Sprintf("plugin %q", clean(p)), there && reflect.DeepEqual(canonical(f.Plugins[p]), canonical(a.Plugins[p])))
 	}
 	if len(differ) > 0 {
-		return one(name, Warn, "the files are not what the agent runs with: "+strings.Join(differ, ", ")+" differ",
-			"restart the agent, or name all of its files with -config, in the agent's order; the findings on configuration are about the files", "")
+		return one(name, Warn, "the running agent's configuration differs from the files: "+strings.Join(differ, ", "),
+			"restart the agent, or give all of its files with -config, in the agent's order; findings on configuration refer to the files", "")
 	}
 	return okay(name, "the agent runs with these files")
 }
 
-// canonical makes a plugin's config from a file comparable with one from the API.
+// canonical makes configs from files and from the API comparable.
 func canonical(b Block) any {
 	data, err := json.Marshal(b)
 	if err != nil {
 		return nil
 	}
 	var v any
-	_ = json.Unmarshal(data, &v) // it was made a moment ago
+	_ = json.Unmarshal(data, &v) // just marshalled
 	if m, ok := v.(map[string]any); ok && len(m) == 0 {
 		return nil
 	}
@@ -296,12 +295,12 @@ func checkVersion(s *Snapshot) []Finding {
 	v = clean(v)
 	switch {
 	case v == "":
-		return skipped(name, "unknown: the agent was not asked")
+		return skipped(name, "unknown: the agent was not queried")
 	case v == nomadSeries || strings.HasPrefix(v, nomadSeries+"."):
 		return okay(name, "%s", v)
 	default:
-		return one(name, Warn, fmt.Sprintf("%s; Ebbtide was built with and tried on %s", v, nomadSeries),
-			"try a job on one node before you install it on more, or use Nomad "+nomadSeries, "")
+		return one(name, Warn, fmt.Sprintf("%s; Ebbtide is built for and tested with %s", v, nomadSeries),
+			"test it on one node first, or use Nomad "+nomadSeries, "")
 	}
 }
 
@@ -325,7 +324,7 @@ func checkRoot(s *Snapshot) []Finding {
 	case len(roots) > 0:
 		return okay(name, "the agent runs as root (process %s)", strings.Join(roots, ", "))
 	default:
-		return skipped(name, "no running agent was found on this machine")
+		return skipped(name, "no agent runs on this machine")
 	}
 }
 
@@ -335,7 +334,7 @@ func checkCgroups(s *Snapshot) []Finding {
 		return skipped(name, s.HostSkipped)
 	}
 	if s.Host.CgroupsErr != nil {
-		return one(name, Warn, clean(s.Host.CgroupsErr.Error()), "see whether /proc is mounted", "")
+		return one(name, Warn, clean(s.Host.CgroupsErr.Error()), "check that /proc is mounted", "")
 	}
 	var without []string
 	for _, m := range s.Host.Cgroups {
@@ -345,7 +344,7 @@ func checkCgroups(s *Snapshot) []Finding {
 				without = append(without, m.Path)
 			}
 		case m.ReadOnly:
-			return one(name, Fail, fmt.Sprintf("version %d at %s, mounted read-only: limits cannot be set", m.Version, m.Path),
+			return one(name, Fail, fmt.Sprintf("version %d at %s, mounted read-only, so limits cannot be set", m.Version, m.Path),
 				"run the agent on the host, or mount the cgroups writable in its container", "")
 		default:
 			return okay(name, "version %d, the cpu controller is at %s", m.Version, m.Path)
@@ -353,9 +352,9 @@ func checkCgroups(s *Snapshot) []Finding {
 	}
 	if len(without) > 0 {
 		return one(name, Fail, "version 2 at "+strings.Join(without, ", ")+", without the cpu controller",
-			"take cgroup_disable=cpu off the kernel's command line, or give the controller to the container that the agent runs in", "")
+			"remove cgroup_disable=cpu from the kernel's command line, or delegate the controller to the agent's container", "")
 	}
-	return one(name, Fail, "no cgroups with a cpu controller are mounted", "mount them; systemd does so at boot", "mount -t cgroup2 none /sys/fs/cgroup")
+	return one(name, Fail, "no cgroups with a cpu controller are mounted", "mount them, as systemd does at boot", "mount -t cgroup2 none /sys/fs/cgroup")
 }
 
 func checkPlugin(s *Snapshot) []Finding {
@@ -366,7 +365,7 @@ func checkPlugin(s *Snapshot) []Finding {
 	}
 	dir := cfg.PluginDir
 	if dir == "" {
-		return one(name, Fail, "plugin_dir is not set, nor data_dir", "add to the agent's configuration", `plugin_dir = "/opt/nomad/plugins"`)
+		return one(name, Fail, "neither plugin_dir nor data_dir is set", "add to the agent's configuration", `plugin_dir = "/opt/nomad/plugins"`)
 	}
 	installs := s.installs()
 	put := fmt.Sprintf("install -D -m 0755 bin/%s %s", pluginFile, filepath.Join(dir, pluginFile))
@@ -375,13 +374,13 @@ func checkPlugin(s *Snapshot) []Finding {
 		if s.Host != nil {
 			why = clean(s.Host.PluginsErr.Error())
 			if len(installs) == 0 || s.Host.Root {
-				return one(name, Fail, why, "make the directory and put the plugin there, then restart the agent", put)
+				return one(name, Fail, why, "create the directory, install the plugin there, and restart the agent", put)
 			}
 		}
 		if len(installs) == 0 {
 			return one(name, Fail, "the agent's configuration has no plugin block for Ebbtide", "add to the agent's configuration", blockHCL)
 		}
-		return skipped(name, fmt.Sprintf("plugin %q is configured; the file in %s was not looked at: %s", clean(installs[0].file), dir, why))
+		return skipped(name, fmt.Sprintf("plugin %q is configured; its file in %s was not checked: %s", clean(installs[0].file), dir, why))
 	}
 	if len(installs) == 0 {
 		return one(name, Fail, fmt.Sprintf("no Ebbtide in %s, and no plugin block for it", dir),
@@ -397,23 +396,23 @@ func checkPlugin(s *Snapshot) []Finding {
 		}
 		switch {
 		case !i.found:
-			out = append(out, one(name, Fail, fmt.Sprintf("the configuration has a block plugin %q, but there is no file %s", clean(i.file), file),
-				"put the plugin there (the file's name and the block's must be the same) and restart the agent",
+			out = append(out, one(name, Fail, fmt.Sprintf("the configuration has the block plugin %q, but the file %s does not exist", clean(i.file), file),
+				"install the plugin there (file and block must have the same name) and restart the agent",
 				fmt.Sprintf("install -D -m 0755 bin/%s %s", pluginFile, file))...)
 		case !i.exec:
-			out = append(out, one(name, Fail, file+" is not executable: Nomad ignores it", "run this, and restart the agent", "chmod 0755 "+file)...)
+			out = append(out, one(name, Fail, file+" is not executable, so Nomad ignores it", "run this, and restart the agent", "chmod 0755 "+file)...)
 		case !i.listed:
-			out = append(out, one(name, Fail, fmt.Sprintf("%s is there, but the configuration has no block plugin %q: Nomad ignores it", file, clean(i.file)),
+			out = append(out, one(name, Fail, fmt.Sprintf("%s exists, but the configuration has no block plugin %q, so Nomad ignores it", file, clean(i.file)),
 				"run `ebbtide setup`, or add to the agent's configuration; then restart the agent", block)...)
 		case !i.ours:
-			out = append(out, one(name, Warn, file+" is configured, but does not look like Ebbtide's plugin",
-				"copy it again from a build for this machine", fmt.Sprintf("install -D -m 0755 bin/%s %s", pluginFile, file))...)
+			out = append(out, one(name, Warn, file+" is configured, but is not a build of Ebbtide's plugin",
+				"install a build for this machine", fmt.Sprintf("install -D -m 0755 bin/%s %s", pluginFile, file))...)
 		default:
 			out = append(out, okay(name, "%s, with its block plugin %q", file, clean(i.file))...)
 		}
 	}
 	if slices.ContainsFunc(installs, func(i install) bool { return i.found && i.file != installs[0].file }) && installs[0].found {
-		out = append(out, one(name, Fail, "Ebbtide is installed under more than one name: each copy would divide the same CPU, and remove the other's containers",
+		out = append(out, one(name, Fail, "Ebbtide is installed under several names: each copy would manage the same CPU and remove the others' containers",
 			"keep one of the files and its plugin block", "")...)
 	}
 	return out
@@ -436,7 +435,7 @@ func checkOptions(s *Snapshot) []Finding {
 		}
 		for _, w := range wrong {
 			out = append(out, one(name, Fail, fmt.Sprintf("plugin %q: %s", clean(i.file), w),
-				"correct it: the agent does not start with it; docs/reference.md has every option", "")...)
+				"correct it, as the agent does not start with it; see docs/reference.md", "")...)
 		}
 		if len(wrong) == 0 {
 			var set []string
@@ -446,7 +445,7 @@ func checkOptions(s *Snapshot) []Finding {
 				}
 			}
 			if set == nil {
-				set = []string{"all have their defaults"}
+				set = []string{"all have defaults"}
 			}
 			out = append(out, okay(name, "%s", strings.Join(set, ", "))...)
 		}
@@ -454,7 +453,7 @@ func checkOptions(s *Snapshot) []Finding {
 	return out
 }
 
-// denied says whether client.options forbid a driver, and by which one.
+// denied returns the client option that forbids a driver, "" if none does.
 func denied(options map[string]string, driver string) (by string) {
 	list := func(keys ...string) (string, []string) {
 		for _, key := range keys {
@@ -487,33 +486,33 @@ func checkDriver(s *Snapshot) []Finding {
 	}
 	if cfg := s.config(); cfg != nil {
 		if by := denied(cfg.Options, want); by != "" {
-			return one(name, Fail, fmt.Sprintf("client.options %q forbids the driver %q, which is Ebbtide", by, want),
-				"take it off the deny list, or put it on the allow list, and restart the agent", "")
+			return one(name, Fail, fmt.Sprintf("client.options %q disables the driver %q, which is Ebbtide", by, want),
+				"remove it from the deny list, or add it to the allow list, and restart the agent", "")
 		}
 	}
 	if s.API.Node == nil {
-		return skipped(name, "the node's record is not known: see api")
+		return skipped(name, "the node is unknown: see api")
 	}
 	got, attrs := s.onNode()
 	info := s.API.Node.Drivers[want]
 	switch {
 	case got != "" && got != want && len(s.installs()) > 0:
 		return one(name, Warn, fmt.Sprintf("runs as %q on the node, but is configured to run as %q", got, want),
-			"wait a minute after the agent's start, until the node has registered again; else restart the agent", "")
+			"wait a minute after the agent's start, until the node has re-registered; else restart the agent", "")
 	case got == "" && want == dockerName && info.Detected:
 		return one(name, Fail, `the node's driver "docker" is Nomad's own, not Ebbtide`,
-			"restart the agent; its log says why a plugin was not loaded (search it for \"plugin\")", "")
+			"restart the agent, and search its log for \"plugin\"", "")
 	case got == "" && info.Description != "":
 		return one(name, Fail, fmt.Sprintf("%q is not detected on the node: %s", want, clean(info.Description)),
-			"see the finding on the engine; Nomad looks again every 30 seconds", "")
+			"see the finding on the engine; Nomad checks again every 30 seconds", "")
 	case got == "":
 		return one(name, Fail, fmt.Sprintf("the node has no driver %q", want),
-			"see the findings above, and restart the agent; its log says why a plugin was not loaded (search it for \"plugin\")", "")
+			"see the findings above, and restart the agent, and search its log for \"plugin\"", "")
 	}
 	info = s.API.Node.Drivers[got]
 	if !info.Detected || !info.Healthy {
 		return one(name, Fail, fmt.Sprintf("%q is not healthy on the node: %s", got, clean(info.Description)),
-			"see the findings on the engine; the agent's log has more (search it for \"ebbtide\")", "")
+			"see the findings on the engine, and search the agent's log for \"ebbtide\"", "")
 	}
 	pool := attrs["pool_cores"]
 	if x, err := strconv.ParseFloat(pool, 64); err == nil {
@@ -531,7 +530,7 @@ func endpoint(b Block) string {
 	return e
 }
 
-// checkReaper looks for a stock docker driver that removes Ebbtide's containers.
+// checkReaper detects a stock docker driver that removes Ebbtide's containers.
 func checkReaper(s *Snapshot) []Finding {
 	const name = "reaper"
 	const off = "the reaper of the stock docker driver"
@@ -546,9 +545,9 @@ func checkReaper(s *Snapshot) []Finding {
 	case engine == "":
 		return skipped(name, "Ebbtide is not installed")
 	case len(installs) > 0 && installs[0].file == dockerName, len(installs) == 0 && runs == dockerName:
-		return okay(name, "Ebbtide takes the place of the stock docker driver")
+		return okay(name, "Ebbtide replaces the stock docker driver")
 	case cfg == nil:
-		return one(name, Warn, "whether "+off+" is on is not known: "+noConfig, "see docs/operations.md on the reaper", "")
+		return one(name, Warn, "cannot check "+off+": "+noConfig, "see docs/operations.md on the reaper", "")
 	}
 	stock := cfg.Plugins[dockerName]
 	reaper := stock.block("gc").block("dangling_containers")
@@ -559,7 +558,7 @@ func checkReaper(s *Snapshot) []Finding {
 	}
 	switch {
 	case by != "":
-		return okay(name, "the stock docker driver is forbidden by client.options %q", by)
+		return okay(name, "the stock docker driver is disabled by client.options %q", by)
 	case !reaper.flag("enabled", true):
 		return okay(name, "%s is off", off)
 	case reaper.flag("dry_run", false):
@@ -568,10 +567,10 @@ func checkReaper(s *Snapshot) []Finding {
 		return okay(name, "the stock docker driver uses another Docker daemon")
 	}
 	return one(name, Fail, off+" is on: it removes Ebbtide's containers after about five minutes",
-		"any one of the three, and restart the agent", reaperHCL)
+		"apply one of the three, and restart the agent", reaperHCL)
 }
 
-const reaperHCL = `# 1. switch the reaper off (if plugin "docker" is there already, in its config)
+const reaperHCL = `# 1. disable the reaper (in the config of an existing plugin "docker")
 plugin "docker" {
   config {
     gc {
@@ -582,14 +581,14 @@ plugin "docker" {
   }
 }
 
-# 2. or forbid the stock driver
+# 2. or disable the stock driver
 client {
   options = {
     "driver.denylist" = "docker"
   }
 }
 
-# 3. or install Ebbtide's binary under the name "docker", and in place of
+# 3. or install Ebbtide's binary under the name "docker", and replace
 #    the block plugin "ebbtide-driver"
 plugin "docker" {
   config {
@@ -599,8 +598,8 @@ plugin "docker" {
   }
 }`
 
-// checkStockOptions finds options of the stock docker driver that jobs will miss
-// under Ebbtide. Only names are told: values may be secrets.
+// checkStockOptions lists options of the stock docker driver that Ebbtide's block lacks, by
+// name only, as values may be secret.
 func checkStockOptions(s *Snapshot) []Finding {
 	const name = "docker options"
 	cfg, installs := s.config(), s.installs()
@@ -617,8 +616,8 @@ func checkStockOptions(s *Snapshot) []Finding {
 	if len(missing) == 0 {
 		return nil
 	}
-	return one(name, Warn, fmt.Sprintf("set for the stock docker driver, but not for Ebbtide, which does not read that block: %s", strings.Join(missing, ", ")),
-		"where jobs need them, repeat them in the block docker", installs[0].wrap("# "+strings.Join(missing, ", ")+", as in plugin \"docker\""))
+	return one(name, Warn, fmt.Sprintf("set for the stock docker driver, but not for Ebbtide, which ignores that block: %s", strings.Join(missing, ", ")),
+		"repeat those that jobs need in the docker block", installs[0].wrap("# "+strings.Join(missing, ", ")+", as in plugin \"docker\""))
 }
 
 func checkDocker(s *Snapshot) []Finding {
@@ -631,7 +630,7 @@ func checkDocker(s *Snapshot) []Finding {
 	case s.config() == nil:
 		return skipped(name, noConfig)
 	case s.Host.Docker == nil:
-		return skipped(name, "not looked at: Ebbtide is not installed")
+		return skipped(name, "not checked: Ebbtide is not installed")
 	}
 	d := s.Host.Docker
 	switch {
@@ -643,14 +642,14 @@ func checkDocker(s *Snapshot) []Finding {
 			at = installs[0]
 		}
 		return one(name, Fail, d.Endpoint+": "+clean(d.Err.Error()),
-			"start Docker (`systemctl start docker`; a daemon that hangs: `systemctl restart docker`), or name its endpoint", at.wrap(`endpoint = "unix:///var/run/docker.sock"`))
+			"start Docker (`systemctl start docker`; `systemctl restart docker` if it hangs), or set its endpoint", at.wrap(`endpoint = "unix:///var/run/docker.sock"`))
 	}
-	out := okay(name, "%s answers: Docker %s, cgroup version %s, cgroup driver %s", d.Endpoint, clean(d.Version), clean(d.CgroupVersion), clean(d.CgroupDriver))
+	out := okay(name, "%s responds: Docker %s, cgroup version %s, cgroup driver %s", d.Endpoint, clean(d.Version), clean(d.CgroupVersion), clean(d.CgroupDriver))
 	if d.Rootless {
-		out = append(out, one(name, Fail, "the daemon runs rootless: Nomad's docker driver and Ebbtide's limits do not work with it", "use a daemon that runs as root", "")...)
+		out = append(out, one(name, Fail, "the daemon is rootless, which Nomad's docker driver and Ebbtide's limits do not support", "use a daemon that runs as root", "")...)
 	}
 	if !d.CPUShares || !d.CPUQuota {
-		out = append(out, one(name, Fail, "the daemon cannot set CPU shares or quotas: the kernel lacks them, or the cpu controller is off", "see cgroups", "")...)
+		out = append(out, one(name, Fail, "the daemon cannot set CPU shares or quotas: the kernel lacks them, or the cpu controller is disabled", "see cgroups", "")...)
 	}
 	return out
 }
@@ -661,13 +660,12 @@ func checkLiveRestore(s *Snapshot) []Finding {
 		return nil
 	}
 	if s.Host.Docker.LiveRestore {
-		return okay(name, "on: containers outlive a restart of Docker")
+		return okay(name, "on: containers keep running when Docker restarts")
 	}
-	return one(name, Warn, "off: a restart of Docker ends every container, and each job goes by its restart policy, from its last checkpoint",
+	return one(name, Warn, "off: a restart of Docker stops all containers; jobs restart by their restart policy, from their last checkpoint",
 		"add to /etc/docker/daemon.json and run `systemctl reload docker`", "{\n  \"live-restore\": true\n}")
 }
 
-// checkGC tells what Ebbtide's docker driver cleans up.
 func checkGC(s *Snapshot) []Finding {
 	const name = "clean-up"
 	installs := s.installs()
@@ -680,12 +678,12 @@ func checkGC(s *Snapshot) []Finding {
 	switch {
 	case err != nil || delay < 0:
 		return one(name, Fail, fmt.Sprintf("%s: must be a duration, got %s", i.path("gc.image_delay"), quote(gc["image_delay"])),
-			"correct it: the agent does not start with it", i.wrap("gc {\n  image_delay = \"3m\"\n}"))
+			"correct it, as the agent does not start with it", i.wrap("gc {\n  image_delay = \"3m\"\n}"))
 	case !gc.flag("container", true):
 		return one(name, Warn, i.path("gc.container")+" = false: containers of ended tasks stay on the disk",
-			"unless you need them, take it out", i.wrap("gc {\n  container = true\n}"))
+			"unless you need them, remove the option", i.wrap("gc {\n  container = true\n}"))
 	case gc.flag("image", true):
-		return okay(name, "images are removed %s after their last task and pulled again; for images that no registry has, set %s = false",
+		return okay(name, "images are removed %s after their last task; set %s = false for images that are in no registry",
 			delay, i.path("gc.image"))
 	default:
 		return okay(name, "images are kept (%s = false)", i.path("gc.image"))
@@ -699,9 +697,9 @@ func checkMetrics(s *Snapshot) []Finding {
 	case cfg == nil:
 		return skipped(name, noConfig)
 	case cfg.PublishAllocationMetrics:
-		return okay(name, "are published")
+		return okay(name, "published")
 	default:
-		return one(name, Warn, "are not published: the UI's charts of CPU and memory stay empty",
+		return one(name, Warn, "not published, so the UI's charts of CPU and memory stay empty",
 			"add to the agent's configuration, and restart the agent", "telemetry {\n  publish_allocation_metrics = true\n}")
 	}
 }
@@ -718,7 +716,7 @@ func checkKillTimeout(s *Snapshot) []Finding {
 	case err != nil:
 		return one(name, Fail, fmt.Sprintf("must be a duration, got %q", clean(cfg.MaxKillTimeout)), do, add)
 	case d < recommendedKillTimeout:
-		return one(name, Warn, fmt.Sprintf("%s: a trainer that is stopped has at most this long to save, whatever its job's kill_timeout says", d), do, add)
+		return one(name, Warn, fmt.Sprintf("%s: a stopped trainer has at most this long to save, even with a longer kill_timeout", d), do, add)
 	default:
 		return okay(name, "%s", d)
 	}
@@ -727,20 +725,20 @@ func checkKillTimeout(s *Snapshot) []Finding {
 // gpuFile is the device plugin's name.
 const gpuFile = "ebbtide-gpu"
 
-// checkCards says nothing where GPUs are not shared.
+// checkCards has no findings without shared GPUs.
 func checkCards(s *Snapshot) []Finding {
 	const name = "shared GPUs"
 	cfg := s.config()
 	listed := cfg != nil && hasKey(cfg.Plugins, gpuFile)
 	if s.API.Node == nil {
 		if listed {
-			return skipped(name, "the node's record is not known: let -address answer")
+			return skipped(name, "the node is unknown: give an agent that responds with -address")
 		}
 		return nil
 	}
 	if len(s.API.Node.Cards) == 0 {
 		if listed {
-			return one(name, Warn, "the agent has the plugin "+gpuFile+", and the node has no card", "look for "+gpuFile+" in the agent's log: it says why", "")
+			return one(name, Warn, "the agent has the plugin "+gpuFile+", but the node has no card", "search the agent's log for "+gpuFile, "")
 		}
 		return nil
 	}
@@ -748,12 +746,12 @@ func checkCards(s *Snapshot) []Finding {
 	for _, c := range s.API.Node.Cards {
 		switch {
 		case c.Unhealthy != "":
-			out = append(out, one(name, Warn, c.Name+" cannot be used: "+c.Unhealthy, "", "")...)
+			out = append(out, one(name, Warn, c.Name+" is unhealthy: "+c.Unhealthy, "", "")...)
 		case !c.Shared:
-			out = append(out, one(name, Warn, c.Name+" is handed out as it is: there is no gate, and nobody keeps to a share", "look for "+gpuFile+" in the agent's log: it says why", "")...)
+			out = append(out, one(name, Warn, c.Name+" is assigned without a gate, so shares are not enforced", "search the agent's log for "+gpuFile, "")...)
 		case !c.Parking:
-			out = append(out, one(name, Warn, fmt.Sprintf("%s: %d seats; containers cannot be parked, and what goes beyond a share is treated so: %s", c.Name, c.Seats, c.OverShare),
-				"NVIDIA's driver 575.57 or later moves a process's memory; the plugin's log says what is missing", "")...)
+			out = append(out, one(name, Warn, fmt.Sprintf("%s: %d seats; containers cannot be parked, and the plugin has over_share = %q", c.Name, c.Seats, c.OverShare),
+				"install NVIDIA's driver 575.57 or later, and check the plugin's log", "")...)
 		default:
 			out = append(out, okay(name, "%s: %d seats, containers can be parked", c.Name, c.Seats)...)
 		}
@@ -761,12 +759,12 @@ func checkCards(s *Snapshot) []Finding {
 	return out
 }
 
-// checkBound says nothing where no job is bound.
+// checkBound has no findings without bound jobs.
 func checkBound(s *Snapshot) []Finding {
 	var out []Finding
 	for _, job := range s.API.Bound {
-		out = append(out, one("moves", Warn, job+" is bound to a node for a move: it cannot leave it",
-			"look with ebbtide moves whether the move is under way; if it is not, ebbtide moves -recover gives the job back", "")...)
+		out = append(out, one("moves", Warn, job+" is bound to a node for a move",
+			"run ebbtide moves to see if the move is in progress; if not, ebbtide moves -recover unbinds the job", "")...)
 	}
 	return out
 }

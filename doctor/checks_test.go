@@ -15,7 +15,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// healthy is a snapshot without a finding.
 func healthy(t *testing.T) *Snapshot {
 	cfg, err := Load([]string{"testdata/good.hcl"})
 	must.NoError(t, err)
@@ -51,7 +50,7 @@ func healthy(t *testing.T) *Snapshot {
 	}
 }
 
-// asDocker is the healthy snapshot, with the plugin installed as "docker".
+// asDocker installs the plugin as "docker".
 func asDocker(s *Snapshot) {
 	delete(s.Files.Plugins, "ebbtide-driver")
 	s.Files.Plugins["docker"] = Block{"endpoint": "unix:///x", "ebbtide": []map[string]any{{"mode": "quota"}}}
@@ -67,7 +66,7 @@ func asDocker(s *Snapshot) {
 
 func own(s *Snapshot) Block { return s.Files.Plugins["ebbtide-driver"] }
 
-// stock sets the config of the stock docker driver from HCL.
+// stock sets the stock docker driver's config.
 func stock(t *testing.T, s *Snapshot, text string) {
 	var b map[string]any
 	must.NoError(t, hcl.Decode(&b, text))
@@ -77,17 +76,17 @@ func stock(t *testing.T, s *Snapshot, text string) {
 func TestExamine(t *testing.T) {
 	cases := map[string]struct {
 		change func(*testing.T, *Snapshot)
-		check  string // the check to look at; "" = all are ok
+		check  string // check to inspect; "" if all are ok
 		want   Status
-		seen   string // part of what is seen
-		do     string // part of what to do
-		add    string // part of what to add
+		seen   string // substring
+		do     string // substring
+		add    string // substring
 	}{
 		"healthy":   {change: func(*testing.T, *Snapshot) {}},
 		"as docker": {change: func(_ *testing.T, s *Snapshot) { asDocker(s) }},
 
 		"configuration unreadable": {func(_ *testing.T, s *Snapshot) { s.Files, s.FilesErr = nil, errors.New("a.hcl: line 3") },
-			"configuration", Fail, "line 3", "mend", ""},
+			"configuration", Fail, "line 3", "fix the file", ""},
 		"configuration of a server": {func(_ *testing.T, s *Snapshot) { s.Files.ClientEnabled = false },
 			"configuration", Warn, "not a client", "", "enabled = true"},
 		"configuration of the agent": {func(_ *testing.T, s *Snapshot) { s.Files, s.Paths = nil, nil },
@@ -98,7 +97,7 @@ func TestExamine(t *testing.T) {
 			"configuration", Skip, "-config", "", ""},
 
 		"api denied": {func(_ *testing.T, s *Snapshot) { s.API = API{Address: "a", Err: errors.New("x"), Denied: true} },
-			"api", Warn, "does not let this token in", "NOMAD_TOKEN", `policy = "read"`},
+			"api", Warn, "rejects the token", "NOMAD_TOKEN", `policy = "read"`},
 		"api asked and down": {func(_ *testing.T, s *Snapshot) { s.API = API{Address: "a", Asked: true, Err: errors.New("refused")} },
 			"api", Fail, "a: refused", "NOMAD_ADDR", ""},
 		"api guessed and down": {func(_ *testing.T, s *Snapshot) { s.API = API{Address: "a", Err: errors.New("refused")} },
@@ -107,7 +106,7 @@ func TestExamine(t *testing.T) {
 			"api", Warn, "404", "wait", ""},
 		"api that hides the node": {func(_ *testing.T, s *Snapshot) {
 			s.API.Node, s.API.NodeErr, s.API.NodeDenied = nil, errors.New("403"), true
-		}, "api", Warn, "node's record", "NOMAD_TOKEN", "node {"},
+		}, "api", Warn, "cannot read the node", "NOMAD_TOKEN", "node {"},
 		"api of a server": {func(_ *testing.T, s *Snapshot) { s.API.Node = nil },
 			"api", Warn, "not a client", "", ""},
 
@@ -115,7 +114,7 @@ func TestExamine(t *testing.T) {
 			s.API.Config.MaxKillTimeout = "30s"
 			delete(s.API.Config.Plugins, "docker")
 			s.Files.Options = map[string]string{"driver.denylist": "java"}
-		}, "configuration in force", Warn, `client.max_kill_timeout, client.options, plugin "docker" differ`, "restart", ""},
+		}, "configuration in force", Warn, `client.max_kill_timeout, client.options, plugin "docker"`, "restart", ""},
 
 		"old Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.9.3" }, "nomad version", Warn, "1.9.3", "1.11", ""},
 		"new Nomad": {func(_ *testing.T, s *Snapshot) { s.API.Version = "1.110.0" }, "nomad version", Warn, "1.110.0", "", ""},
@@ -127,11 +126,11 @@ func TestExamine(t *testing.T) {
 
 		"not root": {func(_ *testing.T, s *Snapshot) { s.Host.Agents = []Process{{7, 0}, {8, 1000}} },
 			"root", Fail, "8 (user 1000)", "as root", ""},
-		"no agent": {func(_ *testing.T, s *Snapshot) { s.Host.Agents = nil }, "root", Skip, "no running agent", "", ""},
+		"no agent": {func(_ *testing.T, s *Snapshot) { s.Host.Agents = nil }, "root", Skip, "no agent runs", "", ""},
 		"another machine": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
 			"root", Skip, "elsewhere", "", ""},
 		"another machine, plugin": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
-			"plugin", Skip, "was not looked at: elsewhere", "", ""},
+			"plugin", Skip, "was not checked: elsewhere", "", ""},
 		"another machine, cgroups": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
 			"cgroups", Skip, "elsewhere", "", ""},
 		"another machine, docker": {func(_ *testing.T, s *Snapshot) { s.Host, s.HostSkipped = nil, "elsewhere" },
@@ -152,15 +151,15 @@ func TestExamine(t *testing.T) {
 		"no such directory": {func(_ *testing.T, s *Snapshot) {
 			s.Host.Plugins, s.Host.PluginsErr = nil, errors.New("no such directory")
 		},
-			"plugin", Fail, "no such directory", "make the directory", "/opt/nomad/plugins/ebbtide-driver"},
+			"plugin", Fail, "no such directory", "create the directory", "/opt/nomad/plugins/ebbtide-driver"},
 		"nothing installed": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins = nil; delete(s.Files.Plugins, "ebbtide-driver") },
 			"plugin", Fail, "no Ebbtide in /opt/nomad/plugins", "install -D", `plugin "ebbtide-driver"`},
 		"nothing installed elsewhere": {func(_ *testing.T, s *Snapshot) { s.Host = nil; delete(s.Files.Plugins, "ebbtide-driver") },
 			"plugin", Fail, "no plugin block", "", `plugin "ebbtide-driver"`},
 		"block without binary": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins = nil },
-			"plugin", Fail, "there is no file /opt/nomad/plugins/ebbtide-driver", "", "install -D -m 0755"},
+			"plugin", Fail, "the file /opt/nomad/plugins/ebbtide-driver does not exist", "", "install -D -m 0755"},
 		"binary without block": {func(_ *testing.T, s *Snapshot) { delete(s.Files.Plugins, "ebbtide-driver") },
-			"plugin", Fail, `no block plugin "ebbtide-driver": Nomad ignores it`, "add to the agent's configuration", `plugin "ebbtide-driver"`},
+			"plugin", Fail, `no block plugin "ebbtide-driver", so Nomad ignores it`, "add to the agent's configuration", `plugin "ebbtide-driver"`},
 		"binary under another name": {func(_ *testing.T, s *Snapshot) {
 			s.Host.Plugins[0].Name = "ebb"
 			delete(s.Files.Plugins, "ebbtide-driver")
@@ -170,13 +169,13 @@ func TestExamine(t *testing.T) {
 			"plugin", Fail, `no block plugin "docker"`, "", "ebbtide {"},
 		"not executable": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins[0].Executable = false },
 			"plugin", Fail, "not executable", "", "chmod 0755 /opt/nomad/plugins/ebbtide-driver"},
-		"not ours": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins[0].Ours = false }, "plugin", Warn, "does not look like", "", ""},
+		"not ours": {func(_ *testing.T, s *Snapshot) { s.Host.Plugins[0].Ours = false }, "plugin", Warn, "is not a build of", "", ""},
 		"twice": {func(_ *testing.T, s *Snapshot) {
 			s.Host.Plugins = append(s.Host.Plugins, File{Name: "docker", Executable: true, Ours: true})
-		}, "plugin", Fail, "more than one name", "keep one", ""},
+		}, "plugin", Fail, "several names", "keep one", ""},
 
 		"unknown option": {func(_ *testing.T, s *Snapshot) { own(s)["polcy"] = "none" },
-			"plugin options", Fail, "polcy: is not an option", "", ""},
+			"plugin options", Fail, "polcy: unknown option", "", ""},
 		"wrong value": {func(_ *testing.T, s *Snapshot) { own(s)["mode"] = "hard" },
 			"plugin options", Fail, `mode: must be one of weight, quota, got "hard"`, "", ""},
 		"wrong duration": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = "20" },
@@ -190,7 +189,7 @@ func TestExamine(t *testing.T) {
 		"number in quotes":    {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = "3" }, "plugin options", OK, `beta = "3"`, "", ""},
 		"no number":           {func(_ *testing.T, s *Snapshot) { own(s)["beta"] = "two" }, "plugin options", Fail, `beta: must be a number, got "two"`, "", ""},
 		"not finite":          {func(_ *testing.T, s *Snapshot) { own(s)["pool_cores"] = "NaN" }, "plugin options", Fail, `pool_cores: must be a number, got "NaN"`, "", ""},
-		"no text":             {func(_ *testing.T, s *Snapshot) { own(s)["policy"] = []any{"x"} }, "plugin options", Fail, "policy: must be a string, got something else", "", ""},
+		"no text":             {func(_ *testing.T, s *Snapshot) { own(s)["policy"] = []any{"x"} }, "plugin options", Fail, "policy: must be a string, got a value of another type", "", ""},
 		"duration as number": {func(_ *testing.T, s *Snapshot) { own(s)["interval"] = 20 },
 			"plugin options", Fail, `interval: must be a duration from 1s to 1h0m0s, got "20"`, "", ""},
 		"quota of nothing": {func(_ *testing.T, s *Snapshot) { own(s)["quota_min_cores"] = 0 },
@@ -203,11 +202,11 @@ func TestExamine(t *testing.T) {
 		"ebbtide forbidden": {func(_ *testing.T, s *Snapshot) {
 			s.Files.Options = map[string]string{"driver.allowlist": "docker, exec"}
 		},
-			"driver", Fail, `"driver.allowlist" forbids the driver "ebbtide"`, "allow list", ""},
+			"driver", Fail, `"driver.allowlist" disables the driver "ebbtide"`, "allow list", ""},
 		"docker, which is ebbtide, forbidden": {func(_ *testing.T, s *Snapshot) {
 			asDocker(s)
 			s.Files.Options = map[string]string{"driver.denylist": "java,docker"}
-		}, "driver", Fail, `"driver.denylist" forbids the driver "docker"`, "", ""},
+		}, "driver", Fail, `"driver.denylist" disables the driver "docker"`, "", ""},
 		"driver absent": {func(_ *testing.T, s *Snapshot) { s.API.Node.Attributes = nil; delete(s.API.Node.Drivers, "ebbtide") },
 			"driver", Fail, `the node has no driver "ebbtide"`, "restart", ""},
 		"driver undetected": {func(_ *testing.T, s *Snapshot) {
@@ -226,7 +225,7 @@ func TestExamine(t *testing.T) {
 		}, "driver", Warn, `runs as "ebbtide"`, "wait", ""},
 
 		"reaper on": {func(t *testing.T, s *Snapshot) { stock(t, s, ``) },
-			"reaper", Fail, "removes Ebbtide's containers after about five minutes", "any one", "dangling_containers"},
+			"reaper", Fail, "removes Ebbtide's containers after about five minutes", "one of the three", "dangling_containers"},
 		"reaper on, no block": {func(t *testing.T, s *Snapshot) { delete(s.Files.Plugins, "docker") },
 			"reaper", Fail, "is on", "", `"driver.denylist" = "docker"`},
 		"reaper on, by default": {func(t *testing.T, s *Snapshot) { stock(t, s, "gc { dangling_containers { period = \"1h\" }\n }") },
@@ -260,17 +259,17 @@ func TestExamine(t *testing.T) {
 		"reaper and engine exec": {func(t *testing.T, s *Snapshot) { stock(t, s, ``); own(s)["engine"] = "exec" },
 			"reaper", OK, "engine exec", "", ""},
 		"reaper and ebbtide as docker": {func(_ *testing.T, s *Snapshot) { asDocker(s) },
-			"reaper", OK, "takes the place", "", ""},
+			"reaper", OK, "replaces the stock", "", ""},
 		"reaper without ebbtide": {func(_ *testing.T, s *Snapshot) {
 			delete(s.Files.Plugins, "ebbtide-driver")
 			s.Host.Plugins, s.API = nil, API{Err: errors.New("x")}
 		}, "reaper", Skip, "not installed", "", ""},
 		"reaper unknown": {func(_ *testing.T, s *Snapshot) { s.Files, s.API.Config, s.Host = nil, nil, nil },
-			"reaper", Warn, "not known", "docs/operations.md", ""},
+			"reaper", Warn, "cannot check", "docs/operations.md", ""},
 
 		"stock options missed": {func(t *testing.T, s *Snapshot) {
 			stock(t, s, "allow_privileged = true\nauth { config = \"SECRET-x\" }\nextra_labels = [\"a\"]\ngc { image = true }")
-		}, "docker options", Warn, "allow_privileged, extra_labels", "repeat them", "docker {"},
+		}, "docker options", Warn, "allow_privileged, extra_labels", "repeat those", "docker {"},
 
 		"docker down": {func(_ *testing.T, s *Snapshot) {
 			s.Host.Docker = &Docker{Endpoint: "e", Err: errors.New("cannot connect")}
@@ -284,7 +283,7 @@ func TestExamine(t *testing.T) {
 		"docker without limits": {func(_ *testing.T, s *Snapshot) { s.Host.Docker.CPUQuota = false }, "docker", Fail, "cannot set", "cgroups", ""},
 		"docker not needed":     {func(_ *testing.T, s *Snapshot) { own(s)["engine"] = "exec" }, "docker", Skip, "exec", "", ""},
 		"no live-restore": {func(_ *testing.T, s *Snapshot) { s.Host.Docker.LiveRestore = false },
-			"live-restore", Warn, "ends every container", "daemon.json", `"live-restore": true`},
+			"live-restore", Warn, "stops all containers", "daemon.json", `"live-restore": true`},
 
 		"images removed": {func(_ *testing.T, s *Snapshot) { delete(own(s), "docker") }, "clean-up", OK, "set docker.gc.image = false", "", ""},
 		"images removed, as docker": {func(_ *testing.T, s *Snapshot) { asDocker(s) },
@@ -315,7 +314,7 @@ func TestExamine(t *testing.T) {
 			must.StrNotContains(t, out.String(), "SECRET")
 
 			for _, f := range findings {
-				// Whoever is warned is told what to do.
+				// Every problem has a remedy.
 				if f.Status == Warn || f.Status == Fail {
 					must.NotEq(t, "", f.Do, must.Sprint(f))
 				}
@@ -335,19 +334,19 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// Everything that is wrong is told at once, whatever its kind.
+// All errors are reported at once.
 func TestCheckOwn_all(t *testing.T) {
 	must.Eq(t, []string{
 		`beta: must be a number, got "two"`,
 		`mode: must be one of weight, quota, got "a\nb"`,
 		`interval: must be a duration from 1s to 1h0m0s, got "20"`,
-		"polcy: is not an option of Ebbtide; allowed are alpha, beta, docker_outage, docker_timeout, dqoes_alpha, dqoes_beta, dqoes_headroom, dqoes_step, engine, " +
+		"polcy: unknown option; allowed are alpha, beta, docker_outage, docker_timeout, dqoes_alpha, dqoes_beta, dqoes_headroom, dqoes_step, engine, " +
 			"estimator, fsp_floor, fsp_prefer, fsp_scaling, interval, io_weight, max_interval, mode, no_progress_after, policy, pool_cores, quota_min_cores, service_share, specon_alpha, specon_interval, tradl_full, docker, exec",
 	}, WrongOptions(Block{"beta": "two", "mode": "a\nb", "interval": 20, "polcy": "none", "docker": Block{}}, "docker", "exec"))
 	must.SliceEmpty(t, WrongOptions(nil))
 }
 
-// What is to be added to the agent's configuration is valid there.
+// Suggested configuration is valid.
 func TestExamine_hcl(t *testing.T) {
 	for _, text := range []string{
 		blockHCL, reaperHCL,
@@ -370,7 +369,6 @@ func TestClean(t *testing.T) {
 	must.Eq(t, 301, len([]rune(clean(strings.Repeat("é", 400)))))
 }
 
-// Of GPUs it speaks only where they are shared.
 func TestExamine_cards(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cards  []Card
@@ -379,13 +377,13 @@ func TestExamine_cards(t *testing.T) {
 		seen   string
 	}{
 		"no plugin":  {},
-		"no card":    {nil, true, []Status{Warn}, "the agent has the plugin ebbtide-gpu, and the node has no card"},
+		"no card":    {nil, true, []Status{Warn}, "the agent has the plugin ebbtide-gpu, but the node has no card"},
 		"all well":   {[]Card{{Name: "H100", Seats: 4, Shared: true, Parking: true}}, true, []Status{OK}, "H100: 4 seats, containers can be parked"},
-		"no gate":    {[]Card{{Name: "H100", Seats: 4}}, true, []Status{Warn}, "H100 is handed out as it is"},
-		"old driver": {[]Card{{Name: "H100", Seats: 4, Shared: true, OverShare: "deny"}}, true, []Status{Warn}, "treated so: deny"},
+		"no gate":    {[]Card{{Name: "H100", Seats: 4}}, true, []Status{Warn}, "H100 is assigned without a gate"},
+		"old driver": {[]Card{{Name: "H100", Seats: 4, Shared: true, OverShare: "deny"}}, true, []Status{Warn}, "over_share = \"deny\""},
 		"one is lost": {
 			[]Card{{Name: "A", Seats: 4, Unhealthy: "it is not found any more", Shared: true, Parking: true}, {Name: "B", Seats: 4, Shared: true, Parking: true}},
-			true, []Status{Warn, OK}, "A cannot be used: it is not found any more",
+			true, []Status{Warn, OK}, "A is unhealthy: it is not found any more",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -422,7 +420,6 @@ func TestCards(t *testing.T) {
 	must.SliceEmpty(t, cards(&api.Node{}))
 }
 
-// A job that is bound is told: it cannot leave its node, and may be forgotten.
 func TestExamine_bound(t *testing.T) {
 	must.SliceEmpty(t, checkBound(&Snapshot{}))
 	out := checkBound(&Snapshot{API: API{Bound: []string{"ml/vae"}}})

@@ -18,8 +18,8 @@ import (
 	"github.com/hashicorp/hcl/hcl/parser"
 )
 
-// raw is the part of an agent's configuration file that is read, in the shape of
-// Nomad's own (command/agent/config.go); other fields are ignored.
+// raw is the used part of an agent's configuration, with Nomad's names
+// (command/agent/config.go).
 type raw struct {
 	DataDir   string `hcl:"data_dir"`
 	PluginDir string `hcl:"plugin_dir"`
@@ -47,8 +47,8 @@ type raw struct {
 	} `hcl:"plugin"`
 }
 
-// builder merges configuration files as Nomad does: later values win, maps are
-// merged, a plugin's config is replaced as a whole.
+// builder merges files as Nomad does: later values win, maps are merged, a plugin's config is
+// replaced as a whole.
 type builder struct {
 	Config
 	dataDir, bindAddr, httpAddr string
@@ -95,7 +95,7 @@ func (b *builder) add(r *raw) {
 	}
 }
 
-// finish fills Nomad's defaults in.
+// finish adds Nomad's defaults.
 func (b *builder) finish() *Config {
 	pluginDir, killTimeout := b.PluginDir, b.MaxKillTimeout
 	if b.PluginDir == "" && b.dataDir != "" {
@@ -108,7 +108,7 @@ func (b *builder) finish() *Config {
 	if host == "" {
 		host = b.bindAddr
 	}
-	// Several addresses, templates and wildcards all include or mean this machine.
+	// Lists of addresses, templates and wildcards all include this machine.
 	host = strings.Fields(host + " 127.0.0.1")[0]
 	if ip := net.ParseIP(host); strings.Contains(host, "{{") || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
@@ -126,10 +126,8 @@ func (b *builder) finish() *Config {
 	return &b.Config
 }
 
-// Load reads an agent's configuration from files and directories (of which the
-// files named *.hcl and *.json count, in alphabetical order) and merges them in
-// this order, as the agent does with its -config flags. No error of it quotes a
-// file's content.
+// Load reads and merges an agent's configuration from files and directories (their *.hcl and
+// *.json files, sorted), as the agent does with its -config flags. Errors do not quote content.
 func Load(paths []string) (*Config, error) {
 	b := new(builder)
 	var errs []error
@@ -159,8 +157,7 @@ func Load(paths []string) (*Config, error) {
 	return b.finish(), nil
 }
 
-// parse decodes one file. An error tells the place but not the text, which may be
-// a secret.
+// parse decodes a file. Its error has the position but not the text, which may be secret.
 func parse(text string) (*raw, error) {
 	r := new(raw)
 	err := hcl.Decode(r, text)
@@ -168,13 +165,13 @@ func parse(text string) (*raw, error) {
 		return r, nil
 	}
 	if pos := new(parser.PosError); errors.As(err, &pos) {
-		return nil, fmt.Errorf("line %d, column %d: is not valid in an agent's configuration", pos.Pos.Line, pos.Pos.Column)
+		return nil, fmt.Errorf("line %d, column %d: not valid in an agent's configuration", pos.Pos.Line, pos.Pos.Column)
 	}
-	return nil, errors.New("is not a valid agent configuration")
+	return nil, errors.New("not a valid agent configuration")
 }
 
-// Files lists the files that a -config path stands for: the path itself, or what the agent reads
-// in that directory, in its order.
+// Files lists the files of a -config path: itself, or a directory's configuration files in the
+// agent's order.
 func Files(path string) ([]string, error) {
 	fi, err := os.Stat(path)
 	if err != nil {

@@ -30,7 +30,6 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Files are merged as Nomad merges them.
 func TestLoad_merge(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -66,7 +65,7 @@ func TestLoad_merge(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, &Config{
 		PluginDir:                "/d/plugins", // Nomad's default
-		ClientEnabled:            true,         // false cannot take it back
+		ClientEnabled:            true,         // false does not override
 		MaxKillTimeout:           "2m",
 		Options:                  map[string]string{"a": "1", "b": "2"},
 		PublishAllocationMetrics: true,
@@ -85,7 +84,7 @@ func TestLoad_empty(t *testing.T) {
 	must.Eq(t, &Config{MaxKillTimeout: "30s", HTTP: "http://127.0.0.1:4646"}, cfg)
 }
 
-// An error names file and place, all of them, and does not quote the text.
+// Errors have file and position, and do not quote the text.
 func TestLoad_errors(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -1,14 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package doctor looks for what is missing or dangerous in the configuration of a
-// Nomad agent that runs Ebbtide.
+// Package doctor checks a Nomad agent that runs Ebbtide. In: configuration files, the agent's
+// API and the machine, which Gather reads as far as possible into a Snapshot. Out: Findings,
+// which the pure function Examine derives from the Snapshot. Start with doctor.go, then
+// checks.go.
 //
-// It has two halves. Gather reads configuration files, the agent's API and the
-// machine, each as far as it can, into a Snapshot. Examine judges a Snapshot and
-// is a pure function: no clock, no files, no network. What a Snapshot holds may
-// be secret (a plugin's config); no Finding ever quotes it, except for Ebbtide's
-// own options, which hold no secrets.
+// A Snapshot may hold secrets, such as a plugin's config. Findings quote only Ebbtide's own
+// options, which hold none.
 package doctor
 
 import (
@@ -20,162 +19,147 @@ import (
 // Status is the outcome of a check.
 type Status string
 
-// The outcomes. Only Fail makes the command fail.
+// Only Fail makes the command fail.
 const (
-	OK   Status = "ok"   // as it should be
-	Warn Status = "warn" // works, but something is lost or will surprise
+	OK   Status = "ok"
+	Warn Status = "warn" // degraded or surprising
 	Fail Status = "fail" // does not work, or kills tasks
-	Skip Status = "skip" // could not be looked at from here
+	Skip Status = "skip" // cannot be checked from here
 )
 
-// Finding is the outcome of one check, for people.
+// Finding is the outcome of one check.
 type Finding struct {
-	// Name of the check; a check may have several findings.
+	// Name of the check, which may have several findings.
 	Name   string `json:"name"`
 	Status Status `json:"status"`
-	// Seen is what was seen, in one line.
+	// Seen is one line.
 	Seen string `json:"seen"`
-	// Do is what to do about it; empty where nothing is to be done.
+	// Do is the remedy, "" if none is needed.
 	Do string `json:"do,omitempty"`
-	// Add is text for a file, mostly the agent's configuration; Do says where.
+	// Add is text for a file named in Do, mostly the agent's configuration.
 	Add string `json:"add,omitempty"`
 }
 
-// Config is the part of an agent's configuration that the checks look at, with
-// Nomad's defaults filled in.
+// Config is the checked part of an agent's configuration, with Nomad's defaults.
 type Config struct {
-	PluginDir      string
-	ClientEnabled  bool
-	MaxKillTimeout string
-	// Options are client.options.
+	PluginDir                string
+	ClientEnabled            bool
+	MaxKillTimeout           string
 	Options                  map[string]string
 	PublishAllocationMetrics bool
-	// Plugins are the plugin blocks' configs by label. They may hold secrets.
+	// Plugins are plugin configs by label. They may hold secrets.
 	Plugins map[string]Block
-	// HTTP is where the agent's API should be by this configuration, as a URL.
+	// HTTP is the URL of the agent's API.
 	HTTP string
-	// Written is what files say themselves, where Nomad's default counts otherwise.
+	// Written are settings before defaults are applied.
 	Written Written
 }
 
-// Written are settings of files; empty where they say nothing.
+// Written are settings as written in files, "" if absent.
 type Written struct{ PluginDir, MaxKillTimeout string }
 
-// Snapshot is everything that the checks look at.
 type Snapshot struct {
-	// Paths are the configuration files and directories that were named.
+	// Paths are the given configuration files and directories.
 	Paths []string
-	// Files is what the configuration files say together; nil when none was
-	// named, or when they could not be read (FilesErr).
+	// Files is the merged configuration; nil if no path was given, or after FilesErr.
 	Files    *Config
 	FilesErr error
 	API      API
-	// Host is the machine; nil when the agent runs on another one (HostSkipped).
+	// Host is the machine; nil if the agent runs elsewhere (HostSkipped says so).
 	Host        *Host
 	HostSkipped string
 }
 
-// API is what the agent's API says.
+// API is what the agent's API returned.
 type API struct {
-	// Address as shown to people, without credentials.
+	// Address is without credentials.
 	Address string
-	// Asked says that the address was named, not worked out from files.
+	// Asked means that the address was given, not derived from files.
 	Asked bool
-	// Err is why the agent could not be asked; Denied that it refused the token.
+	// Err is why the request failed; Denied that the token was rejected.
 	Err    error
 	Denied bool
-	// Config is the configuration in force; nil when unknown.
+	// Config is the running configuration, nil if unknown.
 	Config  *Config
-	Version string // of Nomad, "" when unknown
-	// Node is the node's own record; nil when unknown, then NodeErr may say why.
+	Version string // of Nomad, "" if unknown
+	// Node is the client's node, nil if unknown or after NodeErr.
 	Node       *Node
 	NodeErr    error
 	NodeDenied bool
-	// Bound are the jobs of the cluster that are bound to a node for a move, by namespace and
-	// ID; none if that is not known.
+	// Bound are the jobs bound to a node for a move, as namespace/ID; empty if unknown.
 	Bound []string
 }
 
-// Node is the part of a node's record that the checks look at.
 type Node struct {
 	Attributes map[string]string
 	Drivers    map[string]DriverInfo
-	// Cards are the cards that the device plugin ebbtide-gpu shares.
+	// Cards are those shared by the device plugin.
 	Cards []Card
 }
 
-// Card is a shared GPU.
 type Card struct {
 	Name  string // of its device group
 	Seats int
-	// Unhealthy says why it cannot be used; "" if it can.
+	// Unhealthy says why it cannot be used, "" if it can.
 	Unhealthy string
-	// Shared is whether its memory is divided, and Parking whether containers can be parked.
+	// Shared means that its memory is divided, Parking that containers can be parked.
 	Shared, Parking bool
-	// OverShare is what becomes of a request for more than a share: "wait", "deny".
+	// OverShare is the handling of requests beyond a share: "wait" or "deny".
 	OverShare string
 }
 
-// DriverInfo is a driver of a node.
 type DriverInfo struct {
 	Detected, Healthy bool
 	Description       string
 }
 
-// Host is what was seen of the machine.
 type Host struct {
-	// Root says whether doctor itself runs as root.
+	// Root means that doctor itself runs as root.
 	Root bool
-	// Plugins are the files in plugin_dir, links resolved; PluginsErr is why they
-	// could not be listed.
+	// Plugins are the files in plugin_dir, with links resolved.
 	Plugins    []File
 	PluginsErr error
 	// Agents are the running Nomad agents.
 	Agents []Process
-	// Cgroups are the mounts of the CPU controller; empty when there is none.
+	// Cgroups are the mounts that may have a CPU controller.
 	Cgroups    []CgroupMount
 	CgroupsErr error
-	// Docker is the daemon; nil when the engine is not docker.
+	// Docker is the daemon, nil for engine exec.
 	Docker *Docker
 }
 
-// File is a file in the plugin directory.
 type File struct {
 	Name       string
 	Executable bool
-	// Ours says that the file is Ebbtide's plugin, whatever its name.
+	// Ours means Ebbtide's plugin, whatever its name.
 	Ours bool
 }
 
-// Process is a running Nomad agent.
 type Process struct{ PID, UID int }
 
-// CgroupMount is a mounted hierarchy of cgroups.
 type CgroupMount struct {
 	Version     int // 1 or 2
 	Path        string
-	Controllers []string // that exist there
+	Controllers []string
 	ReadOnly    bool
 }
 
-// Docker is what the Docker daemon says of itself.
+// Docker is what the Docker daemon reports.
 type Docker struct {
 	Endpoint string
-	// Err is why it could not be asked; Denied that permission was refused.
+	// Err is why it could not be queried; Denied that permission was denied.
 	Err    error
 	Denied bool
 
-	Version       string
-	CgroupDriver  string
-	CgroupVersion string
-	LiveRestore   bool
-	Rootless      bool
-	// CPUShares and CPUQuota say whether the daemon can set these limits.
+	Version             string
+	CgroupDriver        string
+	CgroupVersion       string
+	LiveRestore         bool
+	Rootless            bool
 	CPUShares, CPUQuota bool
 }
 
-// config is the configuration that the checks go by: the files, else what is in
-// force. nil when neither is known.
+// config returns the files' configuration, else the running one, else nil.
 func (s *Snapshot) config() *Config {
 	if s.Files != nil {
 		return s.Files
@@ -183,11 +167,10 @@ func (s *Snapshot) config() *Config {
 	return s.API.Config
 }
 
-// Block is an HCL block as Nomad hands it to a plugin: blocks inside are lists of
-// maps.
+// Block is an HCL block as passed to a plugin: inner blocks are lists of maps.
 type Block map[string]any
 
-// block returns an inner block; an empty one when it is absent.
+// block returns an inner block, nil if absent.
 func (b Block) block(name string) Block {
 	switch v := b[name].(type) {
 	case map[string]any:
@@ -214,7 +197,7 @@ func (b Block) text(name, def string) string {
 	return def
 }
 
-// flag returns a bool option, or def; HCL also takes "true" and "false".
+// flag returns a bool option, or def; HCL also accepts "true" and "false".
 func (b Block) flag(name string, def bool) bool {
 	switch v := b[name].(type) {
 	case bool:
@@ -227,7 +210,6 @@ func (b Block) flag(name string, def bool) bool {
 	return def
 }
 
-// names returns the option names of a block, sorted.
 func (b Block) names() []string {
 	out := make([]string, 0, len(b))
 	for name := range b {
@@ -237,7 +219,7 @@ func (b Block) names() []string {
 	return out
 }
 
-// clean makes text from elsewhere safe to print on one line.
+// clean makes foreign text safe to print on one line.
 func clean(s string) string {
 	const most = 300
 	s = strings.Map(func(r rune) rune {

@@ -27,21 +27,19 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// timeout bounds each of the agent's and Docker's answers.
+// timeout bounds each request to the agent and Docker.
 const timeout = 5 * time.Second
 
-// Options say where to look.
 type Options struct {
 	// Paths are configuration files and directories, in the agent's order.
 	Paths []string
-	// Address of the agent's API; "" means NOMAD_ADDR, else what the files say,
-	// else Nomad's default. TLS and the token come from the environment, as for
-	// the nomad command.
+	// Address of the agent's API; "" for NOMAD_ADDR, else the files', else Nomad's default. TLS
+	// and token come from the environment.
 	Address string
 }
 
-// Gather looks at everything that can be looked at. What cannot is noted in the
-// snapshot; only a path that does not exist is an error.
+// Gather collects everything that is accessible. Only a nonexistent path is an error; other
+// problems are part of the snapshot.
 func Gather(ctx context.Context, o Options) (*Snapshot, error) {
 	for _, path := range o.Paths {
 		if _, err := os.Stat(path); err != nil {
@@ -57,7 +55,7 @@ func Gather(ctx context.Context, o Options) (*Snapshot, error) {
 	switch {
 	case o.Address != "":
 		cfg.Address = o.Address
-	case os.Getenv("NOMAD_ADDR") != "": // DefaultConfig has read it
+	case os.Getenv("NOMAD_ADDR") != "": // read by DefaultConfig
 	case s.Files != nil:
 		cfg.Address, s.API.Asked = s.Files.HTTP, false
 	}
@@ -67,7 +65,7 @@ func Gather(ctx context.Context, o Options) (*Snapshot, error) {
 		s.HostSkipped = why
 		return s, nil
 	}
-	s.Host = lookAround(s)
+	s.Host = inspectHost(s)
 	if s.engine() == config.EngineDocker {
 		var inner Block
 		for _, i := range s.installs() {
@@ -79,8 +77,7 @@ func Gather(ctx context.Context, o Options) (*Snapshot, error) {
 	return s, nil
 }
 
-// local says whether the agent runs on this machine. Files are read here, so
-// whoever names them means this machine.
+// local reports whether the agent runs on this machine. Given files imply that.
 func local(files bool, address, hostname string) (bool, string) {
 	if files {
 		return true, ""
@@ -88,7 +85,7 @@ func local(files bool, address, hostname string) (bool, string) {
 	if hostname != "" {
 		own, err := os.Hostname()
 		if err != nil || own != hostname {
-			return false, "the agent runs on another machine, " + clean(hostname) + ": run doctor there"
+			return false, "the agent runs on another machine, " + clean(hostname) + "; run doctor there"
 		}
 		return true, ""
 	}
@@ -99,10 +96,10 @@ func local(files bool, address, hostname string) (bool, string) {
 			return true, ""
 		}
 	}
-	return false, "whether the agent runs on this machine is not known: run doctor there, with -config"
+	return false, "cannot tell whether the agent runs on this machine; run doctor there, with -config"
 }
 
-// self is the part of /v1/agent/self that is read.
+// self is the used part of /v1/agent/self.
 type self struct {
 	Config struct {
 		PluginDir string
@@ -121,7 +118,7 @@ type self struct {
 	Stats map[string]map[string]string `json:"stats"`
 }
 
-// askAgent fills a in and returns the host name of the agent's machine, if it is known.
+// askAgent fills in a, and returns the agent's host name if known.
 func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 	a.Address = withoutUser(cfg.Address)
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
@@ -172,8 +169,8 @@ func askAgent(ctx context.Context, cfg *api.Config, a *API) (hostname string) {
 	return node.Attributes["unique.hostname"]
 }
 
-// bound are the jobs that are bound for a move; none if that is not told in time, so that some
-// is left for the node.
+// bound returns the jobs bound for a move, none after half the time, which leaves the rest for
+// the node.
 func bound(ctx context.Context, c *api.Client) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -190,7 +187,6 @@ func bound(ctx context.Context, c *api.Client) (names []string) {
 	return names
 }
 
-// cards are those of a node that ebbtide-gpu shares.
 func cards(node *api.Node) []Card {
 	if node.NodeResources == nil {
 		return nil
@@ -218,18 +214,17 @@ func cards(node *api.Node) []Card {
 	return out
 }
 
-// refused says whether the agent refused the token.
 func refused(err error) bool {
 	var bad api.UnexpectedResponseError
 	return errors.As(err, &bad) && (bad.StatusCode() == http.StatusForbidden || bad.StatusCode() == http.StatusUnauthorized)
 }
 
-// apiError leaves out what an error of the API client quotes: the address, which
-// may hold a password, and the answer, which may hold anything.
+// apiError drops the address and the response, which the API client's errors quote and which
+// may hold secrets.
 func apiError(err error) error {
 	var bad api.UnexpectedResponseError
 	if errors.As(err, &bad) && bad.HasStatusCode() {
-		return fmt.Errorf("the answer was %d %s", bad.StatusCode(), http.StatusText(bad.StatusCode()))
+		return fmt.Errorf("unexpected status %d %s", bad.StatusCode(), http.StatusText(bad.StatusCode()))
 	}
 	var inner *url.Error
 	if errors.As(err, &inner) {
@@ -238,7 +233,6 @@ func apiError(err error) error {
 	return err
 }
 
-// withoutUser is an address without user name and password.
 func withoutUser(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -248,8 +242,8 @@ func withoutUser(address string) string {
 	return clean(u.String())
 }
 
-// lookAround looks at this machine.
-func lookAround(s *Snapshot) *Host {
+// inspectHost inspects this machine.
+func inspectHost(s *Snapshot) *Host {
 	h := &Host{Root: os.Geteuid() == 0, Agents: agents("/proc")}
 	if cfg := s.config(); cfg != nil && cfg.PluginDir != "" {
 		h.Plugins, h.PluginsErr = plugins(cfg.PluginDir)
@@ -266,7 +260,6 @@ func lookAround(s *Snapshot) *Host {
 	return h
 }
 
-// plugins lists the files of a plugin directory.
 func plugins(dir string) ([]File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -284,13 +277,12 @@ func plugins(dir string) ([]File, error) {
 	return out, nil
 }
 
-// ours says whether a file is Ebbtide's plugin, by what Go notes in a binary.
+// ours identifies Ebbtide's plugin by its Go build information.
 func ours(path string) bool {
 	info, err := buildinfo.ReadFile(path)
 	return err == nil && info.Path == "github.com/ebbtide/ebbtide/cmd/ebbtide-driver"
 }
 
-// agents finds the running Nomad agents.
 func agents(proc string) (out []Process) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -319,8 +311,8 @@ func agents(proc string) (out []Process) {
 	return out
 }
 
-// cgroupMounts reads the cgroup mounts that can hold a cpu controller. controllers
-// returns the content of cgroup.controllers at a mount of version 2.
+// cgroupMounts parses the cgroup mounts that may have a cpu controller. controllers returns
+// cgroup.controllers of a version 2 mount.
 func cgroupMounts(mountinfo string, controllers func(path string) string) (out []CgroupMount) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -345,7 +337,7 @@ func cgroupMounts(mountinfo string, controllers func(path string) string) (out [
 	return out
 }
 
-// askDocker asks the daemon that the plugin would use.
+// askDocker queries the daemon that the plugin would use.
 func askDocker(ctx context.Context, inner Block) *Docker {
 	at := inner.text("endpoint", "")
 	opts := []client.Opt{client.FromEnv}
@@ -358,7 +350,7 @@ func askDocker(ctx context.Context, inner Block) *Docker {
 	}
 	c, err := client.NewClientWithOpts(append(opts, client.WithAPIVersionNegotiation())...)
 	if err != nil {
-		return &Docker{Endpoint: withoutUser(at), Err: errors.New("the endpoint or its TLS files cannot be used")}
+		return &Docker{Endpoint: withoutUser(at), Err: errors.New("the endpoint or its TLS files are invalid")}
 	}
 	defer c.Close()
 	d := &Docker{Endpoint: withoutUser(c.DaemonHost())}
@@ -368,7 +360,7 @@ func askDocker(ctx context.Context, inner Block) *Docker {
 		d.Err = err
 		d.Denied = errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "permission denied")
 		if errors.Is(err, context.DeadlineExceeded) {
-			d.Err = fmt.Errorf("no answer within %s: the daemon hangs", timeout)
+			d.Err = fmt.Errorf("no response within %s", timeout)
 		} else if client.IsErrConnectionFailed(err) {
 			d.Err = errors.New("cannot connect: is the daemon running?")
 		}

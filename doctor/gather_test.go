@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// agentSelf is an answer of /v1/agent/self, shortened, with fields that are ignored.
+// agentSelf is a shortened response with ignored fields.
 const agentSelf = `{
   "config": {
     "PluginDir": "/nowhere/plugins", "DataDir": "/nowhere", "Consul": {"Token": "SECRET-consul"},
@@ -27,7 +27,7 @@ const agentSelf = `{
   "stats": {"client": {"node_id": "n1"}}
 }`
 
-// serve is an agent's API; answers are by path.
+// serve is an agent's API with responses by path.
 func serve(t *testing.T, answers map[string]string) string {
 	for _, name := range []string{"NOMAD_ADDR", "NOMAD_TOKEN", "NOMAD_NAMESPACE", "NOMAD_REGION", "NOMAD_CACERT", "NOMAD_HTTP_AUTH"} {
 		t.Setenv(name, "")
@@ -71,13 +71,13 @@ func TestGather_api(t *testing.T) {
 	must.Eq(t, "300s", s.API.Config.MaxKillTimeout)
 	must.StrContains(t, s.HostSkipped, "elsewhere.example")
 	must.StrContains(t, out, `"ebbtide" is healthy on the node: engine exec`)
-	must.StrContains(t, out, addr+" answers")
+	must.StrContains(t, out, addr+" responds")
 }
 
 func TestGather_thisMachine(t *testing.T) {
 	own, err := os.Hostname()
 	must.NoError(t, err)
-	t.Setenv("NOMAD_ADDR", "") // set again below; restored at the end
+	t.Setenv("NOMAD_ADDR", "") // restored at the end
 	addr := serve(t, map[string]string{"/v1/agent/self": agentSelf, "/v1/node/n1": node(own)})
 	t.Setenv("NOMAD_ADDR", addr)
 	s, out := report(t, Options{})
@@ -90,15 +90,15 @@ func TestGather_files(t *testing.T) {
 	addr := serve(t, map[string]string{"/v1/agent/self": agentSelf})
 	s, out := report(t, Options{Paths: []string{"testdata/good.hcl"}, Address: addr})
 	must.NotNil(t, s.Host)
-	must.StrContains(t, out, "node's record cannot be read: the answer was 404 Not Found")
-	must.StrContains(t, out, `plugin "docker", plugin "ebbtide-driver", plugin "raw_exec" differ`)
+	must.StrContains(t, out, "node cannot be read: unexpected status 404 Not Found")
+	must.StrContains(t, out, `plugin "docker", plugin "ebbtide-driver", plugin "raw_exec"`)
 }
 
 func TestGather_denied(t *testing.T) {
 	addr := serve(t, nil)
 	t.Setenv("NOMAD_TOKEN", "SECRET-other")
 	_, out := report(t, Options{Address: addr})
-	must.StrContains(t, out, "does not let this token in")
+	must.StrContains(t, out, "rejects the token")
 }
 
 func TestGather_unreachable(t *testing.T) {
@@ -180,7 +180,7 @@ broken
 	}, got)
 }
 
-// dockerd is a Docker daemon that answers info with text.
+// dockerd is a Docker daemon that returns the given info.
 func dockerd(t *testing.T, info string) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Api-Version", "1.41")

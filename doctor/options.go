@@ -15,13 +15,12 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// known says whether Ebbtide has an option of that name.
 func known(name string) bool {
 	return slices.ContainsFunc(config.Options(), func(o policy.Option) bool { return o.Name == name })
 }
 
-// WrongOptions returns what is wrong in Ebbtide's own options. blocks are the inner
-// blocks that may stand beside them.
+// WrongOptions returns the errors in Ebbtide's own options; blocks are the inner blocks also
+// allowed.
 func WrongOptions(own Block, blocks ...string) (wrong []string) {
 	values := make(map[string]any)
 	var allowed []string
@@ -42,14 +41,14 @@ func WrongOptions(own Block, blocks ...string) (wrong []string) {
 	allowed = append(allowed, blocks...)
 	for _, name := range own.names() {
 		if !slices.Contains(allowed, name) {
-			wrong = append(wrong, fmt.Sprintf("%s: is not an option of Ebbtide; allowed are %s", clean(name), strings.Join(allowed, ", ")))
+			wrong = append(wrong, fmt.Sprintf("%s: unknown option; allowed are %s", clean(name), strings.Join(allowed, ", ")))
 		}
 	}
 	return wrong
 }
 
-// convert turns a value from HCL or JSON into the Go type of an option's kind, as
-// Nomad does: it takes numbers in quotes, and a number where text is asked for.
+// convert returns the option's Go value. Like Nomad, it accepts quoted numbers, and numbers for
+// strings.
 func convert(v any, kind string) (_ any, ok bool) {
 	x, isNumber := toNumber(v)
 	isNumber = isNumber && !math.IsNaN(x) && !math.IsInf(x, 0)
@@ -73,7 +72,7 @@ func convert(v any, kind string) (_ any, ok bool) {
 	return strconv.FormatFloat(x, 'g', -1, 64), isNumber
 }
 
-// lines are the errors that were joined, each safe to print.
+// lines splits joined errors into printable ones.
 func lines(err error) (out []string) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
@@ -110,7 +109,7 @@ func toNumber(v any) (float64, bool) {
 	return 0, false
 }
 
-// quote shows the value of one of Ebbtide's own options.
+// quote shows a value of one of Ebbtide's own options.
 func quote(v any) string {
 	if s, ok := v.(string); ok {
 		return strconv.Quote(clean(s))
@@ -121,5 +120,5 @@ func quote(v any) string {
 	if b, ok := v.(bool); ok {
 		return strconv.FormatBool(b)
 	}
-	return "something else"
+	return "a value of another type"
 }

@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// Write prints findings for people: a line a finding, and what to do beneath. The
-// last line counts them.
+// Write prints a line per finding, its remedy, and a summary line.
 func Write(w io.Writer, findings []Finding) error {
 	width := 0
 	for _, f := range findings {
@@ -40,7 +39,6 @@ func Write(w io.Writer, findings []Finding) error {
 	return err
 }
 
-// WriteJSON prints findings for programs.
 func WriteJSON(w io.Writer, findings []Finding) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

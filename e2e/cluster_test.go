@@ -3,8 +3,8 @@
 
 //go:build e2e
 
-// Package e2e tests Ebbtide on real Nomad agents and real Docker daemons; see
-// README.md for how to run it.
+// Package e2e tests Ebbtide on real Nomad agents and Docker daemons; see README.md for how to
+// run it.
 package e2e
 
 import (
@@ -26,15 +26,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Deadlines are generous: a machine under load must not fail a test. What takes
-// time in a test that passes is what it waits for.
+// Deadlines are generous, as the machine may be loaded; passing tests only wait for events.
 const (
 	startDeadline = 2 * time.Minute // of an agent, a daemon or a task
-	stepDeadline  = time.Minute     // of anything that should take moments
+	stepDeadline  = time.Minute     // of anything that takes moments
 )
 
-// newHarness makes a harness that ends with the test and fails it when it leaves
-// anything behind.
+// newHarness fails the test if it leaves anything behind.
 func newHarness(t *testing.T) *harness.Harness {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -60,32 +58,30 @@ func newHarness(t *testing.T) *harness.Harness {
 	return h
 }
 
-// cluster is an agent with the plugin, and for the docker engine its daemon.
+// cluster is an agent with the plugin, and a Docker daemon for that engine.
 type cluster struct {
 	h      *harness.Harness
 	agent  *harness.Agent
 	docker *harness.Docker
 	engine string // "exec" or "docker"
-	driver string // what jobs name
-	cni    bool   // groups can have a network of their own
+	driver string // as named in jobs
+	cni    bool   // groups can have their own network
 }
 
-// clusterOptions say what differs from the usual cluster.
 type clusterOptions struct {
-	settings   map[string]string // the plugin's own options, as HCL literals
-	driver     string            // "" = "ebbtide"; a stock driver's name: no plugin
+	settings   map[string]string // the plugin's options, as HCL literals
+	driver     string            // "" for "ebbtide"; a stock driver needs no plugin
 	docker     harness.DockerOptions
 	daemon     *harness.Docker // shared with another cluster
 	dangling   string          // docker's gc.dangling_containers
-	dockerMore string          // more options of docker
+	dockerMore string          // more options for docker
 	agent      harness.AgentConfig
-	cni        bool // wanted: a network for groups
+	cni        bool // request it
 }
 
-// newCluster starts one.
 func newCluster(t *testing.T, h *harness.Harness, engine string, opts clusterOptions) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startDeadline+10*time.Minute) // a first run builds
+	ctx, cancel := context.WithTimeout(t.Context(), startDeadline+10*time.Minute) // the first run builds
 	defer cancel()
 	c := &cluster{h: h, engine: engine, driver: opts.driver, docker: opts.daemon}
 	if c.driver == "" {
@@ -131,7 +127,7 @@ func newCluster(t *testing.T, h *harness.Harness, engine string, opts clusterOpt
 	return c
 }
 
-// assignments writes HCL attributes in a fixed order.
+// assignments renders HCL attributes in a fixed order.
 func assignments(values map[string]string) string {
 	var keys []string
 	for k := range values {
@@ -147,29 +143,26 @@ func assignments(values map[string]string) string {
 
 func quote(s string) string { return fmt.Sprintf("%q", s) }
 
-// task is a task of a test's job.
 type task struct {
-	name    string   // "" = "train"
-	command string   // "" = the trainer
-	args    []string // of the command
-	config  string   // more HCL in config
-	body    string   // more HCL in the task
+	name    string // "" for "train"
+	command string // "" for the trainer
+	args    []string
+	config  string // more HCL in config
+	body    string // more HCL in the task
 	env     map[string]string
 	meta    map[string]string
-	cpu     int // MHz; 0 = 100, negative: the body has the resources block
-	memory  int // MiB; 0 = 64
+	cpu     int // MHz; 0 for 100, negative if the body has a resources block
+	memory  int // MiB; 0 for 64
 }
 
-// job is a test's job.
 type job struct {
 	id    string
 	body  string // more HCL in the job
 	group string // more HCL in the group
-	retry bool   // restart as Nomad does by default; otherwise a failure is final
+	retry bool   // Nomad's default restart policy instead of none
 	tasks []task
 }
 
-// hcl writes the job for the cluster's engine.
 func (c *cluster) hcl(j job) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %q {\n  type = \"batch\"\n%s\n  group \"g\" {\n", j.id, j.body)
@@ -214,30 +207,29 @@ func (c *cluster) hcl(j job) string {
 	return b.String()
 }
 
-// hclEscape makes HCL leave "${…}" in a test's commands alone.
+// hclEscape keeps HCL from interpolating "${…}" in commands.
 func hclEscape(s string) string {
 	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(s)
 }
 
-// shell is a task that runs a shell script.
 func shell(script string) task {
 	return task{command: "/bin/sh", args: []string{"-c", script}}
 }
 
-// eligible says whether a node of the cluster takes allocations.
+// eligible sets a node's scheduling eligibility.
 func (c *cluster) eligible(t *testing.T, on *cluster, yes bool) {
 	t.Helper()
 	eligible(t, c.agent, on.agent.NodeID(), yes)
 }
 
-// eligible says by way of an agent whether a node takes allocations.
+// eligible sets a node's scheduling eligibility through an agent.
 func eligible(t *testing.T, by *harness.Agent, node string, yes bool) {
 	t.Helper()
 	_, err := by.API.Nodes().ToggleEligibility(node, yes, nil)
 	must.NoError(t, err)
 }
 
-// start registers a job, waits until it runs and stops it with the test.
+// start registers a job, waits until it runs, and stops it with the test.
 func (c *cluster) start(t *testing.T, j job) *api.Allocation {
 	t.Helper()
 	c.register(t, j)
@@ -246,7 +238,7 @@ func (c *cluster) start(t *testing.T, j job) *api.Allocation {
 	return alloc
 }
 
-// register registers a job and stops it with the test.
+// register registers a job, and stops it with the test.
 func (c *cluster) register(t *testing.T, j job) {
 	t.Helper()
 	_, err := c.agent.Run(deadline(t, stepDeadline), c.hcl(j))
@@ -254,7 +246,7 @@ func (c *cluster) register(t *testing.T, j job) {
 	t.Cleanup(func() { c.stop(t, j.id) })
 }
 
-// finish registers a job and waits until it has ended.
+// finish registers a job and waits for its end.
 func (c *cluster) finish(t *testing.T, j job) *api.Allocation {
 	t.Helper()
 	c.register(t, j)
@@ -263,7 +255,7 @@ func (c *cluster) finish(t *testing.T, j job) *api.Allocation {
 	return alloc
 }
 
-// stop stops a job. It also runs in clean-ups, when the test's context is done.
+// stop also runs in clean-ups, after the test's context has ended.
 func (c *cluster) stop(t *testing.T, jobID string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
@@ -273,7 +265,7 @@ func (c *cluster) stop(t *testing.T, jobID string) {
 	}
 }
 
-// pid is the process ID of a task's main process on the host.
+// pid is a task's main process on the host.
 func (c *cluster) pid(t *testing.T, alloc *api.Allocation, task string) int {
 	t.Helper()
 	var pid int
@@ -291,7 +283,6 @@ func (c *cluster) pid(t *testing.T, alloc *api.Allocation, task string) int {
 	return pid
 }
 
-// kernel reads what the kernel says about a process's CPU.
 func kernel(t *testing.T, pid int) harness.Kernel {
 	t.Helper()
 	k, err := harness.ReadKernel(pid)
@@ -299,7 +290,6 @@ func kernel(t *testing.T, pid int) harness.Kernel {
 	return k
 }
 
-// status reads a task's status file through the API.
 func (c *cluster) status(t *testing.T, alloc *api.Allocation, task string) (status.Status, error) {
 	t.Helper()
 	var st status.Status
@@ -313,7 +303,6 @@ func (c *cluster) status(t *testing.T, alloc *api.Allocation, task string) (stat
 	return st, nil
 }
 
-// waitStatus waits until a task's status is as wanted.
 func (c *cluster) waitStatus(t *testing.T, alloc *api.Allocation, task, what string, want func(status.Status) bool) status.Status {
 	t.Helper()
 	var st status.Status
@@ -330,7 +319,7 @@ func (c *cluster) waitStatus(t *testing.T, alloc *api.Allocation, task, what str
 	return st
 }
 
-// waitEvent waits until an event of the task contains each of the texts.
+// waitEvent waits for a task event containing each of the texts.
 func (c *cluster) waitEvent(t *testing.T, alloc *api.Allocation, task string, texts ...string) *api.TaskEvent {
 	t.Helper()
 	ev, err := c.agent.WaitEvent(deadline(t, startDeadline), alloc.ID, task, texts[0])
@@ -341,7 +330,6 @@ func (c *cluster) waitEvent(t *testing.T, alloc *api.Allocation, task string, te
 	return ev
 }
 
-// deadline is a context that ends with the test or after a time.
 func deadline(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -349,7 +337,6 @@ func deadline(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// eventually is harness.Poll for a test.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	must.NoError(t, harness.Poll(deadline(t, startDeadline), what, func(context.Context) error { return check() }))

@@ -16,9 +16,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestBadConfigs starts agents with a wrong configuration of the plugin. The
-// agent says what is wrong, by field and value and with what is allowed, and
-// does not start with a driver that does something else. No plugin stays behind.
+// TestBadConfigs: with an invalid plugin configuration the agent reports field, value and what
+// is allowed, does not start, and leaves no plugin behind.
 func TestBadConfigs(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -70,7 +69,7 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-// errorLines are the lines of a log from the first error on.
+// errorLines returns a log from its first error.
 func errorLines(log string) string {
 	if i := strings.Index(log, "[ERROR]"); i >= 0 {
 		return log[i:]
@@ -81,8 +80,8 @@ func errorLines(log string) string {
 	return ""
 }
 
-// TestDockerUnreachable starts an agent whose Docker is not there. The agent
-// starts, the driver is not healthy and says why, and becomes healthy by itself.
+// TestDockerUnreachable: without Docker the agent starts with an unhealthy driver, which
+// recovers by itself.
 func TestDockerUnreachable(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

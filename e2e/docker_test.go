@@ -19,7 +19,6 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// dockerWithImages starts a daemon that has the images.
 func dockerWithImages(t *testing.T, h *harness.Harness) *harness.Docker {
 	t.Helper()
 	d, err := h.StartDocker(deadline(t, startDeadline), harness.DockerOptions{})
@@ -30,8 +29,8 @@ func dockerWithImages(t *testing.T, h *harness.Harness) *harness.Docker {
 	return d
 }
 
-// TestDockerName installs the plugin under the name of the stock driver, with
-// the stock driver's configuration as it was: jobs need no change.
+// TestDockerName installs the plugin under the stock driver's name with the stock
+// configuration: jobs need no change.
 func TestDockerName(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -47,7 +46,7 @@ func TestDockerName(t *testing.T) {
 	must.Eq(t, "docker", node.Attributes["driver.docker.ebbtide.engine"])
 	must.Nil(t, node.Drivers["ebbtide"])
 
-	// One job as it was written for the stock driver, one with our block.
+	// A job for the stock driver, and one with our block.
 	plain := c.start(t, job{id: "plain", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	k := shell("n=0; while :; do n=$((n+1)); echo at $n; sleep 0.2; done")
 	k.config = "progress {\n pattern = \"at (?P<value>[0-9]+)\"\n goal = \"max\"\n}"
@@ -56,7 +55,7 @@ func TestDockerName(t *testing.T) {
 		c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool { return s.Reports > 10 && s.Growth.Known() })
 	}
 
-	// One driver tracks every container: what Nomad started and nobody tracks goes.
+	// The driver removes containers of Nomad's that are not tracked.
 	lost := runContainer(t, d, map[string]string{engine.LabelAllocID: "11111111-2222-3333-4444-555555555555"})
 	waitContainer(t, d, lost, false)
 	for _, alloc := range []*api.Allocation{plain, ours} {
@@ -65,23 +64,22 @@ func TestDockerName(t *testing.T) {
 		must.Len(t, 1, list)
 		must.Eq(t, "running", string(list[0].State))
 	}
-	// A container that Nomad has nothing to do with.
+	// A foreign container.
 	foreign := runContainer(t, d, nil)
 	second := runContainer(t, d, map[string]string{engine.LabelAllocID: "11111111-2222-3333-4444-555555555555"})
 	waitContainer(t, d, second, false)
 	waitContainer(t, d, foreign, true)
 }
 
-// reapSoon makes our reaper quick. (The stock driver's has a minimum of a minute.)
+// reapSoon speeds up our reaper; the stock driver's minimum is a minute.
 const reapSoon = "period = \"1s\"\ncreation_grace = \"2s\""
 
-// stockDocker configures the stock docker driver on the same agent.
 func stockDocker(d *harness.Docker, dangling string) string {
 	return "plugin \"docker\" {\n config {\n" + d.PluginConfig(dangling, "") + "\n}\n}\n"
 }
 
-// TestReaperOurs puts the stock docker driver beside ours on one node and one
-// daemon: our reaper touches only our own.
+// TestReaperOurs: beside the stock driver on one daemon, our reaper removes only our
+// containers.
 func TestReaperOurs(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -99,12 +97,11 @@ func TestReaperOurs(t *testing.T) {
 	must.Len(t, 1, list)
 	must.Eq(t, c.agent.NodeID(), list[0].Labels[engine.LabelNode])
 
-	// Leftovers: of ours, of another node's, of the stock driver's.
+	// Leftovers of ours, of another node's and of the stock driver's.
 	const alloc = "11111111-2222-3333-4444-555555555555"
 	other := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: "99999999-2222-3333-4444-555555555555"})
 	dangling := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc})
-	// Two rounds of the reaper have passed when two leftovers, one after the
-	// other, are gone.
+	// After two leftovers are gone in sequence, two rounds have passed.
 	for range 2 {
 		lost := runContainer(t, d, map[string]string{engine.LabelAllocID: alloc, engine.LabelNode: c.agent.NodeID()})
 		waitContainer(t, d, lost, false)
@@ -119,9 +116,8 @@ func TestReaperOurs(t *testing.T) {
 	}
 }
 
-// TestReaperStock lets the stock driver's reaper remove a container of ours: an
-// event names the cause and the setting. It takes a minute, the reaper's least
-// grace.
+// TestReaperStock: the stock reaper removes our container, and an event names cause and
+// setting. It takes a minute, the reaper's minimum.
 func TestReaperStock(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -137,7 +133,6 @@ func TestReaperStock(t *testing.T) {
 	c.waitEvent(t, alloc, "train", "removed by somebody else", "dangling_containers", `plugin "docker"`)
 }
 
-// runContainer starts a container by hand.
 func runContainer(t *testing.T, d *harness.Docker, labels map[string]string) string {
 	t.Helper()
 	ctx := deadline(t, stepDeadline)

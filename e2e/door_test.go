@@ -24,45 +24,43 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// door is a proxy before Nomad's API. A test stops requests there, and with them who
-// sends them, in the phase of a move that it wants.
+// door is a proxy before Nomad's API that stops a move in a given phase by holding back its
+// requests.
 type door struct {
 	*httptest.Server
 	t     *testing.T
-	shut  atomic.Bool // nothing comes through
+	shut  atomic.Bool // drop everything
 	mu    sync.Mutex
 	stops []*stop
 }
 
-// stop is where the first request of a kind waits, until it is let go.
+// stop holds the first request of a kind until it is released.
 type stop struct {
 	kind    kind
-	reached chan struct{} // closed when one waits
-	passed  chan struct{} // closed to let it go
+	reached chan struct{} // closed when one is held
+	passed  chan struct{} // closed to release it
 	once    sync.Once
 	taken   bool
 }
 
-// pass lets the request go.
 func (s *stop) pass() { s.once.Do(func() { close(s.passed) }) }
 
 // kind is a kind of request.
 type kind struct {
 	is func(r *http.Request, body string) bool
-	// answered: it waits when Nomad has done it, before the answer is told.
+	// answered holds the response instead of the request.
 	answered bool
 }
 
-// newDoor makes one before an API.
 func newDoor(t *testing.T, address string) *door {
 	t.Helper()
 	to, err := url.Parse(address)
 	must.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.FlushInterval = -1 // of a stream, each line
+	proxy.FlushInterval = -1 // each line of a stream
 	proxy.Transport = &http.Transport{}
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
-		panic(http.ErrAbortHandler) // as when the server itself is gone
+		panic(http.ErrAbortHandler) // as if the server were gone
 	}
 	d := &door{t: t}
 	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +105,7 @@ func newDoor(t *testing.T, address string) *door {
 	return d
 }
 
-// wait waits until the request is let go, or whoever sent it is gone.
+// wait returns when the request is released or its sender gone.
 func (s *stop) wait(r *http.Request) {
 	close(s.reached)
 	select {
@@ -116,7 +114,6 @@ func (s *stop) wait(r *http.Request) {
 	}
 }
 
-// stopFor is where a request is to wait, before it is passed on or when it is answered.
 func (d *door) stopFor(r *http.Request, body string, answered bool) *stop {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,7 +127,7 @@ func (d *door) stopFor(r *http.Request, body string, answered bool) *stop {
 	return d.stops[i]
 }
 
-// stop stops the next request of a kind.
+// stop holds the next request of a kind.
 func (d *door) stop(k kind) *stop {
 	s := &stop{kind: k, reached: make(chan struct{}), passed: make(chan struct{})}
 	d.mu.Lock()
@@ -139,7 +136,6 @@ func (d *door) stop(k kind) *stop {
 	return s
 }
 
-// await waits until one has come.
 func (s *stop) await(t *testing.T, what string) {
 	t.Helper()
 	select {
@@ -149,30 +145,29 @@ func (s *stop) await(t *testing.T, what string) {
 	}
 }
 
-// client is one that goes through the door.
+// client returns a client that goes through the door.
 func (d *door) client() *api.Client {
 	c, err := api.NewClient(&api.Config{Address: d.URL})
 	must.NoError(d.t, err)
 	return c
 }
 
-// The requests of a move.
+// Requests of a move.
 
-// asksToSave is that a task is to save; it is saving when it is answered.
+// asksToSave is the request to save; once answered, the task is saving.
 func asksToSave(alloc string, answered bool) kind {
 	return kind{answered: answered, is: func(r *http.Request, body string) bool {
 		return strings.HasSuffix(r.URL.Path, "/client/allocation/"+alloc+"/signal") && strings.Contains(body, "EBBTIDE_CHECKPOINT")
 	}}
 }
 
-// binds is that a job is to be bound to a node; it is when it is answered.
 func binds(job string, answered bool) kind {
 	return kind{answered: answered, is: func(r *http.Request, body string) bool {
 		return registers(r, body, job) && strings.Contains(body, "node.unique.id")
 	}}
 }
 
-// frees is that it is to be set free again.
+// frees is the request to unbind.
 func frees(job string) kind {
 	return kind{is: func(r *http.Request, body string) bool {
 		return registers(r, body, job) && !strings.Contains(body, "node.unique.id")

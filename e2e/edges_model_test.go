@@ -16,7 +16,7 @@ import (
 	moved "github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// sample is a job on which it is seen what Nomad does with a registration.
+// sample is a job for observing Nomad's handling of registrations.
 type sample struct {
 	*site
 	id string
@@ -29,8 +29,7 @@ func (s sample) read(t *testing.T) *api.Job {
 	return spec
 }
 
-// change registers the job as it is but for a change, and waits until Nomad has dealt with
-// it. It returns the last evaluation.
+// change registers the changed job, and returns the last evaluation once complete.
 func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *api.Evaluation) {
 	t.Helper()
 	spec = s.read(t)
@@ -38,7 +37,7 @@ func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *
 	what(spec)
 	resp, _, err := s.server.API.Jobs().RegisterOpts(spec, &api.RegisterOptions{EnforceIndex: true, ModifyIndex: index}, nil)
 	must.NoError(t, err)
-	eventually(t, "Nomad has decided", func() error {
+	eventually(t, "Nomad has evaluated the job", func() error {
 		evals, _, err := s.server.API.Jobs().Evaluations(s.id, nil)
 		if err != nil {
 			return err
@@ -54,7 +53,7 @@ func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *
 	return s.read(t), eval
 }
 
-// allocs are the job's, the newest first.
+// allocs returns the allocations, newest first.
 func (s sample) allocs(t *testing.T) []*api.AllocationListStub {
 	t.Helper()
 	stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), s.id)
@@ -69,16 +68,16 @@ func (s sample) constrain(operand, value string) func(*api.Job) {
 	}
 }
 
-// testModel sees of a real Nomad each thing that the model of the move's tests claims
-// (shim/move/model_test.go).
+// testModel checks each claim of the move tests' model (shim/move/model_test.go) on a real
+// Nomad.
 func (s *site) testModel(t *testing.T) {
 	s.eligible(t, s.b, false)
 	runs := sample{s, "model"}
 	first := s.a.start(t, learner(runs.id))
 	s.eligible(t, s.b, true)
 
-	// A version which differs by a constraint that holds where it runs changes nothing that
-	// runs, and its evaluation carries the job's index.
+	// A new version with another satisfied constraint is an in-place update, and its evaluation
+	// has the job's index.
 	for _, c := range [][2]string{{"!=", moved.Mark + "1234"}, {api.ConstraintSetContainsAny, first.NodeID + "," + moved.Mark + "1234"}} {
 		spec, eval := runs.change(t, runs.constrain(c[0], c[1]))
 		must.MapEmpty(t, eval.FailedTGAllocs)
@@ -87,12 +86,12 @@ func (s *site) testModel(t *testing.T) {
 		must.Eq(t, *spec.Version, runs.allocs(t)[0].JobVersion, must.Sprint("in place"))
 	}
 
-	// One that has been changed since it was read is not registered.
+	// A stale job is not registered.
 	stale := runs.read(t)
 	_, _, err := s.server.API.Jobs().RegisterOpts(stale, &api.RegisterOptions{EnforceIndex: true, ModifyIndex: *stale.JobModifyIndex - 1}, nil)
 	must.ErrorContains(t, err, "job modify index")
 
-	// A tag keeps a version, and does not move the job's index on.
+	// A tag keeps a version and does not change the job's index.
 	_, err = s.server.API.Jobs().TagVersion(runs.id, 0, "ebbtide-0", "", nil)
 	must.NoError(t, err)
 	_, err = s.server.API.Jobs().TagVersion(runs.id, *stale.Version, "current", "", nil)
@@ -106,13 +105,13 @@ func (s *site) testModel(t *testing.T) {
 	must.Eq(t, uint64(0), *versions[len(versions)-1].Version)
 	must.Len(t, 8, versions, must.Sprint("six, and the two that have a tag"))
 
-	// What can be placed nowhere else is not stopped.
+	// What fits nowhere else is not stopped.
 	_, eval := runs.change(t, runs.constrain(api.ConstraintSetContainsAny, "nowhere,"+moved.Mark+"1234"))
 	must.MapLen(t, 1, eval.FailedTGAllocs)
 	must.Len(t, 1, runs.allocs(t))
 	must.Eq(t, api.AllocDesiredStatusRun, runs.allocs(t)[0].DesiredStatus)
 
-	// What brings it home is not changed in place: it is stopped, and placed anew.
+	// A change of the rollback's meta replaces the allocation.
 	runs.change(t, func(j *api.Job) {
 		runs.constrain(api.ConstraintSetContainsAny, first.NodeID+","+moved.Mark+"1234")(j)
 		j.TaskGroups[0].SetMeta("ebbtide_adopt", first.ID)
@@ -120,7 +119,7 @@ func (s *site) testModel(t *testing.T) {
 	must.Len(t, 2, runs.allocs(t))
 	must.Eq(t, api.AllocDesiredStatusStop, runs.allocs(t)[1].DesiredStatus)
 
-	// A batch job that has completed is run again by any new version.
+	// Any new version re-runs a completed batch job.
 	over := sample{s, "model-over"}
 	done := learner(over.id)
 	done.tasks[0].args[1] = "exit 0"

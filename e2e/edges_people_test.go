@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// testPeople is about what a job's user does while it is moved.
+// testPeople is about acts of the job's user during a move.
 func (s *site) testPeople(t *testing.T) {
 	type person struct {
 		at  phase
@@ -63,7 +63,7 @@ func (s *site) testPeople(t *testing.T) {
 	}
 }
 
-// version is the job's own, and whether it is stopped.
+// version returns the job's version, and whether it is stopped.
 func (m *moving) version(t *testing.T) (version uint64, stopped bool) {
 	t.Helper()
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
@@ -71,7 +71,7 @@ func (m *moving) version(t *testing.T) (version uint64, stopped bool) {
 	return *spec.Version, *spec.Stop
 }
 
-// quiet waits until none of the job's allocations runs, and Nomad wants none to.
+// quiet waits until nothing of the job runs or is to run.
 func (m *moving) quiet(t *testing.T) {
 	t.Helper()
 	eventually(t, m.id+" has ended", func() error {
@@ -93,14 +93,14 @@ func (m *moving) quiet(t *testing.T) {
 	})
 }
 
-// unbind is what the next shim does for one that died.
+// unbind does what the next shim would for a dead one.
 func (m *moving) unbind(t *testing.T) {
 	t.Helper()
 	_, err := move.Unbind(t.Context(), move.API{Client: m.server.API}, "default", m.id, "g")
 	must.NoError(t, err)
 }
 
-// testUserStops has a job stopped: it ends, and stays stopped.
+// testUserStops: a stopped job ends and stays stopped.
 func testUserStops(t *testing.T, m *moving, pass func()) {
 	_, _, err := m.server.API.Jobs().Deregister(m.id, false, nil)
 	must.NoError(t, err)
@@ -127,7 +127,7 @@ func testUserRemoves(t *testing.T, m *moving, pass func()) {
 	must.ErrorContains(t, err, "404")
 }
 
-// testUserRegisters has another version of the job registered: that one runs, once.
+// testUserRegisters: a new version of the job runs, once.
 func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	changed := learner(m.id)
 	changed.body = "meta {\n changed = \"yes\"\n}"
@@ -137,7 +137,7 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	pass()
 	m.end(t)
 	m.unbind(t)
-	m.lost = m.result.Phase == move.PhaseSave // it was stopped, as ever, before it had saved
+	m.lost = m.result.Phase == move.PhaseSave // stopped before it had saved, as without a move
 	now, _ := m.once(t)
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
 	must.NoError(t, err)
@@ -146,8 +146,8 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	must.Eq(t, version, now.JobVersion)
 }
 
-// testCompletes has a job complete when it has moved, and before it is set free: any new
-// version of it would be run from the beginning.
+// testCompletes: a job completes after its move and before unbinding, when any new version
+// would run it again.
 func testCompletes(t *testing.T, m *moving, _ func()) {
 	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) {
 		told := o.Report
@@ -167,7 +167,7 @@ func testCompletes(t *testing.T, m *moving, _ func()) {
 	must.Len(t, 2, stubs, must.Sprint("the old one and the new one"))
 }
 
-// complete has the training end on the target.
+// complete ends the training on the target.
 func (m *moving) complete(t *testing.T) {
 	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
 	must.NoError(t, err)
@@ -176,7 +176,7 @@ func (m *moving) complete(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// late are records that take longer to write than a lease lasts.
+// late writes claims more slowly than a lease lasts.
 type late struct{ move.Claims }
 
 func (l late) Write(ctx context.Context, r move.Record) (uint64, error) {
@@ -186,8 +186,7 @@ func (l late) Write(ctx context.Context, r move.Record) (uint64, error) {
 	return l.Claims.Write(ctx, r)
 }
 
-// testLate has it take longer than the lease to write down what is to be bound: the freeze is
-// renewed meanwhile.
+// testLate: the freeze is renewed while the claim takes longer than the lease.
 func testLate(t *testing.T, m *moving, _ func()) {
 	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) { o.Claims = late{o.Claims} })
 	m.end(t)
@@ -197,7 +196,7 @@ func testLate(t *testing.T, m *moving, _ func()) {
 	must.Len(t, 2, starts)
 }
 
-// inFrozen has something happen while the task is frozen, and the move go on.
+// inFrozen runs do while the task is frozen, then lets the move continue.
 func (m *moving) inFrozen(t *testing.T, d *door, do func()) {
 	t.Helper()
 	_, in := m.stopIn(d, frozen)
@@ -208,7 +207,7 @@ func (m *moving) inFrozen(t *testing.T, d *door, do func()) {
 	m.end(t)
 }
 
-// stays checks that it was not moved, and runs on where it was.
+// stays checks that the job was not moved and runs on its source.
 func (m *moving) stays(t *testing.T, why string) {
 	t.Helper()
 	must.ErrorContains(t, m.err, why)
@@ -218,7 +217,6 @@ func (m *moving) stays(t *testing.T, why string) {
 	must.Eq(t, []string{"0"}, starts)
 }
 
-// drain drains a node, at once or never, and back.
 func (s *site) drain(t *testing.T, c *cluster, yes bool) {
 	t.Helper()
 	opts := &api.DrainOptions{MarkEligible: true}
@@ -250,7 +248,7 @@ func testTargetIneligible(t *testing.T, m *moving, d *door) {
 	m.eligible(t, m.b, true)
 }
 
-// testTargetFull has somebody else take the room that the target had.
+// testTargetFull: another job takes the target's room.
 func testTargetFull(t *testing.T, m *moving, d *door) {
 	m.inFrozen(t, d, func() {
 		node, err := m.b.agent.Node(deadline(t, stepDeadline))

@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// moves runs `ebbtide moves` as a person would.
 func (s *site) moves(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -29,8 +28,8 @@ func (s *site) moves(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// testMoverKilled kills `ebbtide move` while its job is bound: the record tells, and another
-// process finishes the move.
+// testMoverKilled: `ebbtide move` is killed with its job bound, and another process finishes
+// the move.
 func testMoverKilled(t *testing.T, m *moving, d *door) {
 	first, in := m.stopIn(d, bound)
 	path, err := m.h.Tools.CLI(deadline(t, startDeadline))
@@ -53,7 +52,7 @@ func testMoverKilled(t *testing.T, m *moving, d *door) {
 	must.StrNotContains(t, m.moves(t), "under way")
 }
 
-// testTwoMovers has a job moved twice at the same time: the second one is refused.
+// testTwoMovers: the second of two concurrent moves is refused.
 func testTwoMovers(t *testing.T, m *moving, d *door) {
 	m.inFrozen(t, d, func() {
 		opts := move.DefaultOptions()
@@ -67,12 +66,12 @@ func testTwoMovers(t *testing.T, m *moving, d *door) {
 	must.Len(t, 2, starts)
 }
 
-// testSourceKilledCarrying kills the source's agent while the disk is carried over: Nomad
-// starts the new allocation with an empty one, and the job goes home to what it has saved.
+// testSourceKilledCarrying: the source's agent is killed during the disk's migration; Nomad
+// starts the new allocation with an empty disk, and the move is rolled back.
 func testSourceKilledCarrying(t *testing.T, m *moving, d *door) {
 	big, err := os.Create(filepath.Join(m.a.agent.AllocDir(m.alloc.ID), "alloc", "data", "big"))
 	must.NoError(t, err)
-	must.NoError(t, big.Truncate(8<<30)) // of holes
+	must.NoError(t, big.Truncate(8<<30)) // sparse
 	must.NoError(t, big.Close())
 	m.move(t, d)
 	there := func(want string) func() error {

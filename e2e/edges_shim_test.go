@@ -29,21 +29,20 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// optIn lets a job be moved.
 func optIn(j job) job {
 	j.body += "\nmeta {\n ebbtide_migrate = \"true\"\n}"
 	return j
 }
 
-// grower is a job that learns on for as long as a test may take: the value moves by the
-// same part of its range again and again.
+// grower is a job that keeps learning: its value moves by the same fraction of its range with
+// each report.
 func grower(id string) job {
 	return job{id: id, tasks: []task{shell(`n=0; v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}}
 }
 
-// TestShimEdges cuts a shim off, restarts the server under it, and has it balance the
-// cluster afterwards; another one is killed in each phase of a move.
+// TestShimEdges disconnects a shim, restarts the server, and has the shim rebalance; another
+// shim is killed in each phase of a move.
 func TestShimEdges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string]string{"specon_interval": `"2s"`, "specon_alpha": "0.05"})
@@ -52,10 +51,10 @@ func TestShimEdges(t *testing.T) {
 	s.completedOnce(t)
 }
 
-// watched is what a shim in this process says of itself.
+// watched reads the metrics and health of a shim in this process.
 type watched struct{ address string }
 
-// freeAddress is one where nothing listens.
+// freeAddress returns an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +63,6 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// health is the HTTP status of its health.
 func (w watched) health() (int, error) {
 	resp, err := http.Get("http://" + w.address + "/health")
 	if err != nil {
@@ -73,7 +71,6 @@ func (w watched) health() (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// metric reads one of its metrics.
 func (w watched) metric(name string) (float64, error) {
 	resp, err := http.Get("http://" + w.address + "/metrics")
 	if err != nil {
@@ -88,7 +85,7 @@ func (w watched) metric(name string) (float64, error) {
 	return 0, errors.New("there is no metric " + name)
 }
 
-// follows waits until it follows the cluster, and has decided some times since.
+// follows waits until it is connected and has decided several times.
 func (w watched) follows(t *testing.T) {
 	t.Helper()
 	first := -1.0
@@ -111,7 +108,7 @@ func (w watched) follows(t *testing.T) {
 	})
 }
 
-// cutOff refuses everything until it ends.
+// cutOff drops all requests during meanwhile.
 func (d *door) cutOff(t *testing.T, meanwhile func()) {
 	d.shut.Store(true)
 	d.CloseClientConnections()
@@ -119,9 +116,8 @@ func (d *door) cutOff(t *testing.T, meanwhile func()) {
 	d.shut.Store(false)
 }
 
-// testShimCutOff has a shim lose its stream, and then the server. It goes on, and when all
-// who let themselves be moved have been decided on, one of them goes to the node that has
-// none.
+// testShimCutOff: a shim loses the stream, then the server, recovers, and rebalances to the
+// empty node once all movable jobs are decided.
 func (s *site) testShimCutOff(t *testing.T) {
 	d := newDoor(t, s.server.Addr)
 	w := watched{freeAddress(t)}
@@ -132,7 +128,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 
 	s.eligible(t, s.b, false)
 	var others []string
-	plain := trainee("plain") // converges, and does not let itself be moved
+	plain := trainee("plain") // converges, and is not movable
 	for _, j := range []job{plain, grower("grows-0"), grower("grows-1")} {
 		s.a.start(t, j)
 		others = append(others, j.id)
@@ -175,7 +171,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 
 	s.eligible(t, s.b, true)
 	balanced := func() (moved []memory.Entry) {
-		notes, err := store.Notes(t.Context())
+		notes, err := store.Entries(t.Context())
 		must.NoError(t, err)
 		return slices.DeleteFunc(notes, func(e memory.Entry) bool { return e.Policy != policies.SpeConRebalance })
 	}
@@ -208,7 +204,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 	stop()
 }
 
-// testShimKilled kills a shim that has four moves under way, each in another phase.
+// testShimKilled kills a shim with four moves in different phases.
 func (s *site) testShimKilled(t *testing.T) {
 	cliPath, err := s.h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)
@@ -232,7 +228,7 @@ func (s *site) testShimKilled(t *testing.T) {
 	f := stopFour(moves, d)
 	killed := start("shim-killed", d.URL, "placement {\n enabled = true\n window = \"5m\"\n}")
 	f.reached(t, func() {})
-	must.NoError(t, killed.Signal(unix.SIGKILL)) // and its requests go no further
+	must.NoError(t, killed.Signal(unix.SIGKILL)) // its held requests go no further
 	next := start("shim-next", s.server.Addr, "")
 	t.Run("then", func(t *testing.T) {
 		for i, m := range moves {
@@ -252,7 +248,7 @@ func (s *site) testShimKilled(t *testing.T) {
 	must.NoError(t, next.Wait(deadline(t, stepDeadline)))
 }
 
-// shimConfig is a shim that may move everything at once.
+// shimConfig allows all moves at once.
 const shimConfig = shimToKill + `limits {
   in_flight        = 4
   per_node         = 4

@@ -24,22 +24,22 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// site is a server and two nodes, each an agent of its own: they can die one by one.
+// site is a server and two nodes, in agents of their own that can be killed separately.
 type site struct {
 	h      *harness.Harness
 	server *harness.Agent
-	a, b   *cluster // jobs begin on a, and are moved to b
+	a, b   *cluster // jobs start on a and move to b
 	done   *api.Allocation
 }
 
-// newSite starts them, and beside what tests do there a job that has completed.
+// newSite also runs a job to completion, which must stay complete.
 func newSite(t *testing.T, settings map[string]string) *site { return newSiteOf(t, 1, settings) }
 
-// newSiteOf has so many servers, of which it knows the first one.
+// newSiteOf has several servers, and knows the first.
 func newSiteOf(t *testing.T, servers int, settings map[string]string) *site {
 	t.Helper()
 	s := &site{h: newHarness(t)}
-	ctx := deadline(t, startDeadline+10*time.Minute) // a first run builds
+	ctx := deadline(t, startDeadline+10*time.Minute) // the first run builds
 	all, err := s.h.StartServers(ctx, servers, harness.AgentConfig{Name: "server", Silence: 8 * time.Second})
 	must.NoError(t, err)
 	s.server = all[0]
@@ -53,7 +53,7 @@ func newSiteOf(t *testing.T, servers int, settings map[string]string) *site {
 	return s
 }
 
-// completedOnce checks that what has completed was never run again.
+// completedOnce checks that the completed job was never run again.
 func (s *site) completedOnce(t *testing.T) {
 	t.Helper()
 	stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), s.done.JobID)
@@ -61,14 +61,13 @@ func (s *site) completedOnce(t *testing.T) {
 	must.Len(t, 1, stubs, must.Sprint("allocations of the job that had completed"))
 }
 
-// eligible says whether a node takes allocations.
 func (s *site) eligible(t *testing.T, c *cluster, yes bool) {
 	t.Helper()
 	eligible(t, s.server, c.agent.NodeID(), yes)
 }
 
-// learner is a job that learns slowly, takes two seconds to save, and writes down at which
-// step it was started: the file goes with it.
+// learner learns slowly, takes two seconds to save, and appends each start's step to a file
+// that moves with it.
 func learner(id string, options ...string) job {
 	k := shell(`d=$NOMAD_ALLOC_DIR/data; n=0; [ -e $d/ckpt ] && read n < $d/ckpt
 echo $n >> $d/starts
@@ -83,7 +82,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.1; [ -e 
 	return job{id: id, retry: true, group: insistent + "\nephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
 }
 
-// moving is a job of which an allocation is moved from a to b.
+// moving is a job that is moved from a to b.
 type moving struct {
 	*site
 	id     string
@@ -92,8 +91,8 @@ type moving struct {
 	ended  chan struct{}
 	result move.Result
 	err    error
-	lost   bool // it was stopped before it had saved
-	anew   bool // its machine has died, and what it had saved with it
+	lost   bool // stopped before it had saved
+	anew   bool // its machine has died, with the checkpoint
 }
 
 // learn starts learners on a, and waits until they learn.
@@ -118,10 +117,10 @@ func (s *site) learn(t *testing.T, jobs ...job) []*moving {
 	return all
 }
 
-// move moves it in the background, by way of a door.
+// move starts the move through a door.
 func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
 	opts := move.DefaultOptions()
-	opts.Place, opts.Verify = time.Minute, time.Minute
+	opts.PlaceTimeout, opts.VerifyTimeout = time.Minute, time.Minute
 	opts.Claims, opts.Owner = claimsOf(d.client()), "test"
 	opts.Report = func(p move.Phase, what string) { t.Logf("%s: %s: %s", m.id, p, what) }
 	for _, c := range change {
@@ -137,13 +136,12 @@ func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
 	t.Cleanup(func() { <-m.ended })
 }
 
-// claimsOf keeps the records of moves where the command does.
+// claimsOf uses the command's variables.
 func claimsOf(client *api.Client) memory.Claims {
 	return memory.Claims{Store: memory.Store{Client: client, Namespace: "default", Path: "ebbtide/shim"}}
 }
 
-// end waits until the move has ended, and does what the next shim would if it has left its
-// job bound.
+// end waits for the move's end, and recovers as the next shim would.
 func (m *moving) end(t *testing.T) {
 	t.Helper()
 	select {
@@ -154,7 +152,7 @@ func (m *moving) end(t *testing.T) {
 	}
 }
 
-// recover finishes the move if its record is left.
+// recover finishes the move if its claim is left.
 func (m *moving) recover(t *testing.T) {
 	t.Helper()
 	claims := claimsOf(m.server.API)
@@ -171,7 +169,7 @@ func (m *moving) recover(t *testing.T) {
 	})
 }
 
-// boundTo is the node to which the job is bound; "" is none.
+// boundTo returns the node, "" if unbound.
 func (m *moving) boundTo(t *testing.T) string {
 	t.Helper()
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
@@ -184,9 +182,8 @@ func (m *moving) boundTo(t *testing.T) string {
 	return ""
 }
 
-// once checks what is to be true however a move went: the job runs, once, at a step that
-// is no earlier than where it was, and may run on any node. It returns how it runs, and
-// at which steps it was started.
+// once checks the invariants of any move: the job runs once, at no earlier step, and unbound.
+// It returns the allocation and the steps of its starts.
 func (m *moving) once(t *testing.T) (running *api.AllocationListStub, starts []string) {
 	t.Helper()
 	var st status.Status
@@ -222,7 +219,7 @@ func (m *moving) once(t *testing.T) (running *api.AllocationListStub, starts []s
 	return running, starts
 }
 
-// only is the one allocation that runs; all others have ended.
+// only returns the one running allocation; all others must have ended.
 func (m *moving) only(t *testing.T) (*api.AllocationListStub, error) {
 	t.Helper()
 	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
@@ -248,7 +245,6 @@ func (m *moving) only(t *testing.T) (*api.AllocationListStub, error) {
 	return running[0], nil
 }
 
-// phase is one in which something happens to a move.
 type phase string
 
 const (
@@ -260,8 +256,7 @@ const (
 
 var phases = []phase{saving, frozen, bound, running}
 
-// stopIn stops a move in a phase. Before it comes there it waits in first, if there is
-// such a thing.
+// stopIn stops a move in a phase, and first in an earlier one if necessary.
 func (m *moving) stopIn(d *door, p phase) (first, in *stop) {
 	switch p {
 	case saving:
@@ -274,13 +269,12 @@ func (m *moving) stopIn(d *door, p phase) (first, in *stop) {
 	return nil, d.stop(frees(m.id))
 }
 
-// four are moves of which each stands in another phase.
+// four are moves in four different phases.
 type four struct {
 	moves     []*moving
 	first, in map[phase]*stop
 }
 
-// stopFour stops four moves.
 func stopFour(moves []*moving, d *door) *four {
 	f := &four{moves, make(map[phase]*stop), make(map[phase]*stop)}
 	for i, p := range phases {
@@ -289,8 +283,7 @@ func stopFour(moves []*moving, d *door) *four {
 	return f
 }
 
-// reached waits until each stands in its phase: the one that saves does it now, and the one
-// that is bound is so after something was done.
+// reached waits until each is in its phase; before runs just before the last two reach theirs.
 func (f *four) reached(t *testing.T, before func()) {
 	t.Helper()
 	for _, p := range phases {
@@ -307,23 +300,22 @@ func (f *four) reached(t *testing.T, before func()) {
 	f.in[bound].await(t, string(bound))
 }
 
-// pass lets all go on.
 func (f *four) pass() {
 	for _, s := range f.in {
 		s.pass()
 	}
 }
 
-// victim is who dies in the middle of moves.
+// victim is what is killed during moves.
 type victim struct {
 	name string
-	// pause, if there is one, stands still when a job is bound, so that it does not know.
+	// pause is suspended while a job is bound, so that it does not notice.
 	pause  *harness.Agent
 	kill   func(t *testing.T)
-	revive func(t *testing.T) // when the moves have gone on; nil: when the jobs run
+	revive func(t *testing.T) // run once the moves continue; nil for once the jobs run
 }
 
-// TestEdges is about what goes wrong, and what people do, in the middle of moves.
+// TestEdges is about failures and user actions during moves.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -372,21 +364,21 @@ func TestEdges(t *testing.T) {
 	s.completedOnce(t)
 }
 
-// killMachine ends a node with all that runs there.
+// killMachine kills a node with all its processes.
 func (s *site) killMachine(t *testing.T, c *cluster) {
 	t.Helper()
 	must.NoError(t, c.agent.Kill(deadline(t, stepDeadline)))
 	allocs, _, err := s.server.API.Nodes().Allocations(c.agent.NodeID(), nil)
 	must.NoError(t, err)
 	for _, a := range allocs {
-		pids, _ := harness.TaskPIDs(a.ID, "train") // none, where it has ended
+		pids, _ := harness.TaskPIDs(a.ID, "train") // none if it has ended
 		for _, pid := range pids {
 			must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 		}
 	}
 }
 
-// testKilled kills somebody while four moves stand in four phases.
+// testKilled kills the victim with four moves in four phases.
 func (s *site) testKilled(t *testing.T, v victim) {
 	var jobs []job
 	for _, p := range phases {

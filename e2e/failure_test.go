@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// countEvents counts the events of a task that contain a text.
 func countEvents(t *testing.T, c *cluster, alloc *api.Allocation, task, text string) int {
 	t.Helper()
 	now, _, err := c.agent.API.Allocations().Info(alloc.ID, nil)
@@ -34,8 +33,8 @@ func countEvents(t *testing.T, c *cluster, alloc *api.Allocation, task, text str
 	return n
 }
 
-// testUnreadableLogs puts a FIFO, on which an open would hang, where a task's
-// output is expected. (Root can read any file.) The task may do so itself.
+// testUnreadableLogs replaces a task's log by a FIFO, which blocks open (root ignores
+// permissions). A task could do this.
 func testUnreadableLogs(t *testing.T, c *cluster) {
 	alloc := c.start(t, job{id: "unreadable", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	pid := c.pid(t, alloc, "train")
@@ -45,7 +44,7 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.NoError(t, unix.Mkfifo(log, 0o644))
 
 	c.waitEvent(t, alloc, "train", "progress cannot be read from its output")
-	// The loop does not hang: another task is taken up and measured.
+	// The loop does not hang: another task is measured.
 	other := c.start(t, job{id: "other", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}}})
 	c.waitStatus(t, other, "train", "measured", func(s status.Status) bool { return s.Reports > 20 })
 
@@ -58,18 +57,17 @@ func testUnreadableLogs(t *testing.T, c *cluster) {
 	must.Eq(t, 1, countEvents(t, c, alloc, "train", "progress cannot be read from its output"))
 }
 
-// testDockerHangs stops the daemon's process: it takes connections and never
-// answers. Running tasks are not hurt, and it goes on when the daemon does.
+// testDockerHangs suspends the daemon, which accepts connections without responding. Tasks keep
+// running, and recovery is automatic.
 func testDockerHangs(t *testing.T, c *cluster) {
 	p := startPair(t, c)
 	must.NoError(t, c.docker.Hang())
 	defer c.docker.Resume()
-	// The daemon passes the tasks' output on, so there is none to read; what they
-	// use is still measured, and they run.
+	// Output passes through the daemon, so only use is measured.
 	c.waitStatus(t, p.grow, "train", "measured although Docker hangs", func(s status.Status) bool { return s.CPUSeconds > p.before.CPUSeconds+3 })
 	must.True(t, harness.Alive(p.growPID))
 	must.True(t, harness.Alive(p.flatPID))
-	// Somebody changes the limit by hand, and it cannot be put right yet.
+	// A manual change of the limit cannot be corrected yet.
 	k := kernel(t, p.flatPID)
 	must.NoError(t, os.WriteFile(filepath.Join(k.Path, "cpu.shares"), []byte("399"), 0))
 	c.waitEvent(t, p.flat, "train", "limit could not be set")
@@ -83,8 +81,8 @@ func testDockerHangs(t *testing.T, c *cluster) {
 	p.goesOn(t)
 }
 
-// testDockerRestarts restarts the daemon, in an orderly way and as a crash, with
-// live-restore: containers run on, and so do their tasks.
+// testDockerRestarts restarts the daemon cleanly and by a crash, with live-restore: containers
+// and tasks keep running.
 func testDockerRestarts(t *testing.T, c *cluster) {
 	p := startPair(t, c)
 	for _, end := range []struct {
@@ -113,7 +111,7 @@ func testDockerRestarts(t *testing.T, c *cluster) {
 	p.goesOn(t)
 }
 
-// TestDiskFull fills the disk that holds the allocations' directories.
+// TestDiskFull fills the disk of the allocation directories.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -123,8 +121,8 @@ func TestDiskFull(t *testing.T) {
 	must.NoError(t, unix.Mount("tmpfs", small, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", size)))
 	c := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{ClientHCL: fmt.Sprintf("alloc_dir = %q", small)}})
 
-	// The task is silent by then: Nomad's own log collector gives up on a full
-	// disk, and a task that prints on gets a SIGPIPE, under any driver.
+	// The task is silent by then: Nomad's log collector fails on a full disk, and further
+	// output gets SIGPIPE under any driver.
 	k := shell(`for i in $(seq 30); do echo step=$i loss=$((1000 / i)); sleep 0.1; done; while :; do :; done`)
 	k.body = "logs {\n max_files = 1\n max_file_size = 5\n}"
 	alloc := c.start(t, job{id: "full", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})

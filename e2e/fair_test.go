@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// epochs is a training that says how many steps it has, and wants all CPUs.
+// epochs is a training with a known number of steps that wants all CPUs.
 func epochs(steps int) task {
 	k := shell(fmt.Sprintf(`yes > /dev/null & other=$!
 awk 'BEGIN { for (n = 1; n <= %[1]d; n++) { for (k = 0; k < 200000; k++) x += k; printf "step %%d/%[1]d loss=%%.4f\n", n, 0.1 + 5 / n; fflush() } }'
@@ -31,8 +31,8 @@ kill $other`, steps))
 	return k
 }
 
-// TestFairFinish puts a short training beside a long one: it goes first, its twin's state
-// outlives the plugin, and an event says how much sooner it was done.
+// TestFairFinish: a short training goes before a long one, its twin survives the plugin, and an
+// event has the time gained.
 func TestFairFinish(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestFairFinish(t *testing.T) {
 			short := c.start(t, job{id: "short", tasks: []task{epochs(500)}})
 			c.waitStatus(t, short, "train", "of known size", known)
 			c.waitStatus(t, short, "train", "preferred", func(s status.Status) bool {
-				// Three quarters of two cores: more would bring it little (fsp_scaling).
+				// Three quarters of two cores: more would gain little (fsp_scaling).
 				return s.Rule == "fsp.preferred" && s.Limit.InForce.Shares > 550 && !s.Fair.FairFinish.IsZero()
 			})
 			longPID, shortPID := c.pid(t, long, "train"), c.pid(t, short, "train")
@@ -66,12 +66,12 @@ func TestFairFinish(t *testing.T) {
 			ev := c.waitEvent(t, short, "train", "ended after ", "with its fair share it would have taken ")
 			t.Log(harness.EventText(ev))
 			c.waitStatus(t, long, "train", "told of the time saved", func(s status.Status) bool { return s.Node.SavedS > 1 })
-			// Its ghost is there yet, and the long one has all there is.
+			// Its ghost remains; the long one gets the whole pool.
 			st := c.waitStatus(t, long, "train", "alone", func(s status.Status) bool { return s.Node.Tasks == 1 && s.Limit.Fraction > 0.8 })
 			must.Less(t, 0, st.Fair.AheadCPUS)
 			c.stop(t, "long")
 
-			// What a run took is known of the next one, whatever it prints.
+			// A run's duration is known for the next one, whatever it prints.
 			silent := shell("awk 'BEGIN { for (k = 0; k < 60000000; k++) x += k }'; sleep 1")
 			first := c.finish(t, job{id: "silent", tasks: []task{silent}})
 			eventually(t, "the run is kept", func() error {

@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// The jobs of TestGPUGate: each needs what a quarter of the card has.
+// Each job of TestGPUGate needs a quarter of the card.
 const (
 	gateSteps   = 4
 	gateStepMiB = 16
@@ -24,14 +24,14 @@ const (
 	gateCardMiB = gateJobs*(gateSteps*gateStepMiB+contextSize/mib) + reserveMiB
 )
 
-// TestGPUGate has more jobs on a card than fit: without the gate the fifth fails, with it all
-// of them end well, and each finds in its memory what it has computed there.
+// TestGPUGate: more jobs than fit; without the gate the fifth fails, with it all succeed with
+// intact memory.
 func TestGPUGate(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
-		// Nobody keeps memory free on a card that is not shared.
+		// An unshared card has no reserve.
 		n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB - reserveMiB})
 		n.device = ""
 		for i := range gateJobs {
@@ -47,7 +47,7 @@ func TestGPUGate(t *testing.T) {
 		t.Run(fmt.Sprintf("%d jobs", jobs), func(t *testing.T) {
 			t.Parallel()
 			n := newGPUNode(t, card, "exec", gpuOptions{memory: gateCardMiB, plugin: map[string]string{"seats_per_gpu": strconv.Itoa(jobs), "turn": `"1s"`}})
-			// None ends before all have had all that they want: some of them must be parked.
+			// None ends before all have their memory, so some must be parked.
 			j := n.gateJob("many", "--count", "1000", "--pause-ms", "400", "--until", n.ending("many"))
 			j.group += fmt.Sprintf("count = %d\n", jobs)
 			n.register(t, j)
@@ -75,8 +75,7 @@ func TestGPUGate(t *testing.T) {
 	}
 }
 
-// gateJob is a job of TestGPUGate. It takes its memory in steps, so that several have begun
-// before the card is full.
+// gateJob takes its memory in steps, so that several start before the card is full.
 func (n gpuNode) gateJob(id string, args ...string) job {
 	return n.workload(id, nil, append([]string{"--steps", strconv.Itoa(gateSteps), "--bytes", strconv.Itoa(gateStepMiB * mib)}, args...)...)
 }

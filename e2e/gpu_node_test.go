@@ -26,16 +26,15 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// What the card of these tests has, and the part of it that the gate gives to nobody.
+// The card's memory, and the gate's reserve.
 const (
 	mib         = 1 << 20
 	cardMiB     = 1024
 	reserveMiB  = 64
-	contextSize = 8 * mib // what the card takes for a process
+	contextSize = 8 * mib // used by the card per process
 )
 
-// fakeCard builds what stands for a card and its software, with the C library that they need:
-// the tasks' root directory has none.
+// fakeCard builds the fake card's libraries, with the C library, which the tasks' chroot lacks.
 func fakeCard(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,34 +59,33 @@ func fakeCard(t *testing.T) string {
 	return dir
 }
 
-// gpuOptions say what differs from the usual node with a card.
+// gpuOptions are differences from the default node.
 type gpuOptions struct {
-	plugin    map[string]string // options of the device plugin, as HCL literals
-	memory    int               // MiB of each card; 0 = cardMiB
-	cards     int               // 0 = 1
-	noRuntime bool              // Docker does not know NVIDIA's runtime
-	driver    string            // "" = "ebbtide"
+	plugin    map[string]string // the device plugin's options, as HCL literals
+	memory    int               // MiB per card; 0 for cardMiB
+	cards     int               // 0 for 1
+	noRuntime bool              // Docker lacks NVIDIA's runtime
+	driver    string            // "" for "ebbtide"
 }
 
 // gpuNode is a node with one card.
 type gpuNode struct {
 	*cluster
 	dir string // with the libraries, the card's state and the gate
-	// groups are the names of the cards, and device what jobs ask for. A job that asks for none
-	// finds the card all the same: it is only a file.
+	// groups are the cards' names, device the request in jobs. The card's file is visible to
+	// jobs without a request too.
 	groups []string
 	device string
 }
 
-// Where tasks find that directory: in a volume, and where what stands for NVIDIA's runtime
-// brings it.
+// The directory inside tasks: in a volume, and where the fake runtime mounts it.
 const (
 	volumePath  = "/opt/fake"
 	runtimePath = "/usr/local/nvidia"
 )
 
-// nvidiaRuntime makes what stands for NVIDIA's container runtime: as that one does, it brings
-// the driver's libraries, and then lets runc go on.
+// nvidiaRuntime makes a fake of NVIDIA's container runtime, which injects the driver's
+// libraries and calls runc.
 func nvidiaRuntime(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	runc, err := harness.Look("runc")
@@ -113,7 +111,7 @@ exec %s "$@"
 	return map[string]string{"nvidia": path}
 }
 
-// cardEnvironment is what a process needs to find the libraries and the card's state.
+// cardEnvironment locates the libraries and the card's state.
 func cardEnvironment(dir string) []string {
 	return []string{"LD_LIBRARY_PATH=" + dir, "EBBTIDE_FAKE_GPU=" + dir + "/state", "EBBTIDE_GATE_CONTEXT=" + strconv.Itoa(contextSize), "EBBTIDE_GATE_LOG=1"}
 }
@@ -125,7 +123,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	must.NoError(t, os.CopyFS(dir, os.DirFS(card)))
 	state := filepath.Join(dir, "state")
 	must.NoError(t, os.WriteFile(state, nil, 0o666))
-	must.NoError(t, os.Chmod(state, 0o666)) // tasks of the exec engine are nobody's
+	must.NoError(t, os.Chmod(state, 0o666)) // the exec engine's tasks run as nobody
 	if opts.memory == 0 {
 		opts.memory = cardMiB
 	}
@@ -184,16 +182,16 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 // seat is a job with a seat on the card, and a volume.
 func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	k.cpu, k.meta = -1, meta
-	// As process 1 of its namespace it does not hear a signal that it has no handler for.
+	// Process 1 of a namespace ignores signals without a handler.
 	k.body += "kill_timeout = \"1s\"\n"
-	// Parked memory counts in the task's own: 72 MiB of a job of TestGPUGate, and 64 to spare.
+	// Parked memory counts in the task: 72 MiB for a job of TestGPUGate, plus 64.
 	device := ""
 	if n.device != "" {
 		device = fmt.Sprintf(" device %q {\n count = 1\n }\n", n.device)
 	}
 	k.body += "resources {\n cpu = 50\n memory = 200\n" + device + "}\n"
 	j := job{id: id}
-	if n.driver == "ebbtide" { // elsewhere it would be lost
+	if n.driver == "ebbtide" { // other drivers would ignore it
 		j.group = "volume \"fake\" {\n type = \"host\"\n source = \"fake\"\n}\n"
 		k.body += fmt.Sprintf("volume_mount {\n volume = \"fake\"\n destination = %q\n}\n", volumePath)
 	}
@@ -201,7 +199,7 @@ func (n gpuNode) seat(id string, k task, meta map[string]string) job {
 	return j
 }
 
-// workload is a job that uses the card as a training job does (device/fake/src/workload.c).
+// workload is a job that uses the card like training (device/fake/src/workload.c).
 func (n gpuNode) workload(id string, meta map[string]string, args ...string) job {
 	base := n.base()
 	k := task{command: base + "/ld.so", args: append([]string{base + "/workload"}, args...), env: make(map[string]string)}
@@ -212,7 +210,7 @@ func (n gpuNode) workload(id string, meta map[string]string, args ...string) job
 	return n.seat(id, k, meta)
 }
 
-// base is where tasks find the node's directory.
+// base is the node's directory inside tasks.
 func (n gpuNode) base() string {
 	if n.engine == "exec" {
 		return volumePath
@@ -220,16 +218,15 @@ func (n gpuNode) base() string {
 	return runtimePath
 }
 
-// long has a workload of some minutes, which says all the while how much memory it is told of.
-// Told to end, it checks that its memory holds what it has computed.
+// long runs a workload of minutes that keeps printing the memory it sees, and verifies its data
+// when it ends.
 func (n gpuNode) long(id string) job {
 	return n.workload(id, nil, "--steps", "1000", "--bytes", strconv.Itoa(mib/16), "--pause-ms", "400", "--until", n.ending(id))
 }
 
-// ending is the file for which a workload waits before it ends, as it sees it.
+// ending is the file whose creation ends a workload, as the task sees it.
 func (n gpuNode) ending(id string) string { return filepath.Join(n.base(), "end-"+id) }
 
-// end lets workloads end.
 func (n gpuNode) end(t *testing.T, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -237,14 +234,14 @@ func (n gpuNode) end(t *testing.T, ids ...string) {
 	}
 }
 
-// told waits until a task is told of so much memory, in MiB.
+// told waits until a task sees that much memory, in MiB.
 func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
 	t.Helper()
 	_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", fmt.Sprintf(`"memory": %d}`, size*mib))
 	must.NoError(t, err)
 }
 
-// succeeds waits for the end of a workload: all that it had computed was right.
+// succeeds waits for a workload's end with correct results.
 func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	t.Helper()
 	alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
@@ -257,12 +254,12 @@ func (n gpuNode) succeeds(t *testing.T, alloc *api.Allocation) {
 	}
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus)
 	must.NotNil(t, harness.FindEvent(alloc, "train", "Exit Code: 0"), must.Sprint(harness.Events(alloc, "train")))
-	// The last line may be on its way through Nomad's log collector yet.
+	// Nomad's log collector may still have the last line.
 	_, err = n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", `{"done": true}`)
 	must.NoError(t, err)
 }
 
-// filled is how much a workload of mode fill has got, in MiB.
+// filled is the memory that a fill workload got, in MiB.
 func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
 	t.Helper()
 	out, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", `"code": 2`)
@@ -274,7 +271,7 @@ func (n gpuNode) filled(t *testing.T, alloc *api.Allocation) int {
 	return bytes / mib
 }
 
-// standIn makes an image of which a command is the workload, whatever it is told to run.
+// standIn makes an image whose command is replaced by the workload.
 func (n gpuNode) standIn(t *testing.T, ref, command string, args ...string) {
 	t.Helper()
 	ctx := deadline(t, stepDeadline)
@@ -293,7 +290,7 @@ func (n gpuNode) standIn(t *testing.T, ref, command string, args ...string) {
 	must.NoError(t, n.docker.Client.ContainerRemove(ctx, c.ID, container.RemoveOptions{}))
 }
 
-// statistics are what Nomad shows of the containers on the card, by allocation and task.
+// statistics returns Nomad's device statistics by allocation and task.
 func (n gpuNode) statistics() (map[string]*api.StatObject, error) {
 	stats, err := n.agent.API.Nodes().Stats(n.agent.NodeID(), nil)
 	if err != nil {
@@ -311,7 +308,7 @@ func (n gpuNode) statistics() (map[string]*api.StatObject, error) {
 	return nil, errors.New("there are no seats")
 }
 
-// shows waits until Nomad shows that tasks hold memory of the card, of so much that they may.
+// shows waits until Nomad shows the tasks' use of the card, out of size.
 func (n gpuNode) shows(t *testing.T, size int, allocs ...*api.Allocation) {
 	t.Helper()
 	eventually(t, "Nomad shows what the tasks hold", func() error {

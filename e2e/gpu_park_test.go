@@ -26,16 +26,15 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// The card of TestGPUPark, and what a job there holds of it: two of them do not fit.
+// TestGPUPark's card, and a job's memory: two do not fit.
 const (
 	parkRoomMiB = 256
 	parkCardMiB = parkRoomMiB + reserveMiB
 	hogMiB      = 192
 )
 
-// TestGPUPark has jobs make room for others, and things go wrong meanwhile. Containers are
-// parked here because another job has a higher priority, unless a test says otherwise: a turn
-// takes longer than a test, and nobody is idle.
+// TestGPUPark parks jobs, and injects failures. Unless a test says otherwise a job of higher
+// priority causes the parking, as turns take longer than a test and no job is idle.
 func TestGPUPark(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
@@ -58,7 +57,7 @@ func TestGPUPark(t *testing.T) {
 			testNoHostMemory(t, n)
 		},
 		"idle": func(t *testing.T) {
-			// Whoever works says so every five seconds.
+			// Working jobs print every five seconds.
 			testIdleParked(t, node(t, "exec", map[string]string{"idle": `"8s"`, "lazy_return": "true"}))
 		},
 		"restarts": func(t *testing.T) {
@@ -91,9 +90,8 @@ func TestGPUPark(t *testing.T) {
 	}
 }
 
-// hog is a job that computes with so much of the card, in MiB, until it is told to end, and
-// looks then whether its memory holds what it has computed. Its limit of the host's memory lets
-// it be parked.
+// hog computes with size MiB of the card until told to end, then verifies its data. Its host
+// memory limit allows parking.
 func (n gpuNode) hog(id string, priority, size int, args ...string) job {
 	args = append([]string{
 		"--steps", "1", "--bytes", strconv.Itoa(size * mib), "--count", "600", "--pause-ms", "200", "--until", n.ending(id),
@@ -102,7 +100,7 @@ func (n gpuNode) hog(id string, priority, size int, args ...string) job {
 	return n.memory(j, "memory = 400")
 }
 
-// memory gives a job another limit of the host's memory.
+// memory changes a job's host memory limit.
 func (n gpuNode) memory(j job, limit string) job {
 	j.tasks[0].body = memoryLimit.ReplaceAllString(j.tasks[0].body, limit)
 	return j
@@ -118,7 +116,6 @@ func (n gpuNode) runs(t *testing.T, j job) *api.Allocation {
 	return alloc
 }
 
-// computes waits until a hog computes with all that it has.
 func (n gpuNode) computes(t *testing.T, alloc *api.Allocation) {
 	t.Helper()
 	_, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", `{"round": 1,`)
@@ -130,7 +127,7 @@ func (n gpuNode) computes(t *testing.T, alloc *api.Allocation) {
 	must.NoError(t, err)
 }
 
-// parked waits until people see that a task is parked, and what for.
+// parked waits until the status shows the parking and its cause.
 func (n gpuNode) parked(t *testing.T, alloc, by *api.Allocation) {
 	t.Helper()
 	st := n.waitStatus(t, alloc, "train", "parked", func(st status.Status) bool {
@@ -140,14 +137,13 @@ func (n gpuNode) parked(t *testing.T, alloc, by *api.Allocation) {
 	must.StrContains(t, st.GPU.Why, fmt.Sprintf("its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job %q)", by.ID[:8], by.JobID))
 }
 
-// back waits until a task that was parked goes on.
 func (n gpuNode) back(t *testing.T, alloc *api.Allocation) {
 	t.Helper()
 	st := n.waitStatus(t, alloc, "train", "back", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Running })
 	must.Zero(t, st.GPU.ParkedMiB())
 }
 
-// pair has a job parked for another one.
+// pair parks a job in favour of another.
 func (n gpuNode) pair(t *testing.T, victim, other string) (low, high *api.Allocation) {
 	t.Helper()
 	low = n.runs(t, n.hog(victim, 10, hogMiB))
@@ -156,16 +152,16 @@ func (n gpuNode) pair(t *testing.T, victim, other string) (low, high *api.Alloca
 	return low, high
 }
 
-// whole checks by the gate's books that nobody holds anything of the card any more.
+// whole checks in the gate's books that all memory is free.
 func (n gpuNode) whole(t *testing.T, id string) {
 	t.Helper()
-	// Of a container that ends at once the output may be lost, on a busy machine.
+	// On a busy machine a short container's output may be lost.
 	alloc := n.finish(t, n.workload(id, nil, "--mode", "fill", "--bytes", strconv.Itoa(mib), "--hold-ms", "1000"))
 	must.Eq(t, parkRoomMiB-contextSize/mib, n.filled(t, alloc))
 	n.succeeds(t, alloc)
 }
 
-// fail has calls of CUDA or NVML fail (device/fake); none if there are no words.
+// fail makes CUDA or NVML calls fail (device/fake); "" for none.
 func (n gpuNode) fail(t *testing.T, words string) {
 	t.Helper()
 	path := filepath.Join(n.dir, "state.fail")
@@ -176,7 +172,7 @@ func (n gpuNode) fail(t *testing.T, words string) {
 	must.NoError(t, os.WriteFile(path, []byte(words), 0o644))
 }
 
-// killGPUPlugin kills the plugin and waits until Nomad has started another one.
+// killGPUPlugin kills the plugin and waits for its restart.
 func (n gpuNode) killGPUPlugin(t *testing.T) {
 	t.Helper()
 	pids := n.agent.PluginPIDs("ebbtide-gpu")
@@ -190,7 +186,7 @@ func (n gpuNode) killGPUPlugin(t *testing.T) {
 	})
 }
 
-// testParked looks at what people see of a job that makes room for another one.
+// testParked checks what is shown of a parked job.
 func testParked(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "low", "high")
 	n.waitEvent(t, low, "train", fmt.Sprintf("GPU: its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job \"high\"); it comes back by itself", high.ID[:8]))
@@ -212,13 +208,13 @@ func testParked(t *testing.T, n gpuNode) {
 		}
 		return nil
 	})
-	// It does not compute meanwhile.
+	// It does not compute while parked.
 	out, err := n.agent.Logs(deadline(t, stepDeadline), low, "train", "stdout")
 	must.NoError(t, err)
 	n.end(t, "high")
 	n.succeeds(t, high)
 	n.back(t, low)
-	if n.engine == "exec" { // it comes half a minute after the other one
+	if n.engine == "exec" { // takes half a minute more
 		n.waitEvent(t, low, "train", "GPU: the task goes on after ", "in which it was parked")
 	}
 	_, err = n.agent.WaitLog(deadline(t, startDeadline), low, "train", "stdout", fmt.Sprintf(`{"round": %d,`, strings.Count(out, `{"round"`)+3))
@@ -227,7 +223,7 @@ func testParked(t *testing.T, n gpuNode) {
 	n.succeeds(t, low)
 }
 
-// seats are what Nomad shows of the containers on the first card, by allocation and task.
+// seats returns Nomad's statistics of the first card, by allocation and task.
 func (n gpuNode) seats() (map[string]*api.StatObject, error) {
 	stats, err := n.agent.API.Nodes().Stats(n.agent.NodeID(), nil)
 	if err != nil {
@@ -241,7 +237,7 @@ func (n gpuNode) seats() (map[string]*api.StatObject, error) {
 	return nil, errors.New("there are no seats")
 }
 
-// testParkedStopped stops a job that is parked: it ends as any other, and the card is free.
+// testParkedStopped: a stopped parked job ends normally and frees its memory.
 func testParkedStopped(t *testing.T, n gpuNode) {
 	_, high := n.pair(t, "stopped", "stays")
 	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), "stopped"))
@@ -250,7 +246,7 @@ func testParkedStopped(t *testing.T, n gpuNode) {
 	n.whole(t, "after-stop")
 }
 
-// testParkedKilled kills a task that is parked.
+// testParkedKilled kills a parked task.
 func testParkedKilled(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "killed", "survives")
 	must.NoError(t, unix.Kill(n.pid(t, low, "train"), unix.SIGKILL))
@@ -262,8 +258,8 @@ func testParkedKilled(t *testing.T, n gpuNode) {
 	n.whole(t, "after-kill")
 }
 
-// testParkedRestarted has Nomad start a task again that is parked: the new one waits for memory,
-// as any other, or for its turn: what its memory will be is known from its first run.
+// testParkedRestarted: a restarted parked task waits for memory like any other, or for its
+// turn, as its profile is known.
 func testParkedRestarted(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "again", "goes-first")
 	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
@@ -284,8 +280,7 @@ func testParkedRestarted(t *testing.T, n gpuNode) {
 	n.whole(t, "after-restart")
 }
 
-// testParkedCardLost has NVML not answer for the card while a container is parked: it stays so
-// until it can be known that there is room.
+// testParkedCardLost: while NVML fails, a container stays parked.
 func testParkedCardLost(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "patient", "other")
 	n.fail(t, "lost")
@@ -303,8 +298,7 @@ func testParkedCardLost(t *testing.T, n gpuNode) {
 	n.whole(t, "after-lost")
 }
 
-// testManagedStays has a job with managed memory, which CUDA cannot move: another one makes
-// room, though it has a higher priority.
+// testManagedStays: managed memory cannot be parked, so the other job is, despite its priority.
 func testManagedStays(t *testing.T, n gpuNode) {
 	const part = hogMiB / 2
 	managed := n.runs(t, n.hog("managed", 5, part, "--alloc", "managed"))
@@ -321,8 +315,8 @@ func testManagedStays(t *testing.T, n gpuNode) {
 	}
 }
 
-// testNoHostMemory has a job that cannot be parked because of its limit of the host's memory.
-// It is told, and how much it lacks; with that much it is parked.
+// testNoHostMemory: a job whose memory limit prevents parking is told how much is missing; with
+// that much it is parked.
 func testNoHostMemory(t *testing.T, n gpuNode) {
 	conf, _, err := n.agent.API.Operator().SchedulerGetConfiguration(nil)
 	must.NoError(t, err)
@@ -353,8 +347,7 @@ func testNoHostMemory(t *testing.T, n gpuNode) {
 	n.succeeds(t, low)
 }
 
-// testIdleParked has a job that does nothing make room for one of the same priority. It stays
-// away until it wants to compute.
+// testIdleParked: an idle job is parked for one of equal priority until it computes.
 func testIdleParked(t *testing.T, n gpuNode) {
 	idle := n.runs(t, n.memory(n.workload("idle", nil, "--steps", "1", "--bytes", strconv.Itoa(hogMiB*mib), "--count", "1", "--hold-ms", "30000"), "memory = 400"))
 	busy := n.runs(t, n.hog("busy", 50, hogMiB))
@@ -364,12 +357,12 @@ func testIdleParked(t *testing.T, n gpuNode) {
 	n.succeeds(t, idle)
 }
 
-// testParkedPluginKilled kills the plugin while a container is parked: nothing of it is lost,
-// and nobody is given its room twice.
+// testParkedPluginKilled: killing the plugin loses nothing of a parked container, and assigns
+// its room once.
 func testParkedPluginKilled(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "away", "here")
 	n.killGPUPlugin(t)
-	// It fits beside the one that is there, and would not beside both.
+	// It fits beside one job, but not beside both.
 	third := n.runs(t, n.hog("third", 50, parkRoomMiB-hogMiB-3*contextSize/mib))
 	st := n.waitStatus(t, low, "train", "parked still", func(st status.Status) bool {
 		return st.GPU != nil && st.GPU.State == seat.Parked && st.GPU.ParkedMiB() > 0
@@ -385,8 +378,8 @@ func testParkedPluginKilled(t *testing.T, n gpuNode) {
 	n.whole(t, "after-plugin")
 }
 
-// testLeavingPluginKilled kills the plugin while a container is about to be parked: the next one
-// lets it go on, and parks it then.
+// testLeavingPluginKilled kills the plugin during parking: the next one resumes the container,
+// then parks it.
 func testLeavingPluginKilled(t *testing.T, n gpuNode) {
 	low := n.runs(t, n.hog("leaving", 10, hogMiB))
 	n.fail(t, "lock")
@@ -424,7 +417,7 @@ func testLeavingPluginKilled(t *testing.T, n gpuNode) {
 	n.whole(t, "after-leaving")
 }
 
-// testParkedAgentKilled kills the agent while a container is parked, and with it its plugins.
+// testParkedAgentKilled kills the agent and its plugins with a parked container.
 func testParkedAgentKilled(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "before", "beside")
 	must.NoError(t, n.agent.Kill(deadline(t, stepDeadline)))
@@ -439,8 +432,7 @@ func testParkedAgentKilled(t *testing.T, n gpuNode) {
 	n.whole(t, "after-agent")
 }
 
-// testRestoreFails has CUDA not bring back a process: its job fails and is started again by
-// Nomad, and nobody else is hurt.
+// testRestoreFails: if CUDA cannot restore a process, only its job fails and is restarted.
 func testRestoreFails(t *testing.T, n gpuNode) {
 	const small = 32
 	other := n.runs(t, n.hog("bystander", 50, small))
@@ -468,7 +460,7 @@ func testRestoreFails(t *testing.T, n gpuNode) {
 	n.whole(t, "after-loss")
 }
 
-// testHardShares has two jobs where nobody gets more than his share, and is denied at once.
+// testHardShares: with hard shares, requests beyond the share are denied at once.
 func testHardShares(t *testing.T, n gpuNode) {
 	for name, want := range map[string]string{"parking": "false", "over_share": "deny", "shared": "true"} {
 		must.Eq(t, want, n.attribute(t, name))
@@ -484,7 +476,6 @@ func testHardShares(t *testing.T, n gpuNode) {
 	n.succeeds(t, long)
 }
 
-// attribute is one of the card's, as text.
 func (n gpuNode) attribute(t *testing.T, name string) string {
 	t.Helper()
 	node, err := n.agent.Node(t.Context())
@@ -495,8 +486,8 @@ func (n gpuNode) attribute(t *testing.T, name string) string {
 	return a.String()
 }
 
-// testCardLost has the card disappear, and be divided by MIG, while a job runs on it: nobody is
-// sent there, and the job is left alone.
+// testCardLost: a card that disappears or is switched to MIG gets no new jobs; running ones
+// continue.
 func testCardLost(t *testing.T, n gpuNode) {
 	runs := n.runs(t, n.hog("stays-on", 50, 16))
 	for word, why := range map[string]string{"lost": "it is not found any more", "mig": "it is divided by MIG: its parts are for NVIDIA's own plugin"} {
@@ -536,7 +527,7 @@ func testCardLost(t *testing.T, n gpuNode) {
 	n.succeeds(t, runs)
 }
 
-// health waits until Nomad knows all seats as unhealthy, and why, or as healthy.
+// health waits until all seats are unhealthy for the reason, or healthy for "".
 func (n gpuNode) health(t *testing.T, why string) {
 	t.Helper()
 	eventually(t, "Nomad knows how the card is", func() error {

@@ -19,16 +19,15 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// The paper's LAMMPS job on a card of 12 GiB: it holds 1.7 GB, and 8.3 GB in its last seconds.
-// Here it is a fiftieth of that, and shorter.
+// The paper's LAMMPS job on 12 GiB holds 1.7 GB, and 8.3 GB in its last seconds. Here a
+// fiftieth of that, and shorter.
 const (
 	planRoomMiB = 240
 	lammpsBase  = 34
 	lammpsPeak  = 166
 )
 
-// TestGPUPlan has two runs of a job beside each other whose memory collides, on a card without
-// parking: what they hold they keep.
+// TestGPUPlan runs two instances of a job whose memory collides, on a card without parking.
 func TestGPUPlan(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
@@ -51,20 +50,19 @@ func TestGPUPlan(t *testing.T) {
 	})
 }
 
-// lammps is a job with a late peak. The peaks of two do not fit beside each other.
+// lammps has a late peak; two peaks do not fit.
 func (n gpuNode) lammps() job {
 	const steps = 8
 	return n.workload("lammps", nil, "--steps", strconv.Itoa(steps), "--bytes", strconv.Itoa(lammpsBase*mib/steps),
 		"--peak", strconv.Itoa((lammpsPeak-lammpsBase)*mib), "--count", "8", "--pause-ms", "500")
 }
 
-// growing is a job that grows until it holds most of the card. Two of them come to wait for each
-// other, where one has had its memory before that by four seconds at most.
+// growing ends with most of the card. Two of them deadlock, unless one is ahead by four
+// seconds.
 func (n gpuNode) growing() job {
 	return n.workload("growing", nil, "--steps", "11", "--bytes", strconv.Itoa(16*mib), "--count", "2", "--pause-ms", "700")
 }
 
-// both runs a job twice at the same time.
 func (n gpuNode) both(t *testing.T, j job) []*api.Allocation {
 	t.Helper()
 	j.group += "count = 2\n"
@@ -87,8 +85,8 @@ func (n gpuNode) both(t *testing.T, j job) []*api.Allocation {
 	return out
 }
 
-// testPlanned runs a job once, which makes its profile, and then twice at a time: one of them is
-// paused before their memory collides, and both end well.
+// testPlanned profiles a job, then runs it twice: one instance is paused before the collision,
+// and both succeed.
 func testPlanned(t *testing.T, n gpuNode, j job) {
 	n.succeeds(t, n.finish(t, j))
 	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), j.id)) // else Nomad would not run it again
@@ -115,8 +113,8 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 	must.StrContains(t, log, "a container is resumed: ")
 }
 
-// testPeaksWait has late peaks collide that nobody has planned: one job waits for its peak until
-// the other one has ended, with what it holds on the card, and both end well.
+// testPeaksWait: of two unplanned late peaks, one waits, holding its memory, until the other
+// job has ended.
 func testPeaksWait(t *testing.T, n gpuNode) {
 	var longest float64
 	for _, alloc := range n.both(t, n.lammps()) {
@@ -133,8 +131,7 @@ func testPeaksWait(t *testing.T, n gpuNode) {
 	n.neverPaused(t)
 }
 
-// testGrowthFails has memory collide that is asked for bit by bit. In the end each waits for what
-// the other one holds, and only a denial helps: that job fails.
+// testGrowthFails: two jobs that grow step by step deadlock, and one is denied and fails.
 func testGrowthFails(t *testing.T, n gpuNode) {
 	failed := 0
 	for _, alloc := range n.both(t, n.growing()) {
@@ -154,7 +151,6 @@ func testGrowthFails(t *testing.T, n gpuNode) {
 	n.neverPaused(t)
 }
 
-// neverPaused checks that the plan has done nothing.
 func (n gpuNode) neverPaused(t *testing.T) {
 	t.Helper()
 	log, err := n.agent.Log()

@@ -20,8 +20,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestGPU has jobs on a card that stands for a real one: NVIDIA's libraries are fakes, and the
-// plugin, the gate, the preload library, Nomad and the containers are not.
+// TestGPU uses fakes of NVIDIA's libraries only; plugin, gate, preload library, Nomad and
+// containers are real.
 func TestGPU(t *testing.T) {
 	t.Parallel()
 	card := fakeCard(t)
@@ -62,9 +62,9 @@ func TestGPU(t *testing.T) {
 		},
 		"no library": func(t *testing.T) {
 			n := newGPUNode(t, card, "exec", gpuOptions{cards: 2, plugin: map[string]string{"preload": `"/nowhere/libebbtide-cuda.so"`, "seats_per_gpu": "1"}})
-			// Each card is a group of its own, which a job can name.
+			// Cards are groups of their own, which jobs can request.
 			n.device += "/" + n.groups[1]
-			// Its own limit and its neighbours' do not count: it has the card as it is.
+			// The card is unshared: limits do not apply.
 			alloc := n.finish(t, n.workload("alone", map[string]string{"ebbtide_gpu_memory": "64"}, "--mode", "fill", "--bytes", strconv.Itoa(mib)))
 			n.waitEvent(t, alloc, "train", "GPU: the job runs without a share of the memory: the preload library cannot be read: stat /nowhere/libebbtide-cuda.so")
 			must.Eq(t, cardMiB-contextSize/mib, n.filled(t, alloc))
@@ -78,8 +78,8 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// TestGPUSpread has Nomad place jobs at once on a node with four cards: all cards have as many
-// containers, and what comes later goes to the card that a job has left.
+// TestGPUSpread: concurrent jobs spread over four cards, and later ones use cards that were
+// freed.
 func TestGPUSpread(t *testing.T) {
 	t.Parallel()
 	const cards = 4
@@ -91,7 +91,7 @@ func TestGPUSpread(t *testing.T) {
 	for _, j := range jobs {
 		n.register(t, j)
 	}
-	on := make(map[string][]string) // the jobs of each card
+	on := make(map[string][]string) // jobs by card
 	for _, j := range jobs {
 		alloc, err := n.agent.WaitRunning(deadline(t, startDeadline), j.id)
 		must.NoError(t, err)
@@ -110,7 +110,7 @@ func TestGPUSpread(t *testing.T) {
 	}
 }
 
-// testShared has two jobs share the card, and a third that wants little and takes what it gets.
+// testShared has two jobs share the card, with a third that takes what it gets.
 func testShared(t *testing.T, n gpuNode) {
 	half := (cardMiB - reserveMiB) / 2
 	a, b := n.start(t, n.long("a")), n.start(t, n.long("b"))
@@ -127,7 +127,7 @@ func testShared(t *testing.T, n gpuNode) {
 	}
 }
 
-// testForged has a process say that its job wants more than it does.
+// testForged: a process claims a larger wish than its job's.
 func testForged(t *testing.T, n gpuNode) {
 	const wish = 100
 	j := n.workload("forged", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
@@ -138,7 +138,7 @@ func testForged(t *testing.T, n gpuNode) {
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
 }
 
-// testCleared has a program whose environment was cleared: it is kept to its share all the same.
+// testCleared: a program with a cleared environment is still limited to its share.
 func testCleared(t *testing.T, n gpuNode) {
 	const wish = 100
 	j := n.workload("cleared", map[string]string{"ebbtide_gpu_memory": strconv.Itoa(wish)})
@@ -149,7 +149,7 @@ func testCleared(t *testing.T, n gpuNode) {
 	must.Eq(t, wish-contextSize/mib, n.filled(t, alloc))
 }
 
-// testSeat looks at what a task is given, beside its volume and what it loads itself.
+// testSeat checks a task's injected environment and mounts beside its own.
 func testSeat(t *testing.T, n gpuNode) {
 	k := shell("env; ls /opt/fake; test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && ! touch /run/ebbtide/x && echo all is there")
 	k.env = map[string]string{"LD_PRELOAD": "/opt/theirs.so", "EBBTIDE_GPU_SEAT": `{"preload":"/etc/shadow","gate":"/root"}`}
@@ -167,7 +167,7 @@ func testSeat(t *testing.T, n gpuNode) {
 	}
 }
 
-// testWishTooLarge refuses what no moment could fulfil, before anything starts.
+// testWishTooLarge rejects impossible wishes before the start.
 func testWishTooLarge(t *testing.T, n gpuNode) {
 	alloc := n.finish(t, n.seat("greedy", shell("echo started"), map[string]string{"ebbtide_gpu_memory": "99999"}))
 	must.Eq(t, api.AllocClientStatusFailed, alloc.ClientStatus)
@@ -175,8 +175,7 @@ func testWishTooLarge(t *testing.T, n gpuNode) {
 	must.Nil(t, harness.FindEvent(alloc, "train", "Exit Code"))
 }
 
-// testGPUPluginKilled kills the device plugin: jobs go on and come back to the gate, and others
-// can come.
+// testGPUPluginKilled: jobs survive the device plugin and reconnect, and new ones can start.
 func testGPUPluginKilled(t *testing.T, n gpuNode) {
 	a := n.start(t, n.long("survivor"))
 	n.shows(t, cardMiB-reserveMiB, a)
@@ -194,7 +193,7 @@ func testGPUPluginKilled(t *testing.T, n gpuNode) {
 	n.succeeds(t, b)
 }
 
-// testSeatAfterAgent restarts a task after the agent: Nomad has forgotten the device's mounts.
+// testSeatAfterAgent restarts a task after the agent, which has lost the device's mounts.
 func testSeatAfterAgent(t *testing.T, n gpuNode) {
 	alloc := n.start(t, n.seat("again", shell("test -S $EBBTIDE_GATE && test -f $LD_PRELOAD && test -f /opt/fake/workload && echo all is there; sleep 600"), nil))
 	_, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there\n")
@@ -208,7 +207,7 @@ func testSeatAfterAgent(t *testing.T, n gpuNode) {
 	must.NoError(t, err)
 }
 
-// testNoCard has the plugin on a machine without a card.
+// testNoCard runs the plugin on a machine without a card.
 func testNoCard(t *testing.T) {
 	h := newHarness(t)
 	plugin, err := h.Tools.GPU(deadline(t, startDeadline))
@@ -229,7 +228,7 @@ func testNoCard(t *testing.T) {
 		}
 		return err
 	})
-	// Wishes that nobody can fulfil do no harm.
+	// Impossible wishes are harmless.
 	k := shell("echo here")
 	k.meta = map[string]string{"ebbtide_gpu_memory": "64"}
 	alloc := c.finish(t, job{id: "plain", tasks: []task{k}})

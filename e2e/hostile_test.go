@@ -34,9 +34,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestHostile puts tasks that do everything they can to the plugin beside neighbours, whose
-// limits, statuses and timing must be as before, also after the plugin was killed meanwhile.
-// What before means is measured beside the same tasks while they do nothing yet.
+// TestHostile runs attacking tasks beside neighbours whose limits, statuses and timing must
+// stay as measured before the attack, also across a plugin kill.
 func TestHostile(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
@@ -69,7 +68,7 @@ func testHostile(t *testing.T, c *cluster) {
 	w.refused(t, c)
 	much := int64(50 << 20)
 	if c.engine == "docker" {
-		much = 10 << 20 // its way to the log is long
+		much = 10 << 20 // its log takes long
 	}
 	eventually(t, "much output is written", func() error {
 		logs, err := filepath.Glob(filepath.Join(shared, "logs", "flood.stdout.*"))
@@ -126,8 +125,7 @@ func testHostile(t *testing.T, c *cluster) {
 	testNothingLeft(t, c)
 }
 
-// neighbour is a task that minds its own business: one grows, one has converged, one
-// reports nothing.
+// neighbours are well-behaved tasks: one grows, one has converged, one reports nothing.
 type neighbour struct {
 	alloc *api.Allocation
 	pid   int
@@ -146,7 +144,6 @@ func (n *neighbours) start(t *testing.T, id string, k task) {
 	n.tasks[id] = &neighbour{alloc, n.c.pid(t, alloc, "train")}
 }
 
-// status reads a neighbour's status on the host.
 func (n *neighbours) status(t *testing.T, id string) status.Status {
 	t.Helper()
 	st, err := status.ReadStatus(filepath.Join(n.c.agent.AllocDir(n.tasks[id].alloc.ID), private.DirName, private.StatusName("train")))
@@ -174,15 +171,15 @@ func (n *neighbours) printed(t *testing.T, id string) float64 {
 	return step
 }
 
-// seen is what was seen of the neighbours over some time.
+// seen are observations of the neighbours over some time.
 type seen struct {
-	shares, cores float64       // of the growing one, as a multiple of the flat one's
+	shares, cores float64       // of the growing task, relative to the flat one
 	age           time.Duration // of the oldest status
-	lag           time.Duration // by which what a status says was behind the output, at most
+	lag           time.Duration // maximum lag of a status behind the output
 	rss           uint64        // of the plugin, in bytes
 }
 
-// watch watches the neighbours while the growing and the flat one use some CPU.
+// watch observes the neighbours while growing and flat use some CPU.
 func (n *neighbours) watch(t *testing.T, when string) seen {
 	t.Helper()
 	const cpuSeconds = 6
@@ -227,7 +224,7 @@ func (n *neighbours) watch(t *testing.T, when string) seen {
 	})
 	s.shares = ratios / samples
 	for id, b := range behind {
-		// In time, at the speed at which it prints now.
+		// Converted to time at the current printing speed.
 		s.lag = max(s.lag, time.Duration(b/(n.printed(t, id)-steps[id])*float64(time.Since(begun))))
 	}
 	for _, pid := range n.c.agent.PluginPIDs("ebbtide-driver") {
@@ -238,19 +235,19 @@ func (n *neighbours) watch(t *testing.T, when string) seen {
 	return s
 }
 
-// unaffected compares what was seen with what was seen before.
+// unaffected compares observations.
 func (n *neighbours) unaffected(t *testing.T, before, now seen) {
 	t.Helper()
 	const few = 3 * 2 * time.Second // intervals
 	must.Between(t, before.shares/1.5, now.shares, before.shares*1.5)
-	// What the kernel makes of the shares on two cores is within a factor of three.
+	// The kernel follows the shares on two cores within a factor of three.
 	must.Between(t, before.cores/3, now.cores, before.cores*3)
 	must.LessEq(t, before.age+few, now.age)
 	must.LessEq(t, before.lag+few, now.lag)
 	must.LessEq(t, before.rss+64<<20, now.rss)
 }
 
-// conserved checks that all tasks together have the shares that Nomad gave them.
+// conserved checks that the shares of all tasks sum to Nomad's.
 func (n *neighbours) conserved(t *testing.T) {
 	t.Helper()
 	eventually(t, "the sum of the shares is what Nomad gave", func() error {
@@ -273,7 +270,7 @@ func (n *neighbours) conserved(t *testing.T) {
 	})
 }
 
-// residentMost is the most memory that a process has had, in bytes.
+// residentMost is a process's peak memory, in bytes.
 func residentMost(t *testing.T, pid int) uint64 {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -284,19 +281,18 @@ func residentMost(t *testing.T, pid int) uint64 {
 	return kib << 10
 }
 
-// canaries are files and a listener that nobody has a reason to touch. What opens one of
-// the files is told by fanotify.
+// canaries are files and a listener that must not be touched; fanotify reports opens.
 type canaries struct {
 	dir    string   // outside of all allocations
-	links  []string // to them, as a task would write them
+	links  []string // as a task would write them
 	listen net.Listener
 	asked  atomic.Int32 // connections
 
 	mu     sync.Mutex
-	opened []string // who has opened which
+	opened []string // processes and files
 }
 
-const canary = "step=1 loss=0.001\n" // something that would be read
+const canary = "step=1 loss=0.001\n" // parsable content
 
 func watchCanaries(t *testing.T, h *harness.Harness, n *neighbours) *canaries {
 	t.Helper()
@@ -355,7 +351,7 @@ func (w *canaries) read(events *os.File) {
 	}
 }
 
-// untouched checks that nobody has opened or changed a canary, or connected to it.
+// untouched checks that no canary was opened, changed or connected to.
 func (w *canaries) untouched(t *testing.T) {
 	t.Helper()
 	opened := func() []string {
@@ -376,7 +372,7 @@ func (w *canaries) untouched(t *testing.T) {
 	data, err := os.ReadFile(w.links[2])
 	must.NoError(t, err)
 	must.Eq(t, canary, string(data))
-	eventually(t, "our own looks are seen", func() error { // otherwise nothing has been watched
+	eventually(t, "our own looks are seen", func() error { // the watch itself works
 		if all := strings.Join(opened(), "\n"); !strings.Contains(all, "/shadow") || !strings.Contains(all, w.links[2]) {
 			return errors.New(all)
 		}
@@ -384,7 +380,7 @@ func (w *canaries) untouched(t *testing.T) {
 	})
 }
 
-// forge puts what it likes in the place of every file that the plugin writes or reads.
+// forge replaces every file that the plugin reads or writes.
 const forge = `
 data=$NOMAD_ALLOC_DIR/data; d=$data/ebbtide; logs=$NOMAD_ALLOC_DIR/logs; i=0
 yes 0001-01-01T00:00:00Z | head -c 9000000 >/tmp/rows; yes '' | head -c 9000000 >/tmp/lines
@@ -414,7 +410,7 @@ while :; do
   p=$d; put "$p"; usleep 300000; rm -rf "$d"; mkdir "$d"
 done 2>/dev/null`
 
-// flood prints: the worst numbers, lines without an end, and what a terminal would obey.
+// flood prints extreme numbers, endless lines and terminal escapes.
 const flood = `exec awk 'BEGIN {
   long = "x"; while (length(long) < 1048576) long = long long
   for (n = 1; ; n++) {
@@ -426,7 +422,7 @@ const flood = `exec awk 'BEGIN {
   }
 }'`
 
-// swap changes what lies where progress is read from.
+// swap keeps replacing the progress sources.
 const swap = `m=$NOMAD_ALLOC_DIR/data/m.jsonl
 while :; do
   for target in $LINKS; do
@@ -437,7 +433,7 @@ while :; do
   done
 done`
 
-// attackers are tasks that do no harm until they are told to.
+// attackers are idle until told to attack.
 func (w *canaries) attackers(t *testing.T, c *cluster) job {
 	t.Helper()
 	told := "until [ -e $NOMAD_ALLOC_DIR/go ]; do usleep 100000; done\n"
@@ -449,7 +445,7 @@ func (w *canaries) attackers(t *testing.T, c *cluster) job {
 	j := job{id: "hostile", tasks: []task{
 		one("forge", told+forge, ""),
 		one("flood", told+flood, ""),
-		// Legal, and slow with what is printed.
+		// Legal, but slow to parse.
 		one("slow", told+`long=$(head -c 60000 /dev/zero | tr '\0' x); while :; do echo $long; usleep 1000; done`,
 			`progress {
   pattern = "(.*x){30}.*(x.*){30}y(?P<value>[0-9]+)"
@@ -472,7 +468,7 @@ chmod +x /local/www/cgi-bin/metrics; exec busybox httpd -f -h /local/www -p `+li
 	return j
 }
 
-// refused checks that an endpoint that is not the job's own is refused before the start.
+// refused checks that a foreign endpoint is rejected before the start.
 func (w *canaries) refused(t *testing.T, c *cluster) {
 	t.Helper()
 	urls := map[string]string{
@@ -499,7 +495,7 @@ func (w *canaries) refused(t *testing.T, c *cluster) {
 	}
 }
 
-// testSnapshot asks every policy what it would do on the node now.
+// testSnapshot runs every policy on the node's snapshot.
 func testSnapshot(t *testing.T, c *cluster, tasks int) {
 	t.Helper()
 	cli, err := c.h.Tools.CLI(deadline(t, startDeadline))
@@ -542,8 +538,8 @@ func testSnapshot(t *testing.T, c *cluster, tasks int) {
 	}
 }
 
-// TestEntitlement checks that a task about which nothing is known keeps what it asked for,
-// and Nomad gave it, beside many small ones whose limits change.
+// TestEntitlement: a task without progress keeps its entitlement beside many small ones with
+// changing limits.
 func TestEntitlement(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{
 		settings: map[string]string{"policy": `"flowcon"`}, agent: harness.AgentConfig{ClientHCL: "cpu_total_compute = 10000"},
@@ -584,5 +580,5 @@ func TestEntitlement(t *testing.T) {
 	must.Less(t, 500, least)
 	ratio := cores[len(pids)] / rest
 	t.Logf("the one with 8000 MHz has %.2f cores, three with 500 have %.2f: %.1f times", cores[len(pids)], rest, ratio)
-	must.GreaterEq(t, 1.5, ratio) // it is 5.3 where nobody else computes, and 0.3 with equal shares
+	must.GreaterEq(t, 1.5, ratio) // 5.3 on an idle machine, 0.3 with equal shares
 }

@@ -16,16 +16,15 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// testBadJobspecs checks that what is wrong in a jobspec is said in the
-// allocation's events, by field and value and with what is allowed, and that
-// nothing was started.
+// testBadJobspecs: events name the invalid field, value and what is allowed, and nothing
+// starts.
 func testBadJobspecs(t *testing.T, c *cluster) {
 	for i, tc := range []struct {
 		name        string
 		config      string
 		meta        map[string]string
 		want        []string
-		hostNetwork bool // it is refused in the host's network only
+		hostNetwork bool // rejected in the host's network only
 	}{
 		{name: "unknown option in progress", config: `progress { metrik = "loss" }`, want: []string{"metrik"}},
 		{name: "unknown option of the driver", config: `cpu_hard_limits = true`, want: []string{"cpu_hard_limits"}},
@@ -82,7 +81,7 @@ func testBadJobspecs(t *testing.T, c *cluster) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if tc.hostNetwork && c.engine == "docker" { // otherwise the container's addresses are known once it runs
+			if tc.hostNetwork && c.engine == "docker" { // else the container's addresses are known only once it runs
 				tc.config += "\nnetwork_mode = \"host\""
 			}
 			alloc := c.finish(t, job{id: fmt.Sprintf("bad-%d", i), tasks: []task{{

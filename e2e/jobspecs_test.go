@@ -21,19 +21,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// specimen is a file of jobspecs/ that runs, and what its comment says to watch.
+// specimen is a running example from jobspecs/.
 type specimen struct {
 	*cluster
 	allocs map[string]*api.Allocation // by task
 }
 
-// status waits until the status of a task is as wanted.
 func (s specimen) wait(t *testing.T, task, what string, want func(status.Status) bool) status.Status {
 	t.Helper()
 	return s.waitStatus(t, s.allocs[task], task, what, want)
 }
 
-// reports waits until values are read.
 func (s specimen) reports(t *testing.T, task, metric string) status.Status {
 	t.Helper()
 	st := s.wait(t, task, "read", func(st status.Status) bool { return st.Reports > 3 && st.Value > 0 && st.Step > 0 })
@@ -41,7 +39,7 @@ func (s specimen) reports(t *testing.T, task, metric string) status.Status {
 	return st
 }
 
-// specimens are what to watch of each file. Those that are quiet run side by side.
+// specimens are the checks per file; quiet ones run in parallel.
 var specimens = map[string]struct {
 	quiet bool
 	watch func(*testing.T, specimen)
@@ -78,13 +76,13 @@ var specimens = map[string]struct {
 		s.waitEvent(t, g.alloc, "vae", "runs on: the move was called off")
 		s.wait(t, "vae", "running on", func(st status.Status) bool { return st.Move.State == "" && st.Step > ready.Step })
 	}},
-	// Not beside others: see what is known of Nomad in the README.
+	// Not in parallel: see Nomad's known issues in the README.
 	"cores.hcl": {false, func(t *testing.T, s specimen) {
 		st := s.reports(t, "mlp", "loss")
 		must.StrContains(t, st.Why, "cores of its own")
 	}},
 	"csv.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
-	// Not beside shim.hcl: of two shims one acts.
+	// Not beside shim.hcl: only one shim leads.
 	"hold.hcl": {false, func(t *testing.T, s specimen) {
 		s.reports(t, "mlp", "loss")
 		must.StrContains(t, movesOf(t, s.agent, "hold"), "flowcon-place placed")
@@ -126,7 +124,7 @@ var specimens = map[string]struct {
 	}},
 	"service.hcl": {false, func(t *testing.T, s specimen) {
 		st := s.wait(t, "predict", "measured, and alone not limited", func(st status.Status) bool {
-			return st.Class != "" && st.Target.Response > 0 && st.Limit.Fraction == 1 // once the jobs before have left the node
+			return st.Class != "" && st.Target.Response > 0 && st.Limit.Fraction == 1 // once earlier jobs have left the node
 		})
 		must.Eq(t, "service", st.Kind)
 		must.Eq(t, 0.15, float64(st.Target.QoE))
@@ -174,8 +172,7 @@ var specimens = map[string]struct {
 	}},
 }
 
-// TestJobspecs runs every file in jobspecs/ as it is, and looks at what its comment
-// says to watch.
+// TestJobspecs runs every file in jobspecs/ and checks what its comment promises.
 func TestJobspecs(t *testing.T) {
 	h := newHarness(t)
 	root, err := harness.FindRoot()

@@ -27,7 +27,6 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// lifecycleOptions is a cluster with a host volume and devices.
 func lifecycleOptions(t *testing.T, docker harness.DockerOptions) clusterOptions {
 	t.Helper()
 	devices := t.TempDir()
@@ -49,7 +48,7 @@ func lifecycleOptions(t *testing.T, docker harness.DockerOptions) clusterOptions
 	return opts
 }
 
-// volumeDir is a directory that tasks of any user may write to.
+// volumeDir is writable by all users.
 func volumeDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,7 +108,7 @@ func testLifecycle(t *testing.T, c *cluster) {
 	}
 }
 
-// testStart follows a real training run through everything that Nomad shows.
+// testStart checks everything Nomad shows of a real training run.
 func testStart(t *testing.T, c *cluster) {
 	ctx := deadline(t, startDeadline)
 	alloc := c.start(t, job{id: "start", tasks: []task{{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-style", "huggingface", "-wait", "5ms"}}}})
@@ -218,7 +217,7 @@ func testExecSessions(t *testing.T, c *cluster) {
 	must.Eq(t, "err\n", errOut)
 	must.Eq(t, 3, code)
 
-	// A stream that is longer than any buffer on the way, both ways.
+	// A stream longer than any buffer, both ways.
 	in := strings.Repeat("0123456789abcde\n", 1<<15)
 	out, _, code, err = c.agent.Exec(ctx, alloc, "train", false, strings.NewReader(in), "/bin/sh", "-c", "dd bs=4096 count=128 iflag=fullblock 2>/dev/null")
 	must.NoError(t, err)
@@ -232,9 +231,8 @@ func testExecSessions(t *testing.T, c *cluster) {
 	must.StrContains(t, out, "done")
 	must.StrContains(t, out, "/dev/")
 
-	// A command that is not there: an error or a status, and the task runs on.
-	// (In Nomad 1.11.2 the exec driver's own executor hangs over it for ever,
-	// and with it the task's stop.)
+	// A missing command yields an error, and the task keeps running. (Nomad 1.11.2's exec
+	// executor hangs on it for ever, and with it the task's stop.)
 	if c.engine == "exec" {
 		return
 	}
@@ -257,7 +255,7 @@ func testSignal(t *testing.T, c *cluster) {
 
 func testStop(t *testing.T, c *cluster) {
 	ctx := deadline(t, startDeadline)
-	// Into a file: Nomad's docker driver loses what a container says as it ends (hashicorp/nomad#6931).
+	// To a file: Nomad's docker driver loses final output (hashicorp/nomad#6931).
 	k := shell(`trap 'echo saved >$NOMAD_ALLOC_DIR/saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done`)
 	k.body = "kill_signal = \"SIGTERM\"\nkill_timeout = \"60s\""
 	alloc := c.start(t, job{id: "stop", tasks: []task{k}})
@@ -304,7 +302,7 @@ func testRestart(t *testing.T, c *cluster) {
 	must.NoError(t, err)
 	must.False(t, harness.Alive(pid))
 	must.NotEq(t, pid, c.pid(t, alloc, "train"))
-	// It is watched like a new one, and its history goes on in the same file.
+	// It is measured like a new task, and its history continues in the same file.
 	c.waitStatus(t, alloc, "train", "measured anew", func(s status.Status) bool { return s.Reports > 5 && s.Step < 100000 && s.CPUSeconds > 0 })
 }
 
@@ -323,7 +321,7 @@ func testExitCodes(t *testing.T, c *cluster) {
 
 	alloc = c.finish(t, job{id: "exit-0", tasks: []task{{args: []string{"-model", "logreg", "-steps", "60", "-threads", "1", "-wait", "20ms", "-every", "1"}}}})
 	must.Eq(t, api.AllocClientStatusComplete, alloc.ClientStatus, must.Sprint(harness.Events(alloc, "train")))
-	// The files of a task that has ended stay, with its last figures.
+	// The files of an ended task stay, with its last figures.
 	c.waitStatus(t, alloc, "train", "at its last step", func(s status.Status) bool { return s.Step == 60 && s.Reports == 60 })
 }
 
@@ -351,8 +349,7 @@ func testHostVolume(t *testing.T, c *cluster) {
 	must.StrContains(t, string(data), alloc.ID)
 }
 
-// testPorts reaches a task over a port that Nomad chose: mapped into a container
-// on a bridge, or on the host.
+// testPorts reaches a task over a dynamic port, mapped on a bridge or on the host.
 func testPorts(t *testing.T, c *cluster) {
 	k := shell("echo hello from $NOMAD_ALLOC_ID > local/index.html; exec busybox httpd -f -p 127.0.0.1:$NOMAD_PORT_http -h local")
 	port := "port \"http\" {}"
@@ -385,8 +382,7 @@ func testPorts(t *testing.T, c *cluster) {
 	})
 }
 
-// testGroupNetwork runs two tasks in one network namespace: one serves on its
-// loopback, the other asks it.
+// testGroupNetwork: two tasks share a network namespace.
 func testGroupNetwork(t *testing.T, c *cluster) {
 	if !c.cni {
 		t.Skip(harness.ErrNoCNI)
@@ -422,8 +418,8 @@ func testDevice(t *testing.T, c *cluster) {
 		}
 		return err
 	})
-	k.cpu = -1                  // the resources are in the body
-	k.args[1] += "; sleep 1000" // a container that ends at once may lose its log: hashicorp/nomad#6931
+	k.cpu = -1                  // the body has the resources
+	k.args[1] += "; sleep 1000" // a short container may lose its log: hashicorp/nomad#6931
 	alloc := c.start(t, job{id: "device", tasks: []task{k}})
 	says := []string{"a device"}
 	if c.engine == "docker" {
@@ -435,13 +431,13 @@ func testDevice(t *testing.T, c *cluster) {
 	}
 }
 
-// testRotatedLogs reads progress from output that Nomad rotates several times.
+// testRotatedLogs reads progress across log rotations.
 func testRotatedLogs(t *testing.T, c *cluster) {
 	k := shell(`awk 'BEGIN { for (n = 1; n <= 40000; n++) { printf "step=%d total=40000 loss=%.5f %0100d\n", n, 9000 / n, 0 } fflush() }'; sleep 1000`)
 	k.body = "logs {\n max_files = 2\n max_file_size = 1\n}"
 	if c.engine == "docker" {
-		// Docker's own file of this log, of 2 MiB as Nomad asks for it, must not be rotated
-		// as well: on a busy machine the end of it was once missing in Nomad's files.
+		// Docker's own log, by default 2 MiB, must not rotate too: Nomad's files once lacked
+		// its end on a busy machine.
 		k.config = "logging {\n type = \"json-file\"\n config {\n max-size = \"64m\"\n }\n}"
 	}
 	alloc := c.start(t, job{id: "rotated", body: "", group: "ephemeral_disk {\n size = 20\n}", tasks: []task{k}})
@@ -459,8 +455,7 @@ func testDiverged(t *testing.T, c *cluster) {
 	c.waitStatus(t, alloc, "train", "diverged", func(s status.Status) bool { return s.Diverged && s.Category == "CL" })
 }
 
-// testNothingLeft checks that tasks that have ended left no trace of theirs,
-// while the agent still runs.
+// testNothingLeft checks that ended tasks leave nothing behind.
 func testNothingLeft(t *testing.T, c *cluster) {
 	eventually(t, "nothing is left of ended tasks", func() error {
 		cgroups, err := harness.TaskCgroups(c.agent)

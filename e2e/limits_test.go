@@ -19,8 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// testLone checks that a task alone on its node keeps what Nomad gave it, while
-// it grows and when it has converged.
+// testLone: a task alone on its node is not limited, growing or converged.
 func testLone(t *testing.T, c *cluster) {
 	for name, k := range map[string]task{"growing": growing("train"), "flat": flat("train")} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +40,7 @@ func testLone(t *testing.T, c *cluster) {
 	}
 }
 
-// testCompeting puts a growing task beside a flat one, and then more.
+// testCompeting puts growing and flat tasks side by side.
 func testCompeting(t *testing.T, c *cluster) {
 	quota := false
 	if node, err := c.agent.Node(t.Context()); err == nil {
@@ -55,9 +54,8 @@ func testCompeting(t *testing.T, c *cluster) {
 	c.waitStatus(t, flatAlloc, "train", "converged", settled("train", "CL"))
 	growAlloc, growPID := run("growing", growing("train"))
 
-	// The join is the leaver's or the joiner's limit changing in the kernel; in
-	// weight mode the joiner has its fair share until it is measured, which is
-	// what it had.
+	// In weight mode a joining task has its fair share until it is measured, so the kernel's
+	// limits may not change.
 	converged := func(s status.Status) bool { return s.Category == "CL" && s.Limit.Fraction < 0.9 }
 	st := c.waitStatus(t, flatAlloc, "train", "limited", converged)
 	c.waitStatus(t, growAlloc, "train", "growing", func(s status.Status) bool { return s.Category == "NL" && s.Growth > 0 })
@@ -65,7 +63,7 @@ func testCompeting(t *testing.T, c *cluster) {
 		return converged(s) && (quota && s.Limit.QuotaCores > 0 || !quota && s.Limit.Shares < 400)
 	})
 
-	// What the status shows is what the kernel has.
+	// The status shows the kernel's values.
 	var k harness.Kernel
 	eventually(t, "the limits in the status are the kernel's", func() (err error) {
 		if st, err = c.status(t, flatAlloc, "train"); err != nil {
@@ -84,7 +82,7 @@ func testCompeting(t *testing.T, c *cluster) {
 		must.Less(t, 400, k.Shares)
 		must.Eq(t, 0, k.QuotaCores)
 		must.Greater(t, k.Shares, kernel(t, growPID).Shares)
-		// Others on the node are not squeezed: the sum is what it was.
+		// Other tasks keep theirs: the sum is unchanged.
 		sum := k.Shares + kernel(t, growPID).Shares
 		must.Between(t, 790, sum, 810)
 	}
@@ -95,8 +93,7 @@ func testCompeting(t *testing.T, c *cluster) {
 
 	cores := use(t, 12, growPID, flatPID)
 	if quota {
-		// A ceiling does not tell the ratio while others on the machine take
-		// what the growing task could have: try again for a quiet moment.
+		// Retry, as other load on the machine distorts the ratio under a ceiling.
 		for range 2 {
 			if cores[0]+cores[1] > 0.75*float64(runtime.NumCPU()) {
 				break
@@ -118,9 +115,8 @@ func testCompeting(t *testing.T, c *cluster) {
 		must.Positive(t, kernel(t, flatPID).Throttled)
 	}
 
-	// A third one joins, with twice the CPU in its job: that is what it is entitled to,
-	// while nothing is known of it. The others go on dividing what they have; a ceiling,
-	// which is a part of the pool, is lowered at once.
+	// A third task with twice the CPU gets its entitlement until measured; a ceiling, a
+	// fraction of the pool, is lowered at once.
 	changed := watchLimits(t, flatPID)
 	third := growing("train")
 	third.cpu = 800
@@ -152,7 +148,7 @@ func testCompeting(t *testing.T, c *cluster) {
 	t.Logf("three tasks: growing %.2f, converged %.2f, joined %.2f cores", cores[0], cores[1], cores[2])
 	must.Greater(t, cores[1], cores[0]+cores[2])
 
-	// Those that leave give everything back: the one that stays is as before.
+	// When tasks leave, the remaining one's limit is restored.
 	c.stop(t, "growing")
 	c.stop(t, "third")
 	eventually(t, "the limit of the task that stays is lifted", func() error {
@@ -164,9 +160,8 @@ func testCompeting(t *testing.T, c *cluster) {
 	c.stop(t, "flat")
 }
 
-// watchLimits tells when the limits of a process change, from now on. A decision
-// for another reason may come first; then what is measured is too early, not too
-// late.
+// watchLimits reports the next change of a process's limits. An unrelated decision makes the
+// measurement early, not late.
 func watchLimits(t *testing.T, pid int) <-chan time.Time {
 	t.Helper()
 	before := kernel(t, pid)
@@ -190,7 +185,6 @@ func watchLimits(t *testing.T, pid int) <-chan time.Time {
 	return changed
 }
 
-// withoutZeros drops the categories that no task is in.
 func withoutZeros(counts map[string]int) map[string]int {
 	m := make(map[string]int)
 	for k, n := range counts {
@@ -201,7 +195,7 @@ func withoutZeros(counts map[string]int) map[string]int {
 	return m
 }
 
-// taskStarted is when Nomad saw a task start.
+// taskStarted is the start by Nomad's events.
 func taskStarted(t *testing.T, alloc *api.Allocation, task string) time.Time {
 	t.Helper()
 	for _, ev := range alloc.TaskStates[task].Events {
@@ -213,7 +207,7 @@ func taskStarted(t *testing.T, alloc *api.Allocation, task string) time.Time {
 	return time.Time{}
 }
 
-// TestQuota is the papers' hard ceiling, for both engines on one agent each.
+// TestQuota tests the papers' hard ceiling with both engines.
 func TestQuota(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) {
@@ -224,9 +218,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestPolicyNone checks that with policy none nothing is ever limited, while
-// everything is still measured and shown; and, in the same cluster, that limits
-// which an earlier configuration left are released.
+// TestPolicyNone: limits are released and never set, but everything is measured.
 func TestPolicyNone(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"none"`}})
 	a := c.start(t, job{id: "growing", tasks: []task{growing("train")}})
@@ -242,8 +234,7 @@ func TestPolicyNone(t *testing.T) {
 	}
 }
 
-// TestLeftAlone checks tasks that are not to be limited: those that say so, and
-// those with cores of their own.
+// TestLeftAlone: tasks that opt out or have reserved cores are not limited.
 func TestLeftAlone(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"flowcon"`, "mode": `"quota"`, "quota_min_cores": "0.3"}})
 	off := flat("train")
@@ -273,12 +264,10 @@ func TestLeftAlone(t *testing.T) {
 	must.Eq(t, 0, after.QuotaCores)
 }
 
-// TestRealTraining is the two-task experiment with real training: a model that
-// still learns beside one that has converged.
+// TestRealTraining runs a learning model beside a converged one.
 func TestRealTraining(t *testing.T) {
 	c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{"policy": `"flowcon"`}})
-	// Two trainers a task, one of them silent: a model this small does not keep
-	// two CPUs busy, and both tasks must want all there is.
+	// Two trainers per task, one silent, as this model cannot keep two CPUs busy.
 	trainer := func(args string) task {
 		k := shell("trainer " + args + " -threads 1 -steps 0 -seed 2 -silent & exec trainer " + args + " -threads 1 -steps 0")
 		k.cpu, k.memory = 400, 256

@@ -15,32 +15,27 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// The loads of tests that need a certain curve. They want all of a two-core
-// machine, and what they report depends only on the CPU that they have used: a
-// test is the same on a slow machine, it takes longer. Tests that need a real
-// training run use the trainer.
+// Loads with a given curve that want all of a two-core machine. Reports depend on CPU used
+// only, so slow machines change nothing but the duration.
 
-// burner is a task that computes on two CPUs and reports a loss that is an
-// expression of awk over n, the number of reports so far. A report costs some
+// burner computes on two CPUs and reports a loss, an awk expression of the report number n, per
 // 20 ms of CPU.
 func burner(name, loss string) task {
 	return task{name: name, command: "/bin/sh", cpu: 400, args: []string{"-c", fmt.Sprintf(
 		`yes > /dev/null & exec awk 'BEGIN { while (1) { for (k = 0; k < 100000; k++) x += k; n++; printf "step=%%d loss=%%.6f\n", n, %s; fflush() } }'`, loss)}}
 }
 
-// growing is a task whose loss falls and falls.
+// growing's loss keeps falling.
 func growing(name string) task { return burner(name, "1000 - n / 10") }
 
-// flat is a task that has converged soon after its start: noise around a constant.
+// flat converges soon after its start.
 func flat(name string) task { return burner(name, "1 + 5 / n / n + rand() / 100") }
 
-// both waits until a growing task and a flat one are known as such.
 func settled(name, category string) func(status.Status) bool {
 	return func(s status.Status) bool { return s.Category == category }
 }
 
-// use measures the CPU that processes get between now and when they have used a
-// certain amount together: it takes the time it takes.
+// use measures the processes' CPU until they have used an amount together.
 func use(t *testing.T, cpuSeconds float64, pids ...int) []float64 {
 	t.Helper()
 	before := make([]harness.Kernel, len(pids))

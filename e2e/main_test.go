@@ -15,14 +15,12 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Parallel tests here wait for Nomad rather than compute, so more of them
-	// than there are CPUs run at a time. What computes is not parallel.
+	// Parallel tests wait for Nomad rather than compute.
 	_ = flag.Set("test.parallel", "12")
 	os.Exit(m.Run())
 }
 
-// TestExec and TestDocker run everything that can share one agent. They compute,
-// so they are not parallel.
+// TestExec and TestDocker run what can share an agent. They compute, so they are not parallel.
 
 func TestExec(t *testing.T)   { testEngine(t, "exec", harness.DockerOptions{}) }
 func TestDocker(t *testing.T) { testEngine(t, "docker", harness.DockerOptions{LiveRestore: true}) }

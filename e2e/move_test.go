@@ -21,7 +21,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// ebbtideMove runs the command as a person would.
 func ebbtideMove(a *harness.Agent, args ...string) (exit int, result move.Result, told string) {
 	var out, errs bytes.Buffer
 	exit = cli.Run(append([]string{"move", "-address", a.Addr}, args...), nil, &out, &errs)
@@ -31,7 +30,7 @@ func ebbtideMove(a *harness.Agent, args ...string) (exit int, result move.Result
 	return exit, result, errs.String()
 }
 
-// trainee is a job whose training can be moved.
+// trainee is a movable training job.
 func trainee(id string) job {
 	k := shell(`echo start >> $NOMAD_ALLOC_DIR/data/starts
 exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume`)
@@ -39,8 +38,7 @@ exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $
 	return job{id: id, group: "ephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
 }
 
-// testMoveBetweenNodes moves a training to and fro: each time it goes on where it was,
-// and runs once.
+// testMoveBetweenNodes moves a training back and forth: it resumes each time, and runs once.
 func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, trainee("mover"))
 	at := map[string]*cluster{first.agent.NodeID(): first, second.agent.NodeID(): second}
@@ -78,7 +76,7 @@ func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 		spec, _, err := first.agent.API.Jobs().Info("mover", nil)
 		must.NoError(t, err)
 		for _, c := range spec.TaskGroups[0].Constraints {
-			must.StrNotContains(t, c.LTarget, "unique", must.Sprint("the job is not bound any more"))
+			must.StrNotContains(t, c.LTarget, "unique", must.Sprint("the job is unbound"))
 		}
 		running := 0
 		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), "mover")
@@ -89,7 +87,7 @@ func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 			}
 		}
 		must.Eq(t, 1, running)
-		// It runs on, and is not started anew by the job's last change.
+		// It continues, and is not restarted by the job's last change.
 		to.waitStatus(t, alloc, "train", "learning on", func(s status.Status) bool { return s.Alloc == alloc.ID && s.Step > k.Step+20 })
 		now, _, err := first.agent.API.Allocations().Info(alloc.ID, nil)
 		must.NoError(t, err)
@@ -105,8 +103,7 @@ func testMoveBetweenNodes(t *testing.T, first, second *cluster) {
 	})
 }
 
-// testMoveShared moves a training whose disk stays behind: it finds what it has saved in a
-// volume that both nodes have.
+// testMoveShared: a checkpoint on a volume of both nodes needs no disk migration.
 func testMoveShared(t *testing.T, first, second *cluster) {
 	j := trainee("sharer")
 	k := &j.tasks[0]
@@ -125,7 +122,7 @@ func testMoveShared(t *testing.T, first, second *cluster) {
 	must.Eq(t, "/models/model.ckpt", result.Tasks[0].Path)
 	must.GreaterEq(t, result.Tasks[0].Saved, result.Tasks[0].Step)
 
-	// One that is in no volume is not started.
+	// A path outside of all volumes is rejected.
 	k.config = strings.ReplaceAll(k.config, "/models/", "/elsewhere/")
 	j.id = "sharer-nowhere"
 	failed := first.finish(t, j)
@@ -133,7 +130,7 @@ func testMoveShared(t *testing.T, first, second *cluster) {
 	must.StrContains(t, strings.Join(harness.Events(failed, "train"), "\n"), `checkpoint.path: "/elsewhere/model.ckpt" is not in a volume_mount of the task`)
 }
 
-// testMoveRefused is about what must not be moved: nothing happens to it.
+// testMoveRefused: refused moves change nothing.
 func testMoveRefused(t *testing.T, first, second *cluster) {
 	pinned := func(j job) job {
 		j.body = "constraint {\n attribute = \"${node.unique.name}\"\n value = \"" + first.agent.Name + "\"\n}"
@@ -143,7 +140,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, pinned(plain))
 	exit, _, told := ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
-	for _, want := range []string{"check: it cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
+	for _, want := range []string{"check: cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
 		must.StrContains(t, told, want)
 	}
 
@@ -152,7 +149,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 		first, second = second, first
 	}
 	before := first.waitStatus(t, alloc, "train", "learning", func(s status.Status) bool { return s.Reports > 5 })
-	// A target that takes nothing.
+	// An ineligible target.
 	first.eligible(t, second, false)
 	defer first.eligible(t, second, true)
 	exit, _, told = ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())

@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// moveTests prepare tasks to be moved, by hand.
+// moveTests send the move's signals by hand.
 func moveTests() map[string]func(*testing.T, *cluster) {
 	return map[string]func(*testing.T, *cluster){
 		"called off":     testMoveCalledOff,
@@ -29,25 +29,22 @@ func moveTests() map[string]func(*testing.T, *cluster) {
 	}
 }
 
-// What a task does when it is asked to save: it writes its step, under another name at
-// first.
+// The save handler: it writes its step to a temporary file, then renames it.
 const keeps = `trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n' USR1
 `
 
-// movable is a task that saves its state as the script says.
 func movable(script, lease string, more ...string) task {
 	k := shell(preamble + script + patient)
 	k.config = fmt.Sprintf("checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/ckpt-*\"\n lease = %q\n %s\n}", lease, strings.Join(more, "\n"))
 	return k
 }
 
-// signal sends one of the signals of a move.
 func (g goal) signal(t *testing.T, name string) {
 	t.Helper()
 	must.NoError(t, g.c.agent.Signal(deadline(t, stepDeadline), g.alloc, "train", name))
 }
 
-// ready brings a task to where it can be moved.
+// ready prepares a task for a move.
 func (g goal) ready(t *testing.T) status.Status {
 	t.Helper()
 	g.reporting(t)
@@ -74,7 +71,7 @@ func testMoveCalledOff(t *testing.T, c *cluster) {
 	must.Len(t, 1, step)
 	must.Eq(t, "ckpt-"+step[0], saved)
 
-	// It does nothing at all. What it had printed before is read in the meantime.
+	// It uses no CPU; earlier output is read in the meantime.
 	used := kernel(t, c.pid(t, g.alloc, "train")).CPU
 	time.Sleep(time.Second)
 	must.Eq(t, used, kernel(t, c.pid(t, g.alloc, "train")).CPU)
@@ -82,10 +79,10 @@ func testMoveCalledOff(t *testing.T, c *cluster) {
 	must.NoError(t, err)
 	g.signal(t, "EBBTIDE_RELEASE")
 	g.runsOn(t, "the move was called off", st.Reports)
-	g.signal(t, "EBBTIDE_RELEASE") // once more is no error
+	g.signal(t, "EBBTIDE_RELEASE") // repeating it is no error
 }
 
-// A frozen task would take no signal; stopped, it ends where it stands.
+// A stopped frozen task is killed without thawing.
 func testMoveStopped(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-stopped", movable(keeps+saves, "10m"))
 	g.ready(t)
@@ -117,8 +114,7 @@ func testMoveDoesNotSave(t *testing.T, c *cluster) {
 	must.SliceEmpty(t, plain.lines(t, "signals"), must.Sprint("Nomad's exec driver would have sent SIGINT"))
 }
 
-// testMoveSavesAndEnds is about a trainer that exits after it has saved: without a move
-// it goes on where it was.
+// testMoveSavesAndEnds: a trainer that exits after saving resumes if there is no move.
 func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-ends", movable("trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n; exit 0' TERM\n", "2s", `signal = "SIGTERM"`))
 	g.reporting(t)
@@ -133,8 +129,8 @@ func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 	})
 }
 
-// testMovePluginKilled kills the plugin while tasks are frozen: the next one lets them
-// run on when their lease ends, or ends them.
+// testMovePluginKilled: after a kill with frozen tasks, the next plugin thaws them at the end
+// of their lease, or stops them.
 func testMovePluginKilled(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "move-killed", movable(keeps, "8s"))
 	stopped := startGoal(t, c, "move-killed-stopped", movable(keeps, "10m"))

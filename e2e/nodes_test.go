@@ -15,12 +15,11 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestTwoNodes runs two clients on one machine: each shares its own tasks' CPU
-// and counts only them.
+// TestTwoNodes: two clients on one machine manage and count their own tasks only.
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	shared := map[string]string{"models": t.TempDir()} // as NFS would be
+	shared := map[string]string{"models": t.TempDir()} // as on NFS
 	first := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{HostVolumes: shared}})
 	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent, HostVolumes: shared}})
 	must.NotEq(t, first.agent.NodeID(), second.agent.NodeID())

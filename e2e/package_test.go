@@ -24,11 +24,9 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// machine is this Debian with changes of its own: what is installed there is not installed
-// here.
+// machine is an overlay of this Debian system for installing packages.
 type machine struct{ root string }
 
-// newMachine lays a file system in memory over this machine's.
 func newMachine(t *testing.T) machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -60,7 +58,6 @@ func newMachine(t *testing.T) machine {
 
 func (m machine) path(name string) string { return filepath.Join(m.root, name) }
 
-// run runs a program there, which must succeed.
 func (m machine) run(t *testing.T, argv ...string) string {
 	t.Helper()
 	cmd := exec.Command("/usr/bin/env", argv...)
@@ -72,7 +69,7 @@ func (m machine) run(t *testing.T, argv ...string) string {
 	return string(out)
 }
 
-// install installs a package there, documentation and all.
+// install installs a package with its documentation.
 func (m machine) install(t *testing.T, deb string) string {
 	t.Helper()
 	data, err := os.ReadFile(deb)
@@ -81,7 +78,7 @@ func (m machine) install(t *testing.T, deb string) string {
 	return m.run(t, "dpkg", "--path-include=/usr/share/*", "--install", "/tmp/ebbtide.deb")
 }
 
-// here runs the installed command outside, where the agent is.
+// here runs the installed command on the host, where the agent is.
 func (m machine) here(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
 	cmd := exec.Command(m.path("usr/bin/ebbtide"), args...)
@@ -89,7 +86,7 @@ func (m machine) here(t *testing.T, args ...string) (out string, err error) {
 	return string(text), err
 }
 
-// plugins are the processes of the installed driver, also of a file that was replaced since.
+// plugins returns the installed driver's processes, including those of replaced files.
 func (m machine) plugins(t *testing.T) (pids []string) {
 	t.Helper()
 	exes, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -100,15 +97,15 @@ func (m machine) plugins(t *testing.T) (pids []string) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if err == nil && strings.Count(string(line), "\x00") == 1 { // not a task's executor
+		if err == nil && strings.Count(string(line), "\x00") == 1 { // not an executor
 			pids = append(pids, filepath.Base(filepath.Dir(link)))
 		}
 	}
 	return pids
 }
 
-// TestPackage goes the way of the documentation: a plain Nomad, the package, setup, a restart;
-// then an upgrade while a job runs, and the way back.
+// TestPackage follows the documentation: plain Nomad, package, setup, restart, upgrade with a
+// running job, removal.
 func TestPackage(t *testing.T) {
 	before, after := os.Getenv("EBBTIDE_DEB_BEFORE"), os.Getenv("EBBTIDE_DEB")
 	if before == "" || after == "" {
@@ -130,7 +127,7 @@ func TestPackage(t *testing.T) {
 	}
 	c := &cluster{h: h, agent: agent, engine: "exec", driver: "ebbtide"}
 
-	// Installed: nothing of Nomad's is touched, and what is next is said.
+	// Installing changes nothing of Nomad's, and prints the next step.
 	must.StrContains(t, m.install(t, before), "ebbtide setup ")
 	version := func() string { return m.run(t, "dpkg-query", "-W", "-f", "${Version}", "ebbtide") }
 	versionBefore := version()
@@ -151,10 +148,9 @@ func TestPackage(t *testing.T) {
 		must.Eq(t, "", m.run(t, "systemd-analyze", "verify", "/usr/lib/systemd/system/ebbtide-shim.service"))
 	}
 
-	// Set up.
 	setup := []string{"setup", "-config", configs, "-plugins", m.path("opt/nomad/plugins"), "-engine", "exec"}
 	out, err := m.here(t, setup...)
-	must.ErrorContains(t, err, "exit status 2") // nobody to ask
+	must.ErrorContains(t, err, "exit status 2") // no terminal
 	must.StrContains(t, out, `+plugin "ebbtide-driver" {`)
 	out, err = m.here(t, append(setup, "-yes")...)
 	must.NoError(t, err, must.Sprint(out))
@@ -170,7 +166,6 @@ func TestPackage(t *testing.T) {
 	}
 	doctor()
 
-	// Upgraded while a job runs.
 	alloc := c.start(t, job{id: "package", tasks: []task{shell(`i=0; while :; do i=$((i+1)); echo "step=$i loss=$((10000/i))"; sleep 0.2; done`)}})
 	pid := c.pid(t, alloc, "train")
 	plugins := m.plugins(t)
@@ -186,7 +181,7 @@ func TestPackage(t *testing.T) {
 	must.StrHasSuffix(t, "dry_run = true\n", string(now))
 	must.True(t, harness.Alive(pid))
 	must.Eq(t, plugins, m.plugins(t))
-	// The old plugin runs, and what it starts anew is of the new one.
+	// The old plugin keeps running; what it executes is the new file.
 	short := c.finish(t, job{id: "package-short", tasks: []task{shell("echo step=1 loss=1")}})
 	must.Eq(t, api.AllocClientStatusComplete, short.ClientStatus)
 
@@ -202,7 +197,7 @@ func TestPackage(t *testing.T) {
 	must.Eq(t, pid, c.pid(t, alloc, "train"))
 	doctor()
 
-	// Removed, as documented: an agent that is restarted does without it.
+	// Removed as documented, the restarted agent runs without it.
 	c.stop(t, "package")
 	m.run(t, "dpkg", "--remove", "ebbtide")
 	restart()
@@ -216,14 +211,14 @@ func TestPackage(t *testing.T) {
 	m.run(t, "dpkg", "--purge", "ebbtide")
 	for _, name := range append(files, "/etc/nomad.d/ebbtide.hcl", "/opt/nomad/plugins") {
 		if !strings.Contains(strings.TrimPrefix(name, "/opt/nomad"), "ebbtide") && !strings.HasPrefix(name, "/opt/nomad/plugins") {
-			continue // a directory that others have, too
+			continue // shared directories
 		}
 		_, err := os.Lstat(m.path(name))
 		must.ErrorIs(t, err, os.ErrNotExist, must.Sprint(name))
 	}
 }
 
-// semantic is the version in a program of a Debian package's.
+// semantic is the program version of a Debian package's version.
 func semantic(deb string) string {
 	v, _, _ := strings.Cut(deb, "-")
 	return strings.Replace(v, "~", "-", 1)

@@ -24,15 +24,15 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// TestPrivate checks that tasks neither see nor write the private directory, that jobs which
-// ask for it do not start, and that Nomad's file API serves it.
+// TestPrivate: tasks cannot read or write the private directory, jobs that mount it are
+// rejected, and Nomad's file API serves it.
 func TestPrivate(t *testing.T) {
 	for _, engine := range []string{"exec", "docker"} {
 		t.Run(engine, func(t *testing.T) { testPrivate(t, newCluster(t, newHarness(t), engine, clusterOptions{})) })
 	}
 }
 
-// reaches tries every path from a task's own directories to the private one.
+// reaches tries all paths from a task's directories to the private one.
 const reaches = `
 for d in / /.. /alloc/.. /local/.. /secrets/.. "$NOMAD_ALLOC_DIR/.." "$NOMAD_TASK_DIR/.." "$NOMAD_SECRETS_DIR/.."; do
   [ -e "$d/.ebbtide" ] && echo "sees $d"
@@ -70,7 +70,7 @@ func testPrivate(t *testing.T, c *cluster) {
 		must.Eq(t, mode, st.Mode().Perm())
 	}
 
-	// A node has a snapshot once it has decided.
+	// A node has a snapshot after its first decision.
 	cli, err := c.h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)
 	snapshot := func(args ...string) (string, error) {
@@ -87,7 +87,6 @@ func testPrivate(t *testing.T, c *cluster) {
 		must.MapContainsKey(t, object, "now_s")
 	}
 
-	// Jobs that ask for it do not start.
 	refused := func(id string, k task, want string) {
 		t.Helper()
 		k.command, k.args = "/bin/sh", []string{"-c", "sleep 1000"}
@@ -111,7 +110,7 @@ func testPrivate(t *testing.T, c *cluster) {
 	}
 	must.Eq(t, alloc.ID, kept().Alloc)
 
-	// A template that is rendered through a symlink does write there: what it forges is ignored.
+	// A template rendered through a symlink can write there; the forged files are ignored.
 	link := shell("ln -s / $NOMAD_ALLOC_DIR/data/link")
 	link.name, link.body = "link", "lifecycle {\n hook = \"prestart\"\n}"
 	train := growing("train")

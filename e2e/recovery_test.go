@@ -20,7 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// pair is a growing and a flat task whose limits are settled.
+// pair is a growing and a flat task with settled limits.
 type pair struct {
 	c          *cluster
 	grow, flat *api.Allocation
@@ -47,7 +47,6 @@ func startPair(t *testing.T, c *cluster) *pair {
 	return p
 }
 
-// rows counts the rows of the flat task's history.
 func (p *pair) rows(t *testing.T) int {
 	t.Helper()
 	data, err := p.c.agent.Cat(deadline(t, stepDeadline), p.flat, "alloc/data/ebbtide/train.csv")
@@ -55,7 +54,7 @@ func (p *pair) rows(t *testing.T) int {
 	return bytes.Count(data, []byte("\n"))
 }
 
-// untouched checks that the tasks run on as they were.
+// untouched checks that the tasks kept running.
 func (p *pair) untouched(t *testing.T) {
 	t.Helper()
 	for alloc, pid := range map[*api.Allocation]int{p.grow: p.growPID, p.flat: p.flatPID} {
@@ -77,8 +76,8 @@ func (p *pair) untouched(t *testing.T) {
 	}
 }
 
-// limitsKept watches, until a condition holds, that the flat task stays limited.
-// A decision may move the limit a little; it may not be lifted.
+// limitsKept checks, until a condition holds, that the flat task stays limited, apart from
+// small changes.
 func (p *pair) limitsKept(t *testing.T, what string, until func() error) {
 	t.Helper()
 	eventually(t, what, func() error {
@@ -88,7 +87,7 @@ func (p *pair) limitsKept(t *testing.T, what string, until func() error) {
 	})
 }
 
-// goesOn checks that the loop remembers and works.
+// goesOn checks that the loop has its state and works.
 func (p *pair) goesOn(t *testing.T) {
 	t.Helper()
 	var st status.Status
@@ -110,8 +109,7 @@ func (p *pair) goesOn(t *testing.T) {
 		}
 		return nil
 	})
-	// And it still decides: without the growing task the limit is lifted, back
-	// to what Nomad had set.
+	// Without the growing task the limit is restored.
 	p.untouched(t)
 	p.c.stop(t, "growing")
 	must.False(t, harness.Alive(p.growPID))
@@ -121,7 +119,6 @@ func (p *pair) goesOn(t *testing.T) {
 		}
 		return nil
 	})
-	// A signal and a stop still reach the task.
 	p.c.stop(t, "flat")
 	must.False(t, harness.Alive(p.flatPID))
 }
@@ -147,7 +144,7 @@ func testAgentKilled(t *testing.T, c *cluster, withPlugin bool) {
 	p := startPair(t, c)
 	pids := c.agent.PluginPIDs("ebbtide-driver")
 	must.Len(t, 1, pids)
-	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // it must not restart the plugin meanwhile
+	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // it must not restart the plugin yet
 	if withPlugin {
 		must.NoError(t, unix.Kill(pids[0], unix.SIGKILL))
 	}

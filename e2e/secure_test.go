@@ -26,24 +26,23 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// TestSecure has the shim on three nodes with containers, on which everybody needs a token
-// and a certificate: as a program with a token, then as a Nomad job with the identity that
-// Nomad gives it.
+// TestSecure runs the shim on three nodes with ACLs and mTLS: as a program with a token, then
+// as a Nomad job with a workload identity.
 func TestSecure(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
 	t.Run("refused", s.testRefused)
 	flat := s.fill(t)
 	s.join(t, "docker")
-	s.join(t, "exec") // where containers cannot go
+	s.join(t, "exec") // without containers
 	must.True(t, t.Run("as a program", func(t *testing.T) { s.testProgram(t, flat) }))
 	t.Run("as a job", s.testJob)
 }
 
-// secured is a cluster with tokens and certificates; its first node is the server.
+// secured is a cluster with ACLs and mTLS; its first node is the server.
 type secured struct {
 	*cluster
-	nodes map[string]*cluster // all, by their IDs
+	nodes map[string]*cluster // by ID
 	cli   string
 	token string // with the policy of jobspecs/acl
 }
@@ -58,7 +57,7 @@ func newSecured(t *testing.T) *secured {
 	return s
 }
 
-// node starts a node that sorts its tasks soon.
+// node starts a node with short SpeCon intervals.
 func (s *secured) node(t *testing.T, h *harness.Harness, engine string, agent harness.AgentConfig) *cluster {
 	t.Helper()
 	agent.Chroot = installed(s.cli)
@@ -70,7 +69,7 @@ func (s *secured) node(t *testing.T, h *harness.Harness, engine string, agent ha
 	return c
 }
 
-// installed puts the command into the root of exec's tasks, where people have it.
+// installed mounts the command into exec's chroot.
 func installed(cli string) map[string]string { return map[string]string{cli: "/usr/bin/ebbtide"} }
 
 func (s *secured) join(t *testing.T, engine string) {
@@ -83,7 +82,7 @@ func (s *secured) product(path ...string) string {
 	return filepath.Join(append([]string{s.h.Tools.Root}, path...)...)
 }
 
-// newToken makes a token with the rights that the shim needs, but for what is said of one.
+// newToken makes a token with the shim's policy, modified by change.
 func (s *secured) newToken(t *testing.T, name string, ttl time.Duration, but string) string {
 	t.Helper()
 	rules, err := os.ReadFile(s.product("jobspecs", "acl", "shim.hcl"))
@@ -94,7 +93,6 @@ func (s *secured) newToken(t *testing.T, name string, ttl time.Duration, but str
 	return token
 }
 
-// access is how a shim reaches the cluster.
 type access struct {
 	address, token string
 	cert           harness.Certificate
@@ -107,7 +105,6 @@ func (s *secured) access(t *testing.T) access {
 	return access{s.agent.Addr, s.token, cert}
 }
 
-// config writes the configuration of a shim.
 func (a access) config(t *testing.T) (file string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,7 +137,6 @@ migration {
 	return file
 }
 
-// run runs a command to its end.
 func run(t *testing.T, env []string, argv ...string) (exit int, output string) {
 	t.Helper()
 	cmd := exec.CommandContext(deadline(t, stepDeadline), argv[0], argv[1:]...)
@@ -153,7 +149,7 @@ func run(t *testing.T, env []string, argv ...string) (exit int, output string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// nomad runs Nomad's own command with the token that may do everything.
+// nomad runs Nomad's CLI with the management token.
 func (s *secured) nomad(t *testing.T, args ...string) {
 	t.Helper()
 	path, err := s.h.Tools.Nomad(deadline(t, startDeadline))
@@ -163,7 +159,7 @@ func (s *secured) nomad(t *testing.T, args ...string) {
 	t.Log(out)
 }
 
-// testRefused is about shims that cannot do anything: they say why, and end.
+// testRefused: shims without rights report why and exit.
 func (s *secured) testRefused(t *testing.T) {
 	stranger, err := harness.NewAuthority(t.TempDir())
 	must.NoError(t, err)
@@ -185,8 +181,8 @@ func (s *secured) testRefused(t *testing.T) {
 		spoil func(*access)
 		want  string
 	}{
-		"unknown token":  {func(a *access) { a.token = "3d1f4a52-0000-4000-8000-7c1b7d9b1e55" }, "the token is unknown to Nomad, or has expired"},
-		"expired token":  {func(a *access) { a.token = expired }, "the token is unknown to Nomad, or has expired"},
+		"unknown token":  {func(a *access) { a.token = "3d1f4a52-0000-4000-8000-7c1b7d9b1e55" }, "Nomad rejects the token: it is unknown or has expired"},
+		"expired token":  {func(a *access) { a.token = expired }, "Nomad rejects the token: it is unknown or has expired"},
 		"no signals":     {lacks(`"alloc-lifecycle", `), `missing right: namespace "default": alloc-lifecycle`},
 		"no list":        {lacks(`"list-jobs", `), `missing right: namespace "default": list-jobs`},
 		"no nodes":       {lacks("node {\n  policy = \"read\"\n}"), "missing right: node: read"},
@@ -207,7 +203,6 @@ func (s *secured) testRefused(t *testing.T) {
 	}
 }
 
-// converged is a training that has converged when it has begun.
 func converged(id string, migrates bool) job {
 	if migrates {
 		return optIn(trainee(id))
@@ -215,8 +210,7 @@ func converged(id string, migrates bool) job {
 	return trainee(id)
 }
 
-// fill starts two trainings that have converged, of which one lets itself be moved, beside
-// two that learn on.
+// fill starts two converged trainings, one of them movable, beside two that learn.
 func (s *secured) fill(t *testing.T) *api.Allocation {
 	t.Helper()
 	moves := s.start(t, converged("moves", true))
@@ -229,8 +223,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	return moves
 }
 
-// waitMoved waits until the job of an allocation runs on another node: it goes on where it
-// was, and runs once.
+// waitMoved waits until the job runs on another node, once, from its checkpoint.
 func (s *secured) waitMoved(t *testing.T, old *api.Allocation) {
 	t.Helper()
 	ctx := deadline(t, startDeadline)
@@ -285,7 +278,6 @@ func (s *secured) waitMoved(t *testing.T, old *api.Allocation) {
 	})
 }
 
-// shim starts one as a program.
 func (s *secured) shim(t *testing.T, name string) *harness.Process {
 	t.Helper()
 	p, err := s.h.Start(deadline(t, startDeadline), name, []string{s.cli, "shim", "-config", s.access(t).config(t)}, nil)
@@ -293,7 +285,6 @@ func (s *secured) shim(t *testing.T, name string) *harness.Process {
 	return p
 }
 
-// waitLine waits until a program has said something.
 func waitLine(t *testing.T, p *harness.Process, text string) {
 	t.Helper()
 	eventually(t, p.Name+" says "+text, func() error {
@@ -306,7 +297,6 @@ func waitLine(t *testing.T, p *harness.Process, text string) {
 	})
 }
 
-// endShim asks a program to end.
 func (s *secured) endShim(t *testing.T, p *harness.Process) {
 	t.Helper()
 	must.NoError(t, p.Signal(unix.SIGTERM))
@@ -317,8 +307,8 @@ func (s *secured) endShim(t *testing.T, p *harness.Process) {
 	must.StrNotContains(t, string(out), s.token)
 }
 
-// testProgram has two of them: one moves the job that lets itself be moved, and when it
-// is told to end the other takes over.
+// testProgram runs two shims: one moves the movable job, and the other takes over when it
+// stops.
 func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	leads := s.shim(t, "shim-1")
 	waitLine(t, leads, "following the cluster")
@@ -333,7 +323,7 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	s.endShim(t, next)
 }
 
-// testJob has it as the jobspec that the product brings along.
+// testJob runs the product's jobspec.
 func (s *secured) testJob(t *testing.T) {
 	s.takes(t, false)
 	more := s.start(t, converged("moves-too", true))
@@ -342,7 +332,7 @@ func (s *secured) testJob(t *testing.T) {
 
 	const name = "ebbtide-shim"
 	s.nomad(t, "acl", "policy", "apply", "-namespace", "default", "-job", name, name, s.product("jobspecs", "acl", "shim.hcl"))
-	// With a policy that moves tasks that do not compute.
+	// With a policy that moves idle tasks.
 	spec, err := os.ReadFile(s.product("jobspecs", "shim.hcl"))
 	must.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "shim.hcl")
@@ -375,7 +365,7 @@ func (s *secured) testJob(t *testing.T) {
 	}
 }
 
-// takes says whether nodes other than the first take allocations.
+// takes sets the eligibility of all nodes but the first.
 func (s *secured) takes(t *testing.T, yes bool) {
 	t.Helper()
 	for id := range s.nodes {
@@ -386,8 +376,8 @@ func (s *secured) takes(t *testing.T, yes bool) {
 	}
 }
 
-// shims reads what the allocations of the shim's job have said. It is an error unless one
-// leads, another stands by, and Nomad finds both well.
+// shims returns the shim allocations' logs, or an error unless one leads, another stands by,
+// and both are healthy.
 func (c *cluster) shims(t *testing.T, jobID string) (logs map[string]string, err error) {
 	ctx := deadline(t, stepDeadline)
 	stubs, err := c.agent.Allocs(ctx, jobID)

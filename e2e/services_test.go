@@ -26,12 +26,11 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// serveArgs make an inference service whose batches take some tenths of a second.
+// serveArgs make batches of some tenths of a second.
 const serveArgs = "serve -model mlp -threads 2 -work 200 -report 500ms"
 
-// service is a job with an inference service that wants two CPUs, and a client
-// that asks it for one batch after the other. The response time is read from the
-// service's output, or from its histogram.
+// service is an inference service that wants two CPUs, with a client that requests batches in
+// sequence. The response time is read from its output or histogram.
 func (c *cluster) service(id string, target float64, histogram bool) job {
 	serve := shell("exec trainer " + serveArgs + " -listen $NOMAD_ADDR_http")
 	serve.name, serve.cpu = "serve", 400
@@ -49,8 +48,7 @@ func (c *cluster) service(id string, target float64, histogram bool) job {
 	return job{id: id, group: "network {\n port \"http\" {}\n}\n", tasks: []task{serve, load}}
 }
 
-// keeps waits until a condition on a task's status has held for a few decisions in
-// a row: figures of one moment say little on a machine that others use, too.
+// keeps waits until a status condition has held for several decisions, as the machine is noisy.
 func (c *cluster) keeps(t *testing.T, alloc *api.Allocation, task, what string, want func(status.Status) bool) status.Status {
 	t.Helper()
 	var since time.Time
@@ -65,14 +63,12 @@ func (c *cluster) keeps(t *testing.T, alloc *api.Allocation, task, what string, 
 	})
 }
 
-// crowded says that a service does not get the CPU that it was given and needs:
-// others on the machine, who are not on the node, take it.
+// crowded reports whether processes outside of the node take the service's CPU.
 func crowded(s status.Status) bool {
 	return s.Class == "B" && s.Limit.Fraction > 0.6 && s.Use < s.Limit.Fraction*3/4
 }
 
-// responseAlone is how long a batch of the service takes on the whole machine, when
-// nobody disturbs it.
+// responseAlone is a batch's duration on an idle machine.
 func responseAlone(t *testing.T) float64 {
 	t.Helper()
 	root, err := harness.FindRoot()
@@ -108,8 +104,7 @@ func responseAlone(t *testing.T) float64 {
 
 func satisfied(s status.Status) bool { return s.Class == "S" || s.Class == "G" }
 
-// TestServices puts training jobs beside a service that has what it needs while it
-// is alone: it has it again soon, and they have the rest.
+// TestServices: beside training jobs a service regains its target, and they get the rest.
 func TestServices(t *testing.T) {
 	alone := responseAlone(t)
 	for _, mode := range []string{"weight", "quota"} {
@@ -117,7 +112,7 @@ func TestServices(t *testing.T) {
 			c := newCluster(t, newHarness(t), "exec", clusterOptions{settings: map[string]string{
 				"mode": quote(mode), "max_interval": `"4s"`, "quota_min_cores": "0.1",
 			}})
-			// Two fifths of the machine will do, and a third will not.
+			// Two fifths of the machine suffice, a third does not.
 			target := 2.5 * alone
 			svc := c.start(t, c.service("service", target, mode == "weight"))
 			pid := c.pid(t, svc, "serve")
@@ -143,7 +138,7 @@ func TestServices(t *testing.T) {
 			}
 			t.Logf("beside training a batch takes %.3f s, with %.0f %% of the pool", st.Target.Response, 100*st.Limit.Fraction)
 			must.Between(t, 1.0/6, float64(st.Limit.Fraction), 0.8)
-			// Everything is given to somebody, and nobody has less than the floor.
+			// The pool is divided fully, and each task has the floor.
 			shared(t, c, map[*api.Allocation]string{svc: "serve", grow: "train", flatAlloc: "train"})
 			if mode == "weight" {
 				sum := kernel(t, pid).Shares + kernel(t, growPID).Shares + kernel(t, flatPID).Shares
@@ -174,7 +169,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// shared waits until the limits of tasks sum to the whole pool.
+// shared waits until the tasks' limits sum to the pool.
 func shared(t *testing.T, c *cluster, tasks map[*api.Allocation]string) {
 	t.Helper()
 	eventually(t, "the pool is divided", func() error {
@@ -197,8 +192,7 @@ func shared(t *testing.T, c *cluster, tasks map[*api.Allocation]string) {
 	})
 }
 
-// testUnreachable is about a service that cannot have what it asks for: it takes
-// what the bounds allow and no more.
+// testUnreachable: a service with an impossible target gets what the bounds allow.
 func testUnreachable(t *testing.T, c *cluster, target float64, others ...int) {
 	svc := c.start(t, c.service("unreachable", target, false))
 	pid := c.pid(t, svc, "serve")
@@ -211,8 +205,7 @@ func testUnreachable(t *testing.T, c *cluster, target float64, others ...int) {
 			sum += k.Shares
 			least = min(least, k.Shares)
 		}
-		// A moment is possible in which some of the limits are set already. Shares
-		// are whole numbers.
+		// Some limits may already be set. Shares are integers.
 		if n := uint64(len(others) + 1); sum >= 1180 && sum <= 1220 && (least+1)*2*n < sum {
 			return fmt.Errorf("one of them has %d shares of %d", least, sum)
 		}

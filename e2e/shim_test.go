@@ -32,8 +32,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// TestShim has a converged training beside two that learn on, and a node without any:
-// the shim takes it there, once.
+// TestShim: a converged training beside two that learn moves to an empty node, once.
 func TestShim(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -45,14 +44,14 @@ func TestShim(t *testing.T) {
 	c.Web.Address = ""
 	c.Nomad.Address = first.agent.Addr
 
-	// Three on one node. The one that is to move has converged when the others begin.
+	// Three on one node. The movable one has converged before the others start.
 	flat := optIn(trainee("flat"))
 	alloc := first.start(t, flat)
 	var others []string
 	var grows *api.Allocation
 	for i := range 2 {
 		id := fmt.Sprintf("grows-%d", i)
-		// It moves by the same part of its range again and again.
+		// It moves by the same fraction of its range with each report.
 		grows = first.start(t, job{id: id, tasks: []task{shell(`n=0; v=-100
 while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`)}})
 		others = append(others, id)
@@ -89,7 +88,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	t.Run("killed", func(t *testing.T) { testShimKilled(t, first, second) })
 }
 
-// runShims runs shims of one cluster in this process, until stop is called.
+// runShims runs shims of one cluster in this process until stop is called.
 func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -112,9 +111,8 @@ func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 	return stop
 }
 
-// testShimPlaces has Nomad place a job beside two that learn, for want of another node:
-// there is one a moment later, whose only task has converged, and the shim takes it there
-// once it trains: before, it could not save.
+// testShimPlaces: Nomad places a job beside two that learn; once a better node exists and the
+// job reports, the shim moves it.
 func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Allocation) {
 	growth := func(alloc *api.Allocation) (sum float64, err error) {
 		st, err := first.status(t, alloc, "train")
@@ -123,7 +121,7 @@ func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Alloc
 		}
 		return sum, err
 	}
-	// It may have seemed to grow when it went on there.
+	// It may have seemed to grow after the move.
 	eventually(t, "the other node has hardly any growth", func() error {
 		most, err := growth(grows)
 		if err != nil {
@@ -145,15 +143,15 @@ func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Alloc
 	first.stop(t, "fresh")
 }
 
-// hasty is a training that uses all it gets of one core, and whose end is known.
+// hasty uses all of one core, and its end is known.
 func hasty(id string) job {
 	j := optIn(trainee(id))
 	j.tasks[0].args[1] = strings.ReplaceAll(j.tasks[0].args[1], "-steps 0 -wait 20ms -every 1", "-steps 200000 -every 50")
 	return j
 }
 
-// TestRelocate has a training beside three tasks that compute as well: it would end much
-// sooner on the other node, and goes there. Before, a run there is told what one here took.
+// TestRelocate: a training beside three busy tasks moves to the other node, where it finishes
+// sooner. Before, a run there gets the history of one here.
 func TestRelocate(t *testing.T) {
 	h := newHarness(t)
 	first := newCluster(t, h, "exec", clusterOptions{})
@@ -164,7 +162,6 @@ func TestRelocate(t *testing.T) {
 	runShims(t, c, "shim")
 	first.eligible(t, second, false)
 
-	// A run of it there is known of here.
 	run := func(count int) job {
 		silent := shell("i=0; while [ $i -lt $COUNT ]; do i=$((i+1)); done")
 		silent.env = map[string]string{"COUNT": fmt.Sprint(count)}
@@ -190,7 +187,7 @@ func TestRelocate(t *testing.T) {
 		ids = append(ids, fmt.Sprintf("busy-%d", i))
 		first.start(t, job{id: ids[i+1], tasks: []task{shell("while :; do :; done")}})
 	}
-	// Not while an operator has paused the shims.
+	// Not while the shims are paused.
 	ebbtide := func(args ...string) (status int, stdout string) {
 		var out, errs bytes.Buffer
 		status = cli.Run(append(append([]string{"shim"}, args...), "-address", first.agent.Addr), nil, &out, &errs)
@@ -223,7 +220,7 @@ func TestRelocate(t *testing.T) {
 	}
 }
 
-// movesOf waits until `ebbtide moves` has a job, and returns what it says of it.
+// movesOf waits for a job's row in `ebbtide moves`.
 func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 	t.Helper()
 	eventually(t, "it is written down", func() error {
@@ -231,7 +228,7 @@ func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 		must.Eq(t, 0, cli.Run([]string{"moves", "-address", a.Addr}, nil, &out, &errs), must.Sprint(errs.String()))
 		rows = ""
 		for row := range strings.Lines(out.String()) {
-			// The columns are as wide as what is in them.
+			// Columns vary in width.
 			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") && !strings.Contains(row, "under way") {
 				rows += row + "\n"
 			}
@@ -245,8 +242,8 @@ func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 	return rows
 }
 
-// testShimReleases has jobs that wait for the shim: one goes at once to the node with less
-// growth to share with; where one runs for which it looks for no node Nomad decides.
+// testShimReleases: held jobs go to the node with less growth to share with, or where Nomad
+// decides.
 func testShimReleases(t *testing.T, first, second *cluster) {
 	held := func(id, group string) job {
 		j := trainee(id)
@@ -276,7 +273,7 @@ func testShimReleases(t *testing.T, first, second *cluster) {
 	first.stop(t, "held")
 }
 
-// shimToKill is a shim whose lock is soon free when it is killed.
+// shimToKill has a lock that is free soon after a kill.
 const shimToKill = `
 interval = "1s"
 nomad {
@@ -295,8 +292,8 @@ relocation {
 }
 `
 
-// testShimKilled kills a shim in the moment in which it has bound a job to its target:
-// the job goes on there, once, and the next shim sets it free.
+// testShimKilled kills a shim right after it has bound a job: the job runs on the target, once,
+// and the next shim unbinds it.
 func testShimKilled(t *testing.T, first, second *cluster) {
 	cliPath, err := first.h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)
@@ -345,7 +342,6 @@ func testShimKilled(t *testing.T, first, second *cluster) {
 	must.NoError(t, next.Wait(deadline(t, stepDeadline)))
 }
 
-// logTo writes to the test's log.
 type logTo struct{ t *testing.T }
 
 func (l logTo) Write(b []byte) (int, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// sourceTests read progress from elsewhere than a task's output.
+// sourceTests read progress from sources other than output.
 func sourceTests() map[string]func(*testing.T, *cluster) {
 	tests := map[string]func(*testing.T, *cluster){
 		"endpoint":          testEndpoint,
@@ -52,12 +52,11 @@ func sourceTests() map[string]func(*testing.T, *cluster) {
 	return tests
 }
 
-// quietTrainer is a real training run that prints nothing.
+// quietTrainer prints nothing.
 func quietTrainer(args string) task {
 	return shell("exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -style none " + args)
 }
 
-// measured waits until a training run is followed.
 func measured(t *testing.T, c *cluster, alloc *api.Allocation, metric string) {
 	t.Helper()
 	st := c.waitStatus(t, alloc, "train", "measured", func(s status.Status) bool {
@@ -69,8 +68,7 @@ func measured(t *testing.T, c *cluster, alloc *api.Allocation, metric string) {
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
-// endpoint is the group's network and the address to listen at, for a task that
-// serves at the port "metrics".
+// endpoint returns the network and listen address of a task that serves at port "metrics".
 func (c *cluster) endpoint(t *testing.T) (group, config, listen string) {
 	t.Helper()
 	if c.engine != "docker" {
@@ -82,7 +80,7 @@ func (c *cluster) endpoint(t *testing.T) (group, config, listen string) {
 	return "network {\n port \"metrics\" {\n to = 9100\n }\n}\n", "ports = [\"metrics\"]\n", "0.0.0.0:9100"
 }
 
-// testEndpoint follows a gauge.
+// testEndpoint reads a gauge.
 func testEndpoint(t *testing.T, c *cluster) {
 	group, config, listen := c.endpoint(t)
 	k := quietTrainer("-metrics " + listen)
@@ -98,7 +96,7 @@ func testEndpoint(t *testing.T, c *cluster) {
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
-// testService reads the response time of a service from its histogram.
+// testService reads a response time from a histogram.
 func testService(t *testing.T, c *cluster) {
 	group, config, listen := c.endpoint(t)
 	address := strings.Replace(listen, "0.0.0.0", "127.0.0.1", 1)
@@ -116,8 +114,8 @@ func testService(t *testing.T, c *cluster) {
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
-// testEndpointHTML is about an endpoint that answers a page: said once, without
-// what is secret in the address, and the task runs on.
+// testEndpointHTML: an endpoint that serves HTML is reported once, without secrets in the
+// address, and the task keeps running.
 func testEndpointHTML(t *testing.T, c *cluster) {
 	group, config, listen := c.endpoint(t)
 	k := shell("mkdir -p /local/www; echo '<html>sign in</html>' > /local/www/index.html; exec busybox httpd -f -h /local/www -p " + listen)
@@ -133,7 +131,7 @@ func testEndpointHTML(t *testing.T, c *cluster) {
 	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot be read"))
 }
 
-// written is a job that reads its progress from a file, which the test writes.
+// written is a job whose progress file the test writes.
 type written struct {
 	c       *cluster
 	alloc   *api.Allocation
@@ -141,7 +139,6 @@ type written struct {
 	reports int64 // so far
 }
 
-// startWritten starts a job of which nothing is reported yet.
 func startWritten(t *testing.T, c *cluster, id, format string) *written {
 	t.Helper()
 	k := shell("exec sleep 1000")
@@ -153,7 +150,6 @@ func startWritten(t *testing.T, c *cluster, id, format string) *written {
 	return &written{c: c, alloc: alloc, path: filepath.Join(c.agent.AllocDir(alloc.ID), "alloc", "data", "m."+format)}
 }
 
-// write writes to a file: the job's, or one beside it.
 func (w *written) write(t *testing.T, path string, flags int, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, flags|os.O_WRONLY|os.O_CREATE, 0o644)
@@ -163,7 +159,7 @@ func (w *written) write(t *testing.T, path string, flags int, text string) {
 	must.NoError(t, f.Close())
 }
 
-// follows waits until so many more reports are read, each once.
+// follows waits until that many more reports are read, each once.
 func (w *written) follows(t *testing.T, what string, more int64, step, loss float64) {
 	t.Helper()
 	w.reports += more
@@ -172,7 +168,7 @@ func (w *written) follows(t *testing.T, what string, more int64, step, loss floa
 	})
 }
 
-// testFileChanges does to a file what writers do.
+// testFileChanges changes a file as writers do.
 func testFileChanges(t *testing.T, c *cluster, format, header string, row func(step, loss int) string) {
 	w := startWritten(t, c, "source-changes-"+format, format)
 	pid := c.pid(t, w.alloc, "train")
@@ -194,8 +190,8 @@ func testFileChanges(t *testing.T, c *cluster, format, header string, row func(s
 	must.Eq(t, 0, countEvents(t, c, w.alloc, "train", "cannot be read"))
 }
 
-// testFileHostile puts a FIFO, on which an open would hang, and a link that leads
-// out of the task's directories, where the file is expected.
+// testFileHostile replaces the file by a FIFO, which blocks open, and by a link out of the
+// task's directories.
 func testFileHostile(t *testing.T, c *cluster) {
 	for name, script := range map[string]string{
 		"fifo": "mkfifo /alloc/data/m.jsonl",
@@ -212,8 +208,8 @@ func testFileHostile(t *testing.T, c *cluster) {
 	}
 }
 
-// testEventsDamaged is about event files that end in the middle of a record, which
-// is waited for, and such with a wrong byte, of which an event says where.
+// testEventsDamaged: a truncated record is waited for; a corrupt byte is reported with its
+// position.
 func testEventsDamaged(t *testing.T, c *cluster) {
 	trainer, err := c.h.Tools.Trainer(deadline(t, startDeadline))
 	must.NoError(t, err)
@@ -244,7 +240,7 @@ func testEventsDamaged(t *testing.T, c *cluster) {
 	c.waitStatus(t, alloc, "train", "read to its end", func(s status.Status) bool { return s.Step == 40 })
 	must.Eq(t, 0, countEvents(t, c, alloc, "train", "cannot be read"))
 
-	// More of the same, with a byte that is not what was written.
+	// The same with a corrupt byte.
 	again := append([]byte{}, data...)
 	again[len(again)/2] ^= 0x40
 	_, err = f.Write(again)

@@ -26,31 +26,30 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Loads whose value the test steers: they report what the file "value" in the
-// allocation's shared directory says. Each start leaves a line in "starts", each
-// signal one in "signals".
+// Loads that report the value of the file "value" in the shared directory. Each start adds a
+// line to "starts", each signal one to "signals".
 const (
 	preamble = `d=$NOMAD_ALLOC_DIR/data; echo start >> $d/starts
 trap 'echo USR1 >> $d/signals' USR1
 `
-	// What a task does when it is asked to stop.
+	// Handlers of the stop signal.
 	saves = `trap 'echo TERM >> $d/signals; exit 143' TERM INT
 ` // at once
 	savesLong = `trap 'echo TERM >> $d/signals; until [ -e $d/release ]; do sleep 0.05; done; exit 143' TERM INT
-` // until the test lets it
+` // once the test allows it
 	deaf = `trap 'echo TERM >> $d/signals' TERM INT
-` // not at all
+` // never
 
-	// The value is reported every 0.1 s, and costs nothing.
+	// A report every 0.1 s, at no cost.
 	patient = `n=0; v=100
 while :; do n=$((n+1)); [ -e $d/value ] && read v < $d/value; echo step=$n loss=$v; sleep 0.1; done`
-	// The value falls by 1 a report, as fast as two CPUs allow.
+	// The value falls by 1 per report, as fast as two CPUs allow.
 	busy = `yes > /dev/null &
 awk -v f=$d/value 'BEGIN { v = 100000; while (1) { for (k = 0; k < 100000; k++) x += k; n++; while ((getline line < f) > 0) v = line; close(f); printf "step=%d loss=%.6f\n", n, v - n; fflush() } }' &
 while :; do wait; done`
 )
 
-// wanting is a task with targets for its loss; "" is none.
+// wanting adds targets for the loss; "" for none.
 func wanting(k task, acceptable, objective, target string) task {
 	k.meta = map[string]string{"ebbtide_metric": "loss"}
 	if acceptable != "" {
@@ -65,7 +64,7 @@ func wanting(k task, acceptable, objective, target string) task {
 	return k
 }
 
-// insistent is the body of a group whose tasks Nomad starts again and again.
+// insistent is a restart policy with many retries.
 const insistent = `restart {
   attempts = 3
   delay    = "0s"
@@ -80,36 +79,33 @@ reschedule {
   unlimited      = false
 }`
 
-// goal is a job whose task "train" has targets, and the test's hand on it.
+// goal is a job whose task "train" has targets, controlled by the test.
 type goal struct {
 	c     *cluster
 	alloc *api.Allocation
 }
 
-// startGoal starts a job of one task that Nomad would start again.
 func startGoal(t *testing.T, c *cluster, id string, k task) goal {
 	t.Helper()
 	return goal{c, c.start(t, retried(id, k))}
 }
 
-// retried is a job of one task that Nomad would start again.
 func retried(id string, k task) job {
 	return job{id: id, retry: true, group: insistent, tasks: []task{k}}
 }
 
-// data is a path in the allocation's shared directory, on the host.
+// data is a path in the shared directory, on the host.
 func (g goal) data(name string) string {
 	return filepath.Join(g.c.agent.AllocDir(g.alloc.ID), "alloc", "data", name)
 }
 
-// put writes a file there, as a whole.
+// put replaces a file there.
 func (g goal) put(t *testing.T, name, content string) {
 	t.Helper()
 	must.NoError(t, os.WriteFile(g.data(name+".new"), []byte(content+"\n"), 0o644))
 	must.NoError(t, os.Rename(g.data(name+".new"), g.data(name)))
 }
 
-// lines reads a file there.
 func (g goal) lines(t *testing.T, name string) []string {
 	t.Helper()
 	data, err := os.ReadFile(g.data(name))
@@ -128,8 +124,7 @@ func (g goal) reporting(t *testing.T) {
 	})
 }
 
-// recorded waits, closely, until the driver has written down that the objective
-// is reached.
+// recorded polls until the driver has recorded the objective.
 func (g goal) recorded(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(g.c.agent.AllocDir(g.alloc.ID), ".ebbtide", "train.record")
@@ -141,7 +136,7 @@ func (g goal) recorded(t *testing.T) {
 	}
 }
 
-// marker reads one of the task's marker files.
+// marker reads a marker file of the task.
 func (g goal) marker(t *testing.T, name string) (m struct {
 	State, Metric       string
 	Value, Target, Step float64
@@ -156,7 +151,7 @@ func (g goal) marker(t *testing.T, name string) (m struct {
 	return m
 }
 
-// succeeded checks that the job has ended as a success, once and for all.
+// succeeded checks that the job has completed for good.
 func (g goal) succeeded(t *testing.T) *api.Allocation {
 	t.Helper()
 	ctx := deadline(t, startDeadline)
@@ -180,7 +175,7 @@ func (g goal) succeeded(t *testing.T) *api.Allocation {
 	must.Positive(t, ended, events)
 	must.Eq(t, []string{"start"}, g.lines(t, "starts"), must.Sprint("starts of the process"), events)
 	must.Eq(t, "", alloc.FollowupEvalID, events)
-	// The server, too, has nothing left to do.
+	// The server has nothing left to do either.
 	must.NoError(t, harness.Poll(ctx, "the job is dead", func(context.Context) error {
 		j, _, err := g.c.agent.API.Jobs().Info(alloc.JobID, nil)
 		if err == nil && *j.Status != "dead" {
@@ -194,14 +189,14 @@ func (g goal) succeeded(t *testing.T) *api.Allocation {
 	return alloc
 }
 
-// once checks that no restart was counted either.
+// once checks that no restart was counted.
 func (g goal) once(t *testing.T) {
 	t.Helper()
 	alloc := g.succeeded(t)
 	must.Eq(t, 0, alloc.TaskStates["train"].Restarts, must.Sprint(strings.Join(harness.Events(alloc, "train"), "\n")))
 }
 
-// testTargets takes a task from its start to its acceptable target, and on to its objective.
+// testTargets takes a task to its acceptable target and its objective.
 func testTargets(t *testing.T, c *cluster) {
 	k := shell(preamble + saves + busy)
 	k.cpu = 400
@@ -230,7 +225,7 @@ func testTargets(t *testing.T, c *cluster) {
 		}
 		return nil
 	})
-	// A worse value later takes nothing back, and says nothing again.
+	// A worse value reverts nothing, and causes no event.
 	g.put(t, "value", "100000")
 	c.waitStatus(t, g.alloc, "train", "worse, and acceptable", func(s status.Status) bool {
 		return s.Target.State == "acceptable" && s.Value > 50000
@@ -259,7 +254,7 @@ func testTargets(t *testing.T, c *cluster) {
 	c.stop(t, "other")
 }
 
-// TestTargetsAndSources does on one agent an engine what waits rather than computes.
+// TestTargetsAndSources runs tests that wait rather than compute on one agent per engine.
 func TestTargetsAndSources(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"exec", "docker"} {
@@ -285,7 +280,7 @@ func TestTargetsAndSources(t *testing.T) {
 	}
 }
 
-// targetTests are those that nothing disturbs.
+// targetTests need no undisturbed agent.
 func targetTests() map[string]func(*testing.T, *cluster) {
 	return map[string]func(*testing.T, *cluster){
 		"deaf":                  testTargetDeaf,
@@ -299,31 +294,30 @@ func targetTests() map[string]func(*testing.T, *cluster) {
 	}
 }
 
-// testTargetDeaf is about a task that does not listen: it is killed after its
-// grace, and has succeeded.
+// testTargetDeaf: a task that ignores the signal is killed after its grace, and has succeeded.
 func testTargetDeaf(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "deaf", wanting(shell(preamble+deaf+patient), "", "50", "grace = \"1s\"\nstop_signal = \"SIGTERM\""))
 	g.reporting(t)
 	pid := c.pid(t, g.alloc, "train")
-	g.put(t, "value", "50") // reached by what is equal, too
+	g.put(t, "value", "50") // equality suffices
 	g.once(t)
 	must.False(t, harness.Alive(pid))
-	// Docker sends one more TERM just before it kills.
+	// Docker sends another TERM before it kills.
 	must.Eq(t, []string{"TERM"}, slices.Compact(g.lines(t, "signals")))
 }
 
-// testTargetAtOnce is about a task that has reached everything when it is first
-// looked at: one event, the objective's.
+// testTargetAtOnce: a task that has reached both targets at the first report has one event, the
+// objective's.
 func testTargetAtOnce(t *testing.T, c *cluster) {
 	k := wanting(shell(preamble+saves+strings.Replace(patient, "v=100", "v=1", 1)), "50", "10", "")
-	// It may have ended before anybody sees it run.
+	// It may end before it is seen running.
 	g := goal{c, c.finish(t, retried("at-once", k))}
 	g.once(t)
 	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "objective target 10 reached: loss = 1 "))
 	must.Eq(t, 0, countEvents(t, c, g.alloc, "train", "acceptable target"))
 }
 
-// testTargetHold is about values that touch a target by noise.
+// testTargetHold: noise that touches a target does not count.
 func testTargetHold(t *testing.T, c *cluster) {
 	k := wanting(shell(preamble+saves+`n=0
 while [ ! -e $d/good ]; do for v in 40 40 60; do n=$((n+1)); echo step=$n loss=$v; sleep 0.05; done; done
@@ -339,7 +333,7 @@ while :; do n=$((n+1)); echo step=$n loss=40; sleep 0.05; done`), "50", "", "")
 	c.waitEvent(t, g.alloc, "train", "acceptable target 50 reached: loss = 40")
 }
 
-// testTargetAccuracy is about a metric that is to rise.
+// testTargetAccuracy uses a rising metric.
 func testTargetAccuracy(t *testing.T, c *cluster) {
 	k := shell(preamble + saves + strings.NewReplacer("loss=", "accuracy=", "v=100", "v=0.5").Replace(patient))
 	k = wanting(k, "0.8", "0.9", `signal = "SIGUSR1"`)
@@ -356,8 +350,7 @@ func testTargetAccuracy(t *testing.T, c *cluster) {
 	must.Eq(t, 0.95, g.marker(t, "objective").Value)
 }
 
-// testTargetPauses is about a task that reports another metric than it has named, at a
-// value that would be its objective: it runs on until the named one reaches it.
+// testTargetPauses: another metric than the declared one does not reach the objective.
 func testTargetPauses(t *testing.T, c *cluster) {
 	other := strings.Replace(patient, "while :;", `while [ ! -e $d/value ];`, 1)
 	other = strings.Replace(other, "echo step=$n loss=$v", `echo "{\"step\": $n, \"val\": {\"loss\": 1}}"`, 1)
@@ -370,7 +363,7 @@ func testTargetPauses(t *testing.T, c *cluster) {
 	must.Eq(t, 40, g.marker(t, "objective").Value)
 }
 
-// testTargetTraining is a real training run from its start to its end.
+// testTargetTraining uses a real training run.
 func testTargetTraining(t *testing.T, c *cluster) {
 	k := task{command: "/bin/sh", args: []string{"-c", `echo start >> $NOMAD_ALLOC_DIR/data/starts
 exec trainer -model logreg -threads 1 -steps 0 -every 5 -wait 10ms -metric both -save-best $NOMAD_ALLOC_DIR/data/best -term-exit 143`}}
@@ -386,8 +379,7 @@ exec trainer -model logreg -threads 1 -steps 0 -every 5 -wait 10ms -metric both 
 	must.Between(t, 1, m.Value, 1.3)
 }
 
-// testTargetRestarted restarts a task by hand while it has its grace: it is not
-// started a second time.
+// testTargetRestarted: a manual restart during the grace does not start the task again.
 func testTargetRestarted(t *testing.T, c *cluster) {
 	g := startGoal(t, c, "restarted", wanting(shell(preamble+savesLong+patient), "", "50", `grace = "60s"`))
 	g.reporting(t)
@@ -397,13 +389,12 @@ func testTargetRestarted(t *testing.T, c *cluster) {
 	go func() { done <- c.agent.RestartTask(deadline(t, startDeadline), g.alloc, "train") }()
 	c.waitEvent(t, g.alloc, "train", "requested task to restart")
 	g.put(t, "release", "")
-	<-done // it may fail: the task has ended
+	<-done // may fail: the task has ended
 	g.succeeded(t)
 	c.waitEvent(t, g.alloc, "train", "ebbtide: not started again: it has reached its objective, loss = 40, at ")
 }
 
-// testTargetNewRun lets a task fail after its acceptable target: that holds for
-// the run which reached it, not for the next one.
+// testTargetNewRun: an acceptable target holds for its run only, not after a failure.
 func testTargetNewRun(t *testing.T, c *cluster) {
 	k := shell(preamble + strings.Replace(patient, "while :", "while [ ! -e $d/fail ]", 1) + `; rm $d/fail $d/value; exit 1`)
 	g := startGoal(t, c, "new-run", wanting(k, "50", "", ""))
@@ -415,8 +406,7 @@ func testTargetNewRun(t *testing.T, c *cluster) {
 	must.Eq(t, []string{"start", "start"}, g.lines(t, "starts"))
 }
 
-// inGrace starts tasks, takes all to their objective and waits until that is
-// written down for the last of them.
+// inGrace takes tasks to their objective, and waits until the last one's is recorded.
 func inGrace(t *testing.T, goals ...goal) {
 	t.Helper()
 	for _, g := range goals {
@@ -430,13 +420,12 @@ func inGrace(t *testing.T, goals ...goal) {
 	}
 }
 
-// slow is a job that saves until the test lets it end.
+// slow saves until the test lets it end.
 func slow(t *testing.T, c *cluster, id string) goal {
 	t.Helper()
 	return startGoal(t, c, id, wanting(shell(preamble+savesLong+patient), "", "50", "grace = \"10m\"\nstop_signal = \"SIGTERM\""))
 }
 
-// saving waits until a task has heard that it is to stop.
 func (g goal) saving(t *testing.T) {
 	t.Helper()
 	eventually(t, "the task of "+g.alloc.JobID+" saves", func() error {
@@ -447,7 +436,6 @@ func (g goal) saving(t *testing.T) {
 	})
 }
 
-// ended waits until a process is gone.
 func ended(t *testing.T, pid int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("process %d has ended", pid), func() error {
@@ -458,9 +446,8 @@ func ended(t *testing.T, pid int) {
 	})
 }
 
-// testTargetPluginKilled kills the plugin in the moment in which it has written
-// down that a task has reached its objective, before or while it stops it. A file from
-// which progress is read is read on where the killed plugin was.
+// testTargetPluginKilled kills the plugin once an objective is recorded, before or while it
+// stops the task. Progress files are read on from the same position.
 func testTargetPluginKilled(t *testing.T, c *cluster) {
 	file := startWritten(t, c, "killed-file", "jsonl")
 	file.write(t, file.path, 0, "{\"step\": 1, \"loss\": 9}\n{\"step\": 2, \"loss\": 8}\n{\"step\": 3, \"lo")
@@ -491,8 +478,8 @@ func testTargetPluginKilled(t *testing.T, c *cluster) {
 	}
 }
 
-// testTargetAgentKilled kills the agent while tasks have their grace. The plugin
-// lives on: it ends the tasks, and one more that reaches its objective then.
+// testTargetAgentKilled kills the agent during the grace. The plugin lives, stops the tasks,
+// and one more that reaches its objective.
 func testTargetAgentKilled(t *testing.T, c *cluster) {
 	early, late, alone := slow(t, c, "agent-early"), slow(t, c, "agent-late"), slow(t, c, "agent-alone")
 	alone.reporting(t)
@@ -514,8 +501,8 @@ func testTargetAgentKilled(t *testing.T, c *cluster) {
 	}
 }
 
-// testTargetBothKilled kills agent and plugin while tasks have their grace: one
-// ends meanwhile, of one nothing is left at all, one ends afterwards.
+// testTargetBothKilled kills agent and plugin during the grace: one task ends in between, one
+// vanishes, one ends afterwards.
 func testTargetBothKilled(t *testing.T, c *cluster) {
 	early, gone, late := slow(t, c, "both-early"), slow(t, c, "both-gone"), slow(t, c, "both-late")
 	inGrace(t, early, gone, late)
@@ -525,7 +512,7 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 	earlyPID, gonePID := c.pid(t, early.alloc, "train"), c.pid(t, gone.alloc, "train")
 	plugins := c.agent.PluginPIDs("ebbtide-driver")
 	must.Len(t, 1, plugins)
-	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // it must not restart the plugin meanwhile
+	must.NoError(t, c.agent.Process().Signal(unix.SIGSTOP)) // it must not restart the plugin yet
 	must.NoError(t, unix.Kill(plugins[0], unix.SIGKILL))
 	must.NoError(t, c.agent.Kill(deadline(t, stepDeadline)))
 
@@ -537,7 +524,7 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 		must.Len(t, 1, list)
 		must.NoError(t, c.docker.Client.ContainerRemove(t.Context(), list[0].ID, container.RemoveOptions{Force: true}))
 	} else {
-		must.NoError(t, unix.Kill(parent(t, gonePID), unix.SIGKILL)) // the executor, which knows how it ended
+		must.NoError(t, unix.Kill(parent(t, gonePID), unix.SIGKILL)) // the executor, which knows the exit status
 		_ = unix.Kill(gonePID, unix.SIGKILL)
 	}
 	ended(t, gonePID)
@@ -551,7 +538,7 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 	must.False(t, strings.Contains(log, "panic:"))
 }
 
-// parent is the process that started another.
+// parent is the parent process.
 func parent(t *testing.T, pid int) int {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Diff shows the proposal as `diff -u` does.
+// Diff returns a unified diff.
 func (p *Proposal) Diff() string {
 	from := p.Path
 	if p.Old == nil {
@@ -27,15 +27,15 @@ func split(text []byte) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// edit is a line of a comparison: kept (' '), taken away ('-') or added ('+').
+// edit is a line that is kept (' '), removed ('-') or added ('+').
 type edit struct {
 	kind byte
 	text string
 }
 
-// compare finds a shortest way from a to b. The files have some tens of lines.
+// compare returns a shortest edit script. Files have some tens of lines.
 func compare(a, b []string) []edit {
-	// common[i][j] is how many lines a[i:] and b[j:] have in common, in order.
+	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
 	common := make([][]int, len(a)+1)
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
@@ -67,7 +67,7 @@ func compare(a, b []string) []edit {
 	return out
 }
 
-// hunks are the differences, each with the three lines around it.
+// hunks renders changes with three lines of context.
 func hunks(a, b []string) string {
 	const around = 3
 	edits := compare(a, b)
@@ -106,7 +106,7 @@ func hunks(a, b []string) string {
 	return out.String()
 }
 
-// span is the lines of a hunk on one side; of none, the line before them is named.
+// span renders a hunk's range; an empty one names the line before it.
 func span(before, count int) string {
 	if count == 0 {
 		return fmt.Sprintf("%d,0", before)

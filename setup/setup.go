@@ -1,12 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package setup writes the configuration that Ebbtide recommends for a Nomad agent, into a
-// file of its own.
-//
-// Look reads what is there, Propose decides what the file is to say and is a pure function,
-// and Write writes it. Of what others have written nothing is changed: where a file of theirs
-// says something, ours does not.
+// Package setup writes the recommended configuration for a Nomad agent into a file of its own.
+// In: the agent's configuration directory and the machine, read by Look into a State. Out: the
+// file, decided by the pure function Propose and written by Write. Settings in other files take
+// precedence, and those files are never changed.
 package setup
 
 import (
@@ -26,84 +24,79 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// FileName is the name of our file in the agent's configuration directory.
 const FileName = "ebbtide.hcl"
 
-// Where packages put the plugins, and where Nomad's packages have the configuration.
+// Default directories of Nomad's packages and of the plugins.
 const (
 	DefaultDir     = "/etc/nomad.d"
 	DefaultPlugins = "/opt/nomad/plugins"
 )
 
-// The plugins, and Nomad's own driver, by the names of their blocks and files.
+// Names of plugin blocks and files.
 const (
 	driverPlugin = "ebbtide-driver"
 	gpuPlugin    = "ebbtide-gpu"
 	dockerPlugin = "docker"
 )
 
-// What to do about GPUs.
+// Values of Options.GPU.
 const (
-	GPUAuto = "auto" // where there are cards
+	GPUAuto = "auto" // if there are cards
 	GPUYes  = "yes"
 	GPUNo   = "no"
 )
 
-// GPUs are the values of Options.GPU.
 func GPUs() []string { return []string{GPUAuto, GPUYes, GPUNo} }
 
-// Options are what is asked for.
+// Options are the user's.
 type Options struct {
-	// Dir is the agent's configuration directory, Plugins where the plugins are.
+	// Dir is the agent's configuration directory, Plugins that of the plugins.
 	Dir, Plugins string
-	// Engine of the driver; "": docker where Docker is, else exec.
+	// Engine of the driver; "" for docker if Docker runs, else exec.
 	Engine string
-	// Set are options of the driver, "name=value".
+	// Set are driver options as "name=value".
 	Set []string
 	GPU string
 }
 
-// State is what was seen of the machine.
+// State is the observed state of the machine.
 type State struct {
-	// Others are the configuration files beside ours, in the agent's order, and Merged what
-	// they say together.
+	// Others are the other configuration files in the agent's order, and Merged their
+	// combination.
 	Others []Other
 	Merged *doctor.Config
-	// Old is our file as it is; nil when there is none.
+	// Old is our current file, nil if there is none.
 	Old []byte
-	// Docker and Cards say whether there is a Docker daemon, and NVIDIA cards.
+	// Docker means a running daemon, Cards NVIDIA cards.
 	Docker, Cards bool
-	// Plugins are the files in the directory of Options, in the agent's plugin_dir as the
-	// others say it, by directory.
+	// Plugins are the files of the two possible plugin directories, by directory.
 	Plugins map[string][]string
 }
 
-// Other is a configuration file that we did not write.
 type Other struct {
 	Path   string
 	Config *doctor.Config
 }
 
-// Proposal is what our file is to say.
+// Proposal is the file to be written.
 type Proposal struct {
 	Path string
-	// Old is what the file says now, nil when there is none.
+	// Old is the current content, nil without a file.
 	Old, New []byte
-	// Notes are for people: what is not in the file, and why; what else is to be done.
+	// Notes say what is omitted and why, and what else to do.
 	Notes []string
 }
 
-// Same says whether there is nothing to write.
+// Same reports whether the file is up to date.
 func (p *Proposal) Same() bool { return p.Old != nil && string(p.Old) == string(p.New) }
 
-// Where the kernel shows Docker's socket and NVIDIA's cards.
+// Paths of Docker's socket and NVIDIA's cards.
 const (
 	dockerSocket = "run/docker.sock"
 	nvidiaCards  = "proc/driver/nvidia/gpus"
 )
 
-// Look reads what is there. root is the root of the file system for what is of the machine,
-// "/" but for tests.
+// Look reads the state. root is the root of the machine's file system, "/" except in tests.
 func Look(root string, o Options) (*State, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -111,7 +104,7 @@ func Look(root string, o Options) (*State, error) {
 	fi, err := os.Stat(o.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("-config: there is no directory %s: install Nomad first, or name the directory that its agent reads", o.Dir)
+		return nil, fmt.Errorf("-config: the directory %s does not exist: install Nomad first, or give the directory that its agent reads", o.Dir)
 	case err != nil:
 		return nil, fmt.Errorf("-config: %w", err)
 	case !fi.IsDir():
@@ -137,12 +130,12 @@ func Look(root string, o Options) (*State, error) {
 	switch fi, err := os.Lstat(own); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("looking at the file that is to be written: %w", err)
+		return nil, fmt.Errorf("checking the file to be written: %w", err)
 	case !fi.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: must be a file or not be there; it is a link or something else, and is left alone", own)
+		return nil, fmt.Errorf("%s: must be a regular file or not exist; it is left unchanged", own)
 	default:
 		if s.Old, err = os.ReadFile(own); err != nil {
-			return nil, fmt.Errorf("reading the file that is to be written: %w", err)
+			return nil, fmt.Errorf("reading the file to be written: %w", err)
 		}
 	}
 	for _, dir := range []string{o.Plugins, s.Merged.PluginDir} {
@@ -169,7 +162,7 @@ func Look(root string, o Options) (*State, error) {
 	return s, nil
 }
 
-// check says everything that is wrong with the options by themselves.
+// check validates the options by themselves.
 func (o Options) check() error {
 	var errs []error
 	for _, f := range []struct{ name, value string }{{"-config", o.Dir}, {"-plugins", o.Plugins}} {
@@ -190,9 +183,9 @@ func (o Options) check() error {
 		case !ok || name == "":
 			errs = append(errs, fmt.Errorf("-set: must be NAME=VALUE, got %q", set))
 		case name == "engine":
-			errs = append(errs, errors.New("-set: the engine is said with -engine"))
+			errs = append(errs, errors.New("-set: the engine must be set with -engine"))
 		case values[name] != nil:
-			errs = append(errs, fmt.Errorf("-set: %s is there twice", name))
+			errs = append(errs, fmt.Errorf("-set: %s is given twice", name))
 		default:
 			values[name] = value
 		}
@@ -203,7 +196,7 @@ func (o Options) check() error {
 	return errors.Join(errs...)
 }
 
-// Propose decides what our file is to say. It is pure.
+// Propose decides the file's content. It is pure.
 func Propose(s *State, o Options) (*Proposal, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -225,7 +218,7 @@ func Propose(s *State, o Options) (*Proposal, error) {
 		blocks = append(blocks, fmt.Sprintf("plugin_dir = %s", strconv.Quote(pluginDir)))
 	}
 	if !s.Merged.ClientEnabled {
-		note("no file in %s makes the agent a client: where it is only a server, it runs no tasks", o.Dir)
+		note("no file in %s enables the client; a server alone runs no tasks", o.Dir)
 	}
 
 	engine := o.Engine
@@ -253,16 +246,16 @@ func Propose(s *State, o Options) (*Proposal, error) {
 		}
 		blocks = append(blocks, plugin(driverPlugin, options))
 		if o.Engine == "" && engine == config.EngineExec {
-			note("engine: exec, as there is no Docker at /%s; -engine docker says otherwise", dockerSocket)
+			note("engine: exec, as there is no Docker at /%s; override with -engine docker", dockerSocket)
 		}
 		if engine == config.EngineDocker && s.has(dockerPlugin, nil) == "" && !s.denied() {
 			blocks = append(blocks, dockerBlock)
 		}
 	} else {
 		if o.Engine != "" || len(o.Set) > 0 {
-			return nil, fmt.Errorf("-engine, -set: the driver is configured in %s already: change it there", by)
+			return nil, fmt.Errorf("-engine, -set: the driver is already configured in %s; change it there", by)
 		}
-		note("the driver is configured in %s, which stays as it is", by)
+		note("the driver is configured in %s, which is left unchanged", by)
 	}
 
 	gpu, err := s.gpu(o, pluginDir, note)
@@ -272,10 +265,10 @@ func Propose(s *State, o Options) (*Proposal, error) {
 	if gpu {
 		var options []option
 		if engine == config.EngineExec {
-			// It has no NVIDIA runtime to ask.
+			// Without Docker there is no NVIDIA runtime to inject devices.
 			options = append(options, option{"inject", `"devices"`})
 		}
-		blocks = append(blocks, "# Several containers share a card, and its memory.\n"+plugin(gpuPlugin, options))
+		blocks = append(blocks, "# Several containers share a card and its memory.\n"+plugin(gpuPlugin, options))
 		note("GPUs: tasks need NVIDIA's container runtime, and Nomad memory oversubscription; docs/gpu.md has the commands")
 	}
 	if s.Merged.Written.MaxKillTimeout == "" {
@@ -286,13 +279,13 @@ func Propose(s *State, o Options) (*Proposal, error) {
 	}
 	body := "\n" + strings.Join(blocks, "\n\n") + "\n"
 	if len(blocks) == 0 {
-		body = "\n# The other files say everything that is recommended.\n"
+		body = "\n# The other files contain all recommended settings.\n"
 	}
 	p.New = []byte(head(body) + "\n" + body)
 	return p, nil
 }
 
-// The blocks that do not depend on anything. Package doctor looks for what they say.
+// Constant blocks; package doctor checks for their settings.
 const (
 	dockerBlock = `# The stock docker driver must not remove Ebbtide's containers.
 plugin "docker" {
@@ -305,18 +298,17 @@ plugin "docker" {
   }
 }`
 	killTimeoutBlock = `client {
-  # A trainer that is stopped takes long to save; Nomad's default is 30s.
+  # A stopped trainer takes long to save; Nomad's default is 30s.
   max_kill_timeout = "5m"
 }`
 	telemetryBlock = `telemetry {
-  # Without it the UI's charts of CPU and memory stay empty.
+  # Needed for the UI's charts of CPU and memory.
   publish_allocation_metrics = true
 }`
 )
 
 type option struct{ name, value string }
 
-// plugin is the block of a plugin.
 func plugin(name string, options []option) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "plugin %q {\n  config {\n", name)
@@ -331,30 +323,30 @@ func plugin(name string, options []option) string {
 	return out.String()
 }
 
-// pluginDir is the agent's plugin directory, and whether our file is to say so.
+// pluginDir returns the agent's plugin directory, and whether our file has to set it.
 func (s *State) pluginDir(o Options) (dir string, add bool, err error) {
 	in := func(dir string) bool { return slices.Contains(s.Plugins[dir], driverPlugin) }
 	set := s.Merged.Written.PluginDir
 	switch dir := s.Merged.PluginDir; {
 	case s.has(dockerPlugin, func(b doctor.Block) bool { return b["ebbtide"] != nil }) != "":
-		return dir, false, nil // under another name; doctor looks for it
+		return dir, false, nil // installed under another name, which doctor checks
 	case dir != "" && in(dir):
 		return dir, false, nil
 	case !in(o.Plugins):
-		return "", false, fmt.Errorf("-plugins: there is no %s in %s: install the package, or name the directory in which it is", driverPlugin, o.Plugins)
+		return "", false, fmt.Errorf("-plugins: there is no %s in %s: install the package, or give its directory", driverPlugin, o.Plugins)
 	case filepath.Clean(set) == filepath.Clean(o.Plugins):
 		return set, false, nil
 	case set != "":
-		return "", false, fmt.Errorf("plugin_dir: is %q in %s, where there is no %s; set it to %q there and move other plugins to that directory",
+		return "", false, fmt.Errorf("plugin_dir: %q in %s has no %s; set it to %q there and move other plugins to that directory",
 			set, s.where(func(c *doctor.Config) bool { return c.Written.PluginDir != "" }), driverPlugin, o.Plugins)
 	case len(s.Plugins[dir]) > 0:
-		return "", false, fmt.Errorf("plugin_dir: is not set, and Nomad's default %s holds plugins that would be lost: %s; move them to %s, or set plugin_dir in a file of your own",
+		return "", false, fmt.Errorf("plugin_dir: not set, and Nomad's default %s has plugins that would no longer be loaded: %s; move them to %s, or set plugin_dir in another file",
 			dir, strings.Join(s.Plugins[dir], ", "), o.Plugins)
 	}
 	return o.Plugins, true, nil
 }
 
-// gpu says whether the device plugin is to run.
+// gpu reports whether to configure the device plugin.
 func (s *State) gpu(o Options, pluginDir string, note func(string, ...any)) (bool, error) {
 	there := slices.Contains(s.Plugins[pluginDir], gpuPlugin)
 	by := s.has(gpuPlugin, nil)
@@ -362,25 +354,25 @@ func (s *State) gpu(o Options, pluginDir string, note func(string, ...any)) (boo
 	case o.GPU == GPUNo:
 		return false, nil
 	case by != "":
-		note("the GPU plugin is configured in %s, which stays as it is", by)
+		note("the GPU plugin is configured in %s, which is left unchanged", by)
 		return false, nil
 	case o.GPU == GPUYes && !there:
 		return false, fmt.Errorf("-gpu: yes, but there is no %s in %s", gpuPlugin, pluginDir)
 	case o.GPU == GPUYes:
 		return true, nil
 	case s.Cards && !there:
-		note("there are NVIDIA cards, but there is no %s in %s: they are not shared", gpuPlugin, pluginDir)
+		note("there are NVIDIA cards, but no %s in %s, so they are not shared", gpuPlugin, pluginDir)
 		return false, nil
 	}
 	return s.Cards, nil
 }
 
-// denied says whether the stock docker driver is forbidden, so that it needs no block.
+// denied reports whether the stock docker driver is disabled and needs no block.
 func (s *State) denied() bool {
 	return slices.Contains(strings.Split(s.Merged.Options["driver.denylist"], ","), dockerPlugin)
 }
 
-// where is the last of the other files of which something is true, which is the one that counts.
+// where returns the last file that matches, which is the effective one.
 func (s *State) where(is func(*doctor.Config) bool) string {
 	for _, o := range slices.Backward(s.Others) {
 		if is(o.Config) {
@@ -390,7 +382,7 @@ func (s *State) where(is func(*doctor.Config) bool) string {
 	return ""
 }
 
-// has is the other file with a plugin's block of which something is true; "" when none has one.
+// has returns the other file with a matching plugin block, "" if none.
 func (s *State) has(name string, is func(doctor.Block) bool) string {
 	return s.where(func(c *doctor.Config) bool {
 		b, ok := c.Plugins[name]
@@ -398,37 +390,36 @@ func (s *State) has(name string, is func(doctor.Block) bool) string {
 	})
 }
 
-// mark begins our file. The package's scripts look for it, too.
+// mark starts our file. The package's scripts look for it too.
 const mark = `# Written by "ebbtide setup"`
 
-// head is our file's first line: with a checksum of the rest, so that what people have changed
-// is not taken for ours.
+// head is our file's header, with a checksum of the body to detect edits.
 func head(body string) string {
 	sum := sha256.Sum256([]byte(body))
-	return fmt.Sprintf("%s (%x), which replaces it while nobody has changed it:\n# what is your own belongs into another file.", mark, sum[:6])
+	return fmt.Sprintf("%s (%x), which replaces it unless it was edited:\n# put your own settings into another file.", mark, sum[:6])
 }
 
-// ours says why a file is not what setup has written.
+// ours returns an error unless setup wrote the data.
 func ours(data []byte) error {
 	text := string(data)
 	if !strings.HasPrefix(text, mark) {
-		return errors.New("was not written by ebbtide setup, and is left alone: give it another name, or merge what -print prints by hand")
+		return errors.New("was not written by ebbtide setup and is left unchanged: rename it, or merge the output of -print by hand")
 	}
 	if lines := strings.SplitN(text, "\n", 3); len(lines) < 3 || head(lines[2]) != lines[0]+"\n"+lines[1] {
-		return errors.New("was changed since ebbtide setup wrote it, and is left alone: give it another name, or merge what -print prints by hand")
+		return errors.New("was edited since ebbtide setup wrote it and is left unchanged: rename it, or merge the output of -print by hand")
 	}
 	return nil
 }
 
-// Remains are the findings of doctor that stay with the file in place, so far as configuration
-// files alone decide them.
+// Remains returns doctor's findings that the new file does not resolve, as far as files alone
+// decide them.
 func Remains(s *State, p *Proposal) ([]doctor.Finding, error) {
 	dir, err := os.MkdirTemp("", "ebbtide-setup-")
 	if err != nil {
-		return nil, fmt.Errorf("making a directory for a check: %w", err)
+		return nil, fmt.Errorf("creating a directory for a check: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	// Our file takes its place among the others.
+	// Insert our file in its alphabetical place.
 	own := filepath.Join(dir, FileName)
 	if err := os.WriteFile(own, p.New, 0o600); err != nil {
 		return nil, fmt.Errorf("writing a file for a check: %w", err)
@@ -445,7 +436,7 @@ func Remains(s *State, p *Proposal) ([]doctor.Finding, error) {
 	}
 	merged, err := doctor.Load(paths)
 	if err != nil {
-		return nil, fmt.Errorf("the configuration with the new file: %w", err)
+		return nil, fmt.Errorf("loading the configuration with the new file: %w", err)
 	}
 	var out []doctor.Finding
 	for _, f := range doctor.Examine(&doctor.Snapshot{Paths: paths, Files: merged}) {
@@ -457,11 +448,10 @@ func Remains(s *State, p *Proposal) ([]doctor.Finding, error) {
 	return out, nil
 }
 
-// Write replaces our file as a whole, so that an agent never reads half of it. An existing one
-// keeps its mode and its owner.
+// Write replaces our file atomically, keeping mode and owner.
 func Write(p *Proposal) error {
 	dir := filepath.Dir(p.Path)
-	f, err := os.CreateTemp(dir, ".ebbtide-setup-*") // not .hcl: the agent does not read it
+	f, err := os.CreateTemp(dir, ".ebbtide-setup-*") // not .hcl, so the agent ignores it
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", p.Path, err)
 	}
@@ -489,7 +479,6 @@ func Write(p *Proposal) error {
 	return d.Sync()
 }
 
-// keepOwner gives a file the owner of another one.
 func keepOwner(f *os.File, like fs.FileInfo) error {
 	st, ok := like.Sys().(*syscall.Stat_t)
 	if !ok || int(st.Uid) == os.Geteuid() && int(st.Gid) == os.Getegid() {

@@ -49,7 +49,7 @@ func (m machine) propose() (*State, *Proposal, error) {
 	return s, p, err
 }
 
-// body is what the file says, without its first lines.
+// body is the file without its header.
 func (m machine) body(t *testing.T, p *Proposal) string {
 	t.Helper()
 	must.NoError(t, ours(p.New))
@@ -66,7 +66,7 @@ func TestPropose(t *testing.T) {
 		files  map[string]string
 		change func(*Options)
 		want   string
-		notes  []string // parts of them
+		notes  []string // substrings
 	}{
 		{
 			name: "nothing but a client", files: map[string]string{"etc/nomad.hcl": client},
@@ -74,13 +74,13 @@ func TestPropose(t *testing.T) {
 		}, {
 			name: "docker, cards", files: map[string]string{"etc/nomad.hcl": client, "run/docker.sock": "", "proc/driver/nvidia/gpus/0000:01:00.0/information": ""},
 			want: "plugin_dir = \"ROOT/plugins\"\n\n" + strings.Replace(driver, "exec", "docker", 1) + "\n\n" + dockerBlock +
-				"\n\n# Several containers share a card, and its memory.\nplugin \"ebbtide-gpu\" {\n  config {\n  }\n}" + rest,
+				"\n\n# Several containers share a card and its memory.\nplugin \"ebbtide-gpu\" {\n  config {\n  }\n}" + rest,
 			notes: []string{"GPUs: tasks need"},
 		}, {
 			name: "exec, cards", files: map[string]string{"etc/nomad.hcl": client},
 			change: func(o *Options) { o.Engine, o.GPU = "exec", GPUYes },
 			want: "plugin_dir = \"ROOT/plugins\"\n\n" + driver +
-				"\n\n# Several containers share a card, and its memory.\nplugin \"ebbtide-gpu\" {\n  config {\n    inject = \"devices\"\n  }\n}" + rest,
+				"\n\n# Several containers share a card and its memory.\nplugin \"ebbtide-gpu\" {\n  config {\n    inject = \"devices\"\n  }\n}" + rest,
 			notes: []string{"GPUs: tasks need"},
 		}, {
 			name: "the files say the rest", files: map[string]string{"etc/nomad.hcl": client + `
@@ -94,7 +94,7 @@ func TestPropose(t *testing.T) {
 				plugin "ebbtide-driver" { config { engine = "exec" } }
 				telemetry { publish_allocation_metrics = true }
 				client { max_kill_timeout = "5m" }`},
-			want: "# The other files say everything that is recommended.\n", notes: []string{"the driver is configured in ROOT/etc/nomad.hcl"},
+			want: "# The other files contain all recommended settings.\n", notes: []string{"the driver is configured in ROOT/etc/nomad.hcl"},
 		}, {
 			name: "options, in the order of the documentation", files: map[string]string{"etc/nomad.hcl": client},
 			change: func(o *Options) {
@@ -112,13 +112,13 @@ func TestPropose(t *testing.T) {
 		}, {
 			name: "the plugins lie in the agent's own directory", files: map[string]string{
 				"etc/nomad.hcl": client, "data/plugins/ebbtide-driver": "", "proc/driver/nvidia/gpus/0/information": ""},
-			want: driver + rest, notes: []string{"engine", "there is no ebbtide-gpu in ROOT/data/plugins"},
+			want: driver + rest, notes: []string{"engine", "no ebbtide-gpu in ROOT/data/plugins"},
 		}, {
 			name: "installed as docker", files: map[string]string{"etc/a.hcl": client + "plugin \"docker\" {\n  config {\n    ebbtide {\n      policy = \"auto\"\n    }\n  }\n}"},
 			want: strings.TrimPrefix(rest, "\n\n"), notes: []string{"the driver is configured in ROOT/etc/a.hcl"},
 		}, {
 			name: "a server", files: map[string]string{"etc/nomad.hcl": "server {\n  enabled = true\n}"},
-			want: "plugin_dir = \"ROOT/plugins\"\n\n" + driver + rest, notes: []string{"no file in ROOT/etc makes the agent a client", "engine"},
+			want: "plugin_dir = \"ROOT/plugins\"\n\n" + driver + rest, notes: []string{"no file in ROOT/etc enables the client", "engine"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -150,20 +150,20 @@ func TestPropose_errors(t *testing.T) {
 		}, []string{
 			`-config: must be an absolute path, got "etc"`, `-engine: must be one of docker, exec, got "podman"`,
 			`-gpu: must be one of auto, yes, no, got "maybe"`, `-set: must be NAME=VALUE, got "x"`,
-			`-set: mode: must be one of weight, quota, got "hard"`, `-set: polcy: is not an option of Ebbtide; allowed are`,
-			"-set: the engine is said with -engine", "-set: alpha is there twice",
+			`-set: mode: must be one of weight, quota, got "hard"`, `-set: polcy: unknown option; allowed are`,
+			"-set: the engine must be set with -engine", "-set: alpha is given twice",
 		}},
-		{"no directory", nil, func(o *Options) { o.Dir += "/none" }, []string{"-config: there is no directory", "install Nomad first"}},
+		{"no directory", nil, func(o *Options) { o.Dir += "/none" }, []string{"does not exist", "install Nomad first"}},
 		{"a file", ok, func(o *Options) { o.Dir += "/nomad.hcl" }, []string{"-config: must be a directory"}},
-		{"not an agent's file", map[string]string{"etc/nomad.hcl": "client {"}, nil, []string{"nomad.hcl", "is not valid in an agent's configuration"}},
+		{"not an agent's file", map[string]string{"etc/nomad.hcl": "client {"}, nil, []string{"nomad.hcl", "not valid in an agent's configuration"}},
 		{"not installed", ok, func(o *Options) { o.Plugins += "/none" }, []string{"-plugins: there is no ebbtide-driver in", "install the package"}},
-		{"another plugin_dir", map[string]string{"etc/nomad.hcl": client + `plugin_dir = "/elsewhere"`}, nil, []string{`plugin_dir: is "/elsewhere" in`, "nomad.hcl"}},
-		{"other plugins", map[string]string{"etc/nomad.hcl": client, "data/plugins/podman": ""}, nil, []string{"holds plugins that would be lost: podman"}},
+		{"another plugin_dir", map[string]string{"etc/nomad.hcl": client + `plugin_dir = "/elsewhere"`}, nil, []string{`plugin_dir: "/elsewhere" in`, "nomad.hcl"}},
+		{"other plugins", map[string]string{"etc/nomad.hcl": client, "data/plugins/podman": ""}, nil, []string{"has plugins that would no longer be loaded: podman"}},
 		{"no GPU plugin", map[string]string{"etc/nomad.hcl": client, "data/plugins/ebbtide-driver": ""}, func(o *Options) { o.GPU = GPUYes }, []string{"-gpu: yes, but there is no ebbtide-gpu in"}},
-		{"configured already", map[string]string{"etc/nomad.hcl": client + `plugin "ebbtide-driver" { config { } }`}, func(o *Options) { o.Engine = "exec" }, []string{"-engine, -set: the driver is configured in", "nomad.hcl"}},
+		{"configured already", map[string]string{"etc/nomad.hcl": client + `plugin "ebbtide-driver" { config { } }`}, func(o *Options) { o.Engine = "exec" }, []string{"-engine, -set: the driver is already configured in", "nomad.hcl"}},
 		{"not ours", map[string]string{"etc/nomad.hcl": client, "etc/ebbtide.hcl": "# mine\n"}, nil, []string{"ebbtide.hcl: was not written by ebbtide setup"}},
-		{"changed", map[string]string{"etc/nomad.hcl": client, "etc/ebbtide.hcl": head("\na\n") + "\n\nb\n"}, nil, []string{"ebbtide.hcl: was changed since ebbtide setup wrote it"}},
-		{"cut off", map[string]string{"etc/nomad.hcl": client, "etc/ebbtide.hcl": mark}, nil, []string{"was changed since"}},
+		{"changed", map[string]string{"etc/nomad.hcl": client, "etc/ebbtide.hcl": head("\na\n") + "\n\nb\n"}, nil, []string{"ebbtide.hcl: was edited since ebbtide setup wrote it"}},
+		{"cut off", map[string]string{"etc/nomad.hcl": client, "etc/ebbtide.hcl": mark}, nil, []string{"was edited since"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t, tc.files)
@@ -183,10 +183,10 @@ func TestLook_link(t *testing.T) {
 	m := newMachine(t, map[string]string{"etc/nomad.hcl": client})
 	must.NoError(t, os.Symlink("nomad.hcl", filepath.Join(m.Dir, FileName)))
 	_, err := Look(m.root, m.Options)
-	must.ErrorContains(t, err, "must be a file or not be there")
+	must.ErrorContains(t, err, "must be a regular file or not exist")
 }
 
-// What is written is what doctor asks for, and stays so.
+// The file satisfies doctor and is stable.
 func TestWrite(t *testing.T) {
 	m := newMachine(t, map[string]string{"etc/nomad.hcl": client, "run/docker.sock": ""})
 	s, p, err := m.propose()
@@ -212,7 +212,7 @@ func TestWrite(t *testing.T) {
 	must.True(t, p.Same())
 	must.Eq(t, "", p.Diff())
 
-	// With other options it is replaced, and keeps its mode.
+	// Other options replace it, keeping its mode.
 	must.NoError(t, os.Chmod(p.Path, 0o640))
 	m.Set = []string{"mode=quota"}
 	_, p, err = m.propose()
@@ -227,7 +227,6 @@ func TestWrite(t *testing.T) {
 	must.Len(t, 2, entries)
 }
 
-// What our file cannot mend is told.
 func TestRemains(t *testing.T) {
 	m := newMachine(t, map[string]string{"etc/z.hcl": client + "client { max_kill_timeout = \"1m\" }\nplugin \"docker\" {\n  config {\n    allow_privileged = true\n  }\n}"})
 	m.Engine = "docker"

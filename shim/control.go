@@ -18,89 +18,89 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// operators is what they have told all shims.
-type operators struct {
-	pause    *memory.Pause
-	paused   bool      // it held, when it was last looked at
-	attended bool      // it is known
-	asked    time.Time // when it was asked for
-	hearing  bool      // it is
+// operatorState is the pause that operators set for all shims.
+type operatorState struct {
+	pause        *memory.Pause
+	paused       bool // the pause was in effect at the last read
+	pauseKnown   bool // read at least once
+	pauseReadAt  time.Time
+	readingPause bool // a read is in progress
 }
 
-// attend asks what operators have told all shims. Until that is known nothing is decided.
-func (t *term) attend() {
-	if t.hearing || time.Since(t.asked) < lookEvery {
+// readPause reads the operators' pause. Nothing is decided before the first successful read.
+func (t *term) readPause() {
+	if t.readingPause || time.Since(t.pauseReadAt) < readInterval {
 		return
 	}
-	t.hearing, t.asked = true, time.Now()
-	t.send(func() func() {
-		ctx, cancel := context.WithTimeout(t.leading, askWithin)
+	t.readingPause, t.pauseReadAt = true, time.Now()
+	t.run(func() func() {
+		ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 		defer cancel()
-		pause, err := t.book.store.Paused(ctx)
+		pause, err := t.journal.store.LoadPause(ctx)
 		return func() {
-			t.hearing = false
+			t.readingPause = false
 			if err != nil {
-				t.log.Warn("it is not known whether moves may begin", "error", err)
+				t.log.Warn("cannot read the operators' pause; starting no moves", "error", err)
 				return
 			}
 			was := t.paused
-			t.pause, t.attended, t.paused = pause, true, pause.Holds(time.Now())
+			t.pause, t.pauseKnown, t.paused = pause, true, pause.Active(time.Now())
 			switch {
 			case t.paused && !was:
-				t.log.Info("no move begins: " + pause.String())
+				t.log.Info("not starting moves: " + pause.String())
 			case !t.paused && was:
-				t.log.Info("moves may begin again")
+				t.log.Info("starting moves again")
 			}
 		}
 	})
 }
 
-// closed says why no move may begin at all; "" if moves may.
-func (t *term) closed(c config.Config) string {
+// suspended says why no move may start at all, "" if moves may.
+func (t *term) suspended(c config.Config) string {
 	now := time.Now()
-	if t.pause.Holds(now) {
+	if t.pause.Active(now) {
 		return t.pause.String()
 	}
-	return c.Closed(now)
+	return c.Suspended(now)
 }
 
-// Bounds of a report, so that it fits into a variable.
+// Bounds of a report, which has to fit into a Nomad variable.
 const (
-	mostSaid    = 200
-	mostWaiting = 50
-	longestSaid = 200 // bytes
+	maxReasons   = 200
+	maxHeld      = 50
+	maxReasonLen = 200 // bytes
 )
 
-// report writes down what people may want to know, if it has changed.
+// report writes the state shown by `ebbtide shim status`, if it has changed.
 func (t *term) report(c config.Config, held []*cluster.Job) {
 	now := time.Now()
 	r := memory.Report{
-		Version: version.String(), DryRun: c.DryRun, Nodes: len(t.state.Nodes), Closed: t.closed(c),
-		InFlightMax: c.Limits.InFlight, BegunMax: c.Limits.MovesPerMinute, Waiting: []string{}, Said: []memory.Said{},
+		Version: version.String(), DryRun: c.DryRun, Nodes: len(t.state.Nodes), Suspended: t.suspended(c),
+		InFlightMax: c.Limits.InFlight, StartedMax: c.Limits.MovesPerMinute, Held: []string{}, Reasons: []memory.Reason{},
 	}
-	r.InFlight, r.Begun = t.gate.Spent(now)
+	r.InFlight, r.Started = t.gate.Usage(now)
 	for _, j := range held {
-		r.Waiting = append(r.Waiting, j.Key.Namespace+"/"+j.Key.ID)
+		r.Held = append(r.Held, j.Key.Namespace+"/"+j.Key.ID)
 	}
-	slices.Sort(r.Waiting)
-	r.Waiting = r.Waiting[:min(len(r.Waiting), mostWaiting)]
-	keys := slices.SortedFunc(maps.Keys(t.told), func(a, b cluster.JobKey) int {
+	slices.Sort(r.Held)
+	r.Held = r.Held[:min(len(r.Held), maxHeld)]
+	keys := slices.SortedFunc(maps.Keys(t.reasons), func(a, b cluster.JobKey) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.ID, b.ID))
 	})
-	for _, key := range keys[:min(len(keys), mostSaid)] {
-		what := t.told[key]
-		r.Said = append(r.Said, memory.Said{Namespace: key.Namespace, Job: key.ID, What: strings.ToValidUTF8(what[:min(len(what), longestSaid)], "")})
+	for _, key := range keys[:min(len(keys), maxReasons)] {
+		what := t.reasons[key]
+		r.Reasons = append(r.Reasons, memory.Reason{Namespace: key.Namespace, Job: key.ID, Text: strings.ToValidUTF8(what[:min(len(what), maxReasonLen)], "")})
 	}
-	r.Unsaid = len(keys) - len(r.Said)
-	r.At, r.LongestStepS = t.reported.At, t.reported.LongestStepS
-	if reflect.DeepEqual(r, t.reported) {
+	r.Omitted = len(keys) - len(r.Reasons)
+	r.At, r.LongestStepS = t.lastReport.At, t.lastReport.LongestStepS
+	if reflect.DeepEqual(r, t.lastReport) {
 		return
 	}
-	r.At, r.LongestStepS = now, t.longest.Seconds()
-	t.reported = r
-	t.book.add(entry{
-		failed: "what is done is not reported",
-		write:  func(ctx context.Context) error { return t.book.store.Report(ctx, r) },
-		then:   func() { t.reported = memory.Report{} },
+	r.At, r.LongestStepS = now, t.longestStep.Seconds()
+	t.lastReport = r
+	t.journal.add(entry{
+		warning:   "cannot write the report",
+		write:     func(ctx context.Context) error { return t.journal.store.SaveReport(ctx, r) },
+		onFailure: func() { t.lastReport = memory.Report{} },
 	})
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// Nothing is decided before it is known what operators have told, and no move begins while
-// they have paused them, nor outside the windows.
+// No decision before the operators' pause is known; no move while it is set or outside the
+// windows.
 func TestAttend(t *testing.T) {
-	said, down := "", true // by operators
+	said, down := "", true
 	written := make(chan api.Variable, 10)
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -43,48 +43,48 @@ func TestAttend(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.book.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
+	s.journal.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
 	c := config.Default()
 	attend := func() string {
-		s.asked = time.Time{}
-		s.attend()
+		s.pauseReadAt = time.Time{}
+		s.readPause()
 		s.drain()
-		return s.closed(c)
+		return s.suspended(c)
 	}
 	attend()
-	must.False(t, s.attended)
+	must.False(t, s.pauseKnown)
 	down = false
 	must.Eq(t, "", attend())
-	must.True(t, s.attended)
+	must.True(t, s.pauseKnown)
 
 	pause := memory.Pause{By: "ada", Why: "upgrade", Since: time.Now(), Until: time.Now().Add(time.Hour)}
 	data, err := json.Marshal(pause)
 	must.NoError(t, err)
 	said = string(data)
 	must.StrContains(t, attend(), "paused by ada since ")
-	s.begin(c, a, "b", memory.Entry{})
-	must.Eq(t, 0, s.out, must.Sprint("no move has begun"))
-	must.StrContains(t, s.told[a.Job], "not moved now: paused by ada")
+	s.startMove(c, a, "b", memory.Entry{})
+	must.Eq(t, 0, s.running, must.Sprint("no move has begun"))
+	must.StrContains(t, s.reasons[a.Job], "not moved now: paused by ada")
 	down = true
 	must.NotEq(t, "", attend(), must.Sprint("what is known stays"))
 	down = false
 
-	// People see it, however long it is.
+	// The report bounds each reason's length.
 	for _, id := range []string{"b", "c"} {
-		s.told[cluster.JobKey{Namespace: "ml", ID: id}] = strings.Repeat("ü", 1000)
+		s.reasons[cluster.JobKey{Namespace: "ml", ID: id}] = strings.Repeat("ü", 1000)
 	}
-	s.report(c, s.held())
-	s.report(c, s.held())
+	s.report(c, s.heldJobs())
+	s.report(c, s.heldJobs())
 	s.drain()
 	must.Eq(t, 1, len(written), must.Sprint("nothing has changed"))
 	var r memory.Report
 	must.NoError(t, json.Unmarshal([]byte((<-written).Items["json"]), &r))
-	must.StrContains(t, r.Closed, "paused by ada")
-	must.Len(t, 3, r.Said)
-	must.Eq(t, strings.Repeat("ü", longestSaid/2), r.Said[0].What)
+	must.StrContains(t, r.Suspended, "paused by ada")
+	must.Len(t, 3, r.Reasons)
+	must.Eq(t, strings.Repeat("ü", maxReasonLen/2), r.Reasons[0].Text)
 
 	said = ""
 	must.Eq(t, "", attend())
 	c.Windows = []config.Window{{Name: "never", Cron: "0 0 1 1 * 1999", Duration: time.Hour, TimeZone: "UTC"}}
-	must.Eq(t, "no window comes any more", s.closed(c))
+	must.Eq(t, "no further window is scheduled", s.suspended(c))
 }

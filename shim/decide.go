@@ -19,43 +19,43 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// look does what is due.
-func (t *term) look() {
+// reconcile is one pass.
+func (t *term) reconcile() {
 	c := t.now()
-	t.attend()
-	if !t.follows || !t.attended {
+	t.readPause()
+	if !t.synced || !t.pauseKnown {
 		return
 	}
 	t.recover()
-	held := t.held()
+	held := t.heldJobs()
 	t.metrics.Waiting.Set(float64(len(held)))
 	t.report(c, held)
-	if t.deciding == 0 && len(t.agenda) == 0 { // else somebody who waits goes on waiting
-		t.waiting = false
+	if t.deciding == 0 && len(t.steps) == 0 { // otherwise t.waiting stays set for a later pass
+		t.urgent = false
 		t.decide(c, held)
 	}
 }
 
-// decide asks the nodes how their tasks do, if anybody wants to know, and decides then. Each
-// look at all allocations, and at a part of the nodes, is a step of its own.
+// decide surveys the nodes if any decision needs it, then runs the policies. Each scan over all
+// allocations or a chunk of nodes is a step of its own.
 func (t *term) decide(c config.Config, held []*cluster.Job) {
 	begun := time.Now()
-	t.gate.Limits(c.Limits)
+	t.gate.SetLimits(c.Limits)
 	t.metrics.Nodes.Set(float64(len(t.state.Nodes)))
 	t.metrics.Allocs.Set(float64(len(t.state.Allocs)))
 	if !c.DryRun {
-		clear(t.book.tried)
+		clear(t.journal.dryRun)
 	}
 	t.forget()
-	moves := t.closed(c) == ""
-	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*askEach)) && t.anyMovable()
-	rebalance := moves && c.Rebalance.Enabled && t.rebalances.due(c.Rebalance.Interval)
+	moves := t.suspended(c) == ""
+	relocate := moves && c.Relocation.Enabled && t.relocation.due(max(c.Relocation.Interval, time.Duration(len(t.state.Nodes))*surveyPerNode)) && t.anyMovable()
+	rebalance := moves && c.Rebalance.Enabled && t.rebalancing.due(c.Rebalance.Interval)
 	var young, asking []*cluster.Alloc
 	if moves {
-		t.later(func() { young = t.young(c) })
-		t.later(func() { asking = t.asking(c) })
+		t.enqueue(func() { young = t.newlyStarted(c) })
+		t.enqueue(func() { asking = t.requesting(c) })
 	}
-	t.later(func() {
+	t.enqueue(func() {
 		if len(held)+len(young)+len(asking) == 0 && !relocate && !rebalance {
 			return
 		}
@@ -72,75 +72,75 @@ func (t *term) decide(c config.Config, held []*cluster.Job) {
 			if rebalance {
 				t.rebalance(c, nodes)
 			}
-			t.later(func() { t.metrics.Decision.Observe(time.Since(begun).Seconds()) })
+			t.enqueue(func() { t.metrics.Decision.Observe(time.Since(begun).Seconds()) })
 		})
 	})
 }
 
-// survey asks all nodes how their tasks do.
+// survey reads all nodes' summaries, then calls then.
 func (t *term) survey(then func(map[string]Summary)) {
-	var all []question
-	t.overNodes(func(ids []string) { all = append(all, t.surveyor.questions(t.state, ids)...) }, func() {
-		t.gather(func() func() {
-			t.surveyor.ask(t.leading, all)
+	var all []query
+	t.eachNodeChunk(func(ids []string) { all = append(all, t.surveyor.queries(t.state, ids)...) }, func() {
+		t.fetch(func() func() {
+			t.surveyor.run(t.leading, all)
 			return func() {
-				t.nodes = t.surveyor.take(all)
+				t.nodes = t.surveyor.collect(all)
 				then(t.nodes)
 			}
 		})
 	})
 }
 
-// nodesAtOnce is how many nodes are looked at in a step of the loop.
-const nodesAtOnce = 500
+const nodeChunk = 500
 
-// overNodes does something with all nodes, in order.
-func (t *term) overNodes(do func(ids []string), then func()) {
-	for ids := range slices.Chunk(t.state.NodeIDs(), nodesAtOnce) {
-		t.later(func() { do(ids) })
+// eachNodeChunk calls do with all nodes, sorted, one chunk per step of the loop, then calls
+// then.
+func (t *term) eachNodeChunk(do func(ids []string), then func()) {
+	for ids := range slices.Chunk(t.state.NodeIDs(), nodeChunk) {
+		t.enqueue(func() { do(ids) })
 	}
-	t.later(then)
+	t.enqueue(then)
 }
 
-// forget drops what is known of jobs that are no more or have completed: one that is run
-// again may be moved again.
+// forget drops jobs that are gone or complete: a job that is run again may be moved again.
 func (t *term) forget() {
 	gone := func(key cluster.JobKey) bool {
 		j := t.state.Jobs[key]
 		return j == nil || j.Stopped
 	}
-	for _, key := range t.book.forget(func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }) {
+	for _, key := range t.journal.forget(func(key cluster.JobKey) bool { return gone(key) || t.state.Completed[key] }) {
 		t.gate.Forget(key)
 	}
 	clear(t.state.Completed)
-	t.unbar()
-	maps.DeleteFunc(t.left, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
-	maps.DeleteFunc(t.told, func(key cluster.JobKey, _ string) bool { return gone(key) })
+	t.expireRejections()
+	maps.DeleteFunc(t.unbound, func(key cluster.JobKey, _ uint64) bool { return gone(key) })
+	maps.DeleteFunc(t.reasons, func(key cluster.JobKey, _ string) bool { return gone(key) })
 	maps.DeleteFunc(t.placed, func(id string, _ bool) bool { return t.state.Allocs[id] == nil })
 }
 
-// group is that of an allocation, if a policy may move it.
+// group returns an allocation's group if the policy may move it.
 func (t *term) group(a *cluster.Alloc, policy string) (cluster.Group, bool) {
 	j := t.state.Jobs[a.Job]
-	if j == nil || j.Stopped || j.Template || j.Made || !a.Running || a.Stops {
+	if j == nil || j.Stopped || j.Template || j.Child || !a.Running || a.Stopping {
 		return cluster.Group{}, false
 	}
 	g, ok := j.Groups[a.Group]
 	return g, ok && g.Movable && g.Count == 1 && slices.Contains(j.Migrates, policy)
 }
 
-// shut says why a move of an allocation may not begin now; "" if it may.
-func (t *term) shut(a *cluster.Alloc, to string) string {
+// blocked says why a move of the allocation may not start now, "" if it may.
+func (t *term) blocked(a *cluster.Alloc, to string) string {
 	own := time.Duration(0)
 	if j := t.state.Jobs[a.Job]; j != nil {
 		own = j.Cooldown
 	}
-	return t.gate.Closed(time.Now(), a.Job, own, a.Node, to)
+	return t.gate.Blocked(time.Now(), a.Job, own, a.Node, to)
 }
 
-// feasible says whether Nomad would place a group on a node, as far as that is known here.
+// feasible reports whether Nomad would place the group on the node, as far as the shim can
+// tell.
 func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks cluster.Resources) bool {
-	if n == nil || !n.Takes || n.PoolCores == 0 || j.Pool != api.NodePoolAll && n.Pool != j.Pool {
+	if n == nil || !n.Schedulable || n.PoolCores == 0 || j.Pool != api.NodePoolAll && n.Pool != j.Pool {
 		return false
 	}
 	for _, d := range g.Drivers {
@@ -149,37 +149,39 @@ func (t *term) feasible(n *cluster.Node, j *cluster.Job, g cluster.Group, asks c
 		}
 	}
 	if g.Engine != "" && n.Engine != "" && g.Engine != n.Engine {
-		return false // what one engine runs the other cannot
+		return false // a task of one engine cannot run under the other
 	}
 	in := slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
 		ok, err := path.Match(pattern, n.Datacenter)
 		return ok && err == nil
 	})
-	return in && asks.Fits(t.state.Left(n))
+	return in && asks.Fits(t.state.Free(n))
 }
 
-// say tells why an allocation is not moved now, once. It returns whether that was new.
-func (t *term) say(a *cluster.Alloc, why string) bool { return t.sayOf(a.Job, "not moved now: "+why) }
+// explainSkip logs once why an allocation is not moved now, and reports whether the reason is
+// new.
+func (t *term) explainSkip(a *cluster.Alloc, why string) bool {
+	return t.explain(a.Job, "not moved now: "+why)
+}
 
-// sayOf tells something of a job, and whether it had not been told last.
-func (t *term) sayOf(key cluster.JobKey, what string) bool {
-	if t.told[key] == what {
+// explain logs what happens to a job unless that was its last reason, and reports whether it is
+// new.
+func (t *term) explain(key cluster.JobKey, what string) bool {
+	if t.reasons[key] == what {
 		return false
 	}
-	t.told[key] = what
+	t.reasons[key] = what
 	t.log.Info(what, "job", key.ID, "namespace", key.Namespace)
 	return true
 }
 
-// readable writes nodes by their names: each word that is the ID of one.
+// readable replaces node IDs by node names.
 func (t *term) readable(text string) string {
 	return nodeID.ReplaceAllStringFunc(text, t.name)
 }
 
-// nodeID finds what may be the ID of a node.
 var nodeID = regexp.MustCompile(`[0-9a-f]{4,}(-[0-9a-f]{4,})+`)
 
-// name is a node's for people.
 func (t *term) name(node string) string {
 	if n := t.state.Nodes[node]; n != nil && n.Name != "" {
 		return n.Name
@@ -187,12 +189,12 @@ func (t *term) name(node string) string {
 	return node
 }
 
-// stub is what Nomad's API wants of an allocation to reach its files.
-func stub(a *cluster.Alloc) *api.Allocation {
+// apiAlloc returns what Nomad's API needs to reach the allocation's files.
+func apiAlloc(a *cluster.Alloc) *api.Allocation {
 	return &api.Allocation{ID: a.ID, NodeID: a.Node, Namespace: a.Job.Namespace}
 }
 
-// known is a number, 0 if it is not known.
+// known returns the number, 0 if unknown.
 func known(n status.Number) float64 {
 	if !n.Known() {
 		return 0
@@ -202,12 +204,12 @@ func known(n status.Number) float64 {
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// text writes scores for people and tools.
+// text encodes scores as JSON, or as their number where they are too many to store.
 func text(scores map[string]float64) string {
 	const most = 4096 // bytes
 	const least = len(`"a":1,`)
 	var data []byte
-	if len(scores) <= most/least { // a large cluster's would not fit, and take milliseconds
+	if len(scores) <= most/least { // do not encode what cannot fit
 		var err error
 		if data, err = json.Marshal(scores); err != nil {
 			return ""

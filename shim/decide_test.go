@@ -20,13 +20,13 @@ import (
 	"github.com/ebbtide/ebbtide/shim/policies"
 )
 
-// small is a term of two nodes with one job that may be moved.
+// small returns a term with two nodes and one movable job.
 func small() (t *term, a *cluster.Alloc) {
 	t = New(config.Default(), nil, "me", hclog.NewNullLogger()).term(context.Background(), nil, memory.Store{}, func() error { return nil })
 	node := func(id string) *cluster.Node {
 		return &cluster.Node{
-			ID: id, Name: "node-" + id, Datacenter: "dc1", Pool: "default", Takes: true, Drivers: map[string]bool{"ebbtide": true},
-			PoolCores: 4, Room: cluster.Resources{MHz: 1000, MemoryMB: 1000, DiskMB: 1000},
+			ID: id, Name: "node-" + id, Datacenter: "dc1", Pool: "default", Schedulable: true, Drivers: map[string]bool{"ebbtide": true},
+			PoolCores: 4, Capacity: cluster.Resources{MHz: 1000, MemoryMB: 1000, DiskMB: 1000},
 		}
 	}
 	key := cluster.JobKey{Namespace: "ml", ID: "vae"}
@@ -35,12 +35,11 @@ func small() (t *term, a *cluster.Alloc) {
 		Key: key, Migrates: optin.All(), Datacenters: []string{"dc*"}, Pool: "default",
 		Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}}},
 	}
-	a = &cluster.Alloc{ID: "alloc", Job: key, Group: "train", Node: "a", Running: true, Uses: cluster.Resources{MHz: 600, MemoryMB: 100}}
+	a = &cluster.Alloc{ID: "alloc", Job: key, Group: "train", Node: "a", Running: true, Allocated: cluster.Resources{MHz: 600, MemoryMB: 100}}
 	t.state.Allocs[a.ID] = a
 	return t, a
 }
 
-// Only what its job lets be moved is.
 func TestGroup(t *testing.T) {
 	group := func(change func(*term, *cluster.Alloc, *cluster.Group)) bool {
 		s, a := small()
@@ -56,8 +55,8 @@ func TestGroup(t *testing.T) {
 	for name, change := range map[string]func(*term, *cluster.Alloc, *cluster.Group){
 		"no job":     func(s *term, a *cluster.Alloc, _ *cluster.Group) { delete(s.state.Jobs, a.Job) },
 		"stopped":    func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Stopped = true },
-		"dispatched": func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Made = true },
-		"stops":      func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stops = true },
+		"dispatched": func(s *term, a *cluster.Alloc, _ *cluster.Group) { s.state.Jobs[a.Job].Child = true },
+		"stops":      func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Stopping = true },
 		"pending":    func(_ *term, a *cluster.Alloc, _ *cluster.Group) { a.Running = false },
 		"count":      func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Count = 2 },
 		"immovable":  func(_ *term, _ *cluster.Alloc, g *cluster.Group) { g.Movable = false },
@@ -75,27 +74,26 @@ func TestFeasible(t *testing.T) {
 		n := s.state.Nodes["b"]
 		change(s, n)
 		j := s.state.Jobs[a.Job]
-		return s.feasible(n, j, j.Groups["train"], a.Uses)
+		return s.feasible(n, j, j.Groups["train"], a.Allocated)
 	}
 	must.True(t, feasible(func(*term, *cluster.Node) {}))
 	for name, change := range map[string]func(*term, *cluster.Node){
-		"ineligible": func(_ *term, n *cluster.Node) { n.Takes = false },
+		"ineligible": func(_ *term, n *cluster.Node) { n.Schedulable = false },
 		"no Ebbtide": func(_ *term, n *cluster.Node) { n.PoolCores = 0 },
 		"driver":     func(_ *term, n *cluster.Node) { n.Drivers = map[string]bool{"exec": true} },
 		"datacenter": func(_ *term, n *cluster.Node) { n.Datacenter = "eu1" },
 		"pool":       func(_ *term, n *cluster.Node) { n.Pool = "gpu" },
-		"no room":    func(_ *term, n *cluster.Node) { n.Room.MHz = 599 },
+		"no room":    func(_ *term, n *cluster.Node) { n.Capacity.MHz = 599 },
 	} {
 		must.False(t, feasible(change), must.Sprint(name))
 	}
 	s, a := small()
 	s.state.Jobs[a.Job].Pool = "all"
 	s.state.Nodes["b"].Pool = "gpu"
-	must.True(t, s.feasible(s.state.Nodes["b"], s.state.Jobs[a.Job], s.state.Jobs[a.Job].Groups["train"], a.Uses))
-	must.False(t, s.feasible(nil, s.state.Jobs[a.Job], cluster.Group{}, a.Uses), must.Sprint("it is gone"))
+	must.True(t, s.feasible(s.state.Nodes["b"], s.state.Jobs[a.Job], s.state.Jobs[a.Job].Groups["train"], a.Allocated))
+	must.False(t, s.feasible(nil, s.state.Jobs[a.Job], cluster.Group{}, a.Allocated), must.Sprint("it is gone"))
 }
 
-// What nodes say of their tasks is what placement counts.
 func TestLoad(t *testing.T) {
 	l := load(&cluster.Node{ID: "a", PoolCores: 4}, Summary{Node: status.Node{
 		Counts:    map[string]int{"": 1, "NL": 2, "WL": 1, "CL": 3},
@@ -109,7 +107,7 @@ func TestLoad(t *testing.T) {
 func TestReadable(t *testing.T) {
 	s, _ := small()
 	s.state.Nodes["0000-1111"] = &cluster.Node{ID: "0000-1111", Name: "one"}
-	delete(s.state.Nodes, "a") // a name of one letter is in every sentence
+	delete(s.state.Nodes, "a") // a one-letter name occurs in every sentence
 	delete(s.state.Nodes, "b")
 	must.Eq(t, "one has the least score", s.readable("0000-1111 has the least score"))
 	must.Eq(t, "one", s.name("0000-1111"))

@@ -23,8 +23,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// The loop waits for nobody: while a node does not answer, and nothing can be written down,
-// changes of the cluster are taken over and moves end.
+// The loop never blocks: with a node and the store hanging, events are applied and moves
+// finish.
 func TestLoop_slow(t *testing.T) {
 	asked, over := make(chan string, 100), make(chan struct{})
 	nomad := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -38,9 +38,9 @@ func TestLoop_slow(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.surveyor.nomad, s.book.store.Client = move.API{Client: client}, client
+	s.surveyor.nomad, s.journal.store.Client = move.API{Client: client}, client
 	s.claims = failing{}
-	s.attended, s.operators.asked = true, time.Now()
+	s.pauseKnown, s.operatorState.pauseReadAt = true, time.Now()
 	held := *s.state.Jobs[a.Job]
 	held.Key.ID = "held"
 	held.Groups = map[string]cluster.Group{"train": {Held: true}}
@@ -49,51 +49,51 @@ func TestLoop_slow(t *testing.T) {
 	s.leading = ctx
 	ended := make(chan error)
 	go func() { ended <- s.loop(ctx) }()
-	must.NoError(t, s.tell(ctx, func() {
-		s.listed(cluster.Listed(cluster.Listing{Nodes: nodes, Jobs: []*cluster.Job{&held}, Allocs: []*cluster.Alloc{a}}), map[cluster.JobKey]memory.Job{})
-		s.book.note(memory.Entry{Job: "vae"})
+	must.NoError(t, s.post(ctx, func() {
+		s.listed(cluster.FromListing(cluster.Listing{Nodes: nodes, Jobs: []*cluster.Job{&held}, Allocs: []*cluster.Alloc{a}}), map[cluster.JobKey]memory.Job{})
+		s.journal.record(memory.Entry{Job: "vae"})
 	}))
 	<-asked
-	<-asked // of the node, and to write down
+	<-asked // the node's status, and a write
 	for range 3 {
-		must.NoError(t, s.tell(ctx, func() { s.state.Completed[a.Job] = true }))
+		must.NoError(t, s.post(ctx, func() { s.state.Completed[a.Job] = true }))
 	}
 	cancel()
 	must.ErrorIs(t, <-ended, context.Canceled)
 	close(over)
 	s.drain()
 	must.Eq(t, 0, s.deciding)
-	must.SliceEmpty(t, s.agenda, must.Sprint("nothing is decided any more"))
+	must.SliceEmpty(t, s.steps, must.Sprint("nothing is decided any more"))
 }
 
-// A move that Nomad would not have made counts as if nobody had wanted it, and another node
-// is looked for at once.
+// A move that Nomad's plan rejects does not count against limits, and another node is tried at
+// once.
 func TestFinish_unwilling(t *testing.T) {
 	s, a := small()
 	c := config.Default()
 	s.relocation.done()
-	f := flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.Relocate}, err: &move.Refused{Target: true}, end: s.gate.Begin(time.Now(), a.Job, "a", "b")}
+	f := transfer{alloc: a, to: "b", entry: memory.Entry{Policy: policies.Relocate}, err: &move.Refused{Target: true}, end: s.gate.Begin(time.Now(), a.Job, "a", "b")}
 	s.busy[a.Job], s.placed[a.ID] = true, true
 	s.finish(c, f)
-	must.Eq(t, "", s.shut(a, "b"))
-	must.True(t, s.isBarred(a.Job, "b"))
-	must.False(t, s.takes(a, "b", policies.Relocate))
+	must.Eq(t, "", s.blocked(a, "b"))
+	must.True(t, s.isRejected(a.Job, "b"))
+	must.False(t, s.canTake(a, "b", policies.Relocate))
 	must.MapEmpty(t, s.busy)
 	must.MapEmpty(t, s.placed)
-	must.True(t, s.waiting)
+	must.True(t, s.urgent)
 	must.True(t, s.relocation.due(time.Hour))
-	must.Eq(t, 0, s.out, must.Sprint("nothing is written down"))
+	must.Eq(t, 0, s.running, must.Sprint("nothing is written down"))
 	must.Eq(t, web.ReasonTarget, f.reason())
 
-	// Not for ever.
-	for range tries - 1 {
+	// Up to maxAttempts.
+	for range maxAttempts - 1 {
 		s.relocation.done()
-		s.relocation.again()
+		s.relocation.retryNow()
 	}
 	must.False(t, s.relocation.due(time.Hour))
 }
 
-// What failed is tried again after its back-off; what cannot be moved is not asked again.
+// A failure is retried after its back-off, a refusal is not.
 func TestFinish_failed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
@@ -106,9 +106,9 @@ func TestFinish_failed(t *testing.T) {
 		"failed":  {errors.New("no leader"), false, ""},
 	} {
 		s, a := small()
-		s.book.jobs, s.book.held = make(map[cluster.JobKey]memory.Job), func() error { return errors.New("lost") }
+		s.journal.jobs, s.journal.held = make(map[cluster.JobKey]memory.Job), func() error { return errors.New("lost") }
 		end := s.gate.Begin(time.Now(), a.Job, "a", "b")
-		f := flight{alloc: a, to: "b", entry: memory.Entry{Policy: policies.SpeConMigrate}, err: tc.err, end: end, result: move.Result{SaveS: 1, DownS: 2.5}}
+		f := transfer{alloc: a, to: "b", entry: memory.Entry{Policy: policies.SpeConMigrate}, err: tc.err, end: end, result: move.Result{SaveS: 1, DownS: 2.5}}
 		s.finish(config.Default(), f)
 		must.Eq(t, tc.reason, f.reason())
 		must.Eq(t, 5.0, s.costOf(cluster.JobKey{}))
@@ -116,22 +116,22 @@ func TestFinish_failed(t *testing.T) {
 			must.Eq(t, 3.5, s.costOf(a.Job), must.Sprint("what this move has taken"))
 		}
 		s.drain()
-		must.Eq(t, tc.marked, !s.book.jobs[a.Job].Marked.IsZero(), must.Sprint(name))
-		must.Eq(t, tc.err == nil, s.book.jobs[a.Job].Failures == 0, must.Sprint(name))
-		must.NotEq(t, "", s.shut(a, "b"), must.Sprint(name))
+		must.Eq(t, tc.marked, !s.journal.jobs[a.Job].Marked.IsZero(), must.Sprint(name))
+		must.Eq(t, tc.err == nil, s.journal.jobs[a.Job].Failures == 0, must.Sprint(name))
+		must.NotEq(t, "", s.blocked(a, "b"), must.Sprint(name))
 	}
 }
 
-// A move after which the task would end later is refused, with the figures; what cannot be
-// read is for the move to tell.
+// A move after which the task would finish later is refused, with the figures; an unreadable
+// status does not refuse it.
 func TestPays(t *testing.T) {
 	s, a := small()
 	s.nodes = map[string]Summary{"b": growing(3, 0.1)}
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 100, Finish: time.Now().Add(90 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{a.ID: said}}
-	must.StrContains(t, s.pays(a, "b", policies.SpeConMigrate)(), "it does not pay: it would end in 90 s where it is, and in 105 s there, 5 s of it for the move")
+	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate)(), "it would finish in 90 s where it is, but in 105 s there, 5 s of that for the move")
 	s.nodes["b"] = growing(1, 0.1)
-	must.Eq(t, "", s.pays(a, "b", policies.SpeConMigrate)())
+	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate)())
 	s.nomad = says{}
-	must.Eq(t, "", s.pays(a, "b", policies.SpeConMigrate)())
+	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate)())
 }

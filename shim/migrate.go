@@ -19,35 +19,33 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// asking are the allocations that have asked to be moved and about which nothing was decided
-// yet.
-func (t *term) asking(c config.Config) (asking []*cluster.Alloc) {
+// requesting returns the allocations whose move request is not yet decided.
+func (t *term) requesting(c config.Config) (requesting []*cluster.Alloc) {
 	if !c.Migration.Enabled {
 		return nil
 	}
 	for _, a := range t.state.Allocs {
-		if a.Asked.IsZero() {
+		if a.MoveRequested.IsZero() {
 			continue
 		}
-		if _, ok := t.group(a, policies.SpeConMigrate); ok && t.book.of(c, a.Job).Marked.IsZero() {
-			asking = append(asking, a)
+		if _, ok := t.group(a, policies.SpeConMigrate); ok && t.journal.of(c, a.Job).Marked.IsZero() {
+			requesting = append(requesting, a)
 		}
 	}
-	return asking
+	return requesting
 }
 
-// migrate runs SpeCon's Algorithm 2 for the tasks that have asked to be moved, those that
-// wait longest first.
+// migrate runs SpeCon's Algorithm 2 for the tasks that request a move, oldest request first.
 func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[string]Summary) {
 	slices.SortFunc(asking, func(a, b *cluster.Alloc) int {
-		return cmp.Or(a.Asked.Compare(b.Asked), strings.Compare(a.ID, b.ID))
+		return cmp.Or(a.MoveRequested.Compare(b.MoveRequested), strings.Compare(a.ID, b.ID))
 	})
 	var all []reading
 	for _, a := range asking {
 		if _, ok := nodes[a.Node]; !ok {
-			t.say(a, "nothing is known of its node")
-		} else if closed := t.shut(a, ""); closed != "" {
-			t.say(a, closed)
+			t.explainSkip(a, "its node has no summary")
+		} else if closed := t.blocked(a, ""); closed != "" {
+			t.explainSkip(a, closed)
 		} else if len(all) < candidates {
 			all = append(all, reading{alloc: a, task: a.Task})
 		}
@@ -55,17 +53,16 @@ func (t *term) migrate(c config.Config, asking []*cluster.Alloc, nodes map[strin
 	if len(all) == 0 {
 		return
 	}
-	t.gather(func() func() {
+	t.fetch(func() func() {
 		t.read(all)
 		return func() {
 			for _, r := range all {
-				t.later(func() { t.migrateOne(c, r, nodes) })
+				t.enqueue(func() { t.migrateOne(c, r, nodes) })
 			}
 		}
 	})
 }
 
-// migrateOne decides about one task.
 func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) {
 	a := t.state.Allocs[r.alloc.ID]
 	if a == nil {
@@ -76,16 +73,16 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	case !ok:
 		return
 	case r.err != nil:
-		t.say(a, "its status cannot be read: "+r.err.Error())
+		t.explainSkip(a, "cannot read its status: "+r.err.Error())
 		return
-	case !r.said.SpeCon.RequestMove:
-		t.say(a, "it does not ask any more: "+r.said.SpeCon.Why)
+	case !r.status.SpeCon.RequestMove:
+		t.explainSkip(a, "its move request was withdrawn: "+r.status.SpeCon.Why)
 		return
 	}
 	in := migration.Input{Task: a.Job.ID, From: a.Node, Params: migration.Params{Weights: c.Migration.Weights}}
 	j := t.state.Jobs[a.Job]
 	for id, n := range nodes {
-		if id != a.Node && (t.isBarred(a.Job, id) || !t.feasible(t.state.Nodes[id], j, group, a.Uses)) {
+		if id != a.Node && (t.isRejected(a.Job, id) || !t.feasible(t.state.Nodes[id], j, group, a.Allocated)) {
 			continue
 		}
 		in.Nodes = append(in.Nodes, migration.Node{
@@ -95,91 +92,90 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 	}
 	slices.SortFunc(in.Nodes, func(a, b migration.Node) int { return strings.Compare(a.ID, b.ID) })
 	if err := in.Validate(); err != nil {
-		t.log.Error("nothing was decided: the input is not valid", "error", err)
+		t.log.Error("skipping the decision: invalid input", "error", err)
 		return
 	}
 	out := migration.Decide(in)
 	if !out.Move {
 		if unknown := t.unknown(nodes); unknown != "" {
-			t.say(a, "it would stay, but nothing is known of node "+t.name(unknown))
-			return // it is asked again
+			t.explainSkip(a, "it would stay, but there is no summary of node "+t.name(unknown))
+			return // retried on the next pass
 		}
-		t.book.mark(c, a.Job, false)
-		t.log.Info("a converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
+		t.journal.mark(c, a.Job, false)
+		t.log.Info("converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
-	t.begin(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+	t.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
 }
 
-// unknown is a node that takes allocations and of whose tasks nothing is known; "" if
-// there is none.
+// unknown returns a schedulable node without a summary, "" if there is none.
 func (t *term) unknown(nodes map[string]Summary) string {
 	for _, id := range slices.Sorted(maps.Keys(t.state.Nodes)) {
 		n := t.state.Nodes[id]
-		if _, ok := nodes[id]; !ok && n.Takes && n.PoolCores > 0 {
+		if _, ok := nodes[id]; !ok && n.Schedulable && n.PoolCores > 0 {
 			return id
 		}
 	}
 	return ""
 }
 
-// rebalance runs SpeCon's Algorithm 3 over the jobs that let themselves be moved.
+// rebalance runs SpeCon's Algorithm 3 over the jobs that allow it.
 func (t *term) rebalance(c config.Config, nodes map[string]Summary) {
-	t.rebalances.done()
+	t.rebalancing.done()
 	in, byTask := rebalance.Input{NowS: seconds(time.Now())}, make(map[string]*cluster.Alloc)
-	t.overNodes(func(ids []string) { t.spread(c, ids, nodes, &in, byTask) }, func() { t.rebalanceOver(c, in, byTask, tries) })
+	t.eachNodeChunk(func(ids []string) { t.rebalanceInput(c, ids, nodes, &in, byTask) }, func() { t.rebalanceOver(c, in, byTask, maxAttempts) })
 }
 
-// rebalanceOver decides, so many times at most: where a node cannot take the task that was
-// chosen, another one may fit.
-func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, times int) {
-	t.gather(func() func() {
+// rebalanceOver decides, and again without a task whose target cannot take it, up to the given
+// number of attempts.
+func (t *term) rebalanceOver(c config.Config, in rebalance.Input, byTask map[string]*cluster.Alloc, attempts int) {
+	t.fetch(func() func() {
 		if err := in.Validate(); err != nil {
-			t.log.Error("nothing was decided: the input is not valid", "error", err)
+			t.log.Error("skipping the decision: invalid input", "error", err)
 			return func() {}
 		}
-		out := rebalance.Decide(in) // of a large cluster it takes long
+		out := rebalance.Decide(in) // slow for a large cluster, so off the loop
 		return func() {
 			refused := make(map[string]bool)
 			for _, m := range out.Moves {
 				a := byTask[m.Task]
-				if !t.takes(a, m.To, policies.SpeConRebalance) {
+				if !t.canTake(a, m.To, policies.SpeConRebalance) {
 					refused[m.Task] = true
-					t.say(a, fmt.Sprintf("node %s would be short of tasks, but cannot take it", t.name(m.To)))
+					t.explainSkip(a, fmt.Sprintf("node %s is short of tasks, but cannot take it", t.name(m.To)))
 				}
 			}
-			if len(refused) > 0 && times > 1 {
+			if len(refused) > 0 && attempts > 1 {
 				for i := range in.Nodes {
 					for j := range in.Nodes[i].Tasks {
 						k := &in.Nodes[i].Tasks[j]
 						k.Rebalanced = k.Rebalanced || refused[k.ID]
 					}
 				}
-				t.rebalanceOver(c, in, byTask, times-1)
+				t.rebalanceOver(c, in, byTask, attempts-1)
 				return
 			}
 			for _, m := range out.Moves {
 				if a := t.state.Allocs[m.Task]; a != nil && !refused[m.Task] {
-					t.begin(c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
+					t.startMove(c, a, m.To, memory.Entry{Policy: policies.SpeConRebalance, Rule: out.Rule, Why: out.Why})
 				}
 			}
 		}
 	})
 }
 
-// takes says whether a node could take an allocation, as far as that is known here.
-func (t *term) takes(a *cluster.Alloc, node, policy string) bool {
+// canTake reports whether a node could take the allocation, as far as the shim can tell.
+func (t *term) canTake(a *cluster.Alloc, node, policy string) bool {
 	group, ok := t.group(a, policy)
-	return ok && !t.isBarred(a.Job, node) && t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Uses)
+	return ok && !t.isRejected(a.Job, node) && t.feasible(t.state.Nodes[node], t.state.Jobs[a.Job], group, a.Allocated)
 }
 
-// spread adds to what rebalance decides on the tasks of some nodes, if they could take some
-// and have said how many they have, and the allocations of those that let themselves be moved.
-func (t *term) spread(c config.Config, ids []string, nodes map[string]Summary, in *rebalance.Input, byTask map[string]*cluster.Alloc) {
+// rebalanceInput adds the given nodes, if schedulable and known, and their movable tasks to in
+// and byTask.
+func (t *term) rebalanceInput(c config.Config, ids []string, nodes map[string]Summary, in *rebalance.Input, byTask map[string]*cluster.Alloc) {
 	for _, id := range ids {
 		node := t.state.Nodes[id]
-		said, ok := nodes[id]
-		if node == nil || node.PoolCores == 0 || !node.Takes || !ok {
+		summary, ok := nodes[id]
+		if node == nil || node.PoolCores == 0 || !node.Schedulable || !ok {
 			continue
 		}
 		n := rebalance.Node{ID: id, Tasks: []rebalance.Task{}}
@@ -189,7 +185,7 @@ func (t *term) spread(c config.Config, ids []string, nodes map[string]Summary, i
 			if _, ok := t.group(a, policies.SpeConRebalance); !ok {
 				continue
 			}
-			j := t.book.of(c, a.Job)
+			j := t.journal.of(c, a.Job)
 			task := rebalance.Task{ID: allocID, Rebalanced: j.Rebalanced}
 			if marked := j.Marked; !marked.IsZero() {
 				task.MarkedS = new(min(seconds(marked), in.NowS))
@@ -197,7 +193,7 @@ func (t *term) spread(c config.Config, ids []string, nodes map[string]Summary, i
 			byTask[allocID] = a
 			n.Tasks = append(n.Tasks, task)
 		}
-		for i := len(n.Tasks); i < said.Tasks; i++ { // others, which stay
+		for i := len(n.Tasks); i < summary.Tasks; i++ { // tasks that cannot move
 			n.Tasks = append(n.Tasks, rebalance.Task{ID: fmt.Sprint(id, "/", i), MarkedS: new(in.NowS), Rebalanced: true})
 		}
 		in.Nodes = append(in.Nodes, n)

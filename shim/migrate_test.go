@@ -20,20 +20,20 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// A node is idle if it has no task, not if none of its tasks may move; one that has said
-// nothing is not known to be.
+// A node is idle if it runs no task, not if none is movable; a node without a summary is not
+// known to be idle.
 func TestSpread(t *testing.T) {
 	s, a := small()
 	now := time.Now()
-	s.book.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: now.Add(-time.Minute)}}
+	s.journal.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: now.Add(-time.Minute)}}
 	other := *a
 	other.ID = "other"
-	s.state = cluster.Listed(cluster.Listing{
+	s.state = cluster.FromListing(cluster.Listing{
 		Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: []*cluster.Job{s.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a, &other},
 	})
 	moves := func(nodes map[string]Summary) []rebalance.Move {
 		in := rebalance.Input{NowS: seconds(now)}
-		s.spread(config.Default(), s.state.NodeIDs(), nodes, &in, map[string]*cluster.Alloc{})
+		s.rebalanceInput(config.Default(), s.state.NodeIDs(), nodes, &in, map[string]*cluster.Alloc{})
 		must.NoError(t, in.Validate())
 		return rebalance.Decide(in).Moves
 	}
@@ -43,18 +43,17 @@ func TestSpread(t *testing.T) {
 	must.SliceEmpty(t, moves(map[string]Summary{"a": own}))
 }
 
-// What a dry run decides of a job is forgotten with it.
 func TestMark_dry(t *testing.T) {
 	s, a := small()
 	c := config.Default()
 	c.DryRun = true
-	s.book.mark(c, a.Job, true)
-	must.False(t, s.book.of(c, a.Job).Marked.IsZero())
-	must.True(t, s.book.of(config.Default(), a.Job).Marked.IsZero())
+	s.journal.mark(c, a.Job, true)
+	must.False(t, s.journal.of(c, a.Job).Marked.IsZero())
+	must.True(t, s.journal.of(config.Default(), a.Job).Marked.IsZero())
 }
 
-// A job that has completed is decided on anew when it is run again, also in a dry run. What
-// Nomad could not be told is tried again, unless the job is remembered anew.
+// A completed job is decided anew when run again, also in a dry run. A failed deletion is
+// retried unless the job is remembered again.
 func TestForget_completed(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
@@ -71,9 +70,9 @@ func TestForget_completed(t *testing.T) {
 	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	must.NoError(t, err)
 	s, a := small()
-	s.book.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
-	s.book.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
-	s.book.tried = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
+	s.journal.store = memory.Store{Client: client, Namespace: "default", Path: "x"}
+	s.journal.jobs = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
+	s.journal.dryRun = map[cluster.JobKey]memory.Job{a.Job: {Marked: time.Now()}}
 	forget := func() int32 {
 		asked.Store(0)
 		s.forget()
@@ -81,12 +80,12 @@ func TestForget_completed(t *testing.T) {
 		return asked.Load()
 	}
 	must.Zero(t, forget())
-	must.MapLen(t, 1, s.book.jobs)
-	must.MapLen(t, 1, s.book.tried)
+	must.MapLen(t, 1, s.journal.jobs)
+	must.MapLen(t, 1, s.journal.dryRun)
 	s.state.Completed[a.Job] = true
 	must.Eq(t, 1, forget())
-	must.MapEmpty(t, s.book.jobs)
-	must.MapEmpty(t, s.book.tried)
+	must.MapEmpty(t, s.journal.jobs)
+	must.MapEmpty(t, s.journal.dryRun)
 	must.MapEmpty(t, s.state.Completed)
 	must.Eq(t, 1, forget(), must.Sprint("Nomad still remembers it"))
 	down.Store(false)
@@ -94,10 +93,10 @@ func TestForget_completed(t *testing.T) {
 	must.Zero(t, forget())
 
 	down.Store(true)
-	s.book.keep(a.Job, memory.Job{})
+	s.journal.saveJob(a.Job, memory.Job{})
 	s.state.Completed[a.Job] = true
 	must.Eq(t, 2, forget())
-	s.book.keep(a.Job, memory.Job{Failures: 1})
+	s.journal.saveJob(a.Job, memory.Job{Failures: 1})
 	must.Eq(t, 1, forget(), must.Sprint("only what is remembered now is written"))
-	must.MapLen(t, 1, s.book.jobs)
+	must.MapLen(t, 1, s.journal.jobs)
 }

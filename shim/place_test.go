@@ -16,14 +16,13 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
-// growing is how a node does with so many tasks that learn.
+// growing is the summary of a node with that many growing tasks.
 func growing(tasks int, growth float64) Summary {
 	return Summary{Node: status.Node{
 		Tasks: tasks, Counts: map[string]int{"NL": tasks}, GrowthSum: map[string]status.Number{"NL": status.Number(growth)},
 	}}
 }
 
-// Where Nomad would not place a job, the next best node is looked for, so many times.
 func TestCandidates_barred(t *testing.T) {
 	s, a := small()
 	for _, id := range []string{"c", "d", "e", "f", "g"} {
@@ -37,28 +36,28 @@ func TestCandidates_barred(t *testing.T) {
 	}
 	j := s.state.Jobs[a.Job]
 	best := func(own string) string {
-		return placement.Choose(s.candidates(j, j.Groups["train"], a.Uses, own, s.loads(s.state.NodeIDs(), nodes)), placement.DefaultParams()).Node
+		return placement.Choose(s.candidates(j, j.Groups["train"], a.Allocated, own, s.nodeLoads(s.state.NodeIDs(), nodes)), placement.DefaultParams()).Node
 	}
 	must.Eq(t, "a", best(""))
 	for _, id := range []string{"b", "c", "d", "e", "f"} {
-		s.bar(a.Job, best(""))
+		s.reject(a.Job, best(""))
 		if id != "f" {
 			must.Eq(t, id, best(""))
 		}
 	}
-	must.Eq(t, "", best(""), must.Sprint("Nomad takes it on none of the best"))
+	must.Eq(t, "", best(""), must.Sprint("Nomad would place it on none of the best"))
 	must.Eq(t, "a", best("a"), must.Sprint("where it is it may stay"))
-	s.unbar()
-	must.MapLen(t, 1, s.barred)
-	for id := range s.barred[a.Job] {
-		s.barred[a.Job][id] = time.Now().Add(-time.Hour)
+	s.expireRejections()
+	must.MapLen(t, 1, s.rejected)
+	for id := range s.rejected[a.Job] {
+		s.rejected[a.Job][id] = time.Now().Add(-time.Hour)
 	}
-	s.unbar()
-	must.MapEmpty(t, s.barred)
+	s.expireRejections()
+	must.MapEmpty(t, s.rejected)
 }
 
-// A task leaves its node only for one that is better by the margin, also where all others
-// have converged.
+// A task only moves to a node that is better by the margin, also where all others have
+// converged.
 func TestBetter(t *testing.T) {
 	c := config.Default()
 	for name, tc := range map[string]struct {
@@ -79,7 +78,7 @@ func TestBetter(t *testing.T) {
 	}
 }
 
-// A task counts on its node from the moment in which it was sent there.
+// A task counts on its node from the start of its move.
 func TestLoads(t *testing.T) {
 	s, a := small()
 	j := s.state.Jobs[a.Job]
@@ -89,12 +88,12 @@ func TestLoads(t *testing.T) {
 	nodes := map[string]Summary{"a": growing(2, 0.2), "b": growing(1, 0.1)}
 	pending := func(own string) map[string]int {
 		out := map[string]int{}
-		for _, l := range s.candidates(j, group, a.Uses, own, s.loads(s.state.NodeIDs(), nodes)) {
+		for _, l := range s.candidates(j, group, a.Allocated, own, s.nodeLoads(s.state.NodeIDs(), nodes)) {
 			out[l.ID] = l.NL.Tasks*10 + l.Pending
 		}
 		return out
 	}
-	// small has put it into the list of allocations only.
+	// small only lists the allocation; it is not in the node's index.
 	must.Eq(t, map[string]int{"a": 20, "b": 10}, pending(""))
 	must.Eq(t, map[string]int{"a": 10, "b": 10}, pending(a.Node), must.Sprint("its own node counts without it"))
 	s.inbound["b"] = 2
@@ -106,19 +105,18 @@ func TestLoads(t *testing.T) {
 		s.state.Jobs[j.Key] = j
 		var l cluster.Listing
 		l.Allocs = []*cluster.Alloc{{ID: "x", Job: j.Key, Group: "train", Node: "b"}}
-		s.state = cluster.Listed(l)
+		s.state = cluster.FromListing(l)
 		s.state.Jobs[j.Key] = j
 		x := s.state.Allocs["x"]
 		x.Running, x.Started = running, at
 		s.inbound = map[string]int{}
-		return s.begun(&cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}, now)
+		return s.startedSince(&cluster.Node{ID: "b", Drivers: map[string]bool{"ebbtide": true}}, now)
 	}
 	must.Eq(t, 1, started(time.Time{}, false))
 	must.Eq(t, 1, started(now.Add(time.Second), true), must.Sprint("its node has not seen it yet"))
 	must.Eq(t, 0, started(now.Add(-time.Second), true))
 }
 
-// For whom no node is looked for, and why.
 func TestFind(t *testing.T) {
 	c := config.Default()
 	c.Placement.Enabled = true
@@ -129,42 +127,42 @@ func TestFind(t *testing.T) {
 	}
 	s, _ := small()
 	find := func(c config.Config, j *cluster.Job) string {
-		b, out, err := s.find(c, j, nil)
+		b, out, err := s.chooseNode(c, j, nil)
 		must.NoError(t, err)
 		must.Eq(t, "", b.Node)
 		return out.Why
 	}
 	off := c
 	off.Placement.Enabled = false
-	must.Eq(t, "placement is off", find(off, job(func(*cluster.Job) {})))
+	must.Eq(t, "placement is disabled", find(off, job(func(*cluster.Job) {})))
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["more"] = cluster.Group{} })), "it has 2 groups")
 	must.StrContains(t, find(c, job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{Count: 3} })), "group train has a count of 3")
 
-	_, _, err := s.find(c, job(func(*cluster.Job) {}), nil)
-	must.ErrorContains(t, err, "nothing is known of any node")
-	b, out, err := s.find(c, job(func(*cluster.Job) {}), s.loads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
+	_, _, err := s.chooseNode(c, job(func(*cluster.Job) {}), nil)
+	must.ErrorContains(t, err, "there is no summary of any node")
+	b, out, err := s.chooseNode(c, job(func(*cluster.Job) {}), s.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
 	must.Eq(t, "", b.Node)
 	must.Eq(t, placement.RuleNone, out.Rule, must.Sprint("no node is feasible"))
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
-		s.bar(cluster.JobKey{Namespace: "ml", ID: "vae"}, id)
+		s.reject(cluster.JobKey{Namespace: "ml", ID: "vae"}, id)
 	}
-	_, out, err = s.find(c, job(func(*cluster.Job) {}), s.loads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
+	_, out, err = s.chooseNode(c, job(func(*cluster.Job) {}), s.nodeLoads(s.state.NodeIDs(), map[string]Summary{"a": growing(1, 0.1)}))
 	must.NoError(t, err)
-	must.Eq(t, "Nomad takes it on none of the 5 best nodes", out.Why)
+	must.Eq(t, "Nomad would place it on none of the 5 best nodes", out.Why)
 
-	must.True(t, waits(job(func(*cluster.Job) {})))
-	must.False(t, waits(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))
+	must.True(t, isHeld(job(func(*cluster.Job) {})))
+	must.False(t, isHeld(job(func(j *cluster.Job) { j.Groups["train"] = cluster.Group{} })))
 }
 
-// A task that has reported nothing may not handle its checkpoint's signal yet.
+// A trainer that has not reported may not have its signal handler yet.
 func TestReporting(t *testing.T) {
 	a, b, c, d := &cluster.Alloc{ID: "a"}, &cluster.Alloc{ID: "b"}, &cluster.Alloc{ID: "c"}, &cluster.Alloc{ID: "d"}
 	said := func(alloc string, reports int64) status.Status { return status.Status{Alloc: alloc, Reports: reports} }
 	must.Eq(t, []string{"a"}, reporting([]reading{
-		{alloc: a, task: "x", said: said("a", 1)}, {alloc: a, task: "y", said: said("a", 3)},
-		{alloc: b, task: "x", said: said("b", 1)}, {alloc: b, task: "y", said: said("b", 0)},
-		{alloc: c, task: "x", said: said("before", 9)},
+		{alloc: a, task: "x", status: said("a", 1)}, {alloc: a, task: "y", status: said("a", 3)},
+		{alloc: b, task: "x", status: said("b", 1)}, {alloc: b, task: "y", status: said("b", 0)},
+		{alloc: c, task: "x", status: said("before", 9)},
 		{alloc: d, task: "x", err: errors.New("no status")},
 	}))
 }

@@ -20,35 +20,32 @@ import (
 	"github.com/ebbtide/ebbtide/shim/rebalance"
 )
 
-// Preview decides about a cluster as the shim would, and does nothing. It is there to
-// measure what a decision costs.
+// Preview decides as the shim would and changes nothing. Benchmarks use it.
 type Preview struct{ term *term }
 
-// NewPreview returns a Preview. The state is read only; jobs are what is remembered of
-// them.
+// NewPreview returns a Preview. It only reads state; jobs is what is remembered of them.
 func NewPreview(client *api.Client, state *cluster.State, jobs map[cluster.JobKey]memory.Job) Preview {
 	t := New(config.Default(), client, "", hclog.NewNullLogger()).term(context.Background(), move.API{Client: client}, memory.Store{}, func() error { return nil })
-	t.state, t.book.jobs = state, jobs
+	t.state, t.journal.jobs = state, jobs
 	return Preview{t}
 }
 
-// Summaries asks the nodes how their tasks do.
+// Summaries reads all nodes' summaries.
 func (p Preview) Summaries(ctx context.Context) map[string]Summary {
 	s := p.term.surveyor
-	all := s.questions(p.term.state, p.term.state.NodeIDs())
-	s.ask(ctx, all)
-	return s.take(all)
+	all := s.queries(p.term.state, p.term.state.NodeIDs())
+	s.run(ctx, all)
+	return s.collect(all)
 }
 
-// Placing makes ready for placements what the nodes said of themselves, once for all that
-// are decided at a time. What it returns decides where one allocation would be placed, and
-// writes down what would be kept of that.
+// Placing computes the nodes' loads once and returns a function that chooses a node for one
+// allocation and builds the record to be written.
 func (p Preview) Placing(c config.Config, nodes map[string]Summary) func(*cluster.Alloc) (placement.Output, memory.Entry) {
-	loads := p.term.loads(p.term.state.NodeIDs(), nodes)
+	loads := p.term.nodeLoads(p.term.state.NodeIDs(), nodes)
 	return func(a *cluster.Alloc) (placement.Output, memory.Entry) { return p.place(c, a, loads) }
 }
 
-func (p Preview) place(c config.Config, a *cluster.Alloc, loads []loaded) (placement.Output, memory.Entry) {
+func (p Preview) place(c config.Config, a *cluster.Alloc, loads []nodeLoad) (placement.Output, memory.Entry) {
 	out := placement.Choose(p.term.candidatesOf(a, loads), placement.Params{CapacityAware: c.Placement.CapacityAware})
 	return out, memory.Entry{
 		Policy: policies.FlowConPlace, Alloc: a.ID, From: p.term.name(a.Node), To: p.term.name(out.Node),
@@ -56,17 +53,17 @@ func (p Preview) place(c config.Config, a *cluster.Alloc, loads []loaded) (place
 	}
 }
 
-// Rebalance decides which allocations would be moved for balance, those whose target
-// could not take them among them.
+// Rebalance returns the allocations that would be moved, including those whose target could not
+// take them.
 func (p Preview) Rebalance(now time.Time, nodes map[string]Summary) (rebalance.Output, error) {
 	in, byTask := rebalance.Input{NowS: seconds(now)}, make(map[string]*cluster.Alloc)
-	p.term.spread(config.Config{}, p.term.state.NodeIDs(), nodes, &in, byTask)
+	p.term.rebalanceInput(config.Config{}, p.term.state.NodeIDs(), nodes, &in, byTask)
 	if err := in.Validate(); err != nil {
 		return rebalance.Output{}, fmt.Errorf("rebalancing: %w", err)
 	}
 	out := rebalance.Decide(in)
 	for _, m := range out.Moves {
-		p.term.takes(byTask[m.Task], m.To, policies.SpeConRebalance)
+		p.term.canTake(byTask[m.Task], m.To, policies.SpeConRebalance)
 	}
 	return out, nil
 }

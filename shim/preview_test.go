@@ -17,8 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/placement"
 )
 
-// large is a cluster of so many nodes with one training each, and what the nodes say of
-// themselves.
+// large is a cluster with one training per node, and its summaries.
 func large(nodes int) (*cluster.State, map[string]Summary) {
 	l := cluster.Listing{}
 	says := make(map[string]Summary, nodes)
@@ -26,20 +25,20 @@ func large(nodes int) (*cluster.State, map[string]Summary) {
 		id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i)
 		key := cluster.JobKey{Namespace: "ml", ID: fmt.Sprintf("train-%d", i)}
 		l.Nodes = append(l.Nodes, &cluster.Node{
-			ID: id, Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: "default", Takes: true,
+			ID: id, Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: "default", Schedulable: true,
 			Drivers: map[string]bool{"ebbtide": true, "docker": true, "exec": true}, PoolCores: float64(8 + i%8),
-			Room: cluster.Resources{MHz: 1000, MemoryMB: 1000, DiskMB: 1000},
+			Capacity: cluster.Resources{MHz: 1000, MemoryMB: 1000, DiskMB: 1000},
 		})
 		l.Jobs = append(l.Jobs, &cluster.Job{
 			Key: key, Datacenters: []string{"dc*"}, Pool: "default",
 			Groups: map[string]cluster.Group{"train": {Count: 1, Movable: true, Drivers: []string{"ebbtide"}}},
 		})
 		l.Allocs = append(l.Allocs, &cluster.Alloc{
-			ID: fmt.Sprint("alloc-", i), Job: key, Group: "train", Node: id, Running: true, Uses: cluster.Resources{MHz: 400, MemoryMB: 100},
+			ID: fmt.Sprint("alloc-", i), Job: key, Group: "train", Node: id, Running: true, Allocated: cluster.Resources{MHz: 400, MemoryMB: 100},
 		})
 		says[id] = Summary{Node: status.Node{Tasks: 3, Counts: map[string]int{"NL": 2, "CL": 1}, GrowthSum: map[string]status.Number{"NL": status.Number(1 + i%100), "CL": 0.1}}}
 	}
-	return cluster.Listed(l), says
+	return cluster.FromListing(l), says
 }
 
 func TestPreview(t *testing.T) {
@@ -63,11 +62,11 @@ func TestPreview(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, moves.Moves)
 	must.StrContains(t, moves.Why, "60 tasks on 20 nodes", must.Sprint("those that may not move count, too"))
-	_, err = p.Rebalance(now.Add(-time.Hour), says) // marks of the future count as those of now
+	_, err = p.Rebalance(now.Add(-time.Hour), says) // marks in the future count as now
 	must.NoError(t, err)
 }
 
-// How long one decision takes: see docs/evaluation.md.
+// The cost of one decision: see docs/evaluation.md.
 func BenchmarkPreview_Placing(b *testing.B) {
 	state, says := large(10_000)
 	p := NewPreview(nil, state, nil)

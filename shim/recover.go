@@ -13,46 +13,44 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// ownerPrefix begins the names of shims as owners of moves. Their records are taken over by
-// the one that leads: no other one changes anything.
+// ownerPrefix marks claims that belong to shims. The leader takes them over, as no other shim
+// acts.
 const ownerPrefix = "ebbtide shim on "
 
-// lookEvery is the time between two looks at the records of moves.
-const lookEvery = 10 * time.Second
+const readInterval = 10 * time.Second
 
-// recovery is what is known of moves whose processes are gone.
+// recovery tracks moves whose process is gone.
 type recovery struct {
-	watch   move.Watch                // of the records of moves
-	looked  time.Time                 // when they were looked at last
-	looking bool                      // they are
-	left    map[cluster.JobKey]uint64 // jobs that were bound without a record, as they were when that was seen to
+	watch   move.Watch // detects abandoned claims
+	readAt  time.Time
+	reading bool                      // a read is in progress
+	unbound map[cluster.JobKey]uint64 // jobs bound without a claim, by the job index at which that was handled
 }
 
-// recover finishes the moves whose processes are gone, whosever they were, and gives back
-// jobs that are bound although there is no record of a move.
+// recover finishes abandoned moves and unbinds jobs that are bound without a claim.
 func (t *term) recover() {
-	if t.looking || time.Since(t.looked) < lookEvery || t.now().DryRun {
+	if t.reading || time.Since(t.readAt) < readInterval || t.now().DryRun {
 		return
 	}
-	t.looking, t.looked = true, time.Now()
-	// Of before the records are read: a move writes its record before it binds its job.
+	t.reading, t.readAt = true, time.Now()
+	// Before the claims are read: a move writes its claim before it binds the job.
 	bound := make(map[cluster.JobKey]string)
 	for key, j := range t.state.Jobs {
 		if group := j.Bound(); group != "" {
 			bound[key] = group
 		}
 	}
-	t.send(func() func() {
-		ctx, cancel := context.WithTimeout(t.leading, askWithin)
+	t.run(func() func() {
+		ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 		defer cancel()
 		records, err := t.claims.List(ctx)
 		return func() {
-			t.looking = false
+			t.reading = false
 			if t.leading.Err() != nil {
 				return
 			}
 			if err != nil {
-				t.log.Warn("the records of moves cannot be read", "error", err)
+				t.log.Warn("cannot read the claims of moves", "error", err)
 				return
 			}
 			t.takeOver(records, bound)
@@ -60,7 +58,6 @@ func (t *term) recover() {
 	})
 }
 
-// takeOver finishes what is abandoned.
 func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) {
 	abandoned := t.watch.Abandoned(records)
 	for _, r := range records {
@@ -70,11 +67,11 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 		}
 	}
 	for _, r := range abandoned {
-		t.beside(jobOf(r), func(ctx context.Context) (func(), error) {
-			t.log.Info("finishing a move whose process is gone", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
+		t.withJob(jobOf(r), func(ctx context.Context) (func(), error) {
+			t.log.Info("finishing an abandoned move", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(r.Phase), "owner", r.Owner)
 			res, err := move.Recover(ctx, t.nomad, r, t.options())
 			if err == nil {
-				t.log.Info("the move was finished", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(res.Phase))
+				t.log.Info("finished an abandoned move", "job", r.Job, "namespace", r.Namespace, "move", r.ID, "phase", string(res.Phase))
 			}
 			return nil, err
 		})
@@ -82,28 +79,28 @@ func (t *term) takeOver(records []move.Record, bound map[cluster.JobKey]string) 
 	t.metrics.Orphans.Set(float64(len(bound)))
 	for key, group := range bound {
 		j := t.state.Jobs[key]
-		if j == nil || t.left[key] == j.Index {
+		if j == nil || t.unbound[key] == j.Index {
 			continue
 		}
 		index := j.Index
-		t.beside(key, func(ctx context.Context) (func(), error) {
+		t.withJob(key, func(ctx context.Context) (func(), error) {
 			said, err := move.Unbind(ctx, t.nomad, key.Namespace, key.ID, group)
-			// One that has completed stays as it is.
-			return func() { t.left[key] = index; t.sayOf(key, said) }, err
+			// A completed job stays bound; do not try again at this index.
+			return func() { t.unbound[key] = index; t.explain(key, said) }, err
 		})
 	}
 }
 
 func jobOf(r move.Record) cluster.JobKey { return cluster.JobKey{Namespace: r.Namespace, ID: r.Job} }
 
-// beside does something about a job that is not busy otherwise. What it returns the loop
-// does when that has succeeded.
-func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), error)) {
+// withJob runs do off the loop unless the job is busy, and what do returns on the loop if do
+// succeeded.
+func (t *term) withJob(key cluster.JobKey, do func(context.Context) (func(), error)) {
 	if t.busy[key] {
 		return
 	}
 	t.busy[key] = true
-	t.send(func() func() {
+	t.run(func() func() {
 		then, err := do(t.leading)
 		return func() {
 			delete(t.busy, key)
@@ -111,7 +108,7 @@ func (t *term) beside(key cluster.JobKey, do func(context.Context) (func(), erro
 			case err == nil && then != nil:
 				then()
 			case err != nil && !errors.Is(err, move.ErrClaimed):
-				t.log.Error("a job stays bound, or frozen for its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
+				t.log.Error("cannot unbind or thaw a job; a freeze ends with its lease", "job", key.ID, "namespace", key.Namespace, "error", err)
 			}
 		}
 	})

@@ -17,14 +17,14 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// books are the records of moves, and a cluster of which nothing can be read but jobs.
+// books serves claims and jobs only.
 type books struct {
 	move.Nomad
 	move.Claims
 	mu      sync.Mutex
 	records []move.Record
-	taken   []string // moves that were taken over
-	read    []string // jobs
+	taken   []string // claims taken over
+	read    []string
 }
 
 func (b *books) List(context.Context) ([]move.Record, error) { return slices.Clone(b.records), nil }
@@ -33,7 +33,7 @@ func (b *books) Write(_ context.Context, r move.Record) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = append(b.taken, r.ID+" by "+r.Owner)
-	return 0, move.ErrClaimed // somebody else was faster
+	return 0, move.ErrClaimed // another process was faster
 }
 
 func (b *books) Read(context.Context, string, string) (move.Record, error) {
@@ -47,8 +47,8 @@ func (b *books) Job(_ context.Context, _, id string) (*api.Job, error) {
 	return &api.Job{ID: &id}, nil
 }
 
-// A leader takes the records of other shims over at once, those of living processes not, and
-// gives back jobs that are bound without a record, once.
+// The leader takes over other shims' claims at once, those of living processes never, and
+// unbinds jobs without a claim once.
 func TestTerm_recover(t *testing.T) {
 	b := &books{records: []move.Record{
 		{ID: "1", Owner: ownerPrefix + "n1, process 7", Namespace: "ml", Job: "shims"},
@@ -64,7 +64,7 @@ func TestTerm_recover(t *testing.T) {
 	term.nomad, term.claims, term.state = b, b, state
 	term.busy[cluster.JobKey{Namespace: "ml", ID: "ours"}] = true
 	for range 2 {
-		term.looked = term.looked.AddDate(-1, 0, 0)
+		term.readAt = term.readAt.AddDate(-1, 0, 0)
 		term.recover()
 		term.drain()
 	}
@@ -72,11 +72,11 @@ func TestTerm_recover(t *testing.T) {
 	must.Eq(t, []string{"orphan"}, b.read)
 	must.MapLen(t, 1, term.busy)
 
-	term.looked = term.looked.AddDate(-1, 0, 0)
+	term.readAt = term.readAt.AddDate(-1, 0, 0)
 	term.claims = failing{b}
 	term.recover()
 	term.drain()
-	must.False(t, term.looking)
+	must.False(t, term.reading)
 }
 
 type failing struct{ move.Claims }

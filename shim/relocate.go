@@ -16,37 +16,35 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// Bounds of a look, so that it takes no longer in a large cluster: tasks that are asked,
-// those of the busiest nodes first, and nodes that may be their targets, those with the
-// least to do.
+// Bounds of a pass: tasks whose status is read, from the busiest nodes, and target nodes, the
+// least busy.
 const (
 	candidates = 32
 	targets    = 64
 )
 
-// askEach bounds how often nodes are asked: all of them at a look.
-const askEach = 10 * time.Millisecond
+// surveyPerNode times the number of nodes is the least time between two surveys for relocation.
+const surveyPerNode = 10 * time.Millisecond
 
-// relocate moves tasks that would end much sooner on another node, one for four nodes at
-// most.
+// relocate moves tasks that would finish much sooner elsewhere, at most one per four nodes.
 func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	t.relocation.done()
 	in := relocate.Input{Params: relocate.DefaultParams()}
 	in.Params.Margin = c.Relocation.Margin
-	t.overNodes(func(ids []string) { in.Nodes = append(in.Nodes, t.backlogs(ids, nodes)...) }, func() {
+	t.eachNodeChunk(func(ids []string) { in.Nodes = append(in.Nodes, t.backlogs(ids, nodes)...) }, func() {
 		all, to := t.relocatable(in.Nodes)
 		costs := make(map[string]float64)
 		for _, r := range all {
 			costs[r.alloc.ID] = t.costOf(r.alloc.Job)
 		}
-		t.gather(func() func() {
+		t.fetch(func() func() {
 			t.read(all)
 			in.Tasks = measured(all, to)
 			for i, x := range in.Tasks {
 				in.Tasks[i].CostS = costs[x.ID]
 			}
 			if err := in.Validate(); err != nil {
-				t.log.Error("nothing was decided: the input is not valid", "error", err)
+				t.log.Error("skipping the decision: invalid input", "error", err)
 				return func() {}
 			}
 			return func() { t.relocateOne(c, in, 1+len(in.Nodes)/4) }
@@ -54,16 +52,16 @@ func (t *term) relocate(c config.Config, nodes map[string]Summary) {
 	})
 }
 
-// relocateOne moves the task whose move saves most, and then the next one, so many at most.
-func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
+// relocateOne moves the task that gains most, then the next, up to limit tasks.
+func (t *term) relocateOne(c config.Config, in relocate.Input, limit int) {
 	out := relocate.Decide(in)
 	if out.Task == "" {
-		t.log.Debug("no task is relocated", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
+		t.log.Debug("no task to relocate", "nodes", len(in.Nodes), "candidates", len(in.Tasks), "why", out.Why)
 		return
 	}
 	k := slices.IndexFunc(in.Tasks, func(x relocate.Task) bool { return x.ID == out.Task })
-	if a := t.state.Allocs[out.Task]; a != nil && t.takes(a, out.To, policies.Relocate) {
-		t.begin(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
+	if a := t.state.Allocs[out.Task]; a != nil && t.canTake(a, out.To, policies.Relocate) {
+		t.startMove(c, a, out.To, memory.Entry{Policy: policies.Relocate, Rule: out.Rule, Why: strings.ReplaceAll(out.Why, out.Task, a.Job.ID)})
 	}
 	for i := range in.Nodes {
 		switch n := &in.Nodes[i]; n.ID {
@@ -74,12 +72,11 @@ func (t *term) relocateOne(c config.Config, in relocate.Input, most int) {
 		}
 	}
 	in.Tasks = slices.Delete(in.Tasks, k, k+1)
-	if most > 1 {
-		t.later(func() { t.relocateOne(c, in, most-1) })
+	if limit > 1 {
+		t.enqueue(func() { t.relocateOne(c, in, limit-1) })
 	}
 }
 
-// anyMovable says whether there is an allocation that may move.
 func (t *term) anyMovable() bool {
 	for _, a := range t.state.Allocs {
 		if _, ok := t.group(a, policies.Relocate); ok {
@@ -89,8 +86,8 @@ func (t *term) anyMovable() bool {
 	return false
 }
 
-// backlogs are those of some nodes of which it is known what they have to do. What has been
-// placed there since, or is on its way, counts as of unknown size.
+// backlogs returns the remaining work of nodes with a summary. Tasks placed since, or inbound,
+// count as of unknown size.
 func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node {
 	out := make([]relocate.Node, 0, len(ids))
 	for _, id := range ids {
@@ -105,14 +102,14 @@ func (t *term) backlogs(ids []string, nodes map[string]Summary) []relocate.Node 
 		}
 		out = append(out, relocate.Node{
 			ID: id, PoolCores: node.PoolCores, LeftCPUS: max(0, known(sum.RemainingCPUS)), Known: sum.Sized,
-			Unknown: max(0, training-sum.Sized) + max(t.begun(node, sum.At), t.inbound[id]),
+			Unknown: max(0, training-sum.Sized) + max(t.startedSince(node, sum.At), t.inbound[id]),
 		})
 	}
 	return out
 }
 
-// relocatable are the tasks of the busiest nodes that may move, to be asked how much they
-// have left, and for each allocation the nodes that could take it.
+// relocatable returns the movable tasks of the busiest nodes and, by allocation, the nodes that
+// could take it.
 func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string][]string) {
 	to = make(map[string][]string)
 	work := relocate.Seconds(nodes)
@@ -125,20 +122,20 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 	asked := 0
 	for _, i := range order {
 		if len(least) == 0 || work[least[len(least)-1]] >= work[i]/2 {
-			return all, to // nor is there a target for the less busy ones
+			return all, to // less busy nodes have no target either
 		}
 		allocs := t.state.On(nodes[i].ID)
 		for _, id := range slices.Sorted(maps.Keys(allocs)) {
 			a := allocs[id]
 			group, ok := t.group(a, policies.Relocate)
-			if !ok || len(group.Tasks) == 0 || t.shut(a, "") != "" {
+			if !ok || len(group.Tasks) == 0 || t.blocked(a, "") != "" {
 				continue
 			}
 			if asked++; asked > candidates {
 				return all, to
 			}
 			for _, k := range least {
-				if node := nodes[k].ID; work[k] < work[i]/2 && t.takes(a, node, policies.Relocate) {
+				if node := nodes[k].ID; work[k] < work[i]/2 && t.canTake(a, node, policies.Relocate) {
 					to[id] = append(to[id], node)
 				}
 			}
@@ -150,10 +147,10 @@ func (t *term) relocatable(nodes []relocate.Node) (all []reading, to map[string]
 	return all, to
 }
 
-// measured are the tasks that know how much they have left.
+// measured returns the tasks whose remaining work is known.
 func measured(all []reading, to map[string][]string) (tasks []relocate.Task) {
 	for _, r := range all {
-		fair := r.said.Fair
+		fair := r.status.Fair
 		if r.err != nil || !fair.RemainingCPUS.Known() {
 			continue
 		}

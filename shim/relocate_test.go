@@ -18,10 +18,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// says is a Nomad that knows status files only.
+// says is a Nomad that serves status files only.
 type says struct {
 	move.Nomad
-	statuses map[string]status.Status // by allocation
+	statuses map[string]status.Status
 }
 
 func (s says) Status(_ context.Context, a *api.Allocation, task string) (status.Status, error) {
@@ -32,8 +32,8 @@ func (s says) Status(_ context.Context, a *api.Allocation, task string) (status.
 	return st, nil
 }
 
-// What nodes have to do is what their tasks have said, and what has come since; of the
-// busiest, those that may move and know how much they have left are candidates.
+// A node's work is what its tasks reported plus later starts; movable tasks of known size on
+// the busiest nodes are candidates.
 func TestRelocatable(t *testing.T) {
 	s, a := small()
 	a.Started = time.Now().Add(-time.Minute)
@@ -42,8 +42,8 @@ func TestRelocatable(t *testing.T) {
 		jobs = append(jobs, j)
 	}
 	more := *a
-	more.ID, more.Uses = "late", cluster.Resources{}
-	s.state = cluster.Listed(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
+	more.ID, more.Allocated = "late", cluster.Resources{}
+	s.state = cluster.FromListing(cluster.Listing{Nodes: []*cluster.Node{s.state.Nodes["a"], s.state.Nodes["b"]}, Jobs: jobs, Allocs: []*cluster.Alloc{a, &more}})
 	must.True(t, s.anyMovable())
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 400, CapCores: 2, Finish: time.Now().Add(300 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{"alloc": said}}

@@ -1,19 +1,6 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shim is the daemon beside Nomad that moves training jobs between nodes: a new
-// task goes to where it can learn fastest (FlowCon, Algorithm 4), one that has converged
-// makes room for those that learn on (SpeCon, Algorithm 2), and when all have, nodes that
-// have run empty get some of them (Algorithm 3).
-//
-// Of several shims one acts (package leader). It lists the cluster and follows Nomad's
-// events (cluster, stream); at each interval it looks for tasks that have just begun or
-// that have asked to be moved, asks the nodes how their tasks do, and the policy for a
-// decision (placement, migration, rebalance, relocate). What the policy wants passes a gate
-// (actuator), is done step by step (move) and is written down (memory). One loop decides;
-// whatever waits for Nomad or a node is an errand beside it.
-//
-// Whatever fails here, jobs run on as Nomad has placed them.
 package shim
 
 import (
@@ -39,27 +26,26 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// Shim is the daemon.
 type Shim struct {
 	client  *api.Client
 	log     hclog.Logger
 	holder  string
 	metrics *web.Metrics
 
-	mu      sync.Mutex
-	config  config.Config
-	leads   bool
-	problem bool // the cluster is not followed, while this process leads
-	apart   bool // it is not known which one leads, while it does not
+	mu           sync.Mutex
+	config       config.Config
+	leads        bool
+	disconnected bool // leads, but is not connected to the event stream
+	lockErr      bool // does not lead, and the lock's state is unknown
 }
 
-// New returns a Shim. Holder names this process for people.
+// New returns a Shim. holder names this process in the lock and in claims.
 func New(c config.Config, client *api.Client, holder string, log hclog.Logger) *Shim {
 	return &Shim{client: client, log: log, holder: holder, config: c, metrics: web.NewMetrics()}
 }
 
-// Reload sets another configuration. What is said of the cluster, the leader and the web
-// takes effect with the next start.
+// Reload replaces the configuration. The client, leader and web blocks take effect on the next
+// start.
 func (s *Shim) Reload(c config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +58,7 @@ func (s *Shim) now() config.Config {
 	return s.config
 }
 
-// Run acts whenever this process is the leader, until ctx ends.
+// Run acts while this process leads, until ctx ends.
 func (s *Shim) Run(ctx context.Context) error {
 	c := s.now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -93,11 +79,11 @@ func (s *Shim) Run(ctx context.Context) error {
 	opts := leader.Options{TTL: c.Leader.TTL, Retry: c.Leader.TTL / 3, Report: func(err error) {
 		if errors.Is(err, leader.ErrHeld) {
 			s.log.Info("another shim leads; standing by")
-			s.apartIs(false)
+			s.setLockErr(false)
 			return
 		}
 		s.log.Error("not leading", "error", err)
-		s.apartIs(true)
+		s.setLockErr(true)
 	}}
 	err := leader.Run(ctx, lock, opts, s.lead)
 	if cause := context.Cause(ctx); cause != nil {
@@ -107,34 +93,35 @@ func (s *Shim) Run(ctx context.Context) error {
 	return err
 }
 
-// health says what is wrong; the log says why. A standby is well, if it knows that it is one.
+// health returns an error for the health endpoint; the log has the cause. A standby is healthy
+// while it knows that another shim leads.
 func (s *Shim) health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.leads && s.problem:
-		return errors.New("the cluster is not followed")
-	case !s.leads && s.apart:
-		return errors.New("it is not known which shim leads")
+	case s.leads && s.disconnected:
+		return errors.New("not connected to the cluster's event stream")
+	case !s.leads && s.lockErr:
+		return errors.New("the leader is unknown")
 	}
 	return nil
 }
 
-func (s *Shim) leadsIs(leads bool) {
+func (s *Shim) setLeads(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leads, s.problem, s.apart = leads, false, false
+	s.leads, s.disconnected, s.lockErr = leads, false, false
 }
 
-func (s *Shim) apartIs(apart bool) {
+func (s *Shim) setLockErr(apart bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.apart = apart
+	s.lockErr = apart
 }
 
-func (s *Shim) problemIs(problem bool) {
+func (s *Shim) setDisconnected(problem bool) {
 	s.mu.Lock()
-	s.problem = problem
+	s.disconnected = problem
 	s.mu.Unlock()
 	connected := 1.0
 	if problem {
@@ -143,150 +130,146 @@ func (s *Shim) problemIs(problem bool) {
 	s.metrics.Connected.Set(connected)
 }
 
-// term is the time for which this process leads. Its loop owns everything in it and waits
-// for nobody: what takes time is an errand.
+// term is one period of leadership. Its loop owns all fields and never blocks: what takes time
+// runs in the background.
 type term struct {
 	*Shim
-	*errands
-	leading context.Context // ends with the term; a move outlives the stream
+	*background
+	leading context.Context // ends with the term; moves outlive the event stream
 	nomad   move.Nomad
 	claims  move.Claims
 
-	news       chan func() // what has changed in the cluster, for the loop to take over
-	state      *cluster.State
-	follows    bool // the state is the cluster's
-	remembered bool // what is remembered of jobs was read; the follower's
+	updates  chan func() // changes of the cluster, for the loop to apply
+	state    *cluster.State
+	synced   bool // state is current
+	jobsRead bool // job memory was read; owned by follow
 
 	surveyor *surveyor
-	book     *book
-	*flights
+	journal  *journal
+	*transfers
 	recovery
-	operators
+	operatorState
 
-	nodes     map[string]Summary // as they have last said
-	agenda    []func()           // what is to be decided, each a step of the loop
-	deciding  int                // errands of decisions
-	waiting   bool               // somebody waits for a decision
-	reported  memory.Report
-	longest   time.Duration // step of the loop
-	telling   chan struct{} // of what is told to tasks that have begun
-	releasing chan struct{} // of jobs that are let run
+	nodes        map[string]Summary // latest summaries
+	steps        []func()           // steps of the decisions in progress
+	deciding     int                // decisions in the background
+	urgent       bool               // a job is held, or a policy retries
+	lastReport   memory.Report
+	longestStep  time.Duration // longest step of the loop so far
+	signalSlots  chan struct{} // limits concurrent signals
+	releaseSlots chan struct{} // limits concurrent releases
 
-	placed     map[string]bool           // allocations whose placement was looked at
-	told       map[cluster.JobKey]string // what was said last of a job
-	relocation cadence
-	rebalances cadence
-	feasibles  []placement.Load // room for the nodes of one decision, kept for the next one
+	placed       map[string]bool           // allocations whose placement was decided
+	reasons      map[cluster.JobKey]string // last reason per job
+	relocation   schedule
+	rebalancing  schedule
+	candidateBuf []placement.Load // reused by candidates
 }
 
 func (s *Shim) term(leading context.Context, nomad move.Nomad, store memory.Store, held func() error) *term {
-	e := newErrands()
+	e := newBackground()
 	return &term{
-		Shim: s, errands: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
-		news: make(chan func()), state: cluster.New(),
-		surveyor: &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), silent: make(map[string]time.Time)},
-		book:     newBook(leading, e, store, held, s.log),
-		flights:  newFlights(s.now().Limits), recovery: recovery{left: make(map[cluster.JobKey]uint64)},
-		telling: make(chan struct{}, atATime), releasing: make(chan struct{}, atATime),
-		placed: make(map[string]bool), told: make(map[cluster.JobKey]string),
+		Shim: s, background: e, leading: leading, nomad: fenced{nomad, held}, claims: memory.Claims{Store: store},
+		updates: make(chan func()), state: cluster.New(),
+		surveyor:  &surveyor{nomad: move.API{Client: s.client}, log: s.log, sources: make(map[string]source), noStatus: make(map[string]time.Time)},
+		journal:   newJournal(leading, e, store, held, s.log),
+		transfers: newTransfers(s.now().Limits), recovery: recovery{unbound: make(map[cluster.JobKey]uint64)},
+		signalSlots: make(chan struct{}, maxParallel), releaseSlots: make(chan struct{}, maxParallel),
+		placed: make(map[string]bool), reasons: make(map[cluster.JobKey]string),
 	}
 }
 
-// lead acts until ctx ends. Moves that are under way are undone then, as far as this
-// process still leads.
+// lead acts until ctx ends, then reverts moves in progress while it still holds the lock.
 func (s *Shim) lead(ctx context.Context, held *leader.Term) error {
 	c := s.now()
 	t := s.term(ctx, move.API{Client: s.client}, memory.Store{Client: s.client, Namespace: c.Leader.Namespace, Path: c.Leader.Path}, held.Held)
-	s.leadsIs(true)
+	s.setLeads(true)
 	s.metrics.Leader.Set(1)
 	s.log.Info("leading")
 	defer func() {
 		s.metrics.Leader.Set(0)
 		s.metrics.Connected.Set(0)
-		s.leadsIs(false)
-		s.log.Info("not leading any more")
+		s.setLeads(false)
+		s.log.Info("stopped leading")
 	}()
 	defer t.drain()
-	t.send(func() func() { t.follow(ctx); return nil })
+	t.run(func() func() { t.follow(ctx); return nil })
 	return t.loop(ctx)
 }
 
-// loop does what there is to do, until ctx ends.
+// loop runs one step at a time until ctx ends.
 func (t *term) loop(ctx context.Context) error {
 	due := time.NewTimer(t.now().Interval)
 	defer due.Stop()
-	hurried := false // somebody who waits has made the next look an early one
+	expedited := false // the next pass was brought forward
 	always := make(chan struct{})
 	close(always)
 	for {
-		if t.waiting && !hurried {
-			hurried = true
-			due.Reset(min(soon, t.now().Interval))
+		if t.urgent && !expedited {
+			expedited = true
+			due.Reset(min(expediteDelay, t.now().Interval))
 		}
-		var more chan struct{}
-		if len(t.agenda) > 0 {
-			more = always
+		var ready chan struct{}
+		if len(t.steps) > 0 {
+			ready = always
 		}
 		var step func()
 		kind := ""
 		select {
-		case step = <-t.news:
+		case step = <-t.updates:
 			kind = "news"
-		case then := <-t.back:
-			step, kind = func() { t.took(then) }, "errand"
-		case <-more:
-			step, kind = t.agenda[0], "agenda"
-			t.agenda = t.agenda[1:]
+		case then := <-t.results:
+			step, kind = func() { t.complete(then) }, "errand"
+		case <-ready:
+			step, kind = t.steps[0], "agenda"
+			t.steps = t.steps[1:]
 		case <-due.C:
-			hurried = false
+			expedited = false
 			due.Reset(t.now().Interval)
-			step, kind = t.look, "look"
+			step, kind = t.reconcile, "look"
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		begun := time.Now()
 		step()
-		if took := time.Since(begun); took > t.longest {
-			t.longest = took
+		if took := time.Since(begun); took > t.longestStep {
+			t.longestStep = took
 			t.metrics.LongestStep.Set(took.Seconds())
-			t.log.Debug("the loop's longest step until now", "kind", kind, "took", took)
+			t.log.Debug("longest step so far", "kind", kind, "took", took)
 		}
 	}
 }
 
-// soon is how long somebody waits who waits for a decision. Several that come at once are
-// decided on at once.
-const soon = 250 * time.Millisecond
+// expediteDelay is the delay of a pass that was requested; requests in it share the pass.
+const expediteDelay = 250 * time.Millisecond
 
-// later has something decided in a step of its own.
-func (t *term) later(do func()) { t.agenda = append(t.agenda, do) }
+func (t *term) enqueue(do func()) { t.steps = append(t.steps, do) }
 
-// gather learns beside the loop what a decision needs, and goes on with it, unless the
-// cluster is not followed any more.
-func (t *term) gather(do func() (then func())) {
+// fetch runs do in the background and what it returns on the loop, unless the cluster has been
+// lost in the meantime.
+func (t *term) fetch(do func() (then func())) {
 	t.deciding++
-	t.send(func() func() {
+	t.run(func() func() {
 		then := do()
 		return func() {
 			t.deciding--
-			if t.follows && t.leading.Err() == nil {
+			if t.synced && t.leading.Err() == nil {
 				then()
 			}
 		}
 	})
 }
 
-// tell has the loop take something over.
-func (t *term) tell(ctx context.Context, what func()) error {
+func (t *term) post(ctx context.Context, what func()) error {
 	select {
-	case t.news <- what:
+	case t.updates <- what:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// follow tells the loop what the cluster is like, until ctx ends.
+// follow keeps the loop's state current until ctx ends.
 func (t *term) follow(ctx context.Context) {
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		begun := time.Now()
@@ -294,12 +277,12 @@ func (t *term) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		t.problemIs(true)
-		t.log.Error("the cluster is not followed; trying again", "error", err)
+		t.setDisconnected(true)
+		t.log.Error("lost the cluster's event stream; retrying", "error", err)
 		if time.Since(begun) > time.Minute {
 			wait = time.Second
 		}
-		if t.tell(ctx, func() { t.follows, t.agenda = false, nil }) != nil {
+		if t.post(ctx, func() { t.synced, t.steps = false, nil }) != nil {
 			return
 		}
 		select {
@@ -310,11 +293,11 @@ func (t *term) follow(ctx context.Context) {
 	}
 }
 
-// atOnce bounds the events that are taken over in a step of the loop: a change may bring
-// tens of thousands.
-const atOnce = 100
+// maxEventBatch bounds the events applied in one step: a single change may cause tens of
+// thousands.
+const maxEventBatch = 100
 
-// listen lists the cluster and follows what changes, until the stream ends.
+// listen lists the cluster and applies events until the stream ends.
 func (t *term) listen(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -327,92 +310,89 @@ func (t *term) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	state := cluster.Listed(listing)
+	state := cluster.FromListing(listing)
 	var jobs map[cluster.JobKey]memory.Job
-	if !t.remembered {
-		if jobs, err = t.book.store.Jobs(ctx); err != nil {
+	if !t.jobsRead {
+		if jobs, err = t.journal.store.Jobs(ctx); err != nil {
 			return err
 		}
-		t.remembered = true
+		t.jobsRead = true
 	}
-	if err := t.tell(ctx, func() { t.listed(state, jobs) }); err != nil {
+	if err := t.post(ctx, func() { t.listed(state, jobs) }); err != nil {
 		return err
 	}
-	t.problemIs(false)
+	t.setDisconnected(false)
 	t.log.Info("following the cluster", "nodes", len(listing.Nodes), "allocations", len(listing.Allocs), "jobs", len(listing.Jobs))
 	for {
 		b, err := events.Next(ctx)
 		if err != nil {
 			return err
 		}
-		for events := range slices.Chunk(b.Events, atOnce) {
-			if err := t.tell(ctx, func() { t.apply(events) }); err != nil {
+		for events := range slices.Chunk(b.Events, maxEventBatch) {
+			if err := t.post(ctx, func() { t.apply(events) }); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// listed takes over what was listed, and what is remembered of jobs if it was read.
 func (t *term) listed(state *cluster.State, jobs map[cluster.JobKey]memory.Job) {
-	t.state.Become(state)
+	t.state.Replace(state)
 	for _, j := range t.state.Jobs {
-		t.waiting = t.waiting || !j.Stopped && waits(j)
+		t.urgent = t.urgent || !j.Stopped && isHeld(j)
 	}
 	if jobs != nil {
-		t.book.jobs = jobs
+		t.journal.jobs = jobs
 		for key, j := range jobs {
-			t.gate.Remember(key, j.Last, j.Failures)
+			t.gate.Restore(key, j.Last, j.Failures)
 		}
 	}
-	t.follows = true
+	t.synced = true
 }
 
-// apply takes events over.
 func (t *term) apply(events []stream.Event) {
 	for _, e := range events {
 		was := t.state.Allocs[e.Key]
 		changed, err := t.state.Apply(e)
 		if err != nil {
-			t.log.Warn("an event is left out", "error", err)
+			t.log.Warn("ignoring an event", "error", err)
 		}
 		if changed && e.Topic == api.TopicJob {
 			j := t.state.Jobs[cluster.JobKey{Namespace: e.Namespace, ID: e.Key}]
-			t.waiting = t.waiting || j != nil && waits(j)
+			t.urgent = t.urgent || j != nil && isHeld(j)
 		}
 		if a := t.state.Allocs[e.Key]; changed && a != nil && a.Running && (was == nil || !was.Running) {
-			t.recall(a)
+			t.sendHistory(a)
 		}
 		t.metrics.Events.Inc()
 	}
 }
 
-// recall tells the tasks of an allocation that has begun what their last runs took, if
-// those were on another node.
-func (t *term) recall(a *cluster.Alloc) {
+// sendHistory sends each task of a new allocation the duration of its last run, if that was on
+// another node.
+func (t *term) sendHistory(a *cluster.Alloc) {
 	if t.now().DryRun {
 		return
 	}
 	for task, run := range t.state.Runs(a) {
 		if run.Node == a.Node {
-			continue // which has kept it
+			continue // that node's driver has it
 		}
-		t.send(func() func() {
-			// Nomad takes 100 connections at a time, and many may begin at once.
-			t.telling <- struct{}{}
-			defer func() { <-t.telling }()
-			ctx, cancel := context.WithTimeout(t.leading, askWithin)
+		t.run(func() func() {
+			// Nomad accepts 100 connections at a time by default.
+			t.signalSlots <- struct{}{}
+			defer func() { <-t.signalSlots }()
+			ctx, cancel := context.WithTimeout(t.leading, queryTimeout)
 			defer cancel()
-			if err := t.nomad.Signal(ctx, stub(a), task, history.Signal+" "+run.Text); err != nil {
-				t.log.Debug("a task is not told what its last run took", "alloc_id", a.ID, "task", task, "error", err)
+			if err := t.nomad.Signal(ctx, apiAlloc(a), task, history.Signal+" "+run.Text); err != nil {
+				t.log.Debug("cannot send a task its history", "alloc_id", a.ID, "task", task, "error", err)
 			}
 			return nil
 		})
 	}
 }
 
-// fenced is a cluster in which nothing is changed by a process that does not lead any
-// more.
+// fenced rejects every change once this process no longer leads.
 type fenced struct {
 	move.Nomad
 	held func() error

@@ -12,20 +12,19 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// A leader is well that follows the cluster, and a standby that knows that it is one.
 func TestHealth(t *testing.T) {
 	s := New(config.Default(), nil, "me", hclog.NewNullLogger())
 	must.NoError(t, s.health())
-	s.apartIs(true)
-	must.ErrorContains(t, s.health(), "it is not known which shim leads")
-	s.apartIs(false) // another one leads
+	s.setLockErr(true)
+	must.ErrorContains(t, s.health(), "the leader is unknown")
+	s.setLockErr(false)
 	must.NoError(t, s.health())
 
-	s.leadsIs(true)
-	s.apartIs(true) // a renewal failed, and is tried again
+	s.setLeads(true)
+	s.setLockErr(true) // a renewal failed and is retried
 	must.NoError(t, s.health())
-	s.problemIs(true)
-	must.ErrorContains(t, s.health(), "the cluster is not followed")
-	s.leadsIs(false)
+	s.setDisconnected(true)
+	must.ErrorContains(t, s.health(), "not connected to the cluster's event stream")
+	s.setLeads(false)
 	must.NoError(t, s.health())
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
-// Batch is a scenario under several policies, each with the same seeds.
+// Batch is a scenario under several policies with the same seeds.
 type Batch struct {
 	Scenario scenario.Scenario
 	Data     fs.FS
 	Variants []Variant
 	First    uint64 // seed
 	Seeds    int
-	Workers  int // runs at a time
-	// Progress is called now and then with the part that is done; nil for nobody. It may be
-	// called by several goroutines, one at a time.
+	Workers  int // concurrent runs
+	// Progress receives the fraction done, from several goroutines but not concurrently. May be
+	// nil.
 	Progress func(part float64)
 }
 
-// Run returns the runs by seed, and by the order of Variants. Which of them run at a time
-// makes no difference to what comes out.
+// Run returns the runs by seed, then in the order of Variants, independently of Workers.
 func (b Batch) Run(ctx context.Context) ([]metrics.Run, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/waterfill"
 )
 
-// node is a node with its driver: the loop of package control, in simulated time.
+// node is a node with its driver: package control's loop in simulated time.
 type node struct {
 	index int
 	id    string
@@ -27,24 +27,23 @@ type node struct {
 	down  bool
 
 	tasks   []*task // in order of arrival
-	ghosts  []*task // ended, with twins that have not
-	inbound []*task // on their way from other nodes
-	asked   float64 // by the tasks, in cores
+	ghosts  []*task // finished, but their twins are not
+	inbound []*task // moving here
+	asked   float64 // requested cores
 
-	at       float64 // until when it was simulated
-	speed    float64 // work that gets done in a CPU-second
+	at       float64 // simulated until then
+	speed    float64 // work per CPU-second
 	interval float64
 	nextRun  float64
 	nextSort float64 // SpeCon's next interval
 	state    json.RawMessage
-	gone     float64 // cores that tasks used that have left since the last run on time
+	gone     float64 // cores of tasks that left since the last periodic run
 	damper   *plan.Damper
-	twins    []policy.Task // as decided on last, with FairCPUS of now
-	tracked  []*task       // whose they are
-	version  uint64        // of what the queue of events holds of it
+	twins    []policy.Task // of the last decision, with FairCPUS advanced
+	tracked  []*task       // the twins' tasks
+	version  uint64        // invalidates queued events
 }
 
-// advance lets the node run until now.
 func (n *node) advance(s *simulation) {
 	dt := s.now - n.at
 	if dt <= 0 {
@@ -63,8 +62,8 @@ func (n *node) advance(s *simulation) {
 	}
 }
 
-// pace is the work that a task gets done in a second. Its threads wait for each other, so
-// each core beyond the first brings less.
+// pace is a task's work per second; threads wait for each other, so each further core adds
+// less.
 func (n *node) pace(s *simulation, t *task) float64 {
 	pace := t.rate * n.speed
 	if t.rate > 1 {
@@ -73,7 +72,7 @@ func (n *node) pace(s *simulation, t *task) float64 {
 	return pace
 }
 
-// forTwins is what services leave to training tasks.
+// forTwins is the pool without services.
 func (n *node) forTwins() float64 {
 	cores := n.cores
 	for _, t := range n.tasks {
@@ -84,7 +83,7 @@ func (n *node) forTwins() float64 {
 	return max(cores, 0)
 }
 
-// due is when something happens next on the node.
+// due is the time of the node's next event.
 func (n *node) due(s *simulation) float64 {
 	next := math.Inf(1)
 	if len(n.tasks) == 0 {
@@ -106,7 +105,7 @@ func (n *node) due(s *simulation) float64 {
 		}
 		if pace := n.pace(s, t); pace > 0 {
 			next = min(next, n.at+t.left()/pace)
-			if t.Objective != nil { // it ends when a report has reached that
+			if t.Objective != nil { // it ends on the first report that reaches the objective
 				if x, _, ok := t.next(); ok {
 					next = min(next, n.at+max(x*t.WorkCPUS-t.work, 0)/pace+s.poll)
 				}
@@ -119,7 +118,6 @@ func (n *node) due(s *simulation) float64 {
 	return next
 }
 
-// step handles what is due on the node.
 func (n *node) step(s *simulation) error {
 	n.advance(s)
 	left := false
@@ -153,7 +151,6 @@ func (n *node) step(s *simulation) error {
 	return nil
 }
 
-// add starts a task on the node.
 func (n *node) add(s *simulation, t *task) {
 	n.advance(s)
 	t.node, t.rate, t.quota = n, 0, math.Inf(1)
@@ -170,13 +167,13 @@ func (n *node) add(s *simulation, t *task) {
 	n.asked += t.AskCores
 }
 
-// remove takes a task off the node. With a ghost its twin goes on.
+// remove takes a task off the node; its twin continues if ghost.
 func (n *node) remove(t *task, ghost bool) {
 	n.gone += t.use
 	n.asked -= t.AskCores
 	n.tasks = slices.DeleteFunc(n.tasks, func(o *task) bool { return o == t })
 	if len(n.tasks) == 0 {
-		n.asked = 0 // no rounding stays
+		n.asked = 0 // no rounding error remains
 	}
 	t.node, t.rate = nil, 0
 	if ghost {
@@ -184,7 +181,7 @@ func (n *node) remove(t *task, ghost bool) {
 	}
 }
 
-// decide takes the node from a snapshot to rates.
+// decide goes from a snapshot to rates.
 func (n *node) decide(s *simulation, event policy.Event) error {
 	if len(n.tasks) == 0 {
 		n.interval = s.sc.IntervalS
@@ -213,7 +210,6 @@ func (n *node) decide(s *simulation, event policy.Event) error {
 	return nil
 }
 
-// take makes a snapshot of the node.
 func (n *node) take(s *simulation, event policy.Event) policy.Snapshot {
 	out := policy.Snapshot{
 		Node: n.id, NowS: s.now, Policy: s.v.decider.Name, PoolCores: policy.Cores(n.cores), Event: event,
@@ -244,7 +240,6 @@ func (n *node) take(s *simulation, event policy.Event) policy.Snapshot {
 	return out
 }
 
-// accept puts an outcome into force.
 func (n *node) accept(s *simulation, out policy.Outcome) {
 	n.state = out.State
 	if out.IntervalS > 0 {
@@ -285,8 +280,7 @@ func (n *node) accept(s *simulation, out policy.Outcome) {
 		sum += rate
 		squares += float64(rate * rate)
 	}
-	// How many tasks run at a time, as far as they disturb each other: one that has next to
-	// nothing hardly does.
+	// The effective number of concurrent tasks: one with a tiny share disturbs little.
 	n.speed = 1
 	if squares > 0 {
 		n.speed = 1 / (1 + float64(s.sc.Contention*(sum*sum/squares-1)))

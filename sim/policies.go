@@ -19,26 +19,24 @@ import (
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
-// Variant is a policy as it is simulated: that of a node, with its settings, and what the
-// shim does beside it.
+// Variant is a simulated policy: a node's, with settings, and the shim's.
 type Variant struct {
 	Name      string
 	decider   policy.Decider
 	estimator string
-	mode      plan.Mode // "" = the scenario's
-	placement string    // "" = the scenario's
-	specon    bool      // tasks move as SpeCon has it
+	mode      plan.Mode // "" for the scenario's
+	placement string    // "" for the scenario's
+	specon    bool      // SpeCon moves tasks
 
-	ideal bool // limits are in force as they are: no planner, no floor
-	hard  bool // and hold while CPU is idle, too
-	once  bool // decided at events only: an interval would change nothing
-	true_ bool // it knows true sizes
-	twin  bool // it compares tasks with their twins
-	learn bool // it looks at how fast tasks learn
+	ideal bool // limits apply as decided, without planner and floor
+	hard  bool // and even if CPU is idle
+	once  bool // decided at events only, as intervals change nothing
+	true_ bool // knows exact sizes
+	twin  bool // compares tasks with their twins
+	learn bool // measures growth
 }
 
-// presets are the policies that have a setting of their own: policy, estimator, mode, and
-// options of the agent.
+// presets are policies with fixed settings.
 type preset struct {
 	policy, estimator string
 	mode              plan.Mode
@@ -57,7 +55,6 @@ func presets() map[string]preset {
 
 const speconName = "specon"
 
-// Names lists the policies that can be simulated.
 func Names() []string {
 	names := slices.Concat(policies.Names(), baseline.Names(), []string{speconName})
 	for name := range presets() {
@@ -67,9 +64,8 @@ func Names() []string {
 	return slices.Compact(names)
 }
 
-// Find returns the policy of a name, as "-policy" takes it: one of Names, with "@" and a
-// placement of its own if it is not to be the scenario's. The error names what is allowed,
-// or what the scenario lacks.
+// Find returns the policy of a -policy argument: one of Names, optionally with "@" and a
+// placement. The error lists what is allowed, or says what the scenario lacks.
 func Find(name string, s scenario.Scenario) (Variant, error) {
 	base, placement, own := strings.Cut(name, "@")
 	v := Variant{Name: name, estimator: growth.KindRobust, placement: s.Placement}
@@ -123,7 +119,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	return v, v.lacks(s, base)
 }
 
-// options are the scenario's, as JSON.
+// options returns the scenario's options as JSON.
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	kinds := make(map[string]string)
 	for _, o := range policies.Options() {
@@ -149,7 +145,7 @@ func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	return out, nil
 }
 
-// lacks says what a policy needs that the scenario does not have.
+// lacks reports what the policy needs and the scenario lacks.
 func (v Variant) lacks(s scenario.Scenario, name string) error {
 	nodes := 0
 	for _, n := range s.Nodes {
@@ -167,7 +163,6 @@ func (v Variant) lacks(s scenario.Scenario, name string) error {
 	return nil
 }
 
-// problem is an error of the argument -policy.
 func problem(format string, args ...any) error {
 	var errs fields.Errors
 	errs.Add("policy", format, args...)

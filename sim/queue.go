@@ -5,27 +5,25 @@ package sim
 
 import "container/heap"
 
-// The kinds of events, in the order in which those of one moment happen.
+// Kinds of events, in their order at one time.
 type kind uint8
 
 const (
-	nodeDue   kind = iota // something is due on a node
-	nodeBack              // a node has been repaired
-	nodeFails             // a node fails
-	taskBack              // a task comes to be placed again
-	shimDue               // the shim looks at the cluster
+	nodeDue kind = iota
+	nodeBack
+	nodeFails
+	taskBack // a task is placed again
+	shimDue  // the shim's next pass
 )
 
-// event is something that happens to a node or a task.
 type event struct {
 	at      float64
 	kind    kind
-	id      int    // index of the node or task
+	id      int    // node or task index
 	version uint64 // of the node
 }
 
-// queue holds events by time. What happens at one moment has an order of its own: a run
-// can be repeated.
+// queue orders events by time, and reproducibly within a time.
 type queue struct{ events events }
 
 func (q *queue) push(e event) { heap.Push(&q.events, e) }

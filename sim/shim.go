@@ -16,14 +16,13 @@ import (
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
-// Seconds between two looks of SpeCon at the tasks of a node, and of the shim at the
-// cluster: their defaults.
+// Intervals of SpeCon's sorting on a node and of the shim's pass, in seconds: their defaults.
 const (
 	specInterval = 30
 	shimInterval = 30
 )
 
-// shim is what places and moves jobs: Nomad's scheduler, and the shim beside it.
+// shim places and moves jobs: Nomad's scheduler and Ebbtide's shim.
 type shim struct {
 	r *rand.Rand // of failures
 }
@@ -38,19 +37,18 @@ func (h *shim) begin(s *simulation, seed uint64) {
 	}
 }
 
-// nextFailure draws when a node fails next.
 func (h *shim) nextFailure(s *simulation, n *node) {
 	if f := s.sc.Failures; f != nil {
 		s.queue.push(event{at: s.now + 2*h.r.Float64()*f.EveryS, kind: nodeFails, id: n.index})
 	}
 }
 
-// room says whether Nomad would place a task on a node.
+// room reports whether Nomad would place the task on the node.
 func (n *node) room(t *task) bool {
 	return !n.down && n.asked+t.AskCores <= n.cores*(1+rounding)
 }
 
-// choose returns the node for a task; nil if it has to wait.
+// choose returns the node for a task, nil to queue it.
 func (h *shim) choose(s *simulation, t *task) *node {
 	if n := t.bound; n != nil {
 		t.bound = nil
@@ -62,7 +60,7 @@ func (h *shim) choose(s *simulation, t *task) *node {
 	if s.v.placement == scenario.Alg4 {
 		return s.byGrowth(t)
 	}
-	// Nomad's scheduler: jobs that ask for nothing count alike.
+	// Nomad's scheduler; jobs without a request count equally.
 	var best *node
 	least := 0.0
 	for _, n := range s.nodes {
@@ -109,7 +107,7 @@ func (s *simulation) byGrowth(t *task) *node {
 	return byID[placement.Choose(loads, placement.DefaultParams()).Node]
 }
 
-// sort runs SpeCon's Algorithm 1 on the node.
+// sort runs SpeCon's Algorithm 1.
 func (n *node) sort(s *simulation) {
 	n.nextSort = s.now + specInterval
 	in := specon.Input{Params: specon.DefaultParams()}
@@ -130,11 +128,10 @@ func (n *node) sort(s *simulation) {
 	}
 }
 
-// settled is how long a task that has moved stays at least, in seconds: the shim's default.
+// cooldown is the least time between moves of a task, in seconds: the shim's default.
 const settled = 600
 
-// remaining is what the driver has told of what a task will still use, less what it has used
-// since; nil if it does not know.
+// remaining is the driver's last estimate less the CPU used since, nil without one.
 func (t *task) remaining() *float64 {
 	if t.known == nil {
 		return nil
@@ -143,7 +140,7 @@ func (t *task) remaining() *float64 {
 	return &left
 }
 
-// relocate moves tasks that would end much sooner elsewhere, one for four nodes at most.
+// relocate moves tasks that would finish much sooner elsewhere, at most one per four nodes.
 func (h *shim) relocate(s *simulation) error {
 	for range 1 + len(s.nodes)/4 {
 		in := relocate.Input{Params: relocate.DefaultParams()}
@@ -182,7 +179,6 @@ func (h *shim) relocate(s *simulation) error {
 	return nil
 }
 
-// candidate is a task that may move.
 func (s *simulation) candidate(t *task, left float64) relocate.Task {
 	out := relocate.Task{ID: t.ID, Node: t.node.id, LeftCPUS: left, CapCores: t.cap(s), To: []string{}}
 	if fair := t.decision.Fair; fair != nil && fair.FinishS != nil {
@@ -197,7 +193,7 @@ func (s *simulation) candidate(t *task, left float64) relocate.Task {
 	return out
 }
 
-// run is one look at the cluster.
+// run is one pass.
 func (h *shim) run(s *simulation) error {
 	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
 	if s.v.placement == scenario.Relocate {
@@ -231,7 +227,7 @@ func (h *shim) run(s *simulation) error {
 	return h.rebalance(s)
 }
 
-// counts is a node as SpeCon's Algorithm 2 sees it.
+// counts is the node's input to SpeCon's Algorithm 2.
 func (n *node) counts() migration.Node {
 	out := migration.Node{ID: n.id}
 	for _, t := range n.tasks {
@@ -275,12 +271,10 @@ func (h *shim) rebalance(s *simulation) error {
 	return nil
 }
 
-// byID is a node by its ID.
 func (s *simulation) byID(id string) *node {
 	return s.nodes[slices.IndexFunc(s.nodes, func(n *node) bool { return n.id == id })]
 }
 
-// move takes a task to another node: it saves, and goes on there.
 func (s *simulation) move(t *task, to *node) error {
 	from := t.node
 	from.advance(s)

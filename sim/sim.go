@@ -1,13 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sim runs scenarios in simulated time: jobs come, nodes divide their CPU among
-// them, jobs end. It is a discrete-event simulation of fluid CPU. What decides is the code
-// of the driver and the shim: policies, estimators, twins, planner, damper, targets,
-// placement and moves. What is simulated is the rest: trainers, the kernel, Nomad.
+// Package sim runs scenarios in simulated time, as a discrete-event simulation of fluid CPU.
+// In: a Config of scenario, policy and seed. Out: metrics.Run. Decisions are made by the
+// driver's and shim's code: policies, estimators, twins, planner, damper, targets, placement
+// and moves. Trainers, the kernel and Nomad are simulated. Start with sim.go, then node.go.
 //
-// A run is a pure function of its Config. Memory is bounded by the jobs: some hundred
-// bytes each, and some ten kilobytes while one runs.
+// A run is a pure function of its Config. It needs some hundred bytes per job, and some 10 kB
+// per running job.
 package sim
 
 import (
@@ -25,37 +25,34 @@ import (
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
-// Config says what to simulate.
 type Config struct {
 	Scenario scenario.Scenario
-	Data     fs.FS // real curves and traces; nil if there are none
+	Data     fs.FS // real curves and traces, may be nil
 	Variant  Variant
 	Seed     uint64
-	Jobs     []workload.Job // in order of arrival, instead of the scenario's; nil = the scenario's
-	// Progress is called now and then with how many jobs have ended, of all; nil for nobody.
+	Jobs     []workload.Job // in order of arrival; nil for the scenario's
+	// Progress receives the numbers of finished and all jobs. May be nil.
 	Progress func(ended, all int)
 }
 
-// simulation is the state of a run.
 type simulation struct {
 	sc   scenario.Scenario
 	v    Variant
-	poll float64 // seconds between two polls of the driver
+	poll float64 // seconds between the driver's polls
 
 	now     float64
 	nodes   []*node
 	tasks   []*task
 	queue   queue
-	arrived int     // jobs that have come
+	arrived int     // jobs submitted so far
 	waiting []*task // for room, in order of arrival
 	ended   int
 	shim    shim
 
-	used      float64 // CPU-seconds, by all
+	used      float64 // CPU-seconds, in total
 	decisions int
 }
 
-// Run simulates one run.
 func Run(ctx context.Context, c Config) (metrics.Run, error) {
 	s := &simulation{sc: c.Scenario, v: c.Variant, poll: min(max(c.Scenario.IntervalS/10, 0.1), 1)}
 	if s.v.mode == "" {
@@ -93,11 +90,10 @@ func Run(ctx context.Context, c Config) (metrics.Run, error) {
 	return s.result(c), nil
 }
 
-// patience is how many times as long as all jobs take, one after the other, a run may
-// last. Jobs that fail again and again before their first checkpoint never end.
+// patience bounds a run, relative to the time of all jobs in sequence. Jobs that always fail
+// before their first checkpoint never finish.
 const patience = 20
 
-// limit is when a run is given up.
 func (s *simulation) limit() float64 {
 	sum, slowest := 0.0, math.Inf(1)
 	for _, n := range s.nodes {
@@ -115,7 +111,7 @@ func (s *simulation) limit() float64 {
 	return last + patience*sum*(1+s.sc.Contention*float64(len(s.tasks)))
 }
 
-// loop handles events until all jobs have ended, or time is up.
+// loop handles events until all jobs have finished or the limit is reached.
 func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) error {
 	const often = 4096
 	limit := s.limit()
@@ -152,13 +148,12 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 	return nil
 }
 
-// handle handles an event.
 func (s *simulation) handle(e event) error {
 	switch e.kind {
 	case nodeDue:
 		n := s.nodes[e.id]
 		if e.version != n.version {
-			return nil // something has happened there since
+			return nil // outdated
 		}
 		if err := n.step(s); err != nil {
 			return err
@@ -179,7 +174,7 @@ func (s *simulation) handle(e event) error {
 	return nil
 }
 
-// schedule puts what is due on a node next into the queue.
+// schedule queues the node's next event.
 func (s *simulation) schedule(n *node) {
 	n.version++
 	if len(n.tasks) > 0 {
@@ -187,7 +182,7 @@ func (s *simulation) schedule(n *node) {
 	}
 }
 
-// submit places a task, or has it wait.
+// submit places a task or queues it.
 func (s *simulation) submit(t *task) error {
 	if len(s.waiting) > 0 {
 		s.waiting = append(s.waiting, t)
@@ -200,7 +195,7 @@ func (s *simulation) submit(t *task) error {
 	return err
 }
 
-// admit places those that wait, as long as there is room for the first.
+// admit places queued tasks while there is room for the first.
 func (s *simulation) admit() error {
 	for len(s.waiting) > 0 {
 		ok, err := s.place(s.waiting[0])
@@ -212,7 +207,6 @@ func (s *simulation) admit() error {
 	return nil
 }
 
-// place starts a task on a node, if one has room.
 func (s *simulation) place(t *task) (bool, error) {
 	n := s.shim.choose(s, t)
 	if n == nil {
@@ -226,7 +220,7 @@ func (s *simulation) place(t *task) (bool, error) {
 	return true, nil
 }
 
-// end takes a task off its node: its work is done, or its objective reached.
+// end removes a task whose work is done or objective reached.
 func (s *simulation) end(t *task) {
 	at := s.now
 	if t.Service == nil {
@@ -237,7 +231,7 @@ func (s *simulation) end(t *task) {
 	s.ended++
 }
 
-// fail takes a node down. Its tasks go on elsewhere, from their last checkpoints.
+// fail stops a node; its tasks restart elsewhere from their last checkpoints.
 func (s *simulation) fail(n *node) error {
 	n.advance(s)
 	n.down = true
@@ -255,7 +249,6 @@ func (s *simulation) fail(n *node) error {
 	return nil
 }
 
-// result is what was measured.
 func (s *simulation) result(c Config) metrics.Run {
 	run := metrics.Run{
 		Scenario: s.sc.Name, Policy: s.v.Name, Seed: c.Seed, PoolCores: s.sc.PoolCores(), Jobs: make([]metrics.Job, len(s.tasks)),
@@ -267,7 +260,7 @@ func (s *simulation) result(c Config) metrics.Run {
 	return run
 }
 
-// present is for how long there was a job, in seconds.
+// present is the time with at least one job, in seconds.
 func present(tasks []*task) float64 {
 	sum, until := 0.0, 0.0
 	for _, t := range tasks { // in order of arrival
@@ -284,8 +277,7 @@ func present(tasks []*task) float64 {
 	return sum
 }
 
-// Input says whether an error is one of the scenario or the data: nothing that a second
-// try could do away with.
+// Input reports whether the scenario or data caused the error.
 func Input(err error) bool {
 	var errs fields.Errors
 	return errors.As(err, &errs) || errors.Is(err, workload.ErrData)

@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/sim/scenario"
 )
 
-// batch simulates a scenario with seeds from 1 on.
+// batch simulates a scenario with seeds from 1.
 func batch(t must.T, text string, seeds, workers int, names ...string) []metrics.Run {
 	t.Helper()
 	sc, err := scenario.Parse("test.hcl", []byte(text), scenario.Changes{})
@@ -34,7 +34,6 @@ func batch(t must.T, text string, seeds, workers int, names ...string) []metrics
 	return runs
 }
 
-// summaries sums up by policy.
 func summaries(t must.T, runs []metrics.Run) map[string]metrics.Summary {
 	t.Helper()
 	all, err := metrics.Summarize(runs, "", 1)
@@ -56,21 +55,20 @@ workload "generated" {
 }
 `
 
-// Two jobs of 100 CPU-seconds on two cores, the second 20 s later: what comes out can be
-// reckoned by hand.
+// Two jobs of 100 CPU-seconds on two cores, 20 s apart, computed by hand.
 func TestRun_byHand(t *testing.T) {
 	for _, tc := range []struct {
 		policy        string
 		first, second float64 // ends
 	}{
-		{"none", 80, 100},  // alone, then halves: 40 + 60 of the first are done at 80
-		{"srpt", 50, 100},  // the first has less to do
+		{"none", 80, 100},  // alone, then half: 40 + 60 of the first are done at 80
+		{"srpt", 50, 100},  // the first has less work
 		{"las", 100, 90},   // see below
-		{"equal", 80, 100}, // halves, and alone again
+		{"equal", 80, 100}, // half, and alone again
 	} {
 		sc := twoJobs
 		if tc.policy == "las" {
-			// Decisions every 10 s: the second runs for 20 s, and then in turn.
+			// Decisions every 10 s: the second runs for 20 s, then they alternate.
 			sc = "interval_s = 10\n" + sc
 		}
 		r := batch(t, sc, 1, 1, tc.policy)[0]
@@ -80,7 +78,7 @@ func TestRun_byHand(t *testing.T) {
 	}
 }
 
-// One thread on two cores leaves a core idle; equal shares are not given on.
+// A single thread leaves a core idle; equal shares are not redistributed.
 func TestRun_caps(t *testing.T) {
 	r := batch(t, "node \"a\" { cores = 2 }\nworkload \"generated\" {\n jobs = 1\n median_cpu_s = 100\n sigma = 0\n arrive_s = [5]\n cap_cores = [1]\n}", 1, 1, "none")[0]
 	must.InDelta(t, 105, *r.Jobs[0].EndS, 1e-6)
@@ -90,8 +88,7 @@ func TestRun_caps(t *testing.T) {
 	must.Greater(t, 100.0, *contended.Jobs[1].EndS)
 }
 
-// Whatever the policy: each job ends, after it came and not sooner than it can, and has
-// used what it had to do.
+// Under every policy each job finishes, not before it can, and uses its work.
 func TestRun_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := rapid.SampledFrom([]string{"none", "equal", "las", "srpt", "flowcon", "flowcon-published", "fsp", "fsp-completion", "fsp-quality", "fsp@relocate", "flowcon@alg4", "specon", "auto", "fsp@binpack"}).Draw(t, "policy")
@@ -129,8 +126,7 @@ workload "generated" {
 	})
 }
 
-// The same seed gives the same bytes, however many runs go on at a time; another seed
-// gives others.
+// The same seed gives the same bytes with any number of workers.
 func TestRun_deterministic(t *testing.T) {
 	const text = "node \"a\" {\n cores = 4\n count = 3\n}\nworkload \"generated\" {\n jobs = 20\n targets = true\n}\n"
 	encode := func(workers int) []byte {
@@ -145,9 +141,8 @@ func TestRun_deterministic(t *testing.T) {
 	must.NotEq(t, runs[0].Jobs[0].CPUS, runs[1].Jobs[0].CPUS)
 }
 
-// Fair finish with known sizes: the mean is near the bound, and nobody is later. The real
-// planner and damper are in between, hence 2 %. What is not known costs little; with
-// nothing known all is as without.
+// Fair finish with known sizes: the mean is near the bound, and no job is later, within 2 % for
+// planner and damper. Unknown sizes cost little; without any, nothing changes.
 func TestRun_fairFinish(t *testing.T) {
 	const text = "options = { fsp_scaling = 1 }\nnode \"a\" { cores = 2 }\nworkload \"generated\" { jobs = 12 }\n"
 	exact := summaries(t, batch(t, "sizes = \"exact\"\n"+text, 8, 2, "none", "srpt", "fsp-completion", "fsp", "flowcon"))
@@ -170,7 +165,7 @@ func TestRun_fairFinish(t *testing.T) {
 	must.Between(t, 0.999, unknown["fsp"].Ratio.Max, 1.01)
 }
 
-// With weights and other options nobody is later either, and a floor of 1 is fair sharing.
+// Weights and other options delay no job either, and a floor of 1 is fair sharing.
 func TestRun_options(t *testing.T) {
 	const text = "sizes = \"exact\"\nnode \"a\" { cores = 2 }\nworkload \"generated\" {\n jobs = 10\n weights = [1, 2, 4]\n}\n"
 	usual := summaries(t, batch(t, text, 6, 2, "none", "fsp-completion"))["fsp-completion"]
@@ -181,7 +176,6 @@ func TestRun_options(t *testing.T) {
 	must.LessEq(t, 1.02, held.Ratio.Max)
 }
 
-// Jobs that ask for cores wait until a node has them.
 func TestRun_queue(t *testing.T) {
 	dir := os.DirFS("testdata")
 	sc, err := scenario.Parse("test.hcl", []byte("node \"a\" { cores = 8 }\nworkload \"alibaba\" {\n jobs = 6\n over_s = 10\n asks = true\n}\n"), scenario.Changes{})
@@ -203,8 +197,7 @@ func TestRun_queue(t *testing.T) {
 	must.True(t, Input(err))
 }
 
-// A job ends when it has reached its objective, whatever the policy; TRADL lets those that
-// are good enough yield.
+// A job ends at its objective under every policy; TRADL lets acceptable ones yield.
 func TestRun_targets(t *testing.T) {
 	const text = "node \"a\" { cores = 4 }\nworkload \"papers\" {\n jobs = 8\n targets = true\n noise = 0.001\n}\n"
 	runs := batch(t, text, 4, 2, "none", "tradl")
@@ -237,7 +230,7 @@ func TestRun_services(t *testing.T) {
 	must.Greater(t, hits["none"], hits["auto"])
 }
 
-// What a node loses is done again, from the last checkpoint on, and moves take their time.
+// Lost work is repeated from the last checkpoint, and moves take time.
 func TestRun_failures(t *testing.T) {
 	lost := func(checkpoint string) (sum float64) {
 		text := "node \"a\" {\n cores = 2\n count = 2\n}\nworkload \"generated\" { jobs = 10 }\nfailures {\n every_s = 800\n repair_s = 50\n" + checkpoint + "}\n"
@@ -252,7 +245,7 @@ func TestRun_failures(t *testing.T) {
 	must.Positive(t, often)
 	must.Less(t, none/2, often)
 
-	// Without any it can never end: it is given up, and told.
+	// Without checkpoints it never finishes, and the run is stopped.
 	r := batch(t, "node \"a\" { cores = 2 }\nworkload \"generated\" {\n jobs = 1\n median_cpu_s = 2000\n sigma = 0\n}\nfailures {\n every_s = 100\n repair_s = 10\n}\n", 1, 1, "none")[0]
 	must.Eq(t, 1, r.Unfinished())
 
@@ -304,7 +297,6 @@ func TestBatch_stops(t *testing.T) {
 	must.ErrorContains(t, err, "no directory is named (-data, or data in the scenario)")
 }
 
-// The example scenarios that need no data, or with the data of an environment variable.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("scenarios/*.hcl")
 	must.NoError(t, err)

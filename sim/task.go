@@ -20,45 +20,45 @@ import (
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
-// task is a job that has been submitted, and what the driver knows of it.
+// task is a submitted job, and what the driver knows of it.
 type task struct {
 	workload.Job
 	index int
-	node  *node // nil while it waits, moves, or has ended
-	bound *node // where it is to go on
+	node  *node // nil while it is queued, moving or finished
+	bound *node // target of its move
 	base  limits.Limits
 
-	// What is true.
-	work    float64    // done, in CPU-seconds that nobody disturbs
+	// The truth.
+	work    float64    // done, in undisturbed CPU-seconds
 	used    float64    // CPU-seconds
-	saved   float64    // work that a failure leaves
+	saved   float64    // work that survives a failure
 	rate    float64    // cores
-	quota   float64    // cores; +Inf without
-	reached bool       // it has reached its objective
-	marks   [3]float64 // work at which it has 50, 90 and 95 % of its quality
-	good    float64    // work at which its model is good enough
-	until   float64    // work at which it ends: all, or that at which it reaches its objective
+	quota   float64    // cores; +Inf without one
+	reached bool       // its objective
+	marks   [3]float64 // work for 50, 90 and 95 % of its quality
+	good    float64    // work for a good enough model
+	until   float64    // work at which it ends, by completion or objective
 	m       metrics.Job
 
-	// What it reports.
+	// Its reports.
 	r       *rand.Rand
-	slope   float64 // how the price of a step changes
-	point   int     // next one of the curve
-	line    int     // next line that tells the step
+	slope   float64 // drift of the cost per step
+	point   int     // next point of the curve
+	line    int     // next line with a step
 	pending []report
 
-	// What the driver has measured.
+	// The driver's measurements.
 	follows                 *follower // nil for a service
 	intervalAt, intervalCPU float64
 	use                     float64 // cores, over the last interval
 	response                *float64
 
-	// What was decided.
+	// The decision.
 	decision policy.Decision
-	decided  uint64 // epoch that the category was decided on
+	decided  uint64 // epoch of the category
 	fair     policy.CPUSeconds
 
-	// What the driver has told the shim: what was left, and the CPU-seconds used then.
+	// What the shim knows: the remaining work, and the CPU-seconds used at that time.
 	known   *policy.CPUSeconds
 	knownAt float64
 	movedAt float64
@@ -66,7 +66,7 @@ type task struct {
 	sorting sorting
 }
 
-// sorting is what SpeCon knows of a task.
+// sorting is SpeCon's state of a task.
 type sorting struct {
 	category   specon.Category
 	asked      bool
@@ -74,27 +74,26 @@ type sorting struct {
 	rebalanced bool
 }
 
-// follower is what the driver makes of a task's reports: the observer of package measure,
-// without its goroutine and its files.
+// follower is package measure's observer without goroutine and files.
 type follower struct {
-	estimator growth.Estimator // nil if nobody looks at it
+	estimator growth.Estimator // nil if unused
 	estimate  growth.Estimate
 	work      *remaining.Estimator
 	meter     growth.Gain
 	watcher   *target.Watcher // nil without targets
 	reached   policy.TargetState
 	epoch     uint64
-	reports   int     // of the estimate, at the last epoch
+	reports   int     // of the estimate at the last epoch
 	cpu       float64 // at the last epoch
 	value     *float64
 }
 
-// report is what the driver finds in a task's output at a poll.
+// report is what the driver finds in a task's output in one poll.
 type report struct {
 	at          float64 // seconds
-	cpu         float64 // that it had used then; NaN: not yet known
-	value, step float64 // NaN: not in it
-	n           float64 // values of which it is the mean
+	cpu         float64 // used by then; NaN if not yet known
+	value, step float64 // NaN if absent
+	n           float64 // number of values averaged
 }
 
 const metric = "loss"
@@ -134,22 +133,20 @@ func newTask(j workload.Job, index int, seed uint64, v Variant) (*task, error) {
 }
 
 const (
-	// maxSlope is by how much the price of a step may be off at the beginning, and in the
-	// other direction at the end: steps are not alike (data, caches, phases).
+	// maxSlope bounds the deviation of a step's cost at the beginning, with the opposite sign
+	// at the end: steps differ (data, caches, phases).
 	maxSlope = 0.1
-	// lines is how often a job says what step it is at.
+	// lines is the number of times a job prints its step.
 	lines = 100
-	// rounding is the relative error that sums may have.
+	// rounding is the relative error of sums.
 	rounding = 1e-9
 )
 
-// left is the work that is left, in CPU-seconds.
 func (t *task) left() float64 { return max(t.WorkCPUS-t.work, 0) }
 
-// done says whether all work is.
 func (t *task) done() bool { return t.Service == nil && t.left() <= t.WorkCPUS*rounding }
 
-// most is the most that it can use of a pool.
+// most is the most cores it can use of a pool.
 func (t *task) most(pool float64) float64 {
 	if t.CapCores > 0 {
 		return min(t.CapCores, pool)
@@ -157,13 +154,12 @@ func (t *task) most(pool float64) float64 {
 	return pool
 }
 
-// steps returns the step at which the job is after a part of its work.
+// steps returns the step after a fraction of the work.
 func (t *task) steps(x float64) float64 {
 	return math.Round(float64(t.Steps) * (x + float64(t.slope*x*(1-x))))
 }
 
-// run lets the task run from one moment to another, at its rate; in a second so much work as
-// pace gets done. Reports are found at the polls of the driver.
+// run advances the task by work of pace per second. Reports appear at the driver's polls.
 func (t *task) run(from, to, pace, poll float64) {
 	dt := to - from
 	was := t.work
@@ -212,7 +208,8 @@ func (t *task) run(from, to, pace, poll float64) {
 	}
 }
 
-// next is where the next report comes, as a part of the work, and whether it has a value.
+// next returns the next report's position, as a fraction of the work, and whether it has a
+// value.
 func (t *task) next() (x float64, value, ok bool) {
 	x = math.Inf(1)
 	if t.point < len(t.Curve.X) {
@@ -224,7 +221,7 @@ func (t *task) next() (x float64, value, ok bool) {
 	return x, value, ok
 }
 
-// report adds a report to those that wait for the driver. Those of one poll are one.
+// report queues a report, merging those of one poll.
 func (t *task) report(r report) {
 	n := len(t.pending)
 	if n == 0 || t.pending[n-1].at != r.at {
@@ -243,8 +240,7 @@ func (t *task) report(r report) {
 	}
 }
 
-// fail takes a task back to its last checkpoint, of those that it writes after so many
-// CPU-seconds of work each; 0 = none.
+// fail resets a task to its last checkpoint, one per `every` CPU-seconds of work; 0 for none.
 func (t *task) fail(every float64) {
 	if every > 0 {
 		t.saved = max(t.saved, math.Floor(t.work/every)*every)
@@ -263,7 +259,7 @@ func (t *task) fail(every float64) {
 	t.pending = t.pending[:0]
 }
 
-// look takes over what the task has reported until now.
+// look processes the reports until now.
 func (t *task) look(now float64) {
 	f := t.follows
 	if f == nil {
@@ -302,7 +298,6 @@ func (t *task) look(now float64) {
 	t.pending = append(t.pending[:0], t.pending[taken:]...)
 }
 
-// measure closes a measurement interval of the estimators.
 func (f *follower) measure(cpu float64) {
 	if f.estimator == nil {
 		return
@@ -314,7 +309,6 @@ func (f *follower) measure(cpu float64) {
 	}
 }
 
-// closeInterval ends a measurement interval.
 func (t *task) closeInterval(now float64) {
 	dt := now - t.intervalAt
 	if dt <= 0.05 {
@@ -338,10 +332,9 @@ func (t *task) closeInterval(now float64) {
 	}
 }
 
-// qoeTolerance is by how much a response time may be longer than asked (DQoES: α).
+// qoeTolerance is the tolerated relative excess of the response time (DQoES: α).
 const qoeTolerance = 0.1
 
-// snapshot is the task as a policy sees it.
 func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	pool := n.cores
 	p := policy.Task{
@@ -374,8 +367,8 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 	return p
 }
 
-// cap is the most that the task is known to be able to use; 0 = all. The kernel tells the
-// driver how many threads run or wait, once they have.
+// cap is the number of cores the task is known to use at most, 0 if unknown: the kernel counts
+// threads once they have run.
 func (t *task) cap(s *simulation) float64 {
 	if t.used == 0 && !s.v.true_ && s.sc.Sizes != scenario.Exact {
 		return 0
@@ -383,7 +376,7 @@ func (t *task) cap(s *simulation) float64 {
 	return t.CapCores
 }
 
-// sizes is what is known of what the task will still use.
+// sizes is what is known of the remaining work.
 func (t *task) sizes(s *simulation) (left, quality *policy.CPUSeconds) {
 	f := t.follows
 	switch {
@@ -402,7 +395,6 @@ func (t *task) sizes(s *simulation) (left, quality *policy.CPUSeconds) {
 	return e.CPUS, e.QualityCPUS
 }
 
-// accept takes a decision over.
 func (t *task) accept(d policy.Decision) {
 	if t.Service == nil && d.Category == policy.New {
 		d.Category = t.decision.Category

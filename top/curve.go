@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Heights of a cell, from the lowest; the first is nothing.
+// Heights of a cell, lowest first; the first is blank.
 var (
 	blocks = []rune(" ▁▂▃▄▅▆▇█")
 	signs  = []rune(" .:-=+*%#")
@@ -24,10 +24,9 @@ func (l Layout) heights() []rune {
 	return blocks
 }
 
-// mostValues is how many values are kept for a row's curve.
-const mostValues = 64
+const maxValues = 64
 
-// Values are the last values of a history, for a row's curve.
+// Values returns the last values of a history, for a sparkline.
 func Values(rows []status.Row) []status.Number {
 	var all []status.Number
 	for _, r := range rows {
@@ -35,10 +34,9 @@ func Values(rows []status.Row) []status.Number {
 			all = append(all, n)
 		}
 	}
-	return all[max(0, len(all)-mostValues):]
+	return all[max(0, len(all)-maxValues):]
 }
 
-// spark draws values in one line of so many columns.
 func (l Layout) spark(values []status.Number, width int) string {
 	var known []float64
 	for _, v := range values {
@@ -56,12 +54,12 @@ func (l Layout) spark(values []status.Number, width int) string {
 	return b.String()
 }
 
-// level is which of n steps a value is on.
+// level scales v to one of n steps.
 func level(v, low, high float64, n int) int {
 	if !(high > low) {
 		return n / 2
 	}
-	// Divided first: the difference of two large numbers may not be one.
+	// Divide first: the difference of two large numbers may overflow.
 	at := (v/2 - low/2) / (high/2 - low/2) * float64(n)
 	return min(max(int(at), 0), n-1)
 }
@@ -74,8 +72,7 @@ func bounds(values []float64) (low, high float64) {
 	return low, high
 }
 
-// resample makes at most so many columns of values: of several the last one counts, which
-// is what the task had then.
+// resample reduces values to width columns, each showing its last value.
 func resample(values []float64, width int) []float64 {
 	if len(values) <= width || width < 1 {
 		return values[:min(len(values), max(width, 0))]
@@ -87,7 +84,7 @@ func resample(values []float64, width int) []float64 {
 	return out
 }
 
-// chart draws the metric of a history over time, with its bounds at the left.
+// chart draws a history's metric over time, with its bounds on the left.
 func (l Layout) chart(rows []status.Row, width, height int) []string {
 	var known []status.Row
 	for _, r := range rows {
@@ -95,7 +92,7 @@ func (l Layout) chart(rows []status.Row, width, height int) []string {
 			known = append(known, r)
 		}
 	}
-	const scale = 10 // columns of the scale
+	const scale = 10 // columns
 	width -= scale + 1
 	if len(known) < 2 || width < 8 || height < 2 {
 		return nil
@@ -115,7 +112,7 @@ func (l Layout) chart(rows []status.Row, width, height int) []string {
 			columns[x] = float64(r.Value)
 		}
 	}
-	// Between two reports the value is the earlier one's.
+	// A value holds until the next report.
 	for i := 1; i < width; i++ {
 		if math.IsNaN(columns[i]) {
 			columns[i] = columns[i-1]

@@ -14,10 +14,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Tab is one of the tables.
 type Tab int
 
-// The tables, in the order in which they are offered.
+// In the order of the user interface.
 const (
 	Tasks Tab = iota
 	Nodes
@@ -25,11 +24,10 @@ const (
 	Moves
 )
 
-// Tabs are the names of the tables.
 func Tabs() []string { return []string{"Tasks", "Nodes", "GPUs", "Moves"} }
 
-// Table makes a table of a View. A query chooses among tasks, and the seats and moves of
-// their jobs; nodes are always all.
+// Table renders a table. The query selects tasks, and the seats and moves of their jobs, but
+// not nodes.
 func (v *View) Table(tab Tab, q Query, l Layout) Table {
 	switch tab {
 	case Nodes:
@@ -74,7 +72,7 @@ func (v *View) tasks(tasks []Task, l Layout) Table {
 	})
 }
 
-// value is what a task's metric is now.
+// value renders a task's current metric.
 func value(s *status.Status) string {
 	if s.Kind == "service" {
 		if !s.Target.Response.Known() {
@@ -88,7 +86,7 @@ func value(s *status.Status) string {
 	case s.Diverged:
 		return cmp.Or(s.Metric, "?") + " diverged"
 	}
-	// The value counts more than the metric's whole name.
+	// The value matters more than the metric's full name.
 	name, text := cmp.Or(s.Metric, "?"), number(s.Value)
 	if runes := []rune(name); len(runes) > 16 {
 		name = string(runes[:15]) + "…"
@@ -96,7 +94,6 @@ func value(s *status.Status) string {
 	return text + " " + name
 }
 
-// until is in what time something is expected.
 func until(t, now time.Time) string {
 	switch {
 	case t.IsZero():
@@ -107,7 +104,7 @@ func until(t, now time.Time) string {
 	return span(t.Sub(now))
 }
 
-// distance is by how much a task ends later than its twin, or with "-" sooner.
+// distance renders how much later (+) or sooner (-) than its twin a task finishes.
 func distance(t Task) string {
 	d := gap(t)
 	if math.IsNaN(d) || math.Abs(d) > 1e9 {
@@ -120,7 +117,6 @@ func distance(t Task) string {
 	return text
 }
 
-// age is how long ago something was.
 func age(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -152,7 +148,7 @@ func (v *View) nodes(l Layout) Table {
 	return tabulate(l, columns, v.Nodes, func(n Node) Line { return Line{Alert: n.Stale, Faint: n.Stale} })
 }
 
-// left is how long the whole pool needs for what is known to be left.
+// left is the time the whole pool needs for the known remaining work, in seconds.
 func left(n Node) status.Number {
 	if !(n.PoolCores > 0) {
 		return status.Unknown()
@@ -254,7 +250,7 @@ func (v *View) moving(q Query, l Layout) Table {
 	return tabulate(l, columns, moves, func(m Move) Line { return Line{Task: v.taskOf(m)} })
 }
 
-// taskOf is a task that is moved; none if it is not known.
+// taskOf returns the moved task, if known.
 func (v *View) taskOf(m Move) Key {
 	for _, t := range v.Tasks {
 		if t.Namespace == m.Namespace && t.Job == m.Job && (m.Alloc == "" || m.Alloc == t.Alloc) {
@@ -264,7 +260,7 @@ func (v *View) taskOf(m Move) Key {
 	return Key{}
 }
 
-// Summary is the whole cluster in a line.
+// Summary is the cluster in one line.
 func (v *View) Summary(l Layout) string {
 	var cores, used, saved float64
 	stale, late := 0, 0
@@ -328,22 +324,20 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// Empty says in a sentence why there is nothing to see, and what to do; "" if there is
-// something, or not everything was read yet.
+// Empty explains an empty view, "" if there is something to show or to read.
 func (v *View) Empty() string {
 	switch {
 	case len(v.Nodes) == 0:
-		return "No node runs Ebbtide's driver here: `ebbtide doctor`, run on a client, says what is missing."
+		return "No node has Ebbtide's driver. Run `ebbtide doctor` on a client to find out why."
 	case len(v.Tasks) == 0 && v.Unread == 0:
-		return "No task runs under Ebbtide here: jobs name its driver, and `ebbtide doctor`, run on a client, says whether it works."
+		return "No task runs under Ebbtide. Set a job's driver to ebbtide, and run `ebbtide doctor` on a client to check the driver."
 	}
 	return ""
 }
 
-// mostProblems is how many reasons are told for which tasks are stale.
-const mostProblems = 5
+const maxProblems = 5
 
-// Problems say why tasks are stale, each reason once.
+// Problems lists why tasks are stale, each reason once.
 func (v *View) Problems() []string {
 	of := make(map[string]int)
 	var reasons []string
@@ -356,7 +350,7 @@ func (v *View) Problems() []string {
 		}
 	}
 	var out []string
-	for _, r := range reasons[:min(len(reasons), mostProblems)] {
+	for _, r := range reasons[:min(len(reasons), maxProblems)] {
 		out = append(out, fmt.Sprintf("stale, %s: %s", plural(of[r], "task"), r))
 	}
 	if more := len(reasons) - len(out); more > 0 {
@@ -365,7 +359,7 @@ func (v *View) Problems() []string {
 	return out
 }
 
-// Detail is everything about a task, in lines; the curve is made of its history.
+// Detail renders everything about a task.
 func (v *View) Detail(t *Task, history []status.Row, l Layout) []string {
 	var out []string
 	put := func(text string) {
@@ -381,7 +375,7 @@ func (v *View) Detail(t *Task, history []status.Row, l Layout) []string {
 		}
 	}
 	put(fmt.Sprintf("%s/%s  task %s of group %s  %s", t.Namespace, t.Job, t.Task, t.Group, state(*t)))
-	row("Allocation", "%s on node %s, runs for %s", t.Alloc, cmp.Or(t.Node, t.NodeID), age(t.Started, v.Time))
+	row("Allocation", "%s on node %s, running for %s", t.Alloc, cmp.Or(t.Node, t.NodeID), age(t.Started, v.Time))
 	if t.Error != "" {
 		row("Stale", "%s", t.Error)
 	}
@@ -394,7 +388,7 @@ func (v *View) Detail(t *Task, history []status.Row, l Layout) []string {
 	}
 	if len(t.Events) > 0 {
 		put("")
-		put("Events, the latest first:")
+		put("Events, latest first:")
 		for _, e := range slices.Backward(t.Events) {
 			row("  "+e.Time.UTC().Format(time.TimeOnly), "%s: %s", e.Type, e.Message)
 		}
@@ -402,7 +396,6 @@ func (v *View) Detail(t *Task, history []status.Row, l Layout) []string {
 	return out
 }
 
-// facts are what the status of a task says.
 func (v *View) facts(s *status.Status, row func(name, format string, args ...any)) {
 	row("Why", "%s (%s)", cmp.Or(s.Why, "not known"), cmp.Or(s.Rule, "-"))
 	switch {
@@ -438,7 +431,6 @@ func (v *View) facts(s *status.Status, row func(name, format string, args ...any
 	row("Updated", "%s ago, driver %s, policy %s", age(s.Updated, v.Time), cmp.Or(s.Version, "-"), cmp.Or(s.Policy, "-"))
 }
 
-// joined is a state with what is said of it.
 func joined(state, why string) string {
 	if why == "" {
 		return state

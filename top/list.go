@@ -13,22 +13,20 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Query says which tasks are shown, and in which order.
+// Query selects and orders tasks.
 type Query struct {
 	Sort      string // one of Sorts
 	Reverse   bool
-	Filter    string // words that a task must have; see matches
-	Namespace string // "" or "*": all
+	Filter    string // words, see matches
+	Namespace string // "" or "*" for all
 }
 
-// order is one in which tasks are shown.
 type order struct {
 	name string
 	by   func(a, b Task) int
 }
 
-// orders are all of them. What needs attention comes first: the largest use, the task that
-// is furthest behind its twin.
+// orders lists what needs attention first: the highest use, the task furthest behind its twin.
 func orders() []order {
 	return []order{
 		{"job", byName},
@@ -43,7 +41,6 @@ func orders() []order {
 	}
 }
 
-// Sorts are the names of the orders.
 func Sorts() []string {
 	var names []string
 	for _, o := range orders() {
@@ -52,7 +49,6 @@ func Sorts() []string {
 	return names
 }
 
-// Select returns the tasks that a query asks for, in its order.
 func Select(tasks []Task, q Query) []Task {
 	words := strings.Fields(strings.ToLower(q.Filter))
 	var out []Task
@@ -77,8 +73,7 @@ func Select(tasks []Task, q Query) []Task {
 	return out
 }
 
-// matches says whether each of the words, in lower case, is in one of the things by which a
-// task is known.
+// matches reports whether each lower-case word occurs in one of the task's names or states.
 func matches(t Task, words []string) bool {
 	has := []string{t.Namespace, t.Job, t.Group, t.Task, t.Alloc, t.Node}
 	if s := t.Status; s != nil {
@@ -104,8 +99,7 @@ func byName(a, b Task) int {
 		cmp.Compare(a.Task, b.Task), cmp.Compare(a.Alloc, b.Alloc))
 }
 
-// state is what a task is in, in a word: late and what keeps it from running count more
-// than its category.
+// state is one word for a task: what delays it precedes its category.
 func state(t Task) string {
 	s := t.Status
 	switch {
@@ -123,7 +117,7 @@ func state(t Task) string {
 	return cmp.Or(s.Category, s.Class, "-")
 }
 
-// stateRank orders states: what needs a look comes first.
+// stateRank orders states by the attention they need.
 func stateRank(t Task) int {
 	known := []string{"stale", "late", "lost", "parked", "paused", "waiting", "move", "B", "NL", "WL", "CL", "S", "G"}
 	if i := slices.Index(known, state(t)); i >= 0 {
@@ -132,7 +126,6 @@ func stateRank(t Task) int {
 	return len(known)
 }
 
-// end is when a task is expected to end; zero if that is not known.
 func end(t Task) time.Time {
 	if t.Status == nil {
 		return time.Time{}
@@ -140,7 +133,7 @@ func end(t Task) time.Time {
 	return t.Status.Fair.Finish
 }
 
-// gap is by how many seconds a task ends later than its twin; NaN if that is not known.
+// gap is by how many seconds a task finishes later than its twin, NaN if unknown.
 func gap(t Task) float64 {
 	if t.Status == nil || t.Status.Fair.Finish.IsZero() || t.Status.Fair.FairFinish.IsZero() {
 		return math.NaN()
@@ -148,7 +141,7 @@ func gap(t Task) float64 {
 	return t.Status.Fair.Finish.Sub(t.Status.Fair.FairFinish).Seconds()
 }
 
-// part is how much of its steps a task has done.
+// part is the fraction of steps done.
 func part(t Task) float64 {
 	if t.Status == nil || t.Status.Total <= 0 {
 		return math.NaN()
@@ -170,10 +163,10 @@ func limit(t Task) float64 {
 	return float64(t.Status.Limit.Fraction)
 }
 
-// smaller compares numbers; what is not known is the smallest.
+// smaller orders unknown numbers first.
 func smaller(a, b float64) int { return cmp.Compare(a, b) }
 
-// earlier compares times; what is not known comes last.
+// earlier orders unknown times last.
 func earlier(a, b time.Time) int {
 	switch {
 	case a.IsZero() && b.IsZero():

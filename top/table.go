@@ -8,14 +8,12 @@ import (
 	"strings"
 )
 
-// Layout is what lines are made for.
 type Layout struct {
-	Width int  // columns of the terminal
-	ASCII bool // only ASCII can be shown
+	Width int  // columns
+	ASCII bool // the terminal has no Unicode
 }
 
-// Line is a line of a table. Task is the one that it is about, if any; Alert says that it
-// needs a look.
+// Line is a line of a table, about Task if that is set.
 type Line struct {
 	Text  string
 	Task  Key
@@ -23,26 +21,24 @@ type Line struct {
 	Faint bool
 }
 
-// Table is a table of a width.
 type Table struct {
 	Head  string
 	Lines []Line
 }
 
-// column is one of a table. Where there is too little room, those of the lowest rank are
-// left out first, and no column is narrower than least or wider than most.
+// column describes a column. Without room for all, those of the lowest rank are dropped; widths
+// stay between least and most.
 type column[T any] struct {
 	title       string
 	right       bool
 	rank        int
 	least, most int
 	cell        func(T) string
-	// draw makes the cell when its width is known, in place of cell, which tells only how
-	// wide it would be.
+	// draw renders the cell at its final width; cell then only determines the natural width.
 	draw func(T, int) string
 }
 
-// tabulate makes a table that is no wider than the layout. Texts are cleaned here.
+// tabulate renders a table no wider than the layout, and cleans its texts.
 func tabulate[T any](l Layout, columns []column[T], rows []T, line func(T) Line) Table {
 	cells := make([][]string, len(columns))
 	natural := make([]int, len(columns))
@@ -84,7 +80,7 @@ func tabulate[T any](l Layout, columns []column[T], rows []T, line func(T) Line)
 	return t
 }
 
-// widths shares the room among the columns: 0 is one that is left out.
+// widths assigns the room to columns; 0 drops one.
 func widths[T any](room int, columns []column[T], natural []int) []int {
 	byRank := make([]int, len(columns))
 	for i := range byRank {
@@ -92,12 +88,12 @@ func widths[T any](room int, columns []column[T], natural []int) []int {
 	}
 	slices.SortStableFunc(byRank, func(a, b int) int { return columns[b].rank - columns[a].rank })
 	out := make([]int, len(columns))
-	left := room + 1 // the first needs no space before it
+	left := room + 1 // the first has no space before it
 	var shown []int
 	for taken := 0; len(shown) < len(byRank); {
 		i := byRank[len(shown)]
 		if taken += columns[i].least + 1; taken > room+1 {
-			break // nor one of a lower rank: which are shown must not depend on the texts
+			break // nor lower ranks: which columns are shown must not depend on texts
 		}
 		shown = append(shown, i)
 		out[i] = min(columns[i].least, natural[i])
@@ -116,10 +112,10 @@ func widths[T any](room int, columns []column[T], natural []int) []int {
 	return out
 }
 
-// Cut shortens a clean text to the width of the layout.
+// Cut truncates a clean text to the layout's width.
 func (l Layout) Cut(text string) string { return l.cut(text, l.Width) }
 
-// Fill cuts or fills a clean text to the width of the layout.
+// Fill cuts or pads a clean text to the layout's width.
 func (l Layout) Fill(text string) string { return l.pad(text, l.Width, false) }
 
 // Wrap cleans a text and breaks it into lines.

@@ -17,15 +17,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// mostText is how many bytes of a text from a job or a task are shown.
-const mostText = 2048
+// maxText bounds a shown text, in bytes.
+const maxText = 2048
 
-// Clean makes a text from a job or a task fit for a terminal: what could move the cursor,
-// change colours, turn the direction of writing or break the line becomes "?" or a space.
-// With plain only ASCII is left.
+// Clean makes a text from a job or task safe for a terminal: control, direction and unprintable
+// characters become "?", line breaks spaces. With plain the result is ASCII.
 func Clean(text string, plain bool) string {
-	if len(text) > mostText {
-		text = text[:mostText]
+	if len(text) > maxText {
+		text = text[:maxText]
 	}
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -44,7 +43,7 @@ func Clean(text string, plain bool) string {
 	}, text)
 }
 
-// wide is how many columns a text takes.
+// wide is the number of columns.
 func wide(text string) int {
 	for i := range len(text) {
 		if text[i] >= utf8.RuneSelf {
@@ -54,7 +53,6 @@ func wide(text string) int {
 	return len(text)
 }
 
-// cut shortens a clean text to so many columns.
 func (l Layout) cut(text string, width int) string {
 	if wide(text) <= width {
 		return text
@@ -69,7 +67,6 @@ func (l Layout) cut(text string, width int) string {
 	return ansi.Truncate(text, width, mark)
 }
 
-// pad cuts or fills a clean text to exactly so many columns.
 func (l Layout) pad(text string, width int, right bool) string {
 	text = l.cut(text, width)
 	space := strings.Repeat(" ", max(0, width-wide(text)))
@@ -79,12 +76,10 @@ func (l Layout) pad(text string, width int, right bool) string {
 	return text + space
 }
 
-// wrap breaks a clean text into lines of at most so many columns.
 func wrap(text string, width int) []string {
 	return strings.Split(ansi.Wrap(text, max(width, 1), " "), "\n")
 }
 
-// number writes a number with few digits.
 func number(n status.Number) string {
 	if !n.Known() {
 		return "-"
@@ -92,7 +87,6 @@ func number(n status.Number) string {
 	return strconv.FormatFloat(float64(n), 'g', 4, 64)
 }
 
-// percent writes a fraction as a percentage.
 func percent(n status.Number) string {
 	if !n.Known() || math.Abs(float64(n)) > 1e6 {
 		return "-"
@@ -100,7 +94,7 @@ func percent(n status.Number) string {
 	return fmt.Sprintf("%.0f%%", 100*float64(n))
 }
 
-// count writes a number of steps in at most five characters, or little more.
+// count renders a number of steps in about five characters.
 func count(n status.Number) string {
 	f := float64(n)
 	if !n.Known() {
@@ -121,7 +115,6 @@ func count(n status.Number) string {
 	return strconv.FormatFloat(f, 'f', -1, 32)
 }
 
-// steps writes how far a task is.
 func steps(s *status.Status) string {
 	switch {
 	case !s.Step.Known():
@@ -132,7 +125,7 @@ func steps(s *status.Status) string {
 	return count(s.Step) + "/" + count(s.Total)
 }
 
-// span writes a time that passes, with one or two units.
+// span renders a duration with one or two units.
 func span(d time.Duration) string {
 	sign := ""
 	if d = d.Truncate(time.Second); d < 0 {
@@ -153,7 +146,6 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%s%dd", sign, int(d.Hours())/24)
 }
 
-// seconds writes a number of seconds as a time that passes.
 func seconds(n status.Number) string {
 	if !n.Known() || math.Abs(float64(n)) > 1e9 {
 		return "-"

@@ -20,7 +20,6 @@ import (
 
 var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// training is the status of a training.
 func training(change func(*status.Status)) *status.Status {
 	u := status.Unknown()
 	s := &status.Status{
@@ -137,12 +136,12 @@ func TestSelect(t *testing.T) {
 		{Query{Reverse: true}, "api vae rnn-with-a-very-long-name-of-its-own new mlp"},
 		{Query{Namespace: "web"}, "api"},
 		{Query{Namespace: "*", Filter: "MLP"}, "mlp"},
-		{Query{Filter: "stale val"}, "rnn-with-a-very-long-name-of-its-own"}, // each word, anywhere
+		{Query{Filter: "stale val"}, "rnn-with-a-very-long-name-of-its-own"},
 		{Query{Filter: "late"}, "vae"},
 		{Query{Filter: "late mlp"}, ""},
 		{Query{Filter: "two"}, "new rnn-with-a-very-long-name-of-its-own"},
 		{Query{Sort: "state"}, "new rnn-with-a-very-long-name-of-its-own vae mlp api"},
-		{Query{Sort: "gap", Filter: "one"}, "vae mlp api"}, // what is not known comes last
+		{Query{Sort: "gap", Filter: "one"}, "vae mlp api"}, // unknown last
 		{Query{Sort: "cpu", Filter: "one"}, "mlp api vae"},
 		{Query{Sort: "limit", Filter: "one"}, "api mlp vae"},
 		{Query{Sort: "step", Filter: "one"}, "vae mlp api"},
@@ -170,7 +169,7 @@ func TestEmpty(t *testing.T) {
 	must.Eq(t, "", sample().Empty())
 	must.StrContains(t, (&View{}).Empty(), "`ebbtide doctor`")
 	v := &View{Nodes: []Node{{}}}
-	must.StrContains(t, v.Empty(), "No task runs under Ebbtide here")
+	must.StrContains(t, v.Empty(), "No task runs under Ebbtide.")
 	v.Unread = 1
 	must.Eq(t, "", v.Empty())
 }
@@ -194,7 +193,7 @@ func TestDetail(t *testing.T) {
 	got := strings.Join(v.Detail(v.Task(Key{"a1", "train"}), rows, Layout{Width: 80}), "\n")
 	for _, want := range []string{
 		"ml/mlp  task train of group g  parked",
-		"Allocation a1 on node one, runs for 2h",
+		"Allocation a1 on node one, running for 2h",
 		"Why        it can end first, and nobody ends late by that (fsp.preferred)",
 		"Metric     loss = 0.3125 (min)  step 1200/5000  1200 reports",
 		"End        in 10m; with its fair share in 14m",
@@ -207,7 +206,6 @@ func TestDetail(t *testing.T) {
 	} {
 		must.StrContains(t, got, want)
 	}
-	// A task of which nothing was read says that.
 	got = strings.Join(v.Detail(v.Task(Key{"a5", "train"}), nil, Layout{Width: 80}), "\n")
 	must.StrContains(t, got, "Stale      node two is down")
 }
@@ -218,7 +216,7 @@ func TestClean(t *testing.T) {
 		"\x1b[2Jgone\x07":           "?[2Jgone?",
 		"\u009b31m":                 "?31m", // the one-byte form of ESC [
 		"a\nb\tc\r":                 "a b c ",
-		"\u202Eevil\u2066\u200b":    "?evil??", // turns the direction of writing, or is not seen
+		"\u202Eevil\u2066\u200b":    "?evil??", // changes direction, or is invisible
 		"größe…":                    "größe…",
 		"\xff\xfe":                  "??",
 		"\U000E0041tag\ue000\u2028": "?tag??",
@@ -226,11 +224,10 @@ func TestClean(t *testing.T) {
 		must.Eq(t, want, Clean(in, false))
 	}
 	must.Eq(t, "gr??e~-1", Clean("größe…−1", true))
-	must.Eq(t, mostText, len(Clean(strings.Repeat("x", 10*mostText), false)))
+	must.Eq(t, maxText, len(Clean(strings.Repeat("x", 10*maxText), false)))
 }
 
-// Whatever tasks are called and write, no line is wider than the terminal, and none has a
-// control character.
+// Whatever a task's texts, no line exceeds the terminal or has a control character.
 func TestLines_hostile(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		texts := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"\x1b[31mred", "日本語の名前がとても長い", "e\u0301\u0301", "👩‍👩‍👧‍👦👩‍👩‍👧‍👦", "a\nb", strings.Repeat("x", 300)}))

@@ -1,12 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package top shows what Ebbtide does on a node or in a whole cluster: the model of
-// `ebbtide top`, what is made of it for a terminal of a given width, and nothing that reads
-// or draws. Package gather reads a View from Nomad's API, package ui shows it live.
+// Package top is the model and the text rendering of `ebbtide top`. In: Nomad's API, read by
+// package gather into a View. Out: lines for a terminal of a given width, shown live by package
+// ui, or the View as JSON. Start with view.go.
 //
-// Names and texts in a View come from jobs and tasks. They are cleaned where lines are made
-// of them (Clean), not before: the JSON has them as they are.
+// Names and texts come from jobs and tasks. They are cleaned when rendered (Clean); the JSON
+// has them verbatim.
 package top
 
 import (
@@ -18,30 +18,30 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// View is what is known of a cluster at a time. `ebbtide top -json` prints it.
+// View is the state of a cluster, as printed by `ebbtide top -json`.
 type View struct {
 	Time    time.Time `json:"time"`
 	Address string    `json:"address"` // of Nomad's API
-	Nodes   []Node    `json:"nodes"`   // that run Ebbtide's driver
-	Tasks   []Task    `json:"tasks"`   // that run under Ebbtide
-	GPUs    []GPU     `json:"gpus"`    // cards on which tasks have seats
-	Moves   []Move    `json:"moves"`   // under way
-	// Unread is how many running tasks of these nodes were not asked for a status yet.
+	Nodes   []Node    `json:"nodes"`   // with Ebbtide's driver
+	Tasks   []Task    `json:"tasks"`   // under Ebbtide
+	GPUs    []GPU     `json:"gpus"`    // with seats in use
+	Moves   []Move    `json:"moves"`   // in progress
+	// Unread counts the running tasks whose status was not yet requested.
 	Unread int `json:"unread"`
-	// Notes say what is not known, and why.
+	// Notes say what could not be read, and why.
 	Notes []string `json:"notes"`
-	// Error says why everything is older than it should be; "" if it is not.
+	// Error says why the view is outdated.
 	Error string `json:"error,omitempty"`
 }
 
-// Node is a node that runs Ebbtide's driver. What is said of its tasks is in the newest of
-// their statuses; without one it is null.
+// Node is a node with Ebbtide's driver. Its task figures come from the newest status, null
+// without one.
 type Node struct {
 	ID         string `json:"id"`
 	Name       string `json:"name"`
 	Datacenter string `json:"datacenter"`
 	NodePool   string `json:"node_pool"`
-	State      string `json:"state"` // ready, draining, ineligible; otherwise Nomad's status: down, disconnected, initializing
+	State      string `json:"state"` // ready, draining, ineligible, or Nomad's status
 	Version    string `json:"version"`
 	Engine     string `json:"engine"` // docker, exec
 	Policy     string `json:"policy"`
@@ -53,16 +53,14 @@ type Node struct {
 	Classes       map[string]int `json:"classes"`
 	RemainingCPUS status.Number  `json:"remaining_cpu_s"`
 	SavedS        status.Number  `json:"saved_s"`
-	Updated       time.Time      `json:"updated,omitzero"` // of the status that says this
+	Updated       time.Time      `json:"updated,omitzero"` // of the newest status
 
-	Stale bool   `json:"stale"` // it did not answer when it was asked last, or is not there
+	Stale bool   `json:"stale"` // unresponsive or down
 	Error string `json:"error,omitempty"`
 }
 
-// Key names a task of an allocation.
 type Key struct{ Alloc, Task string }
 
-// Task is a task that runs under Ebbtide.
 type Task struct {
 	Namespace string    `json:"namespace"`
 	Job       string    `json:"job"`
@@ -70,34 +68,33 @@ type Task struct {
 	Task      string    `json:"task"`
 	Alloc     string    `json:"alloc"`
 	NodeID    string    `json:"node_id"`
-	Node      string    `json:"node"` // its name
+	Node      string    `json:"node"` // name
 	Started   time.Time `json:"started,omitzero"`
 
-	Read  time.Time `json:"read,omitzero"` // when its status was read last
-	Stale bool      `json:"stale"`         // it could not be read when that was tried last, or is old
+	Read  time.Time `json:"read,omitzero"` // last read of the status
+	Stale bool      `json:"stale"`         // the last read failed, or the status is old
 	Error string    `json:"error,omitempty"`
 
-	// Status is what the driver has written of it; null if it could never be read.
+	// Status is the driver's, null if never read.
 	Status *status.Status `json:"status"`
-	// Values are the last values of its metric, the oldest first: some that are shown.
+	// Values are recent values of the metric, oldest first; not for all tasks.
 	Values []status.Number `json:"values"`
 	Events []Event         `json:"events"`
 }
 
-// Key is that of the task.
 func (t Task) Key() Key { return Key{t.Alloc, t.Task} }
 
-// Late says whether the task's twin has ended, and the task has not.
+// Late reports whether the twin has finished before the task.
 func (t Task) Late() bool { return t.Status != nil && t.Status.Fair.Late }
 
-// Event is one that Nomad keeps of a task.
+// Event is a task event of Nomad's.
 type Event struct {
 	Time    time.Time `json:"time"`
 	Type    string    `json:"type"`
 	Message string    `json:"message"`
 }
 
-// GPU is a card with the seats of tasks on it, in MiB.
+// GPU is a card with its seats.
 type GPU struct {
 	NodeID     string `json:"node_id"`
 	Node       string `json:"node"`
@@ -111,7 +108,7 @@ type GPU struct {
 	Seats      []Seat `json:"seats"`
 }
 
-// Seat is what a task has to do with a card.
+// Seat is a task's use of a card.
 type Seat struct {
 	Namespace  string     `json:"namespace"`
 	Job        string     `json:"job"`
@@ -127,21 +124,20 @@ type Seat struct {
 	WaitingMiB uint64     `json:"waiting_mib"`
 }
 
-// Move is a move that is under way, or a task that is prepared for one.
+// Move is a move in progress, or a task prepared for one.
 type Move struct {
-	ID        string    `json:"id"` // "" of a task that is prepared, where no record is known
+	ID        string    `json:"id"` // "" for a task prepared without a known claim
 	Namespace string    `json:"namespace"`
 	Job       string    `json:"job"`
 	Alloc     string    `json:"alloc"` // the old one
-	From      string    `json:"from"`  // names of nodes
+	From      string    `json:"from"`  // node names
 	To        string    `json:"to"`
 	Phase     string    `json:"phase"`
-	Owner     string    `json:"owner"`          // the process that carries it out
-	Until     time.Time `json:"until,omitzero"` // its claim, or the task's lease, ends then
+	Owner     string    `json:"owner"`          // the executing process
+	Until     time.Time `json:"until,omitzero"` // end of its claim, or of the task's lease
 }
 
-// Finish adds to a View what follows from its tasks: the cards, the tasks that are prepared
-// for a move, and the order of everything.
+// Finish derives cards and prepared moves from the tasks, and sorts everything.
 func (v *View) Finish() {
 	slices.SortFunc(v.Nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
 	slices.SortFunc(v.Tasks, byName)
@@ -158,7 +154,7 @@ func (v *View) Finish() {
 	v.seats()
 }
 
-// seats gathers the cards from what is said of each task's.
+// seats collects the cards from the tasks' reports.
 func (v *View) seats() {
 	at := make(map[[2]string]int)
 	for _, t := range v.Tasks {

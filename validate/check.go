@@ -17,13 +17,12 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// The names of the driver: its own, and that under which it takes the stock driver's place.
+// Ebbtide's driver names: its own, and that of the stock driver it may replace.
 const (
 	driverName = "ebbtide"
 	dockerName = "docker"
 )
 
-// checker checks a job.
 type checker struct {
 	file     string
 	job      *api.Job
@@ -40,19 +39,19 @@ func newChecker(file string, job *api.Job, root *place) *checker {
 		c.place = root.part("Job")
 	case root.labelled("job", name) != nil:
 		c.place = root.labelled("job", name)
-	case root.part("job") != nil: // its ID is not its label
+	case root.part("job") != nil: // its ID differs from its label
 		c.place = root.part("job")
 	}
-	c.migrates, _ = optin.Policies(job.Meta[optin.Migrate]) // what is wrong is an error of the tasks
+	c.migrates, _ = optin.Policies(job.Meta[optin.Migrate]) // errors are reported with the tasks
 	return c
 }
 
-// scope is a job, one of its groups or one of its tasks.
+// scope is a job, group or task.
 type scope struct {
 	job   *api.Job
-	group *api.TaskGroup // nil: the job
-	task  *api.Task      // nil: the group
-	// places are its own and those around it, the innermost first.
+	group *api.TaskGroup // nil for a job
+	task  *api.Task      // nil for a group
+	// places are its own and the enclosing ones, innermost first.
 	places []*place
 }
 
@@ -77,13 +76,11 @@ func (s scope) meta() map[string]string {
 	return s.job.Meta
 }
 
-// within is a part of a scope.
 func (s scope) within(p *place) scope {
 	s.places = append([]*place{p}, s.places...)
 	return s
 }
 
-// scopeOfJob is the job.
 func (c *checker) scopeOfJob() scope { return scope{job: c.job, places: []*place{c.place}} }
 
 func (c *checker) scopeOfGroup(g *api.TaskGroup) scope {
@@ -96,14 +93,14 @@ func (c *checker) scopeOfTask(g *api.TaskGroup, t *api.Task) scope {
 	around := c.scopeOfGroup(g)
 	p := around.places[0].labelled("task", t.Name)
 	if p == nil {
-		p = c.place.labelled("task", t.Name) // a job with a task and no group
+		p = c.place.labelled("task", t.Name) // a job with a task but no group
 	}
 	s := around.within(p)
 	s.task = t
 	return s
 }
 
-// find is where the last of the names stands that stands there at all.
+// find returns the place of the longest existing prefix of names.
 func (s scope) find(names ...string) *place {
 	var at *place
 	for _, p := range s.places {
@@ -132,7 +129,6 @@ func (c *checker) add(severity Severity, s scope, at *place, field, format strin
 	})
 }
 
-// check checks the job.
 func (c *checker) check() {
 	c.metaWithoutEffect(c.scopeOfJob(), slices.Collect(c.tasks(nil)))
 	waits, some := false, false
@@ -168,7 +164,7 @@ func (c *checker) check() {
 	c.checkWaiting(waits)
 }
 
-// tasks are those of a group, or all.
+// tasks yields a group's tasks, or all.
 func (c *checker) tasks(of *api.TaskGroup) func(func(*api.Task) bool) {
 	return func(yield func(*api.Task) bool) {
 		for _, g := range c.job.TaskGroups {
@@ -181,8 +177,8 @@ func (c *checker) tasks(of *api.TaskGroup) func(func(*api.Task) bool) {
 	}
 }
 
-// isOurs says whether a task runs under Ebbtide: by name, or, under docker, if it says
-// anything to it.
+// isOurs reports whether a task runs under Ebbtide: by its driver, or for docker by any option
+// of Ebbtide's.
 func isOurs(job *api.Job, g *api.TaskGroup, t *api.Task) bool {
 	if t.Driver == driverName {
 		return true
@@ -198,7 +194,7 @@ func isOurs(job *api.Job, g *api.TaskGroup, t *api.Task) bool {
 	return len(merged(job, g, t)) > 0
 }
 
-// merged is the meta of a task that is ours, as Nomad merges it.
+// merged returns Ebbtide's keys of a task's meta, merged as by Nomad.
 func merged(job *api.Job, g *api.TaskGroup, t *api.Task) map[string]string {
 	all := make(map[string]string)
 	for _, meta := range []map[string]string{job.Meta, g.Meta, t.Meta} {
@@ -213,7 +209,7 @@ func merged(job *api.Job, g *api.TaskGroup, t *api.Task) map[string]string {
 	return ours
 }
 
-// metaPlace is where a key of a task's meta stands: in the task, the group or the job.
+// metaPlace finds a key of a task's meta in the task, group or job.
 func (c *checker) metaPlace(s scope, key string) (scope, *place) {
 	scopes := []scope{s}
 	if s.task != nil {
@@ -229,7 +225,7 @@ func (c *checker) metaPlace(s scope, key string) (scope, *place) {
 	return s, s.find("meta")
 }
 
-// metaWithoutEffect warns of keys that do nothing for any of the tasks that have them.
+// metaWithoutEffect warns of keys that affect none of the tasks in their scope.
 func (c *checker) metaWithoutEffect(s scope, tasks []*api.Task) {
 	for _, name := range slices.Sorted(maps.Keys(s.meta())) {
 		key, ok := options.Key(name)
@@ -244,14 +240,14 @@ func (c *checker) metaWithoutEffect(s scope, tasks []*api.Task) {
 		}
 		switch at := s.find("meta", name); {
 		case !run:
-			c.add(Warning, s, at, "meta."+key, "has no effect: no task here runs under driver %s (or %s, in whose place it may be installed)", driverName, dockerName)
+			c.add(Warning, s, at, "meta."+key, "has no effect: no task here runs under driver %s (or %s, which it may replace)", driverName, dockerName)
 		case len(options.WithoutSeat(map[string]string{key: ""})) > 0 && !seated:
 			c.add(Warning, s, at, "meta."+key, "has no effect: no task here has a seat on a shared GPU (resources { device %q {} })", gpuSeat)
 		}
 	}
 }
 
-// gpuSeat is the device that is a seat on a shared GPU.
+// gpuSeat is the device name of a seat on a shared GPU.
 const gpuSeat = "nvidia/share"
 
 func hasSeat(t *api.Task) bool {
@@ -260,8 +256,8 @@ func hasSeat(t *api.Task) bool {
 	})
 }
 
-// metaOfShim warns of keys for the shim that are not where it looks, or not written as it
-// reads them: it reads the job's own meta, since Nomad lists no other.
+// metaOfShim warns of keys that the shim does not read, as they are not in the job's own meta:
+// Nomad lists no other.
 func (c *checker) metaOfShim(s scope) {
 	for _, name := range slices.Sorted(maps.Keys(s.meta())) {
 		key, _ := options.Key(name)
@@ -269,23 +265,23 @@ func (c *checker) metaOfShim(s scope) {
 			continue
 		}
 		if _, ok := c.job.Meta[key]; !ok {
-			c.add(Warning, s, s.find("meta", name), "meta."+key, "the shim does not see it here: set %s in the meta of the job itself", key)
+			c.add(Warning, s, s.find("meta", name), "meta."+key, "the shim does not read it here: set %s in the job's own meta", key)
 		}
 	}
 }
 
-// obstacles warns of what keeps the shim from moving a group of a job that may be moved.
+// obstacles warns of what prevents moves of a group whose job allows them.
 func (c *checker) obstacles(g *api.TaskGroup) {
 	for _, o := range move.Obstacles(c.job, g) {
 		s := c.scopeOf(g, o)
 		if s.find(o.Field) == s.find() && c.place.part(o.Field) != nil {
-			s = c.scopeOfJob() // from which it has come to its groups
+			s = c.scopeOfJob() // inherited from the job
 		}
 		c.add(Warning, s, s.find(o.Field), o.Field, "the shim will not move it (%s): %s", optin.Migrate, o.Why)
 	}
 }
 
-// scopeOf is where an obstacle stands.
+// scopeOf returns the scope of an obstacle.
 func (c *checker) scopeOf(g *api.TaskGroup, o move.Obstacle) scope {
 	switch o.Scope {
 	case move.ScopeTask:
@@ -300,7 +296,7 @@ func (c *checker) scopeOf(g *api.TaskGroup, o move.Obstacle) scope {
 	return c.scopeOfJob()
 }
 
-// waits says whether a group waits for the shim.
+// waits reports whether a group is held for placement.
 func (c *checker) waits(g *api.TaskGroup) bool {
 	all := slices.Concat(c.job.Constraints, g.Constraints)
 	for _, t := range g.Tasks {
@@ -309,29 +305,27 @@ func (c *checker) waits(g *api.TaskGroup) bool {
 	return slices.ContainsFunc(all, func(x *api.Constraint) bool { return x != nil && x.LTarget == cluster.Hold })
 }
 
-// checkWaiting checks the two parts of a job that waits for the shim: the key and the
-// constraint.
+// checkWaiting checks the meta key and the constraint that hold a job.
 func (c *checker) checkWaiting(waits bool) {
 	s := c.scopeOfJob()
-	seen := false // by the shim, which reads no job without a key in its own meta
+	seen := false // by the shim, which reads only jobs with one of its keys in their own meta
 	for name := range c.job.Meta {
 		seen = seen || strings.HasPrefix(name, options.Prefix)
 	}
 	const field = "constraint"
 	switch {
 	case !waits && c.job.Meta[options.KeyWaits] == "true":
-		c.add(Warning, s, s.find("meta", options.KeyWaits), "meta."+options.KeyWaits, "the job does not wait for the shim: it needs constraint { attribute = %q, value = \"released\" }, too", cluster.Hold)
+		c.add(Warning, s, s.find("meta", options.KeyWaits), "meta."+options.KeyWaits, "the job is not held: it also needs constraint { attribute = %q, value = \"released\" }", cluster.Hold)
 	case !waits:
 	case c.job.IsPeriodic() || c.job.IsParameterized():
-		c.add(Warning, s, s.find(field), field, "it waits for ever: what a periodic or parameterized job makes cannot be let run by the shim; take the constraint %s out", cluster.Hold)
+		c.add(Warning, s, s.find(field), field, "it is held for ever: the shim cannot release the children of periodic or parameterized jobs; remove the constraint %s", cluster.Hold)
 	case !seen:
-		c.add(Warning, s, s.find(field), field, "it waits for ever: the shim does not see the job; set %s = \"true\" in the meta of the job itself", options.KeyWaits)
+		c.add(Warning, s, s.find(field), field, "it is held for ever: the shim does not read the job; set %s = \"true\" in the job's own meta", options.KeyWaits)
 	case len(c.job.TaskGroups) != 1 || c.job.TaskGroups[0].Count != nil && *c.job.TaskGroups[0].Count != 1:
-		c.add(Warning, s, s.find(field), field, "the shim places only jobs with one group, of count 1: this one runs where Nomad places it")
+		c.add(Warning, s, s.find(field), field, "the shim only places jobs with one group of count 1; Nomad places this one")
 	}
 }
 
-// text is a string that may be missing.
 func text(s *string) string {
 	if s == nil {
 		return ""

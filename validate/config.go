@@ -23,19 +23,19 @@ import (
 	"github.com/ebbtide/ebbtide/driver/options"
 )
 
-// A task's config is decoded as a Nomad client does: its values are templates, in which
-// variables stand that are known when the task starts.
+// A task's config is decoded as by a Nomad client, with template variables that may be known
+// only on the node.
 
-// decoded are our blocks of a task's config.
+// decoded are Ebbtide's blocks of a task's config.
 type decoded struct {
 	options.Blocks
-	// fields are the paths of those that have a value.
+	// fields are the paths of fields with values.
 	fields map[string]bool
-	// partial says, of a block of which a field has no value, why.
+	// partial says, for a block with unknown fields, why.
 	partial map[string]string
 }
 
-// decode decodes our blocks of a task's config. What is wrong are findings.
+// decode decodes Ebbtide's blocks and adds findings for errors.
 func (c *checker) decode(s scope, vars map[string]cty.Value) decoded {
 	d := decoded{fields: make(map[string]bool), partial: make(map[string]string)}
 	all := make(map[string]any)
@@ -96,7 +96,7 @@ func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[s
 		case err != nil:
 			bad(s.find("config", schema.Name, f.Name), path, "%v", err)
 		case unknown != "":
-			d.partial[schema.Name] = fmt.Sprintf("%s has %s, which is known on the node", path, unknown)
+			d.partial[schema.Name] = fmt.Sprintf("%s has %s, which is only known on the node", path, unknown)
 		default:
 			values[f.Name], d.fields[path] = value, true
 		}
@@ -109,8 +109,8 @@ func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[s
 	return values
 }
 
-// stands says whether an error of a field stands whatever the fields are that have no value
-// here: those of the blocks, or keys of meta.
+// stands reports whether an error of a field holds whatever the unknown fields' values, which
+// are paths of blocks or meta keys.
 func (d decoded) stands(path string, unknown map[string]bool) bool {
 	oneOf := func(keys ...string) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { return unknown["meta."+k] })
@@ -131,13 +131,12 @@ func (d decoded) stands(path string, unknown map[string]bool) bool {
 	}
 	switch path {
 	case "progress.file", "progress.format", "progress.labels", "progress.quantile", "progress.step", "progress.total", "checkpoint.path":
-		return false // they go by others of their block
+		return false // these depend on other fields of the block
 	}
 	return d.fields[path]
 }
 
-// oneBlock returns the fields of a block, which Nomad's parser makes a list of; nil if there
-// is none.
+// oneBlock returns a block's fields, given Nomad's list of maps; nil if there is none.
 func oneBlock(raw any) (map[string]json.RawMessage, error) {
 	data, err := json.Marshal(raw)
 	if err != nil {
@@ -160,7 +159,7 @@ func oneBlock(raw any) (map[string]json.RawMessage, error) {
 	return nil, fmt.Errorf("must be one block, got %d", len(list))
 }
 
-// decodeField decodes a value. unknown names a variable in it that has none yet.
+// decodeField decodes a value. unknown is a variable in it that has no value yet.
 func decodeField(data []byte, kind string, vars map[string]cty.Value) (value json.RawMessage, unknown string, err error) {
 	expr, diags := hcljson.ParseExpression(data, "")
 	if diags.HasErrors() {
@@ -174,7 +173,7 @@ func decodeField(data []byte, kind string, vars map[string]cty.Value) (value jso
 		case onNode(name):
 			all[name], unknown = cty.DynamicVal, "${"+name+"}"
 		default:
-			return nil, "", fmt.Errorf("has the variable %q, which Nomad does not know: a text needs quotes", name)
+			return nil, "", fmt.Errorf("uses the unknown variable %q; a string needs quotes", name)
 		}
 	}
 	v, diags := expr.Value(&hcl.EvalContext{Variables: all})
@@ -201,8 +200,8 @@ func decodeField(data []byte, kind string, vars map[string]cty.Value) (value jso
 	return value, "", err
 }
 
-// onNode says whether a variable may be known on the node: as what Nomad tells of it, or as
-// one of the environment, by its usual spelling.
+// onNode reports whether a variable may be known on the node: Nomad's, or an environment
+// variable in the usual spelling.
 func onNode(name string) bool {
 	switch name {
 	case "node", "attr", "meta", "device", "env":
@@ -222,7 +221,7 @@ func typeOf(kind string) (cty.Type, error) {
 	return cty.NilType, fmt.Errorf("reading the type %s: %w", kind, diags)
 }
 
-// problem is what diagnostics say, without their places: those are of a text that Nomad makes.
+// problem joins diagnostics without their positions, which refer to generated text.
 func problem(diags hcl.Diagnostics) string {
 	var all []string
 	for _, d := range diags {
@@ -231,10 +230,10 @@ func problem(diags hcl.Diagnostics) string {
 	return strings.Join(all, "; ")
 }
 
-// near is up to how many letters a name may be off to be taken for another one.
+// near is the largest edit distance of a suggestion.
 const near = 2
 
-// didYouMean names the nearest one, for an error message; "" if none is near.
+// didYouMean suggests the nearest name, "" if none is near.
 func didYouMean(name string, names []string) string {
 	best, distance := "", near+1
 	for _, n := range names {
@@ -248,8 +247,7 @@ func didYouMean(name string, names []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", best)
 }
 
-// foreignBlocks warns of blocks that nobody reads: ours under another driver, and those that
-// are nearly ours.
+// foreignBlocks warns of ignored blocks: Ebbtide's under another driver, and misspelt ones.
 func (c *checker) foreignBlocks(s scope) {
 	t := s.task
 	var names []string
@@ -263,12 +261,11 @@ func (c *checker) foreignBlocks(s scope) {
 		case ours && !mayRun:
 			c.add(Warning, s, s.find("config", name), name, "is a block of driver %s; the task runs under driver %s", driverName, t.Driver)
 		case !ours && mayRun && hint != "":
-			c.add(Warning, s, s.find("config", name), name, "is no block of Ebbtide%s", hint)
+			c.add(Warning, s, s.find("config", name), name, "is not a block of Ebbtide%s", hint)
 		}
 	}
 }
 
-// ports are the labels of the ports that a task knows.
 func ports(g *api.TaskGroup, t *api.Task) (all []api.Port) {
 	networks := g.Networks
 	if t.Resources != nil {
@@ -282,10 +279,10 @@ func ports(g *api.TaskGroup, t *api.Task) (all []api.Port) {
 	return all
 }
 
-// dynamicPort is what stands for the first port that Nomad would choose.
+// dynamicPort stands for the first dynamic port.
 const dynamicPort = 20000
 
-// portOf is the number that stands for a port on the host.
+// portOf returns the port's number, or one standing for it.
 func portOf(i int, p api.Port) int {
 	if p.Value > 0 {
 		return p.Value
@@ -293,8 +290,7 @@ func portOf(i int, p api.Port) int {
 	return dynamicPort + i
 }
 
-// variables are those that a task's config may use and of which the value is known, or one
-// that stands for it.
+// variables returns the template variables with known or representative values.
 func variables(s scope) map[string]cty.Value {
 	all := map[string]string{
 		"NOMAD_ALLOC_DIR": "/alloc", "NOMAD_TASK_DIR": "/local", "NOMAD_SECRETS_DIR": "/secrets",

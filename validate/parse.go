@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/nomad/jobspec2"
 )
 
-// parse reads a jobspec as `nomad job run` does. Errors are findings.
+// parse parses a jobspec as `nomad job run` does. Errors are findings.
 func parse(name string, body []byte, o Options) (*api.Job, []Finding) {
 	if job, findings, ok := parseAPI(name, body); ok {
 		return job, findings
@@ -31,7 +31,7 @@ func parse(name string, body []byte, o Options) (*api.Job, []Finding) {
 	return job, nil
 }
 
-// parseAPI reads a job as Nomad's API writes it; ok is false if it is none.
+// parseAPI parses a job in the API's JSON; ok is false for anything else.
 func parseAPI(name string, body []byte) (job *api.Job, findings []Finding, ok bool) {
 	if !isJSON(body) {
 		return nil, nil, false
@@ -59,15 +59,15 @@ func parseAPI(name string, body []byte) (job *api.Job, findings []Finding, ok bo
 		return nil, nil, false
 	}
 	if job == nil || root.hasHole() {
-		return nil, bad(errors.New("the job, or an element of a list, is null")), true
+		return nil, bad(errors.New("the job or a list element is null")), true
 	}
 	return job, nil, true
 }
 
-// diagnosed is how HCL writes where something is wrong.
+// diagnosed matches HCL's positions.
 var diagnosed = regexp.MustCompile(`^(?:<nil>|(.*?):(\d+),(\d+)(?:-[\d,]+)?): (.*)$`)
 
-// ofParser are the findings of Nomad's parser, which puts some of its errors in one text.
+// ofParser converts errors of Nomad's parser, some of which are joined as text.
 func ofParser(name string, err error) []Finding {
 	var findings []Finding
 	var diags hcl.Diagnostics
@@ -89,7 +89,7 @@ func ofParser(name string, err error) []Finding {
 				f.Column, _ = strconv.Atoi(m[3])
 			}
 			findings = append(findings, f)
-		case len(findings) > 0 && line != "": // more of the one before
+		case len(findings) > 0 && line != "": // continuation
 			findings[len(findings)-1].Problem += " " + strings.TrimSpace(line)
 		case line != "":
 			findings = append(findings, Finding{File: name, Line: 1, Column: 1, Severity: Error, Problem: line})
@@ -98,5 +98,5 @@ func ofParser(name string, err error) []Finding {
 	return findings
 }
 
-// oneLine is a text without line breaks: each finding has a line of its own.
+// oneLine joins lines: a finding has one.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

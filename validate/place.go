@@ -17,13 +17,13 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// place is where something stands in a jobspec: Nomad's parser tells what a job is, but not
-// where. Places form a tree, by the names of attributes and blocks.
+// place is a position in a jobspec, which Nomad's parser does not keep, in a tree of attributes
+// and blocks by name.
 type place struct {
 	line, column int
-	label        string // of a block; anyLabel for one that is made by a dynamic block
-	text         string // the value, if it is a string of a JSON file
-	null, hole   bool   // it is null, and in a list
+	label        string // of a block; anyLabel for dynamic blocks
+	text         string // string value in a JSON file
+	null, hole   bool   // a null; one in a list
 	parts        map[string][]*place
 }
 
@@ -37,7 +37,7 @@ func (p *place) add(name string, part *place) {
 	p.parts[name] = append(p.parts[name], part)
 }
 
-// part finds an attribute, or a block; nil if there is none, or no p.
+// part returns an attribute or block, nil if absent.
 func (p *place) part(name string) *place {
 	if all := p.all(name); len(all) > 0 {
 		return all[0]
@@ -45,7 +45,7 @@ func (p *place) part(name string) *place {
 	return nil
 }
 
-// hasHole says whether there is a null in a list.
+// hasHole reports whether a list contains null.
 func (p *place) hasHole() bool {
 	for _, parts := range p.parts {
 		for _, part := range parts {
@@ -57,7 +57,7 @@ func (p *place) hasHole() bool {
 	return false
 }
 
-// all finds the blocks of a name, which HCL and Nomad's API write differently.
+// all returns the blocks of a name, in HCL's or the API's spelling.
 func (p *place) all(name string) []*place {
 	if p == nil {
 		return nil
@@ -68,7 +68,7 @@ func (p *place) all(name string) []*place {
 	return p.parts[apiName(name)]
 }
 
-// labelled finds a block with a label.
+// labelled returns the block with the label.
 func (p *place) labelled(name, label string) *place {
 	var made *place
 	for _, b := range p.all(name) {
@@ -77,14 +77,14 @@ func (p *place) labelled(name, label string) *place {
 			return b
 		case b.label == anyLabel:
 			made = b
-		case b.label == "" && b.parts[label] != nil: // HCL's JSON
+		case b.label == "" && b.parts[label] != nil: // HCL's JSON syntax
 			return b.parts[label][0]
 		}
 	}
 	return made
 }
 
-// apiName is what Nomad's API calls a field of a jobspec.
+// apiName is the API's spelling of a jobspec field.
 func apiName(name string) string {
 	switch name {
 	case "group":
@@ -107,12 +107,12 @@ func apiName(name string) string {
 	return out.String()
 }
 
-// placesOf are the places of a jobspec, which is not valid if they are incomplete.
+// placesOf returns the places of a valid jobspec.
 func placesOf(body []byte) *place {
 	if isJSON(body) {
 		return placesInJSON(body)
 	}
-	file, _ := hclsyntax.ParseConfig(body, "", hcl.InitialPos) // Nomad's parser reports what is wrong
+	file, _ := hclsyntax.ParseConfig(body, "", hcl.InitialPos) // errors are reported by Nomad's parser
 	root := &place{line: 1, column: 1}
 	if b, ok := file.Body.(*hclsyntax.Body); ok {
 		placesInBody(root, b)
@@ -145,7 +145,7 @@ func placesInBody(p *place, body *hclsyntax.Body) {
 	}
 }
 
-// placesInExpr are the places of an attribute's value: one, or those of a list's elements.
+// placesInExpr returns the place of a value, or those of a list's elements.
 func placesInExpr(at hcl.Pos, expr hclsyntax.Expression) []*place {
 	switch e := expr.(type) {
 	case *hclsyntax.TupleConsExpr:
@@ -172,13 +172,12 @@ func placesInExpr(at hcl.Pos, expr hclsyntax.Expression) []*place {
 	return []*place{{line: at.Line, column: at.Column}}
 }
 
-// isJSON says whether a jobspec is JSON. (In HCL's JSON Nomad takes no line before the brace.)
+// isJSON detects JSON by its first character; Nomad's HCL JSON allows nothing before it.
 func isJSON(body []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) }
 
-// jsonWalker reads the places of a JSON document.
 type jsonWalker struct {
 	body  []byte
-	lines []int // where they begin
+	lines []int // their offsets
 	dec   *json.Decoder
 }
 
@@ -196,13 +195,12 @@ func placesInJSON(body []byte) *place {
 	return all[0]
 }
 
-// at is the place of an offset.
 func (w *jsonWalker) at(offset int) *place {
 	line := sort.SearchInts(w.lines, offset+1)
 	return &place{line: line, column: offset - w.lines[line-1] + 1}
 }
 
-// next is the place of the token that comes next.
+// next is the place of the next token.
 func (w *jsonWalker) next() *place {
 	i := int(w.dec.InputOffset())
 	for i < len(w.body) && strings.IndexByte(" \t\r\n,:", w.body[i]) >= 0 {
@@ -211,7 +209,7 @@ func (w *jsonWalker) next() *place {
 	return w.at(min(i, len(w.body)))
 }
 
-// value reads a value: its place, or those of a list's elements.
+// value reads a value and returns its place, or those of a list's elements.
 func (w *jsonWalker) value() ([]*place, error) {
 	p := w.next()
 	token, err := w.dec.Token()
@@ -244,7 +242,7 @@ func (w *jsonWalker) value() ([]*place, error) {
 			if err != nil {
 				return nil, err
 			}
-			if len(parts) == 1 { // it is found by its name
+			if len(parts) == 1 { // point to its name
 				parts[0].line, parts[0].column = at.line, at.column
 			}
 			for _, part := range parts {
@@ -259,7 +257,6 @@ func (w *jsonWalker) value() ([]*place, error) {
 	return []*place{p}, nil
 }
 
-// placeOfError is where a JSON document is not valid.
 func placeOfError(body []byte, err error) *place {
 	w := jsonWalker{body: body, lines: []int{0}}
 	for i, b := range body {

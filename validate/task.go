@@ -25,14 +25,14 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// checkTask checks a task that runs under Ebbtide, as the driver does when it starts.
+// checkTask runs the driver's checks on a task that runs under Ebbtide.
 func (c *checker) checkTask(s scope) {
 	t := s.task
 	d := c.decode(s, variables(s))
 	meta := merged(c.job, s.group, t)
 	unknown := make(map[string]bool)
 	for key, value := range meta {
-		if strings.Contains(value, "${") { // Nomad fills it in on the node
+		if strings.Contains(value, "${") { // resolved on the node
 			unknown["meta."+key] = true
 		}
 	}
@@ -62,7 +62,7 @@ func (c *checker) checkTask(s scope) {
 	c.plans = append(c.plans, c.plan(s, opts, d.partial))
 }
 
-// addError adds what the driver says of a field.
+// addError adds an error of the driver's checks.
 func (c *checker) addError(s scope, path, problem string) {
 	if key, ok := strings.CutPrefix(path, "meta."); ok {
 		in, at := c.metaPlace(s, key)
@@ -73,7 +73,7 @@ func (c *checker) addError(s scope, path, problem string) {
 	c.add(Error, s, s.find(names...), path, "%s", problem)
 }
 
-// checkEndpoint checks where a task's metrics endpoint is, as far as that is known.
+// checkEndpoint checks the location of a metrics endpoint as far as it is known.
 func (c *checker) checkEndpoint(s scope, cfg progress.Config) {
 	reach := &prometheus.Reach{}
 	for i, p := range ports(s.group, s.task) {
@@ -84,7 +84,7 @@ func (c *checker) checkEndpoint(s scope, cfg progress.Config) {
 	for _, n := range s.group.Networks {
 		own = own || n != nil && n.Mode != "" && n.Mode != "host"
 	}
-	// In a network of its own, and at an address of the host, all may be right.
+	// In its own network, or at a host address, any port may be right.
 	if u, err := url.Parse(cfg.Prometheus); own || err == nil && !loopback(u.Hostname()) {
 		reach.Namespace = func(context.Context) (*os.File, error) { return nil, errors.ErrUnsupported }
 	}
@@ -99,7 +99,6 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// checkMounts checks what a container mounts.
 func (c *checker) checkMounts(s scope) {
 	const alloc = "/alloc-dir" // stands for the allocation's directory on the host
 	look := func(at *place, field string, source any) {
@@ -132,7 +131,6 @@ func (c *checker) checkMounts(s scope) {
 	}
 }
 
-// blocksOf are the blocks that a value of a config is.
 func blocksOf(value any) (all []map[string]any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -147,20 +145,20 @@ func blocksOf(value any) (all []map[string]any) {
 	return all
 }
 
-// warnOfTask warns of what the driver accepts and cannot do.
+// warnOfTask warns of valid options that cannot take effect.
 func (c *checker) warnOfTask(s scope, o *options.Task, partial bool) {
 	t := s.task
 	wants := t.Config["progress"] != nil || o.Targets.Any() || o.Targets.QoE > 0
 	if l := t.LogConfig; l != nil && l.Disabled != nil && *l.Disabled && wants && !partial && source.Where(o.Progress) == "" {
-		c.add(Warning, s, s.find("logs", "disabled"), "logs", "Nomad does not collect the task's output, from which its progress is to be read: take disabled out, or read it from progress.file, .tensorboard or .prometheus")
+		c.add(Warning, s, s.find("logs", "disabled"), "logs", "Nomad does not collect the task's output, from which its progress is read: remove disabled, or set progress.file, .tensorboard or .prometheus")
 	}
 	if kind := text(c.job.Type); o.Targets.Objective != nil && kind != api.JobTypeBatch && kind != api.JobTypeSysbatch {
 		in, at := c.metaPlace(s, options.KeyObjective)
-		c.add(Warning, in, at, "meta."+options.KeyObjective, "Nomad starts the tasks of a %s job again, whatever they end with: set type = \"batch\" in the job", kind)
+		c.add(Warning, in, at, "meta."+options.KeyObjective, "Nomad restarts the tasks of a %s job whatever their exit status: set type = \"batch\" in the job", kind)
 	}
 	if metric, _ := o.Progress.Declared(); o.Targets.QoE > 0 && metric == "" && !partial {
 		in, at := c.metaPlace(s, options.KeyQoE)
-		c.add(Warning, in, at, "meta."+options.KeyQoE, "no metric is named, so that a loss may be taken for the response time: set progress.metric, and where it is read")
+		c.add(Warning, in, at, "meta."+options.KeyQoE, "without a metric a loss may be taken for the response time: set progress.metric and its source")
 	}
 	names := make(map[string]bool)
 	for _, p := range ports(s.group, t) {
@@ -180,7 +178,6 @@ func (c *checker) warnOfTask(s scope, o *options.Task, partial bool) {
 	}
 }
 
-// firstField is a field of the first of some blocks.
 func firstField(blocks any, name string) any {
 	if all := blocksOf(blocks); len(all) > 0 {
 		return all[0][name]
@@ -188,13 +185,12 @@ func firstField(blocks any, name string) any {
 	return nil
 }
 
-// plan says what Ebbtide does with a task.
 func (c *checker) plan(s scope, o *options.Task, partial map[string]string) Plan {
 	p := Plan{At: s.at(), Task: s.task.Name, Progress: o.Progress, Unknown: partial["progress"]}
 	p.Does = append(p.Does, reads(o, p.Unknown), shares(s.task, o), c.moves(s.group))
 	for _, block := range slices.Sorted(maps.Keys(partial)) {
 		if block != "progress" {
-			p.Does = append(p.Does, block+": not checked, since "+partial[block])
+			p.Does = append(p.Does, block+": not checked, as "+partial[block])
 		}
 	}
 	return p
@@ -202,23 +198,23 @@ func (c *checker) plan(s scope, o *options.Task, partial map[string]string) Plan
 
 func reads(o *options.Task, unknown string) string {
 	if unknown != "" {
-		return "progress: not known here, since " + unknown
+		return "progress: unknown, as " + unknown
 	}
 	where := source.Where(o.Progress)
 	switch {
 	case where == "":
 		where = "its output"
 	case o.Progress.Prometheus != "":
-		where = "its endpoint" // of which the port stands for another one
+		where = "its endpoint" // its port may be a representative
 	}
 	metric, goal := o.Progress.Declared()
 	switch {
 	case metric == "" && o.Progress.Goal != "":
 		metric = "the metric that it finds (" + goal + ")"
 	case metric == "":
-		metric = "the training loss, or what comes nearest to it,"
+		metric = "the training loss, or the closest metric,"
 	case goal == "":
-		metric += " (min: the name does not say)"
+		metric += " (min, as its name does not tell)"
 	default:
 		metric += " (" + goal + ")"
 	}
@@ -229,23 +225,22 @@ func shares(t *api.Task, o *options.Task) string {
 	text := "cpu: a training task"
 	switch {
 	case !o.Limit:
-		text = "cpu: never limited, as it asks"
+		text = "cpu: never limited, by its options"
 	case o.Targets.QoE > 0:
-		text = fmt.Sprintf("cpu: a service, to answer within %v s", o.Targets.QoE)
+		text = fmt.Sprintf("cpu: a service, with a response time of %v s", o.Targets.QoE)
 	}
 	if t.Resources != nil && t.Resources.Cores != nil && *t.Resources.Cores > 0 {
-		text = fmt.Sprintf("cpu: never limited, since it owns its cores (%d)", *t.Resources.Cores)
+		text = fmt.Sprintf("cpu: never limited, as it has reserved cores (%d)", *t.Resources.Cores)
 	}
 	if v := o.Targets.Acceptable; v != nil {
-		text += fmt.Sprintf("; yields from %v on while the node is full", *v)
+		text += fmt.Sprintf("; yields CPU from %v on when the node is full", *v)
 	}
 	if v := o.Targets.Objective; v != nil {
-		text += fmt.Sprintf("; is complete at %v", *v)
+		text += fmt.Sprintf("; complete at %v", *v)
 	}
 	return text
 }
 
-// moves says whether a group can be moved, and by what.
 func (c *checker) moves(g *api.TaskGroup) string {
 	var why []string
 	saves := false
@@ -257,11 +252,11 @@ func (c *checker) moves(g *api.TaskGroup) string {
 	}
 	switch {
 	case !saves:
-		return "moves: none, since no task says how it saves its state (checkpoint)"
+		return "moves: none, as no task has a checkpoint block"
 	case len(why) > 0:
 		return "moves: none; " + strings.Join(why, "; ")
 	case len(c.migrates) > 0:
 		return "moves: by the shim (" + strings.Join(c.migrates, ", ") + ") and by ebbtide move"
 	}
-	return "moves: by ebbtide move; not by the shim, without ebbtide_migrate in the meta of the job"
+	return "moves: by ebbtide move, but not by the shim without ebbtide_migrate in the job's meta"
 }

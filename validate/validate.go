@@ -1,12 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package validate checks jobspecs before they are registered: what Ebbtide's driver would
-// refuse when a task starts, and what would not do what it seems to.
-//
-// A jobspec is read by Nomad's own parser, and what is allowed is decided by the code of
-// driver and shim. What is here is the way from one to the other, and the places: Nomad's
-// parser forgets where in the file something stands.
+// Package validate checks jobspecs before registration. In: a jobspec, parsed by Nomad's own
+// parser. Out: Findings of what Ebbtide's driver would reject and of what has no effect,
+// decided by the driver's and shim's own code, and a Plan per task. Start with validate.go;
+// place.go adds the positions, which Nomad's parser does not keep.
 package validate
 
 import (
@@ -20,39 +18,36 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress"
 )
 
-// Options say how jobspecs are read, as those of `nomad job run` do.
+// Options are parser options as of `nomad job run`.
 type Options struct {
 	Vars     []string // name=value
 	VarFiles []string
-	Env      []string // the environment, of which NOMAD_VAR_name counts
-	BaseDir  string   // of paths in functions such as file(); "" is that of the jobspec
+	Env      []string // for NOMAD_VAR_name
+	BaseDir  string   // for functions such as file(); "" for the jobspec's directory
 }
 
-// Severity is how bad a Finding is.
 type Severity string
 
-// The severities.
 const (
-	// Error is what Nomad or the driver refuses.
+	// Error is rejected by Nomad or the driver.
 	Error Severity = "error"
-	// Warning is what is accepted, and does not do what it seems to.
+	// Warning is accepted but has no or another effect.
 	Warning Severity = "warning"
 )
 
-// Finding is something that is wrong.
 type Finding struct {
 	File     string   `json:"file"`
 	Line     int      `json:"line"`
 	Column   int      `json:"column"`
 	Severity Severity `json:"severity"`
-	// At is the job, group or task: "train/workers/resnet"; "" for the file.
+	// At is the job, group or task, such as "train/workers/resnet"; "" for the file.
 	At string `json:"at"`
-	// Field is the path of the field: "progress.metric"; "" for the whole.
+	// Field is a path such as "progress.metric"; "" for the whole.
 	Field   string `json:"field"`
 	Problem string `json:"problem"`
 }
 
-// String is a finding as compilers write it.
+// String is in the format of compilers.
 func (f Finding) String() string {
 	parts := []string{fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column), string(f.Severity)}
 	for _, part := range []string{f.At, f.Field, f.Problem} {
@@ -63,27 +58,25 @@ func (f Finding) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Plan is what Ebbtide does with a task that is right.
+// Plan is how Ebbtide handles a valid task.
 type Plan struct {
-	At string `json:"at"` // "train/workers/resnet"
-	// Does are sentences for people.
+	At string `json:"at"` // such as "train/workers/resnet"
+	// Does are sentences.
 	Does []string `json:"does"`
 
 	Task     string          `json:"-"`
 	Progress progress.Config `json:"-"`
-	// Unknown says why Progress is not known; "" = it is.
+	// Unknown says why Progress is not known, "" if it is.
 	Unknown string `json:"-"`
 }
 
-// Report is what was found in one jobspec.
 type Report struct {
 	File     string    `json:"file"`
 	Findings []Finding `json:"findings"`
-	// Tasks are those that run under Ebbtide; none if there are errors.
+	// Tasks are those under Ebbtide, none after errors.
 	Tasks []Plan `json:"tasks"`
 }
 
-// Count counts the findings of a severity.
 func (r Report) Count(s Severity) (n int) {
 	for _, f := range r.Findings {
 		if f.Severity == s {
@@ -93,7 +86,6 @@ func (r Report) Count(s Severity) (n int) {
 	return n
 }
 
-// Jobspec checks a jobspec, HCL or JSON.
 func Jobspec(name string, body []byte, o Options) Report {
 	r := Report{File: name, Findings: []Finding{}, Tasks: []Plan{}}
 	job, findings := parse(name, body, o)
@@ -101,11 +93,11 @@ func Jobspec(name string, body []byte, o Options) Report {
 		r.Findings = findings
 		return r
 	}
-	job.Canonicalize() // with the defaults that its servers would fill in
+	job.Canonicalize() // add the servers' defaults
 	c := newChecker(name, job, placesOf(body))
 	c.check()
 	for _, f := range c.findings {
-		if !slices.Contains(r.Findings, f) { // of a key that several tasks have of their job
+		if !slices.Contains(r.Findings, f) { // repeated for each task that inherits a key
 			r.Findings = append(r.Findings, f)
 		}
 	}
@@ -118,14 +110,12 @@ func Jobspec(name string, body []byte, o Options) Report {
 	return r
 }
 
-// Counts are how many findings there are in all.
 type Counts struct {
 	Files    int `json:"files"`
 	Errors   int `json:"errors"`
 	Warnings int `json:"warnings"`
 }
 
-// Count counts what was found in several jobspecs.
 func Count(reports []Report) (n Counts) {
 	for _, r := range reports {
 		n.Files++
@@ -135,8 +125,7 @@ func Count(reports []Report) (n Counts) {
 	return n
 }
 
-// Write writes reports for people and editors: a line for each finding, then what Ebbtide
-// does with the tasks that are right.
+// Write prints a line per finding, then the plans of valid tasks.
 func Write(w io.Writer, reports []Report) error {
 	var out strings.Builder
 	for _, r := range reports {
@@ -161,7 +150,6 @@ func Write(w io.Writer, reports []Report) error {
 	return err
 }
 
-// WriteJSON writes reports for scripts.
 func WriteJSON(w io.Writer, reports []Report) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)

@@ -13,7 +13,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// lines are the findings of a jobspec, a line each.
 func lines(r Report) (all []string) {
 	for _, f := range r.Findings {
 		all = append(all, f.String())
@@ -21,7 +20,7 @@ func lines(r Report) (all []string) {
 	return all
 }
 
-// inTask is a job of which only the task is told; its first line is the fourth.
+// inTask wraps a task's body into a job; it starts on line 4.
 func inTask(body string) string {
 	return "job \"j\" {\n  type = \"batch\"\n  group \"g\" {\n" + body + "\n  }\n}\n"
 }
@@ -128,7 +127,7 @@ func TestJobspec(t *testing.T) {
         metric = loss
       }
     }
-  }`), []string{`x.hcl:8:9: error: j/g/t: progress.metric: has the variable "loss", which Nomad does not know: a text needs quotes`}},
+  }`), []string{`x.hcl:8:9: error: j/g/t: progress.metric: uses the unknown variable "loss"; a string needs quotes`}},
 		{"two blocks", inTask(`task "t" {
     driver = "ebbtide"
     config {
@@ -144,7 +143,7 @@ func TestJobspec(t *testing.T) {
       progres {
       }
     }
-  }`), []string{`x.hcl:7:7: warning: j/g/t: progres: is no block of Ebbtide (did you mean "progress"?)`}},
+  }`), []string{`x.hcl:7:7: warning: j/g/t: progres: is not a block of Ebbtide (did you mean "progress"?)`}},
 		{"another driver", inTask(`task "t" {
     driver = "exec"
     config {
@@ -156,7 +155,7 @@ func TestJobspec(t *testing.T) {
     }
   }`), []string{
 			`x.hcl:7:7: warning: j/g/t: progress: is a block of driver ebbtide; the task runs under driver exec`,
-			`x.hcl:11:7: warning: j/g/t: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, in whose place it may be installed)`,
+			`x.hcl:11:7: warning: j/g/t: meta.ebbtide_goal: has no effect: no task here runs under driver ebbtide (or docker, which it may replace)`,
 		}},
 		{"docker", inTask(`task "t" {
     driver = "docker"
@@ -197,13 +196,13 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
     }
   }
-}`, []string{`x.hcl:4:7: warning: j/g: meta.ebbtide_objective: Nomad starts the tasks of a service job again, whatever they end with: set type = "batch" in the job`}},
+}`, []string{`x.hcl:4:7: warning: j/g: meta.ebbtide_objective: Nomad restarts the tasks of a service job whatever their exit status: set type = "batch" in the job`}},
 		{"a response time of anything", inTask(`task "t" {
     driver = "ebbtide"
     meta {
       ebbtide_qoe_target = "1s"
     }
-  }`), []string{`x.hcl:7:7: warning: j/g/t: meta.ebbtide_qoe_target: no metric is named, so that a loss may be taken for the response time: set progress.metric, and where it is read`}},
+  }`), []string{`x.hcl:7:7: warning: j/g/t: meta.ebbtide_qoe_target: without a metric a loss may be taken for the response time: set progress.metric and its source`}},
 		{"no output", inTask(`task "t" {
     driver = "ebbtide"
     config {
@@ -214,7 +213,7 @@ func TestJobspec(t *testing.T) {
     logs {
       disabled = true
     }
-  }`), []string{`x.hcl:12:7: warning: j/g/t: logs: Nomad does not collect the task's output, from which its progress is to be read: take disabled out, or read it from progress.file, .tensorboard or .prometheus`}},
+  }`), []string{`x.hcl:12:7: warning: j/g/t: logs: Nomad does not collect the task's output, from which its progress is read: remove disabled, or set progress.file, .tensorboard or .prometheus`}},
 		{"no seat", inTask(`task "t" {
     driver = "ebbtide"
     meta {
@@ -244,7 +243,7 @@ func TestJobspec(t *testing.T) {
       }
     }
   }
-}`, []string{`x.hcl:13:7: warning: j/g/t: config: the shim will not move it (ebbtide_migrate): task t does not say how it saves its state (checkpoint)`}},
+}`, []string{`x.hcl:13:7: warning: j/g/t: config: the shim will not move it (ebbtide_migrate): task t has no checkpoint block in its config`}},
 		{"all that keeps it here", `job "j" {
   type = "batch"
   meta {
@@ -271,13 +270,13 @@ func TestJobspec(t *testing.T) {
 ` + saves + `    }
   }
 }`, []string{
-			`x.hcl:6:3: warning: j: constraint: the shim will not move it (ebbtide_migrate): its job binds it to a node: ${node.unique.name} = n`,
-			`x.hcl:10:3: warning: j: update: the shim will not move it (ebbtide_migrate): it is updated with canaries: old and new would run together`,
-			`x.hcl:13:3: warning: j: group: the shim will not move it (ebbtide_migrate): its batch job has several groups: Nomad would run again what completes of them meanwhile`,
-			`x.hcl:13:3: warning: j/g: ephemeral_disk: the shim will not move it (ebbtide_migrate): group g leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })`,
-			`x.hcl:14:5: warning: j/g: count: the shim will not move it (ebbtide_migrate): group g has a count of 2: Nomad would move all of them`,
-			`x.hcl:15:5: warning: j/g: shutdown_delay: the shim will not move it (ebbtide_migrate): group g has a shutdown_delay of 5s, in which it would wait for its end frozen`,
-			`x.hcl:18:7: warning: j/g/t: shutdown_delay: the shim will not move it (ebbtide_migrate): task t has a shutdown_delay of 4s, in which it would wait for its end frozen`,
+			`x.hcl:6:3: warning: j: constraint: the shim will not move it (ebbtide_migrate): its job is constrained to a node: ${node.unique.name} = n`,
+			`x.hcl:10:3: warning: j: update: the shim will not move it (ebbtide_migrate): its update block has canaries: old and new would run side by side`,
+			`x.hcl:13:3: warning: j: group: the shim will not move it (ebbtide_migrate): its batch job has several groups: Nomad would re-run those that complete during the move`,
+			`x.hcl:13:3: warning: j/g: ephemeral_disk: the shim will not move it (ebbtide_migrate): group g would lose its disk: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })`,
+			`x.hcl:14:5: warning: j/g: count: the shim will not move it (ebbtide_migrate): group g has a count of 2, must be 1: Nomad would replace all of them`,
+			`x.hcl:15:5: warning: j/g: shutdown_delay: the shim will not move it (ebbtide_migrate): group g has a shutdown_delay of 5s, for which it would stay frozen before its end`,
+			`x.hcl:18:7: warning: j/g/t: shutdown_delay: the shim will not move it (ebbtide_migrate): task t has a shutdown_delay of 4s, for which it would stay frozen before its end`,
 		}},
 		{"a periodic job", `job "j" {
   type = "batch"
@@ -292,7 +291,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
 ` + saves + `    }
   }
-}`, []string{`x.hcl:6:3: warning: j: periodic: the shim will not move it (ebbtide_migrate): its job is periodic, and what is made of it cannot be registered anew`}},
+}`, []string{`x.hcl:6:3: warning: j: periodic: the shim will not move it (ebbtide_migrate): its job is periodic, and its children cannot be re-registered`}},
 		{"a system job", `job "j" {
   type = "system"
   meta {
@@ -303,7 +302,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
 ` + saves + `    }
   }
-}`, []string{`x.hcl:2:3: warning: j: type: the shim will not move it (ebbtide_migrate): its job is of type system, not batch or service`}},
+}`, []string{`x.hcl:2:3: warning: j: type: the shim will not move it (ebbtide_migrate): its job's type is "system", must be batch or service`}},
 		{"the shim does not look there", inTask(`task "t" {
     driver = "ebbtide"
     meta {
@@ -311,8 +310,8 @@ func TestJobspec(t *testing.T) {
       ebbtide_cooldown = "1h"
     }
   }`), []string{
-			`x.hcl:7:7: warning: j/g/t: meta.ebbtide_migrate: the shim does not see it here: set ebbtide_migrate in the meta of the job itself`,
-			`x.hcl:8:7: warning: j/g/t: meta.ebbtide_cooldown: the shim does not see it here: set ebbtide_cooldown in the meta of the job itself`,
+			`x.hcl:7:7: warning: j/g/t: meta.ebbtide_migrate: the shim does not read it here: set ebbtide_migrate in the job's own meta`,
+			`x.hcl:8:7: warning: j/g/t: meta.ebbtide_cooldown: the shim does not read it here: set ebbtide_cooldown in the job's own meta`,
 		}},
 		{"the shim does not read it so", `job "j" {
   meta = {
@@ -323,7 +322,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
     }
   }
-}`, []string{`x.hcl:3:5: warning: j: meta.ebbtide_migrate: the shim does not see it here: set ebbtide_migrate in the meta of the job itself`}},
+}`, []string{`x.hcl:3:5: warning: j: meta.ebbtide_migrate: the shim does not read it here: set ebbtide_migrate in the job's own meta`}},
 		{"it does not wait", `job "j" {
   meta {
     ebbtide_hold = "true"
@@ -333,7 +332,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
     }
   }
-}`, []string{`x.hcl:3:5: warning: j: meta.ebbtide_hold: the job does not wait for the shim: it needs constraint { attribute = "${meta.ebbtide_hold}", value = "released" }, too`}},
+}`, []string{`x.hcl:3:5: warning: j: meta.ebbtide_hold: the job is not held: it also needs constraint { attribute = "${meta.ebbtide_hold}", value = "released" }`}},
 		{"it waits for ever", `job "j" {
   constraint {
     attribute = "${meta.ebbtide_hold}"
@@ -344,7 +343,7 @@ func TestJobspec(t *testing.T) {
       driver = "ebbtide"
     }
   }
-}`, []string{`x.hcl:2:3: warning: j: constraint: it waits for ever: the shim does not see the job; set ebbtide_hold = "true" in the meta of the job itself`}},
+}`, []string{`x.hcl:2:3: warning: j: constraint: it is held for ever: the shim does not read the job; set ebbtide_hold = "true" in the job's own meta`}},
 
 		{"an endpoint elsewhere", inTask(`network {
     port "http" {}
@@ -458,7 +457,7 @@ func TestJobspec(t *testing.T) {
 	}
 }
 
-// Jobs in JSON, as HCL and as the API writes them.
+// JSON in HCL's and in the API's form.
 func TestJobspec_JSON(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec string
@@ -512,13 +511,13 @@ func TestJobspec_JSON(t *testing.T) {
     }]
   }
 }`, []string{
-			`x.json:7:7: warning: j: group: the shim will not move it (ebbtide_migrate): its batch job has several groups: Nomad would run again what completes of them meanwhile`,
-			`x.json:9:8: warning: j/g: shutdown_delay: the shim will not move it (ebbtide_migrate): group g has a shutdown_delay of 5s, in which it would wait for its end frozen`,
+			`x.json:7:7: warning: j: group: the shim will not move it (ebbtide_migrate): its batch job has several groups: Nomad would re-run those that complete during the move`,
+			`x.json:9:8: warning: j/g: shutdown_delay: the shim will not move it (ebbtide_migrate): group g has a shutdown_delay of 5s, for which it would stay frozen before its end`,
 			`x.json:15:13: error: j/g/t: progress.goal: must be "min", "max", or empty to infer it from the metric's name, got "up"`,
 		}},
 		"without a wrapper": {`{"ID": "j", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "ebbtide",
 			"Meta": {"ebbtide_limit": "no"}}]}]}`, []string{`x.json:2:13: error: j/g/t: meta.ebbtide_limit: must be "on" or "off", got "no"`}},
-		"a hole": {`{"Job": {"TaskGroups": [null]}}`, []string{`x.json:1:1: error: is not valid JSON: the job, or an element of a list, is null`}},
+		"a hole": {`{"Job": {"TaskGroups": [null]}}`, []string{`x.json:1:1: error: is not valid JSON: the job or a list element is null`}},
 		"syntax": {"{\n  \"Job\": {]\n}", []string{`x.json:2:11: error: is not valid JSON: invalid character ']' looking for beginning of object key string`}},
 		"a type": {"{\"Job\": {\n  \"ID\": 7}}", []string{`x.json:2:9: error: is not valid JSON: json: cannot unmarshal number into Go struct field Job.Job.ID of type string`}},
 		"cut":    {`{"Job": {`, []string{`x.json:1:9: error: is not valid JSON: unexpected end of JSON input`}},
@@ -586,7 +585,7 @@ func TestJobspec_plan(t *testing.T) {
 	must.Len(t, 1, r.Tasks)
 	must.Eq(t, []string{
 		"progress: reads val_loss (min) from its output",
-		"cpu: a training task; yields from 0.3 on while the node is full; is complete at 0.2",
+		"cpu: a training task; yields CPU from 0.3 on when the node is full; complete at 0.2",
 		"moves: by the shim (relocate) and by ebbtide move",
 	}, r.Tasks[0].Does)
 	var out strings.Builder
@@ -595,7 +594,7 @@ func TestJobspec_plan(t *testing.T) {
 	must.StrHasSuffix(t, "0 errors, 0 warnings in 1 file\n", out.String())
 }
 
-// The jobs that come with Ebbtide are clean.
+// Ebbtide's example jobs have no findings.
 func TestJobspecs(t *testing.T) {
 	files, err := filepath.Glob("../jobspecs/*.hcl")
 	must.NoError(t, err)

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command ebbtide-driver is the Nomad task driver plugin "ebbtide". Nomad starts
-// it; it is of no use on a command line.
+// Command ebbtide-driver is the Nomad task driver plugin "ebbtide", started by Nomad.
 package main
 
 import (
@@ -12,9 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	// These packages look at os.Args in their init and become the helper process
-	// of the decorated driver that the binary is started as a second time. They
-	// come first so that the helper loads as little as possible.
+	// These packages check os.Args in init and turn the process into the decorated driver's
+	// helper. They come first so that the helper loads as little as possible.
 	"github.com/hashicorp/nomad/drivers/docker/docklog"
 	_ "github.com/hashicorp/nomad/drivers/shared/executor"
 
@@ -33,9 +31,8 @@ func main() {
 		return
 	}
 
-	// When the agent is killed our log goes to a pipe that nobody reads, and a
-	// write to it would kill us too, and with us what we know. The signal is
-	// caught rather than ignored: tasks would inherit an ignored one.
+	// After the agent is killed, writing to the log's broken pipe would kill this process and
+	// its state. The signal is caught, not ignored: tasks would inherit an ignored one.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any {

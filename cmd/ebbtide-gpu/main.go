@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command ebbtide-gpu is the Nomad device plugin "ebbtide-gpu". Nomad starts it; it is of
-// no use on a command line. It starts itself again as the helper that calls CUDA.
+// Command ebbtide-gpu is the Nomad device plugin "ebbtide-gpu", started by Nomad. It
+// re-executes itself as the helper that calls CUDA.
 package main
 
 import (

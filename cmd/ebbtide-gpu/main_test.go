@@ -12,7 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 )
 
-// TestMain is also the program itself.
+// The test binary also acts as the program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == driver.Argument {
 		main()
@@ -20,7 +20,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestHelper: the program, started by itself, is the helper.
 func TestHelper(t *testing.T) {
 	c := driver.New(driver.Options{Version: driver.Oldest, Library: "/nowhere/libcuda.so.1"})
 	defer c.Close()

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command ebbtide is the command line of Ebbtide: what-if runs of the policies,
-// checks of a trainer's output and of a Nomad agent. The work is in package cli.
+// Command ebbtide is Ebbtide's CLI; see package cli.
 package main
 
 import (

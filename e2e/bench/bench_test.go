@@ -77,16 +77,16 @@ func TestPlan(t *testing.T) {
 	}
 	o := options{what: result.TRADL, mode: "both", seed: 3, seeds: 2}
 	steps := plan(o)
-	must.Len(t, 2*(2+2*2), steps) // what is not limited runs once for both modes
+	must.Len(t, 2*(2+2*2), steps) // unlimited runs serve both modes
 	must.Eq(t, "tradl", steps[0].name)
-	must.Eq(t, "auto", steps[6].name) // the next seed begins with another one
+	must.Eq(t, "auto", steps[6].name) // the next seed starts with another variant
 	must.Eq(t, 6, count(steps, func(s step) bool { return s.seed == 4 }))
 	must.Eq(t, 4, count(steps, func(s step) bool { return s.mode == "" }))
 
 	o = options{what: result.DQoES, mode: "weight", seed: 1, seeds: 3, cases: []string{"varied", "unreachable"}, variants: []string{"dqoes"}}
 	steps = plan(o)
 	must.Len(t, 3*(1+2), steps)
-	for i, s := range steps { // equal shares first, for each seed
+	for i, s := range steps {
 		must.Eq(t, i%3 == 0, s.free)
 		must.Eq(t, s.free, s.kase == "varied" && s.name == result.None)
 	}
@@ -112,7 +112,7 @@ func TestSubmissions(t *testing.T) {
 	must.Eq(t, 1.75, courses(0.5)[0].pool)
 }
 
-// The objectives are the thesis's, in parts of what equal shares take.
+// The thesis's objectives, relative to the response with equal shares.
 func TestObjectives(t *testing.T) {
 	varied := objectivesOf(result.Varied, 0.316)
 	must.Len(t, 10, varied)
@@ -122,7 +122,7 @@ func TestObjectives(t *testing.T) {
 		must.InDelta(t, 0.4, o, 1e-6)
 		must.InDelta(t, 0.2, objectivesOf(result.Unreachable, 0.316)[i], 1e-6)
 	}
-	must.Eq(t, 75.0, objectives[0]) // not changed
+	must.Eq(t, 75.0, objectives[0]) // unchanged
 }
 
 func TestJobs(t *testing.T) {
@@ -156,7 +156,7 @@ func TestRecords(t *testing.T) {
 		must.NoError(t, err)
 		return n, float64(mean)
 	}
-	n, mean := read() // not there yet
+	n, mean := read() // no file yet
 	must.Eq(t, 0, n)
 	must.True(t, math.IsNaN(mean))
 	write := func(text string) {
@@ -231,7 +231,7 @@ func TestCluster(t *testing.T) {
 	must.Eq(t, "20 jobs", steps[0].kase)
 }
 
-// Results of another commit or setting, or of unknown changes, are not gone on with.
+// Results of another commit or setting, or of a dirty tree, are not continued.
 func TestOpen(t *testing.T) {
 	o := options{what: result.Train, out: t.TempDir(), interval: 2 * time.Second, scale: 1, threads: 2, command: "first"}
 	e, err := o.open("abc")

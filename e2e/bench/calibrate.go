@@ -22,8 +22,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// findLengths finds out about all trainings of a seed, by running each alone, outside
-// Nomad. Steps and values do not depend on how fast it goes, so they are kept.
+// findLengths measures a seed's trainings alone, outside Nomad. Steps and values are
+// independent of speed, so they are kept.
 func (m *measurement) findLengths(ctx context.Context, seed uint64) ([]result.Length, error) {
 	known := &m.e.Calibration.Lengths
 	var out []result.Length
@@ -51,14 +51,14 @@ func (m *measurement) findLengths(ctx context.Context, seed uint64) ([]result.Le
 	return out, nil
 }
 
-// answer is the part of the answer of trainer serve that counts here.
+// answer is the used part of trainer serve's response.
 type answer struct {
 	ResponseS float64 `json:"response_s"`
 	CPUS      float64 `json:"cpu_s"`
 }
 
-// batch finds out how much work takes so many CPU-seconds with one thread, and how
-// long that takes alone. The service that is asked runs outside Nomad.
+// batch finds the work that takes that many CPU-seconds with one thread, and its duration
+// alone, with a service outside Nomad.
 func (n *node) batch(ctx context.Context, seconds float64) (work, alone float64, err error) {
 	trainer, err := n.h.Tools.Trainer(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (n *node) batch(ctx context.Context, seconds float64) (work, alone float64,
 		return result.SpreadOf(cpus).Median, result.SpreadOf(responses).Median, nil
 	}
 	work = 10
-	for range 2 { // the first one is coarse: the clock has ticks
+	for range 2 { // the first pass is coarse, as the clock has ticks
 		cpu, _, err := median(work)
 		if err != nil {
 			return 0, 0, err

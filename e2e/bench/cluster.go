@@ -15,27 +15,26 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// The cluster of FlowCon's run of 2022: 20 jobs on four nodes, which here have the pool
-// together, a part each.
+// The cluster of FlowCon's run of 2022: 20 jobs on four nodes, which here share the pool
+// equally.
 const (
 	clusterNodes = 4
 	clusterJobs  = 20
 )
 
-// migrateMeta lets the shim move a job.
+// migrateMeta makes a job movable.
 const migrateMeta = `
   meta {
     ebbtide_migrate = "true"
   }`
 
-// clusterMix are the jobs of a run: as long in sum, for the pool, as those of the run of
-// 15 jobs on one node are.
+// clusterMix has the total work, per pool, of the run of 15 jobs on one node.
 func clusterMix(seed uint64, factor float64) []mix.Job {
 	return mix.Overlapping(clusterJobs, seed, 13.5*clusterJobs*factor, time.Duration(factor*float64(20*time.Second)))
 }
 
-// startShim runs a shim in this process, ten times as fast as its defaults since the jobs
-// are, until stop is called, which returns why it has ended before.
+// startShim runs a shim in this process, ten times as fast as by default, like the jobs. stop
+// returns an earlier failure.
 func (n *node) startShim(ctx context.Context) (stop func() error, err error) {
 	c := config.Default()
 	c.Interval, c.Web.Address, c.Nomad.Address = time.Second, "", n.agent.Addr

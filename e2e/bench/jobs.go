@@ -9,14 +9,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// loadFile is what a load records, beneath the allocation's directory.
+// loadFile is a load's record, beneath the allocation's directory.
 const loadFile = "alloc/data/load.csv"
 
-// number writes a number so that nothing of it is lost.
+// number keeps full precision.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// serviceJob is a service and the closed loop that asks it. An objective of 0 says
-// nothing of how fast it is to be.
+// serviceJob is a service with its closed-loop client; no objective for 0.
 func serviceJob(id string, seed uint64, work, objective float64) string {
 	service := mix.Task{
 		Name: serviceName,
@@ -37,13 +36,13 @@ func serviceJob(id string, seed uint64, work, objective float64) string {
 	return mix.Jobspec(id, true, service, load)
 }
 
-// The service in its job, and what it serves.
+// Names in the service's job.
 const (
 	serviceName  = "predict"
 	serviceModel = "mlp"
 )
 
-// trainingJob is a training; targets may be missing (0).
+// trainingJob is a training; targets are optional (0).
 func trainingJob(id, name, model string, steps, threads int, seed uint64, acceptable, objective float64) string {
 	t := mix.Task{
 		Name: name,
@@ -60,7 +59,7 @@ func trainingJob(id, name, model string, steps, threads int, seed uint64, accept
 	return mix.Jobspec(id, false, t)
 }
 
-// quietJob trains and says nothing, with one thread.
+// quietJob trains silently with one thread.
 func quietJob(id string, seed uint64) string {
 	return mix.Jobspec(id, false, mix.Task{
 		Name: "quiet",

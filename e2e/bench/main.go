@@ -1,17 +1,16 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command bench measures on a real Nomad what the policies do: for training jobs as in the
-// FlowCon papers (train), for such in PyTorch and containers (torch), for jobs with targets
-// (tradl), for services with response times (dqoes), and for all kinds on one node (auto),
-// each against the same tasks without limits. It needs root and cgroups; nothing stays
-// behind.
+// Command bench measures the policies' effects on a real Nomad: on training jobs as in the
+// FlowCon papers (train), in PyTorch and containers (torch), with targets (tradl), on services
+// with response times (dqoes), and on all kinds on one node (auto), each against the same tasks
+// without limits. It needs root and cgroups, and leaves nothing behind.
 //
 //	go run ./e2e/bench -what train -jobs 10 -seeds 5 -out docs/results
 //
-// What is compared alternates within one run, seed by seed. Results are written after
-// every run; the same command goes on where an interrupted one has stopped. Results of
-// one commit, machine and setting are never mixed with those of another.
+// Compared variants alternate seed by seed. Results are written after each run, and the same
+// command resumes an interrupted one; results of different commits, machines and settings are
+// never mixed.
 package main
 
 import (
@@ -30,7 +29,6 @@ func main() {
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run measures what is asked for; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
 	switch {

@@ -22,8 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/origin"
 )
 
-// measure does all runs of the plan that have not been done yet. Whatever happens, nothing
-// stays behind.
+// measure executes the runs that are not done yet, and always cleans up.
 func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 	root, err := harness.FindRoot()
 	if err != nil {
@@ -87,7 +86,7 @@ func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 	return show(stdout, e)
 }
 
-// setting is what a file's runs share.
+// setting is common to a file's runs.
 func (o options) setting(commit string) result.Setting {
 	return result.Setting{
 		What: o.what, Commit: commit, Machine: origin.Machine(), Cores: float64(pool()), Interval: o.interval.Seconds(),
@@ -95,8 +94,8 @@ func (o options) setting(commit string) result.Setting {
 	}
 }
 
-// open reads the results that are there, or begins new ones. It refuses those of another
-// commit, machine or setting.
+// open reads existing results or creates new ones. It rejects those of another commit, machine
+// or setting.
 func (o options) open(commit string) (result.Experiment, error) {
 	e := result.Experiment{Setting: o.setting(commit), Commands: []string{o.command}, Time: time.Now().UTC().Truncate(time.Second)}
 	if o.restart {
@@ -121,14 +120,14 @@ func (o options) open(commit string) (result.Experiment, error) {
 	return old, nil
 }
 
-// measurement is what one run hands to the next ones.
+// measurement is the state shared by runs.
 type measurement struct {
 	*node
 	e       *result.Experiment
 	lengths []result.Length // of the seed's trainings
 }
 
-// prepare finds out, before the node runs, what a step needs to know.
+// prepare measures what a step needs, before the node runs.
 func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	c := &m.e.Calibration
 	switch {
@@ -149,7 +148,7 @@ func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// one does a run.
+// one executes a run.
 func (m *measurement) one(ctx context.Context, s step) (result.Run, error) {
 	switch m.what {
 	case result.Train, result.Torch, result.Cluster:
@@ -164,7 +163,7 @@ func (m *measurement) one(ctx context.Context, s step) (result.Run, error) {
 
 func (o options) path() string { return filepath.Join(o.out, o.what+".json") }
 
-// write writes all results so far. A file is whole, whenever it is looked at.
+// write replaces the results file atomically.
 func (o options) write(e result.Experiment) error {
 	data, err := e.Encode()
 	if err != nil {
@@ -182,7 +181,6 @@ func (o options) write(e result.Experiment) error {
 	return nil
 }
 
-// show prints the tables.
 func show(stdout io.Writer, e result.Experiment) error {
 	fmt.Fprintf(stdout, "%s: %s; Nomad %s, Ebbtide %s (%s)\n", e.What, e.Machine, e.Nomad, e.Version, e.Commit)
 	jobs, err := result.JobText(e)
@@ -196,7 +194,6 @@ func show(stdout io.Writer, e result.Experiment) error {
 	return nil
 }
 
-// read reads results.
 func read(path string) (result.Experiment, error) {
 	var e result.Experiment
 	data, err := os.ReadFile(path)
@@ -209,7 +206,7 @@ func read(path string) (result.Experiment, error) {
 	return e, nil
 }
 
-// again shows results that are there.
+// again shows existing results.
 func (o options) again(stdout io.Writer) error {
 	for _, path := range o.from {
 		e, err := read(path)

@@ -12,8 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// mix runs two services and a task that reports nothing, and after a while three
-// trainings without end join them.
+// mix runs two services and a silent task; later three endless trainings join.
 func (m *measurement) mix(ctx context.Context, s step) (result.Run, error) {
 	var tasks []result.Task
 	for i, times := range mixObjectives {

@@ -18,32 +18,31 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// cores is the size of the node: what tables are made for. A machine with fewer has
-// fewer.
+// cores is the node's size; machines with fewer have fewer.
 const cores = 2
 
-// pool is the number of cores that the tasks share here.
+// pool is the number of shared cores.
 func pool() int { return min(cores, runtime.NumCPU()) }
 
-// Deadlines. A healthy run takes a fraction of them.
+// Deadlines, several times a healthy run's duration.
 const (
 	startDeadline = 90 * time.Second
 	stopDeadline  = 60 * time.Second
 )
 
-// node is a Nomad agent of which the plugin's configuration changes.
+// node is a Nomad agent with changing plugin configuration.
 type node struct {
 	options
 	h       *harness.Harness
-	agent   *harness.Agent    // the server's, and mostly the only one
+	agent   *harness.Agent    // server and first client
 	others  []*harness.Agent  // further clients
-	dockers []*harness.Docker // one a node; none without containers
+	dockers []*harness.Docker // one per node; none without containers
 	config  string
 	version string // of the driver
 	nomad   string
 }
 
-// pluginConfig is the configuration of a node's plugin for a step.
+// pluginConfig is the configuration of node i's plugin for a step.
 func (n *node) pluginConfig(s step, i int) string {
 	engine := "engine = \"exec\""
 	if i < len(n.dockers) {
@@ -53,8 +52,7 @@ func (n *node) pluginConfig(s step, i int) string {
 		engine, s.policy, s.kernelMode(), n.interval, float64(pool())/float64(n.nodes()), s.extra)
 }
 
-// use makes the agent run as a step wants it, by a restart with another
-// configuration, as an operator would do it.
+// use restarts the agents with a step's configuration, as an operator would.
 func (n *node) use(ctx context.Context, s step) error {
 	if (n.what == result.Torch || n.what == result.Cluster) && n.dockers == nil {
 		if err := n.startDocker(ctx); err != nil {
@@ -93,7 +91,7 @@ func (n *node) use(ctx context.Context, s step) error {
 	return nil
 }
 
-// nodes is how many nodes share the machine's pool.
+// nodes is the number of nodes sharing the pool.
 func (n *node) nodes() int {
 	if n.what == result.Cluster {
 		return clusterNodes
@@ -110,8 +108,7 @@ func (n *node) startAgents(ctx context.Context, s step) (err error) {
 	if n.agent, err = n.h.StartAgent(ctx, c); err != nil || n.nodes() == 1 {
 		return err
 	}
-	// As Docker Swarm does, with which the papers compare: jobs side by side, not one node
-	// filled up before the next.
+	// As Docker Swarm, the papers' baseline: spread instead of binpack.
 	spread := &api.SchedulerConfiguration{SchedulerAlgorithm: api.SchedulerAlgorithmSpread}
 	if _, _, err := n.agent.API.Operator().SchedulerSetConfiguration(spread, nil); err != nil {
 		return fmt.Errorf("making the scheduler spread jobs: %w", err)
@@ -127,8 +124,8 @@ func (n *node) startAgents(ctx context.Context, s step) (err error) {
 	return nil
 }
 
-// startDocker starts a daemon for each node, which has the image. Where there are several
-// nodes each daemon's containers have a part of the pool.
+// startDocker starts a daemon per node, with the image, and confines several nodes to their
+// part of the pool.
 func (n *node) startDocker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
@@ -150,7 +147,6 @@ func (n *node) startDocker(ctx context.Context) error {
 	return nil
 }
 
-// start submits a job and waits until a task of it has started.
 func (n *node) start(ctx context.Context, hcl, task string) (jobID string, alloc *api.Allocation, err error) {
 	jobID, err = n.agent.Run(ctx, hcl)
 	if err != nil {
@@ -166,7 +162,7 @@ func (n *node) start(ctx context.Context, hcl, task string) (jobID string, alloc
 	return jobID, alloc, nil
 }
 
-// stop ends jobs and forgets them, all at the same time.
+// stop stops and purges jobs concurrently.
 func (n *node) stop(ctx context.Context, jobs []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopDeadline)
 	defer cancel()
@@ -181,7 +177,6 @@ func (n *node) stop(ctx context.Context, jobs []string) error {
 	return errors.Join(errs...)
 }
 
-// file is a file of an allocation on this machine.
 func (n *node) file(alloc, name string) string {
 	for _, a := range n.others {
 		if _, err := os.Stat(a.AllocDir(alloc)); err == nil {

@@ -16,29 +16,28 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// options are the command line's.
+// options are those of the command line.
 type options struct {
 	whats    []string
-	what     string // the one that is measured now
-	jobs     []int  // of a run of training jobs
+	what     string // currently measured
+	jobs     []int  // per run
 	restart  bool
 	command  string
 	mode     string
 	seed     uint64
 	seeds    int
-	out      string // directory of the figures
+	out      string // directory of the results
 	from     []string
 	interval time.Duration
 	length   time.Duration // of a run of services
 	scale    float64
-	threads  int // of each training
+	threads  int // per training
 	cases    []string
-	variants []string // none = all
+	variants []string // empty for all
 
 	logf func(format string, args ...any)
 }
 
-// modes are the modes to measure.
 func (o options) modes() []string {
 	if o.mode == "both" {
 		return []string{"weight", "quota"}

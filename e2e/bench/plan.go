@@ -13,16 +13,16 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// variant is a way to run the node.
+// variant is a configuration to compare.
 type variant struct {
 	name   string
 	policy string
-	extra  string // further options of the plugin
+	extra  string // more plugin options
 	shim   bool   // moves the jobs
-	free   bool   // nobody is limited: one run serves both modes
+	free   bool   // no limits: one run serves both modes
 }
 
-// allVariants lists what is compared, what it is compared with first.
+// allVariants lists the variants, the baseline first.
 func allVariants(what string) []variant {
 	none := variant{name: result.None, policy: "none", free: true}
 	completion := variant{name: "auto completion", policy: "auto", extra: `fsp_prefer = "completion"`}
@@ -57,18 +57,18 @@ func names(vs []variant) []string {
 // step is one run of a plan.
 type step struct {
 	variant
-	mode string // "" for a free one
+	mode string // "" for an unlimited one
 	kase string
-	jobs int // of a run of training jobs
+	jobs int // per run of training jobs
 	seed uint64
 }
 
-// is says whether a run is of this step.
+// is reports whether a run is of this step.
 func (s step) is(r result.Run) bool {
 	return r.Case == s.kase && r.Variant == s.name && r.Mode == s.mode && r.Seed == s.seed
 }
 
-// kernelMode is the plugin's option. A free run has one, too, which changes nothing.
+// kernelMode is the plugin's option, without effect for unlimited runs.
 func (s step) kernelMode() string {
 	if s.mode == "" {
 		return "weight"
@@ -76,10 +76,9 @@ func (s step) kernelMode() string {
 	return s.mode
 }
 
-// plan is all runs of an experiment, in their order. Seed by seed, so that what has
-// been measured when it is interrupted can be compared; and each seed begins
-// with another variant, so that drift of the machine favours none. With services the one
-// without limits comes first: it says what equal shares are.
+// plan lists an experiment's runs, seed by seed, so that partial results are comparable. Each
+// seed starts with another variant against drift of the machine. With services the unlimited
+// one is first, as it determines equal shares.
 func plan(o options) []step {
 	var steps []step
 	cases := []string{""}
@@ -123,8 +122,7 @@ func plan(o options) []step {
 	return steps
 }
 
-// planJobs is a plan of training jobs: what is compared with each other follows one after
-// another.
+// planJobs is a plan of training jobs.
 func planJobs(o options, sizes []int) []step {
 	var steps []step
 	for k := range o.seeds {
@@ -156,12 +154,10 @@ func rotate[T any](all []T, seed uint64) []T {
 	return append(slices.Clone(all[by:]), all[:by]...)
 }
 
-// course is one of the five trainings of the thesis's experiment with TRADL (§6.1.3),
-// time scaled down by ten. There jobs were submitted at random within 200 s, and
-// without TRADL reached their objectives after about 31 s (job 4), 100 s (1), 428 s
-// (3), 541 s (5) and 579 s (2). Their lengths follow: what a job needs of the whole
-// pool, so that it takes about that long while it shares with the others. The thesis
-// does not say which models they were.
+// course is one of the five trainings of the thesis's TRADL experiment (§6.1.3), with time
+// scaled down by ten. There jobs were submitted at random within 200 s, and without TRADL
+// reached their objectives after about 31 s (job 4), 100 s (1), 428 s (3), 541 s (5) and 579 s
+// (2); lengths are chosen to match while sharing. The thesis does not name the models.
 type course struct {
 	name, model string
 	pool        float64 // seconds of the whole pool
@@ -181,16 +177,16 @@ func courses(scale float64) []course {
 	return all
 }
 
-// spreadOver is within what time jobs are submitted.
+// spreadOver is the interval of the submissions.
 const spreadOver = 20 * time.Second
 
-// Parts of a job's steps at which its targets are reached.
+// Fractions of a job's steps at which its targets are reached.
 const (
 	acceptableAt = 0.6
 	objectiveAt  = 0.9
 )
 
-// submissions are the times at which n jobs are submitted: at random, the first at 0.
+// submissions returns random submission times, the first at 0.
 func submissions(n int, seed uint64, scale float64) []time.Duration {
 	r := rand.New(rand.NewPCG(seed, 7))
 	at := make([]time.Duration, n)
@@ -204,8 +200,8 @@ func submissions(n int, seed uint64, scale float64) []time.Duration {
 	return at
 }
 
-// The services of the thesis's experiment with DQoES (§6.2): objectives in seconds a
-// batch, and what a batch took when ten services shared alike.
+// The services of the thesis's DQoES experiment (§6.2): objectives in seconds per batch, and a
+// batch's duration with equal shares.
 var (
 	objectives  = []float64{75, 53, 61, 44, 31, 95, 82, 5, 13, 25}
 	equalTime   = 31.6
@@ -213,8 +209,7 @@ var (
 	unreachable = 20.0
 )
 
-// objectivesOf are the objectives of a case, for a machine on which equal shares
-// answer in equal seconds.
+// objectivesOf scales a case's objectives to this machine's response time with equal shares.
 func objectivesOf(kase string, equal float64) []float64 {
 	out := slices.Clone(objectives)
 	for i := range out {
@@ -224,26 +219,26 @@ func objectivesOf(kase string, equal float64) []float64 {
 		case result.Unreachable:
 			out[i] = unreachable
 		}
-		// Whole microseconds: so they stand in the job, too.
+		// Rounded to microseconds, as written in the job.
 		out[i] = math.Round(out[i]/equalTime*equal*1e6) / 1e6
 	}
 	return out
 }
 
-// equalResponse is what a batch is to take, in seconds, while ten services share the
-// pool alike: short enough for several in an interval.
+// equalResponse is a batch's target duration, in seconds, when ten services share equally:
+// several per interval.
 const equalResponse = 0.3
 
-// The services of the mix: how many times what a batch takes alone they may take. Alone
-// both have a core each; three trainings later a fair share is a third of one. Two
-// hardware threads of one core make a batch up to a third slower when both are busy.
+// The mix's objectives, relative to a batch's duration alone. Alone both services have a core
+// each; with three trainings a fair share is a third of one. Busy hyperthreads slow a batch by
+// up to a third.
 var mixObjectives = []float64{2.5, 3}
 
-// mixBatch is what their batches take alone, in seconds.
+// mixBatch is a batch's duration alone, in seconds.
 const mixBatch = 0.1
 
-// mixModels are the trainings that join.
+// mixModels are the joining trainings.
 var mixModels = []string{"vae", "mlp", "gru"}
 
-// mixJoin is the part of the run after which they do.
+// mixJoin is when they join, as a fraction of the run.
 const mixJoin = 0.35

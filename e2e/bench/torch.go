@@ -18,13 +18,13 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// python is Debian's, for which python3-torch is.
+// python is Debian's, as python3-torch is.
 const python = "/usr/bin/python3"
 
-// torchScript is the trainer, in the repository; containers see its directory as /job.
+// torchScript is the trainer; containers have its directory as /job.
 const torchScript = "e2e/bench/torch/train.py"
 
-// A run of PyTorch: five jobs of one script.
+// A PyTorch run: five jobs of one script.
 const (
 	torchName = "cnn"
 	torchJobs = 5
@@ -32,7 +32,7 @@ const (
 	torchSpan = 20 * time.Second
 )
 
-// torchMix are the jobs of a run. All are of the same model; their lengths are not.
+// torchMix has jobs of one model and different lengths.
 func torchMix(seed uint64, factor float64) []mix.Job {
 	jobs := mix.Overlapping(torchJobs, seed, factor*torchWork, time.Duration(factor*float64(torchSpan)))
 	for i := range jobs {
@@ -41,15 +41,14 @@ func torchMix(seed uint64, factor float64) []mix.Job {
 	return jobs
 }
 
-// errNoTorch says what is missing.
 var errNoTorch = errors.New("PyTorch is not installed (Debian: python3-torch)")
 
-// waitPolicy has threads of PyTorch that wait for others sleep. By default GNU's OpenMP has
-// them spin, which on a busy machine takes ten times the CPU of the work itself: whoever
-// shares CPUs sets it, or one thread a job.
+// waitPolicy makes PyTorch's waiting threads sleep. By default GNU's OpenMP spins, which on a
+// busy machine takes ten times the CPU of the work; users who share CPUs set it, or one thread
+// per job.
 const waitPolicy = "OMP_WAIT_POLICY"
 
-// findTorch says whether PyTorch is there, and Debian's /usr, which containers see.
+// findTorch checks for PyTorch and Debian's /usr, which is mounted in containers.
 func findTorch(ctx context.Context) error {
 	for _, path := range []string{"/usr/lib64", "/etc/alternatives"} {
 		if _, err := os.Stat(path); err != nil {
@@ -62,8 +61,7 @@ func findTorch(ctx context.Context) error {
 	return nil
 }
 
-// torchSpeeds finds out how many epochs the script does per CPU-second, by what four more
-// of them take.
+// torchSpeeds measures epochs per CPU-second from four additional epochs.
 func torchSpeeds(ctx context.Context, root string, threads int) (map[string]float64, error) {
 	spent := func(epochs int) (float64, error) {
 		c := exec.CommandContext(ctx, python, filepath.Join(root, torchScript), "--epochs", strconv.Itoa(epochs), "--threads", strconv.Itoa(threads))
@@ -87,9 +85,8 @@ func torchSpeeds(ctx context.Context, root string, threads int) (map[string]floa
 	return map[string]float64{torchName: 4 / (five - one)}, nil
 }
 
-// torchTask is a job as its user would submit it: an image, and a command with --epochs.
-// The image here has no files of its own: it sees the host's /usr, read-only, so that none
-// of a gigabyte has to be built.
+// torchTask is a user's job: an image, and a command with --epochs. To avoid building an image
+// of a gigabyte, /usr is mounted read-only from the host.
 func torchTask(j mix.Job, epochs, threads int, seed uint64, root string) mix.Task {
 	return mix.Task{
 		Name: j.Name, MemoryMiB: 600, Env: map[string]string{waitPolicy: "passive"},
@@ -104,10 +101,10 @@ func torchTask(j mix.Job, epochs, threads int, seed uint64, root string) mix.Tas
 	}
 }
 
-// tested is a line that the script prints after each epoch.
+// tested matches the script's line after each epoch.
 var tested = regexp.MustCompile(`(?m)^Test set: Average loss: ([0-9.]+), .*, ([0-9.]+) s$`)
 
-// torchCurve is what a job's script has printed.
+// torchCurve parses a job's output.
 func (m *measurement) torchCurve(ctx context.Context, done trained, task string) (mix.Curve, error) {
 	out, err := m.agent.Logs(ctx, done.alloc, task, "stdout")
 	if err != nil {
@@ -116,8 +113,8 @@ func (m *measurement) torchCurve(ctx context.Context, done trained, task string)
 	return readTorch(out, done.finished.Sub(done.started))
 }
 
-// readTorch reads what the script has printed; times count from the task's start. The
-// script counts from its own; it ends right after the last line.
+// readTorch parses the output; times count from the task's start. The script's own end right
+// after the last line.
 func readTorch(stdout string, took time.Duration) (mix.Curve, error) {
 	var c mix.Curve
 	for _, m := range tested.FindAllStringSubmatch(stdout, -1) {

@@ -19,14 +19,13 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// trainee is a training job of a mix, as a run of it needs it.
+// trainee is a training job of a run.
 type trainee struct {
 	mix.Job
 	task  mix.Task
-	curve func(ctx context.Context, done trained, task string) (mix.Curve, error) // what it has left
+	curve func(ctx context.Context, done trained, task string) (mix.Curve, error) // its record
 }
 
-// trainees are the jobs of a step.
 func (m *measurement) trainees(s step) []trainee {
 	var all []trainee
 	jobs := m.jobsOf(s)
@@ -56,14 +55,14 @@ func (m *measurement) jobsOf(s step) []mix.Job {
 	return mix.Papers(s.jobs, s.seed, m.scale)
 }
 
-// train runs a mix of training jobs until all have ended.
+// train runs a mix of training jobs to completion.
 func (m *measurement) train(ctx context.Context, s step) (run result.Run, err error) {
 	all := m.trainees(s)
 	work := 0.0
 	for _, t := range all {
 		work += t.Pool
 	}
-	// Five times what the work takes is a hanging run.
+	// Longer than five times the work means a hanging run.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(5*work*float64(time.Second)))
 	defer cancel()
 	body := ""
@@ -90,7 +89,7 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 		ids[i] = id(t.Name, s)
 		wait.Go(func() {
 			if run.Jobs[i], errs[i] = m.trainOne(ctx, t, mix.JobspecWith(ids[i], false, body, t.task), start); errs[i] != nil {
-				cancel() // the others need not wait
+				cancel() // cancel the others
 			}
 		})
 	}
@@ -111,8 +110,8 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 	return run, m.stop(ctx, ids)
 }
 
-// account says what became of the pool while a job was there. Busy are the CPU-seconds
-// that all of the machine used.
+// account computes the pool's idle and foreign CPU while jobs were present. busy is the
+// machine's, in CPU-seconds.
 func account(run *result.Run, busy, cores float64) {
 	r := metrics.Run{Jobs: run.Jobs}
 	used := 0.0
@@ -123,7 +122,7 @@ func account(run *result.Run, busy, cores float64) {
 	run.Idle = max(0, r.Present()*cores-busy)
 }
 
-// trainOne submits a job at its time, waits for its end and reads what it left.
+// trainOne submits a job at its time, waits for its end and reads its record.
 func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start time.Time) (metrics.Job, error) {
 	out := metrics.Job{ID: t.Name, Kind: t.Model}
 	done, err := m.run(ctx, start.Add(t.At), hcl, t.Name, nil)
@@ -139,7 +138,7 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start
 	}
 	for part, moment := range map[float64]**float64{0.5: &out.Quality50S, 0.9: &out.Quality90S, 0.95: &out.Quality95S} {
 		if at := curve.Quality(part); at != nil {
-			// Nomad and the trainer do not mean quite the same moment by a task's start.
+			// Nomad's and the trainer's start differ slightly.
 			s := min(*since(done.started.Add(time.Duration(*at * float64(time.Second)))), *out.EndS)
 			*moment = &s
 		}
@@ -157,7 +156,7 @@ func (m *measurement) trainOne(ctx context.Context, t trainee, hcl string, start
 	return out, nil
 }
 
-// curve is the trainer's own record; its times count from the task's start.
+// curve is the trainer's record; times count from the task's start.
 func (m *measurement) curve(_ context.Context, done trained, _ string) (mix.Curve, error) {
 	f, err := os.Open(m.file(done.alloc.ID, mix.CurveFile))
 	if err != nil {

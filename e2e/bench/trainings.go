@@ -22,10 +22,9 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// trainingDeadline is for a run of trainings. A healthy one takes about a minute.
 const trainingDeadline = 10 * time.Minute
 
-// trainings runs the five jobs of TRADL's experiment.
+// trainings runs TRADL's five jobs.
 func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, trainingDeadline)
 	defer cancel()
@@ -54,7 +53,7 @@ func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error)
 				hcl = trainingJob(jobs[i], tasks[i].Name, l.Model, l.Steps, m.threads, s.seed, 0, 0)
 			}
 			if errs[i] = m.training(ctx, w, i, at[i], hcl); errs[i] != nil {
-				cancel() // the others need not wait
+				cancel() // cancel the others
 			}
 		})
 	}
@@ -73,15 +72,15 @@ func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error)
 	return *w.run, m.stop(ctx, jobs)
 }
 
-// trained is a job that has ended well.
+// trained is a successful job.
 type trained struct {
 	alloc                        *api.Allocation
 	submitted, started, finished time.Time
 	moves                        int
 }
 
-// run submits a job of one task at its time and waits for its end. It tells when the task
-// has started; started may be nil.
+// run submits a one-task job at its time and waits for its end. started, if not nil, is called
+// at the task's start.
 func (n *node) run(ctx context.Context, at time.Time, hcl, task string, started func(*api.Allocation)) (trained, error) {
 	var done trained
 	select {
@@ -111,7 +110,7 @@ func (n *node) run(ctx context.Context, at time.Time, hcl, task string, started 
 		if len(stubs) == 0 || stubs[0].ID == next {
 			break
 		}
-		next = stubs[0].ID // the shim has moved it
+		next = stubs[0].ID // moved by the shim
 		done.moves++
 	}
 	ts := done.alloc.TaskStates[task]
@@ -122,7 +121,7 @@ func (n *node) run(ctx context.Context, at time.Time, hcl, task string, started 
 	return done, nil
 }
 
-// training runs one job and reads what it left.
+// training runs one job and reads its record.
 func (m *measurement) training(ctx context.Context, w *watcher, i int, at time.Duration, hcl string) error {
 	name := w.run.Tasks[i].Name
 	done, err := m.run(ctx, w.start.Add(at), hcl, name, func(a *api.Allocation) { w.follow(i, a.ID, name, a.TaskStates[name].StartedAt) })

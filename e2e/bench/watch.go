@@ -24,7 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// watcher follows the tasks of a run, a sample an interval.
+// watcher samples a run's tasks at each interval.
 type watcher struct {
 	node  *node
 	start time.Time
@@ -36,14 +36,13 @@ type watcher struct {
 	last machineCPU
 }
 
-// watched is one task; the index is that of the run's.
+// watched is one task, with its index in the run.
 type watched struct {
 	alloc, task string
-	kernel      harness.Kernel // as it was last seen; none if At is zero
+	kernel      harness.Kernel // last reading, if At is set
 	records     records
 }
 
-// newWatcher begins a run.
 func newWatcher(n *node, s step, tasks []result.Task) *watcher {
 	w := &watcher{node: n, start: time.Now()}
 	w.run = &result.Run{What: n.what, Case: s.kase, Variant: s.name, Mode: s.mode, Seed: s.seed, Start: w.start.UTC(), Joined: result.Unknown(), Tasks: tasks}
@@ -58,15 +57,15 @@ func newWatcher(n *node, s step, tasks []result.Task) *watcher {
 	return w
 }
 
-// since is a time in seconds since the run's start.
+// since is in seconds since the run's start.
 func (w *watcher) since(t time.Time) result.Number {
 	return result.Number(round(t.Sub(w.start).Seconds()))
 }
 
-// round leaves out what was not measured so exactly.
+// round drops insignificant digits.
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
-// follow begins to look at a task that has started.
+// follow starts watching a started task.
 func (w *watcher) follow(i int, alloc, task string, started time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,14 +74,13 @@ func (w *watcher) follow(i int, alloc, task string, started time.Time) {
 	w.tasks[i].records.path = w.node.file(alloc, loadFile)
 }
 
-// change changes a task of the run.
 func (w *watcher) change(i int, f func(*result.Task)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f(&w.run.Tasks[i])
 }
 
-// restart forgets the samples so far and begins time anew.
+// restart discards samples and resets the time.
 func (w *watcher) restart() error {
 	w.mu.Lock()
 	w.run.Samples = nil
@@ -96,7 +94,7 @@ func (w *watcher) restart() error {
 	return nil
 }
 
-// watch takes a sample an interval until the time is over or the channel is closed.
+// watch samples until the time is over or the channel is closed.
 func (w *watcher) watch(ctx context.Context, length time.Duration, done <-chan struct{}) error {
 	tick := time.NewTicker(w.node.interval)
 	defer tick.Stop()
@@ -120,7 +118,6 @@ func (w *watcher) watch(ctx context.Context, length time.Duration, done <-chan s
 	}
 }
 
-// sample reads everything once.
 func (w *watcher) sample() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +144,7 @@ func (w *watcher) sample() error {
 	return nil
 }
 
-// read reads one task. One that has ended is not alive, and that is all.
+// read reads one task; an ended one is just not alive.
 func (w *watcher) read(t *watched, r *result.Reading, task *result.Task) error {
 	var err error
 	if r.Answers, r.Response, err = t.records.read(); err != nil {
@@ -175,15 +172,14 @@ func (w *watcher) read(t *watched, r *result.Reading, task *result.Task) error {
 	return nil
 }
 
-// records is the file that trainer load writes: a line for each answer, with the
-// columns t_s, response_s and error.
+// records is the file of trainer load: a line per answer with t_s, response_s and error.
 type records struct {
 	path   string
 	offset int64
-	rest   []byte // of a line that is not whole yet
+	rest   []byte // an incomplete line
 }
 
-// read returns how many answers have come since the last call, and their mean.
+// read returns the number of answers since the last call, and their mean.
 func (f *records) read() (answers int, mean result.Number, err error) {
 	mean = result.Unknown()
 	file, err := os.Open(f.path)
@@ -220,7 +216,7 @@ func (f *records) read() (answers int, mean result.Number, err error) {
 	return answers, mean, nil
 }
 
-// machineCPU is what all CPUs have done up to a moment, in CPU-seconds.
+// machineCPU is the CPU time of all CPUs, in seconds.
 type machineCPU struct {
 	at          time.Time
 	busy, steal float64
@@ -236,8 +232,8 @@ func readMachine() (machineCPU, error) {
 	return m, err
 }
 
-// parseMachine reads the first line of /proc/stat: cpu user nice system idle iowait
-// irq softirq steal …, in ticks of 10 ms. Everything but idle and iowait is busy.
+// parseMachine parses /proc/stat's first line: cpu user nice system idle iowait irq softirq
+// steal …, in ticks of 10 ms. All but idle and iowait is busy.
 func parseMachine(stat string) (machineCPU, error) {
 	var m machineCPU
 	line, _, _ := strings.Cut(stat, "\n")

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// entry is a file, or a directory when Mode says so, of an initramfs.
+// entry is an initramfs entry, a directory if Mode says so.
 type entry struct {
 	name    string
 	mode    uint32
@@ -21,7 +21,7 @@ const (
 	modeFile = 0o100644
 )
 
-// writeCPIO writes entries in the "newc" format that the kernel unpacks
+// writeCPIO writes the kernel's "newc" format
 // (Documentation/driver-api/early-userspace/buffer-format.rst).
 func writeCPIO(w io.Writer, entries []entry) error {
 	for i, e := range append(entries, entry{name: "TRAILER!!!"}) {
@@ -41,5 +41,4 @@ func writeCPIO(w io.Writer, entries []entry) error {
 	return nil
 }
 
-// padding fills up to a multiple of four.
 func padding(n int) string { return "\x00\x00\x00"[:(4-n%4)%4] }

@@ -1,17 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command cgroup2 runs the real-kernel tests of driver/limits on cgroup v2,
-// whatever the machine itself has: it boots a Debian kernel under qemu with
-// nothing but the test binary in it.
+// Command cgroup2 runs driver/limits' kernel tests on cgroup v2 on any machine: it boots a
+// Debian kernel under qemu with just the test binary.
 //
 //	go run ./e2e/cgroup2 [-require] [-timeout 8m] [-kernel FILE] [-qemu FILE] [-accel kvm]
 //
-// It needs qemu-system-x86_64 (installed by apt when root and missing) and a
-// Debian kernel (downloaded by apt into the user's cache directory, once; not
-// installed). qemu emulates the CPU; KVM is not needed. Where the packages cannot be had it says SKIP and exits 0, or 1
-// with -require. It exits 1 unless every TestKernel… test passed in the guest
-// and the guest ended by itself with status 0.
+// It needs qemu-system-x86_64 (installed by apt if missing, as root) and a Debian kernel
+// (downloaded once by apt into the user's cache, not installed). KVM is optional. Without the
+// packages it prints SKIP and exits 0, or 1 with -require. It exits 1 unless every TestKernel…
+// test passed and the guest ended with status 0.
 package main
 
 import (
@@ -39,11 +37,11 @@ const (
 	module    = "github.com/ebbtide/ebbtide"
 	tests     = "^TestKernel"
 	kernelPkg = "linux-image-cloud-amd64"
-	// marker precedes the exit status of the tests; init/main.go prints it.
+	// marker precedes the exit status, printed by init/main.go.
 	marker = "EBBTIDE-GUEST-EXIT"
 )
 
-// errSkip means that what the check needs cannot be had on this machine.
+// errSkip means that a requirement is unavailable.
 var errSkip = errors.New("not to be had here")
 
 type options struct {
@@ -128,7 +126,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-// command runs a command without cgo, so that what it builds is static.
+// command disables cgo, so that builds are static.
 func command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "DEBIAN_FRONTEND=noninteractive")
@@ -157,8 +155,8 @@ func findQemu(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// findKernel returns Debian's kernel for clouds, which has all that is needed
-// built in. The package is unpacked, not installed.
+// findKernel returns Debian's cloud kernel, which has everything built in. The package is
+// unpacked, not installed.
 func findKernel(ctx context.Context, cache string) (string, error) {
 	if cache == "" {
 		base, err := os.UserCacheDir()
@@ -210,14 +208,13 @@ func findKernel(ctx context.Context, cache string) (string, error) {
 		return "", err
 	}
 	kept := filepath.Join(cache, filepath.Base(kernel))
-	// Not to be found half written by the next run.
+	// Renamed, so that an interrupted run leaves no partial file.
 	if err := os.WriteFile(kept+".tmp", content, 0o644); err != nil {
 		return "", err
 	}
 	return kept, os.Rename(kept+".tmp", kept)
 }
 
-// cmpErr makes a nil error printable.
 func cmpErr(err error) error {
 	if err == nil {
 		return errors.New("it depends on no kernel")
@@ -254,14 +251,14 @@ func makeImage(image, initProgram, test string) error {
 	return errors.Join(writeCPIO(z, entries), z.Close(), f.Close())
 }
 
-// boot runs the machine to its end and returns what it printed.
+// boot runs the machine to its end and returns its output.
 func boot(ctx context.Context, o options, image string, out io.Writer) (string, error) {
 	cmd := exec.CommandContext(ctx, o.qemu,
 		"-accel", o.accel, "-cpu", "max", "-smp", "2", "-m", "512",
 		"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
 		"-kernel", o.kernel, "-initrd", image,
 		"-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all")
-	// It must not outlive this process, however that ends.
+	// It must not outlive this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 5 * time.Second
 	stdout, err := cmd.StdoutPipe()
@@ -270,7 +267,7 @@ func boot(ctx context.Context, o options, image string, out io.Writer) (string, 
 	}
 	var problems bytes.Buffer
 	cmd.Stderr = &problems
-	runtime.LockOSThread() // Pdeathsig is about the thread
+	runtime.LockOSThread() // Pdeathsig refers to the thread
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return "", err
@@ -296,8 +293,7 @@ func boot(ctx context.Context, o options, image string, out io.Writer) (string, 
 	return console.String(), err
 }
 
-// verdict judges what the guest printed: every test must have passed (skipped
-// is not passed), and the guest must have come to its end with status 0.
+// verdict requires that every test passed (not skipped) and the guest ended with status 0.
 func verdict(console string, names []string) error {
 	if len(names) == 0 {
 		return errors.New("the test binary has no tests " + tests)
@@ -327,7 +323,6 @@ func verdict(console string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// tail returns the last n lines.
 func tail(s string, n int) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")

@@ -32,7 +32,7 @@ type options struct {
 	logf         func(format string, args ...any)
 }
 
-// chaos is a cluster that is broken.
+// chaos is a cluster under test.
 type chaos struct {
 	options
 	h       *harness.Harness
@@ -45,13 +45,13 @@ type chaos struct {
 	mu     sync.Mutex
 	shims  []*harness.Process
 	movers map[*harness.Process]bool
-	moves  map[string]int // by how they ended
-	broken map[string]int // what was broken, and how often
+	moves  map[string]int // by outcome
+	broken map[string]int // breakages by kind
 	ids    int
 }
 
-// hcl is a job: it does a step every fifth of a second, saves when it is told to, and writes
-// everything down. Some complete.
+// hcl is a job that does a step every 0.2 s, saves on request, and records everything. Some
+// complete.
 const hcl = `
 job %q {
   type = "batch"
@@ -119,7 +119,7 @@ job %q {
 }
 `
 
-// wreak builds a cluster, breaks it for a while, mends it and looks at what was left.
+// wreak builds a cluster, breaks it for a while, repairs it and checks the jobs.
 func wreak(ctx context.Context, o options) (r *report, err error) {
 	c := &chaos{options: o, movers: make(map[*harness.Process]bool), moves: make(map[string]int), broken: make(map[string]int)}
 	if c.h, err = harness.New(harness.Options{Logf: o.logf}); err != nil {
@@ -146,7 +146,6 @@ func wreak(ctx context.Context, o options) (r *report, err error) {
 	return c.report(left)
 }
 
-// job is the name of one.
 func job(i int) string { return fmt.Sprintf("job-%02d", i) }
 
 // build starts everything.
@@ -158,7 +157,7 @@ func (c *chaos) build(ctx context.Context) (err error) {
 	if err := os.Mkdir(c.witness, 0o777); err != nil {
 		return err
 	}
-	if err := os.Chmod(c.witness, 0o777); err != nil { // tasks are nobody
+	if err := os.Chmod(c.witness, 0o777); err != nil { // tasks run as nobody
 		return err
 	}
 	c.shim = filepath.Join(c.h.Dir, "shim.hcl")
@@ -173,8 +172,8 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		a, err := c.h.StartAgent(ctx, harness.AgentConfig{
 			Name: name, Join: c.server, PluginName: "ebbtide-driver", Plugin: `engine = "exec"`, LogLevel: "INFO",
 			HostVolumes: map[string]string{"witness": c.witness},
-			// A client that was started again removes what has ended beyond 50 allocations,
-			// also those whose disk is about to be carried away.
+			// A restarted client garbage-collects beyond 50 allocations, including those whose
+			// disk is to be migrated.
 			ClientHCL: "gc_max_allocs = 10000",
 		})
 		if err != nil {
@@ -186,9 +185,9 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		c.clients = append(c.clients, a)
 	}
 	for i := range c.jobs {
-		steps := -1 // for ever
+		steps := -1 // endless
 		if i%3 == 0 {
-			steps = int(60 * c.minutes * 5 * float64(i+1) / float64(c.jobs)) // five a second
+			steps = int(60 * c.minutes * 5 * float64(i+1) / float64(c.jobs)) // five per second
 		}
 		if _, err := c.server.Run(ctx, fmt.Sprintf(hcl, job(i), steps)); err != nil {
 			return err
@@ -207,7 +206,7 @@ func (c *chaos) build(ctx context.Context) (err error) {
 	return nil
 }
 
-// start starts a process of a number of its own.
+// start starts a numbered process.
 func (c *chaos) start(ctx context.Context, name string, args ...string) (*harness.Process, error) {
 	c.mu.Lock()
 	c.ids++
@@ -224,7 +223,7 @@ func (c *chaos) startShim(ctx context.Context) error {
 	return err
 }
 
-// wreak breaks things, and moves jobs meanwhile.
+// wreak breaks things at random while moving jobs.
 func (c *chaos) wreak(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.minutes*float64(time.Minute)))
 	defer cancel()
@@ -244,7 +243,7 @@ func (c *chaos) wreak(ctx context.Context) {
 	for sleep(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond) {
 		b := breakages[random.IntN(len(breakages))]
 		c.count(c.broken, b.name)
-		// What was begun is mended, also when the time is over.
+		// Repair also after the time is over.
 		if err := b.do(c, context.WithoutCancel(ctx), random); err != nil {
 			c.logf("%s: %v", b.name, err)
 		}
@@ -257,7 +256,7 @@ func (c *chaos) count(what map[string]int, name string) {
 	what[name]++
 }
 
-// sleep waits, and says whether it was for that long.
+// sleep reports whether it waited for the whole duration.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -267,7 +266,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// running are the allocations that run.
 func (c *chaos) running(ctx context.Context) (all []*api.AllocationListStub, err error) {
 	stubs, _, err := c.server.API.Allocations().List((&api.QueryOptions{}).WithContext(ctx))
 	for _, s := range stubs {
@@ -279,7 +277,7 @@ func (c *chaos) running(ctx context.Context) (all []*api.AllocationListStub, err
 	return all, err
 }
 
-// move moves a job, as a person does.
+// move moves a job as a user does.
 func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
 	all, err := c.running(ctx)
 	if err != nil || len(all) == 0 {
@@ -307,15 +305,15 @@ func (c *chaos) move(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// breakage is one way to break something; what it stops it starts again.
+// breakage is one way to break something and repair it.
 type breakage struct {
 	name string
 	do   func(c *chaos, ctx context.Context, random *rand.Rand) error
 }
 
 var breakages = []breakage{
-	// Nomad fails an allocation that it takes up again after a restart while the driver's plugin
-	// is away, although its process runs on: that is not tried.
+	// Not tried: Nomad fails an allocation recovered after a restart while the driver plugin is
+	// down, though its process runs.
 	{"plugin killed", func(c *chaos, _ context.Context, random *rand.Rand) error {
 		time.Sleep(5 * time.Second)
 		for _, pid := range c.client(random).PluginPIDs("ebbtide-driver") {
@@ -364,7 +362,7 @@ var breakages = []breakage{
 		time.AfterFunc(time.Duration(1+random.IntN(45))*time.Second, func() { _ = one.Signal(unix.SIGCONT) })
 		return nil
 	}},
-	// Nomad lets a batch job run on until the deadline, and then stops it for good.
+	// Nomad lets a batch job run until the deadline, and then stops it for good.
 	{"node drained", func(c *chaos, ctx context.Context, random *rand.Rand) error {
 		id := c.client(random).NodeID()
 		w := (&api.WriteOptions{}).WithContext(ctx)
@@ -392,7 +390,7 @@ func (c *chaos) client(random *rand.Rand) *harness.Agent {
 	return c.clients[random.IntN(len(c.clients))]
 }
 
-// again ends an agent and starts it again, before Nomad takes its node for dead.
+// again restarts an agent before its node counts as down.
 func again(ctx context.Context, a *harness.Agent, end func(*harness.Agent, context.Context) error, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -403,7 +401,7 @@ func again(ctx context.Context, a *harness.Agent, end func(*harness.Agent, conte
 	return a.Restart(ctx)
 }
 
-// stall has an agent stand still for a while.
+// stall suspends an agent for a while.
 func stall(a *harness.Agent, random *rand.Rand) error {
 	if err := a.Process().Signal(unix.SIGSTOP); err != nil {
 		return err
@@ -412,8 +410,8 @@ func stall(a *harness.Agent, random *rand.Rand) error {
 	return a.Process().Signal(unix.SIGCONT)
 }
 
-// settled waits until what Nomad moves by itself has moved: the jobs of some allocations. An
-// agent that dies while it carries a disk takes what is on it along, also without Ebbtide.
+// settled waits until Nomad's own migrations are complete. An agent that dies during one loses
+// the disk, also without Ebbtide.
 func (c *chaos) settled(ctx context.Context, of func(*api.AllocationListStub) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
@@ -441,7 +439,7 @@ func (c *chaos) settled(ctx context.Context, of func(*api.AllocationListStub) bo
 	})
 }
 
-// mend lets everything come to rest, with one shim, and returns what does not.
+// mend waits for all jobs to come to rest, with one shim, and returns those that do not.
 func (c *chaos) mend(ctx context.Context) (left []string, err error) {
 	c.logf("Letting it come to rest.")
 	c.mu.Lock()
@@ -451,7 +449,7 @@ func (c *chaos) mend(ctx context.Context) (left []string, err error) {
 	c.mu.Unlock()
 	within, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
-	steps := make(map[string]int64) // of witnesses, at the look before
+	steps := make(map[string]int64) // by job, at the previous check
 	err = harness.Poll(within, "all is at rest", func(ctx context.Context) error {
 		var now []string
 		records, err := memory.Claims{Store: memory.Store{Client: c.server.API, Namespace: "default", Path: "ebbtide/shim"}}.List(ctx)
@@ -485,7 +483,7 @@ func (c *chaos) mend(ctx context.Context) (left []string, err error) {
 	return left, nil
 }
 
-// tell lists allocations, the earliest first.
+// tell lists allocations, earliest first.
 func (c *chaos) tell(stubs []*api.AllocationListStub) string {
 	slices.SortFunc(stubs, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	var b strings.Builder
@@ -502,8 +500,8 @@ func (c *chaos) tell(stubs []*api.AllocationListStub) string {
 	return b.String()
 }
 
-// rest says why a job is not at rest: it has completed, or runs once, does steps, and is
-// bound to nothing.
+// rest says why a job is not at rest: it must be complete, or run once, unbound and with
+// progress.
 func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (why string, err error) {
 	spec, _, err := c.server.API.Jobs().Info(id, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
@@ -531,7 +529,7 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	steps[id] = info.Size()
 	switch {
 	case completed && runs == 0:
-		return "", nil // bound or not, nothing of it runs any more
+		return "", nil // nothing runs, bound or not
 	case completed:
 		return "has completed, and runs:" + c.tell(stubs), nil
 	case runs != 1:
@@ -541,7 +539,7 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	}
 	for _, g := range spec.TaskGroups {
 		for _, k := range g.Constraints {
-			if cluster.Marked(k.LTarget, k.RTarget) {
+			if cluster.HasMark(k.LTarget, k.RTarget) {
 				return "is bound: " + k.RTarget, nil
 			}
 		}

@@ -1,16 +1,16 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command chaos breaks a real Nomad at random while jobs are moved on it, and says what
-// became of the jobs: a server, three clients and two shims are killed, stopped and stalled,
-// their plugins and `ebbtide move` killed, nodes drained and allocations stopped, one after
-// the other, several moves always being under way. What the jobs do they write down where
-// Nomad cannot reach (witness.go). It needs root, cgroups and busybox; nothing stays behind.
+// Command chaos breaks a real Nomad at random while jobs are moved, and checks the jobs: a
+// server, three clients and two shims are killed, stopped and suspended, plugins and `ebbtide
+// move` killed, nodes drained and allocations stopped, one at a time, during several moves.
+// Jobs keep records out of Nomad's reach (witness.go). It needs root, cgroups and busybox, and
+// leaves nothing behind.
 //
 //	go run ./e2e/chaos -seed 1 -minutes 5
 //
-// The exit status is 1 if two copies of a job ran at a time, a job went on without what it
-// had saved, one that had completed ran again, or one was left bound, frozen or not running.
+// The exit status is 1 if two copies of a job ran at once, a job resumed without its
+// checkpoint, a completed one ran again, or one was left bound, frozen or not running.
 package main
 
 import (
@@ -29,7 +29,6 @@ func main() {
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs the program; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	fs := flag.NewFlagSet("chaos", flag.ContinueOnError)

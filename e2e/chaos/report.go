@@ -14,13 +14,11 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// report is what became of the jobs.
 type report struct {
 	table result.Table
 	wrong []string
 }
 
-// report reads the witnesses.
 func (c *chaos) report(left []string) (*report, error) {
 	r := &report{wrong: left}
 	all := seen{}

@@ -11,32 +11,32 @@ import (
 	"strings"
 )
 
-// The witness of a job is a file outside of Nomad's reach to which each copy of it appends a
-// line for all that it does, so that the order of the lines is that in which it happened:
+// A job's witness is a file out of Nomad's reach, to which each copy appends a line per action,
+// in order:
 //
-//	START ALLOCATION STEP   it begins, after the step that it has found saved; 0: none
+//	START ALLOCATION STEP   it starts from the step found saved, 0 for none
 //	STEP  ALLOCATION STEP   it has done a step
 //	SAVED ALLOCATION STEP   it has saved that step
 //	END   ALLOCATION STEP   it has completed
 
-// seen is what a witness tells of a job.
+// seen is what a witness shows.
 type seen struct {
-	Copies int // that have begun
-	Steps  int // that were done
-	Twice  int // of them: steps that had been done before
+	Copies int // started
+	Steps  int // done
+	Twice  int // of these, repeated
 	Ended  bool
-	// Wrong is what must never be.
+	// Wrong are violations.
 	Wrong []string
 }
 
-// testify reads a witness. What must never be: two copies at a time, steps that a saved one
-// comes before done anew at the end, and a completed job that runs again.
+// testify evaluates a witness. Violations are two copies at once, a checkpoint that is finally
+// lost, and a run after completion.
 func testify(r io.Reader) (s seen, err error) {
 	wrong := func(line int, format string, args ...any) {
 		s.Wrong = append(s.Wrong, fmt.Sprintf("line %d: ", line)+fmt.Sprintf(format, args...))
 	}
-	current := ""                // the copy that began last
-	last, saved, lost := 0, 0, 0 // steps; and the line where what was saved got lost
+	current := ""                // the last copy started
+	last, saved, lost := 0, 0, 0 // steps; lost is the line at which a checkpoint was ignored
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		fields := strings.Fields(lines.Text())
@@ -71,7 +71,8 @@ func testify(r io.Reader) (s seen, err error) {
 			s.Steps++
 			last = max(last, step)
 		case "SAVED":
-			// What a copy saves that has begun too early does not count: it goes home.
+			// A copy that started without the checkpoint does not count: the move is rolled
+			// back.
 			if lost == 0 {
 				saved = max(saved, step)
 			}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check says what keeps the demo from running on this machine.
+// check says why the demo cannot run here.
 func check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: a Nomad client needs root to run tasks. Try: sudo make demo")
@@ -22,7 +22,7 @@ func check() error {
 	return checkCgroups("/sys/fs/cgroup", func(path string) bool { return unix.Access(path, unix.W_OK) == nil })
 }
 
-// checkCgroups looks for a CPU controller that can be written to, v2 or v1.
+// checkCgroups looks for a writable CPU controller, v2 or v1.
 func checkCgroups(root string, writable func(string) bool) error {
 	for _, controllers := range []string{"cgroup.controllers", "unified/cgroup.controllers"} {
 		data, err := os.ReadFile(filepath.Join(root, controllers))
@@ -49,11 +49,10 @@ func checkCgroups(root string, writable func(string) bool) error {
 	return nil
 }
 
-// pool is the number of cores that the jobs share here.
+// pool is the number of shared cores.
 func pool() int { return min(cores, runtime.NumCPU()) }
 
-// useBuilt makes the harness use what `make build` has put into bin/, unless
-// something there is missing or older than the source.
+// useBuilt makes the harness use bin/ unless it is incomplete or older than the source.
 func useBuilt(root string) (used bool) {
 	if os.Getenv("EBBTIDE_BIN") != "" {
 		return false

@@ -81,7 +81,7 @@ func TestCheckCgroups(t *testing.T) {
 func TestUseBuilt(t *testing.T) {
 	root := t.TempDir()
 	t.Setenv("EBBTIDE_BIN", "")
-	must.False(t, useBuilt(root)) // nothing there
+	must.False(t, useBuilt(root)) // empty
 
 	now := time.Now()
 	put := func(name string, age time.Duration) {
@@ -93,7 +93,7 @@ func TestUseBuilt(t *testing.T) {
 	put("bin/ebbtide-driver", time.Minute)
 	put("bin/trainer", time.Minute)
 	put("driver/a.go", time.Second)
-	must.False(t, useBuilt(root)) // out of date
+	must.False(t, useBuilt(root)) // outdated
 	put("driver/a.go", time.Hour)
 	put("driver/a_test.go", time.Second)
 	must.True(t, useBuilt(root))
@@ -140,7 +140,7 @@ func TestUse(t *testing.T) {
 	must.True(t, f.use() != f.use())
 	see(2*time.Second, 2)
 	must.InDelta(t, 1/float64(pool()), f.use(), 1e-9)
-	see(2*time.Second, 2) // the same reading again
+	see(2*time.Second, 2) // the same reading
 	must.InDelta(t, 1/float64(pool()), f.use(), 1e-9)
 	see(3*time.Second, 4)
 	must.InDelta(t, 1.5/float64(pool()), f.use(), 1e-9)

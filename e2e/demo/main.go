@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command demo shows Ebbtide on a real Nomad: six training jobs of mixed models and
-// lengths share this machine's CPU, then the same jobs with the same seeds under the
-// policy "none", then what came out and who lost. It needs root and cgroups, no Docker;
-// `make demo` builds what it needs and runs it.
+// Command demo runs six training jobs of mixed models and lengths on a real Nomad, then the
+// same jobs and seeds under policy "none", and prints the results and the losers. It needs root
+// and cgroups, but no Docker; use `make demo`.
 package main
 
 import (
@@ -31,7 +30,6 @@ func main() {
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the demo; it returns the exit status.
 func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) int {
 	opts, err := parse(args, stderr)
 	switch {
@@ -57,12 +55,12 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	return 0
 }
 
-// options are the command line's and the environment's.
+// options are those of the command line and environment.
 type options struct {
-	out      string // directory of the figures
-	from     string // a demo.json to show again
-	policy   string // what is compared with none
-	prefer   string // fsp_prefer; "" = its default
+	out      string // directory of the results
+	from     string // a demo.json to show
+	policy   string // compared with none
+	prefer   string // fsp_prefer; "" for its default
 	mode     string
 	interval string
 	seed     uint64
@@ -117,7 +115,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// compared are the policies that can be compared with none.
 func compared() []string {
 	return slices.DeleteFunc(policies.Names(), func(name string) bool { return name == none })
 }
@@ -127,8 +124,7 @@ func badInterval(text string) bool {
 	return err != nil || d < time.Second || d > time.Hour
 }
 
-// newScreen finds out what kind of terminal there is. NO_COLOR (no-color.org)
-// and TERM=dumb are honoured.
+// newScreen detects the terminal, and honours NO_COLOR (no-color.org) and TERM=dumb.
 func newScreen(f *os.File) *view.Screen {
 	tty := isatty.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb"
 	return view.NewScreen(f, tty, tty && os.Getenv("NO_COLOR") == "", func() int {

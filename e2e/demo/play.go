@@ -18,48 +18,45 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// demo is one play, from the first message to the clean-up.
+// demo is one execution.
 type demo struct {
 	options
 	screen  *view.Screen
 	h       *harness.Harness
 	agent   *harness.Agent
-	running string             // the policy that the agent runs with
-	speeds  map[string]float64 // of each model, steps per CPU-second
+	running string             // of the running agent
+	speeds  map[string]float64 // steps per CPU-second, by model
 	found   found
 }
 
-// none is what the policy is compared with: plain Nomad.
+// none is plain Nomad.
 const none = "none"
 
-// cores is the size of the node on which the demo is played, so that it looks alike on
-// machines of all sizes. A machine with fewer has fewer.
+// cores is the node's size, the same on larger machines.
 const cores = 2
 
-// The mix is meant to be what a busy node has: jobs of all lengths that overlap, six
-// seconds apart on average. With both runs it fits into four minutes.
+// The mix is like a busy node's: overlapping jobs of all lengths, six seconds apart on average.
+// Both runs fit into four minutes.
 const (
 	jobCount = 6
 	jobWork  = 80 // seconds of the whole pool
 	within   = 30 * time.Second
 )
 
-// jobs is the mix of a seed.
 func (o options) jobs(seed uint64) []mix.Job {
 	return mix.Overlapping(jobCount, seed, o.scale*jobWork, time.Duration(o.scale*float64(within)))
 }
 
-// found is what the agent and the plugin said about themselves.
+// found is what agent and plugin report.
 type found struct{ version, nomad string }
 
-// Deadlines. A healthy run takes a fraction of them.
+// Deadlines, several times a healthy run's duration.
 const (
 	startDeadline = 90 * time.Second
 	runDeadline   = 10 * time.Minute
 )
 
-// play does all of it. Whatever happens, nothing stays behind, unless the user
-// asked for it.
+// play always cleans up unless asked otherwise.
 func (d *demo) play(ctx context.Context) (err error) {
 	if err := check(); err != nil {
 		return err
@@ -85,8 +82,7 @@ func (d *demo) play(ctx context.Context) (err error) {
 	e.Interval = interval.Seconds()
 	for i := range d.seeds {
 		seed := d.seed + uint64(i)
-		// Every other seed the other way round, so that drift of the machine
-		// favours neither.
+		// Alternate the order against drift of the machine.
 		order := []string{d.policy, none}
 		if i%2 == 1 {
 			order = []string{none, d.policy}
@@ -120,8 +116,7 @@ func (d *demo) play(ctx context.Context) (err error) {
 	return nil
 }
 
-// startWith makes the agent run with a policy: it is started, or restarted with a
-// changed configuration, as an operator would do it.
+// startWith starts or reconfigures the agent, as an operator would.
 func (d *demo) startWith(ctx context.Context, policy string) error {
 	if d.running == policy {
 		return nil
@@ -159,7 +154,6 @@ func (d *demo) startWith(ctx context.Context, policy string) error {
 	return nil
 }
 
-// agentLog is the part of the agent's log that tells why something failed.
 func (d *demo) agentLog() string {
 	if d.agent == nil {
 		return ""
@@ -171,15 +165,14 @@ func (d *demo) agentLog() string {
 	return relevant(text, 15)
 }
 
-// relevant picks the last lines of an agent's log that are warnings, errors or
-// about the plugin.
+// relevant returns a log's last warnings, errors and lines about the plugin.
 func relevant(log string, most int) string {
 	var lines []string
 	for _, l := range strings.Split(log, "\n") {
 		has := func(text string) bool { return strings.Contains(l, text) }
 		switch {
 		case has("fingerprint_mgr"), has("driver=docker"), has("WARNING: "), has("==> Nomad agent"):
-			// what every agent without Consul, CNI or Docker says
+			// expected without Consul, CNI or Docker
 		case has("[ERROR]"), has("[WARN]"), has("ebbtide"), strings.HasPrefix(l, "==>"):
 			lines = append(lines, "  "+l)
 		}
@@ -190,11 +183,11 @@ func relevant(log string, most int) string {
 	return "\nfrom the agent's log:\n" + strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// end says where things are and takes everything away, or leaves it running.
+// end prints locations, and cleans up or leaves everything running.
 func (d *demo) end(ctx context.Context, err error) error {
 	if d.keep && d.agent != nil && d.agent.Process() != nil && d.agent.Process().Err() == nil && ctx.Err() == nil {
 		if err == nil {
-			err = d.startWith(ctx, d.policy) // what a person wants to try
+			err = d.startWith(ctx, d.policy) // for the user to try
 		}
 		pid, derr := d.h.Detach(context.WithoutCancel(ctx))
 		if derr == nil {
@@ -219,7 +212,7 @@ func (d *demo) end(ctx context.Context, err error) error {
 	return err
 }
 
-// sudo is what a person must write before a command to be root again.
+// sudo is the prefix for root commands.
 func sudo() string {
 	if os.Getenv("SUDO_USER") != "" {
 		return "sudo "

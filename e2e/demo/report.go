@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// report writes the figures and shows what came out.
 func (d *demo) report(e result.Experiment) error {
 	if err := os.MkdirAll(d.out, 0o755); err != nil {
 		return fmt.Errorf("making the directory of the results: %w", err)
@@ -36,7 +35,7 @@ func (d *demo) report(e result.Experiment) error {
 	return nil
 }
 
-// again shows the results of an earlier run.
+// again shows an earlier run's results.
 func (d *demo) again() error {
 	data, err := os.ReadFile(d.from)
 	if err != nil {
@@ -53,8 +52,8 @@ func (d *demo) again() error {
 	return d.show(e)
 }
 
-// show prints the summary of the last pair, and of all of them when there are
-// several, and draws the picture of the first.
+// show prints the summary of the last pair, and of all if there are several, and draws the
+// first pair.
 func (d *demo) show(e result.Experiment) error {
 	last := e.Pairs[len(e.Pairs)-1]
 	c, err := result.Compare(last, e.Cores)

@@ -23,24 +23,23 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// follower is what is known of one job while it runs.
+// follower is the state of a running job.
 type follower struct {
 	job  mix.Job
 	task mix.Task
-	id   string // of the job in Nomad
+	id   string // Nomad job ID
 
 	mu    sync.Mutex
 	phase view.State
-	alloc string // ID
+	alloc string // allocation ID
 	out   result.Job
 	err   error
 
-	// Owned by the goroutine that draws.
-	seen [3]status.Status // the last readings, newest first
+	// Owned by the drawing goroutine.
+	seen [3]status.Status // last readings, newest first
 }
 
-// run submits the jobs one after another, shows the table until all have ended
-// and reads what they left.
+// run submits the jobs, shows the table until they end, and reads their records.
 func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, runDeadline)
 	defer cancel()
@@ -65,7 +64,7 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 			f.err, f.phase = err, view.Done
 			f.mu.Unlock()
 			if err != nil {
-				cancel() // the others need not wait
+				cancel() // cancel the others
 			}
 			ended <- struct{}{}
 		}()
@@ -84,7 +83,7 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 
 	var errs []error
 	for _, f := range all {
-		// One failure cancels the others: only the cause is told.
+		// Report the cause, not the cancellations it led to.
 		if f.err != nil && (ctx.Err() == nil || !errors.Is(f.err, context.Canceled)) {
 			errs = append(errs, f.err)
 		}
@@ -144,7 +143,7 @@ func (d *demo) follow(ctx context.Context, f *follower, start time.Time) error {
 	return nil
 }
 
-// whyFailed tells what Nomad and the task said about a job that failed.
+// whyFailed collects Nomad's and the task's messages about a failed job.
 func (d *demo) whyFailed(ctx context.Context, f *follower, alloc *api.Allocation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s failed: %s", f.id, alloc.ClientDescription)
@@ -158,10 +157,9 @@ func (d *demo) whyFailed(ctx context.Context, f *follower, alloc *api.Allocation
 	return errors.New(b.String())
 }
 
-// file is a file of an allocation on this machine.
 func (d *demo) file(alloc, name string) string { return filepath.Join(d.agent.AllocDir(alloc), name) }
 
-// frame reads the tasks' status files and says what is to be shown.
+// frame reads the status files for display.
 func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame {
 	f := view.Frame{Policy: policy, Elapsed: time.Since(start), Cores: float64(pool()), Alpha: math.NaN()}
 	for _, j := range all {
@@ -195,15 +193,14 @@ func (d *demo) frame(policy string, all []*follower, start time.Time) view.Frame
 	return f
 }
 
-// see remembers a reading, if it is a new one.
+// see keeps a new reading.
 func (f *follower) see(st status.Status) {
 	if !st.Updated.Equal(f.seen[0].Updated) {
 		f.seen = [3]status.Status{st, f.seen[0], f.seen[1]}
 	}
 }
 
-// use is the part of the pool that the task really used, over the last two to
-// three seconds, from the CPU-seconds that the kernel counted.
+// use is the fraction of the pool used over the last two to three seconds, by the kernel.
 func (f *follower) use() float64 {
 	last := f.seen[0]
 	for _, before := range []status.Status{f.seen[2], f.seen[1]} {
@@ -215,7 +212,7 @@ func (f *follower) use() float64 {
 	return math.NaN()
 }
 
-// collect reads the trainer's curve and Ebbtide's history of a finished job.
+// collect reads a finished job's curve and history.
 func (d *demo) collect(f *follower, start time.Time) error {
 	curve, err := os.Open(d.file(f.alloc, mix.CurveFile))
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// What accuracy is measured on: a card as there are, with contexts as they are.
+// A real card's memory and contexts.
 const (
 	accuracyCard    = 16 * gib
 	accuracyContext = 400 * mib
 )
 
-// greed is a kind of job that takes all that it can get.
+// greed is a job that takes all it can get.
 type greed struct {
 	name, alloc string
 	processes   int
-	least       int // bytes; refused, it asks for half, down to that
+	least       int // bytes; after a refusal it requests half, down to this
 	env         []string
 }
 
@@ -43,19 +43,19 @@ func greeds() []greed {
 	}
 }
 
-// accuracyLimits are in bytes. One is no whole number of anything.
+// accuracyLimits are in bytes; one is not aligned to anything.
 var accuracyLimits = []uint64{2 * gib, 4 * gib, 5433*mib + 12_345, 15 * gib}
 
-// accuracyRun is what a greedy container got of its limit.
+// accuracyRun is what a greedy container got.
 type accuracyRun struct {
 	Kind  string  `json:"kind"`
 	Limit uint64  `json:"limit_bytes"`
-	Card  uint64  `json:"card_bytes"` // by NVML, contexts included
+	Card  uint64  `json:"card_bytes"` // by NVML, with contexts
 	Part  float64 `json:"part"`       // of the limit
 }
 
-// measureAccuracy measures how near to its limit a container comes. There is nothing random in
-// it, so that one round is enough.
+// measureAccuracy measures how close to its limit a container gets. It is deterministic, so one
+// round suffices.
 func measureAccuracy(ctx context.Context, b bench) (part, error) {
 	var runs []accuracyRun
 	for _, kind := range greeds() {
@@ -98,7 +98,7 @@ func (b bench) greedy(ctx context.Context, kind greed, limit uint64) (run accura
 		}
 		all = append(all, p)
 	}
-	// All have their contexts before the first one is greedy.
+	// All have contexts before the first one allocates.
 	for _, p := range all {
 		if _, err := p.Next(ctx, "ready"); err != nil {
 			return run, err

@@ -21,14 +21,14 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// free is a rate of messages that no client reaches: the gate's own bound would be measured.
+	// free is an unreachable message rate, so that the gate's rate limit is not measured.
 	free = 1 << 40
 )
 
 // way is how a program runs.
 type way struct {
 	name string
-	// gate: with the library and a gate of its own, changed so.
+	// gate: with the library and its own gate, configured so.
 	gate   bool
 	change func(*gate.Options)
 	env    []string
@@ -37,7 +37,7 @@ type way struct {
 // plain is the driver alone.
 var plain = way{name: "driver alone"}
 
-// ways of allocating. What is compared with the driver comes after it.
+// allocationWays lists the ways, the reference first.
 func allocationWays() []way {
 	return []way{
 		plain,
@@ -48,7 +48,7 @@ func allocationWays() []way {
 	}
 }
 
-// allocationRun is one run of many allocations, of which each was timed. Times are in ns.
+// allocationRun is one run of timed allocations. Times are in ns.
 type allocationRun struct {
 	Way    string  `json:"way"`
 	Round  int     `json:"round"`
@@ -59,7 +59,7 @@ type allocationRun struct {
 	Grants uint64  `json:"grants"` // of the gate
 }
 
-// measureAllocations measures what an allocation costs.
+// measureAllocations measures the cost of an allocation.
 func measureAllocations(ctx context.Context, b bench) (part, error) {
 	r, err := b.card(rig.Card{Memory: 8 * gib, Context: 8 * mib})
 	if err != nil {
@@ -104,10 +104,10 @@ func measureAllocations(ctx context.Context, b bench) (part, error) {
 	return part{allocationTable(b.options, ways, runs), runs}, nil
 }
 
-// container that a job stands for that runs alone.
+// container of a job that runs alone.
 const container = "alone"
 
-// under runs the workload in a way. It waits for its standard input to end.
+// under runs the workload in a way; it waits for the end of stdin.
 func (b bench) under(ctx context.Context, r *rig.Rig, w way, args []string, watch func(*rig.Process, *rig.Gate) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
@@ -130,7 +130,7 @@ func (b bench) under(ctx context.Context, r *rig.Rig, w way, args []string, watc
 	return errors.Join(err, p.Wait())
 }
 
-// alternate gives each of n things a turn in every round, in an order of its own.
+// alternate calls turn for each of n in each round, in varying order.
 func (o options) alternate(n int, turn func(round, i int) error) error {
 	random := rand.New(rand.NewPCG(o.seed, 5))
 	for round := range o.rounds {
@@ -181,7 +181,7 @@ func allocationTable(o options, ways []way, runs []allocationRun) result.Table {
 	return t
 }
 
-// verdict says whether a figure is what it should be.
+// verdict compares a figure with its goal.
 func verdict(what, wanted string, met bool, got string) string {
 	if met {
 		return fmt.Sprintf("%s: %s (wanted: %s).", what, got, wanted)
@@ -189,7 +189,7 @@ func verdict(what, wanted string, met bool, got string) string {
 	return fmt.Sprintf("**Missed**: %s: %s, wanted %s.", what, got, wanted)
 }
 
-// spread writes a distribution: median (least … most).
+// spread renders median (min … max).
 func spread(values []float64, format func(float64) string) string {
 	s := result.SpreadOf(values)
 	switch {
@@ -209,5 +209,4 @@ func percent(v float64) string { return fmt.Sprintf("%+.2f %%", 100*v) }
 
 func seconds(v float64) string { return fmt.Sprintf("%.2f s", v) }
 
-// since is a time in seconds.
 func since(from, to time.Time) float64 { return to.Sub(from).Seconds() }

@@ -21,22 +21,22 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// The card of these experiments is a 64th of one of 64 GiB, and so is all else.
+// The experiments' card is a 64th of one of 64 GiB, and so is everything else.
 const (
 	jobsCard    = gib
 	jobsContext = 8 * mib
 	jobMemory   = 208 * mib // four fit, with the contexts of sixteen others; five do not
 	fit         = 4
 	most        = 20
-	jobLaunches = 4 // of a kernel, in a round
+	jobLaunches = 4 // kernels per round
 )
 
 // shape is how a job uses the card.
 type shape struct {
 	name   string
-	pieces int           // in which it takes its memory; it computes in between
-	kernel time.Duration // of a launch, of which a round has four
-	host   time.Duration // of a round, without the card
+	pieces int           // allocations, with computation in between
+	kernel time.Duration // per launch, of which a round has four
+	host   time.Duration // host time per round
 }
 
 var (
@@ -45,8 +45,7 @@ var (
 	heavy  = shape{"all memory at once, the card's time, too", 1, 4 * time.Millisecond, 4 * time.Millisecond}
 )
 
-// args of a job: it takes its memory in pieces, computes with all of it, looks whether it holds
-// what was computed, and ends.
+// args of a job that allocates in pieces, computes with all memory, verifies it, and ends.
 func (s shape) args(length time.Duration, seed uint64) []string {
 	rounds := int(length / (jobLaunches*s.kernel + s.host))
 	return []string{
@@ -63,24 +62,23 @@ const (
 	gated    = "together, with the gate"
 )
 
-// jobsRun is a run of several equal jobs.
+// jobsRun is a run of equal jobs.
 type jobsRun struct {
 	Shape    string  `json:"shape"`
 	Way      string  `json:"way"`
 	Round    int     `json:"round"`
 	Jobs     int     `json:"jobs"`
-	Memory   int     `json:"out_of_memory"` // that failed so
-	Wrong    int     `json:"wrong"`         // whose memory did not hold what was computed
+	Memory   int     `json:"out_of_memory"` // failed for lack of memory
+	Wrong    int     `json:"wrong"`         // with corrupt memory
 	Others   int     `json:"failed_otherwise"`
-	Makespan float64 `json:"makespan_s"` // until the last one ended
+	Makespan float64 `json:"makespan_s"` // until the last end
 	Peak     uint64  `json:"peak_bytes"` // of the card by the gate's books; 0 without a gate
 	Parks    int64   `json:"parks"`
-	First    float64 `json:"first_failure_s"` // after the start; −1: none
+	First    float64 `json:"first_failure_s"` // after the start; −1 for none
 }
 
 func (r jobsRun) right() int { return r.Jobs - r.Memory - r.Wrong - r.Others }
 
-// jobs runs n jobs of a shape in a way.
 func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run jobsRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
@@ -116,7 +114,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	var mu sync.Mutex
 	var wait sync.WaitGroup
 	ended := func(p *rig.Process) {
-		_ = p.Wait() // how it ended is what is measured
+		_ = p.Wait() // the outcome is measured
 		mu.Lock()
 		defer mu.Unlock()
 		run.Makespan = max(run.Makespan, since(begun, p.Ended))
@@ -154,7 +152,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	return run, ctx.Err()
 }
 
-// counting counts how often somebody is parked.
+// counting counts parkings.
 type counting struct {
 	gate.Evictor
 	parks atomic.Int64
@@ -165,7 +163,7 @@ func (c *counting) Park(ctx context.Context, processes []ledger.ProcessID) (map[
 	return c.Evictor.Park(ctx, processes)
 }
 
-// peak is the most that the gate's books show until ctx ends.
+// peak is the highest memory in the gate's books until ctx ends.
 func peak(ctx context.Context, g *rig.Gate) (most uint64) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -181,7 +179,7 @@ func peak(ctx context.Context, g *rig.Gate) (most uint64) {
 	}
 }
 
-// trial is what is run in each round.
+// trial is one configuration of a round.
 type trial struct {
 	shape shape
 	way   string
@@ -198,7 +196,7 @@ func (b bench) trials(ctx context.Context, all []trial) ([]jobsRun, error) {
 	return runs, err
 }
 
-// measureGate is the experiment of the paper: equal jobs, of which four fit.
+// measureGate is the paper's experiment: equal jobs, four of which fit.
 func measureGate(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows} {
@@ -242,7 +240,7 @@ func gateTable(o options, all []trial, runs []jobsRun) result.Table {
 	return t
 }
 
-// jobsRow is a line of a table of jobs, and how many failed in all rounds.
+// jobsRow is a table row, and the failures of all rounds.
 func jobsRow(a trial, runs []jobsRun) ([]string, int) {
 	failed := 0
 	for _, v := range values(runs, a, func(r jobsRun) float64 { return float64(r.Jobs - r.right()) }) {
@@ -258,7 +256,6 @@ func jobsRow(a trial, runs []jobsRun) ([]string, int) {
 	}, failed
 }
 
-// values are a figure of the runs of a trial.
 func values(runs []jobsRun, a trial, f func(jobsRun) float64) []float64 {
 	var out []float64
 	for _, r := range runs {
@@ -271,10 +268,10 @@ func values(runs []jobsRun, a trial, f func(jobsRun) float64) []float64 {
 
 func times(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// twice is how many jobs want twice the card.
+// twice is the number of jobs that want twice the card.
 const twice = (2*jobsCard + jobMemory + jobsContext - 1) / (jobMemory + jobsContext)
 
-// measureMakespan compares the ways to run jobs that want twice the card.
+// measureMakespan compares ways to run jobs that want twice the card.
 func measureMakespan(ctx context.Context, b bench) (part, error) {
 	var all []trial
 	for _, s := range []shape{atOnce, grows, heavy} {

@@ -15,26 +15,26 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// A step of the loop: a kernel, and meanwhile work of the host.
+// A step of the loop: a kernel with concurrent host work.
 const (
 	kernel = 20 * time.Microsecond
 	host   = 200 * time.Microsecond
 )
 
-// loopRun is one run of the loop, or of launches alone.
+// loopRun is a run of the loop, or of launches alone.
 type loopRun struct {
 	Way   string  `json:"way"`
 	Round int     `json:"round"`
 	Bare  bool    `json:"bare"`   // launches alone
-	P50   float64 `json:"p50_ns"` // of the wall time of a step; 0 of launches alone
-	Wall  float64 `json:"ns"`     // of a step, mean
-	CPU   float64 `json:"cpu_ns"` // of the process, by step
+	P50   float64 `json:"p50_ns"` // wall time per step; 0 for launches alone
+	Wall  float64 `json:"ns"`     // per step, mean
+	CPU   float64 `json:"cpu_ns"` // of the process, per step
 }
 
-// again is the driver alone once more: what differs then is the machine's doing.
+// again is the driver alone once more, which shows the machine's noise.
 const again = "driver alone, again"
 
-// measureLoop measures what the library costs a program that computes.
+// measureLoop measures the library's cost for a computing program.
 func measureLoop(ctx context.Context, b bench) (part, error) {
 	busy, err := b.card(rig.Card{Memory: gib, Context: 8 * mib, Kernel: kernel})
 	if err != nil {
@@ -53,7 +53,7 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 			})
 		return out, err
 	}
-	// How much work is 200 µs? The same amount for all.
+	// The work of 200 µs, the same for all.
 	const trial = 200_000
 	c, err := once(idle, plain, b.steps, trial)
 	if err != nil {

@@ -3,9 +3,9 @@
 
 //go:build linux
 
-// Command gpu measures what sharing a GPU's memory costs and brings, on the fake card: the real
-// preload library and the real gate, without Nomad. What is compared alternates in one run. It
-// needs gcc and make, no root, and leaves nothing behind.
+// Command gpu measures cost and benefit of sharing a GPU's memory on the fake card, with the
+// real preload library and gate, without Nomad. Compared ways alternate. It needs gcc and make,
+// no root, and leaves nothing behind.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// parts are what can be measured, in the order in which it is.
+// parts lists the experiments in order.
 var parts = []struct {
 	name    string
 	measure func(context.Context, bench) (part, error)
@@ -47,19 +47,19 @@ var parts = []struct {
 	{"makespan", measureMakespan},
 }
 
-// part is what was measured: a table for people, and all of it.
+// part is an experiment's table and data.
 type part struct {
 	Table result.Table `json:"-"`
 	Raw   any          `json:"raw"`
 }
 
-// bench is where something is measured.
+// bench is the environment of an experiment.
 type bench struct {
 	options
 	built, scratch string
 }
 
-// card returns a rig with a fake card of its own.
+// card returns a rig with its own fake card.
 func (b bench) card(c rig.Card) (*rig.Rig, error) {
 	dir, err := os.MkdirTemp(b.scratch, "card")
 	if err != nil {
@@ -68,7 +68,6 @@ func (b bench) card(c rig.Card) (*rig.Rig, error) {
 	return rig.Fake(b.built, dir, c), nil
 }
 
-// run measures what is asked for; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
 	switch {
@@ -131,7 +130,7 @@ func all(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	return nil
 }
 
-// options are the command line's.
+// options are those of the command line.
 type options struct {
 	what        []string
 	rounds      int
@@ -139,9 +138,9 @@ type options struct {
 	json        string
 	allocations int
 	steps       int           // of the loop
-	launches    int           // of a kernel that does nothing
-	jobsOf      []int         // how many, in the experiment of the gate
-	length      time.Duration // that a job computes, alone
+	launches    int           // of an empty kernel
+	jobsOf      []int         // numbers of jobs in the gate's experiment
+	length      time.Duration // a job's computation alone
 	within      time.Duration
 }
 
@@ -197,7 +196,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// machine is where a run took place.
 type machine struct {
 	Cores  int    `json:"cores"`
 	CPU    string `json:"cpu"`

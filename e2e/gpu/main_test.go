@@ -20,13 +20,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/rig"
 )
 
-// The program starts itself to call CUDA, which is the test here.
+// The test binary re-executes itself to call CUDA.
 func TestMain(m *testing.M) {
 	rig.Helper(os.Args)
 	os.Exit(m.Run())
 }
 
-// All of it, with less of everything.
+// All experiments, scaled down.
 func TestRun(t *testing.T) {
 	for _, tool := range []string{"gcc", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -64,7 +64,7 @@ func TestRun(t *testing.T) {
 		must.LessEq(t, uint64(jobsCard), r.Peak)
 		switch {
 		case r.Way == together:
-			// Of jobs that grow, more may fail than need be.
+			// More growing jobs than necessary may fail.
 			must.LessEq(t, min(r.Jobs, fit), r.right(), must.Sprintf("%+v", r))
 			must.Eq(t, r.Jobs <= fit, r.right() == r.Jobs)
 		case r.Way != waiting || r.Shape != grows.name:

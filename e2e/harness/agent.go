@@ -19,79 +19,72 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AgentConfig describes a Nomad agent. The zero value is a server and client in
-// one process without the plugin.
+// AgentConfig describes a Nomad agent. The zero value is a server and client without the
+// plugin.
 type AgentConfig struct {
-	Name string // unique in the run; "" = agent0, agent1, …
+	Name string // unique; "" for agent0, agent1, …
 
-	// Join makes a client that joins this server, instead of a server and client.
+	// Join makes a client of this server.
 	Join *Agent
-	// ServerOnly makes a server that runs no tasks.
+	// ServerOnly disables the client.
 	ServerOnly bool
 
-	// PluginName is the file name under which the Ebbtide driver is put into the
-	// plugin directory: "ebbtide-driver", or "docker" to replace the stock
-	// driver; "" leaves it out.
+	// PluginName is the driver's file in the plugin directory: "ebbtide-driver", "docker" to
+	// replace the stock driver, "" to omit it.
 	PluginName string
 	// Plugin is the HCL body of its config block.
 	Plugin string
-	// Plugins are further files for the plugin directory, by file name.
+	// Plugins are more plugin files by name.
 	Plugins map[string]string
 
-	// ConfigDir is a directory that the agent reads whole: its own file is nomad.hcl there, and
-	// says nothing of what other files are to say, the plugin directory and what Ebbtide
-	// recommends.
+	// ConfigDir is read as a whole by the agent. Its nomad.hcl then omits the plugin directory
+	// and what Ebbtide recommends, which other files set.
 	ConfigDir string
 
-	// ClientHCL is added to the client block and HCL to the top level (such as
-	// further plugin blocks).
+	// ClientHCL is added to the client block, HCL to the top level.
 	ClientHCL, HCL string
 
-	// ACL asks everybody for a token, TLS for a certificate of the run's own authority. An
-	// agent that joins has both from its server.
+	// ACL and TLS require tokens, and certificates of the run's own authority. A joining agent
+	// takes them from its server.
 	ACL, TLS bool
 
-	// Env is added to the environment of the agent and its plugins, as NAME=value.
+	// Env is added to the environment, as NAME=value.
 	Env []string
-	// Chroot has more files of the host for tasks of the exec engine, and where they are
-	// there.
+	// Chroot has additional host files for the exec engine, with their paths inside.
 	Chroot map[string]string
-	// HostVolumes maps names to directories of the host.
+	// HostVolumes maps names to host directories.
 	HostVolumes map[string]string
 
-	// MaxKillTimeout caps a job's kill_timeout; 0 means 300 s.
+	// MaxKillTimeout caps kill_timeout; 0 for 300 s.
 	MaxKillTimeout time.Duration
-	// Silence is for how long a server waits for a client that says nothing before its
-	// node is down, beyond the second or two between two signs of life; 0 means 30 s
-	// beyond Nomad's own ten to twenty.
+	// Silence is when a silent client's node counts as down, beyond a second or two between
+	// heartbeats; 0 for 30 s beyond Nomad's ten to twenty.
 	Silence time.Duration
-	// HTTPPort is where the API and UI are served; 0 takes a free port.
+	// HTTPPort serves API and UI; 0 for a free port.
 	HTTPPort int
-	// LogLevel is the agent's; "" means DEBUG.
+	// LogLevel is the agent's; "" for DEBUG.
 	LogLevel string
 }
 
-// Agent is a running Nomad agent.
 type Agent struct {
 	Name string
-	Addr string // of its API and UI: "http://127.0.0.1:…", with TLS "https://…"
+	Addr string // of API and UI, "http://127.0.0.1:…" or with TLS "https://…"
 	Dir  string
 	API  *api.Client
 
 	h      *Harness
 	cfg    AgentConfig
 	values map[string]any // of the template, besides cfg
-	rpc    string         // address that clients join
+	rpc    string         // for joining clients
 	nodeID string
 	argv   []string
 	proc   *Process
 
-	token     string      // that may do everything; "" without ACLs
-	authority *Authority  // nil without TLS
-	cert      Certificate // the agent's own
+	token     string     // management token; "" without ACLs
+	authority *Authority // nil without TLS
+	cert      Certificate
 }
 
-// agentTemplate is an agent's configuration file.
 var agentTemplate = template.Must(template.New("agent").Parse(`
 name       = {{ printf "%q" .Cfg.Name }}
 data_dir   = {{ printf "%q" .Data }}
@@ -202,11 +195,9 @@ plugin {{ printf "%q" .Cfg.PluginName }} {
 {{ .Cfg.HCL }}
 `))
 
-// RPCAddr is where other agents join this one's server.
 func (a *Agent) RPCAddr() string { return a.rpc }
 
-// PrepareAgent writes everything that an agent needs without starting it, for
-// tests of agents that must refuse to start.
+// PrepareAgent creates an agent's files without starting it.
 func (h *Harness) PrepareAgent(ctx context.Context, cfg AgentConfig) (*Agent, error) {
 	h.mu.Lock()
 	if cfg.Name == "" {
@@ -319,15 +310,13 @@ func (a *Agent) writeConfig() error {
 	return nil
 }
 
-// Configure changes the body of the plugin's config block, for the agent's next
-// start.
+// Configure changes the plugin's config for the next start.
 func (a *Agent) Configure(plugin string) error {
 	a.cfg.Plugin = plugin
 	return a.writeConfig()
 }
 
-// StartAgent starts an agent and waits until its node is ready (for a server,
-// until it leads).
+// StartAgent starts an agent and waits until its node is ready (a server: until it leads).
 func (h *Harness) StartAgent(ctx context.Context, cfg AgentConfig) (*Agent, error) {
 	a, err := h.PrepareAgent(ctx, cfg)
 	if err != nil {
@@ -347,8 +336,7 @@ func (h *Harness) StartAgent(ctx context.Context, cfg AgentConfig) (*Agent, erro
 	return a, a.waitKeyring(ctx)
 }
 
-// StartServers starts so many servers and waits until one of them leads. Others join the
-// first one.
+// StartServers starts n servers that join the first one, and waits for a leader.
 func (h *Harness) StartServers(ctx context.Context, n int, cfg AgentConfig) (all []*Agent, err error) {
 	cfg.ServerOnly = true
 	for i := range n {
@@ -377,9 +365,9 @@ func (h *Harness) StartServers(ctx context.Context, n int, cfg AgentConfig) (all
 	return all, nil
 }
 
-// seed runs the agent's server alone for a moment, until it leads and has its
-// keyring. A client that registers before that is refused and tries again only
-// after 15 to 30 s. (A second file cannot take back that the client is enabled.)
+// seed runs the server alone until it leads and has its keyring: a client that registers
+// earlier is rejected and retries only after 15 to 30 s. (A second file cannot disable an
+// enabled client.)
 func (a *Agent) seed(ctx context.Context) (err error) {
 	a.cfg.ServerOnly = true
 	defer func() {
@@ -401,7 +389,7 @@ func (a *Agent) seed(ctx context.Context) (err error) {
 	return a.Stop(ctx)
 }
 
-// waitKeyring waits until the server can take clients.
+// waitKeyring waits until the server accepts clients.
 func (a *Agent) waitKeyring(ctx context.Context) error {
 	return a.poll(ctx, "the server has its keyring", func() error {
 		keys, _, err := a.API.Keyring().List(nil)
@@ -417,13 +405,13 @@ func (a *Agent) waitKeyring(ctx context.Context) error {
 	})
 }
 
-// Launch starts the agent's process, if it does not run, and does not wait.
+// Launch starts the agent's process unless it runs, without waiting.
 func (a *Agent) Launch(ctx context.Context) error {
 	if a.proc != nil && a.proc.Err() == nil {
 		return nil
 	}
 	proc, err := a.h.super.start(ctx, a.Name, request{
-		// Plugins that are killed leave their sockets in the temporary directory.
+		// Killed plugins leave their sockets in the temporary directory.
 		Args: a.argv, Env: append(append(a.h.environ(), "TMPDIR="+a.h.Dir), a.cfg.Env...), Dir: a.Dir, Log: filepath.Join(a.Dir, "nomad.log"),
 	})
 	if err != nil {
@@ -433,10 +421,9 @@ func (a *Agent) Launch(ctx context.Context) error {
 	return nil
 }
 
-// Process is the agent's process.
 func (a *Agent) Process() *Process { return a.proc }
 
-// poll is Poll that gives up when the agent has ended.
+// poll is Poll, but fails when the agent has ended.
 func (a *Agent) poll(ctx context.Context, what string, check func() error) error {
 	ended := false
 	err := Poll(ctx, what, func(context.Context) error {
@@ -453,7 +440,7 @@ func (a *Agent) poll(ctx context.Context, what string, check func() error) error
 	return err
 }
 
-// waitLeader waits until the server leads, and has a management token where ACLs are on.
+// waitLeader also waits for a management token if ACLs are enabled.
 func (a *Agent) waitLeader(ctx context.Context) error {
 	err := a.poll(ctx, a.Name+" has a leader", func() error {
 		leader, err := a.API.Status().Leader()
@@ -468,7 +455,7 @@ func (a *Agent) waitLeader(ctx context.Context) error {
 	return a.bootstrap(ctx)
 }
 
-// WaitReady waits until the agent's server leads and its node is ready.
+// WaitReady waits until the server leads and the node is ready.
 func (a *Agent) WaitReady(ctx context.Context) error {
 	if a.cfg.Join == nil {
 		if err := a.waitLeader(ctx); err != nil {
@@ -496,7 +483,7 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 	})
 }
 
-// servers is a client of the API of the servers; a client agent forwards.
+// servers returns a client for the servers' API; client agents forward.
 func (a *Agent) servers() *api.Client {
 	if a.cfg.Join != nil {
 		return a.cfg.Join.API
@@ -504,10 +491,9 @@ func (a *Agent) servers() *api.Client {
 	return a.API
 }
 
-// NodeID is the Nomad node's ID, known once the agent was ready.
+// NodeID is known once the agent was ready.
 func (a *Agent) NodeID() string { return a.nodeID }
 
-// Node reads the agent's node.
 func (a *Agent) Node(ctx context.Context) (*api.Node, error) {
 	node, _, err := a.servers().Nodes().Info(a.nodeID, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
@@ -516,8 +502,7 @@ func (a *Agent) Node(ctx context.Context) (*api.Node, error) {
 	return node, nil
 }
 
-// WaitDriver waits until a driver's health on the node is as wanted, and returns
-// what the node says of it.
+// WaitDriver waits for a driver's health on the node.
 func (a *Agent) WaitDriver(ctx context.Context, driver string, healthy bool) (*api.DriverInfo, error) {
 	var info *api.DriverInfo
 	err := a.poll(ctx, fmt.Sprintf("the health of driver %s is %v", driver, healthy), func() error {
@@ -546,11 +531,10 @@ func driverNames(node *api.Node) []string {
 	return names
 }
 
-// Stop ends the agent in an orderly way (SIGTERM). Its tasks run on, as they do
-// when an operator restarts Nomad.
+// Stop sends SIGTERM. Tasks keep running.
 func (a *Agent) Stop(ctx context.Context) error { return a.end(ctx, unix.SIGTERM) }
 
-// Kill ends the agent as a crash would. Its plugins find out for themselves.
+// Kill ends the agent as a crash would. Its plugins notice by themselves.
 func (a *Agent) Kill(ctx context.Context) error { return a.end(ctx, unix.SIGKILL) }
 
 func (a *Agent) end(ctx context.Context, sig unix.Signal) error {
@@ -560,7 +544,7 @@ func (a *Agent) end(ctx context.Context, sig unix.Signal) error {
 	return a.proc.Wait(ctx)
 }
 
-// Restart starts an agent that has ended again, with the same directories.
+// Restart starts an ended agent with the same directories.
 func (a *Agent) Restart(ctx context.Context) error {
 	if err := a.Launch(ctx); err != nil {
 		return err
@@ -568,8 +552,7 @@ func (a *Agent) Restart(ctx context.Context) error {
 	return a.WaitReady(ctx)
 }
 
-// Reconfigure stops the agent and starts it with another body of the plugin's config
-// block, as an operator would.
+// Reconfigure restarts the agent with another plugin config.
 func (a *Agent) Reconfigure(ctx context.Context, plugin string) error {
 	if err := a.Stop(ctx); err != nil {
 		return fmt.Errorf("stopping %s: %w", a.Name, err)
@@ -583,9 +566,8 @@ func (a *Agent) Reconfigure(ctx context.Context, plugin string) error {
 	return nil
 }
 
-// WaitPolicy waits until the plugin is healthy and runs with a policy and a mode. The
-// servers remember a node as it was before its agent was restarted: what counts is that
-// the client has registered anew, and what the plugin itself says then.
+// WaitPolicy waits until the plugin is healthy with a policy and mode. Servers remember the
+// node from before a restart, so it waits for a new registration.
 func (a *Agent) WaitPolicy(ctx context.Context, policy, mode string) (node *api.Node, err error) {
 	err = a.poll(ctx, "the plugin runs with policy "+policy+" and mode "+mode, func() error {
 		self, err := a.API.Agent().Self()
@@ -610,21 +592,18 @@ func (a *Agent) WaitPolicy(ctx context.Context, policy, mode string) (node *api.
 	return node, err
 }
 
-// PluginPIDs lists the processes of a plugin of this agent, by its file name:
-// those that run the file from the agent's own plugin directory, other uses of
-// the binary (executors, log helpers) apart.
+// PluginPIDs lists a plugin's processes by file name, without executors and log helpers.
 func (a *Agent) PluginPIDs(name string) []int {
 	return a.running(name, func(argv []string) bool { return len(argv) == 1 })
 }
 
-// ExecutorPIDs lists the executors that a plugin has started: one for each of its
-// tasks of the exec engine, also after the plugin that started it has ended.
+// ExecutorPIDs lists a plugin's executors, one per exec task, also those of an earlier plugin
+// process.
 func (a *Agent) ExecutorPIDs(name string) []int {
 	return a.running(name, func(argv []string) bool { return len(argv) > 1 && argv[1] == "executor" })
 }
 
-// running lists the run's processes of a file of the agent's own plugin
-// directory, by their command line.
+// running lists the run's processes of a plugin file by their command line.
 func (a *Agent) running(name string, want func(argv []string) bool) []int {
 	path := filepath.Join(a.Dir, "plugins", name)
 	var pids []int
@@ -640,17 +619,15 @@ func (a *Agent) running(name string, want func(argv []string) bool) []int {
 	return pids
 }
 
-// Log reads the agent's log, which holds the plugins' too.
+// Log reads the log of the agent and its plugins.
 func (a *Agent) Log() (string, error) {
 	data, err := os.ReadFile(filepath.Join(a.Dir, "nomad.log"))
 	return string(data), err
 }
 
-// DataDir is the agent's data_dir.
 func (a *Agent) DataDir() string { return filepath.Join(a.Dir, "data") }
 
-// AllocDir is the directory of an allocation on the host.
+// AllocDir is on the host.
 func (a *Agent) AllocDir(allocID string) string { return filepath.Join(a.DataDir(), "alloc", allocID) }
 
-// HostVolume is the directory behind a host volume.
 func (a *Agent) HostVolume(name string) string { return a.cfg.HostVolumes[name] }

@@ -18,21 +18,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newBridge makes a bridge for one user (a daemon, an agent) with a subnet that
-// nobody else on the machine has, and returns its name and address.
+// newBridge creates a bridge with an unused subnet, and returns its name and address.
 func (h *Harness) newBridge(ctx context.Context, user string) (name string, addr net.IPNet, err error) {
 	sum := fnv.New32a()
 	_, _ = io.WriteString(sum, h.Dir+user)
 	for i := range uint32(50) {
 		n := sum.Sum32() + i
 		name = fmt.Sprintf("ebb%05x", n&0xfffff)
-		// 172.30.0.0/16 in /24s: a corner of the private ranges that neither
-		// Docker's nor Nomad's defaults use.
+		// 172.30.0.0/16 in /24s, unused by Docker's and Nomad's defaults.
 		addr = net.IPNet{IP: net.IPv4(172, 30, byte(n), 1), Mask: net.CIDRMask(24, 32)}
 		if exists("/sys/class/net/"+name) || addressTaken(addr.IP) {
 			continue
 		}
-		// Told first: a bridge that is made must be removed.
+		// Registered first, so that it is removed.
 		if _, err := h.super.do(ctx, request{Op: "bridge", Args: []string{name}}); err != nil {
 			return "", addr, err
 		}
@@ -44,7 +42,6 @@ func (h *Harness) newBridge(ctx context.Context, user string) (name string, addr
 	return "", addr, errors.New("no free subnet in 172.30.0.0/16")
 }
 
-// addressTaken says whether an interface of this machine has an address.
 func addressTaken(ip net.IP) bool {
 	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {
@@ -55,16 +52,14 @@ func addressTaken(ip net.IP) bool {
 	return false
 }
 
-// ErrNoCNI says that the plugins of the Container Network Interface are missing.
+// ErrNoCNI means that the CNI plugins are missing.
 var ErrNoCNI = errors.New("the CNI plugins are not installed (Debian: containernetworking-plugins)")
 
-// CNINetwork is the name of the network that CNI makes; a job has it with
-// `network { mode = "cni/ebbtide" }`.
+// CNINetwork is the CNI network, used by `network { mode = "cni/ebbtide" }`.
 const CNINetwork = "ebbtide"
 
-// CNI makes a network for groups of tasks and returns the HCL for an agent's
-// client block. (Nomad's own "bridge" mode changes the machine's firewall, and
-// its "none" mode fails in 1.11.2.)
+// CNI creates a network for groups and returns HCL for the client block. (Nomad's "bridge" mode
+// changes the firewall, and its "none" mode fails in 1.11.2.)
 func (h *Harness) CNI(ctx context.Context) (clientHCL string, err error) {
 	plugins := ""
 	for _, dir := range []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"} {
@@ -109,9 +104,8 @@ func (h *Harness) CNI(ctx context.Context) (clientHCL string, err error) {
 	return fmt.Sprintf("cni_path = %q\ncni_config_dir = %q\n", plugins, dir), nil
 }
 
-// Bridges are made by ioctl: it needs no tool that a small machine may lack.
+// Bridges are created by ioctl, without tools.
 
-// createBridge makes a network bridge with an IPv4 address and brings it up.
 func createBridge(name string, addr net.IPNet) error {
 	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -140,7 +134,7 @@ func createBridge(name string, addr net.IPNet) error {
 	return setLink(sock, name, true)
 }
 
-// deleteBridge takes a bridge down and removes it. One that is gone is no error.
+// deleteBridge ignores a missing bridge.
 func deleteBridge(name string) error {
 	if !exists("/sys/class/net/" + name) {
 		return nil
@@ -156,7 +150,6 @@ func deleteBridge(name string) error {
 	return bridgeIoctl(sock, unix.SIOCBRDELBR, name)
 }
 
-// setLink brings an interface up or down.
 func setLink(sock int, name string, up bool) error {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
@@ -176,7 +169,6 @@ func setLink(sock int, name string, up bool) error {
 	return nil
 }
 
-// bridgeIoctl is an ioctl whose argument is a name.
 func bridgeIoctl(sock int, req uint, name string) error {
 	buf, err := unix.ByteSliceFromString(name)
 	if err != nil {

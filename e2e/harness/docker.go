@@ -18,30 +18,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of the images that ImportImage makes. Not ":latest", which Nomad would pull.
+// Images made by ImportImage; Nomad would pull ":latest".
 const (
 	Image      = "ebbtide-trainer:e2e"
 	PauseImage = "ebbtide-pause:e2e"
 )
 
-// DockerOptions say how a daemon is run.
 type DockerOptions struct {
-	// LiveRestore lets containers run on while the daemon is down.
+	// LiveRestore keeps containers running while the daemon is down.
 	LiveRestore bool
-	// NoBridge makes the daemon without a network bridge: containers have mode
-	// "host" or "none" only.
+	// NoBridge allows only the modes "host" and "none".
 	NoBridge bool
-	// Runtimes are more runtimes by name, each the path of a program.
+	// Runtimes are additional runtimes: program paths by name.
 	Runtimes map[string]string
 }
 
-// Docker is a Docker daemon of the run's own: its own directory, socket, bridge
-// and parent cgroup. It changes no firewall rules.
+// Docker is a private Docker daemon with its own directory, socket, bridge and parent cgroup.
+// It changes no firewall rules.
 type Docker struct {
 	Host   string // "unix:///…/docker.sock"
 	Client *client.Client
-	Cgroup string // parent cgroup of its containers
-	Bridge string // "" without one
+	Cgroup string // of its containers
+	Bridge string // "" for none
 
 	h    *Harness
 	opts DockerOptions
@@ -51,10 +49,9 @@ type Docker struct {
 	proc *Process
 }
 
-// ErrNoDocker says that dockerd is not installed.
 var ErrNoDocker = errors.New("dockerd is not installed (Debian: docker.io)")
 
-// StartDocker starts a Docker daemon and waits until it answers.
+// StartDocker starts a daemon and waits until it responds.
 func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker, error) {
 	dockerd, err := Look("dockerd")
 	if err != nil {
@@ -77,8 +74,7 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 			h.logf("no bridge for %s, containers have host networking only: %v", name, err)
 		}
 	}
-	// An empty configuration file: the machine's own daemon has its options in
-	// /etc/docker/daemon.json, and an option given twice is an error.
+	// An empty file, as the machine's /etc/docker/daemon.json may conflict with flags.
 	config := filepath.Join(dir, "daemon.json")
 	if err := os.WriteFile(config, []byte("{}\n"), 0o644); err != nil {
 		return nil, err
@@ -90,8 +86,8 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 		"--pidfile", filepath.Join(dir, "pid"),
 		"--host", d.Host,
 		"--cgroup-parent", "/" + d.Cgroup,
-		// Firewall rules belong to the whole machine. Without them a published
-		// port is served by docker-proxy, on the loopback.
+		// Firewall rules are machine-wide. Without them docker-proxy serves published ports, on
+		// the loopback.
 		"--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
 		"--userland-proxy=true",
 	}
@@ -118,11 +114,10 @@ func (h *Harness) StartDocker(ctx context.Context, opts DockerOptions) (*Docker,
 	return d, nil
 }
 
-// Up starts the daemon, if it does not run, and waits until it answers.
+// Up starts the daemon unless it runs, and waits until it responds.
 func (d *Docker) Up(ctx context.Context) error {
 	if d.proc == nil || d.proc.Err() != nil {
-		// A daemon that was killed leaves its containerd running, with its PID
-		// file: dockerd takes it over, as it does on a real machine.
+		// After a kill, dockerd takes over the running containerd by its PID file.
 		proc, err := d.h.super.start(ctx, "dockerd", request{
 			Args: d.argv, Env: d.h.environ(), Dir: d.dir, Log: filepath.Join(d.dir, "dockerd.log"),
 		})
@@ -141,14 +136,12 @@ func (d *Docker) Up(ctx context.Context) error {
 	})
 }
 
-// Process is the daemon's process.
 func (d *Docker) Process() *Process { return d.proc }
 
-// Down ends the daemon in an orderly way (SIGTERM). Containers end with it
-// unless LiveRestore is set.
+// Down sends SIGTERM. Containers stop unless LiveRestore is set.
 func (d *Docker) Down(ctx context.Context) error { return d.end(ctx, unix.SIGTERM) }
 
-// Kill ends the daemon as a crash would. Containers run on.
+// Kill ends the daemon as a crash would. Containers keep running.
 func (d *Docker) Kill(ctx context.Context) error { return d.end(ctx, unix.SIGKILL) }
 
 func (d *Docker) end(ctx context.Context, sig unix.Signal) error {
@@ -158,13 +151,11 @@ func (d *Docker) end(ctx context.Context, sig unix.Signal) error {
 	return d.proc.Wait(ctx)
 }
 
-// Hang stops the daemon's process (SIGSTOP): it accepts connections and never answers.
+// Hang suspends the daemon: it accepts connections without responding.
 func (d *Docker) Hang() error { return d.proc.Signal(unix.SIGSTOP) }
 
-// Resume lets a hanging daemon go on.
 func (d *Docker) Resume() error { return d.proc.Signal(unix.SIGCONT) }
 
-// ImportImages makes the images Image and PauseImage.
 func (d *Docker) ImportImages(ctx context.Context) error {
 	root, err := d.h.Rootfs(ctx)
 	if err != nil {
@@ -172,7 +163,7 @@ func (d *Docker) ImportImages(ctx context.Context) error {
 	}
 	for ref, changes := range map[string][]string{
 		Image: {"ENV PATH=/bin"},
-		// It holds an allocation's network namespace and must end at once when asked.
+		// It holds an allocation's network namespace, and must stop immediately on request.
 		PauseImage: {`ENTRYPOINT ["/bin/sh","-c","trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"]`},
 	} {
 		r, w := io.Pipe()
@@ -191,10 +182,9 @@ func (d *Docker) ImportImages(ctx context.Context) error {
 	return nil
 }
 
-// PluginConfig is the config of Nomad's docker driver that makes it use this
-// daemon. extra is more HCL for it. The image collector is off: it would remove
-// images that cannot be pulled again. gc is the body of the gc block's
-// dangling_containers; "" leaves its default.
+// PluginConfig is the docker driver's config for this daemon, with extra HCL. Image GC is off,
+// as the images cannot be pulled. danglingContainers is the body of that gc block; "" for
+// defaults.
 func (d *Docker) PluginConfig(danglingContainers, extra string) string {
 	if danglingContainers != "" {
 		danglingContainers = "dangling_containers {\n" + danglingContainers + "\n}"
@@ -210,7 +200,7 @@ gc {
 %s`, d.Host, PauseImage, danglingContainers, extra)
 }
 
-// Containers lists the containers of an allocation, or all with "", running or not.
+// Containers lists an allocation's containers, or all for "".
 func (d *Docker) Containers(ctx context.Context, allocID string) ([]container.Summary, error) {
 	opts := container.ListOptions{All: true}
 	if allocID != "" {
@@ -223,7 +213,7 @@ func (d *Docker) Containers(ctx context.Context, allocID string) ([]container.Su
 	return list, nil
 }
 
-// PID is the process ID, on the host, of a task's container.
+// PID is a task's container's, on the host.
 func (d *Docker) PID(ctx context.Context, allocID, task string) (int, error) {
 	c, err := d.Client.ContainerInspect(ctx, task+"-"+allocID)
 	if err != nil {

@@ -18,20 +18,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say how a harness is made. The zero value is usable.
+// Options configure a harness. The zero value is usable.
 type Options struct {
-	// Logf tells people what is going on; nil tells nobody.
+	// Logf may be nil.
 	Logf func(format string, args ...any)
-	// BaseDir is where the run's directory is made; "" means the system's
-	// directory for temporary files. The filesystem must be able to hold
-	// Docker's overlay2 layers for daemons to be fast.
+	// BaseDir has the run's directory; "" for the temporary directory. Docker is fast only on a
+	// filesystem that supports overlay2.
 	BaseDir string
 }
 
-// ErrNotRoot says that a harness needs root, as a Nomad client and dockerd do.
 var ErrNotRoot = errors.New("a Nomad client needs root to run tasks; run as root or with sudo")
 
-// Harness is one run: a directory, a supervisor and what they started.
+// Harness is one run: a directory, a supervisor and its processes.
 type Harness struct {
 	Dir   string
 	Tools *Tools
@@ -46,8 +44,7 @@ type Harness struct {
 	closed  bool
 }
 
-// New makes a run. Close must be called; if the program ends without it, the
-// supervisor does what Close would have done.
+// New creates a run. Call Close; if the program ends without it, the supervisor cleans up.
 func New(opts Options) (*Harness, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNotRoot
@@ -68,7 +65,7 @@ func New(opts Options) (*Harness, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the run's directory: %w", err)
 	}
-	// Tasks run as nobody and must be able to reach their directories.
+	// Tasks run as nobody.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -80,8 +77,7 @@ func New(opts Options) (*Harness, error) {
 	return &Harness{Dir: dir, Tools: NewTools(root, logf), logf: logf, super: super, ports: &portBlocks{}}, nil
 }
 
-// Close ends everything and removes every trace. The error names what could not
-// be removed.
+// Close stops and removes everything. The error names what remains.
 func (h *Harness) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -92,7 +88,7 @@ func (h *Harness) Close() error {
 	h.mu.Unlock()
 	defer h.ports.release()
 
-	// Five steps, each with a deadline of its own.
+	// Five steps with deadlines.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*cleanDeadline)
 	defer cancel()
 	answer, err := h.super.do(ctx, request{Op: "clean"})
@@ -110,8 +106,8 @@ func (h *Harness) Close() error {
 	return nil
 }
 
-// Detach lets everything run on after the program has ended and returns the PID
-// of the supervisor: `kill PID` (SIGTERM) cleans up.
+// Detach keeps everything running after the program. `kill PID` of the returned supervisor
+// cleans up.
 func (h *Harness) Detach(ctx context.Context) (pid int, err error) {
 	if _, err := h.super.do(ctx, request{Op: "detach"}); err != nil {
 		return 0, err
@@ -122,8 +118,7 @@ func (h *Harness) Detach(ctx context.Context) (pid int, err error) {
 	return h.super.cmd.Process.Pid, nil
 }
 
-// Start starts any program under the supervisor; its output goes to a log file
-// in the run's directory.
+// Start runs a program under the supervisor; its output goes to a log file.
 func (h *Harness) Start(ctx context.Context, name string, argv []string, env []string) (*Process, error) {
 	if env == nil {
 		env = h.environ()
@@ -131,11 +126,10 @@ func (h *Harness) Start(ctx context.Context, name string, argv []string, env []s
 	return h.super.start(ctx, name, request{Args: argv, Env: env, Dir: h.Dir, Log: filepath.Join(h.Dir, name+".log")})
 }
 
-// PIDs lists all processes of the run, those of tasks included.
+// PIDs lists all processes of the run, including tasks.
 func (h *Harness) PIDs() []int { return descendants(h.super.cmd.Process.Pid) }
 
-// environ is the environment of what the harness starts: ours, less what would
-// change how an agent, a daemon or a supervisor behaves.
+// environ is our environment without variables that affect agents, daemons or supervisors.
 func (h *Harness) environ() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -154,8 +148,7 @@ func (h *Harness) environ() []string {
 	return env
 }
 
-// WriteLogs writes the ends of all logs of the run, and what is known of every
-// allocation, for a person who looks for the cause of a failure.
+// WriteLogs writes the ends of all logs, and all allocations, for debugging.
 func (h *Harness) WriteLogs(w io.Writer, lines int) {
 	h.mu.Lock()
 	agents := append([]*Agent(nil), h.agents...)
@@ -179,7 +172,6 @@ func (h *Harness) WriteLogs(w io.Writer, lines int) {
 	}
 }
 
-// CopyLogs copies all logs of the run to a directory.
 func (h *Harness) CopyLogs(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -201,7 +193,7 @@ func (h *Harness) CopyLogs(dir string) error {
 	return errors.Join(errs...)
 }
 
-// tail reads the last lines of a file, at most 256 KiB of them.
+// tail returns the last lines, at most 256 KiB.
 func tail(path string, lines int) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -221,8 +213,8 @@ func tail(path string, lines int) (string, error) {
 	return strings.Join(all[max(0, len(all)-lines):], "\n"), nil
 }
 
-// Poll repeats a check until it returns nil, and returns its last error when the
-// context ends first. It is for what has no API to wait on: files and the kernel.
+// Poll repeats a check until it returns nil or the context ends, when it returns the last
+// error. It is for files and the kernel.
 func Poll(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -239,7 +231,7 @@ func Poll(ctx context.Context, what string, check func(context.Context) error) e
 	}
 }
 
-// Alive says whether a process exists and is no zombie.
+// Alive reports whether a process exists and is not a zombie.
 func Alive(pid int) bool {
 	if unix.Kill(pid, 0) != nil {
 		return false

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// creatorEnv makes this test binary a creator of a harness that then ends badly.
+// creatorEnv makes the test binary create a harness and then end badly.
 const creatorEnv = "EBBTIDE_HARNESS_TEST_CREATOR"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// creator starts what is hard to clean up and ends without cleaning up.
+// creator starts things that are hard to clean up, without cleaning up.
 func creator(how string) {
 	os.Unsetenv(creatorEnv)
 	h, err := New(Options{})
@@ -39,8 +39,7 @@ func creator(how string) {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
-	// A shell whose child daemonises, so that it is nobody's child but the
-	// subreaper's, ignores SIGTERM, and is stopped; and a mount.
+	// A daemonised, suspended shell that ignores SIGTERM, and a mount.
 	p, err := h.Start(context.Background(), "stubborn", []string{"/bin/sh", "-c",
 		`mkdir m && mount -t tmpfs none m && trap '' TERM INT HUP
 		 (setsid sh -c 'trap "" TERM INT HUP; echo $$ > child; kill -STOP $$; sleep 1000' &) ; sleep 1000`}, nil)
@@ -66,7 +65,7 @@ func creator(how string) {
 		fmt.Println("closed", err)
 		os.Exit(0)
 	}
-	select {} // until it is killed
+	select {} // until killed
 }
 
 func readPID(path string) (int, error) {
@@ -151,7 +150,7 @@ func TestProcessTellsItsEnd(t *testing.T) {
 	_, err = h.Start(ctx, "missing", []string{"/no/such/program"}, nil)
 	must.ErrorContains(t, err, "/no/such/program")
 	must.NoError(t, h.Close())
-	must.NoError(t, h.Close()) // again is fine
+	must.NoError(t, h.Close()) // idempotent
 }
 
 func TestLeftoversAreNamed(t *testing.T) {

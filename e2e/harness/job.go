@@ -19,8 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Run registers a job that is written in HCL and returns its ID. It does not
-// wait for allocations.
+// Run registers an HCL job and returns its ID.
 func (a *Agent) Run(ctx context.Context, hcl string) (jobID string, err error) {
 	job, err := a.servers().Jobs().ParseHCL(hcl, true)
 	if err != nil {
@@ -32,7 +31,6 @@ func (a *Agent) Run(ctx context.Context, hcl string) (jobID string, err error) {
 	return *job.ID, nil
 }
 
-// RunFile is Run for a file.
 func (a *Agent) RunFile(ctx context.Context, path string) (jobID string, err error) {
 	hcl, err := os.ReadFile(path)
 	if err != nil {
@@ -52,13 +50,13 @@ func (a *Agent) Allocs(ctx context.Context, jobID string) ([]*api.AllocationList
 	for _, s := range stubs {
 		ids = append(ids, s.ID)
 	}
-	// For the clean-up: the directory of an allocation may go before its cgroup.
+	// For the clean-up, as a directory may vanish before its cgroup.
 	_, err = a.h.super.do(ctx, request{Op: "allocs", Args: ids})
 	return stubs, err
 }
 
-// WaitAlloc waits until the newest allocation of a job is as wanted. It waits on
-// the API's own index, so that it neither polls nor misses anything.
+// WaitAlloc waits for a condition on the job's newest allocation, with blocking queries, so
+// that no state is missed.
 func (a *Agent) WaitAlloc(ctx context.Context, jobID, what string, want func(*api.Allocation) bool) (*api.Allocation, error) {
 	var id string
 	err := a.poll(ctx, fmt.Sprintf("job %q has an allocation", jobID), func() error {
@@ -78,7 +76,6 @@ func (a *Agent) WaitAlloc(ctx context.Context, jobID, what string, want func(*ap
 	return a.WaitAllocID(ctx, id, what, want)
 }
 
-// WaitAllocID is WaitAlloc for one allocation.
 func (a *Agent) WaitAllocID(ctx context.Context, id, what string, want func(*api.Allocation) bool) (*api.Allocation, error) {
 	var last *api.Allocation
 	var index uint64
@@ -109,7 +106,7 @@ func (a *Agent) WaitAllocID(ctx context.Context, id, what string, want func(*api
 	}
 }
 
-// WaitRunning waits until every task of the job's newest allocation runs.
+// WaitRunning waits until all tasks of the newest allocation run.
 func (a *Agent) WaitRunning(ctx context.Context, jobID string) (*api.Allocation, error) {
 	ended := false
 	alloc, err := a.WaitAlloc(ctx, jobID, "running", func(alloc *api.Allocation) bool {
@@ -134,12 +131,12 @@ func (a *Agent) WaitRunning(ctx context.Context, jobID string) (*api.Allocation,
 	return alloc, err
 }
 
-// WaitTerminal waits until the job's newest allocation has ended on its client.
+// WaitTerminal waits until the newest allocation is client-terminal.
 func (a *Agent) WaitTerminal(ctx context.Context, jobID string) (*api.Allocation, error) {
 	return a.WaitAlloc(ctx, jobID, "ended", Terminal)
 }
 
-// Terminal says whether an allocation has ended on its client.
+// Terminal reports whether an allocation is client-terminal.
 func Terminal(alloc *api.Allocation) bool {
 	switch alloc.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
@@ -148,7 +145,7 @@ func Terminal(alloc *api.Allocation) bool {
 	return false
 }
 
-// WaitEvent waits until an event of a task contains a text, and returns it.
+// WaitEvent waits for a task event that contains a text.
 func (a *Agent) WaitEvent(ctx context.Context, allocID, task, text string) (*api.TaskEvent, error) {
 	var found *api.TaskEvent
 	_, err := a.WaitAllocID(ctx, allocID, fmt.Sprintf("seen with an event of task %q that says %q", task, text), func(alloc *api.Allocation) bool {
@@ -158,7 +155,6 @@ func (a *Agent) WaitEvent(ctx context.Context, allocID, task, text string) (*api
 	return found, err
 }
 
-// FindEvent returns the first event of a task whose text contains a text.
 func FindEvent(alloc *api.Allocation, task, text string) *api.TaskEvent {
 	if ts := alloc.TaskStates[task]; ts != nil {
 		for _, ev := range ts.Events {
@@ -170,7 +166,7 @@ func FindEvent(alloc *api.Allocation, task, text string) *api.TaskEvent {
 	return nil
 }
 
-// EventText is everything that an event says to a person.
+// EventText returns all of an event's text.
 func EventText(ev *api.TaskEvent) string {
 	text := ev.DisplayMessage
 	for _, key := range []string{"driver_message", "driver_error", "setup_error", "validation_error"} {
@@ -181,7 +177,7 @@ func EventText(ev *api.TaskEvent) string {
 	return text
 }
 
-// Events lists what the events of a task say, oldest first.
+// Events lists a task's events as text, oldest first.
 func Events(alloc *api.Allocation, task string) []string {
 	var all []string
 	if ts := alloc.TaskStates[task]; ts != nil {
@@ -192,7 +188,7 @@ func Events(alloc *api.Allocation, task string) []string {
 	return all
 }
 
-// StopJob stops a job, waits until its allocations have ended, and purges it.
+// StopJob stops a job, waits for its allocations, and purges it.
 func (a *Agent) StopJob(ctx context.Context, jobID string) error {
 	w := (&api.WriteOptions{}).WithContext(ctx)
 	if _, _, err := a.servers().Jobs().Deregister(jobID, false, w); err != nil {
@@ -219,10 +215,9 @@ func (a *Agent) StopJob(ctx context.Context, jobID string) error {
 	return nil
 }
 
-// Cat reads a file of an allocation's directory through the API, such as
-// "alloc/data/ebbtide/train.json".
+// Cat reads an allocation's file through the API, such as "alloc/data/ebbtide/train.json".
 func (a *Agent) Cat(ctx context.Context, alloc *api.Allocation, path string) ([]byte, error) {
-	// The API's AllocFS makes a connection for each file, which stays open for a while.
+	// The API's AllocFS opens a lasting connection per file.
 	r, err := a.API.Raw().Response("/v1/client/fs/cat/"+alloc.ID+"?"+url.Values{"path": {path}}.Encode(), (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of allocation %s: %w", path, short(alloc.ID), err)
@@ -231,7 +226,7 @@ func (a *Agent) Cat(ctx context.Context, alloc *api.Allocation, path string) ([]
 	return io.ReadAll(r)
 }
 
-// Logs reads what a task has written so far; stream is "stdout" or "stderr".
+// Logs returns a task's "stdout" or "stderr" so far.
 func (a *Agent) Logs(ctx context.Context, alloc *api.Allocation, task, stream string) (string, error) {
 	cancel := make(chan struct{})
 	defer close(cancel)
@@ -252,7 +247,7 @@ func (a *Agent) Logs(ctx context.Context, alloc *api.Allocation, task, stream st
 	}
 }
 
-// WaitLog waits until a task's output contains a text, and returns the output.
+// WaitLog waits until a task's output contains a text.
 func (a *Agent) WaitLog(ctx context.Context, alloc *api.Allocation, task, stream, text string) (string, error) {
 	var out string
 	err := a.poll(ctx, fmt.Sprintf("the %s of task %q says %q", stream, task, text), func() error {
@@ -268,19 +263,18 @@ func (a *Agent) WaitLog(ctx context.Context, alloc *api.Allocation, task, stream
 	return out, err
 }
 
-// Stats reads an allocation's resource usage.
 func (a *Agent) Stats(ctx context.Context, alloc *api.Allocation) (*api.AllocResourceUsage, error) {
 	return a.API.Allocations().Stats(alloc, (&api.QueryOptions{}).WithContext(ctx))
 }
 
-// Exec runs a command in a task, as `nomad alloc exec` does.
+// Exec is `nomad alloc exec`.
 func (a *Agent) Exec(ctx context.Context, alloc *api.Allocation, task string, tty bool, stdin io.Reader, argv ...string) (out, errOut string, code int, err error) {
 	sizes := make(chan api.TerminalSize, 1)
 	if stdin == nil {
 		stdin = strings.NewReader("")
 	}
 	if tty {
-		// The end of a terminal's input is a hang-up: it stays open.
+		// The end of stdin hangs up the terminal, so it stays open.
 		r, w := io.Pipe()
 		defer w.Close()
 		stdin = io.MultiReader(stdin, r)
@@ -294,17 +288,15 @@ func (a *Agent) Exec(ctx context.Context, alloc *api.Allocation, task string, tt
 	return stdout.String(), stderr.String(), code, err
 }
 
-// Signal sends a task a signal through Nomad.
 func (a *Agent) Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error {
 	return a.API.Allocations().Signal(alloc, (&api.QueryOptions{}).WithContext(ctx), task, signal)
 }
 
-// RestartTask restarts a task in place.
 func (a *Agent) RestartTask(ctx context.Context, alloc *api.Allocation, task string) error {
 	return a.API.Allocations().Restart(alloc, task, (&api.QueryOptions{}).WithContext(ctx))
 }
 
-// TaskPIDs lists the processes of a task of the exec engine, from its cgroup.
+// TaskPIDs lists an exec task's processes from its cgroup.
 func TaskPIDs(allocID, task string) ([]int, error) {
 	var files []string
 	for _, pattern := range []string{
@@ -338,7 +330,7 @@ func TaskPIDs(allocID, task string) ([]int, error) {
 	return pids, nil
 }
 
-// whyNotPlaced says what the scheduler said about a job without allocations.
+// whyNotPlaced returns the scheduler's reasons.
 func (a *Agent) whyNotPlaced(jobID string) string {
 	evals, _, err := a.servers().Jobs().Evaluations(jobID, nil)
 	if err != nil {
@@ -361,7 +353,6 @@ func (a *Agent) whyNotPlaced(jobID string) string {
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
-// describeAllocs writes the state and events of every allocation.
 func (a *Agent) describeAllocs(w io.Writer) {
 	if a.proc == nil || a.proc.Err() != nil || a.cfg.Join != nil {
 		return
@@ -381,7 +372,6 @@ func (a *Agent) describeAllocs(w io.Writer) {
 	}
 }
 
-// writeAlloc writes the state and events of an allocation.
 func writeAlloc(w io.Writer, alloc *api.Allocation) {
 	if alloc == nil {
 		fmt.Fprintln(w, "nothing is known of the allocation")
@@ -397,5 +387,4 @@ func writeAlloc(w io.Writer, alloc *api.Allocation) {
 	}
 }
 
-// short is an ID as Nomad prints it.
 func short(id string) string { return id[:min(8, len(id))] }

@@ -14,21 +14,20 @@ import (
 	"time"
 )
 
-// Kernel is what the kernel says about one task's CPU. It is read here by code
-// of the harness's own, so that a mistake in the driver's reading cannot hide.
+// Kernel is a task's CPU state in the kernel, read independently of the driver's code.
 type Kernel struct {
 	Path       string  // of the cgroup in the cpu hierarchy
-	Version    int     // of cgroups: 1 or 2
+	Version    int     // 1 or 2
 	Shares     uint64  // cpu.shares, or converted from cpu.weight
-	Weight     uint64  // cpu.weight; 0 with version 1
-	QuotaCores float64 // 0 = no quota
+	Weight     uint64  // cpu.weight; 0 on version 1
+	QuotaCores float64 // 0 for no quota
 
 	CPU       time.Duration // used so far
 	Throttled time.Duration
 	At        time.Time
 }
 
-// ReadKernel reads the cgroup of a process.
+// ReadKernel reads a process's cgroup.
 func ReadKernel(pid int) (Kernel, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -55,7 +54,7 @@ func ReadKernel(pid int) (Kernel, error) {
 	return readV2(filepath.Join(cgroupV2Root, unified))
 }
 
-// v1Root is where a controller's hierarchy is mounted; controllers may share one.
+// v1Root is a controller's mount.
 func v1Root(controller string) string {
 	for _, dir := range []string{controller, "cpu,cpuacct", "cpuacct,cpu"} {
 		if root := filepath.Join(cgroupV2Root, dir); exists(root) {
@@ -65,8 +64,7 @@ func v1Root(controller string) string {
 	return filepath.Join(cgroupV2Root, controller)
 }
 
-// Confine bounds the CPU that a daemon's containers have together, so that several nodes
-// of one machine have each its own.
+// Confine limits the CPU of all of a daemon's containers, to emulate a node's size.
 func (d *Docker) Confine(cores float64) error {
 	const period = 100_000 // µs, the kernel's default
 	quota := int(cores * period)
@@ -132,7 +130,6 @@ func readV2(dir string) (Kernel, error) {
 	return k, err
 }
 
-// keyValues reads a file of lines "name number".
 func keyValues(path string) (map[string]int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -147,7 +144,7 @@ func keyValues(path string) (map[string]int64, error) {
 	return m, nil
 }
 
-// Cores is the CPU used between two readings, in cores.
+// Cores is the mean use since an earlier reading.
 func (k Kernel) Cores(since Kernel) float64 {
 	d := k.At.Sub(since.At)
 	if d <= 0 {
@@ -156,7 +153,7 @@ func (k Kernel) Cores(since Kernel) float64 {
 	return float64(k.CPU-since.CPU) / float64(d)
 }
 
-// Processes lists the processes in the same cgroup as a process.
+// Processes lists the processes in the same cgroup.
 func (k Kernel) Processes() ([]int, error) {
 	data, err := os.ReadFile(filepath.Join(k.Path, "cgroup.procs"))
 	if err != nil {

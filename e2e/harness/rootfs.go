@@ -16,16 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applets are the commands of busybox that tasks and exec sessions get.
+// applets are busybox's commands for tasks and exec sessions.
 var applets = []string{
 	"sh", "cat", "sleep", "env", "kill", "ls", "nc", "dd", "id", "ps", "head", "tail",
 	"wc", "echo", "date", "hostname", "stat", "ln", "mkdir", "rm", "mv", "touch", "mount", "tty", "tr", "true", "false", "wget", "httpd", "seq", "yes", "od", "readlink", "grep", "chmod", "awk", "usleep",
 }
 
-// Rootfs makes the small root filesystem in which tasks run with either engine:
-// the trainer, a static busybox for people and tests that look inside, and what
-// a C-less system needs in /etc. Docker gets it as an image (see ImportImage),
-// exec as its chroot (see ChrootEnv). It is made once per run.
+// Rootfs makes a small root filesystem for both engines: the trainer, a static busybox, and a
+// minimal /etc. Docker gets it as an image (ImportImages), exec as its chroot (ChrootEnv).
 func (h *Harness) Rootfs(ctx context.Context) (string, error) {
 	trainer, err := h.Tools.Trainer(ctx)
 	if err != nil {
@@ -46,8 +44,7 @@ func (h *Harness) Rootfs(ctx context.Context) (string, error) {
 	if err := os.Chmod(filepath.Join(tmp, "tmp"), 0o1777); err != nil {
 		return "", err
 	}
-	// Copies, not links: exec links the files of its chroot from here, and a task
-	// that wrote to its own would write to the trainer's in bin/.
+	// Copies, not links: exec hard-links its chroot, and a task could write to the originals.
 	if err := copyFile(trainer, filepath.Join(tmp, "bin", "trainer")); err != nil {
 		return "", err
 	}
@@ -78,7 +75,7 @@ func (h *Harness) Rootfs(ctx context.Context) (string, error) {
 	return root, nil
 }
 
-// writeTar writes a directory as a tar archive, everything owned by root.
+// writeTar archives a directory, owned by root.
 func writeTar(w io.Writer, root string) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -124,7 +121,6 @@ func writeTar(w io.Writer, root string) error {
 	return tw.Close()
 }
 
-// linkOrCopy puts a file at another path, as a hard link where that is possible.
 func linkOrCopy(from, to string) error {
 	if err := os.Link(from, to); err == nil {
 		return nil
@@ -134,7 +130,6 @@ func linkOrCopy(from, to string) error {
 	return copyFile(from, to)
 }
 
-// copyFile copies a file with its mode.
 func copyFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {

@@ -22,13 +22,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Names that Nomad's agents ask of each other's certificates, in its default region.
+// Names that agents require in certificates, in the default region.
 const (
 	serverName = "server.global.nomad"
 	clientName = "client.global.nomad"
 )
 
-// Authority signs certificates. Its files lie in a directory of its own.
 type Authority struct {
 	CAFile string
 
@@ -37,10 +36,8 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// Certificate is a certificate's files.
 type Certificate struct{ CAFile, CertFile, KeyFile string }
 
-// NewAuthority makes one in a directory.
 func NewAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the directory of certificates: %w", err)
@@ -56,8 +53,7 @@ func NewAuthority(dir string) (*Authority, error) {
 	return a, a.sign(a.cert, a.key, a.CAFile)
 }
 
-// Issue makes a certificate of the loopback, for servers and for their clients; names are
-// further ones of its holder.
+// Issue makes a certificate for the loopback, for servers and clients; names are additional.
 func (a *Authority) Issue(holder string, names ...string) (Certificate, error) {
 	c := Certificate{
 		CAFile:   a.CAFile,
@@ -80,7 +76,6 @@ func (a *Authority) Issue(holder string, names ...string) (Certificate, error) {
 	return c, errors.Join(a.sign(cert, key, c.CertFile), writePEM(c.KeyFile, "PRIVATE KEY", der))
 }
 
-// sign writes a certificate of a key.
 func (a *Authority) sign(cert *x509.Certificate, key *ecdsa.PrivateKey, file string) error {
 	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -89,8 +84,7 @@ func (a *Authority) sign(cert *x509.Certificate, key *ecdsa.PrivateKey, file str
 	return writePEM(file, "CERTIFICATE", der)
 }
 
-// certificate is what all certificates have in common. It is valid from an hour ago: the
-// clock may have been set back meanwhile.
+// certificate is the common template, valid from an hour ago in case the clock is set back.
 func certificate(name string) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
@@ -107,8 +101,7 @@ func writePEM(file, kind string, der []byte) error {
 	return nil
 }
 
-// secure takes rights and encryption over from the server that an agent joins, and makes
-// its certificate.
+// secure takes ACL and TLS settings from the joined server, and makes a certificate.
 func (a *Agent) secure() error {
 	if join := a.cfg.Join; join != nil {
 		a.cfg.ACL, a.cfg.TLS, a.token, a.authority = join.cfg.ACL, join.cfg.TLS, join.token, join.authority
@@ -132,7 +125,7 @@ func (a *Agent) secure() error {
 	return err
 }
 
-// client makes a client of the agent's API that may do everything.
+// client has the management token.
 func (a *Agent) client() (*api.Client, error) {
 	client, err := api.NewClient(&api.Config{
 		Address: a.Addr, SecretID: a.token,
@@ -144,7 +137,7 @@ func (a *Agent) client() (*api.Client, error) {
 	return client, nil
 }
 
-// bootstrap makes the token that may do everything, the first time that the server leads.
+// bootstrap creates the management token.
 func (a *Agent) bootstrap(ctx context.Context) error {
 	if !a.cfg.ACL || a.token != "" {
 		return nil
@@ -160,11 +153,10 @@ func (a *Agent) bootstrap(ctx context.Context) error {
 	})
 }
 
-// Certificate makes a certificate for a client of the API.
+// Certificate makes one for an API client.
 func (a *Agent) Certificate(holder string) (Certificate, error) { return a.authority.Issue(holder) }
 
-// Token makes a token with the rights of a policy, which is made as well. With a time to
-// live it expires.
+// Token creates a policy and a token for it, which expires after ttl unless that is 0.
 func (a *Agent) Token(ctx context.Context, name, rules string, ttl time.Duration) (secret string, err error) {
 	w := (&api.WriteOptions{}).WithContext(ctx)
 	if _, err := a.servers().ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, w); err != nil {
@@ -177,8 +169,7 @@ func (a *Agent) Token(ctx context.Context, name, rules string, ttl time.Duration
 	return token.SecretID, nil
 }
 
-// Environ is the environment by which Nomad's tools reach the agent with a token; with ""
-// it is the one that may do everything.
+// Environ is the environment of Nomad's tools for this agent; "" for the management token.
 func (a *Agent) Environ(token string) []string {
 	if token == "" {
 		token = a.token

@@ -12,7 +12,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A certificate is good for its names and for its own authority only.
 func TestCertificates(t *testing.T) {
 	ours, err := NewAuthority(t.TempDir())
 	must.NoError(t, err)

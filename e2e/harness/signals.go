@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interruptible is the context of a program that measures: it ends with a signal that asks
-// the program to. A second one ends the program at once; the supervisor cleans up in any
-// case.
+// Interruptible returns a context that ends with a signal. A second one ends the program; the
+// supervisor cleans up anyway.
 func Interruptible() context.Context {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 	context.AfterFunc(ctx, stop)

@@ -17,33 +17,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cleanDeadline bounds each step of a clean-up. The kernel lets go of a cgroup or
-// a mount only after the last process in it has been torn down.
+// cleanDeadline bounds each clean-up step: the kernel releases cgroups and mounts only after
+// their last process.
 const cleanDeadline = 30 * time.Second
 
-// netnsDir is where Nomad's client mounts network namespaces, by alloc ID.
+// netnsDir is where Nomad mounts network namespaces by allocation ID.
 const netnsDir = "/run/netns"
 
-// site is everything on this machine that belongs to one run.
+// site is everything on this machine that belongs to a run.
 type site struct {
 	dir     string
 	bridges []string
-	cgroups []string // parent cgroups of Docker daemons, relative to a hierarchy's root
-	allocs  []string // IDs of allocations, besides those found in the directory
-	netns   bool     // netnsDir was a mount before the run
+	cgroups []string // of Docker daemons, relative to a hierarchy's root
+	allocs  []string // besides those in the directory
+	netns   bool     // netnsDir was a mount before
 	log     io.Writer
 }
 
-// newSite notes what the machine is like before the run.
+// newSite records the initial state.
 func newSite(dir string, log io.Writer) *site {
 	s := &site{dir: dir, log: log}
 	s.netns = s.isMount(netnsDir)
 	return s
 }
 
-// clean ends and removes all of it and returns what it could not remove.
+// clean removes everything and returns what remains.
 func (s *site) clean(reap func()) []string {
-	// Looked up first: the directories that name the allocations go away.
+	// Before their directories vanish.
 	allocs := s.allocIDs()
 
 	s.retry(func() bool {
@@ -65,8 +65,7 @@ func (s *site) clean(reap func()) []string {
 	for _, id := range allocs {
 		_ = os.Remove(filepath.Join(netnsDir, id))
 	}
-	// Nomad mounts the directory onto itself for the first namespace and leaves
-	// it so. It is somebody else's as well when it is not empty.
+	// Nomad leaves a self-mount for the first namespace. If not empty, others use it too.
 	if entries, err := os.ReadDir(netnsDir); !s.netns && err == nil && len(entries) == 0 && s.isMount(netnsDir) {
 		_ = unix.Unmount(netnsDir, 0)
 	}
@@ -95,7 +94,7 @@ func (s *site) clean(reap func()) []string {
 	return left
 }
 
-// left lists what still exists, the directory itself apart.
+// left lists what still exists except the directory.
 func (s *site) left(allocs []string) []string {
 	var left []string
 	for _, pid := range descendants(os.Getpid()) {
@@ -115,14 +114,14 @@ func (s *site) left(allocs []string) []string {
 	return left
 }
 
-// retry repeats a step until it says that it is done, or for cleanDeadline.
+// retry repeats a step until it is done, for at most cleanDeadline.
 func (s *site) retry(step func() bool) {
 	for deadline := time.Now().Add(cleanDeadline); !step() && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// allocIDs lists the allocations that the run's agents know or knew.
+// allocIDs lists the allocations of the run's agents.
 func (s *site) allocIDs() []string {
 	seen := make(map[string]bool)
 	for _, id := range s.allocs {
@@ -144,12 +143,11 @@ func (s *site) allocIDs() []string {
 	return ids
 }
 
-// looksLikeID says whether a name is a UUID, as Nomad's IDs are.
 func looksLikeID(name string) bool {
 	return len(name) == 36 && strings.Count(name, "-") == 4
 }
 
-// thaw wakes frozen tasks: a frozen process cannot die.
+// thaw thaws tasks, as frozen processes cannot die.
 func (s *site) thaw(allocs []string) {
 	for _, dir := range s.cgroupDirs(allocs) {
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -166,8 +164,7 @@ func (s *site) thaw(allocs []string) {
 	}
 }
 
-// cgroupDirs lists the cgroups that exist of these allocations and of the run's
-// Docker daemons, in every hierarchy.
+// cgroupDirs lists the cgroups of these allocations and the Docker daemons, in all hierarchies.
 func (s *site) cgroupDirs(allocs []string) []string {
 	var dirs []string
 	for _, root := range append(cgroupRoots(), cgroupV2Root) {
@@ -189,7 +186,7 @@ func (s *site) cgroupDirs(allocs []string) []string {
 	return dirs
 }
 
-// TaskCgroups lists the cgroups that exist of an agent's exec tasks.
+// TaskCgroups lists the cgroups of an agent's exec tasks.
 func TaskCgroups(a *Agent) ([]string, error) {
 	stubs, _, err := a.servers().Allocations().List(nil)
 	if err != nil {
@@ -203,11 +200,10 @@ func TaskCgroups(a *Agent) ([]string, error) {
 	return (&site{}).cgroupDirs(found), nil
 }
 
-// cgroupV2Root is where the unified hierarchy is mounted, when it is the only one.
+// cgroupV2Root is the unified hierarchy, if it is the only one.
 const cgroupV2Root = "/sys/fs/cgroup"
 
-// cgroupRoots lists the mounted hierarchies of cgroup v1 (and the unified one of
-// a hybrid set-up).
+// cgroupRoots lists the hierarchies of cgroup v1, and the unified one of a hybrid setup.
 func cgroupRoots() []string {
 	roots, _ := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
 	for i, r := range roots {
@@ -216,7 +212,7 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// removeCgroup removes a cgroup and those below it, deepest first.
+// removeCgroup removes a cgroup tree.
 func removeCgroup(dir string) {
 	var dirs []string
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -230,7 +226,6 @@ func removeCgroup(dir string) {
 	}
 }
 
-// isMount says whether a path is a mount point.
 func (s *site) isMount(path string) bool {
 	for _, point := range mountPoints() {
 		if point == path {
@@ -240,8 +235,7 @@ func (s *site) isMount(path string) bool {
 	return false
 }
 
-// mounts lists mount points under the run's directory and the network namespaces
-// of these allocations, deepest first.
+// mounts lists the run's mounts, including network namespaces, deepest first.
 func (s *site) mounts(allocs []string) []string {
 	netns := make(map[string]bool)
 	for _, id := range allocs {
@@ -258,7 +252,6 @@ func (s *site) mounts(allocs []string) []string {
 	return points
 }
 
-// mountPoints lists all mount points.
 func mountPoints() []string {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -273,12 +266,12 @@ func mountPoints() []string {
 	return points
 }
 
-// unescapeMount undoes the octal escapes of mountinfo.
+// unescapeMount decodes mountinfo's octal escapes.
 func unescapeMount(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// descendants lists the processes below one process, zombies apart.
+// descendants lists the processes below one, without zombies.
 func descendants(root int) []int {
 	children := make(map[int][]int)
 	zombie := make(map[int]bool)
@@ -290,7 +283,7 @@ func descendants(root int) []int {
 		}
 		parent, state, err := parentOf(pid)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // ended
 		}
 		children[parent] = append(children[parent], pid)
 		zombie[pid] = state == "Z"
@@ -307,13 +300,12 @@ func descendants(root int) []int {
 	return all
 }
 
-// parentOf reads a process's parent and state.
 func parentOf(pid int) (parent int, state string, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, "", err
 	}
-	// The command's name is in parentheses and may hold any character.
+	// The name is in parentheses and may contain anything.
 	rest := string(data[strings.LastIndexByte(string(data), ')')+1:])
 	fields := strings.Fields(rest)
 	if len(fields) < 2 {
@@ -323,13 +315,11 @@ func parentOf(pid int) (parent int, state string, err error) {
 	return parent, fields[0], err
 }
 
-// commandLine is a process's command line, for people.
 func commandLine(pid int) string {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.TrimSpace(strings.ReplaceAll(string(data), "\x00", " "))
 }
 
-// exists says whether a path exists.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

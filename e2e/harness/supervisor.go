@@ -21,9 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// supervisorEnv names the run's directory to a supervisor. It is looked at in an
-// init function, because a supervisor that went on into main would run the
-// caller's tests or demo a second time.
+// supervisorEnv passes the directory to a supervisor. It is checked in init, before main would
+// run the caller's tests again.
 const supervisorEnv = "EBBTIDE_HARNESS_SUPERVISE"
 
 func init() {
@@ -32,7 +31,6 @@ func init() {
 	}
 }
 
-// request is one line to the supervisor.
 type request struct {
 	ID   int      `json:"id"`
 	Op   string   `json:"op"` // "start", "bridge", "cgroup", "allocs", "clean", "detach"
@@ -42,8 +40,7 @@ type request struct {
 	Log  string   `json:"log,omitempty"`
 }
 
-// response is one line from the supervisor: an answer (ID > 0), or the end of a
-// process that it started (Exited > 0).
+// response is an answer (ID > 0), or a process's end (Exited > 0).
 type response struct {
 	ID     int      `json:"id,omitempty"`
 	PID    int      `json:"pid,omitempty"`
@@ -53,10 +50,9 @@ type response struct {
 	Status string   `json:"status,omitempty"`
 }
 
-// supervise is the supervisor's main function. Its standard input ends when its
-// creator does.
+// supervise is the supervisor's main function. stdin ends with its creator.
 func supervise(dir string, in io.Reader, out, log io.Writer) int {
-	// A Ctrl-C in the terminal is for the creator; we follow when it has ended.
+	// Ctrl-C is for the creator; the supervisor follows its end.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGPIPE)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintf(log, "becoming a subreaper: %v\n", err)
@@ -153,7 +149,6 @@ func supervise(dir string, in io.Reader, out, log io.Writer) int {
 	}
 }
 
-// describe says how a process ended.
 func describe(status unix.WaitStatus) string {
 	if status.Signaled() {
 		return "signal " + unix.SignalName(status.Signal())
@@ -161,8 +156,8 @@ func describe(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// startProcess starts a process in a session of its own, so that a Ctrl-C in the
-// terminal does not reach it, with its output appended to a file.
+// startProcess starts a process in its own session, out of reach of Ctrl-C, with its output
+// appended to a file.
 func startProcess(r request) (int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -183,7 +178,7 @@ func startProcess(r request) (int, error) {
 		return 0, fmt.Errorf("starting %s: %w", r.Args[0], err)
 	}
 	pid := p.Pid
-	_ = p.Release() // the loop in supervise waits for every child
+	_ = p.Release() // supervise waits for all children
 	return pid, nil
 }
 
@@ -195,11 +190,10 @@ type supervisor struct {
 	mu      sync.Mutex
 	next    int
 	waiting map[int]chan response
-	exits   map[int]chan string // by PID; closed on exit after the status was sent
+	exits   map[int]chan string // by PID; closed after the status was sent
 	dead    chan struct{}
 }
 
-// newSupervisor starts a supervisor for a run's directory.
 func newSupervisor(dir string) (*supervisor, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -213,7 +207,7 @@ func newSupervisor(dir string) (*supervisor, error) {
 
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), supervisorEnv+"="+dir)
-	// Not our stderr: go test waits until everybody has closed it.
+	// go test would wait until our stderr is closed.
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
@@ -237,7 +231,6 @@ func newSupervisor(dir string) (*supervisor, error) {
 	return s, nil
 }
 
-// read distributes the supervisor's answers.
 func (s *supervisor) read(out io.Reader) {
 	defer close(s.dead)
 	dec := json.NewDecoder(out)
@@ -259,7 +252,7 @@ func (s *supervisor) read(out io.Reader) {
 	}
 }
 
-// exit returns the channel that tells of the end of a process. The lock is held.
+// exit returns the channel for a process's end. The lock is held.
 func (s *supervisor) exit(pid int) chan string {
 	if s.exits[pid] == nil {
 		s.exits[pid] = make(chan string, 1)
@@ -267,7 +260,6 @@ func (s *supervisor) exit(pid int) chan string {
 	return s.exits[pid]
 }
 
-// do sends a request and waits for its answer.
 func (s *supervisor) do(ctx context.Context, r request) (response, error) {
 	ch := make(chan response, 1)
 	s.mu.Lock()
@@ -295,7 +287,7 @@ func (s *supervisor) do(ctx context.Context, r request) (response, error) {
 	}
 }
 
-// Process is a process that the supervisor started.
+// Process is a process under the supervisor.
 type Process struct {
 	PID  int
 	Name string
@@ -305,7 +297,6 @@ type Process struct {
 	status string // valid once done is closed
 }
 
-// start starts a process.
 func (s *supervisor) start(ctx context.Context, name string, r request) (*Process, error) {
 	r.Op = "start"
 	answer, err := s.do(ctx, r)
@@ -330,10 +321,9 @@ func (s *supervisor) start(ctx context.Context, name string, r request) (*Proces
 	return p, nil
 }
 
-// Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the process ended; it is nil while it runs.
+// Err is how the process ended, nil while it runs.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -343,7 +333,7 @@ func (p *Process) Err() error {
 	}
 }
 
-// Signal sends the process a signal. It is an error when it has ended.
+// Signal fails if the process has ended.
 func (p *Process) Signal(sig unix.Signal) error {
 	if err := p.Err(); err != nil {
 		return err
@@ -354,7 +344,6 @@ func (p *Process) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// Wait waits for the end of the process.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:

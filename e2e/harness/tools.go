@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tools finds the programs that a run needs, and builds those of this repository
-// that are missing or out of date.
+// Tools finds the programs that a run needs, and builds missing or outdated ones of this
+// repository.
 //
-// EBBTIDE_BIN names a directory with programs built already (ebbtide-driver,
-// ebbtide, trainer); what is in it is used as it is. EBBTIDE_NOMAD names a Nomad
-// agent.
+// EBBTIDE_BIN is a directory of prebuilt programs (ebbtide-driver, ebbtide, trainer).
+// EBBTIDE_NOMAD is a Nomad agent.
 type Tools struct {
 	Root string // the repository
 
@@ -31,7 +30,7 @@ type Tools struct {
 	have map[string]string
 }
 
-// NewTools returns the tools of a repository; logf may be nil.
+// NewTools returns a repository's tools; logf may be nil.
 func NewTools(root string, logf func(format string, args ...any)) *Tools {
 	if logf == nil {
 		logf = func(string, ...any) {}
@@ -39,7 +38,7 @@ func NewTools(root string, logf func(format string, args ...any)) *Tools {
 	return &Tools{Root: root, logf: logf, have: make(map[string]string)}
 }
 
-// FindRoot looks for the repository: EBBTIDE_ROOT, or upwards from here.
+// FindRoot uses EBBTIDE_ROOT, or searches upwards.
 func FindRoot() (string, error) {
 	if root := os.Getenv("EBBTIDE_ROOT"); root != "" {
 		return filepath.Abs(root)
@@ -60,22 +59,22 @@ func FindRoot() (string, error) {
 	}
 }
 
-// Driver is the path of the task driver plugin.
+// Driver is the task driver plugin's path.
 func (t *Tools) Driver(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide-driver", "./cmd/ebbtide-driver")
 }
 
-// GPU is the path of the device plugin.
+// GPU is the device plugin's path.
 func (t *Tools) GPU(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide-gpu", "./cmd/ebbtide-gpu")
 }
 
-// CLI is the path of the ebbtide command, which is static.
+// CLI is the path of the static ebbtide command.
 func (t *Tools) CLI(ctx context.Context) (string, error) {
 	return t.own(ctx, "ebbtide", "./cmd/ebbtide", "CGO_ENABLED=0")
 }
 
-// Trainer is the path of the static training program.
+// Trainer is the static trainer's path.
 func (t *Tools) Trainer(ctx context.Context) (string, error) {
 	return t.own(ctx, "trainer", "./e2e/trainer", "CGO_ENABLED=0")
 }
@@ -94,8 +93,7 @@ func (t *Tools) own(ctx context.Context, name, pkg string, env ...string) (strin
 			return path, nil
 		}
 	}
-	// Always asked of the Go command, which knows whether anything has changed;
-	// a test of last week's binary is worse than none.
+	// Always let Go check for changes: testing an old binary is worse than not testing.
 	path := filepath.Join(t.Root, "bin", "e2e", name)
 	t.logf("building %s", name)
 	if err := t.build(ctx, t.Root, path, pkg, nil, env...); err != nil {
@@ -105,11 +103,11 @@ func (t *Tools) own(ctx context.Context, name, pkg string, env ...string) (strin
 	return path, nil
 }
 
-// nomadRequire finds the version of Nomad in e2e/nomad/go.mod.
+// nomadRequire matches Nomad's version in e2e/nomad/go.mod.
 var nomadRequire = regexp.MustCompile(`(?m)^\s*(?:require )?github\.com/hashicorp/nomad (v\S+)`)
 
-// Nomad is the path of the Nomad agent: EBBTIDE_NOMAD, or the user's cache, or
-// built from e2e/nomad with its web UI and put there.
+// Nomad is the agent's path: EBBTIDE_NOMAD, or in the user's cache, where it is built with its
+// UI if necessary.
 func (t *Tools) Nomad(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +143,6 @@ func (t *Tools) Nomad(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// NomadVersion is the version that e2e/nomad/go.mod pins.
 func (t *Tools) NomadVersion() (string, error) {
 	file := filepath.Join(t.Root, "e2e", "nomad", "go.mod")
 	data, err := os.ReadFile(file)
@@ -159,8 +156,7 @@ func (t *Tools) NomadVersion() (string, error) {
 	return string(m[1]), nil
 }
 
-// DevicePlugin is the path of Nomad's example device plugin, which offers files
-// of a directory as devices.
+// DevicePlugin is Nomad's example plugin, which offers a directory's files as devices.
 func (t *Tools) DevicePlugin(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +173,7 @@ func (t *Tools) DevicePlugin(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// build builds a package into a file, which appears only when it is complete.
+// build creates its output atomically.
 func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string, env ...string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("making the directory of %s: %w", path, err)
@@ -191,8 +187,7 @@ func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string
 		return err
 	}
 	defer unlock()
-	// Linking is skipped for an output that is up to date, so build onto a link
-	// to the present file and rename.
+	// Go skips linking up-to-date outputs, so build onto a link and rename it.
 	tmp := path + ".new"
 	_ = os.Remove(tmp)
 	_ = os.Link(path, tmp)
@@ -211,7 +206,7 @@ func (t *Tools) build(ctx context.Context, dir, path, pkg string, flags []string
 	return nil
 }
 
-// lock makes builds of one file wait for each other, in this process and others.
+// lock serialises builds of a file, between processes too.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -224,7 +219,7 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Look finds a program of the system, also where a user's PATH does not lead.
+// Look also searches directories outside of a user's PATH.
 func Look(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil

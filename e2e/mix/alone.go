@@ -17,8 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// Alone runs a model without Nomad and without end until it has used so many CPU-seconds,
-// and returns its curve until then.
+// Alone runs a model without Nomad for so many CPU-seconds, and returns its curve.
 func Alone(ctx context.Context, h *harness.Harness, model string, threads int, seed uint64, cpuSeconds float64) (Curve, error) {
 	trainer, err := h.Tools.Trainer(ctx)
 	if err != nil {
@@ -73,8 +72,7 @@ func Alone(ctx context.Context, h *harness.Harness, model string, threads int, s
 	return c, nil
 }
 
-// Speeds finds out how many steps each model does per CPU-second with so many threads. It
-// takes two CPU-seconds a model.
+// Speeds measures each model's steps per CPU-second, in two CPU-seconds per model.
 func Speeds(ctx context.Context, h *harness.Harness, threads int) (map[string]float64, error) {
 	speeds := make(map[string]float64)
 	for _, model := range Models() {

@@ -14,21 +14,21 @@ import (
 	"strconv"
 )
 
-// Point is one report of a trainer, by its own record. All metrics here are losses.
+// Point is a trainer's report. All metrics are losses.
 type Point struct {
 	T     float64 `json:"t_s"`
-	CPU   float64 `json:"cpu_s"` // CPU-seconds used so far
+	CPU   float64 `json:"cpu_s"` // used so far
 	Step  float64 `json:"step"`
 	Value float64 `json:"value"` // finite
 }
 
-// Curve is a trainer's record, in the order of its steps. With the same model, seed and
-// steps all curves have the same values, whatever a policy does to their times.
+// Curve is a trainer's record by step. Model, seed and steps determine its values, whatever a
+// policy does to its times.
 type Curve []Point
 
-// ReadCurve reads the file that the trainer's option -curve makes. Its wall_s counts from
-// the process's start, which is at started, in seconds since the run's start. Values that
-// are not finite are left out, as is a last line that is still being written.
+// ReadCurve reads the file of the trainer's -curve. wall_s counts from the process's start,
+// which is at started, in seconds since the run's start. Non-finite values and an incomplete
+// last line are skipped.
 func ReadCurve(r io.Reader, started float64) (Curve, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -66,7 +66,7 @@ func ReadCurve(r io.Reader, started float64) (Curve, error) {
 	}
 }
 
-// Reached is when the curve first reaches a value, or a better one; NaN = never.
+// Reached is when the curve first reaches a value; NaN for never.
 func (c Curve) Reached(value float64) float64 {
 	for _, p := range c {
 		if p.Value <= value {
@@ -76,7 +76,7 @@ func (c Curve) Reached(value float64) float64 {
 	return math.NaN()
 }
 
-// Range is the first value and the best one; NaN of a curve without any.
+// Range is the first and the best value; NaN for an empty curve.
 func (c Curve) Range() (first, best float64) {
 	if len(c) == 0 {
 		return math.NaN(), math.NaN()
@@ -92,8 +92,7 @@ func (c Curve) Range() (first, best float64) {
 	}).Value
 }
 
-// Left is the part of the way to the best value that is still to go at a value: 1 at the
-// first one, 0 at the best.
+// Left is the remaining fraction of the way to the best value: 1 at the first, 0 at the best.
 func (c Curve) Left(value float64) float64 {
 	first, best := c.Range()
 	if first == best {
@@ -102,8 +101,8 @@ func (c Curve) Left(value float64) float64 {
 	return (value - best) / (first - best)
 }
 
-// Quality is when a part of the way from the first value to the best one is done; nil of
-// a curve without values.
+// Quality is when a fraction of the way from first to best value is done; nil for an empty
+// curve.
 func (c Curve) Quality(part float64) *float64 {
 	first, best := c.Range()
 	at := c.Reached(best + (1-part)*(first-best))

@@ -12,37 +12,34 @@ import (
 	"strings"
 )
 
-// CurveFile is where the trainer writes its own record: with a slash before as tasks see
-// it, and beneath the allocation's directory.
+// CurveFile is the trainer's record: with a leading slash in tasks, and beneath the
+// allocation's directory.
 const CurveFile = "alloc/data/curve.csv"
 
-// Shares are the MHz that a task asks Nomad for if it says nothing else. In a run all ask
-// for the same: without Ebbtide they share alike.
+// Shares is a task's default CPU in MHz. All tasks of a run request the same.
 const Shares = 100
 
-// NodeMHz is what jobs that have a node to themselves ask for together: less than two slow
-// cores have, and enough to hold against other work on the machine.
+// NodeMHz is the total of jobs with a node of their own: less than two slow cores have, and
+// enough against other load.
 const NodeMHz = 2400
 
-// Task is a task as a person would write it.
 type Task struct {
 	Name string
-	// Args are the trainer's, and Image is the one that has it where tasks are containers.
+	// Args are the trainer's; Image is for containers.
 	Args  []string
 	Image string
-	// Config is the body of another task's config block; "" runs the trainer.
+	// Config is the config block's body; "" runs the trainer.
 	Config string
-	// Progress and Target are the bodies of these blocks; "" = no block.
+	// Progress and Target are the blocks' bodies; "" for none.
 	Progress, Target string
 	Meta, Env        map[string]string
-	CPU              int // MHz; 0 = Shares
-	MemoryMiB        int // 0 = 96
-	// Moves says that the trainer saves its state when it is asked to, and goes on from it,
-	// so that the shim can move it.
+	CPU              int // MHz; 0 for Shares
+	MemoryMiB        int // 0 for 96
+	// Moves means that the trainer saves on request and resumes, so it can be moved.
 	Moves bool
 }
 
-// checkpoint is where a task that moves saves its state.
+// checkpoint is the state of a movable task.
 const checkpoint = "/alloc/data/model.ckpt"
 
 // Jobspec is a batch job of one group. With network it has a port named http.
@@ -50,7 +47,7 @@ func Jobspec(id string, network bool, tasks ...Task) string {
 	return JobspecWith(id, network, "", tasks...)
 }
 
-// JobspecWith has more in the job's block.
+// JobspecWith adds body to the job block.
 func JobspecWith(id string, network bool, body string, tasks ...Task) string {
 	var b strings.Builder
 	sticky := ""

@@ -1,9 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package mix holds the training jobs that the demo and the benchmarks run: which they
-// are, how they look to Nomad, how long they are on this machine, and the curves that
-// they leave.
+// Package mix has the training jobs of demo and benchmarks: their jobspecs, lengths and curves.
 package mix
 
 import (
@@ -15,26 +13,23 @@ import (
 	"time"
 )
 
-// Job is a training job of a mix.
 type Job struct {
 	Name  string // unique in the mix
 	Model string // of the trainer
-	// Pool is its work: how many seconds it takes with the whole pool to itself.
+	// Pool is its work, in seconds of the whole pool.
 	Pool float64
-	At   time.Duration // of its submission, after the first one's
+	At   time.Duration // submission, relative to the first
 }
 
-// Models are those of a mix, in the order in which they take turns.
+// Models are a mix's, in turn.
 func Models() []string { return []string{"vae", "mlp", "gru", "logreg"} }
 
-// styles is how each model prints. Each is read by another preset.
+// styles are the models' output formats, each for another preset.
 var styles = map[string]string{"vae": "hf", "mlp": "keras", "gru": "lightning", "logreg": "plain"}
 
-// Overlapping returns n jobs of mixed models and lengths. Their lengths are lognormal
-// (σ = 1), as those of jobs in clusters are: one from the middle of each n-th of the
-// distribution, so that all seeds have the same work in sum (seconds of the whole pool).
-// Which job has which length and model, and when it is submitted, is random: at any time
-// within so long, the first at 0. Jobs are in the order of their submission.
+// Overlapping returns n jobs of mixed models, submitted at random within a time, in order.
+// Lengths are lognormal (σ = 1), as in clusters: one from the middle of each n-th of the
+// distribution, so that all seeds have the same total work (seconds of the whole pool).
 func Overlapping(n int, seed uint64, work float64, within time.Duration) []Job {
 	r := rand.New(rand.NewPCG(seed, 12))
 	jobs := make([]Job, n)
@@ -62,10 +57,9 @@ func Overlapping(n int, seed uint64, work float64, within time.Duration) []Job {
 	return jobs
 }
 
-// FlowCon3 is the three-job experiment of the FlowCon paper (ICPP 2019, section 5.3: a
-// variational autoencoder at 0 s, then MNIST in PyTorch at 40 s and in TensorFlow at 80 s,
-// done after about 390, 280 and 165 s), with time scaled down by five and work in the same
-// proportions (about 67 : 26 : 7).
+// FlowCon3 is the FlowCon paper's three-job experiment (ICPP 2019, section 5.3: a variational
+// autoencoder at 0 s, MNIST in PyTorch at 40 s and in TensorFlow at 80 s, done after about 390,
+// 280 and 165 s), scaled down by five, with proportional work (about 67 : 26 : 7).
 func FlowCon3() []Job {
 	return []Job{
 		{"vae", "vae", 52, 0},
@@ -74,10 +68,9 @@ func FlowCon3() []Job {
 	}
 }
 
-// Papers returns the single-node mixes of the FlowCon papers: of three jobs the one above;
-// of more, random submissions within 200 s, scaled down by ten. The papers' runs of 10 and
-// 15 jobs took 1385 and 1980 s: 13.5 s a job here. Sizes of single jobs are not published;
-// see Overlapping. The factor scales work and the times between submissions.
+// Papers returns the FlowCon papers' single-node mixes: FlowCon3, or more jobs at random within
+// 200 s, scaled down by ten. The runs of 10 and 15 jobs took 1385 and 1980 s: 13.5 s per job
+// here. Single sizes are unpublished; see Overlapping. factor scales work and intervals.
 func Papers(n int, seed uint64, factor float64) []Job {
 	jobs := FlowCon3()
 	if n != len(jobs) {
@@ -90,14 +83,12 @@ func Papers(n int, seed uint64, factor float64) []Job {
 	return jobs
 }
 
-// Steps is how many steps a job has on a machine where its model does so many per
-// CPU-second and the pool has so many cores.
+// Steps is a job's number of steps, given its model's speed and the pool.
 func (j Job) Steps(perCPUSecond float64, cores int) int {
 	return max(1, int(math.Round(j.Pool*perCPUSecond*float64(cores))))
 }
 
-// Task is the job's task, with the trainer's arguments. It says nothing of what it prints:
-// Ebbtide finds out.
+// Task does not declare its metric: Ebbtide detects it.
 func (j Job) Task(steps, threads int, seed uint64) Task {
 	return Task{
 		Name: j.Name,

@@ -36,7 +36,7 @@ func TestPapers(t *testing.T) {
 	must.Len(t, 3, three)
 	must.Eq(t, 4*time.Second, three[1].At)
 	must.Eq(t, 26, three[0].Pool)
-	must.Eq(t, three, Papers(3, 2, 0.5)) // the paper's own times
+	must.Eq(t, three, Papers(3, 2, 0.5)) // the paper's times
 	sum := 0.0
 	for _, j := range Papers(10, 1, 1) {
 		sum += j.Pool

@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command moves measures what a move costs: it moves a training to and fro between two
-// Nomad clients on this machine, and prints how long the training stood still and how
-// many of its steps were done twice. It needs root, cgroups and busybox; nothing stays
-// behind.
+// Command moves measures the cost of a move: it moves a training between two Nomad clients on
+// this machine, and prints its downtime and repeated steps. It needs root, cgroups and busybox,
+// and leaves nothing behind.
 package main
 
 import (
@@ -32,7 +31,6 @@ func main() {
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run measures; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("moves", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -64,14 +62,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // moved is one move, in seconds.
 type moved struct {
-	Gap     float64 // from the last step on the source to the first one on the target
-	Frozen  float64 // of it: from the task's standing still until Nomad was told
-	Restore float64 // of it: from the task's start on the target to its first step
-	Again   float64 // steps that were done twice
+	Gap     float64 // from the last step on the source to the first on the target
+	Frozen  float64 // of it: from the freeze to the registration
+	Restore float64 // of it: from the start on the target to the first step
+	Again   float64 // repeated steps
 	All     float64 // of the whole command
 }
 
-// measure moves a training so many times.
 func measure(ctx context.Context, moves int, logf func(string, ...any)) (all []moved, err error) {
 	h, err := harness.New(harness.Options{Logf: logf})
 	if err != nil {
@@ -116,7 +113,7 @@ func measure(ctx context.Context, moves int, logf func(string, ...any)) (all []m
 	return all, first.StopJob(ctx, id)
 }
 
-// hcl is the job: a step takes ten milliseconds, and each is written down.
+// hcl is the job: recorded steps of 10 ms.
 const hcl = `
 job "mover" {
   type = "batch"
@@ -149,10 +146,9 @@ job "mover" {
 }
 `
 
-// deadline is for one move. A healthy one takes some seconds.
+// deadline bounds a move; a healthy one takes seconds.
 const deadline = 2 * time.Minute
 
-// one moves the training once.
 func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m moved, next *api.Allocation, err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -171,7 +167,7 @@ func one(ctx context.Context, from, to *harness.Agent, alloc *api.Allocation) (m
 	}
 	var stands, told time.Time
 	opts := move.DefaultOptions()
-	opts.Poll = 50 * time.Millisecond
+	opts.PollInterval = 50 * time.Millisecond
 	opts.Claims, opts.Owner = memory.Claims{Store: memory.Store{Client: from.API, Namespace: "default", Path: "ebbtide/shim"}}, "moves"
 	opts.Report = func(p move.Phase, _ string) {
 		switch p {
@@ -216,13 +212,13 @@ func size(path string) int64 {
 	return info.Size()
 }
 
-// line is a report of the trainer's.
+// line is a trainer's report.
 type line struct {
 	Step    float64 `json:"step"`
-	Elapsed float64 `json:"elapsed_s"` // since the process began
+	Elapsed float64 `json:"elapsed_s"` // since the process's start
 }
 
-// lastStep is the last one that was written down whole.
+// lastStep is the last complete one.
 func lastStep(path string) (line, error) {
 	var l line
 	data, err := os.ReadFile(path)
@@ -240,7 +236,7 @@ func lastStep(path string) (line, error) {
 	return l, nil
 }
 
-// firstAfter is the first step beyond what was carried over.
+// firstAfter is the first step after the migrated ones.
 func firstAfter(path string, carried int64) (line, error) {
 	var l line
 	f, err := os.Open(path)
@@ -261,7 +257,6 @@ func firstAfter(path string, carried int64) (line, error) {
 	return l, nil
 }
 
-// table shows distributions.
 func table(all []moved) result.Table {
 	t := result.Table{
 		Title:  fmt.Sprintf("%d moves of a training between two clients on one machine", len(all)),

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package origin says where a measurement comes from: of which commit, on which machine.
+// Package origin identifies a measurement's commit and machine.
 package origin
 
 import (
@@ -18,8 +18,7 @@ import (
 // Dirty marks a commit with changes.
 const Dirty = "-dirty"
 
-// Commit is the commit of the working tree at root. Results are not part of it: they
-// change while it is measured.
+// Commit is the working tree's commit. Results are excluded: they change during measurement.
 func Commit(ctx context.Context, root string) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
@@ -39,7 +38,7 @@ func Commit(ctx context.Context, root string) (string, error) {
 	return commit, nil
 }
 
-// Machine says what this runs on: cores, processor and kernel.
+// Machine describes cores, processor and kernel.
 func Machine() string {
 	model := "unknown CPU"
 	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {

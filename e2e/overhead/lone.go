@@ -17,33 +17,31 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// loneRun is one measurement of a task that is alone on its node.
+// loneRun measures a task alone on its node.
 type loneRun struct {
 	Way     string  `json:"way"` // stock, weight or quota
 	Round   int     `json:"round"`
-	Seconds float64 `json:"seconds"`     // measured
+	Seconds float64 `json:"seconds"`     // duration
 	Cores   float64 `json:"cores"`       // CPU-seconds of the task per second
-	Left    float64 `json:"left_cores"`  // of the machine, by everything that is not of this run
-	Steps   float64 `json:"steps_per_s"` // of the task's training
+	Left    float64 `json:"left_cores"`  // machine's cores less those used outside of this run
+	Steps   float64 `json:"steps_per_s"` // of the training
 }
 
-// share is the part of the CPU that others left which went to the task. What is
-// missing to 1 was idle, or Nomad and the plugin used it. It says more than the
-// cores when the machine has other work.
+// share is the task's part of the CPU available to the run; the rest was idle, or used by Nomad
+// and the plugin. It is robust against other load.
 func (r loneRun) share() float64 { return r.Cores / r.Left }
 
-// ways are those in which the task is run. Each has a client of its own, so that
-// stock Nomad has no plugin at all.
+// ways have a client each, so that stock Nomad has no plugin.
 var ways = []string{"stock", "weight", "quota"}
 
-// measureLone measures the same task in all ways in turn.
+// measureLone measures all ways in turn.
 func measureLone(ctx context.Context, h *harness.Harness, o options, r *results) error {
 	l, err := newLone(ctx, h, o)
 	if err != nil {
 		return err
 	}
 	for round := range o.loneRounds {
-		// Another one begins each round: what repeats on the machine favours none.
+		// Rotated, so that recurring load favours none.
 		for i := range ways {
 			way := ways[(i+round)%len(ways)]
 			o.logf("Round %d of %d: a lone task, %s.", round+1, o.loneRounds, way)
@@ -59,7 +57,7 @@ func measureLone(ctx context.Context, h *harness.Harness, o options, r *results)
 	return nil
 }
 
-// lone is a server that runs all the time, and clients of which at most one runs.
+// lone is a server, and clients of which at most one runs.
 type lone struct {
 	options
 	h       *harness.Harness
@@ -67,11 +65,11 @@ type lone struct {
 	clients map[string]*harness.Agent // by way
 }
 
-// loneDeadline is for one measurement, less the time that it is meant to take.
+// loneDeadline bounds a measurement beyond its duration.
 const loneDeadline = 5 * time.Minute
 
 func newLone(ctx context.Context, h *harness.Harness, o options) (*lone, error) {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute) // a first run builds
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute) // the first run builds
 	defer cancel()
 	l := &lone{options: o, h: h, clients: make(map[string]*harness.Agent)}
 	var err error
@@ -82,7 +80,6 @@ func newLone(ctx context.Context, h *harness.Harness, o options) (*lone, error) 
 	return l, nil
 }
 
-// driver is the driver of the task.
 func driver(way string) string {
 	if way == "stock" {
 		return "exec"
@@ -90,8 +87,7 @@ func driver(way string) string {
 	return "ebbtide"
 }
 
-// loneJob wants all CPU that there is: the batch is so large that all threads are
-// busy nearly always.
+// loneJob uses all CPU: its batch keeps all threads busy.
 const loneJob = `
 job %q {
   type = "batch"
@@ -115,7 +111,7 @@ job %q {
 }
 `
 
-// run starts the client of a way, runs the task on it, measures, and ends both.
+// run starts a way's client, measures the task, and stops both.
 func (l *lone) run(ctx context.Context, way string) (run loneRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loneDeadline+l.interval+l.loneWindow)
 	defer cancel()
@@ -131,8 +127,7 @@ func (l *lone) run(ctx context.Context, way string) (run loneRun, err error) {
 	if err != nil {
 		return run, err
 	}
-	// As long in all ways: training may become cheaper or dearer as it goes on.
-	// By then the policy has decided on what it has measured.
+	// The same delay in all ways, as training costs may drift. The policy has decided by then.
 	if err := sleep(ctx, l.interval+5*time.Second); err != nil {
 		return run, err
 	}
@@ -152,7 +147,6 @@ func (l *lone) run(ctx context.Context, way string) (run loneRun, err error) {
 	return run, errors.Join(l.server.StopJob(ctx, job), client.Stop(ctx))
 }
 
-// start starts the client of a way.
 func (l *lone) start(ctx context.Context, way string) (*harness.Agent, error) {
 	client := l.clients[way]
 	if client != nil {
@@ -175,8 +169,7 @@ func (l *lone) start(ctx context.Context, way string) (*harness.Agent, error) {
 	return client, err
 }
 
-// unlimited waits until the policy has measured the task and given it all CPU, and
-// checks that the kernel has it so.
+// unlimited waits until the policy has given the task all CPU, and checks the kernel.
 func unlimited(ctx context.Context, file string, pid int) error {
 	return harness.Poll(ctx, "the task is measured and has no limit", func(context.Context) error {
 		st, err := status.ReadStatus(file)
@@ -194,7 +187,6 @@ func unlimited(ctx context.Context, file string, pid int) error {
 	})
 }
 
-// measure measures the task for a window.
 func (l *lone) measure(ctx context.Context, pid int, curve string) (run loneRun, err error) {
 	type moment struct {
 		reading
@@ -230,7 +222,6 @@ func (l *lone) measure(ctx context.Context, pid int, curve string) (run loneRun,
 	return run, nil
 }
 
-// lastPoint is the newest point of a trainer's curve.
 func lastPoint(path string) (mix.Point, error) {
 	f, err := os.Open(path)
 	if err != nil {

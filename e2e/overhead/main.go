@@ -1,11 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command overhead measures on a real Nomad what Ebbtide itself costs: the CPU of
-// the plugin with many tasks, under policy flowcon and under none, and the CPU
-// that a task alone on its node gets with the plugin and without. What is compared
-// alternates in one run, and every round is printed. It needs root, cgroups and
-// busybox; nothing stays behind.
+// Command overhead measures Ebbtide's own cost on a real Nomad: the plugin's CPU with many
+// tasks, under flowcon and none, and the CPU of a lone task with and without the plugin.
+// Compared configurations alternate, and each round is printed. It needs root, cgroups and
+// busybox, and leaves nothing behind.
 package main
 
 import (
@@ -25,7 +24,6 @@ func main() {
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run measures what is asked for; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
 	switch {
@@ -60,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// parts are what can be measured.
+// parts are the measurements.
 var parts = []struct {
 	name    string
 	measure func(context.Context, *harness.Harness, options, *results) error
@@ -70,8 +68,7 @@ var parts = []struct {
 	{"lone", measureLone, printLone},
 }
 
-// inHarness makes a harness for a part of the run, and keeps its logs if that
-// fails.
+// inHarness runs a measurement, and keeps its logs if it fails.
 func (o options) inHarness(ctx context.Context, do func(*harness.Harness) error) error {
 	h, err := harness.New(harness.Options{Logf: o.logf})
 	if err != nil {
@@ -85,15 +82,14 @@ func (o options) inHarness(ctx context.Context, do func(*harness.Harness) error)
 	}
 	left := h.Close()
 	if left != nil {
-		o.logf("%v", left) // told also when the run was interrupted
+		o.logf("%v", left) // also if interrupted
 	}
 	return errors.Join(err, left)
 }
 
-// options are the command line's.
 type options struct {
 	what     string // plugin, lone or both
-	out      string // directory of the figures
+	out      string // directory of the results
 	interval time.Duration
 
 	tasks  int
@@ -104,7 +100,7 @@ type options struct {
 	loneRounds int
 	loneWindow time.Duration
 
-	given map[string]string // all of them as text, by name
+	given map[string]string // as text, by name
 	logf  func(format string, args ...any)
 }
 

@@ -17,38 +17,36 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
-// pluginFile is the plugin's file in the agent's plugin directory.
 const pluginFile = "ebbtide-driver"
 
 // pluginRun is one measurement of the plugin.
 type pluginRun struct {
 	Policy  string  `json:"policy"`
 	Round   int     `json:"round"`
-	Seconds float64 `json:"seconds"` // measured
+	Seconds float64 `json:"seconds"` // duration
 
-	// CPU, in % of one core: of the plugin's process; of the executors, which
-	// stock Nomad has as well; of the agent's process.
+	// CPU in % of one core: of the plugin, the executors, which stock Nomad has too, and the
+	// agent.
 	Plugin    float64 `json:"plugin_pct"`
 	Executors float64 `json:"executors_pct"`
 	Agent     float64 `json:"agent_pct"`
 
 	RSS        float64        `json:"rss_mib"`      // of the plugin, at the end
-	Busy       float64        `json:"busy_cores"`   // of the machine, all of the above included
-	Categories map[string]int `json:"categories"`   // tasks in each, at the end
+	Busy       float64        `json:"busy_cores"`   // of the machine, in total
+	Categories map[string]int `json:"categories"`   // tasks by category, at the end
 	StatusAge  float64        `json:"status_age_s"` // of the oldest status, at the end
-	Changes    int            `json:"changes"`      // events in the tasks' histories
+	Changes    int            `json:"changes"`      // events in the histories
 	Pictures   int            `json:"pictures"`     // tasks with a new one
 }
 
-// measurePlugin measures the plugin under both policies in turn.
+// measurePlugin measures both policies in turn.
 func measurePlugin(ctx context.Context, h *harness.Harness, o options, r *results) error {
 	f, err := newFleet(ctx, h, o)
 	if err != nil {
 		return err
 	}
 	for round := range o.rounds {
-		// Every other round the other way round: what drifts, such as the length
-		// of the tasks' histories, favours neither.
+		// Alternating, so that drift such as growing histories favours none.
 		order := []string{"flowcon", "none"}
 		if round%2 == 1 {
 			slices.Reverse(order)
@@ -70,16 +68,15 @@ func measurePlugin(ctx context.Context, h *harness.Harness, o options, r *result
 	return nil
 }
 
-// fleet is an agent whose node has many tasks that report and hardly compute.
+// fleet is an agent with many tasks that report but hardly compute.
 type fleet struct {
 	options
 	agent *harness.Agent
-	paths []string // the paths of the tasks' files, without .json, .csv and .png
+	paths []string // of the tasks' files, without extension
 }
 
-// reporter is what each task does: a line a second. Every other task's loss falls
-// and falls; that of the rest becomes noise after a while. So there are always
-// growing and converged tasks, and the policy has to decide every interval.
+// reporter prints a line per second. Every other task keeps growing, the rest converges to
+// noise, so the policy has to decide at each interval.
 const reporter = `n=0
 while :; do
   n=$((n + 1))
@@ -91,7 +88,7 @@ while :; do
   sleep 1
 done`
 
-// fleetJob is its job; the disk is what the scheduler counts for each task.
+// fleetJob is its job; the scheduler counts the disk per task.
 const fleetJob = `
 job "fleet" {
   type = "batch"
@@ -119,9 +116,8 @@ job "fleet" {
 }
 `
 
-// newFleet starts an agent and all of the tasks.
 func newFleet(ctx context.Context, h *harness.Harness, o options) (*fleet, error) {
-	// On two cores an executor takes a second or two to start.
+	// On two cores an executor starts in a second or two.
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute+time.Duration(o.tasks)*5*time.Second)
 	defer cancel()
 	f := &fleet{options: o}
@@ -159,13 +155,13 @@ func newFleet(ctx context.Context, h *harness.Harness, o options) (*fleet, error
 	return f, err
 }
 
-// config is the plugin's configuration; what is not in it has its default.
+// config sets no more than necessary.
 func (f *fleet) config(policy string) string {
 	return fmt.Sprintf("engine = \"exec\"\npolicy = %q\ninterval = %q\n", policy, f.interval)
 }
 
-// restart restarts the agent with a policy, as an operator does, and waits until
-// the plugin has taken up all tasks and is over the work of its first moments.
+// restart restarts the agent with a policy, and waits until all tasks are recovered and initial
+// work is done.
 func (f *fleet) restart(ctx context.Context, policy string) error {
 	deadline, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -200,7 +196,6 @@ func (f *fleet) restart(ctx context.Context, policy string) error {
 	return sleep(ctx, f.settle)
 }
 
-// measure measures for a window.
 func (f *fleet) measure(ctx context.Context) (pluginRun, error) {
 	plugins := f.agent.PluginPIDs(pluginFile)
 	if len(plugins) != 1 {
@@ -239,7 +234,7 @@ func (f *fleet) measure(ctx context.Context) (pluginRun, error) {
 	return run, nil
 }
 
-// look adds what the plugin did for a task since a moment: it wrote, it decided.
+// look counts a task's writes and decisions since a moment.
 func (r *pluginRun) look(task string, since time.Time) error {
 	st, err := status.ReadStatus(task + ".json")
 	if err != nil {
@@ -262,7 +257,6 @@ func (r *pluginRun) look(task string, since time.Time) error {
 	return nil
 }
 
-// sleep waits, unless the run is ended.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -15,18 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userHZ is the unit of the CPU times in /proc, ticks per second, on every Linux
-// that Go runs on.
+// userHZ is the unit of CPU times in /proc, in ticks per second.
 const userHZ = 100
 
-// reading is what CPU has been used up to a moment.
+// reading is the CPU used until a moment.
 type reading struct {
 	at      time.Time
-	groups  []float64 // by groups of processes, in CPU-seconds
-	machine float64   // by the whole machine, in CPU-seconds
+	groups  []float64 // CPU-seconds by group of processes
+	machine float64   // CPU-seconds
 }
 
-// readCPU reads the CPU of groups of processes, each of which must exist.
+// readCPU reads groups of existing processes.
 func readCPU(groups [][]int) (reading, error) {
 	r := reading{at: time.Now(), groups: make([]float64, len(groups))}
 	for i, pids := range groups {
@@ -50,7 +49,6 @@ func readCPU(groups [][]int) (reading, error) {
 	return r, err
 }
 
-// cores is what each group used since an earlier reading, in cores.
 func (r reading) cores(since reading) []float64 {
 	cores := make([]float64, len(r.groups))
 	for i := range cores {
@@ -59,16 +57,13 @@ func (r reading) cores(since reading) []float64 {
 	return cores
 }
 
-// busy is what the whole machine used since an earlier reading, in cores.
 func (r reading) busy(since reading) float64 {
 	return (r.machine - since.machine) / r.at.Sub(since.at).Seconds()
 }
 
-// processCPU reads utime and stime, in seconds, from /proc/<pid>/stat: all threads
-// of the process, its children apart.
+// processCPU parses utime and stime of /proc/<pid>/stat, in seconds, without children.
 func processCPU(stat string) (float64, error) {
-	// The command's name is in parentheses and may hold any character. utime is
-	// field 14 of the line, the name field 2.
+	// The name (field 2) is in parentheses and may contain anything; utime is field 14.
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("its stat is short: %q", stat)
@@ -76,9 +71,8 @@ func processCPU(stat string) (float64, error) {
 	return ticks(fields[11], fields[12])
 }
 
-// machineCPU reads from /proc/stat, in CPU-seconds, what all CPUs did but idle or
-// wait for a disk. What the host of a virtual machine took away (steal) counts as
-// done: it was not there to be used.
+// machineCPU parses the busy CPU-seconds of /proc/stat. Time stolen by a hypervisor counts as
+// busy, as it was unavailable.
 func machineCPU(stat string) (float64, error) {
 	first, _, _ := strings.Cut(stat, "\n")
 	f := strings.Fields(first) // cpu user nice system idle iowait irq softirq steal …
@@ -88,7 +82,7 @@ func machineCPU(stat string) (float64, error) {
 	return ticks(f[1], f[2], f[3], f[6], f[7], f[8])
 }
 
-// ticks adds up numbers of ticks, in seconds.
+// ticks sums ticks, in seconds.
 func ticks(fields ...string) (float64, error) {
 	var sum uint64
 	for _, f := range fields {
@@ -101,7 +95,7 @@ func ticks(fields ...string) (float64, error) {
 	return float64(sum) / userHZ, nil
 }
 
-// rss is the memory of a process that is in RAM, in MiB.
+// rss is in MiB.
 func rss(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -115,7 +109,6 @@ func rss(pid int) (float64, error) {
 	return pages * float64(os.Getpagesize()) / (1 << 20), err
 }
 
-// machine is where a run took place.
 type machine struct {
 	Cores  int    `json:"cores"`
 	CPU    string `json:"cpu"`

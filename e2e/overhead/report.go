@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
-// results are the JSON file.
+// results is the JSON file.
 type results struct {
 	Time    time.Time         `json:"time"` // of the start
 	Machine machine           `json:"machine"`
@@ -40,7 +40,6 @@ func (r results) write(path string) error {
 	return nil
 }
 
-// printPlugin writes the plugin's part for people.
 func printPlugin(w io.Writer, r results) {
 	fmt.Fprintf(w, "\nThe plugin with %s tasks that report once a second; CPU in %% of a core, over %s:\n\n", r.Options["tasks"], r.Options["window"])
 	fmt.Fprintln(w, "| policy | round | plugin | executors | Nomad | machine | plugin's RSS, MiB | categories | changes | pictures |")
@@ -56,7 +55,6 @@ func printPlugin(w io.Writer, r results) {
 		flowcon.Median, none.Median, flowcon.Median-none.Median, flowcon.Max-none.Min)
 }
 
-// counts writes how many tasks are in each category.
 func counts(m map[string]int) string {
 	var out []string
 	for _, c := range slices.Sorted(maps.Keys(m)) {
@@ -65,7 +63,6 @@ func counts(m map[string]int) string {
 	return strings.TrimSpace(strings.Join(out, ", "))
 }
 
-// printLone writes the lone task's part for people.
 func printLone(w io.Writer, r results) {
 	fmt.Fprintf(w, "\nA lone task that wants all CPU, over %s: cores, of those that everything else on the machine left, and training steps a second. The ratios to stock are of the cores, of the cores by those left, and of the steps:\n\n", r.Options["window-lone"])
 	fmt.Fprintln(w, "| round | stock | weight | quota | weight : stock, % | quota : stock, % |")
@@ -100,7 +97,7 @@ func printLone(w io.Writer, r results) {
 	}
 }
 
-// byRound sorts the lone task's measurements by round and way.
+// byRound groups measurements by round and way.
 func byRound(runs []loneRun) []map[string]loneRun {
 	var rounds []map[string]loneRun
 	for _, run := range runs {

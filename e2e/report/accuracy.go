@@ -16,15 +16,15 @@ import (
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
-// machine is what the simulator is calibrated by: the most cores that a training job uses,
-// and what its threads lose by waiting for each other (scenario.Scenario.Overhead).
+// machine calibrates the simulator: a job's maximum of cores, and its threads' losses
+// (scenario.Scenario.Overhead).
 type machine struct{ cap, overhead float64 }
 
-// replayed is a real run of training jobs, and the one under none with the same jobs.
+// replayed is a real run, and none's run of the same jobs.
 type replayed struct{ none, run result.Run }
 
-// accuracy compares real runs of 10 and 15 jobs with simulated ones of the same jobs: the
-// machine is calibrated on the first seed, and the error is of the others'.
+// accuracy compares real runs of 10 and 15 jobs with simulations, calibrated on the first seed;
+// the error is that of the other seeds.
 func (e evidence) accuracy() (values []value, on string, err error) {
 	x := e.bench[result.Train]
 	var first, rest []replayed
@@ -89,9 +89,9 @@ func (e evidence) accuracy() (values []value, on string, err error) {
 	return values, fmt.Sprintf("; calibrated on seed %d (a job uses %.1f cores at most, overhead %.2f), measured on the others", seeds[0], best.cap, best.overhead), nil
 }
 
-// off is by which part the simulated mean completion is more than the real one.
+// off is the relative error of the simulated mean completion.
 func (p replayed) off(x result.Experiment, m machine) (float64, error) {
-	// The agent and the plugin are there, too.
+	// Without the CPU of agent and plugin.
 	cores := x.Cores - p.run.Other/metrics.Run{Jobs: p.run.Jobs}.Present()
 	text := fmt.Sprintf("interval_s = %g\noverhead = %g\nnode \"node\" {\n  cores = %g\n}\nworkload \"generated\" {\n  jobs = %d\n}\n",
 		x.Interval, m.overhead, cores, len(p.none.Jobs))
@@ -122,7 +122,7 @@ func (p replayed) off(x result.Experiment, m machine) (float64, error) {
 	return mean(out.Jobs)/mean(p.run.Jobs) - 1, nil
 }
 
-// mean is the mean completion of jobs that have all ended.
+// mean completion of jobs that have all ended
 func mean(jobs []metrics.Job) float64 {
 	sum := 0.0
 	for _, j := range jobs {

@@ -13,12 +13,12 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// goal is one of the goals of fair finish.
+// goal is one of fair finish's goals.
 type goal struct {
 	what, wanted string
 	values       []value
 	reached      func(float64) bool
-	why          string // it is not reached, kept by hand
+	why          string // if missed; maintained by hand
 }
 
 type value struct {
@@ -27,13 +27,13 @@ type value struct {
 	text string
 }
 
-// ratios of a goal: at most so much.
+// most is a goal's upper bound of ratios.
 func most(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
 
-// goalCases are the real runs that the goals are for.
+// goalCases are the real runs with goals.
 func goalCases() []string { return []string{"10 jobs", "15 jobs"} }
 
-// goals is the table of the goals. Real ones are those with 10 and 15 jobs, mode weight.
+// goals renders the table of goals; real ones are for 10 and 15 jobs in mode weight.
 func (e evidence) goals() (string, error) {
 	const balanced, completion = "auto", "auto completion"
 	var failed error
@@ -66,7 +66,7 @@ func (e evidence) goals() (string, error) {
 	worst := func(s metrics.Summary) (float64, string) {
 		return s.Ratio.Max, fmt.Sprintf("%.2f (%s)", s.Ratio.Max, s.WorstJob)
 	}
-	// sim finds the simulated runs in which a figure is worst, on one node and on several.
+	// sim returns the worst simulations of a figure, on one node and on several.
 	sim := func(size string, policies []string, figure func(string, metrics.Summary) (float64, string)) []value {
 		var one, several []value
 		for _, r := range e.sim.Runs {
@@ -80,7 +80,7 @@ func (e evidence) goals() (string, error) {
 			for _, policy := range policies {
 				s, ok := of(r.Summaries, policy)
 				if !ok {
-					continue // with services there is auto alone
+					continue // with services only auto applies
 				}
 				if x, text := figure(r.Name, s); !math.IsNaN(x) && (len(*out) == 0 || x > (*out)[0].is) {
 					*out = []value{{r.Name + ", " + policy, x, text}}
@@ -143,7 +143,7 @@ func (e evidence) goals() (string, error) {
 	return table([]string{"goal", "wanted", "measured (simulated: the worst on one node, and on several)", ""}, rows), failed
 }
 
-// noise says by how much the CPU time of the same steps differs between real runs.
+// noise is the difference of CPU time for the same steps between real runs.
 func (e evidence) noise(policies []string) string {
 	var all []float64
 	for _, kase := range goalCases() {
@@ -158,13 +158,13 @@ func (e evidence) noise(policies []string) string {
 		percent(slices.Min(all)), percent(slices.Max(all)))
 }
 
-// publication is a row of what papers have published.
+// publication is a row of published results.
 type publication struct {
 	system, setting, result string
 
-	what, kase, policy string // the real runs with the paper's policy
-	sim, simPolicy     string // and the simulated ones
-	note               string // instead of both, kept by hand
+	what, kase, policy string // our real runs with its policy
+	sim, simPolicy     string // and simulated ones
+	note               string // instead of both, maintained by hand
 }
 
 func publications() []publication {
@@ -193,7 +193,7 @@ func publications() []publication {
 	}
 }
 
-// published is the table of published results. Intervals of simulations are in sim.json.
+// published renders the table of published results. Intervals of simulations are in sim.json.
 func (e evidence) published() (string, error) {
 	text := func(s metrics.Summary, targets bool, change func(metrics.Interval) string) string {
 		out := fmt.Sprintf("%s; makespan %s; jobs × %.2f…%.2f; slower %.0f",

@@ -1,14 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command report makes docs/evaluation.md, and what README.md says of the demo, of the
-// result files in docs/results. Run it in the root of the repository:
+// Command report generates docs/evaluation.md, and README.md's section on the demo, from
+// docs/results. Run it in the repository's root:
 //
-//	go run ./e2e/report                  # the documents again
-//	go run ./e2e/report -simulate DIR    # the simulations before, with DIR's curves and traces: minutes
+//	go run ./e2e/report                  # generate the documents
+//	go run ./e2e/report -simulate DIR    # simulate first, with DIR's curves and traces; takes minutes
 //
-// Real runs are those of e2e/bench (train.json and so on) and e2e/demo (demo.json); what
-// has no file is told to be not run.
+// Real runs are from e2e/bench (train.json etc.) and e2e/demo (demo.json); missing ones are
+// reported as not run.
 package main
 
 import (
@@ -20,10 +20,9 @@ import (
 	"path/filepath"
 )
 
-// Files of the repository.
 const (
 	results = "docs/results"
-	// quota is the training jobs in mode quota, measured apart from those in mode weight.
+	// quota is mode quota's runs, measured separately.
 	quota      = "quota/train"
 	evaluation = "docs/evaluation.md"
 	readme     = "README.md"

@@ -23,14 +23,14 @@ import (
 //go:embed evaluation.tmpl.md
 var text string
 
-// report is what is known.
+// evidence is all results.
 type evidence struct {
 	sim   simulations
-	bench map[string]result.Experiment // by what was measured
-	demo  *demo.Experiment             // nil = not run
+	bench map[string]result.Experiment // by experiment
+	demo  *demo.Experiment             // nil if not run
 }
 
-// render makes the documents, by their names, of the results.
+// render returns the documents by name.
 func render(root string) (map[string][]byte, error) {
 	e, err := load(filepath.Join(root, results))
 	if err != nil {
@@ -79,7 +79,7 @@ func render(root string) (map[string][]byte, error) {
 	}, nil
 }
 
-// load reads the results; of those of real runs each may be missing.
+// load reads the results; real runs may be missing.
 func load(dir string) (evidence, error) {
 	e := evidence{bench: make(map[string]result.Experiment)}
 	if _, err := read(filepath.Join(dir, "sim.json"), &e.sim, true); err != nil {
@@ -108,7 +108,7 @@ func load(dir string) (evidence, error) {
 	return e, err
 }
 
-// read decodes a file. It says whether the file is there; one that must be is an error.
+// read decodes a file, and reports whether it exists.
 func read(path string, into any, must bool) (bool, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !must {
@@ -123,7 +123,7 @@ func read(path string, into any, must bool) (bool, error) {
 	return true, nil
 }
 
-// jobsOf are the trainings of a run with targets; each ends at its objective.
+// jobsOf returns a run's trainings with targets, which end at their objective.
 func jobsOf(r result.Run) []metrics.Job {
 	known := func(x result.Number) *float64 {
 		if f := float64(x); f == f {
@@ -143,7 +143,6 @@ func jobsOf(r result.Run) []metrics.Job {
 	return jobs
 }
 
-// simOf finds the summary of a policy in a simulation.
 func (e evidence) simOf(set, policy string) (metrics.Summary, error) {
 	for _, r := range e.sim.Runs {
 		if r.Name == set {
@@ -164,7 +163,6 @@ func of(all []metrics.Summary, policy string) (metrics.Summary, bool) {
 	return metrics.Summary{}, false
 }
 
-// realOf finds the summary of a variant in a real experiment.
 func (e evidence) realOf(what, kase, mode, variant string) (metrics.Summary, bool, error) {
 	x, ok := e.bench[what]
 	if !ok {
@@ -179,7 +177,7 @@ func (e evidence) realOf(what, kase, mode, variant string) (metrics.Summary, boo
 	return metrics.Summary{}, false, err
 }
 
-// cited is what a variant does to real training jobs, in a sentence.
+// cited is a sentence on a variant's effect on real jobs.
 func (e evidence) cited(kase, variant string) (string, error) {
 	s, ok, err := e.realOf(result.Train, kase, "weight", variant)
 	if err != nil || !ok {
@@ -189,13 +187,13 @@ func (e evidence) cited(kase, variant string) (string, error) {
 		change(s.Time(metrics.Completion).Ratio), s.Runs, change(s.Time(metrics.Makespan).Ratio), 100*s.Slower, s.Ratio.Max), nil
 }
 
-// points writes a ratio as a change in percent, and percent does so with the unit.
+// points renders a ratio as a change in percent, and percent adds the unit.
 func points(ratio float64) string  { return minus(fmt.Sprintf("%+.1f", 100*(ratio-1))) }
 func percent(ratio float64) string { return points(ratio) + " %" }
 
 func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
 
-// change writes a ratio as a change in percent with its interval.
+// change adds the interval.
 func change(i metrics.Interval) string {
 	switch i.N {
 	case 0:
@@ -206,7 +204,6 @@ func change(i metrics.Interval) string {
 	return minus(fmt.Sprintf("%+.1f [%+.1f…%+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1)))
 }
 
-// table writes a table.
 func table(header []string, rows [][]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat(" --- |", len(header)))

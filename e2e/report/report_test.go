@@ -21,7 +21,7 @@ import (
 
 const top = "../.."
 
-// What is committed is what the committed results give.
+// Committed documents match committed results.
 func TestCommitted(t *testing.T) {
 	files, err := render(top)
 	must.NoError(t, err)
@@ -32,7 +32,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// What the readme has measured stands in the evaluation.
+// README's figures are in the evaluation.
 func TestCited(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(top, evaluation))
 	must.NoError(t, err)
@@ -48,7 +48,7 @@ func TestCited(t *testing.T) {
 	}
 }
 
-// copied is a root with the committed simulations, and a README.
+// copied is a root with the committed simulations and a README.
 func copied(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -73,7 +73,7 @@ func job(id string, end float64) metrics.Job {
 	return metrics.Job{ID: id, StartS: &start, EndS: &end, Quality50S: &half, Quality95S: &half, CPUS: end}
 }
 
-// line is the line of a text that begins so.
+// line returns the line with this prefix.
 func line(t *testing.T, text, begin string) string {
 	t.Helper()
 	for l := range strings.Lines(text) {
@@ -85,7 +85,7 @@ func line(t *testing.T, text, begin string) string {
 	return ""
 }
 
-// Real runs come from their files: the goals are judged by them, and losers named.
+// Goals are judged by real runs, and losers are named.
 func TestReal(t *testing.T) {
 	root := copied(t)
 	train := result.Experiment{
@@ -152,14 +152,14 @@ func TestBadInput(t *testing.T) {
 	must.ErrorContains(t, err, "reading results")
 }
 
-// Every simulation can be done: its scenario has what its policies need.
+// Each scenario has what its policies need.
 func TestPlan(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, p := range plan() {
 		must.False(t, seen[p.name], must.Sprint(p.name))
 		seen[p.name] = true
 		if p.scenario == "adaptdl" || p.scenario == "alibaba" {
-			continue // their data is not part of the repository
+			continue // their data is not in the repository
 		}
 		for _, policy := range p.policies {
 			_, err := ebbtide("ebbtide sim -jobs 1 -scenario sim/scenarios/"+p.scenario+".hcl -policy "+policy, top, "")

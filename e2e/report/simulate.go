@@ -27,26 +27,25 @@ type simulations struct {
 	Runs    []simulation `json:"runs"`
 }
 
-// simulation is one run of `ebbtide sim`.
 type simulation struct {
 	Name      string            `json:"name"`
 	Command   string            `json:"command"`
 	Summaries []metrics.Summary `json:"summaries"`
 }
 
-// planned is a simulation to do.
+// planned is a simulation to run.
 type planned struct {
 	name, scenario, sizes string
-	jobs                  int // 0 = the scenario's
+	jobs                  int // 0 for the scenario's
 	policies              []string
-	plot                  string // policies of a picture, "" = none
+	plot                  string // policies to plot, "" for none
 }
 
-// seeds is how many runs each policy has.
+// seeds per policy
 const seeds = 30
 
-// What is known of the sizes of jobs matters to fair finish alone, so the other policies
-// run once. Policies that are made for jobs are left out where there are services.
+// Knowledge of sizes only matters to fair finish, so other policies run once. Policies for jobs
+// are omitted if there are services.
 var (
 	ours    = []string{"auto", "fsp-completion", "fsp-linear"}
 	others  = []string{"flowcon", "flowcon-published", "las", "equal", "srpt"}
@@ -94,8 +93,7 @@ func plan() []planned {
 
 func join(a, b []string) []string { return append(append([]string(nil), a...), b...) }
 
-// simulate does all simulations and writes them to the directory of results. Data is the
-// directory of real curves and traces.
+// simulate runs all simulations and writes their results. data has real curves and traces.
 func simulate(ctx context.Context, root, data string, log io.Writer) error {
 	commit, err := origin.Commit(ctx, root)
 	if err != nil {
@@ -138,7 +136,7 @@ func simulate(ctx context.Context, root, data string, log io.Writer) error {
 	return nil
 }
 
-// ebbtide runs a command as it is printed, but for where files are.
+// ebbtide runs a command as printed, with actual paths.
 func ebbtide(command, root, data string) ([]byte, error) {
 	args := strings.Fields(command)[1:]
 	for i, a := range args {
@@ -156,11 +154,10 @@ func ebbtide(command, root, data string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// digits are those of a number that no table needs.
+// digits are beyond any table's precision.
 var digits = regexp.MustCompile(`(\.\d{5})\d+`)
 
-// encode writes simulations as JSON with a line for each policy, and numbers with five
-// decimals.
+// encode writes a line per policy, with five decimals.
 func encode(s simulations) ([]byte, error) {
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -18,7 +18,6 @@ var times = []string{metrics.Completion, metrics.Makespan, "quality_50", metrics
 
 const timesHeader = "completion, %|makespan, %|50 % quality, %|95 % quality, %|worst job|slower, %"
 
-// cells are those of timesHeader.
 func cells(s metrics.Summary, times []string) []string {
 	var out []string
 	for _, name := range times {
@@ -27,12 +26,10 @@ func cells(s metrics.Summary, times []string) []string {
 	return append(out, fmt.Sprintf("%.2f (%s)", s.Ratio.Max, s.WorstJob), fmt.Sprintf("%.0f", 100*s.Slower))
 }
 
-// notRun says that a file is missing.
 func notRun(what string) string {
 	return fmt.Sprintf("Not run: there is no `%s/%s.json` (`make bench BENCH='-what %s'`).", results, what, what)
 }
 
-// originOf says where a real experiment comes from.
 func originOf(x result.Experiment) string {
 	var list []string
 	for _, s := range result.Seeds(x.Runs, func(result.Run) bool { return true }) {
@@ -42,7 +39,7 @@ func originOf(x result.Experiment) string {
 		x.Machine, x.Nomad, x.Commit, strings.Join(list, ", "), strings.Join(x.Commands, "`, `"))
 }
 
-// real is the table of real training jobs.
+// real renders the table of real training jobs.
 func (e evidence) real(what string) (string, error) {
 	x, ok := e.bench[what]
 	if !ok {
@@ -78,7 +75,6 @@ func (e evidence) real(what string) (string, error) {
 	return out, nil
 }
 
-// served are the tables of services.
 func (e evidence) served() string {
 	x, ok := e.bench[result.DQoES]
 	if !ok {
@@ -93,7 +89,6 @@ func (e evidence) served() string {
 	return out
 }
 
-// mixed are the tables of all kinds on one node.
 func (e evidence) mixed() string {
 	x, ok := e.bench[result.Auto]
 	if !ok {
@@ -108,7 +103,6 @@ func (e evidence) mixed() string {
 	return out
 }
 
-// columns writes some of a table's columns.
 func columns(t result.Table, which ...int) string {
 	pick := func(row []string) []string {
 		var out []string
@@ -124,7 +118,6 @@ func columns(t result.Table, which ...int) string {
 	return t.Title + ":\n\n" + table(pick(t.Header), rows)
 }
 
-// demoTable is the demo's result.
 func (e evidence) demoTable() (string, error) {
 	if e.demo == nil {
 		return "", nil
@@ -148,7 +141,7 @@ func (e evidence) demoTable() (string, error) {
 	return origin + "\n\n" + table(append([]string{"policy × seeds"}, strings.Split(timesHeader, "|")...), rows), nil
 }
 
-// sets are the names of the simulated scenarios, without those of published runs.
+// sets are the simulated scenarios, without published runs.
 func (e evidence) sets() []string {
 	var out []string
 	for _, r := range e.sim.Runs {
@@ -163,7 +156,7 @@ func (e evidence) simOrigin() string {
 	return fmt.Sprintf("%s; commit %s; seeds 1 to %d", e.sim.Machine, e.sim.Commit, e.sim.Seeds)
 }
 
-// simulated is the table of the simulated scenarios under fair finish.
+// simulated renders the scenarios under fair finish.
 func (e evidence) simulated() (string, error) {
 	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`, %|sizes known: completion, %|worst job|of `srpt`, %", "|")...)
 	var rows [][]string
@@ -171,7 +164,7 @@ func (e evidence) simulated() (string, error) {
 		for _, policy := range []string{"auto", "fsp-completion"} {
 			s, err := e.simOf(set+" estimated", policy)
 			if err != nil && policy != "auto" {
-				continue // with services there is auto alone
+				continue // with services only auto applies
 			}
 			if err != nil {
 				return "", err
@@ -181,14 +174,14 @@ func (e evidence) simulated() (string, error) {
 				return "", err
 			}
 			row := append([]string{set, policy}, cells(s, times)...)
-			row[len(row)-2] = fmt.Sprintf("%.2f", s.Ratio.Max) // who it is says nothing here
+			row[len(row)-2] = fmt.Sprintf("%.2f", s.Ratio.Max) // the name is meaningless here
 			rows = append(rows, append(row, e.bound(set+" estimated", s), change(exact.Time(metrics.Completion).Ratio), fmt.Sprintf("%.2f", exact.Ratio.Max), e.bound(set+" exact", exact)))
 		}
 	}
 	return table(header, rows), nil
 }
 
-// bound is the part of SRPT's gain that a policy has.
+// bound is the fraction of SRPT's gain.
 func (e evidence) bound(set string, s metrics.Summary) string {
 	best, err := e.simOf(set, metrics.Bound)
 	if err != nil {
@@ -197,7 +190,7 @@ func (e evidence) bound(set string, s metrics.Summary) string {
 	return fmt.Sprintf("%.0f", 100*s.Gain()/best.Gain())
 }
 
-// compared is the table of the other policies in the simulated scenarios.
+// compared renders the other policies.
 func (e evidence) compared() string {
 	sets := e.sets()
 	var policies []string

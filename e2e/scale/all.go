@@ -20,14 +20,13 @@ import (
 type size struct {
 	percent float64
 	cluster nomad.Options
-	lists   []measure.Report // each by a process of its own; the last one with everything
+	lists   []measure.Report // by separate processes; the last one is complete
 	idle    *watched
 	follows *watched // with events at a low rate
-	rate    float64  // theirs, per second
+	rate    float64  // of these, per second
 	load    string   // of the machine, before
 }
 
-// all measures all sizes and prints what came out.
 func all(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	stderr = &shared{w: stderr}
 	logf := func(format string, args ...any) {
@@ -56,14 +55,12 @@ type shared struct {
 	w  io.Writer
 }
 
-// Write implements io.Writer.
 func (s *shared) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.w.Write(p)
 }
 
-// one measures one size.
 func one(ctx context.Context, o options, percent float64, watching bool, logf func(string, ...any), stderr io.Writer) (s size, err error) {
 	s = size{percent: percent, cluster: o.cluster(percent), rate: o.rate, load: load()}
 	logf("%d nodes, %d allocations; the machine's load is %s.", s.cluster.Nodes, s.cluster.Nodes*s.cluster.PerNode, s.load)
@@ -87,7 +84,7 @@ func one(ctx context.Context, o options, percent float64, watching bool, logf fu
 	if !watching || o.idle == 0 {
 		return s, s.refused(ctx, g)
 	}
-	// Decisions and lists have left requests behind that are not the daemon's.
+	// Other processes' requests would be counted.
 	g.close()
 	if g, err = generate(ctx, s.cluster, stderr); err != nil {
 		return s, err
@@ -114,8 +111,7 @@ func one(ctx context.Context, o options, percent float64, watching bool, logf fu
 	return s, s.refused(ctx, g)
 }
 
-// refused is an error if the shim has asked what the generator does not know: figures
-// would be those of errors then.
+// refused fails if the shim has sent unsupported requests, which would distort figures.
 func (s size) refused(ctx context.Context, g *generator) error {
 	r, err := g.requests(ctx)
 	if err != nil {

@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command scale measures what a large cluster costs the shim: how long it takes to list
-// it and how much memory, how many events a second are followed, how long decisions take,
-// and what a shim uses that has nothing to do. The cluster is a load generator (package
-// nomad) in a process of its own; the shim's code is the shim's, in another.
+// Command scale measures a large cluster's cost for the shim: time and memory of listing,
+// events per second, duration of decisions, and idle CPU. A load generator (package nomad) runs
+// in a process of its own, the shim's code in another.
 package main
 
 import (
@@ -34,15 +33,13 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// What the program runs as, by its first argument: the processes that it starts are
-// itself.
+// Roles of the processes, by the first argument.
 const (
 	asGenerator = "serve"
 	asMeasured  = "measured"
 	asEbbtide   = "ebbtide"
 )
 
-// options are those of the whole.
 type options struct {
 	nodes, perNode        int
 	trainings             float64
@@ -56,7 +53,6 @@ type options struct {
 	settle                time.Duration
 }
 
-// run runs the program; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := error(nil)
 	switch {
@@ -86,12 +82,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// usageError is a mistake in the arguments.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 
-// read reads flags.
 func read(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	fs.SetOutput(stderr)
 	err := fs.Parse(args)
@@ -147,7 +141,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, nil
 }
 
-// cluster is one of so many percent.
+// cluster scales the cluster to a percentage.
 func (o options) cluster(percent float64) nomad.Options {
 	return nomad.Options{Nodes: max(1, int(float64(o.nodes)*percent/100)), PerNode: o.perNode, Trainings: o.trainings, Seed: o.seed}
 }
@@ -180,7 +174,7 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// measured is the process that is measured. It prints a report.
+// measured is the measured process. It prints a report.
 func measured(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o measure.Options
 	fs := flag.NewFlagSet(asMeasured, flag.ContinueOnError)

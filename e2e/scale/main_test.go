@@ -19,7 +19,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/nomad"
 )
 
-// The program starts itself, which is the test here.
+// The test binary re-executes itself.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		main()
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The whole of it, with a cluster that is listed in no time.
+// All of it, with a small cluster.
 func TestRun(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{
@@ -63,7 +63,7 @@ func TestRun_usage(t *testing.T) {
 	must.Eq(t, 1, run(ended, []string{"-sizes", "0.1"}, &out, &errs))
 }
 
-// report is a measurement that meets all targets.
+// report meets all targets.
 func report() measure.Report {
 	return measure.Report{
 		Nodes: 10_000, Allocs: 100_000, ModelS: 10, PeakMiB: 200, EventsPerS: []float64{30_000, 40_000}, PlaceS: []float64{0.001, 0.002},
@@ -114,7 +114,7 @@ func TestQuantile(t *testing.T) {
 	must.True(t, math.IsNaN(quantile(nil, 0.5)))
 }
 
-// What it waits for may come in two pieces.
+// Its text may arrive in two writes.
 func TestFollower(t *testing.T) {
 	f := &follower{told: make(chan struct{}), what: []byte("following")}
 	fmt.Fprint(f, strings.Repeat("x", 10_000), "follo")

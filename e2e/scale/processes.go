@@ -26,7 +26,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/nomad"
 )
 
-// itself is a command that runs this program. It is told to end with ctx.
+// itself runs this program, stopped with ctx.
 func itself(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -35,19 +35,17 @@ func itself(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, exe, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
-	// Should this process be killed, none stays behind.
+	// Children die with this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd, nil
 }
 
-// generator is the load generator's process.
 type generator struct {
 	address string
 	cancel  context.CancelFunc
 	cmd     *exec.Cmd
 }
 
-// generate starts a load generator.
 func generate(ctx context.Context, o nomad.Options, stderr io.Writer) (*generator, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd, err := itself(ctx, asGenerator, "-nodes", strconv.Itoa(o.Nodes), "-per-node", strconv.Itoa(o.PerNode),
@@ -80,7 +78,6 @@ func (g *generator) close() {
 	_ = g.cmd.Wait()
 }
 
-// requests are those that it has had.
 func (g *generator) requests(ctx context.Context) (r nomad.Requests, err error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, g.address+nomad.RequestsPath, nil)
 	if err != nil {
@@ -112,16 +109,16 @@ func measureOnce(ctx context.Context, o measure.Options, stderr io.Writer) (r me
 	return r, json.Unmarshal(out, &r)
 }
 
-// watched is what a running shim has used.
+// watched is a running shim's use.
 type watched struct {
-	Cores    float64 // CPU, of one core
+	Cores    float64 // of one core
 	PeakMiB  float64
 	StepS    float64        // longest step of its loop
-	Requests nomad.Requests // to Nomad, from its start to its end
+	Requests nomad.Requests // from start to end
 }
 
-// watch runs `ebbtide shim` on a cluster, and watches it for a time from a moment after
-// it has begun to follow. Meanwhile act is called, if it is not nil.
+// watch runs `ebbtide shim` and measures it for a time, from settle after it is connected. act,
+// if not nil, runs during that time.
 func watch(ctx context.Context, g *generator, settle, long time.Duration, act func(context.Context) error, stderr io.Writer) (w watched, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -211,7 +208,7 @@ func watch(ctx context.Context, g *generator, settle, long time.Duration, act fu
 	}
 }
 
-// longestStep reads how long the loop of a shim was busy with one thing at most.
+// longestStep reads the shim's metric.
 func longestStep(ctx context.Context, web string) (float64, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+web+"/metrics", nil)
 	if err != nil {
@@ -231,7 +228,7 @@ func longestStep(ctx context.Context, web string) (float64, error) {
 	return 0, cmp.Or(lines.Err(), errors.New("the shim does not tell its longest step"))
 }
 
-// follower waits until something is written, and keeps the end.
+// follower waits for a text, and keeps the end of the output.
 type follower struct {
 	told chan struct{}
 	what []byte
@@ -239,7 +236,6 @@ type follower struct {
 	tail []byte
 }
 
-// Write implements io.Writer. It is called by one goroutine.
 func (f *follower) Write(p []byte) (int, error) {
 	f.tail = append(f.tail, p...)
 	if !f.seen && bytes.Contains(f.tail, f.what) {
@@ -250,20 +246,19 @@ func (f *follower) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the end of what was written, when the process has ended.
+// last is the end of an ended process's output.
 func (f *follower) last() []byte { return f.tail }
 
-// userHZ is the unit of the CPU times in /proc, ticks per second, on every Linux that Go
-// runs on.
+// userHZ is the unit of CPU times in /proc, in ticks per second.
 const userHZ = 100
 
-// cpu is what a process has used, in CPU-seconds.
+// cpu is a process's use in CPU-seconds.
 func cpu(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The command's name is in parentheses and may hold any character.
+	// The name is in parentheses and may contain anything.
 	text := string(data)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 13 {
@@ -280,7 +275,7 @@ func cpu(pid int) (float64, error) {
 	return sum, nil
 }
 
-// load is the machine's load average over a minute; "unknown" where it cannot be read.
+// load is the one-minute load average, "unknown" if unreadable.
 func load() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(data))

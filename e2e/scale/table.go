@@ -14,7 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/scale/measure"
 )
 
-// target is what a figure is to be at 100 %.
+// target is a figure's goal at 100 %.
 type target struct {
 	limit  float64
 	atMost bool
@@ -32,11 +32,11 @@ func (t target) met(v float64) bool {
 type row struct {
 	name   string
 	target *target
-	// of returns the figure that counts, and as it is written; NaN if it was not measured.
+	// of returns the figure and its text; NaN if not measured.
 	of func(size) (float64, string)
 }
 
-// table shows all sizes side by side, and says which targets are missed.
+// table lists all sizes, and missed targets.
 func table(o options, sizes []size) result.Table {
 	t := result.Table{
 		Title: fmt.Sprintf("The shim on a simulated cluster, seed %d, %d cores, %s: median (least … most) unless it says otherwise",
@@ -140,7 +140,7 @@ func rows(o options) []row {
 	}
 }
 
-// quantile is the least value that is not below that part of all; NaN without any.
+// quantile is the least value with that fraction at or below it; NaN for none.
 func quantile(values []float64, part float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -157,7 +157,6 @@ func scaled(values []float64, by float64) []float64 {
 	return out
 }
 
-// spread writes a distribution.
 func spread(values []float64, format string) string {
 	s := result.SpreadOf(values)
 	text := func(v float64) string { return fmt.Sprintf(format, v) }

@@ -1,8 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command trainer trains a small model on generated data. It is the load of Ebbtide's tests, demo and benchmarks:
-// a static binary that runs in an empty image, prints as well-known frameworks do, saves and resumes exactly.
+// Command trainer trains a small model on generated data, as the load of tests, demo and
+// benchmarks. It is static, runs in an empty image, prints like well-known frameworks, and
+// saves and resumes exactly.
 package main
 
 import (

@@ -18,7 +18,6 @@ import (
 	"time"
 )
 
-// archive writes the tarball of an architecture.
 func (r *release) archive(arch string, files []file) error {
 	target := r.name(arch, ".tar.gz")
 	top := strings.TrimSuffix(filepath.Base(target), ".tar.gz")
@@ -36,8 +35,8 @@ func (r *release) archive(arch string, files []file) error {
 	return os.WriteFile(target, data, 0o644)
 }
 
-// tarball is a compressed archive of files, under their archived names, in which everything
-// belongs to root and is as old as the release. Directories come before what is in them.
+// tarball compresses files under their archived names, owned by root and dated by the release,
+// directories before their contents.
 func tarball(files []file, at time.Time) ([]byte, error) {
 	var buf bytes.Buffer
 	zip := gzip.NewWriter(&buf)
@@ -50,7 +49,6 @@ func tarball(files []file, at time.Time) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// pack writes an archive to its end.
 func pack(out *tar.Writer, files []file, at time.Time) error {
 	made := make(map[string]bool)
 	var enter func(dir string) error
@@ -82,10 +80,9 @@ func pack(out *tar.Writer, files []file, at time.Time) error {
 	return out.Close()
 }
 
-// sumsFile is checked with `sha256sum -c`.
+// sumsFile is in the format of `sha256sum -c`.
 const sumsFile = "SHA256SUMS"
 
-// checksums writes the checksum of each file in a directory.
 func checksums(dir string) error {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {

@@ -13,22 +13,20 @@ import (
 	"strings"
 )
 
-// Where packages put things. What Nomad starts lies beside the data_dir of Nomad's own packages,
-// /opt/nomad/data, which set no plugin_dir; the library is for containers and not for the machine's
-// own programs.
+// Installation paths. Nomad's packages use the data_dir /opt/nomad/data and set no plugin_dir.
+// The library is for containers, not for the host's programs.
 const (
 	pluginDir = "/opt/nomad/plugins"
 	docDir    = "/usr/share/doc/ebbtide"
 )
 
-// file is a file of a release.
 type file struct {
-	installed string // its path in a package; "": it is in the archive only
-	archived  string // its path in the archive; "": it is in packages only
-	only      string // the kind of package that has it; "": all
+	installed string // path in a package; "" if only archived
+	archived  string // path in the archive; "" if only in packages
+	only      string // packager that includes it; "" for all
 	data      []byte
 	mode      fs.FileMode
-	config    bool // an administrator may have changed it: an upgrade keeps it
+	config    bool // upgrades keep an administrator's changes
 }
 
 // contents lists the files of an architecture.
@@ -68,7 +66,7 @@ func (r *release) contents(arch string) ([]file, error) {
 	licence, notice := source("LICENSE"), source("NOTICE")
 	add("", "LICENSE", 0o644, licence)
 	add(docDir+"/NOTICE", "NOTICE", 0o644, notice)
-	// Debian has the terms of a package in this one file.
+	// Debian requires a package's terms in this file.
 	add(docDir+"/copyright", "", 0o644, slices.Concat(notice, []byte("\n----\n\n"), licence))
 	for _, name := range []string{"README.md", "CHANGELOG.md"} {
 		add(docDir+"/"+name, name, 0o644, source(name))
@@ -83,7 +81,7 @@ func (r *release) contents(arch string) ([]file, error) {
 				return err
 			}
 			if entry.IsDir() {
-				if rel == filepath.Join("docs", "results") { // of our own measurements
+				if rel == filepath.Join("docs", "results") { // our own measurements
 					return fs.SkipDir
 				}
 				return nil

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Types of the Open Container Initiative's image format.
+// OCI image media types.
 const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
@@ -27,7 +27,6 @@ const (
 	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
-// descriptor refers to a blob.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -70,7 +69,7 @@ type imageConfig struct {
 	} `json:"rootfs"`
 }
 
-// layout is an image layout that is being made: blobs by their digest.
+// layout is an image layout under construction: blobs by digest.
 type layout struct{ blobs map[string][]byte }
 
 func (l *layout) add(mediaType string, data []byte) descriptor {
@@ -85,8 +84,8 @@ func (l *layout) addJSON(mediaType string, v any) (descriptor, error) {
 	return l.add(mediaType, data), err
 }
 
-// imageContents are the static program and the terms, and nothing else: Nomad's certificates are
-// of the cluster's own authority, which is named to the program.
+// imageContents returns the static program and the terms. Nomad's CA certificates are given to
+// the program by option.
 func (r *release) imageContents(arch string) ([]file, error) {
 	program, err := os.ReadFile(r.binary(arch, "ebbtide"))
 	if err != nil {
@@ -108,8 +107,8 @@ func (r *release) imageContents(arch string) ([]file, error) {
 	}, nil
 }
 
-// image writes the container image of the command for all architectures, as an archive that
-// skopeo, podman and Docker read.
+// image writes a multi-architecture image of the CLI as an archive for skopeo, podman and
+// Docker.
 func (r *release) image(arches []string, contents func(arch string) ([]file, error)) error {
 	l := layout{make(map[string][]byte)}
 	platforms := index{2, typeIndex, nil}
@@ -138,7 +137,7 @@ func (r *release) image(arches []string, contents func(arch string) ([]file, err
 			return fmt.Errorf("reading the image's files: %w", err)
 		}
 		config := imageConfig{platform: platform{arch, "linux"}, Created: r.time}
-		config.Config.User = "65534:65534" // nobody: it needs no rights of the machine
+		config.Config.User = "65534:65534" // nobody
 		config.Config.Env = []string{"PATH=/usr/bin"}
 		config.Config.Entrypoint = []string{"/usr/bin/ebbtide"}
 		config.Config.Labels = about

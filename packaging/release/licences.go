@@ -19,11 +19,10 @@ import (
 	"strings"
 )
 
-// programs are the Go programs of a release.
 var programs = []string{"ebbtide", "ebbtide-driver", "ebbtide-gpu"}
 
-// modules are what some programs of an architecture are made of, by what Go has noted in them,
-// without Ebbtide itself. A module that is replaced counts as what it is replaced by.
+// modules returns the modules linked into programs, from their build information, without
+// Ebbtide; replaced modules appear as their replacement.
 func (r *release) modules(arch string, programs ...string) (mods []*debug.Module, goVersion string, err error) {
 	for _, name := range programs {
 		info, err := buildinfo.ReadFile(r.binary(arch, name))
@@ -43,11 +42,11 @@ func (r *release) modules(arch string, programs ...string) (mods []*debug.Module
 	return mods, goVersion, nil
 }
 
-// termsName are files that hold terms, or what the terms ask to be passed on.
+// termsName matches files with terms, or with notices that terms require to be passed on.
 var termsName = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice|patents)`)
 
-// licences are the terms of everything that is linked into some programs: nearly all of them ask
-// that they be handed on with a binary.
+// licences returns the terms of everything linked into programs, most of which must accompany
+// binaries.
 func (r *release) licences(arch string, programs ...string) ([]byte, error) {
 	mods, goVersion, err := r.modules(arch, programs...)
 	if err != nil {
@@ -100,7 +99,7 @@ func (r *release) licences(arch string, programs ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// sources are the directories of the modules, by path and version.
+// sources returns the modules' directories by path@version.
 func (r *release) sources() (map[string]string, error) {
 	cmd := exec.Command("go", "list", "-m", "-json=Path,Version,Dir,Replace", "all")
 	cmd.Dir = r.root

@@ -1,12 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command release makes what is published of a version, from binaries that `make release` has
-// built: archives, Debian and RPM packages, an image of the command, bills of materials, notes and
-// checksums.
+// Command release builds a version's artefacts from the binaries of `make release`: archives,
+// Debian and RPM packages, an image, SBOMs, notes and checksums. Start with main.go.
 //
-// The same commit gives the same bytes: times are SOURCE_DATE_EPOCH, lists are sorted, and
-// nothing of the machine or of the directory is in a file.
+// Builds are reproducible: times are SOURCE_DATE_EPOCH, lists are sorted, and files contain
+// nothing of the machine or directory.
 package main
 
 import (
@@ -22,14 +21,13 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// release is what all files of a version have in common.
 type release struct {
 	version string
 	time    time.Time // of the commit
 	root    string    // of the repository
-	work    string    // holds a directory of binaries for each architecture
+	work    string    // has a directory of binaries per architecture
 	out     string
-	nfpm    string // the command that makes packages
+	nfpm    string // path of nfpm
 }
 
 func main() {
@@ -60,7 +58,7 @@ func (r *release) run(arches []string) error {
 	if err != nil {
 		return err
 	}
-	// Files of an earlier version must not get into the checksums.
+	// Leftovers of another version must not be in the checksums.
 	if err := errors.Join(os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
 		return fmt.Errorf("emptying the output directory: %w", err)
 	}
@@ -78,7 +76,6 @@ func (r *release) run(arches []string) error {
 	return checksums(r.out)
 }
 
-// publish makes the files of one architecture.
 func (r *release) publish(arch string) error {
 	files, err := r.contents(arch)
 	if err != nil {
@@ -98,10 +95,8 @@ func (r *release) publish(arch string) error {
 	return r.packages(arch, files)
 }
 
-// name is the file name of what is made for an architecture.
 func (r *release) name(arch, ending string) string {
 	return filepath.Join(r.out, fmt.Sprintf("ebbtide_%s_linux_%s%s", r.version, arch, ending))
 }
 
-// binary is a file that was built for an architecture.
 func (r *release) binary(arch, name string) string { return filepath.Join(r.work, arch, name) }

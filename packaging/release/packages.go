@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// recipe is the part of nfpm's configuration that is used. It is YAML, of which JSON is a part.
+// recipe is the used part of nfpm's configuration, written as JSON, which is valid YAML.
 type recipe struct {
 	Name            string              `json:"name"`
 	Arch            string              `json:"arch"`
@@ -65,7 +65,6 @@ const description = `CPU and GPU memory for deep-learning jobs on Nomad
  "ebbtide-gpu" lets several containers share a GPU's memory, and the command
  ebbtide sets them up, checks them, and moves jobs between nodes.`
 
-// packages makes the packages of an architecture with nfpm.
 func (r *release) packages(arch string, files []file) error {
 	libc, err := r.libc(arch)
 	if err != nil {
@@ -75,11 +74,11 @@ func (r *release) packages(arch string, files []file) error {
 	p := recipe{
 		Name: "ebbtide", Arch: arch, Platform: "linux", Version: r.version, Release: "1",
 		Section: "admin", Priority: "optional",
-		Maintainer:  "Ebbtide authors <authors@ebbtide.invalid>", // there is no mail address
+		Maintainer:  "Ebbtide authors <authors@ebbtide.invalid>", // no mail address exists
 		Description: description,
 		Homepage:    "https://github.com/ebbtide/ebbtide",
 		License:     "MPL-2.0 AND BUSL-1.1", // of Nomad's drivers in the plugins
-		// Names are taken as they are.
+		// Names are literal.
 		DisableGlobbing: true,
 		MTime:           r.time,
 		Scripts: map[string]string{
@@ -135,8 +134,7 @@ func (r *release) packages(arch string, files []file) error {
 	return nil
 }
 
-// ownDirs are the directories that go with the package, unless others have put something there.
-// RPM removes no others.
+// ownDirs returns the directories to remove with the package; RPM removes no others.
 func ownDirs(files []file) []string {
 	var dirs []string
 	for _, f := range files {
@@ -152,7 +150,7 @@ func (r *release) info(mode uint32) *fileInfo {
 	return &fileInfo{Mode: mode, Owner: "root", Group: "root", MTime: r.time}
 }
 
-// libc is the oldest version of the C library that the plugins run with.
+// libc returns the oldest glibc version that the plugins run with.
 func (r *release) libc(arch string) (string, error) {
 	oldest := []int{2, 17}
 	for _, name := range []string{"ebbtide-driver", "ebbtide-gpu"} {

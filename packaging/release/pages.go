@@ -14,7 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/cli"
 )
 
-// manual is the manual page of a command: its help, with the headings that people look for.
+// manual renders a command's help as a manual page.
 func manual(p cli.Page, all []cli.Page, version string, at time.Time) []byte {
 	title := pageName(p)
 	var out bytes.Buffer
@@ -30,7 +30,7 @@ func manual(p cli.Page, all []cli.Page, version string, at time.Time) []byte {
 		if len(lines) == 0 {
 			return
 		}
-		// As it is printed: lines are short, and tables stay tables.
+		// Unformatted: lines are short, and tables stay aligned.
 		fmt.Fprintf(&out, ".SH %s\n.nf\n", roff(strings.ToUpper(name)))
 		for _, line := range lines {
 			fmt.Fprintln(&out, roff(strings.TrimPrefix(line, "  ")))
@@ -74,7 +74,7 @@ func pageName(p cli.Page) string {
 	return strings.ReplaceAll(strings.TrimSpace("ebbtide "+p.Name), " ", "-")
 }
 
-// roff makes text safe for the formatter. A hyphen becomes one that can be copied.
+// roff escapes text for the formatter.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "→", `\(->`, "≥", `\(>=`, "…", "...").Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -99,7 +99,7 @@ func compress(data []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// manuals are the manual pages and the shells' completion, the files that are made of the commands' help.
+// manuals returns manual pages and shell completions, generated from the commands' help.
 func (r *release) manuals() ([]file, error) {
 	var out []file
 	pages := cli.Pages()
@@ -125,20 +125,19 @@ func (r *release) manuals() ([]file, error) {
 	), nil
 }
 
-// command is what is completed of one.
 type command struct {
 	name, about string
 	flags       []option
 }
 
 type option struct {
-	name  string // with its dashes, as the help has it
+	name  string // with its dashes
 	about string
-	value string // what the help calls its value; "": it has none
+	value string // placeholder in the help, "" for none
 	words []string
 }
 
-// kind is what is to be completed as the value of a flag: "file", "dir", "words" or "".
+// kind is what completes the flag's value: "file", "dir", "words" or "".
 func (f option) kind() string {
 	switch {
 	case len(f.words) > 0:
@@ -156,7 +155,7 @@ var (
 	moreLine = regexp.MustCompile(`^ {10,}(\S.*)$`)
 )
 
-// describe reads the commands' options from their help.
+// describe parses the commands' options from their help.
 func describe(pages []cli.Page) []command {
 	var out []command
 	for _, p := range pages {
@@ -183,7 +182,7 @@ func describe(pages []cli.Page) []command {
 	return out
 }
 
-// below are the commands of a command: "" has those that are one word.
+// below returns the subcommands of a command.
 func below(commands []command, name string) []command {
 	var out []command
 	for _, c := range commands {

@@ -79,7 +79,7 @@ func TestChecksums(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "b"), []byte("B"), 0o644))
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "a"), []byte("A"), 0o644))
-	for range 2 { // its own file does not count
+	for range 2 { // without its own file
 		must.NoError(t, checksums(dir))
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
@@ -87,7 +87,7 @@ func TestChecksums(t *testing.T) {
 	must.Eq(t, fmt.Sprintf("%x  a\n%x  b\n", sha256.Sum256([]byte("A")), sha256.Sum256([]byte("B"))), string(data))
 }
 
-// A release with binaries that are none: everything else must be there, once.
+// Placeholder binaries; every other file must be present once.
 func TestContents(t *testing.T) {
 	r := release{root: filepath.Join("..", ".."), work: t.TempDir()}
 	_, err := r.contents("amd64")
@@ -116,7 +116,6 @@ func TestContents(t *testing.T) {
 
 	must.Eq(t, []string{"/etc/ebbtide", "/opt/nomad/plugins", "/usr/lib/ebbtide", docDir, docDir + "/docs", docDir + "/jobspecs", docDir + "/jobspecs/acl"}, ownDirs(files))
 
-	// The default configuration of the shim is one.
 	shim := installed["/etc/ebbtide/shim.hcl"]
 	must.True(t, shim.config)
 	cfg, err := config.Parse(shim.data, "shim.hcl")
@@ -126,7 +125,7 @@ func TestContents(t *testing.T) {
 	must.Eq(t, want, cfg)
 }
 
-// Completion knows the options that the commands take, and no others.
+// Completion knows exactly the commands' options.
 func TestDescribe(t *testing.T) {
 	for _, c := range describe(cli.Pages()) {
 		if c.name == "" {
@@ -149,7 +148,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// shell runs a script with a shell, which must be there.
+// shell runs a script, and fails without the shell.
 func shell(t *testing.T, script string, argv ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(argv[0]); err != nil {
@@ -231,7 +230,7 @@ func TestManual(t *testing.T) {
 		out, err := cmd.Output()
 		must.NoError(t, err, must.Sprint(warnings.String()))
 		must.Eq(t, "", warnings.String(), must.Sprint(p.Name))
-		// Nothing of the help is lost.
+		// The page keeps all of the help.
 		plain := regexp.MustCompile(`.\x08`).ReplaceAllString(string(out), "") // of bold type
 		page := strings.Join(strings.Fields(plain), " ")
 		for line := range strings.Lines(p.Help) {
@@ -247,7 +246,7 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// goProgram is a program that Go has built: this test.
+// goProgram is a Go binary: this test.
 func goProgram(t *testing.T) []byte {
 	t.Helper()
 	self, err := os.Executable()
@@ -257,7 +256,6 @@ func goProgram(t *testing.T) []byte {
 	return data
 }
 
-// built is a release with programs that are all this test.
 func built(t *testing.T) *release {
 	t.Helper()
 	r := &release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC(), root: filepath.Join("..", ".."), work: t.TempDir(), out: t.TempDir()}
@@ -271,7 +269,6 @@ func built(t *testing.T) *release {
 	return r
 }
 
-// A bill of materials names each module that is linked once, and refers to nothing else.
 func TestSBOM(t *testing.T) {
 	r := built(t)
 	must.NoError(t, r.sbom("arm64"))
@@ -311,7 +308,7 @@ func TestLicences(t *testing.T) {
 	must.StrContains(t, string(terms), runtime.Version()+" (standard library), LICENSE")
 }
 
-// An image's blobs are what they are called, and everything that is referred to is there.
+// Digests match, and all references exist.
 func TestImage(t *testing.T) {
 	r := release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC(), out: t.TempDir()}
 	contents := func(arch string) ([]file, error) {

@@ -16,14 +16,13 @@ import (
 	"time"
 )
 
-// bom is a bill of materials, as CycloneDX 1.5 writes it.
+// bom is a CycloneDX 1.5 bill of materials.
 type bom struct {
-	Format     string      `json:"bomFormat"`
-	Spec       string      `json:"specVersion"`
-	Version    int         `json:"version"`
-	Metadata   metadata    `json:"metadata"`
-	Components []component `json:"components"`
-	// What contains what.
+	Format       string       `json:"bomFormat"`
+	Spec         string       `json:"specVersion"`
+	Version      int          `json:"version"`
+	Metadata     metadata     `json:"metadata"`
+	Components   []component  `json:"components"`
 	Dependencies []dependency `json:"dependencies"`
 }
 
@@ -57,8 +56,8 @@ type dependency struct {
 	Deps []string `json:"dependsOn,omitempty"`
 }
 
-// sbom writes what the programs of an architecture consist of. It is taken from the programs
-// themselves: what is linked, and not what go.mod could bring in.
+// sbom writes what the programs contain, from their build information, as go.mod lists more
+// than is linked.
 func (r *release) sbom(arch string) error {
 	const self = "github.com/ebbtide/ebbtide"
 	main := component{Ref: "ebbtide", Type: "application", Name: "ebbtide", Version: r.version,
@@ -80,7 +79,7 @@ func (r *release) sbom(arch string) error {
 		}
 		c := component{Ref: "file:" + name, Type: "file", Name: name, Version: r.version, Hashes: []hash{sum256(data)}}
 		top.Deps = append(top.Deps, c.Ref)
-		if path.Ext(name) == ".so" { // C, and nothing but our own
+		if path.Ext(name) == ".so" { // C without dependencies
 			add(c)
 			continue
 		}
@@ -115,14 +114,13 @@ func sum256(data []byte) hash {
 	return hash{"SHA-256", hex.EncodeToString(sum[:])}
 }
 
-// stdlib is Go's standard library, under the name that scanners know it by.
+// stdlib has the name that scanners expect.
 func stdlib(goVersion string) component {
 	p := "pkg:golang/stdlib@" + strings.TrimPrefix(goVersion, "go")
 	return component{Ref: p, Type: "library", Name: "stdlib", Version: goVersion, PURL: p}
 }
 
-// module is a module. Its checksum is that of go.sum, which is of the files of the module and no
-// plain hash, so it is a property.
+// module's checksum is a property because go.sum's hash is not that of a file.
 func module(m *debug.Module) component {
 	p := purl(m.Path, m.Version, "")
 	c := component{Ref: p, Type: "library", Name: m.Path, Version: m.Version, PURL: p}

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package actuator is the only part of the shim that changes anything: whatever a policy
-// wants has to pass its gate.
+// Package actuator limits the moves that policies start: in flight, per minute, per node and
+// per job.
 package actuator
 
 import (
@@ -14,39 +14,37 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// Gate says whether a move may begin: it knows how many there were lately, which are in
-// flight, and what became of a job's last ones. It is not safe for concurrent use.
+// Gate decides whether a move may start. It is not safe for concurrent use.
 type Gate struct {
 	limits config.Limits
 
-	begun    []time.Time // of moves in the last minute, in order
+	started  []time.Time // starts within the last minute, in order
 	inFlight int
-	touching map[string]int // moves in flight, by node
-	jobs     map[cluster.JobKey]*past
+	byNode   map[string]int // moves in flight by node
+	jobs     map[cluster.JobKey]*history
 }
 
-// past is what became of a job's moves.
-type past struct {
+// history is what the Gate knows of a job's moves.
+type history struct {
 	moving   bool
-	last     time.Time // the end of the last one
-	failures int       // in a row
+	last     time.Time // end of the last one
+	failures int       // consecutive
 }
 
-// NewGate returns a Gate.
 func NewGate(limits config.Limits) *Gate {
-	return &Gate{limits: limits, touching: make(map[string]int), jobs: make(map[cluster.JobKey]*past)}
+	return &Gate{limits: limits, byNode: make(map[string]int), jobs: make(map[cluster.JobKey]*history)}
 }
 
-// Limits sets other limits; they count from the next move on.
-func (g *Gate) Limits(limits config.Limits) { g.limits = limits }
+// SetLimits replaces the limits for moves yet to start.
+func (g *Gate) SetLimits(limits config.Limits) { g.limits = limits }
 
-// Remember takes over what an earlier leader knew: when a job's last move ended, and how
-// many have failed in a row.
-func (g *Gate) Remember(job cluster.JobKey, last time.Time, failures int) {
-	g.jobs[job] = &past{last: last, failures: failures}
+// Restore sets the history left by an earlier leader: when the job's last move ended, and its
+// consecutive failures.
+func (g *Gate) Restore(job cluster.JobKey, last time.Time, failures int) {
+	g.jobs[job] = &history{last: last, failures: failures}
 }
 
-// Forget drops a job that is no more.
+// Forget drops a job unless it is being moved.
 func (g *Gate) Forget(job cluster.JobKey) {
 	if p := g.jobs[job]; p != nil && !p.moving {
 		delete(g.jobs, job)
@@ -56,9 +54,9 @@ func (g *Gate) Forget(job cluster.JobKey) {
 // maxFailures bounds the doubling of the back-off.
 const maxFailures = 10
 
-// Closed says why a move may not begin now; "" if it may. The cooldown is the job's own; it
-// counts if it is the longer one.
-func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
+// Blocked says why a move may not start now, "" if it may. The longer of the job's cooldown and
+// the configured one applies.
+func (g *Gate) Blocked(now time.Time, job cluster.JobKey, cooldown time.Duration, from, to string) string {
 	if p := g.jobs[job]; p != nil {
 		wait := max(g.limits.Cooldown, cooldown)
 		what := "cooldown"
@@ -73,52 +71,49 @@ func (g *Gate) Closed(now time.Time, job cluster.JobKey, cooldown time.Duration,
 			return fmt.Sprintf("%s until %s", what, until.UTC().Format(time.RFC3339))
 		}
 	}
-	switch inFlight, begun := g.Spent(now); {
+	switch inFlight, begun := g.Usage(now); {
 	case inFlight >= g.limits.InFlight:
-		return fmt.Sprintf("%d moves are in flight, and no more may be", inFlight)
+		return fmt.Sprintf("%d moves are in flight, the limit", inFlight)
 	case begun >= g.limits.MovesPerMinute:
-		return fmt.Sprintf("%d moves have begun within a minute, and no more may", begun)
+		return fmt.Sprintf("%d moves started within a minute, the limit", begun)
 	}
 	for _, node := range []string{from, to} {
-		if g.touching[node] >= g.limits.PerNode {
-			return fmt.Sprintf("%d moves touch node %s, and no more may", g.touching[node], node)
+		if g.byNode[node] >= g.limits.PerNode {
+			return fmt.Sprintf("%d moves involve node %s, the limit", g.byNode[node], node)
 		}
 	}
 	return ""
 }
 
-// Spent is how many moves are in flight, and how many have begun within a minute.
-func (g *Gate) Spent(now time.Time) (inFlight, begun int) {
-	for len(g.begun) > 0 && now.Sub(g.begun[0]) >= time.Minute {
-		g.begun = g.begun[1:]
+// Usage returns the moves in flight and those started within a minute.
+func (g *Gate) Usage(now time.Time) (inFlight, begun int) {
+	for len(g.started) > 0 && now.Sub(g.started[0]) >= time.Minute {
+		g.started = g.started[1:]
 	}
-	return g.inFlight, len(g.begun)
+	return g.inFlight, len(g.started)
 }
 
-// Outcome is what became of a move.
 type Outcome int
 
-// The outcomes of a move.
 const (
 	Moved Outcome = iota
 	Failed
-	Refused // nothing has happened; the job waits as after a failure, others do not
-	Never   // nothing has happened, and another node is tried at once
+	Refused     // nothing was changed; the job backs off, the limits are not charged
+	Unplaceable // nothing was changed; another node is tried at once
 )
 
-// Begin notes that a move begins. The function it returns is to be called when it has
-// ended.
+// Begin records the start of a move. The caller must call end once.
 func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end func(at time.Time, outcome Outcome)) {
 	p := g.jobs[job]
 	if p == nil {
-		p = &past{}
+		p = &history{}
 		g.jobs[job] = p
 	}
 	p.moving = true
-	g.begun = append(g.begun, now)
+	g.started = append(g.started, now)
 	g.inFlight++
-	g.touching[from]++
-	g.touching[to]++
+	g.byNode[from]++
+	g.byNode[to]++
 	return func(at time.Time, outcome Outcome) {
 		p.moving = false
 		switch outcome {
@@ -127,19 +122,19 @@ func (g *Gate) Begin(now time.Time, job cluster.JobKey, from, to string) (end fu
 		case Failed, Refused:
 			p.last, p.failures = at, p.failures+1
 		}
-		if i := slices.Index(g.begun, now); i >= 0 && (outcome == Refused || outcome == Never) {
-			g.begun = slices.Delete(g.begun, i, i+1)
+		if i := slices.Index(g.started, now); i >= 0 && (outcome == Refused || outcome == Unplaceable) {
+			g.started = slices.Delete(g.started, i, i+1)
 		}
 		g.inFlight--
 		for _, node := range []string{from, to} {
-			if g.touching[node]--; g.touching[node] <= 0 {
-				delete(g.touching, node)
+			if g.byNode[node]--; g.byNode[node] <= 0 {
+				delete(g.byNode, node)
 			}
 		}
 	}
 }
 
-// Failures is how many moves of a job have failed in a row, and when the last one ended.
+// Failures returns a job's consecutive failures and when its last move ended.
 func (g *Gate) Failures(job cluster.JobKey) (failures int, last time.Time) {
 	if p := g.jobs[job]; p != nil {
 		return p.failures, p.last

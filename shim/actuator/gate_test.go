@@ -30,84 +30,83 @@ func gate(change func(*config.Limits)) *Gate {
 
 func TestGate_inFlight(t *testing.T) {
 	g := gate(nil)
-	must.Eq(t, "", g.Closed(start, job("a"), 0, "n1", "n2"))
+	must.Eq(t, "", g.Blocked(start, job("a"), 0, "n1", "n2"))
 	endA := g.Begin(start, job("a"), "n1", "n2")
-	must.Eq(t, "a move of the job is in flight", g.Closed(start, job("a"), 0, "n3", "n4"))
-	must.Eq(t, "1 moves touch node n2, and no more may", g.Closed(start, job("b"), 0, "n2", "n3"))
-	must.Eq(t, "1 moves touch node n1, and no more may", g.Closed(start, job("b"), 0, "n3", "n1"))
-	must.Eq(t, "", g.Closed(start, job("b"), 0, "n3", "n4"))
+	must.Eq(t, "a move of the job is in flight", g.Blocked(start, job("a"), 0, "n3", "n4"))
+	must.Eq(t, "1 moves involve node n2, the limit", g.Blocked(start, job("b"), 0, "n2", "n3"))
+	must.Eq(t, "1 moves involve node n1, the limit", g.Blocked(start, job("b"), 0, "n3", "n1"))
+	must.Eq(t, "", g.Blocked(start, job("b"), 0, "n3", "n4"))
 	endB := g.Begin(start, job("b"), "n3", "n4")
-	must.Eq(t, "2 moves are in flight, and no more may be", g.Closed(start, job("c"), 0, "n5", "n6"))
+	must.Eq(t, "2 moves are in flight, the limit", g.Blocked(start, job("c"), 0, "n5", "n6"))
 	endA(start.Add(time.Second), Moved)
-	must.Eq(t, "", g.Closed(start, job("c"), 0, "n1", "n2"))
+	must.Eq(t, "", g.Blocked(start, job("c"), 0, "n1", "n2"))
 	endB(start.Add(time.Second), Moved)
-	must.MapEmpty(t, g.touching)
+	must.MapEmpty(t, g.byNode)
 }
 
 func TestGate_perMinute(t *testing.T) {
 	g := gate(nil)
 	for i := range 3 {
 		at := start.Add(time.Duration(i) * time.Second)
-		must.Eq(t, "", g.Closed(at, job(fmt.Sprint(i)), 0, "n1", "n2"))
+		must.Eq(t, "", g.Blocked(at, job(fmt.Sprint(i)), 0, "n1", "n2"))
 		g.Begin(at, job(fmt.Sprint(i)), "n1", "n2")(at, Moved)
 	}
-	must.Eq(t, "3 moves have begun within a minute, and no more may", g.Closed(start.Add(30*time.Second), job("x"), 0, "n1", "n2"))
-	must.Eq(t, "", g.Closed(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
-	g.Limits(config.Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1})
-	must.Eq(t, "2 moves have begun within a minute, and no more may", g.Closed(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
+	must.Eq(t, "3 moves started within a minute, the limit", g.Blocked(start.Add(30*time.Second), job("x"), 0, "n1", "n2"))
+	must.Eq(t, "", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
+	g.SetLimits(config.Limits{MovesPerMinute: 1, InFlight: 1, PerNode: 1})
+	must.Eq(t, "2 moves started within a minute, the limit", g.Blocked(start.Add(time.Minute), job("x"), 0, "n1", "n2"))
 }
 
 func TestGate_cooldown(t *testing.T) {
 	g := gate(nil)
 	g.Begin(start, job("a"), "n1", "n2")(start.Add(time.Minute), Moved)
-	must.Eq(t, "cooldown until "+start.Add(11*time.Minute).UTC().Format(time.RFC3339), g.Closed(start.Add(2*time.Minute), job("a"), 0, "n1", "n2"))
-	must.Eq(t, "", g.Closed(start.Add(11*time.Minute), job("a"), 0, "n1", "n2"))
+	must.Eq(t, "cooldown until "+start.Add(11*time.Minute).UTC().Format(time.RFC3339), g.Blocked(start.Add(2*time.Minute), job("a"), 0, "n1", "n2"))
+	must.Eq(t, "", g.Blocked(start.Add(11*time.Minute), job("a"), 0, "n1", "n2"))
 
-	must.Eq(t, "cooldown until "+start.Add(61*time.Minute).UTC().Format(time.RFC3339), g.Closed(start.Add(11*time.Minute), job("a"), time.Hour, "n1", "n2"), must.Sprint("its own"))
+	must.Eq(t, "cooldown until "+start.Add(61*time.Minute).UTC().Format(time.RFC3339), g.Blocked(start.Add(11*time.Minute), job("a"), time.Hour, "n1", "n2"), must.Sprint("its own"))
 
-	// Failures wait longer and longer, and a success ends that.
-	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // of moves that did not fail
+	// The back-off doubles, and a success resets it.
+	g = gate(func(l *config.Limits) { l.Cooldown = 0 }) // for moves that did not fail
 	at := start
 	for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
 		g.Begin(at, job("a"), "n1", "n2")(at, Failed)
-		must.Eq(t, fmt.Sprintf("back-off after %d failures until %s", i+1, at.Add(want).UTC().Format(time.RFC3339)), g.Closed(at, job("a"), 0, "n1", "n2"))
+		must.Eq(t, fmt.Sprintf("back-off after %d failures until %s", i+1, at.Add(want).UTC().Format(time.RFC3339)), g.Blocked(at, job("a"), 0, "n1", "n2"))
 		at = at.Add(time.Hour)
 	}
 	failures, last := g.Failures(job("a"))
 	must.Eq(t, 4, failures)
 
-	// The next leader knows.
 	next := gate(func(l *config.Limits) { l.Cooldown = 0 })
-	next.Remember(job("a"), last, failures)
-	must.StrHasPrefix(t, "back-off after 4 failures until ", next.Closed(last, job("a"), 0, "n1", "n2"))
+	next.Restore(job("a"), last, failures)
+	must.StrHasPrefix(t, "back-off after 4 failures until ", next.Blocked(last, job("a"), 0, "n1", "n2"))
 	next.Forget(job("a"))
-	must.Eq(t, "", next.Closed(last, job("a"), 0, "n1", "n2"))
+	must.Eq(t, "", next.Blocked(last, job("a"), 0, "n1", "n2"))
 
 	g.Begin(at, job("a"), "n1", "n2")(at, Moved)
-	must.Eq(t, "", g.Closed(at, job("a"), 0, "n1", "n2"))
+	must.Eq(t, "", g.Blocked(at, job("a"), 0, "n1", "n2"))
 	failures, _ = g.Failures(job("unknown"))
 	must.Eq(t, 0, failures)
 }
 
-// A move that Nomad would not have made counts as if nobody had wanted it.
-func TestGate_never(t *testing.T) {
+// A move that Nomad would not place is not charged.
+func TestGate_unplaceable(t *testing.T) {
 	g := gate(nil)
 	for range 10 {
-		must.Eq(t, "", g.Closed(start, job("a"), 0, "n1", "n2"))
-		g.Begin(start, job("a"), "n1", "n2")(start, Never)
+		must.Eq(t, "", g.Blocked(start, job("a"), 0, "n1", "n2"))
+		g.Begin(start, job("a"), "n1", "n2")(start, Unplaceable)
 	}
 	failures, last := g.Failures(job("a"))
 	must.Eq(t, 0, failures)
 	must.True(t, last.IsZero())
 
-	// One that cannot be moved waits, and costs others nothing.
+	// A refusal backs off the job only.
 	g.Begin(start, job("a"), "n1", "n2")(start, Refused)
-	must.StrHasPrefix(t, "back-off after 1 failures", g.Closed(start, job("a"), 0, "n1", "n2"))
-	_, begun := g.Spent(start)
+	must.StrHasPrefix(t, "back-off after 1 failures", g.Blocked(start, job("a"), 0, "n1", "n2"))
+	_, begun := g.Usage(start)
 	must.Eq(t, 0, begun)
 }
 
-// Whatever happens in whatever order, the limits hold, and nothing is left in the end.
+// Limits hold under any sequence, and nothing is left at the end.
 func TestGate_limits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := config.Limits{
@@ -129,8 +128,8 @@ func TestGate_limits(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "wait")) * time.Second)
 			if len(flights) > 0 && rapid.Bool().Draw(t, "end") {
 				i := rapid.IntRange(0, len(flights)-1).Draw(t, "which")
-				outcome := rapid.SampledFrom([]Outcome{Moved, Failed, Refused, Never}).Draw(t, "outcome")
-				if flights[i].end(now, outcome); outcome == Refused || outcome == Never {
+				outcome := rapid.SampledFrom([]Outcome{Moved, Failed, Refused, Unplaceable}).Draw(t, "outcome")
+				if flights[i].end(now, outcome); outcome == Refused || outcome == Unplaceable {
 					k := slices.Index(begun, flights[i].begun)
 					begun = slices.Delete(begun, k, k+1)
 				}
@@ -142,7 +141,7 @@ func TestGate_limits(t *testing.T) {
 				job:  job(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "job")),
 				from: rapid.SampledFrom(nodes[:2]).Draw(t, "from"), to: rapid.SampledFrom(nodes[2:]).Draw(t, "to"),
 			}
-			if g.Closed(now, f.job, 0, f.from, f.to) != "" {
+			if g.Blocked(now, f.job, 0, f.from, f.to) != "" {
 				continue
 			}
 			f.begun, f.end = now, g.Begin(now, f.job, f.from, f.to)
@@ -172,6 +171,6 @@ func TestGate_limits(t *testing.T) {
 			f.end(now, Moved)
 		}
 		must.Eq(t, 0, g.inFlight)
-		must.MapEmpty(t, g.touching)
+		must.MapEmpty(t, g.byNode)
 	})
 }

@@ -1,9 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package allocfs reads files of allocations over Nomad's API. They are asked of the agent that
-// is asked of everything: the API's own AllocFS makes a connection to the node for each file, and
-// Nomad allows 100.
+// Package allocfs reads files of allocations through the configured agent. The API's own
+// AllocFS opens a connection to the node for each file, and Nomad allows 100.
 package allocfs
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// URL is the path of a request (cat, stat, ls, stream) about a file of an allocation.
+// URL is the path of a request (cat, stat, ls, stream) for a file of an allocation.
 func URL(request, alloc, file string, params url.Values) string {
 	all := url.Values{"path": {file}}
 	for name, values := range params {
@@ -49,6 +48,6 @@ func Read(ctx context.Context, client *api.Client, request, namespace, alloc, fi
 	return data, nil
 }
 
-// Missing says whether Nomad says that there is no such file: with an error of its own, not
-// with a status.
+// Missing reports whether an error's text, as Nomad sends no distinct status, means that the
+// file does not exist.
 func Missing(text string) bool { return strings.Contains(text, "no such file or directory") }

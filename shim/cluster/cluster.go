@@ -1,13 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cluster is what the shim knows about a Nomad cluster: nodes, jobs and the
-// allocations that are not over, as they were listed and as the event stream has changed
-// them since.
-//
-// Nothing here is sure: what is about to be moved is read again right before. So objects
-// hold what decisions need, and no more; a hundred thousand allocations fit into some tens
-// of megabytes.
+// Package cluster models a Nomad cluster: nodes, jobs and non-terminal allocations, from a
+// listing and the events since. The state may lag, so callers re-read what they are about to
+// change. Objects hold only what decisions need: 100,000 allocations fit into some tens of MB.
 package cluster
 
 import (
@@ -22,61 +18,55 @@ import (
 	"github.com/ebbtide/ebbtide/driver/remaining/history"
 )
 
-// Node is a client.
 type Node struct {
 	ID, Name, Datacenter, Pool, Class string
-	// Takes says whether it takes allocations: it is ready, eligible and does not drain.
-	Takes bool
-	// Drivers are those that are healthy there. Nodes with the same ones share them: they
-	// must not be changed.
+	// Schedulable means ready, eligible and not draining.
+	Schedulable bool
+	// Drivers are the healthy ones. The map is shared between nodes and must not be changed.
 	Drivers map[string]bool
-	// PoolCores is Ebbtide's elastic pool, in cores; 0 where Ebbtide is not. Engine is its
-	// engine there, "docker" or "exec".
+	// PoolCores is Ebbtide's elastic pool, in cores; 0 without Ebbtide. Engine is "docker" or
+	// "exec".
 	PoolCores float64
 	Engine    string
-	// Room is what allocations may have together, and Used what they have; State keeps that.
-	Room, Used Resources
-	Index      uint64 // of its last change
+	// Capacity is what allocations may use in total; Used, kept by State, is what they use.
+	Capacity, Used Resources
+	Index          uint64 // ModifyIndex
 }
 
-// Resources are an amount of CPU, memory and disk.
 type Resources struct{ MHz, MemoryMB, DiskMB int64 }
 
 func (r Resources) plus(o Resources) Resources {
 	return Resources{r.MHz + o.MHz, r.MemoryMB + o.MemoryMB, r.DiskMB + o.DiskMB}
 }
 
-// Minus is what is left of r.
 func (r Resources) Minus(o Resources) Resources {
 	return Resources{r.MHz - o.MHz, r.MemoryMB - o.MemoryMB, r.DiskMB - o.DiskMB}
 }
 
-// Fits says whether r is no more than o.
 func (r Resources) Fits(o Resources) bool {
 	return r.MHz <= o.MHz && r.MemoryMB <= o.MemoryMB && r.DiskMB <= o.DiskMB
 }
 
-// JobKey names a job.
 type JobKey struct{ Namespace, ID string }
 
-// Job is a job as it is registered now.
+// Job is a job as registered.
 type Job struct {
 	Key         JobKey
 	Type        string
 	Stopped     bool
-	Dead        bool          // when it was read, nothing of it ran or was to run
-	Template    bool          // a periodic or parameterized one, of which others are made
-	Made        bool          // one of those; it cannot be registered anew
-	Migrates    []string      // the policies by which it lets itself be moved, by its own meta
-	Cooldown    time.Duration // least time between two moves, by its own meta
+	Dead        bool          // nothing of it ran or was to run when it was read
+	Template    bool          // periodic or parameterized
+	Child       bool          // created from a template; cannot be registered
+	Migrates    []string      // policies allowed by its meta to move it
+	Cooldown    time.Duration // least time between two moves, from its meta
 	Datacenters []string      // patterns
 	Pool        string
 	Groups      map[string]Group
-	Submitted   time.Time // when somebody last changed it
-	Index       uint64    // of its last change
+	Submitted   time.Time // last registration
+	Index       uint64    // ModifyIndex
 }
 
-// Bound is the group that carries a move's mark (Mark); "" if none does, or the job is stopped.
+// Bound returns the group that is bound for a move, "" if there is none or the job is stopped.
 func (j *Job) Bound() string {
 	for name, g := range j.Groups {
 		if g.Bound && !j.Stopped {
@@ -86,57 +76,56 @@ func (j *Job) Bound() string {
 	return ""
 }
 
-// Group is a task group.
 type Group struct {
 	Count int
-	// Movable says that all its tasks run under Ebbtide and save their state.
+	// Movable means that all tasks run under Ebbtide and save their state.
 	Movable bool
-	// Held says that it waits until the shim has found a node for it (Hold).
+	// Held means that the group is held for placement (Hold).
 	Held bool
-	// Bound says that it carries a move's mark (Mark).
+	// Bound means that the group is bound for a move (Mark).
 	Bound bool
-	// Tasks are their names, and Drivers those that a node must have. Engine is that of
-	// Ebbtide's tasks, "docker" if they name an image; "" if none is Ebbtide's by name.
+	// Tasks are names; Drivers are what a node must have. Engine is that of tasks whose driver
+	// is "ebbtide": "docker" if they name an image; "" if there are none.
 	Tasks, Drivers []string
 	Engine         string
-	// Asks is what one allocation asks for. CPU that is asked for in cores is not in it.
-	Asks Resources
+	// Requested is per allocation, without reserved cores.
+	Requested Resources
 }
 
-// Hold is the attribute of the constraint by which a job waits until the shim has found a
-// node for it. No node has it, unless an operator gives it to some, for all that wait.
+// Hold is the attribute of the constraint that holds a job for placement by the shim. No node
+// has it unless an operator sets it to release held jobs there.
 const Hold = "${meta.ebbtide_hold}"
 
-// A group that is bound for a move has a constraint on the attribute BoundBy with a value
-// that holds Mark, and the ID of the move after it (package move).
+// A group bound for a move has a constraint on BoundBy whose value contains Mark and the move's
+// ID (package move).
 const (
 	BoundBy = "${node.unique.id}"
 	Mark    = "ebbtide-move:"
 )
 
-// Marked says whether a constraint carries a move's mark.
-func Marked(attribute, value string) bool {
+// HasMark reports whether a constraint binds a group for a move.
+func HasMark(attribute, value string) bool {
 	return attribute == BoundBy && strings.Contains(value, Mark)
 }
 
-// Alloc is an allocation that is not over.
+// Alloc is a non-terminal allocation.
 type Alloc struct {
-	ID      string
-	Job     JobKey
-	Group   string
-	Task    string // the one that has asked to be moved; "" if none has
-	Node    string
-	Running bool
-	Stops   bool // Nomad has asked for its end
-	Uses    Resources
-	// Started is when its first task has; zero before.
+	ID        string
+	Job       JobKey
+	Group     string
+	Task      string // the one that requested a move, "" if none
+	Node      string
+	Running   bool
+	Stopping  bool // Nomad wants it to stop
+	Allocated Resources
+	// Started is the first task's start, zero before.
 	Started time.Time
-	// Asked is when it last asked to be moved; zero if it has not.
-	Asked time.Time
-	Index uint64 // of its last change
+	// MoveRequested is the time of the last request, zero if none.
+	MoveRequested time.Time
+	Index         uint64 // ModifyIndex
 }
 
-// Run is what a whole run of a task took, as the driver has said.
+// Run is the driver's record of a task's completed run.
 type Run struct {
 	Job               JobKey
 	Group, Task, Node string
@@ -144,13 +133,13 @@ type Run struct {
 	At                time.Time
 }
 
-// Bounds of what is kept of runs: groups, and bytes of a text.
+// Bounds of the runs kept: groups, and bytes per text.
 const (
-	mostRuns   = 10_000
-	longestRun = 256
+	maxRuns    = 10_000
+	maxRunText = 256
 )
 
-// runKey is that of a group's runs; its job is without what Nomad adds for a dispatch.
+// runKey identifies a group; the job's ID is without a dispatch's suffix.
 type runKey struct {
 	job   JobKey
 	group string
@@ -165,17 +154,16 @@ type State struct {
 	Nodes  map[string]*Node
 	Jobs   map[JobKey]*Job
 	Allocs map[string]*Alloc
-	// Completed are jobs of which an allocation has ended by itself, since somebody has
-	// cleared it.
+	// Completed are jobs with an allocation that has completed since the caller last cleared
+	// it.
 	Completed map[JobKey]bool
 
 	on      map[string]map[string]*Alloc // by node, then by ID
-	drivers map[string]map[string]bool   // sets that nodes share, by their names
+	drivers map[string]map[string]bool   // sets shared by nodes, by their joined names
 	listed  Indexes
-	runs    *lru.LRU[runKey, map[string]Run] // by task; the last ones
+	runs    *lru.LRU[runKey, map[string]Run] // by task; least recently used groups are dropped
 }
 
-// New returns an empty State.
 func New() *State {
 	return &State{
 		Nodes: make(map[string]*Node), Jobs: make(map[JobKey]*Job), Allocs: make(map[string]*Alloc), Completed: make(map[JobKey]bool),
@@ -185,15 +173,15 @@ func New() *State {
 }
 
 func newRuns() *lru.LRU[runKey, map[string]Run] {
-	runs, err := lru.NewLRU[runKey, map[string]Run](mostRuns, nil)
+	runs, err := lru.NewLRU[runKey, map[string]Run](maxRuns, nil)
 	if err != nil {
-		panic(err) // the size is not positive
+		panic(err) // only for a size that is not positive
 	}
 	return runs
 }
 
-// Runs are the last whole runs of the tasks of an allocation's group, by the tasks. They
-// outlast the listings in which Nomad still has their allocations.
+// Runs returns the last completed run of each task of the allocation's group. Runs outlast the
+// listings in which Nomad still has their allocations.
 func (s *State) Runs(a *Alloc) map[string]Run {
 	runs, _ := s.runs.Get(newRunKey(a.Job, a.Group))
 	return runs
@@ -211,20 +199,19 @@ func (s *State) setRun(r Run) {
 	}
 }
 
-// NodeIDs are the IDs of the nodes, in order.
+// NodeIDs returns the sorted IDs.
 func (s *State) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 
-// On are the allocations of a node, by their IDs. It must not be changed.
+// On returns a node's allocations by ID. The map must not be changed.
 func (s *State) On(node string) map[string]*Alloc { return s.on[node] }
 
-// Left is what a node has left for allocations.
-func (s *State) Left(node *Node) Resources { return node.Room.Minus(node.Used) }
+// Free is what the node has left for allocations.
+func (s *State) Free(node *Node) Resources { return node.Capacity.Minus(node.Used) }
 
-// Indexes say which state of Nomad's a listing shows: events up to these are in it.
+// Indexes are a listing's Raft indexes: it contains all events up to them.
 type Indexes struct{ Nodes, Jobs, Allocs uint64 }
 
-// Listing is everything that Nomad has listed, without the allocations that are over.
-// What is not in it is no more.
+// Listing is everything listed, without terminal allocations.
 type Listing struct {
 	Indexes
 	Nodes  []*Node
@@ -233,9 +220,9 @@ type Listing struct {
 	Runs   []Run
 }
 
-// Become takes another State over, which is used no more, and keeps the runs that are not
-// in it.
-func (s *State) Become(other *State) {
+// Replace takes over the other State, which must not be used afterwards, and keeps the runs
+// missing in it.
+func (s *State) Replace(other *State) {
 	runs := s.runs
 	for _, tasks := range other.runs.Values() {
 		for _, r := range tasks {
@@ -246,10 +233,9 @@ func (s *State) Become(other *State) {
 	s.runs = runs
 }
 
-// Listed returns a State that is as a listing says. Events that it holds change nothing any
-// more: Nomad's stream begins with old ones, and an allocation that is over must not come
-// back.
-func Listed(l Listing) *State {
+// FromListing returns a State that ignores events contained in the listing: the stream starts
+// with old ones, and a terminal allocation must not come back.
+func FromListing(l Listing) *State {
 	s := New()
 	s.listed = l.Indexes
 	for _, r := range l.Runs {
@@ -275,7 +261,7 @@ func (s *State) setNode(n *Node) {
 	n.Drivers = s.drivers[names]
 	n.Used = Resources{}
 	for _, a := range s.on[n.ID] {
-		n.Used = n.Used.plus(a.Uses)
+		n.Used = n.Used.plus(a.Allocated)
 	}
 	s.Nodes[n.ID] = n
 }
@@ -290,7 +276,7 @@ func (s *State) setAlloc(a *Alloc) {
 	}
 	s.on[a.Node][a.ID] = a
 	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.plus(a.Uses)
+		n.Used = n.Used.plus(a.Allocated)
 	}
 }
 
@@ -305,9 +291,9 @@ func (s *State) dropAlloc(id string) {
 		delete(s.on, a.Node)
 	}
 	if n := s.Nodes[a.Node]; n != nil {
-		n.Used = n.Used.Minus(a.Uses)
+		n.Used = n.Used.Minus(a.Allocated)
 	}
 }
 
-// Topics are those of the event stream that Apply needs.
+// Topics are the event topics that Apply needs.
 func Topics() []api.Topic { return []api.Topic{api.TopicNode, api.TopicJob, api.TopicAllocation} }

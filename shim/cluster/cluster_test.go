@@ -42,7 +42,6 @@ const (
 			{"Type": "Driver", "Time": 1000, "Details": {"ebbtide": "category"}}, {"Type": "Driver", "Time": 2000, "Details": {"ebbtide": "move"}}]}}}`
 )
 
-// event is what the stream says about an object.
 func event(topic api.Topic, kind string, index uint64, object string) stream.Event {
 	return stream.Event{Topic: topic, Type: kind, Index: index, Payload: json.RawMessage(fmt.Sprintf(`{"%s": %s}`, topic, object))}
 }
@@ -63,8 +62,8 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, false, node(5))
 	apply(t, s, false, node(4))
 	must.Eq(t, &Node{
-		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Takes: true, Drivers: map[string]bool{"ebbtide": true},
-		PoolCores: 3.5, Engine: "exec", Room: Resources{3500, 7000, 900}, Index: 5,
+		ID: "n1", Name: "one", Datacenter: "dc1", Pool: "default", Class: "big", Schedulable: true, Drivers: map[string]bool{"ebbtide": true},
+		PoolCores: 3.5, Engine: "exec", Capacity: Resources{3500, 7000, 900}, Index: 5,
 	}, s.Nodes["n1"])
 
 	vae := JobKey{"ml", "vae"}
@@ -72,7 +71,7 @@ func TestState_Apply(t *testing.T) {
 	must.Eq(t, &Job{
 		Key: vae, Type: "batch", Migrates: optin.All(), Datacenters: []string{"*"}, Pool: "default", Submitted: time.Unix(0, 5000), Index: 6,
 		Groups: map[string]Group{
-			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Asks: Resources{100, 64, 300}},
+			"train": {Count: 1, Movable: true, Held: true, Tasks: []string{"train"}, Drivers: []string{"ebbtide"}, Engine: "docker", Requested: Resources{100, 64, 300}},
 			"other": {Count: 2, Tasks: []string{"x"}, Drivers: []string{"ebbtide"}, Engine: "exec"},
 		},
 	}, s.Jobs[vae])
@@ -83,13 +82,13 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, true, alloc("a1", "running", 7))
 	apply(t, s, true, alloc("a2", "pending", 8))
 	must.Eq(t, &Alloc{
-		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Uses: Resources{100, 64, 300},
-		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Asked: time.Unix(0, 2000), Index: 7,
+		ID: "a1", Job: vae, Group: "train", Task: "train", Node: "n1", Running: true, Allocated: Resources{100, 64, 300},
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), MoveRequested: time.Unix(0, 2000), Index: 7,
 	}, s.Allocs["a1"])
 	must.MapLen(t, 2, s.On("n1"))
-	must.Eq(t, Resources{3300, 6872, 300}, s.Left(s.Nodes["n1"]))
-	must.True(t, Resources{1, 1, 1}.Fits(s.Left(s.Nodes["n1"])))
-	must.False(t, Resources{1, 1, 301}.Fits(s.Left(s.Nodes["n1"])))
+	must.Eq(t, Resources{3300, 6872, 300}, s.Free(s.Nodes["n1"]))
+	must.True(t, Resources{1, 1, 1}.Fits(s.Free(s.Nodes["n1"])))
+	must.False(t, Resources{1, 1, 301}.Fits(s.Free(s.Nodes["n1"])))
 
 	apply(t, s, true, alloc("a1", "complete", 9))
 	must.True(t, s.Completed[vae])
@@ -110,13 +109,13 @@ func TestState_Apply(t *testing.T) {
 	apply(t, s, true, event(api.TopicNode, "NodeDeregistration", 14, fmt.Sprintf(nodeText, 5)))
 	must.MapLen(t, 0, s.Nodes)
 
-	// That a client has reported of an allocation says nothing of the node, whatever is in it.
+	// AllocationUpdated says nothing about the node, whatever it contains.
 	apply(t, s, true, node(20))
 	e := node(21)
 	e.Type, e.Payload = "AllocationUpdated", json.RawMessage(`{"Node": 1}`)
 	apply(t, s, false, e)
 
-	// What a task has said need not be UTF-8.
+	// A task's output need not be UTF-8.
 	e = alloc("a3", "running", 22)
 	e.Payload = append(e.Payload[:len(e.Payload)-1], []byte(", \"said\": \"\xff\"}")...)
 	apply(t, s, true, e)
@@ -126,8 +125,7 @@ func TestState_Apply(t *testing.T) {
 	must.ErrorContains(t, err, "reading event JobRegistered of x")
 }
 
-// What the driver has said of a whole run is known for the next one of the job, whether an
-// event or a listing says it, and of several the last one.
+// The latest run of a job is known, from events and from listings.
 func TestState_Runs(t *testing.T) {
 	s := New()
 	said := func(id, job, node string, index int, at int, text string) WireAlloc {
@@ -148,21 +146,19 @@ func TestState_Runs(t *testing.T) {
 	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"default", "vae"}, Group: "train"}))
 	must.MapLen(t, 0, s.Runs(&Alloc{Job: JobKey{"ml", "vae"}, Group: "other"}))
 
-	s.Become(Listed(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
+	s.Replace(FromListing(Listing{Runs: said("f", "vae", "n3", 6, 4000, "cpu_s=4").runs()}))
 	must.Eq(t, "n3", s.Runs(next)["t"].Node)
-	s.Become(Listed(Listing{})) // Nomad has forgotten the allocation
+	s.Replace(FromListing(Listing{})) // Nomad has forgotten the allocation
 	must.Eq(t, "cpu_s=4", s.Runs(next)["t"].Text)
 }
 
-// read reads an object as Nomad writes it.
 func read[T any](t *testing.T, text string) (w T) {
 	t.Helper()
 	must.NoError(t, json.Unmarshal([]byte(text), &w))
 	return w
 }
 
-// Of which jobs others are made, and which were.
-func TestJob_made(t *testing.T) {
+func TestJob_child(t *testing.T) {
 	for text, want := range map[string][2]bool{
 		`{}`:                                    {false, false},
 		`{"Periodic": {"Spec": "@daily"}}`:      {true, false},
@@ -171,11 +167,11 @@ func TestJob_made(t *testing.T) {
 		`{"ParentID": "train", "Dispatched": true, "ParameterizedJob": {"Payload": ""}}`: {false, true},
 	} {
 		j := read[WireJob](t, text).job()
-		must.Eq(t, want, [2]bool{j.Template, j.Made}, must.Sprint(text))
+		must.Eq(t, want, [2]bool{j.Template, j.Child}, must.Sprint(text))
 	}
 }
 
-// What the stream repeats of the time before the listing does not come back.
+// Old events repeated by the stream do not restore what is gone.
 func TestState_Replace(t *testing.T) {
 	s := New()
 	apply(t, s, true, event(api.TopicAllocation, "AllocationUpdated", 7, fmt.Sprintf(allocText, "gone", "running", 7)))
@@ -185,7 +181,7 @@ func TestState_Replace(t *testing.T) {
 		Allocs: []*Alloc{read[WireAlloc](t, fmt.Sprintf(allocText, "a1", "running", 9)).alloc()},
 	}
 	l.Indexes = Indexes{Nodes: 10, Jobs: 10, Allocs: 10}
-	s.Become(Listed(l))
+	s.Replace(FromListing(l))
 	must.MapLen(t, 1, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)
@@ -195,14 +191,13 @@ func TestState_Replace(t *testing.T) {
 	must.MapLen(t, 2, s.Allocs)
 }
 
-// In whatever order and however often events come, those that are newest count, and the
-// index by node agrees.
+// Whatever their order and repetition, the newest events win, and the index by node agrees.
 func TestState_idempotent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := New()
 		newest := map[string]int{}
 		status := map[string]string{}
-		seen := 0 // of the node
+		seen := 0 // on the node
 		for range rapid.IntRange(0, 30).Draw(t, "events") {
 			if rapid.IntRange(0, 5).Draw(t, "node") == 0 {
 				seen++
@@ -222,7 +217,7 @@ func TestState_idempotent(t *testing.T) {
 		var uses Resources
 		for id, a := range s.Allocs {
 			must.Eq(t, uint64(newest[id]), a.Index)
-			uses = uses.plus(a.Uses)
+			uses = uses.plus(a.Allocated)
 			must.Eq(t, status[id] == "running", a.Running)
 			must.True(t, s.On(a.Node)[id] == a)
 		}
@@ -252,7 +247,7 @@ func TestList(t *testing.T) {
 		case "/v1/nodes":
 			must.Eq(t, "true", r.URL.Query().Get("resources"))
 			must.Eq(t, "2000", r.URL.Query().Get("per_page"))
-			// The second page shows a later moment.
+			// The second page is newer.
 			if token := r.URL.Query().Get("next_token"); token == "" {
 				w.Header().Set("X-Nomad-NextToken", "n2")
 				fmt.Fprintf(w, "[%s]", fmt.Sprintf(nodeText, 5))
@@ -282,7 +277,7 @@ func TestList(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, Indexes{42, 42, 42}, l.Indexes)
 	s := New()
-	s.Become(Listed(l))
+	s.Replace(FromListing(l))
 	must.MapLen(t, 2, s.Nodes)
 	must.MapLen(t, 1, s.Jobs)
 	must.MapLen(t, 1, s.Allocs)
@@ -297,7 +292,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// How many events a second: see docs/evaluation.md.
+// Events per second: see docs/evaluation.md.
 func BenchmarkApply(b *testing.B) {
 	s := New()
 	b.ReportAllocs()

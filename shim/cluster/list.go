@@ -14,31 +14,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// metaPrefix is that of the keys of a job's meta that are Ebbtide's.
+// metaPrefix is the prefix of Ebbtide's meta keys.
 const metaPrefix = "ebbtide_"
 
-// atATime is how many jobs are read side by side.
-const atATime = 16
+const maxParallel = 16
 
-// pageSize is how many objects are listed at a time: some megabytes. A page is turned
-// into what counts of it before the next one is asked for, so that neither Nomad nor the
-// shim ever holds a list of all.
+// pageSize bounds a page to some MB. Each page is reduced before the next is requested, so
+// neither Nomad nor the shim holds the whole list.
 //
-// Jobs come in one piece. Nomad 1.11 goes through them in another order than that of its
-// own tokens where one namespace begins with another's name and a "-", and a page may begin
-// where an earlier one has; and without their groups they are small.
+// Jobs are listed unpaged: Nomad 1.11 iterates in another order than its page tokens if one
+// namespace is a prefix of another plus "-", so pages may overlap. Without groups jobs are
+// small.
 const (
 	pageSize = 2000
-	whole    = 0
+	unpaged  = 0
 )
 
-// List lists a cluster. Of jobs only those are read whole that have a key of Ebbtide's in
-// their own meta: Nomad lists no groups, and a request for each job would take minutes.
+// List lists a cluster. Only jobs with a meta key of Ebbtide's are read in full: the list has
+// no groups, and a request for each job would take minutes.
 //
-// Each page is a look at a moment of its own, and the indexes are those of the first ones:
-// what has changed since comes as events, which are followed already. An object of a later
-// page may be newer than some of them, and says so by its own index; if it is gone already,
-// an event may bring it back until the one that tells of its end, right after.
+// The indexes are those of the first pages; later changes arrive as events of the stream, which
+// must already be open. An object of a later page may be newer than some events, which its
+// index shows; if it is already gone, an event may bring it back until the one for its end.
 func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	l.Indexes.Nodes, err = list(ctx, client, "/v1/nodes?resources=true", pageSize, func(w WireNode) { l.Nodes = append(l.Nodes, w.node()) })
 	if err != nil {
@@ -49,18 +46,17 @@ func List(ctx context.Context, client *api.Client) (l Listing, err error) {
 	}
 	l.Indexes.Allocs, err = list(ctx, client, "/v1/allocations?resources=true&task_states=true", pageSize, func(w WireAlloc) {
 		l.Runs = append(l.Runs, w.runs()...)
-		if !w.over() {
+		if !w.terminal() {
 			l.Allocs = append(l.Allocs, w.alloc())
 		}
 	})
 	return l, err
 }
 
-// ListJobs lists the jobs that have a key of Ebbtide's in their own meta, or all, and returns
-// the index of the list.
+// ListJobs lists the jobs with a meta key of Ebbtide's, or all, and returns the list's index.
 func ListJobs(ctx context.Context, client *api.Client, all bool) (jobs []*Job, index uint64, err error) {
 	var keys []JobKey
-	index, err = list(ctx, client, "/v1/jobs?meta=true", whole, func(w struct {
+	index, err = list(ctx, client, "/v1/jobs?meta=true", unpaged, func(w struct {
 		ID, Namespace string
 		Meta          map[string]string
 	}) {
@@ -78,7 +74,7 @@ func ListJobs(ctx context.Context, client *api.Client, all bool) (jobs []*Job, i
 	return jobs, index, err
 }
 
-// list takes all objects of a list, and returns the index of its first page.
+// list passes all objects to take and returns the first page's index.
 func list[T any](ctx context.Context, client *api.Client, path string, size int32, take func(T)) (index uint64, err error) {
 	for token := ""; ; {
 		var page []T
@@ -99,10 +95,10 @@ func list[T any](ctx context.Context, client *api.Client, path string, size int3
 	}
 }
 
-// readJobs reads jobs side by side. One that is gone meanwhile is left out.
+// readJobs reads jobs concurrently and skips those that no longer exist.
 func readJobs(ctx context.Context, client *api.Client, keys []JobKey) (jobs []*Job, err error) {
 	reading, ctx := errgroup.WithContext(ctx)
-	reading.SetLimit(atATime)
+	reading.SetLimit(maxParallel)
 	var mu sync.Mutex
 	for _, k := range keys {
 		reading.Go(func() error {

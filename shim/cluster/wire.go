@@ -18,10 +18,9 @@ import (
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
-// The types below are the parts of Nomad's objects that count, as lists and events have
-// them. To read the API's own types takes several times as long.
+// The types below are the needed parts of Nomad's objects. Decoding the API's own types takes
+// several times as long.
 
-// WireNode is a node.
 type WireNode struct {
 	ID, Name, Datacenter, NodePool, NodeClass string
 	Status, SchedulingEligibility             string
@@ -43,8 +42,8 @@ type WireNode struct {
 	ModifyIndex uint64
 }
 
-// What the names of the driver's attributes begin with: under its own name, and in the
-// place of Nomad's docker driver.
+// Prefixes of the driver's node attributes: under its own name, and replacing Nomad's docker
+// driver.
 const (
 	Attributes       = "driver.ebbtide."
 	AttributesDocker = "driver.docker.ebbtide."
@@ -53,9 +52,9 @@ const (
 func (w WireNode) node() *Node {
 	n := &Node{
 		ID: w.ID, Name: w.Name, Datacenter: w.Datacenter, Pool: w.NodePool, Class: w.NodeClass, Index: w.ModifyIndex,
-		Takes:   w.Status == api.NodeStatusReady && w.SchedulingEligibility == api.NodeSchedulingEligible && !w.Drain,
-		Drivers: make(map[string]bool, len(w.Drivers)),
-		Room: Resources{
+		Schedulable: w.Status == api.NodeStatusReady && w.SchedulingEligibility == api.NodeSchedulingEligible && !w.Drain,
+		Drivers:     make(map[string]bool, len(w.Drivers)),
+		Capacity: Resources{
 			MHz:      w.NodeResources.Cpu.CpuShares - w.ReservedResources.Cpu.CpuShares,
 			MemoryMB: w.NodeResources.Memory.MemoryMB - w.ReservedResources.Memory.MemoryMB,
 			DiskMB:   w.NodeResources.Disk.DiskMB - w.ReservedResources.Disk.DiskMB,
@@ -75,7 +74,6 @@ func (w WireNode) node() *Node {
 	return n
 }
 
-// WireJob is a job.
 type WireJob struct {
 	ID, Namespace, Type string
 	Status              string
@@ -98,20 +96,16 @@ type WireJob struct {
 	ModifyIndex uint64
 }
 
-// WireConstraint is a constraint of a job, a group or a task.
 type WireConstraint struct{ LTarget, RTarget string }
 
-// held says whether one of the constraints is the one that waits for the shim.
 func held(all []WireConstraint) bool {
 	return slices.ContainsFunc(all, func(c WireConstraint) bool { return c.LTarget == Hold })
 }
 
-// bound says whether one of the constraints carries a move's mark.
 func bound(all []WireConstraint) bool {
-	return slices.ContainsFunc(all, func(c WireConstraint) bool { return Marked(c.LTarget, c.RTarget) })
+	return slices.ContainsFunc(all, func(c WireConstraint) bool { return HasMark(c.LTarget, c.RTarget) })
 }
 
-// WireTask is a task of a job.
 type WireTask struct {
 	Name, Driver string
 	Config       map[string]json.RawMessage
@@ -120,8 +114,7 @@ type WireTask struct {
 	Resources    struct{ CPU, MemoryMB int64 }
 }
 
-// ours says whether a task may run under Ebbtide. Under the name docker only the node can
-// tell.
+// ours reports whether the task may run under Ebbtide; for "docker" only the node can tell.
 func (t WireTask) ours() bool {
 	return t.Lifecycle == nil && (t.Driver == "ebbtide" || t.Driver == "docker")
 }
@@ -129,24 +122,24 @@ func (t WireTask) ours() bool {
 func (w WireJob) job() *Job {
 	j := &Job{
 		Key: JobKey{w.Namespace, w.ID}, Type: w.Type, Stopped: w.Stop, Dead: w.Status == "dead", Datacenters: w.Datacenters, Pool: w.NodePool,
-		Made:     w.ParentID != "" || w.Dispatched,
+		Child:    w.ParentID != "" || w.Dispatched,
 		Template: !w.Dispatched && w.ParentID == "" && (w.Periodic != nil || w.ParameterizedJob != nil),
 		Groups:   make(map[string]Group, len(w.TaskGroups)), Submitted: time.Unix(0, w.SubmitTime), Index: w.ModifyIndex,
 	}
-	// What is wrong the driver has refused.
+	// The driver has rejected invalid values.
 	j.Migrates, _ = optin.Policies(w.Meta[optin.Migrate])
 	j.Cooldown, _ = optin.ReadCooldown(w.Meta[optin.Cooldown])
 	for _, g := range w.TaskGroups {
 		group := Group{Count: g.Count, Movable: true, Held: held(w.Constraints) || held(g.Constraints), Bound: bound(g.Constraints)}
 		if g.EphemeralDisk != nil {
-			group.Asks.DiskMB = g.EphemeralDisk.SizeMB
+			group.Requested.DiskMB = g.EphemeralDisk.SizeMB
 		}
 		for _, t := range g.Tasks {
 			group.Held = group.Held || held(t.Constraints)
 			if t.Lifecycle != nil {
 				continue
 			}
-			group.Asks = group.Asks.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
+			group.Requested = group.Requested.plus(Resources{MHz: t.Resources.CPU, MemoryMB: t.Resources.MemoryMB})
 			if t.Driver == "ebbtide" {
 				if group.Engine = "exec"; len(t.Config["image"]) > 0 {
 					group.Engine = "docker"
@@ -161,7 +154,6 @@ func (w WireJob) job() *Job {
 	return j
 }
 
-// WireAlloc is an allocation.
 type WireAlloc struct {
 	ID, Namespace, JobID, TaskGroup, NodeID string
 	ClientStatus, DesiredStatus             string
@@ -182,8 +174,7 @@ type WireAlloc struct {
 	ModifyIndex uint64
 }
 
-// over says whether nothing is left of an allocation on its node.
-func (w WireAlloc) over() bool {
+func (w WireAlloc) terminal() bool {
 	switch w.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 		return true
@@ -191,12 +182,12 @@ func (w WireAlloc) over() bool {
 	return false
 }
 
-// runs are what the driver has said of whole runs of its tasks.
+// runs returns the completed runs that the driver has recorded in task events.
 func (w WireAlloc) runs() []Run {
 	var all []Run
 	for task, t := range w.TaskStates {
 		for _, e := range t.Events {
-			if text := e.Details[history.Annotation]; text != "" && len(text) <= longestRun {
+			if text := e.Details[history.Annotation]; text != "" && len(text) <= maxRunText {
 				all = append(all, Run{JobKey{w.Namespace, w.JobID}, w.TaskGroup, task, w.NodeID, text, time.Unix(0, e.Time)})
 			}
 		}
@@ -207,30 +198,30 @@ func (w WireAlloc) runs() []Run {
 func (w WireAlloc) alloc() *Alloc {
 	a := &Alloc{
 		ID: w.ID, Job: JobKey{w.Namespace, w.JobID}, Group: w.TaskGroup, Node: w.NodeID, Index: w.ModifyIndex,
-		Running: w.ClientStatus == api.AllocClientStatusRunning,
-		Stops:   w.DesiredStatus != api.AllocDesiredStatusRun,
-		Uses:    Resources{DiskMB: w.AllocatedResources.Shared.DiskMB},
+		Running:   w.ClientStatus == api.AllocClientStatusRunning,
+		Stopping:  w.DesiredStatus != api.AllocDesiredStatusRun,
+		Allocated: Resources{DiskMB: w.AllocatedResources.Shared.DiskMB},
 	}
 	for _, t := range w.AllocatedResources.Tasks {
-		a.Uses.MHz += t.Cpu.CpuShares
-		a.Uses.MemoryMB += t.Memory.MemoryMB
+		a.Allocated.MHz += t.Cpu.CpuShares
+		a.Allocated.MemoryMB += t.Memory.MemoryMB
 	}
 	for name, t := range w.TaskStates {
 		if t.StartedAt != nil && !t.StartedAt.IsZero() && (a.Started.IsZero() || t.StartedAt.Before(a.Started)) {
 			a.Started = *t.StartedAt
 		}
 		for _, e := range t.Events {
-			// What the driver says when a task has converged (driver/control).
-			if at := time.Unix(0, e.Time); e.Details["ebbtide"] == "move" && at.After(a.Asked) {
-				a.Asked, a.Task = at, name
+			// The driver's event for a converged task (driver/control).
+			if at := time.Unix(0, e.Time); e.Details["ebbtide"] == "move" && at.After(a.MoveRequested) {
+				a.MoveRequested, a.Task = at, name
 			}
 		}
 	}
 	return a
 }
 
-// Apply takes an event over and says whether it has changed anything. The same event
-// twice, and one that is older than what is known, change nothing.
+// Apply applies an event and reports whether it changed anything. Repeated and outdated events
+// do not.
 func (s *State) Apply(e stream.Event) (changed bool, err error) {
 	var payload struct {
 		Node       *WireNode
@@ -239,8 +230,7 @@ func (s *State) Apply(e stream.Event) (changed bool, err error) {
 	}
 	switch {
 	case e.Topic == api.TopicNode && e.Type == "AllocationUpdated":
-		// A client has reported of an allocation: nothing of the node itself has changed. It
-		// is said with every such change, and the whole node with it.
+		// A client updated an allocation, which repeats the unchanged node.
 		return false, nil
 	case e.Topic == api.TopicNode && e.Index > s.listed.Nodes:
 	case e.Topic == api.TopicJob && e.Index > s.listed.Jobs:
@@ -279,8 +269,8 @@ func (s *State) applyJob(kind string, j *Job) bool {
 	old := s.Jobs[j.Key]
 	switch {
 	case kind == "JobDeregistered" && j.Stopped:
-		// Stopped, not purged: it may be started again.
-	case kind == "JobDeregistered", kind == "JobBatchDeregistered": // by garbage collection
+		// Stopped but not purged: it may be started again.
+	case kind == "JobDeregistered", kind == "JobBatchDeregistered": // garbage collection
 		delete(s.Jobs, j.Key)
 		return old != nil
 	}
@@ -299,15 +289,15 @@ func (s *State) applyAlloc(w WireAlloc) bool {
 	for _, r := range w.runs() {
 		s.setRun(r)
 	}
-	if w.over() {
+	if w.terminal() {
 		if s.dropAlloc(w.ID); old != nil && w.ClientStatus == api.AllocClientStatusComplete && w.DesiredStatus == api.AllocDesiredStatusRun {
 			s.Completed[old.Job] = true
 		}
 		return old != nil
 	}
 	a := w.alloc()
-	if old != nil && a.Uses == (Resources{}) {
-		a.Uses = old.Uses
+	if old != nil && a.Allocated == (Resources{}) {
+		a.Allocated = old.Allocated
 	}
 	s.setAlloc(a)
 	return true

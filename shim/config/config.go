@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package config is the configuration of the shim: defaults, what a file in HCL sets of
-// it, and a check that names everything that is wrong.
+// Package config reads the shim's HCL configuration over defaults and validates it.
 package config
 
 import (
@@ -22,11 +21,10 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// Config is a whole configuration.
 type Config struct {
-	// Interval is the time between two looks at what is to be moved.
+	// Interval is the time between two passes.
 	Interval time.Duration
-	// DryRun decides and tells, and changes nothing.
+	// DryRun decides and logs, but changes nothing.
 	DryRun   bool
 	LogLevel string
 
@@ -38,16 +36,16 @@ type Config struct {
 	Migration  Migration
 	Rebalance  Rebalance
 	Limits     Limits
-	// Windows are the times in which moves may begin; none: always.
+	// Windows are the times in which moves may start; none means always.
 	Windows []Window
 }
 
-// Nomad says how the cluster is reached. What is empty is taken from the environment, as
-// Nomad's own tools do (NOMAD_ADDR and so on).
+// Nomad is the connection to the cluster. Empty fields are taken from the environment, as by
+// Nomad's own CLI (NOMAD_ADDR etc.).
 type Nomad struct {
 	Address       string
 	Region        string
-	Token         string // of a command line; the file names TokenFile
+	Token         string // from the command line; files use TokenFile
 	TokenFile     string
 	CAFile        string
 	CertFile      string
@@ -55,66 +53,64 @@ type Nomad struct {
 	TLSServerName string
 }
 
-// Leader says how the one shim that acts is found among several.
+// Leader configures leader election.
 type Leader struct {
 	Namespace string // of the variable
-	Path      string // of the variable; what the shim remembers lies beneath
+	Path      string // of the variable; the shim's memory is beneath it
 	TTL       time.Duration
-	Delay     time.Duration // after the lock was lost, before others get it
+	Delay     time.Duration // after a lost lock, before another process may take it
 }
 
-// Web says where metrics and health are served.
 type Web struct {
-	Address string // host:port; "" = nowhere
+	Address string // host:port; "" for none
 }
 
-// Relocation says which tasks move because they would end sooner on another node.
+// Relocation configures moves of tasks that would finish sooner on another node.
 type Relocation struct {
 	Enabled  bool
 	Interval time.Duration
-	// Margin is the part of what a task still takes that a move must save.
+	// Margin is the fraction of a task's remaining time that a move must save.
 	Margin float64
 }
 
-// Placement says what is done with new tasks that Nomad has placed badly (FlowCon,
-// Algorithm 4).
+// Placement configures the placement of new tasks (FlowCon, Algorithm 4).
 type Placement struct {
 	Enabled       bool
 	CapacityAware bool
-	// Window is how old a task may be that is placed anew, once it has reported something:
-	// it has not done much yet.
+	// Window is the age up to which a task that has reported may be re-placed, as little work
+	// is lost.
 	Window time.Duration
-	// Margin is by which part another node must be better.
+	// Margin is the fraction by which another node must be better.
 	Margin float64
-	// HoldTimeout is how long a job waits for a node that waits for the shim.
+	// HoldTimeout is when a held job is left to Nomad's scheduler.
 	HoldTimeout time.Duration
 }
 
-// Migration says which converged tasks move (SpeCon, Algorithm 2).
+// Migration configures moves of converged tasks (SpeCon, Algorithm 2).
 type Migration struct {
 	Enabled bool
 	Weights migration.Weights
 }
 
-// Rebalance says what is done when all tasks have converged (SpeCon, Algorithm 3).
+// Rebalance configures moves once all tasks have converged (SpeCon, Algorithm 3).
 type Rebalance struct {
 	Enabled  bool
 	Interval time.Duration
 }
 
-// Limits bound what the shim does, whatever the policies say.
+// Limits bound the moves of all policies.
 type Limits struct {
 	MovesPerMinute int
-	InFlight       int // moves at a time
-	PerNode        int // moves at a time that touch one node
-	// Cooldown is the least time between two moves of one job.
+	InFlight       int // concurrent moves
+	PerNode        int // concurrent moves from or to one node
+	// Cooldown is the least time between two moves of a job.
 	Cooldown time.Duration
-	// Backoff is the wait after a move that failed; it doubles with each further one.
+	// Backoff is the wait after a failed move; it doubles with each consecutive failure.
 	Backoff time.Duration
 }
 
-// Default is the configuration of an empty file. The papers' policies are off: with fair
-// finish on the nodes they make jobs later (docs/evaluation.md).
+// Default is the configuration without a file. The papers' policies are off: with fair finish
+// on the nodes they delay jobs (docs/evaluation.md).
 func Default() Config {
 	return Config{
 		Interval:   10 * time.Second,
@@ -129,7 +125,7 @@ func Default() Config {
 	}
 }
 
-// file is what a file may set. What it does not set is nil.
+// file is the schema; unset options are nil.
 type file struct {
 	Interval *string `hcl:"interval,optional"`
 	DryRun   *bool   `hcl:"dry_run,optional"`
@@ -191,8 +187,7 @@ type file struct {
 	} `hcl:"window,block"`
 }
 
-// Parse reads a file in HCL over the defaults and checks the result. Its error joins all
-// that is wrong, each naming the option, the value and what is allowed.
+// Parse reads HCL over the defaults and validates the result. The error joins all problems.
 func Parse(data []byte, name string) (Config, error) {
 	c := Default()
 	parsed, diags := hclparse.NewParser().ParseHCL(data, name)
@@ -206,7 +201,7 @@ func Parse(data []byte, name string) (Config, error) {
 	return c, errors.Join(f.merge(&c), c.Validate())
 }
 
-// explain makes errors of HCL's diagnostics, one a line.
+// explain joins HCL's diagnostics, one per line.
 func explain(diags hcl.Diagnostics) error {
 	var errs []error
 	for _, d := range diags {
@@ -222,17 +217,15 @@ func explain(diags hcl.Diagnostics) error {
 	return errors.Join(errs...)
 }
 
-// set takes a value over that was given.
 func set[T any](into *T, value *T) {
 	if value != nil {
 		*into = *value
 	}
 }
 
-// merge takes over what the file sets.
 func (f file) merge(c *Config) error {
 	var errs []error
-	// A duration that is none stays at its default, so that only it is complained about.
+	// An invalid duration keeps its default, so that Validate does not report it again.
 	duration := func(name string, into *time.Duration, value *string) {
 		if value == nil {
 			return
@@ -305,10 +298,10 @@ func (f file) merge(c *Config) error {
 	return errors.Join(errs...)
 }
 
-// LogLevels are those of `log_level`.
+// LogLevels are the values of `log_level`.
 func LogLevels() []string { return []string{"trace", "debug", "info", "warn", "error"} }
 
-// Validate checks every option. Its error joins all that is wrong.
+// Validate returns all problems, joined.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -134,14 +134,14 @@ func TestParse_bad(t *testing.T) {
 		_, err := Parse([]byte(text), "bad.hcl")
 		must.ErrorContains(t, err, want, must.Sprint(text))
 	}
-	// All at once.
+	// All errors at once.
 	_, err := Parse([]byte("interval = \"x\"\nlog_level = \"y\"\nlimits {\n cooldown = \"z\"\n}"), "bad.hcl")
 	must.EqError(t, err, `interval: must be a duration like 30s, got "x"
 limits.cooldown: must be a duration like 30s, got "z"
 log_level: must be one of trace, debug, info, warn, error, got "y"`)
 }
 
-// What is nearer counts: the command line, the file, the environment.
+// The command line wins over the file, the file over the environment.
 func TestNomad_Over(t *testing.T) {
 	file := Nomad{Address: "https://file:4646", Region: "eu", TokenFile: "/nowhere", CAFile: "ca.pem"}
 	must.Eq(t, file, Nomad{}.Over(file))
@@ -155,32 +155,30 @@ func TestNomad_Over(t *testing.T) {
 	must.Eq(t, "http://line:4646", client.Address())
 }
 
-// With windows moves begin only within one of them.
-func TestConfig_Closed(t *testing.T) {
+func TestConfig_Suspended(t *testing.T) {
 	at := func(text string) time.Time {
 		tm, err := time.Parse(time.RFC3339, text)
 		must.NoError(t, err)
 		return tm
 	}
 	c := Default()
-	must.Eq(t, "", c.Closed(time.Now()))
+	must.Eq(t, "", c.Suspended(time.Now()))
 	c.Windows = []Window{{Name: "night", Cron: "0 22 * * *", Duration: 8 * time.Hour, TimeZone: "Europe/Berlin"}, {Name: "noon", Cron: "0 12 * * 6", Duration: time.Hour, TimeZone: "UTC"}}
 	must.NoError(t, c.Validate())
 	for text, want := range map[string]string{
-		"2026-01-07T20:59:59Z": "the next window begins 2026-01-07T21:00:00Z",
+		"2026-01-07T20:59:59Z": "the next window starts 2026-01-07T21:00:00Z",
 		"2026-01-07T21:00:00Z": "",
 		"2026-01-08T04:59:59Z": "",
-		"2026-01-08T05:00:00Z": "the next window begins 2026-01-08T21:00:00Z",
-		"2026-07-07T20:00:00Z": "", // summer
-		"2026-01-10T11:00:00Z": "the next window begins 2026-01-10T12:00:00Z",
+		"2026-01-08T05:00:00Z": "the next window starts 2026-01-08T21:00:00Z",
+		"2026-07-07T20:00:00Z": "", // summer time
+		"2026-01-10T11:00:00Z": "the next window starts 2026-01-10T12:00:00Z",
 		"2026-01-10T12:30:00Z": "",
 	} {
-		must.Eq(t, want, c.Closed(at(text)), must.Sprint(text))
+		must.Eq(t, want, c.Suspended(at(text)), must.Sprint(text))
 	}
 }
 
-// A token and a certificate that change are read again; while they cannot be read, what was
-// read last counts.
+// Changed credentials are re-read; unreadable ones keep the last good values.
 func TestNomad_Client_credentials(t *testing.T) {
 	got := make(chan string, 1)
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -218,7 +216,7 @@ func TestNomad_Client_credentials(t *testing.T) {
 	write(token, "three")
 	must.Eq(t, "three", ask())
 
-	// Through a socket, as a task reaches its agent.
+	// Over a Unix socket, as from within a task.
 	socket := filepath.Join(dir, "api.sock")
 	l, err := net.Listen("unix", socket)
 	must.NoError(t, err)
@@ -230,7 +228,7 @@ func TestNomad_Client_credentials(t *testing.T) {
 	must.Eq(t, "three", ask())
 }
 
-// otherCA is a certificate that has signed nothing.
+// otherCA returns an unrelated certificate.
 func otherCA(t *testing.T) string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must.NoError(t, err)

@@ -17,20 +17,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// credentials is a transport whose token and certificates are those that their files hold now:
-// they are read again when the files change. What cannot be read then stays as it was.
+// credentials is a transport that re-reads its token and certificate files when they change,
+// and keeps the last good ones if they cannot be read.
 type credentials struct {
 	tokenFile string
 	tls       *api.TLSConfig
-	socket    string // "": the request's address
+	socket    string // path; "" to use the request's address
 
 	mu    sync.Mutex
-	seen  string // the files, as they were read last
+	seen  string // the files' names, times and sizes at the last read
 	made  *http.Transport
 	token string
 }
 
-// files are those that are read.
 func (c *credentials) files() (names []string) {
 	for _, name := range []string{c.tokenFile, c.tls.CACert, c.tls.ClientCert, c.tls.ClientKey} {
 		if name != "" {
@@ -40,7 +39,6 @@ func (c *credentials) files() (names []string) {
 	return names
 }
 
-// RoundTrip implements http.RoundTripper.
 func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	_ = c.read()
@@ -53,7 +51,7 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	return made.RoundTrip(r)
 }
 
-// read reads the files, if they have changed.
+// read reads the files if they have changed.
 func (c *credentials) read() error {
 	seen := ""
 	for _, name := range c.files() {
@@ -72,7 +70,7 @@ func (c *credentials) read() error {
 		}
 		token = strings.TrimSpace(string(data))
 	}
-	// As Nomad's own client makes it.
+	// As Nomad's client configures it.
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ForceAttemptHTTP2, t.TLSClientConfig, t.MaxIdleConnsPerHost = false, &tls.Config{MinVersion: tls.VersionTLS12}, 16
 	if c.socket != "" {

@@ -10,15 +10,15 @@ import (
 	"github.com/hashicorp/cronexpr"
 )
 
-// Window is a time in which moves may begin.
+// Window is a recurring time in which moves may start.
 type Window struct {
 	Name     string
-	Cron     string // when it begins, as in a job's periodic block
+	Cron     string // its start, as in a job's periodic block
 	Duration time.Duration
 	TimeZone string // of Cron, such as Europe/Berlin
 }
 
-// starts returns when the window begins next after a time.
+// starts returns a function for the first start after a time.
 func (w Window) starts() (func(time.Time) time.Time, error) {
 	zone, err := time.LoadLocation(w.TimeZone)
 	if err != nil {
@@ -31,7 +31,6 @@ func (w Window) starts() (func(time.Time) time.Time, error) {
 	return func(after time.Time) time.Time { return cron.Next(after.In(zone)) }, nil
 }
 
-// Validate checks the window.
 func (w Window) Validate() error {
 	if _, err := w.starts(); err != nil {
 		return err
@@ -42,14 +41,13 @@ func (w Window) Validate() error {
 	return nil
 }
 
-// Closed says why moves may not begin now, if there are windows and it is in none; "" if
-// they may.
-func (c Config) Closed(now time.Time) string {
+// Suspended says why moves may not start outside the windows, "" if they may.
+func (c Config) Suspended(now time.Time) string {
 	var next time.Time
 	for _, w := range c.Windows {
 		starts, err := w.starts()
 		if err != nil {
-			continue // Validate has said so
+			continue // reported by Validate
 		}
 		start := starts(now.Add(-w.Duration))
 		if !start.IsZero() && !start.After(now) {
@@ -63,7 +61,7 @@ func (c Config) Closed(now time.Time) string {
 	case len(c.Windows) == 0:
 		return ""
 	case next.IsZero():
-		return "no window comes any more"
+		return "no further window is scheduled"
 	}
-	return "the next window begins " + next.UTC().Format(time.RFC3339)
+	return "the next window starts " + next.UTC().Format(time.RFC3339)
 }

@@ -1,19 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package leader sees to it that one of several processes leads: the one that holds a
-// lock.
+// Package leader elects one of several processes by a lock with a TTL.
 //
-// The lock is held for a time and has to be renewed. A leader that cannot renew it must
-// have stopped before another one begins, so it stops early: at TTL/5 before the lock's
-// end, counted from the moment in which the last renewal that succeeded was sent. Nomad
-// frees the lock later than that. Who changes something asks the Term right before:
-// a process that was asleep meanwhile does not know yet that it is none any more.
+// A leader that cannot renew the lock must stop before another one starts. It stops TTL/5
+// before the lock expires, counted from when the last successful renewal was sent. Callers
+// check Term.Held right before each change, as a suspended process does not know that it has
+// lost the lock. When told to stop, a leader keeps renewing while it reverts unfinished work,
+// then releases the lock.
 //
-// A leader that is told to end goes on renewing the lock while it undoes what it has
-// begun, and gives it back then.
-//
-// The API's own LockLeaser does not end what it protects when a renewal is refused.
+// The API's LockLeaser does not cancel the protected work when a renewal is refused.
 package leader
 
 import (
@@ -26,42 +22,38 @@ import (
 )
 
 var (
-	// ErrHeld says that another process holds the lock.
+	// ErrHeld means that another process holds the lock.
 	ErrHeld = errors.New("another process holds the lock")
-	// ErrLost says that this process does not hold the lock any more, or not surely.
-	ErrLost = errors.New("the lock is lost")
+	// ErrLost means that this process no longer holds the lock for certain.
+	ErrLost = errors.New("lost the lock")
 )
 
-// Lock is a lock that is held for a time.
 type Lock interface {
 	// Acquire takes the lock. The error is ErrHeld if another process has it.
 	Acquire(context.Context) error
-	// Renew keeps it for a TTL more. The error is ErrLost if it is not ours any more.
+	// Renew extends the lock by a TTL. The error is ErrLost if it is no longer ours.
 	Renew(context.Context) error
-	// Release gives it back.
 	Release(context.Context) error
 }
 
-// Options say how a lock is kept.
 type Options struct {
-	// TTL is how long the lock is held without a renewal. It is renewed three times in
-	// that time.
+	// TTL is the lock's lifetime without renewal. It is renewed every TTL/3.
 	TTL time.Duration
-	// Retry is about how long a process waits that has not got the lock.
+	// Retry is the approximate interval of attempts to acquire the lock.
 	Retry time.Duration
-	// Report is told what fails, and that another process leads: ErrHeld, once.
+	// Report receives errors, and ErrHeld once when another process leads.
 	Report func(error)
 }
 
-// Term is the time for which a process leads.
+// Term is a period of leadership.
 type Term struct {
 	mu    sync.Mutex
 	until time.Time
 	over  bool
 }
 
-// Held returns ErrLost unless this process surely holds the lock now. It is held, too,
-// while lead ends because it was told to.
+// Held returns ErrLost unless this process certainly holds the lock. It succeeds while lead
+// shuts down.
 func (t *Term) Held() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,40 +63,38 @@ func (t *Term) Held() error {
 	return nil
 }
 
-// end ends the term.
 func (t *Term) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true
 }
 
-// extend is told when a renewal that succeeded was sent.
+// extend records a successful renewal by the time at which it was sent.
 func (t *Term) extend(sent time.Time, ttl time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.until = sent.Add(ttl - ttl/5)
 }
 
-func (t *Term) left() time.Duration {
+func (t *Term) remaining() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Until(t.until)
 }
 
-// releaseWithin bounds the last request of a process that ends.
-const releaseWithin = 5 * time.Second
+const releaseTimeout = 5 * time.Second
 
-// Run waits for the lock, calls lead while this process holds it, and begins anew when
-// it has lost it. The context of lead ends with the lock and with ctx, and Run waits
-// until lead has returned. If lead returns while the lock is held, it is given back, and
-// Run returns what lead returned. Otherwise Run returns when ctx ends.
+// Run waits for the lock, calls lead while holding it, and starts over when the lock is lost.
+// lead's context ends with the lock and with ctx; Run waits for lead to return. If lead returns
+// while the lock is held, Run releases it and returns lead's error. Otherwise Run returns when
+// ctx ends.
 func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context, *Term) error) error {
-	told := false
+	reported := false
 	for {
 		sent := time.Now()
 		err := acquire(ctx, lock, opts.TTL)
 		if err == nil {
-			told = false
+			reported = false
 			err = hold(ctx, lock, opts, sent, lead)
 			if !errors.Is(err, ErrLost) {
 				return err
@@ -113,11 +103,11 @@ func Run(ctx context.Context, lock Lock, opts Options, lead func(context.Context
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if held := errors.Is(err, ErrHeld); !held || !told {
+		if held := errors.Is(err, ErrHeld); !held || !reported {
 			opts.Report(err)
-			told = held
+			reported = held
 		}
-		// Not all at once when the lock gets free.
+		// Jittered, so that standbys do not all try at once.
 		wait := opts.Retry/2 + rand.N(opts.Retry+1)
 		select {
 		case <-time.After(wait):
@@ -136,7 +126,7 @@ func acquire(ctx context.Context, lock Lock, ttl time.Duration) error {
 	return nil
 }
 
-// hold leads until the lock is lost or lead returns, which it does soon after ctx ends.
+// hold runs lead until it returns or the lock is lost.
 func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead func(context.Context, *Term) error) error {
 	leading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -144,12 +134,12 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 	term.extend(sent, opts.TTL)
 	result := make(chan error, 1)
 	go func() { result <- lead(leading, term) }()
-	// The lock is kept until lead has returned.
+	// Renewals continue until lead has returned.
 	ctx = context.WithoutCancel(ctx)
 
 	renew := time.NewTicker(opts.TTL / 3)
 	defer renew.Stop()
-	over := time.NewTimer(term.left())
+	over := time.NewTimer(term.remaining())
 	defer over.Stop()
 	lost := func(why error) error {
 		term.end()
@@ -167,24 +157,23 @@ func hold(ctx context.Context, lock Lock, opts Options, sent time.Time, lead fun
 		case <-renew.C:
 		}
 		sent := time.Now()
-		within, done := context.WithTimeout(ctx, min(opts.TTL/3, term.left()))
+		within, done := context.WithTimeout(ctx, min(opts.TTL/3, term.remaining()))
 		err := lock.Renew(within)
 		done()
 		switch {
 		case err == nil:
 			term.extend(sent, opts.TTL)
-			over.Reset(term.left())
+			over.Reset(term.remaining())
 		case errors.Is(err, ErrLost):
 			return lost(fmt.Errorf("renewing the lock: %w", err))
 		default:
-			opts.Report(fmt.Errorf("renewing the lock: %w", err)) // there is time for another try
+			opts.Report(fmt.Errorf("renewing the lock: %w", err)) // retried at the next tick
 		}
 	}
 }
 
-// release gives the lock back.
 func release(ctx context.Context, lock Lock) error {
-	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	if err := lock.Release(ctx); err != nil {
 		return fmt.Errorf("releasing the lock: %w", err)

@@ -20,17 +20,16 @@ import (
 
 const ttl = 15 * time.Second
 
-// server is the place of one lock, as Nomad keeps it.
+// server holds one lock, as Nomad does.
 type server struct {
 	mu     sync.Mutex
 	holder *client
 	until  time.Time
 }
 
-// client is one who wants the lock.
 type client struct {
 	*server
-	fail     func() error // what requests return, if anything
+	fail     func() error // returns requests' errors
 	renewals int
 }
 
@@ -71,7 +70,6 @@ func (c *client) Release(ctx context.Context) error {
 	return nil
 }
 
-// reports collects what is told.
 type reports struct {
 	mu   sync.Mutex
 	errs []error
@@ -90,7 +88,7 @@ func TestRun_leadsUntilItIsTold(t *testing.T) {
 		var told reports
 		c := &client{server: &server{}}
 		ctx, cancel := context.WithCancel(t.Context())
-		// Between two of lead's looks, not at the moment of one.
+		// Between two checks of lead, not at one.
 		go func() { time.Sleep(time.Hour + time.Second/2); cancel() }()
 		var led *Term
 		err := Run(ctx, c, told.options(), func(ctx context.Context, term *Term) error {
@@ -109,7 +107,7 @@ func TestRun_leadsUntilItIsTold(t *testing.T) {
 	})
 }
 
-// A leader that is told to end undoes what it has begun while it still leads.
+// A leader told to stop reverts its work while it still leads.
 func TestRun_undoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told reports
@@ -152,13 +150,13 @@ func TestRun_leadReturns(t *testing.T) {
 	})
 }
 
-// A standby takes over when the leader is gone, and tells once that there is one.
+// A standby takes over from a dead leader, and reports once that another leads.
 func TestRun_standby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told reports
 		s := &server{}
 		dead := &client{server: s}
-		must.NoError(t, dead.Acquire(t.Context())) // and never renews it
+		must.NoError(t, dead.Acquire(t.Context())) // never renewed
 		begun := time.Now()
 		must.NoError(t, Run(t.Context(), &client{server: s}, told.options(), func(context.Context, *Term) error { return nil }))
 		must.Between(t, 2*ttl, time.Since(begun), 2*ttl+ttl/3)
@@ -167,8 +165,8 @@ func TestRun_standby(t *testing.T) {
 	})
 }
 
-// At no time do two lead, whatever happens to the network of the first: each asks its
-// term before it does something.
+// At no time do two lead, whatever happens to the first one's network: each checks its term
+// before a change.
 func TestRun_never2(t *testing.T) {
 	down := errors.New("connection refused")
 	for name, fail := range map[string]func(since time.Duration) error{
@@ -221,7 +219,7 @@ func TestRun_never2(t *testing.T) {
 	}
 }
 
-// A renewal that is refused ends the term at once, and what is led before Run goes on.
+// A refused renewal ends the term at once; Run waits for lead.
 func TestRun_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told reports
@@ -233,7 +231,7 @@ func TestRun_refused(t *testing.T) {
 				return nil
 			}
 			s.mu.Lock()
-			s.holder = nil // somebody deletes the variable
+			s.holder = nil // the variable was deleted
 			s.mu.Unlock()
 			begun := time.Now()
 			<-ctx.Done()
@@ -247,7 +245,6 @@ func TestRun_refused(t *testing.T) {
 	})
 }
 
-// What Nomad is asked.
 func TestVariable(t *testing.T) {
 	type request struct {
 		query string

@@ -12,42 +12,39 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Variable is the lock of a Nomad variable. Nomad frees it after two TTLs without a
-// renewal, and others get it after Delay more.
+// Variable is a lock on a Nomad variable. Nomad frees it after two TTLs without renewal, and
+// blocks others for Delay more.
 type Variable struct {
 	Client          *api.Client
 	Namespace, Path string
-	TTL, Delay      time.Duration // both from 10 s to a day
-	// Holder is written into the variable, for people.
+	TTL, Delay      time.Duration // 10 s to 24 h each
+	// Holder is stored in the variable for display.
 	Holder string
 
-	id string // of the lock that we hold
+	id string // of the lock held
 }
 
 var _ Lock = (*Variable)(nil)
 
-// Acquire implements Lock.
 func (v *Variable) Acquire(ctx context.Context) error {
 	lock := v.variable("")
 	lock.Items = api.VariableItems{"holder": v.Holder, "since": time.Now().UTC().Format(time.RFC3339)}
 	out, _, err := v.Client.Variables().AcquireLock(lock, v.options(ctx))
 	if err != nil {
-		return either(err, ErrHeld)
+		return asConflict(err, ErrHeld)
 	}
 	v.id = out.LockID()
 	return nil
 }
 
-// Renew implements Lock.
 func (v *Variable) Renew(ctx context.Context) error {
 	_, _, err := v.Client.Variables().RenewLock(v.variable(v.id), v.options(ctx))
-	return either(err, ErrLost)
+	return asConflict(err, ErrLost)
 }
 
-// Release implements Lock.
 func (v *Variable) Release(ctx context.Context) error {
 	_, _, err := v.Client.Variables().ReleaseLock(v.variable(v.id), v.options(ctx))
-	return either(err, ErrLost)
+	return asConflict(err, ErrLost)
 }
 
 func (v *Variable) variable(id string) *api.Variable {
@@ -61,8 +58,8 @@ func (v *Variable) options(ctx context.Context) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: v.Namespace}).WithContext(ctx)
 }
 
-// either tells a conflict, and a lock whose variable is gone, from other errors.
-func either(err, conflict error) error {
+// asConflict returns conflict if the lock conflicts or its variable is gone, else err.
+func asConflict(err, conflict error) error {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) && (response.StatusCode() == http.StatusConflict || response.StatusCode() == http.StatusNotFound) {
 		return conflict

@@ -17,18 +17,17 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Claims keeps the records of moves that are under way, each a variable.
+// Claims stores each move's record in a variable.
 type Claims struct{ Store }
 
 var _ move.Claims = Claims{}
 
-// name is a short one: Nomad takes paths of up to 128 characters.
+// name hashes: Nomad limits paths to 128 characters.
 func (c Claims) name(namespace, job string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + job))
 	return path.Join(c.Path, "claims", hex.EncodeToString(sum[:16]))
 }
 
-// Write implements move.Claims.
 func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err error) {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -37,13 +36,13 @@ func (c Claims) Write(ctx context.Context, r move.Record) (index uint64, err err
 	v := &api.Variable{Namespace: c.Namespace, Path: c.name(r.Namespace, r.Job), ModifyIndex: r.Index, Items: api.VariableItems{"record": string(data)}}
 	out, _, err := c.Client.Variables().CheckedUpdate(v, (&api.WriteOptions{Namespace: c.Namespace}).WithContext(ctx))
 	if err != nil {
-		return 0, fmt.Errorf("writing variable %s: %w", v.Path, claimed(err))
+		return 0, fmt.Errorf("writing variable %s: %w", v.Path, asClaimed(err))
 	}
 	return out.ModifyIndex, nil
 }
 
-// claimed is move.ErrClaimed for what is not as it was read.
-func claimed(err error) error {
+// asClaimed turns a check-and-set conflict into move.ErrClaimed.
+func asClaimed(err error) error {
 	var conflict api.ErrCASConflict
 	if !errors.As(err, &conflict) {
 		return err
@@ -65,7 +64,6 @@ func record(v *api.Variable) (r move.Record, err error) {
 	return r, nil
 }
 
-// Read implements move.Claims.
 func (c Claims) Read(ctx context.Context, namespace, job string) (move.Record, error) {
 	return c.at(ctx, c.name(namespace, job))
 }
@@ -81,17 +79,15 @@ func (c Claims) at(ctx context.Context, full string) (move.Record, error) {
 	return record(v)
 }
 
-// Remove implements move.Claims.
 func (c Claims) Remove(ctx context.Context, r move.Record) error {
 	full := c.name(r.Namespace, r.Job)
 	_, err := c.Client.Variables().CheckedDelete(full, r.Index, (&api.WriteOptions{Namespace: c.Namespace}).WithContext(ctx))
 	if err != nil {
-		return fmt.Errorf("removing variable %s: %w", full, claimed(err))
+		return fmt.Errorf("removing variable %s: %w", full, asClaimed(err))
 	}
 	return nil
 }
 
-// List implements move.Claims.
 func (c Claims) List(ctx context.Context) ([]move.Record, error) {
 	paths, err := c.list(ctx, "claims")
 	if err != nil {

@@ -29,7 +29,7 @@ func TestClaims(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, r, there)
 
-	// A job has one move at a time, and the one that wrote last goes on.
+	// A job has one move at a time; the last writer continues.
 	other := r
 	other.ID, other.Index = "5678", 0
 	_, err = claims.Write(t.Context(), other)

@@ -13,21 +13,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Pause is what operators have told all shims: to begin no moves.
+// Pause is an operator's order to all shims to start no moves.
 type Pause struct {
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Since time.Time `json:"since"`
-	// Until is when it ends by itself; zero: when somebody ends it.
+	// Until is when the pause expires, zero for never.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// Holds says whether the pause is not over.
-func (p *Pause) Holds(now time.Time) bool {
+// Active reports whether the pause is set and has not expired.
+func (p *Pause) Active(now time.Time) bool {
 	return p != nil && (p.Until.IsZero() || now.Before(p.Until))
 }
 
-// String is for people.
 func (p *Pause) String() string {
 	text := fmt.Sprintf("paused by %s since %s", p.By, p.Since.UTC().Format(time.RFC3339))
 	if !p.Until.IsZero() {
@@ -39,81 +38,80 @@ func (p *Pause) String() string {
 	return text
 }
 
-// The names of single variables.
+// Names of single variables.
 const (
 	LeaderName = "leader"
 	pauseName  = "pause"
 	reportName = "report"
 )
 
-// Pause pauses all shims.
 func (s Store) Pause(ctx context.Context, p Pause) error { return s.writeJSON(ctx, pauseName, p) }
 
-// Resume ends a pause.
 func (s Store) Resume(ctx context.Context) error { return s.remove(ctx, path.Join(s.Path, pauseName)) }
 
-// Paused returns the pause, also one that is over; nil if there is none.
-func (s Store) Paused(ctx context.Context) (*Pause, error) { return readJSON[Pause](ctx, s, pauseName) }
+// LoadPause returns the pause, expired or not, nil if there is none.
+func (s Store) LoadPause(ctx context.Context) (*Pause, error) {
+	return readJSON[Pause](ctx, s, pauseName)
+}
 
-// Leader is the shim that leads, or has led last.
+// Leader is the current or last leader.
 type Leader struct {
 	Holder string    `json:"holder"`
 	Since  time.Time `json:"since"`
-	// Leads says that it holds the lock now. Nomad shows that to management tokens only.
+	// Leads means that it holds the lock now. Nomad shows this to management tokens only.
 	Leads bool `json:"leads"`
 }
 
-// Leader returns the shim that leads; nil if none ever has.
+// Leader returns the current or last leader, nil if there was none.
 func (s Store) Leader(ctx context.Context) (*Leader, error) {
 	full := path.Join(s.Path, LeaderName)
 	v, err := s.readVariable(ctx, full)
 	if err != nil || v == nil {
 		return nil, err
 	}
-	return &Leader{Holder: v.Items["holder"], Since: when(v.Items["since"]), Leads: v.Lock != nil}, nil
+	return &Leader{Holder: v.Items["holder"], Since: parseTime(v.Items["since"]), Leads: v.Lock != nil}, nil
 }
 
-// Report is what the shim that leads says of itself, for people. It is written when it has
-// changed.
+// Report is the leader's state for `ebbtide shim status`, written when it changes.
 type Report struct {
 	Version string    `json:"version"`
 	At      time.Time `json:"at"`
 	DryRun  bool      `json:"dry_run"`
 
 	Nodes int `json:"nodes"`
-	// Closed is why no move begins at all; "" if moves may.
-	Closed string `json:"closed"`
-	// InFlight are moves under way of at most InFlightMax, and Begun those that have begun
-	// within a minute of at most BegunMax.
+	// Suspended says why no move may start, "" if moves may.
+	Suspended string `json:"suspended"`
+	// Started counts the moves started within a minute.
 	InFlight    int `json:"in_flight"`
 	InFlightMax int `json:"in_flight_max"`
-	Begun       int `json:"begun"`
-	BegunMax    int `json:"begun_max"`
-	// LongestStepS is how long the loop was busy with one thing at most, in seconds.
+	Started     int `json:"started"`
+	StartedMax  int `json:"started_max"`
+	// LongestStepS is the loop's longest step, in seconds.
 	LongestStepS float64 `json:"longest_step_s"`
-	// Waiting are the jobs that wait for a node.
-	Waiting []string `json:"waiting"`
-	// Said is what was said last of jobs: why they are not moved. More are not kept (Unsaid).
-	Said   []Said `json:"said"`
-	Unsaid int    `json:"unsaid"`
+	// Held are the jobs held for placement.
+	Held []string `json:"held"`
+	// Reasons are the latest reasons per job. Omitted counts those that did not fit.
+	Reasons []Reason `json:"reasons"`
+	Omitted int      `json:"reasons_omitted"`
 }
 
-// Said is what was said of a job.
-type Said struct {
+// Reason is why a job is not moved now.
+type Reason struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
-	What      string `json:"what"`
+	Text      string `json:"text"`
 }
 
-// Report writes a report down.
-func (s Store) Report(ctx context.Context, r Report) error { return s.writeJSON(ctx, reportName, r) }
+func (s Store) SaveReport(ctx context.Context, r Report) error {
+	return s.writeJSON(ctx, reportName, r)
+}
 
-// Reported returns the last report; nil if there is none.
-func (s Store) Reported(ctx context.Context) (*Report, error) {
+// LoadReport returns the last report, nil if there is none.
+func (s Store) LoadReport(ctx context.Context) (*Report, error) {
 	return readJSON[Report](ctx, s, reportName)
 }
 
-// item is the one that holds an object.
+// item is the key that holds an object as JSON.
 const item = "json"
 
 func (s Store) writeJSON(ctx context.Context, name string, v any) error {

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package memory is what the shim remembers beyond its own life, in Nomad variables: what
-// was decided about each job, so that it is moved once only, and what was done and why.
+// Package memory keeps what outlives the shim in Nomad variables: decisions per job, the record
+// of moves, claims, the operators' pause and the leader's report.
 package memory
 
 import (
@@ -26,43 +26,41 @@ import (
 
 // Job is what is remembered of a job.
 type Job struct {
-	// Marked is when it was decided whether it moves or stays (SpeCon, Algorithm 2); zero:
-	// not yet.
+	// Marked is when SpeCon's Algorithm 2 decided about it, zero if it has not.
 	Marked time.Time
-	// Rebalanced says that it was moved for balance (Algorithm 3).
+	// Rebalanced means that Algorithm 3 has moved it.
 	Rebalanced bool
-	// Last is when its last move ended, and Failures how many have failed in a row.
+	// Last is the end of the last move; Failures counts consecutive failures.
 	Last     time.Time
 	Failures int
-	// CostS is for how long the last move kept it from running, in seconds; 0: not known.
+	// CostS is the last move's downtime in seconds, 0 if unknown.
 	CostS float64
 }
 
-// Entry is one thing that was done, or would have been.
+// Entry records a move or placement, or what a dry run would have done.
 type Entry struct {
 	Time      time.Time
 	Namespace string
 	Job       string
 	Alloc     string
 	NewAlloc  string
-	From, To  string // names of nodes
-	Policy    string // flowcon-place, specon-migrate, specon-rebalance
+	From, To  string // node names
+	Policy    string // flowcon-place, specon-migrate, specon-rebalance, relocate
 	Rule, Why string
-	Scores    string // of the nodes, as JSON
-	Phase     string // how far it came
+	Scores    string // by node, as JSON
+	Phase     string // last phase
 	Error     string
-	DownS     string // for how many seconds nothing ran
+	DownS     string // downtime in seconds
 	DryRun    bool
-	Owner     string `json:",omitempty"` // of one that is under way
+	Owner     string `json:",omitempty"` // of a move in progress
 }
 
-// kept is how many entries are kept, and atATime how many variables are read side by side.
 const (
-	kept    = 200
-	atATime = 16
+	maxEntries  = 200
+	maxParallel = 16
 )
 
-// Store keeps both.
+// Store accesses the variables beneath Path.
 type Store struct {
 	Client          *api.Client
 	Namespace, Path string
@@ -85,7 +83,7 @@ func (s Store) remove(ctx context.Context, full string) error {
 	return nil
 }
 
-// list returns the paths of all variables beneath a name, in order.
+// list returns the sorted paths of all variables beneath name.
 func (s Store) list(ctx context.Context, name string) ([]string, error) {
 	prefix := path.Join(s.Path, name) + "/"
 	metas, _, err := s.Client.Variables().PrefixList(prefix, (&api.QueryOptions{Namespace: s.Namespace}).WithContext(ctx))
@@ -120,12 +118,12 @@ func (s Store) readVariable(ctx context.Context, full string) (*api.Variable, er
 	return v, nil
 }
 
-// A job's name may hold what the path of a variable may not.
+// jobName escapes what a variable's path may not contain.
 func jobName(key cluster.JobKey) string {
 	return path.Join("jobs", escape(key.Namespace), escape(key.ID))
 }
 
-// escape writes a name with letters, digits, "-", "_" and "~" only.
+// escape encodes a name with letters, digits, "-", "_" and "~" only.
 func escape(name string) string {
 	return strings.NewReplacer("~", "~7E", ".", "~2E", "%", "~", "+", "~20").Replace(url.QueryEscape(name))
 }
@@ -134,20 +132,17 @@ func unescape(name string) (string, error) {
 	return url.PathUnescape(strings.ReplaceAll(name, "~", "%"))
 }
 
-// Keep remembers a job.
-func (s Store) Keep(ctx context.Context, key cluster.JobKey, j Job) error {
+func (s Store) SaveJob(ctx context.Context, key cluster.JobKey, j Job) error {
 	return s.write(ctx, jobName(key), api.VariableItems{
-		"marked": stamp(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": stamp(j.Last), "failures": strconv.Itoa(j.Failures),
+		"marked": formatTime(j.Marked), "rebalanced": strconv.FormatBool(j.Rebalanced), "last": formatTime(j.Last), "failures": strconv.Itoa(j.Failures),
 		"cost_s": strconv.FormatFloat(j.CostS, 'f', 2, 64),
 	})
 }
 
-// Forget forgets a job that is no more.
-func (s Store) Forget(ctx context.Context, key cluster.JobKey) error {
+func (s Store) DeleteJob(ctx context.Context, key cluster.JobKey) error {
 	return s.remove(ctx, path.Join(s.Path, jobName(key)))
 }
 
-// Jobs returns all that is remembered of jobs.
 func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 	paths, err := s.list(ctx, "jobs")
 	if err != nil {
@@ -155,9 +150,9 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 	}
 	var mu sync.Mutex
 	jobs := make(map[cluster.JobKey]Job, len(paths))
-	// A cluster may have ten thousand, and the next leader waits for them.
+	// In parallel: there may be ten thousand, and a new leader waits for them.
 	reading, ctx := errgroup.WithContext(ctx)
-	reading.SetLimit(atATime)
+	reading.SetLimit(maxParallel)
 	for _, p := range paths {
 		reading.Go(func() error {
 			items, err := s.read(ctx, p)
@@ -170,9 +165,9 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 				key.Namespace, err = unescape(path.Base(dir))
 			}
 			if err != nil || items == nil {
-				return nil // nothing of ours, or gone meanwhile
+				return nil // foreign, or deleted in the meantime
 			}
-			j := Job{Marked: when(items["marked"]), Last: when(items["last"])}
+			j := Job{Marked: parseTime(items["marked"]), Last: parseTime(items["last"])}
 			j.Rebalanced, _ = strconv.ParseBool(items["rebalanced"])
 			j.Failures, _ = strconv.Atoi(items["failures"])
 			j.CostS, _ = strconv.ParseFloat(items["cost_s"], 64)
@@ -185,11 +180,11 @@ func (s Store) Jobs(ctx context.Context) (map[cluster.JobKey]Job, error) {
 	return jobs, reading.Wait()
 }
 
-// Note writes down what was done, and drops what is too old.
-func (s Store) Note(ctx context.Context, e Entry) error {
+// AddEntry appends an entry and drops the oldest beyond maxEntries.
+func (s Store) AddEntry(ctx context.Context, e Entry) error {
 	name := fmt.Sprintf("moves/%020d-%s", e.Time.UnixNano(), escape(cmp.Or(e.Alloc, e.Job)))
 	err := s.write(ctx, name, api.VariableItems{
-		"time": stamp(e.Time), "namespace": e.Namespace, "job": e.Job, "alloc": e.Alloc, "new_alloc": e.NewAlloc, "from": e.From, "to": e.To,
+		"time": formatTime(e.Time), "namespace": e.Namespace, "job": e.Job, "alloc": e.Alloc, "new_alloc": e.NewAlloc, "from": e.From, "to": e.To,
 		"policy": e.Policy, "rule": e.Rule, "why": e.Why, "scores": e.Scores, "phase": e.Phase, "error": e.Error, "down_s": e.DownS,
 		"dry_run": strconv.FormatBool(e.DryRun),
 	})
@@ -201,14 +196,14 @@ func (s Store) Note(ctx context.Context, e Entry) error {
 		return err
 	}
 	var errs []error
-	for _, p := range paths[:max(0, len(paths)-kept)] {
+	for _, p := range paths[:max(0, len(paths)-maxEntries)] {
 		errs = append(errs, s.remove(ctx, p))
 	}
 	return errors.Join(errs...)
 }
 
-// Notes returns what was done, the oldest first.
-func (s Store) Notes(ctx context.Context) ([]Entry, error) {
+// Entries returns all entries, oldest first.
+func (s Store) Entries(ctx context.Context) ([]Entry, error) {
 	paths, err := s.list(ctx, "moves")
 	if err != nil {
 		return nil, err
@@ -223,7 +218,7 @@ func (s Store) Notes(ctx context.Context) ([]Entry, error) {
 			continue
 		}
 		e := Entry{
-			Time: when(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
+			Time: parseTime(i["time"]), Namespace: i["namespace"], Job: i["job"], Alloc: i["alloc"], NewAlloc: i["new_alloc"], From: i["from"], To: i["to"],
 			Policy: i["policy"], Rule: i["rule"], Why: i["why"], Scores: i["scores"], Phase: i["phase"], Error: i["error"], DownS: i["down_s"],
 		}
 		e.DryRun, _ = strconv.ParseBool(i["dry_run"])
@@ -232,15 +227,14 @@ func (s Store) Notes(ctx context.Context) ([]Entry, error) {
 	return entries, nil
 }
 
-// stamp writes a time; "" is none.
-func stamp(t time.Time) string {
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-func when(text string) time.Time {
+func parseTime(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return time.Time{}

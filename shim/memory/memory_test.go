@@ -21,16 +21,16 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// variables is Nomad's API for variables, in memory.
+// variables is Nomad's variables API, in memory.
 type variables struct {
 	mu    sync.Mutex
 	items map[string]api.VariableItems
-	at    map[string]uint64 // their indexes
+	at    map[string]uint64 // ModifyIndex
 	last  uint64
 	deny  bool
 }
 
-// conflicts says whether a variable is not as it is to be for a request, and tells so.
+// conflicts fails a check-and-set request whose index does not match.
 func (v *variables) conflicts(w http.ResponseWriter, r *http.Request, p string) bool {
 	cas := r.URL.Query().Get("cas")
 	if cas == "" || cas == fmt.Sprint(v.at[p]) {
@@ -118,12 +118,12 @@ func TestStore_jobs(t *testing.T) {
 		{Namespace: "default", ID: "vae"}:              {},
 	}
 	for key, j := range want {
-		must.NoError(t, s.Keep(t.Context(), key, j))
+		must.NoError(t, s.SaveJob(t.Context(), key, j))
 	}
 	jobs, err = s.Jobs(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, want, jobs)
-	must.NoError(t, s.Forget(t.Context(), cluster.JobKey{Namespace: "ml", ID: "vae"}))
+	must.NoError(t, s.DeleteJob(t.Context(), cluster.JobKey{Namespace: "ml", ID: "vae"}))
 	jobs, err = s.Jobs(t.Context())
 	must.NoError(t, err)
 	must.MapLen(t, 2, jobs)
@@ -133,14 +133,14 @@ func TestStore_jobs(t *testing.T) {
 	v.mu.Unlock()
 	_, err = s.Jobs(t.Context())
 	must.ErrorContains(t, err, "listing variables ebbtide/shim/jobs/")
-	must.ErrorContains(t, s.Keep(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
+	must.ErrorContains(t, s.SaveJob(t.Context(), cluster.JobKey{Namespace: "ml", ID: "x"}, Job{}), "writing variable ebbtide/shim/jobs/ml/x")
 }
 
-// How long the next leader waits for what is remembered of 10,000 jobs.
+// The time in which a new leader reads 10,000 remembered jobs.
 func BenchmarkStore_Jobs(b *testing.B) {
 	s, _ := store(b)
 	for i := range 10_000 {
-		must.NoError(b, s.Keep(b.Context(), cluster.JobKey{Namespace: "ml", ID: fmt.Sprint("job-", i)}, Job{}))
+		must.NoError(b, s.SaveJob(b.Context(), cluster.JobKey{Namespace: "ml", ID: fmt.Sprint("job-", i)}, Job{}))
 	}
 	for b.Loop() {
 		jobs, err := s.Jobs(b.Context())
@@ -156,19 +156,19 @@ func TestStore_notes(t *testing.T) {
 		Time: at, Namespace: "ml", Job: "vae", Alloc: "a1", NewAlloc: "a2", From: "one", To: "two", Policy: "specon-migrate", Rule: "specon.alg2.least",
 		Why: "two has the least score", Scores: `{"one":2}`, Phase: "done", DownS: "1.30", DryRun: true,
 	}
-	must.NoError(t, s.Note(t.Context(), e))
-	notes, err := s.Notes(t.Context())
+	must.NoError(t, s.AddEntry(t.Context(), e))
+	notes, err := s.Entries(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, []Entry{e}, notes)
 
-	// In the order of time; the oldest ones go.
-	for i := range kept + 5 {
-		must.NoError(t, s.Note(t.Context(), Entry{Time: at.Add(time.Duration(i+1) * time.Hour), Alloc: fmt.Sprint("alloc-", i)}))
+	// In order of time; the oldest are dropped.
+	for i := range maxEntries + 5 {
+		must.NoError(t, s.AddEntry(t.Context(), Entry{Time: at.Add(time.Duration(i+1) * time.Hour), Alloc: fmt.Sprint("alloc-", i)}))
 	}
-	notes, err = s.Notes(t.Context())
+	notes, err = s.Entries(t.Context())
 	must.NoError(t, err)
-	must.Len(t, kept, notes)
+	must.Len(t, maxEntries, notes)
 	must.True(t, slices.IsSortedFunc(notes, func(a, b Entry) int { return a.Time.Compare(b.Time) }))
-	must.Eq(t, fmt.Sprint("alloc-", kept+4), notes[kept-1].Alloc)
-	must.MapLen(t, kept, v.items)
+	must.Eq(t, fmt.Sprint("alloc-", maxEntries+4), notes[maxEntries-1].Alloc)
+	must.MapLen(t, maxEntries, v.items)
 }

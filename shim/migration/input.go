@@ -11,41 +11,37 @@ import (
 
 // Input is the snapshot of a cluster that Decide works on.
 type Input struct {
-	// Task names the task that asks to be moved.
+	// Task requests the move.
 	Task string `json:"task"`
-	// From is the ID of the node on which it runs.
+	// From is the ID of its node.
 	From string `json:"from"`
-	// Nodes are the task's own node and those to which it may move, in any order.
-	Nodes []Node `json:"nodes"`
-	// Params are the operator's settings.
+	// Nodes are the task's own node and the feasible targets, in any order.
+	Nodes  []Node `json:"nodes"`
 	Params Params `json:"params" strict:"optional"`
 }
 
-// Node is one node of the snapshot.
 type Node struct {
-	// ID names the node; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// Counts says how many tasks are in each category.
+	// Counts are the tasks by category.
 	Counts Counts `json:"counts"`
-	// Use is R, how much of the node's resources is used: of its pool, as a fraction.
+	// Use is R, the used fraction of the node's pool.
 	Use float64 `json:"use"`
 }
 
-// Counts says how many tasks are in each of SpeCon's categories.
 type Counts struct {
 	PC int `json:"PC"`
 	WC int `json:"WC"`
 	CC int `json:"CC"`
 }
 
-// Weights say what a task of each category counts.
+// Weights are per task of a category.
 type Weights struct {
 	PC float64 `json:"PC" strict:"optional"`
 	WC float64 `json:"WC" strict:"optional"`
 	CC float64 `json:"CC" strict:"optional"`
 }
 
-// Params are the operator's settings. DefaultParams returns the usual ones.
 type Params struct {
 	// Weights are w_PC ≥ w_WC ≥ w_CC ≥ 0, and w_PC > 0.
 	Weights Weights `json:"weights" strict:"optional"`
@@ -54,7 +50,7 @@ type Params struct {
 // DefaultParams returns the published weights.
 func DefaultParams() Params { return Params{Weights: Weights{PC: 2, WC: 1.5, CC: 1}} }
 
-// Validate returns every error in the input as a fields.Errors, by JSON path.
+// Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
 	if in.Task == "" {
@@ -85,8 +81,7 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Validate returns every error in the weights as a fields.Errors; path is where they
-// stand.
+// Validate returns all errors as a fields.Errors; path is that of the weights.
 func (w Weights) Validate(path string) error {
 	var errs fields.Errors
 	w.validate(path, &errs)
@@ -106,7 +101,7 @@ func (w Weights) validate(path string, errs *fields.Errors) {
 	}
 }
 
-// Example returns a valid input: two nodes have the least score.
+// Example returns a valid input in which two nodes share the least score.
 func Example() Input {
 	return Input{
 		Task: "vae", From: "node-b",

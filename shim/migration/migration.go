@@ -1,13 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package migration chooses the node to which a converged task moves, as SpeCon does
-// (Algorithm 2): each node has the score
+// Package migration chooses a converged task's node by SpeCon's Algorithm 2. Each node has the
+// score
 //
 //	S = |PC|·w_PC + |WC|·w_WC + |CC|·w_CC
 //
-// and the task goes to a node with the least one; if its own node is among them, it
-// stays. Of several, it goes to the one whose resources are used least.
+// The task stays if its node has the least score; else it moves to a node that has, the least
+// used one if there are several.
 package migration
 
 import (
@@ -18,34 +18,31 @@ import (
 	"strings"
 )
 
-// The rules that an Output can name.
+// Rules of an Output.
 const (
-	// RuleStay: no node has a lower score than the task's own.
+	// RuleStay: no node's score is lower than the own node's.
 	RuleStay = "specon.alg2.stay"
-	// RuleLeast: one node has the least score.
+	// RuleLeast: a single node has the least score.
 	RuleLeast = "specon.alg2.least"
-	// RuleUse: several nodes have the least score; one of them is used least.
+	// RuleUse: of several with the least score, one is least used.
 	RuleUse = "specon.alg2.use"
 )
 
-// Output is what Decide decides. The task counts as migrated from now on, whether it
-// moves or stays: it is asked once (Algorithm 2, lines 9, 15 and 20).
+// Output is the decision. The task counts as migrated either way: it is asked once (Algorithm
+// 2, lines 9, 15 and 20).
 type Output struct {
-	// Move says whether the task is to move.
 	Move bool `json:"move"`
-	// To is the ID of the node on which the task is to run; its own if it stays.
+	// To is the task's node from now on; its own if it stays.
 	To string `json:"to"`
-	// Scores are the S of all nodes, by their ID: less is better.
+	// Scores are S by node ID; lower is better.
 	Scores map[string]float64 `json:"scores"`
-	// Rule is the stable name of the rule that fired.
+	// Rule is stable.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
-	Why string `json:"why"`
+	Why  string `json:"why"`
 }
 
-// Decide runs Algorithm 2 on a valid input. It does not change the input. The task
-// itself counts on its node, as published. A tie of use is broken by the node's ID, so
-// that a decision can be repeated.
+// Decide runs Algorithm 2 on a valid input, which it does not change. The task counts on its
+// own node, as published. Ties of use go by node ID, so that decisions are reproducible.
 func Decide(in Input) Output {
 	out := Output{To: in.From, Scores: make(map[string]float64, len(in.Nodes))}
 	least := math.Inf(1)
@@ -78,10 +75,9 @@ func Decide(in Input) Output {
 	return out
 }
 
-// Score is S of Algorithm 2.
 func (c Counts) Score(w Weights) float64 {
 	return float64(c.PC)*w.PC + float64(c.WC)*w.WC + float64(c.CC)*w.CC
 }
 
-// same says whether scores differ by no more than the last bits of their sums.
+// same ignores rounding errors of the sums.
 func same(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a), math.Abs(b)) }

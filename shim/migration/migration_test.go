@@ -66,7 +66,7 @@ func TestDecide(t *testing.T) {
 			must.Eq(t, tc.rule, out.Rule)
 		})
 	}
-	// The last bits of a sum make no difference: 3·0.1 = 0.30000000000000004.
+	// Rounding does not matter: 3·0.1 = 0.30000000000000004.
 	in := input("a", node("a", 3, 0, 0, 1), node("b", 1, 0, 0, 1))
 	in.Params.Weights = Weights{PC: 0.1}
 	in.Nodes[1].Counts = Counts{PC: 3}

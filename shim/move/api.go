@@ -21,7 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/allocfs"
 )
 
-// API is a cluster.
+// API implements Nomad over its HTTP API.
 type API struct{ Client *api.Client }
 
 var _ Nomad = API{}
@@ -30,7 +30,6 @@ func query(ctx context.Context, namespace string) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 }
 
-// Allocation implements Nomad.
 func (a API) Allocation(ctx context.Context, id string) (*api.Allocation, error) {
 	alloc, _, err := a.Client.Allocations().Info(id, query(ctx, api.AllNamespacesNamespace))
 	if err != nil {
@@ -39,7 +38,6 @@ func (a API) Allocation(ctx context.Context, id string) (*api.Allocation, error)
 	return alloc, nil
 }
 
-// Allocations implements Nomad.
 func (a API) Allocations(ctx context.Context, namespace, job string) ([]*api.AllocationListStub, error) {
 	stubs, _, err := a.Client.Jobs().Allocations(job, true, query(ctx, namespace))
 	if err != nil {
@@ -48,7 +46,6 @@ func (a API) Allocations(ctx context.Context, namespace, job string) ([]*api.All
 	return stubs, nil
 }
 
-// Job implements Nomad.
 func (a API) Job(ctx context.Context, namespace, id string) (*api.Job, error) {
 	job, _, err := a.Client.Jobs().Info(id, query(ctx, namespace))
 	if err != nil {
@@ -57,7 +54,6 @@ func (a API) Job(ctx context.Context, namespace, id string) (*api.Job, error) {
 	return job, nil
 }
 
-// Node implements Nomad.
 func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
 	node, _, err := a.Client.Nodes().Info(id, query(ctx, ""))
 	if err != nil {
@@ -66,20 +62,18 @@ func (a API) Node(ctx context.Context, id string) (*api.Node, error) {
 	return node, nil
 }
 
-// reachWithin bounds how long an agent may take to answer.
-const reachWithin = 10 * time.Second
+const reachTimeout = 10 * time.Second
 
 // Reach implements Nomad: any answer of the agent will do.
 func (a API) Reach(ctx context.Context, node string) error {
-	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	if _, err := a.Client.Nodes().Stats(node, query(ctx, "")); err != nil {
-		return fmt.Errorf("node %s cannot be reached: %w", short(node), err)
+		return fmt.Errorf("reaching node %s: %w", short(node), err)
 	}
 	return nil
 }
 
-// Plan implements Nomad.
 func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error) {
 	plan, _, err := a.Client.Jobs().PlanOpts(job, &api.PlanOptions{}, write(ctx, job))
 	switch {
@@ -88,18 +82,17 @@ func (a API) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, erro
 	case identityRefused(err):
 		return nil, fmt.Errorf("%w: %w", ErrNoPlan, err)
 	}
-	return nil, fmt.Errorf("asking Nomad for its plan: %w", err)
+	return nil, fmt.Errorf("planning the job: %w", err)
 }
 
-// identityRefused says whether Nomad could not cope with a workload identity. Up to 1.11
-// it looks for a token of that name after it has granted a plan
-// (https://github.com/hashicorp/nomad/pull/28139).
+// identityRefused reports whether Nomad failed on a workload identity. Up to 1.11 it looks for
+// a token of that name after granting a plan (https://github.com/hashicorp/nomad/pull/28139).
 func identityRefused(err error) bool {
 	var response api.UnexpectedResponseError
 	return errors.As(err, &response) && strings.Contains(response.Body(), "UUID must be 36 characters")
 }
 
-// Register implements Nomad. What people wrote, which the UI shows, stays with the job.
+// Register implements Nomad. It keeps the job's submission, which the UI shows.
 func (a API) Register(ctx context.Context, job *api.Job) (*api.JobRegisterResponse, error) {
 	opts := &api.RegisterOptions{EnforceIndex: true, ModifyIndex: *job.JobModifyIndex}
 	if job.Version != nil {
@@ -118,7 +111,6 @@ func write(ctx context.Context, job *api.Job) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: text(job.Namespace)}).WithContext(ctx)
 }
 
-// Versions implements Nomad.
 func (a API) Versions(ctx context.Context, namespace, job string) ([]*api.Job, error) {
 	versions, _, _, err := a.Client.Jobs().Versions(job, false, query(ctx, namespace))
 	if err != nil {
@@ -127,25 +119,22 @@ func (a API) Versions(ctx context.Context, namespace, job string) ([]*api.Job, e
 	return versions, nil
 }
 
-// Tag implements Nomad.
 func (a API) Tag(ctx context.Context, namespace, job string, version uint64, name string) error {
 	opts := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
-	if _, err := a.Client.Jobs().TagVersion(job, version, name, "kept for its user, for moves make versions of their own", opts); err != nil {
+	if _, err := a.Client.Jobs().TagVersion(job, version, name, "user's version, kept by Ebbtide because moves create versions", opts); err != nil {
 		return fmt.Errorf("tagging version %d of job %s: %w", version, job, err)
 	}
 	return nil
 }
 
-// Untag implements Nomad.
 func (a API) Untag(ctx context.Context, namespace, job, name string) error {
 	opts := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 	if _, err := a.Client.Jobs().UntagVersion(job, name, opts); err != nil {
-		return fmt.Errorf("taking tag %s off job %s: %w", name, job, err)
+		return fmt.Errorf("removing tag %s of job %s: %w", name, job, err)
 	}
 	return nil
 }
 
-// Evaluations implements Nomad.
 func (a API) Evaluations(ctx context.Context, namespace, job string) ([]*api.Evaluation, error) {
 	evals, _, err := a.Client.Jobs().Evaluations(job, query(ctx, namespace))
 	if err != nil {
@@ -154,7 +143,6 @@ func (a API) Evaluations(ctx context.Context, namespace, job string) ([]*api.Eva
 	return evals, nil
 }
 
-// Signal implements Nomad.
 func (a API) Signal(ctx context.Context, alloc *api.Allocation, task, signal string) error {
 	if err := a.Client.Allocations().Signal(alloc, query(ctx, alloc.Namespace), task, signal); err != nil {
 		return fmt.Errorf("sending %s: %w", signal, err)
@@ -162,11 +150,10 @@ func (a API) Signal(ctx context.Context, alloc *api.Allocation, task, signal str
 	return nil
 }
 
-// maxStatus bounds what is read of a status file, in bytes.
+// maxStatus bounds a status file, in bytes.
 const maxStatus = 1 << 20
 
-// Status implements Nomad. It is the private status that is read: the one in the task's own
-// directory says what the task wants.
+// Status implements Nomad. It reads the private status: the task can write the other one.
 func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (status.Status, error) {
 	var st status.Status
 	data, err := a.cat(ctx, alloc, private.StatusName(task), maxStatus)
@@ -174,16 +161,15 @@ func (a API) Status(ctx context.Context, alloc *api.Allocation, task string) (st
 		return st, err
 	}
 	if err := json.Unmarshal(data, &st); err != nil {
-		// Nomad has begun its answer when it finds that there is no file, and says it there.
+		// Nomad reports a missing file in the body of a response that has begun with 200.
 		return st, fmt.Errorf("reading the status of task %s: %w: %.200q", task, err, data)
 	}
 	return st, nil
 }
 
-// maxRestored bounds what is read of what a task has found, in bytes.
+// maxRestored bounds the list of restored files, in bytes.
 const maxRestored = 16 << 20
 
-// Restored implements Nomad.
 func (a API) Restored(ctx context.Context, alloc *api.Allocation, task string) (private.Restored, error) {
 	data, err := a.PrivateFile(ctx, alloc, private.RestoredName(task), maxRestored)
 	if err != nil {
@@ -191,21 +177,21 @@ func (a API) Restored(ctx context.Context, alloc *api.Allocation, task string) (
 	}
 	var found private.Restored
 	if err := json.Unmarshal(data, &found); err != nil {
-		return nil, fmt.Errorf("reading what task %s has found: %w: %.200q", task, err, data)
+		return nil, fmt.Errorf("reading the files restored for task %s: %w: %.200q", task, err, data)
 	}
 	return found, nil
 }
 
-// PrivateFile reads a file of at most limit bytes from an allocation's private directory.
-// The error wraps fs.ErrNotExist if there is none.
+// PrivateFile reads a file of at most limit bytes from an allocation's private directory. The
+// error wraps fs.ErrNotExist if there is none.
 func (a API) PrivateFile(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
-	if err := a.ask(ctx, "stat", alloc, path.Join(private.DirName, name), new(api.AllocFileInfo)); err != nil {
+	if err := a.queryFile(ctx, "stat", alloc, path.Join(private.DirName, name), new(api.AllocFileInfo)); err != nil {
 		return nil, err
 	}
 	return a.cat(ctx, alloc, name, limit)
 }
 
-// cat reads a file of at most limit bytes from an allocation's private directory.
+// cat is PrivateFile without the check that the file exists.
 func (a API) cat(ctx context.Context, alloc *api.Allocation, name string, limit int) ([]byte, error) {
 	file := path.Join(private.DirName, name)
 	data, err := allocfs.Read(ctx, a.Client, "cat", alloc.Namespace, alloc.ID, file, nil, limit)
@@ -215,11 +201,10 @@ func (a API) cat(ctx context.Context, alloc *api.Allocation, name string, limit 
 	return data, nil
 }
 
-// StatusFiles lists the tasks of an allocation that have a status: none if none is
-// Ebbtide's.
+// StatusFiles lists an allocation's tasks that have a status; none if none runs under Ebbtide.
 func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []string, err error) {
 	var files []api.AllocFileInfo
-	if err := a.ask(ctx, "ls", alloc, private.DirName, &files); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := a.queryFile(ctx, "ls", alloc, private.DirName, &files); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, f := range files {
@@ -230,15 +215,13 @@ func (a API) StatusFiles(ctx context.Context, alloc *api.Allocation) (tasks []st
 	return tasks, nil
 }
 
-// ask asks something about a file of an allocation that Nomad answers as a whole.
-func (a API) ask(ctx context.Context, what string, alloc *api.Allocation, file string, answer any) error {
+func (a API) queryFile(ctx context.Context, what string, alloc *api.Allocation, file string, answer any) error {
 	if _, err := a.Client.Raw().Query(allocfs.URL(what, alloc.ID, file, nil), answer, query(ctx, alloc.Namespace)); err != nil {
 		return fileError(alloc, file, err)
 	}
 	return nil
 }
 
-// fileError is the error of a request about a file.
 func fileError(alloc *api.Allocation, file string, err error) error {
 	var response api.UnexpectedResponseError
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// Nomad 1.11 has no plan for a workload identity; other errors are errors.
+// Nomad 1.11 cannot plan with a workload identity; other errors are returned.
 func TestAPI_Plan(t *testing.T) {
 	for text, noPlan := range map[string]bool{
 		"rpc error: acl token lookup failed: index error: UUID must be 36 characters": true,
@@ -33,14 +33,14 @@ func TestAPI_Plan(t *testing.T) {
 		if noPlan {
 			must.ErrorIs(t, err, ErrNoPlan)
 		} else {
-			must.ErrorContains(t, err, "asking Nomad for its plan: ")
+			must.ErrorContains(t, err, "planning the job: ")
 			must.False(t, identityRefused(err))
 		}
 		nomad.Close()
 	}
 }
 
-// A status is what the driver has kept from the task, not what lies where the task writes.
+// The status is read from the private directory, not from where the task writes.
 func TestAPI_Status(t *testing.T) {
 	files := map[string]string{
 		"alloc/data/ebbtide/vae.json": `{"task": "forged"}`,

@@ -17,26 +17,25 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// A job is bound by one constraint of its group, which names the node and the move's
-// record:
+// A job is bound by one constraint of its group, which names the node and the move:
 //
 //	${node.unique.id}  set_contains_any  NODE,ebbtide-move:ID
 //
-// So anybody sees that the job is bound, and what for, also when its record is lost.
-// Taking it off again changes nothing that runs.
+// So the binding and its cause are visible even if the claim is lost. Removing the constraint
+// is an in-place update.
 const (
-	boundBy = cluster.BoundBy
-	mark    = cluster.Mark
+	boundBy  = cluster.BoundBy
+	moveMark = cluster.Mark
 )
 
-// bind returns a copy of a job in which a group is bound to a node for a move.
+// bind returns a copy of the job with the group bound to a node for a move.
 func bind(job *api.Job, group, node, id string) (*api.Job, error) {
-	return with(job, group, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, node+","+mark+id))
+	return with(job, group, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, node+","+moveMark+id))
 }
 
-// fence returns a copy of a job that carries a move's mark and is free all the same.
+// fence returns a copy of the job with a constraint that names the move but excludes no node.
 func fence(job *api.Job, group, id string) (*api.Job, error) {
-	return with(job, group, api.NewConstraint(boundBy, "!=", mark+id))
+	return with(job, group, api.NewConstraint(boundBy, "!=", moveMark+id))
 }
 
 func with(job *api.Job, group string, c *api.Constraint) (*api.Job, error) {
@@ -49,7 +48,7 @@ func with(job *api.Job, group string, c *api.Constraint) (*api.Job, error) {
 	return out, nil
 }
 
-// unbind returns a copy of a job in which a group carries no move's mark.
+// unbind returns a copy of the job without a move's constraint on the group.
 func unbind(job *api.Job, group string) (*api.Job, error) {
 	out, err := clone(job)
 	if err != nil {
@@ -57,31 +56,31 @@ func unbind(job *api.Job, group string) (*api.Job, error) {
 	}
 	g := out.LookupTaskGroup(group)
 	if g == nil {
-		return nil, fmt.Errorf("the job has no group %s any more", group)
+		return nil, fmt.Errorf("the job no longer has group %q", group)
 	}
-	g.Constraints = slices.DeleteFunc(g.Constraints, marked)
+	g.Constraints = slices.DeleteFunc(g.Constraints, isMark)
 	return out, nil
 }
 
-func marked(c *api.Constraint) bool { return cluster.Marked(c.LTarget, c.RTarget) }
+func isMark(c *api.Constraint) bool { return cluster.HasMark(c.LTarget, c.RTarget) }
 
-// boundTo is what a group is bound to: the node, which is "" for a fence, and the ID of the
-// move. ok is false if it is free.
+// boundTo returns the node ("" for a fence) and the move's ID. ok is false if the group is not
+// bound.
 func boundTo(job *api.Job, group string) (node, id string, ok bool) {
 	g := job.LookupTaskGroup(group)
 	if g == nil {
 		return "", "", false
 	}
-	i := slices.IndexFunc(g.Constraints, marked)
+	i := slices.IndexFunc(g.Constraints, isMark)
 	if i < 0 {
 		return "", "", false
 	}
-	node, id, _ = strings.Cut(g.Constraints[i].RTarget, mark)
+	node, id, _ = strings.Cut(g.Constraints[i].RTarget, moveMark)
 	return strings.TrimSuffix(node, ","), id, true
 }
 
-// register registers a job if it is still as it was read, while the claim is held. It
-// returns the job's new index.
+// register registers the job at the index at which it was read, while the claim is held, and
+// returns the new index.
 func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err error) {
 	if err := m.claim.held(); err != nil {
 		return 0, err
@@ -95,16 +94,16 @@ func (m *mover) register(ctx context.Context, job *api.Job) (index uint64, err e
 	return resp.JobModifyIndex, nil
 }
 
-// registerBound registers a job that is bound, and finds out whether it is if that is not
-// told. The result says Bound unless it surely is not.
+// registerBound registers the bound job; if the answer is lost, it finds out whether the job is
+// bound. result.Bound is true unless the job is certainly not bound.
 func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, err error) {
 	index, err = m.register(ctx, job)
-	if err == nil || certain(err) {
+	if err == nil || rejected(err) {
 		m.result.Bound = err == nil
 		return index, err
 	}
-	m.result.Bound = true // perhaps
-	index, unknown := m.settled(ctx)
+	m.result.Bound = true // unknown so far
+	index, unknown := m.resolveDetached(ctx)
 	if unknown != nil {
 		return 0, errors.Join(err, unknown)
 	}
@@ -114,24 +113,23 @@ func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, 
 	return 0, err
 }
 
-// settled finds out, whatever has become of ctx, whether the job is bound.
-func (m *mover) settled(ctx context.Context) (after uint64, err error) {
-	err = m.after(ctx, func(ctx context.Context) (err error) {
-		after, err = m.settle(ctx, m.record().Before)
+// resolveDetached is resolve with a context of its own.
+func (m *mover) resolveDetached(ctx context.Context) (after uint64, err error) {
+	err = m.detached(ctx, func(ctx context.Context) (err error) {
+		after, err = m.resolve(ctx, m.record().Before)
 		return err
 	})
 	return after, err
 }
 
-// settle finds out what has become of a registration of the job as it was at index
-// before, whose answer was lost. It may still be under way, so that a job which is
-// unchanged proves nothing: then a registration of ours moves the index on, and the lost
-// one cannot happen any more. after is the index of the job if it is bound; else 0.
-func (m *mover) settle(ctx context.Context, before uint64) (after uint64, err error) {
-	err = persist(ctx, m.opts.Poll, func(ctx context.Context) error {
+// resolve finds out the outcome of a registration at index before whose answer was lost. It may
+// still be in flight, so an unchanged job proves nothing: registering a fence then advances the
+// index, so that the lost one must fail. after is the job's index if it is bound, else 0.
+func (m *mover) resolve(ctx context.Context, before uint64) (after uint64, err error) {
+	err = retry(ctx, m.opts.PollInterval, func(ctx context.Context) error {
 		job, err := m.nomad.Job(ctx, m.record().Namespace, m.record().Job)
 		switch {
-		case gone(err):
+		case notFound(err):
 			return nil
 		case err != nil:
 			return err
@@ -144,7 +142,7 @@ func (m *mover) settle(ctx context.Context, before uint64) (after uint64, err er
 			return m.restore(ctx) // our fence
 		}
 		if *job.JobModifyIndex != before {
-			return nil // somebody's registration came first
+			return nil // another registration came first
 		}
 		if err := m.fence(ctx, job); err != nil {
 			return err
@@ -154,33 +152,33 @@ func (m *mover) settle(ctx context.Context, before uint64) (after uint64, err er
 	return after, err
 }
 
-// fence moves the index of a job on, unless it has completed: then Nomad would run it again.
+// fence advances the job's index, unless the job has completed: then Nomad would run it again.
 func (m *mover) fence(ctx context.Context, job *api.Job) error {
 	fenced, err := fence(job, m.record().Group, m.record().ID)
 	if err != nil {
 		return err
 	}
-	still, over, err := standStill(ctx, m.nomad, job, m.record().Group)
+	still, over, err := freezeBriefly(ctx, m.nomad, job, m.record().Group)
 	if err == nil && !over {
 		_, err = m.register(ctx, fenced)
 	}
 	if still != nil {
-		still.end() // restore goes on from there, or the lease ends
+		still.stop() // restore takes over from here, or the lease ends
 	}
 	return err
 }
 
-// certain says whether Nomad has surely not done what it was asked for: it has refused it.
-func certain(err error) bool {
+// rejected reports whether Nomad has definitely refused the request.
+func rejected(err error) bool {
 	var response api.UnexpectedResponseError
 	return errors.As(err, &response) && response.StatusCode() >= http.StatusBadRequest && response.StatusCode() < http.StatusInternalServerError
 }
 
-// restore gives the job of the move back to its user.
+// restore unbinds the move's job.
 func (m *mover) restore(ctx context.Context) error {
 	r := m.record()
-	return m.owned(ctx, func(ctx context.Context) error {
-		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.Poll)
+	return m.whileClaimed(ctx, func(ctx context.Context) error {
+		said, err := restore(ctx, m.nomad, r.Namespace, r.Job, r.Group, m.opts.PollInterval)
 		if err == nil {
 			m.result.Bound = false
 			m.opts.Report(m.result.Phase, said)
@@ -189,31 +187,30 @@ func (m *mover) restore(ctx context.Context) error {
 	})
 }
 
-// Unbind gives a job back to its user whose move has left no record. It says what has become
-// of the job.
+// Unbind unbinds a job that has no claim, and says what became of it.
 func Unbind(ctx context.Context, nomad Nomad, namespace, job, group string) (said string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cleanUp)
+	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
-	poll := DefaultOptions().Poll
-	err = persist(ctx, poll, func(ctx context.Context) (err error) {
+	poll := DefaultOptions().PollInterval
+	err = retry(ctx, poll, func(ctx context.Context) (err error) {
 		said, err = restore(ctx, nomad, namespace, job, group, poll)
 		return err
 	})
 	return said, err
 }
 
-// errEnding says that an allocation is about to begin or to end: how it does is waited for.
-var errEnding = errors.New("a task is about to begin or to end")
+// errTransition means that an allocation is starting or stopping; callers wait.
+var errTransition = errors.New("a task is starting or stopping")
 
-// errDestroys says that a job cannot be given back now: Nomad would stop what runs.
-var errDestroys = errors.New("Nomad would stop what runs")
+// errDestructive means that unbinding now would stop a running allocation.
+var errDestructive = errors.New("Nomad would stop a running allocation")
 
-// restore takes a move's mark off a group of a job, and says what became of it. What a user
-// has made of the job meanwhile stays as it is.
+// restore removes a move's constraint from the group, keeping what the user has changed since,
+// and says what became of the job.
 func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration) (said string, err error) {
-	const as = "the job is left as it is: "
+	const as = "the job is left unchanged: "
 	job, err := nomad.Job(ctx, namespace, id)
-	if gone(err) {
+	if notFound(err) {
 		return as + "it was removed", nil
 	}
 	if err != nil {
@@ -225,16 +222,16 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	if stopped(job) {
 		return as + "it was stopped", nil
 	}
-	still, over, err := standStill(ctx, nomad, job, group)
+	still, over, err := freezeBriefly(ctx, nomad, job, group)
 	if err == nil && over {
 		return as + "it has completed, and Nomad would run it again", nil
 	}
 	if err == nil {
-		// The tasks stand still until it is certain what Nomad has been told.
-		err = persist(ctx, poll, func(ctx context.Context) error { return setFree(ctx, nomad, namespace, id, group, poll, still) })
+		// Keep the tasks frozen until Nomad has evaluated the new version.
+		err = retry(ctx, poll, func(ctx context.Context) error { return unbindFrozen(ctx, nomad, namespace, id, group, poll, still) })
 	}
 	if still != nil {
-		err = errors.Join(err, persist(ctx, poll, func(ctx context.Context) error {
+		err = errors.Join(err, retry(ctx, poll, func(ctx context.Context) error {
 			_, err := still.thaw(ctx, still.names())
 			return err
 		}))
@@ -242,20 +239,20 @@ func restore(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 	if err != nil {
 		return "", fmt.Errorf("unbinding the job: %w", err)
 	}
-	return "the job is not bound any more", nil
+	return "the job is unbound", nil
 }
 
-// setFree registers a job without a move's mark, if nothing that runs is stopped for it and
-// while its tasks stand still, and waits until Nomad has seen that.
-func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration, still *freeze) error {
+// unbindFrozen registers the job without the constraint while its tasks are frozen, if that
+// stops nothing, and waits for the evaluation.
+func unbindFrozen(ctx context.Context, nomad Nomad, namespace, id, group string, poll time.Duration, still *freeze) error {
 	job, err := nomad.Job(ctx, namespace, id)
 	switch {
-	case gone(err):
+	case notFound(err):
 		return nil
 	case err != nil:
 		return err
 	case stopped(job):
-		return nil // meanwhile
+		return nil // stopped by a user
 	}
 	index := *job.JobModifyIndex
 	if _, _, ok := boundTo(job, group); ok {
@@ -271,7 +268,7 @@ func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 		}
 		if err == nil && plan.Annotations != nil {
 			if d := plan.Annotations.DesiredTGUpdates[group]; d != nil && d.DestructiveUpdate+d.Migrate+d.Stop > 0 {
-				return fmt.Errorf("%w: %d destructive updates, %d migrations, %d stops", errDestroys, d.DestructiveUpdate, d.Migrate, d.Stop)
+				return fmt.Errorf("%w: the plan has %d destructive updates, %d migrations, %d stops", errDestructive, d.DestructiveUpdate, d.Migrate, d.Stop)
 			}
 		}
 		within, cancel := still.within(ctx)
@@ -282,20 +279,20 @@ func setFree(ctx context.Context, nomad Nomad, namespace, id, group string, poll
 		}
 		index = resp.JobModifyIndex
 	}
-	_, err = decided(ctx, nomad, poll, namespace, id, group, index)
+	_, err = waitEvaluated(ctx, nomad, poll, namespace, id, group, index)
 	return err
 }
 
-// adoptAsRunning gives a group metaAdopt as what runs of it has it, or not: Nomad stops what
-// runs when its meta changes. Both differ when a job was bound, to send it home or on from
-// there, and Nomad had no room for it.
+// adoptAsRunning sets metaAdopt to the running allocation's value, as Nomad replaces an
+// allocation whose meta changes. They differ if the job was bound for or after a rollback that
+// Nomad could not place.
 func adoptAsRunning(ctx context.Context, nomad Nomad, job *api.Job, group string) error {
 	stubs, err := nomad.Allocations(ctx, *job.Namespace, *job.ID)
 	if err != nil {
 		return err
 	}
 	last := latest(stubs, func(s *api.AllocationListStub) bool {
-		return s.TaskGroup == group && s.DesiredStatus == api.AllocDesiredStatusRun && !ended(s.ClientStatus)
+		return s.TaskGroup == group && s.DesiredStatus == api.AllocDesiredStatusRun && !terminal(s.ClientStatus)
 	})
 	if last == nil {
 		return nil
@@ -308,10 +305,10 @@ func adoptAsRunning(ctx context.Context, nomad Nomad, job *api.Job, group string
 	return nil
 }
 
-// standStill freezes the tasks of a batch job that runs: Nomad runs what completes before it
-// has seen a new version of the job a second time. over says that they have completed. The
-// freeze is nil if nothing was to be frozen.
-func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f *freeze, over bool, err error) {
+// freezeBriefly freezes the running tasks of a batch job: a task that completes before Nomad
+// has evaluated the job's new version would be run again. over means that the tasks have
+// completed. The freeze is nil if there was nothing to freeze.
+func freezeBriefly(ctx context.Context, nomad Nomad, job *api.Job, group string) (f *freeze, over bool, err error) {
 	if text(job.Type) != api.JobTypeBatch {
 		return nil, false, nil
 	}
@@ -321,15 +318,15 @@ func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f
 	}
 	last := latest(stubs, func(s *api.AllocationListStub) bool { return s.TaskGroup == group })
 	if last == nil || last.DesiredStatus != api.AllocDesiredStatusRun || last.ClientStatus != api.AllocClientStatusRunning {
-		over := last != nil && last.DesiredStatus == api.AllocDesiredStatusRun && last.ClientStatus == api.AllocClientStatusComplete
+		over := last != nil && last.DesiredStatus == api.AllocDesiredStatusRun && completed(last.ClientStatus, last.TaskStates)
 		return nil, over, nil
 	}
 	alloc, err := nomad.Allocation(ctx, last.ID)
 	if err != nil {
 		return nil, false, err
 	}
-	if !stays(alloc) {
-		return nil, false, errEnding
+	if !running(alloc) {
+		return nil, false, errTransition
 	}
 	f = newFreeze(ctx, nomad, alloc)
 	for _, t := range job.LookupTaskGroup(group).Tasks {
@@ -338,20 +335,19 @@ func standStill(ctx context.Context, nomad Nomad, job *api.Job, group string) (f
 			continue
 		}
 		if state.State != "running" {
-			return f, false, errEnding
+			return f, false, errTransition
 		}
 		sent := time.Now()
 		if err := nomad.Signal(ctx, alloc, t.Name, signalFreeze); err != nil {
 			return f, false, fmt.Errorf("task %s: %w", t.Name, err)
 		}
 		lease := savingOf(t).lease
-		f.stands(t.Name, sent.Add(lease))
+		f.setUntil(t.Name, sent.Add(lease))
 		f.add(t.Name, lease)
 	}
 	return f, false, nil
 }
 
-// names are the tasks that were frozen.
 func (f *freeze) names() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -363,7 +359,7 @@ func (f *freeze) names() []string {
 	return names
 }
 
-// latest is the youngest of the allocations that are meant; nil if there is none.
+// latest returns the newest of the matching allocations, nil if there is none.
 func latest(stubs []*api.AllocationListStub, meant func(*api.AllocationListStub) bool) *api.AllocationListStub {
 	var last *api.AllocationListStub
 	for _, s := range stubs {

@@ -11,69 +11,65 @@ import (
 	"time"
 )
 
-// Record is what is written down of a move while it is under way: any process can finish
-// the move from it (Recover).
+// Record is the persistent state of a move, from which any process can finish it (Recover).
 type Record struct {
 	ID    string `json:"id"`
-	Owner string `json:"owner"` // the process that carries the move out
+	Owner string `json:"owner"` // the process that executes the move
 
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
 	Group     string `json:"group"`
-	Alloc     string `json:"alloc"`  // the old allocation; "": the job has waited for a node (Release)
-	Source    string `json:"source"` // IDs of nodes
+	Alloc     string `json:"alloc"`  // the old allocation, "" for a held job (Release)
+	Source    string `json:"source"` // node IDs
 	Target    string `json:"target"`
 
-	Version uint64 `json:"version"` // of the job, and its JobModifyIndex, before it was bound
+	Version uint64 `json:"version"` // of the job, with its JobModifyIndex, before it was bound
 	Before  uint64 `json:"before"`
-	After   uint64 `json:"after"` // its JobModifyIndex as it is bound; 0: not known
+	After   uint64 `json:"after"` // JobModifyIndex of the bound job, 0 if unknown
 
 	Phase Phase     `json:"phase"`
 	Tasks []Task    `json:"tasks"`
-	Until time.Time `json:"until"` // the claim ends then unless it is renewed; by the owner's clock
+	Until time.Time `json:"until"` // expiry of the claim unless renewed, by the owner's clock
 
-	// Index is the record's own: it is replaced and removed only as it was read.
+	// Index is the record's own index, for check-and-set.
 	Index uint64 `json:"-"`
 }
 
-// Claims keeps the records, one for a job at a time.
+// Claims stores records, at most one per job.
 type Claims interface {
-	// Write replaces the record that has r.Index, or with 0 writes the job's first one, and
-	// returns its new index. The error wraps ErrClaimed if that is not what is there.
+	// Write replaces the record at r.Index, or creates the job's record if that is 0, and
+	// returns the new index. The error wraps ErrClaimed on a conflict.
 	Write(ctx context.Context, r Record) (index uint64, err error)
-	// Read returns the record of a job; its Index is 0 if there is none.
+	// Read returns the job's record, with Index 0 if there is none.
 	Read(ctx context.Context, namespace, job string) (Record, error)
-	// Remove removes the record that has r.Index. The error wraps ErrClaimed if it is not
-	// there.
+	// Remove removes the record at r.Index. The error wraps ErrClaimed on a conflict.
 	Remove(ctx context.Context, r Record) error
-	// List returns all.
 	List(ctx context.Context) ([]Record, error)
 }
 
-// ErrClaimed says that another process moves the job.
-var ErrClaimed = errors.New("another move of the job is under way")
+var ErrClaimed = errors.New("another move of the job is in progress")
 
-// ClaimTTL is for how long a claim holds that is not renewed.
+// ClaimTTL is how long an unrenewed claim lasts.
 const ClaimTTL = 30 * time.Second
 
-// Watch finds the records that nobody renews. It compares no clocks: a record counts as
-// abandoned when this process has seen it unchanged for ClaimTTL.
-type Watch struct{ seen map[string]sight }
+// Watch detects abandoned records. Clocks are not compared: a record is abandoned once this
+// process has seen it unchanged for ClaimTTL.
+type Watch struct{ seen map[string]sighting }
 
-type sight struct {
+type sighting struct {
 	index uint64
 	since time.Time
 }
 
-// Abandoned are those of the records that nobody has renewed since they were seen first.
+// Abandoned returns the records unchanged for ClaimTTL since they were first seen.
 func (w *Watch) Abandoned(records []Record) []Record {
 	now := time.Now()
-	seen := make(map[string]sight, len(records))
+	seen := make(map[string]sighting, len(records))
 	var out []Record
 	for _, r := range records {
 		s, ok := w.seen[r.ID]
 		if !ok || s.index != r.Index {
-			s = sight{r.Index, now}
+			s = sighting{r.Index, now}
 		}
 		seen[r.ID] = s
 		if now.Sub(s.since) >= ClaimTTL {
@@ -84,14 +80,14 @@ func (w *Watch) Abandoned(records []Record) []Record {
 	return out
 }
 
-// claim is a record that this process holds.
+// claim is a record that this process owns.
 type claim struct {
 	claims  Claims
-	writing chan struct{} // holds one while the record is written
+	writing chan struct{} // holds one element during a write
 
 	mu     sync.Mutex
 	record Record
-	until  time.Time // it is surely ours until then
+	until  time.Time // certainly ours until then
 	lost   error
 }
 
@@ -99,14 +95,14 @@ func newClaim(claims Claims, r Record) *claim {
 	return &claim{claims: claims, writing: make(chan struct{}, 1), record: r}
 }
 
-// now is the record as it was written last.
+// now returns the record as last written.
 func (c *claim) now() Record {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.record
 }
 
-// held is an error unless the claim is surely ours now.
+// held returns an error unless the claim is certainly ours.
 func (c *claim) held() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,21 +110,20 @@ func (c *claim) held() error {
 	case c.lost != nil:
 		return c.lost
 	case !time.Now().Before(c.until):
-		return errors.New("the move's record could not be renewed in time")
+		return errors.New("the move's claim expired")
 	}
 	return nil
 }
 
-// ends is when it is not surely ours any more.
 func (c *claim) ends() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.until
 }
 
-// put changes the record and writes it. Of a write that has failed perhaps only the answer
-// was lost: what is there then tells.
-func (c *claim) put(ctx context.Context, change func(*Record)) error {
+// update changes the record and writes it. After a failed write it reads the record, as perhaps
+// only the answer was lost.
+func (c *claim) update(ctx context.Context, change func(*Record)) error {
 	select {
 	case c.writing <- struct{}{}:
 		defer func() { <-c.writing }()
@@ -149,13 +144,13 @@ func (c *claim) put(ctx context.Context, change func(*Record)) error {
 			c.mu.Unlock()
 			return nil
 		}
-		err = fmt.Errorf("writing the move's record: %w", err)
+		err = fmt.Errorf("writing the move's claim: %w", err)
 		there, rerr := c.claims.Read(ctx, next.Namespace, next.Job)
 		switch {
 		case rerr != nil || try == 3:
 			return err
 		case there.ID == next.ID && there.Owner == next.Owner && there.Index != next.Index:
-			next.Index = there.Index // written, or to be written by a later one
+			next.Index = there.Index // written; retry at the new index
 		case !errors.Is(err, ErrClaimed):
 			return err
 		default:
@@ -167,17 +162,17 @@ func (c *claim) put(ctx context.Context, change func(*Record)) error {
 	}
 }
 
-// keep renews the claim until ctx ends.
-func (c *claim) keep(ctx context.Context) {
+// renewLoop renews the claim until ctx ends.
+func (c *claim) renewLoop(ctx context.Context) {
 	every(ctx, ClaimTTL/3, func() {
 		ctx, cancel := context.WithTimeout(ctx, ClaimTTL/3)
 		defer cancel()
-		_ = c.put(ctx, func(*Record) {}) // there is time for another try; held tells
+		_ = c.update(ctx, func(*Record) {}) // retried at the next tick; held reports the expiry
 	})
 }
 
-// drop removes the record: the move is over.
-func (c *claim) drop(ctx context.Context) error {
+// release removes the record.
+func (c *claim) release(ctx context.Context) error {
 	r := c.now()
 	err := c.claims.Remove(ctx, r)
 	if errors.Is(err, ErrClaimed) {
@@ -186,12 +181,12 @@ func (c *claim) drop(ctx context.Context) error {
 		case rerr != nil:
 			return rerr
 		case there.ID != r.ID || there.Owner != r.Owner:
-			return nil // removed, and only the answer was lost; or it is another's
+			return nil // removed with the answer lost, or taken over
 		}
 		err = c.claims.Remove(ctx, there)
 	}
 	if err != nil {
-		return fmt.Errorf("removing the move's record: %w", err)
+		return fmt.Errorf("releasing the move's claim: %w", err)
 	}
 	return nil
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// metaAdopt is the key of a group's meta that names the allocation from which the driver
-// takes the checkpoint, on the node that it came from.
+// metaAdopt is the group meta key that names the allocation whose checkpoint the driver adopts
+// after a rollback.
 const metaAdopt = "ebbtide_adopt"
 
-// adopt sets it; with "" it is taken away.
+// adopt sets metaAdopt, or deletes it for "".
 func adopt(g *api.TaskGroup, alloc string) {
 	if alloc == "" {
 		delete(g.Meta, metaAdopt)
@@ -31,8 +31,8 @@ func adopt(g *api.TaskGroup, alloc string) {
 	g.Meta[metaAdopt] = alloc
 }
 
-// finish takes a move to its end whose job is bound. over says that nothing of it is left to
-// do, so that its record may go.
+// finish completes the move of a bound job. over means that nothing is left to do, so the claim
+// can be released.
 func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	err = m.step(ctx, PhaseWait, m.wait)
 	if err == nil {
@@ -40,7 +40,7 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 	}
 	if err == nil {
 		if err = m.put(ctx, PhaseUnbind); err == nil {
-			err = m.step(ctx, PhaseUnbind, func(ctx context.Context) error { return m.after(ctx, m.unbind) })
+			err = m.step(ctx, PhaseUnbind, func(ctx context.Context) error { return m.detached(ctx, m.unbind) })
 		}
 		if err == nil {
 			m.firstSteps(ctx)
@@ -49,45 +49,45 @@ func (m *mover) finish(ctx context.Context) (over bool, err error) {
 		}
 	}
 	if cerr := m.put(ctx, m.record().Phase); cerr != nil {
-		return false, errors.Join(err, cerr) // whoever has the record sees to it
+		return false, errors.Join(err, cerr) // the claim's next owner finishes the move
 	}
-	if m.mayGoHome(ctx, err) {
-		herr := m.put(ctx, PhaseHome)
+	if m.canRollBack(ctx, err) {
+		herr := m.put(ctx, PhaseRollback)
 		if herr == nil {
-			herr = m.after(ctx, m.home)
+			herr = m.detached(ctx, m.rollBack)
 		}
 		if herr == nil {
-			m.opts.Report(m.result.Phase, "it goes on where it was, from what it saved")
+			m.opts.Report(m.result.Phase, "it resumes on its source from its checkpoint")
 			return true, err
 		}
-		return false, errors.Join(err, fmt.Errorf("sending it back to where it was: %w", herr))
+		return false, errors.Join(err, fmt.Errorf("rolling back: %w", herr))
 	}
-	// Without the constraint nothing is left to wait for, and the old one, if it still
-	// stands, runs on.
-	if uerr := m.after(ctx, m.unbind); uerr != nil {
+	// Without the constraint there is nothing left to wait for; the old allocation, if frozen,
+	// is thawed.
+	if uerr := m.detached(ctx, m.unbind); uerr != nil {
 		return false, errors.Join(err, uerr)
 	}
-	return true, errors.Join(err, m.after(ctx, m.thaw))
+	return true, errors.Join(err, m.detached(ctx, m.thaw))
 }
 
-// put writes down which step comes.
+// put records the next step.
 func (m *mover) put(ctx context.Context, phase Phase) error {
-	return m.after(ctx, func(ctx context.Context) error {
-		return m.claim.put(ctx, func(r *Record) { r.Phase = phase })
+	return m.detached(ctx, func(ctx context.Context) error {
+		return m.claim.update(ctx, func(r *Record) { r.Phase = phase })
 	})
 }
 
-// wait waits until the new allocation has been started, or has failed.
+// wait waits until the new allocation has started or failed.
 func (m *mover) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
+	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
 	r := m.record()
-	if err := m.until(ctx, "Nomad is asked", func() (bool, error) { return true, m.unchanged(ctx) }); err != nil {
+	if err := m.until(ctx, "the job is read", func() (bool, error) { return true, m.unchanged(ctx) }); err != nil {
 		return err
 	}
-	err := m.placed(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
-		if old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc }); old != nil && ended(old.ClientStatus) {
-			m.frozen.end() // there is nothing to keep
+	err := m.waitPlaced(ctx, r.After, "the new allocation runs", func(stubs []*api.AllocationListStub, next *api.AllocationListStub) (ok bool, err error) {
+		if old := latest(stubs, func(s *api.AllocationListStub) bool { return s.ID == r.Alloc }); old != nil && terminal(old.ClientStatus) {
+			m.frozen.stop() // nothing left to keep frozen
 		}
 		if next == nil {
 			return false, nil
@@ -102,8 +102,8 @@ func (m *mover) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !m.stood.IsZero() {
-		m.result.DownS = status.Number(time.Since(m.stood).Seconds())
+	if !m.frozenAt.IsZero() {
+		m.result.DownS = status.Number(time.Since(m.frozenAt).Seconds())
 	}
 	if m.next.ClientStatus == api.AllocClientStatusRunning {
 		m.done(PhaseWait, "%s runs on the target", short(m.result.NewAlloc))
@@ -111,21 +111,21 @@ func (m *mover) wait(ctx context.Context) error {
 	return nil
 }
 
-// errUnplaced says that Nomad has not placed what is bound, and why.
+// errUnplaced means that Nomad could not place the bound job.
 type errUnplaced struct{ why string }
 
-func (e errUnplaced) Error() string { return "it is not placed: " + e.why }
+func (e errUnplaced) Error() string { return "not placed: " + e.why }
 
-// placed waits until Nomad has dealt with the job as it is bound at an index, and what it has
-// placed on the node, or nil, is as it should be.
-func (m *mover) placed(ctx context.Context, index uint64, what string, is func(all []*api.AllocationListStub, next *api.AllocationListStub) (bool, error)) error {
+// waitPlaced waits until Nomad has evaluated the job as bound at index and is accepts the
+// newest allocation on the node (nil if there is none).
+func (m *mover) waitPlaced(ctx context.Context, index uint64, what string, is func(all []*api.AllocationListStub, next *api.AllocationListStub) (bool, error)) error {
 	r := m.record()
-	missing, err := decided(ctx, m.nomad, m.opts.Poll, r.Namespace, r.Job, r.Group, index)
+	missing, err := waitEvaluated(ctx, m.nomad, m.opts.PollInterval, r.Namespace, r.Job, r.Group, index)
 	if err != nil {
 		return err
 	}
 	if missing != nil {
-		return errUnplaced{unplaced(missing)}
+		return errUnplaced{placementFailure(missing)}
 	}
 	return m.until(ctx, what, func() (bool, error) {
 		stubs, err := m.nomad.Allocations(ctx, r.Namespace, r.Job)
@@ -139,43 +139,42 @@ func (m *mover) placed(ctx context.Context, index uint64, what string, is func(a
 	})
 }
 
-// isNext says whether an allocation has come after the job was bound, on the node to which
-// it is.
+// isNext reports whether the allocation was created on the target after the job was bound.
 func (m *mover) isNext(s *api.AllocationListStub) bool {
 	r := m.record()
 	node := r.Target
-	if r.Phase == PhaseHome {
+	if r.Phase == PhaseRollback {
 		node = r.Source
 	}
 	return s.TaskGroup == r.Group && s.NodeID == node && s.ID != r.Alloc && s.JobVersion > r.Version
 }
 
-// errChanged says that what the user wants now may never run on the target.
+// errChanged means that the user has changed the job, which may never run on the target.
 type errChanged struct{ why string }
 
 func (e errChanged) Error() string { return e.why }
 
-// unchanged is an error when the job is not as the move has registered it any more.
+// unchanged returns an error if the job is no longer as the move registered it.
 func (m *mover) unchanged(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
 	switch {
-	case gone(err):
-		return errChanged{"the job was removed meanwhile"}
+	case notFound(err):
+		return errChanged{"the job was removed"}
 	case err != nil:
 		return err
 	case stopped(job):
-		return errChanged{"the job was stopped meanwhile"}
+		return errChanged{"the job was stopped"}
 	}
 	if _, id, ok := boundTo(job, r.Group); !ok || id != r.ID {
-		return errChanged{"somebody has changed the job meanwhile"}
+		return errChanged{"the job was changed"}
 	}
 	return nil
 }
 
-// verify looks whether the new tasks have found what was saved.
+// verify checks that the new tasks found what was saved.
 func (m *mover) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Verify)
+	ctx, cancel := context.WithTimeout(ctx, m.opts.VerifyTimeout)
 	defer cancel()
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
@@ -184,23 +183,23 @@ func (m *mover) verify(ctx context.Context) error {
 		}
 	}
 	if m.next.ClientStatus == api.AllocClientStatusComplete {
-		m.done(PhaseVerify, "it has found what it saved, and has completed")
+		m.done(PhaseVerify, "it found its checkpoint and has completed")
 		return nil
 	}
-	m.done(PhaseVerify, "it has found what it saved")
+	m.done(PhaseVerify, "it found its checkpoint")
 	return nil
 }
 
 func (m *mover) verifyTask(ctx context.Context, t *Task) error {
-	return m.until(ctx, fmt.Sprintf("the target tells what task %s has found", t.Name), func() (bool, error) {
+	return m.until(ctx, fmt.Sprintf("the target has recorded what task %s found", t.Name), func() (bool, error) {
 		found, err := m.nomad.Restored(ctx, m.next, t.Name)
 		if err == nil {
 			bytes, ok := found[t.Path]
 			switch {
 			case !ok:
-				return false, fmt.Errorf("%w: task %s saved %s, and did not find it. Nomad gives a task an empty disk when it cannot carry the old one over", ErrNotResumed, t.Name, t.Path)
+				return false, fmt.Errorf("%w: task %s saved %s and did not find it; Nomad starts a task with an empty disk if it cannot migrate the old one", ErrNotResumed, t.Name, t.Path)
 			case bytes != t.Bytes:
-				return false, fmt.Errorf("%w: task %s saved %d bytes in %s, and found %d", ErrNotResumed, t.Name, t.Bytes, t.Path, bytes)
+				return false, fmt.Errorf("%w: task %s saved %d bytes in %s and found %d", ErrNotResumed, t.Name, t.Bytes, t.Path, bytes)
 			}
 			return true, nil
 		}
@@ -210,12 +209,14 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 		}
 		m.next = now
 		switch {
-		case now.ClientStatus == api.AllocClientStatusComplete:
+		case completed(now.ClientStatus, now.TaskStates):
 			return true, nil // it had little left to do
-		case ended(now.ClientStatus):
+		case now.ClientStatus == api.AllocClientStatusComplete:
+			return false, fmt.Errorf("%w: %s has ended without having been started", ErrNotResumed, short(now.ID))
+		case terminal(now.ClientStatus):
 			return false, fmt.Errorf("%w: %s is %s: %s", ErrNotResumed, short(now.ID), now.ClientStatus, now.ClientDescription)
 		case errors.Is(err, fs.ErrNotExist) && now.TaskStates[t.Name] != nil && !now.TaskStates[t.Name].StartedAt.IsZero():
-			// Its driver could not write that down: nothing speaks against it either.
+			// The driver could not record it; there is no evidence of a loss.
 			return true, nil
 		case errors.Is(err, fs.ErrNotExist):
 			return false, nil
@@ -224,8 +225,8 @@ func (m *mover) verifyTask(ctx context.Context, t *Task) error {
 	})
 }
 
-// unbind gives the job back to its user. While the target cannot be reached the job stays
-// bound: that it is lost Nomad says only after a while, and then the job goes home.
+// unbind unbinds the job. While the target is unreachable the job stays bound, as Nomad reports
+// a lost node only after a while, and then the move is rolled back.
 func (m *mover) unbind(ctx context.Context) error {
 	if m.next != nil {
 		now, err := m.nomad.Allocation(ctx, m.next.ID)
@@ -233,9 +234,9 @@ func (m *mover) unbind(ctx context.Context) error {
 			return err
 		}
 		if now.ClientStatus == api.AllocClientStatusLost {
-			return fmt.Errorf("%w: the target is lost, and %s with it", ErrNotResumed, short(now.ID))
+			return fmt.Errorf("%w: the target is lost, with allocation %s", ErrNotResumed, short(now.ID))
 		}
-		if !ended(now.ClientStatus) {
+		if !terminal(now.ClientStatus) {
 			if err := m.nomad.Reach(ctx, m.record().Target); err != nil {
 				return err
 			}
@@ -244,9 +245,9 @@ func (m *mover) unbind(ctx context.Context) error {
 	return m.restore(ctx)
 }
 
-// firstSteps tells at which steps the tasks go on, if they soon report.
+// firstSteps reports the steps at which the tasks resume, if they report soon.
 func (m *mover) firstSteps(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reportsWithin)
+	ctx, cancel := context.WithTimeout(ctx, firstStepTimeout)
 	defer cancel()
 	for i := range m.result.Tasks {
 		t := &m.result.Tasks[i]
@@ -257,19 +258,19 @@ func (m *mover) firstSteps(ctx context.Context) {
 				return true, nil
 			}
 			now, err := m.nomad.Allocation(ctx, m.next.ID)
-			return err == nil && ended(now.ClientStatus), err
+			return err == nil && terminal(now.ClientStatus), err
 		})
 		m.done(PhaseUnbind, "task %s %s", t.Name, resumed(*t))
 	}
 }
 
-// mayGoHome says whether the job is to go back to where it was: its target has not what was
-// saved, the source has, and the job is as the move has registered it.
-func (m *mover) mayGoHome(ctx context.Context, err error) bool {
+// canRollBack reports whether the target lacks what was saved, the source still has it, and the
+// job is unchanged.
+func (m *mover) canRollBack(ctx context.Context, err error) bool {
 	if !errors.Is(err, ErrNotResumed) || m.job == nil || shared(m.job.LookupTaskGroup(m.record().Group)) {
-		return false // with shared checkpoints it finds them on any node
+		return false // shared checkpoints are found on any node
 	}
-	return m.after(ctx, func(ctx context.Context) error {
+	return m.detached(ctx, func(ctx context.Context) error {
 		if err := m.unchanged(ctx); err != nil {
 			return err
 		}
@@ -277,9 +278,9 @@ func (m *mover) mayGoHome(ctx context.Context, err error) bool {
 	}) == nil
 }
 
-// home sends the job back to the node that it came from, where its last checkpoint is. If
-// Nomad cannot place it there it may place it anywhere, and it begins anew.
-func (m *mover) home(ctx context.Context) error {
+// rollBack binds the job to its source, where its last checkpoint is. If Nomad cannot place it
+// there, it may place it anywhere, and the job starts over.
+func (m *mover) rollBack(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
 	if err != nil {
@@ -287,12 +288,12 @@ func (m *mover) home(ctx context.Context) error {
 	}
 	node, id, ok := boundTo(job, r.Group)
 	if !ok || id != r.ID || stopped(job) {
-		return m.restore(ctx) // it is somebody else's now
+		return m.restore(ctx) // no longer this move's
 	}
-	// What has begun anew there is not to complete meanwhile.
-	still, over, err := standStill(ctx, m.nomad, job, r.Group)
+	// The new allocation must not complete in the meantime.
+	still, over, err := freezeBriefly(ctx, m.nomad, job, r.Group)
 	if still != nil {
-		defer still.end()
+		defer still.stop()
 	}
 	switch {
 	case err != nil:
@@ -310,7 +311,7 @@ func (m *mover) home(ctx context.Context) error {
 			return err
 		}
 	}
-	err = m.placed(ctx, index, "it runs where it was", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+	err = m.waitPlaced(ctx, index, "it runs on its source", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
 		if next == nil || next.ClientStatus == api.AllocClientStatusPending {
 			return false, nil
 		}

@@ -7,64 +7,62 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// freeze keeps tasks of an allocation standing still. The driver ends a freeze at the end
-// of its lease, so each is renewed in time. What is known of it counts from the moment in
-// which a signal was sent, by our own clock: no clock of a node and nothing that a task
-// could write has a part in it.
+// freeze keeps an allocation's tasks frozen by renewing the driver's leases. Leases are counted
+// from the moment a signal was sent, by this process's clock: neither a node's clock nor
+// anything a task can write matters.
 type freeze struct {
 	nomad Nomad
 	alloc *api.Allocation
 
-	mu    sync.Mutex
-	until map[string]time.Time // of each task: it surely stands still until then
-	stop  context.CancelFunc
-	wait  sync.WaitGroup
-	ctx   context.Context // of the renewals
+	mu     sync.Mutex
+	until  map[string]time.Time // by task: certainly frozen until then
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	ctx    context.Context // of the renewals
 }
 
-// newFreeze begins with no task. Its renewals outlive ctx: end ends them.
+// newFreeze returns a freeze without tasks. Its renewals outlive ctx; stop ends them.
 func newFreeze(ctx context.Context, nomad Nomad, alloc *api.Allocation) *freeze {
 	f := &freeze{nomad: nomad, alloc: alloc, until: make(map[string]time.Time)}
-	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	f.ctx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return f
 }
 
-// add renews the freeze of a task from now on.
 func (f *freeze) add(task string, lease time.Duration) {
 	f.wait.Go(func() {
 		every(f.ctx, lease/3, func() {
 			ctx, cancel := context.WithTimeout(f.ctx, max(lease/3, time.Second))
 			defer cancel()
-			_ = f.renew(ctx, task, lease) // there is time for another try; sure tells
+			_ = f.renew(ctx, task, lease) // retried at the next tick; frozenUntil reports the expiry
 		})
 	})
 }
 
-// renew begins a task's lease anew.
 func (f *freeze) renew(ctx context.Context, task string, lease time.Duration) error {
 	sent := time.Now()
 	if err := f.nomad.Signal(ctx, f.alloc, task, signalRenew); err != nil {
 		return fmt.Errorf("task %s: %w", task, err)
 	}
-	f.stands(task, sent.Add(lease))
+	f.setUntil(task, sent.Add(lease))
 	return nil
 }
 
-// stands notes until when a task surely stands still.
-func (f *freeze) stands(task string, until time.Time) {
+func (f *freeze) setUntil(task string, until time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.until[task] = until
 }
 
-// sure is until when all tasks surely stand still.
-func (f *freeze) sure() time.Time {
+// frozenUntil is the time until which all tasks are certainly frozen.
+func (f *freeze) frozenUntil() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var least time.Time
@@ -76,32 +74,31 @@ func (f *freeze) sure() time.Time {
 	return least
 }
 
-// within is a context that ends when a task may run again.
+// within returns a context that ends when a task may run again.
 func (f *freeze) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if f == nil || f.sure().IsZero() {
+	if f == nil || f.frozenUntil().IsZero() {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, f.sure())
+	return context.WithDeadline(ctx, f.frozenUntil())
 }
 
-// end ends the renewals.
-func (f *freeze) end() {
-	f.stop()
+func (f *freeze) stop() {
+	f.cancel()
 	f.wait.Wait()
 }
 
-// thaw ends the renewals and lets the tasks run on, unless the allocation is ending. It
-// says whether they do.
+// thaw ends the renewals and thaws the tasks unless the allocation is stopping. It reports
+// whether they run.
 func (f *freeze) thaw(ctx context.Context, tasks []string) (runs bool, err error) {
-	const failed = "thawing a task, which runs on when its lease ends: %w"
-	f.end()
+	const failed = "thawing a task, which otherwise thaws when its lease ends: %w"
+	f.stop()
 	alloc, err := f.nomad.Allocation(ctx, f.alloc.ID)
 	switch {
-	case gone(err):
+	case notFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf(failed, err)
-	case !stays(alloc):
+	case !running(alloc):
 		return false, nil
 	}
 	var errs []error
@@ -113,16 +110,25 @@ func (f *freeze) thaw(ctx context.Context, tasks []string) (runs bool, err error
 	return len(errs) == 0, errors.Join(errs...)
 }
 
-// stays says whether an allocation runs, and is to run.
-func stays(a *api.Allocation) bool {
+// running reports whether the allocation runs and is meant to.
+func running(a *api.Allocation) bool {
 	return a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun
 }
 
-// ended says whether nothing of an allocation runs any more, as its node has said.
-func ended(status string) bool {
+// terminal reports whether the node has reported the allocation's end.
+func terminal(status string) bool {
 	switch status {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 		return true
 	}
 	return false
+}
+
+// completed reports whether the tasks of an allocation have run to their end. Nomad calls one
+// complete, too, that failed because its client could not create it ("plugin is shut down"),
+// once the client's agent has been restarted.
+func completed(status string, tasks map[string]*api.TaskState) bool {
+	return status == api.AllocClientStatusComplete && slices.ContainsFunc(slices.Collect(maps.Values(tasks)), func(t *api.TaskState) bool {
+		return !t.StartedAt.IsZero()
+	})
 }

@@ -13,32 +13,29 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// A job may wait until the shim has found a node for it: it has a constraint that no node
-// fulfils (cluster.Hold), so Nomad keeps it waiting. Nothing of it runs yet, so there is
-// nothing to save:
+// A job is held for placement by a constraint that no node satisfies (cluster.Hold). Nothing
+// runs yet, so there is nothing to save:
 //
-//	try ──► bind ──► placed ──► unbind
-//	                   │
-//	                   ▼
-//	                 unbind
+//	plan ──► bind ──► placed ──► unbind
+//	                    │
+//	                    ▼
+//	                  unbind
 //
-//	try     Would Nomad place it there?
-//	bind    The job is registered without the constraint for which it waited, and with one
-//	        on the node, as for a move.
-//	placed  Nomad has made its allocation. If it cannot, Nomad may place it anywhere.
+//	plan    Would Nomad place it there?
+//	bind    The hold is replaced by a constraint on the node, as for a move.
+//	placed  Nomad has created the allocation. If it cannot, it may place it anywhere.
 //	unbind  As for a move.
 
-// ErrNotHeld says that a job does not wait for the shim any more.
-var ErrNotHeld = errors.New("the job does not wait for a node any more")
+// ErrNotHeld means that the job is no longer held.
+var ErrNotHeld = errors.New("the job is no longer held")
 
-// Place is a group of a job that waits, and the node where it is to run; with no node
-// Nomad places it.
+// Place is a held group and its node, "" for Nomad's choice.
 type Place struct{ Namespace, Job, Group, Node string }
 
-// Try says why Nomad would not place a job that waits on a node; "" if it would, or does
-// not tell (ErrNoPlan).
-func Try(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
-	job, err := released(ctx, nomad, p)
+// CheckPlacement says why Nomad would not place a held job on its node, "" if it would or gives
+// no plan (ErrNoPlan).
+func CheckPlacement(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
+	job, err := withoutHold(ctx, nomad, p)
 	if err != nil {
 		return "", err
 	}
@@ -49,16 +46,16 @@ func Try(ctx context.Context, nomad Nomad, p Place) (why string, err error) {
 	case err != nil:
 		return "", err
 	case missing != nil:
-		return unplaced(missing), nil
+		return placementFailure(missing), nil
 	}
 	return "", nil
 }
 
-// Release lets a job run that waits. It returns the ID of the allocation on the node. With
-// an error a job that waits no more is not bound to the node either, so that Nomad may place
-// it anywhere; unless Nomad could not be told so: then its record is left (Recover).
+// Release releases a held job and returns the ID of the allocation on the node. After an error
+// a job that is no longer held is not bound either, so that Nomad may place it anywhere; if
+// unbinding failed too, the claim is left for Recover.
 func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc string, err error) {
-	job, err := released(ctx, nomad, p)
+	job, err := withoutHold(ctx, nomad, p)
 	if err != nil {
 		return "", err
 	}
@@ -68,7 +65,7 @@ func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc str
 	}
 	m := &mover{nomad: nomad, opts: opts, job: job}
 	r := Record{Namespace: p.Namespace, Job: p.Job, Group: p.Group, Target: p.Node, Phase: PhaseBind, Tasks: []Task{}}
-	err = m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
+	err = m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
 		bound, err := bind(job, p.Group, p.Node, m.record().ID)
 		if err != nil {
 			return true, err
@@ -77,19 +74,18 @@ func Release(ctx context.Context, nomad Nomad, p Place, opts Options) (alloc str
 		if err != nil {
 			return !m.result.Bound, err
 		}
-		alloc, err = m.placedHeld(ctx, index)
-		// Whatever has become of it.
-		unbound := m.after(ctx, m.restore)
+		alloc, err = m.waitPlacedHeld(ctx, index)
+		// Unbind whether or not it was placed.
+		unbound := m.detached(ctx, m.restore)
 		return unbound == nil, errors.Join(err, unbound)
 	})
 	return alloc, err
 }
 
-// placedHeld waits until Nomad has placed a job that waited.
-func (m *mover) placedHeld(ctx context.Context, index uint64) (alloc string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Place)
+func (m *mover) waitPlacedHeld(ctx context.Context, index uint64) (alloc string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, m.opts.PlaceTimeout)
 	defer cancel()
-	err = m.placed(ctx, index, "Nomad has placed it", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
+	err = m.waitPlaced(ctx, index, "Nomad has placed it", func(_ []*api.AllocationListStub, next *api.AllocationListStub) (bool, error) {
 		if next != nil {
 			alloc = next.ID
 		}
@@ -98,8 +94,8 @@ func (m *mover) placedHeld(ctx context.Context, index uint64) (alloc string, err
 	return alloc, err
 }
 
-// released is a job without the constraint for which it waits.
-func released(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
+// withoutHold returns the job without its hold.
+func withoutHold(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
 	job, err := nomad.Job(ctx, p.Namespace, p.Job)
 	if err != nil {
 		return nil, err

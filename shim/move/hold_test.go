@@ -16,16 +16,16 @@ import (
 
 var there = Place{Namespace: "ml", Job: "vae", Group: "train", Node: "b"}
 
-// held has a job wait for the shim, and lets it run; each process is killed after so many
-// of its calls, and another one takes over.
-func held(t *testing.T, change func(*schedule)) (m *model, alloc string, err error) {
+// runHeld releases a held job; each process is killed after its number of calls in s.Crash, and
+// the next one recovers.
+func runHeld(t *testing.T, change func(*schedule)) (m *model, alloc string, err error) {
 	t.Helper()
-	s := usual()
+	s := faultFree()
 	change(&s)
 	synctest.Test(t, func(t *testing.T) {
 		s.NoPlan = true
 		m = newModel(s)
-		m.all[0].client, m.all[0].desired, m.all[0].runs = "complete", "stop", false // of long ago
+		m.all[0].client, m.all[0].desired, m.all[0].runs = "complete", "stop", false // from an earlier run
 		m.job.Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released"), api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}
 		m.job.TaskGroups[0].Tasks[0].Constraints = []*api.Constraint{api.NewConstraint(cluster.Hold, "=", "released")}
 		alloc, err = m.release(t)
@@ -40,10 +40,10 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 	}
 	p := m.process(crash, true)
 	opts := DefaultOptions()
-	opts.Place, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
-	why, err := Try(p.ctx, p, there)
+	opts.PlaceTimeout, opts.Claims, opts.Owner = 20*time.Second, p, "shim"
+	why, err := CheckPlacement(p.ctx, p, there)
 	if err == nil {
-		must.Eq(t, "", why) // this Nomad tells no plan
+		must.Eq(t, "", why) // this Nomad gives no plan
 		alloc, err = Release(p.ctx, p, there, opts)
 	}
 	p.kill()
@@ -70,7 +70,7 @@ func (m *model) release(t *testing.T) (alloc string, err error) {
 }
 
 func TestRelease(t *testing.T) {
-	m, alloc, err := held(t, func(*schedule) {})
+	m, alloc, err := runHeld(t, func(*schedule) {})
 	must.NoError(t, err)
 	must.Eq(t, m.last().id, alloc)
 	must.Eq(t, []string{"register b", "register "}, m.log)
@@ -78,16 +78,16 @@ func TestRelease(t *testing.T) {
 	must.Eq(t, []*api.Constraint{api.NewConstraint("${attr.cpu.arch}", "=", "amd64")}, m.job.Constraints)
 	must.SliceEmpty(t, m.job.TaskGroups[0].Tasks[0].Constraints)
 
-	// Where there is no room it may run anywhere.
-	m, _, err = held(t, func(s *schedule) { s.Room = false })
-	must.ErrorContains(t, err, "it is not placed: no room: memory")
+	// Without room it may run anywhere.
+	m, _, err = runHeld(t, func(s *schedule) { s.Room = false })
+	must.ErrorContains(t, err, "not placed: exhausted: memory")
 	must.Eq(t, "a", m.last().node)
 }
 
-// Whoever is killed, the job runs, and is free; or it waits as before.
+// Whichever process is killed, the job runs unbound, or is still held.
 func TestRelease_crashes(t *testing.T) {
 	for call := 1; call < 40; call++ {
-		m, _, _ := held(t, func(s *schedule) { s.Crash = []int{call} })
+		m, _, _ := runHeld(t, func(s *schedule) { s.Crash = []int{call} })
 		waits := len(m.job.Constraints) == 2
 		must.Eq(t, waits, !m.last().runs, must.Sprintf("after call %d: %v", call, m.log))
 	}
@@ -95,10 +95,10 @@ func TestRelease_crashes(t *testing.T) {
 
 func TestRelease_notHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newModel(usual())
+		m := newModel(faultFree())
 		p := m.process(0, false)
 		defer p.kill()
-		_, err := Try(t.Context(), p, there)
+		_, err := CheckPlacement(t.Context(), p, there)
 		must.ErrorIs(t, err, ErrNotHeld)
 		m.job.Stop = ptr(true)
 		_, err = Release(t.Context(), p, there, DefaultOptions())

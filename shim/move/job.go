@@ -16,34 +16,33 @@ import (
 	"github.com/ebbtide/ebbtide/driver/checkpoint"
 )
 
-// Names of the driver: its own, and that under which it takes the stock driver's place.
+// Ebbtide's driver names: its own, and that of the stock driver it may replace.
 const (
 	driverName = "ebbtide"
 	dockerName = "docker"
 )
 
-// movable says which tasks of an allocation save their state, and every reason against
-// moving it to a node.
+// movable returns the tasks that save their state, and every reason against the move.
 func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, reasons []string) {
 	no := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	if alloc.ClientStatus != api.AllocClientStatusRunning || alloc.DesiredStatus != api.AllocDesiredStatusRun {
-		no("it does not run: it is %s, and is to %s", alloc.ClientStatus, alloc.DesiredStatus)
+		no("it is not running: client status %s, desired status %s", alloc.ClientStatus, alloc.DesiredStatus)
 	}
 	if from.ID == to.ID {
-		no("it is on %s already", to.Name)
+		no("it is already on %s", to.Name)
 	}
 	if to.Status != api.NodeStatusReady || to.Drain || to.SchedulingEligibility != api.NodeSchedulingEligible {
-		no("node %s takes no allocations: it is %s, %s", to.Name, to.Status, to.SchedulingEligibility)
+		no("node %s accepts no allocations: it is %s, %s", to.Name, to.Status, to.SchedulingEligibility)
 	}
 	switch {
 	case job.Stop != nil && *job.Stop:
 		no("its job is stopped")
 	case alloc.Job != nil && alloc.Job.Version != nil && job.Version != nil && *alloc.Job.Version != *job.Version:
-		no("its job has been changed since it was placed")
+		no("its job has changed since it was placed")
 	}
 	group := job.LookupTaskGroup(alloc.TaskGroup)
 	if group == nil {
-		no("its job has no group %s any more", alloc.TaskGroup)
+		no("its job no longer has group %q", alloc.TaskGroup)
 		return nil, reasons
 	}
 	for _, o := range Obstacles(job, group) {
@@ -51,41 +50,40 @@ func movable(alloc *api.Allocation, job *api.Job, from, to *api.Node) (tasks, re
 	}
 	for _, t := range group.Tasks {
 		if t.Lifecycle != nil {
-			continue // what runs before, beside or after the task
+			continue // prestart, sidecar or poststop tasks
 		}
 		switch {
-		case t.Driver != driverName && t.Driver != dockerName: // an obstacle
-		case !ours(t, from):
-			no("task %s runs under driver %s on %s, which is not ours", t.Name, t.Driver, from.Name)
-		case !ours(t, to):
-			no("driver %s on %s is not ours", t.Driver, to.Name)
+		case t.Driver != driverName && t.Driver != dockerName: // reported by Obstacles
+		case !runsEbbtide(t, from):
+			no("task %s runs under driver %s on %s, which is not Ebbtide's", t.Name, t.Driver, from.Name)
+		case !runsEbbtide(t, to):
+			no("driver %s on %s is not Ebbtide's", t.Driver, to.Name)
 		case engine(t, from) != engine(t, to):
-			no("driver %s runs tasks with engine %s on %s, and with %s on %s", t.Driver, engine(t, from), from.Name, engine(t, to), to.Name)
+			no("driver %s uses engine %s on %s, but %s on %s", t.Driver, engine(t, from), from.Name, engine(t, to), to.Name)
 		}
 		tasks = append(tasks, t.Name)
 	}
 	return tasks, reasons
 }
 
-// Obstacle is a reason against moving a group that lies in its job alone.
+// Obstacle is a reason in the jobspec against moving a group.
 type Obstacle struct {
 	Scope Scope
-	Task  string // the task's name, if Scope is ScopeTask
-	Field string // the attribute or block of that scope in a jobspec: "count"
+	Task  string // for ScopeTask
+	Field string // attribute or block in that scope, such as "count"
 	Why   string
 }
 
-// Scope is the part of a job in which something stands.
+// Scope is the part of a jobspec that a field belongs to.
 type Scope string
 
-// The scopes.
 const (
 	ScopeJob   Scope = "job"
 	ScopeGroup Scope = "group"
 	ScopeTask  Scope = "task"
 )
 
-// Obstacles are the reasons against moving a group that lie in its job alone.
+// Obstacles returns the reasons in the jobspec against moving a group.
 func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 	add := func(o Obstacle, format string, args ...any) {
 		o.Why = fmt.Sprintf(format, args...)
@@ -99,24 +97,24 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 
 	switch kind := text(job.Type); {
 	case kind != api.JobTypeBatch && kind != api.JobTypeService:
-		add(ofJob("type"), "its job is of type %s, not batch or service", kind)
+		add(ofJob("type"), "its job's type is %q, must be batch or service", kind)
 	case text(job.ParentID) != "" || job.Dispatched:
-		add(ofJob(""), "its job was made by another one, and cannot be registered anew")
+		add(ofJob(""), "its job was dispatched or created periodically and cannot be re-registered")
 	case job.IsPeriodic():
-		add(ofJob("periodic"), "its job is periodic, and what is made of it cannot be registered anew")
+		add(ofJob("periodic"), "its job is periodic, and its children cannot be re-registered")
 	case job.IsParameterized():
-		add(ofJob("parameterized"), "its job is parameterized, and what is made of it cannot be registered anew")
+		add(ofJob("parameterized"), "its job is parameterized, and its dispatched jobs cannot be re-registered")
 	case job.Multiregion != nil:
-		add(ofJob("multiregion"), "its job runs in several regions, and each registers it anew")
+		add(ofJob("multiregion"), "its job is multiregion, and a move in one region would register it in all")
 	case kind == api.JobTypeBatch && len(job.TaskGroups) > 1:
-		add(ofJob("group"), "its batch job has several groups: Nomad would run again what completes of them meanwhile")
+		add(ofJob("group"), "its batch job has several groups: Nomad would re-run those that complete during the move")
 	}
 	if group.Count != nil && *group.Count != 1 {
-		add(ofGroup("count"), "group %s has a count of %d: Nomad would move all of them", text(group.Name), *group.Count)
+		add(ofGroup("count"), "group %s has a count of %d, must be 1: Nomad would replace all of them", text(group.Name), *group.Count)
 	}
 	d := group.EphemeralDisk
 	if moves := d != nil && d.Sticky != nil && *d.Sticky && d.Migrate != nil && *d.Migrate; !moves && !shared(group) {
-		add(ofGroup("ephemeral_disk"), "group %s leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })", text(group.Name))
+		add(ofGroup("ephemeral_disk"), "group %s would lose its disk: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })", text(group.Name))
 	}
 	canaries := func(u *api.UpdateStrategy) bool { return u != nil && u.Canary != nil && *u.Canary > 0 }
 	if inGroup := canaries(group.Update); inGroup || canaries(job.Update) {
@@ -124,14 +122,14 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 		if inGroup {
 			at = ofGroup("update")
 		}
-		add(at, "it is updated with canaries: old and new would run together")
+		add(at, "its update block has canaries: old and new would run side by side")
 	}
 	if d := group.ShutdownDelay; d != nil && *d > 0 {
-		add(ofGroup("shutdown_delay"), "group %s has a shutdown_delay of %v, in which it would wait for its end frozen", text(group.Name), *d)
+		add(ofGroup("shutdown_delay"), "group %s has a shutdown_delay of %v, for which it would stay frozen before its end", text(group.Name), *d)
 	}
 	for _, t := range group.Tasks {
 		if t.ShutdownDelay > 0 {
-			add(ofTask(t, "shutdown_delay"), "task %s has a shutdown_delay of %v, in which it would wait for its end frozen", t.Name, t.ShutdownDelay)
+			add(ofTask(t, "shutdown_delay"), "task %s has a shutdown_delay of %v, for which it would stay frozen before its end", t.Name, t.ShutdownDelay)
 		}
 	}
 	for _, where := range []struct {
@@ -140,33 +138,32 @@ func Obstacles(job *api.Job, group *api.TaskGroup) (all []Obstacle) {
 	}{{ofJob("constraint"), job.Constraints}, {ofGroup("constraint"), group.Constraints}} {
 		for _, c := range where.constraints {
 			if strings.HasPrefix(c.LTarget, "${node.unique.") {
-				add(where.at, "its job binds it to a node: %s %s %s", c.LTarget, c.Operand, c.RTarget)
+				add(where.at, "its job is constrained to a node: %s %s %s", c.LTarget, c.Operand, c.RTarget)
 			}
 		}
 	}
 	for _, t := range group.Tasks {
 		switch {
-		case t.Lifecycle != nil: // what runs before, beside or after the task
+		case t.Lifecycle != nil: // prestart, sidecar or poststop tasks
 		case t.Driver != driverName && t.Driver != dockerName:
-			add(ofTask(t, "driver"), "task %s runs under driver %s, which is not ours", t.Name, t.Driver)
+			add(ofTask(t, "driver"), "task %s runs under driver %s, must be ebbtide", t.Name, t.Driver)
 		case t.Config["checkpoint"] == nil:
-			add(ofTask(t, "config"), "task %s does not say how it saves its state (checkpoint)", t.Name)
+			add(ofTask(t, "config"), "task %s has no checkpoint block in its config", t.Name)
 		}
 	}
 	return all
 }
 
-// saving is how a task saves its state, as far as a move has to know it.
+// saving is what a move needs of a task's checkpoint block.
 type saving struct {
 	timeout, lease time.Duration
 	shared         bool
 }
 
-// savingOf reads the checkpoint block of a task, which has one. What cannot be read there
-// the driver would not have accepted.
+// savingOf reads a task's checkpoint block. The driver has already rejected invalid values.
 func savingOf(t *api.Task) saving {
 	s := saving{timeout: checkpoint.DefaultTimeout, lease: checkpoint.DefaultLease}
-	// Of a block Nomad makes a list of maps.
+	// Nomad encodes a block as a list of maps.
 	var blocks []struct {
 		Timeout, Lease string
 		Shared         bool
@@ -185,8 +182,8 @@ func savingOf(t *api.Task) saving {
 	return s
 }
 
-// shared says whether all tasks of a group that save their state do so in a volume that is
-// the same on every node, so that their disk need not move.
+// shared reports whether all tasks that save do so to a volume present on every node, so that
+// the disk need not move.
 func shared(group *api.TaskGroup) bool {
 	some := false
 	for _, t := range group.Tasks {
@@ -201,9 +198,9 @@ func shared(group *api.TaskGroup) bool {
 	return some
 }
 
-// ours says whether a task runs under our driver: another one might make an interrupt of
-// a signal that it does not know.
-func ours(t *api.Task, node *api.Node) bool {
+// runsEbbtide reports whether the task runs under our driver: another one may turn an unknown
+// signal into an interrupt.
+func runsEbbtide(t *api.Task, node *api.Node) bool {
 	info := node.Drivers[t.Driver]
 	if info == nil || !info.Detected || !info.Healthy {
 		return false
@@ -217,7 +214,6 @@ func ours(t *api.Task, node *api.Node) bool {
 	return false
 }
 
-// engine is the one with which our driver runs tasks on a node.
 func engine(t *api.Task, node *api.Node) string {
 	if t.Driver == dockerName {
 		return dockerName
@@ -225,7 +221,6 @@ func engine(t *api.Task, node *api.Node) string {
 	return node.Drivers[t.Driver].Attributes["driver.ebbtide.engine"]
 }
 
-// clone copies a job as the API would.
 func clone(job *api.Job) (*api.Job, error) {
 	data, err := json.Marshal(job)
 	if err != nil {
@@ -235,32 +230,31 @@ func clone(job *api.Job) (*api.Job, error) {
 	if err := json.Unmarshal(data, out); err != nil {
 		return nil, fmt.Errorf("copying the job: %w", err)
 	}
-	out.VersionTag = nil // that of a version is not the next one's
+	out.VersionTag = nil // a tag belongs to one version
 	return out, nil
 }
 
-// unplaced says why Nomad does not place a group.
-func unplaced(m *api.AllocationMetric) string {
+// placementFailure says why Nomad did not place a group.
+func placementFailure(m *api.AllocationMetric) string {
 	var why []string
 	counted := func(what string, counts map[string]int) {
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
 			why = append(why, fmt.Sprintf("%s %s", what, name))
 		}
 	}
-	counted("no room:", m.DimensionExhausted)
+	counted("exhausted:", m.DimensionExhausted)
 	for _, name := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-		if !strings.HasPrefix(name, boundBy) { // ours filters all others
+		if !strings.HasPrefix(name, boundBy) { // ours filters all other nodes
 			why = append(why, "constraint "+name)
 		}
 	}
 	why = append(why, m.QuotaExhausted...)
 	if len(why) == 0 {
-		return "the node is not among those that it may use"
+		return "the node is not eligible for the job"
 	}
 	return strings.Join(why, ", ")
 }
 
-// text is a string that may be missing.
 func text(s *string) string {
 	if s == nil {
 		return ""

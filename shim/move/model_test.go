@@ -24,85 +24,89 @@ import (
 	"github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// model is a cluster with one job of one task, as Nomad and the driver treat it: what it
-// claims is seen on a real Nomad by e2e (TestModel). Time is synctest's.
+// model is a cluster with one job of one task as Nomad and the driver treat it; TestModel in
+// e2e checks its assumptions against a real Nomad. Time is synctest's.
 type model struct {
-	mu    sync.Mutex
-	s     schedule
-	nodes []string
-	dead  map[string]bool      // machines that are gone for good
-	full  map[string]bool      // machines with no room for what is not there
-	deaf  map[string]time.Time // agents that answer nothing until then
-	job   *api.Job
-	user  string              // the specification that the user wrote last
-	specs map[uint64]*api.Job // by version
-	all   []*copyOf
-	evals []*api.Evaluation
-	index uint64
-	claim map[string]Record
+	mu          sync.Mutex
+	s           schedule
+	nodes       []string
+	dead        map[string]bool      // machines lost for good
+	full        map[string]bool      // machines without room for new allocations
+	unreachable map[string]time.Time // agents unreachable until then
+	job         *api.Job
+	user        string              // the user's latest specification
+	specs       map[uint64]*api.Job // by version
+	all         []*modelAlloc
+	evals       []*api.Evaluation
+	index       uint64
+	claim       map[string]Record
 
-	best        int // the highest step of which a checkpoint was ever saved
+	best        int // highest step ever saved
 	lost        bool
 	completions int
-	wanted      int // once, and once more for each version that the user wrote
+	wanted      int // runs the user asked for: one, plus one per version
 	wrong       []string
-	log         []string // registrations and signals, but for renewals
+	log         []string // registrations and signals, except renewals
 	begun       time.Time
 	over        bool
 }
 
-// schedule is what happens in a run.
+// schedule describes one run.
 type schedule struct {
 	Service bool
-	Steps   int // a step takes 100 ms
+	Steps   int // of 100 ms each
 	Lease   time.Duration
 	Save    time.Duration
-	Eval    time.Duration // until Nomad has dealt with an evaluation
-	Stop    time.Duration // until a client has stopped an allocation
-	Start   time.Duration // until one has fetched the disk and started it
+	Eval    time.Duration // delay of an evaluation
+	Stop    time.Duration // delay of a client's stop
+	Start   time.Duration // delay of the disk's migration and the start
 	Room    bool          // on the target
-	NoPlan  bool          // Nomad does not tell what it would do
-	// FailStart are starts, in the order in which they come, that fail; EmptyDisk those for
-	// which the disk cannot be carried over.
+	NoPlan  bool
+	// FailStart and EmptyDisk are the ordinals of the starts that fail, or find an empty disk.
 	FailStart, EmptyDisk int // -1: none
-	Faults               []fault
-	Events               []event
-	Crash                []int // calls after which the mover, and each who recovers, is killed
-	Mover                int   // a second move of the same job, after so many milliseconds; 0: none
+	// Restart is when the agent is restarted after a failed start of a bound job; 0 for never.
+	// Nomad then reports the allocation, which never started, as complete.
+	Restart time.Duration
+	Faults  []fault
+	Events  []event
+	Crash   []int // number of calls after which the mover, then each recovering process, is killed
+	Mover   int   // start of a second move, in ms; 0 for none
 }
 
-// fault is what becomes of a call.
+// fault disturbs one call.
 type fault struct {
 	Call int
-	Kind string        // before: it is lost, after: its answer is, late: a registration is done later, stall: so is all that the process does
-	Late time.Duration // by how much
+	Kind string // before: the request is lost; after: the answer; late: a registration is delayed; stall: the whole process is
+	Late time.Duration
 }
 
-// event is what somebody else does.
+// event is an act of a user or a failure.
 type event struct {
 	At   time.Duration
 	Kind string // change, stop, alloc-stop, target-dies, source-dies, source-deaf, target-deaf, source-full, target-full, server
 	For  time.Duration
 }
 
-// copyOf is an allocation and its task.
-type copyOf struct {
+// modelAlloc is an allocation and its task.
+type modelAlloc struct {
 	id, node        string
 	version, create uint64
-	prev            *copyOf
+	prev            *modelAlloc
 	desired, client string
-	runs            bool // the process is there
-	begun, step     int  // at which step it was started, and is at that time
-	saved           int  // the highest step that had been saved when it was started
+	runs            bool // the process exists
+	begun, step     int  // first and current step
+	saved           int  // highest step saved before its start
 	at              time.Time
 	frozen          time.Time // until
-	state           string    // of the status: saving, ready, frozen
-	until           time.Time // as the status has it
-	disk            int       // the step of its checkpoint; 0: none
+	state           string    // status: saving, ready or frozen
+	until           time.Time // in the status
+	disk            int       // its checkpoint's step, 0 for none
 	restored        private.Restored
 	left, taken     bool
-	told            bool // to stop, by a user
+	userStopped     bool // a user asked for its stop
 }
+
+func (a *modelAlloc) started() bool { return a.restored != nil }
 
 const (
 	stepTime  = 100 * time.Millisecond
@@ -110,8 +114,8 @@ const (
 	heartbeat = 20 * time.Second
 )
 
-// usual is a schedule in which nothing goes wrong.
-func usual() schedule {
+// faultFree is a schedule without faults.
+func faultFree() schedule {
 	return schedule{
 		Lease: time.Minute, Save: 300 * time.Millisecond, Eval: 100 * time.Millisecond, Stop: 200 * time.Millisecond, Start: 400 * time.Millisecond,
 		Room: true, FailStart: -1, EmptyDisk: -1,
@@ -127,7 +131,7 @@ func newModel(s schedule) *model {
 	}
 	task := &api.Task{Name: "train", Driver: driverName, Config: map[string]any{"checkpoint": []map[string]any{{"path": ckpt, "lease": s.Lease.String()}}}}
 	m := &model{
-		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, full: map[string]bool{"b": !s.Room}, deaf: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
+		s: s, nodes: []string{"a", "b", "c"}, dead: map[string]bool{}, full: map[string]bool{"b": !s.Room}, unreachable: map[string]time.Time{}, specs: map[uint64]*api.Job{}, claim: map[string]Record{}, index: 10, wanted: 1, begun: time.Now(),
 		job: &api.Job{
 			ID: ptr("vae"), Namespace: ptr("ml"), Type: ptr(kind), Version: ptr(uint64(0)), JobModifyIndex: ptr(uint64(10)), Priority: ptr(50),
 			TaskGroups: []*api.TaskGroup{{Name: ptr("train"), Count: ptr(1), Tasks: []*api.Task{task}, EphemeralDisk: &api.EphemeralDisk{Sticky: ptr(true), Migrate: ptr(true)}}},
@@ -135,30 +139,30 @@ func newModel(s schedule) *model {
 	}
 	m.user = m.spec(m.job)
 	m.specs[0], _ = clone(m.job)
-	a := &copyOf{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
-	m.all = []*copyOf{a}
+	a := &modelAlloc{id: "0a11ed00-1", node: "a", create: 5, desired: "run", client: "running", runs: true, at: time.Now(), restored: private.Restored{}}
+	m.all = []*modelAlloc{a}
 	return m
 }
 
-// spec is what a user would see of a job, but for what brought it home.
+// spec is the user's view of a job, except for metaAdopt.
 func (m *model) spec(j *api.Job) string {
 	return fmt.Sprint(*j.Priority, stopped(j), len(j.TaskGroups[0].Constraints))
 }
 
-// under does something under the lock, and notes what is wrong after it.
+// under runs do under the lock and then checks the invariants.
 func (m *model) under(do func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.advance()
 	do()
-	m.look()
+	m.checkSingle()
 }
 
 func (m *model) say(format string, args ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf("%v: ", time.Since(m.begun).Round(time.Millisecond))+fmt.Sprintf(format, args...))
 }
 
-// advance has the tasks compute until now.
+// advance computes the tasks' steps until now.
 func (m *model) advance() {
 	now := time.Now()
 	for _, a := range m.all {
@@ -182,8 +186,8 @@ func (m *model) advance() {
 			a.runs, a.client = false, "complete"
 			if a.desired == "run" {
 				m.completions++
-				if len(m.s.Crash)+len(m.s.Faults)+len(m.s.Events) == 0 { // a short one may end before anybody can send it home
-					m.fromWhatWasSaved(a)
+				if len(m.s.Crash)+len(m.s.Faults)+len(m.s.Events) == 0 { // with faults a short task may end before it can be rolled back
+					m.checkResumed(a)
 				}
 				m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
 			}
@@ -191,16 +195,16 @@ func (m *model) advance() {
 	}
 }
 
-// fromWhatWasSaved notes an allocation that counts, and did not go on from the last
-// checkpoint. It cannot go home to a source that has no room.
-func (m *model) fromWhatWasSaved(a *copyOf) {
+// checkResumed records an allocation that did not resume from the last checkpoint, unless a
+// full source prevents a rollback.
+func (m *model) checkResumed(a *modelAlloc) {
 	if a != m.all[0] && !m.lost && !m.full["a"] && a.begun < a.saved {
 		m.say("%s has begun at step %d, and %d was saved", a.id, a.begun, a.saved)
 	}
 }
 
-// look notes two copies that compute at once.
-func (m *model) look() {
+// checkSingle records two copies that compute at once.
+func (m *model) checkSingle() {
 	var computing []string
 	for _, a := range m.all {
 		if a.runs && a.state != "ready" && a.state != "frozen" {
@@ -218,12 +222,11 @@ func (m *model) look() {
 
 func (m *model) live(node string) bool { return !m.dead[node] }
 func (m *model) hears(node string) bool {
-	return m.live(node) && !time.Now().Before(m.deaf[node])
+	return m.live(node) && !time.Now().Before(m.unreachable[node])
 }
 
-// --- Nomad's server
+// --- server
 
-// evaluate has Nomad look at the job a while later.
 func (m *model) evaluate(after time.Duration, index uint64) {
 	m.index++
 	e := &api.Evaluation{ID: fmt.Sprint("eval-", m.index), Status: api.EvalStatusPending, JobModifyIndex: index, CreateIndex: m.index}
@@ -234,10 +237,9 @@ func (m *model) evaluate(after time.Duration, index uint64) {
 	}()
 }
 
-// meta is what of a job cannot be changed in place.
+// meta is the part of a job that cannot be updated in place.
 func (m *model) meta(j *api.Job) string { return fmt.Sprint(j.TaskGroups[0].Meta) }
 
-// room says whether the group of a job may be on a node.
 func (m *model) room(job *api.Job, node string) bool {
 	if m.dead[node] || m.full[node] && m.last().node != node {
 		return false
@@ -260,12 +262,11 @@ func (m *model) room(job *api.Job, node string) bool {
 	return true
 }
 
-// inPlace says whether a job can take an allocation over as it runs.
-func (m *model) inPlace(a *copyOf, job *api.Job) bool {
+func (m *model) inPlace(a *modelAlloc, job *api.Job) bool {
 	return m.room(job, a.node) && m.meta(m.specs[a.version]) == m.meta(job)
 }
 
-func (m *model) last() *copyOf { return m.all[len(m.all)-1] }
+func (m *model) last() *modelAlloc { return m.all[len(m.all)-1] }
 
 func (m *model) schedule(e *api.Evaluation) {
 	e.Status = api.EvalStatusComplete
@@ -282,10 +283,10 @@ func (m *model) schedule(e *api.Evaluation) {
 			return
 		}
 		if m.inPlace(a, m.job) {
-			a.version = *m.job.Version // in place
+			a.version = *m.job.Version
 			return
 		}
-	case a.client == "complete" && a.desired == "run" && (a.version == *m.job.Version || m.s.Service):
+	case a.client == "complete" && a.desired == "run" && a.version == *m.job.Version && !m.s.Service:
 		return
 	}
 	for _, node := range m.prefer(a) {
@@ -300,12 +301,12 @@ func (m *model) schedule(e *api.Evaluation) {
 	e.FailedTGAllocs = map[string]*api.AllocationMetric{"train": {DimensionExhausted: map[string]int{"memory": 1}}}
 }
 
-// prefer are the nodes in the order in which Nomad tries them: that of a sticky disk first.
-func (m *model) prefer(a *copyOf) []string {
+// prefer returns the nodes in the order of Nomad's scheduler: a sticky disk's node first.
+func (m *model) prefer(a *modelAlloc) []string {
 	return slices.Concat([]string{a.node}, []string{"c", "b", "a"})
 }
 
-func (m *model) stop(a *copyOf) {
+func (m *model) stop(a *modelAlloc) {
 	if a.desired == "stop" {
 		return
 	}
@@ -326,19 +327,18 @@ func (m *model) stop(a *copyOf) {
 	}()
 }
 
-// end ends an allocation on its client.
-func (m *model) end(a *copyOf, as string) {
-	if ended(a.client) {
+func (m *model) end(a *modelAlloc, as string) {
+	if terminal(a.client) {
 		return
 	}
 	a.left = a.left || a.state == "ready"
 	a.runs, a.state, a.client = false, "", as
 }
 
-func (m *model) place(node string, prev *copyOf) {
+func (m *model) place(node string, prev *modelAlloc) {
 	m.index++
 	n := len(m.all)
-	a := &copyOf{id: fmt.Sprintf("0e30a11%d-2", n), node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
+	a := &modelAlloc{id: fmt.Sprintf("0e30a11%d-2", n), node: node, version: *m.job.Version, create: m.index, prev: prev, desired: "run", client: "pending"}
 	m.all = append(m.all, a)
 	go func() {
 		for {
@@ -350,7 +350,7 @@ func (m *model) place(node string, prev *copyOf) {
 					done = true
 				case a.desired == "stop":
 					a.client, done = "complete", true
-				case m.ended(prev) && m.hears(node):
+				case m.terminal(prev) && m.hears(node):
 					m.start(a, n-1)
 					done = true
 				}
@@ -362,28 +362,35 @@ func (m *model) place(node string, prev *copyOf) {
 	}()
 }
 
-// ended says whether an allocation has ended, and all before it. A client looks at the last
-// one only: of one that is stopped before it has begun the next one does not wait for the one
-// before, under plain Nomad as well.
-func (m *model) ended(a *copyOf) bool { return a == nil || ended(a.client) && m.ended(a.prev) }
+// terminal reports whether the allocation and all before it have ended. A client waits for the
+// previous allocation only, also under plain Nomad.
+func (m *model) terminal(a *modelAlloc) bool {
+	return a == nil || terminal(a.client) && m.terminal(a.prev)
+}
 
-// start is what client and driver do; n is how many were started before.
-func (m *model) start(a *copyOf, n int) {
+// start models the client and driver; n counts the earlier starts.
+func (m *model) start(a *modelAlloc, n int) {
 	p := a.prev
 	empty := m.s.EmptyDisk == n || m.s.FailStart == n
 	if p.node == a.node || m.hears(p.node) && !empty {
 		a.disk = p.disk
 	}
-	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && (!bound || p.told && p != m.all[0]) {
-		m.lost = true // by what happened when no move was under way, or had come so far
+	if _, _, bound := boundTo(m.job, "train"); (empty || !m.hears(p.node)) && (!bound || p.userStopped && p != m.all[0]) {
+		m.lost = true // the loss is not the move's, or the move had come too far
 	}
 	if m.s.FailStart == n {
 		a.client, a.disk = "failed", 0
 		m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
+		if _, _, bound := boundTo(m.job, "train"); bound && m.s.Restart > 0 {
+			go func() {
+				time.Sleep(m.s.Restart)
+				m.under(func() { a.client = "complete" })
+			}()
+		}
 		return
 	}
 	if from := m.job.TaskGroups[0].Meta[metaAdopt]; from != "" {
-		if i := slices.IndexFunc(m.all, func(o *copyOf) bool { return o.id == from }); i >= 0 && m.all[i].node == a.node && m.all[i].left && !m.all[i].taken {
+		if i := slices.IndexFunc(m.all, func(o *modelAlloc) bool { return o.id == from }); i >= 0 && m.all[i].node == a.node && m.all[i].left && !m.all[i].taken {
 			a.disk, m.all[i].taken = m.all[i].disk, true
 		}
 	}
@@ -394,16 +401,15 @@ func (m *model) start(a *copyOf, n int) {
 	a.client, a.runs, a.begun, a.step, a.saved, a.at = "running", true, a.disk, a.disk, m.best, time.Now()
 }
 
-// happen has somebody else do something.
-func (m *model) happen(e event) {
+func (m *model) inject(e event) {
 	a := m.last()
 	switch e.Kind {
 	case "change":
 		if _, _, bound := boundTo(m.job, "train"); bound {
-			m.lost = true // what becomes of it now is not the move's
+			m.lost = true // not the move's doing
 		}
 		job, _ := clone(m.job)
-		for _, g := range job.TaskGroups { // the user's own file has no constraint of ours
+		for _, g := range job.TaskGroups { // the user's file has no constraint of ours
 			g.Constraints = nil
 			delete(g.Meta, metaAdopt)
 		}
@@ -416,14 +422,15 @@ func (m *model) happen(e event) {
 		m.commit(job)
 		m.user = m.spec(job)
 	case "alloc-stop":
-		if !ended(a.client) {
-			// Of one that had not begun the next one has an empty disk, under plain Nomad as well.
+		if !terminal(a.client) {
+			// The successor of an allocation that never started has an empty disk, also under
+			// plain Nomad.
 			m.lost = m.lost || a.client == "pending"
-			a.told = true
+			a.userStopped = true
 			m.stop(a)
 			m.index++
 			// Nomad stops it and places another one.
-			for _, node := range m.prefer(&copyOf{node: "c"}) {
+			for _, node := range m.prefer(&modelAlloc{node: "c"}) {
 				if m.room(m.job, node) {
 					m.place(node, a)
 					break
@@ -443,7 +450,7 @@ func (m *model) happen(e event) {
 			time.Sleep(heartbeat)
 			m.under(func() {
 				for _, c := range m.all {
-					if c.node == node && !ended(c.client) {
+					if c.node == node && !terminal(c.client) {
 						c.client = "lost"
 						m.evaluate(m.s.Eval, *m.job.JobModifyIndex)
 					}
@@ -451,15 +458,15 @@ func (m *model) happen(e event) {
 			})
 		}()
 	case "target-deaf", "source-deaf":
-		m.deaf[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
+		m.unreachable[map[string]string{"target-deaf": "b", "source-deaf": "a"}[e.Kind]] = time.Now().Add(e.For)
 	case "source-full", "target-full":
 		m.full[map[string]string{"target-full": "b", "source-full": "a"}[e.Kind]] = true
 	case "server":
-		m.deaf["server"] = time.Now().Add(e.For)
+		m.unreachable["server"] = time.Now().Add(e.For)
 	}
 }
 
-// commit makes a registration true.
+// commit applies a registration.
 func (m *model) commit(job *api.Job) {
 	m.index++
 	job.Version, job.JobModifyIndex = ptr(*m.job.Version+1), ptr(m.index)
@@ -468,17 +475,17 @@ func (m *model) commit(job *api.Job) {
 	m.evaluate(m.s.Eval, m.index)
 }
 
-// --- a process that uses it
+// --- processes
 
 var errKilled = errors.New("the process was killed")
 
-// process is one that moves: its calls may be lost, and it may be killed.
+// process executes or recovers a move. Its calls can fail and it can be killed.
 type process struct {
 	*model
-	crash  int // after so many calls; 0: never
+	crash  int // after so many calls; 0 for never
 	faulty bool
 	calls  int
-	now    fault // of the call that is done
+	now    fault // for the current call
 	ctx    context.Context
 	kill   context.CancelFunc
 }
@@ -494,7 +501,7 @@ var (
 	_ Claims = &process{}
 )
 
-// call does a call. Every one takes 5 ms.
+// call executes one call, of 5 ms.
 func (p *process) call(ctx context.Context, do func() error) error {
 	torn := &url.Error{Op: "Get", URL: "nomad", Err: io.ErrUnexpectedEOF}
 	took := 5 * time.Millisecond
@@ -518,7 +525,7 @@ func (p *process) call(ctx context.Context, do func() error) error {
 			p.kill()
 			err = errKilled
 			return
-		case time.Now().Before(p.deaf["server"]):
+		case time.Now().Before(p.unreachable["server"]):
 			err = torn
 			return
 		}
@@ -539,7 +546,7 @@ func (p *process) call(ctx context.Context, do func() error) error {
 	return err
 }
 
-func (p *process) find(id string) *copyOf {
+func (p *process) find(id string) *modelAlloc {
 	for _, a := range p.all {
 		if a.id == id {
 			return a
@@ -548,13 +555,18 @@ func (p *process) find(id string) *copyOf {
 	return nil
 }
 
-func (p *process) alloc(a *copyOf) *api.Allocation {
+func (p *process) alloc(a *modelAlloc) *api.Allocation {
 	out := &api.Allocation{
 		ID: a.id, Namespace: "ml", JobID: "vae", TaskGroup: "train", NodeID: a.node, Job: p.specs[a.version],
 		ClientStatus: a.client, DesiredStatus: a.desired, CreateIndex: a.create,
 	}
-	if a.client == "running" {
+	switch {
+	case a.client == "running":
 		out.TaskStates = map[string]*api.TaskState{"train": {State: "running", StartedAt: a.at}}
+	case a.started():
+		out.TaskStates = map[string]*api.TaskState{"train": {State: "dead", StartedAt: a.at}}
+	case terminal(a.client):
+		out.TaskStates = map[string]*api.TaskState{"train": {State: "dead"}}
 	}
 	return out
 }
@@ -577,6 +589,7 @@ func (p *process) Allocations(ctx context.Context, _, _ string) (out []*api.Allo
 			s := p.alloc(a)
 			out = append(out, &api.AllocationListStub{
 				ID: s.ID, TaskGroup: s.TaskGroup, NodeID: s.NodeID, CreateIndex: s.CreateIndex, ClientStatus: s.ClientStatus, DesiredStatus: s.DesiredStatus, JobVersion: a.version,
+				TaskStates: s.TaskStates,
 			})
 		}
 		return nil
@@ -633,7 +646,6 @@ func (p *process) Node(ctx context.Context, id string) (out *api.Node, err error
 	return out, err
 }
 
-// agent asks the agent of a node.
 func (p *process) agent(ctx context.Context, node string, do func() error) error {
 	return p.call(ctx, func() error {
 		if !p.hears(node) {
@@ -654,7 +666,7 @@ func (p *process) Plan(ctx context.Context, job *api.Job) (out *api.JobPlanRespo
 		}
 		out = &api.JobPlanResponse{}
 		a := p.last()
-		runs := a.desired == "run" && !ended(a.client)
+		runs := a.desired == "run" && !terminal(a.client)
 		if runs && p.inPlace(a, job) {
 			return nil
 		}
@@ -795,14 +807,13 @@ func (p *process) List(ctx context.Context) (out []Record, err error) {
 
 // --- a run
 
-// run moves the job from a to b by a schedule, with whoever recovers afterwards, and says
-// what is wrong.
+// run moves the job from a to b under the schedule, with recovery, and records violations.
 func (m *model) run() (res Result, err error) {
 	var wait sync.WaitGroup
 	for _, e := range m.s.Events {
 		wait.Go(func() {
 			time.Sleep(e.At)
-			m.under(func() { m.happen(e) })
+			m.under(func() { m.inject(e) })
 		})
 	}
 	ticks, stop := context.WithCancel(context.Background())
@@ -832,7 +843,7 @@ func (m *model) run() (res Result, err error) {
 	if m.s.Mover > 0 {
 		wait.Go(func() { time.Sleep(time.Duration(m.s.Mover) * time.Millisecond); move(0, "other", "b") })
 	}
-	// Others take over, until nothing is left to do.
+	// Others recover until nothing is left.
 	var watch Watch
 	for i := 1; i < 40; i++ {
 		p := m.process(crash(i), false)
@@ -858,16 +869,16 @@ func (m *model) run() (res Result, err error) {
 	synctest.Wait()
 	stop()
 	ticker.Wait()
-	m.under(m.judge)
+	m.under(m.checkEnd)
 	m.under(func() { m.over = true })
-	time.Sleep(2 * time.Hour) // what is under way comes to nothing
+	time.Sleep(2 * time.Hour) // any orphaned call fails by then
 	return res, err
 }
 
-// judge notes what is wrong in the end.
-func (m *model) judge() {
+// checkEnd records violations in the final state.
+func (m *model) checkEnd() {
 	a := m.last()
-	complete := a.client == "complete" && a.desired == "run"
+	complete := a.client == "complete" && a.desired == "run" && a.started()
 	if _, _, bound := boundTo(m.job, "train"); bound && !complete && !stopped(m.job) {
 		m.say("the job stays bound")
 	} else if spec := m.spec(m.job); !bound && spec != m.user {
@@ -885,5 +896,5 @@ func (m *model) judge() {
 	if a.state != "" {
 		m.say("it is %s", a.state)
 	}
-	m.fromWhatWasSaved(a)
+	m.checkResumed(a)
 }

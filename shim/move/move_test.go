@@ -19,17 +19,17 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// seen is what became of a run of the model.
-type seen struct {
+// outcome is the end state of a model run.
+type outcome struct {
 	*model
 	res Result
 	err error
 }
 
-// runs has the model run by a schedule, and fails if anything is wrong.
-func runs(t *testing.T, change func(*schedule)) (out seen) {
+// runModel runs the model and fails on any violation.
+func runModel(t *testing.T, change func(*schedule)) (out outcome) {
 	t.Helper()
-	s := usual()
+	s := faultFree()
 	change(&s)
 	synctest.Test(t, func(*testing.T) {
 		out.model = newModel(s)
@@ -39,11 +39,11 @@ func runs(t *testing.T, change func(*schedule)) (out seen) {
 	return out
 }
 
-// A move: the training stands still on the source until it has ended, and for a moment on
-// the target, and goes on from what it saved.
+// The training is frozen on the source until it has ended, briefly on the target, and resumes
+// from what it saved.
 func TestMove(t *testing.T) {
 	for _, service := range []bool{false, true} {
-		out := runs(t, func(s *schedule) { s.Service = service })
+		out := runModel(t, func(s *schedule) { s.Service = service })
 		must.NoError(t, out.err)
 		want := []string{"CHECKPOINT a", "register b", "FREEZE b", "register ", "RELEASE b"}
 		if service {
@@ -59,21 +59,21 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// What becomes of the job when a step fails.
 func TestMove_fails(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*schedule)
 		want   string // of the error
-		node   string // where it is in the end
+		node   string // the final node
 		phase  Phase
 	}{
-		"no room":                      {func(s *schedule) { s.Room, s.NoPlan = false, true }, "it is not placed: no room: memory", "a", PhaseWait},
-		"the target's plugin is gone":  {func(s *schedule) { s.FailStart = 0 }, "is failed", "a", PhaseVerify},
-		"the disk is not carried over": {func(s *schedule) { s.EmptyDisk = 0 }, "and did not find it", "a", PhaseVerify},
-		"the target dies":              {func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "target-dies"}} }, "the new allocation has not what was saved", "a", PhaseVerify},
+		"no room":                     {func(s *schedule) { s.Room, s.NoPlan = false, true }, "not placed: exhausted: memory", "a", PhaseWait},
+		"the target's plugin is gone": {func(s *schedule) { s.FailStart = 0 }, "is failed", "a", PhaseVerify},
+		"the target's agent is restarted after that": {func(s *schedule) { s.FailStart, s.Restart = 0, time.Millisecond }, "has ended without having been started", "a", PhaseVerify},
+		"the disk is not carried over":               {func(s *schedule) { s.EmptyDisk = 0 }, "and did not find it", "a", PhaseVerify},
+		"the target dies":                            {func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "target-dies"}} }, "the new allocation lacks the checkpoint", "a", PhaseVerify},
 		"it is stopped meanwhile": {func(s *schedule) {
 			s.Save, s.Events = time.Second, []event{{At: 1500 * time.Millisecond, Kind: "alloc-stop"}}
-		}, "it does not run any more", "c", PhaseSave},
+		}, "the allocation is not running", "c", PhaseSave},
 		"its job is changed meanwhile": {func(s *schedule) {
 			s.Save, s.Events = time.Second, []event{{At: 1500 * time.Millisecond, Kind: "change"}}
 		}, "bind: enforcing job modify index", "a", PhaseBind},
@@ -83,7 +83,7 @@ func TestMove_fails(t *testing.T) {
 		"it never saves": {func(s *schedule) { s.Save = time.Hour }, "save: waiting until task train has saved: context deadline exceeded", "a", PhaseSave},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := runs(t, c.change)
+			out := runModel(t, c.change)
 			must.ErrorContains(t, out.err, c.want)
 			must.Eq(t, c.node, out.last().node)
 			must.Eq(t, c.phase, out.res.Phase)
@@ -92,11 +92,10 @@ func TestMove_fails(t *testing.T) {
 	}
 }
 
-// Nomad stops what runs when its meta changes, as it does when a job is to go home: one for
-// which there is no room there is unbound where it is, and so is one that has gone home and
-// for which there is no room on its next target.
-func TestMove_cannotGoHome(t *testing.T) {
-	out := runs(t, func(s *schedule) {
+// Nomad replaces an allocation whose meta changes, as for a rollback: without room there, the
+// job is unbound where it is; so is a rolled-back job without room on its next target.
+func TestMove_cannotRollBack(t *testing.T) {
+	out := runModel(t, func(s *schedule) {
 		s.EmptyDisk, s.Events = 0, []event{{At: 1500 * time.Millisecond, Kind: "source-full"}}
 	})
 	must.ErrorContains(t, out.err, "and did not find it")
@@ -104,7 +103,7 @@ func TestMove_cannotGoHome(t *testing.T) {
 	must.Eq(t, "b", out.last().node)
 	must.Len(t, 2, out.all)
 
-	out = runs(t, func(s *schedule) {
+	out = runModel(t, func(s *schedule) {
 		s.EmptyDisk, s.Mover, s.Events = 0, 20000, []event{{At: 21150 * time.Millisecond, Kind: "target-full"}}
 	})
 	must.Eq(t, []string{"CHECKPOINT a", "register b", "FREEZE b", "register a", "FREEZE a", "register ", "RELEASE a", "CHECKPOINT a", "register b", "FREEZE a", "register ", "RELEASE a", "RELEASE a"}, out.log)
@@ -112,58 +111,57 @@ func TestMove_cannotGoHome(t *testing.T) {
 	must.Len(t, 3, out.all)
 }
 
-// A freeze that is shorter than the placement is renewed; one of a source that cannot be
-// reached ends with its lease, and no copy runs beside it all the same.
+// A freeze shorter than the placement is renewed; one on an unreachable source expires, and
+// still no second copy computes.
 func TestMove_shortLease(t *testing.T) {
-	out := runs(t, func(s *schedule) { s.Lease, s.Stop, s.Steps = time.Second, 20*time.Second, 100 })
+	out := runModel(t, func(s *schedule) { s.Lease, s.Stop, s.Steps = time.Second, 20*time.Second, 100 })
 	must.NoError(t, out.err)
 	must.Eq(t, "b", out.all[1].node)
 	must.Eq(t, out.all[0].disk, out.all[0].step, must.Sprint("it stood still until its end"))
 }
 
-// Of a registration whose answer is lost it is found out what became of it.
+// The outcome of a registration whose answer is lost is resolved.
 func TestMove_unknownOutcome(t *testing.T) {
 	register := 0
-	for call := 1; call < 40; call++ { // which one it is
-		out := runs(t, func(s *schedule) { s.Faults = []fault{{Call: call, Kind: "late", Late: 3 * time.Second}} })
+	for call := 1; call < 40; call++ { // find it
+		out := runModel(t, func(s *schedule) { s.Faults = []fault{{Call: call, Kind: "late", Late: 3 * time.Second}} })
 		if out.err == nil {
 			must.Eq(t, "b", out.last().node)
 			continue
 		}
 		register++
 		must.ErrorContains(t, out.err, "bind: ")
-		// A registration of ours comes first, and is taken back.
+		// The fence wins, and is removed.
 		must.Eq(t, []string{"CHECKPOINT a", "FREEZE a", "register ", "FREEZE a", "register ", "RELEASE a", "RELEASE a"}, out.log)
 		must.Eq(t, "a", out.last().node)
 	}
 	must.Eq(t, 1, register)
 }
 
-// A process that stands still for so long that others have taken its move over thaws nothing
-// that they have frozen.
+// A process that stalls until others have taken over its move thaws nothing that they froze.
 func TestMove_stalled(t *testing.T) {
 	for call := 1; call < 40; call++ {
-		runs(t, func(s *schedule) {
+		runModel(t, func(s *schedule) {
 			s.Steps, s.Lease, s.Eval = 60, 35*time.Second, 2800*time.Millisecond
 			s.Faults = []fault{{Call: call, Kind: "stall", Late: 40 * time.Second}}
 		})
 	}
 }
 
-// Of two moves of a job one is refused, and takes nothing away from the other.
+// The second move of a job is refused and does not disturb the first.
 func TestMove_claimed(t *testing.T) {
 	for _, after := range []int{1, 400, 900} {
-		out := runs(t, func(s *schedule) { s.Mover = 1000 + after })
+		out := runModel(t, func(s *schedule) { s.Mover = 1000 + after })
 		must.NoError(t, out.err)
 		must.Eq(t, "b", out.last().node)
 		must.Len(t, 2, out.all)
 	}
 }
 
-// A move that is told to end leaves nothing behind.
+// A cancelled move leaves nothing behind.
 func TestMove_dryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newModel(usual())
+		m := newModel(faultFree())
 		p := m.process(0, false)
 		res, err := Move(t.Context(), p, Request{Alloc: m.all[0].id, Node: "b", DryRun: true}, DefaultOptions())
 		must.NoError(t, err)
@@ -173,8 +171,8 @@ func TestMove_dryRun(t *testing.T) {
 	})
 }
 
-// answered is the error of a request that the API answers with a status.
-func answered(t *testing.T, code int) error {
+// apiError returns the error of a response with that status code.
+func apiError(t *testing.T, code int) error {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
 	defer server.Close()
@@ -186,10 +184,10 @@ func answered(t *testing.T, code int) error {
 }
 
 func TestTransient(t *testing.T) {
-	for _, err := range []error{answered(t, 500), answered(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
+	for _, err := range []error{apiError(t, 500), apiError(t, 404), &url.Error{Op: "Get", Err: io.EOF}, io.ErrUnexpectedEOF, json.Unmarshal([]byte("No path to node"), new(int))} {
 		must.True(t, transient(fmt.Errorf("reading: %w", err)), must.Sprint(err))
 	}
-	for _, err := range []error{answered(t, 403), answered(t, 400), errors.New("the lock is lost")} {
+	for _, err := range []error{apiError(t, 403), apiError(t, 400), errors.New("lost the lock")} {
 		must.False(t, transient(err), must.Sprint(err))
 	}
 }
@@ -210,7 +208,7 @@ func newJobAt() *jobAt {
 			Drivers: map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true}},
 		}
 	}
-	m := newModel(usual())
+	m := newModel(faultFree())
 	out.job = m.job
 	p := m.process(0, false)
 	p.kill()
@@ -220,37 +218,37 @@ func newJobAt() *jobAt {
 
 func TestMovable(t *testing.T) {
 	for want, change := range map[string]func(*jobAt){
-		"it does not run: it is complete, and is to run":            func(w *jobAt) { w.old.ClientStatus = api.AllocClientStatusComplete },
-		"node node-b takes no allocations: it is ready, ineligible": func(w *jobAt) { w.nodes["b"].SchedulingEligibility = api.NodeSchedulingIneligible },
-		"node node-b takes no allocations: it is down, eligible":    func(w *jobAt) { w.nodes["b"].Status = api.NodeStatusDown },
+		"it is not running: client status complete, desired status run": func(w *jobAt) { w.old.ClientStatus = api.AllocClientStatusComplete },
+		"node node-b accepts no allocations: it is ready, ineligible":   func(w *jobAt) { w.nodes["b"].SchedulingEligibility = api.NodeSchedulingIneligible },
+		"node node-b accepts no allocations: it is down, eligible":      func(w *jobAt) { w.nodes["b"].Status = api.NodeStatusDown },
 		"its job is stopped":                                                         func(w *jobAt) { w.job.Stop = ptr(true) },
-		"its job has been changed since it was placed":                               func(w *jobAt) { w.job.Version = ptr(uint64(3)) },
-		"its job is of type system, not batch or service":                            func(w *jobAt) { w.job.Type = ptr(api.JobTypeSystem) },
-		"its job was made by another one, and cannot be registered anew":             func(w *jobAt) { w.job.ParentID = ptr("parent") },
-		"its job is periodic, and what is made of it cannot be registered anew":      func(w *jobAt) { w.job.Periodic = &api.PeriodicConfig{} },
-		"its job is parameterized, and what is made of it cannot be registered anew": func(w *jobAt) { w.job.ParameterizedJob = &api.ParameterizedJobConfig{} },
-		"task train runs under driver java, which is not ours":                       func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].Driver = "java" },
-		"its job runs in several regions, and each registers it anew":                func(w *jobAt) { w.job.Multiregion = &api.Multiregion{} },
-		"its batch job has several groups: Nomad would run again what completes of them meanwhile": func(w *jobAt) {
+		"its job has changed since it was placed":                                    func(w *jobAt) { w.job.Version = ptr(uint64(3)) },
+		`its job's type is "system", must be batch or service`:                       func(w *jobAt) { w.job.Type = ptr(api.JobTypeSystem) },
+		"its job was dispatched or created periodically and cannot be re-registered": func(w *jobAt) { w.job.ParentID = ptr("parent") },
+		"its job is periodic, and its children cannot be re-registered":              func(w *jobAt) { w.job.Periodic = &api.PeriodicConfig{} },
+		"its job is parameterized, and its dispatched jobs cannot be re-registered":  func(w *jobAt) { w.job.ParameterizedJob = &api.ParameterizedJobConfig{} },
+		"task train runs under driver java, must be ebbtide":                         func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].Driver = "java" },
+		"its job is multiregion, and a move in one region would register it in all":  func(w *jobAt) { w.job.Multiregion = &api.Multiregion{} },
+		"its batch job has several groups: Nomad would re-run those that complete during the move": func(w *jobAt) {
 			w.job.TaskGroups = append(w.job.TaskGroups, &api.TaskGroup{Name: ptr("other")})
 		},
-		"group train has a shutdown_delay of 5s, in which it would wait for its end frozen": func(w *jobAt) { w.job.TaskGroups[0].ShutdownDelay = ptr(5 * time.Second) },
-		"task train has a shutdown_delay of 5s, in which it would wait for its end frozen":  func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].ShutdownDelay = 5 * time.Second },
-		"its job has no group train any more":                                               func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
-		"group train leaves its disk behind: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *jobAt) {
+		"group train has a shutdown_delay of 5s, for which it would stay frozen before its end": func(w *jobAt) { w.job.TaskGroups[0].ShutdownDelay = ptr(5 * time.Second) },
+		"task train has a shutdown_delay of 5s, for which it would stay frozen before its end":  func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].ShutdownDelay = 5 * time.Second },
+		"its job no longer has group \"train\"":                                                 func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
+		"group train would lose its disk: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *jobAt) {
 			w.job.TaskGroups[0].EphemeralDisk.Migrate = ptr(false)
 		},
-		"it is updated with canaries: old and new would run together": func(w *jobAt) { w.job.TaskGroups[0].Update = &api.UpdateStrategy{Canary: ptr(1)} },
-		"its job binds it to a node: ${node.unique.name} = x": func(w *jobAt) {
+		"its update block has canaries: old and new would run side by side": func(w *jobAt) { w.job.TaskGroups[0].Update = &api.UpdateStrategy{Canary: ptr(1)} },
+		"its job is constrained to a node: ${node.unique.name} = x": func(w *jobAt) {
 			w.job.Constraints = []*api.Constraint{api.NewConstraint("${node.unique.name}", "=", "x")}
 		},
-		"task train does not say how it saves its state (checkpoint)": func(w *jobAt) { delete(w.job.TaskGroups[0].Tasks[0].Config, "checkpoint") },
-		"driver ebbtide runs tasks with engine exec on node-a, and with docker on node-b": func(w *jobAt) {
+		"task train has no checkpoint block in its config": func(w *jobAt) { delete(w.job.TaskGroups[0].Tasks[0].Config, "checkpoint") },
+		"driver ebbtide uses engine exec on node-a, but docker on node-b": func(w *jobAt) {
 			for id, engine := range map[string]string{"a": "exec", "b": "docker"} {
 				w.nodes[id].Drivers = map[string]*api.DriverInfo{driverName: {Detected: true, Healthy: true, Attributes: map[string]string{"driver.ebbtide.engine": engine}}}
 			}
 		},
-		"task train runs under driver docker on node-a, which is not ours": func(w *jobAt) {
+		"task train runs under driver docker on node-a, which is not Ebbtide's": func(w *jobAt) {
 			w.job.TaskGroups[0].Tasks[0].Driver = "docker"
 			w.nodes["a"].Drivers["docker"] = &api.DriverInfo{Detected: true, Healthy: true}
 		},
@@ -263,23 +261,23 @@ func TestMovable(t *testing.T) {
 
 	w := newJobAt()
 	tasks, reasons := movable(w.old, w.job, w.nodes["a"], w.nodes["a"])
-	must.Eq(t, []string{"it is on node-a already"}, reasons)
+	must.Eq(t, []string{"it is already on node-a"}, reasons)
 	must.Eq(t, []string{"train"}, tasks)
 
-	// What is saved where every node finds it need not move.
+	// A shared checkpoint needs no disk migration.
 	s := newJobAt()
 	s.job.TaskGroups[0].EphemeralDisk = nil
 	s.job.TaskGroups[0].Tasks[0].Config["checkpoint"] = []any{map[string]any{"path": "/models/*", "shared": true}}
 	_, reasons = movable(s.old, s.job, s.nodes["a"], s.nodes["b"])
 	must.SliceEmpty(t, reasons)
 
-	// What comes before or beside the task need not be saved.
+	// Prestart and sidecar tasks need no checkpoint.
 	w.job.TaskGroups[0].Tasks = append(w.job.TaskGroups[0].Tasks, &api.Task{Name: "fetch", Driver: "raw_exec", Lifecycle: &api.TaskLifecycle{Hook: "prestart"}})
 	tasks, reasons = movable(w.old, w.job, w.nodes["a"], w.nodes["b"])
 	must.SliceEmpty(t, reasons)
 	must.Eq(t, []string{"train"}, tasks)
 
-	// Installed as docker it is ours.
+	// Installed as docker it is our driver.
 	w.job.TaskGroups[0].Tasks[0].Driver = "docker"
 	for _, n := range w.nodes {
 		n.Drivers["docker"] = &api.DriverInfo{Detected: true, Healthy: true}
@@ -307,7 +305,7 @@ func TestBind(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []*api.Constraint{own}, free.TaskGroups[0].Constraints)
 	_, err = unbind(bound, "other")
-	must.ErrorContains(t, err, "no group other")
+	must.ErrorContains(t, err, `no longer has group "other"`)
 }
 
 func TestSavingOf(t *testing.T) {
@@ -316,10 +314,10 @@ func TestSavingOf(t *testing.T) {
 	must.Eq(t, saving{time.Hour, time.Second, true}, savingOf(task([]any{map[string]any{"timeout": "1h", "lease": "1s", "shared": true}})))
 }
 
-func TestUnplaced(t *testing.T) {
-	must.Eq(t, "no room: cpu, no room: memory, constraint ${attr.kernel.name} = windows", unplaced(&api.AllocationMetric{
+func TestPlacementFailure(t *testing.T) {
+	must.Eq(t, "exhausted: cpu, exhausted: memory, constraint ${attr.kernel.name} = windows", placementFailure(&api.AllocationMetric{
 		DimensionExhausted: map[string]int{"memory": 1, "cpu": 1},
 		ConstraintFiltered: map[string]int{"${node.unique.id} set_contains_any b,ebbtide-move:1": 4, "${attr.kernel.name} = windows": 1},
 	}))
-	must.Eq(t, "the node is not among those that it may use", unplaced(&api.AllocationMetric{}))
+	must.Eq(t, "the node is not eligible for the job", placementFailure(&api.AllocationMetric{}))
 }

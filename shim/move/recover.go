@@ -12,45 +12,44 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Recover finishes a move whose process is gone: a job that is bound is waited for, sent
-// home or unbound as the move itself would have done, and the task of one that is not runs
-// on. It takes the record over for that; the error wraps ErrClaimed if somebody else has it
-// by now.
+// Recover finishes a move whose process is gone: a bound job is waited for, rolled back or
+// unbound as the move would have done; otherwise the task is thawed. It takes over the claim;
+// the error wraps ErrClaimed if another process has it.
 func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, error) {
 	m := &mover{nomad: nomad, opts: opts}
 	m.result = Result{
 		Namespace: r.Namespace, Job: r.Job, Alloc: r.Alloc, From: r.Source, To: r.Target, Phase: r.Phase,
 		Bound: true, Tasks: r.Tasks, SaveS: status.Unknown(), DownS: status.Unknown(),
 	}
-	err := m.claimed(ctx, r, func(ctx context.Context) (over bool, err error) {
-		err = persist(ctx, opts.Poll, m.remember)
+	err := m.withClaim(ctx, r, func(ctx context.Context) (over bool, err error) {
+		err = retry(ctx, opts.PollInterval, m.load)
 		if err != nil {
 			return false, err
 		}
-		defer m.frozen.end()
+		defer m.frozen.stop()
 		if r.Phase == PhaseSave { // nothing was registered
 			m.result.Bound = false
-			return true, m.after(ctx, m.thaw)
+			return true, m.detached(ctx, m.thaw)
 		}
 		if r.Phase == PhaseBind {
-			after, err := m.settled(ctx)
+			after, err := m.resolveDetached(ctx)
 			if err != nil {
 				return false, err
 			}
 			if after == 0 {
 				m.result.Bound = false
-				return true, m.after(ctx, m.thaw)
+				return true, m.detached(ctx, m.thaw)
 			}
-			if err := m.claim.put(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, after }); err != nil {
+			if err := m.claim.update(ctx, func(r *Record) { r.Phase, r.After = PhaseWait, after }); err != nil {
 				return false, err
 			}
 		}
 		switch {
-		case r.Alloc == "": // the job has waited, and may run
-			err = m.after(ctx, m.restore)
+		case r.Alloc == "": // a held job, which may run
+			err = m.detached(ctx, m.restore)
 			return err == nil, err
-		case r.Phase == PhaseHome:
-			err = m.after(ctx, m.home)
+		case r.Phase == PhaseRollback:
+			err = m.detached(ctx, m.rollBack)
 			return err == nil, err
 		}
 		return m.finish(ctx)
@@ -58,28 +57,28 @@ func Recover(ctx context.Context, nomad Nomad, r Record, opts Options) (Result, 
 	return m.result, err
 }
 
-// remember reads what the move knew.
-func (m *mover) remember(ctx context.Context) error {
+// load restores the move's state from its record.
+func (m *mover) load(ctx context.Context) error {
 	r := m.record()
 	job, err := m.nomad.Job(ctx, r.Namespace, r.Job)
-	if err != nil && !gone(err) {
+	if err != nil && !notFound(err) {
 		return err
 	}
-	if !gone(err) && job.LookupTaskGroup(r.Group) != nil {
+	if !notFound(err) && job.LookupTaskGroup(r.Group) != nil {
 		m.job = job
 	}
 	m.alloc, err = m.nomad.Allocation(ctx, r.Alloc)
-	if r.Alloc == "" || gone(err) {
+	if r.Alloc == "" || notFound(err) {
 		m.alloc, err = &api.Allocation{ID: r.Alloc, Namespace: r.Namespace, JobID: r.Job, TaskGroup: r.Group, NodeID: r.Source}, nil
 	}
 	if err != nil {
 		return err
 	}
 	m.frozen = newFreeze(ctx, m.nomad, m.alloc)
-	if m.job == nil || !stays(m.alloc) {
+	if m.job == nil || !running(m.alloc) {
 		return nil
 	}
-	// What still stands goes on standing; what runs by now does so.
+	// Renewing keeps frozen tasks frozen; running ones are not frozen by it.
 	var errs []error
 	for _, t := range r.Tasks {
 		lease := savingOf(taskOf(m.job.LookupTaskGroup(r.Group), t.Name)).lease
@@ -90,7 +89,7 @@ func (m *mover) remember(ctx context.Context) error {
 		m.frozen.add(t.Name, lease)
 	}
 	if err := errors.Join(errs...); err != nil {
-		m.opts.Report(m.result.Phase, "it does not stand still any more: "+err.Error())
+		m.opts.Report(m.result.Phase, "it is no longer frozen: "+err.Error())
 	}
 	return nil
 }

@@ -15,9 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wrongs has the model run by a schedule, and returns what is wrong and how many calls the
-// mover made.
-func wrongs(t *testing.T, s schedule) (wrong []string) {
+// violations runs the model and returns what went wrong.
+func violations(t *testing.T, s schedule) (wrong []string) {
 	synctest.Test(t, func(*testing.T) {
 		m := newModel(s)
 		_, err := m.run()
@@ -28,10 +27,10 @@ func wrongs(t *testing.T, s schedule) (wrong []string) {
 	return wrong
 }
 
-// lastCall is a call after which a move has long ended.
+// lastCall exceeds the number of calls of any move.
 const lastCall = 120
 
-// whoever is killed, at whichever of its calls, the next one finishes the move.
+// Whichever call the mover is killed at, recovery finishes the move.
 func TestSearch_crashes(t *testing.T) {
 	for name, change := range map[string]func(*schedule){
 		"":        func(*schedule) {},
@@ -42,6 +41,9 @@ func TestSearch_crashes(t *testing.T) {
 		"short job":   func(s *schedule) { s.Steps = 30 },
 		"no room":     func(s *schedule) { s.Room = false },
 		"plugin gone": func(s *schedule) { s.FailStart = 0 },
+		"agent restarted": func(s *schedule) {
+			s.FailStart, s.Restart = 0, 50*time.Millisecond
+		},
 		"empty disk":  func(s *schedule) { s.EmptyDisk = 0 },
 		"target dies": func(s *schedule) { s.Events = []event{{At: 3 * time.Second, Kind: "target-dies"}} },
 		"changed":     func(s *schedule) { s.Events = []event{{At: 2 * time.Second, Kind: "change"}} },
@@ -52,28 +54,27 @@ func TestSearch_crashes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for call := 1; call < lastCall; call++ {
-				s := usual()
+				s := faultFree()
 				change(&s)
 				s.Crash = []int{call}
-				must.SliceEmpty(t, wrongs(t, s), must.Sprintf("killed after call %d", call))
+				must.SliceEmpty(t, violations(t, s), must.Sprintf("killed after call %d", call))
 			}
 		})
 	}
 }
 
-// Every pair: the one that recovers is killed as well.
+// The recovering process is killed as well, at every pair of calls.
 func TestSearch_pairs(t *testing.T) {
 	for first := 1; first < 60; first++ {
 		for second := 1; second < 40; second++ {
-			s := usual()
+			s := faultFree()
 			s.Crash = []int{first, 0, 0, 0, second}
-			must.SliceEmpty(t, wrongs(t, s), must.Sprintf("killed after calls %d and %d", first, second))
+			must.SliceEmpty(t, violations(t, s), must.Sprintf("killed after calls %d and %d", first, second))
 		}
 	}
 }
 
-// Ten thousand random schedules, always the same ones, if the command line says nothing else;
-// shrunk when one fails.
+// Ten thousand random schedules, fixed unless a flag says otherwise; failures are shrunk.
 func TestSearch_random(t *testing.T) {
 	for name, value := range map[string]string{"rapid.checks": "10000", "rapid.seed": "1"} {
 		f := flag.Lookup(name)
@@ -90,6 +91,7 @@ func TestSearch_random(t *testing.T) {
 			Service: rapid.Bool().Draw(r, "service"), Steps: rapid.SampledFrom([]int{0, 0, 15, 30, 60, 120}).Draw(r, "steps"),
 			Lease: ms("lease", 1000, 60000), Save: ms("save", 1, 3000), Eval: ms("eval", 1, 5000), Stop: ms("stop", 1, 8000), Start: ms("start", 1, 5000),
 			Room: rapid.IntRange(0, 5).Draw(r, "room") > 0, NoPlan: rapid.Bool().Draw(r, "no plan"), FailStart: rapid.IntRange(-3, 2).Draw(r, "fail"), EmptyDisk: rapid.IntRange(-3, 2).Draw(r, "empty"),
+			Restart: ms("restart", 0, 3000),
 		}
 		for range rapid.IntRange(0, 3).Draw(r, "faults") {
 			s.Faults = append(s.Faults, fault{rapid.IntRange(1, 60).Draw(r, "call"), rapid.SampledFrom([]string{"before", "after", "late", "stall"}).Draw(r, "fault"), ms("late", 1, 40000)})
@@ -103,15 +105,15 @@ func TestSearch_random(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(r, "crashes") {
 			s.Crash = append(s.Crash, rapid.IntRange(0, 60).Draw(r, "crash"))
 		}
-		// Whose mover is dead, or unheard, stands still for the lease only: one that is shorter
-		// than it takes Nomad to stop the allocation lets it run on, and end, in between.
+		// With its mover dead or unreachable a task is frozen for the lease only: a lease
+		// shorter than Nomad's stop lets it run, and end.
 		if len(s.Crash)+len(s.Events)+len(s.Faults) > 0 {
 			s.Lease = max(s.Lease, 35*time.Second)
 		}
 		if rapid.IntRange(0, 4).Draw(r, "two") == 0 {
 			s.Mover = rapid.IntRange(1000, 6000).Draw(r, "other")
 		}
-		if wrong := wrongs(t, s); len(wrong) > 0 {
+		if wrong := violations(t, s); len(wrong) > 0 {
 			r.Fatalf("%+v: %s", s, strings.Join(wrong, "\n"))
 		}
 	})

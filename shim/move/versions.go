@@ -13,22 +13,21 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Of a job Nomad keeps the last six versions, and all that are tagged. A move makes two. So
-// that a job which is moved often can still be reverted to what its user wrote, the versions
-// that a user wrote are tagged before it is moved, the last six of them.
+// Nomad keeps a job's last six versions and all tagged ones, and a move creates two. The user's
+// last six versions are tagged before a move, so that the job can still be reverted to them.
 const (
 	tagPrefix = "ebbtide-"
 	tagsKept  = 6
 )
 
-// keepVersions tags the versions that the user wrote.
+// keepVersions tags the user's versions.
 func (m *mover) keepVersions(ctx context.Context) error {
 	r := m.record()
 	versions, err := m.nomad.Versions(ctx, r.Namespace, r.Job)
 	if err != nil {
 		return err
 	}
-	tag, untag := keeping(versions)
+	tag, untag := versionTags(versions)
 	for _, name := range untag {
 		if err := m.nomad.Untag(ctx, r.Namespace, r.Job, name); err != nil {
 			return err
@@ -42,11 +41,11 @@ func (m *mover) keepVersions(ctx context.Context) error {
 	return nil
 }
 
-// keeping says which versions of a job are to be tagged, and which tags of ours to be taken
-// off again, of all that Nomad has, the newest first. Those before a move were tagged for it.
-func keeping(versions []*api.Job) (tag []uint64, untag []string) {
+// versionTags returns the versions to tag and our tags to remove, given all versions, newest
+// first. Versions before an earlier move are tagged already.
+func versionTags(versions []*api.Job) (tag []uint64, untag []string) {
 	for i, v := range versions {
-		if ofMove(v) || i+1 < len(versions) && ofMove(versions[i+1]) && givenBack(versions[i+1], v) {
+		if hasMark(v) || i+1 < len(versions) && hasMark(versions[i+1]) && isUnbound(versions[i+1], v) {
 			break
 		}
 		if v.VersionTag == nil && len(tag) < tagsKept {
@@ -65,21 +64,19 @@ func keeping(versions []*api.Job) (tag []uint64, untag []string) {
 	return tag, untag
 }
 
-// ofMove says whether a version carries a move's mark.
-func ofMove(job *api.Job) bool {
-	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, marked) })
+func hasMark(job *api.Job) bool {
+	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool { return slices.ContainsFunc(g.Constraints, isMark) })
 }
 
-// givenBack says whether a version is the one before it without a move's mark: what a move has
-// given back to the user.
-func givenBack(bound, job *api.Job) bool {
+// isUnbound reports whether job is the version bound without the move's constraint.
+func isUnbound(bound, job *api.Job) bool {
 	spec := func(j *api.Job) string {
 		out, err := clone(j)
 		if err != nil {
 			return ""
 		}
 		for _, g := range out.TaskGroups {
-			if g.Constraints = slices.DeleteFunc(g.Constraints, marked); len(g.Constraints) == 0 {
+			if g.Constraints = slices.DeleteFunc(g.Constraints, isMark); len(g.Constraints) == 0 {
 				g.Constraints = nil
 			}
 			if adopt(g, ""); len(g.Meta) == 0 {

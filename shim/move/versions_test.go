@@ -11,11 +11,11 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// history is a job's, as Nomad keeps it.
+// history is a job's versions, newest first.
 type history []*api.Job // the newest first
 
-// register makes a version, and has Nomad forget those that are neither tagged nor among the
-// last six of the others.
+// register adds a version and lets Nomad forget those neither tagged nor among the last six
+// others.
 func (h *history) register(t *testing.T, change func(*api.Job)) {
 	t.Helper()
 	job, err := clone((*h)[0])
@@ -35,7 +35,7 @@ func (h *history) register(t *testing.T, change func(*api.Job)) {
 
 func (h *history) move(t *testing.T) {
 	t.Helper()
-	tag, untag := keeping(*h)
+	tag, untag := versionTags(*h)
 	for _, j := range *h {
 		if j.VersionTag != nil && slices.Contains(untag, j.VersionTag.Name) {
 			j.VersionTag = nil
@@ -47,23 +47,23 @@ func (h *history) move(t *testing.T) {
 	}
 	h.register(t, func(j *api.Job) {
 		g := j.TaskGroups[0]
-		g.Constraints = append(g.Constraints, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+mark+"1"))
+		g.Constraints = append(g.Constraints, api.NewConstraint(boundBy, api.ConstraintSetContainsAny, "b,"+moveMark+"1"))
 	})
 	h.register(t, func(j *api.Job) { j.TaskGroups[0].Constraints = nil })
 }
 
-// priorities are those of the versions that a user wrote and can be reverted to.
+// priorities returns the user versions that can be reverted to.
 func (h *history) priorities() (out []int) {
 	for _, j := range *h {
-		if p := *j.Priority; !ofMove(j) && !slices.Contains(out, p) {
+		if p := *j.Priority; !hasMark(j) && !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-// A user's history survives a hundred moves, and so do the user's own tags.
-func TestKeeping(t *testing.T) {
+// The user's history and tags survive a hundred moves.
+func TestVersionTags(t *testing.T) {
 	h := history{newJobAt().job}
 	user := func() { h.register(t, func(j *api.Job) { j.Priority = ptr(*j.Priority + 1) }) }
 	user()

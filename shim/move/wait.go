@@ -16,33 +16,32 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// transient says whether what has failed may succeed a moment later: the server or an
-// agent is being restarted, or a connection was cut.
+// transient reports whether a retry may succeed: a server or agent restarts, or a connection
+// was cut.
 func transient(err error) bool {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) {
-		// Nomad also says of an agent that is not there that it is not found.
+		// Nomad also answers 404 for an agent that is not connected.
 		return response.StatusCode() >= http.StatusInternalServerError || response.StatusCode() == http.StatusNotFound
 	}
 	var network *url.Error
 	var torn *json.SyntaxError
-	return errors.Is(err, errEnding) || errors.As(err, &network) || errors.As(err, &torn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	return errors.Is(err, errTransition) || errors.As(err, &network) || errors.As(err, &torn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }
 
-// gone says whether something is no more.
-func gone(err error) bool {
+func notFound(err error) bool {
 	var response api.UnexpectedResponseError
 	return errors.As(err, &response) && response.StatusCode() == http.StatusNotFound
 }
 
-// until looks again and again, until it is ok, or there is an error that stays.
+// until polls until ok returns true or a permanent error.
 func until(ctx context.Context, poll time.Duration, what string, ok func() (bool, error)) error {
 	var last error
 	for {
 		done, err := ok()
 		switch {
 		case ctx.Err() != nil && last != nil:
-			return fmt.Errorf("waiting until %s: %w; before: %w", what, ctx.Err(), last)
+			return fmt.Errorf("waiting until %s: %w; last error: %w", what, ctx.Err(), last)
 		case ctx.Err() != nil:
 			return fmt.Errorf("waiting until %s: %w", what, ctx.Err())
 		case err == nil && done, err != nil && !transient(err):
@@ -56,8 +55,8 @@ func until(ctx context.Context, poll time.Duration, what string, ok func() (bool
 	}
 }
 
-// persist does something, again and again while it fails for a reason that passes.
-func persist(ctx context.Context, poll time.Duration, do func(context.Context) error) error {
+// retry repeats do while it fails transiently.
+func retry(ctx context.Context, poll time.Duration, do func(context.Context) error) error {
 	for {
 		err := do(ctx)
 		if err == nil || !transient(err) || ctx.Err() != nil {
@@ -71,10 +70,10 @@ func persist(ctx context.Context, poll time.Duration, do func(context.Context) e
 	}
 }
 
-// decided waits until Nomad has dealt with a job as it was registered with an index, and
-// says why it has not placed a group; nil if it has.
-func decided(ctx context.Context, nomad Nomad, poll time.Duration, namespace, job, group string, index uint64) (unplaced *api.AllocationMetric, err error) {
-	err = until(ctx, poll, "Nomad has decided", func() (bool, error) {
+// waitEvaluated waits until Nomad has evaluated the job as registered at index, and returns why
+// the group was not placed, nil if it was.
+func waitEvaluated(ctx context.Context, nomad Nomad, poll time.Duration, namespace, job, group string, index uint64) (unplaced *api.AllocationMetric, err error) {
+	err = until(ctx, poll, "Nomad has evaluated the job", func() (bool, error) {
 		evals, err := nomad.Evaluations(ctx, namespace, job)
 		if err != nil {
 			return false, err
@@ -82,7 +81,7 @@ func decided(ctx context.Context, nomad Nomad, poll time.Duration, namespace, jo
 		var last *api.Evaluation
 		for _, e := range evals {
 			if e.JobModifyIndex < index || e.Status == api.EvalStatusBlocked {
-				continue // of an earlier version; or what waits for room, of which another one told
+				continue // of an earlier version; or blocked, as another evaluation reports
 			}
 			if e.Status == api.EvalStatusPending {
 				return false, nil
@@ -100,7 +99,6 @@ func decided(ctx context.Context, nomad Nomad, poll time.Duration, namespace, jo
 	return unplaced, err
 }
 
-// every does something again and again until ctx ends.
 func every(ctx context.Context, interval time.Duration, do func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

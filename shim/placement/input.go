@@ -12,46 +12,41 @@ import (
 
 // Input is the snapshot of a cluster that Decide works on.
 type Input struct {
-	// Nodes are the cluster's nodes in any order. There may be none.
+	// Nodes are in any order and may be empty.
 	Nodes []Node `json:"nodes"`
-	// Feasible are the IDs of the nodes that Nomad would accept for the incoming task.
+	// Feasible are the IDs of the nodes to which Nomad would assign the task.
 	Feasible []string `json:"feasible"`
-	// Params are the operator's settings.
-	Params Params `json:"params" strict:"optional"`
+	Params   Params   `json:"params" strict:"optional"`
 }
 
-// Node is one node of the snapshot.
 type Node struct {
-	// ID names the node; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// PoolCores is the node's elastic pool, in cores.
+	// PoolCores is the elastic pool, in cores.
 	PoolCores float64 `json:"pool_cores"`
-	// Tasks are those that the node has reported, in any order.
+	// Tasks are those reported by the node, in any order.
 	Tasks []Task `json:"tasks"`
-	// Pending counts the tasks that were placed on the node and that it has not
-	// reported yet.
+	// Pending counts tasks placed on the node but not yet reported.
 	Pending int `json:"pending"`
 }
 
-// Task is one task on a node.
 type Task struct {
-	// Category is the one that the node's policy decided; policy.New counts as NL.
+	// Category is the node policy's; policy.New counts as NL.
 	Category policy.Category `json:"category"`
-	// Growth is G, the growth efficiency; nil when it is not known.
+	// Growth is G, the growth efficiency; nil if unknown.
 	Growth *float64 `json:"growth"`
 }
 
-// Params are the operator's settings. DefaultParams returns the usual ones.
 type Params struct {
-	// CapacityAware divides what is asked of a node by its pool. Published is false:
-	// all nodes count alike.
+	// CapacityAware divides scores by the pool. As published it is false: all nodes count
+	// alike.
 	CapacityAware bool `json:"capacity_aware" strict:"optional"`
 }
 
 // DefaultParams returns capacity-aware placement.
 func DefaultParams() Params { return Params{CapacityAware: true} }
 
-// Validate returns every error in the input as a fields.Errors, by JSON path.
+// Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
 	ids := fields.IDs{List: "nodes"}
@@ -91,8 +86,8 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns a valid input: a busy node, one that is nearly done, a small one
-// that is not feasible, and one that has just been given a task.
+// Example returns a valid input: a busy node, a nearly finished one, a small infeasible one,
+// and one with a pending task.
 func Example() Input {
 	g := func(x float64) *float64 { return &x }
 	return Input{

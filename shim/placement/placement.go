@@ -1,14 +1,14 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package placement chooses the node on which an incoming task can learn fastest, as
-// FlowCon does (TCC 2022, §5.5, Algorithm 4):
+// Package placement chooses the node on which a new task can learn fastest (FlowCon, TCC 2022,
+// §5.5, Algorithm 4):
 //
-//	a node whose tasks are all in CL, an empty one too:  the one with the fewest tasks
-//	otherwise:  the node with the least  S = (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL
+//	nodes whose tasks are all in CL, or empty:  the one with the fewest tasks
+//	otherwise:  the least  S = (|NL|+1)·D_NL + |WL|·D_WL + |CL|·D_CL
 //
-// D_X is the sum of the growth efficiencies in category X. Where the paper leaves
-// something open, the choice is documented beside the rule.
+// D_X is the sum of growth efficiencies in category X. What the paper leaves open is documented
+// at the rule.
 package placement
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// The rules that an Output can name.
+// Rules of an Output.
 const (
-	// RuleAllCL: all tasks of the node are in CL, or it has none.
+	// RuleAllCL: all tasks of the node are in CL, or it is empty.
 	RuleAllCL = "flowcon.alg4.all-cl"
 	// RuleLeast: the node has the least score.
 	RuleLeast = "flowcon.alg4.least"
@@ -29,36 +29,32 @@ const (
 	RuleNone = "flowcon.alg4.none"
 )
 
-// Output is what Decide decides.
 type Output struct {
-	// Node is the chosen node's ID; "" if no node is feasible.
+	// Node is the chosen ID, "" if no node is feasible.
 	Node string `json:"node"`
-	// Scores are the S of the feasible nodes, by their ID: less is better.
+	// Scores are S by feasible node ID; lower is better.
 	Scores map[string]float64 `json:"scores"`
-	// Rule is the stable name of the rule that chose the node.
+	// Rule is stable.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
-	Why string `json:"why"`
+	Why  string `json:"why"`
 }
 
-// Load is what counts of a node: how many tasks it has in each category, and the sums
-// of their growth efficiencies as far as they are known.
+// Load is a node's task counts and growth sums by category.
 type Load struct {
 	ID         string
 	PoolCores  float64 // > 0
 	NL, WL, CL Group
-	// Pending counts tasks that were placed there and are not reported yet.
+	// Pending counts tasks placed there but not yet reported.
 	Pending int
 }
 
-// Group is what is known about the tasks of one category.
+// Group sums up the tasks of one category.
 type Group struct {
 	Tasks    int     // all
-	Measured int     // those whose growth is known
-	Growth   float64 // D, the sum of theirs
+	Measured int     // with known growth
+	Growth   float64 // D, the sum of their growth
 }
 
-// add counts a task.
 func (g *Group) add(t Task) {
 	g.Tasks++
 	if t.Growth != nil {
@@ -67,7 +63,6 @@ func (g *Group) add(t Task) {
 	}
 }
 
-// Load sums up a node.
 func (n Node) Load() Load {
 	l := Load{ID: n.ID, PoolCores: n.PoolCores, Pending: n.Pending}
 	for _, t := range n.Tasks {
@@ -83,10 +78,10 @@ func (n Node) Load() Load {
 	return l
 }
 
-// tasks is how many tasks the node has, with those that are on their way.
+// tasks includes pending ones.
 func (l Load) tasks() int { return l.NL.Tasks + l.WL.Tasks + l.CL.Tasks + l.Pending }
 
-// Decide runs Algorithm 4 on a valid input. It does not change the input.
+// Decide runs Algorithm 4 on a valid input, which it does not change.
 func Decide(in Input) Output {
 	feasible := make(map[string]bool, len(in.Feasible))
 	for _, id := range in.Feasible {
@@ -101,21 +96,18 @@ func Decide(in Input) Output {
 	return Choose(loads, in.Params)
 }
 
-// Choose runs Algorithm 4 over the nodes that are feasible, in any order.
+// Choose runs Algorithm 4 over feasible nodes, in any order.
 //
-// Pending. A task that was placed counts in |NL| from that moment on: else two tasks
-// that come seconds apart would land on the same node because it has not reported the
-// first one yet. If nothing is known about the growth of any of a node's NL tasks, each
-// of them, and each pending one, counts in D_NL with the mean growth of the measured NL
-// tasks of all feasible nodes, or 1 if there are none: with a sum of 0 the node would
-// look empty however many tasks are on their way to it.
+// Pending tasks count in |NL| from their placement on, or tasks seconds apart would all go to
+// the node that has not reported the first one. If no NL task of a node is measured, each
+// counts in D_NL with the mean growth of all nodes' measured NL tasks, or 1: a sum of 0 would
+// make the node look empty.
 //
-// Capacity. Published, a node of 64 cores counts like one of 2. With
-// Params.CapacityAware S is divided by the pool, in cores; and of the nodes whose tasks
-// are all in CL, the one is taken that has the fewest tasks for its pool, the incoming
-// one counted, so that of two empty nodes it is the larger one.
+// Capacity: as published, 64 cores count like 2. With Params.CapacityAware S is divided by the
+// pool's cores; among nodes with all tasks in CL the one with the fewest tasks per core wins,
+// the new task included, so the larger of two empty nodes.
 //
-// Ties go to the node with the fewest tasks, then by ID: a decision can be repeated.
+// Ties go to the node with the fewest tasks, then by ID, so that decisions are reproducible.
 func Choose(nodes []Load, params Params) Output {
 	out := Output{Scores: make(map[string]float64, len(nodes)), Rule: RuleNone}
 	if len(nodes) == 0 {
@@ -148,8 +140,8 @@ func Choose(nodes []Load, params Params) Output {
 	return out
 }
 
-// Crowd is what counts of a node whose tasks are all in CL: less is better. It is false if
-// they are not.
+// Crowd is the rank of a node whose tasks are all in CL, lower is better; ok is false for
+// others.
 func (l Load) Crowd(params Params) (float64, bool) {
 	if params.CapacityAware {
 		return float64(l.CL.Tasks+1) / l.PoolCores, l.tasks() == l.CL.Tasks
@@ -157,8 +149,7 @@ func (l Load) Crowd(params Params) (float64, bool) {
 	return float64(l.CL.Tasks), l.tasks() == l.CL.Tasks
 }
 
-// assumedGrowth is what an NL task counts with about whose like its node knows
-// nothing.
+// assumedGrowth is the growth of an NL task on a node without measured ones.
 func assumedGrowth(nodes []Load) float64 {
 	var all Group
 	for _, n := range nodes {
@@ -171,7 +162,7 @@ func assumedGrowth(nodes []Load) float64 {
 	return all.Growth / float64(all.Measured)
 }
 
-// growing is |NL| and D_NL with the tasks that are on their way.
+// growing is |NL| and D_NL with pending tasks.
 func (l Load) growing(assumed float64) (tasks int, growth float64) {
 	tasks, growth = l.NL.Tasks+l.Pending, l.NL.Growth
 	if l.NL.Measured == 0 {
@@ -180,19 +171,18 @@ func (l Load) growing(assumed float64) (tasks int, growth float64) {
 	return tasks, growth
 }
 
-// score is S of Algorithm 4.
 func (l Load) score(assumed float64) float64 {
 	tasks, growth := l.growing(assumed)
 	return float64(tasks+1)*growth + float64(l.WL.Tasks)*l.WL.Growth + float64(l.CL.Tasks)*l.CL.Growth
 }
 
-// candidate is a node that may be chosen; less rank is better.
+// candidate is a feasible node; lower ranks are better.
 type candidate struct {
 	load *Load
 	rank float64
 }
 
-// best is the best one of so many candidates.
+// best is the best of a number of candidates.
 type best struct {
 	candidate
 	of int
@@ -204,11 +194,10 @@ func (b *best) add(c candidate) {
 	}
 }
 
-// rounding is the relative difference of ranks that is none, so that the order of a
-// sum decides nothing.
+// rounding is the relative difference at which ranks tie, so that the order of a sum does not
+// matter.
 const rounding = 1e-9
 
-// compare orders candidates, the best first.
 func (c candidate) compare(o candidate) int {
 	switch {
 	case c.rank < o.rank*(1-rounding):
@@ -221,7 +210,7 @@ func (c candidate) compare(o candidate) int {
 	return strings.Compare(c.load.ID, o.load.ID)
 }
 
-// whyDone explains the choice among nodes whose tasks have all converged.
+// whyDone explains RuleAllCL.
 func whyDone(best best, params Params) string {
 	tasks := fmt.Sprintf("all %d tasks of %s are in CL", best.load.CL.Tasks, best.load.ID)
 	if best.load.CL.Tasks == 0 {
@@ -233,7 +222,7 @@ func whyDone(best best, params Params) string {
 	return fmt.Sprintf("%s: fewest tasks for its %.4g cores of the %d such nodes", tasks, best.load.PoolCores, best.of)
 }
 
-// whyLeast explains the choice by the score.
+// whyLeast explains RuleLeast.
 func whyLeast(best best, assumed float64, params Params) string {
 	l := best.load
 	tasks, growth := l.growing(assumed)

@@ -22,13 +22,13 @@ func node(id string, pool float64, tasks ...Task) Node {
 	return Node{ID: id, PoolCores: pool, Tasks: tasks}
 }
 
-// pending is the node with so many tasks on their way.
+// pending returns the node with that many pending tasks.
 func (n Node) pending(tasks int) Node {
 	n.Pending = tasks
 	return n
 }
 
-// input has all nodes feasible.
+// input makes all nodes feasible.
 func input(nodes ...Node) Input {
 	in := Input{Nodes: nodes}
 	for _, n := range nodes {
@@ -127,7 +127,6 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// One sentence of each kind.
 func TestDecide_why(t *testing.T) {
 	for _, tc := range []struct {
 		in   Input
@@ -161,7 +160,6 @@ func TestInput_Validate(t *testing.T) {
 	}
 }
 
-// inputs draws valid inputs.
 func inputs() *rapid.Generator[Input] {
 	growths := rapid.OneOf(rapid.Just[*float64](nil), rapid.Map(rapid.OneOf(
 		rapid.SampledFrom([]float64{0, 0.1, 1, 1e308, 5e-324}), rapid.Float64Range(0, 1),
@@ -197,7 +195,7 @@ func TestDecide_properties(t *testing.T) {
 		in := inputs().Draw(t, "in")
 		out := policytest.Decide(t, Decide, in)
 
-		// The order of nodes, tasks and feasible ones decides nothing.
+		// Order does not matter.
 		slices.Reverse(in.Feasible)
 		slices.Reverse(in.Nodes)
 		for _, n := range in.Nodes {
@@ -229,7 +227,7 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// A task that was placed makes its node no better for the next one.
+// A pending task makes its node no better for the next one.
 func TestDecide_pendingCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")
@@ -244,7 +242,7 @@ func TestDecide_pendingCounts(t *testing.T) {
 	})
 }
 
-// A hundred tasks that come at once spread over equal empty nodes.
+// A burst of a hundred tasks spreads over equal empty nodes.
 func TestDecide_burst(t *testing.T) {
 	in := input().aware()
 	for i := range 20 {
@@ -264,7 +262,7 @@ func TestDecide_burst(t *testing.T) {
 	}
 }
 
-// A decision over 10,000 nodes: see docs/evaluation.md.
+// Cost of a decision over 10,000 nodes: see docs/evaluation.md.
 func BenchmarkChoose(b *testing.B) {
 	for _, count := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policies is the table of the policies of a cluster: they say on which node a
-// task is to run.
+// Package policies lists the cluster policies, which decide the node of a task.
 package policies
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/relocate"
 )
 
-// Names of the policies, on the command line and in what is written down.
+// Names of the policies, on the command line and in records.
 const (
 	Relocate        = optin.Relocate
 	FlowConPlace    = optin.FlowConPlace
@@ -22,10 +21,10 @@ const (
 	SpeConRebalance = optin.SpeConRebalance
 )
 
-// All returns the policies, in the order in which a task meets them.
+// All returns the policies in the order in which they apply to a task.
 func All() []policy.Query {
 	return []policy.Query{
-		policy.NewQuery(Relocate, "the task that would end much sooner on another node",
+		policy.NewQuery(Relocate, "the task that would finish much sooner on another node",
 			relocate.Input{Params: relocate.DefaultParams()}, relocate.Example(), relocate.Decide),
 		policy.NewQuery(FlowConPlace, "the node on which a task can learn fastest (FlowCon, Algorithm 4)",
 			placement.Input{Params: placement.DefaultParams()}, placement.Example(), placement.Decide),

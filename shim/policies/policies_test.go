@@ -9,7 +9,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// Every example is valid and a decision, and what is missing is told.
+// Every example is valid and yields a decision; missing fields are reported.
 func TestAll(t *testing.T) {
 	for _, q := range All() {
 		policytest.Example(t, q)

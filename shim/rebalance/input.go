@@ -11,32 +11,30 @@ import (
 
 // Input is the snapshot of a cluster that Decide works on.
 type Input struct {
-	// NowS is the time of the snapshot, in seconds since any moment.
+	// NowS is in seconds since any epoch.
 	NowS float64 `json:"now_s"`
-	// Nodes are the cluster's nodes in any order. There may be none.
+	// Nodes are in any order and may be empty.
 	Nodes []Node `json:"nodes"`
 }
 
-// Node is one node of the snapshot.
 type Node struct {
-	// ID names the node; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// Tasks are the training tasks that run on it, in any order.
+	// Tasks are the node's training tasks, in any order.
 	Tasks []Task `json:"tasks"`
 }
 
-// Task is one task on a node.
 type Task struct {
-	// ID names the task; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// MarkedS is when the task was marked as migrated (package migration), in seconds
-	// since the same moment; nil if it has not been.
+	// MarkedS is when the task was marked as migrated (package migration), in seconds since the
+	// same epoch; nil if it was not.
 	MarkedS *float64 `json:"marked_s"`
-	// Rebalanced says that the task has been moved for balance already.
+	// Rebalanced means that Algorithm 3 has already moved the task.
 	Rebalanced bool `json:"rebalanced"`
 }
 
-// Validate returns every error in the input as a fields.Errors, by JSON path.
+// Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
 	if !fields.Finite(in.NowS) {
@@ -65,7 +63,7 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns a valid input: a node is idle, and two have tasks to spare.
+// Example returns a valid input: one idle node, two with tasks to spare.
 func Example() Input {
 	at := func(s float64) *float64 { return &s }
 	return Input{

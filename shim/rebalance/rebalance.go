@@ -1,16 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package rebalance spreads tasks anew once all of them have converged, as SpeCon does
-// (Algorithm 3): by then Algorithm 2 moves nothing any more, and nodes whose tasks end
-// stay idle. With the balance factor bf = ⌊Σ|w| / |W|⌋ and d, the time since a task was
-// marked as migrated:
+// Package rebalance spreads tasks once all have converged, by SpeCon's Algorithm 3: Algorithm 2
+// moves nothing any more then, and nodes whose tasks finish stay idle. With the balance factor
+// bf = ⌊Σ|w| / |W|⌋ and d, the time since a task was marked as migrated:
 //
-//	there are idle nodes:  each of them takes the task with the least d
-//	otherwise:             each node with |w| < bf − 1 takes the task with the least d
+//	with idle nodes:  each takes the task with the least d
+//	otherwise:        each node with |w| < bf − 1 takes the task with the least d
 //
-// from nodes that have enough, each task at most once. The least d is that of the task
-// that converged last, and has most to do.
+// from nodes with tasks to spare, each task at most once. The task with the least d converged
+// last and has most left to do.
 package rebalance
 
 import (
@@ -20,51 +19,46 @@ import (
 	"strings"
 )
 
-// The rules that an Output can name.
+// Rules of an Output.
 const (
-	// RuleUnmarked: a task has not been marked as migrated yet, so it is too early.
+	// RuleUnmarked: a task is not yet marked as migrated.
 	RuleUnmarked = "specon.alg3.unmarked"
 	// RuleIdle: idle nodes take tasks.
 	RuleIdle = "specon.alg3.idle"
 	// RuleShort: nodes with too few tasks take some.
 	RuleShort = "specon.alg3.short"
-	// RuleBalanced: there is nothing to move.
+	// RuleBalanced: nothing to move.
 	RuleBalanced = "specon.alg3.balanced"
 )
 
-// Move is a task that is to move.
 type Move struct {
 	Task string `json:"task"`
-	From string `json:"from"` // ID of the node on which it runs
-	To   string `json:"to"`   // ID of the node to which it goes
+	From string `json:"from"` // node ID
+	To   string `json:"to"`   // node ID
 }
 
-// Output is what Decide decides.
 type Output struct {
-	// Moves are to be carried out in any order. A task that moves counts as rebalanced
-	// from now on.
+	// Moves are in any order. A moved task counts as rebalanced.
 	Moves []Move `json:"moves"`
 	// BalanceFactor is bf, in tasks per node.
 	BalanceFactor int `json:"balance_factor"`
-	// Rule is the stable name of the rule that fired.
+	// Rule is stable.
 	Rule string `json:"rule"`
-	// Why is a sentence for people that says how it came about.
-	Why string `json:"why"`
+	Why  string `json:"why"`
 }
 
-// Decide runs Algorithm 3 on a valid input. It does not change the input. The result is
-// O(n log n) in tasks and nodes.
+// Decide runs Algorithm 3 on a valid input, which it does not change, in O(n log n) of tasks
+// and nodes.
 //
-// Who gives. A node gives while it keeps bf tasks, and one at least: published, a node
-// may be drained for another; and to move a lone task from one node to an idle one
-// would change nothing. In the second branch givers are the nodes that are not short.
+// Sources keep at least bf tasks, and one: as published, a node may be emptied for another, and
+// moving a lone task to an idle node gains nothing. In the second branch short nodes are no
+// sources.
 //
-// Who takes. One task for each node and run; the next run sees what came of it. In the
-// first branch the pseudo-code asks for |w| < bf, so with fewer tasks than nodes, bf = 0,
-// two tasks that share one node would stay there beside idle ones: we let idle nodes
-// take in that case, too.
+// Targets take one task per run; the next run sees the result. In the first branch the
+// pseudo-code requires |w| < bf, so with fewer tasks than nodes (bf = 0) two tasks would share
+// a node beside idle ones: idle nodes take tasks in that case too.
 //
-// Ties of d go by the task's ID, nodes take in the order of their IDs.
+// Ties of d go by task ID; nodes take in the order of their IDs.
 func Decide(in Input) Output {
 	out := Output{Moves: []Move{}}
 	var tasks []candidate
@@ -115,14 +109,13 @@ func Decide(in Input) Output {
 	return out
 }
 
-// candidate is a task that may move.
 type candidate struct {
 	id     string
-	node   int     // index of the node on which it runs
-	marked float64 // when it was marked
+	node   int     // index of its node
+	marked float64 // when it was marked, in s
 }
 
-// compare orders candidates by d, the least first.
+// compare orders by d, the least first.
 func (c candidate) compare(o candidate) int {
 	return cmp.Or(cmp.Compare(o.marked, c.marked), strings.Compare(c.id, o.id))
 }
@@ -130,12 +123,12 @@ func (c candidate) compare(o candidate) int {
 // cluster is the state of one run.
 type cluster struct {
 	in    Input
-	tasks []candidate // in the order of d
-	left  []int       // how many tasks each node has left
-	keep  int         // how many of them it keeps at least
+	tasks []candidate // by d
+	left  []int       // tasks left per node
+	keep  int         // least number of tasks a source keeps
 }
 
-// move gives each taker a task, as long as there are some.
+// move gives each taker one task while there are any.
 func (c *cluster) move(takers []int) []Move {
 	moves := []Move{}
 	taking := make(map[int]bool, len(takers))
@@ -145,7 +138,7 @@ func (c *cluster) move(takers []int) []Move {
 	slices.SortFunc(takers, func(a, b int) int { return strings.Compare(c.in.Nodes[a].ID, c.in.Nodes[b].ID) })
 	next := 0
 	for _, to := range takers {
-		// A node that cannot give does not get able to: what is passed over stays so.
+		// A source's count only falls, so a skipped task stays skipped.
 		for next < len(c.tasks) && (taking[c.tasks[next].node] || c.left[c.tasks[next].node] <= c.keep) {
 			next++
 		}
@@ -160,7 +153,7 @@ func (c *cluster) move(takers []int) []Move {
 	return moves
 }
 
-// nothing says why nothing moves.
+// nothing explains RuleBalanced.
 func (c *cluster) nothing(takers int, name string) string {
 	if takers == 0 {
 		return "no node is idle or short of tasks"

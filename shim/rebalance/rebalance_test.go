@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// task was marked at a time; negative is not yet.
+// task is marked at that time; negative for not yet.
 func task(id string, marked float64) Task {
 	if marked < 0 {
 		return Task{ID: id}
@@ -29,7 +29,7 @@ func (t Task) rebalanced() Task {
 
 func node(id string, tasks ...Task) Node { return Node{ID: id, Tasks: tasks} }
 
-// full is a node with so many tasks that were marked early, one after the other.
+// full is a node with that many tasks, marked early and in order.
 func full(id string, tasks int) Node {
 	n := node(id)
 	for i := range tasks {
@@ -190,7 +190,7 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 
-		// The order of nodes and tasks decides nothing.
+		// Order does not matter.
 		slices.Reverse(in.Nodes)
 		for _, n := range in.Nodes {
 			slices.Reverse(n.Tasks)
@@ -199,9 +199,8 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// Again and again it comes to an end, with every node within what was aimed at, or
-// with every task moved.
-func TestDecide_comesToRest(t *testing.T) {
+// Repeated runs converge: every node reaches the target count, or every task has moved.
+func TestDecide_converges(t *testing.T) {
 	in := input(full("a", 40), node("b"), full("c", 3), node("d"), full("e", 1))
 	for run := 0; ; run++ {
 		must.Less(t, 50, run)
@@ -224,7 +223,7 @@ func TestDecide_comesToRest(t *testing.T) {
 	}
 }
 
-// A decision over a whole cluster: see docs/evaluation.md.
+// Cost of a decision over a cluster: see docs/evaluation.md.
 func BenchmarkDecide(b *testing.B) {
 	for _, nodes := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {

@@ -12,58 +12,52 @@ import (
 // Input is the snapshot of a cluster that Decide works on.
 type Input struct {
 	Nodes []Node `json:"nodes"`
-	// Tasks are those that may move now and of which it is known how much they have left.
-	Tasks []Task `json:"tasks"`
-	// Params are the operator's settings.
+	// Tasks are those that may move now and whose remaining work is known.
+	Tasks  []Task `json:"tasks"`
 	Params Params `json:"params" strict:"optional"`
 }
 
-// Node is one node of the snapshot.
 type Node struct {
-	// ID names the node; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// PoolCores is its elastic pool.
+	// PoolCores is the elastic pool, in cores.
 	PoolCores float64 `json:"pool_cores"`
-	// LeftCPUS is what the training tasks of known size will still use until they end, in
-	// CPU-seconds, those that may move included. Known says how many they are, and Unknown
-	// how many others there are.
+	// LeftCPUS is the remaining work, in CPU-seconds, of the Known training tasks with an
+	// estimate, including those that may move. Unknown counts the others.
 	LeftCPUS float64 `json:"remaining_cpu_s"`
 	Known    int     `json:"known"`
 	Unknown  int     `json:"unknown"`
 }
 
-// Task is one that may move.
 type Task struct {
-	// ID names the task; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// Node is the ID of the one on which it runs.
+	// Node is the ID of its node.
 	Node string `json:"node"`
-	// LeftCPUS is what it will still use until it ends, in CPU-seconds.
+	// LeftCPUS is the remaining work, in CPU-seconds.
 	LeftCPUS float64 `json:"remaining_cpu_s"`
-	// InS is in how many seconds it is expected to end where it is; nil if that is not
-	// known: with all else that is left there.
+	// InS is the time to its expected finish on its node, in seconds; nil if unknown: then it
+	// finishes with the node's other work.
 	InS *float64 `json:"finish_in_s" strict:"optional"`
-	// CapCores is the most that it can use; 0 stands for the pool.
+	// CapCores is the most it can use; 0 for the pool.
 	CapCores float64 `json:"cap_cores" strict:"optional"`
-	// CostS is how long a move keeps it from running, in seconds; 0 stands for Params.CostS.
+	// CostS is a move's downtime, in seconds; 0 for Params.CostS.
 	CostS float64 `json:"cost_s" strict:"optional"`
-	// To are the IDs of the nodes that could take it; nil stands for all.
+	// To are the IDs of possible targets; nil for all.
 	To []string `json:"to,omitempty" strict:"optional"`
 }
 
-// Params are the operator's settings.
 type Params struct {
-	// CostS is how long a move keeps a task from running, in seconds: saving, starting anew
-	// and the work that is lost.
+	// CostS is a move's downtime in seconds: saving, starting and lost work.
 	CostS float64 `json:"cost_s" strict:"optional"`
-	// Margin is the part of what a task still takes that a move must save.
+	// Margin is the fraction of the remaining time that a move must save.
 	Margin float64 `json:"margin" strict:"optional"`
 }
 
-// DefaultParams returns SpeCon's 5 s for a move, and a margin of a fifth.
+// DefaultParams returns SpeCon's 5 s per move, and a margin of a fifth.
 func DefaultParams() Params { return Params{CostS: 5, Margin: 0.2} }
 
-// Validate returns every error in the input as a fields.Errors, by JSON path.
+// Validate returns all errors as a fields.Errors, by JSON path.
 func (in Input) Validate() error {
 	var errs fields.Errors
 	positive := func(path string, v float64) {
@@ -107,8 +101,8 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns a valid input: the one task of a small node that ends last would end
-// sooner on the other one.
+// Example returns a valid input: the later task of a small node would finish sooner on the
+// other one.
 func Example() Input {
 	soon, late := 100.0, 300.0
 	return Input{

@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package relocate moves tasks that would end much sooner on another node. FlowCon's
-// Algorithm 4 (package placement) asks where a task can learn fastest, SpeCon (packages
-// migration, rebalance) how many tasks of which kind a node has; neither knows how long
-// they still take, and both have left jobs behind that took several times as long.
+// Package relocate moves tasks that would finish much sooner on another node. FlowCon's
+// Algorithm 4 (package placement) considers growth, SpeCon (migration, rebalance) task counts;
+// neither considers remaining work, and both have left jobs behind that took several times as
+// long.
 package relocate
 
 import (
@@ -14,28 +14,27 @@ import (
 	"slices"
 )
 
-// The rules that an Output can name.
+// Rules of an Output.
 const (
-	// RuleSooner: the task ends sooner on the other node.
+	// RuleSooner: the task finishes sooner on the other node.
 	RuleSooner = "relocate.sooner"
-	// RuleStay: no task does, by enough.
+	// RuleStay: no move saves enough.
 	RuleStay = "relocate.stay"
 )
 
-// Output is what Decide decides.
 type Output struct {
-	// Task is the one to move; "" if none is.
+	// Task is the one to move, "" if none is.
 	Task string `json:"task"`
 	From string `json:"from"`
 	To   string `json:"to"`
-	// SavedS is by how much sooner it ends, in seconds.
+	// SavedS is the time gained, in seconds.
 	SavedS float64 `json:"saved_s"`
 	Rule   string  `json:"rule"`
 	Why    string  `json:"why"`
 }
 
-// typical is what a task of unknown size counts with: the mean of those that are known, or
-// 1, so that with nothing known the tasks are counted.
+// typical is the size assumed for unknown tasks: the mean of known ones, or 1, so that without
+// estimates tasks are counted.
 func typical(nodes []Node) float64 {
 	sum, n := 0.0, 0
 	for _, node := range nodes {
@@ -47,7 +46,7 @@ func typical(nodes []Node) float64 {
 	return sum / float64(n)
 }
 
-// Seconds returns how long each node has to do, with all its cores.
+// Seconds returns each node's remaining work divided by its cores, in seconds.
 func Seconds(nodes []Node) []float64 {
 	out := make([]float64, len(nodes))
 	each := typical(nodes)
@@ -57,20 +56,18 @@ func Seconds(nodes []Node) []float64 {
 	return out
 }
 
-// Decide looks on a valid input for the one task whose move saves most. On the target it
-// is reckoned to end last, after all that is left there; and the target has less than half
-// as much to do for its cores as the node that the task leaves, so that no two nodes pass
-// a task to and fro.
+// Decide returns, for a valid input, the move that saves most. On the target the task is
+// assumed to finish after all other work. The target must have less than half the source's work
+// per core, so that two nodes do not pass a task back and forth.
 //
-// A move must save Margin of what the task still takes, and twice what it costs: an
-// estimate may be wrong. A task that ends soon cannot.
+// A move must save Margin of the remaining time, and twice its cost, as estimates err.
 func Decide(in Input) Output {
 	work := Seconds(in.Nodes)
 	at := make(map[string]int, len(in.Nodes))
 	for i, n := range in.Nodes {
 		at[n.ID] = i
 	}
-	out := Output{Rule: RuleStay, Why: "no task would end sooner on another node by enough"}
+	out := Output{Rule: RuleStay, Why: "no task would finish sufficiently sooner on another node"}
 	for _, t := range in.Tasks {
 		i := at[t.Node]
 		stays := work[i]
@@ -93,13 +90,13 @@ func Decide(in Input) Output {
 				continue
 			}
 			out = Output{Task: t.ID, From: t.Node, To: to.ID, SavedS: saved, Rule: RuleSooner,
-				Why: fmt.Sprintf("%s would end in %.0f s on %s, and in %.0f s on %s, the move included", t.ID, stays, t.Node, goes, to.ID)}
+				Why: fmt.Sprintf("%s would finish in %.0f s on %s, or in %.0f s on %s including the move", t.ID, stays, t.Node, goes, to.ID)}
 		}
 	}
 	return out
 }
 
-// targets are the nodes that could take a task, in order.
+// targets returns the indexes of the nodes that could take the task, sorted.
 func targets(t Task, at map[string]int) []int {
 	all := slices.Collect(maps.Values(at))
 	if t.To != nil {
@@ -114,10 +111,9 @@ func targets(t Task, at map[string]int) []int {
 	return all
 }
 
-// Pays says why the move of a task does not pay, whoever wants it; "" if it does, or if it is
-// not known when the task ends where it is. It must end sooner on the target, the move
-// included, so one that ends soon does not move. There it ends at the latest when all tasks
-// have had equal parts of the cores, and, if it is known what they have left, when all is done.
+// Pays says why moving the task does not pay, "" if it does or if its finish is unknown. It
+// must finish sooner on the target, downtime included. Its latest finish there is with an equal
+// share of the cores; if the target's work is known, also when all of that is done.
 func Pays(t Task, to Node, costS float64) (why string) {
 	if t.InS == nil || to.PoolCores <= 0 {
 		return ""
@@ -133,5 +129,5 @@ func Pays(t Task, to Node, costS float64) (why string) {
 	if costS+takes < *t.InS {
 		return ""
 	}
-	return fmt.Sprintf("it does not pay: it would end in %.0f s where it is, and in %.0f s there, %.0f s of it for the move", *t.InS, costS+takes, costS)
+	return fmt.Sprintf("it would finish in %.0f s where it is, but in %.0f s there, %.0f s of that for the move", *t.InS, costS+takes, costS)
 }

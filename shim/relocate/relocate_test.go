@@ -26,7 +26,7 @@ func TestDecide(t *testing.T) {
 	out := decide(DefaultParams(), empty, short, long)
 	must.Eq(t, Output{
 		Task: "long", From: "a", To: "b", SavedS: 300 - 205, Rule: RuleSooner,
-		Why: "long would end in 300 s on a, and in 205 s on b, the move included",
+		Why: "long would finish in 300 s on a, or in 205 s on b including the move",
 	}, out)
 
 	slow := long // one thread
@@ -60,7 +60,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A move saves what it must, on a node with less to do, and the same input gives the same.
+// A move saves enough, its target has less to do, and decisions are reproducible.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{Params: DefaultParams()}
@@ -89,7 +89,7 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// What a task's own moves have cost counts before the default.
+// The task's own cost precedes the default.
 func TestDecide_cost(t *testing.T) {
 	in := Example()
 	must.Eq(t, "gru", Decide(in).Task)
@@ -106,8 +106,8 @@ func TestPays(t *testing.T) {
 		want               string
 	}{
 		"it gets more there":        {100, 100, 0, Node{PoolCores: 4, Unknown: 1}, ""},
-		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it does not pay: it would end in 6 s where it is, and in 6 s there, 5 s of it for the move"},
-		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would end in 100 s where it is, and in 105 s there"},
+		"it ends soon":              {5, 6, 0, Node{PoolCores: 4}, "it would finish in 6 s where it is, but in 6 s there, 5 s of that for the move"},
+		"it cannot use what it had": {100, 100, 1, Node{PoolCores: 4}, "it would finish in 100 s where it is, but in 105 s there"},
 		"others are there":          {100, 100, 0, Node{PoolCores: 4, Known: 2, Unknown: 1}, "in 105 s there"},
 		"others end soon":           {100, 100, 0, Node{PoolCores: 4, LeftCPUS: 12, Known: 3}, ""},
 		"no pool is known":          {100, 1, 0, Node{}, ""},

@@ -1,11 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package rights says which rights a token lacks for what the shim does. Nomad itself
-// often does not: who may not list the jobs of a namespace gets an empty list, and a
-// stream of events without any.
-//
-// What a token may do is in its policies, which Nomad shows to the token itself.
+// Package rights finds the rights that the shim's token lacks. Nomad itself may not report
+// them: without list-jobs in a namespace, listings and event streams are just empty. Nomad
+// shows a token its own policies.
 package rights
 
 import (
@@ -22,50 +20,50 @@ import (
 	"github.com/ryanuber/go-glob"
 )
 
-// Policy is an ACL policy as Nomad reads it. Its shorthands are resolved: what
-// policy = "write" grants is among the capabilities.
+// Policy is an ACL policy as Nomad parses it, with shorthands such as policy = "write" expanded
+// to capabilities.
 type Policy struct {
 	Namespaces []Namespace
 	Node       *struct{ Policy string }
 }
 
-// Namespace is what a policy grants in the namespaces that a pattern matches.
+// Namespace is what a policy grants in namespaces matching Name.
 type Namespace struct {
 	Name         string
 	Capabilities []string
 	Variables    *struct{ Paths []Path }
 }
 
-// Path is what is granted of the variables whose paths a pattern matches.
+// Path is what is granted on variables matching PathSpec.
 type Path struct {
 	PathSpec     string
 	Capabilities []string
 }
 
-// Needs say where the rights are needed.
+// Needs is where rights are needed.
 type Needs struct {
-	// Namespaces are all that there are.
+	// Namespaces are all of the cluster's.
 	Namespaces []string
-	// Namespace and Path are those of the variables in which the shim remembers.
+	// Namespace and Path are those of the shim's variables.
 	Namespace, Path string
 }
 
-// Missing are rights that a token lacks.
+// Missing lists the missing rights.
 type Missing struct {
-	// Fatal are those without which nothing can be done.
+	// Fatal are those without which the shim cannot work.
 	Fatal []string
-	// Partly are those without which the jobs of some namespaces stay where they are.
+	// Partly are those without which it cannot move the jobs of some namespaces.
 	Partly []string
 }
 
-// seeing and moving are what is needed in a namespace, each in any of the spellings.
-// Nomad streams events to nobody who may not read the jobs of all namespaces.
+// seeing and moving are the capabilities needed per namespace, each with alternatives. Nomad
+// streams no events to a token that cannot read the jobs of all namespaces.
 var (
 	seeing = [][]string{{"list-jobs"}, {"read-job"}}
 	moving = [][]string{{"plan-job", "submit-job"}, {"register-job", "submit-job"}, {"alloc-lifecycle"}, {"read-fs"}}
 )
 
-// Find finds what the policies of a token do not grant.
+// Find returns the needs that the policies do not grant.
 func Find(policies []Policy, needs Needs) Missing {
 	var m Missing
 	if !slices.ContainsFunc(policies, func(p Policy) bool {
@@ -108,7 +106,7 @@ func Find(policies []Policy, needs Needs) Missing {
 	return m
 }
 
-// lacks are the capabilities of which none of the spellings is granted.
+// lacks returns the needs none of whose alternatives is granted.
 func lacks(namespace string, granted []string, needed [][]string) (missing []string) {
 	for _, spellings := range needed {
 		has := func(c string) bool { return slices.Contains(granted, c) }
@@ -119,8 +117,8 @@ func lacks(namespace string, granted []string, needed [][]string) (missing []str
 	return missing
 }
 
-// capabilities are those in a namespace: of the patterns that match the closest counts, as
-// in Nomad, with what all policies say of it.
+// capabilities returns what is granted in a namespace: as in Nomad, the closest pattern wins,
+// over all policies.
 func capabilities(policies []Policy, namespace string) (granted []string) {
 	for _, n := range closest(policies, namespace) {
 		granted = append(granted, n.Capabilities...)
@@ -128,7 +126,7 @@ func capabilities(policies []Policy, namespace string) (granted []string) {
 	return granted
 }
 
-// variables are the capabilities on the variable of a path.
+// variables returns the capabilities on a variable's path.
 func variables(policies []Policy, namespace, full string) (granted []string) {
 	var specs []string
 	all := closest(policies, namespace)
@@ -156,7 +154,7 @@ func variables(policies []Policy, namespace, full string) (granted []string) {
 	return granted
 }
 
-// closest are the blocks whose pattern matches a namespace best.
+// closest returns the blocks with the closest pattern.
 func closest(policies []Policy, namespace string) (blocks []Namespace) {
 	var patterns []string
 	for _, p := range policies {
@@ -178,8 +176,7 @@ func closest(policies []Policy, namespace string) (blocks []Namespace) {
 	return blocks
 }
 
-// match is the pattern that matches a name best: the name itself, or the one that says
-// most of it.
+// match returns the closest pattern: the name itself, or the one with most literal characters.
 func match(patterns []string, name string) (best string, ok bool) {
 	says := func(pattern string) int { return len(pattern) - strings.Count(pattern, glob.GLOB) }
 	for _, p := range patterns {
@@ -193,10 +190,10 @@ func match(patterns []string, name string) (best string, ok bool) {
 	return best, ok
 }
 
-// ErrUnknown says that Nomad does not accept the token.
-var ErrUnknown = errors.New("the token is unknown to Nomad, or has expired")
+// ErrUnknown means that Nomad rejects the token.
+var ErrUnknown = errors.New("Nomad rejects the token: it is unknown or has expired")
 
-// Ask asks Nomad what its token lacks. Where ACLs are off, that is nothing.
+// Ask returns what the client's token lacks; nothing if ACLs are disabled.
 func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missing, error) {
 	q := (&api.QueryOptions{}).WithContext(ctx)
 	token, _, err := client.ACLTokens().Self(q)
@@ -204,7 +201,7 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	case code == http.StatusForbidden:
 		return Missing{}, ErrUnknown
 	case err != nil:
-		// The identity of a workload is no token; what else may be wrong comes up below.
+		// A workload identity is not a token; other errors show up below.
 	case token.Type == "management" || token.AccessorID == "acls-disabled":
 		return Missing{}, nil
 	}
@@ -215,7 +212,7 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	case code == http.StatusForbidden:
 		return Missing{}, ErrUnknown
 	case err != nil:
-		return Missing{}, fmt.Errorf("asking Nomad for the token's policies: %w", err)
+		return Missing{}, fmt.Errorf("listing the token's policies: %w", err)
 	}
 	var policies []Policy
 	for _, s := range stubs {
@@ -226,12 +223,12 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 		policies = append(policies, p.RulesJSON)
 	}
 	needs := Needs{Namespace: namespace, Path: path}
-	// Those for which it has no right at all are not shown; the one that there is always,
-	// and the one of the variables, are looked at in any case.
+	// Namespaces without any right are not listed; always check the default one and that of the
+	// variables.
 	needs.Namespaces = []string{api.DefaultNamespace, namespace}
 	spaces, _, err := client.Namespaces().List(q)
 	if err != nil && status(err) != http.StatusForbidden {
-		return Missing{}, fmt.Errorf("asking Nomad for its namespaces: %w", err)
+		return Missing{}, fmt.Errorf("listing namespaces: %w", err)
 	}
 	for _, n := range spaces {
 		needs.Namespaces = append(needs.Namespaces, n.Name)
@@ -241,7 +238,7 @@ func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missi
 	return Find(policies, needs), nil
 }
 
-// status is that of an answer; 0 if there was none.
+// status returns the response's status code, 0 without a response.
 func status(err error) int {
 	if err == nil {
 		return http.StatusOK

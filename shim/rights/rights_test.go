@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// enough is the policy of jobspecs/acl/shim.hcl, as Nomad reads it.
+// enough is jobspecs/acl/shim.hcl as Nomad parses it.
 const enough = `{"Namespaces": [{"Name": "*", "Capabilities": ["list-jobs", "read-job", "plan-job", "register-job", "alloc-lifecycle", "read-fs"],
 	"Variables": {"Paths": [{"PathSpec": "ebbtide/shim/*", "Capabilities": ["list", "read", "write", "destroy"]}]}}], "Node": {"Policy": "read"}}`
 
@@ -33,7 +33,7 @@ func TestFind(t *testing.T) {
 	both := []string{"default", "ml"}
 	must.Eq(t, Missing{}, find(t, both, enough))
 
-	// Nothing at all: each right by its name.
+	// Without any policy, each right is named.
 	must.Eq(t, Missing{Fatal: []string{
 		`node: read`,
 		`namespace "default": list-jobs`, `namespace "default": read-job`,
@@ -54,8 +54,7 @@ func TestFind(t *testing.T) {
 		`namespace "default": variables: path "ebbtide/shim/report": write`,
 	}}, find(t, []string{"default"}))
 
-	// What is said of a namespace itself counts, not what is said of all; from several
-	// policies it adds up.
+	// The closest namespace pattern wins; policies add up.
 	narrow := `{"Namespaces": [{"Name": "ml", "Capabilities": ["list-jobs", "read-job"]}]}`
 	must.Eq(t, Missing{Partly: []string{`namespace "ml": plan-job`, `namespace "ml": register-job`, `namespace "ml": alloc-lifecycle`, `namespace "ml": read-fs`}}, find(t, both, enough, narrow))
 	more := `{"Namespaces": [{"Name": "ml", "Capabilities": ["submit-job", "alloc-lifecycle", "read-fs"]}]}`
@@ -64,7 +63,7 @@ func TestFind(t *testing.T) {
 	denied := `{"Namespaces": [{"Name": "m*", "Capabilities": ["list-jobs", "read-job", "deny"]}]}`
 	must.Eq(t, []string{`namespace "ml": list-jobs`, `namespace "ml": read-job`}, find(t, both, enough, denied).Fatal)
 
-	// The closest path counts.
+	// The closest path wins.
 	readOnly := `{"Namespaces": [{"Name": "*", "Capabilities": [], "Variables": {"Paths": [{"PathSpec": "ebbtide/shim/leader", "Capabilities": ["read"]}]}}]}`
 	must.Eq(t, Missing{Fatal: []string{`namespace "default": variables: path "ebbtide/shim/leader": write`}}, find(t, both, enough, readOnly))
 }
@@ -82,7 +81,6 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// What Nomad answers to whom.
 func TestAsk(t *testing.T) {
 	answers := map[string]struct {
 		code int
@@ -111,7 +109,7 @@ func TestAsk(t *testing.T) {
 	answer("/v1/acl/token/self", 403, "ACL token not found")
 	_, err = ask()
 	must.ErrorIs(t, err, ErrUnknown)
-	// Nomad has bugs about identities there: what counts is whether it tells the policies.
+	// Nomad fails here for workload identities; only the policies matter.
 	answer("/v1/acl/token/self", 500, "UUID must be 36 characters")
 	answer("/v1/acl/policies", 500, "no cluster leader")
 	_, err = ask()
@@ -123,7 +121,7 @@ func TestAsk(t *testing.T) {
 		must.Eq(t, Missing{}, m)
 	}
 
-	// A workload's identity.
+	// A workload identity.
 	answer("/v1/acl/token/self", 404, "ACL token not found")
 	answer("/v1/acl/policies", 400, "ACL support disabled")
 	m, err := ask()

@@ -1,14 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package stream follows Nomad's event stream.
+// Package stream reads Nomad's event stream.
 //
-// It reads the stream itself, line by line, for what the API's own reader hides: Nomad
-// sends an empty object at once and then every 30 seconds, and a connection on which
-// nothing comes any more looks like a quiet cluster. Neither says when events are
-// missed: Nomad keeps those of its last 100 changes, and begins with the oldest one that
-// it still has. So the stream tells what is new, and never what there is: who follows it
-// opens it first, lists everything then, and reads on.
+// It parses the lines itself because the API's reader hides heartbeats (an empty object at once
+// and then every 30 s): without them a dead connection looks like a quiet cluster. Missed
+// events are not reported: Nomad buffers its last 100 changes and starts with the oldest. So
+// callers open the stream first, list the cluster, and then read events.
 package stream
 
 import (
@@ -27,34 +25,33 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Deadline is how long a stream may be silent. Nomad sends a heartbeat every 30 s.
+// Deadline is the longest silence; Nomad sends a heartbeat every 30 s.
 const Deadline = 45 * time.Second
 
-// maxLine bounds one line, in bytes: the events of one change. A change of ten thousand
-// allocations takes some tens of megabytes.
+// maxLine bounds a line, the events of one change, in bytes. A change of ten thousand
+// allocations takes tens of MB.
 const maxLine = 256 << 20
 
-// keptLine bounds the buffer that is kept for the next long line, in bytes.
+// keptLine bounds the buffer kept for the next long line, in bytes.
 const keptLine = 4 << 20
 
-// buffered is how many changes wait until they are asked for. More wait at Nomad.
+// buffered is the number of batches queued here; more queue at Nomad.
 const buffered = 256
 
-// ErrSilent is the end of a stream on which nothing came for too long.
-var ErrSilent = errors.New("no heartbeat came")
+// ErrSilent ends a stream that exceeds the deadline.
+var ErrSilent = errors.New("no heartbeat")
 
-// Event is one changed object.
 type Event struct {
 	Topic     api.Topic
 	Type      string // such as AllocationUpdated
 	Key       string // the object's ID
 	Namespace string
 	Index     uint64
-	// Payload holds the object in a member that is named after its topic.
+	// Payload holds the object in a member named after its topic.
 	Payload json.RawMessage
 }
 
-// Batch is what one change of Nomad's state brought.
+// Batch is the events of one change of Nomad's state.
 type Batch struct {
 	Index  uint64
 	Events []Event
@@ -63,7 +60,7 @@ type Batch struct {
 // Dial opens the stream. The body must end with its context.
 type Dial func(context.Context) (io.ReadCloser, error)
 
-// Nomad returns how to open the stream of a cluster, of all namespaces.
+// Nomad returns a Dial for all namespaces of a cluster.
 func Nomad(client *api.Client, topics ...api.Topic) Dial {
 	query := url.Values{}
 	for _, t := range topics {
@@ -83,13 +80,13 @@ func Nomad(client *api.Client, topics ...api.Topic) Dial {
 type Stream struct {
 	cancel  context.CancelCauseFunc
 	batches chan Batch
-	started chan struct{} // closed with the first line
-	ended   chan struct{} // closed when err is set
+	started chan struct{} // closed on the first line
+	ended   chan struct{} // closed once err is set
 	err     error
 }
 
-// Open opens the stream and returns when Nomad has said that it is there: what changes
-// from now on will come. It ends with ctx, or when nothing comes for the deadline.
+// Open returns once Nomad has sent the first line: later changes will arrive. The stream ends
+// with ctx, or after a silence of deadline.
 func Open(ctx context.Context, dial Dial, deadline time.Duration) (*Stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{
@@ -108,7 +105,7 @@ func Open(ctx context.Context, dial Dial, deadline time.Duration) (*Stream, erro
 		return s, nil
 	case <-s.ended:
 	}
-	select { // it may have begun and ended
+	select { // both may be closed
 	case <-s.started:
 		return s, nil
 	default:
@@ -116,8 +113,7 @@ func Open(ctx context.Context, dial Dial, deadline time.Duration) (*Stream, erro
 	}
 }
 
-// Next returns the next change. After the last one it returns why the stream ended;
-// that is never nil.
+// Next returns the next batch, after the last one the error that ended the stream, never nil.
 func (s *Stream) Next(ctx context.Context) (Batch, error) {
 	select {
 	case b := <-s.batches:
@@ -131,7 +127,7 @@ func (s *Stream) Next(ctx context.Context) (Batch, error) {
 		return Batch{}, ctx.Err()
 	case <-s.ended:
 	}
-	select { // what came before the end
+	select { // drain what came before the end
 	case b := <-s.batches:
 		return b, nil
 	default:
@@ -139,13 +135,12 @@ func (s *Stream) Next(ctx context.Context) (Batch, error) {
 	}
 }
 
-// Close ends the stream and waits until it has ended.
+// Close ends the stream and waits for it.
 func (s *Stream) Close() {
 	s.cancel(context.Canceled)
 	<-s.ended
 }
 
-// run reads the stream until it ends.
 func (s *Stream) run(ctx context.Context, dial Dial, deadline time.Duration) error {
 	silence := time.AfterFunc(deadline, func() { s.cancel(fmt.Errorf("%w for %v", ErrSilent, deadline)) })
 	defer silence.Stop()
@@ -162,7 +157,7 @@ func (s *Stream) run(ctx context.Context, dial Dial, deadline time.Duration) err
 		if err != nil {
 			return because(ctx, fmt.Errorf("reading Nomad's event stream: %w", err))
 		}
-		// While nobody takes what came, silence is not Nomad's.
+		// A slow caller is not Nomad's silence.
 		silence.Stop()
 		if first {
 			close(s.started)
@@ -182,7 +177,7 @@ func (s *Stream) run(ctx context.Context, dial Dial, deadline time.Duration) err
 	}
 }
 
-// because prefers the reason for which a context has ended to what followed from it.
+// because prefers the context's cause to the error it led to.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -190,14 +185,13 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// lines reads lines of any length up to maxLine.
+// lines reads lines of up to maxLine bytes.
 type lines struct {
 	r    *bufio.Reader
-	long []byte // a line that is longer than r's buffer
+	long []byte // a line longer than r's buffer
 }
 
-// next reads one line, without its end; it is valid until the next one is read. A part of
-// one at the end is an error.
+// next returns a line, valid until the next call. An incomplete last line is an error.
 func (l *lines) next() ([]byte, error) {
 	if cap(l.long) > keptLine {
 		l.long = nil
@@ -224,11 +218,11 @@ func (l *lines) next() ([]byte, error) {
 	}
 }
 
-// Tolerant reads JSON as encoding/json does, which takes three times as long for the same:
-// what a task says in its messages need not be UTF-8, and is no reason to lose the stream.
+// Tolerant accepts what encoding/json does, at three times its speed: task messages need not be
+// UTF-8.
 var Tolerant = json2.JoinOptions(jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 
-// parse reads a line. A heartbeat has no events.
+// parse decodes a line. A heartbeat has no events.
 func parse(line []byte) (Batch, error) {
 	if len(line) == 0 || string(line) == "{}" {
 		return Batch{}, nil
@@ -241,7 +235,7 @@ func parse(line []byte) (Batch, error) {
 		return Batch{}, fmt.Errorf("reading Nomad's event stream: %w: %.200q", err, line)
 	}
 	if b.Index == 0 && len(b.Events) == 0 {
-		return Batch{}, fmt.Errorf("reading Nomad's event stream: it says %.200q", line)
+		return Batch{}, fmt.Errorf("reading Nomad's event stream: unexpected line %.200q", line)
 	}
 	return b.Batch, nil
 }

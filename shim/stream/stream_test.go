@@ -20,7 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// pipe is a stream that the test writes.
+// pipe is a stream written by the test.
 func pipe() (Dial, *io.PipeWriter) {
 	r, w := io.Pipe()
 	return func(context.Context) (io.ReadCloser, error) { return r, nil }, w
@@ -52,7 +52,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// What a task says in a message need not be UTF-8.
+// Task messages need not be UTF-8.
 func TestStream_bytes(t *testing.T) {
 	dial, w := pipe()
 	go fmt.Fprint(w, "{}\n", "{\"Index\": 1, \"Events\": [{\"Topic\": \"Job\", \"Key\": \"\xff\", \"Payload\": {\"Job\": \"\xff\", \"Job\": 1}}]}\n")
@@ -64,7 +64,6 @@ func TestStream_bytes(t *testing.T) {
 	must.Eq(t, "\uFFFD", b.Events[0].Key)
 }
 
-// A line may be longer than any buffer.
 func TestStream_longLine(t *testing.T) {
 	dial, w := pipe()
 	long := `{"Index": 1, "Events": [{"Topic": "Job", "Payload": {"Job": "` + strings.Repeat("x", 1<<20) + `"}}]}`
@@ -87,12 +86,12 @@ func TestOpen_fails(t *testing.T) {
 		"":                           "EOF",
 		"{":                          "unexpected EOF",
 		"sign in\n":                  `invalid character 's'`,
-		"{\"Error\": \"no lead\"}\n": `it says "{\"Error\": \"no lead\"}"`,
+		"{\"Error\": \"no lead\"}\n": `unexpected line "{\"Error\": \"no lead\"}"`,
 	} {
 		dial, w := pipe()
 		go func() { fmt.Fprint(w, text); _ = w.Close() }()
 		s, err := Open(t.Context(), dial, time.Minute)
-		if err == nil { // the first line came, whatever it says
+		if err == nil { // any first line
 			_, err = s.Next(t.Context())
 			s.Close()
 		}
@@ -101,14 +100,14 @@ func TestOpen_fails(t *testing.T) {
 	}
 }
 
-// A stream on which nothing comes is no quiet cluster.
+// A silent stream is not a quiet cluster.
 func TestStream_silence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial, w := pipe()
 		begun := time.Now()
 		_, err := Open(t.Context(), dial, Deadline)
 		must.ErrorIs(t, err, ErrSilent)
-		must.EqError(t, err, "no heartbeat came for 45s")
+		must.EqError(t, err, "no heartbeat for 45s")
 		must.Eq(t, Deadline, time.Since(begun))
 		_, err = w.Write([]byte("{}\n"))
 		must.Error(t, err, must.Sprint("the body was closed"))
@@ -130,7 +129,7 @@ func TestStream_silence(t *testing.T) {
 	})
 }
 
-// Who is slow to take what comes is not told that Nomad is silent.
+// A slow caller is not told that Nomad is silent.
 func TestStream_slowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const changes = 2*buffered + 10
@@ -175,7 +174,6 @@ func TestStream_contexts(t *testing.T) {
 	})
 }
 
-// What Nomad is asked, and what comes of a refusal.
 func TestNomad(t *testing.T) {
 	var asked *http.Request
 	status := http.StatusOK

@@ -1,9 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package baseline holds the ways to divide a node's CPU that only a simulation needs, to
-// compare the policies of package policies with: two that no operator would use, and one
-// that no operator can.
+// Package baseline has ways to divide a node's CPU for comparison in simulations: two that no
+// operator would use, and one that needs unavailable information.
 package baseline
 
 import (
@@ -13,19 +12,17 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// The names.
 const (
-	// Equal gives each of n tasks an n-th of the pool, whether others use theirs or not.
+	// Equal gives each of n tasks 1/n of the pool, used or not.
 	Equal = "equal"
-	// LAS serves the task that has had the least CPU time (least attained service; for
-	// training jobs in Tiresias, Gu et al., NSDI 2019).
+	// LAS serves the task with the least attained service (for training jobs in Tiresias, Gu et
+	// al., NSDI 2019).
 	LAS = "las"
-	// SRPT serves the task with the shortest remaining work: the least possible mean
-	// completion on one node whose tasks can use all of it (Schrage 1968), if sizes are true.
+	// SRPT serves the task with the shortest remaining work, which minimises mean completion on
+	// one node if tasks can use all of it (Schrage 1968) and sizes are exact.
 	SRPT = "srpt"
 )
 
-// Find returns a baseline by its name.
 func Find(name string) (policy.Decider, bool) {
 	decide, ok := map[string]func(policy.Snapshot) []float64{Equal: equal, LAS: las, SRPT: srpt}[name]
 	if !ok {
@@ -45,10 +42,9 @@ func Find(name string) (policy.Decider, bool) {
 	}, true
 }
 
-// Names lists the baselines.
 func Names() []string { return []string{Equal, LAS, SRPT} }
 
-// least is the share of a task that is not served: a limit of 0 would mean none.
+// least is the share of an unserved task; a limit of 0 would mean no limit.
 const least = 1e-9
 
 func equal(s policy.Snapshot) []float64 {
@@ -72,7 +68,7 @@ func srpt(s policy.Snapshot) []float64 {
 	})
 }
 
-// serve gives the pool to the tasks in order, to each as much as it can use.
+// serve gives the pool to the tasks in order, each as much as it can use.
 func serve(s policy.Snapshot, by func(policy.Task) float64) []float64 {
 	order := make([]int, len(s.Tasks))
 	for i := range order {

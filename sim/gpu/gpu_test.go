@@ -11,8 +11,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Under every scheme all jobs end, none before it can, and the card is never more than
-// full.
 func TestSimulate(t *testing.T) {
 	for seed := range uint64(3) {
 		for _, mixed := range []bool{false, true} {
@@ -28,7 +26,7 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// One job at a time that has the card takes as long as all take alone.
+// With the whole card, jobs run sequentially.
 func TestSimulate_wholeCard(t *testing.T) {
 	set := draw(rand.New(rand.NewPCG(1, 1)), true, 40)
 	alone := 0.0

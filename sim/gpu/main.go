@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command gpu compares the ways to divide a GPU's memory on simulated sets of jobs: see
-// the help. It is a model, not a measurement.
+// Command gpu compares ways to divide a GPU's memory on simulated sets of jobs; see its help.
+// It is a model, not a measurement.
 package main
 
 import (
@@ -61,7 +61,7 @@ func run(args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// schemes are those that are compared, the one that they are compared with first.
+// schemes returns the compared schemes, the reference first.
 func schemes() []scheme {
 	return []scheme{
 		{name: "static", mode: fairshare.Static},
@@ -72,7 +72,7 @@ func schemes() []scheme {
 	}
 }
 
-// compare runs all schemes on the same sets of jobs and prints the distributions.
+// compare runs all schemes on the same sets and prints the distributions.
 func compare(out io.Writer, mixed bool, seeds, jobs int, penalty float64) {
 	all := schemes()
 	results := make([][]result, len(all))
@@ -127,7 +127,7 @@ func spread(values []float64) string {
 		quantile(values, 0.5), quantile(values, 0.75), quantile(values, 1))
 }
 
-// quantile returns the value of which a part q of the others is below it.
+// quantile returns the nearest value.
 func quantile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(math.Round(q*float64(len(sorted)-1)))]

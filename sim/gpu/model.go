@@ -11,30 +11,28 @@ import (
 	"github.com/ebbtide/ebbtide/device/fairshare"
 )
 
-// The card of the paper's table 2, a TITAN Xp.
+// The TITAN Xp of the paper's table 2.
 const cardMiB = 12288
 
-// The model's figures.
+// Parameters of the model.
 const (
-	windowS    = 60.0 // seconds between two runs of Adapt
-	workingSet = 0.25 // of what a job wants: below it, it cannot run
-	margin     = 1.1  // of the largest peak seen: what a container wishes
+	windowS    = 60.0 // seconds between runs of Adapt
+	workingSet = 0.25 // fraction of a job's need below which it cannot run
+	margin     = 1.1  // a container's wish relative to its largest peak
 )
 
-// job is one job of a set.
 type job struct {
 	properties map[string]fairshare.Value
-	needMiB    int     // with this much it runs at full speed
-	seconds    float64 // how long it takes then, alone on the card
-	compute    float64 // how much of the card's computing it uses then, in (0, 1]
+	needMiB    int     // for full speed
+	seconds    float64 // alone on the card with that memory
+	compute    float64 // fraction of the card's compute it uses then
 }
 
-// by is what makes a group.
+// by are the grouping properties.
 var by = []string{"user", "application", "size"}
 
-// draw returns a set of jobs of one application, or of two, in ten kinds of parameters,
-// as §4.2 of the paper has them. What the paper does not say is drawn for each seed: how
-// many jobs of each kind there are, what they need, how long they take.
+// draw returns jobs of one or two applications with ten parameter sets, as in §4.2 of the
+// paper. What the paper omits is random: numbers, sizes and durations.
 func draw(rng *rand.Rand, mixed bool, count int) []job {
 	apps := 1
 	if mixed {
@@ -84,31 +82,29 @@ func draw(rng *rand.Rand, mixed bool, count int) []job {
 	return jobs
 }
 
-// scheme is one way to divide the card.
 type scheme struct {
 	name   string
 	mode   fairshare.Mode
-	bounds bool // containers have wishes and minima, from what was measured of their group
-	equal  bool // all groups count alike, whatever equation 1 says
+	bounds bool // containers have wishes and minima measured from their group
+	equal  bool // all groups get equal parts, ignoring equation 1
 }
 
-// result is what became of a set of jobs.
 type result struct {
 	makespan    float64 // seconds
-	utilisation float64 // of the card's memory, the mean over the makespan
+	utilisation float64 // mean fraction of the card's memory over the makespan
 	ends        []float64
 }
 
-// container works off the jobs of one group, one after the other, as in the paper.
+// container runs the jobs of one group sequentially, as in the paper.
 type container struct {
 	group   string
-	queue   []int // jobs that have not ended, the first one running or next
+	queue   []int // unfinished jobs, the first one running or next
 	started float64
 	left    float64 // of the first job, in seconds at full speed
 	heldMiB int
 	running bool
 
-	// What was measured in the window, and so far.
+	// Measurements of the window, and in total.
 	granted, peak, denied int
 	took, baseline        float64
 	ended                 int
@@ -116,9 +112,8 @@ type container struct {
 	denialCounted         bool
 }
 
-// simulate runs the jobs, which have all come at 0, under a scheme. Speed falls with the
-// memory that is missing, (held/need)^penalty, and with the computing that jobs
-// ask for together beyond the card's: see the command's help.
+// simulate runs the jobs, all submitted at time 0. Speed falls with missing memory,
+// (held/need)^penalty, and with compute demand beyond the card's.
 func simulate(jobs []job, s scheme, penalty float64) result {
 	var window []fairshare.Job
 	for _, j := range jobs {
@@ -183,7 +178,7 @@ func simulate(jobs []job, s scheme, penalty float64) result {
 	return res
 }
 
-// share divides the card and lets jobs take what they can use.
+// share divides the card and lets jobs use their shares.
 func share(groups []fairshare.Group, containers []*container, coefficients fairshare.Coefficients, s scheme, jobs []job) {
 	in := fairshare.Input{MemoryMiB: cardMiB, Mode: s.mode, Coefficients: coefficients, Params: fairshare.DefaultParams()}
 	var here []*container
@@ -193,7 +188,7 @@ func share(groups []fairshare.Group, containers []*container, coefficients fairs
 		if s.equal {
 			g.Jobs = 1
 		}
-		if len(c.queue) > 0 || s.mode == fairshare.Static { // static parts stay as they were
+		if len(c.queue) > 0 || s.mode == fairshare.Static { // static shares persist
 			in.Groups = append(in.Groups, g)
 		}
 		if len(c.queue) == 0 {
@@ -222,16 +217,15 @@ func share(groups []fairshare.Group, containers []*container, coefficients fairs
 	}
 }
 
-// end ends the container's job.
 func (c *container) end(j job, now float64) {
 	c.took, c.baseline, c.ended = c.took+now-c.started, c.baseline+j.seconds, c.ended+1
-	// The gate sees what is asked for, granted or not.
+	// The gate sees requests, granted or not.
 	c.wishMiB = max(c.wishMiB, int(margin*float64(j.needMiB)))
 	c.minimumMiB = max(c.minimumMiB, int(math.Ceil(workingSet*float64(j.needMiB))))
 	c.queue, c.started, c.heldMiB, c.running, c.denialCounted = c.queue[1:], now, 0, false, false
 }
 
-// adapt moves the coefficients of the groups after a window.
+// adapt updates the groups' coefficients after a window.
 func adapt(groups []fairshare.Group, containers []*container, coefficients fairshare.Coefficients, profiles int) fairshare.Coefficients {
 	in := fairshare.AdaptInput{Coefficients: coefficients, Profiles: profiles, Params: fairshare.DefaultAdaptParams()}
 	var of []int

@@ -8,21 +8,20 @@ import (
 	"slices"
 )
 
-// Interval is a mean with its 95 % interval.
+// Interval is a mean with its 95 % confidence interval.
 type Interval struct {
 	Mean float64 `json:"mean"`
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	N    int     `json:"n"` // values that it rests on; with one there is no interval
+	N    int     `json:"n"` // number of values; no interval with one
 }
 
-// resamples is how often Bootstrap draws. The ends of an interval are then the 50th
-// values from outside.
+// resamples is the number of bootstrap samples; an interval's ends are then the 50th values
+// from outside.
 const resamples = 2000
 
-// Bootstrap returns the mean of values and its 95 % interval by the percentile bootstrap
-// (Efron 1979). Values of pairs, such as the ratio of two policies under the same seed,
-// make it a paired one. The same values and seed give the same interval.
+// Bootstrap returns the mean and its 95 % interval by the percentile bootstrap (Efron 1979),
+// reproducibly by seed. Ratios of pairs make it a paired one.
 func Bootstrap(values []float64, seed uint64) Interval {
 	n := len(values)
 	if n == 0 {

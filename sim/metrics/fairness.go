@@ -5,11 +5,10 @@ package metrics
 
 import "slices"
 
-// Fairness returns the finish-time fairness ρ of each job, in the order of the run
-// (Mahajan et al., "Themis", NSDI 2020, §4.1): how long it took, of how long it would have
-// taken with a slice of the pool of its own. The slice is 1/N of the pool, N being how many
-// jobs were there on average while the job was; above 1 the job has been treated worse. A
-// job that has not ended, or that used no CPU, has a ρ of 0.
+// Fairness returns each job's finish-time fairness ρ (Mahajan et al., "Themis", NSDI 2020,
+// §4.1): its duration relative to that with an exclusive 1/N of the pool, N being the mean
+// number of jobs present during it. Above 1 the job was treated worse. ρ is 0 for a job that
+// did not finish or used no CPU.
 func (r Run) Fairness() []float64 {
 	present := newPresence(r.Jobs)
 	out := make([]float64, len(r.Jobs))
@@ -28,11 +27,11 @@ func (r Run) Fairness() []float64 {
 	return out
 }
 
-// presence is how many jobs there are over time.
+// presence is the number of jobs over time.
 type presence struct {
-	at       []float64 // moments at which that changes
+	at       []float64 // times of change
 	count    []float64 // from then on
-	integral []float64 // of it until then
+	integral []float64 // of count, until then
 }
 
 func newPresence(jobs []Job) presence {
@@ -64,7 +63,7 @@ func newPresence(jobs []Job) presence {
 	return p
 }
 
-// mean is how many jobs there are on average between two moments at which it changes.
+// mean is the mean number of jobs between two times of change.
 func (p presence) mean(from, to float64) float64 {
 	return (p.until(to) - p.until(from)) / (to - from)
 }

@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package metrics says how jobs fared under a policy, and how they would have fared
-// without it. It works on what was measured of jobs, in a real run or a simulated one,
-// and knows of neither: Run and Job are plain data, everything else is a pure function
-// of them.
+// Package metrics compares how jobs fare under a policy and without it. In: Run and Job, plain
+// measurements of real or simulated runs. Out: summaries, tables and CSV. Start with
+// metrics.go, then summary.go.
 //
-// Averages hide losers. So each job is compared with itself in the run of the base
-// policy that has the same scenario and seed, and the whole distribution is kept.
+// Averages hide losers, so each job is compared with itself in the base policy's run of the
+// same scenario and seed, and the whole distribution is kept.
 package metrics
 
 import (
@@ -16,55 +15,51 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Run is one run of a scenario under a policy.
 type Run struct {
 	Scenario string `json:"scenario"`
 	Policy   string `json:"policy"`
 	Seed     uint64 `json:"seed"`
-	// PoolCores is what the jobs shared, in cores: of a cluster the sum of its nodes.
+	// PoolCores are the cores shared by the jobs, summed over nodes.
 	PoolCores float64 `json:"pool_cores"`
-	// IdleCPUS is how much of the pool was not used while a job was there, in
-	// CPU-seconds.
+	// IdleCPUS is the unused part of the pool while jobs were present, in CPU-seconds.
 	IdleCPUS float64 `json:"idle_cpu_s"`
 	Jobs     []Job   `json:"jobs"`
 }
 
-// Job is what was measured of one job. Moments are in seconds since the run began; one
-// that never came, or that is not known, is nil.
+// Job has the measurements of one job. Times are in seconds since the run's start; nil if
+// unknown or never reached.
 type Job struct {
-	// ID names the job; it is the same in all runs of a scenario with the same seed.
+	// ID is the same in all runs of a scenario and seed.
 	ID string `json:"id"`
-	// Kind groups jobs for people: the application, say.
+	// Kind groups jobs, by application for example.
 	Kind string `json:"kind,omitempty"`
 
-	ArriveS float64  `json:"arrive_s"` // when it was submitted
-	StartS  *float64 `json:"start_s"`  // when it first ran
-	EndS    *float64 `json:"end_s"`    // when it was done
+	ArriveS float64  `json:"arrive_s"` // submission
+	StartS  *float64 `json:"start_s"`  // first run
+	EndS    *float64 `json:"end_s"`    // completion
 
-	// Quality50S and so on are when the job had 50, 90 and 95 % of the quality that it
-	// ended with, counted from its first report.
+	// Quality50S etc. are when the job reached 50, 90 and 95 % of its final quality, counted
+	// from its first report.
 	Quality50S *float64 `json:"quality_50_s,omitempty"`
 	Quality90S *float64 `json:"quality_90_s,omitempty"`
 	Quality95S *float64 `json:"quality_95_s,omitempty"`
-	// AcceptableS and ObjectiveS are when its targets were reached.
+	// AcceptableS and ObjectiveS are when the targets were reached.
 	AcceptableS *float64 `json:"acceptable_s,omitempty"`
 	ObjectiveS  *float64 `json:"objective_s,omitempty"`
 
-	CPUS     float64 `json:"cpu_s"`                // CPU-seconds used, lost ones included
-	CapCores float64 `json:"cap_cores,omitempty"`  // the most that it can use; 0 = the pool
-	LostCPUS float64 `json:"lost_cpu_s,omitempty"` // work that was done again, in CPU-seconds
-	// ThrottledS is how long a quota kept it from CPU that it could have used, in
-	// seconds: the kernel's throttled time.
+	CPUS     float64 `json:"cpu_s"`                // used, including lost work
+	CapCores float64 `json:"cap_cores,omitempty"`  // the most it can use; 0 for the pool
+	LostCPUS float64 `json:"lost_cpu_s,omitempty"` // of work done again
+	// ThrottledS is the time in which a quota withheld usable CPU, like the kernel's throttled
+	// time, in seconds.
 	ThrottledS float64 `json:"throttled_s,omitempty"`
 	Moves      int     `json:"moves,omitempty"`
 
-	// QoEChecks is how often a service's response time was looked at, and QoEHits how
-	// often it was as asked.
+	// QoEChecks counts checks of a service's response time, QoEHits those within the target.
 	QoEChecks int `json:"qoe_checks,omitempty"`
 	QoEHits   int `json:"qoe_hits,omitempty"`
 }
 
-// since is the time from the job's arrival to a moment.
 func (j Job) since(moment *float64) (seconds float64, ok bool) {
 	if moment == nil {
 		return 0, false
@@ -72,12 +67,12 @@ func (j Job) since(moment *float64) (seconds float64, ok bool) {
 	return *moment - j.ArriveS, true
 }
 
-// Completion is how long the job took, in seconds: from its arrival to its end, with all
-// queueing and moves. It is not ok if the job has not ended.
+// Completion is the time from arrival to end in seconds, including queueing and moves; ok is
+// false for an unfinished job.
 func (j Job) Completion() (seconds float64, ok bool) { return j.since(j.EndS) }
 
 // Makespan is the time from the first arrival to the last end, in seconds; 0 if no job
-// has ended.
+// finished.
 func (r Run) Makespan() float64 {
 	first, last := 0.0, 0.0
 	for i, j := range r.Jobs {
@@ -91,7 +86,7 @@ func (r Run) Makespan() float64 {
 	return max(last-first, 0)
 }
 
-// Unfinished counts the jobs that have not ended. Services never do.
+// Unfinished counts unfinished jobs, except services, which never finish.
 func (r Run) Unfinished() int {
 	n := 0
 	for _, j := range r.Jobs {
@@ -102,8 +97,7 @@ func (r Run) Unfinished() int {
 	return n
 }
 
-// Validate reports figures that cannot have been measured, as a fields.Errors, by their
-// path in JSON.
+// Validate reports impossible figures as a fields.Errors, by JSON path.
 func (r Run) Validate() error {
 	var errs fields.Errors
 	if !fields.Positive(r.PoolCores) {
@@ -156,7 +150,7 @@ func (j Job) validate(path string, errs *fields.Errors) {
 	}
 }
 
-// Name says which run it is, for errors.
+// Name identifies the run in errors.
 func (r Run) Name() string {
 	return fmt.Sprintf("scenario %s, policy %s, seed %d", r.Scenario, r.Policy, r.Seed)
 }

@@ -16,7 +16,6 @@ import (
 
 func at(s float64) *float64 { return &s }
 
-// two is a run of two jobs that end at these moments.
 func two(policy string, seed uint64, a, b float64) Run {
 	return Run{Scenario: "s", Policy: policy, Seed: seed, PoolCores: 2, IdleCPUS: 10, Jobs: []Job{
 		{ID: "a", ArriveS: 0, EndS: at(a), Quality95S: at(a / 2), CPUS: 90, LostCPUS: 9},
@@ -58,7 +57,7 @@ func TestSummarize(t *testing.T) {
 	must.Eq(t, 0, same.Slower)
 }
 
-// A job that has not ended counts in no mean, and is told.
+// An unfinished job is in no mean, and is counted.
 func TestSummarize_unfinished(t *testing.T) {
 	base, run := two("none", 1, 100, 110), two("fsp", 1, 50, 110)
 	run.Jobs[1].EndS = nil
@@ -113,7 +112,7 @@ func TestSummarize_errors(t *testing.T) {
 	}
 }
 
-// Two jobs that share a node have had their slice; one that waited has not.
+// Two jobs that share a node had their slice; one that queued had not.
 func TestFairness(t *testing.T) {
 	fair := Run{PoolCores: 2, Jobs: []Job{
 		{ID: "a", EndS: at(100), CPUS: 100}, {ID: "b", EndS: at(100), CPUS: 100},
@@ -130,14 +129,14 @@ func TestFairness(t *testing.T) {
 	must.Eq(t, []float64{1}, capped.Fairness())
 }
 
-// The interval holds the true mean about 95 times of 100, and is the same each time.
+// The interval contains the true mean about 95 times of 100.
 func TestBootstrap(t *testing.T) {
 	held := 0
 	const tries = 200
 	for i := range uint64(tries) {
 		values := make([]float64, 30)
 		for k := range values {
-			values[k] = float64((i*7919+uint64(k)*104729)%1000) / 1000 // of mean 0.5, spread evenly
+			values[k] = float64((i*7919+uint64(k)*104729)%1000) / 1000 // mean 0.5, uniform
 		}
 		b := Bootstrap(values, i)
 		must.Eq(t, b, Bootstrap(values, i))
@@ -161,7 +160,7 @@ func TestBootstrap_properties(t *testing.T) {
 	})
 }
 
-// What is written can be read: no NaN comes out of runs in which nothing ended.
+// No NaN, even if nothing finished.
 func TestJSON(t *testing.T) {
 	r := Run{Scenario: "s", Policy: "none", PoolCores: 1, Jobs: []Job{{ID: "a"}}}
 	all, err := Summarize([]Run{r}, "", 1)
@@ -189,6 +188,6 @@ func TestWrite(t *testing.T) {
 	must.NoError(t, WriteCSV(&w, runs))
 	lines = strings.Split(w.String(), "\n")
 	must.Eq(t, 8, len(lines))
-	// ρ: 1.9 jobs are there on average, and 81 CPU-seconds would take 76.95 s.
+	// ρ: with 1.9 jobs present on average, 81 CPU-seconds would take 76.95 s.
 	must.Eq(t, "s,none,1,a,,0,,100,,,50,,,90,9,0,0,0,0,1.29954516", lines[1])
 }

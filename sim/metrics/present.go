@@ -5,8 +5,8 @@ package metrics
 
 import "slices"
 
-// Present is for how long at least one job was there, in seconds: a pool without jobs is
-// not idle. Jobs that have not ended do not count.
+// Present is the time in which at least one job was present, in seconds, ignoring unfinished
+// jobs: an empty pool is not idle.
 func (r Run) Present() float64 {
 	var spans [][2]float64
 	for _, j := range r.Jobs {

@@ -9,59 +9,54 @@ import (
 	"slices"
 )
 
-// Slower is by how much a job must take longer than in the base run to count as slower:
-// less is within what two runs of the same thing differ by.
+// Slower is the relative delay from which a job counts as slower; repeated runs differ by less.
 const Slower = 0.02
 
-// DefaultBase is the policy that others are compared with: plain Nomad.
+// DefaultBase is plain Nomad.
 const DefaultBase = "none"
 
-// Summary is how the jobs of a scenario fared under a policy, over its runs.
+// Summary is how a scenario's jobs fared under a policy over all runs.
 type Summary struct {
 	Scenario string `json:"scenario"`
 	Policy   string `json:"policy"`
 	Base     string `json:"base"`
 	Runs     int    `json:"runs"`
 	Jobs     int    `json:"jobs"`
-	// Unfinished jobs have not ended. They count in no time below; with any of them a
-	// policy's times are not to be compared with those of another.
+	// Unfinished jobs are in none of the times below; with any of them times are not
+	// comparable.
 	Unfinished int `json:"unfinished"`
 
 	// Times are means over a run's jobs, in the order of measures.
 	Times []Time `json:"times"`
-	// Ratio is how long each job took, of what it took in the base run.
+	// Ratio is each job's completion relative to the base run.
 	Ratio Distribution `json:"ratio"`
-	// Slower is the share of jobs that took longer by more than 2 %.
+	// Slower is the fraction of jobs slower by more than 2 %.
 	Slower float64 `json:"slower"`
-	// Worst is the greatest ratio of a run.
+	// Worst is the greatest ratio per run.
 	Worst Interval `json:"worst"`
-	// WorstJob names the job with the greatest ratio of all, and its seed.
+	// WorstJob is the job with the greatest ratio, and its seed.
 	WorstJob string `json:"worst_job"`
 	// Fairness is the finish-time fairness ρ.
 	Fairness Distribution `json:"fairness"`
 
-	// Throttled is the time that quotas took, of the jobs' time; Idle the part of the pool
-	// that was not used while a job was there; Lost the part of the CPU time that went into
-	// work that was lost.
+	// Throttled is relative to the jobs' time, Idle to the pool while jobs were present, Lost
+	// to the CPU time used.
 	Throttled float64 `json:"throttled"`
 	Idle      float64 `json:"idle"`
 	Lost      float64 `json:"lost"`
 	Moves     float64 `json:"moves"` // per job
-	// QoEHits is how often services were as asked, of how often they were looked at; nil
-	// without any.
+	// QoEHits is the fraction of checks within the target, nil without services.
 	QoEHits *float64 `json:"qoe_hits,omitempty"`
 }
 
-// Time is how long something took.
 type Time struct {
 	Name    string   `json:"name"`
 	Seconds Interval `json:"seconds"`
-	// Ratio is the mean of a run, of that of the base run with the same seed. Only jobs
-	// that got there in both count.
+	// Ratio is relative to the base run of the same seed, over jobs with this time in both.
 	Ratio Interval `json:"ratio"`
 }
 
-// Distribution is one of ratios, over all jobs of all runs.
+// Distribution is over all jobs of all runs.
 type Distribution struct {
 	Min    float64 `json:"min"`
 	P5     float64 `json:"p5"`
@@ -73,7 +68,7 @@ type Distribution struct {
 	N      int     `json:"n"`
 }
 
-// Distribute returns the distribution of values; it sorts them.
+// Distribute returns the distribution of values, which it sorts.
 func Distribute(values []float64) Distribution {
 	if len(values) == 0 {
 		return Distribution{}
@@ -83,14 +78,12 @@ func Distribute(values []float64) Distribution {
 	return Distribution{q(0), q(0.05), q(0.25), q(0.5), q(0.75), q(0.95), q(1), len(values)}
 }
 
-// Names of times.
 const (
 	Completion = "completion"
 	Makespan   = "makespan"
 	Quality95  = "quality_95"
 )
 
-// measures are the times of a job, by name.
 func measures() []measure {
 	return []measure{
 		{Completion, Job.Completion},
@@ -107,7 +100,6 @@ type measure struct {
 	of   func(Job) (float64, bool)
 }
 
-// Time returns a time by its name; one that was not measured has no values.
 func (s Summary) Time(name string) Time {
 	for _, t := range s.Times {
 		if t.Name == name {
@@ -117,20 +109,19 @@ func (s Summary) Time(name string) Time {
 	return Time{Name: name}
 }
 
-// Gain is the part of the base's mean completion that the policy saves; below 0 it
-// costs.
+// Gain is the relative reduction of mean completion; negative for a loss.
 func (s Summary) Gain() float64 { return 1 - s.Time(Completion).Ratio.Mean }
 
-// key is what pairs runs.
+// key pairs runs.
 type key struct {
 	scenario string
 	seed     uint64
 }
 
-// Summarize compares each run with the run of the base policy (DefaultBase if "") that
-// has the same scenario and seed, and sums up by scenario and policy, in the order in
-// which they come first. Seed is that of the intervals. The error is a fields.Errors for a
-// run with figures that cannot be, or says which run has no counterpart.
+// Summarize compares each run with the base policy's ("" for DefaultBase) of the same scenario
+// and seed, and summarises by scenario and policy in order of appearance. seed is for the
+// intervals. The error is a fields.Errors for impossible figures, or names the run without a
+// counterpart.
 func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
 	base = BaseName(base)
 	bases, seen := make(map[key]Run), make(map[string]bool)
@@ -168,10 +159,9 @@ func Summarize(runs []Run, base string, seed uint64) ([]Summary, error) {
 	return out, nil
 }
 
-// BaseName is the policy to compare with, DefaultBase for "".
 func BaseName(base string) string { return cmp.Or(base, DefaultBase) }
 
-// Policies are those of the runs, in the order in which they come first.
+// Policies returns the runs' policies in order of appearance.
 func Policies(runs []Run) []string {
 	var out []string
 	for _, r := range runs {
@@ -182,8 +172,8 @@ func Policies(runs []Run) []string {
 	return out
 }
 
-// Ratios returns how long each job took under a policy, of what it took in the base run
-// (DefaultBase if "") of the same scenario and seed. The error says which run has none.
+// Ratios returns each job's completion relative to the base run ("" for DefaultBase). The error
+// names a run without one.
 func Ratios(runs []Run, base, policy string) ([]float64, error) {
 	bases := make(map[key]Run)
 	for _, r := range runs {
@@ -209,7 +199,6 @@ func Ratios(runs []Run, base, policy string) ([]float64, error) {
 	return out, nil
 }
 
-// pairUp finds a run's base.
 func pairUp(r Run, bases map[key]Run, base string) (pair, error) {
 	b, ok := bases[key{r.Scenario, r.Seed}]
 	if !ok {
@@ -218,11 +207,11 @@ func pairUp(r Run, bases map[key]Run, base string) (pair, error) {
 	return match(r, b)
 }
 
-// pair is a run beside its base; base[i] is the same job as run.Jobs[i].
+// pair is a run and its base; base[i] is the same job as run.Jobs[i].
 type pair struct {
 	run  Run
 	base []Job
-	// span is the makespan of the base run, in seconds.
+	// span is the base run's makespan, in seconds.
 	span float64
 }
 
@@ -245,14 +234,12 @@ func match(r, base Run) (pair, error) {
 	return p, nil
 }
 
-// times returns a job's time in both runs, if it is known in both.
 func (p pair) times(m measure, i int) (run, base float64, ok bool) {
 	run, here := m.of(p.run.Jobs[i])
 	base, there := m.of(p.base[i])
 	return run, base, here && there
 }
 
-// summarize sums up the runs of a policy.
 func summarize(pairs []pair, seed uint64) Summary {
 	s := Summary{Runs: len(pairs)}
 	for _, m := range measures() {
@@ -288,14 +275,12 @@ func summarize(pairs []pair, seed uint64) Summary {
 	return s
 }
 
-// add notes a time that was measured.
 func (s *Summary) add(name string, seconds, ratios []float64, seed uint64) {
 	if len(seconds) > 0 {
 		s.Times = append(s.Times, Time{name, Bootstrap(seconds, seed), Bootstrap(ratios, seed)})
 	}
 }
 
-// compare compares jobs with themselves.
 func (s *Summary) compare(pairs []pair, seed uint64) {
 	complete := measures()[0]
 	var ratios, worsts, fairness []float64
@@ -334,7 +319,6 @@ func (s *Summary) compare(pairs []pair, seed uint64) {
 	s.Ratio, s.Fairness, s.Worst = Distribute(ratios), Distribute(fairness), Bootstrap(worsts, seed)
 }
 
-// use sums up what became of the CPU.
 func (s *Summary) use(pairs []pair) {
 	var throttled, present, idle, used, lost float64
 	moves, checks, hits := 0, 0, 0
@@ -358,7 +342,7 @@ func (s *Summary) use(pairs []pair) {
 	}
 }
 
-// part is x of a whole, 0 of none.
+// part is x relative to whole, 0 for an empty whole.
 func part(x, whole float64) float64 {
 	if whole <= 0 {
 		return 0

@@ -11,13 +11,12 @@ import (
 	"text/tabwriter"
 )
 
-// Bound is the policy whose gain no other can reach: shortest remaining work first, with
-// true sizes.
+// Bound is the policy with the largest possible gain, shortest remaining work first with exact
+// sizes.
 const Bound = "srpt"
 
-// WriteTable writes summaries for people, a table for each scenario: changes against the
-// base with their intervals, and who lost. If the runs have those of Bound, the last column
-// says what part of its gain a policy has.
+// WriteTable writes a table per scenario with changes relative to the base, their intervals and
+// the losers. If the runs include Bound, the last column is relative to its gain.
 func WriteTable(w io.Writer, all []Summary) error {
 	for from := 0; from < len(all); {
 		to := from
@@ -66,7 +65,6 @@ func writeTable(w io.Writer, all []Summary) error {
 	return err
 }
 
-// change writes a ratio as a change.
 func (i Interval) change() string {
 	switch {
 	case i.N == 0:
@@ -77,7 +75,7 @@ func (i Interval) change() string {
 	return fmt.Sprintf("%+.1f %% [%+.1f, %+.1f]", 100*(i.Mean-1), 100*(i.Low-1), 100*(i.High-1))
 }
 
-// WriteCSV writes a row for each job of each run. What is not known is empty.
+// WriteCSV writes a row per job and run; unknown fields are empty.
 func WriteCSV(w io.Writer, runs []Run) error {
 	out := csv.NewWriter(w)
 	header := []string{"scenario", "policy", "seed", "job", "kind", "arrive_s", "start_s", "end_s",

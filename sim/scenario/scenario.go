@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package scenario reads what is to be simulated from HCL: nodes, jobs and services, and
-// how much the node knows and pays. docs/sim.md lists the fields.
+// Package scenario reads scenarios from HCL. docs/sim.md lists the fields.
 package scenario
 
 import (
@@ -20,37 +19,36 @@ import (
 	"github.com/ebbtide/ebbtide/sim/workload"
 )
 
-// What a node knows of the sizes of jobs.
+// Values of Scenario.Sizes: what nodes know of jobs' sizes.
 const (
-	Exact     = "exact"     // all, from the beginning
-	Estimated = "estimated" // what the driver makes of their reports
-	Unknown   = "unknown"   // nothing
+	Exact     = "exact"
+	Estimated = "estimated" // from reports, by the driver's code
+	Unknown   = "unknown"
 )
 
-// How a job that comes is placed.
+// Values of Scenario.Placement.
 const (
-	Spread   = "spread"   // Nomad's: the node of which the least part is asked for
-	Binpack  = "binpack"  // Nomad's: the one of which the most is, as long as it fits
+	Spread   = "spread"   // Nomad's: the least allocated node
+	Binpack  = "binpack"  // Nomad's: the most allocated node with room
 	Alg4     = "alg4"     // FlowCon's Algorithm 4
-	Relocate = "relocate" // as spread, and tasks that would end much sooner elsewhere move
+	Relocate = "relocate" // spread, plus relocation
 )
 
-// Placements lists them.
 func Placements() []string { return []string{Spread, Binpack, Alg4, Relocate} }
 
-// Scenario is what is simulated. Times are in seconds.
+// Scenario is a simulation's input. Times are in seconds.
 type Scenario struct {
 	Name       string  `hcl:"name,optional"`
-	Data       string  `hcl:"data,optional"`       // directory of real curves and traces
+	Data       string  `hcl:"data,optional"`       // of real curves and traces
 	Sizes      string  `hcl:"sizes,optional"`      // Exact, Estimated or Unknown
 	Mode       string  `hcl:"mode,optional"`       // weight or quota
-	Placement  string  `hcl:"placement,optional"`  // of those above
+	Placement  string  `hcl:"placement,optional"`  // see Placements
 	IntervalS  float64 `hcl:"interval_s,optional"` // as in an agent's configuration
 	MaxS       float64 `hcl:"max_interval_s,optional"`
-	Contention float64 `hcl:"contention,optional"` // what a second task that runs costs the first, as a part of its speed
+	Contention float64 `hcl:"contention,optional"` // relative slowdown by a second running task
 	Overhead   float64 `hcl:"overhead,optional"`   // a job on r > 1 cores is r/(1 + overhead·(r − 1)) times as fast as on one
-	MoveS      float64 `hcl:"move_s,optional"`     // how long a move keeps a job from running
-	// Options are an agent's, which set parameters of policies.
+	MoveS      float64 `hcl:"move_s,optional"`     // downtime of a move
+	// Options are an agent's policy options.
 	Options map[string]string `hcl:"options,optional"`
 
 	Nodes     []Node     `hcl:"node,block"`
@@ -59,7 +57,6 @@ type Scenario struct {
 	Failures  *Failures  `hcl:"failures,block"`
 }
 
-// Node is a kind of node.
 type Node struct {
 	Name  string  `hcl:"name,label"`
 	Count int     `hcl:"count,optional"`
@@ -85,7 +82,7 @@ type Workload struct {
 	List     int       `hcl:"list,optional"`
 }
 
-// Service is a service with a response time to keep, so many times.
+// Service is a service with a response-time target.
 type Service struct {
 	Name       string  `hcl:"name,label"`
 	Count      int     `hcl:"count,optional"`
@@ -96,16 +93,15 @@ type Service struct {
 	ForS       float64 `hcl:"for_s"`
 }
 
-// Failures are those of nodes.
 type Failures struct {
-	EveryS      float64 `hcl:"every_s"`               // between two of a node, on average
-	RepairS     float64 `hcl:"repair_s"`              // until it is back
-	CheckpointS float64 `hcl:"checkpoint_s,optional"` // between two checkpoints of a job, in its own CPU-seconds; 0 = none
+	EveryS      float64 `hcl:"every_s"` // mean time between failures of a node
+	RepairS     float64 `hcl:"repair_s"`
+	CheckpointS float64 `hcl:"checkpoint_s,optional"` // between checkpoints, in CPU-seconds of the job; 0 for none
 }
 
-// Changes are made to a scenario after it was read. What is zero stays as it is.
+// Changes override fields of a scenario; zero values do not.
 type Changes struct {
-	Jobs  int    // of each workload
+	Jobs  int    // per workload
 	Sizes string // see Scenario.Sizes
 }
 
@@ -122,8 +118,8 @@ func (c Changes) apply(s *Scenario) {
 	}
 }
 
-// Parse reads a scenario. Its error is a fields.Errors, or the parser's with file and
-// line; all are reported that can be.
+// Parse reads a scenario. The error is a fields.Errors or the parser's, and includes all
+// problems.
 func Parse(name string, text []byte, changes Changes) (Scenario, error) {
 	var s Scenario
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
@@ -149,7 +145,6 @@ func Parse(name string, text []byte, changes Changes) (Scenario, error) {
 	return s, s.validate()
 }
 
-// problems is the parser's list of errors.
 func problems(diags hcl.Diagnostics) error {
 	var errs []error
 	for _, d := range diags {
@@ -162,7 +157,7 @@ func problems(diags hcl.Diagnostics) error {
 	return errors.Join(errs...)
 }
 
-// unknown reports attributes and blocks that do not exist, with those that do.
+// unknown reports unknown attributes and blocks, with those allowed.
 func unknown(body *hclsyntax.Body) error {
 	var errs fields.Errors
 	check := func(path string, b *hclsyntax.Body, like any) {
@@ -205,11 +200,10 @@ func sorted(attributes hclsyntax.Attributes) []string {
 	return names
 }
 
-// Defaults.
 const (
 	defaultIntervalS = 20
 	defaultMaxS      = 300
-	defaultMoveS     = 5 // SpeCon: saving and resuming a job takes less than 5 s
+	defaultMoveS     = 5 // SpeCon: saving and resuming takes less than 5 s
 	defaultMedianS   = 200
 	defaultSigma     = 1
 	defaultSpread    = 0.5
@@ -218,7 +212,6 @@ const (
 	defaultNoise     = 0.01
 )
 
-// fill sets what was left out.
 func (s *Scenario) fill() {
 	or := func(x *float64, value float64) {
 		if *x == 0 {
@@ -253,7 +246,7 @@ func (s *Scenario) fill() {
 		or(&w.Spread, defaultSpread)
 		count(&w.Reports, defaultReports)
 		count(&w.Steps, defaultSteps)
-		given := func(x **float64, value float64) { // 0 is a value, too
+		given := func(x **float64, value float64) { // 0 is a value
 			if *x == nil {
 				*x = &value
 			}
@@ -263,7 +256,7 @@ func (s *Scenario) fill() {
 	}
 }
 
-// Most is how many jobs and nodes a scenario may have.
+// Most bounds jobs and nodes.
 const Most = 1_000_000
 
 func (s Scenario) validate() error {
@@ -362,7 +355,6 @@ func (s Scenario) validate() error {
 	return errs.Err()
 }
 
-// PoolCores is the sum of the nodes' cores.
 func (s Scenario) PoolCores() float64 {
 	sum := 0.0
 	for _, n := range s.Nodes {
@@ -371,7 +363,7 @@ func (s Scenario) PoolCores() float64 {
 	return sum
 }
 
-// Jobs makes the jobs and services of a seed, in order of arrival.
+// Jobs returns a seed's jobs and services, in order of arrival.
 func (s Scenario) Jobs(data fs.FS, seed uint64) ([]workload.Job, error) {
 	var all []workload.Job
 	for i, w := range s.Workloads {

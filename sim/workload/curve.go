@@ -10,15 +10,14 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// Curve is how a job's metric moves as its work gets done: straight lines between points.
-// The job reports at each point but the first.
+// Curve is a job's metric by work done, linear between points. The job reports at each point
+// but the first.
 type Curve struct {
 	Goal policy.Goal
-	X    []float64 // parts of the work that are done, from 0 to 1, rising
-	Y    []float64 // values there
+	X    []float64 // fractions of the work, rising from 0 to 1
+	Y    []float64 // values
 }
 
-// At returns the value at a part x of the work.
 func (c *Curve) At(x float64) float64 {
 	i, found := slices.BinarySearch(c.X, x)
 	switch {
@@ -33,9 +32,8 @@ func (c *Curve) At(x float64) float64 {
 	return c.Y[i-1] + float64(f*(c.Y[i]-c.Y[i-1]))
 }
 
-// Reach returns the part of the work after which the curve has first come so far: quality
-// is 0 for its first report, and 1 for its last. What was before the first report nobody
-// knows, neither here nor of a real job.
+// Reach returns the fraction of the work at which quality, 0 at the first report and 1 at the
+// last, is first reached. As for real jobs, nothing is known before the first report.
 func (c *Curve) Reach(quality float64) float64 {
 	first, last := c.Y[1], c.Y[len(c.Y)-1]
 	if first == last {
@@ -54,8 +52,8 @@ func (c *Curve) Reach(quality float64) float64 {
 	return 1
 }
 
-// Passes returns the part of the work after which a report has first been as good as a
-// value; 1 if none is.
+// Passes returns the fraction of the work at which a report first reaches the value, 1 if none
+// does.
 func (c *Curve) Passes(value float64) float64 {
 	for i := 1; i < len(c.X); i++ {
 		if c.Goal.Reached(c.Y[i], value) {
@@ -65,7 +63,7 @@ func (c *Curve) Passes(value float64) float64 {
 	return 1
 }
 
-// Span is how far the value moves from the beginning to the end.
+// Span is the distance between first and last value.
 func (c *Curve) Span() float64 {
 	span := c.Y[len(c.Y)-1] - c.Y[0]
 	if span < 0 {
@@ -74,18 +72,17 @@ func (c *Curve) Span() float64 {
 	return span
 }
 
-// shape is how a loss falls: from 1 towards 0.
+// shape is how a loss falls from 1 towards 0.
 type shape int
 
 const (
 	exponential shape = iota
 	hyperbolic
-	stepwise // exponential, and again after each of two drops of the learning rate
+	stepwise // exponential, with two drops of the learning rate
 	shapes
 )
 
-// fall returns a loss that falls from 1, after a part x of the work; speed is how often
-// it falls by e.
+// fall returns the loss after a fraction x of the work; speed is the number of falls by e.
 func (s shape) fall(x, speed float64) float64 {
 	switch s {
 	case hyperbolic:
@@ -103,8 +100,7 @@ func (s shape) fall(x, speed float64) float64 {
 	return exp(-speed * x)
 }
 
-// loss returns a curve that falls from one value to another, with a report for each of so
-// many equal parts of the work.
+// loss returns a curve with equidistant reports.
 func loss(s shape, speed, from, to float64, reports int) *Curve {
 	c := &Curve{Goal: policy.GoalMin, X: make([]float64, reports+1), Y: make([]float64, reports+1)}
 	end := s.fall(1, speed)
@@ -116,11 +112,9 @@ func loss(s shape, speed, from, to float64, reports int) *Curve {
 	return c
 }
 
-// Exponential returns a loss that falls from 1 towards 0, by e five times, with so many
-// reports.
+// Exponential returns a loss that falls from 1 towards 0, by e five times.
 func Exponential(reports int) *Curve { return loss(exponential, 5, 1, 0, reports) }
 
-// anyLoss draws a curve.
 func anyLoss(r *rand.Rand, reports int) *Curve {
 	s := shape(r.IntN(int(shapes)))
 	speed := between(r, 3, 12)
@@ -131,10 +125,9 @@ func anyLoss(r *rand.Rand, reports int) *Curve {
 	return loss(s, speed, from, from*between(r, 0.02, 0.4), reports)
 }
 
-// between draws a number from a range.
 func between(r *rand.Rand, lo, hi float64) float64 { return lo + float64(r.Float64()*(hi-lo)) }
 
-// Normal draws from the standard normal distribution, as the sum of twelve even ones.
+// Normal is approximately standard normal, the sum of twelve uniform numbers.
 func Normal(r *rand.Rand) float64 {
 	sum := -6.0
 	for range 12 {
@@ -143,8 +136,8 @@ func Normal(r *rand.Rand) float64 {
 	return sum
 }
 
-// exp is e to the power of x, the same to the last bit on each machine, which math.Exp is
-// not: there it is what the processor offers. It is right to ten digits for |x| < 100.
+// exp is bitwise reproducible on all machines, unlike math.Exp, and accurate to ten digits for
+// |x| < 100.
 func exp(x float64) float64 {
 	const halvings = 12
 	y, term, sum := x/(1<<halvings), 1.0, 1.0

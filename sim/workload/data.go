@@ -18,19 +18,17 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// ErrData is why a source cannot make jobs: its data is missing, or is not what it is to
-// be.
+// ErrData means that a source's data is missing or invalid.
 var ErrData = errors.New("the data cannot be used")
 
-// errNoData says that a source needs a directory of data, and none was named.
 var errNoData = fmt.Errorf("%w: no directory is named (-data, or data in the scenario)", ErrData)
 
-// Data is the directory of data: curves/, workloads/, traces/. Its zero value has none.
+// Data is the directory with curves/, workloads/ and traces/. The zero value has none.
 type Data struct{ FS fs.FS }
 
 const adaptdlLists = 4
 
-// table reads a CSV file with a header: one map from column to text for each row.
+// table reads the given columns of a CSV file with a header.
 func (d Data) table(name string, columns ...string) ([][]string, error) {
 	if d.FS == nil {
 		return nil, errNoData
@@ -63,7 +61,6 @@ func (d Data) table(name string, columns ...string) ([][]string, error) {
 	return out, nil
 }
 
-// number reads a field of a table.
 func number(name string, row int, text string) (float64, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil || !fields.Finite(x) {
@@ -72,15 +69,15 @@ func number(name string, row int, text string) (float64, error) {
 	return x, nil
 }
 
-// curve is a real one, with the application that it is of.
+// curve is a real curve of an application.
 type curve struct {
 	*Curve
 	application string
 	size        float64 // batches
 }
 
-// curves reads all curves in order of their names. Where a curve began is not in the data:
-// an accuracy at 0, an error rate where it was first seen or at 100, whichever is worse.
+// curves reads all curves, sorted by name. Initial values are not in the data: 0 for an
+// accuracy; for an error rate 100.
 func (d Data) curves() ([]curve, error) {
 	if d.FS == nil {
 		return nil, errNoData
@@ -126,14 +123,13 @@ func (d Data) curves() ([]curve, error) {
 	return out, nil
 }
 
-// hours is how many GPU-hours a job of an application takes, in the order of magnitude:
-// the middle of its category in Pollux (Qiao et al., OSDI 2021, §5.2), whose lists these are.
+// hours is the order of magnitude of a job's GPU-hours: the middle of its application's
+// category in Pollux (Qiao et al., OSDI 2021, §5.2), the source of the lists.
 func hours() map[string]float64 {
 	return map[string]float64{"cifar10": 0.3, "ncf": 0.3, "bert": 3, "deepspeech2": 3, "yolov3": 30, "imagenet": 300}
 }
 
-// consecutive returns where so many of a list begin. The jobs of a run follow each other
-// in the list, so that their arrivals are as they were.
+// consecutive draws the start of a run of consecutive entries, which keeps their arrivals.
 func (s Spec) consecutive(r *rand.Rand, of int) (int, error) {
 	if s.Jobs > of {
 		return 0, fmt.Errorf("%w: jobs must be ≤ %d, which the data has, got %d", ErrData, of, s.Jobs)
@@ -141,8 +137,7 @@ func (s Spec) consecutive(r *rand.Rand, of int) (int, error) {
 	return r.IntN(of - s.Jobs + 1), nil
 }
 
-// adaptdl takes jobs of an arrival list. A job of an application without a curve has one
-// that is drawn.
+// adaptdl takes jobs of an arrival list. Applications without a curve get a random one.
 func (s Spec) adaptdl(r *rand.Rand, data Data, list int) ([]Job, error) {
 	curves, err := data.curves()
 	if err != nil {
@@ -180,7 +175,6 @@ func (s Spec) adaptdl(r *rand.Rand, data Data, list int) ([]Job, error) {
 	return jobs, nil
 }
 
-// of returns the curves of an application.
 func of(all []curve, application string) []curve {
 	var out []curve
 	for _, c := range all {
@@ -191,8 +185,8 @@ func of(all []curve, application string) []curve {
 	return out
 }
 
-// alibaba takes pods of the trace, with the CPU and the time that they had. What they ran
-// is not in it: each has one of the real curves.
+// alibaba takes pods of the trace with their CPU and duration. The trace has no curves, so each
+// gets one of the real ones.
 func (s Spec) alibaba(r *rand.Rand, data Data) ([]Job, error) {
 	curves, err := data.curves()
 	if err != nil {
@@ -206,7 +200,7 @@ func (s Spec) alibaba(r *rand.Rand, data Data) ([]Job, error) {
 	var pods []Job
 	for i, row := range rows {
 		if row[2] == "" {
-			continue // it never ran
+			continue // never ran
 		}
 		var x [4]float64
 		for k, text := range row {

@@ -1,9 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package workload makes the jobs of a simulation: drawn from distributions, or taken
-// from real training curves, arrival lists and traces (package's directory of data, see
-// docs/sim.md). The same settings and seed give the same jobs.
+// Package workload generates a simulation's jobs, from distributions or from real training
+// curves, arrival lists and traces (see docs/sim.md), reproducibly by seed.
 package workload
 
 import (
@@ -13,20 +12,19 @@ import (
 	"slices"
 )
 
-// Job is a job as it is submitted.
 type Job struct {
 	ID   string
-	Kind string // the application, or the model
+	Kind string // application or model
 
-	ArriveS float64 // seconds since the run began
-	// WorkCPUS is what it has to do, in CPU-seconds that nobody disturbs.
+	ArriveS float64 // since the run's start
+	// WorkCPUS is its work in undisturbed CPU-seconds.
 	WorkCPUS float64
-	CapCores float64 // the most that it can use; 0 = all that a node has
-	AskCores float64 // what must be free on a node that takes it
-	Weight   float64 // its entitlement, relative to the others
+	CapCores float64 // the most it can use; 0 for the whole node
+	AskCores float64 // must be free on its node
+	Weight   float64 // relative entitlement
 
-	// Of a training job: it counts Steps, and reports along Curve with an error of Noise
-	// (σ, of the curve's span).
+	// Of a training job: it counts Steps, and reports along Curve with noise of σ = Noise,
+	// relative to the curve's span.
 	Steps      int
 	Curve      *Curve
 	Noise      float64
@@ -37,55 +35,51 @@ type Job struct {
 	Service *Service
 }
 
-// Service is what a service does.
 type Service struct {
-	ObjectiveS float64 // response time that is asked for, in seconds per batch
-	BatchCPUS  float64 // what a batch takes, in CPU-seconds
-	ForS       float64 // how long it runs, in seconds
+	ObjectiveS float64 // response-time target, in seconds per batch
+	BatchCPUS  float64 // of a batch
+	ForS       float64 // duration in seconds
 }
 
-// The sources of jobs.
 const (
-	Generated = "generated" // lognormal sizes, curves of three shapes
+	Generated = "generated" // lognormal sizes, three shapes of curves
 	AdaptDL   = "adaptdl"   // arrival lists with real curves
 	Alibaba   = "alibaba"   // pods of a production cluster, with real curves
-	Papers    = "papers"    // the models that the papers trained
+	Papers    = "papers"    // the papers' models
 )
 
-// Sources lists them.
 func Sources() []string { return []string{Generated, AdaptDL, Alibaba, Papers} }
 
-// Spec says what jobs to make.
+// Spec configures the jobs.
 type Spec struct {
 	Source string
-	Jobs   int // how many
+	Jobs   int
 
-	MedianCPUS float64 // the median of their work
-	Sigma      float64 // of the logarithm of the work (generated)
-	// OverS is the time over which they arrive, in seconds. 0: Spread times as long as the
-	// pool needs for all of their work.
+	MedianCPUS float64 // of their work
+	Sigma      float64 // of the work's logarithm (generated)
+	// OverS is the duration of the arrivals, in seconds. 0 for Spread times what the pool needs
+	// for all work.
 	OverS   float64
 	Spread  float64
-	At      []float64 // or when each of them arrives
-	Caps    []float64 // the most cores that a job can use, drawn; none = what the source says
-	Weights []float64 // entitlements, of which each job has one; none = 1
-	Asks    bool      // jobs ask for their cores (Alibaba), so that they may have to wait
+	At      []float64 // or explicit arrival times
+	Caps    []float64 // values of CapCores to draw from; none for the source's
+	Weights []float64 // entitlements to draw from; none for 1
+	Asks    bool      // jobs request their cores (Alibaba), so they may queue
 
 	Steps   int
-	Reports int     // of a curve that is drawn
-	Noise   float64 // σ, of the curve's span
-	Targets bool    // the jobs have an acceptable value and an objective
-	List    int     // of AdaptDL's lists, 1 to 4; 0 = by seed
+	Reports int     // of generated curves
+	Noise   float64 // σ, relative to the curve's span
+	Targets bool    // add an acceptable value and an objective
+	List    int     // AdaptDL's list, 1 to 4; 0 by seed
 
 	PoolCores float64 // of all nodes
 }
 
-// most is how many medians a job of a trace may have to do. Production has jobs of a
-// hundred days beside those of a minute; a node would see nothing else.
+// most bounds a traced job's work relative to the median: traces have jobs of 100 days beside
+// those of a minute, which a node would see nothing else of.
 const most = 20
 
-// Make returns the jobs in order of arrival. Data holds the real curves and traces; it
-// is asked for what the source needs only.
+// Make returns the jobs in order of arrival. Only the data that the source needs is read.
 func Make(s Spec, data Data, seed uint64) ([]Job, error) {
 	r := rand.New(rand.NewPCG(seed, 4))
 	jobs, err := s.draw(r, data, seed)
@@ -139,8 +133,7 @@ func (s Spec) draw(r *rand.Rand, data Data, seed uint64) ([]Job, error) {
 	return jobs, nil
 }
 
-// scale gives the jobs' work the median that is asked for. That of distributions has it
-// as it is.
+// scale sets the median of the work. Generated jobs have a median of 1.
 func (s Spec) scale(jobs []Job) {
 	median := 1.0
 	if s.Source != Generated {
@@ -156,7 +149,7 @@ func (s Spec) scale(jobs []Job) {
 	}
 }
 
-// arrive spreads the arrivals. What a list or trace has of bursts and lulls stays.
+// arrive spreads the arrivals, keeping a trace's bursts and lulls.
 func (s Spec) arrive(jobs []Job, r *rand.Rand) {
 	if len(s.At) > 0 {
 		for i := range jobs {
@@ -185,9 +178,8 @@ func (s Spec) arrive(jobs []Job, r *rand.Rand) {
 	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(a.ArriveS, b.ArriveS) })
 }
 
-// model is one that the papers trained: how its loss falls, its targets (TRADL), and how
-// much there is to do beside the others. The papers draw the curves and print no sizes:
-// those are ours.
+// model is one of the papers' models: its loss, its targets (TRADL) and relative size. The
+// papers plot curves but print no sizes, which are ours.
 type model struct {
 	name                  string
 	from, to              float64
@@ -209,8 +201,8 @@ func models() []model {
 	}
 }
 
-// papers takes the models in their order, a few times over, and each with a size of its
-// own: they were trained for different numbers of epochs.
+// papers repeats the models in order, with random sizes, as they were trained for different
+// numbers of epochs.
 func (s Spec) papers(r *rand.Rand) []Job {
 	all := models()
 	jobs := make([]Job, s.Jobs)

@@ -53,7 +53,7 @@ func TestCurve(t *testing.T) {
 	must.Eq(t, 1, flat.Reach(0.5))
 }
 
-// Curves that are drawn fall from the first value to the last, and quality comes with work.
+// Generated curves fall from first to last value, and quality rises with work.
 func TestAnyLoss(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyLoss(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), 50)
@@ -120,7 +120,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// The seed's jobs are pinned: a change to how they are made is to be seen.
+// Pins the jobs of a seed.
 func TestMake_pinned(t *testing.T) {
 	jobs, err := Make(spec(Generated), Data{}, 1)
 	must.NoError(t, err)

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package fake is a cluster for tests of `ebbtide top`: it speaks the part of Nomad's API
-// that is read, counts the requests, and can hang, refuse and lie.
+// Package fake is a Nomad API for tests of `ebbtide top`: it counts requests and can hang, deny
+// and return garbage.
 package fake
 
 import (
@@ -26,26 +26,25 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// Cluster is a cluster. It is an http.Handler. It is changed under its lock.
+// Cluster is an http.Handler. Lock it to change it.
 type Cluster struct {
 	sync.Mutex
 	Nodes    []*api.NodeListStub
 	Allocs   []*api.AllocationListStub
-	Statuses map[string]string // by allocation; what is not there is none of Ebbtide's
+	Statuses map[string]string // by allocation; others do not run under Ebbtide
 	History  map[string]string // by allocation
 	Claims   []move.Record
 
-	Hangs  map[string]bool // nodes that do not answer, and allocations whose history does not come
-	Broken map[string]bool // nodes and allocations of which Nomad cannot read files
-	Denied map[string]bool // "variables", "nodes", "histories", or namespaces in which no files may be read
-	Down   bool            // nothing answers
-	counts map[string]int
+	Hanging map[string]bool // unresponsive nodes, and allocations whose history hangs
+	Broken  map[string]bool // nodes and allocations whose files Nomad fails to read
+	Denied  map[string]bool // "variables", "nodes", "histories", or namespaces without read-fs
+	Down    bool            // every request fails
+	counts  map[string]int
 }
 
-// New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
-		Statuses: make(map[string]string), History: make(map[string]string), Hangs: make(map[string]bool), Broken: make(map[string]bool), Denied: make(map[string]bool),
+		Statuses: make(map[string]string), History: make(map[string]string), Hanging: make(map[string]bool), Broken: make(map[string]bool), Denied: make(map[string]bool),
 		counts: make(map[string]int),
 	}
 }
@@ -62,8 +61,8 @@ func (c *Cluster) Node(id, name string) *api.NodeListStub {
 	return n
 }
 
-// Task adds an allocation with one task, named as its job, and the status that the driver
-// would have written of it, which change may change.
+// Task adds an allocation with one task, named after its job, and its status, modified by
+// change.
 func (c *Cluster) Task(node, namespace, job string, change func(*status.Status)) (alloc string) {
 	now := time.Now().UTC()
 	alloc = fmt.Sprintf("%08x-0000-4000-8000-000000000000", len(c.Allocs)+1)
@@ -98,14 +97,13 @@ func (c *Cluster) Task(node, namespace, job string, change func(*status.Status))
 	}
 	data, err := s.Encode()
 	if err != nil {
-		panic(err) // the test's status is too large
+		panic(err) // the status is too large
 	}
 	c.Statuses[alloc] = string(data)
 	c.History[alloc] = history(now)
 	return alloc
 }
 
-// history is a curve that falls.
 func history(now time.Time) string {
 	var b strings.Builder
 	b.WriteString("time,cpu_s,step,total,value\n")
@@ -126,33 +124,32 @@ func Seat(s *status.Status, state seat.State, held, parked uint64) {
 	}
 }
 
-// Files is how many requests for a file have come.
+// Files counts the requests for files.
 func (c *Cluster) Files() int {
 	c.Lock()
 	defer c.Unlock()
 	return c.counts["cat"] + c.counts["stream"]
 }
 
-// Counts are the requests that have come, by the last fixed part of their path.
+// Counts returns the requests by the last fixed element of their path.
 func (c *Cluster) Counts() map[string]int {
 	c.Lock()
 	defer c.Unlock()
 	return maps.Clone(c.counts)
 }
 
-// ServeHTTP implements http.Handler.
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.Lock()
 	hang := c.serve(w, r)
 	c.Unlock()
 	if hang {
-		// Read first, so that the server sees the client leave.
+		// Drain the body, so that the server notices a disconnect.
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	}
 }
 
-// serve answers, or says that the request is to hang.
+// serve responds, or reports that the request hangs.
 func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 	if c.Down {
 		http.Error(w, "No cluster leader", http.StatusInternalServerError)
@@ -198,7 +195,6 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) (hang bool) {
 	return false
 }
 
-// file answers with a file, or says that the request is to hang.
 func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (hang bool) {
 	c.counts[how]++
 	var alloc *api.AllocationListStub
@@ -211,7 +207,7 @@ func (c *Cluster) file(w http.ResponseWriter, r *http.Request, how, id string) (
 	case alloc == nil:
 		http.Error(w, "Unknown allocation", http.StatusNotFound)
 		return false
-	case c.Hangs[alloc.NodeID], c.Hangs[id] && strings.HasSuffix(r.URL.Query().Get("path"), ".csv"):
+	case c.Hanging[alloc.NodeID], c.Hanging[id] && strings.HasSuffix(r.URL.Query().Get("path"), ".csv"):
 		return true
 	case c.Broken[alloc.NodeID], c.Broken[id]:
 		http.Error(w, "No path to node", http.StatusInternalServerError)
@@ -251,7 +247,6 @@ func answer(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// page answers with a page of a list.
 func page[T any](w http.ResponseWriter, r *http.Request, all []T) {
 	q := r.URL.Query()
 	from, _ := strconv.Atoi(q.Get("next_token"))

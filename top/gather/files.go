@@ -23,46 +23,44 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// maxHistory bounds what is read of a history, in bytes: some times what the driver writes.
+// maxHistory bounds a history, in bytes: several times what the driver writes.
 const maxHistory = 4 << 20
 
-// errNonsense says that a file was read, and is not what it should be.
-var errNonsense = errors.New("it is not what the driver writes")
+// errInvalid means that a file is not what the driver writes.
+var errInvalid = errors.New("not what the driver writes")
 
-// errSaid says that Nomad has answered with an error in the place of a file.
-var errSaid = errors.New("nomad cannot read it")
+// errFailed means that Nomad sent an error instead of a file, with status 200.
+var errFailed = errors.New("Nomad cannot read the file")
 
-// files reads files of allocations.
 type files struct{ client *api.Client }
 
-// status reads the private status of a task, where the task itself cannot write.
+// status reads a task's private status, which the task cannot write.
 func (f files) status(ctx context.Context, t top.Task) (*status.Status, error) {
 	data, err := f.read(ctx, "cat", t, path.Join(private.DirName, private.StatusName(t.Task)), nil, status.MaxStatus)
 	if err != nil {
 		return nil, fmt.Errorf("reading its status: %w", err)
 	}
 	if text := string(data); len(data) > 0 && data[0] != '{' && len(data) < 1000 {
-		// Nomad has begun its answer when it finds out that it cannot give it, and says why
-		// there.
+		// Nomad reports some errors in the body of a response that has begun with 200.
 		switch {
 		case missing(text):
 			return nil, fmt.Errorf("reading its status: %w", fs.ErrNotExist)
 		case strings.Contains(text, api.PermissionDeniedErrorContent):
-			return nil, fmt.Errorf("reading its status: %w: it needs read-fs in namespace %s", errDenied, t.Namespace)
+			return nil, fmt.Errorf("reading its status: %w: the token needs read-fs in namespace %s", errDenied, t.Namespace)
 		}
-		return nil, fmt.Errorf("reading its status: %w: %s", errSaid, text)
+		return nil, fmt.Errorf("reading its status: %w: %s", errFailed, text)
 	}
 	s, err := status.Decode(data)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("reading its status: %w: %w", errNonsense, err)
+		return nil, fmt.Errorf("reading its status: %w: %w", errInvalid, err)
 	case s.Alloc != t.Alloc:
-		return nil, fmt.Errorf("reading its status: %w: it is of another allocation", errNonsense)
+		return nil, fmt.Errorf("reading its status: %w: it belongs to another allocation", errInvalid)
 	}
 	return &s, nil
 }
 
-// history reads the whole history of a task. The task could have written it.
+// history reads a task's history, which the task may have forged.
 func (f files) history(ctx context.Context, t top.Task) ([]status.Row, error) {
 	data, err := f.read(ctx, "cat", t, historyPath(t), nil, maxHistory)
 	if err != nil {
@@ -71,9 +69,9 @@ func (f files) history(ctx context.Context, t top.Task) ([]status.Row, error) {
 	return status.ParseHistory(data), nil
 }
 
-// end reads the last bytes of the history of a task.
-func (f files) end(ctx context.Context, t top.Task, bytes int) ([]status.Row, error) {
-	// Frames carry their data in base64.
+// tail reads the last bytes of a task's history.
+func (f files) tail(ctx context.Context, t top.Task, bytes int) ([]status.Row, error) {
+	// Frames are base64 in JSON.
 	data, err := f.read(ctx, "stream", t, historyPath(t), url.Values{"origin": {"end"}, "offset": {strconv.Itoa(bytes)}, "follow": {"false"}}, 2*bytes+1<<16)
 	if err != nil {
 		return nil, fmt.Errorf("reading its history: %w", err)
@@ -89,7 +87,7 @@ func (f files) end(ctx context.Context, t top.Task, bytes int) ([]status.Row, er
 		case err != nil && len(text) == 0 && missing(string(data)):
 			return nil, fmt.Errorf("reading its history: %w", fs.ErrNotExist)
 		case err != nil:
-			return nil, fmt.Errorf("reading its history: %w: %w", errNonsense, err)
+			return nil, fmt.Errorf("reading its history: %w: %w", errInvalid, err)
 		}
 		text = append(text, frame.Data...)
 	}
@@ -97,14 +95,12 @@ func (f files) end(ctx context.Context, t top.Task, bytes int) ([]status.Row, er
 
 func historyPath(t top.Task) string { return path.Join("alloc", status.Dir, t.Task+".csv") }
 
-// read reads a file of at most limit bytes.
 func (f files) read(ctx context.Context, request string, t top.Task, file string, params url.Values, limit int) ([]byte, error) {
 	data, err := allocfs.Read(ctx, f.client, request, t.Namespace, t.Alloc, file, params, limit)
 	if errors.Is(err, private.ErrTooLarge) {
-		return nil, fmt.Errorf("%w: it has more than %d bytes", errNonsense, limit)
+		return nil, fmt.Errorf("%w: more than %d bytes", errInvalid, limit)
 	}
 	return data, denied(err, "read-fs in namespace "+t.Namespace)
 }
 
-// missing says whether an answer that has begun says that there is no such file.
 func missing(text string) bool { return allocfs.Missing(text[:min(len(text), 1000)]) }

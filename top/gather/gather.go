@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package gather reads what `ebbtide top` shows from Nomad's API: nodes, allocations, the
-// driver's status of each task, and the shim's variables.
+// tasks' statuses and the shim's claims.
 //
-// Nothing waits for a node that does not answer: each request has a deadline of its own,
-// what is left for such a node is put off, and what was read before is shown as stale. How
-// many files a refresh asks for is given by its caller; what is visible comes first, then
-// what was not read for longest.
+// An unresponsive node delays nothing else: requests have deadlines, further ones to that node
+// are postponed, and earlier data is shown as stale. The caller limits the files per refresh;
+// visible tasks come first, then those read longest ago.
 package gather
 
 import (
@@ -34,80 +33,76 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// Options say what is read.
 type Options struct {
 	Client    *api.Client
-	Namespace string // of the jobs; "" or "*": all that the token may read
-	Node      string // name, ID or beginning of an ID; "": all
-	Job       string // pattern of the jobs' IDs; "": all
+	Namespace string // of the jobs; "" or "*" for all
+	Node      string // name, ID or ID prefix; "" for all
+	Job       string // glob of job IDs; "" for all
 	Shim      memory.Store
 }
 
-// Times and bounds of what is asked.
 const (
-	// listEvery is how often nodes, allocations and moves are listed, at most for a tenth of
-	// the time. listWithin bounds each page, and the reading of all moves.
-	listEvery  = 5 * time.Second
-	listWithin = 10 * time.Second
-	pageSize   = 2000
-	// askWithin bounds a request for a file, and atATime how many are made side by side. A
-	// node is asked in lanes: one that hangs holds up no more than its own.
-	askWithin = 3 * time.Second
-	atATime   = 16
-	laneOf    = 25
-	// probeEvery is how often one task of a node is asked that does not answer.
-	probeEvery = 15 * time.Second
-	// curveEvery is how often a history is read again. It is the end of the file that is
-	// read for a row.
-	curveEvery = 10 * time.Second
-	tail       = 16 << 10
-	// curveWithin bounds the reading of a whole history.
-	curveWithin = 10 * time.Second
-	// hungFor is for how long a history is not read again that did not come.
-	hungFor = 5 * time.Minute
-	// A task without a status is none of Ebbtide's, or has just begun: it is asked again
-	// after silentFor, and at once while it is younger than young.
-	silentFor = time.Minute
-	young     = time.Minute
-	// old is the age from which on a status is shown as stale. The driver writes one at each
-	// of its decisions.
-	old = 10 * time.Minute
-	// mostEvents is how many of a task's events are kept; Nomad keeps ten.
-	mostEvents = 10
+	// listInterval applies to nodes, allocations and moves, and grows so that listing takes at
+	// most a tenth of the time. listTimeout bounds a page, and reading all moves.
+	listInterval = 5 * time.Second
+	listTimeout  = 10 * time.Second
+	pageSize     = 2000
+	// Files are requested maxParallel at a time. A node's requests are split into lanes of
+	// laneSize, so that a hanging node blocks only its lanes.
+	fileTimeout = 3 * time.Second
+	maxParallel = 16
+	laneSize    = 25
+	// An unresponsive node is probed with one file per probeInterval.
+	probeInterval = 15 * time.Second
+	// A sparkline is read from the last tailBytes of a history.
+	curveInterval = 10 * time.Second
+	tailBytes     = 16 << 10
+	curveTimeout  = 10 * time.Second
+	// hangBackoff postpones the next read of a history that hung.
+	hangBackoff = 5 * time.Minute
+	// A task without a status does not run under Ebbtide, or has just started: it is retried
+	// every noStatusRetry, and on each refresh within startGrace of its start.
+	noStatusRetry = time.Minute
+	startGrace    = time.Minute
+	// statusMaxAge is the age at which a status is stale. The driver writes one with each
+	// decision.
+	statusMaxAge = 10 * time.Minute
+	// Nomad keeps ten.
+	maxEvents = 10
 )
 
-// Gatherer reads a cluster, again and again. Only Curve may be called beside another method.
+// Gatherer reads a cluster repeatedly. Only Curve may be called concurrently with another
+// method.
 type Gatherer struct {
 	options Options
 	files   files
 	now     func() time.Time
 
-	listed  time.Time
-	took    time.Duration // to list everything
-	nodes   map[string]*node
-	tasks   map[top.Key]*task
-	moves   []top.Move
-	notes   []string // of the last listing
-	failing string   // why there is no newer listing
+	listedAt time.Time
+	listTook time.Duration // for a full listing
+	nodes    map[string]*node
+	tasks    map[top.Key]*task
+	moves    []top.Move
+	notes    []string // of the last listing
+	listErr  string   // why the last listing failed
 }
 
-// node is a node that runs Ebbtide's driver.
+// node is a node with Ebbtide's driver.
 type node struct {
 	top.Node
-	down    bool      // Nomad says that it is not there: it is not asked
-	probed  time.Time // when it was found not to answer; zero: it answers
-	problem string
+	down              bool      // per Nomad: send no requests
+	unresponsiveSince time.Time // when it was found unresponsive, zero if it responds
+	problem           string
 }
 
-// task is a running task of such a node; whether it is Ebbtide's its status tells.
+// task is a running task on such a node, under Ebbtide if it has a status.
 type task struct {
 	top.Task
-	asked  time.Time // zero: never
-	silent bool      // it had no status
-	curved time.Time // when its history was asked for last
+	requestedAt time.Time // zero for never
+	noStatus    bool
+	curveAt     time.Time // last request for its history
 }
 
-// New returns a Gatherer that has read nothing.
 func New(o Options) *Gatherer {
 	if o.Namespace == "" {
 		o.Namespace = api.AllNamespacesNamespace
@@ -115,27 +110,28 @@ func New(o Options) *Gatherer {
 	return &Gatherer{options: o, files: files{o.Client}, now: time.Now, nodes: make(map[string]*node), tasks: make(map[top.Key]*task)}
 }
 
-// Refresh reads at most budget files, those of the tasks in visible first, and returns what is
-// known then. It fails only if nothing was ever read.
+// Refresh reads at most budget files, visible tasks' first, and returns the current view. It
+// fails only if nothing was ever read.
 func (g *Gatherer) Refresh(ctx context.Context, visible []top.Key, budget int) (*top.View, error) {
-	if g.now().Sub(g.listed) >= max(listEvery, 10*g.took) {
+	if g.now().Sub(g.listedAt) >= max(listInterval, 10*g.listTook) {
 		if err := g.list(ctx); err != nil {
-			if g.listed.IsZero() || ctx.Err() != nil {
+			if g.listedAt.IsZero() || ctx.Err() != nil {
 				return nil, err
 			}
-			g.failing = fmt.Sprintf("the lists are of %s: %v", g.listed.UTC().Format(time.TimeOnly), err)
+			g.listErr = fmt.Sprintf("showing the listing of %s: %v", g.listedAt.UTC().Format(time.TimeOnly), err)
 		} else {
-			g.failing = ""
+			g.listErr = ""
 		}
 	}
-	g.ask(ctx, g.choose(visible, budget))
+	g.run(ctx, g.choose(visible, budget))
 	return g.view(), ctx.Err()
 }
 
-// mostCurves is how many tasks there may be so that All reads their histories as well.
-const mostCurves = 100
+// maxCurves is the number of tasks up to which All reads histories.
+const maxCurves = 100
 
-// All reads every task once, at most perSecond files in a second, and the curves of a few.
+// All reads every task once, at most perSecond files per second, and the curves if there are
+// few.
 func (g *Gatherer) All(ctx context.Context, perSecond int) (*top.View, error) {
 	for {
 		v, err := g.Refresh(ctx, nil, perSecond)
@@ -147,7 +143,7 @@ func (g *Gatherer) All(ctx context.Context, perSecond int) (*top.View, error) {
 			for _, t := range v.Tasks {
 				keys = append(keys, t.Key())
 			}
-			if len(keys) > mostCurves {
+			if len(keys) > maxCurves {
 				return v, nil
 			}
 			return g.Curves(ctx, keys), ctx.Err()
@@ -160,26 +156,25 @@ func (g *Gatherer) All(ctx context.Context, perSecond int) (*top.View, error) {
 	}
 }
 
-// Curves reads the ends of the histories of tasks.
+// Curves reads the tails of the tasks' histories.
 func (g *Gatherer) Curves(ctx context.Context, keys []top.Key) *top.View {
-	var all []*question
+	var all []*query
 	for _, k := range keys {
-		if t := g.tasks[k]; t != nil && !t.silent && t.Status != nil && t.Error == "" {
-			all = append(all, &question{task: t, history: true})
+		if t := g.tasks[k]; t != nil && !t.noStatus && t.Status != nil && t.Error == "" {
+			all = append(all, &query{task: t, history: true})
 		}
 	}
-	g.ask(ctx, all)
+	g.run(ctx, all)
 	return g.view()
 }
 
-// Curve reads the whole history of a task.
+// Curve reads a task's whole history.
 func (g *Gatherer) Curve(ctx context.Context, t top.Task) ([]status.Row, error) {
-	ctx, cancel := context.WithTimeout(ctx, curveWithin)
+	ctx, cancel := context.WithTimeout(ctx, curveTimeout)
 	defer cancel()
 	return g.files.history(ctx, t)
 }
 
-// list lists nodes, tasks and moves, side by side.
 func (g *Gatherer) list(ctx context.Context) error {
 	begun := g.now()
 	var nodes map[string]*node
@@ -199,7 +194,7 @@ func (g *Gatherer) list(ctx context.Context) error {
 	var records []top.Move
 	group.Go(func() error {
 		records, unknown = g.listMoves(inner)
-		return nil // who may not read variables sees everything else
+		return nil // a token without access to variables sees everything else
 	})
 	if err := group.Wait(); err != nil {
 		return err
@@ -210,28 +205,28 @@ func (g *Gatherer) list(ctx context.Context) error {
 	}
 	g.notes = nil
 	if unknown != nil {
-		g.notes = append(g.notes, "moves are not known: "+unknown.Error())
+		g.notes = append(g.notes, "cannot read moves: "+unknown.Error())
 	}
-	g.take(nodes, allocs)
-	g.moves, g.listed = moves, g.now()
-	g.took = g.listed.Sub(begun)
+	g.apply(nodes, allocs)
+	g.moves, g.listedAt = moves, g.now()
+	g.listTook = g.listedAt.Sub(begun)
 	return nil
 }
 
-// within asks for a page of a list.
-func within[T any](ctx context.Context, q *api.QueryOptions, list func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
+// listPage requests one page of a list.
+func listPage[T any](ctx context.Context, q *api.QueryOptions, list func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	return list(q.WithContext(ctx))
 }
 
-// listNodes returns the nodes that run Ebbtide's driver, and the names of all.
+// listNodes returns the nodes with Ebbtide's driver, and all nodes' names.
 func (g *Gatherer) listNodes(ctx context.Context) (ours map[string]*node, names map[string]string, err error) {
 	ours, names = make(map[string]*node), make(map[string]string)
 	q := &api.QueryOptions{PerPage: pageSize}
 	meant := false
 	for {
-		page, meta, err := within(ctx, q, g.options.Client.Nodes().List)
+		page, meta, err := listPage(ctx, q, g.options.Client.Nodes().List)
 		if err != nil {
 			return nil, nil, fmt.Errorf("listing the nodes: %w", denied(err, "node:read"))
 		}
@@ -249,13 +244,13 @@ func (g *Gatherer) listNodes(ctx context.Context) (ours map[string]*node, names 
 			continue
 		}
 		if g.options.Node != "" && !meant {
-			return nil, nil, fmt.Errorf("no node has the name %q or an ID that begins so", g.options.Node)
+			return nil, nil, fmt.Errorf("no node has the name or ID prefix %q", g.options.Node)
 		}
 		return ours, names, nil
 	}
 }
 
-// driverOf is what a node says of Ebbtide's driver; false where there is none.
+// driverOf returns what a node's attributes tell of Ebbtide's driver, false without it.
 func driverOf(n *api.NodeListStub) (top.Node, bool) {
 	out := top.Node{
 		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, NodePool: n.NodePool, State: n.Status,
@@ -282,15 +277,14 @@ func driverOf(n *api.NodeListStub) (top.Node, bool) {
 	return out, false
 }
 
-// listAllocs returns the running allocations of the namespaces, with the states and events
-// of their tasks.
+// listAllocs returns the running allocations, with task states and events.
 func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStub, err error) {
 	q := &api.QueryOptions{
 		Namespace: g.options.Namespace, PerPage: pageSize, Filter: `ClientStatus == "` + api.AllocClientStatusRunning + `"`,
 		Params: map[string]string{"task_states": "true", "resources": "false"},
 	}
 	for {
-		page, meta, err := within(ctx, q, g.options.Client.Allocations().List)
+		page, meta, err := listPage(ctx, q, g.options.Client.Allocations().List)
 		if err != nil {
 			return nil, fmt.Errorf("listing the allocations: %w", denied(err, "read-job"))
 		}
@@ -305,9 +299,9 @@ func (g *Gatherer) listAllocs(ctx context.Context) (all []*api.AllocationListStu
 	}
 }
 
-// listMoves returns the moves that are under way. Their nodes are told by their IDs.
+// listMoves returns the moves in progress, with node IDs.
 func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	records, err := memory.Claims{Store: g.options.Shim}.List(ctx)
 	if err != nil {
@@ -326,23 +320,22 @@ func (g *Gatherer) listMoves(ctx context.Context) ([]top.Move, error) {
 	return all, nil
 }
 
-// errDenied says that the token is not let in.
-var errDenied = errors.New("the token is not let in")
+var errDenied = errors.New("permission denied")
 
-// denied says what a token needs, where Nomad has not let it in.
+// denied names the capability missing for a 403.
 func denied(err error, needs string) error {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) && response.StatusCode() == http.StatusForbidden {
-		return fmt.Errorf("%w: it needs %s", errDenied, needs)
+		return fmt.Errorf("%w: the token needs %s", errDenied, needs)
 	}
 	return err
 }
 
-// take takes a listing over. What was read of tasks that are still there is kept.
-func (g *Gatherer) take(nodes map[string]*node, allocs []*api.AllocationListStub) {
+// apply replaces the listing and keeps what was read of remaining tasks.
+func (g *Gatherer) apply(nodes map[string]*node, allocs []*api.AllocationListStub) {
 	for id, n := range nodes {
 		if before := g.nodes[id]; before != nil {
-			n.probed, n.problem = before.probed, before.problem
+			n.unresponsiveSince, n.problem = before.unresponsiveSince, before.problem
 		}
 	}
 	g.nodes = nodes
@@ -369,30 +362,29 @@ func (g *Gatherer) take(nodes map[string]*node, allocs []*api.AllocationListStub
 	g.tasks = tasks
 }
 
-// events are the last ones of a task.
 func events(s *api.TaskState) []top.Event {
 	all := []top.Event{}
-	for _, e := range s.Events[max(0, len(s.Events)-mostEvents):] {
+	for _, e := range s.Events[max(0, len(s.Events)-maxEvents):] {
 		all = append(all, top.Event{Time: time.Unix(0, e.Time).UTC(), Type: e.Type, Message: cmp.Or(e.DisplayMessage, e.Message, e.DriverMessage)})
 	}
 	return all
 }
 
-// question is a file that is asked for, and the answer.
-type question struct {
+// query is a request for a file, and its result.
+type query struct {
 	*task
 	history bool
 
-	done   bool // it was asked
+	done   bool // it was sent
 	at     time.Time
-	said   *status.Status
+	status *status.Status
 	values []status.Number
 	err    error
 }
 
-// choose chooses what is asked for, at most budget files. Of a node that does not answer it
-// is one task, now and then; of one that is down nothing.
-func (g *Gatherer) choose(visible []top.Key, budget int) (all []*question) {
+// choose selects at most budget files: one per probeInterval for an unresponsive node, none for
+// a node that is down.
+func (g *Gatherer) choose(visible []top.Key, budget int) (all []*query) {
 	now := g.now()
 	probing := make(map[string]bool)
 	may := func(t *task) bool {
@@ -400,15 +392,15 @@ func (g *Gatherer) choose(visible []top.Key, budget int) (all []*question) {
 		switch {
 		case n == nil || n.down:
 			return false
-		case n.probed.IsZero():
+		case n.unresponsiveSince.IsZero():
 			return true
-		case probing[n.ID] || now.Sub(n.probed) < probeEvery:
+		case probing[n.ID] || now.Sub(n.unresponsiveSince) < probeInterval:
 			return false
 		}
 		probing[n.ID] = true
 		return true
 	}
-	// The budget of a single refresh is not spent on the same task twice.
+	// A budget is not spent twice on a task.
 	chosen := make(map[top.Key]bool)
 	for _, k := range visible {
 		t := g.tasks[k]
@@ -416,160 +408,157 @@ func (g *Gatherer) choose(visible []top.Key, budget int) (all []*question) {
 			continue
 		}
 		chosen[k] = true
-		all = append(all, &question{task: t})
-		if now.Sub(t.curved) >= curveEvery && len(all) < budget && t.Status != nil && !probing[t.NodeID] {
-			all = append(all, &question{task: t, history: true})
+		all = append(all, &query{task: t})
+		if now.Sub(t.curveAt) >= curveInterval && len(all) < budget && t.Status != nil && !probing[t.NodeID] {
+			all = append(all, &query{task: t, history: true})
 		}
 	}
 	var rest []*task
 	for k, t := range g.tasks {
-		if !chosen[k] && (!t.silent || now.Sub(t.asked) >= silentFor || now.Sub(t.Started) < young) {
+		if !chosen[k] && (!t.noStatus || now.Sub(t.requestedAt) >= noStatusRetry || now.Sub(t.Started) < startGrace) {
 			rest = append(rest, t)
 		}
 	}
 	slices.SortFunc(rest, func(a, b *task) int {
-		return cmp.Or(a.asked.Compare(b.asked), cmp.Compare(a.Alloc, b.Alloc), cmp.Compare(a.Task.Task, b.Task.Task))
+		return cmp.Or(a.requestedAt.Compare(b.requestedAt), cmp.Compare(a.Alloc, b.Alloc), cmp.Compare(a.Task.Task, b.Task.Task))
 	})
 	for _, t := range rest {
 		if len(all) >= budget {
 			break
 		}
 		if may(t) {
-			all = append(all, &question{task: t})
+			all = append(all, &query{task: t})
 		}
 	}
 	return all
 }
 
-// ask asks for files side by side, and takes the answers over.
-func (g *Gatherer) ask(ctx context.Context, all []*question) {
-	var lanes [][]*question
-	last := make(map[string]int) // lane of a node that has room
-	nodes := make(map[string]*asked)
+// run requests the files concurrently and applies the results.
+func (g *Gatherer) run(ctx context.Context, all []*query) {
+	var lanes [][]*query
+	last := make(map[string]int) // last lane of a node
+	nodes := make(map[string]*nodeResult)
 	for _, q := range all {
 		i, ok := last[q.NodeID]
-		if !ok || len(lanes[i]) >= laneOf {
+		if !ok || len(lanes[i]) >= laneSize {
 			i = len(lanes)
 			lanes = append(lanes, nil)
 			last[q.NodeID] = i
 		}
 		lanes[i] = append(lanes[i], q)
 		if nodes[q.NodeID] == nil {
-			nodes[q.NodeID] = new(asked)
+			nodes[q.NodeID] = new(nodeResult)
 		}
 	}
 	var group errgroup.Group
-	group.SetLimit(atATime)
+	group.SetLimit(maxParallel)
 	for _, lane := range lanes {
 		group.Go(func() error {
 			n := nodes[lane[0].NodeID]
 			for _, q := range lane {
-				if n.gone.Load() || ctx.Err() != nil {
+				if n.skip.Load() || ctx.Err() != nil {
 					return nil
 				}
-				if q.history && n.slow.Load() {
+				if q.history && n.skipHistories.Load() {
 					continue
 				}
-				q.answer(ctx, g.files, g.now)
-				n.take(q)
+				q.read(ctx, g.files, g.now)
+				n.add(q)
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // each question has its own error
+	_ = group.Wait() // each query keeps its own error
 	if ctx.Err() != nil {
-		return // what failed, failed because it was called off
+		return // cancelled requests prove nothing
 	}
 	for _, q := range all {
-		q.keep()
+		q.apply()
 	}
 	for id, said := range nodes {
 		n := g.nodes[id]
 		if n == nil {
 			continue
 		}
-		if problem := said.problem.Load(); problem != nil && (said.gone.Load() || !said.answers.Load()) {
-			n.probed, n.problem = g.now(), *problem
+		if problem := said.problem.Load(); problem != nil && (said.skip.Load() || !said.responds.Load()) {
+			n.unresponsiveSince, n.problem = g.now(), *problem
 		} else {
-			n.probed, n.problem = time.Time{}, ""
+			n.unresponsiveSince, n.problem = time.Time{}, ""
 		}
 	}
 }
 
-// asked is what the requests for the files of a node have shown of it.
-type asked struct {
-	answers atomic.Bool // for one task at least
-	refused atomic.Int32
-	gone    atomic.Bool // it is not asked any more
-	slow    atomic.Bool // it is not asked for histories any more
-	problem atomic.Pointer[string]
+// nodeResult is what the requests of a refresh show about a node.
+type nodeResult struct {
+	responds      atomic.Bool // for at least one task
+	failed        atomic.Int32
+	skip          atomic.Bool // send no more requests
+	skipHistories atomic.Bool // request no more histories
+	problem       atomic.Pointer[string]
 }
 
-// mostRefused is how many tasks of a node Nomad may fail to read before it is taken for the
-// node's fault: of a single one it may be the task's.
-const mostRefused = 3
+// maxFailed is the number of failed reads after which the node is at fault, not single tasks.
+const maxFailed = 3
 
-// take takes an answer over.
-func (a *asked) take(q *question) {
+func (a *nodeResult) add(q *query) {
 	hangs, refused := q.unreachable()
 	if q.history {
-		// A task can put a pipe in the place of its history: that must cost the others no more
-		// than one deadline.
-		a.slow.CompareAndSwap(false, hangs)
+		// A task can replace its history by a named pipe; that may cost others no more than one
+		// timeout.
+		a.skipHistories.CompareAndSwap(false, hangs)
 		return
 	}
 	if !hangs && !refused {
-		a.answers.Store(true)
+		a.responds.Store(true)
 		return
 	}
 	problem := q.err.Error()
 	a.problem.Store(&problem)
-	if hangs || a.refused.Add(1) >= mostRefused && !a.answers.Load() {
-		a.gone.Store(true)
+	if hangs || a.failed.Add(1) >= maxFailed && !a.responds.Load() {
+		a.skip.Store(true)
 	}
 }
 
-// answer asks for the file.
-func (q *question) answer(ctx context.Context, f files, now func() time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+func (q *query) read(ctx context.Context, f files, now func() time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, fileTimeout)
 	defer cancel()
 	q.done, q.at = true, now()
 	if q.history {
-		rows, err := f.end(ctx, q.Task, tail)
+		rows, err := f.tail(ctx, q.Task, tailBytes)
 		q.values, q.err = top.Values(rows), err
 		return
 	}
-	q.said, q.err = f.status(ctx, q.Task)
+	q.status, q.err = f.status(ctx, q.Task)
 }
 
-// keep takes the answer over.
-func (q *question) keep() {
+// apply stores the result in the task.
+func (q *query) apply() {
 	switch {
 	case !q.done:
 	case q.history:
-		// Without a history there is no curve, which is seen.
-		if q.curved = q.at; q.err == nil {
+		// A task without a history has no curve.
+		if q.curveAt = q.at; q.err == nil {
 			q.Values = q.values
 		} else if hangs, _ := q.unreachable(); hangs {
-			q.curved = q.at.Add(hungFor)
+			q.curveAt = q.at.Add(hangBackoff)
 		}
 	case errors.Is(q.err, fs.ErrNotExist):
-		q.asked, q.silent, q.Error = q.at, true, ""
+		q.requestedAt, q.noStatus, q.Error = q.at, true, ""
 	case q.err != nil:
-		q.asked, q.silent, q.Error = q.at, false, q.err.Error()
+		q.requestedAt, q.noStatus, q.Error = q.at, false, q.err.Error()
 	default:
-		q.asked, q.silent, q.Error, q.Read, q.Status = q.at, false, "", q.at, q.said
+		q.requestedAt, q.noStatus, q.Error, q.Read, q.Status = q.at, false, "", q.at, q.status
 	}
 }
 
-// unreachable says whether there was no answer, or one by which Nomad has not reached the
-// node, maybe.
-func (q *question) unreachable() (hangs, refused bool) {
+// unreachable reports whether the request hung, or failed in a way that may be the node's
+// fault.
+func (q *query) unreachable() (hangs, refused bool) {
 	var response api.UnexpectedResponseError
 	switch {
-	case q.err == nil, errors.Is(q.err, fs.ErrNotExist), errors.Is(q.err, errNonsense), errors.Is(q.err, errDenied):
+	case q.err == nil, errors.Is(q.err, fs.ErrNotExist), errors.Is(q.err, errInvalid), errors.Is(q.err, errDenied):
 		return false, false
-	case errors.Is(q.err, errSaid):
+	case errors.Is(q.err, errFailed):
 		return false, true
 	case errors.As(q.err, &response):
 		return false, response.StatusCode() >= http.StatusInternalServerError
@@ -577,20 +566,19 @@ func (q *question) unreachable() (hangs, refused bool) {
 	return true, false
 }
 
-// view is what is known now.
 func (g *Gatherer) view() *top.View {
 	now := g.now()
 	v := &top.View{
 		Time: now.UTC(), Address: g.options.Client.Address(), Nodes: []top.Node{}, Tasks: []top.Task{}, GPUs: []top.GPU{},
-		Moves: append([]top.Move{}, g.moves...), Notes: append([]string{}, g.notes...), Error: g.failing,
+		Moves: append([]top.Move{}, g.moves...), Notes: append([]string{}, g.notes...), Error: g.listErr,
 	}
 	newest := make(map[string]*status.Status)
 	for _, t := range g.tasks {
 		n := g.nodes[t.NodeID]
-		if n == nil || t.silent && t.Status == nil {
+		if n == nil || t.noStatus && t.Status == nil {
 			continue
 		}
-		if t.Status == nil && t.Error == "" && !n.down && n.probed.IsZero() {
+		if t.Status == nil && t.Error == "" && !n.down && n.unresponsiveSince.IsZero() {
 			v.Unread++
 			continue
 		}
@@ -598,14 +586,14 @@ func (g *Gatherer) view() *top.View {
 		switch {
 		case n.down:
 			shown.Stale, shown.Error = true, "node "+n.Name+" is "+n.State
-		case !n.probed.IsZero():
+		case !n.unresponsiveSince.IsZero():
 			shown.Stale, shown.Error = true, cmp.Or(t.Error, n.problem)
-		case t.silent:
-			shown.Stale, shown.Error = true, "its status is gone"
+		case t.noStatus:
+			shown.Stale, shown.Error = true, "its status has been removed"
 		case t.Error != "":
 			shown.Stale = true
-		case now.Sub(t.Status.Updated) > old:
-			shown.Stale, shown.Error = true, "its status is old: the plugin may not run"
+		case now.Sub(t.Status.Updated) > statusMaxAge:
+			shown.Stale, shown.Error = true, "its status is old: the driver plugin may not be running"
 		}
 		if shown.Values == nil {
 			shown.Values = []status.Number{}
@@ -617,13 +605,13 @@ func (g *Gatherer) view() *top.View {
 	}
 	for id, n := range g.nodes {
 		shown := n.Node
-		shown.Stale, shown.Error = n.down || !n.probed.IsZero(), n.problem
+		shown.Stale, shown.Error = n.down || !n.unresponsiveSince.IsZero(), n.problem
 		if s := newest[id]; s != nil {
 			shown.PoolCores, shown.Use, shown.Tasks, shown.Updated = s.Node.PoolCores, s.Node.Use, s.Node.Tasks, s.Updated
 			shown.Categories, shown.Classes = maps.Clone(s.Node.Counts), maps.Clone(s.Node.Classes)
 			shown.RemainingCPUS, shown.SavedS = s.Node.RemainingCPUS, s.Node.SavedS
 			shown.Policy, shown.Engine = cmp.Or(s.Policy, shown.Policy), cmp.Or(s.Engine, shown.Engine)
-			if g.now().Sub(s.Updated) > old {
+			if g.now().Sub(s.Updated) > statusMaxAge {
 				shown.Stale = true
 			}
 		}

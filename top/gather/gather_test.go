@@ -24,7 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/top/fake"
 )
 
-// reader returns a Gatherer of a cluster, and its clock, which stands still.
+// reader returns a Gatherer and its clock, which the test advances.
 func reader(t *testing.T, c *fake.Cluster, change func(*Options)) (g *Gatherer, later func(time.Duration)) {
 	t.Helper()
 	nomad := httptest.NewServer(c)
@@ -56,8 +56,8 @@ func TestRefresh(t *testing.T) {
 	c.Nodes = append(c.Nodes, &api.NodeListStub{ID: "ff00", Name: "plain", Status: api.NodeStatusReady, Drivers: map[string]*api.DriverInfo{"docker": {}}})
 	mlp := c.Task("aa11", "ml", "mlp", nil)
 	c.Task("bb22", "vision", "vae", func(s *status.Status) { fake.Seat(s, seat.Parked, 0, 408) })
-	delete(c.Statuses, c.Task("aa11", "ml", "web", nil)) // of another driver
-	c.Task("ff00", "ml", "other", nil)                   // on a node without Ebbtide
+	delete(c.Statuses, c.Task("aa11", "ml", "web", nil)) // another driver
+	c.Task("ff00", "ml", "other", nil)                   // a node without Ebbtide
 	c.Claims = []move.Record{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: mlp, Source: "aa11", Target: "bb22", Phase: "wait", Owner: "shim"}}
 
 	g, _ := reader(t, c, nil)
@@ -81,14 +81,13 @@ func TestRefresh(t *testing.T) {
 	must.Eq(t, "two", v.Moves[0].To)
 	must.Eq(t, 0, c.Counts()["unknown"])
 
-	// The JSON says everything again.
 	data, err := json.Marshal(v)
 	must.NoError(t, err)
 	var again top.View
 	must.NoError(t, json.Unmarshal(data, &again))
 	must.Eq(t, "mlp", again.Tasks[0].Job)
 
-	// The curve of a visible task is read, and not again at once.
+	// A visible task's curve is read, but not again at once.
 	v = refresh(t, g, []top.Key{v.Tasks[0].Key()}, 100)
 	must.Eq(t, 1, c.Counts()["stream"])
 	must.Eq(t, 64, len(v.Tasks[0].Values))
@@ -125,10 +124,9 @@ func TestRefresh_options(t *testing.T) {
 	}
 	g, _ := reader(t, c, func(o *Options) { o.Node = "three" })
 	_, err := g.Refresh(context.Background(), nil, 100)
-	must.ErrorContains(t, err, `no node has the name "three" or an ID that begins so`)
+	must.ErrorContains(t, err, `no node has the name or ID prefix "three"`)
 }
 
-// What may not be read is said, and everything else is shown.
 func TestRefresh_denied(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -138,11 +136,11 @@ func TestRefresh_denied(t *testing.T) {
 	g, _ := reader(t, c, nil)
 	v := refresh(t, g, nil, 100)
 	must.Len(t, 1, v.Notes)
-	must.StrContains(t, v.Notes[0], "moves are not known: the token is not let in: it needs the variables ebbtide/shim")
+	must.StrContains(t, v.Notes[0], "cannot read moves: permission denied: the token needs the variables ebbtide/shim")
 	must.Len(t, 2, v.Tasks)
 	must.False(t, v.Tasks[0].Stale)
 	must.True(t, v.Tasks[1].Stale)
-	must.StrContains(t, v.Tasks[1].Error, "it needs read-fs in namespace secret")
+	must.StrContains(t, v.Tasks[1].Error, "the token needs read-fs in namespace secret")
 	must.False(t, v.Nodes[0].Stale)
 
 	c.Lock()
@@ -150,10 +148,9 @@ func TestRefresh_denied(t *testing.T) {
 	c.Unlock()
 	g, _ = reader(t, c, nil)
 	_, err := g.Refresh(context.Background(), nil, 100)
-	must.ErrorContains(t, err, "listing the nodes: the token is not let in: it needs node:read")
+	must.ErrorContains(t, err, "listing the nodes: permission denied: the token needs node:read")
 }
 
-// Without a history a task has no curve, and is not stale for that.
 func TestRefresh_noHistory(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -178,13 +175,12 @@ func TestRefresh_noHistory(t *testing.T) {
 	must.Eq(t, 4, c.Counts()["stream"])
 }
 
-// Tasks that put pipes in the place of their histories cost one deadline, once in a while,
-// and no node is stale for that.
+// Histories replaced by named pipes cost one timeout now and then, and make no node stale.
 func TestRefresh_pipes(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
 	for i := range 10 {
-		c.Hangs[c.Task("aa11", "ml", fmt.Sprintf("job-%d", i), nil)] = true
+		c.Hanging[c.Task("aa11", "ml", fmt.Sprintf("job-%d", i), nil)] = true
 	}
 	g, later := reader(t, c, nil)
 	var keys []top.Key
@@ -196,12 +192,11 @@ func TestRefresh_pipes(t *testing.T) {
 	must.Eq(t, 20, c.Counts()["cat"])
 	must.False(t, v.Nodes[0].Stale)
 	must.False(t, v.Tasks[0].Stale)
-	later(curveEvery)
+	later(curveInterval)
 	must.Eq(t, 1, func() int { refresh(t, g, keys[:1], 100); return c.Counts()["stream"] }())
 }
 
-// A file that is not what the driver writes makes its task stale, and no other one.
-func TestRefresh_nonsense(t *testing.T) {
+func TestRefresh_invalid(t *testing.T) {
 	for name, file := range map[string]string{
 		"empty": "", "torn": `{"alloc": "x`, "another's": `{"alloc": "x"}`, "huge": "{" + strings.Repeat(" ", status.MaxStatus),
 		"numbers": `{"value": "x"}`,
@@ -214,13 +209,13 @@ func TestRefresh_nonsense(t *testing.T) {
 		v := refresh(t, g, nil, 100)
 		must.Len(t, 2, v.Tasks, must.Sprint(name))
 		must.True(t, v.Tasks[0].Stale, must.Sprint(name))
-		must.StrContains(t, v.Tasks[0].Error, errNonsense.Error(), must.Sprint(name))
+		must.StrContains(t, v.Tasks[0].Error, errInvalid.Error(), must.Sprint(name))
 		must.False(t, v.Tasks[1].Stale, must.Sprint(name))
 	}
 }
 
-// A node that hangs costs a refresh one deadline, its tasks are stale with what was read of
-// them before, and it is asked again, for one file, some time later.
+// A hanging node costs a refresh one timeout; its tasks are stale, and it is probed with one
+// file later.
 func TestRefresh_hangs(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -233,11 +228,11 @@ func TestRefresh_hangs(t *testing.T) {
 	must.Eq(t, 61, len(refresh(t, g, nil, 100).Tasks))
 
 	c.Lock()
-	c.Hangs["aa11"] = true
+	c.Hanging["aa11"] = true
 	c.Unlock()
 	before := c.Files()
 	v := refresh(t, g, nil, 100)
-	must.Eq(t, 4, c.Files()-before) // one for each lane of 60 tasks, and one of the other node
+	must.Eq(t, 4, c.Files()-before) // three lanes for 60 tasks, one file on the other node
 	for _, task := range v.Tasks {
 		must.Eq(t, task.Node == "one", task.Stale)
 		must.NotNil(t, task.Status)
@@ -250,16 +245,16 @@ func TestRefresh_hangs(t *testing.T) {
 	must.Eq(t, 1, c.Files()-before)
 
 	c.Lock()
-	clear(c.Hangs)
+	clear(c.Hanging)
 	c.Unlock()
-	later(probeEvery)
+	later(probeInterval)
 	before = c.Files()
 	must.False(t, refresh(t, g, nil, 100).Nodes[0].Stale)
 	must.Eq(t, 2, c.Files()-before)
 }
 
-// What Nomad says where a file should be, after a status of 200, as it does.
-func TestRefresh_said(t *testing.T) {
+// Errors that Nomad sends with status 200.
+func TestRefresh_errorBody(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
 	c.Node("bb22", "two")
@@ -272,12 +267,11 @@ func TestRefresh_said(t *testing.T) {
 	must.Len(t, 3, v.Tasks)
 	must.False(t, v.Tasks[0].Stale)
 	must.StrContains(t, v.Tasks[1].Error, "No path to node")
-	must.StrContains(t, v.Tasks[2].Error, "the token is not let in: it needs read-fs in namespace secret")
+	must.StrContains(t, v.Tasks[2].Error, "permission denied: the token needs read-fs in namespace secret")
 	must.False(t, v.Nodes[0].Stale)
 	must.True(t, v.Nodes[1].Stale)
 }
 
-// A task that Nomad cannot read is stale, and a node of which it cannot read any.
 func TestRefresh_broken(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
@@ -290,7 +284,7 @@ func TestRefresh_broken(t *testing.T) {
 	c.Broken["bb22"] = true
 	g, _ := reader(t, c, nil)
 	v := refresh(t, g, nil, 100)
-	must.Eq(t, 2+mostRefused, c.Files())
+	must.Eq(t, 2+maxFailed, c.Files())
 	must.Len(t, 12, v.Tasks)
 	must.False(t, v.Nodes[0].Stale)
 	must.True(t, v.Nodes[1].Stale)
@@ -299,7 +293,6 @@ func TestRefresh_broken(t *testing.T) {
 	}
 }
 
-// When Nomad does not answer any more, what was read is shown, and that it is old.
 func TestRefresh_down(t *testing.T) {
 	c := fake.New()
 	c.Down = true
@@ -316,26 +309,24 @@ func TestRefresh_down(t *testing.T) {
 	c.Lock()
 	c.Down = true
 	c.Unlock()
-	later(listEvery)
+	later(listInterval)
 	v := refresh(t, g, nil, 100)
 	must.Len(t, 1, v.Tasks)
 	must.True(t, v.Tasks[0].Stale)
-	must.StrContains(t, v.Error, "the lists are of ")
+	must.StrContains(t, v.Error, "showing the listing of ")
 }
 
-// A status that is older than any that the driver would leave is shown as stale.
 func TestRefresh_old(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
-	c.Task("aa11", "ml", "mlp", func(s *status.Status) { s.Updated = s.Updated.Add(-old - time.Minute) })
+	c.Task("aa11", "ml", "mlp", func(s *status.Status) { s.Updated = s.Updated.Add(-statusMaxAge - time.Minute) })
 	g, _ := reader(t, c, nil)
 	v := refresh(t, g, nil, 100)
 	must.True(t, v.Tasks[0].Stale)
 	must.True(t, v.Nodes[0].Stale)
 }
 
-// Of a thousand tasks a refresh reads no more than it may, the visible ones first, and all
-// in turn; the others do not make it any dearer.
+// A refresh of a thousand tasks stays within its budget, visible ones first and all in turn.
 func TestRefresh_thousand(t *testing.T) {
 	c := fake.New()
 	for n := range 20 {
@@ -368,7 +359,7 @@ func TestRefresh_thousand(t *testing.T) {
 	must.Len(t, 1000, v.Tasks)
 	oldest := slices.MinFunc(v.Tasks, func(a, b top.Task) int { return a.Read.Compare(b.Read) })
 	must.LessEq(t, 14*time.Second, g.now().Sub(oldest.Read))
-	// 21 seconds: lists at the first, and each five seconds after.
+	// 21 s: one listing at first, then every 5 s.
 	must.Eq(t, map[string]int{"nodes": 5, "allocations": 5, "variables": 5}, lists(c))
 }
 
@@ -379,8 +370,8 @@ func lists(c *fake.Cluster) map[string]int {
 	return counts
 }
 
-// A task without a status is asked once a minute, one that has just started each time.
-func TestRefresh_silent(t *testing.T) {
+// A task without a status is retried every minute, a new one on every refresh.
+func TestRefresh_noStatus(t *testing.T) {
 	c := fake.New()
 	c.Node("aa11", "one")
 	delete(c.Statuses, c.Task("aa11", "ml", "web", nil))
@@ -393,12 +384,12 @@ func TestRefresh_silent(t *testing.T) {
 	must.Eq(t, 1, asked())
 	later(2 * time.Second)
 	must.Eq(t, 0, asked())
-	later(silentFor)
+	later(noStatusRetry)
 	must.Eq(t, 1, asked())
 	c.Lock()
 	c.Allocs[0].TaskStates["web"].StartedAt = g.now()
 	c.Unlock()
-	later(listEvery)
+	later(listInterval)
 	must.Eq(t, 1, asked())
 	later(2 * time.Second)
 	must.Eq(t, 1, asked())

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package ui shows a View live in a terminal: keys in, lines out. What the lines say is
-// package top's.
+// Package ui shows a top.View live in a terminal. Package top renders the lines.
 package ui
 
 import (
@@ -20,39 +19,36 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// Source reads a cluster (package gather). Curve is called beside Refresh.
+// Source is implemented by package gather. Curve is called concurrently with Refresh.
 type Source interface {
 	Refresh(ctx context.Context, visible []top.Key, budget int) (*top.View, error)
 	Curve(ctx context.Context, t top.Task) ([]status.Row, error)
 }
 
-// Options say what is shown at first.
 type Options struct {
-	Address  string // of Nomad's API, to be shown until something was read
+	Address  string // of Nomad's API, shown until the first view
 	Query    top.Query
 	Interval time.Duration
-	// PerSecond is how many files may be read in a second.
+	// PerSecond limits the files read per second.
 	PerSecond int
 	ASCII     bool
 }
 
-// curveEvery is how often the curve of the task in the detail view is read again.
-const curveEvery = 5 * time.Second
+const curveInterval = 5 * time.Second
 
-// Run shows a cluster until the user quits or the context ends, which is no error.
+// Run shows a cluster until the user quits or the context ends, which is not an error.
 func Run(ctx context.Context, source Source, o Options, in io.Reader, out io.Writer) error {
-	// What is being read when the user quits is called off.
+	// Quitting cancels a read in progress.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	program := tea.NewProgram(newModel(ctx, source, o), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler())
 	_, err := program.Run()
 	if err != nil && (ctx.Err() == nil || !errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrProgramPanic)) {
-		return fmt.Errorf("the terminal: %w", err)
+		return fmt.Errorf("running the terminal UI: %w", err)
 	}
 	return nil
 }
 
-// screen is what is shown.
 type screen int
 
 const (
@@ -61,37 +57,36 @@ const (
 	help
 )
 
-// model is the state of the view. It is changed by Update only.
+// model is the Bubble Tea model.
 type model struct {
-	ctx    context.Context // of the program: Bubble Tea's commands are given none
+	ctx    context.Context // the program's: commands receive none
 	source Source
 	opts   Options
 	layout top.Layout
 	height int
 
-	view  *top.View // nil: nothing was read yet
-	err   error     // why not
+	view  *top.View // nil before the first read
+	err   error     // of the last read
 	query top.Query
 	tab   top.Tab
 
 	screen screen
 	typing bool // a filter
 	table  top.Table
-	cursor int // row of the table
-	first  int // row at the top
-	scroll int // line at the top, of the detail view and the help
+	cursor int // table row
+	first  int // first visible row
+	scroll int // first visible line of the detail view or help
 
-	task   *top.Task // in the detail view; it stays when the task is gone
-	gone   bool
-	curve  []status.Row
-	curved time.Time
+	task    *top.Task // in the detail view, kept when the task is gone
+	gone    bool
+	curve   []status.Row
+	curveAt time.Time
 }
 
 func newModel(ctx context.Context, source Source, o Options) model {
 	return model{ctx: ctx, source: source, opts: o, query: o.Query, layout: top.Layout{Width: 80, ASCII: o.ASCII}, height: 24}
 }
 
-// Messages of commands.
 type (
 	refreshed struct {
 		view *top.View
@@ -105,11 +100,9 @@ type (
 	}
 )
 
-// Init implements tea.Model.
 func (m model) Init() tea.Cmd { return m.refresh() }
 
-// refresh reads the cluster. There is one at a time: the next one begins an interval after
-// the last has ended.
+// refresh reads the cluster. Reads do not overlap.
 func (m model) refresh() tea.Cmd {
 	visible := m.visible()
 	budget := max(1, int(float64(m.opts.PerSecond)*m.opts.Interval.Seconds()))
@@ -119,7 +112,7 @@ func (m model) refresh() tea.Cmd {
 	}
 }
 
-// visible are the tasks on the screen: they are read first.
+// visible returns the tasks on the screen, which are read first.
 func (m model) visible() (keys []top.Key) {
 	if m.screen == detail && m.task != nil {
 		keys = append(keys, m.task.Key())
@@ -132,7 +125,6 @@ func (m model) visible() (keys []top.Key) {
 	return keys
 }
 
-// readCurve reads the whole curve of the task in the detail view.
 func (m model) readCurve() tea.Cmd {
 	task := *m.task
 	return func() tea.Msg {
@@ -141,17 +133,16 @@ func (m model) readCurve() tea.Cmd {
 	}
 }
 
-// Update implements tea.Model.
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.layout.Width, m.height = max(msg.Width, 1), max(msg.Height, 1)
 		m.fill()
 	case refreshed:
-		m.take(msg)
+		m.apply(msg)
 		next := tea.Tick(m.opts.Interval, func(time.Time) tea.Msg { return due{} })
-		if m.screen == detail && !m.gone && time.Since(m.curved) >= curveEvery {
-			m.curved = time.Now()
+		if m.screen == detail && !m.gone && time.Since(m.curveAt) >= curveInterval {
+			m.curveAt = time.Now()
 			return m, tea.Batch(next, m.readCurve())
 		}
 		return m, next
@@ -172,8 +163,7 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// take takes over what was read.
-func (m *model) take(r refreshed) {
+func (m *model) apply(r refreshed) {
 	if m.err = r.err; r.view == nil {
 		return
 	}
@@ -188,7 +178,7 @@ func (m *model) take(r refreshed) {
 	m.fill()
 }
 
-// fill makes the table anew. The cursor stays on its task, wherever that is now.
+// fill renders the table; the cursor stays on its task.
 func (m *model) fill() {
 	if m.view == nil {
 		return
@@ -206,7 +196,6 @@ func (m *model) fill() {
 	m.move(0)
 }
 
-// move moves the cursor, and the page with it.
 func (m *model) move(rows int) {
 	m.cursor = max(0, min(m.cursor+rows, len(m.table.Lines)-1))
 	m.first = min(m.first, m.cursor)
@@ -214,13 +203,11 @@ func (m *model) move(rows int) {
 	m.first = max(0, min(m.first, len(m.table.Lines)-m.page()))
 }
 
-// Lines above the rows of a table, and below.
+// Lines around the rows of a table.
 const above, below = 4, 1
 
-// page is how many rows fit on the screen.
 func (m model) page() int { return max(1, m.height-above-below) }
 
-// key does what a key stands for.
 func (m model) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	name := k.String()
 	switch {
@@ -261,14 +248,14 @@ func (m model) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	case "1", "2", "3", "4":
 		m.show(top.Tab(name[0] - '1'))
 	case "s":
-		m.query.Sort = after(top.Sorts(), m.query.Sort)
+		m.query.Sort = next(top.Sorts(), m.query.Sort)
 		m.fill()
 	case "r":
 		m.query.Reverse = !m.query.Reverse
 		m.fill()
 	case "n":
 		if m.view != nil {
-			m.query.Namespace = after(append([]string{"*"}, m.view.Namespaces()...), m.query.Namespace)
+			m.query.Namespace = next(append([]string{"*"}, m.view.Namespaces()...), m.query.Namespace)
 			m.fill()
 		}
 	case "/":
@@ -280,18 +267,16 @@ func (m model) key(k tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// after is the one that follows in a cycle; the first is taken for one that is not there.
-func after(all []string, one string) string {
+// next returns the next element, cyclically.
+func next(all []string, one string) string {
 	return all[(max(slices.Index(all, one), 0)+1)%len(all)]
 }
 
-// show shows another table.
 func (m *model) show(tab top.Tab) {
 	m.tab, m.cursor, m.first, m.table = tab, 0, 0, top.Table{}
 	m.fill()
 }
 
-// open shows the task at the cursor.
 func (m model) open() (tea.Model, tea.Cmd) {
 	if m.view == nil || m.cursor >= len(m.table.Lines) {
 		return m, nil
@@ -300,11 +285,10 @@ func (m model) open() (tea.Model, tea.Cmd) {
 	if t == nil {
 		return m, nil
 	}
-	m.screen, m.task, m.gone, m.curve, m.scroll, m.curved = detail, t, false, nil, 0, time.Now()
+	m.screen, m.task, m.gone, m.curve, m.scroll, m.curveAt = detail, t, false, nil, 0, time.Now()
 	return m, m.readCurve()
 }
 
-// typeFilter takes a key of a filter that is being typed.
 func (m *model) typeFilter(k tea.KeyPressMsg) {
 	switch k.String() {
 	case "enter":
@@ -323,7 +307,6 @@ func (m *model) typeFilter(k tea.KeyPressMsg) {
 	m.fill()
 }
 
-// keyDetail takes a key of the detail view or the help.
 func (m *model) keyDetail(name string) {
 	switch name {
 	case "esc", "left", "backspace", "enter", "?":
@@ -342,14 +325,13 @@ func (m *model) keyDetail(name string) {
 	m.scroll = max(0, min(m.scroll, len(m.body())-(m.height-1)))
 }
 
-// Attributes of text. Bubble Tea leaves out what the terminal has not, or NO_COLOR forbids;
-// nothing is said by them alone.
+// Bubble Tea drops attributes that the terminal lacks or NO_COLOR forbids; none carries
+// information alone.
 const (
 	bold, faint, reverse, red = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[31m"
 	plain                     = "\x1b[m"
 )
 
-// View implements tea.Model.
 func (m model) View() tea.View {
 	v := tea.NewView(strings.Join(m.lines(), "\n"))
 	v.AltScreen = true
@@ -357,7 +339,7 @@ func (m model) View() tea.View {
 	return v
 }
 
-// lines are those of the screen, as many as it has.
+// lines returns exactly as many lines as the screen has.
 func (m model) lines() []string {
 	var out []string
 	if m.screen == list {
@@ -374,7 +356,6 @@ func (m model) lines() []string {
 	return append(out, m.footer())
 }
 
-// text cuts a line to the width of the screen.
 func (m model) text(line string) string { return m.layout.Cut(line) }
 
 func (m model) listLines() []string {
@@ -406,7 +387,6 @@ func (m model) listLines() []string {
 	return out
 }
 
-// choice says what is shown, and in which order.
 func (m model) choice() string {
 	var b strings.Builder
 	for i, name := range top.Tabs() {
@@ -436,7 +416,7 @@ func (m model) choice() string {
 	return b.String()
 }
 
-// row is a line of the table. The one at the cursor is marked by a sign as well.
+// row renders a table line. The selected one also has a marker.
 func (m model) row(l top.Line, chosen bool) string {
 	text := l.Text
 	switch {
@@ -450,14 +430,13 @@ func (m model) row(l top.Line, chosen bool) string {
 	return text
 }
 
-// footer is the last line: what went wrong, or what the keys do.
 func (m model) footer() string {
 	keys := "q quit  ? help  enter detail  s sort  / filter  n namespace  g next table"
 	switch {
 	case m.typing:
-		keys = "type words; enter keeps them, esc clears them"
+		keys = "type words; enter applies them, esc clears them"
 	case m.screen == detail && m.gone:
-		keys = "the task does not run any more  esc back  q quit"
+		keys = "the task has stopped  esc back  q quit"
 	case m.screen != list:
 		keys = "esc back  up/down scroll  q quit"
 	case m.err != nil:
@@ -468,7 +447,7 @@ func (m model) footer() string {
 	return faint + m.text(keys) + plain
 }
 
-// body are the lines of the detail view or the help.
+// body returns the lines of the detail view or help.
 func (m model) body() []string {
 	if m.screen == detail && m.task != nil {
 		return m.view.Detail(m.task, m.curve, m.layout)
@@ -478,7 +457,7 @@ func (m model) body() []string {
 		out = append(out, m.text(line))
 	}
 	if m.view != nil && len(m.view.Notes) > 0 {
-		out = append(out, "", "Not known:")
+		out = append(out, "", "Unavailable:")
 		for _, note := range m.view.Notes {
 			out = append(out, m.layout.Wrap(note)...)
 		}
@@ -488,23 +467,23 @@ func (m model) body() []string {
 
 const helpText = `Keys
 
-  up, down, j, k      the row before, the next one; PgUp, PgDn, Home, End
-  enter               everything about a task: its curve, its events, why
-  esc                 back; in a table: no filter
-  g, Tab, 1 to 4      the next table, or one of them: tasks, nodes, GPUs, moves
+  up, down, j, k      previous or next row; also PgUp, PgDn, Home, End
+  enter               details of a task: its curve, events and decisions
+  esc                 back; in a table: clear the filter
+  g, Tab, 1 to 4      next table, or tasks, nodes, GPUs, moves
   s, r                sort by the next column; reverse the order
-  /                   filter: words that a task must have, such as a job, a node,
+  /                   filter: words that must match, such as a job, a node,
                       a metric, a rule, or late, stale, NL, parked
-  n                   the next namespace
+  n                   next namespace
   q, Ctrl-C           quit
 
 Columns
 
   STATE     NL growing, WL watching, CL converged; of a service G, S, B; late: its
-            fair share would have ended it by now; stale: it does not answer;
+            fair share would have finished it by now; stale: no recent data;
             move; of a shared GPU parked, paused, waiting, lost
-  END       expected end; FAIR: by how much later than with its fair share (+),
-            or sooner (-)
+  END       time to its expected end; FAIR: how much later (+) than with its
+            fair share, or sooner (-)
   CPU/LIM%  CPU used and limit, in percent of the node's pool
-  SAVED     by how much earlier tasks have ended than with their fair shares
-  LEFT      time that the pool needs for what is known to be left`
+  SAVED     time by which tasks ended earlier than with their fair shares
+  LEFT      time the pool needs for the known remaining work`

@@ -19,7 +19,6 @@ import (
 	"github.com/ebbtide/ebbtide/top"
 )
 
-// cluster is a Source that answers at once.
 type cluster struct {
 	view    *top.View
 	err     error
@@ -48,14 +47,13 @@ func tasks(n int) *top.View {
 	return v
 }
 
-// begin is a view of 80 columns by 24 lines.
+// begin is a view of 80 × 24.
 func begin(t *testing.T, c *cluster) model {
 	t.Helper()
 	m := newModel(context.Background(), c, Options{Interval: 2 * time.Second, PerSecond: 100, Query: top.Query{Sort: "job"}})
 	return reread(send(m, tea.WindowSizeMsg{Width: 80, Height: 24}))
 }
 
-// reread refreshes the view.
 func reread(m model) model { return send(m, m.refresh()()) }
 
 func send(m model, msgs ...tea.Msg) model {
@@ -66,7 +64,6 @@ func send(m model, msgs ...tea.Msg) model {
 	return m
 }
 
-// press sends keys; a name of more than one letter is one of the special ones.
 func press(m model, names ...string) model {
 	special := map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "up": tea.KeyUp, "down": tea.KeyDown, "end": tea.KeyEnd, "home": tea.KeyHome,
 		"pgdown": tea.KeyPgDown, "pgup": tea.KeyPgUp, "backspace": tea.KeyBackspace, "tab": tea.KeyTab}
@@ -82,7 +79,7 @@ func press(m model, names ...string) model {
 
 func shown(m model) string { return ansi.Strip(strings.Join(m.lines(), "\n")) }
 
-// A thousand tasks: a screen of them is shown, and is what is read first.
+// With a thousand tasks the visible ones are read first.
 func TestThousand(t *testing.T) {
 	c := &cluster{view: tasks(1000)}
 	m := begin(t, c)
@@ -98,7 +95,7 @@ func TestThousand(t *testing.T) {
 	m = press(m, "home", "pgdown", "down")
 	must.StrContains(t, shown(m), "> job-0020")
 
-	// The cursor stays on its task when the order changes, and when tasks come and go.
+	// The cursor follows its task.
 	m = press(m, "s", "s", "s", "s", "s", "s")
 	must.StrContains(t, shown(m), "sort: cpu")
 	must.StrContains(t, shown(m), "> job-0020")
@@ -107,14 +104,14 @@ func TestThousand(t *testing.T) {
 	must.StrContains(t, shown(m), "> job-0020")
 	c.view = tasks(3)
 	m = reread(m)
-	must.StrContains(t, shown(m), "> job-0000") // last by its use
+	must.StrContains(t, shown(m), "> job-0000") // lowest use
 	c.view = tasks(0)
-	must.StrContains(t, shown(reread(m)), "`ebbtide doctor`")
+	must.StrContains(t, shown(reread(m)), "No task runs under Ebbtide.")
 }
 
 func TestFilter(t *testing.T) {
 	m := press(begin(t, &cluster{view: tasks(100)}), "/", "0", "7", "q")
-	must.StrContains(t, shown(m), "filter: 07q_") // q is a letter here
+	must.StrContains(t, shown(m), "filter: 07q_") // a letter here
 	must.StrContains(t, shown(m), "none")
 	m = press(m, "backspace")
 	must.StrContains(t, shown(m), "job-0007")
@@ -131,7 +128,6 @@ func TestFilter(t *testing.T) {
 	must.StrContains(t, shown(m), "job-0001")
 }
 
-// The detail view stays when its task ends, and says so.
 func TestDetail(t *testing.T) {
 	c := &cluster{view: tasks(2)}
 	m := press(begin(t, c), "down", "enter")
@@ -139,16 +135,15 @@ func TestDetail(t *testing.T) {
 	c.view = tasks(1)
 	m = reread(m)
 	must.StrContains(t, shown(m), "vision/job-0001")
-	must.StrContains(t, shown(m), "the task does not run any more")
+	must.StrContains(t, shown(m), "the task has stopped")
 	m = press(m, "esc")
 	must.StrContains(t, shown(m), "> job-0000")
 	for _, tab := range []string{"2", "3", "4"} {
-		press(m, tab, "enter", "down", "up", "esc") // where there is nothing to open
+		press(m, tab, "enter", "down", "up", "esc") // nothing to open
 	}
 	must.StrContains(t, shown(press(m, "?")), "Columns")
 }
 
-// Without an answer the view says why, and what was read stays.
 func TestErrors(t *testing.T) {
 	c := &cluster{err: errors.New("connection \x1b refused")}
 	m := begin(t, c)
@@ -164,7 +159,6 @@ func TestErrors(t *testing.T) {
 	must.StrContains(t, shown(reread(m)), "job-0000")
 }
 
-// No terminal is too small.
 func TestSizes(t *testing.T) {
 	m := begin(t, &cluster{view: tasks(50)})
 	for width := 0; width < 90; width += 3 {

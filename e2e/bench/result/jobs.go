@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// Metrics are the runs of training jobs in one mode, for package metrics.
+// Metrics returns one mode's training runs for package metrics.
 func (e Experiment) Metrics(mode string) []metrics.Run {
 	var all []metrics.Run
 	for _, r := range e.Runs {
@@ -25,8 +25,8 @@ func (e Experiment) Metrics(mode string) []metrics.Run {
 	return all
 }
 
-// Summaries compare the runs of training jobs in one mode with those under none. Runs
-// whose counterpart is still to come are left out.
+// Summaries compares one mode's training runs with those under none, skipping runs without a
+// counterpart.
 func (e Experiment) Summaries(mode string) ([]metrics.Summary, error) {
 	runs := e.Metrics(mode)
 	type key struct {
@@ -42,9 +42,8 @@ func (e Experiment) Summaries(mode string) ([]metrics.Summary, error) {
 	return metrics.Summarize(runs, None, 1)
 }
 
-// CPU is how much CPU time the jobs of a variant's runs have used, of what the same jobs
-// did under none, for each seed. They do the same steps, so it says how fast the machine
-// was, and what their threads lost.
+// CPU returns, per seed, the CPU time of a variant's jobs relative to none's. As the steps are
+// the same, it reflects the machine's speed and the threads' losses.
 func (e Experiment) CPU(kase, mode, variant string) (ratios []float64) {
 	used := func(variant, mode string, seed uint64) (sum float64) {
 		for _, r := range e.Runs {
@@ -65,9 +64,9 @@ func (e Experiment) CPU(kase, mode, variant string) (ratios []float64) {
 	return ratios
 }
 
-// Disturbed names the runs in which something else used the machine, a line each.
+// Disturbed lists the runs in which other processes used the machine.
 func (e Experiment) Disturbed() []string {
-	const calm = 0.07 // Nomad and the plugin themselves use half of it
+	const calm = 0.07 // Nomad and the plugin use half of it
 	var lines []string
 	for _, r := range e.Runs {
 		used := 0.0
@@ -82,7 +81,7 @@ func (e Experiment) Disturbed() []string {
 	return lines
 }
 
-// JobText compares the runs of training jobs with those under none, as text.
+// JobText renders the comparison of training jobs with none.
 func JobText(e Experiment) (string, error) {
 	var b strings.Builder
 	for _, mode := range []string{"weight", "quota"} {

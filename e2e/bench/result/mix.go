@@ -9,33 +9,31 @@ import (
 	"strings"
 )
 
-// settling is how many windows after a join are the policy's to react in.
+// settling is the number of windows after a join in which the policy may react.
 const settling = 5
 
-// Mixed is how a run of all kinds went.
+// Mixed is the outcome of a run of all kinds.
 type Mixed struct {
-	// Parts of the windows in which a service met its target, by service: before
-	// the trainings joined, from then on, and from the sixth window on.
+	// Fractions of windows in which a service met its target: before the join, after it, and
+	// from the sixth window on.
 	Before, After, Later []float64
-	// Response times by service as a part of the objective, from the sixth window on.
+	// Response times relative to the objective, from the sixth window on.
 	Response []float64
-	// Parts of the pool that each training got after the join, all together, and
-	// the task that reports nothing.
+	// Fractions of the pool after the join: per training, in total, and of the silent task.
 	Training           []float64
 	TrainingSum, Quiet float64
-	// The pool idle while somebody was limited, on average and in the worst window;
-	// NaN = nobody was limited.
+	// Idle fraction of the pool while a task was limited, mean and worst; NaN if none was.
 	Idle, IdleWorst float64
-	Throttled       int // windows in which somebody was limited
+	Throttled       int // windows with a limited task
 	Windows         int // after the join
 }
 
-// Mix judges a run of all kinds.
+// Mix evaluates a run of all kinds.
 func Mix(r Run, cores float64) Mixed {
 	m := Mixed{Idle: math.NaN(), IdleWorst: math.NaN(), Quiet: math.NaN()}
 	join := len(r.Samples)
 	for k, s := range r.Samples {
-		// A window that began before the join belongs to neither side.
+		// A window across the join counts for neither side.
 		if s.T-s.Seconds >= float64(r.Joined) {
 			join = k
 			break
@@ -83,7 +81,7 @@ func Mix(r Run, cores float64) Mixed {
 	return m
 }
 
-// firstJoin is when the first of those that come later was submitted.
+// firstJoin is the first later submission.
 func (r Run) firstJoin() float64 {
 	first := float64(r.Joined)
 	for _, t := range r.Tasks {
@@ -94,7 +92,7 @@ func (r Run) firstJoin() float64 {
 	return first
 }
 
-// limited says whether somebody has less than Nomad asked for.
+// limited reports whether a task has less than its entitlement.
 func (r Run) limited(s Sample) bool {
 	for i, t := range s.Tasks {
 		if t.Limited(r.Tasks[i].Base) {
@@ -104,8 +102,8 @@ func (r Run) limited(s Sample) bool {
 	return false
 }
 
-// met is the part of the windows from a to b in which a service was not worse than
-// asked; windows without an answer do not count. NaN = there were none.
+// met is the fraction of windows a to b with answers in which a service met its objective; NaN
+// without any.
 func (r Run) met(task, a, b int) float64 {
 	var met, all float64
 	for w := a; w < b; w++ {
@@ -120,7 +118,6 @@ func (r Run) met(task, a, b int) float64 {
 	return met / all
 }
 
-// MixTables are those of one node with all kinds in one mode.
 func MixTables(e Experiment, mode string) []Table {
 	names := variants(e.Runs, Auto, "", mode)
 	if len(names) == 0 {
@@ -186,7 +183,6 @@ func MixTables(e Experiment, mode string) []Table {
 	return []Table{t, u}
 }
 
-// Tables are all tables of an experiment.
 func Tables(e Experiment) []Table {
 	var all []Table
 	for _, what := range []string{TRADL, DQoES, Auto} {

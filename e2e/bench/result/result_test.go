@@ -24,7 +24,7 @@ func TestTarget(t *testing.T) {
 	for part, want := range map[float64][2]float64{0.6: {3, 0.5}, 0.9: {2, 0.7}, 1: {1, 1}, 0: {9, 0}} {
 		value, at := Target(curve, part)
 		must.Eq(t, want, [2]float64{value, at})
-		must.LessEq(t, part*10, curve.Reached(value)) // it was reached by then
+		must.LessEq(t, part*10, curve.Reached(value)) // reached by then
 	}
 	must.Eq(t, 7.0, curve.Reached(2))
 	must.True(t, math.IsNaN(curve.Reached(0.5)))
@@ -69,8 +69,8 @@ func served(variant, mode string, seed uint64, objectives []float64, responses f
 }
 
 func TestServe(t *testing.T) {
-	// The first is satisfied from window 8 on; the second never, the third is better,
-	// the fourth gives no answers.
+	// The first is satisfied from window 8 on, the second never, the third exceeds, the fourth
+	// does not answer.
 	r := served("dqoes", "weight", 1, []float64{1, 0.1, 5, 3}, func(w, i int) float64 {
 		switch {
 		case i == 0 && w < 8:
@@ -90,7 +90,7 @@ func TestServe(t *testing.T) {
 	r.Mode = "quota"
 	must.InDelta(t, 3, Serve(r).LimitSpread, 1e-9)
 
-	// Three that become satisfied together: it is stable when their three windows are.
+	// Three satisfied together: stable after their three windows.
 	late := served("dqoes", "weight", 1, []float64{1, 1, 1}, func(w, _ int) float64 {
 		if w < 8 {
 			return 2
@@ -127,7 +127,6 @@ func TestClass(t *testing.T) {
 	must.Eq(t, "", class(math.NaN(), 1))
 }
 
-// training is a run of one job whose times are scaled.
 func training(variant, mode string, seed uint64, scale float64) Run {
 	return Run{What: TRADL, Variant: variant, Mode: mode, Seed: seed,
 		Tasks: []Task{
@@ -171,7 +170,7 @@ func TestServiceTables(t *testing.T) {
 	must.Eq(t, []string{"auto", "1.5 (2 … 1)", "0.5 (1 … 0)", "0", "2"}, tables[0].Rows[1][:5])
 	must.Eq(t, "SG SS", tables[0].Rows[1][9])
 	must.Eq(t, "Windows a run: 20 (3 ×).", tables[0].Notes[0])
-	must.Len(t, 0, ServiceTables(e, "quota")[1:]) // only what has no mode
+	must.Len(t, 0, ServiceTables(e, "quota")[1:]) // only those without a mode
 }
 
 func TestMix(t *testing.T) {
@@ -184,7 +183,7 @@ func TestMix(t *testing.T) {
 	for w := range 20 {
 		s := Sample{T: float64(2 * (w + 1)), Seconds: 2, Busy: 1.9}
 		p := 0.5
-		if w == 4 || w == 7 { // between submission and join; and after it
+		if w == 4 || w == 7 { // between submission and join, and after it
 			p = 2
 		}
 		s.Tasks = []Reading{{Alive: true, Cores: 0.5, Shares: 100, Answers: 3, Response: Number(p)}, {Alive: true, Cores: 0.4, Shares: 100}, {}}
@@ -216,7 +215,7 @@ func TestMix(t *testing.T) {
 	must.Len(t, 0, MixTables(e, "quota"))
 }
 
-// What is unknown survives the file.
+// Unknown values survive encoding.
 func TestJSON(t *testing.T) {
 	e := Experiment{Runs: []Run{{What: TRADL, Joined: Unknown(), Tasks: []Task{{Name: "a", Finished: Unknown(), Submitted: 1.5}}}}}
 	data, err := json.Marshal(e)
@@ -237,7 +236,7 @@ func TestJobText(t *testing.T) {
 		}}
 	}
 	e := Experiment{Setting: Setting{Cores: 2}, Runs: []Run{
-		run(None, "", 1, 10), run("auto", "weight", 1, 5), run("auto", "quota", 2, 5), // its none is still to come
+		run(None, "", 1, 10), run("auto", "weight", 1, 5), run("auto", "quota", 2, 5), // its none run is missing
 	}}
 	e.Runs[1].Other = 5
 	text, err := JobText(e)
@@ -249,7 +248,7 @@ func TestJobText(t *testing.T) {
 	must.StrNotContains(t, text, "2 jobs, none, seed 1: something")
 }
 
-// What is written can be read, and each run is a line of its own.
+// Output can be read back, a line per run.
 func TestEncode(t *testing.T) {
 	for _, runs := range [][]Run{nil, {{What: Train, Seed: 1, Joined: 1}}, {{What: Train, Seed: 1, Joined: 1}, {What: Train, Seed: 2, Joined: 1}}} {
 		e := Experiment{Setting: Setting{What: Train, Commit: "c"}, Runs: runs}

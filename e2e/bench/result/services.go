@@ -14,13 +14,13 @@ import (
 const (
 	// tolerance is DQoES's α.
 	tolerance = 0.1
-	// tail is how many windows at a run's end are judged.
+	// tail is the number of windows evaluated at a run's end.
 	tail = 5
-	// smooth is how many windows a class is taken from while a run is followed.
+	// smooth is the number of windows per class during a run.
 	smooth = 3
 )
 
-// class says how a response time compares with an objective; "" if it is unknown.
+// class compares a response time with an objective; "" if unknown.
 func class(response, objective float64) string {
 	switch {
 	case math.IsNaN(response):
@@ -33,7 +33,7 @@ func class(response, objective float64) string {
 	return "S"
 }
 
-// response is the mean of what a task's clients saw in the windows from a to b.
+// response is the mean over windows a to b.
 func (r Run) response(task, a, b int) float64 {
 	var sum, n float64
 	for _, s := range r.Samples[max(0, a):b] {
@@ -48,7 +48,7 @@ func (r Run) response(task, a, b int) float64 {
 	return sum / n
 }
 
-// cpu is what a task used in the windows from a to b, in cores.
+// cpu is the mean use over windows a to b, in cores.
 func (r Run) cpu(task, a, b int) float64 {
 	var used, all float64
 	for _, s := range r.Samples[max(0, a):b] {
@@ -60,7 +60,7 @@ func (r Run) cpu(task, a, b int) float64 {
 	return used / all
 }
 
-// services are the indices of a run's services.
+// services returns the indices of services.
 func (r Run) services() []int {
 	var is []int
 	for i, t := range r.Tasks {
@@ -71,8 +71,7 @@ func (r Run) services() []int {
 	return is
 }
 
-// Equal is the mean response time of all services over the first half of a run in
-// which they share alike.
+// Equal is the mean response of all services in the first half of a run with equal shares.
 func (r Run) Equal() float64 {
 	var sum, n float64
 	for _, i := range r.services() {
@@ -84,23 +83,23 @@ func (r Run) Equal() float64 {
 	return sum / n
 }
 
-// Served is how a run of services ended.
+// Served is the outcome of a run of services.
 type Served struct {
 	S, G, B, Unknown int
-	Classes          string // one letter for each service
-	// Stable is the window from which on the number of satisfied services stayed
-	// within one of what it was in the end; NaN = it did not.
+	Classes          string // a letter per service
+	// Stable is the window from which the number of satisfied services stays within one of its
+	// final value; NaN if it never does.
 	Stable float64
-	// Tightest says whether the service with the hardest objective had most CPU, over
-	// the second half.
+	// Tightest means that the service with the hardest objective had most CPU in the second
+	// half.
 	Tightest bool
-	// By how much the largest exceeds the smallest: of what the kernel had at the
-	// end, and of the CPU used over the second half: ten seconds are noisy.
+	// Relative excess of the largest over the smallest limit at the end, and CPU use in the
+	// second half, as ten seconds are noisy.
 	LimitSpread, CPUSpread float64
 	CPUPerAnswer           float64 // CPU-seconds
 }
 
-// Serve judges a run of services by the windows at its end.
+// Serve evaluates a run of services.
 func Serve(r Run) Served {
 	var o Served
 	n := len(r.Samples)
@@ -153,7 +152,7 @@ func Serve(r Run) Served {
 	return o
 }
 
-// stable looks for the window from which on the number of satisfied services stays.
+// stable returns the window from which the number of satisfied services is stable.
 func (r Run) stable(final int) float64 {
 	n := len(r.Samples)
 	from := n
@@ -175,7 +174,7 @@ func (r Run) stable(final int) float64 {
 	return float64(from)
 }
 
-// excess is by what part the largest exceeds the smallest.
+// excess is the relative excess of the largest over the smallest.
 func excess(values []float64) float64 {
 	if len(values) == 0 || !(slices.Min(values) > 0) {
 		return math.NaN()
@@ -183,7 +182,7 @@ func excess(values []float64) float64 {
 	return slices.Max(values)/slices.Min(values) - 1
 }
 
-// ServiceTables are those of DQoES in one mode, a table a case.
+// ServiceTables are DQoES's tables in one mode, one per case.
 func ServiceTables(e Experiment, mode string) []Table {
 	var tables []Table
 	for _, kase := range []string{Varied, Reachable, Unreachable} {
@@ -230,7 +229,7 @@ func ServiceTables(e Experiment, mode string) []Table {
 	return tables
 }
 
-// settled writes after how many windows runs were stable, and how many were not.
+// settled renders when runs became stable, and how many did not.
 func settled(windows []float64) string {
 	never := 0
 	var known []float64
@@ -250,7 +249,7 @@ func settled(windows []float64) string {
 	return spread(known, less, count)
 }
 
-// serviceNotes give the objectives, the length of the runs, and what a batch cost.
+// serviceNotes has objectives, run lengths and the cost of a batch.
 func serviceNotes(e Experiment, kase, mode string) []string {
 	var notes []string
 	windows := make(map[string]int)
@@ -270,7 +269,7 @@ func serviceNotes(e Experiment, kase, mode string) []string {
 	return append(notes, "CPU time of a batch, which no policy changes: "+strings.Join(text, ", ")+".")
 }
 
-// byCount writes how often there was what, the most frequent first.
+// byCount renders counts, largest first.
 func byCount(counts map[string]int) string {
 	keys := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		if d := counts[b] - counts[a]; d != 0 {

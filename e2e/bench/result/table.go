@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table for people.
 type Table struct {
 	Title  string
 	Header []string
@@ -19,7 +18,6 @@ type Table struct {
 	Notes  []string
 }
 
-// Markdown writes the table as in the documentation.
 func (t Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n| %s |\n|%s\n", t.Title, strings.Join(t.Header, " | "), strings.Repeat(" --- |", len(t.Header)))
@@ -32,7 +30,6 @@ func (t Table) Markdown() string {
 	return b.String()
 }
 
-// Text writes the table for a terminal.
 func (t Table) Text() string {
 	widths := make([]int, len(t.Header))
 	for _, row := range append([][]string{t.Header}, t.Rows...) {
@@ -59,7 +56,7 @@ func (t Table) Text() string {
 	return b.String()
 }
 
-// better says which end of a distribution is the good one.
+// better is the good end of a distribution.
 type better int
 
 const (
@@ -67,8 +64,7 @@ const (
 	more
 )
 
-// spread writes a distribution as median (best … worst). What is unknown is left
-// out, and its number told.
+// spread renders median (best … worst), and the number of unknown values.
 func spread(values []float64, good better, format func(float64) string) string {
 	s := SpreadOf(values)
 	if s.N == 0 {
@@ -90,14 +86,13 @@ func spread(values []float64, good better, format func(float64) string) string {
 
 func seconds(v float64) string { return fmt.Sprintf("%.1f s", v) }
 
-// change writes a change as a signed percentage.
 func change(v float64) string { return minus(fmt.Sprintf("%+.1f %%", 100*v)) }
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 
 func fine(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
 
-// count writes a number of things; the median of two may lie between two.
+// count renders a number; a median may be fractional.
 func count(v float64) string {
 	if v == math.Trunc(v) {
 		return fmt.Sprintf("%.0f", v)
@@ -105,16 +100,16 @@ func count(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// minus makes a minus sign of a hyphen.
+// minus replaces the hyphen by a minus sign.
 func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
 
-// Spread is the distribution of a figure over several runs.
+// Spread is a figure's distribution over runs.
 type Spread struct {
 	N                int
 	Min, Median, Max float64
 }
 
-// SpreadOf leaves out what is unknown.
+// SpreadOf skips unknown values.
 func SpreadOf(values []float64) Spread {
 	v := slices.DeleteFunc(slices.Clone(values), func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 	if len(v) == 0 {
@@ -128,8 +123,7 @@ func SpreadOf(values []float64) Spread {
 	return Spread{N: len(v), Min: v[0], Median: mid, Max: v[len(v)-1]}
 }
 
-// Change is by what part a time differs from another: −0.1 is 10 % sooner. NaN where one
-// of them is unknown.
+// Change is a time's relative change, negative if sooner; NaN if unknown.
 func Change(from, to float64) float64 {
 	if from <= 0 {
 		return math.NaN()

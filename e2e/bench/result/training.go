@@ -11,8 +11,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// Target is the least value of a curve up to a part of its steps: the curve has
-// reached it by then. At is the part of the steps at which it first does.
+// Target is the lowest value up to a fraction of the steps, and the fraction at which it is
+// first reached.
 func Target(curve mix.Curve, part float64) (value, at float64) {
 	value, at = math.NaN(), math.NaN()
 	if len(curve) == 0 {
@@ -30,11 +30,11 @@ func Target(curve mix.Curve, part float64) (value, at float64) {
 	return value, at
 }
 
-// toAcceptable and toObjective count from the job's submission.
+// toAcceptable and toObjective count from the submission.
 func (t Task) toAcceptable() float64 { return float64(t.AcceptableAt - t.Submitted) }
 func (t Task) toObjective() float64  { return float64(t.ObjectiveAt - t.Submitted) }
 
-// Makespan is the time until all trainings have reached their objectives.
+// Makespan is when all trainings have reached their objectives.
 func (r Run) Makespan() float64 {
 	end := math.NaN()
 	for _, t := range r.Tasks {
@@ -45,8 +45,7 @@ func (r Run) Makespan() float64 {
 	return end
 }
 
-// BusyBy is the part of the pool that the run's tasks used, and that anything on the
-// machine used, on average over the samples.
+// BusyBy is the mean fraction of the pool used by the tasks, and by the machine.
 func (r Run) BusyBy(cores float64) (tasks, machine float64) {
 	var all, own, busy float64
 	for _, s := range r.Samples {
@@ -59,8 +58,8 @@ func (r Run) BusyBy(cores float64) (tasks, machine float64) {
 	return own / all, busy / all
 }
 
-// TrainingTables are those of TRADL in one mode: against policy none, in which
-// targets are acted on as well, and against no targets, the paper's "NA".
+// TrainingTables are TRADL's tables in one mode, against policy none, which acts on targets
+// too, and against no targets, the paper's "NA".
 func TrainingTables(e Experiment, mode string) []Table {
 	var tables []Table
 	names := variants(e.Runs, TRADL, "", mode)
@@ -117,7 +116,6 @@ func TrainingTables(e Experiment, mode string) []Table {
 	return tables
 }
 
-// mean is the mean of a time over a run's trainings.
 func mean(r Run, of func(Task) float64) float64 {
 	var sum, n float64
 	for _, t := range r.Tasks {
@@ -129,8 +127,8 @@ func mean(r Run, of func(Task) float64) float64 {
 	return sum / n
 }
 
-// trainingNotes say how busy the pool was, how late Ebbtide saw the targets, and what
-// acceptable tasks had, by rule.
+// trainingNotes has the pool's use, the delay of Ebbtide's markers, and acceptable tasks' CPU
+// by rule.
 func trainingNotes(e Experiment, mode string, names []string) []string {
 	var busy, rules []string
 	var lags []float64

@@ -3,10 +3,9 @@
 
 //go:build linux
 
-// Command init is the first and only program of the virtual machine that
-// e2e/cgroup2 boots. It mounts what the tests need, runs /test with the
-// arguments in /args (one a line) in a cgroup such as a Nomad agent has, prints
-// the exit status behind a marker, and powers off.
+// Command init is the only program of e2e/cgroup2's virtual machine. It makes the mounts, runs
+// /test with the arguments in /args (one per line) in a cgroup like a Nomad agent's, prints the
+// exit status after a marker, and powers off.
 package main
 
 import (
@@ -21,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// marker precedes the exit status; e2e/cgroup2 looks for the same.
+// marker precedes the exit status, as in e2e/cgroup2.
 const marker = "EBBTIDE-GUEST-EXIT"
 
 func main() {
@@ -31,7 +30,7 @@ func main() {
 	}
 	fmt.Printf("\n%s %d\n", marker, code)
 	unix.Sync()
-	// Returning from here as process 1 would be a kernel panic; qemu leaves on either.
+	// Returning as process 1 would panic the kernel; qemu exits on either.
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package chart draws the demo's picture: a pair of runs side by side, with the
-// loss and the CPU of each job over time, and when each job was good and done.
+// Package chart draws the demo's picture: a pair of runs with each job's loss and CPU over
+// time, and when it was good and done.
 package chart
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/demo/result"
 )
 
-// Where the parts lie from left to right.
+// Horizontal layout.
 const (
 	leftX0, leftX1   = 64, 596
 	rightX0, rightX1 = 654, 1186
@@ -22,15 +22,14 @@ const (
 	betterX          = 1060
 )
 
-// Sizes from bottom to top.
+// Vertical layout.
 const (
 	barHeight, barGap     = 14, 3
-	rowHeight             = 2*(barHeight+barGap) + 10 // a job's two bars
+	rowHeight             = 2*(barHeight+barGap) + 10 // two bars per job
 	stripHeight, stripGap = 12, 3
 )
 
-// layout is where the parts lie from the bottom up. Bars and strips have a row for each
-// job.
+// layout is the vertical layout; bars and strips have a row per job.
 type layout struct {
 	barsTop                       float64
 	axisLabel, cpuBottom, cpuTop  float64
@@ -47,13 +46,13 @@ func layoutFor(jobs int) layout {
 	return l
 }
 
-// leastLeft is the bottom of the loss's logarithmic axis.
+// leastLeft is the bottom of the logarithmic loss axis.
 const leastLeft = 0.005
 
-// quality is the part that is marked.
+// quality is the marked fraction.
 const quality = 0.95
 
-// Draw returns a PNG of a pair.
+// Draw returns a PNG.
 func Draw(p result.Pair, e result.Experiment) (picture []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -78,10 +77,10 @@ type drawing struct {
 	layout
 	pair  result.Pair
 	cores float64
-	end   float64 // of the time axes, seconds
+	end   float64 // of the time axes, in seconds
 }
 
-// colourOf is a job's colour, the same in both runs.
+// colourOf is the same in both runs.
 func (d *drawing) colourOf(name string) color.NRGBA {
 	for i, j := range d.pair.With.Jobs {
 		if j.Name == name {
@@ -122,7 +121,7 @@ func (d *drawing) column(r result.Run, x0, x1 float64, title string) {
 	d.text("seconds since the first job was submitted", (x0+x1)/2, d.axisLabel, style{size: 12, colour: soft, centre: true})
 }
 
-// lossY is where a part of the loss lies: a logarithmic axis from 100 % down.
+// lossY is a position on the logarithmic axis from 100 % down.
 func (d *drawing) lossY(left float64) float64 {
 	f := math.Log(math.Max(left, leastLeft)/leastLeft) / math.Log(1.3/leastLeft)
 	return d.lossBottom + (d.lossTop-d.lossBottom)*math.Min(1, f)
@@ -147,7 +146,7 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 	}
 	for _, j := range r.Jobs {
 		var ps []pt
-		end := 0 // beyond it there is nothing but the axis
+		end := 0 // beyond it is only the axis
 		for i, q := range j.Curve {
 			left := j.Curve.Left(q.Value)
 			ps = append(ps, pt{px(q.T), d.lossY(left)})
@@ -158,7 +157,7 @@ func (d *drawing) loss(r result.Run, px func(float64) float64, x0, x1 float64) {
 		ps = ps[:end]
 		d.line(d.colourOf(j.Name), 2, thin(ps)...)
 	}
-	// The moments that the summary counts, on top of all curves.
+	// The summary's times, above all curves.
 	for _, j := range r.Jobs {
 		if t := j.Curve.Quality(quality); t != nil {
 			at := pt{px(*t), d.lossY(1 - quality)}
@@ -188,7 +187,7 @@ func (d *drawing) strips(r result.Run, px func(float64) float64, x0 float64) {
 	}
 }
 
-// cpu stacks what the jobs really used, in the order of their arrival.
+// cpu stacks the jobs' use, in order of arrival.
 func (d *drawing) cpu(r result.Run, px func(float64) float64, x0, x1 float64) {
 	d.text(fmt.Sprintf("CPU used, %% of the %g cores", d.cores), x0, d.cpuTop+9, style{size: 12.5, colour: soft})
 	py := func(share float64) float64 {
@@ -217,14 +216,13 @@ func (d *drawing) cpu(r result.Run, px func(float64) float64, x0, x1 float64) {
 	d.line(frame, 1, pt{x0, d.cpuTop}, pt{x0, d.cpuBottom}, pt{x1, d.cpuBottom})
 }
 
-// smooth is over how many seconds the use is averaged.
+// smooth is the averaging window, in seconds.
 const smooth = 2.0
 
-// Use is the part of the pool that a job used around a time, from the
-// CPU-seconds that were counted.
+// Use is the fraction of the pool that a job used around t, from its CPU-seconds.
 func Use(j result.Job, t, cores float64) float64 {
 	from, to := math.Max(t-smooth/2, j.Started), math.Min(t+smooth/2, j.Finished)
-	if !(to > from && t >= j.Started && t <= j.Finished) { // NaN is not
+	if !(to > from && t >= j.Started && t <= j.Finished) { // false for NaN
 		return 0
 	}
 	use := (counted(j, to) - counted(j, from)) / ((to - from) * cores)
@@ -234,7 +232,7 @@ func Use(j result.Job, t, cores float64) float64 {
 	return use
 }
 
-// counted interpolates the CPU-seconds that a job has used until a time.
+// counted interpolates a job's CPU-seconds.
 func counted(j result.Job, t float64) float64 {
 	before := result.Sample{T: j.Started}
 	for _, s := range j.Samples {
@@ -250,7 +248,7 @@ func counted(j result.Job, t float64) float64 {
 	return float64(before.CPU)
 }
 
-// bars show for each job how long it took under both policies.
+// bars show each job's duration under both policies.
 func (d *drawing) bars() {
 	type times struct{ done, good float64 }
 	took := func(r result.Run, name string) times {
@@ -312,7 +310,6 @@ func (d *drawing) bars() {
 	}
 }
 
-// change is the difference in words.
 func change(none, with float64) string {
 	c := with/none - 1
 	switch {
@@ -326,7 +323,7 @@ func change(none, with float64) string {
 	return fmt.Sprintf("%.0f %% later", 100*c)
 }
 
-// ticks are about n round numbers from 0 to the end.
+// ticks returns about n round numbers from 0 to end.
 func ticks(end float64, n int) []float64 {
 	if !(end > 0) || math.IsInf(end, 0) {
 		return []float64{0}
@@ -346,8 +343,8 @@ func ticks(end float64, n int) []float64 {
 	return out
 }
 
-// thin keeps, of the points that lie within half a point of the picture, the
-// first and the last: a line of thousands of reports draws no better.
+// thin keeps the first and last of points within half a point: thousands of reports draw no
+// better.
 func thin(ps []pt) []pt {
 	var out []pt
 	for i, q := range ps {

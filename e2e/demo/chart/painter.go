@@ -18,15 +18,13 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// Size of the picture in points; y grows upwards. It has twice as many pixels,
-// so that it is sharp on dense screens.
+// Size in points, y upwards; rendered with twice as many pixels for dense screens.
 const (
 	width = 1200
 	dpi   = 144
 )
 
-// Colours after Okabe and Ito: they can be told apart with every common colour
-// blindness.
+// The palette of Okabe and Ito, distinguishable with common colour blindness.
 var (
 	ink    = color.NRGBA{0x22, 0x26, 0x2b, 0xff}
 	soft   = color.NRGBA{0x5f, 0x66, 0x6e, 0xff}
@@ -44,7 +42,7 @@ var (
 	}
 )
 
-// tint is a part of a colour, the rest white.
+// tint mixes a colour with white.
 func tint(c color.NRGBA, part float64) color.NRGBA {
 	f := func(v uint8) uint8 { return uint8(255 - part*float64(255-int(v)) + 0.5) }
 	return color.NRGBA{f(c.R), f(c.G), f(c.B), 0xff}
@@ -70,11 +68,10 @@ func (p *painter) png() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// pt is a point of the picture.
 type pt struct{ x, y float64 }
 
-// points leaves out what is not finite and bounds the rest: the rasteriser below
-// would follow a line to infinity cell by cell.
+// points drops non-finite points and bounds the rest: the rasteriser would follow a line to
+// infinity.
 func points(ps []pt) []vg.Point {
 	out := make([]vg.Point, 0, len(ps))
 	bound := func(v float64) vg.Length { return vg.Length(math.Max(-width, math.Min(2*width, v))) }
@@ -114,7 +111,7 @@ func (p *painter) dot(c color.NRGBA, at pt, r float64) {
 	}
 }
 
-// style is how a text is set; the default is left-aligned on the base line.
+// style of text; the default is left-aligned on the baseline.
 type style struct {
 	size          float64
 	bold          bool
@@ -135,7 +132,7 @@ func (s style) text() text.Style {
 	return text.Style{Color: c, Font: f, Handler: plot.DefaultTextHandler}
 }
 
-// text draws a text and returns its width.
+// text returns the width.
 func (p *painter) text(txt string, x, y float64, s style) float64 {
 	ts := s.text()
 	w := float64(ts.Width(txt))

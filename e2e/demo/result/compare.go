@@ -9,7 +9,6 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// Metrics is what package metrics compares.
 func (r Run) Metrics(seed uint64, cores float64) metrics.Run {
 	out := metrics.Run{Scenario: "demo", Policy: r.Policy, Seed: seed, PoolCores: cores}
 	used := 0.0
@@ -25,7 +24,6 @@ func (r Run) Metrics(seed uint64, cores float64) metrics.Run {
 	return out
 }
 
-// Runs are all runs of an experiment.
 func (e Experiment) Runs() []metrics.Run {
 	var all []metrics.Run
 	for _, p := range e.Pairs {
@@ -34,17 +32,16 @@ func (e Experiment) Runs() []metrics.Run {
 	return all
 }
 
-// Comparison is what the summary shows of one pair of runs.
+// Comparison is the summary of a pair.
 type Comparison struct {
 	None, With metrics.Run
 	Summary    metrics.Summary // of With, against None
-	// Noise is by what part the first job's steps differed between the runs until the
-	// second one came: a lone job is not limited, so this is the machine's doing and not
-	// the policy's. NaN = unknown.
+	// Noise is the relative difference of the first job's steps until the second arrived: a
+	// lone job is not limited, so it is due to the machine. NaN if unknown.
 	Noise float64
 }
 
-// Compare compares the two runs of a pair. The error names figures that cannot be.
+// Compare compares a pair's runs. The error names impossible figures.
 func Compare(p Pair, cores float64) (Comparison, error) {
 	c := Comparison{None: p.None.Metrics(p.Seed, cores), With: p.With.Metrics(p.Seed, cores), Noise: noise(p)}
 	all, err := metrics.Summarize([]metrics.Run{c.None, c.With}, p.None.Policy, p.Seed)

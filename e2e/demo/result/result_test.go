@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// falling is a curve of n reports, one a second from t0 on: 1, 1/2, 1/3, …
+// falling has n reports, one per second from t0: 1, 1/2, 1/3, …
 func falling(t0 float64, n int) mix.Curve {
 	var out mix.Curve
 	for i := range n {

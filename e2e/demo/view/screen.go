@@ -11,32 +11,29 @@ import (
 	"time"
 )
 
-// Screen writes to a terminal, where the table is redrawn in place, or to a log,
-// where it is written as plain lines from time to time. Its methods may be called
-// from several goroutines.
+// Screen redraws a table in a terminal, or logs it now and then. It is safe for concurrent use.
 type Screen struct {
 	mu     sync.Mutex
 	out    io.Writer
-	live   bool       // a terminal that understands ANSI
-	colour bool       // and may be coloured
+	live   bool       // a terminal with ANSI support
+	colour bool       // with colours
 	size   func() int // columns of the terminal
 	table  []string   // as drawn
 	logged time.Duration
-	done   map[string]bool // jobs that the log has been told are done
+	done   map[string]bool // jobs logged as done
 }
 
-// plainEvery is how often a log gets the table.
+// plainEvery is the interval of the table in a log.
 const plainEvery = 5 * time.Second
 
-// NewScreen returns a Screen. size tells the terminal's width at any time.
+// NewScreen returns a Screen. size returns the terminal's width.
 func NewScreen(out io.Writer, live, colour bool, size func() int) *Screen {
 	return &Screen{out: out, live: live, colour: colour, size: size}
 }
 
-// Look is how things are drawn on this screen.
 func (s *Screen) Look() Look { return Look{Width: s.size(), Colour: s.colour} }
 
-// Logf writes a line above the table.
+// Logf prints a line above the table.
 func (s *Screen) Logf(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,13 +44,13 @@ func (s *Screen) Logf(format string, args ...any) {
 	_, _ = io.WriteString(s.out, text)
 }
 
-// Show shows a frame instead of the one before.
+// Show replaces the frame.
 func (s *Screen) Show(f Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live {
 		erase := s.erase()
-		// One column less: a full line would wrap on some terminals.
+		// One column less, as some terminals wrap full lines.
 		s.table = Table(f, Look{Width: max(1, s.size()-1), Colour: s.colour})
 		_, _ = io.WriteString(s.out, erase+s.draw())
 		return
@@ -71,14 +68,14 @@ func (s *Screen) Show(f Frame) {
 	}
 }
 
-// Settle leaves the last frame where it is and goes on below it.
+// Settle keeps the last frame and continues below.
 func (s *Screen) Settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.table, s.done = nil, nil
 }
 
-// erase moves to the table's first line and clears to the end of the screen.
+// erase clears from the table's first line.
 func (s *Screen) erase() string {
 	if len(s.table) == 0 {
 		return ""

@@ -12,10 +12,9 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// Below one of these differences two times of one run count as equal: reports,
-// starts and the machine's other work are not more exact.
+// Times that differ by less than both count as equal: measurements are not more exact.
 const (
-	even        = metrics.Slower // part of the time
+	even        = metrics.Slower // fraction of the time
 	evenSeconds = 0.3
 )
 
@@ -31,7 +30,7 @@ func verdictOf(none, with float64) int {
 	return 1
 }
 
-// measure is a time of a job that is compared.
+// measure is a compared time of a job.
 type measure struct {
 	title, short, name string
 	of                 func(metrics.Job) *float64 // the moment
@@ -42,7 +41,7 @@ var measures = []measure{
 	{"95 % of its quality after, s", "95 %", metrics.Quality95, func(j metrics.Job) *float64 { return j.Quality95S }},
 }
 
-// time is NaN if it is not known.
+// time is NaN if unknown.
 func (m measure) time(j metrics.Job) float64 {
 	if at := m.of(j); at != nil {
 		return *at - j.ArriveS
@@ -50,7 +49,7 @@ func (m measure) time(j metrics.Job) float64 {
 	return math.NaN()
 }
 
-// Summary compares the two runs of a pair as a text of several lines.
+// Summary compares a pair's runs in several lines.
 func Summary(c result.Comparison, look Look) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-*s %-8s", nameWidth, "", "")
@@ -91,7 +90,7 @@ func Summary(c result.Comparison, look Look) string {
 	return b.String()
 }
 
-// verdict names winners, losers and what is even.
+// verdict names winners and losers.
 func verdict(c result.Comparison, look Look) string {
 	var b strings.Builder
 	for _, m := range measures {
@@ -118,7 +117,7 @@ func verdict(c result.Comparison, look Look) string {
 	return b.String()
 }
 
-// used is the part of the pool that jobs used while any was there.
+// used is the fraction of the pool used while jobs were present.
 func used(r metrics.Run) float64 {
 	cpu := 0.0
 	for _, j := range r.Jobs {
@@ -127,7 +126,7 @@ func used(r metrics.Run) float64 {
 	return cpu / (cpu + r.IdleCPUS)
 }
 
-// busy says how far the machine was the jobs' own, and so how exact all this is.
+// busy says how exact the figures are, by other load on the machine.
 func busy(c result.Comparison) string {
 	const enough, alike, calm = 0.85, 0.05, 0.05
 	none, with := used(c.None), used(c.With)
@@ -149,7 +148,7 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// signed is a difference in per cent with its sign, and no "-0.0".
+// signed is a difference in per cent, without "-0.0".
 func signed(f float64) string {
 	if math.IsNaN(f) {
 		return "-"

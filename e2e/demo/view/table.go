@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package view is what the demo shows in a terminal: the live table and the
-// summary. What it shows is computed by pure functions; only Screen writes.
+// Package view renders the demo's live table and summary. Only Screen writes.
 package view
 
 import (
@@ -13,34 +12,32 @@ import (
 	"unicode/utf8"
 )
 
-// Frame is what is shown at one moment of a run.
+// Frame is the state at one moment of a run.
 type Frame struct {
 	Policy  string
 	Elapsed time.Duration // since the first submission
 	Cores   float64       // of the pool
-	Alpha   float64       // the policy's threshold; NaN or < 0 = none
+	Alpha   float64       // the policy's threshold; NaN or < 0 for none
 	Jobs    []Line
 }
 
-// Line is one job. Figures that are unknown are NaN.
+// Line is one job. Unknown figures are NaN.
 type Line struct {
 	Name        string
 	State       State
-	Wait        time.Duration // until it is submitted
-	Took        time.Duration // from its submission to its end
+	Wait        time.Duration // until its submission
+	Took        time.Duration // from submission to end
 	Category    string        // NL, WL, CL or ""
 	Metric      string
 	Value       float64
 	Step, Total float64
-	Ahead       float64 // CPU-seconds more than its fair share until now
+	Ahead       float64 // CPU-seconds beyond its fair share
 	Limit       float64 // fraction of the pool
 	Use         float64 // fraction of the pool
 }
 
-// State is where a job is in its life.
 type State int
 
-// States in their order.
 const (
 	Planned State = iota
 	Starting
@@ -48,13 +45,12 @@ const (
 	Done
 )
 
-// Look says how to draw.
 type Look struct {
-	Width  int  // of the terminal, in columns
-	Colour bool // ANSI colours may be used
+	Width  int  // columns
+	Colour bool // use ANSI colours
 }
 
-// Widths of the columns; what follows the name is right-aligned.
+// Column widths; columns after the name are right-aligned.
 const (
 	nameWidth    = 8
 	stateWidth   = 13
@@ -66,13 +62,12 @@ const (
 	mostBar      = 40
 )
 
-// column is a column of the table, and how much it matters: where the terminal
-// is narrow, those with the highest number go first.
+// column is a table column; narrow terminals drop the highest numbers first.
 type column struct {
 	title string
 	width int
 	left  bool
-	drop  int // 0 = never
+	drop  int // 0 for never
 	cell  func(Line) string
 }
 
@@ -88,7 +83,7 @@ func columns() []column {
 	}
 }
 
-// whileRunning leaves a cell empty when there is nothing to say any more, or yet.
+// whileRunning blanks a cell of jobs that are not running.
 func whileRunning(cell func(Line) string) func(Line) string {
 	return func(l Line) string {
 		if l.State != Running {
@@ -98,8 +93,7 @@ func whileRunning(cell func(Line) string) func(Line) string {
 	}
 }
 
-// fit chooses the columns for a width and says how wide the bar may be; 0 = no
-// room for one.
+// fit chooses columns for a width, and the bar's width, 0 for none.
 func fit(width int) (shown []column, bar int) {
 	shown = columns()
 	for {
@@ -123,7 +117,7 @@ func fit(width int) (shown []column, bar int) {
 	}
 }
 
-// Table draws a frame as lines that fit the width, without line ends.
+// Table renders a frame as lines without line ends.
 func Table(f Frame, look Look) []string {
 	shown, bar := fit(look.Width)
 	out := []string{clip(caption(f), look.Width)}
@@ -144,7 +138,7 @@ func Table(f Frame, look Look) []string {
 	return out
 }
 
-// row draws a job's line. Colours do not count as width.
+// row renders a job's line. Colours have no width.
 func row(l Line, shown []column, bar int, look Look) string {
 	var b strings.Builder
 	used := 0
@@ -173,7 +167,7 @@ func row(l Line, shown []column, bar int, look Look) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// drawBar shows the CPU that a job has, and by a mark the limit that it was given.
+// drawBar shows a job's CPU, with its limit marked.
 func drawBar(l Line, width int, look Look) string {
 	if l.State != Running || math.IsNaN(l.Use) {
 		return ""
@@ -194,7 +188,6 @@ func drawBar(l Line, width int, look Look) string {
 	return look.paint(colourOf(l), string(cells))
 }
 
-// caption is the line above the table.
 func caption(f Frame) string {
 	parts := []string{fmt.Sprintf("policy %s", f.Policy), clock(f.Elapsed), fmt.Sprintf("pool %g cores", f.Cores)}
 	if f.Alpha >= 0 {
@@ -213,8 +206,7 @@ func caption(f Frame) string {
 	return strings.Join(parts, " · ")
 }
 
-// Plain draws a frame for a log: one line for each job that has been submitted.
-// A job that is done is left out when told has its name.
+// Plain renders a frame for a log: a line per submitted job, except done ones already in told.
 func Plain(f Frame, told map[string]bool) []string {
 	var out []string
 	for _, l := range f.Jobs {
@@ -234,7 +226,6 @@ func Plain(f Frame, told map[string]bool) []string {
 	return out
 }
 
-// state is a job's state in a few letters.
 func state(l Line) string {
 	switch l.State {
 	case Planned:
@@ -268,7 +259,7 @@ func steps(l Line) string {
 	return fmt.Sprintf("%.0f/%.0f", l.Step, l.Total)
 }
 
-// clock is a duration in seconds, and minutes where there are any.
+// clock renders a duration.
 func clock(d time.Duration) string {
 	s := max(0, int(d.Round(time.Second)/time.Second))
 	if s < 60 {
@@ -277,7 +268,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-// figure is a number with a few significant digits; "-" when unknown.
+// figure renders significant digits, "-" if unknown.
 func figure(v float64, digits int) string {
 	if math.IsNaN(v) {
 		return "-"
@@ -292,7 +283,7 @@ func figure(v float64, digits int) string {
 	return fmt.Sprintf("%.*e", digits-1, v)
 }
 
-// ahead is a number of CPU-seconds with its sign; "-" when unknown.
+// ahead renders signed CPU-seconds, "-" if unknown.
 func ahead(v float64) string {
 	if math.IsNaN(v) {
 		return "-"
@@ -300,7 +291,7 @@ func ahead(v float64) string {
 	return fmt.Sprintf("%+.0f s", v)
 }
 
-// percent is a fraction in per cent; "-" when unknown.
+// percent renders a fraction, "-" if unknown.
 func percent(f float64) string {
 	if math.IsNaN(f) {
 		return "-"
@@ -310,7 +301,6 @@ func percent(f float64) string {
 
 func clamp(f float64) float64 { return max(0, min(1, f)) }
 
-// pad fills a text up to a width, and clips what is longer.
 func pad(s string, width int, left bool) string {
 	s = clip(s, width)
 	fill := strings.Repeat(" ", width-utf8.RuneCountInString(s))
@@ -320,7 +310,6 @@ func pad(s string, width int, left bool) string {
 	return fill + s
 }
 
-// clip cuts a text to a width.
 func clip(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s
@@ -356,7 +345,6 @@ func colourOf(l Line) string {
 	return ""
 }
 
-// paint colours a text, where colours may be used.
 func (l Look) paint(sgr, text string) string {
 	if !l.Colour || sgr == "" || text == "" {
 		return text

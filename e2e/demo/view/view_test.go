@@ -20,7 +20,7 @@ import (
 
 var nan = math.NaN()
 
-// golden compares with a file in testdata; UPDATE=1 rewrites it.
+// golden compares with testdata; UPDATE=1 rewrites it.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := "testdata/" + name
@@ -96,7 +96,7 @@ func TestFigures(t *testing.T) {
 	must.Eq(t, "  +0.0 %", signed(-1e-9))
 }
 
-// someRun has jobs that end and are good enough at these moments; NaN = never.
+// someRun has jobs with these ends and good times; NaN for never.
 func someRun(policy string, idle float64, times ...[2]float64) metrics.Run {
 	r := metrics.Run{Scenario: "demo", Policy: policy, Seed: 1, PoolCores: 2, IdleCPUS: idle}
 	for i, t := range times {
@@ -170,7 +170,7 @@ func TestScreenLog(t *testing.T) {
 	must.Eq(t, 0, show(plainEvery-time.Millisecond, Running))
 	must.Eq(t, 1, show(plainEvery, Running))
 	must.Eq(t, 1, show(2*plainEvery, Done))
-	must.Eq(t, 0, show(3*plainEvery, Done)) // it has been said
+	must.Eq(t, 0, show(3*plainEvery, Done)) // already logged
 	s.Settle()
 	must.Eq(t, 1, show(0, Running)) // the next run
 }

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package measure measures what a cluster costs the shim, in the process that calls it:
-// the shim's own code, at its own interfaces.
+// Package measure measures a cluster's cost for the shim's code, within its own process.
 package measure
 
 import (
@@ -31,46 +30,44 @@ import (
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
-// Options say what is measured.
 type Options struct {
 	Address   string // of the load generator
 	Seed      uint64
-	Events    int // in each pour; 0: only the list
-	Batch     int // allocations in one change
+	Events    int // per pour; 0 for the list only
+	Batch     int // allocations per change
 	Pours     int
 	Decisions int
-	Rebalance int // how often
+	Rebalance int // number of repetitions
 }
 
-// Report is what came out. Slices are distributions.
+// Report is the result. Slices are distributions.
 type Report struct {
 	Nodes  int `json:"nodes"`
 	Allocs int `json:"allocs"`
 	Jobs   int `json:"jobs"`
 
 	ListS   float64 `json:"list_s"`   // until everything is read
-	ModelS  float64 `json:"model_s"`  // with the model that is made of it
-	PeakMiB float64 `json:"peak_mib"` // of the process's memory, by then
+	ModelS  float64 `json:"model_s"`  // including the model
+	PeakMiB float64 `json:"peak_mib"` // of the process's memory by then
 
-	EventsPerS   []float64 `json:"events_per_s"` // of allocations and nodes, as Nomad sends them
-	EventBytes   float64   `json:"event_bytes"`  // of a payload, on average
-	EventCPUS    float64   `json:"event_cpu_s"`  // that an event takes of all of the process, on average
+	EventsPerS   []float64 `json:"events_per_s"` // of allocations and nodes
+	EventBytes   float64   `json:"event_bytes"`  // per payload, mean
+	EventCPUS    float64   `json:"event_cpu_s"`  // CPU per event, mean
 	PeakEventMiB float64   `json:"peak_event_mib"`
 
-	AskS  float64 `json:"ask_s"` // until all nodes have been asked how their tasks do
-	Known int     `json:"known"` // nodes of which something was learnt
-	// LoadsS is how long it takes to sum up what they said, once for all placements at a time.
+	AskS  float64 `json:"ask_s"` // until all summaries are read
+	Known int     `json:"known"` // nodes with a summary
+	// LoadsS is the time to compute all nodes' loads.
 	LoadsS float64 `json:"loads_s"`
 
 	PlaceS     []float64 `json:"place_s"`
-	PlaceCPUS  float64   `json:"place_cpu_s"` // that a decision takes of all of the process, on average
-	PlaceNodes []float64 `json:"place_nodes"` // that could take the task, of each decision
+	PlaceCPUS  float64   `json:"place_cpu_s"` // CPU per decision, mean
+	PlaceNodes []float64 `json:"place_nodes"` // feasible nodes per decision
 
 	RebalanceS []float64 `json:"rebalance_s"`
-	Moves      int       `json:"moves"` // that rebalancing would begin
+	Moves      int       `json:"moves"` // that rebalancing would start
 }
 
-// Run measures.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var r Report
 	client, err := api.NewClient(&api.Config{Address: o.Address})
@@ -89,7 +86,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 	r.ListS = time.Since(begun).Seconds()
-	state := cluster.Listed(listing)
+	state := cluster.FromListing(listing)
 	r.ModelS = time.Since(begun).Seconds()
 	r.Nodes, r.Allocs, r.Jobs = len(state.Nodes), len(state.Allocs), len(state.Jobs)
 	if r.PeakMiB, err = Peak(os.Getpid()); err != nil {
@@ -135,8 +132,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r, nil
 }
 
-// pour lets events come and applies them. It returns how long that took from the first
-// change on, and the bytes of the payloads.
+// pour requests events and applies them. It returns the time from the first change, and the
+// payloads' bytes.
 func pour(ctx context.Context, o Options, events *stream.Stream, state *cluster.State) (seconds float64, bytes int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -171,7 +168,7 @@ func pour(ctx context.Context, o Options, events *stream.Stream, state *cluster.
 	return time.Since(begun).Seconds(), bytes, <-poured
 }
 
-// Ask asks the generator to pour events, and returns when it has.
+// Ask makes the generator pour events, and waits.
 func Ask(ctx context.Context, address string, p nomad.Pour) error {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -193,8 +190,7 @@ func Ask(ctx context.Context, address string, p nomad.Pour) error {
 	return nil
 }
 
-// marked is what is remembered of the jobs when it was decided about all of them, which
-// is when rebalancing has most to do.
+// marked is job memory after decisions on all jobs, the worst case for rebalancing.
 func marked(state *cluster.State, seed uint64) map[cluster.JobKey]memory.Job {
 	r := rand.New(rand.NewPCG(seed, 1))
 	jobs := make(map[cluster.JobKey]memory.Job, len(state.Jobs))
@@ -205,7 +201,7 @@ func marked(state *cluster.State, seed uint64) map[cluster.JobKey]memory.Job {
 	return jobs
 }
 
-// place decides about trainings that are drawn at random.
+// place decides on random trainings.
 func place(r *Report, o Options, preview shim.Preview, state *cluster.State, nodes map[string]shim.Summary) {
 	random := rand.New(rand.NewPCG(o.Seed, 2))
 	var trainings []*cluster.Alloc
@@ -231,17 +227,16 @@ func place(r *Report, o Options, preview shim.Preview, state *cluster.State, nod
 	}
 }
 
-// cpu is what this process has used, in CPU-seconds. Who shares its cores does not change
-// it.
+// cpu is this process's use in CPU-seconds, independent of other load.
 func cpu() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0 // it fails for none but a bad argument
+		return 0 // only for a bad argument
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// Peak is the most memory that a process has had, in MiB.
+// Peak is a process's peak memory, in MiB.
 func Peak(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -15,17 +15,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
-// Options say what a cluster consists of.
+// Options describe a cluster.
 type Options struct {
 	Nodes     int
-	PerNode   int     // allocations on each node
-	Trainings float64 // part of the allocations that are Ebbtide's trainings, 0 to 1
+	PerNode   int     // allocations per node
+	Trainings float64 // fraction of allocations that are trainings
 	Seed      uint64
-	// Heartbeat is how often the stream says that it is there; 0 is as often as Nomad.
+	// Heartbeat is the stream's interval; 0 for Nomad's.
 	Heartbeat time.Duration
 }
 
-// Validate says what is wrong.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Nodes < 1 {
@@ -42,24 +41,23 @@ func (o Options) Validate() error {
 
 func (o Options) allocs() int { return o.Nodes * o.PerNode }
 
-// What the objects are alike in.
+// Common properties of objects.
 const (
 	version    = "1.11.2"
 	cores      = 64
-	mhz        = 2600 // of a core
+	mhz        = 2600 // per core
 	poolCores  = 60
-	perService = 10 // allocations of one service, about
+	perService = 10 // approximate allocations per service
 	trainingNS = "ml"
 	serviceNS  = "default"
 	task       = "main"
 	group      = "group"
 )
 
-// begun is when everything was made: long ago, so that nothing counts as new.
+// begun is long ago, so that nothing counts as new.
 var begun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// What a random number is drawn for; each object has numbers of its own, so that none
-// has to be kept.
+// Purposes of random numbers; each object has its own, so that nothing is stored.
 const (
 	drawNode = iota
 	drawAlloc
@@ -70,13 +68,13 @@ func (o Options) draw(what, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(o.Seed, uint64(what)<<48|uint64(i)))
 }
 
-// uuid makes an ID in which the number can be found again.
+// uuid encodes the number.
 func uuid(r *rand.Rand, i int) string {
 	a, b := r.Uint64(), r.Uint64()
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", uint32(i), a>>48, a>>32&0xffff, a>>16&0xffff, b&0xffffffffffff)
 }
 
-// number is that of an ID; false if it cannot be one of n.
+// number decodes an ID; false if it is not below n.
 func number(id string, n int) (int, bool) {
 	if len(id) != 36 {
 		return 0, false
@@ -89,7 +87,7 @@ func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 
 func (o Options) nodeID(i int) string { return uuid(o.draw(drawNode, i), i) }
 
-// alloc is what is drawn of an allocation.
+// alloc has an allocation's random properties.
 type alloc struct {
 	number   int
 	id       string
@@ -132,8 +130,7 @@ func (a alloc) kind() string {
 	return api.JobTypeService
 }
 
-// resources are those of a node with what the API's type leaves out, which is most of
-// it: one entry for each core.
+// resources include a node's entries per core, most of its size, which the API's type lacks.
 type resources struct {
 	api.NodeResources
 	Processors struct {
@@ -193,7 +190,6 @@ func drivers() map[string]*api.DriverInfo {
 	}
 }
 
-// nodeStub is a node as it is listed.
 type nodeStub struct {
 	api.NodeListStub
 	NodeResources resources
@@ -212,7 +208,7 @@ func (o Options) nodeStub(i int, index uint64) nodeStub {
 
 func datacenter(i int) string { return fmt.Sprintf("dc%d", 1+i%3) }
 
-// node is a node as it is read, and as events have it.
+// node is a node as read, and in events.
 type node struct {
 	api.Node
 	NodeResources resources
@@ -254,8 +250,7 @@ func (o Options) node(i int, index uint64, httpAddr string) node {
 	return n
 }
 
-// taskStates are those of an allocation: a service has its start behind it, a training
-// also what the driver has told since.
+// taskStates has a start event, and a training's driver events.
 func (a alloc) taskStates(extra int) map[string]*api.TaskState {
 	s := &api.TaskState{State: "running", StartedAt: begun.Add(time.Second)}
 	event := func(kind, says string, details map[string]string) {
@@ -284,7 +279,6 @@ func (a alloc) uses() *api.AllocatedResources {
 	}
 }
 
-// allocStub is an allocation as it is listed.
 func (o Options) allocStub(i int, index uint64) api.AllocationListStub {
 	a := o.alloc(i)
 	node := i / o.PerNode
@@ -296,7 +290,7 @@ func (o Options) allocStub(i int, index uint64) api.AllocationListStub {
 	}
 }
 
-// allocation is an allocation as events have it, with so many events of its task more.
+// allocation is an allocation in events, with extra task events.
 func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 	a := o.alloc(i)
 	node := i / o.PerNode
@@ -322,7 +316,6 @@ func (o Options) allocation(i int, index uint64, extra int) api.Allocation {
 	}
 }
 
-// job is a job as it is registered.
 func job(namespace, id string, index uint64) *api.Job {
 	j := api.NewBatchJob(id, id, "global", 50)
 	driver, config := "ebbtide", map[string]any{
@@ -351,7 +344,6 @@ func job(namespace, id string, index uint64) *api.Job {
 	return j
 }
 
-// jobStub is a job as it is listed.
 func jobStub(namespace, id string, index uint64) api.JobListStub {
 	s := api.JobListStub{
 		ID: id, Name: id, Namespace: namespace, Datacenters: []string{"dc*"}, Type: api.JobTypeService, Priority: 50, Status: "running",
@@ -367,7 +359,7 @@ func jobStub(namespace, id string, index uint64) api.JobListStub {
 	return s
 }
 
-// status is what the driver writes about a training: the whole node is in it.
+// status is the driver's for a training, with its node.
 func (o Options) status(a alloc, now time.Time) status.Status {
 	u := status.Unknown()
 	s := status.Status{
@@ -397,7 +389,6 @@ func (o Options) status(a alloc, now time.Time) status.Status {
 	return s
 }
 
-// specon is SpeCon's name of a category.
 func specon(category string) string {
 	return map[string]string{"NL": "PC", "WL": "WC", "CL": "CC"}[category]
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// controlPath is that of what is not Nomad's.
+// controlPath is not Nomad's.
 const controlPath = "/generator/"
 
-// Where events are asked for (POST), and what has been asked so far (GET).
+// Request events (POST), and read the requests so far (GET).
 const (
 	PourPath     = controlPath + "pour"
 	RequestsPath = controlPath + "requests"
@@ -29,8 +29,7 @@ type listener struct {
 	gone  <-chan struct{}
 }
 
-// stream sends what changes, a line for each change, from the moment on in which it was
-// opened.
+// stream sends a line per change after its opening.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	for _, topic := range r.URL.Query()["topic"] {
 		switch api.Topic(topic) {
@@ -71,15 +70,14 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Pour says which events come. All that are poured together are of allocations that
-// report anew, with an event of each node, as Nomad sends them when clients report.
+// Pour describes events to send: updates of allocations, with an event of each node, as Nomad
+// sends them.
 type Pour struct {
-	Events int     // how many
-	Batch  int     // allocations in one change; Nomad gathers what comes within 50 ms
-	Rate   float64 // events per second; 0: as fast as they are taken
+	Events int
+	Batch  int     // allocations per change; Nomad batches those within 50 ms
+	Rate   float64 // per second; 0 for as fast as possible
 }
 
-// Validate says what is wrong.
 func (p Pour) Validate() error {
 	if p.Events < 1 || p.Batch < 1 || !(p.Rate >= 0) {
 		return fmt.Errorf("events and batch must be ≥ 1 and the rate ≥ 0, got %+v", p)
@@ -87,7 +85,6 @@ func (p Pour) Validate() error {
 	return nil
 }
 
-// event is one as Nomad writes it.
 type event struct {
 	Topic      api.Topic
 	Type       string
@@ -98,8 +95,7 @@ type event struct {
 	Payload    map[string]any
 }
 
-// line is a change of the next allocations: an event of each, and one of each node on
-// which they are.
+// line is a change of the next allocations: an event for each, and for each of their nodes.
 func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err error) {
 	index := s.index.Add(1)
 	all := s.options.allocs()
@@ -110,7 +106,7 @@ func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err
 			break
 		}
 		i := *next % all
-		// Neighbours have one node; those that report at once are spread.
+		// Neighbours share a node; concurrent updates are spread.
 		*next += s.options.PerNode
 		if *next >= all {
 			*next = (*next + 1) % s.options.PerNode
@@ -125,7 +121,7 @@ func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err
 		s.mu.Unlock()
 		if node := i / s.options.PerNode; !seen[node] && len(list) < left {
 			seen[node] = true
-			n := s.options.node(node, firstIndex, address(node)+":4646") // this is no change of the node's own
+			n := s.options.node(node, firstIndex, address(node)+":4646") // the node itself is unchanged
 			list = append(list, event{Topic: api.TopicNode, Type: "AllocationUpdated", Key: n.ID, Index: index, Payload: map[string]any{"Node": n}})
 		}
 	}
@@ -136,11 +132,11 @@ func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err
 	return append(line, '\n'), len(list), err
 }
 
-// errNobody says that there is no stream to pour into.
+// errNobody means that no stream is open.
 var errNobody = errors.New("nobody follows the events")
 
-// Pour sends events into all open streams. Without a rate they are made before the first
-// one is sent, so that it is not their making that is measured.
+// Pour sends events to all streams. Without a rate they are generated in advance, so that only
+// sending is measured.
 func (s *Server) Pour(ctx context.Context, p Pour) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -176,7 +172,6 @@ func (s *Server) Pour(ctx context.Context, p Pour) error {
 	return nil
 }
 
-// send gives a line to all streams.
 func (s *Server) send(ctx context.Context, line []byte) error {
 	s.mu.Lock()
 	var all []*listener
@@ -198,7 +193,7 @@ func (s *Server) send(ctx context.Context, line []byte) error {
 	return nil
 }
 
-// pourRequest pours what a request asks for, and answers when all of it is sent.
+// pourRequest responds when all events are sent.
 func (s *Server) pourRequest(w http.ResponseWriter, r *http.Request) {
 	var p Pour
 	err := json.NewDecoder(r.Body).Decode(&p)

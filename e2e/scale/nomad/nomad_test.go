@@ -27,7 +27,6 @@ import (
 
 var small = Options{Nodes: 20, PerNode: 10, Trainings: 0.4, Seed: 7}
 
-// start serves a cluster.
 func start(t *testing.T, o Options) (*Server, *api.Client) {
 	t.Helper()
 	must.NoError(t, o.Validate())
@@ -43,7 +42,7 @@ func every(t *testing.T) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: api.AllNamespacesNamespace}).WithContext(t.Context())
 }
 
-// Nomad's own client reads what it answers, with what counts in it.
+// Nomad's client can read the responses.
 func TestServer_api(t *testing.T) {
 	s, client := start(t, small)
 	nodes, meta, err := client.Nodes().List(every(t))
@@ -89,7 +88,7 @@ func TestServer_api(t *testing.T) {
 	must.Eq(t, 0, s.Requests().Writes())
 }
 
-// Lists come in pages, compressed, and in one piece.
+// Lists are paged or whole, and compressed.
 func TestServer_pages(t *testing.T) {
 	_, client := start(t, small)
 	var ids []string
@@ -120,7 +119,7 @@ func TestServer_pages(t *testing.T) {
 	must.SliceEmpty(t, page)
 }
 
-// The same seed makes the same cluster, another one another.
+// Seeds determine the cluster.
 func TestServer_seed(t *testing.T) {
 	list := func(o Options) []*api.AllocationListStub {
 		_, client := start(t, o)
@@ -134,7 +133,7 @@ func TestServer_seed(t *testing.T) {
 	must.NotEq(t, list(small)[0].ID, list(other)[0].ID)
 }
 
-// Objects are about as large as those of Nomad 1.11.2, on a node of 64 cores.
+// Objects have about the size of Nomad 1.11.2's, on a node of 64 cores.
 func TestServer_sizes(t *testing.T) {
 	s, _ := start(t, small)
 	size := func(path string) int {
@@ -153,7 +152,7 @@ func TestServer_sizes(t *testing.T) {
 	must.Between(t, 12_000, len(line), 30_000)
 }
 
-// The shim's own code makes of it the cluster that was asked for, and follows it.
+// The shim's code reads the expected cluster, and follows it.
 func TestServer_shim(t *testing.T) {
 	s, client := start(t, small)
 	events, err := stream.Open(t.Context(), stream.Nomad(client, cluster.Topics()...), time.Minute)
@@ -162,15 +161,15 @@ func TestServer_shim(t *testing.T) {
 	listing, err := cluster.List(t.Context(), client)
 	must.NoError(t, err)
 	state := cluster.New()
-	state.Become(cluster.Listed(listing))
+	state.Replace(cluster.FromListing(listing))
 	must.MapLen(t, small.Nodes, state.Nodes)
 	must.MapLen(t, 200, state.Allocs)
 	must.MapLen(t, len(s.trainings), state.Jobs)
 	for _, n := range state.Nodes {
-		must.True(t, n.Takes)
+		must.True(t, n.Schedulable)
 		must.Eq(t, poolCores, n.PoolCores)
 		must.MapLen(t, small.PerNode, state.On(n.ID))
-		must.True(t, cluster.Resources{}.Fits(state.Left(n)), must.Sprint("a node has more than it can hold"))
+		must.True(t, cluster.Resources{}.Fits(state.Free(n)), must.Sprint("a node has more than it can hold"))
 	}
 	for _, j := range state.Jobs {
 		must.True(t, j.Groups[group].Movable)
@@ -199,7 +198,7 @@ func TestServer_shim(t *testing.T) {
 	must.MapLen(t, small.Nodes, state.Nodes)
 	must.MapLen(t, 200, state.Allocs)
 
-	// Who lists now sees what has changed.
+	// A new listing has the changes.
 	listing, err = cluster.List(t.Context(), client)
 	must.NoError(t, err)
 	for _, a := range listing.Allocs {
@@ -226,7 +225,7 @@ func TestServer_heartbeat(t *testing.T) {
 	must.Eq(t, 2, s.Requests().Known["GET stream"])
 }
 
-// A training has a status of its node, and what is none has none.
+// Only trainings have a status.
 func TestServer_status(t *testing.T) {
 	s, client := start(t, small)
 	a := small.alloc(s.trainings[0])
@@ -256,7 +255,7 @@ func TestServer_status(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// What it does not know is refused, and counts as a write if it may have been one.
+// Unsupported requests are refused, and counted as writes if they may be.
 func TestServer_unknown(t *testing.T) {
 	s, client := start(t, small)
 	_, _, err := client.Jobs().Register(job(trainingNS, "new", 1), nil)
@@ -284,21 +283,21 @@ func TestServer_Pour(t *testing.T) {
 	must.Len(t, 2, b.Events)
 }
 
-// memory and leader work on its variables as on Nomad's.
+// memory and leader work on its variables.
 func TestVariables(t *testing.T) {
 	s, client := start(t, small)
 	store := memory.Store{Client: client, Namespace: "ops", Path: "ebbtide/shim"}
 	key := cluster.JobKey{Namespace: trainingNS, ID: "a.b"}
 	want := memory.Job{Marked: time.Unix(5, 0).UTC(), Failures: 2}
-	must.NoError(t, store.Keep(t.Context(), key, want))
+	must.NoError(t, store.SaveJob(t.Context(), key, want))
 	jobs, err := store.Jobs(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, map[cluster.JobKey]memory.Job{key: want}, jobs)
-	must.NoError(t, store.Note(t.Context(), memory.Entry{Time: time.Unix(7, 0), Job: "a.b"}))
-	notes, err := store.Notes(t.Context())
+	must.NoError(t, store.AddEntry(t.Context(), memory.Entry{Time: time.Unix(7, 0), Job: "a.b"}))
+	notes, err := store.Entries(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 1, notes)
-	must.NoError(t, store.Forget(t.Context(), key))
+	must.NoError(t, store.DeleteJob(t.Context(), key))
 	jobs, err = store.Jobs(t.Context())
 	must.NoError(t, err)
 	must.MapEmpty(t, jobs)
@@ -319,7 +318,7 @@ func TestVariables(t *testing.T) {
 	must.ErrorIs(t, one.Renew(t.Context()), leader.ErrLost)
 	must.NoError(t, two.Acquire(t.Context()))
 
-	// Twice the TTL after the last renewal it is free, and a delay later to be had.
+	// After twice the TTL it is free, and available after the delay.
 	now := time.Now()
 	s.variables.mu.Lock()
 	s.variables.now = func() time.Time { return now }
@@ -335,10 +334,10 @@ func TestVariables(t *testing.T) {
 	must.ErrorIs(t, one.Acquire(t.Context()), leader.ErrHeld)
 	pass(5 * time.Second)
 	must.NoError(t, one.Acquire(t.Context()))
-	must.Eq(t, 4, s.Requests().Writes()) // the lock's do not count
+	must.Eq(t, 4, s.Requests().Writes()) // without the lock's
 }
 
-// The real loop of a leader runs on it.
+// A leader's real loop works on it.
 func TestVariables_leader(t *testing.T) {
 	_, client := start(t, small)
 	done := errors.New("done")

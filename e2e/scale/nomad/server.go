@@ -1,14 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package nomad is a load generator: it speaks those parts of Nomad's API which the shim
-// reads, and its variables, for a cluster of any size. Nothing runs in that cluster; its
-// objects are drawn from a seed when they are asked for, as large as those of a real one,
-// which Nomad 1.11.2 has shown: nodes with 64 cores, allocations with the events of their
-// tasks, and with each change of an allocation an event of its node.
+// Package nomad is a load generator that serves the parts of Nomad's API the shim uses,
+// including variables, for a cluster of any size. Nothing runs there; objects are generated
+// from a seed on request, as large as real ones of Nomad 1.11.2: nodes with 64 cores,
+// allocations with task events, and node events with allocation updates.
 //
-// What it does not know it refuses with 501, and counts. Moves belong to that: who
-// measures decisions lets the shim run dry.
+// Unsupported requests, such as moves, get 501 and are counted; decisions are measured with dry
+// runs.
 package nomad
 
 import (
@@ -31,16 +30,16 @@ import (
 	"github.com/ebbtide/ebbtide/driver/private"
 )
 
-// firstIndex is that of everything at first.
+// firstIndex is everything's initial index.
 const firstIndex = 1000
 
-// heartbeat is how often Nomad's stream says that it is there.
+// heartbeat is Nomad's interval.
 const heartbeat = 30 * time.Second
 
-// Server is a cluster. It is an http.Handler.
+// Server is an http.Handler.
 type Server struct {
 	options   Options
-	trainings []int // numbers of the allocations that are
+	trainings []int // allocation numbers
 	variables *variables
 	mux       *http.ServeMux
 	index     atomic.Uint64
@@ -48,11 +47,10 @@ type Server struct {
 	mu      sync.Mutex
 	counts  map[string]int
 	unknown []string
-	changed map[int]uint64 // when an allocation was, by its number
+	changed map[int]uint64 // index by allocation number
 	streams map[*listener]bool
 }
 
-// New returns a Server for a valid cluster.
 func New(o Options) *Server {
 	if o.Heartbeat == 0 {
 		o.Heartbeat = heartbeat
@@ -109,7 +107,6 @@ func New(o Options) *Server {
 	return s
 }
 
-// ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 // Kinds of requests for a variable.
@@ -135,13 +132,13 @@ func (s *Server) count(what string) {
 	s.counts[what]++
 }
 
-// Requests are those that have come.
+// Requests counts requests.
 type Requests struct {
 	Known   map[string]int `json:"known"`   // by method and kind, such as "GET nodes"
 	Unknown []string       `json:"unknown"` // refused, by method and path
 }
 
-// Writes are the requests that have changed something or tried to, but for the lock's.
+// Writes counts changes and attempts, except the lock's.
 func (r Requests) Writes() int {
 	writes := 0
 	for what, n := range r.Known {
@@ -158,7 +155,6 @@ func (r Requests) Writes() int {
 	return writes
 }
 
-// Requests returns the requests that have come.
 func (s *Server) Requests() Requests {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +165,6 @@ func (s *Server) requests(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.Requests())
 }
 
-// meta sets the headers of Nomad's answers.
 func meta(w http.ResponseWriter, index uint64) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -178,18 +173,17 @@ func meta(w http.ResponseWriter, index uint64) {
 	h.Set("X-Nomad-LastContact", "0")
 }
 
-// token is what Nomad says of the token where ACLs are off.
+// token is Nomad's response without ACLs.
 func (s *Server) token(w http.ResponseWriter, _ *http.Request) {
 	s.answer(w, api.ACLToken{AccessorID: "acls-disabled", Type: "client"})
 }
 
-// answer writes an object.
 func (s *Server) answer(w http.ResponseWriter, v any) {
 	meta(w, s.index.Load())
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// list writes a list of so many objects, or a page of it, compressed as Nomad's are.
+// list writes a list or page, compressed as Nomad does.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, n int, object func(i int) any) {
 	meta(w, s.index.Load())
 	from, to := 0, n
@@ -222,7 +216,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, n int, object func
 		}
 		data, err := json.Marshal(object(i))
 		if err != nil {
-			panic(http.ErrAbortHandler) // a list that is cut short must not look whole
+			panic(http.ErrAbortHandler) // a truncated list must not look complete
 		}
 		_ = out.WriteByte(between)
 		if _, err := out.Write(data); err != nil {
@@ -245,11 +239,10 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "node not found", http.StatusNotFound)
 		return
 	}
-	// Its files are to be had where everything is.
+	// This server also serves the node's files.
 	s.answer(w, s.options.node(i, firstIndex, r.Host))
 }
 
-// services is how many there are.
 func (s *Server) services() int { return max(1, s.options.allocs()/perService) }
 
 func (s *Server) jobs(w http.ResponseWriter, r *http.Request) {
@@ -262,7 +255,7 @@ func (s *Server) jobs(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// training is the number of the allocation of a training job.
+// training returns a training job's allocation number.
 func (s *Server) training(id string) (int, bool) {
 	text, ok := strings.CutPrefix(id, "train-")
 	i, err := strconv.Atoi(text)
@@ -296,7 +289,7 @@ func (s *Server) jobAllocations(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, []api.AllocationListStub{s.options.allocStub(i, s.modified(i))})
 }
 
-// modified is the index of the last change of an allocation.
+// modified is an allocation's ModifyIndex.
 func (s *Server) modified(i int) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +300,6 @@ func (s *Server) allocations(w http.ResponseWriter, r *http.Request) {
 	s.list(w, r, s.options.allocs(), func(i int) any { return s.options.allocStub(i, s.modified(i)) })
 }
 
-// found is the allocation that a request names.
 func (s *Server) found(w http.ResponseWriter, r *http.Request) (alloc, bool) {
 	i, ok := number(r.PathValue("id"), s.options.allocs())
 	if !ok {
@@ -327,7 +319,7 @@ func (s *Server) allocation(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, full)
 }
 
-// Only trainings have a status, in one file.
+// Only trainings have a status.
 var statusFile = private.StatusName(task)
 
 func (s *Server) directory(w http.ResponseWriter, r *http.Request) {

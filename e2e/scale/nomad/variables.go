@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// variables are Nomad's variables, with their locks.
+// variables are Nomad's, with locks.
 type variables struct {
 	now func() time.Time
 
@@ -27,8 +27,8 @@ type variables struct {
 
 type place struct{ namespace, path string }
 
-// variable is one, with the times of its lock. Nomad frees a lock two TTLs after the last
-// renewal, and gives it to others a delay later.
+// variable has its lock's times. Nomad frees a lock two TTLs after the last renewal, and makes
+// it available a delay later.
 type variable struct {
 	api.Variable
 	ends, free time.Time // zero without a lock
@@ -38,13 +38,13 @@ func newVariables(now func() time.Time) *variables {
 	return &variables{now: now, index: firstIndex, all: make(map[place]*variable)}
 }
 
-// Errors of a request, with the status that Nomad answers.
+// Errors with Nomad's status codes.
 var (
 	errNoVariable = errors.New("variable not found")
 	errLocked     = errors.New("attempting to modify locked variable")
 )
 
-// holder is the ID of the lock that is held now; "" if there is none.
+// holder is the current lock's ID, "" for none.
 func (v *variable) holder(now time.Time) string {
 	if v.Lock == nil || !now.Before(v.ends) {
 		return ""
@@ -52,7 +52,6 @@ func (v *variable) holder(now time.Time) string {
 	return v.Lock.ID
 }
 
-// serve answers requests for one variable.
 func (vs *variables) serve(w http.ResponseWriter, r *http.Request) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -88,7 +87,7 @@ func (vs *variables) serve(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, errNoVariable):
 		http.Error(w, err.Error(), http.StatusNotFound)
 	case errors.Is(err, errLocked):
-		// Who reads the API's CASConflict finds an object here.
+		// The API's CASConflict expects an object.
 		w.WriteHeader(http.StatusConflict)
 		_ = json.NewEncoder(w).Encode(api.VariableMetadata{Namespace: at.namespace, Path: at.path})
 	case err != nil:
@@ -100,7 +99,6 @@ func (vs *variables) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers which variables lie beneath a prefix.
 func (vs *variables) list(w http.ResponseWriter, r *http.Request) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -184,7 +182,7 @@ func (vs *variables) release(at place, in api.Variable) (any, error) {
 	return v.Variable, nil
 }
 
-// held is a variable whose lock the request holds.
+// held returns the variable if the request holds its lock.
 func (vs *variables) held(at place, in api.Variable) (*variable, error) {
 	v := vs.all[at]
 	switch {
@@ -196,7 +194,7 @@ func (vs *variables) held(at place, in api.Variable) (*variable, error) {
 	return v, nil
 }
 
-// put stores items; a lock stays.
+// put keeps the lock.
 func (vs *variables) put(at place, items api.VariableItems) *variable {
 	vs.index++
 	v := vs.all[at]
@@ -209,7 +207,6 @@ func (vs *variables) put(at place, items api.VariableItems) *variable {
 	return v
 }
 
-// times are the TTL and the delay of a lock.
 func times(l api.VariableLock) (ttl, delay time.Duration, err error) {
 	if ttl, err = time.ParseDuration(l.TTL); err != nil {
 		return 0, 0, fmt.Errorf("TTL: %w", err)

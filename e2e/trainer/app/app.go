@@ -23,11 +23,10 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/train"
 )
 
-// Exit statuses.
 const (
 	exitOK     = 0
-	exitFailed = 1 // a file that cannot be read or written
-	exitUsage  = 2 // a bad option, or a checkpoint of a run with other options
+	exitFailed = 1 // unreadable or unwritable file
+	exitUsage  = 2 // bad option, or a checkpoint with other options
 )
 
 const (
@@ -66,7 +65,6 @@ The exit status is 1 when the service did not come up, or answered no request at
 `
 )
 
-// Main runs the trainer and returns its exit status.
 func Main(args []string, stdout, stderr io.Writer) int {
 	command := "train"
 	if len(args) > 0 && slices.Contains([]string{"train", "serve", "load"}, args[0]) {
@@ -105,7 +103,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return run(o, stdout, stderr, signals)
 }
 
-// usage prints help or what is wrong with the options, and says whether that was all.
+// usage prints help or an error, and reports whether that was all.
 func usage(name, about, help string, err error, stdout, stderr io.Writer) (code int, done bool) {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -118,7 +116,7 @@ func usage(name, about, help string, err error, stdout, stderr io.Writer) (code 
 	return exitOK, false
 }
 
-// catch catches the signals that end a run, and others.
+// catch catches signals that end a run, and others.
 func catch(others ...os.Signal) (caught <-chan os.Signal, stop func()) {
 	signals := make(chan os.Signal, 4)
 	all := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
@@ -131,21 +129,21 @@ func catch(others ...os.Signal) (caught <-chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
-// keepTo makes -threads a promise about CPUs that the collector and the rest of the runtime keep, too. It also ends
-// Go's own adaptation to a cgroup's quota: like other trainers, this one stays with the threads it has.
+// keepTo limits the runtime, including the collector, to -threads CPUs. It also disables Go's
+// adaptation to a cgroup's quota, as other trainers have none.
 func keepTo(threads int) (back func()) {
 	before := runtime.GOMAXPROCS(threads)
 	return func() { runtime.GOMAXPROCS(before) }
 }
 
-// session is one process's part of a run.
+// session is one process of a run.
 type session struct {
 	options
 	stderr   io.Writer
 	trainer  *train.Trainer
 	printer  style.Printer
 	curve    *os.File
-	before   train.Checkpoint // what earlier processes of the run have spent
+	before   train.Checkpoint // cost of earlier processes
 	start    time.Time
 	cpuStart float64
 	reported style.Report // the latest
@@ -158,7 +156,7 @@ type session struct {
 
 // kept is the best state so far, for -save-best.
 type kept struct {
-	state  *train.State // nil: none yet
+	state  *train.State // nil for none
 	value  float64
 	metric style.Metric
 }
@@ -171,7 +169,7 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 
 	if o.resume {
 		switch c, err := train.Load(o.checkpoint); {
-		case errors.Is(err, fs.ErrNotExist): // the first start of a job that is always started with -resume
+		case errors.Is(err, fs.ErrNotExist): // first start of a job that always uses -resume
 		case err != nil:
 			s.complain(err)
 			return exitFailed
@@ -233,7 +231,7 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 	if s.metricsAt != "" {
 		s.printer.Message("Serving metrics at http://" + s.metricsAt + "/metrics")
 	}
-	s.evaluate() // the value before the first step, for the curve, the best and the summary only
+	s.evaluate() // the initial value, for curve, best and summary only
 	for o.steps == 0 || s.trainer.Done() < o.steps {
 		select {
 		case sig := <-signals:
@@ -264,7 +262,7 @@ func run(o options, stdout, stderr io.Writer, signals <-chan os.Signal) (code in
 		}
 		if o.checkpointEvery > 0 && s.trainer.Done()%o.checkpointEvery == 0 && s.trainer.Done() != o.steps {
 			if err := s.save(); err != nil {
-				s.complain(err) // a full disk is no reason to stop training
+				s.complain(err) // training continues on a full disk
 			}
 		}
 	}
@@ -288,7 +286,7 @@ func (s *session) due(info style.Run) bool {
 	return step%s.every == 0 || step == s.steps || s.printer.EveryEpoch() && info.EpochEnd(step)
 }
 
-// evaluate measures the held-out part, in silence, too, so that the work of a step does not depend on the style.
+// evaluate runs in every style, so that a step's work does not depend on the style.
 func (s *session) evaluate() style.Report {
 	began := time.Now()
 	loss, accuracy := s.trainer.Evaluate()
@@ -307,12 +305,11 @@ func (s *session) evaluate() style.Report {
 	return s.reported
 }
 
-// spent is what the run has cost so far, in all its processes.
+// spent is the run's total cost.
 func (s *session) spent() (wall, cpu float64) {
 	return s.before.WallSeconds + time.Since(s.start).Seconds(), s.before.CPUSeconds + cpuSeconds() - s.cpuStart
 }
 
-// cpuSeconds is the CPU time of this process.
 func cpuSeconds() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -321,7 +318,6 @@ func cpuSeconds() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// save writes the checkpoint, if the run has one.
 func (s *session) save() error {
 	if s.checkpoint == "" {
 		return nil
@@ -334,7 +330,6 @@ func (s *session) save() error {
 	return nil
 }
 
-// better says whether the value of a report beats the best so far.
 func (s *session) better(value float64) bool {
 	switch {
 	case math.IsNaN(value) || math.IsInf(value, 0):
@@ -347,8 +342,8 @@ func (s *session) better(value float64) bool {
 	return value < s.kept.value
 }
 
-// keep remembers the state of the last evaluation if it is the best: by its accuracy where only that is reported,
-// else by its loss.
+// keep remembers the last evaluation's state if it is the best, by accuracy if only that is
+// reported, else by loss.
 func (s *session) keep() {
 	if s.best == "" {
 		return
@@ -363,7 +358,6 @@ func (s *session) keep() {
 	}
 }
 
-// saveBest writes the best state, if the run is asked for it and there is one.
 func (s *session) saveBest() error {
 	if s.kept.state == nil {
 		return nil
@@ -377,7 +371,7 @@ func (s *session) saveBest() error {
 	return nil
 }
 
-// loadBest takes up what an earlier process of the run kept.
+// loadBest restores what an earlier process kept.
 func (s *session) loadBest() int {
 	s.kept.metric = style.Loss
 	if s.metric == style.Accuracy {
@@ -424,24 +418,23 @@ func (s *session) openCurve() error {
 	return nil
 }
 
-// Summary is what -quality-file holds. Numbers that are not finite are null.
+// Summary is written to -quality-file. Non-finite numbers are null.
 type Summary struct {
 	Model       string   `json:"model"`
 	Seed        uint64   `json:"seed"`
 	Threads     int      `json:"threads"`
 	Step        int      `json:"step"`
-	TotalSteps  int      `json:"total_steps"`  // 0 = no end
-	ResumedFrom int      `json:"resumed_from"` // step of the checkpoint; 0 = none
-	Loss        *float64 `json:"loss"`         // of the held-out part, as is the next
+	TotalSteps  int      `json:"total_steps"`  // 0 for no end
+	ResumedFrom int      `json:"resumed_from"` // checkpoint's step; 0 for none
+	Loss        *float64 `json:"loss"`         // of the held-out part, as the next
 	Accuracy    *float64 `json:"accuracy"`
 	BestLoss    *float64 `json:"best_loss"`
 	Diverged    bool     `json:"diverged"`
-	CPUSeconds  float64  `json:"cpu_s"`   // over all processes of the run
-	WallSeconds float64  `json:"wall_s"`  // likewise
-	Stopped     string   `json:"stopped"` // the signal that ended the run; empty when it came to its end
+	CPUSeconds  float64  `json:"cpu_s"`   // of all processes
+	WallSeconds float64  `json:"wall_s"`  // of all processes
+	Stopped     string   `json:"stopped"` // the signal that ended the run, or ""
 }
 
-// finish closes the curve and writes the summary.
 func (s *session) finish(stopped string) error {
 	if s.reported.Step != s.trainer.Done() {
 		s.evaluate()

@@ -21,14 +21,14 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/train"
 )
 
-// tiny makes a run quick enough for the race detector.
+// tiny is fast under the race detector.
 var tiny = []string{"-size", "80", "-batch", "8", "-hidden", "4", "-dim", "6", "-every", "3", "-threads", "2"}
 
 func with(more ...string) []string { return append(append([]string(nil), tiny...), more...) }
 
-// after is an output that sends a signal once it has seen a number of writes.
+// after sends a signal after a number of writes.
 type after struct {
-	buffer  bytes.Buffer // not embedded: it would promote its WriteString
+	buffer  bytes.Buffer // not embedded, which would promote WriteString
 	writes  int
 	signal  os.Signal
 	signals chan os.Signal
@@ -41,7 +41,7 @@ func (a *after) Write(p []byte) (int, error) {
 	return a.buffer.Write(p)
 }
 
-// runWith runs a command line; a signal arrives during the n-th write to stdout, if n > 0.
+// runWith runs a command line, with a signal during the n-th write to stdout if n > 0.
 func runWith(t *testing.T, n int, signal os.Signal, args ...string) (code int, stdout, stderr string) {
 	o, _, err := parse(args)
 	must.NoError(t, err)
@@ -154,7 +154,7 @@ func TestReports(t *testing.T) {
 		{"plain", "loss=", 4},
 		{"keras", " - loss: ", 5}, // the first epoch ends at step 10, between two reports
 		{"keras", " - val_loss: ", 2},
-		{"silent", "", 1}, // the count of nothing in nothing
+		{"silent", "", 1}, // strings.Count of ""
 	} {
 		code, out, err := runWith(t, 0, nil, with("-steps", "12", "-style", c.style)...)
 		must.Eq(t, 0, code)
@@ -203,9 +203,9 @@ func TestResumePrintsTheSame(t *testing.T) {
 			rows, csvErr := csv.NewReader(f).ReadAll()
 			must.NoError(t, csvErr)
 			must.Eq(t, []string{"step", "wall_s", "cpu_s", "loss", "accuracy"}, rows[0])
-			must.SliceLen(t, 1+1+10+1, rows) // header, before the first step, ten reports, on resuming
+			must.SliceLen(t, 1+1+10+1, rows) // header, initial value, ten reports, resumption
 
-			// the run has come to its end: nothing is left to do
+			// a complete run has nothing left to do
 			code, third, _ := runWith(t, 0, nil, saved...)
 			must.Eq(t, 0, code)
 			must.Eq(t, "", third)
@@ -257,7 +257,7 @@ func TestDivergence(t *testing.T) {
 func TestFilesThatFail(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "none", "c")
-	// a checkpoint on the way that fails is no reason to stop, the last one is a failed run
+	// a failed intermediate checkpoint does not stop training, a failed last one fails the run
 	code, out, err := runWith(t, 0, nil, with("-steps", "12", "-checkpoint", missing, "-checkpoint-every", "6")...)
 	must.Eq(t, exitFailed, code)
 	must.Eq(t, 4, strings.Count(out, "\n"))

@@ -18,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/train"
 )
 
-// bestOf returns the step and the value with the best of a column in the run's own record.
+// bestOf returns the best step and value of a column in the run's record.
 func bestOf(t *testing.T, curve string, column int, sign float64, until int) (step int, value float64) {
 	rows, err := csv.NewReader(strings.NewReader(readFile(t, curve))).ReadAll()
 	must.NoError(t, err)
@@ -44,10 +44,10 @@ func TestSaveBest(t *testing.T) {
 		t.Run(metric.name, func(t *testing.T) {
 			dir := t.TempDir()
 			best, curve := filepath.Join(dir, "best"), filepath.Join(dir, "curve")
-			args := with("-steps", "90", "-lr", "0.3", "-decay", "0", "-metric", metric.name, "-save-best", best, "-curve", curve) // worse and better in turn
+			args := with("-steps", "90", "-lr", "0.3", "-decay", "0", "-metric", metric.name, "-save-best", best, "-curve", curve) // alternating
 			code, _, err := runWith(t, 5, syscall.SIGUSR1, args...)
 			must.Eq(t, 0, code)
-			must.Eq(t, 2, strings.Count(err, "Saved best parameters "+best+": "+metric.kept)) // on the signal, at the end
+			must.Eq(t, 2, strings.Count(err, "Saved best parameters "+best+": "+metric.kept)) // on the signal, and at the end
 			at, _ := bestOf(t, curve, metric.column, metric.sign, 15)
 			must.StrContains(t, err, " at step "+strconv.Itoa(at)+"\n")
 
@@ -58,7 +58,7 @@ func TestSaveBest(t *testing.T) {
 			must.Eq(t, metric.kept, c.Metric)
 			must.InDelta(t, value, c.Value, 1e-5)
 
-			// the parameters are those of that step: the same model has that value again
+			// the parameters are that step's: the same value results
 			o, _, parseErr := parse(args)
 			must.NoError(t, parseErr)
 			again := train.New(train.Config{Spec: o.spec, Seed: o.seed, Threads: 1})
@@ -84,21 +84,21 @@ func TestSaveBestWhenStopped(t *testing.T) {
 	first, loadErr := train.Load(best)
 	must.NoError(t, loadErr)
 
-	// another process goes on; what it finds is not worse than what was kept
+	// another process continues, and does not keep anything worse
 	code, _, _ = runWith(t, 0, nil, args...)
 	must.Eq(t, 0, code)
 	second, loadErr := train.Load(best)
 	must.NoError(t, loadErr)
 	must.LessEq(t, first.Value, second.Value)
 
-	// what was kept stays if the rest is worse
+	// it is kept if the rest is worse
 	second.Value, second.Step = -1, 2
 	must.NoError(t, train.Save(best, second))
 	code, _, err = runWith(t, 0, nil, append(args, "-steps", "33")...)
 	must.Eq(t, 0, code)
 	must.StrContains(t, err, ": loss -1 at step 2\n")
 
-	// another run's, another metric's, and no such file at all
+	// of another run or metric, and no file
 	code, _, err = runWith(t, 0, nil, append(args, "-steps", "40", "-metric", "accuracy")...)
 	must.Eq(t, exitUsage, code)
 	must.StrContains(t, err, "-metric: it was kept for its loss, this run keeps accuracy")
@@ -127,7 +127,7 @@ func TestNothingToKeep(t *testing.T) {
 	_, err := os.Stat(best)
 	must.ErrorIs(t, err, os.ErrNotExist)
 
-	// a run that diverges keeps what it had before
+	// a diverging run keeps its earlier best
 	code, _, _ := runWith(t, 0, nil, with("-steps", "30", "-diverge-at", "10", "-save-best", best)...)
 	must.Eq(t, 0, code)
 	c, err := train.Load(best)
@@ -172,9 +172,9 @@ func TestProgressFileThatFills(t *testing.T) {
 		t.Skip("no /dev/full")
 	}
 	code, out, err := runWith(t, 0, nil, with("-steps", "12", "-progress-file", "/dev/full", "-progress-format", "jsonl")...)
-	must.Eq(t, 0, code) // it trains on
+	must.Eq(t, 0, code) // it continues
 	must.Eq(t, 4, strings.Count(out, "\n"))
-	must.Eq(t, 1, strings.Count(err, "failed to write -progress-file")) // and says so once
+	must.Eq(t, 1, strings.Count(err, "failed to write -progress-file")) // reported once
 }
 
 func TestMetrics(t *testing.T) {
@@ -190,7 +190,7 @@ func TestMetrics(t *testing.T) {
 	must.StrNotContains(t, text, "train_total_steps") // there is no end
 	must.Eq(t, 0, c.end(syscall.SIGTERM))
 
-	// before the first report there is no value, rather than 0
+	// no value instead of 0 before the first report
 	o, _, err = parse(with("-steps", "100000", "-every", "100000", "-wait", "100ms", "-metrics", "127.0.0.1:0"))
 	must.NoError(t, err)
 	c = startCommand(func(stdout, stderr io.Writer, signals <-chan os.Signal) int { return run(o, stdout, stderr, signals) })

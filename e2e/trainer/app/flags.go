@@ -22,7 +22,7 @@ type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
-// flags are a command's options, with the kinds of values that they share.
+// flags adds common kinds of values.
 type flags struct{ *flag.FlagSet }
 
 func newFlags(name string) flags {
@@ -32,7 +32,7 @@ func newFlags(name string) flags {
 	return fs
 }
 
-// parse returns a *usageError, or flag.ErrHelp and the text.
+// parse returns a *usageError, or flag.ErrHelp with the text.
 func (fs flags) parse(args []string) (string, error) {
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -115,7 +115,6 @@ func (fs flags) seed(usage string, to *uint64) {
 	})
 }
 
-// exitCode is an option with two names.
 func (fs flags) exitCode(to *int) {
 	fs.whole("exit-code", "exit `status` after SIGTERM or SIGINT, e.g. 143 (default 0)", 0, 255, func(v int) { *to = v })
 	fs.whole("term-exit", "the same as -exit-code: `status` after SIGTERM or SIGINT", 0, 255, func(v int) { *to = v })
@@ -129,7 +128,7 @@ func given(p *int, to *int) {
 	}
 }
 
-// checkSizes reports sizes that a model cannot have.
+// checkSizes reports impossible sizes.
 func checkSizes(s *model.Spec, hidden *int, fail func(format string, args ...any)) {
 	if hidden != nil && !s.HasHidden {
 		fail("invalid value \"%d\" for flag -hidden: %s has no hidden layer, leave it out", *hidden, s.Name)

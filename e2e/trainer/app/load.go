@@ -27,7 +27,6 @@ const (
 	maxRate        = 1e5
 )
 
-// loadOptions are those of trainer load.
 type loadOptions struct {
 	load.Config
 	length   time.Duration
@@ -194,7 +193,7 @@ func loadRun(o loadOptions, stdout, stderr io.Writer, signals <-chan os.Signal) 
 	return code
 }
 
-// reportLine is what serve and load print each period: a count since the start, and the period's responses, if any.
+// reportLine is a period's line of serve and load: total count, and the period's responses.
 func reportLine(what string, count int64, d *latency.Digest, rest string) string {
 	line := fmt.Sprintf("%s=%d", what, count)
 	if d.Count() > 0 {

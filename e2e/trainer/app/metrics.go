@@ -17,10 +17,10 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/style"
 )
 
-// site is an HTTP server on an address of its own.
+// site is an HTTP server.
 type site struct {
 	server  *http.Server
-	address string // as it listens, so that port 0 has become a number
+	address string // with the actual port
 	ended   chan error
 }
 
@@ -44,15 +44,13 @@ func (s *site) close() {
 	}
 }
 
-// metricsHandler serves a registry at /metrics.
 func metricsHandler(r *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
 	return mux
 }
 
-// gauges are a training run's figures. One that has had no value yet is not there at all: a scrape before the
-// first report would read it as 0.
+// gauges are a run's figures. One without a value is absent, as a scrape would read 0.
 type gauges struct {
 	registry *prometheus.Registry
 	made     map[string]prometheus.Gauge
@@ -67,7 +65,7 @@ func (g *gauges) set(name, help string, value float64) {
 	if made == nil {
 		made = prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 		made.Set(value)
-		g.registry.MustRegister(made) // a name is made once
+		g.registry.MustRegister(made) // names are unique
 		g.made[name] = made
 	}
 	made.Set(value)
@@ -85,12 +83,12 @@ func (g *gauges) report(run style.Run, r style.Report) {
 	g.set("train_learning_rate", "Learning rate of the next step.", r.Rate)
 }
 
-// outlets are where reports go besides the output.
+// outlets are destinations of reports besides the output.
 type outlets struct {
 	run    style.Run
 	file   func(style.Report) error
 	gauges *gauges
-	failed bool // a write to the file has
+	failed bool // a write failed
 }
 
 func (o *outlets) report(r style.Report) error {

@@ -1,7 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package app is the trainer's command line: options, the training loop with its reports, checkpoints and signals.
+// Package app is the trainer's command line: options, training loop, reports, checkpoints and
+// signals.
 package app
 
 import (
@@ -25,20 +26,20 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/style"
 )
 
-// Bounds of the options. They keep a typo from filling the machine's memory.
+// Bounds that keep typos from exhausting memory.
 const (
 	maxSize    = math.MaxInt32
 	maxBatch   = 1 << 16
 	maxDim     = 1 << 12
-	maxSymbols = 64 // gru: its data source holds symbols³ numbers
+	maxSymbols = 64 // gru: its data source has symbols³ numbers
 	maxHidden  = 1 << 12
 	maxThreads = 1024
 )
 
-// options is a parsed and checked command line.
+// options is a valid command line.
 type options struct {
-	spec            model.Spec // with the sizes asked for
-	steps           int        // total; 0 = no end
+	spec            model.Spec // with the requested sizes
+	steps           int        // total; 0 for no end
 	threads         int
 	seed            uint64
 	style           string
@@ -47,7 +48,7 @@ type options struct {
 	metric          style.Metric
 	checkpoint      string
 	checkpointEvery int
-	signal          os.Signal // nil: none
+	signal          os.Signal // may be nil
 	resume          bool
 	exitCode        int
 	divergeAt       int
@@ -218,7 +219,6 @@ func parseSignal(text string) (os.Signal, error) {
 	}
 }
 
-// list prints the models and their defaults.
 func list(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "model\tdim\thidden\tbatch\tsize\tsteps\tevery\tlr\tdecay\toptimiser\twhat it is")

@@ -27,7 +27,6 @@ const (
 	defaultTraining = 200 // steps
 )
 
-// serveOptions are those of trainer serve.
 type serveOptions struct {
 	spec       model.Spec
 	named      bool // -model was given
@@ -44,7 +43,7 @@ type serveOptions struct {
 	grace      time.Duration
 	exitCode   int
 	quiet      bool
-	// Sizes of the model, where they were given.
+	// Given sizes of the model.
 	dim, hidden, trainBatch, size *int
 }
 
@@ -106,7 +105,7 @@ func parseServe(args []string) (serveOptions, string, error) {
 	return o, "", nil
 }
 
-// restore makes the options those of the checkpoint.
+// restore takes the options from the checkpoint.
 func (o *serveOptions) restore() (train.State, error) {
 	c, err := train.Load(o.checkpoint)
 	if err != nil {
@@ -162,7 +161,7 @@ func serveRun(o serveOptions, stdout, stderr io.Writer, signals <-chan os.Signal
 	if err != nil {
 		return failed(fmt.Errorf("failed to serve -listen: %w", err))
 	}
-	defer main.close() // before server.Close: no request arrives then
+	defer main.close() // before server.Close, when requests have ended
 	if o.metrics != "" {
 		other, err := startSite(o.metrics, metrics)
 		if err != nil {
@@ -191,7 +190,7 @@ func serveRun(o serveOptions, stdout, stderr io.Writer, signals <-chan os.Signal
 			server.Drain()
 			grace := time.AfterFunc(o.grace, server.Abort)
 			ctx, cancel := context.WithTimeout(context.Background(), o.grace+time.Second)
-			_ = main.server.Shutdown(ctx) // who has not gone by then is cut off
+			_ = main.server.Shutdown(ctx) // cut off remaining requests
 			cancel()
 			grace.Stop()
 			report()
@@ -201,7 +200,7 @@ func serveRun(o serveOptions, stdout, stderr io.Writer, signals <-chan os.Signal
 	}
 }
 
-// trained returns the parameters to serve, and how many steps they have seen.
+// trained returns the parameters to serve, and their steps.
 func trained(o *serveOptions, signals <-chan os.Signal) (params []float64, step int, stopped bool, err error) {
 	steps := defaultTraining
 	var state *train.State

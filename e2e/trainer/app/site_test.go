@@ -27,7 +27,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/train"
 )
 
-// output is what a command prints, for several goroutines.
+// output is a command's, for several goroutines.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -45,7 +45,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// find waits for a text and returns the first group.
+// find waits for a pattern and returns its first group.
 func (o *output) find(t *testing.T, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -57,7 +57,6 @@ func (o *output) find(t *testing.T, pattern string) string {
 	return found[len(found)-1]
 }
 
-// command is a command in progress.
 type command struct {
 	out, err output
 	signals  chan os.Signal
@@ -143,7 +142,7 @@ func readFile(t *testing.T, path string) string {
 	return string(data)
 }
 
-// Both end within moments of a signal, though a batch takes for ever.
+// Both stop promptly on a signal despite an endless batch.
 func TestBothEndPromptly(t *testing.T) {
 	s := startServe(t, append(tinyServe, "-grace", "50ms")...)
 	url := s.err.find(t, `at (http://\S+)/predict`)
@@ -152,20 +151,20 @@ func TestBothEndPromptly(t *testing.T) {
 		return strings.Contains(get(t, url+"/metrics"), "\nqueued_requests 2\n")
 	}), wait.Timeout(30*time.Second), wait.Gap(time.Millisecond)))
 
-	must.Eq(t, 0, s.end(syscall.SIGTERM)) // the batch is given up after the grace
-	// The load has failed, as it got no answer at all; its service's end was an error.
+	must.Eq(t, 0, s.end(syscall.SIGTERM)) // the batch is aborted after the grace
+	// The load failed, as nothing was answered.
 	must.Eq(t, exitFailed, l.end(syscall.SIGTERM))
 	must.StrContains(t, l.out.String(), "summary: answered=0")
 
-	// a load that waits for its service
+	// a load waiting for its service
 	l = startLoad(t, "-target", url, "-wait", "1h", "-exit-code", "9")
 	must.Eq(t, 9, l.end(os.Interrupt))
-	// a service that trains
+	// a training service
 	s = startServe(t, append(tinyServe, "-train-steps", "2000000000", "-exit-code", "5")...)
 	must.Eq(t, 5, s.end(syscall.SIGTERM))
 }
 
-// A batch in progress is finished within the grace; the load counts what the end refuses.
+// A running batch completes within the grace; the load counts rejections.
 func TestGrace(t *testing.T) {
 	s := startServe(t, append(tinyServe, "-grace", "1m")...)
 	url := s.err.find(t, `at (http://\S+)/predict`)
@@ -312,7 +311,7 @@ func TestCommandsUsage(t *testing.T) {
 	}
 }
 
-// The commands through Main, with signals of the process.
+// Commands through Main, with process signals.
 func TestMainCommands(t *testing.T) {
 	var out, err output
 	code := make(chan int, 1)

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package latency counts durations: how many, their mean, their largest, and quantiles that are exact to one per
-// cent, in a few kilobytes whatever the number.
+// Package latency counts durations: number, mean, maximum, and quantiles exact to one per cent,
+// in a few kB.
 package latency
 
 import (
@@ -11,10 +11,11 @@ import (
 	"slices"
 )
 
-// step is the ratio of two neighbouring bounds: a quantile lies at most half of it from the truth.
+// step is the ratio of bucket bounds; a quantile's error is at most half.
 const step = 1.02
 
-// Digest holds durations in seconds. The zero value is empty. It is not safe for concurrent use.
+// Digest holds durations in seconds. The zero value is empty. It is not safe for concurrent
+// use.
 type Digest struct {
 	count  int64
 	sum    float64
@@ -22,7 +23,7 @@ type Digest struct {
 	bucket map[int]int64
 }
 
-// Add takes one duration. What is negative or no number counts as 0.
+// Add counts negative values and NaN as 0.
 func (d *Digest) Add(seconds float64) {
 	if !(seconds > 0) {
 		seconds = 0
@@ -36,21 +37,21 @@ func (d *Digest) Add(seconds float64) {
 	d.bucket[place(seconds)]++
 }
 
-// place is the number of the bucket; everything below a nanosecond shares one.
+// place is the bucket; below a nanosecond there is one.
 func place(seconds float64) int {
 	return int(math.Round(math.Log(min(max(seconds, 1e-9), 1e9)) / math.Log(step)))
 }
 
-// Count is how many there were.
 func (d *Digest) Count() int64 { return d.count }
 
-// Max is the largest; 0 of none.
+// Max is 0 if there are none.
 func (d *Digest) Max() float64 { return d.max }
 
-// Mean is exact; NaN of none.
+// Mean is exact; NaN if there are none.
 func (d *Digest) Mean() float64 { return d.sum / float64(d.count) }
 
-// Quantile returns the smallest duration that a share q of all do not exceed; NaN of none.
+// Quantile returns the smallest duration that a fraction q does not exceed; NaN if there are
+// none.
 func (d *Digest) Quantile(q float64) float64 {
 	if d.count == 0 {
 		return math.NaN()

@@ -1,9 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package load asks a service for batches and measures how long it takes to answer: in a closed loop, where a
-// number of clients each wait for their answer before they ask again, or in an open one, where requests come at
-// a rate whatever the service does.
+// Package load requests batches from a service and measures response times, in a closed loop of
+// clients that wait for each answer, or in an open one at a given rate.
 package load
 
 import (
@@ -25,49 +24,47 @@ import (
 )
 
 const (
-	maxAnswer  = 1 << 20 // bytes of an answer that are read
+	maxAnswer  = 1 << 20 // bytes read of an answer
 	firstPause = 20 * time.Millisecond
 	maxPause   = time.Second
 )
 
-// Config is what a load does.
 type Config struct {
 	Target      *url.URL
-	Concurrency int           // clients of a closed loop; 0 = open
-	Rate        float64       // requests a second of an open loop
-	Even        bool          // an open loop's requests come at equal distances, else as a Poisson process
-	Open        int           // requests of an open loop that may be under way; more are dropped
-	Seed        uint64        // of a Poisson process
-	Requests    int64         // requests to send; 0 = no end
-	Work        float64       // batches' relative cost; 0 = the service's
-	Timeout     time.Duration // of a request
-	// Each is called after every request, by one goroutine at a time.
+	Concurrency int           // closed loop's clients; 0 for an open loop
+	Rate        float64       // requests per second of an open loop
+	Even        bool          // equidistant requests instead of a Poisson process
+	Open        int           // maximum concurrent requests of an open loop; others are dropped
+	Seed        uint64        // of the Poisson process
+	Requests    int64         // number of requests; 0 for no end
+	Work        float64       // relative cost of batches; 0 for the service's
+	Timeout     time.Duration // per request
+	// Each is called after each request, not concurrently.
 	Each func(Result)
 }
 
-// Result is one request. Its response time counts from when it should have been sent: in an open loop, a wait
-// before it was is the service's doing.
+// Result is one request. Its response time counts from when it was due, so an open loop's
+// delays are the service's.
 type Result struct {
 	At      time.Time
 	Seconds float64
-	Error   string // what kind of error; "" = none
+	Error   string // kind; "" for none
 }
 
-// Kinds of errors that are not a status of HTTP ("status 503").
+// Kinds of errors besides an HTTP status ("status 503").
 const (
-	ErrorConnect = "connect" // no connection, or it broke
+	ErrorConnect = "connect" // no or a broken connection
 	ErrorTimeout = "timeout"
-	ErrorAnswer  = "answer"  // not what HTTP allows, or cut off
-	ErrorDropped = "dropped" // not sent, as too many were under way
+	ErrorAnswer  = "answer"  // invalid or truncated HTTP
+	ErrorDropped = "dropped" // not sent, as too many were in progress
 )
 
-// Count is what a load has seen.
+// Count is a load's statistics.
 type Count struct {
-	Responses latency.Digest   // of the requests that were answered
-	Errors    map[string]int64 // of the others
+	Responses latency.Digest   // of answered requests
+	Errors    map[string]int64 // of others
 }
 
-// Failed is the number of requests that were not answered.
 func (c *Count) Failed() (n int64) {
 	for _, v := range c.Errors {
 		n += v
@@ -86,7 +83,6 @@ func (c *Count) add(r Result) {
 	c.Errors[r.Error]++
 }
 
-// Load sends requests. Make one with New.
 type Load struct {
 	config Config
 	client *http.Client
@@ -97,7 +93,7 @@ type Load struct {
 	sent          int64
 }
 
-// New returns a load that has not begun. A target without a path means /predict.
+// New returns an idle load. A target without a path means /predict.
 func New(c Config) *Load {
 	if c.Target.Path == "" || c.Target.Path == "/" {
 		c.Target = c.Target.JoinPath("/predict")
@@ -109,7 +105,7 @@ func New(c Config) *Load {
 	}
 	connections := max(c.Concurrency, c.Open)
 	l.client = &http.Client{
-		Transport: &http.Transport{ // no proxy: the target is what was named
+		Transport: &http.Transport{ // no proxy
 			DialContext:  (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 			MaxIdleConns: connections, MaxIdleConnsPerHost: connections, IdleConnTimeout: time.Minute, DisableCompression: true,
 		},
@@ -118,10 +114,9 @@ func New(c Config) *Load {
 	return l
 }
 
-// ErrNotUp says that the target gave no answer.
 var ErrNotUp = errors.New("the target is not up")
 
-// Wait returns once the target answers a request for /healthz, whatever it answers but that it is unavailable.
+// Wait waits until /healthz responds with anything but unavailable.
 func (l *Load) Wait(ctx context.Context, limit time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -133,7 +128,7 @@ func (l *Load) Wait(ctx context.Context, limit time.Duration) error {
 		if err == nil {
 			return nil
 		}
-		if last == nil || bounded.Err() == nil { // the end of the wait explains nothing
+		if last == nil || bounded.Err() == nil { // the wait's end explains nothing
 			last = err
 		}
 		select {
@@ -170,8 +165,8 @@ func (l *Load) probe(ctx context.Context, address string) error {
 	return nil
 }
 
-// Run sends requests until the context ends or all have been sent. What is under way at its end is given up and
-// not counted.
+// Run sends requests until ctx ends or all are sent. Those in progress at the end are not
+// counted.
 func (l *Load) Run(ctx context.Context) {
 	defer l.client.CloseIdleConnections()
 	if l.config.Concurrency > 0 {
@@ -181,7 +176,7 @@ func (l *Load) Run(ctx context.Context) {
 	}
 }
 
-// take says whether there is another request to send.
+// take reports whether to send another request.
 func (l *Load) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +197,7 @@ func (l *Load) closed(ctx context.Context) {
 					pause = firstPause
 					continue
 				}
-				// A service that refuses is not asked as fast as it can refuse.
+				// Back off from a service that rejects requests.
 				sleep(ctx, pause)
 				pause = min(2*pause, maxPause)
 			}
@@ -238,7 +233,6 @@ func (l *Load) open(ctx context.Context) {
 	}
 }
 
-// sleep returns false when the context ended before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -253,11 +247,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// send asks once, and says whether there was an answer.
+// send reports whether there was an answer.
 func (l *Load) send(ctx context.Context, due time.Time) bool {
 	kind := l.ask(ctx)
 	if kind != "" && ctx.Err() != nil {
-		return false // our own end is not the service's error
+		return false // our end is not the service's error
 	}
 	l.count(Result{At: due, Seconds: time.Since(due).Seconds(), Error: kind})
 	return kind == ""
@@ -311,7 +305,7 @@ func (l *Load) count(r Result) {
 	}
 }
 
-// Take returns what was counted since the last call.
+// Take returns the counts since the last call.
 func (l *Load) Take() Count {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,14 +314,14 @@ func (l *Load) Take() Count {
 	return c
 }
 
-// Total returns what was counted in all. The load must have ended.
+// Total returns all counts once the load has ended.
 func (l *Load) Total() *Count {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return &l.total
 }
 
-// Summary is a load's own view, for people and scripts. Numbers of nothing are null.
+// Summary is printed as JSON; missing numbers are null.
 type Summary struct {
 	Target     string           `json:"target"`
 	DurationS  float64          `json:"duration_s"`
@@ -340,10 +334,9 @@ type Summary struct {
 	P95S       *float64         `json:"p95_s"`
 	P99S       *float64         `json:"p99_s"`
 	LongestS   *float64         `json:"longest_s"`
-	Terminated string           `json:"terminated"` // the signal that ended the load; "" = it came to its end
+	Terminated string           `json:"terminated"` // the signal that ended the load, or ""
 }
 
-// Summary sums up a load that took a time.
 func (l *Load) Summary(took time.Duration) Summary {
 	c := l.Total()
 	d := &c.Responses

@@ -80,8 +80,8 @@ func TestOpenLoop(t *testing.T) {
 	}
 }
 
-// An open loop goes on when the service does not answer, up to a bound, and its response times count from when
-// the requests were due.
+// An open loop continues without responses, up to a bound, and response times count from when
+// requests were due.
 func TestOpenLoopOverload(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -146,7 +146,7 @@ func TestErrorsAreCounted(t *testing.T) {
 	must.Eq(t, 1, errs["status 503"])
 	must.Eq(t, 1, errs["status 302"])
 	must.Eq(t, 1, errs[ErrorTimeout])
-	must.Eq(t, 2, errs[ErrorAnswer])  // too long, not HTTP
+	must.Eq(t, 2, errs[ErrorAnswer])  // too long; not HTTP
 	must.Eq(t, 2, errs[ErrorConnect]) // broken before the answer, and within it
 	must.Eq(t, 7, l.Total().Failed())
 	must.Eq(t, 2, l.Total().Responses.Count())
@@ -188,7 +188,7 @@ func TestWait(t *testing.T) {
 		case n.Add(1) < 3:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
-			w.WriteHeader(http.StatusNotFound) // up, though it has no such page
+			w.WriteHeader(http.StatusNotFound) // up, without such a page
 		}
 	})
 	u.RawQuery = "a=b"
@@ -231,7 +231,7 @@ func TestEndsPromptly(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			cancel()
-			<-ended // does not wait for the answers, which never come
+			<-ended // does not wait for answers, which never come
 			must.Eq(t, 0, l.Total().Responses.Count())
 			delete(l.Total().Errors, ErrorDropped)
 			must.MapEmpty(t, l.Total().Errors) // our end is not the service's error

@@ -9,17 +9,17 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/nn"
 )
 
-const gruLength = 24 // symbols predicted per sequence
+const gruLength = 24 // symbols per sequence
 
-// gru predicts the next symbol of a sequence with a gated recurrent unit (Cho et al. 2014, in the form that
-// applies the reset gate after the recurrent product, as cuDNN does). Its data is a second-order Markov chain: how
-// often each symbol comes is learnt first, then what follows one symbol, then what follows two.
+// gru predicts a sequence's next symbol with a gated recurrent unit (Cho et al. 2014, with the
+// reset gate applied after the recurrent product, as in cuDNN). Its data is a second-order
+// Markov chain, so frequencies are learnt first, then pairs, then triples.
 type gru struct {
 	symbols, hidden      int
 	seed                 uint64
 	start                []float64 // logits of the first symbol
-	next                 []float64 // symbols² × symbols: logits of what follows a pair
-	wIn, bIn, wRec, wOut block     // gates lie side by side: update, reset, candidate
+	next                 []float64 // symbols² × symbols: logits after a pair
+	wIn, bIn, wRec, wOut block     // gates side by side: update, reset, candidate
 	bOut                 block
 	layout               layout
 }
@@ -71,13 +71,13 @@ func (m *gru) NewBatch(rows int) Batch {
 	}
 }
 
-// gruBatch keeps every value of every time step, time-major: all rows of step 0, all rows of step 1, …
+// gruBatch keeps all values of all time steps, time-major.
 type gruBatch struct {
 	model     *gru
 	random    *nn.Random
 	symbol    []int     // row-major, gruLength+1 each
-	class     []int     // time-major copy of what is to be predicted
-	h         []float64 // the state before each step, and after the last
+	class     []int     // time-major targets
+	h         []float64 // state before each step, and after the last
 	gate, rec []float64 // gates after their non-linearity; recurrent part before it
 	logits    []float64
 
@@ -130,7 +130,7 @@ func (b *gruBatch) Loss(params, gradient []float64, rows int) Sums {
 
 	dh := nn.View(b.dh, n, h)
 	nn.LinearGradient(after, m.wOut.of(params), logits, m.wOut.of(gradient), m.bOut.vector(gradient), dh)
-	carry := nn.View(b.carry, rows, h) // gradient by the state that leaves step t, from the steps after it
+	carry := nn.View(b.carry, rows, h) // gradient of the state after step t
 	clear(carry.Data)
 	dwIn := m.wIn.of(gradient)
 	clear(dwIn.Data)

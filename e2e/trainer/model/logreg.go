@@ -11,13 +11,13 @@ import (
 
 const logregClasses = 10
 
-// logreg is multinomial logistic regression. Its data has features whose scales fall by a power law: gradient
-// descent fits the large ones at once and creeps along the small ones.
+// logreg is multinomial logistic regression on features with power-law scales: gradient descent
+// fits large ones at once and small ones slowly.
 type logreg struct {
 	dim    int
 	seed   uint64
-	scale  []float64 // standard deviation of each feature
-	truth  nn.Matrix // dim × classes: the labels are drawn from softmax(x·truth)
+	scale  []float64 // standard deviations of features
+	truth  nn.Matrix // dim × classes: labels are drawn from softmax(x·truth)
 	weight block
 	bias   block
 	layout layout

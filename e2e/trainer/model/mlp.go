@@ -11,11 +11,11 @@ import (
 
 const (
 	mlpClasses = 10
-	mlpTeacher = 24 // hidden units of the network that labels the data
+	mlpTeacher = 24 // hidden units of the labelling network
 )
 
-// mlp is a perceptron with two hidden layers. Its data is labelled by another, random network: the coarse
-// boundaries are learnt at once, their fine structure slowly.
+// mlp is a perceptron with two hidden layers, on data labelled by a random network: coarse
+// boundaries are learnt at once, fine ones slowly.
 type mlp struct {
 	dim, hidden    int
 	seed           uint64
@@ -74,9 +74,9 @@ type mlpBatch struct {
 	model  *mlp
 	random *nn.Random
 	class  []int
-	value  [3][]float64 // what enters each layer
+	value  [3][]float64 // inputs of each layer
 	logits []float64
-	d      [2][]float64 // gradients by what leaves the hidden layers
+	d      [2][]float64 // gradients of the hidden layers' outputs
 }
 
 func (b *mlpBatch) Load(row int, index, _ uint64) {

@@ -12,7 +12,7 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/nn"
 )
 
-// small returns every model in a size at which each parameter's gradient can be checked.
+// small returns all models small enough to check each gradient.
 func small(t *testing.T) map[string]Model {
 	models := map[string]Model{}
 	for _, s := range Specs() {
@@ -31,7 +31,7 @@ func loaded(m Model, rows int) Batch {
 	return b
 }
 
-// start returns start values away from the symmetries of Init, so that no derivative is zero by chance.
+// start avoids Init's symmetries, so that no derivative is zero by chance.
 func start(m Model) []float64 {
 	p, shift := make([]float64, m.Len()), make([]float64, m.Len())
 	m.Init(p)
@@ -46,7 +46,7 @@ func TestGradients(t *testing.T) {
 	for name, m := range small(t) {
 		t.Run(name, func(t *testing.T) {
 			const rows, h = 3, 1e-5
-			b, p, g := loaded(m, 4), start(m), make([]float64, m.Len()) // one row of room left
+			b, p, g := loaded(m, 4), start(m), make([]float64, m.Len()) // one spare row
 			for i := range g {
 				g[i] = math.NaN() // to be overwritten
 			}
@@ -102,7 +102,7 @@ func TestSamples(t *testing.T) {
 				s.New(1).Init(p) // the same parameters for all seeds
 				nn.NewRandom(3).Normal(p, 0.1)
 				b := m.NewBatch(1)
-				b.Load(0, 77, 77) // what was there before must not matter
+				b.Load(0, 77, 77) // earlier contents must not matter
 				b.Load(0, index, draw)
 				return b.Loss(p, nil, 1).Loss
 			}
@@ -144,7 +144,7 @@ func TestByName(t *testing.T) {
 	must.EqError(t, err, "must be one of logreg, mlp, vae, gru")
 }
 
-// BenchmarkStep is the work of one step on one thread, at the default sizes.
+// BenchmarkStep is a step on one thread at default sizes.
 func BenchmarkStep(b *testing.B) {
 	for _, s := range Specs() {
 		b.Run(s.Name, func(b *testing.B) {
@@ -185,7 +185,7 @@ func TestPredict(t *testing.T) {
 				sum += n
 			}
 			must.Eq(t, int64(s.Targets), sum)
-			must.Eq(t, s, b.Loss(p, nil, rows)) // the logits were left as they are
+			must.Eq(t, s, b.Loss(p, nil, rows)) // the logits are unchanged
 		})
 	}
 	counts := make([]int64, 3)

@@ -14,9 +14,9 @@ const (
 	vaeBlobs  = 3
 )
 
-// vae is a variational autoencoder (Kingma and Welling, "Auto-encoding variational Bayes", 2014) with normal latent
-// variables and a Bernoulli decoder. Its data are small grey pictures of a few soft blobs. The loss is the negative
-// evidence lower bound in nats per picture.
+// vae is a variational autoencoder (Kingma and Welling, "Auto-encoding variational Bayes",
+// 2014) with normal latent variables and a Bernoulli decoder, on small grey pictures of soft
+// blobs. The loss is the negative evidence lower bound, in nats per picture.
 type vae struct {
 	dim, side, hidden                int
 	seed                             uint64
@@ -66,7 +66,7 @@ func (m *vae) NewBatch(rows int) Batch {
 type vaeBatch struct {
 	model                *vae
 	random               *nn.Random
-	wide                 []float64 // a blob's profile across and down
+	wide                 []float64 // horizontal and vertical profile of a blob
 	x, noise             []float64
 	h, code, z, g, paint []float64
 	dh, dcode, dz, dg    []float64
@@ -119,7 +119,7 @@ func (b *vaeBatch) Loss(params, gradient []float64, rows int) Sums {
 	tanh(g)
 	nn.Linear(g, m.wPaint.of(params), m.bPaint.vector(params), paint)
 	for i, l := range paint.Data {
-		// −x·log σ(l) − (1−x)·log(1−σ(l)), in the form that does not overflow
+		// −x·log σ(l) − (1−x)·log(1−σ(l)), without overflow
 		e := math.Exp(-math.Abs(l))
 		s.Loss += max(l, 0) - l*x.Data[i] + math.Log1p(e)
 		if gradient != nil {
@@ -154,7 +154,6 @@ func (b *vaeBatch) Loss(params, gradient []float64, rows int) Sums {
 	return s
 }
 
-// codeOf splits a row of the code into means and log variances.
 func (b *vaeBatch) codeOf(code nn.Matrix, row int) (mean, logvar []float64) {
 	c := code.Data[row*code.Stride:]
 	return c[:vaeLatent], c[vaeLatent : 2*vaeLatent]

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package nn holds the algebra under the trainer's models: products that stay on the goroutine that asks for
-// them, a pool of workers of a fixed size, random numbers that are a pure function of a seed and a position, and
-// two optimisers. Everything is float64, so that gradients can be checked by finite differences.
+// Package nn has the models' algebra: products on the calling goroutine, a fixed pool of
+// workers, position-addressed random numbers, and two optimisers. Everything is float64, so
+// that gradients can be checked by finite differences.
 package nn
 
 import (
@@ -11,17 +11,17 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 )
 
-// gonum starts goroutines of its own once a product spans four of its 64×64 blocks. Panels below that size keep a
-// product on the calling worker, so that -threads alone decides how many CPUs a run uses.
+// gonum starts goroutines for products beyond four of its 64×64 blocks. Smaller panels stay on
+// the caller, so that -threads alone determines the CPUs used.
 const (
 	panelRows    = 64
 	panelColumns = 192
 )
 
-// Matrix is a row-major view on a slice.
+// Matrix is a row-major view.
 type Matrix = blas64.General
 
-// View returns data as a rows×cols matrix; it does not copy.
+// View does not copy data.
 func View(data []float64, rows, cols int) Matrix {
 	return Matrix{Rows: rows, Cols: cols, Stride: cols, Data: data[:rows*cols]}
 }
@@ -64,7 +64,7 @@ func product(ta, tb blas.Transpose, a, b Matrix, beta float64, c Matrix) {
 	}
 }
 
-// Linear computes y = x·w + b, b being added to every row.
+// Linear computes y = x·w + b for each row.
 func Linear(x, w Matrix, b []float64, y Matrix) {
 	for i := range y.Rows {
 		copy(y.Data[i*y.Stride:i*y.Stride+y.Cols], b)
@@ -72,8 +72,8 @@ func Linear(x, w Matrix, b []float64, y Matrix) {
 	Mul(x, w, 1, y)
 }
 
-// LinearGradient is the backward pass of Linear: dw = xᵀ·dy, db = the columns' sums of dy and, unless dx.Data is
-// nil, dx = dy·wᵀ. The results are overwritten, not added to.
+// LinearGradient overwrites dw = xᵀ·dy, db = column sums of dy and, unless dx.Data is nil, dx =
+// dy·wᵀ.
 func LinearGradient(x, w, dy, dw Matrix, db []float64, dx Matrix) {
 	MulTransA(x, dy, 0, dw)
 	ColumnSums(dy, db)
@@ -82,7 +82,7 @@ func LinearGradient(x, w, dy, dw Matrix, db []float64, dx Matrix) {
 	}
 }
 
-// ColumnSums overwrites sums with the sums of the columns of m.
+// ColumnSums overwrites sums.
 func ColumnSums(m Matrix, sums []float64) {
 	clear(sums)
 	for i := range m.Rows {

@@ -14,7 +14,7 @@ import (
 
 func TestProducts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		// sizes on both sides of a panel's
+		// on both sides of a panel's size
 		size := rapid.SampledFrom([]int{1, 3, 64, 65, 130, 192, 193})
 		m, k, n := size.Draw(t, "m"), rapid.IntRange(1, 9).Draw(t, "k"), size.Draw(t, "n")
 		beta := rapid.SampledFrom([]float64{0, 1}).Draw(t, "beta")
@@ -87,7 +87,7 @@ func TestRandom(t *testing.T) {
 		must.NotEq(t, first, NewRandom(other...).Uint64())
 	}
 
-	// neighbouring positions are unrelated: the first number drawn at each has mean 0 and variance 1
+	// neighbouring positions are independent: first numbers have mean 0 and variance 1
 	var sum, squares float64
 	const n = 20000
 	for i := range uint64(n) {
@@ -107,7 +107,7 @@ func TestOptimisersFindTheMinimum(t *testing.T) {
 			p, g := []float64{3, -2}, make([]float64, 2)
 			for step := 1; step <= 3000; step++ {
 				g[0], g[1] = 2*(p[0]-1), 20*(p[1]-0.5)
-				o.Update(p, g, 0, 1, 0.01, step) // by parts, as the threads do it
+				o.Update(p, g, 0, 1, 0.01, step) // in parts, as threads do
 				o.Update(p, g, 1, 2, 0.01, step)
 			}
 			must.InDelta(t, 1, p[0], 1e-3)

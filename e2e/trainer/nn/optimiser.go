@@ -5,14 +5,15 @@ package nn
 
 import "math"
 
-// Rule is how an optimiser turns a gradient into a step.
+// Rule turns a gradient into a step.
 type Rule string
 
 const (
-	// Momentum is stochastic gradient descent with momentum 0.9. It follows the data's own scales, so that small
-	// directions converge late.
+	// Momentum is stochastic gradient descent with momentum 0.9. It follows the data's scales,
+	// so small directions converge late.
 	Momentum Rule = "momentum"
-	// Adam is Kingma and Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1, with its defaults.
+	// Adam is algorithm 1 of Kingma and Ba, "Adam: a method for stochastic optimization", 2015,
+	// with its defaults.
 	Adam Rule = "adam"
 )
 
@@ -22,13 +23,12 @@ const (
 	epsilon = 1e-8
 )
 
-// Optimiser holds the state of a rule for a vector of parameters. M and V are exported for checkpoints.
+// Optimiser is a rule's state. M and V are exported for checkpoints.
 type Optimiser struct {
 	Rule Rule
 	M, V []float64 // first and second moment; V is empty for Momentum
 }
 
-// NewOptimiser returns an optimiser at rest for n parameters.
 func NewOptimiser(rule Rule, n int) *Optimiser {
 	o := &Optimiser{Rule: rule, M: make([]float64, n)}
 	if rule == Adam {
@@ -37,8 +37,8 @@ func NewOptimiser(rule Rule, n int) *Optimiser {
 	return o
 }
 
-// Update moves params[lo:hi] against gradient[lo:hi]; step counts from 1. Ranges that do not overlap may be
-// updated at the same time.
+// Update moves params[lo:hi] against gradient[lo:hi]; step counts from 1. Disjoint ranges can
+// be updated concurrently.
 func (o *Optimiser) Update(params, gradient []float64, lo, hi int, rate float64, step int) {
 	p, g, m := params[lo:hi], gradient[lo:hi], o.M[lo:hi]
 	if o.Rule == Momentum {

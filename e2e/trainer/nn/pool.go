@@ -8,16 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// Pool runs numbered pieces of work on a fixed number of workers. Which worker takes which piece is left to
-// chance; results stay repeatable as long as each piece writes only to what its own number names.
+// Pool runs pieces of work on a fixed number of workers, in any assignment. Results are
+// reproducible if each piece writes only its own data.
 type Pool struct {
 	threads int
 	work    chan func(worker int)
-	done    sync.WaitGroup // the pieces of the Do in progress
+	done    sync.WaitGroup // of the current Do
 	workers sync.WaitGroup
 }
 
-// NewPool starts a pool of threads workers, one of which is the caller of Do. Close it to end the others.
+// NewPool starts a pool of threads workers, including Do's caller. Close it.
 func NewPool(threads int) *Pool {
 	p := &Pool{threads: max(1, threads), work: make(chan func(int))}
 	for worker := 1; worker < p.threads; worker++ {
@@ -31,11 +31,9 @@ func NewPool(threads int) *Pool {
 	return p
 }
 
-// Threads is the number of workers.
 func (p *Pool) Threads() int { return p.threads }
 
-// Do calls f for every piece in [0, pieces) and returns when all have ended. It must not be called from two
-// goroutines at once.
+// Do calls f for each piece in [0, pieces) and waits. It is not safe for concurrent use.
 func (p *Pool) Do(pieces int, f func(worker, piece int)) {
 	var next atomic.Int64
 	take := func(worker int) {
@@ -56,7 +54,6 @@ func (p *Pool) Do(pieces int, f func(worker, piece int)) {
 	p.done.Wait()
 }
 
-// Close ends the workers and waits for them.
 func (p *Pool) Close() {
 	close(p.work)
 	p.workers.Wait()

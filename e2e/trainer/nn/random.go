@@ -5,15 +5,14 @@ package nn
 
 import "math/rand/v2"
 
-// Random is a generator that can be moved to any position at once. Everything random in a run is read at a
-// position that follows from the seed and the step alone; therefore a checkpoint needs no generator state beyond
-// these two, and a resumed run draws exactly what an uninterrupted one would have drawn.
+// Random can be moved to any position. All random numbers of a run are at positions given by
+// seed and step, so checkpoints need no generator state, and resumed runs draw the same
+// numbers.
 type Random struct {
 	*rand.Rand
 	pcg *rand.PCG
 }
 
-// NewRandom returns a generator at the given position.
 func NewRandom(position ...uint64) *Random {
 	pcg := rand.NewPCG(0, 0)
 	r := &Random{Rand: rand.New(pcg), pcg: pcg}
@@ -21,7 +20,7 @@ func NewRandom(position ...uint64) *Random {
 	return r
 }
 
-// Seek moves the generator to a position. Positions that differ in any number give unrelated sequences.
+// Seek moves to a position. Different positions give independent sequences.
 func (r *Random) Seek(position ...uint64) {
 	a, b := uint64(0x243f6a8885a308d3), uint64(0x13198a2e03707344) // digits of pi
 	for _, p := range position {
@@ -31,7 +30,8 @@ func (r *Random) Seek(position ...uint64) {
 	r.pcg.Seed(a, b)
 }
 
-// mix is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+// mix is SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number
+// generators, 2014).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -39,7 +39,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Normal fills dst with normal numbers of mean 0 and the given standard deviation.
+// Normal fills dst with normal numbers of mean 0.
 func (r *Random) Normal(dst []float64, deviation float64) {
 	for i := range dst {
 		dst[i] = deviation * r.NormFloat64()

@@ -1,7 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package record writes a run's reports to files as trainers do: JSON lines, CSV, and TensorBoard's event files.
+// Package record writes reports to files as trainers do: JSON lines, CSV, and TensorBoard's
+// event files.
 package record
 
 import (
@@ -24,26 +25,22 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/style"
 )
 
-// writer makes the bytes of a file.
+// writer encodes a file.
 type writer interface {
-	// begin returns what a new file begins with.
 	begin() []byte
-	// report returns what a report adds.
 	report(style.Report) []byte
 }
 
 var formats = map[string]func(style.Run) writer{
 	"jsonl": newJSONL,
 	"csv":   func(run style.Run) writer { return csv{run} },
-	// As TensorFlow 1 and PyTorch write scalars, and as TensorFlow 2 does.
+	// Scalars as written by TensorFlow 1 and PyTorch, and by TensorFlow 2.
 	"tensorboard":        func(run style.Run) writer { return tensorboard{run: run} },
 	"tensorboard-tensor": func(run style.Run) writer { return tensorboard{run: run, tensor: true} },
 }
 
-// Names lists the formats, separated by commas.
 func Names() string { return strings.Join(slices.Sorted(maps.Keys(formats)), ", ") }
 
-// Valid returns an error that lists what is allowed when there is no such format.
 func Valid(format string) error {
 	if formats[format] == nil {
 		return fmt.Errorf("must be one of %s", Names())
@@ -51,8 +48,7 @@ func Valid(format string) error {
 	return nil
 }
 
-// ByEnding tells the format from a path's ending: none means a directory for TensorBoard. It returns "" for
-// an ending that says nothing.
+// ByEnding returns the format of a path: none means a directory for TensorBoard; "" is unknown.
 func ByEnding(path string) string {
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".jsonl", ".ndjson", ".json":
@@ -65,14 +61,14 @@ func ByEnding(path string) string {
 	return ""
 }
 
-// File is a file of reports. Each report is one write.
+// File is a file of reports, with one write each.
 type File struct {
 	f *os.File
 	w writer
 }
 
-// Open opens a file of a valid format. A resumed run appends to what is there, any other begins the file anew. In
-// TensorBoard's formats the path is a directory, made if need be, and each process has a file of its own.
+// Open opens a file of a valid format. A resumed run appends, others truncate. For TensorBoard
+// the path is a directory, created if necessary, with a file per process.
 func Open(path, format string, run style.Run, resumed bool) (*File, error) {
 	w := formats[format](run)
 	if _, ok := w.(tensorboard); ok {
@@ -91,7 +87,7 @@ func Open(path, format string, run style.Run, resumed bool) (*File, error) {
 		return nil, err
 	}
 	file := &File{f: f, w: w}
-	if at, err := f.Seek(0, io.SeekEnd); err != nil || at == 0 { // what cannot seek is new
+	if at, err := f.Seek(0, io.SeekEnd); err != nil || at == 0 { // unseekable files are new
 		if b := w.begin(); len(b) > 0 {
 			if _, err := f.Write(b); err != nil {
 				return nil, errors.Join(err, f.Close())
@@ -101,13 +97,11 @@ func Open(path, format string, run style.Run, resumed bool) (*File, error) {
 	return file, nil
 }
 
-// Report writes a report.
 func (f *File) Report(r style.Report) error {
 	_, err := f.f.Write(f.w.report(r))
 	return err
 }
 
-// Close closes the file.
 func (f *File) Close() error {
 	if err := f.f.Close(); !errors.Is(err, fs.ErrClosed) {
 		return err
@@ -115,7 +109,7 @@ func (f *File) Close() error {
 	return nil
 }
 
-// jsonl is what style json prints.
+// jsonl is style json's output.
 type jsonl struct {
 	printer style.Printer
 	line    *bytes.Buffer
@@ -134,7 +128,7 @@ func (j jsonl) report(r style.Report) []byte {
 	return j.line.Bytes()
 }
 
-// csv has a header, and "nan" where Python's writers have it.
+// csv has a header, and Python's "nan".
 type csv struct{ run style.Run }
 
 func (c csv) begin() []byte {
@@ -177,7 +171,7 @@ func (c csv) report(r style.Report) []byte {
 	return append(b, '\n')
 }
 
-// tensorboard names its tags as the Trainer of transformers does.
+// tensorboard uses the tags of transformers' Trainer.
 type tensorboard struct {
 	run    style.Run
 	tensor bool

@@ -47,7 +47,7 @@ func read(t *testing.T, path string) string {
 
 func TestJSONL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.jsonl")
-	write(t, path, "jsonl", both, true) // resumed, but there is nothing yet
+	write(t, path, "jsonl", both, true) // resumed without a file
 	const want = `{"step": 16, "total_steps": 60, "epoch": 0.5, "loss": 1.625, "accuracy": 0.25, "learning_rate": 0.002, "elapsed_s": 1.0}
 {"step": 32, "total_steps": 60, "epoch": 1.0, "loss": NaN, "accuracy": 0.5, "learning_rate": 0.001, "elapsed_s": 1.5}
 `

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package serve answers requests with a trained model. A request is a batch of generated inputs that is really
-// evaluated; batches are evaluated one after the other, in the order of their arrival, each by all threads. With
-// one request at a time the response time is the CPU time of a batch divided by the CPUs that the service gets.
+// Package serve answers requests with a trained model. Each request evaluates a batch of
+// generated inputs; batches run sequentially on all threads. With one request at a time the
+// response time is a batch's CPU time divided by the service's CPUs.
 package serve
 
 import (
@@ -27,57 +27,54 @@ import (
 )
 
 const (
-	pieceRows = 10      // rows evaluated as one piece of work, between which a batch can be given up
+	pieceRows = 10      // rows per piece of work, between which a batch can be aborted
 	maxBody   = 1 << 12 // bytes of a request
 
-	// FirstInput is the index of the first input made up here; no training run reaches it.
+	// FirstInput is the first generated input, beyond any training run's.
 	FirstInput = 1 << 41
 
-	// MaxWork bounds by how much the work of server and request together multiply a batch's cost.
+	// MaxWork bounds a batch's cost factor of server and request together.
 	MaxWork = 1e6
 )
 
-// Config is what a server serves.
 type Config struct {
-	Spec    model.Spec
-	Seed    uint64
-	Params  []float64 // of the trained model; read only
-	Threads int
-	Batch   int     // rows of a batch
-	Work    float64 // batches evaluated for one, ≥ 1
-	Queue   int     // batches that may wait
-	// Registry gets the server's metrics.
+	Spec     model.Spec
+	Seed     uint64
+	Params   []float64 // of the trained model; read only
+	Threads  int
+	Batch    int     // rows
+	Work     float64 // evaluations per batch, ≥ 1
+	Queue    int     // waiting batches
 	Registry prometheus.Registerer
 }
 
-// Request is the body of POST /predict. An empty body asks for the defaults.
+// Request is the body of POST /predict. An empty body means defaults.
 type Request struct {
-	// Work multiplies the batch's cost, and its rows; 0 = 1.
+	// Work multiplies the batch's cost; 0 for 1.
 	Work float64 `json:"work"`
-	// First is the index of the first input, so that an answer can be had twice; 0 = inputs not seen before.
+	// First is the first input's index, for repeatable answers; 0 for new inputs.
 	First uint64 `json:"first"`
 }
 
-// Answer is what a batch gave.
 type Answer struct {
 	Model      string   `json:"model"`
-	First      uint64   `json:"first"` // index of the first input
+	First      uint64   `json:"first"` // of the first input
 	Rows       int      `json:"rows"`
-	Targets    int      `json:"targets"`              // predictions: a row has several where the model reads sequences
-	Loss       float64  `json:"loss"`                 // mean over the targets
-	Classes    []int64  `json:"classes,omitempty"`    // how often each class was predicted
-	Confidence *float64 `json:"confidence,omitempty"` // mean probability of what was predicted
+	Targets    int      `json:"targets"`              // predictions; several per row for sequences
+	Loss       float64  `json:"loss"`                 // mean
+	Classes    []int64  `json:"classes,omitempty"`    // predictions by class
+	Confidence *float64 `json:"confidence,omitempty"` // mean probability of the predictions
 	Accuracy   *float64 `json:"accuracy,omitempty"`
-	ResponseS  float64  `json:"response_s"` // from the arrival of the request to the end of its batch
-	CPUS       float64  `json:"cpu_s"`      // CPU time of this process while the batch was evaluated
+	ResponseS  float64  `json:"response_s"` // from arrival to completion
+	CPUS       float64  `json:"cpu_s"`      // of this process during the batch
 }
 
-// Period is what came to pass between two reports.
+// Period is the time between two reports.
 type Period struct {
 	Batches   int64 // answered, since the start
 	Responses latency.Digest
-	Rejected  int64 // requests refused because too many waited
-	Failed    int64 // requests that were bad, given up by the client, or cut off by the end
+	Rejected  int64 // rejected by a full queue
+	Failed    int64 // bad, cancelled, or cut off by the end
 }
 
 var (
@@ -86,7 +83,7 @@ var (
 	errNaN  = errors.New("the model has diverged: its loss is no number")
 )
 
-// Server is an http.Handler. Close ends it.
+// Server is an http.Handler. Close it.
 type Server struct {
 	config  Config
 	model   model.Model
@@ -95,22 +92,21 @@ type Server struct {
 	mux     *http.ServeMux
 	jobs    chan *job
 	worker  sync.WaitGroup
-	next    atomic.Uint64 // index of the first input not yet handed out
+	next    atomic.Uint64 // index of the next new input
 
-	draining  chan struct{} // closed: what waits is refused
-	aborted   atomic.Bool   // the batch in progress, too
+	draining  chan struct{} // closed: queued requests are rejected
+	aborted   atomic.Bool   // the running batch, too
 	drainOnce sync.Once
 	closeOnce sync.Once
-	busy      atomic.Int32 // batches being evaluated: 0 or 1
+	busy      atomic.Int32 // 0 or 1
 
-	mu     sync.Mutex // of period, and of sending to jobs
+	mu     sync.Mutex // for period, and for sending to jobs
 	period Period
 
 	response prometheus.Histogram
 	requests *prometheus.CounterVec
 }
 
-// thread is a worker's room and sums.
 type thread struct {
 	batch      model.Batch
 	sums       model.Sums
@@ -126,7 +122,6 @@ type job struct {
 	done   chan error
 }
 
-// New starts a server for a model.
 func New(c Config) (*Server, error) {
 	m := c.Spec.New(c.Seed)
 	if len(c.Params) != m.Len() {
@@ -137,7 +132,7 @@ func New(c Config) (*Server, error) {
 		jobs: make(chan *job, c.Queue), draining: make(chan struct{}),
 		response: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "response_seconds", Help: "Time from the arrival of a request to the end of its batch.",
-			// Fine, since a target is compared with a quantile, which is interpolated within a bucket; up to 15 minutes.
+			// Fine, as quantiles are interpolated within buckets; up to 15 minutes.
 			Buckets: prometheus.ExponentialBuckets(0.0005, 1.2, 80),
 		}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -169,33 +164,32 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Handle adds a handler, such as one for metrics.
 func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// Drain refuses all requests from now on, also those that wait. The batch in progress goes on.
+// Drain rejects all new and queued requests. The running batch continues.
 func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
-// Abort drains, and gives up the batch in progress.
+// Abort drains, and aborts the running batch.
 func (s *Server) Abort() {
 	s.Drain()
 	s.aborted.Store(true)
 }
 
-// Close aborts, and waits until nothing runs. No request may arrive any more.
+// Close aborts and waits. No requests may arrive any more.
 func (s *Server) Close() {
 	s.Abort()
 	s.closeOnce.Do(func() {
 		s.mu.Lock()
-		close(s.jobs) // nobody sends who has seen draining, under this lock
+		close(s.jobs) // senders check draining under this lock
 		s.mu.Unlock()
 		s.worker.Wait()
 		s.pool.Close()
 	})
 }
 
-// Take returns what came to pass since the last call.
+// Take returns the period since the last call.
 func (s *Server) Take() Period {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +230,7 @@ func (s *Server) predict(w http.ResponseWriter, r *http.Request) {
 	s.period.Responses.Add(j.answer.ResponseS)
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(j.answer) // the client's trouble if it does not read
+	_ = json.NewEncoder(w).Encode(j.answer) // the client may not read it
 }
 
 func (s *Server) enqueue(j *job) error {
@@ -291,7 +285,6 @@ func readRequest(w http.ResponseWriter, r *http.Request, most float64) (Request,
 	return request, nil
 }
 
-// work evaluates one batch after the other.
 func (s *Server) work() {
 	for j := range s.jobs {
 		select {
@@ -368,7 +361,6 @@ func (s *Server) evaluate(j *job) error {
 	return nil
 }
 
-// cpuSeconds is the CPU time of this process.
 func cpuSeconds() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

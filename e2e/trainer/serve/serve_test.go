@@ -80,7 +80,7 @@ func TestAnswers(t *testing.T) {
 					sum += n
 				}
 				must.Eq(t, int64(a.Targets), sum)
-				must.Between(t, 1/float64(m.Classes()), *a.Confidence, 1) // logreg begins with zeros
+				must.Between(t, 1/float64(m.Classes()), *a.Confidence, 1) // logreg starts with zeros
 				must.Between(t, 0, *a.Accuracy, 1)
 			} else {
 				must.SliceEmpty(t, a.Classes)
@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 
 			b := answer(t, s, `{"work": 2.5}`)
 			must.Eq(t, 63, b.Rows)
-			must.Eq(t, FirstInput+25, b.First) // inputs that nobody has seen
+			must.Eq(t, FirstInput+25, b.First) // new inputs
 			again := answer(t, s, fmt.Sprintf(`{"work": 2.5, "first": %d}`, b.First))
 			must.Eq(t, b.Classes, again.Classes)
 			must.Less(t, 1e-9, math.Abs(b.Loss/again.Loss-1)) // the threads' sums are added in any order
@@ -97,7 +97,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The model that answers is the one that was trained.
+// The answering model is the trained one.
 func TestTrained(t *testing.T) {
 	c := config(t, "mlp")
 	c.Batch = 400
@@ -118,11 +118,11 @@ func TestCostIsProportionalToWork(t *testing.T) {
 	spec, _ := model.ByName("mlp")
 	c.Spec, c.Params = spec, make([]float64, spec.New(1).Len())
 	s := start(t, c)
-	answer(t, s, "") // once, for what is only done once
+	answer(t, s, "") // warm-up
 	cost := func(work int) float64 {
 		body := fmt.Sprintf(`{"work": %d}`, work)
 		one := answer(t, s, body).CPUS
-		times := math.Ceil(0.1 / max(one, 1e-4)) // as often as takes 0.1 s, about
+		times := math.Ceil(0.1 / max(one, 1e-4)) // about 0.1 s
 		sum := 0.0
 		for range int(times) {
 			sum += answer(t, s, body).CPUS
@@ -138,7 +138,7 @@ func TestCostIsProportionalToWork(t *testing.T) {
 	must.Between(t, 3.5, cost(8)/few, 7)
 }
 
-// Batches that wait together are evaluated one after the other: the last one has waited for the others' CPU time.
+// Queued batches run sequentially: the last one waits for the others' CPU time.
 func TestOneAfterTheOther(t *testing.T) {
 	s := start(t, config(t, "mlp"))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -197,7 +197,7 @@ func until(t *testing.T, what string, f func() bool) {
 
 func queued(s *Server) int { return len(s.jobs) }
 
-// busy starts a batch that lasts, and returns once it is being evaluated.
+// busy starts a long batch.
 func busy(t *testing.T, ctx context.Context, s *Server) (ended <-chan string) {
 	done := make(chan string, 1)
 	go func() {
@@ -227,7 +227,7 @@ func TestQueue(t *testing.T) {
 	must.Eq(t, int64(1), s.Take().Rejected)
 
 	s.Drain()
-	code, text = ask(s, "") // at once, though a batch goes on
+	code, text = ask(s, "") // at once, during a batch
 	must.Eq(t, http.StatusServiceUnavailable, code)
 	must.StrContains(t, text, "shutting down")
 	s.Abort()

@@ -11,13 +11,13 @@ import (
 	"unicode/utf8"
 )
 
-// keras prints like Model.fit of Keras 3: a bar that is redrawn with backspaces, a carriage return and colours
-// (verbose=1), also when the output is not a terminal; with reports by epoch, one line an epoch (verbose=2). The
-// step and its total start anew with every epoch.
+// keras prints like Keras 3's Model.fit: a redrawn bar with backspaces, carriage returns and
+// colours (verbose=1), also without a terminal; by epoch one line each (verbose=2). Step and
+// total restart with each epoch.
 type keras struct {
 	sink
 	drawn      int // visible characters of the last bar
-	begun      int // epochs announced
+	begun      int // announced
 	epochFirst int
 	epochStart time.Duration
 }
@@ -36,7 +36,7 @@ func (k *keras) announce() {
 	k.begun++
 	epochs := k.run.epochs()
 	if epochs == 0 {
-		epochs = 1_000_000 // what people give who stop by hand
+		epochs = 1_000_000 // typical of users who stop by hand
 	}
 	k.print(fmt.Sprintf("Epoch %d/%d\n", k.begun, epochs))
 	k.drawn = 0
@@ -125,8 +125,8 @@ func kerasClock(d time.Duration) string {
 	}
 }
 
-// lightning prints like the Trainer of PyTorch Lightning with its tqdm bar on stdout. The step and its total start
-// anew with every epoch.
+// lightning prints like PyTorch Lightning's Trainer with its tqdm bar on stdout. Step and total
+// restart with each epoch.
 type lightning struct {
 	sink
 	epochFirst int
@@ -187,7 +187,7 @@ func (l *lightning) End(Report) {
 	_, _ = fmt.Fprintf(l.err, "`Trainer.fit` stopped: `max_steps=%d` reached.\n", l.run.Steps)
 }
 
-// lightningNumber is tqdm's number, padded to five characters; it makes nan.0 of a NaN, and so does Lightning.
+// lightningNumber is padded to five characters, so NaN becomes nan.0, as in Lightning.
 func lightningNumber(v float64) string {
 	text := tqdmNumber(v)
 	if strings.Contains(text, "e") || len(text) >= 5 {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// huggingface prints like the Trainer of transformers: a dictionary for each report on stdout, through
-// tqdm.write, and a bar on stderr. Since version 5 the numbers are strings of four significant digits; before,
-// they were bare and rounded to four decimals.
+// huggingface prints like transformers' Trainer: dictionaries on stdout through tqdm.write, and
+// a bar on stderr. Since version 5 numbers are strings of four significant digits, before they
+// were rounded to four decimals.
 type huggingface struct {
 	sink
 	quoted  bool
 	drawn   int // width of the bar on stderr
 	last    Report
-	lossSum float64 // for the mean training loss of the last line
+	lossSum float64 // for the last line's mean training loss
 	reports int
 }
 
@@ -34,7 +34,7 @@ func (h *huggingface) Message(text string) {
 	h.draw(h.last)
 }
 
-// wipe clears the bar, as tqdm.write does before it writes.
+// wipe clears the bar, as tqdm.write does.
 func (h *huggingface) wipe() { _, _ = fmt.Fprint(h.err, "\r", strings.Repeat(" ", h.drawn), "\r") }
 
 func (h *huggingface) draw(r Report) {
@@ -94,7 +94,7 @@ func (h *huggingface) number(v float64) string {
 	return python(decimals(v, 4))
 }
 
-// exact is for numbers that the older versions did not round.
+// exact is for numbers not rounded by older versions.
 func (h *huggingface) exact(v float64) string {
 	if h.quoted {
 		return h.number(v)
@@ -102,13 +102,13 @@ func (h *huggingface) exact(v float64) string {
 	return python(v)
 }
 
-// dict is a Python dictionary in the making.
+// dict is a Python dictionary.
 type dict []string
 
 func (d *dict) add(key, value string) { *d = append(*d, "'"+key+"': "+value) }
 func (d *dict) text() string          { return "{" + strings.Join(*d, ", ") + "}\n" }
 
-// plain prints one line of key=value pairs a report.
+// plain prints key=value lines.
 type plain struct{ sink }
 
 func (p *plain) EveryEpoch() bool { return false }
@@ -130,7 +130,7 @@ func (p *plain) Report(r Report) {
 	p.print(text + " lr=" + printf("%.4g", r.Rate) + "\n")
 }
 
-// jsonLines prints one object a report, as Python's json module would: a NaN is NaN.
+// jsonLines prints objects like Python's json module, with NaN.
 type jsonLines struct{ sink }
 
 func (j *jsonLines) EveryEpoch() bool { return false }

@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package style prints a training run as well-known frameworks do, byte for byte as far as it can be done,
-// carriage returns, backspaces and colours included. One thing differs: the value under the name of the loss is
-// the loss of the held-out part in every style, so that a run tells the same story whatever its style.
+// Package style prints a training run like well-known frameworks, as far as possible byte for
+// byte. Only the value named loss is always the held-out part's, so that runs are comparable
+// across styles.
 package style
 
 import (
@@ -17,7 +17,6 @@ import (
 	"time"
 )
 
-// Metric is what a run reports.
 type Metric string
 
 const (
@@ -32,55 +31,55 @@ func (m Metric) accuracy() bool { return m != Loss }
 // Run is what is known before the first step.
 type Run struct {
 	Model    string
-	Params   int // parameters of the model
-	Steps    int // total; 0 = no end
-	PerEpoch int // steps of an epoch
-	Batch    int // rows of a step
+	Params   int // of the model
+	Steps    int // total; 0 for no end
+	PerEpoch int // steps per epoch
+	Batch    int // rows per step
 	HeldOut  int // rows of the held-out part
-	First    int // steps already done: a resumed run
+	First    int // steps done before resuming
 	Metric   Metric
-	Epochs   bool // only the ends of epochs are reported
+	Epochs   bool // report ends of epochs only
 }
 
-// epochs is the number of epochs begun in the whole run; 0 = no end.
+// epochs started in the whole run; 0 for no end
 func (r Run) epochs() int { return (r.Steps + r.PerEpoch - 1) / r.PerEpoch }
 
-// Report is one evaluation, made after Step.
+// Report is an evaluation after Step.
 type Report struct {
-	Step         int // steps done, from 1
+	Step         int // done, from 1
 	Loss         float64
 	Accuracy     float64
 	TrainLoss    float64
 	GradientNorm float64
-	Rate         float64       // learning rate of the next step
-	Elapsed      time.Duration // since this process began to train
-	Evaluation   time.Duration // what this evaluation took
+	Rate         float64       // next step's learning rate
+	Elapsed      time.Duration // since this process started training
+	Evaluation   time.Duration // this evaluation's duration
 }
 
-// epoch is the epoch that the step just done belongs to, from 0, and its place in it, from 1. The last epoch of a
-// run may be cut short; its bars still count to the whole epoch, as the frameworks' do.
+// epoch returns the last step's epoch, from 0, and its place there, from 1. A shorter last
+// epoch keeps the full total, as in the frameworks.
 func (r Run) epoch(step int) (epoch, at int) {
 	epoch = (step - 1) / r.PerEpoch
 	return epoch, step - epoch*r.PerEpoch
 }
 
-// fraction is the number of epochs done, with its fraction.
+// fraction is the number of epochs done.
 func (r Run) fraction(step int) float64 { return float64(step) / float64(r.PerEpoch) }
 
-// EpochEnd says whether step is the last one of an epoch, or of the run.
+// EpochEnd reports whether step ends an epoch or the run.
 func (r Run) EpochEnd(step int) bool {
 	return step%r.PerEpoch == 0 || step == r.Steps
 }
 
-// Printer prints a run. The methods are called in the order Begin, any number of Report, End.
+// Printer prints a run by calls of Begin, Report and End.
 type Printer interface {
 	Begin()
 	Report(Report)
-	// End is called after the last step, not when a run is stopped.
+	// End follows the last step, not a stop.
 	End(last Report)
-	// Message prints a line of text between reports.
+	// Message prints a line between reports.
 	Message(text string)
-	// EveryEpoch says whether the style needs a report at each epoch's end as well.
+	// EveryEpoch asks for additional reports at ends of epochs.
 	EveryEpoch() bool
 }
 
@@ -96,12 +95,10 @@ var printers = map[string]func(sink) Printer{
 
 var short = map[string]string{"hf": "huggingface", "hf-old": "huggingface-old", "none": "silent"}
 
-// Names lists the styles, separated by commas.
 func Names() string {
 	return strings.Join(slices.Sorted(maps.Keys(printers)), ", ")
 }
 
-// Valid returns an error that lists what is allowed when there is no such style.
 func Valid(name string) error {
 	if _, ok := printers[long(name)]; !ok {
 		return fmt.Errorf("must be one of %s (hf and hf-old for short, none for silent)", Names())
@@ -116,8 +113,8 @@ func long(name string) string {
 	return name
 }
 
-// New returns the printer of a valid style. Each line or redrawn bar is one Write. The Hugging Face styles draw
-// their bar on stderr, as tqdm does; all else goes to stdout.
+// New returns a valid style's printer. Lines and bars are single writes. Hugging Face's bar
+// goes to stderr, as with tqdm, everything else to stdout.
 func New(name string, run Run, stdout, stderr io.Writer) Printer {
 	return printers[long(name)](sink{run: run, out: stdout, err: stderr})
 }
@@ -127,10 +124,10 @@ type sink struct {
 	out, err io.Writer
 }
 
-// print leaves write errors alone: a trainer whose output nobody takes trains on.
+// print ignores errors: training continues without a reader.
 func (s sink) print(text string) { _, _ = io.WriteString(s.out, text) }
 
-// Message is how most styles print a remark: a line on stderr.
+// Message prints to stderr in most styles.
 func (s sink) Message(text string) { _, _ = io.WriteString(s.err, text+"\n") }
 
 type silent struct{}
@@ -141,7 +138,7 @@ func (silent) End(Report)       {}
 func (silent) Message(string)   {}
 func (silent) EveryEpoch() bool { return false }
 
-// perSecond is n per second of d, and 0 for no time.
+// perSecond is 0 for no time.
 func perSecond(n int, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -149,7 +146,7 @@ func perSecond(n int, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// python writes a number as Python's repr does.
+// python is Python's repr.
 func python(v float64) string {
 	switch {
 	case math.IsNaN(v):
@@ -169,7 +166,7 @@ func python(v float64) string {
 	return text
 }
 
-// decimals rounds v to n places after the point.
+// decimals rounds v to n places.
 func decimals(v float64, n int) float64 {
 	scale := math.Pow(10, float64(n))
 	if math.Abs(v) > 1e12 { // nothing to round, and no overflow
@@ -178,7 +175,7 @@ func decimals(v float64, n int) float64 {
 	return math.Round(v*scale) / scale
 }
 
-// printf writes what C and Python write for a format; Go spells the special numbers otherwise.
+// printf formats special numbers like C and Python.
 func printf(format string, v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return python(v)

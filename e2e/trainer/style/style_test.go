@@ -35,7 +35,7 @@ func play(name string, change func(*Run), reports ...Report) (stdout, stderr str
 	return out.String(), err.String()
 }
 
-// kerasBar is a bar of Keras as it arrives: step of total, cells of 20, clock, rest.
+// kerasBar is Keras's bar: step, 20 cells, clock, rest.
 func kerasBar(count string, full int, clock, rest string) string {
 	return "\r\x1b[1m" + count + "\x1b[0m \x1b[32m" + strings.Repeat("━", full) + "\x1b[0m\x1b[37m" + strings.Repeat("━", 20-full) +
 		"\x1b[0m \x1b[1m" + clock + "\x1b[0m" + rest
@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		name, style string
 		change      func(*Run)
-		out, err    string // err "" = not compared
+		out, err    string // err "" is not compared
 	}{
 		{
 			"huggingface", "hf", lossOnly,
@@ -155,7 +155,7 @@ func TestWithoutEnd(t *testing.T) {
 func TestResumed(t *testing.T) {
 	resumed := func(r *Run) { r.First = 40 }
 	at := reports[2]
-	at.Elapsed = 400 * time.Millisecond // 20 steps: 50 a second
+	at.Elapsed = 400 * time.Millisecond // 20 steps: 50 per second
 	out, _ := play("keras", resumed, at)
 	must.StrHasPrefix(t, "Epoch 2/2\n\r\x1b[1m28/32", out)
 	must.StrContains(t, out, " 20ms/step")

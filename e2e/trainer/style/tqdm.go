@@ -10,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// bar is a progress bar as tqdm (4.66) draws it, without the leading carriage return. A total of 0 is unknown.
-// The name, if any, is followed by a colon; the postfix is put after the rate. elapsed is the time spent on the
-// done − first steps of this process.
+// bar is tqdm's (4.66) progress bar, without the carriage return. A total of 0 is unknown;
+// elapsed is for done − first steps.
 func bar(name string, done, total, first int, elapsed time.Duration, postfix string) string {
 	if name != "" {
 		name += ": "
@@ -40,7 +39,7 @@ func bar(name string, done, total, first int, elapsed time.Duration, postfix str
 		name, 100*fraction, blocks(fraction, 10), done, total, clock(elapsed), left, speed, postfix)
 }
 
-// blocks draws a bar of width cells in eighths of a cell.
+// blocks draws a bar in eighths of a cell.
 func blocks(fraction float64, width int) string {
 	eighths := int(fraction * float64(8*width))
 	full, part := eighths/8, eighths%8
@@ -51,7 +50,7 @@ func blocks(fraction float64, width int) string {
 	return text + strings.Repeat(" ", width-utf8.RuneCountInString(text))
 }
 
-// clock writes a duration as 01:23 or 1:02:03.
+// clock renders 01:23 or 1:02:03.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	if s >= 3600 {
@@ -60,7 +59,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d", s/60, s%60)
 }
 
-// tqdmNumber is a number in a tqdm postfix: three significant digits or its repr, whichever is shorter.
+// tqdmNumber is the shorter of three significant digits and repr.
 func tqdmNumber(v float64) string {
 	text := printf("%.3g", v)
 	text = strings.Replace(strings.Replace(text, "e+0", "e+", 1), "e-0", "e-", 1)

@@ -15,26 +15,26 @@ import (
 	"path/filepath"
 )
 
-// magic begins every checkpoint. Then come, little-endian: the header's length (uint32), the header (JSON), the
-// vectors (each a uint64 length and float64 values), and the CRC-32 of everything before it.
+// magic starts a checkpoint. Little-endian: header length (uint32), header (JSON), vectors
+// (uint64 length and float64 values each), and the CRC-32 of all before.
 const magic = "EBBTRN1\n"
 
-// ErrDamaged says that a file is not a whole checkpoint.
+// ErrDamaged means that a file is not a complete checkpoint.
 var ErrDamaged = errors.New("not a whole checkpoint")
 
-// Checkpoint is a state and what the run has cost so far, over all its interruptions.
+// Checkpoint is a state and the run's total cost so far.
 type Checkpoint struct {
 	State
 	CPUSeconds  float64
 	WallSeconds float64
 
-	// Metric and Value say what the state was kept for, where that is a value: the best of the run.
+	// Metric and Value say why the best state was kept.
 	Metric string  `json:",omitempty"`
 	Value  float64 `json:",omitempty"`
 }
 
-// Save writes a checkpoint so that path holds either the old or the new one, whenever the machine stops: a
-// temporary file beside it is synced, renamed, and the directory synced. A failed save leaves no temporary file.
+// Save replaces path atomically, with syncs of file and directory. A failed save leaves no
+// temporary file.
 func Save(path string, c Checkpoint) (err error) {
 	header, err := json.Marshal(c)
 	if err != nil {
@@ -54,7 +54,7 @@ func Save(path string, c Checkpoint) (err error) {
 	}
 	b.Write(binary.LittleEndian.AppendUint32(scratch[:0], crc32.ChecksumIEEE(b.Bytes())))
 
-	// One fixed name: what a killed run leaves behind is overwritten by the next save.
+	// A fixed name, which later saves overwrite.
 	temporary := path + ".tmp"
 	defer func() {
 		if err != nil {
@@ -94,8 +94,8 @@ func syncDir(path string) error {
 	return err
 }
 
-// Load reads a checkpoint. It fails with os.ErrNotExist where there is none, and with ErrDamaged where the file is
-// cut short, altered or something else.
+// Load fails with os.ErrNotExist without a file, and with ErrDamaged for a truncated, altered
+// or foreign one.
 func Load(path string) (Checkpoint, error) {
 	var c Checkpoint
 	data, err := os.ReadFile(path)

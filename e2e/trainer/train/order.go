@@ -9,8 +9,8 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/nn"
 )
 
-// order is an epoch's order of the data set: position i holds index (a·i + b) mod size, with a prime to size. It
-// takes no memory and no time to make, so that a resumed run is at its place at once.
+// order permutes an epoch's data: position i has index (a·i + b) mod size, with a prime to
+// size. It needs no memory, so resuming is immediate.
 type order struct{ a, b, size uint64 }
 
 func newOrder(seed uint64, epoch, size int) order {

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package train trains a model: mini-batch gradient descent whose result depends on the seed and the step alone,
-// not on the number of threads, on reports or on interruptions.
+// Package train is mini-batch gradient descent whose result depends on seed and step only, not
+// on threads, reports or interruptions.
 package train
 
 import (
@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// maxShards bounds into how many parts a batch is divided, and so how many threads can share a step. The
-	// division depends on the batch alone: sums of floating-point numbers would otherwise follow the threads.
+	// maxShards bounds a batch's parts, and so the useful threads. The division depends on the
+	// batch alone, as floating-point sums would otherwise depend on threads.
 	maxShards = 16
 	minRows   = 4 // of a shard
 
-	updateChunk = 2048 // parameters updated as one piece of work
+	updateChunk = 2048 // parameters per piece of work
 )
 
-// Config is what determines a run.
+// Config determines a run.
 type Config struct {
-	Spec      model.Spec // with the sizes, batch and learning rate to use
+	Spec      model.Spec // with sizes, batch and learning rate
 	Seed      uint64
 	Threads   int
-	DivergeAt int // from this step on the learning rate explodes; 0 = never
+	DivergeAt int // the learning rate explodes from this step; 0 for never
 }
 
-// Trainer is a model in training. It is not safe for use by several goroutines.
+// Trainer is not safe for concurrent use.
 type Trainer struct {
 	config    Config
 	model     model.Model
@@ -42,20 +42,20 @@ type Trainer struct {
 
 	shards    []shard
 	batches   []model.Batch // one per thread
-	gradient  []float64     // mean over the last step's batch
+	gradient  []float64     // mean over the last batch
 	heldOut   []model.Batch
 	heldSums  []model.Sums
 	trainLoss float64
 }
 
-// shard is a fixed part of every batch.
+// shard is a fixed part of each batch.
 type shard struct {
 	from, rows int
 	gradient   []float64
 	sums       model.Sums
 }
 
-// New builds the model, its data source and the start values. Close it to end its threads.
+// New creates a Trainer. Close it.
 func New(c Config) *Trainer {
 	m := c.Spec.New(c.Seed)
 	t := &Trainer{
@@ -78,10 +78,10 @@ func New(c Config) *Trainer {
 	return t
 }
 
-// heldOutRows is how many rows of the held-out part are evaluated as one piece of work.
+// heldOutRows is the size of a piece of the held-out part.
 const heldOutRows = 32
 
-// heldOutIndex is the first index of the held-out part; no epoch reaches it.
+// heldOutIndex is the held-out part's first index, beyond any epoch.
 const heldOutIndex = 1 << 40
 
 func (t *Trainer) loadHeldOut() {
@@ -100,10 +100,9 @@ func (t *Trainer) heldRows(piece int) int {
 	return min(heldOutRows, t.config.Spec.HeldOut-piece*heldOutRows)
 }
 
-// Close ends the threads.
 func (t *Trainer) Close() { t.pool.Close() }
 
-// StepsPerEpoch is how many whole batches the data set has.
+// StepsPerEpoch counts complete batches.
 func (c Config) StepsPerEpoch() int { return max(1, c.Spec.Size/c.Spec.Batch) }
 
 // Params is the number of parameters.
@@ -112,20 +111,20 @@ func (t *Trainer) Params() int { return len(t.params) }
 // Done is the number of steps taken.
 func (t *Trainer) Done() int { return t.step }
 
-// Rate is the learning rate of the next step.
+// Rate is the next step's learning rate.
 func (t *Trainer) Rate() float64 {
 	rate := t.config.Spec.Rate
 	if half := t.config.Spec.HalfSteps; half > 0 {
 		rate /= 1 + float64(t.step)/float64(half)
 	}
 	if d := t.config.DivergeAt; d > 0 && t.step+1 >= d {
-		// After four steps the rate itself overflows; infinite weights then meet in a difference and make NaN.
+		// After four steps the rate overflows, and differences of infinite weights become NaN.
 		rate *= math.Pow(10, 100*float64(t.step+2-d))
 	}
 	return rate
 }
 
-// Step takes one step of the descent: the gradient of every shard, then the update, both on all threads.
+// Step computes all shards' gradients, then the update, on all threads.
 func (t *Trainer) Step() {
 	perEpoch := t.config.StepsPerEpoch()
 	order := newOrder(t.config.Seed, t.step/perEpoch, t.config.Spec.Size)
@@ -159,10 +158,10 @@ func (t *Trainer) Step() {
 	t.trainLoss = total(len(t.shards), func(i int) model.Sums { return t.shards[i].sums }).Loss / targets
 }
 
-// TrainLoss is the mean loss over the last step's batch, before its update; NaN before the first step.
+// TrainLoss is the last batch's mean loss before the update; NaN before the first step.
 func (t *Trainer) TrainLoss() float64 { return t.trainLoss }
 
-// GradientNorm is the Euclidean norm of the last step's gradient.
+// GradientNorm is the last gradient's Euclidean norm.
 func (t *Trainer) GradientNorm() float64 {
 	sum := 0.0
 	for _, v := range t.gradient {
@@ -171,8 +170,8 @@ func (t *Trainer) GradientNorm() float64 {
 	return math.Sqrt(sum)
 }
 
-// Evaluate returns the mean loss over the held-out part and the share of right classes in [0, 1] (NaN for a model
-// that does not classify). The held-out part is the same in every call.
+// Evaluate returns the mean loss over the fixed held-out part, and the accuracy in [0, 1], NaN
+// if the model does not classify.
 func (t *Trainer) Evaluate() (loss, accuracy float64) {
 	t.pool.Do(len(t.heldOut), func(_, piece int) {
 		t.heldSums[piece] = t.heldOut[piece].Loss(t.params, nil, t.heldRows(piece))
@@ -196,11 +195,11 @@ func total(n int, part func(int) model.Sums) model.Sums {
 	return sum
 }
 
-// State is all that changes while a model trains, and what it belongs to.
+// State is everything that changes in training, and its settings.
 type State struct {
 	Model  string
 	Step   int
-	Seed   uint64 // with Step, the position of every random number
+	Seed   uint64 // with Step, the position of all random numbers
 	Dim    int
 	Hidden int
 	Batch  int
@@ -209,14 +208,14 @@ type State struct {
 	Params, M, V []float64 `json:"-"`
 }
 
-// State returns the present state. Its vectors are the trainer's own: use them before the next Step.
+// State returns the current state, sharing vectors: use it before the next Step.
 func (t *Trainer) State() State {
 	s := t.identity()
 	s.Step, s.Params, s.M, s.V = t.step, t.params, t.optimiser.M, t.optimiser.V
 	return s
 }
 
-// Clone returns a copy that later steps leave alone.
+// Clone returns a deep copy.
 func (s State) Clone() State {
 	s.Params, s.M, s.V = slices.Clone(s.Params), slices.Clone(s.M), slices.Clone(s.V)
 	return s
@@ -227,17 +226,17 @@ func (t *Trainer) identity() State {
 	return State{Model: c.Spec.Name, Seed: c.Seed, Dim: c.Spec.Dim, Hidden: c.Spec.Hidden, Batch: c.Spec.Batch, Size: c.Spec.Size}
 }
 
-// MismatchError says that a state belongs to a run with another setting.
+// MismatchError means that a state belongs to other settings.
 type MismatchError struct {
-	Field     string // name of the setting: model, seed, dim, hidden, batch, size, parameters
-	Have, Got any    // in the state, in this run
+	Field     string // model, seed, dim, hidden, batch, size, parameters
+	Have, Got any    // in the state, and in this run
 }
 
 func (e *MismatchError) Error() string {
 	return fmt.Sprintf("-%s: the checkpoint was made with %v, this run has %v", e.Field, e.Have, e.Got)
 }
 
-// Check returns a *MismatchError when a state is another run's.
+// Check returns a *MismatchError for another run's state.
 func (t *Trainer) Check(s State) error {
 	want := t.identity()
 	for _, f := range []struct {
@@ -261,8 +260,7 @@ func (t *Trainer) Check(s State) error {
 	return nil
 }
 
-// Restore takes up a saved state; the steps after it are those of a run that was never interrupted. It fails as
-// Check does, and then changes nothing.
+// Restore continues from a state as if never interrupted. It fails as Check does, unchanged.
 func (t *Trainer) Restore(s State) error {
 	if err := t.Check(s); err != nil {
 		return err

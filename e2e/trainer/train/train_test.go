@@ -17,11 +17,11 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/trainer/model"
 )
 
-// quick is a run small enough for the race detector.
+// quick is small enough for the race detector.
 func quick(t testing.TB, name string, threads int) Config {
 	s, err := model.ByName(name)
 	must.NoError(t, err)
-	s.Dim, s.Hidden, s.Batch, s.Size, s.HeldOut = 16, 12, 21, 210, 70 // shards and pieces of unequal size
+	s.Dim, s.Hidden, s.Batch, s.Size, s.HeldOut = 16, 12, 21, 210, 70 // unequal shards and pieces
 	s.Rate *= 3
 	return Config{Spec: s, Seed: 11, Threads: threads}
 }
@@ -172,7 +172,7 @@ func TestFailedSaveKeepsTheOld(t *testing.T) {
 	path := filepath.Join(dir, "c")
 	must.NoError(t, Save(path, Checkpoint{State: State{Step: 1}}))
 
-	must.NoError(t, os.Mkdir(path+".tmp", 0o755)) // the temporary file cannot be made
+	must.NoError(t, os.Mkdir(path+".tmp", 0o755)) // the temporary file cannot be created
 	err := Save(path, Checkpoint{State: State{Step: 2}})
 	must.ErrorContains(t, err, "failed to save checkpoint "+path)
 	c, err := Load(path)

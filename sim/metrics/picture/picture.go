@@ -1,7 +1,6 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package picture draws how jobs fared under several policies.
 package picture
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/sim/metrics"
 )
 
-// colours after Okabe and Ito, as in a task's picture.
+// The palette of Okabe and Ito, as in tasks' plots.
 func colours() []color.Color {
 	return []color.Color{
 		color.NRGBA{0x00, 0x72, 0xb2, 0xff}, color.NRGBA{0xd5, 0x5e, 0x00, 0xff}, color.NRGBA{0x00, 0x9e, 0x73, 0xff},
@@ -28,9 +27,8 @@ func colours() []color.Color {
 	}
 }
 
-// Ratios writes a PNG: for each policy which part of the jobs took at most so many times
-// as long as under the base policy ("" = metrics.DefaultBase). All of them left of 1 is
-// what one wants to see.
+// Ratios plots, per policy, the cumulative distribution of completion relative to the base
+// policy ("" for metrics.DefaultBase), as PNG.
 func Ratios(w io.Writer, title string, runs []metrics.Run, base string) error {
 	p := plot.New()
 	p.Title.Text = title

@@ -17,7 +17,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/stream"
 )
 
-// signalled is a Nomad that notes signals.
+// signalled is a Nomad that records signals.
 type signalled struct {
 	move.Nomad
 	got chan string
@@ -28,7 +28,7 @@ func (s signalled) Signal(_ context.Context, a *api.Allocation, task, signal str
 	return nil
 }
 
-// A task is told once what the last run took, when its allocation begins on another node.
+// A task gets its history once, when its allocation starts on another node.
 func TestRecall(t *testing.T) {
 	s, _ := small()
 	said := signalled{got: make(chan string, 10)}
@@ -44,7 +44,7 @@ func TestRecall(t *testing.T) {
 	alloc("one", "a", "running", "")
 	alloc("one", "a", "running", "cpu_s=5")
 	alloc("one", "a", "complete", "cpu_s=5")
-	alloc("two", "a", "running", "") // which has kept it
+	alloc("two", "a", "running", "") // that node has the history
 	must.SliceEmpty(t, drained(said.got))
 	alloc("three", "b", "pending", "")
 	alloc("three", "b", "running", "")

@@ -20,70 +20,68 @@ import (
 	"github.com/ebbtide/ebbtide/shim/web"
 )
 
-// flights are the jobs that this process moves, or lets run.
-type flights struct {
-	gate    *actuator.Gate
-	busy    map[cluster.JobKey]bool // jobs of which a move is made or finished, or that are let run
-	inbound map[string]int          // by node
-	barred  map[cluster.JobKey]map[string]time.Time
+// transfers tracks the jobs that this process is moving or releasing.
+type transfers struct {
+	gate     *actuator.Gate
+	busy     map[cluster.JobKey]bool // jobs being moved, recovered or released
+	inbound  map[string]int          // by node
+	rejected map[cluster.JobKey]map[string]time.Time
 }
 
-func newFlights(limits config.Limits) *flights {
-	return &flights{
+func newTransfers(limits config.Limits) *transfers {
+	return &transfers{
 		gate: actuator.NewGate(limits), busy: make(map[cluster.JobKey]bool), inbound: make(map[string]int),
-		barred: make(map[cluster.JobKey]map[string]time.Time),
+		rejected: make(map[cluster.JobKey]map[string]time.Time),
 	}
 }
 
-// arrived notes that something is not on its way to a node any more.
-func (f *flights) arrived(node string) {
+func (f *transfers) doneInbound(node string) {
 	if f.inbound[node]--; f.inbound[node] <= 0 {
 		delete(f.inbound, node)
 	}
 }
 
-// Nomad knows more than is known here: constraints, devices, ports, volumes, quotas. It is
-// asked whether it would place a job on the node that was chosen, and where it would not,
-// the next best is chosen: so many nodes in all, and anew after a while.
+// The shim cannot see all that Nomad's scheduler checks (constraints, devices, ports, volumes,
+// quotas), so it plans each move first. After a rejection the next best node is planned, up to
+// maxAttempts nodes; rejections expire.
 const (
-	tries  = 5
-	barFor = 10 * time.Minute
+	maxAttempts  = 5
+	rejectionTTL = 10 * time.Minute
 )
 
-// bar notes that Nomad would not place a job on a node.
-func (f *flights) bar(job cluster.JobKey, node string) {
-	if f.barred[job] == nil {
-		f.barred[job] = make(map[string]time.Time)
+// reject records that Nomad would not place the job on the node.
+func (f *transfers) reject(job cluster.JobKey, node string) {
+	if f.rejected[job] == nil {
+		f.rejected[job] = make(map[string]time.Time)
 	}
-	f.barred[job][node] = time.Now()
+	f.rejected[job][node] = time.Now()
 }
 
-// isBarred says whether Nomad is known not to place a job on a node, or on none of the best.
-func (f *flights) isBarred(job cluster.JobKey, node string) bool {
-	nodes := f.barred[job]
-	return len(nodes) >= tries || !nodes[node].IsZero()
+// isRejected reports whether Nomad rejected the job for this node, or for maxAttempts nodes.
+func (f *transfers) isRejected(job cluster.JobKey, node string) bool {
+	nodes := f.rejected[job]
+	return len(nodes) >= maxAttempts || !nodes[node].IsZero()
 }
 
-// unbar forgets what was a while ago.
-func (f *flights) unbar() {
-	for job, nodes := range f.barred {
-		if maps.DeleteFunc(nodes, func(_ string, at time.Time) bool { return time.Since(at) > barFor }); len(nodes) == 0 {
-			delete(f.barred, job)
+func (f *transfers) expireRejections() {
+	for job, nodes := range f.rejected {
+		if maps.DeleteFunc(nodes, func(_ string, at time.Time) bool { return time.Since(at) > rejectionTTL }); len(nodes) == 0 {
+			delete(f.rejected, job)
 		}
 	}
 }
 
-// begin begins a move, if the gate is open. In a dry run it only asks Nomad.
-func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
+// startMove starts a move unless a limit or pause forbids it. A dry run only plans it.
+func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
 	if t.busy[a.Job] {
 		return
 	}
-	reason, why := web.ReasonClosed, t.closed(c)
+	reason, why := web.ReasonClosed, t.suspended(c)
 	if why == "" {
-		reason, why = web.ReasonLimits, t.shut(a, to)
+		reason, why = web.ReasonLimits, t.blocked(a, to)
 	}
 	if why != "" {
-		if t.say(a, why) {
+		if t.explainSkip(a, why) {
 			t.metrics.Refusals.WithLabelValues(reason).Inc()
 		}
 		return
@@ -91,7 +89,7 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	e.Time, e.Namespace, e.Job, e.Alloc = time.Now(), a.Job.Namespace, a.Job.ID, a.ID
 	e.From, e.To, e.DryRun = t.name(a.Node), t.name(to), c.DryRun
 	e.Why, e.Scores = t.readable(e.Why), t.readable(e.Scores)
-	f := flight{alloc: a, to: to, entry: e, end: func(time.Time, actuator.Outcome) {}}
+	f := transfer{alloc: a, to: to, entry: e, end: func(time.Time, actuator.Outcome) {}}
 	opts := t.options()
 	opts.Report = func(phase move.Phase, what string) {
 		t.log.Info(what, "phase", string(phase), "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
@@ -105,10 +103,10 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	}
 	t.inbound[to]++
 	t.busy[a.Job] = true
-	pays := t.pays(a, to, e.Policy)
-	t.send(func() func() {
+	pays := t.gainCheck(a, to, e.Policy)
+	t.run(func() func() {
 		if why := pays(); why != "" {
-			f.unpaid, f.err = true, &move.Refused{Reasons: []string{why}}
+			f.noGain, f.err = true, &move.Refused{Reasons: []string{why}}
 		} else {
 			f.result, f.err = move.Move(t.leading, t.nomad, move.Request{Alloc: a.ID, Node: to, DryRun: c.DryRun}, opts)
 		}
@@ -116,9 +114,10 @@ func (t *term) begin(c config.Config, a *cluster.Alloc, to string, e memory.Entr
 	})
 }
 
-// pays returns what says, beside the loop, why a move would not pay (relocate.Pays). What
-// relocates has reckoned that itself.
-func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
+// gainCheck returns a function that reads the task's status, off the loop, and says why the
+// move would not pay (relocate.Pays); "" if it would or that is unknown. The relocate policy
+// has already checked.
+func (t *term) gainCheck(a *cluster.Alloc, to, policy string) func() (why string) {
 	group, ok := t.group(a, policy)
 	nodes := t.backlogs([]string{to}, t.nodes)
 	if policy == policies.Relocate || !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
@@ -130,39 +129,38 @@ func (t *term) pays(a *cluster.Alloc, to, policy string) func() (why string) {
 		for _, task := range measured(ask, nil) {
 			return relocate.Pays(task, nodes[0], cost)
 		}
-		return "" // nobody knows
+		return "" // no estimate
 	}
 }
 
-// costOf is for how long a move keeps a job from running, in seconds: as long as the last one
-// did.
+// costOf returns the expected downtime of a move in seconds: that of the job's last move, or
+// the default.
 func (t *term) costOf(job cluster.JobKey) float64 {
-	return cmp.Or(t.book.jobs[job].CostS, relocate.DefaultParams().CostS)
+	return cmp.Or(t.journal.jobs[job].CostS, relocate.DefaultParams().CostS)
 }
 
-// options are those of a move by this process.
 func (t *term) options() move.Options {
 	opts := move.DefaultOptions()
 	opts.Claims, opts.Owner = t.claims, ownerPrefix+t.holder
 	return opts
 }
 
-// flight is a move.
-type flight struct {
+// transfer is one move.
+type transfer struct {
 	alloc  *cluster.Alloc
 	to     string
 	entry  memory.Entry
 	end    func(time.Time, actuator.Outcome)
 	result move.Result
 	err    error
-	unpaid bool // it would not pay
+	noGain bool // the job would not finish sooner
 }
 
-// reason is why it was refused; "" if it was not.
-func (f flight) reason() string {
+// reason returns the metric label of a refusal, "" if the move was not refused.
+func (f transfer) reason() string {
 	var refused *move.Refused
 	switch {
-	case f.unpaid:
+	case f.noGain:
 		return web.ReasonGain
 	case errors.As(f.err, &refused) && refused.Target:
 		return web.ReasonTarget
@@ -174,11 +172,11 @@ func (f flight) reason() string {
 	return ""
 }
 
-// finish takes the end of a move over.
-func (t *term) finish(c config.Config, f flight) {
+// finish applies a move's result.
+func (t *term) finish(c config.Config, f transfer) {
 	key, e := f.alloc.Job, f.entry
 	delete(t.busy, key)
-	t.arrived(f.to)
+	t.doneInbound(f.to)
 	if !c.DryRun {
 		t.metrics.InFlight.Dec()
 	}
@@ -187,16 +185,16 @@ func (t *term) finish(c config.Config, f flight) {
 		t.metrics.Refusals.WithLabelValues(reason).Inc()
 	}
 	if reason == web.ReasonTarget {
-		f.end(time.Now(), actuator.Never)
-		t.log.Debug("another node is looked for", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
-		t.again(f.alloc, f.to, e.Policy)
+		f.end(time.Now(), actuator.Unplaceable)
+		t.log.Debug("trying another node", "job", e.Job, "namespace", e.Namespace, "to", e.To, "error", f.err)
+		t.retryElsewhere(f.alloc, f.to, e.Policy)
 		return
 	}
 	if c.DryRun {
 		if f.err != nil {
-			t.say(f.alloc, f.err.Error())
+			t.explainSkip(f.alloc, f.err.Error())
 		} else {
-			t.would(c, key, e)
+			t.recordDryRun(c, key, e)
 		}
 		return
 	}
@@ -214,9 +212,9 @@ func (t *term) finish(c config.Config, f flight) {
 		e.Error = f.err.Error()
 		t.log.Warn("not moved", "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "error", f.err)
 	}
-	j := t.book.jobs[key]
+	j := t.journal.jobs[key]
 	if f.err == nil {
-		t.told[key] = "moved to " + e.To
+		t.reasons[key] = "moved to " + e.To
 		if cost := f.result.SaveS + f.result.DownS; cost.Known() {
 			j.CostS = float64(cost)
 		}
@@ -224,64 +222,64 @@ func (t *term) finish(c config.Config, f flight) {
 	f.end(time.Now(), outcome)
 	t.metrics.Moves.WithLabelValues(e.Policy, result).Inc()
 	j.Failures, j.Last = t.gate.Failures(key)
-	// What cannot be moved is not asked again; what failed is, after its back-off.
+	// Refusals are final for this convergence; failures are retried after their back-off.
 	if result != "failed" && converged(e.Policy) {
 		j.Marked = time.Now()
 		j.Rebalanced = j.Rebalanced || e.Policy == policies.SpeConRebalance
 	}
-	t.book.keep(key, j)
-	t.book.note(e)
+	t.journal.saveJob(key, j)
+	t.journal.record(e)
 }
 
-// again has the policy look for another node.
-func (t *term) again(a *cluster.Alloc, node, policy string) {
-	t.bar(a.Job, node)
+// retryElsewhere lets the policy choose another node.
+func (t *term) retryElsewhere(a *cluster.Alloc, node, policy string) {
+	t.reject(a.Job, node)
 	delete(t.placed, a.ID)
 	switch policy {
 	case policies.Relocate:
-		t.relocation.again()
+		t.relocation.retryNow()
 	case policies.SpeConRebalance:
-		t.rebalances.again()
+		t.rebalancing.retryNow()
 	}
-	t.waiting = true
+	t.urgent = true
 }
 
-// would tells what a dry run would have done.
-func (t *term) would(c config.Config, key cluster.JobKey, e memory.Entry) {
-	if e.Policy == policies.Relocate && !t.sayOf(key, "would be moved to "+e.To) {
-		return // it is asked at each look
+// recordDryRun records what a dry run would have moved.
+func (t *term) recordDryRun(c config.Config, key cluster.JobKey, e memory.Entry) {
+	if e.Policy == policies.Relocate && !t.explain(key, "would be moved to "+e.To) {
+		return // already recorded; relocate decides it again on each pass
 	}
 	t.metrics.Moves.WithLabelValues(e.Policy, "dry").Inc()
 	if converged(e.Policy) {
-		t.book.mark(c, key, e.Policy == policies.SpeConRebalance)
+		t.journal.mark(c, key, e.Policy == policies.SpeConRebalance)
 	}
 	t.log.Info("would be moved", "policy", e.Policy, "why", e.Why, "job", e.Job, "namespace", e.Namespace, "alloc_id", e.Alloc, "from", e.From, "to", e.To)
-	t.book.note(e)
+	t.journal.record(e)
 }
 
-// converged says whether a policy moves a job because it has converged.
+// converged reports whether the policy moves jobs because they have converged.
 func converged(name string) bool {
 	return name == policies.SpeConMigrate || name == policies.SpeConRebalance
 }
 
-// cadence says when a policy is due that does not decide at every look.
-type cadence struct {
+// schedule is the timing of a policy that does not run on every pass.
+type schedule struct {
 	last    time.Time
-	refused int // since it was due by time
+	refused int // since the last regular run
 }
 
-func (k *cadence) due(every time.Duration) bool { return time.Since(k.last) >= every }
+func (k *schedule) due(every time.Duration) bool { return time.Since(k.last) >= every }
 
-func (k *cadence) done() {
+func (k *schedule) done() {
 	if !k.last.IsZero() {
 		k.refused = 0
 	}
 	k.last = time.Now()
 }
 
-// again has it due at once, some times.
-func (k *cadence) again() {
-	if k.refused++; k.refused < tries {
+// retryNow makes the policy due immediately, at most maxAttempts times in a row.
+func (k *schedule) retryNow() {
+	if k.refused++; k.refused < maxAttempts {
 		k.last = time.Time{}
 	}
 }

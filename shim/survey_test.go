@@ -20,8 +20,7 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// A node's summary is read from where its tasks cannot write: a status that a task forged
-// is ignored, and a node without any other is unknown.
+// Summaries come from files that tasks cannot write: a forged status is ignored.
 func TestSummarise(t *testing.T) {
 	files := make(map[string]status.Status) // by path
 	nomad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,15 +48,15 @@ func TestSummarise(t *testing.T) {
 	must.NoError(t, err)
 	term, a := small()
 	term.surveyor.nomad = move.API{Client: client}
-	term.state.Become(cluster.Listed(cluster.Listing{
+	term.state.Replace(cluster.FromListing(cluster.Listing{
 		Nodes: []*cluster.Node{term.state.Nodes["a"]}, Jobs: []*cluster.Job{term.state.Jobs[a.Job]}, Allocs: []*cluster.Alloc{a},
 	}))
 	var mute []string
 	ask := func() (sum Summary, from source, err error) {
-		all := term.surveyor.questions(term.state, term.state.NodeIDs())
-		term.surveyor.ask(t.Context(), all)
-		i := slices.IndexFunc(all, func(q question) bool { return q.node == a.Node })
-		mute = all[i].mute
+		all := term.surveyor.queries(term.state, term.state.NodeIDs())
+		term.surveyor.run(t.Context(), all)
+		i := slices.IndexFunc(all, func(q query) bool { return q.node == a.Node })
+		mute = all[i].noStatus
 		return all[i].sum, all[i].from, all[i].err
 	}
 
