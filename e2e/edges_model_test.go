@@ -7,11 +7,15 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	moved "github.com/ebbtide/ebbtide/shim/cluster"
 )
@@ -126,4 +130,54 @@ func (s *site) testModel(t *testing.T) {
 	s.a.finish(t, done)
 	over.change(t, over.constrain("!=", moved.Mark+"1234"))
 	must.Len(t, 2, over.allocs(t))
+
+	s.testNeverStarted(t)
+}
+
+// testNeverStarted: an allocation that its client could not create, as the plugin was gone, has
+// failed; once the agent has been restarted it is complete, though nothing of it ever ran.
+func (s *site) testNeverStarted(t *testing.T) {
+	const id = "never-started"
+	s.eligible(t, s.a, false)
+	defer s.eligible(t, s.a, true)
+	plugin := filepath.Join(s.b.agent.Dir, "plugins", "ebbtide-driver")
+	pids := s.b.agent.PluginPIDs("ebbtide-driver")
+	must.NoError(t, s.b.agent.Process().Signal(unix.SIGSTOP)) // the driver stays healthy for the servers
+	s.a.register(t, job{id: id, tasks: []task{shell("sleep 300")}})
+	s.status(t, id, func(string) bool { return true })
+	must.NoError(t, os.Rename(plugin, plugin+".gone"))
+	for _, pid := range pids {
+		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
+	}
+	must.NoError(t, s.b.agent.Process().Signal(unix.SIGCONT))
+	s.status(t, id, func(status string) bool { return status == api.AllocClientStatusFailed })
+
+	must.NoError(t, s.b.agent.Kill(deadline(t, stepDeadline)))
+	must.NoError(t, os.Rename(plugin+".gone", plugin))
+	must.NoError(t, s.b.agent.Restart(deadline(t, startDeadline)))
+	stub := s.status(t, id, func(status string) bool { return status == api.AllocClientStatusComplete })
+	must.Eq(t, api.AllocDesiredStatusRun, stub.DesiredStatus)
+	for _, task := range stub.TaskStates {
+		must.False(t, task.Failed)
+		must.True(t, task.StartedAt.IsZero())
+	}
+}
+
+// status waits for the status of a job's only allocation.
+func (s *site) status(t *testing.T, id string, is func(status string) bool) (stub *api.AllocationListStub) {
+	t.Helper()
+	eventually(t, id+" has that status", func() error {
+		stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), id)
+		switch {
+		case err != nil:
+			return err
+		case len(stubs) != 1:
+			return fmt.Errorf("%d allocations", len(stubs))
+		case !is(stubs[0].ClientStatus):
+			return errors.New(stubs[0].ClientStatus)
+		}
+		stub = stubs[0]
+		return nil
+	})
+	return stub
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -511,13 +512,16 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	if err != nil {
 		return "", err
 	}
-	runs, completed := 0, false
+	// The youngest allocation decides: an older one that its client could not create, and that
+	// another has replaced, counts as complete once the client's agent has been restarted.
+	runs, completed, youngest := 0, false, uint64(0)
 	for _, s := range stubs {
-		switch {
-		case s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending:
+		if s.ClientStatus == api.AllocClientStatusRunning || s.ClientStatus == api.AllocClientStatusPending {
 			runs++
-		case s.ClientStatus == api.AllocClientStatusComplete && s.DesiredStatus == api.AllocDesiredStatusRun:
-			completed = true
+		}
+		if s.CreateIndex >= youngest {
+			youngest = s.CreateIndex
+			completed = s.ClientStatus == api.AllocClientStatusComplete && s.DesiredStatus == api.AllocDesiredStatusRun
 		}
 	}
 	path := filepath.Join(c.witness, id)
@@ -528,8 +532,12 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	grown := info.Size() > steps[id]
 	steps[id] = info.Size()
 	switch {
-	case completed && runs == 0:
-		return "", nil // nothing runs, bound or not
+	case completed && runs == 0: // bound or not
+		wrote, err := os.ReadFile(path)
+		if err == nil && !bytes.Contains(wrote, []byte("END")) {
+			why = "has completed for Nomad, but not by its witness:" + c.tell(stubs)
+		}
+		return why, err
 	case completed:
 		return "has completed, and runs:" + c.tell(stubs), nil
 	case runs != 1:
