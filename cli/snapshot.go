@@ -30,7 +30,9 @@ type snapshotCommand struct{ command }
 
 func newSnapshot(io IO) cli.Command { return snapshotCommand{command{io, "snapshot"}} }
 
-func (snapshotCommand) Synopsis() string { return "Print the last snapshot that a node's policy decided on" }
+func (snapshotCommand) Synopsis() string {
+	return "Print the last snapshot that a node's policy decided on"
+}
 
 func (snapshotCommand) Help() string {
 	return strings.TrimSpace(`

@@ -198,7 +198,7 @@ func TestSnapshot(t *testing.T) {
 
 func TestSnapshot_usage(t *testing.T) {
 	for want, args := range map[string][]string{
-		"-node and -alloc cannot be used together":                {"-node", "a", "-alloc", "b"},
+		"-node and -alloc cannot be used together":      {"-node", "a", "-alloc", "b"},
 		`unexpected argument "a"`:                       {"a"},
 		"allowed are -address, -alloc":                  {"-x"},
 		"the address of Nomad's API must be a URL like": {"-address", "x"},
