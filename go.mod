@@ -213,7 +213,6 @@ require (
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	golang.org/x/exp v0.0.0-20250808145144-a408d31f581a // indirect
 	golang.org/x/image v0.25.0 // indirect
-	golang.org/x/net v0.48.0 // indirect
 	golang.org/x/tools v0.40.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20251111163417-95abcf5c77ba // indirect
 	gopkg.in/fsnotify.v1 v1.4.7 // indirect
@@ -231,6 +230,7 @@ require (
 	github.com/mattn/go-isatty v0.0.20
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/procfs v0.16.1
+	golang.org/x/net v0.48.0
 	gonum.org/v1/gonum v0.17.0
 	gonum.org/v1/plot v0.16.0
 	pgregory.net/rapid v1.2.0

@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
 // Metrics are the shim's figures.
@@ -51,25 +50,25 @@ const (
 // NewMetrics returns metrics that are 0.
 func NewMetrics() *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ebbtide", Subsystem: "shim", Name: name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsserver.Namespace, Subsystem: "shim", Name: name, Help: help})
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ebbtide", Subsystem: "shim", Name: name, Help: help, Buckets: buckets})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: metricsserver.Namespace, Subsystem: "shim", Name: name, Help: help, Buckets: buckets})
 	}
 	m := &Metrics{
-		Registry:  prometheus.NewRegistry(),
+		Registry:  metricsserver.NewRegistry("shim"),
 		Leader:    gauge("leader", "1 while this process acts for the cluster."),
 		Connected: gauge("connected", "1 while the cluster is followed."),
 		Nodes:     gauge("nodes", "Nodes that are known."),
 		Allocs:    gauge("allocations", "Allocations that are known and not over."),
 		Events: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "ebbtide", Subsystem: "shim", Name: "events_total", Help: "Events of Nomad's that were applied.",
+			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "events_total", Help: "Events of Nomad's that were applied.",
 		}),
 		Moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "ebbtide", Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
+			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
 		}, []string{"policy", "result"}),
 		Refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "ebbtide", Subsystem: "shim", Name: "refusals_total", Help: "Moves that a policy wanted and that were not made, by reason.",
+			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "refusals_total", Help: "Moves that a policy wanted and that were not made, by reason.",
 		}, []string{"reason"}),
 		InFlight: gauge("moves_in_flight", "Moves that are under way."),
 		Down:     histogram("move_down_seconds", "Time in which a moved task did not run.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
@@ -79,14 +78,8 @@ func NewMetrics() *Metrics {
 		Waiting:     gauge("jobs_waiting", "Jobs that wait for a node."),
 		Orphans:     gauge("jobs_bound_without_move", "Jobs that are bound to a node although no move of them is under way."),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "ebbtide", Subsystem: "shim", Name: "build_info", Help: "1, with the version.",
-		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit},
-	})
-	build.Set(1)
 	m.Registry.MustRegister(
 		m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.Refusals, m.InFlight, m.Down, m.Decision, m.LongestStep, m.Waiting, m.Orphans,
-		build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }
