@@ -21,6 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/internal/fields"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
 // Names of the engines, which are the names of the decorated Nomad drivers.
@@ -48,6 +49,7 @@ type common struct {
 	NoProgressAfter string  `json:"no_progress_after"`
 	DockerTimeout   string  `json:"docker_timeout"`
 	DockerOutage    string  `json:"docker_outage"`
+	Metrics         string  `json:"metrics_address"`
 }
 
 // Options lists Ebbtide's own options in the order in which they are documented.
@@ -69,6 +71,7 @@ func Options() []policy.Option {
 		{Name: "no_progress_after", Kind: text, Default: `"2m"`},
 		{Name: "docker_timeout", Kind: text, Default: `"10s"`},
 		{Name: "docker_outage", Kind: text, Default: `"2m"`},
+		{Name: "metrics_address", Kind: text, Default: `""`},
 	})
 }
 
@@ -89,6 +92,7 @@ type Settings struct {
 	NoProgressAfter time.Duration
 	DockerTimeout   time.Duration
 	DockerOutage    time.Duration // 0 = a task is given up at once
+	Metrics         metricsserver.Address
 }
 
 // Parse checks the options and parses them; values holds those that are set, by name, as
@@ -186,5 +190,9 @@ func (c common) parse(errs *fields.Errors) *Settings {
 	s.NoProgressAfter = duration("no_progress_after", c.NoProgressAfter, time.Second, 24*time.Hour)
 	s.DockerTimeout = duration("docker_timeout", c.DockerTimeout, time.Second, 5*time.Minute)
 	s.DockerOutage = duration("docker_outage", c.DockerOutage, 0, 24*time.Hour)
+	var err error
+	if s.Metrics, err = metricsserver.Parse(c.Metrics); err != nil {
+		errs.Add("metrics_address", "%v", err)
+	}
 	return s
 }

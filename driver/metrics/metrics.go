@@ -1,0 +1,280 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package metrics holds the driver's Prometheus metrics. Counters and histograms are
+// written without locks. All that is said of the running tasks comes from one Node, which
+// the control loop replaces as a whole, so that a scrape neither waits for the loop nor
+// holds it up, and a task that has ended leaves no series behind.
+package metrics
+
+import (
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
+)
+
+const subsystem = "driver"
+
+// Metrics are the driver's figures.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	Decisions      *prometheus.CounterVec // of tasks, by policy and rule
+	DecisionErrors prometheus.Counter     // snapshots that the policy did not accept
+	Decide         prometheus.Observer    // seconds of a decision over the node
+	Tick           prometheus.Observer    // seconds of a look at the tasks
+	LimitWrites    Results
+	CPU            prometheus.Counter // seconds used by tasks
+	Throttled      prometheus.Counter // seconds
+	Reports        prometheus.Counter // of progress
+	ReadErrors     prometheus.Counter // polls for progress that failed
+	EventsSent     prometheus.Counter
+	EventsDropped  prometheus.Counter // overtaken by others before they were due
+	EventsFailed   prometheus.Counter // that Nomad did not take
+	Saves          Results            // of checkpoints
+	Restores       Results
+
+	ended      *prometheus.CounterVec // tasks, by how they compare with their twins
+	difference *prometheus.CounterVec // seconds
+	ahead      prometheus.Counter     // CPU-seconds
+	node       atomic.Pointer[Node]
+}
+
+// Results counts successes and failures.
+type Results struct{ ok, failed prometheus.Counter }
+
+// Count counts one.
+func (r Results) Count(err error) {
+	if err != nil {
+		r.failed.Inc()
+		return
+	}
+	r.ok.Inc()
+}
+
+// How the end of a task compares with its twin's.
+const (
+	earlier = "earlier"
+	later   = "later"
+	level   = "level"
+	noTwin  = "none"
+)
+
+// New returns metrics that are 0.
+func New() *Metrics {
+	counterOpts := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help}
+	}
+	m := &Metrics{Registry: metricsserver.NewRegistry(subsystem)}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(counterOpts(name, help))
+		m.Registry.MustRegister(c)
+		return c
+	}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(counterOpts(name, help), labels)
+		m.Registry.MustRegister(c)
+		return c
+	}
+	results := func(name, help string) Results {
+		c := vec(name, help, "result")
+		return Results{c.WithLabelValues("ok"), c.WithLabelValues("failed")}
+	}
+	loop := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: "loop_duration_seconds",
+		Help:    "Time that one step of the control loop takes: tick, a look at all tasks, or decide, a decision over the node.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+	}, []string{"step"})
+	m.Registry.MustRegister(loop)
+	m.Decide, m.Tick = loop.WithLabelValues("decide"), loop.WithLabelValues("tick")
+
+	m.Decisions = vec("decisions_total", "Decisions about a task, by policy and rule.", "policy", "rule")
+	m.DecisionErrors = counter("decision_errors_total", "Times that the policy was not asked because the snapshot was not valid.")
+	m.LimitWrites = results("limit_writes_total", "Attempts to set a task's limits, by whether the kernel has them.")
+	m.CPU = counter("cpu_seconds_total", "CPU time that tasks have used.")
+	m.Throttled = counter("throttled_seconds_total", "Time for which the kernel has throttled tasks.")
+	m.Reports = counter("progress_reports_total", "Reports of progress that were read.")
+	m.ReadErrors = counter("progress_read_errors_total", "Attempts to read a task's progress that failed.")
+	events := vec("events_total", "Task events, by result: sent, superseded by a later one of their kind, or failed.", "result")
+	m.EventsSent, m.EventsDropped, m.EventsFailed = events.WithLabelValues("sent"), events.WithLabelValues("superseded"), events.WithLabelValues("failed")
+	m.Saves = results("checkpoint_saves_total", "Checkpoints that tasks were asked to save before a move.")
+	m.Restores = results("checkpoint_restores_total", "Starts of tasks that found a checkpoint, or failed to take one over from another allocation.")
+	m.ended = vec("tasks_ended_total", "Tasks that have ended, by whether they ended earlier or later than with their fair share, level with it, or have nothing to compare with (none).", "finish")
+	m.difference = vec("finish_difference_seconds_total", "Time by which tasks have ended earlier or later than with their fair share.", "finish")
+	for _, finish := range []string{earlier, later, level, noTwin} {
+		m.ended.WithLabelValues(finish)
+	}
+	for _, finish := range []string{earlier, later} {
+		m.difference.WithLabelValues(finish)
+	}
+	m.ahead = counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used by their end beyond their fair share.")
+	m.node.Store(&Node{})
+	m.Registry.MustRegister(collector{&m.node})
+	return m
+}
+
+// Ended counts a task that has ended some time ahead of its twin, after it took so long,
+// and with so many CPU-seconds more; twin: it had one.
+func (m *Metrics) Ended(ahead, took time.Duration, more float64, twin bool) {
+	finish := level
+	switch {
+	case !twin:
+		finish = noTwin
+	case ahead.Abs() < took/50:
+	case ahead > 0:
+		finish = earlier
+	default:
+		finish = later
+	}
+	m.ended.WithLabelValues(finish).Inc()
+	if finish == earlier || finish == later {
+		m.difference.WithLabelValues(finish).Add(ahead.Abs().Seconds())
+	}
+	if twin {
+		Add(m.ahead, more)
+	}
+}
+
+// Add adds to a counter what the kernel has counted, if that is an amount.
+func Add(c prometheus.Counter, v float64) {
+	if v > 0 && !math.IsInf(v, 1) {
+		c.Add(v)
+	}
+}
+
+// Update replaces what is said of the node. The caller does not change it any more.
+func (m *Metrics) Update(n *Node) { m.node.Store(n) }
+
+// Node is the node at one moment.
+type Node struct {
+	PoolCores float64
+	Interval  time.Duration // between two decisions
+	Decided   time.Time     // the last one; zero: there was none
+	Tasks     []Task
+}
+
+// Task is a running task.
+type Task struct {
+	AllocID, Name, Job string
+	Kind               policy.Kind
+	State              policy.TargetState // of a training task
+	Category           policy.Category    // of a training task
+	Class              policy.Class       // of a service
+	Silent             bool               // a training task without a report
+	Sized              bool               // how much a training task has to do is known
+	Limit              float64            // fraction of the pool; 1: none
+	CPUSeconds         float64
+	ThrottledSeconds   float64
+	Ahead              float64 // of its twin, in CPU-seconds; NaN: it has none
+}
+
+// collector says what is known of the node.
+type collector struct{ node *atomic.Pointer[Node] }
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(metricsserver.Namespace, subsystem, name), help, labels, nil)
+}
+
+var (
+	descPool     = describe("pool_cores", "CPU that is divided among the tasks, in cores.")
+	descInterval = describe("interval_seconds", "Time between two decisions.")
+	descDecided  = describe("last_decision_timestamp_seconds", "When the last decision was made; 0 before the first.")
+	descTasks    = describe("tasks", "Running tasks, by kind, what they have reached, and category or class.", "kind", "state", "category")
+	descSilent   = describe("tasks_without_progress", "Training tasks that have reported nothing, by whether it is known otherwise how much they have to do.", "size")
+
+	descInfo      = describe("task_info", "1, for each running task.", "alloc_id", "task", "nomad_job", "kind")
+	descLimit     = describe("task_limit_ratio", "A task's CPU limit as a fraction of the pool; 1: none.", "alloc_id", "task")
+	descCPU       = describe("task_cpu_seconds_total", "CPU time that a task has used.", "alloc_id", "task")
+	descThrottled = describe("task_throttled_seconds_total", "Time for which the kernel has throttled a task.", "alloc_id", "task")
+	descAhead     = describe("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: less.", "alloc_id", "task")
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descPool, descInterval, descDecided, descTasks, descSilent, descInfo, descLimit, descCPU, descThrottled, descAhead} {
+		ch <- d
+	}
+}
+
+// group is what running tasks are counted by.
+type group struct{ kind, state, category string }
+
+// groups are all that there are.
+func groups() map[group]int {
+	all := make(map[group]int)
+	for _, state := range []policy.TargetState{policy.InTraining, policy.Acceptable, policy.Objective} {
+		for _, category := range []policy.Category{policy.New, policy.NL, policy.WL, policy.CL} {
+			all[Task{Kind: policy.Training, State: state, Category: category}.group()] = 0
+		}
+	}
+	for _, class := range []policy.Class{policy.Unmeasured, policy.Good, policy.Satisfied, policy.Bad} {
+		all[Task{Kind: policy.Service, Class: class}.group()] = 0
+	}
+	return all
+}
+
+func (t Task) group() group {
+	if t.Kind == policy.Service {
+		if t.Class == policy.Unmeasured {
+			return group{string(t.Kind), "none", "unmeasured"}
+		}
+		return group{string(t.Kind), "none", string(t.Class)}
+	}
+	g := group{string(t.Kind), string(t.State), string(t.Category)}
+	if t.State == "" {
+		g.state = string(policy.InTraining)
+	}
+	if t.Category == policy.New {
+		g.category = "new"
+	}
+	return g
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	n := c.node.Load()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(descPool, n.PoolCores)
+	gauge(descInterval, n.Interval.Seconds())
+	decided := 0.0
+	if !n.Decided.IsZero() {
+		decided = float64(n.Decided.UnixMilli()) / 1e3
+	}
+	gauge(descDecided, decided)
+
+	counts, silent := groups(), map[bool]int{}
+	type key struct{ alloc, name string }
+	last := make(map[key]Task) // of two runs of a task the later counts, as the earlier is about to go
+	for _, t := range n.Tasks {
+		counts[t.group()]++
+		if t.Silent {
+			silent[t.Sized]++
+		}
+		last[key{text(t.AllocID), text(t.Name)}] = t
+	}
+	for g, v := range counts {
+		gauge(descTasks, float64(v), g.kind, g.state, g.category)
+	}
+	gauge(descSilent, float64(silent[true]), "known")
+	gauge(descSilent, float64(silent[false]), "unknown")
+	for k, t := range last {
+		gauge(descInfo, 1, k.alloc, k.name, text(t.Job), string(t.Kind))
+		gauge(descLimit, t.Limit, k.alloc, k.name)
+		ch <- prometheus.MustNewConstMetric(descCPU, prometheus.CounterValue, t.CPUSeconds, k.alloc, k.name)
+		ch <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue, t.ThrottledSeconds, k.alloc, k.name)
+		if !math.IsNaN(t.Ahead) {
+			gauge(descAhead, t.Ahead, k.alloc, k.name)
+		}
+	}
+}
+
+// text is a name as a label may have it.
+func text(s string) string { return strings.ToValidUTF8(s, "�") }
