@@ -63,6 +63,7 @@ func fakeCard(t *testing.T) string {
 // gpuOptions say what differs from the usual node with a card.
 type gpuOptions struct {
 	plugin    map[string]string // options of the device plugin, as HCL literals
+	settings  map[string]string // the driver's, likewise
 	memory    int               // MiB of each card; 0 = cardMiB
 	cards     int               // 0 = 1
 	noRuntime bool              // Docker does not know NVIDIA's runtime
@@ -140,7 +141,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	for k, v := range opts.plugin {
 		config[k] = v
 	}
-	o := clusterOptions{driver: opts.driver}
+	o := clusterOptions{driver: opts.driver, settings: opts.settings}
 	if engine == "docker" && !opts.noRuntime {
 		o.docker.Runtimes = nvidiaRuntime(t, dir)
 	}

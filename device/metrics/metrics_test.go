@@ -21,7 +21,7 @@ func TestMetrics(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, lint)
 	must.NoError(t, testutil.GatherAndCompare(m.Registry, strings.NewReader(`
-# HELP ebbtide_gpu_gate_open 1 while the gate grants memory.
+# HELP ebbtide_gpu_gate_open 1 while the gate is open.
 # TYPE ebbtide_gpu_gate_open gauge
 ebbtide_gpu_gate_open 0
 `), "ebbtide_gpu_gate_open", "ebbtide_gpu_memory_bytes"))
@@ -41,7 +41,7 @@ ebbtide_gpu_gate_open 0
 		},
 	})
 	must.NoError(t, testutil.GatherAndCompare(m.Registry, strings.NewReader(`
-# HELP ebbtide_gpu_cards Cards, by whether they can be shared, or why not.
+# HELP ebbtide_gpu_cards Cards by health: healthy, or why they cannot be shared.
 # TYPE ebbtide_gpu_cards gauge
 ebbtide_gpu_cards{state="compute_mode"} 0
 ebbtide_gpu_cards{state="faulty"} 0
@@ -49,25 +49,25 @@ ebbtide_gpu_cards{state="healthy"} 1
 ebbtide_gpu_cards{state="mig"} 1
 ebbtide_gpu_cards{state="missing"} 0
 ebbtide_gpu_cards{state="not_shared"} 0
-# HELP ebbtide_gpu_card_containers Containers that use a card.
+# HELP ebbtide_gpu_card_containers Containers on a card.
 # TYPE ebbtide_gpu_card_containers gauge
 ebbtide_gpu_card_containers{card="GPU-1"} 3
-# HELP ebbtide_gpu_container_held_bytes Memory of a card that a container holds.
+# HELP ebbtide_gpu_container_held_bytes Memory of a card held by a container.
 # TYPE ebbtide_gpu_container_held_bytes gauge
 ebbtide_gpu_container_held_bytes{alloc_id="a",card="GPU-1",task="t"} 20
 ebbtide_gpu_container_held_bytes{alloc_id="b",card="GPU-1",task="t"} 7
-# HELP ebbtide_gpu_containers Containers that use cards, by state.
+# HELP ebbtide_gpu_containers Containers on cards, by state.
 # TYPE ebbtide_gpu_containers gauge
 ebbtide_gpu_containers{state="lost"} 0
 ebbtide_gpu_containers{state="parked"} 1
 ebbtide_gpu_containers{state="paused"} 0
 ebbtide_gpu_containers{state="running"} 2
 ebbtide_gpu_containers{state="waiting"} 0
-# HELP ebbtide_gpu_denials_total Requests for memory of a card that were denied, by reason: memory, there can be no room, or timeout.
+# HELP ebbtide_gpu_denials_total Denied requests for memory of a card: memory, there can be no room, or timeout, of max_wait.
 # TYPE ebbtide_gpu_denials_total counter
 ebbtide_gpu_denials_total{card="GPU-1",reason="memory"} 0
 ebbtide_gpu_denials_total{card="GPU-1",reason="timeout"} 0
-# HELP ebbtide_gpu_waiting_bytes Memory of a card for which requests wait.
+# HELP ebbtide_gpu_waiting_bytes Memory of a card requested and waited for.
 # TYPE ebbtide_gpu_waiting_bytes gauge
 ebbtide_gpu_waiting_bytes{card="GPU-1"} 30
 `), "ebbtide_gpu_cards", "ebbtide_gpu_card_containers", "ebbtide_gpu_container_held_bytes", "ebbtide_gpu_containers", "ebbtide_gpu_denials_total", "ebbtide_gpu_waiting_bytes"))

@@ -88,32 +88,32 @@ func New() *Metrics {
 	}
 	loop := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: "loop_duration_seconds",
-		Help:    "Time that one step of the control loop takes: tick, a look at all tasks, or decide, a decision over the node.",
+		Help:    "Duration of a step of the control loop: tick, which reads all tasks, or decide.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 	}, []string{"step"})
 	m.Registry.MustRegister(loop)
 	m.Decide, m.Tick = loop.WithLabelValues("decide"), loop.WithLabelValues("tick")
 
-	m.Decisions = vec("decisions_total", "Decisions about a task, by policy and rule.", "policy", "rule")
-	m.DecisionErrors = counter("decision_errors_total", "Times that the policy was not asked because the snapshot was not valid.")
-	m.LimitWrites = results("limit_writes_total", "Attempts to set a task's limits, by whether the kernel has them.")
-	m.CPU = counter("cpu_seconds_total", "CPU time that tasks have used.")
-	m.Throttled = counter("throttled_seconds_total", "Time for which the kernel has throttled tasks.")
-	m.Reports = counter("progress_reports_total", "Reports of progress that were read.")
-	m.ReadErrors = counter("progress_read_errors_total", "Attempts to read a task's progress that failed.")
-	events := vec("events_total", "Task events, by result: sent, superseded by a later one of their kind, or failed.", "result")
+	m.Decisions = vec("decisions_total", "Decisions on a task, by policy and rule.", "policy", "rule")
+	m.DecisionErrors = counter("decision_errors_total", "Decisions skipped because of an invalid snapshot.")
+	m.LimitWrites = results("limit_writes_total", "Attempts to set a task's limits: ok once the kernel has them.")
+	m.CPU = counter("cpu_seconds_total", "CPU time used by tasks, including ended ones.")
+	m.Throttled = counter("throttled_seconds_total", "Time for which the kernel throttled tasks, including ended ones.")
+	m.Reports = counter("progress_reports_total", "Progress reports read.")
+	m.ReadErrors = counter("progress_read_errors_total", "Failed attempts to read a task's progress.")
+	events := vec("events_total", "Task events: sent, superseded before they were due, or failed.", "result")
 	m.EventsSent, m.EventsDropped, m.EventsFailed = events.WithLabelValues("sent"), events.WithLabelValues("superseded"), events.WithLabelValues("failed")
-	m.Saves = results("checkpoint_saves_total", "Checkpoints that tasks were asked to save before a move.")
-	m.Restores = results("checkpoint_restores_total", "Starts of tasks that found a checkpoint, or failed to take one over from another allocation.")
-	m.ended = vec("tasks_ended_total", "Tasks that have ended, by whether they ended earlier or later than with their fair share, level with it, or have nothing to compare with (none).", "finish")
-	m.difference = vec("finish_difference_seconds_total", "Time by which tasks have ended earlier or later than with their fair share.", "finish")
+	m.Saves = results("checkpoint_saves_total", "Checkpoints requested for a move.")
+	m.Restores = results("checkpoint_restores_total", "Task starts with a checkpoint; failed: it could not be taken over from another allocation.")
+	m.ended = vec("tasks_ended_total", "Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).", "finish")
+	m.difference = vec("finish_difference_seconds_total", "Sum of the times by which tasks ended earlier or later than with their fair share.", "finish")
 	for _, finish := range []string{earlier, later, level, noTwin} {
 		m.ended.WithLabelValues(finish)
 	}
 	for _, finish := range []string{earlier, later} {
 		m.difference.WithLabelValues(finish)
 	}
-	m.ahead = counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used by their end beyond their fair share.")
+	m.ahead = counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used beyond their fair share.")
 	m.node.Store(&Node{})
 	m.Registry.MustRegister(collector{&m.node})
 	return m
@@ -182,17 +182,17 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descPool     = describe("pool_cores", "CPU that is divided among the tasks, in cores.")
+	descPool     = describe("pool_cores", "CPU divided among the tasks.")
 	descInterval = describe("interval_seconds", "Time between two decisions.")
-	descDecided  = describe("last_decision_timestamp_seconds", "When the last decision was made; 0 before the first.")
-	descTasks    = describe("tasks", "Running tasks, by kind, what they have reached, and category or class.", "kind", "state", "category")
-	descSilent   = describe("tasks_without_progress", "Training tasks that have reported nothing, by whether it is known otherwise how much they have to do.", "size")
+	descDecided  = describe("last_decision_timestamp_seconds", "Time of the last decision; 0 before the first.")
+	descTasks    = describe("tasks", "Running tasks by kind, target state, and category or class.", "kind", "state", "category")
+	descSilent   = describe("tasks_without_progress", "Training tasks without a report, by whether their size is known from elsewhere.", "size")
 
-	descInfo      = describe("task_info", "1, for each running task.", "alloc_id", "task", "nomad_job", "kind")
-	descLimit     = describe("task_limit_ratio", "A task's CPU limit as a fraction of the pool; 1: none.", "alloc_id", "task")
-	descCPU       = describe("task_cpu_seconds_total", "CPU time that a task has used.", "alloc_id", "task")
-	descThrottled = describe("task_throttled_seconds_total", "Time for which the kernel has throttled a task.", "alloc_id", "task")
-	descAhead     = describe("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: less.", "alloc_id", "task")
+	descInfo      = describe("task_info", "1 for each running task.", "alloc_id", "task", "nomad_job", "kind")
+	descLimit     = describe("task_limit_ratio", "CPU limit of a task, as a fraction of the pool; 1: none.", "alloc_id", "task")
+	descCPU       = describe("task_cpu_seconds_total", "CPU time used by a task.", "alloc_id", "task")
+	descThrottled = describe("task_throttled_seconds_total", "Time for which the kernel throttled a task.", "alloc_id", "task")
+	descAhead     = describe("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: behind it.", "alloc_id", "task")
 )
 
 // Describe implements prometheus.Collector.

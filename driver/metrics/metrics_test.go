@@ -37,21 +37,21 @@ func TestNode(t *testing.T) {
 		{AllocID: "a4", Name: "twice", Kind: policy.Training, Limit: 1, CPUSeconds: 3, Ahead: 2, Silent: true, Sized: true},
 	}})
 	expect(t, m, `
-# HELP ebbtide_driver_task_ahead_cpu_seconds CPU time that a training task has used beyond its fair share; negative: less.
+# HELP ebbtide_driver_task_ahead_cpu_seconds CPU time that a training task has used beyond its fair share; negative: behind it.
 # TYPE ebbtide_driver_task_ahead_cpu_seconds gauge
 ebbtide_driver_task_ahead_cpu_seconds{alloc_id="a1",task="train"} -1
 ebbtide_driver_task_ahead_cpu_seconds{alloc_id="a4",task="twice"} 2
-# HELP ebbtide_driver_task_cpu_seconds_total CPU time that a task has used.
+# HELP ebbtide_driver_task_cpu_seconds_total CPU time used by a task.
 # TYPE ebbtide_driver_task_cpu_seconds_total counter
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a1",task="train"} 7
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a2",task="train"} 0
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a3",task="ser�ve"} 0
 ebbtide_driver_task_cpu_seconds_total{alloc_id="a4",task="twice"} 3
-# HELP ebbtide_driver_tasks_without_progress Training tasks that have reported nothing, by whether it is known otherwise how much they have to do.
+# HELP ebbtide_driver_tasks_without_progress Training tasks without a report, by whether their size is known from elsewhere.
 # TYPE ebbtide_driver_tasks_without_progress gauge
 ebbtide_driver_tasks_without_progress{size="known"} 2
 ebbtide_driver_tasks_without_progress{size="unknown"} 1
-# HELP ebbtide_driver_last_decision_timestamp_seconds When the last decision was made; 0 before the first.
+# HELP ebbtide_driver_last_decision_timestamp_seconds Time of the last decision; 0 before the first.
 # TYPE ebbtide_driver_last_decision_timestamp_seconds gauge
 ebbtide_driver_last_decision_timestamp_seconds 1.5
 `, "ebbtide_driver_task_ahead_cpu_seconds", "ebbtide_driver_task_cpu_seconds_total", "ebbtide_driver_tasks_without_progress", "ebbtide_driver_last_decision_timestamp_seconds")
@@ -80,21 +80,21 @@ func TestEnded(t *testing.T) {
 	Add(m.CPU, -1)
 	Add(m.CPU, 2)
 	expect(t, m, `
-# HELP ebbtide_driver_cpu_seconds_total CPU time that tasks have used.
+# HELP ebbtide_driver_cpu_seconds_total CPU time used by tasks, including ended ones.
 # TYPE ebbtide_driver_cpu_seconds_total counter
 ebbtide_driver_cpu_seconds_total 2
-# HELP ebbtide_driver_ended_ahead_cpu_seconds_total CPU time that ended tasks had used by their end beyond their fair share.
+# HELP ebbtide_driver_ended_ahead_cpu_seconds_total CPU time that ended tasks had used beyond their fair share.
 # TYPE ebbtide_driver_ended_ahead_cpu_seconds_total counter
 ebbtide_driver_ended_ahead_cpu_seconds_total 31
-# HELP ebbtide_driver_finish_difference_seconds_total Time by which tasks have ended earlier or later than with their fair share.
+# HELP ebbtide_driver_finish_difference_seconds_total Sum of the times by which tasks ended earlier or later than with their fair share.
 # TYPE ebbtide_driver_finish_difference_seconds_total counter
 ebbtide_driver_finish_difference_seconds_total{finish="earlier"} 60
 ebbtide_driver_finish_difference_seconds_total{finish="later"} 120
-# HELP ebbtide_driver_limit_writes_total Attempts to set a task's limits, by whether the kernel has them.
+# HELP ebbtide_driver_limit_writes_total Attempts to set a task's limits: ok once the kernel has them.
 # TYPE ebbtide_driver_limit_writes_total counter
 ebbtide_driver_limit_writes_total{result="failed"} 1
 ebbtide_driver_limit_writes_total{result="ok"} 1
-# HELP ebbtide_driver_tasks_ended_total Tasks that have ended, by whether they ended earlier or later than with their fair share, level with it, or have nothing to compare with (none).
+# HELP ebbtide_driver_tasks_ended_total Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).
 # TYPE ebbtide_driver_tasks_ended_total counter
 ebbtide_driver_tasks_ended_total{finish="earlier"} 1
 ebbtide_driver_tasks_ended_total{finish="later"} 1
