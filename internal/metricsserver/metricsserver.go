@@ -63,7 +63,7 @@ func Serve(ctx context.Context, a Address, metrics *prometheus.Registry, log hcl
 	}))
 	warned := false
 	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
-		err := serve(ctx, a, mux, log, func() { wait = firstRetry })
+		err := serve(ctx, a, mux, log)
 		if ctx.Err() == nil && !warned && wait >= quietRetries {
 			warned = true
 			log.Warn("metrics cannot be served; everything else goes on, and the address is tried again", "error", err)
@@ -76,12 +76,11 @@ func Serve(ctx context.Context, a Address, metrics *prometheus.Registry, log hcl
 }
 
 // serve serves until ctx ends, or returns why it cannot.
-func serve(ctx context.Context, a Address, handler http.Handler, log hclog.Logger, opened func()) error {
+func serve(ctx context.Context, a Address, handler http.Handler, log hclog.Logger) error {
 	l, err := a.listen(ctx)
 	if err != nil {
 		return err
 	}
-	opened()
 	log.Info("metrics are served")
 	server := &http.Server{
 		Handler: handler, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
