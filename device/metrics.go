@@ -11,8 +11,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// updateMetrics says in the metrics what is known of the gate, given its containers and the
-// state of each.
+// updateMetrics replaces the gate's state in the metrics; states are those of the containers
+// in stats.
 func (p *Plugin) updateMetrics(s *sharing, stats []gate.Status, states []seat.State) {
 	g := &metrics.Gate{At: time.Now(), Parking: s.parkErr == nil, Connections: s.Connections()}
 	for _, c := range s.Cards() {

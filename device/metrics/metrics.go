@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package metrics holds the GPU plugin's Prometheus metrics. Counters and histograms are
-// written without locks. What is said of cards and containers comes from values that the
-// plugin replaces as a whole, so that a scrape does not take the gate's lock, and a
-// container that has left leaves no series behind.
+// Package metrics holds the GPU plugin's Prometheus metrics. Gauges and the series of single
+// containers are made from the state of cards and gate when they are scraped. The plugin
+// replaces that state atomically, so a scrape never takes the gate's lock, and a container
+// that has left leaves no series behind.
 package metrics
 
 import (
@@ -23,14 +23,14 @@ const subsystem = "gpu"
 // Health says whether a card can be shared, or why it cannot.
 type Health string
 
-// All that there is.
+// The states of a card.
 const (
 	Healthy     Health = "healthy"
-	Faulty      Health = "faulty"       // says the card or its driver
-	Missing     Health = "missing"      // it was there before
-	MIG         Health = "mig"          // it is divided otherwise
-	ComputeMode Health = "compute_mode" // which does not allow it
-	NotShared   Health = "not_shared"   // there is no gate, or no preload library
+	Faulty      Health = "faulty"       // reported by the card or its driver
+	Missing     Health = "missing"      // no longer found
+	MIG         Health = "mig"          // divided by MIG
+	ComputeMode Health = "compute_mode" // forbidden by its compute mode
+	NotShared   Health = "not_shared"   // no gate, or no preload library
 )
 
 // Metrics are the plugin's figures.
@@ -115,10 +115,10 @@ func (m *Metrics) Requests(card string) Requests {
 	}
 }
 
-// UpdateCards replaces what is said of the cards. The caller does not change it any more.
+// UpdateCards replaces the state of the cards. The caller must not change it afterwards.
 func (m *Metrics) UpdateCards(all []Card) { m.cards.Store(&all) }
 
-// UpdateGate replaces what is said of the gate. The caller does not change it any more.
+// UpdateGate replaces the state of the gate. The caller must not change it afterwards.
 func (m *Metrics) UpdateGate(g *Gate) { m.gate.Store(g) }
 
 // Card is a card as NVML shows it.
@@ -187,7 +187,7 @@ var (
 	descHeldParked = describe("container_parked_bytes", "Memory of a container parked in host memory.", "card", "alloc_id", "task")
 )
 
-// collector says what is known of cards and containers.
+// collector makes metrics from the state of cards and gate.
 type collector struct{ *Metrics }
 
 // Describe implements prometheus.Collector.
@@ -278,5 +278,5 @@ func number(b bool) float64 {
 	return 0
 }
 
-// text is a name as a label may have it.
+// text returns a valid label value.
 func text(s string) string { return strings.ToValidUTF8(s, "�") }

@@ -10,15 +10,15 @@ import (
 	"github.com/ebbtide/ebbtide/driver/metrics"
 )
 
-// counted is what has been counted of a task in metrics over the node. That is beyond the
-// task's end, so it cannot be summed over the tasks that run.
+// counted is the part of a task's figures that the node's counters include already. Those
+// counters include ended tasks, so they cannot be sums over the running ones.
 type counted struct {
 	usage             limits.Usage
 	reports, failures int64
 	dropped           int // events
 }
 
-// count adds to the metrics over the node what is new of a task.
+// count adds a task's new figures to the node's counters.
 func (c *Controller) count(t *task) {
 	m, was := c.opts.Metrics, t.counted
 	t.counted = counted{t.usage, t.m.Reports, t.m.Failures, t.show.Dropped()}
@@ -29,7 +29,7 @@ func (c *Controller) count(t *task) {
 	metrics.Add(m.EventsDropped, float64(t.counted.dropped-was.dropped))
 }
 
-// publishMetrics says in the metrics what is known of the node.
+// publishMetrics replaces the node's state in the metrics.
 func (c *Controller) publishMetrics() {
 	n := &metrics.Node{PoolCores: float64(c.pool), Interval: c.interval, Decided: c.decided, Tasks: make([]metrics.Task, 0, len(c.tasks))}
 	for _, t := range c.tasks {

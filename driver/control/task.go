@@ -36,7 +36,7 @@ type task struct {
 	observer  *measure.Observer
 	m         measure.Measurement // the last one that was taken over
 	usage     limits.Usage
-	counted   counted // of that
+	counted   counted
 	interval  interval
 	cores     policy.Cores // used over the last interval
 	response  *float64     // of a service, over the last interval, in seconds; nil = none
@@ -148,7 +148,7 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 			t.fair.cpu, t.fair.used = policy.CPUSeconds(u.CPUSeconds), policy.CPUSeconds(u.CPUSeconds)
 		}
 		if t.Recovered {
-			t.counted.usage = u // by an earlier process
+			t.counted.usage = u // an earlier process has counted it
 		}
 	}
 	t.cgroup = cg

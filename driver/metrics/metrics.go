@@ -1,10 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package metrics holds the driver's Prometheus metrics. Counters and histograms are
-// written without locks. All that is said of the running tasks comes from one Node, which
-// the control loop replaces as a whole, so that a scrape neither waits for the loop nor
-// holds it up, and a task that has ended leaves no series behind.
+// Package metrics holds the driver's Prometheus metrics. Gauges and the series of single
+// tasks are made from a Node when they are scraped. The control loop replaces the Node
+// atomically, so a scrape neither waits for the loop nor delays it, and an ended task leaves
+// no series behind.
 package metrics
 
 import (
@@ -119,8 +119,9 @@ func New() *Metrics {
 	return m
 }
 
-// Ended counts a task that has ended some time ahead of its twin, after it took so long,
-// and with so many CPU-seconds more; twin: it had one.
+// Ended counts an ended task that took so long: ahead is how much earlier than its twin it
+// ended, more the CPU-seconds that it had used beyond the twin's. Without a twin both are
+// ignored.
 func (m *Metrics) Ended(ahead, took time.Duration, more float64, twin bool) {
 	finish := level
 	switch {
@@ -141,14 +142,14 @@ func (m *Metrics) Ended(ahead, took time.Duration, more float64, twin bool) {
 	}
 }
 
-// Add adds to a counter what the kernel has counted, if that is an amount.
+// Add adds v to a counter unless it is negative, NaN or infinite.
 func Add(c prometheus.Counter, v float64) {
 	if v > 0 && !math.IsInf(v, 1) {
 		c.Add(v)
 	}
 }
 
-// Update replaces what is said of the node. The caller does not change it any more.
+// Update replaces the node's state. The caller must not change n afterwards.
 func (m *Metrics) Update(n *Node) { m.node.Store(n) }
 
 // Node is the node at one moment.
@@ -174,7 +175,7 @@ type Task struct {
 	Ahead              float64 // of its twin, in CPU-seconds; NaN: it has none
 }
 
-// collector says what is known of the node.
+// collector makes metrics from the node's state.
 type collector struct{ node *atomic.Pointer[Node] }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -202,10 +203,10 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// group is what running tasks are counted by.
+// group holds the labels by which running tasks are counted.
 type group struct{ kind, state, category string }
 
-// groups are all that there are.
+// groups returns all groups.
 func groups() map[group]int {
 	all := make(map[group]int)
 	for _, state := range []policy.TargetState{policy.InTraining, policy.Acceptable, policy.Objective} {
@@ -252,7 +253,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 	counts, silent := groups(), map[bool]int{}
 	type key struct{ alloc, name string }
-	last := make(map[key]Task) // of two runs of a task the later counts, as the earlier is about to go
+	last := make(map[key]Task) // of two runs of a task only the later is shown; the earlier is about to be removed
 	for _, t := range n.Tasks {
 		counts[t.group()]++
 		if t.Silent {
@@ -276,5 +277,5 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// text is a name as a label may have it.
+// text returns a valid label value.
 func text(s string) string { return strings.ToValidUTF8(s, "�") }

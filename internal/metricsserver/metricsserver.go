@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package metricsserver serves a process's own Prometheus metrics where only its machine
-// can read them. It never hurts the process: an address that cannot be opened is logged
-// once and tried again, and clients are bounded in number and time.
+// Package metricsserver serves a process's Prometheus metrics to its own machine. It cannot
+// harm the process: an address that cannot be opened is logged once and retried, and the
+// number and duration of connections are bounded.
 package metricsserver
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/ebbtide/ebbtide/version"
 )
 
-// Namespace begins the names of all our metrics.
+// Namespace is the prefix of all metric names.
 const Namespace = "ebbtide"
 
-// NewRegistry returns a registry with what every process exports: its version, and the
-// figures of the Go runtime and of the process.
+// NewRegistry returns a registry with the metrics of every process: its version, the Go
+// runtime and the process itself.
 func NewRegistry(subsystem string) *prometheus.Registry {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: Namespace, Subsystem: subsystem, Name: "build_info", Help: "1, with the version.",
@@ -38,20 +38,20 @@ func NewRegistry(subsystem string) *prometheus.Registry {
 }
 
 const (
-	// maxConnections bounds the clients that are served at a time. Others wait.
+	// maxConnections bounds concurrent connections; further ones wait in the backlog.
 	maxConnections = 16
 	// readTimeout and writeTimeout bound one request.
 	readTimeout, writeTimeout = 5 * time.Second, 10 * time.Second
-	// idleTimeout is longer than Prometheus' usual interval, so that it keeps its connection.
+	// idleTimeout exceeds Prometheus' default interval, so that it can reuse its connection.
 	idleTimeout = 2 * time.Minute
-	// firstRetry and lastRetry are the first and the longest wait before an address is
-	// tried again. A process that is replaced leaves it within the first ones.
+	// firstRetry and lastRetry are the first and the longest delay before an address is
+	// retried. A predecessor that is exiting releases the address within the first retries.
 	firstRetry, lastRetry = 100 * time.Millisecond, 10 * time.Second
-	// quietRetries is how long nothing is logged about it.
+	// quietRetries is the delay from which on a failure is logged.
 	quietRetries = time.Second
 )
 
-// Serve serves metrics until ctx ends. It returns then.
+// Serve serves /metrics until ctx ends.
 func Serve(ctx context.Context, a Address, metrics *prometheus.Registry, log hclog.Logger) {
 	if a == (Address{}) {
 		return
@@ -66,7 +66,7 @@ func Serve(ctx context.Context, a Address, metrics *prometheus.Registry, log hcl
 		err := serve(ctx, a, mux, log)
 		if ctx.Err() == nil && !warned && wait >= quietRetries {
 			warned = true
-			log.Warn("metrics cannot be served; everything else goes on, and the address is tried again", "error", err)
+			log.Warn("metrics cannot be served; the plugin keeps running and retries", "error", err)
 		}
 		select {
 		case <-time.After(wait):
