@@ -115,7 +115,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.parkErr)
 	}
 	opts.Soft = overShare(p.settings, s.parkErr) == config.OverWait
-	opts.Lazy = p.settings.Lazy
+	opts.Lazy, opts.Metrics = p.settings.Lazy, p.metrics
 	opts.Rules.Turn, opts.Rules.Idle, opts.MaxWait = p.settings.Turn, p.settings.Idle, p.settings.MaxWait
 	for _, c := range cards {
 		card, err := s.card(c, p.settings)
@@ -134,7 +134,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		return nil, err
 	}
 	p.learn(s.parts, s.Gate, opts.Soft)
-	if err := p.reports(p.ctx, s.Gate, reportsDir(p.settings.Gate)); err != nil {
+	if err := p.reports(p.ctx, s, reportsDir(p.settings.Gate)); err != nil {
 		p.log.Warn("cannot report containers to the driver", "error", err)
 	}
 	go s.Watch(p.ctx)

@@ -29,8 +29,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/metrics"
 	"github.com/ebbtide/ebbtide/device/nvml"
 	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -43,8 +45,9 @@ const (
 
 // Plugin is the device plugin.
 type Plugin struct {
-	ctx context.Context // ends with the plugin
-	log hclog.Logger
+	ctx     context.Context // ends with the plugin
+	log     hclog.Logger
+	metrics *metrics.Metrics
 	// open opens NVML.
 	open func(path string) Cards
 
@@ -58,8 +61,9 @@ type Plugin struct {
 	opening     chan struct{}        // closed when the attempt to open the gate ends; nil: none in progress
 	gateErr     error                // of the last attempt to open the gate
 	seats       seats
-	changed     chan struct{}  // has an element when Nomad must be notified: of the gate, or of seats
-	learning    sync.WaitGroup // goroutines that profile jobs
+	changed     chan struct{}      // has an element when Nomad must be notified: of the gate, or of seats
+	learning    sync.WaitGroup     // goroutines that profile jobs
+	stopServing context.CancelFunc // of metrics
 }
 
 var _ nomad.DevicePlugin = (*Plugin)(nil)
@@ -67,7 +71,7 @@ var _ nomad.DevicePlugin = (*Plugin)(nil)
 // New returns the plugin.
 func New(ctx context.Context, log hclog.Logger) *Plugin {
 	return &Plugin{
-		ctx: ctx, log: log.Named(Name), known: make(map[string]nvml.Card), lastReason: make(map[string]string), changed: make(chan struct{}, 1),
+		ctx: ctx, log: log.Named(Name), metrics: metrics.New(), known: make(map[string]nvml.Card), lastReason: make(map[string]string), changed: make(chan struct{}, 1),
 		seats: seats{reserved: make(map[string]bool), tasks: make(map[string][]string)},
 		open:  func(path string) Cards { return nvml.New(path) },
 	}
@@ -96,6 +100,15 @@ func (p *Plugin) SetConfig(cfg *base.Config) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settings, p.cards = s, newTimeoutCards(p.ctx, p.open(s.Library))
+	if cfg.AgentConfig == nil || !s.Enabled { // Nomad only checks the config
+		return nil
+	}
+	if p.stopServing != nil {
+		p.stopServing()
+	}
+	ctx, stop := context.WithCancel(p.ctx)
+	p.stopServing = stop
+	go metricsserver.Serve(ctx, s.Metrics, p.metrics.Registry, p.log)
 	return nil
 }
 
@@ -212,6 +225,7 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	}
 	var all, usable []nvml.Card
 	reasons := make(map[string]string) // why a card is unhealthy, by UUID: to know it takes I/O
+	var shown []metrics.Card
 	for _, uuid := range slices.Sorted(maps.Keys(p.known)) {
 		c := p.known[uuid]
 		if slices.Contains(p.settings.Ignored, uuid) {
@@ -224,10 +238,16 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 			}
 		}
 		all = append(all, c)
-		if reasons[uuid] = p.unhealthy(c); reasons[uuid] == "" {
+		health, reason := p.health(c)
+		if reason == "" {
 			usable = append(usable, c)
+		} else if !there[uuid] {
+			health = metrics.Missing
 		}
+		reasons[uuid] = reason
+		shown = append(shown, metrics.Card{UUID: uuid, Model: c.Name, Driver: c.Driver, Health: health})
 	}
+	p.metrics.UpdateCards(shown)
 	offered, level := offeredSeats(usable, p.settings.Seats, p.seats.taken())
 	var groups []*nomad.DeviceGroup
 	for _, c := range all {
@@ -292,25 +312,25 @@ func (p *Plugin) group(c nvml.Card, bad string) *nomad.DeviceGroup {
 	return g
 }
 
-// unhealthy returns why a card cannot be shared; "" if it can. A card whose shares are not
+// health returns why a card cannot be shared; "" if it can. A card whose shares are not
 // enforced takes one container only.
-func (p *Plugin) unhealthy(c nvml.Card) string {
+func (p *Plugin) health(c nvml.Card) (metrics.Health, string) {
 	switch {
 	case c.Unhealthy != "":
-		return c.Unhealthy
+		return metrics.Faulty, c.Unhealthy
 	case c.MIG:
-		return "it is divided by MIG: its parts are for NVIDIA's own plugin"
+		return metrics.MIG, "it is divided by MIG: its parts are for NVIDIA's own plugin"
 	case c.ComputeMode == "prohibited":
-		return "its compute mode forbids use (nvidia-smi -c 0)"
+		return metrics.ComputeMode, "its compute mode forbids use (nvidia-smi -c 0)"
 	case p.settings.Seats == 1:
-		return ""
+		return metrics.Healthy, ""
 	case c.ComputeMode == "exclusive":
-		return "its compute mode allows only one process (nvidia-smi -c 0)"
+		return metrics.ComputeMode, "its compute mode allows only one process (nvidia-smi -c 0)"
 	}
 	if err := p.sharingErr(); err != nil {
-		return "its memory cannot be shared: " + err.Error()
+		return metrics.NotShared, "its memory cannot be shared: " + err.Error()
 	}
-	return ""
+	return metrics.Healthy, ""
 }
 
 // groupName is the model and the beginning of the UUID, so that cards of a model are separate
@@ -347,7 +367,7 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 		if !ok || !known {
 			return nil, fmt.Errorf("there is no seat %q on this node", id)
 		}
-		if bad := p.unhealthy(c); bad != "" {
+		if _, bad := p.health(c); bad != "" {
 			return nil, fmt.Errorf("card %s cannot be used: %s", uuid, bad)
 		}
 		if !slices.Contains(uuids, uuid) {

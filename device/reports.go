@@ -25,7 +25,7 @@ import (
 const reportEvery = time.Second
 
 // reports writes the state of each container to a directory for the driver, until ctx ends.
-func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
+func (p *Plugin) reports(ctx context.Context, g *sharing, dir string) error {
 	// Reports of an earlier plugin are stale.
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("emptying the directory of reports: %w", err)
@@ -39,6 +39,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 		for {
 			now := make(map[string]seat.Report)
 			stats := g.Stats()
+			var states []seat.State
 			var cards map[ledger.CardID]nvml.Card
 			var on map[ledger.CardID][]nvml.Process
 			if len(stats) > 0 { // do not query NVML for nothing
@@ -47,6 +48,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 			for _, st := range stats {
 				path := seat.ReportPath(dir, st.Container.Alloc, st.Container.Task)
 				now[path] = newReport(st, cards, on, last[path])
+				states = append(states, now[path].State)
 				is := exceedsGrant(now[path])
 				if is && !beyond[path] {
 					p.log.Warn("a container has more memory on its card than it was granted: part of it bypasses the gate",
@@ -54,6 +56,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 				}
 				beyond[path] = is
 			}
+			p.updateMetrics(g, stats, states)
 			maps.DeleteFunc(beyond, func(path string, _ bool) bool { _, there := now[path]; return !there })
 			p.writeReports(last, now)
 			last = now

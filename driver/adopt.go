@@ -104,6 +104,9 @@ func (d *Driver) witness(cfg *drivers.TaskConfig, opts *options.Task) {
 		return
 	}
 	found, err := restored(*opts.Checkpoint, cfg)
+	if len(found) > 0 {
+		d.metrics.Restores.Count(nil)
+	}
 	var data []byte
 	if err == nil {
 		data, err = json.Marshal(found)

@@ -95,7 +95,7 @@ func TestAdopt(t *testing.T) {
 	must.Eq(t, "abc", string(data))
 
 	// What a task finds is written down for the move.
-	d := &Driver{logger: hclog.NewNullLogger()}
+	d := New(t.Context(), Name, hclog.NewNullLogger())
 	d.witness(cfg, opts)
 	found, err := private.Open(cfg.AllocDir).ReadFile(private.RestoredName("train"), 1<<10)
 	must.NoError(t, err)

@@ -24,6 +24,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/metrics"
 	"github.com/ebbtide/ebbtide/driver/options"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
@@ -32,6 +33,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/progress/source"
 	"github.com/ebbtide/ebbtide/driver/publish"
 	"github.com/ebbtide/ebbtide/driver/target"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -46,6 +48,8 @@ type Driver struct {
 	ctx    context.Context
 	logger hclog.Logger
 	events *eventer.Eventer
+	// metrics outlive a setup.
+	metrics *metrics.Metrics
 	// newDriver makes an instance of a decorated driver (engine.NewDriver).
 	newDriver func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error)
 	adopting  sync.Mutex // see adopt
@@ -93,6 +97,7 @@ func New(ctx context.Context, name string, logger hclog.Logger) *Driver {
 		logger: logger,
 		events: eventer.NewEventer(ctx, logger),
 
+		metrics:   metrics.New(),
 		newDriver: engine.NewDriver,
 		tasks:     make(map[string]*task),
 	}
@@ -154,8 +159,12 @@ func (d *Driver) SetConfig(cfg *base.Config) error {
 		NoProgressAfter: s.NoProgressAfter,
 		Node:            d.node,
 		Emit:            d.emit,
+		Metrics:         d.metrics,
 	}, d.logger)
 	go now.controller.Run(now.ctx)
+	if cfg.AgentConfig != nil { // else Nomad only checks the config
+		go metricsserver.Serve(now.ctx, s.Metrics, d.metrics.Registry, d.logger)
+	}
 	if e, ok := now.engine.(*engine.DockerEngine); ok && s.reaper.enabled {
 		go d.reap(now, e)
 	}
@@ -321,6 +330,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	d.thawRemains(cfg)
 	adopted, err := d.adopt(cfg, opts)
 	if err != nil {
+		d.metrics.Restores.Count(err)
 		adopted = "begins anew, without the checkpoint of allocation " + opts.Adopt + ": " + err.Error()
 	}
 	d.witness(cfg, opts)
@@ -517,8 +527,11 @@ func (d *Driver) emit(ev publish.Event) {
 		Annotations: ev.Annotations,
 	})
 	if err != nil {
+		d.metrics.EventsFailed.Inc()
 		d.logger.Debug("event was not sent", "task", ev.TaskName, "error", err)
+		return
 	}
+	d.metrics.EventsSent.Inc()
 }
 
 // withoutReaper turns the decorated docker driver's own reaper off. It knows the

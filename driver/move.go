@@ -247,9 +247,14 @@ func (d *Driver) save(ctx context.Context, t *task, files *checkpoint.Files, bef
 	cfg := t.handle.Config
 	t.setup.controller.Moving(cfg.ID, saving())
 	err := d.saveAndFreeze(ctx, t, files, before)
-	if err == nil || !d.giveUp(ctx, t) {
+	if err == nil {
+		d.metrics.Saves.Count(nil)
 		return
 	}
+	if !d.giveUp(ctx, t) {
+		return
+	}
+	d.metrics.Saves.Count(err)
 	t.setup.controller.Moving(cfg.ID, status.Move{State: status.MoveFailed, Step: status.Unknown(), Why: err.Error()})
 	d.say(t, "move-failed", fmt.Sprintf("not ready to be moved, and runs on: %v", err), nil)
 }

@@ -6,9 +6,13 @@ package driver
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -104,4 +108,41 @@ func TestConfigWhileInUse(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Metrics are served once the agent has configured the plugin, not while it only checks the
+// config, and a plugin that is configured anew serves on.
+func TestMetrics(t *testing.T) {
+	d := newDriver(t, Name)
+	d.newDriver = func(context.Context, string, hclog.Logger) (drivers.DriverPlugin, error) {
+		return fingerprinted{&inner{}}, nil
+	}
+	spec, err := d.ConfigSchema()
+	must.NoError(t, err)
+	socket := filepath.Join(t.TempDir(), "metrics.sock")
+	data, err := encodeHCL(t, spec, fmt.Sprintf("engine = \"exec\"\nmetrics_address = %q", "unix:"+socket))
+	must.NoError(t, err)
+	must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
+	time.Sleep(100 * time.Millisecond)
+	_, err = os.Lstat(socket)
+	must.ErrorIs(t, err, os.ErrNotExist)
+
+	client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", socket)
+	}}}
+	for range 2 {
+		must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data, AgentConfig: &base.AgentConfig{}}))
+		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error {
+			resp, err := client.Get("http://driver/metrics")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if err == nil && !strings.Contains(string(body), "\nebbtide_driver_pool_cores ") {
+				err = fmt.Errorf("no metrics in %q", body)
+			}
+			return err
+		}), wait.Timeout(30*time.Second)))
+	}
 }

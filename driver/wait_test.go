@@ -116,7 +116,7 @@ func waiting(t *testing.T, finds ...found) (d *Driver, first, second *inner, mes
 	s := &setup{
 		settings: &settings{Settings: &config.Settings{Engine: engine.Docker, DockerOutage: 3 * time.Second}},
 		config:   &base.Config{}, ctx: t.Context(), engine: &world{finds: finds}, primary: first,
-		controller: control.New(control.Options{Emit: d.emit}, hclog.NewNullLogger()),
+		controller: control.New(control.Options{Emit: d.emit, Metrics: d.metrics}, hclog.NewNullLogger()),
 	}
 	d.setup.Store(s)
 

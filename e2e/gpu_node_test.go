@@ -62,6 +62,7 @@ func fakeCard(t *testing.T) string {
 // gpuOptions are differences from the default node.
 type gpuOptions struct {
 	plugin    map[string]string // the device plugin's options, as HCL literals
+	settings  map[string]string // the driver's, likewise
 	memory    int               // MiB per card; 0 for cardMiB
 	cards     int               // 0 for 1
 	noRuntime bool              // Docker lacks NVIDIA's runtime
@@ -138,7 +139,7 @@ func newGPUNode(t *testing.T, card, engine string, opts gpuOptions) gpuNode {
 	for k, v := range opts.plugin {
 		config[k] = v
 	}
-	o := clusterOptions{driver: opts.driver}
+	o := clusterOptions{driver: opts.driver, settings: opts.settings}
 	if engine == "docker" && !opts.noRuntime {
 		o.docker.Runtimes = nvidiaRuntime(t, dir)
 	}

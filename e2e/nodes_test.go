@@ -6,6 +6,10 @@
 package e2e
 
 import (
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,8 +24,10 @@ func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	shared := map[string]string{"models": t.TempDir()} // as on NFS
-	first := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{HostVolumes: shared}})
-	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent, HostVolumes: shared}})
+	address := freeAddress(t)                          // of both, by mistake
+	settings := map[string]string{"metrics_address": quote(address)}
+	first := newCluster(t, h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{HostVolumes: shared}})
+	second := newCluster(t, h, "exec", clusterOptions{settings: settings, agent: harness.AgentConfig{Join: first.agent, HostVolumes: shared}})
 	must.NotEq(t, first.agent.NodeID(), second.agent.NodeID())
 
 	k := task{args: []string{"-model", "logreg", "-threads", "1", "-steps", "0", "-wait", "20ms", "-every", "1"}}
@@ -36,4 +42,16 @@ func TestTwoNodes(t *testing.T) {
 	t.Run("moved", func(t *testing.T) { testMoveBetweenNodes(t, first, second) })
 	t.Run("moved with a shared volume", func(t *testing.T) { testMoveShared(t, first, second) })
 	t.Run("not moved", func(t *testing.T) { testMoveRefused(t, first, second) })
+
+	log, err := second.agent.Log()
+	must.NoError(t, err)
+	must.Eq(t, 1, strings.Count(log, "metrics cannot be served"), must.Sprint("the second driver says once that it has no address, and works"))
+	resp, err := http.Get("http://" + address + "/metrics")
+	must.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must.NoError(t, err)
+	for _, counted := range []string{"saves", "restores"} {
+		must.RegexMatch(t, regexp.MustCompile(`\nebbtide_driver_checkpoint_`+counted+`_total{result="ok"} [1-9]`), string(body), must.Sprint("the first driver has counted"))
+	}
 }

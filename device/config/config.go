@@ -18,6 +18,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
 // How a container gets its card.
@@ -72,6 +73,7 @@ type Config struct {
 	Adapting bool     `codec:"adapting"`
 	Lazy     bool     `codec:"lazy_return"`
 	StateDir string   `codec:"state_dir"`
+	Metrics  string   `codec:"metrics_address"`
 }
 
 // Spec returns the schema of the options, with their defaults.
@@ -102,6 +104,7 @@ func Spec() *hclspec.Spec {
 		"adapting":           option("adapting", "bool", "false"),
 		"lazy_return":        option("lazy_return", "bool", "false"),
 		"state_dir":          option("state_dir", "string", `"/var/lib/ebbtide/gpu"`),
+		"metrics_address":    option("metrics_address", "string", `""`),
 	})
 }
 
@@ -142,6 +145,8 @@ type Settings struct {
 	Lazy bool
 	// StateDir is where profiles and coefficients are stored.
 	StateDir string
+	// Metrics is where metrics are served.
+	Metrics metricsserver.Address
 }
 
 // Divisions returns the modes of division (device/fairshare).
@@ -212,6 +217,10 @@ func (c Config) Validate() (*Settings, error) {
 	}
 	if c.Reserve < 0 || c.Reserve > 1<<20 {
 		bad("reserve_mib: must be from 0 to 1048576, got %d", c.Reserve)
+	}
+	var err error
+	if s.Metrics, err = metricsserver.Parse(c.Metrics); err != nil {
+		bad("metrics_address: %w", err)
 	}
 	return s, errors.Join(errs...)
 }

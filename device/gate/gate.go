@@ -37,6 +37,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
+	"github.com/ebbtide/ebbtide/device/metrics"
 )
 
 var (
@@ -137,6 +138,8 @@ type Options struct {
 	Report func(error)
 	// Bounds limit what one client can do.
 	Bounds Bounds
+	// Metrics count what the gate does.
+	Metrics *metrics.Metrics
 }
 
 // Bounds limit what one client or container can do to the gate.
@@ -168,6 +171,7 @@ func Default() Options {
 		Lease:   64 << 20,
 		Grace:   10 * time.Second,
 		Report:  func(error) {},
+		Metrics: metrics.New(),
 		Bounds: Bounds{
 			Connections: 256, Total: 4096, Sure: 8, Waiting: 256,
 			Rate: 10_000, Burst: 5_000, Hello: 5 * time.Second, Write: 5 * time.Second,
@@ -180,6 +184,8 @@ type Gate struct {
 	opts  Options
 	boot  string
 	cards []ledger.CardID // a handle is the index plus one
+	// requests counts those for each card.
+	requests map[ledger.CardID]metrics.Requests
 
 	mu             sync.Mutex
 	ledger         *ledger.Ledger
@@ -279,6 +285,7 @@ func New(opts Options) (*Gate, error) {
 	}
 	g := &Gate{
 		opts:        opts,
+		requests:    make(map[ledger.CardID]metrics.Requests),
 		ledger:      ledger.New(),
 		queue:       queue.New(opts.Rules),
 		pending:     make(map[uint64]*pending),
@@ -317,6 +324,7 @@ func (g *Gate) AddCard(c Card) error {
 		return err
 	}
 	g.cards = append(slices.Clone(g.cards), id) // readers may hold the old slice
+	g.requests[id] = g.opts.Metrics.Requests(string(id))
 	return nil
 }
 
@@ -619,6 +627,10 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 	n.Granted++
 	n.GrantedBytes += bytes
 	n.Waited += now.Sub(r.Since)
+	total := g.requests[r.Card]
+	total.Granted.Inc()
+	total.GrantedBytes.Add(float64(bytes))
+	g.opts.Metrics.Wait.Observe(now.Sub(r.Since).Seconds())
 	p.session.send(wire.Message{Type: wire.Grant, Seq: p.seq, Device: p.device, Bytes: bytes})
 }
 
@@ -635,8 +647,10 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 		why = wire.NoMemory // a probe for free memory; the client asks again
 	case why == wire.TooLong:
 		n.TooLong++
+		g.requests[r.Card].TooLong.Inc()
 	default:
 		n.Denied++
+		g.requests[r.Card].Denied.Inc()
 	}
 	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})
 }

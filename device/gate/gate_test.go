@@ -226,6 +226,10 @@ func TestGate_waits(t *testing.T) {
 		synctest.Wait()
 		must.Eq(t, wire.TooLong, refusal(c.hear()))
 		must.Eq(t, 1, b.Stats()[1].Usage[0].TooLong)
+		must.Eq(t, map[string]float64{
+			"ebbtide_gpu_grants_total": 2, "ebbtide_gpu_granted_bytes_total": 1400 * mib, "ebbtide_gpu_denials_total reason=timeout": 1,
+			"ebbtide_gpu_request_wait_seconds count": 2, "ebbtide_gpu_request_wait_seconds sum": 30,
+		}, b.counted(), must.Sprint("a request that would not wait counts nowhere"))
 	})
 }
 

@@ -224,6 +224,7 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 func (g *Gate) parkDone(now time.Time, c *container, freed map[ledger.CardID]uint64) {
 	a := c.parking
 	c.parkFailures, c.parkErr = 0, nil
+	g.opts.Metrics.Parkings.Count(nil)
 	for _, id := range a.moved {
 		g.ledger.Park(id)
 	}
@@ -251,6 +252,7 @@ func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 	}
 	if !errors.Is(err, errUnreported) {
 		c.parkErr = err
+		g.opts.Metrics.Parkings.Count(err)
 		g.opts.Report(fmt.Errorf("parking container %s: %w", c.id, err))
 	}
 	if errors.Is(err, ErrUnsure) && !errors.Is(err, ErrLost) {
@@ -281,7 +283,12 @@ func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan str
 	}
 	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
-	return g.opts.Evictor.Park(ctx, processes)
+	begun := time.Now()
+	freed, err := g.opts.Evictor.Park(ctx, processes)
+	if err == nil {
+		g.opts.Metrics.Park.Observe(time.Since(begun).Seconds())
+	}
+	return freed, err
 }
 
 // processesToPark returns a container's processes, if they may still be parked.
@@ -472,11 +479,17 @@ func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []le
 			return err
 		}
 	}
-	return g.opts.Evictor.Restore(ctx, processes)
+	begun := time.Now()
+	err := g.opts.Evictor.Restore(ctx, processes)
+	if err == nil {
+		g.opts.Metrics.Restore.Observe(time.Since(begun).Seconds())
+	}
+	return err
 }
 
 // restoreDone handles the result of a restore.
 func (g *Gate) restoreDone(now time.Time, c *container, err error) {
+	g.opts.Metrics.Restores.Count(err)
 	if err != nil {
 		g.opts.Report(fmt.Errorf("restoring container %s: %w", c.id, err))
 	}
@@ -506,6 +519,7 @@ func (g *Gate) killLost(c *container, err error) {
 	c.parking = nil
 	c.lost = err
 	c.parkFailures = maxParkFailures // it is no victim any more
+	g.opts.Metrics.Kills.Inc()
 	g.save()
 	time.AfterFunc(killDelay, func() {
 		g.mu.Lock()

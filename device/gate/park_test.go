@@ -129,6 +129,12 @@ func TestPark_stuck(t *testing.T) {
 		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c.hear().Type, c.hear().Type})
 		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c2.hear().Type, c2.hear().Type})
 		must.Eq(t, ledger.Entry{Committed: 511 * mib}, b.held())
+		counted := b.counted()
+		for name, want := range map[string]float64{
+			"parkings_total result=ok": 1, "park_duration_seconds sum": 1, "restores_total result=ok": 1, "restore_duration_seconds sum": 1,
+		} {
+			must.Eq(t, want, counted["ebbtide_gpu_"+name], must.Sprint(name))
+		}
 	})
 }
 
@@ -153,6 +159,7 @@ func TestPark_fails(t *testing.T) {
 			must.Eq(t, wire.Resume, c.hear().Type)
 			must.False(t, b.Stats()[1].Parked)
 			must.ErrorIs(t, b.Stats()[1].ParkError, fail)
+			must.Eq(t, 1, b.counted()["ebbtide_gpu_parkings_total result=failed"])
 			cars.park = nil
 			time.Sleep(retryPark + b.opts.Rules.Idle)
 			synctest.Wait()

@@ -89,6 +89,13 @@ func (d *connLimiter) acquire(id ledger.ContainerID, b Bounds) (*rateLimiter, bo
 	return at.rate, true
 }
 
+// Connections returns the number of connections.
+func (g *Gate) Connections() int {
+	g.connections.mu.Lock()
+	defer g.connections.mu.Unlock()
+	return g.connections.total
+}
+
 func (d *connLimiter) release(id ledger.ContainerID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,6 +157,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 		known()
 		var free bool
 		if pace, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
+			g.opts.Metrics.Refused.Inc()
 			return errTooManyConnections
 		}
 		context.AfterFunc(ended, func() {

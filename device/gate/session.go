@@ -250,6 +250,7 @@ func (g *Gate) disconnected(s *session, fault error) {
 	now := g.lock()
 	defer g.unlock()
 	if fault != nil {
+		g.opts.Metrics.Faults.Inc()
 		if c := g.containers[ledger.ContainerID(s.who.Container.ID)]; c != nil {
 			c.faults++
 		}
@@ -406,6 +407,7 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 	}
 	if c.waiting >= g.opts.Bounds.Waiting {
 		c.count(a.card).Denied++
+		g.requests[a.card].Denied.Inc()
 		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Device: m.Device, Arg: uint64(wire.NoMemory)})
 		return nil
 	}

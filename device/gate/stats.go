@@ -69,6 +69,7 @@ type CardStatus struct {
 	Card     ledger.CardID
 	Physical uint64 // bytes
 	Free     uint64 // bytes that can be granted now
+	Outside  uint64 // bytes held by processes unknown to the gate
 	Held     ledger.Entry
 }
 
@@ -78,7 +79,7 @@ func (g *Gate) Cards() []CardStatus {
 	defer g.mu.Unlock()
 	out := make([]CardStatus, 0, len(g.cards))
 	for _, id := range g.cards {
-		out = append(out, CardStatus{id, g.ledger.Physical(id), g.ledger.Free(id), g.ledger.Total(id)})
+		out = append(out, CardStatus{id, g.ledger.Physical(id), g.ledger.Free(id), g.ledger.Outside(id), g.ledger.Total(id)})
 	}
 	return out
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
 	"github.com/ebbtide/ebbtide/internal/fields"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
 // Names of the engines, which are the names of the decorated Nomad drivers.
@@ -48,6 +49,7 @@ type common struct {
 	NoProgressAfter string  `json:"no_progress_after"`
 	DockerTimeout   string  `json:"docker_timeout"`
 	DockerOutage    string  `json:"docker_outage"`
+	Metrics         string  `json:"metrics_address"`
 }
 
 // Options lists Ebbtide's own options in the order in which they are documented.
@@ -83,6 +85,8 @@ func Options() []policy.Option {
 			Doc: "Longest call of Ebbtide's own to Docker."},
 		{Name: "docker_outage", Kind: text, Default: `"2m"`, Allowed: "0s to 24h",
 			Doc: "How long Docker may be unreachable before tasks are given up. `0s`: as stock Nomad."},
+		{Name: "metrics_address", Kind: text, Default: `""`, Allowed: "a loopback address with a port, or `unix:` and an absolute path",
+			Doc: "Where [metrics](operations.md#metrics) are served, at `/metrics`. Empty: nowhere."},
 	})
 }
 
@@ -106,6 +110,7 @@ type Settings struct {
 	NoProgressAfter time.Duration
 	DockerTimeout   time.Duration
 	DockerOutage    time.Duration // 0 = a task is given up at once
+	Metrics         metricsserver.Address
 }
 
 // Parse checks the options and parses them; values holds those that are set, by name, as
@@ -203,5 +208,9 @@ func (c common) parse(errs *fields.Errors) *Settings {
 	s.NoProgressAfter = duration("no_progress_after", c.NoProgressAfter, time.Second, 24*time.Hour)
 	s.DockerTimeout = duration("docker_timeout", c.DockerTimeout, time.Second, 5*time.Minute)
 	s.DockerOutage = duration("docker_outage", c.DockerOutage, 0, 24*time.Hour)
+	var err error
+	if s.Metrics, err = metricsserver.Parse(c.Metrics); err != nil {
+		errs.Add("metrics_address", "%v", err)
+	}
 	return s
 }

@@ -75,6 +75,9 @@ func TestParse(t *testing.T) {
 		"mode":      {values{"mode": "hard"}, `mode: must be one of weight, quota, got "hard"`},
 		"no mode":   {values{"mode": "none"}, `mode: must be one of weight, quota, got "none"`},
 		"quota":     {values{"mode": "quota"}, ""},
+		"metrics": {values{"metrics_address": "0.0.0.0:9464"}, `metrics_address: must be a loopback address with a port, like 127.0.0.1:9464 or [::1]:9464, ` +
+			`or unix: with the absolute path of a socket, or empty, got "0.0.0.0:9464"`},
+		"loopback":  {values{"metrics_address": "127.0.0.1:9464"}, ""},
 		"estimator": {values{"estimator": "x"}, `estimator: must be one of robust, published, got "x"`},
 		"published": {values{"estimator": "published"}, ""},
 

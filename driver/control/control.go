@@ -25,6 +25,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/measure"
+	"github.com/ebbtide/ebbtide/driver/metrics"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/specon"
@@ -77,6 +78,9 @@ type Options struct {
 
 	// Emit sends an event to Nomad. It is called from a goroutine of its own.
 	Emit func(publish.Event)
+
+	// Metrics are kept up to date.
+	Metrics *metrics.Metrics
 }
 
 // Cgroup is what the loop reads of a task's cgroup (limits.Cgroup).
@@ -157,6 +161,7 @@ type Controller struct {
 	tasks      []*task // in order of arrival
 	interval   time.Duration
 	nextRun    time.Time
+	decided    time.Time       // when the last decision was made
 	measuring  bool            // a run waits for the observers
 	pool       policy.Cores    // at the last decision
 	quiet      time.Time       // no decisions before: tasks are still being recovered
@@ -312,6 +317,8 @@ func (c *Controller) tick(ctx context.Context) {
 		}
 	}
 	c.keepSnapshot()
+	c.publishMetrics()
+	c.opts.Metrics.Tick.Observe(time.Since(now).Seconds())
 }
 
 // measureWithin is how long a run waits for the observers: as long as nobody notices. One
@@ -418,6 +425,8 @@ func (c *Controller) remove(ctx context.Context, id string) (ended Ended) {
 	t.readUsage()
 	ended = Ended{Said: c.sayEnd(t, now), Run: t.m.Work.Run(t.usage.CPUSeconds)}
 	c.show(t, now, true)
+	c.count(t)
+	c.opts.Metrics.EventsDropped.Add(float64(t.show.Waiting()))
 	time.AfterFunc(lateOutput, func() {
 		m := t.observer.Finish(ctx)
 		if t.OnEnd != nil {

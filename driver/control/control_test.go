@@ -24,6 +24,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/driver/growth"
 	"github.com/ebbtide/ebbtide/driver/limits"
+	"github.com/ebbtide/ebbtide/driver/metrics"
 	"github.com/ebbtide/ebbtide/driver/plan"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/driver/policy/policies"
@@ -156,7 +157,8 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		Interval: 10 * time.Second, MaxInterval: time.Minute, PoolCores: 2, QuotaMinCores: 1,
 		NoProgressAfter: time.Minute,
 		SpeCon:          specon.DefaultParams(), SpeConInterval: 30 * time.Second,
-		Emit: func(ev publish.Event) { n.events <- ev },
+		Emit:    func(ev publish.Event) { n.events <- ev },
+		Metrics: metrics.New(),
 	}
 	if change != nil {
 		change(&opts)

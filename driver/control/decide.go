@@ -49,6 +49,7 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 	}
 	if err := c.opts.Policy.Check(s); err != nil {
 		// Our own fault; the limits stay as they are.
+		c.opts.Metrics.DecisionErrors.Inc()
 		c.log.Error("the policy was not asked: the snapshot is not valid", "policy", c.opts.Policy.Name, "error", err)
 	} else {
 		c.accept(tasks, c.opts.Policy.Decide(s), now)
@@ -58,6 +59,8 @@ func (c *Controller) decide(ctx context.Context, event policy.Event) {
 		c.nextRun = next // joins that come faster than the interval do not put it off for ever
 	}
 	c.enforce(ctx, tasks, now)
+	c.decided = now
+	c.opts.Metrics.Decide.Observe(time.Since(now).Seconds())
 }
 
 // take makes a snapshot of the node.
@@ -104,6 +107,7 @@ func (c *Controller) accept(tasks []*task, out policy.Outcome, now time.Time) {
 	}
 	for i, t := range tasks { // ghosts come after them
 		t.accept(out.Tasks[i], now)
+		c.opts.Metrics.Decisions.WithLabelValues(c.opts.Policy.Name, out.Tasks[i].Rule).Inc()
 	}
 }
 

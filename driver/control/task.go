@@ -36,6 +36,7 @@ type task struct {
 	observer  *measure.Observer
 	m         measure.Measurement // the last one that was taken over
 	usage     limits.Usage
+	counted   counted
 	interval  interval
 	cores     policy.Cores // used over the last interval
 	response  *float64     // of a service, over the last interval, in seconds; nil = none
@@ -101,6 +102,7 @@ func (c *Controller) newTask(ctx context.Context, t Task) *task {
 		Resume:    resume,
 	})
 	s.m = s.observer.Latest()
+	s.counted.reports = s.m.Reports
 	return s
 }
 
@@ -124,7 +126,10 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 		cg.SetConversion(t.restored.Conversion)
 	}
 	set := func(ctx context.Context, want limits.Limits) error { return t.Apply(ctx, cg, want) }
-	changed := func() { c.post(func(context.Context) { t.lookLimits() }) }
+	changed := func() {
+		c.opts.Metrics.LimitWrites.Count(t.limiter.State().Err)
+		c.post(func(context.Context) { t.lookLimits() })
+	}
 	var err error
 	if t.limiter, err = enforce.New(cg, set, changed); err != nil {
 		t.log.Warn("the task's limits cannot be read", "error", err)
@@ -141,6 +146,9 @@ func (c *Controller) attach(t *task, cg Cgroup) {
 		t.interval = interval{at: time.Now(), cpu: u.CPUSeconds, responses: t.m.Responses, sum: t.m.ResponseSum}
 		if t.restored == nil {
 			t.fair.cpu, t.fair.used = policy.CPUSeconds(u.CPUSeconds), policy.CPUSeconds(u.CPUSeconds)
+		}
+		if t.Recovered {
+			t.counted.usage = u // an earlier process has counted it
 		}
 	}
 	t.cgroup = cg

@@ -248,6 +248,7 @@ func (t *task) lateBecause(pool policy.Cores) string {
 func (c *Controller) sayEnd(t *task, now time.Time) (said bool) {
 	ahead, why, ok := c.endTwin(t, now)
 	took := now.Sub(t.began)
+	c.opts.Metrics.Ended(ahead, took, t.usage.CPUSeconds-float64(t.fair.cpu), ok)
 	if !ok || c.mode() == plan.ModeNone || ahead.Abs() < took/50 {
 		return false // it had no twin, or is level with it
 	}

@@ -24,6 +24,7 @@ type Events struct {
 	emit    func(Event)
 	last    time.Time
 	waiting []note
+	dropped int
 }
 
 type note struct{ kind, message string }
@@ -33,6 +34,7 @@ func (e *Events) Enqueue(kind, message string) {
 	for i := range e.waiting {
 		if e.waiting[i].kind == kind {
 			e.waiting[i].message = message
+			e.dropped++
 			return
 		}
 	}
@@ -53,10 +55,17 @@ func (e *Events) Drop(kind string) {
 	for i := range e.waiting {
 		if e.waiting[i].kind == kind {
 			e.waiting = append(e.waiting[:i], e.waiting[i+1:]...)
+			e.dropped++
 			return
 		}
 	}
 }
+
+// Dropped returns how many events were overtaken or taken back before they were sent.
+func (e *Events) Dropped() int { return e.dropped }
+
+// Waiting returns how many events have not been sent yet.
+func (e *Events) Waiting() int { return len(e.waiting) }
 
 // Flush sends the next event when it is time.
 func (e *Events) Flush(now time.Time) {

@@ -18,6 +18,7 @@ import (
 const (
 	pluginDir = "/opt/nomad/plugins"
 	docDir    = "/usr/share/doc/ebbtide"
+	shareDir  = "/usr/share/ebbtide"
 )
 
 type file struct {
@@ -57,6 +58,11 @@ func (r *release) contents(arch string) ([]file, error) {
 		installed: "/etc/ebbtide/shim.hcl", archived: "etc/ebbtide/shim.hcl",
 		mode: 0o644, data: source("packaging/etc/shim.hcl"), config: true,
 	})
+
+	for _, name := range []string{"scrape.yml", "recording.yml", "alerts.yml"} {
+		add(shareDir+"/prometheus/"+name, "prometheus/"+name, 0o644, source("packaging/monitoring/"+name))
+	}
+	add(shareDir+"/grafana/dashboard.json", "grafana/dashboard.json", 0o644, source("packaging/monitoring/dashboard.json"))
 
 	made, err := r.manuals()
 	if err != nil {

@@ -114,7 +114,12 @@ func TestContents(t *testing.T) {
 	must.MapContainsKeys(t, installed, []string{docDir + "/copyright", docDir + "/docs/operations.md", docDir + "/jobspecs/acl/shim.hcl"})
 	must.MapNotContainsKey(t, installed, docDir+"/docs/results/demo.json")
 
-	must.Eq(t, []string{"/etc/ebbtide", "/opt/nomad/plugins", "/usr/lib/ebbtide", docDir, docDir + "/docs", docDir + "/jobspecs", docDir + "/jobspecs/acl"}, ownDirs(files))
+	must.MapContainsKeys(t, installed, []string{shareDir + "/prometheus/alerts.yml", shareDir + "/grafana/dashboard.json"})
+
+	must.Eq(t, []string{
+		"/etc/ebbtide", "/opt/nomad/plugins", "/usr/lib/ebbtide", docDir, docDir + "/docs", docDir + "/jobspecs", docDir + "/jobspecs/acl",
+		shareDir, shareDir + "/grafana", shareDir + "/prometheus",
+	}, ownDirs(files))
 
 	shim := installed["/etc/ebbtide/shim.hcl"]
 	must.True(t, shim.config)

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/ebbtide/ebbtide/version"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
+	"github.com/ebbtide/ebbtide/internal/optin"
 )
 
 // Metrics are the shim's figures.
@@ -51,43 +51,46 @@ const (
 // NewMetrics returns metrics that are 0.
 func NewMetrics() *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ebbtide", Subsystem: "shim", Name: name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsserver.Namespace, Subsystem: "shim", Name: name, Help: help})
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ebbtide", Subsystem: "shim", Name: name, Help: help, Buckets: buckets})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: metricsserver.Namespace, Subsystem: "shim", Name: name, Help: help, Buckets: buckets})
 	}
 	m := &Metrics{
-		Registry:  prometheus.NewRegistry(),
-		Leader:    gauge("leader", "1 while this process acts for the cluster."),
-		Connected: gauge("connected", "1 while the cluster is followed."),
-		Nodes:     gauge("nodes", "Nodes that are known."),
-		Allocs:    gauge("allocations", "Allocations that are known and not over."),
+		Registry:  metricsserver.NewRegistry("shim"),
+		Leader:    gauge("leader", "1 while this shim is the leader."),
+		Connected: gauge("connected", "1 while the shim receives the cluster's events."),
+		Nodes:     gauge("nodes", "Nodes of the cluster."),
+		Allocs:    gauge("allocations", "Allocations that have not ended."),
 		Events: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "ebbtide", Subsystem: "shim", Name: "events_total", Help: "Events of Nomad's that were applied.",
+			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "events_total", Help: "Nomad events applied.",
 		}),
 		Moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "ebbtide", Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
+			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "moves_total", Help: "Moves, by policy and result.",
 		}, []string{"policy", "result"}),
 		Refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "ebbtide", Subsystem: "shim", Name: "refusals_total", Help: "Moves that a policy wanted and that were not made, by reason.",
+			Namespace: metricsserver.Namespace, Subsystem: "shim", Name: "refusals_total", Help: "Moves that a policy proposed and that were not made, by reason.",
 		}, []string{"reason"}),
-		InFlight: gauge("moves_in_flight", "Moves that are under way."),
-		Down:     histogram("move_down_seconds", "Time in which a moved task did not run.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
-		Decision: histogram("decision_seconds", "Time that a look at the cluster takes.", prometheus.ExponentialBuckets(0.001, 4, 8)),
+		InFlight: gauge("moves_in_flight", "Moves in progress."),
+		Down:     histogram("move_down_seconds", "Downtime of a moved task.", []float64{0.5, 1, 2, 5, 10, 30, 60, 300}),
+		Decision: histogram("decision_seconds", "Duration of a reconcile pass.", prometheus.ExponentialBuckets(0.001, 4, 8)),
 
-		LongestStep: gauge("loop_longest_step_seconds", "Longest time for which the loop was busy with one thing."),
-		Waiting:     gauge("jobs_waiting", "Jobs that wait for a node."),
-		Orphans:     gauge("jobs_bound_without_move", "Jobs that are bound to a node although no move of them is under way."),
+		LongestStep: gauge("loop_longest_step_seconds", "Longest step of the control loop so far."),
+		Waiting:     gauge("jobs_waiting", "Jobs held until they are placed."),
+		Orphans:     gauge("jobs_bound_without_move", "Jobs bound to a node without a move in progress."),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "ebbtide", Subsystem: "shim", Name: "build_info", Help: "1, with the version.",
-		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit},
-	})
-	build.Set(1)
 	m.Registry.MustRegister(
 		m.Leader, m.Connected, m.Nodes, m.Allocs, m.Events, m.Moves, m.Refusals, m.InFlight, m.Down, m.Decision, m.LongestStep, m.Waiting, m.Orphans,
-		build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	// What has not happened yet is 0, so that its first time is a rise.
+	for _, policy := range optin.All() {
+		for _, result := range []string{"moved", "failed", "refused"} {
+			m.Moves.WithLabelValues(policy, result)
+		}
+	}
+	for _, reason := range []string{ReasonClosed, ReasonLimits, ReasonTarget, ReasonGain, ReasonClaimed, ReasonJob} {
+		m.Refusals.WithLabelValues(reason)
+	}
 	return m
 }
 

@@ -1,0 +1,282 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package metrics holds the GPU plugin's Prometheus metrics. Gauges and the series of single
+// containers are made from the state of cards and gate when they are scraped. The plugin
+// replaces that state atomically, so a scrape never takes the gate's lock, and a container
+// that has left leaves no series behind.
+package metrics
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
+)
+
+const subsystem = "gpu"
+
+// Health says whether a card can be shared, or why it cannot.
+type Health string
+
+// The states of a card.
+const (
+	Healthy     Health = "healthy"
+	Faulty      Health = "faulty"       // reported by the card or its driver
+	Missing     Health = "missing"      // no longer found
+	MIG         Health = "mig"          // divided by MIG
+	ComputeMode Health = "compute_mode" // forbidden by its compute mode
+	NotShared   Health = "not_shared"   // no gate, or no preload library
+)
+
+// Metrics are the plugin's figures.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	Wait        prometheus.Histogram // seconds of granted requests
+	Parkings    Results
+	Park        prometheus.Histogram // seconds
+	Restores    Results
+	Restore     prometheus.Histogram // seconds
+	Kills       prometheus.Counter   // of containers whose memory was lost
+	Faults      prometheus.Counter   // connections that were cut off
+	Refused     prometheus.Counter   // connections beyond a container's bound
+	grants      *prometheus.CounterVec
+	grantsBytes *prometheus.CounterVec
+	denials     *prometheus.CounterVec
+
+	cards atomic.Pointer[[]Card]
+	gate  atomic.Pointer[Gate]
+}
+
+// Results counts successes and failures.
+type Results struct{ ok, failed prometheus.Counter }
+
+// Count counts one.
+func (r Results) Count(err error) {
+	if err != nil {
+		r.failed.Inc()
+		return
+	}
+	r.ok.Inc()
+}
+
+// Requests counts the requests for a card's memory.
+type Requests struct {
+	Granted, GrantedBytes prometheus.Counter
+	Denied                prometheus.Counter // there can be no room
+	TooLong               prometheus.Counter
+}
+
+// New returns metrics that are 0.
+func New() *Metrics {
+	m := &Metrics{Registry: metricsserver.NewRegistry(subsystem)}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+		m.Registry.MustRegister(c)
+		return c
+	}
+	counter := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
+	results := func(name, help string) Results {
+		c := vec(name, help, "result")
+		return Results{c.WithLabelValues("ok"), c.WithLabelValues("failed")}
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets})
+		m.Registry.MustRegister(h)
+		return h
+	}
+	m.grants = vec("grants_total", "Granted requests for memory of a card.", "card")
+	m.grantsBytes = vec("granted_bytes_total", "Memory of a card granted.", "card")
+	m.denials = vec("denials_total", "Denied requests for memory of a card: memory, there can be no room, or timeout, of max_wait.", "card", "reason")
+	m.Wait = histogram("request_wait_seconds", "Wait of granted requests.", []float64{0.001, 0.01, 0.1, 1, 5, 15, 60, 300, 900, 3600})
+	seconds := prometheus.ExponentialBuckets(0.05, 2.5, 9) // to 76 s
+	m.Parkings = results("parkings_total", "Attempts to park a container.")
+	m.Park = histogram("park_duration_seconds", "Duration of moving a container's memory to the host.", seconds)
+	m.Restores = results("restores_total", "Attempts to restore a container.")
+	m.Restore = histogram("restore_duration_seconds", "Duration of moving a container's memory back.", seconds)
+	m.Kills = counter("kills_total", "Containers killed because their memory could not be restored.")
+	m.Faults = counter("gate_faults_total", "Gate connections ended because of a client's error.")
+	m.Refused = counter("gate_refused_connections_total", "Gate connections refused because the container had too many.")
+	m.cards.Store(&[]Card{})
+	m.Registry.MustRegister(collector{m})
+	return m
+}
+
+// Requests returns what counts the requests for a card's memory.
+func (m *Metrics) Requests(card string) Requests {
+	return Requests{
+		m.grants.WithLabelValues(card), m.grantsBytes.WithLabelValues(card),
+		m.denials.WithLabelValues(card, "memory"), m.denials.WithLabelValues(card, "timeout"),
+	}
+}
+
+// UpdateCards replaces the state of the cards. The caller must not change it afterwards.
+func (m *Metrics) UpdateCards(all []Card) { m.cards.Store(&all) }
+
+// UpdateGate replaces the state of the gate. The caller must not change it afterwards.
+func (m *Metrics) UpdateGate(g *Gate) { m.gate.Store(g) }
+
+// Card is a card as NVML shows it.
+type Card struct {
+	UUID, Model, Driver string
+	Health              Health
+}
+
+// Gate is the gate at one moment.
+type Gate struct {
+	At          time.Time
+	Parking     bool // containers can be parked
+	Connections int
+	Memory      []Memory
+	Containers  []Container
+}
+
+// Memory is a card's memory, in bytes.
+type Memory struct {
+	Card                                                           string
+	Physical, Free, Committed, Overhead, Expected, Outside, Parked uint64
+}
+
+// Container is a container that uses cards.
+type Container struct {
+	AllocID, Task string // without an allocation Task names it all the same
+	State         seat.State
+	Uses          []Use
+}
+
+// Use is a container's use of a card, in bytes.
+type Use struct {
+	Card                string
+	Share, Held, Parked uint64
+	Waiting             int // requests
+	WaitingBytes        uint64
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(metricsserver.Namespace, subsystem, name), help, labels, nil)
+}
+
+var (
+	descCards   = describe("cards", "Cards by health: healthy, or why they cannot be shared.", "state")
+	descInfo    = describe("card_info", "1 for each card.", "card", "model", "driver_version")
+	descHealthy = describe("card_healthy", "1 while a card can be shared.", "card")
+	descOpen    = describe("gate_open", "1 while the gate is open.")
+	descUpdated = describe("gate_timestamp_seconds", "Time at which the gate's metrics were last updated; 0 before it is open.")
+
+	descParking     = describe("parking_available", "1 while containers can be parked.")
+	descConnections = describe("gate_connections", "Gate connections.")
+	descPhysical    = describe("memory_bytes", "Memory of a card.", "card")
+	descFree        = describe("memory_free_bytes", "Memory of a card that can be granted now.", "card")
+	descCommitted   = describe("memory_committed_bytes", "Memory of a card granted and not released.", "card")
+	descOverhead    = describe("memory_overhead_bytes", "Memory of a card that the driver adds to grants.", "card")
+	descExpected    = describe("memory_expected_bytes", "Memory of a card reserved for disconnected processes.", "card")
+	descOutside     = describe("memory_outside_bytes", "Memory of a card held by processes unknown to the gate.", "card")
+	descParked      = describe("memory_parked_bytes", "Memory of a card parked in host memory.", "card")
+	descWaiting     = describe("waiting_requests", "Requests waiting for memory of a card.", "card")
+	descWaitBytes   = describe("waiting_bytes", "Memory of a card requested and waited for.", "card")
+	descOnCard      = describe("card_containers", "Containers on a card.", "card")
+	descContainers  = describe("containers", "Containers on cards, by state.", "state")
+
+	descShare      = describe("container_share_bytes", "Share of a container on a card.", "card", "alloc_id", "task")
+	descHeld       = describe("container_held_bytes", "Memory of a card held by a container.", "card", "alloc_id", "task")
+	descHeldParked = describe("container_parked_bytes", "Memory of a container parked in host memory.", "card", "alloc_id", "task")
+)
+
+// collector makes metrics from the state of cards and gate.
+type collector struct{ *Metrics }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descCards, descInfo, descHealthy, descOpen, descUpdated, descParking, descConnections,
+		descPhysical, descFree, descCommitted, descOverhead, descExpected, descOutside, descParked,
+		descWaiting, descWaitBytes, descOnCard, descContainers, descShare, descHeld, descHeldParked,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	states := map[Health]int{Healthy: 0, Faulty: 0, Missing: 0, MIG: 0, ComputeMode: 0, NotShared: 0}
+	for _, k := range *c.cards.Load() {
+		states[k.Health]++
+		gauge(descInfo, 1, k.UUID, text(k.Model), text(k.Driver))
+		gauge(descHealthy, number(k.Health == Healthy), k.UUID)
+	}
+	for state, n := range states {
+		gauge(descCards, float64(n), string(state))
+	}
+
+	g := c.gate.Load()
+	gauge(descOpen, number(g != nil))
+	if g == nil {
+		gauge(descUpdated, 0)
+		return
+	}
+	gauge(descUpdated, float64(g.At.UnixMilli())/1e3)
+	gauge(descParking, number(g.Parking))
+	gauge(descConnections, float64(g.Connections))
+	type use struct {
+		Use
+		containers int
+	}
+	onCard := make(map[string]use)
+	type owner struct{ card, alloc, task string }
+	owners := make(map[owner]Use) // two runs of a task may overlap
+	containers := map[seat.State]int{seat.Running: 0, seat.Waiting: 0, seat.Paused: 0, seat.Parked: 0, seat.Lost: 0}
+	for _, k := range g.Containers {
+		containers[k.State]++
+		for _, u := range k.Uses {
+			on := onCard[u.Card]
+			on.containers++
+			on.Use = on.plus(u)
+			onCard[u.Card] = on
+			o := owner{u.Card, text(k.AllocID), text(k.Task)}
+			owners[o] = owners[o].plus(u)
+		}
+	}
+	for _, m := range g.Memory {
+		gauge(descPhysical, float64(m.Physical), m.Card)
+		gauge(descFree, float64(m.Free), m.Card)
+		gauge(descCommitted, float64(m.Committed), m.Card)
+		gauge(descOverhead, float64(m.Overhead), m.Card)
+		gauge(descExpected, float64(m.Expected), m.Card)
+		gauge(descOutside, float64(m.Outside), m.Card)
+		gauge(descParked, float64(m.Parked), m.Card)
+		on := onCard[m.Card]
+		gauge(descWaiting, float64(on.Waiting), m.Card)
+		gauge(descWaitBytes, float64(on.WaitingBytes), m.Card)
+		gauge(descOnCard, float64(on.containers), m.Card)
+	}
+	for state, n := range containers {
+		gauge(descContainers, float64(n), string(state))
+	}
+	for o, u := range owners {
+		gauge(descShare, float64(u.Share), o.card, o.alloc, o.task)
+		gauge(descHeld, float64(u.Held), o.card, o.alloc, o.task)
+		gauge(descHeldParked, float64(u.Parked), o.card, o.alloc, o.task)
+	}
+}
+
+func (u Use) plus(v Use) Use {
+	return Use{v.Card, u.Share + v.Share, u.Held + v.Held, u.Parked + v.Parked, u.Waiting + v.Waiting, u.WaitingBytes + v.WaitingBytes}
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// text returns a valid label value.
+func text(s string) string { return strings.ToValidUTF8(s, "�") }

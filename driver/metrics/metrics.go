@@ -1,0 +1,281 @@
+// Copyright (c) Ebbtide authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package metrics holds the driver's Prometheus metrics. Gauges and the series of single
+// tasks are made from a Node when they are scraped. The control loop replaces the Node
+// atomically, so a scrape neither waits for the loop nor delays it, and an ended task leaves
+// no series behind.
+package metrics
+
+import (
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ebbtide/ebbtide/driver/policy"
+	"github.com/ebbtide/ebbtide/internal/metricsserver"
+)
+
+const subsystem = "driver"
+
+// Metrics are the driver's figures.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	Decisions      *prometheus.CounterVec // of tasks, by policy and rule
+	DecisionErrors prometheus.Counter     // snapshots that the policy did not accept
+	Decide         prometheus.Observer    // seconds of a decision over the node
+	Tick           prometheus.Observer    // seconds of a look at the tasks
+	LimitWrites    Results
+	CPU            prometheus.Counter // seconds used by tasks
+	Throttled      prometheus.Counter // seconds
+	Reports        prometheus.Counter // of progress
+	ReadErrors     prometheus.Counter // polls for progress that failed
+	EventsSent     prometheus.Counter
+	EventsDropped  prometheus.Counter // overtaken by others before they were due
+	EventsFailed   prometheus.Counter // that Nomad did not take
+	Saves          Results            // of checkpoints
+	Restores       Results
+
+	ended      *prometheus.CounterVec // tasks, by how they compare with their twins
+	difference *prometheus.CounterVec // seconds
+	ahead      prometheus.Counter     // CPU-seconds
+	node       atomic.Pointer[Node]
+}
+
+// Results counts successes and failures.
+type Results struct{ ok, failed prometheus.Counter }
+
+// Count counts one.
+func (r Results) Count(err error) {
+	if err != nil {
+		r.failed.Inc()
+		return
+	}
+	r.ok.Inc()
+}
+
+// How the end of a task compares with its twin's.
+const (
+	earlier = "earlier"
+	later   = "later"
+	level   = "level"
+	noTwin  = "none"
+)
+
+// New returns metrics that are 0.
+func New() *Metrics {
+	counterOpts := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: name, Help: help}
+	}
+	m := &Metrics{Registry: metricsserver.NewRegistry(subsystem)}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(counterOpts(name, help))
+		m.Registry.MustRegister(c)
+		return c
+	}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(counterOpts(name, help), labels)
+		m.Registry.MustRegister(c)
+		return c
+	}
+	results := func(name, help string) Results {
+		c := vec(name, help, "result")
+		return Results{c.WithLabelValues("ok"), c.WithLabelValues("failed")}
+	}
+	loop := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: metricsserver.Namespace, Subsystem: subsystem, Name: "loop_duration_seconds",
+		Help:    "Duration of a step of the control loop: tick, which reads all tasks, or decide.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+	}, []string{"step"})
+	m.Registry.MustRegister(loop)
+	m.Decide, m.Tick = loop.WithLabelValues("decide"), loop.WithLabelValues("tick")
+
+	m.Decisions = vec("decisions_total", "Decisions on a task, by policy and rule.", "policy", "rule")
+	m.DecisionErrors = counter("decision_errors_total", "Decisions skipped because of an invalid snapshot.")
+	m.LimitWrites = results("limit_writes_total", "Attempts to set a task's limits: ok once the kernel has them.")
+	m.CPU = counter("cpu_seconds_total", "CPU time used by tasks, including ended ones.")
+	m.Throttled = counter("throttled_seconds_total", "Time for which the kernel throttled tasks, including ended ones.")
+	m.Reports = counter("progress_reports_total", "Progress reports read.")
+	m.ReadErrors = counter("progress_read_errors_total", "Failed attempts to read a task's progress.")
+	events := vec("events_total", "Task events: sent, superseded before they were due, or failed.", "result")
+	m.EventsSent, m.EventsDropped, m.EventsFailed = events.WithLabelValues("sent"), events.WithLabelValues("superseded"), events.WithLabelValues("failed")
+	m.Saves = results("checkpoint_saves_total", "Checkpoints requested for a move.")
+	m.Restores = results("checkpoint_restores_total", "Task starts with a checkpoint; failed: it could not be taken over from another allocation.")
+	m.ended = vec("tasks_ended_total", "Ended tasks: earlier or later than with their fair share, level with it, or without a comparison (none).", "finish")
+	m.difference = vec("finish_difference_seconds_total", "Sum of the times by which tasks ended earlier or later than with their fair share.", "finish")
+	for _, finish := range []string{earlier, later, level, noTwin} {
+		m.ended.WithLabelValues(finish)
+	}
+	for _, finish := range []string{earlier, later} {
+		m.difference.WithLabelValues(finish)
+	}
+	m.ahead = counter("ended_ahead_cpu_seconds_total", "CPU time that ended tasks had used beyond their fair share.")
+	m.node.Store(&Node{})
+	m.Registry.MustRegister(collector{&m.node})
+	return m
+}
+
+// Ended counts an ended task that took so long: ahead is how much earlier than its twin it
+// ended, more the CPU-seconds that it had used beyond the twin's. Without a twin both are
+// ignored.
+func (m *Metrics) Ended(ahead, took time.Duration, more float64, twin bool) {
+	finish := level
+	switch {
+	case !twin:
+		finish = noTwin
+	case ahead.Abs() < took/50:
+	case ahead > 0:
+		finish = earlier
+	default:
+		finish = later
+	}
+	m.ended.WithLabelValues(finish).Inc()
+	if finish == earlier || finish == later {
+		m.difference.WithLabelValues(finish).Add(ahead.Abs().Seconds())
+	}
+	if twin {
+		Add(m.ahead, more)
+	}
+}
+
+// Add adds v to a counter unless it is negative, NaN or infinite.
+func Add(c prometheus.Counter, v float64) {
+	if v > 0 && !math.IsInf(v, 1) {
+		c.Add(v)
+	}
+}
+
+// Update replaces the node's state. The caller must not change n afterwards.
+func (m *Metrics) Update(n *Node) { m.node.Store(n) }
+
+// Node is the node at one moment.
+type Node struct {
+	PoolCores float64
+	Interval  time.Duration // between two decisions
+	Decided   time.Time     // the last one; zero: there was none
+	Tasks     []Task
+}
+
+// Task is a running task.
+type Task struct {
+	AllocID, Name, Job string
+	Kind               policy.Kind
+	State              policy.TargetState // of a training task
+	Category           policy.Category    // of a training task
+	Class              policy.Class       // of a service
+	Silent             bool               // a training task without a report
+	Sized              bool               // how much a training task has to do is known
+	Limit              float64            // fraction of the pool; 1: none
+	CPUSeconds         float64
+	ThrottledSeconds   float64
+	Ahead              float64 // of its twin, in CPU-seconds; NaN: it has none
+}
+
+// collector makes metrics from the node's state.
+type collector struct{ node *atomic.Pointer[Node] }
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(metricsserver.Namespace, subsystem, name), help, labels, nil)
+}
+
+var (
+	descPool     = describe("pool_cores", "CPU divided among the tasks.")
+	descInterval = describe("interval_seconds", "Time between two decisions.")
+	descDecided  = describe("last_decision_timestamp_seconds", "Time of the last decision; 0 before the first.")
+	descTasks    = describe("tasks", "Running tasks by kind, target state, and category or class.", "kind", "state", "category")
+	descSilent   = describe("tasks_without_progress", "Training tasks without a report, by whether their size is known from elsewhere.", "size")
+
+	descInfo      = describe("task_info", "1 for each running task.", "alloc_id", "task", "nomad_job", "kind")
+	descLimit     = describe("task_limit_ratio", "CPU limit of a task, as a fraction of the pool; 1: none.", "alloc_id", "task")
+	descCPU       = describe("task_cpu_seconds_total", "CPU time used by a task.", "alloc_id", "task")
+	descThrottled = describe("task_throttled_seconds_total", "Time for which the kernel throttled a task.", "alloc_id", "task")
+	descAhead     = describe("task_ahead_cpu_seconds", "CPU time that a training task has used beyond its fair share; negative: behind it.", "alloc_id", "task")
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descPool, descInterval, descDecided, descTasks, descSilent, descInfo, descLimit, descCPU, descThrottled, descAhead} {
+		ch <- d
+	}
+}
+
+// group holds the labels by which running tasks are counted.
+type group struct{ kind, state, category string }
+
+// groups returns all groups.
+func groups() map[group]int {
+	all := make(map[group]int)
+	for _, state := range []policy.TargetState{policy.InTraining, policy.Acceptable, policy.Objective} {
+		for _, category := range []policy.Category{policy.New, policy.NL, policy.WL, policy.CL} {
+			all[Task{Kind: policy.Training, State: state, Category: category}.group()] = 0
+		}
+	}
+	for _, class := range []policy.Class{policy.Unmeasured, policy.Good, policy.Satisfied, policy.Bad} {
+		all[Task{Kind: policy.Service, Class: class}.group()] = 0
+	}
+	return all
+}
+
+func (t Task) group() group {
+	if t.Kind == policy.Service {
+		if t.Class == policy.Unmeasured {
+			return group{string(t.Kind), "none", "unmeasured"}
+		}
+		return group{string(t.Kind), "none", string(t.Class)}
+	}
+	g := group{string(t.Kind), string(t.State), string(t.Category)}
+	if t.State == "" {
+		g.state = string(policy.InTraining)
+	}
+	if t.Category == policy.New {
+		g.category = "new"
+	}
+	return g
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	n := c.node.Load()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(descPool, n.PoolCores)
+	gauge(descInterval, n.Interval.Seconds())
+	decided := 0.0
+	if !n.Decided.IsZero() {
+		decided = float64(n.Decided.UnixMilli()) / 1e3
+	}
+	gauge(descDecided, decided)
+
+	counts, silent := groups(), map[bool]int{}
+	type key struct{ alloc, name string }
+	last := make(map[key]Task) // of two runs of a task only the later is shown; the earlier is about to be removed
+	for _, t := range n.Tasks {
+		counts[t.group()]++
+		if t.Silent {
+			silent[t.Sized]++
+		}
+		last[key{text(t.AllocID), text(t.Name)}] = t
+	}
+	for g, v := range counts {
+		gauge(descTasks, float64(v), g.kind, g.state, g.category)
+	}
+	gauge(descSilent, float64(silent[true]), "known")
+	gauge(descSilent, float64(silent[false]), "unknown")
+	for k, t := range last {
+		gauge(descInfo, 1, k.alloc, k.name, text(t.Job), string(t.Kind))
+		gauge(descLimit, t.Limit, k.alloc, k.name)
+		ch <- prometheus.MustNewConstMetric(descCPU, prometheus.CounterValue, t.CPUSeconds, k.alloc, k.name)
+		ch <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue, t.ThrottledSeconds, k.alloc, k.name)
+		if !math.IsNaN(t.Ahead) {
+			gauge(descAhead, t.Ahead, k.alloc, k.name)
+		}
+	}
+}
+
+// text returns a valid label value.
+func text(s string) string { return strings.ToValidUTF8(s, "�") }
