@@ -18,8 +18,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/device/shares"
 )
 
@@ -37,7 +37,7 @@ var errOpening = errors.New("the gate is being opened")
 func (p *Plugin) sharingErr() error {
 	switch {
 	case p.gate != nil:
-		return seat.Check(p.settings.Preload, p.settings.Gate)
+		return handoff.Check(p.settings.Preload, p.settings.Gate)
 	case p.gateErr != nil:
 		// The socket may be left from an earlier plugin.
 		return fmt.Errorf("the gate cannot be opened: %w", p.gateErr)
@@ -100,7 +100,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := os.MkdirAll(tasksDir(p.settings.Gate), 0o700); err != nil {
 		return nil, fmt.Errorf("creating the directory of tasks: %w", err)
 	}
-	if err := seat.WriteLoader(p.settings.Gate); err != nil {
+	if err := handoff.WriteLoader(p.settings.Gate); err != nil {
 		return nil, err
 	}
 	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
@@ -128,7 +128,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		return nil, err
 	}
 	s.parts.Use(s.Gate)
-	l, err := gate.Listen(filepath.Join(p.settings.Gate, seat.Socket))
+	l, err := gate.Listen(filepath.Join(p.settings.Gate, handoff.Socket))
 	if err != nil {
 		s.Close()
 		return nil, err

@@ -29,8 +29,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/version"
 )
 
@@ -388,7 +388,7 @@ func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 // addShare adds what a container needs to share its cards, or leaves that to the ebbtide
 // driver. With one seat per card the container may run without it.
 func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) error {
-	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
+	s := handoff.Handoff{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
@@ -400,8 +400,8 @@ func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) 
 		s.Unparked = not.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
-		if res.Envs[seat.Variable], err = s.Encode(); err != nil {
-			return fmt.Errorf("encoding a seat for the driver: %w", err)
+		if res.Envs[handoff.Variable], err = s.Encode(); err != nil {
+			return fmt.Errorf("handing a card over to the driver: %w", err)
 		}
 		return nil
 	}

@@ -27,8 +27,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/config"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // rack holds a machine's cards.
@@ -289,10 +289,10 @@ func TestReserve(t *testing.T) {
 	res, err := p.Reserve([]string{second + "/0", first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, second+","+first, res.Envs["NVIDIA_VISIBLE_DEVICES"])
-	got, err := seat.Decode(res.Envs[seat.Variable])
+	got, err := handoff.Decode(res.Envs[handoff.Variable])
 	must.NoError(t, err)
 	must.StrContains(t, got.Notice, "the gate cannot be opened: ")
-	must.Eq(t, seat.Seat{MemoryMiB: 80 << 10, Notice: got.Notice}, got)
+	must.Eq(t, handoff.Handoff{MemoryMiB: 80 << 10, Notice: got.Notice}, got)
 	must.MapLen(t, 2, res.Envs)
 	must.SliceEmpty(t, res.Mounts)
 
@@ -301,9 +301,9 @@ func TestReserve(t *testing.T) {
 	res, err = p.Reserve([]string{first + "/0", first + "/1"})
 	must.NoError(t, err)
 	must.NotNil(t, p.gate)
-	got, err = seat.Decode(res.Envs[seat.Variable])
+	got, err = handoff.Decode(res.Envs[handoff.Variable])
 	must.NoError(t, err)
-	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, got)
+	must.Eq(t, handoff.Handoff{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, got)
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // Nomad places a job on any card with a free seat, so four jobs may share one card while others
@@ -66,7 +66,7 @@ func (s *seats) read(dir string) (changed bool, err error) {
 		if _, known := s.tasks[name]; known || strings.HasSuffix(name, ".new") {
 			continue
 		}
-		if is, err := seat.ReadIdentity(filepath.Join(dir, name)); err == nil {
+		if is, err := handoff.ReadIdentity(filepath.Join(dir, name)); err == nil {
 			s.tasks[name] = is.Seats
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 // How a container gets its card.
@@ -150,7 +150,7 @@ func Divisions() []string {
 }
 
 // maxSocketDir is the longest path of the gate's directory, in bytes.
-const maxSocketDir = gate.MaxPath - len("/"+seat.Socket)
+const maxSocketDir = gate.MaxPath - len("/"+handoff.Socket)
 
 // libraries are NVIDIA's file names, by option.
 var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}

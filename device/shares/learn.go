@@ -71,11 +71,11 @@ func (l learned) validate() error {
 type window struct {
 	members map[ledger.ContainerID]member // all that were present in it
 	groups  map[string]*measured
-	denied  map[seat]uint64 // the gate's counters at the last sample
+	denied  map[placement]uint64 // the gate's counters at the last sample
 }
 
-// seat is a container on a card.
-type seat struct {
+// placement is a container on a card.
+type placement struct {
 	id   ledger.ContainerID
 	card ledger.CardID
 }
@@ -90,7 +90,7 @@ type measured struct {
 }
 
 func newWindow() window {
-	return window{members: make(map[ledger.ContainerID]member), groups: make(map[string]*measured), denied: make(map[seat]uint64)}
+	return window{members: make(map[ledger.ContainerID]member), groups: make(map[string]*measured), denied: make(map[placement]uint64)}
 }
 
 func (w window) group(id string) *measured {
@@ -169,7 +169,7 @@ func (s *Shares) sample() {
 			sum.peak += ceilMiB(u.Held.CardUsage())
 			sum.minimum += known.minimum(m, s.cards[u.Card])
 			sum.waiting += u.Waiting
-			denied, at := u.Denied+u.TooLong, seat{id, u.Card}
+			denied, at := u.Denied+u.TooLong, placement{id, u.Card}
 			if before, ok := s.window.denied[at]; ok && denied > before {
 				s.window.group(m.group).denied += int(denied - before)
 			} else if !ok && m.since.After(s.lastSample) { // it came since the last sample

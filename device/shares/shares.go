@@ -137,7 +137,7 @@ func (s *Shares) Leave(c peer.Container) {
 			first = &m
 		}
 		delete(members, ledger.ContainerID(c.ID))
-		delete(s.window.denied, seat{ledger.ContainerID(c.ID), card})
+		delete(s.window.denied, placement{ledger.ContainerID(c.ID), card})
 		if _, err := s.divide(card, ""); err != nil {
 			s.log.Error("a card keeps its shares from before a container left", "card", card, "error", err)
 		}

@@ -20,7 +20,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 // Dir is where the files lie, relative to the allocation's shared directory
@@ -106,7 +106,7 @@ type Status struct {
 	Resources Resources `json:"resources"`
 
 	// GPU is how the task fares on a shared card; null if it has no seat, or nothing is known.
-	GPU *seat.Report `json:"gpu,omitempty"`
+	GPU *handoff.Report `json:"gpu,omitempty"`
 
 	Use              Number `json:"use"`   // fraction of the pool, over the last interval
 	CPUSeconds       Number `json:"cpu_s"` // used since the task started

@@ -29,7 +29,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 var (
@@ -75,7 +75,7 @@ const maxFile = 4 << 20
 type Finder struct {
 	// Proc is the mount point of procfs; "" means /proc.
 	Proc string
-	// Tasks is the directory of the ebbtide driver's task identities (package seat); "" means
+	// Tasks is the directory of the ebbtide driver's task identities (package handoff); "" means
 	// none.
 	Tasks string
 }
@@ -236,7 +236,7 @@ func (f Finder) readIdentity(c *Container) (bool, error) {
 	if f.Tasks == "" || c.Alloc == "" || c.Task == "" {
 		return false, nil
 	}
-	i, err := seat.ReadIdentity(seat.IdentityPath(f.Tasks, c.Alloc, c.Task))
+	i, err := handoff.ReadIdentity(handoff.IdentityPath(f.Tasks, c.Alloc, c.Task))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

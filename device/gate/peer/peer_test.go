@@ -16,7 +16,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 const (
@@ -77,9 +77,9 @@ func TestProcess(t *testing.T) {
 // The driver's identity of a task takes precedence over its processes' claims; under other
 // drivers, and where the kernel does not name the task, there are only the claims.
 func TestProcess_said(t *testing.T) {
-	is := seat.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
+	is := handoff.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
 	tasks := t.TempDir()
-	must.NoError(t, seat.WriteIdentity(seat.IdentityPath(tasks, alloc, "train"), is))
+	must.NoError(t, handoff.WriteIdentity(handoff.IdentityPath(tasks, alloc, "train"), is))
 	find := func(cgroup, mounts string) Container {
 		f := fake(t, cgroup, mounts, env)
 		f.Tasks = tasks
@@ -98,8 +98,8 @@ func TestProcess_said(t *testing.T) {
 	c := find("4:memory:/docker/"+container+"\n", "")
 	must.Eq(t, "bert", c.Job)
 	must.Nil(t, c.Cards)
-	must.NoError(t, seat.RemoveIdentity(seat.IdentityPath(tasks, alloc, "train")))
-	must.NoError(t, seat.RemoveIdentity(seat.IdentityPath(tasks, alloc, "train")))
+	must.NoError(t, handoff.RemoveIdentity(handoff.IdentityPath(tasks, alloc, "train")))
+	must.NoError(t, handoff.RemoveIdentity(handoff.IdentityPath(tasks, alloc, "train")))
 	must.Eq(t, "bert", find("4:memory:/nomad/"+alloc+".train\n0::/\n", "").Job)
 }
 
