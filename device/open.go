@@ -15,8 +15,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/config"
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
@@ -109,7 +109,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	opts.State = filepath.Clean(p.settings.Gate) + ".state" // next to what containers see
 	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
 	opts.Evictor, opts.Shares = s.parked, s.parts
-	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), peer.Finder{Tasks: tasksDir(p.settings.Gate)}
+	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), identify.Finder{Tasks: tasksDir(p.settings.Gate)}
 	if s.parkErr != nil {
 		opts.RestoreOnly = true
 		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.parkErr)

@@ -10,8 +10,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
@@ -35,7 +35,7 @@ func TestReport(t *testing.T) {
 		"parked": {
 			gate.Status{
 				PIDs: []int{7}, Paused: true, Parked: true, Usage: usage(ledger.Entry{Parked: 100 * nvml.MiB}, 1),
-				Parking: gate.Parking{State: "parked", Since: since, By: peer.Container{Alloc: "0123456789", Task: "train", Job: "other"}},
+				Parking: gate.Parking{State: "parked", Since: since, By: identify.Container{Alloc: "0123456789", Task: "train", Job: "other"}},
 			},
 			handoff.Parked, `its GPU memory is in the host's memory, to make room for task "train" of allocation 01234567 (job "other")`,
 		},

@@ -26,8 +26,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 var (
@@ -113,9 +113,9 @@ func (e *Evictor) Add(card ledger.CardID) {
 // alive asks the kernel. A zombie counts as dead; an unreadable process as alive, since CUDA
 // will tell.
 func alive(id ledger.ProcessID) bool {
-	handle, err := peer.Finder{}.Open(id.PID, id.Start)
+	handle, err := identify.Finder{}.Open(id.PID, id.Start)
 	if err != nil {
-		return !errors.Is(err, peer.ErrGone)
+		return !errors.Is(err, identify.ErrGone)
 	}
 	handle.Close()
 	return true

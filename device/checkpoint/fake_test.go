@@ -26,8 +26,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -158,7 +158,7 @@ func (h *host) start(args ...string) *job {
 	}()
 	t.Cleanup(func() { _ = j.cmd.Process.Kill(); <-read; _ = j.wait() })
 	j.PID = j.cmd.Process.Pid
-	j.Start, err = peer.Finder{}.Start(j.PID)
+	j.Start, err = identify.Finder{}.Start(j.PID)
 	must.NoError(t, err)
 	return j
 }
@@ -265,7 +265,7 @@ func TestFake_twice(t *testing.T) {
 	sleep := exec.Command("sleep", "60")
 	must.NoError(t, sleep.Start())
 	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() })
-	start, err := peer.Finder{}.Start(sleep.Process.Pid)
+	start, err := identify.Finder{}.Start(sleep.Process.Pid)
 	must.NoError(t, err)
 	all := []ledger.ProcessID{a.ProcessID, b.ProcessID, {PID: sleep.Process.Pid, Start: start}, {PID: a.PID, Start: 1}}
 	for range 5 {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -172,7 +172,7 @@ func cmpErr(a, b error) error {
 // fields.
 type worker struct {
 	*chaos
-	who     peer.Process
+	who     identify.Process
 	cards   []wire.UUID
 	need    map[ledger.CardID]uint64
 	pinned  bool
@@ -193,7 +193,7 @@ type worker struct {
 func (h *chaos) worker(pid int, container string, need map[ledger.CardID]uint64) *worker {
 	w := &worker{
 		chaos: h, over: make(chan struct{}), need: need, held: make(map[ledger.CardID]uint64), more: make(map[ledger.CardID]uint64),
-		who:     peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
+		who:     identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
 		changed: sync.NewCond(&h.mu),
 	}
 	for _, u := range []wire.UUID{uuid0, uuid1} {
@@ -527,7 +527,7 @@ func runChaos(t *testing.T, seed uint64) {
 		if w := h.workers[pid]; w != nil {
 			return &life{over: w.over, closed: make(chan struct{})}, nil
 		}
-		return nil, peer.ErrGone
+		return nil, identify.ErrGone
 	}
 	h.start()
 	stuck := time.AfterFunc(100*time.Hour, func() {
@@ -561,7 +561,7 @@ func runChaos(t *testing.T, seed uint64) {
 		if len(containers) == 0 {
 			return
 		}
-		slices.SortFunc(containers, func(a, b peer.Container) int { return len(a.ID) - len(b.ID) })
+		slices.SortFunc(containers, func(a, b identify.Container) int { return len(a.ID) - len(b.ID) })
 		id := ledger.ContainerID(containers[int(h.upTo(time.Duration(len(containers))))].ID)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()

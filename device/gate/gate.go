@@ -5,7 +5,7 @@
 //
 // The preload library of each process connects to the gate's Unix socket and requests memory
 // before it allocates. The gate grants the request, lets it wait for a bounded time, or denies
-// it. Package ledger does the accounting, queue orders the requests, peer identifies the
+// it. Package ledger does the accounting, queue orders the requests, identify identifies the
 // clients, and wire is the protocol. One lock guards all state; the only I/O under it is
 // writing the state file.
 //
@@ -33,8 +33,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
@@ -68,9 +68,9 @@ type Share struct {
 type Shares interface {
 	// Join returns the share of a container that is about to use a card. It may be called more
 	// than once, and may call the gate. An error denies the card to the container.
-	Join(peer.Container, ledger.CardID) (Share, error)
+	Join(identify.Container, ledger.CardID) (Share, error)
 	// Leave is called when the last process of a container has exited.
-	Leave(peer.Container)
+	Leave(identify.Container)
 }
 
 // Evictor moves the GPU memory of processes to host memory and back.
@@ -126,11 +126,11 @@ type Options struct {
 	// Grace is how long nothing is granted after a start with an unreadable state file.
 	Grace time.Duration
 	// Finder looks up processes.
-	Finder peer.Finder
-	// Identify identifies a new client; see peer.Finder.Identify for admit. Default: Finder's.
-	Identify func(conn *net.UnixConn, admit func(id string) error) (peer.Process, Life, error)
-	// Open returns a handle on a process from the state file; peer.ErrGone if it has exited.
-	// Default: peer.Finder's.
+	Finder identify.Finder
+	// Identify identifies a new client; see identify.Finder.Identify for admit. Default: Finder's.
+	Identify func(conn *net.UnixConn, admit func(id string) error) (identify.Process, Life, error)
+	// Open returns a handle on a process from the state file; identify.ErrGone if it has exited.
+	// Default: identify.Finder's.
 	Open func(pid int, start uint64) (Life, error)
 	// Report is called with failures and with the reasons for cutting connections. It must not
 	// call the gate.
@@ -215,7 +215,7 @@ type Gate struct {
 
 // container has at least one process that has said hello and not exited.
 type container struct {
-	peer.Container
+	identify.Container
 	id           ledger.ContainerID
 	priority     int
 	processes    map[ledger.ProcessID]*process
@@ -260,7 +260,7 @@ type pending struct {
 // New returns a gate that has loaded its state file. The caller must call Close.
 func New(opts Options) (*Gate, error) {
 	if opts.Identify == nil {
-		opts.Identify = func(c *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+		opts.Identify = func(c *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 			p, h, err := opts.Finder.Identify(c, admit)
 			if err != nil {
 				return p, nil, err // a nil *Handle would make a non-nil Life
@@ -270,7 +270,7 @@ func New(opts Options) (*Gate, error) {
 	}
 	if opts.Open == nil {
 		opts.Open = func(pid int, start uint64) (Life, error) {
-			h, err := peer.Finder{}.Open(pid, start)
+			h, err := identify.Finder{}.Open(pid, start)
 			if err != nil {
 				return nil, err
 			}
@@ -388,10 +388,10 @@ func (g *Gate) tick() {
 }
 
 // Containers returns the containers with known processes.
-func (g *Gate) Containers() []peer.Container {
+func (g *Gate) Containers() []identify.Container {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var out []peer.Container
+	var out []identify.Container
 	for _, c := range g.containers {
 		out = append(out, c.Container)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -109,7 +109,7 @@ func (b *bench) process(pid int, container string) *talker {
 
 func (b *bench) connect(pid int, container string) *talker {
 	l := newLife()
-	who := peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
+	who := identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
 	return &talker{bench: b, s: newSession(who, l), life: l}
 }
 
@@ -358,7 +358,7 @@ func TestGate_lies(t *testing.T) {
 		first := b.process(1, "a")
 		liar := b.connect(2, "a")
 		liar.s.who.Container.Alloc = "another"
-		must.ErrorIs(t, liar.say(wire.Message{Type: wire.Hello, Seq: 1, Arg: 1}), peer.ErrContradiction)
+		must.ErrorIs(t, liar.say(wire.Message{Type: wire.Hello, Seq: 1, Arg: 1}), identify.ErrContradiction)
 		must.NoError(t, first.say(wire.Message{Type: wire.Paused}))
 	})
 }
@@ -493,7 +493,7 @@ type shares struct {
 	gate *Gate
 }
 
-func (s *shares) Join(c peer.Container, card ledger.CardID) (Share, error) {
+func (s *shares) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told = append(s.told, "join "+c.ID)
@@ -510,7 +510,7 @@ func (s *shares) Join(c peer.Container, card ledger.CardID) (Share, error) {
 	return Share{Limit: 500 * mib, Most: 600 * mib, Priority: 7}, nil
 }
 
-func (s *shares) Leave(c peer.Container) {
+func (s *shares) Leave(c identify.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told = append(s.told, "leave "+c.ID)
@@ -633,7 +633,7 @@ type gatekeeper struct {
 	let chan struct{}
 }
 
-func (k *gatekeeper) Join(c peer.Container, card ledger.CardID) (Share, error) {
+func (k *gatekeeper) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	<-k.let
 	return k.shares.Join(c, card)
 }

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 )
 
@@ -53,8 +53,8 @@ type parking struct {
 	state  parkingState
 	since  time.Time
 	lazy   bool
-	unsure bool           // its memory may be on the cards
-	by     peer.Container // who needed the room; empty after a restart
+	unsure bool               // its memory may be on the cards
+	by     identify.Container // who needed the room; empty after a restart
 	// moved are the processes known to be parked. Others may have started since, or be in an
 	// unknown state.
 	moved []ledger.ProcessID
@@ -189,7 +189,7 @@ func (g *Gate) stillParking(c *container, a *parking) bool {
 }
 
 // park starts parking a container to make room for by.
-func (g *Gate) park(now time.Time, c *container, by peer.Container) {
+func (g *Gate) park(now time.Time, c *container, by identify.Container) {
 	a := &parking{state: stateParking, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
 	a.lazy = g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0
 	c.parking = a

@@ -18,8 +18,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -784,7 +784,7 @@ func again(t *testing.T, o Options, lives map[int]*life) *bench {
 		if l, ok := lives[pid]; ok {
 			return &life{over: l.over, closed: make(chan struct{})}, nil
 		}
-		return nil, peer.ErrGone
+		return nil, identify.ErrGone
 	}
 	g, err := New(o)
 	must.NoError(t, err)

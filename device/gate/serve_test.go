@@ -26,8 +26,8 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -56,28 +56,28 @@ func newPlace(t testing.TB) *place {
 }
 
 // connections treats each connection as a process of its own, in one of ten containers.
-func (p *place) connections(_ *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+func (p *place) connections(_ *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 	n := int(p.next.Add(1))
-	c := peer.Container{ID: strconv.Itoa(n % 10), Alloc: "a", Task: "t"}
-	return peer.Process{PID: n, Start: 1, Container: c}, newLife(), admit(c.ID)
+	c := identify.Container{ID: strconv.Itoa(n % 10), Alloc: "a", Task: "t"}
+	return identify.Process{PID: n, Start: 1, Container: c}, newLife(), admit(c.ID)
 }
 
 // processes identifies the children of this test by their environment, and uses the kernel's
 // answers for the rest.
-func (p *place) processes(conn *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+func (p *place) processes(conn *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return peer.Process{}, nil, err
+		return identify.Process{}, nil, err
 	}
 	var cred *unix.Ucred
 	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return peer.Process{}, nil, err
+		return identify.Process{}, nil, err
 	}
 	if err != nil {
-		return peer.Process{}, nil, err
+		return identify.Process{}, nil, err
 	}
-	who := peer.Process{PID: int(cred.Pid)}
-	if who.Start, err = (peer.Finder{}).Start(who.PID); err != nil {
+	who := identify.Process{PID: int(cred.Pid)}
+	if who.Start, err = (identify.Finder{}).Start(who.PID); err != nil {
 		return who, nil, err
 	}
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", who.PID))
@@ -86,13 +86,13 @@ func (p *place) processes(conn *net.UnixConn, admit func(string) error) (peer.Pr
 	}
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if id, ok := strings.CutPrefix(string(entry), "GATE_TEST_CONTAINER="); ok {
-			who.Container = peer.Container{ID: id, Alloc: "alloc-" + id, Task: "train"}
+			who.Container = identify.Container{ID: id, Alloc: "alloc-" + id, Task: "train"}
 		}
 	}
 	if err := admit(who.Container.ID); err != nil {
 		return who, nil, err
 	}
-	life, err := peer.Finder{}.Open(who.PID, who.Start)
+	life, err := identify.Finder{}.Open(who.PID, who.Start)
 	if err != nil {
 		return who, nil, err
 	}
@@ -550,11 +550,11 @@ func TestServe_restartBlind(t *testing.T) {
 // State from before a reboot is ignored.
 func TestServe_restartMachine(t *testing.T) {
 	p := newPlace(t)
-	start, err := peer.Finder{}.Start(os.Getpid())
+	start, err := identify.Finder{}.Start(os.Getpid())
 	must.NoError(t, err)
 	for boot, expected := range map[string]uint64{`"another"`: 0, "": 5} {
 		if boot == "" {
-			id, err := peer.Finder{}.Boot()
+			id, err := identify.Finder{}.Boot()
 			must.NoError(t, err)
 			boot = strconv.Quote(id)
 		}

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
@@ -26,7 +26,7 @@ var errSessionOver = errors.New("the session is over")
 // session is one connection of a process. The gate's lock guards all fields but out, done and
 // cutOnce.
 type session struct {
-	who      peer.Process
+	who      identify.Process
 	life     Life     // nil once the process owns it
 	process  *process // nil before Hello
 	attached map[uint64]*attachment
@@ -43,7 +43,7 @@ type attachment struct {
 	reported bool // its earlier holdings are known
 }
 
-func newSession(who peer.Process, life Life) *session {
+func newSession(who identify.Process, life Life) *session {
 	return &session{
 		who: who, life: life,
 		attached: make(map[uint64]*attachment),
@@ -173,7 +173,7 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 }
 
 // addProcess registers a process.
-func (g *Gate) addProcess(now time.Time, who peer.Process, life Life) (*process, error) {
+func (g *Gate) addProcess(now time.Time, who identify.Process, life Life) (*process, error) {
 	id := ledger.ContainerID(who.Container.ID)
 	c := g.containers[id]
 	if c == nil {
@@ -186,7 +186,7 @@ func (g *Gate) addProcess(now time.Time, who peer.Process, life Life) (*process,
 		}
 	} else if c.Alloc != who.Container.Alloc || c.Task != who.Container.Task {
 		return nil, fmt.Errorf("%w: process %d of container %s claims task %q of allocation %s, its other processes %q of %s",
-			peer.ErrContradiction, who.PID, id, who.Container.Task, who.Container.Alloc, c.Task, c.Alloc)
+			identify.ErrContradiction, who.PID, id, who.Container.Task, who.Container.Alloc, c.Task, c.Alloc)
 	}
 	p := &process{
 		id:        ledger.ProcessID{PID: who.PID, Start: who.Start},

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 // ceilingSteps is into how many steps of a card the state file divides holdings. A process is
@@ -29,10 +29,10 @@ type state struct {
 }
 
 type stateProcess struct {
-	PID       int            `json:"pid"`
-	Start     uint64         `json:"start"`
-	Container peer.Container `json:"container"`
-	Pinned    uint64         `json:"pinned,omitempty"`
+	PID       int                `json:"pid"`
+	Start     uint64             `json:"start"`
+	Container identify.Container `json:"container"`
+	Pinned    uint64             `json:"pinned,omitempty"`
 	// Parked is the memory on the host, in bytes.
 	Parked map[ledger.CardID]uint64 `json:"parked,omitempty"`
 	// InParking is whether the container was parked, or being parked or restored, and Extra the
@@ -48,7 +48,7 @@ func (g *Gate) loadState() error {
 		return nil
 	}
 	var err error
-	if g.boot, err = (peer.Finder{}).Boot(); err != nil {
+	if g.boot, err = (identify.Finder{}).Boot(); err != nil {
 		return err
 	}
 	var s state
@@ -71,7 +71,7 @@ func (g *Gate) loadState() error {
 	defer g.mu.Unlock()
 	now := time.Now()
 	for _, saved := range s.Processes {
-		if err := g.expectProcess(now, saved); err != nil && !errors.Is(err, peer.ErrGone) {
+		if err := g.expectProcess(now, saved); err != nil && !errors.Is(err, identify.ErrGone) {
 			return err
 		}
 	}
@@ -85,7 +85,7 @@ func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 	if err != nil {
 		return err
 	}
-	p, err := g.addProcess(now, peer.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
+	p, err := g.addProcess(now, identify.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
 	if err != nil {
 		life.Close()
 		return err

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -35,7 +35,7 @@ type Usage struct {
 
 // Status is the state of a container.
 type Status struct {
-	Container    peer.Container
+	Container    identify.Container
 	Priority     int
 	Processes    int
 	PIDs         []int
@@ -61,7 +61,7 @@ type Parking struct {
 	State string // "leaving", "parked", "returning"
 	Since time.Time
 	// By is the container that needed the room; empty if unknown.
-	By peer.Container
+	By identify.Container
 }
 
 // CardStatus is the state of a card.

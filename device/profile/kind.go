@@ -14,7 +14,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
 // Kind identifies comparable runs: the same task of a job with the same arguments. The paper
@@ -26,7 +26,7 @@ type Kind struct {
 	Job   string `json:"job"`
 	Group string `json:"group"`
 	Task  string `json:"task"`
-	// Arguments is a hash of the arguments, see peer.Container. The arguments themselves are
+	// Arguments is a hash of the arguments, see identify.Container. The arguments themselves are
 	// stored nowhere: they may hold secrets.
 	Arguments string `json:"arguments"`
 }
@@ -35,7 +35,7 @@ type Kind struct {
 var childSuffix = regexp.MustCompile(`(/(dispatch-[0-9]+-[0-9a-f]+|periodic-[0-9]+))+$`)
 
 // KindOf returns the kind of a container's run.
-func KindOf(c peer.Container) Kind {
+func KindOf(c identify.Container) Kind {
 	return Kind{
 		Namespace: sanitize(c.Namespace), Job: sanitize(childSuffix.ReplaceAllString(c.Job, "")), Group: sanitize(c.Group), Task: sanitize(c.Task),
 		Arguments: sanitize(c.Arguments),

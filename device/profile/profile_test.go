@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
 const mib = 1 << 20
 
 func TestKindOf(t *testing.T) {
-	c := peer.Container{Namespace: "ml", Job: "bert", Group: "g", Task: "train", Arguments: "aa", ID: "1", Alloc: "2"}
+	c := identify.Container{Namespace: "ml", Job: "bert", Group: "g", Task: "train", Arguments: "aa", ID: "1", Alloc: "2"}
 	want := Kind{"ml", "bert", "g", "train", "aa"}
 	for _, job := range []string{
 		"bert", "bert/dispatch-1784550000-0a1b2c3d", "bert/periodic-1784550000", "bert/periodic-1784550000/dispatch-1784550001-0a1b2c3d",

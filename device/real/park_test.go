@@ -22,8 +22,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/real/report"
 	"github.com/ebbtide/ebbtide/device/rig"
 )
@@ -63,7 +63,7 @@ func holder(t *testing.T, ctx context.Context, g *rig.Gate, bytes int, j rig.Job
 	j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(bytes/4), "--count", "60", "--pause-ms", "10", "--windows", "16", "--hold-ms", "-1")
 	p := start(t, ctx, j)
 	next(t, ctx, p, "round")
-	began, err := peer.Finder{}.Start(p.PID)
+	began, err := identify.Finder{}.Start(p.PID)
 	must.NoError(t, err)
 	return p, []ledger.ProcessID{{PID: p.PID, Start: began}}
 }

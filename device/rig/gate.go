@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -57,7 +57,7 @@ type Limits struct {
 }
 
 // Join implements gate.Shares.
-func (l Limits) Join(c peer.Container, _ ledger.CardID) (gate.Share, error) {
+func (l Limits) Join(c identify.Container, _ ledger.CardID) (gate.Share, error) {
 	if s, ok := l.Of[c.ID]; ok {
 		return s, nil
 	}
@@ -65,7 +65,7 @@ func (l Limits) Join(c peer.Container, _ ledger.CardID) (gate.Share, error) {
 }
 
 // Leave implements gate.Shares.
-func (Limits) Leave(peer.Container) {}
+func (Limits) Leave(identify.Container) {}
 
 // Open opens a gate over so many bytes of the card, with gate.Default and what change makes of
 // it. uuid is the real card's. Close must be called.
@@ -80,7 +80,7 @@ func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate
 	r.mu.Unlock()
 	o := gate.Default()
 	o.Cards = []gate.Card{{UUID: card, Physical: bytes}}
-	o.Identify = identify
+	o.Identify = identifyByEnv
 	o.Report = func(err error) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -138,10 +138,10 @@ func (g *Gate) Of(container string) (gate.Status, bool) {
 	return gate.Status{}, false
 }
 
-// identify takes the kernel's word for who has connected, and the process's own for the container
-// that it stands for.
-func identify(conn *net.UnixConn, admit func(string) error) (peer.Process, gate.Life, error) {
-	var who peer.Process
+// identifyByEnv takes the process from the kernel, and the container from its environment,
+// without the checks of package identify.
+func identifyByEnv(conn *net.UnixConn, admit func(string) error) (identify.Process, gate.Life, error) {
+	var who identify.Process
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return who, nil, err
@@ -154,7 +154,7 @@ func identify(conn *net.UnixConn, admit func(string) error) (peer.Process, gate.
 		return who, nil, err
 	}
 	who.PID = int(cred.Pid)
-	if who.Start, err = (peer.Finder{}).Start(who.PID); err != nil {
+	if who.Start, err = (identify.Finder{}).Start(who.PID); err != nil {
 		return who, nil, err
 	}
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", who.PID))
@@ -163,7 +163,7 @@ func identify(conn *net.UnixConn, admit func(string) error) (peer.Process, gate.
 	}
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if id, ok := strings.CutPrefix(string(entry), variable+"="); ok && id != "" {
-			who.Container = peer.Container{ID: id, Alloc: "alloc-" + id, Task: "train", Job: id, Namespace: "default"}
+			who.Container = identify.Container{ID: id, Alloc: "alloc-" + id, Task: "train", Job: id, Namespace: "default"}
 		}
 	}
 	if who.Container.ID == "" {
@@ -172,7 +172,7 @@ func identify(conn *net.UnixConn, admit func(string) error) (peer.Process, gate.
 	if err := admit(who.Container.ID); err != nil {
 		return who, nil, err
 	}
-	life, err := peer.Finder{}.Open(who.PID, who.Start)
+	life, err := identify.Finder{}.Open(who.PID, who.Start)
 	if err != nil {
 		return who, nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
 // shell runs a script as a job without a card.
@@ -72,7 +72,7 @@ func TestProcess_interrupted(t *testing.T) {
 func TestLimits(t *testing.T) {
 	l := Limits{Of: map[string]gate.Share{"a": {Limit: 1}}, Otherwise: gate.Share{Limit: 2}}
 	for id, want := range map[string]uint64{"a": 1, "b": 2} {
-		s, err := l.Join(peer.Container{ID: id}, "")
+		s, err := l.Join(identify.Container{ID: id}, "")
 		must.NoError(t, err)
 		must.Eq(t, want, s.Limit)
 	}

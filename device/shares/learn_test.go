@@ -22,8 +22,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
@@ -71,11 +71,11 @@ func (p *measures) measured(job, namespace string, peak, working uint64, fastest
 	})
 }
 
-func of(id, namespace, job string, meta map[string]string) peer.Container {
-	return peer.Container{ID: id, Namespace: namespace, Job: job, Meta: meta}
+func of(id, namespace, job string, meta map[string]string) identify.Container {
+	return identify.Container{ID: id, Namespace: namespace, Job: job, Meta: meta}
 }
 
-func join(t *testing.T, s *Shares, c peer.Container) uint64 {
+func join(t *testing.T, s *Shares, c identify.Container) uint64 {
 	t.Helper()
 	share, err := s.Join(c, card)
 	must.NoError(t, err)
@@ -154,7 +154,7 @@ func (f *figures) Stats() (all []gate.Status) {
 	defer f.mu.Unlock()
 	for id, u := range f.usage {
 		u.Card, u.Limit = card, f.limits[id]
-		all = append(all, gate.Status{Container: peer.Container{ID: string(id)}, Usage: []gate.Usage{u}})
+		all = append(all, gate.Status{Container: identify.Container{ID: string(id)}, Usage: []gate.Usage{u}})
 	}
 	return all
 }
@@ -221,7 +221,7 @@ func TestShares_adapts(t *testing.T) {
 		window()
 		must.Eq(t, "", told.take(), must.Sprint("nobody was there"))
 
-		for _, c := range []peer.Container{of("a", "ann", "big", nil), of("b", "bob", "small", nil), of("c", "bob", "small", nil)} {
+		for _, c := range []identify.Container{of("a", "ann", "big", nil), of("b", "bob", "small", nil), of("c", "bob", "small", nil)} {
 			g.limits[ledger.ContainerID(c.ID)] = join(t, s, c) * mib
 			g.set(ledger.ContainerID(c.ID), 100, 0, 0)
 		}
@@ -249,7 +249,7 @@ func TestShares_adapts(t *testing.T) {
 		// After a restart too.
 		s = open()
 		for _, id := range []string{"a", "b", "c"} {
-			join(t, s, map[string]peer.Container{"a": of("a", "ann", "big", nil), "b": of("b", "bob", "small", nil), "c": of("c", "bob", "small", nil)}[id])
+			join(t, s, map[string]identify.Container{"a": of("a", "ann", "big", nil), "b": of("b", "bob", "small", nil), "c": of("c", "bob", "small", nil)}[id])
 		}
 		must.Eq(t, after, s.snapshot(card).Groups[0].Coefficients.By)
 

@@ -23,8 +23,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
@@ -96,7 +96,7 @@ func (s *Shares) Use(g Gate) {
 
 // Join implements gate.Shares. Invalid meta is logged and ignored: it is too late to refuse the
 // job.
-func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) {
+func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.cards[card]; !ok {
@@ -124,7 +124,7 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 }
 
 // Leave implements gate.Shares.
-func (s *Shares) Leave(c peer.Container) {
+func (s *Shares) Leave(c identify.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var first *member // it may be on several cards
@@ -148,7 +148,7 @@ func (s *Shares) Leave(c peer.Container) {
 }
 
 // readMeta reads a container's job and meta. With an error the valid rest of it counts.
-func readMeta(c peer.Container) (member, error) {
+func readMeta(c identify.Container) (member, error) {
 	var errs []error
 	m := member{group: c.Meta[metaGroup], kind: profile.KindOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
 	if m.group == "" {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 const card ledger.CardID = "GPU-1"
@@ -35,7 +35,7 @@ func (b *books) SetLimit(id ledger.ContainerID, _ ledger.CardID, bytes uint64) e
 func (b *books) Stats() (all []gate.Status) {
 	for id, held := range b.held {
 		all = append(all, gate.Status{
-			Container: peer.Container{ID: string(id)}, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held * mib}}},
+			Container: identify.Container{ID: string(id)}, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held * mib}}},
 		})
 	}
 	return all
@@ -49,14 +49,14 @@ func newShares(mode fairshare.Mode) (*Shares, *books) {
 	return s, b
 }
 
-func container(id, job string, meta map[string]string) peer.Container {
-	return peer.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
+func container(id, job string, meta map[string]string) identify.Container {
+	return identify.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
 }
 
 // Whenever a container comes or goes, the card is divided anew, never below usage.
 func TestShares(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
-	join := func(c peer.Container) (uint64, int) {
+	join := func(c identify.Container) (uint64, int) {
 		t.Helper()
 		share, err := s.Join(c, card)
 		must.NoError(t, err)

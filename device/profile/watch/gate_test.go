@@ -18,7 +18,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
@@ -134,10 +134,10 @@ func TestWatcher_gate(t *testing.T) {
 	ended := map[string]chan struct{}{"j1": make(chan struct{}), "j2": make(chan struct{})}
 	o := gate.Default()
 	o.Cards = []gate.Card{{UUID: card, Physical: 1000 * mib}}
-	o.Identify = func(_ *net.UnixConn, admit func(string) error) (peer.Process, gate.Life, error) {
+	o.Identify = func(_ *net.UnixConn, admit func(string) error) (identify.Process, gate.Life, error) {
 		n := int(come.Add(1))
-		c := peer.Container{ID: fmt.Sprint("j", n), Job: "md", Alloc: "alloc", Task: "task"}
-		return peer.Process{PID: n, Start: 1, Container: c}, &life{over: ended[c.ID], closed: make(chan struct{})}, admit(c.ID)
+		c := identify.Container{ID: fmt.Sprint("j", n), Job: "md", Alloc: "alloc", Task: "task"}
+		return identify.Process{PID: n, Start: 1, Container: c}, &life{over: ended[c.ID], closed: make(chan struct{})}, admit(c.ID)
 	}
 	o.Report = func(err error) { t.Error(err) }
 	g, err := gate.New(o)

@@ -20,8 +20,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
@@ -66,7 +66,7 @@ func (f *fake) Stats() (all []gate.Status) {
 			continue
 		}
 		all = append(all, gate.Status{
-			Container: peer.Container{ID: j.id, Namespace: "md", Job: j.kind}, Priority: j.priority, Processes: 1, Arrived: j.arrived,
+			Container: identify.Container{ID: j.id, Namespace: "md", Job: j.kind}, Priority: j.priority, Processes: 1, Arrived: j.arrived,
 			Paused: j.planned || j.halted, Planned: j.planned, PausedFor: j.pausedFor,
 			Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: j.held * mib}}},
 		})
@@ -519,7 +519,7 @@ func TestWatcher_snapshot(t *testing.T) {
 		w := New(&fake{}, s, hclog.NewNullLogger(), Default())
 		now := time.Now()
 		status := func(id string, held uint64, change func(*gate.Status)) gate.Status {
-			st := gate.Status{Container: peer.Container{ID: id}, Processes: 1, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held}}}}
+			st := gate.Status{Container: identify.Container{ID: id}, Processes: 1, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held}}}}
 			change(&st)
 			return st
 		}

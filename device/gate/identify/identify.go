@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package peer identifies the process at the other end of a Unix socket, by what this host's
+// Package identify identifies the process at the other end of a Unix socket, by what this host's
 // kernel reports and not by what the peer claims.
 //
 // The kernel names the process (SO_PEERCRED) and its cgroup names the container: Nomad's exec
@@ -10,7 +10,7 @@
 // and the environment supplies the names. The environment is the process's own memory: it is
 // used only where neither these nor the ebbtide driver say anything, and a process whose
 // environment contradicts its cgroup or mounts is refused.
-package peer
+package identify
 
 import (
 	"bytes"
