@@ -20,8 +20,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 // reserve is reserve_mib's default.
@@ -34,7 +34,7 @@ func physical() uint64 { return site.card.Memory - site.card.Reserved }
 // that processes have on the card.
 func TestBooks(t *testing.T) {
 	ctx := within(t, time.Minute)
-	p := start(t, ctx, rig.Job{Args: []string{"--mode", "sizes"}})
+	p := start(t, ctx, gputest.Job{Args: []string{"--mode", "sizes"}})
 	l := next(t, ctx, p, "stage")
 	must.NoError(t, p.Tell())
 	must.NoError(t, p.Wait())
@@ -48,15 +48,15 @@ func TestBooks(t *testing.T) {
 
 	before := usage(t, ctx)
 	g := open(t, physical(), 2*gib, func(o *gate.Options) { o.Measure = site.Measure })
-	all := make(map[string]*rig.Process)
+	all := make(map[string]*gputest.Process)
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
-		all[kind] = start(t, ctx, rig.Job{Container: kind, Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
+		all[kind] = start(t, ctx, gputest.Job{Container: kind, Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
 			"--mode", "fill", "--alloc", kind, "--bytes", strconv.Itoa(64 * mib), "--least", strconv.Itoa(2 * mib), "--hold-ms", "-1",
 		}})
 		next(t, ctx, all[kind], "code")
 	}
 	// What this one launches is loaded then: no call asks for it.
-	all["launches"] = start(t, ctx, rig.Job{Container: "launches", Gate: g, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(256 * mib), "--count", "1", "--hold-ms", "-1"}})
+	all["launches"] = start(t, ctx, gputest.Job{Container: "launches", Gate: g, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(256 * mib), "--count", "1", "--hold-ms", "-1"}})
 	next(t, ctx, all["launches"], "round")
 	card := onCard(t, ctx, before, slices.Collect(maps.Values(all))...)
 	must.GreaterEq(t, uint64(4*gib), card, must.Sprint("the jobs hold memory"))
@@ -87,8 +87,8 @@ func TestBooks(t *testing.T) {
 // Whatever cuGetProcAddress returns for a name that is hooked is the library's.
 func TestAddresses(t *testing.T) {
 	ctx := within(t, time.Minute)
-	look := func(g *rig.Gate) (all []rig.Line) {
-		p := start(t, ctx, rig.Job{Container: "addresses", Gate: g, Args: []string{"--mode", "addresses"}})
+	look := func(g *gputest.Gate) (all []gputest.Line) {
+		p := start(t, ctx, gputest.Job{Container: "addresses", Gate: g, Args: []string{"--mode", "addresses"}})
 		for {
 			l, err := p.Next(ctx, "")
 			must.NoError(t, err)
@@ -100,7 +100,7 @@ func TestAddresses(t *testing.T) {
 		must.NoError(t, p.Wait())
 		return all
 	}
-	count := func(all []rig.Line, is func(rig.Line) bool) (n int, text []string) {
+	count := func(all []gputest.Line, is func(gputest.Line) bool) (n int, text []string) {
 		for _, l := range all {
 			if is(l) {
 				n++
@@ -109,8 +109,8 @@ func TestAddresses(t *testing.T) {
 		}
 		return n, text
 	}
-	ours := func(l rig.Line) bool { return l["file"] == "libebbtide-cuda.so" }
-	strange := func(l rig.Line) bool { return l.Int("same") == 0 }
+	ours := func(l gputest.Line) bool { return l["file"] == "libebbtide-cuda.so" }
+	strange := func(l gputest.Line) bool { return l.Int("same") == 0 }
 	plain, with := look(nil), look(open(t, budget, gib))
 	must.Positive(t, len(plain))
 	n, _ := count(plain, ours)
@@ -121,7 +121,7 @@ func TestAddresses(t *testing.T) {
 	record(t, report.Measured("addresses", what, "", float64(odd)).For("of these, unknown to dlsym"))
 	n, _ = count(with, ours)
 	record(t, report.Measured("addresses", what, "", float64(n)).For("the library's, with it"))
-	_, missed := count(with, func(l rig.Line) bool { return !ours(l) })
+	_, missed := count(with, func(l gputest.Line) bool { return !ours(l) })
 	must.SliceEmpty(t, missed, must.Sprint("these are not counted; unknown to dlsym: ", strings.Join(text, "\n")))
 	must.Positive(t, n)
 }
@@ -151,7 +151,7 @@ func TestSizes(t *testing.T) {
 	ctx := within(t, time.Minute)
 	run := func(args ...string) map[string]float64 {
 		before := usage(t, ctx)
-		p := start(t, ctx, rig.Job{Args: append([]string{"--mode", "sizes"}, args...)})
+		p := start(t, ctx, gputest.Job{Args: append([]string{"--mode", "sizes"}, args...)})
 		has := make(map[string]float64)
 		for {
 			l, err := p.Next(ctx, "")
@@ -194,7 +194,7 @@ func TestRounding(t *testing.T) {
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
 		t.Run(kind, func(t *testing.T) {
 			ctx := within(t, time.Minute)
-			p := start(t, ctx, rig.Job{Args: []string{"--mode", "rounding", "--alloc", kind}})
+			p := start(t, ctx, gputest.Job{Args: []string{"--mode", "rounding", "--alloc", kind}})
 			for range 5 {
 				l := next(t, ctx, p, "size")
 				of := fmt.Sprintf("%s, %d", kind, l.Int("size"))

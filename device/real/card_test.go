@@ -16,8 +16,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 // The card as the plugin tells Nomad of it.
@@ -56,10 +56,10 @@ func TestResolve(t *testing.T) {
 			t.Run(how+"/"+kind, func(t *testing.T) {
 				ctx := within(t, time.Minute)
 				g := open(t, budget, limit)
-				p := start(t, ctx, rig.Job{Container: "one", Gate: g, Args: []string{
+				p := start(t, ctx, gputest.Job{Container: "one", Gate: g, Args: []string{
 					"--resolve", how, "--alloc", kind, "--steps", strconv.Itoa(pieces), "--bytes", strconv.Itoa(piece), "--windows", "4", "--count", "1", "--hold-ms", "-1",
 				}})
-				var l rig.Line
+				var l gputest.Line
 				for range pieces {
 					l = next(t, ctx, p, "step")
 					must.Eq(t, limit, l.Int("memory"))
@@ -84,7 +84,7 @@ func TestAccuracy(t *testing.T) {
 			ctx := within(t, time.Minute)
 			g := open(t, budget, limit)
 			before := usage(t, ctx)
-			p := start(t, ctx, rig.Job{Container: "greedy", Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
+			p := start(t, ctx, gputest.Job{Container: "greedy", Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
 				"--mode", "fill", "--alloc", kind, "--bytes", strconv.Itoa(64 * mib), "--least", strconv.Itoa(2 * mib), "--hold-ms", "-1",
 			}})
 			l := next(t, ctx, p, "code")
@@ -103,7 +103,7 @@ func TestAccuracy(t *testing.T) {
 func TestThreads(t *testing.T) {
 	ctx := within(t, time.Minute)
 	g := open(t, budget, 4*gib)
-	p := start(t, ctx, rig.Job{Container: "threads", Gate: g, Args: []string{
+	p := start(t, ctx, gputest.Job{Container: "threads", Gate: g, Args: []string{
 		"--threads", "8", "--steps", "10", "--bytes", strconv.Itoa(4 * mib), "--windows", "2", "--alloc", "sync",
 	}})
 	next(t, ctx, p, "done")
@@ -114,7 +114,7 @@ func TestThreads(t *testing.T) {
 func TestPause(t *testing.T) {
 	ctx := within(t, time.Minute)
 	g := open(t, budget, 4*gib)
-	p := start(t, ctx, rig.Job{Container: "paused", Gate: g, Args: []string{
+	p := start(t, ctx, gputest.Job{Container: "paused", Gate: g, Args: []string{
 		"--steps", "2", "--bytes", strconv.Itoa(16 * mib), "--count", "150", "--pause-ms", "10", "--windows", "4",
 	}})
 	next(t, ctx, p, "round")

@@ -12,8 +12,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 // What the library costs on this driver. Both ways alternate.
@@ -22,7 +22,7 @@ func TestCost(t *testing.T) {
 	ctx := within(t, 4*time.Minute)
 	one := func(key string, library bool, env []string, args ...string) float64 {
 		t.Helper()
-		j := rig.Job{Container: "cost", Args: args, Env: env}
+		j := gputest.Job{Container: "cost", Args: args, Env: env}
 		if library {
 			j.Gate = open(t, budget, 4*gib)
 		}

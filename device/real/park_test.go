@@ -24,8 +24,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 // evictor parks processes that have so many bytes; where that cannot be it says why.
@@ -57,7 +57,7 @@ func parker(t *testing.T, ctx context.Context, bytes uint64) gate.Evictor {
 }
 
 // holder is a job that computes on so many bytes until it is released, of the container "parked".
-func holder(t *testing.T, ctx context.Context, g *rig.Gate, bytes int, j rig.Job) (*rig.Process, []ledger.ProcessID) {
+func holder(t *testing.T, ctx context.Context, g *gputest.Gate, bytes int, j gputest.Job) (*gputest.Process, []ledger.ProcessID) {
 	t.Helper()
 	j.Container, j.Gate = "parked", g
 	j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(bytes/4), "--count", "60", "--pause-ms", "10", "--windows", "16", "--hold-ms", "-1")
@@ -69,7 +69,7 @@ func holder(t *testing.T, ctx context.Context, g *rig.Gate, bytes int, j rig.Job
 }
 
 // well ends a holder, whose memory must hold what was computed.
-func well(t *testing.T, ctx context.Context, p *rig.Process) {
+func well(t *testing.T, ctx context.Context, p *gputest.Process) {
 	t.Helper()
 	p.Release()
 	next(t, ctx, p, "done")
@@ -84,7 +84,7 @@ func TestPark(t *testing.T) {
 			e := parker(t, ctx, 6*gib)
 			g := open(t, budget, 6*gib)
 			before := usage(t, ctx)
-			p, who := holder(t, ctx, g, size*gib, rig.Job{})
+			p, who := holder(t, ctx, g, size*gib, gputest.Job{})
 			var away, back []float64
 			for range 3 {
 				next(t, ctx, p, "round")
@@ -123,12 +123,12 @@ func TestReturn(t *testing.T) {
 			e := parker(t, ctx, 4*gib)
 			g := open(t, budget, 4*gib)
 			before := usage(t, ctx)
-			p, who := holder(t, ctx, g, 2*gib, rig.Job{})
+			p, who := holder(t, ctx, g, 2*gib, gputest.Job{})
 			had := onCard(t, ctx, before, p)
 			must.NoError(t, g.Pause(ctx, "parked", "a test"))
 			_, err := e.Park(ctx, who)
 			must.NoError(t, err)
-			filler := start(t, ctx, rig.Job{Container: "filler", Args: []string{
+			filler := start(t, ctx, gputest.Job{Container: "filler", Args: []string{
 				"--mode", "fill", "--bytes", strconv.Itoa(gib), "--least", strconv.Itoa(2 * mib), "--leave", strconv.Itoa(int(had) + spare*mib), "--hold-ms", "-1",
 			}})
 			next(t, ctx, filler, "got")
@@ -192,7 +192,7 @@ func TestCharge(t *testing.T) {
 	dir, charged := memoryCgroup(t)
 	g := open(t, budget, 4*gib)
 	before := usage(t, ctx)
-	p, who := holder(t, ctx, g, data, rig.Job{Program: "/bin/sh", Args: []string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, dir, site.Workload()}})
+	p, who := holder(t, ctx, g, data, gputest.Job{Program: "/bin/sh", Args: []string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, dir, site.Workload()}})
 	had := onCard(t, ctx, before, p)
 	running := charged()
 	must.Positive(t, running)
@@ -234,7 +234,7 @@ func TestTwenty(t *testing.T) {
 		steps = 1
 	}
 	var failures atomic.Int64
-	open := func() *rig.Gate {
+	open := func() *gputest.Gate {
 		return open(t, physical(), physical(), func(o *gate.Options) {
 			o.Cards[0].Reserve = reserve
 			o.Evictor, o.Measure = e, site.Measure
@@ -247,8 +247,8 @@ func TestTwenty(t *testing.T) {
 	}
 	each := 2*room/jobs - site.Context()
 	piece := (each/steps + unit - 1) / unit * unit
-	job := func(g *rig.Gate, i int) rig.Job {
-		return rig.Job{Container: fmt.Sprintf("job%d", i), Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=170000"}, Args: []string{
+	job := func(g *gputest.Gate, i int) gputest.Job {
+		return gputest.Job{Container: fmt.Sprintf("job%d", i), Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=170000"}, Args: []string{
 			"--steps", strconv.FormatUint(steps, 10), "--bytes", strconv.FormatUint(piece, 10), "--windows", "8", "--count", "100", "--pause-ms", "20", "--seed", strconv.Itoa(i),
 		}}
 	}
@@ -258,7 +258,7 @@ func TestTwenty(t *testing.T) {
 
 	g := open()
 	begun := time.Now()
-	var all []*rig.Process
+	var all []*gputest.Process
 	for i := range jobs {
 		all = append(all, start(t, ctx, job(g, i)))
 	}

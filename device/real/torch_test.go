@@ -15,8 +15,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 var pciAddress = regexp.MustCompile(`^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]$`)
@@ -46,8 +46,8 @@ func TestPyTorch(t *testing.T) {
 	script, err := filepath.Abs("testdata/train.py")
 	must.NoError(t, err)
 	ctx := within(t, 3*time.Minute)
-	job := func(container string, g *rig.Gate, args ...string) *rig.Process {
-		return start(t, ctx, rig.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
+	job := func(container string, g *gputest.Gate, args ...string) *gputest.Process {
+		return start(t, ctx, gputest.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
 			Env: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "EBBTIDE_GATE_WAIT_MS=100"}})
 	}
 
@@ -69,7 +69,7 @@ func TestPyTorch(t *testing.T) {
 		var step [2]float64
 		for k := range 2 {
 			way := (round + k) % 2 // 1: with the library
-			var g *rig.Gate
+			var g *gputest.Gate
 			if way == 1 {
 				g = open(t, budget, limit)
 			}
@@ -87,7 +87,7 @@ func TestPyTorch(t *testing.T) {
 	compare(t, "step of a training", "ms", plain, ours)
 
 	g := open(t, budget, limit)
-	both := []*rig.Process{job("one", g, "train"), job("two", g, "train")}
+	both := []*gputest.Process{job("one", g, "train"), job("two", g, "train")}
 	var losses []any
 	for _, p := range both {
 		l := next(t, ctx, p, "losses")

@@ -17,12 +17,12 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 )
 
 // The program starts itself to call CUDA, which is the test here.
 func TestMain(m *testing.M) {
-	rig.Helper(os.Args)
+	gputest.Helper(os.Args)
 	os.Exit(m.Run())
 }
 

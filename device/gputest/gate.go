@@ -3,7 +3,7 @@
 
 //go:build linux
 
-package rig
+package gputest
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 )
 
 // variable names the container that a process stands for.
-const variable = "EBBTIDE_RIG_CONTAINER"
+const variable = "EBBTIDE_TEST_CONTAINER"
 
 // Gate is a gate that serves.
 type Gate struct {
@@ -39,8 +39,8 @@ type Gate struct {
 }
 
 // Card is the UUID of a rig's card: the fake's, if it is none.
-func (r *Rig) uuid(text string) (wire.UUID, error) {
-	if r.fake {
+func (h *Harness) uuid(text string) (wire.UUID, error) {
+	if h.fake {
 		text = "GPU-ebb71de0-fa4e-4000-8000-000000000001"
 	}
 	u, err := wire.ParseUUID(text)
@@ -69,15 +69,15 @@ func (Limits) Leave(identify.Container) {}
 
 // Open opens a gate over so many bytes of the card, with gate.Default and what change makes of
 // it. uuid is the real card's. Close must be called.
-func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate, error) {
-	card, err := r.uuid(uuid)
+func (h *Harness) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate, error) {
+	card, err := h.uuid(uuid)
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	r.gates++
-	g := &Gate{path: filepath.Join(r.scratch, fmt.Sprintf("gate%d", r.gates))}
-	r.mu.Unlock()
+	h.mu.Lock()
+	h.gates++
+	g := &Gate{path: filepath.Join(h.scratch, fmt.Sprintf("gate%d", h.gates))}
+	h.mu.Unlock()
 	o := gate.Default()
 	o.Cards = []gate.Card{{UUID: card, Physical: bytes}}
 	o.Identify = identifyByEnv
@@ -110,10 +110,10 @@ func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate
 }
 
 // Measure tells what the rig's card knows: gate.Options.Measure.
-func (r *Rig) Measure(ledger.CardID) (gate.Measured, error) {
+func (h *Harness) Measure(ledger.CardID) (gate.Measured, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	u, err := r.Usage(ctx)
+	u, err := h.Usage(ctx)
 	return gate.Measured{Free: u.Total - u.Used, By: u.Processes}, err
 }
 

@@ -3,7 +3,7 @@
 
 //go:build linux
 
-package rig
+package gputest
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func shell(t *testing.T, ctx context.Context, script string) *Process {
 func TestProcess(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	p := shell(t, ctx, `echo '{"a": 1}'; echo no JSON; read x; echo '{"b": 2, "c": '${#EBBTIDE_RIG_CONTAINER}'}'; cat; echo oh >&2; exit 3`)
+	p := shell(t, ctx, `echo '{"a": 1}'; echo no JSON; read x; echo '{"b": 2, "c": '${#EBBTIDE_TEST_CONTAINER}'}'; cat; echo oh >&2; exit 3`)
 	l, err := p.Next(ctx, "a")
 	must.NoError(t, err)
 	must.Eq(t, 1, l.Int("a"))

@@ -3,7 +3,7 @@
 
 //go:build linux
 
-package rig
+package gputest
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 // table is a fake card of 1 GiB with a gate that measures it and can park.
 type table struct {
-	*Rig
+	*Harness
 	ctx  context.Context
 	gate *Gate
 }
@@ -45,7 +45,7 @@ func newTable(t *testing.T, c Card, change ...func(*gate.Options)) *table {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	c.Memory, c.Context = 1024*mib, 8*mib
-	b := &table{Rig: Fake(built, t.TempDir(), c), ctx: ctx}
+	b := &table{Harness: Fake(built, t.TempDir(), c), ctx: ctx}
 	_, err := b.Usage(ctx) // makes the card
 	must.NoError(t, err)
 	evictor, end, err := b.Evictor(ctx, "", "")

@@ -3,10 +3,10 @@
 
 //go:build linux
 
-// Package rig runs programs on a card, as containers do, under a real gate in this process: for
+// Package gputest runs programs on a card, as containers do, under a real gate in this process: for
 // tests and measurements, on the fake card or a real one. There is no Nomad and no container: a
 // program is told which container it stands for by a variable of its environment.
-package rig
+package gputest
 
 import (
 	"bufio"
@@ -43,7 +43,7 @@ type Card struct {
 }
 
 // Rig is a card with what is needed to use it.
-type Rig struct {
+type Harness struct {
 	dir     string // of what has been built
 	scratch string
 	fake    bool
@@ -59,13 +59,13 @@ type Rig struct {
 func Build(dir string) error { return fake.Build(dir) }
 
 // Fake returns a rig with a fake card. It keeps its state in scratch, a folder of its own.
-func Fake(built, scratch string, c Card) *Rig {
-	r := &Rig{dir: built, scratch: scratch, fake: true, context: c.Context}
+func Fake(built, scratch string, c Card) *Harness {
+	h := &Harness{dir: built, scratch: scratch, fake: true, context: c.Context}
 	serial := "0"
 	if c.Serial {
 		serial = "1"
 	}
-	r.env = []string{
+	h.env = []string{
 		"LD_LIBRARY_PATH=" + built,
 		"EBBTIDE_FAKE_GPU=" + filepath.Join(scratch, "card"),
 		"EBBTIDE_FAKE_MEMORY=" + strconv.FormatUint(c.Memory, 10),
@@ -77,30 +77,30 @@ func Fake(built, scratch string, c Card) *Rig {
 		"EBBTIDE_FAKE_LATENCY_US=" + strconv.FormatInt(c.Latency.Microseconds(), 10),
 		"EBBTIDE_FAKE_SERIAL=" + serial,
 	}
-	return r
+	return h
 }
 
 // Real returns a rig with this machine's first card, of which a context is taken to need so
 // many bytes. scratch is a folder of its own.
-func Real(built, scratch string, context uint64) *Rig {
+func Real(built, scratch string, context uint64) *Harness {
 	// NVML counts cards by their place on the bus; CUDA does only if it is told to.
-	return &Rig{dir: built, scratch: scratch, context: context, env: []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}}
+	return &Harness{dir: built, scratch: scratch, context: context, env: []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}}
 }
 
 // IsFake says whether there is no real card.
-func (r *Rig) IsFake() bool { return r.fake }
+func (h *Harness) IsFake() bool { return h.fake }
 
 // Context is how many bytes a context is taken to need.
-func (r *Rig) Context() uint64 { return r.context }
+func (h *Harness) Context() uint64 { return h.context }
 
 // Library is the path of the preload library.
-func (r *Rig) Library() string { return filepath.Join(r.dir, "libebbtide-cuda.so") }
+func (h *Harness) Library() string { return filepath.Join(h.dir, "libebbtide-cuda.so") }
 
 // Workload is the path of the workload.
-func (r *Rig) Workload() string { return filepath.Join(r.dir, "workload") }
+func (h *Harness) Workload() string { return filepath.Join(h.dir, "workload") }
 
 // Env are the variables that a program needs to find the card.
-func (r *Rig) Env() []string { return slices.Clone(r.env) }
+func (h *Harness) Env() []string { return slices.Clone(h.env) }
 
 // Job is a program that uses the card.
 type Job struct {
@@ -143,21 +143,21 @@ type Process struct {
 const unread = 4096
 
 // Start starts a job, which is killed when ctx ends. Wait must be called.
-func (r *Rig) Start(ctx context.Context, j Job) (*Process, error) {
+func (h *Harness) Start(ctx context.Context, j Job) (*Process, error) {
 	program := j.Program
 	if program == "" {
-		program = r.Workload()
+		program = h.Workload()
 		if slices.Contains(j.Args, "linked") {
 			program += "-linked"
 		}
 	}
 	cmd := exec.CommandContext(ctx, program, j.Args...)
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), r.env...)
+	cmd.Env = append(os.Environ(), h.env...)
 	cmd.Env = append(cmd.Env, variable+"="+j.Container)
 	if j.Gate != nil {
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+r.Library(), "EBBTIDE_GATE="+j.Gate.path, "EBBTIDE_GATE_LOG=1",
-			"EBBTIDE_GATE_CONTEXT="+strconv.FormatUint(r.context, 10))
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+h.Library(), "EBBTIDE_GATE="+j.Gate.path, "EBBTIDE_GATE_LOG=1",
+			"EBBTIDE_GATE_CONTEXT="+strconv.FormatUint(h.context, 10))
 	}
 	cmd.Env = append(cmd.Env, j.Env...)
 	p := &Process{cmd: cmd, lines: make(chan Line, unread), read: make(chan struct{})}
@@ -274,9 +274,9 @@ type Usage struct {
 }
 
 // Usage asks NVML, in a process without a context and without the preload library.
-func (r *Rig) Usage(ctx context.Context) (Usage, error) {
+func (h *Harness) Usage(ctx context.Context) (Usage, error) {
 	u := Usage{Processes: make(map[int]uint64)}
-	p, err := r.Start(ctx, Job{Args: []string{"--mode", "card"}})
+	p, err := h.Start(ctx, Job{Args: []string{"--mode", "card"}})
 	if err != nil {
 		return u, err
 	}
