@@ -16,14 +16,12 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// maxUnsent bounds the messages queued for a client. It gets no more answers than it has
-// requests open, so only one that does not read reaches it.
+// maxUnsent bounds the messages queued for a client. Only one that does not read reaches it.
 const maxUnsent = 4 * wire.MaxOpen
 
-// errSessionOver: the session ended before its message was handled.
 var errSessionOver = errors.New("the session is over")
 
-// session is one connection of a process. The gate's lock guards all fields but out, done and
+// session is a connection of a process. The gate's lock guards all fields but out, done and
 // cutOnce.
 type session struct {
 	who      identify.Process
@@ -62,10 +60,8 @@ func (s *session) send(m wire.Message) {
 	}
 }
 
-// cut ends the connection.
 func (s *session) cut() { s.cutOnce.Do(func() { close(s.done) }) }
 
-// badMessage returns an error that wraps wire.ErrBad.
 func badMessage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrBad, fmt.Sprintf(format, args...))
 }
@@ -138,7 +134,7 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	return nil
 }
 
-// hello registers the process of a session and ends its earlier session: the process has
+// hello registers the process of a session, and ends its earlier session: the process has
 // executed another program, or its library has reconnected.
 func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	if s.process != nil {
@@ -172,7 +168,6 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	return nil
 }
 
-// addProcess registers a process.
 func (g *Gate) addProcess(now time.Time, who identify.Process, life Life) (*process, error) {
 	id := ledger.ContainerID(who.Container.ID)
 	c := g.containers[id]
@@ -209,7 +204,6 @@ func (g *Gate) addProcess(now time.Time, who identify.Process, life Life) (*proc
 	return p, nil
 }
 
-// processEnded handles the exit of a process.
 func (g *Gate) processEnded(p *process) {
 	now := g.lock()
 	defer g.unlock()
@@ -267,10 +261,9 @@ func (g *Gate) disconnected(s *session, fault error) {
 	g.answer(now)
 }
 
-// canRemove reports whether a disconnected process can be removed.
 func (g *Gate) canRemove(p *process) bool {
 	if p.container.pause != nil {
-		return false // its container is not paused before the process answers or exits
+		return false // it is awaited until it answers or exits
 	}
 	for _, card := range g.cards {
 		if g.ledger.Process(p.id, card) != (ledger.Entry{}) {
@@ -294,8 +287,8 @@ func (g *Gate) detach(s *session) {
 	g.ledger.Detach(p.id)
 }
 
-// join asks Shares for a container's share of a card, if unknown. It does so without the lock,
-// because Shares may call the gate.
+// join gets a container's share of a card, if unknown, without the lock: Shares may call the
+// gate.
 func (g *Gate) join(s *session, m wire.Message) error {
 	card := ledger.CardID(m.UUID().String())
 	g.mu.Lock()
@@ -318,7 +311,7 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	there := g.containers[p.container.id] == p.container
 	g.mu.Unlock()
 	if !there {
-		return fmt.Errorf("container %s: %w", p.container.id, ErrUnknown) // it has left
+		return fmt.Errorf("container %s: %w", p.container.id, ErrUnknown)
 	}
 	share, err := g.opts.Shares.Join(p.container.Container, card)
 	if err != nil {
@@ -352,7 +345,6 @@ func (g *Gate) handle(card ledger.CardID) uint64 {
 	return 0
 }
 
-// attach lets a session use a card that is known and allowed.
 func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	card := ledger.CardID(m.UUID().String())
 	handle := g.handle(card)
@@ -368,7 +360,7 @@ func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	return nil
 }
 
-// recordHeld records how many bytes a process has held since before its session.
+// recordHeld records how many bytes a process held before its session.
 func (g *Gate) recordHeld(s *session, a *attachment, bytes uint64) error {
 	a.reported = true
 	if err := g.ledger.Hold(s.process.id, a.card, bytes); err != nil {
@@ -378,7 +370,6 @@ func (g *Gate) recordHeld(s *session, a *attachment, bytes uint64) error {
 	return nil
 }
 
-// holds handles a process's report of its holdings.
 func (g *Gate) holds(now time.Time, s *session, a *attachment, m wire.Message) error {
 	if a.reported {
 		return badMessage("holds after the holdings are known")
@@ -390,7 +381,6 @@ func (g *Gate) holds(now time.Time, s *session, a *attachment, m wire.Message) e
 	return nil
 }
 
-// request queues a request; one that fits is granted at once.
 func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message) error {
 	c := s.process.container
 	switch {
@@ -399,7 +389,7 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 	case len(s.open) >= wire.MaxOpen:
 		return badMessage("more than %d requests are open", wire.MaxOpen)
 	}
-	if !a.reported { // it requests before reporting, so it holds nothing
+	if !a.reported { // it requests without reporting, so it holds nothing
 		if err := g.recordHeld(s, a, 0); err != nil {
 			return err
 		}
