@@ -23,7 +23,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/shares"
 )
 
-// sharing is the gate and what belongs to it.
 type sharing struct {
 	*gate.Gate
 	parts   *shares.Shares
@@ -33,13 +32,13 @@ type sharing struct {
 
 var errOpening = errors.New("the gate is being opened")
 
-// sharingErr returns why shares cannot be enforced now; nil if they are.
+// sharingErr returns why shares cannot be enforced now, or nil.
 func (p *Plugin) sharingErr() error {
 	switch {
 	case p.gate != nil:
 		return handoff.Check(p.settings.Preload, p.settings.Gate)
 	case p.gateErr != nil:
-		// The socket may be left from an earlier plugin.
+		// The socket may be an earlier plugin's.
 		return fmt.Errorf("the gate cannot be opened: %w", p.gateErr)
 	}
 	return errOpening
@@ -74,8 +73,8 @@ func (p *Plugin) ensureGate(cards []nvml.Card) {
 	}()
 }
 
-// awaitGate waits until the attempt in progress to open the gate ends; it returns whether there was
-// one and it ended.
+// awaitGate waits until the gate has opened or failed to. It returns false if nothing was under
+// way, or did not end in time.
 func (p *Plugin) awaitGate(ctx context.Context, within time.Duration) bool {
 	p.mu.Lock()
 	over := p.opening
@@ -92,7 +91,6 @@ func (p *Plugin) awaitGate(ctx context.Context, within time.Duration) bool {
 	return false
 }
 
-// openGate opens the gate for the cards. It closes with the plugin.
 func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := os.MkdirAll(p.settings.Gate, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the gate's directory: %w", err)
@@ -147,7 +145,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	return s, nil
 }
 
-// card returns a card as the gate has it, without the driver's own memory.
+// card returns a gate.Card, without the driver's own memory.
 func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error) {
 	uuid, err := wire.ParseUUID(c.UUID)
 	if err != nil {
@@ -161,7 +159,6 @@ func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error
 	return card, nil
 }
 
-// add adds a card to the gate, if it is missing.
 func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
 	if s.Has(ledger.CardID(c.UUID)) {
 		return nil
@@ -173,7 +170,6 @@ func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
 	return s.AddCard(card)
 }
 
-// overShare returns what happens to a request for more than a share: wait, or deny.
 func overShare(s *config.Settings, unparked error) string {
 	switch {
 	case s.Over != config.OverAuto:
@@ -184,7 +180,7 @@ func overShare(s *config.Settings, unparked error) string {
 	return config.OverDeny
 }
 
-// overShare returns that for this node, as far as known.
+// overShare returns what happens to a request beyond a share: wait or deny.
 func (p *Plugin) overShare() string {
 	if p.gate == nil {
 		return overShare(p.settings, errOpening)

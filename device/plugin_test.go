@@ -31,7 +31,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// rack holds a machine's cards.
 type rack struct {
 	mu    sync.Mutex
 	cards []nvml.Card
@@ -114,7 +113,6 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	return p
 }
 
-// shareable provides what the plugin needs to share cards.
 func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
 	lib, at = library(t), filepath.Join(t.TempDir(), "gate")
 	return func(c *config.Config) { c.Preload, c.Gate = lib, at }, lib, at
@@ -177,8 +175,6 @@ func TestGroups(t *testing.T) {
 	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).groups())
 }
 
-// Without enforced shares a card with several seats is unhealthy, and opening the gate is
-// retried.
 func TestGroups_unshared(t *testing.T) {
 	change, _, at := shareable(t)
 	must.NoError(t, os.WriteFile(at, nil, 0o644)) // in its way
@@ -196,7 +192,6 @@ func TestGroups_unshared(t *testing.T) {
 	must.True(t, one.settled(t)[0].Devices[0].Healthy)
 }
 
-// A card found later is shared as well.
 func TestGroups_later(t *testing.T) {
 	change, _, _ := shareable(t)
 	r := twoCards()
@@ -209,7 +204,6 @@ func TestGroups_later(t *testing.T) {
 	must.True(t, p.gate.Has(ledger.CardID(second)))
 }
 
-// A hanging NVML delays a call by a bounded time.
 func TestGroups_hanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := twoCards()
@@ -233,7 +227,6 @@ func TestGroups_hanging(t *testing.T) {
 	})
 }
 
-// Nomad gets an update at first, and after each change.
 func TestFingerprint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rack{err: nvml.ErrNone}
@@ -262,7 +255,6 @@ func TestFingerprint(t *testing.T) {
 	must.ErrorIs(t, err, nomad.ErrPluginDisabled)
 }
 
-// library writes the beginning of a library of this machine.
 func library(t *testing.T) string {
 	t.Helper()
 	h := elf.Header64{Type: uint16(elf.ET_DYN), Version: 1, Ehsize: 64}
@@ -377,7 +369,6 @@ func TestSetConfig(t *testing.T) {
 	must.ErrorContains(t, err, `fingerprint_period: must be a duration like 30s, got "soon"`)
 }
 
-// Nomad loads only plugins with a semantic version.
 func TestPluginInfo(t *testing.T) {
 	info, err := New(t.Context(), hclog.NewNullLogger()).PluginInfo()
 	must.NoError(t, err)

@@ -21,7 +21,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// reportEvery is how often containers are reported to the driver.
 const reportEvery = time.Second
 
 // reports writes the state of each container to a directory for the driver, until ctx ends.
@@ -67,7 +66,7 @@ func (p *Plugin) reports(ctx context.Context, g *gate.Gate, dir string) error {
 	return nil
 }
 
-// readCards returns the cards, and the processes on each, as far as NVML reports them.
+// readCards returns the cards and the processes on each, as far as NVML reports them.
 func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process) {
 	cards, on = make(map[ledger.CardID]nvml.Card), make(map[ledger.CardID][]nvml.Process)
 	p.mu.Lock()
@@ -83,14 +82,13 @@ func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.C
 	return cards, on
 }
 
-// The driver's rounding and memory just allocated or freed are no sign of a program that
+// Less than this beyond the grants is rounding or has just changed; more means that a program
 // bypasses the gate.
 const (
 	slackMiB  = 256
 	slackPart = 10 // a tenth of the held memory
 )
 
-// exceedsGrant reports whether a container has much more on a card than it was granted.
 func exceedsGrant(r handoff.Report) bool {
 	return slices.ContainsFunc(r.Cards, func(c handoff.Card) bool {
 		return c.UsedMiB > c.HeldMiB+c.ParkedMiB+max(slackMiB, c.HeldMiB/slackPart)
@@ -117,7 +115,7 @@ func (p *Plugin) writeReports(last, now map[string]handoff.Report) {
 	}
 }
 
-// newReport returns a container's report, given the processes on the cards and its last report.
+// newReport returns a container's report, given the processes on the cards and the last report.
 func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last handoff.Report) handoff.Report {
 	r := handoff.Report{
 		State: handoff.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),

@@ -15,7 +15,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// Of identical cards those with the fewest containers offer one free seat.
 func TestOffers(t *testing.T) {
 	card := func(uuid, name string) nvml.Card { return nvml.Card{UUID: uuid, Name: name, Memory: 1 << 30} }
 	four := []nvml.Card{card("a", "H200"), card("b", "H200"), card("c", "H200"), card("d", "H200")}
@@ -109,7 +108,6 @@ func TestSpread(t *testing.T) {
 	must.True(t, p.seatsChange())
 	must.Eq(t, []string{"1 o..", "1 ..o"}, offered())
 
-	// A restarted plugin learns of existing tasks.
 	tells("one", first)
 	p.seats.reserved = map[string]bool{}
 	must.True(t, p.seatsChange())

@@ -91,7 +91,6 @@ func Decode(text string) (Handoff, error) {
 	return h, nil
 }
 
-// validate names every invalid field.
 func (h Handoff) validate() error {
 	var errs []error
 	for _, f := range []struct{ name, path string }{{"preload", h.Preload}, {"gate", h.Gate}, {"reports", h.Reports}, {"tasks", h.Tasks}} {

@@ -15,7 +15,6 @@ import (
 // State is the state of a container on its card.
 type State string
 
-// States of a container.
 const (
 	Running State = "running"
 	Waiting State = "waiting" // a request for memory is unanswered
@@ -24,14 +23,14 @@ const (
 	Lost    State = "lost"    // its memory could not be restored; its processes are killed
 )
 
-// Report is a container's state on its cards. The plugin writes it, and the ebbtide driver
-// publishes it.
+// Report is a container's state on its cards, which the plugin writes and the ebbtide driver
+// publishes.
 type Report struct {
 	State State     `json:"state"`
 	Since time.Time `json:"since"` // start of this state
 	Why   string    `json:"why"`   // human-readable; "" while running
 	Cards []Card    `json:"cards"`
-	// Unparked is why it cannot be parked, or why the last attempt failed; "" if it succeeded.
+	// Unparked is why it cannot be parked, or why the last attempt failed.
 	Unparked string `json:"not_parked"`
 
 	Denied  uint64  `json:"denied"` // requests for memory
@@ -68,7 +67,6 @@ func ReportPath(dir, alloc, task string) string {
 	return filepath.Join(dir, filepath.Base(alloc)+"."+filepath.Base(task)+".json")
 }
 
-// maxReport bounds the size of a report, in bytes.
 const maxReport = 1 << 20
 
 // ReadReport reads a report. The error wraps fs.ErrNotExist if there is none.

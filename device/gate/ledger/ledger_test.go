@@ -19,8 +19,7 @@ var (
 	p3 = ProcessID{PID: 103, Start: 3}
 )
 
-// two has a card of 10 GiB, 1 GiB of it in reserve, processes 1 and 2 in container a and
-// process 3 in b.
+// two has a card of 10 GiB less a reserve of 1, processes 1 and 2 in container a, process 3 in b.
 func two(t testing.TB) *Ledger {
 	l := New()
 	must.NoError(t, l.AddCard("x", 10*gib, gib))
@@ -78,7 +77,7 @@ func TestLedger_Fits(t *testing.T) {
 	must.Eq(t, 6*gib, l.Room("b", "x"))
 }
 
-// A limit below usage takes nothing away, and nothing is granted until usage has fallen.
+// A limit below usage takes nothing away.
 func TestLedger_shrink(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -93,7 +92,6 @@ func TestLedger_shrink(t *testing.T) {
 	must.Eq(t, 9*gib, l.Limit("a", "x"))
 }
 
-// Parked memory takes no room, and is restored whatever the limit, if there is room.
 func TestLedger_park(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -122,7 +120,6 @@ func TestLedger_park(t *testing.T) {
 	must.Eq(t, Entry{Expected: gib / 2}, l.Process(p2, "x"), must.Sprint("it has still to say what it holds"))
 }
 
-// Memory of contexts counts, whatever the capacity.
 func TestLedger_overhead(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 8*gib)
@@ -135,7 +132,6 @@ func TestLedger_overhead(t *testing.T) {
 	must.ErrorIs(t, l.SetOverhead(ProcessID{PID: 1}, "x", 1), ErrUnknown)
 }
 
-// A process that loses its connection keeps its grants.
 func TestLedger_reconnect(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -149,7 +145,6 @@ func TestLedger_reconnect(t *testing.T) {
 	must.Eq(t, Entry{Committed: 4 * gib}, l.Process(p1, "x"), must.Sprint("beyond its limit: it was granted"))
 }
 
-// A claim takes nothing from others that a request would not have got.
 func TestLedger_lie(t *testing.T) {
 	l := two(t)
 	must.NoError(t, l.SetLimit("a", "x", 4*gib))
@@ -173,7 +168,7 @@ func TestLedger_add(t *testing.T) {
 	must.Eq(t, []CardID{"x"}, l.Cards())
 }
 
-// Whatever the calls and their order, the sums agree and no card is overcommitted; facts leave
+// Whatever the calls and their order, the sums agree, no card is over-committed, and facts leave
 // no room for grants.
 func TestLedger_promise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
