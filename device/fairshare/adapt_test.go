@@ -34,8 +34,8 @@ func TestAdapt_example(t *testing.T) {
 
 func TestAdapt(t *testing.T) {
 	num := func(x float64) *float64 { return &x }
-	// window has two groups of 2 and 6 jobs, which property a ranks the other way round and
-	// property b does not distinguish.
+	// window has two groups of 2 and 6 jobs, which property a ranks the other way round and b
+	// does not distinguish.
 	window := func(measured ...Measured) AdaptInput {
 		return AdaptInput{
 			Groups: []Group{
@@ -62,7 +62,6 @@ func TestAdapt(t *testing.T) {
 	}{
 		{"all is well", window(full), 0, RuleKeep, "", 0, 0},
 		{"nothing is known", window(), 0, RuleUnmeasured, "", 0, 0},
-		// Set = ½·2/8 + ½·3/4 = 0.5; 0.5 · 1.5 is what a alone would give.
 		{"denied requests, half of the jobs", window(short), 0, RuleShort, "a", 0.5, 0.1},
 		{"slow on a full grant", window(slow), 0, RuleShort, "a", 0.2, 0.1},
 		{"slow beside free memory: for another reason", window(func() Measured { m := slow; m.PeakMiB = 89; return m }()), 0, RuleKeep, "", -(1 - 0.89/0.9), 0},
@@ -109,7 +108,6 @@ func TestAdapt(t *testing.T) {
 	}
 }
 
-// C_0 = 1 until there are enough profiles, then 1/m for all, then they adapt.
 func TestAdapt_profiles(t *testing.T) {
 	in := AdaptExample()
 	in.Coefficients = Coefficients{Scheme: CountOnly}
@@ -136,7 +134,7 @@ func TestAdapt_profiles(t *testing.T) {
 	must.Eq(t, RuleShort, Adapt(in).Groups[1].Rule)
 }
 
-// A loop: two groups that need other parts of a full card than equal coefficients give them
+// In a loop, two groups that need other parts of a full card than equal coefficients give them
 // converge to what they need, and stay.
 func TestAdapt_converges(t *testing.T) {
 	needs := map[string]int{"big": 700, "small": 250}

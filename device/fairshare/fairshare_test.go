@@ -41,7 +41,6 @@ func TestDecide_figure11(t *testing.T) {
 	must.Eq(t, "each of its 4 properties counts alike: Set = 0.25·12/30 (count) + 0.25·1/2 (application) + 0.25·1/6 (size) + 0.25·2/6 (user) = 0.35, of Σ Set 1.597; nothing on the card: 2693 MiB",
 		out.Groups[0].Why)
 
-	// The same with a container in each group, and with the four numbers given.
 	in.Coefficients = Coefficients{By: map[string]float64{Count: 0.25, "application": 0.25, "size": 0.25, "user": 0.25}}
 	for _, g := range in.Groups {
 		in.Containers = append(in.Containers, Container{ID: "of-" + g.ID, Group: g.ID})
@@ -55,7 +54,6 @@ func TestDecide_figure11(t *testing.T) {
 		must.Eq(t, RuleGiven, with.Groups[i].Rule)
 	}
 
-	// Until enough profiles exist.
 	in.Coefficients = Coefficients{Scheme: CountOnly}
 	for i, g := range Decide(in).Groups {
 		must.InDelta(t, float64(in.Groups[i].Jobs)/30, g.Share, 1e-15)
@@ -63,7 +61,6 @@ func TestDecide_figure11(t *testing.T) {
 	}
 }
 
-// two is a window of two groups of equal weight, on a card of 1000 MiB.
 func two(containers ...Container) Input {
 	return Input{
 		MemoryMiB:    1000,
@@ -146,7 +143,6 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Groups without containers on the card, in the modes for comparison.
 func TestDecide_modesByGroup(t *testing.T) {
 	static := Decide(two().mode(Static))
 	must.Eq(t, 0.5, static.Groups[0].Share)
@@ -160,7 +156,6 @@ func TestDecide_modesByGroup(t *testing.T) {
 	must.SliceEmpty(t, Decide(Input{MemoryMiB: 1}).Groups)
 }
 
-// Coefficients of groups with different properties.
 func TestCoefficients_of(t *testing.T) {
 	g := Group{Jobs: 1, Properties: map[string]Property{"user": {"a", 1}}}
 	for _, tc := range []struct {
@@ -258,7 +253,6 @@ func TestWindow(t *testing.T) {
 	job := func(user, app string, size float64, name string) Job {
 		return Job{map[string]Value{"user": {user, 0}, "application": {app, 0}, "size": {name, size}}}
 	}
-	// The window of figure 11: users are ranked by their measured peaks.
 	var jobs []Job
 	for _, of := range []struct {
 		jobs      int
@@ -284,7 +278,7 @@ func TestWindow(t *testing.T) {
 	want[0].ID, want[1].ID = "user=User_1,application=App_1,size=10M", "user=User_2,application=App_1,size=20M"
 	must.Eq(t, want, groups)
 
-	// By user alone: a property on which the jobs differ is left out.
+	// A property on which the jobs differ is left out.
 	groups = Window(jobs, []string{"user"})
 	must.Eq(t, Group{ID: "user=User_3", Jobs: 13, Properties: map[string]Property{
 		"user": {"User_3", 1}, "application": {"App_2", 1},

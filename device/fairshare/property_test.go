@@ -44,7 +44,6 @@ func groups() *rapid.Generator[[]Group] {
 	})
 }
 
-// coefficients draws valid ones for the names.
 func coefficients(names []string) *rapid.Generator[Coefficients] {
 	return rapid.Custom(func(t *rapid.T) Coefficients {
 		if s := rapid.SampledFrom([]Scheme{CountOnly, Equal, ""}).Draw(t, "scheme"); s != "" {
@@ -65,7 +64,6 @@ func coefficients(names []string) *rapid.Generator[Coefficients] {
 	})
 }
 
-// shared draws coefficients for a window.
 func shared(t *rapid.T, groups []Group) Coefficients {
 	names := map[string]bool{}
 	for _, g := range groups {
@@ -76,7 +74,6 @@ func shared(t *rapid.T, groups []Group) Coefficients {
 	return coefficients(slices.Sorted(maps.Keys(names))).Draw(t, "coefficients")
 }
 
-// inputs draws valid inputs.
 func inputs(modes ...Mode) *rapid.Generator[Input] {
 	return rapid.Custom(func(t *rapid.T) Input {
 		in := Input{
@@ -116,7 +113,6 @@ func bytesOf(t must.T, v any) string {
 	return string(data)
 }
 
-// Invariants of every input and mode.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, Static, WholeCard, "").Draw(t, "in")
@@ -187,7 +183,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// The order of groups and containers does not matter.
 func TestDecide_permutation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, Static, WholeCard).Draw(t, "in")
@@ -233,7 +228,6 @@ func TestDecide_monotoneInPriority(t *testing.T) {
 	})
 }
 
-// More jobs never cost a group's container a MiB.
 func TestDecide_monotoneInCount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive).Draw(t, "in")
@@ -259,7 +253,6 @@ func slack(in Input) int {
 	return 1
 }
 
-// A wish that is smaller never takes from others.
 func TestDecide_wishesGoToOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive).Draw(t, "in")
@@ -281,7 +274,6 @@ func TestDecide_wishesGoToOthers(t *testing.T) {
 	})
 }
 
-// adaptations draws valid inputs of Adapt.
 func adaptations() *rapid.Generator[AdaptInput] {
 	return rapid.Custom(func(t *rapid.T) AdaptInput {
 		in := AdaptInput{
@@ -352,7 +344,6 @@ func TestAdapt_properties(t *testing.T) {
 			must.InDelta(t, 1, sum, 1e-9)
 		}
 
-		// The order does not matter.
 		in.Groups = rapid.Permutation(in.Groups).Draw(t, "groups")
 		in.Measured = rapid.Permutation(in.Measured).Draw(t, "measured")
 		for _, mv := range Adapt(in).Groups {

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// whyGroup explains a group's share.
 func (c *card) whyGroup(s GroupShare) string {
 	here := fmt.Sprintf("%d on the card", c.here[s.ID])
 	if len(c.containers) == 0 {
@@ -38,7 +37,6 @@ func (c *card) whyGroup(s GroupShare) string {
 		why, strings.Join(products, " + "), s.Set, s.Set/s.Share, here, s.MemoryMiB)
 }
 
-// why explains the share of container i.
 func (c *card) why(i int, rule string) string {
 	x, claim := c.containers[i], c.claims[i]
 	var s strings.Builder

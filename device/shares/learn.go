@@ -31,7 +31,6 @@ const (
 	input       = "input"       // size of the input, by the job's meta
 )
 
-// stored is the name of the stored coefficients.
 const stored = "coefficients"
 
 // maxGroups bounds the groups with stored coefficients; the least recently seen is dropped.
@@ -39,19 +38,16 @@ const maxGroups = 1000
 
 // learned is the result of the windows so far.
 type learned struct {
-	// All are the coefficients of groups that have none of their own: a scheme.
-	All fairshare.Coefficients `json:"all"`
-	// Groups are the groups with coefficients of their own.
+	// All is the scheme of groups without coefficients of their own.
+	All    fairshare.Coefficients       `json:"all"`
 	Groups map[string]groupCoefficients `json:"groups"`
 }
 
-// groupCoefficients are a group's own coefficients.
 type groupCoefficients struct {
 	Coefficients fairshare.Coefficients `json:"coefficients"`
 	Seen         time.Time              `json:"seen"`
 }
 
-// validate checks coefficients read from the store.
 func (l learned) validate() error {
 	if l.All.By != nil || l.All.Scheme == "" {
 		return errors.New(`all: must be "count-only" or "equal"`)
@@ -67,14 +63,13 @@ func (l learned) validate() error {
 	return in.Validate()
 }
 
-// window is what was measured since coefficients were last adapted.
+// window is what was measured since the coefficients last changed.
 type window struct {
-	members map[ledger.ContainerID]member // all that were present in it
+	members map[ledger.ContainerID]member // all that were present
 	groups  map[string]*measured
 	denied  map[placement]uint64 // the gate's counters at the last sample
 }
 
-// placement is a container on a card.
 type placement struct {
 	id   ledger.ContainerID
 	card ledger.CardID
@@ -100,8 +95,8 @@ func (w window) group(id string) *measured {
 	return w.groups[id]
 }
 
-// Learn enables learning, continuing from the stored coefficients. It is called before the
-// first Join. With an error the coefficients start afresh.
+// Learn enables learning, continuing from the stored coefficients. It is called before the first
+// Join. After an error the coefficients start afresh.
 func (s *Shares) Learn(p Profiles) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +117,8 @@ func (s *Shares) Learn(p Profiles) error {
 	return nil
 }
 
-// Run samples what the containers hold, and adapts the coefficients after each window, until
-// ctx ends. It only does so in the adaptive division, after Learn.
+// Run samples what the containers hold, and adapts the coefficients after each window, until ctx
+// ends. It needs Learn and the adaptive division.
 func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 	if s.mode != fairshare.Adaptive {
 		return
@@ -145,7 +140,6 @@ func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 	}
 }
 
-// sample records what the groups hold and may hold.
 func (s *Shares) sample() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,9 +180,9 @@ func (s *Shares) sample() {
 	}
 }
 
-// recordEnd records a job's duration, from its first use of a card to its end, including pauses
-// and waits for memory: they are the cost of scarce memory. Its baseline is the fastest of the
-// latest runs of its kind.
+// recordEnd records a job's duration, from its first use of a card to its end, with pauses and
+// waits: they are the cost of scarce memory. Its baseline is the fastest of the latest runs of
+// its kind.
 func (s *Shares) recordEnd(m member, now time.Time) {
 	if s.profiles == nil {
 		return
@@ -201,7 +195,7 @@ func (s *Shares) recordEnd(m member, now time.Time) {
 	}
 }
 
-// adapt moves the coefficients at the end of a window, and divides the cards anew.
+// adapt moves the coefficients at the end of a window, and divides the cards again.
 func (s *Shares) adapt(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +261,6 @@ func (s *Shares) adapt(now time.Time) {
 	}
 }
 
-// dropOldGroups drops the groups beyond maxGroups.
 func (s *Shares) dropOldGroups() {
 	for len(s.learned.Groups) > maxGroups {
 		var oldest string
@@ -280,7 +273,6 @@ func (s *Shares) dropOldGroups() {
 	}
 }
 
-// groups returns the groups of members, with their coefficients.
 func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fairshare.Group {
 	const by = "group"
 	var jobs []fairshare.Job
@@ -303,8 +295,7 @@ func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fa
 	return groups
 }
 
-// applicable restricts coefficients to the properties on which the group's jobs now agree; none
-// if nothing remains.
+// applicable restricts coefficients to the properties on which the group's jobs now agree.
 func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
 	by, sum := make(map[string]float64), 0.0
 	for name, value := range c.By {
@@ -322,14 +313,12 @@ func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficie
 	return fairshare.Coefficients{By: by}
 }
 
-// known is what was measured of jobs so far.
 type known struct {
 	kinds        map[profile.Kind]profile.Summary
 	applications map[string]mean
 	users        map[string]mean
 }
 
-// mean is a mean of peaks, in MiB.
 type mean struct {
 	sum float64
 	n   int
@@ -344,7 +333,6 @@ func (m mean) value() float64 {
 	return m.sum / float64(m.n)
 }
 
-// known reads the profiles, if there are any.
 func (s *Shares) known() known {
 	k := known{kinds: make(map[profile.Kind]profile.Summary), applications: make(map[string]mean), users: make(map[string]mean)}
 	if s.profiles == nil {
@@ -373,11 +361,9 @@ func (k known) properties(m member) map[string]fairshare.Value {
 	return values
 }
 
-// minimum is what a container needs at least, in MiB: the working set of its kind, and at most
-// the card's memory.
+// minimum is the working set of a container's kind, in MiB, at most the card's memory.
 func (k known) minimum(m member, most uint64) int {
 	return int(min(k.kinds[m.kind].Working, most) / mib)
 }
 
-// ceilMiB converts bytes to MiB, rounded up.
 func ceilMiB(bytes uint64) int { return int((bytes + mib - 1) / mib) }

@@ -27,7 +27,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
-// measures are profiles in memory.
 type measures struct {
 	mu    sync.Mutex
 	sums  []profile.Summary
@@ -82,7 +81,6 @@ func join(t *testing.T, s *Shares, c identify.Container) uint64 {
 	return share.Limit / mib
 }
 
-// Groups have the known properties of their jobs, ranked by measurements.
 func TestShares_properties(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
 	p := &measures{}
@@ -135,7 +133,6 @@ func TestRead_input(t *testing.T) {
 	must.Eq(t, 1.5e6, m.input)
 }
 
-// figures is a gate with figures set by the test.
 type figures struct {
 	mu     sync.Mutex
 	limits map[ledger.ContainerID]uint64
@@ -171,7 +168,6 @@ func (f *figures) limit(id ledger.ContainerID) uint64 {
 	return f.limits[id] / mib
 }
 
-// lines collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -183,7 +179,6 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// take returns the lines since the last time.
 func (l *lines) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +187,8 @@ func (l *lines) take() string {
 	return text
 }
 
-// Only the count counts until enough jobs have been measured, then all properties equally, and
-// then the coefficients move, and survive a restart.
+// Only the count matters until enough jobs have been measured, then all properties equally; then
+// the coefficients move, and survive a restart.
 func TestShares_adapts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told lines
@@ -246,7 +241,6 @@ func TestShares_adapts(t *testing.T) {
 		must.Greater(t, before, g.limit("a"))
 		end()
 
-		// After a restart too.
 		s = open()
 		for _, id := range []string{"a", "b", "c"} {
 			join(t, s, map[string]identify.Container{"a": of("a", "ann", "big", nil), "b": of("b", "bob", "small", nil), "c": of("c", "bob", "small", nil)}[id])
@@ -265,7 +259,6 @@ func TestShares_adapts(t *testing.T) {
 	})
 }
 
-// Jobs slower than the fastest of their kind, with their memory full, are short.
 func TestShares_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
@@ -289,7 +282,6 @@ func TestShares_slow(t *testing.T) {
 	})
 }
 
-// Corrupt coefficients start afresh.
 func TestLearn_bad(t *testing.T) {
 	for name, text := range map[string]string{
 		"torn":               `{"all": "eq`,
@@ -310,7 +302,6 @@ func TestLearn_bad(t *testing.T) {
 	}
 }
 
-// At most maxGroups groups are kept, the latest ones.
 func TestForget(t *testing.T) {
 	s, _ := newShares(fairshare.Adaptive)
 	now := time.Now()
@@ -322,7 +313,6 @@ func TestForget(t *testing.T) {
 	must.MapNotContainsKeys(t, s.learned.Groups, []string{"0", "1"})
 }
 
-// Containers come and go while coefficients move, with a store on disk.
 func TestShares_together(t *testing.T) {
 	dir := t.TempDir()
 	store, err := profile.Open(dir, func(err error) { t.Error(err) })

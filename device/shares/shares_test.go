@@ -17,7 +17,6 @@ import (
 
 const card ledger.CardID = "GPU-1"
 
-// books records what a gate is told.
 type books struct {
 	limits map[ledger.ContainerID]uint64 // MiB
 	held   map[ledger.ContainerID]uint64 // MiB
@@ -53,7 +52,6 @@ func container(id, job string, meta map[string]string) identify.Container {
 	return identify.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
 }
 
-// Whenever a container comes or goes, the card is divided anew, never below usage.
 func TestShares(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
 	join := func(c identify.Container) (uint64, int) {
@@ -89,7 +87,6 @@ func TestShares(t *testing.T) {
 	must.ErrorContains(t, err, "card GPU-2 is not shared here")
 }
 
-// Invalid meta is ignored; the rest counts.
 func TestRead(t *testing.T) {
 	m, err := readMeta(container("a", "vae", map[string]string{"ebbtide_gpu_group": "us", "ebbtide_gpu_memory": "1G", "ebbtide_priority": "0"}))
 	must.ErrorContains(t, err, `meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`)
