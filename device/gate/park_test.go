@@ -751,7 +751,7 @@ func TestPark_twoRestores(t *testing.T) {
 		b.mu.Unlock()
 		synctest.Wait()
 		must.Eq(t, wire.Message{}, d.want(mib, time.Hour))
-		away := func() (n int) {
+		parked := func() (n int) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			for _, c := range b.containers {
@@ -761,13 +761,13 @@ func TestPark_twoRestores(t *testing.T) {
 			}
 			return n
 		}
-		must.Eq(t, 2, away())
+		must.Eq(t, 2, parked())
 		time.Sleep(moves.takes + time.Millisecond)
 		synctest.Wait()
-		must.Eq(t, 1, away())
+		must.Eq(t, 1, parked())
 		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, 0, away())
+		must.Eq(t, 0, parked())
 		must.Eq(t, wire.Grant, d.recv().Type)
 	})
 }

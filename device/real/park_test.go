@@ -85,7 +85,7 @@ func TestPark(t *testing.T) {
 			g := open(t, budget, 6*gib)
 			before := usage(t, ctx)
 			p, who := holder(t, ctx, g, size*gib, gputest.Job{})
-			var away, back []float64
+			var parked, back []float64
 			for range 3 {
 				next(t, ctx, p, "round")
 				full := onCard(t, ctx, before, p)
@@ -93,7 +93,7 @@ func TestPark(t *testing.T) {
 				begun := time.Now()
 				_, err := e.Park(ctx, who)
 				must.NoError(t, err)
-				away = append(away, time.Since(begun).Seconds()/float64(full)*gib)
+				parked = append(parked, time.Since(begun).Seconds()/float64(full)*gib)
 				must.GreaterEq(t, uint64(size*gib), full-min(full, onCard(t, ctx, before, p)), must.Sprint("what came free"))
 				begun = time.Now()
 				must.NoError(t, e.Restore(ctx, who))
@@ -102,7 +102,7 @@ func TestPark(t *testing.T) {
 			}
 			well(t, ctx, p)
 			of := fmt.Sprintf("%d GiB and a context", size)
-			record(t, report.Measured("park", "the time to park a process, by what it has on the card", "s/GiB", away...).For(of))
+			record(t, report.Measured("park", "the time to park a process, by what it has on the card", "s/GiB", parked...).For(of))
 			record(t, report.Measured("return", "the time until it is back", "s/GiB", back...).For(of))
 		})
 	}
