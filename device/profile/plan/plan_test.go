@@ -17,7 +17,6 @@ import (
 func mib(n int) *int             { return &n }
 func seconds(s float64) *float64 { return &s }
 
-// decide returns the rule of each job, and the paused ones.
 func decide(t must.T, in Input) (rules []string, paused []string) {
 	t.Helper()
 	must.NoError(t, in.Validate())
@@ -172,7 +171,6 @@ func inputs(plain bool) *rapid.Generator[Input] {
 	})
 }
 
-// Properties of every card.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(false).Draw(t, "input")
@@ -200,7 +198,6 @@ func TestDecide_properties(t *testing.T) {
 		}
 		must.True(t, could == 0 || runs > 0, must.Sprint("somebody runs"))
 
-		// The order of the input does not matter.
 		turned := in
 		turned.Jobs = slices.Clone(in.Jobs)
 		slices.Reverse(turned.Jobs)
@@ -224,8 +221,8 @@ func TestDecide_neverOver(t *testing.T) {
 			}
 		}
 		must.True(t, rises == 0 || rises <= free)
-		// Deciding again after the decisions took effect pauses only a job whose rise did not
-		// fit and which was first: it may not be any more.
+		// Once the decisions took effect, deciding again pauses only a job whose rise did not fit
+		// and which was first: it may not be any more.
 		for i, d := range out.Jobs {
 			j := &in.Jobs[i]
 			switch {
@@ -244,7 +241,6 @@ func TestDecide_neverOver(t *testing.T) {
 	})
 }
 
-// worker is a job of a simulation.
 type worker struct {
 	id       string
 	priority int
@@ -255,8 +251,7 @@ type worker struct {
 	longest  int   // pause
 }
 
-// On a card whose jobs end, all finish: each pause ends. A request without room waits, as at
-// the gate.
+// On a card whose jobs end, all finish. A request without room waits, as at the gate.
 func TestDecide_everybodyEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const memory, horizon, maxPause = 100, 5, 40

@@ -50,7 +50,7 @@ type job struct {
 	ended     bool
 }
 
-// fake is a card without a gate's patience: what does not fit fails.
+// fake is a card on which what does not fit fails.
 type fake struct {
 	mu     sync.Mutex
 	memory uint64 // MiB
@@ -139,21 +139,18 @@ func (f *fake) Resume(id ledger.ContainerID, reason string) error {
 	return nil
 }
 
-// now returns the state of a job.
 func (f *fake) now(i int) job {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return *f.jobs[i]
 }
 
-// set sets the error of Resume.
 func (f *fake) set(refuse error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = refuse
 }
 
-// second simulates one second.
 func (f *fake) second(now int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,8 +175,7 @@ func (f *fake) second(now int) {
 	}
 }
 
-// pass simulates some seconds, offset from the watcher's passes, so that the order is
-// deterministic.
+// pass simulates some seconds, offset from the watcher's passes.
 func (f *fake) pass(seconds int) {
 	time.Sleep(500 * time.Millisecond)
 	for now := range seconds {
@@ -200,7 +196,6 @@ func newLAMMPS(id string, late int) *job {
 	return &job{id: id, kind: "lammps", priority: 50, needs: lammps, seconds: 1195, late: late}
 }
 
-// bubble calls f with a store in a synctest bubble.
 func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "profiles")
@@ -211,7 +206,6 @@ func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
 	})
 }
 
-// log collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -240,8 +234,8 @@ func begin(t *testing.T, g Gate, s Store) (*lines, func()) {
 	return &told, func() { cancel(); <-done }
 }
 
-// The paper's LAMMPS jobs, whose late peaks collide: without profiles the second one fails;
-// with the profile of a first run it is paused in time, and both finish.
+// The paper's LAMMPS jobs, whose late peaks collide: without profiles the second one fails; with
+// the profile of a first run it is paused in time, and both finish.
 func TestWatcher_lammps(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		const memory = 12288
@@ -255,7 +249,6 @@ func TestWatcher_lammps(t *testing.T) {
 			}
 			return told
 		}
-		// Without profiles nothing can be planned.
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
 		run(a, b)
 		must.False(t, a.failed)
@@ -271,7 +264,6 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 1, told.count("a container is paused"))
 		must.Eq(t, 1, told.count("a container is resumed"))
 
-		// The one of higher priority goes first, whatever the order of arrival.
 		a, b = newLAMMPS("a", 0), newLAMMPS("b", 5)
 		b.priority = 80
 		run(a, b)
@@ -279,8 +271,7 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 1, a.pauses)
 		must.Eq(t, 0, b.pauses)
 
-		// Three of them, one at a time. A fourth would have to be parked: their base memory and
-		// one peak exceed the card.
+		// Three of them, one at a time. A fourth would have to be parked.
 		var jobs []*job
 		for i := range 3 {
 			jobs = append(jobs, newLAMMPS(fmt.Sprint("j", i), i))
@@ -297,8 +288,8 @@ func TestWatcher_lammps(t *testing.T) {
 	})
 }
 
-// A job that does not answer does not stop the others from being measured, and is spared for
-// longer and longer; that is logged once.
+// A job that does not answer does not keep others from being measured, and the back-off is logged
+// once.
 func TestWatcher_deaf(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		one := newLAMMPS("one", 0)
@@ -325,7 +316,6 @@ func TestWatcher_deaf(t *testing.T) {
 	})
 }
 
-// collide runs two jobs until a watcher has paused one, and returns its end.
 func collide(t *testing.T, s *profile.Store, w Store) (*fake, *lines, func()) {
 	t.Helper()
 	first := &fake{memory: 12288, jobs: []*job{newLAMMPS("one", 0)}}
@@ -369,7 +359,6 @@ func TestWatcher_ends(t *testing.T) {
 	})
 }
 
-// A pause that the gate has ended, because nothing else ran, is over.
 func TestWatcher_gateResumes(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		f, told, end := collide(t, s, s)
@@ -384,7 +373,6 @@ func TestWatcher_gateResumes(t *testing.T) {
 	})
 }
 
-// failing is a store whose disk is full for some time.
 type failing struct {
 	*profile.Store
 	mu  sync.Mutex
@@ -406,7 +394,6 @@ func (f *failing) Save(name string, v any) error {
 	return f.Store.Save(name, v)
 }
 
-// Without a working store nothing is paused.
 func TestWatcher_storeFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		full := &failing{Store: s}
@@ -423,8 +410,7 @@ func TestWatcher_storeFails(t *testing.T) {
 	})
 }
 
-// Measurements of a plugin that was killed are not lost, and its successor knows how long a job
-// has run.
+// Measurements survive a kill of the plugin, and its successor knows how long a job has run.
 func TestWatcher_killed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, dir string) {
 		a := newLAMMPS("a", 0)
@@ -459,7 +445,6 @@ func TestWatcher_killed(t *testing.T) {
 		must.False(t, ok, must.Sprint("nobody saw its beginning"))
 		must.Eq(t, 0, told.count("[WARN]")+told.count("[ERROR]"))
 
-		// Corrupt entries in the file do no harm.
 		must.NoError(t, next.Save(running, []saved{{ID: "x"}, {ID: "a", Kind: profile.Kind{Namespace: "md", Job: "lammps"}}}))
 		f = &fake{memory: 12288, jobs: []*job{newLAMMPS("a", 0)}}
 		f.second(0)
@@ -492,7 +477,6 @@ func TestWatcher_again(t *testing.T) {
 	})
 }
 
-// Without Plan jobs are measured all the same.
 func TestWatcher_measuresOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		for range 2 {
@@ -513,7 +497,6 @@ func TestWatcher_measuresOnly(t *testing.T) {
 	})
 }
 
-// Waiting, halted and parked containers are represented as such.
 func TestWatcher_snapshot(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		w := New(&fake{}, s, hclog.NewNullLogger(), Default())
@@ -542,7 +525,6 @@ func TestWatcher_snapshot(t *testing.T) {
 		must.Eq(t, 2, waits.HeldMiB)
 		must.Eq(t, 7, *waits.AheadMiB)
 
-		// With hard shares no container exceeds its share.
 		w.opts.Hard = true
 		stats[4].Usage[0].Limit = 4 * mib
 		must.Eq(t, 4, *w.snapshot(now, gate.CardStatus{Card: card, Free: 7 * mib}, stats).Jobs[2].AheadMiB)
