@@ -198,7 +198,7 @@ func (c Config) Validate() (*Settings, error) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)
 	}
 	if !filepath.IsAbs(c.Gate) || len(c.Gate) > maxSocketDir {
-		bad("gate: must be the absolute path of a directory, of at most %d bytes, for a socket lies in it, got %q", maxSocketDir, c.Gate)
+		bad("gate: must be the absolute path of a directory, of at most %d bytes, for the gate's socket, got %q", maxSocketDir, c.Gate)
 	}
 	if c.Reserve < 0 || c.Reserve > 1<<20 {
 		bad("reserve_mib: must be from 0 to 1048576, got %d", c.Reserve)

@@ -104,9 +104,9 @@ func Adapt(in AdaptInput) AdaptOutput {
 			continue
 		}
 		mine.Coefficients, mine.Property, mine.Step = clone(g.Coefficients), "", 0
-		mine.Rule, mine.Why = RuleProfiling, fmt.Sprintf("%d of %d profiles: only the count counts", in.Profiles, in.Params.Profiles)
+		mine.Rule, mine.Why = RuleProfiling, fmt.Sprintf("%d of %d profiles: only the number of jobs counts", in.Profiles, in.Params.Profiles)
 		if enough {
-			mine.Rule, mine.Why = RuleEnough, fmt.Sprintf("%d profiles are enough: each of its %d properties counts alike", in.Profiles, len(terms[i]))
+			mine.Rule, mine.Why = RuleEnough, fmt.Sprintf("%d profiles are enough: each of its %d properties has the same weight", in.Profiles, len(terms[i]))
 			if !g.Coefficients.none() {
 				mine.Coefficients.Scheme = Equal
 			}
@@ -171,7 +171,7 @@ func (p AdaptParams) move(g Group, terms []Term, measured map[string]Measured, l
 	to, found := explains(terms, is, should)
 	if !found {
 		mv.Rule = RuleUnexplained
-		mv.Why = fmt.Sprintf("%s: no property of its gives it %s than Set = %.4g, coefficients stay", figures, side(mv.Shortfall), is)
+		mv.Why = fmt.Sprintf("%s: none of its properties gives it %s than Set = %.4g, coefficients stay", figures, side(mv.Shortfall), is)
 		return mv
 	}
 	mv.Property = to.Property

@@ -74,7 +74,7 @@ func TestAdapt(t *testing.T) {
 		}(), 0, RuleShort, "a", 0.2, 0.1 / 0.25},
 		{"nothing was granted at all", window(Measured{Group: "g", Denied: 9}), 0, RuleShort, "b", 1, 0.1},
 		{"nothing was granted, nothing was asked", window(Measured{Group: "g"}), 0, RuleKeep, "", 0, 0},
-		{"too much, but nobody is short", window(full, idle), 1, RuleKeep, "", -0.5, 0},
+		{"too much, but no group is short", window(full, idle), 1, RuleKeep, "", -0.5, 0},
 		{"too much while another is short", window(short, idle), 1, RuleSurplus, "a", -0.5, 0.1},
 		{"too much, but the working set is kept", window(short, func() Measured { m := idle; m.MinimumMiB = 90; return m }()), 1, RuleSurplus, "a", -0.1, 0.1},
 		{"no more than the working set", window(short, func() Measured { m := idle; m.MinimumMiB = 100; return m }()), 1, RuleKeep, "", 0, 0},
@@ -115,7 +115,7 @@ func TestAdapt_profiles(t *testing.T) {
 	out := Adapt(in)
 	must.Eq(t, CountOnly, out.Coefficients.Scheme)
 	must.Eq(t, RuleProfiling, out.Groups[1].Rule)
-	must.Eq(t, "4 of 5 profiles: only the count counts", out.Groups[1].Why)
+	must.Eq(t, "4 of 5 profiles: only the number of jobs counts", out.Groups[1].Why)
 	must.True(t, out.Groups[1].Coefficients.none())
 
 	in.Profiles = 5
@@ -123,7 +123,7 @@ func TestAdapt_profiles(t *testing.T) {
 	out = Adapt(in)
 	must.Eq(t, Equal, out.Coefficients.Scheme)
 	must.Eq(t, RuleEnough, out.Groups[1].Rule)
-	must.Eq(t, "5 profiles are enough: each of its 4 properties counts alike", out.Groups[1].Why)
+	must.Eq(t, "5 profiles are enough: each of its 4 properties has the same weight", out.Groups[1].Why)
 	must.True(t, out.Groups[1].Coefficients.none(), must.Sprint("those of all count"))
 	must.Eq(t, Equal, out.Groups[2].Coefficients.Scheme)
 

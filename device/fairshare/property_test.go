@@ -139,12 +139,12 @@ func TestDecide_properties(t *testing.T) {
 		must.Eq(t, given, out.GivenMiB)
 		if used > budget {
 			must.Eq(t, used-budget, out.OverMiB)
-			must.Eq(t, used, given, must.Sprint("nobody gets more"))
+			must.Eq(t, used, given, must.Sprint("no container gets more"))
 		} else {
 			must.Zero(t, out.OverMiB)
 			must.LessEq(t, budget, given)
 			if in.Mode != Static && len(in.Containers) > 0 {
-				must.GreaterEq(t, min(budget, wanted), given, must.Sprint("nothing that somebody wants is left"))
+				must.GreaterEq(t, min(budget, wanted), given, must.Sprint("no wanted memory is left"))
 			}
 			if in.Mode != WholeCard && needed <= budget {
 				for i, c := range in.Containers {

@@ -43,14 +43,14 @@ var ErrNoCompiler = errors.New("gcc and make are needed to build the libraries")
 func Beside() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("looking for what lies beside this program: %w", err)
+		return "", fmt.Errorf("locating this program: %w", err)
 	}
 	dir := filepath.Dir(self)
 	switch _, err := os.Stat(filepath.Join(dir, "libebbtide-cuda.so")); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("looking for what lies beside this program: %w", err)
+		return "", fmt.Errorf("locating this program: %w", err)
 	}
 	return dir, nil
 }

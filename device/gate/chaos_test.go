@@ -165,7 +165,7 @@ func cmpErr(a, b error) error {
 // worker is a process with the preload library. The host's lock guards its fields.
 type worker struct {
 	*chaos
-	who     identify.Process
+	proc    identify.Process
 	cards   []wire.UUID
 	need    map[ledger.CardID]uint64
 	pinned  bool
@@ -186,7 +186,7 @@ type worker struct {
 func (h *chaos) worker(pid int, container string, need map[ledger.CardID]uint64) *worker {
 	w := &worker{
 		chaos: h, over: make(chan struct{}), need: need, held: make(map[ledger.CardID]uint64), more: make(map[ledger.CardID]uint64),
-		who:     identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
+		proc:    identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
 		changed: sync.NewCond(&h.mu),
 	}
 	for _, u := range []wire.UUID{uuid0, uuid1} {
@@ -211,7 +211,7 @@ func (w *worker) die() {
 			w.put(card, -int64(bytes+w.more[card]))
 		}
 	}
-	delete(w.workers, w.who.PID)
+	delete(w.workers, w.proc.PID)
 	close(w.over)
 	w.changed.Broadcast()
 }
@@ -224,7 +224,7 @@ func (w *worker) connect() {
 		g := w.chaos.gate
 		w.mu.Unlock()
 		if g != nil {
-			s := newSession(w.who, &life{over: w.over, closed: make(chan struct{})})
+			s := newSession(w.proc, &life{over: w.over, closed: make(chan struct{})})
 			if w.introduce(g, s) {
 				w.listen(g, s)
 			}
@@ -350,14 +350,14 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 			w.look() // a container may have become unparkable
 			w.mu.Lock()
 			if !w.gaveUp {
-				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.who.PID, bytes/mib, card, m)
+				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.proc.PID, bytes/mib, card, m)
 				logStats(w.T, g)
 			}
 			return false
 		}
 		if w.on[card]+bytes > 1000*mib && w.chaos.more { // the driver refuses it
 			if refused++; refused > 3 {
-				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.who.PID, bytes/mib, card, w.on[card]/mib)
+				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.proc.PID, bytes/mib, card, w.on[card]/mib)
 				return false
 			}
 			for _, m := range []wire.Message{{Type: wire.Return, Device: w.handles[card], Bytes: bytes}, {Type: wire.Full, Device: w.handles[card]}} {
@@ -417,7 +417,7 @@ func (w *worker) work(each time.Duration, steps int) {
 			return
 		}
 		if w.parked {
-			w.Errorf("%v: process %d runs while its memory is parked", time.Since(w.begun), w.who.PID)
+			w.Errorf("%v: process %d runs while its memory is parked", time.Since(w.begun), w.proc.PID)
 		}
 		m := wire.Message{Type: wire.Active}
 		for card := range w.held {

@@ -105,8 +105,8 @@ func (b *bench) process(pid int, container string) *testClient {
 
 func (b *bench) connect(pid int, container string) *testClient {
 	l := newLife()
-	who := identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
-	return &testClient{bench: b, s: newSession(who, l), life: l}
+	proc := identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
+	return &testClient{bench: b, s: newSession(proc, l), life: l}
 }
 
 func (t *testClient) hello() {
@@ -255,7 +255,7 @@ func TestGate_lease(t *testing.T) {
 		must.Eq(t, 44*mib, want(a, mib), must.Sprint("as far as the limit goes"))
 		must.Eq(t, 600*mib, a.process(3, "c").want(600*mib, 0).Bytes)
 		must.Eq(t, wire.Message{}, c.want(110*mib, time.Minute))
-		must.Eq(t, mib, want(c, mib), must.Sprint("no surplus while somebody waits"))
+		must.Eq(t, mib, want(c, mib), must.Sprint("no surplus while a request waits"))
 	})
 }
 
@@ -347,7 +347,7 @@ func TestGate_badMessages(t *testing.T) {
 		must.Error(t, b.connect(1, "a").send(wire.Message{Type: wire.Hello, Seq: 1, Arg: 2}))
 		first := b.process(1, "a")
 		liar := b.connect(2, "a")
-		liar.s.who.Container.Alloc = "another"
+		liar.s.proc.Container.Alloc = "another"
 		must.ErrorIs(t, liar.send(wire.Message{Type: wire.Hello, Seq: 1, Arg: 1}), identify.ErrContradiction)
 		must.NoError(t, first.send(wire.Message{Type: wire.Paused}))
 	})
@@ -506,7 +506,7 @@ func (s *shares) Leave(c identify.Container) {
 func TestGate_seats(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.connect(1, "a")
-		a.s.who.Container.Cards = []string{string(card0)}
+		a.s.proc.Container.Cards = []string{string(card0)}
 		a.hello()
 		must.Eq(t, wire.UnknownDevice, refusal(a.attach(uuid1)))
 		a.take(100 * mib)
@@ -580,13 +580,13 @@ func TestGate_stateCovers(t *testing.T) {
 
 // Whatever two clients send, the ledger is right and neither ends the other's session.
 func FuzzGate(f *testing.F) {
-	message := func(who byte, m wire.Message) []byte { return append([]byte{who}, m.Append(nil)...) }
+	message := func(proc byte, m wire.Message) []byte { return append([]byte{proc}, m.Append(nil)...) }
 	id, arg := uuid0.Words()
 	var story []byte
-	for who := range byte(2) {
-		story = append(story, message(who, wire.Message{Type: wire.Hello, Seq: 1, Arg: 1})...)
-		story = append(story, message(who, wire.Message{Type: wire.Attach, Seq: 2, ID: id, Arg: arg})...)
-		story = append(story, message(who, wire.Message{Type: wire.Request, Seq: 3, Device: 1, Bytes: 600 * mib, Arg: 1})...)
+	for proc := range byte(2) {
+		story = append(story, message(proc, wire.Message{Type: wire.Hello, Seq: 1, Arg: 1})...)
+		story = append(story, message(proc, wire.Message{Type: wire.Attach, Seq: 2, ID: id, Arg: arg})...)
+		story = append(story, message(proc, wire.Message{Type: wire.Request, Seq: 3, Device: 1, Bytes: 600 * mib, Arg: 1})...)
 	}
 	f.Add(story)
 	f.Add(append(story, message(0, wire.Message{Type: wire.Return, Device: 1, Bytes: mib})...))
@@ -600,10 +600,10 @@ func FuzzGate(f *testing.F) {
 		honest.take(100 * mib)
 		talkers := [2]*testClient{b.connect(1, "hostile"), b.connect(2, "hostile")}
 		for ; len(story) > wire.Size; story = story[1+wire.Size:] {
-			who := story[0] % 2
+			proc := story[0] % 2
 			m, err := wire.Decode(story[1 : 1+wire.Size])
-			if err != nil || talkers[who].send(m) != nil {
-				talkers[who] = b.connect(int(who)+1, "hostile")
+			if err != nil || talkers[proc].send(m) != nil {
+				talkers[proc] = b.connect(int(proc)+1, "hostile")
 			}
 			must.NoError(t, b.ledger.Check())
 			must.Eq(t, 100*mib, b.ledger.Container("honest", card0).LimitUsage())

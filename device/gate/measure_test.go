@@ -104,11 +104,11 @@ func TestMeasure_restore(t *testing.T) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(600 * mib)
 		b.mu.Lock()
-		who := b.containers["a"]
-		b.pause(time.Now(), who, pausePark)
-		who.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+		proc := b.containers["a"]
+		b.pause(time.Now(), proc, pausePark)
+		proc.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
 		s.free = 610 * mib // less than 600 and a fiftieth of the card
-		b.parkDone(time.Now(), who, nil)
+		b.parkDone(time.Now(), proc, nil)
 		b.answer(time.Now())
 		b.mu.Unlock()
 		synctest.Wait()
@@ -126,6 +126,6 @@ func TestMeasure_restore(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		must.Eq(t, []string{"restore [1]"}, moves.calls)
-		must.Nil(t, who.parking)
+		must.Nil(t, proc.parking)
 	})
 }

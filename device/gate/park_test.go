@@ -930,7 +930,7 @@ func (j *job) run(moves *fakeEvictor, steps int) (denied int) {
 			}
 		}
 	}()
-	pid := j.s.who.PID
+	pid := j.s.proc.PID
 	wait := func(ok func() bool) {
 		j.mu.Lock()
 		defer j.mu.Unlock()

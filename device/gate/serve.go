@@ -141,7 +141,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	defer end()
 	begun := time.Now()
 	var pace *rateLimiter
-	who, life, err := g.opts.Identify(conn, func(id string) error {
+	proc, life, err := g.opts.Identify(conn, func(id string) error {
 		known()
 		var free bool
 		if pace, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
@@ -158,9 +158,9 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 		}
 		return
 	}
-	id := who.Container.ID
+	id := proc.Container.ID
 
-	s := newSession(who, life)
+	s := newSession(proc, life)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -178,7 +178,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 		fault = nil // not a fault of the client
 	}
 	if fault != nil {
-		g.opts.Report(fmt.Errorf("cutting off process %d of container %s: %w", who.PID, id, fault))
+		g.opts.Report(fmt.Errorf("cutting off process %d of container %s: %w", proc.PID, id, fault))
 	}
 	g.disconnected(s, fault)
 }

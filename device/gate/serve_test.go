@@ -74,27 +74,27 @@ func (p *place) processes(conn *net.UnixConn, admit func(string) error) (identif
 	if err != nil {
 		return identify.Process{}, nil, err
 	}
-	who := identify.Process{PID: int(cred.Pid)}
-	if who.Start, err = (identify.Finder{}).Start(who.PID); err != nil {
-		return who, nil, err
+	proc := identify.Process{PID: int(cred.Pid)}
+	if proc.Start, err = (identify.Finder{}).Start(proc.PID); err != nil {
+		return proc, nil, err
 	}
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", who.PID))
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", proc.PID))
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if id, ok := strings.CutPrefix(string(entry), "GATE_TEST_CONTAINER="); ok {
-			who.Container = identify.Container{ID: id, Alloc: "alloc-" + id, Task: "train"}
+			proc.Container = identify.Container{ID: id, Alloc: "alloc-" + id, Task: "train"}
 		}
 	}
-	if err := admit(who.Container.ID); err != nil {
-		return who, nil, err
+	if err := admit(proc.Container.ID); err != nil {
+		return proc, nil, err
 	}
-	life, err := identify.Finder{}.Open(who.PID, who.Start)
+	life, err := identify.Finder{}.Open(proc.PID, proc.Start)
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
-	return who, life, nil
+	return proc, life, nil
 }
 
 type running struct {

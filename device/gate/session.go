@@ -24,7 +24,7 @@ var errSessionOver = errors.New("the session is over")
 // session is a connection of a process. The gate's lock guards all fields but out, done and
 // cutOnce.
 type session struct {
-	who      identify.Process
+	proc     identify.Process
 	life     Life     // nil once the process owns it
 	process  *process // nil before Hello
 	attached map[uint64]*attachment
@@ -41,9 +41,9 @@ type attachment struct {
 	reported bool // its earlier holdings are known
 }
 
-func newSession(who identify.Process, life Life) *session {
+func newSession(proc identify.Process, life Life) *session {
 	return &session{
-		who: who, life: life,
+		proc: proc, life: life,
 		attached: make(map[uint64]*attachment),
 		open:     make(map[uint64]bool),
 		out:      make(chan wire.Message, maxUnsent),
@@ -142,12 +142,12 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	}
 	if m.Arg != wire.Version {
 		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Arg: uint64(wire.BadVersion)})
-		return fmt.Errorf("process %d speaks version %d, the gate %d", s.who.PID, m.Arg, wire.Version)
+		return fmt.Errorf("process %d speaks version %d, the gate %d", s.proc.PID, m.Arg, wire.Version)
 	}
-	p, back := g.processes[ledger.ProcessID{PID: s.who.PID, Start: s.who.Start}], true
+	p, back := g.processes[ledger.ProcessID{PID: s.proc.PID, Start: s.proc.Start}], true
 	if p == nil {
 		var err error
-		if p, err = g.addProcess(now, s.who, s.life); err != nil {
+		if p, err = g.addProcess(now, s.proc, s.life); err != nil {
 			return err
 		}
 		s.life, back = nil, false
@@ -168,23 +168,23 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	return nil
 }
 
-func (g *Gate) addProcess(now time.Time, who identify.Process, life Life) (*process, error) {
-	id := ledger.ContainerID(who.Container.ID)
+func (g *Gate) addProcess(now time.Time, proc identify.Process, life Life) (*process, error) {
+	id := ledger.ContainerID(proc.Container.ID)
 	c := g.containers[id]
 	if c == nil {
 		c = &container{
-			Container: who.Container, id: id,
+			Container: proc.Container, id: id,
 			processes: make(map[ledger.ProcessID]*process),
 			shares:    make(map[ledger.CardID]uint64),
 			counts:    make(map[ledger.CardID]*Counts),
 			arrived:   now, placed: now, lastActive: now,
 		}
-	} else if c.Alloc != who.Container.Alloc || c.Task != who.Container.Task {
+	} else if c.Alloc != proc.Container.Alloc || c.Task != proc.Container.Task {
 		return nil, fmt.Errorf("%w: process %d of container %s claims task %q of allocation %s, its other processes %q of %s",
-			identify.ErrContradiction, who.PID, id, who.Container.Task, who.Container.Alloc, c.Task, c.Alloc)
+			identify.ErrContradiction, proc.PID, id, proc.Container.Task, proc.Container.Alloc, c.Task, c.Alloc)
 	}
 	p := &process{
-		id:        ledger.ProcessID{PID: who.PID, Start: who.Start},
+		id:        ledger.ProcessID{PID: proc.PID, Start: proc.Start},
 		container: c, life: life,
 		ceilings: make(map[ledger.CardID]uint64),
 	}
@@ -244,7 +244,7 @@ func (g *Gate) disconnected(s *session, fault error) {
 	now := g.lock()
 	defer g.unlock()
 	if fault != nil {
-		if c := g.containers[ledger.ContainerID(s.who.Container.ID)]; c != nil {
+		if c := g.containers[ledger.ContainerID(s.proc.Container.ID)]; c != nil {
 			c.faults++
 		}
 	}

@@ -64,7 +64,7 @@ func newTable(t *testing.T, c Card, change ...func(*gate.Options)) *table {
 	return b
 }
 
-// holder is a job that takes so many MiB and holds them until it is released.
+// holder starts a job that holds n MiB until it is released.
 func (b *table) holder(t *testing.T, container string, n int, asks bool) *Process {
 	t.Helper()
 	j := Job{Container: container, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(n * mib), "--hold-ms", "-1"}, Env: []string{"EBBTIDE_GATE_WAIT_MS=60000"}}
@@ -86,7 +86,6 @@ func (b *table) next(t *testing.T, p *Process, key string) {
 	must.NoError(t, err)
 }
 
-// eventually waits for something that the gate is to find out.
 func (b *table) eventually(t *testing.T, what string, is func() error) {
 	t.Helper()
 	for {
@@ -102,7 +101,7 @@ func (b *table) eventually(t *testing.T, what string, is func() error) {
 	}
 }
 
-// What the driver takes without a call is on the books.
+// What the driver takes without a call is in the ledger.
 func TestBooks_overhead(t *testing.T) {
 	b := newTable(t, Card{Lazy: 60 * mib})
 	p := b.holder(t, "lazy", 100, true)
@@ -116,8 +115,8 @@ func TestBooks_overhead(t *testing.T) {
 	})
 }
 
-// The driver takes whole blocks: what an allocation has beyond what was asked is on the books,
-// and a job that is granted what the card does not have gets no error.
+// The driver rounds allocations up: the excess is in the ledger, and a job that is granted what
+// the card does not have gets no error.
 func TestBooks_rounding(t *testing.T) {
 	b := newTable(t, Card{Block: 64 * mib})
 	p, err := b.Start(b.ctx, Job{
@@ -142,22 +141,22 @@ func TestBooks_rounding(t *testing.T) {
 	must.True(t, s.Parked)
 }
 
-// A process that does not ask holds memory of which no book knows. The driver then refuses
-// what was granted, and room is made before the program hears of it.
+// A process without the library holds memory unknown to the ledger. The driver then refuses what
+// was granted, and room is made before the program notices.
 func TestBooks_outside(t *testing.T) {
 	b := newTable(t, Card{})
 	neighbour := b.holder(t, "neighbour", 600, true)
 	b.next(t, neighbour, "step")
 	stranger := b.holder(t, "stranger", 200, false)
 	b.next(t, stranger, "step")
-	p := b.holder(t, "innocent", 300, true) // by the books 416 are free
+	p := b.holder(t, "innocent", 300, true) // by the ledger 416 are free
 	b.next(t, p, "step")
 	s, _ := b.gate.Of("neighbour")
 	must.True(t, s.Parked)
 }
 
-// A container for which the card has no room is not restored until it has, and other requests
-// are answered meanwhile.
+// A container is not restored before the card itself has room; other requests are answered
+// meanwhile.
 func TestBooks_return(t *testing.T) {
 	b := newTable(t, Card{})
 	parked := b.holder(t, "parked", 600, true)
@@ -168,7 +167,7 @@ func TestBooks_return(t *testing.T) {
 	stranger := b.holder(t, "stranger", 380, false)
 	b.next(t, stranger, "step")
 	big.Release()
-	must.NoError(t, big.Wait()) // by the books there is room for what is parked
+	must.NoError(t, big.Wait()) // by the ledger there is room for what is parked
 	small := b.holder(t, "small", 36, true)
 	begun := time.Now()
 	b.next(t, small, "step")
@@ -189,7 +188,7 @@ func TestBooks_return(t *testing.T) {
 	must.Zero(t, parked.Exit())
 }
 
-// A container that cannot be parked gets no more than its share: it would keep the card.
+// A container that cannot be parked gets no more than its share.
 func TestBooks_pinned(t *testing.T) {
 	for name, j := range map[string]Job{
 		"managed memory": {Args: []string{"--alloc", "managed"}},

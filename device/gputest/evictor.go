@@ -19,17 +19,17 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// Helper makes a program that uses Evictor the helper that calls CUDA, if its arguments say so:
-// it is to be called first in main, or in TestMain. It does not return then.
+// Helper makes the program the helper that calls CUDA, if its arguments say so, and then does not
+// return. A program that uses Evictor calls it first in main or TestMain.
 func Helper(args []string) {
 	if len(args) == 3 && args[1] == driver.Argument {
 		os.Exit(libcuda.Helper(args[2]))
 	}
 }
 
-// Evictor parks the rig's processes, as the plugin does. uuid is the real card's, and version
-// that of its driver. This program starts itself as the helper: see Helper. The error wraps
-// driver.ErrUnsupported where processes cannot be parked. closing must be called.
+// Evictor parks processes as the plugin does. uuid and version are the real card's and its
+// driver's. The error wraps driver.ErrUnsupported where processes cannot be parked. The caller
+// calls closing.
 func (h *Harness) Evictor(ctx context.Context, uuid, version string) (e gate.Evictor, closing func(), err error) {
 	card, err := h.uuid(uuid)
 	if err != nil {
@@ -42,7 +42,7 @@ func (h *Harness) Evictor(ctx context.Context, uuid, version string) (e gate.Evi
 	client := driver.New(o)
 	if err := client.Check(ctx); err != nil {
 		client.Close()
-		return nil, nil, fmt.Errorf("starting what parks processes: %w", err)
+		return nil, nil, fmt.Errorf("starting the helper that calls CUDA: %w", err)
 	}
 	held, free := checkpoint.Meter(h.Measure)
 	return checkpoint.New(checkpoint.Options{

@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
-// shell runs a script as a job without a card.
 func shell(t *testing.T, ctx context.Context, script string) *Process {
 	t.Helper()
 	p, err := Fake(t.TempDir(), t.TempDir(), Card{}).Start(ctx, Job{Container: "c", Program: "/bin/sh", Args: []string{"-c", script}})
@@ -52,7 +51,7 @@ func TestProcess(t *testing.T) {
 
 	p = shell(t, ctx, `echo '{"a": 1}'; echo '{"b": 2}'; echo '{"error": "no"}'; exit 2`)
 	for _, want := range []Line{{"a": 1.0}, {"b": 2.0}} {
-		l, err := p.Next(ctx, "") // whatever it is
+		l, err := p.Next(ctx, "")
 		must.NoError(t, err)
 		must.Eq(t, want, l)
 	}
@@ -60,7 +59,6 @@ func TestProcess(t *testing.T) {
 	must.ErrorContains(t, err, "error:no")
 }
 
-// What runs ends with its context.
 func TestProcess_interrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := shell(t, ctx, "exec sleep 600")

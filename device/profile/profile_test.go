@@ -190,7 +190,7 @@ func TestAhead_properties(t *testing.T) {
 		f := p.Ahead(at, held, horizon)
 		must.GreaterEq(t, held, f.Bytes)
 		must.LessEq(t, max(held, peak), f.Bytes)
-		must.GreaterEq(t, f.Bytes, p.Ahead(at, held, horizon+time.Minute).Bytes, must.Sprint("who looks further sees no less"))
+		must.GreaterEq(t, f.Bytes, p.Ahead(at, held, horizon+time.Minute).Bytes, must.Sprint("a longer horizon expects no less"))
 
 		second := rapid.IntRange(0, len(levels)-1).Draw(t, "second")
 		part := int(float64(second) / p.envelope().width)

@@ -24,14 +24,14 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// reserve is reserve_mib's default.
+// reserve is the default of reserve_mib.
 const reserve = 512 * mib
 
-// physical is what the plugin's gate has of the card.
+// physical returns the card's memory as the plugin's gate has it.
 func physical() uint64 { return site.card.Memory - site.card.Reserved }
 
-// The gate divides no more than CUDA has, but for what it keeps in reserve; and its books have all
-// that processes have on the card.
+// The gate divides no more than CUDA has, less the reserve, and its ledger has all that processes
+// have on the card.
 func TestBooks(t *testing.T) {
 	ctx := within(t, time.Minute)
 	p := start(t, ctx, gputest.Job{Args: []string{"--mode", "sizes"}})
@@ -55,7 +55,7 @@ func TestBooks(t *testing.T) {
 		}})
 		next(t, ctx, all[kind], "code")
 	}
-	// What this one launches is loaded then: no call asks for it.
+	// What this one launches is loaded then, without a call.
 	all["launches"] = start(t, ctx, gputest.Job{Container: "launches", Gate: g, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(256 * mib), "--count", "1", "--hold-ms", "-1"}})
 	next(t, ctx, all["launches"], "round")
 	card := onCard(t, ctx, before, slices.Collect(maps.Values(all))...)
@@ -84,7 +84,7 @@ func TestBooks(t *testing.T) {
 	}
 }
 
-// Whatever cuGetProcAddress returns for a name that is hooked is the library's.
+// What cuGetProcAddress returns for a hooked name is the library's.
 func TestAddresses(t *testing.T) {
 	ctx := within(t, time.Minute)
 	look := func(g *gputest.Gate) (all []gputest.Line) {
@@ -126,7 +126,7 @@ func TestAddresses(t *testing.T) {
 	must.Positive(t, n)
 }
 
-// cublas is the path of a cuBLAS, the toolkit's or python3's, or says why there is none.
+// cublas returns the path of a cuBLAS, the toolkit's or python3's, or why there is none.
 func cublas(t *testing.T, ctx context.Context) (path, why string) {
 	t.Helper()
 	if site.IsFake() {
@@ -146,7 +146,6 @@ func cublas(t *testing.T, ctx context.Context) (path, why string) {
 	return "", "there is no libcublas.so here"
 }
 
-// How large a context is, and a handle of cuBLAS.
 func TestSizes(t *testing.T) {
 	ctx := within(t, time.Minute)
 	run := func(args ...string) map[string]float64 {
@@ -187,8 +186,8 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// What allocations take of the card, of each kind: no less than was asked for, but for what the
-// context had to spare, and it comes back, but for what the driver keeps once.
+// What allocations take of the card, of each kind: no less than requested, but for what the
+// context had to spare, and it comes back, but for what the driver keeps.
 func TestRounding(t *testing.T) {
 	const spare, kept = 4 * mib, 64 * mib
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
@@ -213,7 +212,6 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// eventually waits for something that the gate is to find out.
 func eventually(t *testing.T, ctx context.Context, what string, is func() error) {
 	t.Helper()
 	for {

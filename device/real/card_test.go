@@ -20,7 +20,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// The card as the plugin tells Nomad of it.
 func TestFingerprint(t *testing.T) {
 	c := site.card
 	must.StrHasPrefix(t, "GPU-", c.UUID)
@@ -47,8 +46,7 @@ func TestPlugin(t *testing.T) {
 	must.StrHasPrefix(t, "ebbtide-gpu ", string(out))
 }
 
-// However a program finds the driver, its memory is on the gate's books, and the limit is what it
-// sees.
+// However a program finds the driver, its memory is in the gate's ledger, and it sees the limit.
 func TestResolve(t *testing.T) {
 	const limit, piece, pieces = 3 * gib, 16 * mib, 4
 	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
@@ -110,7 +108,7 @@ func TestThreads(t *testing.T) {
 	must.NoError(t, p.Wait())
 }
 
-// During a pause nothing of a job moves, and afterwards it goes on as if nothing had been.
+// During a pause a job does nothing, and afterwards it continues.
 func TestPause(t *testing.T) {
 	ctx := within(t, time.Minute)
 	g := open(t, budget, 4*gib)
@@ -123,7 +121,7 @@ func TestPause(t *testing.T) {
 		begun := time.Now()
 		must.NoError(t, g.Pause(ctx, "paused", "a test"))
 		took = append(took, time.Since(begun).Seconds()*1000)
-		// At most the line of a round that was done is on its way.
+		// At most the line of a finished round is on its way.
 		time.Sleep(100 * time.Millisecond)
 		p.Forget()
 		still, cancel := context.WithTimeout(ctx, 300*time.Millisecond)

@@ -29,12 +29,11 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// budget is how much of the card the tests use, and least what must be free.
+	// budget is how much of the card the tests use, least what must be free.
 	budget = 8 * gib
 	least  = 9 * gib
 )
 
-// site is where the tests run.
 var site struct {
 	*gputest.Harness
 	library *nvml.Library
@@ -42,8 +41,8 @@ var site struct {
 	before  nvml.Usage // of the card
 }
 
-// TestMain prepares the card. EBBTIDE_TEST_GPU says which: "real" is this machine's first NVIDIA
-// card; without it a fake one is made. What is found goes to the file that report.Variable names.
+// TestMain prepares the card: with EBBTIDE_TEST_GPU=real this machine's first NVIDIA card, else a
+// fake one. Results go to the file that report.Variable names.
 func TestMain(m *testing.M) {
 	gputest.Helper(os.Args)
 	flag.Parse()
@@ -76,8 +75,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// found returns the folder that has the library, the workload and, where the card is fake, its
-// driver. They are built in tmp unless they lie beside this program.
+// found returns the folder with the library, the workload and, for a fake card, its driver: this
+// program's, or tmp, into which they are built.
 func found(tmp string, real bool) (dir string, err error) {
 	dir, err = fake.Beside()
 	switch {
@@ -92,7 +91,7 @@ func found(tmp string, real bool) (dir string, err error) {
 	return dir, gputest.Build(dir)
 }
 
-// prepare makes the site. It says why the tests cannot run here, if so.
+// prepare makes the site, or returns why the tests cannot run here.
 func prepare(tmp string) (skip string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -161,8 +160,8 @@ func prepare(tmp string) (skip string, err error) {
 	}})
 }
 
-// contextOf measures what a context takes, in bytes: what a process with one has beyond the memory
-// that it has asked for.
+// contextOf measures what a context takes, in bytes: what a process with one has beyond what it
+// allocated.
 func contextOf(ctx context.Context, r *gputest.Harness) (uint64, error) {
 	const asked = 64 * mib
 	before, err := r.Usage(ctx)
@@ -190,7 +189,7 @@ func contextOf(ctx context.Context, r *gputest.Harness) (uint64, error) {
 	return held - asked, nil
 }
 
-// tell puts what was found into the report, if one is wanted.
+// tell appends to the report, if one is wanted.
 func tell(l report.Line) error {
 	path := os.Getenv(report.Variable)
 	if path == "" {
@@ -199,7 +198,6 @@ func tell(l report.Line) error {
 	return report.Append(path, l)
 }
 
-// record puts a figure into the report.
 func record(t *testing.T, f report.Figure) {
 	t.Helper()
 	f.Test, _, _ = strings.Cut(t.Name(), "/")
@@ -209,7 +207,6 @@ func record(t *testing.T, f report.Figure) {
 
 func inMiB(bytes uint64) float64 { return float64(bytes) / mib }
 
-// within is a context for all that a test waits for.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -231,7 +228,6 @@ func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *gpu
 	return g
 }
 
-// start starts a job, which does not outlive the test.
 func start(t *testing.T, ctx context.Context, j gputest.Job) *gputest.Process {
 	t.Helper()
 	p, err := site.Start(ctx, j)
@@ -243,7 +239,6 @@ func start(t *testing.T, ctx context.Context, j gputest.Job) *gputest.Process {
 	return p
 }
 
-// next is the next line with the key.
 func next(t *testing.T, ctx context.Context, p *gputest.Process, key string) gputest.Line {
 	t.Helper()
 	l, err := p.Next(ctx, key)
@@ -251,7 +246,7 @@ func next(t *testing.T, ctx context.Context, p *gputest.Process, key string) gpu
 	return l
 }
 
-// held is what the gate's books say that a container has.
+// held returns what a container has by the gate's ledger.
 func held(t *testing.T, g *gputest.Gate, container string) uint64 {
 	t.Helper()
 	s, ok := g.Of(container)
@@ -260,8 +255,8 @@ func held(t *testing.T, g *gputest.Gate, container string) uint64 {
 	return s.Usage[0].Held.LimitUsage()
 }
 
-// onCard is what NVML says that processes have, in bytes: each by its pid, or where NVML knows none
-// of them so, by what the card has more than before.
+// onCard returns what processes have by NVML, in bytes: by pid or, where NVML does not know the
+// pids, by the growth of the card's usage.
 func onCard(t *testing.T, ctx context.Context, before gputest.Usage, processes ...*gputest.Process) uint64 {
 	t.Helper()
 	u, err := site.Usage(ctx)

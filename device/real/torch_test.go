@@ -21,7 +21,7 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]$`)
 
-// python is the interpreter that has PyTorch with CUDA; the test is skipped without.
+// python returns the interpreter that has PyTorch with CUDA, or skips the test.
 func python(t *testing.T) string {
 	t.Helper()
 	if site.IsFake() {
@@ -38,8 +38,8 @@ func python(t *testing.T) string {
 	return path
 }
 
-// Two trainings at a time, each within its limit; what they see, what they are refused, what they
-// learn, and what it costs them.
+// Two trainings at a time, each within its limit: what they see, are refused, learn, and what it
+// costs them.
 func TestPyTorch(t *testing.T) {
 	path := python(t)
 	const limit = 3 * gib

@@ -214,7 +214,7 @@ func TestShares_adapts(t *testing.T) {
 		window := func() { time.Sleep(10*time.Minute + time.Millisecond); synctest.Wait() }
 		end := begin()
 		window()
-		must.Eq(t, "", told.take(), must.Sprint("nobody was there"))
+		must.Eq(t, "", told.take(), must.Sprint("there was no container"))
 
 		for _, c := range []identify.Container{of("a", "ann", "big", nil), of("b", "bob", "small", nil), of("c", "bob", "small", nil)} {
 			g.limits[ledger.ContainerID(c.ID)] = join(t, s, c) * mib
@@ -225,7 +225,7 @@ func TestShares_adapts(t *testing.T) {
 		must.Eq(t, 400, g.limit("a"), must.Sprint("4 of 5 have been measured"))
 		p.measured("third", "eve", 100, 50, 100, 1)
 		window()
-		must.StrContains(t, told.take(), "5 profiles are enough: each of its 3 properties counts alike")
+		must.StrContains(t, told.take(), "5 profiles are enough: each of its 3 properties has the same weight")
 		before := g.limit("a")
 		must.Greater(t, 400, before, must.Sprint("it needs more by what was measured"))
 		in := s.snapshot(card)

@@ -86,7 +86,7 @@ type Finder struct {
 func (f Finder) Identify(conn *net.UnixConn, admit func(id string) error) (Process, *Handle, error) {
 	cred, handle, err := open(conn)
 	if err != nil {
-		return Process{}, nil, fmt.Errorf("asking the kernel for the peer: %w", err)
+		return Process{}, nil, fmt.Errorf("reading the peer's credentials: %w", err)
 	}
 	p, err := f.process(int(cred.Pid), admit)
 	// While the handle's process lives its pid is not reused.

@@ -189,14 +189,14 @@ func TestDecide_properties(t *testing.T) {
 				}
 			}
 			if d.Pause {
-				must.True(t, j.rise() > 0, must.Sprint("nobody is paused who asks for nothing"))
+				must.True(t, j.rise() > 0, must.Sprint("a job without a rise is paused"))
 				must.True(t, j.PausedS != nil || !j.Fixed && !j.Halted)
 			}
 			if j.PausedS != nil && *j.PausedS >= in.Params.MaxPauseS {
 				must.False(t, d.Pause, must.Sprint("every pause ends"))
 			}
 		}
-		must.True(t, could == 0 || runs > 0, must.Sprint("somebody runs"))
+		must.True(t, could == 0 || runs > 0, must.Sprint("no job runs"))
 
 		turned := in
 		turned.Jobs = slices.Clone(in.Jobs)
@@ -235,7 +235,7 @@ func TestDecide_neverOver(t *testing.T) {
 		again := Decide(in)
 		for i, d := range again.Jobs {
 			if rule := out.Jobs[i].Rule; d.Pause && rule != RuleFirst {
-				must.True(t, out.Jobs[i].Pause, must.Sprint("nobody who goes on is paused at once"))
+				must.True(t, out.Jobs[i].Pause, must.Sprint("an admitted job is paused at once"))
 			}
 		}
 	})
@@ -270,7 +270,7 @@ func TestDecide_everybodyEnds(t *testing.T) {
 			jobs = append(jobs, w)
 		}
 		for now := 0; len(jobs) > 0; now++ {
-			must.True(t, now < 5000, must.Sprint("somebody waits without end"))
+			must.True(t, now < 5000, must.Sprint("a job waits for ever"))
 			in := Input{MemoryMiB: memory, Params: params}
 			held := 0
 			for i, w := range jobs {

@@ -439,10 +439,10 @@ func TestWatcher_killed(t *testing.T) {
 		must.Eq(t, 8300*mib, p.Runs[0].Peak())
 		p, ok = next.Profile(profile.Kind{Namespace: "md", Job: "gone"})
 		must.True(t, ok)
-		must.False(t, p.Runs[0].Whole, must.Sprint("nobody saw its end"))
+		must.False(t, p.Runs[0].Whole, must.Sprint("its end was not observed"))
 		must.Eq(t, 77*mib, p.Runs[0].Peak())
 		_, ok = next.Profile(profile.Kind{Namespace: "md", Job: "late"})
-		must.False(t, ok, must.Sprint("nobody saw its beginning"))
+		must.False(t, ok, must.Sprint("its start was not observed"))
 		must.Eq(t, 0, told.count("[WARN]")+told.count("[ERROR]"))
 
 		must.NoError(t, next.Save(running, []saved{{ID: "x"}, {ID: "a", Kind: profile.Kind{Namespace: "md", Job: "lammps"}}}))
