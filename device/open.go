@@ -145,7 +145,6 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	return s, nil
 }
 
-// card returns a gate.Card, without the driver's own memory.
 func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error) {
 	uuid, err := wire.ParseUUID(c.UUID)
 	if err != nil {

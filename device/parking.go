@@ -14,7 +14,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// helperWithin is how long the helper may take to load CUDA.
 const helperWithin = 2 * time.Minute
 
 var errParkingOff = errors.New("it is switched off (parking)")

@@ -237,7 +237,6 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	return groups
 }
 
-// logOnce logs a message about the cards, unless it was the last one.
 func (p *Plugin) logOnce(level hclog.Level, what string) {
 	if p.lastMessage != what {
 		p.lastMessage = what
@@ -365,7 +364,6 @@ func (p *Plugin) neverListed() bool {
 	return p.settings != nil && len(p.known) == 0
 }
 
-// addNodes adds the device nodes of the cards, and those common to all.
 func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 	paths := []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 	for _, uuid := range uuids {

@@ -118,7 +118,6 @@ func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
 	return func(c *config.Config) { c.Preload, c.Gate = lib, at }, lib, at
 }
 
-// settled returns the groups once the gate has opened or failed.
 func (p *Plugin) settled(t *testing.T) []*nomad.DeviceGroup {
 	t.Helper()
 	p.groups()

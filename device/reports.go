@@ -115,7 +115,6 @@ func (p *Plugin) writeReports(last, now map[string]handoff.Report) {
 	}
 }
 
-// newReport returns a container's report, given the processes on the cards and the last report.
 func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last handoff.Report) handoff.Report {
 	r := handoff.Report{
 		State: handoff.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),

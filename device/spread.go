@@ -75,7 +75,6 @@ func (s *seats) read(dir string) (changed bool, err error) {
 	return !maps.Equal(before, s.taken()), nil
 }
 
-// taken returns the seats that containers have.
 func (s *seats) taken() map[string]bool {
 	taken := maps.Clone(s.reserved)
 	for _, ids := range s.tasks {
@@ -88,7 +87,6 @@ func (s *seats) taken() map[string]bool {
 
 const seatsInterval = time.Second
 
-// seatsChange reads the tasks, and reports whether Nomad must be notified.
 func (p *Plugin) seatsChange() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -159,7 +159,6 @@ func (m *machine) states() string {
 	return strings.Join(out, " ")
 }
 
-// said returns the calls since the last time.
 func (m *machine) said() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -55,14 +55,12 @@ func (r *records) forget(id ledger.ProcessID) {
 	delete(r.held, id)
 }
 
-// sweep removes the processes that have exited.
 func (r *records) sweep(alive func(ledger.ProcessID) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.held, func(id ledger.ProcessID, _ footprint) bool { return !alive(id) })
 }
 
-// footprints reads what processes hold now.
 func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footprint, error) {
 	all := make(map[ledger.ProcessID]footprint)
 	for _, id := range ids {

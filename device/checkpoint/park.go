@@ -36,7 +36,6 @@ func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[l
 	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
 }
 
-// onCards returns the processes that hold something to park, and which of them are not locked.
 func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) (on, running []ledger.ProcessID, err error) {
 	for _, id := range processes {
 		switch s, err := e.state(ctx, id); {

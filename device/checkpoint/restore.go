@@ -61,7 +61,6 @@ func (e *Evictor) newAttempt() *attempt {
 	return &attempt{Evictor: e, tries: minTries, until: time.Now().Add(e.opts.Undo)}
 }
 
-// retry sleeps, and reports whether to try again.
 func (a *attempt) retry() bool {
 	a.tries--
 	if a.tries <= 0 && time.Now().After(a.until) {

@@ -115,7 +115,6 @@ func Adapt(in AdaptInput) AdaptOutput {
 	return out
 }
 
-// countOnly reports whether only the number of jobs counts for the group.
 func countOnly(g Group, all Coefficients) bool {
 	return g.Coefficients.Scheme == CountOnly || g.Coefficients.none() && all.Scheme == CountOnly
 }
@@ -131,7 +130,6 @@ func (p AdaptParams) short(m Measured, jobs int) float64 {
 	return min(max(short, float64(m.Denied)/float64(jobs)), 1)
 }
 
-// slow returns the jobs' slowdown, as a fraction of their baseline.
 func (m Measured) slow() float64 {
 	if m.DurationS == nil || m.BaselineS == nil {
 		return 0
@@ -186,7 +184,6 @@ func (p AdaptParams) move(g Group, terms []Term, measured map[string]Measured, l
 	return mv
 }
 
-// explains returns the property that best explains why Set should have been different.
 func explains(terms []Term, is, should float64) (Term, bool) {
 	side := slices.DeleteFunc(slices.Clone(terms), func(t Term) bool {
 		if should > is {

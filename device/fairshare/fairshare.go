@@ -280,7 +280,6 @@ func (c *card) computeClaims() {
 	}
 }
 
-// wants returns the most a container can get, in MiB.
 func (c *card) wants(x Container) int {
 	switch {
 	case c.in.Mode == WholeCard && x.ID != c.holder:
@@ -326,7 +325,6 @@ func (c *card) output() Output {
 	return out
 }
 
-// groupMemory returns what the groups get in an input without containers, in MiB.
 func (c *card) groupMemory() map[string]int {
 	memory := make(map[string]int, len(c.groups))
 	if len(c.containers) > 0 || c.in.Mode == WholeCard {

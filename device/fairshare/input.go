@@ -151,7 +151,6 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// validateGroups returns the groups' IDs.
 func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficients) map[string]bool {
 	type value struct{ property, value string }
 	ids, known := fields.IDs{List: "groups"}, make(map[string]bool, len(groups))

@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// groups draws a job window in which some groups lack some properties.
 func groups() *rapid.Generator[[]Group] {
 	return rapid.Custom(func(t *rapid.T) []Group {
 		ranks := make(map[Property]int) // by value, whatever the property

@@ -162,7 +162,6 @@ func cmpErr(a, b error) error {
 	return b
 }
 
-// worker is a process with the preload library. The host's lock guards its fields.
 type worker struct {
 	*chaos
 	proc    identify.Process

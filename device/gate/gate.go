@@ -206,7 +206,6 @@ type Gate struct {
 	connections connLimiter
 }
 
-// container is a container with a live process.
 type container struct {
 	identify.Container
 	id           ledger.ContainerID
@@ -231,7 +230,6 @@ type container struct {
 	faults       int
 }
 
-// process has said hello and is alive.
 type process struct {
 	id        ledger.ProcessID
 	container *container
@@ -241,7 +239,6 @@ type process struct {
 	ceilings  map[ledger.CardID]uint64
 }
 
-// pending is an unanswered request.
 type pending struct {
 	session *session
 	seq     uint64
@@ -341,7 +338,6 @@ func (g *Gate) Close() {
 	}
 }
 
-// lock locks mu and returns the time.
 func (g *Gate) lock() time.Time {
 	g.mu.Lock()
 	return time.Now()
@@ -426,7 +422,6 @@ func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
 	return nil
 }
 
-// share returns how many bytes of a card a container is told it may hold.
 func (g *Gate) share(c *container, card ledger.CardID) uint64 {
 	most := g.ledger.Limit(c.id, card)
 	if share, set := c.shares[card]; set {
@@ -446,7 +441,6 @@ func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// view is the queue's view of the gate at one moment.
 type view struct {
 	*Gate
 	now time.Time
@@ -567,7 +561,6 @@ const (
 	restFactor = 4
 )
 
-// recall asks all holders of a card's memory to return unused grants.
 func (g *Gate) recall(now time.Time, card ledger.CardID) {
 	if now.Sub(g.lastRecall[card]) < recallEvery {
 		return
@@ -580,10 +573,8 @@ func (g *Gate) recall(now time.Time, card ledger.CardID) {
 	}
 }
 
-// recallEvery is the minimum interval between two recalls.
 const recallEvery = time.Second
 
-// victimInterval is how often a victim is sought for a waiting request.
 const victimInterval = 250 * time.Millisecond
 
 // grant grants a request, rounded up to a lease if it accepts one.

@@ -86,7 +86,6 @@ func on(t *testing.T, o Options, f func(b *bench)) {
 	})
 }
 
-// testClient is a session whose client is the test.
 type testClient struct {
 	*bench
 	s       *session
@@ -168,7 +167,6 @@ func (t *testClient) giveBack(bytes uint64) {
 	must.NoError(t, t.send(wire.Message{Type: wire.Return, Device: 1, Bytes: bytes}))
 }
 
-// refusal returns the reason of a refusal, or 0.
 func refusal(m wire.Message) wire.Reason {
 	if m.Type != wire.Refused {
 		return 0

@@ -19,7 +19,6 @@ type Measured struct {
 }
 
 const (
-	// measureEvery is how often the ledger is compared with the cards.
 	measureEvery  = time.Second
 	minMeasureGap = 50 * time.Millisecond
 	// maxAssumed bounds how long room is kept for memory that may be on a card that cannot be
@@ -147,7 +146,6 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	return m, nil
 }
 
-// markSuspect stops grants on cards until they have been measured.
 func (g *Gate) markSuspect(cards ...ledger.CardID) {
 	if g.opts.Measure == nil {
 		return
@@ -182,7 +180,6 @@ type assumption struct {
 	until time.Time
 }
 
-// assume counts bytes of a card as outside, besides those measured.
 func (g *Gate) assume(card ledger.CardID, bytes uint64) {
 	outside := g.ledger.Outside(card)
 	outside -= min(outside, g.assumed[card].bytes)

@@ -19,8 +19,7 @@ import (
 const (
 	// pauseWithin is how long a victim may take to stop: a kernel may be running.
 	pauseWithin = 10 * time.Second
-	// parkWithin bounds one park or restore.
-	parkWithin = 10 * time.Minute
+	parkWithin  = 10 * time.Minute
 	// retryPark is how long a container is spared after a failed park; retryParkSoon, after one
 	// that failed because its holdings were unknown.
 	retryPark, retryParkSoon = 30 * time.Second, 250 * time.Millisecond
@@ -66,7 +65,6 @@ func (g *Gate) canPark() bool { return g.opts.Evictor != nil && !g.opts.RestoreO
 
 var errUnreported = errors.New("a process has not reported yet what it holds")
 
-// makeRoom starts parking a victim for a request, if there is one.
 func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	asks := g.containers[r.Container]
 	d := queue.Demand{Request: r}
@@ -177,7 +175,6 @@ func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	return out
 }
 
-// stillParking reports whether a is the current parking of a container that still exists.
 func (g *Gate) stillParking(c *container, a *parking) bool {
 	return g.containers[c.id] == c && c.parking == a
 }
@@ -349,7 +346,6 @@ func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 	return ledger.ProcessID{}
 }
 
-// markActive records that a container submits work, or wants to.
 func (g *Gate) markActive(now time.Time, c *container) {
 	c.lastActive = now
 	g.endLazy(now, c, c.parking)
@@ -376,7 +372,6 @@ func (g *Gate) dequeueRestore(c *container) bool {
 	return some
 }
 
-// setOverhead sets the total overhead of a container's processes.
 func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
 	for id := range c.processes {
 		if err := g.ledger.SetOverhead(id, card, bytes); err != nil {
@@ -386,7 +381,6 @@ func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// admitRestore reserves the memory of one card for a restore.
 func (g *Gate) admitRestore(now time.Time, r queue.Request) {
 	c := g.containers[r.Container]
 	for _, p := range c.processes {

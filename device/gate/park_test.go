@@ -23,7 +23,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// fakeEvictor is an evictor that records its calls.
 type fakeEvictor struct {
 	takes         time.Duration
 	park, restore func() error // results, if not nil
@@ -85,7 +84,6 @@ func (g *fakeEvictor) has(pid int) bool {
 	return g.parked[pid]
 }
 
-// stop answers a pause.
 func (t *testClient) stop() {
 	t.Helper()
 	synctest.Wait()
@@ -891,7 +889,6 @@ func TestPark_closed(t *testing.T) {
 	})
 }
 
-// job takes its memory in steps, computes, and exits.
 type job struct {
 	*testClient
 	need, step uint64

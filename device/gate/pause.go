@@ -128,8 +128,6 @@ func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	return some
 }
 
-// pauseProcess pauses one process of a paused container. If it is disconnected, its answer is
-// awaited.
 func (g *Gate) pauseProcess(p *process) {
 	pause := p.container.pause
 	if len(pause.await) == 0 {

@@ -183,7 +183,6 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	g.disconnected(s, fault)
 }
 
-// read handles a client's messages, within its container's rate. The error is never nil.
 func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
 		return err

@@ -218,7 +218,6 @@ func (g *Gate) processEnded(p *process) {
 	g.answer(now)
 }
 
-// removeProcess removes a process, and its container with the last one.
 func (g *Gate) removeProcess(p *process) {
 	if g.processes[p.id] != p {
 		return
@@ -335,7 +334,6 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	return nil
 }
 
-// handle returns the handle of a card, or 0.
 func (g *Gate) handle(card ledger.CardID) uint64 {
 	for i, id := range g.cards {
 		if id == card {
@@ -360,7 +358,6 @@ func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	return nil
 }
 
-// recordHeld records how many bytes a process held before its session.
 func (g *Gate) recordHeld(s *session, a *attachment, bytes uint64) error {
 	a.reported = true
 	if err := g.ledger.Hold(s.process.id, a.card, bytes); err != nil {

@@ -38,7 +38,6 @@ type Gate struct {
 	reports []error
 }
 
-// uuid parses the UUID of a real card, or returns the fake's.
 func (h *Harness) uuid(text string) (wire.UUID, error) {
 	if h.fake {
 		text = "GPU-ebb71de0-fa4e-4000-8000-000000000001"

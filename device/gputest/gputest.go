@@ -139,7 +139,6 @@ type Process struct {
 	err   error
 }
 
-// unread bounds the lines that were not read.
 const unread = 4096
 
 // Start starts a job, which is killed when ctx ends. The caller calls Wait.

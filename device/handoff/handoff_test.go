@@ -75,7 +75,6 @@ func TestEnvironment(t *testing.T) {
 	must.MapEmpty(t, s.Environment(map[string]string{"LD_PRELOAD": "/x.so"}))
 }
 
-// object writes the beginning of an ELF file.
 func object(t *testing.T, kind elf.Type, machine elf.Machine) string {
 	t.Helper()
 	var h elf.Header64

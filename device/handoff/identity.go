@@ -52,7 +52,6 @@ func RemoveIdentity(path string) error {
 	return nil
 }
 
-// replace atomically replaces a file that only root can read.
 func replace(path, what string, content any) error {
 	b, err := json.Marshal(content)
 	if err == nil {

@@ -15,7 +15,6 @@ import (
 // in NVIDIA's plugin for Kubernetes; memoryFault covers memory errors.
 var harmless = []uint64{13, 31, 43, 45, 68, 109, 48, 63, 64, 92, 94}
 
-// maxEvents bounds the events read at a time.
 const maxEvents = 1000
 
 // listen subscribes to a card's Xid errors, if it supports that.
@@ -35,7 +34,6 @@ func (l *Library) listen(uuid string, dev nvml.Device) {
 	}
 }
 
-// readXids reads the Xid errors of all cards since the last call.
 func (l *Library) readXids() {
 	for range maxEvents {
 		if l.events == nil {
@@ -80,7 +78,6 @@ func (l *Library) fault(uuid string, dev nvml.Device) string {
 	return "the driver asks that " + asked + xid
 }
 
-// recovery returns the driver's recovery action.
 func (l *Library) recovery(dev nvml.Device) (action nvml.DeviceGpuRecoveryAction, known bool) {
 	if !l.hasFunction("nvmlDeviceGetFieldValues") {
 		return 0, false

@@ -600,7 +600,6 @@ var harmless = map[string]string{
 
 var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|Multicast(Create|AddDevice|Bind)|GetProcAddress)`)
 
-// reviewed matches further such names.
 var reviewed = regexp.MustCompile(`^cu(MemHost(GetDevicePointer|GetFlags|Register|Unregister)|MemcpyGet|Graph(Memcpy|Memset|Exec))`)
 
 // TestHooks finds functions that allocate or submit and are not hooked: of the fake, and of a

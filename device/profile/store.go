@@ -105,7 +105,6 @@ func (s *Store) read(name string) (entry, error) {
 	return e, nil
 }
 
-// load reads a JSON file, and returns when it was written.
 func load(path string, into any) (time.Time, error) {
 	// No symlink to elsewhere, and no pipe that would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

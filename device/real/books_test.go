@@ -24,10 +24,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// reserve is the default of reserve_mib.
 const reserve = 512 * mib
 
-// physical returns the card's memory as the plugin's gate has it.
 func physical() uint64 { return site.card.Memory - site.card.Reserved }
 
 // The gate divides no more than CUDA has, less the reserve, and its ledger has all that processes

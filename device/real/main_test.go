@@ -189,7 +189,6 @@ func contextOf(ctx context.Context, r *gputest.Harness) (uint64, error) {
 	return held - asked, nil
 }
 
-// tell appends to the report, if one is wanted.
 func tell(l report.Line) error {
 	path := os.Getenv(report.Variable)
 	if path == "" {
@@ -246,7 +245,6 @@ func next(t *testing.T, ctx context.Context, p *gputest.Process, key string) gpu
 	return l
 }
 
-// held returns what a container has by the gate's ledger.
 func held(t *testing.T, g *gputest.Gate, container string) uint64 {
 	t.Helper()
 	s, ok := g.Of(container)

@@ -36,7 +36,6 @@ const stored = "coefficients"
 // maxGroups bounds the groups with stored coefficients; the least recently seen is dropped.
 const maxGroups = 1000
 
-// learned is the result of the windows so far.
 type learned struct {
 	// All is the scheme of groups without coefficients of their own.
 	All    fairshare.Coefficients       `json:"all"`
@@ -63,7 +62,6 @@ func (l learned) validate() error {
 	return in.Validate()
 }
 
-// window is what was measured since the coefficients last changed.
 type window struct {
 	members map[ledger.ContainerID]member // all that were present
 	groups  map[string]*measured
@@ -75,7 +73,6 @@ type placement struct {
 	card ledger.CardID
 }
 
-// measured is what was measured of a group, sizes in MiB.
 type measured struct {
 	granted, peak, minimum int
 	waiting                int // maximum of simultaneous requests
@@ -295,7 +292,6 @@ func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fa
 	return groups
 }
 
-// applicable restricts coefficients to the properties on which the group's jobs now agree.
 func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
 	by, sum := make(map[string]float64), 0.0
 	for name, value := range c.By {

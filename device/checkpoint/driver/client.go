@@ -204,7 +204,6 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 	return h, nil
 }
 
-// noteEnd records that a helper has ended. A long-lived one is restarted without delay.
 func (c *Client) noteEnd(lived time.Duration) {
 	if lived > 64*c.opts.Pause {
 		c.short = 0
@@ -427,7 +426,6 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 	h.open = nil
 }
 
-// discard kills the helper. It is not used again.
 func (h *helper) discard() {
 	h.discarded.Store(true)
 	h.kill()

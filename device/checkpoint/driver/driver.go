@@ -90,7 +90,6 @@ const (
 	callUnlock     = "unlock"
 )
 
-// hello is the helper's first message.
 type hello struct {
 	// CUDA is the driver's CUDA version, 1000 · major + 10 · minor.
 	CUDA int `json:"cuda"`

@@ -160,7 +160,6 @@ func cgroupRoom(dir string) (free uint64, limited bool, err error) {
 	return limit - min(limit, usage), true, nil
 }
 
-// checkHost checks that the host has so many bytes to spare.
 func checkHost(meminfo string, bytes uint64) error {
 	all, err := field(meminfo, "MemTotal:")
 	var free uint64
@@ -178,7 +177,6 @@ func checkHost(meminfo string, bytes uint64) error {
 	return nil
 }
 
-// field returns the number after a name at the beginning of a line.
 func field(text, name string) (uint64, error) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {

@@ -66,7 +66,6 @@ type Process struct {
 	Container Container
 }
 
-// maxFile bounds what is read of a procfs file, in bytes.
 const maxFile = 4 << 20
 
 // Finder looks up processes. The zero value uses /proc.
@@ -243,7 +242,6 @@ func (f Finder) readIdentity(c *Container) (bool, error) {
 	return true, nil
 }
 
-// maxParents bounds the search for the first process of a container.
 const maxParents = 64
 
 // firstProcess returns a process's farthest ancestor in the same container. An unreadable

@@ -145,7 +145,6 @@ func (q *Queue) Add(r Request) {
 	q.waits[r.Process]++
 }
 
-// order compares requests by their effective time of arrival.
 func (q *Queue) order(a, b Request) int {
 	counts := func(r Request) time.Time { return r.Since.Add(-time.Duration(r.Priority) * q.rules.HeadStart) }
 	return cmp.Or(trueFirst(!a.Lazy)-trueFirst(!b.Lazy), counts(a).Compare(counts(b)), cmp.Compare(a.ID, b.ID))
@@ -238,7 +237,6 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 // anyway.
 func unservable(r Request, view View) bool { return r.Deadline.IsZero() && view.Unservable(r) }
 
-// findStuck returns the request to deny, grant or unblock in a deadlock.
 func (q *Queue) findStuck(now time.Time, view View) (Request, Answer, bool) {
 	if q.allAlive(view) {
 		return Request{}, 0, false

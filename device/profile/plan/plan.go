@@ -120,7 +120,6 @@ func (c *card) allow(i int, rule, why string) {
 	c.record(i, rule, left, why)
 }
 
-// record records a decision. left is what was available for the job's rise.
 func (c *card) record(i int, rule string, left int, why string) {
 	j := c.in.Jobs[i]
 	will := "what it will hold is unknown"

@@ -114,7 +114,6 @@ func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint6
 	return bytes, known
 }
 
-// pause starts to pause a container.
 func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
 	ctx, c.cancel = context.WithTimeout(ctx, w.opts.Patience)
 	c.cancelled, c.since = false, now
@@ -149,7 +148,6 @@ func (w *Watcher) pauseDone(r result, now time.Time) {
 	}
 }
 
-// resume resumes a container. A failure is retried.
 func (w *Watcher) resume(now time.Time, c *container) {
 	err := w.gate.Resume(c.id, gate.PausePlan)
 	if err != nil && !errors.Is(err, gate.ErrUnknown) {

@@ -165,7 +165,6 @@ func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	}
 }
 
-// measure records what the containers hold, and which have come and gone.
 func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 	there := make(map[ledger.ContainerID]bool, len(stats))
 	for _, st := range stats {
@@ -238,7 +237,6 @@ func (w *Watcher) endWatch(c *container) {
 	}
 }
 
-// storeRun stores a run, unless it never held anything.
 func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
 	if r.Peak() == 0 {
 		return

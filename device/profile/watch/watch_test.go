@@ -223,7 +223,6 @@ func (l *lines) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// begin runs a watcher until the returned function is called.
 func begin(t *testing.T, g Gate, s Store) (*lines, func()) {
 	t.Helper()
 	var told lines

@@ -37,7 +37,6 @@ type test struct {
 	skip          string // why it cannot be run
 }
 
-// runner runs tests and keeps the report.
 type runner struct {
 	options
 	report report.Report
@@ -246,7 +245,6 @@ func (w *words) String() string {
 	return w.said.String()
 }
 
-// write atomically replaces the report.
 func (r *runner) write() error {
 	r.report.Seconds = time.Since(r.begun).Seconds()
 	data, err := json.MarshalIndent(r.report, "", "  ")

@@ -22,7 +22,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// machine describes this machine, and the glibc that the bundle's programs need.
 func machine(dir string) (m report.Machine, err error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
