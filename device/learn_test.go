@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/config"
 )
 
-// Measurements are stored until the plugin ends. The gate opens even without a state directory.
 func TestLearn(t *testing.T) {
 	dir := t.TempDir()
 	for state, kept := range map[string]bool{filepath.Join(dir, "state"): true, "/dev/null/state": false} {

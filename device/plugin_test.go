@@ -298,7 +298,6 @@ func TestReserve(t *testing.T) {
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 }
 
-// For other drivers the plugin provides the mounts itself.
 func TestReserve_mounts(t *testing.T) {
 	device := func(c *config.Config) { c.Mounts = "device" }
 	p := newPlugin(t, twoCards(), device, func(c *config.Config) { c.Seats = 1 })

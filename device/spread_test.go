@@ -15,7 +15,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-func TestOffers(t *testing.T) {
+func TestOfferedSeats(t *testing.T) {
 	card := func(uuid, name string) nvml.Card { return nvml.Card{UUID: uuid, Name: name, Memory: 1 << 30} }
 	four := []nvml.Card{card("a", "H200"), card("b", "H200"), card("c", "H200"), card("d", "H200")}
 	for _, tc := range []struct {

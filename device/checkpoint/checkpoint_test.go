@@ -415,7 +415,7 @@ func TestPark_ends(t *testing.T) {
 	}
 }
 
-func TestReturn(t *testing.T) {
+func TestRestore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		on     func(*machine)
 		fresh  bool // parked by another Evictor

@@ -223,7 +223,7 @@ func (j *job) ends() {
 }
 
 // A job's memory is freed for others, and restored intact.
-func TestFake_thereAndBack(t *testing.T) {
+func TestFake_parkAndRestore(t *testing.T) {
 	for _, how := range []string{"sync", "async", "vmm"} {
 		t.Run(how, func(t *testing.T) {
 			h := newHost(t)
@@ -276,7 +276,6 @@ func TestFake_twice(t *testing.T) {
 	b.ends()
 }
 
-// After an error everything continues as before.
 func TestFake_fails(t *testing.T) {
 	full := errors.New("no memory")
 	for name, tc := range map[string]struct {
@@ -325,7 +324,6 @@ func more(than uint64) func(*Options) {
 	}
 }
 
-// A process whose memory cannot be restored is lost, and its neighbour is not.
 func TestFake_lost(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains()
@@ -408,7 +406,6 @@ func kill(t *testing.T) {
 	must.Positive(t, killed)
 }
 
-// A process killed while parked is not restored.
 func TestFake_killedWhileParked(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains()

@@ -4,14 +4,13 @@
 // Package fairshare divides a card's memory among its containers by Adaptive Fair-Share (Chen
 // et al., Cluster Computing 2019, §3.5.1, Algorithm 1):
 //
-//	Grouping     jobs of the window with the same properties are a group: Window
+//	Grouping     jobs with the same properties are a group: Window
 //	CalculDists  Set_i = C_0·g_i/Σg + Σ_k C_k·prop_i^k/Σprop^k   (equation 1): Decide
 //	Assign…      each container gets its part of the card: Decide
-//	Adaptive…    the coefficients move with what was measured: Adapt
+//	Adaptive…    the coefficients follow measurements: Adapt
 //
-// The functions are pure: no clock, no I/O, no state. The same code runs in the device plugin,
-// in `ebbtide decide` and in simulations, and gives the same bytes for the same input. Choices
-// that the paper leaves open are documented at the rule.
+// The functions are pure, and give the same bytes for the same input. Choices that the paper leaves
+// open are documented at the rule.
 package fairshare
 
 import (

@@ -4,17 +4,15 @@
 // Package gate controls the allocation of GPU memory on a host.
 //
 // Each process's preload library connects to the gate's Unix socket and requests memory before it
-// allocates. The gate grants the request, lets it wait for a bounded time, or denies it. Package
-// ledger does the accounting, queue orders the requests, identify names the clients, wire is the
-// protocol. One lock guards all state; the only I/O under it is writing the state file.
+// allocates. The gate grants, queues or denies the request. Package ledger does the accounting,
+// queue orders the requests, identify names the clients, wire is the protocol. One lock guards
+// all state; the only I/O under it is writing the state file.
 //
-// A client can harm only itself. The kernel identifies it; messages have a fixed length;
-// requests, connections and message rate are bounded; an invalid message ends the connection.
-// Memory stays charged to a process until the kernel reports its exit, so disconnecting a client
-// gains nothing.
+// A client can harm only itself: the kernel identifies it, all that it can do is bounded, and its
+// memory stays charged until the kernel reports its exit.
 //
-// After a restart, what a process may hold according to the state file stays reserved until it
-// reconnects or exits. If the file cannot be read, nothing is granted for Options.Grace.
+// After a restart, what a process may hold by the state file stays reserved until it reconnects
+// or exits.
 //
 // With an Evictor the gate can park a container to make room (park.go), so that a request that
 // fits on an empty card need not be denied.

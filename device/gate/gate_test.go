@@ -317,7 +317,6 @@ func TestGate_replaces(t *testing.T) {
 	})
 }
 
-// An invalid message ends the connection, and nothing else.
 func TestGate_badMessages(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"second hello":         {Type: wire.Hello, Seq: 9, Arg: 1},
@@ -351,7 +350,6 @@ func TestGate_badMessages(t *testing.T) {
 	})
 }
 
-// Claims beyond the grants take nothing from others.
 func TestGate_claims(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -381,7 +379,6 @@ func TestGate_bounds(t *testing.T) {
 		must.Eq(t, 100-wire.MaxOpen, b.Stats()[0].Usage[0].Waiting)
 		must.ErrorIs(t, a2.send(wire.Message{Type: wire.Request, Seq: a2.seq - 1, Device: 1, Bytes: 1}), wire.ErrBad)
 
-		// A client that does not read is cut off.
 		silent := b.process(4, "d")
 		for range maxUnsent + 1 {
 			must.NoError(t, silent.send(wire.Message{Type: wire.Info, Seq: 7, Device: 1}))
@@ -458,7 +455,6 @@ func TestGate_pause(t *testing.T) {
 		s := b.Stats()[0]
 		must.Eq(t, []any{1, time.Minute, false}, []any{s.Pauses, s.PausedFor, s.Paused})
 
-		// A container that does not answer is resumed.
 		two = late
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
 		defer cancel()

@@ -32,7 +32,6 @@ func (s *fakeCard) options() Options {
 	return o
 }
 
-// Memory of a process beyond its grants counts at once, as overhead.
 func TestMeasure_overhead(t *testing.T) {
 	s := &fakeCard{free: 840 * mib, by: map[int]uint64{1: 160 * mib}}
 	on(t, s.options(), func(b *bench) {
@@ -54,7 +53,7 @@ func TestMeasure_overhead(t *testing.T) {
 }
 
 // Memory of an unknown process counts when measured twice, or at once if the driver has refused a
-// grant. Nothing is granted until then; a card that cannot be measured is not waited for.
+// grant.
 func TestMeasure_outside(t *testing.T) {
 	s := &fakeCard{free: 600 * mib, by: map[int]uint64{1: 100 * mib}}
 	on(t, s.options(), func(b *bench) {

@@ -91,8 +91,8 @@ func (t *testClient) stop() {
 	must.NoError(t, t.send(wire.Message{Type: wire.Paused}))
 }
 
-// In a deadlock the last container is parked and the other continues; when that exits, the first
-// is restored and gets what it waited for.
+// In a deadlock the last container is parked; when the other exits, it is restored and gets what
+// it waited for.
 func TestPark_stuck(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()
@@ -248,7 +248,6 @@ func TestPark_lazy(t *testing.T) {
 		}
 		synctest.Wait()
 		must.Eq(t, wire.Message{}, a.recv(), must.Sprint("it is not disturbed"))
-		// Now it has work, and a has had its turn.
 		must.NoError(t, idle.send(wire.Message{Type: wire.Active}))
 		time.Sleep(b.opts.Rules.Patience + time.Second)
 		a.stop()
@@ -259,7 +258,6 @@ func TestPark_lazy(t *testing.T) {
 	})
 }
 
-// The driver's overhead must be free as well.
 func TestPark_footprint(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()
@@ -285,7 +283,6 @@ func TestPark_footprint(t *testing.T) {
 	})
 }
 
-// With two cards everything must fit before anything is restored.
 func TestPark_twoCards(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()
@@ -376,7 +373,6 @@ func TestPark_restoreOnly(t *testing.T) {
 	})
 }
 
-// A restarted gate restores parked containers, and repairs unfinished parks.
 func TestPark_restart(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -521,14 +517,12 @@ func TestPark_unservable(t *testing.T) {
 		time.Sleep(b.opts.Rules.Patience + time.Second)
 		d, e := b.process(3, "d"), b.process(4, "e")
 		d.take(600 * mib)
-		// Nor does it keep room from being made for others.
 		must.Eq(t, wire.Message{}, e.want(200*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		d.stop()
 		time.Sleep(moves.takes)
 		synctest.Wait()
 		must.Eq(t, wire.Grant, e.recv().Type)
-		// When that one has exited it is restored.
 		close(a.life.over)
 		synctest.Wait()
 		close(e.life.over)
@@ -538,8 +532,8 @@ func TestPark_unservable(t *testing.T) {
 	})
 }
 
-// A restored container keeps its turn, even if one of a higher priority has waited all the time:
-// otherwise both would be moved for ever, and it would never run.
+// A restored container keeps its turn against a higher priority: otherwise both would be moved
+// for ever, and it would never run.
 func TestPark_lowPriorityTurn(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()
@@ -872,7 +866,6 @@ func TestPark_restartUnknown(t *testing.T) {
 	})
 }
 
-// A closed gate moves no container, and leaves the state file to the next one.
 func TestPark_closed(t *testing.T) {
 	o := options()
 	moves := newFakeEvictor()
@@ -917,7 +910,6 @@ func (j *job) run(moves *fakeEvictor, steps int) (denied int) {
 				j.changed.Broadcast()
 				j.mu.Unlock()
 				if m.Type == wire.Pause {
-					// It may have exited meanwhile.
 					if err := j.send(wire.Message{Type: wire.Paused}); !errors.Is(err, errSessionOver) {
 						must.NoError(j, err)
 					}

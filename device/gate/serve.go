@@ -140,11 +140,11 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	ended, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	begun := time.Now()
-	var pace *rateLimiter
+	var limiter *rateLimiter
 	proc, life, err := g.opts.Identify(conn, func(id string) error {
 		known()
 		var free bool
-		if pace, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
+		if limiter, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
 			return errTooManyConnections
 		}
 		context.AfterFunc(ended, func() {
@@ -167,7 +167,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 		defer conn.Close() // also unblocks the reader
 		s.write(conn, g.opts.Bounds.Write)
 	}()
-	err = g.read(s, conn, pace)
+	err = g.read(s, conn, limiter)
 	if errors.Is(err, wire.ErrBad) {
 		s.send(wire.Message{Type: wire.Refused, Arg: uint64(wire.BadMessage)})
 	}
@@ -183,7 +183,7 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	g.disconnected(s, fault)
 }
 
-func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
+func (g *Gate) read(s *session, conn *net.UnixConn, limiter *rateLimiter) error {
 	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 		if err != nil {
 			return err
 		}
-		if wait := pace.next(time.Now()); wait > 0 {
+		if wait := limiter.next(time.Now()); wait > 0 {
 			select {
 			case <-time.After(wait):
 			case <-s.done:

@@ -112,7 +112,6 @@ func (p *place) open() *running {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ctx, l) }()
 	end := sync.OnceFunc(func() {
-		// A killed gate would not have saved its state.
 		state, _ := os.ReadFile(p.options.State)
 		g.Close()
 		if state != nil {
@@ -215,7 +214,6 @@ func TestServe_badMessage(t *testing.T) {
 	must.ErrorIs(t, err, io.EOF)
 }
 
-// A flood from one client does not delay others.
 func TestServe_flood(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Rate, p.options.Bounds.Burst = 2000, 100
@@ -262,7 +260,6 @@ func TestServe_connections(t *testing.T) {
 	must.Eq(t, 30, open)
 }
 
-// Containers that use all connections they can leave others theirs.
 func TestConnLimiter(t *testing.T) {
 	b := Bounds{Connections: 10, Total: 20, Sure: 2, Rate: 1, Burst: 1}
 	d := connLimiter{held: make(map[ledger.ContainerID]*connCount)}
@@ -288,7 +285,6 @@ func TestConnLimiter(t *testing.T) {
 	must.Eq(t, 0, d.total)
 }
 
-// The cost of a message does not grow with others' waiting requests.
 func TestServe_crowd(t *testing.T) {
 	cost := func(waiting int) time.Duration {
 		o := options()
@@ -316,8 +312,7 @@ func TestServe_crowd(t *testing.T) {
 	must.Less(t, 300*few, many)
 }
 
-// Of two hundred clients of ten containers, whose limits are the card, all get what fits, no
-// request waits for ever, and nothing is left.
+// Two hundred clients of ten containers, whose limits are the card, all get what fits.
 func TestServe_200(t *testing.T) {
 	p := newPlace(t)
 	p.options.Cards[0].Physical = 1000 * mib
@@ -519,7 +514,6 @@ func TestServe_restart(t *testing.T) {
 	soon(t, "the other one has ended", func() bool { return g.held() == ledger.Entry{Committed: 600 * mib} })
 }
 
-// Without a readable state file nothing is granted for Grace.
 func TestServe_restartWithoutState(t *testing.T) {
 	p := newPlace(t)
 	p.options.Grace = 300 * time.Millisecond

@@ -271,7 +271,6 @@ func TestThreads(t *testing.T) {
 	g.fine()
 }
 
-// A thread without a context gets the driver's own answer, and nothing is counted.
 func TestNoContext(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--mode", "thread")
@@ -457,7 +456,6 @@ func TestPause(t *testing.T) {
 	g.fine()
 }
 
-// A gate that dies during a pause does not leave the job paused.
 func TestPauseEndsWithGate(t *testing.T) {
 	g := startGate(t, 900*mib)
 	j := start(t, g.path, nil, "--steps", "20", "--pause-ms", "10", "--bytes", "65536")
@@ -480,7 +478,6 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Two jobs want more than there is: one waits for the other, and both finish.
 func TestWait(t *testing.T) {
 	g := startGate(t, 200*mib)
 	one := start(t, g.path, nil, "--steps", "1", "--bytes", strconv.Itoa(120*mib), "--hold-ms", "1000")
@@ -496,7 +493,6 @@ func TestWait(t *testing.T) {
 	g.fine()
 }
 
-// A killed job leaves nothing: the gate sees the end of the connection.
 func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")

@@ -354,7 +354,6 @@ func TestStore_bounded(t *testing.T) {
 	must.Eq(t, Kinds, files())
 }
 
-// An unusable directory is reported, and measurements count until the end.
 func TestStore_fails(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)

@@ -34,7 +34,6 @@ func TestFingerprint(t *testing.T) {
 	must.Eq(t, c.Memory, seen.Total)
 }
 
-// The plugin's program can be started here.
 func TestPlugin(t *testing.T) {
 	dir, err := fake.Beside()
 	must.NoError(t, err)
@@ -108,7 +107,6 @@ func TestThreads(t *testing.T) {
 	must.NoError(t, p.Wait())
 }
 
-// During a pause a job does nothing, and afterwards it continues.
 func TestPause(t *testing.T) {
 	ctx := within(t, time.Minute)
 	g := open(t, budget, 4*gib)

@@ -75,7 +75,6 @@ func well(t *testing.T, ctx context.Context, p *gputest.Process) {
 	must.NoError(t, p.Wait())
 }
 
-// Memory that is moved to the host and back is intact.
 func TestPark(t *testing.T) {
 	for _, size := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(size, " GiB"), func(t *testing.T) {
@@ -109,7 +108,7 @@ func TestPark(t *testing.T) {
 
 // A parked process is restored to a card that has as much free as the gate wants: what it had,
 // and a margin. What happens with less is reported: without the margin it may be lost.
-func TestReturn(t *testing.T) {
+func TestRestore(t *testing.T) {
 	if others := site.before.Used - min(site.before.Used, site.card.Reserved); others > gib {
 		t.Skipf("it fills the card, of which others have %d MiB", others/mib)
 	}

@@ -247,7 +247,6 @@ func TestShares_adapts(t *testing.T) {
 		}
 		must.Eq(t, after, s.snapshot(card).Groups[0].Coefficients.By)
 
-		// A full disk is logged, and costs no job its memory.
 		end = begin()
 		defer end()
 		p.mu.Lock()

@@ -5,8 +5,7 @@
 // helper process: if CUDA's library crashes or hangs, only the helper does. The helper is the
 // plugin's own binary with other arguments (package libcuda), and keeps running, because loading
 // the library takes seconds. Requests and answers are JSON lines on its standard input and
-// output, after a hello. It handles requests concurrently, because a lock may take as long as its
-// timeout.
+// output.
 package driver
 
 import (

@@ -94,7 +94,6 @@ func TestClient_calls(t *testing.T) {
 	must.ErrorIs(t, c.Unlock(ctx, 5), Result(1003))
 }
 
-// A slow call delays no other, and all finish before the helper ends.
 func TestClient_concurrent(t *testing.T) {
 	c := client(t, "well")
 	var all sync.WaitGroup
@@ -223,7 +222,6 @@ func TestClient_cannotStart(t *testing.T) {
 	})
 }
 
-// A helper that always ends at once is not restarted in a loop.
 func TestClient_backsOff(t *testing.T) {
 	c := client(t, "gone", func(o *Options) { o.Pause = 20 * time.Millisecond })
 	begun := time.Now()

@@ -74,7 +74,7 @@ func TestProcess(t *testing.T) {
 
 // The driver's identity of a task takes precedence over its processes' claims. Without one there
 // are only the claims.
-func TestProcess_said(t *testing.T) {
+func TestProcess_identity(t *testing.T) {
 	is := handoff.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
 	tasks := t.TempDir()
 	must.NoError(t, handoff.WriteIdentity(handoff.IdentityPath(tasks, alloc, "train"), is))

@@ -77,7 +77,6 @@ func TestLedger_Fits(t *testing.T) {
 	must.Eq(t, 6*gib, l.Room("b", "x"))
 }
 
-// A limit below usage takes nothing away.
 func TestLedger_shrink(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -145,7 +144,7 @@ func TestLedger_reconnect(t *testing.T) {
 	must.Eq(t, Entry{Committed: 4 * gib}, l.Process(p1, "x"), must.Sprint("beyond its limit: it was granted"))
 }
 
-func TestLedger_lie(t *testing.T) {
+func TestLedger_claim(t *testing.T) {
 	l := two(t)
 	must.NoError(t, l.SetLimit("a", "x", 4*gib))
 	take(t, l, p2, gib)
@@ -170,7 +169,7 @@ func TestLedger_add(t *testing.T) {
 
 // Whatever the calls and their order, the sums agree, no card is over-committed, and facts leave
 // no room for grants.
-func TestLedger_promise(t *testing.T) {
+func TestLedger_invariant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
 		cards := []CardID{"x", "y"}
@@ -179,7 +178,6 @@ func TestLedger_promise(t *testing.T) {
 		}
 		processes := []ProcessID{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 1}}
 		process := rapid.SampledFrom(processes)
-		// Mostly plausible amounts, sometimes ones that overflow.
 		amount := rapid.OneOf(rapid.Uint64Range(0, 40), rapid.Uint64Range(0, 120), rapid.Just(uint64(math.MaxUint64)), rapid.Just(uint64(math.MaxInt64)))
 		container := func(p ProcessID) ContainerID { return ContainerID([]string{"a", "b"}[p.PID%2]) }
 		card := rapid.SampledFrom(cards)

@@ -152,7 +152,7 @@ func TestNext_patience(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{large: Granted, small: Granted}, w.answers())
 }
 
-func TestNext_keptInVain(t *testing.T) {
+func TestNext_noReservationInVain(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 40)
 	w.ask(2, "x", 70, 0)
@@ -290,7 +290,7 @@ func TestNext_blocked(t *testing.T) {
 
 // A restore waits for room like other requests; a lazy one comes after all others. The
 // container's requests wait until then.
-func TestNext_return(t *testing.T) {
+func TestNext_restore(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
 	w.parked["2"] = true
@@ -322,7 +322,6 @@ func TestNext_return(t *testing.T) {
 	must.False(t, ok)
 }
 
-// A lazy restore gets no room that another request waits for.
 func TestNext_lazy(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
@@ -420,8 +419,7 @@ func TestVictim(t *testing.T) {
 	}
 }
 
-// In a deadlock the oldest of the highest priority stay, as many as get what they want.
-func TestUnstick(t *testing.T) {
+func TestBreakDeadlock(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	someone := func(name string, priority int, age time.Duration, holds, wants uint64) Candidate {
 		return Candidate{Container: ledger.ContainerID(name), Priority: priority, Arrived: now.Add(-age), Freeable: holds, CardUsage: holds, Waiting: wants}
@@ -540,7 +538,6 @@ func TestNext_answersAll(t *testing.T) {
 				w.paused[p] = !w.paused[p]
 				answer()
 			},
-			// Nothing is held: all parked containers are restored, in any order.
 			"empty": func(t *rapid.T) {
 				clear(w.paused)
 				for p := 1; p <= 5; p++ {

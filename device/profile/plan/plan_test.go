@@ -29,7 +29,6 @@ func decide(t must.T, in Input) (rules []string, paused []string) {
 	return rules, paused
 }
 
-// Each rule, on a card of 100 MiB.
 func TestDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		jobs   []Job
@@ -221,8 +220,8 @@ func TestDecide_neverOver(t *testing.T) {
 			}
 		}
 		must.True(t, rises == 0 || rises <= free)
-		// Once the decisions took effect, deciding again pauses only a job whose rise did not fit
-		// and which was first: it may not be any more.
+		// Deciding again pauses only a job whose rise did not fit and which was first: it may not
+		// be any more.
 		for i, d := range out.Jobs {
 			j := &in.Jobs[i]
 			switch {
@@ -252,7 +251,7 @@ type worker struct {
 }
 
 // On a card whose jobs end, all finish. A request without room waits, as at the gate.
-func TestDecide_everybodyEnds(t *testing.T) {
+func TestDecide_allEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const memory, horizon, maxPause = 100, 5, 40
 		params := Params{Margin: 0.05, RestS: 6, MaxPauseS: maxPause}

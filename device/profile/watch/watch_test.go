@@ -35,7 +35,7 @@ type job struct {
 	needs    func(second int) uint64 // MiB
 	seconds  int
 	late     int  // seconds until it starts
-	deaf     bool // it does not answer a pause
+	silent   bool // it does not answer a pause
 	halted   bool // paused for another reason
 
 	arrived   time.Time
@@ -108,9 +108,9 @@ func (f *fake) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 	}
 	j.planned, j.since = true, time.Now()
 	j.pauses++
-	deaf := j.deaf
+	silent := j.silent
 	f.mu.Unlock()
-	if deaf {
+	if silent {
 		<-ctx.Done()
 		_ = f.Resume(id, reason)
 		return ctx.Err()
@@ -270,7 +270,6 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 1, a.pauses)
 		must.Eq(t, 0, b.pauses)
 
-		// Three of them, one at a time. A fourth would have to be parked.
 		var jobs []*job
 		for i := range 3 {
 			jobs = append(jobs, newLAMMPS(fmt.Sprint("j", i), i))
@@ -289,7 +288,7 @@ func TestWatcher_lammps(t *testing.T) {
 
 // A job that does not answer does not keep others from being measured, and the back-off is logged
 // once.
-func TestWatcher_deaf(t *testing.T) {
+func TestWatcher_silent(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		one := newLAMMPS("one", 0)
 		f := &fake{memory: 12288, jobs: []*job{one}}
@@ -298,7 +297,7 @@ func TestWatcher_deaf(t *testing.T) {
 		end()
 
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
-		b.deaf = true
+		b.silent = true
 		b.seconds = 1180 // its rise does not come this time
 		c := &job{id: "c", kind: "other", priority: 50, needs: func(int) uint64 { return 100 }, seconds: 1250}
 		f = &fake{memory: 12288, jobs: []*job{a, b, c}}
@@ -329,7 +328,6 @@ func collide(t *testing.T, s *profile.Store, w Store) (*fake, *lines, func()) {
 	return f, told, end
 }
 
-// When the watcher ends, so do its pauses, also those not yet answered.
 func TestWatcher_ends(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		f, told, end := collide(t, s, s)
@@ -347,7 +345,7 @@ func TestWatcher_ends(t *testing.T) {
 		must.False(t, f.now(1).planned)
 
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
-		b.deaf = true
+		b.silent = true
 		f = &fake{memory: 12288, jobs: []*job{a, b}}
 		_, end = begin(t, f, s)
 		f.pass(1135)

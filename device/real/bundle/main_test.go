@@ -53,7 +53,6 @@ func stand(t *testing.T) *runner {
 	}
 }
 
-// A test that fails, hangs or dies does not keep others from being run and reported.
 func TestTests(t *testing.T) {
 	r := stand(t)
 	var out strings.Builder
@@ -92,7 +91,6 @@ func TestTests(t *testing.T) {
 	must.StrContains(t, out.String(), "failed")
 }
 
-// After the time limit or an interrupt the remaining tests are skipped, with the reason.
 func TestTests_over(t *testing.T) {
 	r := stand(t)
 	r.begun = time.Now().Add(-r.limit)

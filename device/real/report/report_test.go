@@ -68,7 +68,6 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A figure that was not measured has no value in either report, and its reason in both.
 func TestReport_missing(t *testing.T) {
 	f := Missing("blas", "what a handle takes", "MiB", "there is no cuBLAS")
 	f.Test = "TestSizes"

@@ -30,7 +30,7 @@ func physical() uint64 { return site.card.Memory - site.card.Reserved }
 
 // The gate divides no more than CUDA has, less the reserve, and its ledger has all that processes
 // have on the card.
-func TestBooks(t *testing.T) {
+func TestLedger(t *testing.T) {
 	ctx := within(t, time.Minute)
 	p := start(t, ctx, gputest.Job{Args: []string{"--mode", "sizes"}})
 	l := next(t, ctx, p, "stage")
@@ -58,23 +58,23 @@ func TestBooks(t *testing.T) {
 	next(t, ctx, all["launches"], "round")
 	card := onCard(t, ctx, before, slices.Collect(maps.Values(all))...)
 	must.GreaterEq(t, uint64(4*gib), card, must.Sprint("the jobs hold memory"))
-	var books uint64
-	eventually(t, ctx, "the books have what the card has", func() error {
-		books = 0
+	var total uint64
+	eventually(t, ctx, "the ledger has what the card has", func() error {
+		total = 0
 		for kind := range all {
-			books += held(t, g, kind)
+			total += held(t, g, kind)
 		}
-		if books < card {
-			return fmt.Errorf("the books have %d bytes, and the card %d", books, card)
+		if total < card {
+			return fmt.Errorf("the ledger has %d bytes, and the card %d", total, card)
 		}
 		return nil
 	})
 	cards := g.Cards()
 	must.Len(t, 1, cards)
 	must.Eq(t, physical(), cards[0].Physical)
-	must.LessEq(t, physical(), books)
+	must.LessEq(t, physical(), total)
 	must.LessEq(t, physical(), cards[0].Held.CardUsage())
-	record(t, report.Measured("books", "what the gate's books have of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(books)))
+	record(t, report.Measured("ledger", "what the gate's ledger has of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(total)))
 	record(t, report.Measured("card", "what NVML says that these have", "MiB", inMiB(card)))
 	for _, p := range all {
 		p.Release()
