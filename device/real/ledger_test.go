@@ -58,23 +58,23 @@ func TestLedger(t *testing.T) {
 	next(t, ctx, all["launches"], "round")
 	card := onCard(t, ctx, before, slices.Collect(maps.Values(all))...)
 	must.GreaterEq(t, uint64(4*gib), card, must.Sprint("the jobs hold memory"))
-	var total uint64
+	var accounted uint64
 	eventually(t, ctx, "the ledger has what the card has", func() error {
-		total = 0
+		accounted = 0
 		for kind := range all {
-			total += held(t, g, kind)
+			accounted += held(t, g, kind)
 		}
-		if total < card {
-			return fmt.Errorf("the ledger has %d bytes, and the card %d", total, card)
+		if accounted < card {
+			return fmt.Errorf("the ledger has %d bytes, and the card %d", accounted, card)
 		}
 		return nil
 	})
 	cards := g.Cards()
 	must.Len(t, 1, cards)
 	must.Eq(t, physical(), cards[0].Physical)
-	must.LessEq(t, physical(), total)
+	must.LessEq(t, physical(), accounted)
 	must.LessEq(t, physical(), cards[0].Held.CardUsage())
-	record(t, report.Measured("ledger", "what the gate's ledger has of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(total)))
+	record(t, report.Measured("ledger", "what the gate's ledger has of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(accounted)))
 	record(t, report.Measured("card", "what NVML says that these have", "MiB", inMiB(card)))
 	for _, p := range all {
 		p.Release()
