@@ -44,8 +44,8 @@ func (p *Plugin) sharingErr() error {
 	return errOpening
 }
 
-// ensureGate makes sure that the gate is open and has these cards. It opens the gate in the
-// background: loading CUDA may take minutes.
+// ensureGate makes sure that the gate has these cards, and opens it in the background: loading
+// CUDA may take minutes.
 func (p *Plugin) ensureGate(cards []nvml.Card) {
 	if p.gate != nil {
 		for _, c := range cards {
@@ -73,8 +73,7 @@ func (p *Plugin) ensureGate(cards []nvml.Card) {
 	}()
 }
 
-// awaitGate waits until the gate has opened or failed to. It returns false if nothing was under
-// way, or did not end in time.
+// awaitGate waits until the gate has opened or failed to. It returns false if it did neither.
 func (p *Plugin) awaitGate(ctx context.Context, within time.Duration) bool {
 	p.mu.Lock()
 	over := p.opening

@@ -39,7 +39,7 @@ import (
 var ErrNoCompiler = errors.New("gcc and make are needed to build the libraries")
 
 // Beside returns the folder of this program if it also has the preload library, as in the bundle
-// of make gpu-bundle; else "". What Build makes is in its folder "fake".
+// of make gpu-bundle; else "".
 func Beside() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -55,9 +55,8 @@ func Beside() (string, error) {
 	return dir, nil
 }
 
-// Build compiles the fakes, the workload and the preload library into a folder: libcuda.so.1,
-// libnvidia-ml.so.1, workload, workload-linked and libebbtide-cuda.so. CFLAGS may be given as
-// NAME=value for make.
+// Build compiles the fakes, the workload and the preload library into a folder. vars are
+// NAME=value for make, such as CFLAGS.
 func Build(dir string, vars ...string) error {
 	for _, tool := range []string{"gcc", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {

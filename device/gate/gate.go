@@ -60,8 +60,8 @@ type Share struct {
 
 // Shares divides cards among containers.
 type Shares interface {
-	// Join returns the share of a container that is about to use a card. It may be called
-	// repeatedly, and may call the gate. An error denies the card to the container.
+	// Join returns the share of a container that is about to use a card, or denies it the card.
+	// It may be called repeatedly, and may call the gate.
 	Join(identify.Container, ledger.CardID) (Share, error)
 	// Leave is called when the last process of a container has exited.
 	Leave(identify.Container)
@@ -69,13 +69,13 @@ type Shares interface {
 
 // Evictor moves the GPU memory of processes to host memory and back.
 type Evictor interface {
-	// Park moves all that the processes hold, on all cards. They belong to one container and are
-	// paused. It returns the bytes freed on each card, as far as known. An error leaves
-	// everything as before, unless it wraps ErrLost or ErrUnsure. ErrPinned is not retried.
+	// Park moves all that the processes of a paused container hold, on all cards. It returns the
+	// bytes freed on each card, as far as known. An error changes nothing, unless it wraps
+	// ErrLost or ErrUnsure. ErrPinned is not retried.
 	Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error)
-	// Restore moves the memory back. Meanwhile the gate grants nothing on these cards. Processes
-	// with nothing parked are just unlocked, so Restore also repairs what a crashed gate left
-	// behind. After an error the processes are still parked, unless it wraps ErrLost.
+	// Restore moves the memory back, while the gate grants nothing on these cards. Processes with
+	// nothing parked are just unlocked, which repairs what a crashed gate left behind. After an
+	// error the processes are still parked, unless it wraps ErrLost.
 	Restore(ctx context.Context, processes []ledger.ProcessID) error
 }
 
@@ -100,7 +100,7 @@ type Options struct {
 	// Soft lets a container that can be parked hold more than its share while no other container
 	// wants the memory.
 	Soft bool
-	// Lazy restores a container that was idle when parked only after all others, until it submits
+	// Lazy restores a container that was idle when parked after all others, until it submits
 	// work.
 	Lazy bool
 	// Measure returns a card's own view of its memory (Watch). Without it the ledger is trusted.
@@ -109,10 +109,10 @@ type Options struct {
 	Rules queue.Rules
 	// MaxWait caps the wait that a request asks for.
 	MaxWait time.Duration
-	// Lease rounds grants up to a multiple of so many bytes, for requests that accept it and
-	// while nothing waits. 0: off.
+	// Lease rounds grants up to a multiple of so many bytes, for requests that accept it while
+	// nothing waits.
 	Lease uint64
-	// State is the path of the state file. Without it a restart forgets everything.
+	// State is the path of the state file; "": a restart forgets everything.
 	State string
 	// Grace is how long nothing is granted after a start with an unreadable state file.
 	Grace time.Duration
@@ -134,13 +134,12 @@ type Options struct {
 type Bounds struct {
 	// Connections per container; each counts for at least a second.
 	Connections int
-	// Total is the number of connections of all containers; Sure is what each container may have
-	// even beyond Total.
+	// Total is the number of connections of all containers; Sure is what each has even beyond
+	// that.
 	Total, Sure int
 	// Waiting requests per container.
 	Waiting int
-	// Rate is the number of messages per second and container, with bursts of Burst. The rest
-	// waits in the sockets.
+	// Rate is the number of messages per second and container, with bursts of Burst.
 	Rate, Burst int
 	// Hello is the time limit for the first message.
 	Hello time.Duration
@@ -197,8 +196,8 @@ type Gate struct {
 	// restoreLock serializes restores.
 	restoreLock chan struct{}
 
-	// sharesLock serializes calls of Shares, so that no Join is seen after the Leave. It is taken
-	// before mu.
+	// sharesLock serializes calls of Shares: no Join is seen after the Leave. It is taken before
+	// mu.
 	sharesLock chan struct{}
 
 	connections connLimiter
@@ -354,7 +353,7 @@ func (g *Gate) unlock() {
 	}
 }
 
-// notifyLeave calls Shares.Leave, unless a container of the same ID has joined since.
+// notifyLeave calls Shares.Leave, unless a container of the same ID has joined.
 func (g *Gate) notifyLeave(c *container) {
 	g.sharesLock <- struct{}{}
 	defer func() { <-g.sharesLock }()
@@ -384,8 +383,7 @@ func (g *Gate) Containers() []identify.Container {
 	return out
 }
 
-// SetLimit changes how many bytes of a card a container may hold. The limit may be below current
-// usage: then nothing is granted until usage has fallen below it.
+// SetLimit changes how many bytes of a card a container may hold, also to less than it holds.
 func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64) error {
 	now := g.lock()
 	defer g.unlock()
@@ -444,8 +442,8 @@ type view struct {
 	now time.Time
 }
 
-// Fits asks the ledger, but reports no room during the grace period, a restore, or until a
-// suspect card is measured. Limits do not apply to a restore.
+// Fits asks the ledger, but reports no room during the grace period or a restore, or on a suspect
+// card. Limits do not apply to a restore.
 func (v view) Fits(r queue.Request) error {
 	err := v.ledger.FitsCard(r.Card, r.Bytes)
 	if !r.Restore {
@@ -552,8 +550,8 @@ func (g *Gate) answer(now time.Time) {
 	}
 }
 
-// A queue longer than longQueue is next examined after restFactor times the duration. Otherwise
-// each message of one container could delay all others.
+// A queue longer than longQueue is next examined after restFactor times the duration, lest one
+// container's messages delay all others.
 const (
 	longQueue  = 64
 	restFactor = 4

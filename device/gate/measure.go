@@ -21,19 +21,18 @@ type Measured struct {
 const (
 	measureEvery  = time.Second
 	minMeasureGap = 50 * time.Millisecond
-	// maxAssumed bounds how long room is kept for memory that may be on a card that cannot be
-	// measured: a container whose own room is kept could never be restored.
+	// maxAssumed bounds how long room is kept on a card that cannot be measured.
 	maxAssumed = 10 * time.Second
-	// maxMargin is the number of bytes that stay free beside a restore; on small cards
-	// 1/marginPart of the memory, and never more than the reserve.
+	// maxMargin is what stays free beside a restore; on small cards 1/marginPart of the memory,
+	// and never more than the reserve.
 	maxMargin  = 256 << 20
 	marginPart = 50
 )
 
 var errCardFull = errors.New("the card has less room than the ledger")
 
-// Watch compares the ledger with the cards until ctx ends: each second, and at once after a
-// process has attached or a card has refused a grant.
+// Watch compares the ledger with the cards until ctx ends: each second, and after a process has
+// attached or a card has refused a grant.
 func (g *Gate) Watch(ctx context.Context) {
 	if g.opts.Measure == nil {
 		return
@@ -86,8 +85,7 @@ func (g *Gate) granted(card ledger.CardID) map[ledger.ProcessID]uint64 {
 	return out
 }
 
-// measure records what a card shows beyond the ledger: the overhead of known processes, and
-// memory of unknown ones.
+// measure records what a card shows beyond the ledger.
 func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	g.mu.Lock()
 	before := g.granted(card)
@@ -132,8 +130,8 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	}
 	used := physical - m.free
 	outside := used - min(used, known)
-	// A process that has just started is not known yet: a single measurement counts only on a
-	// suspect card.
+	// A process that has just started is not known yet: one measurement counts only on a suspect
+	// card.
 	seen := min(outside, g.outside[card])
 	if g.suspect[card] {
 		seen = outside
@@ -156,8 +154,8 @@ func (g *Gate) markSuspect(cards ...ledger.CardID) {
 	g.measureSoon()
 }
 
-// keepRoom keeps room for containers that count as parked but may be on the cards, until these
-// are measured.
+// keepRoom keeps room, until the cards are measured, for containers that count as parked but may
+// be there.
 func (g *Gate) keepRoom() {
 	if g.opts.Measure == nil {
 		return

@@ -17,20 +17,19 @@ import (
 )
 
 const (
-	// pauseWithin is how long a victim may take to stop: a kernel may be running.
+	// pauseWithin bounds a victim's pause: a kernel may be running.
 	pauseWithin = 10 * time.Second
 	parkWithin  = 10 * time.Minute
-	// retryPark is how long a container is spared after a failed park; retryParkSoon, after one
-	// that failed because its holdings were unknown.
+	// retryPark is the back-off after a failed park; retryParkSoon, after one for lack of
+	// reports.
 	retryPark, retryParkSoon = 30 * time.Second, 250 * time.Millisecond
 	// maxParkFailures in a row make a container count as unparkable.
 	maxParkFailures = 3
-	// killDelay is the time before a container with lost memory is killed, for the loss to be
-	// reported.
+	// killDelay is the time to report a loss before the container is killed.
 	killDelay    = 3 * time.Second
 	retryRestore = 5 * time.Second
-	// maxLazyTurns is after how many turns a lazy restore becomes a normal one: the container may
-	// wait for work that was in flight when it was parked, which it never reports.
+	// maxLazyTurns bounds a lazy restore: the container may wait for work that was in flight when
+	// it was parked, which it never reports.
 	maxLazyTurns = 10
 )
 
@@ -53,11 +52,9 @@ type parking struct {
 	lazy   bool
 	unsure bool               // its memory may be on the cards
 	by     identify.Container // the container that needed the room; empty after a restart
-	// moved are the processes known to be parked. Others may have started since, or their state
-	// is unknown.
+	// moved are the processes known to be parked.
 	moved []ledger.ProcessID
-	// extra are the bytes that came free on each card beyond the ledger's. A restore needs them,
-	// too.
+	// extra are the bytes that came free on each card beyond the ledger's, which a restore needs.
 	extra map[ledger.CardID]uint64
 }
 
@@ -118,16 +115,15 @@ func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.
 	}
 }
 
-// hasUnreported reports whether a process has lost its connection and not yet reported its
-// holdings, on any card: all are parked together.
+// hasUnreported reports whether a process of a container has not reported its holdings after a
+// reconnect, on any card: all are parked together.
 func (g *Gate) hasUnreported(c *container) bool {
 	return slices.ContainsFunc(g.cards, func(card ledger.CardID) bool {
 		return g.ledger.Container(c.id, card).Expected > 0
 	})
 }
 
-// pinned reports whether a container cannot be parked now: never, or not until all its processes
-// are connected.
+// pinned reports whether a container cannot be parked now.
 func (g *Gate) pinned(c *container) bool {
 	for _, p := range c.processes {
 		if p.session == nil {
@@ -147,8 +143,7 @@ func (g *Gate) unparkable(c *container) bool {
 	return c.parkFailures >= maxParkFailures
 }
 
-// mayFreeLater reports whether memory of a card may yet come free: a holder can be parked later,
-// is parked, or is an unknown process, which may exit.
+// mayFreeLater reports whether memory of a card may yet come free.
 func (g *Gate) mayFreeLater(card ledger.CardID) bool {
 	if g.ledger.Outside(card) > 0 {
 		return true
@@ -287,8 +282,8 @@ func (g *Gate) processesToPark(c *container, a *parking) ([]ledger.ProcessID, er
 	return slices.Clone(a.moved), nil
 }
 
-// queueRestore queues the restore of a parked container, one card after the other, always in the
-// same order, so that no two restores deadlock.
+// queueRestore queues the restore of a parked container, one card after the other in a fixed
+// order, so that no two restores deadlock.
 func (g *Gate) queueRestore(now time.Time, c *container) {
 	a := c.parking
 	for _, card := range g.cards {
@@ -313,8 +308,7 @@ func (g *Gate) queueRestore(now time.Time, c *container) {
 }
 
 // need returns how many bytes of a card a restore requires: what parking freed, and what the
-// container's requests want within its limit. It is capped at what the rest of the card can
-// provide.
+// container's requests want within its limit, capped at what the rest of the card can provide.
 func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	held, limit, capacity := g.ledger.Container(c.id, card), g.ledger.Limit(c.id, card), g.ledger.Capacity(card)
 	need := held.Parked + c.parking.extra[card]
@@ -425,8 +419,8 @@ func (g *Gate) startRestore(c *container) {
 	}()
 }
 
-// restoreMemory restores processes once the cards themselves have the room. Nothing is granted on
-// these cards meanwhile.
+// restoreMemory restores processes once the cards themselves have room, and stops grants there
+// meanwhile.
 func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) error {
 	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
@@ -476,8 +470,8 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 	g.save()
 }
 
-// killLost kills a container whose memory is lost: its CUDA calls fail or block for ever. Nomad
-// may then restart it. Until then it stays paused, with time to report the reason.
+// killLost kills a container whose memory is lost: its CUDA calls fail or block for ever. Until
+// then it stays paused.
 func (g *Gate) killLost(c *container, err error) {
 	c.parking = nil
 	c.lost = err
@@ -500,8 +494,8 @@ func (g *Gate) killLost(c *container, err error) {
 	})
 }
 
-// revokeRoom takes back the room reserved for a parked container that still waits for another
-// card, if a request then fits. Nothing has been restored yet.
+// revokeRoom takes back the room of a parked container that still waits for another card, if a
+// request then fits.
 func (g *Gate) revokeRoom(r queue.Request) bool {
 	for _, c := range g.containers {
 		if c.parking == nil || c.parking.state != stateParked || c.id == r.Container {
@@ -545,9 +539,8 @@ func (g *Gate) requeueRestore(c *container) {
 	})
 }
 
-// expectParked records that the container of a process was parked or being parked when the last
-// gate ended. In the latter case it is unknown whether the process was moved, and all that it may
-// hold stays reserved.
+// expectParked records that a process's container was parked or being parked when the last gate
+// ended. In the latter case all that the process may hold stays reserved.
 func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
 	c := p.container
 	g.pause(now, c, pausePark)
@@ -560,8 +553,7 @@ func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[led
 	}
 }
 
-// queueRestores restores the containers that were parked when the last gate ended, at once if all
-// they need is still reserved.
+// queueRestores restores the containers that were parked when the last gate ended.
 func (g *Gate) queueRestores(now time.Time) {
 	unsure := false
 	for _, c := range g.containers {

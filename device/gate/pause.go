@@ -33,8 +33,8 @@ type pause struct {
 }
 
 // Pause tells all processes of a container to submit no more work, and returns when their
-// submitted work is done. If ctx ends first, the reason is withdrawn and the error tells how many
-// processes have not answered. Processes that start or reconnect later are paused, too.
+// submitted work is done. If ctx ends first, the reason is withdrawn. Processes that start or
+// reconnect later are paused, too.
 func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) error {
 	now := g.lock()
 	c := g.containers[id]
@@ -116,7 +116,7 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 }
 
 // resumePlanned resumes containers that the plan has paused and that hold memory of a card:
-// nothing else runs there, so the plan was wrong.
+// nothing else runs there.
 func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	some := false
 	for _, c := range g.containers {

@@ -22,14 +22,13 @@ import (
 // MaxPath is the longest path of a Unix socket, in bytes (sun_path).
 const MaxPath = 107
 
-// minConnection is how long a connection counts at least, so that reconnecting in a loop hits the
-// limit.
+// minConnection is how long a connection counts at least: reconnecting in a loop hits the limit.
 const minConnection = time.Second
 
 var errTooManyConnections = errors.New("too many connections")
 
-// Listen creates the socket, writable for everyone: access to its directory, which is mounted
-// into containers, is the permission. It replaces an earlier gate's socket.
+// Listen creates the socket, in place of an earlier gate's. Everyone may connect: access to its
+// directory, which is mounted into containers, is the permission.
 func Listen(path string) (*net.UnixListener, error) {
 	if len(path) > MaxPath {
 		return nil, fmt.Errorf("listening at %q: the path of a Unix socket has at most %d bytes, this one %d: choose a shorter directory", path, MaxPath, len(path))
@@ -68,7 +67,6 @@ type connCount struct {
 }
 
 // acquire takes a connection for a container, and returns the rate limit of all its connections.
-// Each container may have Bounds.Sure connections whatever others use.
 func (d *connLimiter) acquire(id ledger.ContainerID, b Bounds) (*rateLimiter, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,7 +94,7 @@ func (d *connLimiter) release(id ledger.ContainerID) {
 }
 
 // Serve serves clients until ctx ends, then closes the listener and all connections. The error is
-// why no more clients can be accepted; nil if ctx ended.
+// why no more clients can be accepted.
 func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()

@@ -21,8 +21,7 @@ const maxUnsent = 4 * wire.MaxOpen
 
 var errSessionOver = errors.New("the session is over")
 
-// session is a connection of a process. The gate's lock guards all fields but out, done and
-// cutOnce.
+// session is a connection of a process. The gate's lock guards all but out, done and cutOnce.
 type session struct {
 	proc     identify.Process
 	life     Life     // nil once the process owns it
@@ -134,8 +133,8 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	return nil
 }
 
-// hello registers the process of a session, and ends its earlier session: the process has
-// executed another program, or its library has reconnected.
+// hello registers the process of a session, and ends its earlier session: it has executed another
+// program or reconnected.
 func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	if s.process != nil {
 		return badMessage("a second hello")

@@ -17,8 +17,7 @@ import (
 )
 
 // ceilingSteps is into how many steps of a card the state file divides holdings. A process is
-// saved before it exceeds its step: so the file is an upper bound, and written only once per
-// step.
+// saved before it exceeds its step, so the file is an upper bound.
 const ceilingSteps = 32
 
 type state struct {
@@ -121,7 +120,7 @@ func (g *Gate) ensureSaved(p *process, card ledger.CardID) {
 }
 
 // save atomically replaces the state file, without fsync: after a machine failure no process
-// holds anything. A failed save fails no request.
+// holds anything.
 func (g *Gate) save() {
 	if g.opts.State == "" {
 		return

@@ -19,8 +19,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// Helper makes the program the helper that calls CUDA, if its arguments say so, and then does not
-// return. A program that uses Evictor calls it first in main or TestMain.
+// Helper makes the program the helper that calls CUDA, if its arguments say so. A program that
+// uses Evictor calls it first.
 func Helper(args []string) {
 	if len(args) == 3 && args[1] == driver.Argument {
 		os.Exit(libcuda.Helper(args[2]))
@@ -28,8 +28,8 @@ func Helper(args []string) {
 }
 
 // Evictor parks processes as the plugin does. uuid and version are the real card's and its
-// driver's. The error wraps driver.ErrUnsupported where processes cannot be parked. The caller
-// calls closing.
+// driver's. The error wraps driver.ErrUnsupported where that is impossible. The caller calls
+// closing.
 func (h *Harness) Evictor(ctx context.Context, uuid, version string) (e gate.Evictor, closing func(), err error) {
 	card, err := h.uuid(uuid)
 	if err != nil {

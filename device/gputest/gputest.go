@@ -3,9 +3,8 @@
 
 //go:build linux
 
-// Package gputest runs programs on a fake or real card under a real gate in this process, for
-// tests and measurements, without Nomad and containers: a variable names the container that a
-// program belongs to.
+// Package gputest runs programs on a fake or real card under a real gate in this process, without
+// Nomad and containers: a variable names the container that a program belongs to.
 package gputest
 
 import (

@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package handoff defines what device plugin and ebbtide driver pass each other about a task
-// that shares a card: what its container needs (Handoff), what the task is (Identity) and how it
-// fares (Report).
+// Package handoff defines what device plugin and ebbtide driver pass each other about a task that
+// shares a card: its needs (Handoff), what it is (Identity) and how it fares (Report).
 //
 // In Nomad 1.11 a device's mounts replace the task's volumes, and are lost when the agent
-// restarts; its variables are neither. So the plugin passes the mounts in one variable, and the
-// driver adds them at each start of the task.
+// restarts; its variables are neither. So one variable has the mounts, and the driver adds them
+// at each start of the task.
 package handoff
 
 import (
@@ -45,8 +44,8 @@ const (
 
 // Handoff is what a container needs to use its cards. Paths are on the host.
 type Handoff struct {
-	// Preload is the preload library, Gate the directory of the gate's socket. Both are empty
-	// if the container has no memory share.
+	// Preload is the preload library, Gate the directory of the gate's socket; "" without a
+	// memory share.
 	Preload string `json:"preload,omitempty"`
 	Gate    string `json:"gate,omitempty"`
 	// MemoryMiB is the memory of the card, of the largest if several; 0 = unknown.

@@ -23,7 +23,6 @@ var (
 
 // verdicts reads how a test ended, and which of its parts were skipped, from its output
 // (-test.v). A test has failed if it has not reported a pass, or if its process has failed.
-// Output of an earlier test may say that no test can run.
 func verdicts(name, output string, failure error, took time.Duration) []report.Test {
 	all := []report.Test{{Name: name, Verdict: report.Failed, Seconds: took.Seconds()}}
 	whole := &all[0]
