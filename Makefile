@@ -107,7 +107,7 @@ gpu-bundle: ## the tests of GPU sharing for a machine with a card, without Go an
 test-bundle: gpu-bundle ## the bundle on the fake card, with nothing but what is in it
 	@mkdir -p out
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && cp -r $(BUNDLE) "$$dir/bundle" && env -i PATH=/nonexistent "$$dir/bundle/run.sh" -fake -out $(CURDIR)/out/gpu-bundle \
-		-run 'Plugin|Books|Addresses|Sizes|Resolve|Return|PyTorch|Hooks'
+		-run 'Plugin|Ledger|Addresses|Sizes|Resolve|Restore|PyTorch|Hooks'
 
 test-gpu: gpu-bundle ## run that here, on a real NVIDIA card (8 minutes at most; EBBTIDE_TEST_GPU=fake: on the fake one)
 	$(BUNDLE)/run.sh

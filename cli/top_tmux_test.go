@@ -15,7 +15,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/move"
 	"github.com/ebbtide/ebbtide/top/fake"
@@ -95,10 +95,10 @@ func topCluster() *fake.Cluster {
 	c := fake.New()
 	c.Node("aa11", "one")
 	c.Node("bb22", "two")
-	mlp := c.Task("aa11", "ml", "mlp", func(s *status.Status) { fake.Seat(s, seat.Running, 300, 0) })
+	mlp := c.Task("aa11", "ml", "mlp", func(s *status.Status) { fake.Seat(s, handoff.Running, 300, 0) })
 	c.Task("aa11", "ml", "vae", func(s *status.Status) {
 		s.Category, s.Fair.Late, s.Rule, s.Why = "CL", true, "fsp.late", "its twin has ended"
-		fake.Seat(s, seat.Parked, 0, 408)
+		fake.Seat(s, handoff.Parked, 0, 408)
 	})
 	c.Task("bb22", "vision", "evil", func(s *status.Status) { s.Metric = "\x1b[31mred\x07" })
 	c.Claims = []move.Record{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: mlp, Source: "aa11", Target: "bb22", Phase: "wait", Owner: "ebbtide shim on n1, process 4711"}}

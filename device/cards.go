@@ -17,19 +17,18 @@ type Cards interface {
 	Usage(uuid string) (nvml.Usage, error)
 }
 
-// nvmlTimeout bounds a call of NVML. With a faulty driver it may never return.
+// nvmlTimeout bounds a call of NVML, which may never return if the driver is faulty.
 const nvmlTimeout = 10 * time.Second
 
 var errNoAnswer = errors.New("NVML does not answer")
 
-// timeoutCards wraps Cards so that calls return within nvmlTimeout. Only one goroutine calls NVML,
-// and hangs if the driver does. It is safe for concurrent use.
+// timeoutCards wraps Cards so that calls return within nvmlTimeout. One goroutine calls NVML, and
+// hangs if the driver does. It is safe for concurrent use.
 type timeoutCards struct {
 	cards Cards
 	calls chan func()
 }
 
-// newTimeoutCards returns timeoutCards; their goroutine ends with ctx.
 func newTimeoutCards(ctx context.Context, cards Cards) *timeoutCards {
 	b := &timeoutCards{cards: cards, calls: make(chan func())}
 	go func() {

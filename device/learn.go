@@ -13,16 +13,15 @@ import (
 )
 
 const (
-	// measureEvery is how often containers are measured. A pause must begin before the rise it
-	// is for.
+	// measureEvery is how often containers are measured: a pause must begin before the rise.
 	measureEvery = time.Second
 	// adaptEvery is the window of the coefficients, and countEvery how often it is sampled.
 	adaptEvery = 10 * time.Minute
 	countEvery = 5 * time.Second
 )
 
-// learn uses measurements of jobs for new shares and for planned pauses, until the plugin ends.
-// Without a state directory nothing is learned, and cards are shared all the same.
+// learn uses measurements of jobs for shares and planned pauses, until the plugin ends. Without a
+// state directory it does nothing.
 func (p *Plugin) learn(parts *shares.Shares, g *gate.Gate, soft bool) {
 	log := p.log.Named("profiles")
 	store, err := profile.Open(p.settings.StateDir, func(err error) { log.Warn("profiles", "error", err) })

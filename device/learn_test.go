@@ -16,8 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/config"
 )
 
-// Measurements are stored in the state directory until the plugin ends. Without a usable one
-// the gate is open all the same.
 func TestLearn(t *testing.T) {
 	dir := t.TempDir()
 	for state, kept := range map[string]bool{filepath.Join(dir, "state"): true, "/dev/null/state": false} {

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/metrics"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // updateMetrics replaces the gate's state in the metrics; states are those of the containers
 // in stats.
-func (p *Plugin) updateMetrics(s *sharing, stats []gate.Status, states []seat.State) {
+func (p *Plugin) updateMetrics(s *sharing, stats []gate.Status, states []handoff.State) {
 	g := &metrics.Gate{At: time.Now(), Parking: s.parkErr == nil, Connections: s.Connections()}
 	for _, c := range s.Cards() {
 		g.Memory = append(g.Memory, metrics.Memory{

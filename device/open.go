@@ -15,15 +15,14 @@ import (
 	"github.com/ebbtide/ebbtide/device/config"
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/device/shares"
 )
 
-// sharing is the gate and what belongs to it.
 type sharing struct {
 	*gate.Gate
 	parts   *shares.Shares
@@ -33,20 +32,20 @@ type sharing struct {
 
 var errOpening = errors.New("the gate is being opened")
 
-// sharingErr returns why shares cannot be enforced now; nil if they are.
+// sharingErr returns why shares cannot be enforced now, or nil.
 func (p *Plugin) sharingErr() error {
 	switch {
 	case p.gate != nil:
-		return seat.Check(p.settings.Preload, p.settings.Gate)
+		return handoff.Check(p.settings.Preload, p.settings.Gate)
 	case p.gateErr != nil:
-		// The socket may be left from an earlier plugin.
+		// The socket may be an earlier plugin's.
 		return fmt.Errorf("the gate cannot be opened: %w", p.gateErr)
 	}
 	return errOpening
 }
 
-// ensureGate makes sure that the gate is open and has these cards. It opens the gate in the
-// background: loading CUDA may take minutes.
+// ensureGate makes sure that the gate has these cards, and opens it in the background: loading
+// CUDA may take minutes.
 func (p *Plugin) ensureGate(cards []nvml.Card) {
 	if p.gate != nil {
 		for _, c := range cards {
@@ -74,8 +73,7 @@ func (p *Plugin) ensureGate(cards []nvml.Card) {
 	}()
 }
 
-// awaitGate waits until the attempt in progress to open the gate ends; it returns whether there was
-// one and it ended.
+// awaitGate waits until the gate has opened or failed to. It returns false if it did neither.
 func (p *Plugin) awaitGate(ctx context.Context, within time.Duration) bool {
 	p.mu.Lock()
 	over := p.opening
@@ -92,7 +90,6 @@ func (p *Plugin) awaitGate(ctx context.Context, within time.Duration) bool {
 	return false
 }
 
-// openGate opens the gate for the cards. It closes with the plugin.
 func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := os.MkdirAll(p.settings.Gate, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the gate's directory: %w", err)
@@ -100,7 +97,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	if err := os.MkdirAll(tasksDir(p.settings.Gate), 0o700); err != nil {
 		return nil, fmt.Errorf("creating the directory of tasks: %w", err)
 	}
-	if err := seat.WriteLoader(p.settings.Gate); err != nil {
+	if err := handoff.WriteLoader(p.settings.Gate); err != nil {
 		return nil, err
 	}
 	s = &sharing{parts: shares.New(fairshare.Mode(p.settings.Division), p.log.Named("shares"))}
@@ -109,7 +106,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	opts.State = filepath.Clean(p.settings.Gate) + ".state" // next to what containers see
 	opts.Report = func(err error) { p.log.Warn("gate", "error", err) }
 	opts.Evictor, opts.Shares = s.parked, s.parts
-	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), peer.Finder{Tasks: tasksDir(p.settings.Gate)}
+	opts.Measure, opts.Finder = checkpoint.Measure(p.usage), identify.Finder{Tasks: tasksDir(p.settings.Gate)}
 	if s.parkErr != nil {
 		opts.RestoreOnly = true
 		p.log.Warn("containers are not parked: a request that finds no memory waits, and is finally denied", "reason", s.parkErr)
@@ -128,7 +125,7 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 		return nil, err
 	}
 	s.parts.Use(s.Gate)
-	l, err := gate.Listen(filepath.Join(p.settings.Gate, seat.Socket))
+	l, err := gate.Listen(filepath.Join(p.settings.Gate, handoff.Socket))
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -147,7 +144,6 @@ func (p *Plugin) openGate(cards []nvml.Card) (s *sharing, err error) {
 	return s, nil
 }
 
-// card returns a card as the gate has it, without the driver's own memory.
 func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error) {
 	uuid, err := wire.ParseUUID(c.UUID)
 	if err != nil {
@@ -161,7 +157,6 @@ func (s *sharing) card(c nvml.Card, settings *config.Settings) (gate.Card, error
 	return card, nil
 }
 
-// add adds a card to the gate, if it is missing.
 func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
 	if s.Has(ledger.CardID(c.UUID)) {
 		return nil
@@ -173,7 +168,6 @@ func (s *sharing) add(c nvml.Card, settings *config.Settings) error {
 	return s.AddCard(card)
 }
 
-// overShare returns what happens to a request for more than a share: wait, or deny.
 func overShare(s *config.Settings, unparked error) string {
 	switch {
 	case s.Over != config.OverAuto:
@@ -184,7 +178,7 @@ func overShare(s *config.Settings, unparked error) string {
 	return config.OverDeny
 }
 
-// overShare returns that for this node, as far as known.
+// overShare returns what happens to a request beyond a share: wait or deny.
 func (p *Plugin) overShare() string {
 	if p.gate == nil {
 		return overShare(p.settings, errOpening)

@@ -14,13 +14,12 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// helperWithin is how long the helper may take to load CUDA.
 const helperWithin = 2 * time.Minute
 
 var errParkingOff = errors.New("it is switched off (parking)")
 
-// parking returns the evictor, and why containers cannot be parked here, or nil. In that case
-// it only restores containers that an earlier plugin has parked.
+// parking returns the evictor, and why containers cannot be parked here, or nil. In that case it
+// only restores containers that an earlier plugin has parked.
 func (p *Plugin) parking(version string) (evictor *checkpoint.Evictor, not error) {
 	log := p.log.Named("checkpoint")
 	client := driver.New(driver.Options{
@@ -32,14 +31,13 @@ func (p *Plugin) parking(version string) (evictor *checkpoint.Evictor, not error
 		defer cancel()
 		not = client.Check(ctx)
 	} else {
-		not = errParkingOff // so the helper starts only if there is something to restore
+		not = errParkingOff // the helper starts only if there is something to restore
 	}
 	context.AfterFunc(p.ctx, client.Close)
 	held, free := checkpoint.Meter(checkpoint.Measure(p.usage))
 	return checkpoint.New(checkpoint.Options{Driver: client, Held: held, Free: free, Room: headroom.Checker{}.Check}), not
 }
 
-// usage returns a card's current usage.
 func (p *Plugin) usage(uuid string) (nvml.Usage, error) {
 	p.mu.Lock()
 	library := p.cards

@@ -1,12 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package device is the device plugin ebbtide-gpu: it advertises a node's NVIDIA cards to
-// Nomad, each with several seats, so that containers can share a card.
+// Package device is the device plugin ebbtide-gpu: it offers several seats on each of a node's
+// NVIDIA cards, so that containers can share a card.
 //
 // Each card is a device group of its own, with its seats as instances: Nomad fills an ask from
-// one group and picks its instances in any order, so a single group would scatter a job over
-// all cards.
+// one group, with any of its instances, so a single group would scatter a job over all cards.
 package device
 
 import (
@@ -29,9 +28,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/metrics"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 	"github.com/ebbtide/ebbtide/version"
 )
@@ -114,8 +113,8 @@ func (p *Plugin) SetConfig(cfg *base.Config) error {
 
 var errNotConfigured = errors.New("the plugin has not been configured")
 
-// Fingerprint implements nomad.DevicePlugin: it sends the cards, and again whenever something
-// about them changes. Without cards it sends no devices and no error.
+// Fingerprint implements nomad.DevicePlugin: it sends the cards, and again after each change.
+// Without cards it sends no devices and no error.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResponse, error) {
 	s, ctx, end, err := p.startUpdates(ctx)
 	if err != nil {
@@ -150,7 +149,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *nomad.FingerprintResp
 	return out, nil
 }
 
-// changes waits until there may be something to send to Nomad; it returns false if ctx ends.
+// changes waits for a reason to look for changes; it returns false if ctx ends.
 func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
 	look := time.NewTicker(seatsInterval)
 	defer look.Stop()
@@ -169,7 +168,6 @@ func (p *Plugin) changes(ctx context.Context, due <-chan time.Time) bool {
 	}
 }
 
-// notifyNomad triggers an update to Nomad.
 func (p *Plugin) notifyNomad() {
 	select {
 	case p.changed <- struct{}{}:
@@ -198,8 +196,8 @@ func (p *Plugin) startUpdates(ctx context.Context) (s *config.Settings, _ contex
 	return s, ctx, func() { stop(); cancel() }, nil
 }
 
-// groups returns the cards as device groups. One that has disappeared stays as unhealthy,
-// because allocations may have it.
+// groups returns the cards as device groups. One that has disappeared stays, unhealthy, because
+// allocations may have it.
 func (p *Plugin) groups() []*nomad.DeviceGroup {
 	p.mu.Lock()
 	library := p.cards
@@ -260,7 +258,6 @@ func (p *Plugin) groups() []*nomad.DeviceGroup {
 	return groups
 }
 
-// logOnce logs a message about the cards, unless it was the last one.
 func (p *Plugin) logOnce(level hclog.Level, what string) {
 	if p.lastMessage != what {
 		p.lastMessage = what
@@ -268,7 +265,6 @@ func (p *Plugin) logOnce(level hclog.Level, what string) {
 	}
 }
 
-// logHealth logs a change in whether a card can be used.
 func (p *Plugin) logHealth(c nvml.Card, bad string) {
 	switch last := p.lastReason[c.UUID]; {
 	case bad == last || p.opening != nil && p.gateErr == nil: // still opening
@@ -281,7 +277,6 @@ func (p *Plugin) logHealth(c nvml.Card, bad string) {
 	p.lastReason[c.UUID] = bad
 }
 
-// group returns a card as a device group.
 func (p *Plugin) group(c nvml.Card, bad string) *nomad.DeviceGroup {
 	p.logHealth(c, bad)
 	g := &nomad.DeviceGroup{
@@ -299,8 +294,8 @@ func (p *Plugin) group(c nvml.Card, bad string) *nomad.DeviceGroup {
 			"shared":         structs.NewBoolAttribute(p.gate != nil),
 			"parking":        structs.NewBoolAttribute(p.gate != nil && p.gate.parkErr == nil),
 			"over_share":     structs.NewStringAttribute(p.overShare()),
-			// Nomad retries a job that it could not place when an attribute changes; a change
-			// of a seat's health is not enough.
+			// Nomad retries a job that it could not place when an attribute changes, but not when
+			// a seat's health does.
 			"healthy": structs.NewBoolAttribute(bad == ""),
 		},
 	}
@@ -333,21 +328,18 @@ func (p *Plugin) health(c nvml.Card) (metrics.Health, string) {
 	return metrics.Healthy, ""
 }
 
-// groupName is the model and the beginning of the UUID, so that cards of a model are separate
-// groups.
+// groupName distinguishes cards of one model by the beginning of the UUID.
 func groupName(c nvml.Card) string {
 	id := strings.TrimPrefix(c.UUID, "GPU-")
 	return strings.ReplaceAll(strings.TrimSpace(c.Name), " ", "-") + "-" + id[:min(8, len(id))]
 }
 
-// seatID names a seat of a card.
 func seatID(uuid string, seat int) string { return uuid + "/" + strconv.Itoa(seat) }
 
-// Reserve implements nomad.DevicePlugin: it returns what a container needs for its seats. Two
-// seats on one card count as one.
+// Reserve implements nomad.DevicePlugin. Two seats on one card count as one.
 func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	if p.neverListed() {
-		// A restarted plugin may be asked for seats before it has listed the cards.
+		// A restarted plugin may be asked before it has listed the cards.
 		p.groups()
 	}
 	p.awaitGate(p.ctx, helperWithin)
@@ -387,14 +379,12 @@ func (p *Plugin) Reserve(ids []string) (*nomad.ContainerReservation, error) {
 	return res, nil
 }
 
-// neverListed reports whether the plugin is configured and has not listed the cards yet.
 func (p *Plugin) neverListed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.settings != nil && len(p.known) == 0
 }
 
-// addNodes adds the device nodes of the cards, and those common to all cards.
 func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 	paths := []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 	for _, uuid := range uuids {
@@ -405,10 +395,9 @@ func (p *Plugin) addNodes(res *nomad.ContainerReservation, uuids []string) {
 	}
 }
 
-// addShare adds what a container needs to share its cards, or leaves that to the ebbtide
-// driver. With one seat per card the container may run without it.
+// addShare adds what a container needs to share its cards, or leaves that to the ebbtide driver.
 func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) error {
-	s := seat.Seat{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
+	s := handoff.Handoff{Preload: filepath.Clean(p.settings.Preload), Gate: filepath.Clean(p.settings.Gate), WaitMS: p.settings.MaxWait.Milliseconds(), Reports: reportsDir(p.settings.Gate), Tasks: tasksDir(p.settings.Gate), Cards: uuids, Seats: ids}
 	for _, uuid := range uuids {
 		s.MemoryMiB = max(s.MemoryMiB, int64(p.known[uuid].Memory>>20))
 	}
@@ -420,8 +409,8 @@ func (p *Plugin) addShare(res *nomad.ContainerReservation, ids, uuids []string) 
 		s.Unparked = not.Error()
 	}
 	if p.settings.Mounts == config.MountsDriver {
-		if res.Envs[seat.Variable], err = s.Encode(); err != nil {
-			return fmt.Errorf("encoding a seat for the driver: %w", err)
+		if res.Envs[handoff.Variable], err = s.Encode(); err != nil {
+			return fmt.Errorf("handing a card over to the driver: %w", err)
 		}
 		return nil
 	}

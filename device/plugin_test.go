@@ -27,11 +27,10 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/config"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// rack holds a machine's cards.
 type rack struct {
 	mu    sync.Mutex
 	cards []nvml.Card
@@ -114,13 +113,11 @@ func newPlugin(t *testing.T, r *rack, change ...func(*config.Config)) *Plugin {
 	return p
 }
 
-// shareable provides what the plugin needs to share cards.
 func shareable(t *testing.T) (change func(*config.Config), lib, at string) {
 	lib, at = library(t), filepath.Join(t.TempDir(), "gate")
 	return func(c *config.Config) { c.Preload, c.Gate = lib, at }, lib, at
 }
 
-// settled returns the groups once the gate has opened or failed.
 func (p *Plugin) settled(t *testing.T) []*nomad.DeviceGroup {
 	t.Helper()
 	p.groups()
@@ -177,8 +174,6 @@ func TestGroups(t *testing.T) {
 	must.SliceEmpty(t, newPlugin(t, &rack{err: nvml.ErrNone}).groups())
 }
 
-// Without enforced shares a card with several seats is unhealthy, and opening the gate is
-// retried.
 func TestGroups_unshared(t *testing.T) {
 	change, _, at := shareable(t)
 	must.NoError(t, os.WriteFile(at, nil, 0o644)) // in its way
@@ -196,7 +191,6 @@ func TestGroups_unshared(t *testing.T) {
 	must.True(t, one.settled(t)[0].Devices[0].Healthy)
 }
 
-// A card found later is shared as well.
 func TestGroups_later(t *testing.T) {
 	change, _, _ := shareable(t)
 	r := twoCards()
@@ -209,7 +203,6 @@ func TestGroups_later(t *testing.T) {
 	must.True(t, p.gate.Has(ledger.CardID(second)))
 }
 
-// A hanging NVML delays a call by a bounded time.
 func TestGroups_hanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := twoCards()
@@ -233,7 +226,6 @@ func TestGroups_hanging(t *testing.T) {
 	})
 }
 
-// Nomad gets an update at first, and after each change.
 func TestFingerprint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rack{err: nvml.ErrNone}
@@ -262,7 +254,6 @@ func TestFingerprint(t *testing.T) {
 	must.ErrorIs(t, err, nomad.ErrPluginDisabled)
 }
 
-// library writes the beginning of a library of this machine.
 func library(t *testing.T) string {
 	t.Helper()
 	h := elf.Header64{Type: uint16(elf.ET_DYN), Version: 1, Ehsize: 64}
@@ -289,10 +280,10 @@ func TestReserve(t *testing.T) {
 	res, err := p.Reserve([]string{second + "/0", first + "/0"})
 	must.NoError(t, err)
 	must.Eq(t, second+","+first, res.Envs["NVIDIA_VISIBLE_DEVICES"])
-	got, err := seat.Decode(res.Envs[seat.Variable])
+	got, err := handoff.Decode(res.Envs[handoff.Variable])
 	must.NoError(t, err)
 	must.StrContains(t, got.Notice, "the gate cannot be opened: ")
-	must.Eq(t, seat.Seat{MemoryMiB: 80 << 10, Notice: got.Notice}, got)
+	must.Eq(t, handoff.Handoff{MemoryMiB: 80 << 10, Notice: got.Notice}, got)
 	must.MapLen(t, 2, res.Envs)
 	must.SliceEmpty(t, res.Mounts)
 
@@ -301,13 +292,12 @@ func TestReserve(t *testing.T) {
 	res, err = p.Reserve([]string{first + "/0", first + "/1"})
 	must.NoError(t, err)
 	must.NotNil(t, p.gate)
-	got, err = seat.Decode(res.Envs[seat.Variable])
+	got, err = handoff.Decode(res.Envs[handoff.Variable])
 	must.NoError(t, err)
-	must.Eq(t, seat.Seat{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, got)
+	must.Eq(t, handoff.Handoff{Preload: lib, Gate: at, MemoryMiB: 64 << 10, WaitMS: 90000, Reports: at + ".reports", Tasks: at + ".tasks", Cards: []string{first}, Seats: []string{first + "/0", first + "/1"}}, got)
 	must.SliceEmpty(t, res.Mounts, must.Sprint("they would take the place of volumes"))
 }
 
-// For other drivers the plugin provides the mounts itself.
 func TestReserve_mounts(t *testing.T) {
 	device := func(c *config.Config) { c.Mounts = "device" }
 	p := newPlugin(t, twoCards(), device, func(c *config.Config) { c.Seats = 1 })
@@ -377,7 +367,6 @@ func TestSetConfig(t *testing.T) {
 	must.ErrorContains(t, err, `fingerprint_period: must be a duration like 30s, got "soon"`)
 }
 
-// Nomad loads only plugins with a semantic version.
 func TestPluginInfo(t *testing.T) {
 	info, err := New(t.Context(), hclog.NewNullLogger()).PluginInfo()
 	must.NoError(t, err)

@@ -17,11 +17,10 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// reportEvery is how often containers are reported to the driver.
 const reportEvery = time.Second
 
 // reports writes the state of each container to a directory for the driver, until ctx ends.
@@ -34,19 +33,19 @@ func (p *Plugin) reports(ctx context.Context, g *sharing, dir string) error {
 		return fmt.Errorf("creating the directory of reports: %w", err)
 	}
 	go func() {
-		last := make(map[string]seat.Report)
+		last := make(map[string]handoff.Report)
 		beyond := make(map[string]bool)
 		for {
-			now := make(map[string]seat.Report)
+			now := make(map[string]handoff.Report)
 			stats := g.Stats()
-			var states []seat.State
+			var states []handoff.State
 			var cards map[ledger.CardID]nvml.Card
 			var on map[ledger.CardID][]nvml.Process
 			if len(stats) > 0 { // do not query NVML for nothing
 				cards, on = p.readCards()
 			}
 			for _, st := range stats {
-				path := seat.ReportPath(dir, st.Container.Alloc, st.Container.Task)
+				path := handoff.ReportPath(dir, st.Container.Alloc, st.Container.Task)
 				now[path] = newReport(st, cards, on, last[path])
 				states = append(states, now[path].State)
 				is := exceedsGrant(now[path])
@@ -70,7 +69,7 @@ func (p *Plugin) reports(ctx context.Context, g *sharing, dir string) error {
 	return nil
 }
 
-// readCards returns the cards, and the processes on each, as far as NVML reports them.
+// readCards returns the cards and the processes on each, as far as NVML reports them.
 func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process) {
 	cards, on = make(map[ledger.CardID]nvml.Card), make(map[ledger.CardID][]nvml.Process)
 	p.mu.Lock()
@@ -86,26 +85,25 @@ func (p *Plugin) readCards() (cards map[ledger.CardID]nvml.Card, on map[ledger.C
 	return cards, on
 }
 
-// The driver's rounding and memory just allocated or freed are no sign of a program that
+// Less than this beyond the grants is rounding or has just changed; more means that a program
 // bypasses the gate.
 const (
 	slackMiB  = 256
 	slackPart = 10 // a tenth of the held memory
 )
 
-// exceedsGrant reports whether a container has much more on a card than it was granted.
-func exceedsGrant(r seat.Report) bool {
-	return slices.ContainsFunc(r.Cards, func(c seat.Card) bool {
+func exceedsGrant(r handoff.Report) bool {
+	return slices.ContainsFunc(r.Cards, func(c handoff.Card) bool {
 		return c.UsedMiB > c.HeldMiB+c.ParkedMiB+max(slackMiB, c.HeldMiB/slackPart)
 	})
 }
 
 // writeReports writes changed reports, and removes those of containers that have ended.
-func (p *Plugin) writeReports(last, now map[string]seat.Report) {
+func (p *Plugin) writeReports(last, now map[string]handoff.Report) {
 	var errs []error
 	for path, r := range now {
 		if old, ok := last[path]; !ok || !reflect.DeepEqual(r, old) {
-			errs = append(errs, seat.WriteReport(path, r))
+			errs = append(errs, handoff.WriteReport(path, r))
 		}
 	}
 	for path := range last {
@@ -120,10 +118,9 @@ func (p *Plugin) writeReports(last, now map[string]seat.Report) {
 	}
 }
 
-// newReport returns a container's report, given the processes on the cards and its last report.
-func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last seat.Report) seat.Report {
-	r := seat.Report{
-		State: seat.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),
+func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.CardID][]nvml.Process, last handoff.Report) handoff.Report {
+	r := handoff.Report{
+		State: handoff.Running, Since: time.Now(), Pauses: st.Pauses, PausedS: st.PausedFor.Seconds(), Parks: st.Parks, ParkedS: st.ParkedFor.Seconds(),
 	}
 	if st.ParkError != nil {
 		r.Unparked = st.ParkError.Error()
@@ -131,7 +128,7 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 	waiting := 0
 	for _, u := range st.Usage {
 		c := cards[u.Card]
-		r.Cards = append(r.Cards, seat.Card{
+		r.Cards = append(r.Cards, handoff.Card{
 			UUID: string(u.Card), Model: c.Name, MemoryMiB: c.Memory / nvml.MiB, ShareMiB: u.Limit / nvml.MiB,
 			HeldMiB: (u.Held.CardUsage() - u.Held.Overhead) / nvml.MiB, UsedMiB: usedBy(st.PIDs, on[u.Card]) / nvml.MiB, ParkedMiB: u.Held.Parked / nvml.MiB, WaitingMiB: u.WaitingBytes / nvml.MiB,
 		})
@@ -141,20 +138,20 @@ func newReport(st gate.Status, cards map[ledger.CardID]nvml.Card, on map[ledger.
 	}
 	switch {
 	case st.Lost != nil:
-		r.State = seat.Lost
+		r.State = handoff.Lost
 		r.Why = "its GPU memory could not be restored, and the task cannot continue without it: it is being killed (" + st.Lost.Error() + ")"
 	case st.Parked:
-		r.State, r.Since = seat.Parked, st.Parking.Since
+		r.State, r.Since = handoff.Parked, st.Parking.Since
 		r.Why = "its GPU memory is in the host's memory"
 		if by := st.Parking.By; by.Alloc != "" {
 			r.Why += fmt.Sprintf(", to make room for task %q of allocation %s (job %q)", by.Task, by.Alloc[:min(8, len(by.Alloc))], by.Job)
 		}
 	case st.Paused:
-		r.State, r.Why = seat.Paused, "its GPU memory is about to rise when there is no room for it"
+		r.State, r.Why = handoff.Paused, "its GPU memory is about to rise when there is no room for it"
 	case waiting > 0:
-		r.State, r.Why = seat.Waiting, "it waits for GPU memory"
+		r.State, r.Why = handoff.Waiting, "it waits for GPU memory"
 	}
-	if r.State == last.State && r.State != seat.Parked {
+	if r.State == last.State && r.State != handoff.Parked {
 		r.Since = last.Since
 	}
 	return r

@@ -10,10 +10,10 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 func TestReport(t *testing.T) {
@@ -26,42 +26,42 @@ func TestReport(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		is    gate.Status
-		state seat.State
+		state handoff.State
 		why   string
 	}{
-		"running": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, seat.Running, ""},
-		"waiting": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{}, 1)}, seat.Waiting, "it waits for GPU memory"},
-		"paused":  {gate.Status{PIDs: []int{7}, Paused: true, Usage: usage(ledger.Entry{}, 1)}, seat.Paused, "its GPU memory is about to rise when there is no room for it"},
+		"running": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, handoff.Running, ""},
+		"waiting": {gate.Status{PIDs: []int{7}, Usage: usage(ledger.Entry{}, 1)}, handoff.Waiting, "it waits for GPU memory"},
+		"paused":  {gate.Status{PIDs: []int{7}, Paused: true, Usage: usage(ledger.Entry{}, 1)}, handoff.Paused, "its GPU memory is about to rise when there is no room for it"},
 		"parked": {
 			gate.Status{
 				PIDs: []int{7}, Paused: true, Parked: true, Usage: usage(ledger.Entry{Parked: 100 * nvml.MiB}, 1),
-				Parking: gate.Parking{State: "parked", Since: since, By: peer.Container{Alloc: "0123456789", Task: "train", Job: "other"}},
+				Parking: gate.Parking{State: "parked", Since: since, By: identify.Container{Alloc: "0123456789", Task: "train", Job: "other"}},
 			},
-			seat.Parked, `its GPU memory is in the host's memory, to make room for task "train" of allocation 01234567 (job "other")`,
+			handoff.Parked, `its GPU memory is in the host's memory, to make room for task "train" of allocation 01234567 (job "other")`,
 		},
 		"lost": {
 			gate.Status{PIDs: []int{7}, Paused: true, Lost: gate.ErrLost, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)},
-			seat.Lost, "its GPU memory could not be restored, and the task cannot continue without it: it is being killed (its memory is lost)",
+			handoff.Lost, "its GPU memory could not be restored, and the task cannot continue without it: it is being killed (its memory is lost)",
 		},
 		"parked before a restart": {
 			gate.Status{PIDs: []int{7}, Parked: true, Parking: gate.Parking{Since: since}, Usage: usage(ledger.Entry{}, 0)},
-			seat.Parked, "its GPU memory is in the host's memory",
+			handoff.Parked, "its GPU memory is in the host's memory",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newReport(tc.is, cards, on, seat.Report{State: tc.state, Since: since})
+			r := newReport(tc.is, cards, on, handoff.Report{State: tc.state, Since: since})
 			must.Eq(t, tc.state, r.State)
 			must.Eq(t, tc.why, r.Why)
 			must.Eq(t, since, r.Since, must.Sprint("it is so since then"))
 			must.Eq(t, 3, r.Denied)
 			must.Eq(t, 1, r.WaitedS)
 			c := r.Cards[0]
-			must.Eq(t, seat.Card{UUID: "GPU-1", Model: "H200", MemoryMiB: 1000, ShareMiB: 400, HeldMiB: c.HeldMiB, UsedMiB: 90, ParkedMiB: c.ParkedMiB}, c)
+			must.Eq(t, handoff.Card{UUID: "GPU-1", Model: "H200", MemoryMiB: 1000, ShareMiB: 400, HeldMiB: c.HeldMiB, UsedMiB: 90, ParkedMiB: c.ParkedMiB}, c)
 			must.False(t, exceedsGrant(r))
 		})
 	}
 	// A process of the container that does not ask the gate.
-	r := newReport(gate.Status{PIDs: []int{7, 8}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, cards, on, seat.Report{})
+	r := newReport(gate.Status{PIDs: []int{7, 8}, Usage: usage(ledger.Entry{Committed: 100 * nvml.MiB}, 0)}, cards, on, handoff.Report{})
 	must.Eq(t, 590, r.Cards[0].UsedMiB)
 	must.True(t, exceedsGrant(r))
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
 // Nomad places a job on any card with a free seat, so four jobs may share one card while others
@@ -28,24 +28,20 @@ import (
 // one each. Seats not offered are reported as unhealthy: Nomad places no job there, and a job
 // that has just been placed there still runs.
 
-// seats tracks the seats that containers have.
 type seats struct {
-	// reserved are seats that Nomad has reserved and the driver has not released. Seats
-	// reserved under other drivers are never known to be released.
+	// reserved are seats that Nomad has reserved and the driver has not released.
 	reserved map[string]bool
-	// tasks are the seats of the tasks that the driver has reported, by its file's name.
+	// tasks are the seats of tasks, by the name of the driver's file.
 	tasks map[string][]string
 }
 
 // notOffered is the health description of a seat that is not offered.
 const notOffered = "it is offered when the other cards have as many containers (spread)"
 
-// spreads reports whether seats are offered one at a time.
 func (p *Plugin) spreads() bool {
 	return p.settings.Spread && p.settings.Seats > 1 && p.settings.Mounts == config.MountsDriver
 }
 
-// reserve marks seats as taken.
 func (s *seats) reserve(ids []string) {
 	for _, id := range ids {
 		s.reserved[id] = true
@@ -66,7 +62,7 @@ func (s *seats) read(dir string) (changed bool, err error) {
 		if _, known := s.tasks[name]; known || strings.HasSuffix(name, ".new") {
 			continue
 		}
-		if is, err := seat.ReadIdentity(filepath.Join(dir, name)); err == nil {
+		if is, err := handoff.ReadIdentity(filepath.Join(dir, name)); err == nil {
 			s.tasks[name] = is.Seats
 		}
 	}
@@ -79,7 +75,6 @@ func (s *seats) read(dir string) (changed bool, err error) {
 	return !maps.Equal(before, s.taken()), nil
 }
 
-// taken returns the seats that containers have.
 func (s *seats) taken() map[string]bool {
 	taken := maps.Clone(s.reserved)
 	for _, ids := range s.tasks {
@@ -90,10 +85,8 @@ func (s *seats) taken() map[string]bool {
 	return taken
 }
 
-// seatsInterval is how often tasks are checked.
 const seatsInterval = time.Second
 
-// seatsChange reads the tasks, and reports whether Nomad must be notified.
 func (p *Plugin) seatsChange() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,8 +100,8 @@ func (p *Plugin) seatsChange() bool {
 	return changed
 }
 
-// hideSeats marks the seats of a card that are not offered as unhealthy, and sets an attribute:
-// Nomad retries a job that it could not place when an attribute changes.
+// hideSeats marks seats that are not offered as unhealthy, and sets an attribute, on whose change
+// Nomad retries jobs.
 func hideSeats(g *nomad.DeviceGroup, offered map[string]bool, level int) {
 	g.Attributes["offered"] = structs.NewIntAttribute(int64(level+1), "")
 	for _, d := range g.Devices {

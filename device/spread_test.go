@@ -11,12 +11,11 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/config"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/device/nvml"
-	"github.com/ebbtide/ebbtide/device/seat"
 )
 
-// Of identical cards those with the fewest containers offer one free seat.
-func TestOffers(t *testing.T) {
+func TestOfferedSeats(t *testing.T) {
 	card := func(uuid, name string) nvml.Card { return nvml.Card{UUID: uuid, Name: name, Memory: 1 << 30} }
 	four := []nvml.Card{card("a", "H200"), card("b", "H200"), card("c", "H200"), card("d", "H200")}
 	for _, tc := range []struct {
@@ -96,20 +95,19 @@ func TestSpread(t *testing.T) {
 	must.Eq(t, []string{"2 oo.", "2 o.o"}, offered())
 
 	tells := func(task, uuid string) string {
-		path := seat.IdentityPath(tasksDir(at), "alloc", task)
-		must.NoError(t, seat.WriteIdentity(path, seat.Identity{Seats: []string{seatID(uuid, 0)}}))
+		path := handoff.IdentityPath(tasksDir(at), "alloc", task)
+		must.NoError(t, handoff.WriteIdentity(path, handoff.Identity{Seats: []string{seatID(uuid, 0)}}))
 		return path
 	}
 	one, other := tells("one", first), tells("other", second)
 	must.False(t, p.seatsChange(), must.Sprint("they were known to be taken"))
-	must.NoError(t, seat.RemoveIdentity(one))
+	must.NoError(t, handoff.RemoveIdentity(one))
 	must.True(t, p.seatsChange())
 	must.Eq(t, []string{"1 o..", "1 o.o"}, offered())
-	must.NoError(t, seat.RemoveIdentity(other))
+	must.NoError(t, handoff.RemoveIdentity(other))
 	must.True(t, p.seatsChange())
 	must.Eq(t, []string{"1 o..", "1 ..o"}, offered())
 
-	// A restarted plugin learns of existing tasks.
 	tells("one", first)
 	p.seats.reserved = map[string]bool{}
 	must.True(t, p.seatsChange())

@@ -76,8 +76,8 @@ func (p *Plugin) stats() *nomad.StatsResponse {
 	return res
 }
 
-// containers returns the figures of the containers on a card, by allocation and task. One that
-// Nomad did not start has its ID on the host as its name.
+// containers returns the figures of the containers on a card, by allocation and task; those that
+// Nomad did not start, by ID.
 func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) map[string]*structs.StatObject {
 	out := make(map[string]*structs.StatObject)
 	for _, st := range all {
@@ -108,7 +108,6 @@ func containers(all []gate.Status, card ledger.CardID, onCard []nvml.Process) ma
 	return out
 }
 
-// usedBy returns what processes hold on a card, in bytes.
 func usedBy(pids []int, onCard []nvml.Process) uint64 {
 	var n uint64
 	for _, p := range onCard {
@@ -126,7 +125,6 @@ func mib(used, of uint64, what string) *structs.StatValue {
 	}
 }
 
-// cardStats returns a card's figures.
 func cardStats(c nvml.Card, u nvml.Usage) *nomad.DeviceStats {
 	figure := func(value float64, unit, what string) *structs.StatValue {
 		return &structs.StatValue{Desc: what, Unit: unit, FloatNumeratorVal: &value}

@@ -19,7 +19,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/control"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/limits"
@@ -449,7 +449,7 @@ func (d *Driver) supervise(t *task, opts *options.Task, recovered bool) {
 		Movable: opts.Migrate && opts.Checkpoint != nil,
 	}
 	if opts.GPU != "" {
-		ct.GPU = func() (seat.Report, error) { return seat.ReadReport(opts.GPU) }
+		ct.GPU = func() (handoff.Report, error) { return handoff.ReadReport(opts.GPU) }
 	}
 	if opts.Targets.Any() {
 		metric, goal := opts.Progress.Declared()

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/engine"
 	"github.com/ebbtide/ebbtide/driver/options"
 )
@@ -35,13 +35,13 @@ const noShareNotice = "GPU: the job runs without a share of the memory: "
 // files are those by which plugin and driver tell each other of the task.
 func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string, files gpuFiles, err error) {
 	// Not from Env: there a job could name any file of the host for us to mount.
-	text, seated := cfg.DeviceEnv[seat.Variable]
-	delete(cfg.DeviceEnv, seat.Variable)
-	delete(cfg.Env, seat.Variable)
+	text, seated := cfg.DeviceEnv[handoff.Variable]
+	delete(cfg.DeviceEnv, handoff.Variable)
+	delete(cfg.Env, handoff.Variable)
 	meta := readMeta(cfg.Env)
 	if !seated {
 		// The plugin may give its things itself.
-		if _, given := cfg.DeviceEnv[seat.EnvGate]; !given {
+		if _, given := cfg.DeviceEnv[handoff.EnvGate]; !given {
 			notes = ignoredOptions(meta)
 		}
 		return notes, gpuFiles{}, nil
@@ -49,7 +49,7 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 	if _, byRuntime := cfg.DeviceEnv[visibleDevices]; byRuntime && engineName == engine.Exec {
 		notes = append(notes, `GPU: the exec engine has no NVIDIA runtime that would bring the card; set inject = "devices" in the configuration of the plugin ebbtide-gpu`)
 	}
-	s, err := seat.Decode(text)
+	s, err := handoff.Decode(text)
 	if err != nil {
 		return append(notes, noShareNotice+err.Error()), gpuFiles{}, nil
 	}
@@ -79,11 +79,11 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 	}
 	maps.Copy(cfg.Env, s.Environment(cfg.Env))
 	if s.Reports != "" {
-		files.report = seat.ReportPath(s.Reports, cfg.AllocID, cfg.Name)
+		files.report = handoff.ReportPath(s.Reports, cfg.AllocID, cfg.Name)
 	}
 	if s.Tasks != "" {
-		files.identity = seat.IdentityPath(s.Tasks, cfg.AllocID, cfg.Name)
-		files.is = seat.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.Cards, Seats: s.Seats}
+		files.identity = handoff.IdentityPath(s.Tasks, cfg.AllocID, cfg.Name)
+		files.is = handoff.Identity{Job: cfg.JobID, Group: cfg.TaskGroupName, Namespace: cfg.Namespace, Meta: meta, Cards: s.Cards, Seats: s.Seats}
 	}
 	return notes, files, nil
 }
@@ -92,7 +92,7 @@ func injectGPUShare(cfg *drivers.TaskConfig, engineName string) (notes []string,
 type gpuFiles struct {
 	report   string // how it fares; "" = there is none
 	identity string // what it is; "" = nobody asks
-	is       seat.Identity
+	is       handoff.Identity
 }
 
 // introduce tells the plugin what a task is. Without that its processes are asked.
@@ -100,7 +100,7 @@ func (d *Driver) introduce(f gpuFiles) {
 	if f.identity == "" {
 		return
 	}
-	if err := seat.WriteIdentity(f.identity, f.is); err != nil {
+	if err := handoff.WriteIdentity(f.identity, f.is); err != nil {
 		d.logger.Warn("the GPU plugin believes what a task says of itself", "error", err)
 	}
 }
@@ -110,7 +110,7 @@ func (d *Driver) disown(identity string) {
 	if identity == "" {
 		return
 	}
-	if err := seat.RemoveIdentity(identity); err != nil {
+	if err := handoff.RemoveIdentity(identity); err != nil {
 		d.logger.Warn("a file about a task that is gone is left", "error", err)
 	}
 }
@@ -126,7 +126,7 @@ func ignoredOptions(meta map[string]string) []string {
 
 // checkWish refuses a task that wants more than its card has. What is no number has been
 // refused before.
-func checkWish(meta map[string]string, s seat.Seat) error {
+func checkWish(meta map[string]string, s handoff.Handoff) error {
 	wish, err := strconv.ParseInt(meta[options.KeyGPUMemory], 10, 64)
 	if err != nil || s.MemoryMiB == 0 || wish <= s.MemoryMiB {
 		return nil
@@ -136,7 +136,7 @@ func checkWish(meta map[string]string, s seat.Seat) error {
 
 // hasRoomFor says whether a file can be mounted without taking the place of one of the task's
 // own, as far as that can be seen: of an image it cannot.
-func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m seat.Mount) bool {
+func hasRoomFor(cfg *drivers.TaskConfig, engineName string, m handoff.Mount) bool {
 	if _, err := os.Stat(m.Host); err != nil {
 		return false // the plugin is of an earlier version
 	}

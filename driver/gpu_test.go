@@ -13,25 +13,25 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/engine"
 )
 
 // seated is the config of a task with a seat, as Nomad hands it over: what a device gives to
 // the environment is in Env and in DeviceEnv.
-func seated(t *testing.T, s seat.Seat, env map[string]string, mounts ...*drivers.MountConfig) *drivers.TaskConfig {
+func seated(t *testing.T, s handoff.Handoff, env map[string]string, mounts ...*drivers.MountConfig) *drivers.TaskConfig {
 	t.Helper()
 	text, err := s.Encode()
 	must.NoError(t, err)
 	cfg := taskConfig(t, nil, nil)
 	cfg.Mounts = mounts
-	cfg.DeviceEnv = map[string]string{seat.Variable: text, visibleDevices: "GPU-1"}
+	cfg.DeviceEnv = map[string]string{handoff.Variable: text, visibleDevices: "GPU-1"}
 	maps.Copy(cfg.Env, cfg.DeviceEnv)
 	maps.Copy(cfg.Env, env)
 	return cfg
 }
 
-var ours = seat.Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
+var ours = handoff.Handoff{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 5000}
 
 // The loader's file does not take the place of one of the task's own.
 func TestInjectGPUShare_loader(t *testing.T) {
@@ -50,7 +50,7 @@ func TestInjectGPUShare_loader(t *testing.T) {
 		return *last == drivers.MountConfig{TaskPath: "/etc/ld.so.preload", HostPath: theirs.Gate + "/ld.so.preload", Readonly: true}
 	}
 	must.False(t, mounted(engine.Exec, ""), must.Sprint("the plugin has none"))
-	must.NoError(t, seat.WriteLoader(theirs.Gate))
+	must.NoError(t, handoff.WriteLoader(theirs.Gate))
 	must.True(t, mounted(engine.Exec, ""))
 	must.True(t, mounted(engine.Docker, "not in the image's root"))
 	must.False(t, mounted(engine.Exec, "/own.so"))
@@ -66,11 +66,11 @@ func TestInjectGPUShare(t *testing.T) {
 	must.SliceEmpty(t, notes)
 	must.Eq(t, []*drivers.MountConfig{
 		volume,
-		{TaskPath: seat.TaskPreload, HostPath: "/opt/lib.so", Readonly: true}, {TaskPath: seat.TaskGate, HostPath: "/run/gate", Readonly: true},
+		{TaskPath: handoff.TaskPreload, HostPath: "/opt/lib.so", Readonly: true}, {TaskPath: handoff.TaskGate, HostPath: "/run/gate", Readonly: true},
 	}, cfg.Mounts)
 	must.Eq(t, map[string]string{
 		"PATH": "/bin", "NOMAD_META_ebbtide_gpu_memory": "81920", visibleDevices: "GPU-1",
-		"LD_PRELOAD": seat.TaskPreload + ":/their.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "5000",
+		"LD_PRELOAD": handoff.TaskPreload + ":/their.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock", "EBBTIDE_GATE_WAIT_MS": "5000",
 	}, cfg.Env)
 	must.Eq(t, map[string]string{visibleDevices: "GPU-1"}, cfg.DeviceEnv)
 
@@ -95,9 +95,9 @@ func TestInjectGPUShare(t *testing.T) {
 func TestInjectGPUShare_alone(t *testing.T) {
 	readOnly := &drivers.MountConfig{TaskPath: "/run", HostPath: t.TempDir(), Readonly: true}
 	for want, cfg := range map[string]*drivers.TaskConfig{
-		"GPU: the job runs without a share of the memory: there is no gate":                               seated(t, seat.Seat{Notice: "there is no gate"}, nil),
-		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_SEAT: invalid":              {DeviceEnv: map[string]string{seat.Variable: "{]"}},
-		"memory: reading EBBTIDE_GPU_SEAT: memory_mib: must be ≥ 0":                                       {DeviceEnv: map[string]string{seat.Variable: `{"notice":"x","memory_mib":-1}`}},
+		"GPU: the job runs without a share of the memory: there is no gate":                               seated(t, handoff.Handoff{Notice: "there is no gate"}, nil),
+		"GPU: the job runs without a share of the memory: reading EBBTIDE_GPU_HANDOFF: invalid":           {DeviceEnv: map[string]string{handoff.Variable: "{]"}},
+		"memory: reading EBBTIDE_GPU_HANDOFF: memory_mib: must be ≥ 0":                                    {DeviceEnv: map[string]string{handoff.Variable: `{"notice":"x","memory_mib":-1}`}},
 		"memory: /run/ebbtide cannot be mounted in the task's read-only volume at /run":                   seated(t, ours, nil, readOnly),
 		"GPU: without effect: meta.ebbtide_gpu_group, meta.ebbtide_gpu_memory; the task has no seat that": taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1", "ebbtide_gpu_group": "a", "ebbtide_priority": "1"}),
 	} {
@@ -107,7 +107,7 @@ func TestInjectGPUShare_alone(t *testing.T) {
 		must.Len(t, 1, notes)
 		must.StrContains(t, notes[0], want)
 		must.Len(t, before, cfg.Mounts)
-		for _, name := range []string{seat.Variable, seat.EnvPreload, seat.EnvGate} {
+		for _, name := range []string{handoff.Variable, handoff.EnvPreload, handoff.EnvGate} {
 			must.MapNotContainsKey(t, cfg.Env, name)
 		}
 	}
@@ -121,10 +121,10 @@ func TestInjectGPUShare_alone(t *testing.T) {
 
 // A job cannot have the host's files mounted by an environment of its own.
 func TestInjectGPUShare_forged(t *testing.T) {
-	text, err := seat.Seat{Preload: "/etc/shadow", Gate: "/root"}.Encode()
+	text, err := handoff.Handoff{Preload: "/etc/shadow", Gate: "/root"}.Encode()
 	must.NoError(t, err)
-	for _, device := range []map[string]string{nil, {visibleDevices: "GPU-1"}, {seat.EnvGate: "/run/ebbtide/gate.sock"}} {
-		cfg := &drivers.TaskConfig{Env: map[string]string{seat.Variable: text}, DeviceEnv: device}
+	for _, device := range []map[string]string{nil, {visibleDevices: "GPU-1"}, {handoff.EnvGate: "/run/ebbtide/gate.sock"}} {
+		cfg := &drivers.TaskConfig{Env: map[string]string{handoff.Variable: text}, DeviceEnv: device}
 		notes, _, err := injectGPUShare(cfg, engine.Docker)
 		must.NoError(t, err)
 		must.SliceEmpty(t, notes)
@@ -133,7 +133,7 @@ func TestInjectGPUShare_forged(t *testing.T) {
 	}
 	// The plugin gives its things itself: wishes do have an effect.
 	cfg := taskConfig(t, nil, map[string]string{"ebbtide_gpu_memory": "1"})
-	cfg.DeviceEnv = map[string]string{seat.EnvGate: "/run/ebbtide/gate.sock"}
+	cfg.DeviceEnv = map[string]string{handoff.EnvGate: "/run/ebbtide/gate.sock"}
 	notes, _, err := injectGPUShare(cfg, engine.Docker)
 	must.NoError(t, err)
 	must.SliceEmpty(t, notes)
@@ -158,10 +158,10 @@ func TestStartTask_seat(t *testing.T) {
 		must.NoError(t, err)
 		got := <-first.started
 		must.Len(t, 2, got.Mounts)
-		must.Eq(t, seat.TaskPreload, got.Env["LD_PRELOAD"])
-		must.MapNotContainsKey(t, got.Env, seat.Variable)
+		must.Eq(t, handoff.TaskPreload, got.Env["LD_PRELOAD"])
+		must.MapNotContainsKey(t, got.Env, handoff.Variable)
 	}
-	cfg := seated(t, seat.Seat{Notice: "there is no gate"}, nil)
+	cfg := seated(t, handoff.Handoff{Notice: "there is no gate"}, nil)
 	cfg.AllocDir = t.TempDir()
 	_, _, err := d.StartTask(cfg)
 	must.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
@@ -131,7 +131,7 @@ func (n gpuNode) computes(t *testing.T, alloc *api.Allocation) {
 func (n gpuNode) parked(t *testing.T, alloc, by *api.Allocation) {
 	t.Helper()
 	st := n.waitStatus(t, alloc, "train", "parked", func(st status.Status) bool {
-		return st.GPU != nil && st.GPU.State == seat.Parked && st.GPU.ParkedMiB() > 0
+		return st.GPU != nil && st.GPU.State == handoff.Parked && st.GPU.ParkedMiB() > 0
 	})
 	must.GreaterEq(t, hogMiB/2, int(st.GPU.ParkedMiB()))
 	must.StrContains(t, st.GPU.Why, fmt.Sprintf("its GPU memory is in the host's memory, to make room for task \"train\" of allocation %s (job %q)", by.ID[:8], by.JobID))
@@ -139,7 +139,7 @@ func (n gpuNode) parked(t *testing.T, alloc, by *api.Allocation) {
 
 func (n gpuNode) back(t *testing.T, alloc *api.Allocation) {
 	t.Helper()
-	st := n.waitStatus(t, alloc, "train", "back", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Running })
+	st := n.waitStatus(t, alloc, "train", "back", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == handoff.Running })
 	must.Zero(t, st.GPU.ParkedMiB())
 }
 
@@ -264,7 +264,7 @@ func testParkedRestarted(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "again", "goes-first")
 	must.NoError(t, n.agent.RestartTask(deadline(t, stepDeadline), low, "train"))
 	n.waitStatus(t, low, "train", "waiting", func(st status.Status) bool {
-		return st.GPU != nil && (st.GPU.State == seat.Waiting || st.GPU.State == seat.Paused)
+		return st.GPU != nil && (st.GPU.State == handoff.Waiting || st.GPU.State == handoff.Paused)
 	})
 	n.end(t, "goes-first")
 	n.succeeds(t, high)
@@ -289,7 +289,7 @@ func testParkedCardLost(t *testing.T, n gpuNode) {
 	n.succeeds(t, high)
 	st, err := n.status(t, low, "train")
 	must.NoError(t, err)
-	must.Eq(t, seat.Parked, st.GPU.State)
+	must.Eq(t, handoff.Parked, st.GPU.State)
 	n.fail(t, "")
 	n.health(t, "")
 	n.back(t, low)
@@ -307,7 +307,7 @@ func testManagedStays(t *testing.T, n gpuNode) {
 	n.parked(t, low, high)
 	st, err := n.status(t, managed, "train")
 	must.NoError(t, err)
-	must.Eq(t, seat.Running, st.GPU.State)
+	must.Eq(t, handoff.Running, st.GPU.State)
 	must.Zero(t, st.GPU.Parks)
 	n.end(t, "managed", "movable", "needs-half")
 	for _, alloc := range []*api.Allocation{managed, low, high} {
@@ -331,7 +331,7 @@ func testNoHostMemory(t *testing.T, n gpuNode) {
 	text, _, _ = strings.Cut(text, " ")
 	lacks, err := strconv.Atoi(text)
 	must.NoError(t, err)
-	st := n.waitStatus(t, high, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == seat.Waiting })
+	st := n.waitStatus(t, high, "train", "waiting", func(st status.Status) bool { return st.GPU != nil && st.GPU.State == handoff.Waiting })
 	must.Zero(t, st.GPU.Denied)
 	n.end(t, "poor")
 	n.succeeds(t, low)
@@ -365,7 +365,7 @@ func testParkedPluginKilled(t *testing.T, n gpuNode) {
 	// It fits beside one job, but not beside both.
 	third := n.runs(t, n.hog("third", 50, parkRoomMiB-hogMiB-3*contextSize/mib))
 	st := n.waitStatus(t, low, "train", "parked still", func(st status.Status) bool {
-		return st.GPU != nil && st.GPU.State == seat.Parked && st.GPU.ParkedMiB() > 0
+		return st.GPU != nil && st.GPU.State == handoff.Parked && st.GPU.ParkedMiB() > 0
 	})
 	must.GreaterEq(t, hogMiB, int(st.GPU.ParkedMiB()))
 	n.end(t, "here")

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
@@ -95,7 +95,7 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 	eventually(t, "one is paused", func() error {
 		for i, alloc := range both {
 			st, err := n.status(t, alloc, "train")
-			if err == nil && st.GPU != nil && st.GPU.State == seat.Paused {
+			if err == nil && st.GPU != nil && st.GPU.State == handoff.Paused {
 				must.Eq(t, "its GPU memory is about to rise when there is no room for it", st.GPU.Why)
 				paused = both[i]
 				return nil

@@ -152,7 +152,7 @@ func testCleared(t *testing.T, n gpuNode) {
 // testSeat checks a task's injected environment and mounts beside its own.
 func testSeat(t *testing.T, n gpuNode) {
 	k := shell("env; ls /opt/fake; test -S $EBBTIDE_GATE && test -f /usr/lib/ebbtide/libebbtide-cuda.so && ! touch /run/ebbtide/x && echo all is there")
-	k.env = map[string]string{"LD_PRELOAD": "/opt/theirs.so", "EBBTIDE_GPU_SEAT": `{"preload":"/etc/shadow","gate":"/root"}`}
+	k.env = map[string]string{"LD_PRELOAD": "/opt/theirs.so", "EBBTIDE_GPU_HANDOFF": `{"preload":"/etc/shadow","gate":"/root"}`}
 	alloc := n.finish(t, n.seat("seat", k, nil))
 	out, err := n.agent.WaitLog(deadline(t, stepDeadline), alloc, "train", "stdout", "all is there")
 	must.NoError(t, err)
@@ -161,7 +161,7 @@ func testSeat(t *testing.T, n gpuNode) {
 	} {
 		must.StrContains(t, out, want)
 	}
-	must.StrNotContains(t, out, "EBBTIDE_GPU_SEAT")
+	must.StrNotContains(t, out, "EBBTIDE_GPU_HANDOFF")
 	if n.engine == "exec" {
 		n.waitEvent(t, alloc, "train", `set inject = "devices"`)
 	}

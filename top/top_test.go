@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -47,11 +47,11 @@ func sample() *View {
 			{Namespace: "ml", Job: "vae", Task: "train", Group: "g", Alloc: "a2", Node: "one", NodeID: "aa11", Started: now.Add(-time.Hour), Status: training(func(s *status.Status) {
 				s.Category, s.Fair.Late, s.Fair.FairFinish, s.Use, s.Rule = "CL", true, now.Add(-time.Minute), 0.1, "fsp.late"
 				s.Step, s.Total = 123456789, 500000000
-				s.GPU = &seat.Report{State: seat.Running, Cards: []seat.Card{{UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 512, HeldMiB: 300}}}
+				s.GPU = &handoff.Report{State: handoff.Running, Cards: []handoff.Card{{UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 512, HeldMiB: 300}}}
 			})},
 			{Namespace: "ml", Job: "mlp", Task: "train", Group: "g", Alloc: "a1", Node: "one", NodeID: "aa11", Started: now.Add(-2 * time.Hour),
 				Status: training(func(s *status.Status) {
-					s.GPU = &seat.Report{State: seat.Parked, Why: "to make room", Cards: []seat.Card{{UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 408, ParkedMiB: 408}}}
+					s.GPU = &handoff.Report{State: handoff.Parked, Why: "to make room", Cards: []handoff.Card{{UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 408, ParkedMiB: 408}}}
 				}),
 				Values: []status.Number{3, 2, 1.5, 1.2, 1, 0.9}, Events: []Event{{Time: now.Add(-time.Minute), Type: "Driver", Message: "ebbtide: converged"}}},
 			{Namespace: "web", Job: "api", Task: "server", Group: "g", Alloc: "a3", Node: "one", NodeID: "aa11", Started: now, Status: training(func(s *status.Status) {
@@ -237,7 +237,7 @@ func TestLines_hostile(t *testing.T) {
 			s.Metric, s.Why, s.Rule, s.Category, s.Kind = texts.Draw(r, "metric"), texts.Draw(r, "why"), texts.Draw(r, "rule"), texts.Draw(r, "category"), texts.Draw(r, "kind")
 			s.Value, s.Step, s.Total, s.Use = numbers.Draw(r, "value"), numbers.Draw(r, "step"), numbers.Draw(r, "total"), numbers.Draw(r, "use")
 			s.Fair.Finish = time.Unix(rapid.Int64().Draw(r, "finish")/1000, 0)
-			s.GPU = &seat.Report{State: seat.State(texts.Draw(r, "gpu")), Why: texts.Draw(r, "gpu why"), Cards: []seat.Card{{UUID: texts.Draw(r, "uuid"), Model: texts.Draw(r, "model"), HeldMiB: rapid.Uint64().Draw(r, "held")}}}
+			s.GPU = &handoff.Report{State: handoff.State(texts.Draw(r, "gpu")), Why: texts.Draw(r, "gpu why"), Cards: []handoff.Card{{UUID: texts.Draw(r, "uuid"), Model: texts.Draw(r, "model"), HeldMiB: rapid.Uint64().Draw(r, "held")}}}
 			s.Move.State = texts.Draw(r, "move")
 		})
 		values := rapid.SliceOf(numbers).Draw(r, "values")

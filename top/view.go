@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/status"
 )
 
@@ -110,18 +110,18 @@ type GPU struct {
 
 // Seat is a task's use of a card.
 type Seat struct {
-	Namespace  string     `json:"namespace"`
-	Job        string     `json:"job"`
-	Task       string     `json:"task"`
-	Alloc      string     `json:"alloc"`
-	State      seat.State `json:"state"` // running, waiting, paused, parked, lost
-	Since      time.Time  `json:"since,omitzero"`
-	Why        string     `json:"why"`
-	ShareMiB   uint64     `json:"share_mib"`
-	HeldMiB    uint64     `json:"held_mib"`
-	UsedMiB    uint64     `json:"used_mib"`
-	ParkedMiB  uint64     `json:"parked_mib"`
-	WaitingMiB uint64     `json:"waiting_mib"`
+	Namespace  string        `json:"namespace"`
+	Job        string        `json:"job"`
+	Task       string        `json:"task"`
+	Alloc      string        `json:"alloc"`
+	State      handoff.State `json:"state"` // running, waiting, paused, parked, lost
+	Since      time.Time     `json:"since,omitzero"`
+	Why        string        `json:"why"`
+	ShareMiB   uint64        `json:"share_mib"`
+	HeldMiB    uint64        `json:"held_mib"`
+	UsedMiB    uint64        `json:"used_mib"`
+	ParkedMiB  uint64        `json:"parked_mib"`
+	WaitingMiB uint64        `json:"waiting_mib"`
 }
 
 // Move is a move in progress, or a task prepared for one.

@@ -7,13 +7,13 @@
 //	Park:    lock all, check host memory, checkpoint all
 //	Restore: wait until the cards have the room, restore one after the other, unlock all
 //
-// All processes of a container are locked before the first is checkpointed, so that a slow or
-// impossible lock shows while all can still continue. A process restored to a full card is
-// broken for ever (NVIDIA/cuda-checkpoint#44). So the footprint of each process is recorded,
-// and it is not restored before the cards have that much free, whatever the ledger says.
+// All processes of a container are locked before the first is checkpointed, so that an impossible
+// lock shows while all can still continue. A process restored to a full card is broken for ever
+// (NVIDIA/cuda-checkpoint#44): so each process's footprint is recorded, and the cards must have
+// that much free, whatever the ledger says.
 //
-// Rollback depends on the state that CUDA reports, not on what was attempted: the helper that
-// calls CUDA may die at any time (package driver).
+// Rollback depends on the state that CUDA reports, because the helper that calls CUDA may die at
+// any time (package driver).
 package checkpoint
 
 import (
@@ -26,20 +26,20 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 var (
-	// ErrNotEvictable: CUDA can never move the process's memory, because it uses managed memory
-	// or shares memory with other processes.
+	// ErrNotEvictable: CUDA can never move the process's memory, which is managed or shared with
+	// other processes.
 	ErrNotEvictable = fmt.Errorf("the process cannot be parked: %w", gate.ErrPinned)
-	// ErrBusy: the process had work in flight for longer than the lock's timeout.
+	// ErrBusy: submitted work took longer than the lock's timeout.
 	ErrBusy = errors.New("the process's work on the card does not finish")
 )
 
-// Driver calls CUDA's checkpoint functions (driver.Client). An error returned by CUDA wraps a
-// driver.Result. After any other error the outcome of the call is unknown.
+// Driver calls CUDA's checkpoint functions (driver.Client). CUDA's errors wrap a driver.Result.
+// After any other error the outcome is unknown.
 type Driver interface {
 	State(ctx context.Context, pid int) (driver.State, error)
 	Lock(ctx context.Context, pid int, timeout time.Duration) error
@@ -55,8 +55,7 @@ type Options struct {
 	Alive func(ledger.ProcessID) bool
 	// Cards are the cards on which processes may hold memory; Add adds more.
 	Cards []ledger.CardID
-	// Held returns what processes hold on a card, in bytes by pid; missing or 0: nothing, or
-	// unknown.
+	// Held returns what processes hold on a card, in bytes by pid, as far as known.
 	Held func(ledger.CardID) (map[int]uint64, error)
 	// Free returns how much of a card is physically free, in bytes.
 	Free func(ledger.CardID) (uint64, error)
@@ -64,19 +63,19 @@ type Options struct {
 	// (headroom.Checker.Check).
 	Room func(map[int]uint64) error
 
-	// Lock bounds the wait for submitted work to finish: 10 s if 0.
+	// Lock bounds the wait for submitted work: 10 s if 0.
 	Lock time.Duration
 	// Poll is how often a card without room is checked: 200 ms if 0.
 	Poll time.Duration
-	// Undo bounds a rollback's wait for room on the cards, after which it restores anyway, and
-	// for CUDA to report a process's state: 30 s if 0.
+	// Undo bounds a rollback's waits: for room, after which it restores anyway, and for a
+	// process's state: 30 s if 0.
 	Undo time.Duration
 }
 
 // Evictor parks processes. It is safe for concurrent use, but not for the same process.
 type Evictor struct {
 	opts Options
-	// restoring is held during a restore: one at a time, over all containers.
+	// restoring serializes restores.
 	restoring chan struct{}
 	parked    records
 
@@ -110,12 +109,11 @@ func (e *Evictor) Add(card ledger.CardID) {
 	}
 }
 
-// alive asks the kernel. A zombie counts as dead; an unreadable process as alive, since CUDA
-// will tell.
+// alive asks the kernel. A zombie counts as dead; an unreadable process as alive: CUDA will tell.
 func alive(id ledger.ProcessID) bool {
-	handle, err := peer.Finder{}.Open(id.PID, id.Start)
+	handle, err := identify.Finder{}.Open(id.PID, id.Start)
 	if err != nil {
-		return !errors.Is(err, peer.ErrGone)
+		return !errors.Is(err, identify.ErrGone)
 	}
 	handle.Close()
 	return true

@@ -28,7 +28,6 @@ const (
 	gib  = uint64(1 << 30)
 )
 
-// machine is a driver, a card of 8 GiB and the processes on it.
 type machine struct {
 	mu    sync.Mutex
 	calls []string // "lock 1"
@@ -109,7 +108,6 @@ func (m *machine) Unlock(_ context.Context, pid int) error {
 	return m.do("unlock", pid, driver.Locked, driver.Running)
 }
 
-// used returns what is in use on the card.
 func (m *machine) used() uint64 {
 	used := m.other
 	for _, p := range m.procs {
@@ -151,7 +149,6 @@ func (m *machine) options() Options {
 	}
 }
 
-// states returns the processes' states.
 func (m *machine) states() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +159,6 @@ func (m *machine) states() string {
 	return strings.Join(out, " ")
 }
 
-// said returns the calls since the last time.
 func (m *machine) said() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +181,6 @@ func ids(pids ...int) (out []ledger.ProcessID) {
 	return out
 }
 
-// once answers one call with an error.
 func once(call string, err error) func(string) error {
 	return func(c string) error {
 		if c == call {
@@ -403,7 +398,6 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestPark_ends: ctx ends before each of the calls.
 func TestPark_ends(t *testing.T) {
 	for _, at := range []string{"state 1", "state 2", "lock 1", "lock 2", "checkpoint 1"} {
 		m := three()
@@ -421,7 +415,7 @@ func TestPark_ends(t *testing.T) {
 	}
 }
 
-func TestReturn(t *testing.T) {
+func TestRestore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		on     func(*machine)
 		fresh  bool // parked by another Evictor
@@ -558,7 +552,6 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// TestRestore_room: nothing is restored before everything has room.
 func TestRestore_room(t *testing.T) {
 	m := three()
 	e := New(m.options())
@@ -571,13 +564,11 @@ func TestRestore_room(t *testing.T) {
 	must.False(t, errors.Is(err, gate.ErrLost))
 	must.Eq(t, "", m.said())
 
-	// An exited process is not restored.
 	delete(m.procs, 2)
 	must.NoError(t, e.Restore(t.Context(), ids(1, 2)))
 	must.Eq(t, "restore 1, unlock 1", m.said())
 }
 
-// TestPark_undo: a rollback waits, but not for ever.
 func TestPark_undo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		frees  bool

@@ -26,8 +26,8 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/libcuda"
 	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
@@ -39,7 +39,6 @@ const (
 
 var dir string // of the build results
 
-// TestMain builds the fakes once. It is also the helper.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == driver.Argument {
 		os.Exit(libcuda.Helper(os.Args[2]))
@@ -55,7 +54,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		dir = tmp
-		// One card for all tests: NVML stays with it, once loaded.
+		// NVML, once loaded, stays with one card.
 		for k, v := range map[string]string{"GPU": gpu(), "MEMORY": strconv.Itoa(memory)} {
 			_ = os.Setenv("EBBTIDE_FAKE_"+k, v)
 		}
@@ -66,7 +65,6 @@ func TestMain(m *testing.M) {
 
 func gpu() string { return filepath.Join(dir, "gpu") }
 
-// host is a card with its driver, and an Evictor.
 type host struct {
 	*Evictor
 	t      *testing.T
@@ -113,7 +111,6 @@ func (h *host) fails(what string) {
 	h.t.Cleanup(func() { _ = os.Remove(gpu() + ".fail") })
 }
 
-// used returns how much of the card is in use, in MiB.
 func (h *host) used() uint64 {
 	h.t.Helper()
 	u, err := h.usage(h.card)
@@ -128,7 +125,6 @@ func (h *host) state(j *job) driver.State {
 	return s
 }
 
-// job is a workload.
 type job struct {
 	ledger.ProcessID
 	t     *testing.T
@@ -158,13 +154,13 @@ func (h *host) start(args ...string) *job {
 	}()
 	t.Cleanup(func() { _ = j.cmd.Process.Kill(); <-read; _ = j.wait() })
 	j.PID = j.cmd.Process.Pid
-	j.Start, err = peer.Finder{}.Start(j.PID)
+	j.Start, err = identify.Finder{}.Start(j.PID)
 	must.NoError(t, err)
 	return j
 }
 
-// trains starts a job that holds 12 MiB after its fourth step, and continues for 1.5 s of its
-// own time, and up to 68 MiB.
+// trains starts a job that holds 12 MiB after its fourth step, and runs for 1.5 s of its own
+// time, up to 68 MiB.
 func (h *host) trains(args ...string) *job {
 	h.t.Helper()
 	j := h.start(append([]string{"--steps", "60", "--bytes", strconv.Itoa(mib), "--pause-ms", "25"}, args...)...)
@@ -174,7 +170,6 @@ func (h *host) trains(args ...string) *job {
 	return j
 }
 
-// line returns the next line of the job's output.
 func (j *job) line() map[string]any {
 	j.t.Helper()
 	select {
@@ -186,7 +181,6 @@ func (j *job) line() map[string]any {
 	}
 }
 
-// still checks that the job does nothing.
 func (j *job) still() {
 	j.t.Helper()
 	for drained := false; !drained; { // earlier output
@@ -208,7 +202,7 @@ func (j *job) wait() error {
 	return j.err
 }
 
-// ends waits for the job's end, where it checks the contents of its memory.
+// ends waits for the job's end, where it checks its memory.
 func (j *job) ends() {
 	j.t.Helper()
 	var last map[string]any
@@ -228,8 +222,8 @@ func (j *job) ends() {
 	must.Eq(j.t, map[string]any{"done": true}, last)
 }
 
-// TestFake_thereAndBack: a job's memory is freed for others, and restored intact.
-func TestFake_thereAndBack(t *testing.T) {
+// A job's memory is freed for others, and restored intact.
+func TestFake_parkAndRestore(t *testing.T) {
 	for _, how := range []string{"sync", "async", "vmm"} {
 		t.Run(how, func(t *testing.T) {
 			h := newHost(t)
@@ -240,7 +234,7 @@ func TestFake_thereAndBack(t *testing.T) {
 			must.Eq(t, 0, h.used())
 			must.GreaterEq(t, 12*mib, freed[ledger.CardID(h.card)])
 
-			// Another process can have the whole card, and meanwhile nothing is restored.
+			// Another process can have the whole card; meanwhile nothing is restored.
 			other := h.start("--mode", "fill", "--bytes", strconv.Itoa(8*mib), "--hold-ms", "60000")
 			must.Eq(t, memory-8*mib, int(other.line()["got"].(float64)))
 			err = h.Restore(t.Context(), []ledger.ProcessID{j.ProcessID})
@@ -258,14 +252,14 @@ func TestFake_thereAndBack(t *testing.T) {
 	}
 }
 
-// TestFake_twice: two processes of a container, and one without CUDA, repeatedly.
+// Two processes of a container, and one without CUDA, repeatedly.
 func TestFake_twice(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains("--seed", "7")
 	sleep := exec.Command("sleep", "60")
 	must.NoError(t, sleep.Start())
 	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() })
-	start, err := peer.Finder{}.Start(sleep.Process.Pid)
+	start, err := identify.Finder{}.Start(sleep.Process.Pid)
 	must.NoError(t, err)
 	all := []ledger.ProcessID{a.ProcessID, b.ProcessID, {PID: sleep.Process.Pid, Start: start}, {PID: a.PID, Start: 1}}
 	for range 5 {
@@ -282,7 +276,6 @@ func TestFake_twice(t *testing.T) {
 	b.ends()
 }
 
-// TestFake_fails: after an error everything continues as before.
 func TestFake_fails(t *testing.T) {
 	full := errors.New("no memory")
 	for name, tc := range map[string]struct {
@@ -318,7 +311,6 @@ func TestFake_fails(t *testing.T) {
 	}
 }
 
-// more makes processes seem to hold more than they do.
 func more(than uint64) func(*Options) {
 	return func(o *Options) {
 		held := o.Held
@@ -332,7 +324,6 @@ func more(than uint64) func(*Options) {
 	}
 }
 
-// TestFake_lost: a process whose memory cannot be restored is lost, and its neighbour is not.
 func TestFake_lost(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains()
@@ -348,7 +339,6 @@ func TestFake_lost(t *testing.T) {
 	must.Eq(t, 0, h.used())
 }
 
-// failing is a driver whose first restore fails.
 type failing struct{ *host }
 
 func (f failing) State(ctx context.Context, pid int) (driver.State, error) {
@@ -368,8 +358,7 @@ func (f failing) Restore(ctx context.Context, pid int) error {
 	return errors.Join(err, os.Remove(gpu()+".fail"))
 }
 
-// TestFake_helperKilled: the helper is killed while it waits for a lock, which leaves the
-// process locked, and between park and restore.
+// The helper is killed while it waits for a lock, and between park and restore.
 func TestFake_helperKilled(t *testing.T) {
 	h := newHost(t, func(o *Options) { o.Lock = 20 * time.Second })
 	j := h.trains()
@@ -390,14 +379,12 @@ func TestFake_helperKilled(t *testing.T) {
 	_, err = h.Park(t.Context(), all)
 	must.NoError(t, err)
 	kill(t)
-	// The plugin was restarted, too, and knows nothing.
 	h.client.Close()
 	h = newHost(t)
 	must.NoError(t, h.Restore(t.Context(), all))
 	j.ends()
 }
 
-// kill kills the helpers of this process.
 func kill(t *testing.T) {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
@@ -419,8 +406,6 @@ func kill(t *testing.T) {
 	must.Positive(t, killed)
 }
 
-// TestFake_killedWhileParked: the memory of a process killed while parked is gone, and is not
-// restored.
 func TestFake_killedWhileParked(t *testing.T) {
 	h := newHost(t)
 	a, b := h.trains(), h.trains()
@@ -437,7 +422,6 @@ func TestFake_killedWhileParked(t *testing.T) {
 	must.MapEmpty(t, h.parked.held)
 }
 
-// TestFake_ended: exited processes are left alone.
 func TestFake_ended(t *testing.T) {
 	h := newHost(t)
 	j := h.trains()

@@ -14,10 +14,9 @@ import (
 	"github.com/ebbtide/ebbtide/device/nvml"
 )
 
-// footprint is what a process held on each card, in bytes, including contexts.
+// footprint is what a process held on each card, in bytes, with contexts.
 type footprint map[ledger.CardID]uint64
 
-// sum returns the total over all cards.
 func (f footprint) sum() (bytes uint64) {
 	for _, n := range f {
 		bytes += n
@@ -31,20 +30,18 @@ func (f footprint) add(other footprint) {
 	}
 }
 
-// records are the footprints of parked processes.
 type records struct {
 	mu   sync.Mutex
 	held map[ledger.ProcessID]footprint
 }
 
-// note records what a process held.
 func (r *records) note(id ledger.ProcessID, f footprint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held[id] = f
 }
 
-// get returns what a process held; not ok: it was not parked, or not by this Evictor.
+// get returns what a process held, if this Evictor has parked it.
 func (r *records) get(id ledger.ProcessID) (f footprint, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,21 +49,18 @@ func (r *records) get(id ledger.ProcessID) (f footprint, ok bool) {
 	return maps.Clone(f), ok
 }
 
-// forget removes a process that is no longer parked.
 func (r *records) forget(id ledger.ProcessID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.held, id)
 }
 
-// sweep removes the processes that have exited.
 func (r *records) sweep(alive func(ledger.ProcessID) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.held, func(id ledger.ProcessID, _ footprint) bool { return !alive(id) })
 }
 
-// footprints reads what processes hold now.
 func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footprint, error) {
 	all := make(map[ledger.ProcessID]footprint)
 	for _, id := range ids {
@@ -89,8 +83,8 @@ func (e *Evictor) footprints(ids []ledger.ProcessID) (map[ledger.ProcessID]footp
 	return all, nil
 }
 
-// Measure returns gate.Options.Measure by NVML (nvml.Library.Usage). It leaves out processes
-// whose usage NVML does not know and reports as 0.
+// Measure returns gate.Options.Measure by NVML (nvml.Library.Usage), without processes whose
+// usage NVML does not know.
 func Measure(usage func(uuid string) (nvml.Usage, error)) func(ledger.CardID) (gate.Measured, error) {
 	return func(card ledger.CardID) (gate.Measured, error) {
 		u, err := usage(string(card))

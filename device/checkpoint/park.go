@@ -14,9 +14,9 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// Park implements gate.Evictor. Besides gate.ErrLost its error may wrap ErrNotEvictable,
-// ErrBusy, headroom.ErrHostMemory and driver.ErrUnsupported. A process that has exited, does
-// not use CUDA, or is already parked is left alone.
+// Park implements gate.Evictor. Its error may also wrap ErrNotEvictable, ErrBusy,
+// headroom.ErrHostMemory and driver.ErrUnsupported. A process that has exited, does not use CUDA,
+// or is parked already is left alone.
 func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
 	e.parked.sweep(e.opts.Alive)
 	held, err := e.footprints(processes)
@@ -31,13 +31,11 @@ func (e *Evictor) Park(ctx context.Context, processes []ledger.ProcessID) (map[l
 	if err == nil {
 		return freed, nil
 	}
-	// Roll back even if ctx has ended: nothing else would let them continue.
+	// Roll back even if ctx has ended: nothing else would.
 	back := e.restoreAndUnlock(context.WithoutCancel(ctx), on, true)
 	return nil, errors.Join(fmt.Errorf("parking: %w", err), back)
 }
 
-// onCards returns the processes that hold something to park, and those of them that are not
-// locked yet.
 func (e *Evictor) onCards(ctx context.Context, processes []ledger.ProcessID, held map[ledger.ProcessID]footprint) (on, running []ledger.ProcessID, err error) {
 	for _, id := range processes {
 		switch s, err := e.state(ctx, id); {
@@ -83,7 +81,7 @@ func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held
 			continue
 		}
 		e.parked.note(id, held[id])
-		// Without ctx: a checkpoint cannot be cancelled, and its outcome must be known.
+		// A checkpoint cannot be cancelled, and its outcome must be known.
 		err := e.opts.Driver.Checkpoint(context.WithoutCancel(ctx), id.PID)
 		switch {
 		case err == nil:
@@ -98,7 +96,6 @@ func (e *Evictor) park(ctx context.Context, on, running []ledger.ProcessID, held
 	return freed, nil
 }
 
-// lock locks a process.
 func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -128,7 +125,6 @@ func (e *Evictor) lock(ctx context.Context, id ledger.ProcessID) error {
 // noState is the state of a process that has exited, or does not use CUDA.
 const noState driver.State = -1
 
-// state returns a process's state.
 func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State, error) {
 	if !e.opts.Alive(id) {
 		return noState, nil
@@ -143,7 +139,6 @@ func (e *Evictor) state(ctx context.Context, id ledger.ProcessID) (driver.State,
 	return s, nil
 }
 
-// unknownToCUDA reports whether CUDA does not know the process.
 func unknownToCUDA(r driver.Result) bool {
 	return r == driver.InvalidValue || r == driver.NotInitialized
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// minTries is the minimum number of attempts of a rollback when the helper that calls CUDA has
-// died midway.
+// minTries is the minimum number of attempts of a rollback after the helper has died.
 const minTries = 3
 
 // Restore implements gate.Evictor. It fails if the cards lack the room.
@@ -26,8 +25,7 @@ func (e *Evictor) Restore(ctx context.Context, processes []ledger.ProcessID) err
 	return nil
 }
 
-// restoreAndUnlock restores and unlocks processes; with must, even if there seems to be no
-// room.
+// restoreAndUnlock restores and unlocks processes; with must, even if there seems to be no room.
 func (e *Evictor) restoreAndUnlock(ctx context.Context, processes []ledger.ProcessID, must bool) error {
 	if !must {
 		found := e.classify(ctx, processes)
@@ -43,8 +41,8 @@ func (e *Evictor) restoreAndUnlock(ctx context.Context, processes []ledger.Proce
 		if processes = found.unknown; len(processes) == 0 {
 			return lost
 		}
-		// The helper may have died with CUDA still at work. Or CUDA did not answer for one
-		// process while another was locked, which it no longer is (NVIDIA/cuda-checkpoint#30).
+		// The helper may have died with CUDA still at work. Or CUDA did not answer for a process
+		// while another was locked, which it no longer is (NVIDIA/cuda-checkpoint#30).
 		if !t.retry() {
 			return errors.Join(lost, markUnsure(fmt.Errorf("%d processes: %w", len(processes), found.why)))
 		}
@@ -63,7 +61,6 @@ func (e *Evictor) newAttempt() *attempt {
 	return &attempt{Evictor: e, tries: minTries, until: time.Now().Add(e.opts.Undo)}
 }
 
-// retry sleeps, and reports whether to try again.
 func (a *attempt) retry() bool {
 	a.tries--
 	if a.tries <= 0 && time.Now().After(a.until) {
@@ -73,15 +70,13 @@ func (a *attempt) retry() bool {
 	return true
 }
 
-// found is the state of some processes.
 type found struct {
-	away, locked []ledger.ProcessID
-	unknown      []ledger.ProcessID // state unknown
-	why          error              // why it is unknown
-	lost         error              // gate.ErrLost, of failed processes
+	parked, locked []ledger.ProcessID
+	unknown        []ledger.ProcessID // state unknown
+	why            error              // why the state is unknown
+	lost           error              // gate.ErrLost, of failed processes
 }
 
-// classify sorts processes into parked and locked ones.
 func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f found) {
 	for _, id := range processes {
 		s, err := e.state(ctx, id)
@@ -95,7 +90,7 @@ func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f
 			f.why = errors.Join(f.why, err)
 			continue
 		case s == driver.Checkpointed:
-			f.away = append(f.away, id)
+			f.parked = append(f.parked, id)
 			continue
 		case s == driver.Locked:
 			f.locked = append(f.locked, id)
@@ -109,12 +104,12 @@ func (e *Evictor) classify(ctx context.Context, processes []ledger.ProcessID) (f
 	return f
 }
 
-// restoreFound restores processes and unlocks them. The error is gate.ErrLost for those that
-// cannot continue and gate.ErrUnsure for those in an unknown state; any other error means that
-// all parked ones still are.
+// restoreFound restores and unlocks processes. The error is gate.ErrLost for those that cannot
+// continue and gate.ErrUnsure for those in an unknown state; after any other, all parked ones
+// still are.
 func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
-	if len(f.away) > 0 {
-		done, err := e.acquireRoom(ctx, f.away, must)
+	if len(f.parked) > 0 {
+		done, err := e.acquireRoom(ctx, f.parked, must)
 		if err != nil {
 			return err
 		}
@@ -124,7 +119,7 @@ func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 	ctx = context.WithoutCancel(ctx)
 	var lost error // the others are handled first
 	var back []ledger.ProcessID
-	for _, id := range f.away {
+	for _, id := range f.parked {
 		switch err := e.restore(ctx, id); {
 		case err == nil:
 			back = append(back, id)
@@ -143,9 +138,9 @@ func (e *Evictor) restoreFound(ctx context.Context, f found, must bool) error {
 }
 
 // acquireRoom waits until the cards have what the processes held, and returns with restoring
-// held; done releases it. With must it waits for a bounded time and then proceeds: otherwise
-// they are lost for certain.
-func (e *Evictor) acquireRoom(ctx context.Context, away []ledger.ProcessID, must bool) (done func(), err error) {
+// held; done releases it. With must it proceeds after a time: otherwise they are lost for
+// certain.
+func (e *Evictor) acquireRoom(ctx context.Context, parked []ledger.ProcessID, must bool) (done func(), err error) {
 	until := time.Now().Add(e.opts.Undo)
 	for {
 		select {
@@ -153,7 +148,7 @@ func (e *Evictor) acquireRoom(ctx context.Context, away []ledger.ProcessID, must
 		case <-ctx.Done():
 			return nil, fmt.Errorf("waiting for other restores: %w", ctx.Err())
 		}
-		missing := e.checkRoom(away)
+		missing := e.checkRoom(parked)
 		if missing == nil || must && time.Now().After(until) {
 			return func() { <-e.restoring }, nil
 		}
@@ -165,11 +160,11 @@ func (e *Evictor) acquireRoom(ctx context.Context, away []ledger.ProcessID, must
 	}
 }
 
-// checkRoom returns why live processes cannot be restored, or nil. For processes parked by
-// another Evictor the footprint is unknown, and room is assumed.
-func (e *Evictor) checkRoom(away []ledger.ProcessID) error {
+// checkRoom returns why live processes cannot be restored, or nil. Room is assumed for processes
+// parked by another Evictor, whose footprint is unknown.
+func (e *Evictor) checkRoom(parked []ledger.ProcessID) error {
 	need := make(footprint)
-	for _, id := range away {
+	for _, id := range parked {
 		if f, ok := e.parked.get(id); ok && e.opts.Alive(id) {
 			need.add(f)
 		}
@@ -200,12 +195,11 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 			e.parked.forget(id)
 			return nil
 		case answered:
-			// Whatever state is reported: a second attempt does not succeed either
-			// (NVIDIA/cuda-checkpoint#44).
+			// Whatever the state, a second attempt fails too (NVIDIA/cuda-checkpoint#44).
 			e.parked.forget(id)
 			return markLost(err)
 		}
-		// The helper has died. CUDA may have finished anyway, or still be at work.
+		// The helper has died. CUDA may have finished, or still be at work.
 		s, failed := e.state(ctx, id)
 		for t := e.newAttempt(); failed == nil && s > driver.Failed && t.retry(); {
 			s, failed = e.state(ctx, id)
@@ -226,8 +220,7 @@ func (e *Evictor) restore(ctx context.Context, id ledger.ProcessID) error {
 	return err
 }
 
-// repark parks processes that have just been restored, because another one of the container was
-// not.
+// repark parks processes that were restored, because another one of the container was not.
 func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed error) {
 	held, err := e.footprints(back)
 	if err != nil {
@@ -245,7 +238,6 @@ func (e *Evictor) repark(ctx context.Context, back []ledger.ProcessID) (failed e
 	return failed
 }
 
-// unlock unlocks a process.
 func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	var err error
 	for range minTries {
@@ -267,10 +259,8 @@ func (e *Evictor) unlock(ctx context.Context, id ledger.ProcessID) error {
 	return markUnsure(err)
 }
 
-// markUnsure wraps an error after which a process's state is unknown.
 func markUnsure(err error) error { return fmt.Errorf("%w: %w", gate.ErrUnsure, err) }
 
-// markLost wraps an error after which a process cannot continue.
 func markLost(err error) error {
 	if errors.Is(err, gate.ErrLost) {
 		return err

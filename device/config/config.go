@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package config defines the options of the device plugin in the agent's configuration: names,
-// types, defaults, allowed values.
+// Package config defines the device plugin's options: names, types, defaults, allowed values.
 package config
 
 import (
@@ -17,35 +16,33 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
 // How a container gets its card.
 const (
-	// InjectRuntime names the card to NVIDIA's container runtime, like Nomad's own plugin.
+	// InjectRuntime names the card to NVIDIA's container runtime, as Nomad's own plugin does.
 	InjectRuntime = "runtime"
 	// InjectDevices passes the card's device nodes, for engines without that runtime.
 	InjectDevices = "devices"
 )
 
-// Which plugin provides the mounts for sharing a card.
+// What mounts library and gate.
 const (
-	// MountsDriver leaves it to the ebbtide driver, which keeps the task's volumes.
+	// MountsDriver is the ebbtide driver, which keeps the task's volumes.
 	MountsDriver = "driver"
-	// MountsDevice provides them from here, for other drivers. Nomad 1.11 then drops the task's
-	// volumes.
+	// MountsDevice is this plugin, for other drivers. Nomad 1.11 then drops the task's volumes.
 	MountsDevice = "device"
 )
 
-// What happens to a request for more than a container's share.
+// What happens to a request beyond its container's share.
 const (
-	// OverWait: it is granted while the memory is not needed otherwise, and waits until then.
+	// OverWait: it waits until the memory is not needed otherwise.
 	OverWait = "wait"
-	// OverDeny: it is denied.
 	OverDeny = "deny"
-	// OverAuto: it may wait where containers can be parked: only then is every container sure
-	// to get its share.
+	// OverAuto is OverWait where containers can be parked: only then is every container sure to
+	// get its share.
 	OverAuto = "auto"
 )
 
@@ -114,34 +111,29 @@ type Settings struct {
 	// Library is the path of NVML; "" is the system's.
 	Library string
 	Seats   int // containers that may share a card
-	// Spread makes cards offer their seats one at a time, those with the fewest containers
-	// first.
-	Spread  bool
-	Period  time.Duration
-	Ignored []string // UUIDs of cards
-	Inject  string
-	Mounts  string // who provides library and gate to a container
-	Preload string // path of the preload library on the host
-	Gate    string // directory of the gate's socket
-	Reserve uint64 // bytes of each card that are never granted
-	// Division is how a card's memory is divided.
+	// Spread makes cards offer their seats one at a time.
+	Spread   bool
+	Period   time.Duration
+	Ignored  []string // UUIDs of cards
+	Inject   string
+	Mounts   string // what mounts library and gate
+	Preload  string // on the host
+	Gate     string // of the gate's socket
+	Reserve  uint64 // bytes of each card that are never granted
 	Division string
-	// MaxWait bounds how long a request for memory may wait.
-	MaxWait time.Duration
-	// Over is what happens to a request for more than a container's share.
-	Over string
-	// Parking allows containers to be parked.
-	Parking bool
+	MaxWait  time.Duration
+	Over     string
+	Parking  bool
 	// CUDA is the path of libcuda.so.1; "" is the system's.
 	CUDA string
-	// Turn is how long a container keeps its memory while others wait for it, and Idle the time
+	// Turn is how long a container keeps its memory while others wait for it; Idle, the time
 	// without submitted work after which it is idle.
 	Turn, Idle time.Duration
-	// Planning pauses containers before their memory is going to collide.
+	// Planning pauses containers before their predicted peaks collide.
 	Planning bool
-	// Adapting moves the coefficients of the division by measurements.
+	// Adapting adapts the coefficients of the division to measurements.
 	Adapting bool
-	// Lazy restores an idle container only when it has work to submit.
+	// Lazy restores idle containers only when they have work to submit.
 	Lazy bool
 	// StateDir is where profiles and coefficients are stored.
 	StateDir string
@@ -154,14 +146,12 @@ func Divisions() []string {
 	return []string{string(fairshare.Adaptive), string(fairshare.Static), string(fairshare.WholeCard)}
 }
 
-// maxSocketDir is the longest path of the gate's directory, in bytes.
-const maxSocketDir = gate.MaxPath - len("/"+seat.Socket)
+const maxSocketDir = gate.MaxPath - len("/"+handoff.Socket)
 
-// libraries are NVIDIA's file names, by option.
 var libraries = map[string]string{"library": "libnvidia-ml.so.1", "cuda_library": "libcuda.so.1"}
 
-// Validate parses and checks every option. Its error joins all problems, each naming the
-// option, the value and what is allowed.
+// Validate parses and checks every option. Its error joins all problems, each with the option,
+// the value and what is allowed.
 func (c Config) Validate() (*Settings, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -213,7 +203,7 @@ func (c Config) Validate() (*Settings, error) {
 		bad("preload: must be the absolute path of libebbtide-cuda.so, got %q", c.Preload)
 	}
 	if !filepath.IsAbs(c.Gate) || len(c.Gate) > maxSocketDir {
-		bad("gate: must be the absolute path of a directory, of at most %d bytes, for a socket lies in it, got %q", maxSocketDir, c.Gate)
+		bad("gate: must be the absolute path of a directory, of at most %d bytes, for the gate's socket, got %q", maxSocketDir, c.Gate)
 	}
 	if c.Reserve < 0 || c.Reserve > 1<<20 {
 		bad("reserve_mib: must be from 0 to 1048576, got %d", c.Reserve)

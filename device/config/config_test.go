@@ -54,7 +54,6 @@ func TestConfig_Validate(t *testing.T) {
 	}
 }
 
-// The reference has a row for every option, with its default.
 func TestDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/gpu.md")
 	must.NoError(t, err)

@@ -18,9 +18,9 @@ const (
 	RuleProfiling = "fairshare.adapt.profiling"
 	// RuleEnough: there are enough profiles now, all coefficients start at 1/m.
 	RuleEnough = "fairshare.adapt.equal"
-	// RuleUnmeasured: nothing was measured of the group, its coefficients are kept.
+	// RuleUnmeasured: the group was not measured, its coefficients are kept.
 	RuleUnmeasured = "fairshare.adapt.unmeasured"
-	// RuleKeep: the group had what it needed, its coefficients are kept.
+	// RuleKeep: the group had what it needed.
 	RuleKeep = "fairshare.adapt.keep"
 	// RuleShort: it had too little, so a property that gives it more gains weight.
 	RuleShort = "fairshare.adapt.short"
@@ -33,63 +33,51 @@ const (
 
 // AdaptOutput is the result of Adapt.
 type AdaptOutput struct {
-	// Coefficients are for the groups that have none of their own, in the next Input.
+	// Coefficients are for groups without own ones, in the next Input.
 	Coefficients Coefficients `json:"coefficients"`
-	// Groups has one entry for each group of the input, in the input's order.
+	// Groups are in the input's order.
 	Groups []Move `json:"groups"`
 }
 
 // Move is the change of one group's coefficients.
 type Move struct {
-	// ID is the group's in the input.
 	ID string `json:"id"`
-	// Coefficients are the group's own in the next Input; left out if those of all groups still
-	// apply.
+	// Coefficients are the group's own in the next Input; left out if it has none.
 	Coefficients Coefficients `json:"coefficients,omitzero"`
-	// Shortfall is what was missing, as a fraction of what the group had: 0.2 if it needed a
-	// fifth more, −0.5 if it needed half.
+	// Shortfall is what was missing, as a fraction of what the group had; −0.5 if it needed half.
 	Shortfall float64 `json:"shortfall"`
 	// Property is the one whose coefficient grew; "" if none did.
 	Property string `json:"property"`
 	// Step is how far the coefficients moved towards that property, in [0, Params.Step].
 	Step float64 `json:"step"`
-	// Rule is the stable name of the rule that moved them.
-	Rule string `json:"rule"`
-	// Why explains the move.
-	Why string `json:"why"`
+	Rule string  `json:"rule"`
+	Why  string  `json:"why"`
 }
 
-// rounding is the relative error that comparisons tolerate: 1.1 s are not more than 10 % longer
-// than 1 s.
+// rounding is the relative error that comparisons tolerate.
 const rounding = 1e-9
 
-// Adapt moves the coefficients after a window (AdaptiveUpdate of §3.5.1, which the paper names
-// without defining it; this is ours). It does not change the input.
+// Adapt moves the coefficients after a window. The paper (§3.5.1) names AdaptiveUpdate without
+// defining it; this rule is ours.
 //
-// Profiles. Until Params.Profiles jobs have been measured, the scheme is count-only; then it
-// becomes equal, for all groups at once: profiles are counted "in the system".
+// Profiles. Until Params.Profiles jobs have been measured, the scheme is count-only; then equal, for
+// all groups at once.
 //
-// Shortfall. A group is short if requests were denied, or if its jobs exceeded their baseline
-// by more than Params.Slow while it used up its grant. Jobs that are slow with memory to spare
-// are slow for another reason. Its shortfall is the larger of the denied requests per job and
-// the jobs' slowdown, as a fraction, at most 1. A group that is not short and used less than
-// Params.Full of its grant had too much; it needs peak/Full, and never less than its measured
-// minimum. That counts only while another group is short: otherwise there is no reason to take
-// memory away, and on a card that is not full the coefficients would drift without end.
+// Shortfall. A group is short if requests were denied, or if its jobs exceeded their baseline by
+// more than Params.Slow while it used up its grant. Its shortfall is the larger of the denied
+// requests per job and the slowdown, as a fraction, at most 1. A group that is not short and used
+// less than Params.Full of its grant had too much; it needs peak/Full, and never less than its
+// measured minimum. That counts only while another group is short: otherwise the coefficients
+// would drift on a card that is not full.
 //
 // Property. The group should have had T = Set_i · (1 + shortfall). Each of its properties alone
-// would have given it its part, g_i/Σg or prop_i^k/Σprop^k. The property that explains the
-// shortfall best is the one with its part nearest to T, among those on the same side of Set_i
-// as T; of equals, the count first, then by name. If there is none the coefficients are kept:
-// equation 1 cannot give the group more (or less) then.
+// would have given it its part, g_i/Σg or prop_i^k/Σprop^k. The property that best explains the
+// shortfall is the one with its part nearest to T, among those on the same side of Set_i as T; of
+// equals, the count first, then by name. If there is none the coefficients are kept.
 //
 // Step. All coefficients of the group move the same fraction s of the way to that property: C ←
-// (1 − s)·C, and s is added to the one. So they sum to 1 and none is negative, no coefficient
-// moves by more than s, and Set_i moves by s·(part − Set_i), towards T. s is Params.Step, or
-// less, so as not to overshoot T.
-//
-// A group's memory also depends on the other groups' Set and on what is on the card: the next
-// window shows the effect of the step.
+// (1 − s)·C, and s is added to the one. So they sum to 1, none is negative, and Set_i moves by
+// s·(part − Set_i). s is Params.Step, or less, so as not to overshoot T.
 func Adapt(in AdaptInput) AdaptOutput {
 	out := AdaptOutput{Coefficients: clone(in.Coefficients), Groups: make([]Move, len(in.Groups))}
 	enough := in.Profiles >= in.Params.Profiles
@@ -115,11 +103,10 @@ func Adapt(in AdaptInput) AdaptOutput {
 		if !countOnly(g, in.Coefficients) {
 			continue
 		}
-		// There is nothing to move yet.
 		mine.Coefficients, mine.Property, mine.Step = clone(g.Coefficients), "", 0
-		mine.Rule, mine.Why = RuleProfiling, fmt.Sprintf("%d of %d profiles: only the count counts", in.Profiles, in.Params.Profiles)
+		mine.Rule, mine.Why = RuleProfiling, fmt.Sprintf("%d of %d profiles: only the number of jobs counts", in.Profiles, in.Params.Profiles)
 		if enough {
-			mine.Rule, mine.Why = RuleEnough, fmt.Sprintf("%d profiles are enough: each of its %d properties counts alike", in.Profiles, len(terms[i]))
+			mine.Rule, mine.Why = RuleEnough, fmt.Sprintf("%d profiles are enough: each of its %d properties has the same weight", in.Profiles, len(terms[i]))
 			if !g.Coefficients.none() {
 				mine.Coefficients.Scheme = Equal
 			}
@@ -128,15 +115,13 @@ func Adapt(in AdaptInput) AdaptOutput {
 	return out
 }
 
-// countOnly reports whether only the number of jobs counts for the group, for lack of profiles.
 func countOnly(g Group, all Coefficients) bool {
 	return g.Coefficients.Scheme == CountOnly || g.Coefficients.none() && all.Scheme == CountOnly
 }
 
 func clone(c Coefficients) Coefficients { return Coefficients{c.Scheme, maps.Clone(c.By)} }
 
-// short returns how much more the group needed, as a fraction of what it had; 0 if it was not
-// short.
+// short returns how much more the group needed, as a fraction of what it had.
 func (p AdaptParams) short(m Measured, jobs int) float64 {
 	short := 0.0
 	if slow := m.slow(); slow > p.Slow*(1+rounding) && float64(m.PeakMiB) >= p.Full*float64(m.GrantedMiB) {
@@ -145,7 +130,6 @@ func (p AdaptParams) short(m Measured, jobs int) float64 {
 	return min(max(short, float64(m.Denied)/float64(jobs)), 1)
 }
 
-// slow returns how much longer than their baseline jobs took, as a fraction of it.
 func (m Measured) slow() float64 {
 	if m.DurationS == nil || m.BaselineS == nil {
 		return 0
@@ -153,8 +137,7 @@ func (m Measured) slow() float64 {
 	return math.Max(*m.DurationS / *m.BaselineS - 1, 0)
 }
 
-// spare returns how much less the group needed, as a fraction of what it had; 0 if it needed
-// all of it.
+// spare returns how much less the group needed, as a fraction of what it had.
 func (p AdaptParams) spare(m Measured) float64 {
 	if m.GrantedMiB == 0 {
 		return 0
@@ -163,7 +146,6 @@ func (p AdaptParams) spare(m Measured) float64 {
 	return max(1-needs/float64(m.GrantedMiB), 0)
 }
 
-// move computes the move of one group.
 func (p AdaptParams) move(g Group, terms []Term, measured map[string]Measured, lacking bool) Move {
 	m, known := measured[g.ID]
 	if !known {
@@ -187,7 +169,7 @@ func (p AdaptParams) move(g Group, terms []Term, measured map[string]Measured, l
 	to, found := explains(terms, is, should)
 	if !found {
 		mv.Rule = RuleUnexplained
-		mv.Why = fmt.Sprintf("%s: no property of its gives it %s than Set = %.4g, coefficients stay", figures, side(mv.Shortfall), is)
+		mv.Why = fmt.Sprintf("%s: none of its properties gives it %s than Set = %.4g, coefficients stay", figures, side(mv.Shortfall), is)
 		return mv
 	}
 	mv.Property = to.Property
@@ -202,7 +184,6 @@ func (p AdaptParams) move(g Group, terms []Term, measured map[string]Measured, l
 	return mv
 }
 
-// explains returns the property that explains best why Set should have been different.
 func explains(terms []Term, is, should float64) (Term, bool) {
 	side := slices.DeleteFunc(slices.Clone(terms), func(t Term) bool {
 		if should > is {
@@ -226,7 +207,6 @@ func side(shortfall float64) string {
 	return "less"
 }
 
-// describe formats the measurements behind a decision.
 func (p AdaptParams) describe(m Measured) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "held up to %d of %d MiB", m.PeakMiB, m.GrantedMiB)

@@ -9,56 +9,50 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// AdaptInput is the window that has ended, and what was measured in it. All sizes are whole
-// MiB.
+// AdaptInput is a window that has ended. All sizes are whole MiB.
 type AdaptInput struct {
-	// Groups are those of the window, in any order.
+	// Groups are in any order.
 	Groups []Group `json:"groups"`
-	// Coefficients are for the groups that have none of their own.
+	// Coefficients are for groups without own ones.
 	Coefficients Coefficients `json:"coefficients"`
-	// Profiles is the number of jobs measured so far, in all windows.
+	// Profiles is the number of jobs measured so far.
 	Profiles int `json:"profiles"`
-	// Measured are the groups with measurements, in any order.
-	Measured []Measured `json:"measured"`
-	// Params are the operator's settings.
-	Params AdaptParams `json:"params" strict:"optional"`
+	// Measured are the groups with measurements.
+	Measured []Measured  `json:"measured"`
+	Params   AdaptParams `json:"params" strict:"optional"`
 }
 
 // Measured is what was measured of a group in the window.
 type Measured struct {
-	// Group is the group's ID; at most one entry for each.
+	// Group is the group's ID, with at most one entry.
 	Group string `json:"group"`
-	// GrantedMiB is the most its containers together might hold in the window.
+	// GrantedMiB is the most its containers might hold together.
 	GrantedMiB int `json:"granted_mib"`
 	// PeakMiB is the most they held together.
 	PeakMiB int `json:"peak_mib"`
 	// MinimumMiB is their measured working set; 0 if unknown.
 	MinimumMiB int `json:"minimum_mib" strict:"optional"`
-	// DurationS is the mean execution time of its jobs, in seconds; nil if none ended.
+	// DurationS is the mean execution time of its jobs; nil if none ended.
 	DurationS *float64 `json:"duration_s" strict:"optional"`
-	// BaselineS is the execution time of such jobs without memory shortage, in seconds; nil if
-	// unknown.
+	// BaselineS is the execution time of such jobs without memory shortage; nil if unknown.
 	BaselineS *float64 `json:"baseline_s" strict:"optional"`
-	// Denied counts requests that were denied or had to wait, and jobs that ran out of memory.
+	// Denied counts requests that were denied or waited.
 	Denied int `json:"denied" strict:"optional"`
 }
 
-// AdaptParams are the operator's settings. DefaultAdaptParams returns the usual ones.
+// AdaptParams are the operator's settings.
 type AdaptParams struct {
 	// Step, in (0, 1], is the most that a coefficient moves in one window.
 	Step float64 `json:"step" strict:"optional"`
-	// Full, in (0, 1], is the fraction of its grant from which a group counts as using all of
-	// it.
+	// Full, in (0, 1], is the fraction of its grant from which a group uses all of it.
 	Full float64 `json:"full" strict:"optional"`
-	// Slow, ≥ 0, is the tolerated slowdown against the baseline: ε_perf of the paper. 0.1 is 10
-	// %.
+	// Slow, ≥ 0, is the tolerated slowdown against the baseline: ε_perf of the paper.
 	Slow float64 `json:"slow" strict:"optional"`
 	// Profiles, ≥ 0, is the number of measured jobs from which C_0 = 1 is left.
 	Profiles int `json:"profiles" strict:"optional"`
 }
 
-// DefaultAdaptParams returns steps of at most 0.1, full grants from 90 %, slow jobs from 10 %,
-// and coefficients after 5 profiles.
+// DefaultAdaptParams returns the default settings.
 func DefaultAdaptParams() AdaptParams {
 	return AdaptParams{Step: 0.1, Full: 0.9, Slow: 0.1, Profiles: 5}
 }
@@ -112,9 +106,9 @@ func (in AdaptInput) Validate() error {
 	return errs.Err()
 }
 
-// AdaptExample returns a valid input: the window of figure 11 after its jobs have run. The
-// first group had more than it used, the second was denied memory, the third was slow, the
-// fourth as expected, and the fifth is unmeasured.
+// AdaptExample returns the window of figure 11 after its jobs have run: the first group had more
+// than it used, the second was denied memory, the third was slow, the fourth as expected, the
+// fifth is unmeasured.
 func AdaptExample() AdaptInput {
 	seconds := func(s float64) *float64 { return &s }
 	return AdaptInput{

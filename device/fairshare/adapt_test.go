@@ -34,8 +34,8 @@ func TestAdapt_example(t *testing.T) {
 
 func TestAdapt(t *testing.T) {
 	num := func(x float64) *float64 { return &x }
-	// window has two groups of 2 and 6 jobs, which property a ranks the other way round and
-	// property b does not distinguish.
+	// window has two groups of 2 and 6 jobs, which property a ranks the other way round and b
+	// does not distinguish.
 	window := func(measured ...Measured) AdaptInput {
 		return AdaptInput{
 			Groups: []Group{
@@ -62,7 +62,6 @@ func TestAdapt(t *testing.T) {
 	}{
 		{"all is well", window(full), 0, RuleKeep, "", 0, 0},
 		{"nothing is known", window(), 0, RuleUnmeasured, "", 0, 0},
-		// Set = ½·2/8 + ½·3/4 = 0.5; 0.5 · 1.5 is what a alone would give.
 		{"denied requests, half of the jobs", window(short), 0, RuleShort, "a", 0.5, 0.1},
 		{"slow on a full grant", window(slow), 0, RuleShort, "a", 0.2, 0.1},
 		{"slow beside free memory: for another reason", window(func() Measured { m := slow; m.PeakMiB = 89; return m }()), 0, RuleKeep, "", -(1 - 0.89/0.9), 0},
@@ -75,7 +74,7 @@ func TestAdapt(t *testing.T) {
 		}(), 0, RuleShort, "a", 0.2, 0.1 / 0.25},
 		{"nothing was granted at all", window(Measured{Group: "g", Denied: 9}), 0, RuleShort, "b", 1, 0.1},
 		{"nothing was granted, nothing was asked", window(Measured{Group: "g"}), 0, RuleKeep, "", 0, 0},
-		{"too much, but nobody is short", window(full, idle), 1, RuleKeep, "", -0.5, 0},
+		{"too much, but no group is short", window(full, idle), 1, RuleKeep, "", -0.5, 0},
 		{"too much while another is short", window(short, idle), 1, RuleSurplus, "a", -0.5, 0.1},
 		{"too much, but the working set is kept", window(short, func() Measured { m := idle; m.MinimumMiB = 90; return m }()), 1, RuleSurplus, "a", -0.1, 0.1},
 		{"no more than the working set", window(short, func() Measured { m := idle; m.MinimumMiB = 100; return m }()), 1, RuleKeep, "", 0, 0},
@@ -109,7 +108,6 @@ func TestAdapt(t *testing.T) {
 	}
 }
 
-// C_0 = 1 until there are enough profiles, then 1/m for all, then they adapt.
 func TestAdapt_profiles(t *testing.T) {
 	in := AdaptExample()
 	in.Coefficients = Coefficients{Scheme: CountOnly}
@@ -117,7 +115,7 @@ func TestAdapt_profiles(t *testing.T) {
 	out := Adapt(in)
 	must.Eq(t, CountOnly, out.Coefficients.Scheme)
 	must.Eq(t, RuleProfiling, out.Groups[1].Rule)
-	must.Eq(t, "4 of 5 profiles: only the count counts", out.Groups[1].Why)
+	must.Eq(t, "4 of 5 profiles: only the number of jobs counts", out.Groups[1].Why)
 	must.True(t, out.Groups[1].Coefficients.none())
 
 	in.Profiles = 5
@@ -125,7 +123,7 @@ func TestAdapt_profiles(t *testing.T) {
 	out = Adapt(in)
 	must.Eq(t, Equal, out.Coefficients.Scheme)
 	must.Eq(t, RuleEnough, out.Groups[1].Rule)
-	must.Eq(t, "5 profiles are enough: each of its 4 properties counts alike", out.Groups[1].Why)
+	must.Eq(t, "5 profiles are enough: each of its 4 properties has the same weight", out.Groups[1].Why)
 	must.True(t, out.Groups[1].Coefficients.none(), must.Sprint("those of all count"))
 	must.Eq(t, Equal, out.Groups[2].Coefficients.Scheme)
 
@@ -136,7 +134,7 @@ func TestAdapt_profiles(t *testing.T) {
 	must.Eq(t, RuleShort, Adapt(in).Groups[1].Rule)
 }
 
-// A loop: two groups that need other parts of a full card than equal coefficients give them
+// In a loop, two groups that need other parts of a full card than equal coefficients give them
 // converge to what they need, and stay.
 func TestAdapt_converges(t *testing.T) {
 	needs := map[string]int{"big": 700, "small": 250}

@@ -14,17 +14,16 @@ import (
 	"github.com/ebbtide/ebbtide/internal/fields"
 )
 
-// Count is the name of C_0, the coefficient of the number of jobs. No property may have this
-// name.
+// Count is the name of C_0, the coefficient of the number of jobs.
 const Count = "count"
 
 // Scheme names coefficients without numbers.
 type Scheme string
 
 const (
-	// CountOnly has C_0 = 1 and all others 0: until enough profiles exist.
+	// CountOnly has C_0 = 1 and all others 0.
 	CountOnly Scheme = "count-only"
-	// Equal has every C of a group at 1/m, m being its number of properties including the count
+	// Equal has every C of a group at 1/m, m being its number of properties with the count
 	// (figure 11).
 	Equal Scheme = "equal"
 )
@@ -37,7 +36,6 @@ type Coefficients struct {
 	By map[string]float64
 }
 
-// none reports whether there are no coefficients.
 func (c Coefficients) none() bool { return c.Scheme == "" && c.By == nil }
 
 // MarshalJSON writes "count-only", "equal", {"count": 0.5, …}, or null for none.
@@ -63,11 +61,9 @@ func (c *Coefficients) UnmarshalJSON(data []byte) error {
 
 func (s Scheme) valid() bool { return s == "" || s == CountOnly || s == Equal }
 
-// of returns the coefficients of a group, by Count and its properties; they sum to 1.
-//
-// If numbers name properties that the group lacks, the others are scaled up: a group without an
-// input size must not get less for that (groups 3 and 4 of figure 11). If nothing is left, C_0
-// = 1.
+// of returns the coefficients of a group, by Count and its properties; they sum to 1. If numbers
+// name properties that the group lacks, the others are scaled up: a group without an input size
+// must not get less for that (groups 3 and 4 of figure 11). If nothing is left, C_0 = 1.
 func (c Coefficients) of(g Group) map[string]float64 {
 	if !g.Coefficients.none() {
 		c = g.Coefficients
@@ -97,11 +93,8 @@ func (c Coefficients) of(g Group) map[string]float64 {
 	return out
 }
 
-// tolerance is how far the sum of hand-written numbers may be from 1.
 const tolerance = 1e-6
 
-// validate checks the coefficients at path, which may name the count and the allowed
-// properties.
 func (c Coefficients) validate(errs *fields.Errors, path string, allowed []string) {
 	if c.By == nil {
 		if !c.Scheme.valid() {

@@ -5,30 +5,24 @@ package fairshare
 
 import "github.com/ebbtide/ebbtide/internal/waterfill"
 
-// claim is a container's claim on a sum of whole MiB.
 type claim struct {
-	// weight is > 0.
 	weight float64
-	// levels are its bounds, the strongest first, each ≥ the one before. The last is the most
-	// that it wants.
+	// levels are its bounds, ascending and by precedence. The last is the most that it wants.
 	levels [levels]int
 }
 
-// The levels of a claim.
 const (
-	held    = iota // in use: cannot be taken away
+	held    = iota // cannot be taken away
 	minimum        // the working set: below it the container fails or waits
-	floor          // fraction of an equal share, against starvation
+	floor          // a fraction of an equal share
 	wanted         // the most it wants
 	levels
 )
 
-// divide gives all claims the first level, then the next ones, as long as all of one level fit
-// together; the remainder is divided by weight among those below their next level (weighted
-// max-min fairness, with the level as the bound). It returns the level that could not be given
-// to all, or wanted.
-//
-// If even what is held exceeds total, the shares are what is held, and the level is held.
+// divide gives all claims the first level, then the next ones, as long as all of one level fit;
+// the remainder is divided by weight among those below their next level (weighted max-min
+// fairness). It returns the level that could not be given to all, or wanted. If even what is held
+// exceeds total, the shares are what is held.
 //
 // Shares do not depend on the order of equal claims, but for the last MiB, which goes to the
 // first.
@@ -54,10 +48,8 @@ func divide(total int, claims []claim) (shares []int, level int) {
 	return shares, level
 }
 
-// fill distributes what lies between two levels, by weight.
-//
-// Whole MiB are assigned like seats by d'Hondt's method, not by largest remainders: a larger
-// weight never costs a MiB.
+// fill distributes what lies between two levels, by weight: by d'Hondt's method, so that a larger
+// weight never costs a MiB, as with largest remainders.
 func fill(total int, claims []claim, level int, shares []int) {
 	parts := make([]waterfill.Claim, len(claims))
 	for i, c := range claims {
@@ -66,7 +58,7 @@ func fill(total int, claims []claim, level int, shares []int) {
 	left := total
 	for i, part := range waterfill.Divide(float64(total), parts) {
 		if part < parts[i].Max {
-			part *= 1 - 1e-9 // slightly less than exact: the sum must not exceed total by a rounding error
+			part *= 1 - 1e-9 // slightly less, so that rounding cannot exceed total
 		}
 		shares[i] = max(int(part), claims[i].levels[level-1])
 		left -= shares[i]
@@ -80,7 +72,7 @@ func fill(total int, claims []claim, level int, shares []int) {
 			}
 		}
 		if best < 0 {
-			return // all claims are met
+			return
 		}
 		shares[best]++
 	}

@@ -4,14 +4,13 @@
 // Package fairshare divides a card's memory among its containers by Adaptive Fair-Share (Chen
 // et al., Cluster Computing 2019, §3.5.1, Algorithm 1):
 //
-//	Grouping     jobs of the window with the same properties are a group: Window
+//	Grouping     jobs with the same properties are a group: Window
 //	CalculDists  Set_i = C_0·g_i/Σg + Σ_k C_k·prop_i^k/Σprop^k   (equation 1): Decide
 //	Assign…      each container gets its part of the card: Decide
-//	Adaptive…    the coefficients move with what was measured: Adapt
+//	Adaptive…    the coefficients follow measurements: Adapt
 //
-// The functions are pure: no clock, no I/O, no state. The same code runs in the device plugin,
-// in `ebbtide decide` and in simulations, and gives the same bytes for the same input. Choices
-// that the paper leaves open are documented at the rule.
+// The functions are pure, and give the same bytes for the same input. Choices that the paper leaves
+// open are documented at the rule.
 package fairshare
 
 import (
@@ -24,25 +23,25 @@ import (
 const (
 	// RuleCount: only the number of the group's jobs counts, C_0 = 1.
 	RuleCount = "fairshare.eq1.count"
-	// RuleEqual: all properties of the group have the same weight, C = 1/m.
+	// RuleEqual: all properties of the group have the same weight.
 	RuleEqual = "fairshare.eq1.equal"
-	// RuleGiven: the coefficients are those of the input, by hand or from Adapt.
+	// RuleGiven: the coefficients are those of the input.
 	RuleGiven = "fairshare.eq1.given"
 	// RuleStatic: 1/n of the card for each of n groups.
 	RuleStatic = "fairshare.static"
-	// RuleWholeCard: everything for the group whose container has the card, nothing for others.
+	// RuleWholeCard: all for the group whose container has the card.
 	RuleWholeCard = "fairshare.whole-card"
 )
 
 // The rules of a Share, in Adaptive and Static mode.
 const (
-	// RuleWeight: the container's share follows from its weight.
+	// RuleWeight: the share follows from the weight.
 	RuleWeight = "fairshare.weight"
-	// RuleWish: it wants no more; the rest goes to other containers.
+	// RuleWish: it wants no more.
 	RuleWish = "fairshare.wish"
 	// RuleFloor: its weight would give it less than the floor.
 	RuleFloor = "fairshare.floor"
-	// RuleFloorShort: less than the floor, because of the usage or minima of others.
+	// RuleFloorShort: less than the floor, because of others' usage or minima.
 	RuleFloorShort = "fairshare.floor.short"
 	// RuleMinimum: its weight would give it less than its minimum.
 	RuleMinimum = "fairshare.minimum"
@@ -54,45 +53,40 @@ const (
 	RuleOver = "fairshare.over"
 	// RuleStaticPart: an equal part of its group's 1/n (Static).
 	RuleStaticPart = "fairshare.static.part"
-	// RuleStaticCut: less than its part or its wish, because not all of them fit (Static).
+	// RuleStaticCut: less than its part or its wish, because not all fit (Static).
 	RuleStaticCut = "fairshare.static.cut"
-	// RuleWholeCardWait: another container has the card (WholeCard). The container that has it
-	// gets RuleWholeCard.
+	// RuleWholeCardWait: another container has the card (WholeCard).
 	RuleWholeCardWait = "fairshare.whole-card.wait"
 )
 
 // Output is the result of Decide.
 type Output struct {
-	// Groups has one entry for each group of the input, in the input's order.
+	// Groups are in the input's order.
 	Groups []GroupShare `json:"groups"`
-	// Containers has one entry for each container of the input, in the input's order.
+	// Containers are in the input's order.
 	Containers []Share `json:"containers"`
 	// BudgetMiB is the memory less the reserve.
 	BudgetMiB int `json:"budget_mib"`
-	// GivenMiB is the sum of the shares; at most BudgetMiB, unless OverMiB > 0.
+	// GivenMiB is the sum of the shares.
 	GivenMiB int `json:"given_mib"`
-	// OverMiB is how much more is in use than the budget: no share grows until that much has
-	// been freed. 0 otherwise.
+	// OverMiB is by how much usage exceeds the budget; 0 if it does not.
 	OverMiB int `json:"over_mib"`
 }
 
-// GroupShare is the result for one group.
+// GroupShare is the result for a group.
 type GroupShare struct {
-	// ID is the group's in the input.
 	ID string `json:"id"`
 	// Terms are those of equation 1, the count first.
 	Terms []Term `json:"terms"`
 	// Set is Set_i, the sum of the terms. Σ Set is not 1.
 	Set float64 `json:"set"`
-	// Share is Set_i/Σ Set over all groups of the window, a fraction.
+	// Share is Set_i/Σ Set, a fraction.
 	Share float64 `json:"share"`
-	// MemoryMiB is the sum of the shares of the group's containers; without containers in the
-	// input, the group's part of the budget.
-	MemoryMiB int `json:"memory_mib"`
-	// Rule is the stable name of the rule that set the coefficients.
-	Rule string `json:"rule"`
-	// Why explains the result.
-	Why string `json:"why"`
+	// MemoryMiB is the sum of the containers' shares; without containers in the input, the
+	// group's part of the budget.
+	MemoryMiB int    `json:"memory_mib"`
+	Rule      string `json:"rule"`
+	Why       string `json:"why"`
 }
 
 // Term is one term of equation 1: Coefficient · Number/Sum.
@@ -103,28 +97,24 @@ type Term struct {
 	Coefficient float64 `json:"coefficient"`
 	// Number is the group's number of jobs, or the rank of its value.
 	Number int `json:"number"`
-	// Sum is the number of jobs in the window, or the sum of the ranks over the
-	// distinct values of the property.
+	// Sum is the number of jobs in the window, or the sum of the ranks over the distinct values.
 	Sum int `json:"sum"`
 }
 
 // part is what the group would get if only this property counted.
 func (t Term) part() float64 { return float64(t.Number) / float64(t.Sum) }
 
-// Share is the result for one container.
+// Share is the result for a container.
 type Share struct {
-	// ID is the container's in the input.
 	ID string `json:"id"`
 	// ShareMiB is what it may hold, ≥ what it holds now.
-	ShareMiB int `json:"share_mib"`
-	// Rule is the stable name of the rule that set the share.
-	Rule string `json:"rule"`
-	// Why explains the share.
-	Why string `json:"why"`
+	ShareMiB int    `json:"share_mib"`
+	Rule     string `json:"rule"`
+	Why      string `json:"why"`
 }
 
-// card holds the data of a decision. Groups and containers are sorted by ID, so that the order
-// of the input cannot affect any bit of the result.
+// card holds the data of a decision. Groups and containers are sorted by ID, so that the result
+// does not depend on the input's order.
 type card struct {
 	in         Input
 	groups     []Group
@@ -132,7 +122,7 @@ type card struct {
 	budget     int                   // MiB
 	sets       map[string]GroupShare // by group
 	here       map[string]int        // containers on the card, by group
-	holder     string                // WholeCard: the container that has the card
+	holder     string                // the container that has the card (WholeCard)
 	claims     []claim               // by container
 	shares     []int                 // MiB, by container
 	reached    int                   // the level that could not be given to all, or wanted
@@ -140,32 +130,26 @@ type card struct {
 
 // Decide divides the card of a valid input. It does not change the input.
 //
-// Groups. Set_i is that of equation 1, with ranks summed over the distinct values of a
-// property, as in figure 11, not over groups, as printed. The Set_i do not sum to 1 and are
-// normalised over the window.
+// Groups. Set_i is that of equation 1, with ranks summed over the distinct values of a property, as
+// in figure 11, not over groups, as printed. The Set_i are normalised over the window.
 //
 // Containers. Equation 1 gives a group's part; the weight of each of its containers is
 //
 //	weight = Set_i / (containers of the group on the card) · priority / 50
 //
-// so that with equal priorities groups divide as in equation 1, and twice the priority is twice
-// the weight, in whatever group. A group without containers on the card takes no memory from
-// the others.
+// so with equal priorities groups divide as in equation 1. A group without containers on the card
+// takes no memory from the others.
 //
-// Bounds, the strongest first: no share is below current usage, because memory cannot be taken
-// from a running container; then, as far as all fit, each gets its minimum; then the floor,
-// Params.Floor of an equal share, so that no container starves whatever the weights. A wish
-// bounds the last two and anything beyond; what one container does not want goes to the others
-// (weighted max-min fairness). So the whole card is given out unless all wishes are met.
+// Bounds, by precedence: no share is below current usage; as far as all fit, each gets its minimum;
+// then the floor, Params.Floor of an equal share. A wish bounds the last two and anything beyond;
+// what one container does not want goes to the others (weighted max-min fairness).
 //
-// Static. As in the paper, a group has 1/n of the card, n being the number of groups in the
-// window, and its containers equal parts of that; one with a wish gets its wish instead.
-// Nothing is redistributed: it is the baseline for Adaptive. If wishes and minima exceed the
-// budget, all are cut to one level.
+// Static. As in the paper, a group has 1/n of the card, n being the number of groups, and its
+// containers equal parts of that; one with a wish gets its wish instead. Nothing is redistributed.
+// If wishes and minima exceed the budget, all are cut to one level.
 //
-// WholeCard. One container has the card: the one that holds memory; of several, or if none
-// does, the one with the highest priority, then the earliest, then by ID. None is evicted: a
-// higher priority is only next in line.
+// WholeCard. One container has the card: the one that holds memory; of several, or if none does, the
+// one with the highest priority, then the earliest, then by ID. None is evicted.
 func Decide(in Input) Output {
 	c := newCard(in)
 	c.computeSets()
@@ -192,7 +176,6 @@ func newCard(in Input) *card {
 	return c
 }
 
-// first orders containers by precedence for the whole card.
 func first(a, b Container) int {
 	if (a.InUseMiB > 0) != (b.InUseMiB > 0) {
 		return cmp.Compare(min(b.InUseMiB, 1), min(a.InUseMiB, 1))
@@ -204,7 +187,6 @@ func first(a, b Container) int {
 	)
 }
 
-// computeSets computes the groups' sets.
 func (c *card) computeSets() {
 	terms := terms(c.groups, c.in.Coefficients)
 	total := 0.0
@@ -232,7 +214,6 @@ func (c *card) computeSets() {
 	}
 }
 
-// terms returns the terms of equation 1, by group.
 func terms(groups []Group, coefficients Coefficients) [][]Term {
 	type value struct{ property, value string }
 	sums, seen := make(map[string]int), make(map[value]bool)
@@ -259,7 +240,6 @@ func terms(groups []Group, coefficients Coefficients) [][]Term {
 	return out
 }
 
-// set returns Set_i of equation 1.
 func set(terms []Term) (set float64) {
 	for _, t := range terms {
 		set += t.Coefficient * t.part()
@@ -282,7 +262,6 @@ func eq1Rule(g Group, all Coefficients) string {
 	}
 }
 
-// computeClaims computes the containers' claims.
 func (c *card) computeClaims() {
 	equal := 0
 	if n := len(c.containers); n > 0 {
@@ -300,7 +279,6 @@ func (c *card) computeClaims() {
 	}
 }
 
-// wants returns the most a container can get, in MiB.
 func (c *card) wants(x Container) int {
 	switch {
 	case c.in.Mode == WholeCard && x.ID != c.holder:
@@ -316,10 +294,9 @@ func (c *card) wants(x Container) int {
 	}
 }
 
-// part returns a container's equal part of its group's 1/n of the card, in MiB (Static).
+// part returns a container's equal part of its group's part, in MiB (Static).
 func (c *card) part(x Container) int { return c.budget / (len(c.groups) * c.here[x.Group]) }
 
-// output returns the results in the order of the input.
 func (c *card) output() Output {
 	out := Output{
 		Groups: make([]GroupShare, len(c.in.Groups)), Containers: make([]Share, len(c.in.Containers)),
@@ -347,7 +324,6 @@ func (c *card) output() Output {
 	return out
 }
 
-// groupMemory returns what the groups get in an input without containers, in MiB.
 func (c *card) groupMemory() map[string]int {
 	memory := make(map[string]int, len(c.groups))
 	if len(c.containers) > 0 || c.in.Mode == WholeCard {
@@ -364,7 +340,6 @@ func (c *card) groupMemory() map[string]int {
 	return memory
 }
 
-// rule returns the rule that set the share of container i.
 func (c *card) rule(i int) string {
 	x, claim, share := c.containers[i], c.claims[i], c.shares[i]
 	switch {
@@ -386,7 +361,7 @@ func (c *card) rule(i int) string {
 		return RuleStaticCut
 	case share > claim.levels[floor]:
 		return RuleStaticPart
-	// The bound that holds the share up, the strongest first.
+	// The first bound that holds the share up.
 	case share == x.InUseMiB && share > 0:
 		return RuleInUse
 	case share == claim.levels[minimum] && share > 0:

@@ -38,10 +38,9 @@ func TestDecide_figure11(t *testing.T) {
 		{Count, quarter, 12, 30}, {"application", quarter, 1, 2}, {"size", quarter, 1, 6}, {"user", quarter, 2, 6},
 	}, out.Groups[0].Terms)
 	must.Eq(t, []Term{{Count, third, 8, 30}, {"application", third, 1, 2}, {"user", third, 1, 6}}, out.Groups[2].Terms)
-	must.Eq(t, "each of its 4 properties counts alike: Set = 0.25·12/30 (count) + 0.25·1/2 (application) + 0.25·1/6 (size) + 0.25·2/6 (user) = 0.35, of Σ Set 1.597; nothing on the card: 2693 MiB",
+	must.Eq(t, "each of its 4 properties has the same weight: Set = 0.25·12/30 (count) + 0.25·1/2 (application) + 0.25·1/6 (size) + 0.25·2/6 (user) = 0.35, of Σ Set 1.597; nothing on the card: 2693 MiB",
 		out.Groups[0].Why)
 
-	// The same with a container in each group, and with the four numbers given.
 	in.Coefficients = Coefficients{By: map[string]float64{Count: 0.25, "application": 0.25, "size": 0.25, "user": 0.25}}
 	for _, g := range in.Groups {
 		in.Containers = append(in.Containers, Container{ID: "of-" + g.ID, Group: g.ID})
@@ -55,7 +54,6 @@ func TestDecide_figure11(t *testing.T) {
 		must.Eq(t, RuleGiven, with.Groups[i].Rule)
 	}
 
-	// Until enough profiles exist.
 	in.Coefficients = Coefficients{Scheme: CountOnly}
 	for i, g := range Decide(in).Groups {
 		must.InDelta(t, float64(in.Groups[i].Jobs)/30, g.Share, 1e-15)
@@ -63,7 +61,6 @@ func TestDecide_figure11(t *testing.T) {
 	}
 }
 
-// two is a window of two groups of equal weight, on a card of 1000 MiB.
 func two(containers ...Container) Input {
 	return Input{
 		MemoryMiB:    1000,
@@ -97,12 +94,12 @@ func TestDecide(t *testing.T) {
 	}{
 		{"nothing on the card", two(), shares{}, rules{}},
 		{"one container has all", two(in("g", "a")), shares{1000}, rules{RuleWeight}},
-		{"one container with a wish: the rest is nobody's", two(in("g", "a").wish(300)), shares{300}, rules{RuleWish}},
+		{"one container with a wish: the rest is not given", two(in("g", "a").wish(300)), shares{300}, rules{RuleWish}},
 		{"groups divide, then their containers", two(in("g", "a"), in("h", "b"), in("h", "c")), shares{500, 250, 250}, rules{RuleWeight, RuleWeight, RuleWeight}},
 		{"the last MiB: by id", two(in("g", "c"), in("g", "b"), in("g", "a")), shares{333, 333, 334}, rules{RuleWeight, RuleWeight, RuleWeight}},
 		{"priority, across groups", two(in("g", "a").prio(60), in("h", "b").prio(40)), shares{600, 400}, rules{RuleWeight, RuleWeight}},
 		{"priority, beside the default", two(in("g", "a").prio(75), in("g", "b")), shares{600, 400}, rules{RuleWeight, RuleWeight}},
-		{"nobody starves", two(in("g", "a").prio(1), in("h", "b").prio(100)), shares{250, 750}, rules{RuleFloor, RuleWeight}},
+		{"no container starves", two(in("g", "a").prio(1), in("h", "b").prio(100)), shares{250, 750}, rules{RuleFloor, RuleWeight}},
 		{"what one does not want goes to others, by weight", two(in("g", "a").wish(100), in("h", "b").prio(60), in("h", "c").prio(40)),
 			shares{100, 540, 360}, rules{RuleWish, RuleWeight, RuleWeight}},
 		{"wishes for nothing", two(in("g", "a").wish(0), in("h", "b").wish(0).holds(7)), shares{0, 7}, rules{RuleWish, RuleInUse}},
@@ -116,7 +113,7 @@ func TestDecide(t *testing.T) {
 		{"all is in use", two(in("g", "a").holds(1000), in("h", "b")), shares{1000, 0}, rules{RuleInUse, RuleFloorShort}},
 		{"more is in use than there is", two(in("g", "a").holds(900), in("h", "b").holds(200), in("h", "c")), shares{900, 200, 0}, rules{RuleOver, RuleOver, RuleOver}},
 
-		{"static: a part of the group's part, whoever is there", two(in("h", "b"), in("h", "c")).mode(Static), shares{250, 250}, rules{RuleStaticPart, RuleStaticPart}},
+		{"static: a part of the group's part", two(in("h", "b"), in("h", "c")).mode(Static), shares{250, 250}, rules{RuleStaticPart, RuleStaticPart}},
 		{"static: a wish instead, nothing is handed on", two(in("g", "a").wish(100), in("h", "b").wish(700), in("h", "c")).mode(Static),
 			shares{100, 650, 250}, rules{RuleWish, RuleStaticCut, RuleStaticPart}},
 		{"static: priority does not count", two(in("g", "a").prio(100), in("h", "b").prio(1)).mode(Static), shares{500, 500}, rules{RuleStaticPart, RuleStaticPart}},
@@ -126,7 +123,7 @@ func TestDecide(t *testing.T) {
 		{"whole card: to the highest priority", two(in("g", "a"), in("h", "b").prio(60)).mode(WholeCard), shares{0, 1000}, rules{RuleWholeCardWait, RuleWholeCard}},
 		{"whole card: to the first", two(in("g", "a").at(2), in("h", "b").at(1)).mode(WholeCard), shares{0, 1000}, rules{RuleWholeCardWait, RuleWholeCard}},
 		{"whole card: by id", two(in("g", "b"), in("h", "a")).mode(WholeCard), shares{0, 1000}, rules{RuleWholeCardWait, RuleWholeCard}},
-		{"whole card: who has it keeps it", two(in("g", "a").prio(100), in("h", "b").holds(5)).mode(WholeCard), shares{0, 1000}, rules{RuleWholeCardWait, RuleWholeCard}},
+		{"whole card: its holder keeps it", two(in("g", "a").prio(100), in("h", "b").holds(5)).mode(WholeCard), shares{0, 1000}, rules{RuleWholeCardWait, RuleWholeCard}},
 		{"whole card: two had it before the mode changed", two(in("g", "a").holds(10), in("h", "b").holds(5).prio(60)).mode(WholeCard), shares{10, 990}, rules{RuleInUse, RuleWholeCard}},
 		{"whole card: more is in use than there is", two(in("g", "a").holds(1001), in("h", "b")).mode(WholeCard), shares{1001, 0}, rules{RuleOver, RuleOver}},
 	} {
@@ -146,7 +143,6 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Groups without containers on the card, in the modes for comparison.
 func TestDecide_modesByGroup(t *testing.T) {
 	static := Decide(two().mode(Static))
 	must.Eq(t, 0.5, static.Groups[0].Share)
@@ -160,7 +156,6 @@ func TestDecide_modesByGroup(t *testing.T) {
 	must.SliceEmpty(t, Decide(Input{MemoryMiB: 1}).Groups)
 }
 
-// Coefficients of groups with different properties.
 func TestCoefficients_of(t *testing.T) {
 	g := Group{Jobs: 1, Properties: map[string]Property{"user": {"a", 1}}}
 	for _, tc := range []struct {
@@ -240,11 +235,11 @@ func TestDecide_why(t *testing.T) {
 	} {
 		must.Eq(t, tc.want, whys(Decide(tc.in)))
 	}
-	must.Eq(t, "static: each of 2 groups has an equal part, whatever it needs; 1 on the card: 500 MiB", Decide(two(in("g", "a")).mode(Static)).Groups[0].Why)
+	must.Eq(t, "static: each of 2 groups has an equal part, regardless of need; 1 on the card: 500 MiB", Decide(two(in("g", "a")).mode(Static)).Groups[0].Why)
 	whole := Decide(two(in("g", "a")).mode(WholeCard))
 	must.Eq(t, "the whole card belongs to its container a: 1000 MiB", whole.Groups[0].Why)
 	must.Eq(t, "the card belongs to one container at a time, and to none of this group: 0 MiB", whole.Groups[1].Why)
-	must.Eq(t, "not enough profiles yet, only the count counts: Set = 1·1/2 (count) = 0.5, of Σ Set 1; nothing on the card: 500 MiB", Decide(two()).Groups[0].Why)
+	must.Eq(t, "not enough profiles yet, only the number of jobs counts: Set = 1·1/2 (count) = 0.5, of Σ Set 1; nothing on the card: 500 MiB", Decide(two()).Groups[0].Why)
 }
 
 func whys(out Output) (whys []string) {
@@ -258,7 +253,6 @@ func TestWindow(t *testing.T) {
 	job := func(user, app string, size float64, name string) Job {
 		return Job{map[string]Value{"user": {user, 0}, "application": {app, 0}, "size": {name, size}}}
 	}
-	// The window of figure 11: users are ranked by their measured peaks.
 	var jobs []Job
 	for _, of := range []struct {
 		jobs      int
@@ -284,7 +278,7 @@ func TestWindow(t *testing.T) {
 	want[0].ID, want[1].ID = "user=User_1,application=App_1,size=10M", "user=User_2,application=App_1,size=20M"
 	must.Eq(t, want, groups)
 
-	// By user alone: a property on which the jobs differ is left out.
+	// A property on which the jobs differ is left out.
 	groups = Window(jobs, []string{"user"})
 	must.Eq(t, Group{ID: "user=User_3", Jobs: 13, Properties: map[string]Property{
 		"user": {"User_3", 1}, "application": {"App_2", 1},

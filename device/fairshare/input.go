@@ -18,11 +18,10 @@ const (
 	// Adaptive divides by Set_i of equation 1 and redistributes what a container does not want.
 	// It is the default, "".
 	Adaptive Mode = "adaptive"
-	// Static gives each container its wish, or an equal part of its group's 1/n of the card,
-	// and redistributes nothing. It is the paper's "static fair-share", for comparison.
+	// Static gives each container its wish, or an equal part of its group's 1/n of the card: the
+	// paper's "static fair-share", for comparison.
 	Static Mode = "static"
-	// WholeCard gives the whole card to one container at a time. It is the paper's
-	// "default", for comparison.
+	// WholeCard gives the card to one container at a time: the paper's "default", for comparison.
 	WholeCard Mode = "whole-card"
 )
 
@@ -31,41 +30,37 @@ func (m Mode) valid() bool { return m == "" || m == Adaptive || m == Static || m
 // maxNumber bounds counts and sizes (4 PiB in MiB), so that their sums are exact.
 const maxNumber = 1 << 32
 
-// Priorities as of Nomad's jobs.
 const (
 	DefaultPriority = 50
 	maxPriority     = 100
 )
 
-// DefaultFloor is the fraction of an equal share that a container gets whatever its weight.
+// DefaultFloor is the default of Params.Floor.
 const DefaultFloor = 0.5
 
 // Input is the snapshot of a card for Decide. All sizes are whole MiB.
 type Input struct {
-	// MemoryMiB is the card's memory.
 	MemoryMiB int `json:"memory_mib"`
-	// ReserveMiB is never given to a container: contexts, the desktop.
+	// ReserveMiB is never given to a container.
 	ReserveMiB int `json:"reserve_mib" strict:"optional"`
-	// Mode is how the memory is divided; "" is Adaptive.
+	// Mode is Adaptive if "".
 	Mode Mode `json:"mode" strict:"optional"`
 	// Groups are those of the job window, in any order.
 	Groups []Group `json:"groups"`
-	// Coefficients are for the groups that have none of their own.
+	// Coefficients are for groups without own ones.
 	Coefficients Coefficients `json:"coefficients"`
-	// Containers are those on the card, in any order. Without any, the result is what each
-	// group would get.
+	// Containers are those on the card. Without any, the result is what each group would get.
 	Containers []Container `json:"containers" strict:"optional"`
-	// Params are the operator's settings.
-	Params Params `json:"params" strict:"optional"`
+	Params     Params      `json:"params" strict:"optional"`
 }
 
 // Group is a group of jobs in the window; Grp_i of the figure.
 type Group struct {
-	// ID names the group; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// Jobs is g_i, the number of its jobs in the window, ≥ 1.
+	// Jobs is g_i, ≥ 1.
 	Jobs int `json:"jobs"`
-	// Properties are those shared by all of its jobs, by name; others are left out.
+	// Properties are those that all of its jobs share, by name.
 	Properties map[string]Property `json:"properties"`
 	// Coefficients are the group's own, as moved by Adapt; default: the input's.
 	Coefficients Coefficients `json:"coefficients,omitzero" strict:"optional"`
@@ -73,16 +68,16 @@ type Group struct {
 
 // Property is a group's value of a property.
 type Property struct {
-	// Value is "resnet50", "20M", "alice".
+	// Value is, for example, "resnet50", "20M", "alice".
 	Value string `json:"value"`
 	// Rank is the value's rank among the values of this property, ≥ 1; a higher one gets more
-	// memory. Equal values have equal ranks; different ones may.
+	// memory. Equal values have equal ranks.
 	Rank int `json:"rank"`
 }
 
 // Container is a container on the card.
 type Container struct {
-	// ID names the container; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
 	// Group is the ID of its group.
 	Group string `json:"group"`
@@ -90,15 +85,13 @@ type Container struct {
 	WishMiB *int `json:"wish_mib" strict:"optional"`
 	// MinimumMiB is its measured working set; 0 if unknown.
 	MinimumMiB int `json:"minimum_mib" strict:"optional"`
-	// Priority is its job's, 1 to 100; 0 is 50, Nomad's default.
+	// Priority is its job's, 1 to 100; 0 is 50.
 	Priority int `json:"priority" strict:"optional"`
-	// InUseMiB is what it holds now.
 	InUseMiB int `json:"in_use_mib" strict:"optional"`
-	// ArrivedS is its arrival, in seconds of any clock. Only WholeCard uses it.
+	// ArrivedS is its arrival, in seconds, for WholeCard.
 	ArrivedS float64 `json:"arrived_s" strict:"optional"`
 }
 
-// priority returns the priority with its default.
 func (c Container) priority() int {
 	if c.Priority == 0 {
 		return DefaultPriority
@@ -106,17 +99,16 @@ func (c Container) priority() int {
 	return c.Priority
 }
 
-// Params are the operator's settings. DefaultParams returns the usual ones.
+// Params are the operator's settings.
 type Params struct {
 	// Floor, in [0, 1], is the fraction of an equal share that each container gets whatever its
-	// weight, unless it wants less.
+	// weight.
 	Floor float64 `json:"floor" strict:"optional"`
 }
 
 // DefaultParams returns DefaultFloor.
 func DefaultParams() Params { return Params{Floor: DefaultFloor} }
 
-// propertyNames returns Count and the names of the group's properties, sorted.
 func (g Group) propertyNames() []string {
 	return append([]string{Count}, slices.Sorted(maps.Keys(g.Properties))...)
 }
@@ -159,7 +151,6 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// validateGroups checks the window and the coefficients, and returns the groups' IDs.
 func validateGroups(errs *fields.Errors, groups []Group, coefficients Coefficients) map[string]bool {
 	type value struct{ property, value string }
 	ids, known := fields.IDs{List: "groups"}, make(map[string]bool, len(groups))
@@ -207,7 +198,6 @@ func validateSize(errs *fields.Errors, path string, mib int) {
 
 func joinNames(names []string) string { return strings.Join(names, ", ") }
 
-// figure11 is the window of the paper's figure 11.
 func figure11() []Group {
 	group := func(id string, jobs int, app, size, user string) Group {
 		ranks := map[string]int{
@@ -230,9 +220,8 @@ func figure11() []Group {
 	}
 }
 
-// Example returns a valid input: the window of figure 11, with containers of all groups but the
-// fourth on the card: one with a small wish, one that holds much, and two priorities in one
-// group.
+// Example returns the window of figure 11, with containers of all groups but the fourth: one with
+// a small wish, one that holds much, and two priorities in one group.
 func Example() Input {
 	wish := func(mib int) *int { return &mib }
 	return Input{

@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// groups draws a job window in which some groups lack some properties.
 func groups() *rapid.Generator[[]Group] {
 	return rapid.Custom(func(t *rapid.T) []Group {
 		ranks := make(map[Property]int) // by value, whatever the property
@@ -44,7 +43,6 @@ func groups() *rapid.Generator[[]Group] {
 	})
 }
 
-// coefficients draws valid ones for the names.
 func coefficients(names []string) *rapid.Generator[Coefficients] {
 	return rapid.Custom(func(t *rapid.T) Coefficients {
 		if s := rapid.SampledFrom([]Scheme{CountOnly, Equal, ""}).Draw(t, "scheme"); s != "" {
@@ -65,7 +63,6 @@ func coefficients(names []string) *rapid.Generator[Coefficients] {
 	})
 }
 
-// shared draws coefficients for a window.
 func shared(t *rapid.T, groups []Group) Coefficients {
 	names := map[string]bool{}
 	for _, g := range groups {
@@ -76,7 +73,6 @@ func shared(t *rapid.T, groups []Group) Coefficients {
 	return coefficients(slices.Sorted(maps.Keys(names))).Draw(t, "coefficients")
 }
 
-// inputs draws valid inputs.
 func inputs(modes ...Mode) *rapid.Generator[Input] {
 	return rapid.Custom(func(t *rapid.T) Input {
 		in := Input{
@@ -116,7 +112,6 @@ func bytesOf(t must.T, v any) string {
 	return string(data)
 }
 
-// Invariants of every input and mode.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, Static, WholeCard, "").Draw(t, "in")
@@ -143,12 +138,12 @@ func TestDecide_properties(t *testing.T) {
 		must.Eq(t, given, out.GivenMiB)
 		if used > budget {
 			must.Eq(t, used-budget, out.OverMiB)
-			must.Eq(t, used, given, must.Sprint("nobody gets more"))
+			must.Eq(t, used, given, must.Sprint("no container gets more"))
 		} else {
 			must.Zero(t, out.OverMiB)
 			must.LessEq(t, budget, given)
 			if in.Mode != Static && len(in.Containers) > 0 {
-				must.GreaterEq(t, min(budget, wanted), given, must.Sprint("nothing that somebody wants is left"))
+				must.GreaterEq(t, min(budget, wanted), given, must.Sprint("no wanted memory is left"))
 			}
 			if in.Mode != WholeCard && needed <= budget {
 				for i, c := range in.Containers {
@@ -187,7 +182,6 @@ func TestDecide_properties(t *testing.T) {
 	})
 }
 
-// The order of groups and containers does not matter.
 func TestDecide_permutation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive, Static, WholeCard).Draw(t, "in")
@@ -233,7 +227,6 @@ func TestDecide_monotoneInPriority(t *testing.T) {
 	})
 }
 
-// More jobs never cost a group's container a MiB.
 func TestDecide_monotoneInCount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive).Draw(t, "in")
@@ -259,7 +252,6 @@ func slack(in Input) int {
 	return 1
 }
 
-// A wish that is smaller never takes from others.
 func TestDecide_wishesGoToOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(Adaptive).Draw(t, "in")
@@ -281,7 +273,6 @@ func TestDecide_wishesGoToOthers(t *testing.T) {
 	})
 }
 
-// adaptations draws valid inputs of Adapt.
 func adaptations() *rapid.Generator[AdaptInput] {
 	return rapid.Custom(func(t *rapid.T) AdaptInput {
 		in := AdaptInput{
@@ -352,7 +343,6 @@ func TestAdapt_properties(t *testing.T) {
 			must.InDelta(t, 1, sum, 1e-9)
 		}
 
-		// The order does not matter.
 		in.Groups = rapid.Permutation(in.Groups).Draw(t, "groups")
 		in.Measured = rapid.Permutation(in.Measured).Draw(t, "measured")
 		for _, mv := range Adapt(in).Groups {

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// whyGroup explains a group's share.
 func (c *card) whyGroup(s GroupShare) string {
 	here := fmt.Sprintf("%d on the card", c.here[s.ID])
 	if len(c.containers) == 0 {
@@ -16,7 +15,7 @@ func (c *card) whyGroup(s GroupShare) string {
 	}
 	switch s.Rule {
 	case RuleStatic:
-		return fmt.Sprintf("static: each of %d groups has an equal part, whatever it needs; %s: %d MiB", len(c.groups), here, s.MemoryMiB)
+		return fmt.Sprintf("static: each of %d groups has an equal part, regardless of need; %s: %d MiB", len(c.groups), here, s.MemoryMiB)
 	case RuleWholeCard:
 		if s.Set > 0 {
 			return fmt.Sprintf("the whole card belongs to its container %s: %d MiB", c.holder, s.MemoryMiB)
@@ -30,15 +29,14 @@ func (c *card) whyGroup(s GroupShare) string {
 		}
 	}
 	why := map[string]string{
-		RuleCount: "not enough profiles yet, only the count counts",
-		RuleEqual: fmt.Sprintf("each of its %d properties counts alike", len(s.Terms)),
+		RuleCount: "not enough profiles yet, only the number of jobs counts",
+		RuleEqual: fmt.Sprintf("each of its %d properties has the same weight", len(s.Terms)),
 		RuleGiven: "by its coefficients",
 	}[s.Rule]
 	return fmt.Sprintf("%s: Set = %s = %.4g, of Σ Set %.4g; %s: %d MiB",
 		why, strings.Join(products, " + "), s.Set, s.Set/s.Share, here, s.MemoryMiB)
 }
 
-// why explains the share of container i.
 func (c *card) why(i int, rule string) string {
 	x, claim := c.containers[i], c.claims[i]
 	var s strings.Builder

@@ -12,22 +12,20 @@ import (
 
 // Job is a job of the window.
 type Job struct {
-	// Properties are the known properties of the job, by name: user, application, input size,
-	// or others from its meta. None is named Count.
+	// Properties are the known properties of the job, by name; none is named Count.
 	Properties map[string]Value
 }
 
 // Value is a job's value of a property.
 type Value struct {
-	// Name is the value: "alice", "20M". Empty if the job has none.
+	// Name is the value: "alice", "20M"; "" if the job has none.
 	Name string
-	// Score is the memory demand of jobs with this value: the size of the input itself, or the
-	// mean of the measured peaks in MiB; 0 if unknown. Only the order counts.
+	// Score is the memory demand of jobs with this value; 0 if unknown. Only the order counts.
 	Score float64
 }
 
-// Key returns the ID of a job's group, "user=alice,size=20M", by the properties that form
-// groups. Properties that the job lacks are left out.
+// Key returns the ID of a job's group, "user=alice,size=20M", by the properties that form groups,
+// as far as the job has them.
 func Key(job Job, by []string) string {
 	var parts []string
 	for _, name := range by {
@@ -41,15 +39,13 @@ func Key(job Job, by []string) string {
 	return strings.Join(parts, ",")
 }
 
-// Window groups the jobs of the window (Algorithm 1, line 2), by the properties that form
-// groups, usually the user. Groups are sorted by ID.
+// Window groups the jobs of the window (Algorithm 1, line 2), by the properties that form groups,
+// usually the user. Groups are sorted by ID.
 //
-// A group has the properties on which its jobs agree. One on which they differ is left out,
-// like the input size of groups 3 and 4 in figure 11: the group must not get less for that.
-//
-// The rank of a value is its place among the values of the property sorted by score, from 1;
-// equal scores have equal ranks. So as long as nothing is known about applications, all have
-// rank 1, as in the figure. The score of a value is the greatest of its jobs'.
+// A group has the properties on which its jobs agree; others are left out, like the input size of
+// groups 3 and 4 in figure 11. The rank of a value is its place among the values of the property
+// sorted by score, from 1; equal scores have equal ranks. The score of a value is the greatest of
+// its jobs'.
 func Window(jobs []Job, by []string) []Group {
 	scores := make(map[string]map[string]float64) // by property and value
 	groups := make(map[string]Group)
@@ -89,7 +85,6 @@ func Window(jobs []Job, by []string) []Group {
 	return out
 }
 
-// rank ranks values by their scores, from 1; equal scores have equal ranks.
 func rank(scores map[string]float64) map[string]int {
 	order := slices.Compact(slices.Sorted(maps.Values(scores)))
 	ranks := make(map[string]int, len(scores))

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestNVML: go-nvml loads the fake and sees the card and the processes on it.
+// go-nvml loads the fake and sees the card and its processes.
 func TestNVML(t *testing.T) {
 	gpu := filepath.Join(dir, "gpu") // the library, once loaded, stays with it
 	must.NoError(t, os.RemoveAll(gpu+".xid"))
@@ -93,7 +93,6 @@ func TestNVML(t *testing.T) {
 	_, r = dev.GetMemoryInfo_v2()
 	ok(r)
 
-	// A process that holds memory is shown, and is gone when it is killed.
 	job := exec.Command(filepath.Join(dir, "workload"), "--steps", "1", "--hold-ms", "60000")
 	out, err := job.StdoutPipe()
 	must.NoError(t, err)
@@ -119,7 +118,7 @@ func TestNVML(t *testing.T) {
 	must.Eq(t, 79, e.EventData)
 	ok(set.Free())
 
-	// The plugin hears of it, whatever has been heard before.
+	// The plugin gets the event whatever was read before.
 	must.NoError(t, os.Remove(gpu+".xid"))
 	cards := device.New(filepath.Join(dir, "libnvidia-ml.so.1"))
 	for _, want := range []string{"", "Xid error 79"} {
@@ -131,7 +130,6 @@ func TestNVML(t *testing.T) {
 	must.NoError(t, cards.Close())
 }
 
-// TestCheckpoint drives the checkpoint state machine of one process from another.
 func TestCheckpoint(t *testing.T) {
 	helper := filepath.Join(dir, "helper.c")
 	must.NoError(t, os.WriteFile(helper, []byte(`
@@ -196,7 +194,6 @@ int main(int argc, char **argv) {
 	}
 }
 
-// output runs the workload on a card that is kept in a file.
 func output(t *testing.T, gpu string, args ...string) string {
 	t.Helper()
 	out, err := workload(gpu, args...).CombinedOutput()
@@ -216,7 +213,6 @@ func TestOwnProcess(t *testing.T) {
 	own := output(t, gpu, "--mode", "nvml", "--bytes", "16777216")
 	must.StrContains(t, own, `"nvml_used": 25165824, "processes": 1, "own": 25165824}`)
 	must.StrContains(t, output(t, gpu, "--mode", "card"), `{"card_total": 1073741824, "card_used": 0, `)
-	// One that ends without giving back.
 	killed := workload(gpu, "--steps", "1", "--hold-ms", "-1")
 	in, err := killed.StdinPipe()
 	must.NoError(t, err)
@@ -231,7 +227,6 @@ func TestOwnProcess(t *testing.T) {
 	must.StrContains(t, output(t, gpu, "--mode", "card"), `"card_used": 0, `)
 }
 
-// What the workload does for measurements.
 func TestModes(t *testing.T) {
 	gpu := filepath.Join(t.TempDir(), "gpu")
 	for _, alloc := range []string{"sync", "async", "vmm", "managed"} {
@@ -243,13 +238,12 @@ func TestModes(t *testing.T) {
 	begun := time.Now()
 	must.StrContains(t, output(t, gpu, "--mode", "loop", "--count", "20", "--work", "10"), `"count": 20, "ns": `)
 	must.GreaterEq(t, 20*time.Millisecond, time.Since(begun), must.Sprint("each step waits for its kernel"))
-	// All of the card but for the context, in pieces that get smaller.
+	// All of the card but the context, in ever smaller pieces.
 	for _, alloc := range []string{"sync", "array"} {
 		must.StrContains(t, output(t, gpu, "--mode", "fill", "--alloc", alloc, "--bytes", "100000000", "--least", "512"), `{"got": 106`)
 	}
 }
 
-// Kernels of two processes that run one after the other take as long as both.
 func TestSerial(t *testing.T) {
 	gpu := filepath.Join(t.TempDir(), "gpu")
 	begun := time.Now()

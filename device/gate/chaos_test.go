@@ -17,16 +17,15 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// chaos is a host on which everything that can fail does so at random: processes die and lose
-// their connections, parks and restores fail, the plan pauses containers, and the gate
-// restarts. It tracks what is really on the cards, independently of the ledger. In every second
-// run processes hold more than was granted, CUDA may not answer, and a full card refuses
-// memory.
+// chaos is a host on which everything fails at random: processes exit and lose their connections,
+// parks and restores fail, the plan pauses containers, the gate restarts. It tracks what is
+// really on the cards. In every second run processes hold more than was granted, CUDA may not
+// answer, and a full card refuses memory.
 type chaos struct {
 	*testing.T
 	opts  Options
@@ -43,21 +42,19 @@ type chaos struct {
 	more    bool
 }
 
-// chance returns true in n of 100 calls.
 func (h *chaos) chance(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.random.IntN(100) < n
 }
 
-// upTo returns a random duration.
 func (h *chaos) upTo(most time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Duration(h.random.Int64N(int64(most)))
 }
 
-// put adds a process's memory to a card, or removes it. mu is held.
+// put adds memory to a card, or removes it. mu is held.
 func (h *chaos) put(card ledger.CardID, bytes int64) {
 	h.on[card] += uint64(bytes)
 	if h.on[card] > 1000*mib {
@@ -65,7 +62,6 @@ func (h *chaos) put(card ledger.CardID, bytes int64) {
 	}
 }
 
-// measure implements Options.Measure.
 func (h *chaos) measure(card ledger.CardID) (Measured, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,14 +70,13 @@ func (h *chaos) measure(card ledger.CardID) (Measured, error) {
 	}
 	m := Measured{Free: 1000*mib - h.on[card], By: make(map[int]uint64)}
 	for pid, w := range h.workers {
-		if n := w.held[card] + w.more[card]; n > 0 && !w.away {
+		if n := w.held[card] + w.more[card]; n > 0 && !w.parked {
 			m.By[pid] = n
 		}
 	}
 	return m, nil
 }
 
-// stranger uses a card for a while without asking the gate.
 func (h *chaos) stranger() {
 	const bytes = 40 * mib
 	card := ledger.CardID(h.opts.Cards[int(h.upTo(2))].UUID.String())
@@ -99,7 +94,7 @@ func (h *chaos) stranger() {
 	}
 }
 
-// takes simulates the duration of a move; an error means that it was cancelled.
+// takes simulates the duration of a move. The error means that it was cancelled.
 func (h *chaos) takes(ctx context.Context) error {
 	select {
 	case <-time.After(h.upTo(15 * time.Second)):
@@ -109,7 +104,7 @@ func (h *chaos) takes(ctx context.Context) error {
 	}
 }
 
-// Park implements Evictor. If the gate ends meanwhile the move may or may not have been done.
+// Park implements gate.Evictor. When the gate closes, the move may or may not have been done.
 func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
 	err := h.takes(ctx)
 	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
@@ -127,10 +122,10 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 	freed := make(map[ledger.CardID]uint64)
 	for _, id := range processes {
 		w := h.workers[id.PID]
-		if w == nil || w.away {
+		if w == nil || w.parked {
 			continue
 		}
-		w.away = true
+		w.parked = true
 		for card, bytes := range w.held {
 			h.put(card, -int64(bytes+w.more[card]))
 			freed[card] += bytes + w.more[card]
@@ -139,7 +134,6 @@ func (h *chaos) Park(ctx context.Context, processes []ledger.ProcessID) (map[led
 	return freed, err
 }
 
-// Restore implements Evictor.
 func (h *chaos) Restore(ctx context.Context, processes []ledger.ProcessID) error {
 	err := h.takes(ctx)
 	if err == nil && h.chance(h.fails) || err != nil && h.chance(50) {
@@ -150,10 +144,10 @@ func (h *chaos) Restore(ctx context.Context, processes []ledger.ProcessID) error
 	h.moves++
 	for _, id := range processes {
 		w := h.workers[id.PID]
-		if w == nil || !w.away {
+		if w == nil || !w.parked {
 			continue
 		}
-		w.away = false
+		w.parked = false
 		for card, bytes := range w.held {
 			h.put(card, int64(bytes+w.more[card])) // a full card would break it for ever
 		}
@@ -168,18 +162,16 @@ func cmpErr(a, b error) error {
 	return b
 }
 
-// worker is a process with the preload library, as the gate sees it. The host's lock guards its
-// fields.
 type worker struct {
 	*chaos
-	who     peer.Process
+	proc    identify.Process
 	cards   []wire.UUID
 	need    map[ledger.CardID]uint64
 	pinned  bool
 	over    chan struct{} // closed when it exits
 	held    map[ledger.CardID]uint64
 	more    map[ledger.CardID]uint64 // overhead
-	away    bool
+	parked  bool
 	dead    bool
 	gate    *Gate // of its connection
 	session *session
@@ -193,7 +185,7 @@ type worker struct {
 func (h *chaos) worker(pid int, container string, need map[ledger.CardID]uint64) *worker {
 	w := &worker{
 		chaos: h, over: make(chan struct{}), need: need, held: make(map[ledger.CardID]uint64), more: make(map[ledger.CardID]uint64),
-		who:     peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
+		proc:    identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}},
 		changed: sync.NewCond(&h.mu),
 	}
 	for _, u := range []wire.UUID{uuid0, uuid1} {
@@ -207,30 +199,31 @@ func (h *chaos) worker(pid int, container string, need map[ledger.CardID]uint64)
 	return w
 }
 
-// die ends a process. mu is held.
+// die ends the process. mu is held.
 func (w *worker) die() {
 	if w.dead {
 		return
 	}
 	w.dead = true
 	for card, bytes := range w.held {
-		if !w.away {
+		if !w.parked {
 			w.put(card, -int64(bytes+w.more[card]))
 		}
 	}
-	delete(w.workers, w.who.PID)
+	delete(w.workers, w.proc.PID)
 	close(w.over)
 	w.changed.Broadcast()
 }
 
-// connect is the library's thread: it connects, listens, and reconnects until the process ends.
+// connect plays the library's thread: it connects, listens, and reconnects until the process
+// ends.
 func (w *worker) connect() {
 	for {
 		w.mu.Lock()
 		g := w.chaos.gate
 		w.mu.Unlock()
 		if g != nil {
-			s := newSession(w.who, &life{over: w.over, closed: make(chan struct{})})
+			s := newSession(w.proc, &life{over: w.over, closed: make(chan struct{})})
 			if w.introduce(g, s) {
 				w.listen(g, s)
 			}
@@ -272,14 +265,14 @@ func (w *worker) introduce(g *Gate, s *session) bool {
 	}
 	w.gate, w.session, w.answers = g, s, make(map[uint64]wire.Message)
 	for len(s.out) > 0 { // it may have to stop before it starts
-		w.hear(g, s, <-s.out)
+		w.recv(g, s, <-s.out)
 	}
 	w.changed.Broadcast()
 	return true
 }
 
-// hear handles the gate's messages. mu is held.
-func (w *worker) hear(g *Gate, s *session, m wire.Message) {
+// recv handles the gate's messages. mu is held.
+func (w *worker) recv(g *Gate, s *session, m wire.Message) {
 	switch m.Type {
 	case wire.Pause, wire.Resume:
 		w.paused = m.Type == wire.Pause
@@ -294,7 +287,7 @@ func (w *worker) hear(g *Gate, s *session, m wire.Message) {
 	}
 }
 
-// listen reads until the connection ends; once in a while it closes it itself.
+// listen reads until the connection ends; now and then it closes it itself.
 func (w *worker) listen(g *Gate, s *session) {
 	lasts := time.After(time.Hour)
 	if w.chance(20) {
@@ -310,7 +303,7 @@ func (w *worker) listen(g *Gate, s *session) {
 			return
 		case m := <-s.out:
 			w.mu.Lock()
-			w.hear(g, s, m)
+			w.recv(g, s, m)
 			w.mu.Unlock()
 		}
 	}
@@ -324,8 +317,7 @@ func (w *worker) runs() bool {
 	return !w.dead
 }
 
-// take takes memory of a card, over any connection. It returns false if the process is dead or
-// the request denied.
+// take takes memory of a card. It returns false if the process is dead or the request denied.
 func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -357,14 +349,14 @@ func (w *worker) take(card ledger.CardID, bytes uint64) bool {
 			w.look() // a container may have become unparkable
 			w.mu.Lock()
 			if !w.gaveUp {
-				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.who.PID, bytes/mib, card, m)
+				w.Errorf("%v: process %d is denied %d MiB of %s: %+v", time.Since(w.begun), w.proc.PID, bytes/mib, card, m)
 				logStats(w.T, g)
 			}
 			return false
 		}
 		if w.on[card]+bytes > 1000*mib && w.chaos.more { // the driver refuses it
 			if refused++; refused > 3 {
-				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.who.PID, bytes/mib, card, w.on[card]/mib)
+				w.Errorf("%v: process %d is out of memory: %d MiB of %s, on which %d are", time.Since(w.begun), w.proc.PID, bytes/mib, card, w.on[card]/mib)
 				return false
 			}
 			for _, m := range []wire.Message{{Type: wire.Return, Device: w.handles[card], Bytes: bytes}, {Type: wire.Full, Device: w.handles[card]}} {
@@ -394,7 +386,6 @@ func (w *worker) grow() {
 	}
 }
 
-// work is the process's life. It exits after it has run for some time.
 func (w *worker) work(each time.Duration, steps int) {
 	const step = 100 * mib
 	for more := true; more; {
@@ -424,8 +415,8 @@ func (w *worker) work(each time.Duration, steps int) {
 			w.mu.Unlock()
 			return
 		}
-		if w.away {
-			w.Errorf("%v: process %d runs while its memory is away", time.Since(w.begun), w.who.PID)
+		if w.parked {
+			w.Errorf("%v: process %d runs while its memory is parked", time.Since(w.begun), w.proc.PID)
 		}
 		m := wire.Message{Type: wire.Active}
 		for card := range w.held {
@@ -446,7 +437,6 @@ func (w *worker) work(each time.Duration, steps int) {
 	w.die()
 }
 
-// logStats logs the state of all containers.
 func logStats(t *testing.T, g *Gate) {
 	for _, s := range g.Stats() {
 		t.Logf("%s: pids %v, %d absent, pinned %t, paused %t, planned %t, %s", s.Container.ID, s.PIDs, s.Disconnected, s.Pinned, s.Paused, s.Planned, s.Parking.State)
@@ -456,7 +446,6 @@ func logStats(t *testing.T, g *Gate) {
 	}
 }
 
-// start starts or restarts the gate.
 func (h *chaos) start() {
 	g, err := New(h.opts)
 	must.NoError(h, err)
@@ -466,7 +455,6 @@ func (h *chaos) start() {
 	go g.Watch(g.parkCtx)
 }
 
-// look checks the gate's ledger.
 func (h *chaos) look() {
 	h.mu.Lock()
 	g := h.gate
@@ -486,7 +474,7 @@ func (h *chaos) look() {
 			h.mu.Unlock()
 		}
 		if c.pause != nil && c.pause.reasons[pausePark] != (c.parking != nil) {
-			h.Errorf("%v: container %s: away is %+v, pause %+v", time.Since(h.begun), c.id, c.parking, c.pause)
+			h.Errorf("%v: container %s: parked is %+v, pause %+v", time.Since(h.begun), c.id, c.parking, c.pause)
 		}
 		for _, card := range g.cards {
 			if n := g.ledger.Container(c.id, card).Parked; n > 0 && c.parking == nil {
@@ -496,8 +484,8 @@ func (h *chaos) look() {
 	}
 }
 
-// Whatever fails: the ledger's invariant holds, the cards hold what is on them, every process
-// that survives finishes, and nothing is left behind.
+// Whatever fails: the ledger's invariant holds, no card is over-committed, every process that
+// survives finishes, and nothing is left behind.
 func TestPark_chaos(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runChaos(t, seed) }) })
@@ -527,7 +515,7 @@ func runChaos(t *testing.T, seed uint64) {
 		if w := h.workers[pid]; w != nil {
 			return &life{over: w.over, closed: make(chan struct{})}, nil
 		}
-		return nil, peer.ErrGone
+		return nil, identify.ErrGone
 	}
 	h.start()
 	stuck := time.AfterFunc(100*time.Hour, func() {
@@ -561,7 +549,7 @@ func runChaos(t *testing.T, seed uint64) {
 		if len(containers) == 0 {
 			return
 		}
-		slices.SortFunc(containers, func(a, b peer.Container) int { return len(a.ID) - len(b.ID) })
+		slices.SortFunc(containers, func(a, b identify.Container) int { return len(a.ID) - len(b.ID) })
 		id := ledger.ContainerID(containers[int(h.upTo(time.Duration(len(containers))))].ID)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -634,6 +622,6 @@ func runChaos(t *testing.T, seed uint64) {
 	h.gate.mu.Unlock()
 	t.Logf("%v, %d moves", time.Since(h.begun), h.moves)
 	h.gate.Close()
-	time.Sleep(time.Hour) // nothing is left to do, and no timer matters
+	time.Sleep(time.Hour) // no timer is left that matters
 	synctest.Wait()
 }

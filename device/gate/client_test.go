@@ -11,7 +11,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// client speaks the preload library's protocol, one request at a time.
 type client struct {
 	conn   net.Conn
 	seq    uint64
@@ -20,7 +19,6 @@ type client struct {
 	on     func(wire.Message) // called with the gate's unsolicited messages, if not nil
 }
 
-// dial connects, says hello and attaches a card.
 func dial(path string, card wire.UUID) (*client, error) {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -41,16 +39,15 @@ func dial(path string, card wire.UUID) (*client, error) {
 	return c, nil
 }
 
-func (c *client) say(m wire.Message) error {
+func (c *client) send(m wire.Message) error {
 	_, err := c.conn.Write(m.Append(nil))
 	return err
 }
 
-// ask returns the answer. The error is a refused if the gate refuses.
 func (c *client) ask(m wire.Message) (wire.Message, error) {
 	c.seq++
 	m.Seq = c.seq
-	if err := c.say(m); err != nil {
+	if err := c.send(m); err != nil {
 		return wire.Message{}, err
 	}
 	for {
@@ -80,7 +77,7 @@ func (c *client) take(bytes uint64, wait time.Duration) error {
 }
 
 func (c *client) giveBack(bytes uint64) error {
-	return c.say(wire.Message{Type: wire.Return, Device: c.device, Bytes: bytes})
+	return c.send(wire.Message{Type: wire.Return, Device: c.device, Bytes: bytes})
 }
 
 func (c *client) info() (wire.Message, error) {

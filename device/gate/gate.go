@@ -3,25 +3,19 @@
 
 // Package gate controls the allocation of GPU memory on a host.
 //
-// The preload library of each process connects to the gate's Unix socket and requests memory
-// before it allocates. The gate grants the request, lets it wait for a bounded time, or denies
-// it. Package ledger does the accounting, queue orders the requests, peer identifies the
-// clients, and wire is the protocol. One lock guards all state; the only I/O under it is
-// writing the state file.
+// Each process's preload library connects to the gate's Unix socket and requests memory before it
+// allocates. The gate grants, queues or denies the request. Package ledger does the accounting,
+// queue orders the requests, identify names the clients, wire is the protocol. One lock guards
+// all state; the only I/O under it is writing the state file.
 //
-// A client can only harm itself. The kernel identifies it; messages have a fixed length;
-// requests, holdings, connections and message rate are bounded; an invalid message ends the
-// connection. Memory stays charged to a process until the kernel reports its exit, with or
-// without a connection. So killing a client at any point frees all its memory, and
-// disconnecting it gains nothing.
+// A client can harm only itself: the kernel identifies it, all that it can do is bounded, and its
+// memory stays charged until the kernel reports its exit.
 //
-// After a restart the state file tells how much each process may hold at most. That much stays
-// reserved until the process reconnects or exits. If the file cannot be read, nothing is
-// granted for Options.Grace.
+// After a restart, what a process may hold by the state file stays reserved until it reconnects
+// or exits.
 //
-// With an Evictor the gate can park a container to make room: it pauses the container's
-// processes, moves their GPU memory to host memory, and restores it when all of it fits
-// (park.go). So a request that fits on an empty card need not be denied.
+// With an Evictor the gate can park a container to make room (park.go), so that a request that
+// fits on an empty card need not be denied.
 package gate
 
 import (
@@ -33,8 +27,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/metrics"
@@ -67,23 +61,21 @@ type Share struct {
 
 // Shares divides cards among containers.
 type Shares interface {
-	// Join returns the share of a container that is about to use a card. It may be called more
-	// than once, and may call the gate. An error denies the card to the container.
-	Join(peer.Container, ledger.CardID) (Share, error)
+	// Join returns the share of a container that is about to use a card, or denies it the card.
+	// It may be called repeatedly, and may call the gate.
+	Join(identify.Container, ledger.CardID) (Share, error)
 	// Leave is called when the last process of a container has exited.
-	Leave(peer.Container)
+	Leave(identify.Container)
 }
 
 // Evictor moves the GPU memory of processes to host memory and back.
 type Evictor interface {
-	// Park moves everything the processes hold, on all cards. They belong to one container and
-	// are paused. It returns the bytes freed on each card, as far as the card reports them. An
-	// error leaves everything as before, unless it wraps ErrLost or ErrUnsure. ErrPinned is not
-	// retried.
+	// Park moves all that the processes of a paused container hold, on all cards. It returns the
+	// bytes freed on each card, as far as known. An error changes nothing, unless it wraps
+	// ErrLost or ErrUnsure. ErrPinned is not retried.
 	Park(ctx context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error)
-	// Restore moves the memory back. The gate has reserved room and grants none on these cards
-	// until Restore returns. A process with nothing parked (never parked, or only locked) is
-	// just unlocked, so that Restore also repairs what a crashed gate left behind. After an
+	// Restore moves the memory back, while the gate grants nothing on these cards. Processes with
+	// nothing parked are just unlocked, which repairs what a crashed gate left behind. After an
 	// error the processes are still parked, unless it wraps ErrLost.
 	Restore(ctx context.Context, processes []ledger.ProcessID) error
 }
@@ -106,35 +98,34 @@ type Options struct {
 	Evictor Evictor
 	// RestoreOnly uses the Evictor only for containers that an earlier gate has parked.
 	RestoreOnly bool
-	// Soft lets a container that can be parked hold more than its share while no other
-	// container wants the memory. It is told its share either way.
+	// Soft lets a container that can be parked hold more than its share while no other container
+	// wants the memory.
 	Soft bool
-	// Lazy restores a container that was idle when parked after all others, until it has work
-	// to submit.
+	// Lazy restores a container that was idle when parked after all others, until it submits
+	// work.
 	Lazy bool
-	// Measure returns a card's own view of its memory (Watch). Without it the ledger is
-	// trusted.
+	// Measure returns a card's own view of its memory (Watch). Without it the ledger is trusted.
 	Measure func(ledger.CardID) (Measured, error)
 	// Rules are the timings of the queue.
 	Rules queue.Rules
 	// MaxWait caps the wait that a request asks for.
 	MaxWait time.Duration
-	// Lease rounds grants up to a multiple of this many bytes, for requests that accept it and
-	// while nothing waits. 0: off.
+	// Lease rounds grants up to a multiple of so many bytes, for requests that accept it while
+	// nothing waits.
 	Lease uint64
-	// State is the path of the state file. Without it a restart forgets everything.
+	// State is the path of the state file; "": a restart forgets everything.
 	State string
 	// Grace is how long nothing is granted after a start with an unreadable state file.
 	Grace time.Duration
 	// Finder looks up processes.
-	Finder peer.Finder
-	// Identify identifies a new client; see peer.Finder.Identify for admit. Default: Finder's.
-	Identify func(conn *net.UnixConn, admit func(id string) error) (peer.Process, Life, error)
-	// Open returns a handle on a process from the state file; peer.ErrGone if it has exited.
-	// Default: peer.Finder's.
+	Finder identify.Finder
+	// Identify identifies a new client (identify.Finder.Identify). Default: Finder's.
+	Identify func(conn *net.UnixConn, admit func(id string) error) (identify.Process, Life, error)
+	// Open returns a handle on a process from the state file; identify.ErrGone if it has exited.
+	// Default: identify.Finder's.
 	Open func(pid int, start uint64) (Life, error)
-	// Report is called with failures and with the reasons for cutting connections. It must not
-	// call the gate.
+	// Report is called with failures and reasons for cutting connections. It must not call the
+	// gate.
 	Report func(error)
 	// Bounds limit what one client can do.
 	Bounds Bounds
@@ -142,17 +133,16 @@ type Options struct {
 	Metrics *metrics.Metrics
 }
 
-// Bounds limit what one client or container can do to the gate.
+// Bounds limit what a client or container can do to the gate.
 type Bounds struct {
 	// Connections per container; each counts for at least a second.
 	Connections int
-	// Total is the number of connections over all containers; Sure is what each container may
-	// have even beyond Total.
+	// Total is the number of connections of all containers; Sure is what each has even beyond
+	// that.
 	Total, Sure int
 	// Waiting requests per container.
 	Waiting int
-	// Rate is the number of messages read per second and container, with bursts of Burst. The
-	// rest waits in the sockets.
+	// Rate is the number of messages per second and container, with bursts of Burst.
 	Rate, Burst int
 	// Hello is the time limit for the first message.
 	Hello time.Duration
@@ -198,7 +188,7 @@ type Gate struct {
 	restoringOn    map[ledger.CardID]int // containers being restored; nothing is granted meanwhile
 	lastRecall     map[ledger.CardID]time.Time
 	outside        map[ledger.CardID]uint64     // held by processes unknown to the gate, as last measured
-	assumed        map[ledger.CardID]assumption // of what is outside: what unsure containers may have there
+	assumed        map[ledger.CardID]assumption // part of outside: what unsure containers may have there
 	suspect        map[ledger.CardID]bool       // nothing is granted until the card has been measured
 	remeasure      chan struct{}
 	throttledUntil time.Time // the queue is not examined before
@@ -209,30 +199,29 @@ type Gate struct {
 	closed         bool
 	departed       []*container // Shares.Leave is due
 
-	// restoreLock is held during a restore: one container at a time.
+	// restoreLock serializes restores.
 	restoreLock chan struct{}
 
-	// sharesLock serializes calls of Shares, so that a Join is not seen after the Leave. It is
-	// taken before mu.
+	// sharesLock serializes calls of Shares: no Join is seen after the Leave. It is taken before
+	// mu.
 	sharesLock chan struct{}
 
 	connections connLimiter
 }
 
-// container has at least one process that has said hello and not exited.
 type container struct {
-	peer.Container
+	identify.Container
 	id           ledger.ContainerID
 	priority     int
 	processes    map[ledger.ProcessID]*process
-	shares       map[ledger.CardID]uint64 // what it is told it may hold
+	shares       map[ledger.CardID]uint64 // its share, in bytes
 	arrived      time.Time
 	placed       time.Time // first start or last restore
 	lastActive   time.Time // last known submission of work
 	waiting      int
 	pause        *pause
-	parking      *parking  // nil: its memory is not parked
-	noParkUntil  time.Time // not parked before, because an attempt failed
+	parking      *parking  // nil: not parked
+	noParkUntil  time.Time // after a failed attempt
 	parkFailures int       // in a row
 	parkErr      error     // of the last attempt; nil after a success
 	lost         error     // why its memory could not be restored, or nil
@@ -244,7 +233,6 @@ type container struct {
 	faults       int
 }
 
-// process has said hello and not exited.
 type process struct {
 	id        ledger.ProcessID
 	container *container
@@ -254,7 +242,6 @@ type process struct {
 	ceilings  map[ledger.CardID]uint64
 }
 
-// pending is an unanswered request.
 type pending struct {
 	session *session
 	seq     uint64
@@ -263,10 +250,10 @@ type pending struct {
 	wait    uint64 // ms
 }
 
-// New returns a gate that has loaded its state file. The caller must call Close.
+// New returns a gate that has loaded its state file. The caller must Close it.
 func New(opts Options) (*Gate, error) {
 	if opts.Identify == nil {
-		opts.Identify = func(c *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+		opts.Identify = func(c *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 			p, h, err := opts.Finder.Identify(c, admit)
 			if err != nil {
 				return p, nil, err // a nil *Handle would make a non-nil Life
@@ -276,7 +263,7 @@ func New(opts Options) (*Gate, error) {
 	}
 	if opts.Open == nil {
 		opts.Open = func(pid int, start uint64) (Life, error) {
-			h, err := peer.Finder{}.Open(pid, start)
+			h, err := identify.Finder{}.Open(pid, start)
 			if err != nil {
 				return nil, err
 			}
@@ -356,7 +343,6 @@ func (g *Gate) Close() {
 	}
 }
 
-// lock locks mu and returns the time.
 func (g *Gate) lock() time.Time {
 	g.mu.Lock()
 	return time.Now()
@@ -375,7 +361,7 @@ func (g *Gate) unlock() {
 	}
 }
 
-// notifyLeave calls Shares.Leave, unless a container of the same ID has joined since.
+// notifyLeave calls Shares.Leave, unless a container of the same ID has joined.
 func (g *Gate) notifyLeave(c *container) {
 	g.sharesLock <- struct{}{}
 	defer func() { <-g.sharesLock }()
@@ -388,26 +374,24 @@ func (g *Gate) notifyLeave(c *container) {
 	}
 }
 
-// tick runs when a deadline has passed.
 func (g *Gate) tick() {
 	now := g.lock()
 	defer g.unlock()
 	g.answer(now)
 }
 
-// Containers returns the containers with known processes.
-func (g *Gate) Containers() []peer.Container {
+// Containers returns the known containers.
+func (g *Gate) Containers() []identify.Container {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var out []peer.Container
+	var out []identify.Container
 	for _, c := range g.containers {
 		out = append(out, c.Container)
 	}
 	return out
 }
 
-// SetLimit changes how many bytes of a card a container may hold, and tells its processes. The
-// limit may be below current usage: then nothing is granted until usage has fallen below it.
+// SetLimit changes how many bytes of a card a container may hold, also to less than it holds.
 func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64) error {
 	now := g.lock()
 	defer g.unlock()
@@ -428,7 +412,7 @@ func (g *Gate) SetLimit(id ledger.ContainerID, card ledger.CardID, bytes uint64)
 	return nil
 }
 
-// setShare sets a container's limit on a card or, with soft shares, only what it is told.
+// setShare sets a container's limit or, with soft shares, only what it is told.
 func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
 	if g.handle(card) == 0 {
 		return fmt.Errorf("card %q: %w", card, ErrUnknown)
@@ -442,7 +426,6 @@ func (g *Gate) setShare(c *container, card ledger.CardID, bytes uint64) error {
 	return nil
 }
 
-// share returns what a container is told it may hold of a card, in bytes.
 func (g *Gate) share(c *container, card ledger.CardID) uint64 {
 	most := g.ledger.Limit(c.id, card)
 	if share, set := c.shares[card]; set {
@@ -451,7 +434,6 @@ func (g *Gate) share(c *container, card ledger.CardID) uint64 {
 	return most
 }
 
-// sendLimit sends a process its limit, if it uses the card.
 func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
 	if p.session == nil {
 		return
@@ -463,14 +445,13 @@ func (g *Gate) sendLimit(p *process, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// view is the queue's view of the gate at one moment.
 type view struct {
 	*Gate
 	now time.Time
 }
 
-// Fits asks the ledger, but reports no room during the grace period, a restore, or until a
-// suspect card is measured. The current limit does not apply to a restore.
+// Fits asks the ledger, but reports no room during the grace period or a restore, or on a suspect
+// card. Limits do not apply to a restore.
 func (v view) Fits(r queue.Request) error {
 	err := v.ledger.FitsCard(r.Card, r.Bytes)
 	if !r.Restore {
@@ -498,14 +479,12 @@ func (v view) Fits(r queue.Request) error {
 // Holders implements queue.View.
 func (v view) Holders(id ledger.CardID) []ledger.ProcessID { return v.ledger.Holders(id) }
 
-// Runs reports whether a process is not paused.
 func (v view) Runs(id ledger.ProcessID) bool {
 	p := v.processes[id]
 	return p == nil || p.container.pause == nil
 }
 
-// Alive reports whether memory is about to come free: a park or restore is in progress, or the
-// true usage is about to be known.
+// Alive reports whether memory is about to come free: a park, restore or measurement is due.
 func (v view) Alive(id ledger.CardID) bool {
 	return v.parkingOn[id] > 0 || v.restoringOn[id] > 0 || v.suspect[id] || v.now.Before(v.graceUntil)
 }
@@ -513,7 +492,7 @@ func (v view) Alive(id ledger.CardID) bool {
 // Unservable reports whether no parking could make room for a restore.
 func (v view) Unservable(r queue.Request) bool { return r.Restore && v.cannotFit(r) }
 
-// answer answers all requests that can be answered, and arms the timer for the next deadline.
+// answer answers all requests that can be, and arms the timer for the next deadline.
 func (g *Gate) answer(now time.Time) {
 	n := g.queue.Len()
 	if g.closed || n == 0 {
@@ -579,15 +558,13 @@ func (g *Gate) answer(now time.Time) {
 	}
 }
 
-// Examining a queue longer than longQueue is followed by a break of restFactor times its
-// duration. Otherwise the messages of one container, each of which may trigger it, would delay
-// all others.
+// A queue longer than longQueue is next examined after restFactor times the duration, lest one
+// container's messages delay all others.
 const (
 	longQueue  = 64
 	restFactor = 4
 )
 
-// recall asks all holders of a card's memory to release what they do not use.
 func (g *Gate) recall(now time.Time, card ledger.CardID) {
 	if now.Sub(g.lastRecall[card]) < recallEvery {
 		return
@@ -600,10 +577,8 @@ func (g *Gate) recall(now time.Time, card ledger.CardID) {
 	}
 }
 
-// recallEvery is the minimum interval between two recalls.
 const recallEvery = time.Second
 
-// victimInterval is how often a waiting request looks for a victim.
 const victimInterval = 250 * time.Millisecond
 
 // grant grants a request, rounded up to a lease if it accepts one.
@@ -611,7 +586,6 @@ func (g *Gate) grant(now time.Time, r queue.Request) {
 	p := g.takePending(r)
 	bytes := r.Bytes
 	if lease := g.opts.Lease; p.lease && lease > 0 && g.queue.Len() == 0 {
-		// Rounded up as far as there is room.
 		more := (lease - bytes%lease) % lease
 		bytes += min(more, g.ledger.Room(r.Container, r.Card)-bytes)
 	}
@@ -655,7 +629,6 @@ func (g *Gate) refuse(r queue.Request, why wire.Reason) {
 	p.session.send(wire.Message{Type: wire.Refused, Seq: p.seq, Device: p.device, Arg: uint64(why)})
 }
 
-// takePending removes a request from the pending ones.
 func (g *Gate) takePending(r queue.Request) *pending {
 	p := g.pending[r.ID]
 	delete(g.pending, r.ID)
@@ -666,7 +639,6 @@ func (g *Gate) takePending(r queue.Request) *pending {
 
 func (g *Gate) counts(r queue.Request) *Counts { return g.containers[r.Container].count(r.Card) }
 
-// count returns a container's counters on a card.
 func (c *container) count(card ledger.CardID) *Counts {
 	n := c.counts[card]
 	if n == nil {

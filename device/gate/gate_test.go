@@ -18,8 +18,8 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -31,7 +31,6 @@ var (
 	card0 = ledger.CardID(uuid0.String())
 )
 
-// options returns options with two cards of 1000 MiB.
 func options() Options {
 	o := Default()
 	o.Cards = []Card{{uuid0, 1000 * mib, 0}, {uuid1, 1000 * mib, 0}}
@@ -39,7 +38,7 @@ func options() Options {
 	return o
 }
 
-// life is a process that exits when the test says so.
+// life is a process that exits when the test closes over.
 type life struct {
 	over, closed chan struct{}
 	once, killed sync.Once
@@ -56,7 +55,6 @@ func (l *life) Wait() error {
 	}
 }
 
-// Kill ends it, if the test has not.
 func (l *life) Kill() error {
 	l.killed.Do(func() {
 		select {
@@ -70,13 +68,11 @@ func (l *life) Kill() error {
 
 func (l *life) Close() { l.once.Do(func() { close(l.closed) }) }
 
-// bench is a gate without sockets.
 type bench struct {
 	*testing.T
 	*Gate
 }
 
-// on calls f with a gate, in a synctest bubble.
 func on(t *testing.T, o Options, f func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		g, err := New(o)
@@ -90,8 +86,7 @@ func on(t *testing.T, o Options, f func(b *bench)) {
 	})
 }
 
-// talker is a session with the test as its client.
-type talker struct {
+type testClient struct {
 	*bench
 	s       *session
 	life    *life
@@ -100,33 +95,32 @@ type talker struct {
 }
 
 // process adds a process of a container with card 0 attached.
-func (b *bench) process(pid int, container string) *talker {
+func (b *bench) process(pid int, container string) *testClient {
 	b.Helper()
 	t := b.connect(pid, container)
 	t.hello()
 	return t
 }
 
-func (b *bench) connect(pid int, container string) *talker {
+func (b *bench) connect(pid int, container string) *testClient {
 	l := newLife()
-	who := peer.Process{PID: pid, Start: 1, Container: peer.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
-	return &talker{bench: b, s: newSession(who, l), life: l}
+	proc := identify.Process{PID: pid, Start: 1, Container: identify.Container{ID: container, Alloc: "alloc-" + container, Task: "train"}}
+	return &testClient{bench: b, s: newSession(proc, l), life: l}
 }
 
-func (t *talker) hello() {
+func (t *testClient) hello() {
 	t.Helper()
 	must.Eq(t, wire.Welcome, t.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
 	m := t.attach(uuid0)
 	must.Eq(t, wire.Message{Type: wire.Attached, Seq: t.seq, Device: 1, Bytes: 1000 * mib}, m)
 }
 
-func (t *talker) attach(u wire.UUID) wire.Message {
+func (t *testClient) attach(u wire.UUID) wire.Message {
 	id, arg := u.Words()
 	return t.ask(wire.Message{Type: wire.Attach, ID: id, Arg: arg})
 }
 
-// say handles a message like a connection.
-func (t *talker) say(m wire.Message) error {
+func (t *testClient) send(m wire.Message) error {
 	err := t.receive(t.s, m)
 	if err != nil {
 		t.s.cut()
@@ -135,8 +129,7 @@ func (t *talker) say(m wire.Message) error {
 	return err
 }
 
-// hear returns the messages sent.
-func (t *talker) hear() wire.Message {
+func (t *testClient) recv() wire.Message {
 	for {
 		select {
 		case m := <-t.s.out:
@@ -151,31 +144,29 @@ func (t *talker) hear() wire.Message {
 	}
 }
 
-func (t *talker) ask(m wire.Message) wire.Message {
+func (t *testClient) ask(m wire.Message) wire.Message {
 	t.Helper()
 	t.seq++
 	m.Seq = t.seq
-	must.NoError(t, t.say(m))
-	return t.hear()
+	must.NoError(t, t.send(m))
+	return t.recv()
 }
 
-// want requests memory of card 0.
-func (t *talker) want(bytes uint64, wait time.Duration) wire.Message {
+func (t *testClient) want(bytes uint64, wait time.Duration) wire.Message {
 	t.Helper()
 	return t.ask(wire.Message{Type: wire.Request, Device: 1, Bytes: bytes, Arg: uint64(wait.Milliseconds())})
 }
 
-func (t *talker) take(bytes uint64) {
+func (t *testClient) take(bytes uint64) {
 	t.Helper()
 	must.Eq(t, wire.Grant, t.want(bytes, 0).Type)
 }
 
-func (t *talker) giveBack(bytes uint64) {
+func (t *testClient) giveBack(bytes uint64) {
 	t.Helper()
-	must.NoError(t, t.say(wire.Message{Type: wire.Return, Device: 1, Bytes: bytes}))
+	must.NoError(t, t.send(wire.Message{Type: wire.Return, Device: 1, Bytes: bytes}))
 }
 
-// refusal returns the reason of a refusal, or 0.
 func refusal(m wire.Message) wire.Reason {
 	if m.Type != wire.Refused {
 		return 0
@@ -206,7 +197,6 @@ func TestGate_request(t *testing.T) {
 	})
 }
 
-// A request waits until there is room, up to its deadline.
 func TestGate_waits(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -215,16 +205,16 @@ func TestGate_waits(t *testing.T) {
 		must.Eq(t, wire.Message{}, c.want(400*mib, time.Minute))
 		time.Sleep(30 * time.Second)
 		a.giveBack(400 * mib)
-		must.Eq(t, wire.Grant, c.hear().Type)
+		must.Eq(t, wire.Grant, c.recv().Type)
 		must.Eq(t, Counts{Granted: 1, GrantedBytes: 400 * mib, Waited: 30 * time.Second}, b.Stats()[1].Usage[0].Counts)
 
 		must.Eq(t, wire.Message{}, c.want(mib, time.Minute))
 		time.Sleep(time.Minute - time.Millisecond)
 		synctest.Wait()
-		must.Eq(t, wire.Message{}, c.hear())
+		must.Eq(t, wire.Message{}, c.recv())
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		must.Eq(t, wire.TooLong, refusal(c.hear()))
+		must.Eq(t, wire.TooLong, refusal(c.recv()))
 		must.Eq(t, 1, b.Stats()[1].Usage[0].TooLong)
 		must.Eq(t, map[string]float64{
 			"ebbtide_gpu_grants_total": 2, "ebbtide_gpu_granted_bytes_total": 1400 * mib, "ebbtide_gpu_denials_total reason=timeout": 1,
@@ -233,16 +223,15 @@ func TestGate_waits(t *testing.T) {
 	})
 }
 
-// No limit, a limit that shrinks below usage, and one that grows.
 func TestGate_limit(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		must.ErrorIs(t, b.SetLimit("a", card0, 1), ErrUnknown)
 		a := b.process(1, "a")
 		a.take(500 * mib)
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.hear())
+		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.recv())
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("nothing new"))
+		must.Eq(t, wire.Message{}, a.recv(), must.Sprint("nothing new"))
 		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)), must.Sprint("at once: its framework can free what it caches"))
 		a.giveBack(200 * mib)
 		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
@@ -257,22 +246,22 @@ func TestGate_lease(t *testing.T) {
 	o.Lease = 64 * mib
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
-		want := func(t *talker, bytes uint64) uint64 {
+		want := func(t *testClient, bytes uint64) uint64 {
 			return t.ask(wire.Message{Type: wire.Request, Flags: wire.FlagLease, Device: 1, Bytes: bytes, Arg: 1000}).Bytes
 		}
 		must.Eq(t, 64*mib, want(a, 1))
 		must.Eq(t, 128*mib, want(a, 65*mib))
 		must.Eq(t, 64*mib, want(a, 64*mib))
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		a.hear()
+		a.recv()
 		must.Eq(t, 44*mib, want(a, mib), must.Sprint("as far as the limit goes"))
 		must.Eq(t, 600*mib, a.process(3, "c").want(600*mib, 0).Bytes)
 		must.Eq(t, wire.Message{}, c.want(110*mib, time.Minute))
-		must.Eq(t, mib, want(c, mib), must.Sprint("no surplus while somebody waits"))
+		must.Eq(t, mib, want(c, mib), must.Sprint("no surplus while a request waits"))
 	})
 }
 
-// A process that reconnects has what it had. Until then it is granted to no other.
+// A process that reconnects has what it held. Meanwhile that is granted to no other.
 func TestGate_reconnects(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
@@ -287,17 +276,17 @@ func TestGate_reconnects(t *testing.T) {
 
 		again := b.connect(1, "a")
 		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
-		must.Eq(t, wire.Resume, again.hear().Type, must.Sprint("it may have missed one"))
+		must.Eq(t, wire.Resume, again.recv().Type, must.Sprint("it may have missed one"))
 		must.Eq(t, wire.Attached, again.attach(uuid0).Type)
-		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+		must.NoError(t, again.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
 		must.Eq(t, ledger.Entry{Committed: 950 * mib}, b.held())
-		must.Eq(t, wire.Grant, c.hear().Type, must.Sprint("less is held than was expected"))
+		must.Eq(t, wire.Grant, c.recv().Type, must.Sprint("less is held than was expected"))
 	})
 }
 
-// A process over its limit only by another's expected memory waits until that one has
-// reconnected, or up to its deadline.
-func TestGate_unheard(t *testing.T) {
+// A process that exceeds its limit only by another's expected memory waits until that one has
+// reconnected, or for its deadline.
+func TestGate_unreported(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, other := b.process(1, "a"), b.process(2, "a")
 		a.take(500 * mib)
@@ -309,32 +298,30 @@ func TestGate_unheard(t *testing.T) {
 		must.Eq(t, wire.Message{}, a.want(50*mib, time.Minute))
 		again := b.connect(2, "a")
 		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
-		again.hear()
+		again.recv()
 		again.attach(uuid0)
-		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 400 * mib}))
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.NoError(t, again.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 400 * mib}))
+		must.Eq(t, wire.Grant, a.recv().Type)
 	})
 }
 
-// A second connection of a process replaces the first.
 func TestGate_replaces(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
 		a.take(600 * mib)
 		again := b.connect(1, "a")
 		must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: 1}).Type)
-		must.Eq(t, wire.Resume, again.hear().Type)
+		must.Eq(t, wire.Resume, again.recv().Type)
 		must.Eq(t, wire.Attached, again.attach(uuid0).Type)
-		must.ErrorIs(t, a.say(wire.Message{Type: wire.Paused}), errSessionOver)
-		must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 500 * mib}))
+		must.ErrorIs(t, a.send(wire.Message{Type: wire.Paused}), errSessionOver)
+		must.NoError(t, again.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 500 * mib}))
 		must.Eq(t, ledger.Entry{Committed: 500 * mib}, b.held())
-		must.ErrorIs(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1}), wire.ErrBad)
+		must.ErrorIs(t, again.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1}), wire.ErrBad)
 		must.Eq(t, ledger.Entry{Expected: 500 * mib}, b.held(), must.Sprint("it is cut off, and still holds it"))
 	})
 }
 
-// An invalid message ends the connection, and nothing else.
-func TestGate_lies(t *testing.T) {
+func TestGate_badMessages(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"second hello":         {Type: wire.Hello, Seq: 9, Arg: 1},
 		"unknown device":       {Type: wire.Request, Seq: 9, Device: 2, Bytes: 1},
@@ -349,7 +336,7 @@ func TestGate_lies(t *testing.T) {
 				a, c := b.process(1, "a"), b.process(2, "b")
 				a.take(100 * mib)
 				c.take(200 * mib)
-				must.ErrorIs(t, a.say(m), wire.ErrBad)
+				must.ErrorIs(t, a.send(m), wire.ErrBad)
 				must.Eq(t, ledger.Entry{Expected: 100 * mib, Committed: 200 * mib}, b.held())
 				must.Eq(t, 1, b.Stats()[0].Faults)
 				must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
@@ -357,22 +344,21 @@ func TestGate_lies(t *testing.T) {
 		})
 	}
 	on(t, options(), func(b *bench) {
-		must.ErrorIs(t, b.connect(1, "a").say(wire.Message{Type: wire.Paused}), wire.ErrBad)
-		must.Error(t, b.connect(1, "a").say(wire.Message{Type: wire.Hello, Seq: 1, Arg: 2}))
+		must.ErrorIs(t, b.connect(1, "a").send(wire.Message{Type: wire.Paused}), wire.ErrBad)
+		must.Error(t, b.connect(1, "a").send(wire.Message{Type: wire.Hello, Seq: 1, Arg: 2}))
 		first := b.process(1, "a")
 		liar := b.connect(2, "a")
-		liar.s.who.Container.Alloc = "another"
-		must.ErrorIs(t, liar.say(wire.Message{Type: wire.Hello, Seq: 1, Arg: 1}), peer.ErrContradiction)
-		must.NoError(t, first.say(wire.Message{Type: wire.Paused}))
+		liar.s.proc.Container.Alloc = "another"
+		must.ErrorIs(t, liar.send(wire.Message{Type: wire.Hello, Seq: 1, Arg: 1}), identify.ErrContradiction)
+		must.NoError(t, first.send(wire.Message{Type: wire.Paused}))
 	})
 }
 
-// Claims beyond the grants take nothing from others.
 func TestGate_claims(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		must.NoError(t, a.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1000 * mib}))
+		must.NoError(t, a.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 1000 * mib}))
 		must.Eq(t, ledger.Entry{Committed: 300 * mib, Unverified: 700 * mib}, b.held())
 		must.Eq(t, wire.Grant, c.want(700*mib, 0).Type)
 	})
@@ -393,42 +379,39 @@ func TestGate_bounds(t *testing.T) {
 		}
 		must.Eq(t, wire.NoMemory, refusal(a2.want(20*mib, time.Hour)), must.Sprint("its container has enough waiting"))
 		must.Eq(t, 100, b.Stats()[0].Usage[0].Waiting)
-		must.ErrorIs(t, a.say(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
+		must.ErrorIs(t, a.send(wire.Message{Type: wire.Request, Seq: 1000, Device: 1, Bytes: 1}), wire.ErrBad)
 		must.Eq(t, 100-wire.MaxOpen, b.Stats()[0].Usage[0].Waiting)
-		must.ErrorIs(t, a2.say(wire.Message{Type: wire.Request, Seq: a2.seq - 1, Device: 1, Bytes: 1}), wire.ErrBad)
+		must.ErrorIs(t, a2.send(wire.Message{Type: wire.Request, Seq: a2.seq - 1, Device: 1, Bytes: 1}), wire.ErrBad)
 
-		// A client that does not read is cut off.
-		deaf := b.process(4, "d")
+		silent := b.process(4, "d")
 		for range maxUnsent + 1 {
-			must.NoError(t, deaf.say(wire.Message{Type: wire.Info, Seq: 7, Device: 1}))
+			must.NoError(t, silent.send(wire.Message{Type: wire.Info, Seq: 7, Device: 1}))
 		}
 		select {
-		case <-deaf.s.done:
+		case <-silent.s.done:
 		default:
 			t.Fatal("it is not cut off")
 		}
 	})
 }
 
-// When a request waits, all holders are asked for unused memory, and not too often.
 func TestGate_recall(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(1000 * mib)
 		must.Eq(t, wire.NoMemory, refusal(c.want(mib, 0)))
-		must.Eq(t, wire.Message{}, a.hear())
+		must.Eq(t, wire.Message{}, a.recv())
 		must.Eq(t, 0, a.recalls, must.Sprint("it has not waited"))
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
-		must.Eq(t, wire.Message{}, a.hear())
+		must.Eq(t, wire.Message{}, a.recv())
 		must.Eq(t, 1, a.recalls)
 		must.Eq(t, 0, c.recalls)
 		a.giveBack(mib)
-		must.Eq(t, wire.Grant, c.hear().Type)
+		must.Eq(t, wire.Grant, c.recv().Type)
 	})
 }
 
-// In a deadlock without an evictor the oldest request is denied.
 func TestGate_stuck(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -439,10 +422,10 @@ func TestGate_stuck(t *testing.T) {
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
 		time.Sleep(b.opts.Rules.Settle)
 		synctest.Wait()
-		must.Eq(t, wire.NoMemory, refusal(a.hear()))
-		must.Eq(t, wire.Message{}, c.hear())
+		must.Eq(t, wire.NoMemory, refusal(a.recv()))
+		must.Eq(t, wire.Message{}, c.recv())
 		a.giveBack(mib)
-		must.Eq(t, wire.Grant, c.hear().Type)
+		must.Eq(t, wire.Grant, c.recv().Type)
 	})
 }
 
@@ -455,52 +438,50 @@ func TestGate_pause(t *testing.T) {
 		begin := func(ctx context.Context) {
 			go func() { paused <- b.Pause(ctx, "a", PausePlan) }()
 			synctest.Wait()
-			must.Eq(t, wire.Pause, one.hear().Type)
-			must.Eq(t, wire.Pause, two.hear().Type)
-			must.Eq(t, wire.Message{}, other.hear())
+			must.Eq(t, wire.Pause, one.recv().Type)
+			must.Eq(t, wire.Pause, two.recv().Type)
+			must.Eq(t, wire.Message{}, other.recv())
 		}
 		begin(b.Context())
 		must.ErrorIs(t, b.Pause(b.Context(), "a", PausePlan), ErrPaused)
-		must.NoError(t, one.say(wire.Message{Type: wire.Paused}))
+		must.NoError(t, one.send(wire.Message{Type: wire.Paused}))
 		synctest.Wait()
 		must.Eq(t, 0, len(paused), must.Sprint("the other one has not answered"))
 		close(two.life.over) // an exited process submits nothing
 		must.NoError(t, <-paused)
 		late := b.connect(4, "a")
 		late.ask(wire.Message{Type: wire.Hello, Arg: 1})
-		must.Eq(t, wire.Pause, late.hear().Type)
+		must.Eq(t, wire.Pause, late.recv().Type)
 		time.Sleep(time.Minute)
 		must.NoError(t, b.Resume("a", PausePlan))
-		must.Eq(t, wire.Resume, one.hear().Type)
-		must.Eq(t, wire.Resume, late.hear().Type)
+		must.Eq(t, wire.Resume, one.recv().Type)
+		must.Eq(t, wire.Resume, late.recv().Type)
 		s := b.Stats()[0]
 		must.Eq(t, []any{1, time.Minute, false}, []any{s.Pauses, s.PausedFor, s.Paused})
 
-		// A container that does not answer is resumed.
 		two = late
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
 		defer cancel()
 		begin(ctx)
-		must.NoError(t, one.say(wire.Message{Type: wire.Paused}))
+		must.NoError(t, one.send(wire.Message{Type: wire.Paused}))
 		err := <-paused
 		must.ErrorIs(t, err, context.DeadlineExceeded)
 		must.ErrorContains(t, err, "1 of its processes")
-		must.Eq(t, wire.Resume, one.hear().Type)
-		must.Eq(t, wire.Resume, two.hear().Type)
+		must.Eq(t, wire.Resume, one.recv().Type)
+		must.Eq(t, wire.Resume, two.recv().Type)
 	})
 }
 
-// shares records its calls.
 type shares struct {
-	mu   sync.Mutex
-	told []string
-	gate *Gate
+	mu    sync.Mutex
+	calls []string
+	gate  *Gate
 }
 
-func (s *shares) Join(c peer.Container, card ledger.CardID) (Share, error) {
+func (s *shares) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, "join "+c.ID)
+	s.calls = append(s.calls, "join "+c.ID)
 	if c.ID == "nobody" {
 		return Share{}, errors.New("not on this card")
 	}
@@ -514,17 +495,16 @@ func (s *shares) Join(c peer.Container, card ledger.CardID) (Share, error) {
 	return Share{Limit: 500 * mib, Most: 600 * mib, Priority: 7}, nil
 }
 
-func (s *shares) Leave(c peer.Container) {
+func (s *shares) Leave(c identify.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, "leave "+c.ID)
+	s.calls = append(s.calls, "leave "+c.ID)
 }
 
-// A container can use only the cards on which it has a seat.
 func TestGate_seats(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.connect(1, "a")
-		a.s.who.Container.Cards = []string{string(card0)}
+		a.s.proc.Container.Cards = []string{string(card0)}
 		a.hello()
 		must.Eq(t, wire.UnknownDevice, refusal(a.attach(uuid1)))
 		a.take(100 * mib)
@@ -540,7 +520,7 @@ func TestGate_shares(t *testing.T) {
 		a := b.process(1, "a")
 		must.Eq(t, 500*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
 		c := b.process(2, "b")
-		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 400 * mib}, a.hear())
+		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 400 * mib}, a.recv())
 		must.Eq(t, 7, b.Stats()[1].Priority)
 		b.process(3, "b")
 		nobody := b.connect(4, "nobody")
@@ -549,11 +529,11 @@ func TestGate_shares(t *testing.T) {
 		a.disconnected(a.s, nil)
 		close(c.life.over)
 		synctest.Wait()
-		must.Eq(t, []string{"join a", "join b", "join nobody", "leave a"}, s.told)
+		must.Eq(t, []string{"join a", "join b", "join nobody", "leave a"}, s.calls)
 	})
 }
 
-// At any moment the state file bounds what each process holds: the gate may be killed then.
+// At any moment the state file is an upper bound of what each process holds.
 func TestGate_stateCovers(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		o := options()
@@ -564,7 +544,7 @@ func TestGate_stateCovers(t *testing.T) {
 		must.NoError(r, err)
 		defer g.Close()
 		b := &bench{t, g}
-		talkers := []*talker{b.process(1, "a"), b.process(2, "a"), b.process(3, "b")}
+		talkers := []*testClient{b.process(1, "a"), b.process(2, "a"), b.process(3, "b")}
 		var holds [3]uint64
 		r.Repeat(map[string]func(*rapid.T){
 			"take": func(r *rapid.T) {
@@ -596,20 +576,19 @@ func TestGate_stateCovers(t *testing.T) {
 	})
 }
 
-// Whatever clients send, in any order, the ledger is right and no other client's session ends.
-// The fuzzer writes the messages of two clients.
+// Whatever two clients send, the ledger is right and neither ends the other's session.
 func FuzzGate(f *testing.F) {
-	say := func(who byte, m wire.Message) []byte { return append([]byte{who}, m.Append(nil)...) }
+	message := func(proc byte, m wire.Message) []byte { return append([]byte{proc}, m.Append(nil)...) }
 	id, arg := uuid0.Words()
 	var story []byte
-	for who := range byte(2) {
-		story = append(story, say(who, wire.Message{Type: wire.Hello, Seq: 1, Arg: 1})...)
-		story = append(story, say(who, wire.Message{Type: wire.Attach, Seq: 2, ID: id, Arg: arg})...)
-		story = append(story, say(who, wire.Message{Type: wire.Request, Seq: 3, Device: 1, Bytes: 600 * mib, Arg: 1})...)
+	for proc := range byte(2) {
+		story = append(story, message(proc, wire.Message{Type: wire.Hello, Seq: 1, Arg: 1})...)
+		story = append(story, message(proc, wire.Message{Type: wire.Attach, Seq: 2, ID: id, Arg: arg})...)
+		story = append(story, message(proc, wire.Message{Type: wire.Request, Seq: 3, Device: 1, Bytes: 600 * mib, Arg: 1})...)
 	}
 	f.Add(story)
-	f.Add(append(story, say(0, wire.Message{Type: wire.Return, Device: 1, Bytes: mib})...))
-	f.Add(say(0, wire.Message{Type: wire.Holds, Device: 1, Bytes: 1 << 62}))
+	f.Add(append(story, message(0, wire.Message{Type: wire.Return, Device: 1, Bytes: mib})...))
+	f.Add(message(0, wire.Message{Type: wire.Holds, Device: 1, Bytes: 1 << 62}))
 	f.Fuzz(func(t *testing.T, story []byte) {
 		g, err := New(options())
 		must.NoError(t, err)
@@ -617,12 +596,12 @@ func FuzzGate(f *testing.F) {
 		b := &bench{t, g}
 		honest := b.process(100, "honest")
 		honest.take(100 * mib)
-		talkers := [2]*talker{b.connect(1, "hostile"), b.connect(2, "hostile")}
+		talkers := [2]*testClient{b.connect(1, "hostile"), b.connect(2, "hostile")}
 		for ; len(story) > wire.Size; story = story[1+wire.Size:] {
-			who := story[0] % 2
+			proc := story[0] % 2
 			m, err := wire.Decode(story[1 : 1+wire.Size])
-			if err != nil || talkers[who].say(m) != nil {
-				talkers[who] = b.connect(int(who)+1, "hostile")
+			if err != nil || talkers[proc].send(m) != nil {
+				talkers[proc] = b.connect(int(proc)+1, "hostile")
 			}
 			must.NoError(t, b.ledger.Check())
 			must.Eq(t, 100*mib, b.ledger.Container("honest", card0).LimitUsage())
@@ -631,23 +610,22 @@ func FuzzGate(f *testing.F) {
 	})
 }
 
-// gatekeeper delays joins until the test releases them.
-type gatekeeper struct {
+type slowShares struct {
 	shares
 	let chan struct{}
 }
 
-func (k *gatekeeper) Join(c peer.Container, card ledger.CardID) (Share, error) {
+func (k *slowShares) Join(c identify.Container, card ledger.CardID) (Share, error) {
 	<-k.let
 	return k.shares.Join(c, card)
 }
 
-// A container that ends while it joins has left in the end, and nothing is kept for it; one of
-// the same name that has come meanwhile stays.
-func TestGate_leavesWhileItJoins(t *testing.T) {
+// A container that ends while it joins leaves nothing behind; one of the same name that has come
+// meanwhile stays.
+func TestGate_leaveDuringJoin(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		o := options()
-		k := new(gatekeeper)
+		k := new(slowShares)
 		o.Shares = k
 		on(t, o, func(b *bench) {
 			k.gate, k.let = b.Gate, make(chan struct{})
@@ -666,7 +644,7 @@ func TestGate_leavesWhileItJoins(t *testing.T) {
 			}
 			close(k.let)
 			synctest.Wait()
-			must.Eq(t, []string{"join a", "leave a"}, k.told)
+			must.Eq(t, []string{"join a", "leave a"}, k.calls)
 		})
 	}
 }

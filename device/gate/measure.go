@@ -19,24 +19,20 @@ type Measured struct {
 }
 
 const (
-	// measureEvery is how often the ledger is compared with the cards.
-	measureEvery = time.Second
-	// minMeasureGap is the minimum time between two measurements.
+	measureEvery  = time.Second
 	minMeasureGap = 50 * time.Millisecond
-	// maxAssumed bounds how long room is kept for memory that may be on a card if the card cannot
-	// be measured: a container whose own room is kept could never be restored.
+	// maxAssumed bounds how long room is kept on a card that cannot be measured.
 	maxAssumed = 10 * time.Second
-	// maxMargin is the number of bytes that stay free beside a restore; on small cards
-	// 1/marginPart of the memory, and never more than the card's reserve.
+	// maxMargin is what stays free beside a restore; on small cards 1/marginPart of the memory,
+	// and never more than the reserve.
 	maxMargin  = 256 << 20
 	marginPart = 50
 )
 
-// errCardFull: a card has less room than the ledger.
 var errCardFull = errors.New("the card has less room than the ledger")
 
-// Watch compares the ledger with the cards until ctx ends: each second, and at once after a
-// process has attached or a card has refused memory that was granted.
+// Watch compares the ledger with the cards until ctx ends: each second, and after a process has
+// attached or a card has refused a grant.
 func (g *Gate) Watch(ctx context.Context) {
 	if g.opts.Measure == nil {
 		return
@@ -48,7 +44,7 @@ func (g *Gate) Watch(ctx context.Context) {
 		g.mu.Unlock()
 		for _, card := range cards {
 			if !used {
-				break // nothing to account for
+				break
 			}
 			said := ""
 			if _, err := g.measure(card); err != nil {
@@ -73,7 +69,6 @@ func (g *Gate) Watch(ctx context.Context) {
 	}
 }
 
-// measureSoon triggers a measurement.
 func (g *Gate) measureSoon() {
 	select {
 	case g.remeasure <- struct{}{}:
@@ -81,7 +76,6 @@ func (g *Gate) measureSoon() {
 	}
 }
 
-// granted returns the bytes granted to each process on a card.
 func (g *Gate) granted(card ledger.CardID) map[ledger.ProcessID]uint64 {
 	out := make(map[ledger.ProcessID]uint64, len(g.processes))
 	for id := range g.processes {
@@ -91,8 +85,7 @@ func (g *Gate) granted(card ledger.CardID) map[ledger.ProcessID]uint64 {
 	return out
 }
 
-// measure records what a card shows beyond the ledger: the overhead of known processes, and the
-// memory of unknown ones.
+// measure records what a card shows beyond the ledger.
 func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	g.mu.Lock()
 	before := g.granted(card)
@@ -119,7 +112,7 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	m.free = min(measured.Free, physical)
 	var known uint64
 	for id, granted := range g.granted(card) {
-		granted = max(granted, before[id]) // it may have allocated or freed meanwhile
+		granted = max(granted, before[id]) // it may have changed meanwhile
 		holds, told := measured.By[id.PID]
 		p := g.processes[id]
 		switch {
@@ -137,8 +130,8 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	}
 	used := physical - m.free
 	outside := used - min(used, known)
-	// A process that has just started is not known yet, so a single measurement counts only on
-	// a suspect card.
+	// A process that has just started is not known yet: one measurement counts only on a suspect
+	// card.
 	seen := min(outside, g.outside[card])
 	if g.suspect[card] {
 		seen = outside
@@ -151,8 +144,6 @@ func (g *Gate) measure(card ledger.CardID) (m cardRoom, err error) {
 	return m, nil
 }
 
-// markSuspect stops grants on cards until they have been measured: the driver refused granted
-// memory, or the fate of a container's memory is unknown.
 func (g *Gate) markSuspect(cards ...ledger.CardID) {
 	if g.opts.Measure == nil {
 		return
@@ -163,8 +154,8 @@ func (g *Gate) markSuspect(cards ...ledger.CardID) {
 	g.measureSoon()
 }
 
-// keepRoom keeps the room of the containers that count as parked and may be on the cards for all
-// that is known, until these have been measured.
+// keepRoom keeps room, until the cards are measured, for containers that count as parked but may
+// be there.
 func (g *Gate) keepRoom() {
 	if g.opts.Measure == nil {
 		return
@@ -181,13 +172,12 @@ func (g *Gate) keepRoom() {
 	g.markSuspect(g.cards...)
 }
 
-// assumption is memory of a card that counts as outside without having been measured.
+// assumption is memory that counts as outside without having been measured.
 type assumption struct {
 	bytes uint64
 	until time.Time
 }
 
-// assume counts some bytes of a card as outside, besides what was measured.
 func (g *Gate) assume(card ledger.CardID, bytes uint64) {
 	outside := g.ledger.Outside(card)
 	outside -= min(outside, g.assumed[card].bytes)
@@ -197,14 +187,13 @@ func (g *Gate) assume(card ledger.CardID, bytes uint64) {
 	}
 }
 
-// cardRoom is a measurement of a card, in bytes.
 type cardRoom struct {
 	free    uint64
-	untaken uint64         // granted and not yet allocated
+	untaken uint64         // granted, not yet allocated
 	by      map[int]uint64 // by pid
 }
 
-// checkRoom checks that a card has the room for a container's restore, and a margin.
+// checkRoom checks that a card itself has room for a container's restore and a margin.
 func (g *Gate) checkRoom(c *container, card ledger.CardID) error {
 	if g.opts.Measure == nil {
 		return nil

@@ -15,14 +15,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// scales returns what card 0 shows.
-type scales struct {
+type fakeCard struct {
 	free uint64
 	by   map[int]uint64
 	err  error
 }
 
-func (s *scales) options() Options {
+func (s *fakeCard) options() Options {
 	o := options()
 	o.Measure = func(card ledger.CardID) (Measured, error) {
 		if card != card0 {
@@ -33,9 +32,8 @@ func (s *scales) options() Options {
 	return o
 }
 
-// Memory of a process beyond its grants counts at once, as its overhead.
 func TestMeasure_overhead(t *testing.T) {
-	s := &scales{free: 840 * mib, by: map[int]uint64{1: 160 * mib}}
+	s := &fakeCard{free: 840 * mib, by: map[int]uint64{1: 160 * mib}}
 	on(t, s.options(), func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(100 * mib)
@@ -54,11 +52,10 @@ func TestMeasure_overhead(t *testing.T) {
 	})
 }
 
-// Memory of an unknown process counts when measured twice, because a process may have just
-// started; and at once if the driver has refused a grant. Nothing is granted until then, and a
-// card that cannot be measured is not waited for.
+// Memory of an unknown process counts when measured twice, or at once if the driver has refused a
+// grant.
 func TestMeasure_outside(t *testing.T) {
-	s := &scales{free: 600 * mib, by: map[int]uint64{1: 100 * mib}}
+	s := &fakeCard{free: 600 * mib, by: map[int]uint64{1: 100 * mib}}
 	on(t, s.options(), func(b *bench) {
 		a := b.process(1, "a")
 		a.take(100 * mib)
@@ -73,44 +70,44 @@ func TestMeasure_outside(t *testing.T) {
 		a.take(300 * mib) // by the ledger
 		a.giveBack(300 * mib)
 		time.Sleep(time.Second)
-		must.NoError(t, a.say(wire.Message{Type: wire.Full, Device: 1}))
+		must.NoError(t, a.send(wire.Message{Type: wire.Full, Device: 1}))
 		must.Eq(t, wire.Message{}, a.want(600*mib, time.Minute))
 		_, err := b.measure(card0)
 		must.NoError(t, err)
 		must.Eq(t, 400*mib, b.ledger.Outside(card0))
-		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("it waits for the 500 MiB that are free"))
+		must.Eq(t, wire.Message{}, a.recv(), must.Sprint("it waits for the 500 MiB that are free"))
 		s.free = 600 * mib
 		_, err = b.measure(card0)
 		must.NoError(t, err)
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, wire.Grant, a.recv().Type)
 		a.giveBack(600 * mib)
 
 		time.Sleep(time.Second)
-		must.NoError(t, a.say(wire.Message{Type: wire.Full, Device: 1}))
+		must.NoError(t, a.send(wire.Message{Type: wire.Full, Device: 1}))
 		must.Eq(t, wire.Message{}, a.want(mib, time.Minute))
 		s.err = errors.New("NVML does not answer")
 		_, err = b.measure(card0)
 		must.ErrorIs(t, err, s.err)
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, wire.Grant, a.recv().Type)
 	})
 }
 
-// A restore needs room on the card and a margin; until then other requests are granted.
-func TestMeasure_return(t *testing.T) {
-	s := &scales{free: 1000 * mib}
+// A restore needs room on the card and a margin; meanwhile other requests are granted.
+func TestMeasure_restore(t *testing.T) {
+	s := &fakeCard{free: 1000 * mib}
 	o := s.options()
 	o.Cards[0].Reserve = 50 * mib
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(600 * mib)
 		b.mu.Lock()
-		who := b.containers["a"]
-		b.pause(time.Now(), who, pausePark)
-		who.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
+		proc := b.containers["a"]
+		b.pause(time.Now(), proc, pausePark)
+		proc.parking = &parking{state: stateParking, since: time.Now(), moved: []ledger.ProcessID{{PID: 1, Start: 1}}, extra: map[ledger.CardID]uint64{}}
 		s.free = 610 * mib // less than 600 and a fiftieth of the card
-		b.parkDone(time.Now(), who, nil)
+		b.parkDone(time.Now(), proc, nil)
 		b.answer(time.Now())
 		b.mu.Unlock()
 		synctest.Wait()
@@ -119,7 +116,7 @@ func TestMeasure_return(t *testing.T) {
 		c.giveBack(100 * mib)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		must.SliceEmpty(t, cars.told)
+		must.SliceEmpty(t, moves.calls)
 		s.free = 660 * mib
 		for range 2 {
 			_, err := b.measure(card0)
@@ -127,7 +124,7 @@ func TestMeasure_return(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		must.Eq(t, []string{"return [1]"}, cars.told)
-		must.Nil(t, who.parking)
+		must.Eq(t, []string{"restore [1]"}, moves.calls)
+		must.Nil(t, proc.parking)
 	})
 }

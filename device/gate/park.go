@@ -11,65 +11,57 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 )
 
 const (
-	// pauseWithin is how long a victim may take to stop: a kernel may be running.
+	// pauseWithin bounds a victim's pause: a kernel may be running.
 	pauseWithin = 10 * time.Second
-	// parkWithin bounds one park or restore.
-	parkWithin = 10 * time.Minute
-	// retryPark is how long a container is spared after a failed park, and retryParkSoon after
-	// one that failed because its holdings were unknown.
+	parkWithin  = 10 * time.Minute
+	// retryPark is the back-off after a failed park; retryParkSoon, after one for lack of
+	// reports.
 	retryPark, retryParkSoon = 30 * time.Second, 250 * time.Millisecond
 	// maxParkFailures in a row make a container count as unparkable.
 	maxParkFailures = 3
-	// killDelay is the time before a container with lost memory is killed.
-	killDelay = 3 * time.Second
-	// retryRestore is the delay before a failed restore is retried.
+	// killDelay is the time to report a loss before the container is killed.
+	killDelay    = 3 * time.Second
 	retryRestore = 5 * time.Second
-	// maxLazyTurns is after how many turns a lazy container is restored like any other: it may
-	// wait for work that was in flight when it was parked, which is never reported.
+	// maxLazyTurns bounds a lazy restore: the container may wait for work that was in flight when
+	// it was parked, which it never reports.
 	maxLazyTurns = 10
 )
 
-// parkingState is human-readable.
 type parkingState string
 
 const (
-	stateParking   parkingState = "leaving"
+	stateParking   parkingState = "parking"
 	stateParked    parkingState = "parked"
-	stateRestoring parkingState = "returning"
+	stateRestoring parkingState = "restoring"
 )
 
 // parking is the state of a container whose memory is parked, or being parked or restored:
 //
-//	leaving -> parked -> returning -> (restored)
-//	   |         ^           |
-//	(failed)     +-----------+  restore failed
+//	parking ──> parked ──> restoring ──> (restored)
+//	   |           ^            |
+//	(failed)       +------------+  failed
 type parking struct {
 	state  parkingState
 	since  time.Time
 	lazy   bool
-	unsure bool           // its memory may be on the cards
-	by     peer.Container // who needed the room; empty after a restart
-	// moved are the processes known to be parked. Others may have started since, or be in an
-	// unknown state.
+	unsure bool               // its memory may be on the cards
+	by     identify.Container // the container that needed the room; empty after a restart
+	// moved are the processes known to be parked.
 	moved []ledger.ProcessID
-	// extra is the number of bytes that came free on each card beyond the ledger's; a restore
-	// needs them too.
+	// extra are the bytes that came free on each card beyond the ledger's, which a restore needs.
 	extra map[ledger.CardID]uint64
 }
 
-// canPark reports whether containers may be parked.
 func (g *Gate) canPark() bool { return g.opts.Evictor != nil && !g.opts.RestoreOnly }
 
-// errUnreported: the container cannot be parked right now.
 var errUnreported = errors.New("a process has not reported yet what it holds")
 
-// makeRoom starts parking a victim for a request. It returns false if there is none.
 func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	asks := g.containers[r.Container]
 	d := queue.Demand{Request: r}
@@ -84,8 +76,7 @@ func (g *Gate) makeRoom(now time.Time, r queue.Request) bool {
 	return ok
 }
 
-// breakDeadlock parks the containers without which the others can proceed, when all wait for
-// each other. It returns false if there are none.
+// breakDeadlock parks containers so that the others can proceed, when all wait for each other.
 func (g *Gate) breakDeadlock(now time.Time, r queue.Request) bool {
 	if !g.canPark() {
 		return false
@@ -98,7 +89,6 @@ func (g *Gate) breakDeadlock(now time.Time, r queue.Request) bool {
 	return len(leave) > 0
 }
 
-// candidates returns the candidates for parking on a card.
 func (g *Gate) candidates(now time.Time, card ledger.CardID) []queue.Candidate {
 	wants := make(map[ledger.ContainerID]uint64)
 	for r := range g.queue.All {
@@ -125,16 +115,15 @@ func (g *Gate) candidate(now time.Time, c *container, card ledger.CardID) queue.
 	}
 }
 
-// hasUnreported reports whether a process of a container has lost its connection and not yet
-// reported its holdings, on any card: all are parked together.
+// hasUnreported reports whether a process of a container has not reported its holdings after a
+// reconnect, on any card: all are parked together.
 func (g *Gate) hasUnreported(c *container) bool {
 	return slices.ContainsFunc(g.cards, func(card ledger.CardID) bool {
 		return g.ledger.Container(c.id, card).Expected > 0
 	})
 }
 
-// pinned reports whether a container cannot be parked: never, or not until all its processes
-// are connected.
+// pinned reports whether a container cannot be parked now.
 func (g *Gate) pinned(c *container) bool {
 	for _, p := range c.processes {
 		if p.session == nil {
@@ -154,8 +143,7 @@ func (g *Gate) unparkable(c *container) bool {
 	return c.parkFailures >= maxParkFailures
 }
 
-// mayFreeLater reports whether memory of a card may yet come free: a holder cannot be parked
-// right now, but later, or is parked already, or is an unknown process, which may exit.
+// mayFreeLater reports whether memory of a card may yet come free.
 func (g *Gate) mayFreeLater(card ledger.CardID) bool {
 	if g.ledger.Outside(card) > 0 {
 		return true
@@ -172,7 +160,6 @@ func (g *Gate) mayFreeLater(card ledger.CardID) bool {
 	return false
 }
 
-// cardsOf returns the cards of which a container holds memory.
 func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	var out []ledger.CardID
 	for _, card := range g.cards {
@@ -183,13 +170,11 @@ func (g *Gate) cardsOf(c *container) []ledger.CardID {
 	return out
 }
 
-// stillParking reports whether a container still exists and a is still its parking.
 func (g *Gate) stillParking(c *container, a *parking) bool {
 	return g.containers[c.id] == c && c.parking == a
 }
 
-// park starts parking a container to make room for by.
-func (g *Gate) park(now time.Time, c *container, by peer.Container) {
+func (g *Gate) park(now time.Time, c *container, by identify.Container) {
 	a := &parking{state: stateParking, since: now, by: by, extra: make(map[ledger.CardID]uint64)}
 	a.lazy = g.opts.Lazy && now.Sub(c.lastActive) >= g.opts.Rules.Idle && c.waiting == 0
 	c.parking = a
@@ -220,7 +205,6 @@ func (g *Gate) park(now time.Time, c *container, by peer.Container) {
 	}()
 }
 
-// parkDone records that a container is parked, and how many bytes came free on each card.
 func (g *Gate) parkDone(now time.Time, c *container, freed map[ledger.CardID]uint64) {
 	a := c.parking
 	c.parkFailures, c.parkErr = 0, nil
@@ -239,7 +223,6 @@ func (g *Gate) parkDone(now time.Time, c *container, freed map[ledger.CardID]uin
 	g.queueRestore(now, c)
 }
 
-// parkFailed handles a failed park. The container is resumed, unless its memory is lost.
 func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 	switch {
 	case errors.Is(err, errUnreported):
@@ -257,10 +240,10 @@ func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 	}
 	if errors.Is(err, ErrUnsure) && !errors.Is(err, ErrLost) {
 		c.parking.unsure = true
-		g.requeueRestore(c) // as if it were parked: the restore finds out
+		g.requeueRestore(c) // as if it were parked: the restore settles it
 		return
 	}
-	// The time of the attempt does not count against its deadlines.
+	// The attempt does not count against its requests' deadlines.
 	g.queue.Postpone(c.id, c.parking.since, now)
 	c.parking = nil
 	if errors.Is(err, ErrLost) {
@@ -270,7 +253,6 @@ func (g *Gate) parkFailed(now time.Time, c *container, err error) {
 	}
 }
 
-// parkMemory waits until a container has stopped, and moves its memory to the host.
 func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan struct{}) (map[ledger.CardID]uint64, error) {
 	pausing, cancel := context.WithTimeout(g.parkCtx, pauseWithin)
 	defer cancel()
@@ -291,7 +273,6 @@ func (g *Gate) parkMemory(c *container, a *parking, p *pause, stopped <-chan str
 	return freed, err
 }
 
-// processesToPark returns a container's processes, if they may still be parked.
 func (g *Gate) processesToPark(c *container, a *parking) ([]ledger.ProcessID, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -304,12 +285,12 @@ func (g *Gate) processesToPark(c *container, a *parking) ([]ledger.ProcessID, er
 	for id := range c.processes {
 		a.moved = append(a.moved, id)
 	}
-	g.save() // records that the park is in progress
+	g.save() // the park is in progress
 	return slices.Clone(a.moved), nil
 }
 
-// queueRestore queues the restore of a parked container, one card after the other: always in
-// the same order, so that no two restores wait for each other.
+// queueRestore queues the restore of a parked container, one card after the other in a fixed
+// order, so that no two restores deadlock.
 func (g *Gate) queueRestore(now time.Time, c *container) {
 	a := c.parking
 	for _, card := range g.cards {
@@ -334,8 +315,7 @@ func (g *Gate) queueRestore(now time.Time, c *container) {
 }
 
 // need returns how many bytes of a card a restore requires: what parking freed, and what the
-// container's requests wait for within its limit. It is capped at what the rest of the card can
-// ever provide.
+// container's requests want within its limit, capped at what the rest of the card can provide.
 func (g *Gate) need(c *container, card ledger.CardID) uint64 {
 	held, limit, capacity := g.ledger.Container(c.id, card), g.ledger.Limit(c.id, card), g.ledger.Capacity(card)
 	need := held.Parked + c.parking.extra[card]
@@ -360,7 +340,6 @@ func (g *Gate) cannotFit(r queue.Request) bool {
 	return room < r.Bytes
 }
 
-// anyProcess returns one of a container's processes.
 func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 	for id := range c.processes {
 		return id
@@ -368,13 +347,11 @@ func (g *Gate) anyProcess(c *container) ledger.ProcessID {
 	return ledger.ProcessID{}
 }
 
-// markActive records that a container submits work, or wants to.
 func (g *Gate) markActive(now time.Time, c *container) {
 	c.lastActive = now
 	g.endLazy(now, c, c.parking)
 }
 
-// endLazy turns a lazy restore into a normal one.
 func (g *Gate) endLazy(now time.Time, c *container, a *parking) {
 	if g.closed || a == nil || !a.lazy || !g.stillParking(c, a) {
 		return
@@ -386,8 +363,6 @@ func (g *Gate) endLazy(now time.Time, c *container, a *parking) {
 	}
 }
 
-// dequeueRestore removes a container's restore from the queue, and reports whether it was
-// there.
 func (g *Gate) dequeueRestore(c *container) bool {
 	some := false
 	g.queue.Remove(func(r queue.Request) bool {
@@ -398,7 +373,6 @@ func (g *Gate) dequeueRestore(c *container) bool {
 	return some
 }
 
-// setOverhead sets the overhead of all of a container's processes together.
 func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
 	for id := range c.processes {
 		if err := g.ledger.SetOverhead(id, card, bytes); err != nil {
@@ -408,7 +382,6 @@ func (g *Gate) setOverhead(c *container, card ledger.CardID, bytes uint64) {
 	}
 }
 
-// admitRestore reserves the memory of one card for a restore.
 func (g *Gate) admitRestore(now time.Time, r queue.Request) {
 	c := g.containers[r.Container]
 	for _, p := range c.processes {
@@ -424,7 +397,6 @@ func (g *Gate) admitRestore(now time.Time, r queue.Request) {
 	g.queueRestore(now, c)
 }
 
-// hasReported reports whether a process has reported its holdings on a card.
 func (g *Gate) hasReported(p *process, card ledger.CardID) bool {
 	if p.session == nil {
 		return false
@@ -433,7 +405,7 @@ func (g *Gate) hasReported(p *process, card ledger.CardID) bool {
 	return a != nil && a.reported
 }
 
-// startRestore restores a container for which the ledger has reserved room.
+// startRestore restores a container once the ledger has reserved room on all cards.
 func (g *Gate) startRestore(c *container) {
 	a := c.parking
 	a.state = stateRestoring
@@ -454,8 +426,8 @@ func (g *Gate) startRestore(c *container) {
 	}()
 }
 
-// restoreMemory restores processes once the cards themselves have the room. Nothing is granted
-// on these cards meanwhile.
+// restoreMemory restores processes once the cards themselves have room, and stops grants there
+// meanwhile.
 func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []ledger.ProcessID) error {
 	ctx, cancel := context.WithTimeout(g.parkCtx, parkWithin)
 	defer cancel()
@@ -487,7 +459,6 @@ func (g *Gate) restoreMemory(c *container, cards []ledger.CardID, processes []le
 	return err
 }
 
-// restoreDone handles the result of a restore.
 func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 	g.opts.Metrics.Restores.Count(err)
 	if err != nil {
@@ -498,12 +469,12 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 		return
 	}
 	if err != nil {
-		c.parking.unsure = c.parking.unsure || !errors.Is(err, errCardFull) // that was before the attempt
+		c.parking.unsure = c.parking.unsure || !errors.Is(err, errCardFull) // that was found before the attempt
 		g.requeueRestore(c)
 		return
 	}
 	c.parkedFor += now.Sub(c.parking.since)
-	// The time it was parked does not count against its deadlines.
+	// Nor does the time it was parked count against deadlines.
 	g.queue.Postpone(c.id, c.parking.since, now)
 	c.parking = nil
 	c.placed = now
@@ -512,9 +483,8 @@ func (g *Gate) restoreDone(now time.Time, c *container, err error) {
 	g.save()
 }
 
-// killLost kills a container whose memory is lost: its CUDA calls fail for ever or do not
-// return. Nomad may then restart it. Until then it stays paused, with time to publish the
-// reason.
+// killLost kills a container whose memory is lost: its CUDA calls fail or block for ever. Until
+// then it stays paused.
 func (g *Gate) killLost(c *container, err error) {
 	c.parking = nil
 	c.lost = err
@@ -538,9 +508,8 @@ func (g *Gate) killLost(c *container, err error) {
 	})
 }
 
-// revokeRoom takes the room reserved for a parked container that still waits for another card,
-// if a request then fits: nothing has been restored yet. It returns false if there is no such
-// container.
+// revokeRoom takes back the room of a parked container that still waits for another card, if a
+// request then fits.
 func (g *Gate) revokeRoom(r queue.Request) bool {
 	for _, c := range g.containers {
 		if c.parking == nil || c.parking.state != stateParked || c.id == r.Container {
@@ -584,9 +553,8 @@ func (g *Gate) requeueRestore(c *container) {
 	})
 }
 
-// expectParked records that the container of a process was parked, or being parked, when the
-// last gate ended. In the latter case it is unknown whether the process was moved, so all it
-// may hold stays reserved.
+// expectParked records that a process's container was parked or being parked when the last gate
+// ended. In the latter case all that the process may hold stays reserved.
 func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[ledger.CardID]uint64) {
 	c := p.container
 	g.pause(now, c, pausePark)
@@ -599,8 +567,7 @@ func (g *Gate) expectParked(now time.Time, p *process, moved bool, extra map[led
 	}
 }
 
-// queueRestores restores the containers that were parked when the last gate ended: at once if
-// everything they need is still reserved.
+// queueRestores restores the containers that were parked when the last gate ended.
 func (g *Gate) queueRestores(now time.Time) {
 	unsure := false
 	for _, c := range g.containers {
@@ -611,7 +578,7 @@ func (g *Gate) queueRestores(now time.Time) {
 			g.opts.Report(fmt.Errorf("container %s is parked, and nothing here can restore it", c.id))
 			continue
 		}
-		c.parking.unsure, unsure = true, true // the last gate may have ended in the middle of a restore
+		c.parking.unsure, unsure = true, true // the last gate may have ended during a restore
 		g.queueRestore(now, c)
 	}
 	if unsure {

@@ -18,23 +18,24 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// garage is an evictor that records what is parked.
-type garage struct {
+type fakeEvictor struct {
 	takes         time.Duration
 	park, restore func() error // results, if not nil
 	freed         map[ledger.CardID]uint64
 
 	mu     sync.Mutex
 	parked map[int]bool // by pid
-	told   []string
+	calls  []string
 }
 
-func newGarage() *garage { return &garage{takes: time.Second, parked: make(map[int]bool)} }
+func newFakeEvictor() *fakeEvictor {
+	return &fakeEvictor{takes: time.Second, parked: make(map[int]bool)}
+}
 
 func pids(processes []ledger.ProcessID) []int {
 	var out []int
@@ -45,11 +46,11 @@ func pids(processes []ledger.ProcessID) []int {
 	return out
 }
 
-func (g *garage) Park(_ context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
+func (g *fakeEvictor) Park(_ context.Context, processes []ledger.ProcessID) (map[ledger.CardID]uint64, error) {
 	time.Sleep(g.takes)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.told = append(g.told, fmt.Sprint("park ", pids(processes)))
+	g.calls = append(g.calls, fmt.Sprint("park ", pids(processes)))
 	if g.park != nil {
 		if err := g.park(); err != nil {
 			return nil, err
@@ -61,11 +62,11 @@ func (g *garage) Park(_ context.Context, processes []ledger.ProcessID) (map[ledg
 	return g.freed, nil
 }
 
-func (g *garage) Restore(_ context.Context, processes []ledger.ProcessID) error {
+func (g *fakeEvictor) Restore(_ context.Context, processes []ledger.ProcessID) error {
 	time.Sleep(g.takes)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.told = append(g.told, fmt.Sprint("return ", pids(processes)))
+	g.calls = append(g.calls, fmt.Sprint("restore ", pids(processes)))
 	if g.restore != nil {
 		if err := g.restore(); err != nil {
 			return err
@@ -77,26 +78,25 @@ func (g *garage) Restore(_ context.Context, processes []ledger.ProcessID) error 
 	return nil
 }
 
-func (g *garage) has(pid int) bool {
+func (g *fakeEvictor) has(pid int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.parked[pid]
 }
 
-// stop answers a pause.
-func (t *talker) stop() {
+func (t *testClient) stop() {
 	t.Helper()
 	synctest.Wait()
-	must.Eq(t, wire.Pause, t.hear().Type)
-	must.NoError(t, t.say(wire.Message{Type: wire.Paused}))
+	must.Eq(t, wire.Pause, t.recv().Type)
+	must.NoError(t, t.send(wire.Message{Type: wire.Paused}))
 }
 
-// In a deadlock the last container is parked, the other continues; when it exits, the first is
-// restored and gets what it waited for.
+// In a deadlock the last container is parked; when the other exits, it is restored and gets what
+// it waited for.
 func TestPark_stuck(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
 		a.take(500 * mib)
@@ -109,25 +109,25 @@ func TestPark_stuck(t *testing.T) {
 		must.Eq(t, wire.Message{}, c2.want(mib, time.Hour))
 		time.Sleep(b.opts.Rules.Settle)
 		c.stop()
-		must.Eq(t, wire.Message{}, a.hear())
+		must.Eq(t, wire.Message{}, a.recv())
 		c2.stop()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, []string{"park [2 3]"}, cars.told)
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, []string{"park [2 3]"}, moves.calls)
+		must.Eq(t, wire.Grant, a.recv().Type)
 		s := b.Stats()[1]
 		must.Eq(t, []any{true, 1, uint64(500 * mib), uint64(0)}, []any{s.Parked, s.Parks, s.Usage[0].Held.Parked, s.Usage[0].Held.CardUsage()})
-		must.Eq(t, wire.Message{}, c.hear(), must.Sprint("its time does not run while it is away"))
+		must.Eq(t, wire.Message{}, c.recv(), must.Sprint("its time does not run while it is parked"))
 
 		time.Sleep(30 * time.Second)
 		close(a.life.over)
 		synctest.Wait()
-		must.Eq(t, wire.Message{}, c2.hear())
-		time.Sleep(cars.takes)
+		must.Eq(t, wire.Message{}, c2.recv())
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, []string{"park [2 3]", "return [2 3]"}, cars.told)
-		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c.hear().Type, c.hear().Type})
-		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c2.hear().Type, c2.hear().Type})
+		must.Eq(t, []string{"park [2 3]", "restore [2 3]"}, moves.calls)
+		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c.recv().Type, c.recv().Type})
+		must.Eq(t, []wire.Type{wire.Resume, wire.Grant}, []wire.Type{c2.recv().Type, c2.recv().Type})
 		must.Eq(t, ledger.Entry{Committed: 511 * mib}, b.held())
 		counted := b.counted()
 		for name, want := range map[string]float64{
@@ -142,81 +142,78 @@ func TestPark_stuck(t *testing.T) {
 func TestPark_fails(t *testing.T) {
 	for _, fail := range []error{errors.New("no room in the host's memory"), ErrPinned} {
 		o := options()
-		cars := newGarage()
-		cars.park = func() error { return fail }
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		moves.park = func() error { return fail }
+		o.Evictor = moves
 		on(t, o, func(b *bench) {
 			a, c := b.process(1, "a"), b.process(2, "b")
 			a.take(500 * mib)
 			c.take(500 * mib)
-			must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
+			must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
 			must.Eq(t, wire.Message{}, a.want(100*mib, time.Hour))
-			// It is idle in the end.
 			time.Sleep(b.opts.Rules.Idle + time.Second)
 			c.stop()
-			time.Sleep(2 * cars.takes)
+			time.Sleep(2 * moves.takes)
 			synctest.Wait()
-			must.Eq(t, wire.Resume, c.hear().Type)
+			must.Eq(t, wire.Resume, c.recv().Type)
 			must.False(t, b.Stats()[1].Parked)
 			must.ErrorIs(t, b.Stats()[1].ParkError, fail)
 			must.Eq(t, 1, b.counted()["ebbtide_gpu_parkings_total result=failed"])
-			cars.park = nil
+			moves.park = nil
 			time.Sleep(retryPark + b.opts.Rules.Idle)
 			synctest.Wait()
-			must.Eq(t, errors.Is(fail, ErrPinned), c.hear().Type != wire.Pause)
+			must.Eq(t, errors.Is(fail, ErrPinned), c.recv().Type != wire.Pause)
 		})
 	}
 }
 
-// A victim that does not stop is resumed.
-func TestPark_deaf(t *testing.T) {
+func TestPark_silent(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		c.take(1000 * mib)
 		must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		synctest.Wait()
-		must.Eq(t, wire.Pause, c.hear().Type)
+		must.Eq(t, wire.Pause, c.recv().Type)
 		time.Sleep(pauseWithin)
 		synctest.Wait()
-		must.Eq(t, wire.Resume, c.hear().Type)
-		must.SliceEmpty(t, cars.told)
+		must.Eq(t, wire.Resume, c.recv().Type)
+		must.SliceEmpty(t, moves.calls)
 		must.Eq(t, ledger.Entry{Committed: 1000 * mib}, b.held())
 	})
 }
 
-// A failed restore is retried; one that lost the memory is not.
-func TestPark_returnFails(t *testing.T) {
+func TestPark_restoreFails(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		on(t, o, func(b *bench) {
 			a, c := b.process(1, "a"), b.process(2, "b")
 			c.take(1000 * mib)
 			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
 			time.Sleep(b.opts.Rules.Idle + time.Second)
 			c.stop()
-			time.Sleep(cars.takes)
+			time.Sleep(moves.takes)
 			synctest.Wait()
-			cars.mu.Lock()
-			cars.restore = func() error {
+			moves.mu.Lock()
+			moves.restore = func() error {
 				if lost {
 					return fmt.Errorf("restoring: %w", ErrLost)
 				}
 				return errors.New("the card is not as free as it should be")
 			}
-			cars.mu.Unlock()
-			must.Eq(t, wire.Grant, a.hear().Type)
+			moves.mu.Unlock()
+			must.Eq(t, wire.Grant, a.recv().Type)
 			close(a.life.over)
-			time.Sleep(cars.takes + time.Millisecond)
+			time.Sleep(moves.takes + time.Millisecond)
 			synctest.Wait()
 			if lost {
-				// It stays until the loss has been published, and is killed then.
-				must.Eq(t, wire.Message{}, c.hear())
+				// It is killed only after the loss has been reported.
+				must.Eq(t, wire.Message{}, c.recv())
 				must.ErrorIs(t, b.Stats()[0].Lost, ErrLost)
 				time.Sleep(killDelay)
 				synctest.Wait()
@@ -225,120 +222,117 @@ func TestPark_returnFails(t *testing.T) {
 				return
 			}
 			must.Eq(t, ledger.Entry{Parked: 1000 * mib}, b.held())
-			cars.mu.Lock()
-			cars.restore = nil
-			cars.mu.Unlock()
-			time.Sleep(retryRestore + cars.takes)
+			moves.mu.Lock()
+			moves.restore = nil
+			moves.mu.Unlock()
+			time.Sleep(retryRestore + moves.takes)
 			synctest.Wait()
-			must.Eq(t, wire.Resume, c.hear().Type)
+			must.Eq(t, wire.Resume, c.recv().Type)
 			must.Eq(t, ledger.Entry{Committed: 1000 * mib}, b.held())
 		})
 	}
 }
 
-// A container that was idle when parked stays parked while another wants the room, until it
-// wants to submit work.
+// A container that was idle when parked stays parked while another wants the room, until it has
+// work to submit.
 func TestPark_lazy(t *testing.T) {
 	o := options()
 	o.Lazy = true
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		idle, a := b.process(1, "idle"), b.process(2, "a")
 		idle.take(600 * mib)
 		time.Sleep(b.opts.Rules.Idle)
 		must.Eq(t, wire.Message{}, a.want(600*mib, time.Hour))
 		idle.stop()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, wire.Grant, a.recv().Type)
 		for range 60 {
 			time.Sleep(5 * time.Second)
-			must.NoError(t, a.say(wire.Message{Type: wire.Active}))
+			must.NoError(t, a.send(wire.Message{Type: wire.Active}))
 		}
 		synctest.Wait()
-		must.Eq(t, wire.Message{}, a.hear(), must.Sprint("it is not disturbed"))
-		// Now it has work, and a has had its turn.
-		must.NoError(t, idle.say(wire.Message{Type: wire.Active}))
+		must.Eq(t, wire.Message{}, a.recv(), must.Sprint("it is not disturbed"))
+		must.NoError(t, idle.send(wire.Message{Type: wire.Active}))
 		time.Sleep(b.opts.Rules.Patience + time.Second)
 		a.stop()
-		time.Sleep(2 * cars.takes)
+		time.Sleep(2 * moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Resume, idle.hear().Type)
-		must.Eq(t, []string{"park [1]", "park [2]", "return [1]"}, cars.told)
+		must.Eq(t, wire.Resume, idle.recv().Type)
+		must.Eq(t, []string{"park [1]", "park [2]", "restore [1]"}, moves.calls)
 	})
 }
 
-// The driver's overhead must be free as well.
 func TestPark_footprint(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	cars.freed = map[ledger.CardID]uint64{card0: 700 * mib}
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	moves.freed = map[ledger.CardID]uint64{card0: 700 * mib}
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		c.take(600 * mib)
 		must.Eq(t, wire.Message{}, a.want(800*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		c.stop()
-		must.NoError(t, c.say(wire.Message{Type: wire.Active}))
-		time.Sleep(cars.takes)
+		must.NoError(t, c.send(wire.Message{Type: wire.Active}))
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, wire.Grant, a.recv().Type)
 		a.giveBack(450 * mib)
 		synctest.Wait()
-		must.Eq(t, 1, len(cars.told), must.Sprint("650 MiB are free"))
+		must.Eq(t, 1, len(moves.calls), must.Sprint("650 MiB are free"))
 		a.giveBack(50 * mib)
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, []string{"park [2]", "return [2]"}, cars.told)
+		must.Eq(t, []string{"park [2]", "restore [2]"}, moves.calls)
 	})
 }
 
-// With two cards everything must fit before anything is restored.
 func TestPark_twoCards(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		both, a, c := b.process(1, "both"), b.process(2, "a"), b.process(3, "c")
 		both.attach(uuid1)
 		c.attach(uuid1)
 		both.take(600 * mib)
-		second := func(t *talker, bytes uint64) wire.Message {
+		second := func(t *testClient, bytes uint64) wire.Message {
 			return t.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: bytes, Arg: 3600_000})
 		}
 		must.Eq(t, wire.Grant, second(both, 600*mib).Type)
 		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		both.stop()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Grant, a.hear().Type)
+		must.Eq(t, wire.Grant, a.recv().Type)
 		must.Eq(t, wire.Grant, second(c, 500*mib).Type)
-		must.NoError(t, both.say(wire.Message{Type: wire.Active}))
+		must.NoError(t, both.send(wire.Message{Type: wire.Active}))
 		close(a.life.over)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		must.Eq(t, []string{"park [1]"}, cars.told, must.Sprint("the other card is taken"))
+		must.Eq(t, []string{"park [1]"}, moves.calls, must.Sprint("the other card is taken"))
 		close(c.life.over)
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, []string{"park [1]", "return [1]"}, cars.told)
-		must.Eq(t, wire.Resume, both.hear().Type)
+		must.Eq(t, []string{"park [1]", "restore [1]"}, moves.calls)
+		must.Eq(t, wire.Resume, both.recv().Type)
 		must.Eq(t, 600*mib, b.Cards()[0].Held.Committed)
 		must.Eq(t, 600*mib, b.Cards()[1].Held.Committed)
 	})
 }
 
-// A container that the plan has paused and that holds what all others wait for is resumed; with
-// an evictor it is parked instead.
+// A container that the plan has paused and that holds what all others wait for is resumed or,
+// with an evictor, parked.
 func TestPark_planned(t *testing.T) {
 	for _, evictor := range []bool{false, true} {
 		o := options()
-		cars := newGarage()
+		moves := newFakeEvictor()
 		if evictor {
-			o.Evictor = cars
+			o.Evictor = moves
 		}
 		on(t, o, func(b *bench) {
 			a, c := b.process(1, "a"), b.process(2, "b")
@@ -349,30 +343,29 @@ func TestPark_planned(t *testing.T) {
 			must.NoError(t, <-done)
 			must.True(t, b.Stats()[1].Planned)
 			must.Eq(t, wire.Message{}, a.want(mib, time.Hour))
-			time.Sleep(b.opts.Rules.Settle + 2*cars.takes)
+			time.Sleep(b.opts.Rules.Settle + 2*moves.takes)
 			synctest.Wait()
 			if !evictor {
-				must.Eq(t, wire.Resume, c.hear().Type)
+				must.Eq(t, wire.Resume, c.recv().Type)
 				must.False(t, b.Stats()[1].Planned)
 				return
 			}
-			must.Eq(t, wire.Grant, a.hear().Type)
+			must.Eq(t, wire.Grant, a.recv().Type)
 			close(a.life.over)
-			time.Sleep(2 * cars.takes)
+			time.Sleep(2 * moves.takes)
 			synctest.Wait()
 			s := b.Stats()[0]
 			must.Eq(t, []any{false, true, true}, []any{s.Parked, s.Paused, s.Planned}, must.Sprint("the plan's pause goes on"))
 			must.NoError(t, b.Resume("b", PausePlan))
-			must.Eq(t, wire.Resume, c.hear().Type)
+			must.Eq(t, wire.Resume, c.recv().Type)
 		})
 	}
 }
 
-// With RestoreOnly an evictor makes no room.
-func TestPark_returnOnly(t *testing.T) {
+func TestPark_restoreOnly(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor, o.RestoreOnly = cars, true
+	moves := newFakeEvictor()
+	o.Evictor, o.RestoreOnly = moves, true
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		a.take(500 * mib)
@@ -382,18 +375,17 @@ func TestPark_returnOnly(t *testing.T) {
 		must.Eq(t, wire.Message{}, c.want(mib, time.Hour))
 		time.Sleep(b.opts.Rules.Settle)
 		synctest.Wait()
-		must.Eq(t, wire.NoMemory, refusal(a.hear()))
-		must.SliceEmpty(t, cars.told)
+		must.Eq(t, wire.NoMemory, refusal(a.recv()))
+		must.SliceEmpty(t, moves.calls)
 	})
 }
 
-// A restarted gate restores parked containers, and repairs unfinished parks.
 func TestPark_restart(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			o := options()
-			cars := newGarage()
-			o.Evictor = cars
+			moves := newFakeEvictor()
+			o.Evictor = moves
 			o.State = filepath.Join(t.TempDir(), "state")
 			g, err := New(o)
 			must.NoError(t, err)
@@ -404,11 +396,11 @@ func TestPark_restart(t *testing.T) {
 			time.Sleep(b.opts.Rules.Idle + time.Second)
 			c.stop()
 			if !moving {
-				time.Sleep(2 * cars.takes)
+				time.Sleep(2 * moves.takes)
 			}
 			synctest.Wait()
 			g.Close()
-			time.Sleep(2 * cars.takes)
+			time.Sleep(2 * moves.takes)
 			synctest.Wait()
 
 			// The processes of this test do not exist on the host.
@@ -428,74 +420,74 @@ func TestPark_restart(t *testing.T) {
 				must.Eq(t, 600*mib, st.Usage[0].Held.Parked+st.Usage[0].Held.Expected)
 			}
 			close(lives[1].over)
-			time.Sleep(2 * cars.takes)
+			time.Sleep(2 * moves.takes)
 			synctest.Wait()
-			must.Eq(t, "return [2]", cars.told[len(cars.told)-1])
-			must.False(t, cars.has(2))
+			must.Eq(t, "restore [2]", moves.calls[len(moves.calls)-1])
+			must.False(t, moves.has(2))
 			again := b.connect(2, "b")
 			must.Eq(t, wire.Welcome, again.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
-			must.Eq(t, wire.Resume, again.hear().Type)
+			must.Eq(t, wire.Resume, again.recv().Type)
 			again.attach(uuid0)
-			must.NoError(t, again.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+			must.NoError(t, again.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
 			must.Eq(t, 600*mib, b.Stats()[len(b.Stats())-1].Usage[0].Held.Committed)
 			must.NoError(t, g.ledger.Check())
 		})
 	}
 }
 
-// parkOne has c, which must be idle by then, parked for a request of a.
-func parkOne(b *bench, cars *garage, a *talker, bytes uint64, victims ...*talker) {
+// parkOne has c, which must be idle, parked for a request of a.
+func parkOne(b *bench, moves *fakeEvictor, a *testClient, bytes uint64, victims ...*testClient) {
 	b.Helper()
 	must.Eq(b, wire.Message{}, a.want(bytes, time.Hour))
 	time.Sleep(b.opts.Rules.Idle + time.Second)
 	for _, v := range victims {
 		v.stop()
 	}
-	time.Sleep(cars.takes)
+	time.Sleep(moves.takes)
 	synctest.Wait()
-	must.Eq(b, wire.Grant, a.hear().Type)
+	must.Eq(b, wire.Grant, a.recv().Type)
 }
 
 // Requests of a parked container count for its restore only within its limit: they neither
 // overflow the sum nor claim the whole card.
-func TestPark_asksTooMuch(t *testing.T) {
+func TestPark_requestsTooMuch(t *testing.T) {
 	for _, most := range []uint64{1000 * mib, 700 * mib} {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		on(t, o, func(b *bench) {
 			a, c := b.process(1, "a"), b.process(2, "b")
 			must.NoError(t, b.SetLimit("b", card0, most))
-			for c.hear() != (wire.Message{}) {
+			for c.recv() != (wire.Message{}) {
 			}
 			c.take(600 * mib)
 			must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
 			time.Sleep(b.opts.Rules.Idle + time.Second)
 			c.stop()
 			must.Eq(t, wire.Message{}, c.want(math.MaxUint64-600*mib+1, time.Hour))
-			must.NoError(t, c.say(wire.Message{Type: wire.Active}))
-			time.Sleep(cars.takes)
+			must.NoError(t, c.send(wire.Message{Type: wire.Active}))
+			time.Sleep(moves.takes)
 			synctest.Wait()
-			must.Eq(t, wire.Grant, a.hear().Type)
-			must.Eq(t, 1, len(cars.told))
+			must.Eq(t, wire.Grant, a.recv().Type)
+			must.Eq(t, 1, len(moves.calls))
 			d := b.process(3, "d")
 			d.take(400 * mib)
 			close(a.life.over)
-			time.Sleep(cars.takes)
+			time.Sleep(moves.takes)
 			synctest.Wait()
-			must.Eq(t, []string{"park [2]", "return [2]"}, cars.told)
-			must.Eq(t, wire.Resume, c.hear().Type)
-			must.Eq(t, wire.NoMemory, refusal(c.hear()))
+			must.Eq(t, []string{"park [2]", "restore [2]"}, moves.calls)
+			must.Eq(t, wire.Resume, c.recv().Type)
+			must.Eq(t, wire.NoMemory, refusal(c.recv()))
 		})
 	}
 }
 
-// A process of a parked container that holds nothing of a card is left alone when another one's
+// A process of a parked container that holds nothing of a card is left alone when another's
 // memory there is restored.
 func TestPark_processPerCard(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		r0, a := b.process(1, "ddp"), b.process(3, "a")
 		r1 := b.connect(2, "ddp")
@@ -503,62 +495,60 @@ func TestPark_processPerCard(t *testing.T) {
 		r1.attach(uuid1)
 		r0.take(600 * mib)
 		must.Eq(t, wire.Grant, r1.ask(wire.Message{Type: wire.Request, Device: 2, Bytes: 600 * mib}).Type)
-		parkOne(b, cars, a, 500*mib, r0, r1)
-		must.NoError(t, r0.say(wire.Message{Type: wire.Active}))
+		parkOne(b, moves, a, 500*mib, r0, r1)
+		must.NoError(t, r0.send(wire.Message{Type: wire.Active}))
 		close(a.life.over)
-		time.Sleep(2 * cars.takes)
+		time.Sleep(2 * moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Resume, r0.hear().Type)
+		must.Eq(t, wire.Resume, r0.recv().Type)
 		for _, card := range b.Cards() {
 			must.Eq(t, ledger.Entry{Committed: 600 * mib}, card.Held)
 		}
 		r0.giveBack(100 * mib)
-		must.NoError(t, r1.say(wire.Message{Type: wire.Return, Device: 2, Bytes: 100 * mib}))
+		must.NoError(t, r1.send(wire.Message{Type: wire.Return, Device: 2, Bytes: 100 * mib}))
 	})
 }
 
-// A container that cannot be restored, because an unparkable one holds too much, does not
-// reserve the card.
+// A container that cannot be restored, because an unparkable one holds too much, does not reserve
+// the card.
 func TestPark_unservable(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
-		must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
+		must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: wire.PinnedIPC}))
 		c.take(800 * mib)
-		parkOne(b, cars, a, 300*mib, c)
-		must.NoError(t, c.say(wire.Message{Type: wire.Active})) // it wants to be restored
+		parkOne(b, moves, a, 300*mib, c)
+		must.NoError(t, c.send(wire.Message{Type: wire.Active})) // it wants to be restored
 		time.Sleep(b.opts.Rules.Patience + time.Second)
 		d, e := b.process(3, "d"), b.process(4, "e")
 		d.take(600 * mib)
-		// Nor does it keep room from being made for others.
 		must.Eq(t, wire.Message{}, e.want(200*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		d.stop()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Grant, e.hear().Type)
-		// When that one has exited it is restored.
+		must.Eq(t, wire.Grant, e.recv().Type)
 		close(a.life.over)
 		synctest.Wait()
 		close(e.life.over)
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, wire.Resume, c.hear().Type)
+		must.Eq(t, wire.Resume, c.recv().Type)
 	})
 }
 
-// A restored container keeps its turn, even if one of a higher priority has waited all the
-// time: otherwise both would be moved again and again, and it would never run.
-func TestPark_turnOfTheLow(t *testing.T) {
+// A restored container keeps its turn against a higher priority: otherwise both would be moved
+// for ever, and it would never run.
+func TestPark_lowPriorityTurn(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	cars.takes = 10 * time.Second // longer than Rules.Patience
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	moves.takes = 10 * time.Second // longer than Rules.Patience
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
-		high := &job{talker: b.process(1, "high"), need: 600 * mib, step: 600 * mib, each: time.Second}
-		low := &job{talker: b.process(2, "low"), need: 600 * mib, step: 600 * mib, each: time.Second}
+		high := &job{testClient: b.process(1, "high"), need: 600 * mib, step: 600 * mib, each: time.Second}
+		low := &job{testClient: b.process(2, "low"), need: 600 * mib, step: 600 * mib, each: time.Second}
 		b.mu.Lock()
 		b.containers["high"].priority, b.containers["low"].priority = 60, 50
 		b.mu.Unlock()
@@ -566,7 +556,7 @@ func TestPark_turnOfTheLow(t *testing.T) {
 		var all sync.WaitGroup
 		for i, j := range []*job{high, low} {
 			all.Go(func() {
-				must.Zero(t, j.run(cars, []int{600, 120}[i]))
+				must.Zero(t, j.run(moves, []int{600, 120}[i]))
 				ended[i] = time.Now()
 			})
 			time.Sleep(time.Second)
@@ -576,12 +566,11 @@ func TestPark_turnOfTheLow(t *testing.T) {
 	})
 }
 
-// A process that has reconnected without reporting its holdings on one of its cards is not
-// paused in vain.
+// A container is not paused while a process has not reported its holdings on one of its cards.
 func TestPark_inFlightElsewhere(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		c, a := b.process(1, "c"), b.process(2, "a")
 		c.attach(uuid1)
@@ -590,26 +579,26 @@ func TestPark_inFlightElsewhere(t *testing.T) {
 		c.disconnected(c.s, nil)
 		c = b.connect(1, "c")
 		must.Eq(t, wire.Welcome, c.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
-		must.Eq(t, wire.Resume, c.hear().Type)
+		must.Eq(t, wire.Resume, c.recv().Type)
 		c.attach(uuid0)
 		c.attach(uuid1)
-		must.NoError(t, c.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+		must.NoError(t, c.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
 		must.Eq(t, wire.Message{}, a.want(500*mib, time.Hour))
 		time.Sleep(b.opts.Rules.Idle + time.Second)
 		synctest.Wait()
-		must.Eq(t, wire.Message{}, c.hear())
-		must.NoError(t, c.say(wire.Message{Type: wire.Holds, Device: 2, Bytes: mib}))
+		must.Eq(t, wire.Message{}, c.recv())
+		must.NoError(t, c.send(wire.Message{Type: wire.Holds, Device: 2, Bytes: mib}))
 		time.Sleep(victimInterval)
 		c.stop()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 	})
 }
 
-// A container is not parked if one of its processes has lost its connection meanwhile.
+// Nor is it parked if a process has lost its connection since.
 func TestPark_inFlightSince(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		c, c2, a := b.process(1, "c"), b.process(2, "c"), b.process(3, "a")
 		c.take(400 * mib)
@@ -620,23 +609,23 @@ func TestPark_inFlightSince(t *testing.T) {
 		c.disconnected(c.s, nil)
 		c2.stop()
 		synctest.Wait()
-		must.Eq(t, wire.Resume, c2.hear().Type)
-		must.SliceEmpty(t, cars.told)
+		must.Eq(t, wire.Resume, c2.recv().Type)
+		must.SliceEmpty(t, moves.calls)
 		must.NoError(t, b.Stats()[1].ParkError, must.Sprint("no failure: it is tried again"))
 	})
 }
 
-// The time of a failed park does not count against deadlines, nor does the time of a successful
-// one for requests made in the middle of it.
+// The time of a failed park does not count against deadlines, nor that of a successful one for
+// requests made during it.
 func TestPark_deadlines(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		o := options()
-		cars := newGarage()
-		cars.takes = time.Minute
+		moves := newFakeEvictor()
+		moves.takes = time.Minute
 		if fails {
-			cars.park = func() error { return errors.New("no room in the host's memory") }
+			moves.park = func() error { return errors.New("no room in the host's memory") }
 		}
-		o.Evictor = cars
+		o.Evictor = moves
 		on(t, o, func(b *bench) {
 			a, c := b.process(1, "a"), b.process(2, "b")
 			a.take(300 * mib)
@@ -644,34 +633,34 @@ func TestPark_deadlines(t *testing.T) {
 			must.Eq(t, wire.Message{}, a.want(100*mib, time.Hour))
 			time.Sleep(b.opts.Rules.Idle)
 			c.stop()
-			time.Sleep(cars.takes - 20*time.Second)
+			time.Sleep(moves.takes - 20*time.Second)
 			must.Eq(t, wire.Message{}, c.want(200*mib, 15*time.Second))
 			time.Sleep(20 * time.Second)
 			synctest.Wait()
 			if !fails {
-				must.Eq(t, wire.Grant, a.hear().Type)
+				must.Eq(t, wire.Grant, a.recv().Type)
 				close(a.life.over)
-				time.Sleep(cars.takes)
+				time.Sleep(moves.takes)
 				synctest.Wait()
-				must.Eq(t, wire.Resume, c.hear().Type)
-				must.Eq(t, wire.Grant, c.hear().Type)
+				must.Eq(t, wire.Resume, c.recv().Type)
+				must.Eq(t, wire.Grant, c.recv().Type)
 				return
 			}
-			must.Eq(t, wire.Resume, c.hear().Type)
+			must.Eq(t, wire.Resume, c.recv().Type)
 			time.Sleep(14 * time.Second)
 			synctest.Wait()
-			must.Eq(t, wire.Message{}, c.hear())
+			must.Eq(t, wire.Message{}, c.recv())
 			time.Sleep(time.Second)
 			synctest.Wait()
-			must.Eq(t, wire.TooLong, refusal(c.hear()))
+			must.Eq(t, wire.TooLong, refusal(c.recv()))
 		})
 	}
 }
 
-// A container with the same name as one that was about to be parked is not paused for it.
+// A container with the name of one that was about to be parked is not paused for it.
 func TestPark_replaced(t *testing.T) {
 	o := options()
-	o.Evictor = newGarage()
+	o.Evictor = newFakeEvictor()
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
 		again := b.connect(2, "a")
@@ -681,14 +670,13 @@ func TestPark_replaced(t *testing.T) {
 		must.NoError(t, b.Gate.hello(time.Now(), again.s, wire.Message{Seq: 1, Arg: wire.Version}))
 		b.mu.Unlock()
 		synctest.Wait()
-		must.Eq(t, wire.Welcome, again.hear().Type)
-		must.Eq(t, wire.Message{}, again.hear())
+		must.Eq(t, wire.Welcome, again.recv().Type)
+		must.Eq(t, wire.Message{}, again.recv())
 		must.False(t, b.Stats()[0].Paused)
 	})
 }
 
-// A process that starts during a pause is awaited if there is another reason for it.
-func TestPause_lateComer(t *testing.T) {
+func TestPause_joinsLate(t *testing.T) {
 	on(t, options(), func(b *bench) {
 		a := b.process(1, "a")
 		done := make(chan error, 1)
@@ -716,12 +704,12 @@ func drained(c chan error) (out []error) {
 	}
 }
 
-// Holdings that a process reports only after the park has begun were not parked, and stay in
-// the ledger.
+// Holdings that a process reports only after the park has begun were not parked, and stay in the
+// ledger.
 func TestPark_newProcess(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		c.take(600 * mib)
@@ -731,26 +719,25 @@ func TestPark_newProcess(t *testing.T) {
 		synctest.Wait()
 		late := b.connect(3, "b")
 		must.Eq(t, wire.Welcome, late.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
-		must.Eq(t, wire.Pause, late.hear().Type)
+		must.Eq(t, wire.Pause, late.recv().Type)
 		late.attach(uuid0)
-		must.NoError(t, late.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 300 * mib}))
-		time.Sleep(cars.takes)
+		must.NoError(t, late.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 300 * mib}))
+		time.Sleep(moves.takes)
 		synctest.Wait()
 		must.Eq(t, ledger.Entry{Parked: 600 * mib, Committed: 800 * mib}, b.held())
-		must.NoError(t, c.say(wire.Message{Type: wire.Active}))
+		must.NoError(t, c.send(wire.Message{Type: wire.Active}))
 		close(a.life.over)
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
 		must.Eq(t, ledger.Entry{Committed: 900 * mib}, b.held())
-		must.Eq(t, wire.Resume, c.hear().Type)
+		must.Eq(t, wire.Resume, c.recv().Type)
 	})
 }
 
-// Two containers are restored to a card one after the other, with requests meanwhile.
-func TestPark_twoReturn(t *testing.T) {
+func TestPark_twoRestores(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c, d := b.process(1, "a"), b.process(2, "c"), b.process(3, "d")
 		a.take(100 * mib)
@@ -763,7 +750,7 @@ func TestPark_twoReturn(t *testing.T) {
 		b.mu.Unlock()
 		synctest.Wait()
 		must.Eq(t, wire.Message{}, d.want(mib, time.Hour))
-		away := func() (n int) {
+		parked := func() (n int) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			for _, c := range b.containers {
@@ -773,25 +760,24 @@ func TestPark_twoReturn(t *testing.T) {
 			}
 			return n
 		}
-		must.Eq(t, 2, away())
-		time.Sleep(cars.takes + time.Millisecond)
+		must.Eq(t, 2, parked())
+		time.Sleep(moves.takes + time.Millisecond)
 		synctest.Wait()
-		must.Eq(t, 1, away())
-		time.Sleep(cars.takes)
+		must.Eq(t, 1, parked())
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, 0, away())
-		must.Eq(t, wire.Grant, d.hear().Type)
+		must.Eq(t, 0, parked())
+		must.Eq(t, wire.Grant, d.recv().Type)
 	})
 }
 
-// again starts a gate for which the processes of this test exist.
 func again(t *testing.T, o Options, lives map[int]*life) *bench {
 	t.Helper()
 	o.Open = func(pid int, _ uint64) (Life, error) {
 		if l, ok := lives[pid]; ok {
 			return &life{over: l.over, closed: make(chan struct{})}, nil
 		}
-		return nil, peer.ErrGone
+		return nil, identify.ErrGone
 	}
 	g, err := New(o)
 	must.NoError(t, err)
@@ -799,61 +785,61 @@ func again(t *testing.T, o Options, lives map[int]*life) *bench {
 }
 
 // After a restart all processes of a parked container are restored, including those that hold
-// nothing by the ledger: they were parked too.
+// nothing by the ledger.
 func TestPark_restartAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		o.State = filepath.Join(t.TempDir(), "state")
 		b := again(t, o, nil)
 		a, c, c2 := b.process(1, "a"), b.process(2, "b"), b.process(3, "b")
 		c.take(600 * mib)
-		parkOne(b, cars, a, 500*mib, c, c2)
-		must.True(t, cars.has(3))
+		parkOne(b, moves, a, 500*mib, c, c2)
+		must.True(t, moves.has(3))
 		b.Close()
 		close(a.life.over)
 		b = again(t, o, map[int]*life{2: c.life, 3: c2.life})
 		defer b.Close()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, "return [2 3]", cars.told[len(cars.told)-1])
+		must.Eq(t, "restore [2 3]", moves.calls[len(moves.calls)-1])
 	})
 }
 
-// After a restart with a smaller capacity: as much of the parked memory is restored as
-// possible, and the gate does not loop.
+// After a restart with a smaller capacity as much as possible is restored, and the gate does not
+// loop.
 func TestPark_restartSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		o.State = filepath.Join(t.TempDir(), "state")
 		b := again(t, o, nil)
 		a, c, c2 := b.process(1, "a"), b.process(2, "b"), b.process(3, "b")
 		c.take(600 * mib)
 		c2.take(350 * mib)
-		parkOne(b, cars, a, 500*mib, c, c2)
+		parkOne(b, moves, a, 500*mib, c, c2)
 		b.Close()
 		close(a.life.over)
 		o.Cards[0].Reserve = 100 * mib
 		b = again(t, o, map[int]*life{2: c.life, 3: c2.life})
 		defer b.Close()
-		time.Sleep(cars.takes)
+		time.Sleep(moves.takes)
 		synctest.Wait()
-		must.Eq(t, "return [2 3]", cars.told[len(cars.told)-1])
+		must.Eq(t, "restore [2 3]", moves.calls[len(moves.calls)-1])
 		must.Eq(t, 900*mib, b.held().CardUsage())
 		must.False(t, b.Stats()[0].Parked)
 	})
 }
 
 // After a restart a container that was being parked keeps its room until it is restored: its
-// state is unknown before.
+// state is unknown.
 func TestPark_restartUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		o.State = filepath.Join(t.TempDir(), "state")
 		b := again(t, o, nil)
 		a, c := b.process(1, "a"), b.process(2, "b")
@@ -863,50 +849,48 @@ func TestPark_restartUnknown(t *testing.T) {
 		c.stop()
 		synctest.Wait()
 		b.Close()
-		time.Sleep(2 * cars.takes)
+		time.Sleep(2 * moves.takes)
 		close(a.life.over)
-		cars.restore = func() error { return errors.New("CUDA does not answer") }
+		moves.restore = func() error { return errors.New("CUDA does not answer") }
 		b = again(t, o, map[int]*life{2: c.life})
 		defer b.Close()
 		back := b.connect(2, "b")
 		must.Eq(t, wire.Welcome, back.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}).Type)
 		back.attach(uuid0)
-		back.hear()
-		must.NoError(t, back.say(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
-		time.Sleep(cars.takes + time.Millisecond)
+		back.recv()
+		must.NoError(t, back.send(wire.Message{Type: wire.Holds, Device: 1, Bytes: 600 * mib}))
+		time.Sleep(moves.takes + time.Millisecond)
 		synctest.Wait()
 		must.Eq(t, ledger.Entry{Committed: 600 * mib}, b.held())
-		cars.mu.Lock()
-		cars.restore = nil
-		cars.mu.Unlock()
-		time.Sleep(retryRestore + cars.takes)
+		moves.mu.Lock()
+		moves.restore = nil
+		moves.mu.Unlock()
+		time.Sleep(retryRestore + moves.takes)
 		synctest.Wait()
-		must.False(t, cars.has(2))
+		must.False(t, moves.has(2))
 		must.Eq(t, ledger.Entry{Committed: 600 * mib}, b.held())
-		must.Eq(t, wire.Resume, back.hear().Type)
+		must.Eq(t, wire.Resume, back.recv().Type)
 	})
 }
 
-// A closed gate moves no container, and leaves the state file to the next one.
 func TestPark_closed(t *testing.T) {
 	o := options()
-	cars := newGarage()
-	o.Evictor = cars
+	moves := newFakeEvictor()
+	o.Evictor = moves
 	on(t, o, func(b *bench) {
 		a, c := b.process(1, "a"), b.process(2, "b")
 		c.take(600 * mib)
-		parkOne(b, cars, a, 500*mib, c)
-		must.NoError(t, c.say(wire.Message{Type: wire.Return, Device: 1, Bytes: 600 * mib}))
+		parkOne(b, moves, a, 500*mib, c)
+		must.NoError(t, c.send(wire.Message{Type: wire.Return, Device: 1, Bytes: 600 * mib}))
 		b.Close()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		must.Eq(t, []string{"park [2]"}, cars.told)
+		must.Eq(t, []string{"park [2]"}, moves.calls)
 	})
 }
 
-// job is a training job that takes its memory in steps, computes, and exits.
 type job struct {
-	*talker
+	*testClient
 	need, step uint64
 	each       time.Duration
 
@@ -916,8 +900,8 @@ type job struct {
 	answers []wire.Message
 }
 
-// run returns how many requests were denied, and when it ended.
-func (j *job) run(cars *garage, steps int) (denied int) {
+// run returns how many requests were denied.
+func (j *job) run(moves *fakeEvictor, steps int) (denied int) {
 	j.changed = sync.NewCond(&j.mu)
 	go func() {
 		for {
@@ -933,8 +917,7 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 				j.changed.Broadcast()
 				j.mu.Unlock()
 				if m.Type == wire.Pause {
-					// It may have exited meanwhile.
-					if err := j.say(wire.Message{Type: wire.Paused}); !errors.Is(err, errSessionOver) {
+					if err := j.send(wire.Message{Type: wire.Paused}); !errors.Is(err, errSessionOver) {
 						must.NoError(j, err)
 					}
 				}
@@ -943,7 +926,7 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 			}
 		}
 	}()
-	pid := j.s.who.PID
+	pid := j.s.proc.PID
 	wait := func(ok func() bool) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -953,7 +936,7 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 	}
 	for held := uint64(0); held < j.need; held += j.step {
 		j.seq++
-		must.NoError(j, j.say(wire.Message{Type: wire.Request, Seq: j.seq, Device: 1, Bytes: j.step, Arg: 3600_000}))
+		must.NoError(j, j.send(wire.Message{Type: wire.Request, Seq: j.seq, Device: 1, Bytes: j.step, Arg: 3600_000}))
 		wait(func() bool { return len(j.answers) > 0 })
 		if j.answers[0].Type == wire.Grant {
 			wait(func() bool { return !j.paused })
@@ -965,29 +948,29 @@ func (j *job) run(cars *garage, steps int) (denied int) {
 	}
 	for range steps {
 		wait(func() bool { return !j.paused })
-		must.False(j, cars.has(pid), must.Sprint("it runs while its memory is away"))
-		must.NoError(j, j.say(wire.Message{Type: wire.Active}))
+		must.False(j, moves.has(pid), must.Sprint("it runs while its memory is parked"))
+		must.NoError(j, j.send(wire.Message{Type: wire.Active}))
 		time.Sleep(j.each)
 	}
 	close(j.life.over)
 	return denied
 }
 
-// The paper's experiment: of N equal jobs four fit. All finish without a denial, in not much
-// more than the minimum time.
+// The paper's experiment: of N equal jobs four fit. All finish without a denial, in little more
+// than the minimum time.
 func TestPark_many(t *testing.T) {
 	for _, n := range []int{4, 5, 7, 20} {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		o.Soft = true
 		on(t, o, func(b *bench) {
 			begun := time.Now()
 			var all sync.WaitGroup
 			random := rand.New(rand.NewPCG(1, uint64(n)))
 			for i := range n {
-				j := &job{talker: b.process(i+1, fmt.Sprint("c", i)), need: 240 * mib, step: 60 * mib, each: time.Second}
-				all.Go(func() { must.Zero(t, j.run(cars, 300)) })
+				j := &job{testClient: b.process(i+1, fmt.Sprint("c", i)), need: 240 * mib, step: 60 * mib, each: time.Second}
+				all.Go(func() { must.Zero(t, j.run(moves, 300)) })
 				time.Sleep(time.Duration(random.IntN(3)) * time.Second)
 			}
 			all.Wait()
@@ -995,18 +978,18 @@ func TestPark_many(t *testing.T) {
 			must.Eq(t, ledger.Entry{}, b.held())
 			batches := (n + 3) / 4
 			took := time.Since(begun)
-			t.Logf("%d jobs: %v, %d moves", n, took, len(cars.told))
+			t.Logf("%d jobs: %v, %d moves", n, took, len(moves.calls))
 			must.Less(t, time.Duration(batches)*330*time.Second*13/10, took)
 		})
 	}
 }
 
-// Any job that fits on an empty card finishes without a denial.
+// Any job that fits an empty card finishes without a denial.
 func TestPark_random(t *testing.T) {
 	for seed := range uint64(20) {
 		o := options()
-		cars := newGarage()
-		o.Evictor = cars
+		moves := newFakeEvictor()
+		o.Evictor = moves
 		o.Soft = true
 		on(t, o, func(b *bench) {
 			random := rand.New(rand.NewPCG(seed, 2))
@@ -1014,7 +997,7 @@ func TestPark_random(t *testing.T) {
 			for i := range 3 + random.IntN(10) {
 				name := fmt.Sprint("c", i)
 				j := &job{
-					talker: b.process(i+1, name), each: time.Duration(1+random.IntN(20)) * time.Second,
+					testClient: b.process(i+1, name), each: time.Duration(1+random.IntN(20)) * time.Second,
 					need: uint64(1+random.IntN(10)) * 100 * mib, step: 100 * mib,
 				}
 				b.mu.Lock()
@@ -1022,7 +1005,7 @@ func TestPark_random(t *testing.T) {
 				must.NoError(t, b.setShare(b.containers[ledger.ContainerID(name)], card0, uint64(random.IntN(10))*100*mib))
 				b.mu.Unlock()
 				steps := random.IntN(60)
-				all.Go(func() { must.Zero(t, j.run(cars, steps)) })
+				all.Go(func() { must.Zero(t, j.run(moves, steps)) })
 				time.Sleep(time.Duration(random.IntN(30)) * time.Second)
 			}
 			all.Wait()
@@ -1032,16 +1015,15 @@ func TestPark_random(t *testing.T) {
 	}
 }
 
-// The reason why a process cannot be parked is reported, where parking is enabled.
 func TestPark_pinned(t *testing.T) {
 	for reason := uint64(wire.PinnedManaged); reason <= wire.PinnedMulticast; reason++ {
 		o := options()
-		o.Evictor = newGarage()
+		o.Evictor = newFakeEvictor()
 		on(t, o, func(b *bench) {
 			a := b.process(1, "a")
 			a.take(100 * mib)
 			must.NoError(t, b.Stats()[0].ParkError)
-			must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: reason}))
+			must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: reason}))
 			must.EqError(t, b.Stats()[0].ParkError, wire.WhyPinned(reason))
 			must.True(t, b.Stats()[0].Pinned)
 			b.opts.RestoreOnly = true
@@ -1057,7 +1039,7 @@ func TestGate_soft(t *testing.T) {
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.hear())
+		must.Eq(t, wire.Message{Type: wire.Limit, Device: 1, Bytes: 300 * mib}, a.recv())
 		must.Eq(t, 300*mib, a.ask(wire.Message{Type: wire.Info, Device: 1}).Bytes)
 		a.take(900 * mib)
 		must.Eq(t, wire.NoMemory, refusal(a.want(1001*mib, time.Hour)), must.Sprint("more than the card has"))
@@ -1067,13 +1049,12 @@ func TestGate_soft(t *testing.T) {
 	on(t, o, func(b *bench) {
 		a := b.process(1, "a")
 		must.NoError(t, b.SetLimit("a", card0, 300*mib))
-		a.hear()
+		a.recv()
 		a.take(200 * mib)
-		must.NoError(t, a.say(wire.Message{Type: wire.Pinned, Arg: wire.PinnedManaged}))
+		must.NoError(t, a.send(wire.Message{Type: wire.Pinned, Arg: wire.PinnedManaged}))
 		a.take(100 * mib)
 		must.Eq(t, wire.NoMemory, refusal(a.want(1, time.Hour)))
 	})
-	// Share.Most is the most it gets.
 	s := new(shares)
 	o.Shares = s
 	on(t, o, func(b *bench) {

@@ -16,7 +16,7 @@ import (
 // ErrPaused: the container is already paused for the same reason.
 var ErrPaused = errors.New("the container is already paused")
 
-// Reasons for a pause. A container stays paused while there is one.
+// Reasons for a pause.
 const (
 	// PausePlan: its memory is expected to rise beyond what will be free.
 	PausePlan = "plan"
@@ -24,18 +24,17 @@ const (
 	pausePark = "park"
 )
 
-// pause is a container's pause.
+// pause is a container's pause. It lasts while there is a reason.
 type pause struct {
 	since   time.Time
 	reasons map[string]bool
 	await   map[ledger.ProcessID]bool // processes that have not answered
-	all     chan struct{}             // closed when all have answered; replaced when a process joins later
+	all     chan struct{}             // closed when all have answered; replaced when another joins
 }
 
 // Pause tells all processes of a container to submit no more work, and returns when their
-// submitted work is done. If ctx ends first, the container is resumed, unless another reason
-// remains, and the error tells how many processes have not answered. A process that starts or
-// reconnects later is paused with its hello.
+// submitted work is done. If ctx ends first, the reason is withdrawn. Processes that start or
+// reconnect later are paused, too.
 func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) error {
 	now := g.lock()
 	c := g.containers[id]
@@ -52,8 +51,7 @@ func (g *Gate) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 	return g.awaitPause(ctx, c, p, all, reason)
 }
 
-// awaitPause waits until all processes of a container have answered a pause. If ctx ends first,
-// it withdraws the reason.
+// awaitPause waits until all processes have answered. If ctx ends first, it withdraws the reason.
 func (g *Gate) awaitPause(ctx context.Context, c *container, p *pause, all <-chan struct{}, reason string) error {
 	select {
 	case <-all:
@@ -74,7 +72,6 @@ func (g *Gate) awaitPause(ctx context.Context, c *container, p *pause, all <-cha
 	return fmt.Errorf("pausing container %s: %d of its processes have not stopped: %w", c.id, missing, ctx.Err())
 }
 
-// pause starts a pause, or adds a reason to it.
 func (g *Gate) pause(now time.Time, c *container, reason string) *pause {
 	if c.pause == nil {
 		c.pause = &pause{since: now, reasons: make(map[string]bool), await: make(map[ledger.ProcessID]bool)}
@@ -87,8 +84,7 @@ func (g *Gate) pause(now time.Time, c *container, reason string) *pause {
 	return c.pause
 }
 
-// Resume ends a pause, unless another reason remains. It does nothing to a container that is
-// not paused.
+// Resume ends a pause, unless another reason remains. A container that is not paused is no error.
 func (g *Gate) Resume(id ledger.ContainerID, reason string) error {
 	now := g.lock()
 	defer g.unlock()
@@ -120,7 +116,7 @@ func (g *Gate) resume(now time.Time, c *container, reason string) {
 }
 
 // resumePlanned resumes containers that the plan has paused and that hold memory of a card:
-// nothing else runs there, so the plan was wrong. It returns false if there are none.
+// nothing else runs there.
 func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	some := false
 	for _, c := range g.containers {
@@ -132,7 +128,6 @@ func (g *Gate) resumePlanned(now time.Time, card ledger.CardID) bool {
 	return some
 }
 
-// pauseProcess pauses one process of a paused container. A disconnected one is awaited.
 func (g *Gate) pauseProcess(p *process) {
 	pause := p.container.pause
 	if len(pause.await) == 0 {
@@ -144,10 +139,8 @@ func (g *Gate) pauseProcess(p *process) {
 	}
 }
 
-// paused handles a process's answer to a pause.
 func (g *Gate) paused(p *process) { g.stopAwaiting(p) }
 
-// stopAwaiting no longer waits for a process's answer.
 func (g *Gate) stopAwaiting(p *process) {
 	pause := p.container.pause
 	if pause == nil {

@@ -15,13 +15,12 @@ import (
 // newReader returns a buffered reader: one system call reads several messages.
 func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 64*wire.Size) }
 
-// rateLimiter allows a number of messages per second, with bursts. It is safe for concurrent
-// use.
+// rateLimiter allows a number of messages per second, with bursts. It is safe for concurrent use.
 type rateLimiter struct {
 	each, burst time.Duration
 
 	mu  sync.Mutex
-	due time.Time // when all messages so far would have passed at the given rate
+	due time.Time // when all messages so far would have passed at that rate
 }
 
 func newRateLimiter(now time.Time, rate, burst int) *rateLimiter {
@@ -29,7 +28,7 @@ func newRateLimiter(now time.Time, rate, burst int) *rateLimiter {
 	return &rateLimiter{each: each, burst: each * time.Duration(burst), due: now}
 }
 
-// next returns how long the next message must wait.
+// next returns how long to delay the next message.
 func (p *rateLimiter) next(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

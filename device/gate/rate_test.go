@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestPace(t *testing.T) {
+func TestRateLimiter(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	p := newRateLimiter(now, 10, 5)
 	for range 5 {

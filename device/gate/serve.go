@@ -19,18 +19,16 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// MaxPath is the longest path of a Unix socket in bytes (sun_path). Containers need it as well.
+// MaxPath is the longest path of a Unix socket, in bytes (sun_path).
 const MaxPath = 107
 
-// minConnection is how long a connection counts at least, so that reconnecting in a loop hits
-// the connection limit.
+// minConnection is how long a connection counts at least: reconnecting in a loop hits the limit.
 const minConnection = time.Second
 
-// errTooManyConnections: the container has used up its connections.
 var errTooManyConnections = errors.New("too many connections")
 
-// Listen creates the socket, writable for everyone: access to its directory, which is mounted
-// into containers, is the permission. It replaces the socket of an earlier gate.
+// Listen creates the socket, in place of an earlier gate's. Everyone may connect: access to its
+// directory, which is mounted into containers, is the permission.
 func Listen(path string) (*net.UnixListener, error) {
 	if len(path) > MaxPath {
 		return nil, fmt.Errorf("listening at %q: the path of a Unix socket has at most %d bytes, this one %d: choose a shorter directory", path, MaxPath, len(path))
@@ -54,25 +52,21 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// maxUnidentified bounds the connections of clients not yet identified. More wait in the
-// backlog.
+// maxUnidentified bounds the connections of unidentified clients. More wait in the backlog.
 const maxUnidentified = 64
 
-// connLimiter limits connections.
 type connLimiter struct {
 	mu    sync.Mutex
 	total int // over all containers
 	held  map[ledger.ContainerID]*connCount
 }
 
-// connCount counts one container's connections.
 type connCount struct {
 	connections int
 	rate        *rateLimiter
 }
 
-// acquire takes a connection for a container, and returns the rate limit shared by all its
-// connections. Bounds.Sure connections are available to each container whatever others use.
+// acquire takes a connection for a container, and returns the rate limit of all its connections.
 func (d *connLimiter) acquire(id ledger.ContainerID, b Bounds) (*rateLimiter, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,8 +100,8 @@ func (d *connLimiter) release(id ledger.ContainerID) {
 	}
 }
 
-// Serve serves clients until ctx ends, and closes the listener. It returns when all connections
-// have ended. The error is why no more clients can be accepted, or nil if ctx has ended.
+// Serve serves clients until ctx ends, then closes the listener and all connections. The error is
+// why no more clients can be accepted.
 func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -143,8 +137,7 @@ func (g *Gate) Serve(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-// connection serves one client until either side ends it. It calls known once the client's
-// container is known.
+// connection serves a client. It calls known once the client's container is known.
 func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func()) {
 	defer known()
 	defer conn.Close()
@@ -152,11 +145,11 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	ended, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	begun := time.Now()
-	var pace *rateLimiter
-	who, life, err := g.opts.Identify(conn, func(id string) error {
+	var limiter *rateLimiter
+	proc, life, err := g.opts.Identify(conn, func(id string) error {
 		known()
 		var free bool
-		if pace, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
+		if limiter, free = g.connections.acquire(ledger.ContainerID(id), g.opts.Bounds); !free {
 			g.opts.Metrics.Refused.Inc()
 			return errTooManyConnections
 		}
@@ -166,21 +159,21 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 		return nil
 	})
 	if err != nil {
-		if !errors.Is(err, errTooManyConnections) { // do not log each of a flood
+		if !errors.Is(err, errTooManyConnections) { // do not log a flood
 			g.opts.Report(fmt.Errorf("refusing a client: %w", err))
 		}
 		return
 	}
-	id := who.Container.ID
+	id := proc.Container.ID
 
-	s := newSession(who, life)
+	s := newSession(proc, life)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
 		defer conn.Close() // also unblocks the reader
 		s.write(conn, g.opts.Bounds.Write)
 	}()
-	err = g.read(s, conn, pace)
+	err = g.read(s, conn, limiter)
 	if errors.Is(err, wire.ErrBad) {
 		s.send(wire.Message{Type: wire.Refused, Arg: uint64(wire.BadMessage)})
 	}
@@ -188,16 +181,15 @@ func (g *Gate) connection(ctx context.Context, conn *net.UnixConn, known func())
 	<-written
 	fault := err
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, errSessionOver) {
-		fault = nil // ended normally, or by us
+		fault = nil // not a fault of the client
 	}
 	if fault != nil {
-		g.opts.Report(fmt.Errorf("cutting off process %d of container %s: %w", who.PID, id, fault))
+		g.opts.Report(fmt.Errorf("cutting off process %d of container %s: %w", proc.PID, id, fault))
 	}
 	g.disconnected(s, fault)
 }
 
-// read handles a client's messages, within its container's rate. The error is never nil.
-func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
+func (g *Gate) read(s *session, conn *net.UnixConn, limiter *rateLimiter) error {
 	if err := conn.SetReadDeadline(time.Now().Add(g.opts.Bounds.Hello)); err != nil {
 		return err
 	}
@@ -207,7 +199,7 @@ func (g *Gate) read(s *session, conn *net.UnixConn, pace *rateLimiter) error {
 		if err != nil {
 			return err
 		}
-		if wait := pace.next(time.Now()); wait > 0 {
+		if wait := limiter.next(time.Now()); wait > 0 {
 			select {
 			case <-time.After(wait):
 			case <-s.done:

@@ -26,12 +26,11 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// soon waits for a condition.
 func soon(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	must.Wait(t, wait.InitialSuccess(
@@ -39,7 +38,7 @@ func soon(t testing.TB, what string, is func() bool) {
 	), must.Sprint(what))
 }
 
-// place is a gate's location, and its options for a restart.
+// place is where a gate runs, and its options for a restart.
 type place struct {
 	testing.TB
 	socket  string
@@ -56,56 +55,53 @@ func newPlace(t testing.TB) *place {
 }
 
 // connections treats each connection as a process of its own, in one of ten containers.
-func (p *place) connections(_ *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+func (p *place) connections(_ *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 	n := int(p.next.Add(1))
-	c := peer.Container{ID: strconv.Itoa(n % 10), Alloc: "a", Task: "t"}
-	return peer.Process{PID: n, Start: 1, Container: c}, newLife(), admit(c.ID)
+	c := identify.Container{ID: strconv.Itoa(n % 10), Alloc: "a", Task: "t"}
+	return identify.Process{PID: n, Start: 1, Container: c}, newLife(), admit(c.ID)
 }
 
-// processes identifies the children of this test by their environment, and uses the kernel's
-// answers for the rest.
-func (p *place) processes(conn *net.UnixConn, admit func(string) error) (peer.Process, Life, error) {
+// processes identifies children of this test by their environment.
+func (p *place) processes(conn *net.UnixConn, admit func(string) error) (identify.Process, Life, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return peer.Process{}, nil, err
+		return identify.Process{}, nil, err
 	}
 	var cred *unix.Ucred
 	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return peer.Process{}, nil, err
+		return identify.Process{}, nil, err
 	}
 	if err != nil {
-		return peer.Process{}, nil, err
+		return identify.Process{}, nil, err
 	}
-	who := peer.Process{PID: int(cred.Pid)}
-	if who.Start, err = (peer.Finder{}).Start(who.PID); err != nil {
-		return who, nil, err
+	proc := identify.Process{PID: int(cred.Pid)}
+	if proc.Start, err = (identify.Finder{}).Start(proc.PID); err != nil {
+		return proc, nil, err
 	}
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", who.PID))
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", proc.PID))
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if id, ok := strings.CutPrefix(string(entry), "GATE_TEST_CONTAINER="); ok {
-			who.Container = peer.Container{ID: id, Alloc: "alloc-" + id, Task: "train"}
+			proc.Container = identify.Container{ID: id, Alloc: "alloc-" + id, Task: "train"}
 		}
 	}
-	if err := admit(who.Container.ID); err != nil {
-		return who, nil, err
+	if err := admit(proc.Container.ID); err != nil {
+		return proc, nil, err
 	}
-	life, err := peer.Finder{}.Open(who.PID, who.Start)
+	life, err := identify.Finder{}.Open(proc.PID, proc.Start)
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
-	return who, life, nil
+	return proc, life, nil
 }
 
-// running is a serving gate.
 type running struct {
 	*Gate
-	end func() // like a kill, but for the state file
+	end func() // like a kill
 }
 
-// open opens a gate and serves until the test or end ends it.
 func (p *place) open() *running {
 	p.Helper()
 	g, err := New(p.options)
@@ -116,7 +112,6 @@ func (p *place) open() *running {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ctx, l) }()
 	end := sync.OnceFunc(func() {
-		// A killed gate would not have saved its state at the end.
 		state, _ := os.ReadFile(p.options.State)
 		g.Close()
 		if state != nil {
@@ -161,7 +156,6 @@ func TestListen(t *testing.T) {
 	must.ErrorContains(t, err, "the path exists and is not a socket")
 }
 
-// An invalid message of a container ends its connection, and no other.
 func TestServe_hostile(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Hello = 200 * time.Millisecond
@@ -208,7 +202,6 @@ func TestServe_hostile(t *testing.T) {
 	})
 }
 
-// The answer to a bad message is sent before the connection ends.
 func TestServe_badMessage(t *testing.T) {
 	p := newPlace(t)
 	p.open()
@@ -221,7 +214,6 @@ func TestServe_badMessage(t *testing.T) {
 	must.ErrorIs(t, err, io.EOF)
 }
 
-// A flood from one client is slowed down: others are answered meanwhile.
 func TestServe_flood(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Rate, p.options.Bounds.Burst = 2000, 100
@@ -254,7 +246,6 @@ func TestServe_flood(t *testing.T) {
 	must.Eq(t, 200*mib, g.Cards()[0].Held.Committed)
 }
 
-// The connections of a container are limited, and others still get theirs.
 func TestServe_connections(t *testing.T) {
 	p := newPlace(t)
 	p.options.Bounds.Connections, p.options.Bounds.Sure = 3, 1
@@ -269,8 +260,7 @@ func TestServe_connections(t *testing.T) {
 	must.Eq(t, 30, open)
 }
 
-// Containers that use all connections they can leave others theirs.
-func TestDoors(t *testing.T) {
+func TestConnLimiter(t *testing.T) {
 	b := Bounds{Connections: 10, Total: 20, Sure: 2, Rate: 1, Burst: 1}
 	d := connLimiter{held: make(map[ledger.ContainerID]*connCount)}
 	fill := func(id ledger.ContainerID) (n int) {
@@ -295,8 +285,6 @@ func TestDoors(t *testing.T) {
 	must.Eq(t, 0, d.total)
 }
 
-// The cost of a message to others does not grow with the waiting requests: containers with many
-// of them cannot delay the rest by sending.
 func TestServe_crowd(t *testing.T) {
 	cost := func(waiting int) time.Duration {
 		o := options()
@@ -324,8 +312,7 @@ func TestServe_crowd(t *testing.T) {
 	must.Less(t, 300*few, many)
 }
 
-// Two hundred clients of ten containers, whose limits are the card: all that fits is granted,
-// no request waits for ever, and in the end nothing is held.
+// Two hundred clients of ten containers, whose limits are the card, all get what fits.
 func TestServe_200(t *testing.T) {
 	p := newPlace(t)
 	p.options.Cards[0].Physical = 1000 * mib
@@ -389,7 +376,6 @@ func TestServe_200(t *testing.T) {
 	must.Eq(t, ledger.Entry{}, g.held())
 }
 
-// The test binary is the client of the tests below.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("GATE_TEST_SOCKET"); socket != "" {
 		if err := child(socket, os.Getenv("GATE_TEST_DOES")); err != nil {
@@ -401,7 +387,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is a process that uses GPU memory.
 func child(socket, does string) error {
 	c, err := dial(socket, uuid0)
 	if err != nil {
@@ -440,7 +425,7 @@ func child(socket, does string) error {
 				time.Sleep(10 * time.Millisecond)
 			}
 			_, _ = fmt.Scanln() // it waits for the test
-			if err := c.say(wire.Message{Type: wire.Holds, Device: c.device, Bytes: 600 * mib}); err != nil {
+			if err := c.send(wire.Message{Type: wire.Holds, Device: c.device, Bytes: 600 * mib}); err != nil {
 				return err
 			}
 		}
@@ -448,7 +433,6 @@ func child(socket, does string) error {
 	return fmt.Errorf("unknown: %q", does)
 }
 
-// start starts a child, and cleans up after the test.
 func (p *place) start(container, does string) (*exec.Cmd, io.Writer, io.Reader) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "GATE_TEST_SOCKET="+p.socket, "GATE_TEST_DOES="+does, "GATE_TEST_CONTAINER="+container)
@@ -465,7 +449,6 @@ func (p *place) start(container, does string) (*exec.Cmd, io.Writer, io.Reader) 
 	return cmd, in, out
 }
 
-// A client that is killed at any point frees everything.
 func TestServe_killed(t *testing.T) {
 	p := newPlace(t)
 	p.options.Identify = p.processes
@@ -496,8 +479,8 @@ func TestServe_killed(t *testing.T) {
 	}
 }
 
-// A restarted gate grants nothing that an earlier process may hold, whether that has
-// reconnected or not, and notices the exits meanwhile.
+// A restarted gate grants nothing that an earlier process may hold, whether it has reconnected or
+// not, and notices exits meanwhile.
 func TestServe_restart(t *testing.T) {
 	p := newPlace(t)
 	p.options.Identify = p.processes
@@ -531,8 +514,7 @@ func TestServe_restart(t *testing.T) {
 	soon(t, "the other one has ended", func() bool { return g.held() == ledger.Entry{Committed: 600 * mib} })
 }
 
-// Without a readable state file nothing is granted for Grace, and no longer.
-func TestServe_restartBlind(t *testing.T) {
+func TestServe_restartWithoutState(t *testing.T) {
 	p := newPlace(t)
 	p.options.Grace = 300 * time.Millisecond
 	must.NoError(t, os.WriteFile(p.options.State, []byte("{"), 0o600))
@@ -547,14 +529,13 @@ func TestServe_restartBlind(t *testing.T) {
 	must.GreaterEq(t, p.options.Grace, time.Since(begun))
 }
 
-// State from before a reboot is ignored.
 func TestServe_restartMachine(t *testing.T) {
 	p := newPlace(t)
-	start, err := peer.Finder{}.Start(os.Getpid())
+	start, err := identify.Finder{}.Start(os.Getpid())
 	must.NoError(t, err)
 	for boot, expected := range map[string]uint64{`"another"`: 0, "": 5} {
 		if boot == "" {
-			id, err := peer.Finder{}.Boot()
+			id, err := identify.Finder{}.Boot()
 			must.NoError(t, err)
 			boot = strconv.Quote(id)
 		}
@@ -568,8 +549,7 @@ func TestServe_restartMachine(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest measures the round trip of REQUEST and GRANT of one client, and its RETURN,
-// which has no answer.
+// BenchmarkRequest measures a REQUEST's round trip, and its RETURN.
 func BenchmarkRequest(b *testing.B) {
 	p := newPlace(b)
 	p.options.Bounds.Rate = 1_000_000
@@ -589,7 +569,6 @@ func BenchmarkRequest(b *testing.B) {
 	report(b, took)
 }
 
-// report reports the median and the 99th percentile.
 func report(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	at := func(part float64) float64 {

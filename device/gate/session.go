@@ -10,23 +10,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/queue"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// maxUnsent bounds the messages queued for a client. It gets no more answers than it has
-// requests open, so only one that does not read reaches it.
+// maxUnsent bounds the messages queued for a client. Only one that does not read reaches it.
 const maxUnsent = 4 * wire.MaxOpen
 
-// errSessionOver: the session ended before its message was handled.
 var errSessionOver = errors.New("the session is over")
 
-// session is one connection of a process. The gate's lock guards all fields but out, done and
-// cutOnce.
+// session is a connection of a process. The gate's lock guards all but out, done and cutOnce.
 type session struct {
-	who      peer.Process
+	proc     identify.Process
 	life     Life     // nil once the process owns it
 	process  *process // nil before Hello
 	attached map[uint64]*attachment
@@ -43,9 +40,9 @@ type attachment struct {
 	reported bool // its earlier holdings are known
 }
 
-func newSession(who peer.Process, life Life) *session {
+func newSession(proc identify.Process, life Life) *session {
 	return &session{
-		who: who, life: life,
+		proc: proc, life: life,
 		attached: make(map[uint64]*attachment),
 		open:     make(map[uint64]bool),
 		out:      make(chan wire.Message, maxUnsent),
@@ -62,10 +59,8 @@ func (s *session) send(m wire.Message) {
 	}
 }
 
-// cut ends the connection.
 func (s *session) cut() { s.cutOnce.Do(func() { close(s.done) }) }
 
-// badMessage returns an error that wraps wire.ErrBad.
 func badMessage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrBad, fmt.Sprintf(format, args...))
 }
@@ -138,20 +133,20 @@ func (g *Gate) receive(s *session, m wire.Message) error {
 	return nil
 }
 
-// hello registers the process of a session and ends its earlier session: the process has
-// executed another program, or its library has reconnected.
+// hello registers the process of a session, and ends its earlier session: it has executed another
+// program or reconnected.
 func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	if s.process != nil {
 		return badMessage("a second hello")
 	}
 	if m.Arg != wire.Version {
 		s.send(wire.Message{Type: wire.Refused, Seq: m.Seq, Arg: uint64(wire.BadVersion)})
-		return fmt.Errorf("process %d speaks version %d, the gate %d", s.who.PID, m.Arg, wire.Version)
+		return fmt.Errorf("process %d speaks version %d, the gate %d", s.proc.PID, m.Arg, wire.Version)
 	}
-	p, back := g.processes[ledger.ProcessID{PID: s.who.PID, Start: s.who.Start}], true
+	p, back := g.processes[ledger.ProcessID{PID: s.proc.PID, Start: s.proc.Start}], true
 	if p == nil {
 		var err error
-		if p, err = g.addProcess(now, s.who, s.life); err != nil {
+		if p, err = g.addProcess(now, s.proc, s.life); err != nil {
 			return err
 		}
 		s.life, back = nil, false
@@ -172,24 +167,23 @@ func (g *Gate) hello(now time.Time, s *session, m wire.Message) error {
 	return nil
 }
 
-// addProcess registers a process.
-func (g *Gate) addProcess(now time.Time, who peer.Process, life Life) (*process, error) {
-	id := ledger.ContainerID(who.Container.ID)
+func (g *Gate) addProcess(now time.Time, proc identify.Process, life Life) (*process, error) {
+	id := ledger.ContainerID(proc.Container.ID)
 	c := g.containers[id]
 	if c == nil {
 		c = &container{
-			Container: who.Container, id: id,
+			Container: proc.Container, id: id,
 			processes: make(map[ledger.ProcessID]*process),
 			shares:    make(map[ledger.CardID]uint64),
 			counts:    make(map[ledger.CardID]*Counts),
 			arrived:   now, placed: now, lastActive: now,
 		}
-	} else if c.Alloc != who.Container.Alloc || c.Task != who.Container.Task {
+	} else if c.Alloc != proc.Container.Alloc || c.Task != proc.Container.Task {
 		return nil, fmt.Errorf("%w: process %d of container %s claims task %q of allocation %s, its other processes %q of %s",
-			peer.ErrContradiction, who.PID, id, who.Container.Task, who.Container.Alloc, c.Task, c.Alloc)
+			identify.ErrContradiction, proc.PID, id, proc.Container.Task, proc.Container.Alloc, c.Task, c.Alloc)
 	}
 	p := &process{
-		id:        ledger.ProcessID{PID: who.PID, Start: who.Start},
+		id:        ledger.ProcessID{PID: proc.PID, Start: proc.Start},
 		container: c, life: life,
 		ceilings: make(map[ledger.CardID]uint64),
 	}
@@ -209,7 +203,6 @@ func (g *Gate) addProcess(now time.Time, who peer.Process, life Life) (*process,
 	return p, nil
 }
 
-// processEnded handles the exit of a process.
 func (g *Gate) processEnded(p *process) {
 	now := g.lock()
 	defer g.unlock()
@@ -224,7 +217,6 @@ func (g *Gate) processEnded(p *process) {
 	g.answer(now)
 }
 
-// removeProcess removes a process, and its container with the last one.
 func (g *Gate) removeProcess(p *process) {
 	if g.processes[p.id] != p {
 		return
@@ -251,7 +243,7 @@ func (g *Gate) disconnected(s *session, fault error) {
 	defer g.unlock()
 	if fault != nil {
 		g.opts.Metrics.Faults.Inc()
-		if c := g.containers[ledger.ContainerID(s.who.Container.ID)]; c != nil {
+		if c := g.containers[ledger.ContainerID(s.proc.Container.ID)]; c != nil {
 			c.faults++
 		}
 	}
@@ -268,10 +260,9 @@ func (g *Gate) disconnected(s *session, fault error) {
 	g.answer(now)
 }
 
-// canRemove reports whether a disconnected process can be removed.
 func (g *Gate) canRemove(p *process) bool {
 	if p.container.pause != nil {
-		return false // its container is not paused before the process answers or exits
+		return false // it is awaited until it answers or exits
 	}
 	for _, card := range g.cards {
 		if g.ledger.Process(p.id, card) != (ledger.Entry{}) {
@@ -295,8 +286,8 @@ func (g *Gate) detach(s *session) {
 	g.ledger.Detach(p.id)
 }
 
-// join asks Shares for a container's share of a card, if unknown. It does so without the lock,
-// because Shares may call the gate.
+// join gets a container's share of a card, if unknown, without the lock: Shares may call the
+// gate.
 func (g *Gate) join(s *session, m wire.Message) error {
 	card := ledger.CardID(m.UUID().String())
 	g.mu.Lock()
@@ -319,7 +310,7 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	there := g.containers[p.container.id] == p.container
 	g.mu.Unlock()
 	if !there {
-		return fmt.Errorf("container %s: %w", p.container.id, ErrUnknown) // it has left
+		return fmt.Errorf("container %s: %w", p.container.id, ErrUnknown)
 	}
 	share, err := g.opts.Shares.Join(p.container.Container, card)
 	if err != nil {
@@ -343,7 +334,6 @@ func (g *Gate) join(s *session, m wire.Message) error {
 	return nil
 }
 
-// handle returns the handle of a card, or 0.
 func (g *Gate) handle(card ledger.CardID) uint64 {
 	for i, id := range g.cards {
 		if id == card {
@@ -353,7 +343,6 @@ func (g *Gate) handle(card ledger.CardID) uint64 {
 	return 0
 }
 
-// attach lets a session use a card that is known and allowed.
 func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	card := ledger.CardID(m.UUID().String())
 	handle := g.handle(card)
@@ -369,7 +358,6 @@ func (g *Gate) attach(s *session, m wire.Message, allowed bool) error {
 	return nil
 }
 
-// recordHeld records how many bytes a process has held since before its session.
 func (g *Gate) recordHeld(s *session, a *attachment, bytes uint64) error {
 	a.reported = true
 	if err := g.ledger.Hold(s.process.id, a.card, bytes); err != nil {
@@ -379,7 +367,6 @@ func (g *Gate) recordHeld(s *session, a *attachment, bytes uint64) error {
 	return nil
 }
 
-// holds handles a process's report of its holdings.
 func (g *Gate) holds(now time.Time, s *session, a *attachment, m wire.Message) error {
 	if a.reported {
 		return badMessage("holds after the holdings are known")
@@ -391,7 +378,6 @@ func (g *Gate) holds(now time.Time, s *session, a *attachment, m wire.Message) e
 	return nil
 }
 
-// request queues a request; one that fits is granted at once.
 func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message) error {
 	c := s.process.container
 	switch {
@@ -400,7 +386,7 @@ func (g *Gate) request(now time.Time, s *session, a *attachment, m wire.Message)
 	case len(s.open) >= wire.MaxOpen:
 		return badMessage("more than %d requests are open", wire.MaxOpen)
 	}
-	if !a.reported { // it requests before reporting, so it holds nothing
+	if !a.reported { // it requests without reporting, so it holds nothing
 		if err := g.recordHeld(s, a, 0); err != nil {
 			return err
 		}

@@ -12,16 +12,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 // ceilingSteps is into how many steps of a card the state file divides holdings. A process is
-// saved before it exceeds its step, so the file always bounds what each process holds, and is
-// written only when one grows by a step.
+// saved before it exceeds its step, so the file is an upper bound.
 const ceilingSteps = 32
 
-// state is the content of the state file.
 type state struct {
 	// Boot is the boot ID. After a reboot no process holds anything.
 	Boot      string         `json:"boot"`
@@ -29,26 +27,25 @@ type state struct {
 }
 
 type stateProcess struct {
-	PID       int            `json:"pid"`
-	Start     uint64         `json:"start"`
-	Container peer.Container `json:"container"`
-	Pinned    uint64         `json:"pinned,omitempty"`
-	// Parked is the memory on the host, in bytes.
+	PID       int                `json:"pid"`
+	Start     uint64             `json:"start"`
+	Container identify.Container `json:"container"`
+	Pinned    uint64             `json:"pinned,omitempty"`
+	// Parked is in bytes.
 	Parked map[ledger.CardID]uint64 `json:"parked,omitempty"`
-	// InParking is whether the container was parked, or being parked or restored, and Extra the
-	// bytes that came free on each card beyond the ledger's.
-	InParking bool                     `json:"away,omitempty"`
+	// InParking: the container was parked, or being parked or restored. Extra are the bytes that
+	// came free on each card beyond the ledger's.
+	InParking bool                     `json:"parking,omitempty"`
 	Extra     map[ledger.CardID]uint64 `json:"extra,omitempty"`
 	Most      map[ledger.CardID]uint64 `json:"most"` // bytes
 }
 
-// loadState restores the state of the last gate.
 func (g *Gate) loadState() error {
 	if g.opts.State == "" {
 		return nil
 	}
 	var err error
-	if g.boot, err = (peer.Finder{}).Boot(); err != nil {
+	if g.boot, err = (identify.Finder{}).Boot(); err != nil {
 		return err
 	}
 	var s state
@@ -71,7 +68,7 @@ func (g *Gate) loadState() error {
 	defer g.mu.Unlock()
 	now := time.Now()
 	for _, saved := range s.Processes {
-		if err := g.expectProcess(now, saved); err != nil && !errors.Is(err, peer.ErrGone) {
+		if err := g.expectProcess(now, saved); err != nil && !errors.Is(err, identify.ErrGone) {
 			return err
 		}
 	}
@@ -79,13 +76,12 @@ func (g *Gate) loadState() error {
 	return nil
 }
 
-// expectProcess registers a process from the state file.
 func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 	life, err := g.opts.Open(saved.PID, saved.Start)
 	if err != nil {
 		return err
 	}
-	p, err := g.addProcess(now, peer.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
+	p, err := g.addProcess(now, identify.Process{PID: saved.PID, Start: saved.Start, Container: saved.Container}, life)
 	if err != nil {
 		life.Close()
 		return err
@@ -104,7 +100,7 @@ func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 		if g.handle(card) == 0 {
 			continue
 		}
-		// The card's capacity may have shrunk; more than that could never be restored.
+		// The capacity may have shrunk; what exceeds it could never be restored.
 		most := g.ledger.Capacity(card)
 		most -= min(most, g.ledger.Container(p.container.id, card).Parked)
 		if err := g.ledger.ExpectParked(p.id, card, min(bytes, most)); err != nil {
@@ -117,15 +113,14 @@ func (g *Gate) expectProcess(now time.Time, saved stateProcess) error {
 	return nil
 }
 
-// ensureSaved saves the state if a process holds more than the file says.
 func (g *Gate) ensureSaved(p *process, card ledger.CardID) {
 	if g.opts.State != "" && g.ledger.Process(p.id, card).CardUsage() > p.ceilings[card] {
 		g.save()
 	}
 }
 
-// save replaces the state file atomically, without fsync: after a machine failure no process
-// holds anything. A failed save makes a restart less accurate, but fails no request.
+// save atomically replaces the state file, without fsync: after a machine failure no process
+// holds anything.
 func (g *Gate) save() {
 	if g.opts.State == "" {
 		return
@@ -145,13 +140,13 @@ func (g *Gate) save() {
 				parked[card] = n
 			}
 		}
-		// A container is restored as a whole, with processes that hold nothing.
-		away := p.container.parking != nil
-		if len(p.ceilings) > 0 || away {
+		// Processes that hold nothing are restored with their container.
+		inParking := p.container.parking != nil
+		if len(p.ceilings) > 0 || inParking {
 			saved := stateProcess{
-				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, InParking: away,
+				PID: p.id.PID, Start: p.id.Start, Container: p.container.Container, Pinned: p.pinned, Most: p.ceilings, Parked: parked, InParking: inParking,
 			}
-			if away {
+			if inParking {
 				saved.Extra = p.container.parking.extra
 			}
 			s.Processes = append(s.Processes, saved)

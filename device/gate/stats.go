@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
@@ -19,14 +19,14 @@ type Counts struct {
 	Granted      uint64
 	GrantedBytes uint64
 	Waited       time.Duration // total over granted requests
-	Denied       uint64        // over the limit, or no room could be made
-	TooLong      uint64        // past their deadline; requests that would not wait count nowhere
+	Denied       uint64        // beyond the limit, or no room could be made
+	TooLong      uint64        // past their deadline
 }
 
-// Usage is a container's use of a card.
+// Usage is a container's use of a card. Sizes are in bytes.
 type Usage struct {
 	Card         ledger.CardID
-	Limit        uint64 // bytes: its share
+	Limit        uint64 // its share
 	Held         ledger.Entry
 	Waiting      int // requests
 	WaitingBytes uint64
@@ -35,7 +35,7 @@ type Usage struct {
 
 // Status is the state of a container.
 type Status struct {
-	Container    peer.Container
+	Container    identify.Container
 	Priority     int
 	Processes    int
 	PIDs         []int
@@ -47,8 +47,8 @@ type Status struct {
 	Planned      bool          // paused by the plan
 	Parked       bool          // its memory is parked, or being parked or restored
 	Parking      Parking       // set if Parked
-	Lost         error         // why its memory could not be restored, for which it is about to be killed; or nil
-	ParkError    error         // why it cannot be parked, or why the last attempt failed; nil if it succeeded
+	Lost         error         // why its memory could not be restored, and it is about to be killed; or nil
+	ParkError    error         // why it cannot be parked, or of the last attempt; nil after a success
 	Parks        int
 	ParkedFor    time.Duration // in completed parkings
 	Arrived      time.Time
@@ -58,10 +58,10 @@ type Status struct {
 
 // Parking describes a container whose memory is parked, or being parked or restored.
 type Parking struct {
-	State string // "leaving", "parked", "returning"
+	State string // "parking", "parked", "restoring"
 	Since time.Time
 	// By is the container that needed the room; empty if unknown.
-	By peer.Container
+	By identify.Container
 }
 
 // CardStatus is the state of a card.
@@ -114,7 +114,7 @@ func (g *Gate) Stats() []Status {
 		if a := c.parking; a != nil {
 			s.Parking = Parking{State: string(a.state), Since: a.since, By: a.by}
 		}
-		var pinned uint64 // the lowest reason, so that the choice is stable
+		var pinned uint64 // the lowest reason, for a stable choice
 		for _, p := range c.processes {
 			s.PIDs = append(s.PIDs, p.id.PID)
 			if p.pinned != 0 && (pinned == 0 || p.pinned < pinned) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/internal/metricsserver"
 )
 
@@ -145,7 +145,7 @@ type Memory struct {
 // Container is a container that uses cards.
 type Container struct {
 	AllocID, Task string // without an allocation Task names it all the same
-	State         seat.State
+	State         handoff.State
 	Uses          []Use
 }
 
@@ -232,7 +232,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	onCard := make(map[string]use)
 	type owner struct{ card, alloc, task string }
 	owners := make(map[owner]Use) // two runs of a task may overlap
-	containers := map[seat.State]int{seat.Running: 0, seat.Waiting: 0, seat.Paused: 0, seat.Parked: 0, seat.Lost: 0}
+	containers := map[handoff.State]int{handoff.Running: 0, handoff.Waiting: 0, handoff.Paused: 0, handoff.Parked: 0, handoff.Lost: 0}
 	for _, k := range g.Containers {
 		containers[k.State]++
 		for _, u := range k.Uses {

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 func TestMetrics(t *testing.T) {
@@ -34,10 +34,10 @@ ebbtide_gpu_gate_open 0
 	m.UpdateGate(&Gate{
 		At: time.UnixMilli(2500), Parking: true, Connections: 3, Memory: []Memory{{Card: "GPU-1", Physical: 100, Free: 40}},
 		Containers: []Container{
-			{AllocID: "a", Task: "t", State: seat.Running, Uses: use(30, 20, 0, 1)},
+			{AllocID: "a", Task: "t", State: handoff.Running, Uses: use(30, 20, 0, 1)},
 			// Two runs of a task, of which the first is about to leave.
-			{AllocID: "b", Task: "t", State: seat.Parked, Uses: use(30, 0, 25, 0)},
-			{AllocID: "b", Task: "t", State: seat.Running, Uses: use(30, 7, 0, 2)},
+			{AllocID: "b", Task: "t", State: handoff.Parked, Uses: use(30, 0, 25, 0)},
+			{AllocID: "b", Task: "t", State: handoff.Running, Uses: use(30, 7, 0, 2)},
 		},
 	})
 	must.NoError(t, testutil.GatherAndCompare(m.Registry, strings.NewReader(`
@@ -88,7 +88,7 @@ func TestMetrics_thousand(t *testing.T) {
 	before := count()
 	var all []Container
 	for i := range 1000 {
-		all = append(all, Container{AllocID: fmt.Sprint(i), Task: "t", State: seat.Running, Uses: []Use{{Card: "GPU-1"}}})
+		all = append(all, Container{AllocID: fmt.Sprint(i), Task: "t", State: handoff.Running, Uses: []Use{{Card: "GPU-1"}}})
 		m.UpdateGate(&Gate{Containers: all[:len(all):len(all)]})
 	}
 	must.Eq(t, before+3*1000, count())

@@ -15,10 +15,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ErrNone: no library or no driver, as on most machines.
+// ErrNone: there is no library or no driver.
 var ErrNone = errors.New("there is no NVIDIA driver here")
 
-// MiB is 1024 · 1024 bytes.
 const MiB = 1 << 20
 
 // Card is a physical card.
@@ -31,10 +30,9 @@ type Card struct {
 	ComputeMode string // "default", "exclusive", "prohibited"
 	MIG         bool   // partitioned by hardware
 	Memory      uint64 // bytes, including what the driver reserves
-	// Reserved is the part of Memory that the driver keeps, in bytes; 0 if an old driver does
-	// not report it.
+	// Reserved is the part of Memory that the driver keeps, in bytes; 0 if unknown.
 	Reserved uint64
-	// Unhealthy is why nothing may run on it; "" if healthy.
+	// Unhealthy is why nothing may run on it, or "".
 	Unhealthy string
 }
 
@@ -42,8 +40,8 @@ type Card struct {
 type Usage struct {
 	Time           time.Time
 	Used, Free     uint64  // memory, in bytes
-	Busy           float64 // fraction of the last sample period with a kernel running, 0 to 1
-	MemoryBusy     float64 // the same for memory being read or written, 0 to 1
+	Busy           float64 // fraction of the last sample period with a kernel running
+	MemoryBusy     float64 // the same for memory being read or written
 	TemperatureC   float64
 	PowerW         float64
 	Processes      []Process
@@ -56,7 +54,7 @@ type Process struct {
 	Used uint64 // memory, in bytes; 0 if unknown
 }
 
-// Library is the management library. It is not safe for concurrent use.
+// Library is NVML. It is not safe for concurrent use.
 type Library struct {
 	nvml      nvml.Interface
 	ready     bool
@@ -74,7 +72,6 @@ func New(path string) *Library {
 	return newLibrary(nvml.New(opts...))
 }
 
-// newLibrary returns a Library over an implementation.
 func newLibrary(n nvml.Interface) *Library {
 	return &Library{nvml: n, listening: make(map[string]bool), xids: make(map[string]uint64)}
 }
@@ -124,14 +121,12 @@ func nvmlError(what string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %s", what, resultText(ret))
 }
 
-// hasFunction reports whether the library has a function. Old drivers lack some, and calling a
-// missing one ends the process.
+// hasFunction reports whether the library has a function. Calling a missing one ends the process.
 func (l *Library) hasFunction(function string) bool {
 	return l.nvml.Extensions().LookupSymbol(function) == nil
 }
 
-// Cards lists the cards in the order of their bus addresses. One that can be read only in part
-// is listed as unhealthy.
+// Cards lists the cards by bus address. One that can be read only in part is unhealthy.
 func (l *Library) Cards() ([]Card, error) {
 	if err := l.open(); err != nil {
 		return nil, err
@@ -149,7 +144,7 @@ func (l *Library) Cards() ([]Card, error) {
 	for i := range n {
 		dev, ret := l.nvml.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
-			// Without its UUID it is missing, and a caller that knew it notices.
+			// Without its UUID it counts as missing.
 			continue
 		}
 		c, ok := l.card(dev)
@@ -165,7 +160,7 @@ func (l *Library) Cards() ([]Card, error) {
 	return cards, nil
 }
 
-// card reads the constant properties, and the health. Without a UUID a card cannot be named.
+// card reads the constant properties and the health. ok is false without a UUID.
 func (l *Library) card(dev nvml.Device) (c Card, ok bool) {
 	var ret nvml.Return
 	if c.UUID, ret = dev.GetUUID(); ret != nvml.SUCCESS {
@@ -269,7 +264,6 @@ func (l *Library) Usage(uuid string) (Usage, error) {
 		return u, err
 	}
 	u.Used, u.Free = memory.Used, memory.Free
-	// Unsupported figures are 0.
 	if l.hasFunction("nvmlDeviceGetUtilizationRates") {
 		if rates, ret := dev.GetUtilizationRates(); ret == nvml.SUCCESS {
 			u.Busy, u.MemoryBusy = float64(rates.Gpu)/100, float64(rates.Memory)/100

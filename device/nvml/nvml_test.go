@@ -87,7 +87,7 @@ func freed() nvml.Return { return nvml.SUCCESS }
 
 func silent(uint32) (nvml.EventData, nvml.Return) { return nvml.EventData{}, nvml.ERROR_TIMEOUT }
 
-// A harmful Xid error retires a card until the driver reports that it is well.
+// A harmful Xid error retires a card until the driver reports its recovery.
 func TestCards_xid(t *testing.T) {
 	for _, tc := range []struct {
 		xids   []uint64
@@ -178,7 +178,6 @@ func TestCards(t *testing.T) {
 	must.NoError(t, err)
 	must.True(t, cards[1].MIG)
 	must.Eq(t, "prohibited", cards[1].ComputeMode)
-	// A card without even a name is missing.
 	cards, err = machine(func(d *mock.Device) {
 		d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
 	}).Cards()
@@ -198,7 +197,7 @@ func TestUsage(t *testing.T) {
 	must.ErrorContains(t, err, "looking for card GPU-3: ")
 }
 
-// A function the library lacks is not called: that would end the process.
+// A function that the library lacks is not called: that would end the process.
 func TestCards_old(t *testing.T) {
 	cards, err := old("nvmlDeviceGetRemappedRows", func(d *mock.Device) {
 		d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) {
@@ -213,7 +212,6 @@ func TestCards_old(t *testing.T) {
 	must.Eq(t, 0, cards[0].Reserved)
 }
 
-// Most machines have no cards.
 func TestNone(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED} {
 		_, err := newLibrary(&mock.Interface{InitFunc: func() nvml.Return { return ret }}).Cards()
@@ -221,7 +219,6 @@ func TestNone(t *testing.T) {
 	}
 	_, err := newLibrary(&mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_UNKNOWN }}).Usage("GPU-1")
 	must.ErrorContains(t, err, "loading NVML: ")
-	// The real library, which does not exist here.
 	_, err = New("/nowhere/" + strings.Repeat("x", 8) + ".so").Cards()
 	must.ErrorIs(t, err, ErrNone)
 }

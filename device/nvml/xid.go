@@ -11,14 +11,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// harmless are the Xid errors after which a card continues. The first are application errors,
-// as in NVIDIA's plugin for Kubernetes; memory errors are covered by memoryFault.
+// harmless are the Xid errors after which a card continues. The first are application errors, as
+// in NVIDIA's plugin for Kubernetes; memoryFault covers memory errors.
 var harmless = []uint64{13, 31, 43, 45, 68, 109, 48, 63, 64, 92, 94}
 
-// maxEvents bounds the events read at a time.
 const maxEvents = 1000
 
-// listen subscribes to a card's Xid errors. Old and virtual cards do not support it.
+// listen subscribes to a card's Xid errors, if it supports that.
 func (l *Library) listen(uuid string, dev nvml.Device) {
 	if l.listening[uuid] || !l.hasFunction("nvmlEventSetWait_v2") {
 		return
@@ -35,7 +34,6 @@ func (l *Library) listen(uuid string, dev nvml.Device) {
 	}
 }
 
-// readXids reads the Xid errors of all cards since the last call.
 func (l *Library) readXids() {
 	for range maxEvents {
 		if l.events == nil {
@@ -54,8 +52,8 @@ func (l *Library) readXids() {
 	}
 }
 
-// fault returns why a card cannot continue until it is reset. The driver's recovery action
-// (since 570) is better than an observed error: it covers earlier errors, and resets.
+// fault returns why a card cannot continue until it is reset. The driver's recovery action (since
+// 570) is preferred: it covers earlier errors, and resets.
 func (l *Library) fault(uuid string, dev nvml.Device) string {
 	xid := ""
 	if code, heard := l.xids[uuid]; heard {
@@ -80,7 +78,6 @@ func (l *Library) fault(uuid string, dev nvml.Device) string {
 	return "the driver asks that " + asked + xid
 }
 
-// recovery returns what the driver asks to be done about a card.
 func (l *Library) recovery(dev nvml.Device) (action nvml.DeviceGpuRecoveryAction, known bool) {
 	if !l.hasFunction("nvmlDeviceGetFieldValues") {
 		return 0, false

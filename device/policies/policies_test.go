@@ -9,7 +9,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// Every example is a valid decision, and missing input is reported.
 func TestAll(t *testing.T) {
 	for _, q := range All() {
 		policytest.Example(t, q)

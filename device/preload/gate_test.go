@@ -17,7 +17,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// message is one of the gate's protocol.
 type message struct {
 	Magic                       uint32
 	Type, Flags                 uint16
@@ -30,7 +29,7 @@ const (
 	welcome, attached, refused, grant, infoIs, limitIs, pause, resume = 65, 66, 67, 68, 69, 80, 81, 82
 )
 
-// gate is a small gate for the tests: it has one limit for all its clients together.
+// gate is a minimal gate, with one limit for all its clients together.
 type gate struct {
 	t    *testing.T
 	path string
@@ -81,7 +80,7 @@ func (g *gate) listen() {
 	}()
 }
 
-// stop ends the gate as if it had died: sockets are closed, nothing is said.
+// stop ends the gate as a crash would.
 func (g *gate) stop() {
 	g.ln.Close()
 	g.mu.Lock()
@@ -181,7 +180,7 @@ func (g *gate) serve(c net.Conn) {
 	}
 }
 
-// later grants a request that waits when there is room, or refuses it when its time is over.
+// later grants a waiting request when there is room, or refuses it at its deadline.
 func (g *gate) later(c net.Conn, m message, until time.Time) {
 	defer g.wg.Done()
 	for {
@@ -210,7 +209,6 @@ func (g *gate) later(c net.Conn, m message, until time.Time) {
 	}
 }
 
-// eventually waits until f is true.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for range 1000 {

@@ -17,15 +17,14 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A container with a seat may run programs with another C library than glibc. The library does
-// nothing for them; but musl's loader ends a program for a symbol that it does not find.
+// A program with another C library than glibc runs without the library's effect; but musl's
+// loader ends it for a symbol that is missing.
 func TestMusl_symbols(t *testing.T) {
 	f, err := elf.Open(filepath.Join(dir, "libebbtide-cuda.so"))
 	must.NoError(t, err)
 	defer f.Close()
 	symbols, err := f.DynamicSymbols()
 	must.NoError(t, err)
-	// Most of those with two underlines are glibc's own.
 	common := []string{"__errno_location", "__cxa_finalize", "__tls_get_addr"}
 	seen := 0
 	for _, s := range symbols {

@@ -39,9 +39,9 @@ var dir string // of what is built
 //go:embed src/calls.def
 var calls string // there is no source beside this program in the bundle
 
-// TestMain builds everything once, unless it lies beside this program. EBBTIDE_CFLAGS builds it with
-// other flags, and EBBTIDE_PRELOAD_FIRST names a library to load before it, a sanitizer;
-// EBBTIDE_WRAPPER is a program that runs the workload, such as valgrind.
+// TestMain builds everything once, unless it lies beside this program. EBBTIDE_CFLAGS builds it
+// with other flags, EBBTIDE_PRELOAD_FIRST names a library to load before it, such as a sanitizer,
+// EBBTIDE_WRAPPER a program that runs the workload, such as valgrind.
 func TestMain(m *testing.M) {
 	beside, err := fake.Beside()
 	if err == nil && beside != "" {
@@ -80,7 +80,6 @@ func (l line) n(key string) int64 {
 	return int64(f)
 }
 
-// job is a workload under the library.
 type job struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -89,8 +88,7 @@ type job struct {
 	errs  bytes.Buffer
 }
 
-// start runs the workload with the library and the gate at a path, or without the library
-// where the path is "-".
+// start runs the workload with the library and the gate at a path; "-": without the library.
 func start(t *testing.T, gate string, env []string, args ...string) *job {
 	t.Helper()
 	j := &job{t: t, cmd: exec.Command(filepath.Join(dir, "workload"), args...), lines: make(chan line, 10000)}
@@ -129,7 +127,6 @@ func start(t *testing.T, gate string, env []string, args ...string) *job {
 	return j
 }
 
-// next is the next line that has the key.
 func (j *job) next(key string) line {
 	j.t.Helper()
 	for {
@@ -147,7 +144,7 @@ func (j *job) next(key string) line {
 	}
 }
 
-// card is how many bytes of the job's card are taken, as NVML tells others.
+// card returns how many bytes of the job's card are in use, as NVML tells others.
 func (j *job) card(t *testing.T) int64 {
 	t.Helper()
 	c := exec.Command(filepath.Join(dir, "workload"), "--mode", "card")
@@ -167,8 +164,8 @@ func (j *job) end() {
 	must.NoError(j.t, j.cmd.Wait(), must.Sprint(j.errs.String()))
 }
 
-// Each way by which a program finds the driver leads through the library, and each kind of
-// memory is counted and given back.
+// However a program finds the driver, it gets the library, and each kind of memory is counted and
+// returned.
 func TestResolve(t *testing.T) {
 	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
 		for _, kind := range []string{"sync", "async", "vmm", "managed"} {
@@ -189,7 +186,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Each hook calls the variant of its own name: the code by which that answers NULL comes through.
+// Each hook calls the variant of its own name: that one's error code comes through.
 func TestVariants(t *testing.T) {
 	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
 		want := start(t, "-", nil, "--mode", "variants", "--resolve", how).next("cuMemAlloc_v2")
@@ -274,7 +271,6 @@ func TestThreads(t *testing.T) {
 	g.fine()
 }
 
-// A thread without a context gets the driver's own answer, and nothing is counted for it.
 func TestNoContext(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--mode", "thread")
@@ -283,7 +279,7 @@ func TestNoContext(t *testing.T) {
 	g.fine()
 }
 
-// A forked child has its own connection; that of its parent and its memory stay the parent's.
+// A forked child has its own connection; its parent's connection and memory stay the parent's.
 func TestFork(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, []string{"EBBTIDE_FAKE_FORK=1"}, "--mode", "fork", "--steps", "3")
@@ -293,7 +289,7 @@ func TestFork(t *testing.T) {
 	g.fine()
 }
 
-// While a stream is captured nothing waits; the memory of the graph is asked for at its launch.
+// During a capture nothing waits; the graph's memory is requested at its launch.
 func TestCapture(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_WAIT_MS=20000", "EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--bytes", strconv.Itoa(64*mib))
@@ -306,7 +302,7 @@ func TestCapture(t *testing.T) {
 }
 
 // Threads capture at the same time, each in its own default stream: what a thread allocates there
-// belongs to its graph. The limit has room for the graphs one after the other.
+// belongs to its graph. The limit has room for one graph at a time.
 func TestCapture_threads(t *testing.T) {
 	g := startGate(t, context+128*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1"}, "--mode", "capture", "--own-stream", "--threads", "2", "--bytes", strconv.Itoa(64*mib))
@@ -328,8 +324,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// The driver has a newer version of a function than the library. A program that calls it does not
-// ask, so the process is pinned, once. In the other tests the driver has none.
+// The driver has a newer version of a function than the library: a program could bypass the gate,
+// so the process is pinned, once.
 func TestNewerDriver(t *testing.T) {
 	for _, name := range []string{"cuMemAlloc", "cuMemAllocAsync_ptsz", "cuCtxCreate"} {
 		g := startGate(t, 300*mib)
@@ -341,7 +337,6 @@ func TestNewerDriver(t *testing.T) {
 	}
 }
 
-// A gate that comes back is told again why the process is pinned.
 func TestNewerDriver_reconnect(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, []string{"EBBTIDE_FAKE_NEWER=cuMemAlloc"}, "--steps", "1", "--hold-ms", "-1")
@@ -356,7 +351,7 @@ func TestNewerDriver_reconnect(t *testing.T) {
 	must.Eq(t, 2, g.count(pinned))
 }
 
-// The gate dies and comes back: the job goes on within its lease, and says what it holds.
+// The gate dies and returns: the job continues within its lease, and reports what it holds.
 func TestGateReturns(t *testing.T) {
 	g := startGate(t, 512*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=" + strconv.Itoa(32*mib)}, "--steps", "30", "--pause-ms", "50", "--bytes", strconv.Itoa(4*mib))
@@ -375,8 +370,8 @@ func TestGateReturns(t *testing.T) {
 	must.Between(t, context+5*4*mib, g.heard[0].Bytes, context+7*4*mib+2*32*mib)
 }
 
-// The gate dies and comes back while a job waits for memory: it does not say that it holds what
-// it has not got, and waits on.
+// The gate dies and returns while a job waits for memory: the job does not report what it has not
+// got, and keeps waiting.
 func TestGateReturnsToWaiting(t *testing.T) {
 	g := startGate(t, 100*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=60000"}, "--steps", "1", "--bytes", strconv.Itoa(120*mib))
@@ -400,7 +395,7 @@ func TestGateReturnsToWaiting(t *testing.T) {
 	g.fine()
 }
 
-// A gate that comes after the job began is told what the job holds.
+// A gate that starts after the job is told what the job holds.
 func TestGateComesLate(t *testing.T) {
 	g := startGate(t, 512*mib)
 	g.stop()
@@ -414,7 +409,7 @@ func TestGateComesLate(t *testing.T) {
 	must.Greater(t, uint64(context), g.heard[0].Bytes)
 }
 
-// Beyond the lease, without a gate, a request waits as long as it may and is then refused.
+// Beyond the lease, without a gate, a request waits for its deadline and is refused.
 func TestGateStaysAway(t *testing.T) {
 	g := startGate(t, 512*mib)
 	j := start(t, g.path, []string{"EBBTIDE_GATE_LEASE=1", "EBBTIDE_GATE_WAIT_MS=300"}, "--steps", "40", "--pause-ms", "20", "--bytes", strconv.Itoa(4*mib))
@@ -428,8 +423,8 @@ func TestGateStaysAway(t *testing.T) {
 	must.Eq(t, 2, exit.ExitCode())
 }
 
-// PAUSE in the midst of launches: it is answered when the submitted work is done, and nothing
-// is submitted until RESUME.
+// A pause during launches is answered when the submitted work is done, and nothing is submitted
+// until it ends.
 func TestPause(t *testing.T) {
 	g := startGate(t, 900*mib)
 	const kernel = 20 * time.Millisecond
@@ -461,7 +456,6 @@ func TestPause(t *testing.T) {
 	g.fine()
 }
 
-// A gate that dies during a pause does not leave the job paused.
 func TestPauseEndsWithGate(t *testing.T) {
 	g := startGate(t, 900*mib)
 	j := start(t, g.path, nil, "--steps", "20", "--pause-ms", "10", "--bytes", "65536")
@@ -472,8 +466,8 @@ func TestPauseEndsWithGate(t *testing.T) {
 	j.end()
 }
 
-// What a context takes beyond its reservation is asked for when it is known; what it does not take
-// is returned.
+// What a context takes beyond its reservation is requested when it is known; the rest is
+// returned.
 func TestContext(t *testing.T) {
 	for _, takes := range []int{1 * mib, 40 * mib, 200 * mib} {
 		g := startGate(t, 300*mib)
@@ -484,7 +478,6 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// Two jobs want more than there is: one waits for the other, and both end well.
 func TestWait(t *testing.T) {
 	g := startGate(t, 200*mib)
 	one := start(t, g.path, nil, "--steps", "1", "--bytes", strconv.Itoa(120*mib), "--hold-ms", "1000")
@@ -500,7 +493,6 @@ func TestWait(t *testing.T) {
 	g.fine()
 }
 
-// A job that is killed leaves nothing: the gate sees the end of the connection.
 func TestKilled(t *testing.T) {
 	g := startGate(t, 300*mib)
 	j := start(t, g.path, nil, "--steps", "2", "--hold-ms", "60000")
@@ -511,7 +503,6 @@ func TestKilled(t *testing.T) {
 	g.fine()
 }
 
-// With a lower limit the lease is returned at once.
 func TestShrink(t *testing.T) {
 	g := startGate(t, 512*mib)
 	j := start(t, g.path, nil, "--steps", "1", "--hold-ms", "1500", "--bytes", "65536")
@@ -528,7 +519,7 @@ func TestShrink(t *testing.T) {
 	j.end()
 }
 
-// 10⁵ allocations: what one costs more than without the library.
+// What one of 10⁵ allocations costs more than without the library.
 func TestMany(t *testing.T) {
 	args := []string{"--mode", "many", "--count", "100000", "--bytes", "4096"}
 	plain := start(t, "-", nil, args...).next("ns")["ns"].(float64)
@@ -539,8 +530,8 @@ func TestMany(t *testing.T) {
 	g.fine()
 	t.Logf("%.0f ns without the library, %.0f ns with it: %.2f times; %d requests", plain, ours, ours/plain, g.seen[request])
 	must.Less(t, 10, g.seen[request], must.Sprint("the lease is not used"))
-	// The fake's allocation is far cheaper than a card's: a wide margin, so that a lock or a system
-	// call in the way is noticed and a busy machine is not.
+	// The fake's allocation is far cheaper than a card's: only a lock or a system call in the way
+	// is noticed.
 	must.Less(t, 10*plain+2000, ours)
 }
 
@@ -566,7 +557,6 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// names are what a library exports.
 func names(t *testing.T, path string) []string {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -584,7 +574,7 @@ func names(t *testing.T, path string) []string {
 	return all
 }
 
-// harmless are names that look as if they took memory or submitted work, and why they do not.
+// harmless are names that look like allocations or submissions, and why they are not.
 var harmless = map[string]string{
 	"cuMemAllocHost":                         "host memory",
 	"cuMemAllocHost_v2":                      "host memory",
@@ -606,11 +596,10 @@ var harmless = map[string]string{
 
 var suspicious = regexp.MustCompile(`^cu(Mem(Alloc|Create|Host|Pool(Create|Import|Export)|Import|Export|cpy|set|Prefetch|BatchDecompress|Discard)|Array(3D)?Create|MipmappedArrayCreate|Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset)|GreenCtxCreate|Ipc(Get|Open)|ImportExternal|Launch|Graph(Launch|AddMemAlloc|AddNode|Instantiate)|Stream(BeginCapture|EndCapture)|MemGetInfo|DeviceTotalMem|Multicast(Create|AddDevice|Bind)|GetProcAddress)`)
 
-// reviewed holds names of that kind that are no allocation and no work.
 var reviewed = regexp.MustCompile(`^cu(MemHost(GetDevicePointer|GetFlags|Register|Unregister)|MemcpyGet|Graph(Memcpy|Memset|Exec))`)
 
-// TestHooks finds functions of the driver that allocate or submit and are not hooked: of the fake, and
-// of a real driver or a toolkit's stub that EBBTIDE_LIBCUDA names.
+// TestHooks finds functions that allocate or submit and are not hooked: of the fake, and of a
+// real driver or a toolkit's stub that EBBTIDE_LIBCUDA names.
 func TestHooks(t *testing.T) {
 	ours := names(t, filepath.Join(dir, "libebbtide-cuda.so"))
 	must.SliceContains(t, ours, "dlsym")
@@ -635,8 +624,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// A program without CUDA does not notice the library, and looks symbols up as before: RTLD_NEXT from
-// a library means after that library.
+// A program without CUDA does not notice the library: RTLD_NEXT from another library means after
+// that library.
 func TestOtherPrograms(t *testing.T) {
 	src := filepath.Join(t.TempDir(), "lib.c")
 	must.NoError(t, os.WriteFile(src, []byte(`

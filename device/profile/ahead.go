@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Forecast is what a profile expects of a running job.
+// Forecast is what a profile predicts for a running job.
 type Forecast struct {
-	// Bytes is the most it expects to be held within the horizon, at least what is held now.
+	// Bytes is the most that it will hold within the horizon, at least what is held now.
 	Bytes uint64
-	// Known: the profile matches the job. Otherwise Bytes may be far off.
+	// Known: the profile matches the job.
 	Known bool
 	// At is the job's estimated position in the profile.
 	At time.Duration
@@ -23,15 +23,14 @@ type Forecast struct {
 // slack is how far, as a fraction of the peak, a job may be from the runs and still match them.
 const slack = 0.1
 
-// Ahead forecasts the most that a job will hold within the horizon, given that it has run for
-// at and holds held.
+// Ahead forecasts the most that a job will hold within the horizon, given that it has run for at
+// and holds held.
 //
-// Its position in the profile is primarily its running time. But a job on a shared card may run
-// slower or faster than earlier ones: if what it holds does not match the runs at that time, or
-// all had ended by then, its position is the nearest bin with a match; of two at the same
-// distance the earlier one, since jobs are more often late than early. So a late job is
-// expected to rise from the moment its level is the one before the rise, until the rise comes.
-// Only a job that holds more than any run ever did has no match: its future is unknown.
+// Its position in the profile is its running time. But a job on a shared card may run slower or
+// faster than earlier ones: if what it holds does not match the runs at that time, its position
+// is the nearest bin with a match; of two the earlier one, since jobs are more often late. So a
+// late job is expected to rise until the rise comes. A job that holds more than any run did has
+// no match.
 func (p Profile) Ahead(at time.Duration, held uint64, horizon time.Duration) Forecast {
 	e := p.envelope()
 	f := Forecast{Bytes: held, At: at, Runs: len(p.Runs)}
@@ -69,13 +68,13 @@ func (e envelope) find(by int, held uint64) (part int, ok bool) {
 	return 0, false
 }
 
-// fits reports whether the runs held about as much in a bin or next to it: what is held now is
-// one moment, and a bin's value the maximum of its moments.
+// fits reports whether the runs held about as much in a bin or next to it: held is one moment, a
+// bin's value a maximum.
 func (e envelope) fits(i int, held uint64) bool {
 	from, to := max(0, i-1), min(i+2, len(e.high))
 	low, high := slices.Min(e.low[from:to]), slices.Max(e.high[from:to])
 	if from == 0 {
-		low = 0 // a run starts with nothing
+		low = 0
 	}
 	tolerance := uint64(slack * float64(slices.Max(e.high)))
 	return held+tolerance >= low && held <= high+tolerance

@@ -9,19 +9,18 @@ import (
 	"slices"
 )
 
-// Keep is how many runs of a kind are kept, the latest: jobs change over the months.
+// Keep is how many of the latest runs of a kind are kept.
 const Keep = 5
 
 // Profile is what is known of a kind of job.
 type Profile struct {
 	Kind Kind `json:"kind"`
-	// Runs are the latest runs, oldest first.
+	// Runs are the latest ones, oldest first.
 	Runs []Run `json:"runs"`
 	// Measured is the number of runs ever observed to their end.
 	Measured int `json:"measured"`
 }
 
-// add returns the profile with another run.
 func (p Profile) add(r Run) Profile {
 	p.Runs = append(slices.Clone(p.Runs), r.clone())
 	p.Runs = p.Runs[max(0, len(p.Runs)-Keep):]
@@ -31,7 +30,6 @@ func (p Profile) add(r Run) Profile {
 	return p
 }
 
-// validate checks a profile read from a file.
 func (p Profile) validate() error {
 	if len(p.Runs) == 0 || len(p.Runs) > Keep {
 		return fmt.Errorf("runs: must be 1 to %d, got %d", Keep, len(p.Runs))
@@ -48,8 +46,8 @@ func (p Profile) validate() error {
 	return errors.Join(errs...)
 }
 
-// envelope bounds the runs of a profile: for each bin, the most and the least of the peaks of
-// the runs that lasted so long.
+// envelope bounds the runs of a profile: for each bin, the most and the least of the peaks of the
+// runs that lasted so long.
 type envelope struct {
 	width     float64 // seconds
 	low, high []uint64
@@ -77,20 +75,20 @@ type Summary struct {
 	Kind Kind
 	// Measured is the number of runs observed to their end.
 	Measured int
-	// Peak is the maximum of the latest runs, in bytes.
+	// Peak is the maximum of the latest runs.
 	Peak uint64
-	// Working is the working set, in bytes: what was held at least half of the time, the median
-	// over the bins of the envelope. A short peak does not affect it.
+	// Working is the working set: what was held at least half of the time, the median over the
+	// bins of the envelope.
 	Working uint64
-	// FastestS is the duration of the fastest of the latest runs, in seconds; 0 if no end was
-	// observed. Runs that did not come near the peak are ignored: they have failed.
+	// FastestS is the duration of the fastest of the latest runs; 0 if no end was observed. Runs
+	// far below the peak have failed, and are ignored.
 	FastestS float64
 }
 
 // near is the fraction of the peak from which a run counts as successful.
 const near = 0.9
 
-// Summary returns the figures.
+// Summary returns the profile's figures.
 func (p Profile) Summary() Summary {
 	s := Summary{Kind: p.Kind, Measured: p.Measured}
 	e := p.envelope()

@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
 const mib = 1 << 20
 
 func TestKindOf(t *testing.T) {
-	c := peer.Container{Namespace: "ml", Job: "bert", Group: "g", Task: "train", Arguments: "aa", ID: "1", Alloc: "2"}
+	c := identify.Container{Namespace: "ml", Job: "bert", Group: "g", Task: "train", Arguments: "aa", ID: "1", Alloc: "2"}
 	want := Kind{"ml", "bert", "g", "train", "aa"}
 	for _, job := range []string{
 		"bert", "bert/dispatch-1784550000-0a1b2c3d", "bert/periodic-1784550000", "bert/periodic-1784550000/dispatch-1784550001-0a1b2c3d",
@@ -52,7 +52,6 @@ func TestKindOf(t *testing.T) {
 	must.NotEq(t, Kind{Job: "a", Group: "b"}.name(), Kind{Job: "ab"}.name())
 }
 
-// record records a run of some seconds that holds what curve returns, observed at an interval.
 func record(seconds, every int, curve func(at int) uint64) Run {
 	var c Recorder
 	for at := 0; at < seconds; at += every {
@@ -71,7 +70,6 @@ func TestRecorder(t *testing.T) {
 	c.Observe(4*time.Second, 8)
 	must.Eq(t, []uint64{30, 30, 30, 30, 8}, c.Run().Bytes)
 
-	// It doubles its bins as often as necessary, and then continues.
 	c.Observe(128*time.Second, 9)
 	r := c.Run()
 	must.Eq(t, 2, r.WidthS)
@@ -86,7 +84,6 @@ func TestRecorder(t *testing.T) {
 	must.Eq(t, 30, r.Bytes[0])
 	must.Eq(t, 11, r.Bytes[len(r.Bytes)-1])
 
-	// A continued recording has lost nothing.
 	var a Recorder
 	a.Observe(0, 10)
 	b, err := Continue(a.Run())
@@ -177,8 +174,8 @@ func TestAhead(t *testing.T) {
 	must.Eq(t, at(73*16), p.Ahead(at(5000), low, 0).At, must.Sprint("before the rise"))
 }
 
-// The forecast is never less than what is held, and at most the peak if that is more; a job
-// like the run before is known throughout.
+// The forecast is never less than what is held, and at most the peak if that is more; a job like
+// the run before is known throughout.
 func TestAhead_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Profile
@@ -193,7 +190,7 @@ func TestAhead_properties(t *testing.T) {
 		f := p.Ahead(at, held, horizon)
 		must.GreaterEq(t, held, f.Bytes)
 		must.LessEq(t, max(held, peak), f.Bytes)
-		must.GreaterEq(t, f.Bytes, p.Ahead(at, held, horizon+time.Minute).Bytes, must.Sprint("who looks further sees no less"))
+		must.GreaterEq(t, f.Bytes, p.Ahead(at, held, horizon+time.Minute).Bytes, must.Sprint("a longer horizon expects no less"))
 
 		second := rapid.IntRange(0, len(levels)-1).Draw(t, "second")
 		part := int(float64(second) / p.envelope().width)
@@ -209,8 +206,7 @@ func TestSummary(t *testing.T) {
 	must.Eq(t, Summary{}, p.Summary())
 	p = p.add(record(1195, 5, lammps))
 	must.Eq(t, Summary{Measured: 1, Peak: peak, Working: low, FastestS: 1195}, p.Summary())
-	// A run that failed before its peak is not the fastest, nor is one whose end was not
-	// observed.
+	// A run that failed before its peak is not the fastest, nor one without an observed end.
 	p = p.add(record(20, 5, lammps))
 	part := record(1190, 5, lammps)
 	part.Whole = false
@@ -225,7 +221,6 @@ func TestSummary(t *testing.T) {
 	must.Eq(t, Summary{Measured: 8, Peak: mib, Working: mib, FastestS: 100}, p.Summary())
 }
 
-// reports collects reports.
 type reports []error
 
 func (r *reports) add(err error) { *r = append(*r, err) }
@@ -276,7 +271,6 @@ func TestStore(t *testing.T) {
 	must.Less(t, 20<<10, info.Size())
 }
 
-// Invalid files are skipped, with one report.
 func TestStore_bad(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
@@ -308,8 +302,7 @@ func TestStore_bad(t *testing.T) {
 		must.Len(t, 1, *told, must.Sprint(name))
 		must.ErrorContains(t, (*told)[0], "1 files of profiles are ignored, such as: "+k.name()+": ")
 	}
-	// Pipes do not block and links are not followed, and leftovers of a killed plugin are
-	// removed.
+	// Pipes do not block, links are not followed, and leftovers of a killed plugin are removed.
 	must.NoError(t, os.Remove(path))
 	must.NoError(t, unix.Mkfifo(path, 0o600))
 	link := filepath.Join(dir, "kinds", Kind{Job: "link"}.name())
@@ -322,14 +315,12 @@ func TestStore_bad(t *testing.T) {
 	must.ErrorContains(t, (*told)[0], "2 files of profiles are ignored")
 	_, err = os.Stat(left)
 	must.ErrorIs(t, err, fs.ErrNotExist)
-	// The next run of the kind replaces it.
 	must.NoError(t, s.Add(k, record(10, 1, lammps)))
 	s, told = open(t, dir)
 	must.Len(t, 2, s.Summaries())
 	must.Len(t, 1, *told)
 }
 
-// There are never more than Kinds; the oldest is dropped.
 func TestStore_bounded(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir) // makes it
@@ -357,14 +348,12 @@ func TestStore_bounded(t *testing.T) {
 	must.False(t, ok, must.Sprint("of the others the oldest"))
 	_, ok = s.Profile(kind(0))
 	must.True(t, ok)
-	// Files beyond Kinds are removed when the store is opened.
 	must.NoError(t, save(filepath.Join(dir, "kinds", kind(1).name()), Profile{Kind: kind(1)}.add(r)))
 	s, _ = open(t, dir)
 	must.Len(t, Kinds, s.Summaries())
 	must.Eq(t, Kinds, files())
 }
 
-// An unusable directory is reported, and measurements count until the end.
 func TestStore_fails(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)
@@ -379,7 +368,6 @@ func TestStore_fails(t *testing.T) {
 	must.ErrorContains(t, err, "creating the directory of profiles: ")
 }
 
-// Concurrent writers and readers.
 func TestStore_together(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, dir)

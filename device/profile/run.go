@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// Bins is the maximum number of bins of equal length in a run.
+// Bins is the maximum number of bins of a run.
 const Bins = 128
 
 // width is the initial length of a bin, in seconds; it doubles when a run outgrows Bins.
 const width = 1.0
 
-// maxNumber bounds a size in bytes and a time in seconds, so that sums of values from a file cannot
+// maxNumber bounds sizes in bytes and times in seconds, so that sums of values from a file cannot
 // overflow.
 const maxNumber = 1 << 50
 
-// Run is the memory that one run of a job held over its running time.
+// Run is the memory that a run of a job held over its running time.
 type Run struct {
-	// WidthS is the length of a bin, in seconds.
+	// WidthS is the length of a bin.
 	WidthS float64 `json:"width_s"`
-	// Bytes is the maximum held in each bin, from the first on.
+	// Bytes is the maximum held in each bin.
 	Bytes []uint64 `json:"bytes"`
 	// Seconds is how long it was observed to run.
 	Seconds float64 `json:"seconds"`
@@ -40,13 +40,11 @@ func (r Run) Peak() uint64 {
 	return slices.Max(r.Bytes)
 }
 
-// clone returns a deep copy.
 func (r Run) clone() Run {
 	r.Bytes = slices.Clone(r.Bytes)
 	return r
 }
 
-// validate checks a run read from a file.
 func (r Run) validate() error {
 	mantissa, _ := math.Frexp(r.WidthS)
 	switch {
@@ -81,7 +79,7 @@ type Recorder struct {
 	last uint64 // held when last observed
 }
 
-// Continue returns a recorder that continues a run, or an error if the run is invalid.
+// Continue returns a recorder that continues a run.
 func Continue(r Run) (*Recorder, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -91,8 +89,8 @@ func Continue(r Run) (*Recorder, error) {
 	return &Recorder{run: r, last: r.Bytes[len(r.Bytes)-1]}, nil
 }
 
-// Observe records that bytes are held after a running time. The value counts until the next
-// observation. Running time that goes back is taken for the last one.
+// Observe records that bytes are held after a running time, until the next observation. Running
+// time does not go back.
 func (c *Recorder) Observe(at time.Duration, bytes uint64) {
 	r := &c.run
 	if r.WidthS == 0 {

@@ -21,31 +21,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds is the number of kinds with stored profiles. The least recently updated is dropped for
-// a new one.
+// Kinds is the maximum number of kinds. The least recently updated is dropped for a new one.
 const Kinds = 1000
 
-// maxFile bounds the size of a file, in bytes. A profile has about 10 KiB at most.
+// maxFile bounds the size of a file, in bytes. A profile has about 10 KiB.
 const maxFile = 1 << 20
 
-// unfinished is the name prefix of files being written.
 const unfinished = ".new-"
 
-// fileName matches the name of a profile's file.
 var fileName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
 
-// Store keeps profiles on disk, a small file per kind, and other things that must survive the
-// plugin. It is safe for concurrent use.
+// Store keeps profiles on disk, a file per kind, and other things that must survive the plugin.
+// It is safe for concurrent use.
 type Store struct {
 	dir string
 
-	writing sync.Mutex // one writer at a time; readers do not wait for the disk
+	writing sync.Mutex // readers do not wait for the disk
 
 	mu       sync.RWMutex
 	profiles map[Kind]entry
 }
 
-// entry is a profile with the time of its last update.
 type entry struct {
 	Profile
 	summary Summary
@@ -53,7 +49,7 @@ type entry struct {
 }
 
 // Open opens the store in a directory, creating it if needed. Unreadable files are skipped and
-// reported, all in one error.
+// reported in one error.
 func Open(dir string, report func(error)) (*Store, error) {
 	s := &Store{dir: dir, profiles: make(map[Kind]entry)}
 	if err := os.MkdirAll(s.kinds(), 0o700); err != nil {
@@ -89,7 +85,6 @@ func Open(dir string, report func(error)) (*Store, error) {
 
 func (s *Store) kinds() string { return filepath.Join(s.dir, "kinds") }
 
-// read reads a profile's file.
 func (s *Store) read(name string) (entry, error) {
 	var e entry
 	if !fileName.MatchString(name) {
@@ -110,7 +105,6 @@ func (s *Store) read(name string) (entry, error) {
 	return e, nil
 }
 
-// load reads a JSON file, and returns when it was written.
 func load(path string, into any) (time.Time, error) {
 	// No symlink to elsewhere, and no pipe that would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -132,7 +126,6 @@ func load(path string, into any) (time.Time, error) {
 	return info.ModTime(), err
 }
 
-// save atomically writes a JSON file.
 func save(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -144,7 +137,7 @@ func save(path string, v any) error {
 	}
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Sync() // otherwise the name may survive a power failure, and not the content
+		err = f.Sync() // otherwise the name may survive a power failure without the content
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
@@ -181,7 +174,6 @@ func (s *Store) Add(k Kind, r Run) error {
 	return nil
 }
 
-// dropOldest drops the oldest profiles beyond Kinds, and returns their kinds.
 func (s *Store) dropOldest() (gone []Kind) {
 	for len(s.profiles) > Kinds {
 		var oldest Kind
@@ -197,7 +189,6 @@ func (s *Store) dropOldest() (gone []Kind) {
 	return gone
 }
 
-// remove removes the files of kinds.
 func (s *Store) remove(gone []Kind) error {
 	for _, k := range gone {
 		if err := os.Remove(filepath.Join(s.kinds(), k.name())); err != nil && !errors.Is(err, fs.ErrNotExist) {

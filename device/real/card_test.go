@@ -16,11 +16,10 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/fake"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
-// The card as the plugin tells Nomad of it.
 func TestFingerprint(t *testing.T) {
 	c := site.card
 	must.StrHasPrefix(t, "GPU-", c.UUID)
@@ -35,7 +34,6 @@ func TestFingerprint(t *testing.T) {
 	must.Eq(t, c.Memory, seen.Total)
 }
 
-// The plugin's program can be started here.
 func TestPlugin(t *testing.T) {
 	dir, err := fake.Beside()
 	must.NoError(t, err)
@@ -47,8 +45,7 @@ func TestPlugin(t *testing.T) {
 	must.StrHasPrefix(t, "ebbtide-gpu ", string(out))
 }
 
-// However a program finds the driver, its memory is on the gate's books, and the limit is what it
-// sees.
+// However a program finds the driver, its memory is in the gate's ledger, and it sees the limit.
 func TestResolve(t *testing.T) {
 	const limit, piece, pieces = 3 * gib, 16 * mib, 4
 	for _, how := range []string{"linked", "dlsym", "next", "procaddress"} {
@@ -56,10 +53,10 @@ func TestResolve(t *testing.T) {
 			t.Run(how+"/"+kind, func(t *testing.T) {
 				ctx := within(t, time.Minute)
 				g := open(t, budget, limit)
-				p := start(t, ctx, rig.Job{Container: "one", Gate: g, Args: []string{
+				p := start(t, ctx, gputest.Job{Container: "one", Gate: g, Args: []string{
 					"--resolve", how, "--alloc", kind, "--steps", strconv.Itoa(pieces), "--bytes", strconv.Itoa(piece), "--windows", "4", "--count", "1", "--hold-ms", "-1",
 				}})
-				var l rig.Line
+				var l gputest.Line
 				for range pieces {
 					l = next(t, ctx, p, "step")
 					must.Eq(t, limit, l.Int("memory"))
@@ -84,7 +81,7 @@ func TestAccuracy(t *testing.T) {
 			ctx := within(t, time.Minute)
 			g := open(t, budget, limit)
 			before := usage(t, ctx)
-			p := start(t, ctx, rig.Job{Container: "greedy", Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
+			p := start(t, ctx, gputest.Job{Container: "greedy", Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
 				"--mode", "fill", "--alloc", kind, "--bytes", strconv.Itoa(64 * mib), "--least", strconv.Itoa(2 * mib), "--hold-ms", "-1",
 			}})
 			l := next(t, ctx, p, "code")
@@ -103,18 +100,17 @@ func TestAccuracy(t *testing.T) {
 func TestThreads(t *testing.T) {
 	ctx := within(t, time.Minute)
 	g := open(t, budget, 4*gib)
-	p := start(t, ctx, rig.Job{Container: "threads", Gate: g, Args: []string{
+	p := start(t, ctx, gputest.Job{Container: "threads", Gate: g, Args: []string{
 		"--threads", "8", "--steps", "10", "--bytes", strconv.Itoa(4 * mib), "--windows", "2", "--alloc", "sync",
 	}})
 	next(t, ctx, p, "done")
 	must.NoError(t, p.Wait())
 }
 
-// During a pause nothing of a job moves, and afterwards it goes on as if nothing had been.
 func TestPause(t *testing.T) {
 	ctx := within(t, time.Minute)
 	g := open(t, budget, 4*gib)
-	p := start(t, ctx, rig.Job{Container: "paused", Gate: g, Args: []string{
+	p := start(t, ctx, gputest.Job{Container: "paused", Gate: g, Args: []string{
 		"--steps", "2", "--bytes", strconv.Itoa(16 * mib), "--count", "150", "--pause-ms", "10", "--windows", "4",
 	}})
 	next(t, ctx, p, "round")
@@ -123,7 +119,7 @@ func TestPause(t *testing.T) {
 		begun := time.Now()
 		must.NoError(t, g.Pause(ctx, "paused", "a test"))
 		took = append(took, time.Since(begun).Seconds()*1000)
-		// At most the line of a round that was done is on its way.
+		// At most the line of a finished round is on its way.
 		time.Sleep(100 * time.Millisecond)
 		p.Forget()
 		still, cancel := context.WithTimeout(ctx, 300*time.Millisecond)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 // What the library costs on this driver. Both ways alternate.
@@ -22,7 +22,7 @@ func TestCost(t *testing.T) {
 	ctx := within(t, 4*time.Minute)
 	one := func(key string, library bool, env []string, args ...string) float64 {
 		t.Helper()
-		j := rig.Job{Container: "cost", Args: args, Env: env}
+		j := gputest.Job{Container: "cost", Args: args, Env: env}
 		if library {
 			j.Gate = open(t, budget, 4*gib)
 		}
@@ -33,11 +33,11 @@ func TestCost(t *testing.T) {
 	}
 	for _, m := range []struct {
 		name, key string
-		most      float64 // times the driver's: an order of magnitude above what is expected
+		most      float64 // times the driver's: an order of magnitude above the expected
 		args, env []string
 	}{
 		{"allocation of 4 KiB", "p50", 20, []string{"--mode", "many", "--count", "20000", "--bytes", "4096"}, nil},
-		// Each is a question to the gate and back: two processes are woken.
+		// Each is a round trip to the gate: two processes are woken.
 		{"allocation of 4 KiB, none granted ahead", "p50", 1000, []string{"--mode", "many", "--count", "2000", "--bytes", "4096"}, []string{"EBBTIDE_GATE_LEASE=1"}},
 		{"launch", "ns", 20, []string{"--mode", "loop", "--count", "20000"}, nil},
 		{"step: launch, host, wait", "p50", 20, []string{"--mode", "loop", "--count", "1000", "--work", "200000"}, nil},
@@ -56,8 +56,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// compare puts into the report what something takes with the driver alone and with library and
-// gate, taken in turns, and returns the medians.
+// compare reports what something takes with the driver alone and with library and gate,
+// alternating, and returns the medians.
 func compare(t *testing.T, of, unit string, plain, ours []float64) (driver, library float64) {
 	t.Helper()
 	ratio := make([]float64, len(plain))

@@ -21,31 +21,30 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fake"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/nvml"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// budget is how much of the card the tests use, and least what must be free.
+	// budget is how much of the card the tests use, least what must be free.
 	budget = 8 * gib
 	least  = 9 * gib
 )
 
-// site is where the tests run.
 var site struct {
-	*rig.Rig
+	*gputest.Harness
 	library *nvml.Library
 	card    nvml.Card
 	before  nvml.Usage // of the card
 }
 
-// TestMain prepares the card. EBBTIDE_TEST_GPU says which: "real" is this machine's first NVIDIA
-// card; without it a fake one is made. What is found goes to the file that report.Variable names.
+// TestMain prepares the card: with EBBTIDE_TEST_GPU=real this machine's first NVIDIA card, else a
+// fake one. Results go to the file that report.Variable names.
 func TestMain(m *testing.M) {
-	rig.Helper(os.Args)
+	gputest.Helper(os.Args)
 	flag.Parse()
 	if flag.Lookup("test.list").Value.String() != "" {
 		os.Exit(m.Run()) // no test runs
@@ -76,8 +75,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// found returns the folder that has the library, the workload and, where the card is fake, its
-// driver. They are built in tmp unless they lie beside this program.
+// found returns the folder with the library, the workload and, for a fake card, its driver: this
+// program's, or tmp, into which they are built.
 func found(tmp string, real bool) (dir string, err error) {
 	dir, err = fake.Beside()
 	switch {
@@ -89,10 +88,10 @@ func found(tmp string, real bool) (dir string, err error) {
 		return filepath.Join(dir, "fake"), nil
 	}
 	dir = filepath.Join(tmp, "built")
-	return dir, rig.Build(dir)
+	return dir, gputest.Build(dir)
 }
 
-// prepare makes the site. It says why the tests cannot run here, if so.
+// prepare makes the site, or returns why the tests cannot run here.
 func prepare(tmp string) (skip string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -118,7 +117,7 @@ func prepare(tmp string) (skip string, err error) {
 		return "", err
 	}
 	if !real {
-		site.Rig = rig.Fake(built, scratch, rig.Card{Memory: 16 * gib, Reserved: 300 * mib, Context: 400 * mib, Lazy: 32 * mib, Kernel: 10 * time.Microsecond})
+		site.Harness = gputest.Fake(built, scratch, gputest.Card{Memory: 16 * gib, Reserved: 300 * mib, Context: 400 * mib, Lazy: 32 * mib, Kernel: 10 * time.Microsecond})
 		if err := os.Setenv("EBBTIDE_FAKE_GPU", filepath.Join(scratch, "card")); err != nil {
 			return "", err
 		}
@@ -144,12 +143,12 @@ func prepare(tmp string) (skip string, err error) {
 	case site.before.Free < least:
 		return fmt.Sprintf("%d MiB of the first card are free, and %d are needed", site.before.Free/mib, least/mib), nil
 	}
-	if site.Rig == nil {
-		context, err := contextOf(ctx, rig.Real(built, scratch, 512*mib))
+	if site.Harness == nil {
+		context, err := contextOf(ctx, gputest.Real(built, scratch, 512*mib))
 		if err != nil {
 			return "", err
 		}
-		site.Rig = rig.Real(built, scratch, context)
+		site.Harness = gputest.Real(built, scratch, context)
 	}
 	u, err := site.Usage(ctx)
 	if err != nil {
@@ -161,15 +160,15 @@ func prepare(tmp string) (skip string, err error) {
 	}})
 }
 
-// contextOf measures what a context takes, in bytes: what a process with one has beyond the memory
-// that it has asked for.
-func contextOf(ctx context.Context, r *rig.Rig) (uint64, error) {
+// contextOf measures what a context takes, in bytes: what a process with one has beyond what it
+// allocated.
+func contextOf(ctx context.Context, r *gputest.Harness) (uint64, error) {
 	const asked = 64 * mib
 	before, err := r.Usage(ctx)
 	if err != nil {
 		return 0, err
 	}
-	p, err := r.Start(ctx, rig.Job{Args: []string{"--steps", "1", "--bytes", strconv.Itoa(asked), "--hold-ms", "-1"}})
+	p, err := r.Start(ctx, gputest.Job{Args: []string{"--steps", "1", "--bytes", strconv.Itoa(asked), "--hold-ms", "-1"}})
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +189,6 @@ func contextOf(ctx context.Context, r *rig.Rig) (uint64, error) {
 	return held - asked, nil
 }
 
-// tell puts what was found into the report, if one is wanted.
 func tell(l report.Line) error {
 	path := os.Getenv(report.Variable)
 	if path == "" {
@@ -199,7 +197,6 @@ func tell(l report.Line) error {
 	return report.Append(path, l)
 }
 
-// record puts a figure into the report.
 func record(t *testing.T, f report.Figure) {
 	t.Helper()
 	f.Test, _, _ = strings.Cut(t.Name(), "/")
@@ -209,7 +206,6 @@ func record(t *testing.T, f report.Figure) {
 
 func inMiB(bytes uint64) float64 { return float64(bytes) / mib }
 
-// within is a context for all that a test waits for.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -218,10 +214,10 @@ func within(t *testing.T, d time.Duration) context.Context {
 }
 
 // open opens a gate over so many bytes of the card, in which each container has a limit.
-func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *rig.Gate {
+func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *gputest.Gate {
 	t.Helper()
 	g, err := site.Open(site.card.UUID, bytes, func(o *gate.Options) {
-		o.Shares = rig.Limits{Otherwise: gate.Share{Limit: limit}}
+		o.Shares = gputest.Limits{Otherwise: gate.Share{Limit: limit}}
 		for _, f := range change {
 			f(o)
 		}
@@ -231,8 +227,7 @@ func open(t *testing.T, bytes, limit uint64, change ...func(*gate.Options)) *rig
 	return g
 }
 
-// start starts a job, which does not outlive the test.
-func start(t *testing.T, ctx context.Context, j rig.Job) *rig.Process {
+func start(t *testing.T, ctx context.Context, j gputest.Job) *gputest.Process {
 	t.Helper()
 	p, err := site.Start(ctx, j)
 	must.NoError(t, err)
@@ -243,16 +238,14 @@ func start(t *testing.T, ctx context.Context, j rig.Job) *rig.Process {
 	return p
 }
 
-// next is the next line with the key.
-func next(t *testing.T, ctx context.Context, p *rig.Process, key string) rig.Line {
+func next(t *testing.T, ctx context.Context, p *gputest.Process, key string) gputest.Line {
 	t.Helper()
 	l, err := p.Next(ctx, key)
 	must.NoError(t, err)
 	return l
 }
 
-// held is what the gate's books say that a container has.
-func held(t *testing.T, g *rig.Gate, container string) uint64 {
+func held(t *testing.T, g *gputest.Gate, container string) uint64 {
 	t.Helper()
 	s, ok := g.Of(container)
 	must.True(t, ok, must.Sprint("the gate does not know ", container))
@@ -260,9 +253,9 @@ func held(t *testing.T, g *rig.Gate, container string) uint64 {
 	return s.Usage[0].Held.LimitUsage()
 }
 
-// onCard is what NVML says that processes have, in bytes: each by its pid, or where NVML knows none
-// of them so, by what the card has more than before.
-func onCard(t *testing.T, ctx context.Context, before rig.Usage, processes ...*rig.Process) uint64 {
+// onCard returns what processes have by NVML, in bytes: by pid or, where NVML does not know the
+// pids, by the growth of the card's usage.
+func onCard(t *testing.T, ctx context.Context, before gputest.Usage, processes ...*gputest.Process) uint64 {
 	t.Helper()
 	u, err := site.Usage(ctx)
 	must.NoError(t, err)
@@ -276,7 +269,7 @@ func onCard(t *testing.T, ctx context.Context, before rig.Usage, processes ...*r
 	return sum
 }
 
-func usage(t *testing.T, ctx context.Context) rig.Usage {
+func usage(t *testing.T, ctx context.Context) gputest.Usage {
 	t.Helper()
 	u, err := site.Usage(ctx)
 	must.NoError(t, err)

@@ -22,13 +22,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 	"github.com/ebbtide/ebbtide/device/checkpoint/headroom"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
-// evictor parks processes that have so many bytes; where that cannot be it says why.
+// evictor parks processes that have so many bytes; why is the reason where that is impossible.
 func evictor(t *testing.T, ctx context.Context, bytes uint64) (e gate.Evictor, why string) {
 	t.Helper()
 	if !site.IsFake() && os.Geteuid() != 0 {
@@ -46,7 +46,6 @@ func evictor(t *testing.T, ctx context.Context, bytes uint64) (e gate.Evictor, w
 	return e, ""
 }
 
-// parker is evictor for a test that is of no use without.
 func parker(t *testing.T, ctx context.Context, bytes uint64) gate.Evictor {
 	t.Helper()
 	e, why := evictor(t, ctx, bytes)
@@ -56,27 +55,26 @@ func parker(t *testing.T, ctx context.Context, bytes uint64) gate.Evictor {
 	return e
 }
 
-// holder is a job that computes on so many bytes until it is released, of the container "parked".
-func holder(t *testing.T, ctx context.Context, g *rig.Gate, bytes int, j rig.Job) (*rig.Process, []ledger.ProcessID) {
+// holder is a job of the container "parked" that computes on so many bytes until it is released.
+func holder(t *testing.T, ctx context.Context, g *gputest.Gate, bytes int, j gputest.Job) (*gputest.Process, []ledger.ProcessID) {
 	t.Helper()
 	j.Container, j.Gate = "parked", g
 	j.Args = append(j.Args, "--steps", "4", "--bytes", strconv.Itoa(bytes/4), "--count", "60", "--pause-ms", "10", "--windows", "16", "--hold-ms", "-1")
 	p := start(t, ctx, j)
 	next(t, ctx, p, "round")
-	began, err := peer.Finder{}.Start(p.PID)
+	began, err := identify.Finder{}.Start(p.PID)
 	must.NoError(t, err)
 	return p, []ledger.ProcessID{{PID: p.PID, Start: began}}
 }
 
-// well ends a holder, whose memory must hold what was computed.
-func well(t *testing.T, ctx context.Context, p *rig.Process) {
+// well ends a holder, whose memory must be intact.
+func well(t *testing.T, ctx context.Context, p *gputest.Process) {
 	t.Helper()
 	p.Release()
 	next(t, ctx, p, "done")
 	must.NoError(t, p.Wait())
 }
 
-// What is moved to host memory and back holds what it held.
 func TestPark(t *testing.T) {
 	for _, size := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(size, " GiB"), func(t *testing.T) {
@@ -84,34 +82,33 @@ func TestPark(t *testing.T) {
 			e := parker(t, ctx, 6*gib)
 			g := open(t, budget, 6*gib)
 			before := usage(t, ctx)
-			p, who := holder(t, ctx, g, size*gib, rig.Job{})
-			var away, back []float64
+			p, proc := holder(t, ctx, g, size*gib, gputest.Job{})
+			var parked, back []float64
 			for range 3 {
 				next(t, ctx, p, "round")
 				full := onCard(t, ctx, before, p)
 				must.NoError(t, g.Pause(ctx, "parked", "a test"))
 				begun := time.Now()
-				_, err := e.Park(ctx, who)
+				_, err := e.Park(ctx, proc)
 				must.NoError(t, err)
-				away = append(away, time.Since(begun).Seconds()/float64(full)*gib)
+				parked = append(parked, time.Since(begun).Seconds()/float64(full)*gib)
 				must.GreaterEq(t, uint64(size*gib), full-min(full, onCard(t, ctx, before, p)), must.Sprint("what came free"))
 				begun = time.Now()
-				must.NoError(t, e.Restore(ctx, who))
+				must.NoError(t, e.Restore(ctx, proc))
 				back = append(back, time.Since(begun).Seconds()/float64(full)*gib)
 				must.NoError(t, g.Resume("parked", "a test"))
 			}
 			well(t, ctx, p)
 			of := fmt.Sprintf("%d GiB and a context", size)
-			record(t, report.Measured("park", "the time to park a process, by what it has on the card", "s/GiB", away...).For(of))
+			record(t, report.Measured("park", "the time to park a process, by what it has on the card", "s/GiB", parked...).For(of))
 			record(t, report.Measured("return", "the time until it is back", "s/GiB", back...).For(of))
 		})
 	}
 }
 
-// A parked process comes back to a card that has as much free as the gate wants, which is a margin
-// more than what it had. What becomes of it with less is put into the report: with what it had and
-// less than the margin it may be lost. With less than it had it is not tried.
-func TestReturn(t *testing.T) {
+// A parked process is restored to a card that has as much free as the gate wants: what it had,
+// and a margin. What happens with less is reported: without the margin it may be lost.
+func TestRestore(t *testing.T) {
 	if others := site.before.Used - min(site.before.Used, site.card.Reserved); others > gib {
 		t.Skipf("it fills the card, of which others have %d MiB", others/mib)
 	}
@@ -123,18 +120,18 @@ func TestReturn(t *testing.T) {
 			e := parker(t, ctx, 4*gib)
 			g := open(t, budget, 4*gib)
 			before := usage(t, ctx)
-			p, who := holder(t, ctx, g, 2*gib, rig.Job{})
+			p, proc := holder(t, ctx, g, 2*gib, gputest.Job{})
 			had := onCard(t, ctx, before, p)
 			must.NoError(t, g.Pause(ctx, "parked", "a test"))
-			_, err := e.Park(ctx, who)
+			_, err := e.Park(ctx, proc)
 			must.NoError(t, err)
-			filler := start(t, ctx, rig.Job{Container: "filler", Args: []string{
+			filler := start(t, ctx, gputest.Job{Container: "filler", Args: []string{
 				"--mode", "fill", "--bytes", strconv.Itoa(gib), "--least", strconv.Itoa(2 * mib), "--leave", strconv.Itoa(int(had) + spare*mib), "--hold-ms", "-1",
 			}})
 			next(t, ctx, filler, "got")
 			u := usage(t, ctx)
 			record(t, report.Measured("free", "what NVML said was free then, beyond what it had", "MiB", inMiB(u.Total-u.Used)-inMiB(had)).For(of))
-			err = e.Restore(ctx, who)
+			err = e.Restore(ctx, proc)
 			record(t, report.Measured("came back", what, "", map[bool]float64{true: 1}[err == nil]).For(of))
 			if errors.Is(err, gate.ErrLost) && spare >= 0 && spare < 256 {
 				t.Skip("it is lost, as a process is that returns to a full card: ", err)
@@ -149,7 +146,7 @@ func TestReturn(t *testing.T) {
 			filler.Release()
 			must.NoError(t, filler.Wait())
 			if err != nil {
-				must.NoError(t, e.Restore(ctx, who), must.Sprint("with all of the card free"))
+				must.NoError(t, e.Restore(ctx, proc), must.Sprint("with all of the card free"))
 			}
 			must.NoError(t, g.Resume("parked", "a test"))
 			well(t, ctx, p)
@@ -157,8 +154,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// memoryCgroup makes a cgroup whose memory is counted, and returns how to read that; the test is
-// skipped where it cannot be made.
+// memoryCgroup makes a cgroup with memory accounting, and returns how to read that, or skips the
+// test.
 func memoryCgroup(t *testing.T) (dir string, charged func() uint64) {
 	t.Helper()
 	parent, file := "/sys/fs/cgroup", "memory.current"
@@ -182,8 +179,8 @@ func memoryCgroup(t *testing.T) (dir string, charged func() uint64) {
 	}
 }
 
-// What is parked counts in the memory cgroup of the process. The check of a task's limit before
-// believes that it is no more than what the process had on the card, and 64 MiB.
+// Parked memory counts in the process's memory cgroup: at most what the process had on the card,
+// and 64 MiB, as the check of a task's limit assumes.
 func TestCharge(t *testing.T) {
 	const data = 2 * gib
 	const what = "what the container's memory cgroup is charged with more than before it was parked, of what it had on the card"
@@ -192,15 +189,15 @@ func TestCharge(t *testing.T) {
 	dir, charged := memoryCgroup(t)
 	g := open(t, budget, 4*gib)
 	before := usage(t, ctx)
-	p, who := holder(t, ctx, g, data, rig.Job{Program: "/bin/sh", Args: []string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, dir, site.Workload()}})
+	p, proc := holder(t, ctx, g, data, gputest.Job{Program: "/bin/sh", Args: []string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, dir, site.Workload()}})
 	had := onCard(t, ctx, before, p)
 	running := charged()
 	must.Positive(t, running)
 	must.NoError(t, g.Pause(ctx, "parked", "a test"))
-	_, err := e.Park(ctx, who)
+	_, err := e.Park(ctx, proc)
 	must.NoError(t, err)
 	parked := charged()
-	must.NoError(t, e.Restore(ctx, who))
+	must.NoError(t, e.Restore(ctx, proc))
 	must.NoError(t, g.Resume("parked", "a test"))
 	next(t, ctx, p, "round")
 	returned := charged()
@@ -214,12 +211,11 @@ func TestCharge(t *testing.T) {
 	record(t, report.Measured("charge", what, "%", part(parked)).For("parked"))
 	record(t, report.Measured("charge", what, "%", part(returned)).For("back again"))
 	must.LessEq(t, running+had+64*mib, parked, must.Sprint("a task's memory limit would be exceeded"))
-	must.GreaterEq(t, running+data*9/10, parked, must.Sprint("somebody else is charged"))
+	must.GreaterEq(t, running+data*9/10, parked, must.Sprint("another cgroup is charged"))
 }
 
-// Twenty jobs that want twice the card: all end well. Their memory grows, where they can be parked
-// and the host has room for what is; else they take it at once, as jobs that grow may wait for each
-// other.
+// Twenty jobs that want twice the card all finish. Their memory grows, if they can be parked and
+// the host has room; else they take it at once, as growing jobs may wait for each other.
 func TestTwenty(t *testing.T) {
 	const jobs, unit = 20, 16 * mib
 	ctx := within(t, 3*time.Minute)
@@ -234,7 +230,7 @@ func TestTwenty(t *testing.T) {
 		steps = 1
 	}
 	var failures atomic.Int64
-	open := func() *rig.Gate {
+	open := func() *gputest.Gate {
 		return open(t, physical(), physical(), func(o *gate.Options) {
 			o.Cards[0].Reserve = reserve
 			o.Evictor, o.Measure = e, site.Measure
@@ -247,8 +243,8 @@ func TestTwenty(t *testing.T) {
 	}
 	each := 2*room/jobs - site.Context()
 	piece := (each/steps + unit - 1) / unit * unit
-	job := func(g *rig.Gate, i int) rig.Job {
-		return rig.Job{Container: fmt.Sprintf("job%d", i), Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=170000"}, Args: []string{
+	job := func(g *gputest.Gate, i int) gputest.Job {
+		return gputest.Job{Container: fmt.Sprintf("job%d", i), Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=170000"}, Args: []string{
 			"--steps", strconv.FormatUint(steps, 10), "--bytes", strconv.FormatUint(piece, 10), "--windows", "8", "--count", "100", "--pause-ms", "20", "--seed", strconv.Itoa(i),
 		}}
 	}
@@ -258,7 +254,7 @@ func TestTwenty(t *testing.T) {
 
 	g := open()
 	begun := time.Now()
-	var all []*rig.Process
+	var all []*gputest.Process
 	for i := range jobs {
 		all = append(all, start(t, ctx, job(g, i)))
 	}

@@ -15,13 +15,13 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
 var pciAddress = regexp.MustCompile(`^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]$`)
 
-// python is the interpreter that has PyTorch with CUDA; the test is skipped without.
+// python returns the interpreter that has PyTorch with CUDA, or skips the test.
 func python(t *testing.T) string {
 	t.Helper()
 	if site.IsFake() {
@@ -38,16 +38,16 @@ func python(t *testing.T) string {
 	return path
 }
 
-// Two trainings at a time, each within its limit; what they see, what they are refused, what they
-// learn, and what it costs them.
+// Two trainings at a time, each within its limit: what they see, are refused, learn, and what it
+// costs them.
 func TestPyTorch(t *testing.T) {
 	path := python(t)
 	const limit = 3 * gib
 	script, err := filepath.Abs("testdata/train.py")
 	must.NoError(t, err)
 	ctx := within(t, 3*time.Minute)
-	job := func(container string, g *rig.Gate, args ...string) *rig.Process {
-		return start(t, ctx, rig.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
+	job := func(container string, g *gputest.Gate, args ...string) *gputest.Process {
+		return start(t, ctx, gputest.Job{Container: container, Gate: g, Program: path, Args: append([]string{script}, args...),
 			Env: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8", "EBBTIDE_GATE_WAIT_MS=100"}})
 	}
 
@@ -69,7 +69,7 @@ func TestPyTorch(t *testing.T) {
 		var step [2]float64
 		for k := range 2 {
 			way := (round + k) % 2 // 1: with the library
-			var g *rig.Gate
+			var g *gputest.Gate
 			if way == 1 {
 				g = open(t, budget, limit)
 			}
@@ -87,7 +87,7 @@ func TestPyTorch(t *testing.T) {
 	compare(t, "step of a training", "ms", plain, ours)
 
 	g := open(t, budget, limit)
-	both := []*rig.Process{job("one", g, "train"), job("two", g, "train")}
+	both := []*gputest.Process{job("one", g, "train"), job("two", g, "train")}
 	var losses []any
 	for _, p := range both {
 		l := next(t, ctx, p, "losses")

@@ -31,27 +31,22 @@ const (
 	input       = "input"       // size of the input, by the job's meta
 )
 
-// stored is the name of the stored coefficients.
 const stored = "coefficients"
 
 // maxGroups bounds the groups with stored coefficients; the least recently seen is dropped.
 const maxGroups = 1000
 
-// learned is the result of the windows so far.
 type learned struct {
-	// All are the coefficients of groups that have none of their own: a scheme.
-	All fairshare.Coefficients `json:"all"`
-	// Groups are the groups with coefficients of their own.
+	// All is the scheme of groups without coefficients of their own.
+	All    fairshare.Coefficients       `json:"all"`
 	Groups map[string]groupCoefficients `json:"groups"`
 }
 
-// groupCoefficients are a group's own coefficients.
 type groupCoefficients struct {
 	Coefficients fairshare.Coefficients `json:"coefficients"`
 	Seen         time.Time              `json:"seen"`
 }
 
-// validate checks coefficients read from the store.
 func (l learned) validate() error {
 	if l.All.By != nil || l.All.Scheme == "" {
 		return errors.New(`all: must be "count-only" or "equal"`)
@@ -67,20 +62,17 @@ func (l learned) validate() error {
 	return in.Validate()
 }
 
-// window is what was measured since coefficients were last adapted.
 type window struct {
-	members map[ledger.ContainerID]member // all that were present in it
+	members map[ledger.ContainerID]member // all that were present
 	groups  map[string]*measured
-	denied  map[seat]uint64 // the gate's counters at the last sample
+	denied  map[placement]uint64 // the gate's counters at the last sample
 }
 
-// seat is a container on a card.
-type seat struct {
+type placement struct {
 	id   ledger.ContainerID
 	card ledger.CardID
 }
 
-// measured is what was measured of a group, sizes in MiB.
 type measured struct {
 	granted, peak, minimum int
 	waiting                int // maximum of simultaneous requests
@@ -90,7 +82,7 @@ type measured struct {
 }
 
 func newWindow() window {
-	return window{members: make(map[ledger.ContainerID]member), groups: make(map[string]*measured), denied: make(map[seat]uint64)}
+	return window{members: make(map[ledger.ContainerID]member), groups: make(map[string]*measured), denied: make(map[placement]uint64)}
 }
 
 func (w window) group(id string) *measured {
@@ -100,8 +92,8 @@ func (w window) group(id string) *measured {
 	return w.groups[id]
 }
 
-// Learn enables learning, continuing from the stored coefficients. It is called before the
-// first Join. With an error the coefficients start afresh.
+// Learn enables learning, continuing from the stored coefficients. It is called before the first
+// Join. After an error the coefficients start afresh.
 func (s *Shares) Learn(p Profiles) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +114,8 @@ func (s *Shares) Learn(p Profiles) error {
 	return nil
 }
 
-// Run samples what the containers hold, and adapts the coefficients after each window, until
-// ctx ends. It only does so in the adaptive division, after Learn.
+// Run samples what the containers hold, and adapts the coefficients after each window, until ctx
+// ends. It needs Learn and the adaptive division.
 func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 	if s.mode != fairshare.Adaptive {
 		return
@@ -145,7 +137,6 @@ func (s *Shares) Run(ctx context.Context, every, window time.Duration) {
 	}
 }
 
-// sample records what the groups hold and may hold.
 func (s *Shares) sample() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +160,7 @@ func (s *Shares) sample() {
 			sum.peak += ceilMiB(u.Held.CardUsage())
 			sum.minimum += known.minimum(m, s.cards[u.Card])
 			sum.waiting += u.Waiting
-			denied, at := u.Denied+u.TooLong, seat{id, u.Card}
+			denied, at := u.Denied+u.TooLong, placement{id, u.Card}
 			if before, ok := s.window.denied[at]; ok && denied > before {
 				s.window.group(m.group).denied += int(denied - before)
 			} else if !ok && m.since.After(s.lastSample) { // it came since the last sample
@@ -186,9 +177,9 @@ func (s *Shares) sample() {
 	}
 }
 
-// recordEnd records a job's duration, from its first use of a card to its end, including pauses
-// and waits for memory: they are the cost of scarce memory. Its baseline is the fastest of the
-// latest runs of its kind.
+// recordEnd records a job's duration, from its first use of a card to its end, with pauses and
+// waits: they are the cost of scarce memory. Its baseline is the fastest of the latest runs of
+// its kind.
 func (s *Shares) recordEnd(m member, now time.Time) {
 	if s.profiles == nil {
 		return
@@ -201,7 +192,7 @@ func (s *Shares) recordEnd(m member, now time.Time) {
 	}
 }
 
-// adapt moves the coefficients at the end of a window, and divides the cards anew.
+// adapt moves the coefficients at the end of a window, and divides the cards again.
 func (s *Shares) adapt(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +258,6 @@ func (s *Shares) adapt(now time.Time) {
 	}
 }
 
-// dropOldGroups drops the groups beyond maxGroups.
 func (s *Shares) dropOldGroups() {
 	for len(s.learned.Groups) > maxGroups {
 		var oldest string
@@ -280,7 +270,6 @@ func (s *Shares) dropOldGroups() {
 	}
 }
 
-// groups returns the groups of members, with their coefficients.
 func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fairshare.Group {
 	const by = "group"
 	var jobs []fairshare.Job
@@ -303,8 +292,6 @@ func (s *Shares) groups(members map[ledger.ContainerID]member, known known) []fa
 	return groups
 }
 
-// applicable restricts coefficients to the properties on which the group's jobs now agree; none
-// if nothing remains.
 func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficients {
 	by, sum := make(map[string]float64), 0.0
 	for name, value := range c.By {
@@ -322,14 +309,12 @@ func applicable(c fairshare.Coefficients, g fairshare.Group) fairshare.Coefficie
 	return fairshare.Coefficients{By: by}
 }
 
-// known is what was measured of jobs so far.
 type known struct {
 	kinds        map[profile.Kind]profile.Summary
 	applications map[string]mean
 	users        map[string]mean
 }
 
-// mean is a mean of peaks, in MiB.
 type mean struct {
 	sum float64
 	n   int
@@ -344,7 +329,6 @@ func (m mean) value() float64 {
 	return m.sum / float64(m.n)
 }
 
-// known reads the profiles, if there are any.
 func (s *Shares) known() known {
 	k := known{kinds: make(map[profile.Kind]profile.Summary), applications: make(map[string]mean), users: make(map[string]mean)}
 	if s.profiles == nil {
@@ -373,11 +357,9 @@ func (k known) properties(m member) map[string]fairshare.Value {
 	return values
 }
 
-// minimum is what a container needs at least, in MiB: the working set of its kind, and at most
-// the card's memory.
+// minimum is the working set of a container's kind, in MiB, at most the card's memory.
 func (k known) minimum(m member, most uint64) int {
 	return int(min(k.kinds[m.kind].Working, most) / mib)
 }
 
-// ceilMiB converts bytes to MiB, rounded up.
 func ceilMiB(bytes uint64) int { return int((bytes + mib - 1) / mib) }

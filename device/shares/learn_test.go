@@ -22,12 +22,11 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
-// measures are profiles in memory.
 type measures struct {
 	mu    sync.Mutex
 	sums  []profile.Summary
@@ -71,18 +70,17 @@ func (p *measures) measured(job, namespace string, peak, working uint64, fastest
 	})
 }
 
-func of(id, namespace, job string, meta map[string]string) peer.Container {
-	return peer.Container{ID: id, Namespace: namespace, Job: job, Meta: meta}
+func of(id, namespace, job string, meta map[string]string) identify.Container {
+	return identify.Container{ID: id, Namespace: namespace, Job: job, Meta: meta}
 }
 
-func join(t *testing.T, s *Shares, c peer.Container) uint64 {
+func join(t *testing.T, s *Shares, c identify.Container) uint64 {
 	t.Helper()
 	share, err := s.Join(c, card)
 	must.NoError(t, err)
 	return share.Limit / mib
 }
 
-// Groups have the known properties of their jobs, ranked by measurements.
 func TestShares_properties(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
 	p := &measures{}
@@ -135,7 +133,6 @@ func TestRead_input(t *testing.T) {
 	must.Eq(t, 1.5e6, m.input)
 }
 
-// figures is a gate with figures set by the test.
 type figures struct {
 	mu     sync.Mutex
 	limits map[ledger.ContainerID]uint64
@@ -154,7 +151,7 @@ func (f *figures) Stats() (all []gate.Status) {
 	defer f.mu.Unlock()
 	for id, u := range f.usage {
 		u.Card, u.Limit = card, f.limits[id]
-		all = append(all, gate.Status{Container: peer.Container{ID: string(id)}, Usage: []gate.Usage{u}})
+		all = append(all, gate.Status{Container: identify.Container{ID: string(id)}, Usage: []gate.Usage{u}})
 	}
 	return all
 }
@@ -171,7 +168,6 @@ func (f *figures) limit(id ledger.ContainerID) uint64 {
 	return f.limits[id] / mib
 }
 
-// lines collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -183,7 +179,6 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// take returns the lines since the last time.
 func (l *lines) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +187,8 @@ func (l *lines) take() string {
 	return text
 }
 
-// Only the count counts until enough jobs have been measured, then all properties equally, and
-// then the coefficients move, and survive a restart.
+// Only the count matters until enough jobs have been measured, then all properties equally; then
+// the coefficients move, and survive a restart.
 func TestShares_adapts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told lines
@@ -219,9 +214,9 @@ func TestShares_adapts(t *testing.T) {
 		window := func() { time.Sleep(10*time.Minute + time.Millisecond); synctest.Wait() }
 		end := begin()
 		window()
-		must.Eq(t, "", told.take(), must.Sprint("nobody was there"))
+		must.Eq(t, "", told.take(), must.Sprint("there was no container"))
 
-		for _, c := range []peer.Container{of("a", "ann", "big", nil), of("b", "bob", "small", nil), of("c", "bob", "small", nil)} {
+		for _, c := range []identify.Container{of("a", "ann", "big", nil), of("b", "bob", "small", nil), of("c", "bob", "small", nil)} {
 			g.limits[ledger.ContainerID(c.ID)] = join(t, s, c) * mib
 			g.set(ledger.ContainerID(c.ID), 100, 0, 0)
 		}
@@ -230,7 +225,7 @@ func TestShares_adapts(t *testing.T) {
 		must.Eq(t, 400, g.limit("a"), must.Sprint("4 of 5 have been measured"))
 		p.measured("third", "eve", 100, 50, 100, 1)
 		window()
-		must.StrContains(t, told.take(), "5 profiles are enough: each of its 3 properties counts alike")
+		must.StrContains(t, told.take(), "5 profiles are enough: each of its 3 properties has the same weight")
 		before := g.limit("a")
 		must.Greater(t, 400, before, must.Sprint("it needs more by what was measured"))
 		in := s.snapshot(card)
@@ -246,14 +241,12 @@ func TestShares_adapts(t *testing.T) {
 		must.Greater(t, before, g.limit("a"))
 		end()
 
-		// After a restart too.
 		s = open()
 		for _, id := range []string{"a", "b", "c"} {
-			join(t, s, map[string]peer.Container{"a": of("a", "ann", "big", nil), "b": of("b", "bob", "small", nil), "c": of("c", "bob", "small", nil)}[id])
+			join(t, s, map[string]identify.Container{"a": of("a", "ann", "big", nil), "b": of("b", "bob", "small", nil), "c": of("c", "bob", "small", nil)}[id])
 		}
 		must.Eq(t, after, s.snapshot(card).Groups[0].Coefficients.By)
 
-		// A full disk is logged, and costs no job its memory.
 		end = begin()
 		defer end()
 		p.mu.Lock()
@@ -265,7 +258,6 @@ func TestShares_adapts(t *testing.T) {
 	})
 }
 
-// Jobs slower than the fastest of their kind, with their memory full, are short.
 func TestShares_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &figures{limits: make(map[ledger.ContainerID]uint64), usage: make(map[ledger.ContainerID]gate.Usage)}
@@ -289,7 +281,6 @@ func TestShares_slow(t *testing.T) {
 	})
 }
 
-// Corrupt coefficients start afresh.
 func TestLearn_bad(t *testing.T) {
 	for name, text := range map[string]string{
 		"torn":               `{"all": "eq`,
@@ -310,7 +301,6 @@ func TestLearn_bad(t *testing.T) {
 	}
 }
 
-// At most maxGroups groups are kept, the latest ones.
 func TestForget(t *testing.T) {
 	s, _ := newShares(fairshare.Adaptive)
 	now := time.Now()
@@ -322,7 +312,6 @@ func TestForget(t *testing.T) {
 	must.MapNotContainsKeys(t, s.learned.Groups, []string{"0", "1"})
 }
 
-// Containers come and go while coefficients move, with a store on disk.
 func TestShares_together(t *testing.T) {
 	dir := t.TempDir()
 	store, err := profile.Open(dir, func(err error) { t.Error(err) })

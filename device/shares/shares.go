@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package shares divides the memory of each card among its containers: whenever one comes or
-// goes, it recomputes the shares (package fairshare) and updates the gate.
-//
-// A job's meta may set ebbtide_gpu_memory, the most that it wants, in MiB; ebbtide_gpu_group,
-// the group whose part it shares, default its own; ebbtide_gpu_input, the size of its input, in
-// any unit that similar jobs use too; and ebbtide_priority, 1 to 100.
+// goes, it recomputes the shares (package fairshare) and updates the gate. docs/gpu.md lists the
+// keys of a job's meta.
 package shares
 
 import (
@@ -23,12 +20,11 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
-// Keys of a job's meta.
 const (
 	metaMemory   = "ebbtide_gpu_memory"
 	metaGroup    = "ebbtide_gpu_group"
@@ -38,7 +34,7 @@ const (
 
 const mib = 1 << 20
 
-// Gate is told the shares (gate.Gate).
+// Gate takes the shares (gate.Gate).
 type Gate interface {
 	SetLimit(ledger.ContainerID, ledger.CardID, uint64) error
 	Stats() []gate.Status
@@ -61,7 +57,6 @@ type Shares struct {
 
 var _ gate.Shares = (*Shares)(nil)
 
-// member is a container on a card.
 type member struct {
 	group    string
 	kind     profile.Kind
@@ -80,7 +75,7 @@ func New(mode fairshare.Mode, log hclog.Logger) *Shares {
 	}
 }
 
-// Add adds a card with the bytes that may be granted.
+// Add adds a card of which so many bytes may be granted.
 func (s *Shares) Add(card ledger.CardID, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +91,7 @@ func (s *Shares) Use(g Gate) {
 
 // Join implements gate.Shares. Invalid meta is logged and ignored: it is too late to refuse the
 // job.
-func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) {
+func (s *Shares) Join(c identify.Container, card ledger.CardID) (gate.Share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.cards[card]; !ok {
@@ -124,7 +119,7 @@ func (s *Shares) Join(c peer.Container, card ledger.CardID) (gate.Share, error) 
 }
 
 // Leave implements gate.Shares.
-func (s *Shares) Leave(c peer.Container) {
+func (s *Shares) Leave(c identify.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var first *member // it may be on several cards
@@ -137,7 +132,7 @@ func (s *Shares) Leave(c peer.Container) {
 			first = &m
 		}
 		delete(members, ledger.ContainerID(c.ID))
-		delete(s.window.denied, seat{ledger.ContainerID(c.ID), card})
+		delete(s.window.denied, placement{ledger.ContainerID(c.ID), card})
 		if _, err := s.divide(card, ""); err != nil {
 			s.log.Error("a card keeps its shares from before a container left", "card", card, "error", err)
 		}
@@ -147,8 +142,8 @@ func (s *Shares) Leave(c peer.Container) {
 	}
 }
 
-// readMeta reads a container's job and meta. With an error the valid rest of it counts.
-func readMeta(c peer.Container) (member, error) {
+// readMeta reads a container's job and meta. After an error the valid rest counts.
+func readMeta(c identify.Container) (member, error) {
 	var errs []error
 	m := member{group: c.Meta[metaGroup], kind: profile.KindOf(c), priority: fairshare.DefaultPriority, since: time.Now()}
 	if m.group == "" {
@@ -179,7 +174,7 @@ func readMeta(c peer.Container) (member, error) {
 }
 
 // divide recomputes the shares of a card and updates the gate, except for the container asks,
-// which gets its share as the result.
+// whose share it returns.
 func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint64, err error) {
 	in := s.snapshot(card)
 	if err := in.Validate(); err != nil {
@@ -201,7 +196,6 @@ func (s *Shares) divide(card ledger.CardID, asks ledger.ContainerID) (limit uint
 	return limit, errors.Join(errs...)
 }
 
-// snapshot returns the current state of a card.
 func (s *Shares) snapshot(card ledger.CardID) fairshare.Input {
 	held := make(map[ledger.ContainerID]int)
 	for _, st := range s.gate.Stats() {

@@ -11,13 +11,12 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/fairshare"
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 )
 
 const card ledger.CardID = "GPU-1"
 
-// books records what a gate is told.
 type books struct {
 	limits map[ledger.ContainerID]uint64 // MiB
 	held   map[ledger.ContainerID]uint64 // MiB
@@ -35,7 +34,7 @@ func (b *books) SetLimit(id ledger.ContainerID, _ ledger.CardID, bytes uint64) e
 func (b *books) Stats() (all []gate.Status) {
 	for id, held := range b.held {
 		all = append(all, gate.Status{
-			Container: peer.Container{ID: string(id)}, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held * mib}}},
+			Container: identify.Container{ID: string(id)}, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held * mib}}},
 		})
 	}
 	return all
@@ -49,14 +48,13 @@ func newShares(mode fairshare.Mode) (*Shares, *books) {
 	return s, b
 }
 
-func container(id, job string, meta map[string]string) peer.Container {
-	return peer.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
+func container(id, job string, meta map[string]string) identify.Container {
+	return identify.Container{ID: id, Job: job, Namespace: "ml", Meta: meta}
 }
 
-// Whenever a container comes or goes, the card is divided anew, never below usage.
 func TestShares(t *testing.T) {
 	s, b := newShares(fairshare.Adaptive)
-	join := func(c peer.Container) (uint64, int) {
+	join := func(c identify.Container) (uint64, int) {
 		t.Helper()
 		share, err := s.Join(c, card)
 		must.NoError(t, err)
@@ -89,7 +87,6 @@ func TestShares(t *testing.T) {
 	must.ErrorContains(t, err, "card GPU-2 is not shared here")
 }
 
-// Invalid meta is ignored; the rest counts.
 func TestRead(t *testing.T) {
 	m, err := readMeta(container("a", "vae", map[string]string{"ebbtide_gpu_group": "us", "ebbtide_gpu_memory": "1G", "ebbtide_priority": "0"}))
 	must.ErrorContains(t, err, `meta.ebbtide_gpu_memory: must be a whole number of MiB ≥ 1, got "1G"`)

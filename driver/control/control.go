@@ -22,7 +22,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/measure"
 	"github.com/ebbtide/ebbtide/driver/metrics"
@@ -133,7 +133,7 @@ type Task struct {
 	Locate func(context.Context) (Cgroup, error)
 	// GPU reads how the task fares on a shared card; nil: it has no seat on one. The error
 	// wraps fs.ErrNotExist if nothing is reported.
-	GPU func() (seat.Report, error)
+	GPU func() (handoff.Report, error)
 
 	// Apply sets the task's limits; it may ask a daemon.
 	Apply func(context.Context, Cgroup, limits.Limits) error

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 // waitsLong is how long a task waits for memory of its card before people are told.
@@ -32,7 +32,7 @@ func (t *task) lookGPU(now time.Time) {
 		}
 		return
 	}
-	last := seat.Report{State: seat.Running}
+	last := handoff.Report{State: handoff.Running}
 	if t.gpu != nil {
 		last = *t.gpu
 	}
@@ -42,19 +42,19 @@ func (t *task) lookGPU(now time.Time) {
 }
 
 // sayGPU tells people what has become of the task's memory.
-func (t *task) sayGPU(last, r seat.Report, now time.Time) {
+func (t *task) sayGPU(last, r handoff.Report, now time.Time) {
 	const kind = "gpu"
-	for state, mark := range map[seat.State]string{seat.Parked: "gpu.parked", seat.Paused: "gpu.paused"} {
+	for state, mark := range map[handoff.State]string{handoff.Parked: "gpu.parked", handoff.Paused: "gpu.paused"} {
 		switch {
 		case r.State == state && last.State != state:
 			t.show.Happened(mark)
 			t.show.Enqueue(kind, "GPU: "+r.Why+"; it comes back by itself")
-		case last.State == state && r.State != state && r.State != seat.Lost:
+		case last.State == state && r.State != state && r.State != handoff.Lost:
 			t.show.Happened(mark + ".over")
 			t.show.Enqueue(kind, fmt.Sprintf("GPU: the task goes on after %v, in which it was %s", now.Sub(last.Since).Round(time.Second), state))
 		}
 	}
-	if r.State == seat.Lost && last.State != seat.Lost {
+	if r.State == handoff.Lost && last.State != handoff.Lost {
 		t.show.Happened("gpu.lost")
 		t.show.Send("gpu.lost", "GPU: "+r.Why, now) // there is not much time
 	}
@@ -62,7 +62,7 @@ func (t *task) sayGPU(last, r seat.Report, now time.Time) {
 		t.said.unparked = true
 		t.show.Enqueue("gpu.not-parked", "GPU: its memory cannot make room for others, who may be denied theirs: "+r.Unparked)
 	}
-	long := func(r seat.Report) bool { return r.State == seat.Waiting && now.Sub(r.Since) >= waitsLong }
+	long := func(r handoff.Report) bool { return r.State == handoff.Waiting && now.Sub(r.Since) >= waitsLong }
 	if long(r) && !t.said.gpuWaits {
 		t.show.Enqueue("gpu.waits", fmt.Sprintf("GPU: %s since %s", r.Why, r.Since.UTC().Format(time.TimeOnly)))
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
@@ -22,9 +22,9 @@ func TestGPU(t *testing.T) {
 	bubble(func(t *testing.T) {
 		n := newNode(t, nil)
 		f := n.task("train")
-		var report seat.Report
+		var report handoff.Report
 		failed := error(fs.ErrNotExist)
-		f.GPU = func() (seat.Report, error) { return report, failed }
+		f.GPU = func() (handoff.Report, error) { return report, failed }
 		n.start(f)
 		s := n.c.find(f.ID)
 		pass := n.pass
@@ -51,26 +51,26 @@ func TestGPU(t *testing.T) {
 			must.StrNotContains(t, (<-n.events).Message, "converged")
 		}
 
-		failed, report = nil, seat.Report{State: seat.Running, Since: time.Now(), Cards: []seat.Card{{HeldMiB: 7}}}
+		failed, report = nil, handoff.Report{State: handoff.Running, Since: time.Now(), Cards: []handoff.Card{{HeldMiB: 7}}}
 		pass(time.Second)
 		must.Eq(t, 7, n.c.status(s, time.Now()).GPU.Cards[0].HeldMiB)
 
-		report = seat.Report{State: seat.Waiting, Since: time.Now(), Why: "it waits for GPU memory"}
+		report = handoff.Report{State: handoff.Waiting, Since: time.Now(), Why: "it waits for GPU memory"}
 		must.StrContains(t, next(), "GPU: it waits for GPU memory since ")
 
-		report = seat.Report{State: seat.Parked, Since: time.Now(), Why: "its GPU memory is in the host's memory"}
+		report = handoff.Report{State: handoff.Parked, Since: time.Now(), Why: "its GPU memory is in the host's memory"}
 		must.Eq(t, "GPU: its GPU memory is in the host's memory; it comes back by itself", next())
-		must.True(t, s.gpu != nil && s.gpu.State == seat.Parked)
+		must.True(t, s.gpu != nil && s.gpu.State == handoff.Parked)
 
 		since := time.Now()
-		report = seat.Report{State: seat.Running, Since: time.Now()}
+		report = handoff.Report{State: handoff.Running, Since: time.Now()}
 		must.StrContains(t, next(), "GPU: the task goes on after ")
 		must.True(t, time.Now().After(since))
 
 		report.Unparked = "not enough host memory"
 		must.Eq(t, "GPU: its memory cannot make room for others, who may be denied theirs: not enough host memory", next())
 
-		report = seat.Report{State: seat.Lost, Since: time.Now(), Why: "its GPU memory could not be restored"}
+		report = handoff.Report{State: handoff.Lost, Since: time.Now(), Why: "its GPU memory could not be restored"}
 		pass(time.Second)
 		must.Eq(t, "GPU: its GPU memory could not be restored", (<-n.events).Message, must.Sprint("at once"))
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/enforce"
 	"github.com/ebbtide/ebbtide/driver/limits"
 	"github.com/ebbtide/ebbtide/driver/measure"
@@ -43,7 +43,7 @@ type task struct {
 	lastKnown *float64     // the last response that was known
 	resources resources
 	fair      fair
-	gpu       *seat.Report // nil: nothing is known of a seat
+	gpu       *handoff.Report // nil: nothing is known of a seat
 
 	// What was decided.
 	decision policy.Decision

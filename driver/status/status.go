@@ -20,7 +20,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 // Dir is where the files lie, relative to the allocation's shared directory
@@ -107,7 +107,7 @@ type Status struct {
 	Resources Resources `json:"resources"`
 
 	// GPU is the task's use of shared cards; null if it has none, or nothing is known.
-	GPU *seat.Report `json:"gpu,omitempty"`
+	GPU *handoff.Report `json:"gpu,omitempty"`
 
 	Use              Number `json:"use"`                   // CPU over the last interval, a fraction of the pool
 	CPUSeconds       Number `json:"cpu_s"`                 // CPU-seconds since the task started

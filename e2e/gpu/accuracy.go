@@ -12,7 +12,7 @@ import (
 	"strconv"
 
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
@@ -73,23 +73,23 @@ func measureAccuracy(ctx context.Context, b bench) (part, error) {
 func (b bench) greedy(ctx context.Context, kind greed, limit uint64) (run accuracyRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
-	r, err := b.card(rig.Card{Memory: accuracyCard, Context: accuracyContext})
+	r, err := b.card(gputest.Card{Memory: accuracyCard, Context: accuracyContext})
 	if err != nil {
 		return run, err
 	}
-	g, err := r.Open("", accuracyCard, func(o *gate.Options) { o.Shares = rig.Limits{Otherwise: gate.Share{Limit: limit}} })
+	g, err := r.Open("", accuracyCard, func(o *gate.Options) { o.Shares = gputest.Limits{Otherwise: gate.Share{Limit: limit}} })
 	if err != nil {
 		return run, err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
-	var all []*rig.Process
+	var all []*gputest.Process
 	defer func() {
 		for _, p := range all {
 			err = errors.Join(err, p.Wait())
 		}
 	}()
 	for range kind.processes {
-		p, err := r.Start(ctx, rig.Job{
+		p, err := r.Start(ctx, gputest.Job{
 			Container: container, Gate: g, Env: append([]string{"EBBTIDE_GATE_WAIT_MS=10"}, kind.env...),
 			Args: []string{"--mode", "fill", "--alloc", kind.alloc, "--bytes", strconv.Itoa(64 * mib), "--least", strconv.Itoa(kind.least), "--ask", "1", "--hold-ms", "-1"},
 		})

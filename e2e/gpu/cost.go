@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
@@ -61,7 +61,7 @@ type allocationRun struct {
 
 // measureAllocations measures the cost of an allocation.
 func measureAllocations(ctx context.Context, b bench) (part, error) {
-	r, err := b.card(rig.Card{Memory: 8 * gib, Context: 8 * mib})
+	r, err := b.card(gputest.Card{Memory: 8 * gib, Context: 8 * mib})
 	if err != nil {
 		return part{}, err
 	}
@@ -71,7 +71,7 @@ func measureAllocations(ctx context.Context, b bench) (part, error) {
 		w := ways[i]
 		run := allocationRun{Way: w.name, Round: round}
 		err := b.under(ctx, r, w, []string{"--mode", "many", "--bytes", "4096", "--count", strconv.Itoa(b.allocations), "--hold-ms", "-1"},
-			func(p *rig.Process, g *rig.Gate) error {
+			func(p *gputest.Process, g *gputest.Gate) error {
 				l, err := p.Next(ctx, "p50")
 				if err != nil {
 					return err
@@ -108,10 +108,10 @@ func measureAllocations(ctx context.Context, b bench) (part, error) {
 const container = "alone"
 
 // under runs the workload in a way; it waits for the end of stdin.
-func (b bench) under(ctx context.Context, r *rig.Rig, w way, args []string, watch func(*rig.Process, *rig.Gate) error) (err error) {
+func (b bench) under(ctx context.Context, r *gputest.Harness, w way, args []string, watch func(*gputest.Process, *gputest.Gate) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
-	var g *rig.Gate
+	var g *gputest.Gate
 	if w.gate {
 		u, err := r.Usage(ctx)
 		if err != nil {
@@ -122,7 +122,7 @@ func (b bench) under(ctx context.Context, r *rig.Rig, w way, args []string, watc
 		}
 		defer func() { err = errors.Join(err, g.Close()) }()
 	}
-	p, err := r.Start(ctx, rig.Job{Container: container, Gate: g, Args: args, Env: w.env})
+	p, err := r.Start(ctx, gputest.Job{Container: container, Gate: g, Args: args, Env: w.env})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ebbtide/ebbtide/device/gate"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
@@ -83,11 +83,11 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
 	run = jobsRun{Shape: s.name, Way: way, Round: round, Jobs: n, First: -1}
-	r, err := b.card(rig.Card{Memory: jobsCard, Context: jobsContext, Kernel: s.kernel, Serial: true})
+	r, err := b.card(gputest.Card{Memory: jobsCard, Context: jobsContext, Kernel: s.kernel, Serial: true})
 	if err != nil {
 		return run, err
 	}
-	var g *rig.Gate
+	var g *gputest.Gate
 	if way == gated || way == waiting {
 		var parks gate.Evictor
 		if way == gated {
@@ -113,7 +113,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	begun := time.Now()
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	ended := func(p *rig.Process) {
+	ended := func(p *gputest.Process) {
 		_ = p.Wait() // the outcome is measured
 		mu.Lock()
 		defer mu.Unlock()
@@ -135,7 +135,7 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	}
 	defer wait.Wait()
 	for i := range n {
-		p, err := r.Start(ctx, rig.Job{
+		p, err := r.Start(ctx, gputest.Job{
 			Container: fmt.Sprintf("job%d", i), Gate: g, Args: s.args(b.length, b.seed*1_000_000+uint64(round)*1000+uint64(i)),
 			Env: []string{"EBBTIDE_GATE_LEASE=" + strconv.Itoa(mib), "EBBTIDE_GATE_WAIT_MS=" + strconv.FormatInt(b.within.Milliseconds(), 10)},
 		})
@@ -164,7 +164,7 @@ func (c *counting) Park(ctx context.Context, processes []ledger.ProcessID) (map[
 }
 
 // peak is the highest memory in the gate's books until ctx ends.
-func peak(ctx context.Context, g *rig.Gate) (most uint64) {
+func peak(ctx context.Context, g *gputest.Gate) (most uint64) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {

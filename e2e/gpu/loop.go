@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 )
 
@@ -36,17 +36,17 @@ const again = "driver alone, again"
 
 // measureLoop measures the library's cost for a computing program.
 func measureLoop(ctx context.Context, b bench) (part, error) {
-	busy, err := b.card(rig.Card{Memory: gib, Context: 8 * mib, Kernel: kernel})
+	busy, err := b.card(gputest.Card{Memory: gib, Context: 8 * mib, Kernel: kernel})
 	if err != nil {
 		return part{}, err
 	}
-	idle, err := b.card(rig.Card{Memory: gib, Context: 8 * mib})
+	idle, err := b.card(gputest.Card{Memory: gib, Context: 8 * mib})
 	if err != nil {
 		return part{}, err
 	}
-	once := func(r *rig.Rig, w way, count int, work int64) (out loopRun, err error) {
+	once := func(r *gputest.Harness, w way, count int, work int64) (out loopRun, err error) {
 		err = b.under(ctx, r, w, []string{"--mode", "loop", "--count", strconv.Itoa(count), "--work", strconv.FormatInt(work, 10)},
-			func(p *rig.Process, _ *rig.Gate) error {
+			func(p *gputest.Process, _ *gputest.Gate) error {
 				l, err := p.Next(ctx, "cpu_ns")
 				out = loopRun{Way: w.name, Wall: l.Float("ns"), CPU: l.Float("cpu_ns"), P50: l.Float("p50")}
 				return err

@@ -25,13 +25,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/e2e/bench/result"
 	"github.com/ebbtide/ebbtide/e2e/harness"
 )
 
 func main() {
-	rig.Helper(os.Args)
+	gputest.Helper(os.Args)
 	os.Exit(run(harness.Interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -59,13 +59,13 @@ type bench struct {
 	built, scratch string
 }
 
-// card returns a rig with its own fake card.
-func (b bench) card(c rig.Card) (*rig.Rig, error) {
+// card returns a harness with its own fake card.
+func (b bench) card(c gputest.Card) (*gputest.Harness, error) {
 	dir, err := os.MkdirTemp(b.scratch, "card")
 	if err != nil {
 		return nil, fmt.Errorf("making a card: %w", err)
 	}
-	return rig.Fake(b.built, dir, c), nil
+	return gputest.Fake(b.built, dir, c), nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -93,7 +93,7 @@ func all(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	b := bench{options: o, built: filepath.Join(scratch, "built"), scratch: scratch}
-	if err := rig.Build(b.built); err != nil {
+	if err := gputest.Build(b.built); err != nil {
 		return err
 	}
 	raw := struct {

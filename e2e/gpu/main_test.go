@@ -17,12 +17,12 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/rig"
+	"github.com/ebbtide/ebbtide/device/gputest"
 )
 
 // The test binary re-executes itself to call CUDA.
 func TestMain(m *testing.M) {
-	rig.Helper(os.Args)
+	gputest.Helper(os.Args)
 	os.Exit(m.Run())
 }
 

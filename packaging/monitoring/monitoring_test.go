@@ -19,8 +19,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/shoenig/test/must"
 
+	"github.com/ebbtide/ebbtide/device/handoff"
 	gpu "github.com/ebbtide/ebbtide/device/metrics"
-	"github.com/ebbtide/ebbtide/device/seat"
 	driver "github.com/ebbtide/ebbtide/driver/metrics"
 	"github.com/ebbtide/ebbtide/driver/policy"
 	"github.com/ebbtide/ebbtide/shim/web"
@@ -36,7 +36,7 @@ func registries(t *testing.T) []*prometheus.Registry {
 	g.UpdateCards([]gpu.Card{{UUID: "GPU-1"}})
 	g.UpdateGate(&gpu.Gate{
 		Memory:     []gpu.Memory{{Card: "GPU-1"}},
-		Containers: []gpu.Container{{State: seat.Running, Uses: []gpu.Use{{Card: "GPU-1"}}}},
+		Containers: []gpu.Container{{State: handoff.Running, Uses: []gpu.Use{{Card: "GPU-1"}}}},
 	})
 	return []*prometheus.Registry{d.Registry, g.Registry, web.NewMetrics().Registry}
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 	"github.com/ebbtide/ebbtide/driver/private"
 	"github.com/ebbtide/ebbtide/driver/status"
 	"github.com/ebbtide/ebbtide/shim/move"
@@ -115,11 +115,11 @@ func history(now time.Time) string {
 }
 
 // Seat gives a task a seat on a card of 1024 MiB.
-func Seat(s *status.Status, state seat.State, held, parked uint64) {
-	s.GPU = &seat.Report{State: state, Since: s.Since, Cards: []seat.Card{{
+func Seat(s *status.Status, state handoff.State, held, parked uint64) {
+	s.GPU = &handoff.Report{State: state, Since: s.Since, Cards: []handoff.Card{{
 		UUID: "GPU-5a1f", Model: "NVIDIA A2", MemoryMiB: 1024, ShareMiB: 408, HeldMiB: held, UsedMiB: held, ParkedMiB: parked,
 	}}}
-	if state != seat.Running {
+	if state != handoff.Running {
 		s.GPU.Why = "its memory is in the host's, to make room for others"
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"time"
 )
 
-// Oldest is the oldest version of NVIDIA's driver that can park processes. 570 has the
-// functions, but they fail on what later ones can do (NVIDIA/cuda-checkpoint#34).
+// Oldest is the oldest version of NVIDIA's driver that can park processes. 570 has the functions,
+// but they fail on what later ones can do (NVIDIA/cuda-checkpoint#34).
 const Oldest = "575.57"
 
 // Argument is the first argument of the helper program, libcuda.Helper; the second is the
@@ -40,24 +40,22 @@ type Options struct {
 	// Program is started with Argument and Library. Default: the running program, even if its
 	// file was replaced.
 	Program string
-	// Env is the helper's environment. Default: this process's without LD_PRELOAD.
+	// Env is the helper's environment. Default: this process's, without LD_PRELOAD.
 	Env []string
-	// Log is called with each line of the helper's standard error.
+	// Log is called with the lines of the helper's standard error.
 	Log func(line string)
-	// Begin is how long the helper may take to load the library: 1 minute if 0.
+	// Begin bounds the loading of the library: 1 minute if 0.
 	Begin time.Duration
-	// Move is how long a checkpoint or restore may take before CUDA counts as stuck, and its
-	// helper is given up: 10 minutes if 0.
+	// Move bounds a checkpoint or restore, after which the helper is given up: 10 minutes if 0.
 	Move time.Duration
-	// Short is the same for other calls, beyond a lock's timeout: 15 s if 0.
+	// Short bounds other calls, beyond a lock's timeout: 15 s if 0.
 	Short time.Duration
-	// Pause is the delay before a short-lived helper is restarted. It doubles, up to 64 times:
-	// 100 ms if 0.
+	// Pause is the delay before a short-lived helper is restarted: 100 ms if 0. It doubles, up to
+	// 64 times.
 	Pause time.Duration
 }
 
-// Client calls CUDA through a helper. The first request starts the helper; after the helper has
-// ended the next one restarts it. It is safe for concurrent use.
+// Client calls CUDA through a helper, which it starts when needed. It is safe for concurrent use.
 type Client struct {
 	opts Options
 
@@ -81,8 +79,8 @@ func New(opts Options) *Client {
 	return &Client{opts: opts, starting: make(chan struct{}, 1)}
 }
 
-// Check starts the helper, if none runs. The error wraps ErrUnsupported where processes cannot
-// be parked.
+// Check starts the helper, if none runs. The error wraps ErrUnsupported where processes cannot be
+// parked.
 func (c *Client) Check(ctx context.Context) error {
 	_, err := c.helper(ctx)
 	return err
@@ -99,15 +97,15 @@ func (c *Client) Close() {
 	}
 }
 
-// State returns the state of a process. An error of CUDA is a Result, here and below; for a
-// process unknown to CUDA it is InvalidValue or NotInitialized.
+// State returns the state of a process. CUDA's errors are a Result, here and below; for a process
+// unknown to CUDA InvalidValue or NotInitialized.
 func (c *Client) State(ctx context.Context, pid int) (State, error) {
 	a, err := c.call(ctx, request{Call: callState, PID: pid})
 	return a.State, err
 }
 
-// Lock blocks the process's CUDA calls, once its submitted work is done. If that takes longer
-// than the timeout, the process continues as before, and the error is NotReady.
+// Lock blocks the process's CUDA calls, once its submitted work is done. After the timeout the
+// process continues, and the error is NotReady.
 func (c *Client) Lock(ctx context.Context, pid int, timeout time.Duration) error {
 	ms := max(1, timeout.Milliseconds()) // 0 would be no timeout
 	_, err := c.call(ctx, request{Call: callLock, PID: pid, TimeoutMS: uint32(min(ms, 1<<31))})
@@ -120,7 +118,7 @@ func (c *Client) Checkpoint(ctx context.Context, pid int) error {
 	return err
 }
 
-// Restore moves it back to the cards. The process stays locked.
+// Restore moves the memory back. The process stays locked.
 func (c *Client) Restore(ctx context.Context, pid int) error {
 	_, err := c.call(ctx, request{Call: callRestore, PID: pid})
 	return err
@@ -172,7 +170,6 @@ func (c *Client) call(ctx context.Context, r request) (answer, error) {
 	}
 }
 
-// helper returns the helper, starting one if needed.
 func (c *Client) helper(ctx context.Context) (*helper, error) {
 	if err := supported(c.opts.Version); err != nil {
 		return nil, err
@@ -207,8 +204,6 @@ func (c *Client) helper(ctx context.Context) (*helper, error) {
 	return h, nil
 }
 
-// noteEnd records that a helper has ended, and how long it lived. A long-lived one is restarted
-// without delay.
 func (c *Client) noteEnd(lived time.Duration) {
 	if lived > 64*c.opts.Pause {
 		c.short = 0
@@ -218,7 +213,6 @@ func (c *Client) noteEnd(lived time.Duration) {
 	c.short++
 }
 
-// supported checks the driver's version.
 func supported(version string) error {
 	parse := func(s string) (n []int) {
 		for part := range strings.SplitSeq(s, ".") {
@@ -240,16 +234,15 @@ func supported(version string) error {
 	return nil
 }
 
-// helper is a helper process, running or ended.
 type helper struct {
 	started  time.Time
 	kill     func()
 	stdin    *os.File
 	greeting chan hello // its first message
 	ended    chan struct{}
-	err      error // why; set once it has ended
+	err      error // set once it has ended
 
-	discarded atomic.Bool // it was killed, or will be after its last request
+	discarded atomic.Bool // killed, or to be killed after its last request
 
 	mu    sync.Mutex
 	last  uint64
@@ -266,7 +259,6 @@ func (h *helper) runs() bool {
 	}
 }
 
-// start starts a helper and reads its hello.
 func start(ctx context.Context, opts Options) (*helper, error) {
 	failed := func(err error) error { return fmt.Errorf("%w: it could not be started: %w", ErrHelper, err) }
 	cmd := exec.Command(opts.Program, Argument, opts.Library)
@@ -303,8 +295,8 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 
 	started := make(chan error)
 	go func() {
-		// The kernel sends Pdeathsig when the thread that started the process ends, so this one
-		// stays until the process has ended.
+		// The kernel sends Pdeathsig when the starting thread ends, so this one stays as long as
+		// the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -355,7 +347,6 @@ func start(ctx context.Context, opts Options) (*helper, error) {
 	return nil, err
 }
 
-// readAnswers reads the helper's messages until it ends.
 func (h *helper) readAnswers(r io.Reader) error {
 	dec := json.NewDecoder(r)
 	var first hello
@@ -402,8 +393,8 @@ func (h *helper) send(r request) (id uint64, _ <-chan answer, _ error) {
 	return r.ID, reply, nil
 }
 
-// takeOpen removes a request from the open ones. A helper that was given up is killed after its
-// last: that may be a restore. mu is held.
+// takeOpen removes an open request. A helper that was given up is killed after its last one,
+// which may be a restore. mu is held.
 func (h *helper) takeOpen(id uint64) {
 	delete(h.open, id)
 	if h.discarded.Load() && len(h.open) == 0 {
@@ -411,7 +402,6 @@ func (h *helper) takeOpen(id uint64) {
 	}
 }
 
-// giveUp gives up a helper that does not answer a request.
 func (h *helper) giveUp(id uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -419,7 +409,6 @@ func (h *helper) giveUp(id uint64) {
 	h.takeOpen(id)
 }
 
-// finish handles the end of the helper.
 func (h *helper) finish(ours [3]*os.File, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -437,7 +426,6 @@ func (h *helper) finish(ours [3]*os.File, err error) {
 	h.open = nil
 }
 
-// discard kills the helper. It is not used again.
 func (h *helper) discard() {
 	h.discarded.Store(true)
 	h.kill()

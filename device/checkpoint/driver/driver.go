@@ -1,14 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package driver calls CUDA's checkpoint functions in a separate process.
-//
-// These functions act on any process of the host, by pid. They are in the driver's library,
-// which must not be loaded into the plugin: if it crashes or hangs, only the helper does. The
-// helper keeps running, because loading and initialising the library takes seconds. It is the
-// plugin's own binary with other arguments; package libcuda is its code. Requests and answers
-// are JSON lines on its standard input and output. It first reports what it can do (hello). It
-// handles any number of requests at once, because a lock may take as long as its timeout.
+// Package driver calls CUDA's checkpoint functions, which act on any process of the host, in a
+// helper process: if CUDA's library crashes or hangs, only the helper does. The helper is the
+// plugin's own binary with other arguments (package libcuda), and keeps running, because loading
+// the library takes seconds. Requests and answers are JSON lines on its standard input and
+// output.
 package driver
 
 import (
@@ -17,21 +14,20 @@ import (
 )
 
 var (
-	// ErrUnsupported: processes cannot be parked on this machine. The error says why.
+	// ErrUnsupported: processes cannot be parked on this machine.
 	ErrUnsupported = errors.New("CUDA cannot move a process's memory to the host here")
-	// ErrHelper: the helper could not be started, or ended before it answered. The outcome of
-	// the call is unknown.
+	// ErrHelper: the helper could not be started, or ended before it answered: the outcome is
+	// unknown.
 	ErrHelper = errors.New("the helper that calls CUDA is gone")
-	// ErrStuck says that CUDA does not answer. It wraps ErrHelper.
-	ErrStuck = fmt.Errorf("%w: CUDA does not answer", ErrHelper)
-	// ErrClosed: the client was closed.
+	// ErrStuck: CUDA does not answer. It wraps ErrHelper.
+	ErrStuck  = fmt.Errorf("%w: CUDA does not answer", ErrHelper)
 	ErrClosed = errors.New("the helper that calls CUDA has been stopped")
 )
 
 // State is a process's CUDA state (CUprocessState).
 type State int
 
-// States. Drivers may have more of them.
+// States. Drivers may have more.
 const (
 	Running      State = iota
 	Locked             // its CUDA calls block
@@ -39,7 +35,6 @@ const (
 	Failed             // it cannot continue
 )
 
-// String returns the state's name.
 func (s State) String() string {
 	if names := []string{"running", "locked", "checkpointed", "failed"}; s >= 0 && int(s) < len(names) {
 		return names[s]
@@ -50,7 +45,6 @@ func (s State) String() string {
 // Result is a CUresult as an error.
 type Result int
 
-// Results with a meaning here.
 const (
 	Success        Result = 0
 	InvalidValue   Result = 1
@@ -61,7 +55,7 @@ const (
 	NotSupported   Result = 801
 )
 
-// Error returns CUDA's number of it, with the name if known here.
+// Error returns CUDA's number, with the name if known.
 func (r Result) Error() string {
 	name := map[Result]string{
 		InvalidValue: "invalid value", OutOfMemory: "out of memory", NotInitialized: "not initialised", 100: "no device",
@@ -77,20 +71,16 @@ func (r Result) Error() string {
 
 // Calls are CUDA's checkpoint functions. Pids are in this process's namespace.
 type Calls interface {
-	// State returns the state of a process.
 	State(pid int) (State, Result)
-	// Lock blocks the process's CUDA calls once its submitted work is done. After the timeout,
-	// in ms, the process continues as before.
+	// Lock blocks the process's CUDA calls once its submitted work is done. After the timeout, in
+	// ms, the process continues.
 	Lock(pid int, timeoutMS uint32) Result
-	// Checkpoint moves the memory of a locked process to host memory.
 	Checkpoint(pid int) Result
-	// Restore moves it back to the cards. The process stays locked.
+	// Restore leaves the process locked.
 	Restore(pid int) Result
-	// Unlock unblocks a locked process.
 	Unlock(pid int) Result
 }
 
-// The helper's calls.
 const (
 	callState      = "state"
 	callLock       = "lock"
@@ -99,11 +89,10 @@ const (
 	callUnlock     = "unlock"
 )
 
-// hello is the helper's first message.
 type hello struct {
 	// CUDA is the driver's CUDA version, 1000 · major + 10 · minor.
 	CUDA int `json:"cuda"`
-	// Unsupported is why processes cannot be parked; "" if they can.
+	// Unsupported is why processes cannot be parked, or "".
 	Unsupported string `json:"unsupported,omitempty"`
 }
 

@@ -94,7 +94,6 @@ func TestClient_calls(t *testing.T) {
 	must.ErrorIs(t, c.Unlock(ctx, 5), Result(1003))
 }
 
-// TestClient_concurrent: a slow call delays no other, and all finish before the helper ends.
 func TestClient_concurrent(t *testing.T) {
 	c := client(t, "well")
 	var all sync.WaitGroup
@@ -120,7 +119,6 @@ func TestClient_concurrent(t *testing.T) {
 	must.ErrorIs(t, c.Check(t.Context()), ErrClosed)
 }
 
-// under returns the number of unanswered requests.
 func (h *helper) under() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,7 +190,6 @@ func TestClient_stuck(t *testing.T) {
 	must.ErrorIs(t, <-other, Result(9), must.Sprint("what another has asked for is not cut off"))
 	<-old.ended
 
-	// A caller that does not wait does not end the helper.
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer end()
 	before := c.current
@@ -225,7 +222,6 @@ func TestClient_cannotStart(t *testing.T) {
 	})
 }
 
-// TestClient_backsOff: one that always ends at once is not restarted in a loop.
 func TestClient_backsOff(t *testing.T) {
 	c := client(t, "gone", func(o *Options) { o.Pause = 20 * time.Millisecond })
 	begun := time.Now()
@@ -240,7 +236,6 @@ func TestClient_backsOff(t *testing.T) {
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// TestClient_environment: the helper runs without LD_PRELOAD, and its output reaches the log.
 func TestClient_environment(t *testing.T) {
 	t.Setenv("LD_PRELOAD", "/nowhere.so")
 	lines := make(chan string, 16)
@@ -254,7 +249,6 @@ func TestClient_environment(t *testing.T) {
 	must.StrContains(t, string(environ), "PATH=")
 }
 
-// TestClient_parentEnds: the helper does not outlive its parent.
 func TestClient_parentEnds(t *testing.T) {
 	if os.Getenv("EBBTIDE_TEST_PARENT") != "" {
 		c := client(t, "well")
@@ -314,7 +308,7 @@ func TestServe(t *testing.T) {
 	})
 }
 
-// slow is a driver that signals the start of an unlock, and blocks until released.
+// slow signals the start of an unlock, and blocks until released.
 type slow chan struct{}
 
 func (slow) State(int) (State, Result) { return 0, Success }

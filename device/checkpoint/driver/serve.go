@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Serve is the helper's side. It first reports what CUDA can do (its version, and why it cannot
-// park, or ""), then handles requests. It returns when ctx or the input ends and the calls in
+// Serve is the helper's side. It reports what CUDA can do (its version, and why it cannot park,
+// or ""), then handles requests. It returns when ctx or the input has ended and the calls in
 // progress are done, or have taken longer than grace: interrupting a restore may lose the
 // process.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda int, unsupported string, grace time.Duration) error {
@@ -74,7 +74,6 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, calls Calls, cuda i
 	}
 }
 
-// do executes a request.
 func do(calls Calls, r request) answer {
 	a := answer{ID: r.ID, Result: InvalidValue}
 	switch r.Call {

@@ -1,10 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package headroom checks that host memory has room for what processes hold on cards.
-//
-// Parked memory is in the process's own memory. So it counts in the process's memory cgroup and
-// all its ancestors, and the kernel would OOM-kill a task that exceeds its limit.
+// Package headroom checks that host memory has room for what processes hold on cards: once
+// parked, it counts in the process's memory cgroup and all its ancestors, and the kernel would
+// OOM-kill a task that exceeds its limit.
 package headroom
 
 import (
@@ -22,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHostMemory: the host, or a task's limit, lacks memory. The error says how much.
+// ErrHostMemory: the host, or a task's limit, lacks memory.
 var ErrHostMemory = errors.New("not enough host memory")
 
 // Margins, in bytes.
@@ -38,12 +37,12 @@ type Checker struct {
 	// Proc is the mount point of procfs; "" means /proc.
 	Proc string
 	// Cgroup is the mount point of the cgroups; "" means /sys/fs/cgroup. Version 1's memory
-	// controller is expected at "memory" in it.
+	// controller is at "memory" in it.
 	Cgroup string
 }
 
 // Check checks that host memory has room for what processes hold on cards, in bytes by pid. The
-// error wraps ErrHostMemory if it does not. An exited process needs none.
+// error wraps ErrHostMemory if it does not.
 func (c Checker) Check(need map[int]uint64) error {
 	var total uint64
 	cgroups := make(map[string]uint64) // needed below each directory
@@ -95,8 +94,8 @@ func (c Checker) proc(names ...string) string {
 	return filepath.Join(append([]string{root}, names...)...)
 }
 
-// memory finds the memory cgroup in /proc/<pid>/cgroup: the hierarchy's directory, "" if there
-// is none, and the path below it.
+// memory finds the memory cgroup in /proc/<pid>/cgroup: the hierarchy's directory, or "", and the
+// path below it.
 func (c Checker) memory(text string) (root, below string) {
 	dir := c.Cgroup
 	if dir == "" {
@@ -116,7 +115,7 @@ func (c Checker) memory(text string) (root, below string) {
 	return root, below
 }
 
-// cgroupRoom returns what a cgroup's limit leaves, in bytes, including what the kernel can drop at
+// cgroupRoom returns what a cgroup's limit leaves, in bytes, with what the kernel can drop at
 // once: inactive file pages. limited is false without a limit.
 func cgroupRoom(dir string) (free uint64, limited bool, err error) {
 	limit, used, files := uint64(math.MaxUint64), "memory.current", "inactive_file"
@@ -161,7 +160,6 @@ func cgroupRoom(dir string) (free uint64, limited bool, err error) {
 	return limit - min(limit, usage), true, nil
 }
 
-// checkHost checks by /proc/meminfo that the host has that many bytes to spare.
 func checkHost(meminfo string, bytes uint64) error {
 	all, err := field(meminfo, "MemTotal:")
 	var free uint64
@@ -179,7 +177,6 @@ func checkHost(meminfo string, bytes uint64) error {
 	return nil
 }
 
-// field returns the number after a name at the beginning of a line.
 func field(text, name string) (uint64, error) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {
@@ -189,5 +186,4 @@ func field(text, name string) (uint64, error) {
 	return 0, fmt.Errorf("there is no %s", name)
 }
 
-// ceilMiB converts bytes to MiB, rounded up.
 func ceilMiB(bytes uint64) uint64 { return (bytes + mib - 1) / mib }

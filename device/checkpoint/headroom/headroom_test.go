@@ -16,7 +16,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// tree writes a machine's files into a directory.
 func tree(t *testing.T, files map[string]string) Checker {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +27,6 @@ func tree(t *testing.T, files map[string]string) Checker {
 	return Checker{Proc: filepath.Join(dir, "proc"), Cgroup: filepath.Join(dir, "cgroup")}
 }
 
-// meminfo is of a host with that many MiB, of which some are free.
 func meminfo(total, free int) string {
 	return fmt.Sprintf("MemTotal: %d kB\nMemFree: 1 kB\nMemAvailable: %d kB\nBuffers: 7 kB\n", total<<10, free<<10)
 }
@@ -109,7 +107,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheck_kernel: a process in a cgroup with a limit, by the kernel's files.
 func TestCheck_kernel(t *testing.T) {
 	const root = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(root + "/memory.limit_in_bytes"); err != nil || os.Getuid() != 0 {

@@ -15,13 +15,13 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 )
 
-// grace bounds the calls in progress when the helper is to end. Restoring a full card takes
-// about 15 s.
+// grace bounds the calls in progress when the helper is to end. Restoring a full card takes about
+// 15 s.
 const grace = time.Minute
 
 // Helper is the helper's main function: it loads the library at a path ("": the system's) and
-// serves package driver's requests on its standard input. It ends with its input, or on
-// SIGTERM, which it gets when its parent dies. It returns the exit status.
+// serves package driver's requests on its standard input. It ends with its input, or on SIGTERM,
+// which it gets when its parent dies. It returns the exit status.
 func Helper(path string) int {
 	// The library's own output must not mix with the answers.
 	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
@@ -33,8 +33,8 @@ func Helper(path string) int {
 		return 1
 	}
 	out := os.NewFile(uintptr(fd), "answers")
-	// A terminal sends SIGINT to all its processes. SIGPIPE would come from writing to a dead
-	// parent, in the middle of a call.
+	// A terminal sends SIGINT to all its processes; writing to a dead parent would raise SIGPIPE
+	// during a call.
 	signal.Ignore(unix.SIGINT, unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package libcuda loads the driver's library, libcuda.so.1, at run time, and calls its
-// checkpoint functions. Helper is a program that does so for other processes.
+// Package libcuda loads libcuda.so.1 at run time, and calls its checkpoint functions. Helper does
+// so for other processes.
 package libcuda
 
 /*
@@ -11,7 +11,7 @@ package libcuda
 #include <stdint.h>
 #include <stdlib.h>
 
-// As in cuda.h. Version 12.8 has the functions; arguments that are not needed are NULL.
+// As in cuda.h, from version 12.8 on; unused arguments are NULL.
 typedef struct {
 	unsigned int timeoutMs;
 	unsigned int reserved0;
@@ -28,7 +28,7 @@ typedef struct {
 	int (*unlock)(int, void *);
 } functions;
 
-// load returns what is missing: the loader's message, or the name of a function.
+// Returns what is missing: the loader's message, or the name of a function.
 static const char *load(const char *path, functions *f)
 {
 	static const char *names[] = {
@@ -66,7 +66,6 @@ import (
 	"github.com/ebbtide/ebbtide/device/checkpoint/driver"
 )
 
-// soname is the library's name for the system's loader.
 const soname = "libcuda.so.1"
 
 // Library is the driver's library, loaded and initialised until the program ends.

@@ -1,13 +1,12 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// A CUDA driver without a card: memory, contexts, streams, captures, graphs and checkpoints, over the
-// state in state.c. Device memory is host memory, so that programs can read it. Each variant of a
-// call (_v2, _ptsz) is a separate function and answers a NULL with its own error code, so that a
-// test can tell them apart.
+// A CUDA driver without a card: memory, contexts, streams, captures, graphs and checkpoints, over
+// the state in state.c. Device memory is host memory. Each variant of a call (_v2, _ptsz) is a
+// separate function and answers a NULL with its own error code, to tell them apart.
 //
-// Work is done when it is submitted. Only its time passes later: each launch adds to the time until
-// which the process has work, and synchronising sleeps until then.
+// Work is done when it is submitted; only its time passes later: each launch adds to the time
+// until which the process has work, and synchronising sleeps until then.
 
 #include "state.h"
 
@@ -18,7 +17,6 @@
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
-// The code by which a variant answers a NULL pointer.
 enum { CODE = 7000 };
 enum { DRIVER = 12080 }; // the newest version of CUDA that it knows
 
@@ -29,7 +27,7 @@ struct CUgraphExec_st { int64_t bytes; };
 struct CUarray_st { int gpu; int64_t bytes; };
 struct CUstream_st { uint64_t capturing; int64_t bytes; int gpu; struct CUctx_st *ctx; };
 
-struct block { // what a pointer is
+struct block { // what a pointer points to
 	uint64_t at, size;
 	int gpu, kind; // 1 malloc, 2 mmap, 3 pool, 4 mapping, 5 handle
 	void *of;
@@ -50,7 +48,7 @@ static struct {
 	struct CUstream_st legacy;
 	int64_t graph[FAKE_GPUS]; // bytes kept for graphs
 	int captures;
-	_Atomic uint64_t captured; // how many captures there have been
+	_Atomic uint64_t captured; // captures so far
 	_Atomic int64_t until; // when all work is done, µs
 	uint64_t handles;
 } my = { .mutex = PTHREAD_MUTEX_INITIALIZER };
@@ -74,7 +72,7 @@ static struct fake_process *me(void)
 	return &my.s->process[my.slot];
 }
 
-// enter counts the thread in. While the process is locked for a checkpoint it waits.
+// Counts the thread in; waits while the process is locked for a checkpoint.
 static CUresult enter(void)
 {
 	if (!my.s || my.inited != getpid())
@@ -184,8 +182,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t size, struct CUctx_st *c)
 	return CUDA_SUCCESS;
 }
 
-// The slot of this process, for libnvidia-ml in it. The kernel does not tell a process of its own
-// locks: libnvidia-ml would think that this process is dead.
+// The slot of this process, for libnvidia-ml in it: a process does not see its own locks, and
+// would count as dead.
 API int ebbtide_fake_slot(void) { return fake_mine(); }
 
 // Start, devices, contexts.
@@ -196,8 +194,8 @@ API CUresult cuInit(unsigned flags)
 	if (!(my.s = fake_open()))
 		return CUDA_ERROR_NO_DEVICE;
 	if (my.inited && my.inited != getpid()) {
-		// The real driver stays unusable in a forked child. A test of the preload library
-		// needs it there.
+		// The real driver stays unusable in a forked child. A test of the preload library needs
+		// it there.
 		if (!getenv("EBBTIDE_FAKE_FORK"))
 			return CUDA_ERROR_NOT_INITIALIZED;
 		memset(my.primary, 0, sizeof my.primary);
@@ -418,7 +416,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
 	return leave(allocate(p, n, c));
 }
 
-// Host memory has no addresses of 32 bits: the call of old programs is there, and refuses.
+// Host memory has no 32-bit addresses: the old call exists, and refuses.
 API CUresult cuMemAlloc(CUdeviceptr_v1 *p, unsigned n)
 {
 	(void)n;
@@ -492,8 +490,7 @@ API CUresult cuMemGetInfo(unsigned *available, unsigned *total)
 
 // Streams, captures, graphs.
 
-// The default streams: 0 and 1 are the process's, 2 is the thread's. In the functions with _ptsz 0 is
-// the thread's.
+// 0 and 1 are the process's default stream, 2 is the thread's, as is 0 in functions with _ptsz.
 #define OWN(s) ((s) ? (s) : CU_STREAM_PER_THREAD)
 static struct CUstream_st *stream(CUstream s)
 {
@@ -633,7 +630,7 @@ static CUresult pool_alloc(CUdeviceptr *out, uint64_t size, struct CUmemPoolHand
 	int64_t n = whole(size, 512);
 	if (stream(s)->capturing) {
 		stream(s)->bytes += n;
-		*out = 0x1000; // the graph has memory only when it runs
+		*out = 0x1000; // memory only when it runs
 		return CUDA_SUCCESS;
 	}
 	pthread_mutex_lock(&my.mutex);
@@ -864,7 +861,7 @@ API CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	*f = (CUfunction)(uintptr_t)(strcmp(name, "ebb_mix") == 0 ? 1 : 2);
 	return CUDA_SUCCESS;
 }
-// The driver loads modules with the first launch: no call asks for that memory.
+// The driver loads modules at the first launch, without a call for their memory.
 static CUresult lazy(void)
 {
 	static _Atomic int loaded; // the pid
@@ -991,7 +988,7 @@ API CUresult cuCheckpointProcessRestore(int pid, void *args)
 			p->parked[g] = 0;
 			continue;
 		}
-		// As the real one does (NVIDIA/cuda-checkpoint#44): a full card breaks the process for ever.
+		// As the real one: a full card breaks the process for ever (NVIDIA/cuda-checkpoint#44).
 		p->state = CU_PROCESS_STATE_FAILED;
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -1009,7 +1006,7 @@ API CUresult cuCheckpointProcessUnlock(int pid, void *args)
 	return CUDA_SUCCESS;
 }
 
-// Which function a name means to a program, by the version of CUDA that it was built for.
+// The function that a name means to a program, by the version of CUDA that it was built for.
 
 struct version { const char *name; int since; int ptsz; void *f; };
 static CUresult proc(const char *name, void **pfn, int version, uint64_t flags, int *status);
@@ -1045,10 +1042,10 @@ static const struct version versions[] = {
 };
 
 
-// newer stands for a version of a function that the preload library does not know.
+// A version of a function that the preload library does not know.
 static CUresult newer(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-// is_newer says whether EBBTIDE_FAKE_NEWER names this function.
+// Does EBBTIDE_FAKE_NEWER name this function?
 static bool is_newer(const char *name, int version, uint64_t flags)
 {
 	const char *want = getenv("EBBTIDE_FAKE_NEWER");

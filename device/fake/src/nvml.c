@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// NVML over the same state as the driver in cuda.c: the functions that go-nvml, pynvml and the plugin
-// call. The loader does not find the others, as with an old driver.
+// NVML over the same state as cuda.c: the functions that go-nvml, pynvml and the plugin call.
+// Others are missing, as in an old driver.
 
 #include "state.h"
 
@@ -174,7 +174,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t dev, nvmlMemory_t *m)
 {
 	GPU(dev, g);
 	reap();
-	// The old call counts as used what the driver keeps.
+	// The old call counts what the driver keeps as used.
 	m->total = (unsigned long long)(my.s->gpu[g].total + my.s->reserved);
 	m->used = (unsigned long long)(my.s->gpu[g].used + my.s->reserved);
 	m->free = m->total - m->used;
@@ -226,8 +226,8 @@ API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *s, unsigned n)
 	return readlink(path, got, sizeof got - 1) < 0 ? NVML_ERROR_NOT_FOUND : text(s, n, got);
 }
 
-// Events. A file <state>.xid with a number in it is an Xid error on the first card; each event set
-// gets it once.
+// Events. A number in the file <state>.xid is an Xid error on the first card; each event set gets
+// it once.
 API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) { READY(); *set = calloc(1, sizeof **set); return NVML_SUCCESS; }
 API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) { READY(); free(set); return NVML_SUCCESS; }
 API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t dev, unsigned long long *t) { GPU(dev, g); (void)g; *t = EVENT_XID; return NVML_SUCCESS; }

@@ -59,7 +59,7 @@ struct fake_state *fake_open(void)
 	const char *path = getenv("EBBTIDE_FAKE_GPU");
 	pthread_mutex_lock(&my.mutex);
 	if (!my.s && path && *path) {
-		// Never closed: that would drop the lock that shows that the process lives.
+		// Never closed: that would drop the lock by which the process counts as alive.
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 		if (fd >= 0 && flock(fd, LOCK_EX) == 0) {
 			struct fake_state *s = MAP_FAILED;

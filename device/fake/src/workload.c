@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // A program that uses a card as a training job does: it makes a context, allocates in steps,
-// computes on what it has, needs most at the end, frees, and prints a JSON line per step. It checks
-// the content of the memory before it frees it.
+// computes, needs most at the end, checks its memory, frees it, and prints a JSON line per step.
 //
-// Each case that the preload library must handle is a mode. It runs on the fake driver and on a real
-// one: the kernels are written in PTX, which the fake does not read.
+// Each case that the preload library must handle is a mode. It runs on the fake driver and on a
+// real one: the kernels are in PTX, which the fake does not read.
 
 #include "../../preload/src/cuda.h"
 
@@ -63,8 +62,8 @@
 
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 
-// ebb_mix(p, n, seed) adds the n next numbers of a generator to n words at p, in one thread: it tests
-// memory, not speed.
+// ebb_mix(p, n, seed) adds the next n numbers of a generator to n words at p, in one thread: it
+// tests memory, not speed.
 static const char image[] =
 	".version 7.0\n"
 	".target sm_70\n"
@@ -135,7 +134,7 @@ static double cpu(void) // of this process
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// hold keeps the memory for --hold-ms, or, for -1, until stdin is closed.
+// Keeps the memory for --hold-ms, or, for -1, until stdin is closed.
 static void hold(void)
 {
 	char c;
@@ -208,7 +207,7 @@ static void resolve(void)
 
 static const CUmemAllocationProp here = { .type = 1, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
 
-// An array of so many bytes, or of as many less as its lines take: of words, not for computing.
+// An array of at most so many bytes, of words, not for computing.
 static CUDA_ARRAY_DESCRIPTOR lines(size_t n)
 {
 	return (CUDA_ARRAY_DESCRIPTOR){ .Width = n / 4 < 16384 ? n / 4 : 16384, .Height = n / 4 / 16384, .Format = 3, .NumChannels = 1 };
@@ -267,7 +266,7 @@ static void launch(CUdeviceptr p, uint64_t seed)
 	}
 }
 
-// verify checks what ebb_mix has made of windows of zeros, over some launches.
+// Checks what ebb_mix has made of windows of zeros, over some launches.
 static void verify(CUdeviceptr p, uint64_t seed, int launches)
 {
 	for (int k = 0; k < opt.windows; k++) {
@@ -296,7 +295,7 @@ static void begin(void)
 	DO(cuModuleGetFunction(&nop, m, "ebb_nop"));
 }
 
-// rest waits after a step, until the test makes the file of --until.
+// Waits after a step, until the test makes the file of --until.
 static void rest(void)
 {
 	if (opt.pause_ms && !(opt.until && access(opt.until, F_OK) == 0))
@@ -356,8 +355,8 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-// Many small allocations and frees, and their times: ns is the mean of an allocation with its free,
-// the others are of allocations alone. The clock is read twice for each.
+// Many small allocations and frees, and their times: ns is the mean of an allocation with its
+// free, the others of allocations alone.
 static void many(void)
 {
 	enum { LIVE = 1024 };
@@ -383,8 +382,8 @@ static void many(void)
 	hold();
 }
 
-// A loop like that of a training: a launch, work on the host (steps of a generator), and waiting for
-// the card. Without work it is launches alone, of a kernel that does nothing.
+// A training loop: a launch, work on the host, and waiting for the card. Without work it is
+// launches alone, of an empty kernel.
 static void loop(void)
 {
 	static volatile uint64_t sink;
@@ -413,7 +412,7 @@ static void loop(void)
 	DO(cuMemFree_v2(p));
 }
 
-// With --ask it waits for a byte on stdin before it goes on.
+// With --ask, waits for a byte on stdin.
 static void await_word(void)
 {
 	char c;
@@ -431,8 +430,8 @@ static size_t available(void)
 	return f;
 }
 
-// fill allocates until it is refused. Refused, it asks for half, down to --least. With --leave so
-// much of the card is left free.
+// Allocates until it is refused; then half as much, down to --least. With --leave so much of the
+// card is left free.
 static void fill(void)
 {
 	enum { MOST = 1 << 15 };
@@ -504,7 +503,7 @@ static void rounding(void)
 	}
 }
 
-// Stops until there is a byte on stdin, so that others can look at the card.
+// Stops until there is a byte on stdin, for others to look at the card.
 static void stage(const char *name)
 {
 	size_t f, total, most;
@@ -549,7 +548,6 @@ static void sizes(void)
 	stage("product");
 }
 
-// The names that the preload library hooks.
 static const char *const hooked[] = {
 #define CUDA(n) #n,
 #define NVML(n)
@@ -562,7 +560,7 @@ static const char *const hooked[] = {
 };
 enum { HOOKED = sizeof hooked / sizeof *hooked };
 
-// The name as cuGetProcAddress wants it: without what tells the variants apart.
+// The name as cuGetProcAddress wants it: without the suffixes of variants.
 static void base(char *to, size_t n, const char *name)
 {
 	static const char *const ends[] = { "_ptsz", "_ptds", "_v2", "_v3", "_v4", "_v5" };
@@ -574,8 +572,8 @@ static void base(char *to, size_t n, const char *name)
 	}
 }
 
-// Whatever cuGetProcAddress returns for what is hooked, for any version and kind of stream: a line
-// for each address, with where it is and whether dlsym knows it by a hooked name.
+// What cuGetProcAddress returns for all hooked names, versions and kinds of stream: a line per
+// address, with its library and whether dlsym knows it by a hooked name.
 static void addresses(void)
 {
 	CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
@@ -632,7 +630,7 @@ static void *lonely(void *arg)
 	return NULL;
 }
 
-// own_streams takes the functions that a program built for a default stream per thread uses.
+// Takes the functions of a program built for a default stream per thread.
 static void own_streams(void)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
@@ -641,8 +639,8 @@ static void own_streams(void)
 #undef OWN
 }
 
-// A graph that allocates; during the capture, an allocation that must not wait. Threads capture at the
-// same time, each more memory than the one before, and launch one after the other.
+// A graph that allocates, and an allocation during the capture, which must not wait. Threads
+// capture at the same time, each more memory than the one before, and launch one after the other.
 static pthread_barrier_t together;
 static void *capture(void *arg)
 {
@@ -678,7 +676,7 @@ static void *capture(void *arg)
 	return NULL;
 }
 
-// Each variant of the fake answers a NULL with its own code, which must come through.
+// Each variant of the fake answers a NULL with its own code.
 static void variants(void)
 {
 	say("{\"cuMemAlloc_v2\": %d, \"cuMemAllocAsync\": %d, \"cuMemAllocManaged\": %d, \"cuMemGetInfo_v2\": %d, \"cuLaunchKernel\": %d, \"cuMemsetD8_v2\": %d, \"cuDeviceTotalMem_v2\": %d}",
@@ -686,8 +684,8 @@ static void variants(void)
 		cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, 0, NULL, NULL), cu.cuMemsetD8_v2(0, 0, 1), cu.cuDeviceTotalMem_v2(NULL, 0));
 }
 
-// card prints what NVML says of the first card, without a context: a line for each process, then
-// the card's.
+// Prints what NVML reports of the first card, without a context: a line per process, then the
+// card's.
 static int card(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);

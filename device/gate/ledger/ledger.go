@@ -3,26 +3,24 @@
 
 // Package ledger accounts for GPU memory: which process holds how much of which card.
 //
-// All amounts are bytes. The capacity of a card is its physical memory less a reserve. Memory
-// is granted to a process before it allocates; a grant is committed at once, and the process
-// releases what it does not use and what it frees. The invariant, whatever the ledger is told:
+// All amounts are bytes. A card's capacity is its physical memory less a reserve. Memory is granted
+// to a process before it allocates; the process releases what it does not use and what it frees.
+// The invariant, whatever the ledger is told, is
 //
 //	Σ committed ≤ capacity, on each card
 //
-// It is checked in one place, set, which every change goes through; a change that would violate
-// it is refused and has no effect.
+// All changes go through set, which refuses one that would violate it.
 //
 // Other holdings are facts that were not requested. They reduce later grants and count against
 // their container, but cannot be refused:
 //
 //   - overhead: what the driver adds for contexts, modules, rounding;
-//   - expected: holdings of a process that has lost its connection, until it reconnects or
-//     exits;
-//   - unverified: what a process claims to hold, but was never granted as far as is known. It
-//     counts against its container only: a lie must not take memory from others.
+//   - expected: holdings of a process that has lost its connection, until it reconnects or exits;
+//   - unverified: what a process claims to hold but was never granted. It counts against its
+//     container only: a lie must not take memory from others.
 //
-// Parked memory is in host memory and takes no room until it is restored. Memory held by
-// unknown processes is outside: it takes room from all.
+// Parked memory is in host memory and takes no room. Memory held by unknown processes is outside:
+// it takes room from all.
 //
 // The ledger is pure: no clock, no I/O. It is not safe for concurrent use.
 package ledger
@@ -73,7 +71,6 @@ func (e Entry) LimitUsage() uint64 { return e.CardUsage() + e.Unverified }
 // CardUsage returns what counts against the card's capacity.
 func (e Entry) CardUsage() uint64 { return e.Committed + e.Overhead + e.Expected }
 
-// replace returns e with its part before replaced by after.
 func (e Entry) replace(before, after Entry) Entry {
 	return Entry{
 		Committed:  e.Committed - before.Committed + after.Committed,
@@ -99,7 +96,6 @@ type Ledger struct {
 	processes map[ProcessID]ContainerID
 }
 
-// New returns a ledger without cards.
 func New() *Ledger {
 	return &Ledger{
 		cards:     make(map[CardID]*card),
@@ -125,7 +121,7 @@ func (l *Ledger) AddCard(id CardID, physical, reserve uint64) error {
 	return nil
 }
 
-// AddProcess registers a process of a container. A known process cannot change its container.
+// AddProcess registers a process of a container, which cannot change.
 func (l *Ledger) AddProcess(p ProcessID, c ContainerID) error {
 	if have, known := l.processes[p]; known && have != c {
 		return fmt.Errorf("process %d is in container %s, not in %s", p.PID, have, c)
@@ -135,7 +131,7 @@ func (l *Ledger) AddProcess(p ProcessID, c ContainerID) error {
 }
 
 // SetLimit sets how much a container may hold of a card; default: all. The limit may be below
-// current usage: then nothing is granted until usage has fallen below it.
+// current usage.
 func (l *Ledger) SetLimit(c ContainerID, id CardID, bytes uint64) error {
 	k, err := l.card(id)
 	if err != nil {
@@ -157,7 +153,6 @@ func (l *Ledger) Limit(c ContainerID, id CardID) uint64 {
 	return k.capacity
 }
 
-// Forget deletes the limits of a container.
 func (l *Ledger) Forget(c ContainerID) {
 	for _, k := range l.cards {
 		delete(k.limits, c)
@@ -191,7 +186,6 @@ func (l *Ledger) Room(c ContainerID, id CardID) uint64 {
 	return min(remaining(l.Limit(c, id), k.containers[c].LimitUsage()), k.free())
 }
 
-// remaining returns all less taken, at least 0.
 func remaining(all, taken uint64) uint64 { return all - min(all, taken) }
 
 // Grant commits memory to a process. Its errors are those of Fits.
@@ -229,7 +223,7 @@ func (l *Ledger) Release(p ProcessID, id CardID, bytes uint64) error {
 	return l.set(p, id, e)
 }
 
-// Park records that everything a process holds, on all cards, is in host memory.
+// Park records that all that a process holds is in host memory.
 func (l *Ledger) Park(p ProcessID) {
 	for id, k := range l.cards {
 		e, ok := k.processes[p]
@@ -238,13 +232,12 @@ func (l *Ledger) Park(p ProcessID) {
 		}
 		e.Parked += e.Committed + e.Expected
 		e.Committed, e.Expected = 0, 0
-		_ = l.set(p, id, e) // cannot fail: less is committed
+		_ = l.set(p, id, e)
 	}
 }
 
-// Unpark commits a process's parked memory of a card, whatever its container's limit. If the
-// process has not reported its holdings (Hold), it becomes expected instead. The error is
-// ErrRoom.
+// Unpark commits a process's parked memory of a card, whatever its limit. If the process has not
+// reported its holdings (Hold), it becomes expected instead. The error is ErrRoom.
 func (l *Ledger) Unpark(p ProcessID, id CardID, known bool) error {
 	k, err := l.card(id)
 	if err != nil {
@@ -263,7 +256,7 @@ func (l *Ledger) Unpark(p ProcessID, id CardID, known bool) error {
 	return l.set(p, id, e)
 }
 
-// FitsCard returns ErrRoom if a card cannot grant that many bytes now, to any container.
+// FitsCard returns ErrRoom if a card cannot grant so many bytes now.
 func (l *Ledger) FitsCard(id CardID, bytes uint64) error {
 	if bytes > l.Free(id) {
 		return ErrRoom
@@ -281,7 +274,6 @@ func (l *Ledger) SetOutside(id CardID, bytes uint64) error {
 	return nil
 }
 
-// Outside returns how much of a card unknown processes hold.
 func (l *Ledger) Outside(id CardID) uint64 {
 	if k := l.cards[id]; k != nil {
 		return k.outside
@@ -320,10 +312,10 @@ func (l *Ledger) ExpectParked(p ProcessID, id CardID, bytes uint64) error {
 	return l.setFact(p, id, bytes, func(e *Entry) { e.Parked = bytes })
 }
 
-// Hold records what a process reports it has held since before its connection, replacing what
-// was expected. It is called once, before the first Grant. Of the reported amount, memory known
-// to be parked remains parked; the expected amount is committed even beyond the limit, and more
-// only as far as a request would be granted now. The rest is unverified.
+// Hold records what a process reports to have held since before its connection, in place of what
+// was expected. It is called once, before the first Grant. Memory known to be parked remains
+// parked; the expected amount is committed even beyond the limit, and more only as far as a
+// request would be granted now. The rest is unverified.
 func (l *Ledger) Hold(p ProcessID, id CardID, bytes uint64) error {
 	var was uint64
 	if err := l.setFact(p, id, bytes, func(e *Entry) {
@@ -355,7 +347,7 @@ func (l *Ledger) Detach(p ProcessID) {
 		}
 		e.Expected += e.Committed
 		e.Committed = 0
-		_ = l.set(p, id, e) // cannot fail: less is committed
+		_ = l.set(p, id, e)
 	}
 }
 
@@ -369,8 +361,7 @@ func (l *Ledger) End(p ProcessID) {
 	delete(l.processes, p)
 }
 
-// set makes e the entry of a process on a card. It is the only place where an entry changes,
-// and enforces the invariant of this package.
+// set makes e the entry of a process on a card. No other function changes entries.
 func (l *Ledger) set(p ProcessID, id CardID, e Entry) error {
 	k, c := l.cards[id], l.processes[p]
 	was := k.processes[p]
@@ -384,7 +375,6 @@ func (l *Ledger) set(p ProcessID, id CardID, e Entry) error {
 	return nil
 }
 
-// put deletes empty entries.
 func put[K comparable](m map[K]Entry, key K, e Entry) {
 	if e == (Entry{}) {
 		delete(m, key)

@@ -19,8 +19,7 @@ var (
 	p3 = ProcessID{PID: 103, Start: 3}
 )
 
-// two has a card of 10 GiB, 1 GiB of it in reserve, processes 1 and 2 in container a and
-// process 3 in b.
+// two has a card of 10 GiB less a reserve of 1, processes 1 and 2 in container a, process 3 in b.
 func two(t testing.TB) *Ledger {
 	l := New()
 	must.NoError(t, l.AddCard("x", 10*gib, gib))
@@ -78,7 +77,6 @@ func TestLedger_Fits(t *testing.T) {
 	must.Eq(t, 6*gib, l.Room("b", "x"))
 }
 
-// A limit below usage takes nothing away, and nothing is granted until usage has fallen.
 func TestLedger_shrink(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -93,7 +91,6 @@ func TestLedger_shrink(t *testing.T) {
 	must.Eq(t, 9*gib, l.Limit("a", "x"))
 }
 
-// Parked memory takes no room, and is restored whatever the limit, if there is room.
 func TestLedger_park(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -122,7 +119,6 @@ func TestLedger_park(t *testing.T) {
 	must.Eq(t, Entry{Expected: gib / 2}, l.Process(p2, "x"), must.Sprint("it has still to say what it holds"))
 }
 
-// Memory of contexts counts, whatever the capacity.
 func TestLedger_overhead(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 8*gib)
@@ -135,7 +131,6 @@ func TestLedger_overhead(t *testing.T) {
 	must.ErrorIs(t, l.SetOverhead(ProcessID{PID: 1}, "x", 1), ErrUnknown)
 }
 
-// A process that loses its connection keeps its grants.
 func TestLedger_reconnect(t *testing.T) {
 	l := two(t)
 	take(t, l, p1, 4*gib)
@@ -149,8 +144,7 @@ func TestLedger_reconnect(t *testing.T) {
 	must.Eq(t, Entry{Committed: 4 * gib}, l.Process(p1, "x"), must.Sprint("beyond its limit: it was granted"))
 }
 
-// A claim takes nothing from others that a request would not have got.
-func TestLedger_lie(t *testing.T) {
+func TestLedger_claim(t *testing.T) {
 	l := two(t)
 	must.NoError(t, l.SetLimit("a", "x", 4*gib))
 	take(t, l, p2, gib)
@@ -173,9 +167,9 @@ func TestLedger_add(t *testing.T) {
 	must.Eq(t, []CardID{"x"}, l.Cards())
 }
 
-// Whatever the calls and their order, the sums agree and no card is overcommitted; facts leave
+// Whatever the calls and their order, the sums agree, no card is over-committed, and facts leave
 // no room for grants.
-func TestLedger_promise(t *testing.T) {
+func TestLedger_invariant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
 		cards := []CardID{"x", "y"}
@@ -184,7 +178,6 @@ func TestLedger_promise(t *testing.T) {
 		}
 		processes := []ProcessID{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 1}}
 		process := rapid.SampledFrom(processes)
-		// Mostly plausible amounts, sometimes ones that overflow.
 		amount := rapid.OneOf(rapid.Uint64Range(0, 40), rapid.Uint64Range(0, 120), rapid.Just(uint64(math.MaxUint64)), rapid.Just(uint64(math.MaxInt64)))
 		container := func(p ProcessID) ContainerID { return ContainerID([]string{"a", "b"}[p.PID%2]) }
 		card := rapid.SampledFrom(cards)

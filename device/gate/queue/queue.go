@@ -1,50 +1,40 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package queue orders waiting requests for GPU memory, and decides which one is answered next
-// and how.
+// Package queue orders waiting requests for GPU memory, and decides which is answered next and how.
+// It is pure: time is an argument.
 //
 // # Order
 //
-// First come, first served, on each card. A higher priority counts as having come earlier, by
-// Rules.HeadStart per step. All requests age alike, so none is overtaken for ever, only by
-// requests that come within a known time.
+// First come, first served, on each card. A step of priority counts as Rules.HeadStart of waiting.
+// All requests age alike, so none is overtaken for ever.
 //
-// A request that fits goes ahead of an earlier one that does not, so that memory is not left
-// idle, but only until the earlier one has waited for Rules.Patience. From then on the card's
-// memory is reserved for it, as long as a running process can free more. A request over its own
-// container's limit blocks no other.
+// A request that fits goes ahead of an earlier one that does not, but only until that one has
+// waited for Rules.Patience. From then on the card's memory is reserved for it, as long as a
+// running process can free more. A request beyond its own container's limit blocks no other.
 //
-// Restoring a parked container is a request as well. It needs no deadline: when its turn has
-// come, a victim makes room for it (see Victim). A container without work is Lazy: it comes
-// after all others. Requests of its processes wait until it is restored.
+// Restoring a parked container is a request without a deadline: when its turn has come, a victim
+// makes room for it (Victim). A Lazy restore comes after all others. Requests of a parked
+// container wait until it is restored.
 //
 // # Why there is no deadlock
 //
-// A deadlock needs four conditions: exclusive use, hold and wait, no preemption, and a circular
-// wait. The first two are inherent in GPU memory. The others are broken here:
+// Exclusive use and hold-and-wait are inherent in GPU memory. No preemption and circular wait are
+// broken here:
 //
-//  1. Every request is answered by its deadline: Next answers all that are due, whatever else
-//     is true, and Wake returns when to call Next again. So a circular wait ends by itself, at
-//     its first deadline at the latest. The gate itself waits for nothing without a deadline:
-//     an unused grant stays within its container's limit, and a client that does not read is
-//     cut off.
-//  2. Deadlocks are detected before that. A card is alive if a process that holds memory of it
-//     is not waiting for room, or waits on live cards only: it keeps running, and releases
-//     memory or exits. A card that is not alive, but has requests waiting for room, is stuck.
-//     After Rules.Settle (another thread of a holder may be about to release memory), Next
-//     answers Stuck: a victim is parked or, without one, the oldest request of a process that
-//     holds memory of stuck cards is denied. There is one, unless a process is paused: a stuck
-//     card has no room, so it has holders, and all of them wait on stuck cards. Each denial
-//     removes one wait of such a process; after finitely many, one runs, with an error that it
-//     could have had on a card of its own, and its card is alive.
-//  3. A paused holder does not run either. If only such holders could make room, Next answers
-//     Blocked: one of them is parked or resumed.
-//  4. Breaking a deadlock never parks the oldest container of the highest priority, if what it
-//     wants fits on the card (BreakDeadlock). It runs until it ends; then another is the
-//     oldest.
-//
-// The package is pure: time is an argument.
+//  1. Every request is answered by its deadline: Next answers all that are due, and Wake returns
+//     when to call it again. So a circular wait ends at its first deadline at the latest. The gate
+//     itself waits for nothing without a deadline.
+//  2. Deadlocks are detected before that. A card is alive if a process that holds memory of it does
+//     not wait for room, or waits on live cards only: it will release memory or exit. Other cards
+//     with requests waiting for room are stuck. After Rules.Settle (another thread of a holder may
+//     be about to release memory) Next answers Stuck: a victim is parked or, without one, the oldest
+//     request of a process that holds memory of stuck cards is denied. There is one, unless a
+//     process is paused: a stuck card has holders, and all of them wait on stuck cards. Each denial
+//     removes one wait of such a process, until one runs and its card is alive.
+//  3. If only paused holders could make room, Next answers Blocked: one of them is parked or resumed.
+//  4. Breaking a deadlock never parks the oldest container of the highest priority whose requests
+//     fit on the card (BreakDeadlock). It runs until it ends; then another is the oldest.
 package queue
 
 import (
@@ -58,12 +48,12 @@ import (
 
 // Rules are the timings of a queue.
 type Rules struct {
-	// HeadStart is how much earlier a request counts as having come per step of priority.
+	// HeadStart is by how much waiting time a step of priority counts.
 	HeadStart time.Duration
 	// Patience is how long a request waiting for room lets later ones go ahead.
 	Patience time.Duration
-	// LimitWait is how long a request over its container's own limit waits. Frameworks free
-	// their caches only when a request is denied, so waiting would just delay that.
+	// LimitWait is how long a request beyond its container's own limit waits. Frameworks free
+	// their caches only when a request is denied.
 	LimitWait time.Duration
 	// Settle is how long a deadlock must persist before it is broken.
 	Settle time.Duration
@@ -83,8 +73,7 @@ type Request struct {
 	Priority  int // higher is served first
 	Since     time.Time
 	Deadline  time.Time // zero: none
-	// Restore marks the restore of a parked container.
-	Restore bool
+	Restore   bool
 	// Lazy marks a restore that yields to all other requests.
 	Lazy bool
 }
@@ -92,29 +81,27 @@ type Request struct {
 // ErrParked: the request waits until its container is restored.
 var ErrParked = errors.New("the container is parked")
 
-// ErrUnreported: the request is over its container's limit only by the expected holdings of
-// disconnected processes. It waits until they report their holdings.
+// ErrUnreported: the request exceeds its container's limit only by the expected holdings of
+// disconnected processes. It waits until they report.
 var ErrUnreported = errors.New("over the container's limit, unless its other processes hold less than expected")
 
 // View is the queue's view of the gate.
 type View interface {
-	// Fits returns nil if a request can be granted now, an error of Ledger.Fits, ErrParked, or
-	// ErrUnreported.
+	// Fits returns nil if a request can be granted now; else an error of Ledger.Fits, ErrParked
+	// or ErrUnreported.
 	Fits(Request) error
 	// Holders returns the processes that hold memory of a card.
 	Holders(ledger.CardID) []ledger.ProcessID
 	// Runs reports whether a process is not paused.
 	Runs(ledger.ProcessID) bool
-	// Alive reports whether memory of a card is about to come free whatever its holders do: a
-	// victim is being parked, or holdings are about to be known.
+	// Alive reports whether memory of a card is about to come free whatever its holders do.
 	Alive(ledger.CardID) bool
-	// Unservable reports whether no victim could make room for a request without a deadline:
-	// unparkable containers hold too much. Until that changes, no room is reserved or made for
-	// it.
+	// Unservable reports whether no victim could make room for a request without a deadline.
+	// Until that changes, no room is reserved or made for it.
 	Unservable(Request) bool
 }
 
-// Answer is the answer to a request.
+// Answer is how a request is answered.
 type Answer int
 
 const (
@@ -124,8 +111,8 @@ const (
 	OverLimit
 	// TooLong: its deadline has come.
 	TooLong
-	// Stuck: everything that could make room waits. The request is still queued: the caller
-	// either makes room, which View.Alive then reports, or calls Deny.
+	// Stuck: everything that could make room waits. The request is still queued: the caller makes
+	// room, or calls Deny.
 	Stuck
 	// Blocked: it waits for memory of paused processes. It is still queued.
 	Blocked
@@ -135,21 +122,18 @@ const (
 type Queue struct {
 	rules Rules
 	lines map[ledger.CardID]*line
-	waits map[ledger.ProcessID]int // number of queued requests by process
+	waits map[ledger.ProcessID]int // queued requests
 }
 
-// line is the queue for one card.
 type line struct {
 	requests   []Request // in order
 	stuckSince time.Time // zero: the card is not stuck
 }
 
-// New returns an empty queue.
 func New(rules Rules) *Queue {
 	return &Queue{rules: rules, lines: make(map[ledger.CardID]*line), waits: make(map[ledger.ProcessID]int)}
 }
 
-// Add queues a request.
 func (q *Queue) Add(r Request) {
 	l := q.lines[r.Card]
 	if l == nil {
@@ -161,13 +145,11 @@ func (q *Queue) Add(r Request) {
 	q.waits[r.Process]++
 }
 
-// order compares two requests by their effective time of arrival.
 func (q *Queue) order(a, b Request) int {
 	counts := func(r Request) time.Time { return r.Since.Add(-time.Duration(r.Priority) * q.rules.HeadStart) }
 	return cmp.Or(trueFirst(!a.Lazy)-trueFirst(!b.Lazy), counts(a).Compare(counts(b)), cmp.Compare(a.ID, b.ID))
 }
 
-// trueFirst orders true before false.
 func trueFirst(is bool) int {
 	if is {
 		return 0
@@ -175,7 +157,6 @@ func trueFirst(is bool) int {
 	return 1
 }
 
-// Remove removes requests without an answer.
 func (q *Queue) Remove(gone func(Request) bool) {
 	for _, l := range q.lines {
 		l.requests = slices.DeleteFunc(l.requests, func(r Request) bool {
@@ -188,15 +169,13 @@ func (q *Queue) Remove(gone func(Request) bool) {
 	}
 }
 
-// removed updates the counts for a request that left the queue.
 func (q *Queue) removed(r Request) {
 	if q.waits[r.Process]--; q.waits[r.Process] == 0 {
 		delete(q.waits, r.Process)
 	}
 }
 
-// Deny removes a Stuck request. Its denial may help the others: they wait for Rules.Settle
-// again before the next is denied.
+// Deny removes a Stuck request. The others then wait for Rules.Settle before the next is denied.
 func (q *Queue) Deny(id uint64) {
 	q.Remove(func(r Request) bool { return r.ID == id })
 	for _, l := range q.lines {
@@ -204,7 +183,6 @@ func (q *Queue) Deny(id uint64) {
 	}
 }
 
-// Len returns the number of waiting requests.
 func (q *Queue) Len() int {
 	n := 0
 	for _, l := range q.lines {
@@ -228,7 +206,7 @@ func (q *Queue) All(yield func(Request) bool) {
 // Blocked. The caller acts on it, and calls Next until there is none.
 func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 	for _, l := range q.lines {
-		kept, wanted := false, false // room is reserved for an earlier request; one waits for room
+		kept, wanted := false, false // room is reserved for an earlier request; a request waits for room
 		for i, r := range l.requests {
 			answer, found := Granted, true
 			switch err := view.Fits(r); {
@@ -255,16 +233,15 @@ func (q *Queue) Next(now time.Time, view View) (Request, Answer, bool) {
 	return q.findStuck(now, view)
 }
 
-// unservable asks View.Unservable for requests without a deadline. Others reserve room for a
-// bounded time anyway.
+// unservable applies to requests without a deadline. Others reserve room for a bounded time
+// anyway.
 func unservable(r Request, view View) bool { return r.Deadline.IsZero() && view.Unservable(r) }
 
-// findStuck returns the request to deny, grant or unblock in a deadlock.
 func (q *Queue) findStuck(now time.Time, view View) (Request, Answer, bool) {
 	if q.allAlive(view) {
 		return Request{}, 0, false
 	}
-	waiting := make(map[ledger.CardID][]Request) // for room; a request over a limit waits for no other process
+	waiting := make(map[ledger.CardID][]Request) // for room
 	for id, l := range q.lines {
 		for _, r := range l.requests {
 			if err := view.Fits(r); !r.Lazy && (err == nil || errors.Is(err, ledger.ErrRoom)) {
@@ -310,8 +287,8 @@ func (q *Queue) findStuck(now time.Time, view View) (Request, Answer, bool) {
 	return Request{}, 0, false
 }
 
-// First returns the request that room is to be made for next on a card: the first that waits
-// for room, and is neither lazy nor unservable.
+// First returns the first request of a card that waits for room and is neither lazy nor
+// unservable.
 func (q *Queue) First(id ledger.CardID, view View) (Request, bool) {
 	l := q.lines[id]
 	if l == nil {
@@ -342,8 +319,8 @@ func (q *Queue) Postpone(c ledger.ContainerID, from, to time.Time) {
 	}
 }
 
-// allAlive reports whether each card has a running holder that waits for nothing. It is the
-// common case, and cheap.
+// allAlive reports whether each card has a running holder that waits for nothing: the common
+// case, and cheap.
 func (q *Queue) allAlive(view View) bool {
 	all := true
 	for id, l := range q.lines {
@@ -357,8 +334,8 @@ func (q *Queue) allAlive(view View) bool {
 	return all
 }
 
-// liveCards returns the cards that will free memory without intervention: a holder does not
-// wait, or waits on such cards only. helps are the processes that hold memory of other cards.
+// liveCards returns the cards that will free memory without intervention: a holder does not wait,
+// or waits on such cards only. helps are the processes that hold memory of other cards.
 func liveCards(waiting map[ledger.CardID][]Request, view View) (alive map[ledger.CardID]bool, helps map[ledger.ProcessID]bool) {
 	on := make(map[ledger.ProcessID]map[ledger.CardID]bool) // cards a process waits on
 	holders := make(map[ledger.CardID][]ledger.ProcessID)

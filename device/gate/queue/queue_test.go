@@ -16,7 +16,6 @@ import (
 
 var rules = Rules{HeadStart: time.Second, Patience: 5 * time.Second, Settle: time.Second / 4}
 
-// world is a ledger, a queue and a clock.
 type world struct {
 	*ledger.Ledger
 	q          *Queue
@@ -57,7 +56,6 @@ func (w *world) Fits(r Request) error {
 	return w.Ledger.Fits(r.Container, r.Card, r.Bytes)
 }
 
-// process returns process n of the container with the same number.
 func (w *world) process(n int) ledger.ProcessID {
 	p := ledger.ProcessID{PID: n}
 	if err := w.AddProcess(p, ledger.ContainerID(fmt.Sprint(n))); err != nil {
@@ -72,7 +70,6 @@ func (w *world) hold(n int, id ledger.CardID, bytes uint64) {
 	}
 }
 
-// ask queues a request of process n with a deadline of a minute.
 func (w *world) ask(n int, id ledger.CardID, bytes uint64, priority int) uint64 {
 	w.last++
 	w.q.Add(Request{
@@ -82,8 +79,8 @@ func (w *world) ask(n int, id ledger.CardID, bytes uint64, priority int) uint64 
 	return w.last
 }
 
-// answers calls Next until there is no more answer, like the gate: it grants what fits and
-// denies what is stuck.
+// answers calls Next until there is no more answer, like the gate: it grants what fits and denies
+// what is stuck.
 func (w *world) answers() map[uint64]Answer {
 	out := make(map[uint64]Answer)
 	for {
@@ -155,8 +152,7 @@ func TestNext_patience(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{large: Granted, small: Granted}, w.answers())
 }
 
-// No room is reserved for a request if no running process can make more.
-func TestNext_keptInVain(t *testing.T) {
+func TestNext_noReservationInVain(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 40)
 	w.ask(2, "x", 70, 0)
@@ -167,7 +163,6 @@ func TestNext_keptInVain(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{small: Granted}, w.answers())
 }
 
-// A request over its own limit is refused at once, or after LimitWait, and blocks no other.
 func TestNext_limit(t *testing.T) {
 	for _, wait := range []time.Duration{0, 2 * time.Second} {
 		r := rules
@@ -205,8 +200,8 @@ func TestNext_deadline(t *testing.T) {
 	must.False(t, ok)
 }
 
-// Two processes that hold half a card each and wait for more would deadlock: after Settle one
-// is denied, and the other if that has not helped.
+// Two processes that hold half a card each and wait for more would deadlock: after Settle one is
+// denied, and the other if that does not help.
 func TestNext_stuck(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
@@ -226,7 +221,6 @@ func TestNext_stuck(t *testing.T) {
 	must.Eq(t, map[uint64]Answer{b: Granted, bystander: Granted}, w.answers())
 }
 
-// A circular wait over two cards is detected too.
 func TestNext_circle(t *testing.T) {
 	w := newWorld(rules, "x", "y")
 	w.hold(1, "x", 100)
@@ -281,7 +275,6 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// A paused process makes no room, and is not denied either.
 func TestNext_blocked(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
@@ -295,9 +288,9 @@ func TestNext_blocked(t *testing.T) {
 	must.MapEmpty(t, w.answers(), must.Sprint("1 runs"))
 }
 
-// A restore waits for room like other requests, without a deadline; a lazy one comes after all
-// others. The container's requests wait until then.
-func TestNext_return(t *testing.T) {
+// A restore waits for room like other requests; a lazy one comes after all others. The
+// container's requests wait until then.
+func TestNext_restore(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
 	w.parked["2"] = true
@@ -329,7 +322,6 @@ func TestNext_return(t *testing.T) {
 	must.False(t, ok)
 }
 
-// A lazy restore gets no room that another request waits for, even if it would fit.
 func TestNext_lazy(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
@@ -338,7 +330,6 @@ func TestNext_lazy(t *testing.T) {
 	must.MapEmpty(t, w.answers())
 }
 
-// No room is reserved for an unservable request, unless it has a deadline.
 func TestNext_unservable(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 50)
@@ -363,7 +354,6 @@ func TestNext_unservable(t *testing.T) {
 	must.MapEmpty(t, w.answers(), must.Sprint("it has a deadline"))
 }
 
-// Only the time while the container is parked extends deadlines.
 func TestPostpone(t *testing.T) {
 	w := newWorld(rules, "x")
 	w.hold(1, "x", 100)
@@ -381,7 +371,6 @@ func TestPostpone(t *testing.T) {
 func TestVictim(t *testing.T) {
 	rules := Rules{HeadStart: time.Second, Patience: 5 * time.Second, Turn: time.Minute, Idle: 30 * time.Second}
 	now := time.Unix(1e9, 0)
-	// someone is busy, has the priority of the demand, and has just arrived.
 	someone := func(name string, change func(*Candidate)) Candidate {
 		c := Candidate{Container: ledger.ContainerID(name), Priority: 50, Arrived: now, Placed: now, Active: now, Freeable: 10}
 		change(&c)
@@ -430,8 +419,7 @@ func TestVictim(t *testing.T) {
 	}
 }
 
-// In a deadlock the oldest of the highest priority stay, as many as get what they want.
-func TestUnstick(t *testing.T) {
+func TestBreakDeadlock(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	someone := func(name string, priority int, age time.Duration, holds, wants uint64) Candidate {
 		return Candidate{Container: ledger.ContainerID(name), Priority: priority, Arrived: now.Add(-age), Freeable: holds, CardUsage: holds, Waiting: wants}
@@ -464,9 +452,8 @@ func TestUnstick(t *testing.T) {
 	}
 }
 
-// Each request is answered by its deadline, if Next is called after each change and when Wake
-// says. If all holders wait, one is answered after Settle: in the end no request waits while
-// nothing runs.
+// Each request is answered by its deadline, and if all holders wait, one is answered after
+// Settle: in the end no request waits while nothing runs.
 func TestNext_answersAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := func(name string, most int) time.Duration {
@@ -487,7 +474,7 @@ func TestNext_answersAll(t *testing.T) {
 						t.Fatalf("request %d is answered twice", id)
 					case a == Blocked: // still queued
 						continue
-					case r.Restore: // now its container's requests matter
+					case r.Restore:
 						delete(w.parked, r.Container)
 						again = true
 					}
@@ -502,7 +489,6 @@ func TestNext_answersAll(t *testing.T) {
 			must.Eq(t, len(open), w.q.Len())
 			must.NoError(t, w.Check())
 		}
-		// sleep advances the time, with a timer like the gate's.
 		sleep := func(until time.Time) {
 			for {
 				at, ok := w.q.Wake(w.now)
@@ -530,7 +516,6 @@ func TestNext_answersAll(t *testing.T) {
 				open[r.ID] = r
 				answer()
 			},
-			// Park a container and queue its restore, unless it is parked.
 			"parked": func(t *rapid.T) {
 				p, id := n.Draw(t, "n"), card.Draw(t, "card")
 				c := ledger.ContainerID(fmt.Sprint(p))
@@ -553,7 +538,6 @@ func TestNext_answersAll(t *testing.T) {
 				w.paused[p] = !w.paused[p]
 				answer()
 			},
-			// Nothing is held: all parked containers are restored, in any order.
 			"empty": func(t *rapid.T) {
 				clear(w.paused)
 				for p := 1; p <= 5; p++ {
@@ -561,7 +545,6 @@ func TestNext_answersAll(t *testing.T) {
 					w.process(p)
 				}
 				answer()
-				// Each answer may take the room for the next.
 				for range len(open) {
 					for p := 1; p <= 5; p++ {
 						w.End(w.process(p))

@@ -11,7 +11,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
 )
 
-// Candidate is a container that might be parked to free memory of a card.
+// Candidate is a container that might be parked.
 type Candidate struct {
 	Container ledger.ContainerID
 	Priority  int
@@ -22,14 +22,14 @@ type Candidate struct {
 	// OverShare: it holds more than its share.
 	OverShare bool
 	// Pinned: it cannot be parked, at least not now.
-	Pinned bool
-	// Freeable is what parking it would free, in bytes.
+	Pinned   bool
 	Freeable uint64
-	// CardUsage is what it holds of the card, Waiting what its requests wait for, in bytes.
+	// Freeable is what parking it would free, CardUsage what it holds of the card, Waiting what its
+	// requests wait for, in bytes.
 	CardUsage, Waiting uint64
 }
 
-// Demand is a request that room is to be made for.
+// Demand is a request to make room for.
 type Demand struct {
 	Request
 	// Shortfall is how much must come free, in bytes.
@@ -47,8 +47,8 @@ type Demand struct {
 //     higher priority. A restored container keeps its turn in any case: otherwise one of low
 //     priority would be parked again before doing any work.
 //
-// Preferred are containers over their share, then low priority, then idle ones, then the
-// longest placed. There is no victim if all of them together free too little.
+// Containers above their share are preferred, then low priority, then idle ones, then the longest
+// placed. There is no victim if all of them together free too little.
 func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Candidate, bool) {
 	waited := now.Sub(d.Since)
 	aged := d.Priority
@@ -83,9 +83,8 @@ func (rules Rules) Victim(now time.Time, d Demand, candidates []Candidate) (Cand
 	}), true
 }
 
-// BreakDeadlock returns the containers to park when all on a card of this capacity wait for
-// each other. The oldest of the highest priority stays and gets what it wants, then the next,
-// as long as it fits. The others leave all at once.
+// BreakDeadlock returns the containers to park when all on a card wait for each other. The oldest
+// of the highest priority stays and gets what it wants, then the next, as long as they fit.
 func BreakDeadlock(capacity uint64, candidates []Candidate) []Candidate {
 	order := slices.SortedFunc(slices.Values(candidates), func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Arrived.Compare(b.Arrived), cmp.Compare(a.Container, b.Container))

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// UUID is the UUID of a GPU, as in CUDA and NVML.
+// UUID is a GPU's UUID.
 type UUID [16]byte
 
 // ParseUUID parses NVML's format, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.

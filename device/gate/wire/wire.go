@@ -1,15 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wire is the protocol between the gate and the preload library of a process, over a
-// Unix stream socket.
-//
-// Every message has 48 bytes, little endian, without padding:
+// Package wire is the protocol between the gate and a process's preload library, over a Unix
+// stream socket. Every message has 48 bytes, little endian, without padding:
 //
 //	uint32 magic, uint16 type, uint16 flags, uint64 seq, device, bytes, id, arg
 //
-// so that neither side waits for a length the other has made up. Each type documents its
-// fields. The gate answers the requests of a connection in any order; the answer repeats seq.
+// so neither side trusts a length from the other. The gate answers the requests of a connection in
+// any order; the answer repeats seq.
 package wire
 
 import (
@@ -42,7 +40,7 @@ const (
 	Hello Type = 1
 	// Attach: ID and Arg are the GPU's UUID. Answer: Attached.
 	Attach Type = 2
-	// Request: asks for Bytes, waiting up to Arg milliseconds. Answer: Grant.
+	// Request: Bytes are wanted within Arg milliseconds. Answer: Grant.
 	Request Type = 3
 	// Return: Bytes of its holdings are released.
 	Return Type = 6
@@ -52,12 +50,12 @@ const (
 	Holds Type = 8
 	// Pinned: the process cannot be parked. Arg is the reason.
 	Pinned Type = 9
-	// Paused: no more work is submitted, and all submitted work is done.
+	// Paused: no work is submitted, and all submitted work is done.
 	Paused Type = 10
 	// Active: work was submitted since the last Active, or waits for the end of a pause.
 	Active Type = 11
-	// Full: Device's driver refused memory that was granted. The client has returned the grant
-	// and is about to request it again.
+	// Full: the driver refused memory of Device that was granted. The client has returned the
+	// grant and is about to request it again.
 	Full Type = 12
 )
 
@@ -69,11 +67,11 @@ const (
 	Attached Type = 66
 	// Refused: Arg is the Reason.
 	Refused Type = 67
-	// Grant: Bytes, at least those requested, count as held from now on. The client returns
-	// what it does not use.
+	// Grant: Bytes, at least those requested, are held from now on. The client returns what it
+	// does not use.
 	Grant Type = 68
-	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is free
-	// on the card.
+	// Figures answers Info: Bytes is the container's limit, ID what it holds, Arg what is free on
+	// the card.
 	Figures Type = 69
 	// Limit: the container's limit on Device is now Bytes.
 	Limit Type = 80
@@ -85,8 +83,8 @@ const (
 	Recall Type = 83
 )
 
-// FlagLease, of a Request: more than Bytes is welcome, as a lease for later allocations. Flag 2
-// has no meaning, but libraries in running containers set it.
+// FlagLease, of a Request: more than Bytes is welcome, for later allocations. Flag 2 has no
+// meaning, but older libraries set it.
 const FlagLease uint16 = 1
 
 // Reason is why a request is refused.
@@ -176,8 +174,8 @@ func Decode(b []byte) (Message, error) {
 	return m, nil
 }
 
-// Read reads a message. At the end of the stream the error is io.EOF between two messages and
-// io.ErrUnexpectedEOF within one.
+// Read reads a message. Between two messages the end of the stream is io.EOF, within one
+// io.ErrUnexpectedEOF.
 func Read(r io.Reader) (Message, error) {
 	var b [Size]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -190,13 +188,11 @@ func (t Type) fromClient() bool { return t >= Hello && t <= Request || t >= Retu
 
 func (t Type) fromGate() bool { return t >= Welcome && t <= Figures || t >= Limit && t <= Recall }
 
-// answered reports whether a client's message gets an answer.
 func (t Type) answered() bool {
 	return t == Hello || t == Attach || t == Request || t == Info
 }
 
-// CheckClient checks that a client may send such a message at all, whatever came before. The
-// error wraps ErrBad.
+// CheckClient checks that a client may send such a message at all. The error wraps ErrBad.
 func (m Message) CheckClient() error {
 	switch {
 	case !m.Type.fromClient():

@@ -10,32 +10,31 @@
 
 enum { MAX_DEVICES = 64, MAX_CONTEXTS = 64, MAX_POOLS = 64, STRIPES = 64 };
 
-// One GPU. Of what the gate has granted this process there, some is in use and the rest is the
-// lease: granted = used + avail, always. avail below zero is debt: memory that the driver took
-// beyond what was asked for, or before there was a gate.
+// One GPU. Of what the gate has granted this process, some is in use and the rest is the lease:
+// granted = used + avail, always. avail below zero is debt: memory that the driver took beyond
+// what was requested, or before there was a gate.
 struct device {
 	uint8_t uuid[16];
-	_Atomic uint64_t handle; // the gate's name for it; 0: the gate does not know it
+	_Atomic uint64_t handle; // the gate's handle; 0: unknown to the gate
 	_Atomic int64_t used, avail;
-	_Atomic int64_t wanted;  // of used, what is asked for and not granted yet
-	int64_t granted;         // under mutex, with the message that tells the gate
+	_Atomic int64_t wanted; // of used, requested and not granted yet
+	int64_t granted;        // under mutex, with the message to the gate
 	pthread_mutex_t mutex;
-	_Atomic uint64_t limit;  // of the container, as last heard; 0: not heard
-	_Atomic uint64_t scarce; // until then (ms) no more than what is needed is asked for
-	_Atomic bool graphs;     // a graph that allocates has been seen
+	_Atomic uint64_t limit;      // of the container; 0: not received
+	_Atomic uint64_t scarce;     // until then (ms) only what is needed is requested
+	_Atomic bool graphs;         // a graph that allocates was seen
 	_Atomic int64_t graph_bytes; // what the driver keeps for graphs
-	CUdevice ordinal;        // -1: known from NVML only
+	CUdevice ordinal;            // -1: known from NVML only
 };
 
 struct context {
 	CUcontext ctx;
 	struct device *device;
-	int64_t bytes; // its own memory: code, stacks, heaps
+	int64_t bytes; // code, stacks, heaps
 	bool primary;
 };
 
-// A pool holds what it has reserved, not what is allocated from it: memory that is freed into a
-// pool stays on the card.
+// A pool holds what it has reserved, not what is allocated from it.
 struct pool {
 	CUmemoryPool pool;
 	struct device *device;
@@ -51,23 +50,22 @@ struct world {
 	_Atomic int contexts;
 	struct pool pool[MAX_POOLS];
 	_Atomic int pools;
-	_Atomic unsigned epoch; // changes when a context is destroyed: threads then look theirs up again
+	_Atomic unsigned epoch; // changes when a context is destroyed: threads look theirs up again
 };
 #define WORLD { .mutex = PTHREAD_MUTEX_INITIALIZER, \
 	.device = { [0 ... MAX_DEVICES - 1] = { .mutex = PTHREAD_MUTEX_INITIALIZER } } }
 extern struct world eb_world HIDDEN;
 
-// What a thread keeps: how deep it is in the hooks, and the device of its context.
 struct thread {
 	int depth, slot;
-	bool greeting; // it connects, and is telling the gate what the process holds
+	bool connecting; // this thread connects, and reports what the process holds
 	unsigned epoch;
 	CUcontext ctx;
 	struct device *device;
 };
 extern __thread struct thread eb_thread HIDDEN __attribute__((tls_model("initial-exec")));
 
-// What the table remembers of a pointer or a handle.
+// What a pointer or handle in the table is.
 enum kind {
 	K_NONE,
 	K_MEMORY,  // a device pointer
@@ -76,7 +74,7 @@ enum kind {
 	K_ARRAY,
 	K_GRAPH,   // size is what its nodes allocate
 	K_EXEC,
-	K_CAPTURE, // the number of a capture; size is what has been allocated in it
+	K_CAPTURE, // a capture's number; size is what was allocated in it
 };
 
 struct entry {
@@ -97,8 +95,8 @@ extern struct stripe eb_table[STRIPES] HIDDEN;
 void eb_table_put(enum kind, uint64_t key, const struct entry *);
 bool eb_table_get(enum kind, uint64_t key, struct entry *);
 bool eb_table_take(enum kind, uint64_t key, struct entry *);
-// Adds to the references (or, of captures and graphs, to the size) of an entry. One without
-// references left is removed. False: there is no such entry.
+// Adds to the references (of captures and graphs, to the size) of an entry, and removes it
+// without references. False: there is no such entry.
 bool eb_table_refer(enum kind, uint64_t key, int refs, uint64_t size, struct entry *after);
 void eb_table_sweep(uint64_t owner, void (*each)(const struct entry *));
 

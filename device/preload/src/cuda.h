@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The part of the interfaces of the CUDA driver and NVML that is hooked or called, written from the
-// documented ABI: no CUDA header is needed to build. Handles are opaque, enumerations are ints, and
-// only fields that are read here have names.
+// The part of the CUDA driver's and NVML's interfaces that is hooked or called, from the
+// documented ABI. Handles are opaque, enumerations are ints, and only fields that are read have
+// names.
 
 #ifndef EBBTIDE_CUDA_H
 #define EBBTIDE_CUDA_H

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Which device a call is about. The gate is connected to when the first one is used, and what it
-// says of devices is done here.
+// The device of a call. Its first use connects to the gate, whose messages about devices are
+// handled here.
 
 #include "gate.h"
 
@@ -15,7 +15,7 @@ bool eb_active(void)
 	return eb.mode != OFF && !eb_thread.depth;
 }
 
-static void greet(void)
+static void on_connect(void)
 {
 	for (int i = 0; i < eb_world.devices; i++)
 		if (eb_world.device[i].handle)
@@ -30,7 +30,7 @@ static struct device *of_handle(uint64_t handle)
 	return NULL;
 }
 
-static bool hear(const struct message *m)
+static bool on_message(const struct message *m)
 {
 	struct device *d;
 	switch (m->type) {
@@ -58,7 +58,7 @@ static void attach(struct device *d)
 	memcpy(&m.id, d->uuid, 8);
 	memcpy(&m.arg, d->uuid + 8, 8);
 	if (eb_gate_call(&m, 0, NULL) == 0 && m.type == T_ATTACHED) {
-		// What was taken before there was an answer is said before anything is asked for.
+		// What was taken before is reported first.
 		if (d->used > 0)
 			eb_lease_held(d, m.device);
 		d->handle = m.device;
@@ -73,7 +73,7 @@ static void attach(struct device *d)
 struct device *eb_device_uuid(const uint8_t *uuid, CUdevice ordinal)
 {
 	// A pause ends with the connection: a gate that is gone cannot end it.
-	static const struct listener listener = { greet, hear, eb_pause_end, eb_submitted };
+	static const struct listener listener = { on_connect, on_message, eb_pause_end, eb_submitted };
 	bool fresh;
 	eb_gate_start(&listener);
 	struct device *d = eb_world_device(uuid, ordinal, &fresh);
@@ -104,8 +104,7 @@ struct device *eb_device(CUdevice dev)
 	return d;
 }
 
-// A thread without a context has no device: the driver answers its call with an error, and nothing
-// is counted.
+// A thread without a context has no device: the driver's call fails, and nothing is counted.
 struct device *eb_device_here(void)
 {
 	CUcontext ctx = NULL;

@@ -1,11 +1,10 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Finds a function in a library that is loaded already, by reading its symbol table.
+// Finds a function in a loaded library by reading its symbol table.
 //
-// The library hooks dlsym, so it cannot ask dlsym for the real one. To link against it would bind
-// the library to glibc 2.34, where it moved from libdl to libc, or to those before. The symbol
-// table is the same in all.
+// The library hooks dlsym, so it cannot ask dlsym for the real one. Linking against it would bind
+// the library to glibc from 2.34 on, where it moved from libdl to libc, or to those before.
 
 #include "resolve.h"
 
@@ -17,8 +16,8 @@ struct search {
 	void *found;
 };
 
-// Only dl_iterate_phdr is called of libc: a sanitizer in the program looks libc's functions up
-// through this library before any of them works.
+// Calls only dl_iterate_phdr of libc: a sanitizer looks libc's functions up through this library
+// before any of them works.
 static bool begins(const char *s, const char *with)
 {
 	for (; *with; s++, with++)
@@ -83,8 +82,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
 	for (uint32_t i = bucket[want % buckets]; i >= first; i++) {
 		const ElfW(Sym) *sym = &syms[i];
 		uint32_t h = chain[i - first];
-		// The bit marks a version that is kept for old programs. It is taken only if there
-		// is no newer one.
+		// The bit marks a version kept for old programs: taken only if there is no newer one.
 		if ((h | 1) == (want | 1) && sym->st_shndx != SHN_UNDEF &&
 		    equal(strs + sym->st_name, s->symbol)) {
 			s->found = (void *)(info->dlpi_addr + sym->st_value);

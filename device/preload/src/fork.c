@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// fork: the child has none of the parent's memory on a card, none of its threads, and must not use
-// its connection. It starts afresh and connects itself.
+// fork: the child has none of the parent's GPU memory and threads, and must not use its
+// connection. It connects itself.
 
 #include "hooks.h"
 
@@ -11,7 +11,7 @@
 
 static void before(void)
 {
-	// All locks, in the order in which they nest: the child must find nothing half done.
+	// All locks, in the order in which they nest.
 	for (int i = 0; i < MAX_DEVICES; i++)
 		pthread_mutex_lock(&eb_world.device[i].mutex);
 	pthread_mutex_lock(&eb_world.mutex);
@@ -47,7 +47,7 @@ static void child(void)
 	}
 	eb_gate = (struct gate)GATE;
 	eb_pause = (struct pause)PAUSE;
-	unsigned epoch = eb_world.epoch + 1; // what the thread remembers is the parent's
+	unsigned epoch = eb_world.epoch + 1; // threads' contexts are the parent's
 	eb_world = (struct world)WORLD;
 	eb_world.epoch = epoch;
 	eb_thread.depth = 0;
@@ -55,8 +55,8 @@ static void child(void)
 		eb.mode = LOOSE;
 }
 
-// pthread_atfork calls this in glibc. musl has none, and its loader would end the program for a
-// missing symbol.
+// pthread_atfork calls this in glibc. musl lacks it: a strong reference would keep the program
+// from starting.
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 

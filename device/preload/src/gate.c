@@ -1,9 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The connection to the gate. One thread, the reader, connects, reads and connects again. The others
+// The connection to the gate. One thread, the reader, connects, reads and reconnects. The others
 // send, and wait for the answer with their seq. Most answers come at once: a thread that has sent
-// first reads for a moment itself, so that it need not be woken.
+// first reads for a moment itself, to save the wake-up.
 
 #include "gate.h"
 
@@ -18,14 +18,14 @@
 #include <unistd.h>
 
 enum {
-	FIRST_MS = 2000,  // how long the first call waits for the first attempt
-	GRACE_MS = 5000,  // an answer may be late by this
-	SEND_S = 5,       // how long a gate may not read before the connection ends
+	FIRST_MS = 2000, // how long the first call waits for a connection
+	GRACE_MS = 5000, // how late an answer may be
+	SEND_S = 5,      // how long the gate may leave messages unread
 	RETRY_MS = 50, RETRY_MAX_MS = 2000,
-	ACTIVE_S = 5,     // how often it is said that work is submitted
-	SPIN_US = 50,     // how long a thread that has sent polls for the answer: to be woken takes as long
-	OWN_MS = 2,       // how long it then waits to read the answer itself
-	QUIET_MS = 3,     // how long the reader leaves reading to it
+	ACTIVE_S = 5, // how often activity is reported
+	SPIN_US = 50, // how long a sender polls for the answer: a wake-up takes as long
+	OWN_MS = 2,   // how long it then waits to read the answer itself
+	QUIET_MS = 3, // how long the reader leaves reading to it
 };
 
 struct gate eb_gate = GATE;
@@ -59,17 +59,17 @@ bool eb_gate_send(const struct message *m, uint64_t generation)
 	struct message copy = *m;
 	copy.magic = MAGIC;
 	pthread_mutex_lock(&eb_gate.send);
-	// Before the connection is up only the reader sends: what is held comes first.
-	bool ok = (eb_gate.up || eb_thread.greeting) && generation == eb_gate_generation() && eb_gate.fd >= 0;
+	// Before the connection is up only the reader sends: holdings come first.
+	bool ok = (eb_gate.up || eb_thread.connecting) && generation == eb_gate_generation() && eb_gate.fd >= 0;
 	if (ok && !send_all(eb_gate.fd, &copy)) {
-		shutdown(eb_gate.fd, SHUT_RDWR); // wakes the reader, which connects again
+		shutdown(eb_gate.fd, SHUT_RDWR); // wakes the reader, which reconnects
 		ok = false;
 	}
 	pthread_mutex_unlock(&eb_gate.send);
 	return ok;
 }
 
-// still_active tells the gate, which hears of allocations only, that work is submitted.
+// Tells the gate, which sees allocations only, that work is submitted.
 static void still_active(void)
 {
 	unsigned n = eb_gate.listener->submitted();
@@ -80,8 +80,7 @@ static void still_active(void)
 	eb_gate_send(&m, eb_gate_generation());
 }
 
-// read_all reads one message. Once the connection is up, each time-out is the moment to say that
-// this process is active.
+// Reads one message. Once the connection is up, each time-out reports activity.
 static bool read_all(int fd, struct message *m)
 {
 	char *p = (char *)m;
@@ -127,14 +126,13 @@ static bool dispatch(const struct message *m)
 		answer(m);
 		return true;
 	}
-	if (eb_gate.listener->hear(m))
+	if (eb_gate.listener->on_message(m))
 		return true;
 	LOG(1, "the gate sent a message of type %u", m->type);
 	return false;
 }
 
-// step reads one message and does what it says. Only the thread that has set reading may call it.
-// False: the connection is over, and the reader will see it.
+// Reads and handles one message. The caller has set reading. False: the connection is over.
 static bool step(int fd)
 {
 	struct message m;
@@ -151,8 +149,8 @@ static uint64_t now_us(void)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-// read_own lets a thread that has sent over the connection g read. It is called under gate.mutex,
-// which is not held meanwhile. False: another thread reads, or there was nothing.
+// Lets a thread that has sent over connection g read, without gate.mutex, which it holds. False:
+// another thread reads, or there was nothing.
 static bool read_own(uint64_t g)
 {
 	struct pollfd p = { .fd = eb_gate.fd, .events = POLLIN };
@@ -174,8 +172,8 @@ static bool read_own(uint64_t g)
 	return some;
 }
 
-// pass waits for a change, until the (monotonic) deadline. It waits in slices: the condition's clock
-// is the wall clock, which may jump, and old libcs have no other.
+// Waits for a change, until the (monotonic) deadline, in slices: the condition's clock is the
+// wall clock, and old libcs have no other.
 static void pass(pthread_cond_t *cond, uint64_t deadline)
 {
 	uint64_t now = eb_now(), ms = deadline > now ? deadline - now : 0;
@@ -191,8 +189,8 @@ static void pass(pthread_cond_t *cond, uint64_t deadline)
 	pthread_cond_timedwait(cond, &eb_gate.mutex, &t);
 }
 
-// eb_gate_call sends a request and waits for its answer: at most wait_ms and some grace, over
-// reconnects. -1: there is no gate, or none that answers.
+// Sends a request and waits for its answer: at most wait_ms and some grace, over reconnects. -1:
+// no gate answers.
 int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 {
 	if (wait_ms > 1ull << 40)
@@ -209,7 +207,7 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 
 	pthread_mutex_lock(&eb_gate.mutex);
 	for (;;) {
-		// A gate that is gone is waited for as long as the request might have waited.
+		// A lost gate is awaited for as long as the request might have waited.
 		while ((!eb_gate.up || eb_gate.open >= MAX_OPEN) && eb_now() < begin + wait_ms)
 			pass(&eb_gate.changed, begin + wait_ms);
 		if (!eb_gate.up || eb_gate.open >= MAX_OPEN)
@@ -220,7 +218,7 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 		m->id = id[0];
 		m->arg = m->type == T_REQUEST ? (wait_ms > spent ? wait_ms - spent : 0) : id[1];
 		if (d)
-			m->device = d->handle; // another one after a reconnect
+			m->device = d->handle; // changes with a reconnect
 		w.answer = *m;
 		w.next = eb_gate.waiters;
 		eb_gate.waiters = &w;
@@ -236,7 +234,7 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 		while (sent && !w.done && eb_now() < deadline) {
 			uint64_t before = eb_now();
 			pass(&w.cond, deadline);
-			if (eb_gate.paused) { // nothing is granted meanwhile: that time does not count
+			if (eb_gate.paused) { // nothing is granted while paused: that time does not count
 				begin += eb_now() - before;
 				deadline += eb_now() - before;
 			}
@@ -256,7 +254,7 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 			break;
 		}
 		if (sent && !w.done)
-			break; // no answer; a grant that comes late is returned by dispatch
+			break; // a late grant is returned by dispatch
 		if (eb_now() >= begin + wait_ms)
 			break;
 	}
@@ -265,7 +263,7 @@ int eb_gate_call(struct message *m, uint64_t wait_ms, uint64_t *generation)
 	return result;
 }
 
-// exchange is a request of the reader, before other threads may send.
+// A request of the reader, before other threads may send.
 static bool exchange(int fd, struct message *m)
 {
 	struct message got;
@@ -335,7 +333,7 @@ static void say_pins(unsigned pins)
 	}
 }
 
-// eb_pin says once why this process cannot be parked: here, or when the connection is up.
+// Reports once why this process cannot be parked, now or when the connection is up.
 void eb_pin(enum pin reason)
 {
 	unsigned bit = 1u << reason;
@@ -358,12 +356,12 @@ static void connected(int fd)
 	eb_gate.generation++;
 	pthread_mutex_unlock(&eb_gate.mutex);
 	pthread_mutex_unlock(&eb_gate.send);
-	// What is held is said first: no other thread sends before up is set.
-	eb_thread.greeting = true;
-	eb_gate.listener->greet();
+	// Holdings are reported first: no other thread sends before up is set.
+	eb_thread.connecting = true;
+	eb_gate.listener->on_connect();
 	unsigned pins = eb_gate.pins;
 	say_pins(pins);
-	eb_thread.greeting = false;
+	eb_thread.connecting = false;
 	pthread_mutex_lock(&eb_gate.mutex);
 	eb_gate.up = eb_gate.tried = true;
 	unsigned more = eb_gate.pins & ~pins; // reasons found meanwhile
@@ -394,8 +392,8 @@ static void gone(int fd)
 	LOG(1, "the gate is gone; on with what it has granted");
 }
 
-// listen_on waits for the next message and reads it, if no other thread does. False: the connection
-// is over, and reading is set: no other thread uses it any more.
+// Waits for the next message and reads it, unless another thread does. False: the connection is
+// over, and reading is set: no other thread uses it any more.
 static bool listen_on(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -447,8 +445,8 @@ static void *reader(void *arg)
 	return NULL;
 }
 
-// eb_gate_start is called before the first use of a card. It waits for the first attempt, so that
-// what the program sees does not change after its first look.
+// Called before the first use of a card. Waits for the first attempt, so that the program's view
+// does not change after its first look.
 void eb_gate_start(const struct listener *listener)
 {
 	pthread_mutex_lock(&eb_gate.mutex);

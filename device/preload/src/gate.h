@@ -30,7 +30,6 @@ enum {
 	F_MORE = 1,
 };
 
-// Why the process cannot be parked.
 enum pin { PIN_MANAGED = 1, PIN_IPC, PIN_MPS, PIN_EXTERNAL, PIN_UNHOOKED, PIN_MULTICAST, PIN_COUNT };
 
 // A request that waits for its answer.
@@ -38,32 +37,32 @@ struct waiter {
 	struct waiter *next;
 	struct message answer;
 	pthread_cond_t cond;
-	int done; // 1 answered, -1 the connection is gone
+	int done; // 1: answered, -1: the connection is gone
 };
 
-// What the files above gate.c do with the connection.
+// Callbacks of the connection.
 struct listener {
-	void (*greet)(void);                  // it is new: say what is held, before any other thread says anything
-	bool (*hear)(const struct message *); // the gate says something unasked; false: it is not understood
+	void (*on_connect)(void); // a new connection: report holdings, before any other message
+	bool (*on_message)(const struct message *); // an unsolicited message; false: not understood
 	void (*gone)(void);
-	unsigned (*submitted)(void);          // a number that changes when work is submitted
+	unsigned (*submitted)(void); // a number that changes when work is submitted
 };
 
 struct gate {
 	pthread_mutex_t mutex, send;
-	pthread_cond_t changed; // connected, gone, or a place is free
-	pthread_cond_t quiet;   // for the reader's sleep while others read
+	pthread_cond_t changed; // connected, disconnected, or fewer requests are open
+	pthread_cond_t quiet;   // for the reader to sleep while others read
 	const struct listener *listener;
 	int fd;
 	_Atomic bool started, tried, up; // tried: the first attempt is over
-	_Atomic bool paused;     // by the gate
-	_Atomic unsigned pins;   // a bit for each reason
-	uint64_t generation;     // of the connection
+	_Atomic bool paused;             // by the gate
+	_Atomic unsigned pins;           // a bit for each reason
+	uint64_t generation;             // of the connection
 	uint64_t seq;
 	int open;
-	bool reading; // a thread reads, and no other may
-	int calling;  // threads that read their answers themselves
-	unsigned submitted; // as far as the gate has been told
+	bool reading;       // a thread reads
+	int calling;        // threads that read their answers themselves
+	unsigned submitted; // as last reported
 	struct waiter *waiters;
 };
 #define GATE { .mutex = PTHREAD_MUTEX_INITIALIZER, .send = PTHREAD_MUTEX_INITIALIZER, \
@@ -75,17 +74,17 @@ struct pause {
 	pthread_cond_t changed;
 	_Atomic unsigned turn;
 	_Atomic int captures; // streams of this process that are being captured
-	// Threads inside a call of the driver, and how many calls there have been.
+	// Threads inside a driver call, and the number of calls so far.
 	struct { _Alignas(64) _Atomic int n; _Atomic unsigned calls; } busy[SLOTS];
 };
 #define PAUSE { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER }
 extern struct pause eb_pause HIDDEN;
 
-// Memory that is set aside before the driver is asked for it.
+// Memory set aside before the driver is asked for it.
 struct reservation {
 	struct device *device;
-	int64_t bytes, part, granted; // part: of the lease; granted: by the gate, for this one
-	uint64_t generation;          // of the connection over which it was granted
+	int64_t bytes, part, granted; // part: from the lease; granted: by the gate, for this reservation
+	uint64_t generation;          // of the granting connection
 };
 
 // gate.c
@@ -105,7 +104,7 @@ void eb_pause_end(void);
 
 // lease.c
 int64_t eb_lease_size(const struct device *);
-int64_t eb_lease_take(struct device *, int64_t bytes); // -1: the lease has not so much
+int64_t eb_lease_take(struct device *, int64_t bytes); // -1: the lease is too small
 int eb_lease_ask(struct reservation *, int64_t bytes, uint16_t flags, uint64_t wait_ms);
 void eb_commit(struct reservation *, int64_t actual);
 void eb_cancel(struct reservation *);
@@ -126,13 +125,13 @@ void eb_pools_gone(struct device *);
 
 // reserve.c
 CUresult eb_reserve(struct device *, int64_t bytes, struct reservation *);
-bool eb_retry(struct device *, CUresult, int *refused); // is what the driver refused to be asked for again?
+bool eb_retry(struct device *, CUresult, int *refused); // shall the caller retry?
 bool eb_room(struct device *, uint64_t *total, uint64_t *used);
 bool eb_within(struct device *, int64_t bytes);
 
 // device.c
-bool eb_active(void);                   // is there a gate to ask, or one that may come?
-struct device *eb_device(CUdevice);     // NULL: the gate does not know it
+bool eb_active(void);               // is there a gate, or may one come?
+struct device *eb_device(CUdevice); // NULL: unknown to the gate
 struct device *eb_device_uuid(const uint8_t *, CUdevice);
 struct device *eb_device_here(void);    // of the calling thread's context
 struct device *eb_device_of(CUstream);

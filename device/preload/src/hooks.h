@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The library has four layers, with a header each. A file calls only files that are named before it:
+// The library has four layers, with a header each. A file calls only files listed before it:
 //
 //	resolve.h   elf, state, resolve, newer    the environment, and the driver's own functions
 //	account.h   table, world                  what the process holds, and on which device
@@ -9,11 +9,9 @@
 //	            reserve, device               submitted
 //	hooks.h     hooks_*, fork                 what the program calls
 //
-// The way of an allocation: a hook finds the device (device) and sets memory aside for it (reserve),
-// out of the lease (lease), or asks the gate for it (gate); it waits while the process is paused
-// (pause), calls the driver (resolve), and remembers what the pointer holds (table).
-//
-// What the gate says unasked goes up by callbacks: struct listener.
+// An allocation's hook finds the device (device), reserves memory (reserve) from the lease (lease)
+// or the gate (gate), waits while the process is paused (pause), calls the driver (resolve), and
+// records what the pointer holds (table). The gate's messages go up by callbacks (struct listener).
 
 #ifndef EBBTIDE_HOOKS_H
 #define EBBTIDE_HOOKS_H
@@ -25,12 +23,12 @@
 	__typeof__(&n) real = REAL(n); \
 	if (UNLIKELY(!real)) return CUDA_ERROR_NOT_FOUND
 
-// The stream that a call means by s: in the functions with _ptsz, 0 is the thread's own stream.
+// In functions with _ptsz, stream 0 is the thread's own.
 #define ANY(s) (s)
 #define OWN(s) ((s) ? (s) : CU_STREAM_PER_THREAD)
 
-// TAKE makes a call of the driver that takes memory, under a reservation for it. What the driver
-// refuses although it was granted is asked for again: the gate looks at the card, and makes room.
+// TAKE makes a driver call that takes memory, under a reservation. If the driver refuses what was
+// granted, it is retried: the gate measures the card, and makes room.
 #define TAKE(device, bytes, reservation, result, call) \
 	for (int refused = 0;;) { \
 		if ((result = eb_reserve(device, bytes, reservation)) != CUDA_SUCCESS) \

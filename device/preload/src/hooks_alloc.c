@@ -5,8 +5,8 @@
 
 #include "hooks.h"
 
-// The driver gives no less than this. To what it rounds large blocks is not documented: the gate
-// measures what they take beyond that, with NVML.
+// The driver gives no less than this. How it rounds large blocks is not documented: the gate
+// measures the excess.
 enum { GRANULE = 512, PITCH = 512 };
 
 static int64_t rounded(size_t n)
@@ -16,7 +16,7 @@ static int64_t rounded(size_t n)
 	return (int64_t)((n + GRANULE - 1) / GRANULE * GRANULE);
 }
 
-// eb_hold ends a reservation for memory that the driver has given, and remembers it.
+// Commits a reservation and records what the pointer holds.
 void eb_hold(enum kind kind, uint64_t key, struct reservation *r, int64_t actual)
 {
 	CUcontext ctx = NULL;
@@ -25,8 +25,8 @@ void eb_hold(enum kind kind, uint64_t key, struct reservation *r, int64_t actual
 	eb_table_put(kind, key, &(struct entry){ .size = (uint64_t)actual, .owner = (uint64_t)(uintptr_t)ctx, .device = r->device, .refs = 1 });
 }
 
-// eb_freed ends a free. The entry was taken before the driver freed the memory, because another
-// thread may get the same address at once. If the driver refused it is put back.
+// Ends a free. The entry was removed before the driver's free, because another thread may get the
+// same address at once; if the driver refused, it is put back.
 void eb_freed(enum kind kind, uint64_t key, const struct entry *e, CUresult result)
 {
 	if (result == CUDA_SUCCESS)
@@ -42,7 +42,7 @@ static int64_t pitched(size_t width, size_t height)
 	return height && w > INT64_MAX / 4 / height ? INT64_MAX / 4 : rounded(w * height);
 }
 
-// pinned: what is allocated cannot be parked, and must be within the share.
+// pinned: the memory cannot be parked, and must be within the share.
 #define ALLOC(name, params, args, asked, actual, pinned) \
 	EXPORT CUresult name params \
 	{ \

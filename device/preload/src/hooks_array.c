@@ -1,12 +1,11 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Arrays. Their layout is not documented: what they take is computed from their format.
+// Arrays. Their layout is not documented: their size is computed from the format.
 
 #include "hooks.h"
 
-// Bytes of one channel. Formats not listed (compressed, video) count as four, which is no less than
-// any of them needs.
+// Bytes of one channel. Formats not listed (compressed, video) count as four, the largest.
 static uint64_t channel(int format)
 {
 	switch (format) {
@@ -48,7 +47,7 @@ CREATE(cuArrayCreate_v2, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR *d), (a, d), O
 CREATE(cuArrayCreate, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR_v1 *d), (a, d), OF(1))
 CREATE(cuArray3DCreate_v2, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR *d), (a, d), d->Flags & SPARSE ? 0 : OF(d->Depth))
 CREATE(cuArray3DCreate, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d), (a, d), OF(d->Depth))
-// All levels together are at most a third more than the first, for planes (1 + 1/4 + 1/16 + …),
+// All levels together are at most a third more than the first for planes (1 + 1/4 + 1/16 + …),
 // and twice the first for lines.
 CREATE(cuMipmappedArrayCreate, (CUmipmappedArray *a, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels), (a, d, levels),
 	d->Flags & SPARSE ? 0 : levels < 2 ? OF(d->Depth) : d->Height > 1 ? OF(d->Depth) / 3 * 4 : OF(d->Depth) * 2)

@@ -1,22 +1,20 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Contexts: hundreds of MiB that the program does not ask for. Some is reserved before one is made,
-// and what it took is committed.
+// Contexts: hundreds of MiB that the program does not request. Some is reserved before one is
+// made, and what it took is committed.
 
 #include "hooks.h"
 
-// expected is what is reserved for a context. Of a small limit it is a quarter: what the context
-// takes beyond that is asked for when it is known.
+// What is reserved for a context: at most a quarter of the limit.
 static int64_t expected(struct device *d)
 {
 	uint64_t n = eb.context;
 	return (int64_t)(d->limit && n > d->limit / 4 ? d->limit / 4 : n);
 }
 
-// measured is what the new context has taken: NVML's figure for this process, if NVML knows the
-// process by the pid that it has here; else the growth of the card's use, if it is plausible. Else
-// it is what was reserved: the gate measures the process from the host.
+// What the new context has taken: NVML's figure for this process, if its pid here is NVML's; else
+// the growth of the card's use, if plausible; else what was reserved.
 static int64_t measured(struct reservation *c, int64_t own, int64_t card)
 {
 	if (!eb.context) // the gate measures them

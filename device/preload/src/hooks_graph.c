@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Graphs that allocate. Their nodes take memory when the graph is launched, from a pool of the
-// device. The sizes of the nodes say how much it may need.
+// Graphs that allocate. Their nodes take memory at launch, from a pool of the device. The nodes'
+// sizes tell how much it may need.
 
 #include "hooks.h"
 
@@ -20,13 +20,13 @@ static void add(enum kind kind, uint64_t key, uint64_t bytes, struct device *d)
 		d->graphs = true;
 }
 
-// eb_graph_note counts an allocation in a stream that is being captured.
+// Counts an allocation in a captured stream.
 void eb_graph_note(uint64_t capture, CUstream s, size_t n)
 {
 	add(K_CAPTURE, capture, n, eb_device_of(s));
 }
 
-// A new capture does not begin while the process is paused.
+// No capture begins during a pause.
 #define BEGIN(name, params, args) \
 	EXPORT CUresult name params \
 	{ \
@@ -47,7 +47,7 @@ BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream s, int mode), (s, mode))
 BEGIN(cuStreamBeginCaptureToGraph, (CUstream s, CUgraph g, const CUgraphNode *n, const void *e, size_t k, int mode), (s, g, n, e, k, mode))
 BEGIN(cuStreamBeginCaptureToGraph_ptsz, (CUstream s, CUgraph g, const CUgraphNode *n, const void *e, size_t k, int mode), (s, g, n, e, k, mode))
 
-// A capture that was broken ends with an error, and with a graph of NULL.
+// A broken capture ends with an error and a NULL graph.
 #define END(name, STREAM) \
 	EXPORT CUresult name(CUstream s, CUgraph *g) \
 	{ \

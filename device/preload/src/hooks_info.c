@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Figures: a program is told of its container's memory, the same by all calls: free is what it can
-// have now, total its limit, used the difference.
+// Figures. All calls show the container's memory: total is its limit, free what it can have now.
 
 #include "hooks.h"
 
@@ -46,8 +45,8 @@ static unsigned narrow(uint64_t n)
 	return n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
 }
 
-// FIGURE is a call to which the driver answers first, so that its errors are the driver's: t is the
-// total, u what is used.
+// FIGURE lets the driver answer first, so that its errors are the driver's: t is the total, u
+// what is used.
 #define FIGURE(result, missing, name, params, args, out, find, tell) \
 	EXPORT result name params \
 	{ \
@@ -69,8 +68,7 @@ CUDA(cuDeviceTotalMem, (unsigned *n, CUdevice dev), (n, dev), n, eb_device(dev),
 NVML(nvmlDeviceGetMemoryInfo, (nvmlDevice_t dev, nvmlMemory_t *m), (dev, m), m, of_nvml(dev), m->total = t; m->used = u; m->free = t - u)
 NVML(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t dev, nvmlMemory_v2_t *m), (dev, m), m, of_nvml(dev), m->total = t; m->used = u; m->free = t - u; m->reserved = 0)
 
-// Of the processes on the card a program sees only itself, with what it holds: the pids of the
-// others are those of the host.
+// Of the processes on the card a program sees only itself: the others' pids are the host's.
 #define PROCESSES(name, type, more) \
 	EXPORT nvmlReturn_t name(nvmlDevice_t dev, unsigned *count, type *list) \
 	{ \
@@ -95,8 +93,7 @@ PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, )
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, INSTANCES)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, INSTANCES)
 
-// eb_nvml_used is NVML's own figure: of this process, if NVML knows it by the pid that it has here
-// (not in a container with its own pids), or of the whole card.
+// NVML's own figure: of this process, if NVML knows it by its pid here, or of the whole card.
 int64_t eb_nvml_used(struct device *d, bool own)
 {
 	nvmlReturn_t (*init)(void) = NULL, (*by_uuid)(const char *, nvmlDevice_t *) = NULL;

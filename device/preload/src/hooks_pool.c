@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Stream-ordered memory. It comes from pools, which take memory from the card in larger pieces and
+// Stream-ordered memory comes from pools, which take memory from the card in larger pieces and
 // keep what is freed: a pool holds what it has reserved.
 
 #include "hooks.h"
@@ -11,7 +11,7 @@ static int64_t bytes_of(size_t n)
 	return n > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)n;
 }
 
-// begin reserves what the pool may have to grow by. Without a pool the call is not counted.
+// Reserves what the pool may grow by. Without a pool the call is not counted.
 static CUresult begin(CUmemoryPool pool, size_t n, CUstream s, struct reservation *c, struct pool **p)
 {
 	struct device *d;
@@ -27,9 +27,9 @@ static CUresult begin(CUmemoryPool pool, size_t n, CUstream s, struct reservatio
 	return eb_reserve((*p)->device, room >= bytes ? 0 : bytes, c);
 }
 
-// end commits what the pool has grown by. A pool grows in pieces whose size the driver does not
-// tell. If one was more than the gate grants, the allocation is undone and the size of the piece
-// returned: so much is to be reserved before the next attempt.
+// Commits what the pool has grown by, in pieces of unknown size. If one exceeds what the gate
+// grants, the allocation is undone and the piece's size returned, to be reserved before the next
+// attempt.
 static int64_t end(CUresult r, struct reservation *c, struct pool *p, CUdeviceptr *a)
 {
 	CUresult cuMemFree_v2(CUdeviceptr);
@@ -118,8 +118,8 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	return r;
 }
 
-// A destroyed pool keeps what is still allocated from it, and cannot be asked any more. It counts as
-// empty; the gate measures what remains.
+// A destroyed pool keeps what is still allocated from it, and cannot be queried. It counts as
+// empty; the gate measures the rest.
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	NEED(cuMemPoolDestroy, real);

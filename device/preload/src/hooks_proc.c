@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// cuGetProcAddress. The real one chooses the version, and the address that it returns is looked up
-// among those of the hooked functions. So no suffix is guessed.
+// cuGetProcAddress. The real one chooses the version; the address that it returns is looked up
+// among the hooked functions'. So no suffix is guessed.
 
 #include "hooks.h"
 

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What is shared with other processes or interfaces cannot be checkpointed: from then on the process
-// is pinned.
+// What is shared with other processes or interfaces cannot be checkpointed: the process is
+// pinned.
 
 #include "hooks.h"
 
@@ -25,8 +25,8 @@ SHARE(cuMemImportFromShareableHandle, PIN_IPC, (CUmemGenericAllocationHandle *h,
 SHARE(cuMemPoolExportToShareableHandle, PIN_IPC, (void *out, CUmemoryPool p, int type, unsigned long long flags), (out, p, type, flags))
 SHARE(cuMemPoolImportFromShareableHandle, PIN_IPC, (CUmemoryPool *p, void *os, int type, unsigned long long flags), (p, os, type, flags))
 SHARE(cuImportExternalMemory, PIN_EXTERNAL, (CUexternalMemory *m, const void *desc), (m, desc))
-// The driver does not refuse to checkpoint a process with a multicast object (NCCL makes them on
-// NVSwitch), but hangs (NVIDIA/nccl#2340).
+// With a multicast object (NCCL makes them on NVSwitch) the driver's checkpoint hangs
+// (NVIDIA/nccl#2340).
 SHARE(cuMulticastCreate, PIN_MULTICAST, (CUmemGenericAllocationHandle *m, const void *prop), (m, prop))
 SHARE(cuMulticastAddDevice, PIN_MULTICAST, (CUmemGenericAllocationHandle m, CUdevice dev), (m, dev))
 SHARE(cuMulticastBindMem, PIN_MULTICAST, (CUmemGenericAllocationHandle m, size_t o, CUmemGenericAllocationHandle h, size_t q, size_t n, unsigned long long flags), (m, o, h, q, n, flags))

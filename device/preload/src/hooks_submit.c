@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Calls that only submit: see submit.def.
+// Calls that only submit work: see submit.def.
 
 #include "hooks.h"
 

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Virtual memory management. What cuMemCreate takes is free when its last handle is released and
+// Virtual memory management. Memory of cuMemCreate is free when its last handle is released and
 // its last mapping undone, in either order.
 
 #include "hooks.h"
@@ -36,7 +36,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle h)
 	return r;
 }
 
-// It returns one more handle, which is to be released as well.
+// Returns one more handle, to be released as well.
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h, void *address)
 {
 	NEED(cuMemRetainAllocationHandle, real);

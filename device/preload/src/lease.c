@@ -1,14 +1,13 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The lease: what the gate has granted beyond what is in use, so that most allocations need not ask.
-// In a device granted = used + avail; avail below zero is debt.
+// The lease: what was granted beyond what is in use, so that most allocations need no request.
 
 #include "gate.h"
 
 enum { RECALL_MS = 2000, PART = 16 };
 
-// eb_lease_size is how much is kept beyond what is in use: of a small limit only a part.
+// How much is kept beyond what is in use: of a small limit only a part.
 int64_t eb_lease_size(const struct device *d)
 {
 	uint64_t limit = d->limit;
@@ -24,9 +23,8 @@ int64_t eb_lease_take(struct device *d, int64_t bytes)
 	return -1;
 }
 
-// accept_grant counts what is kept of a grant, and returns the rest. The count and the message are
-// one step: HOLDS, after a reconnect, must not fall between them. False: the grant ended with its
-// connection.
+// Counts what is kept of a grant, and returns the rest, in one step with the message: HOLDS,
+// after a reconnect, must not fall between them. False: the grant ended with its connection.
 static bool accept_grant(const struct reservation *r, int64_t keep)
 {
 	struct device *d = r->device;
@@ -56,7 +54,7 @@ int eb_lease_ask(struct reservation *r, int64_t bytes, uint16_t flags, uint64_t 
 	return 0;
 }
 
-// eb_commit ends a reservation for which the driver has taken actual bytes.
+// Ends a reservation for which the driver has taken actual bytes.
 void eb_commit(struct reservation *r, int64_t actual)
 {
 	struct device *d = r->device;
@@ -73,7 +71,7 @@ void eb_commit(struct reservation *r, int64_t actual)
 	if (left)
 		atomic_fetch_add(&d->avail, left);
 	if (UNLIKELY(d->avail < 0) && eb.mode == BOUND && d->handle) {
-		// The driver took more than it was asked for. The gate is asked at once, without waiting.
+		// The driver took more than requested. The gate is asked at once, without waiting.
 		int64_t debt = -atomic_exchange(&d->avail, 0);
 		struct reservation more = { .device = d };
 		if (debt > 0 && eb_lease_ask(&more, debt, 0, 0) == 0 && accept_grant(&more, debt))
@@ -84,7 +82,7 @@ void eb_commit(struct reservation *r, int64_t actual)
 	}
 }
 
-// eb_cancel ends a reservation for which the driver has taken nothing.
+// Ends a reservation for which the driver has taken nothing.
 void eb_cancel(struct reservation *r)
 {
 	struct device *d = r->device;
@@ -94,7 +92,7 @@ void eb_cancel(struct reservation *r)
 		accept_grant(r, 0);
 }
 
-// eb_charge counts what the driver has taken, or returned (below zero), by itself.
+// Counts what the driver has taken, or returned (below zero), by itself.
 void eb_charge(struct device *d, int64_t bytes)
 {
 	if (bytes < 0) {
@@ -105,7 +103,7 @@ void eb_charge(struct device *d, int64_t bytes)
 	}
 }
 
-// eb_release: the driver has freed bytes. They are kept for what comes next, up to two leases.
+// The driver has freed bytes. They are kept for later allocations, up to two leases.
 void eb_release(struct device *d, int64_t bytes)
 {
 	atomic_fetch_sub(&d->used, bytes);
@@ -113,7 +111,7 @@ void eb_release(struct device *d, int64_t bytes)
 		eb_lease_return(d, eb_lease_size(d));
 }
 
-// eb_lease_return returns the lease but for keep.
+// Returns the lease but for keep.
 void eb_lease_return(struct device *d, int64_t keep)
 {
 	if (eb.mode != BOUND || !d->handle)
@@ -127,13 +125,13 @@ void eb_lease_return(struct device *d, int64_t keep)
 		struct message m = { .type = T_RETURN, .device = d->handle, .bytes = (uint64_t)(a - keep) };
 		if (eb_gate_send(&m, generation))
 			d->granted -= a - keep;
-		else // HOLDS will say it
+		else // HOLDS will report it
 			atomic_fetch_add(&d->avail, a - keep);
 	}
 	pthread_mutex_unlock(&d->mutex);
 }
 
-// eb_lease_recall: another process waits for memory.
+// Another process waits for memory.
 void eb_lease_recall(struct device *d)
 {
 	d->scarce = eb_now() + RECALL_MS;
@@ -149,12 +147,12 @@ void eb_lease_limit(struct device *d, uint64_t bytes)
 		eb_lease_return(d, 0);
 }
 
-// eb_lease_held says over a new connection what is held, before anything is asked for.
+// Reports holdings over a new connection, before any request.
 void eb_lease_held(struct device *d, uint64_t handle)
 {
 	pthread_mutex_lock(&d->mutex);
-	// In this order: what is granted in between is in use. What is only asked for is not held, and
-	// is asked for again.
+	// In this order: what is granted in between is in use. What is only requested is not held,
+	// and is requested again.
 	int64_t used = d->used, wanted = d->wanted;
 	int64_t held = used - wanted > d->granted ? used - wanted : d->granted;
 	atomic_fetch_add(&d->avail, held - d->granted);

@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Is the driver newer than this library? It may have a version of a function that hooks.def does not
-// list (a _v3), and a program that gets it from cuGetProcAddress would not ask the gate.
+// Is the driver newer than this library? It may have a version of a function that hooks.def does
+// not list (a _v3), by which a program would bypass the gate.
 
 #include "resolve.h"
 
@@ -20,19 +20,19 @@ static const char *const names[] = {
 CUresult cuGetProcAddress(const char *, void **, int, uint64_t);
 CUresult cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
 
-// hooked says whether a program that asks for the newest version of a name gets a hook. What the
-// driver does not have needs none.
+// Does a program that asks for the newest version of a name get a hook? Names that the driver
+// lacks need none.
 static bool hooked(const char *name, int version, uint64_t flags)
 {
 	__typeof__(&cuGetProcAddress_v2) get = REAL(cuGetProcAddress_v2);
-	__typeof__(&cuGetProcAddress) old = REAL(cuGetProcAddress); // drivers before 12.0 have only this
+	__typeof__(&cuGetProcAddress) old = REAL(cuGetProcAddress); // drivers before 12.0 have only this one
 	void *found = NULL;
 	int status;
 	CUresult r = get ? get(name, &found, version, flags, &status) : old ? old(name, &found, version, flags) : CUDA_ERROR_NOT_FOUND;
 	return r != CUDA_SUCCESS || !found || eb_map(found) != found;
 }
 
-// eb_all_hooked asks the driver for the newest version of every hooked function, once.
+// Asks the driver for the newest version of every hooked function, once.
 bool eb_all_hooked(void)
 {
 	enum { UNKNOWN, YES, NO };

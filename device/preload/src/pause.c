@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// A pause: no work is submitted, and what was submitted is done. Each call that submits is counted
-// while it is inside the driver, so that the pause can wait for it.
+// A pause: no work is submitted, and submitted work is done. Submitting calls are counted while
+// inside the driver, so that the pause can wait for them.
 
 #include "gate.h"
 
@@ -10,9 +10,9 @@
 
 struct pause eb_pause = PAUSE;
 
-// Work that is submitted to a captured stream is recorded, not done. To synchronise would break the
-// capture, and to wait in it might never end. So while any stream of the process is captured, calls
-// pass through and the pause waits.
+// Work on a captured stream is recorded, not done. Synchronising would break the capture, and
+// waiting in it might never end: while any stream is captured, calls pass through and the pause
+// waits.
 static bool may_wait(void)
 {
 	return eb_gate.paused && eb_pause.captures <= 0;
@@ -34,7 +34,7 @@ void eb_enter(void)
 			return;
 		}
 		atomic_fetch_sub(busy, 1);
-		// A process that was idle when it was parked stays parked until it says that it wants to run.
+		// A process that was idle when parked stays parked until it reports activity.
 		struct message m = { .type = T_ACTIVE };
 		eb_gate_send(&m, eb_gate_generation());
 		pthread_mutex_lock(&eb_pause.mutex);
@@ -51,8 +51,8 @@ void eb_leave(void)
 		atomic_fetch_sub(&eb_pause.busy[t->slot - 1].n, 1);
 }
 
-// eb_submitted changes when work is submitted. Of calls of two threads in one slot it may miss some,
-// never all.
+// Changes when work is submitted. Of calls of two threads in one slot it may miss some, never
+// all.
 unsigned eb_submitted(void)
 {
 	unsigned n = 0;
@@ -61,8 +61,8 @@ unsigned eb_submitted(void)
 	return n;
 }
 
-// eb_capture is the number of the capture that a stream takes part in, or 0. The driver is asked only
-// while some stream is captured.
+// The number of the capture that a stream takes part in, or 0. The driver is asked only while
+// some stream is captured.
 uint64_t eb_capture(CUstream s)
 {
 	int status = 0;
@@ -77,7 +77,7 @@ static bool still(unsigned turn)
 	return eb_gate.paused && eb_pause.turn == turn;
 }
 
-// drain runs in its own thread: a kernel may wait for a host thread that waits for RESUME, which the
+// Runs in its own thread: a kernel may wait for a host thread that waits for RESUME, which the
 // reader must be free to read.
 static void *drain(void *arg)
 {
@@ -108,7 +108,7 @@ static void *drain(void *arg)
 		eb.cu.cuCtxSynchronize();
 		eb.cu.cuCtxPopCurrent_v2(&was);
 	}
-	// The gate may ask for a pause before the connection is up.
+	// The pause may begin before the connection is up.
 	struct message m = { .type = T_PAUSED };
 	while (still(turn) && !eb_gate_send(&m, eb_gate_generation()))
 		usleep(1000);

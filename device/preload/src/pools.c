@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What the driver keeps in pools and for graphs. It takes and returns that memory by itself, in
-// pieces of its own: it is asked how much it has.
+// What the driver keeps in pools and for graphs. It takes and returns that memory by itself, so
+// it is asked for the size.
 
 #include "gate.h"
 
@@ -14,7 +14,7 @@ int64_t eb_pool_attribute(CUmemoryPool pool, int which)
 	return (int64_t)n;
 }
 
-// eb_pool_growth is by how much a pool has grown since it was last asked for; each byte counts once.
+// How much a pool has grown since the last call; each byte counts once.
 int64_t eb_pool_growth(struct pool *p)
 {
 	int64_t by = 0;
@@ -28,7 +28,7 @@ int64_t eb_pool_growth(struct pool *p)
 	return by;
 }
 
-// eb_graph_growth is the same for what the driver keeps for graphs on a device.
+// The same for what the driver keeps for graphs on a device.
 int64_t eb_graph_growth(struct device *d)
 {
 	uint64_t now = 0;
@@ -42,7 +42,7 @@ int64_t eb_graph_growth(struct device *d)
 	return by;
 }
 
-// eb_pools_settle counts what all pools hold now. NULL: those of all devices.
+// Counts what all pools of a device hold now; NULL: of all devices.
 void eb_pools_settle(struct device *d)
 {
 	for (int i = 0; i < eb_world.pools; i++) {
@@ -54,8 +54,7 @@ void eb_pools_settle(struct device *d)
 		eb_charge(d, eb_graph_growth(d));
 }
 
-// eb_pools_trim frees what pools keep without use. The driver does so when a card is full; here a
-// limit is reached.
+// Frees what pools keep unused. The driver does so when a card is full; here a limit is reached.
 void eb_pools_trim(struct device *d)
 {
 	CUresult cuMemPoolTrimTo(CUmemoryPool, size_t);
@@ -70,7 +69,7 @@ void eb_pools_trim(struct device *d)
 	eb_pools_settle(d);
 }
 
-// eb_pools_gone: with its last context a device loses its pools.
+// With its last context a device loses its pools.
 void eb_pools_gone(struct device *d)
 {
 	int64_t bytes = 0;

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Is there room for what the program wants? The lease has it, or the program's pools keep it
-// without use, or the gate grants it.
+// Reserves memory from the lease, the program's pools, or the gate.
 
 #include "gate.h"
 
@@ -17,24 +16,24 @@ static CUresult reserve(struct reservation *r)
 	if (r->part >= 0)
 		return CUDA_SUCCESS;
 
-	eb_pools_settle(d); // what the driver has returned from its pools may be enough
+	eb_pools_settle(d); // what pools have returned may be enough
 	r->part = eb_lease_take(d, bytes);
 	if (r->part >= 0)
 		return CUDA_SUCCESS;
 
 	if (eb.mode != BOUND || !d->handle) {
-		atomic_fetch_sub(&d->avail, bytes); // counted, for the gate that may come
+		atomic_fetch_sub(&d->avail, bytes); // counted, for a gate that may come
 		r->part = bytes;
 		return CUDA_SUCCESS;
 	}
 	uint64_t wait = eb_pause.captures ? 0 : eb.wait_ms, now = eb_now();
 	for (int try = 0; try < 2; try++) {
-		// All there is, or the debt, which is asked for with it.
+		// All there is, or the debt, which is requested with it.
 		r->part = atomic_exchange(&d->avail, 0);
 		int64_t need = bytes - r->part, lease = eb_lease_size(d);
 		if (need <= 0)
 			return CUDA_SUCCESS;
-		// A whole lease first, without waiting; where there is none, only what is needed.
+		// First a whole lease, without waiting; else only what is needed.
 		if (need < lease && now >= d->scarce) {
 			if (eb_lease_ask(r, lease, 0, 0) == 0)
 				return CUDA_SUCCESS;
@@ -43,7 +42,7 @@ static CUresult reserve(struct reservation *r)
 		if (eb_lease_ask(r, need, need < lease ? F_MORE : 0, try == 0 ? 0 : wait) == 0)
 			return CUDA_SUCCESS;
 		atomic_fetch_add(&d->avail, r->part);
-		if (try == 0) // before it waits: what the program's own pools keep without use
+		if (try == 0) // before it waits
 			eb_pools_trim(d);
 	}
 	atomic_fetch_sub(&d->used, bytes);
@@ -51,8 +50,8 @@ static CUresult reserve(struct reservation *r)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// eb_reserve sets bytes aside before the driver is asked for them. It may wait, unless a stream is
-// being captured, and must be called without a lock.
+// Sets bytes aside before the driver is asked for them. It may wait, unless a stream is being
+// captured, and must be called without a lock.
 CUresult eb_reserve(struct device *d, int64_t bytes, struct reservation *r)
 {
 	*r = (struct reservation){ .device = d, .bytes = bytes };
@@ -62,8 +61,8 @@ CUresult eb_reserve(struct device *d, int64_t bytes, struct reservation *r)
 	return result;
 }
 
-// eb_retry tells the gate that the driver has refused what was granted. The lease is returned
-// first, so that the gate is asked.
+// The driver has refused what was granted: tells the gate. The lease is returned first, so that
+// the gate is asked again.
 bool eb_retry(struct device *d, CUresult r, int *refused)
 {
 	if (r != CUDA_ERROR_OUT_OF_MEMORY || eb.mode != BOUND || !d->handle || eb_pause.captures || ++*refused > TRIES)
@@ -74,8 +73,8 @@ bool eb_retry(struct device *d, CUresult r, int *refused)
 	return eb_gate_send(&m, eb_gate_generation());
 }
 
-// eb_room is what the program is told. Free is the least of what the limit leaves and what the gate
-// has on the card, and the lease: a program that takes all that is free must get it at once.
+// What the program is told. Free is what both the limit and the card leave, and the lease: a
+// program that takes all that is free must get it at once.
 bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
 {
 	uint64_t limit = d->limit, room = 0;
@@ -96,8 +95,8 @@ bool eb_room(struct device *d, uint64_t *total, uint64_t *used)
 	return true;
 }
 
-// eb_within says whether so many bytes more are within the container's share. Memory that cannot be
-// parked must be: other containers could not have it back.
+// Are so many bytes more within the container's share? Memory that cannot be parked must be:
+// others could not have it back.
 bool eb_within(struct device *d, int64_t bytes)
 {
 	struct message m = { .type = T_INFO, .device = d->handle };

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-// The answer of dlsym depends on its caller: RTLD_NEXT means after the caller's own library. A
-// wrapper in C would be the caller. So these ask eb_dlsym, keep the arguments, and if it returns
-// NULL they jump to the real function, which then returns to the program.
+// dlsym's answer depends on its caller: RTLD_NEXT means after the caller's library. A wrapper in
+// C would be the caller. So these ask eb_dlsym, keep the arguments, and if it returns NULL jump
+// to the real function, which then returns to the program.
 #if defined(__x86_64__)
 __asm__(
 	".text\n"
@@ -119,8 +119,8 @@ static void *plain(void *handle, const char *name)
 	return eb.real_dlsym(handle, name);
 }
 
-// early finds what every look-up needs. It may run before anything else does, and in two threads at
-// once: both find the same.
+// Finds what every look-up needs. It may run before anything else, and in two threads at once:
+// both find the same.
 static void early(void)
 {
 	// In libc since glibc 2.34, in libdl before.
@@ -129,8 +129,8 @@ static void early(void)
 		s = eb_elf_find("libdl.so", "dlsym");
 	if (!v)
 		v = eb_elf_find("libdl.so", "dlvsym");
-	// A program with another C library cannot load the driver, and must run all the same. musl has
-	// no dlvsym.
+	// A program with another C library cannot load the driver, and must run all the same. musl
+	// has no dlvsym.
 	if (!s)
 		s = eb_elf_find("ld-musl", "dlsym");
 	if (!v)
@@ -179,8 +179,8 @@ static int by_name(const char *name)
 	return -1;
 }
 
-// look resolves all hooked functions of one library at once, so that an address which
-// cuGetProcAddress returns can be recognised, of whatever version.
+// Resolves all hooked functions of a library at once, to recognise any address that
+// cuGetProcAddress returns.
 static bool look(bool nvml, const char *soname)
 {
 	_Atomic int *done = nvml ? &eb.resolve.nvml : &eb.resolve.cuda;
@@ -192,7 +192,7 @@ static bool look(bool nvml, const char *soname)
 		*(void **)&open = eb_elf_find("libdl.so", "dlopen");
 	if (!open)
 		return false;
-	// Mostly the program has loaded it. One that is linked weakly may not have.
+	// Mostly the program has loaded it; one that links it weakly may not have.
 	void *handle = open(soname, RTLD_LAZY | RTLD_NOLOAD);
 	if (!handle)
 		handle = open(soname, RTLD_LAZY);
@@ -255,8 +255,8 @@ void *eb_map(void *address)
 	return address;
 }
 
-// eb_dlsym is asked by dlsym and dlvsym. It returns the hook for a name, or NULL for every name that
-// is not hooked, which the real function then answers.
+// Returns the hook for a name, or NULL for one that is not hooked, which the real dlsym then
+// answers.
 __attribute__((visibility("hidden"), used)) void *eb_dlsym(void *handle, const char *name)
 {
 	if (UNLIKELY(!__atomic_load_n(&eb.real_dlsym, __ATOMIC_ACQUIRE)))
@@ -270,8 +270,7 @@ __attribute__((visibility("hidden"), used)) void *eb_dlsym(void *handle, const c
 	int i = by_name(name);
 	if (i < 0)
 		return NULL;
-	// The handle must lead to the driver's function: another library may export one of that name
-	// for its own use.
+	// The handle must lead to the driver's function: another library may export the same name.
 	void *found = handle == RTLD_NEXT || handle == RTLD_DEFAULT ? eb_real(i) : plain(handle, name);
 	if (!found || (found != names[i].hook && found != eb_real(i)))
 		return NULL;

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// The lowest layer (hooks.h names them all): the environment, the log, and the driver's functions.
+// The lowest layer (see hooks.h): the environment, the log, and the driver's functions.
 
 #ifndef EBBTIDE_RESOLVE_H
 #define EBBTIDE_RESOLVE_H
@@ -33,13 +33,13 @@ enum hook {
 enum { BUCKETS = 1024 }; // of the index of hooks; a power of two, well above H_COUNT
 
 enum mode {
-	OFF,   // no gate is named: every call passes through
-	LOOSE, // a gate is named and has never been reached: calls pass through, and what is held is counted
-	BOUND, // the gate has been reached once: nothing is taken beyond what it has granted
+	OFF,   // no gate is named: calls pass through
+	LOOSE, // the gate was never reached: calls pass through, and are counted
+	BOUND, // the gate was reached once: nothing is taken beyond its grants
 };
 
-// An interposer has no place for its state but globals: its entry points are C functions with the
-// driver's signatures. The first two fields are known to the assembler in resolve.c.
+// An interposer's entry points have the driver's signatures, so its state is global. The
+// assembler in resolve.c knows the first two fields.
 struct state {
 	void *(*real_dlsym)(void *, const char *);
 	void *(*real_dlvsym)(void *, const char *, const char *);

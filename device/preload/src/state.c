@@ -14,7 +14,7 @@
 
 struct state eb = { .resolve.mutex = PTHREAD_MUTEX_INITIALIZER };
 
-// strtoull would bind the library to the newest glibc: it has another symbol since 2.38.
+// strtoull would bind the library to glibc 2.38, where it has another symbol.
 static uint64_t number(const char *name, uint64_t otherwise)
 {
 	const char *s = getenv(name);
@@ -29,7 +29,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return *s ? otherwise : n;
 }
 
-// eb_init may run before all constructors: another library's may be the first to look a symbol up.
+// May run before all constructors: another library's may be the first to look a symbol up.
 void eb_init(void)
 {
 	int not_yet = 0;
@@ -41,7 +41,7 @@ void eb_init(void)
 		return;
 	}
 	eb.path = getenv("EBBTIDE_GATE");
-	// Loaded by /etc/ld.so.preload into a program whose environment was cleared: the gate is where
+	// Loaded by /etc/ld.so.preload into a program with a cleared environment: the gate is where
 	// containers have it.
 	static const char mounted[] = "/run/ebbtide/gate.sock";
 	if (!eb.path && access(mounted, F_OK) == 0)
@@ -78,13 +78,13 @@ void eb_log(int level, const char *format, ...)
 	if (n > (int)sizeof line - 2)
 		n = sizeof line - 2;
 	line[n++] = '\n';
-	// With one write, and not through stdio, whose lock the program may hold.
+	// One write, without stdio, whose lock the program may hold.
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;
 }
 
-// eb_spawn starts a thread that takes none of the program's signals. pthread_create has moved from
-// libpthread to libc: it is looked up, so that the library loads with either.
+// Starts a thread that takes none of the program's signals. pthread_create has moved from
+// libpthread to libc: it is looked up, to load with either.
 int eb_spawn(void *(*run)(void *), void *arg)
 {
 	int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = NULL;

@@ -1,8 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// What the program holds: a hash table from pointers and handles to their sizes. It has stripes
-// with a lock each, so that threads seldom wait for each other.
+// A hash table from pointers and handles to what they hold, in stripes with a lock each.
 
 #include "account.h"
 
@@ -68,8 +67,8 @@ void eb_table_put(enum kind kind, uint64_t key, const struct entry *value)
 	struct stripe *s = &eb_table[hash % STRIPES];
 	pthread_mutex_lock(&s->mutex);
 	struct entry *e = find(s, hash, kind, key);
-	// A full table that finds no memory to grow loses the entry. Its bytes then count until the
-	// process ends, which is safe.
+	// A full table that cannot grow loses the entry. Its bytes then count until the process ends,
+	// which is safe.
 	if (!e && ((s->filled + 1) * 4 <= s->cap * 3 || grow(s))) {
 		e = place(s, hash);
 		s->live++;

@@ -10,7 +10,7 @@
 struct world eb_world = WORLD;
 __thread struct thread eb_thread __attribute__((tls_model("initial-exec")));
 
-// eb_world_device returns the device, which it makes known if it is fresh. NULL: there are too many.
+// Returns the device, and adds it if it is fresh. NULL: there are too many.
 struct device *eb_world_device(const uint8_t *uuid, CUdevice ordinal, bool *fresh)
 {
 	struct device *d = NULL;
@@ -53,8 +53,7 @@ bool eb_world_primary(struct device *d)
 	return has;
 }
 
-// eb_world_add adds a context; false: another thread was first. One for which there is no place
-// counts as empty.
+// Adds a context; false: another thread was first. Without room for it, it counts as empty.
 bool eb_world_add(struct context *c)
 {
 	bool known = false;
@@ -69,8 +68,8 @@ bool eb_world_add(struct context *c)
 	return !known;
 }
 
-// eb_world_remove removes a context, or the primary one of a device, and says whether its device
-// has others. False: there is no such context.
+// Removes a context, or the primary one of a device, and tells whether its device has others.
+// False: there is no such context.
 bool eb_world_remove(CUcontext ctx, struct device *primary, struct context *was, bool *others)
 {
 	bool found = false;
@@ -91,8 +90,7 @@ bool eb_world_remove(CUcontext ctx, struct device *primary, struct context *was,
 	return found;
 }
 
-// eb_world_pool returns a pool, which it makes known as one of the device if there is one. NULL: it
-// is not known, or there are too many.
+// Returns a pool, and adds it to the device, if given. NULL: unknown, or too many.
 struct pool *eb_world_pool(CUmemoryPool pool, struct device *d)
 {
 	struct pool *p = NULL, *empty = NULL;

@@ -12,7 +12,6 @@ import (
 // maxSize bounds sizes (4 PiB in MiB), so that their sums are exact.
 const maxSize = 1 << 32
 
-// Priorities as of Nomad's jobs.
 const (
 	defaultPriority = 50
 	maxPriority     = 100
@@ -21,33 +20,31 @@ const (
 // Input is the snapshot of a card for Decide. All sizes are whole MiB.
 type Input struct {
 	// MemoryMiB is what can be granted of the card.
-	MemoryMiB int `json:"memory_mib"`
-	// Jobs are those on the card, in any order.
-	Jobs []Job `json:"jobs"`
-	// Params are the operator's settings.
-	Params Params `json:"params" strict:"optional"`
+	MemoryMiB int    `json:"memory_mib"`
+	Jobs      []Job  `json:"jobs"`
+	Params    Params `json:"params" strict:"optional"`
 }
 
 // Job is a job on the card.
 type Job struct {
-	// ID names the job; unique in the snapshot.
+	// ID is unique in the snapshot.
 	ID string `json:"id"`
-	// Priority is 1 to 100; 0 is 50, Nomad's default.
+	// Priority is 1 to 100; 0 is 50.
 	Priority int `json:"priority" strict:"optional"`
 	// ArrivedS is its arrival, in seconds of any clock; the earlier job is first.
 	ArrivedS float64 `json:"arrived_s" strict:"optional"`
 	// HeldMiB is what it holds, also while paused.
 	HeldMiB int `json:"held_mib"`
 	// AheadMiB is the most its profile expects it to hold within the horizon; nil without a
-	// profile. A value below HeldMiB counts as HeldMiB.
+	// profile.
 	AheadMiB *int `json:"ahead_mib" strict:"optional"`
-	// PausedS is how long the plan has paused it, in seconds; nil if it has not.
+	// PausedS is how long the plan has paused it; nil if it has not.
 	PausedS *float64 `json:"paused_s" strict:"optional"`
-	// ResumedS is how long ago a pause by the plan ended, in seconds; nil if there was none.
+	// ResumedS is how long ago a pause by the plan ended; nil if there was none.
 	ResumedS *float64 `json:"resumed_s" strict:"optional"`
 	// Fixed: it cannot be paused.
 	Fixed bool `json:"fixed" strict:"optional"`
-	// Halted: it is paused for another reason, and does not run whatever is decided.
+	// Halted: it is paused for another reason.
 	Halted bool `json:"halted" strict:"optional"`
 }
 
@@ -58,7 +55,6 @@ func (j Job) priority() int {
 	return j.Priority
 }
 
-// rise returns how much more it is expected to hold.
 func (j Job) rise() int {
 	if j.AheadMiB == nil {
 		return 0
@@ -66,20 +62,18 @@ func (j Job) rise() int {
 	return max(0, *j.AheadMiB-j.HeldMiB)
 }
 
-// Params are the operator's settings. DefaultParams returns the usual ones.
+// Params are the operator's settings.
 type Params struct {
-	// Margin, in [0, 1), is the fraction of the memory to leave over when a paused job is
-	// resumed: one that fits to the last byte would soon be paused again.
+	// Margin, in [0, 1), is the fraction of the memory to leave over when a job is resumed:
+	// otherwise it would soon be paused again.
 	Margin float64 `json:"margin" strict:"optional"`
-	// RestS, ≥ 0, is how long a resumed job is not paused again, in seconds.
+	// RestS, ≥ 0, is how long a resumed job is not paused again.
 	RestS float64 `json:"rest_s" strict:"optional"`
-	// MaxPauseS, > 0, is the time after which a paused job is resumed whatever fits, in
-	// seconds.
+	// MaxPauseS, > 0, is the time after which a paused job is resumed whatever fits.
 	MaxPauseS float64 `json:"max_pause_s" strict:"optional"`
 }
 
-// DefaultParams returns a margin of 5 %, a rest of one minute and pauses of at most ten
-// minutes.
+// DefaultParams returns the default settings.
 func DefaultParams() Params { return Params{Margin: 0.05, RestS: 60, MaxPauseS: 600} }
 
 // Validate returns every error in the input as a fields.Errors, by JSON path.
@@ -131,8 +125,8 @@ func (in Input) Validate() error {
 	return errs.Err()
 }
 
-// Example returns a valid input: the paper's two LAMMPS jobs on a card of 12 GiB just before
-// their late peaks, beside a job without a profile and a paused one.
+// Example returns the paper's two LAMMPS jobs on a card of 12 GiB just before their late peaks,
+// beside a job without a profile and a paused one.
 func Example() Input {
 	mib := func(n int) *int { return &n }
 	seconds := func(s float64) *float64 { return &s }

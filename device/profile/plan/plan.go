@@ -1,11 +1,9 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package plan decides which jobs on a card pause before their memory collides, and which
-// continue: the execution planning of Chen et al. in its HPC mode, in which a paused job keeps
-// its memory.
-//
-// Decide is a pure function.
+// Package plan decides which jobs on a card pause before their memory collides: the execution
+// planning of Chen et al. in its HPC mode, in which a paused job keeps its memory. Decide is
+// pure.
 package plan
 
 import (
@@ -19,10 +17,10 @@ import (
 const (
 	// RuleFits: what it holds and will hold has room.
 	RuleFits = "gpu.plan.fits"
-	// RuleUnknown: no profile knows what it will hold; the gate makes it wait if necessary.
+	// RuleUnknown: no profile predicts what it will hold; the gate makes it wait if necessary.
 	RuleUnknown = "gpu.plan.unknown"
-	// RuleFirst: it is first in order, which is never paused. Its rise does not fit, and the
-	// gate makes room or makes it wait.
+	// RuleFirst: it is first in order, which is never paused. Its rise does not fit: the gate
+	// makes room or makes it wait.
 	RuleFirst = "gpu.plan.first"
 	// RuleFixed: its rise does not fit, but it cannot be paused.
 	RuleFixed = "gpu.plan.fixed"
@@ -36,7 +34,7 @@ const (
 	RuleWait = "gpu.plan.wait"
 	// RuleResume: it was paused, and fits now.
 	RuleResume = "gpu.plan.resume"
-	// RuleAged: it was paused for the maximum time, and is resumed whatever fits.
+	// RuleAged: it was paused for the maximum time.
 	RuleAged = "gpu.plan.aged"
 	// RuleAlone: it was paused, and no other job would run.
 	RuleAlone = "gpu.plan.alone"
@@ -44,43 +42,38 @@ const (
 
 // Output is the result of Decide.
 type Output struct {
-	// Jobs has one entry for each job of the input, in the input's order.
+	// Jobs are in the input's order.
 	Jobs []Decision `json:"jobs"`
 	// FreeMiB is what is left after all admitted rises; negative if more is held than there is.
 	FreeMiB int `json:"free_mib"`
 }
 
-// Decision is the result for one job.
+// Decision is the result for a job.
 type Decision struct {
-	// ID is the job's in the input.
 	ID string `json:"id"`
 	// Pause: the plan pauses it, or keeps it paused.
-	Pause bool `json:"pause"`
-	// Rule is the stable name of the rule that decided.
-	Rule string `json:"rule"`
-	// Why explains the decision.
-	Why string `json:"why"`
+	Pause bool   `json:"pause"`
+	Rule  string `json:"rule"`
+	Why   string `json:"why"`
 }
 
 // Decide plans a card. It does not change the input.
 //
-// Held memory stays held, by paused jobs too: only rises can be avoided, from what a job holds
-// to the most its profile expects within the horizon. Free memory is assigned to rises in this
-// order; within a step by priority, then arrival, then ID:
+// Held memory stays held, by paused jobs too: only rises can be avoided, from what a job holds to
+// the most its profile expects within the horizon. Free memory is assigned to rises in this order;
+// within a step by priority, then arrival, then ID:
 //
-//  1. the first running job. It is never paused, so one always runs: if its own rise does not
-//     fit beside what others hold, no pause helps it, and none is made for it;
-//  2. running jobs that may not be paused: they cannot be, or were resumed less than
-//     Params.RestS ago; and jobs that were paused for Params.MaxPauseS: they are resumed, so
-//     that every pause ends, and others make room for them;
-//  3. other running jobs. One whose rise no longer fits is paused: the last in order, and no
-//     more than necessary, because a smaller one behind it may fit and continue;
-//  4. paused jobs. One whose rise fits with Params.Margin to spare, or at all while the first
-//     job's does not, is resumed. None takes room from a running job.
+//  1. the first running job. It is never paused, so one always runs: if its own rise does not fit
+//     beside what others hold, no pause helps it;
+//  2. running jobs that cannot be paused or were resumed less than Params.RestS ago, and jobs that
+//     were paused for Params.MaxPauseS, which are resumed;
+//  3. other running jobs. One whose rise no longer fits is paused, no more than necessary, because
+//     a smaller one behind it may fit and continue;
+//  4. paused jobs. One whose rise fits with Params.Margin to spare, or at all while the first job's
+//     does not, is resumed.
 //
-// A rise of step 2 that does not fit is not counted: the gate makes its requests wait until
-// there is room, which no pause of others changes. If no job runs, the first paused one is
-// resumed.
+// A rise of step 2 that does not fit is not counted: the gate makes its requests wait. If no job
+// runs, the first paused one is resumed.
 func Decide(in Input) Output {
 	c := card{in: in, free: in.MemoryMiB, margin: int(in.Params.Margin * float64(in.MemoryMiB)), out: make([]Decision, len(in.Jobs))}
 	order := make([]int, len(in.Jobs))
@@ -110,11 +103,10 @@ func Decide(in Input) Output {
 	return Output{Jobs: c.out, FreeMiB: c.free}
 }
 
-// card is the card being planned.
 type card struct {
 	in     Input
-	free   int // MiB neither held nor assigned to a rise
-	margin int // MiB to leave over when resuming a job
+	free   int // neither held nor assigned to a rise, in MiB
+	margin int // to leave over when resuming a job, in MiB
 	out    []Decision
 }
 
@@ -128,7 +120,6 @@ func (c *card) allow(i int, rule, why string) {
 	c.record(i, rule, left, why)
 }
 
-// record records a decision. left is what was available for the job's rise.
 func (c *card) record(i int, rule string, left int, why string) {
 	j := c.in.Jobs[i]
 	will := "what it will hold is unknown"

@@ -17,7 +17,6 @@ import (
 func mib(n int) *int             { return &n }
 func seconds(s float64) *float64 { return &s }
 
-// decide returns the rule of each job, and the paused ones.
 func decide(t must.T, in Input) (rules []string, paused []string) {
 	t.Helper()
 	must.NoError(t, in.Validate())
@@ -30,7 +29,6 @@ func decide(t must.T, in Input) (rules []string, paused []string) {
 	return rules, paused
 }
 
-// Each rule, on a card of 100 MiB.
 func TestDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		jobs   []Job
@@ -172,7 +170,6 @@ func inputs(plain bool) *rapid.Generator[Input] {
 	})
 }
 
-// Properties of every card.
 func TestDecide_properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(false).Draw(t, "input")
@@ -191,16 +188,15 @@ func TestDecide_properties(t *testing.T) {
 				}
 			}
 			if d.Pause {
-				must.True(t, j.rise() > 0, must.Sprint("nobody is paused who asks for nothing"))
+				must.True(t, j.rise() > 0, must.Sprint("a job without a rise is paused"))
 				must.True(t, j.PausedS != nil || !j.Fixed && !j.Halted)
 			}
 			if j.PausedS != nil && *j.PausedS >= in.Params.MaxPauseS {
 				must.False(t, d.Pause, must.Sprint("every pause ends"))
 			}
 		}
-		must.True(t, could == 0 || runs > 0, must.Sprint("somebody runs"))
+		must.True(t, could == 0 || runs > 0, must.Sprint("no job runs"))
 
-		// The order of the input does not matter.
 		turned := in
 		turned.Jobs = slices.Clone(in.Jobs)
 		slices.Reverse(turned.Jobs)
@@ -224,8 +220,8 @@ func TestDecide_neverOver(t *testing.T) {
 			}
 		}
 		must.True(t, rises == 0 || rises <= free)
-		// Deciding again after the decisions took effect pauses only a job whose rise did not
-		// fit and which was first: it may not be any more.
+		// Deciding again pauses only a job whose rise did not fit and which was first: it may not
+		// be any more.
 		for i, d := range out.Jobs {
 			j := &in.Jobs[i]
 			switch {
@@ -238,13 +234,12 @@ func TestDecide_neverOver(t *testing.T) {
 		again := Decide(in)
 		for i, d := range again.Jobs {
 			if rule := out.Jobs[i].Rule; d.Pause && rule != RuleFirst {
-				must.True(t, out.Jobs[i].Pause, must.Sprint("nobody who goes on is paused at once"))
+				must.True(t, out.Jobs[i].Pause, must.Sprint("an admitted job is paused at once"))
 			}
 		}
 	})
 }
 
-// worker is a job of a simulation.
 type worker struct {
 	id       string
 	priority int
@@ -255,9 +250,8 @@ type worker struct {
 	longest  int   // pause
 }
 
-// On a card whose jobs end, all finish: each pause ends. A request without room waits, as at
-// the gate.
-func TestDecide_everybodyEnds(t *testing.T) {
+// On a card whose jobs end, all finish. A request without room waits, as at the gate.
+func TestDecide_allEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const memory, horizon, maxPause = 100, 5, 40
 		params := Params{Margin: 0.05, RestS: 6, MaxPauseS: maxPause}
@@ -275,7 +269,7 @@ func TestDecide_everybodyEnds(t *testing.T) {
 			jobs = append(jobs, w)
 		}
 		for now := 0; len(jobs) > 0; now++ {
-			must.True(t, now < 5000, must.Sprint("somebody waits without end"))
+			must.True(t, now < 5000, must.Sprint("a job waits for ever"))
 			in := Input{MemoryMiB: memory, Params: params}
 			held := 0
 			for i, w := range jobs {

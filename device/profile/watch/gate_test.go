@@ -18,12 +18,11 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
-// life is a process that exits when the test says so.
 type life struct {
 	over, closed chan struct{}
 	once         sync.Once
@@ -42,7 +41,6 @@ func (l *life) Kill() error { return nil }
 
 func (l *life) Close() { l.once.Do(func() { close(l.closed) }) }
 
-// program speaks the preload library's protocol.
 type program struct {
 	conn    net.Conn
 	answers chan wire.Message
@@ -58,7 +56,6 @@ func (p *program) say(m wire.Message) error {
 	return err
 }
 
-// listen stops and continues on the gate's messages, until the connection ends.
 func (p *program) listen() {
 	defer close(p.answers)
 	for {
@@ -78,7 +75,6 @@ func (p *program) listen() {
 	}
 }
 
-// ask returns the answer, which must be of a type.
 func (p *program) ask(m wire.Message, want wire.Type) (wire.Message, error) {
 	m.Seq = 1
 	if err := p.say(m); err != nil {
@@ -91,7 +87,7 @@ func (p *program) ask(m wire.Message, want wire.Type) (wire.Message, error) {
 	}
 }
 
-// work holds 100 MiB for two seconds and 700 MiB for another, and does not wait for them.
+// work holds 100 MiB for two seconds and 700 MiB for another.
 func (p *program) work(card wire.UUID) error {
 	defer p.conn.Close()
 	if _, err := p.ask(wire.Message{Type: wire.Hello, Arg: wire.Version}, wire.Welcome); err != nil {
@@ -116,7 +112,6 @@ func (p *program) work(card wire.UUID) error {
 	return nil
 }
 
-// seen is a gate that counts the watcher's passes.
 type seen struct {
 	*gate.Gate
 	looks atomic.Int32
@@ -134,10 +129,10 @@ func TestWatcher_gate(t *testing.T) {
 	ended := map[string]chan struct{}{"j1": make(chan struct{}), "j2": make(chan struct{})}
 	o := gate.Default()
 	o.Cards = []gate.Card{{UUID: card, Physical: 1000 * mib}}
-	o.Identify = func(_ *net.UnixConn, admit func(string) error) (peer.Process, gate.Life, error) {
+	o.Identify = func(_ *net.UnixConn, admit func(string) error) (identify.Process, gate.Life, error) {
 		n := int(come.Add(1))
-		c := peer.Container{ID: fmt.Sprint("j", n), Job: "md", Alloc: "alloc", Task: "task"}
-		return peer.Process{PID: n, Start: 1, Container: c}, &life{over: ended[c.ID], closed: make(chan struct{})}, admit(c.ID)
+		c := identify.Container{ID: fmt.Sprint("j", n), Job: "md", Alloc: "alloc", Task: "task"}
+		return identify.Process{PID: n, Start: 1, Container: c}, &life{over: ended[c.ID], closed: make(chan struct{})}, admit(c.ID)
 	}
 	o.Report = func(err error) { t.Error(err) }
 	g, err := gate.New(o)
@@ -184,7 +179,6 @@ func TestWatcher_gate(t *testing.T) {
 	for range programs {
 		must.NoError(t, <-failed)
 	}
-	// The order of the hellos is random.
 	one, other := programs[0].pauses.Load(), programs[1].pauses.Load()
 	must.Eq(t, 0, min(one, other))
 	must.Positive(t, max(one, other))

@@ -17,8 +17,8 @@ import (
 
 const mib = 1 << 20
 
-// plan plans each card and acts on the plans. A container on several cards is paused while any
-// of their plans pauses it.
+// plan plans each card and acts on the plans. A container on several cards is paused while any of
+// their plans pauses it.
 func (w *Watcher) plan(ctx context.Context, now time.Time, stats []gate.Status) {
 	for _, st := range stats {
 		// The gate itself ends a pause if nothing else would run.
@@ -73,7 +73,7 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 		j := plan.Job{
 			ID: st.Container.ID, Priority: st.Priority, ArrivedS: float64(st.Arrived.UnixMilli()) / 1000, HeldMiB: up(heldOn(u)),
 			// A disconnected container cannot be stopped, and one that waits for memory has
-			// stopped already.
+			// stopped.
 			Fixed:  st.Disconnected > 0 || u.Waiting > 0 || now.Before(c.retry),
 			Halted: st.Paused && !st.Planned,
 		}
@@ -96,8 +96,8 @@ func (w *Watcher) snapshot(now time.Time, card gate.CardStatus, stats []gate.Sta
 	return in
 }
 
-// ahead returns the most that a container is expected to hold of a card, in bytes, by its
-// profile or its limit, if known.
+// ahead returns the most that a container will hold of a card, in bytes, by its profile or its
+// limit, if known.
 func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint64, known bool) {
 	if p, ok := w.store.Profile(c.kind); ok {
 		f := p.Ahead(c.ran.last, peakHeld(st), w.opts.Horizon)
@@ -114,7 +114,6 @@ func (w *Watcher) ahead(c *container, st gate.Status, u gate.Usage) (bytes uint6
 	return bytes, known
 }
 
-// pause starts to pause a container, without waiting until it has stopped.
 func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
 	ctx, c.cancel = context.WithTimeout(ctx, w.opts.Patience)
 	c.cancelled, c.since = false, now
@@ -127,7 +126,6 @@ func (w *Watcher) pause(ctx context.Context, now time.Time, c *container) {
 	}()
 }
 
-// pauseDone handles the result of a pause.
 func (w *Watcher) pauseDone(r result, now time.Time) {
 	w.pausing--
 	c := r.c
@@ -150,7 +148,6 @@ func (w *Watcher) pauseDone(r result, now time.Time) {
 	}
 }
 
-// resume resumes a container. A failure is retried.
 func (w *Watcher) resume(now time.Time, c *container) {
 	err := w.gate.Resume(c.id, gate.PausePlan)
 	if err != nil && !errors.Is(err, gate.ErrUnknown) {
@@ -176,7 +173,6 @@ func (w *Watcher) resumeAll(now time.Time) {
 	}
 }
 
-// shutdown resumes all containers, and stores the measurements.
 func (w *Watcher) shutdown() {
 	now := time.Now()
 	w.resumeAll(now)

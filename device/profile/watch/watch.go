@@ -39,25 +39,22 @@ type Store interface {
 	Save(name string, v any) error
 }
 
-// running is the name of the stored unfinished runs.
 const running = "running"
 
 // Options configure a Watcher.
 type Options struct {
-	// Horizon is how far the plan looks ahead. It must be longer than a pause takes.
+	// Horizon is how far the plan looks ahead: longer than a pause takes.
 	Horizon time.Duration
 	// Patience is how long a container may take to stop.
 	Patience time.Duration
-	// Save is how often unfinished runs are stored.
-	Save time.Duration
-	// Backoff is how long a container is spared after a failed pause; it doubles each time, up
-	// to MaxBackoff.
+	Save     time.Duration
+	// Backoff is how long a container is spared after a failed pause, doubled each time, up to
+	// MaxBackoff.
 	Backoff, MaxBackoff time.Duration
-	// Plan enables pauses. Otherwise containers are only measured.
+	// Plan enables pauses.
 	Plan bool
-	// Hard: no container can hold more than its share, so none is expected to.
-	Hard bool
-	// Params are the plan's.
+	// Hard: no container can hold more than its share.
+	Hard   bool
 	Params plan.Params
 }
 
@@ -70,7 +67,7 @@ func Default() Options {
 	}
 }
 
-// Watcher measures and plans.
+// Watcher measures containers and pauses them.
 type Watcher struct {
 	gate  Gate
 	store Store
@@ -80,13 +77,12 @@ type Watcher struct {
 	containers   map[ledger.ContainerID]*container
 	saved        map[ledger.ContainerID]saved // by an earlier watcher
 	firstPass    bool                         // before the first pass
-	last         time.Time                    // last time the runs were stored
+	last         time.Time                    // when runs were last stored
 	storeFailing bool
 	pausing      int // pauses in progress
 	results      chan result
 }
 
-// container is a watched container.
 type container struct {
 	id       ledger.ContainerID
 	alloc    string
@@ -106,13 +102,11 @@ type container struct {
 	retry        time.Time // not paused before
 }
 
-// result is the result of a pause.
 type result struct {
 	c   *container
 	err error
 }
 
-// saved is an unfinished run.
 type saved struct {
 	ID     ledger.ContainerID `json:"id"`
 	Kind   profile.Kind       `json:"kind"`
@@ -130,8 +124,8 @@ func New(g Gate, s Store, log hclog.Logger, opts Options) *Watcher {
 	}
 }
 
-// Run watches until ctx ends, with a pass every so often. At the end it resumes the containers
-// the plan has paused, and stores the measurements.
+// Run watches until ctx ends. Then it resumes the containers that the plan has paused, and stores
+// the measurements.
 func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 	w.load()
 	ticker := time.NewTicker(every)
@@ -149,7 +143,6 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// load loads the unfinished runs of an earlier watcher.
 func (w *Watcher) load() {
 	var runs []saved
 	if err := w.store.Load(running, &runs); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +154,6 @@ func (w *Watcher) load() {
 	}
 }
 
-// tick is one pass: it measures and plans.
 func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	stats := w.gate.Stats()
 	w.measure(now, stats)
@@ -173,7 +165,6 @@ func (w *Watcher) tick(ctx context.Context, now time.Time) {
 	}
 }
 
-// measure records what the containers hold, and which have come and gone.
 func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 	there := make(map[ledger.ContainerID]bool, len(stats))
 	for _, st := range stats {
@@ -200,7 +191,7 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 			w.endWatch(c)
 		}
 	}
-	// Containers missing on the first pass ended unobserved, so their duration is unknown.
+	// Containers missing on the first pass ended unobserved.
 	for id, s := range w.saved {
 		if there[id] {
 			continue
@@ -213,7 +204,6 @@ func (w *Watcher) measure(now time.Time, stats []gate.Status) {
 	w.firstPass = false
 }
 
-// startWatch starts watching a container.
 func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Status) *container {
 	c := &container{id: id, alloc: st.Container.Alloc, kind: profile.KindOf(st.Container), arrived: st.Arrived}
 	c.ran.since, c.ran.pausedFor = now, st.PausedFor
@@ -236,7 +226,6 @@ func (w *Watcher) startWatch(now time.Time, id ledger.ContainerID, st gate.Statu
 	return c
 }
 
-// endWatch stops watching a container.
 func (w *Watcher) endWatch(c *container) {
 	delete(w.containers, c.id)
 	if c.cancel != nil {
@@ -248,7 +237,6 @@ func (w *Watcher) endWatch(c *container) {
 	}
 }
 
-// storeRun stores a run, unless it never held anything.
 func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
 	if r.Peak() == 0 {
 		return
@@ -256,7 +244,6 @@ func (w *Watcher) storeRun(k profile.Kind, r profile.Run) {
 	w.noteStore(w.store.Add(k, r))
 }
 
-// saveRunning stores the unfinished runs.
 func (w *Watcher) saveRunning(now time.Time) {
 	w.last = now
 	runs := []saved{}
@@ -275,8 +262,8 @@ func (w *Watcher) saveRunning(now time.Time) {
 	}
 }
 
-// noteStore records whether the store works. While it fails, nothing is planned: the plan would
-// use ever older profiles without anyone noticing.
+// noteStore records whether the store works. While it fails nothing is planned: profiles would
+// grow stale unnoticed.
 func (w *Watcher) noteStore(err error) bool {
 	if err != nil && !w.storeFailing {
 		w.storeFailing = true
@@ -286,8 +273,8 @@ func (w *Watcher) noteStore(err error) bool {
 	return err == nil
 }
 
-// peakHeld returns what a container holds of the card of which it holds most, in bytes. That is
-// what is profiled: which of several cards is which differs between runs.
+// peakHeld returns what a container holds of the card of which it holds most, in bytes: which of
+// several cards is which differs between runs.
 func peakHeld(st gate.Status) (bytes uint64) {
 	for _, u := range st.Usage {
 		bytes = max(bytes, heldOn(u))
@@ -295,7 +282,6 @@ func peakHeld(st gate.Status) (bytes uint64) {
 	return bytes
 }
 
-// heldOn returns what a container holds of a card, in bytes.
 func heldOn(u gate.Usage) uint64 { return u.Held.CardUsage() }
 
 // stopwatch measures a container's running time, without pauses.
@@ -308,7 +294,7 @@ type stopwatch struct {
 }
 
 // read returns the running time. It never decreases, although the gate reports the length of a
-// pause only at its end, and its start is observed slightly late.
+// pause only at its end.
 func (s *stopwatch) read(now time.Time, st gate.Status) time.Duration {
 	ran := s.before + now.Sub(s.since) - (st.PausedFor - s.pausedFor)
 	switch {

@@ -20,8 +20,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/profile"
 )
 
@@ -35,7 +35,7 @@ type job struct {
 	needs    func(second int) uint64 // MiB
 	seconds  int
 	late     int  // seconds until it starts
-	deaf     bool // it does not answer a pause
+	silent   bool // it does not answer a pause
 	halted   bool // paused for another reason
 
 	arrived   time.Time
@@ -50,7 +50,7 @@ type job struct {
 	ended     bool
 }
 
-// fake is a card without a gate's patience: what does not fit fails.
+// fake is a card on which what does not fit fails.
 type fake struct {
 	mu     sync.Mutex
 	memory uint64 // MiB
@@ -66,7 +66,7 @@ func (f *fake) Stats() (all []gate.Status) {
 			continue
 		}
 		all = append(all, gate.Status{
-			Container: peer.Container{ID: j.id, Namespace: "md", Job: j.kind}, Priority: j.priority, Processes: 1, Arrived: j.arrived,
+			Container: identify.Container{ID: j.id, Namespace: "md", Job: j.kind}, Priority: j.priority, Processes: 1, Arrived: j.arrived,
 			Paused: j.planned || j.halted, Planned: j.planned, PausedFor: j.pausedFor,
 			Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: j.held * mib}}},
 		})
@@ -108,9 +108,9 @@ func (f *fake) Pause(ctx context.Context, id ledger.ContainerID, reason string) 
 	}
 	j.planned, j.since = true, time.Now()
 	j.pauses++
-	deaf := j.deaf
+	silent := j.silent
 	f.mu.Unlock()
-	if deaf {
+	if silent {
 		<-ctx.Done()
 		_ = f.Resume(id, reason)
 		return ctx.Err()
@@ -139,21 +139,18 @@ func (f *fake) Resume(id ledger.ContainerID, reason string) error {
 	return nil
 }
 
-// now returns the state of a job.
 func (f *fake) now(i int) job {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return *f.jobs[i]
 }
 
-// set sets the error of Resume.
 func (f *fake) set(refuse error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = refuse
 }
 
-// second simulates one second.
 func (f *fake) second(now int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,8 +175,7 @@ func (f *fake) second(now int) {
 	}
 }
 
-// pass simulates some seconds, offset from the watcher's passes, so that the order is
-// deterministic.
+// pass simulates some seconds, offset from the watcher's passes.
 func (f *fake) pass(seconds int) {
 	time.Sleep(500 * time.Millisecond)
 	for now := range seconds {
@@ -200,7 +196,6 @@ func newLAMMPS(id string, late int) *job {
 	return &job{id: id, kind: "lammps", priority: 50, needs: lammps, seconds: 1195, late: late}
 }
 
-// bubble calls f with a store in a synctest bubble.
 func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "profiles")
@@ -211,7 +206,6 @@ func bubble(t *testing.T, f func(t *testing.T, s *profile.Store, dir string)) {
 	})
 }
 
-// log collects log lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -229,7 +223,6 @@ func (l *lines) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// begin runs a watcher until the returned function is called.
 func begin(t *testing.T, g Gate, s Store) (*lines, func()) {
 	t.Helper()
 	var told lines
@@ -240,8 +233,8 @@ func begin(t *testing.T, g Gate, s Store) (*lines, func()) {
 	return &told, func() { cancel(); <-done }
 }
 
-// The paper's LAMMPS jobs, whose late peaks collide: without profiles the second one fails;
-// with the profile of a first run it is paused in time, and both finish.
+// The paper's LAMMPS jobs, whose late peaks collide: without profiles the second one fails; with
+// the profile of a first run it is paused in time, and both finish.
 func TestWatcher_lammps(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		const memory = 12288
@@ -255,7 +248,6 @@ func TestWatcher_lammps(t *testing.T) {
 			}
 			return told
 		}
-		// Without profiles nothing can be planned.
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
 		run(a, b)
 		must.False(t, a.failed)
@@ -271,7 +263,6 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 1, told.count("a container is paused"))
 		must.Eq(t, 1, told.count("a container is resumed"))
 
-		// The one of higher priority goes first, whatever the order of arrival.
 		a, b = newLAMMPS("a", 0), newLAMMPS("b", 5)
 		b.priority = 80
 		run(a, b)
@@ -279,8 +270,6 @@ func TestWatcher_lammps(t *testing.T) {
 		must.Eq(t, 1, a.pauses)
 		must.Eq(t, 0, b.pauses)
 
-		// Three of them, one at a time. A fourth would have to be parked: their base memory and
-		// one peak exceed the card.
 		var jobs []*job
 		for i := range 3 {
 			jobs = append(jobs, newLAMMPS(fmt.Sprint("j", i), i))
@@ -297,9 +286,9 @@ func TestWatcher_lammps(t *testing.T) {
 	})
 }
 
-// A job that does not answer does not stop the others from being measured, and is spared for
-// longer and longer; that is logged once.
-func TestWatcher_deaf(t *testing.T) {
+// A job that does not answer does not keep others from being measured, and the back-off is logged
+// once.
+func TestWatcher_silent(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		one := newLAMMPS("one", 0)
 		f := &fake{memory: 12288, jobs: []*job{one}}
@@ -308,7 +297,7 @@ func TestWatcher_deaf(t *testing.T) {
 		end()
 
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
-		b.deaf = true
+		b.silent = true
 		b.seconds = 1180 // its rise does not come this time
 		c := &job{id: "c", kind: "other", priority: 50, needs: func(int) uint64 { return 100 }, seconds: 1250}
 		f = &fake{memory: 12288, jobs: []*job{a, b, c}}
@@ -325,7 +314,6 @@ func TestWatcher_deaf(t *testing.T) {
 	})
 }
 
-// collide runs two jobs until a watcher has paused one, and returns its end.
 func collide(t *testing.T, s *profile.Store, w Store) (*fake, *lines, func()) {
 	t.Helper()
 	first := &fake{memory: 12288, jobs: []*job{newLAMMPS("one", 0)}}
@@ -340,7 +328,6 @@ func collide(t *testing.T, s *profile.Store, w Store) (*fake, *lines, func()) {
 	return f, told, end
 }
 
-// When the watcher ends, so do its pauses, also those not yet answered.
 func TestWatcher_ends(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		f, told, end := collide(t, s, s)
@@ -358,7 +345,7 @@ func TestWatcher_ends(t *testing.T) {
 		must.False(t, f.now(1).planned)
 
 		a, b := newLAMMPS("a", 0), newLAMMPS("b", 5)
-		b.deaf = true
+		b.silent = true
 		f = &fake{memory: 12288, jobs: []*job{a, b}}
 		_, end = begin(t, f, s)
 		f.pass(1135)
@@ -369,7 +356,6 @@ func TestWatcher_ends(t *testing.T) {
 	})
 }
 
-// A pause that the gate has ended, because nothing else ran, is over.
 func TestWatcher_gateResumes(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		f, told, end := collide(t, s, s)
@@ -384,7 +370,6 @@ func TestWatcher_gateResumes(t *testing.T) {
 	})
 }
 
-// failing is a store whose disk is full for some time.
 type failing struct {
 	*profile.Store
 	mu  sync.Mutex
@@ -406,7 +391,6 @@ func (f *failing) Save(name string, v any) error {
 	return f.Store.Save(name, v)
 }
 
-// Without a working store nothing is paused.
 func TestWatcher_storeFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		full := &failing{Store: s}
@@ -423,8 +407,7 @@ func TestWatcher_storeFails(t *testing.T) {
 	})
 }
 
-// Measurements of a plugin that was killed are not lost, and its successor knows how long a job
-// has run.
+// Measurements survive a kill of the plugin, and its successor knows how long a job has run.
 func TestWatcher_killed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, dir string) {
 		a := newLAMMPS("a", 0)
@@ -453,13 +436,12 @@ func TestWatcher_killed(t *testing.T) {
 		must.Eq(t, 8300*mib, p.Runs[0].Peak())
 		p, ok = next.Profile(profile.Kind{Namespace: "md", Job: "gone"})
 		must.True(t, ok)
-		must.False(t, p.Runs[0].Whole, must.Sprint("nobody saw its end"))
+		must.False(t, p.Runs[0].Whole, must.Sprint("its end was not observed"))
 		must.Eq(t, 77*mib, p.Runs[0].Peak())
 		_, ok = next.Profile(profile.Kind{Namespace: "md", Job: "late"})
-		must.False(t, ok, must.Sprint("nobody saw its beginning"))
+		must.False(t, ok, must.Sprint("its start was not observed"))
 		must.Eq(t, 0, told.count("[WARN]")+told.count("[ERROR]"))
 
-		// Corrupt entries in the file do no harm.
 		must.NoError(t, next.Save(running, []saved{{ID: "x"}, {ID: "a", Kind: profile.Kind{Namespace: "md", Job: "lammps"}}}))
 		f = &fake{memory: 12288, jobs: []*job{newLAMMPS("a", 0)}}
 		f.second(0)
@@ -492,7 +474,6 @@ func TestWatcher_again(t *testing.T) {
 	})
 }
 
-// Without Plan jobs are measured all the same.
 func TestWatcher_measuresOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		for range 2 {
@@ -513,13 +494,12 @@ func TestWatcher_measuresOnly(t *testing.T) {
 	})
 }
 
-// Waiting, halted and parked containers are represented as such.
 func TestWatcher_snapshot(t *testing.T) {
 	bubble(t, func(t *testing.T, s *profile.Store, _ string) {
 		w := New(&fake{}, s, hclog.NewNullLogger(), Default())
 		now := time.Now()
 		status := func(id string, held uint64, change func(*gate.Status)) gate.Status {
-			st := gate.Status{Container: peer.Container{ID: id}, Processes: 1, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held}}}}
+			st := gate.Status{Container: identify.Container{ID: id}, Processes: 1, Usage: []gate.Usage{{Card: card, Held: ledger.Entry{Committed: held}}}}
 			change(&st)
 			return st
 		}
@@ -542,7 +522,6 @@ func TestWatcher_snapshot(t *testing.T) {
 		must.Eq(t, 2, waits.HeldMiB)
 		must.Eq(t, 7, *waits.AheadMiB)
 
-		// With hard shares no container exceeds its share.
 		w.opts.Hard = true
 		stats[4].Usage[0].Limit = 4 * mib
 		must.Eq(t, 4, *w.snapshot(now, gate.CardStatus{Card: card, Free: 7 * mib}, stats).Jobs[2].AheadMiB)

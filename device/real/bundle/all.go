@@ -27,18 +27,16 @@ import (
 )
 
 const (
-	least  = 30 * time.Second // in which any test can be run
-	ending = 10 * time.Second // until a test that runs too long has said where, and is killed
+	least  = 30 * time.Second // in which any test can run
+	ending = 10 * time.Second // until a test that runs too long has reported where, and is killed
 )
 
-// test is a test of a program of the bundle.
 type test struct {
 	program, name string
 	env           []string
 	skip          string // why it cannot be run
 }
 
-// runner runs tests and keeps the report.
 type runner struct {
 	options
 	report report.Report
@@ -47,15 +45,15 @@ type runner struct {
 	log    *os.File
 }
 
-// all runs the tests and writes the report, again after each test: whatever becomes of this
-// program, what was found until then is there. The error says that there is no report.
+// all runs the tests and writes the report after each, so that a crash loses nothing. The error
+// is that there is no report.
 func all(ctx context.Context, o options, out io.Writer) (status int, err error) {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return broken, fmt.Errorf("making the folder of the report: %w", err)
 	}
 	tmp, err := os.MkdirTemp("", "ebbtide-tests")
 	if err != nil {
-		return broken, fmt.Errorf("making a folder for what tests find: %w", err)
+		return broken, fmt.Errorf("making a folder for findings: %w", err)
 	}
 	defer os.RemoveAll(tmp)
 	log, err := os.Create(filepath.Join(o.out, "report.log"))
@@ -89,7 +87,8 @@ func all(ctx context.Context, o options, out io.Writer) (status int, err error) 
 	return map[report.Verdict]int{report.Passed: passed, report.Failed: failed, report.Skipped: nothing}[r.report.Verdict], nil
 }
 
-// probe prepares the card as each test does, which tells of it. It says why no test can run, if so.
+// probe prepares the card as each test does, for the report. It returns why no test can run, if
+// so.
 func (r *runner) probe(ctx context.Context) (why string) {
 	if m := r.report.Machine; m.Glibc != "" && older(m.Glibc, m.GlibcNeeded) {
 		return fmt.Sprintf("this machine's glibc is %s, and %s is needed: build the bundle on a machine with an older one", m.Glibc, m.GlibcNeeded)
@@ -111,7 +110,7 @@ func (r *runner) probe(ctx context.Context) (why string) {
 	return ""
 }
 
-// tests runs all tests. A test for which there is no time left is skipped.
+// tests runs all tests. Those for which no time is left are skipped.
 func (r *runner) tests(ctx context.Context, out io.Writer) error {
 	all, err := r.list(ctx)
 	if err != nil {
@@ -160,7 +159,6 @@ func (r *runner) tests(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// list lists the tests, those of the card's library last.
 func (r *runner) list(ctx context.Context) (all []test, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -173,7 +171,7 @@ func (r *runner) list(ctx context.Context) (all []test, err error) {
 	}
 	hooks := test{program: "preload.test", name: "TestHooks"}
 	if library := libcuda(ctx); r.fake {
-		// It looks at the fake driver.
+
 	} else if library != "" {
 		hooks.env = []string{"EBBTIDE_LIBCUDA=" + library}
 	} else {
@@ -188,8 +186,8 @@ func (r *runner) list(ctx context.Context) (all []test, err error) {
 	return chosen, nil
 }
 
-// start runs a test in a process of its own, and returns what it said. It has so long to end by
-// itself; then it and all that it has started are killed, and ended is false.
+// start runs a test in its own process, and returns its output. After the limit it and all its
+// children are killed, and ended is false.
 func (r *runner) start(ctx context.Context, t test, limit time.Duration) (output string, ended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+ending/2)
 	defer cancel()
@@ -215,10 +213,10 @@ func (r *runner) start(ctx context.Context, t test, limit time.Duration) (output
 	select {
 	case err = <-done:
 	case <-time.After(limit + ending):
-		err = errors.New("it cannot be killed: it is in a call of the driver") // and is left there
+		err = errors.New("it cannot be killed: it is in a call of the driver") // it is left there
 	}
 	ended = ctx.Err() == nil
-	// Jobs of a test that ended early go on in its group.
+	// Jobs of a test that ended early continue in its group.
 	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 	if err != nil {
 		err = fmt.Errorf("running %s of %s: %w", t.name, program, err)
@@ -226,7 +224,7 @@ func (r *runner) start(ctx context.Context, t test, limit time.Duration) (output
 	return said.String(), ended, err
 }
 
-// words are what a test says, which go to the log, too.
+// words is a test's output, which is also logged.
 type words struct {
 	log  io.Writer
 	mu   sync.Mutex
@@ -241,14 +239,12 @@ func (w *words) Write(data []byte) (int, error) {
 	return w.log.Write(data)
 }
 
-// String is what was said until now.
 func (w *words) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.said.String()
 }
 
-// write writes the report as it is now. Whoever reads it finds the one before or this one.
 func (r *runner) write() error {
 	r.report.Seconds = time.Since(r.begun).Seconds()
 	data, err := json.MarshalIndent(r.report, "", "  ")

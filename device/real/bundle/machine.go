@@ -22,15 +22,14 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// machine is this machine, and which glibc the programs of the bundle need.
 func machine(dir string) (m report.Machine, err error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return m, fmt.Errorf("asking for the kernel's version: %w", err)
+		return m, fmt.Errorf("reading the kernel's version: %w", err)
 	}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return m, fmt.Errorf("asking for the machine's memory: %w", err)
+		return m, fmt.Errorf("reading the machine's memory: %w", err)
 	}
 	m = report.Machine{
 		Kernel: unix.ByteSliceToString(name.Release[:]), Architecture: runtime.GOARCH, Processors: runtime.NumCPU(),
@@ -51,7 +50,7 @@ func machine(dir string) (m report.Machine, err error) {
 	return m, nil
 }
 
-// glibc is the version that a program or library needs; "" if it needs none.
+// glibc returns the version that a program or library needs, or "".
 func glibc(path string) (newest string, err error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -70,7 +69,7 @@ func glibc(path string) (newest string, err error) {
 	return newest, nil
 }
 
-// older compares versions, as 2.9 and 2.34. None is older than any.
+// older compares versions, as 2.9 and 2.34. "" is the oldest.
 func older(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	for i := 0; i < len(x) && i < len(y); i++ {
@@ -83,7 +82,7 @@ func older(a, b string) bool {
 	return len(x) < len(y)
 }
 
-// libcuda is the path of the driver's library as the loader knows it; "" if it knows none.
+// libcuda returns the path of the driver's library as the loader knows it, or "".
 func libcuda(ctx context.Context) string {
 	for line := range strings.Lines(output(ctx, "ldconfig", "-p")) {
 		if f := strings.Fields(line); len(f) > 0 && f[0] == "libcuda.so.1" {
@@ -93,8 +92,7 @@ func libcuda(ctx context.Context) string {
 	return ""
 }
 
-// output is what a program of the system says; "" if it cannot be run. Not everybody's PATH has
-// all of them.
+// output returns a program's output; "" if it cannot be run. Its folder may not be in PATH.
 func output(ctx context.Context, program string, args ...string) string {
 	for _, dir := range []string{"", "/sbin/", "/usr/sbin/", "/bin/", "/usr/bin/"} {
 		if out, err := exec.CommandContext(ctx, dir+program, args...).Output(); err == nil {

@@ -3,8 +3,8 @@
 
 //go:build linux
 
-// Command bundle runs the tests of GPU sharing on a machine that has a card and neither Go nor a
-// compiler. It lies in a folder with all that these need (make gpu-bundle), where run.sh starts it.
+// Command bundle runs the tests of GPU sharing on a machine with a card and neither Go nor a
+// compiler. Its folder has all that they need (make gpu-bundle); run.sh starts it.
 package main
 
 import (
@@ -51,7 +51,6 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return broken
 }
 
-// options say what is run.
 type options struct {
 	dir   string // of the bundle
 	out   string // of the report

@@ -22,7 +22,7 @@ import (
 	"github.com/ebbtide/ebbtide/device/real/report"
 )
 
-// program stands for the test programs: it does what the name of the test says.
+// program stands in for the test programs: it does what the test's name says.
 const program = `#!/bin/sh
 case $1 in -test.list) echo TestGood; echo TestBad; echo TestSkipped; echo TestHangs; echo TestDies; exit;; esac
 name=${2#^}; name=${name%$}
@@ -53,7 +53,6 @@ func stand(t *testing.T) *runner {
 	}
 }
 
-// One that fails, hangs or dies keeps no other from being run and reported.
 func TestTests(t *testing.T) {
 	r := stand(t)
 	var out strings.Builder
@@ -92,7 +91,6 @@ func TestTests(t *testing.T) {
 	must.StrContains(t, out.String(), "failed")
 }
 
-// When the time is over, or it is interrupted, what is left is skipped, with the reason.
 func TestTests_over(t *testing.T) {
 	r := stand(t)
 	r.begun = time.Now().Add(-r.limit)
@@ -145,7 +143,6 @@ func TestProbe(t *testing.T) {
 	must.StrContains(t, r.probe(t.Context()), "this machine's glibc is 2.9, and 2.34 is needed")
 }
 
-// A program that is missing, and a test that cannot be run here.
 func TestTests_missing(t *testing.T) {
 	r := stand(t)
 	r.match = regexp.MustCompile("Hooks")
@@ -167,7 +164,6 @@ func TestVerdicts(t *testing.T) {
 	must.Eq(t, []report.Test{{Name: "TestA", Verdict: report.Skipped, Reason: "5 MiB are free", Seconds: 2}}, got)
 	got = verdicts("TestA", "skipped: 5 MiB are free\n", errors.New("it has crashed"), 2*time.Second)
 	must.Eq(t, report.Failed, got[0].Verdict)
-	// Of another's end nothing follows.
 	got = verdicts("TestA", "--- PASS: TestAB (1.50s)\n", nil, 2*time.Second)
 	must.Eq(t, []report.Test{{Name: "TestA", Verdict: report.Failed, Seconds: 2, Reason: "--- PASS: TestAB (1.50s)"}}, got)
 	got = verdicts("TestA", strings.Repeat("line\n", 100), errors.New("it is dead"), 0)

@@ -21,9 +21,8 @@ var (
 	endLine  = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)`)
 )
 
-// verdicts reads how a test ended, and which of its parts were skipped, from what it said (-test.v).
-// A test that has not said that it passed has failed, and so has one whose process has. Its program
-// may have said before that no test can run, as when one that was killed still has the card.
+// verdicts reads how a test ended, and which of its parts were skipped, from its output
+// (-test.v). A test has failed if it has not reported a pass, or if its process has failed.
 func verdicts(name, output string, failure error, took time.Duration) []report.Test {
 	all := []report.Test{{Name: name, Verdict: report.Failed, Seconds: took.Seconds()}}
 	whole := &all[0]
@@ -66,7 +65,7 @@ func verdicts(name, output string, failure error, took time.Duration) []report.T
 	return append(all, parts...)
 }
 
-// tail is the end of what a test said, without what says nothing.
+// tail returns the end of a test's output, without uninformative lines.
 func tail(output string) string {
 	const most = 40
 	var lines []string

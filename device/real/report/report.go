@@ -1,8 +1,8 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package report is the report of the tests on a card: what a test finds (Append), the whole of
-// it (Report, report.json), and the same for people (Report.Text, report.txt).
+// Package report is the report of the tests on a card: a test's findings (Append), the whole
+// (Report, report.json), and its text (Report.Text, report.txt).
 package report
 
 import (
@@ -16,29 +16,28 @@ import (
 	"time"
 )
 
-// Variable names the file to which tests append what they find.
+// Variable names the file to which tests append their findings.
 const Variable = "EBBTIDE_TEST_GPU_REPORT"
 
 // Format is the version of the report's format.
 const Format = 1
 
-// Verdict is how a test ended, or all of them.
+// Verdict is how a test, or all of them, ended.
 type Verdict string
 
-// The verdicts.
 const (
 	Passed  Verdict = "passed"
 	Failed  Verdict = "failed"
-	Skipped Verdict = "skipped" // of the whole: there is no card, or none that can be used
+	Skipped Verdict = "skipped" // of the whole: there is no usable card
 )
 
-// Report is what a run has shown.
+// Report is the result of a run.
 type Report struct {
 	Format  int       `json:"format"`
 	Begun   time.Time `json:"begun"`
 	Seconds float64   `json:"seconds"`
 	Ebbtide string    `json:"ebbtide"` // version and commit
-	// Fake is whether there was no real card: no figure then says anything of one.
+	// Fake: the card is fake, and no figure is a real one's.
 	Fake    bool     `json:"fake"`
 	Machine Machine  `json:"machine"`
 	Card    *Card    `json:"card,omitempty"`
@@ -54,24 +53,24 @@ type Machine struct {
 	Architecture string `json:"architecture"`
 	Processors   int    `json:"processors"`
 	MemoryMiB    uint64 `json:"memory_mib"`
-	Glibc        string `json:"glibc"`        // "" if it cannot be told
+	Glibc        string `json:"glibc"`        // "" if unknown
 	GlibcNeeded  string `json:"glibc_needed"` // by the tests' programs
 	Root         bool   `json:"root"`
 }
 
-// Card is the card.
+// Card is the tested card.
 type Card struct {
 	Name        string  `json:"name"`
 	UUID        string  `json:"uuid"`
 	Driver      string  `json:"driver"`
-	CUDA        string  `json:"cuda"` // the newest that the driver knows
+	CUDA        string  `json:"cuda"` // newest known to the driver
 	MemoryMiB   float64 `json:"memory_mib"`
 	ReservedMiB float64 `json:"reserved_mib"`
 	FreeMiB     float64 `json:"free_mib"`    // before the tests
-	ContextMiB  float64 `json:"context_mib"` // that a context takes
+	ContextMiB  float64 `json:"context_mib"` // of a context
 }
 
-// Test is how a test ended, or a part of it that was skipped.
+// Test is how a test, or a skipped part of one, ended.
 type Test struct {
 	Name    string  `json:"name"`
 	Verdict Verdict `json:"verdict"`
@@ -79,21 +78,21 @@ type Test struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// Figure is something that was measured, or was to be.
+// Figure is a measurement, or why there is none.
 type Figure struct {
 	Test string `json:"test"`
 	Name string `json:"name"`
 	Of   string `json:"of,omitempty"` // which of several of the name
-	What string `json:"what"`         // what it says, for people
+	What string `json:"what"`         // human-readable
 	Unit string `json:"unit"`
-	// Samples are the values, in their order; Median is in their middle. Both are absent if
-	// nothing could be measured: Missing says why.
+	// Samples are the values, in order; Median is in their middle. Without any, Missing is the
+	// reason.
 	Samples []float64 `json:"samples,omitempty"`
 	Median  *float64  `json:"median,omitempty"`
 	Missing string    `json:"missing,omitempty"`
 }
 
-// Measured is a figure with its values.
+// Measured returns a figure with its values.
 func Measured(name, what, unit string, samples ...float64) Figure {
 	f := Figure{Name: name, What: what, Unit: unit}
 	if len(samples) == 0 {
@@ -108,51 +107,50 @@ func Measured(name, what, unit string, samples ...float64) Figure {
 	return f
 }
 
-// Missing is a figure that could not be measured.
+// Missing returns a figure that could not be measured.
 func Missing(name, what, unit, why string) Figure {
 	return Figure{Name: name, What: what, Unit: unit, Missing: why}
 }
 
-// For says which of several figures of its name this is.
+// For returns the figure with Of set.
 func (f Figure) For(of string) Figure {
 	f.Of = of
 	return f
 }
 
-// Line is something that a test has found.
+// Line is a test's finding.
 type Line struct {
 	Card   *Card   `json:"card,omitempty"`
 	Figure *Figure `json:"figure,omitempty"`
-	// None says why no test can run here.
+	// None is why no test can run here.
 	None string `json:"none,omitempty"`
 }
 
-// Append adds a line to a file. Several processes may do so.
+// Append adds a line to a file, also concurrently.
 func Append(path string, l Line) error {
 	data, err := json.Marshal(l)
 	if err != nil {
-		return fmt.Errorf("writing what a test has found: %w", err)
+		return fmt.Errorf("writing a finding: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
 	if err != nil {
-		return fmt.Errorf("writing what a test has found: %w", err)
+		return fmt.Errorf("writing a finding: %w", err)
 	}
 	_, err = f.Write(append(data, '\n'))
 	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("writing what a test has found: %w", err)
+		return fmt.Errorf("writing a finding: %w", err)
 	}
 	return nil
 }
 
-// Read reads the lines of a file; there are none if it is not there. A test may have been
-// killed while it wrote: what is no line is left out.
+// Read reads the lines of a file, if it exists, without those that a killed test left incomplete.
 func Read(path string) ([]Line, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what tests have found: %w", err)
+		return nil, fmt.Errorf("reading the findings: %w", err)
 	}
 	defer f.Close()
 	var all []Line
@@ -165,12 +163,12 @@ func Read(path string) ([]Line, error) {
 		}
 	}
 	if err := s.Err(); err != nil {
-		return all, fmt.Errorf("reading what tests have found: %w", err)
+		return all, fmt.Errorf("reading the findings: %w", err)
 	}
 	return all, nil
 }
 
-// Judge sets the verdict by the tests'.
+// Judge derives the verdict from the tests'.
 func (r *Report) Judge() {
 	count := r.count()
 	switch {

@@ -42,13 +42,13 @@ func TestAppend(t *testing.T) {
 	must.NoError(t, Append(path, Line{Figure: &f}))
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 	must.NoError(t, err)
-	_, err = file.WriteString(`{"figure": {"na`) // a test was killed
+	_, err = file.WriteString(`{"figure": {"na`)
 	must.NoError(t, err)
 	must.NoError(t, file.Close())
 	got, err := Read(path)
 	must.NoError(t, err)
 	must.Eq(t, []Line{{Card: &Card{Name: "card"}}, {Figure: &f}}, got)
-	must.ErrorContains(t, Append(filepath.Join(path, "below"), Line{}), "what a test has found")
+	must.ErrorContains(t, Append(filepath.Join(path, "below"), Line{}), "writing a finding")
 }
 
 func TestJudge(t *testing.T) {
@@ -68,7 +68,6 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A figure that was not measured has no value in either report, and its reason in both.
 func TestReport_missing(t *testing.T) {
 	f := Missing("blas", "what a handle takes", "MiB", "there is no cuBLAS")
 	f.Test = "TestSizes"

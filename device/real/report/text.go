@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Text writes the report for people: the verdict, where it was, the tests, and each figure with
-// what it says.
+// Text writes the report for people: the verdict, the machine, the tests and the figures.
 func (r *Report) Text(w io.Writer) error {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -47,7 +46,7 @@ func (r *Report) Text(w io.Writer) error {
 	if len(r.Figures) > 0 {
 		p("\nFigures: the median, and in brackets the least and the most of several")
 	}
-	// Together what belongs together, in the order in which it was found.
+	// Figures of a name are together, in the order in which they were found.
 	var order []string
 	key := func(f Figure) string { return f.Test + "\x00" + f.Name + "\x00" + f.What }
 	for _, f := range r.Figures {
@@ -87,7 +86,7 @@ func verdict(v Verdict, reason string) string {
 	return string(v) + ": " + reason
 }
 
-// String is the figure on a line.
+// String returns the figure as a line.
 func (f Figure) String() string {
 	return strings.TrimSpace(f.Name+" "+f.Of) + ": " + f.value()
 }
@@ -103,7 +102,7 @@ func (f Figure) value() string {
 	return s
 }
 
-// number is a value with four digits, or all before the point.
+// number formats a value with four digits, or all before the point.
 func number(x float64) string {
 	if x >= 1000 || x <= -1000 {
 		return strconv.FormatFloat(x, 'f', 0, 64)

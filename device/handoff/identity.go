@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package seat
+package handoff
 
 import (
 	"encoding/json"
@@ -14,8 +14,7 @@ import (
 )
 
 // Identity is what Nomad knows about a task with a seat. The ebbtide driver writes it before it
-// starts the task, where the task cannot write. The gate trusts it over the environment of the
-// task's processes, which is their own memory.
+// starts the task; the gate trusts it over the environment of the task's processes.
 type Identity struct {
 	Job       string            `json:"job"`
 	Group     string            `json:"group"`
@@ -28,8 +27,7 @@ type Identity struct {
 // IdentityPath returns the path of a task's identity in the directory of identities.
 func IdentityPath(dir, alloc, task string) string { return ReportPath(dir, alloc, task) }
 
-// ReadIdentity reads an identity. The error wraps fs.ErrNotExist if there is none, as under
-// other drivers.
+// ReadIdentity reads an identity. The error wraps fs.ErrNotExist if there is none.
 func ReadIdentity(path string) (Identity, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -54,7 +52,6 @@ func RemoveIdentity(path string) error {
 	return nil
 }
 
-// replace atomically replaces a file that only root can read.
 func replace(path, what string, content any) error {
 	b, err := json.Marshal(content)
 	if err == nil {

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package seat
+package handoff
 
 import (
 	"debug/elf"
@@ -15,12 +15,12 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func full() Seat {
-	return Seat{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 3600000, Reports: "/run/reports", Tasks: "/run/tasks", Cards: []string{"GPU-1"}}
+func full() Handoff {
+	return Handoff{Preload: "/opt/lib.so", Gate: "/run/gate", MemoryMiB: 81920, WaitMS: 3600000, Reports: "/run/reports", Tasks: "/run/tasks", Cards: []string{"GPU-1"}}
 }
 
-func TestSeat(t *testing.T) {
-	for _, s := range []Seat{full(), {Notice: "there is no gate"}, {Preload: "/a", Gate: "/b"}} {
+func TestHandoff(t *testing.T) {
+	for _, s := range []Handoff{full(), {Notice: "there is no gate"}, {Preload: "/a", Gate: "/b"}} {
 		text, err := s.Encode()
 		must.NoError(t, err)
 		back, err := Decode(text)
@@ -29,19 +29,19 @@ func TestSeat(t *testing.T) {
 	}
 	s, err := Decode(`{"preload": "/a", "gate": "/b", "of_a_later_version": {"x": [1]}}`)
 	must.NoError(t, err)
-	must.Eq(t, Seat{Preload: "/a", Gate: "/b"}, s)
+	must.Eq(t, Handoff{Preload: "/a", Gate: "/b"}, s)
 }
 
-func TestSeat_bad(t *testing.T) {
-	for want, change := range map[string]func(*Seat){
-		`preload: must be an absolute path, without . and .. in it, got "lib.so"`: func(s *Seat) { s.Preload = "lib.so" },
-		`gate: must be an absolute path, without . and .. in it, got "/run/../x"`: func(s *Seat) { s.Gate = "/run/../x" },
-		`tasks: must be an absolute path`:                                         func(s *Seat) { s.Tasks = "../tasks" },
-		`reports: must be an absolute path`:                                       func(s *Seat) { s.Reports = "reports" },
-		"memory_mib: must be ≥ 0, got -1":                                         func(s *Seat) { s.MemoryMiB = -1 },
-		"wait_ms: must be ≥ 0, got -5":                                            func(s *Seat) { s.WaitMS = -5 },
-		`preload, gate: must be set together, got "" and "/run/gate"`:             func(s *Seat) { s.Preload = "" },
-		"notice: must say why":                                                    func(s *Seat) { s.Preload, s.Gate = "", "" },
+func TestHandoff_bad(t *testing.T) {
+	for want, change := range map[string]func(*Handoff){
+		`preload: must be an absolute path, without . and .. in it, got "lib.so"`: func(s *Handoff) { s.Preload = "lib.so" },
+		`gate: must be an absolute path, without . and .. in it, got "/run/../x"`: func(s *Handoff) { s.Gate = "/run/../x" },
+		`tasks: must be an absolute path`:                                         func(s *Handoff) { s.Tasks = "../tasks" },
+		`reports: must be an absolute path`:                                       func(s *Handoff) { s.Reports = "reports" },
+		"memory_mib: must be ≥ 0, got -1":                                         func(s *Handoff) { s.MemoryMiB = -1 },
+		"wait_ms: must be ≥ 0, got -5":                                            func(s *Handoff) { s.WaitMS = -5 },
+		`preload, gate: must be set together, got "" and "/run/gate"`:             func(s *Handoff) { s.Preload = "" },
+		"notice: must say why":                                                    func(s *Handoff) { s.Preload, s.Gate = "", "" },
 	} {
 		s := full()
 		change(&s)
@@ -49,8 +49,8 @@ func TestSeat_bad(t *testing.T) {
 		must.ErrorContains(t, err, want)
 	}
 	for text, want := range map[string]string{
-		"":                            "reading EBBTIDE_GPU_SEAT",
-		"{":                           "reading EBBTIDE_GPU_SEAT",
+		"":                            "reading EBBTIDE_GPU_HANDOFF",
+		"{":                           "reading EBBTIDE_GPU_HANDOFF",
 		`{"preload": 7}`:              "preload",
 		`{"memory_mib": -1}`:          "memory_mib: must be ≥ 0, got -1",
 		`{"notice": "a"}{"notice":1}`: "after top-level value",
@@ -70,12 +70,11 @@ func TestEnvironment(t *testing.T) {
 	must.Eq(t, map[string]string{
 		"LD_PRELOAD": "/usr/lib/ebbtide/libebbtide-cuda.so:/x.so /y.so", "EBBTIDE_GATE": "/run/ebbtide/gate.sock",
 	}, s.Environment(map[string]string{"LD_PRELOAD": " /x.so /y.so:", "EBBTIDE_GATE_WAIT_MS": "5"}))
-	s = Seat{Notice: "no"}
+	s = Handoff{Notice: "no"}
 	must.SliceEmpty(t, s.Mounts())
 	must.MapEmpty(t, s.Environment(map[string]string{"LD_PRELOAD": "/x.so"}))
 }
 
-// object writes the beginning of an ELF file, which is all that is checked.
 func object(t *testing.T, kind elf.Type, machine elf.Machine) string {
 	t.Helper()
 	var h elf.Header64

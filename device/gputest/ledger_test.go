@@ -3,7 +3,7 @@
 
 //go:build linux
 
-package rig
+package gputest
 
 import (
 	"context"
@@ -27,14 +27,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// table is a fake card of 1 GiB with a gate that measures it and can park.
-type table struct {
-	*Rig
+// harness is a fake card of 1 GiB with a gate that measures it and can park.
+type harness struct {
+	*Harness
 	ctx  context.Context
 	gate *Gate
 }
 
-func newTable(t *testing.T, c Card, change ...func(*gate.Options)) *table {
+func newHarness(t *testing.T, c Card, change ...func(*gate.Options)) *harness {
 	t.Helper()
 	built := t.TempDir()
 	if err := Build(built); errors.Is(err, fake.ErrNoCompiler) {
@@ -45,7 +45,7 @@ func newTable(t *testing.T, c Card, change ...func(*gate.Options)) *table {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	c.Memory, c.Context = 1024*mib, 8*mib
-	b := &table{Rig: Fake(built, t.TempDir(), c), ctx: ctx}
+	b := &harness{Harness: Fake(built, t.TempDir(), c), ctx: ctx}
 	_, err := b.Usage(ctx) // makes the card
 	must.NoError(t, err)
 	evictor, end, err := b.Evictor(ctx, "", "")
@@ -64,8 +64,8 @@ func newTable(t *testing.T, c Card, change ...func(*gate.Options)) *table {
 	return b
 }
 
-// holder is a job that takes so many MiB and holds them until it is released.
-func (b *table) holder(t *testing.T, container string, n int, asks bool) *Process {
+// holder starts a job that holds n MiB until it is released.
+func (b *harness) holder(t *testing.T, container string, n int, asks bool) *Process {
 	t.Helper()
 	j := Job{Container: container, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(n * mib), "--hold-ms", "-1"}, Env: []string{"EBBTIDE_GATE_WAIT_MS=60000"}}
 	if asks {
@@ -80,14 +80,13 @@ func (b *table) holder(t *testing.T, container string, n int, asks bool) *Proces
 	return p
 }
 
-func (b *table) next(t *testing.T, p *Process, key string) {
+func (b *harness) next(t *testing.T, p *Process, key string) {
 	t.Helper()
 	_, err := p.Next(b.ctx, key)
 	must.NoError(t, err)
 }
 
-// eventually waits for something that the gate is to find out.
-func (b *table) eventually(t *testing.T, what string, is func() error) {
+func (b *harness) eventually(t *testing.T, what string, is func() error) {
 	t.Helper()
 	for {
 		err := is()
@@ -102,12 +101,11 @@ func (b *table) eventually(t *testing.T, what string, is func() error) {
 	}
 }
 
-// What the driver takes without a call is on the books.
-func TestBooks_overhead(t *testing.T) {
-	b := newTable(t, Card{Lazy: 60 * mib})
+func TestLedger_overhead(t *testing.T) {
+	b := newHarness(t, Card{Lazy: 60 * mib})
 	p := b.holder(t, "lazy", 100, true)
 	b.next(t, p, "step")
-	b.eventually(t, "the books have what the card shows", func() error {
+	b.eventually(t, "the ledger has what the card shows", func() error {
 		s, _ := b.gate.Of("lazy")
 		if len(s.Usage) != 1 || s.Usage[0].Held.Overhead+s.Usage[0].Held.Committed < 168*mib {
 			return fmt.Errorf("%+v", s.Usage)
@@ -116,10 +114,10 @@ func TestBooks_overhead(t *testing.T) {
 	})
 }
 
-// The driver takes whole blocks: what an allocation has beyond what was asked is on the books,
-// and a job that is granted what the card does not have gets no error.
-func TestBooks_rounding(t *testing.T) {
-	b := newTable(t, Card{Block: 64 * mib})
+// The driver rounds allocations up: the excess is in the ledger, and a granted allocation does
+// not fail.
+func TestLedger_rounding(t *testing.T) {
+	b := newHarness(t, Card{Block: 64 * mib})
 	p, err := b.Start(b.ctx, Job{
 		Container: "rounded", Gate: b.gate,
 		Args: []string{"--steps", "8", "--bytes", strconv.Itoa(33 * mib), "--count", "1", "--hold-ms", "-1"},
@@ -129,7 +127,7 @@ func TestBooks_rounding(t *testing.T) {
 		_ = p.Kill()
 		_ = p.Wait()
 	})
-	b.eventually(t, "the books have whole blocks", func() error {
+	b.eventually(t, "the ledger has whole blocks", func() error {
 		s, _ := b.gate.Of("rounded")
 		if len(s.Usage) != 1 || s.Usage[0].Held.Committed < 8*33*mib || s.Usage[0].Held.CardUsage() < 8*64*mib {
 			return fmt.Errorf("%+v", s.Usage)
@@ -142,24 +140,24 @@ func TestBooks_rounding(t *testing.T) {
 	must.True(t, s.Parked)
 }
 
-// A process that does not ask holds memory of which no book knows. The driver then refuses
-// what was granted, and room is made before the program hears of it.
-func TestBooks_outside(t *testing.T) {
-	b := newTable(t, Card{})
+// A process without the library holds memory unknown to the ledger: the driver refuses what was
+// granted, and room is made.
+func TestLedger_outside(t *testing.T) {
+	b := newHarness(t, Card{})
 	neighbour := b.holder(t, "neighbour", 600, true)
 	b.next(t, neighbour, "step")
 	stranger := b.holder(t, "stranger", 200, false)
 	b.next(t, stranger, "step")
-	p := b.holder(t, "innocent", 300, true) // by the books 416 are free
+	p := b.holder(t, "innocent", 300, true) // by the ledger 416 are free
 	b.next(t, p, "step")
 	s, _ := b.gate.Of("neighbour")
 	must.True(t, s.Parked)
 }
 
-// A container for which the card has no room is not restored until it has, and other requests
-// are answered meanwhile.
-func TestBooks_return(t *testing.T) {
-	b := newTable(t, Card{})
+// A container is not restored before the card itself has room; other requests are answered
+// meanwhile.
+func TestLedger_restore(t *testing.T) {
+	b := newHarness(t, Card{})
 	parked := b.holder(t, "parked", 600, true)
 	b.next(t, parked, "step")
 	time.Sleep(200 * time.Millisecond) // it is idle
@@ -168,7 +166,7 @@ func TestBooks_return(t *testing.T) {
 	stranger := b.holder(t, "stranger", 380, false)
 	b.next(t, stranger, "step")
 	big.Release()
-	must.NoError(t, big.Wait()) // by the books there is room for what is parked
+	must.NoError(t, big.Wait()) // by the ledger there is room for what is parked
 	small := b.holder(t, "small", 36, true)
 	begun := time.Now()
 	b.next(t, small, "step")
@@ -189,14 +187,13 @@ func TestBooks_return(t *testing.T) {
 	must.Zero(t, parked.Exit())
 }
 
-// A container that cannot be parked gets no more than its share: it would keep the card.
-func TestBooks_pinned(t *testing.T) {
+func TestLedger_pinned(t *testing.T) {
 	for name, j := range map[string]Job{
 		"managed memory": {Args: []string{"--alloc", "managed"}},
 		"a newer driver": {Env: []string{"EBBTIDE_FAKE_NEWER=cuMemAlloc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newTable(t, Card{}, func(o *gate.Options) {
+			b := newHarness(t, Card{}, func(o *gate.Options) {
 				o.Soft, o.Shares = true, Limits{Otherwise: gate.Share{Limit: 300 * mib}}
 			})
 			j.Container, j.Gate = "borrower", b.gate

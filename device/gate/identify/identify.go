@@ -1,16 +1,15 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package peer identifies the process at the other end of a Unix socket, by what this host's
-// kernel reports and not by what the peer claims.
+// Package identify identifies the process at the other end of a Unix socket, by what the kernel
+// reports and not by what the process claims.
 //
-// The kernel names the process (SO_PEERCRED) and its cgroup names the container: Nomad's exec
-// driver creates "<alloc>.<task>" (with ".scope" on cgroup v2), Docker and podman use the
-// container's ID. For these, the mounts show which of Nomad's directories the container has,
-// and the environment supplies the names. The environment is the process's own memory: it is
-// used only where neither these nor the ebbtide driver say anything, and a process whose
-// environment contradicts its cgroup or mounts is refused.
-package peer
+// The kernel names the process (SO_PEERCRED), and its cgroup the container: Nomad's exec driver
+// creates "<alloc>.<task>" (".scope" on cgroup v2), Docker and podman use the container's ID, for
+// which the mounts show Nomad's directories. The environment is the process's own memory: it is
+// used only where neither these nor the ebbtide driver name the task, and a contradiction is
+// refused.
+package identify
 
 import (
 	"bytes"
@@ -29,7 +28,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 var (
@@ -45,18 +44,17 @@ var (
 type Container struct {
 	// ID is the Docker container's ID, or "<alloc>.<task>".
 	ID string
-	// Alloc is the allocation's ID, Task the task's name. In a Docker container that does not
-	// mount Nomad's directories they are the process's own claim.
+	// Alloc is the allocation's ID, Task the task's name. In a Docker container without Nomad's
+	// directories they are the process's own claim.
 	Alloc, Task string
-	// Job, Group, Namespace and Meta come from the ebbtide driver (Finder.Tasks), under other
-	// drivers from the process. Meta has the job's ebbtide_… keys.
+	// These come from the ebbtide driver (Finder.Tasks), under other drivers from the process.
+	// Meta has the job's ebbtide_… keys.
 	Job, Group, Namespace string
 	Meta                  map[string]string
 	// Cards are the UUIDs of the cards on which it has a seat; nil: unknown.
 	Cards []string
 	// Arguments is a hash of the arguments of the container's first process, without the
-	// allocation's ID, so that runs of a job have the same; "" if they could not be read. Only
-	// the hash is kept: arguments may hold secrets.
+	// allocation's ID: equal for runs of a job; "" if unreadable. Arguments may hold secrets.
 	Arguments string
 }
 
@@ -68,32 +66,29 @@ type Process struct {
 	Container Container
 }
 
-// maxFile bounds what is read of a file in procfs, in bytes.
 const maxFile = 4 << 20
 
-// Finder looks up processes. The zero value uses this machine's procfs.
+// Finder looks up processes. The zero value uses /proc.
 type Finder struct {
 	// Proc is the mount point of procfs; "" means /proc.
 	Proc string
-	// Tasks is the directory of the ebbtide driver's task identities (package seat); "" means
-	// none.
+	// Tasks is the directory of task identities (package handoff); "" means none.
 	Tasks string
 }
 
 // Identify identifies the client of a connection and returns a handle on its process, which the
 // caller closes. The errors are ErrStranger, ErrContradiction and ErrGone, or the system's.
 //
-// admit is called with the container's ID as soon as it is known, and may return an error to
-// stop. What follows reads memory of the process, which the process can delay at will: admit
-// should bound how often that happens for one container.
+// admit is called with the container's ID as soon as it is known; its error ends the call. What
+// follows reads memory of the process, which the process can delay: admit should bound how often
+// that happens per container.
 func (f Finder) Identify(conn *net.UnixConn, admit func(id string) error) (Process, *Handle, error) {
 	cred, handle, err := open(conn)
 	if err != nil {
-		return Process{}, nil, fmt.Errorf("asking the kernel for the peer: %w", err)
+		return Process{}, nil, fmt.Errorf("reading the peer's credentials: %w", err)
 	}
 	p, err := f.process(int(cred.Pid), admit)
-	// The pid is not reused while the handle's process lives, so the data is about that
-	// process.
+	// While the handle's process lives its pid is not reused.
 	if err == nil && handle.ended() {
 		err = ErrGone
 	}
@@ -105,7 +100,6 @@ func (f Finder) Identify(conn *net.UnixConn, admit func(id string) error) (Proce
 	return p, handle, nil
 }
 
-// open returns the kernel's credentials of the peer, and a handle on it.
 func open(conn *net.UnixConn) (*unix.Ucred, *Handle, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -118,8 +112,8 @@ func open(conn *net.UnixConn) (*unix.Ucred, *Handle, error) {
 		if cred, failed = unix.GetsockoptUcred(int(socket), unix.SOL_SOCKET, unix.SO_PEERCRED); failed != nil {
 			return
 		}
-		// SO_PEERPIDFD needs Linux 6.5. Before that, a process that has exited and whose pid
-		// was reused at once is mistaken for its successor.
+		// SO_PEERPIDFD needs Linux 6.5. Before that, a process whose pid was reused at once is
+		// mistaken for its successor.
 		if fd, failed = unix.GetsockoptInt(int(socket), unix.SOL_SOCKET, unix.SO_PEERPIDFD); failed != nil && cred.Pid > 0 {
 			fd, failed = unix.PidfdOpen(int(cred.Pid), 0)
 		}
@@ -165,8 +159,8 @@ func (f Finder) Start(pid int) (uint64, error) {
 	return start, nil
 }
 
-// stat returns the fields of /proc/<pid>/stat from the state, field 3, on: at least 20, up to
-// the start time.
+// stat returns the fields of /proc/<pid>/stat from field 3, the state, at least up to the start
+// time.
 func (f Finder) stat(pid int) ([]string, error) {
 	b, err := f.read(pid, "stat")
 	if err != nil {
@@ -230,13 +224,13 @@ func (f Finder) container(pid int, admit func(id string) error) (Container, erro
 	return c, nil
 }
 
-// readIdentity completes a container that the kernel has named by the ebbtide driver's identity
-// of its task. It returns false if there is none.
+// readIdentity completes a container by the ebbtide driver's identity of its task, if there is
+// one.
 func (f Finder) readIdentity(c *Container) (bool, error) {
 	if f.Tasks == "" || c.Alloc == "" || c.Task == "" {
 		return false, nil
 	}
-	i, err := seat.ReadIdentity(seat.IdentityPath(f.Tasks, c.Alloc, c.Task))
+	i, err := handoff.ReadIdentity(handoff.IdentityPath(f.Tasks, c.Alloc, c.Task))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -248,11 +242,10 @@ func (f Finder) readIdentity(c *Container) (bool, error) {
 	return true, nil
 }
 
-// maxParents bounds the search for the first process of a container.
 const maxParents = 64
 
-// firstProcess returns the first process of a process's container: its farthest ancestor in the
-// same container. An unreadable ancestor counts as outside.
+// firstProcess returns a process's farthest ancestor in the same container. An unreadable
+// ancestor counts as outside.
 func (f Finder) firstProcess(pid int, id string) int {
 	for range maxParents {
 		fields, err := f.stat(pid)
@@ -275,7 +268,6 @@ func (f Finder) firstProcess(pid int, id string) int {
 	return pid
 }
 
-// hashArguments returns the hash of a process's arguments, or "".
 func (f Finder) hashArguments(pid int, alloc string) string {
 	b, err := f.read(pid, "cmdline")
 	if err != nil || len(b) == 0 {
@@ -293,7 +285,7 @@ func (f Finder) path(name string) string {
 	return filepath.Join(root, name)
 }
 
-// read reads a file of a process. The error wraps ErrGone if the process does not exist.
+// read reads a procfs file of a process. The error wraps ErrGone if there is no such process.
 func (f Finder) read(pid int, name string) ([]byte, error) {
 	file, err := os.Open(f.path(filepath.Join(strconv.Itoa(pid), name)))
 	var b []byte
@@ -324,7 +316,7 @@ var (
 )
 
 // fromCgroups parses /proc/<pid>/cgroup. In each hierarchy the outermost match counts: the
-// container itself may have created those below. All hierarchies with a match must agree.
+// container may have created those below. All hierarchies must agree.
 func fromCgroups(text string) (Container, error) {
 	var c Container
 	for line := range strings.Lines(text) {
@@ -384,14 +376,13 @@ func fromMounts(text string) Container {
 }
 
 const (
-	// maxEntry bounds the length of a variable in bytes, and maxMeta the number of meta keys. A
-	// process controls its environment, and what is taken from it is kept as long as the
-	// process lives and displayed to other users.
+	// maxEntry bounds the length of a variable in bytes, maxMeta the number of meta keys: a
+	// process controls its environment, of which values are kept and displayed to others.
 	maxEntry = 1 << 10
 	maxMeta  = 64
 )
 
-// fromEnviron parses /proc/<pid>/environ. Variables that are too long are ignored.
+// fromEnviron parses /proc/<pid>/environ, without variables that are too long.
 func fromEnviron(environ []byte) Container {
 	var c Container
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package peer
+package identify
 
 import (
 	"errors"
@@ -16,8 +16,7 @@ type Handle struct {
 	file *os.File // a pidfd
 }
 
-// Open returns a handle on the process with this start time. The error is ErrGone if it does
-// not exist any more.
+// Open returns a handle on the process with this start time; ErrGone if it has exited.
 func (f Finder) Open(pid int, start uint64) (*Handle, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
@@ -30,7 +29,7 @@ func (f Finder) Open(pid int, start uint64) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Read with the handle open, so it is this process's start time.
+	// Read with the handle open: the pid is not reused.
 	switch s, err := f.Start(pid); {
 	case err == nil && s == start && !h.ended():
 		return h, nil
@@ -43,7 +42,7 @@ func (f Finder) Open(pid int, start uint64) (*Handle, error) {
 	}
 }
 
-// newHandle wraps a pidfd. Go's runtime polls it: no thread is needed.
+// newHandle wraps a pidfd, which Go's runtime polls without a thread.
 func newHandle(fd int) (*Handle, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -82,7 +81,6 @@ func (h *Handle) Kill() error {
 // Close ends Wait.
 func (h *Handle) Close() { _ = h.file.Close() }
 
-// ended reports whether the process has exited.
 func (h *Handle) ended() bool {
 	raw, err := h.file.SyscallConn()
 	if err != nil {

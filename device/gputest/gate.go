@@ -3,7 +3,7 @@
 
 //go:build linux
 
-package rig
+package gputest
 
 import (
 	"bytes"
@@ -20,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 	"github.com/ebbtide/ebbtide/device/gate/ledger"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
 	"github.com/ebbtide/ebbtide/device/gate/wire"
 )
 
-// variable names the container that a process stands for.
-const variable = "EBBTIDE_RIG_CONTAINER"
+// variable names the container that a process belongs to.
+const variable = "EBBTIDE_TEST_CONTAINER"
 
-// Gate is a gate that serves.
+// Gate is a serving gate.
 type Gate struct {
 	*gate.Gate
 	path string
@@ -38,9 +38,8 @@ type Gate struct {
 	reports []error
 }
 
-// Card is the UUID of a rig's card: the fake's, if it is none.
-func (r *Rig) uuid(text string) (wire.UUID, error) {
-	if r.fake {
+func (h *Harness) uuid(text string) (wire.UUID, error) {
+	if h.fake {
 		text = "GPU-ebb71de0-fa4e-4000-8000-000000000001"
 	}
 	u, err := wire.ParseUUID(text)
@@ -50,14 +49,14 @@ func (r *Rig) uuid(text string) (wire.UUID, error) {
 	return u, nil
 }
 
-// Limits gives each container what is named for it, of any card, and the others Otherwise.
+// Limits are containers' shares by ID, on any card.
 type Limits struct {
 	Of        map[string]gate.Share
 	Otherwise gate.Share
 }
 
 // Join implements gate.Shares.
-func (l Limits) Join(c peer.Container, _ ledger.CardID) (gate.Share, error) {
+func (l Limits) Join(c identify.Container, _ ledger.CardID) (gate.Share, error) {
 	if s, ok := l.Of[c.ID]; ok {
 		return s, nil
 	}
@@ -65,22 +64,22 @@ func (l Limits) Join(c peer.Container, _ ledger.CardID) (gate.Share, error) {
 }
 
 // Leave implements gate.Shares.
-func (Limits) Leave(peer.Container) {}
+func (Limits) Leave(identify.Container) {}
 
-// Open opens a gate over so many bytes of the card, with gate.Default and what change makes of
-// it. uuid is the real card's. Close must be called.
-func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate, error) {
-	card, err := r.uuid(uuid)
+// Open opens a gate over so many bytes of the card, with gate.Default as changed. uuid is the
+// real card's. The caller calls Close.
+func (h *Harness) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate, error) {
+	card, err := h.uuid(uuid)
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	r.gates++
-	g := &Gate{path: filepath.Join(r.scratch, fmt.Sprintf("gate%d", r.gates))}
-	r.mu.Unlock()
+	h.mu.Lock()
+	h.gates++
+	g := &Gate{path: filepath.Join(h.scratch, fmt.Sprintf("gate%d", h.gates))}
+	h.mu.Unlock()
 	o := gate.Default()
 	o.Cards = []gate.Card{{UUID: card, Physical: bytes}}
-	o.Identify = identify
+	o.Identify = identifyByEnv
 	o.Report = func(err error) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -109,18 +108,18 @@ func (r *Rig) Open(uuid string, bytes uint64, change func(*gate.Options)) (*Gate
 	return g, nil
 }
 
-// Measure tells what the rig's card knows: gate.Options.Measure.
-func (r *Rig) Measure(ledger.CardID) (gate.Measured, error) {
+// Measure implements gate.Options.Measure.
+func (h *Harness) Measure(ledger.CardID) (gate.Measured, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	u, err := r.Usage(ctx)
+	u, err := h.Usage(ctx)
 	return gate.Measured{Free: u.Total - u.Used, By: u.Processes}, err
 }
 
-// Path is the gate's socket.
+// Path returns the path of the gate's socket.
 func (g *Gate) Path() string { return g.path }
 
-// Close ends the gate. The error tells what the gate has complained of, too.
+// Close ends the gate. The error includes what the gate has reported.
 func (g *Gate) Close() error {
 	err := g.end()
 	g.mu.Lock()
@@ -128,7 +127,7 @@ func (g *Gate) Close() error {
 	return errors.Join(append(g.reports, err)...)
 }
 
-// Of is how a container is now; false if the gate does not know it.
+// Of returns the status of a container; false if the gate does not know it.
 func (g *Gate) Of(container string) (gate.Status, bool) {
 	for _, s := range g.Stats() {
 		if s.Container.ID == container {
@@ -138,43 +137,43 @@ func (g *Gate) Of(container string) (gate.Status, bool) {
 	return gate.Status{}, false
 }
 
-// identify takes the kernel's word for who has connected, and the process's own for the container
-// that it stands for.
-func identify(conn *net.UnixConn, admit func(string) error) (peer.Process, gate.Life, error) {
-	var who peer.Process
+// identifyByEnv takes the process from the kernel, and the container from its environment,
+// without the checks of package identify.
+func identifyByEnv(conn *net.UnixConn, admit func(string) error) (identify.Process, gate.Life, error) {
+	var proc identify.Process
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
 	var cred *unix.Ucred
 	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
-		return who, nil, e
+		return proc, nil, e
 	}
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
-	who.PID = int(cred.Pid)
-	if who.Start, err = (peer.Finder{}).Start(who.PID); err != nil {
-		return who, nil, err
+	proc.PID = int(cred.Pid)
+	if proc.Start, err = (identify.Finder{}).Start(proc.PID); err != nil {
+		return proc, nil, err
 	}
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", who.PID))
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", proc.PID))
 	if err != nil {
-		return who, nil, fmt.Errorf("reading the environment of process %d: %w", who.PID, err)
+		return proc, nil, fmt.Errorf("reading the environment of process %d: %w", proc.PID, err)
 	}
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if id, ok := strings.CutPrefix(string(entry), variable+"="); ok && id != "" {
-			who.Container = peer.Container{ID: id, Alloc: "alloc-" + id, Task: "train", Job: id, Namespace: "default"}
+			proc.Container = identify.Container{ID: id, Alloc: "alloc-" + id, Task: "train", Job: id, Namespace: "default"}
 		}
 	}
-	if who.Container.ID == "" {
-		return who, nil, fmt.Errorf("process %d stands for no container: %s is not set", who.PID, variable)
+	if proc.Container.ID == "" {
+		return proc, nil, fmt.Errorf("process %d belongs to no container: %s is not set", proc.PID, variable)
 	}
-	if err := admit(who.Container.ID); err != nil {
-		return who, nil, err
+	if err := admit(proc.Container.ID); err != nil {
+		return proc, nil, err
 	}
-	life, err := peer.Finder{}.Open(who.PID, who.Start)
+	life, err := identify.Finder{}.Open(proc.PID, proc.Start)
 	if err != nil {
-		return who, nil, err
+		return proc, nil, err
 	}
-	return who, life, nil
+	return proc, life, nil
 }

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package peer
+package identify
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/ebbtide/ebbtide/device/seat"
+	"github.com/ebbtide/ebbtide/device/handoff"
 )
 
 const (
@@ -30,14 +30,12 @@ var (
 		"NOMAD_NAMESPACE=research\x00NOMAD_META_ebbtide_priority=70\x00NOMAD_META_EBBTIDE_PRIORITY=70\x00"
 )
 
-// mountinfo is a container's view of Nomad's directories.
 func mountinfo(alloc, task string) string {
 	return fmt.Sprintf("1 0 0:50 / / rw - overlay overlay rw\n"+
 		"2 1 8:1 /opt/nomad/data/alloc/%[1]s/alloc /alloc rw,relatime - ext4 /dev/sda1 rw\n"+
 		"3 1 8:1 /opt/nomad/data/alloc/%[1]s/%[2]s/local /local rw,relatime - ext4 /dev/sda1 rw\n", alloc, task)
 }
 
-// fake writes the /proc of process 7.
 func fake(t *testing.T, cgroup, mounts, environ string) Finder {
 	dir := t.TempDir()
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "7"), 0o700))
@@ -74,12 +72,12 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// The driver's identity of a task takes precedence over its processes' claims; under other
-// drivers, and where the kernel does not name the task, there are only the claims.
-func TestProcess_said(t *testing.T) {
-	is := seat.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
+// The driver's identity of a task takes precedence over its processes' claims. Without one there
+// are only the claims.
+func TestProcess_identity(t *testing.T) {
+	is := handoff.Identity{Job: "vae", Group: "h", Namespace: "ml", Meta: map[string]string{"ebbtide_priority": "10"}, Cards: []string{"GPU-1"}}
 	tasks := t.TempDir()
-	must.NoError(t, seat.WriteIdentity(seat.IdentityPath(tasks, alloc, "train"), is))
+	must.NoError(t, handoff.WriteIdentity(handoff.IdentityPath(tasks, alloc, "train"), is))
 	find := func(cgroup, mounts string) Container {
 		f := fake(t, cgroup, mounts, env)
 		f.Tasks = tasks
@@ -98,12 +96,11 @@ func TestProcess_said(t *testing.T) {
 	c := find("4:memory:/docker/"+container+"\n", "")
 	must.Eq(t, "bert", c.Job)
 	must.Nil(t, c.Cards)
-	must.NoError(t, seat.RemoveIdentity(seat.IdentityPath(tasks, alloc, "train")))
-	must.NoError(t, seat.RemoveIdentity(seat.IdentityPath(tasks, alloc, "train")))
+	must.NoError(t, handoff.RemoveIdentity(handoff.IdentityPath(tasks, alloc, "train")))
+	must.NoError(t, handoff.RemoveIdentity(handoff.IdentityPath(tasks, alloc, "train")))
 	must.Eq(t, "bert", find("4:memory:/nomad/"+alloc+".train\n0::/\n", "").Job)
 }
 
-// A process's claims are stored and displayed, so their length is bounded.
 func TestProcess_bounded(t *testing.T) {
 	long := "NOMAD_ALLOC_ID=" + alloc + "\x00NOMAD_TASK_NAME=train\x00NOMAD_JOB_ID=" + strings.Repeat("x", 5000) + "\x00"
 	for i := range 1000 {

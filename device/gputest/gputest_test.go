@@ -3,7 +3,7 @@
 
 //go:build linux
 
-package rig
+package gputest
 
 import (
 	"context"
@@ -13,10 +13,9 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
-	"github.com/ebbtide/ebbtide/device/gate/peer"
+	"github.com/ebbtide/ebbtide/device/gate/identify"
 )
 
-// shell runs a script as a job without a card.
 func shell(t *testing.T, ctx context.Context, script string) *Process {
 	t.Helper()
 	p, err := Fake(t.TempDir(), t.TempDir(), Card{}).Start(ctx, Job{Container: "c", Program: "/bin/sh", Args: []string{"-c", script}})
@@ -28,7 +27,7 @@ func shell(t *testing.T, ctx context.Context, script string) *Process {
 func TestProcess(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	p := shell(t, ctx, `echo '{"a": 1}'; echo no JSON; read x; echo '{"b": 2, "c": '${#EBBTIDE_RIG_CONTAINER}'}'; cat; echo oh >&2; exit 3`)
+	p := shell(t, ctx, `echo '{"a": 1}'; echo no JSON; read x; echo '{"b": 2, "c": '${#EBBTIDE_TEST_CONTAINER}'}'; cat; echo oh >&2; exit 3`)
 	l, err := p.Next(ctx, "a")
 	must.NoError(t, err)
 	must.Eq(t, 1, l.Int("a"))
@@ -52,7 +51,7 @@ func TestProcess(t *testing.T) {
 
 	p = shell(t, ctx, `echo '{"a": 1}'; echo '{"b": 2}'; echo '{"error": "no"}'; exit 2`)
 	for _, want := range []Line{{"a": 1.0}, {"b": 2.0}} {
-		l, err := p.Next(ctx, "") // whatever it is
+		l, err := p.Next(ctx, "")
 		must.NoError(t, err)
 		must.Eq(t, want, l)
 	}
@@ -60,7 +59,6 @@ func TestProcess(t *testing.T) {
 	must.ErrorContains(t, err, "error:no")
 }
 
-// What runs ends with its context.
 func TestProcess_interrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := shell(t, ctx, "exec sleep 600")
@@ -72,7 +70,7 @@ func TestProcess_interrupted(t *testing.T) {
 func TestLimits(t *testing.T) {
 	l := Limits{Of: map[string]gate.Share{"a": {Limit: 1}}, Otherwise: gate.Share{Limit: 2}}
 	for id, want := range map[string]uint64{"a": 1, "b": 2} {
-		s, err := l.Join(peer.Container{ID: id}, "")
+		s, err := l.Join(identify.Container{ID: id}, "")
 		must.NoError(t, err)
 		must.Eq(t, want, s.Limit)
 	}

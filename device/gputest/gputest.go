@@ -3,10 +3,9 @@
 
 //go:build linux
 
-// Package rig runs programs on a card, as containers do, under a real gate in this process: for
-// tests and measurements, on the fake card or a real one. There is no Nomad and no container: a
-// program is told which container it stands for by a variable of its environment.
-package rig
+// Package gputest runs programs on a fake or real card under a real gate in this process, without
+// Nomad and containers: a variable names the container that a program belongs to.
+package gputest
 
 import (
 	"bufio"
@@ -31,19 +30,19 @@ import (
 // Card is a fake card.
 type Card struct {
 	Memory   uint64        // bytes
-	Reserved uint64        // bytes that the driver keeps beyond that
-	Context  uint64        // bytes that a context takes
-	Block    uint64        // bytes of which an allocation takes whole ones; 0: 512
-	Lazy     uint64        // bytes that a process's first launch takes
-	Kernel   time.Duration // that each launch takes
+	Reserved uint64        // kept by the driver beyond that
+	Context  uint64        // of a context
+	Block    uint64        // to which allocations are rounded up; 0: 512
+	Lazy     uint64        // taken by a process's first launch
+	Kernel   time.Duration // of each launch
 	Latency  time.Duration // of an allocation
-	// Serial has the kernels of all processes run one after the other, as on a card that each of
-	// them fills. Otherwise each process has a card's speed for itself.
+	// Serial runs the kernels of all processes one after the other; otherwise each process has a
+	// card's speed.
 	Serial bool
 }
 
-// Rig is a card with what is needed to use it.
-type Rig struct {
+// Harness runs programs on a card.
+type Harness struct {
 	dir     string // of what has been built
 	scratch string
 	fake    bool
@@ -54,18 +53,18 @@ type Rig struct {
 	gates int
 }
 
-// Build compiles what rigs need into a folder. The error is fake.ErrNoCompiler where that
-// cannot be.
+// Build compiles what a harness needs into a folder. The error is fake.ErrNoCompiler where that
+// is impossible.
 func Build(dir string) error { return fake.Build(dir) }
 
-// Fake returns a rig with a fake card. It keeps its state in scratch, a folder of its own.
-func Fake(built, scratch string, c Card) *Rig {
-	r := &Rig{dir: built, scratch: scratch, fake: true, context: c.Context}
+// Fake returns a harness with a fake card, whose state is in the folder scratch.
+func Fake(built, scratch string, c Card) *Harness {
+	h := &Harness{dir: built, scratch: scratch, fake: true, context: c.Context}
 	serial := "0"
 	if c.Serial {
 		serial = "1"
 	}
-	r.env = []string{
+	h.env = []string{
 		"LD_LIBRARY_PATH=" + built,
 		"EBBTIDE_FAKE_GPU=" + filepath.Join(scratch, "card"),
 		"EBBTIDE_FAKE_MEMORY=" + strconv.FormatUint(c.Memory, 10),
@@ -77,54 +76,54 @@ func Fake(built, scratch string, c Card) *Rig {
 		"EBBTIDE_FAKE_LATENCY_US=" + strconv.FormatInt(c.Latency.Microseconds(), 10),
 		"EBBTIDE_FAKE_SERIAL=" + serial,
 	}
-	return r
+	return h
 }
 
-// Real returns a rig with this machine's first card, of which a context is taken to need so
-// many bytes. scratch is a folder of its own.
-func Real(built, scratch string, context uint64) *Rig {
-	// NVML counts cards by their place on the bus; CUDA does only if it is told to.
-	return &Rig{dir: built, scratch: scratch, context: context, env: []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}}
+// Real returns a harness with this machine's first card. context is how many bytes a context
+// takes there.
+func Real(built, scratch string, context uint64) *Harness {
+	// NVML orders cards by bus address; CUDA does only if told to.
+	return &Harness{dir: built, scratch: scratch, context: context, env: []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}}
 }
 
-// IsFake says whether there is no real card.
-func (r *Rig) IsFake() bool { return r.fake }
+// IsFake reports whether the card is fake.
+func (h *Harness) IsFake() bool { return h.fake }
 
-// Context is how many bytes a context is taken to need.
-func (r *Rig) Context() uint64 { return r.context }
+// Context returns how many bytes a context takes.
+func (h *Harness) Context() uint64 { return h.context }
 
-// Library is the path of the preload library.
-func (r *Rig) Library() string { return filepath.Join(r.dir, "libebbtide-cuda.so") }
+// Library returns the path of the preload library.
+func (h *Harness) Library() string { return filepath.Join(h.dir, "libebbtide-cuda.so") }
 
-// Workload is the path of the workload.
-func (r *Rig) Workload() string { return filepath.Join(r.dir, "workload") }
+// Workload returns the path of the workload.
+func (h *Harness) Workload() string { return filepath.Join(h.dir, "workload") }
 
-// Env are the variables that a program needs to find the card.
-func (r *Rig) Env() []string { return slices.Clone(r.env) }
+// Env returns the variables that a program needs to find the card.
+func (h *Harness) Env() []string { return slices.Clone(h.env) }
 
 // Job is a program that uses the card.
 type Job struct {
-	// Container that it stands for. Jobs of one container share what it may have.
+	// Container is its container; its jobs share a limit.
 	Container string
-	// Gate that it asks; without, it runs without the preload library.
+	// Gate is the gate that it uses; nil: it runs without the preload library.
 	Gate *Gate
-	// Program and its arguments; without a program it is the workload (device/fake).
+	// Program is the workload (device/fake) if "".
 	Program string
 	Args    []string
-	// Env comes on top of this process's environment and of what the card needs.
+	// Env is added to this process's environment and the card's.
 	Env []string
 }
 
-// Line is a line of JSON that a program has printed.
+// Line is a line of JSON in a program's output.
 type Line map[string]any
 
-// Float returns a number of the line; 0 if it is not there.
+// Float returns a number of the line, or 0.
 func (l Line) Float(key string) float64 { f, _ := l[key].(float64); return f }
 
-// Int is Float as a whole number.
+// Int returns a whole number of the line, or 0.
 func (l Line) Int(key string) int64 { return int64(l.Float(key)) }
 
-// Process is a job that runs.
+// Process is a running job.
 type Process struct {
 	PID   int
 	Begun time.Time
@@ -139,25 +138,24 @@ type Process struct {
 	err   error
 }
 
-// unread is how many lines a program may be ahead of who reads them.
 const unread = 4096
 
-// Start starts a job, which is killed when ctx ends. Wait must be called.
-func (r *Rig) Start(ctx context.Context, j Job) (*Process, error) {
+// Start starts a job, which is killed when ctx ends. The caller calls Wait.
+func (h *Harness) Start(ctx context.Context, j Job) (*Process, error) {
 	program := j.Program
 	if program == "" {
-		program = r.Workload()
+		program = h.Workload()
 		if slices.Contains(j.Args, "linked") {
 			program += "-linked"
 		}
 	}
 	cmd := exec.CommandContext(ctx, program, j.Args...)
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), r.env...)
+	cmd.Env = append(os.Environ(), h.env...)
 	cmd.Env = append(cmd.Env, variable+"="+j.Container)
 	if j.Gate != nil {
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+r.Library(), "EBBTIDE_GATE="+j.Gate.path, "EBBTIDE_GATE_LOG=1",
-			"EBBTIDE_GATE_CONTEXT="+strconv.FormatUint(r.context, 10))
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+h.Library(), "EBBTIDE_GATE="+j.Gate.path, "EBBTIDE_GATE_LOG=1",
+			"EBBTIDE_GATE_CONTEXT="+strconv.FormatUint(h.context, 10))
 	}
 	cmd.Env = append(cmd.Env, j.Env...)
 	p := &Process{cmd: cmd, lines: make(chan Line, unread), read: make(chan struct{})}
@@ -194,11 +192,10 @@ func (r *Rig) Start(ctx context.Context, j Job) (*Process, error) {
 	return p, nil
 }
 
-// ErrEnded says that a program has ended without the line that was waited for.
+// ErrEnded: the program ended without the expected line.
 var ErrEnded = errors.New("the program ended before")
 
-// Next returns the next line that has the key, or, without one, the next; earlier ones are
-// dropped.
+// Next returns the next line with the key; "": the next line. Earlier lines are dropped.
 func (p *Process) Next(ctx context.Context, key string) (Line, error) {
 	for {
 		select {
@@ -212,7 +209,7 @@ func (p *Process) Next(ctx context.Context, key string) (Line, error) {
 			if _, ok := l["error"]; key == "" && !ok {
 				return l, nil
 			} else if ok {
-				return nil, fmt.Errorf("waiting for %q: the program says %v: %v", key, l, p.Wait())
+				return nil, fmt.Errorf("waiting for %q: the program reported %v: %v", key, l, p.Wait())
 			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("waiting for %q: %w", key, ctx.Err())
@@ -220,29 +217,29 @@ func (p *Process) Next(ctx context.Context, key string) (Line, error) {
 	}
 }
 
-// Forget drops what has been printed and was not asked for.
+// Forget drops the lines printed so far.
 func (p *Process) Forget() {
 	for len(p.lines) > 0 {
 		<-p.lines
 	}
 }
 
-// Tell tells a program that has asked to go on.
+// Tell lets a program continue that waits for a byte.
 func (p *Process) Tell() error {
 	if _, err := p.stdin.Write([]byte{'\n'}); err != nil {
-		return fmt.Errorf("telling process %d to go on: %w", p.PID, err)
+		return fmt.Errorf("continuing process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// Release ends the standard input, for which a program may wait.
+// Release closes the standard input, for which a program may wait.
 func (p *Process) Release() { _ = p.stdin.Close() }
 
-// Wait waits for the end. The error says what the program complained of; Exit tells its status.
+// Wait waits for the end. The error has what the program wrote to standard error.
 func (p *Process) Wait() error {
 	p.once.Do(func() {
 		p.Release()
-		for range p.lines { // nobody reads them any more
+		for range p.lines {
 		}
 		<-p.read
 		err := p.cmd.Wait()
@@ -254,29 +251,29 @@ func (p *Process) Wait() error {
 	return p.err
 }
 
-// Kill ends the process at once, as a crash would. Wait must be called all the same.
+// Kill kills the process. Wait must still be called.
 func (p *Process) Kill() error { return p.cmd.Process.Kill() }
 
-// Exit is the exit status after Wait: of the workload, 2 is out of memory, 5 memory that does not
-// hold what was computed. −1: it was killed.
+// Exit returns the exit status after Wait: −1 if it was killed; of the workload, 2 is out of
+// memory, 5 corrupt memory.
 func (p *Process) Exit() int { return p.cmd.ProcessState.ExitCode() }
 
-// CPU is the processor time that was used, after Wait.
+// CPU returns the CPU time used, after Wait.
 func (p *Process) CPU() time.Duration {
 	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 }
 
-// Usage is what NVML says of the card.
+// Usage is the card's usage by NVML.
 type Usage struct {
 	Total, Used uint64         // bytes, with what the driver keeps
-	Processes   map[int]uint64 // bytes of each, as far as NVML tells
-	CUDA        int            // the newest version that the driver knows, 1000 · major + 10 · minor; 0 if NVML does not tell
+	Processes   map[int]uint64 // bytes by pid, as far as known
+	CUDA        int            // newest version known to the driver, 1000 · major + 10 · minor; 0 if unknown
 }
 
-// Usage asks NVML, in a process without a context and without the preload library.
-func (r *Rig) Usage(ctx context.Context) (Usage, error) {
+// Usage queries NVML in a process without a context and without the preload library.
+func (h *Harness) Usage(ctx context.Context) (Usage, error) {
 	u := Usage{Processes: make(map[int]uint64)}
-	p, err := r.Start(ctx, Job{Args: []string{"--mode", "card"}})
+	p, err := h.Start(ctx, Job{Args: []string{"--mode", "card"}})
 	if err != nil {
 		return u, err
 	}
@@ -289,10 +286,10 @@ func (r *Rig) Usage(ctx context.Context) (Usage, error) {
 		}
 	}
 	if err := p.Wait(); err != nil {
-		return u, fmt.Errorf("asking NVML: %w", err)
+		return u, fmt.Errorf("querying NVML: %w", err)
 	}
 	if u.Total == 0 {
-		return u, errors.New("asking NVML: it tells of no memory")
+		return u, errors.New("querying NVML: it reports no memory")
 	}
 	return u, nil
 }

@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package seat
+package handoff
 
 import (
 	"debug/elf"
@@ -11,15 +11,12 @@ import (
 	"runtime"
 )
 
-// elfMachines maps Go's architectures to ELF's.
 var elfMachines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64}
 
-// archNames are the usual names.
 var archNames = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64", elf.EM_PPC64: "ppc64le", elf.EM_386: "i386", elf.EM_ARM: "arm"}
 
-// Check returns why containers on this machine cannot use a preload library and the gate in a
-// directory; nil if they can. Otherwise a library that fails to load would just print a line in
-// each container, which would get no memory share.
+// Check returns why containers cannot use a preload library and the gate in a directory, or nil.
+// A library that fails to load would otherwise just print a line in each container.
 func Check(preload, gate string) error {
 	if err := checkLibrary(preload, runtime.GOARCH); err != nil {
 		return err

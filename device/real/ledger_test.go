@@ -20,21 +20,19 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/ebbtide/ebbtide/device/gate"
+	"github.com/ebbtide/ebbtide/device/gputest"
 	"github.com/ebbtide/ebbtide/device/real/report"
-	"github.com/ebbtide/ebbtide/device/rig"
 )
 
-// reserve is reserve_mib's default.
 const reserve = 512 * mib
 
-// physical is what the plugin's gate has of the card.
 func physical() uint64 { return site.card.Memory - site.card.Reserved }
 
-// The gate divides no more than CUDA has, but for what it keeps in reserve; and its books have all
-// that processes have on the card.
-func TestBooks(t *testing.T) {
+// The gate divides no more than CUDA has, less the reserve, and its ledger has all that processes
+// have on the card.
+func TestLedger(t *testing.T) {
 	ctx := within(t, time.Minute)
-	p := start(t, ctx, rig.Job{Args: []string{"--mode", "sizes"}})
+	p := start(t, ctx, gputest.Job{Args: []string{"--mode", "sizes"}})
 	l := next(t, ctx, p, "stage")
 	must.NoError(t, p.Tell())
 	must.NoError(t, p.Wait())
@@ -48,35 +46,35 @@ func TestBooks(t *testing.T) {
 
 	before := usage(t, ctx)
 	g := open(t, physical(), 2*gib, func(o *gate.Options) { o.Measure = site.Measure })
-	all := make(map[string]*rig.Process)
+	all := make(map[string]*gputest.Process)
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
-		all[kind] = start(t, ctx, rig.Job{Container: kind, Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
+		all[kind] = start(t, ctx, gputest.Job{Container: kind, Gate: g, Env: []string{"EBBTIDE_GATE_WAIT_MS=10"}, Args: []string{
 			"--mode", "fill", "--alloc", kind, "--bytes", strconv.Itoa(64 * mib), "--least", strconv.Itoa(2 * mib), "--hold-ms", "-1",
 		}})
 		next(t, ctx, all[kind], "code")
 	}
-	// What this one launches is loaded then: no call asks for it.
-	all["launches"] = start(t, ctx, rig.Job{Container: "launches", Gate: g, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(256 * mib), "--count", "1", "--hold-ms", "-1"}})
+	// What this one launches is loaded then, without a call.
+	all["launches"] = start(t, ctx, gputest.Job{Container: "launches", Gate: g, Args: []string{"--steps", "1", "--bytes", strconv.Itoa(256 * mib), "--count", "1", "--hold-ms", "-1"}})
 	next(t, ctx, all["launches"], "round")
 	card := onCard(t, ctx, before, slices.Collect(maps.Values(all))...)
 	must.GreaterEq(t, uint64(4*gib), card, must.Sprint("the jobs hold memory"))
-	var books uint64
-	eventually(t, ctx, "the books have what the card has", func() error {
-		books = 0
+	var accounted uint64
+	eventually(t, ctx, "the ledger has what the card has", func() error {
+		accounted = 0
 		for kind := range all {
-			books += held(t, g, kind)
+			accounted += held(t, g, kind)
 		}
-		if books < card {
-			return fmt.Errorf("the books have %d bytes, and the card %d", books, card)
+		if accounted < card {
+			return fmt.Errorf("the ledger has %d bytes, and the card %d", accounted, card)
 		}
 		return nil
 	})
 	cards := g.Cards()
 	must.Len(t, 1, cards)
 	must.Eq(t, physical(), cards[0].Physical)
-	must.LessEq(t, physical(), books)
+	must.LessEq(t, physical(), accounted)
 	must.LessEq(t, physical(), cards[0].Held.CardUsage())
-	record(t, report.Measured("books", "what the gate's books have of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(books)))
+	record(t, report.Measured("ledger", "what the gate's ledger has of four jobs that fill 2 GiB each and one that computes", "MiB", inMiB(accounted)))
 	record(t, report.Measured("card", "what NVML says that these have", "MiB", inMiB(card)))
 	for _, p := range all {
 		p.Release()
@@ -84,11 +82,11 @@ func TestBooks(t *testing.T) {
 	}
 }
 
-// Whatever cuGetProcAddress returns for a name that is hooked is the library's.
+// What cuGetProcAddress returns for a hooked name is the library's.
 func TestAddresses(t *testing.T) {
 	ctx := within(t, time.Minute)
-	look := func(g *rig.Gate) (all []rig.Line) {
-		p := start(t, ctx, rig.Job{Container: "addresses", Gate: g, Args: []string{"--mode", "addresses"}})
+	look := func(g *gputest.Gate) (all []gputest.Line) {
+		p := start(t, ctx, gputest.Job{Container: "addresses", Gate: g, Args: []string{"--mode", "addresses"}})
 		for {
 			l, err := p.Next(ctx, "")
 			must.NoError(t, err)
@@ -100,7 +98,7 @@ func TestAddresses(t *testing.T) {
 		must.NoError(t, p.Wait())
 		return all
 	}
-	count := func(all []rig.Line, is func(rig.Line) bool) (n int, text []string) {
+	count := func(all []gputest.Line, is func(gputest.Line) bool) (n int, text []string) {
 		for _, l := range all {
 			if is(l) {
 				n++
@@ -109,8 +107,8 @@ func TestAddresses(t *testing.T) {
 		}
 		return n, text
 	}
-	ours := func(l rig.Line) bool { return l["file"] == "libebbtide-cuda.so" }
-	strange := func(l rig.Line) bool { return l.Int("same") == 0 }
+	ours := func(l gputest.Line) bool { return l["file"] == "libebbtide-cuda.so" }
+	strange := func(l gputest.Line) bool { return l.Int("same") == 0 }
 	plain, with := look(nil), look(open(t, budget, gib))
 	must.Positive(t, len(plain))
 	n, _ := count(plain, ours)
@@ -121,12 +119,12 @@ func TestAddresses(t *testing.T) {
 	record(t, report.Measured("addresses", what, "", float64(odd)).For("of these, unknown to dlsym"))
 	n, _ = count(with, ours)
 	record(t, report.Measured("addresses", what, "", float64(n)).For("the library's, with it"))
-	_, missed := count(with, func(l rig.Line) bool { return !ours(l) })
+	_, missed := count(with, func(l gputest.Line) bool { return !ours(l) })
 	must.SliceEmpty(t, missed, must.Sprint("these are not counted; unknown to dlsym: ", strings.Join(text, "\n")))
 	must.Positive(t, n)
 }
 
-// cublas is the path of a cuBLAS, the toolkit's or python3's, or says why there is none.
+// cublas returns the path of a cuBLAS, the toolkit's or python3's, or why there is none.
 func cublas(t *testing.T, ctx context.Context) (path, why string) {
 	t.Helper()
 	if site.IsFake() {
@@ -146,12 +144,11 @@ func cublas(t *testing.T, ctx context.Context) (path, why string) {
 	return "", "there is no libcublas.so here"
 }
 
-// How large a context is, and a handle of cuBLAS.
 func TestSizes(t *testing.T) {
 	ctx := within(t, time.Minute)
 	run := func(args ...string) map[string]float64 {
 		before := usage(t, ctx)
-		p := start(t, ctx, rig.Job{Args: append([]string{"--mode", "sizes"}, args...)})
+		p := start(t, ctx, gputest.Job{Args: append([]string{"--mode", "sizes"}, args...)})
 		has := make(map[string]float64)
 		for {
 			l, err := p.Next(ctx, "")
@@ -187,14 +184,14 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// What allocations take of the card, of each kind: no less than was asked for, but for what the
-// context had to spare, and it comes back, but for what the driver keeps once.
+// What allocations take of the card, of each kind: no less than requested, but for what the
+// context had to spare, and it comes back, but for what the driver keeps.
 func TestRounding(t *testing.T) {
 	const spare, kept = 4 * mib, 64 * mib
 	for _, kind := range []string{"sync", "async", "vmm", "array"} {
 		t.Run(kind, func(t *testing.T) {
 			ctx := within(t, time.Minute)
-			p := start(t, ctx, rig.Job{Args: []string{"--mode", "rounding", "--alloc", kind}})
+			p := start(t, ctx, gputest.Job{Args: []string{"--mode", "rounding", "--alloc", kind}})
 			for range 5 {
 				l := next(t, ctx, p, "size")
 				of := fmt.Sprintf("%s, %d", kind, l.Int("size"))
@@ -213,7 +210,6 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// eventually waits for something that the gate is to find out.
 func eventually(t *testing.T, ctx context.Context, what string, is func() error) {
 	t.Helper()
 	for {

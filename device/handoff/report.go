@@ -1,7 +1,7 @@
 // Copyright (c) Ebbtide authors
 // SPDX-License-Identifier: MPL-2.0
 
-package seat
+package handoff
 
 import (
 	"encoding/json"
@@ -15,7 +15,6 @@ import (
 // State is the state of a container on its card.
 type State string
 
-// States of a container.
 const (
 	Running State = "running"
 	Waiting State = "waiting" // a request for memory is unanswered
@@ -24,8 +23,8 @@ const (
 	Lost    State = "lost"    // its memory could not be restored; its processes are killed
 )
 
-// Report is a container's state on its cards. The plugin writes it, and the ebbtide driver
-// publishes it.
+// Report is a container's state on its cards, which the plugin writes and the ebbtide driver
+// publishes.
 type Report struct {
 	State    State     `json:"state"` // `running`, `waiting` (for memory), `paused`, `parked`, `lost`
 	Since    time.Time `json:"since"` // when it entered this state
@@ -67,7 +66,6 @@ func ReportPath(dir, alloc, task string) string {
 	return filepath.Join(dir, filepath.Base(alloc)+"."+filepath.Base(task)+".json")
 }
 
-// maxReport bounds the size of a report, in bytes.
 const maxReport = 1 << 20
 
 // ReadReport reads a report. The error wraps fs.ErrNotExist if there is none.
