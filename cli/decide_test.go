@@ -77,7 +77,7 @@ func TestDecide_list(t *testing.T) {
 }
 
 func TestDecide_examples(t *testing.T) {
-	for _, p := range askable() {
+	for _, p := range allPolicies() {
 		for _, extra := range [][]string{nil, {"--compact"}} {
 			status, example, stderr := ebbtide("", append([]string{"decide", "--example", p.Name}, extra...)...)
 			must.Eq(t, exitOK, status)
@@ -210,7 +210,7 @@ func FuzzDecide(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
-		for _, p := range askable() {
+		for _, p := range allPolicies() {
 			status, stdout, stderr := ebbtide(doc, "decide", "--policy", p.Name)
 			switch status {
 			case exitOK:

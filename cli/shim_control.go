@@ -31,7 +31,9 @@ type shimStatusCommand struct{ command }
 
 func newShimStatus(io IO) cli.Command { return shimStatusCommand{command{io, "shim status"}} }
 
-func (shimStatusCommand) Synopsis() string { return "Show the state of the shim, and why it does not move jobs" }
+func (shimStatusCommand) Synopsis() string {
+	return "Show the state of the shim, and why it does not move jobs"
+}
 
 func (shimStatusCommand) Help() string {
 	return strings.TrimSpace(`

@@ -30,7 +30,9 @@ type snapshotCommand struct{ command }
 
 func newSnapshot(io IO) cli.Command { return snapshotCommand{command{io, "snapshot"}} }
 
-func (snapshotCommand) Synopsis() string { return "Print the last snapshot that a node's policy decided on" }
+func (snapshotCommand) Synopsis() string {
+	return "Print the last snapshot that a node's policy decided on"
+}
 
 func (snapshotCommand) Help() string {
 	return strings.TrimSpace(`
@@ -61,12 +63,12 @@ namespaces of the node's jobs.
 }
 
 const (
-	fetchWithin = time.Minute
-	mostAsked   = 256
-	atATime     = 8
+	fetchTimeout = time.Minute
+	maxAllocs    = 256
+	maxParallel  = 8
 	// maxSnapshotAge is the age that causes a warning. The driver writes a snapshot with each
 	// decision.
-	oldSnapshot = 10 * time.Minute
+	maxSnapshotAge = 10 * time.Minute
 )
 
 func (c snapshotCommand) Run(args []string) int {
@@ -93,7 +95,7 @@ func (c snapshotCommand) Run(args []string) int {
 	defer client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	data, err := fetchSnapshot(ctx, client, node, alloc)
 	if err != nil {
@@ -101,7 +103,7 @@ func (c snapshotCommand) Run(args []string) int {
 	}
 	if at := takenAt(data); at.IsZero() {
 		fmt.Fprintln(c.io.Err, "ebbtide snapshot: warning: the snapshot has no time")
-	} else if age := time.Since(at); age > oldSnapshot {
+	} else if age := time.Since(at); age > maxSnapshotAge {
 		fmt.Fprintf(c.io.Err, "ebbtide snapshot: warning: the snapshot is %s old: the driver plugin may not be running, or there are no tasks\n", age.Round(time.Second))
 	}
 	var out bytes.Buffer
@@ -124,7 +126,7 @@ func (c snapshotCommand) Run(args []string) int {
 // Ebbtide is used.
 func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) ([]byte, error) {
 	if alloc != "" {
-		id, err := wholeAlloc(ctx, client, alloc)
+		id, err := resolveAlloc(ctx, client, alloc)
 		if err != nil {
 			return nil, err
 		}
@@ -150,7 +152,7 @@ func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) 
 	}
 	// The driver writes it into the oldest allocation.
 	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
-	data, err := newest(ctx, client, asked[:min(len(asked), mostAsked)])
+	data, err := newest(ctx, client, asked[:min(len(asked), maxAllocs)])
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
@@ -206,7 +208,7 @@ func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) (
 	var found []byte
 	var errs []error
 	var wait sync.WaitGroup
-	slots := make(chan struct{}, atATime)
+	slots := make(chan struct{}, maxParallel)
 	for _, a := range allocs {
 		slots <- struct{}{}
 		wait.Go(func() {

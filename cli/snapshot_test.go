@@ -189,16 +189,16 @@ func TestSnapshot(t *testing.T) {
 
 	// The number of allocations read is bounded.
 	f = fake()
-	for i := range mostAsked + 10 {
+	for i := range maxAllocs + 10 {
 		f.alloc(fmt.Sprintf("%04x", i), "aa11", "ebbtide", "")
 	}
-	bad(f, fmt.Sprintf("none of %d allocations", mostAsked))
-	must.Eq(t, mostAsked, f.asked.Load())
+	bad(f, fmt.Sprintf("none of %d allocations", maxAllocs))
+	must.Eq(t, maxAllocs, f.asked.Load())
 }
 
 func TestSnapshot_usage(t *testing.T) {
 	for want, args := range map[string][]string{
-		"-node and -alloc cannot be used together":                {"-node", "a", "-alloc", "b"},
+		"-node and -alloc cannot be used together":      {"-node", "a", "-alloc", "b"},
 		`unexpected argument "a"`:                       {"a"},
 		"allowed are -address, -alloc":                  {"-x"},
 		"the address of Nomad's API must be a URL like": {"-address", "x"},

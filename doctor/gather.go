@@ -272,13 +272,13 @@ func plugins(dir string) ([]File, error) {
 		if err != nil || !fi.Mode().IsRegular() {
 			continue
 		}
-		out = append(out, File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0, Ours: ours(path)})
+		out = append(out, File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0, Ours: isPlugin(path)})
 	}
 	return out, nil
 }
 
-// ours identifies Ebbtide's plugin by its Go build information.
-func ours(path string) bool {
+// isPlugin identifies Ebbtide's plugin by its Go build information.
+func isPlugin(path string) bool {
 	info, err := buildinfo.ReadFile(path)
 	return err == nil && info.Path == "github.com/ebbtide/ebbtide/cmd/ebbtide-driver"
 }

@@ -14,7 +14,7 @@ func (p *Proposal) Diff() string {
 	if p.Old == nil {
 		from = "/dev/null"
 	}
-	if p.Same() {
+	if p.UpToDate() {
 		return ""
 	}
 	return fmt.Sprintf("--- %s\n+++ %s\n%s", from, p.Path, hunks(split(p.Old), split(p.New)))

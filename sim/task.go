@@ -48,7 +48,7 @@ type task struct {
 	pending []report
 
 	// The driver's measurements.
-	follows                 *follower // nil for a service
+	follower                *follower // nil for a service
 	intervalAt, intervalCPU float64
 	use                     float64 // cores, over the last interval
 	response                *float64
@@ -119,15 +119,15 @@ func newTask(j workload.Job, index int, seed uint64, v Variant) (*task, error) {
 	}
 	t.slope = maxSlope * (2*t.r.Float64() - 1)
 	t.point, t.line = 1, 1
-	t.follows = &follower{work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
+	t.follower = &follower{work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
 	if v.learn {
 		var err error
-		if t.follows.estimator, err = growth.New(v.estimator, growth.Goal(j.Curve.Goal)); err != nil {
+		if t.follower.estimator, err = growth.New(v.estimator, growth.Goal(j.Curve.Goal)); err != nil {
 			return nil, err
 		}
 	}
 	if j.Acceptable != nil || j.Objective != nil {
-		t.follows.watcher = target.NewWatcher(metric, j.Curve.Goal, target.Targets{Acceptable: j.Acceptable, Objective: j.Objective, Hold: 1})
+		t.follower.watcher = target.NewWatcher(metric, j.Curve.Goal, target.Targets{Acceptable: j.Acceptable, Objective: j.Objective, Hold: 1})
 	}
 	return t, nil
 }
@@ -261,7 +261,7 @@ func (t *task) fail(every float64) {
 
 // look processes the reports until now.
 func (t *task) look(now float64) {
-	f := t.follows
+	f := t.follower
 	if f == nil {
 		return
 	}
@@ -327,8 +327,8 @@ func (t *task) closeInterval(now float64) {
 			}
 		}
 	}
-	if t.follows != nil {
-		t.follows.measure(t.used)
+	if t.follower != nil {
+		t.follower.measure(t.used)
 	}
 }
 
@@ -349,7 +349,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 		p.CPUS, p.FairCPUS = 0, 0
 		return p
 	}
-	f := t.follows
+	f := t.follower
 	p.Epoch, p.CategoryEpoch, p.Category = f.epoch, t.decided, t.decision.Category
 	if e := f.estimate; e.Measured || e.Diverged {
 		growth, progress := e.Growth*pool, e.Progress
@@ -370,7 +370,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 // cap is the number of cores the task is known to use at most, 0 if unknown: the kernel counts
 // threads once they have run.
 func (t *task) cap(s *simulation) float64 {
-	if t.used == 0 && !s.v.true_ && s.sc.Sizes != scenario.Exact {
+	if t.used == 0 && !s.v.exactSizes && s.sc.Sizes != scenario.Exact {
 		return 0
 	}
 	return t.CapCores
@@ -378,9 +378,9 @@ func (t *task) cap(s *simulation) float64 {
 
 // sizes is what is known of the remaining work.
 func (t *task) sizes(s *simulation) (left, quality *policy.CPUSeconds) {
-	f := t.follows
+	f := t.follower
 	switch {
-	case s.v.true_ || s.sc.Sizes == scenario.Exact:
+	case s.v.exactSizes || s.sc.Sizes == scenario.Exact:
 		end, way := policy.CPUSeconds(max(t.until-t.work, 0)), policy.CPUSeconds(max(t.good-t.work, 0))
 		return &end, &way
 	case s.sc.Sizes == scenario.Unknown:
@@ -400,7 +400,7 @@ func (t *task) accept(d policy.Decision) {
 		d.Category = t.decision.Category
 	}
 	t.decision = d
-	if t.follows != nil {
-		t.decided = t.follows.epoch
+	if t.follower != nil {
+		t.decided = t.follower.epoch
 	}
 }

@@ -70,10 +70,10 @@ func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 		if err := m.prepare(ctx, s); err != nil {
 			return err
 		}
-		if err := n.use(ctx, s); err != nil {
+		if err := n.configure(ctx, s); err != nil {
 			return err
 		}
-		run, err := m.one(ctx, s)
+		run, err := m.execute(ctx, s)
 		if err != nil {
 			return fmt.Errorf("%s, seed %d, %s, %s: %w", o.what, s.seed, s.name, mode, err)
 		}
@@ -148,8 +148,8 @@ func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// one executes a run.
-func (m *measurement) one(ctx context.Context, s step) (result.Run, error) {
+// execute executes a run.
+func (m *measurement) execute(ctx context.Context, s step) (result.Run, error) {
 	switch m.what {
 	case result.Train, result.Torch, result.Cluster:
 		return m.train(ctx, s)

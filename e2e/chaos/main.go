@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o.logf = func(format string, args ...any) {
 		fmt.Fprintf(stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
 	}
-	r, err := wreak(ctx, o)
+	r, err := runChaos(ctx, o)
 	if r != nil {
 		fmt.Fprint(stdout, r.text())
 	}

@@ -21,14 +21,14 @@ type report struct {
 
 func (c *chaos) report(left []string) (*report, error) {
 	r := &report{wrong: left}
-	all := seen{}
+	all := testimony{}
 	ended := 0
 	for i := range c.jobs {
 		f, err := os.Open(filepath.Join(c.witness, job(i)))
 		if err != nil {
 			return nil, err
 		}
-		s, err := testify(f)
+		s, err := evaluate(f)
 		_ = f.Close()
 		if err != nil {
 			return nil, fmt.Errorf("the witness of %s: %w", job(i), err)

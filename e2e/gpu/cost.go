@@ -21,8 +21,8 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// free is an unreachable message rate, so that the gate's rate limit is not measured.
-	free = 1 << 40
+	// unlimitedRate is an unreachable message rate, so that the gate's rate limit is not measured.
+	unlimitedRate = 1 << 40
 )
 
 // way is how a program runs.
@@ -43,7 +43,7 @@ func allocationWays() []way {
 		plain,
 		{name: "within the lease", gate: true},
 		{name: "a round trip each", gate: true, env: []string{"EBBTIDE_GATE_LEASE=1"},
-			change: func(o *gate.Options) { o.Bounds.Rate, o.Bounds.Burst = free, free }},
+			change: func(o *gate.Options) { o.Bounds.Rate, o.Bounds.Burst = unlimitedRate, unlimitedRate }},
 		{name: "a round trip each, bounded", gate: true, env: []string{"EBBTIDE_GATE_LEASE=1"}},
 	}
 }

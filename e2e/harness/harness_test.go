@@ -156,7 +156,7 @@ func TestProcessTellsItsEnd(t *testing.T) {
 func TestLeftoversAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	s := &site{dir: filepath.Join(dir, "none"), log: os.Stderr}
-	must.SliceEmpty(t, s.left(nil))
+	must.SliceEmpty(t, s.remaining(nil))
 	if os.Geteuid() != 0 {
 		return
 	}
@@ -167,10 +167,10 @@ func TestLeftoversAreNamed(t *testing.T) {
 		t.Skipf("no bridges here: %v", err)
 	}
 	must.NoError(t, err)
-	must.Eq(t, []string{"bridge " + name}, s.left(nil))
+	must.Eq(t, []string{"bridge " + name}, s.remaining(nil))
 	must.NoError(t, deleteBridge(name))
 	must.NoError(t, deleteBridge(name))
-	must.SliceEmpty(t, s.left(nil))
+	must.SliceEmpty(t, s.remaining(nil))
 }
 
 func TestBlocksOfPortsAreExclusive(t *testing.T) {

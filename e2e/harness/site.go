@@ -82,7 +82,7 @@ func (s *site) clean(reap func()) []string {
 		}
 	}
 
-	left := s.left(allocs)
+	left := s.remaining(allocs)
 	for _, what := range left {
 		fmt.Fprintf(s.log, "left over: %s\n", what)
 	}
@@ -94,8 +94,8 @@ func (s *site) clean(reap func()) []string {
 	return left
 }
 
-// left lists what still exists except the directory.
-func (s *site) left(allocs []string) []string {
+// remaining lists what still exists except the directory.
+func (s *site) remaining(allocs []string) []string {
 	var left []string
 	for _, pid := range descendants(os.Getpid()) {
 		left = append(left, fmt.Sprintf("process %d: %s", pid, commandLine(pid)))

@@ -27,14 +27,14 @@ type value struct {
 	text string
 }
 
-// most is a goal's upper bound of ratios.
-func most(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
+// atMost is a goal's upper bound of ratios.
+func atMost(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
 
 // goalCases are the real runs with goals.
 func goalCases() []string { return []string{"10 jobs", "15 jobs"} }
 
 // goals renders the table of goals; real ones are for 10 and 15 jobs in mode weight.
-func (e evidence) goals() (string, error) {
+func (e allResults) goals() (string, error) {
 	const balanced, completion = "auto", "auto completion"
 	var failed error
 	real := func(policies []string, of func(metrics.Summary) (float64, string)) []value {
@@ -95,18 +95,18 @@ func (e evidence) goals() (string, error) {
 	}
 	noisy := e.noise([]string{balanced, completion})
 	list := []goal{
-		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), most(0.65), noisy},
-		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), most(0.72), ""},
-		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), most(0.80), "nobody knows beforehand how far a job is from its last improvement"},
-		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), most(1.05), noisy},
-		{"real, both: makespan", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), most(1), "a long job that is left alone at the end makes little of a second core"},
+		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), atMost(0.65), noisy},
+		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), atMost(0.72), ""},
+		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), atMost(0.80), "nobody knows beforehand how far a job is from its last improvement"},
+		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), atMost(1.05), noisy},
+		{"real, both: makespan", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), atMost(1), "a long job that is left alone at the end makes little of a second core"},
 		{"simulated: the mean is worse in no scenario", "≤ 0 %", sim("", all, func(_ string, s metrics.Summary) (float64, string) {
 			r := s.Time(metrics.Completion).Ratio
 			return r.Mean, change(r) + " %"
-		}), most(1), ""},
-		{"simulated, sizes known: worst job", "≤ 1.05", sim("exact", all, simWorst), most(1.05),
+		}), atMost(1), ""},
+		{"simulated, sizes known: worst job", "≤ 1.05", sim("exact", all, simWorst), atMost(1.05),
 			"in `adaptdl` the next worst is 1.06; this one takes 85 s, and is decided on every 20 s. On several nodes a job that ends sooner changes the node that later ones get, and a twin knows only its own node"},
-		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), most(1.3),
+		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), atMost(1.3),
 			"likewise"},
 		{"simulated, `completion`: part of `srpt`'s gain", "≥ 85 %", sim("", all[1:], func(set string, s metrics.Summary) (float64, string) {
 			best, err := e.simOf(set, metrics.Bound)
@@ -114,13 +114,13 @@ func (e evidence) goals() (string, error) {
 				return math.NaN(), ""
 			}
 			return -s.Gain() / best.Gain(), e.bound(set, s) + " %"
-		}), most(-0.85), "whole cores first costs where jobs are as many times as fast as they have cores; where they are not (`threads`) it brings more than `srpt` does"},
+		}), atMost(-0.85), "whole cores first costs where jobs are as many times as fast as they have cores; where they are not (`threads`) it brings more than `srpt` does"},
 	}
 	values, on, err := e.accuracy()
 	if err != nil {
 		return "", err
 	}
-	list = append(list, goal{"the simulator's error in the mean completion" + on, "< 5 %", values, most(0.05), ""})
+	list = append(list, goal{"the simulator's error in the mean completion" + on, "< 5 %", values, atMost(0.05), ""})
 	var rows [][]string
 	for _, g := range list {
 		got, state := "not run", "not run"
@@ -144,7 +144,7 @@ func (e evidence) goals() (string, error) {
 }
 
 // noise is the difference of CPU time for the same steps between real runs.
-func (e evidence) noise(policies []string) string {
+func (e allResults) noise(policies []string) string {
 	var all []float64
 	for _, kase := range goalCases() {
 		for _, policy := range policies {
@@ -194,7 +194,7 @@ func publications() []publication {
 }
 
 // published renders the table of published results. Intervals of simulations are in sim.json.
-func (e evidence) published() (string, error) {
+func (e allResults) published() (string, error) {
 	text := func(s metrics.Summary, targets bool, change func(metrics.Interval) string) string {
 		out := fmt.Sprintf("%s; makespan %s; jobs × %.2f…%.2f; slower %.0f",
 			change(s.Time(metrics.Completion).Ratio), change(s.Time(metrics.Makespan).Ratio), s.Ratio.Min, s.Ratio.Max, 100*s.Slower)

@@ -40,7 +40,7 @@ func originOf(x result.Experiment) string {
 }
 
 // real renders the table of real training jobs.
-func (e evidence) real(what string) (string, error) {
+func (e allResults) real(what string) (string, error) {
 	x, ok := e.bench[what]
 	if !ok {
 		return notRun(what), nil
@@ -75,7 +75,7 @@ func (e evidence) real(what string) (string, error) {
 	return out, nil
 }
 
-func (e evidence) served() string {
+func (e allResults) served() string {
 	x, ok := e.bench[result.DQoES]
 	if !ok {
 		return notRun(result.DQoES)
@@ -89,7 +89,7 @@ func (e evidence) served() string {
 	return out
 }
 
-func (e evidence) mixed() string {
+func (e allResults) mixed() string {
 	x, ok := e.bench[result.Auto]
 	if !ok {
 		return notRun(result.Auto)
@@ -118,7 +118,7 @@ func columns(t result.Table, which ...int) string {
 	return t.Title + ":\n\n" + table(pick(t.Header), rows)
 }
 
-func (e evidence) demoTable() (string, error) {
+func (e allResults) demoTable() (string, error) {
 	if e.demo == nil {
 		return "", nil
 	}
@@ -142,7 +142,7 @@ func (e evidence) demoTable() (string, error) {
 }
 
 // sets are the simulated scenarios, without published runs.
-func (e evidence) sets() []string {
+func (e allResults) sets() []string {
 	var out []string
 	for _, r := range e.sim.Runs {
 		if name, ok := strings.CutSuffix(r.Name, " estimated"); ok && !strings.Contains(name, " ") {
@@ -152,12 +152,12 @@ func (e evidence) sets() []string {
 	return out
 }
 
-func (e evidence) simOrigin() string {
+func (e allResults) simOrigin() string {
 	return fmt.Sprintf("%s; commit %s; seeds 1 to %d", e.sim.Machine, e.sim.Commit, e.sim.Seeds)
 }
 
 // simulated renders the scenarios under fair finish.
-func (e evidence) simulated() (string, error) {
+func (e allResults) simulated() (string, error) {
 	header := append([]string{"scenario", "policy"}, strings.Split(timesHeader+"|of `srpt`, %|sizes known: completion, %|worst job|of `srpt`, %", "|")...)
 	var rows [][]string
 	for _, set := range e.sets() {
@@ -182,7 +182,7 @@ func (e evidence) simulated() (string, error) {
 }
 
 // bound is the fraction of SRPT's gain.
-func (e evidence) bound(set string, s metrics.Summary) string {
+func (e allResults) bound(set string, s metrics.Summary) string {
 	best, err := e.simOf(set, metrics.Bound)
 	if err != nil {
 		return "–"
@@ -191,7 +191,7 @@ func (e evidence) bound(set string, s metrics.Summary) string {
 }
 
 // compared renders the other policies.
-func (e evidence) compared() string {
+func (e allResults) compared() string {
 	sets := e.sets()
 	var policies []string
 	for _, r := range e.sim.Runs {

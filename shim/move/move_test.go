@@ -217,23 +217,23 @@ func newJobAt() *jobAt {
 
 func TestMovable(t *testing.T) {
 	for want, change := range map[string]func(*jobAt){
-		"it is not running: client status complete, desired status run":            func(w *jobAt) { w.old.ClientStatus = api.AllocClientStatusComplete },
-		"node node-b accepts no allocations: it is ready, ineligible": func(w *jobAt) { w.nodes["b"].SchedulingEligibility = api.NodeSchedulingIneligible },
-		"node node-b accepts no allocations: it is down, eligible":    func(w *jobAt) { w.nodes["b"].Status = api.NodeStatusDown },
+		"it is not running: client status complete, desired status run": func(w *jobAt) { w.old.ClientStatus = api.AllocClientStatusComplete },
+		"node node-b accepts no allocations: it is ready, ineligible":   func(w *jobAt) { w.nodes["b"].SchedulingEligibility = api.NodeSchedulingIneligible },
+		"node node-b accepts no allocations: it is down, eligible":      func(w *jobAt) { w.nodes["b"].Status = api.NodeStatusDown },
 		"its job is stopped":                                                         func(w *jobAt) { w.job.Stop = ptr(true) },
-		"its job has changed since it was placed":                               func(w *jobAt) { w.job.Version = ptr(uint64(3)) },
-		`its job's type is "system", must be batch or service`:                            func(w *jobAt) { w.job.Type = ptr(api.JobTypeSystem) },
-		"its job was dispatched or created periodically and cannot be re-registered":             func(w *jobAt) { w.job.ParentID = ptr("parent") },
-		"its job is periodic, and its children cannot be re-registered":      func(w *jobAt) { w.job.Periodic = &api.PeriodicConfig{} },
-		"its job is parameterized, and its dispatched jobs cannot be re-registered": func(w *jobAt) { w.job.ParameterizedJob = &api.ParameterizedJobConfig{} },
-		"task train runs under driver java, must be ebbtide":                       func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].Driver = "java" },
-		"its job is multiregion, and a move in one region would register it in all":                func(w *jobAt) { w.job.Multiregion = &api.Multiregion{} },
+		"its job has changed since it was placed":                                    func(w *jobAt) { w.job.Version = ptr(uint64(3)) },
+		`its job's type is "system", must be batch or service`:                       func(w *jobAt) { w.job.Type = ptr(api.JobTypeSystem) },
+		"its job was dispatched or created periodically and cannot be re-registered": func(w *jobAt) { w.job.ParentID = ptr("parent") },
+		"its job is periodic, and its children cannot be re-registered":              func(w *jobAt) { w.job.Periodic = &api.PeriodicConfig{} },
+		"its job is parameterized, and its dispatched jobs cannot be re-registered":  func(w *jobAt) { w.job.ParameterizedJob = &api.ParameterizedJobConfig{} },
+		"task train runs under driver java, must be ebbtide":                         func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].Driver = "java" },
+		"its job is multiregion, and a move in one region would register it in all":  func(w *jobAt) { w.job.Multiregion = &api.Multiregion{} },
 		"its batch job has several groups: Nomad would re-run those that complete during the move": func(w *jobAt) {
 			w.job.TaskGroups = append(w.job.TaskGroups, &api.TaskGroup{Name: ptr("other")})
 		},
 		"group train has a shutdown_delay of 5s, for which it would stay frozen before its end": func(w *jobAt) { w.job.TaskGroups[0].ShutdownDelay = ptr(5 * time.Second) },
 		"task train has a shutdown_delay of 5s, for which it would stay frozen before its end":  func(w *jobAt) { w.job.TaskGroups[0].Tasks[0].ShutdownDelay = 5 * time.Second },
-		"its job no longer has group \"train\"":                                               func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
+		"its job no longer has group \"train\"":                                                 func(w *jobAt) { w.job.TaskGroups[0].Name = ptr("other") },
 		"group train would lose its disk: set ephemeral_disk { sticky = true, migrate = true }, or save to a volume that is the same on every node (checkpoint { shared = true })": func(w *jobAt) {
 			w.job.TaskGroups[0].EphemeralDisk.Migrate = ptr(false)
 		},
