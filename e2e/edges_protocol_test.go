@@ -43,13 +43,13 @@ func testMoverKilled(t *testing.T, m *moving, d *apiProxy) {
 	_ = p.Wait(deadline(t, stepDeadline))
 	in.release()
 	must.NotEq(t, "", m.boundTo(t))
-	must.StrContains(t, m.moves(t), "under way: bind")
+	must.StrContains(t, m.moves(t), "in progress: bind")
 
 	m.moves(t, "-recover")
 	now, starts := m.checkOnce(t)
 	must.Eq(t, "b", now.NodeName)
 	must.Len(t, 2, starts)
-	must.StrNotContains(t, m.moves(t), "under way")
+	must.StrNotContains(t, m.moves(t), "in progress")
 }
 
 // testTwoMovers: the second of two concurrent moves is refused.

@@ -154,7 +154,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	defer first.eligible(t, second, true)
 	exit, _, told = ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
-	must.StrContains(t, told, "takes no allocations: it is ready, ineligible")
+	must.StrContains(t, told, "accepts no allocations: it is ready, ineligible")
 	first.waitStatus(t, alloc, "train", "learning on", func(s status.Status) bool { return s.Step > before.Step+5 && s.Move.State == "" })
 	must.Eq(t, 0, countEvents(t, first, alloc, "train", "checkpoint saved"))
 }

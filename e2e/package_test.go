@@ -187,7 +187,7 @@ func TestPackage(t *testing.T) {
 
 	out, err = m.here(t, setup...)
 	must.NoError(t, err, must.Sprint(out))
-	must.StrContains(t, out, "is as it should be")
+	must.StrContains(t, out, "is up to date")
 	restart()
 	_, err = agent.WaitDriver(deadline(t, startDeadline), "ebbtide", true)
 	must.NoError(t, err)

@@ -197,7 +197,7 @@ func TestRelocate(t *testing.T) {
 	must.Eq(t, 0, status)
 	must.StrContains(t, said, ": an upgrade")
 	eventually(t, "the shim has heard of it", func() error {
-		if _, said = ebbtide("status", "-json"); !strings.Contains(said, `"closed": "paused by `) {
+		if _, said = ebbtide("status", "-json"); !strings.Contains(said, `"suspended": "paused by `) {
 			return errors.New(said)
 		}
 		return nil
@@ -229,7 +229,7 @@ func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 		rows = ""
 		for row := range strings.Lines(out.String()) {
 			// Columns vary in width.
-			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") && !strings.Contains(row, "under way") {
+			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") && !strings.Contains(row, "in progress") {
 				rows += row + "\n"
 			}
 		}
