@@ -117,7 +117,6 @@ func TestDecide_usage(t *testing.T) {
 	}
 }
 
-// One line per error, beginning with its path.
 func TestDecide_badSnapshots(t *testing.T) {
 	for _, tc := range []struct {
 		name, doc string

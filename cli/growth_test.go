@@ -75,7 +75,7 @@ func TestGrowth_history(t *testing.T) {
 	for i := 1; i <= 40; i++ {
 		cpu, value := 10*float64(i), math.Round(1e6*math.Exp(-float64(i)/2))/1e6
 		row(cpu, float64(i), value)
-		row(cpu+1, float64(i), value) // a decision
+		row(cpu+1, float64(i), value)
 		fmt.Fprintf(&plain, "%g,%g,%d\n", cpu, value, i)
 	}
 	row(500, 41, nan)

@@ -202,7 +202,6 @@ func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
 	return group != nil && slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return isEbbtide(t.Driver, drivers) })
 }
 
-// newest returns the newest of the allocations' snapshots.
 func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) ([]byte, error) {
 	var mu sync.Mutex
 	var found []byte

@@ -242,7 +242,6 @@ func withoutUser(address string) string {
 	return clean(u.String())
 }
 
-// inspectHost inspects this machine.
 func inspectHost(s *Snapshot) *Host {
 	h := &Host{Root: os.Geteuid() == 0, Agents: agents("/proc")}
 	if cfg := s.config(); cfg != nil && cfg.PluginDir != "" {

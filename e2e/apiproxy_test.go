@@ -45,7 +45,6 @@ type hold struct {
 
 func (s *hold) release() { s.once.Do(func() { close(s.released) }) }
 
-// kind is a kind of request.
 type kind struct {
 	is func(r *http.Request, body string) bool
 	// answered holds the response instead of the request.
@@ -167,7 +166,6 @@ func binds(job string, answered bool) kind {
 	}}
 }
 
-// unbinds is the request to unbind.
 func unbinds(job string) kind {
 	return kind{is: func(r *http.Request, body string) bool {
 		return registers(r, body, job) && !strings.Contains(body, "node.unique.id")

@@ -54,7 +54,6 @@ func TestShimEdges(t *testing.T) {
 // shimProbe reads the metrics and health of a shim in this process.
 type shimProbe struct{ address string }
 
-// freeAddress returns an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -172,7 +172,6 @@ func (n gpuNode) fail(t *testing.T, words string) {
 	must.NoError(t, os.WriteFile(path, []byte(words), 0o644))
 }
 
-// killGPUPlugin kills the plugin and waits for its restart.
 func (n gpuNode) killGPUPlugin(t *testing.T) {
 	t.Helper()
 	pids := n.agent.PluginPIDs("ebbtide-gpu")
@@ -246,7 +245,6 @@ func testParkedStopped(t *testing.T, n gpuNode) {
 	n.checkAllFree(t, "after-stop")
 }
 
-// testParkedKilled kills a parked task.
 func testParkedKilled(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "killed", "survives")
 	must.NoError(t, unix.Kill(n.pid(t, low, "train"), unix.SIGKILL))

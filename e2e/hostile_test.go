@@ -134,7 +134,7 @@ type neighbour struct {
 type neighbours struct {
 	c       *cluster
 	tasks   map[string]*neighbour
-	hostile []int  // processes
+	hostile []int
 	total   uint64 // base shares of all tasks
 }
 
@@ -238,7 +238,7 @@ func (n *neighbours) watch(t *testing.T, when string) observation {
 // unaffected compares observations.
 func (n *neighbours) unaffected(t *testing.T, before, now observation) {
 	t.Helper()
-	const few = 3 * 2 * time.Second // intervals
+	const few = 3 * 2 * time.Second
 	must.Between(t, before.shares/1.5, now.shares, before.shares*1.5)
 	// The kernel follows the shares on two cores within a factor of three.
 	must.Between(t, before.cores/3, now.cores, before.cores*3)

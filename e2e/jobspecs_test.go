@@ -24,7 +24,7 @@ import (
 // jobspecRun is a running example from jobspecs/.
 type jobspecRun struct {
 	*cluster
-	allocs map[string]*api.Allocation // by task
+	allocs map[string]*api.Allocation
 }
 
 func (s jobspecRun) wait(t *testing.T, task, what string, want func(status.Status) bool) status.Status {

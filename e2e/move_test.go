@@ -30,7 +30,6 @@ func ebbtideMove(a *harness.Agent, args ...string) (exit int, result move.Result
 	return exit, result, errs.String()
 }
 
-// trainee is a movable training job.
 func trainee(id string) job {
 	k := shell(`echo start >> $NOMAD_ALLOC_DIR/data/starts
 exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume`)

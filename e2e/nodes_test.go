@@ -19,7 +19,7 @@ import (
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	shared := map[string]string{"models": t.TempDir()} // as on NFS
+	shared := map[string]string{"models": t.TempDir()}
 	first := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{HostVolumes: shared}})
 	second := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Join: first.agent, HostVolumes: shared}})
 	must.NotEq(t, first.agent.NodeID(), second.agent.NodeID())

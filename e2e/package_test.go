@@ -97,7 +97,7 @@ func (m machine) plugins(t *testing.T) (pids []string) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if err == nil && strings.Count(string(line), "\x00") == 1 { // not an executor
+		if err == nil && strings.Count(string(line), "\x00") == 1 {
 			pids = append(pids, filepath.Base(filepath.Dir(link)))
 		}
 	}

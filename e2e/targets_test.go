@@ -34,11 +34,11 @@ trap 'echo USR1 >> $d/signals' USR1
 `
 	// Handlers of the stop signal.
 	saves = `trap 'echo TERM >> $d/signals; exit 143' TERM INT
-` // at once
+`
 	savesLong = `trap 'echo TERM >> $d/signals; until [ -e $d/release ]; do sleep 0.05; done; exit 143' TERM INT
 ` // once the test allows it
 	deaf = `trap 'echo TERM >> $d/signals' TERM INT
-` // never
+`
 
 	// A report every 0.1 s, at no cost.
 	patient = `n=0; v=100
@@ -64,7 +64,6 @@ func withTargets(k task, acceptable, objective, target string) task {
 	return k
 }
 
-// retryPolicy is a restart policy with many retries.
 const retryPolicy = `restart {
   attempts = 3
   delay    = "0s"
@@ -538,7 +537,6 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 	must.False(t, strings.Contains(log, "panic:"))
 }
 
-// parent is the parent process.
 func parent(t *testing.T, pid int) int {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// Diff returns a unified diff.
 func (p *Proposal) Diff() string {
 	from := p.Path
 	if p.Old == nil {

@@ -137,7 +137,6 @@ func better(c config.Config, out placement.Output, own placement.Load, of func(i
 	return is < was*(1-c.Placement.Margin)
 }
 
-// nodeLoad is a node and its load.
 type nodeLoad struct {
 	node *cluster.Node
 	load placement.Load

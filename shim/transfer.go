@@ -145,7 +145,6 @@ func (t *term) options() move.Options {
 	return opts
 }
 
-// transfer is one move.
 type transfer struct {
 	alloc  *cluster.Alloc
 	to     string

@@ -119,7 +119,6 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	return v, v.lacks(s, base)
 }
 
-// options returns the scenario's options as JSON.
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	kinds := make(map[string]string)
 	for _, o := range policies.Options() {

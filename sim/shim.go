@@ -193,7 +193,6 @@ func (s *simulation) candidate(t *task, left float64) relocate.Task {
 	return out
 }
 
-// run is one pass.
 func (h *shim) run(s *simulation) error {
 	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
 	if s.v.placement == scenario.Relocate {

@@ -28,7 +28,6 @@ type task struct {
 	bound *node // target of its move
 	base  limits.Limits
 
-	// The truth.
 	work    float64    // done, in undisturbed CPU-seconds
 	used    float64    // CPU-seconds
 	saved   float64    // work that survives a failure
@@ -40,7 +39,6 @@ type task struct {
 	until   float64    // work at which it ends, by completion or objective
 	m       metrics.Job
 
-	// Its reports.
 	r       *rand.Rand
 	slope   float64 // drift of the cost per step
 	point   int     // next point of the curve
@@ -53,7 +51,6 @@ type task struct {
 	use                     float64 // cores, over the last interval
 	response                *float64
 
-	// The decision.
 	decision policy.Decision
 	decided  uint64 // epoch of the category
 	fair     policy.CPUSeconds
@@ -259,7 +256,6 @@ func (t *task) fail(every float64) {
 	t.pending = t.pending[:0]
 }
 
-// look processes the reports until now.
 func (t *task) look(now float64) {
 	f := t.follower
 	if f == nil {

@@ -281,7 +281,6 @@ func (c *checker) obstacles(g *api.TaskGroup) {
 	}
 }
 
-// scopeOf returns the scope of an obstacle.
 func (c *checker) scopeOf(g *api.TaskGroup, o move.Obstacle) scope {
 	switch o.Scope {
 	case move.ScopeTask:

@@ -89,7 +89,7 @@ func parserFindings(name string, err error) []Finding {
 				f.Column, _ = strconv.Atoi(m[3])
 			}
 			findings = append(findings, f)
-		case len(findings) > 0 && line != "": // continuation
+		case len(findings) > 0 && line != "":
 			findings[len(findings)-1].Problem += " " + strings.TrimSpace(line)
 		case line != "":
 			findings = append(findings, Finding{File: name, Line: 1, Column: 1, Severity: Error, Problem: line})

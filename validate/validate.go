@@ -4,7 +4,7 @@
 // Package validate checks jobspecs before registration. In: a jobspec, parsed by Nomad's own
 // parser. Out: Findings of what Ebbtide's driver would reject and of what has no effect,
 // decided by the driver's and shim's own code, and a Plan per task. Start with validate.go;
-// place.go adds the positions, which Nomad's parser does not keep.
+// position.go adds the positions, which Nomad's parser does not keep.
 package validate
 
 import (

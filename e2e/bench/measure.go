@@ -148,7 +148,6 @@ func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// execute executes a run.
 func (m *measurement) execute(ctx context.Context, s step) (result.Run, error) {
 	switch m.what {
 	case result.Train, result.Torch, result.Cluster:

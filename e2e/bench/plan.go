@@ -122,7 +122,6 @@ func plan(o options) []step {
 	return steps
 }
 
-// planJobs is a plan of training jobs.
 func planJobs(o options, sizes []int) []step {
 	var steps []step
 	for k := range o.seeds {

@@ -185,7 +185,7 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		c.clients = append(c.clients, a)
 	}
 	for i := range c.jobs {
-		steps := -1 // endless
+		steps := -1
 		if i%3 == 0 {
 			steps = int(60 * c.minutes * 5 * float64(i+1) / float64(c.jobs)) // five per second
 		}

@@ -22,11 +22,10 @@ import (
 // testimony is what a witness shows.
 type testimony struct {
 	Copies int // started
-	Steps  int // done
+	Steps  int
 	Twice  int // of these, repeated
 	Ended  bool
-	// Wrong are violations.
-	Wrong []string
+	Wrong  []string
 }
 
 // evaluate evaluates a witness. Violations are two copies at once, a checkpoint that is finally

@@ -34,7 +34,6 @@ type way struct {
 	env    []string
 }
 
-// plain is the driver alone.
 var plain = way{name: "driver alone"}
 
 // allocationWays lists the ways, the reference first.
@@ -59,7 +58,6 @@ type allocationRun struct {
 	Grants uint64  `json:"grants"` // of the gate
 }
 
-// measureAllocations measures the cost of an allocation.
 func measureAllocations(ctx context.Context, b bench) (part, error) {
 	r, err := b.card(rig.Card{Memory: 8 * gib, Context: 8 * mib})
 	if err != nil {

@@ -65,7 +65,7 @@ func creator(how string) {
 		fmt.Println("closed", err)
 		os.Exit(0)
 	}
-	select {} // until killed
+	select {}
 }
 
 func readPID(path string) (int, error) {
@@ -150,7 +150,7 @@ func TestProcessTellsItsEnd(t *testing.T) {
 	_, err = h.Start(ctx, "missing", []string{"/no/such/program"}, nil)
 	must.ErrorContains(t, err, "/no/such/program")
 	must.NoError(t, h.Close())
-	must.NoError(t, h.Close()) // idempotent
+	must.NoError(t, h.Close())
 }
 
 func TestLeftoversAreNamed(t *testing.T) {

@@ -212,7 +212,6 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// removeCgroup removes a cgroup tree.
 func removeCgroup(dir string) {
 	var dirs []string
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -283,7 +282,7 @@ func descendants(root int) []int {
 		}
 		parent, state, err := parentOf(pid)
 		if err != nil {
-			continue // ended
+			continue
 		}
 		children[parent] = append(children[parent], pid)
 		zombie[pid] = state == "Z"

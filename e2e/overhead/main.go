@@ -58,7 +58,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// parts are the measurements.
 var parts = []struct {
 	name    string
 	measure func(context.Context, *harness.Harness, options, *results) error

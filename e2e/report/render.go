@@ -193,7 +193,6 @@ func percent(ratio float64) string { return points(ratio) + " %" }
 
 func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
 
-// change adds the interval.
 func change(i metrics.Interval) string {
 	switch i.N {
 	case 0:

@@ -141,7 +141,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, nil
 }
 
-// cluster scales the cluster to a percentage.
 func (o options) cluster(percent float64) nomad.Options {
 	return nomad.Options{Nodes: max(1, int(float64(o.nodes)*percent/100)), PerNode: o.perNode, Trainings: o.trainings, Seed: o.seed}
 }

@@ -19,7 +19,6 @@ import (
 	"strings"
 )
 
-// Rules of an Output.
 const (
 	// RuleUnmarked: a task is not yet marked as migrated.
 	RuleUnmarked = "specon.alg3.unmarked"
@@ -123,9 +122,9 @@ func (c candidate) compare(o candidate) int {
 // cluster is the state of one run.
 type cluster struct {
 	in    Input
-	tasks []candidate // by d
-	left  []int       // tasks left per node
-	keep  int         // least number of tasks a source keeps
+	tasks []candidate
+	left  []int // tasks left per node
+	keep  int   // least number of tasks a source keeps
 }
 
 // move gives each taker one task while there are any.

@@ -154,7 +154,6 @@ func variables(policies []Policy, namespace, full string) (granted []string) {
 	return granted
 }
 
-// closest returns the blocks with the closest pattern.
 func closest(policies []Policy, namespace string) (blocks []Namespace) {
 	var patterns []string
 	for _, p := range policies {

@@ -127,7 +127,6 @@ func spread(values []float64) string {
 		quantile(values, 0.5), quantile(values, 0.75), quantile(values, 1))
 }
 
-// quantile returns the nearest value.
 func quantile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(math.Round(q*float64(len(sorted)-1)))]

@@ -79,7 +79,7 @@ type Gatherer struct {
 	now     func() time.Time
 
 	listedAt time.Time
-	listTook time.Duration // for a full listing
+	listTook time.Duration
 	nodes    map[string]*node
 	tasks    map[top.Key]*task
 	moves    []top.Move
@@ -213,7 +213,6 @@ func (g *Gatherer) list(ctx context.Context) error {
 	return nil
 }
 
-// listPage requests one page of a list.
 func listPage[T any](ctx context.Context, q *api.QueryOptions, list func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

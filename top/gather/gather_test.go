@@ -56,8 +56,8 @@ func TestRefresh(t *testing.T) {
 	c.Nodes = append(c.Nodes, &api.NodeListStub{ID: "ff00", Name: "plain", Status: api.NodeStatusReady, Drivers: map[string]*api.DriverInfo{"docker": {}}})
 	mlp := c.Task("aa11", "ml", "mlp", nil)
 	c.Task("bb22", "vision", "vae", func(s *status.Status) { fake.Seat(s, seat.Parked, 0, 408) })
-	delete(c.Statuses, c.Task("aa11", "ml", "web", nil)) // another driver
-	c.Task("ff00", "ml", "other", nil)                   // a node without Ebbtide
+	delete(c.Statuses, c.Task("aa11", "ml", "web", nil))
+	c.Task("ff00", "ml", "other", nil) // a node without Ebbtide
 	c.Claims = []move.Record{{ID: "4f02", Namespace: "ml", Job: "mlp", Alloc: mlp, Source: "aa11", Target: "bb22", Phase: "wait", Owner: "shim"}}
 
 	g, _ := reader(t, c, nil)

@@ -68,7 +68,6 @@ func (p *position) all(name string) []*position {
 	return p.parts[apiName(name)]
 }
 
-// labelled returns the block with the label.
 func (p *position) labelled(name, label string) *position {
 	var made *position
 	for _, b := range p.all(name) {
