@@ -191,7 +191,7 @@ func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.Nod
 // Nomad's docker driver.
 func isEbbtide(driver string, drivers map[string]*api.DriverInfo) bool {
 	d := drivers[driver]
-	return d != nil && (d.Attributes[cluster.Attributes+"version"] != "" || d.Attributes[cluster.AttributesDocker+"version"] != "")
+	return d != nil && cluster.DriverAttribute(d.Attributes, "version") != ""
 }
 
 func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
