@@ -238,13 +238,13 @@ func testSourceDrained(t *testing.T, m *moving, d *apiProxy) {
 
 func testTargetDrained(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() { m.drain(t, m.b, true) })
-	m.stays(t, "it is not placed")
+	m.stays(t, "not placed")
 	m.drain(t, m.b, false)
 }
 
 func testTargetIneligible(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() { m.eligible(t, m.b, false) })
-	m.stays(t, "it is not placed")
+	m.stays(t, "not placed")
 	m.eligible(t, m.b, true)
 }
 
@@ -257,6 +257,6 @@ func testTargetFull(t *testing.T, m *moving, d *apiProxy) {
 		filler.memory = int(node.NodeResources.Memory.MemoryMB) - 16
 		m.b.start(t, job{id: "filler", tasks: []task{filler}, body: "constraint {\n attribute = \"${node.unique.name}\"\n value = \"b\"\n}"})
 	})
-	m.stays(t, "it is not placed: no room: memory")
+	m.stays(t, "not placed: exhausted: memory")
 	m.b.stop(t, "filler")
 }

@@ -115,7 +115,7 @@ func (b bench) greedy(ctx context.Context, kind greedyJob, limit uint64) (run ac
 			return run, err
 		}
 		if l.Int("code") != 2 {
-			return run, fmt.Errorf("it ended with error %d, not with out of memory (2)", l.Int("code"))
+			return run, fmt.Errorf("it ended with error %d, expected out of memory (2)", l.Int("code"))
 		}
 	}
 	u, err := r.Usage(ctx)
