@@ -85,8 +85,8 @@ func TestGrowth_history(t *testing.T) {
 	must.NoError(t, err)
 
 	status, stdout, stderr := ebbtide(string(history), "growth", "--goal", "min")
-	must.Eq(t, "ebbtide growth: the task was started anew (cpu_s falls); rows from before, left out: 2\n"+
-		"ebbtide growth: rows without a value, left out: 2\n", stderr)
+	must.Eq(t, "ebbtide growth: the task was restarted (cpu_s falls); earlier rows skipped: 2\n"+
+		"ebbtide growth: rows without a value skipped: 2\n", stderr)
 	must.Eq(t, exitOK, status)
 	_, want, _ := ebbtide(plain.String(), "growth", "--goal", "min")
 	must.Eq(t, want, stdout)

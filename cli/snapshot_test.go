@@ -183,9 +183,9 @@ func TestSnapshot(t *testing.T) {
 	f.denied["ml"] = true
 	bad(f, "the token needs read-fs in namespace ml")
 	f = fake()
-	bad(f, "no task runs under Ebbtide on node one, in the namespaces whose jobs the token may read")
+	bad(f, "no task runs under Ebbtide on node one, in the namespaces whose jobs the token can read")
 	f.nodes = f.nodes[1:]
-	bad(f, "no node runs Ebbtide's driver")
+	bad(f, "no node has Ebbtide's driver")
 
 	// The number of allocations read is bounded.
 	f = fake()

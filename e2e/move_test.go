@@ -139,7 +139,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, pinned(plain))
 	exit, _, told := ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
-	for _, want := range []string{"check: cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
+	for _, want := range []string{"check: cannot be moved: ", "would lose its disk", "has no checkpoint block", "its job is constrained to a node"} {
 		must.StrContains(t, told, want)
 	}
 

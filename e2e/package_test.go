@@ -174,7 +174,7 @@ func TestPackage(t *testing.T) {
 	data, err := os.ReadFile(conffile)
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(conffile, append(data, "dry_run = true\n"...), 0o644))
-	must.StrContains(t, m.install(t, after), "The plugins that run are still the old ones")
+	must.StrContains(t, m.install(t, after), "Nomad runs the old plugins until it is restarted")
 	must.NotEq(t, versionBefore, version())
 	now, err := os.ReadFile(conffile)
 	must.NoError(t, err)

@@ -67,7 +67,7 @@ func Decide(in Input) Output {
 		for _, t := range n.Tasks {
 			if t.MarkedS == nil {
 				out.Rule = RuleUnmarked
-				out.Why = fmt.Sprintf("%s on %s has not been marked as migrated yet: Algorithm 2 goes on", t.ID, n.ID)
+				out.Why = fmt.Sprintf("%s on %s has not been marked as migrated yet: Algorithm 2 continues", t.ID, n.ID)
 				return out
 			}
 			if !t.Rebalanced {

@@ -190,7 +190,7 @@ func match(patterns []string, name string) (best string, ok bool) {
 }
 
 // ErrUnknown means that Nomad rejects the token.
-var ErrUnknown = errors.New("Nomad rejects the token: it is unknown or has expired")
+var ErrUnknown = errors.New("the token is unknown to Nomad or has expired")
 
 // Ask returns what the client's token lacks; nothing if ACLs are disabled.
 func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missing, error) {
