@@ -93,7 +93,7 @@ func testSourceKilledCarrying(t *testing.T, m *moving, d *apiProxy) {
 	}
 	eventually(t, "the disk is carried over", there(api.AllocClientStatusPending))
 	must.NoError(t, m.a.agent.Kill(deadline(t, stepDeadline)))
-	eventually(t, "it has begun anew", there(api.AllocClientStatusRunning))
+	eventually(t, "the task has restarted", there(api.AllocClientStatusRunning))
 	must.NoError(t, m.a.agent.Restart(deadline(t, startDeadline)))
 	m.end(t)
 	must.ErrorIs(t, m.err, move.ErrNotResumed)

@@ -197,7 +197,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 	for _, id := range others {
 		stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), id)
 		must.NoError(t, err)
-		must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+		must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
 		must.Eq(t, uint64(0), stubs[0].JobVersion)
 	}
 	stop()

@@ -213,7 +213,7 @@ func (m *moving) checkOnce(t *testing.T) (running *api.AllocationListStub, start
 			must.LessEq(t, float64(n), float64(m.before.Step))
 		}
 		if running.ID != m.alloc.ID && !m.startsOver {
-			must.GreaterEq(t, 2, len(starts), must.Sprint("it has begun anew"))
+			must.GreaterEq(t, 2, len(starts), must.Sprint("the task has restarted"))
 		}
 	}
 	return running, starts

@@ -317,7 +317,7 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	s.waitMoved(t, moves)
 	stubs, err := s.agent.Allocs(deadline(t, stepDeadline), "stays")
 	must.NoError(t, err)
-	must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+	must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
 	s.endShim(t, leads)
 	waitLine(t, next, "following the cluster")
 	s.endShim(t, next)

@@ -77,7 +77,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	for _, id := range others {
 		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), id)
 		must.NoError(t, err)
-		must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+		must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
 	}
 	stop()
 	c.Placement.Enabled = true

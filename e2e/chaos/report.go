@@ -46,7 +46,7 @@ func (c *chaos) report(left []string) (*report, error) {
 		Header: []string{"", ""},
 	}
 	row := func(name string, n int) { r.table.Rows = append(r.table.Rows, []string{name, fmt.Sprint(n)}) }
-	row("copies that have begun", all.Copies)
+	row("copies started", all.Copies)
 	row("steps", all.Steps)
 	row("of them, done before", all.Twice)
 	row("jobs that have completed", ended)
