@@ -17,7 +17,6 @@ import (
 	"github.com/ebbtide/ebbtide/shim/memory"
 )
 
-// command is common to all subcommands.
 type command struct {
 	io   IO
 	name string
@@ -62,7 +61,6 @@ func writeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// usage is an error in the arguments.
 type usage struct{ error }
 
 // withStore parses the arguments, runs do on the shim's variables, and returns the exit status.

@@ -23,8 +23,8 @@ import (
 // maxSnapshot bounds a snapshot, in bytes. A thousand tasks take 0.1 MB.
 const maxSnapshot = 64 << 20
 
-// askable returns the policies of a node, the cluster and a GPU.
-func askable() []policy.Query { return slices.Concat(policies.Queries(), shim.All(), device.All()) }
+// allPolicies returns the policies of a node, the cluster and a GPU.
+func allPolicies() []policy.Query { return slices.Concat(policies.Queries(), shim.All(), device.All()) }
 
 type decideCommand struct{ command }
 
@@ -34,7 +34,7 @@ func (decideCommand) Synopsis() string { return "Show what a policy would decide
 
 func (decideCommand) Help() string {
 	var table strings.Builder
-	for _, p := range askable() {
+	for _, p := range allPolicies() {
 		fmt.Fprintf(&table, "  %-20s %s\n", p.Name, p.Synopsis)
 	}
 	return strings.TrimSpace(`
@@ -94,18 +94,18 @@ func (c decideCommand) Run(args []string) int {
 	switch modes[0] {
 	case "--list":
 		var names bytes.Buffer
-		for _, p := range askable() {
+		for _, p := range allPolicies() {
 			fmt.Fprintln(&names, p.Name)
 		}
 		return c.print(names.Bytes())
 	case "--example":
-		p, err := policy.Find(askable(), example)
+		p, err := policy.Find(allPolicies(), example)
 		if err != nil {
 			return c.refuse(fmt.Errorf("--example: %w", err))
 		}
 		return c.printJSON(p.Example, compact)
 	default:
-		p, err := policy.Find(askable(), name)
+		p, err := policy.Find(allPolicies(), name)
 		if err != nil {
 			return c.refuse(fmt.Errorf("--policy: %w", err))
 		}

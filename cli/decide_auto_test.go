@@ -39,7 +39,6 @@ func TestDecide_auto(t *testing.T) {
 	got := run(autoSnapshot)
 	must.Eq(t, string(want), got)
 
-	// Omitted parameters have defaults.
 	with := func(params string) string { return strings.Replace(autoSnapshot, "{\n", `{"params": `+params+", ", 1) }
 	must.Eq(t, got, run(with(`{}`)))
 	must.Eq(t, got, run(with(`{"fsp": {"prefer": "balanced", "floor": 0.1}, "service_share": 0.8, "tolerance": 0.1}`)))
@@ -47,7 +46,6 @@ func TestDecide_auto(t *testing.T) {
 	must.StrContains(t, run(with(`{"fsp": {"prefer": "completion"}}`)), `preferred: its twin has`)
 }
 
-// One line per error, beginning with its path.
 func TestDecide_badAuto(t *testing.T) {
 	for _, tc := range []struct {
 		doc  string

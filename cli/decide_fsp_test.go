@@ -41,7 +41,6 @@ func TestDecide_fsp(t *testing.T) {
 	must.NotEq(t, run(`{}`), run(`{"floor": 0.5}`))
 }
 
-// One line per error, beginning with its path.
 func TestDecide_badFSP(t *testing.T) {
 	for _, tc := range []struct {
 		doc  string

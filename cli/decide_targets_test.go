@@ -53,7 +53,6 @@ func decidesAs(t *testing.T, policy, snapshot string) {
 	})
 }
 
-// Omitted parameters have defaults.
 func TestDecide_targetParams(t *testing.T) {
 	change := func(doc, old, new string) string {
 		must.StrContains(t, doc, old)
@@ -83,7 +82,6 @@ func TestDecide_targetParams(t *testing.T) {
 	must.InDelta(t, 0.4*1.2, limit(run("dqoes", change(dqoesSnapshot, "{\n", `{"params": {"beta": 0.5}, `))), 1e-12)
 }
 
-// One line per error, beginning with its path.
 func TestDecide_badTargets(t *testing.T) {
 	for _, tc := range []struct {
 		policy, doc string

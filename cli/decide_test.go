@@ -77,7 +77,7 @@ func TestDecide_list(t *testing.T) {
 }
 
 func TestDecide_examples(t *testing.T) {
-	for _, p := range askable() {
+	for _, p := range allPolicies() {
 		for _, extra := range [][]string{nil, {"--compact"}} {
 			status, example, stderr := ebbtide("", append([]string{"decide", "--example", p.Name}, extra...)...)
 			must.Eq(t, exitOK, status)
@@ -117,7 +117,6 @@ func TestDecide_usage(t *testing.T) {
 	}
 }
 
-// One line per error, beginning with its path.
 func TestDecide_badSnapshots(t *testing.T) {
 	for _, tc := range []struct {
 		name, doc string
@@ -210,7 +209,7 @@ func FuzzDecide(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
-		for _, p := range askable() {
+		for _, p := range allPolicies() {
 			status, stdout, stderr := ebbtide(doc, "decide", "--policy", p.Name)
 			switch status {
 			case exitOK:

@@ -245,10 +245,10 @@ func readPoints(data []byte) (points []growth.Point, notes []string, errs []erro
 		return nil, nil, []error{fmt.Errorf("column \"value\": must have a value since the task was last started, got %d empty ones", curve.Blank)}
 	}
 	if curve.Earlier > 0 {
-		notes = append(notes, fmt.Sprintf("the task was started anew (cpu_s falls); rows from before, left out: %d", curve.Earlier))
+		notes = append(notes, fmt.Sprintf("the task was restarted (cpu_s falls); earlier rows skipped: %d", curve.Earlier))
 	}
 	if curve.Blank > 0 {
-		notes = append(notes, fmt.Sprintf("rows without a value, left out: %d", curve.Blank))
+		notes = append(notes, fmt.Sprintf("rows without a value skipped: %d", curve.Blank))
 	}
 	return curve.Points, notes, nil
 }

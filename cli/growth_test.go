@@ -75,7 +75,7 @@ func TestGrowth_history(t *testing.T) {
 	for i := 1; i <= 40; i++ {
 		cpu, value := 10*float64(i), math.Round(1e6*math.Exp(-float64(i)/2))/1e6
 		row(cpu, float64(i), value)
-		row(cpu+1, float64(i), value) // a decision
+		row(cpu+1, float64(i), value)
 		fmt.Fprintf(&plain, "%g,%g,%d\n", cpu, value, i)
 	}
 	row(500, 41, nan)
@@ -85,8 +85,8 @@ func TestGrowth_history(t *testing.T) {
 	must.NoError(t, err)
 
 	status, stdout, stderr := ebbtide(string(history), "growth", "--goal", "min")
-	must.Eq(t, "ebbtide growth: the task was started anew (cpu_s falls); rows from before, left out: 2\n"+
-		"ebbtide growth: rows without a value, left out: 2\n", stderr)
+	must.Eq(t, "ebbtide growth: the task was restarted (cpu_s falls); earlier rows skipped: 2\n"+
+		"ebbtide growth: rows without a value skipped: 2\n", stderr)
 	must.Eq(t, exitOK, status)
 	_, want, _ := ebbtide(plain.String(), "growth", "--goal", "min")
 	must.Eq(t, want, stdout)

@@ -82,10 +82,10 @@ func (c moveCommand) Run(args []string) int {
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if req.Alloc, err = wholeAlloc(ctx, client, flags.Arg(0)); err != nil {
+	if req.Alloc, err = resolveAlloc(ctx, client, flags.Arg(0)); err != nil {
 		return c.failed(err)
 	}
-	if req.Node, err = wholeNode(ctx, client, flags.Arg(1)); err != nil {
+	if req.Node, err = resolveNode(ctx, client, flags.Arg(1)); err != nil {
 		return c.failed(err)
 	}
 	store.Client = client
@@ -120,8 +120,8 @@ func process() string {
 	return fmt.Sprintf("%s, process %d", host, os.Getpid())
 }
 
-// wholeAlloc resolves an ID prefix.
-func wholeAlloc(ctx context.Context, client *api.Client, prefix string) (string, error) {
+// resolveAlloc resolves an ID prefix.
+func resolveAlloc(ctx context.Context, client *api.Client, prefix string) (string, error) {
 	stubs, _, err := client.Allocations().List((&api.QueryOptions{Prefix: prefix, Namespace: api.AllNamespacesNamespace}).WithContext(ctx))
 	if err != nil {
 		return "", fmt.Errorf("looking for allocation %q: %w", prefix, err)
@@ -130,11 +130,11 @@ func wholeAlloc(ctx context.Context, client *api.Client, prefix string) (string,
 	for _, s := range stubs {
 		ids = append(ids, s.ID)
 	}
-	return whole("allocation", prefix, ids)
+	return resolvePrefix("allocation", prefix, ids)
 }
 
-// wholeNode resolves an ID prefix.
-func wholeNode(ctx context.Context, client *api.Client, prefix string) (string, error) {
+// resolveNode resolves an ID prefix.
+func resolveNode(ctx context.Context, client *api.Client, prefix string) (string, error) {
 	stubs, _, err := client.Nodes().List((&api.QueryOptions{Prefix: prefix}).WithContext(ctx))
 	if err != nil {
 		return "", fmt.Errorf("looking for node %q: %w", prefix, err)
@@ -143,10 +143,10 @@ func wholeNode(ctx context.Context, client *api.Client, prefix string) (string, 
 	for _, s := range stubs {
 		ids = append(ids, s.ID)
 	}
-	return whole("node", prefix, ids)
+	return resolvePrefix("node", prefix, ids)
 }
 
-func whole(what, prefix string, ids []string) (string, error) {
+func resolvePrefix(what, prefix string, ids []string) (string, error) {
 	switch len(ids) {
 	case 0:
 		return "", fmt.Errorf("no %s has the ID prefix %q", what, prefix)

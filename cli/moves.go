@@ -70,7 +70,7 @@ func (c movesCommand) Run(args []string) int {
 				names[n.ID] = n.Name
 			}
 		}
-		entries = append(entries, underWay(records, names)...)
+		entries = append(entries, inProgress(records, names)...)
 		jobs, _, err := cluster.ListJobs(ctx, store.Client, false)
 		if err != nil {
 			fmt.Fprintf(c.io.Err, "ebbtide moves: cannot list jobs bound without a claim: %v\n", err)
@@ -100,7 +100,7 @@ func (c movesCommand) print(entries []memory.Entry, asJSON bool) error {
 }
 
 // inProgress lists moves in progress, with node IDs where names are unknown.
-func underWay(records []move.Record, names map[string]string) []memory.Entry {
+func inProgress(records []move.Record, names map[string]string) []memory.Entry {
 	var entries []memory.Entry
 	for _, r := range records {
 		entries = append(entries, memory.Entry{

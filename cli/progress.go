@@ -83,7 +83,7 @@ func (c progressCommand) Run(args []string) int {
 	}
 	parser, err := progress.NewParser(config)
 	if err != nil {
-		for _, e := range unjoined(err) {
+		for _, e := range splitErrors(err) {
 			if field := (*progress.FieldError)(nil); errors.As(e, &field) {
 				fmt.Fprintf(c.io.Err, "ebbtide progress: --%s: %s, got %q\n", field.Field, field.Problem, field.Value)
 			} else {
@@ -137,8 +137,8 @@ func (c command) show(log io.Reader, name string, parser *progress.Parser, sum p
 	return exitOK
 }
 
-// unjoined splits errors.Join's result.
-func unjoined(err error) []error {
+// splitErrors splits errors.Join's result.
+func splitErrors(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
@@ -220,7 +220,7 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 			fmt.Fprintf(w, "note: %s\n", note)
 		}
 		if s.backwards > 0 {
-			fmt.Fprintf(w, "note: the step went back %s: the training was restarted, or the step is not one (use %spattern)\n", howOften(s.backwards), s.option)
+			fmt.Fprintf(w, "note: the step went back %s: the training was restarted, or the step is not one (use %spattern)\n", times(s.backwards), s.option)
 		}
 		if len(s.metrics) > 1 {
 			fmt.Fprintf(w, "note: the metric changed on the way: choose one with %smetric\n", s.option)
@@ -298,7 +298,7 @@ func plural(n int64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func howOften(n int64) string {
+func times(n int64) string {
 	if n == 1 {
 		return "once"
 	}

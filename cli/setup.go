@@ -97,7 +97,7 @@ func (c setupCommand) Run(args []string) int {
 	case yes && show:
 		return c.refuse(errors.New("-yes and -print cannot be used together"))
 	}
-	state, err := setup.Look(c.root, o)
+	state, err := setup.Inspect(c.root, o)
 	if err != nil {
 		return c.refuse(lines(err)...)
 	}
@@ -111,7 +111,7 @@ func (c setupCommand) Run(args []string) int {
 	for _, note := range proposal.Notes {
 		fmt.Fprintln(c.io.Err, "note:", note)
 	}
-	remains, err := setup.Remains(state, proposal)
+	remains, err := setup.Unresolved(state, proposal)
 	if err != nil {
 		return c.failed(err)
 	}
@@ -127,7 +127,7 @@ func (c setupCommand) Run(args []string) int {
 		}
 		return exitOK
 	}
-	if proposal.Same() {
+	if proposal.UpToDate() {
 		fmt.Fprintf(c.io.Out, "%s is up to date\n", proposal.Path)
 		return exitOK
 	}

@@ -69,7 +69,7 @@ func TestShim_refused(t *testing.T) {
 	must.NoError(t, os.WriteFile(file, []byte("nomad {\n address = \""+nomad.URL+"\"\n token_file = \""+filepath.Join(dir, "token")+"\"\n}"), 0o644))
 	status, _, stderr := ebbtide("", "shim", "-config", file)
 	must.Eq(t, exitError, status)
-	must.StrContains(t, stderr, "Nomad rejects the token: it is unknown or has expired")
+	must.StrContains(t, stderr, "the token is unknown to Nomad or has expired")
 	must.StrNotContains(t, stderr, "hunter2")
 	status, _, stderr = ebbtide("", "moves", "-address", nomad.URL)
 	must.Eq(t, exitError, status)

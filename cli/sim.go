@@ -68,7 +68,7 @@ Placements:
   ` + strings.Join(scenario.Placements(), ", ") + "\n")
 }
 
-const mostSeeds = 10_000
+const maxSeeds = 10_000
 
 func (c simCommand) Run(args []string) int {
 	var (
@@ -98,8 +98,8 @@ func (c simCommand) Run(args []string) int {
 	if path == "" {
 		errs = append(errs, errors.New("-scenario: must be given, a file in HCL"))
 	}
-	if seeds < 1 || seeds > mostSeeds {
-		errs = append(errs, fmt.Errorf("-seeds: must be from 1 to %d, got %d", mostSeeds, seeds))
+	if seeds < 1 || seeds > maxSeeds {
+		errs = append(errs, fmt.Errorf("-seeds: must be from 1 to %d, got %d", maxSeeds, seeds))
 	}
 	if workers < 1 {
 		errs = append(errs, fmt.Errorf("-workers: must be ≥ 1, got %d", workers))

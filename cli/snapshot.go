@@ -63,12 +63,12 @@ namespaces of the node's jobs.
 }
 
 const (
-	fetchWithin = time.Minute
-	mostAsked   = 256
-	atATime     = 8
+	fetchTimeout = time.Minute
+	maxAllocs    = 256
+	maxParallel  = 8
 	// maxSnapshotAge is the age that causes a warning. The driver writes a snapshot with each
 	// decision.
-	oldSnapshot = 10 * time.Minute
+	maxSnapshotAge = 10 * time.Minute
 )
 
 func (c snapshotCommand) Run(args []string) int {
@@ -95,7 +95,7 @@ func (c snapshotCommand) Run(args []string) int {
 	defer client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	data, err := fetchSnapshot(ctx, client, node, alloc)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c snapshotCommand) Run(args []string) int {
 	}
 	if at := takenAt(data); at.IsZero() {
 		fmt.Fprintln(c.io.Err, "ebbtide snapshot: warning: the snapshot has no time")
-	} else if age := time.Since(at); age > oldSnapshot {
+	} else if age := time.Since(at); age > maxSnapshotAge {
 		fmt.Fprintf(c.io.Err, "ebbtide snapshot: warning: the snapshot is %s old: the driver plugin may not be running, or there are no tasks\n", age.Round(time.Second))
 	}
 	var out bytes.Buffer
@@ -126,7 +126,7 @@ func (c snapshotCommand) Run(args []string) int {
 // Ebbtide is used.
 func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) ([]byte, error) {
 	if alloc != "" {
-		id, err := wholeAlloc(ctx, client, alloc)
+		id, err := resolveAlloc(ctx, client, alloc)
 		if err != nil {
 			return nil, err
 		}
@@ -152,7 +152,7 @@ func fetchSnapshot(ctx context.Context, client *api.Client, node, alloc string) 
 	}
 	// The driver writes it into the oldest allocation.
 	slices.SortFunc(asked, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
-	data, err := newest(ctx, client, asked[:min(len(asked), mostAsked)])
+	data, err := newest(ctx, client, asked[:min(len(asked), maxAllocs)])
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
@@ -191,7 +191,7 @@ func ebbtideNode(ctx context.Context, client *api.Client, name string) (*api.Nod
 // Nomad's docker driver.
 func isEbbtide(driver string, drivers map[string]*api.DriverInfo) bool {
 	d := drivers[driver]
-	return d != nil && (d.Attributes[cluster.Attributes+"version"] != "" || d.Attributes[cluster.AttributesDocker+"version"] != "")
+	return d != nil && cluster.DriverAttribute(d.Attributes, "version") != ""
 }
 
 func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
@@ -202,13 +202,12 @@ func usesEbbtide(a *api.Allocation, drivers map[string]*api.DriverInfo) bool {
 	return group != nil && slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return isEbbtide(t.Driver, drivers) })
 }
 
-// newest returns the newest of the allocations' snapshots.
 func newest(ctx context.Context, client *api.Client, allocs []*api.Allocation) ([]byte, error) {
 	var mu sync.Mutex
 	var found []byte
 	var errs []error
 	var wait sync.WaitGroup
-	slots := make(chan struct{}, atATime)
+	slots := make(chan struct{}, maxParallel)
 	for _, a := range allocs {
 		slots <- struct{}{}
 		wait.Go(func() {

@@ -183,17 +183,17 @@ func TestSnapshot(t *testing.T) {
 	f.denied["ml"] = true
 	bad(f, "the token needs read-fs in namespace ml")
 	f = fake()
-	bad(f, "no task runs under Ebbtide on node one, in the namespaces whose jobs the token may read")
+	bad(f, "no task runs under Ebbtide on node one, in the namespaces whose jobs the token can read")
 	f.nodes = f.nodes[1:]
-	bad(f, "no node runs Ebbtide's driver")
+	bad(f, "no node has Ebbtide's driver")
 
 	// The number of allocations read is bounded.
 	f = fake()
-	for i := range mostAsked + 10 {
+	for i := range maxAllocs + 10 {
 		f.alloc(fmt.Sprintf("%04x", i), "aa11", "ebbtide", "")
 	}
-	bad(f, fmt.Sprintf("none of %d allocations", mostAsked))
-	must.Eq(t, mostAsked, f.asked.Load())
+	bad(f, fmt.Sprintf("none of %d allocations", maxAllocs))
+	must.Eq(t, maxAllocs, f.asked.Load())
 }
 
 func TestSnapshot_usage(t *testing.T) {

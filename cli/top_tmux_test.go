@@ -67,7 +67,6 @@ func (p *pane) types(keys ...string) {
 	p.tmux(append([]string{"send-keys"}, keys...)...)
 }
 
-// shows waits until the pane contains all texts.
 func (p *pane) shows(texts ...string) (shown string) {
 	p.t.Helper()
 	return p.until(strings.Join(texts, " and "), func(shown string) bool {

@@ -196,7 +196,6 @@ func (c validateCommand) sample(plan validate.Plan, path string) int {
 	return c.show(in, path, parser, progressSummary{config: config, option: "progress.", empty: "the sample is empty"})
 }
 
-// sampleFile is sample for progress.file.
 func (c validateCommand) sampleFile(config progress.Config, path string) int {
 	if _, err := os.Stat(path); err != nil {
 		return c.refuse(fmt.Errorf("opening the sample: %w", err))

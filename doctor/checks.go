@@ -160,7 +160,7 @@ func (s *Snapshot) engine() string {
 func Examine(s *Snapshot) []Finding {
 	var out []Finding
 	for _, check := range []func(*Snapshot) []Finding{
-		checkConfig, checkAPI, checkInForce, checkVersion, checkRoot, checkCgroups,
+		checkConfig, checkAPI, checkRunningConfig, checkVersion, checkRoot, checkCgroups,
 		checkPlugin, checkOptions, checkDriver, checkReaper, checkStockOptions,
 		checkDocker, checkLiveRestore, checkGC, checkMetrics, checkKillTimeout,
 		checkCards, checkBound,
@@ -235,8 +235,8 @@ func checkAPI(s *Snapshot) []Finding {
 	}
 }
 
-// checkInForce compares the files with the running configuration.
-func checkInForce(s *Snapshot) []Finding {
+// checkRunningConfig compares the files with the running configuration.
+func checkRunningConfig(s *Snapshot) []Finding {
 	const name = "configuration in force"
 	if s.Files == nil || s.API.Config == nil {
 		return nil

@@ -32,8 +32,7 @@ type Finding struct {
 	// Name of the check, which may have several findings.
 	Name   string `json:"name"`
 	Status Status `json:"status"`
-	// Seen is one line.
-	Seen string `json:"seen"`
+	Seen   string `json:"seen"`
 	// Do is the remedy, "" if none is needed.
 	Do string `json:"do,omitempty"`
 	// Add is text for a file named in Do, mostly the agent's configuration.

@@ -242,7 +242,6 @@ func withoutUser(address string) string {
 	return clean(u.String())
 }
 
-// inspectHost inspects this machine.
 func inspectHost(s *Snapshot) *Host {
 	h := &Host{Root: os.Geteuid() == 0, Agents: agents("/proc")}
 	if cfg := s.config(); cfg != nil && cfg.PluginDir != "" {
@@ -272,13 +271,13 @@ func plugins(dir string) ([]File, error) {
 		if err != nil || !fi.Mode().IsRegular() {
 			continue
 		}
-		out = append(out, File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0, Ours: ours(path)})
+		out = append(out, File{Name: e.Name(), Executable: fi.Mode()&0o111 != 0, Ours: isPlugin(path)})
 	}
 	return out, nil
 }
 
-// ours identifies Ebbtide's plugin by its Go build information.
-func ours(path string) bool {
+// isPlugin identifies Ebbtide's plugin by its Go build information.
+func isPlugin(path string) bool {
 	info, err := buildinfo.ReadFile(path)
 	return err == nil && info.Path == "github.com/ebbtide/ebbtide/cmd/ebbtide-driver"
 }

@@ -69,7 +69,6 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-// errorLines returns a log from its first error.
 func errorLines(log string) string {
 	if i := strings.Index(log, "[ERROR]"); i >= 0 {
 		return log[i:]

@@ -20,13 +20,13 @@ import (
 	moved "github.com/ebbtide/ebbtide/shim/cluster"
 )
 
-// sample is a job for observing Nomad's handling of registrations.
-type sample struct {
+// observedJob is a job for observing Nomad's handling of registrations.
+type observedJob struct {
 	*site
 	id string
 }
 
-func (s sample) read(t *testing.T) *api.Job {
+func (s observedJob) read(t *testing.T) *api.Job {
 	t.Helper()
 	spec, _, err := s.server.API.Jobs().Info(s.id, nil)
 	must.NoError(t, err)
@@ -34,7 +34,7 @@ func (s sample) read(t *testing.T) *api.Job {
 }
 
 // change registers the changed job, and returns the last evaluation once complete.
-func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *api.Evaluation) {
+func (s observedJob) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *api.Evaluation) {
 	t.Helper()
 	spec = s.read(t)
 	index := *spec.JobModifyIndex
@@ -58,7 +58,7 @@ func (s sample) change(t *testing.T, what func(*api.Job)) (spec *api.Job, eval *
 }
 
 // allocs returns the allocations, newest first.
-func (s sample) allocs(t *testing.T) []*api.AllocationListStub {
+func (s observedJob) allocs(t *testing.T) []*api.AllocationListStub {
 	t.Helper()
 	stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), s.id)
 	must.NoError(t, err)
@@ -66,7 +66,7 @@ func (s sample) allocs(t *testing.T) []*api.AllocationListStub {
 	return stubs
 }
 
-func (s sample) constrain(operand, value string) func(*api.Job) {
+func (s observedJob) constrain(operand, value string) func(*api.Job) {
 	return func(j *api.Job) {
 		j.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint(moved.BoundBy, operand, value)}
 	}
@@ -76,7 +76,7 @@ func (s sample) constrain(operand, value string) func(*api.Job) {
 // Nomad.
 func (s *site) testModel(t *testing.T) {
 	s.eligible(t, s.b, false)
-	runs := sample{s, "model"}
+	runs := observedJob{s, "model"}
 	first := s.a.start(t, learner(runs.id))
 	s.eligible(t, s.b, true)
 
@@ -124,7 +124,7 @@ func (s *site) testModel(t *testing.T) {
 	must.Eq(t, api.AllocDesiredStatusStop, runs.allocs(t)[1].DesiredStatus)
 
 	// Any new version re-runs a completed batch job.
-	over := sample{s, "model-over"}
+	over := observedJob{s, "model-over"}
 	done := learner(over.id)
 	done.tasks[0].args[1] = "exit 0"
 	s.a.finish(t, done)

@@ -30,30 +30,30 @@ func (s *site) moves(t *testing.T, args ...string) string {
 
 // testMoverKilled: `ebbtide move` is killed with its job bound, and another process finishes
 // the move.
-func testMoverKilled(t *testing.T, m *moving, d *door) {
-	first, in := m.stopIn(d, bound)
+func testMoverKilled(t *testing.T, m *moving, d *apiProxy) {
+	first, in := m.holdIn(d, bound)
 	path, err := m.h.Tools.CLI(deadline(t, startDeadline))
 	must.NoError(t, err)
 	p, err := m.h.Start(deadline(t, startDeadline), "mover", []string{path, "move", "-address", d.URL, m.alloc.ID, m.b.agent.NodeID()}, nil)
 	must.NoError(t, err)
 	first.await(t, string(frozen))
-	first.pass()
+	first.release()
 	in.await(t, string(bound))
 	must.NoError(t, p.Signal(unix.SIGKILL))
 	_ = p.Wait(deadline(t, stepDeadline))
-	in.pass()
+	in.release()
 	must.NotEq(t, "", m.boundTo(t))
-	must.StrContains(t, m.moves(t), "under way: bind")
+	must.StrContains(t, m.moves(t), "in progress: bind")
 
 	m.moves(t, "-recover")
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	must.Eq(t, "b", now.NodeName)
 	must.Len(t, 2, starts)
-	must.StrNotContains(t, m.moves(t), "under way")
+	must.StrNotContains(t, m.moves(t), "in progress")
 }
 
 // testTwoMovers: the second of two concurrent moves is refused.
-func testTwoMovers(t *testing.T, m *moving, d *door) {
+func testTwoMovers(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() {
 		opts := move.DefaultOptions()
 		opts.Claims, opts.Owner = claimsOf(m.server.API), "second"
@@ -61,14 +61,14 @@ func testTwoMovers(t *testing.T, m *moving, d *door) {
 		must.ErrorIs(t, err, move.ErrClaimed)
 	})
 	must.NoError(t, m.err)
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	must.Eq(t, "b", now.NodeName)
 	must.Len(t, 2, starts)
 }
 
 // testSourceKilledCarrying: the source's agent is killed during the disk's migration; Nomad
 // starts the new allocation with an empty disk, and the move is rolled back.
-func testSourceKilledCarrying(t *testing.T, m *moving, d *door) {
+func testSourceKilledCarrying(t *testing.T, m *moving, d *apiProxy) {
 	big, err := os.Create(filepath.Join(m.a.agent.AllocDir(m.alloc.ID), "alloc", "data", "big"))
 	must.NoError(t, err)
 	must.NoError(t, big.Truncate(8<<30)) // sparse
@@ -93,11 +93,11 @@ func testSourceKilledCarrying(t *testing.T, m *moving, d *door) {
 	}
 	eventually(t, "the disk is carried over", there(api.AllocClientStatusPending))
 	must.NoError(t, m.a.agent.Kill(deadline(t, stepDeadline)))
-	eventually(t, "it has begun anew", there(api.AllocClientStatusRunning))
+	eventually(t, "the task has restarted", there(api.AllocClientStatusRunning))
 	must.NoError(t, m.a.agent.Restart(deadline(t, startDeadline)))
 	m.end(t)
 	must.ErrorIs(t, m.err, move.ErrNotResumed)
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	must.Eq(t, "a", now.NodeName)
 	must.Len(t, 2, starts)
 }

@@ -51,10 +51,9 @@ func TestShimEdges(t *testing.T) {
 	s.completedOnce(t)
 }
 
-// watched reads the metrics and health of a shim in this process.
-type watched struct{ address string }
+// shimProbe reads the metrics and health of a shim in this process.
+type shimProbe struct{ address string }
 
-// freeAddress returns an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +62,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (w watched) health() (int, error) {
+func (w shimProbe) health() (int, error) {
 	resp, err := http.Get("http://" + w.address + "/health")
 	if err != nil {
 		return 0, err
@@ -71,7 +70,7 @@ func (w watched) health() (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-func (w watched) metric(name string) (float64, error) {
+func (w shimProbe) metric(name string) (float64, error) {
 	resp, err := http.Get("http://" + w.address + "/metrics")
 	if err != nil {
 		return 0, err
@@ -86,7 +85,7 @@ func (w watched) metric(name string) (float64, error) {
 }
 
 // follows waits until it is connected and has decided several times.
-func (w watched) follows(t *testing.T) {
+func (w shimProbe) follows(t *testing.T) {
 	t.Helper()
 	first := -1.0
 	eventually(t, "the shim follows the cluster", func() error {
@@ -109,18 +108,18 @@ func (w watched) follows(t *testing.T) {
 }
 
 // cutOff drops all requests during meanwhile.
-func (d *door) cutOff(t *testing.T, meanwhile func()) {
-	d.shut.Store(true)
+func (d *apiProxy) cutOff(t *testing.T, meanwhile func()) {
+	d.blocked.Store(true)
 	d.CloseClientConnections()
 	meanwhile()
-	d.shut.Store(false)
+	d.blocked.Store(false)
 }
 
 // testShimCutOff: a shim loses the stream, then the server, recovers, and rebalances to the
 // empty node once all movable jobs are decided.
 func (s *site) testShimCutOff(t *testing.T) {
-	d := newDoor(t, s.server.Addr)
-	w := watched{freeAddress(t)}
+	d := newAPIProxy(t, s.server.Addr)
+	w := shimProbe{freeAddress(t)}
 	c := config.Default()
 	c.Interval, c.Rebalance.Interval = time.Second, time.Second
 	c.Relocation.Enabled, c.Migration.Enabled, c.Rebalance.Enabled = false, true, true
@@ -198,7 +197,7 @@ func (s *site) testShimCutOff(t *testing.T) {
 	for _, id := range others {
 		stubs, err := s.a.agent.Allocs(deadline(t, stepDeadline), id)
 		must.NoError(t, err)
-		must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+		must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
 		must.Eq(t, uint64(0), stubs[0].JobVersion)
 	}
 	stop()
@@ -224,8 +223,8 @@ func (s *site) testShimKilled(t *testing.T) {
 		jobs = append(jobs, optIn(learner("shim-"+string(p))))
 	}
 	moves := s.learn(t, jobs...)
-	d := newDoor(t, s.server.Addr)
-	f := stopFour(moves, d)
+	d := newAPIProxy(t, s.server.Addr)
+	f := holdFour(moves, d)
 	killed := start("shim-killed", d.URL, "placement {\n enabled = true\n window = \"5m\"\n}")
 	f.reached(t, func() {})
 	must.NoError(t, killed.Signal(unix.SIGKILL)) // its held requests go no further
@@ -234,7 +233,7 @@ func (s *site) testShimKilled(t *testing.T) {
 		for i, m := range moves {
 			t.Run(string(phases[i]), func(t *testing.T) {
 				t.Parallel()
-				now, starts := m.once(t)
+				now, starts := m.checkOnce(t)
 				t.Logf("%s runs on %s, started at steps %v", m.id, now.NodeName, starts)
 				want := "a"
 				if phases[i] == bound || phases[i] == running {

@@ -79,20 +79,20 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.1; [ -e 
 	}
 	k.config = "checkpoint {\n path = \"${NOMAD_ALLOC_DIR}/data/ckpt\"\n" + strings.Join(options, "\n") + "\n}"
 	k.memory = 32
-	return job{id: id, retry: true, group: insistent + "\nephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
+	return job{id: id, retry: true, group: retryPolicy + "\nephemeral_disk {\n sticky = true\n migrate = true\n}\n", tasks: []task{k}}
 }
 
 // moving is a job that is moved from a to b.
 type moving struct {
 	*site
-	id     string
-	alloc  *api.Allocation
-	before status.Status
-	ended  chan struct{}
-	result move.Result
-	err    error
-	lost   bool // stopped before it had saved
-	anew   bool // its machine has died, with the checkpoint
+	id         string
+	alloc      *api.Allocation
+	before     status.Status
+	ended      chan struct{}
+	result     move.Result
+	err        error
+	lost       bool // stopped before it had saved
+	startsOver bool // its machine has died, with the checkpoint
 }
 
 // learn starts learners on a, and waits until they learn.
@@ -118,7 +118,7 @@ func (s *site) learn(t *testing.T, jobs ...job) []*moving {
 }
 
 // move starts the move through a door.
-func (m *moving) move(t *testing.T, d *door, change ...func(*move.Options)) {
+func (m *moving) move(t *testing.T, d *apiProxy, change ...func(*move.Options)) {
 	opts := move.DefaultOptions()
 	opts.PlaceTimeout, opts.VerifyTimeout = time.Minute, time.Minute
 	opts.Claims, opts.Owner = claimsOf(d.client()), "test"
@@ -182,9 +182,9 @@ func (m *moving) boundTo(t *testing.T) string {
 	return ""
 }
 
-// once checks the invariants of any move: the job runs once, at no earlier step, and unbound.
+// checkOnce checks the invariants of any move: the job runs once, at no earlier step, and unbound.
 // It returns the allocation and the steps of its starts.
-func (m *moving) once(t *testing.T) (running *api.AllocationListStub, starts []string) {
+func (m *moving) checkOnce(t *testing.T) (running *api.AllocationListStub, starts []string) {
 	t.Helper()
 	var st status.Status
 	eventually(t, m.id+" runs once, and is free", func() (err error) {
@@ -212,8 +212,8 @@ func (m *moving) once(t *testing.T) (running *api.AllocationListStub, starts []s
 			must.NoError(t, err)
 			must.LessEq(t, float64(n), float64(m.before.Step))
 		}
-		if running.ID != m.alloc.ID && !m.anew {
-			must.GreaterEq(t, 2, len(starts), must.Sprint("it has begun anew"))
+		if running.ID != m.alloc.ID && !m.startsOver {
+			must.GreaterEq(t, 2, len(starts), must.Sprint("the task has restarted"))
 		}
 	}
 	return running, starts
@@ -256,35 +256,35 @@ const (
 
 var phases = []phase{saving, frozen, bound, running}
 
-// stopIn stops a move in a phase, and first in an earlier one if necessary.
-func (m *moving) stopIn(d *door, p phase) (first, in *stop) {
+// holdIn stops a move in a phase, and first in an earlier one if necessary.
+func (m *moving) holdIn(d *apiProxy, p phase) (first, in *hold) {
 	switch p {
 	case saving:
-		return d.stop(asksToSave(m.alloc.ID, false)), d.stop(asksToSave(m.alloc.ID, true))
+		return d.hold(asksToSave(m.alloc.ID, false)), d.hold(asksToSave(m.alloc.ID, true))
 	case frozen:
-		return nil, d.stop(binds(m.id, false))
+		return nil, d.hold(binds(m.id, false))
 	case bound:
-		return d.stop(binds(m.id, false)), d.stop(binds(m.id, true))
+		return d.hold(binds(m.id, false)), d.hold(binds(m.id, true))
 	}
-	return nil, d.stop(frees(m.id))
+	return nil, d.hold(unbinds(m.id))
 }
 
-// four are moves in four different phases.
-type four struct {
+// fourMoves are moves in four different phases.
+type fourMoves struct {
 	moves     []*moving
-	first, in map[phase]*stop
+	first, in map[phase]*hold
 }
 
-func stopFour(moves []*moving, d *door) *four {
-	f := &four{moves, make(map[phase]*stop), make(map[phase]*stop)}
+func holdFour(moves []*moving, d *apiProxy) *fourMoves {
+	f := &fourMoves{moves, make(map[phase]*hold), make(map[phase]*hold)}
 	for i, p := range phases {
-		f.first[p], f.in[p] = moves[i].stopIn(d, p)
+		f.first[p], f.in[p] = moves[i].holdIn(d, p)
 	}
 	return f
 }
 
 // reached waits until each is in its phase; before runs just before the last two reach theirs.
-func (f *four) reached(t *testing.T, before func()) {
+func (f *fourMoves) reached(t *testing.T, before func()) {
 	t.Helper()
 	for _, p := range phases {
 		if f.first[p] != nil {
@@ -293,16 +293,16 @@ func (f *four) reached(t *testing.T, before func()) {
 			f.in[p].await(t, string(p))
 		}
 	}
-	f.first[saving].pass()
+	f.first[saving].release()
 	f.in[saving].await(t, string(saving))
 	before()
-	f.first[bound].pass()
+	f.first[bound].release()
 	f.in[bound].await(t, string(bound))
 }
 
-func (f *four) pass() {
+func (f *fourMoves) pass() {
 	for _, s := range f.in {
-		s.pass()
+		s.release()
 	}
 }
 
@@ -320,8 +320,8 @@ func TestEdges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	t.Run("model", func(t *testing.T) { s.testModel(t) })
-	t.Run("people", func(t *testing.T) { s.testPeople(t) })
-	for name, test := range map[string]func(*testing.T, *moving, *door){
+	t.Run("people", func(t *testing.T) { s.testUserActions(t) })
+	for name, test := range map[string]func(*testing.T, *moving, *apiProxy){
 		"source drained":                 testSourceDrained,
 		"target drained":                 testTargetDrained,
 		"target ineligible":              testTargetIneligible,
@@ -332,7 +332,7 @@ func TestEdges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := s.learn(t, learner(strings.ReplaceAll(name, " ", "-")))[0]
-			test(t, m, newDoor(t, s.server.Addr))
+			test(t, m, newAPIProxy(t, s.server.Addr))
 		})
 	}
 	kill := func(a *harness.Agent) func(*testing.T) {
@@ -385,8 +385,8 @@ func (s *site) testKilled(t *testing.T, v victim) {
 		jobs = append(jobs, learner(strings.ReplaceAll(v.name, " ", "-")+"-"+string(p)))
 	}
 	moves := s.learn(t, jobs...)
-	d := newDoor(t, s.server.Addr)
-	f := stopFour(moves, d)
+	d := newAPIProxy(t, s.server.Addr)
+	f := holdFour(moves, d)
 	for _, m := range moves {
 		m.move(t, d)
 	}
@@ -405,8 +405,8 @@ func (s *site) testKilled(t *testing.T, v victim) {
 			t.Run(string(phases[i]), func(t *testing.T) {
 				t.Parallel()
 				m.end(t)
-				m.anew = v.revive == nil && phases[i] == running
-				now, starts := m.once(t)
+				m.startsOver = v.revive == nil && phases[i] == running
+				now, starts := m.checkOnce(t)
 				if back := []phase{frozen, bound}; v.revive == nil && slices.Contains(back, phases[i]) {
 					must.Len(t, 2, starts, must.Sprint("it went back to what it has left"))
 				}

@@ -54,18 +54,18 @@ func (s *site) three(t *testing.T, third *cluster, j job, p phase, meanwhile fun
 	s.eligible(t, third, false)
 	m := s.learn(t, j)[0]
 	s.eligible(t, third, true)
-	d := newDoor(t, s.server.Addr)
-	first, in := m.stopIn(d, p)
+	d := newAPIProxy(t, s.server.Addr)
+	first, in := m.holdIn(d, p)
 	m.move(t, d)
 	if first != nil {
 		first.await(t, "about to be "+string(p))
-		first.pass()
+		first.release()
 	}
 	in.await(t, string(p))
 	after := meanwhile(t, m)
-	in.pass()
+	in.release()
 	m.end(t)
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	t.Logf("it runs on %s, started at steps %v; the move came to %s: %v", now.NodeName, starts, m.result.Phase, m.err)
 	after()
 	m.a.stop(t, m.id)
@@ -85,7 +85,7 @@ func testThreeStopped(t *testing.T, m *moving) (after func()) {
 // testThreePreempted: a job of higher priority takes the source's room. Nomad may give the
 // preempted job an empty disk, and rollback is impossible.
 func testThreePreempted(t *testing.T, m *moving) (after func()) {
-	m.anew = true
+	m.startsOver = true
 	node, err := m.a.agent.Node(deadline(t, stepDeadline))
 	must.NoError(t, err)
 	greedy := shell("while :; do sleep 1; done")
@@ -130,6 +130,6 @@ func testThreeDead(t *testing.T, m *moving) (after func()) {
 		return err
 	})
 	must.NoError(t, m.a.agent.Restart(deadline(t, startDeadline)))
-	m.anew = true
+	m.startsOver = true
 	return func() {}
 }

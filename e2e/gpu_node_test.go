@@ -235,8 +235,8 @@ func (n gpuNode) end(t *testing.T, ids ...string) {
 	}
 }
 
-// told waits until a task sees that much memory, in MiB.
-func (n gpuNode) told(t *testing.T, alloc *api.Allocation, size int) {
+// waitSees waits until a task sees that much memory, in MiB.
+func (n gpuNode) waitSees(t *testing.T, alloc *api.Allocation, size int) {
 	t.Helper()
 	_, err := n.agent.WaitLog(deadline(t, startDeadline), alloc, "train", "stdout", fmt.Sprintf(`"memory": %d}`, size*mib))
 	must.NoError(t, err)

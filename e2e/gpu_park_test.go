@@ -152,8 +152,8 @@ func (n gpuNode) pair(t *testing.T, victim, other string) (low, high *api.Alloca
 	return low, high
 }
 
-// whole checks in the gate's books that all memory is free.
-func (n gpuNode) whole(t *testing.T, id string) {
+// checkAllFree checks in the gate's books that all memory is free.
+func (n gpuNode) checkAllFree(t *testing.T, id string) {
 	t.Helper()
 	// On a busy machine a short container's output may be lost.
 	alloc := n.finish(t, n.workload(id, nil, "--mode", "fill", "--bytes", strconv.Itoa(mib), "--hold-ms", "1000"))
@@ -172,7 +172,6 @@ func (n gpuNode) fail(t *testing.T, words string) {
 	must.NoError(t, os.WriteFile(path, []byte(words), 0o644))
 }
 
-// killGPUPlugin kills the plugin and waits for its restart.
 func (n gpuNode) killGPUPlugin(t *testing.T) {
 	t.Helper()
 	pids := n.agent.PluginPIDs("ebbtide-gpu")
@@ -243,10 +242,9 @@ func testParkedStopped(t *testing.T, n gpuNode) {
 	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), "stopped"))
 	n.end(t, "stays")
 	n.succeeds(t, high)
-	n.whole(t, "after-stop")
+	n.checkAllFree(t, "after-stop")
 }
 
-// testParkedKilled kills a parked task.
 func testParkedKilled(t *testing.T, n gpuNode) {
 	low, high := n.pair(t, "killed", "survives")
 	must.NoError(t, unix.Kill(n.pid(t, low, "train"), unix.SIGKILL))
@@ -255,7 +253,7 @@ func testParkedKilled(t *testing.T, n gpuNode) {
 	must.Eq(t, api.AllocClientStatusFailed, low.ClientStatus)
 	n.end(t, "survives")
 	n.succeeds(t, high)
-	n.whole(t, "after-kill")
+	n.checkAllFree(t, "after-kill")
 }
 
 // testParkedRestarted: a restarted parked task waits for memory like any other, or for its
@@ -277,7 +275,7 @@ func testParkedRestarted(t *testing.T, n gpuNode) {
 	})
 	n.end(t, "again")
 	n.succeeds(t, low)
-	n.whole(t, "after-restart")
+	n.checkAllFree(t, "after-restart")
 }
 
 // testParkedCardLost: while NVML fails, a container stays parked.
@@ -295,7 +293,7 @@ func testParkedCardLost(t *testing.T, n gpuNode) {
 	n.back(t, low)
 	n.end(t, "patient")
 	n.succeeds(t, low)
-	n.whole(t, "after-lost")
+	n.checkAllFree(t, "after-lost")
 }
 
 // testManagedStays: managed memory cannot be parked, so the other job is, despite its priority.
@@ -375,7 +373,7 @@ func testParkedPluginKilled(t *testing.T, n gpuNode) {
 	n.back(t, low)
 	n.end(t, "away")
 	n.succeeds(t, low)
-	n.whole(t, "after-plugin")
+	n.checkAllFree(t, "after-plugin")
 }
 
 // testLeavingPluginKilled kills the plugin during parking: the next one resumes the container,
@@ -414,7 +412,7 @@ func testLeavingPluginKilled(t *testing.T, n gpuNode) {
 	n.back(t, low)
 	n.end(t, "leaving")
 	n.succeeds(t, low)
-	n.whole(t, "after-leaving")
+	n.checkAllFree(t, "after-leaving")
 }
 
 // testParkedAgentKilled kills the agent and its plugins with a parked container.
@@ -429,7 +427,7 @@ func testParkedAgentKilled(t *testing.T, n gpuNode) {
 	n.back(t, low)
 	n.end(t, "before")
 	n.succeeds(t, low)
-	n.whole(t, "after-agent")
+	n.checkAllFree(t, "after-agent")
 }
 
 // testRestoreFails: if CUDA cannot restore a process, only its job fails and is restarted.
@@ -457,7 +455,7 @@ func testRestoreFails(t *testing.T, n gpuNode) {
 	log, err := n.agent.Log()
 	must.NoError(t, err)
 	must.StrContains(t, log, "its memory is lost")
-	n.whole(t, "after-loss")
+	n.checkAllFree(t, "after-loss")
 }
 
 // testHardShares: with hard shares, requests beyond the share are denied at once.

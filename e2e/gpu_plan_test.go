@@ -63,7 +63,7 @@ func (n gpuNode) growing() job {
 	return n.workload("growing", nil, "--steps", "11", "--bytes", strconv.Itoa(16*mib), "--count", "2", "--pause-ms", "700")
 }
 
-func (n gpuNode) both(t *testing.T, j job) []*api.Allocation {
+func (n gpuNode) runTwice(t *testing.T, j job) []*api.Allocation {
 	t.Helper()
 	j.group += "count = 2\n"
 	n.register(t, j)
@@ -90,7 +90,7 @@ func (n gpuNode) both(t *testing.T, j job) []*api.Allocation {
 func testPlanned(t *testing.T, n gpuNode, j job) {
 	n.succeeds(t, n.finish(t, j))
 	must.NoError(t, n.agent.StopJob(deadline(t, stepDeadline), j.id)) // else Nomad would not run it again
-	both := n.both(t, j)
+	both := n.runTwice(t, j)
 	var paused *api.Allocation
 	eventually(t, "one is paused", func() error {
 		for i, alloc := range both {
@@ -117,7 +117,7 @@ func testPlanned(t *testing.T, n gpuNode, j job) {
 // job has ended.
 func testPeaksWait(t *testing.T, n gpuNode) {
 	var longest float64
-	for _, alloc := range n.both(t, n.lammps()) {
+	for _, alloc := range n.runTwice(t, n.lammps()) {
 		n.succeeds(t, alloc)
 		out, err := n.agent.Logs(deadline(t, stepDeadline), alloc, "train", "stdout")
 		must.NoError(t, err)
@@ -134,7 +134,7 @@ func testPeaksWait(t *testing.T, n gpuNode) {
 // testGrowthFails: two jobs that grow step by step deadlock, and one is denied and fails.
 func testGrowthFails(t *testing.T, n gpuNode) {
 	failed := 0
-	for _, alloc := range n.both(t, n.growing()) {
+	for _, alloc := range n.runTwice(t, n.growing()) {
 		alloc, err := n.agent.WaitAllocID(deadline(t, startDeadline), alloc.ID, "ended", harness.Terminal)
 		must.NoError(t, err)
 		if alloc.ClientStatus != api.AllocClientStatusFailed {

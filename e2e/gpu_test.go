@@ -114,8 +114,8 @@ func TestGPUSpread(t *testing.T) {
 func testShared(t *testing.T, n gpuNode) {
 	half := (cardMiB - reserveMiB) / 2
 	a, b := n.start(t, n.long("a")), n.start(t, n.long("b"))
-	n.told(t, a, half)
-	n.told(t, b, half)
+	n.waitSees(t, a, half)
+	n.waitSees(t, b, half)
 	n.shows(t, half, a, b)
 
 	const wish = 100
@@ -187,7 +187,7 @@ func testGPUPluginKilled(t *testing.T, n gpuNode) {
 	must.Len(t, 1, now)
 	must.NotEq(t, pids[0], now[0])
 	n.shows(t, (cardMiB-reserveMiB)/2, a, b)
-	n.told(t, a, (cardMiB-reserveMiB)/2)
+	n.waitSees(t, a, (cardMiB-reserveMiB)/2)
 	n.end(t, "survivor", "newcomer")
 	n.succeeds(t, a)
 	n.succeeds(t, b)

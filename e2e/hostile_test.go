@@ -134,7 +134,7 @@ type neighbour struct {
 type neighbours struct {
 	c       *cluster
 	tasks   map[string]*neighbour
-	hostile []int  // processes
+	hostile []int
 	total   uint64 // base shares of all tasks
 }
 
@@ -171,8 +171,8 @@ func (n *neighbours) printed(t *testing.T, id string) float64 {
 	return step
 }
 
-// seen are observations of the neighbours over some time.
-type seen struct {
+// observation are observations of the neighbours over some time.
+type observation struct {
 	shares, cores float64       // of the growing task, relative to the flat one
 	age           time.Duration // of the oldest status
 	lag           time.Duration // maximum lag of a status behind the output
@@ -180,7 +180,7 @@ type seen struct {
 }
 
 // watch observes the neighbours while growing and flat use some CPU.
-func (n *neighbours) watch(t *testing.T, when string) seen {
+func (n *neighbours) watch(t *testing.T, when string) observation {
 	t.Helper()
 	const cpuSeconds = 6
 	pid := map[string]int{}
@@ -193,7 +193,7 @@ func (n *neighbours) watch(t *testing.T, when string) seen {
 		steps[id] = n.printed(t, id)
 	}
 	behind := map[string]float64{}
-	var s seen
+	var s observation
 	var samples, ratios float64
 	eventually(t, "the neighbours have used some CPU", func() error {
 		now := map[string]harness.Kernel{}
@@ -236,9 +236,9 @@ func (n *neighbours) watch(t *testing.T, when string) seen {
 }
 
 // unaffected compares observations.
-func (n *neighbours) unaffected(t *testing.T, before, now seen) {
+func (n *neighbours) unaffected(t *testing.T, before, now observation) {
 	t.Helper()
-	const few = 3 * 2 * time.Second // intervals
+	const few = 3 * 2 * time.Second
 	must.Between(t, before.shares/1.5, now.shares, before.shares*1.5)
 	// The kernel follows the shares on two cores within a factor of three.
 	must.Between(t, before.cores/3, now.cores, before.cores*3)

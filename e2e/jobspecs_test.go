@@ -21,33 +21,33 @@ import (
 	"github.com/ebbtide/ebbtide/shim/config"
 )
 
-// specimen is a running example from jobspecs/.
-type specimen struct {
+// jobspecRun is a running example from jobspecs/.
+type jobspecRun struct {
 	*cluster
-	allocs map[string]*api.Allocation // by task
+	allocs map[string]*api.Allocation
 }
 
-func (s specimen) wait(t *testing.T, task, what string, want func(status.Status) bool) status.Status {
+func (s jobspecRun) wait(t *testing.T, task, what string, want func(status.Status) bool) status.Status {
 	t.Helper()
 	return s.waitStatus(t, s.allocs[task], task, what, want)
 }
 
-func (s specimen) reports(t *testing.T, task, metric string) status.Status {
+func (s jobspecRun) reports(t *testing.T, task, metric string) status.Status {
 	t.Helper()
 	st := s.wait(t, task, "read", func(st status.Status) bool { return st.Reports > 3 && st.Value > 0 && st.Step > 0 })
 	must.Eq(t, metric, st.Metric)
 	return st
 }
 
-// specimens are the checks per file; quiet ones run in parallel.
-var specimens = map[string]struct {
+// jobspecRuns are the checks per file; quiet ones run in parallel.
+var jobspecRuns = map[string]struct {
 	quiet bool
-	watch func(*testing.T, specimen)
+	watch func(*testing.T, jobspecRun)
 }{
-	"exec.hcl": {true, func(t *testing.T, s specimen) {
+	"exec.hcl": {true, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "vae", "loss")
 	}},
-	"compete.hcl": {false, func(t *testing.T, s specimen) {
+	"compete.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.wait(t, "mlp", "converged", settled("mlp", "CL"))
 		s.waitEvent(t, s.allocs["mlp"], "mlp", "converged")
 		s.wait(t, "vae", "growing", settled("vae", "NL"))
@@ -59,7 +59,7 @@ var specimens = map[string]struct {
 			return nil
 		})
 	}},
-	"checkpoint.hcl": {true, func(t *testing.T, s specimen) {
+	"checkpoint.hcl": {true, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "vae", "loss")
 		g := goal{s.cluster, s.allocs["vae"]}
 		send := func(signal string) {
@@ -77,22 +77,22 @@ var specimens = map[string]struct {
 		s.wait(t, "vae", "running on", func(st status.Status) bool { return st.Move.State == "" && st.Step > ready.Step })
 	}},
 	// Not in parallel: see Nomad's known issues in the README.
-	"cores.hcl": {false, func(t *testing.T, s specimen) {
+	"cores.hcl": {false, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "mlp", "loss")
 		must.StrContains(t, st.Why, "cores of its own")
 	}},
-	"csv.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
+	"csv.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "loss") }},
 	// Not beside shim.hcl: only one shim leads.
-	"hold.hcl": {false, func(t *testing.T, s specimen) {
+	"hold.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "mlp", "loss")
 		must.StrContains(t, movesOf(t, s.agent, "hold"), "flowcon-place placed")
 	}},
-	"jsonl.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "loss") }},
-	"metric.hcl": {true, func(t *testing.T, s specimen) {
+	"jsonl.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "loss") }},
+	"metric.hcl": {true, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "gru", "accuracy")
 		must.Eq(t, "max", st.Goal)
 	}},
-	"mixed.hcl": {false, func(t *testing.T, s specimen) {
+	"mixed.hcl": {false, func(t *testing.T, s jobspecRun) {
 		s.wait(t, "predict", "a service that is measured", func(st status.Status) bool {
 			return st.Kind == "service" && st.Target.Response > 0 && st.Class != ""
 		})
@@ -103,26 +103,26 @@ var specimens = map[string]struct {
 		must.MapContainsKey(t, withoutZeros(st.Node.Counts), "NL")
 		must.Eq(t, 5, st.Node.Tasks)
 	}},
-	"opt-out.hcl": {true, func(t *testing.T, s specimen) {
+	"opt-out.hcl": {true, func(t *testing.T, s jobspecRun) {
 		st := s.reports(t, "mlp", "loss")
 		must.StrContains(t, st.Why, "asked not to be limited")
 		must.Eq(t, 200, kernel(t, s.pid(t, s.allocs["mlp"], "mlp")).Shares)
 	}},
-	"pattern.hcl": {true, func(t *testing.T, s specimen) {
+	"pattern.hcl": {true, func(t *testing.T, s jobspecRun) {
 		st := s.wait(t, "mlp", "read", func(st status.Status) bool { return st.Reports > 3 })
 		must.Positive(t, float64(st.Step))
 		must.Greater(t, st.Step, st.Total)
 	}},
-	"presets.hcl": {true, func(t *testing.T, s specimen) {
+	"presets.hcl": {true, func(t *testing.T, s jobspecRun) {
 		for _, name := range []string{"huggingface", "keras", "lightning", "plain", "jsonl"} {
 			st := s.wait(t, name, "read", func(st status.Status) bool { return st.Reports > 3 && st.Value > 0 && st.Step > 0 })
 			must.StrContains(t, st.Metric, "loss")
 		}
 	}},
-	"prometheus.hcl": {true, func(t *testing.T, s specimen) {
+	"prometheus.hcl": {true, func(t *testing.T, s jobspecRun) {
 		s.wait(t, "mlp", "read", func(st status.Status) bool { return st.Metric == "train_loss" && st.Value > 0 && st.Step > 0 })
 	}},
-	"service.hcl": {false, func(t *testing.T, s specimen) {
+	"service.hcl": {false, func(t *testing.T, s jobspecRun) {
 		st := s.wait(t, "predict", "measured, and alone not limited", func(st status.Status) bool {
 			return st.Class != "" && st.Target.Response > 0 && st.Limit.Fraction == 1 // once earlier jobs have left the node
 		})
@@ -131,13 +131,13 @@ var specimens = map[string]struct {
 		_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs["load"], "load", "stdout", "response_s=")
 		must.NoError(t, err)
 	}},
-	"shim.hcl": {true, func(t *testing.T, s specimen) {
+	"shim.hcl": {true, func(t *testing.T, s jobspecRun) {
 		eventually(t, "one leads and one stands by", func() error {
 			_, err := s.shims(t, "ebbtide-shim")
 			return err
 		})
 	}},
-	"targets.hcl": {false, func(t *testing.T, s specimen) {
+	"targets.hcl": {false, func(t *testing.T, s jobspecRun) {
 		alloc := s.allocs["vae"]
 		s.waitEvent(t, alloc, "vae", "acceptable target 115 reached: loss = ")
 		best := filepath.Join(s.agent.AllocDir(alloc.ID), "alloc", "data", "vae.best")
@@ -155,15 +155,15 @@ var specimens = map[string]struct {
 			must.NotNil(t, harness.FindEvent(alloc, name, "Exit Code: 0"), must.Sprint(harness.Events(alloc, name)))
 		}
 	}},
-	"tensorboard.hcl": {true, func(t *testing.T, s specimen) { s.reports(t, "mlp", "train/loss") }},
-	"gpu.hcl": {true, func(t *testing.T, s specimen) {
+	"tensorboard.hcl": {true, func(t *testing.T, s jobspecRun) { s.reports(t, "mlp", "train/loss") }},
+	"gpu.hcl": {true, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "large", "loss")
 		for task, told := range map[string]int{"small": 8 << 10, "large": 72<<10 - reserveMiB} {
 			_, err := s.agent.WaitLog(deadline(t, startDeadline), s.allocs[task], task, "stdout", fmt.Sprintf(`"memory": %d}`, told*mib))
 			must.NoError(t, err)
 		}
 	}},
-	"docker.hcl": {true, func(t *testing.T, s specimen) {
+	"docker.hcl": {true, func(t *testing.T, s jobspecRun) {
 		s.reports(t, "mlp", "loss")
 		list, err := s.docker.Containers(t.Context(), s.allocs["mlp"].ID)
 		must.NoError(t, err)
@@ -184,7 +184,7 @@ func TestJobspecs(t *testing.T) {
 	must.NoError(t, err)
 	exec := newCluster(t, h, "exec", clusterOptions{agent: harness.AgentConfig{Chroot: installed(cli)}})
 	run := func(t *testing.T, c *cluster, file string) {
-		s := specimen{cluster: c, allocs: map[string]*api.Allocation{}}
+		s := jobspecRun{cluster: c, allocs: map[string]*api.Allocation{}}
 		id, err := c.agent.RunFile(deadline(t, stepDeadline), file)
 		must.NoError(t, err)
 		t.Cleanup(func() { c.stop(t, id) })
@@ -218,13 +218,13 @@ func TestJobspecs(t *testing.T) {
 			}
 			return nil
 		})
-		specimens[filepath.Base(file)].watch(t, s)
+		jobspecRuns[filepath.Base(file)].watch(t, s)
 	}
 	for _, quiet := range []bool{true, false} {
 		t.Run(map[bool]string{true: "side by side", false: "one by one"}[quiet], func(t *testing.T) {
 			for _, file := range files {
 				name := filepath.Base(file)
-				s, ok := specimens[name]
+				s, ok := jobspecRuns[name]
 				must.True(t, ok, must.Sprintf("nothing is said about %s", name))
 				if s.quiet != quiet {
 					continue

@@ -30,7 +30,6 @@ func ebbtideMove(a *harness.Agent, args ...string) (exit int, result move.Result
 	return exit, result, errs.String()
 }
 
-// trainee is a movable training job.
 func trainee(id string) job {
 	k := shell(`echo start >> $NOMAD_ALLOC_DIR/data/starts
 exec trainer -model logreg -threads 1 -steps 0 -wait 20ms -every 1 -checkpoint $NOMAD_ALLOC_DIR/data/model.ckpt -resume`)
@@ -140,7 +139,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	alloc := first.start(t, pinned(plain))
 	exit, _, told := ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
-	for _, want := range []string{"check: cannot be moved: ", "leaves its disk behind", "does not say how it saves its state", "binds it to a node"} {
+	for _, want := range []string{"check: cannot be moved: ", "would lose its disk", "has no checkpoint block", "its job is constrained to a node"} {
 		must.StrContains(t, told, want)
 	}
 
@@ -154,7 +153,7 @@ func testMoveRefused(t *testing.T, first, second *cluster) {
 	defer first.eligible(t, second, true)
 	exit, _, told = ebbtideMove(first.agent, alloc.ID, second.agent.NodeID())
 	must.Eq(t, 1, exit)
-	must.StrContains(t, told, "takes no allocations: it is ready, ineligible")
+	must.StrContains(t, told, "accepts no allocations: it is ready, ineligible")
 	first.waitStatus(t, alloc, "train", "learning on", func(s status.Status) bool { return s.Step > before.Step+5 && s.Move.State == "" })
 	must.Eq(t, 0, countEvents(t, first, alloc, "train", "checkpoint saved"))
 }

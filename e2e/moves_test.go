@@ -30,7 +30,7 @@ func moveTests() map[string]func(*testing.T, *cluster) {
 }
 
 // The save handler: it writes its step to a temporary file, then renames it.
-const keeps = `trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n' USR1
+const saveScript = `trap 'echo $n > $d/tmp; mv $d/tmp $d/ckpt-$n' USR1
 `
 
 func movable(script, lease string, more ...string) task {
@@ -62,7 +62,7 @@ func (g goal) runsOn(t *testing.T, why string, reports int64) {
 }
 
 func testMoveCalledOff(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "move-off", movable(keeps, "10m"))
+	g := startGoal(t, c, "move-off", movable(saveScript, "10m"))
 	st := g.ready(t)
 	must.Positive(t, st.Move.Bytes)
 	must.Positive(t, st.Move.Step)
@@ -84,7 +84,7 @@ func testMoveCalledOff(t *testing.T, c *cluster) {
 
 // A stopped frozen task is killed without thawing.
 func testMoveStopped(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "move-stopped", movable(keeps+saves, "10m"))
+	g := startGoal(t, c, "move-stopped", movable(saveScript+saves, "10m"))
 	g.ready(t)
 	pid := c.pid(t, g.alloc, "train")
 	c.stop(t, "move-stopped")
@@ -93,7 +93,7 @@ func testMoveStopped(t *testing.T, c *cluster) {
 }
 
 func testMoveLeaseEnds(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "move-lease", movable(keeps, "8s"))
+	g := startGoal(t, c, "move-lease", movable(saveScript, "8s"))
 	st := g.ready(t)
 	g.runsOn(t, "no move came within its lease", st.Reports)
 }
@@ -132,8 +132,8 @@ func testMoveSavesAndEnds(t *testing.T, c *cluster) {
 // testMovePluginKilled: after a kill with frozen tasks, the next plugin thaws them at the end
 // of their lease, or stops them.
 func testMovePluginKilled(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "move-killed", movable(keeps, "8s"))
-	stopped := startGoal(t, c, "move-killed-stopped", movable(keeps, "10m"))
+	g := startGoal(t, c, "move-killed", movable(saveScript, "8s"))
+	stopped := startGoal(t, c, "move-killed-stopped", movable(saveScript, "10m"))
 	stopped.ready(t)
 	st := g.ready(t)
 	pid := c.pid(t, stopped.alloc, "train")

@@ -97,7 +97,7 @@ func (m machine) plugins(t *testing.T) (pids []string) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if err == nil && strings.Count(string(line), "\x00") == 1 { // not an executor
+		if err == nil && strings.Count(string(line), "\x00") == 1 {
 			pids = append(pids, filepath.Base(filepath.Dir(link)))
 		}
 	}
@@ -174,7 +174,7 @@ func TestPackage(t *testing.T) {
 	data, err := os.ReadFile(conffile)
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(conffile, append(data, "dry_run = true\n"...), 0o644))
-	must.StrContains(t, m.install(t, after), "The plugins that run are still the old ones")
+	must.StrContains(t, m.install(t, after), "Nomad runs the old plugins until it is restarted")
 	must.NotEq(t, versionBefore, version())
 	now, err := os.ReadFile(conffile)
 	must.NoError(t, err)
@@ -187,7 +187,7 @@ func TestPackage(t *testing.T) {
 
 	out, err = m.here(t, setup...)
 	must.NoError(t, err, must.Sprint(out))
-	must.StrContains(t, out, "is as it should be")
+	must.StrContains(t, out, "is up to date")
 	restart()
 	_, err = agent.WaitDriver(deadline(t, startDeadline), "ebbtide", true)
 	must.NoError(t, err)

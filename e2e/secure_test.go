@@ -181,8 +181,8 @@ func (s *secured) testRefused(t *testing.T) {
 		spoil func(*access)
 		want  string
 	}{
-		"unknown token":  {func(a *access) { a.token = "3d1f4a52-0000-4000-8000-7c1b7d9b1e55" }, "Nomad rejects the token: it is unknown or has expired"},
-		"expired token":  {func(a *access) { a.token = expired }, "Nomad rejects the token: it is unknown or has expired"},
+		"unknown token":  {func(a *access) { a.token = "3d1f4a52-0000-4000-8000-7c1b7d9b1e55" }, "the token is unknown to Nomad or has expired"},
+		"expired token":  {func(a *access) { a.token = expired }, "the token is unknown to Nomad or has expired"},
 		"no signals":     {lacks(`"alloc-lifecycle", `), `missing right: namespace "default": alloc-lifecycle`},
 		"no list":        {lacks(`"list-jobs", `), `missing right: namespace "default": list-jobs`},
 		"no nodes":       {lacks("node {\n  policy = \"read\"\n}"), "missing right: node: read"},
@@ -317,7 +317,7 @@ func (s *secured) testProgram(t *testing.T, moves *api.Allocation) {
 	s.waitMoved(t, moves)
 	stubs, err := s.agent.Allocs(deadline(t, stepDeadline), "stays")
 	must.NoError(t, err)
-	must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+	must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
 	s.endShim(t, leads)
 	waitLine(t, next, "following the cluster")
 	s.endShim(t, next)

@@ -77,7 +77,7 @@ while :; do n=$((n+1)); v=$((v*105/100)); echo step=$n loss=$v; sleep 0.5; done`
 	for _, id := range others {
 		stubs, err := first.agent.Allocs(deadline(t, stepDeadline), id)
 		must.NoError(t, err)
-		must.Len(t, 1, stubs, must.Sprint("who has not opted in stays"))
+		must.Len(t, 1, stubs, must.Sprint("a job that has not opted in stays"))
 	}
 	stop()
 	c.Placement.Enabled = true
@@ -96,7 +96,7 @@ func runShims(t *testing.T, c config.Config, names ...string) (stop func()) {
 	for _, name := range names {
 		client, err := c.Nomad.Client()
 		must.NoError(t, err)
-		log := hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: logTo{t}})
+		log := hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: testLogger{t}})
 		wait.Go(func() {
 			if err := shim.New(c, client, name, log).Run(ctx); ctx.Err() == nil {
 				t.Errorf("%s ended: %v", name, err)
@@ -143,8 +143,8 @@ func testShimPlaces(t *testing.T, first, second *cluster, grows, flat *api.Alloc
 	first.stop(t, "fresh")
 }
 
-// hasty uses all of one core, and its end is known.
-func hasty(id string) job {
+// sizedJob uses all of one core, and its end is known.
+func sizedJob(id string) job {
 	j := optIn(trainee(id))
 	j.tasks[0].args[1] = strings.ReplaceAll(j.tasks[0].args[1], "-steps 0 -wait 20ms -every 1", "-steps 200000 -every 50")
 	return j
@@ -180,7 +180,7 @@ func TestRelocate(t *testing.T) {
 	first.eligible(t, first, true)
 	first.eligible(t, second, false)
 
-	alloc := first.start(t, hasty("hasty"))
+	alloc := first.start(t, sizedJob("hasty"))
 	must.Eq(t, first.agent.NodeID(), alloc.NodeID)
 	ids := []string{"hasty"}
 	for i := range 3 {
@@ -197,7 +197,7 @@ func TestRelocate(t *testing.T) {
 	must.Eq(t, 0, status)
 	must.StrContains(t, said, ": an upgrade")
 	eventually(t, "the shim has heard of it", func() error {
-		if _, said = ebbtide("status", "-json"); !strings.Contains(said, `"closed": "paused by `) {
+		if _, said = ebbtide("status", "-json"); !strings.Contains(said, `"suspended": "paused by `) {
 			return errors.New(said)
 		}
 		return nil
@@ -229,7 +229,7 @@ func movesOf(t *testing.T, a *harness.Agent, id string) (rows string) {
 		rows = ""
 		for row := range strings.Lines(out.String()) {
 			// Columns vary in width.
-			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") && !strings.Contains(row, "under way") {
+			if row = strings.Join(strings.Fields(row), " "); strings.Contains(row, " default/"+id+" ") && !strings.Contains(row, "in progress") {
 				rows += row + "\n"
 			}
 		}
@@ -342,9 +342,9 @@ func testShimKilled(t *testing.T, first, second *cluster) {
 	must.NoError(t, next.Wait(deadline(t, stepDeadline)))
 }
 
-type logTo struct{ t *testing.T }
+type testLogger struct{ t *testing.T }
 
-func (l logTo) Write(b []byte) (int, error) {
+func (l testLogger) Write(b []byte) (int, error) {
 	l.t.Log(strings.TrimSpace(string(b)))
 	return len(b), nil
 }

@@ -34,11 +34,11 @@ trap 'echo USR1 >> $d/signals' USR1
 `
 	// Handlers of the stop signal.
 	saves = `trap 'echo TERM >> $d/signals; exit 143' TERM INT
-` // at once
+`
 	savesLong = `trap 'echo TERM >> $d/signals; until [ -e $d/release ]; do sleep 0.05; done; exit 143' TERM INT
 ` // once the test allows it
 	deaf = `trap 'echo TERM >> $d/signals' TERM INT
-` // never
+`
 
 	// A report every 0.1 s, at no cost.
 	patient = `n=0; v=100
@@ -49,8 +49,8 @@ awk -v f=$d/value 'BEGIN { v = 100000; while (1) { for (k = 0; k < 100000; k++) 
 while :; do wait; done`
 )
 
-// wanting adds targets for the loss; "" for none.
-func wanting(k task, acceptable, objective, target string) task {
+// withTargets adds targets for the loss; "" for none.
+func withTargets(k task, acceptable, objective, target string) task {
 	k.meta = map[string]string{"ebbtide_metric": "loss"}
 	if acceptable != "" {
 		k.meta["ebbtide_acceptable"] = acceptable
@@ -64,8 +64,7 @@ func wanting(k task, acceptable, objective, target string) task {
 	return k
 }
 
-// insistent is a restart policy with many retries.
-const insistent = `restart {
+const retryPolicy = `restart {
   attempts = 3
   delay    = "0s"
   interval = "10m"
@@ -91,7 +90,7 @@ func startGoal(t *testing.T, c *cluster, id string, k task) goal {
 }
 
 func retried(id string, k task) job {
-	return job{id: id, retry: true, group: insistent, tasks: []task{k}}
+	return job{id: id, retry: true, group: retryPolicy, tasks: []task{k}}
 }
 
 // data is a path in the shared directory, on the host.
@@ -189,8 +188,8 @@ func (g goal) succeeded(t *testing.T) *api.Allocation {
 	return alloc
 }
 
-// once checks that no restart was counted.
-func (g goal) once(t *testing.T) {
+// checkNoRestart checks that no restart was counted.
+func (g goal) checkNoRestart(t *testing.T) {
 	t.Helper()
 	alloc := g.succeeded(t)
 	must.Eq(t, 0, alloc.TaskStates["train"].Restarts, must.Sprint(strings.Join(harness.Events(alloc, "train"), "\n")))
@@ -200,7 +199,7 @@ func (g goal) once(t *testing.T) {
 func testTargets(t *testing.T, c *cluster) {
 	k := shell(preamble + saves + busy)
 	k.cpu = 400
-	g := startGoal(t, c, "goal", wanting(k, "50000", "10000", `signal = "SIGUSR1"`))
+	g := startGoal(t, c, "goal", withTargets(k, "50000", "10000", `signal = "SIGUSR1"`))
 	other := c.start(t, job{id: "other", tasks: []task{growing("train")}})
 	g.reporting(t)
 	c.waitStatus(t, other, "train", "measured", func(s status.Status) bool { return s.Growth.Known() })
@@ -234,7 +233,7 @@ func testTargets(t *testing.T, c *cluster) {
 	c.waitStatus(t, g.alloc, "train", "better again", func(s status.Status) bool { return s.Value < 40000 })
 
 	g.put(t, "value", "5000")
-	g.once(t)
+	g.checkNoRestart(t)
 	must.Eq(t, []string{"USR1", "TERM"}, g.lines(t, "signals"))
 	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "acceptable target"))
 	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "objective target 10000 reached: loss = "))
@@ -296,11 +295,11 @@ func targetTests() map[string]func(*testing.T, *cluster) {
 
 // testTargetDeaf: a task that ignores the signal is killed after its grace, and has succeeded.
 func testTargetDeaf(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "deaf", wanting(shell(preamble+deaf+patient), "", "50", "grace = \"1s\"\nstop_signal = \"SIGTERM\""))
+	g := startGoal(t, c, "deaf", withTargets(shell(preamble+deaf+patient), "", "50", "grace = \"1s\"\nstop_signal = \"SIGTERM\""))
 	g.reporting(t)
 	pid := c.pid(t, g.alloc, "train")
 	g.put(t, "value", "50") // equality suffices
-	g.once(t)
+	g.checkNoRestart(t)
 	must.False(t, harness.Alive(pid))
 	// Docker sends another TERM before it kills.
 	must.Eq(t, []string{"TERM"}, slices.Compact(g.lines(t, "signals")))
@@ -309,17 +308,17 @@ func testTargetDeaf(t *testing.T, c *cluster) {
 // testTargetAtOnce: a task that has reached both targets at the first report has one event, the
 // objective's.
 func testTargetAtOnce(t *testing.T, c *cluster) {
-	k := wanting(shell(preamble+saves+strings.Replace(patient, "v=100", "v=1", 1)), "50", "10", "")
+	k := withTargets(shell(preamble+saves+strings.Replace(patient, "v=100", "v=1", 1)), "50", "10", "")
 	// It may end before it is seen running.
 	g := goal{c, c.finish(t, retried("at-once", k))}
-	g.once(t)
+	g.checkNoRestart(t)
 	must.Eq(t, 1, countEvents(t, c, g.alloc, "train", "objective target 10 reached: loss = 1 "))
 	must.Eq(t, 0, countEvents(t, c, g.alloc, "train", "acceptable target"))
 }
 
 // testTargetHold: noise that touches a target does not count.
 func testTargetHold(t *testing.T, c *cluster) {
-	k := wanting(shell(preamble+saves+`n=0
+	k := withTargets(shell(preamble+saves+`n=0
 while [ ! -e $d/good ]; do for v in 40 40 60; do n=$((n+1)); echo step=$n loss=$v; sleep 0.05; done; done
 while :; do n=$((n+1)); echo step=$n loss=40; sleep 0.05; done`), "50", "", "")
 	k.meta["ebbtide_target_hold"] = "3"
@@ -336,7 +335,7 @@ while :; do n=$((n+1)); echo step=$n loss=40; sleep 0.05; done`), "50", "", "")
 // testTargetAccuracy uses a rising metric.
 func testTargetAccuracy(t *testing.T, c *cluster) {
 	k := shell(preamble + saves + strings.NewReplacer("loss=", "accuracy=", "v=100", "v=0.5").Replace(patient))
-	k = wanting(k, "0.8", "0.9", `signal = "SIGUSR1"`)
+	k = withTargets(k, "0.8", "0.9", `signal = "SIGUSR1"`)
 	k.meta["ebbtide_metric"] = "accuracy"
 	g := startGoal(t, c, "accuracy", k)
 	g.reporting(t)
@@ -346,7 +345,7 @@ func testTargetAccuracy(t *testing.T, c *cluster) {
 	must.Eq(t, "accuracy", m.Metric)
 	must.Eq(t, 0.85, m.Value)
 	g.put(t, "value", "0.95")
-	g.once(t)
+	g.checkNoRestart(t)
 	must.Eq(t, 0.95, g.marker(t, "objective").Value)
 }
 
@@ -354,12 +353,12 @@ func testTargetAccuracy(t *testing.T, c *cluster) {
 func testTargetPauses(t *testing.T, c *cluster) {
 	other := strings.Replace(patient, "while :;", `while [ ! -e $d/value ];`, 1)
 	other = strings.Replace(other, "echo step=$n loss=$v", `echo "{\"step\": $n, \"val\": {\"loss\": 1}}"`, 1)
-	g := startGoal(t, c, "another-metric", wanting(shell(preamble+saves+other+"\n"+patient), "", "50", ""))
+	g := startGoal(t, c, "another-metric", withTargets(shell(preamble+saves+other+"\n"+patient), "", "50", ""))
 	c.waitEvent(t, g.alloc, "train", "its targets pause: the output now reports val.loss instead of loss")
 	g.reporting(t)
 	must.SliceEmpty(t, g.lines(t, "signals"))
 	g.put(t, "value", "40")
-	g.once(t)
+	g.checkNoRestart(t)
 	must.Eq(t, 40, g.marker(t, "objective").Value)
 }
 
@@ -368,20 +367,20 @@ func testTargetTraining(t *testing.T, c *cluster) {
 	k := task{command: "/bin/sh", args: []string{"-c", `echo start >> $NOMAD_ALLOC_DIR/data/starts
 exec trainer -model logreg -threads 1 -steps 0 -every 5 -wait 10ms -metric both -save-best $NOMAD_ALLOC_DIR/data/best -term-exit 143`}}
 	k.config = "progress {\n metric = \"loss\"\n}\n"
-	g := startGoal(t, c, "training", wanting(k, "1.6", "1.3", "signal = \"SIGUSR1\""))
+	g := startGoal(t, c, "training", withTargets(k, "1.6", "1.3", "signal = \"SIGUSR1\""))
 	c.waitEvent(t, g.alloc, "train", "acceptable target 1.6 reached: loss = 1.")
 	eventually(t, "the trainer has saved its best parameters", func() error {
 		_, err := os.Stat(g.data("best"))
 		return err
 	})
-	g.once(t)
+	g.checkNoRestart(t)
 	m := g.marker(t, "objective")
 	must.Between(t, 1, m.Value, 1.3)
 }
 
 // testTargetRestarted: a manual restart during the grace does not start the task again.
 func testTargetRestarted(t *testing.T, c *cluster) {
-	g := startGoal(t, c, "restarted", wanting(shell(preamble+savesLong+patient), "", "50", `grace = "60s"`))
+	g := startGoal(t, c, "restarted", withTargets(shell(preamble+savesLong+patient), "", "50", `grace = "60s"`))
 	g.reporting(t)
 	g.put(t, "value", "40")
 	g.recorded(t)
@@ -397,7 +396,7 @@ func testTargetRestarted(t *testing.T, c *cluster) {
 // testTargetNewRun: an acceptable target holds for its run only, not after a failure.
 func testTargetNewRun(t *testing.T, c *cluster) {
 	k := shell(preamble + strings.Replace(patient, "while :", "while [ ! -e $d/fail ]", 1) + `; rm $d/fail $d/value; exit 1`)
-	g := startGoal(t, c, "new-run", wanting(k, "50", "", ""))
+	g := startGoal(t, c, "new-run", withTargets(k, "50", "", ""))
 	g.reporting(t)
 	g.put(t, "value", "40")
 	c.waitStatus(t, g.alloc, "train", "acceptable", func(s status.Status) bool { return s.Target.State == "acceptable" })
@@ -423,7 +422,7 @@ func inGrace(t *testing.T, goals ...goal) {
 // slow saves until the test lets it end.
 func slow(t *testing.T, c *cluster, id string) goal {
 	t.Helper()
-	return startGoal(t, c, id, wanting(shell(preamble+savesLong+patient), "", "50", "grace = \"10m\"\nstop_signal = \"SIGTERM\""))
+	return startGoal(t, c, id, withTargets(shell(preamble+savesLong+patient), "", "50", "grace = \"10m\"\nstop_signal = \"SIGTERM\""))
 }
 
 func (g goal) saving(t *testing.T) {
@@ -453,8 +452,8 @@ func testTargetPluginKilled(t *testing.T, c *cluster) {
 	file.write(t, file.path, 0, "{\"step\": 1, \"loss\": 9}\n{\"step\": 2, \"loss\": 8}\n{\"step\": 3, \"lo")
 	file.follows(t, "there", 2, 2, 8)
 	long := slow(t, c, "killed-slow")
-	quick := startGoal(t, c, "killed-quick", wanting(shell(preamble+saves+patient), "", "50", ""))
-	noEar := startGoal(t, c, "killed-deaf", wanting(shell(preamble+deaf+patient), "", "50", `grace = "1s"`))
+	quick := startGoal(t, c, "killed-quick", withTargets(shell(preamble+saves+patient), "", "50", ""))
+	noEar := startGoal(t, c, "killed-deaf", withTargets(shell(preamble+deaf+patient), "", "50", `grace = "1s"`))
 	pids := c.agent.PluginPIDs("ebbtide-driver")
 	must.Len(t, 1, pids)
 	for _, g := range []goal{quick, noEar} {
@@ -474,7 +473,7 @@ func testTargetPluginKilled(t *testing.T, c *cluster) {
 	long.saving(t)
 	long.put(t, "release", "")
 	for _, g := range []goal{long, quick, noEar} {
-		g.once(t)
+		g.checkNoRestart(t)
 	}
 }
 
@@ -497,7 +496,7 @@ func testTargetAgentKilled(t *testing.T, c *cluster) {
 	alone.saving(t)
 	alone.put(t, "release", "")
 	for _, g := range []goal{early, late, alone} {
-		g.once(t)
+		g.checkNoRestart(t)
 	}
 }
 
@@ -531,14 +530,13 @@ func testTargetBothKilled(t *testing.T, c *cluster) {
 	must.NoError(t, c.agent.Restart(deadline(t, startDeadline)))
 	late.put(t, "release", "")
 	for _, g := range []goal{early, gone, late} {
-		g.once(t)
+		g.checkNoRestart(t)
 	}
 	log, err := c.agent.Log()
 	must.NoError(t, err)
 	must.False(t, strings.Contains(log, "panic:"))
 }
 
-// parent is the parent process.
 func parent(t *testing.T, pid int) int {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// Diff returns a unified diff.
 func (p *Proposal) Diff() string {
 	from := p.Path
 	if p.Old == nil {
 		from = "/dev/null"
 	}
-	if p.Same() {
+	if p.UpToDate() {
 		return ""
 	}
 	return fmt.Sprintf("--- %s\n+++ %s\n%s", from, p.Path, hunks(split(p.Old), split(p.New)))

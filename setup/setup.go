@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package setup writes the recommended configuration for a Nomad agent into a file of its own.
-// In: the agent's configuration directory and the machine, read by Look into a State. Out: the
+// In: the agent's configuration directory and the machine, read by Inspect into a State. Out: the
 // file, decided by the pure function Propose and written by Write. Settings in other files take
 // precedence, and those files are never changed.
 package setup
@@ -61,10 +61,10 @@ type Options struct {
 
 // State is the observed state of the machine.
 type State struct {
-	// Others are the other configuration files in the agent's order, and Merged their
+	// OtherFiles are the other configuration files in the agent's order, and Merged their
 	// combination.
-	Others []Other
-	Merged *doctor.Config
+	OtherFiles []ConfigFile
+	Merged     *doctor.Config
 	// Old is our current file, nil if there is none.
 	Old []byte
 	// Docker means a running daemon, Cards NVIDIA cards.
@@ -73,7 +73,7 @@ type State struct {
 	Plugins map[string][]string
 }
 
-type Other struct {
+type ConfigFile struct {
 	Path   string
 	Config *doctor.Config
 }
@@ -87,8 +87,8 @@ type Proposal struct {
 	Notes []string
 }
 
-// Same reports whether the file is up to date.
-func (p *Proposal) Same() bool { return p.Old != nil && string(p.Old) == string(p.New) }
+// UpToDate reports whether the file is up to date.
+func (p *Proposal) UpToDate() bool { return p.Old != nil && string(p.Old) == string(p.New) }
 
 // Paths of Docker's socket and NVIDIA's cards.
 const (
@@ -96,8 +96,8 @@ const (
 	nvidiaCards  = "proc/driver/nvidia/gpus"
 )
 
-// Look reads the state. root is the root of the machine's file system, "/" except in tests.
-func Look(root string, o Options) (*State, error) {
+// Inspect reads the state. root is the root of the machine's file system, "/" except in tests.
+func Inspect(root string, o Options) (*State, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func Look(root string, o Options) (*State, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Others = append(s.Others, Other{f, cfg})
+		s.OtherFiles = append(s.OtherFiles, ConfigFile{f, cfg})
 	}
 	switch fi, err := os.Lstat(own); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -374,7 +374,7 @@ func (s *State) denied() bool {
 
 // where returns the last file that matches, which is the effective one.
 func (s *State) where(is func(*doctor.Config) bool) string {
-	for _, o := range slices.Backward(s.Others) {
+	for _, o := range slices.Backward(s.OtherFiles) {
 		if is(o.Config) {
 			return o.Path
 		}
@@ -411,9 +411,9 @@ func ours(data []byte) error {
 	return nil
 }
 
-// Remains returns doctor's findings that the new file does not resolve, as far as files alone
+// Unresolved returns doctor's findings that the new file does not resolve, as far as files alone
 // decide them.
-func Remains(s *State, p *Proposal) ([]doctor.Finding, error) {
+func Unresolved(s *State, p *Proposal) ([]doctor.Finding, error) {
 	dir, err := os.MkdirTemp("", "ebbtide-setup-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a directory for a check: %w", err)
@@ -425,7 +425,7 @@ func Remains(s *State, p *Proposal) ([]doctor.Finding, error) {
 		return nil, fmt.Errorf("writing a file for a check: %w", err)
 	}
 	var paths []string
-	for _, o := range s.Others {
+	for _, o := range s.OtherFiles {
 		if own != "" && o.Path > p.Path {
 			paths, own = append(paths, own), ""
 		}

@@ -41,7 +41,7 @@ func (m machine) put(t *testing.T, name, text string) {
 }
 
 func (m machine) propose() (*State, *Proposal, error) {
-	s, err := Look(m.root, m.Options)
+	s, err := Inspect(m.root, m.Options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -182,7 +182,7 @@ func TestPropose_errors(t *testing.T) {
 func TestLook_link(t *testing.T) {
 	m := newMachine(t, map[string]string{"etc/nomad.hcl": client})
 	must.NoError(t, os.Symlink("nomad.hcl", filepath.Join(m.Dir, FileName)))
-	_, err := Look(m.root, m.Options)
+	_, err := Inspect(m.root, m.Options)
 	must.ErrorContains(t, err, "must be a regular file or not exist")
 }
 
@@ -191,8 +191,8 @@ func TestWrite(t *testing.T) {
 	m := newMachine(t, map[string]string{"etc/nomad.hcl": client, "run/docker.sock": ""})
 	s, p, err := m.propose()
 	must.NoError(t, err)
-	must.False(t, p.Same())
-	remains, err := Remains(s, p)
+	must.False(t, p.UpToDate())
+	remains, err := Unresolved(s, p)
 	must.NoError(t, err)
 	must.SliceEmpty(t, remains)
 	must.NoError(t, Write(p))
@@ -209,7 +209,7 @@ func TestWrite(t *testing.T) {
 	must.Eq(t, 0o644, fi.Mode().Perm())
 	_, p, err = m.propose()
 	must.NoError(t, err)
-	must.True(t, p.Same())
+	must.True(t, p.UpToDate())
 	must.Eq(t, "", p.Diff())
 
 	// Other options replace it, keeping its mode.
@@ -232,7 +232,7 @@ func TestRemains(t *testing.T) {
 	m.Engine = "docker"
 	s, p, err := m.propose()
 	must.NoError(t, err)
-	remains, err := Remains(s, p)
+	remains, err := Unresolved(s, p)
 	must.NoError(t, err)
 	var names []string
 	for _, f := range remains {

@@ -124,14 +124,21 @@ func TestFinish_failed(t *testing.T) {
 
 // A move after which the task would finish later is refused, with the figures; an unreadable
 // status does not refuse it.
-func TestPays(t *testing.T) {
+func TestGainCheck(t *testing.T) {
 	s, a := small()
 	s.nodes = map[string]Summary{"b": growing(3, 0.1)}
 	said := status.Status{Fair: status.Fair{RemainingCPUS: 100, Finish: time.Now().Add(90 * time.Second)}}
 	s.nomad = says{statuses: map[string]status.Status{a.ID: said}}
-	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate)(), "it would finish in 90 s where it is, but in 105 s there, 5 s of that for the move")
+	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate, nil)(), "it would finish in 90 s where it is, but in 105 s there, 5 s of that for the move")
 	s.nodes["b"] = growing(1, 0.1)
-	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate)())
+	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate, nil)())
 	s.nomad = says{}
-	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate)())
+	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate, nil)())
+
+	// A status that the decision has read is not read again.
+	s.nodes["b"] = growing(3, 0.1)
+	group, _ := s.group(a, policies.SpeConMigrate)
+	known := reading{alloc: a, task: group.Tasks[0], status: said}
+	must.StrContains(t, s.gainCheck(a, "b", policies.SpeConMigrate, []reading{{alloc: a, task: "other"}, known})(), "it would finish in 90 s")
+	must.Eq(t, "", s.gainCheck(a, "b", policies.SpeConMigrate, []reading{{alloc: a, task: "other", status: said}})())
 }

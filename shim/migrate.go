@@ -105,7 +105,7 @@ func (t *term) migrateOne(c config.Config, r reading, nodes map[string]Summary) 
 		t.log.Info("converged task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", a.ID, "why", t.readable(out.Why))
 		return
 	}
-	t.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+	t.startMove(c, a, out.To, memory.Entry{Policy: policies.SpeConMigrate, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, r)
 }
 
 // unknown returns a schedulable node without a summary, "" if there is none.

@@ -32,7 +32,7 @@ func (t *term) place(c config.Config, held []*cluster.Job, young []*cluster.Allo
 			t.read(ask)
 			return func() {
 				for _, id := range reporting(ask) {
-					t.enqueue(func() { t.placeOne(c, id, nodes, all) })
+					t.enqueue(func() { t.placeOne(c, id, nodes, all, ask) })
 				}
 			}
 		})
@@ -88,7 +88,7 @@ func (t *term) newlyStarted(c config.Config) (newlyStarted []*cluster.Alloc) {
 
 // placeOne runs FlowCon's Algorithm 4 once for a newly started allocation, which moves if
 // another node is better by the margin.
-func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []nodeLoad) {
+func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, all []nodeLoad, known []reading) {
 	a := t.state.Allocs[id]
 	if a == nil {
 		return
@@ -115,7 +115,7 @@ func (t *term) placeOne(c config.Config, id string, nodes map[string]Summary, al
 		t.log.Debug("new task stays", "job", a.Job.ID, "namespace", a.Job.Namespace, "alloc_id", id, "why", t.readable(out.Why))
 		return
 	}
-	t.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)})
+	t.startMove(c, a, out.Node, memory.Entry{Policy: policies.FlowConPlace, Rule: out.Rule, Why: out.Why, Scores: text(out.Scores)}, known...)
 }
 
 // better reports whether the chosen node beats the task's own, counted without the task, by the
@@ -137,7 +137,6 @@ func better(c config.Config, out placement.Output, own placement.Load, of func(i
 	return is < was*(1-c.Placement.Margin)
 }
 
-// nodeLoad is a node and its load.
 type nodeLoad struct {
 	node *cluster.Node
 	load placement.Load

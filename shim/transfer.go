@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ebbtide/ebbtide/shim/actuator"
@@ -72,7 +73,7 @@ func (f *transfers) expireRejections() {
 }
 
 // startMove starts a move unless a limit or pause forbids it. A dry run only plans it.
-func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.Entry) {
+func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.Entry, known ...reading) {
 	if t.busy[a.Job] {
 		return
 	}
@@ -103,7 +104,7 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	}
 	t.inbound[to]++
 	t.busy[a.Job] = true
-	pays := t.gainCheck(a, to, e.Policy)
+	pays := t.gainCheck(a, to, e.Policy, known)
 	t.run(func() func() {
 		if why := pays(); why != "" {
 			f.noGain, f.err = true, &move.Refused{Reasons: []string{why}}
@@ -114,18 +115,23 @@ func (t *term) startMove(c config.Config, a *cluster.Alloc, to string, e memory.
 	})
 }
 
-// gainCheck returns a function that reads the task's status, off the loop, and says why the
-// move would not pay (relocate.Pays); "" if it would or that is unknown. The relocate policy
-// has already checked.
-func (t *term) gainCheck(a *cluster.Alloc, to, policy string) func() (why string) {
+// gainCheck returns a function that reads the task's status, off the loop, unless it is in
+// known, and says why the move would not pay (relocate.Pays); "" if it would or that is
+// unknown. The relocate policy has already checked.
+func (t *term) gainCheck(a *cluster.Alloc, to, policy string, known []reading) func() (why string) {
 	group, ok := t.group(a, policy)
 	nodes := t.backlogs([]string{to}, t.nodes)
 	if policy == policies.Relocate || !ok || len(group.Tasks) == 0 || len(nodes) == 0 {
 		return func() string { return "" }
 	}
 	ask, cost := []reading{{alloc: a, task: group.Tasks[0]}}, t.costOf(a.Job)
+	i := slices.IndexFunc(known, func(r reading) bool { return r.alloc.ID == a.ID && r.task == group.Tasks[0] })
 	return func() string {
-		t.read(ask)
+		if i >= 0 {
+			ask = known[i : i+1]
+		} else {
+			t.read(ask)
+		}
 		for _, task := range measured(ask, nil) {
 			return relocate.Pays(task, nodes[0], cost)
 		}
@@ -145,7 +151,6 @@ func (t *term) options() move.Options {
 	return opts
 }
 
-// transfer is one move.
 type transfer struct {
 	alloc  *cluster.Alloc
 	to     string

@@ -28,12 +28,12 @@ type Variant struct {
 	placement string    // "" for the scenario's
 	specon    bool      // SpeCon moves tasks
 
-	ideal bool // limits apply as decided, without planner and floor
-	hard  bool // and even if CPU is idle
-	once  bool // decided at events only, as intervals change nothing
-	true_ bool // knows exact sizes
-	twin  bool // compares tasks with their twins
-	learn bool // measures growth
+	ideal      bool // limits apply as decided, without planner and floor
+	hard       bool // and even if CPU is idle
+	once       bool // decided at events only, as intervals change nothing
+	exactSizes bool // knows exact sizes
+	twin       bool // compares tasks with their twins
+	learn      bool // measures growth
 }
 
 // presets are policies with fixed settings.
@@ -90,7 +90,7 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	if d, ok := baseline.Find(p.policy); ok {
 		v.decider, v.ideal = d, true
 		v.hard, v.once = p.policy == baseline.Equal, p.policy != baseline.LAS && len(s.Services) == 0
-		v.true_ = p.policy == baseline.SRPT
+		v.exactSizes = p.policy == baseline.SRPT
 		return v, v.lacks(s, base)
 	}
 	found, err := policies.Find(p.policy)
@@ -119,7 +119,6 @@ func Find(name string, s scenario.Scenario) (Variant, error) {
 	return v, v.lacks(s, base)
 }
 
-// options returns the scenario's options as JSON.
 func options(s scenario.Scenario) (map[string]json.RawMessage, error) {
 	kinds := make(map[string]string)
 	for _, o := range policies.Options() {

@@ -29,7 +29,7 @@ type queue struct{ events events }
 func (q *queue) push(e event) { heap.Push(&q.events, e) }
 func (q *queue) pop()         { heap.Pop(&q.events) }
 
-func (q *queue) first() (event, bool) {
+func (q *queue) peek() (event, bool) {
 	if len(q.events) == 0 {
 		return event{}, false
 	}

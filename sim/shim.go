@@ -95,7 +95,7 @@ func (s *simulation) byGrowth(t *task) *node {
 				continue
 			}
 			task := placement.Task{Category: o.decision.Category}
-			if e := o.follows.estimate; e.Measured || e.Diverged {
+			if e := o.follower.estimate; e.Measured || e.Diverged {
 				growth := e.Growth * n.cores
 				task.Growth = &growth
 			}
@@ -113,11 +113,11 @@ func (n *node) sort(s *simulation) {
 	in := specon.Input{Params: specon.DefaultParams()}
 	var tasks []*task
 	for _, t := range n.tasks {
-		if t.follows == nil {
+		if t.follower == nil {
 			continue
 		}
 		t.look(s.now)
-		gain, previous := t.follows.meter.Close()
+		gain, previous := t.follower.meter.Close()
 		in.Tasks = append(in.Tasks, specon.Task{
 			ID: t.ID, Category: t.sorting.category, Gain: gain, PreviousGain: previous, Migrated: t.sorting.marked != nil,
 		})
@@ -129,7 +129,7 @@ func (n *node) sort(s *simulation) {
 }
 
 // cooldown is the least time between moves of a task, in seconds: the shim's default.
-const settled = 600
+const cooldown = 600
 
 // remaining is the driver's last estimate less the CPU used since, nil without one.
 func (t *task) remaining() *float64 {
@@ -160,7 +160,7 @@ func (h *shim) relocate(s *simulation) error {
 				default:
 					node.Known++
 					node.LeftCPUS += *left
-					if t.node != nil && (t.m.Moves == 0 || s.now-t.movedAt >= settled) {
+					if t.node != nil && (t.m.Moves == 0 || s.now-t.movedAt >= cooldown) {
 						in.Tasks = append(in.Tasks, s.candidate(t, *left))
 						byID[t.ID] = t
 					}
@@ -193,7 +193,6 @@ func (s *simulation) candidate(t *task, left float64) relocate.Task {
 	return out
 }
 
-// run is one pass.
 func (h *shim) run(s *simulation) error {
 	s.queue.push(event{at: s.now + shimInterval, kind: shimDue})
 	if s.v.placement == scenario.Relocate {
@@ -254,7 +253,7 @@ func (h *shim) rebalance(s *simulation) error {
 		}
 		node := rebalance.Node{ID: n.id, Tasks: []rebalance.Task{}}
 		for _, t := range n.tasks {
-			if t.follows != nil {
+			if t.follower != nil {
 				node.Tasks = append(node.Tasks, rebalance.Task{ID: t.ID, MarkedS: t.sorting.marked, Rebalanced: t.sorting.rebalanced})
 				byID[t.ID] = t
 			}

@@ -45,7 +45,7 @@ type simulation struct {
 	tasks   []*task
 	queue   queue
 	arrived int     // jobs submitted so far
-	waiting []*task // for room, in order of arrival
+	queued  []*task // for room, in order of arrival
 	ended   int
 	shim    shim
 
@@ -124,7 +124,7 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 				progress(s.ended, len(s.tasks))
 			}
 		}
-		e, ok := s.queue.first()
+		e, ok := s.queue.peek()
 		if s.arrived < len(s.tasks) && (!ok || s.tasks[s.arrived].ArriveS <= e.at) {
 			t := s.tasks[s.arrived]
 			s.arrived++
@@ -136,7 +136,7 @@ func (s *simulation) loop(ctx context.Context, progress func(ended, all int)) er
 		}
 		if !ok {
 			var errs fields.Errors
-			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait for ever", s.waiting[0].AskCores, s.waiting[0].ID)
+			errs.Add("node", "one must have the %v cores that job %s asks for; it would wait for ever", s.queued[0].AskCores, s.queued[0].ID)
 			return errs
 		}
 		s.queue.pop()
@@ -184,25 +184,25 @@ func (s *simulation) schedule(n *node) {
 
 // submit places a task or queues it.
 func (s *simulation) submit(t *task) error {
-	if len(s.waiting) > 0 {
-		s.waiting = append(s.waiting, t)
+	if len(s.queued) > 0 {
+		s.queued = append(s.queued, t)
 		return s.admit()
 	}
 	ok, err := s.place(t)
 	if err == nil && !ok {
-		s.waiting = append(s.waiting, t)
+		s.queued = append(s.queued, t)
 	}
 	return err
 }
 
 // admit places queued tasks while there is room for the first.
 func (s *simulation) admit() error {
-	for len(s.waiting) > 0 {
-		ok, err := s.place(s.waiting[0])
+	for len(s.queued) > 0 {
+		ok, err := s.place(s.queued[0])
 		if err != nil || !ok {
 			return err
 		}
-		s.waiting = s.waiting[1:]
+		s.queued = s.queued[1:]
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (s *simulation) end(t *task) {
 		t.m.EndS = &at
 	}
 	t.node.remove(t, s.v.twin && t.Service == nil)
-	t.follows, t.pending, t.Curve = nil, nil, nil
+	t.follower, t.pending, t.Curve = nil, nil, nil
 	s.ended++
 }
 

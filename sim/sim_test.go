@@ -59,7 +59,7 @@ workload "generated" {
 func TestRun_byHand(t *testing.T) {
 	for _, tc := range []struct {
 		policy        string
-		first, second float64 // ends
+		first, second float64
 	}{
 		{"none", 80, 100},  // alone, then half: 40 + 60 of the first are done at 80
 		{"srpt", 50, 100},  // the first has less work

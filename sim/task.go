@@ -28,7 +28,6 @@ type task struct {
 	bound *node // target of its move
 	base  limits.Limits
 
-	// The truth.
 	work    float64    // done, in undisturbed CPU-seconds
 	used    float64    // CPU-seconds
 	saved   float64    // work that survives a failure
@@ -40,7 +39,6 @@ type task struct {
 	until   float64    // work at which it ends, by completion or objective
 	m       metrics.Job
 
-	// Its reports.
 	r       *rand.Rand
 	slope   float64 // drift of the cost per step
 	point   int     // next point of the curve
@@ -48,12 +46,11 @@ type task struct {
 	pending []report
 
 	// The driver's measurements.
-	follows                 *follower // nil for a service
+	follower                *follower // nil for a service
 	intervalAt, intervalCPU float64
 	use                     float64 // cores, over the last interval
 	response                *float64
 
-	// The decision.
 	decision policy.Decision
 	decided  uint64 // epoch of the category
 	fair     policy.CPUSeconds
@@ -119,15 +116,15 @@ func newTask(j workload.Job, index int, seed uint64, v Variant) (*task, error) {
 	}
 	t.slope = maxSlope * (2*t.r.Float64() - 1)
 	t.point, t.line = 1, 1
-	t.follows = &follower{work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
+	t.follower = &follower{work: remaining.New(remaining.Declared{}, remaining.State{}), reached: policy.InTraining}
 	if v.learn {
 		var err error
-		if t.follows.estimator, err = growth.New(v.estimator, growth.Goal(j.Curve.Goal)); err != nil {
+		if t.follower.estimator, err = growth.New(v.estimator, growth.Goal(j.Curve.Goal)); err != nil {
 			return nil, err
 		}
 	}
 	if j.Acceptable != nil || j.Objective != nil {
-		t.follows.watcher = target.NewWatcher(metric, j.Curve.Goal, target.Targets{Acceptable: j.Acceptable, Objective: j.Objective, Hold: 1})
+		t.follower.watcher = target.NewWatcher(metric, j.Curve.Goal, target.Targets{Acceptable: j.Acceptable, Objective: j.Objective, Hold: 1})
 	}
 	return t, nil
 }
@@ -259,9 +256,8 @@ func (t *task) fail(every float64) {
 	t.pending = t.pending[:0]
 }
 
-// look processes the reports until now.
 func (t *task) look(now float64) {
-	f := t.follows
+	f := t.follower
 	if f == nil {
 		return
 	}
@@ -327,8 +323,8 @@ func (t *task) closeInterval(now float64) {
 			}
 		}
 	}
-	if t.follows != nil {
-		t.follows.measure(t.used)
+	if t.follower != nil {
+		t.follower.measure(t.used)
 	}
 }
 
@@ -349,7 +345,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 		p.CPUS, p.FairCPUS = 0, 0
 		return p
 	}
-	f := t.follows
+	f := t.follower
 	p.Epoch, p.CategoryEpoch, p.Category = f.epoch, t.decided, t.decision.Category
 	if e := f.estimate; e.Measured || e.Diverged {
 		growth, progress := e.Growth*pool, e.Progress
@@ -370,7 +366,7 @@ func (t *task) snapshot(n *node, s *simulation) policy.Task {
 // cap is the number of cores the task is known to use at most, 0 if unknown: the kernel counts
 // threads once they have run.
 func (t *task) cap(s *simulation) float64 {
-	if t.used == 0 && !s.v.true_ && s.sc.Sizes != scenario.Exact {
+	if t.used == 0 && !s.v.exactSizes && s.sc.Sizes != scenario.Exact {
 		return 0
 	}
 	return t.CapCores
@@ -378,9 +374,9 @@ func (t *task) cap(s *simulation) float64 {
 
 // sizes is what is known of the remaining work.
 func (t *task) sizes(s *simulation) (left, quality *policy.CPUSeconds) {
-	f := t.follows
+	f := t.follower
 	switch {
-	case s.v.true_ || s.sc.Sizes == scenario.Exact:
+	case s.v.exactSizes || s.sc.Sizes == scenario.Exact:
 		end, way := policy.CPUSeconds(max(t.until-t.work, 0)), policy.CPUSeconds(max(t.good-t.work, 0))
 		return &end, &way
 	case s.sc.Sizes == scenario.Unknown:
@@ -400,7 +396,7 @@ func (t *task) accept(d policy.Decision) {
 		d.Category = t.decision.Category
 	}
 	t.decision = d
-	if t.follows != nil {
-		t.decided = t.follows.epoch
+	if t.follower != nil {
+		t.decided = t.follower.epoch
 	}
 }

@@ -92,7 +92,7 @@ func (l Layout) chart(rows []status.Row, width, height int) []string {
 			known = append(known, r)
 		}
 	}
-	const scale = 10 // columns
+	const scale = 10
 	width -= scale + 1
 	if len(known) < 2 || width < 8 || height < 2 {
 		return nil

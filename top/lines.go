@@ -164,7 +164,6 @@ func counts(of map[string]int, names ...string) string {
 	return strings.Join(all, "/")
 }
 
-// seatRow is a card, or a seat on it.
 type seatRow struct {
 	card GPU
 	seat *Seat
@@ -250,7 +249,6 @@ func (v *View) moving(q Query, l Layout) Table {
 	return tabulate(l, columns, moves, func(m Move) Line { return Line{Task: v.taskOf(m)} })
 }
 
-// taskOf returns the moved task, if known.
 func (v *View) taskOf(m Move) Key {
 	for _, t := range v.Tasks {
 		if t.Namespace == m.Namespace && t.Job == m.Job && (m.Alloc == "" || m.Alloc == t.Alloc) {

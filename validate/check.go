@@ -26,13 +26,13 @@ const (
 type checker struct {
 	file     string
 	job      *api.Job
-	place    *place // of the job
+	place    *position // of the job
 	migrates []string
 	findings []Finding
 	plans    []Plan
 }
 
-func newChecker(file string, job *api.Job, root *place) *checker {
+func newChecker(file string, job *api.Job, root *position) *checker {
 	c := &checker{file: file, job: job, place: root}
 	switch name := text(job.ID); {
 	case root.part("Job") != nil:
@@ -52,7 +52,7 @@ type scope struct {
 	group *api.TaskGroup // nil for a job
 	task  *api.Task      // nil for a group
 	// places are its own and the enclosing ones, innermost first.
-	places []*place
+	places []*position
 }
 
 func (s scope) at() string {
@@ -76,12 +76,12 @@ func (s scope) meta() map[string]string {
 	return s.job.Meta
 }
 
-func (s scope) within(p *place) scope {
-	s.places = append([]*place{p}, s.places...)
+func (s scope) within(p *position) scope {
+	s.places = append([]*position{p}, s.places...)
 	return s
 }
 
-func (c *checker) scopeOfJob() scope { return scope{job: c.job, places: []*place{c.place}} }
+func (c *checker) scopeOfJob() scope { return scope{job: c.job, places: []*position{c.place}} }
 
 func (c *checker) scopeOfGroup(g *api.TaskGroup) scope {
 	s := c.scopeOfJob().within(c.place.labelled("group", text(g.Name)))
@@ -101,8 +101,8 @@ func (c *checker) scopeOfTask(g *api.TaskGroup, t *api.Task) scope {
 }
 
 // find returns the place of the longest existing prefix of names.
-func (s scope) find(names ...string) *place {
-	var at *place
+func (s scope) find(names ...string) *position {
+	var at *position
 	for _, p := range s.places {
 		if p != nil {
 			at = p
@@ -117,12 +117,12 @@ func (s scope) find(names ...string) *place {
 		at = next
 	}
 	if at == nil {
-		return &place{line: 1, column: 1}
+		return &position{line: 1, column: 1}
 	}
 	return at
 }
 
-func (c *checker) add(severity Severity, s scope, at *place, field, format string, args ...any) {
+func (c *checker) add(severity Severity, s scope, at *position, field, format string, args ...any) {
 	c.findings = append(c.findings, Finding{
 		File: c.file, Line: at.line, Column: at.column, Severity: severity,
 		At: s.at(), Field: field, Problem: oneLine(fmt.Sprintf(format, args...)),
@@ -135,7 +135,7 @@ func (c *checker) check() {
 	for _, g := range c.job.TaskGroups {
 		s := c.scopeOfGroup(g)
 		c.metaWithoutEffect(s, slices.Collect(c.tasks(g)))
-		waits = c.waits(g) || waits
+		waits = c.isHeld(g) || waits
 		ours := false
 		for _, t := range g.Tasks {
 			st := c.scopeOfTask(g, t)
@@ -161,7 +161,7 @@ func (c *checker) check() {
 	if some {
 		c.metaOfShim(c.scopeOfJob())
 	}
-	c.checkWaiting(waits)
+	c.checkHold(waits)
 }
 
 // tasks yields a group's tasks, or all.
@@ -210,7 +210,7 @@ func merged(job *api.Job, g *api.TaskGroup, t *api.Task) map[string]string {
 }
 
 // metaPlace finds a key of a task's meta in the task, group or job.
-func (c *checker) metaPlace(s scope, key string) (scope, *place) {
+func (c *checker) metaPlace(s scope, key string) (scope, *position) {
 	scopes := []scope{s}
 	if s.task != nil {
 		scopes = append(scopes, c.scopeOfGroup(s.group))
@@ -281,7 +281,6 @@ func (c *checker) obstacles(g *api.TaskGroup) {
 	}
 }
 
-// scopeOf returns the scope of an obstacle.
 func (c *checker) scopeOf(g *api.TaskGroup, o move.Obstacle) scope {
 	switch o.Scope {
 	case move.ScopeTask:
@@ -296,8 +295,8 @@ func (c *checker) scopeOf(g *api.TaskGroup, o move.Obstacle) scope {
 	return c.scopeOfJob()
 }
 
-// waits reports whether a group is held for placement.
-func (c *checker) waits(g *api.TaskGroup) bool {
+// isHeld reports whether a group is held for placement.
+func (c *checker) isHeld(g *api.TaskGroup) bool {
 	all := slices.Concat(c.job.Constraints, g.Constraints)
 	for _, t := range g.Tasks {
 		all = append(all, t.Constraints...)
@@ -305,8 +304,8 @@ func (c *checker) waits(g *api.TaskGroup) bool {
 	return slices.ContainsFunc(all, func(x *api.Constraint) bool { return x != nil && x.LTarget == cluster.Hold })
 }
 
-// checkWaiting checks the meta key and the constraint that hold a job.
-func (c *checker) checkWaiting(waits bool) {
+// checkHold checks the meta key and the constraint that hold a job.
+func (c *checker) checkHold(waits bool) {
 	s := c.scopeOfJob()
 	seen := false // by the shim, which reads only jobs with one of its keys in their own meta
 	for name := range c.job.Meta {

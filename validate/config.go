@@ -66,7 +66,7 @@ func (c *checker) decode(s scope, vars map[string]cty.Value) decoded {
 
 func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[string]cty.Value, d *decoded) map[string]json.RawMessage {
 	at := s.find("config", schema.Name)
-	bad := func(at *place, field, format string, args ...any) {
+	bad := func(at *position, field, format string, args ...any) {
 		c.add(Error, s, at, field, format, args...)
 		d.partial[schema.Name] = "it has errors"
 	}
@@ -109,9 +109,9 @@ func (c *checker) decodeBlock(s scope, schema options.Block, raw any, vars map[s
 	return values
 }
 
-// stands reports whether an error of a field holds whatever the unknown fields' values, which
+// errorHolds reports whether an error of a field holds whatever the unknown fields' values, which
 // are paths of blocks or meta keys.
-func (d decoded) stands(path string, unknown map[string]bool) bool {
+func (d decoded) errorHolds(path string, unknown map[string]bool) bool {
 	oneOf := func(keys ...string) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { return unknown["meta."+k] })
 	}
@@ -230,12 +230,12 @@ func problem(diags hcl.Diagnostics) string {
 	return strings.Join(all, "; ")
 }
 
-// near is the largest edit distance of a suggestion.
-const near = 2
+// maxEditDistance is the largest edit distance of a suggestion.
+const maxEditDistance = 2
 
 // didYouMean suggests the nearest name, "" if none is near.
 func didYouMean(name string, names []string) string {
-	best, distance := "", near+1
+	best, distance := "", maxEditDistance+1
 	for _, n := range names {
 		if d := levenshtein.Distance(name, n, nil); d < distance {
 			best, distance = n, d

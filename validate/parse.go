@@ -26,7 +26,7 @@ func parse(name string, body []byte, o Options) (*api.Job, []Finding) {
 		ArgVars: o.Vars, VarFiles: o.VarFiles, Envs: o.Env, Strict: true,
 	})
 	if err != nil {
-		return nil, ofParser(name, err)
+		return nil, parserFindings(name, err)
 	}
 	return job, nil
 }
@@ -58,17 +58,17 @@ func parseAPI(name string, body []byte) (job *api.Job, findings []Finding, ok bo
 	default:
 		return nil, nil, false
 	}
-	if job == nil || root.hasHole() {
+	if job == nil || root.hasNullElement() {
 		return nil, bad(errors.New("the job or a list element is null")), true
 	}
 	return job, nil, true
 }
 
-// diagnosed matches HCL's positions.
-var diagnosed = regexp.MustCompile(`^(?:<nil>|(.*?):(\d+),(\d+)(?:-[\d,]+)?): (.*)$`)
+// hclPosition matches HCL's positions.
+var hclPosition = regexp.MustCompile(`^(?:<nil>|(.*?):(\d+),(\d+)(?:-[\d,]+)?): (.*)$`)
 
-// ofParser converts errors of Nomad's parser, some of which are joined as text.
-func ofParser(name string, err error) []Finding {
+// parserFindings converts errors of Nomad's parser, some of which are joined as text.
+func parserFindings(name string, err error) []Finding {
 	var findings []Finding
 	var diags hcl.Diagnostics
 	lines := strings.Split(err.Error(), "\n")
@@ -79,7 +79,7 @@ func ofParser(name string, err error) []Finding {
 		}
 	}
 	for _, line := range lines {
-		m := diagnosed.FindStringSubmatch(line)
+		m := hclPosition.FindStringSubmatch(line)
 		switch {
 		case m != nil:
 			f := Finding{File: name, Line: 1, Column: 1, Severity: Error, Problem: m[4]}
@@ -89,7 +89,7 @@ func ofParser(name string, err error) []Finding {
 				f.Column, _ = strconv.Atoi(m[3])
 			}
 			findings = append(findings, f)
-		case len(findings) > 0 && line != "": // continuation
+		case len(findings) > 0 && line != "":
 			findings[len(findings)-1].Problem += " " + strings.TrimSpace(line)
 		case line != "":
 			findings = append(findings, Finding{File: name, Line: 1, Column: 1, Severity: Error, Problem: line})

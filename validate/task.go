@@ -47,7 +47,7 @@ func (c *checker) checkTask(s scope) {
 		Dirs: checkpoint.Dirs{Local: "/local", Alloc: "/alloc", Mounts: mounts},
 	})
 	for _, e := range errs {
-		if d.stands(e.Path, unknown) {
+		if d.errorHolds(e.Path, unknown) {
 			c.addError(s, e.Path, e.Problem)
 		}
 	}
@@ -101,7 +101,7 @@ func loopback(host string) bool {
 
 func (c *checker) checkMounts(s scope) {
 	const alloc = "/alloc-dir" // stands for the allocation's directory on the host
-	look := func(at *place, field string, source any) {
+	look := func(at *position, field string, source any) {
 		path, ok := source.(string)
 		if !ok || strings.Contains(path, "${") {
 			return
@@ -187,10 +187,10 @@ func firstField(blocks any, name string) any {
 
 func (c *checker) plan(s scope, o *options.Task, partial map[string]string) Plan {
 	p := Plan{At: s.at(), Task: s.task.Name, Progress: o.Progress, Unknown: partial["progress"]}
-	p.Does = append(p.Does, reads(o, p.Unknown), shares(s.task, o), c.moves(s.group))
+	p.Actions = append(p.Actions, reads(o, p.Unknown), shares(s.task, o), c.moves(s.group))
 	for _, block := range slices.Sorted(maps.Keys(partial)) {
 		if block != "progress" {
-			p.Does = append(p.Does, block+": not checked, as "+partial[block])
+			p.Actions = append(p.Actions, block+": not checked, as "+partial[block])
 		}
 	}
 	return p

@@ -4,7 +4,7 @@
 // Package validate checks jobspecs before registration. In: a jobspec, parsed by Nomad's own
 // parser. Out: Findings of what Ebbtide's driver would reject and of what has no effect,
 // decided by the driver's and shim's own code, and a Plan per task. Start with validate.go;
-// place.go adds the positions, which Nomad's parser does not keep.
+// position.go adds the positions, which Nomad's parser does not keep.
 package validate
 
 import (
@@ -61,8 +61,8 @@ func (f Finding) String() string {
 // Plan is how Ebbtide handles a valid task.
 type Plan struct {
 	At string `json:"at"` // such as "train/workers/resnet"
-	// Does are sentences.
-	Does []string `json:"does"`
+	// Actions are sentences.
+	Actions []string `json:"actions"`
 
 	Task     string          `json:"-"`
 	Progress progress.Config `json:"-"`
@@ -94,7 +94,7 @@ func Jobspec(name string, body []byte, o Options) Report {
 		return r
 	}
 	job.Canonicalize() // add the servers' defaults
-	c := newChecker(name, job, placesOf(body))
+	c := newChecker(name, job, positionsOf(body))
 	c.check()
 	for _, f := range c.findings {
 		if !slices.Contains(r.Findings, f) { // repeated for each task that inherits a key
@@ -136,7 +136,7 @@ func Write(w io.Writer, reports []Report) error {
 	for _, r := range reports {
 		for _, p := range r.Tasks {
 			fmt.Fprintf(&out, "%s: %s\n", r.File, p.At)
-			for _, does := range p.Does {
+			for _, does := range p.Actions {
 				fmt.Fprintf(&out, "  %s\n", does)
 			}
 		}

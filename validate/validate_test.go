@@ -587,7 +587,7 @@ func TestJobspec_plan(t *testing.T) {
 		"progress: reads val_loss (min) from its output",
 		"cpu: a training task; yields CPU from 0.3 on when the node is full; complete at 0.2",
 		"moves: by the shim (relocate) and by ebbtide move",
-	}, r.Tasks[0].Does)
+	}, r.Tasks[0].Actions)
 	var out strings.Builder
 	must.NoError(t, Write(&out, []Report{r}))
 	must.StrContains(t, out.String(), "x.hcl: j/g/t\n  progress: reads val_loss")
@@ -619,8 +619,8 @@ func FuzzPlaces(f *testing.F) {
 	f.Add([]byte(`{"Job": {"TaskGroups": [null, {"Name": "x"}]}}`))
 	f.Add([]byte("job \"x\" {\n  a = [{b = 1}]\n}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		p := placesOf(body)
+		p := positionsOf(body)
 		must.NotNil(t, p)
-		must.NotNil(t, scope{places: []*place{nil, p}}.find("job", "group"))
+		must.NotNil(t, scope{places: []*position{nil, p}}.find("job", "group"))
 	})
 }

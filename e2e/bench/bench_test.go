@@ -249,7 +249,7 @@ func TestOpen(t *testing.T) {
 	must.False(t, step{variant: variant{name: "auto"}, mode: "weight", kase: "3 jobs", seed: 2}.is(e.Runs[0]))
 
 	_, err = o.open("def")
-	must.ErrorContains(t, err, "train.json cannot be gone on with: here commit is def, not abc")
+	must.ErrorContains(t, err, "train.json: here commit is def, not abc")
 	o.scale = 2
 	_, err = o.open("abc")
 	must.ErrorContains(t, err, "scale is 2, not 1")
@@ -264,7 +264,7 @@ func TestOpen(t *testing.T) {
 	e.Scale = 1
 	must.NoError(t, o.write(e))
 	_, err = o.open("abc-dirty")
-	must.ErrorContains(t, err, "changes that are not committed")
+	must.ErrorContains(t, err, "uncommitted changes")
 }
 
 func TestAgain(t *testing.T) {

@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if err != nil && ctx.Err() != nil {
-		fmt.Fprintln(stderr, "bench: interrupted; the same command goes on")
+		fmt.Fprintln(stderr, "bench: interrupted; run the same command to resume")
 		return 130
 	}
 	if err != nil {

@@ -70,10 +70,10 @@ func measure(ctx context.Context, o options, stdout io.Writer) (err error) {
 		if err := m.prepare(ctx, s); err != nil {
 			return err
 		}
-		if err := n.use(ctx, s); err != nil {
+		if err := n.configure(ctx, s); err != nil {
 			return err
 		}
-		run, err := m.one(ctx, s)
+		run, err := m.execute(ctx, s)
 		if err != nil {
 			return fmt.Errorf("%s, seed %d, %s, %s: %w", o.what, s.seed, s.name, mode, err)
 		}
@@ -109,10 +109,10 @@ func (o options) open(commit string) (result.Experiment, error) {
 		return e, err
 	}
 	if d := e.Differs(old.Setting); d != "" {
-		return e, fmt.Errorf("%s cannot be gone on with: here %s; finish it with what it was begun with, choose another -out, or begin anew with -restart", o.path(), d)
+		return e, fmt.Errorf("cannot resume %s: here %s; finish it with the original setup, choose another -out, or start over with -restart", o.path(), d)
 	}
 	if strings.HasSuffix(commit, origin.Dirty) {
-		return e, fmt.Errorf("%s cannot be gone on with: the source has changes that are not committed, so it is not known whether they are the same; commit them, or begin anew with -restart", o.path())
+		return e, fmt.Errorf("cannot resume %s: the source has uncommitted changes, which may differ from those of the first run; commit them, or start over with -restart", o.path())
 	}
 	if !slices.Contains(old.Commands, o.command) {
 		old.Commands = append(old.Commands, o.command)
@@ -148,8 +148,7 @@ func (m *measurement) prepare(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// one executes a run.
-func (m *measurement) one(ctx context.Context, s step) (result.Run, error) {
+func (m *measurement) execute(ctx context.Context, s step) (result.Run, error) {
 	switch m.what {
 	case result.Train, result.Torch, result.Cluster:
 		return m.train(ctx, s)

@@ -52,8 +52,8 @@ func (n *node) pluginConfig(s step, i int) string {
 		engine, s.policy, s.kernelMode(), n.interval, float64(pool())/float64(n.nodes()), s.extra)
 }
 
-// use restarts the agents with a step's configuration, as an operator would.
-func (n *node) use(ctx context.Context, s step) error {
+// configure restarts the agents with a step's configuration, as an operator would.
+func (n *node) configure(ctx context.Context, s step) error {
 	if (n.what == result.Torch || n.what == result.Cluster) && n.dockers == nil {
 		if err := n.startDocker(ctx); err != nil {
 			return err

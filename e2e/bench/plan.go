@@ -122,7 +122,6 @@ func plan(o options) []step {
 	return steps
 }
 
-// planJobs is a plan of training jobs.
 func planJobs(o options, sizes []int) []step {
 	var steps []step
 	for k := range o.seeds {
@@ -154,17 +153,17 @@ func rotate[T any](all []T, seed uint64) []T {
 	return append(slices.Clone(all[by:]), all[:by]...)
 }
 
-// course is one of the five trainings of the thesis's TRADL experiment (§6.1.3), with time
+// tradlJob is one of the five trainings of the thesis's TRADL experiment (§6.1.3), with time
 // scaled down by ten. There jobs were submitted at random within 200 s, and without TRADL
 // reached their objectives after about 31 s (job 4), 100 s (1), 428 s (3), 541 s (5) and 579 s
 // (2); lengths are chosen to match while sharing. The thesis does not name the models.
-type course struct {
+type tradlJob struct {
 	name, model string
 	pool        float64 // seconds of the whole pool
 }
 
-func courses(scale float64) []course {
-	all := []course{
+func courses(scale float64) []tradlJob {
+	all := []tradlJob{
 		{"job1", "mlp", 3.5},
 		{"job2", "vae", 19},
 		{"job3", "mlp", 11},

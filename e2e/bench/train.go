@@ -89,7 +89,7 @@ func (m *measurement) train(ctx context.Context, s step) (run result.Run, err er
 		ids[i] = id(t.Name, s)
 		wait.Go(func() {
 			if run.Jobs[i], errs[i] = m.trainOne(ctx, t, mix.JobspecWith(ids[i], false, body, t.task), start); errs[i] != nil {
-				cancel() // cancel the others
+				cancel()
 			}
 		})
 	}

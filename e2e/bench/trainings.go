@@ -53,7 +53,7 @@ func (m *measurement) trainings(ctx context.Context, s step) (result.Run, error)
 				hcl = trainingJob(jobs[i], tasks[i].Name, l.Model, l.Steps, m.threads, s.seed, 0, 0)
 			}
 			if errs[i] = m.training(ctx, w, i, at[i], hcl); errs[i] != nil {
-				cancel() // cancel the others
+				cancel()
 			}
 		})
 	}

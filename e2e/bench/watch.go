@@ -65,7 +65,6 @@ func (w *watcher) since(t time.Time) result.Number {
 // round drops insignificant digits.
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
-// follow starts watching a started task.
 func (w *watcher) follow(i int, alloc, task string, started time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

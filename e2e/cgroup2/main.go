@@ -51,12 +51,12 @@ type options struct {
 
 func main() {
 	var o options
-	require := flag.Bool("require", false, "fail where it would skip")
+	require := flag.Bool("require", false, "fail instead of skipping")
 	timeout := flag.Duration("timeout", 8*time.Minute, "limit for everything, downloads included")
 	flag.StringVar(&o.kernel, "kernel", "", "kernel image to boot (default: Debian's, downloaded)")
 	flag.StringVar(&o.qemu, "qemu", "", "qemu-system-x86_64 to use (default: from PATH, else installed)")
 	flag.StringVar(&o.cache, "cache", "", "directory that keeps the kernel (default: the user's cache directory)")
-	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator; tcg emulates, which works everywhere, in a nested machine too")
+	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator; tcg emulates, which also works in nested machines")
 	flag.BoolVar(&o.verbose, "v", false, "show the guest's whole console")
 	flag.Parse()
 

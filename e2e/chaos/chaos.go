@@ -120,8 +120,8 @@ job %q {
 }
 `
 
-// wreak builds a cluster, breaks it for a while, repairs it and checks the jobs.
-func wreak(ctx context.Context, o options) (r *report, err error) {
+// runChaos builds a cluster, breaks it for a while, repairs it and checks the jobs.
+func runChaos(ctx context.Context, o options) (r *report, err error) {
 	c := &chaos{options: o, movers: make(map[*harness.Process]bool), moves: make(map[string]int), broken: make(map[string]int)}
 	if c.h, err = harness.New(harness.Options{Logf: o.logf}); err != nil {
 		return nil, err
@@ -136,11 +136,11 @@ func wreak(ctx context.Context, o options) (r *report, err error) {
 		return nil, err
 	}
 	o.logf("Breaking things for %v minutes, seed %d.", o.minutes, o.seed)
-	c.wreak(ctx)
+	c.breakThings(ctx)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	left, err := c.mend(ctx)
+	left, err := c.repair(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (c *chaos) build(ctx context.Context) (err error) {
 		c.clients = append(c.clients, a)
 	}
 	for i := range c.jobs {
-		steps := -1 // endless
+		steps := -1
 		if i%3 == 0 {
 			steps = int(60 * c.minutes * 5 * float64(i+1) / float64(c.jobs)) // five per second
 		}
@@ -224,8 +224,8 @@ func (c *chaos) startShim(ctx context.Context) error {
 	return err
 }
 
-// wreak breaks things at random while moving jobs.
-func (c *chaos) wreak(ctx context.Context) {
+// breakThings breaks things at random while moving jobs.
+func (c *chaos) breakThings(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.minutes*float64(time.Minute)))
 	defer cancel()
 	var wait sync.WaitGroup
@@ -323,17 +323,17 @@ var breakages = []breakage{
 		return nil
 	}},
 	{"agent killed", func(c *chaos, ctx context.Context, random *rand.Rand) error {
-		return again(ctx, c.client(random), (*harness.Agent).Kill, random)
+		return restart(ctx, c.client(random), (*harness.Agent).Kill, random)
 	}},
 	{"agent stopped", func(c *chaos, ctx context.Context, random *rand.Rand) error {
-		return again(ctx, c.client(random), (*harness.Agent).Stop, random)
+		return restart(ctx, c.client(random), (*harness.Agent).Stop, random)
 	}},
 	{"agent stalled", func(c *chaos, _ context.Context, random *rand.Rand) error { return stall(c.client(random), random) }},
 	{"server killed", func(c *chaos, ctx context.Context, random *rand.Rand) error {
-		return again(ctx, c.server, (*harness.Agent).Kill, random)
+		return restart(ctx, c.server, (*harness.Agent).Kill, random)
 	}},
 	{"server stopped", func(c *chaos, ctx context.Context, random *rand.Rand) error {
-		return again(ctx, c.server, (*harness.Agent).Stop, random)
+		return restart(ctx, c.server, (*harness.Agent).Stop, random)
 	}},
 	{"server stalled", func(c *chaos, _ context.Context, random *rand.Rand) error { return stall(c.server, random) }},
 	{"shim killed", func(c *chaos, ctx context.Context, random *rand.Rand) error {
@@ -391,8 +391,8 @@ func (c *chaos) client(random *rand.Rand) *harness.Agent {
 	return c.clients[random.IntN(len(c.clients))]
 }
 
-// again restarts an agent before its node counts as down.
-func again(ctx context.Context, a *harness.Agent, end func(*harness.Agent, context.Context) error, random *rand.Rand) error {
+// restart restarts an agent before its node counts as down.
+func restart(ctx context.Context, a *harness.Agent, end func(*harness.Agent, context.Context) error, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := end(a, ctx); err != nil {
@@ -440,8 +440,8 @@ func (c *chaos) settled(ctx context.Context, of func(*api.AllocationListStub) bo
 	})
 }
 
-// mend waits for all jobs to come to rest, with one shim, and returns those that do not.
-func (c *chaos) mend(ctx context.Context) (left []string, err error) {
+// repair waits for all jobs to come to rest, with one shim, and returns those that do not.
+func (c *chaos) repair(ctx context.Context) (left []string, err error) {
 	c.logf("Letting it come to rest.")
 	c.mu.Lock()
 	for p := range c.movers {
@@ -462,7 +462,7 @@ func (c *chaos) mend(ctx context.Context) (left []string, err error) {
 		}
 		time.Sleep(2 * time.Second) // ten steps
 		for i := range c.jobs {
-			why, err := c.rest(ctx, job(i), steps)
+			why, err := c.notAtRest(ctx, job(i), steps)
 			if err != nil {
 				return err
 			}
@@ -484,8 +484,8 @@ func (c *chaos) mend(ctx context.Context) (left []string, err error) {
 	return left, nil
 }
 
-// tell lists allocations, earliest first.
-func (c *chaos) tell(stubs []*api.AllocationListStub) string {
+// describe lists allocations, earliest first.
+func (c *chaos) describe(stubs []*api.AllocationListStub) string {
 	slices.SortFunc(stubs, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	var b strings.Builder
 	for _, s := range stubs {
@@ -501,9 +501,9 @@ func (c *chaos) tell(stubs []*api.AllocationListStub) string {
 	return b.String()
 }
 
-// rest says why a job is not at rest: it must be complete, or run once, unbound and with
+// notAtRest says why a job is not at rest: it must be complete, or run once, unbound and with
 // progress.
-func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (why string, err error) {
+func (c *chaos) notAtRest(ctx context.Context, id string, steps map[string]int64) (why string, err error) {
 	spec, _, err := c.server.API.Jobs().Info(id, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return "", err
@@ -535,11 +535,11 @@ func (c *chaos) rest(ctx context.Context, id string, steps map[string]int64) (wh
 	case completed && runs == 0: // bound or not
 		wrote, err := os.ReadFile(path)
 		if err == nil && !bytes.Contains(wrote, []byte("END")) {
-			why = "has completed for Nomad, but not by its witness:" + c.tell(stubs)
+			why = "has completed for Nomad, but not by its witness:" + c.describe(stubs)
 		}
 		return why, err
 	case completed:
-		return "has completed, and runs:" + c.tell(stubs), nil
+		return "has completed, and runs:" + c.describe(stubs), nil
 	case runs != 1:
 		return fmt.Sprintf("runs %d times", runs), nil
 	case !grown:

@@ -33,11 +33,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	fs := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.Uint64Var(&o.seed, "seed", 1, "what is broken, and when, is drawn from")
-	fs.Float64Var(&o.minutes, "minutes", 5, "how `long` things are broken")
+	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of what is broken, and when")
+	fs.Float64Var(&o.minutes, "minutes", 5, "`minutes` of breaking things")
 	fs.IntVar(&o.jobs, "jobs", 12, "`number` of jobs")
-	fs.IntVar(&o.movers, "movers", 3, "`number` of moves that people make at a time")
-	fs.StringVar(&o.keep, "keep", "", "`directory` to which logs and witnesses are copied")
+	fs.IntVar(&o.movers, "movers", 3, "`number` of concurrent moves by ebbtide move")
+	fs.StringVar(&o.keep, "keep", "", "`directory` for copies of logs and witnesses")
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o.logf = func(format string, args ...any) {
 		fmt.Fprintf(stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
 	}
-	r, err := wreak(ctx, o)
+	r, err := runChaos(ctx, o)
 	if r != nil {
 		fmt.Fprint(stdout, r.text())
 	}

@@ -21,14 +21,14 @@ type report struct {
 
 func (c *chaos) report(left []string) (*report, error) {
 	r := &report{wrong: left}
-	all := seen{}
+	all := testimony{}
 	ended := 0
 	for i := range c.jobs {
 		f, err := os.Open(filepath.Join(c.witness, job(i)))
 		if err != nil {
 			return nil, err
 		}
-		s, err := testify(f)
+		s, err := evaluate(f)
 		_ = f.Close()
 		if err != nil {
 			return nil, fmt.Errorf("the witness of %s: %w", job(i), err)
@@ -46,7 +46,7 @@ func (c *chaos) report(left []string) (*report, error) {
 		Header: []string{"", ""},
 	}
 	row := func(name string, n int) { r.table.Rows = append(r.table.Rows, []string{name, fmt.Sprint(n)}) }
-	row("copies that have begun", all.Copies)
+	row("copies started", all.Copies)
 	row("steps", all.Steps)
 	row("of them, done before", all.Twice)
 	row("jobs that have completed", ended)

@@ -19,19 +19,18 @@ import (
 //	SAVED ALLOCATION STEP   it has saved that step
 //	END   ALLOCATION STEP   it has completed
 
-// seen is what a witness shows.
-type seen struct {
+// testimony is what a witness shows.
+type testimony struct {
 	Copies int // started
-	Steps  int // done
+	Steps  int
 	Twice  int // of these, repeated
 	Ended  bool
-	// Wrong are violations.
-	Wrong []string
+	Wrong  []string
 }
 
-// testify evaluates a witness. Violations are two copies at once, a checkpoint that is finally
+// evaluate evaluates a witness. Violations are two copies at once, a checkpoint that is finally
 // lost, and a run after completion.
-func testify(r io.Reader) (s seen, err error) {
+func evaluate(r io.Reader) (s testimony, err error) {
 	wrong := func(line int, format string, args ...any) {
 		s.Wrong = append(s.Wrong, fmt.Sprintf("line %d: ", line)+fmt.Sprintf(format, args...))
 	}

@@ -13,24 +13,24 @@ import (
 func TestTestify(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lines string
-		want  seen
+		want  testimony
 		wrong string
 	}{
 		"a move": {
-			"START a 0|STEP a 1|STEP a 2|SAVED a 2|START b 2|STEP b 3|END b 3", seen{Copies: 2, Steps: 3, Ended: true}, "",
+			"START a 0|STEP a 1|STEP a 2|SAVED a 2|START b 2|STEP b 3|END b 3", testimony{Copies: 2, Steps: 3, Ended: true}, "",
 		},
 		"it has done more since": {
-			"START a 0|STEP a 1|SAVED a 1|STEP a 2|START b 1|STEP b 2", seen{Copies: 2, Steps: 3, Twice: 1}, "",
+			"START a 0|STEP a 1|SAVED a 1|STEP a 2|START b 1|STEP b 2", testimony{Copies: 2, Steps: 3, Twice: 1}, "",
 		},
 		"it began anew, and went home": {
-			"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1|SAVED b 1|STEP b 2|START c 1|STEP c 2", seen{Copies: 3, Steps: 4, Twice: 2}, "",
+			"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1|SAVED b 1|STEP b 2|START c 1|STEP c 2", testimony{Copies: 3, Steps: 4, Twice: 2}, "",
 		},
-		"it began anew":          {"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1", seen{Copies: 2, Steps: 2, Twice: 1}, "line 4: step 1 was saved, and the job goes on without it"},
-		"two run":                {"START a 0|START b 0|STEP a 1", seen{Copies: 2}, "line 3: two copies run: a does STEP 1 although b has begun"},
-		"it completes twice":     {"START a 0|END a 0|START b 0", seen{Copies: 2, Ended: true}, "line 3: it has completed, and runs again"},
-		"the same one once more": {"START a 0|STEP a 1|START a 0|STEP a 1", seen{Copies: 2, Steps: 2, Twice: 1}, ""},
+		"it began anew":          {"START a 0|STEP a 1|SAVED a 1|START b 0|STEP b 1", testimony{Copies: 2, Steps: 2, Twice: 1}, "line 4: step 1 was saved, and the job goes on without it"},
+		"two run":                {"START a 0|START b 0|STEP a 1", testimony{Copies: 2}, "line 3: two copies run: a does STEP 1 although b has begun"},
+		"it completes twice":     {"START a 0|END a 0|START b 0", testimony{Copies: 2, Ended: true}, "line 3: it has completed, and runs again"},
+		"the same one once more": {"START a 0|STEP a 1|START a 0|STEP a 1", testimony{Copies: 2, Steps: 2, Twice: 1}, ""},
 	} {
-		got, err := testify(strings.NewReader(strings.ReplaceAll(tc.lines, "|", "\n") + "\n"))
+		got, err := evaluate(strings.NewReader(strings.ReplaceAll(tc.lines, "|", "\n") + "\n"))
 		must.NoError(t, err)
 		if tc.wrong != "" {
 			tc.want.Wrong = []string{tc.wrong}
@@ -38,7 +38,7 @@ func TestTestify(t *testing.T) {
 		must.Eq(t, tc.want, got, must.Sprint(name))
 	}
 	for _, bad := range []string{"START a", "STEP a b c", "START a x", "SLEEP a 1"} {
-		_, err := testify(strings.NewReader("START a 0\n" + bad))
+		_, err := evaluate(strings.NewReader("START a 0\n" + bad))
 		must.Error(t, err, must.Sprint(bad))
 	}
 }

@@ -81,7 +81,7 @@ func TestCheckCgroups(t *testing.T) {
 func TestUseBuilt(t *testing.T) {
 	root := t.TempDir()
 	t.Setenv("EBBTIDE_BIN", "")
-	must.False(t, useBuilt(root)) // empty
+	must.False(t, useBuilt(root))
 
 	now := time.Now()
 	put := func(name string, age time.Duration) {
@@ -93,7 +93,7 @@ func TestUseBuilt(t *testing.T) {
 	put("bin/ebbtide-driver", time.Minute)
 	put("bin/trainer", time.Minute)
 	put("driver/a.go", time.Second)
-	must.False(t, useBuilt(root)) // outdated
+	must.False(t, useBuilt(root))
 	put("driver/a.go", time.Hour)
 	put("driver/a_test.go", time.Second)
 	must.True(t, useBuilt(root))
@@ -135,7 +135,7 @@ func TestUse(t *testing.T) {
 	see := func(after time.Duration, cpu float64) {
 		f.see(status.Status{Updated: at.Add(after), CPUSeconds: status.Number(cpu)})
 	}
-	must.True(t, f.use() != f.use()) // NaN
+	must.True(t, f.use() != f.use())
 	see(time.Second, 1)
 	must.True(t, f.use() != f.use())
 	see(2*time.Second, 2)

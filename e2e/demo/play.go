@@ -18,7 +18,6 @@ import (
 	"github.com/ebbtide/ebbtide/e2e/mix"
 )
 
-// demo is one execution.
 type demo struct {
 	options
 	screen  *view.Screen

@@ -64,7 +64,7 @@ func (d *demo) run(ctx context.Context, policy string, seed uint64) (result.Run,
 			f.err, f.phase = err, view.Done
 			f.mu.Unlock()
 			if err != nil {
-				cancel() // cancel the others
+				cancel()
 			}
 			ended <- struct{}{}
 		}()

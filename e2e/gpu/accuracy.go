@@ -22,16 +22,16 @@ const (
 	accuracyContext = 400 * mib
 )
 
-// greed is a job that takes all it can get.
-type greed struct {
+// greedyJob is a job that takes all it can get.
+type greedyJob struct {
 	name, alloc string
 	processes   int
 	least       int // bytes; after a refusal it requests half, down to this
 	env         []string
 }
 
-func greeds() []greed {
-	return []greed{
+func greeds() []greedyJob {
+	return []greedyJob{
 		{name: "cuMemAlloc", alloc: "sync", processes: 1, least: 4096},
 		{name: "cuMemAllocAsync", alloc: "async", processes: 1, least: 4096},
 		{name: "cuMemCreate", alloc: "vmm", processes: 1, least: 2 * mib},
@@ -70,7 +70,7 @@ func measureAccuracy(ctx context.Context, b bench) (part, error) {
 	return part{accuracyTable(runs), runs}, nil
 }
 
-func (b bench) greedy(ctx context.Context, kind greed, limit uint64) (run accuracyRun, err error) {
+func (b bench) greedy(ctx context.Context, kind greedyJob, limit uint64) (run accuracyRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.within)
 	defer cancel()
 	r, err := b.card(gputest.Card{Memory: accuracyCard, Context: accuracyContext})
@@ -115,7 +115,7 @@ func (b bench) greedy(ctx context.Context, kind greed, limit uint64) (run accura
 			return run, err
 		}
 		if l.Int("code") != 2 {
-			return run, fmt.Errorf("it ended with error %d, not with out of memory (2)", l.Int("code"))
+			return run, fmt.Errorf("it ended with error %d, expected out of memory (2)", l.Int("code"))
 		}
 	}
 	u, err := r.Usage(ctx)

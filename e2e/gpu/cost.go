@@ -21,8 +21,8 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// free is an unreachable message rate, so that the gate's rate limit is not measured.
-	free = 1 << 40
+	// unlimitedRate is an unreachable message rate, so that the gate's rate limit is not measured.
+	unlimitedRate = 1 << 40
 )
 
 // way is how a program runs.
@@ -34,7 +34,6 @@ type way struct {
 	env    []string
 }
 
-// plain is the driver alone.
 var plain = way{name: "driver alone"}
 
 // allocationWays lists the ways, the reference first.
@@ -43,7 +42,7 @@ func allocationWays() []way {
 		plain,
 		{name: "within the lease", gate: true},
 		{name: "a round trip each", gate: true, env: []string{"EBBTIDE_GATE_LEASE=1"},
-			change: func(o *gate.Options) { o.Bounds.Rate, o.Bounds.Burst = free, free }},
+			change: func(o *gate.Options) { o.Bounds.Rate, o.Bounds.Burst = unlimitedRate, unlimitedRate }},
 		{name: "a round trip each, bounded", gate: true, env: []string{"EBBTIDE_GATE_LEASE=1"}},
 	}
 }
@@ -59,7 +58,6 @@ type allocationRun struct {
 	Grants uint64  `json:"grants"` // of the gate
 }
 
-// measureAllocations measures the cost of an allocation.
 func measureAllocations(ctx context.Context, b bench) (part, error) {
 	r, err := b.card(gputest.Card{Memory: 8 * gib, Context: 8 * mib})
 	if err != nil {

@@ -62,7 +62,6 @@ const (
 	gated    = "together, with the gate"
 )
 
-// jobsRun is a run of equal jobs.
 type jobsRun struct {
 	Shape    string  `json:"shape"`
 	Way      string  `json:"way"`
@@ -152,7 +151,6 @@ func (b bench) jobs(ctx context.Context, s shape, way string, round, n int) (run
 	return run, ctx.Err()
 }
 
-// counting counts parkings.
 type counting struct {
 	gate.Evictor
 	parks atomic.Int64

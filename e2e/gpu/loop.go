@@ -31,8 +31,8 @@ type loopRun struct {
 	CPU   float64 `json:"cpu_ns"` // of the process, per step
 }
 
-// again is the driver alone once more, which shows the machine's noise.
-const again = "driver alone, again"
+// repeated is the driver alone once more, which shows the machine's noise.
+const repeated = "driver alone, again"
 
 // measureLoop measures the library's cost for a computing program.
 func measureLoop(ctx context.Context, b bench) (part, error) {
@@ -61,7 +61,7 @@ func measureLoop(ctx context.Context, b bench) (part, error) {
 	}
 	work := int64(float64(trial) * float64(host.Nanoseconds()) / c.CPU)
 
-	ways := []way{plain, {name: again}, {name: "with the library", gate: true}}
+	ways := []way{plain, {name: repeated}, {name: "with the library", gate: true}}
 	var runs []loopRun
 	err = b.alternate(2*len(ways), func(round, i int) error {
 		w, r, count, n := ways[i/2], busy, b.steps, work

@@ -152,13 +152,13 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	fs := flag.NewFlagSet("gpu", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	what := fs.String("what", strings.Join(known, ","), "`list` of what is measured")
-	fs.IntVar(&o.rounds, "rounds", 5, "`number` of rounds; in each, everything that is compared has its turn")
-	fs.Uint64Var(&o.seed, "seed", 1, "what the order in a round and what jobs compute are drawn from")
-	fs.StringVar(&o.json, "json", "", "`file` for all that was measured")
-	fs.IntVar(&o.allocations, "allocations", 100_000, "`number` of allocations in a measurement of their cost")
-	fs.DurationVar(&o.length, "length", time.Second, "`time` that each of several jobs computes when it is alone")
-	jobs := fs.String("jobs", "4,5,7,20", "`numbers` of jobs in the experiment of the gate; what fits is what the others are compared with")
+	what := fs.String("what", strings.Join(known, ","), "`list` of experiments")
+	fs.IntVar(&o.rounds, "rounds", 5, "`number` of rounds of everything compared")
+	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the order in a round and of the jobs")
+	fs.StringVar(&o.json, "json", "", "`file` for all results")
+	fs.IntVar(&o.allocations, "allocations", 100_000, "`number` of timed allocations")
+	fs.DurationVar(&o.length, "length", time.Second, "`duration` of a job's computation alone")
+	jobs := fs.String("jobs", "4,5,7,20", "`numbers` of jobs in the gate's experiment; those that fit are the reference")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}

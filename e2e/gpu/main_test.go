@@ -107,9 +107,9 @@ func TestTables(t *testing.T) {
 
 	loops := []loopRun{{Way: plain.name, P50: 100, CPU: 100}, {Way: plain.name, Round: 1, P50: 200, CPU: 100}}
 	for round, more := range []float64{101, 204} {
-		loops = append(loops, loopRun{Way: again, Round: round, P50: 100, CPU: 100}, loopRun{Way: "with the library", Round: round, P50: more, CPU: 100})
+		loops = append(loops, loopRun{Way: repeated, Round: round, P50: 100, CPU: 100}, loopRun{Way: "with the library", Round: round, P50: more, CPU: 100})
 	}
-	text = loopTable(o, []way{plain, {name: again}, {name: "with the library", gate: true}}, loops).Markdown()
+	text = loopTable(o, []way{plain, {name: repeated}, {name: "with the library", gate: true}}, loops).Markdown()
 	must.StrContains(t, text, "+1.50 % (+1.00 % … +2.00 %)")
 	must.StrContains(t, text, "**Missed**: steady overhead")
 

@@ -65,7 +65,7 @@ func creator(how string) {
 		fmt.Println("closed", err)
 		os.Exit(0)
 	}
-	select {} // until killed
+	select {}
 }
 
 func readPID(path string) (int, error) {
@@ -150,13 +150,13 @@ func TestProcessTellsItsEnd(t *testing.T) {
 	_, err = h.Start(ctx, "missing", []string{"/no/such/program"}, nil)
 	must.ErrorContains(t, err, "/no/such/program")
 	must.NoError(t, h.Close())
-	must.NoError(t, h.Close()) // idempotent
+	must.NoError(t, h.Close())
 }
 
 func TestLeftoversAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	s := &site{dir: filepath.Join(dir, "none"), log: os.Stderr}
-	must.SliceEmpty(t, s.left(nil))
+	must.SliceEmpty(t, s.remaining(nil))
 	if os.Geteuid() != 0 {
 		return
 	}
@@ -167,10 +167,10 @@ func TestLeftoversAreNamed(t *testing.T) {
 		t.Skipf("no bridges here: %v", err)
 	}
 	must.NoError(t, err)
-	must.Eq(t, []string{"bridge " + name}, s.left(nil))
+	must.Eq(t, []string{"bridge " + name}, s.remaining(nil))
 	must.NoError(t, deleteBridge(name))
 	must.NoError(t, deleteBridge(name))
-	must.SliceEmpty(t, s.left(nil))
+	must.SliceEmpty(t, s.remaining(nil))
 }
 
 func TestBlocksOfPortsAreExclusive(t *testing.T) {

@@ -19,7 +19,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Run registers an HCL job and returns its ID.
 func (a *Agent) Run(ctx context.Context, hcl string) (jobID string, err error) {
 	job, err := a.servers().Jobs().ParseHCL(hcl, true)
 	if err != nil {
@@ -145,7 +144,6 @@ func Terminal(alloc *api.Allocation) bool {
 	return false
 }
 
-// WaitEvent waits for a task event that contains a text.
 func (a *Agent) WaitEvent(ctx context.Context, allocID, task, text string) (*api.TaskEvent, error) {
 	var found *api.TaskEvent
 	_, err := a.WaitAllocID(ctx, allocID, fmt.Sprintf("seen with an event of task %q that says %q", task, text), func(alloc *api.Allocation) bool {
@@ -166,7 +164,6 @@ func FindEvent(alloc *api.Allocation, task, text string) *api.TaskEvent {
 	return nil
 }
 
-// EventText returns all of an event's text.
 func EventText(ev *api.TaskEvent) string {
 	text := ev.DisplayMessage
 	for _, key := range []string{"driver_message", "driver_error", "setup_error", "validation_error"} {

@@ -16,8 +16,8 @@ import (
 
 // Kernel is a task's CPU state in the kernel, read independently of the driver's code.
 type Kernel struct {
-	Path       string  // of the cgroup in the cpu hierarchy
-	Version    int     // 1 or 2
+	Path       string // of the cgroup in the cpu hierarchy
+	Version    int
 	Shares     uint64  // cpu.shares, or converted from cpu.weight
 	Weight     uint64  // cpu.weight; 0 on version 1
 	QuotaCores float64 // 0 for no quota

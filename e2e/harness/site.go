@@ -82,7 +82,7 @@ func (s *site) clean(reap func()) []string {
 		}
 	}
 
-	left := s.left(allocs)
+	left := s.remaining(allocs)
 	for _, what := range left {
 		fmt.Fprintf(s.log, "left over: %s\n", what)
 	}
@@ -94,8 +94,8 @@ func (s *site) clean(reap func()) []string {
 	return left
 }
 
-// left lists what still exists except the directory.
-func (s *site) left(allocs []string) []string {
+// remaining lists what still exists except the directory.
+func (s *site) remaining(allocs []string) []string {
 	var left []string
 	for _, pid := range descendants(os.Getpid()) {
 		left = append(left, fmt.Sprintf("process %d: %s", pid, commandLine(pid)))
@@ -212,7 +212,6 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// removeCgroup removes a cgroup tree.
 func removeCgroup(dir string) {
 	var dirs []string
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -283,7 +282,7 @@ func descendants(root int) []int {
 		}
 		parent, state, err := parentOf(pid)
 		if err != nil {
-			continue // ended
+			continue
 		}
 		children[parent] = append(children[parent], pid)
 		zombie[pid] = state == "Z"

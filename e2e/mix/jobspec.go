@@ -34,7 +34,7 @@ type Task struct {
 	Progress, Target string
 	Meta, Env        map[string]string
 	CPU              int // MHz; 0 for Shares
-	MemoryMiB        int // 0 for 96
+	MemoryMiB        int
 	// Moves means that the trainer saves on request and resumes, so it can be moved.
 	Moves bool
 }

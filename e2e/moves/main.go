@@ -218,7 +218,6 @@ type line struct {
 	Elapsed float64 `json:"elapsed_s"` // since the process's start
 }
 
-// lastStep is the last complete one.
 func lastStep(path string) (line, error) {
 	var l line
 	data, err := os.ReadFile(path)

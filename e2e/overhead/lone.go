@@ -21,7 +21,7 @@ import (
 type loneRun struct {
 	Way     string  `json:"way"` // stock, weight or quota
 	Round   int     `json:"round"`
-	Seconds float64 `json:"seconds"`     // duration
+	Seconds float64 `json:"seconds"`
 	Cores   float64 `json:"cores"`       // CPU-seconds of the task per second
 	Left    float64 `json:"left_cores"`  // machine's cores less those used outside of this run
 	Steps   float64 `json:"steps_per_s"` // of the training
@@ -62,7 +62,7 @@ type lone struct {
 	options
 	h       *harness.Harness
 	server  *harness.Agent
-	clients map[string]*harness.Agent // by way
+	clients map[string]*harness.Agent
 }
 
 // loneDeadline bounds a measurement beyond its duration.

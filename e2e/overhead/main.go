@@ -58,7 +58,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// parts are the measurements.
 var parts = []struct {
 	name    string
 	measure func(context.Context, *harness.Harness, options, *results) error
@@ -111,12 +110,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.what, "what", "both", "what is measured: plugin (its own CPU with many tasks), lone (the CPU of a task alone on its node) or both")
 	fs.StringVar(&o.out, "out", "out", "`directory` for overhead.json")
 	fs.DurationVar(&o.interval, "interval", 20*time.Second, "the plugin's option `interval`")
-	fs.IntVar(&o.tasks, "tasks", 100, "`number` of running tasks while the plugin is measured; each needs about 40 MB")
-	fs.IntVar(&o.rounds, "rounds", 2, "`number` of times that the plugin is measured under each policy")
-	fs.DurationVar(&o.settle, "settle", 20*time.Second, "`time` between the first status of every task after a restart and the measurement: long enough for the first pictures")
-	fs.DurationVar(&o.window, "window", time.Minute, "`time` that each measurement of the plugin takes")
-	fs.IntVar(&o.loneRounds, "rounds-lone", 5, "`number` of times that the lone task is measured in each way")
-	fs.DurationVar(&o.loneWindow, "window-lone", 15*time.Second, "`time` that each measurement of the lone task takes")
+	fs.IntVar(&o.tasks, "tasks", 100, "`number` of tasks while the plugin is measured; each needs about 40 MB")
+	fs.IntVar(&o.rounds, "rounds", 2, "`number` of measurements of the plugin per policy")
+	fs.DurationVar(&o.settle, "settle", 20*time.Second, "`time` between all tasks' first status after a restart and the measurement; must include the first pictures")
+	fs.DurationVar(&o.window, "window", time.Minute, "`duration` of a measurement of the plugin")
+	fs.IntVar(&o.loneRounds, "rounds-lone", 5, "`number` of measurements of the lone task per way")
+	fs.DurationVar(&o.loneWindow, "window-lone", 15*time.Second, "`duration` of a measurement of the lone task")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}

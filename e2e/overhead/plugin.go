@@ -19,11 +19,10 @@ import (
 
 const pluginFile = "ebbtide-driver"
 
-// pluginRun is one measurement of the plugin.
 type pluginRun struct {
 	Policy  string  `json:"policy"`
 	Round   int     `json:"round"`
-	Seconds float64 `json:"seconds"` // duration
+	Seconds float64 `json:"seconds"`
 
 	// CPU in % of one core: of the plugin, the executors, which stock Nomad has too, and the
 	// agent.

@@ -26,7 +26,7 @@ type replayed struct{ none, run result.Run }
 
 // accuracy compares real runs of 10 and 15 jobs with simulations, calibrated on the first seed;
 // the error is that of the other seeds.
-func (e evidence) accuracy() (values []value, on string, err error) {
+func (e allResults) accuracy() (values []value, on string, err error) {
 	x := e.bench[result.Train]
 	var first, rest []replayed
 	seeds := result.Seeds(x.Runs, func(result.Run) bool { return true })

@@ -27,14 +27,14 @@ type value struct {
 	text string
 }
 
-// most is a goal's upper bound of ratios.
-func most(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
+// atMost is a goal's upper bound of ratios.
+func atMost(limit float64) func(float64) bool { return func(x float64) bool { return x <= limit } }
 
 // goalCases are the real runs with goals.
 func goalCases() []string { return []string{"10 jobs", "15 jobs"} }
 
 // goals renders the table of goals; real ones are for 10 and 15 jobs in mode weight.
-func (e evidence) goals() (string, error) {
+func (e allResults) goals() (string, error) {
 	const balanced, completion = "auto", "auto completion"
 	var failed error
 	real := func(policies []string, of func(metrics.Summary) (float64, string)) []value {
@@ -95,18 +95,18 @@ func (e evidence) goals() (string, error) {
 	}
 	noisy := e.noise([]string{balanced, completion})
 	list := []goal{
-		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), most(0.65), noisy},
-		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), most(0.72), ""},
-		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), most(0.80), "a job's last improvement cannot be predicted"},
-		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), most(1.05), "as above"},
-		{"real, both: last end", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), most(1), "a long job that runs alone at the end cannot use a second core fully"},
+		{"real, `completion`: mean", "≤ −35 %", real([]string{completion}, timeOf(metrics.Completion)), atMost(0.65), noisy},
+		{"real, `balanced`: mean", "≤ −28 %", real([]string{balanced}, timeOf(metrics.Completion)), atMost(0.72), ""},
+		{"real, `balanced`: time to 95 % of the quality", "≤ −20 %", real([]string{balanced}, timeOf(metrics.Quality95)), atMost(0.80), "a job's last improvement cannot be predicted"},
+		{"real, both: worst job", "≤ 1.05", real([]string{balanced, completion}, worst), atMost(1.05), "as above"},
+		{"real, both: last end", "≤ 0 %", real([]string{balanced, completion}, timeOf(metrics.Makespan)), atMost(1), "a long job that runs alone at the end cannot use a second core fully"},
 		{"simulated: mean, in every scenario", "≤ 0 %", sim("", all, func(_ string, s metrics.Summary) (float64, string) {
 			r := s.Time(metrics.Completion).Ratio
 			return r.Mean, change(r) + " %"
-		}), most(1), ""},
-		{"simulated, true sizes: worst job", "≤ 1.05", sim("exact", all, simWorst), most(1.05),
+		}), atMost(1), ""},
+		{"simulated, true sizes: worst job", "≤ 1.05", sim("exact", all, simWorst), atMost(1.05),
 			"in `adaptdl` one job of 85 s, with decisions every 20 s; the next worst is 1.06. On several nodes the guarantee does not hold"},
-		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), most(1.3),
+		{"simulated, sizes estimated: worst job", "≤ 1.3", sim("estimated", all, simWorst), atMost(1.3),
 			"on several nodes the guarantee does not hold"},
 		{"simulated, `completion`: gain, of `srpt`'s", "≥ 85 %", sim("", all[1:], func(set string, s metrics.Summary) (float64, string) {
 			best, err := e.simOf(set, metrics.Bound)
@@ -114,13 +114,13 @@ func (e evidence) goals() (string, error) {
 				return math.NaN(), ""
 			}
 			return -s.Gain() / best.Gain(), e.bound(set, s) + " %"
-		}), most(-0.85), "giving whole cores first costs where jobs scale linearly; where they do not (`threads`) it gains more than `srpt`"},
+		}), atMost(-0.85), "giving whole cores first costs where jobs scale linearly; where they do not (`threads`) it gains more than `srpt`"},
 	}
 	values, on, err := e.accuracy()
 	if err != nil {
 		return "", err
 	}
-	list = append(list, goal{"the simulator's error in the mean end" + on, "< 5 %", values, most(0.05), ""})
+	list = append(list, goal{"the simulator's error in the mean end" + on, "< 5 %", values, atMost(0.05), ""})
 	var rows [][]string
 	for _, g := range list {
 		got, state := "not run", "not run"
@@ -144,7 +144,7 @@ func (e evidence) goals() (string, error) {
 }
 
 // noise is the difference of CPU time for the same steps between real runs.
-func (e evidence) noise(policies []string) string {
+func (e allResults) noise(policies []string) string {
 	var all []float64
 	for _, kase := range goalCases() {
 		for _, policy := range policies {
@@ -193,7 +193,7 @@ func publications() []publication {
 }
 
 // published renders the table of published results. Intervals of simulations are in sim.json.
-func (e evidence) published() (string, error) {
+func (e allResults) published() (string, error) {
 	cell := func(set, policy string) (string, error) {
 		s, err := e.simOf(set, policy)
 		return fmt.Sprintf("%s; %s; %.2f…%.2f", points(s.Time(metrics.Completion).Ratio.Mean), points(s.Time(metrics.Makespan).Ratio.Mean), s.Ratio.Min, s.Ratio.Max), err

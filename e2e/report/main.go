@@ -35,7 +35,7 @@ func main() { os.Exit(run(os.Args[1:], ".", os.Stderr)) }
 func run(args []string, root string, errs io.Writer) int {
 	flags := flag.NewFlagSet("report", flag.ContinueOnError)
 	flags.SetOutput(errs)
-	data := flags.String("simulate", "", "do the simulations first, with the curves and traces of this `directory`")
+	data := flags.String("simulate", "", "simulate first, with the curves and traces of this `directory`")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}

@@ -32,7 +32,7 @@ func settings() []setting {
 }
 
 // measured are the settings that have been run, with what auto changes in each.
-func (e evidence) measured() ([]setting, []metrics.Summary, error) {
+func (e allResults) measured() ([]setting, []metrics.Summary, error) {
 	var (
 		found     []setting
 		summaries []metrics.Summary
@@ -50,7 +50,7 @@ func (e evidence) measured() ([]setting, []metrics.Summary, error) {
 }
 
 // gains is the README's table.
-func (e evidence) gains() (string, error) {
+func (e allResults) gains() (string, error) {
 	found, summaries, err := e.measured()
 	if err != nil {
 		return "", err
@@ -107,7 +107,7 @@ type picture struct {
 func px(v float64) string { return fmt.Sprintf("%.1f", v) }
 
 // picture draws each job's time under auto, of its time under plain Nomad, as SVG.
-func (e evidence) picture() (string, error) {
+func (e allResults) picture() (string, error) {
 	found, summaries, err := e.measured()
 	if err != nil {
 		return "", err
@@ -161,7 +161,7 @@ func (e evidence) picture() (string, error) {
 }
 
 // runsOf are the runs of a setting, and those under none, in mode weight.
-func (e evidence) runsOf(s setting) []metrics.Run {
+func (e allResults) runsOf(s setting) []metrics.Run {
 	return slices.DeleteFunc(e.bench[s.what].Metrics("weight"), func(r metrics.Run) bool {
 		return !strings.HasPrefix(r.Scenario, s.what+", "+s.kase+",")
 	})

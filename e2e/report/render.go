@@ -23,8 +23,8 @@ import (
 //go:embed evaluation.tmpl.md
 var text string
 
-// evidence is all results.
-type evidence struct {
+// allResults has the results of all experiments.
+type allResults struct {
 	sim   simulations
 	bench map[string]result.Experiment // by experiment
 	demo  *demo.Experiment             // nil if not run
@@ -86,8 +86,8 @@ func render(root string) (map[string][]byte, error) {
 }
 
 // load reads the results; real runs may be missing.
-func load(dir string) (evidence, error) {
-	e := evidence{bench: make(map[string]result.Experiment)}
+func load(dir string) (allResults, error) {
+	e := allResults{bench: make(map[string]result.Experiment)}
 	if _, err := read(filepath.Join(dir, "sim.json"), &e.sim, true); err != nil {
 		return e, err
 	}
@@ -149,7 +149,7 @@ func jobsOf(r result.Run) []metrics.Job {
 	return jobs
 }
 
-func (e evidence) simOf(set, policy string) (metrics.Summary, error) {
+func (e allResults) simOf(set, policy string) (metrics.Summary, error) {
 	for _, r := range e.sim.Runs {
 		if r.Name == set {
 			if s, ok := of(r.Summaries, policy); ok {
@@ -169,7 +169,7 @@ func of(all []metrics.Summary, policy string) (metrics.Summary, bool) {
 	return metrics.Summary{}, false
 }
 
-func (e evidence) realOf(what, kase, mode, variant string) (metrics.Summary, bool, error) {
+func (e allResults) realOf(what, kase, mode, variant string) (metrics.Summary, bool, error) {
 	x, ok := e.bench[what]
 	if !ok {
 		return metrics.Summary{}, false, nil
@@ -189,7 +189,6 @@ func percent(ratio float64) string { return points(ratio) + " %" }
 
 func minus(s string) string { return strings.ReplaceAll(s, "-", "−") }
 
-// change adds the interval.
 func change(i metrics.Interval) string {
 	switch i.N {
 	case 0:

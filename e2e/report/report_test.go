@@ -75,7 +75,6 @@ func job(id string, end float64) metrics.Job {
 	return metrics.Job{ID: id, StartS: &start, EndS: &end, Quality50S: &half, Quality95S: &half, CPUS: end}
 }
 
-// line returns the line with this prefix.
 func line(t *testing.T, text, begin string) string {
 	t.Helper()
 	for l := range strings.Lines(text) {

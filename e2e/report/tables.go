@@ -32,7 +32,7 @@ func notRun(what string) string {
 }
 
 // originOf says where a real experiment comes from, its machine if that is not the simulations'.
-func (e evidence) originOf(x result.Experiment, file string) string {
+func (e allResults) originOf(x result.Experiment, file string) string {
 	machine := ""
 	if x.Machine != e.sim.Machine {
 		machine = x.Machine + "; "
@@ -55,7 +55,7 @@ func disturbed(x result.Experiment) string {
 }
 
 // trained is the table of real training jobs, with where each row comes from.
-func (e evidence) trained() (string, error) {
+func (e allResults) trained() (string, error) {
 	var (
 		rows    [][]string
 		origins string
@@ -96,7 +96,7 @@ func (e evidence) trained() (string, error) {
 }
 
 // targeted is the table of jobs with targets.
-func (e evidence) targeted() (string, error) {
+func (e allResults) targeted() (string, error) {
 	x, ok := e.bench[result.TRADL]
 	if !ok {
 		return notRun(result.TRADL), nil
@@ -116,7 +116,7 @@ func (e evidence) targeted() (string, error) {
 }
 
 // served is the table of services, one for all objectives.
-func (e evidence) served() string {
+func (e allResults) served() string {
 	x, ok := e.bench[result.DQoES]
 	if !ok {
 		return notRun(result.DQoES)
@@ -141,7 +141,7 @@ func (e evidence) served() string {
 }
 
 // mixed is the table of all kinds on one node.
-func (e evidence) mixed() string {
+func (e allResults) mixed() string {
 	x, ok := e.bench[result.Auto]
 	if !ok {
 		return notRun(result.Auto)
@@ -173,7 +173,7 @@ func pick(row []string, which ...int) []string {
 }
 
 // demoResult is what the demo changed, in a sentence.
-func (e evidence) demoResult() (string, error) {
+func (e allResults) demoResult() (string, error) {
 	all, err := metrics.Summarize(e.demo.Runs(), metrics.DefaultBase, 1)
 	if err != nil {
 		return "", err
@@ -188,7 +188,7 @@ func (e evidence) demoResult() (string, error) {
 }
 
 // sets are the simulated scenarios, without published runs.
-func (e evidence) sets() []string {
+func (e allResults) sets() []string {
 	var out []string
 	for _, r := range e.sim.Runs {
 		if name, ok := strings.CutSuffix(r.Name, " estimated"); ok && !strings.Contains(name, " ") {
@@ -198,12 +198,12 @@ func (e evidence) sets() []string {
 	return out
 }
 
-func (e evidence) simOrigin() string {
+func (e allResults) simOrigin() string {
 	return fmt.Sprintf("Commit %s; seeds 1 to %d", e.sim.Commit, e.sim.Seeds)
 }
 
 // simulated renders the scenarios under fair finish.
-func (e evidence) simulated() (string, error) {
+func (e allResults) simulated() (string, error) {
 	header := []string{"scenario", "`auto`: end, %", "last end, %", "50 % quality, %", "worst", "slower, %", "`completion`: end, %", "worst", "true sizes, `auto`: end, %", "worst"}
 	var rows [][]string
 	for _, set := range e.sets() {
@@ -230,7 +230,7 @@ func (e evidence) simulated() (string, error) {
 }
 
 // bound is the fraction of SRPT's gain.
-func (e evidence) bound(set string, s metrics.Summary) string {
+func (e allResults) bound(set string, s metrics.Summary) string {
 	best, err := e.simOf(set, metrics.Bound)
 	if err != nil {
 		return "–"
@@ -239,7 +239,7 @@ func (e evidence) bound(set string, s metrics.Summary) string {
 }
 
 // compared renders the other policies.
-func (e evidence) compared() string {
+func (e allResults) compared() string {
 	sets := e.sets()
 	// In the tables above and below, or the same as none.
 	policies := []string{"none", "auto", "fsp-completion", "equal", "las", "auto@alg4", "flowcon@alg4", "specon"}

@@ -104,18 +104,18 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("scale", flag.ContinueOnError)
 	fs.IntVar(&o.nodes, "nodes", 10_000, "`number` of nodes at 100 %")
 	fs.IntVar(&o.perNode, "per-node", 10, "`number` of allocations on each node")
-	fs.Float64Var(&o.trainings, "trainings", 0.3, "`part` of the allocations that are Ebbtide's trainings")
-	fs.Uint64Var(&o.seed, "seed", 1, "what the cluster is drawn from")
+	fs.Float64Var(&o.trainings, "trainings", 0.3, "`fraction` of allocations that are trainings")
+	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the cluster")
 	fs.StringVar(&percents, "sizes", "1,10,100", "`sizes` to measure, in percent")
-	fs.IntVar(&o.lists, "lists", 5, "how `often` the cluster is listed, each time by a process of its own")
-	fs.IntVar(&o.events, "events", 50_000, "`number` of events that are followed at a time")
+	fs.IntVar(&o.lists, "lists", 5, "`number` of listings, each by a process of its own")
+	fs.IntVar(&o.events, "events", 50_000, "`number` of events per pour")
 	fs.IntVar(&o.batch, "batch", 50, "`number` of allocations in one change")
-	fs.IntVar(&o.pours, "pours", 5, "how `often` events are followed")
+	fs.IntVar(&o.pours, "pours", 5, "`number` of pours")
 	fs.IntVar(&o.decisions, "decisions", 1000, "`number` of placement decisions")
 	fs.IntVar(&o.rebalances, "rebalances", 20, "`number` of rebalancing decisions")
-	fs.DurationVar(&o.idle, "idle", time.Minute, "how `long` an idle shim is watched at the largest size; 0: not at all")
-	fs.Float64Var(&o.rate, "rate", 100, "`events` per second for a shim that only follows")
-	fs.DurationVar(&o.settle, "settle", 20*time.Second, "how `long` after it follows the cluster a shim is watched")
+	fs.DurationVar(&o.idle, "idle", time.Minute, "`duration` of measuring an idle shim at the largest size; 0 to skip it")
+	fs.Float64Var(&o.rate, "rate", 100, "`events` per second for an idle shim")
+	fs.DurationVar(&o.settle, "settle", 20*time.Second, "`time` between a shim's connection and its measurement")
 	if err := read(fs, args, stderr); err != nil {
 		return o, err
 	}
@@ -141,7 +141,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, nil
 }
 
-// cluster scales the cluster to a percentage.
 func (o options) cluster(percent float64) nomad.Options {
 	return nomad.Options{Nodes: max(1, int(float64(o.nodes)*percent/100)), PerNode: o.perNode, Trainings: o.trainings, Seed: o.seed}
 }
@@ -152,8 +151,8 @@ func serve(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet(asGenerator, flag.ContinueOnError)
 	fs.IntVar(&o.Nodes, "nodes", 100, "`number` of nodes")
 	fs.IntVar(&o.PerNode, "per-node", 10, "`number` of allocations on each")
-	fs.Float64Var(&o.Trainings, "trainings", 0.3, "`part` of them that are Ebbtide's trainings")
-	fs.Uint64Var(&o.Seed, "seed", 1, "what the cluster is drawn from")
+	fs.Float64Var(&o.Trainings, "trainings", 0.3, "`fraction` of allocations that are trainings")
+	fs.Uint64Var(&o.Seed, "seed", 1, "`seed` of the cluster")
 	address := fs.String("address", "127.0.0.1:0", "where it listens")
 	if err := read(fs, args, stderr); err != nil {
 		return err

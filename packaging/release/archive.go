@@ -84,7 +84,7 @@ func pack(out *tar.Writer, files []file, at time.Time) error {
 const sumsFile = "SHA256SUMS"
 
 func checksums(dir string) error {
-	entries, err := os.ReadDir(dir) // sorted
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("listing the files of the release: %w", err)
 	}

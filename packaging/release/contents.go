@@ -30,7 +30,6 @@ type file struct {
 	config    bool // upgrades keep an administrator's changes
 }
 
-// contents lists the files of an architecture.
 func (r *release) contents(arch string) ([]file, error) {
 	var out []file
 	var failed error

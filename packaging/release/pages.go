@@ -182,7 +182,6 @@ func describe(pages []cli.Page) []command {
 	return out
 }
 
-// below returns the subcommands of a command.
 func below(commands []command, name string) []command {
 	var out []command
 	for _, c := range commands {

@@ -199,7 +199,6 @@ func (s *State) setRun(r Run) {
 	}
 }
 
-// NodeIDs returns the sorted IDs.
 func (s *State) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 
 // On returns a node's allocations by ID. The map must not be changed.

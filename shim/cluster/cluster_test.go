@@ -197,7 +197,7 @@ func TestState_idempotent(t *testing.T) {
 		s := New()
 		newest := map[string]int{}
 		status := map[string]string{}
-		seen := 0 // on the node
+		seen := 0
 		for range rapid.IntRange(0, 30).Draw(t, "events") {
 			if rapid.IntRange(0, 5).Draw(t, "node") == 0 {
 				seen++

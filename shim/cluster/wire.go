@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -42,12 +43,11 @@ type WireNode struct {
 	ModifyIndex uint64
 }
 
-// Prefixes of the driver's node attributes: under its own name, and replacing Nomad's docker
-// driver.
-const (
-	Attributes       = "driver.ebbtide."
-	AttributesDocker = "driver.docker.ebbtide."
-)
+// DriverAttribute returns an attribute of Ebbtide's driver, which runs under its own name or
+// replaces Nomad's docker driver; "" if there is none.
+func DriverAttribute(attributes map[string]string, name string) string {
+	return cmp.Or(attributes["driver.ebbtide."+name], attributes["driver.docker.ebbtide."+name])
+}
 
 func (w WireNode) node() *Node {
 	n := &Node{
@@ -65,10 +65,8 @@ func (w WireNode) node() *Node {
 			continue
 		}
 		n.Drivers[name] = true
-		for _, prefix := range []string{Attributes, AttributesDocker} {
-			if cores, err := strconv.ParseFloat(d.Attributes[prefix+"pool_cores"], 64); err == nil && cores > 0 {
-				n.PoolCores, n.Engine = cores, d.Attributes[prefix+"engine"]
-			}
+		if cores, err := strconv.ParseFloat(DriverAttribute(d.Attributes, "pool_cores"), 64); err == nil && cores > 0 {
+			n.PoolCores, n.Engine = cores, DriverAttribute(d.Attributes, "engine")
 		}
 	}
 	return n

@@ -55,7 +55,7 @@ type Nomad struct {
 
 // Leader configures leader election.
 type Leader struct {
-	Namespace string // of the variable
+	Namespace string
 	Path      string // of the variable; the shim's memory is beneath it
 	TTL       time.Duration
 	Delay     time.Duration // after a lost lock, before another process may take it

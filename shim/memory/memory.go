@@ -48,7 +48,7 @@ type Entry struct {
 	Policy    string // flowcon-place, specon-migrate, specon-rebalance, relocate
 	Rule, Why string
 	Scores    string // by node, as JSON
-	Phase     string // last phase
+	Phase     string
 	Error     string
 	DownS     string // downtime in seconds
 	DryRun    bool

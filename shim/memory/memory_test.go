@@ -25,7 +25,7 @@ import (
 type variables struct {
 	mu    sync.Mutex
 	items map[string]api.VariableItems
-	at    map[string]uint64 // ModifyIndex
+	at    map[string]uint64
 	last  uint64
 	deny  bool
 }

@@ -21,7 +21,7 @@ type Input struct {
 }
 
 type Node struct {
-	// ID is unique in the snapshot.
+	// ID is unique.
 	ID string `json:"id"`
 	// Counts are the tasks by category.
 	Counts Counts `json:"counts"`

@@ -18,7 +18,6 @@ import (
 	"strings"
 )
 
-// Rules of an Output.
 const (
 	// RuleStay: no node's score is lower than the own node's.
 	RuleStay = "specon.alg2.stay"
@@ -52,7 +51,7 @@ func Decide(in Input) Output {
 		least = math.Min(least, s)
 	}
 	own := out.Scores[in.From]
-	var targets []Node // T
+	var targets []Node
 	for _, n := range in.Nodes {
 		if same(out.Scores[n.ID], least) {
 			targets = append(targets, n)

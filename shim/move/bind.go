@@ -113,7 +113,6 @@ func (m *mover) registerBound(ctx context.Context, job *api.Job) (index uint64, 
 	return 0, err
 }
 
-// resolveDetached is resolve with a context of its own.
 func (m *mover) resolveDetached(ctx context.Context) (after uint64, err error) {
 	err = m.detached(ctx, func(ctx context.Context) (err error) {
 		after, err = m.resolve(ctx, m.record().Before)

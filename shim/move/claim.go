@@ -162,7 +162,6 @@ func (c *claim) update(ctx context.Context, change func(*Record)) error {
 	}
 }
 
-// renewLoop renews the claim until ctx ends.
 func (c *claim) renewLoop(ctx context.Context) {
 	every(ctx, ClaimTTL/3, func() {
 		ctx, cancel := context.WithTimeout(ctx, ClaimTTL/3)

@@ -94,7 +94,6 @@ func (m *mover) waitPlacedHeld(ctx context.Context, index uint64) (alloc string,
 	return alloc, err
 }
 
-// withoutHold returns the job without its hold.
 func withoutHold(ctx context.Context, nomad Nomad, p Place) (*api.Job, error) {
 	job, err := nomad.Job(ctx, p.Namespace, p.Job)
 	if err != nil {

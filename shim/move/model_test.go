@@ -34,8 +34,8 @@ type model struct {
 	full        map[string]bool      // machines without room for new allocations
 	unreachable map[string]time.Time // agents unreachable until then
 	job         *api.Job
-	user        string              // the user's latest specification
-	specs       map[uint64]*api.Job // by version
+	user        string // the user's latest specification
+	specs       map[uint64]*api.Job
 	all         []*modelAlloc
 	evals       []*api.Evaluation
 	index       uint64
@@ -87,7 +87,6 @@ type event struct {
 	For  time.Duration
 }
 
-// modelAlloc is an allocation and its task.
 type modelAlloc struct {
 	id, node        string
 	version, create uint64
@@ -114,7 +113,6 @@ const (
 	heartbeat = 20 * time.Second
 )
 
-// faultFree is a schedule without faults.
 func faultFree() schedule {
 	return schedule{
 		Lease: time.Minute, Save: 300 * time.Millisecond, Eval: 100 * time.Millisecond, Stop: 200 * time.Millisecond, Start: 400 * time.Millisecond,

@@ -363,7 +363,6 @@ func (m *mover) save(ctx context.Context) error {
 	return nil
 }
 
-// waitSaved waits until a task has saved and is frozen.
 func (m *mover) waitSaved(ctx context.Context, t *Task, before status.Status, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

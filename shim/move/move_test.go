@@ -123,7 +123,7 @@ func TestMove_shortLease(t *testing.T) {
 // The outcome of a registration whose answer is lost is resolved.
 func TestMove_unknownOutcome(t *testing.T) {
 	register := 0
-	for call := 1; call < 40; call++ { // find it
+	for call := 1; call < 40; call++ {
 		out := runModel(t, func(s *schedule) { s.Faults = []fault{{Call: call, Kind: "late", Late: 3 * time.Second}} })
 		if out.err == nil {
 			must.Eq(t, "b", out.last().node)

@@ -20,7 +20,7 @@ type Input struct {
 }
 
 type Node struct {
-	// ID is unique in the snapshot.
+	// ID is unique.
 	ID string `json:"id"`
 	// PoolCores is the elastic pool, in cores.
 	PoolCores float64 `json:"pool_cores"`

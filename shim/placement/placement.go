@@ -19,7 +19,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// Rules of an Output.
 const (
 	// RuleAllCL: all tasks of the node are in CL, or it is empty.
 	RuleAllCL = "flowcon.alg4.all-cl"

@@ -22,7 +22,6 @@ func node(id string, pool float64, tasks ...Task) Node {
 	return Node{ID: id, PoolCores: pool, Tasks: tasks}
 }
 
-// pending returns the node with that many pending tasks.
 func (n Node) pending(tasks int) Node {
 	n.Pending = tasks
 	return n

@@ -18,14 +18,14 @@ type Input struct {
 }
 
 type Node struct {
-	// ID is unique in the snapshot.
+	// ID is unique.
 	ID string `json:"id"`
 	// Tasks are the node's training tasks, in any order.
 	Tasks []Task `json:"tasks"`
 }
 
 type Task struct {
-	// ID is unique in the snapshot.
+	// ID is unique.
 	ID string `json:"id"`
 	// MarkedS is when the task was marked as migrated (package migration), in seconds since the
 	// same epoch; nil if it was not.

@@ -19,7 +19,6 @@ import (
 	"strings"
 )
 
-// Rules of an Output.
 const (
 	// RuleUnmarked: a task is not yet marked as migrated.
 	RuleUnmarked = "specon.alg3.unmarked"
@@ -68,7 +67,7 @@ func Decide(in Input) Output {
 		for _, t := range n.Tasks {
 			if t.MarkedS == nil {
 				out.Rule = RuleUnmarked
-				out.Why = fmt.Sprintf("%s on %s has not been marked as migrated yet: Algorithm 2 goes on", t.ID, n.ID)
+				out.Why = fmt.Sprintf("%s on %s has not been marked as migrated yet: Algorithm 2 continues", t.ID, n.ID)
 				return out
 			}
 			if !t.Rebalanced {
@@ -123,9 +122,9 @@ func (c candidate) compare(o candidate) int {
 // cluster is the state of one run.
 type cluster struct {
 	in    Input
-	tasks []candidate // by d
-	left  []int       // tasks left per node
-	keep  int         // least number of tasks a source keeps
+	tasks []candidate
+	left  []int // tasks left per node
+	keep  int   // least number of tasks a source keeps
 }
 
 // move gives each taker one task while there are any.

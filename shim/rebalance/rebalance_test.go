@@ -115,7 +115,7 @@ func TestDecide_why(t *testing.T) {
 		in   Input
 		want string
 	}{
-		{input(node("a", task("x", -1))), "x on a has not been marked as migrated yet: Algorithm 2 goes on"},
+		{input(node("a", task("x", -1))), "x on a has not been marked as migrated yet: Algorithm 2 continues"},
 		{input(node("a"), node("b", task("x", 1), task("y", 2))), "2 tasks on 2 nodes, balance factor 1: 1 nodes are idle, 1 tasks that converged last move"},
 		{input(full("a", 1), full("b", 7)), "8 tasks on 2 nodes, balance factor 4: 1 nodes are short of tasks, 1 tasks that converged last move"},
 		{input(full("a", 1), full("b", 1)), "2 tasks on 2 nodes, balance factor 1: no node is idle or short of tasks"},

@@ -18,7 +18,7 @@ type Input struct {
 }
 
 type Node struct {
-	// ID is unique in the snapshot.
+	// ID is unique.
 	ID string `json:"id"`
 	// PoolCores is the elastic pool, in cores.
 	PoolCores float64 `json:"pool_cores"`
@@ -30,7 +30,7 @@ type Node struct {
 }
 
 type Task struct {
-	// ID is unique in the snapshot.
+	// ID is unique.
 	ID string `json:"id"`
 	// Node is the ID of its node.
 	Node string `json:"node"`

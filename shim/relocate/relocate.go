@@ -14,7 +14,6 @@ import (
 	"slices"
 )
 
-// Rules of an Output.
 const (
 	// RuleSooner: the task finishes sooner on the other node.
 	RuleSooner = "relocate.sooner"

@@ -29,7 +29,7 @@ func TestDecide(t *testing.T) {
 		Why: "long would finish in 300 s on a, or in 205 s on b including the move",
 	}, out)
 
-	slow := long // one thread
+	slow := long
 	slow.CapCores = 1
 	must.Eq(t, RuleStay, decide(DefaultParams(), empty, short, slow).Rule)
 	must.Eq(t, "", decide(DefaultParams(), Node{ID: "b", PoolCores: 2, LeftCPUS: 350, Known: 1}, long).Task, must.Sprint("not half of it"))

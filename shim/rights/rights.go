@@ -154,7 +154,6 @@ func variables(policies []Policy, namespace, full string) (granted []string) {
 	return granted
 }
 
-// closest returns the blocks with the closest pattern.
 func closest(policies []Policy, namespace string) (blocks []Namespace) {
 	var patterns []string
 	for _, p := range policies {
@@ -191,7 +190,7 @@ func match(patterns []string, name string) (best string, ok bool) {
 }
 
 // ErrUnknown means that Nomad rejects the token.
-var ErrUnknown = errors.New("Nomad rejects the token: it is unknown or has expired")
+var ErrUnknown = errors.New("the token is unknown to Nomad or has expired")
 
 // Ask returns what the client's token lacks; nothing if ACLs are disabled.
 func Ask(ctx context.Context, client *api.Client, namespace, path string) (Missing, error) {

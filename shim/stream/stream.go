@@ -135,7 +135,6 @@ func (s *Stream) Next(ctx context.Context) (Batch, error) {
 	}
 }
 
-// Close ends the stream and waits for it.
 func (s *Stream) Close() {
 	s.cancel(context.Canceled)
 	<-s.ended

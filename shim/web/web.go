@@ -94,8 +94,8 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// stopWithin bounds the end of the server.
-const stopWithin = 5 * time.Second
+// shutdownTimeout bounds the end of the server.
+const shutdownTimeout = 5 * time.Second
 
 // Serve serves /metrics and /health until ctx ends. Healthy says what is wrong, if
 // anything is.
@@ -113,9 +113,9 @@ func Serve(ctx context.Context, address string, m *Metrics, healthy func() error
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: stopWithin}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: shutdownTimeout}
 	defer context.AfterFunc(ctx, func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		_ = server.Shutdown(stop)
 	})()

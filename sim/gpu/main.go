@@ -20,21 +20,19 @@ import (
 const help = `Usage: gpu [-seeds N] [-jobs N] [-penalty X]
 
   Divides a simulated card of 12 GiB by each mode of device/fairshare, on sets of jobs
-  of one application (homogeneous) and of two (mixed), in up to ten kinds of
-  parameters, and prints how long all of them take together (the makespan), and how
-  much of the memory is held.
+  of one application (homogeneous) and of two (mixed) with up to ten parameter sets,
+  and prints their makespan and the memory in use.
 
-  The model: all jobs wait from the beginning; each group has one container, which
-  works its jobs off one after the other, as in the paper. A job that has less memory
-  than it needs runs at (has/needs)^penalty of its speed, and not at all below a
-  quarter; it keeps what it holds to its end, and takes more when its share grows.
-  Computing is shared without loss: beyond the card's all slow down alike. There is no
-  transfer, no start-up, no failure.
+  The model: all jobs are submitted at the start; each group has one container that
+  runs its jobs sequentially, as in the paper. A job with less memory than it needs
+  runs at (has/needs)^penalty of its speed, and not at all below a quarter; it keeps
+  its memory to its end, and takes more when its share grows. Compute is shared
+  without loss: beyond the card's all jobs slow down alike. There are no transfers,
+  start-up times or failures.
 
-  "adaptive" has equation 1 with coefficients that adapt, "+ bounds" has wishes and
-  minima from what was measured of the group besides. "equal, live" gives all groups
-  that are there equal parts, anew whenever one is done: what it gains over static is
-  not equation 1's merit.
+  "adaptive" is equation 1 with adaptive coefficients; "+ bounds" adds wishes and
+  minima measured from the group. "equal, live" gives all present groups equal parts,
+  updated whenever one finishes: its gain over static is not due to equation 1.
 
 Options:
 `
@@ -45,9 +43,9 @@ func run(args []string, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("gpu", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.Usage = func() { fmt.Fprint(errs, help); flags.PrintDefaults() }
-	seeds := flags.Int("seeds", 40, "sets of jobs of each kind")
-	jobs := flags.Int("jobs", 500, "jobs of a set")
-	penalty := flags.Float64("penalty", 0.5, "what missing memory costs: 0 nothing, 1 as much as is missing")
+	seeds := flags.Int("seeds", 40, "number of sets per kind")
+	jobs := flags.Int("jobs", 500, "jobs per set")
+	penalty := flags.Float64("penalty", 0.5, "cost of missing memory: 0 for none, 1 for proportional")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -127,7 +125,6 @@ func spread(values []float64) string {
 		quantile(values, 0.5), quantile(values, 0.75), quantile(values, 1))
 }
 
-// quantile returns the nearest value.
 func quantile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(math.Round(q*float64(len(sorted)-1)))]

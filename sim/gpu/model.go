@@ -90,7 +90,7 @@ type scheme struct {
 }
 
 type result struct {
-	makespan    float64 // seconds
+	makespan    float64
 	utilisation float64 // mean fraction of the card's memory over the makespan
 	ends        []float64
 }

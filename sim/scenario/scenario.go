@@ -256,8 +256,8 @@ func (s *Scenario) fill() {
 	}
 }
 
-// Most bounds jobs and nodes.
-const Most = 1_000_000
+// MaxCount bounds jobs and nodes.
+const MaxCount = 1_000_000
 
 func (s Scenario) validate() error {
 	var errs fields.Errors
@@ -272,8 +272,8 @@ func (s Scenario) validate() error {
 		}
 	}
 	count := func(path string, n int) {
-		if n < 1 || n > Most {
-			errs.Add(path, "must be from 1 to %d, got %d", Most, n)
+		if n < 1 || n > MaxCount {
+			errs.Add(path, "must be from 1 to %d, got %d", MaxCount, n)
 		}
 	}
 	one := func(path, x string, of ...string) {

@@ -30,7 +30,7 @@ const maxHistory = 4 << 20
 var errInvalid = errors.New("not what the driver writes")
 
 // errFailed means that Nomad sent an error instead of a file, with status 200.
-var errFailed = errors.New("Nomad cannot read the file")
+var errFailed = errors.New("reading the file through Nomad failed")
 
 type files struct{ client *api.Client }
 

@@ -79,7 +79,7 @@ type Gatherer struct {
 	now     func() time.Time
 
 	listedAt time.Time
-	listTook time.Duration // for a full listing
+	listTook time.Duration
 	nodes    map[string]*node
 	tasks    map[top.Key]*task
 	moves    []top.Move
@@ -213,7 +213,6 @@ func (g *Gatherer) list(ctx context.Context) error {
 	return nil
 }
 
-// listPage requests one page of a list.
 func listPage[T any](ctx context.Context, q *api.QueryOptions, list func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -264,15 +263,13 @@ func driverOf(n *api.NodeListStub) (top.Node, bool) {
 		out.State = "ineligible"
 	}
 	for _, d := range n.Drivers {
-		for _, prefix := range []string{cluster.Attributes, cluster.AttributesDocker} {
-			cores, err := strconv.ParseFloat(d.Attributes[prefix+"pool_cores"], 64)
-			if err != nil {
-				continue
-			}
-			out.PoolCores, out.Version = status.Number(cores), d.Attributes[prefix+"version"]
-			out.Engine, out.Policy = d.Attributes[prefix+"engine"], d.Attributes[prefix+"policy"]
-			return out, true
+		cores, err := strconv.ParseFloat(cluster.DriverAttribute(d.Attributes, "pool_cores"), 64)
+		if err != nil {
+			continue
 		}
+		out.PoolCores, out.Version = status.Number(cores), cluster.DriverAttribute(d.Attributes, "version")
+		out.Engine, out.Policy = cluster.DriverAttribute(d.Attributes, "engine"), cluster.DriverAttribute(d.Attributes, "policy")
+		return out, true
 	}
 	return out, false
 }

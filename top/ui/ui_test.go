@@ -47,7 +47,6 @@ func tasks(n int) *top.View {
 	return v
 }
 
-// begin is a view of 80 × 24.
 func begin(t *testing.T, c *cluster) model {
 	t.Helper()
 	m := newModel(context.Background(), c, Options{Interval: 2 * time.Second, PerSecond: 100, Query: top.Query{Sort: "job"}})

@@ -55,8 +55,8 @@ const (
 // Experiment is one file's results, of one commit, machine and setting.
 type Experiment struct {
 	Setting
-	Commands []string  `json:"commands"` // distinct
-	Version  string    `json:"version"`  // of the driver
+	Commands []string  `json:"commands"`
+	Version  string    `json:"version"` // of the driver
 	Nomad    string    `json:"nomad"`
 	Time     time.Time `json:"time"` // of its start
 	// Calibration makes all runs do the same work.
@@ -180,11 +180,10 @@ type Task struct {
 	AcceptableMark Number `json:"acceptable_mark_s"`
 	ObjectiveMark  Number `json:"objective_mark_s"`
 
-	CPU  Number `json:"cpu_s"`       // in total
+	CPU  Number `json:"cpu_s"`
 	Base uint64 `json:"base_shares"` // set by Nomad
 }
 
-// Sample is one window.
 type Sample struct {
 	T       float64   `json:"t_s"` // its end
 	Seconds float64   `json:"seconds"`
@@ -196,7 +195,7 @@ type Sample struct {
 // Reading is one task in one window.
 type Reading struct {
 	Alive bool    `json:"alive,omitempty"`
-	Cores float64 `json:"cores"` // used
+	Cores float64 `json:"cores"`
 	// The kernel's limits at the window's end.
 	Shares uint64  `json:"shares"`
 	Quota  float64 `json:"quota_cores,omitempty"` // 0 for none

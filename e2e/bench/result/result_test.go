@@ -24,7 +24,7 @@ func TestTarget(t *testing.T) {
 	for part, want := range map[float64][2]float64{0.6: {3, 0.5}, 0.9: {2, 0.7}, 1: {1, 1}, 0: {9, 0}} {
 		value, at := Target(curve, part)
 		must.Eq(t, want, [2]float64{value, at})
-		must.LessEq(t, part*10, curve.Reached(value)) // reached by then
+		must.LessEq(t, part*10, curve.Reached(value))
 	}
 	must.Eq(t, 7.0, curve.Reached(2))
 	must.True(t, math.IsNaN(curve.Reached(0.5)))

@@ -60,7 +60,6 @@ func (r Run) cpu(task, a, b int) float64 {
 	return used / all
 }
 
-// services returns the indices of services.
 func (r Run) services() []int {
 	var is []int
 	for i, t := range r.Tasks {
@@ -99,7 +98,6 @@ type Served struct {
 	CPUPerAnswer           float64 // CPU-seconds
 }
 
-// Serve evaluates a run of services.
 func Serve(r Run) Served {
 	var o Served
 	n := len(r.Samples)

@@ -108,7 +108,6 @@ func (d *drawing) head(e result.Experiment) {
 	}
 }
 
-// column draws one run.
 func (d *drawing) column(r result.Run, x0, x1 float64, title string) {
 	px := func(t float64) float64 { return x0 + (x1-x0)*math.Max(0, math.Min(1, t/d.end)) }
 	d.text(title, x0, d.lossTop+34, style{size: 15, bold: true})

@@ -44,7 +44,6 @@ func (s *Screen) Logf(format string, args ...any) {
 	_, _ = io.WriteString(s.out, text)
 }
 
-// Show replaces the frame.
 func (s *Screen) Show(f Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

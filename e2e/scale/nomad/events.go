@@ -133,7 +133,7 @@ func (s *Server) line(next *int, p Pour, left int) (line []byte, events int, err
 }
 
 // errNobody means that no stream is open.
-var errNobody = errors.New("nobody follows the events")
+var errNobody = errors.New("no subscriber to the event stream")
 
 // Pour sends events to all streams. Without a rate they are generated in advance, so that only
 // sending is measured.

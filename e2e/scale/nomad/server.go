@@ -132,7 +132,6 @@ func (s *Server) count(what string) {
 	s.counts[what]++
 }
 
-// Requests counts requests.
 type Requests struct {
 	Known   map[string]int `json:"known"`   // by method and kind, such as "GET nodes"
 	Unknown []string       `json:"unknown"` // refused, by method and path
@@ -289,7 +288,6 @@ func (s *Server) jobAllocations(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, []api.AllocationListStub{s.options.allocStub(i, s.modified(i))})
 }
 
-// modified is an allocation's ModifyIndex.
 func (s *Server) modified(i int) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,8 +27,6 @@ type variables struct {
 
 type place struct{ namespace, path string }
 
-// variable has its lock's times. Nomad frees a lock two TTLs after the last renewal, and makes
-// it available a delay later.
 type variable struct {
 	api.Variable
 	ends, free time.Time // zero without a lock

@@ -146,8 +146,8 @@ type session struct {
 	before   train.Checkpoint // cost of earlier processes
 	start    time.Time
 	cpuStart float64
-	reported style.Report // the latest
-	lowest   float64      // loss
+	reported style.Report
+	lowest   float64
 	kept     kept
 	outlets  outlets
 
@@ -290,7 +290,7 @@ func (s *session) due(info style.Run) bool {
 func (s *session) evaluate() style.Report {
 	began := time.Now()
 	loss, accuracy := s.trainer.Evaluate()
-	if loss < s.lowest { // not for NaN
+	if loss < s.lowest {
 		s.lowest = loss
 	}
 	s.reported = style.Report{

@@ -143,7 +143,7 @@ func TestMainKeepsThreads(t *testing.T) {
 	must.Eq(t, 0, Main(with("-steps", "4", "-threads", strconv.Itoa(before+3)), &out, &err))
 	must.Eq(t, before, runtime.GOMAXPROCS(0))
 	must.StrHasPrefix(t, "step=3 total_steps=4 epoch=0.30 loss=", out.String())
-	must.Eq(t, 2, strings.Count(out.String(), "\n")) // steps 3 and 4
+	must.Eq(t, 2, strings.Count(out.String(), "\n"))
 }
 
 func TestReports(t *testing.T) {

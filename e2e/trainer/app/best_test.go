@@ -44,7 +44,7 @@ func TestSaveBest(t *testing.T) {
 		t.Run(metric.name, func(t *testing.T) {
 			dir := t.TempDir()
 			best, curve := filepath.Join(dir, "best"), filepath.Join(dir, "curve")
-			args := with("-steps", "90", "-lr", "0.3", "-decay", "0", "-metric", metric.name, "-save-best", best, "-curve", curve) // alternating
+			args := with("-steps", "90", "-lr", "0.3", "-decay", "0", "-metric", metric.name, "-save-best", best, "-curve", curve)
 			code, _, err := runWith(t, 5, syscall.SIGUSR1, args...)
 			must.Eq(t, 0, code)
 			must.Eq(t, 2, strings.Count(err, "Saved best parameters "+best+": "+metric.kept)) // on the signal, and at the end
@@ -172,7 +172,7 @@ func TestProgressFileThatFills(t *testing.T) {
 		t.Skip("no /dev/full")
 	}
 	code, out, err := runWith(t, 0, nil, with("-steps", "12", "-progress-file", "/dev/full", "-progress-format", "jsonl")...)
-	must.Eq(t, 0, code) // it continues
+	must.Eq(t, 0, code)
 	must.Eq(t, 4, strings.Count(out, "\n"))
 	must.Eq(t, 1, strings.Count(err, "failed to write -progress-file")) // reported once
 }

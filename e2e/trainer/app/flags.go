@@ -128,7 +128,6 @@ func given(p *int, to *int) {
 	}
 }
 
-// checkSizes reports impossible sizes.
 func checkSizes(s *model.Spec, hidden *int, fail func(format string, args ...any)) {
 	if hidden != nil && !s.HasHidden {
 		fail("invalid value \"%d\" for flag -hidden: %s has no hidden layer, leave it out", *hidden, s.Name)

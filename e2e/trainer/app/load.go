@@ -54,7 +54,7 @@ func parseLoad(args []string) (loadOptions, string, error) {
 	})
 	fs.whole("concurrency", "`clients` of a closed loop (default 1, without -rate)", 1, maxConcurrency, optional(&concurrency))
 	fs.number("rate", "`requests` a second of an open loop", 1e-3, maxRate, &o.Rate)
-	fs.BoolVar(&o.Even, "even", false, "an open loop's requests come at equal distances; otherwise at random ones, as a Poisson process")
+	fs.BoolVar(&o.Even, "even", false, "equidistant requests in an open loop, instead of a Poisson process")
 	fs.seed("whole `number` that the random distances follow from (default 1)", &o.Seed)
 	fs.whole("open", "`requests` of an open loop that may be under way; more are dropped and count as errors (default 256)", 1, maxConcurrency, func(v int) { o.Open = v })
 	fs.duration("duration", "`time` after which the load ends (default never)", time.Millisecond, &o.length)

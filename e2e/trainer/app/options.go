@@ -105,7 +105,7 @@ func parse(args []string) (options, string, error) {
 		}
 		return nil
 	})
-	fs.StringVar(&o.checkpoint, "checkpoint", "", "`file` to save the state to, at the end and when asked to")
+	fs.StringVar(&o.checkpoint, "checkpoint", "", "`file` to save the state to, at the end and on -checkpoint-signal")
 	whole("checkpoint-every", "`steps` between two checkpoints; 0 = none (default 0)", 0, math.MaxInt, func(v int) { o.checkpointEvery = v })
 	fs.Func("checkpoint-signal", "`signal` that saves a checkpoint and the best parameters, e.g. SIGUSR1 (default), or none; SIGTERM and SIGINT save and exit in any case",
 		func(text string) (err error) {
@@ -113,10 +113,10 @@ func parse(args []string) (options, string, error) {
 			return err
 		})
 	fs.exitCode(&o.exitCode)
-	fs.BoolVar(&o.resume, "resume", false, "go on from -checkpoint if it exists, and remember the best of -save-best")
+	fs.BoolVar(&o.resume, "resume", false, "resume from -checkpoint if it exists, and from the best of -save-best")
 	fs.StringVar(&o.best, "save-best", "", "`file` for the parameters with the best reported value so far, with value and step; written at -checkpoint-signal and at the end. "+
 		"It is a checkpoint: to resume from, and for trainer serve")
-	fs.BoolVar(&linger, "linger", false, "train on without end, as -steps 0")
+	fs.BoolVar(&linger, "linger", false, "train without end, as -steps 0")
 	whole("diverge-at", "`step` from which the learning rate explodes, so that the loss becomes NaN; 0 = never (default 0)", 0, math.MaxInt, func(v int) { o.divergeAt = v })
 	fs.duration("wait", "`time` to sleep after each step, as a trainer does that waits for data, e.g. 5ms (default 0)", 0, &o.wait)
 	fs.BoolVar(&quiet, "silent", false, "print nothing but errors, as -style silent")

@@ -24,7 +24,7 @@ import (
 
 const (
 	maxQueue        = 1 << 16
-	defaultTraining = 200 // steps
+	defaultTraining = 200
 )
 
 type serveOptions struct {
@@ -184,7 +184,7 @@ func serveRun(o serveOptions, stdout, stderr io.Writer, signals <-chan os.Signal
 		case <-ticker.C:
 			report()
 		case err := <-main.ended:
-			main.ended <- err // for close
+			main.ended <- err
 			return failed(fmt.Errorf("the server ended: %w", err))
 		case sig := <-signals:
 			server.Drain()

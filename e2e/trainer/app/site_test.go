@@ -156,10 +156,8 @@ func TestBothEndPromptly(t *testing.T) {
 	must.Eq(t, exitFailed, l.end(syscall.SIGTERM))
 	must.StrContains(t, l.out.String(), "summary: answered=0")
 
-	// a load waiting for its service
 	l = startLoad(t, "-target", url, "-wait", "1h", "-exit-code", "9")
 	must.Eq(t, 9, l.end(os.Interrupt))
-	// a training service
 	s = startServe(t, append(tinyServe, "-train-steps", "2000000000", "-exit-code", "5")...)
 	must.Eq(t, 5, s.end(syscall.SIGTERM))
 }

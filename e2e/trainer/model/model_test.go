@@ -48,7 +48,7 @@ func TestGradients(t *testing.T) {
 			const rows, h = 3, 1e-5
 			b, p, g := loaded(m, 4), start(m), make([]float64, m.Len()) // one spare row
 			for i := range g {
-				g[i] = math.NaN() // to be overwritten
+				g[i] = math.NaN()
 			}
 			value := b.Loss(p, g, rows)
 			must.Eq(t, rows*m.Targets(), value.Targets)

@@ -61,7 +61,6 @@ func ByEnding(path string) string {
 	return ""
 }
 
-// File is a file of reports, with one write each.
 type File struct {
 	f *os.File
 	w writer

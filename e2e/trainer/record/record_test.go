@@ -64,7 +64,7 @@ func TestCSV(t *testing.T) {
 	write(t, path, "csv", both, true)
 	rows, err := stdcsv.NewReader(strings.NewReader(read(t, path))).ReadAll()
 	must.NoError(t, err)
-	must.SliceLen(t, 5, rows) // one header
+	must.SliceLen(t, 5, rows)
 	must.Eq(t, []string{"step", "total_steps", "epoch", "loss", "accuracy", "learning_rate", "elapsed_s"}, rows[0])
 	must.Eq(t, []string{"16", "60", "0.5", "1.625", "0.25", "0.002", "1"}, rows[1])
 	must.Eq(t, []string{"32", "60", "1", "nan", "0.5", "0.001", "1.5"}, rows[2])

@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 
 			b := answer(t, s, `{"work": 2.5}`)
 			must.Eq(t, 63, b.Rows)
-			must.Eq(t, FirstInput+25, b.First) // new inputs
+			must.Eq(t, FirstInput+25, b.First)
 			again := answer(t, s, fmt.Sprintf(`{"work": 2.5, "first": %d}`, b.First))
 			must.Eq(t, b.Classes, again.Classes)
 			must.Less(t, 1e-9, math.Abs(b.Loss/again.Loss-1)) // the threads' sums are added in any order

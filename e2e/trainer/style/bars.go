@@ -17,7 +17,7 @@ import (
 type keras struct {
 	sink
 	drawn      int // visible characters of the last bar
-	begun      int // announced
+	begun      int
 	epochFirst int
 	epochStart time.Duration
 }

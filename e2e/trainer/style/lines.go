@@ -102,7 +102,6 @@ func (h *huggingface) exact(v float64) string {
 	return python(v)
 }
 
-// dict is a Python dictionary.
 type dict []string
 
 func (d *dict) add(key, value string) { *d = append(*d, "'"+key+"': "+value) }

@@ -20,8 +20,8 @@ import (
 	"github.com/ebbtide/ebbtide/shim/move"
 )
 
-// testPeople is about acts of the job's user during a move.
-func (s *site) testPeople(t *testing.T) {
+// testUserActions is about acts of the job's user during a move.
+func (s *site) testUserActions(t *testing.T) {
 	type person struct {
 		at  phase
 		do  func(*testing.T, *moving, func())
@@ -47,16 +47,16 @@ func (s *site) testPeople(t *testing.T) {
 		p := people[names[i]]
 		t.Run(names[i], func(t *testing.T) {
 			t.Parallel()
-			d := newDoor(t, s.server.Addr)
+			d := newAPIProxy(t, s.server.Addr)
 			pass := func() {}
 			if p.at != "" {
-				first, in := m.stopIn(d, p.at)
+				first, in := m.holdIn(d, p.at)
 				if first != nil {
-					first.pass()
+					first.release()
 				}
 				m.move(t, d)
 				in.await(t, string(p.at))
-				pass = in.pass
+				pass = in.release
 			}
 			p.do(t, m, pass)
 		})
@@ -71,8 +71,8 @@ func (m *moving) version(t *testing.T) (version uint64, stopped bool) {
 	return *spec.Version, *spec.Stop
 }
 
-// quiet waits until nothing of the job runs or is to run.
-func (m *moving) quiet(t *testing.T) {
+// waitQuiet waits until nothing of the job runs or is to run.
+func (m *moving) waitQuiet(t *testing.T) {
 	t.Helper()
 	eventually(t, m.id+" has ended", func() error {
 		stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
@@ -107,9 +107,9 @@ func testUserStops(t *testing.T, m *moving, pass func()) {
 	version, _ := m.version(t)
 	pass()
 	m.end(t)
-	m.quiet(t)
+	m.waitQuiet(t)
 	m.unbind(t)
-	m.quiet(t)
+	m.waitQuiet(t)
 	now, stopped := m.version(t)
 	must.True(t, stopped)
 	must.Eq(t, version, now, must.Sprint("nobody has registered it since"))
@@ -120,9 +120,9 @@ func testUserRemoves(t *testing.T, m *moving, pass func()) {
 	must.NoError(t, err)
 	pass()
 	m.end(t)
-	m.quiet(t)
+	m.waitQuiet(t)
 	m.unbind(t)
-	m.quiet(t)
+	m.waitQuiet(t)
 	_, _, err = m.server.API.Jobs().Info(m.id, nil)
 	must.ErrorContains(t, err, "404")
 }
@@ -138,7 +138,7 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 	m.end(t)
 	m.unbind(t)
 	m.lost = m.result.Phase == move.PhaseSave // stopped before it had saved, as without a move
-	now, _ := m.once(t)
+	now, _ := m.checkOnce(t)
 	spec, _, err := m.server.API.Jobs().Info(m.id, nil)
 	must.NoError(t, err)
 	must.Eq(t, "yes", spec.Meta["changed"])
@@ -149,7 +149,7 @@ func testUserRegisters(t *testing.T, m *moving, pass func()) {
 // testCompletes: a job completes after its move and before unbinding, when any new version
 // would run it again.
 func testCompletes(t *testing.T, m *moving, _ func()) {
-	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) {
+	m.move(t, newAPIProxy(t, m.server.Addr), func(o *move.Options) {
 		told := o.Report
 		o.Report = func(p move.Phase, what string) {
 			told(p, what)
@@ -161,7 +161,7 @@ func testCompletes(t *testing.T, m *moving, _ func()) {
 	m.end(t)
 	must.NoError(t, m.err)
 	m.unbind(t)
-	m.quiet(t)
+	m.waitQuiet(t)
 	stubs, err := m.a.agent.Allocs(deadline(t, stepDeadline), m.id)
 	must.NoError(t, err)
 	must.Len(t, 2, stubs, must.Sprint("the old one and the new one"))
@@ -188,22 +188,22 @@ func (l late) Write(ctx context.Context, r move.Record) (uint64, error) {
 
 // testLate: the freeze is renewed while the claim takes longer than the lease.
 func testLate(t *testing.T, m *moving, _ func()) {
-	m.move(t, newDoor(t, m.server.Addr), func(o *move.Options) { o.Claims = late{o.Claims} })
+	m.move(t, newAPIProxy(t, m.server.Addr), func(o *move.Options) { o.Claims = late{o.Claims} })
 	m.end(t)
 	must.NoError(t, m.err)
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	must.Eq(t, "b", now.NodeName)
 	must.Len(t, 2, starts)
 }
 
 // inFrozen runs do while the task is frozen, then lets the move continue.
-func (m *moving) inFrozen(t *testing.T, d *door, do func()) {
+func (m *moving) inFrozen(t *testing.T, d *apiProxy, do func()) {
 	t.Helper()
-	_, in := m.stopIn(d, frozen)
+	_, in := m.holdIn(d, frozen)
 	m.move(t, d)
 	in.await(t, string(frozen))
 	do()
-	in.pass()
+	in.release()
 	m.end(t)
 }
 
@@ -212,7 +212,7 @@ func (m *moving) stays(t *testing.T, why string) {
 	t.Helper()
 	must.ErrorContains(t, m.err, why)
 	must.Eq(t, move.PhaseWait, m.result.Phase)
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	must.Eq(t, m.alloc.ID, now.ID)
 	must.Eq(t, []string{"0"}, starts)
 }
@@ -227,29 +227,29 @@ func (s *site) drain(t *testing.T, c *cluster, yes bool) {
 	must.NoError(t, err)
 }
 
-func testSourceDrained(t *testing.T, m *moving, d *door) {
+func testSourceDrained(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() { m.drain(t, m.a, true) })
-	now, starts := m.once(t)
+	now, starts := m.checkOnce(t)
 	must.Eq(t, "b", now.NodeName)
 	must.Len(t, 2, starts)
 	t.Logf("the move came to %s: %v", m.result.Phase, m.err)
 	m.drain(t, m.a, false)
 }
 
-func testTargetDrained(t *testing.T, m *moving, d *door) {
+func testTargetDrained(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() { m.drain(t, m.b, true) })
-	m.stays(t, "it is not placed")
+	m.stays(t, "not placed")
 	m.drain(t, m.b, false)
 }
 
-func testTargetIneligible(t *testing.T, m *moving, d *door) {
+func testTargetIneligible(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() { m.eligible(t, m.b, false) })
-	m.stays(t, "it is not placed")
+	m.stays(t, "not placed")
 	m.eligible(t, m.b, true)
 }
 
 // testTargetFull: another job takes the target's room.
-func testTargetFull(t *testing.T, m *moving, d *door) {
+func testTargetFull(t *testing.T, m *moving, d *apiProxy) {
 	m.inFrozen(t, d, func() {
 		node, err := m.b.agent.Node(deadline(t, stepDeadline))
 		must.NoError(t, err)
@@ -257,6 +257,6 @@ func testTargetFull(t *testing.T, m *moving, d *door) {
 		filler.memory = int(node.NodeResources.Memory.MemoryMB) - 16
 		m.b.start(t, job{id: "filler", tasks: []task{filler}, body: "constraint {\n attribute = \"${node.unique.name}\"\n value = \"b\"\n}"})
 	})
-	m.stays(t, "it is not placed: no room: memory")
+	m.stays(t, "not placed: exhausted: memory")
 	m.b.stop(t, "filler")
 }

@@ -24,35 +24,34 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// door is a proxy before Nomad's API that stops a move in a given phase by holding back its
+// apiProxy is a proxy before Nomad's API that stops a move in a given phase by holding back its
 // requests.
-type door struct {
+type apiProxy struct {
 	*httptest.Server
-	t     *testing.T
-	shut  atomic.Bool // drop everything
-	mu    sync.Mutex
-	stops []*stop
+	t       *testing.T
+	blocked atomic.Bool // drop everything
+	mu      sync.Mutex
+	stops   []*hold
 }
 
-// stop holds the first request of a kind until it is released.
-type stop struct {
-	kind    kind
-	reached chan struct{} // closed when one is held
-	passed  chan struct{} // closed to release it
-	once    sync.Once
-	taken   bool
+// hold holds the first request of a kind until it is released.
+type hold struct {
+	kind     kind
+	reached  chan struct{} // closed when one is held
+	released chan struct{} // closed to release it
+	once     sync.Once
+	taken    bool
 }
 
-func (s *stop) pass() { s.once.Do(func() { close(s.passed) }) }
+func (s *hold) release() { s.once.Do(func() { close(s.released) }) }
 
-// kind is a kind of request.
 type kind struct {
 	is func(r *http.Request, body string) bool
 	// answered holds the response instead of the request.
 	answered bool
 }
 
-func newDoor(t *testing.T, address string) *door {
+func newAPIProxy(t *testing.T, address string) *apiProxy {
 	t.Helper()
 	to, err := url.Parse(address)
 	must.NoError(t, err)
@@ -62,9 +61,9 @@ func newDoor(t *testing.T, address string) *door {
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
 		panic(http.ErrAbortHandler) // as if the server were gone
 	}
-	d := &door{t: t}
+	d := &apiProxy{t: t}
 	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d.shut.Load() {
+		if d.blocked.Load() {
 			panic(http.ErrAbortHandler)
 		}
 		body := ""
@@ -96,7 +95,7 @@ func newDoor(t *testing.T, address string) *door {
 	t.Cleanup(func() {
 		d.mu.Lock()
 		for _, s := range d.stops {
-			s.pass()
+			s.release()
 		}
 		d.mu.Unlock()
 		d.CloseClientConnections()
@@ -106,18 +105,18 @@ func newDoor(t *testing.T, address string) *door {
 }
 
 // wait returns when the request is released or its sender gone.
-func (s *stop) wait(r *http.Request) {
+func (s *hold) wait(r *http.Request) {
 	close(s.reached)
 	select {
-	case <-s.passed:
+	case <-s.released:
 	case <-r.Context().Done():
 	}
 }
 
-func (d *door) stopFor(r *http.Request, body string, answered bool) *stop {
+func (d *apiProxy) stopFor(r *http.Request, body string, answered bool) *hold {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i := slices.IndexFunc(d.stops, func(s *stop) bool {
+	i := slices.IndexFunc(d.stops, func(s *hold) bool {
 		return !s.taken && s.kind.answered == answered && s.kind.is(r, body)
 	})
 	if i < 0 {
@@ -127,16 +126,16 @@ func (d *door) stopFor(r *http.Request, body string, answered bool) *stop {
 	return d.stops[i]
 }
 
-// stop holds the next request of a kind.
-func (d *door) stop(k kind) *stop {
-	s := &stop{kind: k, reached: make(chan struct{}), passed: make(chan struct{})}
+// hold holds the next request of a kind.
+func (d *apiProxy) hold(k kind) *hold {
+	s := &hold{kind: k, reached: make(chan struct{}), released: make(chan struct{})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stops = append(d.stops, s)
 	return s
 }
 
-func (s *stop) await(t *testing.T, what string) {
+func (s *hold) await(t *testing.T, what string) {
 	t.Helper()
 	select {
 	case <-s.reached:
@@ -146,7 +145,7 @@ func (s *stop) await(t *testing.T, what string) {
 }
 
 // client returns a client that goes through the door.
-func (d *door) client() *api.Client {
+func (d *apiProxy) client() *api.Client {
 	c, err := api.NewClient(&api.Config{Address: d.URL})
 	must.NoError(d.t, err)
 	return c
@@ -167,8 +166,7 @@ func binds(job string, answered bool) kind {
 	}}
 }
 
-// frees is the request to unbind.
-func frees(job string) kind {
+func unbinds(job string) kind {
 	return kind{is: func(r *http.Request, body string) bool {
 		return registers(r, body, job) && !strings.Contains(body, "node.unique.id")
 	}}

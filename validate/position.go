@@ -17,39 +17,39 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// place is a position in a jobspec, which Nomad's parser does not keep, in a tree of attributes
+// position is a position in a jobspec, which Nomad's parser does not keep, in a tree of attributes
 // and blocks by name.
-type place struct {
-	line, column int
-	label        string // of a block; anyLabel for dynamic blocks
-	text         string // string value in a JSON file
-	null, hole   bool   // a null; one in a list
-	parts        map[string][]*place
+type position struct {
+	line, column      int
+	label             string // of a block; anyLabel for dynamic blocks
+	text              string // string value in a JSON file
+	null, nullElement bool   // a null; one in a list
+	parts             map[string][]*position
 }
 
 // anyLabel is the label of blocks whose labels are computed.
 const anyLabel = "*"
 
-func (p *place) add(name string, part *place) {
+func (p *position) add(name string, part *position) {
 	if p.parts == nil {
-		p.parts = make(map[string][]*place)
+		p.parts = make(map[string][]*position)
 	}
 	p.parts[name] = append(p.parts[name], part)
 }
 
 // part returns an attribute or block, nil if absent.
-func (p *place) part(name string) *place {
+func (p *position) part(name string) *position {
 	if all := p.all(name); len(all) > 0 {
 		return all[0]
 	}
 	return nil
 }
 
-// hasHole reports whether a list contains null.
-func (p *place) hasHole() bool {
+// hasNullElement reports whether a list contains null.
+func (p *position) hasNullElement() bool {
 	for _, parts := range p.parts {
 		for _, part := range parts {
-			if part.hole || part.hasHole() {
+			if part.nullElement || part.hasNullElement() {
 				return true
 			}
 		}
@@ -58,7 +58,7 @@ func (p *place) hasHole() bool {
 }
 
 // all returns the blocks of a name, in HCL's or the API's spelling.
-func (p *place) all(name string) []*place {
+func (p *position) all(name string) []*position {
 	if p == nil {
 		return nil
 	}
@@ -68,9 +68,8 @@ func (p *place) all(name string) []*place {
 	return p.parts[apiName(name)]
 }
 
-// labelled returns the block with the label.
-func (p *place) labelled(name, label string) *place {
-	var made *place
+func (p *position) labelled(name, label string) *position {
+	var made *position
 	for _, b := range p.all(name) {
 		switch own := b.part("Name"); {
 		case b.label == label, own != nil && own.text == label:
@@ -107,20 +106,20 @@ func apiName(name string) string {
 	return out.String()
 }
 
-// placesOf returns the places of a valid jobspec.
-func placesOf(body []byte) *place {
+// positionsOf returns the places of a valid jobspec.
+func positionsOf(body []byte) *position {
 	if isJSON(body) {
 		return placesInJSON(body)
 	}
 	file, _ := hclsyntax.ParseConfig(body, "", hcl.InitialPos) // errors are reported by Nomad's parser
-	root := &place{line: 1, column: 1}
+	root := &position{line: 1, column: 1}
 	if b, ok := file.Body.(*hclsyntax.Body); ok {
 		placesInBody(root, b)
 	}
 	return root
 }
 
-func placesInBody(p *place, body *hclsyntax.Body) {
+func placesInBody(p *position, body *hclsyntax.Body) {
 	for name, attr := range body.Attributes {
 		for _, part := range placesInExpr(attr.NameRange.Start, attr.Expr) {
 			p.add(name, part)
@@ -128,7 +127,7 @@ func placesInBody(p *place, body *hclsyntax.Body) {
 	}
 	for _, block := range body.Blocks {
 		kind, content := block.Type, block.Body
-		part := &place{line: block.TypeRange.Start.Line, column: block.TypeRange.Start.Column}
+		part := &position{line: block.TypeRange.Start.Line, column: block.TypeRange.Start.Column}
 		if len(block.Labels) > 0 {
 			part.label = block.Labels[0]
 		}
@@ -146,10 +145,10 @@ func placesInBody(p *place, body *hclsyntax.Body) {
 }
 
 // placesInExpr returns the place of a value, or those of a list's elements.
-func placesInExpr(at hcl.Pos, expr hclsyntax.Expression) []*place {
+func placesInExpr(at hcl.Pos, expr hclsyntax.Expression) []*position {
 	switch e := expr.(type) {
 	case *hclsyntax.TupleConsExpr:
-		var all []*place
+		var all []*position
 		for _, element := range e.Exprs {
 			all = append(all, placesInExpr(element.Range().Start, element)...)
 		}
@@ -157,7 +156,7 @@ func placesInExpr(at hcl.Pos, expr hclsyntax.Expression) []*place {
 			return all
 		}
 	case *hclsyntax.ObjectConsExpr:
-		p := &place{line: at.Line, column: at.Column}
+		p := &position{line: at.Line, column: at.Column}
 		for _, item := range e.Items {
 			key, diags := item.KeyExpr.Value(nil)
 			if diags.HasErrors() || key.Type() != cty.String || key.IsNull() || !key.IsKnown() {
@@ -167,9 +166,9 @@ func placesInExpr(at hcl.Pos, expr hclsyntax.Expression) []*place {
 				p.add(key.AsString(), part)
 			}
 		}
-		return []*place{p}
+		return []*position{p}
 	}
-	return []*place{{line: at.Line, column: at.Column}}
+	return []*position{{line: at.Line, column: at.Column}}
 }
 
 // isJSON detects JSON by its first character; Nomad's HCL JSON allows nothing before it.
@@ -181,7 +180,7 @@ type jsonWalker struct {
 	dec   *json.Decoder
 }
 
-func placesInJSON(body []byte) *place {
+func placesInJSON(body []byte) *position {
 	w := jsonWalker{body: body, lines: []int{0}, dec: json.NewDecoder(bytes.NewReader(body))}
 	for i, b := range body {
 		if b == '\n' {
@@ -190,18 +189,18 @@ func placesInJSON(body []byte) *place {
 	}
 	all, err := w.value()
 	if err != nil || len(all) == 0 {
-		return &place{line: 1, column: 1}
+		return &position{line: 1, column: 1}
 	}
 	return all[0]
 }
 
-func (w *jsonWalker) at(offset int) *place {
+func (w *jsonWalker) at(offset int) *position {
 	line := sort.SearchInts(w.lines, offset+1)
-	return &place{line: line, column: offset - w.lines[line-1] + 1}
+	return &position{line: line, column: offset - w.lines[line-1] + 1}
 }
 
 // next is the place of the next token.
-func (w *jsonWalker) next() *place {
+func (w *jsonWalker) next() *position {
 	i := int(w.dec.InputOffset())
 	for i < len(w.body) && strings.IndexByte(" \t\r\n,:", w.body[i]) >= 0 {
 		i++
@@ -210,7 +209,7 @@ func (w *jsonWalker) next() *place {
 }
 
 // value reads a value and returns its place, or those of a list's elements.
-func (w *jsonWalker) value() ([]*place, error) {
+func (w *jsonWalker) value() ([]*position, error) {
 	p := w.next()
 	token, err := w.dec.Token()
 	if err != nil {
@@ -218,14 +217,14 @@ func (w *jsonWalker) value() ([]*place, error) {
 	}
 	switch token {
 	case json.Delim('['):
-		var all []*place
+		var all []*position
 		for w.dec.More() {
 			elements, err := w.value()
 			if err != nil {
 				return nil, err
 			}
 			for _, e := range elements {
-				e.hole = e.null
+				e.nullElement = e.null
 			}
 			all = append(all, elements...)
 		}
@@ -250,14 +249,14 @@ func (w *jsonWalker) value() ([]*place, error) {
 			}
 		}
 		_, err = w.dec.Token()
-		return []*place{p}, err
+		return []*position{p}, err
 	}
 	p.text, _ = token.(string)
 	p.null = token == nil
-	return []*place{p}, nil
+	return []*position{p}, nil
 }
 
-func placeOfError(body []byte, err error) *place {
+func placeOfError(body []byte, err error) *position {
 	w := jsonWalker{body: body, lines: []int{0}}
 	for i, b := range body {
 		if b == '\n' {
