@@ -164,5 +164,5 @@ func (c *Controller) poolCores() policy.Cores {
 			pool = min(pool, policy.Cores(quota))
 		}
 	}
-	return max(pool, plan.LeastQuotaCores)
+	return max(pool, plan.HardMinQuotaCores)
 }

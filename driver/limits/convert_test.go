@@ -9,8 +9,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// What is assumed of the library: 0 aside, it never gives less for more.
-func TestConversion_grows(t *testing.T) {
+// Monotone except at 0, which the inverse relies on.
+func TestConversion_monotone(t *testing.T) {
 	for s := MinShares; s < MaxShares; s++ {
 		must.LessEq(t, Quadratic.Weight(s+1), Quadratic.Weight(s))
 	}
