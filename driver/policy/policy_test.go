@@ -130,7 +130,7 @@ func TestPolicy_Configure(t *testing.T) {
 	must.NoError(t, d.Check(s))
 }
 
-// A failure that concerns no field stands for all.
+// An error that concerns no field is returned alone.
 func TestPolicy_failure(t *testing.T) {
 	broken := toy()
 	failure := errors.New("no memory")
@@ -170,7 +170,7 @@ func TestBounds(t *testing.T) {
 	must.Less(t, Objective.Rank(), Acceptable.Rank())
 }
 
-// A policy without ghosts does not see tasks that have ended.
+// A policy without Ghosts gets no ended tasks.
 func TestPolicy_ghosts(t *testing.T) {
 	s := Snapshot{Tasks: []Task{{ID: "a", Entitlement: 1}, {ID: "gone", Entitlement: 1, Ended: true}}, IntervalS: 20, InitialIntervalS: 20}
 	for _, ghosts := range []bool{false, true} {

@@ -16,7 +16,7 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// ordinary draws figures as they occur; anything draws extremes as well.
+// ordinary draws plausible figures; anything also extremes.
 func ordinary(low, high float64) *rapid.Generator[float64] { return rapid.Float64Range(low, high) }
 
 func anything(low, high float64) *rapid.Generator[float64] {
@@ -105,7 +105,8 @@ func TestDecide_properties(t *testing.T) {
 				}
 			case policy.Satisfied:
 				must.Eq(t, RuleSatisfied, d.Rule)
-				// In a short pool the proportional step moves these, too, from both sides.
+				// On a short pool the proportional step moves these as well, from both
+				// sides.
 				if published {
 					must.Eq(t, limit, d.Bound())
 				}
@@ -124,7 +125,7 @@ func TestDecide_properties(t *testing.T) {
 			}
 		}
 
-		// The state is one that the next run takes.
+		// The next run accepts the state.
 		in.Snapshot.State = out.Outcome.State
 		must.NoError(t, in.check())
 		if in.Event != policy.EventNone {
@@ -140,7 +141,7 @@ func TestDecide_properties(t *testing.T) {
 }
 
 // Neither the unit of entitlements nor the order of tasks matters.
-func TestDecide_entitled(t *testing.T) {
+func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
 		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return DecideWith(s, in.Params, in.extra) }, in.Snapshot,
@@ -148,7 +149,7 @@ func TestDecide_entitled(t *testing.T) {
 	})
 }
 
-// The unit of time must not matter.
+// The unit of time does not matter.
 func TestDecide_scaleFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")
@@ -171,8 +172,8 @@ func TestDecide_scaleFree(t *testing.T) {
 	})
 }
 
-// The limits of a full pool fit into it, however many of its services ask for more
-// than there is (StepProportional).
+// The limits of a full pool fit into it, however many services need more
+// (StepProportional).
 func TestDecide_fits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(ordinary).Draw(t, "in")

@@ -30,15 +30,14 @@ func TestFind(t *testing.T) {
 	must.ErrorContains(t, err, `unknown policy "flowkon", must be one of: auto, fsp, flowcon, `)
 }
 
-// Every example is valid, and what is missing is told.
+// Examples are valid; missing fields are reported.
 func TestQueries(t *testing.T) {
 	for _, q := range Queries() {
 		policytest.Example(t, q)
 	}
 }
 
-// Every policy works with an agent's defaults, has a table of departures, and takes
-// options only that it has.
+// Policies accept the agent's defaults, list departures, and have only known options.
 func TestAll(t *testing.T) {
 	must.Len(t, 11, Options())
 	for _, p := range All() {
@@ -62,7 +61,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// The table of departures in the documentation is the code's, to the letter.
+// The documented departures are the code's, literally.
 func TestDepartures_documented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/concepts.md")
 	must.NoError(t, err)
@@ -78,8 +77,8 @@ func TestDepartures_documented(t *testing.T) {
 	}
 }
 
-// live is a snapshot as the driver writes it: all fields of all tasks, services and
-// trainings, state, and the parameters of all policies.
+// live is a snapshot as the driver writes it: all fields, services and training tasks,
+// state, and all policies' parameters.
 func live(t *testing.T, decided string) []byte {
 	t.Helper()
 	x := func(f float64) *float64 { return &f }
@@ -108,8 +107,7 @@ func live(t *testing.T, decided string) []byte {
 	return data
 }
 
-// "What would P do there, now": every policy takes the snapshot of a live node, whichever
-// decided there.
+// Every policy takes the snapshot of a live node, whichever decided there.
 func TestQuery_live(t *testing.T) {
 	for _, decided := range Names() {
 		for _, p := range All() {
@@ -124,7 +122,7 @@ func TestQuery_live(t *testing.T) {
 			}
 		}
 	}
-	// It is the node's own parameters that count.
+	// The node's own parameters apply.
 	out, err := policy.Find(Queries(), "dqoes")
 	must.NoError(t, err)
 	decided, err := out.Decide(live(t, "flowcon"))
