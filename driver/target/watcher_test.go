@@ -50,7 +50,7 @@ func TestWatcher(t *testing.T) {
 		{"three in a row", policy.GoalMin, num(3), num(2), 3, []float64{3, 3, 4, 3, 3, 3, 3}, []policy.TargetState{"", "", "", "", "", a, ""}},
 		{"three in a row, separately", policy.GoalMin, num(3), num(2), 3, []float64{3, 2, 1, 1}, []policy.TargetState{"", "", a, o}},
 		{"both in a row: the objective", policy.GoalMin, num(3), num(2), 2, []float64{2, 2}, []policy.TargetState{"", o}},
-		{"a worse report takes nothing back", policy.GoalMin, num(3), num(2), 2, []float64{3, 3, 9, 9, 3, 3, 2, 3, 2, 2}, []policy.TargetState{"", a, "", "", "", "", "", "", "", o}},
+		{"a worse report revokes nothing", policy.GoalMin, num(3), num(2), 2, []float64{3, 3, 9, 9, 3, 3, 2, 3, 2, 2}, []policy.TargetState{"", a, "", "", "", "", "", "", "", o}},
 		{"NaN and infinity break the row", policy.GoalMin, num(3), num(2), 2, []float64{3, nan, 3, inf, 3, 3}, []policy.TargetState{"", "", "", "", "", a}},
 		{"NaN and infinity reach nothing", policy.GoalMax, num(3), num(2), 1, []float64{nan, -inf, inf}, []policy.TargetState{"", "", ""}},
 		{"only acceptable", policy.GoalMin, num(3), nil, 1, []float64{1, 0}, []policy.TargetState{a, ""}},

@@ -48,7 +48,7 @@ func Advance(tasks []policy.Task, cores policy.Cores, seconds float64) {
 			return
 		}
 		step = min(step, seconds)
-		r.pass(step)
+		r.advance(step)
 		seconds -= step
 	}
 }
@@ -65,7 +65,7 @@ func Due(tasks []policy.Task, i int, cores policy.Cores) float64 {
 		if !some || math.IsInf(step, 1) {
 			return math.Inf(1)
 		}
-		r.pass(step)
+		r.advance(step)
 		now += step
 	}
 }
@@ -112,7 +112,7 @@ func (r *run) next(cores policy.Cores) (ends float64, some bool) {
 	return ends, some && cores > 0
 }
 
-func (r *run) pass(seconds float64) {
+func (r *run) advance(seconds float64) {
 	for i, rate := range r.rate {
 		got := rate * seconds
 		if rest := r.left[i] - got; math.IsInf(rest, 1) || rest > r.left[i]*rounding {

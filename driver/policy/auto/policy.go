@@ -68,7 +68,7 @@ func CheckParams(p Params) error {
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
-			Published: "FlowCon, TRADL and DQoES each have a node of their own",
+			Published: "FlowCon, TRADL and DQoES each assume a node of their own",
 			Ours:      "one node: services first, training tasks have the rest, at least half of their fair shares and 1 − `service_share`",
 			Why:       "real nodes are mixed, and training tasks must not starve",
 		}, {
@@ -78,11 +78,11 @@ func departures() []policy.Departure {
 		}, {
 			Published: "DQoES takes from class G to give to class B",
 			Ours:      "needs are met by entitlement, the smallest first",
-			Why:       "an objective that cannot be reached costs nobody else theirs",
+			Why:       "an unreachable objective costs no other service its own",
 		}, {
 			Published: "TRADL and FlowCon hold acceptable and converged tasks back",
 			Ours:      "they come later in the order of fair finish, and end no later than under plain Nomad",
-			Why:       "to hold back who is near its end delays it and helps no mean",
+			Why:       "holding back a task near its end delays it and improves no mean",
 		},
 	}
 }

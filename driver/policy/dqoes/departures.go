@@ -15,7 +15,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Algorithm 2: R_G is what class G uses, so with G empty class B never grows",
 			Ours:      "the idle part of the pool is added, for both classes (`dqoes_headroom = true`); R_G is at most the pool",
-			Why:       "on an idle node a service would miss its target for nothing",
+			Why:       "on an idle node a service would miss its target needlessly",
 		}, {
 			Published: "Algorithm 2: class G is bounded by 1/(2n) (pseudo-code) or 1/(2|G|) (prose)",
 			Ours:      "every class is bounded by half of its fair share φ, what Nomad gave it of the whole: 1/(2n) with equal requests, n being all tasks of the node",
@@ -35,7 +35,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "nothing on services that join and leave",
 			Ours:      "limits and the listener's state stay, and the interval is the initial one",
-			Why:       "the response times belong to a node that is no more",
+			Why:       "the response times stem from another set of tasks",
 		}, {
 			Published: "Algorithm 3: both sums moved towards 0 three times in a row (prose), or twice (pseudo-code)",
 			Ours:      "three times, each by more than a rounding error; a sum that stays 0 has not moved",

@@ -5,7 +5,7 @@ package flowcon
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists where this package differs from the papers (ICPP 2019, TCC 2022).
+// departures lists the differences from the papers (ICPP 2019, TCC 2022).
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
@@ -51,11 +51,11 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Algorithm 3: the prose says NL and CL, the pseudo-code NL and WL",
 			Ours:      "NL and WL; one that is empty, or has no growth, drops out of the sum",
-			Why:       "those are the tasks that the threshold is to part",
+			Why:       "the threshold separates these tasks",
 		}, {
 			Published: "Algorithm 3: all in CL gives α = −1 and free competition, so a task that starts to grow again is not noticed before a join or leave",
 			Ours:      "as published",
-			Why:       "no task is limited meanwhile, so a task that grows again loses nothing",
+			Why:       "no task is limited then, so a task that grows again loses nothing",
 		}, {
 			Published: "Algorithm 3: α = −1 only if all tasks are in CL",
 			Ours:      "also while no task in NL and WL is measured",
@@ -63,7 +63,7 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Equation 1: |ΔE| of raw values",
 			Ours:      "`estimator = \"robust\"` by default; `\"published\"` on request",
-			Why:       "the unit of a metric, its noise and its direction are to decide nothing",
+			Why:       "a metric's unit, noise and direction should not matter",
 		}, {
 			Published: "Equation 2: growth for CPU, memory, block and network I/O",
 			Ours:      "measured for all, decided on CPU",

@@ -9,9 +9,8 @@ import (
 	"github.com/ebbtide/ebbtide/driver/policy"
 )
 
-// why explains a decision in one sentence: what was measured, which rule fired and
-// what it did to category and limit. It is written without fmt, which would take
-// most of the time of a run.
+// why explains a decision in one sentence: the measurement, the rule and the change of
+// category and limit. It avoids fmt, which would take most of a run's time.
 func (n *node) why(i int, d policy.Decision, raised bool) string {
 	t, s := n.tasks[i], &n.words
 	s.buf = s.buf[:0]
@@ -71,7 +70,7 @@ func (n *node) why(i int, d policy.Decision, raised bool) string {
 	return string(s.buf)
 }
 
-// reason says how the task's growth compares with α.
+// reason compares the task's growth with α.
 func (n *node) reason(s *sentence, i int) {
 	g := *n.growth[i]
 	switch {
@@ -79,7 +78,7 @@ func (n *node) reason(s *sentence, i int) {
 		s.text("nothing new was measured, so the category stays")
 		return
 	case n.alpha == Off:
-		s.text("no threshold, for no growing task has been measured")
+		s.text("no threshold, as no growing task is measured")
 		return
 	case g == 0:
 		s.text("no growth, G = 0")
@@ -95,7 +94,7 @@ func (n *node) reason(s *sentence, i int) {
 	s.number(n.alpha)
 }
 
-// ratio writes G/ΣG, each by its fair share if they differ.
+// ratio writes G/ΣG, weighted by fair share if these differ.
 func (n *node) ratio(s *sentence, i int) {
 	if n.equal {
 		s.text("G/ΣG = ")
@@ -107,15 +106,15 @@ func (n *node) ratio(s *sentence, i int) {
 	s.number(n.sum.value())
 }
 
-// sentence is text in the making.
+// sentence is a text buffer.
 type sentence struct{ buf []byte }
 
 func (s *sentence) text(t string) { s.buf = append(s.buf, t...) }
 
-// number writes four significant digits: enough for people.
+// number writes four significant digits.
 func (s *sentence) number(x float64) { s.buf = strconv.AppendFloat(s.buf, x, 'g', 4, 64) }
 
-// known writes a label and a number when there is one.
+// known writes a label and a number unless it is nil.
 func (s *sentence) known(label string, x *float64) {
 	if x != nil {
 		s.text(label)

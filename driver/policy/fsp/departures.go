@@ -5,8 +5,8 @@ package fsp
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists where this package differs from the papers on FSP and PSBS. The
-// figures are those of TestFigures: 12 jobs on two cores, against fair sharing.
+// departures lists the differences from the papers on FSP and PSBS. The figures are
+// from TestFigures: 12 jobs on two cores, against fair sharing.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
@@ -27,7 +27,7 @@ func departures() []policy.Departure {
 			Why:       "measured: three tasks with two threads each are done 5 to 30 % sooner side by side on two cores than one after the other",
 		}, {
 			Published: "a job can use the whole server",
-			Ours:      "the twin shares by water-filling under each task's cap; a task that must run at its cap from now on is served first, and what those in front cannot use goes to the next",
+			Ours:      "the twin shares by water-filling under each task's cap; a task that must run at its cap from now on is served first, and CPU that the tasks in front cannot use goes to the next",
 			Why:       "with caps the guarantee is not exact: one thread each on two cores, the worst job takes 1.04 times as long, 1.16 times without that rule",
 		}, {
 			Published: "PSBS: a size is estimated once, and a job whose twin has ended stays late",

@@ -63,7 +63,7 @@ func TestPolicy_Configure(t *testing.T) {
 	must.EqError(t, err, "fsp_prefer: must be one of \"balanced\", \"completion\", \"quality\", got \"x\"\nfsp_floor: must be > 0 and ≤ 1, got 2")
 }
 
-// The example shows the rules of a node that is full.
+// The example covers the rules of a full node.
 func TestExample(t *testing.T) {
 	var rules []string
 	for _, d := range Decide(Example(), DefaultParams()).Tasks {

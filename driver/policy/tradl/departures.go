@@ -5,7 +5,7 @@ package tradl
 
 import "github.com/ebbtide/ebbtide/driver/policy"
 
-// departures lists where this package differs from the thesis on TRADL and DQoES.
+// departures lists the differences from the thesis on TRADL and DQoES.
 func departures() []policy.Departure {
 	return []policy.Departure{
 		{
@@ -39,10 +39,10 @@ func departures() []policy.Departure {
 		}, {
 			Published: "Σ RU < a and RU > 1/n, exactly",
 			Ours:      "a relative error of 1e-9 is forgiven",
-			Why:       "the order of a sum should decide nothing",
+			Why:       "the order of a sum should not matter",
 		}, {
 			Published: "one report that reaches a target reaches it",
-			Ours:      "as published, or `ebbtide_target_hold` in a row; a value that is NaN or infinite reaches nothing, and a worse one takes nothing back",
+			Ours:      "as published, or `ebbtide_target_hold` in a row; a value that is NaN or infinite reaches nothing, and a worse one revokes nothing",
 			Why:       "reports are noisy, and a diverged model has not succeeded",
 		}, {
 			Published: "1/(2n) and 1/(n+1) take turns: one step down, one up",

@@ -12,7 +12,6 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// check is what the policy reports of the input.
 func (in input) check() error { return errors.Join(in.Validate(), CheckParams(in.Params)) }
 
 func TestPolicy_checks(t *testing.T) {
@@ -39,7 +38,7 @@ func TestPolicy_checks(t *testing.T) {
 	}
 }
 
-// The example shows the rules of a full node.
+// The example covers the rules of a full node.
 func TestExample(t *testing.T) {
 	var rules []string
 	for _, d := range Decide(Example(), DefaultParams()).Tasks {

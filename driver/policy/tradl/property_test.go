@@ -16,7 +16,6 @@ import (
 	"github.com/ebbtide/ebbtide/internal/policytest"
 )
 
-// inputs draws valid inputs.
 func inputs() *rapid.Generator[input] {
 	values := rapid.OneOf(
 		rapid.Just[*float64](nil),
@@ -89,7 +88,7 @@ func TestDecide_properties(t *testing.T) {
 			must.Eq(t, 1, free)
 		}
 
-		// The next run, with what this one has decided, knows the same states.
+		// The next run, given this outcome, finds the same states.
 		for i, d := range out.Tasks {
 			in.Tasks[i].State = d.State
 		}
@@ -101,7 +100,7 @@ func TestDecide_properties(t *testing.T) {
 }
 
 // Neither the unit of entitlements nor the order of tasks matters.
-func TestDecide_entitled(t *testing.T) {
+func TestDecide_unitOfEntitlement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs().Draw(t, "in")
 		policytest.Entitled(t, func(s policy.Snapshot) policy.Outcome { return Decide(s, in.Params) }, in.Snapshot,
@@ -109,7 +108,7 @@ func TestDecide_entitled(t *testing.T) {
 	})
 }
 
-// A watcher without a hold and Decide say the same.
+// A watcher without a hold and Decide agree.
 func TestWatcher_agrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		goal := rapid.SampledFrom([]policy.Goal{policy.GoalMin, policy.GoalMax}).Draw(t, "goal")
