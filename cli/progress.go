@@ -178,7 +178,7 @@ type progressSummary struct {
 	steps       int64 // reports with a step
 	backwards   int64
 	step        float64
-	metrics     []progress.Seen
+	metrics     []progress.NameCount
 }
 
 func (s *progressSummary) add(r progress.Report) {
@@ -201,7 +201,7 @@ func (s *progressSummary) add(r progress.Report) {
 		}
 	}
 	if len(s.metrics) < 64 {
-		s.metrics = append(s.metrics, progress.Seen{Name: r.Metric, Count: 1})
+		s.metrics = append(s.metrics, progress.NameCount{Name: r.Metric, Count: 1})
 	}
 }
 
@@ -276,7 +276,7 @@ func (s *progressSummary) print(w io.Writer, p *progress.Parser, read progress.S
 }
 
 // seenNames names what was seen, with counts if wanted, most often first.
-func seenNames(seen []progress.Seen, counts bool) string {
+func seenNames(seen []progress.NameCount, counts bool) string {
 	const most = 12
 	var parts []string
 	for i, s := range seen {

@@ -21,7 +21,7 @@ func newParser(t testing.TB, c Config) *Parser {
 	return p
 }
 
-// parse returns what a parser reads from lines, one string each, as "step/total name=value".
+// parse returns what is read from lines as "step/total name=value" each.
 func parse(p *Parser, lines ...string) []string {
 	out := []string{}
 	n := func(v float64) string {
@@ -38,7 +38,6 @@ func parse(p *Parser, lines ...string) []string {
 	return out
 }
 
-// One line each, and what is read from it.
 func TestParse_lines(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -99,7 +98,7 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "step=3 total=10 loss=0.5", "3/10 loss=0.5"},
 		{Config{}, "loss=0.5 step=3 total=10", "3/10 loss=0.5"},
 		{Config{}, `{"step": 3, "loss": 0.5, "total": 10}`, "3/10 loss=0.5"},
-		{Config{}, "total=10 loss=0.5", "-/- loss=0.5"},                    // of what
+		{Config{}, "total=10 loss=0.5", "-/- loss=0.5"},                    // of unknown things
 		{Config{}, "step=30 total=10 loss=0.5", "30/- loss=0.5"},           // not of steps
 		{Config{}, "step=3 mem total=16384 loss=0.5", "3/- loss=0.5"},      // of something else
 		{Config{}, "step=3 total=2.5 loss=0.5", "3/- loss=0.5"},            // a sum
@@ -116,7 +115,7 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, "Steps:  10%|█| 1.00k/5.00k [00:01<00:09, 9.5it/s, loss=0.5]", "1000/5000 loss=0.5"},
 		{Config{}, "50% 1/2 [00:00<00:00, 6.54it/s, loss=2.29]", "1/2 loss=2.29"},
 		{Config{}, "13440/Unknown - 2s - loss: 0.8068", "13440/- loss=0.8068"},
-		// Which metric of a line.
+		// Choice of a line's metric.
 		{Config{}, "val_loss: 0.4 - loss: 0.5 - accuracy: 0.9", "-/- loss=0.5"},
 		{Config{}, "accuracy=0.9 val_loss=0.4", "-/- val_loss=0.4"},
 		{Config{}, "a_loss=1.0 b_loss=2.0 loss=3.0", "-/- loss=3"},
@@ -141,7 +140,7 @@ func TestParse_lines(t *testing.T) {
 		{Config{Metric: "best val loss"}, "best val loss 0.1, val loss 0.5", "-/- best val loss=0.1"},
 		{Config{Metric: "best.val_loss"}, `{"best": {"val_loss": 0.1}}`, "-/- best.val_loss=0.1"},
 		{Config{}, "Test set: Average loss: 0.0265, Accuracy: 9913/10000", "-/- Average loss=0.0265"},
-		// Nothing.
+		// No report.
 		{Config{}, "packet loss: 0.5%", ""},
 		{Config{}, "lr=0.1 time=3.5 loss_scale=2", ""},
 		{Config{}, "no loss 3", ""},
@@ -155,11 +154,11 @@ func TestParse_lines(t *testing.T) {
 		{Config{}, `{"`, ""},
 		{Config{}, `{"loss`, ""},
 		{Config{}, `{"loss":`, ""},
-		{Config{}, `{"loss":0.5`, "-/- loss=0.5"}, // cut off by the log's rotation
+		{Config{}, `{"loss":0.5`, "-/- loss=0.5"}, // truncated by rotation
 		{Config{}, `{"a\"loss":1,"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"a":{"b":{"c":{"d":{"e":{"f":{"g":{"h":1}}}}}}},"loss":0.5}`, "-/- loss=0.5"},
 		{Config{}, `{"list":[{"x":1},{"y":2}],"loss":0.5}}}`, "-/- loss=0.5"},
-		// Presets take their kind of line only.
+		// Presets restrict the kind of line.
 		{Config{Preset: "keras"}, "step=1 loss=0.5", ""},
 		{Config{Preset: "lightning"}, " 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", ""},
 		{Config{Preset: "lightning"}, "Epoch 0: 10%|█| 10/100 [00:01<00:09, 9.5it/s, loss=0.5]", "10/- loss=0.5"},
@@ -180,7 +179,7 @@ func TestParse_lines(t *testing.T) {
 	}
 }
 
-// Several lines that need what went before.
+// Lines that depend on earlier ones.
 func TestParse_series(t *testing.T) {
 	repeat := func(n int, format string) (out []string) {
 		for i := 1; i <= n; i++ {
@@ -284,8 +283,7 @@ func TestParse_series(t *testing.T) {
 	}
 }
 
-// A parser that is replaced in the middle by one with its state goes on as if nothing
-// had happened, wherever the cut is.
+// A parser restored from state in the middle continues seamlessly, wherever the cut is.
 func TestParser_State(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.log")
 	must.NoError(t, err)
@@ -310,13 +308,13 @@ func TestParser_State(t *testing.T) {
 			must.Eq(t, p.Metric(), q.Metric())
 			got = append(got, parse(q, lines[cut:]...)...)
 			if strings.Contains(file, "nanogpt") {
-				continue // what was counted of other metrics is not kept
+				continue // counts of other metrics are not kept
 			}
 			must.Eq(t, want, got, must.Sprintf("%s, cut at %d, %s", file, cut, js))
 		}
 	}
 
-	// What makes no sense is left aside.
+	// Invalid states are ignored.
 	for _, st := range []State{
 		{Metric: "loss", Key: "x"},
 		{Metric: "loss", Key: "loss", Shape: 99},
@@ -335,7 +333,7 @@ func TestParser_State(t *testing.T) {
 	must.Eq(t, []string{"1/- acc=0.5"}, parse(p, "step=1 acc=0.5"))
 }
 
-// The learning rate goes with the reports, and is never one.
+// The learning rate accompanies reports and is never one.
 func TestParse_learningRate(t *testing.T) {
 	for _, c := range []struct {
 		lines []string
@@ -382,12 +380,12 @@ func TestParser_Others(t *testing.T) {
 	p.Explain()
 	parse(p, "loss=0.5 acc=0.1 zeta=0.5 train speed=3.5", "acc=0.2 zeta=0.25", `{"zeta": 3}`)
 	metrics, names := p.Others()
-	must.Eq(t, []Seen{{"acc", 2}}, metrics)
-	must.Eq(t, []Seen{{"zeta", 3}, {"train speed", 1}}, names)
+	must.Eq(t, []NameCount{{"acc", 2}}, metrics)
+	must.Eq(t, []NameCount{{"zeta", 3}, {"train speed", 1}}, names)
 	must.Eq(t, ParserStats{Lines: 3, Reports: 1, Other: 1, Noise: 1}, p.Stats())
 }
 
-// Many metrics, more than are kept, must not displace the one in use nor grow.
+// More metrics than are kept neither displace the current one nor use more memory.
 func TestParser_manySeries(t *testing.T) {
 	p := newParser(t, Config{})
 	parse(p, "step=0 loss=1.0")
@@ -397,7 +395,7 @@ func TestParser_manySeries(t *testing.T) {
 	must.LessEq(t, maxSeries, len(p.series))
 	must.Eq(t, []string{"1/- loss=0.5"}, parse(p, "step=1 loss=0.5"))
 
-	// More in one line than are looked at: the best is found wherever it stands.
+	// More than maxCandidates in one line: the best is found anywhere.
 	var b strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&b, "h%dx_loss: 0.1, ", i)
@@ -477,7 +475,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// How many steps an epoch has, where the lines tell.
+// Steps per epoch, where the lines have them.
 func TestParse_perEpoch(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -502,7 +500,7 @@ func TestParse_perEpoch(t *testing.T) {
 			got = r.PerEpoch
 		}
 		must.Eq(t, c.want, got, must.Sprint(c.name))
-		// A later parser knows it, too.
+		// A restored parser knows it, too.
 		q := newParser(t, Config{})
 		q.SetState(p.State())
 		must.Eq(t, p.steps, q.steps)
