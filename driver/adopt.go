@@ -58,7 +58,7 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string
 		return "", fmt.Errorf("allocation %s has left nothing on this node", opts.Adopt)
 	case rec.Left.Namespace != cfg.Namespace || rec.Left.Job != cfg.JobID || rec.Left.Group != cfg.TaskGroupName:
 		return "", fmt.Errorf("allocation %s is one of job %s in namespace %s", opts.Adopt, rec.Left.Job, rec.Left.Namespace)
-	case rec.Left.Taken != "":
+	case rec.Left.TakenBy != "":
 		return "", nil
 	}
 	if has, err := saved(*c, &from); !has || err != nil {
@@ -74,7 +74,7 @@ func (d *Driver) adopt(cfg *drivers.TaskConfig, opts *options.Task) (note string
 	if err := checkpoint.Copy(dirsOf(&from), dirsOf(cfg)); err != nil {
 		return "", err
 	}
-	rec.Left.Taken = filepath.Base(cfg.AllocDir)
+	rec.Left.TakenBy = filepath.Base(cfg.AllocDir)
 	if err := rec.Save(from.AllocDir, cfg.Name); err != nil {
 		return "", err
 	}

@@ -141,12 +141,12 @@ func TestDiskFull(t *testing.T) {
 	}
 	must.ErrorIs(t, err, unix.ENOSPC)
 
-	c.waitEvent(t, alloc, "train", "status files cannot be written")
+	c.waitEvent(t, alloc, "train", "cannot write status files")
 	must.True(t, harness.Alive(pid))
 	must.NoError(t, os.Remove(filler))
 	must.NoError(t, f.Close())
 	c.waitStatus(t, alloc, "train", "written again", func(s status.Status) bool { return s.CPUSeconds > before.CPUSeconds && s.Updated.After(before.Updated) })
 	must.True(t, harness.Alive(pid))
 	must.Eq(t, pid, c.pid(t, alloc, "train"))
-	must.Eq(t, 1, countEvents(t, c, alloc, "train", "status files cannot be written"))
+	must.Eq(t, 1, countEvents(t, c, alloc, "train", "cannot write status files"))
 }

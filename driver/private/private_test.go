@@ -18,7 +18,6 @@ import (
 	"github.com/ebbtide/ebbtide/driver/target"
 )
 
-// allocation makes the directory of an allocation of a node.
 func allocation(t *testing.T, node, id string) string {
 	t.Helper()
 	dir := filepath.Join(node, id)
@@ -53,7 +52,7 @@ func TestDir(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, left)
 
-	// Nothing is made anew of an allocation that is gone.
+	// Nothing is recreated for a removed allocation.
 	must.NoError(t, os.RemoveAll(alloc))
 	must.ErrorIs(t, d.WriteFile(SnapshotName, nil, false), fs.ErrNotExist)
 	must.NoError(t, d.Remove(SnapshotName))
@@ -61,7 +60,7 @@ func TestDir(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A sealed file is what was written under this name for this allocation on this node.
+// A seal binds content, name, allocation and node.
 func TestSealed(t *testing.T) {
 	node := t.TempDir()
 	alloc := allocation(t, node, "a1")
@@ -104,7 +103,7 @@ func TestSealed(t *testing.T) {
 	must.ErrorContains(t, err, "the node's key: it is too short")
 }
 
-// Plugins that start at the same moment agree on the key, and a file is never torn.
+// Plugins that start concurrently agree on the key, and files are never torn.
 func TestTogether(t *testing.T) {
 	node := t.TempDir()
 	alloc := allocation(t, node, "a1")
@@ -129,7 +128,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Symlinks, FIFOs and odd names neither lead outside the allocation's directory nor block.
+// Symlinks, FIFOs and odd names neither lead outside the allocation's directory nor
+// block.
 func TestDir_hostile(t *testing.T) {
 	node := t.TempDir()
 	alloc, outside := allocation(t, node, "a1"), allocation(t, node, "outside")
@@ -168,7 +168,7 @@ func TestDir_hostile(t *testing.T) {
 	must.Eq(t, "s", string(data))
 }
 
-// No two files share a name, whatever tasks are called.
+// File names are unique for any task names.
 func TestNames(t *testing.T) {
 	of := map[string]string{SnapshotName: "the snapshot"}
 	for _, task := range []string{"snapshot", "a", "a.status", "a.status.json", "a.state", "a.record", "a.history", "snapshot.json", ".", "..", "é x"} {
